@@ -1,0 +1,74 @@
+# `make help` lists the targets. "work" is Go's pattern for the packages of all
+# modules in go.work.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := check
+
+GO ?= go
+FUZZTIME ?= 10s
+COVERMIN ?= 95
+# An example that hangs must not hang the build; not every system has timeout(1).
+TIMEOUT := $(if $(shell command -v timeout),timeout 120)
+
+.PHONY: help check test race all-modules lint cover fuzz examples cross
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+check: lint test ## lint and test: what `make` alone does
+
+test: ## test the root module
+	$(GO) test ./...
+
+race: ## test the root module with the race detector, in random order
+	$(GO) test -race -shuffle=on ./...
+
+all-modules: ## test every module of the workspace, then again as race does
+	$(GO) test work
+	$(GO) test -race -shuffle=on work
+
+lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, and no real sleeps in tests
+	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
+	$(GO) vet work
+	@# The tools' module stays out of the workspace: its versions are its own.
+	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C tools tool -n staticcheck); "$$tool" work
+	$(GO) fix -diff work
+	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' | sort); do \
+		echo "go mod tidy -diff  # $${mod%/go.mod}"; \
+		GOWORK=off $(GO) -C "$${mod%/go.mod}" mod tidy -diff || exit 1; \
+	done
+	@echo 'time.Sleep only in tests on virtual time'; \
+	files=$$(find . -name '*_test.go' -exec grep -lF 'time.Sleep(' {} +) || true; \
+	real=$$([ -z "$$files" ] || grep -LF '"testing/synctest"' $$files) || true; \
+	[ -z "$$real" ] || { echo "$$real"; echo 'sleeps in real time: use a testing/synctest bubble'; exit 1; }
+
+cover: ## statement coverage of the root package; fails below COVERMIN (95) %
+	$(GO) test -coverprofile=cover.out .
+	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
+		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
+
+fuzz: ## each fuzz target of the root package for FUZZTIME (10s)
+	@targets=$$($(GO) test -list '^Fuzz' . | { grep '^Fuzz' || true; }); \
+	[ -n "$$targets" ] || echo 'no fuzz targets'; \
+	for f in $$targets; do \
+		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . || exit 1; \
+	done
+
+examples: ## run the examples of the root module; each must exit 0
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	for main in examples/*/main.go; do \
+		ex=$${main%/main.go}; \
+		[ -f "$$main" ] && [ ! -f "$$ex/go.mod" ] || continue; \
+		echo "$$ex"; \
+		$(GO) build -o "$$dir/example" "./$$ex" || exit 1; \
+		$(TIMEOUT) "$$dir/example" </dev/null >"$$dir/out" 2>&1 || \
+			{ code=$$?; cat "$$dir/out"; echo "$$ex: exit status $$code"; exit 1; }; \
+	done
+
+cross: ## vet and build the tests of every module for Windows and macOS
+	@for os in windows darwin; do \
+		echo "GOOS=$$os"; \
+		GOOS=$$os $(GO) vet work || exit 1; \
+		GOOS=$$os $(GO) test -c -o /dev/null work || exit 1; \
+	done
