@@ -1,0 +1,199 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package memhttp
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Proto is the protocol that a [Server] speaks and nothing else. The zero Proto
+// is HTTP1.
+type Proto int
+
+// The protocols.
+const (
+	HTTP1 Proto = iota // HTTP/1.1 without TLS
+	HTTPS              // HTTP/1.1 over TLS
+	HTTP2              // HTTP/2 over TLS
+	H2C                // HTTP/2 without TLS, with prior knowledge
+)
+
+// String returns the protocol's name, fit for the name of a subtest.
+func (p Proto) String() string {
+	switch p {
+	case HTTP1:
+		return "HTTP1"
+	case HTTPS:
+		return "HTTPS"
+	case HTTP2:
+		return "HTTP2"
+	case H2C:
+		return "H2C"
+	}
+	return fmt.Sprintf("Proto(%d)", int(p))
+}
+
+func (p Proto) tls() bool { return p == HTTPS || p == HTTP2 }
+
+func (p Proto) protocols() *http.Protocols {
+	var ps http.Protocols
+	ps.SetHTTP1(p == HTTP1 || p == HTTPS)
+	ps.SetHTTP2(p == HTTP2)
+	ps.SetUnencryptedHTTP2(p == H2C)
+	return &ps
+}
+
+// Server is a running [net/http.Server] on an in-memory [Listener]. Make one
+// with [NewServer]; the zero Server is not usable. A Server is safe for
+// concurrent use; its fields must not be changed.
+type Server struct {
+	URL      string    // http:// or https://, then the Listener's address; no slash at the end
+	Listener *Listener // for counting and refusing connections
+
+	proto Proto
+	http  *http.Server
+	wg    sync.WaitGroup // the goroutines that serve: the listener's, the connections', the handlers'
+}
+
+// NewServer starts a server for h that speaks proto, and closes it when t's
+// Cleanup functions run. In a bubble those run inside it: call NewServer there too.
+//
+// The clean-up closes every connection that the server has, which cancels the
+// contexts of requests still running, and waits for the handlers to return. Idle
+// connections of a client need no closing of their own. A client that still
+// keeps a connection 10 seconds later has left a response body open: that fails t
+// (and a bubble ends with its own panic about blocked goroutines).
+func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
+	t.Helper()
+	l := Listen()
+	s := &Server{URL: "http://" + l.Addr().String(), Listener: l, proto: proto}
+	s.http = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			// An HTTP/2 handler outlives its connection's goroutine.
+			s.wg.Add(1)
+			defer s.wg.Done()
+			h.ServeHTTP(w, r)
+		}),
+		ConnState:   s.connState,
+		ConnContext: withConn,
+		ErrorLog:    log.New(t.Output(), "", 0),
+		Protocols:   proto.protocols(),
+	}
+	serve := func() error { return s.http.Serve(l) }
+	if proto.tls() {
+		s.URL = "https://" + l.Addr().String()
+		s.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{testCert()}}
+		serve = func() error { return s.http.ServeTLS(l, "", "") }
+	}
+	s.wg.Go(func() {
+		if err := serve(); err != http.ErrServerClosed {
+			t.Errorf("memhttp: Serve: %v", err)
+		}
+	})
+	t.Cleanup(func() { s.close(t) })
+	return s
+}
+
+// Transport returns a fresh base transport whose requests, to whatever host,
+// reach the server with its protocol. Over TLS it trusts the server's
+// certificate, which is for 127.0.0.1, example.com and *.example.com. The caller
+// may change it before its first use.
+func (s *Server) Transport() *http.Transport {
+	tr := &http.Transport{DialContext: s.Listener.Dial, Protocols: s.proto.protocols()}
+	if s.proto.tls() {
+		roots := x509.NewCertPool()
+		roots.AddCert(testCert().Leaf)
+		tr.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	return tr
+}
+
+// connState counts the connections: net/http ends one only after the pause by
+// which it lets a client read an early answer, even if it was closed before.
+func (s *Server) connState(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		s.wg.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		s.wg.Done()
+	}
+}
+
+func (s *Server) close(t testing.TB) {
+	t.Helper()
+	_ = s.http.Close() // a Listener's Close gives no error
+	s.wg.Wait()
+	const pause = time.Millisecond
+	for left := 10 * time.Second; s.Listener.Open() > 0 && left > 0; left -= pause {
+		time.Sleep(pause)
+	}
+	if n := s.Listener.Open(); n > 0 {
+		t.Errorf("memhttp: %d connections are still open on the client's side: was a response body not closed?", n)
+	}
+}
+
+type connKey struct{}
+
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	if tc, ok := c.(*tls.Conn); ok {
+		c = tc.NetConn()
+	}
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// RequestConn returns the server's end of the connection that r came in on, for
+// a handler that resets it:
+//
+//	memhttp.RequestConn(r).Reset()
+//	panic(http.ErrAbortHandler)
+//
+// It returns nil if r did not come from a [Server].
+func RequestConn(r *http.Request) *Conn {
+	c, _ := r.Context().Value(connKey{}).(*Conn)
+	return c
+}
+
+// testCert is self-signed and valid on a bubble's clock too, which starts in
+// the year 2000.
+var testCert = sync.OnceValue(func() tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "memhttp"},
+		NotBefore:             time.Unix(0, 0),
+		NotAfter:              time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		DNSNames:              []string{"example.com", "*.example.com"},
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		panic(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+})

@@ -1,0 +1,313 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package memhttp
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// eachProto runs f in a bubble for each protocol.
+func eachProto(t *testing.T, f func(t *testing.T, proto Proto)) {
+	t.Helper()
+	for _, proto := range []Proto{HTTP1, HTTPS, HTTP2, H2C} {
+		t.Run(proto.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { f(t, proto) })
+		})
+	}
+}
+
+func (p Proto) major() int {
+	if p == HTTP2 || p == H2C {
+		return 2
+	}
+	return 1
+}
+
+// zeros is a stream whose length net/http doesn't know.
+func zeros(n int64) io.Reader { return io.LimitReader(zeroReader{}, n) }
+
+type zeroReader struct{}
+
+func (zeroReader) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+func TestServer_Echo(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Hour)
+			assert.Equal(t, proto.major(), r.ProtoMajor)
+			assert.Equal(t, proto.tls(), r.TLS != nil)
+			_, err := io.Copy(w, r.Body)
+			assert.NoError(t, err)
+		}))
+		c := &http.Client{Transport: s.Transport()}
+		start := time.Now()
+		for _, url := range []string{s.URL, strings.Replace(s.URL, "127.0.0.1", "api.example.com", 1)} {
+			resp, err := c.Post(url, "text/plain", strings.NewReader("hello"))
+			require.NoError(t, err)
+			assert.Equal(t, proto.major(), resp.ProtoMajor)
+			body, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, "hello", string(body))
+		}
+		assert.Equal(t, 2*time.Hour, time.Since(start))
+		assert.Equal(t, 2, s.Listener.Dials())
+		assert.Equal(t, 2, s.Listener.Open())
+	})
+}
+
+func TestServer_KeepsConnections(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		s := NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		tr := s.Transport()
+		c := &http.Client{Transport: tr}
+		for range 10 {
+			resp, err := c.Get(s.URL)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		assert.Equal(t, 1, s.Listener.Dials())
+		tr.CloseIdleConnections()
+		synctest.Wait()
+		assert.Zero(t, s.Listener.Open())
+	})
+}
+
+// The answer comes while the request's body is still being written.
+func TestServer_AnswersAnUploadEarly(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		}))
+		c := &http.Client{Transport: s.Transport()}
+		for range 3 {
+			start := time.Now()
+			resp, err := c.Post(s.URL, "application/octet-stream", zeros(8<<20))
+			require.NoError(t, err)
+			assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+			body, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, "busy\n", string(body))
+			assert.Zero(t, time.Since(start))
+		}
+	})
+}
+
+func TestServer_TakesAWholeUpload(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		s := NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			n, err := io.Copy(io.Discard, r.Body)
+			assert.NoError(t, err)
+			assert.EqualValues(t, 8<<20, n)
+		}))
+		c := &http.Client{Transport: s.Transport()}
+		resp, err := c.Post(s.URL, "application/octet-stream", zeros(8<<20))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
+	})
+}
+
+func TestServer_RefusedDial(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		s := NewServer(t, proto, http.NotFoundHandler())
+		s.Listener.Refuse(true)
+		c := &http.Client{Transport: s.Transport()}
+		_, err := c.Get(s.URL)
+		assertOpError(t, err, "dial", syscall.ECONNREFUSED)
+		assert.Zero(t, s.Listener.Dials())
+	})
+}
+
+func TestRequestConn_Reset(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/half" {
+				_, _ = io.WriteString(w, "half")
+				assert.NoError(t, http.NewResponseController(w).Flush())
+				synctest.Wait() // the writer of an HTTP/2 connection is another goroutine
+			}
+			RequestConn(r).Reset()
+			panic(http.ErrAbortHandler)
+		}))
+		c := &http.Client{Transport: s.Transport()}
+		_, err := c.Get(s.URL)
+		assert.ErrorIs(t, err, syscall.ECONNRESET)
+
+		resp, err := c.Get(s.URL + "/half")
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		assert.ErrorIs(t, err, syscall.ECONNRESET)
+		assert.Equal(t, "half", string(body))
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+func TestRequestConn_ForeignServer(t *testing.T) {
+	t.Parallel()
+	assert.Nil(t, RequestConn(httptest.NewRequest(http.MethodGet, "/", nil)))
+}
+
+// A request still under way doesn't outlive the test.
+func TestServer_ClosesUnderAHangingHandler(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		s := NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			time.Sleep(time.Hour)
+		}))
+		go func() {
+			_, err := (&http.Client{Transport: s.Transport()}).Get(s.URL)
+			assert.Error(t, err)
+		}()
+		synctest.Wait()
+		assert.Equal(t, 1, s.Listener.Open())
+	})
+}
+
+func TestServer_ClientGivesUp(t *testing.T) {
+	t.Parallel()
+	eachProto(t, func(t *testing.T, proto Proto) {
+		gone := make(chan struct{})
+		s := NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			close(gone)
+		}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = (&http.Client{Transport: s.Transport()}).Do(req)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		<-gone
+		assert.Equal(t, time.Minute, time.Since(start))
+	})
+}
+
+func TestServer_Upgrade(t *testing.T) {
+	t.Parallel()
+	for _, proto := range []Proto{HTTP1, HTTPS} {
+		t.Run(proto.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					conn, rw, err := http.NewResponseController(w).Hijack()
+					if !assert.NoError(t, err) {
+						return
+					}
+					defer func() { assert.NoError(t, conn.Close()) }()
+					_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+					line, err := rw.ReadString('\n')
+					assert.NoError(t, err)
+					_, _ = io.WriteString(conn, line)
+				}))
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+				require.NoError(t, err)
+				req.Header.Set("Connection", "Upgrade")
+				req.Header.Set("Upgrade", "echo")
+				resp, err := s.Transport().RoundTrip(req)
+				require.NoError(t, err)
+				rwc, ok := resp.Body.(io.ReadWriteCloser)
+				require.True(t, ok)
+				_, err = io.WriteString(rwc, "ping\n")
+				require.NoError(t, err)
+				got, err := io.ReadAll(rwc)
+				require.NoError(t, err)
+				assert.Equal(t, "ping\n", string(got))
+				_ = rwc.Close() // over TLS the farewell finds nobody
+			})
+		})
+	}
+}
+
+// failing stands for the test that a Server belongs to.
+type failing struct {
+	testing.TB
+	cleanup func()
+	failed  bool
+}
+
+func (f *failing) Helper()               {}
+func (f *failing) Cleanup(fn func())     { f.cleanup = fn }
+func (f *failing) Errorf(string, ...any) { f.failed = true }
+
+func TestServer_ReportsABodyLeftOpen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &failing{TB: t}
+		s := NewServer(f, HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write(make([]byte, 2*bufferSize))
+		}))
+		resp, err := (&http.Client{Transport: s.Transport()}).Get(s.URL)
+		require.NoError(t, err)
+		f.cleanup()
+		assert.True(t, f.failed)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+func TestListener_ServesHTTPTest(t *testing.T) {
+	t.Parallel()
+	for _, useTLS := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := Listen()
+			s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(
+				func(http.ResponseWriter, *http.Request) { time.Sleep(time.Hour) })}}
+			if useTLS {
+				s.StartTLS()
+			} else {
+				s.Start()
+			}
+			t.Cleanup(s.Close)
+			s.Client().Transport.(*http.Transport).DialContext = l.Dial
+			resp, err := s.Client().Get(s.URL)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, http.StatusOK, resp.StatusCode)
+		})
+	}
+}
+
+// Outside a bubble the clean-up must not cost a test real time.
+func TestServer_OutsideABubble(t *testing.T) {
+	t.Parallel()
+	var start time.Time
+	t.Run("server", func(t *testing.T) {
+		s := NewServer(t, HTTP2, http.NotFoundHandler())
+		resp, err := (&http.Client{Transport: s.Transport()}).Get(s.URL)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		start = time.Now()
+	})
+	assert.Less(t, time.Since(start), 5*time.Second)
+}
+
+func TestProto_String(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "HTTP2", HTTP2.String())
+	assert.Equal(t, "Proto(9)", Proto(9).String())
+}
