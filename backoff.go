@@ -1,0 +1,135 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+)
+
+// Backoff is the schedule of waits before retries. Its ceiling before retry n
+// (1 is the first) is
+//
+//	ceiling = min(Cap, Base·2^(n-1))
+//
+// and Jitter says where below it a wait is drawn. The default, full jitter
+// from 100 ms to 10 s, draws uniformly from:
+//
+//	retry    1            2            3            4            8 and later
+//	wait     0 – 100 ms   0 – 200 ms   0 – 400 ms   0 – 800 ms   0 – 10 s
+//
+// Full jitter is not a little noise on top of an exponential wait ("1, 2, 4, 8
+// plus or minus something"): it draws from the whole window, starting at zero,
+// and that is what spreads a crowd of clients evenly. The formulas are those
+// of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog,
+// 2015; the decorrelated one is capped inside the draw, since clamping after
+// it piles waits up at the cap.
+type Backoff struct {
+	// Base is the ceiling of the first wait. If 0, it is inherited; the
+	// default is 100 ms. Off retries at once, unless the server asks for a
+	// wait.
+	Base time.Duration
+
+	// Cap is the highest ceiling. If 0, it is inherited; the default is 10 s.
+	Cap time.Duration
+
+	// Jitter is how a wait is drawn. If 0, it is inherited; the default is
+	// FullJitter.
+	Jitter Jitter
+}
+
+// Jitter is the randomness of a [Backoff]: every wait is drawn uniformly from
+// the window that the constant names. The zero Jitter inherits.
+type Jitter uint8
+
+const (
+	// FullJitter draws from 0 to the ceiling.
+	FullJitter Jitter = iota + 1
+
+	// EqualJitter draws from half the ceiling to the ceiling.
+	EqualJitter
+
+	// DecorrelatedJitter draws from Base to three times the previous wait
+	// (which starts at Base), at most Cap.
+	DecorrelatedJitter
+
+	// NoJitter waits the ceiling. Clients that failed together come back
+	// together.
+	NoJitter
+)
+
+var jitterNames = [...]string{"", "full", "equal", "decorrelated", "none"}
+
+// String returns the word that stands for j in a policy's JSON: "full",
+// "equal", "decorrelated" or "none", and "" for the zero Jitter.
+func (j Jitter) String() string {
+	if int(j) < len(jitterNames) {
+		return jitterNames[j]
+	}
+	return fmt.Sprintf("Jitter(%d)", uint8(j))
+}
+
+// ceiling returns min(Cap, Base·2^(retry-1)) for retry ≥ 1, of a resolved
+// Backoff.
+func (b Backoff) ceiling(retry int) time.Duration {
+	if b.Base <= 0 {
+		return 0
+	}
+	// A shift that moves a bit out would wrap: it is past any cap.
+	if shift := retry - 1; shift < bits.LeadingZeros64(uint64(b.Base))-1 {
+		return min(b.Cap, b.Base<<shift)
+	}
+	return b.Cap
+}
+
+// window returns the ends of the interval from which the wait before a retry
+// is drawn, of a resolved Backoff. previous is the wait before the retry
+// before it, 0 if there was none.
+func (b Backoff) window(retry int, previous time.Duration) (lo, hi time.Duration) {
+	ceiling := b.ceiling(retry)
+	switch b.Jitter {
+	case EqualJitter:
+		return ceiling / 2, ceiling
+	case DecorrelatedJitter:
+		if b.Base <= 0 {
+			return 0, 0
+		}
+		previous = max(previous, b.Base)
+		if previous > b.Cap/3 {
+			return b.Base, b.Cap
+		}
+		return b.Base, 3 * previous
+	case NoJitter:
+		return ceiling, ceiling
+	default:
+		return 0, ceiling
+	}
+}
+
+// serverWindow returns the interval for a wait of which a server asked for at
+// least word: never earlier than it said, and spread out behind it, since
+// everyone it told the same would otherwise come back in the same instant.
+func (b Backoff) serverWindow(word time.Duration, retry int, previous time.Duration) (lo, hi time.Duration) {
+	lo, _ = b.window(retry, previous)
+	lo = max(word, lo)
+	hi = addCapped(word, max(b.ceiling(retry), word/2))
+	return lo, max(lo, hi)
+}
+
+// uniform maps a uniformly distributed draw to [lo, hi], both included.
+func uniform(lo, hi time.Duration, draw uint64) time.Duration {
+	offset, _ := bits.Mul64(draw, uint64(hi-lo)+1)
+	return lo + time.Duration(offset)
+}
+
+// addCapped returns a+b of two durations that aren't negative, or the longest
+// duration where the sum would overflow.
+func addCapped(a, b time.Duration) time.Duration {
+	if sum := a + b; sum >= 0 {
+		return sum
+	}
+	return math.MaxInt64
+}

@@ -1,0 +1,239 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import "time"
+
+// Breaker stops attempts to a host that is down, so that it stops costing
+// timeouts. It opens when at least MinVolume attempts within Window, and at
+// least Ratio of them, failed; what counts as a failure is what the policy
+// calls retryable. While it is open, requests fail at once with an [Error]
+// whose Reason is ReasonBreakerOpen. After OpenFor (jittered, so that a fleet
+// doesn't return in step) it lets Probes attempts through, spread out as well:
+// if all of them succeed it closes, if one fails it opens again. A caller's
+// cancellation, and the result of an attempt that was let through in an earlier
+// state, count for nothing.
+//
+// A host is watched from its first failure on, so the ratio is biased high
+// until Window has passed.
+type Breaker struct {
+	// Ratio is the share of failures that opens it, 0.01 to 1. If 0, it is
+	// inherited; the default is off. Off: off.
+	Ratio float64
+
+	// Window is how far back results count. If 0, it is inherited; the
+	// default is 10 s.
+	Window time.Duration
+
+	// MinVolume is how many results Window must hold. If 0, it is inherited;
+	// the default is 20.
+	MinVolume int
+
+	// OpenFor is how long it stays open, on average: the time is drawn
+	// uniformly from half to one and a half times as much. If 0, it is
+	// inherited; the default is 5 s.
+	OpenFor time.Duration
+
+	// Probes is how many attempts must succeed to close it. If 0, it is
+	// inherited; the default is 3.
+	Probes int
+}
+
+const (
+	defaultBreakerWindow    = 10 * time.Second
+	defaultBreakerMinVolume = 20
+	defaultBreakerOpenFor   = 5 * time.Second
+	defaultBreakerProbes    = 3
+
+	breakerSlots = 10 // of the sliding window
+)
+
+type breakerState uint8
+
+const (
+	breakerClosed breakerState = iota
+	breakerOpen
+	breakerHalfOpen
+)
+
+var breakerNames = [...]string{"closed", "open", "half-open"}
+
+// breaker is the state of a Breaker; its owner locks.
+type breaker struct {
+	state  breakerState
+	period uint32        // counts changes of state: results of an earlier one are stale
+	until  time.Duration // open: when it may be probed; half-open: when the next probe may go
+	probed time.Duration // when the last probe went
+	out    int           // probes under way
+	good   int           // probes that succeeded
+
+	width time.Duration // of a slot of the window
+	slot  int64         // the newest slot, counted from the epoch
+	ring  [breakerSlots]breakerSlot
+}
+
+type breakerSlot struct{ good, failed uint32 }
+
+// throughBreaker asks for an attempt at the instant now.
+func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+	d := Decision{Retry: true}
+	if !r.breaker {
+		return d
+	}
+	s := h.more.Load()
+	if s == nil {
+		c.period = 0
+		return d
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := &s.breaker
+	if b.state == breakerClosed {
+		c.period = b.period
+		return d
+	}
+	if b.state == breakerOpen && now >= b.until {
+		b.enter(breakerHalfOpen)
+		d.change = hostProbed
+	}
+	p := &r.policy.Breaker
+	if b.out > 0 && now-b.probed >= p.OpenFor {
+		// The probes under way have hung longer than the breaker would have
+		// stayed open: they have said enough.
+		b.enter(breakerHalfOpen)
+	}
+	if now < b.until || b.out+b.good >= p.Probes {
+		return Decision{Reason: ReasonBreakerOpen, change: d.change}
+	}
+	b.out++
+	b.probed = now
+	b.until = now + uniform(0, p.OpenFor/time.Duration(2*p.Probes), draw)
+	c.period, c.probe = b.period, true
+	return d
+}
+
+// refuses reports whether the breaker, as it stands, will let no attempt
+// through at the instant at.
+func (h *Host) refuses(at time.Duration) bool {
+	s := h.more.Load()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.breaker.state != breakerClosed && at < s.breaker.until
+}
+
+// record counts the result of an attempt.
+func (h *Host) record(r *Rules, c *Call, failed bool, now time.Duration, draw uint64) hostChange {
+	if !failed && h.more.Load() == nil {
+		return 0
+	}
+	s := h.side()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, p := &s.breaker, &r.policy.Breaker
+	if c.period != b.period {
+		return 0
+	}
+	switch b.state {
+	case breakerClosed:
+		b.count(p.Window, failed, now)
+		if good, bad := b.sum(); failed && good+bad >= p.MinVolume && float64(bad) >= p.Ratio*float64(good+bad) {
+			b.open(p, now, draw)
+			return hostOpened
+		}
+	case breakerHalfOpen:
+		if !c.probe {
+			return 0
+		}
+		b.out--
+		if failed {
+			b.open(p, now, draw)
+			return hostOpened
+		}
+		if b.good++; b.good >= p.Probes {
+			b.enter(breakerClosed)
+			b.ring = [breakerSlots]breakerSlot{}
+			return hostClosed
+		}
+	}
+	return 0
+}
+
+// returnProbe gives up a probe that said nothing.
+func (s *hostSide) returnProbe(c *Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.period == s.breaker.period {
+		s.breaker.out--
+	}
+}
+
+func (b *breaker) enter(state breakerState) {
+	b.state = state
+	b.period++
+	b.out, b.good = 0, 0
+}
+
+func (b *breaker) open(p *Breaker, now time.Duration, draw uint64) {
+	b.enter(breakerOpen)
+	b.until = addCapped(now, uniform(p.OpenFor/2, addCapped(p.OpenFor, p.OpenFor/2), remix(draw)))
+}
+
+// count adds a result to the newest slot, after dropping those that the window
+// has left behind.
+func (b *breaker) count(window time.Duration, failed bool, now time.Duration) {
+	width := max(window/breakerSlots, 1)
+	slot := int64(now / width)
+	if width != b.width {
+		b.width, b.slot, b.ring = width, slot, [breakerSlots]breakerSlot{}
+	}
+	b.advance(slot)
+	s := &b.ring[uint64(b.slot)%breakerSlots]
+	if failed {
+		s.failed++
+	} else {
+		s.good++
+	}
+}
+
+func (b *breaker) advance(slot int64) {
+	if slot-b.slot >= breakerSlots {
+		b.ring, b.slot = [breakerSlots]breakerSlot{}, slot
+	}
+	for b.slot < slot {
+		b.slot++
+		b.ring[uint64(b.slot)%breakerSlots] = breakerSlot{}
+	}
+}
+
+func (b *breaker) sum() (good, failed int) {
+	for _, s := range b.ring {
+		good += int(s.good)
+		failed += int(s.failed)
+	}
+	return good, failed
+}
+
+// healed reports whether b is closed and its window free of failures.
+func (b *breaker) healed(now time.Duration) bool {
+	if b.state != breakerClosed {
+		return false
+	}
+	if b.width > 0 {
+		b.advance(int64(now / b.width))
+	}
+	_, failed := b.sum()
+	return failed == 0
+}
+
+// remix derives a second draw from one (the finalizer of SplitMix64), so that
+// the breaker's time doesn't follow the backoff's.
+func remix(draw uint64) uint64 {
+	draw += 0x9e3779b97f4a7c15
+	draw = (draw ^ draw>>30) * 0xbf58476d1ce4e5b9
+	draw = (draw ^ draw>>27) * 0x94d049bb133111eb
+	return draw ^ draw>>31
+}

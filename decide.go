@@ -1,0 +1,280 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"math"
+	"net/http"
+	"time"
+)
+
+// Reason is the one cause of a retry or of giving up: the same word in
+// metrics, logs, hooks and [Error].
+type Reason string
+
+// Reasons to retry.
+const (
+	ReasonServerError Reason = "server_error" // a 5xx
+	ReasonThrottled   Reason = "throttled"    // a 429
+	ReasonStatus      Reason = "status"       // another status or answer that the policy calls retryable
+	ReasonTimeout     Reason = "timeout"      // an attempt that took too long
+	ReasonError       Reason = "error"        // any other error
+)
+
+// Reasons to give up: to return although a retry would have been useful.
+const (
+	ReasonMaxAttempts       Reason = "max_attempts"        // Policy.MaxAttempts are used up
+	ReasonNotIdempotent     Reason = "not_idempotent"      // repeating could do something twice
+	ReasonBodyNotReplayable Reason = "body_not_replayable" // the request body can't be sent again
+	ReasonWaitTooLong       Reason = "wait_too_long"       // the server asked for more than Policy.MaxWait
+	ReasonHostPaused        Reason = "host_paused"         // the host asked everyone to stay away for longer than fits
+	ReasonDeadline          Reason = "deadline"            // the wait, and an attempt after it, don't fit the deadline
+	ReasonBreakerOpen       Reason = "breaker_open"        // the host is taken for dead
+	ReasonBudgetExhausted   Reason = "budget_exhausted"    // retries to this host failed too often
+	ReasonHiddenSends       Reason = "hidden_sends"        // net/http sent more than Policy.MaxSends on its own accord
+	ReasonCanceled          Reason = "canceled"            // the caller is gone
+)
+
+// Call is one request on its way through its attempts; the zero Call is a
+// fresh one. All instants here and in [Host] are durations since an epoch of
+// the caller's choice, the same for all calls to one host. A Call is not safe
+// for concurrent use.
+type Call struct {
+	Deadline time.Duration // instant by which the answer must be there; 0 is none
+	Attempts int           // attempts made, the last one included
+	Wait     time.Duration // the last wait drawn
+
+	began  time.Duration // instant at which the running wait began
+	took   time.Duration // duration of the last attempt
+	ticket int64         // place in the gate's queue; 0 is none
+	period uint32        // of the breaker, when the last attempt was let through
+	epoch  uint32        // of the gate, when the last attempt was let through
+	token  bool          // the last attempt is a retry that was paid for
+	probe  bool          // the last attempt is a probe of the breaker
+}
+
+// Outcome is how an attempt ended, reduced to what a decision needs.
+type Outcome struct {
+	Status     int           // of the response; 0 is an error
+	Verdict    Verdict       // of Policy.Classify; ByRule if there is none
+	Hopeless   bool          // an error that no further attempt can heal
+	Timeout    bool          // an error because the attempt took too long
+	Canceled   bool          // the caller is gone: it has canceled, or its own deadline has passed
+	Resent     bool          // net/http has used up Policy.MaxSends within the attempt
+	Idempotent bool          // sending again does no harm: by the request's nature, or by proof that it was not processed
+	Replay     bool          // the body can be sent again, or there is none
+	RetryAfter time.Duration // the server's word, counted from now; 0 is none
+	Took       time.Duration // duration of the attempt; needed with a deadline only
+}
+
+// Decision is what to do next.
+type Decision struct {
+	// Retry says that an attempt is to be made: after Wait, and after asking
+	// [Host.Wake], which may have more to say.
+	Retry bool
+
+	// Wait is how long to wait first. If 0 in an answer of First or Wake, the
+	// attempt is to be made now.
+	Wait time.Duration
+
+	// Reason is why. It is empty if Retry is false because there is nothing
+	// to retry: the outcome is the answer.
+	Reason Reason
+
+	change hostChange
+}
+
+// First decides before the first attempt: to make it, to wait first, or to
+// fail at once. The draw is uniformly distributed. Only a breaker or gate that
+// is in use ever has anything to say; without them no first attempt is held
+// back.
+func (h *Host) First(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+	if r.policy.Gate {
+		if d := h.throughGate(r, c, now); d.Wait > 0 || !d.Retry {
+			return d
+		}
+	}
+	return h.throughBreaker(r, c, now, draw)
+}
+
+// Next decides after an attempt that ended in o at the instant now, in the
+// order: caller gone; accepted or hopeless outcome; attempts used up; not safe
+// to repeat; body not replayable; wait too long; host paused; deadline;
+// breaker; budget. It also learns from o what it says about the host. Where it
+// decides to retry, the token for that is taken: it must be followed by an
+// attempt or by [Host.Return].
+func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
+	p := &r.policy
+	c.Attempts = max(c.Attempts, 1)
+	if o.Canceled {
+		// The attempt was made: its token is spent, whoever ended it. Else
+		// callers' deadlines would let an overloaded host be retried for
+		// nothing.
+		c.token = false
+		h.Return(r, c)
+		if c.Deadline != 0 && now >= c.Deadline {
+			return Decision{Reason: ReasonDeadline}
+		}
+		return Decision{Reason: ReasonCanceled}
+	}
+	paused := h.pausedFor(now)
+	failed := r.retryable(o)
+	change := h.learn(r, c, o, failed, now, draw)
+	giveUp := func(reason Reason) Decision { return Decision{Reason: reason, change: change} }
+	switch {
+	case !failed:
+		return giveUp("")
+	case o.Resent:
+		return giveUp(ReasonHiddenSends)
+	case c.Attempts >= p.MaxAttempts:
+		return giveUp(ReasonMaxAttempts)
+	case !r.repeatable(o):
+		return giveUp(ReasonNotIdempotent)
+	case !o.Replay:
+		return giveUp(ReasonBodyNotReplayable)
+	case o.RetryAfter > p.MaxWait:
+		return giveUp(ReasonWaitTooLong)
+	}
+
+	c.took = o.Took
+	left := c.left(now)
+	if paused > o.RetryAfter {
+		if lo, _ := p.Backoff.serverWindow(paused, c.Attempts, c.Wait); lo > left || paused > p.MaxWait {
+			return giveUp(ReasonHostPaused)
+		}
+	}
+	lo, hi := p.Backoff.window(c.Attempts, c.Wait)
+	if word := max(o.RetryAfter, paused); word > 0 {
+		lo, hi = p.Backoff.serverWindow(word, c.Attempts, c.Wait)
+	}
+	if lo > left {
+		return giveUp(ReasonDeadline)
+	}
+	wait := uniform(lo, min(hi, left), draw)
+	if r.breaker && h.refuses(addCapped(now, wait)) {
+		return giveUp(ReasonBreakerOpen)
+	}
+	// A 429 that is obeyed at the gate costs nothing: the server has priced it.
+	if priced := p.Gate && o.Status == http.StatusTooManyRequests && o.RetryAfter > 0; !priced {
+		if !h.spend(r) {
+			return giveUp(ReasonBudgetExhausted)
+		}
+		c.token = r.size > 0
+	}
+	c.Wait, c.began = wait, now
+	return Decision{Retry: true, Wait: wait, Reason: retryReason(o), change: change}
+}
+
+// Wake decides at the end of a wait: to make the attempt, to wait on since the
+// host has asked for more meanwhile, or to stop. Where it stops, nothing is
+// left to be returned.
+func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+	d := h.wake(r, c, now, draw)
+	if !d.Retry {
+		h.Return(r, c)
+	}
+	return d
+}
+
+func (h *Host) wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+	p := &r.policy
+	if p.Gate {
+		if d := h.throughGate(r, c, now); d.Wait > 0 || !d.Retry {
+			return d
+		}
+	} else if paused := h.pausedFor(now); paused > 0 {
+		lo, hi := p.Backoff.serverWindow(paused, c.Attempts, c.Wait)
+		left := c.left(now)
+		// A host that renews its pause for ever must not hold a caller
+		// without a deadline for ever.
+		if lo > left || now-c.began+paused > p.MaxWait {
+			return Decision{Reason: ReasonHostPaused}
+		}
+		return Decision{Retry: true, Wait: uniform(lo, min(hi, left), draw)}
+	}
+	return h.throughBreaker(r, c, now, draw)
+}
+
+// Return takes back what a decision to make an attempt has claimed, its token
+// and its place among the breaker's probes, when no attempt follows or when it
+// ended in nothing that says anything about the host. It may be called twice.
+func (h *Host) Return(r *Rules, c *Call) {
+	if c.token {
+		c.token = false
+		h.earn(microToken)
+	}
+	if c.probe {
+		c.probe = false
+		h.side().returnProbe(c)
+	}
+}
+
+// learn takes in what the outcome of an attempt says about the host.
+func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) hostChange {
+	var change hostChange
+	if o.Hopeless && o.Status == 0 {
+		// A mistake of ours, or a name that doesn't exist: the host had no
+		// part in it.
+		h.Return(r, c)
+		return change
+	}
+	if failed {
+		c.token = false
+		if word := min(o.RetryAfter, r.policy.MaxWait); word > 0 && r.pauses(o.Status) {
+			if h.pauseUntil(addCapped(now, word)) {
+				change |= hostPaused
+			}
+			if r.policy.Gate {
+				h.side().closeGate(c, word, now, draw)
+			}
+		}
+	} else {
+		switch {
+		case c.token:
+			c.token = false
+			h.earn(microToken)
+		case c.Attempts == 1:
+			h.earn(r.credit)
+		}
+		if r.policy.Gate {
+			h.paceUp(c, now)
+		}
+	}
+	if r.breaker {
+		change |= h.record(r, c, failed, now, draw)
+	}
+	c.probe = false
+	return change
+}
+
+// pauses reports whether a Retry-After on status is meant for everyone who
+// talks to the host. A 429 is for one key or tenant, unless the policy says
+// that the process has only one.
+func (r *Rules) pauses(status int) bool {
+	return !r.shared && status == http.StatusServiceUnavailable || r.policy.Gate && status == http.StatusTooManyRequests
+}
+
+// left returns how long a wait that begins now may last to leave room for an
+// attempt as long as the last one before the deadline.
+func (c *Call) left(now time.Duration) time.Duration {
+	if c.Deadline == 0 {
+		return math.MaxInt64
+	}
+	return c.Deadline - now - c.took
+}
+
+func retryReason(o Outcome) Reason {
+	switch {
+	case o.Status == http.StatusTooManyRequests:
+		return ReasonThrottled
+	case o.Status >= 500:
+		return ReasonServerError
+	case o.Status > 0:
+		return ReasonStatus
+	case o.Timeout:
+		return ReasonTimeout
+	default:
+		return ReasonError
+	}
+}

@@ -1,0 +1,158 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import "time"
+
+// gate releases requests one after another when a pause is over. Every request
+// that must wait takes a ticket; the counter of released tickets runs at one
+// per gap and stands still during a pause. The gap follows the answers: it
+// shrinks with every success, quickly until the first refusal after it and
+// slowly later, and grows with a refusal. Its owner locks.
+type gate struct {
+	gap    time.Duration // between two releases; 0 is an open gate
+	at     time.Duration // instant at which the counter stood at count
+	count  int64         // released tickets then, in units of ticket
+	last   int64         // the newest ticket
+	word   time.Duration // the server's last word
+	closed time.Duration // instant at which the last pause ends
+	epoch  uint32        // counts pauses: refusals of an earlier one say nothing new
+	steady bool          // the limit has been met once
+}
+
+const (
+	ticket = 1 << 20 // fixed-point one
+
+	minGap = 10 * time.Microsecond
+
+	// An open end of the queue is looked at again after half of the estimated
+	// time, since the gap may have shrunk; a near one is waited for.
+	nearEnough = 100 * time.Millisecond
+)
+
+// throughGate asks for a release at the instant now.
+func (h *Host) throughGate(r *Rules, c *Call, now time.Duration) Decision {
+	s := h.more.Load()
+	if s == nil {
+		return h.throughPause(r, c, now)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := &s.gate
+	c.epoch = g.epoch
+	if g.gap == 0 {
+		return h.throughPause(r, c, now)
+	}
+	if g.idle(now) {
+		*g = gate{epoch: g.epoch}
+		return h.throughPause(r, c, now)
+	}
+	if c.ticket == 0 {
+		c.ticket = max(g.last+ticket, g.released(now))
+		g.last = c.ticket
+	}
+	wait := max(g.due(c.ticket)-now, h.pausedFor(now))
+	if wait <= 0 {
+		c.ticket = 0
+		return Decision{Retry: true}
+	}
+	if wait > c.left(now) {
+		return Decision{Reason: ReasonHostPaused}
+	}
+	if wait > nearEnough && wait > 2*h.pausedFor(now) {
+		wait /= 2
+	}
+	return Decision{Retry: true, Wait: wait}
+}
+
+// throughPause is the gate of a host that was paused by requests whose policy
+// has none.
+func (h *Host) throughPause(r *Rules, c *Call, now time.Duration) Decision {
+	paused := h.pausedFor(now)
+	if paused == 0 {
+		return Decision{Retry: true}
+	}
+	if paused > c.left(now) {
+		return Decision{Reason: ReasonHostPaused}
+	}
+	return Decision{Retry: true, Wait: paused}
+}
+
+// closeGate takes in a refusal that asked for word.
+func (s *hostSide) closeGate(c *Call, word, now time.Duration, draw uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := &s.gate
+	released := g.released(now)
+	switch {
+	case g.gap == 0:
+		g.gap = max(minGap, min(word/8, time.Second))
+		g.epoch++
+	case c.epoch == g.epoch:
+		if g.steady {
+			g.gap += g.gap / 2
+		} else {
+			g.gap *= 2
+		}
+		g.gap = min(g.gap, max(word, minGap))
+		g.steady = true
+		g.epoch++
+	}
+	g.word = word
+	g.count = released
+	g.closed = max(g.closed, addCapped(now, word))
+	// A fleet was told the same: its processes don't start in one instant.
+	g.at = addCapped(g.closed, uniform(0, g.gap, remix(draw)))
+}
+
+// paceUp takes in an accepted answer.
+func (h *Host) paceUp(c *Call, now time.Duration) {
+	s := h.more.Load()
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := &s.gate
+	if g.gap == 0 || c.epoch != g.epoch {
+		return
+	}
+	// Per word of time about word/gap answers come in: the rate grows by
+	// half in that time at first, by a sixteenth later.
+	share := 2 * g.word / g.gap
+	if g.steady {
+		share *= 8
+	}
+	g.count, g.at = g.released(now), max(g.at, now)
+	g.gap = max(minGap, g.gap-g.gap/max(share, 2))
+}
+
+// released returns the counter at the instant now.
+func (g *gate) released(now time.Duration) int64 {
+	if g.gap == 0 || now <= g.at {
+		return g.count
+	}
+	elapsed := now - g.at
+	return g.count + int64(elapsed/g.gap)*ticket + int64(elapsed%g.gap)*ticket/int64(g.gap)
+}
+
+// due returns the instant at which the counter reaches t.
+func (g *gate) due(t int64) time.Duration {
+	ahead := t - g.count
+	return g.at + time.Duration(ahead/ticket)*g.gap + time.Duration(ahead%ticket)*g.gap/ticket
+}
+
+// waiting returns how many tickets are not released yet.
+func (g *gate) waiting(now time.Duration) int {
+	if g.gap == 0 {
+		return 0
+	}
+	return int(max(0, g.last-g.released(now)) / ticket)
+}
+
+// idle reports whether nobody waits and the last pause is so long over that it
+// says nothing any more.
+func (g *gate) idle(now time.Duration) bool {
+	return g.gap == 0 || g.waiting(now) == 0 && now > g.closed+max(10*g.word, 10*time.Second)
+}

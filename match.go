@@ -1,0 +1,207 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// matcher finds the rules of a host. The most specific pattern wins: the exact
+// host before the longest suffix, and of the same name the one that names the
+// port.
+type matcher struct {
+	fallback *Rules
+	exact    map[string]portRules // by host
+	suffix   map[string]portRules // by what follows the "*", with its dot
+}
+
+// portRules are the rules of one name: for any port, and for single ones.
+type portRules struct {
+	any    *Rules
+	byPort map[string]*Rules
+}
+
+func (p portRules) find(port string) *Rules {
+	if r := p.byPort[port]; r != nil {
+		return r
+	}
+	return p.any
+}
+
+// compile makes the rules of policy and hosts, and reports every value and
+// pattern in them that is wrong.
+func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher, error) {
+	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{}}
+	var errs []error
+	rules := func(path, name string, p, base Policy) *Rules {
+		err := p.check(path)
+		if err == nil {
+			r, together := p.resolve(base)
+			if together == nil {
+				r.name, r.metrics = name, metrics.policy(name)
+				return r
+			}
+			err = fmt.Errorf("retrip: %s.%w", path, together)
+		}
+		errs = append(errs, err)
+		return nil
+	}
+	m.fallback = rules("Policy", "default", policy, defaults)
+	base := policy.over(defaults)
+	for _, pattern := range sortedKeys(hosts) {
+		path := hostPath(pattern)
+		name, port, err := splitPattern(pattern)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("retrip: %s: %w", path, err))
+			continue
+		}
+		// An inherited mistake is reported once, for Policy.
+		if m.fallback == nil {
+			if err := hosts[pattern].check(path); err != nil {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		r := rules(path, strings.ToLower(pattern), hosts[pattern], base)
+		if r == nil {
+			continue
+		}
+		set := m.exact
+		if rest, ok := strings.CutPrefix(name, "*"); ok {
+			set, name = m.suffix, rest
+		}
+		if !add(set, name, port, r) {
+			errs = append(errs, fmt.Errorf("retrip: %s: the same host is there twice, in another spelling", path))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// add puts r into set and reports whether its place was free.
+func add(set map[string]portRules, name, port string, r *Rules) bool {
+	p := set[name]
+	if port == "" {
+		if p.any != nil {
+			return false
+		}
+		p.any = r
+	} else {
+		if p.byPort[port] != nil {
+			return false
+		}
+		if p.byPort == nil {
+			p.byPort = map[string]*Rules{}
+		}
+		p.byPort[port] = r
+	}
+	set[name] = p
+	return true
+}
+
+// find returns the rules for requests to u.
+func (m *matcher) find(u *url.URL) *Rules {
+	if len(m.exact) == 0 && len(m.suffix) == 0 || u == nil {
+		return m.fallback
+	}
+	host, port := hostPort(u)
+	if r := m.exact[host].find(port); r != nil {
+		return r
+	}
+	if len(m.suffix) > 0 {
+		for i := strings.IndexByte(host, '.'); i >= 0; {
+			if r := m.suffix[host[i:]].find(port); r != nil {
+				return r
+			}
+			next := strings.IndexByte(host[i+1:], '.')
+			if next < 0 {
+				break
+			}
+			i += 1 + next
+		}
+	}
+	return m.fallback
+}
+
+// hostPort returns the host of u in lower case, without brackets, and its
+// port: the scheme's default where u names none.
+func hostPort(u *url.URL) (host, port string) {
+	host, port = splitPort(u.Host)
+	if port == "" {
+		switch u.Scheme {
+		case "http":
+			port = "80"
+		case "https":
+			port = "443"
+		}
+	}
+	return strings.ToLower(host), port
+}
+
+// splitPort splits "host", "host:port", "[::1]" and "[::1]:port". Brackets go.
+func splitPort(hostport string) (host, port string) {
+	host = hostport
+	if i := strings.LastIndexByte(hostport, ':'); i >= 0 && strings.IndexByte(hostport[i:], ']') < 0 {
+		host, port = hostport[:i], hostport[i+1:]
+	}
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	return host, port
+}
+
+// splitPattern parses a key of Transport.Hosts into a name in lower case,
+// which keeps its leading "*", and a port, "" for any.
+func splitPattern(pattern string) (name, port string, err error) {
+	switch {
+	case pattern == "":
+		return "", "", errors.New("a host pattern must not be empty")
+	case strings.Contains(pattern, "/"):
+		return "", "", errors.New("a host pattern has no scheme and no path")
+	case strings.ContainsAny(pattern, " \t\r\n@?#"):
+		return "", "", errors.New("a host pattern has no space and none of @ ? #")
+	}
+	bare := strings.Count(pattern, ":") > 1 && pattern[0] != '['
+	if bare {
+		return "", "", errors.New("an IPv6 address stands in brackets: [::1] or [::1]:8080")
+	}
+	name, port = splitPort(strings.ToLower(pattern))
+	if strings.HasSuffix(pattern, ":") {
+		return "", "", errors.New("the port is missing behind the colon")
+	}
+	if port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || port[0] == '0' {
+			return "", "", fmt.Errorf("the port is %q: it must be 1 to 65535", port)
+		}
+	}
+	if rest, ok := strings.CutPrefix(name, "*"); ok {
+		if len(rest) < 2 || rest[0] != '.' {
+			return "", "", errors.New(`a pattern for many hosts is "*." and a suffix, as in "*.example.com"; Policy is for all of them`)
+		}
+		if strings.Contains(rest, "*") {
+			return "", "", errors.New(`only the first label may be "*"`)
+		}
+		return name, port, nil
+	}
+	if name == "" {
+		return "", "", errors.New("the host is missing before the port")
+	}
+	if strings.Contains(name, "*") {
+		return "", "", errors.New(`"*" may only stand for the first labels, as in "*.example.com"`)
+	}
+	return name, port, nil
+}
+
+func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", pattern) }
+
+// sortedKeys makes errors come in the same order every time.
+func sortedKeys(hosts map[string]Policy) []string { return slices.Sorted(maps.Keys(hosts)) }

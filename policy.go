@@ -1,0 +1,235 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// Off, as a value of a field of a [Policy], switches off what the field
+// describes. The fields for which it means something say so; any other
+// negative value is an error.
+const Off = -1
+
+// Unlimited is a [Budget] that never refuses a retry. It takes away what keeps
+// a fleet from prolonging an outage; see the package documentation.
+var Unlimited = Budget{Size: Off}
+
+// Policy is how requests to a set of hosts are retried. It is a plain value:
+// it can be printed, compared field by field, kept in JSON and used again.
+//
+// The zero Policy is a sound default. A field that is 0 or nil inherits: in
+// [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the policy of
+// the host, in Transport.Policy from the default that its comment names. A
+// non-nil slice replaces the inherited one, also when it is empty. Off
+// switches off what can be off.
+type Policy struct {
+	// MaxAttempts is how many attempts a request gets, the first included.
+	// If 0, it is inherited; the default is 4. 1 never retries. RFC 9110
+	// §9.2.2 advises against repeating a repetition; the budget is what makes
+	// more than one retry acceptable.
+	MaxAttempts int
+
+	// Backoff is the schedule of waits. If zero, it is inherited; the default
+	// is full jitter, 100 ms doubling to 10 s.
+	Backoff Backoff
+
+	// Deadline bounds one RoundTrip: attempts and waits, up to the response
+	// headers. It never cuts a body. If 0, it is inherited; by default there
+	// is only the context's. Off: only the context's.
+	Deadline time.Duration
+
+	// AttemptTimeout bounds one attempt, up to the response headers. It never
+	// cuts a body. If 0, it is inherited; by default there is none. Off: none.
+	AttemptTimeout time.Duration
+
+	// MaxWait is the longest wait a server may ask for. A longer one ends the
+	// retrying at once, with the response in hand. If 0, it is inherited; the
+	// default is 30 s.
+	MaxWait time.Duration
+
+	// MaxReplayBody is how many bytes of a request body are kept for replay
+	// when it can't be had again otherwise: when there is no GetBody and it is
+	// neither an *os.File nor an *io.SectionReader. If 0, it is inherited; the
+	// default is 64 KiB. Off keeps nothing.
+	MaxReplayBody int64
+
+	// MaxSends is how often net/http may send a request inside one attempt,
+	// as it does on its own accord when a connection turns out to be dead. If
+	// 0, it is inherited; the default is 10 for an attempt that is derived
+	// from the caller's request anyway (see [Transport]) and no bound for
+	// others. A policy that sets it bounds every attempt. Off: no bound.
+	MaxSends int
+
+	// RetryOn lists statuses (400 to 599) to retry besides 5xx and 429. If
+	// nil, it is inherited; the default is none.
+	RetryOn []int
+
+	// FailOn lists statuses (400 to 599) not to retry although they are 5xx
+	// or 429. If nil, it is inherited; the default is none.
+	FailOn []int
+
+	// Unprocessed lists statuses (400 to 599) by which these hosts say that
+	// they did nothing: such a request is repeated whatever its method. 429
+	// is one for most APIs. If nil, it is inherited; the default is none.
+	Unprocessed []int
+
+	// IdempotentMethods lists methods that are idempotent at these hosts,
+	// besides those of RFC 9110 §9.2.2: GET, HEAD, OPTIONS, TRACE, PUT and
+	// DELETE. If nil, it is inherited; the default is none.
+	IdempotentMethods []string
+
+	// IdempotencyKey gives a request that is not idempotent a fresh
+	// Idempotency-Key, the same on all its attempts, which makes it
+	// repeatable. Only for hosts that document the header. If false, it is
+	// inherited; the default is false.
+	IdempotencyKey bool
+
+	// Budget is what retries to one host may spend. Its fields, if 0, are
+	// inherited; the default is 5 tokens and 0.2 back per success.
+	Budget Budget
+
+	// Breaker stops attempts to a host that is down. Its fields, if 0, are
+	// inherited; by default it is off.
+	Breaker Breaker
+
+	// Gate makes new requests wait too while a host has asked to be left
+	// alone, by 429 or 503 with Retry-After, and lets them go one after
+	// another when it is over. If false, it is inherited; the default is
+	// false.
+	Gate bool
+
+	// Classify, if not nil, is asked about the outcome of every attempt
+	// before the rules above. It must be safe for concurrent use and must
+	// not read or close the response's body. If nil, it is inherited. It is
+	// code: a policy that has it can't be written as JSON.
+	Classify func(*http.Request, *http.Response, error) Verdict
+
+	// Idempotent, if not nil, decides alone whether a request may be
+	// repeated: neither its method nor a key is looked at. What provably was
+	// not processed is repeated all the same. It must be safe for concurrent
+	// use. If nil, it is inherited. It is code: a policy that has it can't be
+	// written as JSON.
+	Idempotent func(*http.Request) bool
+}
+
+// Verdict is what Policy.Classify says about the outcome of an attempt.
+type Verdict uint8
+
+const (
+	// ByRule leaves the outcome to the policy's other rules.
+	ByRule Verdict = iota
+
+	// Retryable calls the outcome a failure that another attempt may heal.
+	Retryable
+
+	// Final calls the outcome the answer, good or bad: no retry.
+	Final
+
+	// NotProcessed is Retryable, and vouches that the server did nothing:
+	// the request is repeated whatever its method.
+	NotProcessed
+)
+
+// What a zero field of Transport.Policy inherits.
+const (
+	defaultMaxAttempts   = 4
+	defaultBackoffBase   = 100 * time.Millisecond
+	defaultBackoffCap    = 10 * time.Second
+	defaultMaxWait       = 30 * time.Second
+	defaultMaxReplayBody = 64 << 10
+	defaultMaxSends      = 10
+	defaultBudgetSize    = 5
+	defaultBudgetCredit  = 0.2
+)
+
+// over returns p with its unset fields taken from base.
+func (p Policy) over(base Policy) Policy {
+	inherit(&p.MaxAttempts, base.MaxAttempts)
+	inherit(&p.Backoff.Base, base.Backoff.Base)
+	inherit(&p.Backoff.Cap, base.Backoff.Cap)
+	inherit(&p.Backoff.Jitter, base.Backoff.Jitter)
+	inherit(&p.Deadline, base.Deadline)
+	inherit(&p.AttemptTimeout, base.AttemptTimeout)
+	inherit(&p.MaxWait, base.MaxWait)
+	inherit(&p.MaxReplayBody, base.MaxReplayBody)
+	inherit(&p.MaxSends, base.MaxSends)
+	inheritSlice(&p.RetryOn, base.RetryOn)
+	inheritSlice(&p.FailOn, base.FailOn)
+	inheritSlice(&p.Unprocessed, base.Unprocessed)
+	inheritSlice(&p.IdempotentMethods, base.IdempotentMethods)
+	inherit(&p.IdempotencyKey, base.IdempotencyKey)
+	inherit(&p.Budget.Size, base.Budget.Size)
+	inherit(&p.Budget.Credit, base.Budget.Credit)
+	inherit(&p.Breaker.Ratio, base.Breaker.Ratio)
+	inherit(&p.Breaker.Window, base.Breaker.Window)
+	inherit(&p.Breaker.MinVolume, base.Breaker.MinVolume)
+	inherit(&p.Breaker.OpenFor, base.Breaker.OpenFor)
+	inherit(&p.Breaker.Probes, base.Breaker.Probes)
+	inherit(&p.Gate, base.Gate)
+	if p.Classify == nil {
+		p.Classify = base.Classify
+	}
+	if p.Idempotent == nil {
+		p.Idempotent = base.Idempotent
+	}
+	return p
+}
+
+func inherit[T comparable](field *T, base T) {
+	var zero T
+	if *field == zero {
+		*field = base
+	}
+}
+
+func inheritSlice[T any](field *[]T, base []T) {
+	if *field == nil {
+		*field = base
+	}
+}
+
+// defaults is what Transport.Policy inherits from. MaxSends stays 0: its
+// default depends on the attempt.
+var defaults = Policy{
+	MaxAttempts:   defaultMaxAttempts,
+	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, Jitter: FullJitter},
+	MaxWait:       defaultMaxWait,
+	MaxReplayBody: defaultMaxReplayBody,
+	Budget:        Budget{Size: defaultBudgetSize, Credit: defaultBudgetCredit},
+	Breaker: Breaker{
+		Window:    defaultBreakerWindow,
+		MinVolume: defaultBreakerMinVolume,
+		OpenFor:   defaultBreakerOpenFor,
+		Probes:    defaultBreakerProbes,
+	},
+}
+
+// WithPolicy returns a context under which requests follow p. Fields that p
+// leaves unset inherit from the policy of an enclosing WithPolicy and then
+// from that of the host. State belongs to the host: of Budget and Breaker only
+// the switches Unlimited and Breaker{Ratio: Off} may be set here, and Gate
+// may not. A value that is wrong is reported by RoundTrip.
+func WithPolicy(ctx context.Context, p Policy) context.Context {
+	o, _ := ctx.Value(overrideKey{}).(*override)
+	next := &override{policy: &p}
+	if o != nil {
+		next.traces = o.traces
+		if o.policy != nil {
+			p = p.over(*o.policy)
+		}
+	}
+	return context.WithValue(ctx, overrideKey{}, next)
+}
+
+// override is what a context asks for its requests. Policy and traces share
+// one context value, so that a request which has neither pays for one look-up.
+type override struct {
+	policy *Policy
+	traces []*Trace
+}
+
+type overrideKey struct{}

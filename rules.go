@@ -1,0 +1,155 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// Rules is a [Policy] made ready for deciding: resolved, checked and
+// immutable. It is safe for concurrent use.
+type Rules struct {
+	policy      Policy // every field resolved
+	retry       statusSet
+	unprocessed statusSet
+	size        int64 // of the budget, in micro-tokens; 0 is unlimited
+	credit      int64 // back per success without retry, in micro-tokens
+	breaker     bool
+	derives     bool           // every attempt needs a request and context of its own
+	shared      bool           // for a Host that stands for many: it knows a budget only
+	name        string         // the pattern in Transport.Hosts, or "default"
+	metrics     *policyMetrics // nil counts nothing
+}
+
+// Rules resolves p, with unset fields at their defaults, and checks it. The
+// error names every field whose value is wrong.
+func (p Policy) Rules() (*Rules, error) {
+	if err := p.check("Policy"); err != nil {
+		return nil, err
+	}
+	r, err := p.resolve(defaults)
+	if err != nil {
+		return nil, fmt.Errorf("retrip: Policy.%w", err)
+	}
+	return r, nil
+}
+
+// resolve makes the rules of p over base. What can only be seen of the two
+// together is checked here, everything else by check.
+func (p Policy) resolve(base Policy) (*Rules, error) {
+	p = p.over(base)
+	r := &Rules{policy: p}
+	for status := http.StatusInternalServerError; status < 600; status++ {
+		r.retry.add(status)
+	}
+	r.retry.add(http.StatusTooManyRequests)
+	for _, status := range p.RetryOn {
+		r.retry.add(status)
+	}
+	for _, status := range p.Unprocessed {
+		r.retry.add(status)
+		r.unprocessed.add(status)
+	}
+	for _, status := range p.FailOn {
+		r.retry.remove(status)
+	}
+	if p.Budget.Size != Off {
+		r.size = microTokens(p.Budget.Size)
+		if p.Budget.Credit != Off {
+			r.credit = microTokens(p.Budget.Credit)
+		}
+	}
+	r.breaker = p.Breaker.Ratio > 0
+	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0
+	return r, p.checkTogether()
+}
+
+// override returns the rules of a request whose context asks for p.
+func (r *Rules) override(p Policy) (*Rules, error) {
+	err := p.check("WithPolicy")
+	if b, off := p.Breaker, (Breaker{Ratio: Off}); err == nil && b != (Breaker{}) && b != off {
+		err = fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so it can only be Breaker{Ratio: Off} here", b)
+	}
+	if b := p.Budget; err == nil && b != (Budget{}) && b != Unlimited {
+		err = fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so it can only be Unlimited here", b)
+	}
+	if err == nil && p.Gate && !r.policy.Gate {
+		err = errors.New("retrip: WithPolicy.Gate is true: its state belongs to the host")
+	}
+	if err != nil {
+		return nil, err
+	}
+	own, err := p.resolve(r.policy)
+	if err != nil {
+		return nil, fmt.Errorf("retrip: WithPolicy.%w", err)
+	}
+	own.name, own.metrics = r.name, r.metrics
+	return own, nil
+}
+
+// forShared returns r for a Host that stands for many.
+func (r *Rules) forShared() *Rules {
+	s := *r
+	s.breaker, s.policy.Gate, s.shared = false, false, true
+	return &s
+}
+
+// Policy returns the policy that r was made from, with every inherited field
+// filled in.
+func (r *Rules) Policy() Policy {
+	p := r.policy
+	p.RetryOn = slices.Clone(p.RetryOn)
+	p.FailOn = slices.Clone(p.FailOn)
+	p.Unprocessed = slices.Clone(p.Unprocessed)
+	p.IdempotentMethods = slices.Clone(p.IdempotentMethods)
+	return p
+}
+
+// retryable reports whether o is a failure that another attempt may heal.
+func (r *Rules) retryable(o Outcome) bool {
+	switch {
+	case o.Canceled || o.Hopeless || o.Verdict == Final:
+		return false
+	case o.Verdict == Retryable || o.Verdict == NotProcessed:
+		return true
+	default:
+		return o.Status == 0 || r.retry.has(o.Status)
+	}
+}
+
+// repeatable reports whether a request that ended in o may be sent again as
+// far as its effects go.
+func (r *Rules) repeatable(o Outcome) bool {
+	return o.Idempotent || o.Verdict == NotProcessed || r.unprocessed.has(o.Status)
+}
+
+// longestWaits returns the sum of the longest waits between the attempts of
+// one request when no server asks for more.
+func (r *Rules) longestWaits() time.Duration {
+	var sum, previous time.Duration
+	for retry := 1; retry < r.policy.MaxAttempts; retry++ {
+		_, hi := r.policy.Backoff.window(retry, previous)
+		if retry > 64 && hi == previous {
+			// Every further wait is the same.
+			return addCapped(sum, mulCapped(hi, r.policy.MaxAttempts-retry))
+		}
+		sum, previous = addCapped(sum, hi), hi
+	}
+	return sum
+}
+
+// statusSet is a set of statuses from 400 to 599.
+type statusSet [4]uint64
+
+func (s *statusSet) add(status int)    { s[(status-400)/64] |= 1 << ((status - 400) % 64) }
+func (s *statusSet) remove(status int) { s[(status-400)/64] &^= 1 << ((status - 400) % 64) }
+
+func (s *statusSet) has(status int) bool {
+	i := uint(status - 400)
+	return i < 200 && s[i/64]&(1<<(i%64)) != 0
+}

@@ -1,0 +1,179 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// Validate reports everything that is wrong with t's policies, by host, field
+// and value, and two things that RoundTrip tolerates: attempts and waits that
+// can't fit the deadline, with their sum, and a Base that retries itself, by
+// which the attempts multiply. It is meant for program start and for tests.
+func (t *Transport) Validate() error {
+	_, err := compile(t.Policy, t.Hosts, nil)
+	errs := []error{err}
+	if err == nil {
+		errs = append(errs, checkFit("Policy", t.Policy, defaults))
+		base := t.Policy.over(defaults)
+		for _, pattern := range sortedKeys(t.Hosts) {
+			errs = append(errs, checkFit(hostPath(pattern), t.Hosts[pattern], base))
+		}
+	}
+	if retries(t.Base, 0) {
+		errs = append(errs, errors.New("retrip: Base is, or wraps, another retrip.Transport: their attempts multiply; keep one of the two"))
+	}
+	return errors.Join(errs...)
+}
+
+// check returns what is wrong with the values of p, each by its path.
+func (p Policy) check(path string) error {
+	var errs []error
+	bad := func(field string, value any, want string) {
+		errs = append(errs, fmt.Errorf("retrip: %s.%s is %v: %s", path, field, value, want))
+	}
+	duration := func(field string, d time.Duration, off bool) {
+		switch {
+		case d == Off && off:
+		case d < 0 && off:
+			bad(field, d, "it must be positive, 0 to inherit or Off")
+		case d < 0:
+			bad(field, d, "it must be positive, or 0 to inherit")
+		}
+	}
+	count := func(field string, n int64, off bool) {
+		switch {
+		case n == Off && off:
+		case n < 0 && off:
+			bad(field, n, "it must be positive, 0 to inherit or Off")
+		case n < 0:
+			bad(field, n, "it must be positive, or 0 to inherit")
+		}
+	}
+	number := func(field string, f, least, most float64, off bool) {
+		switch {
+		case f == 0 || f == Off && off:
+		case !(f >= least && f <= most): // also a NaN
+			want := fmt.Sprintf("it must be %v to %v, or 0 to inherit", least, most)
+			if off {
+				want = fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", least, most)
+			}
+			bad(field, f, want)
+		}
+	}
+	statuses := func(field string, list []int) {
+		for _, status := range list {
+			if status < 400 || status > 599 {
+				bad(field, status, "a status must be 400 to 599")
+			}
+		}
+	}
+
+	count("MaxAttempts", int64(p.MaxAttempts), false)
+	duration("Backoff.Base", p.Backoff.Base, true)
+	duration("Backoff.Cap", p.Backoff.Cap, false)
+	if p.Backoff.Jitter > NoJitter {
+		bad("Backoff.Jitter", p.Backoff.Jitter, "it must be FullJitter, EqualJitter, DecorrelatedJitter or NoJitter")
+	}
+	duration("Deadline", p.Deadline, true)
+	duration("AttemptTimeout", p.AttemptTimeout, true)
+	duration("MaxWait", p.MaxWait, false)
+	count("MaxReplayBody", p.MaxReplayBody, true)
+	count("MaxSends", int64(p.MaxSends), true)
+	statuses("RetryOn", p.RetryOn)
+	statuses("FailOn", p.FailOn)
+	statuses("Unprocessed", p.Unprocessed)
+	for _, method := range p.IdempotentMethods {
+		if !isToken(method) {
+			bad("IdempotentMethods", fmt.Sprintf("%q", method), "it must be an HTTP method")
+		}
+	}
+	number("Budget.Size", p.Budget.Size, 1, maxBudget, true)
+	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget, true)
+	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1, true)
+	duration("Breaker.Window", p.Breaker.Window, false)
+	count("Breaker.MinVolume", int64(p.Breaker.MinVolume), false)
+	duration("Breaker.OpenFor", p.Breaker.OpenFor, false)
+	count("Breaker.Probes", int64(p.Breaker.Probes), false)
+	return errors.Join(errs...)
+}
+
+// checkTogether returns what is wrong with the fields of a resolved policy in
+// combination.
+func (p Policy) checkTogether() error {
+	if p.Backoff.Base > p.Backoff.Cap {
+		return fmt.Errorf("Backoff.Base is %v: it must not be more than Backoff.Cap, which is %v", p.Backoff.Base, p.Backoff.Cap)
+	}
+	for _, status := range p.FailOn {
+		if slices.Contains(p.RetryOn, status) {
+			return fmt.Errorf("FailOn is %d: RetryOn has it too", status)
+		}
+		if slices.Contains(p.Unprocessed, status) {
+			return fmt.Errorf("FailOn is %d: Unprocessed has it too", status)
+		}
+	}
+	return nil
+}
+
+// checkFit reports the attempts and waits of a valid policy that can't fit its
+// deadline.
+func checkFit(path string, p, base Policy) error {
+	r, err := p.resolve(base)
+	if err != nil || r.policy.Deadline <= 0 || r.policy.AttemptTimeout <= 0 {
+		return nil
+	}
+	attempts := mulCapped(r.policy.AttemptTimeout, r.policy.MaxAttempts)
+	waits := r.longestWaits()
+	if sum := addCapped(attempts, waits); sum > r.policy.Deadline {
+		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in all come to %v",
+			path, r.policy.Deadline, r.policy.MaxAttempts, r.policy.AttemptTimeout, waits, sum)
+	}
+	return nil
+}
+
+// mulCapped returns d·n, or the longest duration where that would overflow.
+func mulCapped(d time.Duration, n int) time.Duration {
+	if d > 0 && n > int(math.MaxInt64/d) {
+		return math.MaxInt64
+	}
+	return d * time.Duration(n)
+}
+
+// retries reports whether rt is, or wraps, a Transport. Wrappers are seen
+// through by an Unwrap method and by exported fields that hold a RoundTripper,
+// as oauth2.Transport has.
+func retries(rt http.RoundTripper, depth int) bool {
+	if rt == nil || depth > 8 {
+		return false
+	}
+	if _, ok := rt.(*Transport); ok {
+		return true
+	}
+	if w, ok := rt.(interface{ Unwrap() http.RoundTripper }); ok && retries(w.Unwrap(), depth+1) {
+		return true
+	}
+	v := reflect.ValueOf(rt)
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return false
+	}
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if !field.IsExported() || field.Type != reflect.TypeFor[http.RoundTripper]() {
+			continue
+		}
+		if inner, ok := v.Field(i).Interface().(http.RoundTripper); ok && retries(inner, depth+1) {
+			return true
+		}
+	}
+	return false
+}
