@@ -1,0 +1,239 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+)
+
+// attempt is one use of the base with a context of its own: it ends the
+// attempt in time, without cutting the body of a response, and sees what
+// net/http does on its own accord.
+type attempt struct {
+	parent   context.Context
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	timer    *time.Timer
+	maxSends int32 // 0 is no bound
+
+	trace   httptrace.ClientTrace
+	wanted  atomic.Bool  // a connection was asked for
+	sends   atomic.Int32 // connections that were had, each for one send
+	tooMany atomic.Bool
+}
+
+// begin makes an attempt under parent that has limit to get to the response
+// headers, 0 being no limit, and ends with the cause tooLate.
+func begin(parent context.Context, limit time.Duration, tooLate *timeoutError, maxSends int) *attempt {
+	a := &attempt{parent: parent, maxSends: int32(max(0, maxSends))}
+	ctx, cancel := context.WithCancelCause(parent)
+	a.cancel = cancel
+	a.trace.GetConn = a.getConn
+	a.trace.GotConn = a.gotConn
+	a.ctx = httptrace.WithClientTrace(ctx, &a.trace)
+	if limit > 0 {
+		a.timer = time.AfterFunc(limit, func() { cancel(tooLate) })
+	}
+	return a
+}
+
+func (a *attempt) getConn(string) { a.wanted.Store(true) }
+
+func (a *attempt) gotConn(httptrace.GotConnInfo) {
+	if sends := a.sends.Add(1); a.maxSends > 0 && sends > a.maxSends {
+		a.tooMany.Store(true)
+		a.cancel(errHiddenSends)
+	}
+}
+
+// neverSent reports whether a connection was asked for and none was had: proof
+// that nothing was sent. Without a call of the first hook there is none: the
+// base may not know about them.
+func (a *attempt) neverSent() bool { return a.wanted.Load() && a.sends.Load() == 0 }
+
+// abandon ends an attempt whose base has panicked.
+func (a *attempt) abandon() {
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	a.cancel(nil)
+}
+
+// end takes what the base returned. From the response headers on nothing of
+// the attempt's time counts any more: its timer is stopped, and its context
+// lives as long as the body.
+func (a *attempt) end(resp *http.Response, err error) (*http.Response, error) {
+	inTime := a.timer == nil || a.timer.Stop()
+	cause := context.Cause(a.ctx)
+	own := a.parent.Err() == nil && (errors.Is(cause, errAttemptTimeout) || errors.Is(cause, errDeadline) || errors.Is(cause, errHiddenSends))
+	switch {
+	case err != nil:
+		a.cancel(nil)
+		if own && !errors.Is(err, cause) {
+			// A base that doesn't know about causes calls it a cancellation,
+			// which it was not as far as the caller is concerned.
+			err = cause
+		}
+		return nil, err
+	case !inTime && own:
+		// The headers came as the time ran out: the body is lost.
+		closeBody(resp)
+		a.cancel(nil)
+		return nil, cause
+	}
+	a.release(resp)
+	return resp, nil
+}
+
+// release ties the end of the attempt's context to the end of the body. A
+// parent that never ends keeps no record of its children: then nothing needs
+// releasing, and the body stays as it is.
+func (a *attempt) release(resp *http.Response) {
+	if a.parent.Done() == nil {
+		return
+	}
+	switch body := resp.Body.(type) {
+	case nil:
+		a.cancel(nil)
+	case io.ReadWriteCloser:
+		// After 101 Switching Protocols: one direction may end before the
+		// other, so only Close is the end.
+		resp.Body = &releasingConn{body, a.cancel}
+	default:
+		if body == http.NoBody {
+			a.cancel(nil)
+			return
+		}
+		resp.Body = &releasingBody{body, a.cancel}
+	}
+}
+
+// releasingBody ends the context of its attempt with its last byte, or when it
+// is closed.
+type releasingBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b *releasingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.cancel(nil)
+	}
+	return n, err
+}
+
+func (b *releasingBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.cancel(nil)
+	return err
+}
+
+// releasingConn is a releasingBody that can be written to.
+type releasingConn struct {
+	io.ReadWriteCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b *releasingConn) Close() error {
+	err := b.ReadWriteCloser.Close()
+	b.cancel(nil)
+	return err
+}
+
+func closeBody(resp *http.Response) {
+	if resp != nil && resp.Body != nil {
+		resp.Body.Close()
+	}
+}
+
+// send makes an attempt.
+func (x *exchange) send() {
+	x.call.Attempts++
+	if x.watch.hooked() {
+		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
+	}
+	x.attempt = nil
+	if !x.derives() {
+		x.take(x.s.base.RoundTrip(x.req))
+		return
+	}
+	req := x.derive()
+	resp, err := x.s.base.RoundTrip(req)
+	x.take(resp, err)
+	if x.resp != nil && x.resp.Request == req {
+		x.resp.Request = x.req
+	}
+	x.resp, x.err = x.attempt.end(x.resp, x.err)
+	x.held = x.resp != nil
+}
+
+// derives reports whether the attempt about to be made needs a request of its
+// own.
+func (x *exchange) derives() bool {
+	if x.r.derives || x.key != "" || x.watch.hooked() || x.body.handsOut() {
+		return true
+	}
+	return x.call.Attempts > 1 && (x.body.kind == gottenBody || x.replaysStale())
+}
+
+// replaysStale reports whether a retry is to be marked as idempotent for
+// net/http, which then makes up for a dead connection of its pool on its own
+// accord, as it does for a GET. A retry might meet one dead connection after
+// the other otherwise. The mark is a header with no value: nothing is sent.
+func (x *exchange) replaysStale() bool {
+	return x.err != nil && x.idempotent && !hasKey(x.req.Header) &&
+		(x.req.Method == http.MethodPut || x.req.Method == http.MethodDelete)
+}
+
+// derive returns a request for the attempt about to be made. It shares
+// everything with the caller's but what it has to have of its own.
+func (x *exchange) derive() *http.Request {
+	p := &x.r.policy
+	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
+	if x.deadline != 0 {
+		if left := max(1, x.deadline-x.s.now()); limit == 0 || left < limit {
+			limit, tooLate = left, errDeadline
+		}
+	}
+	maxSends := p.MaxSends
+	if maxSends == 0 {
+		maxSends = defaultMaxSends
+	}
+	x.attempt = begin(x.ctx, limit, tooLate, maxSends)
+	req := x.req.WithContext(x.attempt.ctx)
+	switch {
+	case x.next != nil:
+		req.Body, x.given, x.next = x.next, x.next, nil
+	case x.body.handsOut():
+		// Whether it can be had again was asked before the attempt was
+		// decided on.
+		req.Body, _ = x.body.reader()
+		req.GetBody = x.body.reader
+	}
+	switch {
+	case x.key != "":
+		req.Header = withHeader(req.Header, "Idempotency-Key", []string{x.key})
+	case x.call.Attempts > 1 && x.replaysStale():
+		req.Header = withHeader(req.Header, "Idempotency-Key", []string{})
+	}
+	return req
+}
+
+// withHeader returns a copy of h with a further field.
+func withHeader(h http.Header, name string, values []string) http.Header {
+	h = maps.Clone(h)
+	if h == nil {
+		h = http.Header{}
+	}
+	h[name] = values
+	return h
+}

@@ -1,0 +1,379 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// exchange is one RoundTrip on its way through its attempts. It carries out
+// what Host decides, and keeps what has to be cleaned up at the end.
+type exchange struct {
+	t     *Transport
+	s     *setUp
+	r     *Rules
+	req   *http.Request
+	ctx   context.Context
+	watch watcher
+	call  Call
+	body  replay
+	host  *hostEntry // pinned; nil while the host is in no trouble
+
+	idempotent bool
+	key        string        // generated; empty if there is none
+	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context does
+
+	given   io.Closer // the body of the last attempt, where GetBody made it
+	next    io.ReadCloser
+	attempt *attempt       // the last one, if it was derived
+	resp    *http.Response // of the last attempt
+	err     error          // of the last attempt
+	held    bool           // resp is in hand: neither returned nor discarded
+
+	met  []error        // the errors of all attempts, the first one first
+	seen *http.Response // the last one discarded
+}
+
+func newExchange(t *Transport, s *setUp, r *Rules, req *http.Request, kind bodyKind, o *override) *exchange {
+	x := &exchange{t: t, s: s, r: r, req: req, ctx: req.Context(), given: req.Body}
+	x.body.kind, x.body.req = kind, req
+	x.watch.own, x.watch.logger = t.Trace, t.Logger
+	if o != nil {
+		x.watch.asked = o.traces
+	}
+	if x.watch.hooked() {
+		x.watch.began = time.Now()
+	}
+	if deadline, ok := x.ctx.Deadline(); ok {
+		// An instant of zero would mean none.
+		x.call.Deadline = max(1, s.instant(deadline))
+	}
+	if d := r.policy.Deadline; d > 0 {
+		if at := addCapped(s.now(), d); x.call.Deadline == 0 || at < x.call.Deadline {
+			x.call.Deadline, x.deadline = at, at
+		}
+	}
+	return x
+}
+
+// run makes the exchange from its start.
+func (x *exchange) run() (*http.Response, error) {
+	ended := false
+	defer func() { x.cleanUp(ended) }()
+	x.idempotent = x.r.idempotent(x.req)
+	if x.r.policy.IdempotencyKey && !x.idempotent {
+		x.key, x.idempotent = newKey(), true
+	}
+	if x.body.kind == onceBody && x.r.policy.MaxAttempts > 1 {
+		x.body.open(max(0, x.r.policy.MaxReplayBody))
+	}
+	reason, err := ReasonCanceled, x.gone()
+	if err == nil {
+		reason, err = x.admit()
+	}
+	var resp *http.Response
+	if reason != "" {
+		err = x.fail(reason, err)
+	} else {
+		began := x.clock()
+		x.send()
+		resp, err = x.proceed(began)
+	}
+	ended = true
+	return resp, err
+}
+
+// resume makes the rest of an exchange whose first attempt was made with the
+// caller's own request, and began at the given instant where that matters.
+func (x *exchange) resume(resp *http.Response, err error, began time.Duration) (*http.Response, error) {
+	ended := false
+	defer func() { x.cleanUp(ended) }()
+	x.call.Attempts = 1
+	x.take(resp, err)
+	x.idempotent = x.r.idempotent(x.req)
+	resp, err = x.proceed(began)
+	ended = true
+	return resp, err
+}
+
+// proceed goes on after an attempt, until there is nothing more to do.
+func (x *exchange) proceed(began time.Duration) (*http.Response, error) {
+	for {
+		o := x.outcome()
+		d := x.decide(&o, began)
+		x.count(o)
+		if !d.Retry {
+			return x.finish(o, d.Reason)
+		}
+		if x.err != nil {
+			x.met = append(x.met, x.err)
+		}
+		x.announce(d, o)
+		if reason, err := x.wait(d.Wait); reason != "" {
+			return nil, x.fail(reason, err)
+		}
+		began = x.clock()
+		x.send()
+	}
+}
+
+// clock returns the instant, or 0 where no deadline makes it matter.
+func (x *exchange) clock() time.Duration {
+	if x.call.Deadline == 0 {
+		return 0
+	}
+	return x.s.now()
+}
+
+// admit asks for the first attempt, and waits if it has to. It returns why
+// none is made, if so, and what ended the wait for it.
+func (x *exchange) admit() (Reason, error) {
+	if !x.r.breaker && !x.r.policy.Gate || x.t.hosts.calm(x.req.URL) {
+		return "", nil
+	}
+	if x.host = x.t.hosts.pin(keyOf(x.req.URL)); x.host == nil {
+		return "", nil
+	}
+	return x.wake((*Host).First)
+}
+
+// wake asks the host whether the attempt may be made now, as often and after
+// as many waits as it wants.
+func (x *exchange) wake(ask func(*Host, *Rules, *Call, time.Duration, uint64) Decision) (Reason, error) {
+	for {
+		d := ask(&x.host.Host, x.rules(), &x.call, x.s.now(), rand.Uint64())
+		x.changed(d.change)
+		if !d.Retry {
+			return d.Reason, nil
+		}
+		if d.Wait == 0 {
+			return "", nil
+		}
+		if reason, err := x.sleep(time.NewTimer(d.Wait)); reason != "" {
+			return reason, err
+		}
+	}
+}
+
+// rules returns the rules that x follows at its host.
+func (x *exchange) rules() *Rules {
+	if x.host == &x.t.hosts.overflow {
+		return x.r.forShared()
+	}
+	return x.r
+}
+
+// take takes in what the base returned.
+func (x *exchange) take(resp *http.Response, err error) {
+	switch {
+	case err != nil:
+		closeBody(resp)
+		resp = nil
+	case resp == nil:
+		err = errNothing
+	}
+	x.resp, x.err, x.held = resp, err, resp != nil
+}
+
+// decide asks the host what to do after an attempt that began at the given
+// instant.
+func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
+	var now time.Duration
+	failed := x.r.retryable(*o)
+	if x.host == nil && (failed || !x.t.hosts.calm(x.req.URL)) {
+		now = x.s.now()
+		if key := keyOf(x.req.URL); failed {
+			x.host = x.t.hosts.pinNew(key, x.r, now)
+		} else {
+			x.host = x.t.hosts.pin(key)
+		}
+	}
+	var healthy Host
+	host := &healthy
+	if x.host != nil {
+		host, now = &x.host.Host, x.s.now()
+	}
+	if x.call.Deadline != 0 {
+		now = x.s.now()
+		o.Took = now - began
+	}
+	var d Decision
+	x.body.decide(func(replayable bool) bool {
+		o.Replay = replayable
+		d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
+		return d.Retry
+	})
+	x.changed(d.change)
+	if d.Retry && x.body.kind == gottenBody {
+		// Made now, while the response in hand can still be returned instead.
+		body, err := x.req.GetBody()
+		if err != nil {
+			host.Return(x.r, &x.call)
+			x.met = append(x.met, err)
+			return Decision{Reason: ReasonBodyNotReplayable}
+		}
+		x.next = body
+	}
+	return d
+}
+
+// outcome reduces what the base returned to what a decision needs.
+func (x *exchange) outcome() Outcome {
+	o := Outcome{Idempotent: x.idempotent}
+	if x.err != nil {
+		switch {
+		case x.gone() != nil:
+			o.Canceled = true
+			return o
+		case errors.Is(x.err, errHiddenSends):
+			o.Resent = true
+		default:
+			o.Timeout = isTimeout(x.err)
+			o.Hopeless = hopeless(x.req, x.err)
+			o.Idempotent = o.Idempotent || neverProcessed(x.err) || x.attempt != nil && x.attempt.neverSent()
+		}
+	} else {
+		o.Status = x.resp.StatusCode
+	}
+	if classify := x.r.policy.Classify; classify != nil {
+		o.Verdict = classify(x.req, x.resp, x.err)
+		o.Hopeless = o.Hopeless && o.Verdict == ByRule
+	}
+	if o.Status != 0 && x.r.retryable(o) {
+		o.Canceled = x.gone() != nil
+		o.RetryAfter, _ = ParseRetryAfter(x.resp.Header, time.Now())
+	}
+	return o
+}
+
+// gone returns why the caller has no use for an answer any more, nil if it
+// has. net/http tells of a context's cause alone; both are needed.
+func (x *exchange) gone() error {
+	if err := x.ctx.Err(); err != nil {
+		if cause := context.Cause(x.ctx); !errors.Is(cause, err) {
+			return errors.Join(err, cause)
+		}
+		return err
+	}
+	select {
+	case <-legacyCancel(x.req):
+		// http.Client closes it for its Timeout, as the context's deadline
+		// passes.
+		if deadline, ok := x.ctx.Deadline(); ok && !time.Now().Before(deadline) {
+			return context.DeadlineExceeded
+		}
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// wait lets the wait pass, and in it the response before it. It returns why
+// the exchange ends in it, if it does, and what ended it.
+func (x *exchange) wait(d time.Duration) (Reason, error) {
+	timer := time.NewTimer(d)
+	if x.held {
+		x.seen, x.held = x.resp, false
+		most := min(max(d, drainLeast), drainTime)
+		if x.call.Deadline != 0 {
+			most = min(most, max(d, x.call.Deadline-x.s.now()))
+		}
+		discard(x.req, x.resp, most)
+	}
+	if reason, err := x.sleep(timer); reason != "" {
+		return reason, err
+	}
+	return x.wake((*Host).Wake)
+}
+
+// sleep waits for timer. If the caller goes meanwhile, it returns what was
+// taken for the attempt, and why.
+func (x *exchange) sleep(timer *time.Timer) (Reason, error) {
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-x.ctx.Done():
+	case <-legacyCancel(x.req):
+	}
+	err := x.gone()
+	if err == nil {
+		return "", nil
+	}
+	x.host.Return(x.rules(), &x.call)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return ReasonDeadline, err
+	}
+	return ReasonCanceled, err
+}
+
+// finish ends the exchange with the outcome of its last attempt.
+func (x *exchange) finish(o Outcome, reason Reason) (*http.Response, error) {
+	if x.resp != nil {
+		x.report(reason)
+		x.held = false
+		return x.resp, nil
+	}
+	x.met = append(x.met, x.err)
+	if gone := x.gone(); o.Canceled && gone != nil && !(errors.Is(x.err, x.ctx.Err()) && errors.Is(x.err, context.Cause(x.ctx))) {
+		return nil, x.fail(reason, gone)
+	}
+	if len(x.met) == 1 && x.call.Attempts == 1 {
+		x.report(reason)
+		return nil, x.err
+	}
+	return nil, x.fail(reason, nil)
+}
+
+// fail ends the exchange with an error of ours, of which err, if not nil, is
+// the last part.
+func (x *exchange) fail(reason Reason, err error) error {
+	if err != nil {
+		x.err = err
+		x.met = append(x.met, err)
+	}
+	e := &Error{Attempts: x.call.Attempts, Reason: reason, last: x.err}
+	if x.seen != nil {
+		e.StatusCode, e.Header = x.seen.StatusCode, x.seen.Header
+	}
+	if n := len(x.met); n > 0 {
+		joined := make([]error, n)
+		for i, err := range x.met {
+			joined[n-1-i] = err
+		}
+		e.Err = errors.Join(joined...)
+	}
+	x.report(reason)
+	return e
+}
+
+// cleanUp leaves nothing of the exchange behind: what happens at its end, and
+// what there is to do when a base, a body or a hook has panicked.
+func (x *exchange) cleanUp(ended bool) {
+	if x.next != nil {
+		x.next.Close()
+	}
+	if !ended {
+		if x.held {
+			closeBody(x.resp)
+		}
+		if x.attempt != nil {
+			x.attempt.abandon()
+		}
+		if x.body.kind == gottenBody && x.call.Attempts > 1 && x.given != nil {
+			x.given.Close()
+		}
+	}
+	x.body.seal(!ended || x.call.Attempts == 0)
+	if x.host != nil {
+		if !ended {
+			x.host.Return(x.rules(), &x.call)
+		}
+		x.t.hosts.unpin(x.host, x.s.now())
+	}
+}

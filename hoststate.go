@@ -1,0 +1,50 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"net/url"
+	"time"
+)
+
+// HostState returns what t knows of a host, given as in a URL: "example.com",
+// which stands for its port 443, or "example.com:8080". A host that is in no
+// trouble has all its tokens, no pause and a closed breaker. It is safe for
+// concurrent use.
+func (t *Transport) HostState(host string) HostState {
+	s := t.start()
+	u := &url.URL{Scheme: "https", Host: host}
+	if s.err != nil {
+		return HostState{Host: keyOf(u).String()}
+	}
+	now := s.now()
+	e := t.hosts.pin(keyOf(u))
+	if e == nil {
+		e = &hostEntry{key: keyOf(u)}
+		return t.state(e, s.find(u), now)
+	}
+	defer t.hosts.unpin(e, now)
+	return t.state(e, e.rules.Load(), now)
+}
+
+// HostStates returns the state of all hosts in trouble, sorted by name. It is
+// safe for concurrent use.
+func (t *Transport) HostStates() []HostState {
+	s := t.start()
+	now := s.now()
+	entries := t.hosts.all(now)
+	states := make([]HostState, 0, len(entries))
+	for _, e := range entries {
+		states = append(states, t.state(e, e.rules.Load(), now))
+	}
+	return states
+}
+
+// state describes e under the rules r, which are those of the last request
+// that failed there.
+func (t *Transport) state(e *hostEntry, r *Rules, now time.Duration) HostState {
+	s := e.State(r, now)
+	s.Host, s.Policy = e.key.String(), r.name
+	return s
+}

@@ -1,0 +1,306 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"reflect"
+	"sync"
+)
+
+// replay hands the body of one request to its attempts, to each one from the
+// start and byte for byte, or not at all.
+type replay struct {
+	kind bodyKind
+	req  *http.Request
+
+	// Of a section: what to read, from where the caller's reader stood.
+	at     io.ReaderAt
+	off, n int64
+
+	mu      sync.Mutex // never held while the caller's body is read or closed
+	current *bodyReader
+	sealed  bool // no further attempt follows
+	closed  bool // the caller's body is closed, or about to be
+
+	// Of a stream. Whoever holds the turn may read the caller's body.
+	turn     chan struct{}
+	limit    int64 // bytes to keep
+	kept     []byte
+	spilling bool  // a read is under way that would not be kept
+	spilled  bool  // something was read that was not kept
+	ended    error // how the stream ended, io.EOF included
+}
+
+type bodyKind uint8
+
+const (
+	noBody      bodyKind = iota
+	gottenBody           // GetBody makes a new one
+	onceBody             // the first attempt gets the caller's, there is no second
+	sectionBody          // a file, or a section of one: read by offset
+	streamBody           // kept while it streams
+)
+
+var errSuperseded = errors.New("retrip: the attempt that this request body belonged to is over")
+
+var errNotKept = errors.New("retrip: the request body can't be sent again: more of it has been read than Policy.MaxReplayBody")
+
+// kindOf tells how the body of req can be had again.
+func kindOf(req *http.Request) bodyKind {
+	switch {
+	case req.Body == nil || req.Body == http.NoBody:
+		return noBody
+	case req.GetBody != nil:
+		return gottenBody
+	default:
+		return onceBody
+	}
+}
+
+// open makes a onceBody one that can be had again, keeping up to limit bytes
+// if it is a stream.
+func (r *replay) open(limit int64) {
+	var ok bool
+	if r.at, r.off, r.n, ok = section(r.req.Body); ok {
+		r.kind = sectionBody
+		return
+	}
+	r.kind, r.limit = streamBody, limit
+	r.turn = make(chan struct{}, 1)
+	r.turn <- struct{}{}
+}
+
+// handsOut reports whether attempts get readers of r's own.
+func (r *replay) handsOut() bool { return r.kind == sectionBody || r.kind == streamBody }
+
+// section returns what a body reads by offset, if it does: the rest of a
+// regular file or of an io.SectionReader, also inside an io.NopCloser, where
+// http.NewRequest puts it.
+func section(body io.ReadCloser) (at io.ReaderAt, off, n int64, ok bool) {
+	var reader io.Reader = body
+	if t := reflect.TypeOf(body); t == nopCloserType || t == nopCloserWriterToType {
+		reader, _ = reflect.ValueOf(body).Field(0).Interface().(io.Reader)
+	}
+	switch reader := reader.(type) {
+	case *os.File:
+		info, err := reader.Stat()
+		if err != nil || !info.Mode().IsRegular() {
+			return nil, 0, 0, false
+		}
+		off, err = reader.Seek(0, io.SeekCurrent)
+		// Up to wherever its end is by then, as reading it would be.
+		return reader, off, math.MaxInt64 - off, err == nil
+	case *io.SectionReader:
+		outer, base, size := reader.Outer()
+		pos, err := reader.Seek(0, io.SeekCurrent)
+		return outer, base + pos, max(0, size-pos), err == nil
+	}
+	return nil, 0, 0, false
+}
+
+var (
+	nopCloserType         = reflect.TypeOf(io.NopCloser(nil))
+	nopCloserWriterToType = reflect.TypeOf(io.NopCloser(struct {
+		io.Reader
+		io.WriterTo
+	}{}))
+)
+
+// reader returns a reader of the whole body for a use of the base, which must
+// close it. The one before it, if any, yields no more bytes. It is a request's
+// GetBody.
+func (r *replay) reader() (io.ReadCloser, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current != nil && !r.replayable() {
+		return nil, errNotKept
+	}
+	r.supersede()
+	b := &bodyReader{replay: r, gone: make(chan struct{})}
+	if r.kind == sectionBody {
+		b.section = io.NewSectionReader(r.at, r.off, r.n)
+	}
+	r.current = b
+	return b, nil
+}
+
+// decide tells f whether the body can be sent again, and holds that true until
+// the next attempt if f answers that it will be. The lock is held meanwhile:
+// f must only decide.
+func (r *replay) decide(f func(replayable bool) (again bool)) {
+	if r.kind != streamBody {
+		f(true)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f(r.replayable()) {
+		r.supersede()
+	}
+}
+
+func (r *replay) replayable() bool {
+	return !r.spilled && !r.spilling && (r.ended == nil || r.ended == io.EOF)
+}
+
+func (r *replay) supersede() {
+	if b := r.current; b != nil && !b.closed {
+		b.closed = true
+		close(b.gone)
+	}
+}
+
+// seal says that no further attempt follows. The caller's body is closed as
+// soon as the last attempt has closed what it was given; at once, if abandon
+// says that no attempt will.
+func (r *replay) seal(abandon bool) {
+	if !r.handsOut() {
+		if abandon && r.kind != noBody {
+			r.req.Body.Close()
+		}
+		return
+	}
+	r.mu.Lock()
+	r.sealed = true
+	if abandon {
+		r.supersede()
+	}
+	closing := !r.closed && (r.current == nil || r.current.closed)
+	r.closed = r.closed || closing
+	r.mu.Unlock()
+	if closing {
+		r.req.Body.Close()
+	}
+}
+
+// bodyReader is the body of one attempt.
+type bodyReader struct {
+	replay  *replay
+	section *io.SectionReader
+	pos     int           // in what is kept of a stream
+	closed  bool          // guarded by replay.mu
+	gone    chan struct{} // closed when closed is set
+}
+
+func (b *bodyReader) Read(p []byte) (int, error) {
+	if b.section != nil {
+		select {
+		case <-b.gone:
+			return 0, errSuperseded
+		default:
+			return b.section.Read(p)
+		}
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	r := b.replay
+	if n, err, done := b.readKept(p); done {
+		return n, err
+	}
+	select {
+	case <-r.turn:
+		defer func() { r.turn <- struct{}{} }()
+	case <-b.gone:
+		return 0, errSuperseded
+	}
+	// An attempt before this one may have read on until it gave the turn back.
+	if n, err, done := b.readKept(p); done {
+		return n, err
+	}
+	p, ok := b.claim(p)
+	if !ok {
+		return 0, errSuperseded
+	}
+	n, err := r.req.Body.Read(p)
+	return b.keep(p, n, err)
+}
+
+// readKept reads from what is kept, or the end of the stream behind it.
+func (b *bodyReader) readKept(p []byte) (n int, err error, done bool) {
+	r := b.replay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case b.closed:
+		return 0, errSuperseded, true
+	case b.pos < len(r.kept):
+		n = copy(p, r.kept[b.pos:])
+		b.pos += n
+		return n, nil, true
+	case r.ended != nil:
+		return 0, r.ended, true
+	}
+	return 0, nil, false
+}
+
+// claim announces a read of the caller's body, and shortens p so that what is
+// read either is kept whole or not at all.
+func (b *bodyReader) claim(p []byte) ([]byte, bool) {
+	r := b.replay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b.closed {
+		return nil, false
+	}
+	if r.sealed {
+		// No replay will ever ask for it.
+		r.kept, r.spilled = nil, true
+	}
+	if !r.spilled {
+		if room := r.limit - int64(len(r.kept)); room > 0 {
+			p = p[:min(int64(len(p)), room)]
+		} else {
+			r.spilling = true
+		}
+	}
+	return p, true
+}
+
+// keep takes in what a claimed read has brought. It stays readable for a later
+// attempt even if this one was superseded meanwhile.
+func (b *bodyReader) keep(p []byte, n int, err error) (int, error) {
+	r := b.replay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.spilling:
+		r.spilling = false
+		if n > 0 {
+			r.kept, r.spilled = nil, true
+		}
+	case !r.spilled:
+		r.kept = append(r.kept, p[:n]...)
+		b.pos += n
+	}
+	if err != nil {
+		r.ended = err
+	}
+	if b.closed {
+		return 0, errSuperseded
+	}
+	return n, err
+}
+
+// Close ends the attempt's use of the body.
+func (b *bodyReader) Close() error {
+	r := b.replay
+	r.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		close(b.gone)
+	}
+	closing := r.sealed && !r.closed && r.current == b
+	r.closed = r.closed || closing
+	r.mu.Unlock()
+	if closing {
+		return r.req.Body.Close()
+	}
+	return nil
+}
