@@ -31,14 +31,14 @@ type Backoff struct {
 	// Base is the ceiling of the first wait. If 0, it is inherited; the
 	// default is 100 ms. Off retries at once, unless the server asks for a
 	// wait.
-	Base time.Duration
+	Base time.Duration `json:"base"`
 
 	// Cap is the highest ceiling. If 0, it is inherited; the default is 10 s.
-	Cap time.Duration
+	Cap time.Duration `json:"cap"`
 
 	// Jitter is how a wait is drawn. If 0, it is inherited; the default is
 	// FullJitter.
-	Jitter Jitter
+	Jitter Jitter `json:"jitter"`
 }
 
 // Jitter is the randomness of a [Backoff]: every wait is drawn uniformly from

@@ -20,24 +20,24 @@ import "time"
 type Breaker struct {
 	// Ratio is the share of failures that opens it, 0.01 to 1. If 0, it is
 	// inherited; the default is off. Off: off.
-	Ratio float64
+	Ratio float64 `json:"ratio"`
 
 	// Window is how far back results count. If 0, it is inherited; the
 	// default is 10 s.
-	Window time.Duration
+	Window time.Duration `json:"window"`
 
 	// MinVolume is how many results Window must hold. If 0, it is inherited;
 	// the default is 20.
-	MinVolume int
+	MinVolume int `json:"min_volume"`
 
 	// OpenFor is how long it stays open, on average: the time is drawn
 	// uniformly from half to one and a half times as much. If 0, it is
 	// inherited; the default is 5 s.
-	OpenFor time.Duration
+	OpenFor time.Duration `json:"open_for"`
 
 	// Probes is how many attempts must succeed to close it. If 0, it is
 	// inherited; the default is 3.
-	Probes int
+	Probes int `json:"probes"`
 }
 
 const (

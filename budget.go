@@ -17,12 +17,12 @@ import "math"
 type Budget struct {
 	// Size is how many tokens there are, 1 to 1 000 000. If 0, it is
 	// inherited; the default is 5. Off (see [Unlimited]) refuses no retry.
-	Size float64
+	Size float64 `json:"size"`
 
 	// Credit is how many tokens a success without retry pays back, 0.001 to
 	// 1 000 000. If 0, it is inherited; the default is 0.2. Off pays none
 	// back.
-	Credit float64
+	Credit float64 `json:"credit"`
 }
 
 const (

@@ -48,3 +48,13 @@ func (t *Transport) state(e *hostEntry, r *Rules, now time.Duration) HostState {
 	s.Host, s.Policy = e.key.String(), r.name
 	return s
 }
+
+// PolicyOf returns the effective policy of a host, given as for HostState, with
+// every inherited field filled in. It is safe for concurrent use.
+func (t *Transport) PolicyOf(host string) Policy {
+	s := t.start()
+	if s.err != nil {
+		return Policy{}
+	}
+	return s.find(&url.URL{Scheme: "https", Host: host}).Policy()
+}

@@ -31,89 +31,89 @@ type Policy struct {
 	// If 0, it is inherited; the default is 4. 1 never retries. RFC 9110
 	// §9.2.2 advises against repeating a repetition; the budget is what makes
 	// more than one retry acceptable.
-	MaxAttempts int
+	MaxAttempts int `json:"max_attempts"`
 
 	// Backoff is the schedule of waits. If zero, it is inherited; the default
 	// is full jitter, 100 ms doubling to 10 s.
-	Backoff Backoff
+	Backoff Backoff `json:"backoff"`
 
 	// Deadline bounds one RoundTrip: attempts and waits, up to the response
 	// headers. It never cuts a body. If 0, it is inherited; by default there
 	// is only the context's. Off: only the context's.
-	Deadline time.Duration
+	Deadline time.Duration `json:"deadline"`
 
 	// AttemptTimeout bounds one attempt, up to the response headers. It never
 	// cuts a body. If 0, it is inherited; by default there is none. Off: none.
-	AttemptTimeout time.Duration
+	AttemptTimeout time.Duration `json:"attempt_timeout"`
 
 	// MaxWait is the longest wait a server may ask for. A longer one ends the
 	// retrying at once, with the response in hand. If 0, it is inherited; the
 	// default is 30 s.
-	MaxWait time.Duration
+	MaxWait time.Duration `json:"max_wait"`
 
 	// MaxReplayBody is how many bytes of a request body are kept for replay
 	// when it can't be had again otherwise: when there is no GetBody and it is
 	// neither an *os.File nor an *io.SectionReader. If 0, it is inherited; the
 	// default is 64 KiB. Off keeps nothing.
-	MaxReplayBody int64
+	MaxReplayBody int64 `json:"max_replay_body"`
 
 	// MaxSends is how often net/http may send a request inside one attempt,
 	// as it does on its own accord when a connection turns out to be dead. If
 	// 0, it is inherited; the default is 10 for an attempt that is derived
 	// from the caller's request anyway (see [Transport]) and no bound for
 	// others. A policy that sets it bounds every attempt. Off: no bound.
-	MaxSends int
+	MaxSends int `json:"max_sends"`
 
 	// RetryOn lists statuses (400 to 599) to retry besides 5xx and 429. If
 	// nil, it is inherited; the default is none.
-	RetryOn []int
+	RetryOn []int `json:"retry_on"`
 
 	// FailOn lists statuses (400 to 599) not to retry although they are 5xx
 	// or 429. If nil, it is inherited; the default is none.
-	FailOn []int
+	FailOn []int `json:"fail_on"`
 
 	// Unprocessed lists statuses (400 to 599) by which these hosts say that
 	// they did nothing: such a request is repeated whatever its method. 429
 	// is one for most APIs. If nil, it is inherited; the default is none.
-	Unprocessed []int
+	Unprocessed []int `json:"unprocessed"`
 
 	// IdempotentMethods lists methods that are idempotent at these hosts,
 	// besides those of RFC 9110 §9.2.2: GET, HEAD, OPTIONS, TRACE, PUT and
 	// DELETE. If nil, it is inherited; the default is none.
-	IdempotentMethods []string
+	IdempotentMethods []string `json:"idempotent_methods"`
 
 	// IdempotencyKey gives a request that is not idempotent a fresh
 	// Idempotency-Key, the same on all its attempts, which makes it
 	// repeatable. Only for hosts that document the header. If false, it is
 	// inherited; the default is false.
-	IdempotencyKey bool
+	IdempotencyKey bool `json:"idempotency_key"`
 
 	// Budget is what retries to one host may spend. Its fields, if 0, are
 	// inherited; the default is 5 tokens and 0.2 back per success.
-	Budget Budget
+	Budget Budget `json:"budget"`
 
 	// Breaker stops attempts to a host that is down. Its fields, if 0, are
 	// inherited; by default it is off.
-	Breaker Breaker
+	Breaker Breaker `json:"breaker"`
 
 	// Gate makes new requests wait too while a host has asked to be left
 	// alone, by 429 or 503 with Retry-After, and lets them go one after
 	// another when it is over. If false, it is inherited; the default is
 	// false.
-	Gate bool
+	Gate bool `json:"gate"`
 
 	// Classify, if not nil, is asked about the outcome of every attempt
 	// before the rules above. It must be safe for concurrent use and must
 	// not read or close the response's body. If nil, it is inherited. It is
 	// code: a policy that has it can't be written as JSON.
-	Classify func(*http.Request, *http.Response, error) Verdict
+	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
 
 	// Idempotent, if not nil, decides alone whether a request may be
 	// repeated: neither its method nor a key is looked at. What provably was
 	// not processed is repeated all the same. It must be safe for concurrent
 	// use. If nil, it is inherited. It is code: a policy that has it can't be
 	// written as JSON.
-	Idempotent func(*http.Request) bool
+	Idempotent func(*http.Request) bool `json:"-"`
 }
 
 // Verdict is what Policy.Classify says about the outcome of an attempt.

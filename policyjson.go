@@ -1,0 +1,381 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The JSON of a policy. Its members are the json tags of Policy; durations are
+// strings ("100ms"), Off is "off", and a jitter is its name. It is strict: a
+// member that is unknown, there twice, of the wrong type or out of range is an
+// error that says where.
+
+// LoadPolicies reads policies from a JSON object: the members of a [Policy]
+// for all hosts, and a member "hosts" with an object of policies by pattern,
+// as in Transport.Hosts. Policies that are wrong in any way are not returned;
+// the error names line, field and value. The JSON of a single Policy is a
+// valid input. docs/policies.schema.json describes it.
+//
+//	{
+//	  "max_attempts": 3,
+//	  "backoff": {"base": "50ms", "cap": "2s", "jitter": "full"},
+//	  "hosts": {
+//	    "*.example.com": {"attempt_timeout": "150ms"},
+//	    "legacy.example.com": {"attempt_timeout": "off"}
+//	  }
+//	}
+func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return Policy{}, nil, fmt.Errorf("retrip: reading policies: %w", err)
+	}
+	l := newPolicyLoader(data)
+	var policy Policy
+	hosts := map[string]Policy{}
+	err = l.document(func() error { return l.policy(&policy, hosts) })
+	if err == nil {
+		// What only shows of several fields together.
+		_, err = compile(policy, hosts, nil)
+	}
+	if err != nil {
+		return Policy{}, nil, err
+	}
+	return policy, hosts, nil
+}
+
+// UnmarshalJSON reads p as [LoadPolicies] does, without hosts.
+func (p *Policy) UnmarshalJSON(data []byte) error {
+	l := newPolicyLoader(data)
+	var policy Policy
+	if err := l.document(func() error { return l.policy(&policy, nil) }); err != nil {
+		return err
+	}
+	*p = policy
+	return nil
+}
+
+// MarshalJSON writes the fields of p that are set. A policy that has code in
+// it is refused, with the name of the field.
+func (p Policy) MarshalJSON() ([]byte, error) {
+	for field, set := range map[string]bool{"Classify": p.Classify != nil, "Idempotent": p.Idempotent != nil} {
+		if set {
+			return nil, fmt.Errorf("retrip: Policy.%s is code: it can't be written as JSON", field)
+		}
+	}
+	var b bytes.Buffer
+	appendStruct(&b, reflect.ValueOf(p))
+	return b.Bytes(), nil
+}
+
+func appendStruct(b *bytes.Buffer, v reflect.Value) {
+	b.WriteByte('{')
+	first := true
+	for i := range v.NumField() {
+		name, field := jsonName(v.Type().Field(i)), v.Field(i)
+		// A slice that isn't nil replaces, also an empty one.
+		if name == "" || field.IsZero() {
+			continue
+		}
+		if !first {
+			b.WriteByte(',')
+		}
+		first = false
+		fmt.Fprintf(b, "%q:", name)
+		appendValue(b, field)
+	}
+	b.WriteByte('}')
+}
+
+func appendValue(b *bytes.Buffer, v reflect.Value) {
+	switch value := v.Interface().(type) {
+	case Backoff, Budget, Breaker:
+		appendStruct(b, v)
+	case Jitter:
+		fmt.Fprintf(b, "%q", value.String())
+	case time.Duration:
+		if value == Off {
+			b.WriteString(`"off"`)
+		} else {
+			fmt.Fprintf(b, "%q", value.String())
+		}
+	case int, int64, float64:
+		if fmt.Sprint(value) == "-1" {
+			b.WriteString(`"off"`)
+		} else {
+			fmt.Fprint(b, value)
+		}
+	default:
+		// Booleans and lists of numbers or strings can't fail.
+		data, _ := json.Marshal(value)
+		b.Write(data)
+	}
+}
+
+func jsonName(f reflect.StructField) string {
+	if name := f.Tag.Get("json"); name != "-" {
+		return name
+	}
+	return ""
+}
+
+// policyLoader reads policies token by token, to know where it is.
+type policyLoader struct {
+	data []byte
+	dec  *json.Decoder
+	path []string
+}
+
+func newPolicyLoader(data []byte) *policyLoader {
+	l := &policyLoader{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+	l.dec.UseNumber()
+	return l
+}
+
+// document reads one value with read, and makes sure that nothing follows it.
+func (l *policyLoader) document(read func() error) error {
+	if err := read(); err != nil {
+		return err
+	}
+	if _, err := l.dec.Token(); !errors.Is(err, io.EOF) {
+		return l.errorf("there is something behind the policy")
+	}
+	return nil
+}
+
+// policy reads a policy, and the member "hosts" where there may be one.
+func (l *policyLoader) policy(p *Policy, hosts map[string]Policy) error {
+	return l.object(func(name string) error {
+		if name == "hosts" && hosts != nil {
+			seen := map[[2]string]bool{}
+			return l.object(func(pattern string) error {
+				host, port, err := splitPattern(pattern)
+				if err != nil {
+					return l.errorf("%w", err)
+				}
+				if seen[[2]string{host, port}] {
+					return l.errorf("the same host is there twice, in another spelling")
+				}
+				seen[[2]string{host, port}] = true
+				return l.hostPolicy(pattern, hosts)
+			})
+		}
+		// On its own, so that what is wrong with it shows where it stands.
+		var alone Policy
+		if err := l.member(reflect.ValueOf(&alone).Elem(), name); err != nil {
+			return err
+		}
+		if err := alone.check("Policy"); err != nil {
+			return l.errorf("%s", strings.TrimPrefix(err.Error(), "retrip: "))
+		}
+		*p = p.over(alone)
+		return nil
+	})
+}
+
+func (l *policyLoader) hostPolicy(pattern string, hosts map[string]Policy) error {
+	var p Policy
+	err := l.policy(&p, nil)
+	hosts[pattern] = p
+	return err
+}
+
+// object reads an object, with member for each of its members.
+func (l *policyLoader) object(member func(name string) error) error {
+	token, err := l.token()
+	if err != nil {
+		return err
+	}
+	if token != json.Delim('{') {
+		return l.errorf("it is %s: it must be an object", shown(token))
+	}
+	var seen []string
+	for {
+		token, err := l.token()
+		if err != nil {
+			return err
+		}
+		name, ok := token.(string)
+		if !ok {
+			return nil // the closing brace
+		}
+		l.path = append(l.path, name)
+		if slices.Contains(seen, name) {
+			return l.errorf("it is there twice")
+		}
+		seen = append(seen, name)
+		if err := member(name); err != nil {
+			return err
+		}
+		l.path = l.path[:len(l.path)-1]
+	}
+}
+
+// member reads the member of v that has the JSON name given.
+func (l *policyLoader) member(v reflect.Value, name string) error {
+	var known []string
+	for i := range v.NumField() {
+		switch field := jsonName(v.Type().Field(i)); field {
+		case name:
+			return l.value(v.Field(i))
+		case "":
+		default:
+			known = append(known, field)
+		}
+	}
+	return l.errorf("there is no such field; there are %s", strings.Join(known, ", "))
+}
+
+func (l *policyLoader) value(v reflect.Value) error {
+	switch target := v.Addr().Interface().(type) {
+	case *Backoff, *Budget, *Breaker:
+		return l.object(func(name string) error { return l.member(v, name) })
+	case *[]int:
+		*target = []int{}
+		return l.list(func(token json.Token) error {
+			n, err := l.integer(token)
+			*target = append(*target, int(n))
+			return err
+		})
+	case *[]string:
+		*target = []string{}
+		return l.list(func(token json.Token) error {
+			s, ok := token.(string)
+			if !ok {
+				return l.errorf("%s is in it: it must be a list of strings", shown(token))
+			}
+			*target = append(*target, s)
+			return nil
+		})
+	}
+	token, err := l.token()
+	if err != nil {
+		return err
+	}
+	if token == "off" && v.Kind() != reflect.Bool && v.Kind() != reflect.Uint8 {
+		if v.CanFloat() {
+			v.SetFloat(Off)
+		} else {
+			v.SetInt(Off)
+		}
+		return nil
+	}
+	switch target := v.Addr().Interface().(type) {
+	case *bool:
+		on, ok := token.(bool)
+		if !ok {
+			return l.errorf("it is %s: it must be true or false", shown(token))
+		}
+		*target = on
+	case *Jitter:
+		i := slices.Index(jitterNames[1:], fmt.Sprint(token))
+		if _, ok := token.(string); !ok || i < 0 {
+			return l.errorf("it is %s: it must be one of %q", shown(token), jitterNames[1:])
+		}
+		*target = Jitter(i + 1)
+	case *time.Duration:
+		text, ok := token.(string)
+		d, err := time.ParseDuration(text)
+		if !ok || err != nil || d < 0 {
+			return l.errorf(`it is %s: it must be a duration such as "100ms", or "off"`, shown(token))
+		}
+		*target = d
+	case *float64:
+		number, ok := token.(json.Number)
+		f, err := number.Float64()
+		if !ok || err != nil || f < 0 {
+			return l.errorf(`it is %s: it must be a positive number, or "off"`, shown(token))
+		}
+		*target = f
+	default:
+		n, err := l.integer(token)
+		if err != nil {
+			return err
+		}
+		if n < 0 {
+			return l.errorf(`it is %d: it must be positive, or "off"`, n)
+		}
+		v.SetInt(n)
+	}
+	return nil
+}
+
+func (l *policyLoader) integer(token json.Token) (int64, error) {
+	number, ok := token.(json.Number)
+	n, err := strconv.ParseInt(number.String(), 10, 64)
+	if !ok || err != nil {
+		return 0, l.errorf("it is %s: it must be a whole number", shown(token))
+	}
+	return n, nil
+}
+
+// list reads an array, with element for each of its elements.
+func (l *policyLoader) list(element func(json.Token) error) error {
+	token, err := l.token()
+	if err != nil {
+		return err
+	}
+	if token != json.Delim('[') {
+		return l.errorf("it is %s: it must be a list", shown(token))
+	}
+	for {
+		token, err := l.token()
+		if err != nil {
+			return err
+		}
+		if token == json.Delim(']') {
+			return nil
+		}
+		if err := element(token); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *policyLoader) token() (json.Token, error) {
+	token, err := l.dec.Token()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, l.errorf("the policy ends too early")
+	case err != nil:
+		return nil, l.errorf("%w", err)
+	}
+	return token, nil
+}
+
+// errorf returns an error that says where the loader is.
+func (l *policyLoader) errorf(format string, args ...any) error {
+	line := 1 + bytes.Count(l.data[:l.dec.InputOffset()], []byte("\n"))
+	where := "the policy"
+	if len(l.path) > 0 {
+		where = strings.Join(l.path, ".")
+	}
+	return fmt.Errorf("retrip: line %d: %s: %w", line, where, fmt.Errorf(format, args...))
+}
+
+// shown returns a token as it stands in the JSON.
+func shown(token json.Token) string {
+	switch token := token.(type) {
+	case string:
+		return strconv.Quote(token)
+	case nil:
+		return "null"
+	case json.Delim:
+		if token == '{' {
+			return "an object"
+		}
+		return "a list"
+	default:
+		return fmt.Sprint(token)
+	}
+}

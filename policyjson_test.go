@@ -1,0 +1,128 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPolicy_JSONRoundTrip(t *testing.T) {
+	for name, p := range map[string]Policy{
+		"zero": {},
+		"off": {
+			Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
+			Backoff: Backoff{Base: Off}, Budget: Budget{Size: Off, Credit: Off}, Breaker: Breaker{Ratio: Off},
+		},
+		"full": {
+			MaxAttempts: 5, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 90 * time.Second, Jitter: DecorrelatedJitter},
+			Deadline: 2 * time.Second, AttemptTimeout: 150 * time.Millisecond, MaxWait: time.Minute, MaxReplayBody: 1 << 20, MaxSends: 3,
+			RetryOn: []int{408}, FailOn: []int{501, 505}, Unprocessed: []int{429}, IdempotentMethods: []string{"SEARCH"},
+			IdempotencyKey: true, Budget: Budget{Size: 10, Credit: 0.1},
+			Breaker: Breaker{Ratio: 0.5, Window: 20 * time.Second, MinVolume: 50, OpenFor: time.Second, Probes: 2}, Gate: true,
+		},
+		"empty lists replace": {RetryOn: []int{}, IdempotentMethods: []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data, err := json.Marshal(p)
+			require.NoError(t, err)
+			var back Policy
+			require.NoError(t, json.Unmarshal(data, &back), "%s", data)
+			assert.Equal(t, p, back, "%s", data)
+		})
+	}
+	data, err := json.Marshal(Policy{Backoff: Backoff{Base: 100 * time.Millisecond}, Deadline: Off, RetryOn: []int{}})
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"backoff":{"base":"100ms"},"deadline":"off","retry_on":[]}`, string(data))
+}
+
+func TestPolicy_MarshalRefusesCode(t *testing.T) {
+	_, err := json.Marshal(Policy{Classify: func(*http.Request, *http.Response, error) Verdict { return ByRule }})
+	assert.ErrorContains(t, err, "Policy.Classify is code")
+	_, err = json.Marshal(map[string]Policy{"x": {Idempotent: func(*http.Request) bool { return true }}})
+	assert.ErrorContains(t, err, "Policy.Idempotent is code")
+}
+
+func TestLoadPolicies(t *testing.T) {
+	policy, hosts, err := LoadPolicies(strings.NewReader(`{
+		"max_attempts": 3,
+		"backoff": {"base": "50ms", "cap": "2s", "jitter": "equal"},
+		"hosts": {
+			"*.example.com": {"attempt_timeout": "150ms", "retry_on": [408, 425]},
+			"legacy.example.com:8080": {"attempt_timeout": "off", "budget": {"size": "off"}}
+		}
+	}`))
+	require.NoError(t, err)
+	assert.Equal(t, Policy{MaxAttempts: 3, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 2 * time.Second, Jitter: EqualJitter}}, policy)
+	assert.Equal(t, map[string]Policy{
+		"*.example.com":           {AttemptTimeout: 150 * time.Millisecond, RetryOn: []int{408, 425}},
+		"legacy.example.com:8080": {AttemptTimeout: Off, Budget: Unlimited},
+	}, hosts)
+}
+
+func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
+	for input, want := range map[string]string{
+		"{\n\"bsae\": 1}":                                       "line 2: bsae: there is no such field; there are max_attempts, backoff",
+		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                   "line 2: backoff.bsae: there is no such field; there are base, cap, jitter",
+		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":        `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
+		`{"deadline": 5}`:                                       "line 1: deadline: it is 5: it must be a duration",
+		`{"deadline": "-5s"}`:                                   `deadline: it is "-5s"`,
+		"{\"gate\": true,\n\"gate\": true}":                     "line 2: gate: it is there twice",
+		`{"hosts": {"a": {}, "a": {}}}`:                         "hosts.a: it is there twice",
+		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`: "hosts.A.example.com: the same host is there twice, in another spelling",
+		`{"hosts": {"http://a": {}}}`:                           "hosts.http://a: a host pattern has no scheme",
+		`{"hosts": {"a": {"hosts": {}}}}`:                       "hosts.a.hosts: there is no such field",
+		`{"hosts": {"a": {"max_attempts": -5}}}`:                "line 1: hosts.a.max_attempts: it is -5: it must be positive",
+		`{"max_attempts": "off"}`:                               "max_attempts: Policy.MaxAttempts is -1: it must be positive",
+		`{"max_attempts": 2.5}`:                                 "max_attempts: it is 2.5: it must be a whole number",
+		`{"max_attempts": null}`:                                "max_attempts: it is null",
+		`{"max_attempts": [1]}`:                                 "max_attempts: it is a list",
+		`{"retry_on": [200]}`:                                   "retry_on: Policy.RetryOn is 200: a status must be 400 to 599",
+		`{"retry_on": 408}`:                                     "retry_on: it is 408: it must be a list",
+		`{"retry_on": ["408"]}`:                                 `retry_on: it is "408": it must be a whole number`,
+		`{"idempotent_methods": [1]}`:                           "idempotent_methods: 1 is in it",
+		`{"backoff": {"jitter": "some"}}`:                       `backoff.jitter: it is "some": it must be one of ["full" "equal" "decorrelated" "none"]`,
+		`{"backoff": {"base": "1m"}}`:                           "Policy.Backoff.Base is 1m0s: it must not be more than Backoff.Cap, which is 10s",
+		`{"budget": {"size": 0.5}}`:                             "budget: Policy.Budget.Size is 0.5: it must be 1 to 1e+06",
+		`{"budget": 5}`:                                         "budget: it is 5: it must be an object",
+		`{"gate": 1}`:                                           "gate: it is 1: it must be true or false",
+		`{"gate": true} {}`:                                     "there is something behind the policy",
+		`[]`:                                                    "the policy: it is a list: it must be an object",
+		`{"gate": tru}`:                                         "line 1: gate: invalid character",
+		`{"gate": true`:                                         "the policy ends too early",
+		``:                                                      "the policy ends too early",
+	} {
+		_, _, err := LoadPolicies(strings.NewReader(input))
+		if assert.Error(t, err, input) {
+			assert.Contains(t, err.Error(), want, input)
+			assert.Contains(t, err.Error(), "retrip: ", input)
+		}
+	}
+}
+
+func FuzzLoadPolicies(f *testing.F) {
+	f.Add(`{"max_attempts":3,"backoff":{"base":"50ms","jitter":"full"},"hosts":{"*.example.com":{"retry_on":[408]}}}`)
+	f.Add(`{"budget":{"size":"off"}}`)
+	f.Fuzz(func(t *testing.T, input string) {
+		policy, hosts, err := LoadPolicies(strings.NewReader(input))
+		if err != nil {
+			return
+		}
+		tr := Transport{Policy: policy, Hosts: hosts}
+		_, err = compile(tr.Policy, tr.Hosts, nil)
+		require.NoError(t, err, "what was loaded is valid")
+		data, err := json.Marshal(policy)
+		require.NoError(t, err)
+		var back Policy
+		require.NoError(t, json.Unmarshal(data, &back))
+		require.Equal(t, policy, back)
+	})
+}
