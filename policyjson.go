@@ -226,9 +226,9 @@ func (l *policyLoader) member(v reflect.Value, name string) error {
 	var known []string
 	for i := range v.NumField() {
 		switch field := jsonName(v.Type().Field(i)); field {
+		case "":
 		case name:
 			return l.value(v.Field(i))
-		case "":
 		default:
 			known = append(known, field)
 		}
