@@ -207,10 +207,15 @@ func (p *policyMetrics) hostChanged(change hostChange) {
 
 // Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.open, m.missing, m.troubled} {
+	for _, d := range m.descs() {
 		ch <- d
 	}
 	m.waits.Describe(ch)
+}
+
+// descs returns all but those of waits.
+func (m *Metrics) descs() []*prometheus.Desc {
+	return []*prometheus.Desc{m.requests, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.open, m.missing, m.troubled}
 }
 
 // Collect implements [prometheus.Collector].

@@ -1,0 +1,67 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package retrip is a drop-in [net/http.RoundTripper] that retries what is
+// safe to retry, waits as long as the server asks and the herd needs, stops
+// when the caller's deadline or the host's health says stop, and can explain
+// every decision it took.
+//
+//	client := &http.Client{Transport: &retrip.Transport{}}
+//
+// # Defaults
+//
+// A request gets up to four attempts. Before retry n the [Transport] waits for
+// a time drawn uniformly from zero to 100 ms·2^(n-1), at most 10 s ("full
+// jitter"), or at least as long as a Retry-After asks, if that is at most 30 s.
+// No wait is begun that can't end, with room for an attempt, before the
+// context's deadline.
+//
+// # What is retried
+//
+// 5xx and 429 answers and errors are, every other answer is returned at once,
+// and so are errors that can't heal: a bad URL or header, a certificate that
+// isn't trusted, a name that doesn't exist, the caller's cancellation.
+//
+// Only a request that is idempotent is repeated: GET, HEAD, OPTIONS, TRACE,
+// PUT, DELETE (RFC 9110 §9.2.2), one with an Idempotency-Key or
+// X-Idempotency-Key header, or what [Policy] declares. Any other is repeated
+// only on proof that it was not processed: the connection could not be made,
+// HTTP/2 refused the stream, or the status is in Policy.Unprocessed.
+//
+// A body is sent again byte for byte or not at all: from GetBody, which
+// http.NewRequest sets for buffers, from an *os.File or io.SectionReader by
+// offset, or from a copy of at most 64 KiB that is kept while it streams.
+//
+// When attempts are used up with a response in hand, that response is what the
+// caller gets. The error after several attempts is an *[Error] that joins all
+// that was met.
+//
+// # Safety of the fleet
+//
+// Backoff spreads retries over time, but it doesn't make them fewer: clients
+// that retry everything keep an overloaded server overloaded, however they
+// wait. So retries to a host spend from a [Budget]: five tokens, one for each
+// retry, back if that retry succeeds, and a fifth back for a success without
+// retry. In an outage a host soon gets no retries at all, while independent
+// failures of up to a third of all attempts are still retried nearly always.
+// A caller whose own loop calls again at once isn't held back by that;
+// Policy.Gate does it.
+//
+// Policy.Breaker stops all attempts to a host that is down, and a Retry-After
+// on a 503 holds back every retry to that host from this process. Why nothing
+// is retried to a host is answered by [Transport.HostState].
+//
+// # Observing
+//
+// [Metrics] counts for Prometheus, Transport.Logger writes a record for every
+// retry and give-up, [Trace] hooks see every stage of one request or of all.
+// Every retry and every give-up has exactly one [Reason], the same word
+// everywhere.
+//
+// # Testing
+//
+// There is no clock to inject: time in a testing/synctest bubble is virtual,
+// so a test with waits of hours ends at once, with exact waits. What a policy
+// would do is asked of [Host] with no network at all. And package sim tells
+// what a fleet that follows a policy does to a server in trouble.
+package retrip

@@ -1,0 +1,120 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestREADME_NamesEveryField(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Policy]()) {
+		assert.Contains(t, string(readme), "| `"+f.Name+"` |", "the table of defaults")
+	}
+	descriptions := NewMetrics()
+	for _, name := range regexp.MustCompile(`retrip_[a-z_]+`).FindAllString(string(readme), -1) {
+		assert.Contains(t, metricNames(t, descriptions), name)
+	}
+	for _, reason := range append(append([]Reason{}, retryReasons...), giveUpReasons...) {
+		assert.Contains(t, string(readme), string(reason))
+	}
+}
+
+// TestDocs_SnippetsCompile vets every Go block of the README and of docs.
+func TestDocs_SnippetsCompile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds every snippet")
+	}
+	files := []string{"README.md"}
+	more, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	dir, err := os.MkdirTemp(".", "_snippets-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	block := regexp.MustCompile("(?s)```go\n(.*?)```")
+	var packages []string
+	for _, file := range append(files, more...) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for i, match := range block.FindAllStringSubmatch(string(text), -1) {
+			name := fmt.Sprintf("%s_%d", strings.TrimSuffix(filepath.Base(file), ".md"), i)
+			require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+			source, err := snippetFile(match[1])
+			require.NoError(t, err, "%s, block %d", file, i)
+			path := filepath.Join(dir, name, "snippet_test.go")
+			require.NoError(t, os.WriteFile(path, []byte(source), 0o644))
+			packages = append(packages, "./"+filepath.Join(dir, name))
+		}
+	}
+	require.NotEmpty(t, packages)
+	out, err := exec.Command("go", append([]string{"vet"}, packages...)...).CombinedOutput()
+	assert.NoError(t, err, "%s", out)
+}
+
+var snippetImports = map[string]string{
+	"context": "context", "errors": "errors", "fmt": "fmt", "io": "io", "json": "encoding/json", "log": "log", "net": "net",
+	"http": "net/http", "httptest": "net/http/httptest", "httputil": "net/http/httputil", "os": "os", "rand": "math/rand/v2", "slog": "log/slog",
+	"strings": "strings", "syscall": "syscall", "testing": "testing", "synctest": "testing/synctest", "time": "time", "url": "net/url",
+	"prometheus": "github.com/prometheus/client_golang/prometheus",
+	"retrip":     "github.com/retrip/retrip", "sim": "github.com/retrip/retrip/sim",
+}
+
+// snippetFile makes a file of a snippet: of declarations, or of statements in
+// which variables may go unused.
+func snippetFile(snippet string) (string, error) {
+	if strings.HasPrefix(snippet, "package ") {
+		return snippet, nil
+	}
+	var imports strings.Builder
+	for name, path := range snippetImports {
+		if regexp.MustCompile(`(^|[^\w.])` + name + `\.[A-Z]`).MatchString(snippet) {
+			fmt.Fprintf(&imports, "import %q\n", path)
+		}
+	}
+	header := "package snippet\n\n" + imports.String() + "\n"
+	file := token.NewFileSet()
+	if _, err := parser.ParseFile(file, "", header+snippet, 0); err == nil {
+		return header + snippet, nil
+	}
+	open := header + "func _() {\n" + snippet
+	parsed, err := parser.ParseFile(file, "", open+"}\n", 0)
+	if err != nil {
+		return "", err
+	}
+	var used strings.Builder
+	body := parsed.Decls[len(parsed.Decls)-1].(*ast.FuncDecl).Body
+	for _, statement := range body.List {
+		if assign, ok := statement.(*ast.AssignStmt); ok && assign.Tok == token.DEFINE {
+			for _, left := range assign.Lhs {
+				if name := left.(*ast.Ident).Name; name != "_" {
+					fmt.Fprintf(&used, "_ = %s\n", name)
+				}
+			}
+		}
+	}
+	return open + used.String() + "}\n", nil
+}
+
+func metricNames(t *testing.T, m *Metrics) string {
+	t.Helper()
+	var names []string
+	for _, d := range m.descs() {
+		names = append(names, d.String())
+	}
+	return strings.Join(names, "\n") + "retrip_wait_seconds"
+}
