@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptrace"
+	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -182,7 +183,7 @@ func (x *exchange) derives() bool {
 	if x.r.derives || x.key != "" || x.watch.hooked() || x.body.handsOut() {
 		return true
 	}
-	return x.call.Attempts > 1 && (x.body.kind == gottenBody || x.replaysStale())
+	return x.call.Attempts > 1 && (x.body.kind == gottenBody || x.replaysStale() || x.r.policy.RetryHeader != "")
 }
 
 // replaysStale reports whether a retry is to be marked as idempotent for
@@ -224,6 +225,9 @@ func (x *exchange) derive() *http.Request {
 		req.Header = withHeader(req.Header, "Idempotency-Key", []string{x.key})
 	case x.call.Attempts > 1 && x.replaysStale():
 		req.Header = withHeader(req.Header, "Idempotency-Key", []string{})
+	}
+	if name := p.RetryHeader; name != "" && x.call.Attempts > 1 {
+		req.Header = withHeader(req.Header, http.CanonicalHeaderKey(name), []string{strconv.Itoa(x.call.Attempts)})
 	}
 	return req
 }

@@ -245,9 +245,12 @@ func (x *exchange) outcome() Outcome {
 		o.Verdict = classify(x.req, x.resp, x.err)
 		o.Hopeless = o.Hopeless && o.Verdict == ByRule
 	}
+	if o.Status >= 400 && o.Verdict == ByRule {
+		o.Verdict = x.r.verdict(o.Status, x.resp.Header)
+	}
 	if o.Status != 0 && x.r.retryable(o) {
 		o.Canceled = x.gone() != nil
-		o.RetryAfter, _ = ParseRetryAfter(x.resp.Header, time.Now())
+		o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
 	}
 	return o
 }

@@ -88,6 +88,21 @@ type Policy struct {
 	// inherited; the default is false.
 	IdempotencyKey bool `json:"idempotency_key"`
 
+	// Dialects lists what these hosts say about retries besides Retry-After,
+	// by name: single headers ("retry-after-ms", "x-ms-retry-after-ms",
+	// "x-amz-retry-after", "ratelimit", "x-ratelimit-reset", "should-retry")
+	// or all that a service says ("anthropic", "azure", "discord", "github",
+	// "openai", "shopify", "stripe"). The first in the list that says
+	// something counts. All rules for Retry-After hold for them. If nil, it is
+	// inherited; the default is none.
+	Dialects []string `json:"dialects"`
+
+	// RetryHeader names a header that retries carry, and first attempts don't,
+	// with the number of the attempt (2 and up), so that a server in trouble
+	// can shed retries first: "Retry-Attempt", for instance. If empty, it is
+	// inherited; the default is none.
+	RetryHeader string `json:"retry_header"`
+
 	// Budget is what retries to one host may spend. Its fields, if 0, are
 	// inherited; the default is 5 tokens and 0.2 back per success.
 	Budget Budget `json:"budget"`
@@ -162,6 +177,8 @@ func (p Policy) over(base Policy) Policy {
 	inheritSlice(&p.Unprocessed, base.Unprocessed)
 	inheritSlice(&p.IdempotentMethods, base.IdempotentMethods)
 	inherit(&p.IdempotencyKey, base.IdempotencyKey)
+	inheritSlice(&p.Dialects, base.Dialects)
+	inherit(&p.RetryHeader, base.RetryHeader)
 	inherit(&p.Budget.Size, base.Budget.Size)
 	inherit(&p.Budget.Credit, base.Budget.Credit)
 	inherit(&p.Breaker.Ratio, base.Breaker.Ratio)

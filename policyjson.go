@@ -116,7 +116,7 @@ func appendValue(b *bytes.Buffer, v reflect.Value) {
 			fmt.Fprint(b, value)
 		}
 	default:
-		// Booleans and lists of numbers or strings can't fail.
+		// Booleans, strings, and lists of numbers or strings can't fail.
 		data, _ := json.Marshal(value)
 		b.Write(data)
 	}
@@ -262,15 +262,23 @@ func (l *policyLoader) value(v reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	if token == "off" && v.Kind() != reflect.Bool && v.Kind() != reflect.Uint8 {
-		if v.CanFloat() {
+	if token == "off" {
+		switch {
+		case v.CanFloat():
 			v.SetFloat(Off)
-		} else {
+			return nil
+		case v.CanInt():
 			v.SetInt(Off)
+			return nil
 		}
-		return nil
 	}
 	switch target := v.Addr().Interface().(type) {
+	case *string:
+		text, ok := token.(string)
+		if !ok {
+			return l.errorf("it is %s: it must be a string", shown(token))
+		}
+		*target = text
 	case *bool:
 		on, ok := token.(bool)
 		if !ok {

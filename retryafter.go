@@ -40,13 +40,10 @@ func parseRetryAfter(value string, h http.Header, now time.Time) (time.Duration,
 	if err != nil {
 		return 0, false
 	}
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = date
-	}
-	return max(0, at.Sub(now)), true
+	return max(0, at.Sub(serverNow(h, now))), true
 }
 
-// parseSeconds parses 1*DIGIT.
+// parseSeconds parses *DIGIT.
 func parseSeconds(digits string) (time.Duration, bool) {
 	const most = int64(math.MaxInt64 / time.Second)
 	var seconds int64

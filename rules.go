@@ -20,6 +20,7 @@ type Rules struct {
 	size        int64 // of the budget, in micro-tokens; 0 is unlimited
 	credit      int64 // back per success without retry, in micro-tokens
 	breaker     bool
+	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
 	shared      bool           // for a Host that stands for many: it knows a budget only
 	name        string         // the pattern in Transport.Hosts, or "default"
@@ -64,6 +65,9 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 			r.credit = microTokens(p.Budget.Credit)
 		}
 	}
+	for _, name := range p.Dialects {
+		r.dialects = append(r.dialects, dialects[name])
+	}
 	r.breaker = p.Breaker.Ratio > 0
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0
 	return r, p.checkTogether()
@@ -107,6 +111,7 @@ func (r *Rules) Policy() Policy {
 	p.FailOn = slices.Clone(p.FailOn)
 	p.Unprocessed = slices.Clone(p.Unprocessed)
 	p.IdempotentMethods = slices.Clone(p.IdempotentMethods)
+	p.Dialects = slices.Clone(p.Dialects)
 	return p
 }
 
@@ -120,6 +125,12 @@ func (r *Rules) retryable(o Outcome) bool {
 	default:
 		return o.Status == 0 || r.retry.has(o.Status)
 	}
+}
+
+// plainly reports whether a response with the status given is an answer, with
+// nothing to be asked about it.
+func (r *Rules) plainly(status int) bool {
+	return !r.retry.has(status) && r.policy.Classify == nil && (r.dialects == nil || status < 400)
 }
 
 // repeatable reports whether a request that ended in o may be sent again as

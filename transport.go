@@ -181,7 +181,7 @@ func (t *Transport) plain(s *setUp, r *Rules, req *http.Request, kind bodyKind) 
 	}()
 	resp, err := s.base.RoundTrip(req)
 	returned = true
-	if err == nil && resp != nil && !r.retry.has(resp.StatusCode) && r.policy.Classify == nil && t.hosts.calm(req.URL) {
+	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(req.URL) {
 		r.metrics.success(resp.StatusCode)
 		return resp, nil
 	}

@@ -95,6 +95,14 @@ func (p Policy) check(path string) error {
 			bad("IdempotentMethods", fmt.Sprintf("%q", method), "it must be an HTTP method")
 		}
 	}
+	for _, name := range p.Dialects {
+		if _, ok := dialects[name]; !ok {
+			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("there are %q", dialectNames()))
+		}
+	}
+	if p.RetryHeader != "" && !isToken(p.RetryHeader) {
+		bad("RetryHeader", fmt.Sprintf("%q", p.RetryHeader), "it must be the name of a header")
+	}
 	number("Budget.Size", p.Budget.Size, 1, maxBudget, true)
 	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget, true)
 	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1, true)

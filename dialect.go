@@ -1,0 +1,301 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// dialect is what servers of one kind say, besides Retry-After, about when to
+// come back and whether to.
+type dialect struct {
+	// instead reads a wait that is more exact than Retry-After and counts
+	// before it; besides reads one that counts where there is no Retry-After.
+	// Each gets the header and the instant of its receipt.
+	instead, besides func(h http.Header, now time.Time) (time.Duration, bool)
+
+	// verdict reads whether to come back at all.
+	verdict func(status int, h http.Header) Verdict
+
+	// least is the wait after a 429 that names none.
+	least time.Duration
+}
+
+// dialects by the name that a policy lists them under. One policy may list
+// several; of several waits the first in its order counts.
+var dialects = map[string]dialect{
+	"retry-after-ms":      {instead: milliseconds("Retry-After-Ms")},
+	"x-ms-retry-after-ms": {instead: milliseconds("X-Ms-Retry-After-Ms")},
+	"x-amz-retry-after":   {instead: milliseconds("X-Amz-Retry-After")},
+	"ratelimit":           {besides: rateLimitFields}, // draft-ietf-httpapi-ratelimit-headers
+	"x-ratelimit-reset":   {besides: rateLimitReset},
+	"should-retry":        {verdict: shouldRetry},
+
+	"anthropic": {besides: anthropicResets, verdict: shouldRetry},
+	"azure":     {instead: firstOf(milliseconds("X-Ms-Retry-After-Ms"), milliseconds("Retry-After-Ms"))},
+	"discord":   {besides: discordReset},
+	"github":    {besides: rateLimitReset, verdict: githubForbidden, least: time.Minute},
+	"openai":    {instead: milliseconds("Retry-After-Ms"), besides: openAIResets, verdict: shouldRetry},
+	"shopify":   {besides: decimalSeconds("Retry-After")},
+	"stripe":    {verdict: shouldRetry},
+}
+
+func dialectNames() []string { return slices.Sorted(maps.Keys(dialects)) }
+
+// verdict returns what the server says about trying again, ByRule if nothing.
+func (r *Rules) verdict(status int, h http.Header) Verdict {
+	for _, d := range r.dialects {
+		if d.verdict == nil {
+			continue
+		}
+		if v := d.verdict(status, h); v != ByRule {
+			return v
+		}
+	}
+	return ByRule
+}
+
+// serverWord returns how long the server of a retryable response asks to wait,
+// 0 if it doesn't.
+func (r *Rules) serverWord(status int, h http.Header, now time.Time) time.Duration {
+	for _, d := range r.dialects {
+		if d.instead != nil {
+			if wait, ok := d.instead(h, now); ok {
+				return wait
+			}
+		}
+	}
+	if wait, ok := ParseRetryAfter(h, now); ok {
+		return wait
+	}
+	for _, d := range r.dialects {
+		if d.besides != nil {
+			if wait, ok := d.besides(h, now); ok {
+				return wait
+			}
+		}
+	}
+	for _, d := range r.dialects {
+		if d.least > 0 && status == http.StatusTooManyRequests {
+			return d.least
+		}
+	}
+	return 0
+}
+
+func firstOf(reads ...func(http.Header, time.Time) (time.Duration, bool)) func(http.Header, time.Time) (time.Duration, bool) {
+	return func(h http.Header, now time.Time) (time.Duration, bool) {
+		for _, read := range reads {
+			if wait, ok := read(h, now); ok {
+				return wait, true
+			}
+		}
+		return 0, false
+	}
+}
+
+func milliseconds(name string) func(http.Header, time.Time) (time.Duration, bool) {
+	return func(h http.Header, _ time.Time) (time.Duration, bool) {
+		return parseDecimal(h.Get(name), time.Millisecond)
+	}
+}
+
+func decimalSeconds(name string) func(http.Header, time.Time) (time.Duration, bool) {
+	return func(h http.Header, _ time.Time) (time.Duration, bool) { return parseDecimal(h.Get(name), time.Second) }
+}
+
+// parseDecimal parses 1*DIGIT with an optional fraction, in units of unit,
+// rounded up: never earlier than it says.
+func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
+	whole, fraction, pointed := strings.Cut(s, ".")
+	if !isDigits(whole) || pointed && !isDigits(fraction) {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || n > int64(math.MaxInt64/unit)-1 {
+		return math.MaxInt64, true
+	}
+	wait := time.Duration(n) * unit
+	var part, scale time.Duration = 0, unit
+	for i, c := range []byte(fraction) {
+		if scale /= 10; scale == 0 {
+			if strings.Trim(fraction[i:], "0") != "" {
+				part++
+			}
+			break
+		}
+		part += time.Duration(c-'0') * scale
+	}
+	return wait + part, true
+}
+
+func isDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// shouldRetry reads the word of OpenAI, Anthropic and Stripe.
+func shouldRetry(_ int, h http.Header) Verdict {
+	for _, name := range []string{"X-Should-Retry", "Stripe-Should-Retry"} {
+		switch h.Get(name) {
+		case "true":
+			return Retryable
+		case "false":
+			return Final
+		}
+	}
+	return ByRule
+}
+
+// githubForbidden calls a 403 retryable that says it is about a rate limit.
+// GitHub uses it for that besides 429.
+func githubForbidden(status int, h http.Header) Verdict {
+	if status == http.StatusForbidden && (h.Get("X-Ratelimit-Remaining") == "0" || h.Get("Retry-After") != "") {
+		return Retryable
+	}
+	return ByRule
+}
+
+// rateLimitReset reads X-RateLimit-Reset of a limit that is used up. A number
+// is an instant in seconds since 1970 if it is large enough to be one, else a
+// delay.
+func rateLimitReset(h http.Header, now time.Time) (time.Duration, bool) {
+	if h.Get("X-Ratelimit-Remaining") != "0" {
+		return 0, false
+	}
+	value := h.Get("X-Ratelimit-Reset")
+	wait, ok := parseSeconds(value)
+	if !ok || value == "" {
+		return 0, false
+	}
+	const leastInstant = 1_000_000_000 * time.Second
+	if wait <= leastInstant || wait == math.MaxInt64 {
+		return wait, true
+	}
+	return max(0, time.Unix(int64(wait/time.Second), 0).Sub(serverNow(h, now))), true
+}
+
+// discordReset reads the delay until a limit is reset, unless it isn't used up.
+func discordReset(h http.Header, _ time.Time) (time.Duration, bool) {
+	if remaining := h.Get("X-Ratelimit-Remaining"); remaining != "" && remaining != "0" {
+		return 0, false
+	}
+	return parseDecimal(h.Get("X-Ratelimit-Reset-After"), time.Second)
+}
+
+// openAIResets reads the times to a full refill of the limits that are used
+// up: more than the wait needed, but the only word there is.
+func openAIResets(h http.Header, _ time.Time) (time.Duration, bool) {
+	return longestOf([]string{"Requests", "Tokens"}, func(limit string) (time.Duration, bool) {
+		if h.Get("X-Ratelimit-Remaining-"+limit) != "0" {
+			return 0, false
+		}
+		wait, err := time.ParseDuration(h.Get("X-Ratelimit-Reset-" + limit))
+		return wait, err == nil && wait >= 0
+	})
+}
+
+// anthropicResets reads the instants at which the limits that are used up are
+// full again.
+func anthropicResets(h http.Header, now time.Time) (time.Duration, bool) {
+	return longestOf([]string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"}, func(limit string) (time.Duration, bool) {
+		if h.Get("Anthropic-Ratelimit-"+limit+"-Remaining") != "0" {
+			return 0, false
+		}
+		at, err := time.Parse(time.RFC3339, h.Get("Anthropic-Ratelimit-"+limit+"-Reset"))
+		return max(0, at.Sub(serverNow(h, now))), err == nil
+	})
+}
+
+func longestOf(limits []string, read func(limit string) (time.Duration, bool)) (longest time.Duration, found bool) {
+	for _, limit := range limits {
+		if wait, ok := read(limit); ok {
+			longest, found = max(longest, wait), true
+		}
+	}
+	return longest, found
+}
+
+// rateLimitFields reads the structured fields RateLimit, of the limits that
+// are used up, and RateLimit-Policy, for the window of one that doesn't say
+// when it is reset. What is malformed is ignored, as the draft wants it.
+func rateLimitFields(h http.Header, _ time.Time) (longest time.Duration, found bool) {
+	limits, ok := parseLimits(h.Values("RateLimit"))
+	if !ok {
+		return 0, false
+	}
+	windows, _ := parseLimits(h.Values("RateLimit-Policy"))
+	for name, limit := range limits {
+		remaining, known := limit["r"]
+		if !known || remaining > 0 {
+			continue
+		}
+		reset, known := limit["t"]
+		if !known {
+			if reset, known = windows[name]["w"]; !known {
+				continue
+			}
+		}
+		wait, ok := parseSeconds(strconv.FormatInt(reset, 10))
+		longest, found = max(longest, wait), found || ok
+	}
+	return longest, found
+}
+
+// parseLimits parses a structured field (RFC 9651) that is a list of strings
+// or tokens with integer parameters; other parameters are passed over.
+func parseLimits(lines []string) (map[string]map[string]int64, bool) {
+	limits := map[string]map[string]int64{}
+	for _, line := range lines {
+		for item := range strings.SplitSeq(line, ",") {
+			parts := strings.Split(item, ";")
+			name := strings.Trim(parts[0], " \t")
+			if quoted := strings.HasPrefix(name, `"`); quoted {
+				// A name with a comma, semicolon or backslash in it is cut
+				// apart here, and so refused.
+				if len(name) < 2 || !strings.HasSuffix(name, `"`) || strings.ContainsAny(name[1:len(name)-1], "\"\\") {
+					return nil, false
+				}
+				name = name[1 : len(name)-1]
+			} else if !isToken(name) {
+				return nil, false
+			}
+			limit := map[string]int64{}
+			for _, part := range parts[1:] {
+				key, value, ok := strings.Cut(strings.Trim(part, " \t"), "=")
+				if !ok || key == "" || value == "" {
+					return nil, false
+				}
+				n, err := strconv.ParseInt(value, 10, 64)
+				switch {
+				case err == nil && n >= 0 && isDigits(value) && len(value) <= 15:
+					limit[key] = n
+				case key == "r" || key == "t" || key == "w":
+					return nil, false
+				}
+			}
+			limits[name] = limit
+		}
+	}
+	return limits, len(limits) > 0
+}
+
+// serverNow returns the server's idea of the instant now, for an instant that
+// it names, so that the two clocks need not agree.
+func serverNow(h http.Header, now time.Time) time.Time {
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		return date
+	}
+	return now
+}

@@ -1,0 +1,224 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func header(lines ...string) http.Header {
+	h := http.Header{}
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, ": ")
+		h.Add(name, value)
+	}
+	return h
+}
+
+func TestDialects_Wait(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	const forever = time.Duration(math.MaxInt64)
+	for _, tt := range []struct {
+		name     string
+		dialects string
+		header   http.Header
+		want     time.Duration
+	}{
+		{"none is listed", "", header("Retry-After-Ms: 1500"), 0},
+		{"milliseconds", "retry-after-ms", header("retry-after-ms: 1500"), 1500 * time.Millisecond},
+		{"milliseconds, more exact than Retry-After", "retry-after-ms", header("Retry-After-Ms: 1500", "Retry-After: 2"), 1500 * time.Millisecond},
+		{"fraction of a millisecond, rounded up", "retry-after-ms", header("Retry-After-Ms: 0.0000001"), 1},
+		{"fraction", "retry-after-ms", header("Retry-After-Ms: 20.25"), 20250 * time.Microsecond},
+		{"malformed falls back to Retry-After", "retry-after-ms", header("Retry-After-Ms: -5", "Retry-After: 2"), 2 * time.Second},
+		{"point with nothing behind it", "retry-after-ms", header("Retry-After-Ms: 5."), 0},
+		{"beyond every duration", "retry-after-ms", header("Retry-After-Ms: 99999999999999999999"), forever},
+		{"azure", "azure", header("x-ms-retry-after-ms: 250", "Retry-After: 1"), 250 * time.Millisecond},
+		{"amazon", "x-amz-retry-after", header("X-Amz-Retry-After: 300"), 300 * time.Millisecond},
+		{"shopify's decimal Retry-After", "shopify", header("Retry-After: 2.0"), 2 * time.Second},
+		{"the order of the list decides", "x-amz-retry-after,retry-after-ms", header("Retry-After-Ms: 1", "X-Amz-Retry-After: 2"), 2 * time.Millisecond},
+
+		{"github, an instant against the server's clock", "github",
+			header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1767325445", "Date: Fri, 02 Jan 2026 03:44:00 GMT"), 5 * time.Second},
+		{"github, an instant against ours", "github", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1767323050"), 5 * time.Second},
+		{"github, past", "github", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1700000000"), 0},
+		{"a small number is a delay", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 30"), 30 * time.Second},
+		{"limit not used up", "x-ratelimit-reset", header("X-RateLimit-Remaining: 3", "X-RateLimit-Reset: 30"), 0},
+		{"reset malformed", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: soon"), 0},
+		{"reset beyond every duration", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 99999999999999"), forever},
+		{"github, secondary limit without a word", "github", header(), time.Minute},
+		{"github, secondary limit with Retry-After", "github", header("Retry-After: 7"), 7 * time.Second},
+
+		{"discord", "discord", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 1.5"), 1500 * time.Millisecond},
+		{"discord, another bucket", "discord", header("X-RateLimit-Remaining: 4", "X-RateLimit-Reset-After: 1.5"), 0},
+
+		{"openai, the limit that is used up", "openai",
+			header("x-ratelimit-remaining-requests: 12", "x-ratelimit-reset-requests: 12ms", "x-ratelimit-remaining-tokens: 0", "x-ratelimit-reset-tokens: 6m0s"), 6 * time.Minute},
+		{"openai, exact word first", "openai", header("retry-after-ms: 20", "x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: 1s"), 20 * time.Millisecond},
+		{"openai, malformed", "openai", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: -1s"), 0},
+		{"anthropic, the longest of those used up", "anthropic",
+			header("anthropic-ratelimit-requests-remaining: 0", "anthropic-ratelimit-requests-reset: 2026-01-02T03:04:15Z",
+				"anthropic-ratelimit-tokens-remaining: 0", "anthropic-ratelimit-tokens-reset: 2026-01-02T03:04:25Z",
+				"anthropic-ratelimit-output-tokens-remaining: 5", "anthropic-ratelimit-output-tokens-reset: 2026-01-02T04:04:25Z"), 20 * time.Second},
+		{"anthropic, Retry-After first", "anthropic",
+			header("Retry-After: 3", "anthropic-ratelimit-requests-remaining: 0", "anthropic-ratelimit-requests-reset: 2026-01-02T03:04:15Z"), 3 * time.Second},
+
+		{"ratelimit", "ratelimit", header(`RateLimit: "default";r=0;t=30`), 30 * time.Second},
+		{"ratelimit, something left", "ratelimit", header(`RateLimit: "default";r=50;t=30`), 0},
+		{"ratelimit, several", "ratelimit", header(`RateLimit: "burst";r=0;t=5, day;t=60;r=0;pk=:cHJvamVjdA==:`), time.Minute},
+		{"ratelimit, the window of the policy", "ratelimit", header(`RateLimit: "burst";r=0`, `RateLimit-Policy: "burst";q=100;w=60`), time.Minute},
+		{"ratelimit, Retry-After wins", "ratelimit", header("Retry-After: 2", `RateLimit: "default";r=0;t=30`), 2 * time.Second},
+		{"ratelimit, no end known", "ratelimit", header(`RateLimit: "burst";r=0`), 0},
+		{"ratelimit, malformed", "ratelimit", header(`RateLimit: "default";r=-1;t=30`), 0},
+		{"ratelimit, malformed beside a good one", "ratelimit", header(`RateLimit: "a";r=0;t=30, "b;r=0;t=5`), 0},
+		{"ratelimit, beyond every number", "ratelimit", header(`RateLimit: "a";r=0;t=99999999999999999`), 0},
+		{"ratelimit, empty", "ratelimit", header("RateLimit: "), 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := Policy{}
+			if tt.dialects != "" {
+				p.Dialects = strings.Split(tt.dialects, ",")
+			}
+			r, err := p.Rules()
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, r.serverWord(http.StatusTooManyRequests, tt.header, now))
+		})
+	}
+}
+
+func TestDialects_Verdict(t *testing.T) {
+	for _, tt := range []struct {
+		dialect string
+		status  int
+		header  http.Header
+		want    Verdict
+	}{
+		{"openai", 409, header("x-should-retry: true"), Retryable},
+		{"anthropic", 529, header("x-should-retry: false"), Final},
+		{"anthropic", 529, header("x-should-retry: perhaps"), ByRule},
+		{"stripe", 429, header("Stripe-Should-Retry: false"), Final},
+		{"github", 403, header("X-RateLimit-Remaining: 0"), Retryable},
+		{"github", 403, header("Retry-After: 60"), Retryable},
+		{"github", 403, header("X-RateLimit-Remaining: 10"), ByRule},
+		{"github", 404, header("X-RateLimit-Remaining: 0"), ByRule},
+		{"azure", 503, header("x-should-retry: false"), ByRule},
+	} {
+		r, err := Policy{Dialects: []string{tt.dialect}}.Rules()
+		require.NoError(t, err)
+		assert.Equal(t, tt.want, r.verdict(tt.status, tt.header), "%v", tt)
+	}
+}
+
+// The rules for Retry-After hold for every dialect.
+func TestDialects_ThroughTheTransport(t *testing.T) {
+	play := func(t *testing.T, p Policy, status int, h http.Header) (attempts []time.Duration, final int) {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				attempts = append(attempts, time.Since(start))
+				if len(attempts) == 1 {
+					return &http.Response{StatusCode: status, Header: h, Body: http.NoBody, Request: r}, nil
+				}
+				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+			})
+			req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
+			require.NoError(t, err)
+			resp, err := (&Transport{Base: base, Policy: p}).RoundTrip(req)
+			require.NoError(t, err)
+			final = resp.StatusCode
+		})
+		return attempts, final
+	}
+	github := Policy{Dialects: []string{"github"}}
+
+	attempts, status := play(t, github, 403, header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 20"))
+	assert.Equal(t, 200, status)
+	assert.GreaterOrEqual(t, attempts[1], 20*time.Second, "never earlier than the server said")
+
+	attempts, status = play(t, github, 403, header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 3000"))
+	assert.Equal(t, 403, status, "longer than MaxWait: the answer at once")
+	assert.Len(t, attempts, 1)
+
+	attempts, status = play(t, github, 403, header())
+	assert.Equal(t, 403, status, "an ordinary 403 is final")
+	assert.Len(t, attempts, 1)
+
+	attempts, status = play(t, Policy{Dialects: []string{"openai"}}, 503, header("X-Should-Retry: false"))
+	assert.Equal(t, 503, status, "the server says don't")
+	assert.Len(t, attempts, 1)
+
+	attempts, status = play(t, Policy{Dialects: []string{"openai"}}, 409, header("X-Should-Retry: true", "Retry-After-Ms: 700"))
+	assert.Equal(t, 200, status, "the server says do")
+	assert.GreaterOrEqual(t, attempts[1], 700*time.Millisecond)
+}
+
+func TestDialects_UnknownName(t *testing.T) {
+	_, err := Policy{Dialects: []string{"github", "gitlab"}}.Rules()
+	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": there are ["anthropic" "azure"`)
+}
+
+func TestPolicy_DocumentsEveryDialect(t *testing.T) {
+	docs := mustRead(t, "policy.go")
+	for _, name := range dialectNames() {
+		assert.Contains(t, docs, `"`+name+`"`)
+	}
+}
+
+func FuzzDialects(f *testing.F) {
+	f.Add(`"default";r=0;t=30`, "12ms", "1767323050")
+	f.Add(`a;r=0, "b";t=5;r=0`, "6m0s", "1.5")
+	r, err := Policy{Dialects: dialectNames()}.Rules()
+	if err != nil {
+		f.Fatal(err)
+	}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	f.Fuzz(func(t *testing.T, field, duration, number string) {
+		h := http.Header{
+			"Ratelimit": {field}, "Ratelimit-Policy": {field}, "X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {number},
+			"X-Ratelimit-Remaining-Tokens": {"0"}, "X-Ratelimit-Reset-Tokens": {duration}, "X-Ratelimit-Reset-After": {number},
+		}
+		for name, d := range dialects {
+			for _, read := range []func(http.Header, time.Time) (time.Duration, bool){d.instead, d.besides} {
+				if read == nil {
+					continue
+				}
+				wait, ok := read(h, now)
+				require.GreaterOrEqual(t, wait, time.Duration(0), name)
+				require.True(t, ok || wait == 0, name)
+			}
+		}
+		wait, ok := parseDecimal(number, time.Second)
+		if seconds, whole := parseSeconds(number); whole && isDigits(number) {
+			require.True(t, ok)
+			require.GreaterOrEqual(t, wait, min(seconds, math.MaxInt64-2*time.Second), "a whole number means the same")
+		}
+		require.GreaterOrEqual(t, r.serverWord(http.StatusTooManyRequests, h, now), time.Duration(0))
+	})
+}
+
+func TestRetryHeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []string
+		base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			seen = append(seen, strings.Join(r.Header["Retry-Attempt"], "+"))
+			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
+		require.NoError(t, err)
+		_, err = (&Transport{Base: base, Policy: Policy{RetryHeader: "retry-attempt"}}).RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"", "2", "3", "4"}, seen, "on retries only")
+		assert.Empty(t, req.Header, "the caller's request stays as it is")
+	})
+	_, err := Policy{RetryHeader: "Retry Attempt"}.Rules()
+	assert.ErrorContains(t, err, `retrip: Policy.RetryHeader is "Retry Attempt": it must be the name of a header`)
+}
