@@ -1,0 +1,197 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// failing returns a server that answers with status the first n times.
+func failing(n int32, status int) *httptest.Server {
+	var calls atomic.Int32
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) <= n {
+			w.WriteHeader(status)
+		}
+	}))
+}
+
+func ExampleTransport() {
+	server := failing(2, http.StatusServiceUnavailable)
+	defer server.Close()
+
+	client := &http.Client{Transport: &retrip.Transport{}}
+	resp, err := client.Get(server.URL)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.StatusCode)
+	// Output: 200
+}
+
+func ExampleTransport_Validate() {
+	transport := &retrip.Transport{
+		Policy: retrip.Policy{AttemptTimeout: 2 * time.Second},
+		Hosts: map[string]retrip.Policy{
+			"api.example.com":  {MaxAttempts: -5},
+			"http://localhost": {},
+		},
+	}
+	fmt.Println(transport.Validate())
+	// Output:
+	// retrip: Hosts["api.example.com"].MaxAttempts is -5: it must be positive, or 0 to inherit
+	// retrip: Hosts["http://localhost"]: a host pattern has no scheme and no path
+}
+
+func ExampleTransport_PolicyOf() {
+	transport := &retrip.Transport{
+		Policy: retrip.Policy{AttemptTimeout: 2 * time.Second},
+		Hosts: map[string]retrip.Policy{
+			"*.example.com": {MaxAttempts: 6},
+		},
+	}
+	p := transport.PolicyOf("api.example.com")
+	fmt.Println(p.MaxAttempts, p.AttemptTimeout, p.MaxWait)
+	// Output: 6 2s 30s
+}
+
+func ExampleTransport_HostState() {
+	server := failing(100, http.StatusServiceUnavailable)
+	defer server.Close()
+	transport := &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
+	client := &http.Client{Transport: transport}
+
+	for range 3 {
+		resp, err := client.Get(server.URL)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		resp.Body.Close()
+	}
+	state := transport.HostState(server.Listener.Addr().String())
+	fmt.Printf("%v of %v tokens left, breaker %s\n", state.Tokens, state.Size, state.Breaker)
+	// Output: 0 of 5 tokens left, breaker closed
+}
+
+// A POST is repeated on a status by which the host says that it did nothing.
+func ExamplePolicy_unprocessed() {
+	server := failing(1, http.StatusTooManyRequests)
+	defer server.Close()
+	client := &http.Client{Transport: &retrip.Transport{
+		Policy: retrip.Policy{Unprocessed: []int{http.StatusTooManyRequests}},
+	}}
+	resp, err := client.Post(server.URL, "text/plain", strings.NewReader("10 EUR"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.StatusCode)
+	// Output: 200
+}
+
+func ExampleWithPolicy() {
+	server := failing(1, http.StatusServiceUnavailable)
+	defer server.Close()
+	client := &http.Client{Transport: &retrip.Transport{}}
+
+	// Not worth a second attempt.
+	ctx := retrip.WithPolicy(context.Background(), retrip.Policy{MaxAttempts: 1})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.StatusCode)
+	// Output: 503
+}
+
+func ExampleWithTrace() {
+	server := failing(2, http.StatusBadGateway)
+	defer server.Close()
+	client := &http.Client{Transport: &retrip.Transport{}}
+
+	trace := &retrip.Trace{
+		Retry: func(e retrip.Event) { fmt.Printf("attempt %d: %d, again (%s)\n", e.Attempt, e.StatusCode, e.Reason) },
+		Done:  func(e retrip.Event) { fmt.Printf("attempt %d: %d, done\n", e.Attempt, e.StatusCode) },
+	}
+	req, err := http.NewRequestWithContext(retrip.WithTrace(context.Background(), trace), http.MethodGet, server.URL, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	resp.Body.Close()
+	// Output:
+	// attempt 1: 502, again (server_error)
+	// attempt 2: 502, again (server_error)
+	// attempt 3: 200, done
+}
+
+func ExampleError() {
+	server := failing(0, 0)
+	url := server.URL
+	server.Close() // nobody listens any more
+
+	client := &http.Client{Transport: &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}}
+	_, err := client.Get(url)
+	var failure *retrip.Error
+	if errors.As(err, &failure) {
+		fmt.Println(failure.Attempts, failure.Reason, failure.Timeout())
+	}
+	// Output: 4 max_attempts false
+}
+
+func ExampleLoadPolicies() {
+	policy, hosts, err := retrip.LoadPolicies(strings.NewReader(`{
+		"attempt_timeout": "2s",
+		"hosts": {
+			"fraud.internal": {"attempt_timeout": "150ms", "deadline": "600ms"}
+		}
+	}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	transport := &retrip.Transport{Policy: policy, Hosts: hosts}
+	fmt.Println(transport.PolicyOf("fraud.internal").AttemptTimeout)
+
+	_, _, err = retrip.LoadPolicies(strings.NewReader("{\n  \"attempt_timout\": \"2s\"\n}"))
+	fmt.Println(strings.SplitAfter(err.Error(), ";")[0])
+	// Output:
+	// 150ms
+	// retrip: line 2: attempt_timout: there is no such field;
+}
+
+func ExampleParseRetryAfter() {
+	header := http.Header{
+		"Date":        {"Fri, 02 Jan 2026 03:04:05 GMT"}, // the server's clock may be wrong
+		"Retry-After": {"Fri, 02 Jan 2026 03:04:35 GMT"},
+	}
+	wait, ok := retrip.ParseRetryAfter(header, time.Now())
+	fmt.Println(wait, ok)
+	// Output: 30s true
+}
