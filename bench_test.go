@@ -1,0 +1,88 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// What stripes buy: the same increment on one cache line, and as Prometheus
+// does it.
+func BenchmarkCounter(b *testing.B) {
+	b.Run("striped", func(b *testing.B) {
+		var c stripedCounter
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				c.inc()
+			}
+		})
+	})
+	b.Run("atomic", func(b *testing.B) {
+		var c atomic.Uint64
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				c.Add(1)
+			}
+		})
+	})
+	b.Run("prometheus", func(b *testing.B) {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				c.Inc()
+			}
+		})
+	})
+}
+
+// One decision of the core, as the simulator makes millions of.
+func BenchmarkDecision(b *testing.B) {
+	r, err := Policy{MaxAttempts: 1 << 30}.Rules()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	var h Host
+	failed := Outcome{Status: 503, Idempotent: true, Replay: true}
+	good := Outcome{Status: 200}
+	for i := 0; b.Loop(); i++ {
+		call := Call{Attempts: 1}
+		if h.Next(r, &call, failed, 0, uint64(i)<<40).Retry {
+			call.Attempts++
+			h.Next(r, &call, good, 0, uint64(i)<<40)
+		}
+	}
+}
+
+func BenchmarkRoundTrip(b *testing.B) {
+	resp := &http.Response{StatusCode: 200, Body: http.NoBody}
+	base := roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil })
+	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, rt := range map[string]http.RoundTripper{
+		"bare":    base,
+		"retrip":  &Transport{Base: base},
+		"metrics": &Transport{Base: base, Metrics: NewMetrics()},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				rt.RoundTrip(req)
+			}
+		})
+		b.Run(name+"/parallel", func(b *testing.B) {
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					rt.RoundTrip(req)
+				}
+			})
+		})
+	}
+}
