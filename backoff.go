@@ -72,14 +72,14 @@ func (j Jitter) String() string {
 	return fmt.Sprintf("Jitter(%d)", uint8(j))
 }
 
-// ceiling returns min(Cap, Base·2^(retry-1)) for retry ≥ 1, of a resolved
-// Backoff.
+// ceiling returns min(Cap, Base·2^(retry-1)) of a resolved Backoff. A retry
+// below 1, which a caller's fresh Call may stand for, counts as the first.
 func (b Backoff) ceiling(retry int) time.Duration {
 	if b.Base <= 0 {
 		return 0
 	}
-	// A shift that moves a bit out would wrap: it is past any cap.
-	if shift := retry - 1; shift < bits.LeadingZeros64(uint64(b.Base))-1 {
+	// A shift that moves a bit into the sign would wrap: it is past any cap.
+	if shift := max(retry, 1) - 1; shift < bits.LeadingZeros64(uint64(b.Base)) {
 		return min(b.Cap, b.Base<<shift)
 	}
 	return b.Cap
