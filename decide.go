@@ -213,9 +213,11 @@ func (h *Host) Return(r *Rules, c *Call) {
 // learn takes in what the outcome of an attempt says about the host.
 func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) hostChange {
 	var change hostChange
-	if o.Hopeless && o.Status == 0 {
-		// A mistake of ours, or a name that doesn't exist: the host had no
-		// part in it.
+	if !failed && o.Status == 0 {
+		// Without an answer nothing has succeeded. A hopeless error is a
+		// mistake of ours, or a name that doesn't exist: the host had no part
+		// in it. One that the policy calls final costs what it has taken.
+		c.token = c.token && o.Hopeless
 		h.Return(r, c)
 		return change
 	}
