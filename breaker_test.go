@@ -1,0 +1,449 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// guarded are the rules of most tests here: no retries, so that every attempt
+// is a request of its own.
+func guarded(t testing.TB) *retrip.Rules {
+	return rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{
+		Ratio: 0.5, Window: 10 * time.Second, MinVolume: 4, OpenFor: 6 * time.Second, Probes: 2,
+	}})
+}
+
+// begin lets an attempt through at h, or fails the test.
+func begin(t testing.TB, h *retrip.Host, r *retrip.Rules, now time.Duration) *retrip.Call {
+	t.Helper()
+	var call retrip.Call
+	require.Equal(t, retrip.Decision{Retry: true}, plain(h.First(r, &call, now, drawLowest)))
+	call.Attempts = 1
+	return &call
+}
+
+// plain is d without what only a Transport sees.
+func plain(d retrip.Decision) retrip.Decision {
+	return retrip.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason}
+}
+
+func refused(h *retrip.Host, r *retrip.Rules, now time.Duration) bool {
+	d := h.First(r, &retrip.Call{}, now, drawLowest)
+	return !d.Retry && d.Reason == retrip.ReasonBreakerOpen && d.Wait == 0
+}
+
+// attempts makes attempts at h that end at once in the given statuses.
+func attempts(t testing.TB, h *retrip.Host, r *retrip.Rules, now time.Duration, statuses ...int) {
+	t.Helper()
+	for _, status := range statuses {
+		h.Next(r, begin(t, h, r, now), repeatable(status), now, drawLowest)
+	}
+}
+
+// opened returns a host whose breaker opened at the instant 0 and may be
+// probed from 3 s on.
+func opened(t testing.TB, r *retrip.Rules) *retrip.Host {
+	t.Helper()
+	var h retrip.Host
+	attempts(t, &h, r, 0, 503, 503, 503)
+	h.Next(r, begin(t, &h, r, 0), repeatable(503), 0, drawThatOpensFor(r, 3*time.Second))
+	require.Equal(t, "open", h.State(r, 0).Breaker)
+	require.InDelta(t, 3*time.Second, h.State(r, 0).OpenFor, float64(10*time.Millisecond))
+	return &h
+}
+
+// drawThatOpensFor looks for a draw that keeps a breaker open for about d.
+func drawThatOpensFor(r *retrip.Rules, d time.Duration) uint64 {
+	random := rand.New(rand.NewPCG(1, 1))
+	for {
+		draw := random.Uint64()
+		if got := openTime(r, draw); got >= d && got < d+10*time.Millisecond {
+			return draw
+		}
+	}
+}
+
+// openTime returns for how long a breaker opens with a draw.
+func openTime(r *retrip.Rules, draw uint64) time.Duration {
+	var h retrip.Host
+	for range r.Policy().Breaker.MinVolume {
+		h.Next(r, &retrip.Call{Attempts: 1}, repeatable(503), 0, draw)
+	}
+	return h.State(r, 0).OpenFor
+}
+
+func TestBreakerOpens(t *testing.T) {
+	const s = time.Second
+	type result struct {
+		at     time.Duration
+		status int
+	}
+	tests := []struct {
+		name    string
+		results []result
+		want    string
+	}{
+		{"below the volume", []result{{0, 503}, {0, 503}, {0, 503}}, "closed"},
+		{"at the volume", []result{{0, 503}, {0, 503}, {0, 503}, {0, 503}}, "open"},
+		{"errors", []result{{0, 0}, {0, 0}, {0, 0}, {0, 0}}, "open"},
+		{"429s", []result{{0, 429}, {0, 429}, {0, 429}, {0, 429}}, "open"},
+		{"below the ratio", []result{{0, 503}, {0, 200}, {0, 200}, {0, 200}, {0, 503}}, "closed"},
+		{"at the ratio", []result{{0, 503}, {0, 200}, {0, 200}, {0, 503}}, "open"},
+		{"a success opens nothing", []result{{0, 503}, {0, 503}, {0, 503}, {0, 200}}, "closed"},
+		{"4xx come from a healthy host", []result{{0, 404}, {0, 401}, {0, 409}, {0, 400}, {0, 404}}, "closed"},
+		{"successes before the first failure aren't seen", []result{{0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 503}, {0, 503}, {0, 503}, {0, 503}}, "open"},
+		{"within the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {9 * s, 503}}, "open"},
+		{"the oldest has left the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {10 * s, 503}}, "closed"},
+		{"the window slides", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {10 * s, 503}, {12 * s, 503}}, "open"},
+		{"a gap much longer than the window", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour, 503}, {time.Hour, 503}, {time.Hour, 503}}, "closed"},
+		{"successes leave the window too", []result{{0, 503}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}}, "open"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var h retrip.Host
+			r := guarded(t)
+			last := time.Duration(0)
+			for _, x := range tt.results {
+				require.Equal(t, "closed", h.State(r, x.at).Breaker)
+				attempts(t, &h, r, x.at, x.status)
+				last = x.at
+			}
+			assert.Equal(t, tt.want, h.State(r, last).Breaker)
+			assert.Equal(t, tt.want == "open", refused(&h, r, last))
+		})
+	}
+}
+
+// What is no failure of the host's doesn't count as one, nor as a success.
+func TestBreakerIgnores(t *testing.T) {
+	for name, o := range map[string]retrip.Outcome{
+		"canceled":    {Canceled: true},
+		"hopeless":    {Hopeless: true},
+		"Final error": {Verdict: retrip.Final},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h retrip.Host
+			r := guarded(t)
+			for range 100 {
+				h.Next(r, begin(t, &h, r, 0), o, 0, drawLowest)
+			}
+			assert.Equal(t, "closed", h.State(r, 0).Breaker)
+			attempts(t, &h, r, 0, 503)
+			for range 100 {
+				h.Next(r, begin(t, &h, r, 0), o, 0, drawLowest)
+			}
+			attempts(t, &h, r, 0, 503, 503, 503)
+			assert.Equal(t, "open", h.State(r, 0).Breaker)
+		})
+	}
+}
+
+func TestBreakerOff(t *testing.T) {
+	for name, p := range map[string]retrip.Policy{"default": {MaxAttempts: 1}, "Off": {MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: retrip.Off}}} {
+		t.Run(name, func(t *testing.T) {
+			var h retrip.Host
+			r := rulesOf(t, p)
+			for range 1000 {
+				attempts(t, &h, r, 0, 503)
+			}
+			assert.Equal(t, "closed", h.State(r, 0).Breaker)
+		})
+	}
+	// A request whose policy has none isn't held back by that of others.
+	r := rulesOf(t, retrip.Policy{})
+	assert.True(t, opened(t, guarded(t)).First(r, &retrip.Call{}, 0, 0).Retry)
+}
+
+func TestBreakerOpenTime(t *testing.T) {
+	r := guarded(t)
+	random := rand.New(rand.NewPCG(2, 3))
+	var times []time.Duration
+	for range 1000 {
+		d := openTime(r, random.Uint64())
+		require.GreaterOrEqual(t, d, 3*time.Second)
+		require.LessOrEqual(t, d, 9*time.Second)
+		times = append(times, d)
+	}
+	slices.Sort(times)
+	assert.InDelta(t, 6*time.Second, times[500], float64(300*time.Millisecond), "the median is OpenFor")
+	assert.InDelta(t, 3*time.Second, times[0], float64(100*time.Millisecond))
+	assert.InDelta(t, 9*time.Second, times[999], float64(100*time.Millisecond))
+}
+
+func TestBreakerFailsFast(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	for _, now := range []time.Duration{0, time.Second, 2999 * time.Millisecond} {
+		assert.True(t, refused(h, r, now), "at %v", now)
+	}
+	assert.False(t, refused(h, r, 3010*time.Millisecond))
+	assert.Equal(t, "half-open", h.State(r, 3010*time.Millisecond).Breaker)
+}
+
+func TestBreakerCloses(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	attempts(t, h, r, now, 200)
+	assert.Equal(t, "half-open", h.State(r, now).Breaker)
+	attempts(t, h, r, now, 404)
+	assert.Equal(t, "closed", h.State(r, now).Breaker)
+	assert.Zero(t, h.State(r, now).OpenFor)
+	attempts(t, h, r, now, 503, 503, 503)
+	assert.Equal(t, "closed", h.State(r, now).Breaker, "what was before is forgotten")
+	attempts(t, h, r, now, 503)
+	assert.Equal(t, "open", h.State(r, now).Breaker)
+}
+
+func TestBreakerReopens(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	attempts(t, h, r, now, 200, 503)
+	assert.Equal(t, "open", h.State(r, now).Breaker)
+	assert.GreaterOrEqual(t, h.State(r, now).OpenFor, 3*time.Second)
+	assert.True(t, refused(h, r, now+3*time.Second-1))
+}
+
+// The probes are limited in number, and one comes after another.
+func TestBreakerProbes(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	first := new(retrip.Call)
+	require.True(t, h.First(r, first, now, drawHighest).Retry)
+	first.Attempts = 1
+	// 6 s spread over twice as many places as there are probes.
+	const gap = 1500 * time.Millisecond
+	assert.Equal(t, gap, h.State(r, now).OpenFor)
+	assert.True(t, refused(h, r, now), "the second probe has its own time")
+	assert.True(t, refused(h, r, now+gap-1))
+	second := begin(t, h, r, now+gap)
+	assert.True(t, refused(h, r, now+2*gap), "two are enough")
+
+	h.Next(r, first, repeatable(200), now+2*gap, 0)
+	assert.True(t, refused(h, r, now+2*gap), "one has succeeded, one is under way")
+	h.Next(r, second, repeatable(200), now+2*gap, 0)
+	assert.False(t, refused(h, r, now+2*gap))
+	assert.Equal(t, "closed", h.State(r, now+2*gap).Breaker)
+}
+
+// A probe that said nothing makes room for another.
+func TestBreakerProbeReturned(t *testing.T) {
+	for name, giveUp := range map[string]func(*retrip.Host, *retrip.Rules, *retrip.Call, time.Duration){
+		"Return":   func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, _ time.Duration) { h.Return(r, c); h.Return(r, c) },
+		"canceled": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) { h.Next(r, c, retrip.Outcome{Canceled: true}, now, 0) },
+		"hopeless": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) { h.Next(r, c, retrip.Outcome{Hopeless: true}, now, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := guarded(t)
+			h := opened(t, r)
+			now := 4 * time.Second
+			begin(t, h, r, now)
+			second := begin(t, h, r, now)
+			require.True(t, refused(h, r, now))
+			giveUp(h, r, second, now)
+			begin(t, h, r, now)
+			assert.True(t, refused(h, r, now), "room for one, not for two")
+		})
+	}
+}
+
+// A probe given back after its breaker has gone on changes nothing.
+func TestBreakerStaleProbeReturned(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	stale, failed := begin(t, h, r, 4*time.Second), begin(t, h, r, 4*time.Second)
+	h.Next(r, failed, repeatable(503), 4*time.Second, 0)
+	now := h.State(r, 4*time.Second).OpenFor + 4*time.Second
+	begin(t, h, r, now)
+	begin(t, h, r, now)
+	h.Return(r, stale)
+	assert.True(t, refused(h, r, now))
+}
+
+// The result of an attempt that was let through in an earlier state counts for
+// nothing.
+func TestBreakerStaleResults(t *testing.T) {
+	r := guarded(t)
+	var h retrip.Host
+	var before []*retrip.Call
+	for range 10 {
+		before = append(before, begin(t, &h, r, 0))
+	}
+	attempts(t, &h, r, 0, 503, 503, 503, 503)
+	require.Equal(t, "open", h.State(r, 0).Breaker)
+	until := h.State(r, 0).OpenFor
+
+	h.Next(r, before[0], repeatable(503), until-1, 0)
+	assert.EqualValues(t, 1, h.State(r, until-1).OpenFor, "a failure doesn't open it anew")
+	h.Next(r, before[1], repeatable(200), until-1, 0)
+	assert.Equal(t, "open", h.State(r, until-1).Breaker, "a success doesn't close it")
+
+	probe := begin(t, &h, r, until)
+	h.Next(r, before[2], repeatable(503), until, 0)
+	h.Next(r, before[3], repeatable(200), until, 0)
+	h.Next(r, before[4], repeatable(200), until, 0)
+	assert.Equal(t, "half-open", h.State(r, until).Breaker, "only probes count")
+	h.Next(r, probe, repeatable(200), until, 0)
+	attempts(t, &h, r, until, 200)
+	require.Equal(t, "closed", h.State(r, until).Breaker)
+
+	attempts(t, &h, r, until, 503, 503, 503)
+	for _, call := range before[5:] {
+		h.Next(r, call, repeatable(503), until, 0)
+	}
+	assert.Equal(t, "closed", h.State(r, until).Breaker, "nor are they counted later")
+}
+
+// Probes that never come back don't keep a host out of reach for ever, and
+// when they do come back they have nothing to say.
+func TestBreakerHungProbe(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	hung := []*retrip.Call{begin(t, h, r, now), begin(t, h, r, now)}
+	assert.True(t, refused(h, r, now+6*time.Second-1))
+	now += 6 * time.Second
+	fresh := begin(t, h, r, now)
+	h.Next(r, hung[0], repeatable(503), now, 0)
+	h.Return(r, hung[1])
+	assert.Equal(t, "half-open", h.State(r, now).Breaker)
+	h.Next(r, fresh, repeatable(200), now, 0)
+	attempts(t, h, r, now, 200)
+	assert.Equal(t, "closed", h.State(r, now).Breaker)
+}
+
+// A retry isn't waited for if the breaker will refuse it anyway; and its token
+// comes back if the breaker opens meanwhile.
+func TestBreakerAndRetry(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}})
+	var h retrip.Host
+	call := begin(t, &h, r, 0)
+	d := h.Next(r, call, repeatable(503), 0, drawHighest)
+	require.True(t, d.Retry)
+	other := begin(t, &h, r, 0)
+	assert.Equal(t, retrip.ReasonBreakerOpen, h.Next(r, other, repeatable(503), 0, 0).Reason)
+	assert.Equal(t, 4.0, h.State(r, 0).Tokens, "what isn't made isn't paid for")
+
+	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonBreakerOpen}, plain(h.Wake(r, call, d.Wait, 0)))
+	assert.Equal(t, 5.0, h.State(r, 0).Tokens)
+}
+
+// A retry that comes late enough may be the probe.
+func TestBreakerRetryAsProbe(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{
+		Backoff: retrip.Backoff{Base: 10 * time.Second, Jitter: retrip.NoJitter},
+		Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Second, Probes: 1},
+	})
+	var h retrip.Host
+	call := begin(t, &h, r, 0)
+	d := h.Next(r, call, repeatable(503), 0, 0)
+	require.True(t, d.Retry)
+	require.Equal(t, "open", h.State(r, 0).Breaker)
+	require.Equal(t, retrip.Decision{Retry: true}, plain(h.Wake(r, call, d.Wait, 0)))
+	call.Attempts++
+	h.Next(r, call, repeatable(200), d.Wait, 0)
+	assert.Equal(t, "closed", h.State(r, d.Wait).Breaker)
+	assert.Equal(t, 5.0, h.State(r, d.Wait).Tokens)
+}
+
+// Breakers with windows of different lengths may meet at one host.
+func TestBreakerOfTwoPolicies(t *testing.T) {
+	long := guarded(t)
+	short := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, Window: 1, MinVolume: 2}})
+	var h retrip.Host
+	attempts(t, &h, long, time.Second, 503, 503, 503)
+	attempts(t, &h, short, time.Second, 503)
+	assert.Equal(t, "closed", h.State(long, time.Second).Breaker, "the window begins anew")
+	attempts(t, &h, short, time.Second, 503)
+	assert.Equal(t, "open", h.State(long, time.Second).Breaker)
+}
+
+// 1000 clients see a host die in the same instant. When it is probed, the
+// probes come one by one.
+func TestBreakerProbesOfManyClients(t *testing.T) {
+	const clients = 1000
+	const window = 50 * time.Millisecond
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5}})
+	w := newWorld(1)
+	var probes []time.Duration
+	for range clients {
+		h := new(retrip.Host)
+		serve := func() retrip.Outcome {
+			if w.now > 0 {
+				probes = append(probes, w.now)
+			}
+			return took(http.StatusServiceUnavailable, time.Millisecond)
+		}
+		for range 20 {
+			w.request(h, r, serve, func(retrip.Outcome, retrip.Reason) {})
+		}
+		// Every client has a request ready at any time.
+		var ask func()
+		ask = func() {
+			w.request(h, r, serve, func(retrip.Outcome, retrip.Reason) {})
+			w.at(w.now+10*time.Millisecond, ask)
+		}
+		w.at(10*time.Millisecond, ask)
+	}
+	w.run(7500 * time.Millisecond)
+	require.Greater(t, len(probes), clients, "each has probed at least once")
+	assert.GreaterOrEqual(t, probes[0], 2500*time.Millisecond)
+	burst := 0
+	for i := range probes {
+		j := i
+		for j < len(probes) && probes[j] < probes[i]+window {
+			j++
+		}
+		burst = max(burst, j-i)
+	}
+	// Evenly spread over 5 s it would be 10 probes in each 50 ms.
+	t.Logf("%d probes, at most %d in %v", len(probes), burst, window)
+	assert.Less(t, burst, 40)
+}
+
+// With the defaults, and with the ratio that the documentation recommends,
+// independent failures don't open the breaker.
+func TestBreakerIndependentFailures(t *testing.T) {
+	for _, p := range []float64{.1, .2} {
+		for _, perSecond := range []float64{2, 20} {
+			off, _ := independentFailures(rulesOf(t, retrip.Policy{}), p, perSecond)
+			on, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), p, perSecond)
+			t.Logf("%v %% fail at %v/s: %.3f %% succeed without, %.3f %% with the breaker", 100*p, perSecond, off, on)
+			assert.GreaterOrEqual(t, on, off)
+		}
+	}
+}
+
+// A host that is down costs next to no attempts while its breaker is open.
+func TestBreakerSavesAttempts(t *testing.T) {
+	off, on := 0.0, 0.0
+	_, off = independentFailures(rulesOf(t, retrip.Policy{}), 1, 20)
+	_, on = independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), 1, 20)
+	t.Logf("%.3f attempts per request without, %.3f with the breaker", off, on)
+	assert.Less(t, on, 0.05)
+	assert.Greater(t, off, 1.0)
+}
+
+// A window that holds more than one can count doesn't open a breaker.
+func TestBreakerVolumeOutOfReach(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.01, MinVolume: math.MaxInt}})
+	var h retrip.Host
+	for range 1000 {
+		attempts(t, &h, r, 0, 503)
+	}
+	assert.Equal(t, "closed", h.State(r, 0).Breaker)
+}
