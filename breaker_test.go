@@ -243,9 +243,13 @@ func TestBreakerProbes(t *testing.T) {
 // A probe that said nothing makes room for another.
 func TestBreakerProbeReturned(t *testing.T) {
 	for name, giveUp := range map[string]func(*retrip.Host, *retrip.Rules, *retrip.Call, time.Duration){
-		"Return":   func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, _ time.Duration) { h.Return(r, c); h.Return(r, c) },
-		"canceled": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) { h.Next(r, c, retrip.Outcome{Canceled: true}, now, 0) },
-		"hopeless": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) { h.Next(r, c, retrip.Outcome{Hopeless: true}, now, 0) },
+		"Return": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, _ time.Duration) { h.Return(r, c); h.Return(r, c) },
+		"canceled": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) {
+			h.Next(r, c, retrip.Outcome{Canceled: true}, now, 0)
+		},
+		"hopeless": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) {
+			h.Next(r, c, retrip.Outcome{Hopeless: true}, now, 0)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := guarded(t)
