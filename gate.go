@@ -125,7 +125,9 @@ func (h *Host) paceUp(c *Call, now time.Duration) {
 		share *= 8
 	}
 	g.count, g.at = g.released(now), max(g.at, now)
-	g.gap = max(minGap, g.gap-g.gap/max(share, 2))
+	// At least by one, or a gap below the root of the share would never
+	// shrink again.
+	g.gap = max(minGap, g.gap-max(1, g.gap/max(share, 2)))
 }
 
 // released returns the counter at the instant now.
