@@ -102,14 +102,14 @@ func (t *hostTable) pin(key hostKey) *hostEntry {
 func (t *hostTable) pinNew(key hostKey, r *Rules, now time.Duration) *hostEntry {
 	e := t.pin(key)
 	if e == nil {
-		e = t.make(key, now)
+		e = t.make(key, r, now)
 	}
 	e.used.Store(int64(now))
 	e.rules.Store(r)
 	return e
 }
 
-func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
+func (t *hostTable) make(key hostKey, r *Rules, now time.Duration) *hostEntry {
 	s := t.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,6 +126,7 @@ func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
 	e := &hostEntry{key: key}
 	e.pins.Store(1)
 	e.used.Store(int64(now))
+	e.rules.Store(r)
 	// The counters rise before the entry can be found: who sees them at zero
 	// has missed nothing.
 	s.entries.Add(1)

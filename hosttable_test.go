@@ -1,0 +1,348 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var refusal = Outcome{Status: 503, Idempotent: true, Replay: true}
+
+// failAt has one attempt at key fail, and what follows from it.
+func failAt(t *hostTable, key hostKey, r *Rules, o Outcome, now time.Duration) *hostEntry {
+	e := t.pinNew(key, r, now)
+	call := Call{Attempts: 1}
+	e.Next(r, &call, o, now, 0)
+	t.unpin(e, now)
+	return e
+}
+
+func succeedAt(t *hostTable, key hostKey, r *Rules, now time.Duration) {
+	if e := t.pin(key); e != nil {
+		e.Next(r, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
+		t.unpin(e, now)
+	}
+}
+
+func defaultRules(t testing.TB, p Policy) *Rules {
+	t.Helper()
+	r, err := p.Rules()
+	require.NoError(t, err)
+	return r
+}
+
+// sameStripe returns n hosts that compete for the same places.
+func sameStripe(t *hostTable, n int) []hostKey {
+	first := hostKey{"host", "443"}
+	keys := []hostKey{first}
+	for i := 0; len(keys) < n; i++ {
+		if k := (hostKey{"host" + strconv.Itoa(i), "443"}); t.stripe(k) == t.stripe(first) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+func TestHostTableMakesAndDrops(t *testing.T) {
+	var table hostTable
+	r := defaultRules(t, Policy{})
+	key := hostKey{"example.com", "443"}
+	u := &url.URL{Scheme: "https", Host: "Example.com"}
+	assert.True(t, table.calm(u))
+	assert.Nil(t, table.pin(key), "a healthy host has no entry")
+
+	e := failAt(&table, key, r, refusal, 0)
+	assert.False(t, table.calm(u))
+	assert.EqualValues(t, 1, table.entries.Load())
+	assert.Same(t, e, table.pin(key))
+	table.unpin(e, 0)
+
+	for range 4 {
+		succeedAt(&table, key, r, 0)
+		require.Same(t, e, table.pin(key), "not healed yet")
+		table.unpin(e, 0)
+	}
+	succeedAt(&table, key, r, 0)
+	assert.Nil(t, table.pin(key), "healed")
+	assert.True(t, table.calm(u))
+	assert.Empty(t, table.all(0))
+
+	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
+}
+
+// An entry that can be found is whole: who looks at the table doesn't wait for
+// the request that has made it.
+func TestHostTableMakesWhole(t *testing.T) {
+	var table hostTable
+	r := defaultRules(t, Policy{})
+	table.make(hostKey{"example.com", "443"}, r, 0)
+	for _, e := range table.all(0) {
+		assert.Same(t, r, e.rules.Load())
+	}
+}
+
+// An entry is kept while anything is left to remember.
+func TestHostTableKeeps(t *testing.T) {
+	paused := refusal
+	paused.RetryAfter = 10 * time.Second
+	throttled := paused
+	throttled.Status = 429
+	tests := []struct {
+		name    string
+		policy  Policy
+		outcome Outcome
+		until   time.Duration
+	}{
+		{"pause", Policy{Budget: Unlimited}, paused, 10 * time.Second},
+		{"failure in the breaker's window", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}}, refusal, 10 * time.Second},
+		{"gate", Policy{Budget: Unlimited, Gate: true}, throttled, 110*time.Second + 1},
+		{"nothing", Policy{Budget: Unlimited}, refusal, 0},
+		{"tokens", Policy{}, refusal, hostIdle + 1},
+		{"open breaker", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, hostIdle + 2<<20},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var table hostTable
+			key := hostKey{"example.com", "443"}
+			failAt(&table, key, defaultRules(t, tt.policy), tt.outcome, 0)
+			if tt.until > 0 {
+				assert.Len(t, table.all(tt.until-1<<20), 1)
+			}
+			assert.Empty(t, table.all(tt.until))
+			assert.Zero(t, table.entries.Load())
+		})
+	}
+}
+
+// What has been forgotten after an hour is not what holds anybody back.
+func TestHostTableIdle(t *testing.T) {
+	var table hostTable
+	r := defaultRules(t, Policy{})
+	idle, busy, pinned := hostKey{"idle", "80"}, hostKey{"busy", "80"}, hostKey{"pinned", "80"}
+	failAt(&table, idle, r, refusal, 0)
+	failAt(&table, busy, r, refusal, 0)
+	p := table.pinNew(pinned, r, 0)
+	failAt(&table, busy, r, refusal, hostIdle)
+	var names []string
+	for _, e := range table.all(hostIdle + 1) {
+		names = append(names, e.key.String())
+	}
+	assert.Equal(t, []string{"busy:80", "pinned:80"}, names)
+	table.unpin(p, hostIdle+1)
+	assert.Nil(t, table.pin(pinned))
+}
+
+func TestHostTablePins(t *testing.T) {
+	var table hostTable
+	r := defaultRules(t, Policy{Budget: Unlimited})
+	key := hostKey{"example.com", "443"}
+	first := table.pinNew(key, r, 0)
+	second := table.pinNew(key, r, 0)
+	assert.Same(t, first, second)
+	table.unpin(first, 0)
+	third := table.pin(key)
+	assert.Same(t, first, third, "healed, but in use")
+	table.unpin(second, 0)
+	table.unpin(third, 0)
+	assert.Nil(t, table.pin(key))
+}
+
+// When it is full, the most healed goes first, and of these the one longest
+// idle.
+func TestHostTableEvicts(t *testing.T) {
+	var table hostTable
+	r := defaultRules(t, Policy{})
+	keys := sameStripe(&table, hostsPerStripe+3)
+	now := time.Duration(0)
+	for _, key := range keys[:hostsPerStripe] {
+		now++
+		failAt(&table, key, r, refusal, now)
+		failAt(&table, key, r, refusal, now)
+	}
+	there := func(key hostKey) bool {
+		e := table.pin(key)
+		if e == nil {
+			return false
+		}
+		table.unpin(e, now)
+		return true
+	}
+	succeedAt(&table, keys[40], r, now)
+	failAt(&table, keys[hostsPerStripe], r, refusal, now)
+	assert.False(t, there(keys[40]), "the most healed")
+	assert.True(t, there(keys[hostsPerStripe]))
+
+	// The new one has lost the fewest tokens, then it is the oldest's turn.
+	failAt(&table, keys[hostsPerStripe], r, refusal, now)
+	failAt(&table, keys[hostsPerStripe+1], r, refusal, now)
+	assert.False(t, there(keys[0]), "the longest idle")
+	assert.True(t, there(keys[1]))
+	assert.EqualValues(t, hostsPerStripe, table.entries.Load())
+}
+
+// A running pause, an open breaker and a host in use never give way: then new
+// hosts share one entry, which knows a budget only.
+func TestHostTableOverflow(t *testing.T) {
+	paused := refusal
+	paused.RetryAfter = 30 * time.Second
+	plain := defaultRules(t, Policy{})
+	tests := []struct {
+		name string
+		fill func(*hostTable, hostKey)
+	}{
+		{"pauses", func(table *hostTable, key hostKey) { failAt(table, key, plain, paused, 0) }},
+		{"open breakers", func(table *hostTable, key hostKey) {
+			failAt(table, key, defaultRules(t, Policy{Breaker: Breaker{Ratio: 1, MinVolume: 1}}), refusal, 0)
+		}},
+		{"queues at gates", func(table *hostTable, key hostKey) {
+			r := defaultRules(t, Policy{Gate: true})
+			e := failAt(table, key, r, paused, 0)
+			e.First(r, &Call{}, 0, 0)
+			e.paused.Store(0)
+		}},
+		{"in use", func(table *hostTable, key hostKey) { table.pinNew(key, plain, 0) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var table hostTable
+			keys := sameStripe(&table, hostsPerStripe+2)
+			for _, key := range keys[:hostsPerStripe] {
+				tt.fill(&table, key)
+			}
+			one := failAt(&table, keys[hostsPerStripe], plain, refusal, 0)
+			assert.Same(t, &table.overflow, one)
+			assert.Same(t, one, failAt(&table, keys[hostsPerStripe+1], plain, refusal, 0))
+			assert.EqualValues(t, 2*microToken, table.overflow.missing.Load(), "a budget shared")
+			assert.EqualValues(t, hostsPerStripe, table.entries.Load())
+		})
+	}
+}
+
+func TestRulesForShared(t *testing.T) {
+	r := defaultRules(t, Policy{Gate: true, Breaker: Breaker{Ratio: 0.01, MinVolume: 1}})
+	shared := r.forShared()
+	var h Host
+	for _, status := range []int{429, 503} {
+		o := refusal
+		o.Status, o.RetryAfter = status, 10*time.Second
+		d := h.Next(shared, &Call{Attempts: 1}, o, 0, 0)
+		assert.True(t, d.Retry)
+		assert.GreaterOrEqual(t, d.Wait, 10*time.Second, "it binds the request itself")
+	}
+	s := h.State(shared, 0)
+	assert.Equal(t, HostState{Tokens: 3, Size: 5, Breaker: "closed"}, s)
+	assert.Equal(t, Decision{Retry: true}, h.First(shared, &Call{}, 0, 0))
+	assert.True(t, r.policy.Gate && r.breaker, "the original is untouched")
+}
+
+// A crawler meets a million dead hosts.
+func TestHostTableBounded(t *testing.T) {
+	const hosts = 1_000_000
+	n := hosts
+	if testing.Short() || raceEnabled {
+		n /= 50
+	}
+	table := new(hostTable)
+	r := defaultRules(t, Policy{Breaker: Breaker{Ratio: 1}})
+	before := heap()
+	var wg sync.WaitGroup
+	for g := range 2 {
+		wg.Go(func() {
+			for i := g; i < n; i += 2 {
+				failAt(table, hostKey{"host" + strconv.Itoa(i) + ".example", "443"}, r, refusal, time.Duration(i)*time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	grown := heap() - before
+	t.Logf("%d hosts: %d entries, %.1f MiB", n, table.entries.Load(), float64(grown)/(1<<20))
+	assert.LessOrEqual(t, table.entries.Load(), int64(hostStripes*hostsPerStripe))
+	assert.Less(t, grown, int64(4<<20))
+	assert.Zero(t, table.overflow.missing.Load())
+	runtime.KeepAlive(table)
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Whoever looks at the table while requests fail and heal sees whole entries,
+// and in the end nothing is left.
+func TestHostTableConcurrently(t *testing.T) {
+	var table hostTable
+	r := defaultRules(t, Policy{})
+	done := make(chan struct{})
+	var watching, working sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			for _, e := range table.all(0) {
+				if !assert.NotNil(t, e.rules.Load(), "an entry without rules") {
+					return
+				}
+			}
+		}
+	})
+	for g := range 8 {
+		working.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(g), 0))
+			for range 2000 {
+				key := hostKey{fmt.Sprint("host", random.IntN(50)), "80"}
+				e := table.pinNew(key, r, 0)
+				var call Call
+				for call.Attempts = 1; ; call.Attempts++ {
+					o := refusal
+					if call.Attempts == 2 {
+						o.Status = 200
+					}
+					if !e.Next(r, &call, o, 0, 0).Retry {
+						break
+					}
+				}
+				table.unpin(e, 0)
+				table.calm(&url.URL{Host: key.host})
+			}
+		})
+	}
+	working.Wait()
+	close(done)
+	watching.Wait()
+	assert.Empty(t, table.all(0))
+	assert.Zero(t, table.entries.Load())
+}
+
+func TestKeyOf(t *testing.T) {
+	for in, want := range map[string]string{
+		"https://Example.COM/x":      "example.com:443",
+		"https://example.com:443":    "example.com:443",
+		"http://example.com":         "example.com:80",
+		"http://example.com:8080":    "example.com:8080",
+		"https://[2001:DB8::1]":      "[2001:db8::1]:443",
+		"https://[2001:db8::1]:8443": "[2001:db8::1]:8443",
+		"ftp://example.com":          "example.com:",
+	} {
+		u, err := url.Parse(in)
+		require.NoError(t, err)
+		assert.Equal(t, want, keyOf(u).String(), in)
+	}
+	assert.Equal(t, hostKey{}, keyOf(nil))
+}
