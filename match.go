@@ -183,6 +183,9 @@ func splitPattern(pattern string) (name, port string, err error) {
 			return "", "", fmt.Errorf("the port is %q: it must be 1 to 65535", port)
 		}
 	}
+	if strings.ContainsAny(name, "[]") || strings.HasPrefix(pattern, "[") && !strings.Contains(name, ":") {
+		return "", "", errors.New("brackets stand around an IPv6 address only: [::1] or [::1]:8080")
+	}
 	if rest, ok := strings.CutPrefix(name, "*"); ok {
 		if len(rest) < 2 || rest[0] != '.' {
 			return "", "", errors.New(`a pattern for many hosts is "*." and a suffix, as in "*.example.com"; Policy is for all of them`)

@@ -1,0 +1,147 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestMatch(t *testing.T) {
+	patterns := map[string]Policy{}
+	for _, p := range []string{
+		"example.com", "example.com:8443", "Example.ORG:443", "plain.example:80",
+		"*.example.com", "*.api.example.com", "*.example.com:9000", "*.com",
+		"exact.api.example.com", "[::1]", "[2001:DB8::1]:8443", "localhost:8080", "127.0.0.1",
+	} {
+		patterns[p] = Policy{}
+	}
+	m, err := compile(Policy{}, patterns, nil)
+	require.NoError(t, err)
+	for in, want := range map[string]string{
+		// The exact host, any port, any case.
+		"https://example.com":              "example.com",
+		"http://example.com":               "example.com",
+		"http://EXAMPLE.com:81/path?query": "example.com",
+		"https://example.com:8443":         "example.com:8443",
+
+		// Default ports are those of the scheme.
+		"https://example.org":     "example.org:443",
+		"https://example.org:443": "example.org:443",
+		"http://example.org:443":  "example.org:443",
+		"http://example.org":      "default",
+		"http://plain.example":    "plain.example:80",
+		"http://plain.example:80": "plain.example:80",
+		"https://plain.example":   "default",
+		"http://localhost:8080":   "localhost:8080",
+		"http://localhost":        "default",
+
+		// Suffixes: the longest wins, never the bare domain, and the port
+		// decides between two of the same length.
+		"https://a.example.com":          "*.example.com",
+		"https://a.b.example.com":        "*.example.com",
+		"https://a.example.com:9000":     "*.example.com:9000",
+		"https://api.example.com":        "*.example.com",
+		"https://a.api.example.com":      "*.api.example.com",
+		"https://b.a.api.example.com":    "*.api.example.com",
+		"https://EXACT.api.example.com":  "exact.api.example.com",
+		"https://x.api.example.com:9000": "*.api.example.com",
+		"https://notexample.com":         "*.com",
+		"https://other.com":              "*.com",
+		"https://com":                    "default",
+		"https://example.net":            "default",
+		"https://example.com.":           "default",
+
+		// Addresses.
+		"http://[::1]":               "[::1]",
+		"http://[::1]:1234":          "[::1]",
+		"https://[2001:db8::1]:8443": "[2001:db8::1]:8443",
+		"https://[2001:db8::1]":      "default",
+		"http://127.0.0.1:5000":      "127.0.0.1",
+		"unix://":                    "default",
+	} {
+		u, err := url.Parse(in)
+		require.NoError(t, err)
+		assert.Equal(t, want, m.find(u).name, in)
+	}
+	assert.Equal(t, "default", m.find(nil).name)
+}
+
+// IDNA is left alone: a name is compared as it stands.
+func TestMatchIDNA(t *testing.T) {
+	m, err := compile(Policy{}, map[string]Policy{"bücher.example": {}, "xn--bcher-kva.test": {}}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "bücher.example", m.find(&url.URL{Scheme: "https", Host: "BÜCHER.example"}).name)
+	assert.Equal(t, "default", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.example"}).name)
+	assert.Equal(t, "xn--bcher-kva.test", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.test"}).name)
+}
+
+func TestMatchWithoutHosts(t *testing.T) {
+	m, err := compile(Policy{}, nil, nil)
+	require.NoError(t, err)
+	u := &url.URL{Scheme: "https", Host: "a.example.com"}
+	assert.Same(t, m.fallback, m.find(u))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { m.find(u) }))
+}
+
+func TestMatchRefuses(t *testing.T) {
+	for pattern, want := range map[string]string{
+		"":                    "must not be empty",
+		"https://example.com": "no scheme",
+		"example.com/path":    "no path",
+		"example.com?x":       "none of @ ? #",
+		"example.com#x":       "none of @ ? #",
+		"user@example.com":    "none of @ ? #",
+		"example .com":        "no space",
+		"example.com\n":       "no space",
+		"example.com:":        "port is missing",
+		"example.com:0":       `the port is "0"`,
+		"example.com:080":     `the port is "080"`,
+		"example.com:65536":   `the port is "65536"`,
+		"example.com:https":   `the port is "https"`,
+		"example.com:-1":      `the port is "-1"`,
+		":443":                "host is missing",
+		"*":                   "Policy is for all of them",
+		"*:443":               "Policy is for all of them",
+		"*.":                  "Policy is for all of them",
+		"*example.com":        "Policy is for all of them",
+		"*.*.example.com":     `only the first label`,
+		"api.*.example.com":   `"*" may only stand`,
+		"example.*":           `"*" may only stand`,
+		"::1":                 "stands in brackets",
+		"2001:db8::1":         "stands in brackets",
+		"[::1]:":              "port is missing",
+		"[::1]:x":             `the port is "x"`,
+		"[::1":                "brackets",
+		"::1]":                "brackets",
+		"[]":                  "brackets",
+		"[example.com]":       "brackets",
+		"[::1]x":              "brackets",
+		"exam[ple].com":       "brackets",
+		"*.[::1]":             "brackets",
+	} {
+		_, err := compile(Policy{}, map[string]Policy{pattern: {}}, nil)
+		if assert.Error(t, err, "%q", pattern) {
+			assert.Contains(t, err.Error(), hostPath(pattern), "the pattern is named")
+			assert.Contains(t, err.Error(), want, "%q", pattern)
+		}
+	}
+}
+
+func TestMatchRefusesTwins(t *testing.T) {
+	for _, twins := range [][2]string{
+		{"example.com", "EXAMPLE.com"},
+		{"example.com:8443", "Example.com:8443"},
+		{"*.example.com", "*.Example.com"},
+		{"*.example.com:80", "*.Example.com:80"},
+	} {
+		_, err := compile(Policy{}, map[string]Policy{twins[0]: {}, twins[1]: {}}, nil)
+		assert.ErrorContains(t, err, "another spelling", "%q", twins)
+	}
+	_, err := compile(Policy{}, map[string]Policy{"example.com": {}, "example.com:443": {}, "*.example.com": {}}, nil)
+	assert.NoError(t, err)
+}
