@@ -176,7 +176,7 @@ func retries(rt http.RoundTripper, depth int) bool {
 	}
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
-		if !field.IsExported() || field.Type != reflect.TypeFor[http.RoundTripper]() {
+		if !field.IsExported() {
 			continue
 		}
 		if inner, ok := v.Field(i).Interface().(http.RoundTripper); ok && retries(inner, depth+1) {

@@ -1,0 +1,279 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+func TestValidateAccepts(t *testing.T) {
+	const off = retrip.Off
+	for name, p := range map[string]retrip.Policy{
+		"zero": {},
+		"everything off": {Backoff: retrip.Backoff{Base: off}, Deadline: off, AttemptTimeout: off, MaxReplayBody: off, MaxSends: off,
+			Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: off}},
+		"no credit": {Budget: retrip.Budget{Credit: off}},
+		"lowest": {MaxAttempts: 1, Backoff: retrip.Backoff{Base: 1, Cap: 1, Jitter: retrip.FullJitter}, Deadline: 10, AttemptTimeout: 1, MaxWait: 1,
+			MaxReplayBody: 1, MaxSends: 1, RetryOn: []int{400}, FailOn: []int{500}, Budget: retrip.Budget{Size: 1, Credit: 0.001},
+			Breaker: retrip.Breaker{Ratio: 0.01, Window: 1, MinVolume: 1, OpenFor: 1, Probes: 1}},
+		"highest": {MaxAttempts: math.MaxInt, Backoff: retrip.Backoff{Base: forever, Cap: forever, Jitter: retrip.NoJitter}, Deadline: forever,
+			MaxWait: forever, MaxReplayBody: math.MaxInt64, MaxSends: math.MaxInt, RetryOn: []int{599}, IdempotentMethods: []string{"PATCH", "x!"},
+			Budget: retrip.Budget{Size: 1e6, Credit: 1e6}, Breaker: retrip.Breaker{Ratio: 1, Window: forever, MinVolume: math.MaxInt, OpenFor: forever, Probes: math.MaxInt}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.NoError(t, (&retrip.Transport{Policy: p}).Validate())
+			assert.NoError(t, (&retrip.Transport{Hosts: map[string]retrip.Policy{"example.com": p}}).Validate())
+			_, err := p.Rules()
+			assert.NoError(t, err)
+		})
+	}
+}
+
+// Every bad value is named, with its host and its field.
+func TestValidateRefuses(t *testing.T) {
+	tests := []struct {
+		policy retrip.Policy
+		want   string // behind the host
+	}{
+		{retrip.Policy{MaxAttempts: -1}, "MaxAttempts is -1: it must be positive, or 0 to inherit"},
+		{retrip.Policy{Backoff: retrip.Backoff{Base: -2}}, "Backoff.Base is -2ns: it must be positive, 0 to inherit or Off"},
+		{retrip.Policy{Backoff: retrip.Backoff{Cap: -1}}, "Backoff.Cap is -1ns: it must be positive, or 0"},
+		{retrip.Policy{Backoff: retrip.Backoff{Jitter: 5}}, "Backoff.Jitter is Jitter(5)"},
+		{retrip.Policy{Deadline: -time.Second}, "Deadline is -1s"},
+		{retrip.Policy{AttemptTimeout: -2}, "AttemptTimeout is -2ns"},
+		{retrip.Policy{MaxWait: -1}, "MaxWait is -1ns"},
+		{retrip.Policy{MaxReplayBody: -2}, "MaxReplayBody is -2: it must be positive, 0 to inherit or Off"},
+		{retrip.Policy{MaxSends: -2}, "MaxSends is -2"},
+		{retrip.Policy{RetryOn: []int{404, 399}}, "RetryOn is 399: a status must be 400 to 599"},
+		{retrip.Policy{FailOn: []int{600}}, "FailOn is 600"},
+		{retrip.Policy{Unprocessed: []int{-1}}, "Unprocessed is -1"},
+		{retrip.Policy{IdempotentMethods: []string{"PATCH", ""}}, `IdempotentMethods is "": it must be an HTTP method`},
+		{retrip.Policy{IdempotentMethods: []string{"A B"}}, `IdempotentMethods is "A B"`},
+		{retrip.Policy{Budget: retrip.Budget{Size: -2}}, "Budget.Size is -2: it must be 1 to 1e+06, 0 to inherit or Off"},
+		{retrip.Policy{Budget: retrip.Budget{Size: 0.5}}, "Budget.Size is 0.5"},
+		{retrip.Policy{Budget: retrip.Budget{Size: 1e6 + 1}}, "Budget.Size is 1.000001e+06"},
+		{retrip.Policy{Budget: retrip.Budget{Size: math.NaN()}}, "Budget.Size is NaN"},
+		{retrip.Policy{Budget: retrip.Budget{Size: math.Inf(1)}}, "Budget.Size is +Inf"},
+		{retrip.Policy{Budget: retrip.Budget{Credit: 0.0001}}, "Budget.Credit is 0.0001"},
+		{retrip.Policy{Budget: retrip.Budget{Credit: math.NaN()}}, "Budget.Credit is NaN"},
+		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 1.1}}, "Breaker.Ratio is 1.1: it must be 0.01 to 1"},
+		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.001}}, "Breaker.Ratio is 0.001"},
+		{retrip.Policy{Breaker: retrip.Breaker{Ratio: math.NaN()}}, "Breaker.Ratio is NaN"},
+		{retrip.Policy{Breaker: retrip.Breaker{Window: -1}}, "Breaker.Window is -1ns"},
+		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: -1}}, "Breaker.MinVolume is -1"},
+		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: -1}}, "Breaker.OpenFor is -1ns"},
+		{retrip.Policy{Breaker: retrip.Breaker{Probes: -1}}, "Breaker.Probes is -1"},
+
+		{retrip.Policy{Backoff: retrip.Backoff{Base: 11 * time.Second}}, "Backoff.Base is 11s: it must not be more than Backoff.Cap, which is 10s"},
+		{retrip.Policy{Backoff: retrip.Backoff{Cap: time.Millisecond}}, "Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms"},
+		{retrip.Policy{RetryOn: []int{502}, FailOn: []int{502}}, "FailOn is 502: RetryOn has it too"},
+		{retrip.Policy{Unprocessed: []int{429}, FailOn: []int{429}}, "FailOn is 429: Unprocessed has it too"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.want, func(t *testing.T) {
+			_, err := tt.policy.Rules()
+			assert.ErrorContains(t, err, "retrip: Policy."+tt.want)
+			for path, tr := range map[string]*retrip.Transport{
+				"Policy":               {Policy: tt.policy},
+				`Hosts["example.com"]`: {Hosts: map[string]retrip.Policy{"example.com": tt.policy}},
+			} {
+				err := tr.Validate()
+				require.ErrorContains(t, err, "retrip: "+path+"."+tt.want)
+				assert.Equal(t, 1, strings.Count(err.Error(), "retrip: "), "once: %v", err)
+
+				tr.Base = answering(200)
+				req, _ := http.NewRequest(http.MethodGet, "http://example.com", nil)
+				resp, got := tr.RoundTrip(req)
+				assert.Nil(t, resp)
+				require.Error(t, got)
+				assert.Equal(t, err.Error(), got.Error(), "RoundTrip says the same")
+			}
+		})
+	}
+}
+
+// All that is wrong is told at once, in the same order every time.
+func TestValidateTellsAll(t *testing.T) {
+	tr := &retrip.Transport{
+		Policy: retrip.Policy{MaxAttempts: -7, MaxWait: -1},
+		Hosts: map[string]retrip.Policy{
+			"b.example": {Deadline: -5}, "a.example": {RetryOn: []int{200, 302}}, "*": {}, "good.example": {MaxAttempts: 3},
+		},
+	}
+	want := []string{"Policy.MaxAttempts is -7", "Policy.MaxWait is -1ns", `Hosts["*"]: `, `Hosts["a.example"].RetryOn is 200`,
+		`Hosts["a.example"].RetryOn is 302`, `Hosts["b.example"].Deadline is -5ns`}
+	for range 10 {
+		lines := strings.Split(tr.Validate().Error(), "\n")
+		require.Len(t, lines, len(want))
+		for i, line := range lines {
+			assert.True(t, strings.HasPrefix(line, "retrip: "+want[i]), "%s: want %s", line, want[i])
+		}
+	}
+}
+
+// Fields that are fine by themselves may not fit those that they inherit.
+func TestValidateInherited(t *testing.T) {
+	tr := &retrip.Transport{
+		Policy: retrip.Policy{Backoff: retrip.Backoff{Cap: time.Second}, Unprocessed: []int{429}},
+		Hosts:  map[string]retrip.Policy{"slow.example": {Backoff: retrip.Backoff{Base: 2 * time.Second}}, "own.example": {FailOn: []int{429}}},
+	}
+	err := tr.Validate()
+	assert.ErrorContains(t, err, `Hosts["slow.example"].Backoff.Base is 2s: it must not be more than Backoff.Cap, which is 1s`)
+	assert.ErrorContains(t, err, `Hosts["own.example"].FailOn is 429: Unprocessed has it too`)
+	tr.Hosts["own.example"] = retrip.Policy{FailOn: []int{429}, Unprocessed: []int{}}
+	delete(tr.Hosts, "slow.example")
+	assert.NoError(t, tr.Validate())
+}
+
+func TestValidateDeadline(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	payments := retrip.Policy{Backoff: retrip.Backoff{Cap: 2 * s}, AttemptTimeout: 150 * ms}
+	with := func(f func(*retrip.Policy)) retrip.Policy {
+		p := payments
+		f(&p)
+		return p
+	}
+	tests := []struct {
+		name   string
+		policy retrip.Policy
+		want   string
+	}{
+		// 4 × 150 ms, and 100 + 200 + 400 ms.
+		{"fits", with(func(p *retrip.Policy) { p.Deadline = 1300 * ms }), ""},
+		{"does not fit", with(func(p *retrip.Policy) { p.Deadline = 1299 * ms }),
+			"Deadline is 1.299s: 4 attempts of 150ms with waits of up to 700ms in all come to 1.3s"},
+		{"no deadline", payments, ""},
+		{"deadline off", with(func(p *retrip.Policy) { p.Deadline = retrip.Off }), ""},
+		{"no attempt timeout", retrip.Policy{Deadline: 1}, ""},
+		{"no retries", with(func(p *retrip.Policy) { p.Deadline, p.MaxAttempts = 150*ms, 1 }), ""},
+		{"decorrelated", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.Jitter = s, retrip.DecorrelatedJitter }),
+			// 300 + 900 + 2000 ms.
+			"4 attempts of 150ms with waits of up to 3.2s in all come to 3.8s"},
+		{"no backoff", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.Base = 600*ms, retrip.Off }), ""},
+		{"a thousand attempts", retrip.Policy{MaxAttempts: 1000, Backoff: retrip.Backoff{Base: s, Cap: s}, AttemptTimeout: s, Deadline: s},
+			"1000 attempts of 1s with waits of up to 16m39s in all come to 33m19s"},
+		{"attempts without end", retrip.Policy{MaxAttempts: math.MaxInt, AttemptTimeout: time.Hour, Deadline: s},
+			"with waits of up to 2562047h47m16.854775807s in all come to 2562047h47m16.854775807s"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			check := func(tr *retrip.Transport, path string) {
+				if err := tr.Validate(); tt.want == "" {
+					assert.NoError(t, err)
+				} else {
+					assert.ErrorContains(t, err, path)
+					assert.ErrorContains(t, err, tt.want)
+				}
+			}
+			check(&retrip.Transport{Policy: tt.policy}, "retrip: Policy.Deadline")
+			check(&retrip.Transport{Hosts: map[string]retrip.Policy{"*.example.com": tt.policy}}, `retrip: Hosts["*.example.com"].Deadline`)
+		})
+	}
+}
+
+// What only Validate complains of doesn't stop a request.
+func TestValidateAdvice(t *testing.T) {
+	tr := &retrip.Transport{
+		Base:   &retrip.Transport{Base: answering(200)},
+		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second},
+	}
+	require.Error(t, tr.Validate())
+	resp, err := tr.RoundTrip(newGet(t))
+	require.NoError(t, err)
+	assert.Equal(t, 200, resp.StatusCode)
+	assert.NoError(t, resp.Body.Close())
+}
+
+func TestValidateNestedTransport(t *testing.T) {
+	inner := &retrip.Transport{}
+	var missing *viaField
+	for name, tt := range map[string]struct {
+		base    http.RoundTripper
+		retries bool
+	}{
+		"nil":                  {nil, false},
+		"http.Transport":       {&http.Transport{}, false},
+		"func":                 {answering(200), false},
+		"itself":               {inner, true},
+		"field":                {&viaField{Base: inner}, true},
+		"field of a value":     {viaValue{Base: inner}, true},
+		"field of its type":    {&viaType{Inner: inner}, true},
+		"embedded":             {&viaEmbedding{inner}, true},
+		"Unwrap":               {viaUnwrap{inner}, true},
+		"two levels":           {&viaField{Base: viaUnwrap{viaValue{Base: inner}}}, true},
+		"field of another":     {&viaField{Base: &http.Transport{}}, false},
+		"empty field":          {&viaField{}, false},
+		"Unwrap to nil":        {viaUnwrap{}, false},
+		"nil pointer":          {missing, false},
+		"field that is hidden": {viaHidden{inner}, false},
+		"wrapped in itself":    {selfish(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := (&retrip.Transport{Base: tt.base}).Validate()
+			if tt.retries {
+				assert.ErrorContains(t, err, "another retrip.Transport")
+			} else {
+				assert.NoError(t, err)
+			}
+		})
+	}
+}
+
+var errUnused = errors.New("not meant to be called")
+
+type unused struct{}
+
+func (unused) RoundTrip(*http.Request) (*http.Response, error) { return nil, errUnused }
+
+type (
+	viaField struct {
+		unused
+		Base http.RoundTripper
+	}
+	viaValue struct {
+		unused
+		Base http.RoundTripper
+	}
+	viaType struct {
+		unused
+		Inner *retrip.Transport
+	}
+	viaEmbedding struct{ *retrip.Transport }
+	viaHidden    struct{ base http.RoundTripper }
+	viaUnwrap    struct{ inner http.RoundTripper }
+)
+
+func (viaUnwrap) RoundTrip(*http.Request) (*http.Response, error) { return nil, errUnused }
+func (v viaUnwrap) Unwrap() http.RoundTripper                     { return v.inner }
+
+func (v viaHidden) RoundTrip(r *http.Request) (*http.Response, error) { return v.base.RoundTrip(r) }
+
+func selfish() http.RoundTripper {
+	v := &viaField{}
+	v.Base = v
+	return v
+}
+
+type answering int
+
+func (status answering) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: int(status), Body: http.NoBody, Request: req}, nil
+}
+
+func newGet(t *testing.T) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
+	require.NoError(t, err)
+	return req
+}
