@@ -1,0 +1,229 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// leaves calls f with every field of a policy that isn't a struct of fields,
+// so that a field added later is tested too.
+func leaves(v reflect.Value, path string, f func(path string, field reflect.Value)) {
+	for i := range v.NumField() {
+		name := path + v.Type().Field(i).Name
+		if field := v.Field(i); field.Kind() == reflect.Struct {
+			leaves(field, name+".", f)
+		} else {
+			f(name, field)
+		}
+	}
+}
+
+// fill gives a field a value that is not zero; another one for each n.
+func fill(t *testing.T, path string, field reflect.Value, n int) {
+	t.Helper()
+	switch field.Kind() {
+	case reflect.Int, reflect.Int64:
+		field.SetInt(int64(n))
+	case reflect.Uint8:
+		field.SetUint(uint64(n))
+	case reflect.Float64:
+		field.SetFloat(float64(n))
+	case reflect.String:
+		field.SetString(strings.Repeat("x", n))
+	case reflect.Bool:
+		field.SetBool(true)
+	case reflect.Slice:
+		field.Set(reflect.MakeSlice(field.Type(), n, n))
+	case reflect.Func:
+		field.Set(reflect.MakeFunc(field.Type(), func([]reflect.Value) []reflect.Value {
+			return []reflect.Value{reflect.Zero(field.Type().Out(0))}
+		}))
+	default:
+		t.Fatalf("Policy.%s is of a kind that this test doesn't know: %v", path, field.Kind())
+	}
+}
+
+// same compares two fields; funcs by their identity.
+func same(a, b reflect.Value) bool {
+	if a.Kind() == reflect.Func {
+		return a.UnsafePointer() == b.UnsafePointer()
+	}
+	return reflect.DeepEqual(a.Interface(), b.Interface())
+}
+
+func fieldOf(p *Policy, path string) (found reflect.Value) {
+	leaves(reflect.ValueOf(p).Elem(), "", func(name string, field reflect.Value) {
+		if name == path {
+			found = field
+		}
+	})
+	return found
+}
+
+func TestPolicyInheritsEveryField(t *testing.T) {
+	var base, own Policy
+	fields := 0
+	leaves(reflect.ValueOf(&base).Elem(), "", func(path string, field reflect.Value) {
+		fill(t, path, field, 3)
+		fields++
+	})
+	leaves(reflect.ValueOf(&own).Elem(), "", func(path string, field reflect.Value) { fill(t, path, field, 2) })
+	require.GreaterOrEqual(t, fields, 24)
+
+	inherited, kept := Policy{}.over(base), own.over(base)
+	leaves(reflect.ValueOf(&base).Elem(), "", func(path string, field reflect.Value) {
+		assert.True(t, same(field, fieldOf(&inherited, path)), "%s isn't inherited", path)
+		assert.True(t, same(fieldOf(&own, path), fieldOf(&kept, path)), "%s is overridden", path)
+	})
+	assert.Zero(t, Policy{}.over(Policy{}))
+}
+
+// A slice that is empty, but not nil, replaces; Off is a value like any other.
+func TestPolicyReplaces(t *testing.T) {
+	base := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"},
+		Deadline: time.Second, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}}
+	p := Policy{RetryOn: []int{}, FailOn: []int{}, Unprocessed: []int{}, IdempotentMethods: []string{},
+		Deadline: Off, Budget: Unlimited, Breaker: Breaker{Ratio: Off}}.over(base)
+	assert.Empty(t, p.RetryOn)
+	assert.Empty(t, p.FailOn)
+	assert.Empty(t, p.Unprocessed)
+	assert.Empty(t, p.IdempotentMethods)
+	assert.EqualValues(t, Off, p.Deadline)
+	assert.EqualValues(t, Off, p.Budget.Size)
+	assert.EqualValues(t, Off, p.Breaker.Ratio)
+}
+
+func TestPolicyDefaults(t *testing.T) {
+	r := defaultRules(t, Policy{})
+	assert.Equal(t, Policy{
+		MaxAttempts:   4,
+		Backoff:       Backoff{Base: 100 * time.Millisecond, Cap: 10 * time.Second, Jitter: FullJitter},
+		MaxWait:       30 * time.Second,
+		MaxReplayBody: 64 << 10,
+		Budget:        Budget{Size: 5, Credit: 0.2},
+		Breaker:       r.Policy().Breaker,
+	}, r.Policy())
+	assert.Zero(t, r.Policy().Breaker.Ratio, "off")
+	assert.Positive(t, r.Policy().Breaker.Window)
+	assert.Positive(t, r.Policy().Breaker.MinVolume)
+	assert.Positive(t, r.Policy().Breaker.OpenFor)
+	assert.Positive(t, r.Policy().Breaker.Probes)
+}
+
+// Nobody changes rules by way of the policy they hand out.
+func TestRulesPolicyIsACopy(t *testing.T) {
+	r := defaultRules(t, Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}})
+	p := r.Policy()
+	p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0] = 1, 1, 1, "x"
+	assert.Equal(t, []int{404}, r.Policy().RetryOn)
+	assert.Equal(t, []int{501}, r.Policy().FailOn)
+	assert.Equal(t, []int{429}, r.Policy().Unprocessed)
+	assert.Equal(t, []string{"PATCH"}, r.Policy().IdempotentMethods)
+}
+
+func TestPolicyOffForOneHost(t *testing.T) {
+	on := Policy{
+		Backoff: Backoff{Base: time.Second}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
+		Budget: Budget{Size: 7, Credit: 1}, Breaker: Breaker{Ratio: 0.5},
+	}
+	off := Policy{
+		Backoff: Backoff{Base: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
+		Budget: Unlimited, Breaker: Breaker{Ratio: Off},
+	}
+	m, err := compile(on, map[string]Policy{"off.example": off, "saving.example": {Budget: Budget{Credit: Off}}}, nil)
+	require.NoError(t, err)
+	find := func(host string) *Rules { return m.find(&url.URL{Scheme: "https", Host: host}) }
+
+	r := find("example.com")
+	assert.True(t, r.breaker)
+	assert.True(t, r.derives)
+	assert.Equal(t, int64(7e6), r.size)
+	assert.Equal(t, int64(1e6), r.credit)
+
+	r = find("off.example")
+	assert.False(t, r.breaker)
+	assert.False(t, r.derives)
+	assert.Zero(t, r.size, "unlimited")
+	assert.Zero(t, r.policy.Backoff.ceiling(3))
+	assert.Equal(t, 4, r.policy.MaxAttempts, "the rest is inherited")
+
+	r = find("saving.example")
+	assert.Equal(t, int64(7e6), r.size)
+	assert.Zero(t, r.credit)
+}
+
+func TestWithPolicyNests(t *testing.T) {
+	ctx := WithPolicy(t.Context(), Policy{MaxAttempts: 7, MaxWait: time.Second})
+	ctx = WithTrace(ctx, &Trace{})
+	inner := WithPolicy(ctx, Policy{MaxAttempts: 2})
+
+	o := inner.Value(overrideKey{}).(*override)
+	assert.Equal(t, Policy{MaxAttempts: 2, MaxWait: time.Second}, *o.policy)
+	assert.Len(t, o.traces, 1, "the hooks stay")
+	o = ctx.Value(overrideKey{}).(*override)
+	assert.Equal(t, 7, o.policy.MaxAttempts, "the outer one is as it was")
+}
+
+func TestWithPolicyResolves(t *testing.T) {
+	host := defaultRules(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, Gate: true})
+	host.name = "host.example"
+
+	r, err := host.override(Policy{MaxAttempts: 2})
+	require.NoError(t, err)
+	assert.Equal(t, 2, r.policy.MaxAttempts)
+	assert.Equal(t, time.Minute, r.policy.MaxWait)
+	assert.Equal(t, int64(7e6), r.size)
+	assert.True(t, r.breaker && r.policy.Gate)
+	assert.Equal(t, "host.example", r.name)
+
+	r, err = host.override(Policy{Budget: Unlimited, Breaker: Breaker{Ratio: Off}, Gate: true})
+	require.NoError(t, err)
+	assert.Zero(t, r.size)
+	assert.False(t, r.breaker)
+	assert.Equal(t, 6, host.policy.MaxAttempts)
+	assert.True(t, host.breaker)
+}
+
+func TestWithPolicyRefuses(t *testing.T) {
+	host := defaultRules(t, Policy{Unprocessed: []int{429}})
+	for want, p := range map[string]Policy{
+		"WithPolicy.MaxAttempts is -1":   {MaxAttempts: -1},
+		"WithPolicy.Budget is {Size:10":  {Budget: Budget{Size: 10}},
+		"WithPolicy.Budget is {Size:0 C": {Budget: Budget{Credit: Off}},
+		"WithPolicy.Breaker is {Ratio:0": {Breaker: Breaker{Ratio: 0.5}},
+		"WithPolicy.Breaker is {Ratio:":  {Breaker: Breaker{Probes: 1}},
+		"WithPolicy.Gate is true":        {Gate: true},
+		"WithPolicy.Backoff.Base is 1m":  {Backoff: Backoff{Base: time.Minute}},
+		"WithPolicy.FailOn is 429":       {FailOn: []int{429}},
+	} {
+		r, err := host.override(p)
+		assert.Nil(t, r)
+		assert.ErrorContains(t, err, "retrip: "+want)
+	}
+}
+
+// A value of WithPolicy that is wrong is reported by RoundTrip, which sends
+// nothing.
+func TestWithPolicyRefusedByRoundTrip(t *testing.T) {
+	sent := 0
+	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) {
+		sent++
+		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+	})}
+	req, err := http.NewRequestWithContext(WithPolicy(t.Context(), Policy{MaxWait: -5}), http.MethodGet, "http://example.com", nil)
+	require.NoError(t, err)
+	resp, err := tr.RoundTrip(req) //nolint:bodyclose // there is none
+	assert.Nil(t, resp)
+	assert.ErrorContains(t, err, "WithPolicy.MaxWait is -5ns")
+	assert.Zero(t, sent)
+}
