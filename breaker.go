@@ -116,10 +116,7 @@ func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64)
 // refuses reports whether the breaker, as it stands, will let no attempt
 // through at the instant at.
 func (h *Host) refuses(at time.Duration) bool {
-	s := h.more.Load()
-	if s == nil {
-		return false
-	}
+	s := h.side()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.breaker.state != breakerClosed && at < s.breaker.until

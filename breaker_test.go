@@ -265,6 +265,19 @@ func TestBreakerProbeReturned(t *testing.T) {
 	}
 }
 
+// The result of a probe that was given back isn't counted all the same.
+func TestBreakerProbeReturnedTwice(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	call := begin(t, h, r, now)
+	h.Return(r, call)
+	h.Next(r, call, repeatable(200), now, 0)
+	begin(t, h, r, now)
+	begin(t, h, r, now)
+	assert.True(t, refused(h, r, now), "room for two, not for three")
+}
+
 // A probe given back after its breaker has gone on changes nothing.
 func TestBreakerStaleProbeReturned(t *testing.T) {
 	r := guarded(t)
@@ -419,15 +432,26 @@ func TestBreakerProbesOfManyClients(t *testing.T) {
 	assert.Less(t, burst, 40)
 }
 
-// With the defaults, and with the ratio that the documentation recommends,
-// independent failures don't open the breaker.
+// With the ratio that the documentation recommends, independent failures don't
+// open the breaker; with a low one it makes a partial outage worse.
 func TestBreakerIndependentFailures(t *testing.T) {
-	for _, p := range []float64{.1, .2} {
-		for _, perSecond := range []float64{2, 20} {
-			off, _ := independentFailures(rulesOf(t, retrip.Policy{}), p, perSecond)
-			on, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), p, perSecond)
-			t.Logf("%v %% fail at %v/s: %.3f %% succeed without, %.3f %% with the breaker", 100*p, perSecond, off, on)
-			assert.GreaterOrEqual(t, on, off)
+	tests := []struct {
+		ratio, p float64
+		costs    bool
+	}{
+		{.8, .1, false}, {.8, .3, false}, {.8, .5, false},
+		{.5, .1, false}, {.5, .2, false}, {.5, .5, true},
+		{.1, .1, true},
+	}
+	for _, tt := range tests {
+		off, _ := independentFailures(rulesOf(t, retrip.Policy{}), tt.p, 7)
+		on, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: tt.ratio}}), tt.p, 7)
+		t.Logf("%v %% fail: %.2f %% succeed without, %.2f %% with a breaker of ratio %v", 100*tt.p, off, on, tt.ratio)
+		if tt.costs {
+			assert.Less(t, on, off-10)
+		} else {
+			// Where it opens for a few, the same draws fall on others.
+			assert.GreaterOrEqual(t, on, off-0.02)
 		}
 	}
 }
