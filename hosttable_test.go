@@ -86,7 +86,10 @@ func TestHostTableMakesAndDrops(t *testing.T) {
 func TestHostTableMakesWhole(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
-	table.make(hostKey{"example.com", "443"}, r, 0)
+	key := hostKey{"example.com", "443"}
+	e := table.make(key, r, 0)
+	assert.Same(t, e, table.make(key, r, 0), "of two who make it at once, one does")
+	assert.EqualValues(t, 2, e.pins.Load())
 	for _, e := range table.all(0) {
 		assert.Same(t, r, e.rules.Load())
 	}
@@ -189,6 +192,11 @@ func TestHostTableEvicts(t *testing.T) {
 	assert.False(t, there(keys[0]), "the longest idle")
 	assert.True(t, there(keys[1]))
 	assert.EqualValues(t, hostsPerStripe, table.entries.Load())
+
+	// What nobody has asked for in an hour goes at once.
+	now += hostIdle + 1
+	failAt(&table, keys[hostsPerStripe+2], r, refusal, now)
+	assert.EqualValues(t, 1, table.entries.Load())
 }
 
 // A running pause, an open breaker and a host in use never give way: then new

@@ -1,0 +1,102 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+func getFrom(t *testing.T, tr *retrip.Transport, url string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	if resp, err := tr.RoundTrip(req); err == nil {
+		require.NoError(t, resp.Body.Close())
+	}
+}
+
+func TestHostState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := 503
+		tr := &retrip.Transport{
+			Base: baseFunc(func(req *http.Request) (*http.Response, error) {
+				h := http.Header{}
+				if status == 503 {
+					h.Set("Retry-After", "10")
+				}
+				return &http.Response{StatusCode: status, Header: h, Body: http.NoBody, Request: req}, nil
+			}),
+			Policy: retrip.Policy{MaxAttempts: 2},
+			Hosts: map[string]retrip.Policy{
+				"*.Example.com":   {Breaker: retrip.Breaker{Ratio: 1, Window: time.Minute, MinVolume: 2, OpenFor: time.Minute}},
+				"free.example":    {Budget: retrip.Unlimited},
+				"healthy.example": {},
+			},
+		}
+		healthy := retrip.HostState{Host: "healthy.example:443", Policy: "healthy.example", Tokens: 5, Size: 5, Breaker: "closed"}
+		assert.Equal(t, healthy, tr.HostState("healthy.example"))
+		assert.Empty(t, tr.HostStates())
+
+		getFrom(t, tr, "https://Api.example.com/")
+		getFrom(t, tr, "http://plain.test/")
+		getFrom(t, tr, "https://free.example:8443/")
+
+		s := tr.HostState("API.example.com")
+		assert.Equal(t, "api.example.com:443", s.Host)
+		assert.Equal(t, "*.example.com", s.Policy)
+		assert.Equal(t, 4.0, s.Tokens)
+		assert.Equal(t, "open", s.Breaker)
+		assert.GreaterOrEqual(t, s.OpenFor, time.Second)
+
+		assert.Equal(t, "closed", tr.HostState("plain.test").Breaker)
+		assert.Equal(t, 5.0, tr.HostState("plain.test").Tokens, "another port is another host")
+		plain := tr.HostState("plain.test:80")
+		assert.Equal(t, "default", plain.Policy)
+		assert.Equal(t, 4.0, plain.Tokens)
+		free := tr.HostState("free.example:8443")
+		assert.Zero(t, free.Size)
+		assert.Equal(t, 10*time.Second, free.PausedFor)
+
+		var names []string
+		for _, s := range tr.HostStates() {
+			names = append(names, s.Host)
+		}
+		assert.Equal(t, []string{"api.example.com:443", "free.example:8443", "plain.test:80"}, names)
+
+		// Time ends pauses, successes fill the budget, and then there is
+		// nothing to tell.
+		time.Sleep(2 * time.Hour)
+		status = 200
+		getFrom(t, tr, "http://plain.test/")
+		assert.Empty(t, tr.HostStates())
+		assert.Equal(t, healthy, tr.HostState("healthy.example"))
+	})
+}
+
+// A policy that is wrong makes nobody panic.
+func TestHostStateOfWrongPolicy(t *testing.T) {
+	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: -1}}
+	assert.Equal(t, retrip.HostState{Host: "example.com:443"}, tr.HostState("example.com"))
+	assert.Empty(t, tr.HostStates())
+	assert.Zero(t, tr.PolicyOf("example.com"))
+}
+
+func TestPolicyOf(t *testing.T) {
+	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 7}, Hosts: map[string]retrip.Policy{"example.com:443": {MaxWait: time.Second}}}
+	assert.Equal(t, 7, tr.PolicyOf("Example.com").MaxAttempts)
+	assert.Equal(t, time.Second, tr.PolicyOf("example.com").MaxWait)
+	assert.Equal(t, 30*time.Second, tr.PolicyOf("example.com:80").MaxWait)
+}
+
+type baseFunc func(*http.Request) (*http.Response, error)
+
+func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
