@@ -191,7 +191,7 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 		if key := keyOf(x.req.URL); failed {
 			x.host = x.t.hosts.pinNew(key, x.r, now)
 		} else {
-			x.host = x.t.hosts.pin(key)
+			x.host = x.t.hosts.pinGood(key)
 		}
 	}
 	var healthy Host

@@ -98,6 +98,17 @@ func (t *hostTable) pin(key hostKey) *hostEntry {
 	return e
 }
 
+// pinGood is pin for a host that has just answered. One without a place in a
+// full stripe may have failed without one, too: what its success is worth goes
+// to the entry of all such hosts, which nothing else would ever refill.
+func (t *hostTable) pinGood(key hostKey) *hostEntry {
+	e := t.pin(key)
+	if e == nil && t.overflow.missing.Load() > 0 && t.stripe(key).entries.Load() >= hostsPerStripe {
+		return &t.overflow
+	}
+	return e
+}
+
 // pinNew is pin for a host that has just failed: it makes the entry.
 func (t *hostTable) pinNew(key hostKey, r *Rules, now time.Duration) *hostEntry {
 	e := t.pin(key)

@@ -6,11 +6,13 @@ package retrip
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"runtime"
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -235,6 +237,42 @@ func TestHostTableOverflow(t *testing.T) {
 			assert.EqualValues(t, hostsPerStripe, table.entries.Load())
 		})
 	}
+}
+
+// Hosts without a place get their tokens back as others do: by success.
+func TestHostTableOverflowRefills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := http.StatusServiceUnavailable
+		tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Body: http.NoBody}, nil
+		})}
+		get := func(key hostKey) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+key.host, nil)
+			require.NoError(t, err)
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		keys := sameStripe(&tr.hosts, hostsPerStripe+2)
+		r := defaultRules(t, Policy{})
+		for _, key := range keys[:hostsPerStripe] {
+			tr.hosts.pinNew(key, r, 0)
+		}
+		dead, alive := keys[hostsPerStripe], keys[hostsPerStripe+1]
+		get(dead)
+		get(dead)
+		require.EqualValues(t, 5*microToken, tr.hosts.overflow.missing.Load())
+
+		status = http.StatusOK
+		get(dead)
+		assert.EqualValues(t, 4.8*microToken, tr.hosts.overflow.missing.Load())
+		for range 24 {
+			get(alive)
+		}
+		assert.Zero(t, tr.hosts.overflow.missing.Load(), "it is theirs together")
+		get(alive)
+		assert.Nil(t, tr.hosts.pinGood(alive))
+	})
 }
 
 func TestRulesForShared(t *testing.T) {
