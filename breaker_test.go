@@ -273,9 +273,8 @@ func TestBreakerProbeReturnedTwice(t *testing.T) {
 	call := begin(t, h, r, now)
 	h.Return(r, call)
 	h.Next(r, call, repeatable(200), now, 0)
-	begin(t, h, r, now)
-	begin(t, h, r, now)
-	assert.True(t, refused(h, r, now), "room for two, not for three")
+	attempts(t, h, r, now, 200)
+	assert.Equal(t, "half-open", h.State(r, now).Breaker, "one of two")
 }
 
 // A probe given back after its breaker has gone on changes nothing.

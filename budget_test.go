@@ -189,6 +189,9 @@ func TestBudgetOfTwoPolicies(t *testing.T) {
 	unlimited := rulesOf(t, retrip.Policy{Budget: retrip.Unlimited})
 	assert.True(t, fail(&h, unlimited, 0).Retry)
 	assert.Equal(t, 90.0, h.State(large, 0).Tokens, "what is not paid for is not missing")
+	play(&h, unlimited, 503, 404)
+	play(&h, rulesOf(t, retrip.Policy{Budget: retrip.Unlimited, Gate: true}), 503, 200)
+	assert.Equal(t, 90.0, h.State(large, 0).Tokens, "nor does it come back")
 }
 
 // No token is lost or made under contention.

@@ -233,6 +233,60 @@ func TestGateMindsPause(t *testing.T) {
 	}
 }
 
+// Also while the gate is pacing, whatever places it has given out.
+func TestGateMindsLaterPause(t *testing.T) {
+	var h retrip.Host
+	r := gated(t)
+	throttle(&h, r, time.Second, 0)
+	var call retrip.Call
+	h.First(r, &call, 0, 0)
+	pause(t, &h, 5*time.Second, 2*time.Second)
+	assert.Equal(t, 7*time.Second, passes(t, &h, r, &call, 2*time.Second))
+}
+
+// A place far behind is asked about again before its time, since the gap may
+// have shrunk.
+func TestGateLooksAgain(t *testing.T) {
+	var h retrip.Host
+	r := gated(t)
+	throttle(&h, r, 8*time.Second, 0)
+	for range 99 {
+		h.First(r, &retrip.Call{}, 0, 0)
+	}
+	d := h.First(r, &retrip.Call{}, 0, 0)
+	assert.InDelta(t, 54*time.Second, d.Wait, float64(time.Second), "half of 108 s")
+}
+
+// Processes that were told the same don't start in one instant.
+func TestGateSpreadsProcesses(t *testing.T) {
+	r := gated(t)
+	refusal := repeatable(429)
+	refusal.RetryAfter = 8 * time.Second
+	first := map[time.Duration]bool{}
+	for draw := range uint64(100) {
+		var h retrip.Host
+		h.Next(r, &retrip.Call{Attempts: 1}, refusal, 0, draw)
+		at := passes(t, &h, r, &retrip.Call{}, 0)
+		assert.GreaterOrEqual(t, at, 8*time.Second)
+		first[at] = true
+	}
+	assert.Greater(t, len(first), 90)
+}
+
+// The success of a retry that cost nothing pays nothing back.
+func TestGatePricedSuccess(t *testing.T) {
+	var h retrip.Host
+	drain(t, &h, 0)
+	r := gated(t)
+	call := retrip.Call{Attempts: 1}
+	o := repeatable(429)
+	o.RetryAfter = time.Second
+	require.True(t, h.Next(r, &call, o, 0, 0).Retry)
+	call.Attempts++
+	h.Next(r, &call, repeatable(200), time.Minute, 0)
+	assert.Zero(t, h.State(r, time.Minute).Tokens)
+}
+
 // A gate that nobody waits at opens some time after its pause.
 func TestGateIdle(t *testing.T) {
 	var h retrip.Host
