@@ -70,7 +70,7 @@ type hostEntry struct {
 var hostSeed = maphash.MakeSeed()
 
 func (t *hostTable) stripe(key hostKey) *hostStripe {
-	return &t.stripes[maphash.String(hostSeed, key.host)%hostStripes]
+	return &t.stripes[maphash.Comparable(hostSeed, key)%hostStripes]
 }
 
 // calm reports whether the host of u is in no trouble, as far as that can be
