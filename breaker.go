@@ -17,13 +17,16 @@ import "time"
 //
 // A host is watched from its first failure on, so the ratio is biased high
 // until Window has passed.
+//
+// The zero Breaker is off. One with any field set is on, with the others at
+// their defaults, which are chosen by simulation (TestBreakerIndependentFailures):
+// they open for a host that is down, after 0.8 s at 20 requests a second, and
+// not for one that fails half the time, for which retries do more. A low ratio
+// makes a partial outage worse: where one attempt in ten fails and retries
+// bring 99.99 % of the requests through, a ratio of 0.1 leaves 51 %.
 type Breaker struct {
 	// Ratio is the share of failures that opens it, 0.01 to 1. If 0, it is
-	// inherited; the default is off. Off: off. 0.8 tells a host that is down
-	// from one that fails half the time, for which retries do more. A low
-	// ratio makes a partial outage worse: where one attempt in ten fails and
-	// retries bring 99.99 % of the requests through, a ratio of 0.1 leaves
-	// 51 % (TestBreakerIndependentFailures).
+	// inherited; the default is 0.8. Off switches the breaker off.
 	Ratio float64 `json:"ratio"`
 
 	// Window is how far back results count. If 0, it is inherited; the
@@ -44,14 +47,21 @@ type Breaker struct {
 	Probes int `json:"probes"`
 }
 
-const (
-	defaultBreakerWindow    = 10 * time.Second
-	defaultBreakerMinVolume = 20
-	defaultBreakerOpenFor   = 5 * time.Second
-	defaultBreakerProbes    = 3
+var defaultBreaker = Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second, Probes: 3}
 
-	breakerSlots = 10 // of the sliding window
-)
+// orDefault returns b with its unset fields at their defaults, if it is on.
+func (b Breaker) orDefault() Breaker {
+	if b != (Breaker{}) && b.Ratio != Off {
+		inherit(&b.Ratio, defaultBreaker.Ratio)
+		inherit(&b.Window, defaultBreaker.Window)
+		inherit(&b.MinVolume, defaultBreaker.MinVolume)
+		inherit(&b.OpenFor, defaultBreaker.OpenFor)
+		inherit(&b.Probes, defaultBreaker.Probes)
+	}
+	return b
+}
+
+const breakerSlots = 10 // of the sliding window
 
 type breakerState uint8
 

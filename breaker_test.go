@@ -434,25 +434,22 @@ func TestBreakerProbesOfManyClients(t *testing.T) {
 // With the ratio that the documentation recommends, independent failures don't
 // open the breaker; with a low one it makes a partial outage worse.
 func TestBreakerIndependentFailures(t *testing.T) {
-	tests := []struct {
-		ratio, p float64
-		costs    bool
-	}{
-		{.8, .1, false}, {.8, .3, false}, {.8, .5, false},
-		{.5, .1, false}, {.5, .2, false}, {.5, .5, true},
-		{.1, .1, true},
-	}
-	for _, tt := range tests {
-		off, _ := independentFailures(rulesOf(t, retrip.Policy{}), tt.p, 7)
-		on, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: tt.ratio}}), tt.p, 7)
-		t.Logf("%v %% fail: %.2f %% succeed without, %.2f %% with a breaker of ratio %v", 100*tt.p, off, on, tt.ratio)
-		if tt.costs {
-			assert.Less(t, on, off-10)
-		} else {
-			// Where it opens for a few, the same draws fall on others.
-			assert.GreaterOrEqual(t, on, off-0.02)
+	rates := []float64{.1, .2, .3, .4, .5}
+	success := map[float64][]float64{}
+	for _, ratio := range []float64{retrip.Off, .8, .5, .1} {
+		for _, p := range rates {
+			percent, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: ratio}}), p, 7)
+			success[ratio] = append(success[ratio], percent)
 		}
+		t.Logf("%% that succeed where %v fail, with a ratio of %v: %.2f", rates, ratio, success[ratio])
 	}
+	for i, off := range success[retrip.Off] {
+		// Where it opens for a few, the same draws fall on others.
+		assert.GreaterOrEqual(t, success[.8][i], off-0.02, "the default costs nothing at %v", rates[i])
+	}
+	assert.GreaterOrEqual(t, success[.5][0], success[retrip.Off][0]-0.02)
+	assert.Less(t, success[.5][4], success[retrip.Off][4]-10, "a lower ratio makes a partial outage worse")
+	assert.Less(t, success[.1][0], success[retrip.Off][0]-10)
 }
 
 // A host that is down costs next to no attempts while its breaker is open.

@@ -217,12 +217,6 @@ var defaults = Policy{
 	MaxWait:       defaultMaxWait,
 	MaxReplayBody: defaultMaxReplayBody,
 	Budget:        Budget{Size: defaultBudgetSize, Credit: defaultBudgetCredit},
-	Breaker: Breaker{
-		Window:    defaultBreakerWindow,
-		MinVolume: defaultBreakerMinVolume,
-		OpenFor:   defaultBreakerOpenFor,
-		Probes:    defaultBreakerProbes,
-	},
 }
 
 // WithPolicy returns a context under which requests follow p. Fields that p

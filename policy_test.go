@@ -111,13 +111,12 @@ func TestPolicyDefaults(t *testing.T) {
 		MaxWait:       30 * time.Second,
 		MaxReplayBody: 64 << 10,
 		Budget:        Budget{Size: 5, Credit: 0.2},
-		Breaker:       r.Policy().Breaker,
 	}, r.Policy())
-	assert.Zero(t, r.Policy().Breaker.Ratio, "off")
-	assert.Positive(t, r.Policy().Breaker.Window)
-	assert.Positive(t, r.Policy().Breaker.MinVolume)
-	assert.Positive(t, r.Policy().Breaker.OpenFor)
-	assert.Positive(t, r.Policy().Breaker.Probes)
+
+	// The breaker is off, and one with any field set is on.
+	full := Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: time.Second, Probes: 3}
+	assert.Equal(t, full, defaultRules(t, Policy{Breaker: Breaker{OpenFor: time.Second}}).Policy().Breaker)
+	assert.Equal(t, Breaker{Ratio: Off, OpenFor: time.Second}, defaultRules(t, Policy{Breaker: Breaker{Ratio: Off, OpenFor: time.Second}}).Policy().Breaker)
 }
 
 // Nobody changes rules by way of the policy they hand out.

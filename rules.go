@@ -68,7 +68,8 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	for _, name := range p.Dialects {
 		r.dialects = append(r.dialects, dialects[name])
 	}
-	r.breaker = p.Breaker.Ratio > 0
+	r.policy.Breaker = p.Breaker.orDefault()
+	r.breaker = r.policy.Breaker.Ratio > 0
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0
 	return r, p.checkTogether()
 }
