@@ -215,10 +215,8 @@ func (x *exchange) derive() *http.Request {
 	case x.next != nil:
 		req.Body, x.given, x.next = x.next, x.next, nil
 	case x.body.handsOut():
-		// Whether it can be had again was asked before the attempt was
-		// decided on.
-		req.Body, _ = x.body.reader()
-		req.GetBody = x.body.reader
+		req.Body = x.body.reader()
+		req.GetBody = x.body.getBody
 	}
 	switch {
 	case x.key != "":

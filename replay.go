@@ -112,22 +112,36 @@ var (
 	}{}))
 )
 
-// reader returns a reader of the whole body for a use of the base, which must
-// close it. The one before it, if any, yields no more bytes. It is a request's
-// GetBody.
-func (r *replay) reader() (io.ReadCloser, error) {
+// getBody is the GetBody of a request that was derived.
+func (r *replay) getBody() (io.ReadCloser, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.current != nil && !r.replayable() {
+	if !r.replayable() {
 		return nil, errNotKept
 	}
+	return r.newReader(), nil
+}
+
+// reader returns a reader of the whole body for an attempt. That it can be had
+// again was asked before the attempt was decided on. If the read that the
+// attempt before it left under way has failed since, the reader meets that
+// failure where it happened: a request must never go out with less of a body.
+func (r *replay) reader() io.ReadCloser {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.newReader()
+}
+
+// newReader returns a reader of the whole body for a use of the base, which
+// must close it. The one before it, if any, yields no more bytes. r is locked.
+func (r *replay) newReader() *bodyReader {
 	r.supersede()
 	b := &bodyReader{replay: r, gone: make(chan struct{})}
 	if r.kind == sectionBody {
 		b.section = io.NewSectionReader(r.at, r.off, r.n)
 	}
 	r.current = b
-	return b, nil
+	return b
 }
 
 // decide tells f whether the body can be sent again, and holds that true until
