@@ -1,0 +1,232 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// Each of 1000 requests meets one 503 of 64 KiB: all of them share one connection.
+func TestDrain_KeepsConnections(t *testing.T) {
+	for _, chunked := range []bool{false, true} {
+		for _, proto := range protos {
+			bubbled(t, fmt.Sprintf("%s/chunked %v", proto, chunked), func(t *testing.T) {
+				var seen atomic.Int32
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if seen.Add(1)%2 == 0 {
+						return
+					}
+					if !chunked {
+						w.Header().Set("Content-Length", "65536")
+					}
+					w.WriteHeader(503)
+					for range 64 {
+						_, _ = w.Write(make([]byte, 1<<10))
+					}
+				}))
+				tr := &retrip.Transport{Base: s.Transport()}
+				requests := 1000
+				if proto != memhttp.HTTP1 {
+					// The bodies are drained by the same code; less is quicker.
+					requests = 60
+				}
+				for range requests {
+					resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+					require.NoError(t, err)
+					require.Equal(t, 200, resp.StatusCode)
+					finish(t, resp)
+				}
+				assert.EqualValues(t, 2*requests, seen.Load())
+				assert.Equal(t, 1, s.Listener.Dials())
+			})
+		}
+	}
+}
+
+// Bodies that don't end cost less than 150 ms, and their connection.
+func TestDrain_GivesUp(t *testing.T) {
+	flush := func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
+	for _, tt := range []struct {
+		name  string
+		serve func(w http.ResponseWriter, r *http.Request)
+	}{
+		{"endless", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(503)
+			for r.Context().Err() == nil {
+				if _, err := w.Write(make([]byte, 16<<10)); err != nil {
+					return
+				}
+			}
+		}},
+		{"dripping", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(503)
+			for r.Context().Err() == nil {
+				_, _ = w.Write([]byte{'.'})
+				flush(w)
+				time.Sleep(50 * time.Millisecond)
+			}
+		}},
+		{"stalled", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			w.WriteHeader(503)
+			flush(w)
+			<-r.Context().Done()
+		}},
+		{"dripping, compressed", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			w.WriteHeader(503)
+			z := gzip.NewWriter(w)
+			for r.Context().Err() == nil {
+				_, _ = z.Write([]byte{'.'})
+				_ = z.Flush()
+				flush(w)
+				time.Sleep(50 * time.Millisecond)
+			}
+		}},
+		{"longer by its own word", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(256<<10+1))
+			w.WriteHeader(503)
+			flush(w)
+			<-r.Context().Done()
+		}},
+	} {
+		for _, proto := range protos {
+			bubbled(t, tt.name+"/"+proto.String(), func(t *testing.T) {
+				var seen atomic.Int32
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if seen.Add(1)%2 == 1 {
+						tt.serve(w, r)
+					}
+				}))
+				for _, base := range []time.Duration{retrip.Off, time.Millisecond, 40 * time.Millisecond, time.Second} {
+					tr := &retrip.Transport{Base: s.Transport(), Policy: with(func(p *retrip.Policy) { p.Backoff.Base = base })}
+					start := time.Now()
+					resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+					took := time.Since(start)
+					require.NoError(t, err)
+					finish(t, resp)
+					assert.Less(t, took-max(0, base), 150*time.Millisecond)
+					if base == time.Second {
+						assert.Equal(t, base, took, "the wait is not lengthened")
+					}
+					if tt.name == "longer by its own word" {
+						assert.Equal(t, max(0, base), took)
+					}
+					tr.CloseIdleConnections()
+				}
+			})
+		}
+	}
+}
+
+// Bounds, exactly.
+func TestDrain_Bounds(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		size   int64
+		length int64 // declared
+		ended  bool
+	}{
+		{"nothing", 0, 0, true},
+		{"256 KiB, declared", 256 << 10, 256 << 10, true},
+		{"256 KiB, not declared", 256 << 10, -1, true},
+		{"more, declared", 256<<10 + 1, 256<<10 + 1, false},
+		{"much more, not declared", 1 << 20, -1, false},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			base := plays(func(*http.Request) (*http.Response, error) {
+				body := newReply(io.LimitReader(zeros{}, tt.size))
+				return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: tt.length, Body: body}, nil
+			}, replies(200))
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, tt.ended, base.bodies[0].ended.Load())
+			assert.Positive(t, base.bodies[0].closed.Load())
+			assert.Equal(t, time.Second, base.at[1])
+		})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// stuck is a body whose Read returns when it is closed, and not before.
+func stuck(*http.Request) (*http.Response, error) {
+	b := newReply(nil)
+	b.r = readerFunc(func([]byte) (int, error) { <-b.done; return 0, io.ErrUnexpectedEOF })
+	return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: b}, nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// Whoever waits for a body to end is freed by cancellation, of both kinds, and
+// by the deadline.
+func TestDrain_Canceled(t *testing.T) {
+	bubbled(t, "context", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: plays(stuck), Policy: steady}).RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 10*time.Millisecond, time.Since(start))
+	})
+	bubbled(t, "Request.Cancel", func(t *testing.T) {
+		req, gone := request(t, "GET", nil), make(chan struct{})
+		req.Cancel = gone //lint:ignore SA1019 it must be obeyed
+		time.AfterFunc(10*time.Millisecond, func() { close(gone) })
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: plays(stuck), Policy: steady}).RoundTrip(req)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 10*time.Millisecond, time.Since(start))
+	})
+	bubbled(t, "Request.Cancel not used", func(t *testing.T) {
+		req := request(t, "GET", nil)
+		req.Cancel = make(chan struct{}) //lint:ignore SA1019 it must be obeyed
+		resp, err := (&retrip.Transport{Base: plays(replies(503), replies(200)), Policy: steady}).RoundTrip(req)
+		require.NoError(t, err)
+		finish(t, resp)
+	})
+	bubbled(t, "deadline", func(t *testing.T) {
+		p := with(func(p *retrip.Policy) { p.Backoff.Base, p.Deadline = time.Millisecond, 20*time.Millisecond })
+		base := plays(stuck)
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		if err != nil {
+			assert.Equal(t, retrip.ReasonDeadline, asError(t, err).Reason)
+		}
+		assert.LessOrEqual(t, time.Since(start), 20*time.Millisecond)
+	})
+}
+
+// Case 34: nil bodies, and none.
+func TestDrain_NoBody(t *testing.T) {
+	for _, body := range []io.ReadCloser{nil, http.NoBody} {
+		base := plays(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Body: body}, nil
+		})
+		resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Minute}}).
+			RoundTrip(request(t, "HEAD", strings.NewReader("")).WithContext(t.Context()))
+		require.NoError(t, err)
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Equal(t, 4, base.attempts())
+	}
+}
