@@ -149,7 +149,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	kind := kindOf(req)
 	if t.Trace != nil || o != nil && o.traces != nil || r.derives || kind == onceBody && r.policy.MaxAttempts > 1 ||
-		r.policy.IdempotencyKey && !r.idempotent(req) || !t.hosts.calm(req.URL) {
+		r.policy.IdempotencyKey && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
 		x := newExchange(t, s, r, req, kind, o)
 		return x.run()
 	}

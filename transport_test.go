@@ -1,0 +1,630 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// Cases 1 to 13: what is attempted, when, and what comes of it.
+func TestTransport_Schedule(t *testing.T) {
+	reset := errors.New("reset")
+	for _, tt := range []struct {
+		name   string
+		policy retrip.Policy
+		steps  []step
+		at     string
+		status int // 0 is an error
+	}{
+		{"case 1: success", steady, []step{replies(200)}, "[0s]", 200},
+		{"case 2: twice 503", steady, []step{replies(503), replies(503), replies(200)}, "[0s 1s 2s]", 200},
+		{"case 3: 503 for ever", with(func(p *retrip.Policy) { p.MaxAttempts = 3 }), []step{replies(503)}, "[0s 1s 2s]", 503},
+		{"case 4: 404", steady, []step{replies(404)}, "[0s]", 404},
+		{"case 4: 429", steady, []step{replies(429), replies(200)}, "[0s 1s]", 200},
+		{"case 5: one attempt", with(func(p *retrip.Policy) { p.MaxAttempts = 1 }), []step{replies(503)}, "[0s]", 503},
+		{"error, then success", steady, []step{fails(reset), replies(200)}, "[0s 1s]", 200},
+		{"errors for ever", steady, []step{fails(reset)}, "[0s 1s 2s 3s]", 0},
+		{"a status added", with(func(p *retrip.Policy) { p.RetryOn = []int{404} }), []step{replies(404), replies(200)}, "[0s 1s]", 200},
+		{"a status taken away", with(func(p *retrip.Policy) { p.FailOn = []int{501} }), []step{replies(501)}, "[0s]", 501},
+		{"exponential", retrip.Policy{MaxAttempts: 6, Backoff: retrip.Backoff{Base: time.Second, Cap: 5 * time.Second, Jitter: retrip.NoJitter}, Budget: retrip.Unlimited},
+			[]step{replies(500)}, "[0s 1s 3s 7s 12s 17s]", 500},
+		{"no backoff", with(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off }), []step{replies(500)}, "[0s 0s 0s 0s]", 500},
+		{"case 8: Retry-After in the past", steady, []step{replies(503, "Retry-After: Fri, 31 Dec 1999 00:00:00 GMT"), replies(200)}, "[0s 1s]", 200},
+		{"case 8: Retry-After 0", steady, []step{replies(503, "Retry-After: 0"), replies(200)}, "[0s 1s]", 200},
+		{"case 9: negative", steady, []step{replies(503, "Retry-After: -5"), replies(200)}, "[0s 1s]", 200},
+		{"case 9: fraction", steady, []step{replies(503, "Retry-After: 5.5"), replies(200)}, "[0s 1s]", 200},
+		{"case 9: empty", steady, []step{replies(503, "Retry-After: "), replies(200)}, "[0s 1s]", 200},
+		{"case 9: overflow", steady, []step{replies(503, "Retry-After: 9223372037"), replies(200)}, "[0s]", 503},
+		{"case 9: exponent", steady, []step{replies(503, "Retry-After: 1e30"), replies(200)}, "[0s 1s]", 200},
+		{"case 9: more than 64 bits", steady, []step{replies(503, "Retry-After: 99999999999999999999999"), replies(200)}, "[0s]", 503},
+		{"case 10: longer than MaxWait", steady, []step{replies(503, "Retry-After: 31"), replies(200)}, "[0s]", 503},
+		{"case 10: a Unix timestamp", steady, []step{replies(429, "Retry-After: 1742608800"), replies(200)}, "[0s]", 429},
+		{"case 13: NoJitter past the deadline", with(func(p *retrip.Policy) { p.Deadline = 600 * time.Millisecond }), []step{replies(503)}, "[0s]", 503},
+		{"case 13: Retry-After past the deadline", retrip.Policy{Deadline: 600 * time.Millisecond}, []step{replies(503, "Retry-After: 2")}, "[0s]", 503},
+		{"Classify: a 200 isn't one", with(func(p *retrip.Policy) {
+			p.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+				if resp != nil && resp.Header.Get("X-Busy") != "" {
+					return retrip.Retryable
+				}
+				return retrip.ByRule
+			}
+		}), []step{replies(200, "X-Busy: 1"), replies(200)}, "[0s 1s]", 200},
+		{"Classify: a 503 is final", with(func(p *retrip.Policy) {
+			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
+		}), []step{replies(503)}, "[0s]", 503},
+		{"Classify: an error is final", with(func(p *retrip.Policy) {
+			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
+		}), []step{fails(reset)}, "[0s]", 0},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			base := plays(tt.steps...)
+			req := request(t, "GET", nil)
+			resp, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(req)
+			assert.Equal(t, tt.at, fmt.Sprint(base.at))
+			if tt.status == 0 {
+				assert.ErrorIs(t, err, reset)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, tt.status, resp.StatusCode)
+			assert.Same(t, req, resp.Request)
+			assert.Equal(t, "ok", finish(t, resp))
+			assert.Equal(t, len(base.bodies), base.closedBodies())
+		})
+	}
+}
+
+// Cases 7, 8 and 11.
+func TestTransport_RetryAfter(t *testing.T) {
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // of every bubble
+	at := start.Add(9 * time.Second)
+	for _, lines := range [][]string{
+		{"Retry-After: 9"},
+		{"Retry-After: 4", "Retry-After: 9"},
+		{"Retry-After: " + at.Format(http.TimeFormat)},
+		{"Retry-After: " + at.Format("Monday, 02-Jan-06 15:04:05 GMT")},
+		{"Retry-After: " + at.Format(time.ANSIC)},
+		{"Retry-After: " + at.Add(time.Hour).Format(http.TimeFormat), "Date: " + start.Add(time.Hour).Format(http.TimeFormat)},
+	} {
+		for _, status := range []int{429, 500, 503} {
+			bubbled(t, fmt.Sprint(status, lines), func(t *testing.T) {
+				base := plays(replies(status, lines...), replies(200))
+				resp, err := (&retrip.Transport{Base: base}).RoundTrip(request(t, "GET", nil))
+				require.NoError(t, err)
+				finish(t, resp)
+				require.Equal(t, 2, base.attempts())
+				assert.GreaterOrEqual(t, base.at[1], 9*time.Second)
+				assert.LessOrEqual(t, base.at[1], 13500*time.Millisecond)
+			})
+		}
+	}
+}
+
+// Case 12.
+func TestTransport_RetryAfterSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waits := map[time.Duration]bool{}
+		var mu sync.Mutex
+		base := rtFunc(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Header.Get("Seen") == "" {
+				return replies(429, "Retry-After: 10")(r)
+			}
+			return replies(200)(r)
+		})
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Unlimited}, Trace: &retrip.Trace{Retry: func(e retrip.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			assert.GreaterOrEqual(t, e.Wait, 10*time.Second)
+			assert.True(t, e.FromServer)
+			waits[e.Wait] = true
+		}}}
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				resp, err := tr.RoundTrip(request(t, "GET", nil))
+				if assert.NoError(t, err) {
+					finish(t, resp)
+				}
+			})
+		}
+		wg.Wait()
+		assert.Len(t, waits, 20)
+	})
+}
+
+// Case 6: the error shows both.
+func TestTransport_ErrorThenDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reset := errors.New("connection reset")
+		base := plays(fails(reset), hangs)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		assert.ErrorIs(t, err, reset)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorContains(t, err, "connection reset")
+		assert.ErrorContains(t, err, "deadline exceeded")
+		e := asError(t, err)
+		assert.Equal(t, 2, e.Attempts)
+		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
+		assert.True(t, e.Timeout())
+	})
+}
+
+// Cases 14 and 15, by every way of ending a request.
+func TestTransport_Cancel(t *testing.T) {
+	cause := errors.New("the user left")
+	ends := []struct {
+		name   string
+		is     []error
+		reason retrip.Reason
+		end    func(*http.Request) (req *http.Request, end func())
+	}{
+		{"WithCancel", []error{context.Canceled}, "canceled", func(r *http.Request) (*http.Request, func()) {
+			ctx, cancel := context.WithCancel(r.Context())
+			return r.WithContext(ctx), cancel
+		}},
+		{"WithCancelCause", []error{context.Canceled, cause}, "canceled", func(r *http.Request) (*http.Request, func()) {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			return r.WithContext(ctx), func() { cancel(cause) }
+		}},
+		{"WithTimeoutCause", []error{context.DeadlineExceeded, cause}, "deadline", func(r *http.Request) (*http.Request, func()) {
+			ctx, cancel := context.WithTimeoutCause(r.Context(), 500*time.Millisecond, cause)
+			context.AfterFunc(ctx, cancel)
+			return r.WithContext(ctx), func() {}
+		}},
+		{"Request.Cancel", []error{context.Canceled}, "canceled", func(r *http.Request) (*http.Request, func()) {
+			gone := make(chan struct{})
+			r.Cancel = gone //lint:ignore SA1019 it must be obeyed
+			return r, func() { close(gone) }
+		}},
+	}
+	for _, tt := range ends {
+		for _, timeout := range []time.Duration{0, time.Minute} {
+			name := fmt.Sprint(tt.name, " timeout ", timeout)
+			policy := with(func(p *retrip.Policy) { p.AttemptTimeout = timeout })
+			check := func(t *testing.T, err error) *retrip.Error {
+				for _, want := range tt.is {
+					assert.ErrorIs(t, err, want)
+				}
+				e := asError(t, err)
+				assert.Equal(t, tt.reason, e.Reason)
+				assert.Equal(t, tt.reason == "deadline", e.Timeout())
+				assert.Equal(t, tt.reason == "deadline", e.Temporary())
+				return e
+			}
+			bubbled(t, name+"/in the wait", func(t *testing.T) {
+				if tt.reason == "deadline" {
+					// Such a wait is not begun.
+					base := plays(replies(503))
+					req, _ := tt.end(request(t, "GET", nil))
+					start := time.Now()
+					resp, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+					require.NoError(t, err)
+					finish(t, resp)
+					assert.Zero(t, time.Since(start))
+					return
+				}
+				base := plays(replies(503, "X: y"))
+				body := newSend("x")
+				req, end := tt.end(request(t, "PUT", body))
+				time.AfterFunc(500*time.Millisecond, end)
+				start := time.Now()
+				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+				assert.Equal(t, 500*time.Millisecond, time.Since(start))
+				e := check(t, err)
+				assert.Equal(t, 503, e.StatusCode)
+				assert.Equal(t, "y", e.Header.Get("X"))
+				assert.Equal(t, 1, e.Attempts)
+				assert.EqualValues(t, 1, body.closed.Load())
+				assert.Equal(t, 1, base.closedBodies())
+			})
+			bubbled(t, name+"/in flight, second attempt", func(t *testing.T) {
+				base := plays(fails(io.ErrUnexpectedEOF), hangs)
+				req, end := tt.end(request(t, "GET", nil))
+				p := policy
+				p.Backoff.Base = 100 * time.Millisecond
+				time.AfterFunc(500*time.Millisecond, end)
+				start := time.Now()
+				_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(req)
+				assert.Equal(t, 500*time.Millisecond, time.Since(start))
+				assert.ErrorIs(t, check(t, err), io.ErrUnexpectedEOF)
+				assert.Equal(t, 2, base.attempts())
+			})
+			bubbled(t, name+"/in flight, first attempt", func(t *testing.T) {
+				base := plays(hangs)
+				req, end := tt.end(request(t, "GET", nil))
+				time.AfterFunc(500*time.Millisecond, end)
+				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+				assert.Equal(t, 1, base.attempts())
+				if tt.name == "Request.Cancel" {
+					assert.EqualError(t, err, "net/http: request canceled", "the base's own error")
+					return
+				}
+				for _, want := range tt.is {
+					assert.ErrorIs(t, err, want)
+				}
+			})
+			bubbled(t, name+"/before", func(t *testing.T) {
+				base := plays(replies(200))
+				body := newSend("x")
+				req, end := tt.end(request(t, "PUT", body))
+				end()
+				time.Sleep(time.Second)
+				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+				if tt.name == "Request.Cancel" && timeout == 0 {
+					// Left to the base, which looks first.
+					if err == nil {
+						return
+					}
+				}
+				assert.Zero(t, base.attempts())
+				assert.Zero(t, check(t, err).Attempts)
+				assert.EqualValues(t, 1, body.closed.Load())
+			})
+		}
+	}
+}
+
+// Case 16.
+func TestTransport_ClientTimeout(t *testing.T) {
+	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
+		var seen atomic.Int32
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if seen.Add(1) == 1 {
+				w.WriteHeader(503)
+				return
+			}
+			<-r.Context().Done()
+		}))
+		c := &http.Client{Transport: &retrip.Transport{Base: s.Transport(), Policy: steady}, Timeout: 10 * time.Second}
+		start := time.Now()
+		_, err := c.Get(s.URL)
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		var u *url.Error
+		require.ErrorAs(t, err, &u)
+		assert.True(t, u.Timeout())
+		assert.EqualValues(t, 2, seen.Load())
+
+		// It is a deadline: a wait that doesn't fit it isn't begun.
+		seen.Store(0)
+		c.Timeout = 900 * time.Millisecond
+		start = time.Now()
+		resp, err := c.Get(s.URL)
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Zero(t, time.Since(start))
+	})
+}
+
+// Case 17: our own deadlines aren't the caller's, and say so.
+func TestTransport_OwnTimeouts(t *testing.T) {
+	bubbled(t, "attempt, once", func(t *testing.T) {
+		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
+		_, err := (&retrip.Transport{Base: plays(hangs), Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotErrorIs(t, err, context.Canceled)
+		assert.ErrorContains(t, err, "AttemptTimeout")
+		assert.NotErrorAs(t, err, new(*retrip.Error))
+		assert.True(t, (&url.Error{Err: err}).Timeout())
+		assert.True(t, err.(interface{ Temporary() bool }).Temporary())
+	})
+	bubbled(t, "attempts, all", func(t *testing.T) {
+		base := plays(hangs)
+		p := with(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.True(t, asError(t, err).Timeout())
+		assert.Equal(t, "[0s 1.05s 2.1s 3.15s]", fmt.Sprint(base.at))
+		assert.Equal(t, 1, strings.Count(err.Error(), "AttemptTimeout"), "said once: %v", err)
+	})
+	bubbled(t, "a base that calls it a cancellation", func(t *testing.T) {
+		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
+		_, err := (&retrip.Transport{Base: plays(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}), Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotErrorIs(t, err, context.Canceled)
+	})
+	bubbled(t, "a POST that timed out may have been processed", func(t *testing.T) {
+		base := plays(hangs)
+		p := with(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "POST", nil))
+		assert.Error(t, err)
+		assert.Equal(t, 1, base.attempts())
+	})
+	bubbled(t, "deadline in flight", func(t *testing.T) {
+		base := plays(replies(503), hangs)
+		p := with(func(p *retrip.Policy) { p.Deadline, p.AttemptTimeout = 3*time.Second, time.Hour })
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		e := asError(t, err)
+		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
+		assert.True(t, e.Timeout())
+		assert.ErrorContains(t, err, "Policy.Deadline")
+	})
+	bubbled(t, "room for an attempt as long as the last one", func(t *testing.T) {
+		base := plays(func(r *http.Request) (*http.Response, error) { time.Sleep(2 * time.Second); return replies(503)(r) })
+		p := with(func(p *retrip.Policy) { p.Deadline = 6 * time.Second })
+		start := time.Now()
+		resp, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 2, base.attempts())
+		assert.Equal(t, 5*time.Second, time.Since(start))
+	})
+	bubbled(t, "a response that comes with an error", func(t *testing.T) {
+		lost := newReply(strings.NewReader("lost"))
+		base := plays(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Body: lost}, io.ErrUnexpectedEOF
+		}, replies(200))
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		assert.Equal(t, "ok", finish(t, resp))
+		assert.EqualValues(t, 1, lost.closed.Load())
+	})
+}
+
+// P5: whatever panics, nothing is left behind.
+func TestTransport_Panics(t *testing.T) {
+	boom := func() { panic("boom") }
+	for _, tt := range []struct {
+		name  string
+		set   func(*retrip.Transport)
+		steps []step
+	}{
+		{"base, first attempt", func(*retrip.Transport) {}, []step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base, second attempt", func(*retrip.Transport) {}, []step{replies(503), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base, second attempt after an error", func(*retrip.Transport) {}, []step{fails(io.EOF), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base with a timeout", func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour }, []step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"Classify", func(tr *retrip.Transport) {
+			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
+		}, []step{replies(503)}},
+		{"Classify with a timeout", func(tr *retrip.Transport) {
+			tr.Policy.AttemptTimeout = time.Hour
+			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
+		}, []step{replies(200)}},
+		{"Idempotent", func(tr *retrip.Transport) { tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false } }, []step{replies(503)}},
+		{"Idempotent with keys", func(tr *retrip.Transport) {
+			tr.Policy.IdempotencyKey = true
+			tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false }
+		}, []step{replies(503)}},
+		{"Trace.Attempt", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { boom() }} }, []step{replies(200)}},
+		{"Trace.Attempt, second", func(tr *retrip.Transport) {
+			tr.Trace = &retrip.Trace{Attempt: func(e retrip.Event) {
+				if e.Attempt == 2 {
+					boom()
+				}
+			}}
+		}, []step{replies(503)}},
+		{"Trace.Retry", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Retry: func(retrip.Event) { boom() }} }, []step{replies(503)}},
+		{"Trace.GiveUp", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{GiveUp: func(retrip.Event) { boom() }} }, []step{replies(503)}},
+		{"Trace.Done", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Done: func(retrip.Event) { boom() }} }, []step{replies(200)}},
+		{"Trace.Host", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Host: func(retrip.HostState) { boom() }} }, []step{replies(503, "Retry-After: 1")}},
+		{"a response body", func(*retrip.Transport) {}, []step{func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, ContentLength: -1, Body: newReply(readerFunc(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
+		}}},
+	} {
+		for _, getBody := range []bool{false, true} {
+			bubbled(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {
+				base := plays(tt.steps...)
+				tr := &retrip.Transport{Base: base, Policy: steady}
+				tr.Policy.Budget = retrip.Budget{Size: 1, Credit: 1}
+				tt.set(tr)
+				body := newSend("x")
+				var made []*sendBody
+				req := request(t, "PUT", body)
+				if getBody {
+					req.GetBody = func() (io.ReadCloser, error) { made = append(made, newSend("x")); return made[len(made)-1], nil }
+				}
+				assert.PanicsWithValue(t, "boom", func() { _, _ = tr.RoundTrip(req) })
+				assert.Positive(t, body.closed.Load(), "request body closed")
+				for _, b := range made {
+					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
+				}
+				assert.Equal(t, len(base.bodies), base.closedBodies(), "response bodies closed")
+				time.Sleep(10 * time.Second) // beyond any pause
+				if tt.name != "Trace.GiveUp" { // where a retry has failed and cost its token
+					assert.Empty(t, tr.HostStates())
+				}
+			})
+		}
+	}
+}
+
+func TestTransport_CloseIdleConnections(t *testing.T) {
+	base := plays(replies(503), replies(200))
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
+	resp, err := tr.RoundTrip(request(t, "GET", nil))
+	require.NoError(t, err)
+	finish(t, resp)
+	assert.Zero(t, base.idle, "never of our own accord")
+	(&http.Client{Transport: tr}).CloseIdleConnections()
+	assert.Equal(t, 1, base.idle)
+	(&retrip.Transport{Base: rtFunc(replies(200))}).CloseIdleConnections() // can't: no panic
+	(&retrip.Transport{}).CloseIdleConnections()
+}
+
+func TestTransport_SetPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: steady}
+		count := func() int {
+			before := base.attempts()
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			return base.attempts() - before
+		}
+		assert.Equal(t, 4, count())
+		two := with(func(p *retrip.Policy) { p.MaxAttempts = 2 })
+		require.NoError(t, tr.SetPolicies(two, nil))
+		assert.Equal(t, 2, count())
+		require.NoError(t, tr.SetPolicies(two, map[string]retrip.Policy{"EXAMPLE.com:80": {MaxAttempts: 3}}))
+		assert.Equal(t, 3, count())
+		err := tr.SetPolicies(two, map[string]retrip.Policy{"example.com": {MaxAttempts: -2}})
+		assert.ErrorContains(t, err, `Hosts["example.com"].MaxAttempts is -2`)
+		assert.Equal(t, 3, count())
+		assert.Equal(t, steady.MaxAttempts, tr.Policy.MaxAttempts)
+
+		// One under way keeps what it began with.
+		done := make(chan int)
+		require.NoError(t, tr.SetPolicies(steady, nil))
+		before := base.attempts()
+		go func() {
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			if assert.NoError(t, err) {
+				finish(t, resp)
+			}
+			done <- base.attempts() - before
+		}()
+		synctest.Wait()
+		require.NoError(t, tr.SetPolicies(two, nil))
+		assert.Equal(t, 4, <-done)
+	})
+	t.Run("heals a Transport that began with a bad one", func(t *testing.T) {
+		tr := &retrip.Transport{Base: plays(replies(200)), Policy: retrip.Policy{MaxAttempts: -1}}
+		_, err := tr.RoundTrip(request(t, "GET", nil))
+		assert.ErrorContains(t, err, "Policy.MaxAttempts is -1")
+		assert.Equal(t, "example.com:443", tr.HostState("example.com").Host)
+		require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+	})
+}
+
+// Case 40.
+func TestTransport_WithPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: steady}
+		count := func(ctx context.Context) int {
+			before := base.attempts()
+			resp, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			require.NoError(t, err)
+			finish(t, resp)
+			return base.attempts() - before
+		}
+		ctx := t.Context()
+		two := retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: 2})
+		assert.Equal(t, []int{4, 2, 4}, []int{count(ctx), count(two), count(ctx)})
+		inner := retrip.WithPolicy(two, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
+		start := time.Now()
+		assert.Equal(t, 2, count(inner), "inherits from the enclosing one")
+		assert.Zero(t, time.Since(start))
+		assert.Equal(t, 2, count(retrip.WithTrace(two, &retrip.Trace{})))
+		for _, bad := range []retrip.Policy{
+			{MaxAttempts: -7}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: retrip.Budget{Size: 3}}, {Gate: true},
+			{Backoff: retrip.Backoff{Base: time.Hour}}, {FailOn: []int{500}, RetryOn: []int{500}},
+		} {
+			body := newSend("x")
+			before := base.attempts()
+			_, err := tr.RoundTrip(request(t, "PUT", body).WithContext(retrip.WithPolicy(ctx, bad)))
+			assert.ErrorContains(t, err, "retrip: WithPolicy.")
+			assert.EqualValues(t, 1, body.closed.Load())
+			assert.Equal(t, before, base.attempts())
+		}
+	})
+}
+
+// Case 39: a signing transport goes under ours, and signs every attempt.
+func TestTransport_SigningBase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503), replies(503), replies(200))
+		n := 0
+		signer := rtFunc(func(r *http.Request) (*http.Response, error) {
+			n++
+			r = r.Clone(r.Context())
+			r.Header.Set("Authorization", fmt.Sprint("signature ", n, " at ", time.Now().Unix()))
+			return base.RoundTrip(r)
+		})
+		req := request(t, "GET", nil)
+		resp, err := (&retrip.Transport{Base: signer, Policy: steady}).RoundTrip(req)
+		require.NoError(t, err)
+		finish(t, resp)
+		seen := map[string]bool{}
+		for _, h := range base.header {
+			seen[h.Get("Authorization")] = true
+		}
+		assert.Len(t, seen, 3)
+		assert.Empty(t, req.Header)
+		assert.NotSame(t, req, resp.Request, "what the base says is left alone")
+	})
+}
+
+// P7: a megabyte-sized upload isn't kept in memory before it is sent.
+func TestTransport_MemoryOfAnUpload(t *testing.T) {
+	const size = 64 << 20
+	var most uint64
+	base := plays(func(r *http.Request) (*http.Response, error) {
+		var m runtime.MemStats
+		buf := make([]byte, 64<<10)
+		for i := 0; ; i++ {
+			if _, err := r.Body.Read(buf); err != nil {
+				break
+			}
+			if i%64 == 0 {
+				runtime.ReadMemStats(&m)
+				most = max(most, m.HeapAlloc)
+			}
+		}
+		_ = r.Body.Close()
+		return replies(200)(r)
+	})
+	base.keep = true
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	resp, err := (&retrip.Transport{Base: base}).RoundTrip(request(t, "PUT", io.LimitReader(zeros{}, size)))
+	require.NoError(t, err)
+	finish(t, resp)
+	assert.Less(t, int64(most)-int64(before.HeapAlloc), int64(8<<20))
+}
+
+// The default base over loopback, outside a bubble.
+func TestTransport_Loopback(t *testing.T) {
+	var seen atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if seen.Add(1)%3 != 0 {
+			http.Error(w, "later", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.Copy(w, r.Body)
+	}))
+	defer s.Close()
+	c := &http.Client{Transport: &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}}
+	defer c.CloseIdleConnections()
+	for range 3 {
+		req, err := http.NewRequest("PUT", s.URL, stream([]byte("over loopback")))
+		require.NoError(t, err)
+		resp, err := c.Do(req)
+		require.NoError(t, err)
+		assert.Equal(t, "over loopback", finish(t, resp))
+	}
+	assert.EqualValues(t, 9, seen.Load())
+}
