@@ -73,8 +73,8 @@ func (x *exchange) run() (*http.Response, error) {
 	if x.body.kind == onceBody && x.r.policy.MaxAttempts > 1 {
 		x.body.open(max(0, x.r.policy.MaxReplayBody))
 	}
-	reason, err := ReasonCanceled, x.gone()
-	if err == nil {
+	reason, err := x.left()
+	if reason == "" {
 		reason, err = x.admit()
 	}
 	var resp *http.Response
@@ -304,15 +304,25 @@ func (x *exchange) sleep(timer *time.Timer) (Reason, error) {
 	case <-x.ctx.Done():
 	case <-legacyCancel(x.req):
 	}
+	reason, err := x.left()
+	if reason != "" {
+		x.host.Return(x.rules(), &x.call)
+	}
+	return reason, err
+}
+
+// left returns the reason to make no attempt when the caller has gone, and why
+// it went.
+func (x *exchange) left() (Reason, error) {
 	err := x.gone()
-	if err == nil {
+	switch {
+	case err == nil:
 		return "", nil
-	}
-	x.host.Return(x.rules(), &x.call)
-	if errors.Is(err, context.DeadlineExceeded) {
+	case errors.Is(err, context.DeadlineExceeded):
 		return ReasonDeadline, err
+	default:
+		return ReasonCanceled, err
 	}
-	return ReasonCanceled, err
 }
 
 // finish ends the exchange with the outcome of its last attempt.
@@ -323,7 +333,7 @@ func (x *exchange) finish(o Outcome, reason Reason) (*http.Response, error) {
 		return x.resp, nil
 	}
 	x.met = append(x.met, x.err)
-	if gone := x.gone(); o.Canceled && gone != nil && !(errors.Is(x.err, x.ctx.Err()) && errors.Is(x.err, context.Cause(x.ctx))) {
+	if gone := x.gone(); o.Canceled && x.hides(gone) {
 		return nil, x.fail(reason, gone)
 	}
 	if len(x.met) == 1 && x.call.Attempts == 1 {
@@ -331,6 +341,15 @@ func (x *exchange) finish(o Outcome, reason Reason) (*http.Response, error) {
 		return nil, x.err
 	}
 	return nil, x.fail(reason, nil)
+}
+
+// hides reports whether the last error doesn't say why the caller is gone. That
+// of Request.Cancel is the base's to tell, as long as it is all there is.
+func (x *exchange) hides(gone error) bool {
+	if x.ctx.Err() == nil {
+		return gone != nil && (len(x.met) > 1 || !errors.Is(gone, context.Canceled))
+	}
+	return !(errors.Is(x.err, x.ctx.Err()) && errors.Is(x.err, context.Cause(x.ctx)))
 }
 
 // fail ends the exchange with an error of ours, of which err, if not nil, is
