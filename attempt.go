@@ -23,6 +23,7 @@ type attempt struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	timer    *time.Timer
+	tooLate  *timeoutError
 	maxSends int32 // 0 is no bound
 
 	trace   httptrace.ClientTrace
@@ -34,7 +35,7 @@ type attempt struct {
 // begin makes an attempt under parent that has limit to get to the response
 // headers, 0 being no limit, and ends with the cause tooLate.
 func begin(parent context.Context, limit time.Duration, tooLate *timeoutError, maxSends int) *attempt {
-	a := &attempt{parent: parent, maxSends: int32(max(0, maxSends))}
+	a := &attempt{parent: parent, tooLate: tooLate, maxSends: int32(max(0, maxSends))}
 	ctx, cancel := context.WithCancelCause(parent)
 	a.cancel = cancel
 	a.trace.GetConn = a.getConn
@@ -73,6 +74,10 @@ func (a *attempt) abandon() {
 // lives as long as the body.
 func (a *attempt) end(resp *http.Response, err error) (*http.Response, error) {
 	inTime := a.timer == nil || a.timer.Stop()
+	if !inTime {
+		// The timer's function may not have got to it yet.
+		a.cancel(a.tooLate)
+	}
 	cause := context.Cause(a.ctx)
 	own := a.parent.Err() == nil && (errors.Is(cause, errAttemptTimeout) || errors.Is(cause, errDeadline) || errors.Is(cause, errHiddenSends))
 	switch {
