@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -125,16 +127,39 @@ var (
 	errNothing     = errors.New("retrip: Base returned neither a response nor an error")
 )
 
-// errorText returns the text of err without secrets of a URL in it.
+// errorText returns the text of err on one line, without secrets of a URL in it.
 func errorText(err error) string {
 	text := err.Error()
-	var u *url.Error
-	if errors.As(err, &u) && u.URL != "" {
-		if parsed, err := url.Parse(u.URL); err == nil {
-			text = strings.ReplaceAll(text, u.URL, redact(parsed))
+	urls := urlsIn(err, nil)
+	// One may be the beginning of another.
+	slices.SortFunc(urls, func(a, b string) int { return len(b) - len(a) })
+	for _, u := range urls {
+		clean := "(malformed URL)"
+		if parsed, err := url.Parse(u); err == nil {
+			clean = redact(parsed)
 		}
+		quoted := strconv.Quote(u)
+		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], clean)
+		text = strings.ReplaceAll(text, u, clean)
 	}
-	return text
+	return strings.ReplaceAll(text, "\n", "; ")
+}
+
+// urlsIn appends the URLs that err and what it wraps tell of.
+func urlsIn(err error, urls []string) []string {
+	for err != nil {
+		if u, ok := err.(*url.Error); ok && u.URL != "" {
+			urls = append(urls, u.URL)
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, err := range joined.Unwrap() {
+				urls = urlsIn(err, urls)
+			}
+			return urls
+		}
+		err = errors.Unwrap(err)
+	}
+	return urls
 }
 
 // redact returns u without userinfo, query and fragment.

@@ -1,0 +1,116 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// notInTime is a timeout that is no context's.
+type notInTime struct{}
+
+func (notInTime) Error() string { return "i/o timeout" }
+func (notInTime) Timeout() bool { return true }
+
+func TestError(t *testing.T) {
+	a, b := errors.New("a"), errors.New("b")
+	for _, tt := range []struct {
+		name    string
+		steps   []step
+		text    string
+		is      []error
+		timeout bool
+	}{
+		{"two errors", []step{fails(a), fails(b)}, "retrip: gave up after 2 attempts (max_attempts): b; before that: a", []error{a, b}, false},
+		{"the same twice", []step{fails(a), fails(a)}, "retrip: gave up after 2 attempts (max_attempts): a", []error{a}, false},
+		{"a timeout last", []step{fails(a), fails(notInTime{})}, "retrip: gave up after 2 attempts (max_attempts): i/o timeout; before that: a", []error{a, notInTime{}}, true},
+		{"a timeout before", []step{fails(notInTime{}), fails(a)}, "retrip: gave up after 2 attempts (max_attempts): a; before that: i/o timeout", []error{a, notInTime{}}, false},
+		{"a context's timeout", []step{fails(a), fails(fmt.Errorf("x: %w", context.DeadlineExceeded))}, "retrip: gave up after 2 attempts (max_attempts): x: context deadline exceeded; before that: a", []error{a, context.DeadlineExceeded}, true},
+		{"after a response", []step{replies(503), fails(b)}, "retrip: gave up after 2 attempts (max_attempts), last status 503: b", []error{b}, false},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			p := with(func(p *retrip.Policy) { p.MaxAttempts = 2 })
+			_, err := (&retrip.Transport{Base: plays(tt.steps...), Policy: p}).RoundTrip(request(t, "GET", nil))
+			e := asError(t, err)
+			assert.Same(t, e, err)
+			assert.Equal(t, tt.text, err.Error())
+			for _, want := range tt.is {
+				assert.ErrorIs(t, err, want)
+			}
+			assert.Equal(t, tt.timeout, e.Timeout())
+			assert.Equal(t, tt.timeout, (&url.Error{Op: "Get", URL: "x", Err: err}).Timeout())
+			assert.True(t, e.Temporary())
+			assert.Equal(t, 2, e.Attempts)
+			assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
+		})
+	}
+}
+
+// The last error can't heal: there is no reason of ours to name.
+func TestError_Hopeless(t *testing.T) {
+	bubbled(t, "", func(t *testing.T) {
+		_, err := (&retrip.Transport{Base: plays(fails(errors.New("a")), fails(http.ErrSchemeMismatch)), Policy: steady}).RoundTrip(request(t, "GET", nil))
+		e := asError(t, err)
+		assert.Empty(t, e.Reason)
+		assert.False(t, e.Temporary())
+		assert.Equal(t, "retrip: gave up after 2 attempts: http: server gave HTTP response to HTTPS client; before that: a", err.Error())
+	})
+}
+
+// An Error of the caller's making, for a test of its own.
+func TestError_Literal(t *testing.T) {
+	for _, tt := range []struct {
+		err       *retrip.Error
+		text      string
+		timeout   bool
+		temporary bool
+	}{
+		{&retrip.Error{}, "retrip: not sent", false, false},
+		{&retrip.Error{Reason: retrip.ReasonBreakerOpen}, "retrip: not sent (breaker_open)", false, true},
+		{&retrip.Error{Attempts: 1, Reason: retrip.ReasonCanceled, Err: context.Canceled}, "retrip: gave up after 1 attempt (canceled): context canceled", false, false},
+		{&retrip.Error{Attempts: 3, Reason: retrip.ReasonDeadline, Err: context.DeadlineExceeded}, "retrip: gave up after 3 attempts (deadline): context deadline exceeded", true, true},
+		{&retrip.Error{Attempts: 1, StatusCode: 503, Reason: retrip.ReasonHostPaused}, "retrip: gave up after 1 attempt (host_paused), last status 503", false, true},
+	} {
+		assert.Equal(t, tt.text, tt.err.Error())
+		assert.Equal(t, tt.timeout, tt.err.Timeout())
+		assert.Equal(t, tt.temporary, tt.err.Temporary())
+	}
+}
+
+// Case 38, for errors: no userinfo and no query, however deep and however
+// malformed.
+func TestError_Redacted(t *testing.T) {
+	inner := errors.New("reset")
+	for _, err := range []error{
+		&url.Error{Op: "Get", URL: secretURL, Err: inner},
+		fmt.Errorf("wrapped: %w", &url.Error{Op: "Get", URL: secretURL, Err: inner}),
+		errors.Join(&url.Error{Op: "Get", URL: "http://a/", Err: inner}, &url.Error{Op: "Get", URL: secretURL, Err: inner}),
+		&url.Error{Op: "Get", URL: "http://outer/?token=s3cret", Err: &url.Error{Op: "Get", URL: secretURL, Err: inner}},
+		&url.Error{Op: "parse", URL: "http://user:hunter2@exa mple.com/?token=s3cret", Err: inner},
+		&url.Error{Op: "Get", URL: "http://user:hunter2@example.com/?s3cret=\"\x01", Err: inner},
+		errors.Join(&url.Error{Op: "Get", URL: "http://a/?", Err: inner}, &url.Error{Op: "Get", URL: "http://a/?s3cret", Err: inner}),
+		&url.Error{Op: "Get", URL: "mailto:hunter2?s3cret", Err: inner},
+	} {
+		bubbled(t, fmt.Sprint(err), func(t *testing.T) {
+			_, got := (&retrip.Transport{Base: plays(fails(err)), Policy: steady}).RoundTrip(request(t, "GET", nil))
+			require.ErrorIs(t, got, inner)
+			require.ErrorAs(t, got, new(*retrip.Error))
+			for _, secret := range []string{"hunter2", "s3cret", "user:"} {
+				assert.NotContains(t, got.Error(), secret)
+			}
+			assert.Contains(t, got.Error(), "reset")
+			assert.NotContains(t, got.Error(), "\n")
+		})
+	}
+}
