@@ -447,7 +447,7 @@ func TestTransport_Panics(t *testing.T) {
 					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
 				}
 				assert.Equal(t, len(base.bodies), base.closedBodies(), "response bodies closed")
-				time.Sleep(10 * time.Second) // beyond any pause
+				time.Sleep(10 * time.Second)   // beyond any pause
 				if tt.name != "Trace.GiveUp" { // where a retry has failed and cost its token
 					assert.Empty(t, tr.HostStates())
 				}

@@ -1,0 +1,225 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// counted returns all series of m that aren't zero, as "name{values} value".
+func counted(t testing.TB, m *retrip.Metrics) []string {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, reg.Register(m))
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	var lines []string
+	for _, f := range families {
+		for _, s := range f.Metric {
+			var labels []string
+			for _, l := range s.Label {
+				if l.GetName() == "policy" {
+					labels = append([]string{l.GetValue()}, labels...)
+				} else {
+					labels = append(labels, l.GetValue())
+				}
+			}
+			value := s.GetCounter().GetValue() + s.GetGauge().GetValue()
+			if h := s.GetHistogram(); h != nil {
+				value = float64(h.GetSampleCount())
+			}
+			if value != 0 {
+				lines = append(lines, fmt.Sprintf("%s{%s} %g", strings.TrimPrefix(f.GetName(), "retrip_"), strings.Join(labels, ","), value))
+			}
+		}
+	}
+	sort.Strings(lines)
+	return lines
+}
+
+func TestMetrics_Counts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		run := func(host, method string, p retrip.Policy, ctx context.Context, steps ...step) {
+			tr := &retrip.Transport{Base: plays(steps...), Metrics: m, Policy: p, Hosts: map[string]retrip.Policy{"*.Example.com": {MaxAttempts: 2}}}
+			req := mustRequest(t, method, "http://"+host+"/secret-path?q=1", nil).WithContext(ctx)
+			if resp, err := tr.RoundTrip(req); err == nil {
+				finish(t, resp)
+			}
+			time.Sleep(time.Minute) // beyond pauses
+		}
+		reset := errors.New("reset by a peer with a long story")
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		run("a.com", "GET", steady, t.Context(), replies(200))
+		run("b.com", "GET", steady, t.Context(), replies(404))
+		run("c.com", "GET", steady, t.Context(), replies(503), replies(429, "Retry-After: 3"), fails(reset), replies(201))
+		run("d.com", "POST", steady, t.Context(), replies(503))
+		run("e.com", "GET", with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), t.Context(), hangs)
+		run("f.com", "GET", steady, t.Context(), fails(http.ErrSchemeMismatch))
+		run("g.com", "GET", steady, canceled, replies(200))
+		run("h.com", "GET", steady, t.Context(), replies(503, "Retry-After: 31"))
+		run("x.example.com", "GET", steady, t.Context(), replies(500))
+		run("i.com", "GET", steady, t.Context(), replies(302), replies(200))
+		run("j.com", "GET", steady, t.Context(), func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 999}, nil })
+		assert.Equal(t, []string{
+			"attempts_total{*.example.com,5xx} 2",
+			"attempts_total{default,2xx} 2",
+			"attempts_total{default,3xx} 1",
+			"attempts_total{default,429} 1",
+			"attempts_total{default,4xx} 1",
+			"attempts_total{default,5xx} 3",
+			"attempts_total{default,error} 2",
+			"attempts_total{default,other} 1",
+			"attempts_total{default,timeout} 4",
+			"give_ups_total{*.example.com,max_attempts} 1",
+			"give_ups_total{default,canceled} 1",
+			"give_ups_total{default,max_attempts} 1",
+			"give_ups_total{default,not_idempotent} 1",
+			"give_ups_total{default,wait_too_long} 1",
+			"pauses_total{default} 1",
+			"requests_total{*.example.com,gave_up} 1",
+			"requests_total{default,canceled} 1",
+			"requests_total{default,failed} 1",
+			"requests_total{default,gave_up} 3",
+			"requests_total{default,recovered} 1",
+			"requests_total{default,success} 4",
+			"retries_total{*.example.com,server_error} 1",
+			"retries_total{default,error} 1",
+			"retries_total{default,server_error} 1",
+			"retries_total{default,throttled} 1",
+			"retries_total{default,timeout} 3",
+			"wait_seconds{*.example.com,backoff} 1",
+			"wait_seconds{default,backoff} 5",
+			"wait_seconds{default,server} 1",
+		}, counted(t, m))
+		reg := prometheus.NewPedanticRegistry()
+		reg.MustRegister(m)
+		problems, err := testutil.GatherAndLint(reg)
+		require.NoError(t, err)
+		assert.Empty(t, problems)
+	})
+}
+
+// Labels are patterns and words: however many hosts, paths and errors.
+func TestMetrics_Bounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		tr := &retrip.Transport{Metrics: m, Hosts: map[string]retrip.Policy{"*.example.com": {}}, Policy: retrip.Policy{MaxAttempts: 2},
+			Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				if r.URL.Path == "/e" {
+					return nil, errors.New(r.URL.Host)
+				}
+				return replies(500 + len(r.URL.Host)%90)(r)
+			})}
+		series := func() int {
+			reg := prometheus.NewPedanticRegistry()
+			reg.MustRegister(m)
+			n, err := testutil.GatherAndCount(reg)
+			require.NoError(t, err)
+			return n
+		}
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", "http://a.example.com/", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		before := series()
+		for i := range 300 {
+			for _, path := range []string{"/", "/e"} {
+				req := mustRequest(t, "GET", fmt.Sprintf("http://h%d%s%s", i, map[bool]string{true: ".example.com", false: ".org"}[i%2 == 0], path), nil)
+				req.Method = fmt.Sprint("METHOD", i)
+				if resp, err := tr.RoundTrip(req); err == nil {
+					finish(t, resp)
+				}
+			}
+		}
+		assert.Equal(t, before, series())
+		for _, line := range counted(t, m) {
+			assert.NotRegexp(t, `h\d+|org|METHOD`, line)
+		}
+	})
+}
+
+// One Metrics for many Transports, scraped while it counts, registered or not.
+func TestMetrics_Shared(t *testing.T) {
+	m := retrip.NewMetrics()
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, reg.Register(m))
+	assert.Error(t, reg.Register(m), "twice is the caller's mistake, and breaks no request")
+	var wg sync.WaitGroup
+	for range 4 {
+		tr := &retrip.Transport{Base: rtFunc(func(r *http.Request) (*http.Response, error) { return replies(200)(r) }), Metrics: m}
+		for range 2 {
+			wg.Go(func() {
+				for range 500 {
+					resp, err := tr.RoundTrip(request(t, "GET", nil))
+					if assert.NoError(t, err) {
+						finish(t, resp)
+					}
+				}
+			})
+		}
+	}
+	for range 10 {
+		_, err := reg.Gather()
+		assert.NoError(t, err)
+	}
+	wg.Wait()
+	assert.Equal(t, []string{"attempts_total{default,2xx} 4000", "requests_total{default,success} 4000"}, counted(t, m))
+}
+
+// The gauges of hosts, and that a Transport isn't kept alive by its Metrics.
+func TestMetrics_Hosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		tr := &retrip.Transport{Base: plays(fails(errors.New("down"))), Metrics: m, Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2}}}
+		for range 3 {
+			_, err := tr.RoundTrip(request(t, "GET", nil))
+			require.Error(t, err)
+		}
+		got := strings.Join(counted(t, m), "\n")
+		assert.Contains(t, got, "breaker_open_hosts{default} 1")
+		assert.Contains(t, got, "hosts_in_trouble{default} 1")
+		assert.Contains(t, got, "breaker_transitions_total{default,open} 1")
+		assert.Regexp(t, `budget_tokens_missing\{default\} [12]`, got)
+		assert.Contains(t, got, "give_ups_total{default,breaker_open}")
+		runtime.KeepAlive(tr)
+	})
+	m := retrip.NewMetrics()
+	collected := make(chan struct{})
+	func() {
+		tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m}
+		runtime.AddCleanup(tr, func(c chan struct{}) { close(c) }, collected)
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+	}()
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-collected:
+			assert.Contains(t, counted(t, m), "requests_total{default,success} 1")
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+	t.Error("a Transport is kept alive by its Metrics")
+}

@@ -1,0 +1,198 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// notes records what hooks are told, one word each.
+type notes struct{ lines []string }
+
+func (n *notes) trace() *retrip.Trace {
+	note := func(hook string) func(retrip.Event) {
+		return func(e retrip.Event) {
+			errText := ""
+			if e.Err != nil {
+				errText = e.Err.Error()
+			}
+			n.lines = append(n.lines, strings.Join(strings.Fields(fmt.Sprint(hook, " #", e.Attempt, " ", e.StatusCode, " ", errText, " ", e.Reason,
+				" wait=", e.Wait, " server=", e.FromServer, " at=", e.Elapsed, " ", e.Policy)), " "))
+		}
+	}
+	return &retrip.Trace{Attempt: note("attempt"), Retry: note("retry"), GiveUp: note("giveup"), Done: note("done")}
+}
+
+// Case 37.
+func TestTrace_Order(t *testing.T) {
+	p := with(func(p *retrip.Policy) { p.MaxAttempts = 3; p.AttemptTimeout = 2 * time.Second })
+	for _, tt := range []struct {
+		name   string
+		method string
+		steps  []step
+		want   []string
+	}{
+		{"success", "GET", []step{replies(200)}, []string{
+			"attempt #1 0 wait=0s server=false at=0s default",
+			"done #1 200 wait=0s server=false at=0s default",
+		}},
+		{"recovered", "GET", []step{replies(503), fails(errors.New("reset")), replies(204)}, []string{
+			"attempt #1 0 wait=0s server=false at=0s default",
+			"retry #1 503 server_error wait=1s server=false at=0s default",
+			"attempt #2 0 wait=0s server=false at=1s default",
+			"retry #2 0 reset error wait=1s server=false at=1s default",
+			"attempt #3 0 wait=0s server=false at=2s default",
+			"done #3 204 wait=0s server=false at=2s default",
+		}},
+		{"used up", "GET", []step{replies(429), hangs, replies(500)}, []string{
+			"attempt #1 0 wait=0s server=false at=0s default",
+			"retry #1 429 throttled wait=1s server=false at=0s default",
+			"attempt #2 0 wait=0s server=false at=1s default",
+			"retry #2 0 retrip: no response headers within Policy.AttemptTimeout timeout wait=1s server=false at=3s default",
+			"attempt #3 0 wait=0s server=false at=4s default",
+			"giveup #3 500 max_attempts wait=0s server=false at=4s default",
+			"done #3 500 max_attempts wait=0s server=false at=4s default",
+		}},
+		{"not idempotent", "POST", []step{replies(503)}, []string{
+			"attempt #1 0 wait=0s server=false at=0s default",
+			"giveup #1 503 not_idempotent wait=0s server=false at=0s default",
+			"done #1 503 not_idempotent wait=0s server=false at=0s default",
+		}},
+		{"too long", "GET", []step{replies(503, "Retry-After: 60")}, []string{
+			"attempt #1 0 wait=0s server=false at=0s default",
+			"giveup #1 503 wait_too_long wait=0s server=false at=0s default",
+			"done #1 503 wait_too_long wait=0s server=false at=0s default",
+		}},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			own, outer, inner := &notes{}, &notes{}, &notes{}
+			tr := &retrip.Transport{Base: plays(tt.steps...), Policy: p, Trace: own.trace()}
+			req := request(t, tt.method, nil)
+			ctx := retrip.WithTrace(retrip.WithTrace(req.Context(), outer.trace()), inner.trace())
+			ctx = retrip.WithPolicy(ctx, retrip.Policy{})
+			resp, err := tr.RoundTrip(req.WithContext(ctx))
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, tt.want, own.lines)
+			assert.Equal(t, tt.want, outer.lines)
+			assert.Equal(t, tt.want, inner.lines)
+		})
+	}
+}
+
+func TestTrace_FromServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got retrip.Event
+		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 4", "X: y"), replies(200)), Trace: &retrip.Trace{Retry: func(e retrip.Event) { got = e }}}
+		req := request(t, "GET", nil)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.True(t, got.FromServer)
+		assert.GreaterOrEqual(t, got.Wait, 4*time.Second)
+		assert.Equal(t, "y", got.Header.Get("X"))
+		assert.Same(t, req, got.Request)
+	})
+}
+
+// The order of own, outer and inner hooks, and hooks that aren't there.
+func TestTrace_Enclosing(t *testing.T) {
+	var order []string
+	done := func(name string) *retrip.Trace {
+		return &retrip.Trace{Done: func(retrip.Event) { order = append(order, name) }}
+	}
+	tr := &retrip.Transport{Base: plays(replies(200)), Trace: done("own")}
+	req := request(t, "GET", nil)
+	ctx := retrip.WithTrace(req.Context(), done("outer"))
+	ctx = retrip.WithTrace(ctx, nil)
+	ctx = retrip.WithTrace(ctx, &retrip.Trace{})
+	resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(ctx, done("inner"))))
+	require.NoError(t, err)
+	finish(t, resp)
+	assert.Equal(t, []string{"own", "outer", "inner"}, order)
+}
+
+func TestTrace_Host(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var states []retrip.HostState
+		var log bytes.Buffer
+		tr := &retrip.Transport{
+			Base:   plays(replies(503, "Retry-After: 5"), replies(200)),
+			Hosts:  map[string]retrip.Policy{"Example.com": {Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}},
+			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		require.Len(t, states, 1)
+		assert.Equal(t, "example.com:80", states[0].Host)
+		assert.Equal(t, "example.com", states[0].Policy)
+		assert.Equal(t, 5*time.Second, states[0].PausedFor)
+		assert.Equal(t, "closed", states[0].Breaker)
+		assert.Contains(t, log.String(), `level=WARN msg="retrip: host" host=example.com:80 policy=example.com breaker=closed open_for=0s paused_for=5s`)
+		assert.NotContains(t, log.String(), "retrip: retry", "below the level")
+	})
+}
+
+const secretURL = "http://user:hunter2@example.com/path?token=s3cret#frag"
+
+// Case 38, for the log.
+func TestLogger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		tr := &retrip.Transport{
+			Base:   plays(replies(503), fails(&url.Error{Op: "Get", URL: secretURL, Err: errors.New("reset")})),
+			Policy: with(func(p *retrip.Policy) { p.MaxAttempts = 3 }),
+			Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		}
+		_, err := tr.RoundTrip(mustRequest(t, "", secretURL, nil))
+		require.Error(t, err)
+		var records []map[string]any
+		for line := range strings.Lines(log.String()) {
+			var r map[string]any
+			require.NoError(t, json.Unmarshal([]byte(line), &r))
+			delete(r, "time")
+			records = append(records, r)
+		}
+		common := func(level, msg string, attempt float64, reason string, more map[string]any) map[string]any {
+			r := map[string]any{"level": level, "msg": msg, "method": "GET", "url": "http://example.com/path", "policy": "default", "attempt": attempt, "reason": reason}
+			for k, v := range more {
+				r[k] = v
+			}
+			return r
+		}
+		second := float64(time.Second)
+		text := `Get "http://example.com/path": reset`
+		assert.Equal(t, []map[string]any{
+			common("DEBUG", "retrip: retry", 1, "server_error", map[string]any{"status": 503.0, "wait": second}),
+			common("DEBUG", "retrip: retry", 2, "error", map[string]any{"error": text, "wait": second}),
+			common("INFO", "retrip: give up", 3, "max_attempts", map[string]any{"error": text}),
+		}, records)
+	})
+}
+
+// A panicking handler is the caller's; one that is off costs nothing.
+func TestLogger_Off(t *testing.T) {
+	tr := &retrip.Transport{Base: plays(replies(503)), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Logger: slog.New(slog.DiscardHandler)}
+	resp, err := tr.RoundTrip(request(t, "GET", nil))
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	finish(t, resp)
+}
