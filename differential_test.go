@@ -1,0 +1,418 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// observation is all that a caller, and the server, can see of a request.
+type observation struct {
+	Status, Proto    string
+	Header, Trailer  http.Header
+	Body             string
+	BodyErr, Err     string
+	ErrTypes         string
+	Timeout          bool
+	Length           int64
+	Uncompressed     bool
+	Close            bool
+	Encoding         []string
+	TLS              bool
+	OwnRequest       bool // Response.Request is the one that was sent
+	FinalURL         string
+	BodyClosed       int32 // the request's
+	Interim, Replies int   // 1xx seen, first response bytes seen
+	Took             time.Duration
+	Served           []string // what the server saw
+}
+
+// errTypes names the types of err and of all that it wraps.
+func errTypes(err error) string {
+	var types []string
+	for ; err != nil; err = errors.Unwrap(err) {
+		types = append(types, fmt.Sprintf("%T", err))
+	}
+	return strings.Join(types, " ")
+}
+
+// differentialServer answers in every way that a script asks for by its path.
+func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
+	mux := http.NewServeMux()
+	handle := func(path string, h http.HandlerFunc) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			line := func(body string) {
+				mu.Lock()
+				defer mu.Unlock()
+				*served = append(*served, fmt.Sprintf("%s %s %s length %d %v %v body %d %x trailer %v", r.Method, r.URL, r.Proto,
+					r.ContentLength, r.TransferEncoding, r.Header, len(body), sha256.Sum256([]byte(body)), r.Trailer))
+			}
+			if r.Body != nil && path != "/early" && path != "/expect-no" {
+				b, _ := io.ReadAll(r.Body)
+				line(string(b))
+				r.Body = io.NopCloser(bytes.NewReader(b))
+			} else {
+				line("unread")
+			}
+			w.Header()["Date"] = nil
+			h(w, r)
+		})
+	}
+	handle("/echo", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	for _, status := range []int{204, 304, 400, 401, 404, 409} {
+		handle(fmt.Sprint("/", status), func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-A", "1")
+			w.WriteHeader(status)
+			if status >= 400 {
+				fmt.Fprint(w, "no ", status)
+			}
+		})
+	}
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		handle(fmt.Sprint("/", status), func(w http.ResponseWriter, r *http.Request) {
+			http.SetCookie(w, &http.Cookie{Name: "from", Value: fmt.Sprint(status)})
+			w.Header().Set("Location", "/echo?to")
+			w.WriteHeader(status)
+		})
+	}
+	handle("/gzip", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		fmt.Fprint(z, strings.Repeat("compressed ", 1000))
+		_ = z.Close()
+	})
+	handle("/chunked", func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 5 {
+			fmt.Fprint(w, i)
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Second)
+		}
+	})
+	handle("/trailers", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		fmt.Fprint(w, "body")
+		w.Header().Set("X-Sum", "42")
+		w.Header().Set(http.TrailerPrefix+"X-Late", "yes")
+	})
+	handle("/1xx", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", "<a>")
+		w.WriteHeader(103)
+		w.WriteHeader(102)
+		w.WriteHeader(200)
+	})
+	handle("/early", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "too large", http.StatusRequestEntityTooLarge)
+	})
+	handle("/expect-no", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusExpectationFailed) })
+	handle("/cut", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		fmt.Fprint(w, "short")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	handle("/close", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
+	handle("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	handle("/503", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "later", 503) })
+	return mux
+}
+
+// differential is one request of the script. Each is made so that retrip has
+// one attempt to make.
+type differential struct {
+	name   string
+	method string
+	path   string
+	body   func() io.Reader
+	change func(*http.Request)
+	client func(*http.Client)
+	// only limits it to protocols of that major version.
+	only int
+	// racy says that net/http itself words its error now so, now so: three
+	// timers of it go off in the same instant.
+	racy bool
+}
+
+func differentialScript() []differential {
+	text := func() io.Reader { return strings.NewReader("a body with GetBody") }
+	plain := func() io.Reader { return stream([]byte("a body without GetBody")) }
+	large := func() io.Reader { return stream(pattern(300 << 10)) }
+	noFollow := func(c *http.Client) {
+		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	}
+	script := []differential{
+		{name: "GET", method: "GET", path: "/echo"},
+		{name: "no method", path: "/echo"},
+		{name: "HEAD", method: "HEAD", path: "/gzip"},
+		{name: "HEAD of an error", method: "HEAD", path: "/404"},
+		{name: "OPTIONS", method: "OPTIONS", path: "/echo"},
+		{name: "POST", method: "POST", path: "/echo", body: text},
+		{name: "POST of a stream", method: "POST", path: "/echo", body: plain},
+		{name: "PUT of a stream with a length", method: "PUT", path: "/echo", body: plain, change: func(r *http.Request) { r.ContentLength = 22 }},
+		{name: "POST of a stream with a wrong length", method: "POST", path: "/echo", body: plain, change: func(r *http.Request) { r.ContentLength = 10 }, only: 1},
+		{name: "POST of no body", method: "POST", path: "/echo", body: func() io.Reader { return http.NoBody }},
+		{name: "POST of an empty stream", method: "POST", path: "/echo", body: func() io.Reader { return stream(nil) }},
+		{name: "POST of much", method: "POST", path: "/echo", body: large},
+		{name: "answered early", method: "POST", path: "/early", body: plain},
+		{name: "gzip", method: "GET", path: "/gzip"},
+		{name: "gzip by hand", method: "GET", path: "/gzip", change: func(r *http.Request) { r.Header.Set("Accept-Encoding", "gzip") }},
+		{name: "chunked", method: "GET", path: "/chunked"},
+		{name: "trailers", method: "GET", path: "/trailers"},
+		{name: "request trailers", method: "POST", path: "/echo", body: plain, change: func(r *http.Request) { r.Trailer = http.Header{"X-T": {"1"}} }},
+		{name: "1xx", method: "GET", path: "/1xx"},
+		{name: "cut", method: "GET", path: "/cut"},
+		{name: "close", method: "GET", path: "/close"},
+		{name: "own close", method: "GET", path: "/echo", change: func(r *http.Request) { r.Close = true }},
+		{name: "own host", method: "GET", path: "/echo", change: func(r *http.Request) { r.Host = "other.example.com" }},
+		{name: "503 on POST", method: "POST", path: "/503", body: text},
+		{name: "Expect", method: "POST", path: "/echo", body: plain, change: func(r *http.Request) { r.Header.Set("Expect", "100-continue") }},
+		{name: "Expect, refused", method: "POST", path: "/expect-no", body: plain, change: func(r *http.Request) { r.Header.Set("Expect", "100-continue") }},
+		{name: "timeout of the client", method: "GET", path: "/hang", client: func(c *http.Client) { c.Timeout = 3 * time.Second }, racy: true},
+		{name: "bad scheme", method: "GET", path: "/echo", change: func(r *http.Request) { r.URL.Scheme = "rstp" }},
+		{name: "bad header", method: "GET", path: "/echo", change: func(r *http.Request) { r.Header["X"] = []string{"a\nb"} }},
+		{name: "bad method", method: "GET", path: "/echo", change: func(r *http.Request) { r.Method = "A B" }},
+		{name: "length without body", method: "POST", path: "/echo", change: func(r *http.Request) { r.ContentLength = 5 }},
+		{name: "canceled", method: "POST", path: "/hang", change: func(r *http.Request) {
+			ctx, cancel := context.WithCancel(r.Context())
+			time.AfterFunc(time.Second, cancel)
+			*r = *r.WithContext(ctx)
+		}},
+		{name: "deadline", method: "POST", path: "/hang", body: text, change: func(r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+			context.AfterFunc(ctx, cancel)
+			*r = *r.WithContext(ctx)
+		}},
+		{name: "body fails", method: "POST", path: "/echo", body: func() io.Reader {
+			return io.MultiReader(strings.NewReader("half"), readerFunc(func([]byte) (int, error) { return 0, errors.New("disk") }))
+		}},
+	}
+	for _, status := range []int{204, 304, 400, 401, 404, 409} {
+		script = append(script, differential{name: fmt.Sprint(status), method: "GET", path: fmt.Sprint("/", status)})
+	}
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		path := fmt.Sprint("/", status)
+		script = append(script,
+			differential{name: "GET " + path, method: "GET", path: path},
+			differential{name: "POST " + path, method: "POST", path: path, body: text},
+			differential{name: "POST of a stream " + path, method: "POST", path: path, body: plain},
+			differential{name: "not followed " + path, method: "GET", path: path, client: noFollow})
+	}
+	return script
+}
+
+// observe makes the request d with a fresh client over the Transport that wrap
+// makes of a fresh base.
+func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.RoundTripper) http.RoundTripper) observation {
+	var mu sync.Mutex
+	var served []string
+	s := memhttp.NewServer(t, proto, differentialServer(&served, &mu))
+	base := s.Transport()
+	base.ExpectContinueTimeout = time.Second
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	var sent *http.Request
+	c := &http.Client{Transport: wrap(base), Jar: jar}
+	inner := c.Transport
+	c.Transport = clientBase{rtFunc(func(r *http.Request) (*http.Response, error) {
+		sent = r
+		return inner.RoundTrip(r)
+	})}
+	if d.client != nil {
+		d.client(c)
+	}
+	// The URLs of two servers differ in their ports.
+	u := "http://example.com" + d.path
+	if strings.HasPrefix(s.URL, "https") {
+		u = "https://example.com" + d.path
+	}
+	var body *sendBody
+	var reader io.Reader
+	if d.body != nil {
+		reader = d.body()
+	}
+	req := mustRequest(t, d.method, u, reader)
+	if req.Body != nil && req.Body != http.NoBody {
+		body = &sendBody{Reader: req.Body}
+		req.Body = body
+	}
+	o := observation{}
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse:       func(int, textproto.MIMEHeader) error { o.Interim++; return nil },
+		GotFirstResponseByte: func() { o.Replies++ },
+	})
+	req = req.WithContext(ctx)
+	if d.change != nil {
+		d.change(req)
+	}
+	start := time.Now()
+	resp, err := c.Do(req)
+	if err != nil {
+		if !d.racy {
+			o.Err, o.ErrTypes = err.Error(), errTypes(err)
+		}
+		var ue *url.Error
+		o.Timeout = errors.As(err, &ue) && ue.Timeout()
+	} else {
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			o.BodyErr = err.Error() + errTypes(err)
+		}
+		assert.NoError(t, resp.Body.Close())
+		o.Status, o.Proto, o.Header, o.Trailer, o.Body = resp.Status, resp.Proto, resp.Header, resp.Trailer, string(b)
+		o.Length, o.Uncompressed, o.Close, o.Encoding, o.TLS = resp.ContentLength, resp.Uncompressed, resp.Close, resp.TransferEncoding, resp.TLS != nil
+		o.OwnRequest, o.FinalURL = resp.Request == sent, resp.Request.URL.String()
+	}
+	o.Took = time.Since(start)
+	time.Sleep(time.Minute)
+	if body != nil {
+		o.BodyClosed = min(1, body.closed.Load())
+	}
+	c.CloseIdleConnections()
+	base.CloseIdleConnections()
+	mu.Lock()
+	defer mu.Unlock()
+	o.Served = append(o.Served, served...)
+	return o
+}
+
+// clientBase hides what is behind a RoundTripper from http.Client, so that it
+// treats a bare http.Transport as it does any other.
+type clientBase struct{ http.RoundTripper }
+
+// The same script through bare net/http and through us: nothing differs.
+func TestDifferential(t *testing.T) {
+	wraps := map[string]func(http.RoundTripper) http.RoundTripper{
+		"zero": func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} },
+		"full": func(base http.RoundTripper) http.RoundTripper { return contractEnv{full: true}.transport(base) },
+	}
+	for name, wrap := range wraps {
+		for _, d := range differentialScript() {
+			for _, proto := range protos {
+				if d.only == 1 && (proto == memhttp.HTTP2 || proto == memhttp.H2C) {
+					continue
+				}
+				bubbled(t, fmt.Sprintf("%s/%s/%s", d.name, name, proto), func(t *testing.T) {
+					want := observe(t, proto, d, func(base http.RoundTripper) http.RoundTripper { return base })
+					got := observe(t, proto, d, wrap)
+					assert.Equal(t, want, got)
+				})
+			}
+		}
+	}
+}
+
+// Through an HTTP proxy, and with CONNECT through one.
+func TestDifferential_Proxy(t *testing.T) {
+	for _, target := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2} {
+		bubbled(t, target.String(), func(t *testing.T) {
+			run := func(wrap func(http.RoundTripper) http.RoundTripper, fail bool) (string, error) {
+				origin := memhttp.NewServer(t, target, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					fmt.Fprint(w, r.Method, " ", r.URL.Path, " ", r.Proto)
+				}))
+				proxy := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if fail {
+						http.Error(w, "not today", http.StatusForbidden)
+						return
+					}
+					if r.Method != http.MethodConnect {
+						fmt.Fprint(w, r.Method, " ", r.RequestURI)
+						return
+					}
+					out, err := origin.Listener.Dial(r.Context(), "tcp", r.Host)
+					if !assert.NoError(t, err) {
+						return
+					}
+					w.WriteHeader(200)
+					in, rw, err := http.NewResponseController(w).Hijack()
+					if !assert.NoError(t, err) {
+						return
+					}
+					go func() { _, _ = io.Copy(out, rw); out.Close() }()
+					_, _ = io.Copy(in, out)
+					in.Close()
+				}))
+				base := origin.Transport()
+				base.DialContext = proxy.Listener.Dial
+				base.Proxy = func(*http.Request) (*url.URL, error) { return &url.URL{Scheme: "http", Host: "proxy.example.com"}, nil }
+				defer base.CloseIdleConnections()
+				scheme := "http"
+				if target != memhttp.HTTP1 {
+					scheme = "https"
+				}
+				resp, err := (&http.Client{Transport: wrap(base)}).Get(scheme + "://example.com/through")
+				if err != nil {
+					return errTypes(err), err
+				}
+				return finish(t, resp), nil
+			}
+			bare := func(base http.RoundTripper) http.RoundTripper { return base }
+			ours := func(base http.RoundTripper) http.RoundTripper {
+				return &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Minute, MaxAttempts: 1}}
+			}
+			for _, fail := range []bool{false, true} {
+				want, wantErr := run(bare, fail)
+				got, gotErr := run(ours, fail)
+				assert.Equal(t, want, got)
+				assert.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(gotErr))
+			}
+		})
+	}
+}
+
+// CONNECT as a request of its own: a tunnel over the response's body.
+func TestDifferential_Connect(t *testing.T) {
+	bubbled(t, "", func(t *testing.T) {
+		l := memhttp.Listen()
+		defer l.Close()
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			buf := make([]byte, 4096)
+			_, _ = c.Read(buf)
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+			_, _ = io.Copy(c, c)
+		}()
+		base := &http.Transport{DialContext: l.Dial}
+		defer base.CloseIdleConnections()
+		pr, pw := io.Pipe()
+		req := &http.Request{Method: "CONNECT", URL: &url.URL{Scheme: "http", Host: "proxy.example.com"}, Host: "example.com:443", Header: http.Header{}, Body: pr}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second}}).RoundTrip(req.WithContext(ctx))
+		require.NoError(t, err)
+		assert.Equal(t, 200, resp.StatusCode)
+		time.Sleep(time.Minute)
+		_, err = io.WriteString(pw, "through the tunnel")
+		require.NoError(t, err)
+		got := make([]byte, len("through the tunnel"))
+		_, err = io.ReadFull(resp.Body, got)
+		require.NoError(t, err)
+		assert.Equal(t, "through the tunnel", string(got))
+		require.NoError(t, resp.Body.Close())
+		_ = pw.Close()
+	})
+}
