@@ -19,9 +19,10 @@ import (
 // P16: a first attempt that succeeds is the caller's own request and allocates
 // nothing, even while another host is in trouble.
 func TestAllocations(t *testing.T) {
+	type key int
 	deep := t.Context()
 	for i := range 10 {
-		deep = context.WithValue(deep, i, i)
+		deep = context.WithValue(deep, key(i), i)
 	}
 	deadline, cancel := context.WithTimeout(deep, time.Hour)
 	defer cancel()

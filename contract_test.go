@@ -321,7 +321,7 @@ var contract = []struct {
 	{"P9 a wait longer than MaxWait ends it at once", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "3600")
-			http.Error(w, "in an hour", 503)
+			http.Error(w, "in an hour", http.StatusServiceUnavailable)
 		})
 		start := time.Now()
 		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
@@ -334,7 +334,7 @@ var contract = []struct {
 		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			seen++
 			w.Header().Set("Retry-After", "2")
-			http.Error(w, "in 2 s", 503)
+			http.Error(w, "in 2 s", http.StatusServiceUnavailable)
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
 		defer cancel()

@@ -134,7 +134,7 @@ func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
 	})
 	handle("/close", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
 	handle("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	handle("/503", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "later", 503) })
+	handle("/503", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "later", http.StatusServiceUnavailable) })
 	return mux
 }
 

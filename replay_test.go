@@ -270,7 +270,7 @@ func TestReplay_EarlyAnswer(t *testing.T) {
 				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if seen.Add(1) < 3 {
 						_, _ = io.ReadFull(r.Body, make([]byte, 100_000))
-						http.Error(w, "busy", 503)
+						http.Error(w, "busy", http.StatusServiceUnavailable)
 						return
 					}
 					h := sha256.New()
