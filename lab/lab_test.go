@@ -1,0 +1,130 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// stubborn is the policy that the lab tests with: as many attempts as the
+// faults may need, and no budget, since it is not a fleet that is to be
+// protected here. Its attempt timeout outlasts the test.
+var stubborn = retrip.Policy{
+	MaxAttempts:    8,
+	Backoff:        retrip.Backoff{Base: 5 * time.Millisecond, Cap: 80 * time.Millisecond},
+	AttemptTimeout: time.Minute,
+	Budget:         retrip.Unlimited,
+}
+
+// trial runs a load over a transport that is made of a base, against a ledger
+// behind faults, and tears all of it down again.
+func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.RoundTripper) (r *Report, faults int) {
+	t.Helper()
+	const seed = 20
+	before := Resources()
+	var load *Load
+	var ledger *Ledger
+	func() {
+		ledger = NewLedger(seed, 0.08)
+		server := Serve(p, ledger)
+		defer server.Close()
+		proxy, err := NewFaults(seed, server.Listener.Addr().String())
+		require.NoError(t, err)
+		defer proxy.Stop()
+		base := Base(p, server)
+		defer base.CloseIdleConnections()
+
+		ctx, cancel := context.WithCancel(t.Context())
+		made := make(chan error, 1)
+		go func() { made <- proxy.Run(ctx) }()
+		load = &Load{
+			Client: &http.Client{Transport: wrap(base)}, URL: p.scheme() + "://" + proxy.Addr() + "/",
+			Seed: seed, Ledger: ledger, Callers: 16, Files: t.TempDir(),
+		}
+		r, err = load.Run(t.Context(), most)
+		require.NoError(t, err)
+		cancel()
+		require.NoError(t, <-made)
+		faults = proxy.Total() + ledger.Faults()
+		t.Logf("network faults: %v; server faults: %d", proxy, ledger.Faults())
+	}()
+	assert.Zero(t, load.Duplicates(r), "POSTs executed more than once")
+	assert.Zero(t, ledger.Corrupt(), "bodies that arrived as something else")
+	t.Logf("%d faults, %d arrivals, %d duplicates; %v", faults, ledger.Arrivals(), load.Duplicates(r), r)
+	assert.Zero(t, load.Held(10*time.Second), "requests whose context is held by a timer, a goroutine or a table")
+	after, ok := before.Back(10 * time.Second)
+	assert.True(t, ok, "goroutines or file descriptors are left: %+v before, %+v after", before, after)
+	if t.Failed() {
+		t.Log(strings.Join(Goroutines(), "\n\n"))
+	}
+	return r, faults
+}
+
+// No fault of network or server makes a POST without a key happen twice, a body
+// arrive as something else, an answer go to the wrong caller, or anything stay
+// behind; and most of what fails over a bare transport succeeds.
+func TestFaults(t *testing.T) {
+	requests := 3000
+	if testing.Short() {
+		requests = 300
+	}
+	for _, p := range Protos {
+		t.Run(string(p), func(t *testing.T) {
+			t.Log("bare:")
+			bare, _ := trial(t, p, requests, func(base *http.Transport) http.RoundTripper { return base })
+			t.Log("wrapped:")
+			wrapped, faults := trial(t, p, requests, func(base *http.Transport) http.RoundTripper {
+				return &retrip.Transport{Base: base, Policy: stubborn}
+			})
+			assert.Equal(t, requests, wrapped.Requests, "each caller gets exactly one answer")
+			assert.Zero(t, wrapped.Lost)
+			assert.Zero(t, wrapped.Mixed)
+			assert.Zero(t, wrapped.Unclosed)
+			assert.Greater(t, faults, requests/20, "a trial without faults proves nothing")
+			failed, bareFailed := 1-wrapped.Rate(true), 1-bare.Rate(true)
+			assert.Less(t, failed, bareFailed/4, "of what may be repeated, the share that failed")
+			assert.Greater(t, wrapped.Rate(false), bare.Rate(false))
+		})
+	}
+}
+
+// The ledger sees a duplicate when there is one: a client that repeats blindly
+// is caught.
+func TestLedger_SeesDuplicates(t *testing.T) {
+	const seed = 3
+	ledger := NewLedger(seed, 0.5)
+	server := Serve(HTTP1, ledger)
+	defer server.Close()
+	base := Base(HTTP1, server)
+	defer base.CloseIdleConnections()
+	reckless := stubborn
+	reckless.Idempotent = func(*http.Request) bool { return true }
+	load := &Load{
+		Client: &http.Client{Transport: &retrip.Transport{Base: base, Policy: reckless}}, URL: server.URL,
+		Seed: seed, Ledger: ledger, Callers: 8, Files: t.TempDir(),
+	}
+	r, err := load.Run(t.Context(), 1000)
+	require.NoError(t, err)
+	t.Log(r)
+	assert.NotZero(t, load.Duplicates(r))
+}
+
+func testServer(t *testing.T, p Proto, h http.HandlerFunc) (*httptest.Server, *http.Transport) {
+	t.Helper()
+	server := Serve(p, h)
+	t.Cleanup(server.Close)
+	base := Base(p, server)
+	t.Cleanup(base.CloseIdleConnections)
+	return server, base
+}

@@ -1,0 +1,175 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+// The header fields by which a request tells its number, the length and SHA-256
+// sum of its body, and how long an answer it wants; an answer repeats the first.
+const (
+	idField     = "Lab-Id"
+	lengthField = "Lab-Length"
+	sumField    = "Lab-Sum"
+	wantField   = "Lab-Want"
+)
+
+// Ledger is an [http.Handler] that writes down which requests it has executed.
+// One with an Idempotency-Key it executes once, however often it comes. It
+// fails a share of them in every way a server can: before it has read the body,
+// in the middle of it, and after it has executed the request. It is safe for
+// concurrent use.
+type Ledger struct {
+	mu       sync.Mutex
+	draws    *rand.Rand
+	faults   float64
+	executed []uint8 // times, by number
+	corrupt  int
+	arrivals int
+	failures map[string]int
+}
+
+// NewLedger returns an empty Ledger that fails the given share of requests, as
+// seed wants it.
+func NewLedger(seed uint64, faults float64) *Ledger {
+	return &Ledger{draws: rand.New(rand.NewPCG(seed, 1)), faults: faults, failures: map[string]int{}}
+}
+
+// serverFault is what goes wrong with one request.
+type serverFault string
+
+const (
+	noFault        serverFault = ""
+	refuseUnread   serverFault = "503 before the body"
+	refuseHalfRead serverFault = "503 in the middle of the body"
+	throttle       serverFault = "429"
+	hangUpBefore   serverFault = "connection closed before execution"
+	hangUpAfter    serverFault = "connection closed after execution"
+	failAfter      serverFault = "500 after execution"
+)
+
+var serverFaults = []serverFault{refuseUnread, refuseHalfRead, throttle, hangUpBefore, hangUpAfter, failAfter}
+
+func (l *Ledger) arrive() serverFault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.arrivals++
+	if l.draws.Float64() >= l.faults {
+		return noFault
+	}
+	fault := serverFaults[l.draws.IntN(len(serverFaults))]
+	l.failures[string(fault)]++
+	return fault
+}
+
+// ServeHTTP takes part in the lab: reads the body, compares it with what the
+// header promises, and executes the request.
+func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	id, err := strconv.Atoi(req.Header.Get(idField))
+	if err != nil {
+		http.Error(w, "no number", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set(idField, req.Header.Get(idField))
+	fault := l.arrive()
+	switch fault {
+	case refuseUnread:
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	case refuseHalfRead:
+		_, _ = io.CopyN(io.Discard, req.Body, 10<<10)
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	case throttle:
+		http.Error(w, "slow down", http.StatusTooManyRequests)
+		return
+	case hangUpBefore:
+		panic(http.ErrAbortHandler)
+	}
+	sum := sha256.New()
+	n, err := io.Copy(sum, req.Body)
+	if err != nil {
+		// What was not received whole is not executed.
+		panic(http.ErrAbortHandler)
+	}
+	if strconv.FormatInt(n, 10) != req.Header.Get(lengthField) || hex.EncodeToString(sum.Sum(nil)) != req.Header.Get(sumField) {
+		l.mu.Lock()
+		l.corrupt++
+		l.mu.Unlock()
+		http.Error(w, "not the body that was promised", http.StatusBadRequest)
+		return
+	}
+	l.execute(id, req.Header.Get("Idempotency-Key") != "")
+	switch fault {
+	case hangUpAfter:
+		panic(http.ErrAbortHandler)
+	case failAfter:
+		http.Error(w, "executed, and failed to say so", http.StatusInternalServerError)
+		return
+	}
+	want, _ := strconv.Atoi(req.Header.Get(wantField))
+	w.Header().Set("Content-Length", strconv.Itoa(want))
+	_, _ = w.Write(noise()[:want])
+}
+
+func (l *Ledger) execute(id int, once bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.executed) <= id {
+		l.executed = append(l.executed, 0)
+	}
+	if times := l.executed[id]; times == 0 || !once && times < 255 {
+		l.executed[id]++
+	}
+}
+
+// Executed returns how often request id was executed.
+func (l *Ledger) Executed(id int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if id >= len(l.executed) {
+		return 0
+	}
+	return int(l.executed[id])
+}
+
+// Corrupt returns how many bodies came to a regular end and were not what had
+// been sent.
+func (l *Ledger) Corrupt() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.corrupt
+}
+
+// Arrivals returns how many requests came in, repetitions included.
+func (l *Ledger) Arrivals() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.arrivals
+}
+
+// Faults returns how many requests were failed on purpose.
+func (l *Ledger) Faults() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sum := 0
+	for _, n := range l.failures {
+		sum += n
+	}
+	return sum
+}
+
+// noise is what all bodies are cut from.
+var noise = sync.OnceValue(func() []byte {
+	b := make([]byte, 2<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+})

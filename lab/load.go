@@ -1,0 +1,345 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Load is a crowd of callers. All of its requests follow from Seed; what
+// becomes of them depends on the network and the scheduler.
+type Load struct {
+	Client  *http.Client
+	URL     string
+	Seed    uint64
+	Ledger  *Ledger
+	Callers int
+	First   int    // number of the first request
+	Files   string // a directory for bodies in files
+
+	next    atomic.Int64
+	bodies  atomic.Int64 // handed to the client
+	closed  atomic.Int64 // and closed by it
+	holders atomic.Int64 // requests whose context something still holds
+
+	mu     sync.Mutex
+	report Report
+}
+
+// kind is a kind of request.
+type kind int
+
+const (
+	get kind = iota
+	del
+	putBytes  // with GetBody
+	putStream // small enough to be kept
+	putLarge  // a stream that is not
+	putFile
+	postKeyed
+	postBytes
+	postStream
+	kinds
+)
+
+var kindNames = [kinds]string{"GET", "DELETE", "PUT bytes", "PUT stream", "PUT large stream", "PUT file", "POST with key", "POST bytes", "POST stream"}
+
+// Repeatable reports whether a request of this kind may be sent again whatever
+// became of it.
+func (k kind) repeatable() bool { return k < postBytes && k != putLarge }
+
+// Tally counts what became of requests.
+type Tally struct {
+	Requests  int
+	Succeeded int // a 200 with the whole, right body
+	Refused   int // an answer with another status
+	Cut       int // a 200 whose body broke off
+	Failed    int // an error instead of an answer
+}
+
+// Report is what came of a [Load].
+type Report struct {
+	Tally
+	Kinds      [kinds]Tally
+	Lost       int // requests told to have succeeded, and never executed
+	Mixed      int // answers to another request, or with another body
+	Unclosed   int // request bodies left open
+	Elapsed    time.Duration
+}
+
+// Rate returns the share of requests that succeeded: of those that may always
+// be repeated if repeatable is true, of all if not.
+func (r *Report) Rate(repeatable bool) float64 {
+	if !repeatable {
+		return float64(r.Succeeded) / float64(r.Requests)
+	}
+	var sum Tally
+	for k, t := range r.Kinds {
+		if kind(k).repeatable() {
+			sum.Requests += t.Requests
+			sum.Succeeded += t.Succeeded
+		}
+	}
+	return float64(sum.Succeeded) / float64(sum.Requests)
+}
+
+func (r *Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d requests in %v, %.2f %% succeeded (%.2f %% of those that may be repeated); %d lost, %d mixed up, %d bodies left open",
+		r.Requests, r.Elapsed.Round(time.Millisecond), 100*r.Rate(false), 100*r.Rate(true), r.Lost, r.Mixed, r.Unclosed)
+	for k, t := range r.Kinds {
+		fmt.Fprintf(&b, "\n  %-17s %5d requests %5d succeeded %4d refused %4d cut %4d failed", kindNames[k], t.Requests, t.Succeeded, t.Refused, t.Cut, t.Failed)
+	}
+	return b.String()
+}
+
+// Run makes requests until ctx ends or most have been begun, waits for their
+// ends, and compares what the callers were told with the
+// ledger.
+func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
+	began := time.Now()
+	var wg sync.WaitGroup
+	errs := make(chan error, l.Callers)
+	for range l.Callers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				n := int(l.next.Add(1)) - 1
+				if n >= most {
+					return
+				}
+				if err := l.one(l.First + n); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-errs:
+		return nil, err
+	default:
+	}
+	r := l.report
+	r.Elapsed = time.Since(began)
+	// A request whose answer was given up may still be on its way, and a body
+	// is closed when the last attempt's write loop has noticed.
+	within(5*time.Second, func() bool { return l.closed.Load() >= l.bodies.Load() })
+	r.Unclosed = int(l.bodies.Load() - l.closed.Load())
+	return &r, nil
+}
+
+// Duplicates returns how many POSTs of r were executed more than once. Call it
+// when the server is closed: what is late is on its way no more.
+func (l *Load) Duplicates(r *Report) int {
+	n := 0
+	for id := l.First; id < l.First+r.Requests; id++ {
+		if l.kindOf(id) >= postKeyed && l.Ledger.Executed(id) > 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// Held returns for how many requests something still holds the context after a
+// while: a timer, a goroutine, a table.
+func (l *Load) Held(wait time.Duration) int {
+	within(wait, func() bool {
+		runtime.GC()
+		return l.holders.Load() == 0
+	})
+	return int(l.holders.Load())
+}
+
+// within polls until done or the time is over.
+func within(d time.Duration, done func() bool) bool {
+	for end := time.Now().Add(d); !done(); {
+		if time.Now().After(end) {
+			return false
+		}
+		pause(context.Background(), 10*time.Millisecond)
+	}
+	return true
+}
+
+func (l *Load) draws(id int) *rand.Rand { return rand.New(rand.NewPCG(l.Seed, uint64(id)<<8)) }
+
+func (l *Load) kindOf(id int) kind { return kind(l.draws(id).IntN(int(kinds))) }
+
+// contextKey is the key of a value that nobody needs: it is there to be seen
+// going.
+type contextKey struct{}
+
+// one makes request number id. An error is one of the lab's own.
+func (l *Load) one(id int) error {
+	draws := l.draws(id)
+	k := kind(draws.IntN(int(kinds)))
+	mark := new([16]byte)
+	l.holders.Add(1)
+	runtime.AddCleanup(mark, func(n *atomic.Int64) { n.Add(-1) }, &l.holders)
+	ctx := context.WithValue(context.Background(), contextKey{}, mark)
+	if draws.IntN(2) == 0 {
+		// The others have a limit that outlasts the run: its timer must go
+		// with the request.
+		ctx = retrip.WithPolicy(ctx, retrip.Policy{AttemptTimeout: 250 * time.Millisecond})
+	}
+	want := draws.IntN(2 << 10)
+	if draws.IntN(10) == 0 {
+		want = draws.IntN(64 << 10)
+	}
+	body, err := l.body(k, id, draws)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, methodOf(k), l.URL, body.reader)
+	if err != nil {
+		return err
+	}
+	if body.reader != nil {
+		if body.again != nil {
+			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(body.again()), nil }
+			req.ContentLength = int64(len(body.content))
+		}
+		l.bodies.Add(1)
+	}
+	sum := sha256.Sum256(body.content)
+	req.Header.Set(idField, strconv.Itoa(id))
+	req.Header.Set(lengthField, strconv.Itoa(len(body.content)))
+	req.Header.Set(sumField, hex.EncodeToString(sum[:]))
+	req.Header.Set(wantField, strconv.Itoa(want))
+	if k == postKeyed {
+		req.Header.Set("Idempotency-Key", strconv.Itoa(id))
+	}
+	resp, err := l.Client.Do(req)
+	l.tell(k, id, want, resp, err)
+	return nil
+}
+
+// tell writes down what the caller of request id was told.
+func (l *Load) tell(k kind, id, want int, resp *http.Response, err error) {
+	t := Tally{Requests: 1}
+	mixed, lost := 0, 0
+	switch {
+	case err != nil:
+		t.Failed = 1
+	default:
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.Header.Get(idField) != strconv.Itoa(id) {
+			mixed = 1
+		}
+		switch {
+		case resp.StatusCode != http.StatusOK:
+			t.Refused = 1
+		case err != nil:
+			t.Cut = 1
+		case !bytes.Equal(got, noise()[:want]):
+			mixed = 1
+		default:
+			t.Succeeded = 1
+			if l.Ledger.Executed(id) == 0 {
+				lost = 1
+			}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, sum := range []*Tally{&l.report.Tally, &l.report.Kinds[k]} {
+		sum.Requests += t.Requests
+		sum.Succeeded += t.Succeeded
+		sum.Refused += t.Refused
+		sum.Cut += t.Cut
+		sum.Failed += t.Failed
+	}
+	l.report.Mixed += mixed
+	l.report.Lost += lost
+}
+
+func methodOf(k kind) string {
+	switch k {
+	case get:
+		return http.MethodGet
+	case del:
+		return http.MethodDelete
+	case postKeyed, postBytes, postStream:
+		return http.MethodPost
+	default:
+		return http.MethodPut
+	}
+}
+
+// body is what a request carries.
+type body struct {
+	content []byte
+	reader  io.ReadCloser
+	again   func() io.Reader // for GetBody
+}
+
+func (l *Load) body(k kind, id int, draws *rand.Rand) (body, error) {
+	size := draws.IntN(8 << 10)
+	switch k {
+	case get, del:
+		return body{}, nil
+	case putLarge:
+		size = 128<<10 + draws.IntN(512<<10)
+	case putBytes, putFile:
+		if draws.IntN(8) == 0 {
+			size = draws.IntN(512 << 10)
+		}
+	}
+	start := draws.IntN(len(noise()) - size)
+	b := body{content: noise()[start : start+size]}
+	switch k {
+	case putBytes, postKeyed, postBytes:
+		b.again = func() io.Reader { return bytes.NewReader(b.content) }
+		b.reader = &closing{Reader: b.again(), closed: &l.closed}
+	case putFile:
+		name := fmt.Sprintf("%s/%d", l.Files, id)
+		if err := os.WriteFile(name, b.content, 0o600); err != nil {
+			return b, err
+		}
+		file, err := os.Open(name)
+		if err != nil {
+			return b, err
+		}
+		if err := os.Remove(name); err != nil { // it is gone when it is closed
+			return b, err
+		}
+		// Retrip must see the file itself, so its closing is seen by the
+		// descriptors left open at the end.
+		l.closed.Add(1)
+		b.reader = file
+	default:
+		b.reader = &closing{Reader: bytes.NewReader(b.content), closed: &l.closed}
+	}
+	return b, nil
+}
+
+// closing counts the first call of Close.
+type closing struct {
+	io.Reader
+	once   sync.Once
+	closed *atomic.Int64
+}
+
+func (c *closing) Close() error {
+	c.once.Do(func() { c.closed.Add(1) })
+	return nil
+}

@@ -1,0 +1,63 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Usage is what a process holds.
+type Usage struct {
+	Goroutines  int    // toxiproxy's apart: it leaves some of its own behind
+	Descriptors int    // open; 0 where the system doesn't tell
+	Heap        uint64 // live bytes after a collection
+}
+
+// Resources returns what this process holds now.
+func Resources() Usage {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return Usage{Goroutines: len(Goroutines()), Descriptors: descriptors(), Heap: m.HeapAlloc}
+}
+
+// Back reports whether the goroutines and descriptors come back to at most u
+// within d, and what is held then.
+func (u Usage) Back(d time.Duration) (Usage, bool) {
+	ok := within(d, func() bool {
+		return len(Goroutines()) <= u.Goroutines && descriptors() <= u.Descriptors
+	})
+	return Resources(), ok
+}
+
+func descriptors() int {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(open)
+}
+
+// Goroutines returns the stacks of all goroutines but those of toxiproxy.
+func Goroutines() []string {
+	buf := make([]byte, 1<<20)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 2*len(buf))
+	}
+	var stacks []string
+	for stack := range strings.SplitSeq(string(buf), "\n\n") {
+		if !strings.Contains(stack, "Shopify/toxiproxy") {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}

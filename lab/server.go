@@ -1,0 +1,69 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"crypto/x509"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+)
+
+// Proto is the protocol that client and server speak.
+type Proto string
+
+// The protocols, each spoken alone.
+const (
+	HTTP1 Proto = "HTTP/1.1"
+	HTTP2 Proto = "HTTPS+HTTP/2"
+	H2C   Proto = "h2c"
+)
+
+// Protos are all of them.
+var Protos = []Proto{HTTP1, HTTP2, H2C}
+
+func (p Proto) protocols() *http.Protocols {
+	var ps http.Protocols
+	ps.SetHTTP1(p == HTTP1)
+	ps.SetHTTP2(p == HTTP2)
+	ps.SetUnencryptedHTTP2(p == H2C)
+	return &ps
+}
+
+// scheme returns that of the URLs.
+func (p Proto) scheme() string {
+	if p == HTTP2 {
+		return "https"
+	}
+	return "http"
+}
+
+// Serve starts a server for h on loopback. The caller closes it.
+func Serve(p Proto, h http.Handler) *httptest.Server {
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = p.protocols()
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // aborted handlers and connections are meant
+	if p == HTTP2 {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	return s
+}
+
+// Base returns a fresh base transport that speaks p and trusts s. The caller
+// may change it before its first use.
+func Base(p Proto, s *httptest.Server) *http.Transport {
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.Proxy = nil
+	base.Protocols = p.protocols()
+	base.MaxIdleConnsPerHost = 32
+	if p == HTTP2 {
+		base.TLSClientConfig.RootCAs = x509.NewCertPool()
+		base.TLSClientConfig.RootCAs.AddCert(s.Certificate())
+	}
+	return base
+}
