@@ -77,11 +77,11 @@ type Tally struct {
 // Report is what came of a [Load].
 type Report struct {
 	Tally
-	Kinds      [kinds]Tally
-	Lost       int // requests told to have succeeded, and never executed
-	Mixed      int // answers to another request, or with another body
-	Unclosed   int // request bodies left open
-	Elapsed    time.Duration
+	Kinds    [kinds]Tally
+	Lost     int // requests told to have succeeded, and never executed
+	Mixed    int // answers to another request, or with another body
+	Unclosed int // request bodies left open
+	Elapsed  time.Duration
 }
 
 // Rate returns the share of requests that succeeded: of those that may always

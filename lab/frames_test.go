@@ -1,0 +1,140 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// frameServer speaks HTTP/2 without TLS, frame by frame, so that it can be as
+// rude as no library lets it be.
+type frameServer struct {
+	URL      string
+	listener net.Listener
+	conns    atomic.Int64
+	requests atomic.Int64 // HEADERS frames
+	bytes    atomic.Int64 // written
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	closed bool
+}
+
+// newFrameServer starts a server that calls request for each request, with its
+// number, and hangs up when that returns false.
+func newFrameServer(t *testing.T, request func(f *frameConn, stream uint32, number int64) bool) *frameServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &frameServer{URL: "http://" + l.Addr().String(), listener: l, open: map[net.Conn]bool{}}
+	s.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.open[c] = true
+			if s.closed {
+				c.Close()
+			}
+			s.mu.Unlock()
+			s.conns.Add(1)
+			s.wg.Go(func() {
+				s.serve(c, request)
+				c.Close()
+				s.mu.Lock()
+				delete(s.open, c)
+				s.mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		s.mu.Lock()
+		s.closed = true
+		for c := range s.open {
+			c.Close()
+		}
+		s.mu.Unlock()
+		s.wg.Wait()
+	})
+	return s
+}
+
+func (s *frameServer) serve(c net.Conn, request func(*frameConn, uint32, int64) bool) {
+	preface := make([]byte, len(http2.ClientPreface))
+	if _, err := io.ReadFull(c, preface); err != nil {
+		return
+	}
+	f := &frameConn{Framer: http2.NewFramer(countingWriter{c, &s.bytes}, c)}
+	if f.WriteSettings() != nil {
+		return
+	}
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			return
+		}
+		switch frame := frame.(type) {
+		case *http2.SettingsFrame:
+			if !frame.IsAck() {
+				_ = f.WriteSettingsAck()
+			}
+		case *http2.HeadersFrame:
+			if !request(f, frame.StreamID, s.requests.Add(1)) {
+				return
+			}
+		}
+	}
+}
+
+// frameConn is a connection to write frames to.
+type frameConn struct{ *http2.Framer }
+
+// respond answers a request with a status and no body.
+func (f *frameConn) respond(stream uint32, status string, fields ...hpack.HeaderField) error {
+	return f.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, EndHeaders: true, EndStream: true, BlockFragment: headerBlock(status, fields...),
+	})
+}
+
+func headerBlock(status string, fields ...hpack.HeaderField) []byte {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	_ = encoder.WriteField(hpack.HeaderField{Name: ":status", Value: status})
+	for _, field := range fields {
+		_ = encoder.WriteField(field)
+	}
+	return block.Bytes()
+}
+
+type countingWriter struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (w countingWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.n.Add(int64(n))
+	return n, err
+}
+
+// h2cBase returns a fresh base transport for a frameServer.
+func h2cBase(t *testing.T) *http.Transport {
+	base := &http.Transport{Protocols: H2C.protocols()}
+	t.Cleanup(base.CloseIdleConnections)
+	return base
+}

@@ -1,0 +1,218 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+
+	"github.com/retrip/retrip"
+)
+
+// goAway refuses every request, and the connection with it.
+func goAway(f *frameConn, _ uint32, _ int64) bool {
+	return f.WriteGoAway(0, http2.ErrCodeNo, nil) == nil
+}
+
+// refuse refuses every stream.
+func refuse(f *frameConn, stream uint32, _ int64) bool {
+	return f.WriteRSTStream(stream, http2.ErrCodeRefusedStream) == nil
+}
+
+// Without a bound net/http sends a request again and again for as long as it is
+// let.
+func TestHiddenSends_AreUnboundedInNetHTTP(t *testing.T) {
+	server := newFrameServer(t, goAway)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	require.NoError(t, err)
+	_, err = h2cBase(t).RoundTrip(req)
+	require.Error(t, err)
+	t.Logf("net/http alone in 500 ms: %d requests on %d connections", server.requests.Load(), server.conns.Load())
+	assert.Greater(t, server.requests.Load(), int64(50))
+}
+
+func TestHiddenSends_AreBoundedAndCounted(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		for _, tt := range []struct {
+			name     string
+			policy   retrip.Policy
+			trace    bool
+			most     int64 // sends that the server may see
+			attempts int
+		}{
+			{"set by the policy", retrip.Policy{MaxSends: 3}, false, 3, 1},
+			{"by default where an attempt has a timeout", retrip.Policy{AttemptTimeout: time.Minute}, false, 10, 1},
+			{"by default where it is watched", retrip.Policy{}, true, 10, 1},
+		} {
+			t.Run(method+" "+tt.name, func(t *testing.T) {
+				server := newFrameServer(t, goAway)
+				base := h2cBase(t)
+				metrics := retrip.NewMetrics()
+				transport := &retrip.Transport{Base: base, Policy: tt.policy, Metrics: metrics}
+				sends := 0
+				if tt.trace {
+					transport.Trace = &retrip.Trace{Done: func(e retrip.Event) { sends = e.Sends }}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				req, err := http.NewRequestWithContext(ctx, method, server.URL, strings.NewReader("body"))
+				require.NoError(t, err)
+				_, err = transport.RoundTrip(req)
+				require.Error(t, err)
+				require.NoError(t, ctx.Err(), "it must end by the bound")
+				t.Logf("%v; the server saw %d", err, server.requests.Load())
+				assert.Contains(t, err.Error(), "MaxSends")
+				assert.LessOrEqual(t, server.requests.Load(), tt.most+1)
+				if tt.trace {
+					assert.Equal(t, int(tt.most)+1, sends)
+				}
+				assert.Equal(t, 1, give(t, metrics, retrip.ReasonHiddenSends))
+				assert.GreaterOrEqual(t, hidden(t, metrics), tt.most)
+			})
+		}
+	}
+}
+
+// REFUSED_STREAM makes net/http wait 1, 2, 4, … s between its own sends, inside
+// one attempt: a timeout of ours ends that, and MaxSends does before.
+func TestHiddenSends_RefusedStream(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		t.Run(method, func(t *testing.T) {
+			server := newFrameServer(t, refuse)
+			metrics := retrip.NewMetrics()
+			transport := &retrip.Transport{Base: h2cBase(t), Policy: retrip.Policy{MaxSends: 2}, Metrics: metrics}
+			req, err := http.NewRequestWithContext(t.Context(), method, server.URL, strings.NewReader("body"))
+			require.NoError(t, err)
+			began := time.Now()
+			_, err = transport.RoundTrip(req)
+			took := time.Since(began)
+			require.Error(t, err)
+			t.Logf("%v in %v; the server saw %d", err, took, server.requests.Load())
+			assert.LessOrEqual(t, server.requests.Load(), int64(3))
+			assert.Less(t, took, 15*time.Second)
+			assert.Equal(t, 1, give(t, metrics, retrip.ReasonHiddenSends))
+			assert.GreaterOrEqual(t, hidden(t, metrics), int64(2))
+		})
+	}
+}
+
+// A server that goes away once, or refuses a stream once, has done nothing: a
+// POST is answered by the next connection or stream, and arrives once.
+func TestHiddenSends_UnprocessedOnceIsRepeated(t *testing.T) {
+	for name, fault := range map[string]func(*frameConn, uint32, int64) bool{"GOAWAY": goAway, "REFUSED_STREAM": refuse} {
+		for _, kind := range []string{"bytes", "stream"} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				server := newFrameServer(t, func(f *frameConn, stream uint32, number int64) bool {
+					if number == 1 {
+						return fault(f, stream, number)
+					}
+					return f.respond(stream, "200") == nil
+				})
+				transport := &retrip.Transport{Base: h2cBase(t), Policy: retrip.Policy{AttemptTimeout: time.Minute}}
+				var body io.Reader = strings.NewReader("body")
+				if kind == "stream" {
+					body = io.LimitReader(body, 4)
+				}
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, body)
+				require.NoError(t, err)
+				resp, err := transport.RoundTrip(req)
+				require.NoError(t, err)
+				resp.Body.Close()
+				assert.Equal(t, http.StatusOK, resp.StatusCode)
+				assert.Equal(t, int64(2), server.requests.Load())
+			})
+		}
+	}
+}
+
+// An error code that does not vouch for it makes no POST be repeated.
+func TestHiddenSends_OtherCodesAreNoProof(t *testing.T) {
+	for _, code := range []http2.ErrCode{http2.ErrCodeInternal, http2.ErrCodeCancel, http2.ErrCodeEnhanceYourCalm} {
+		t.Run(code.String(), func(t *testing.T) {
+			server := newFrameServer(t, func(f *frameConn, stream uint32, _ int64) bool {
+				return f.WriteRSTStream(stream, code) == nil
+			})
+			transport := &retrip.Transport{Base: h2cBase(t), Policy: retrip.Policy{AttemptTimeout: time.Minute}}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, strings.NewReader("body"))
+			require.NoError(t, err)
+			_, err = transport.RoundTrip(req)
+			require.Error(t, err)
+			assert.Equal(t, int64(1), server.requests.Load())
+		})
+	}
+}
+
+// Transport in Transport: the attempts multiply, and Validate says so.
+func TestStackedRetriers(t *testing.T) {
+	for name, stack := range map[string]func(*retrip.Transport) http.RoundTripper{
+		"directly":        func(inner *retrip.Transport) http.RoundTripper { return inner },
+		"under a wrapper": func(inner *retrip.Transport) http.RoundTripper { return &signer{Base: inner} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			arrivals := 0
+			down := roundTripper(func(req *http.Request) (*http.Response, error) {
+				arrivals++
+				return nil, errors.New("down")
+			})
+			policy := retrip.Policy{MaxAttempts: 3, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited}
+			outer := &retrip.Transport{Base: stack(&retrip.Transport{Base: down, Policy: policy}), Policy: policy}
+			require.ErrorContains(t, outer.Validate(), "their attempts multiply")
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
+			require.NoError(t, err)
+			_, err = outer.RoundTrip(req)
+			require.Error(t, err)
+			assert.Equal(t, 3*3, arrivals)
+		})
+	}
+}
+
+// signer is a wrapper as oauth2.Transport is one.
+type signer struct{ Base http.RoundTripper }
+
+func (s *signer) RoundTrip(req *http.Request) (*http.Response, error) { return s.Base.RoundTrip(req) }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// give returns how many requests were given up for the reason.
+func give(t *testing.T, m *retrip.Metrics, reason retrip.Reason) int {
+	return int(series(t, m, "retrip_give_ups_total", "reason", string(reason)))
+}
+
+// hidden returns how many hidden sends were counted.
+func hidden(t *testing.T, m *retrip.Metrics) int64 {
+	return int64(series(t, m, "retrip_hidden_sends_total", "policy", "default"))
+}
+
+// series returns the value of the counter whose label has the value.
+func series(t *testing.T, m *retrip.Metrics, name, label, value string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, reg.Register(m))
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, pair := range metric.GetLabel() {
+				if family.GetName() == name && pair.GetName() == label && pair.GetValue() == value {
+					return metric.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return 0
+}
