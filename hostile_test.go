@@ -1,0 +1,513 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// hostileServer answers connections byte by byte, as no library would.
+type hostileServer struct {
+	URL      string
+	Base     *http.Transport
+	listener *memhttp.Listener
+	conns    atomic.Int64
+	written  atomic.Int64
+	read     atomic.Int64 // bytes of response bodies that the client has read
+	peak     atomic.Uint64
+	wg       sync.WaitGroup
+}
+
+// hostileConn is a connection of a hostileServer; writing measures.
+type hostileConn struct {
+	*memhttp.Conn
+	server *hostileServer
+	r      *bufio.Reader
+	n      int64 // its number, from 1
+}
+
+// newHostileServer starts a server that gives every connection to serve and
+// closes it afterwards. It belongs into a bubble, which fails the test if a
+// goroutine of client or server is left.
+func newHostileServer(t *testing.T, serve func(*hostileConn)) *hostileServer {
+	l := memhttp.Listen()
+	s := &hostileServer{
+		URL: "http://" + l.Addr().String() + "/", listener: l,
+		// The limit is 10 MiB by default, and scales what it bounds.
+		Base: &http.Transport{DialContext: l.Dial, MaxResponseHeaderBytes: 1 << 20},
+	}
+	var mu sync.Mutex
+	var open []net.Conn
+	s.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+			hc := &hostileConn{Conn: c.(*memhttp.Conn), server: s, r: bufio.NewReader(c), n: s.conns.Add(1)}
+			s.wg.Go(func() {
+				serve(hc)
+				hc.Conn.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		s.Base.CloseIdleConnections()
+		l.Close()
+		mu.Lock()
+		for _, c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		s.wg.Wait()
+	})
+	return s
+}
+
+// RoundTrip is the base with the reads of its bodies counted.
+func (s *hostileServer) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := s.Base.RoundTrip(req)
+	if err == nil {
+		resp.Body = &countedBody{resp.Body, &s.read}
+	}
+	return resp, err
+}
+
+type countedBody struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n.Add(int64(n))
+	return n, err
+}
+
+// request reads a request and its body.
+func (c *hostileConn) request() (body []byte, ok bool) {
+	req, err := http.ReadRequest(c.r)
+	if err != nil {
+		return nil, false
+	}
+	body, err = io.ReadAll(req.Body)
+	return body, err == nil
+}
+
+// send writes, and reports whether the client still listens.
+func (c *hostileConn) send(text string) bool {
+	before := c.server.written.Load() >> 22
+	n, err := io.WriteString(c.Conn, text)
+	if c.server.written.Add(int64(n))>>18 != before { // every 256 KiB
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		c.server.peak.Store(max(c.server.peak.Load(), m.HeapAlloc))
+	}
+	return err == nil
+}
+
+// hostilePolicy makes no waits of its own: what time passes is the server's.
+var hostilePolicy = retrip.Policy{
+	Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Second, Budget: retrip.Unlimited,
+}
+
+const ok200 = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+// Four attempts at a server that does its worst: how long they take, how much
+// is sent to and read by the client, how many connections there are.
+func TestHostile(t *testing.T) {
+	const kib = 1 << 10
+	bomb := gzipBomb(t)
+	// A drained body, the connection's buffer, and what net/http reads ahead.
+	const drained = 3*(256*kib+64*kib+32*kib) + 64*kib + 32*kib
+	flood := strings.Repeat("x", 4*kib)
+	for _, tt := range []struct {
+		name   string
+		serve  func(*hostileConn)
+		status int // 0 is an error
+		time   time.Duration
+		sent   int64 // bytes the server may get rid of
+		read   int64 // bytes of bodies that are read
+		conns  int64
+	}{
+		{"endless error body", func(c *hostileConn) {
+			c.request()
+			for ok := c.send("HTTP/1.1 503 No\r\n\r\n"); ok; ok = c.send(flood) {
+			}
+		}, 503, 0, drained, 3 * (256*kib + 1), 4},
+		{"endless chunked error body", func(c *hostileConn) {
+			c.request()
+			for ok := c.send("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n"); ok; ok = c.send("1000\r\n" + flood + "\r\n") {
+			}
+		}, 503, 0, drained, 3 * (256*kib + 1), 4},
+		{"dripping error body", func(c *hostileConn) {
+			c.request()
+			for ok := c.send("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\n"); ok; ok = c.send("x") {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}, 503, 300 * time.Millisecond, kib, 100, 4},
+		{"dripping headers", func(c *hostileConn) {
+			c.request()
+			for ok := c.send("HTTP/1.1 503 No\r\nX-Drip: "); ok; ok = c.send("x") {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}, 0, 4 * time.Second, 4 * kib, 0, 4},
+		{"silence", func(c *hostileConn) {
+			c.request()
+			c.request() // there is none: it waits for the client's end
+		}, 0, 4 * time.Second, 0, 0, 4},
+		{"a billion bytes of header in one line", func(c *hostileConn) {
+			c.request()
+			for ok := c.send("HTTP/1.1 503 No\r\nX-Long: "); ok && c.server.written.Load() < 1e9; ok = c.send(flood) {
+			}
+		}, 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a billion bytes of header fields", func(c *hostileConn) {
+			c.request()
+			for ok := c.send("HTTP/1.1 503 No\r\n"); ok && c.server.written.Load() < 1e9; ok = c.send("X: " + flood + "\r\n") {
+			}
+		}, 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a flood of 103", func(c *hostileConn) {
+			c.request()
+			for ok := true; ok && c.server.written.Load() < 1e9; ok = c.send("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n") {
+			}
+		}, 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a flood of 100", func(c *hostileConn) {
+			c.request()
+			for ok := true; ok && c.server.written.Load() < 1e9; ok = c.send("HTTP/1.1 100 Continue\r\n\r\n") {
+			}
+		}, 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a gzip bomb as error body", func(c *hostileConn) {
+			c.request()
+			c.send("HTTP/1.1 503 No\r\nContent-Encoding: gzip\r\n\r\n" + bomb)
+		}, 503, 0, int64(4 * (len(bomb) + kib)), 3 * (256*kib + 1), 4},
+		{"a declared length of an exbibyte", func(c *hostileConn) {
+			c.request()
+			c.send("HTTP/1.1 503 No\r\nContent-Length: 1152921504606846976\r\n\r\nx")
+			c.request()
+		}, 503, 0, kib, 0, 4},
+		{"less body than declared", func(c *hostileConn) {
+			c.request()
+			c.send("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\nx")
+		}, 503, 0, kib, 3, 4},
+		{"more body than declared", func(c *hostileConn) {
+			c.request()
+			c.send("HTTP/1.1 503 No\r\nContent-Length: 1\r\n\r\nx" + ok200 + flood)
+		}, 503, 0, 20 * kib, 3, 4},
+		{"two lengths", func(c *hostileConn) {
+			c.request()
+			c.send("HTTP/1.1 503 No\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx")
+		}, 0, 0, kib, 0, 4},
+		{"a negative length", func(c *hostileConn) {
+			c.request()
+			c.send("HTTP/1.1 503 No\r\nContent-Length: -1\r\n\r\nxx")
+		}, 0, 0, kib, 0, 4},
+		{"a thousand cookies", func(c *hostileConn) {
+			for _, ok := c.request(); ok; _, ok = c.request() {
+				c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\n" + strings.Repeat("Set-Cookie: a=b; Path=/\r\n", 1000) + "\r\n")
+			}
+		}, 503, 0, 110 * kib, 0, 1},
+		{"a response before the request, then silence", func(c *hostileConn) {
+			c.send("HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno")
+			c.request()
+			c.request()
+		}, -1, 4 * time.Second, kib, 8, 4},
+		{"hang-up at once", func(*hostileConn) {}, 0, 0, 0, 0, 4},
+		{"garbage", func(c *hostileConn) {
+			c.request()
+			c.send(strings.Repeat("\x00\xff\r\n", kib))
+		}, 0, 0, 20 * kib, 0, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newHostileServer(t, tt.serve)
+				transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
+				var before runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+				require.NoError(t, err)
+				began := time.Now()
+				resp, err := transport.RoundTrip(req)
+				took := time.Since(began)
+				read := s.read.Load()
+				synctest.Wait()
+				switch {
+				case tt.status == -1: // either may win the race
+				case tt.status == 0:
+					require.Error(t, err)
+				default:
+					require.NoError(t, err)
+					assert.Equal(t, tt.status, resp.StatusCode)
+				}
+				if resp != nil {
+					resp.Body.Close()
+				}
+				synctest.Wait()
+				assert.LessOrEqual(t, took, tt.time)
+				assert.LessOrEqual(t, s.written.Load(), tt.sent)
+				assert.LessOrEqual(t, read, tt.read)
+				assert.LessOrEqual(t, s.conns.Load(), tt.conns)
+				peak := max(s.peak.Load(), before.HeapAlloc) - before.HeapAlloc
+				assert.Less(t, peak, uint64(16<<20))
+				t.Logf("%v, %d bytes sent, %d read of bodies, %d connections, at most %d KiB of heap", took, s.written.Load(), read, s.conns.Load(), peak>>10)
+			})
+		})
+	}
+}
+
+// gzipBomb is 64 MiB of nothing.
+func gzipBomb(t *testing.T) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := io.CopyN(w, zeros{}, 64<<20)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return b.String()
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// However a server spells Retry-After, the wait is neither negative nor longer
+// than MaxWait and its spread; one that is longer ends the retrying at once.
+func TestHostile_RetryAfter(t *testing.T) {
+	const maxWait = 30 * time.Second
+	for _, tt := range []struct {
+		field string
+		least time.Duration
+		calls int64 // 2, or 1 where the word is too long to be waited for
+	}{
+		{"Retry-After: 0", 0, 2},
+		{"Retry-After: 1", time.Second, 2},
+		{"Retry-After: 30", 30 * time.Second, 2},
+		{"Retry-After: 31", 0, 1},
+		{"Retry-After: 9223372036", 0, 1},
+		{"Retry-After: 9223372037", 0, 1},
+		{"Retry-After: 18446744073709551616", 0, 1},
+		{"Retry-After: 1" + strings.Repeat("0", 100_000), 0, 1},
+		{"Retry-After: 00000000000000000000000000000002", 2 * time.Second, 2},
+		{"Retry-After: -1", 0, 2},
+		{"Retry-After: +1", 0, 2},
+		{"Retry-After: 1.5", 0, 2},
+		{"Retry-After: 1e30", 0, 2},
+		{"Retry-After: 0x10", 0, 2},
+		{"Retry-After: 1 s", 0, 2},
+		{"Retry-After: ١", 0, 2},
+		{"Retry-After:", 0, 2},
+		{"Retry-After: 1, 2", 0, 2},
+		{"Retry-After: 1\r\nRetry-After: 3", 3 * time.Second, 2},
+		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT", 4 * time.Second, 2}, // a bubble's clock starts there
+		{"Retry-After: Saturday, 01-Jan-00 00:00:05 GMT", 4 * time.Second, 2},
+		{"Retry-After: Sat Jan  1 00:00:05 2000", 4 * time.Second, 2},
+		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT\r\nDate: Sat, 01 Jan 2000 00:00:03 GMT", 2 * time.Second, 2},
+		{"Retry-After: Fri, 31 Dec 1999 23:59:59 GMT", 0, 2},
+		{"Retry-After: Mon, 01 Jan 0001 00:00:00 GMT", 0, 2},
+		{"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", 0, 1},
+		{"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT\r\nDate: Mon, 01 Jan 0001 00:00:00 GMT", 0, 1},
+		{"Retry-After: Thu, 32 Foo 2000 99:99:99 GMT", 0, 2},
+	} {
+		for _, status := range []int{429, 503} {
+			name := tt.field[:min(len(tt.field), 80)]
+			t.Run(fmt.Sprintf("%d %s", status, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var calls atomic.Int64
+					s := newHostileServer(t, func(c *hostileConn) {
+						for _, ok := c.request(); ok; _, ok = c.request() {
+							if calls.Add(1) == 1 {
+								c.send(fmt.Sprintf("HTTP/1.1 %d No\r\nContent-Length: 0\r\n%s\r\n\r\n", status, tt.field))
+							} else {
+								c.send(ok200)
+							}
+						}
+					})
+					transport := &retrip.Transport{Base: s, Policy: retrip.Policy{MaxWait: maxWait}}
+					began := time.Now()
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+					require.NoError(t, err)
+					resp, err := transport.RoundTrip(req)
+					require.NoError(t, err)
+					resp.Body.Close()
+					took := time.Since(began)
+					assert.Equal(t, tt.calls, calls.Load())
+					assert.GreaterOrEqual(t, took, tt.least)
+					assert.LessOrEqual(t, took, maxWait+maxWait/2)
+					if tt.calls == 1 {
+						assert.Zero(t, took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A server that ends its direction after every answer costs a connection each
+// time, and no failure.
+func TestHostile_HalfClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newHostileServer(t, func(c *hostileConn) {
+			if _, ok := c.request(); ok {
+				c.send(ok200)
+				_ = c.CloseWrite()
+				c.request()
+			}
+		})
+		transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
+		for range 20 {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, strings.NewReader("body"))
+			require.NoError(t, err)
+			resp, err := transport.RoundTrip(req)
+			require.NoError(t, err)
+			_, err = io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			resp.Body.Close()
+		}
+		assert.LessOrEqual(t, s.conns.Load(), int64(40))
+	})
+}
+
+// A retried upload that is reset half-way begins again from the start.
+func TestHostile_ResetInRetriedUpload(t *testing.T) {
+	for _, size := range []int{48 << 10, 256 << 10} {
+		content := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+		for name, body := range map[string]func() io.Reader{
+			"GetBody": func() io.Reader { return bytes.NewReader(content) },
+			"stream":  func() io.Reader { return io.MultiReader(bytes.NewReader(content)) },
+			"section": func() io.Reader { return io.NewSectionReader(bytes.NewReader(content), 0, int64(size)) },
+		} {
+			if name == "stream" && size > 64<<10 {
+				continue // more than is kept
+			}
+			t.Run(fmt.Sprint(name, " ", size), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var got []byte
+					s := newHostileServer(t, func(c *hostileConn) {
+						switch c.n {
+						case 1:
+							// The answer comes, the body is not read.
+							_, _ = http.ReadRequest(c.r)
+							c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+						case 2, 3:
+							_, _ = io.CopyN(io.Discard, c.r, int64(c.n)*10<<10)
+							c.Reset()
+						default:
+							if body, ok := c.request(); ok {
+								got = body
+								c.send(ok200)
+							}
+						}
+					})
+					transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, body())
+					require.NoError(t, err)
+					resp, err := transport.RoundTrip(req)
+					require.NoError(t, err)
+					resp.Body.Close()
+					assert.Equal(t, int64(4), s.conns.Load())
+					assert.True(t, bytes.Equal(content, got), "%d bytes arrived", len(got))
+				})
+			})
+		}
+	}
+}
+
+// A redirect to a host that has asked to be left alone: without a gate the
+// request goes there, as the first one it is; with one it waits if it can, and
+// fails at once if it can't.
+func TestHostile_RedirectToPausedHost(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		gate   bool
+		most   time.Duration // the caller's deadline
+		arrive bool
+		least  time.Duration
+	}{
+		{"no gate", false, time.Minute, true, 0},
+		{"gate, and time to wait", true, time.Minute, true, 5 * time.Second},
+		{"gate, and none", true, 2 * time.Second, false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var paused atomic.Bool
+				target := newHostileServer(t, func(c *hostileConn) {
+					for _, ok := c.request(); ok; _, ok = c.request() {
+						if paused.CompareAndSwap(false, true) {
+							c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n")
+						} else {
+							c.send(ok200)
+						}
+					}
+				})
+				lure := newHostileServer(t, func(c *hostileConn) {
+					for _, ok := c.request(); ok; _, ok = c.request() {
+						c.send("HTTP/1.1 307 There\r\nContent-Length: 0\r\nLocation: " + target.URL + "\r\n\r\n")
+					}
+				})
+				both := hostileRoute{lure.URL: lure, target.URL: target}
+				transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: tt.gate}}
+				client := &http.Client{Transport: transport}
+				never := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})
+				req, err := http.NewRequestWithContext(never, http.MethodGet, target.URL, nil)
+				require.NoError(t, err)
+				resp, err := client.Do(req)
+				require.NoError(t, err)
+				resp.Body.Close()
+				require.Equal(t, 503, resp.StatusCode)
+
+				ctx, cancel := context.WithTimeout(t.Context(), tt.most)
+				defer cancel()
+				began := time.Now()
+				req, err = http.NewRequestWithContext(ctx, http.MethodPost, lure.URL, strings.NewReader("body"))
+				require.NoError(t, err)
+				resp, err = client.Do(req)
+				took := time.Since(began)
+				if tt.arrive {
+					require.NoError(t, err)
+					resp.Body.Close()
+					assert.Equal(t, 200, resp.StatusCode)
+				} else {
+					var e *retrip.Error
+					require.ErrorAs(t, err, &e)
+					assert.Equal(t, retrip.ReasonHostPaused, e.Reason)
+					assert.Zero(t, took)
+				}
+				assert.GreaterOrEqual(t, took, tt.least)
+				assert.Less(t, took, 10*time.Second)
+			})
+		})
+	}
+}
+
+// hostileRoute finds the server of a URL.
+type hostileRoute map[string]*hostileServer
+
+func (r hostileRoute) RoundTrip(req *http.Request) (*http.Response, error) {
+	return r[req.URL.String()].RoundTrip(req)
+}
