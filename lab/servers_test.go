@@ -1,0 +1,421 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// daemon is a server of a Debian package, run for a test in a directory of its
+// own.
+type daemon struct {
+	t    *testing.T
+	dir  string
+	path string
+	args []string
+	cmd  *exec.Cmd
+}
+
+// startDaemon writes a configuration and starts the program on it. The test is
+// skipped where it is not installed. In the configuration and the arguments,
+// $DIR stands for the directory.
+func startDaemon(t *testing.T, program, config string, addr string, args ...string) *daemon {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Skipf("%s is not installed (apt-get install nginx-light haproxy)", program)
+	}
+	d := &daemon{t: t, dir: t.TempDir(), path: path}
+	write := func(name, content string) {
+		require.NoError(t, os.WriteFile(filepath.Join(d.dir, name), []byte(strings.ReplaceAll(content, "$DIR", d.dir)), 0o644))
+	}
+	write("config", config)
+	cert, key := pair(t)
+	write("cert.pem", cert)
+	write("key.pem", key)
+	for _, arg := range args {
+		d.args = append(d.args, strings.ReplaceAll(arg, "$DIR", d.dir))
+	}
+	d.start(addr)
+	t.Cleanup(d.stop)
+	return d
+}
+
+// start runs the program and waits until it listens.
+func (d *daemon) start(addr string) {
+	d.t.Helper()
+	d.cmd = exec.Command(d.path, d.args...)
+	log, err := os.OpenFile(filepath.Join(d.dir, "out"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	require.NoError(d.t, err)
+	defer log.Close()
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	require.NoError(d.t, d.cmd.Start())
+	up := within(10*time.Second, func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	out, _ := os.ReadFile(log.Name())
+	require.True(d.t, up, "%s does not listen: %s", d.path, out)
+}
+
+// stop ends the program as a restart does.
+func (d *daemon) stop() {
+	if d.cmd == nil {
+		return
+	}
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	_ = d.cmd.Wait()
+	d.cmd = nil
+}
+
+// pair returns the certificate and key that httptest has for 127.0.0.1.
+func pair(t *testing.T) (cert, key string) {
+	s := Serve(HTTP2, http.NotFoundHandler())
+	defer s.Close()
+	own := s.TLS.Certificates[0]
+	der, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	require.NoError(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}
+
+// freeAddr returns a loopback address that nobody listens at.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// daemonBase returns a fresh base transport for a daemon that speaks p.
+func daemonBase(t *testing.T, p Proto) *http.Transport {
+	base := &http.Transport{
+		Protocols: p.protocols(), MaxIdleConnsPerHost: 32,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}
+	t.Cleanup(base.CloseIdleConnections)
+	return base
+}
+
+// outcome is what became of many requests.
+type outcome struct{ ok, other, failed atomic.Int64 }
+
+func (o *outcome) lost() int64 { return o.other.Load() + o.failed.Load() }
+
+// stream is a body without GetBody, which net/http alone can't send twice.
+func stream(text string) io.Reader { return io.MultiReader(strings.NewReader(text)) }
+
+// hammer makes n requests from 16 callers, or for as long as meanwhile runs,
+// and at least n.
+func hammer(t *testing.T, rt http.RoundTripper, method, url string, n int, body func() io.Reader, meanwhile func()) *outcome {
+	t.Helper()
+	var o outcome
+	var next atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if meanwhile != nil {
+			meanwhile()
+		}
+	}()
+	ended := func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for next.Add(1) <= int64(n) || !ended() {
+				var content io.Reader
+				if body != nil {
+					content = body()
+				}
+				req, err := http.NewRequest(method, url, content)
+				if err != nil {
+					panic(err)
+				}
+				resp, err := rt.RoundTrip(req)
+				if err != nil {
+					o.failed.Add(1)
+					continue
+				}
+				_, err = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				switch {
+				case err != nil:
+					o.failed.Add(1)
+				case resp.StatusCode == http.StatusOK:
+					o.ok.Add(1)
+				default:
+					o.other.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	<-done
+	return &o
+}
+
+// compare hammers over a bare base and over a wrapped one.
+func compare(t *testing.T, p Proto, policy retrip.Policy, method, url string, n int, body func() io.Reader, meanwhile func()) (bare, wrapped *outcome) {
+	t.Helper()
+	bare = hammer(t, daemonBase(t, p), method, url, n, body, meanwhile)
+	wrapped = hammer(t, &retrip.Transport{Base: daemonBase(t, p), Policy: policy}, method, url, n, body, meanwhile)
+	t.Logf("%s over %s: bare %d ok, %d refused, %d failed; wrapped %d ok, %d refused, %d failed", method, p,
+		bare.ok.Load(), bare.other.Load(), bare.failed.Load(), wrapped.ok.Load(), wrapped.other.Load(), wrapped.failed.Load())
+	return bare, wrapped
+}
+
+const nginxConfig = `
+daemon off;
+worker_processes 1;
+pid $DIR/pid;
+error_log $DIR/error.log crit;
+events { worker_connections 512; }
+http {
+	access_log off;
+	client_body_temp_path $DIR/a; proxy_temp_path $DIR/b; fastcgi_temp_path $DIR/c; uwsgi_temp_path $DIR/d; scgi_temp_path $DIR/e;
+	limit_req_zone $binary_remote_addr zone=rl:1m rate=20r/s;
+	limit_req_status 429;
+	map $status $ra { default ""; 429 "1"; }
+	server {
+		listen $ADDR $OPTIONS;
+		ssl_certificate $DIR/cert.pem;
+		ssl_certificate_key $DIR/key.pem;
+		add_header Retry-After $ra always;
+		$LIMITS
+		client_max_body_size 64k;
+		location /limited { limit_req zone=rl burst=5 nodelay; proxy_pass http://$ADDR/; } # limits come after "return"
+		location / { return 200 "ok"; }
+	}
+}
+`
+
+// startNginx starts nginx with listen options and further directives.
+func startNginx(t *testing.T, options, limits string) (*daemon, string) {
+	addr := freeAddr(t)
+	config := strings.NewReplacer("$ADDR", addr, "$OPTIONS", options, "$LIMITS", limits).Replace(nginxConfig)
+	return startDaemon(t, "nginx", config, addr, "-c", "$DIR/config", "-p", "$DIR/"), addr
+}
+
+// nginx tells by 429 and Retry-After when to come back. With the gate everyone
+// does as told.
+func TestNginx_RateLimit(t *testing.T) {
+	_, addr := startNginx(t, "", "")
+	policy := retrip.Policy{MaxAttempts: 10, Gate: true, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
+	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 40, nil, nil)
+	assert.Greater(t, bare.lost(), int64(10))
+	assert.Zero(t, wrapped.lost())
+}
+
+// nginx ends a connection after a number of requests, or of milliseconds, in
+// the same moment in which the next one is sent. GOAWAY proves what was not
+// processed, and so a POST is repeated too.
+func TestNginx_ConnectionsEnd(t *testing.T) {
+	for _, tt := range []struct {
+		p       Proto
+		options string
+	}{{HTTP1, ""}, {HTTP2, "ssl http2"}, {H2C, "http2"}} {
+		t.Run(string(tt.p), func(t *testing.T) {
+			_, addr := startNginx(t, tt.options, "keepalive_requests 10; keepalive_timeout 50ms;")
+			url := tt.p.scheme() + "://" + addr + "/"
+			policy := stubborn
+			for _, method := range []string{http.MethodGet, http.MethodPut} {
+				_, wrapped := compare(t, tt.p, policy, method, url, 200, func() io.Reader { return stream("body") }, nil)
+				assert.Zero(t, wrapped.lost())
+			}
+			bare, wrapped := compare(t, tt.p, policy, http.MethodPost, url, 200, func() io.Reader { return stream("body") }, nil)
+			if tt.p != HTTP1 {
+				assert.Zero(t, wrapped.lost(), "an unprocessed POST is repeated")
+			}
+			assert.LessOrEqual(t, wrapped.lost(), bare.lost()+8)
+		})
+	}
+}
+
+// Workers are replaced under load.
+func TestNginx_Reload(t *testing.T) {
+	for _, tt := range []struct {
+		p       Proto
+		options string
+	}{{HTTP1, ""}, {HTTP2, "ssl http2"}} {
+		t.Run(string(tt.p), func(t *testing.T) {
+			d, addr := startNginx(t, tt.options, "")
+			reload := func() {
+				for range 5 {
+					pause(t.Context(), 100*time.Millisecond)
+					_ = d.cmd.Process.Signal(syscall.SIGHUP)
+				}
+				pause(t.Context(), 100*time.Millisecond)
+			}
+			url := tt.p.scheme() + "://" + addr + "/"
+			for _, method := range []string{http.MethodPut, http.MethodPost} {
+				_, wrapped := compare(t, tt.p, stubborn, method, url, 200, func() io.Reader { return stream("body") }, reload)
+				if method == http.MethodPut {
+					assert.Zero(t, wrapped.lost())
+				}
+			}
+		})
+	}
+}
+
+// nginx answers 413 while the upload is still going on: that is the answer, on
+// the first attempt.
+func TestNginx_RefusedUpload(t *testing.T) {
+	_, addr := startNginx(t, "", "")
+	attempts := 0
+	transport := &retrip.Transport{Base: daemonBase(t, HTTP1), Policy: stubborn, Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}}
+	req, err := http.NewRequest(http.MethodPut, "http://"+addr+"/", strings.NewReader(strings.Repeat("x", 8<<20)))
+	require.NoError(t, err)
+	resp, err := transport.RoundTrip(req)
+	require.NoError(t, err)
+	resp.Body.Close()
+	assert.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode)
+	assert.Equal(t, 1, attempts)
+}
+
+const haproxyConfig = `
+global
+	maxconn 200
+	stats socket $DIR/admin mode 600 level admin
+defaults
+	mode http
+	timeout connect 2s
+	timeout client 10s
+	timeout server 10s
+	timeout queue 50ms
+frontend web
+	bind $ADDR
+	stick-table type ip size 10k expire 10s store http_req_rate(1s)
+	acl limited path /limited
+	http-request track-sc0 src if limited
+	http-request return status 429 content-type text/plain string slow hdr Retry-After 1 if limited { sc_http_req_rate(0) gt 20 }
+	default_backend real
+backend real
+	server one $UPSTREAM maxconn $MAXCONN
+`
+
+func startHAProxy(t *testing.T, maxconn string, h http.Handler) (*daemon, string) {
+	upstream := Serve(HTTP1, h)
+	t.Cleanup(upstream.Close)
+	addr := freeAddr(t)
+	config := strings.NewReplacer("$ADDR", addr, "$UPSTREAM", upstream.Listener.Addr().String(), "$MAXCONN", maxconn).Replace(haproxyConfig)
+	return startDaemon(t, "haproxy", config, addr, "-db", "-f", "$DIR/config"), addr
+}
+
+func fine(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }
+
+func TestHAProxy_RateLimit(t *testing.T) {
+	_, addr := startHAProxy(t, "100", http.HandlerFunc(fine))
+	policy := retrip.Policy{MaxAttempts: 10, Gate: true, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
+	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 40, nil, nil)
+	assert.Greater(t, bare.lost(), int64(10))
+	assert.Zero(t, wrapped.lost())
+}
+
+// Behind a limit of connections HAProxy queues, and answers 503 when that takes
+// too long. Waiting longer than the queue is what helps.
+func TestHAProxy_ConnectionLimit(t *testing.T) {
+	_, addr := startHAProxy(t, "2", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pause(r.Context(), 20*time.Millisecond)
+		fine(w, r)
+	}))
+	policy := stubborn
+	policy.MaxAttempts = 20
+	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/", 100, nil, nil)
+	assert.Greater(t, bare.lost(), int64(5))
+	assert.Zero(t, wrapped.lost())
+}
+
+// While HAProxy restarts nobody listens. What never was a connection is
+// repeated whatever its method; a POST that was under way is not.
+func TestHAProxy_Restart(t *testing.T) {
+	var posts sync.Map
+	var twice atomic.Int64
+	d, addr := startHAProxy(t, "100", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			if _, seen := posts.LoadOrStore(string(body), true); seen {
+				twice.Add(1)
+			}
+		}
+		fine(w, r)
+	}))
+	policy := stubborn
+	policy.MaxAttempts = 20
+	restart := func() {
+		for range 3 {
+			pause(t.Context(), 150*time.Millisecond)
+			_ = d.cmd.Process.Kill()
+			_ = d.cmd.Wait()
+			pause(t.Context(), 100*time.Millisecond)
+			d.start(addr)
+		}
+		pause(t.Context(), 150*time.Millisecond)
+	}
+	bare, wrapped := compare(t, HTTP1, policy, http.MethodPut, "http://"+addr+"/", 100, func() io.Reader { return stream("body") }, restart)
+	assert.NotZero(t, bare.lost())
+	assert.Zero(t, wrapped.lost())
+	var number atomic.Int64
+	unique := func() io.Reader { return stream(strings.Repeat("x", int(number.Add(1)%100)) + time.Now().String()) }
+	bare, wrapped = compare(t, HTTP1, policy, http.MethodPost, "http://"+addr+"/", 100, unique, restart)
+	assert.Zero(t, twice.Load(), "POSTs that arrived twice")
+	assert.NotZero(t, bare.lost())
+	assert.LessOrEqual(t, wrapped.lost(), int64(3*16), "at most those under way at each of three restarts")
+}
+
+// A server of the balancer is taken out of service and put back by its operator.
+func TestHAProxy_Maintenance(t *testing.T) {
+	d, addr := startHAProxy(t, "100", http.HandlerFunc(fine))
+	admin := func(command string) {
+		c, err := net.Dial("unix", filepath.Join(d.dir, "admin"))
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, command+"\n")
+		_, _ = io.ReadAll(c)
+	}
+	policy := stubborn
+	policy.MaxAttempts = 20
+	_, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/", 100, nil, func() {
+		pause(t.Context(), 50*time.Millisecond)
+		admin("disable server real/one")
+		pause(t.Context(), 200*time.Millisecond)
+		admin("enable server real/one")
+		pause(t.Context(), 50*time.Millisecond)
+	})
+	assert.Zero(t, wrapped.lost())
+}
