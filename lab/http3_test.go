@@ -1,0 +1,208 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// serve3 starts an HTTP/3 server on loopback and returns its URL and a base for
+// it.
+func serve3(t *testing.T, h http.Handler) (url string, base *http3.Transport) {
+	t.Helper()
+	s := Serve(HTTP2, http.NotFoundHandler()) // for its certificate
+	defer s.Close()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := &http3.Server{Handler: h, TLSConfig: http3.ConfigureTLSConfig(&tls.Config{Certificates: s.TLS.Certificates})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(conn)
+	}()
+	base = base3(t)
+	t.Cleanup(func() {
+		base.Close()
+		server.Close()
+		<-done
+		conn.Close()
+	})
+	return "https://" + conn.LocalAddr().String(), base
+}
+
+func base3(t *testing.T) *http3.Transport {
+	base := &http3.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		QUICConfig:      &quic.Config{HandshakeIdleTimeout: 300 * time.Millisecond},
+	}
+	t.Cleanup(func() { base.Close() })
+	return base
+}
+
+// reset ends the stream of a request with an error code.
+func reset(w http.ResponseWriter, code http3.ErrCode) {
+	stream, err := w.(http3.HTTPStreamer).HTTPStream()
+	if err != nil {
+		panic(err)
+	}
+	stream.CancelRead(quic.StreamErrorCode(code))
+	stream.CancelWrite(quic.StreamErrorCode(code))
+}
+
+// HTTP/3 as the base keeps the contract: what is retried, when, and with what
+// body. The first answer fails, the others don't.
+func TestHTTP3(t *testing.T) {
+	answer := func(status int, fields ...string) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for i := 0; i < len(fields); i += 2 {
+				w.Header().Set(fields[i], fields[i+1])
+			}
+			w.WriteHeader(status)
+		}
+	}
+	kill := func(code http3.ErrCode) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { reset(w, code) }
+	}
+	hang := func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
+	const body = "the body, byte for byte"
+	for _, tt := range []struct {
+		name     string
+		method   string
+		body     func() io.Reader
+		first    func(http.ResponseWriter, *http.Request)
+		policy   retrip.Policy
+		arrivals int64
+		status   int // 0 is an error
+		least    time.Duration
+	}{
+		{"200", http.MethodGet, nil, answer(200), retrip.Policy{}, 1, 200, 0},
+		{"503", http.MethodGet, nil, answer(503), retrip.Policy{}, 2, 200, 0},
+		{"404", http.MethodGet, nil, answer(404), retrip.Policy{}, 1, 404, 0},
+		{"429 with Retry-After", http.MethodGet, nil, answer(429, "Retry-After", "1"), retrip.Policy{}, 2, 200, time.Second},
+		{"Retry-After behind the deadline", http.MethodGet, nil, answer(503, "Retry-After", "20"), retrip.Policy{Deadline: 10 * time.Second}, 1, 503, 0},
+		{"body with GetBody", http.MethodPut, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{}, 2, 200, 0},
+		{"streamed body", http.MethodPut, func() io.Reader { return stream(body) }, answer(503), retrip.Policy{}, 2, 200, 0},
+		{"large body, unread by the server", http.MethodPut, func() io.Reader { return strings.NewReader(strings.Repeat(body, 50_000)) }, answer(503), retrip.Policy{}, 2, 200, 0},
+		{"POST, 503", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{}, 1, 503, 0},
+		{"POST with a key, 503", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{IdempotencyKey: true}, 2, 200, 0},
+		{"GET, H3_INTERNAL_ERROR", http.MethodGet, nil, kill(http3.ErrCodeInternalError), retrip.Policy{}, 2, 200, 0},
+		{"POST, H3_INTERNAL_ERROR", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, kill(http3.ErrCodeInternalError), retrip.Policy{}, 1, 0, 0},
+		{"POST, H3_REQUEST_REJECTED", http.MethodPost, func() io.Reader { return stream(body) }, kill(http3.ErrCodeRequestRejected), retrip.Policy{Classify: ClassifyHTTP3}, 2, 200, 0},
+		{"POST, H3_REQUEST_CANCELLED", http.MethodPost, func() io.Reader { return stream(body) }, kill(http3.ErrCodeRequestCanceled), retrip.Policy{Classify: ClassifyHTTP3}, 1, 0, 0},
+		{"GET, no answer in time", http.MethodGet, nil, hang, retrip.Policy{AttemptTimeout: 200 * time.Millisecond}, 2, 200, 200 * time.Millisecond},
+		{"POST, no answer in time", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, hang, retrip.Policy{AttemptTimeout: 200 * time.Millisecond}, 1, 0, 200 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var arrivals atomic.Int64
+			var got atomic.Value
+			url, base := serve3(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				if arrivals.Add(1) == 1 && tt.name != "200" {
+					tt.first(w, req)
+					return
+				}
+				if content, err := io.ReadAll(req.Body); err == nil {
+					got.Store(string(content))
+				}
+			}))
+			transport := &retrip.Transport{Base: base, Policy: tt.policy}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			want := ""
+			var content io.Reader
+			if tt.body != nil {
+				all, err := io.ReadAll(tt.body())
+				require.NoError(t, err)
+				want, content = string(all), tt.body()
+			}
+			req, err := http.NewRequestWithContext(ctx, tt.method, url, content)
+			require.NoError(t, err)
+			began := time.Now()
+			resp, err := transport.RoundTrip(req)
+			took := time.Since(began)
+			if tt.status == 0 {
+				require.Error(t, err)
+			} else {
+				require.NoError(t, err)
+				resp.Body.Close()
+				assert.Equal(t, tt.status, resp.StatusCode)
+				assert.Equal(t, "HTTP/3.0", resp.Proto)
+				if resp.StatusCode == 200 {
+					assert.Equal(t, want, got.Load())
+				}
+			}
+			assert.Equal(t, tt.arrivals, arrivals.Load())
+			assert.GreaterOrEqual(t, took, tt.least)
+			if tt.least == 0 {
+				assert.Less(t, took, 9*time.Second)
+			}
+		})
+	}
+}
+
+// quic-go repeats on its own what a server rejects, where it can; a server that
+// rejects everything ends it after our attempts.
+func TestHTTP3_RejectsEverything(t *testing.T) {
+	var arrivals atomic.Int64
+	url, base := serve3(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrivals.Add(1)
+		reset(w, http3.ErrCodeRequestRejected)
+	}))
+	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: ClassifyHTTP3, MaxAttempts: 3, AttemptTimeout: 10 * time.Second}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("body"))
+	require.NoError(t, err)
+	_, err = transport.RoundTrip(req)
+	var e *retrip.Error
+	require.ErrorAs(t, err, &e)
+	assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
+	assert.Equal(t, 3, e.Attempts)
+	assert.LessOrEqual(t, arrivals.Load(), int64(2*3), "quic-go repeats once within each attempt")
+}
+
+// Nobody listens: QUIC knows no refusal, only silence. No connection was had, so
+// that a POST is repeated too.
+func TestHTTP3_NobodyListens(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer conn.Close() // it is held, and never read
+	transport := &retrip.Transport{Base: base3(t), Policy: retrip.Policy{MaxAttempts: 2, AttemptTimeout: 10 * time.Second}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+conn.LocalAddr().String(), strings.NewReader("body"))
+	require.NoError(t, err)
+	_, err = transport.RoundTrip(req)
+	var e *retrip.Error
+	require.ErrorAs(t, err, &e)
+	assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
+	assert.Equal(t, 2, e.Attempts)
+	assert.True(t, e.Timeout())
+}
+
+// A server that is not who it should be does not become so by asking again.
+func TestHTTP3_CertificateIsHopeless(t *testing.T) {
+	url, _ := serve3(t, http.NotFoundHandler())
+	base := base3(t)
+	base.TLSClientConfig = nil
+	attempts := 0
+	transport := &retrip.Transport{Base: base, Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	_, err = transport.RoundTrip(req)
+	require.Error(t, err)
+	t.Logf("%T: %v", err, err)
+	assert.Equal(t, 1, attempts)
+}
