@@ -134,7 +134,7 @@ func (w countingWriter) Write(p []byte) (int, error) {
 
 // h2cBase returns a fresh base transport for a frameServer.
 func h2cBase(t *testing.T) *http.Transport {
-	base := &http.Transport{Protocols: H2C.protocols()}
+	base := &http.Transport{Protocols: H2C.Protocols()}
 	t.Cleanup(base.CloseIdleConnections)
 	return base
 }

@@ -32,6 +32,7 @@ type Ledger struct {
 	draws    *rand.Rand
 	faults   float64
 	executed []uint8 // times, by number
+	again    int     // executions that must not have been
 	corrupt  int
 	arrivals int
 	failures map[string]int
@@ -107,7 +108,7 @@ func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "not the body that was promised", http.StatusBadRequest)
 		return
 	}
-	l.execute(id, req.Header.Get("Idempotency-Key") != "")
+	l.execute(id, req.Method == http.MethodPost, req.Header.Get("Idempotency-Key") != "")
 	switch fault {
 	case hangUpAfter:
 		panic(http.ErrAbortHandler)
@@ -120,15 +121,32 @@ func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(noise()[:want])
 }
 
-func (l *Ledger) execute(id int, once bool) {
+func (l *Ledger) execute(id int, post, keyed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.executed) <= id {
-		l.executed = append(l.executed, 0)
+	if missing := id + 1 - len(l.executed); missing > 0 {
+		l.executed = append(l.executed, make([]uint8, missing)...)
 	}
-	if times := l.executed[id]; times == 0 || !once && times < 255 {
-		l.executed[id]++
+	times := &l.executed[id]
+	switch {
+	case *times == 0:
+	case keyed:
+		return
+	case post:
+		l.again++
 	}
+	if *times < 255 {
+		*times++
+	}
+}
+
+// Duplicates returns how many executions of a POST without a key were not the
+// first. It is final when the server is closed: what is late is on its way no
+// more.
+func (l *Ledger) Duplicates() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.again
 }
 
 // Executed returns how often request id was executed.

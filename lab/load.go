@@ -23,15 +23,14 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Load is a crowd of callers. All of its requests follow from Seed; what
+// Load is a crowd of callers, with one run in it. All of its requests follow from Seed; what
 // becomes of them depends on the network and the scheduler.
 type Load struct {
 	Client  *http.Client
-	URL     string
+	URL     func(id int) string // where request id goes
 	Seed    uint64
-	Ledger  *Ledger
+	Ledger  *Ledger // if nil, it is out of reach: nothing is found to be lost
 	Callers int
-	First   int    // number of the first request
 	Files   string // a directory for bodies in files
 
 	next    atomic.Int64
@@ -111,8 +110,7 @@ func (r *Report) String() string {
 }
 
 // Run makes requests until ctx ends or most have been begun, waits for their
-// ends, and compares what the callers were told with the
-// ledger.
+// ends.
 func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -124,7 +122,7 @@ func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 				if n >= most {
 					return
 				}
-				if err := l.one(l.First + n); err != nil {
+				if err := l.one(n); err != nil {
 					errs <- err
 					return
 				}
@@ -144,18 +142,6 @@ func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	within(5*time.Second, func() bool { return l.closed.Load() >= l.bodies.Load() })
 	r.Unclosed = int(l.bodies.Load() - l.closed.Load())
 	return &r, nil
-}
-
-// Duplicates returns how many POSTs of r were executed more than once. Call it
-// when the server is closed: what is late is on its way no more.
-func (l *Load) Duplicates(r *Report) int {
-	n := 0
-	for id := l.First; id < l.First+r.Requests; id++ {
-		if l.kindOf(id) >= postKeyed && l.Ledger.Executed(id) > 1 {
-			n++
-		}
-	}
-	return n
 }
 
 // Held returns for how many requests something still holds the context after a
@@ -179,17 +165,13 @@ func within(d time.Duration, done func() bool) bool {
 	return true
 }
 
-func (l *Load) draws(id int) *rand.Rand { return rand.New(rand.NewPCG(l.Seed, uint64(id)<<8)) }
-
-func (l *Load) kindOf(id int) kind { return kind(l.draws(id).IntN(int(kinds))) }
-
 // contextKey is the key of a value that nobody needs: it is there to be seen
 // going.
 type contextKey struct{}
 
 // one makes request number id. An error is one of the lab's own.
 func (l *Load) one(id int) error {
-	draws := l.draws(id)
+	draws := rand.New(rand.NewPCG(l.Seed, uint64(id)<<8))
 	k := kind(draws.IntN(int(kinds)))
 	mark := new([16]byte)
 	l.holders.Add(1)
@@ -208,7 +190,7 @@ func (l *Load) one(id int) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, methodOf(k), l.URL, body.reader)
+	req, err := http.NewRequestWithContext(ctx, methodOf(k), l.URL(id), body.reader)
 	if err != nil {
 		return err
 	}
@@ -254,7 +236,7 @@ func (l *Load) tell(k kind, id, want int, resp *http.Response, err error) {
 			mixed = 1
 		default:
 			t.Succeeded = 1
-			if l.Ledger.Executed(id) == 0 {
+			if l.Ledger != nil && l.Ledger.Executed(id) == 0 {
 				lost = 1
 			}
 		}

@@ -24,7 +24,8 @@ const (
 // Protos are all of them.
 var Protos = []Proto{HTTP1, HTTP2, H2C}
 
-func (p Proto) protocols() *http.Protocols {
+// Protocols returns p as a transport or server takes it.
+func (p Proto) Protocols() *http.Protocols {
 	var ps http.Protocols
 	ps.SetHTTP1(p == HTTP1)
 	ps.SetHTTP2(p == HTTP2)
@@ -32,8 +33,8 @@ func (p Proto) protocols() *http.Protocols {
 	return &ps
 }
 
-// scheme returns that of the URLs.
-func (p Proto) scheme() string {
+// Scheme returns that of the URLs.
+func (p Proto) Scheme() string {
 	if p == HTTP2 {
 		return "https"
 	}
@@ -43,7 +44,7 @@ func (p Proto) scheme() string {
 // Serve starts a server for h on loopback. The caller closes it.
 func Serve(p Proto, h http.Handler) *httptest.Server {
 	s := httptest.NewUnstartedServer(h)
-	s.Config.Protocols = p.protocols()
+	s.Config.Protocols = p.Protocols()
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // aborted handlers and connections are meant
 	if p == HTTP2 {
 		s.EnableHTTP2 = true
@@ -59,7 +60,7 @@ func Serve(p Proto, h http.Handler) *httptest.Server {
 func Base(p Proto, s *httptest.Server) *http.Transport {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.Proxy = nil
-	base.Protocols = p.protocols()
+	base.Protocols = p.Protocols()
 	base.MaxIdleConnsPerHost = 32
 	if p == HTTP2 {
 		base.TLSClientConfig.RootCAs = x509.NewCertPool()

@@ -114,7 +114,7 @@ func freeAddr(t *testing.T) string {
 // daemonBase returns a fresh base transport for a daemon that speaks p.
 func daemonBase(t *testing.T, p Proto) *http.Transport {
 	base := &http.Transport{
-		Protocols: p.protocols(), MaxIdleConnsPerHost: 32,
+		Protocols: p.Protocols(), MaxIdleConnsPerHost: 32,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}
 	t.Cleanup(base.CloseIdleConnections)
@@ -247,7 +247,7 @@ func TestNginx_ConnectionsEnd(t *testing.T) {
 	}{{HTTP1, ""}, {HTTP2, "ssl http2"}, {H2C, "http2"}} {
 		t.Run(string(tt.p), func(t *testing.T) {
 			_, addr := startNginx(t, tt.options, "keepalive_requests 10; keepalive_timeout 50ms;")
-			url := tt.p.scheme() + "://" + addr + "/"
+			url := tt.p.Scheme() + "://" + addr + "/"
 			policy := stubborn
 			for _, method := range []string{http.MethodGet, http.MethodPut} {
 				_, wrapped := compare(t, tt.p, policy, method, url, 200, func() io.Reader { return stream("body") }, nil)
@@ -277,7 +277,7 @@ func TestNginx_Reload(t *testing.T) {
 				}
 				pause(t.Context(), 100*time.Millisecond)
 			}
-			url := tt.p.scheme() + "://" + addr + "/"
+			url := tt.p.Scheme() + "://" + addr + "/"
 			for _, method := range []string{http.MethodPut, http.MethodPost} {
 				_, wrapped := compare(t, tt.p, stubborn, method, url, 200, func() io.Reader { return stream("body") }, reload)
 				if method == http.MethodPut {
