@@ -8,10 +8,11 @@ SHELL := bash
 GO ?= go
 FUZZTIME ?= 10s
 COVERMIN ?= 95
+SOAKTIME ?= 10m
 # An example that hangs must not hang the build; not every system has timeout(1).
 TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 
-.PHONY: help check test race all-modules lint cover fuzz examples cross
+.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +55,12 @@ fuzz: ## each fuzz target of the root package for FUZZTIME (10s)
 	for f in $$targets; do \
 		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . || exit 1; \
 	done
+
+mutate: ## break the core in small ways and see which the tests notice (minutes)
+	$(GO) run ./lab/mutate
+
+soak: ## load with faults for SOAKTIME (10m): fails unless all that is held stays flat
+	$(GO) run ./lab/cmd/soak -duration $(SOAKTIME)
 
 examples: ## run the examples of the root module; each must exit 0
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \

@@ -29,9 +29,13 @@ type Faults struct {
 // ends it with Stop.
 func NewFaults(seed uint64, upstream string) (*Faults, error) {
 	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics log past the server's logger
+	addr, err := FreeAddr()
+	if err != nil {
+		return nil, err
+	}
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	f := &Faults{
-		proxy:  toxiproxy.NewProxy(server, "lab", "127.0.0.1:0", upstream),
+		proxy:  toxiproxy.NewProxy(server, "lab", addr, upstream),
 		draws:  rand.New(rand.NewPCG(seed, 2)),
 		counts: map[string]int{},
 	}

@@ -89,6 +89,7 @@ func TestHiddenSends_AreBoundedAndCounted(t *testing.T) {
 // REFUSED_STREAM makes net/http wait 1, 2, 4, … s between its own sends, inside
 // one attempt: a timeout of ours ends that, and MaxSends does before.
 func TestHiddenSends_RefusedStream(t *testing.T) {
+	t.Parallel()
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		t.Run(method, func(t *testing.T) {
 			server := newFrameServer(t, refuse)

@@ -5,10 +5,15 @@ package lab
 
 import (
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"sync/atomic"
 )
 
 // Proto is the protocol that client and server speak.
@@ -67,4 +72,23 @@ func Base(p Proto, s *httptest.Server) *http.Transport {
 		base.TLSClientConfig.RootCAs.AddCert(s.Certificate())
 	}
 	return base
+}
+
+var lastPort atomic.Int64
+
+// FreeAddr returns a loopback address that nobody listens at. Its port is below
+// those that systems give to connecting sockets: a client that tries again and
+// again to reach a port where nobody listens may otherwise be given that very
+// port, and talk to itself.
+func FreeAddr() (string, error) {
+	const first, ports = 12_000, 16_000
+	for range ports {
+		port := first + (int64(os.Getpid())*131+lastPort.Add(1))%ports
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			return addr, l.Close()
+		}
+	}
+	return "", errors.New("lab: no free port")
 }

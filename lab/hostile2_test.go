@@ -1,0 +1,101 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/retrip/retrip"
+)
+
+// Two attempts at an HTTP/2 server that does its worst, frame by frame: they
+// end in time, and what it gets rid of is bounded. (HTTP/1.1 servers like it are
+// met by the root package's tests.)
+func TestHostileHTTP2(t *testing.T) {
+	const mib = 1 << 20
+	long := string(bytes.Repeat([]byte("x"), 8<<10))
+	data := make([]byte, 16<<10)
+	for _, tt := range []struct {
+		name   string
+		serve  func(f *frameConn, stream uint32, number int64) bool
+		status int   // 0 is an error
+		sent   int64 // bytes the server may get rid of; 0 is no bound
+	}{
+		{"endless CONTINUATION frames", func(f *frameConn, stream uint32, _ int64) bool {
+			block := headerBlock("503", hpack.HeaderField{Name: "x", Value: long})
+			err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block})
+			for err == nil {
+				err = f.WriteContinuation(stream, false, headerBlock("503", hpack.HeaderField{Name: "x", Value: long})[1:])
+			}
+			return false
+		}, 0, 64 * mib},
+		// We end the stream within its bound. The connection is the base's:
+		// net/http reads on, and drops what comes.
+		{"endless error body", func(f *frameConn, stream uint32, _ int64) bool {
+			err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndHeaders: true, BlockFragment: headerBlock("503")})
+			for err == nil { // past any window
+				err = f.WriteData(stream, false, data)
+			}
+			return false
+		}, 0, 0},
+		{"error body that never comes", func(f *frameConn, stream uint32, _ int64) bool {
+			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndHeaders: true, BlockFragment: headerBlock("503")}) == nil
+		}, 503, mib},
+		{"flood of 103", func(f *frameConn, stream uint32, _ int64) bool {
+			var err error
+			for err == nil {
+				err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndHeaders: true, BlockFragment: headerBlock("103", hpack.HeaderField{Name: "link", Value: long})})
+			}
+			return false
+		}, 0, 64 * mib},
+		{"silence", func(*frameConn, uint32, int64) bool { return true }, 0, mib},
+		{"frames of an unknown stream", func(f *frameConn, stream uint32, _ int64) bool {
+			return f.WriteData(stream+100, true, data) == nil
+		}, 0, mib},
+		{"GOAWAY with an error", func(f *frameConn, _ uint32, _ int64) bool {
+			return f.WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, []byte(long)) == nil
+		}, 0, mib},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := newFrameServer(t, tt.serve)
+			policy := retrip.Policy{MaxAttempts: 2, AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: retrip.Off}}
+			transport := &retrip.Transport{Base: h2cBase(t), Policy: policy}
+			before := Resources()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+			require.NoError(t, err)
+			began := time.Now()
+			resp, err := transport.RoundTrip(req)
+			took := time.Since(began)
+			if resp != nil {
+				resp.Body.Close()
+			}
+			switch {
+			case tt.status != 0:
+				require.NoError(t, err)
+				assert.Equal(t, tt.status, resp.StatusCode)
+			case err == nil:
+				// The headers of a response may come before its connection is
+				// given up.
+				assert.Equal(t, 503, resp.StatusCode)
+			}
+			sent := server.bytes.Load()
+			assert.Less(t, took, 10*time.Second, "two attempts of a second, and a slow machine")
+			if tt.sent > 0 {
+				assert.LessOrEqual(t, sent, tt.sent)
+			}
+			assert.LessOrEqual(t, server.conns.Load(), int64(2*11))
+			after := Resources()
+			assert.Less(t, after.Heap, before.Heap+32*mib)
+			t.Logf("%v, %d bytes sent, %d connections, %d requests: %v", took, sent, server.conns.Load(), server.requests.Load(), err)
+		})
+	}
+}
