@@ -283,15 +283,15 @@ func TestHostile(t *testing.T) {
 func gzipBomb(t *testing.T) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, err := io.CopyN(w, zeros{}, 64<<20)
+	_, err := io.CopyN(w, hostileZeros{}, 64<<20)
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
 	return b.String()
 }
 
-type zeros struct{}
+type hostileZeros struct{}
 
-func (zeros) Read(p []byte) (int, error) {
+func (hostileZeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
