@@ -87,7 +87,10 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 				if !killed {
 					_, killed = test(binary, run, skipped, mutants[i].id, timeout)
 				}
-				survived[i] = !killed
+				if survived[i] = !killed; survived[i] {
+					m := mutants[i]
+					fmt.Printf("survived: #%d %s:%d: %s\n", m.id, m.file, m.line, m.what)
+				}
 			}
 		})
 	}
@@ -108,9 +111,7 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 		}
 		t.all++
 		total.all++
-		if survived[i] {
-			fmt.Printf("survived: #%d %s:%d: %s\n", m.id, m.file, m.line, m.what)
-		} else {
+		if !survived[i] {
 			t.killed++
 			total.killed++
 		}
