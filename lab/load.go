@@ -178,7 +178,12 @@ func (l *Load) one(id int) error {
 	runtime.AddCleanup(mark, func(n *atomic.Int64) { n.Add(-1) }, &l.holders)
 	ctx := context.WithValue(context.Background(), contextKey{}, mark)
 	if draws.IntN(2) == 0 {
-		// The others have a limit that outlasts the run: its timer must go
+		// A deadline that outlasts the run.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+	} else {
+		// The others have a limit of the policy that does: its timer must go
 		// with the request.
 		ctx = retrip.WithPolicy(ctx, retrip.Policy{AttemptTimeout: 250 * time.Millisecond})
 	}

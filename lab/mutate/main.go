@@ -41,9 +41,10 @@ func main() {
 	workers := flag.Int("workers", 2, "mutants tested at a time")
 	timeout := flag.Duration("timeout", 30*time.Second, "for the tests of one mutant; a mutant that hangs is noticed")
 	only := flag.String("mutants", "", "numbers of the mutants to test, separated by commas; empty is all")
+	sample := flag.Int("sample", 1, "test every nth mutant only")
 	least := flag.Float64("least", 0, "the score in % to reach")
 	flag.Parse()
-	score, err := mutate(strings.Split(*files, ","), *run, *slow, *workers, *timeout, *only)
+	score, err := mutate(strings.Split(*files, ","), *run, *slow, *workers, *timeout, *only, *sample)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func main() {
 	}
 }
 
-func mutate(files []string, run, slow string, workers int, timeout time.Duration, only string) (float64, error) {
+func mutate(files []string, run, slow string, workers int, timeout time.Duration, only string, sample int) (float64, error) {
 	dir, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return 0, err
@@ -76,6 +77,8 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 		wanted := strings.Split(only, ",")
 		mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !slices.Contains(wanted, strconv.Itoa(m.id)) })
 	}
+
+	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return m.id%sample != 0 })
 
 	survived := make([]bool, len(mutants))
 	work := make(chan int)

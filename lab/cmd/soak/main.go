@@ -167,7 +167,7 @@ func soak(duration time.Duration, seed uint64, callers int) error {
 	for i, p := range lab.Protos {
 		transport := &retrip.Transport{Base: base(p, hello), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{
 			MaxAttempts:    8,
-			Backoff:        retrip.Backoff{Base: 5 * time.Millisecond, Cap: 80 * time.Millisecond},
+			Backoff:        retrip.Backoff{Base: 10 * time.Millisecond, Cap: 300 * time.Millisecond},
 			AttemptTimeout: time.Minute,
 			Budget:         retrip.Budget{Size: 1000},
 		}}
