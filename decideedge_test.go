@@ -88,6 +88,44 @@ func TestReturnGivesBackOnce(t *testing.T) {
 	assert.InDelta(t, 4, tokens(&two), 1e-9)
 }
 
+// A probe whose outcome is known is given back no second time: no further
+// probe takes its place.
+func TestReturnGivesAProbeBackOnce(t *testing.T) {
+	const window, openFor = time.Minute, 10 * time.Second
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, Window: window, OpenFor: openFor, Probes: 2}})
+	var h retrip.Host
+	for range 2 {
+		call := &retrip.Call{}
+		require.True(t, h.First(r, call, 0, drawLowest).Retry)
+		h.Next(r, call, repeatable(http.StatusServiceUnavailable), 0, drawLowest)
+	}
+	now := 2 * openFor
+	probe := &retrip.Call{}
+	require.True(t, h.First(r, probe, now, drawLowest).Retry)
+	h.Next(r, probe, repeatable(http.StatusOK), now, drawLowest)
+	h.Return(r, probe)
+	now += openFor / 2
+	require.True(t, h.First(r, &retrip.Call{}, now, drawLowest).Retry, "the second probe")
+	assert.Equal(t, retrip.ReasonBreakerOpen, h.First(r, &retrip.Call{}, now+openFor/2, drawLowest).Reason, "a third one")
+}
+
+// What the gate lets through at once, at the end of a wait too, the breaker may
+// still refuse.
+func TestWakeAsksGateAndBreaker(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{Gate: true, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Minute}})
+	var h retrip.Host
+	waiting := &retrip.Call{}
+	require.True(t, h.First(r, waiting, 0, drawLowest).Retry)
+	require.True(t, h.Next(r, waiting, repeatable(http.StatusInternalServerError), 0, drawLowest).Retry)
+	for range 3 {
+		call := &retrip.Call{}
+		h.First(r, call, 0, drawLowest)
+		h.Next(r, call, repeatable(http.StatusInternalServerError), 0, drawLowest)
+	}
+	require.Equal(t, "open", h.State(r, 0).Breaker)
+	assert.Equal(t, retrip.ReasonBreakerOpen, h.Wake(r, waiting, time.Second, drawLowest).Reason)
+}
+
 // Under a gate it is 429 and 503 that pause a host, no other status.
 func TestGatePausesFor429And503Only(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{Gate: true})
