@@ -42,6 +42,7 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 		require.NoError(t, err)
 		defer proxy.Stop()
 		base := Base(p, server)
+		base.TLSHandshakeTimeout = 2 * time.Second // toxiproxy leaves some connections open and silent
 		defer base.CloseIdleConnections()
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -62,7 +63,8 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 	assert.Zero(t, ledger.Duplicates(), "POSTs executed more than once")
 	assert.Zero(t, ledger.Corrupt(), "bodies that arrived as something else")
 	t.Logf("%d faults, %d arrivals, %d duplicates; %v", faults, ledger.Arrivals(), ledger.Duplicates(), r)
-	assert.Zero(t, load.Held(10*time.Second), "requests whose context is held by a timer, a goroutine or a table")
+	// The timers that must be gone would last for a minute.
+	assert.Zero(t, load.Held(30*time.Second), "requests whose context is held by a timer, a goroutine or a table")
 	after, ok := before.Back(10 * time.Second)
 	assert.True(t, ok, "goroutines or file descriptors are left: %+v before, %+v after", before, after)
 	if t.Failed() {
@@ -75,7 +77,7 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 // arrive as something else, an answer go to the wrong caller, or anything stay
 // behind; and most of what fails over a bare transport succeeds.
 func TestFaults(t *testing.T) {
-	requests := 2000
+	requests := 1200
 	if testing.Short() {
 		requests = 300
 	}
