@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -173,9 +174,7 @@ func TestLogger(t *testing.T) {
 		}
 		common := func(level, msg string, attempt float64, reason string, more map[string]any) map[string]any {
 			r := map[string]any{"level": level, "msg": msg, "method": "GET", "url": "http://example.com/path", "policy": "default", "attempt": attempt, "reason": reason}
-			for k, v := range more {
-				r[k] = v
-			}
+			maps.Copy(r, more)
 			return r
 		}
 		second := float64(time.Second)

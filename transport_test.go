@@ -288,6 +288,22 @@ func TestTransport_Cancel(t *testing.T) {
 	}
 }
 
+// The token for a retry that is never made comes back.
+func TestTransport_CancelReturnsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1} })}
+		for range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second/2, cancel)
+			_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			assert.Equal(t, retrip.ReasonCanceled, asError(t, err).Reason)
+			assert.Empty(t, tr.HostStates())
+		}
+		assert.Equal(t, 3, base.attempts())
+	})
+}
+
 // Case 16.
 func TestTransport_ClientTimeout(t *testing.T) {
 	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
