@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -290,6 +291,7 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	}
 	c.CloseIdleConnections()
 	base.CloseIdleConnections()
+	synctest.Wait()
 	mu.Lock()
 	defer mu.Unlock()
 	o.Served = append(o.Served, served...)

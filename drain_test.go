@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -52,7 +53,9 @@ func TestDrain_KeepsConnections(t *testing.T) {
 					finish(t, resp)
 				}
 				assert.EqualValues(t, 2*requests, seen.Load())
+				synctest.Wait()
 				assert.Equal(t, 1, s.Listener.Dials())
+				assert.Equal(t, 1, s.Listener.Open())
 			})
 		}
 	}
