@@ -105,7 +105,10 @@ func hopeless(req *http.Request, err error) bool {
 	if errors.As(err, &dns) {
 		return dns.IsNotFound && !dns.IsTemporary && !dns.IsTimeout
 	}
-	return malformed(req)
+	// What got as far as the network wasn't refused for its form. The base may
+	// know schemes that net/http doesn't.
+	var op *net.OpError
+	return !errors.As(err, &op) && malformed(req)
 }
 
 // malformed reports whether net/http refuses to send req. Its errors for that

@@ -462,6 +462,23 @@ func TestStaleConnection(t *testing.T) {
 }
 
 // Case 29: what net/http itself refuses fails at once, whoever the base is.
+// A base may know schemes that net/http doesn't: what failed on the network was
+// not refused for its form.
+func TestHopeless_ForeignScheme(t *testing.T) {
+	bubbled(t, "unix", func(t *testing.T) {
+		attempts := 0
+		tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			attempts++
+			return nil, &net.OpError{Op: "dial", Net: "unix", Err: syscall.ECONNREFUSED}
+		})}
+		req := mustRequest(t, "GET", "http://host/", nil)
+		req.URL.Scheme = "http+unix"
+		_, err := tr.RoundTrip(req)
+		assert.ErrorIs(t, err, syscall.ECONNREFUSED)
+		assert.Equal(t, 4, attempts)
+	})
+}
+
 func TestHopeless(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
