@@ -1,0 +1,189 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// answers is what a program has done, asked as the metrics are.
+type answers struct {
+	known map[string]tally
+	waits map[waitKey][]float64
+
+	// rate is that of a counter that the program counted up by one, waitRate
+	// that of a histogram.
+	rate, waitRate float64
+}
+
+// total returns how much the program counted of a metric under a policy, ""
+// standing for all, with one of the labels given or with any.
+func (a *answers) total(metric, policy string, labels ...string) float64 {
+	var sum float64
+	for name, tally := range a.known {
+		if policy != "" && name != policy {
+			continue
+		}
+		for what, n := range tally {
+			counted, label, _ := strings.Cut(what, " ")
+			if counted == metric && (len(labels) == 0 || slices.Contains(labels, label)) {
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+func (a *answers) alone(value float64) vector { return vector{"": value} }
+
+// byLabel returns rates of a metric by its own label.
+func (a *answers) byLabel(metric, name string) vector {
+	v := vector{}
+	for _, tally := range a.known {
+		for what := range tally {
+			if counted, label, _ := strings.Cut(what, " "); counted == metric {
+				v[name+"="+label] = a.total(metric, "", label) * a.rate
+			}
+		}
+	}
+	return v
+}
+
+// byPolicy returns f of each policy.
+func (a *answers) byPolicy(f func(policy string) float64) vector {
+	v := vector{}
+	for policy := range a.known {
+		v["policy="+policy] = f(policy)
+	}
+	return v
+}
+
+// share returns the share of the requests under a policy that metric counts.
+func (a *answers) share(metric, policy string, labels ...string) float64 {
+	return a.total(metric, policy, labels...) / a.total("requests", policy)
+}
+
+// bySource returns f of all waits, by who asked for them.
+func (a *answers) bySource(f func(waits []float64) float64) vector {
+	waits := map[string][]float64{}
+	for key, some := range a.waits {
+		waits[key.source] = append(waits[key.source], some...)
+	}
+	v := vector{}
+	for source, all := range waits {
+		slices.Sort(all)
+		v["source="+source] = f(all)
+	}
+	return v
+}
+
+// alerting leaves what an alert is about: values above the threshold, under
+// policies with enough requests for a share to mean something.
+func (a *answers) alerting(v vector, above float64) vector {
+	maps.DeleteFunc(v, func(labels string, value float64) bool {
+		policy, _, _ := strings.Cut(strings.TrimPrefix(labels, "policy="), " ")
+		return value <= above || a.total("requests", policy) < 20
+	})
+	return v
+}
+
+func sum(values []float64) float64 {
+	var total float64
+	for _, v := range values {
+		total += v
+	}
+	return total
+}
+
+// quantile returns the q-quantile of sorted values.
+func quantile(q float64) func([]float64) float64 {
+	return func(sorted []float64) float64 {
+		return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
+	}
+}
+
+// expected is what each query must answer, by its name.
+var expected = map[string]func(a *answers) vector{
+	"README: How much load do retries add?": func(a *answers) vector { return a.alone(a.share("retries", "")) },
+	"README: Which share of requests did retries save?": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.share("requests", p, "recovered") })
+	},
+	"README: Why do we give up?": func(a *answers) vector {
+		v := vector{}
+		for policy, tally := range a.known {
+			for what, n := range tally {
+				if reason, ok := strings.CutPrefix(what, "give_ups "); ok {
+					v["policy="+policy+" reason="+reason] = n * a.rate
+				}
+			}
+		}
+		return v
+	},
+
+	"alert: RetripBudgetExhausted": func(a *answers) vector {
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "budget_exhausted") }), 0.01)
+	},
+	"alert: RetripBreakerOpen": func(a *answers) vector {
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.total("open", p) }), 0)
+	},
+	"alert: RetripRetryRatioHigh": func(a *answers) vector {
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("retries", p) }), 0.2)
+	},
+	"alert: RetripGivingUp": func(a *answers) vector {
+		v := vector{}
+		for policy, tally := range a.known {
+			for what := range tally {
+				reason, ok := strings.CutPrefix(what, "give_ups ")
+				if ok && !slices.Contains([]string{"budget_exhausted", "breaker_open", "canceled"}, reason) {
+					v["policy="+policy+" reason="+reason] = a.share("give_ups", policy, reason)
+				}
+			}
+		}
+		return a.alerting(v, 0.05)
+	},
+	"alert: RetripServersAskToWait": func(a *answers) vector {
+		return a.alerting(a.byPolicy(func(p string) float64 {
+			return float64(len(a.waits[waitKey{p, "server"}])) * a.waitRate / (a.total("requests", p) * a.rate)
+		}), 0.1)
+	},
+
+	"panel: Succeeded: A": func(a *answers) vector {
+		return a.alone(a.share("requests", "", "success", "recovered"))
+	},
+	"panel: Saved by retries: A":             func(a *answers) vector { return a.alone(a.share("requests", "", "recovered")) },
+	"panel: Load added by retries: A":        func(a *answers) vector { return a.alone(a.share("retries", "")) },
+	"panel: Hosts behind an open breaker: A": func(a *answers) vector { return a.alone(a.total("open", "")) },
+	"panel: Hosts in trouble: A":             func(a *answers) vector { return a.alone(a.total("troubled", "")) },
+	"panel: Budget tokens missing: A":        func(a *answers) vector { return a.alone(a.total("missing", "")) },
+	"panel: Requests by outcome: A":          func(a *answers) vector { return a.byLabel("requests", "outcome") },
+	"panel: Attempts by result: A":           func(a *answers) vector { return a.byLabel("attempts", "result") },
+	"panel: Success by policy: A": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.share("requests", p, "success", "recovered") })
+	},
+	"panel: Retries by reason: A": func(a *answers) vector { return a.byLabel("retries", "reason") },
+	"panel: Load added by policy: A": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.share("retries", p) })
+	},
+	"panel: Give-ups by reason: A":   func(a *answers) vector { return a.byLabel("give_ups", "reason") },
+	"panel: Waits before retries: A": func(a *answers) vector { return a.bySource(quantile(0.5)) },
+	"panel: Waits before retries: B": func(a *answers) vector { return a.bySource(quantile(0.99)) },
+	"panel: Waits by who asked for them: A": func(a *answers) vector {
+		return a.bySource(func(waits []float64) float64 { return float64(len(waits)) * a.waitRate })
+	},
+	"panel: Requests that wait: A": func(a *answers) vector {
+		return a.bySource(func(waits []float64) float64 { return sum(waits) * a.waitRate })
+	},
+	"panel: Open breakers by policy: A": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.total("open", p) })
+	},
+	"panel: Changes of breakers: A": func(a *answers) vector { return a.byLabel("transitions", "to") },
+	"panel: Tokens missing by policy: A": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.total("missing", p) })
+	},
+	"panel: Pauses and hidden sends: A": func(a *answers) vector { return a.alone(a.total("pauses", "") * a.rate) },
+	"panel: Pauses and hidden sends: B": func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
+}

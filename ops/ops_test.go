@@ -1,0 +1,254 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestQueries_TellWhatTheProgramDid has Prometheus scrape a program under load
+// and runs every query of README, alerts and dashboard, once with histograms
+// of fixed buckets and once with native ones.
+func TestQueries_TellWhatTheProgramDid(t *testing.T) {
+	queries := allQueries(t)
+	var names []string
+	for _, q := range queries {
+		names = append(names, q.name)
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(expected)), names, "each query has an expected answer, and the other way round")
+
+	p := newProgram(t)
+	servers := map[string]*server{"classic": startServer(t, p.metrics.URL)}
+	if help, err := exec.Command(find(t, "prometheus"), "--help").CombinedOutput(); err == nil && bytes.Contains(help, []byte("native-histograms")) {
+		servers["native"] = startServer(t, p.metrics.URL, "--enable-feature=native-histograms")
+	} else {
+		t.Log("this Prometheus has no native histograms")
+	}
+	for _, s := range servers {
+		s.waitFor(t, `count(retrip_requests_total)`, float64(5*len(p.known())))
+	}
+	p.run(t)
+
+	a := &answers{known: p.known(), waits: p.waits}
+	for kind, s := range servers {
+		t.Run(kind, func(t *testing.T) {
+			at := s.waitFor(t, `sum(retrip_requests_total)`, a.total("requests", ""))
+			a.rate = s.query(t, `sum(rate(retrip_requests_total[5m]))`, at)[""] / a.total("requests", "")
+			require.Positive(t, a.rate)
+			a.waitRate = a.rate
+			if kind == "native" {
+				// A rate of native histograms is extrapolated beyond the first
+				// sample; that of a counter which was zero then is not.
+				waits := float64(len(slices.Concat(slices.Collect(maps.Values(a.waits))...)))
+				require.Equal(t, waits, s.query(t, `sum(histogram_count(retrip_wait_seconds))`, at)[""])
+				a.waitRate = s.query(t, `sum(histogram_count(rate(retrip_wait_seconds[5m])))`, at)[""] / waits
+				require.InDelta(t, 1.25, a.waitRate/a.rate, 0.25)
+			}
+			assert.Equal(t, kind == "native", len(s.query(t, `count(retrip_wait_seconds)`, at)) > 0, "native histograms")
+			assert.Equal(t, kind == "classic", len(s.query(t, `count(retrip_wait_seconds_bucket)`, at)) > 0, "classic histograms")
+			for _, q := range queries {
+				compare(t, q, expected[q.name](a), s.query(t, q.expr, at), kind == "native")
+			}
+			checkVariables(t, s, map[string][]string{"job": {"program"}, "policy": slices.Collect(maps.Keys(a.known))})
+			checkRules(t, s, a)
+		})
+	}
+}
+
+// waitFor waits until expr has the one value want, and returns when that was.
+func (s *server) waitFor(t *testing.T, expr string, want float64) (at time.Time) {
+	t.Helper()
+	var got vector
+	if !assert.Eventually(t, func() bool {
+		at = time.Now()
+		got = s.query(t, expr, at)
+		return got[""] == want
+	}, 30*time.Second, 100*time.Millisecond) {
+		require.FailNow(t, "no such answer", "%s is %v, not %v", expr, got, want)
+	}
+	return at
+}
+
+// compare checks an answer. What is zero may be missing on either side.
+func compare(t *testing.T, q query, want, got vector, native bool) {
+	t.Helper()
+	labels := maps.Clone(want)
+	maps.Copy(labels, got)
+	for label := range labels {
+		least, most := want[label], want[label]
+		switch {
+		case strings.HasPrefix(q.name, "panel: Waits before retries"):
+			least, most = bucket(want[label], native)
+		default:
+			least, most = (1-1e-9)*least, (1+1e-9)*most
+		}
+		// Not negated, for NaN.
+		inside := got[label] >= least && got[label] <= most
+		assert.True(t, inside, "%s: {%s} is %v, not %v to %v, according to %s", q.name, label, got[label], least, most, q.expr)
+	}
+}
+
+// bucket returns the bounds of the bucket of a wait: a histogram knows it no
+// better.
+func bucket(wait float64, native bool) (least, most float64) {
+	if native {
+		return wait / 1.1, wait * 1.1
+	}
+	for _, bound := range []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30} {
+		if most = bound; wait <= bound {
+			break
+		}
+		least = bound
+	}
+	return least, most
+}
+
+// checkVariables checks what the dashboard offers to choose from.
+func checkVariables(t *testing.T, s *server, want map[string][]string) {
+	t.Helper()
+	definition := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
+	for _, variable := range readDashboard(t).Templating.List {
+		if variable.Definition == "" {
+			continue // the data source
+		}
+		match := definition.FindStringSubmatch(variable.Definition)
+		require.NotNil(t, match, variable.Definition)
+		var values []string
+		s.get(t, "label/"+match[2]+"/values", url.Values{"match[]": {match[1]}}, &values)
+		assert.ElementsMatch(t, want[variable.Name], values, variable.Name)
+	}
+}
+
+// checkRules checks that Prometheus itself gets alerts from the rules.
+func checkRules(t *testing.T, s *server, a *answers) {
+	t.Helper()
+	want, got := map[string][]string{}, map[string][]string{}
+	for _, rule := range alertRules(t) {
+		want[rule.Alert] = slices.Sorted(maps.Keys(expected["alert: "+rule.Alert](a)))
+		require.NotEmpty(t, want[rule.Alert], "nothing that the program does is about %s", rule.Alert)
+	}
+	assert.Eventually(t, func() bool {
+		var data struct {
+			Groups []struct {
+				Rules []struct {
+					Name, Health, LastError string
+					Alerts                  []struct{ Labels map[string]string }
+				}
+			}
+		}
+		s.get(t, "rules", nil, &data)
+		clear(got)
+		for _, group := range data.Groups {
+			for _, rule := range group.Rules {
+				if rule.Health != "ok" {
+					return false
+				}
+				for _, alert := range rule.Alerts {
+					labels := "policy=" + alert.Labels["policy"]
+					if reason := alert.Labels["reason"]; reason != "" {
+						labels += " reason=" + reason
+					}
+					got[rule.Name] = append(got[rule.Name], labels)
+				}
+				slices.Sort(got[rule.Name])
+			}
+		}
+		return assert.ObjectsAreEqual(want, got)
+	}, 15*time.Second, 100*time.Millisecond)
+	assert.Equal(t, want, got)
+}
+
+// TestAlerts has promtool check the rules and run their unit tests.
+func TestAlerts(t *testing.T) {
+	promtool := find(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
+		out, err := exec.Command(promtool, args...).CombinedOutput()
+		assert.NoError(t, err, "%s", out)
+	}
+	tests, err := os.ReadFile("alerts_test.yml")
+	require.NoError(t, err)
+	for _, rule := range alertRules(t) {
+		assert.Regexp(t, `alertname: `+rule.Alert+`\n +exp_alerts:`, string(tests), "no test in which it fires")
+		assert.Regexp(t, `alertname: `+rule.Alert+`\}`, string(tests), "no test in which it doesn't")
+	}
+}
+
+// TestMetrics_ArePleasantToPromtool lints what a program under load exposes.
+func TestMetrics_ArePleasantToPromtool(t *testing.T) {
+	promtool := find(t, "promtool")
+	p := newProgram(t)
+	p.run(t)
+	resp, err := http.Get(p.metrics.URL)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `retrip_requests_total{outcome="recovered",policy="flaky.test"} 60`)
+	cmd := exec.Command(promtool, "check", "metrics")
+	cmd.Stdin = bytes.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	assert.NoError(t, err)
+	assert.Empty(t, string(out))
+}
+
+// TestRunbook_HasASectionForEachAlert checks where alerts send people.
+func TestRunbook_HasASectionForEachAlert(t *testing.T) {
+	runbook, err := os.ReadFile("../docs/runbook.md")
+	require.NoError(t, err)
+	sections := regexp.MustCompile(`(?m)^## (Retrip\w+)$`).FindAllStringSubmatch(string(runbook), -1)
+	var names []string
+	for _, section := range sections {
+		names = append(names, section[1])
+	}
+	var alerts []string
+	for _, rule := range alertRules(t) {
+		alerts = append(alerts, rule.Alert)
+		assert.Equal(t, "https://github.com/retrip/retrip/blob/main/docs/runbook.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook_url"])
+		assert.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
+		assert.NotEmpty(t, rule.Annotations["description"], rule.Alert)
+		assert.Contains(t, []string{"page", "ticket"}, rule.Labels["severity"], rule.Alert)
+	}
+	assert.Equal(t, alerts, names, "sections of the runbook, in the order of the alerts")
+	for _, s := range scenes() {
+		for what := range s.whole {
+			if reason, ok := strings.CutPrefix(what, "give_ups "); ok {
+				assert.Contains(t, string(runbook), "`"+reason+"`")
+			}
+		}
+	}
+}
+
+// TestDashboard_IsInOrder checks what Grafana would not complain about.
+func TestDashboard_IsInOrder(t *testing.T) {
+	ids := map[int]bool{}
+	cells := map[string]string{}
+	for _, panel := range readDashboard(t).Panels {
+		assert.False(t, ids[panel.ID], "two panels with the id %d", panel.ID)
+		ids[panel.ID] = true
+		assert.LessOrEqual(t, panel.GridPos.X+panel.GridPos.W, 24, panel.Title)
+		for x := range panel.GridPos.W {
+			for y := range panel.GridPos.H {
+				cell := fmt.Sprint(panel.GridPos.X+x, panel.GridPos.Y+y)
+				assert.Empty(t, cells[cell], "%s is in the same place", panel.Title)
+				cells[cell] = panel.Title
+			}
+		}
+		assert.Equal(t, panel.Type == "row", len(panel.Targets) == 0, panel.Title)
+	}
+}

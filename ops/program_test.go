@@ -1,0 +1,307 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// tally counts by what the metrics count by: "requests recovered",
+// "attempts 5xx", "give_ups deadline", "open".
+type tally map[string]float64
+
+// scene is what happens at one host: n requests, one after another, each of
+// which fares alike but for what they use up together.
+type scene struct {
+	host   string // the pattern of its policy too, unless that is the default
+	policy *retrip.Policy
+	n      int
+	method string
+	body   func() io.Reader
+	ctx    context.Context
+
+	// serve answers the i-th request as it is sent for the nth time, and fail,
+	// if not nil, may fail it before it is sent.
+	serve func(i, n int, w http.ResponseWriter, r *http.Request)
+	fail  func(n int) error
+
+	each  tally // what every request adds
+	whole tally // what all of them together add
+}
+
+// timeout is an error as of a server that is too slow.
+type timeout struct{}
+
+func (timeout) Error() string { return "too slow" }
+func (timeout) Timeout() bool { return true }
+
+func status(codes ...int) func(i, n int, w http.ResponseWriter, r *http.Request) {
+	return func(_, n int, w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.WriteHeader(codes[min(n, len(codes))-1])
+	}
+}
+
+// asking answers with a header that asks to wait first, and with 200 then.
+func asking(code int, header, value string) func(i, n int, w http.ResponseWriter, r *http.Request) {
+	return func(_, n int, w http.ResponseWriter, _ *http.Request) {
+		if n == 1 {
+			w.Header().Set(header, value)
+			w.WriteHeader(code)
+		}
+	}
+}
+
+func failOnce(err error) func(int) error {
+	return func(n int) error {
+		if n == 1 {
+			return err
+		}
+		return nil
+	}
+}
+
+func scenes() []scene {
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	milliseconds := &retrip.Policy{Dialects: []string{"retry-after-ms"}}
+	return []scene{
+		{
+			host: "unnamed.test", n: 50, serve: status(404),
+			each: tally{"requests success": 1, "attempts 4xx": 1},
+		}, {
+			host: "plain.test", policy: &retrip.Policy{}, n: 300, serve: status(200),
+			each: tally{"requests success": 1, "attempts 2xx": 1},
+		}, {
+			host: "flaky.test", policy: &retrip.Policy{}, n: 60, serve: status(503, 200),
+			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1},
+		}, {
+			host: "rare.test", policy: &retrip.Policy{}, n: 10, serve: status(503, 200),
+			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1},
+		}, {
+			// Five tokens: three retries for the first request, two for the second.
+			host: "down.test", policy: &retrip.Policy{MaxAttempts: 4}, n: 40, serve: status(500),
+			each: tally{"requests gave_up": 1, "attempts 5xx": 1},
+			whole: tally{"attempts 5xx": 5, "retries server_error": 5, "give_ups max_attempts": 1, "give_ups budget_exhausted": 39,
+				"missing": 5, "troubled": 1},
+		}, {
+			host: "orders.test", policy: &retrip.Policy{}, n: 30, method: http.MethodPost, serve: status(503),
+			each: tally{"requests gave_up": 1, "attempts 5xx": 1, "give_ups not_idempotent": 1},
+		}, {
+			host: "uploads.test", policy: &retrip.Policy{MaxReplayBody: retrip.Off}, n: 25, method: http.MethodPut, serve: status(503),
+			body: func() io.Reader { return io.MultiReader(strings.NewReader("only once")) },
+			each: tally{"requests gave_up": 1, "attempts 5xx": 1, "give_ups body_not_replayable": 1},
+		}, {
+			host: "limited.test", policy: milliseconds, n: 40, serve: asking(429, "Retry-After-Ms", "5"),
+			each: tally{"requests recovered": 1, "attempts 429": 1, "attempts 2xx": 1, "retries throttled": 1},
+		}, {
+			host: "busy.test", policy: milliseconds, n: 25, serve: asking(503, "Retry-After-Ms", "5"),
+			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1, "pauses": 1},
+		}, {
+			host: "far.test", policy: &retrip.Policy{}, n: 25, serve: asking(429, "Retry-After", "3600"),
+			each: tally{"requests gave_up": 1, "attempts 429": 1, "give_ups wait_too_long": 1},
+		}, {
+			host: "hurry.test", policy: &retrip.Policy{Deadline: 15 * time.Second}, n: 25, serve: asking(429, "Retry-After", "20"),
+			each: tally{"requests gave_up": 1, "attempts 429": 1, "give_ups deadline": 1},
+		}, {
+			host: "slow.test", policy: &retrip.Policy{}, n: 25, serve: status(200), fail: failOnce(timeout{}),
+			each: tally{"requests recovered": 1, "attempts timeout": 1, "attempts 2xx": 1, "retries timeout": 1},
+		}, {
+			host: "reset.test", policy: &retrip.Policy{}, n: 25, serve: status(200),
+			fail: failOnce(&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}),
+			each: tally{"requests recovered": 1, "attempts error": 1, "attempts 2xx": 1, "retries error": 1},
+		}, {
+			host: "nowhere.test", policy: &retrip.Policy{}, n: 25,
+			fail: failOnce(&net.DNSError{Err: "no such host", Name: "nowhere.test", IsNotFound: true}),
+			each: tally{"requests failed": 1, "attempts error": 1},
+		}, {
+			host: "quit.test", policy: &retrip.Policy{}, n: 25, ctx: canceled,
+			each: tally{"requests canceled": 1, "give_ups canceled": 1},
+		}, {
+			// net/http itself repeats every second one, whose connection dies.
+			host: "stale.test", policy: &retrip.Policy{MaxSends: 5}, n: 40,
+			serve: func(i, n int, w http.ResponseWriter, _ *http.Request) {
+				if i%2 == 1 && n == 1 {
+					panic(http.ErrAbortHandler)
+				}
+			},
+			each:  tally{"requests success": 1, "attempts 2xx": 1},
+			whole: tally{"sends": 20},
+		}, {
+			// A minimum volume of ten failures opens the breaker.
+			host: "broken.test", n: 40, serve: status(500),
+			policy: &retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 10, OpenFor: time.Hour}},
+			each:   tally{"requests gave_up": 1},
+			whole: tally{"attempts 5xx": 10, "give_ups max_attempts": 10, "give_ups breaker_open": 30, "transitions open": 1,
+				"open": 1, "troubled": 1},
+		},
+	}
+}
+
+// program is a program with retrip that knows what it has done.
+type program struct {
+	metrics *httptest.Server // serves /metrics
+	client  *http.Client
+	scenes  []scene
+
+	mu    sync.Mutex
+	sent  map[string]int // by host and path
+	waits map[waitKey][]float64
+}
+
+type waitKey struct{ policy, source string }
+
+func newProgram(t *testing.T) *program {
+	t.Helper()
+	p := &program{scenes: scenes(), sent: map[string]int{}, waits: map[waitKey][]float64{}}
+	backend := httptest.NewServer(http.HandlerFunc(p.serve))
+	t.Cleanup(backend.Close)
+	base := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, backend.Listener.Addr().String())
+	}}
+	t.Cleanup(base.CloseIdleConnections)
+
+	metrics := retrip.NewMetrics()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics)
+	p.metrics = httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	t.Cleanup(p.metrics.Close)
+
+	hosts := map[string]retrip.Policy{}
+	for _, s := range p.scenes {
+		if s.policy != nil {
+			hosts[s.host] = *s.policy
+		}
+	}
+	transport := &retrip.Transport{
+		Base:    &failing{base, p},
+		Policy:  retrip.Policy{Backoff: retrip.Backoff{Base: 2 * time.Millisecond}},
+		Hosts:   hosts,
+		Metrics: metrics,
+		Trace:   &retrip.Trace{Retry: p.retry},
+	}
+	require.NoError(t, transport.Validate())
+	transport.HostStates() // counters are there, at zero, from the first use on
+	p.client = &http.Client{Transport: transport}
+	return p
+}
+
+func (p *program) retry(e retrip.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := waitKey{e.Policy, "backoff"}
+	if e.FromServer {
+		key.source = "server"
+	}
+	p.waits[key] = append(p.waits[key], e.Wait.Seconds())
+}
+
+func (p *program) scene(host string) *scene {
+	for i := range p.scenes {
+		if p.scenes[i].host == host {
+			return &p.scenes[i]
+		}
+	}
+	return nil
+}
+
+func (p *program) serve(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	p.sent[r.Host+r.URL.Path]++
+	n := p.sent[r.Host+r.URL.Path]
+	p.mu.Unlock()
+	var i int
+	fmt.Sscanf(r.URL.Path, "/%d", &i)
+	// What a base failed before was sent too, as far as the scene goes.
+	if s := p.scene(r.Host); s.serve != nil {
+		s.serve(i, n, w, r)
+	}
+}
+
+// failing fails what a scene wants failed before it is sent.
+type failing struct {
+	*http.Transport
+	p *program
+}
+
+func (f *failing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s := f.p.scene(r.URL.Host); s.fail != nil {
+		key := "failed " + r.URL.Host + r.URL.Path
+		f.p.mu.Lock()
+		f.p.sent[key]++
+		n := f.p.sent[key]
+		f.p.mu.Unlock()
+		if err := s.fail(n); err != nil {
+			return nil, err
+		}
+	}
+	return f.Transport.RoundTrip(r)
+}
+
+// run plays all scenes, each on its own.
+func (p *program) run(t *testing.T) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, s := range p.scenes {
+		wg.Go(func() {
+			for i := range s.n {
+				ctx := s.ctx
+				if ctx == nil {
+					ctx = t.Context()
+				}
+				var body io.Reader
+				if s.body != nil {
+					body = s.body()
+				}
+				req, err := http.NewRequestWithContext(ctx, s.method, fmt.Sprintf("http://%s/%d", s.host, i), body)
+				if !assert.NoError(t, err) {
+					return
+				}
+				if resp, err := p.client.Do(req); err == nil {
+					io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// known returns what the program has done: for each policy, by what the
+// metrics count by.
+func (p *program) known() map[string]tally {
+	all := map[string]tally{}
+	for _, s := range p.scenes {
+		sum := tally{}
+		for what, n := range s.each {
+			sum[what] += n * float64(s.n)
+		}
+		for what, n := range s.whole {
+			sum[what] += n
+		}
+		if s.policy == nil {
+			all["default"] = sum
+		} else {
+			all[s.host] = sum
+		}
+	}
+	return all
+}

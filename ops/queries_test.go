@@ -1,0 +1,105 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+// query is a PromQL expression from a file that users read or import.
+type query struct {
+	name string // where it is from, and what it is called there
+	expr string
+}
+
+// allQueries returns every query of README, alerts and dashboard.
+func allQueries(t *testing.T) []query {
+	t.Helper()
+	var all []query
+	all = append(all, readmeQueries(t)...)
+	for _, rule := range alertRules(t) {
+		all = append(all, query{"alert: " + rule.Alert, rule.Expr})
+	}
+	for _, panel := range readDashboard(t).Panels {
+		for _, target := range panel.Targets {
+			expr := target.Expr
+			for variable, value := range map[string]string{"$__rate_interval": "5m", "$job": ".*", "$policy": ".*"} {
+				expr = strings.ReplaceAll(expr, variable, value)
+			}
+			require.NotContains(t, expr, "$", "a variable without a value in panel %s", panel.Title)
+			all = append(all, query{fmt.Sprintf("panel: %s: %s", panel.Title, target.RefID), expr})
+		}
+	}
+	return all
+}
+
+// readmeQueries returns the queries of README's promql blocks. Each is named
+// by the comment above it.
+func readmeQueries(t *testing.T) []query {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	var queries []query
+	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+		for paragraph := range strings.SplitSeq(strings.TrimSpace(block[1]), "\n\n") {
+			comment, expr, ok := strings.Cut(paragraph, "\n")
+			name, commented := strings.CutPrefix(comment, "# ")
+			require.True(t, ok && commented, "a query of README without a comment above it: %s", paragraph)
+			queries = append(queries, query{"README: " + name, expr})
+		}
+	}
+	return queries
+}
+
+type alertRule struct {
+	Alert       string
+	Expr        string
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+func alertRules(t *testing.T) []alertRule {
+	t.Helper()
+	data, err := os.ReadFile("alerts.yml")
+	require.NoError(t, err)
+	var file struct{ Groups []struct{ Rules []alertRule } }
+	require.NoError(t, yaml.Unmarshal(data, &file))
+	var rules []alertRule
+	for _, group := range file.Groups {
+		rules = append(rules, group.Rules...)
+	}
+	require.NotEmpty(t, rules)
+	return rules
+}
+
+type dashboard struct {
+	Templating struct {
+		List []struct{ Name, Definition string }
+	}
+	Panels []struct {
+		ID      int
+		Title   string
+		Type    string
+		GridPos struct{ H, W, X, Y int }
+		Targets []struct{ RefID, Expr string }
+	}
+}
+
+func readDashboard(t *testing.T) dashboard {
+	t.Helper()
+	data, err := os.ReadFile("grafana-dashboard.json")
+	require.NoError(t, err)
+	var d dashboard
+	require.NoError(t, json.Unmarshal(data, &d))
+	require.NotEmpty(t, d.Panels)
+	return d
+}
