@@ -221,7 +221,11 @@ func (x *exchange) derive() *http.Request {
 		req.Body, x.given, x.next = x.next, x.next, nil
 	case x.body.handsOut():
 		req.Body = x.body.reader()
-		req.GetBody = x.body.getBody
+		// With GetBody and a key net/http would repeat the request on its own
+		// accord, also where the policy forbids it.
+		if x.idempotent || p.Idempotent == nil {
+			req.GetBody = x.body.getBody
+		}
 	}
 	switch {
 	case x.key != "":

@@ -1,0 +1,55 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither: net/http repeats a
+// request that has a key and a GetBody when its connection turns out to be
+// dead. A body that only the caller has must not become such a one through us.
+func TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither(t *testing.T) {
+	for name, tt := range map[string]struct {
+		idempotent func(*http.Request) bool
+		want       int32
+	}{
+		"forbidden": {func(*http.Request) bool { return false }, 1},
+		"allowed":   {nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var posts atomic.Int32
+				server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					io.Copy(io.Discard, r.Body)
+					if r.Method == http.MethodPost && posts.Add(1) == 1 {
+						panic(http.ErrAbortHandler)
+					}
+				}))
+				client := &http.Client{Transport: &Transport{Base: server.Transport(), Policy: Policy{Idempotent: tt.idempotent}}}
+				resp, err := client.Get(server.URL) // leaves a connection to be used again
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				req, err := http.NewRequest(http.MethodPost, server.URL, io.MultiReader(strings.NewReader("pay")))
+				require.NoError(t, err)
+				req.Header.Set("Idempotency-Key", "foreign")
+				if resp, err := client.Do(req); err == nil {
+					resp.Body.Close()
+				}
+				assert.Equal(t, tt.want, posts.Load())
+			})
+		})
+	}
+}
