@@ -12,7 +12,7 @@ SOAKTIME ?= 10m
 # An example that hangs must not hang the build; not every system has timeout(1).
 TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 
-.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross
+.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross api
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,3 +79,6 @@ cross: ## vet and build the tests of every module for Windows and macOS
 		GOOS=$$os $(GO) vet work || exit 1; \
 		GOOS=$$os $(GO) test -c -o /dev/null work || exit 1; \
 	done
+
+api: ## compare the exported API with that of the last version tag
+	.ci/api

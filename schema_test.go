@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -190,4 +191,28 @@ func TestSchema_NamesTheDefaults(t *testing.T) {
 		}
 		assert.Regexp(t, regexp.QuoteMeta(fmt.Sprintf("Default: %v", value))+`[.,]`, s.Description, path)
 	}
+}
+
+// TestSchema_ExamplesAreValid holds the policies that the docs show against
+// the schema and the code.
+func TestSchema_ExamplesAreValid(t *testing.T) {
+	files, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	root := policySchema(t)
+	examples := 0
+	for _, file := range append(files, "README.md") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, match := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+			examples++
+			var value any
+			require.NoError(t, json.Unmarshal([]byte(match[1]), &value), "%s", file)
+			assert.True(t, root.accepts(root, value), "%s: %s", file, match[1])
+			policy, hosts, err := LoadPolicies(strings.NewReader(match[1]))
+			if assert.NoError(t, err, "%s", file) {
+				assert.NoError(t, (&Transport{Policy: policy, Hosts: hosts}).Validate(), "%s", file)
+			}
+		}
+	}
+	assert.NotZero(t, examples)
 }
