@@ -1,0 +1,337 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/PuerkitoBio/rehttp"
+	"github.com/failsafe-go/failsafe-go/failsafehttp"
+	"github.com/gojek/heimdall/v7/httpclient"
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/ybbus/httpretry"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+func TestPOSTIsRepeatedAfter503(t *testing.T) {
+	scene(t, map[string]int{goRetryable: 5, reHTTP: 4, failsafeGo: 3, heimdallLib: 5, httpRetry: 6, ours: 1},
+		always(503), func(t *testing.T, c doer, s *server) int {
+			do(c, request(t, http.MethodPost, strings.NewReader("charge")))
+			return len(s.at)
+		})
+}
+
+func TestLastResponseIsReturned(t *testing.T) {
+	scene(t, map[string]int{goRetryable: 0, reHTTP: 503, failsafeGo: 0, heimdallLib: 503, httpRetry: 503, ours: 503},
+		always(503), func(t *testing.T, c doer, _ *server) int {
+			status, _ := do(c, request(t, http.MethodGet, nil))
+			return status
+		})
+}
+
+func TestRetryAfterOn503IsObeyed(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: true, reHTTP: false, failsafeGo: true, heimdallLib: false, httpRetry: false, ours: true},
+		then(503, "Retry-After", "20"), func(t *testing.T, c doer, s *server) bool {
+			_, err := do(c, request(t, http.MethodGet, nil))
+			require.NoError(t, err)
+			return s.at[1] >= 20*time.Second
+		})
+}
+
+func TestRetryAfterIsSpread(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: false, failsafeGo: false, ours: true},
+		then(503, "Retry-After", "20"), func(t *testing.T, c doer, s *server) bool {
+			_, err := do(c, request(t, http.MethodGet, nil))
+			require.NoError(t, err)
+			return s.at[1] != 20*time.Second
+		})
+}
+
+// In a bubble it is 2000-01-01 00:00:00 UTC at first.
+func TestRetryAfterAsADateIsObeyed(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: true, failsafeGo: false, ours: true},
+		then(503, "Retry-After", "Sat, 01 Jan 2000 00:00:20 GMT"), func(t *testing.T, c doer, s *server) bool {
+			_, err := do(c, request(t, http.MethodGet, nil))
+			require.NoError(t, err)
+			return s.at[1] >= 20*time.Second
+		})
+}
+
+func TestRetryAfterAsAnObsoleteDateIsObeyed(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: false, failsafeGo: false, ours: true},
+		then(503, "Retry-After", "Saturday, 01-Jan-00 00:00:20 GMT"), func(t *testing.T, c doer, s *server) bool {
+			_, err := do(c, request(t, http.MethodGet, nil))
+			require.NoError(t, err)
+			return s.at[1] >= 20*time.Second
+		})
+}
+
+func TestRetryAfterOfADayIsWaitedFor(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: true, failsafeGo: true, ours: false},
+		then(503, "Retry-After", "86400"), func(t *testing.T, c doer, _ *server) bool {
+			start := time.Now()
+			do(c, request(t, http.MethodGet, nil))
+			return time.Since(start) >= 24*time.Hour
+		})
+}
+
+// TestWaitBeyondTheDeadlineIsBegun: what is returned when the context ends in
+// half a second and the wait would not.
+func TestWaitBeyondTheDeadlineIsBegun(t *testing.T) {
+	scene(t, map[string]time.Duration{
+		goRetryable: 500 * time.Millisecond, reHTTP: 500 * time.Millisecond, failsafeGo: 500 * time.Millisecond,
+		heimdallLib: 10 * time.Second, // all waits, and one after the last attempt: it is deaf to the context
+		httpRetry:   500 * time.Millisecond, ours: 0,
+	}, always(503, "Retry-After", "10"), func(t *testing.T, c doer, _ *server) time.Duration {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		do(c, request(t, http.MethodGet, nil).WithContext(ctx))
+		return time.Since(start).Truncate(500 * time.Millisecond)
+	})
+}
+
+// stream is a body that can be read but once, and counts.
+type stream struct{ *bytes.Reader }
+
+func TestStreamIsReadBeforeTheFirstAttempt(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: false},
+		always(200), func(t *testing.T, c doer, s *server) bool {
+			upload := stream{bytes.NewReader(make([]byte, 1<<20))}
+			var early bool
+			s.arrive = func() { early = upload.Len() < 1<<20 }
+			_, err := do(c, request(t, http.MethodPut, struct{ io.Reader }{upload}))
+			require.NoError(t, err)
+			require.Len(t, s.bodies[0], 1<<20)
+			return early
+		})
+}
+
+func TestBodyOfTheRequestIsReplaced(t *testing.T) {
+	scene(t, map[string]bool{reHTTP: true, failsafeGo: true, httpRetry: true, ours: false},
+		then(503), func(t *testing.T, c doer, _ *server) bool {
+			req := request(t, http.MethodPut, struct{ io.Reader }{strings.NewReader("body")})
+			before := req.Body
+			// http.Client hands a request of its own to its Transport.
+			resp, err := c.(*http.Client).Transport.RoundTrip(req)
+			require.NoError(t, err)
+			resp.Body.Close()
+			return req.Body != before
+		})
+}
+
+// TestDiscardedBodyIsReadToItsEnd: of a 503 with 64 MiB, how much was read. The
+// one byte tells whether 256 KiB were all.
+func TestDiscardedBodyIsReadToItsEnd(t *testing.T) {
+	const size = 64 << 20
+	scene(t, map[string]int64{goRetryable: 4 << 10, reHTTP: size, failsafeGo: 0, heimdallLib: 0, httpRetry: 16 << 10, ours: 256<<10 + 1},
+		func() []answer {
+			return []answer{{status: 503, body: io.LimitReader(zeros{}, size)}, {status: 200}}
+		}, func(t *testing.T, c doer, s *server) int64 {
+			_, err := do(c, request(t, http.MethodGet, nil))
+			require.NoError(t, err)
+			return s.given[0].read
+		})
+}
+
+func TestDiscardedBodyIsClosed(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: true, reHTTP: true, failsafeGo: false, heimdallLib: true, httpRetry: true, ours: true},
+		then(503), func(t *testing.T, c doer, s *server) bool {
+			_, err := do(c, request(t, http.MethodGet, nil))
+			require.NoError(t, err)
+			return s.given[0].closed
+		})
+}
+
+// TestSmallErrorBodyKeepsItsConnection: whether 64 KiB are read to their end,
+// without which net/http closes the connection.
+func TestSmallErrorBodyKeepsItsConnection(t *testing.T) {
+	const size = 64 << 10
+	scene(t, map[string]bool{goRetryable: false, reHTTP: true, failsafeGo: false, heimdallLib: false, httpRetry: false, ours: true},
+		func() []answer {
+			return []answer{{status: 503, body: io.LimitReader(zeros{}, size)}, {status: 200}}
+		}, func(t *testing.T, c doer, s *server) bool {
+			_, err := do(c, request(t, http.MethodGet, nil))
+			require.NoError(t, err)
+			return s.given[0].read >= size
+		})
+}
+
+// TestDeadHostIsRetriedForEver: what 100 requests send to a host that is down.
+func TestDeadHostIsRetriedForEver(t *testing.T) {
+	scene(t, map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 105},
+		always(503), func(t *testing.T, c doer, s *server) int {
+			for range 100 {
+				do(c, request(t, http.MethodGet, nil))
+			}
+			return len(s.at)
+		})
+}
+
+func TestStatusesThatAreRetried(t *testing.T) {
+	type claims = map[string]bool
+	for status, claims := range map[int]claims{
+		404: {goRetryable: false, reHTTP: false, failsafeGo: false, heimdallLib: false, httpRetry: false, ours: false},
+		408: {goRetryable: false, reHTTP: false, failsafeGo: false, heimdallLib: false, httpRetry: true, ours: false},
+		409: {goRetryable: false, reHTTP: false, failsafeGo: false, heimdallLib: false, httpRetry: true, ours: false},
+		423: {goRetryable: false, reHTTP: false, failsafeGo: false, heimdallLib: false, httpRetry: true, ours: false},
+		429: {goRetryable: true, reHTTP: false, failsafeGo: true, heimdallLib: false, httpRetry: true, ours: true},
+		500: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: true},
+		501: {goRetryable: false, reHTTP: true, failsafeGo: false, heimdallLib: true, httpRetry: false, ours: true},
+		502: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: true},
+		503: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: true},
+		504: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: true},
+		505: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: false, ours: true},
+		507: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: true},
+	} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			scene(t, claims, then(status), func(t *testing.T, c doer, s *server) bool {
+				do(c, request(t, http.MethodGet, nil))
+				return len(s.at) > 1
+			})
+		})
+	}
+}
+
+// TestFirstWaitIsAlwaysTheSame: whether clients that fail together come back
+// together, give or take 10 %.
+func TestFirstWaitIsAlwaysTheSame(t *testing.T) {
+	scene(t, map[string]bool{goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: false, ours: false},
+		then(503), func(t *testing.T, c doer, s *server) bool {
+			var least, most time.Duration
+			for i := range 50 {
+				s.at, s.opened = nil, time.Now()
+				_, err := do(c, request(t, http.MethodGet, nil))
+				require.NoError(t, err)
+				if wait := s.at[1]; i == 0 {
+					least, most = wait, wait
+				} else {
+					least, most = min(least, wait), max(most, wait)
+				}
+			}
+			return float64(most) <= 1.1*float64(least)
+		})
+}
+
+func TestCloseIdleConnectionsReachesTheBase(t *testing.T) {
+	transports := map[string]func(http.RoundTripper) http.RoundTripper{
+		goRetryable: func(base http.RoundTripper) http.RoundTripper {
+			c := retryablehttp.NewClient()
+			c.HTTPClient.Transport = base
+			return &retryablehttp.RoundTripper{Client: c}
+		},
+		reHTTP: func(base http.RoundTripper) http.RoundTripper {
+			return rehttp.NewTransport(base, rehttp.RetryMaxRetries(1), rehttp.ConstDelay(0))
+		},
+		failsafeGo: func(base http.RoundTripper) http.RoundTripper {
+			return failsafehttp.NewRoundTripper(base, failsafehttp.NewRetryPolicyBuilder().Build())
+		},
+		httpRetry: func(base http.RoundTripper) http.RoundTripper {
+			return httpretry.NewCustomClient(&http.Client{Transport: base}).Transport
+		},
+		ours: func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} },
+	}
+	for name, wrap := range transports {
+		s := &server{}
+		(&http.Client{Transport: wrap(s)}).CloseIdleConnections()
+		assert.Equal(t, name == ours, s.closed == 1, name)
+	}
+}
+
+// failing is a base with errors, one after another.
+type failing struct{ errs []error }
+
+func (f *failing) RoundTrip(*http.Request) (*http.Response, error) {
+	err := f.errs[0]
+	if len(f.errs) > 1 {
+		f.errs = f.errs[1:]
+	}
+	return nil, err
+}
+
+// TestErrorTellsOfTheFirstAttemptToo: of a refused connection, when the
+// attempts after it were reset.
+func TestErrorTellsOfTheFirstAttemptToo(t *testing.T) {
+	claims := map[string]bool{goRetryable: false, failsafeGo: false, heimdallLib: false, httpRetry: false, ours: true}
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	reset := &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	scene(t, claims, always(200), func(t *testing.T, _ doer, _ *server) bool {
+		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
+		_, err := do(clients[name](&failing{[]error{refused, reset}}), request(t, http.MethodGet, nil))
+		require.Error(t, err)
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+}
+
+func TestLogsWithoutBeingAsked(t *testing.T) {
+	c := retryablehttp.NewClient()
+	logger, ok := c.Logger.(*log.Logger)
+	assert.True(t, ok && logger.Writer() != io.Discard, "go-retryablehttp")
+	assert.Nil(t, (&retrip.Transport{}).Logger)
+}
+
+// TestAttemptTimeoutCutsTheBody: of a response whose headers come at once, and
+// whose body takes longer than an attempt may.
+func TestAttemptTimeoutCutsTheBody(t *testing.T) {
+	const limit = time.Second
+	for name, tt := range map[string]struct {
+		client func(base http.RoundTripper) doer
+		want   bool
+	}{
+		reHTTP: {func(base http.RoundTripper) doer {
+			transport := rehttp.NewTransport(base, rehttp.RetryMaxRetries(0), rehttp.ConstDelay(0))
+			transport.PerAttemptTimeout = limit
+			return &http.Client{Transport: transport}
+		}, true},
+		heimdallLib: {func(base http.RoundTripper) doer {
+			return httpclient.NewClient(httpclient.WithHTTPClient(&http.Client{Transport: base, Timeout: limit}))
+		}, true},
+		ours: {func(base http.RoundTripper) doer {
+			return &http.Client{Transport: &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: limit}}}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					for range 3 {
+						io.WriteString(w, "part")
+						w.(http.Flusher).Flush()
+						time.Sleep(limit)
+					}
+				}))
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+				require.NoError(t, err)
+				resp, err := tt.client(server.Transport()).Do(req)
+				require.NoError(t, err)
+				_, err = io.ReadAll(resp.Body)
+				resp.Body.Close()
+				assert.Equal(t, tt.want, err != nil)
+			})
+		})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
