@@ -1,0 +1,28 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package heavy
+
+import (
+	"net/http"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
+
+	"github.com/retrip/retrip"
+)
+
+// Anthropic returns a client of the API at url. 529 is its "overloaded": like
+// 429 it says that the request was not begun.
+func Anthropic(base http.RoundTripper, url, key string) anthropic.Client {
+	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{
+		Dialects:    []string{"anthropic"},
+		Unprocessed: []int{http.StatusTooManyRequests, 529},
+	}}
+	return anthropic.NewClient(
+		option.WithBaseURL(url),
+		option.WithAPIKey(key),
+		option.WithHTTPClient(&http.Client{Transport: transport}),
+		option.WithMaxRetries(0), // two by default
+	)
+}

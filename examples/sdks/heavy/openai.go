@@ -1,0 +1,29 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package heavy
+
+import (
+	"net/http"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+
+	"github.com/retrip/retrip"
+)
+
+// OpenAI returns a client of the API at url. A completion is a POST; 429 says
+// that it was not begun, and retry-after-ms how long to wait, more exactly than
+// Retry-After.
+func OpenAI(base http.RoundTripper, url, key string) openai.Client {
+	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{
+		Dialects:    []string{"openai"},
+		Unprocessed: []int{http.StatusTooManyRequests},
+	}}
+	return openai.NewClient(
+		option.WithBaseURL(url),
+		option.WithAPIKey(key),
+		option.WithHTTPClient(&http.Client{Transport: transport}),
+		option.WithMaxRetries(0), // two by default
+	)
+}

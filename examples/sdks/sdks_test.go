@@ -1,0 +1,196 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sdks
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	vault "github.com/hashicorp/vault/api"
+	"github.com/prometheus/common/model"
+	"github.com/slack-go/slack"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v83"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// service fakes a service: throttle answers until it returns false.
+type service struct {
+	*memhttp.Server
+	at   []time.Duration // when requests came
+	keys []string        // their Idempotency-Keys
+}
+
+func newService(t *testing.T, throttle func(n int, w http.ResponseWriter) bool, answer string) *service {
+	t.Helper()
+	s := &service{}
+	start := time.Now()
+	s.Server = memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		s.at = append(s.at, time.Since(start))
+		s.keys = append(s.keys, r.Header.Get("Idempotency-Key"))
+		w.Header().Set("Content-Type", "application/json")
+		if !throttle(len(s.at), w) {
+			io.WriteString(w, answer)
+		}
+	}))
+	return s
+}
+
+// once throttles the first request, with a status, headers and a body.
+func once(status int, body string, header ...string) func(int, http.ResponseWriter) bool {
+	return func(n int, w http.ResponseWriter) bool {
+		if n > 1 {
+			return false
+		}
+		for i := 0; i < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+		return true
+	}
+}
+
+// toPresentTimes leaves the year 2000, in which a bubble begins: instants of it
+// are shorter than the ten digits by which they are known.
+func toPresentTimes() { time.Sleep(10 * 365 * 24 * time.Hour) }
+
+func TestGitHub_WaitsForTheReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		toPresentTimes()
+		s := newService(t, once(http.StatusForbidden, `{"message": "API rate limit exceeded for user ID 1."}`,
+			"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "0",
+			"X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(20*time.Second).Unix(), 10)), `{"login": "octocat"}`)
+		client := GitHub(s.Transport())
+		var err error
+		client.BaseURL, err = url.Parse(s.URL + "/")
+		require.NoError(t, err)
+		user, _, err := client.Users.Get(t.Context(), "octocat")
+		require.NoError(t, err)
+		assert.Equal(t, "octocat", user.GetLogin())
+		require.Len(t, s.at, 2)
+		assert.GreaterOrEqual(t, s.at[1], 20*time.Second)
+	})
+}
+
+func TestGitHub_HandsOnWhatTakesTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		toPresentTimes()
+		reset := strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)
+		s := newService(t, once(http.StatusForbidden, `{"message": "API rate limit exceeded for user ID 1."}`,
+			"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", reset), `{"login": "octocat"}`)
+		client := GitHub(s.Transport())
+		var err error
+		client.BaseURL, err = url.Parse(s.URL + "/")
+		require.NoError(t, err)
+		_, resp, err := client.Users.Get(t.Context(), "octocat")
+		require.Error(t, err)
+		assert.Equal(t, http.StatusForbidden, resp.StatusCode)
+		assert.Len(t, s.at, 1)
+		// The next call goes out, since the check is off.
+		_, _, err = client.Users.Get(t.Context(), "octocat")
+		require.NoError(t, err)
+	})
+}
+
+func TestStripe_HeedsTheServersWord(t *testing.T) {
+	for word, sends := range map[string]int{"true": 2, "false": 1} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t, once(http.StatusTooManyRequests, `{"error": {"code": "lock_timeout", "type": "invalid_request_error"}}`,
+					"Stripe-Should-Retry", word), `{"id": "cus_1", "object": "customer"}`)
+				client := Stripe(s.Transport(), s.URL, "sk_test")
+				customer, err := client.V1Customers.Create(t.Context(), &stripe.CustomerCreateParams{Name: stripe.String("Ada")})
+				require.Len(t, s.at, sends)
+				assert.NotEmpty(t, s.keys[0])
+				if sends == 1 {
+					require.Error(t, err)
+					return
+				}
+				require.NoError(t, err)
+				assert.Equal(t, "cus_1", customer.ID)
+				assert.Equal(t, s.keys[0], s.keys[1], "one key for one customer")
+			})
+		})
+	}
+}
+
+func TestSlack_SendsAMessageAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, once(http.StatusTooManyRequests, `{"ok": false, "error": "ratelimited"}`, "Retry-After", "15"),
+			`{"ok": true, "channel": "C1", "ts": "1.2"}`)
+		client := Slack(s.Transport(), s.URL+"/", "xoxb-test")
+		channel, _, err := client.PostMessageContext(t.Context(), "C1", slack.MsgOptionText("hello", false))
+		require.NoError(t, err)
+		assert.Equal(t, "C1", channel)
+		require.Len(t, s.at, 2)
+		assert.GreaterOrEqual(t, s.at[1], 15*time.Second)
+	})
+}
+
+// vaultAt returns a client as Vault does, of a server in memory.
+func vaultAt(t *testing.T, s *service, change func(*vault.Config)) *vault.Client {
+	t.Helper()
+	t.Setenv("VAULT_ADDR", "")
+	client, err := Vault(s.URL)
+	require.NoError(t, err)
+	config := client.CloneConfig()
+	config.HttpClient.Transport.(*retrip.Transport).Base = s.Transport()
+	change(config)
+	client, err = vault.NewClient(config)
+	require.NoError(t, err)
+	return client
+}
+
+func TestVault_RetriesOnce(t *testing.T) {
+	sealed := func(n int, w http.ResponseWriter) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		io.WriteString(w, `{"errors": ["Vault is sealed"]}`)
+		return true
+	}
+	for name, tt := range map[string]struct {
+		change func(*vault.Config)
+		sends  int
+	}{
+		"as it should be": {func(*vault.Config) {}, 4},
+		// Three times four, if the budget didn't end it: 4, 3 and 1.
+		"with its own retries too": {func(c *vault.Config) { c.MaxRetries = 2 }, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t, sealed, "")
+				client := vaultAt(t, s, tt.change)
+				_, err := client.Logical().ReadWithContext(t.Context(), "secret/data/x")
+				require.Error(t, err)
+				assert.Len(t, s.at, tt.sends)
+			})
+		})
+	}
+}
+
+func TestPrometheus_RepeatsQueries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, once(http.StatusServiceUnavailable, `{"status": "error", "errorType": "unavailable", "error": "starting"}`),
+			`{"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1, "42"]}]}}`)
+		client, err := Prometheus(s.Transport(), s.URL)
+		require.NoError(t, err)
+		value, _, _, err := client.Query(t.Context(), "up", time.Time{})
+		require.NoError(t, err)
+		vector, ok := value.(model.Vector)
+		require.True(t, ok && len(vector) == 1, strings.TrimSpace(value.String()))
+		assert.Equal(t, model.SampleValue(42), vector[0].Value)
+		assert.Len(t, s.at, 2)
+	})
+}

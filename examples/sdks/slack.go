@@ -1,0 +1,24 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sdks
+
+import (
+	"net/http"
+
+	"github.com/slack-go/slack"
+
+	"github.com/retrip/retrip"
+)
+
+// Slack returns a client of the API at url. Slack answers 429 with Retry-After
+// before it does anything, so that also a message, a POST, is sent again, and
+// the others wait meanwhile. slack-go retries only with OptionRetry: leave it
+// out.
+func Slack(base http.RoundTripper, url, token string) *slack.Client {
+	transport := &retrip.Transport{
+		Base:   base,
+		Policy: retrip.Policy{Unprocessed: []int{http.StatusTooManyRequests}, Gate: true},
+	}
+	return slack.New(token, slack.OptionAPIURL(url), slack.OptionHTTPClient(&http.Client{Transport: transport}))
+}

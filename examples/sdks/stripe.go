@@ -1,0 +1,29 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sdks
+
+import (
+	"net/http"
+
+	"github.com/stripe/stripe-go/v83"
+
+	"github.com/retrip/retrip"
+)
+
+// Stripe returns a client of the API at url that heeds Stripe-Should-Retry.
+// Without retries of its own stripe-go doesn't send an Idempotency-Key unless
+// the call's parameters have one; retrip adds the missing ones.
+func Stripe(base http.RoundTripper, url, key string) *stripe.Client {
+	transport := &retrip.Transport{
+		Base:   base,
+		Policy: retrip.Policy{Dialects: []string{"stripe"}, IdempotencyKey: true},
+	}
+	backend := stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
+		URL:               stripe.String(url),
+		HTTPClient:        &http.Client{Transport: transport},
+		MaxNetworkRetries: stripe.Int64(0),
+		LeveledLogger:     &stripe.LeveledLogger{Level: stripe.LevelNull},
+	})
+	return stripe.NewClient(key, stripe.WithBackends(&stripe.Backends{API: backend}))
+}
