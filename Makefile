@@ -12,7 +12,11 @@ SOAKTIME ?= 10m
 # An example that hangs must not hang the build; not every system has timeout(1).
 TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 
-.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross api
+# The modules of our own code. The others are mostly SDKs and peers, and not
+# worth the minutes that more than one build of them takes.
+OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
+
+.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross api sdks
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,9 +29,9 @@ test: ## test the root module
 race: ## test the root module with the race detector, in random order
 	$(GO) test -race -shuffle=on ./...
 
-all-modules: ## test every module of the workspace, then again as race does
+all-modules: ## test every module of the workspace, then those of our own code as race does
 	$(GO) test work
-	$(GO) test -race -shuffle=on work
+	$(GO) test -race -shuffle=on $(OWN)
 
 lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, and no real sleeps in tests
 	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
@@ -35,7 +39,8 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, and no real sleeps in tes
 	@# The tools' module stays out of the workspace: its versions are its own.
 	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C tools tool -n staticcheck); "$$tool" work
 	$(GO) fix -diff work
-	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' | sort); do \
+	@# make sdks looks after the heavy SDKs.
+	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/sdks/heavy/*' | sort); do \
 		echo "go mod tidy -diff  # $${mod%/go.mod}"; \
 		GOWORK=off $(GO) -C "$${mod%/go.mod}" mod tidy -diff || exit 1; \
 	done
@@ -73,12 +78,17 @@ examples: ## run the examples of the root module; each must exit 0
 			{ code=$$?; cat "$$dir/out"; echo "$$ex: exit status $$code"; exit 1; }; \
 	done
 
-cross: ## vet and build the tests of every module for Windows and macOS
+cross: ## vet and build the tests of our own code for Windows and macOS
 	@for os in windows darwin; do \
 		echo "GOOS=$$os"; \
-		GOOS=$$os $(GO) vet work || exit 1; \
-		GOOS=$$os $(GO) test -c -o /dev/null work || exit 1; \
+		GOOS=$$os $(GO) vet $(OWN) || exit 1; \
+		GOOS=$$os $(GO) test -c -o /dev/null $(OWN) || exit 1; \
 	done
 
 api: ## compare the exported API with that of the last version tag
 	.ci/api
+
+sdks: ## test the examples with SDKs that take minutes to build
+	GOWORK=off $(GO) -C examples/sdks/heavy mod tidy -diff
+	GOWORK=off $(GO) -C examples/sdks/heavy vet ./...
+	GOWORK=off $(GO) -C examples/sdks/heavy test ./...

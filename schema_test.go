@@ -182,8 +182,8 @@ func TestSchema_NamesTheDefaults(t *testing.T) {
 		"max_attempts": defaultMaxAttempts, "max_wait": defaultMaxWait, "max_replay_body": defaultMaxReplayBody, "max_sends": defaultMaxSends,
 		"backoff.base": defaultBackoffBase, "backoff.cap": defaultBackoffCap, "backoff.jitter": defaults.Backoff.Jitter,
 		"budget.size": defaultBudgetSize, "budget.credit": defaultBudgetCredit,
-		"breaker.window": defaultBreakerWindow, "breaker.min_volume": defaultBreakerMinVolume,
-		"breaker.open_for": defaultBreakerOpenFor, "breaker.probes": defaultBreakerProbes,
+		"breaker.ratio": defaultBreaker.Ratio, "breaker.window": defaultBreaker.Window, "breaker.min_volume": defaultBreaker.MinVolume,
+		"breaker.open_for": defaultBreaker.OpenFor, "breaker.probes": defaultBreaker.Probes,
 	} {
 		s := root
 		for name := range strings.SplitSeq(path, ".") {
