@@ -140,8 +140,7 @@ func checkSchemaOf(t *testing.T, root, s *schema, structType reflect.Type, probe
 	assert.Equal(t, "object", s.Type, path)
 	assert.Equal(t, "false", string(s.Additional), path)
 	var names []string
-	for i := range structType.NumField() {
-		field := structType.Field(i)
+	for field := range structType.Fields() {
 		name := jsonName(field)
 		if name == "" {
 			continue

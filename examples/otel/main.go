@@ -113,7 +113,7 @@ func describe(span tracetest.SpanStub) string {
 	var parts []string
 	for _, a := range span.Attributes {
 		if a.Key == semconv.HTTPResponseStatusCodeKey || a.Key == semconv.HTTPRequestResendCountKey {
-			parts = append(parts, fmt.Sprintf("%s=%s", a.Key, a.Value.Emit()))
+			parts = append(parts, fmt.Sprintf("%s=%s", a.Key, a.Value.String()))
 		}
 	}
 	for _, e := range span.Events {
