@@ -125,9 +125,11 @@ type Policy struct {
 
 	// Idempotent, if not nil, decides alone whether a request may be
 	// repeated: neither its method nor a key is looked at. What provably was
-	// not processed is repeated all the same. It must be safe for concurrent
-	// use. If nil, it is inherited. It is code: a policy that has it can't be
-	// written as JSON.
+	// not processed is repeated all the same, and so is, by net/http itself,
+	// what meets a dead connection without a body of its own and is a GET or
+	// has a key: MaxSends bounds that. It must be safe for concurrent use. If
+	// nil, it is inherited. It is code: a policy that has it can't be written
+	// as JSON.
 	Idempotent func(*http.Request) bool `json:"-"`
 }
 

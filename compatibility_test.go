@@ -1,0 +1,68 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestCompatibility_Words holds names that alerts, dashboards and policies are
+// built on: see docs/compatibility.md. A line may be added, and before v1
+// changed with a line in the changelog.
+func TestCompatibility_Words(t *testing.T) {
+	metrics := NewMetrics()
+	metrics.policy("x")
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	var got []string
+	for _, family := range families {
+		line := family.GetName() + " " + strings.ToLower(family.GetType().String())
+		labels := map[string][]string{}
+		var names []string
+		for _, m := range family.GetMetric() {
+			for _, pair := range m.GetLabel() {
+				if labels[pair.GetName()] == nil {
+					names = append(names, pair.GetName())
+				}
+				labels[pair.GetName()] = append(labels[pair.GetName()], pair.GetValue())
+			}
+		}
+		for _, name := range names {
+			if name != "policy" {
+				line += fmt.Sprintf(" %s=%v", name, labels[name])
+			}
+		}
+		assert.Contains(t, names, "policy", family.GetName())
+		if family.GetType().String() == "HISTOGRAM" {
+			assert.NotEmpty(t, family.GetMetric()[0].GetHistogram().GetBucket(), "also for those without native histograms")
+		}
+		got = append(got, line)
+	}
+	assert.Equal(t, []string{
+		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx error other timeout]",
+		"retrip_breaker_open_hosts gauge",
+		"retrip_breaker_transitions_total counter to=[closed half-open open]",
+		"retrip_budget_tokens_missing gauge",
+		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline hidden_sends host_paused " +
+			"max_attempts not_idempotent wait_too_long]",
+		"retrip_hidden_sends_total counter",
+		"retrip_hosts_in_trouble gauge",
+		"retrip_pauses_total counter",
+		"retrip_requests_total counter outcome=[canceled failed gave_up recovered success]",
+		"retrip_retries_total counter reason=[error server_error status throttled timeout]",
+		"retrip_wait_seconds histogram source=[backoff server]",
+	}, got)
+	assert.Subset(t, dialectNames(), []string{
+		"anthropic", "azure", "discord", "github", "openai", "ratelimit", "retry-after-ms", "shopify", "should-retry", "stripe",
+		"x-amz-retry-after", "x-ms-retry-after-ms", "x-ratelimit-reset",
+	})
+}
