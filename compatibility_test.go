@@ -25,7 +25,8 @@ func TestCompatibility_Words(t *testing.T) {
 	require.NoError(t, err)
 	var got []string
 	for _, family := range families {
-		line := family.GetName() + " " + strings.ToLower(family.GetType().String())
+		var line strings.Builder
+		fmt.Fprintf(&line, "%s %s", family.GetName(), strings.ToLower(family.GetType().String()))
 		labels := map[string][]string{}
 		var names []string
 		for _, m := range family.GetMetric() {
@@ -38,14 +39,14 @@ func TestCompatibility_Words(t *testing.T) {
 		}
 		for _, name := range names {
 			if name != "policy" {
-				line += fmt.Sprintf(" %s=%v", name, labels[name])
+				fmt.Fprintf(&line, " %s=%v", name, labels[name])
 			}
 		}
 		assert.Contains(t, names, "policy", family.GetName())
 		if family.GetType().String() == "HISTOGRAM" {
 			assert.NotEmpty(t, family.GetMetric()[0].GetHistogram().GetBucket(), "also for those without native histograms")
 		}
-		got = append(got, line)
+		got = append(got, line.String())
 	}
 	assert.Equal(t, []string{
 		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx error other timeout]",
