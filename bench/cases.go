@@ -1,0 +1,214 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/retrip/retrip"
+)
+
+// Case is one thing that is timed for every peer.
+type Case struct {
+	// Name is that of the benchmark. What begins with Transport is measured at
+	// the RoundTripper, where a peer is one; the rest at Client.Do.
+	Name string
+
+	Serial string // of a parallel case: the serial one it scales up from
+
+	bench func(*testing.B, Peer)
+	able  func(Peer) bool
+}
+
+// Able reports whether p can be measured.
+func (c Case) Able(p Peer) bool { return c.able == nil || c.able(p) }
+
+// Run measures p.
+func (c Case) Run(b *testing.B, p Peer) {
+	b.ReportAllocs()
+	c.bench(b, p)
+}
+
+func isTransport(p Peer) bool { return p.Transport != nil }
+
+// retries reports whether p makes a second attempt.
+func retries(p Peer) bool { return p.Name != Peers[0].Name }
+
+// Cases are all that is timed.
+var Cases = cases()
+
+func cases() []Case {
+	var list []Case
+	add := func(name string, able func(Peer) bool, bench func(*testing.B, Peer)) {
+		list = append(list, Case{Name: name, bench: bench, able: able})
+	}
+	pair := func(name string, able func(Peer) bool, bench func(parallel bool) func(*testing.B, Peer)) {
+		add(name+"/serial", able, bench(false))
+		add(name+"/parallel", able, bench(true))
+		list[len(list)-1].Serial = name + "/serial"
+	}
+	get := func(ctx context.Context) *call { return newCall(ctx, http.MethodGet, target, 0, false) }
+	post := func(ctx context.Context) *call { return newCall(ctx, http.MethodPost, target, 1<<10, false) }
+	put := func(ctx context.Context) *call { return newCall(ctx, http.MethodPut, target, 1<<20, true) }
+	flat := context.Background()
+
+	pair("Transport/GET", isTransport, func(parallel bool) func(*testing.B, Peer) {
+		return overStub(transport, get, flat, parallel)
+	})
+	pair("Transport/GET-deep", isTransport, func(parallel bool) func(*testing.B, Peer) {
+		return overStub(transport, get, deep(), parallel)
+	})
+	pair("Transport/POST", isTransport, func(parallel bool) func(*testing.B, Peer) {
+		return overStub(transport, post, flat, parallel)
+	})
+	add("Transport/hosts", isTransport, manyHosts)
+	add("Transport/retry-GET", func(p Peer) bool { return isTransport(p) && retries(p) }, retryPath(transport, get))
+	pair("Client/GET", nil, func(parallel bool) func(*testing.B, Peer) {
+		return overStub(Peer.Client, get, flat, parallel)
+	})
+	pair("Client/GET-deep", nil, func(parallel bool) func(*testing.B, Peer) {
+		return overStub(Peer.Client, get, deep(), parallel)
+	})
+	pair("Client/POST", nil, func(parallel bool) func(*testing.B, Peer) {
+		return overStub(Peer.Client, post, flat, parallel)
+	})
+	pair("Client/PUT-1MiB", nil, func(parallel bool) func(*testing.B, Peer) {
+		return overStub(Peer.Client, put, flat, parallel)
+	})
+	add("Client/retry-GET", retries, retryPath(Peer.Client, get))
+	add("Client/retry-PUT", retries, retryPath(Peer.Client, func(ctx context.Context) *call {
+		return newCall(ctx, http.MethodPut, target, 1<<10, false)
+	}))
+	pair("Loopback/HTTP1", nil, func(parallel bool) func(*testing.B, Peer) { return loopback(false, parallel) })
+	pair("Loopback/HTTP2", nil, func(parallel bool) func(*testing.B, Peer) { return loopback(true, parallel) })
+	return list
+}
+
+const target = "http://api.example.com/v1/things"
+
+// doer is the level at which a peer is measured.
+type doer func(p Peer, base http.RoundTripper, wait Wait) Doer
+
+func transport(p Peer, base http.RoundTripper, wait Wait) Doer {
+	return tripper{p.Transport(base, wait)}
+}
+
+type tripper struct{ http.RoundTripper }
+
+func (t tripper) Do(req *http.Request) (*http.Response, error) { return t.RoundTrip(req) }
+
+func overStub(level doer, newCall func(context.Context) *call, ctx context.Context, parallel bool) func(*testing.B, Peer) {
+	return func(b *testing.B, p Peer) {
+		d := level(p, &stub{}, Usual)
+		if !parallel {
+			c := newCall(ctx)
+			for b.Loop() {
+				do(b, d, c.next())
+			}
+			return
+		}
+		b.RunParallel(func(pb *testing.PB) {
+			c := newCall(ctx)
+			for pb.Next() {
+				do(b, d, c.next())
+			}
+		})
+	}
+}
+
+func do(b *testing.B, d Doer, req *http.Request) {
+	resp, err := d.Do(req)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		b.Fatal(resp, err)
+	}
+	resp.Body.Close()
+}
+
+// retryPath is 503, 503, 200, with no wait.
+func retryPath(level doer, newCall func(context.Context) *call) func(*testing.B, Peer) {
+	return func(b *testing.B, p Peer) {
+		d := level(p, &stub{fail: 2}, None)
+		c := newCall(context.Background())
+		for b.Loop() {
+			do(b, d, c.next())
+		}
+	}
+}
+
+// manyHosts takes 10 000 hosts in turn, of which 100 are in trouble as far as
+// a peer remembers such things.
+func manyHosts(b *testing.B, p Peer) {
+	const hosts, troubled = 10_000, 100
+	s := &stub{}
+	rt := p.Transport(s, None)
+	if t, ok := rt.(*retrip.Transport); ok {
+		t.Policy.Budget = retrip.Budget{} // else there is nothing to remember
+	}
+	calls := make([]*call, hosts)
+	for i := range calls {
+		calls[i] = newCall(context.Background(), http.MethodGet, fmt.Sprintf("http://host-%d.example.com/", i), 0, false)
+	}
+	for i := 0; i < hosts; i += hosts / troubled {
+		s.fail, s.n = 1000, 0
+		if resp, err := rt.RoundTrip(calls[i].next()); err == nil {
+			resp.Body.Close()
+		}
+	}
+	s.fail = 0
+	i, d := 0, Doer(tripper{rt})
+	for b.Loop() {
+		do(b, d, calls[i%hosts].next())
+		i++
+	}
+}
+
+func loopback(http2, parallel bool) func(*testing.B, Peer) {
+	return func(b *testing.B, p Peer) {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "sixteen bytes ok")
+		}))
+		base := &http.Transport{MaxIdleConnsPerHost: 16}
+		if http2 {
+			server.EnableHTTP2 = true
+			server.StartTLS()
+			base.ForceAttemptHTTP2 = true
+			base.TLSClientConfig = &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+		} else {
+			server.Start()
+		}
+		defer server.Close()
+		defer base.CloseIdleConnections()
+		d := p.Client(base, Usual)
+		fetch := func(c *call) {
+			resp, err := d.Do(c.next())
+			if err != nil || http2 != (resp.ProtoMajor == 2) {
+				b.Fatal(resp, err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+		fetch(newCall(context.Background(), http.MethodGet, server.URL, 0, false))
+		if !parallel {
+			c := newCall(context.Background(), http.MethodGet, server.URL, 0, false)
+			for b.Loop() {
+				fetch(c)
+			}
+			return
+		}
+		b.ResetTimer()
+		b.SetParallelism(4)
+		b.RunParallel(func(pb *testing.PB) {
+			c := newCall(context.Background(), http.MethodGet, server.URL, 0, false)
+			for pb.Next() {
+				fetch(c)
+			}
+		})
+	}
+}

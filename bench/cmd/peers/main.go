@@ -1,0 +1,249 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Peers measures what retries cost with retrip, with its peers, with a loop
+// written by hand and with none, and prints tables. All timings are made in one
+// process, the peers in turn and in another order each round, so that what the
+// machine does meanwhile hits them alike; compare within a round.
+//
+//	go run ./cmd/peers                  measure and print
+//	go run ./cmd/peers -save            and keep the results, README and chart
+//	go run ./cmd/peers -render          README and chart from the kept results
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/retrip/retrip/bench"
+)
+
+var (
+	rounds    = flag.Int("rounds", 7, "how often each peer is timed in each case")
+	benchtime = flag.Duration("benchtime", 60*time.Millisecond, "how long each time")
+	run       = flag.String("run", "", "regular expression for the timings to make, and for upload, waiting and connections")
+	save      = flag.Bool("save", false, "write results, README section and chart")
+	render    = flag.Bool("render", false, "write README section and chart from the results written before")
+	root      = flag.String("root", "..", "directory of the repository")
+	child     = flag.String("child", "", "what to measure in this process; used by the command itself")
+	peer      = flag.String("peer", "", "the peer, for -child")
+	url       = flag.String("url", "", "the server, for -child")
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("peers: ")
+	testing.Init()
+	flag.Parse()
+	if *child != "" {
+		if err := measureHere(); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	path := filepath.Join(*root, "bench", "results")
+	r := &bench.Results{}
+	if *render {
+		data, err := os.ReadFile(filepath.Join(path, "results.json"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := json.Unmarshal(data, r); err != nil {
+			log.Fatal(err)
+		}
+	} else if err := measure(r); err != nil {
+		log.Fatal(err)
+	}
+	r.WriteText(os.Stdout)
+	if *save {
+		if err := write(r, path); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if *save || *render {
+		if err := r.UpdateREADME(filepath.Join(*root, "README.md")); err != nil {
+			log.Fatal(err)
+		}
+		if err := r.WriteChart(filepath.Join(*root, "docs", "performance.png")); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+func write(r *bench.Results, path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(path, "results.json"), append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(path, "benchstat.txt"))
+	if err != nil {
+		return err
+	}
+	r.WriteBenchstat(f)
+	return f.Close()
+}
+
+func measure(r *bench.Results) error {
+	wanted, err := regexp.Compile(*run)
+	if err != nil {
+		return err
+	}
+	if err := flag.Set("test.benchtime", benchtime.String()); err != nil {
+		return err
+	}
+	r.Machine, r.Procs = machine(), runtime.GOMAXPROCS(0)
+	r.Go, r.Date, r.Rounds = runtime.Version(), time.Now().UTC().Format(time.DateOnly), *rounds
+	r.Versions = versions()
+	r.Uploads, r.Waiting, r.Connections = map[string][]bench.Upload{}, map[string]bench.Waiting{}, map[string][]int{}
+	for round := range *rounds {
+		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, *rounds)
+		for _, c := range bench.Cases {
+			if wanted.MatchString(c.Name) {
+				timeAll(r, c, round)
+			}
+		}
+	}
+	return measureProcesses(r, wanted)
+}
+
+// timeAll times all peers in one case, in random order.
+func timeAll(r *bench.Results, c bench.Case, round int) {
+	runs := make([]bench.Run, len(bench.Peers))
+	for _, i := range rand.Perm(len(bench.Peers)) {
+		p := bench.Peers[i]
+		if !c.Able(p) {
+			continue
+		}
+		b := testing.Benchmark(func(b *testing.B) { c.Run(b, p) })
+		if b.N == 0 {
+			log.Fatalf("%s of %s failed", c.Name, p.Name)
+		}
+		runs[i] = bench.Run{
+			Case: c.Name, Peer: p.Name, Round: round, N: b.N, Ns: float64(b.T.Nanoseconds()) / float64(b.N),
+			Allocs: b.AllocsPerOp(), Bytes: b.AllocedBytesPerOp(),
+		}
+	}
+	for _, run := range runs {
+		if run.N > 0 {
+			r.Runs = append(r.Runs, run)
+		}
+	}
+}
+
+// measureProcesses measures what wants a process of its own.
+func measureProcesses(r *bench.Results, wanted *regexp.Regexp) error {
+	server := bench.UploadServer()
+	defer server.Close()
+	for _, p := range bench.Peers {
+		if wanted.MatchString("upload") {
+			for range 5 {
+				var u bench.Upload
+				if err := inChild("upload", p.Name, server.URL, &u); err != nil {
+					return err
+				}
+				r.Uploads[p.Name] = append(r.Uploads[p.Name], u)
+			}
+		}
+		if wanted.MatchString("waiting") {
+			var w bench.Waiting
+			if err := inChild("waiting", p.Name, "", &w); err != nil {
+				return err
+			}
+			r.Waiting[p.Name] = w
+		}
+		if wanted.MatchString("connections") && p.Name != bench.Peers[0].Name {
+			var list []int
+			if err := inChild("connections", p.Name, "", &list); err != nil {
+				return err
+			}
+			r.Connections[p.Name] = list
+		}
+	}
+	return nil
+}
+
+func inChild(what, peer, url string, into any) error {
+	fmt.Fprintf(os.Stderr, "%s of %s\n", what, peer)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, "-child", what, "-peer", peer, "-url", url)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", what, peer, err)
+	}
+	return json.Unmarshal(out, into)
+}
+
+// measureHere is what a child does.
+func measureHere() error {
+	var result any
+	for _, p := range bench.Peers {
+		if p.Name != *peer {
+			continue
+		}
+		var err error
+		switch *child {
+		case "upload":
+			result, err = bench.MeasureUpload(p, *url)
+		case "waiting":
+			result, err = bench.MeasureWaiting(p)
+		case "connections":
+			var list []int
+			for _, size := range bench.ErrorBodies {
+				n, err := bench.MeasureConnections(p, size)
+				if err != nil {
+					return err
+				}
+				list = append(list, n)
+			}
+			result = list
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// versions returns those of the modules in this program.
+func versions() map[string]string {
+	v := map[string]string{}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			v[m.Path] = m.Version
+		}
+	}
+	return v
+}
+
+// machine returns the model of the processor, where the system tells.
+func machine() string {
+	data, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(data)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOOS + "/" + runtime.GOARCH
+}

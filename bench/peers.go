@@ -1,0 +1,164 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bench measures what retries cost, for retrip and for its peers, side
+// by side. The command in cmd/peers runs it.
+package bench
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/PuerkitoBio/rehttp"
+	"github.com/failsafe-go/failsafe-go/failsafehttp"
+	"github.com/gojek/heimdall/v7"
+	"github.com/gojek/heimdall/v7/httpclient"
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/retrip/retrip"
+	"github.com/ybbus/httpretry"
+)
+
+// Retries is how often each peer may repeat a request: three times, whatever
+// its own default is, so that all are asked for the same.
+const Retries = 3
+
+// Doer is what a program calls.
+type Doer interface {
+	Do(*http.Request) (*http.Response, error)
+}
+
+// Wait is how long a peer waits before a retry.
+type Wait int
+
+const (
+	Usual Wait = iota // as the library does by default
+	None              // not at all
+	Hour              // so long that it is still waiting when it is looked at
+)
+
+func (w Wait) duration() time.Duration {
+	if w == Hour {
+		return time.Hour
+	}
+	return 0
+}
+
+// Peer is a library, or something in its place.
+type Peer struct {
+	Name string
+
+	// Transport wraps base. It is nil where the library is a client only, or
+	// keeps a whole client inside its RoundTripper.
+	Transport func(base http.RoundTripper, wait Wait) http.RoundTripper
+
+	// client is for those without Transport.
+	client func(base http.RoundTripper, wait Wait) Doer
+}
+
+// Client returns what a program would use: there is exactly one http.Client in
+// each, so that they can be compared.
+func (p Peer) Client(base http.RoundTripper, wait Wait) Doer {
+	if p.client != nil {
+		return p.client(base, wait)
+	}
+	return &http.Client{Transport: p.Transport(base, wait)}
+}
+
+// Peers are all that are measured; the first one is what the others are
+// compared with.
+var Peers = []Peer{
+	{Name: "bare", Transport: func(base http.RoundTripper, _ Wait) http.RoundTripper { return base }},
+	{Name: "loop", Transport: func(base http.RoundTripper, wait Wait) http.RoundTripper { return &loop{base, wait} }},
+	{Name: "retrip", Transport: newRetrip(false, false)},
+	{Name: "retrip-metrics", Transport: newRetrip(true, false)},
+	{Name: "retrip-timeouts", Transport: newRetrip(true, true)},
+	{Name: "rehttp", Transport: newRehttp},
+	{Name: "httpretry", Transport: newHTTPRetry},
+	{Name: "failsafe-go", Transport: newFailsafe},
+	{Name: "go-retryablehttp", client: newRetryable},
+	{Name: "heimdall", client: newHeimdall},
+}
+
+// newRetrip makes a retrip Transport: with metrics, and with metrics, deadline
+// and attempt timeout.
+func newRetrip(metrics, timeouts bool) func(http.RoundTripper, Wait) http.RoundTripper {
+	return func(base http.RoundTripper, wait Wait) http.RoundTripper {
+		t := &retrip.Transport{Base: base}
+		if metrics {
+			t.Metrics = retrip.NewMetrics()
+		}
+		if timeouts {
+			t.Policy.Deadline, t.Policy.AttemptTimeout = 24*time.Hour, time.Hour
+		}
+		switch wait {
+		case None:
+			t.Policy.Backoff.Base = retrip.Off
+		case Hour:
+			t.Policy.Backoff = retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}
+		}
+		if wait != Usual {
+			// The budget would soon refuse what is measured here: that every
+			// request fails.
+			t.Policy.Budget = retrip.Unlimited
+		}
+		return t
+	}
+}
+
+func newRehttp(base http.RoundTripper, wait Wait) http.RoundTripper {
+	delay := rehttp.ConstDelay(wait.duration())
+	if wait == Usual {
+		delay = rehttp.ExpJitterDelay(100*time.Millisecond, 10*time.Second)
+	}
+	retry := rehttp.RetryAll(rehttp.RetryMaxRetries(Retries),
+		rehttp.RetryAny(rehttp.RetryStatusInterval(500, 600), rehttp.RetryTemporaryErr()))
+	return rehttp.NewTransport(base, retry, delay)
+}
+
+func newHTTPRetry(base http.RoundTripper, wait Wait) http.RoundTripper {
+	options := []httpretry.Option{httpretry.WithMaxRetryCount(Retries)}
+	if wait != Usual {
+		options = append(options, httpretry.WithBackoffPolicy(func(int) time.Duration { return wait.duration() }))
+	}
+	return httpretry.NewCustomClient(&http.Client{Transport: base}, options...).Transport
+}
+
+func newFailsafe(base http.RoundTripper, wait Wait) http.RoundTripper {
+	policy := failsafehttp.NewRetryPolicyBuilder().WithMaxRetries(Retries)
+	if wait == Hour {
+		policy = policy.WithDelay(time.Hour)
+	}
+	return failsafehttp.NewRoundTripper(base, policy.Build())
+}
+
+func newRetryable(base http.RoundTripper, wait Wait) Doer {
+	c := retryablehttp.NewClient()
+	c.HTTPClient = &http.Client{Transport: base}
+	c.Logger = nil
+	c.RetryMax = Retries
+	if wait != Usual {
+		c.Backoff = func(time.Duration, time.Duration, int, *http.Response) time.Duration { return wait.duration() }
+	}
+	return retryable{c}
+}
+
+type retryable struct{ *retryablehttp.Client }
+
+func (c retryable) Do(req *http.Request) (*http.Response, error) {
+	r, err := retryablehttp.FromRequest(req)
+	if err != nil {
+		return nil, err
+	}
+	return c.Client.Do(r)
+}
+
+func newHeimdall(base http.RoundTripper, wait Wait) Doer {
+	retrier := heimdall.NewRetrierFunc(func(int) time.Duration { return wait.duration() })
+	if wait == Usual {
+		retrier = heimdall.NewRetrier(heimdall.NewExponentialBackoff(100*time.Millisecond, 10*time.Second, 2, 10*time.Millisecond))
+	}
+	return httpclient.NewClient(
+		httpclient.WithHTTPClient(&http.Client{Transport: base}),
+		httpclient.WithRetryCount(Retries),
+		httpclient.WithRetrier(retrier))
+}
