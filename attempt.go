@@ -185,10 +185,10 @@ func (x *exchange) send() {
 // derives reports whether the attempt about to be made needs a request of its
 // own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.key != "" || x.watch.hooked() || x.body.handsOut() {
+	if x.r.derives || x.key != "" || x.watch.hooked() || x.body != nil {
 		return true
 	}
-	return x.call.Attempts > 1 && (x.body.kind == gottenBody || x.replaysStale() || x.r.policy.RetryHeader != "")
+	return x.call.Attempts > 1 && (x.kind == gottenBody || x.replaysStale() || x.r.policy.RetryHeader != "")
 }
 
 // replaysStale reports whether a retry is to be marked as idempotent for
@@ -219,7 +219,7 @@ func (x *exchange) derive() *http.Request {
 	switch {
 	case x.next != nil:
 		req.Body, x.given, x.next = x.next, x.next, nil
-	case x.body.handsOut():
+	case x.body != nil:
 		req.Body = x.body.reader()
 		// With GetBody and a key net/http would repeat the request on its own
 		// accord, also where the policy forbids it.

@@ -13,7 +13,8 @@ import (
 )
 
 // exchange is one RoundTrip on its way through its attempts. It carries out
-// what Host decides, and keeps what has to be cleaned up at the end.
+// what Host decides, and keeps what has to be cleaned up at the end. It lives on
+// the stack of RoundTrip, as long as nothing keeps a pointer to it.
 type exchange struct {
 	t     *Transport
 	s     *setUp
@@ -22,7 +23,8 @@ type exchange struct {
 	ctx   context.Context
 	watch watcher
 	call  Call
-	body  replay
+	kind  bodyKind
+	body  *replay    // of a body that can be had only once; else nil
 	host  *hostEntry // pinned; nil while the host is in no trouble
 
 	idempotent bool
@@ -40,9 +42,9 @@ type exchange struct {
 	seen *http.Response // the last one discarded
 }
 
-func newExchange(t *Transport, s *setUp, r *Rules, req *http.Request, kind bodyKind, o *override) *exchange {
-	x := &exchange{t: t, s: s, r: r, req: req, ctx: req.Context(), given: req.Body}
-	x.body.kind, x.body.req = kind, req
+func (x *exchange) init(t *Transport, s *setUp, r *Rules, req *http.Request, kind bodyKind, o *override) {
+	x.t, x.s, x.r, x.req, x.kind = t, s, r, req, kind
+	x.ctx, x.given = req.Context(), req.Body
 	x.watch.own, x.watch.logger = t.Trace, t.Logger
 	if o != nil {
 		x.watch.asked = o.traces
@@ -59,7 +61,6 @@ func newExchange(t *Transport, s *setUp, r *Rules, req *http.Request, kind bodyK
 			x.call.Deadline, x.deadline = at, at
 		}
 	}
-	return x
 }
 
 // run makes the exchange from its start.
@@ -70,8 +71,8 @@ func (x *exchange) run() (*http.Response, error) {
 	if x.r.policy.IdempotencyKey && !x.idempotent {
 		x.key, x.idempotent = newKey(), true
 	}
-	if x.body.kind == onceBody && x.r.policy.MaxAttempts > 1 {
-		x.body.open(max(0, x.r.policy.MaxReplayBody))
+	if x.kind == onceBody && x.r.policy.MaxAttempts > 1 {
+		x.body = openReplay(x.req, max(0, x.r.policy.MaxReplayBody))
 	}
 	reason, err := x.left()
 	if reason == "" {
@@ -140,14 +141,19 @@ func (x *exchange) admit() (Reason, error) {
 	if x.host = x.t.hosts.pin(keyOf(x.req.URL)); x.host == nil {
 		return "", nil
 	}
-	return x.wake((*Host).First)
+	return x.wake()
 }
 
 // wake asks the host whether the attempt may be made now, as often and after
 // as many waits as it wants.
-func (x *exchange) wake(ask func(*Host, *Rules, *Call, time.Duration, uint64) Decision) (Reason, error) {
+func (x *exchange) wake() (Reason, error) {
 	for {
-		d := ask(&x.host.Host, x.rules(), &x.call, x.s.now(), rand.Uint64())
+		var d Decision
+		if x.call.Attempts == 0 {
+			d = x.host.First(x.rules(), &x.call, x.s.now(), rand.Uint64())
+		} else {
+			d = x.host.Wake(x.rules(), &x.call, x.s.now(), rand.Uint64())
+		}
 		x.changed(d.change)
 		if !d.Retry {
 			return d.Reason, nil
@@ -164,10 +170,16 @@ func (x *exchange) wake(ask func(*Host, *Rules, *Call, time.Duration, uint64) De
 // rules returns the rules that x follows at its host.
 func (x *exchange) rules() *Rules {
 	if x.host == &x.t.hosts.overflow {
-		return x.r.forShared()
+		return x.sharedRules()
 	}
 	return x.r
 }
+
+// sharedRules isn't inlined: the stack of every request that waits would have
+// to hold a copy of its rules.
+//
+//go:noinline
+func (x *exchange) sharedRules() *Rules { return x.r.forShared() }
 
 // take takes in what the base returned.
 func (x *exchange) take(resp *http.Response, err error) {
@@ -194,23 +206,34 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 			x.host = x.t.hosts.pinGood(key)
 		}
 	}
-	var healthy Host
-	host := &healthy
+	if x.host == nil && !o.Canceled {
+		// Neither is there anything to retry, nor does a host in no trouble
+		// learn anything from an answer.
+		return Decision{}
+	}
+	var host *Host
 	if x.host != nil {
 		host, now = &x.host.Host, x.s.now()
+	} else {
+		host = new(Host)
 	}
 	if x.call.Deadline != 0 {
 		now = x.s.now()
 		o.Took = now - began
 	}
 	var d Decision
-	x.body.decide(func(replayable bool) bool {
+	ask := func(replayable bool) bool {
 		o.Replay = replayable
 		d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
 		return d.Retry
-	})
+	}
+	if x.body != nil {
+		x.body.decide(ask)
+	} else {
+		ask(true)
+	}
 	x.changed(d.change)
-	if d.Retry && x.body.kind == gottenBody {
+	if d.Retry && x.kind == gottenBody {
 		// Made now, while the response in hand can still be returned instead.
 		body, err := x.req.GetBody()
 		if err != nil {
@@ -280,7 +303,10 @@ func (x *exchange) gone() error {
 // wait lets the wait pass, and in it the response before it. It returns why
 // the exchange ends in it, if it does, and what ended it.
 func (x *exchange) wait(d time.Duration) (Reason, error) {
-	timer := time.NewTimer(d)
+	var timer *time.Timer
+	if d > 0 {
+		timer = time.NewTimer(d)
+	}
 	if x.held {
 		x.seen, x.held = x.resp, false
 		most := min(max(d, drainLeast), drainTime)
@@ -292,17 +318,19 @@ func (x *exchange) wait(d time.Duration) (Reason, error) {
 	if reason, err := x.sleep(timer); reason != "" {
 		return reason, err
 	}
-	return x.wake((*Host).Wake)
+	return x.wake()
 }
 
-// sleep waits for timer. If the caller goes meanwhile, it returns what was
-// taken for the attempt, and why.
+// sleep waits for timer, if it isn't nil. If the caller goes meanwhile, it
+// returns what was taken for the attempt, and why.
 func (x *exchange) sleep(timer *time.Timer) (Reason, error) {
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-x.ctx.Done():
-	case <-legacyCancel(x.req):
+	if timer != nil {
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-x.ctx.Done():
+		case <-legacyCancel(x.req):
+		}
 	}
 	reason, err := x.left()
 	if reason != "" {
@@ -387,11 +415,17 @@ func (x *exchange) cleanUp(ended bool) {
 		if x.attempt != nil {
 			x.attempt.abandon()
 		}
-		if x.body.kind == gottenBody && x.call.Attempts > 1 && x.given != nil {
+		if x.kind == gottenBody && x.call.Attempts > 1 && x.given != nil {
 			x.given.Close()
 		}
 	}
-	x.body.seal(!ended || x.call.Attempts == 0)
+	unused := !ended || x.call.Attempts == 0
+	switch {
+	case x.body != nil:
+		x.body.seal(unused)
+	case unused:
+		closeRequest(x.req)
+	}
 	if x.host != nil {
 		if !ended {
 			x.host.Return(x.rules(), &x.call)

@@ -13,15 +13,16 @@ import (
 	"sync"
 )
 
-// replay hands the body of one request to its attempts, to each one from the
-// start and byte for byte, or not at all.
+// replay hands a body that can be had only once to the attempts of its request,
+// to each one from the start and byte for byte, or not at all.
 type replay struct {
-	kind bodyKind
-	req  *http.Request
+	req *http.Request
 
-	// Of a section: what to read, from where the caller's reader stood.
-	at     io.ReaderAt
-	off, n int64
+	// Of a file, or a section of one: what to read by offset, from where the
+	// caller's reader stood. Anything else is kept while it streams.
+	section bool
+	at      io.ReaderAt
+	off, n  int64
 
 	mu      sync.Mutex // never held while the caller's body is read or closed
 	current *bodyReader
@@ -40,11 +41,9 @@ type replay struct {
 type bodyKind uint8
 
 const (
-	noBody      bodyKind = iota
-	gottenBody           // GetBody makes a new one
-	onceBody             // the first attempt gets the caller's, there is no second
-	sectionBody          // a file, or a section of one: read by offset
-	streamBody           // kept while it streams
+	noBody     bodyKind = iota
+	gottenBody          // GetBody makes a new one
+	onceBody            // it can be had only once
 )
 
 var errSuperseded = errors.New("retrip: the attempt that this request body belonged to is over")
@@ -63,21 +62,18 @@ func kindOf(req *http.Request) bodyKind {
 	}
 }
 
-// open makes a onceBody one that can be had again, keeping up to limit bytes
-// if it is a stream.
-func (r *replay) open(limit int64) {
-	var ok bool
-	if r.at, r.off, r.n, ok = section(r.req.Body); ok {
-		r.kind = sectionBody
-		return
+// openReplay makes the onceBody of req one that can be had again, keeping up to
+// limit bytes if it is a stream.
+func openReplay(req *http.Request, limit int64) *replay {
+	r := &replay{req: req}
+	if r.at, r.off, r.n, r.section = section(req.Body); r.section {
+		return r
 	}
-	r.kind, r.limit = streamBody, limit
+	r.limit = limit
 	r.turn = make(chan struct{}, 1)
 	r.turn <- struct{}{}
+	return r
 }
-
-// handsOut reports whether attempts get readers of r's own.
-func (r *replay) handsOut() bool { return r.kind == sectionBody || r.kind == streamBody }
 
 // section returns what a body reads by offset, if it does: the rest of a
 // regular file or of an io.SectionReader, also inside an io.NopCloser, where
@@ -137,7 +133,7 @@ func (r *replay) reader() io.ReadCloser {
 func (r *replay) newReader() *bodyReader {
 	r.supersede()
 	b := &bodyReader{replay: r, gone: make(chan struct{})}
-	if r.kind == sectionBody {
+	if r.section {
 		b.section = io.NewSectionReader(r.at, r.off, r.n)
 	}
 	r.current = b
@@ -148,7 +144,7 @@ func (r *replay) newReader() *bodyReader {
 // the next attempt if f answers that it will be. The lock is held meanwhile:
 // f must only decide.
 func (r *replay) decide(f func(replayable bool) (again bool)) {
-	if r.kind != streamBody {
+	if r.section {
 		f(true)
 		return
 	}
@@ -174,12 +170,6 @@ func (r *replay) supersede() {
 // soon as the last attempt has closed what it was given; at once, if abandon
 // says that no attempt will.
 func (r *replay) seal(abandon bool) {
-	if !r.handsOut() {
-		if abandon && r.kind != noBody {
-			r.req.Body.Close()
-		}
-		return
-	}
 	r.mu.Lock()
 	r.sealed = true
 	if abandon {

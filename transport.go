@@ -141,7 +141,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := s.find(req.URL)
 	if o != nil && o.policy != nil {
 		var err error
-		if r, err = r.override(*o.policy); err != nil {
+		if r, err = o.rules(r); err != nil {
 			closeRequest(req)
 			return nil, err
 		}
@@ -150,10 +150,30 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	kind := kindOf(req)
 	if t.Trace != nil || o != nil && o.traces != nil || r.derives || kind == onceBody && r.policy.MaxAttempts > 1 ||
 		r.policy.IdempotencyKey && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
-		x := newExchange(t, s, r, req, kind, o)
-		return x.run()
+		return t.exchange(s, r, req, kind, o)
 	}
 	return t.plain(s, r, req, kind)
+}
+
+// rules returns the rules of a request that would follow r but for o. It isn't
+// inlined: the stack of every request would have to hold a Policy.
+//
+//go:noinline
+func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy) }
+
+// exchange makes the whole of an exchange.
+func (t *Transport) exchange(s *setUp, r *Rules, req *http.Request, kind bodyKind, o *override) (*http.Response, error) {
+	var x exchange
+	x.init(t, s, r, req, kind, o)
+	return x.run()
+}
+
+// resume makes the rest of an exchange whose first attempt was made with the
+// caller's own request, and began at the given instant where that matters.
+func (t *Transport) resume(s *setUp, r *Rules, req *http.Request, kind bodyKind, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
+	var x exchange
+	x.init(t, s, r, req, kind, nil)
+	return x.resume(resp, err, began)
 }
 
 // plain makes a first attempt that is nothing but the caller's own request at
@@ -161,11 +181,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // nothing; else it is handed on.
 func (t *Transport) plain(s *setUp, r *Rules, req *http.Request, kind bodyKind) (*http.Response, error) {
 	var began time.Duration
-	if ctx := req.Context(); ctx.Done() != nil {
+	ctx := req.Context()
+	if done := ctx.Done(); done != nil {
 		select {
-		case <-ctx.Done():
-			x := newExchange(t, s, r, req, kind, nil)
-			return x.run()
+		case <-done:
+			return t.exchange(s, r, req, kind, nil)
 		default:
 		}
 		// Only a deadline makes the duration of an attempt matter.
@@ -185,8 +205,7 @@ func (t *Transport) plain(s *setUp, r *Rules, req *http.Request, kind bodyKind) 
 		r.metrics.success(resp.StatusCode)
 		return resp, nil
 	}
-	x := newExchange(t, s, r, req, kind, nil)
-	return x.resume(resp, err, began)
+	return t.resume(s, r, req, kind, resp, err, began)
 }
 
 func closeRequest(req *http.Request) {
