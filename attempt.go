@@ -18,13 +18,17 @@ import (
 // attempt is one use of the base with a context of its own: it ends the
 // attempt in time, without cutting the body of a response, and sees what
 // net/http does on its own accord.
+//
+// All of it is one allocation, and it lives as long as the body does.
 type attempt struct {
+	req      http.Request
 	parent   context.Context
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	timer    *time.Timer
+	body     releasingBody // if the response needs one
 	tooLate  *timeoutError
-	maxSends int32 // 0 is no bound
+	maxSends int32         // 0 is no bound
 
 	trace   httptrace.ClientTrace
 	wanted  atomic.Bool  // a connection was asked for
@@ -32,15 +36,19 @@ type attempt struct {
 	tooMany atomic.Bool
 }
 
-// begin makes an attempt under parent that has limit to get to the response
-// headers, 0 being no limit, and ends with the cause tooLate.
-func begin(parent context.Context, limit time.Duration, tooLate *timeoutError, maxSends int) *attempt {
-	a := &attempt{parent: parent, tooLate: tooLate, maxSends: int32(max(0, maxSends))}
-	ctx, cancel := context.WithCancelCause(parent)
+// begin makes an attempt at req that has limit to get to the response headers,
+// 0 being no limit, and ends with the cause tooLate. Only where proof is asked
+// for can neverSent give it.
+func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSends int, proof bool) *attempt {
+	a := &attempt{parent: req.Context(), tooLate: tooLate, maxSends: int32(max(0, maxSends))}
+	ctx, cancel := context.WithCancelCause(a.parent)
 	a.cancel = cancel
-	a.trace.GetConn = a.getConn
+	if proof {
+		a.trace.GetConn = a.getConn
+	}
 	a.trace.GotConn = a.gotConn
 	a.ctx = httptrace.WithClientTrace(ctx, &a.trace)
+	a.req = *req.WithContext(a.ctx)
 	if limit > 0 {
 		a.timer = time.AfterFunc(limit, func() { cancel(tooLate) })
 	}
@@ -118,7 +126,8 @@ func (a *attempt) release(resp *http.Response) {
 			a.cancel(nil)
 			return
 		}
-		resp.Body = &releasingBody{body, a.cancel}
+		a.body = releasingBody{body, a.cancel}
+		resp.Body = &a.body
 	}
 }
 
@@ -214,8 +223,8 @@ func (x *exchange) derive() *http.Request {
 	if maxSends == 0 {
 		maxSends = defaultMaxSends
 	}
-	x.attempt = begin(x.ctx, limit, tooLate, maxSends)
-	req := x.req.WithContext(x.attempt.ctx)
+	x.attempt = begin(x.req, limit, tooLate, maxSends, !x.idempotent)
+	req := &x.attempt.req
 	switch {
 	case x.next != nil:
 		req.Body, x.given, x.next = x.next, x.next, nil

@@ -12,13 +12,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The timer has fired, but its function hasn't run yet, as the headers come:
 // the body would be cut in the next instant, so the attempt has failed.
 func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := begin(t.Context(), time.Second, errAttemptTimeout, 0)
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
+		require.NoError(t, err)
+		a := begin(req, time.Second, errAttemptTimeout, 0, false)
 		a.timer.Stop()
 		a.timer = time.AfterFunc(0, func() {})
 		time.Sleep(time.Second)
