@@ -19,16 +19,18 @@ import (
 // attempt in time, without cutting the body of a response, and sees what
 // net/http does on its own accord.
 //
-// All of it is one allocation, and it lives as long as the body does.
+// It is the context of its request itself. All of it is one allocation, and it
+// lives as long as the body does.
 type attempt struct {
+	context.Context
+
 	req      http.Request
 	parent   context.Context
-	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	timer    *time.Timer
 	body     releasingBody // if the response needs one
 	tooLate  *timeoutError
-	maxSends int32         // 0 is no bound
+	maxSends int32 // 0 is no bound
 
 	trace   httptrace.ClientTrace
 	wanted  atomic.Bool  // a connection was asked for
@@ -41,18 +43,48 @@ type attempt struct {
 // for can neverSent give it.
 func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSends int, proof bool) *attempt {
 	a := &attempt{parent: req.Context(), tooLate: tooLate, maxSends: int32(max(0, maxSends))}
-	ctx, cancel := context.WithCancelCause(a.parent)
-	a.cancel = cancel
+	a.Context, a.cancel = context.WithCancelCause(a.parent)
 	if proof {
 		a.trace.GetConn = a.getConn
 	}
 	a.trace.GotConn = a.gotConn
-	a.ctx = httptrace.WithClientTrace(ctx, &a.trace)
-	a.req = *req.WithContext(a.ctx)
+	if httptrace.ContextClientTrace(a.parent) != nil {
+		// It puts the caller's hooks behind ours, in place. The context it
+		// returns is that of Value.
+		httptrace.WithClientTrace(a.parent, &a.trace)
+	}
+	a.req = *req.WithContext(a)
 	if limit > 0 {
-		a.timer = time.AfterFunc(limit, func() { cancel(tooLate) })
+		a.timer = time.AfterFunc(limit, func() { a.cancel(a.tooLate) })
 	}
 	return a
+}
+
+// Value implements [context.Context]: it is [httptrace.WithClientTrace] without
+// a further context.
+func (a *attempt) Value(key any) any {
+	if key == traceKey {
+		return &a.trace
+	}
+	return a.Context.Value(key)
+}
+
+// traceKey is the key of a context by which httptrace asks for its hooks.
+var traceKey = func() any {
+	var asked keyRecorder
+	httptrace.ContextClientTrace(&asked)
+	return asked.key
+}()
+
+// keyRecorder is a context that remembers what it was asked for.
+type keyRecorder struct {
+	context.Context
+	key any
+}
+
+func (r *keyRecorder) Value(key any) any {
+	r.key = key
+	return nil
 }
 
 func (a *attempt) getConn(string) { a.wanted.Store(true) }
@@ -86,7 +118,7 @@ func (a *attempt) end(resp *http.Response, err error) (*http.Response, error) {
 		// The timer's function may not have got to it yet.
 		a.cancel(a.tooLate)
 	}
-	cause := context.Cause(a.ctx)
+	cause := context.Cause(a)
 	own := a.parent.Err() == nil && (errors.Is(cause, errAttemptTimeout) || errors.Is(cause, errDeadline) || errors.Is(cause, errHiddenSends))
 	switch {
 	case err != nil:

@@ -30,7 +30,7 @@ func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 		assert.Nil(t, resp)
 		assert.Same(t, errAttemptTimeout, err)
 		assert.True(t, body.closed)
-		assert.Error(t, a.ctx.Err())
+		assert.Error(t, a.Err())
 	})
 }
 
