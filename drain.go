@@ -5,8 +5,8 @@ package retrip
 
 import (
 	"context"
-	"io"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -52,8 +52,18 @@ func discard(req *http.Request, resp *http.Response, most time.Duration) {
 			}
 		}()
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(body, drainBytes+1))
+	buffer := drainBuffers.Get().(*[8 << 10]byte)
+	defer drainBuffers.Put(buffer)
+	for left := drainBytes + 1; left > 0; {
+		n, err := body.Read(buffer[:min(left, len(buffer))])
+		if err != nil {
+			return
+		}
+		left -= n
+	}
 }
+
+var drainBuffers = sync.Pool{New: func() any { return new([8 << 10]byte) }}
 
 // legacyCancel returns the channel of Request.Cancel. It is deprecated, but
 // http.Client closes it for its Timeout, and net/http obeys it.
