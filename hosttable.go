@@ -22,7 +22,8 @@ import (
 // knows a budget only.
 //
 // While no host is in trouble a request pays one atomic load here. While some
-// are, a request to another host pays a hash and a second load.
+// are, a request to another host pays a hash and a second load, and a look into
+// the map if one of them shares its stripe.
 type hostTable struct {
 	entries  atomic.Int64
 	stripes  [hostStripes]hostStripe
@@ -73,13 +74,22 @@ func (t *hostTable) stripe(key hostKey) *hostStripe {
 	return &t.stripes[maphash.Comparable(hostSeed, key)%hostStripes]
 }
 
-// calm reports whether the host of u is in no trouble, as far as that can be
-// told without looking for it.
-func (t *hostTable) calm(u *url.URL) bool {
-	if t.entries.Load() == 0 {
+// calm reports whether the host of u is in no trouble.
+func (t *hostTable) calm(u *url.URL) bool { return t.entries.Load() == 0 || t.absent(u) }
+
+func (t *hostTable) absent(u *url.URL) bool {
+	key := keyOf(u)
+	s := t.stripe(key)
+	switch n := s.entries.Load(); {
+	case n == 0:
 		return true
+	case n >= hostsPerStripe:
+		// It may be in trouble without a place here.
+		return false
 	}
-	return t.stripe(keyOf(u)).entries.Load() == 0
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.hosts[key] == nil
 }
 
 // pin returns the entry of key for a request that has business with it, or nil
