@@ -1,0 +1,159 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// allocBase answers with the given statuses in turn, without allocating.
+type allocBase struct {
+	statuses []int
+	n        int
+	resp     http.Response
+}
+
+func (b *allocBase) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body != nil {
+		req.Body.Close()
+	}
+	b.resp = http.Response{StatusCode: b.statuses[b.n%len(b.statuses)], Body: allocBody{}, Request: req}
+	b.n++
+	return &b.resp, nil
+}
+
+type allocBody struct{}
+
+func (allocBody) Read([]byte) (int, error) { return 0, io.EOF }
+func (allocBody) Close() error             { return nil }
+
+// deepContext can be cancelled and is ten layers deep.
+func deepContext(t *testing.T) context.Context {
+	type key int
+	ctx := t.Context()
+	for i := range 10 {
+		ctx = context.WithValue(ctx, key(i), i)
+	}
+	return ctx
+}
+
+// What timeouts and retries allocate beyond what the base does. Each one is
+// accounted for in docs/performance.md.
+func TestAllocations_Counted(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates too")
+	}
+	timeouts := Policy{Deadline: time.Hour, AttemptTimeout: time.Minute}
+	now := Policy{Backoff: Backoff{Base: Off}, Budget: Unlimited}
+	success, failures := []int{200}, []int{503, 503, 200}
+	deep := deepContext(t)
+	for _, tt := range []struct {
+		name     string
+		policy   Policy
+		ctx      context.Context
+		method   string
+		body     string
+		statuses []int
+		want     float64
+	}{
+		{"GET with timeouts", timeouts, context.Background(), "GET", "", success, 6},
+		{"GET with timeouts, deep context", timeouts, deep, "GET", "", success, 6},
+		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, 7},
+		{"503, 503, 200", now, context.Background(), "GET", "", failures, 5},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			base := &allocBase{statuses: tt.statuses}
+			transport := &Transport{Base: base, Policy: tt.policy, Metrics: NewMetrics()}
+			var body io.Reader
+			if tt.body != "" {
+				body = strings.NewReader(tt.body)
+			}
+			req, err := http.NewRequestWithContext(tt.ctx, tt.method, "http://example.com/", body)
+			require.NoError(t, err)
+			allocs := testing.AllocsPerRun(200, func() {
+				resp, err := transport.RoundTrip(req)
+				if err != nil || resp.StatusCode >= 500 {
+					t.Error(resp, err)
+					return
+				}
+				resp.Body.Close()
+			})
+			assert.Equal(t, tt.want, allocs)
+			assert.Empty(t, transport.HostStates())
+		})
+	}
+}
+
+// A host in trouble costs those who talk to others nothing, even where they
+// share a stripe of the table.
+func TestAllocations_ManyInTrouble(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates too")
+	}
+	base := &allocBase{statuses: []int{503}}
+	transport := &Transport{Base: base, Policy: Policy{Backoff: Backoff{Base: Off}}}
+	get := func(host string) {
+		req, err := http.NewRequest("GET", "http://"+host, nil)
+		require.NoError(t, err)
+		resp, err := transport.RoundTrip(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+	}
+	for i := range 2 * hostStripes {
+		get("troubled-" + string(rune('a'+i%26)) + strings.Repeat("x", i))
+	}
+	require.Len(t, transport.HostStates(), 2*hostStripes)
+	base.statuses = []int{200}
+	req, err := http.NewRequest("GET", "http://example.com/", nil)
+	require.NoError(t, err)
+	assert.Zero(t, testing.AllocsPerRun(200, func() {
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp.Body.Close()
+	}))
+}
+
+// The context of an attempt is of a type of ours. A base that derives further
+// ones from it, as net/http does, must not need a goroutine for that, and must
+// see the caller's hooks.
+func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
+	type key struct{}
+	var asked []string
+	base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		before := runtime.NumGoroutine()
+		ctx, cancel := context.WithCancelCause(req.Context())
+		defer cancel(nil)
+		ctx, stop := context.WithTimeout(context.WithValue(ctx, key{}, 2), time.Hour)
+		defer stop()
+		assert.Equal(t, before, runtime.NumGoroutine())
+		assert.Equal(t, 1, req.Context().Value(key{}))
+		httptrace.ContextClientTrace(ctx).GetConn("example.com:80")
+		return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, nil
+	})
+	transport := &Transport{Base: base, Policy: Policy{Deadline: time.Hour, AttemptTimeout: time.Minute}}
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, 1))
+	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: func(host string) { asked = append(asked, host) }})
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://example.com/", nil)
+	require.NoError(t, err)
+	before := runtime.NumGoroutine()
+	resp, err := transport.RoundTrip(req)
+	require.NoError(t, err)
+	resp.Body.Close()
+	assert.Equal(t, before, runtime.NumGoroutine())
+	assert.Equal(t, []string{"example.com:80"}, asked)
+}
