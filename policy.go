@@ -6,6 +6,7 @@ package retrip
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -227,15 +228,14 @@ var defaults = Policy{
 // the switches Unlimited and Breaker{Ratio: Off} may be set here, and Gate
 // may not. A value that is wrong is reported by RoundTrip.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
-	o, _ := ctx.Value(overrideKey{}).(*override)
 	next := &override{policy: &p}
-	if o != nil {
+	if o := overrideOf(ctx); o != nil {
 		next.traces = o.traces
 		if o.policy != nil {
 			p = p.over(*o.policy)
 		}
 	}
-	return context.WithValue(ctx, overrideKey{}, next)
+	return next.in(ctx)
 }
 
 // override is what a context asks for its requests. Policy and traces share
@@ -246,3 +246,21 @@ type override struct {
 }
 
 type overrideKey struct{}
+
+// overridden is set for good when the first context asks for anything. Until
+// then no request has to search its own, which takes longer the deeper it is.
+var overridden atomic.Bool
+
+func (o *override) in(ctx context.Context) context.Context {
+	overridden.Store(true)
+	return context.WithValue(ctx, overrideKey{}, o)
+}
+
+// overrideOf returns what ctx asks for, nil if nothing.
+func overrideOf(ctx context.Context) *override {
+	if !overridden.Load() {
+		return nil
+	}
+	o, _ := ctx.Value(overrideKey{}).(*override)
+	return o
+}

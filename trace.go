@@ -76,14 +76,13 @@ type Event struct {
 // WithTrace returns a context whose requests run the hooks of t, after those
 // of an enclosing WithTrace and of Transport.Trace.
 func WithTrace(ctx context.Context, t *Trace) context.Context {
-	o, _ := ctx.Value(overrideKey{}).(*override)
 	next := &override{}
-	if o != nil {
+	if o := overrideOf(ctx); o != nil {
 		next.policy = o.policy
 		next.traces = append(next.traces, o.traces...)
 	}
 	next.traces = append(next.traces, t)
-	return context.WithValue(ctx, overrideKey{}, next)
+	return next.in(ctx)
 }
 
 // watcher runs the hooks of one request and writes its log records.

@@ -136,8 +136,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		closeRequest(req)
 		return nil, s.err
 	}
-	ctx := req.Context()
-	o, _ := ctx.Value(overrideKey{}).(*override)
+	o := overrideOf(req.Context())
 	r := s.find(req.URL)
 	if o != nil && o.policy != nil {
 		var err error
