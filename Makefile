@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # worth the minutes that more than one build of them takes.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross api sdks
+.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross api sdks bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,3 +92,9 @@ sdks: ## test the examples with SDKs that take minutes to build
 	GOWORK=off $(GO) -C examples/sdks/heavy mod tidy -diff
 	GOWORK=off $(GO) -C examples/sdks/heavy vet ./...
 	GOWORK=off $(GO) -C examples/sdks/heavy test ./...
+
+bench: ## what retries cost, beside the peers: some minutes
+	$(GO) -C bench run ./cmd/peers
+
+bench-save: ## bench, and keep the results in bench/results, README.md and docs
+	$(GO) -C bench run ./cmd/peers -save

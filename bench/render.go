@@ -69,8 +69,7 @@ func (r *Results) UpdateREADME(path string) error {
 
 func (r *Results) section(out *bytes.Buffer) {
 	columns := r.columns()
-	fmt.Fprintf(out, "One process, all in turn, medians of %d rounds on %s, %d cores, %s, %s. Each row has exactly one `http.Client`.\n\n",
-		r.Rounds, r.Machine, r.Procs, r.Go, r.Date)
+	fmt.Fprintf(out, "Medians of %d rounds on %s, %d cores, %s, %s.\n\n", r.Rounds, r.Machine, r.Procs, r.Go, r.Date)
 	out.WriteString("| ")
 	for _, c := range columns {
 		out.WriteString("| " + c.head + " ")
@@ -87,6 +86,15 @@ func (r *Results) section(out *bytes.Buffer) {
 		}
 		out.WriteString("|\n")
 	}
+	fmt.Fprintf(out, `
+- **GET**, **GET, deep** (a context that can be cancelled, ten layers deep), **POST**: time and allocations that a
+  success adds to the same request in bare net/http over a stub, in the same round.
+- **503, 503, 200**: through an http.Client over a stub, without waits; time, and all allocations.
+- **PUT 64 MiB**: a stream of 128 MiB/s that can be had only once; how far the heap grows, and when the server has the
+  first byte.
+- **connections**: opened by %d requests that meet one 503 each, with a body of that size.
+- **waiting**: what each of %d requests holds, beyond one that waits in bare net/http for its answer.
+`, Fetches, Waiters)
 	out.WriteString("\n![added time of a request, and heap growth of an upload](docs/performance.png)\n\n")
 	r.ahead(out, columns)
 }
@@ -113,15 +121,14 @@ func (r *Results) ahead(out *bytes.Buffer, columns []column) {
 
 func (r *Results) columns() []column {
 	over := func(name, head string) column {
-		c := caseNamed(name)
 		return column{
 			head: head,
 			value: func(peer string) (float64, bool) {
-				s, ok := r.Summary(c, peer)
-				return s.Over, ok && peer != r.reference(name)
+				s, ok := r.success(name, peer)
+				return s.Over, ok
 			},
 			text: func(v float64, peer string) string {
-				s, _ := r.Summary(c, peer)
+				s, _ := r.success(name, peer)
 				return fmt.Sprintf("%+.0f ns, %+d", v, s.More)
 			},
 		}
@@ -141,10 +148,11 @@ func (r *Results) columns() []column {
 		}
 	}
 	return []column{
-		over("Client/GET/serial", "GET: time, allocations over bare"),
-		over("Client/POST/serial", "POST 1 KiB: the same"),
+		over("GET/serial", "GET"),
+		over("GET-deep/serial", "GET, deep"),
+		over("POST/serial", "POST 1 KiB"),
 		{
-			head: "503, 503, 200 without a wait",
+			head: "503, 503, 200",
 			value: func(peer string) (float64, bool) {
 				s, ok := r.Summary(retry, peer)
 				return s.Ns, ok
@@ -155,26 +163,26 @@ func (r *Results) columns() []column {
 			},
 		},
 		{
-			head: "streamed PUT of 64 MiB: heap growth",
+			head: "PUT 64 MiB: heap",
 			value: func(peer string) (float64, bool) {
 				u, ok := r.upload(peer)
 				return float64(u.Heap), ok
 			},
-			text: func(v float64, _ string) string { return fmt.Sprintf("%.1f MiB", math.Ceil(v/(1<<20)*10)/10) },
+			text: func(v float64, _ string) string { return fmt.Sprintf("%.2f MiB", v/(1<<20)) },
 		},
 		{
-			head: "first byte of it",
+			head: "first byte",
 			value: func(peer string) (float64, bool) {
 				u, ok := r.upload(peer)
 				return float64(u.FirstByte.Microseconds()), ok
 			},
-			text: func(v float64, _ string) string { return fmt.Sprintf("%.1f ms", v/1000) },
+			text: func(v float64, _ string) string { return fmt.Sprintf("%.2f ms", v/1000) },
 		},
-		connections(0, fmt.Sprintf("connections for %d requests and as many 503 of 2 KiB", Fetches)),
-		connections(1, "of 64 KiB"),
-		connections(2, "of 1 MiB"),
+		connections(0, "connections, 2 KiB"),
+		connections(1, "64 KiB"),
+		connections(2, "1 MiB"),
 		{
-			head: fmt.Sprintf("a waiting request, of %d", Waiters),
+			head: "waiting",
 			value: func(peer string) (float64, bool) {
 				_, ok := r.Waiting[peer]
 				return float64(r.waiting(peer)), ok && peer != Peers[0].Name
@@ -182,6 +190,18 @@ func (r *Results) columns() []column {
 			text: func(v float64, _ string) string { return fmt.Sprintf("%+.0f B", v) },
 		},
 	}
+}
+
+// success sums up what a request that succeeds costs over bare: at the
+// RoundTripper where peer is one, else at Client.Do.
+func (r *Results) success(name, peer string) (Summary, bool) {
+	if peer == Peers[0].Name {
+		return Summary{}, false
+	}
+	if s, ok := r.Summary(caseNamed("Transport/"+name), peer); ok {
+		return s, true
+	}
+	return r.Summary(caseNamed("Client/"+name), peer)
 }
 
 func caseNamed(name string) Case {
@@ -196,9 +216,9 @@ func caseNamed(name string) Case {
 // WriteChart draws what successful requests and an upload cost.
 func (r *Results) WriteChart(path string) error {
 	left, err := r.bars("Added to a successful request, ns", []string{"GET", "POST 1 KiB"}, func(peer string) ([]float64, bool) {
-		get, ok := r.Summary(caseNamed("Client/GET/serial"), peer)
-		post, _ := r.Summary(caseNamed("Client/POST/serial"), peer)
-		return []float64{get.Over, post.Over}, ok && peer != Peers[0].Name
+		get, ok := r.success("GET/serial", peer)
+		post, _ := r.success("POST/serial", peer)
+		return []float64{get.Over, post.Over}, ok
 	})
 	if err != nil {
 		return err
@@ -273,7 +293,7 @@ func (r *Results) bars(heading string, series []string, values func(peer string)
 		}
 		for i := range labels.TextStyle {
 			labels.TextStyle[i].Font.Size = font.Length(7.5)
-			labels.TextStyle[i].YAlign = draw.YCenter
+			labels.TextStyle[i].YAlign = -0.35 // the middle of digits
 		}
 		labels.Offset = vg.Point{X: 1.5, Y: chart.Offset}
 		p.Add(labels)
@@ -282,7 +302,7 @@ func (r *Results) bars(heading string, series []string, values func(peer string)
 	p.X.Min, p.X.Max = 0, most*1.15
 	p.Legend.Top = true
 	p.Legend.XOffs = -2 * vg.Millimeter
-	p.X.Tick.Label.Font.Size = 8
+	p.HideX() // each bar has its number
 	p.Y.Tick.Label.Font.Size = 9
 	p.Legend.TextStyle.Font.Size = 9
 	return p, nil

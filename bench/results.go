@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -181,7 +182,7 @@ func (r *Results) waiting(peer string) int64 {
 
 // WriteBenchstat writes the timings as go test would.
 func (r *Results) WriteBenchstat(out io.Writer) {
-	fmt.Fprintf(out, "goos: linux\ngoarch: amd64\npkg: github.com/retrip/retrip/bench\ncpu: %s\n", r.Machine)
+	fmt.Fprintf(out, "goos: %s\ngoarch: %s\npkg: github.com/retrip/retrip/bench\ncpu: %s\n", runtime.GOOS, runtime.GOARCH, r.Machine)
 	for _, run := range r.Runs {
 		fmt.Fprintf(out, "Benchmark/%s/peer=%s-%d\t%d\t%.1f ns/op\t%d B/op\t%d allocs/op\n",
 			run.Case, run.Peer, r.Procs, run.N, run.Ns, run.Bytes, run.Allocs)

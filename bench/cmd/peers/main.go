@@ -31,8 +31,8 @@ import (
 )
 
 var (
-	rounds    = flag.Int("rounds", 7, "how often each peer is timed in each case")
-	benchtime = flag.Duration("benchtime", 60*time.Millisecond, "how long each time")
+	rounds    = flag.Int("rounds", 41, "how often each peer is timed in each case")
+	benchtime = flag.Duration("benchtime", 3*time.Millisecond, "how long each time")
 	run       = flag.String("run", "", "regular expression for the timings to make, and for upload, waiting and connections")
 	save      = flag.Bool("save", false, "write results, README section and chart")
 	render    = flag.Bool("render", false, "write README section and chart from the results written before")
