@@ -1,0 +1,146 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Policy is what the clients of a simulated fleet follow. The zero Policy is
+// retrip's default.
+type Policy struct {
+	// Name stands for it in results. If empty, "retrip".
+	Name string
+
+	// Retry is the policy, as a program would set it in Transport.Policy.
+	// Classify and Idempotent are not asked: simulated requests are
+	// idempotent and answers are statuses.
+	Retry retrip.Policy
+
+	limit func(clients int) limiter // the rule of another system instead of a budget
+	draw  func(*source, retrip.Policy, int) time.Duration
+}
+
+func (p Policy) name() string {
+	if p.Name == "" {
+		return "retrip"
+	}
+	return p.Name
+}
+
+// limiter is the rule by which another system limits retries, for all clients
+// of a fleet, each of them with state of its own. A paid is what a request has
+// taken for the attempt under way.
+type limiter interface {
+	// first reports whether a request may make its first attempt.
+	first(client int32, now time.Duration) bool
+	// result takes in how an attempt ended.
+	result(client int32, now time.Duration, o *retrip.Outcome, attempts int, paid *int32)
+	// retry reports whether a failed attempt may be followed by another.
+	retry(client int32, now time.Duration, o *retrip.Outcome, paid *int32) bool
+	// wake reports whether that may still be made after its wait.
+	wake(client int32, now time.Duration) bool
+	// done ends a request.
+	done(client int32)
+}
+
+type preset struct {
+	name, about string
+	make        func(base retrip.Policy) Policy
+}
+
+func limited(limit func(int) limiter, attempts int) func(retrip.Policy) Policy {
+	return func(base retrip.Policy) Policy {
+		base.Budget, base.Breaker = retrip.Unlimited, retrip.Breaker{Ratio: retrip.Off}
+		if attempts > 0 {
+			base.MaxAttempts = attempts
+		}
+		return Policy{Retry: base, limit: limit}
+	}
+}
+
+func changed(change func(*retrip.Policy)) func(retrip.Policy) Policy {
+	return func(base retrip.Policy) Policy {
+		change(&base)
+		return Policy{Retry: base}
+	}
+}
+
+var presets = []preset{
+	{"retrip", "the base policy as it is", changed(func(*retrip.Policy) {})},
+	{"no-retries", "one attempt", changed(func(p *retrip.Policy) { p.MaxAttempts = 1 })},
+	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Unlimited })},
+	{"bucket-10", "10 tokens, 0.2 back per success, none back for a retry that succeeds", limited(newBucket10, 0)},
+	{"breaker", "no budget, retrip's breaker at a ratio of 0.5", changed(func(p *retrip.Policy) {
+		p.Budget, p.Breaker.Ratio = retrip.Unlimited, 0.5
+	})},
+	{"finagle", "Finagle and Linkerd: 20 % of the requests of 10 s, and 10/s besides", limited(newFinagle, 0)},
+	{"envoy", "Envoy max_retries: 3 retries at a time", limited(newEnvoy, 0)},
+	{"envoy-budget", "Envoy retry_budget: 20 % of the active requests, at least 3", limited(newEnvoyBudget, 0)},
+	{"grpc", "gRPC retryThrottling: 10 tokens, 0.1 back per success, retries above half", limited(newGRPC, 0)},
+	{"aws-standard", "AWS SDKs, standard mode: 500 tokens, 5 a retry, 10 after a timeout; 3 attempts", limited(newAWSStandard, 3)},
+	{"aws-2026", "AWS SDKs, 2026: 500 tokens, 14 a retry, 5 when throttled; 3 attempts", limited(newAWS2026, 3)},
+	{"sre", "the SRE book: retries below 10 % of the attempts of two minutes", limited(newSRE, 0)},
+	{"polly", "Polly's circuit breaker: 10 % of 100 in 30 s, open for 5 s; no budget", limited(newPolly, 0)},
+	{"no-jitter", "no budget, no jitter", jittered(retrip.NoJitter)},
+	{"equal", "no budget, equal jitter", jittered(retrip.EqualJitter)},
+	{"full", "no budget, full jitter", jittered(retrip.FullJitter)},
+	{"decorrelated", "no budget, decorrelated jitter", jittered(retrip.DecorrelatedJitter)},
+	{"gaussian", "no budget, waits of a normal distribution: mean and deviation half the window, negative ones 0", gaussian},
+}
+
+func jittered(j retrip.Jitter) func(retrip.Policy) Policy {
+	return changed(func(p *retrip.Policy) { p.Budget, p.Backoff.Jitter = retrip.Unlimited, j })
+}
+
+// gaussian keeps everything of the base but how a wait is drawn.
+func gaussian(base retrip.Policy) Policy {
+	base.Budget, base.Backoff.Jitter = retrip.Unlimited, retrip.NoJitter
+	return Policy{Retry: base, draw: func(s *source, p retrip.Policy, retry int) time.Duration {
+		ceiling := p.Backoff.Cap
+		if shift := uint(retry - 1); shift < 32 && p.Backoff.Base<<shift>>shift == p.Backoff.Base {
+			ceiling = min(ceiling, p.Backoff.Base<<shift)
+		}
+		half := float64(ceiling) / 2
+		return time.Duration(max(0, float64(s.normal()*half)+half))
+	}}
+}
+
+// Preset returns the policy of another system by name (see [PresetNames]), with
+// whatever that system doesn't say taken from base: backoff, timeouts, number
+// of attempts. The error lists the names.
+func Preset(name string, base retrip.Policy) (Policy, error) {
+	for _, p := range presets {
+		if p.name == name {
+			policy := p.make(base)
+			policy.Name = name
+			return policy, nil
+		}
+	}
+	return Policy{}, fmt.Errorf("sim: no preset %q: it must be one of %s", name, strings.Join(PresetNames(), ", "))
+}
+
+// PresetNames returns the names that [Preset] knows.
+func PresetNames() []string {
+	names := make([]string, len(presets))
+	for i, p := range presets {
+		names[i] = p.name
+	}
+	return names
+}
+
+// AboutPreset returns one line on the preset of that name, empty if there is
+// none.
+func AboutPreset(name string) string {
+	for _, p := range presets {
+		if p.name == name {
+			return p.about
+		}
+	}
+	return ""
+}

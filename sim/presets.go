@@ -1,0 +1,310 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// always is a limiter that refuses nothing, for others to embed.
+type always struct{}
+
+func (always) first(int32, time.Duration) bool                           { return true }
+func (always) result(int32, time.Duration, *retrip.Outcome, int, *int32) {}
+func (always) retry(int32, time.Duration, *retrip.Outcome, *int32) bool  { return true }
+func (always) wake(int32, time.Duration) bool                            { return true }
+func (always) done(int32)                                                {}
+func succeeded(o *retrip.Outcome) bool {
+	return o.Status != 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
+}
+func fill(n int, value int32) []int32 {
+	s := make([]int32, n)
+	for i := range s {
+		s[i] = value
+	}
+	return s
+}
+
+// slots counts in a sliding window of ten.
+type slots struct {
+	now   int64
+	count [10]int32
+}
+
+func (s *slots) advance(now, width time.Duration) {
+	slot := int64(now / width)
+	if slot-s.now >= int64(len(s.count)) {
+		s.count, s.now = [10]int32{}, slot
+	}
+	for s.now < slot {
+		s.now++
+		s.count[s.now%int64(len(s.count))] = 0
+	}
+}
+
+func (s *slots) add(n int32) { s.count[s.now%int64(len(s.count))] += n }
+
+func (s *slots) sum() (sum int32) {
+	for _, n := range s.count {
+		sum += n
+	}
+	return sum
+}
+
+// finagle is com.twitter.finagle.service.RetryBudget with its defaults: a
+// bucket that leaks after 10 s, 20 % of requests, 10 retries per second.
+type finagle struct {
+	always
+	balance []slots
+}
+
+const (
+	finagleCost    = 5 // of a retry, in deposits of a request: 1/20 %
+	finagleReserve = 10 * 10 * finagleCost
+)
+
+func newFinagle(clients int) limiter { return &finagle{balance: make([]slots, clients)} }
+
+func (f *finagle) first(client int32, now time.Duration) bool {
+	b := &f.balance[client]
+	b.advance(now, time.Second)
+	b.add(1)
+	return true
+}
+
+func (f *finagle) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32) bool {
+	b := &f.balance[client]
+	b.advance(now, time.Second)
+	if b.sum()+finagleReserve < finagleCost {
+		return false
+	}
+	b.add(-finagleCost)
+	return true
+}
+
+// envoy is the circuit breaker max_retries, 3 by default: retries of a cluster
+// that wait or are under way.
+type envoy struct {
+	always
+	retries []int32
+	out     []int32 // requests under way
+	share   bool    // retry_budget: 20 % of them, at least 3
+}
+
+func newEnvoy(clients int) limiter {
+	return &envoy{retries: make([]int32, clients), out: make([]int32, clients)}
+}
+
+func newEnvoyBudget(clients int) limiter {
+	return &envoy{retries: make([]int32, clients), out: make([]int32, clients), share: true}
+}
+
+func (e *envoy) first(client int32, _ time.Duration) bool {
+	e.out[client]++
+	return true
+}
+
+func (e *envoy) result(client int32, _ time.Duration, _ *retrip.Outcome, _ int, paid *int32) {
+	e.retries[client] -= *paid
+	*paid = 0
+}
+
+func (e *envoy) retry(client int32, _ time.Duration, _ *retrip.Outcome, paid *int32) bool {
+	limit := int32(3)
+	if e.share {
+		limit = max(limit, e.out[client]/5)
+	}
+	if e.retries[client] >= limit {
+		return false
+	}
+	e.retries[client]++
+	*paid = 1
+	return true
+}
+
+func (e *envoy) done(client int32) { e.out[client]-- }
+
+// grpc is retryThrottling of gRPC's service config (gRFC A6) with maxTokens 10
+// and tokenRatio 0.1, in thousandths.
+type grpc struct {
+	always
+	tokens []int32
+}
+
+const grpcMax, grpcRatio = 10_000, 100
+
+func newGRPC(clients int) limiter { return &grpc{tokens: fill(clients, grpcMax)} }
+
+func (g *grpc) result(client int32, _ time.Duration, o *retrip.Outcome, _ int, _ *int32) {
+	t := &g.tokens[client]
+	if succeeded(o) {
+		*t = min(*t+grpcRatio, grpcMax)
+	} else {
+		*t = max(*t-1000, 0)
+	}
+}
+
+func (g *grpc) retry(client int32, _ time.Duration, _ *retrip.Outcome, _ *int32) bool {
+	return g.tokens[client] > grpcMax/2
+}
+
+// aws is the retry quota of the AWS SDKs: a retry takes its cost, gets it back
+// if it succeeds, and a success without retry pays back one.
+type aws struct {
+	always
+	tokens                   []int32
+	cost, timeout, throttled int32
+}
+
+const awsTokens = 500
+
+func newAWSStandard(clients int) limiter {
+	return &aws{tokens: fill(clients, awsTokens), cost: 5, timeout: 10, throttled: 5}
+}
+
+func newAWS2026(clients int) limiter {
+	return &aws{tokens: fill(clients, awsTokens), cost: 14, timeout: 14, throttled: 5}
+}
+
+func (a *aws) result(client int32, _ time.Duration, o *retrip.Outcome, attempts int, paid *int32) {
+	if succeeded(o) {
+		back := *paid
+		if attempts == 1 {
+			back = 1
+		}
+		a.tokens[client] = min(a.tokens[client]+back, awsTokens)
+	}
+	*paid = 0
+}
+
+func (a *aws) retry(client int32, _ time.Duration, o *retrip.Outcome, paid *int32) bool {
+	cost := a.cost
+	switch {
+	case o.Timeout:
+		cost = a.timeout
+	case o.Status == http.StatusTooManyRequests:
+		cost = a.throttled
+	}
+	if a.tokens[client] < cost {
+		return false
+	}
+	a.tokens[client] -= cost
+	*paid = cost
+	return true
+}
+
+// bucket10 is what retrip's budget would be if the token of a retry that
+// succeeds stayed spent, in tenths.
+type bucket10 struct {
+	always
+	tokens []int32
+}
+
+func newBucket10(clients int) limiter { return &bucket10{tokens: fill(clients, 100)} }
+
+func (b *bucket10) result(client int32, _ time.Duration, o *retrip.Outcome, _ int, _ *int32) {
+	if succeeded(o) {
+		b.tokens[client] = min(b.tokens[client]+2, 100)
+	}
+}
+
+func (b *bucket10) retry(client int32, _ time.Duration, _ *retrip.Outcome, _ *int32) bool {
+	if b.tokens[client] < 10 {
+		return false
+	}
+	b.tokens[client] -= 10
+	return true
+}
+
+// sre is the per-client retry budget of "Site Reliability Engineering",
+// chapter 21: a request is retried while retries are below 10 % of what the
+// client sends, here over two minutes.
+type sre struct {
+	always
+	sent, retries []slots
+}
+
+const sreSlot = 12 * time.Second
+
+func newSRE(clients int) limiter {
+	return &sre{sent: make([]slots, clients), retries: make([]slots, clients)}
+}
+
+func (s *sre) first(client int32, now time.Duration) bool {
+	s.sent[client].advance(now, sreSlot)
+	s.sent[client].add(1)
+	return true
+}
+
+func (s *sre) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32) bool {
+	sent, retries := &s.sent[client], &s.retries[client]
+	sent.advance(now, sreSlot)
+	retries.advance(now, sreSlot)
+	if 10*retries.sum() >= sent.sum() {
+		return false
+	}
+	sent.add(1)
+	retries.add(1)
+	return true
+}
+
+// polly is the circuit breaker of Polly 8 with its defaults: it opens at 10 %
+// of at least 100 results in 30 s, for 5 s, and one probe decides.
+type polly struct {
+	always
+	clients []pollyClient
+}
+
+type pollyClient struct {
+	good, failed slots
+	until        time.Duration // open until then; 0 is closed
+	probing      bool
+}
+
+func newPolly(clients int) limiter { return &polly{clients: make([]pollyClient, clients)} }
+
+func (p *polly) first(client int32, now time.Duration) bool { return p.wake(client, now) }
+
+func (p *polly) wake(client int32, now time.Duration) bool {
+	c := &p.clients[client]
+	if c.until == 0 {
+		return true
+	}
+	if now < c.until || c.probing {
+		return false
+	}
+	c.probing = true
+	return true
+}
+
+func (p *polly) result(client int32, now time.Duration, o *retrip.Outcome, _ int, _ *int32) {
+	const slot, openFor, least = 3 * time.Second, 5 * time.Second, 100
+	c := &p.clients[client]
+	ok := succeeded(o)
+	if c.until != 0 {
+		if !c.probing {
+			return
+		}
+		if ok {
+			*c = pollyClient{}
+		} else {
+			c.until, c.probing = now+openFor, false
+		}
+		return
+	}
+	c.good.advance(now, slot)
+	c.failed.advance(now, slot)
+	if ok {
+		c.good.add(1)
+		return
+	}
+	c.failed.add(1)
+	good, failed := c.good.sum(), c.failed.sum()
+	if good+failed >= least && 10*failed >= good+failed {
+		c.until = now + openFor
+	}
+}

@@ -1,0 +1,200 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Never is the time of what doesn't happen up to the horizon.
+const Never time.Duration = -1
+
+// Result is what became of a [Scenario]. Rates are per second.
+type Result struct {
+	Policy  string
+	Clients int
+	Load    float64 // share of the backend's capacity that arrives; 0 if that has no limit
+	Seed    uint64
+	Partial bool          // the run was interrupted
+	Until   time.Duration // simulated so far; the horizon, unless Partial
+	Events  int64         // that the simulator worked off
+
+	Requests  int64 // that ended
+	Succeeded int64 // of those
+	Attempts  int64 // that reached for the backend
+	Retries   int64 // of those, without first attempts of inner layers
+	GaveUp    []ReasonCount
+
+	// Amplification is attempts per request.
+	Amplification float64
+
+	// Recovery is the time from the end of the trigger until 95 % of the
+	// requests that arrive are answered in the end, in that second and on
+	// average of the five that begin with it, or [Never].
+	Recovery time.Duration
+
+	// Peak is the highest rate of attempts in one Bin, Steady that of the
+	// last sixth of the horizon, PeakServed the highest rate of answers other
+	// than 503.
+	Peak, Steady, PeakServed float64
+
+	// Goodput is the rate of requests that arrived during the trigger and
+	// were answered in the end.
+	Goodput float64
+
+	// P50 and P99 are percentiles of the time from a request's arrival to its
+	// success, exact to a sixteenth.
+	P50, P99 time.Duration
+
+	Bin    time.Duration
+	Series []Point
+
+	// Waits counts the waits before retries by length: element i those from
+	// i·WaitBin on, the last all longer ones too.
+	Waits   []int64
+	WaitBin time.Duration
+}
+
+// SuccessRate returns the share of requests that succeeded.
+func (r *Result) SuccessRate() float64 {
+	if r.Requests == 0 {
+		return 0
+	}
+	return float64(r.Succeeded) / float64(r.Requests)
+}
+
+// Point is what happened in one interval of [Result.Series].
+type Point struct {
+	Requests int32 // that arrived
+	Good     int32 // of those, answered in the end
+	Attempts int32 // made
+	Retries  int32 // of those
+	Served   int32 // answers of the backend other than 503
+}
+
+// ReasonCount is how many requests ended without success for one reason. An
+// empty one is an answer that the policy doesn't retry; "limited" is the rule
+// of another system.
+type ReasonCount struct {
+	Reason retrip.Reason
+	Count  int64
+}
+
+const (
+	waitBin  = 10 * time.Millisecond
+	waitBins = 1001
+
+	reasonLimited retrip.Reason = "limited"
+)
+
+func (r *Result) wait(d time.Duration) {
+	i := min(int(d/waitBin), waitBins-1)
+	for len(r.Waits) <= i {
+		r.Waits = append(r.Waits, 0)
+	}
+	r.Waits[i]++
+}
+
+func (r *Result) gaveUp(reason retrip.Reason) {
+	for i := range r.GaveUp {
+		if r.GaveUp[i].Reason == reason {
+			r.GaveUp[i].Count++
+			return
+		}
+	}
+	r.GaveUp = append(r.GaveUp, ReasonCount{reason, 1})
+}
+
+// latencies counts durations in bins an eighth of a power of two wide.
+type latencies [64 * 8]int64
+
+func (l *latencies) add(d time.Duration) { l[latencyBin(d)]++ }
+
+func latencyBin(d time.Duration) int {
+	n := uint64(max(d, 8))
+	e := bits.Len64(n) - 4
+	return e*8 + int(n>>e) - 8
+}
+
+// percentile returns the middle of the bin in which the given share of l ends.
+func (l *latencies) percentile(share float64) time.Duration {
+	var total, seen int64
+	for _, n := range l {
+		total += n
+	}
+	if total == 0 {
+		return 0
+	}
+	rank := int64(share * float64(total))
+	for i, n := range l {
+		if seen += n; n > 0 && seen > rank {
+			e := i / 8
+			return time.Duration(uint64(i%8+8)<<e + 1<<e/2)
+		}
+	}
+	return 0
+}
+
+// finish computes what follows from the counts.
+func (r *Result) finish(s *Scenario, l *latencies) {
+	slices.SortFunc(r.GaveUp, func(a, b ReasonCount) int { return int(b.Count - a.Count) })
+	if r.Requests > 0 {
+		r.Amplification = float64(r.Attempts) / float64(r.Requests)
+	}
+	r.P50, r.P99 = l.percentile(0.5), l.percentile(0.99)
+	perSecond := float64(time.Second) / float64(r.Bin)
+	complete := int(r.Until / r.Bin)
+	r.Series = r.Series[:min(len(r.Series), complete)]
+	tail := len(r.Series) - max(1, len(r.Series)/6)
+	var attempts int32
+	for i, p := range r.Series {
+		r.Peak = max(r.Peak, float64(p.Attempts)*perSecond)
+		r.PeakServed = max(r.PeakServed, float64(p.Served)*perSecond)
+		if i >= tail {
+			attempts += p.Attempts
+		}
+	}
+	if n := len(r.Series) - tail; n > 0 && len(r.Series) > 0 {
+		r.Steady = float64(attempts) * perSecond / float64(n)
+	}
+	r.Recovery = Never
+	if s.Trigger.For == 0 {
+		r.Recovery = 0
+		return
+	}
+	var good int32
+	begin, end := int(s.Trigger.At/r.Bin), int(s.Trigger.end()/r.Bin)
+	for i := begin; i < min(end, len(r.Series)); i++ {
+		good += r.Series[i].Good
+	}
+	if end > begin {
+		r.Goodput = float64(good) * perSecond / float64(end-begin)
+	}
+	r.Recovery = r.recovery(s.Trigger.end())
+}
+
+// recovery returns the time from end to the first second that is good, and is
+// followed by good ones.
+func (r *Result) recovery(end time.Duration) time.Duration {
+	bins := max(1, int(time.Second/r.Bin))
+	share := func(i, seconds int) bool {
+		var requests, good int32
+		for _, p := range r.Series[i:min(i+seconds*bins, len(r.Series))] {
+			requests += p.Requests
+			good += p.Good
+		}
+		return float64(good) >= 0.95*float64(requests)
+	}
+	first := int((end + r.Bin - 1) / r.Bin)
+	for i := first; i+5*bins <= len(r.Series); i += bins {
+		if share(i, 1) && share(i, 5) {
+			return time.Duration(i-first) * r.Bin
+		}
+	}
+	return Never
+}
