@@ -1,0 +1,263 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Contention is clients that all change one row by reading it and writing it
+// back on condition that nobody was faster; who was too late backs off and
+// begins again. Nothing bounds the backend: the cost is calls in vain and
+// time. After Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
+// Blog, 2015.
+type Contention struct {
+	// Policy is what the clients follow. Budget and attempts are as it says:
+	// the model of the article has no bound of either.
+	Policy Policy
+
+	// Clients is how many begin at t = 0, 1 to 100 000.
+	Clients int
+
+	// Delay and Deviation are the mean and the standard deviation of the time
+	// that a request or an answer is on its way, normally distributed
+	// without its sign.
+	Delay, Deviation time.Duration
+
+	// Trials is how often all of it is done, 1 to 1 000 000.
+	Trials int
+
+	// Bin is the width of the intervals of [ContentionResult.Series]. If 0,
+	// 20 ms.
+	Bin time.Duration
+
+	// Seed chooses the random numbers.
+	Seed uint64
+}
+
+// Row is the article's contention of 100 clients, with 10 ± 2 ms a way and
+// retries without bound. Its backoff is full jitter from 10 ms to 2 s: the
+// article counts from its second window.
+func Row() Contention {
+	return Contention{
+		Policy:    contender(retrip.Backoff{Base: 10 * time.Millisecond}, "full"),
+		Clients:   100,
+		Delay:     10 * time.Millisecond,
+		Deviation: 2 * time.Millisecond,
+		Trials:    100,
+		Seed:      1,
+	}
+}
+
+func contender(b retrip.Backoff, name string) Policy {
+	b.Cap = 2 * time.Second
+	return Policy{Name: name, Retry: retrip.Policy{MaxAttempts: math.MaxInt32, Backoff: b, Budget: retrip.Unlimited}}
+}
+
+// Contenders are the article's policies in its order: no backoff, then
+// exponential without jitter, with equal, full and decorrelated jitter.
+func Contenders() []Policy {
+	const base = 10 * time.Millisecond
+	return []Policy{
+		contender(retrip.Backoff{Base: retrip.Off}, "no-backoff"),
+		contender(retrip.Backoff{Base: base, Jitter: retrip.NoJitter}, "no-jitter"),
+		contender(retrip.Backoff{Base: base, Jitter: retrip.EqualJitter}, "equal"),
+		contender(retrip.Backoff{Base: base, Jitter: retrip.FullJitter}, "full"),
+		contender(retrip.Backoff{Base: base / 2, Jitter: retrip.DecorrelatedJitter}, "decorrelated"),
+	}
+}
+
+// ContentionResult is what became of a [Contention], on average of its trials.
+type ContentionResult struct {
+	Policy  string
+	Clients int
+	Seed    uint64
+	Partial bool // the run was interrupted
+	Trials  int  // that were done
+	Events  int64
+
+	Calls      float64 // writes, in vain or not
+	CallsError float64 // its standard error
+	Time       time.Duration
+	TimeError  time.Duration // the standard error of Time
+	GaveUp     float64       // clients that never wrote
+
+	// Series counts the calls of the first trial in intervals of Bin.
+	Bin    time.Duration
+	Series []int64
+}
+
+// Validate reports the first parameter that is out of bounds, as a
+// *[ParameterError], or what is wrong with the policy. Run does the same.
+func (m Contention) Validate() error {
+	var c checker
+	c.count("Clients", m.Clients, 1, 100_000)
+	c.duration("Delay", m.Delay, 0, time.Hour)
+	c.duration("Deviation", m.Deviation, 0, time.Hour)
+	c.want(m.Delay > 0 || m.Deviation > 0, "Delay", m.Delay, "positive, or Deviation must be")
+	c.count("Trials", m.Trials, 1, 1_000_000)
+	c.duration("Bin", m.Bin, 0, time.Hour)
+	if c.err != nil {
+		return c.err
+	}
+	_, err := m.Policy.Retry.Rules()
+	return err
+}
+
+// contentionTrial is what one trial comes to.
+type contentionTrial struct {
+	done                  bool
+	calls, gaveUp, events int64
+	time                  int64
+	at                    []int64 // instants of the calls
+}
+
+// Run does all trials, on as many processors as there are. The progress
+// function, if not nil, is called after each with the share that is done, by
+// one goroutine at a time. When ctx ends, Run returns the result of those that
+// were done, marked as partial, and the context's error.
+func (m Contention) Run(ctx context.Context, progress func(done float64)) (*ContentionResult, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	rules, err := m.Policy.Retry.Rules()
+	if err != nil {
+		return nil, err
+	}
+	trials := make([]contentionTrial, m.Trials)
+	err = parallel(ctx, m.Trials, progress, func(ctx context.Context, i int) error {
+		trials[i] = m.trial(ctx, rules, i)
+		return ctx.Err()
+	})
+	return m.sum(trials, err != nil), err
+}
+
+func (m Contention) sum(trials []contentionTrial, partial bool) *ContentionResult {
+	r := &ContentionResult{Policy: m.Policy.name(), Clients: m.Clients, Seed: m.Seed, Partial: partial, Bin: m.Bin}
+	if r.Bin == 0 {
+		r.Bin = 20 * time.Millisecond
+	}
+	var calls, times, gaveUp int64
+	for _, t := range trials {
+		r.Events += t.events
+		if t.done {
+			r.Trials++
+			calls, times, gaveUp = calls+t.calls, times+t.time, gaveUp+t.gaveUp
+		}
+	}
+	if r.Trials == 0 {
+		return r
+	}
+	n := float64(r.Trials)
+	r.Calls, r.GaveUp = float64(calls)/n, float64(gaveUp)/n
+	meanTime := float64(times) / n
+	r.Time = time.Duration(meanTime)
+	if r.Trials > 1 {
+		var squaredCalls, squaredTime float64
+		for _, t := range trials {
+			if t.done {
+				c, d := float64(t.calls)-r.Calls, float64(t.time)-meanTime
+				squaredCalls += float64(c * c)
+				squaredTime += float64(d * d)
+			}
+		}
+		r.CallsError = math.Sqrt(squaredCalls / (n - 1) / n)
+		r.TimeError = time.Duration(math.Sqrt(squaredTime / (n - 1) / n))
+	}
+	for _, at := range trials[0].at {
+		bin := int(at / int64(r.Bin))
+		for len(r.Series) <= bin {
+			r.Series = append(r.Series, 0)
+		}
+		r.Series[bin]++
+	}
+	return r
+}
+
+const (
+	contentionRead = iota
+	contentionWrite
+)
+
+// trial lets every client write once.
+func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) contentionTrial {
+	var t contentionTrial
+	seed := m.Seed + uint64(index)*0x9e3779b97f4a7c15
+	network, draws := newSource(seed, streamNetwork), newSource(seed, streamDraws)
+	hop := func() int64 {
+		return int64(math.Abs(float64(network.normal()*float64(m.Deviation)) + float64(m.Delay)))
+	}
+	hosts := make([]retrip.Host, m.Clients)
+	calls := make([]retrip.Call, m.Clients)
+	seen := make([]int64, m.Clients) // version that was read
+	policy := rules.Policy()
+	var limit limiter
+	paid := make([]int32, m.Clients)
+	if m.Policy.limit != nil {
+		limit = m.Policy.limit(m.Clients)
+	}
+	q := newQueue(18)
+	for i := range calls {
+		calls[i].Attempts = 1
+		if limit != nil {
+			limit.first(int32(i), 0)
+		}
+		q.push(hop(), int32(i), contentionRead)
+	}
+	var version int64
+	for {
+		e, ok := q.pop()
+		if !ok {
+			t.done = true
+			return t
+		}
+		if t.events++; t.events%cancelCheckEach == 0 && ctx.Err() != nil {
+			return t
+		}
+		i := e.who
+		if e.what == contentionRead {
+			seen[i] = version
+			q.push(e.at+hop()+hop(), i, contentionWrite)
+			continue
+		}
+		t.calls++
+		if index == 0 {
+			t.at = append(t.at, e.at)
+		}
+		answered := e.at + hop()
+		t.time = max(t.time, answered)
+		o := retrip.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+		if seen[i] == version {
+			version++
+		} else {
+			o.Status, o.Verdict = http.StatusPreconditionFailed, retrip.Retryable
+		}
+		now := time.Duration(answered)
+		if limit != nil {
+			limit.result(i, now, &o, calls[i].Attempts, &paid[i])
+		}
+		d := hosts[i].Next(rules, &calls[i], o, now, draws.Uint64())
+		if d.Retry && limit != nil && !limit.retry(i, now, &o, &paid[i]) {
+			d.Retry = false
+		}
+		if !d.Retry {
+			if o.Status != http.StatusOK {
+				t.gaveUp++
+			}
+			continue
+		}
+		if m.Policy.draw != nil {
+			d.Wait = m.Policy.draw(draws, policy, calls[i].Attempts)
+		}
+		// Only this client ever meets its host, so its next question can't
+		// come before the wait is over: Wake has nothing to add.
+		calls[i].Attempts++
+		q.push(answered+int64(d.Wait)+hop(), i, contentionRead)
+	}
+}

@@ -1,0 +1,56 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"runtime"
+	"sync"
+)
+
+// parallel calls do for 0 to n-1 on as many goroutines as there are
+// processors, and reports progress as calls end. The first error, by index,
+// ends it and is returned.
+func parallel(ctx context.Context, n int, progress func(done float64), do func(ctx context.Context, i int) error) error {
+	outer := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		mu     sync.Mutex
+		next   int
+		done   int
+		failed = n
+		first  error
+		wg     sync.WaitGroup
+	)
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= n || ctx.Err() != nil {
+					return
+				}
+				err := do(ctx, i)
+				mu.Lock()
+				if err != nil {
+					if i < failed {
+						failed, first = i, err
+					}
+					cancel()
+				} else if done++; progress != nil {
+					progress(float64(done) / float64(n))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if err := outer.Err(); err != nil {
+		return err
+	}
+	return first
+}
