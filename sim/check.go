@@ -5,6 +5,7 @@ package sim
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -42,7 +43,8 @@ func (c *checker) count(field string, n, least, most int) {
 }
 
 func (c *checker) number(field string, x, least, most float64) {
-	c.want(x >= least && x <= most, field, x, fmt.Sprintf("%v to %v", least, most))
+	plain := func(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+	c.want(x >= least && x <= most, field, x, plain(least)+" to "+plain(most))
 }
 
 func (c *checker) duration(field string, d, least, most time.Duration) {

@@ -4,18 +4,151 @@
 package sim
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-func TestY(t *testing.T) {
-	for _, n := range []int{10, 50, 100, 200} {
-		for _, p := range Contenders() {
+// reference is the mean of 4000 trials of the article's own simulator, by
+// number of clients and in the order of Contenders.
+var reference = []struct {
+	clients int
+	calls   [5]float64
+	millis  [5]float64
+}{
+	{10, [5]float64{50.9, 50.9, 42.5, 39.1, 37.8}, [5]float64{380, 3485, 732, 467, 437}},
+	{50, [5]float64{690.0, 623.9, 347.2, 332.4, 374.9}, [5]float64{1140, 36418, 4263, 2881, 2209}},
+	{100, [5]float64{2422.8, 1855.7, 812.1, 796.0, 1001.5}, [5]float64{2028, 63481, 6618, 4918, 4581}},
+	{200, [5]float64{8814.3, 5608.2, 1872.3, 1890.4, 2611.6}, [5]float64{3701, 104876, 9678, 7709, 8228}},
+}
+
+const (
+	equalJitter        = 2 // index in Contenders
+	fullJitter         = 3
+	decorrelatedJitter = 4
+)
+
+// The article's table holds: full and equal jitter within 2 % in each cell.
+func TestContentionReference(t *testing.T) {
+	trials, tolerance := 1000, 0.02
+	if underRace {
+		trials, tolerance = 50, 0.08
+	}
+	for _, row := range reference {
+		for i, p := range Contenders() {
 			m := Row()
-			m.Policy, m.Clients, m.Trials = p, n, 1000
-			b := time.Now()
+			m.Policy, m.Clients, m.Trials = p, row.clients, trials
+			within := tolerance
+			if i != fullJitter && i != equalJitter {
+				m.Trials, within = min(200, trials), 0.08
+			}
 			r, err := m.Run(t.Context(), nil)
-			t.Log(n, p.Name, r.Calls, r.CallsError, r.Time, r.TimeError, err, time.Since(b), r.Events)
+			require.NoError(t, err)
+			assert.InEpsilon(t, row.calls[i], r.Calls, within, "calls of %s with %d clients", p.Name, row.clients)
+			assert.Zero(t, r.GaveUp)
+			if i == decorrelatedJitter && row.clients >= 100 {
+				// Ours is capped within the draw, which avoids the pile at the
+				// cap: faster than the article's.
+				assert.Less(t, r.Time.Seconds()*1000, row.millis[i])
+				continue
+			}
+			assert.InEpsilon(t, row.millis[i], r.Time.Seconds()*1000, within, "ms of %s with %d clients", p.Name, row.clients)
 		}
 	}
+}
+
+func TestContentionOrder(t *testing.T) {
+	run := func(clients int) (calls, times [5]float64) {
+		for i, p := range Contenders() {
+			m := Row()
+			m.Policy, m.Clients, m.Trials = p, clients, 60
+			r, err := m.Run(t.Context(), nil)
+			require.NoError(t, err)
+			calls[i], times[i] = r.Calls, r.Time.Seconds()
+		}
+		return calls, times
+	}
+	calls, times := run(100)
+	assert.Equal(t, []int{0, 1, 4, 2, 3}, descending(calls))
+	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
+	assert.Less(t, calls[fullJitter], calls[0]/2, "full jitter more than halves the calls")
+	if !underRace {
+		calls, _ = run(200)
+		assert.Equal(t, []int{0, 1, 4, 3, 2}, descending(calls))
+	}
+}
+
+func descending(x [5]float64) []int {
+	order := []int{0, 1, 2, 3, 4}
+	for i := range order {
+		for j := i; j > 0 && x[order[j]] > x[order[j-1]]; j-- {
+			order[j], order[j-1] = order[j-1], order[j]
+		}
+	}
+	return order
+}
+
+// A policy with an end to its attempts leaves clients who never wrote.
+func TestContentionGivesUp(t *testing.T) {
+	m := Row()
+	m.Trials = 5
+	m.Policy.Retry.MaxAttempts = 3
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Greater(t, r.GaveUp, 50.0)
+	assert.LessOrEqual(t, r.Calls, 300.0)
+}
+
+func TestContentionIsDeterministic(t *testing.T) {
+	m := Row()
+	m.Trials = 20
+	first, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	second, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, first, second)
+	m.Seed++
+	other, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.NotEqual(t, first.Calls, other.Calls)
+}
+
+func TestContentionInterrupted(t *testing.T) {
+	m := Row()
+	m.Trials = 1000
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := m.Run(ctx, func(done float64) {
+		if done > 0.01 {
+			cancel()
+		}
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.True(t, r.Partial)
+	assert.Positive(t, r.Trials)
+	assert.Less(t, r.Trials, 1000)
+	assert.InEpsilon(t, 796, r.Calls, 0.2)
+}
+
+func TestContentionRefusesParameters(t *testing.T) {
+	for field, change := range map[string]func(*Contention){
+		"Clients":   func(m *Contention) { m.Clients = 0 },
+		"Delay":     func(m *Contention) { m.Delay = -1 },
+		"Deviation": func(m *Contention) { m.Deviation = -1 },
+		"Trials":    func(m *Contention) { m.Trials = 0 },
+		"Bin":       func(m *Contention) { m.Bin = -time.Second },
+	} {
+		m := Row()
+		change(&m)
+		_, err := m.Run(t.Context(), nil)
+		var p *ParameterError
+		require.ErrorAs(t, err, &p)
+		assert.Equal(t, field, p.Field)
+	}
+	m := Row()
+	m.Policy.Retry.MaxAttempts = -7
+	_, err := m.Run(t.Context(), nil)
+	assert.ErrorContains(t, err, "Policy.MaxAttempts is -7")
 }

@@ -22,7 +22,6 @@ type request struct {
 	gen     uint32 // of the attempt under way; what is tagged with another one comes too late
 	paid    int32  // to a limiter
 	layer   int32
-	drawn   int32 // decisions asked for: for a trace of them
 }
 
 // What an event is, in the lowest bits of its tag; the rest is the generation
@@ -67,7 +66,11 @@ type run struct {
 	now     int64
 	result  Result
 	latency latencies
-	trace   func(client int32, before, after retrip.Call, o retrip.Outcome, now time.Duration, draw uint64, d retrip.Decision)
+
+	// What the hosts are asked and answer, for tests.
+	traceAttempt func(now time.Duration)
+	traceNext    func(client int32, before retrip.Call, o retrip.Outcome, now time.Duration, draw uint64, d retrip.Decision)
+	traceAsk     func(client int32, first bool, before retrip.Call, now time.Duration, draw uint64, d retrip.Decision)
 }
 
 // Run simulates s. The progress function, if not nil, is called from time to
@@ -278,7 +281,7 @@ func (r *run) begin(client, layer, parent int32) {
 		return
 	}
 	if r.asks {
-		r.ask(i, (*retrip.Host).First)
+		r.ask(i, true)
 		return
 	}
 	r.send(i)
@@ -294,17 +297,27 @@ func (r *run) wake(i int32) {
 		return
 	}
 	if q.call.Attempts == 0 {
-		r.ask(i, (*retrip.Host).First)
+		r.ask(i, true)
 		return
 	}
-	r.ask(i, (*retrip.Host).Wake)
+	r.ask(i, false)
 }
 
 // ask has the host say whether an attempt may be made now, and does what it
 // says.
-func (r *run) ask(i int32, ask func(*retrip.Host, *retrip.Rules, *retrip.Call, time.Duration, uint64) retrip.Decision) {
+func (r *run) ask(i int32, first bool) {
 	q := &r.requests[i]
-	d := ask(&r.hosts[r.host(q)], r.rules, &q.call, time.Duration(r.now), r.draws.Uint64())
+	host, now, draw := r.host(q), time.Duration(r.now), r.draws.Uint64()
+	before := q.call
+	var d retrip.Decision
+	if first {
+		d = r.hosts[host].First(r.rules, &q.call, now, draw)
+	} else {
+		d = r.hosts[host].Wake(r.rules, &q.call, now, draw)
+	}
+	if r.traceAsk != nil {
+		r.traceAsk(host, first, before, now, draw, d)
+	}
 	switch {
 	case !d.Retry:
 		r.finish(i, false, d.Reason)
@@ -324,6 +337,9 @@ func (r *run) send(i int32) {
 	if q.layer+1 < r.layers {
 		r.begin(q.client, q.layer+1, i)
 		return
+	}
+	if r.traceAttempt != nil {
+		r.traceAttempt(time.Duration(r.now))
 	}
 	p := r.point()
 	p.Attempts++
@@ -360,8 +376,8 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 		r.limit.result(host, now, &o, q.call.Attempts, &q.paid)
 	}
 	d := r.hosts[host].Next(r.rules, &q.call, o, now, draw)
-	if r.trace != nil {
-		r.trace(q.client, before, q.call, o, now, draw, d)
+	if r.traceNext != nil {
+		r.traceNext(host, before, o, now, draw, d)
 	}
 	if !d.Retry {
 		r.finish(i, o.Status == http.StatusOK, d.Reason)

@@ -4,37 +4,252 @@
 package sim
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
 )
 
-func TestX(t *testing.T) {
-	for _, name := range []string{"no-retries", "no-budget", "finagle", "envoy", "envoy-budget", "grpc", "aws-standard", "aws-2026", "sre", "polly", "bucket-10", "breaker", "retrip"} {
-		for _, c := range []int{10, 100, 1000, 3000, 10000} {
-			s := Overload()
-			s.Policy, _ = Preset(name, s.Policy.Retry)
-			s.Fleet.Clients = c
-			if c > 1000 {
-				s.Horizon = 300 * time.Second
-			}
-			begin := time.Now()
-			r, err := s.Run(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := time.Since(begin)
-			t.Log(name, c, r.Recovery, r.Peak, r.Steady, r.Amplification, r.SuccessRate(), r.P99, int(float64(r.Events)/d.Seconds()/1e3), "k/s", d)
+// The same seed gives the same bytes on any machine: a change of these sums is
+// a change of results.
+func TestSameBytesEverywhere(t *testing.T) {
+	unequal := of(Overload(), 200)
+	unequal.Fleet.Unequal = true
+	unequal.Network.Delay = time.Millisecond
+	for _, c := range []struct {
+		name string
+		s    Scenario
+		want string
+	}{
+		{"overload", Overload(), "4dda658a725f2f68"},
+		{"finagle", as(t, Overload(), "finagle"), "42738fffd1bc66a5"},
+		{"unequal", unequal, "0e7864fe1a35a24a"},
+		{"gaussian", as(t, Storm(Herd), "gaussian"), "780a11648dd1429d"},
+		{"faults", Faults(0.3), "370108f5f765edb4"},
+	} {
+		r, err := c.s.Run(t.Context(), nil)
+		require.NoError(t, err)
+		b, err := json.Marshal(r)
+		require.NoError(t, err)
+		h := fnv.New64a()
+		h.Write(b)
+		assert.Equal(t, c.want, fmt.Sprintf("%016x", h.Sum64()), c.name)
+	}
+}
+
+func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
+	list := Overload().Seeds(4)
+	together, err := RunAll(t.Context(), list, nil)
+	require.NoError(t, err)
+	for i, s := range list {
+		alone, err := s.Run(t.Context(), nil)
+		require.NoError(t, err)
+		assert.Equal(t, alone, together[i])
+	}
+	assert.NotEqual(t, together[0].Attempts, together[1].Attempts)
+}
+
+func TestRunInterrupted(t *testing.T) {
+	s := as(t, Overload(), "no-budget")
+	ctx, cancel := context.WithCancel(t.Context())
+	var last float64
+	r, err := s.Run(ctx, func(done float64) {
+		assert.Greater(t, done, last)
+		if last = done; done > 0.3 {
+			cancel()
+		}
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.True(t, r.Partial)
+	assert.Greater(t, r.Until, 30*time.Second)
+	assert.Less(t, r.Until, 100*time.Second)
+	assert.Len(t, r.Series, int(r.Until/r.Bin))
+	assert.Positive(t, r.Requests)
+}
+
+// Every request ends, and ends once.
+func TestNothingIsLost(t *testing.T) {
+	for _, preset := range PresetNames() {
+		s := as(t, Overload(), preset)
+		s.Fleet.Layers = 2
+		s.Arrivals.Count = 50_000
+		s.Horizon = 200 * time.Second
+		run, err := newRun(&s)
+		require.NoError(t, err)
+		r, err := run.run(t.Context(), nil)
+		require.NoError(t, err)
+		assert.EqualValues(t, 50_000, r.Requests, preset)
+		gaveUp, arrived, waits := int64(0), 0, int64(0)
+		for _, g := range r.GaveUp {
+			gaveUp += g.Count
+		}
+		for _, p := range r.Series {
+			arrived += int(p.Requests)
+		}
+		for _, n := range r.Waits {
+			waits += n
+		}
+		assert.EqualValues(t, 50_000, r.Succeeded+gaveUp, preset)
+		assert.Equal(t, 50_000, arrived, preset)
+		assert.GreaterOrEqual(t, waits, r.Retries, preset)
+		assert.Len(t, run.free, len(run.requests), preset)
+		assert.Zero(t, run.busy, preset)
+		if e, ok := run.limit.(*envoy); ok {
+			assert.Equal(t, make([]int32, len(e.out)), e.out, "requests under way")
+			assert.Equal(t, make([]int32, len(e.out)), e.retries, "retries under way")
 		}
 	}
 }
 
-func BenchmarkOverload(b *testing.B) {
-	s := Overload()
-	s.Policy, _ = Preset("no-budget", s.Policy.Retry)
-	var events int64
-	for b.Loop() {
-		r, _ := s.Run(b.Context(), nil)
-		events += r.Events
+func TestStorm(t *testing.T) {
+	peak := func(crowd Crowd, preset string) float64 {
+		r, err := as(t, Storm(crowd), preset).Run(t.Context(), nil)
+		require.NoError(t, err)
+		return r.PeakServed
 	}
-	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+	assert.Equal(t, 500.0, peak(Continuing, "no-retries"))
+	// A herd that isn't spread out stays one.
+	assert.Equal(t, 20_000.0, peak(Herd, "no-jitter"))
+	assert.Less(t, peak(Herd, "full"), 10_000.0)
+	assert.Zero(t, peak(Herd, "no-retries"))
+}
+
+func TestPolicyDeadline(t *testing.T) {
+	s := Faults(0)
+	s.Backend.Service, s.Backend.Fixed = time.Second, true
+	s.Policy.Retry.Deadline = 250 * time.Millisecond
+	s.Policy.Retry.AttemptTimeout = retrip.Off
+	r, err := s.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Zero(t, r.Succeeded)
+	assert.Equal(t, []ReasonCount{{retrip.ReasonDeadline, r.Requests}}, r.GaveUp)
+}
+
+func TestScenarioRefusesParameters(t *testing.T) {
+	for field, change := range map[string]func(*Scenario){
+		"Fleet.Clients":       func(s *Scenario) { s.Fleet.Clients = 0 },
+		"Fleet.Timeout":       func(s *Scenario) { s.Fleet.Timeout = -1 },
+		"Fleet.Layers":        func(s *Scenario) { s.Fleet.Layers = 7 },
+		"Arrivals.Rate":       func(s *Scenario) { s.Arrivals.Rate = math.NaN() },
+		"Arrivals.Count":      func(s *Scenario) { s.Arrivals.AtOnce = true },
+		"Backend.Workers":     func(s *Scenario) { s.Backend.Workers = -1 },
+		"Backend.Service":     func(s *Scenario) { s.Backend.Service = 0 },
+		"Backend.Queue":       func(s *Scenario) { s.Backend.Queue = -1 },
+		"Backend.FailureRate": func(s *Scenario) { s.Backend.FailureRate = 1.5 },
+		"Network.Delay":       func(s *Scenario) { s.Network.Delay = -1 },
+		"Trigger.At":          func(s *Scenario) { s.Trigger.At = s.Horizon },
+		"Trigger.For":         func(s *Scenario) { s.Trigger.For = -1 },
+		"Trigger.Slowdown":    func(s *Scenario) { s.Trigger.Slowdown = -1 },
+		"Trigger.Surge":       func(s *Scenario) { s.Trigger.Surge = math.Inf(1) },
+		"Trigger.Delay":       func(s *Scenario) { s.Trigger.Delay = -1 },
+		"Trigger.FailureRate": func(s *Scenario) { s.Trigger.FailureRate = -0.1 },
+		"Horizon":             func(s *Scenario) { s.Horizon = 0 },
+		"Bin":                 func(s *Scenario) { s.Bin = 1 },
+	} {
+		s := Overload()
+		change(&s)
+		_, err := s.Run(t.Context(), nil)
+		var p *ParameterError
+		require.ErrorAs(t, err, &p, field)
+		assert.Equal(t, field, p.Field)
+		assert.EqualError(t, s.Validate(), err.Error())
+	}
+	s := Overload()
+	s.Policy.Retry.Budget.Size = -3
+	assert.ErrorContains(t, s.Validate(), "Policy.Budget.Size is -3")
+	_, err := Preset("netflix", retrip.Policy{})
+	assert.ErrorContains(t, err, "finagle")
+	assert.NotEmpty(t, AboutPreset("finagle"))
+	assert.Empty(t, AboutPreset("netflix"))
+}
+
+// The calendar hands out by instant, and in the order of scheduling within one.
+func TestQueue(t *testing.T) {
+	q := newQueue(4)
+	draws := newSource(1, 1)
+	type item struct {
+		at  int64
+		who int32
+	}
+	var want, got []item
+	var now int64
+	for i := range int32(200_000) {
+		if draws.below(2) == 0 {
+			if e, ok := q.pop(); ok {
+				got = append(got, item{e.at, e.who})
+				now = e.at
+			}
+			continue
+		}
+		// Near, far, and very far; many at one instant.
+		at := now + int64(draws.below(1<<draws.below(24)))&^7
+		q.push(at, i, 0)
+		want = append(want, item{at, i})
+	}
+	for e, ok := q.pop(); ok; e, ok = q.pop() {
+		got = append(got, item{e.at, e.who})
+	}
+	slices.SortStableFunc(want, func(a, b item) int { return int(a.at - b.at) })
+	require.Equal(t, want, got)
+}
+
+func TestDistributions(t *testing.T) {
+	for _, x := range []float64{1e-16, 0.001, 0.5, 0.7, 1, 1.5, 2, 1e9} {
+		assert.InDelta(t, math.Log(x), ln(x), 1e-9*max(1, math.Abs(math.Log(x))))
+	}
+	s := newSource(1, 1)
+	const n = 200_000
+	var mean, square, exponential float64
+	small := 0
+	for range n {
+		x := s.normal()
+		mean += x / n
+		square += x * x / n
+		exponential += s.exponential(1e6).Seconds() * 1000 / n
+		if s.happens(newChance(0.1)) {
+			small++
+		}
+	}
+	assert.InDelta(t, 0, mean, 0.01)
+	assert.InDelta(t, 1, square, 0.015)
+	assert.InDelta(t, 1, exponential, 0.01)
+	assert.InDelta(t, 0.1*n, small, 600)
+	assert.True(t, s.happens(newChance(1)))
+	assert.False(t, s.happens(newChance(0)))
+}
+
+func TestLatencyBins(t *testing.T) {
+	var l latencies
+	for _, d := range []time.Duration{0, 1, 8, 1000, time.Millisecond, 123456789, time.Hour, math.MaxInt64} {
+		l = latencies{}
+		l.add(d)
+		assert.InEpsilon(t, float64(max(d, 8)), float64(l.percentile(0.5)), 0.0625)
+	}
+}
+
+func BenchmarkOverload(b *testing.B) {
+	for _, preset := range []string{"retrip", "no-budget", "finagle"} {
+		b.Run(preset, func(b *testing.B) {
+			s := Overload()
+			s.Policy, _ = Preset(preset, s.Policy.Retry)
+			var events int64
+			for b.Loop() {
+				r, err := s.Run(b.Context(), nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				events += r.Events
+			}
+			b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
 }

@@ -1,0 +1,233 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// as returns s with a preset on top of its policy.
+func as(t *testing.T, s Scenario, preset string) Scenario {
+	t.Helper()
+	var err error
+	s.Policy, err = Preset(preset, s.Policy.Retry)
+	require.NoError(t, err)
+	return s
+}
+
+func of(s Scenario, clients int) Scenario {
+	s.Fleet.Clients = clients
+	return s
+}
+
+// median returns the median time to recover in seconds, never being the
+// longest.
+func median(t *testing.T, s Scenario) float64 {
+	t.Helper()
+	seeds := 3
+	if underRace {
+		seeds = 1
+	}
+	results, err := RunAll(t.Context(), s.Seeds(seeds), nil)
+	require.NoError(t, err)
+	times := make([]float64, len(results))
+	for i, r := range results {
+		times[i] = r.Recovery.Seconds()
+		if r.Recovery == Never {
+			times[i] = never
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+const never = 1e9
+
+// Seconds from the end of the brown-out to 95 % goodput, by fleet.
+func TestOverloadReference(t *testing.T) {
+	fleets := []int{10, 100, 1000, 3000, 10_000}
+	for _, row := range []struct {
+		preset  string
+		seconds []float64
+	}{
+		{"no-retries", []float64{3, 3, 3, 3, 3}},
+		{"no-budget", []float64{never, never, never, never, never}},
+		{"finagle", []float64{5, never, never}},
+		{"envoy", []float64{3.5, never, never}},
+		{"envoy-budget", []float64{4, never, never}},
+		{"aws-standard", []float64{3, 3, 51}},
+		{"polly", []float64{3, 8, never}},
+		{"bucket-10", []float64{3, 3, 4, 20, 78}},
+		{"retrip", []float64{3, 3, 3, 10, 43}},
+	} {
+		for i, want := range row.seconds {
+			s := of(as(t, Overload(), row.preset), fleets[i])
+			if fleets[i] > 1000 {
+				s.Horizon = 300 * time.Second
+			}
+			got := median(t, s)
+			assert.InDelta(t, want, got, 1+0.1*want, "%s with %d clients", row.preset, fleets[i])
+		}
+	}
+}
+
+// At every load ours recovers as fast as no retries at all.
+func TestOverloadByLoad(t *testing.T) {
+	for _, clients := range []int{100, 1000} {
+		for _, load := range []float64{0.8, 0.85, 0.9, 0.95} {
+			s := of(Overload().LoadOf(load), clients)
+			s.Horizon = 180 * time.Second
+			without := median(t, as(t, s, "no-retries"))
+			ours := median(t, s)
+			assert.InDelta(t, without, ours, 2+0.1*without, "%d clients at %v", clients, load)
+			assert.NotEqual(t, never, without)
+		}
+	}
+}
+
+// What might break a rule that was tuned on one model.
+func TestOverloadVariants(t *testing.T) {
+	unequal := Overload()
+	unequal.Fleet.Unequal = true
+	late := Overload()
+	late.Trigger.Slowdown, late.Trigger.Delay = 0, time.Second
+	surge := Overload()
+	surge.Trigger = Trigger{At: 30 * time.Second, For: 30 * time.Second, Surge: 1.6}
+	drops := Overload()
+	drops.Backend.DropAbandoned = true
+	for _, row := range []struct {
+		name    string
+		s       Scenario
+		preset  string
+		seconds [2]float64 // with 100 and 1000 clients
+	}{
+		{"unequal", unequal, "no-retries", [2]float64{3, 3}},
+		{"unequal", unequal, "no-budget", [2]float64{never, never}},
+		{"unequal", unequal, "aws-standard", [2]float64{5, 70}},
+		{"unequal", unequal, "retrip", [2]float64{3, 4}},
+		{"late", late, "no-retries", [2]float64{0, 0}},
+		{"late", late, "no-budget", [2]float64{never, never}},
+		{"late", late, "aws-standard", [2]float64{0, 46}},
+		{"late", late, "retrip", [2]float64{0, 0}},
+		{"surge", surge, "no-retries", [2]float64{3, 3}},
+		{"surge", surge, "no-budget", [2]float64{never, never}},
+		{"surge", surge, "aws-standard", [2]float64{3, 20}},
+		{"surge", surge, "retrip", [2]float64{3, 3}},
+		// Where nothing is worked on in vain nothing is prolonged by much.
+		{"drops", drops, "no-retries", [2]float64{0, 0}},
+		{"drops", drops, "retrip", [2]float64{0, 0}},
+	} {
+		for i, clients := range []int{100, 1000} {
+			got := median(t, of(as(t, row.s, row.preset), clients))
+			assert.InDelta(t, row.seconds[i], got, 1+0.25*row.seconds[i], "%s: %s with %d clients", row.name, row.preset, clients)
+		}
+	}
+}
+
+// A part of the attempts fails at once for 10 s: goodput meanwhile.
+func TestPartialOutage(t *testing.T) {
+	s := Overload()
+	s.Trigger.Slowdown, s.Trigger.FailureRate = 0, 0.34
+	for preset, want := range map[string][2]float64{
+		"no-retries":   {463, 463},
+		"no-budget":    {684, 684},
+		"aws-standard": {669, 669},
+		"retrip":       {649, 690},
+	} {
+		for i, clients := range []int{100, 1000} {
+			var sum float64
+			for _, s := range of(as(t, s, preset), clients).Seeds(5) {
+				r, err := s.Run(t.Context(), nil)
+				require.NoError(t, err)
+				sum += r.Goodput
+			}
+			assert.InEpsilon(t, want[i], sum/5, 0.04, "%s with %d clients", preset, clients)
+		}
+	}
+}
+
+// Layers that retry multiply: without a budget, all attempts of all layers;
+// with one, hardly more than one per request.
+func TestLayers(t *testing.T) {
+	s := Faults(1)
+	s.Fleet.Layers = 3
+	s.Arrivals.Count = 20_000 // all of which end before the horizon
+	r, err := as(t, s, "no-budget").Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.EqualValues(t, 20_000*4*4*4, r.Attempts)
+	r, err = s.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Less(t, r.Amplification, 1.1)
+}
+
+// Success and attempts per request with independent failures.
+func TestFaultsReference(t *testing.T) {
+	for _, row := range []struct {
+		p, without, attempts, success float64
+	}{
+		{0.01, 99.99, 1.01, 100},
+		{0.05, 99.99, 1.05, 100},
+		{0.10, 99.98, 1.11, 99.99},
+		{0.20, 99.84, 1.25, 99.72},
+		{0.30, 99.18, 1.42, 95.41},
+		{0.45, 95.92, 1.74, 68.85},
+		{0.60, 86.98, 2.18, 45.62},
+		{1.00, 0, 4, 0},
+	} {
+		r, err := as(t, Faults(row.p), "no-budget").Run(t.Context(), nil)
+		require.NoError(t, err)
+		assert.InDelta(t, row.without, 100*r.SuccessRate(), 0.5, "p = %v without a budget", row.p)
+		assert.InDelta(t, row.attempts, r.Amplification, 0.02, "p = %v without a budget", row.p)
+		r, err = Faults(row.p).Run(t.Context(), nil)
+		require.NoError(t, err)
+		within := 0.5
+		if row.p > 0.3 {
+			within = 1.5
+		}
+		assert.InDelta(t, row.success, 100*r.SuccessRate(), within, "p = %v", row.p)
+		if row.p == 1 {
+			assert.Less(t, r.Amplification, 1.01)
+		}
+	}
+}
+
+// The simulator decides nothing: every decision of a run is what a Host of its
+// own, asked the same with the same draw, answers.
+func TestDecisionsAreTheHosts(t *testing.T) {
+	s := of(Overload(), 50)
+	s.Network.Delay = time.Millisecond
+	s.Policy.Retry.Breaker.Ratio = 0.9
+	s.Policy.Retry.Deadline = 700 * time.Millisecond
+	r, err := newRun(&s)
+	require.NoError(t, err)
+	rules, err := s.Policy.Retry.Rules()
+	require.NoError(t, err)
+	hosts := make([]retrip.Host, 50)
+	decisions, retries := 0, 0
+	r.traceAsk = func(client int32, first bool, call retrip.Call, now time.Duration, draw uint64, d retrip.Decision) {
+		ask := hosts[client].Wake
+		if first {
+			ask = hosts[client].First
+		}
+		require.Equal(t, d, ask(rules, &call, now, draw))
+	}
+	r.traceNext = func(client int32, call retrip.Call, o retrip.Outcome, now time.Duration, draw uint64, d retrip.Decision) {
+		require.Equal(t, d, hosts[client].Next(rules, &call, o, now, draw))
+		decisions++
+		if d.Retry {
+			retries++
+		}
+	}
+	_, err = r.run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Greater(t, decisions, 50_000)
+	assert.Greater(t, retries, 100)
+}

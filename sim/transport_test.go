@@ -1,0 +1,239 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// bench is the backend of a Scenario as a RoundTripper on the bubble's time,
+// written for this test alone: goroutines and a semaphore, no event queue.
+type bench struct {
+	s       Scenario
+	began   time.Time
+	service *source
+	faults  *source
+
+	mu       sync.Mutex
+	attempts []time.Duration
+	waiting  int
+	workers  chan struct{} // nil is no limit
+	work     sync.WaitGroup
+}
+
+func newBench(s Scenario) *bench {
+	b := &bench{s: s, began: time.Now(), service: newSource(s.Seed+99, 1), faults: newSource(s.Seed+99, 2)}
+	if s.Backend.Workers > 0 {
+		b.workers = make(chan struct{}, s.Backend.Workers)
+	}
+	return b
+}
+
+func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
+	b.mu.Lock()
+	now := time.Since(b.began)
+	b.attempts = append(b.attempts, now)
+	troubled := now >= b.s.Trigger.At && now < b.s.Trigger.end()
+	rate := b.s.Backend.FailureRate
+	if troubled {
+		rate = max(rate, b.s.Trigger.FailureRate)
+	}
+	refused := b.faults.happens(newChance(rate)) || b.workers != nil && b.waiting >= b.s.Backend.Queue+b.s.Backend.Workers
+	if !refused {
+		b.waiting++
+	}
+	b.mu.Unlock()
+	if refused {
+		return answer(req, http.StatusServiceUnavailable), nil
+	}
+	done := make(chan struct{})
+	// The work is done whether the client waits for it or not.
+	b.work.Go(func() {
+		defer close(done)
+		if b.workers != nil {
+			b.workers <- struct{}{}
+			defer func() { <-b.workers }()
+		}
+		b.mu.Lock()
+		mean := float64(b.s.Backend.Service)
+		if now := time.Since(b.began); b.s.Trigger.Slowdown > 0 && now >= b.s.Trigger.At && now < b.s.Trigger.end() {
+			mean *= b.s.Trigger.Slowdown
+		}
+		took := time.Duration(mean)
+		if !b.s.Backend.Fixed {
+			took = b.service.exponential(mean)
+		}
+		b.mu.Unlock()
+		time.Sleep(took)
+		b.mu.Lock()
+		b.waiting--
+		b.mu.Unlock()
+	})
+	select {
+	case <-done:
+		return answer(req, http.StatusOK), nil
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+}
+
+func answer(req *http.Request, status int) *http.Response {
+	return &http.Response{StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: req}
+}
+
+// fleet sends the requests of a Scenario through Transports of its clients,
+// and returns how many succeeded, and the instants of all attempts.
+func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(s)
+		clients := make([]*http.Client, s.Fleet.Clients)
+		for i := range clients {
+			p := s.Policy.Retry
+			p.AttemptTimeout = max(p.AttemptTimeout, s.Fleet.Timeout)
+			clients[i] = &http.Client{Transport: &retrip.Transport{Base: b, Policy: p}}
+		}
+		arrivals := newSource(s.Seed+99, 3)
+		var (
+			wg sync.WaitGroup
+			mu sync.Mutex
+		)
+		for i := 0; time.Since(b.began) < s.Horizon; i++ {
+			client := clients[i%len(clients)]
+			if !s.Arrivals.Regular {
+				client = clients[arrivals.below(uint64(len(clients)))]
+			}
+			wg.Go(func() {
+				resp, err := client.Get("http://backend.test/")
+				if err != nil {
+					return
+				}
+				resp.Body.Close()
+				if resp.StatusCode == http.StatusOK {
+					mu.Lock()
+					succeeded++
+					mu.Unlock()
+				}
+			})
+			mean := float64(time.Second) / s.Arrivals.Rate
+			if s.Arrivals.Regular {
+				time.Sleep(time.Duration(mean))
+			} else {
+				time.Sleep(arrivals.exponential(mean))
+			}
+		}
+		wg.Wait()
+		b.work.Wait()
+		attempts = b.attempts
+	})
+	return succeeded, attempts
+}
+
+// Where nothing is drawn, real Transports make the same attempts in the same
+// instants as the simulated clients.
+func TestTransportsAgreeExactly(t *testing.T) {
+	for _, budget := range []retrip.Budget{{}, {Size: 2, Credit: 0.5}, retrip.Unlimited} {
+		s := Storm(Continuing)
+		s.Fleet.Clients = 20
+		s.Policy.Retry = retrip.Policy{MaxAttempts: 6, Budget: budget,
+			Backoff: retrip.Backoff{Base: 70 * time.Millisecond, Jitter: retrip.NoJitter}}
+		// Odd times keep different things out of one instant.
+		s.Arrivals.Rate = 333
+		s.Trigger.For = 411 * time.Millisecond
+		s.Horizon = 4 * time.Second
+		succeeded, attempts := fleet(t, s)
+
+		r, err := newRun(&s)
+		require.NoError(t, err)
+		var simulated []time.Duration
+		r.traceAttempt = func(now time.Duration) { simulated = append(simulated, now) }
+		result, err := r.run(t.Context(), nil)
+		require.NoError(t, err)
+		require.Greater(t, len(simulated), 1300)
+		last := simulated[len(simulated)-1]
+		cut := 0
+		for cut < len(attempts) && attempts[cut] <= last {
+			cut++
+		}
+		assert.Equal(t, simulated, attempts[:cut])
+		assert.InDelta(t, succeeded, result.Succeeded, 2) // those under way at the horizon
+	}
+}
+
+// Where waits and failures are drawn, counts agree within their statistical
+// error.
+func TestTransportsAgreeStatistically(t *testing.T) {
+	overload := Overload()
+	overload.Fleet.Clients = 40
+	overload.Arrivals.Rate = 210
+	overload.Backend.Workers = 3
+	overload.Backend.Queue = 300
+	overload.Trigger.At, overload.Trigger.For = 8*time.Second, 4*time.Second
+	overload.Horizon = 25 * time.Second
+	unbounded := overload
+	unbounded.Policy.Retry.Budget = retrip.Unlimited
+	faults := Faults(0.25)
+	faults.Fleet.Clients = 30
+	faults.Arrivals.Rate = 200
+	faults.Horizon = 25 * time.Second
+	for name, s := range map[string]Scenario{"overload": overload, "no budget": unbounded, "faults": faults} {
+		t.Run(name, func(t *testing.T) {
+			const real, simulated = 4, 16
+			var ok, attempts [2]sample
+			for seed := range uint64(real) {
+				s.Seed = 1000 + seed
+				n, list := fleet(t, s)
+				cut := 0
+				for _, at := range list {
+					if at < s.Horizon {
+						cut++
+					}
+				}
+				ok[0].add(float64(n))
+				attempts[0].add(float64(cut))
+			}
+			s.Seed = 1
+			results, err := RunAll(t.Context(), s.Seeds(simulated), nil)
+			require.NoError(t, err)
+			for _, r := range results {
+				ok[1].add(float64(r.Succeeded))
+				attempts[1].add(float64(r.Attempts))
+			}
+			assertAgree(t, "successes", ok)
+			assertAgree(t, "attempts", attempts)
+		})
+	}
+}
+
+// sample is a mean with its error.
+type sample struct{ n, sum, squares float64 }
+
+func (s *sample) add(x float64) { s.n, s.sum, s.squares = s.n+1, s.sum+x, s.squares+x*x }
+
+func (s *sample) mean() float64 { return s.sum / s.n }
+
+// variance is that of one x.
+func (s *sample) variance() float64 { return max(0, s.squares-s.sum*s.sum/s.n) / (s.n - 1) }
+
+func assertAgree(t *testing.T, what string, s [2]sample) {
+	t.Helper()
+	// The error of a difference, by the variance of the larger sample.
+	bound := 4 * math.Sqrt(s[1].variance()*(1/s[0].n+1/s[1].n))
+	t.Logf("%s: %.0f by Transports, %.0f simulated, 4σ = %.0f", what, s[0].mean(), s[1].mean(), bound)
+	assert.InDelta(t, s[1].mean(), s[0].mean(), bound+2, what)
+	assert.Less(t, bound, 0.12*s[1].mean(), "a bound that says something")
+}
