@@ -40,6 +40,7 @@ type queue struct {
 	far    int32
 	farMin int64 // the first bucket in far
 	seq    uint32
+	later  int // events that aren't due
 }
 
 // newQueue returns a queue with buckets of 2^shift nanoseconds.
@@ -54,6 +55,7 @@ func (q *queue) push(at int64, who int32, what uint32) {
 		q.pushDue(e)
 		return
 	}
+	q.later++
 	i := q.free
 	if i != 0 {
 		q.free = q.slab[i].next
@@ -100,11 +102,11 @@ func (q *queue) pop() (event, bool) {
 
 // turn goes on to the next bucket that holds anything.
 func (q *queue) turn() bool {
+	if q.later == 0 {
+		return false
+	}
 	next := q.nextFilled()
 	if q.farMin <= next {
-		if q.farMin == math.MaxInt64 {
-			return false
-		}
 		next = q.farMin
 	}
 	q.today = next
@@ -119,6 +121,7 @@ func (q *queue) turn() bool {
 		e := &q.slab[i]
 		follow := e.next
 		q.pushDue(*e)
+		q.later--
 		e.next = q.free
 		q.free = i
 		i = follow
@@ -186,4 +189,14 @@ func (q *queue) sift(e event) {
 		i = down
 	}
 	q.due[i] = e
+}
+
+// peek returns the instant of the next event, or reports that there is none.
+func (q *queue) peek() (int64, bool) {
+	for len(q.due) == 0 {
+		if !q.turn() {
+			return 0, false
+		}
+	}
+	return q.due[0].at, true
 }

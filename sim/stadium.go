@@ -1,0 +1,381 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"math/bits"
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Stadium is the final that everyone watches: players that each fetch a
+// segment every few seconds, a CDN that fails for an instant, and an origin
+// that tells what it can't take to come back later.
+//
+// A player that fails in the blip learns so at once. What it does then is the
+// policy's to say, but for one rule of its own: one retry in RetryEvery.
+type Stadium struct {
+	// Policy is what the players follow, each with a host of its own. Rules
+	// of other systems are not supported here.
+	Policy Policy
+
+	// Players is how many watch, 1 to 100 000 000.
+	Players int
+
+	// Interval is the time between two segments of a player; players begin
+	// at random within it.
+	Interval time.Duration
+
+	// Flight is how long a request is under way.
+	Flight time.Duration
+
+	// At and For are when the CDN fails, and for how long. Requests under way
+	// at its beginning fail in that instant, those sent within it at once.
+	At, For time.Duration
+
+	// Capacity is what the origin takes per second, Burst the backlog it
+	// bears, as time. What is beyond is answered 503 with RetryAfter.
+	Capacity float64
+	Burst    time.Duration
+
+	// RetryAfter is what a refusal asks for, in seconds as the header has it.
+	// If 0, it asks for nothing.
+	RetryAfter time.Duration
+
+	// RetryEvery is the least time between two retries of one player.
+	RetryEvery time.Duration
+
+	// Horizon is where the simulated time ends, at most an hour.
+	Horizon time.Duration
+
+	// Bin is the width of the intervals of [StadiumResult.Series]. If 0, 50 ms.
+	Bin time.Duration
+
+	// Seed chooses the random numbers.
+	Seed uint64
+}
+
+// Final is a Stadium of 25 million players, a segment every 4 s, a blip of
+// 100 ms, and an origin that takes 8 million requests per second.
+func Final() Stadium {
+	return Stadium{
+		Policy:     Policy{Retry: retrip.Policy{MaxAttempts: 2}},
+		Players:    25_000_000,
+		Interval:   4 * time.Second,
+		Flight:     50 * time.Millisecond,
+		At:         6 * time.Second,
+		For:        100 * time.Millisecond,
+		Capacity:   8_000_000,
+		Burst:      10 * time.Millisecond,
+		RetryAfter: 2 * time.Second,
+		RetryEvery: 30 * time.Second,
+		Horizon:    20 * time.Second,
+		Seed:       1,
+	}
+}
+
+// StadiumResult is what became of a [Stadium].
+type StadiumResult struct {
+	Policy  string
+	Players int
+	Seed    uint64
+	Partial bool // the run was interrupted
+	Until   time.Duration
+	Events  int64
+
+	Fetches int64 // first attempts
+	Failed  int64 // attempts that failed in the blip
+	Refused int64 // attempts that the origin didn't take
+	Retries int64 // attempts after the first
+	Lost    int64 // segments that never came
+
+	PeakLoad    float64       // attempts per second in one Bin
+	PeakRetries float64       // retries per second in one Bin
+	PeakWaiting int64         // retries waited for at one time
+	Spread      time.Duration // in which the middle 90 % of the retries fall
+
+	Bin    time.Duration
+	Series []StadiumPoint
+}
+
+// StadiumPoint is what happened in one interval of [StadiumResult.Series].
+type StadiumPoint struct {
+	Fetches, Retries, Failed, Refused int32
+}
+
+// Validate reports the first parameter that is out of bounds, as a
+// *[ParameterError], or what is wrong with the policy. Run does the same.
+func (m Stadium) Validate() error {
+	var c checker
+	c.count("Players", m.Players, 1, 100_000_000)
+	c.duration("Interval", m.Interval, time.Millisecond, time.Hour)
+	c.duration("Flight", m.Flight, 0, time.Hour)
+	c.duration("At", m.At, 0, time.Hour)
+	c.duration("For", m.For, 0, time.Hour)
+	c.number("Capacity", m.Capacity, 1, 1e9)
+	c.duration("Burst", m.Burst, 0, time.Hour)
+	c.duration("RetryAfter", m.RetryAfter, 0, time.Hour)
+	c.duration("RetryEvery", m.RetryEvery, 0, time.Hour)
+	c.duration("Horizon", m.Horizon, time.Millisecond, time.Hour)
+	c.want(m.At+m.For <= m.Horizon, "At", m.At, "such that At + For is within the horizon, "+m.Horizon.String())
+	c.duration("Bin", m.Bin, 0, time.Hour)
+	c.want(m.Bin == 0 || m.Horizon/m.Bin <= 1_000_000, "Bin", m.Bin, "at least a millionth of the horizon, "+m.Horizon.String())
+	c.want(m.Policy.limit == nil && m.Policy.draw == nil, "Policy", m.Policy.name(), "a retrip.Policy")
+	if c.err != nil {
+		return c.err
+	}
+	_, err := m.Policy.Retry.Rules()
+	return err
+}
+
+// player is one that has had trouble. Others need no state but their phase:
+// their Host would be the zero Host.
+type player struct {
+	host    retrip.Host
+	retried int64 // instant of the last retry; 0 is none
+}
+
+const playersPerChunk = 1 << 14
+
+// stadium is a Stadium under way.
+type stadium struct {
+	*Stadium
+	rules   *retrip.Rules
+	phases  []uint32 // of the players, ascending, in 2^-32 of the interval
+	trouble []uint32 // index of the player's state plus one; 0 is none
+	states  [][]player
+	made    uint32
+	calls   []segment
+	free    []int32
+	queue   *queue
+	draws   *source
+	full    int64 // picoseconds: when the origin will have worked off what it took
+	cost    int64 // picoseconds for one request
+	waiting int64
+	result  StadiumResult
+}
+
+// segment is a request that waits to be repeated.
+type segment struct {
+	call   retrip.Call
+	player uint32
+}
+
+// Run simulates m; see [Scenario.Run] for the rest.
+func (m Stadium) Run(ctx context.Context, progress func(done float64)) (*StadiumResult, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	rules, err := m.Policy.Retry.Rules()
+	if err != nil {
+		return nil, err
+	}
+	if m.Bin == 0 {
+		m.Bin = min(50*time.Millisecond, m.Horizon)
+	}
+	s := &stadium{
+		Stadium: &m,
+		rules:   rules,
+		phases:  phases(newSource(m.Seed, streamArrivals), m.Players),
+		trouble: make([]uint32, m.Players),
+		queue:   newQueue(15),
+		draws:   newSource(m.Seed, streamDraws),
+		cost:    int64(1e12 / m.Capacity),
+		result: StadiumResult{Policy: m.Policy.name(), Players: m.Players, Seed: m.Seed, Bin: m.Bin,
+			Series: make([]StadiumPoint, m.Horizon/m.Bin+1)},
+	}
+	return s.run(ctx, progress)
+}
+
+// phases returns n uniformly distributed numbers in ascending order.
+func phases(draws *source, n int) []uint32 {
+	list, other := make([]uint32, n), make([]uint32, n)
+	for i := range list {
+		list[i] = uint32(draws.Uint64() >> 32)
+	}
+	const digit = 11
+	for shift := 0; shift < 32; shift += digit {
+		var count [1 << digit]int
+		for _, x := range list {
+			count[x>>shift%(1<<digit)]++
+		}
+		sum := 0
+		for i, n := range count {
+			count[i] = sum
+			sum += n
+		}
+		for _, x := range list {
+			d := x >> shift % (1 << digit)
+			other[count[d]] = x
+			count[d]++
+		}
+		list, other = other, list
+	}
+	return list
+}
+
+func (s *stadium) run(ctx context.Context, progress func(float64)) (*StadiumResult, error) {
+	var (
+		next   int   // player whose fetch is next
+		round  int64 // instant at which its round began
+		now    int64
+		events int64
+		err    = ctx.Err()
+	)
+	horizon, interval := int64(s.Horizon), uint64(s.Interval)
+	for err == nil {
+		offset, _ := bits.Mul64(uint64(s.phases[next])<<32, interval)
+		now = round + int64(offset)
+		if at, ok := s.queue.peek(); ok && at <= now {
+			if now = at; now >= horizon {
+				break
+			}
+			e, _ := s.queue.pop()
+			s.retry(e.who, now)
+		} else {
+			if now >= horizon {
+				break
+			}
+			s.fetch(uint32(next), now)
+			if next++; next == s.Players {
+				next, round = 0, round+int64(s.Interval)
+			}
+		}
+		if events++; events%cancelCheckEach == 0 {
+			err = ctx.Err()
+			if progress != nil && events%(16*cancelCheckEach) == 0 {
+				progress(float64(now) / float64(horizon))
+			}
+		}
+	}
+	if err == nil {
+		now = horizon
+	}
+	s.result.Events, s.result.Until, s.result.Partial = events, time.Duration(now), err != nil
+	s.result.finish()
+	return &s.result, err
+}
+
+func (s *stadium) point(now int64) *StadiumPoint { return &s.result.Series[now/int64(s.Bin)] }
+
+// send makes an attempt, and returns how it ends and when.
+func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
+	o = retrip.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+	begin, end := int64(s.At), int64(s.At+s.For)
+	if now >= begin-int64(s.Flight) && now < end && begin < end {
+		s.result.Failed++
+		s.point(max(now, begin)).Failed++
+		o.Status = 0
+		return o, max(now, begin)
+	}
+	at := 1000 * now
+	if s.full = max(s.full, at) + s.cost; s.full-at > 1000*int64(s.Burst)+s.cost {
+		s.full -= s.cost
+		s.result.Refused++
+		s.point(now).Refused++
+		o.Status, o.RetryAfter = http.StatusServiceUnavailable, s.RetryAfter
+	}
+	return o, now + int64(s.Flight)
+}
+
+// fetch is the first attempt for a segment.
+func (s *stadium) fetch(p uint32, now int64) {
+	s.result.Fetches++
+	s.point(now).Fetches++
+	o, answered := s.send(now)
+	if o.Status == http.StatusOK && s.trouble[p] == 0 {
+		return
+	}
+	s.ended(p, &retrip.Call{Attempts: 1}, o, answered)
+}
+
+// retry is the end of a wait.
+func (s *stadium) retry(i int32, now int64) {
+	q := &s.calls[i]
+	p := s.state(q.player)
+	d := p.host.Wake(s.rules, &q.call, time.Duration(now), s.draws.Uint64())
+	if d.Retry && d.Wait > 0 {
+		s.queue.push(now+int64(d.Wait), i, 0)
+		return
+	}
+	s.waiting--
+	s.free = append(s.free, i)
+	if !d.Retry {
+		s.result.Lost++
+		return
+	}
+	p.retried = max(1, now)
+	s.result.Retries++
+	s.point(now).Retries++
+	q.call.Attempts++
+	o, answered := s.send(now)
+	call := q.call
+	s.ended(q.player, &call, o, answered)
+}
+
+// ended takes in the outcome of an attempt.
+func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now int64) {
+	p := s.state(player)
+	d := p.host.Next(s.rules, call, o, time.Duration(now), s.draws.Uint64())
+	if !d.Retry {
+		if o.Status != http.StatusOK {
+			s.result.Lost++
+		}
+		return
+	}
+	if p.retried > 0 && now-p.retried < int64(s.RetryEvery) {
+		p.host.Return(s.rules, call)
+		s.result.Lost++
+		return
+	}
+	i := int32(len(s.calls))
+	if n := len(s.free); n > 0 {
+		i = s.free[n-1]
+		s.free = s.free[:n-1]
+		s.calls[i] = segment{*call, player}
+	} else {
+		s.calls = append(s.calls, segment{*call, player})
+	}
+	s.waiting++
+	s.result.PeakWaiting = max(s.result.PeakWaiting, s.waiting)
+	s.queue.push(now+int64(d.Wait), i, 0)
+}
+
+// state returns the state of a player, made on first use.
+func (s *stadium) state(p uint32) *player {
+	i := s.trouble[p]
+	if i == 0 {
+		if s.made%playersPerChunk == 0 {
+			s.states = append(s.states, make([]player, playersPerChunk))
+		}
+		s.made++
+		i = s.made
+		s.trouble[p] = i
+	}
+	return &s.states[(i-1)/playersPerChunk][(i-1)%playersPerChunk]
+}
+
+func (r *StadiumResult) finish() {
+	r.Series = r.Series[:min(len(r.Series), int(r.Until/r.Bin))]
+	perSecond := float64(time.Second) / float64(r.Bin)
+	var seen int64
+	first, last := -1, -1
+	for i, p := range r.Series {
+		r.PeakLoad = max(r.PeakLoad, float64(p.Fetches+p.Retries)*perSecond)
+		r.PeakRetries = max(r.PeakRetries, float64(p.Retries)*perSecond)
+		seen += int64(p.Retries)
+		if first < 0 && 20*seen > r.Retries {
+			first = i
+		}
+		if last < 0 && 20*seen >= 19*r.Retries && seen > 0 {
+			last = i
+		}
+	}
+	if first >= 0 && last >= first {
+		r.Spread = time.Duration(last-first+1) * r.Bin
+	}
+}

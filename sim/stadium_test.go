@@ -1,0 +1,134 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// small is the Final with a hundredth of its players and capacity.
+func small() Stadium {
+	m := Final()
+	m.Players /= 100
+	m.Capacity /= 100
+	return m
+}
+
+func TestStadium(t *testing.T) {
+	m := small()
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.EqualValues(t, 5*m.Players, r.Fetches)
+	assert.LessOrEqual(t, r.Retries, r.Failed+r.Refused)
+	assert.Greater(t, r.PeakLoad, m.Capacity)
+	assert.Positive(t, r.Refused)
+	assert.Positive(t, r.PeakWaiting)
+	var fetches, retries, failed, refused int64
+	for _, p := range r.Series {
+		fetches += int64(p.Fetches)
+		retries += int64(p.Retries)
+		failed += int64(p.Failed)
+		refused += int64(p.Refused)
+	}
+	assert.Equal(t, []int64{r.Fetches, r.Retries, r.Failed, r.Refused}, []int64{fetches, retries, failed, refused})
+
+	again, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, r, again)
+}
+
+// Every failure is either retried in the end, or a segment lost.
+func TestStadiumAddsUp(t *testing.T) {
+	m := small()
+	m.Capacity = 1e9 // takes everything
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Zero(t, r.Refused)
+	// One attempt failed per retry and per segment lost.
+	assert.Equal(t, r.Failed, r.Retries+r.Lost)
+
+	m = small()
+	m.Policy.Retry.MaxAttempts = 1
+	r, err = m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Zero(t, r.Retries)
+	assert.Zero(t, r.PeakWaiting)
+	// What was sent within the blip, or within one flight before it.
+	assert.InEpsilon(t, float64(m.Players)*0.15/4, float64(r.Failed), 0.02)
+	assert.Equal(t, r.Failed+r.Refused, r.Lost)
+}
+
+// Nobody who was refused comes back before the server said.
+func TestStadiumHeedsRetryAfter(t *testing.T) {
+	m := small()
+	m.For = 0 // no blip: an origin that is too small
+	m.Capacity = 50_000
+	m.RetryAfter = 3 * time.Second
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Zero(t, r.Failed)
+	for i, p := range r.Series {
+		if time.Duration(i+1)*r.Bin <= 3*time.Second {
+			assert.Zero(t, p.Retries)
+		}
+	}
+	assert.Positive(t, r.Retries)
+	assert.LessOrEqual(t, r.Retries, int64(m.Players), "one retry in 30 s")
+}
+
+func TestStadiumInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	m := Final()
+	m.Players /= 5
+	r, err := m.Run(ctx, func(done float64) {
+		assert.Less(t, done, 1.0)
+		cancel()
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.True(t, r.Partial)
+	assert.Less(t, r.Until, m.Horizon)
+	assert.Positive(t, r.Fetches)
+}
+
+func TestStadiumRefusesParameters(t *testing.T) {
+	for field, change := range map[string]func(*Stadium){
+		"Players":    func(m *Stadium) { m.Players = 0 },
+		"Interval":   func(m *Stadium) { m.Interval = 0 },
+		"Flight":     func(m *Stadium) { m.Flight = -1 },
+		"At":         func(m *Stadium) { m.At = m.Horizon },
+		"For":        func(m *Stadium) { m.For = -1 },
+		"Capacity":   func(m *Stadium) { m.Capacity = 0 },
+		"Burst":      func(m *Stadium) { m.Burst = -1 },
+		"RetryAfter": func(m *Stadium) { m.RetryAfter = -1 },
+		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
+		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
+		"Bin":        func(m *Stadium) { m.Bin = 1 },
+		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("finagle", m.Policy.Retry) },
+	} {
+		m := small()
+		change(&m)
+		_, err := m.Run(t.Context(), nil)
+		var p *ParameterError
+		require.ErrorAs(t, err, &p, field)
+		assert.Equal(t, field, p.Field)
+	}
+}
+
+func BenchmarkStadium(b *testing.B) {
+	m := small()
+	var events int64
+	for b.Loop() {
+		r, err := m.Run(b.Context(), nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		events += r.Events
+	}
+	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+}
