@@ -144,3 +144,7 @@ func AboutPreset(name string) string {
 	}
 	return ""
 }
+
+// HasBudget reports whether p follows retrip's budget: neither none nor the
+// rule of another system.
+func (p Policy) HasBudget() bool { return p.limit == nil && p.Retry.Budget.Size != retrip.Off }

@@ -1,0 +1,229 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/sim"
+)
+
+// flags are those of one command. They write to the fields of a model; names
+// tells which flag stands for which field.
+type flags struct {
+	*flag.FlagSet
+	names map[string]string // by field of the model
+
+	out       string
+	plot      string
+	policies  string
+	runs      int
+	override  retrip.Policy
+	jitter    string
+	loadShare float64 // 0 if -load is not set
+}
+
+func newFlags(command string) *flags {
+	f := &flags{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), names: map[string]string{}}
+	f.SetOutput(io.Discard)
+	f.StringVar(&f.out, "o", "", "write to `file`: a picture (.svg, .png), the series (.csv) or everything (.json)")
+	return f
+}
+
+func (f *flags) plots(kinds ...string) {
+	f.StringVar(&f.plot, "plot", kinds[0], "what a picture shows: "+strings.Join(kinds, ", "))
+	f.names["plot"] = strings.Join(kinds, ", ")
+}
+
+// choice declares the flags that say what clients follow.
+func (f *flags) choice(policies string) {
+	f.StringVar(&f.policies, "policy", policies, "what clients follow: `names` of policies or JSON files, with commas between")
+	p := &f.override
+	f.IntVar(&p.MaxAttempts, "max-attempts", 0, "attempts, instead of what the policy says")
+	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "first window of waits, instead of what the policy says")
+	f.DurationVar(&p.Backoff.Cap, "backoff-cap", 0, "longest window of waits, instead of what the policy says")
+	f.StringVar(&f.jitter, "jitter", "", "full, equal, decorrelated or none, instead of what the policy says")
+	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, instead of what the policy says; -1 is no budget")
+	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, instead of what the policy says")
+	f.Float64Var(&p.Breaker.Ratio, "breaker-ratio", 0, "share of failures that opens the breaker, instead of what the policy says")
+}
+
+// repeats declares the number of runs.
+func (f *flags) repeats(runs int) {
+	f.IntVar(&f.runs, "runs", runs, "how often, with one seed after the other; medians are shown")
+}
+
+// field makes name the flag for a field of the model.
+func (f *flags) field(name, field string) string {
+	f.names[field] = name
+	return name
+}
+
+func (f *flags) parse(args []string) error {
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("%q is no flag", f.Arg(0))
+	}
+	if f.Lookup("runs") != nil && (f.runs < 1 || f.runs > 1000) {
+		return fmt.Errorf("-runs is %d: it must be 1 to 1000", f.runs)
+	}
+	if kinds := f.names["plot"]; kinds != "" && !slices.Contains(strings.Split(kinds, ", "), f.plot) {
+		return fmt.Errorf("-plot is %q: it must be one of %s", f.plot, kinds)
+	}
+	if f.out != "" && !slices.Contains(outputs, filepath.Ext(f.out)) {
+		return fmt.Errorf("-o is %q: it must end in one of %s", f.out, strings.Join(outputs, ", "))
+	}
+	return nil
+}
+
+// inFlags says an error of a model in terms of the flags.
+func (f *flags) inFlags(err error) error {
+	var p *sim.ParameterError
+	if errors.As(err, &p) {
+		if name, ok := f.names[p.Field]; ok {
+			return fmt.Errorf("-%s is %v: it must be %s", name, p.Value, p.Want)
+		}
+	}
+	return err
+}
+
+// load returns the chosen policies, presets on top of base.
+func (f *flags) load(base retrip.Policy) ([]sim.Policy, error) {
+	var list []sim.Policy
+	for name := range strings.SplitSeq(f.policies, ",") {
+		p, err := f.one(strings.TrimSpace(name), base)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
+	if err := f.change(&base); err != nil {
+		return sim.Policy{}, err
+	}
+	if slices.Contains(sim.PresetNames(), name) {
+		p, err := sim.Preset(name, base)
+		if err == nil {
+			err = f.checked(p.Retry)
+		}
+		return p, err
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		if !strings.ContainsAny(name, "./\\") {
+			return sim.Policy{}, fmt.Errorf("-policy is %q: it must be a file or one of %s", name, strings.Join(sim.PresetNames(), ", "))
+		}
+		return sim.Policy{}, fmt.Errorf("-policy: %w", err)
+	}
+	defer file.Close()
+	policy, _, err := retrip.LoadPolicies(file)
+	if err != nil {
+		return sim.Policy{}, fmt.Errorf("-policy: %s: %s", name, oneLine(err))
+	}
+	if err := f.change(&policy); err != nil {
+		return sim.Policy{}, err
+	}
+	short := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+	return sim.Policy{Name: short, Retry: policy}, f.checked(policy)
+}
+
+// change sets in p what flags say.
+func (f *flags) change(p *retrip.Policy) error {
+	o := f.override
+	f.Visit(func(set *flag.Flag) {
+		switch set.Name {
+		case "max-attempts":
+			p.MaxAttempts = o.MaxAttempts
+		case "backoff-base":
+			p.Backoff.Base = o.Backoff.Base
+		case "backoff-cap":
+			p.Backoff.Cap = o.Backoff.Cap
+		case "budget-size":
+			p.Budget.Size = o.Budget.Size
+		case "budget-credit":
+			p.Budget.Credit = o.Budget.Credit
+		case "breaker-ratio":
+			p.Breaker.Ratio = o.Breaker.Ratio
+		}
+	})
+	if f.jitter == "" {
+		return nil
+	}
+	for j := retrip.FullJitter; j <= retrip.NoJitter; j++ {
+		if j.String() == f.jitter {
+			p.Backoff.Jitter = j
+			return nil
+		}
+	}
+	return fmt.Errorf("-jitter is %q: it must be full, equal, decorrelated or none", f.jitter)
+}
+
+var policyFlags = strings.NewReplacer("retrip: Policy.MaxAttempts", "-max-attempts", "retrip: Policy.Backoff.Base", "-backoff-base",
+	"retrip: Policy.Backoff.Cap", "-backoff-cap", "retrip: Policy.Budget.Size", "-budget-size",
+	"retrip: Policy.Budget.Credit", "-budget-credit", "retrip: Policy.Breaker.Ratio", "-breaker-ratio")
+
+func (f *flags) checked(p retrip.Policy) error {
+	if _, err := p.Rules(); err != nil {
+		return errors.New(policyFlags.Replace(oneLine(err)))
+	}
+	return nil
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+func (f *flags) help(w io.Writer, about string) {
+	fmt.Fprintf(w, "retripsim %s: %s.\n\nFlags:\n\n", f.Name(), about)
+	f.SetOutput(w)
+	f.PrintDefaults()
+}
+
+// numbers is a flag with a list of numbers.
+type numbers[T int | float64] struct {
+	list  *[]T
+	parse func(string) (T, error)
+}
+
+func ints(list *[]int) *numbers[int] { return &numbers[int]{list, strconv.Atoi} }
+
+func floats(list *[]float64) *numbers[float64] {
+	return &numbers[float64]{list, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }}
+}
+
+func (n *numbers[T]) String() string {
+	if n.list == nil {
+		return ""
+	}
+	var parts []string
+	for _, x := range *n.list {
+		parts = append(parts, fmt.Sprint(x))
+	}
+	return strings.Join(parts, ",")
+}
+
+func (n *numbers[T]) Set(s string) error {
+	var list []T
+	for part := range strings.SplitSeq(s, ",") {
+		x, err := n.parse(strings.TrimSpace(part))
+		if err != nil {
+			return errors.New("it must be numbers with commas between")
+		}
+		list = append(list, x)
+	}
+	*n.list = list
+	return nil
+}

@@ -1,0 +1,130 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Retripsim shows what a retry policy does to a backend before it is shipped.
+//
+//	retripsim overload -policy policy.json -clients 400
+//
+// Run it without arguments for its commands.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"golang.org/x/term"
+
+	"github.com/retrip/retrip/sim"
+)
+
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // as a shell says of a process that SIGINT ended
+)
+
+// command is one subcommand.
+type command struct {
+	name, about string
+	// setup declares the flags, and returns what makes the report when they
+	// are read.
+	setup func(f *flags) func(ctx context.Context, progress func(float64)) (*report, error)
+}
+
+var commands = []command{
+	{"overload", "a brown-out of 10 s under a steady load: does the backend recover?", overload},
+	{"storm", "an outage of 200 ms, and the crowd that comes back after it", storm},
+	{"faults", "failures independent of load: what retries are good for", faults},
+	{"contention", "clients that write one row in turn: what jitter is good for", contention},
+	{"stadium", "25 million players who lose their CDN for 100 ms", stadium},
+	{"compare", "the policies of many systems in the overload model, in one picture", compare},
+	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
+	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	tty := term.IsTerminal(int(os.Stderr.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr, tty)
+	stop()
+	os.Exit(code)
+}
+
+// run is main without the process. It returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool) int {
+	if len(args) == 0 || slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
+		usage(stdout)
+		return 0
+	}
+	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
+	if i < 0 {
+		fmt.Fprintf(stderr, "retripsim: there is no command %q: it must be one of %s\n", args[0], names())
+		return exitUsage
+	}
+	c := commands[i]
+	fail := func(code int, err error) int {
+		fmt.Fprintf(stderr, "retripsim %s: %v\n", c.name, err)
+		return code
+	}
+	f := newFlags(c.name)
+	work := c.setup(f)
+	switch err := f.parse(args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		f.help(stdout, c.about)
+		return 0
+	case err != nil:
+		return fail(exitUsage, err)
+	}
+	bar := newBar(stderr, tty)
+	report, err := work(ctx, bar.set)
+	bar.close()
+	interrupted := errors.Is(err, context.Canceled)
+	if err != nil && !(interrupted && report != nil) {
+		if interrupted {
+			return fail(exitInterrupted, errors.New("interrupted: there are no results yet"))
+		}
+		return fail(exitUsage, f.inFlags(err))
+	}
+	report.partial = interrupted
+	report.print(stdout)
+	if f.out != "" {
+		if err := report.write(f.out); err != nil {
+			return fail(exitFailed, err)
+		}
+		fmt.Fprintf(stdout, "\nwritten: %s\n", f.out)
+	}
+	if interrupted {
+		return exitInterrupted
+	}
+	return 0
+}
+
+func names() string {
+	var list []string
+	for _, c := range commands {
+		list = append(list, c.name)
+	}
+	return strings.Join(list, ", ")
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "retripsim shows what a retry policy does to a backend before it is shipped.\n\n"+
+		"    retripsim <command> [flags]\n\nCommands (-h after one lists its flags):\n\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, c := range commands {
+		fmt.Fprintf(t, "    %s\t%s\n", c.name, c.about)
+	}
+	fmt.Fprint(t, "\t\nPolicies for -policy, besides a file with the JSON of a retrip.Policy:\n\t\n")
+	for _, name := range sim.PresetNames() {
+		fmt.Fprintf(t, "    %s\t%s\n", name, sim.AboutPreset(name))
+	}
+	t.Flush()
+}

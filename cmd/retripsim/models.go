@@ -1,0 +1,309 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip/sim"
+)
+
+// faults runs a scenario for each of a list of failure rates.
+func faults(f *flags) func(context.Context, func(float64)) (*report, error) {
+	s := sim.Faults(0)
+	rates := []float64{0.01, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 1}
+	f.scenario(&s)
+	f.Var(floats(&rates), "rates", "shares of `failures`, each a run of its own, instead of -failures")
+	f.choice("no-retries,no-budget,sre,grpc,aws-standard,retrip")
+	f.plots("success", "attempts")
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		if err := f.settle(&s); err != nil {
+			return nil, err
+		}
+		policies, err := f.load(s.Policy.Retry)
+		if err != nil {
+			return nil, err
+		}
+		var all []sim.Scenario
+		for _, p := range policies {
+			s.Policy = p
+			for _, rate := range rates {
+				s.Backend.FailureRate = rate
+				all = append(all, s)
+			}
+		}
+		results, err := sim.RunAll(ctx, all, progress)
+		r := &report{
+			title: fmt.Sprintf("failures whatever the load; %d clients, %.0f requests/s: success, and attempts per request", s.Fleet.Clients, s.Arrivals.Rate),
+			table: [][]string{{"policy"}},
+			json:  results,
+			unit:  "% success",
+		}
+		for _, rate := range rates {
+			r.table[0] = append(r.table[0], fmt.Sprintf("p = %v %%", percent(rate)))
+		}
+		success, attempts := make([]line, len(policies)), make([]line, len(policies))
+		some := false
+		for i, p := range policies {
+			row := []string{p.Name}
+			success[i].name, attempts[i].name = p.Name, p.Name
+			for j, rate := range rates {
+				result := results[i*len(rates)+j]
+				if result == nil {
+					row = append(row, "")
+					continue
+				}
+				some = true
+				row = append(row, fmt.Sprintf("%.2f  %.2f×", 100*result.SuccessRate(), result.Amplification))
+				success[i].add(100*rate, 100*result.SuccessRate())
+				attempts[i].add(100*rate, result.Amplification)
+			}
+			r.table = append(r.table, row)
+		}
+		if !some {
+			return nil, err
+		}
+		r.csv = linesCSV("failures %", success, attempts, "success %", "attempts per request")
+		r.draw = func() (*figure, error) {
+			if f.plot == "attempts" {
+				return lineFigure("Failures that have nothing to do with load", "share of attempts that fail, %", "attempts per request", attempts, 0)
+			}
+			return lineFigure("Failures that have nothing to do with load", "share of attempts that fail, %", "requests that succeed, %", success, 0)
+		}
+		return r, err
+	}
+}
+
+func percent(share float64) float64 { return float64(int(share*1e6+0.5)) / 1e4 }
+
+func contention(f *flags) func(context.Context, func(float64)) (*report, error) {
+	m := sim.Row()
+	clients := []int{10, 50, 100, 200}
+	f.names["Clients"] = "clients"
+	f.Var(ints(&clients), "clients", "`numbers` of clients, each a run of its own")
+	f.DurationVar(&m.Delay, f.field("delay", "Delay"), m.Delay, "of the network, each way: mean")
+	f.DurationVar(&m.Deviation, f.field("deviation", "Deviation"), m.Deviation, "of the network, each way: standard deviation")
+	f.IntVar(&m.Trials, f.field("trials", "Trials"), m.Trials, "of which the mean is shown")
+	f.DurationVar(&m.Bin, f.field("bin", "Bin"), m.Bin, "width of the intervals of time series; 0 is 20ms")
+	f.Uint64Var(&m.Seed, "seed", m.Seed, "of the random numbers")
+	f.choice("")
+	f.Lookup("policy").Usage += "; if empty, the five of the model: no-backoff, no-jitter, equal, full, decorrelated"
+	f.plots("calls", "time", "when")
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		policies := sim.Contenders()
+		if f.policies != "" {
+			var err error
+			if policies, err = f.load(m.Policy.Retry); err != nil {
+				return nil, err
+			}
+		}
+		r := &report{
+			title: fmt.Sprintf("one row, %d trials: calls, and seconds until all have written", m.Trials),
+			table: [][]string{{"policy"}},
+			unit:  "calls",
+		}
+		for _, n := range clients {
+			r.table[0] = append(r.table[0], fmt.Sprintf("N = %d", n))
+		}
+		calls, times, when := make([]line, 0, len(policies)), make([]line, 0, len(policies)), make([]line, 0, len(policies))
+		var results []*sim.ContentionResult
+		var err error
+		for i, p := range policies {
+			row := []string{p.Name}
+			c, t, w := line{name: p.Name}, line{name: p.Name}, line{name: p.Name}
+			for j, n := range clients {
+				if err != nil {
+					break
+				}
+				m.Policy, m.Clients = p, n
+				part := float64(i*len(clients)+j) / float64(len(policies)*len(clients))
+				var result *sim.ContentionResult
+				result, err = m.Run(ctx, func(done float64) { progress(part + done/float64(len(policies)*len(clients))) })
+				if result == nil {
+					return nil, err
+				}
+				if result.Trials == 0 {
+					break
+				}
+				results = append(results, result)
+				row = append(row, fmt.Sprintf("%.1f  %.3f s", result.Calls, result.Time.Seconds()))
+				c.add(float64(n), result.Calls)
+				t.add(float64(n), result.Time.Seconds())
+				if j == len(clients)-1 {
+					for k, count := range result.Series {
+						w.add((time.Duration(k) * result.Bin).Seconds(), float64(count))
+					}
+				}
+			}
+			if len(row) > 1 {
+				r.table = append(r.table, row)
+				calls, times, when = append(calls, c), append(times, t), append(when, w)
+			}
+		}
+		if len(results) == 0 {
+			return nil, err
+		}
+		r.json = results
+		r.csv = linesCSV("clients", calls, times, "calls", "seconds")
+		r.draw = func() (*figure, error) {
+			switch f.plot {
+			case "time":
+				return lineFigure("Time until every client has written", "clients", "seconds", times, 0)
+			case "when":
+				return whenFigure(fmt.Sprintf("Calls of %d clients over time", clients[len(clients)-1]), results[0].Bin, when)
+			}
+			return lineFigure("Calls until every client has written", "clients", "calls", calls, 0)
+		}
+		return r, err
+	}
+}
+
+func stadium(f *flags) func(context.Context, func(float64)) (*report, error) {
+	m := sim.Final()
+	f.IntVar(&m.Players, f.field("players", "Players"), m.Players, "who watch")
+	f.DurationVar(&m.Interval, f.field("interval", "Interval"), m.Interval, "between two segments of a player")
+	f.DurationVar(&m.Flight, f.field("flight", "Flight"), m.Flight, "of a request, there and back")
+	f.DurationVar(&m.At, f.field("at", "At"), m.At, "when the CDN fails")
+	f.DurationVar(&m.For, f.field("for", "For"), m.For, "how long it fails")
+	f.Float64Var(&m.Capacity, f.field("capacity", "Capacity"), m.Capacity, "requests per second that the origin takes")
+	f.DurationVar(&m.Burst, f.field("burst", "Burst"), m.Burst, "backlog that the origin bears")
+	f.DurationVar(&m.RetryAfter, f.field("retry-after", "RetryAfter"), m.RetryAfter, "what a refusal asks for; 0 is nothing")
+	f.DurationVar(&m.RetryEvery, f.field("retry-every", "RetryEvery"), m.RetryEvery, "least time between two retries of a player")
+	f.DurationVar(&m.Horizon, f.field("horizon", "Horizon"), m.Horizon, "end of the simulated time")
+	f.DurationVar(&m.Bin, f.field("bin", "Bin"), m.Bin, "width of the intervals of time series; 0 is 50ms")
+	f.Uint64Var(&m.Seed, "seed", m.Seed, "of the random numbers")
+	f.choice("retrip")
+	f.names["Policy"] = "policy"
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		policies, err := f.load(m.Policy.Retry)
+		if err != nil {
+			return nil, err
+		}
+		r := &report{
+			title: fmt.Sprintf("%d players, a blip of %v, Retry-After %v", m.Players, m.For, m.RetryAfter),
+			table: [][]string{{"policy", "fetches", "failed", "refused", "retries", "lost", "peak load/s", "peak retries/s", "waiting", "90 % of retries within"}},
+			unit:  "attempts/s, millions",
+		}
+		var results []*sim.StadiumResult
+		var loads []line
+		for i, p := range policies {
+			m.Policy = p
+			var result *sim.StadiumResult
+			result, err = m.Run(ctx, func(done float64) { progress((float64(i) + done) / float64(len(policies))) })
+			if result == nil {
+				return nil, err
+			}
+			results = append(results, result)
+			name := p.Name
+			if result.Partial {
+				name += fmt.Sprintf(" (until %v)", round(result.Until))
+			}
+			r.table = append(r.table, []string{name, count(result.Fetches), count(result.Failed), count(result.Refused), count(result.Retries),
+				count(result.Lost), millions(result.PeakLoad), millions(result.PeakRetries), count(result.PeakWaiting), round(result.Spread).String()})
+			total, retries := line{name: p.Name}, line{name: p.Name + ", retries"}
+			for k, point := range result.Series {
+				at := (time.Duration(k) * result.Bin).Seconds()
+				perSecond := 1e-6 / result.Bin.Seconds()
+				total.add(at, float64(point.Fetches+point.Retries)*perSecond)
+				retries.add(at, float64(point.Retries)*perSecond)
+			}
+			loads = append(loads, total, retries)
+			if err != nil {
+				break
+			}
+		}
+		r.json, r.lines = results, loads
+		r.csv = linesCSV("seconds", loads, nil, "millions per second", "")
+		r.draw = func() (*figure, error) {
+			return lineFigure(fmt.Sprintf("%s players lose their CDN for %v", count(int64(m.Players)), m.For),
+				"seconds", "millions of attempts per second", loads, m.Capacity/1e6)
+		}
+		return r, err
+	}
+}
+
+// count writes a number in groups of three digits.
+func count(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + " " + s[i:]
+	}
+	return s
+}
+
+func millions(x float64) string { return fmt.Sprintf("%.2f M", x/1e6) }
+
+// line is points of a line in a picture.
+type line struct {
+	name string
+	x, y []float64
+}
+
+func (l *line) add(x, y float64) { l.x, l.y = append(l.x, x), append(l.y, y) }
+
+// linesCSV writes one row per point, with a second value of the same point if
+// there is one.
+func linesCSV(x string, first, second []line, names ...string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		out := csv.NewWriter(w)
+		head := []string{"policy", x, names[0]}
+		if second != nil {
+			head = append(head, names[1])
+		}
+		out.Write(head)
+		for i, l := range first {
+			for j := range l.x {
+				row := []string{l.name, number(l.x[j]), number(l.y[j])}
+				if second != nil {
+					row = append(row, number(second[i].y[j]))
+				}
+				out.Write(row)
+			}
+		}
+		out.Flush()
+		return out.Error()
+	}
+}
+
+func number(x float64) string { return strconv.FormatFloat(x, 'g', 8, 64) }
+
+// seriesCSV writes one row per run and interval.
+func seriesCSV(groups [][]*sim.Result) func(io.Writer) error {
+	return func(w io.Writer) error {
+		out := csv.NewWriter(w)
+		out.Write(strings.Split("policy,clients,seed,seconds,requests,good,attempts,retries,served", ","))
+		for _, group := range groups {
+			for _, r := range group {
+				for i, p := range r.Series {
+					row := []string{r.Policy, strconv.Itoa(r.Clients), strconv.FormatUint(r.Seed, 10), number((time.Duration(i) * r.Bin).Seconds())}
+					for _, n := range []int32{p.Requests, p.Good, p.Attempts, p.Retries, p.Served} {
+						row = append(row, strconv.Itoa(int(n)))
+					}
+					out.Write(row)
+				}
+			}
+		}
+		out.Flush()
+		return out.Error()
+	}
+}
+
+// seriesLines are rates over time, of the first run of each group.
+func seriesLines(groups [][]*sim.Result, of func(sim.Point) int32) []line {
+	lines := make([]line, len(groups))
+	for i, group := range groups {
+		r := group[0]
+		lines[i].name = r.Policy
+		for j, p := range r.Series {
+			lines[i].add((time.Duration(j) * r.Bin).Seconds(), float64(of(p))/r.Bin.Seconds())
+		}
+	}
+	return lines
+}

@@ -1,0 +1,129 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/guptarohit/asciigraph"
+)
+
+// report is what a command has found out.
+type report struct {
+	title   string
+	table   [][]string // the first row is its head
+	notes   []string
+	lines   []line // of a chart for the terminal, over time; may be nil
+	unit    string // of the lines
+	partial bool
+
+	json any
+	csv  func(io.Writer) error
+	draw func() (*figure, error) // nil if there is no picture
+}
+
+var outputs = []string{".svg", ".png", ".csv", ".json"}
+
+// print writes the report for a terminal.
+func (r *report) print(w io.Writer) {
+	fmt.Fprintf(w, "%s\n\n", r.title)
+	widths := make([]int, len(r.table[0]))
+	for _, row := range r.table {
+		for i, text := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	for _, row := range r.table {
+		var b strings.Builder
+		for i, text := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
+			if i == 0 {
+				b.WriteString(text + pad)
+			} else {
+				b.WriteString("  " + pad + text)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+	if len(r.lines) > 0 {
+		fmt.Fprintf(w, "\n%s\n", r.chart())
+	}
+	for _, note := range r.notes {
+		fmt.Fprintf(w, "\n%s\n", note)
+	}
+	if r.partial {
+		fmt.Fprint(w, "\ninterrupted: these results are partial\n")
+	}
+}
+
+const chartWidth = 72
+
+// chart draws the lines with letters.
+func (r *report) chart() string {
+	var series [][]float64
+	var names []string
+	longest := 0
+	for _, l := range r.lines {
+		longest = max(longest, len(l.y))
+	}
+	for _, l := range r.lines {
+		if len(l.y) == 0 {
+			continue
+		}
+		// A peak must not fall between two columns: each shows its highest.
+		columns := make([]float64, min(chartWidth, longest))
+		for i := range columns {
+			for j := i * longest / len(columns); j < (i+1)*longest/len(columns) && j < len(l.y); j++ {
+				columns[i] = max(columns[i], l.y[j])
+			}
+		}
+		series = append(series, columns)
+		names = append(names, l.name)
+	}
+	if len(series) == 0 {
+		return ""
+	}
+	options := []asciigraph.Option{asciigraph.Height(10), asciigraph.Precision(0), asciigraph.LowerBound(0),
+		asciigraph.Caption(r.unit + " over time: " + strings.Join(names, ", "))}
+	return asciigraph.PlotMany(series, options...)
+}
+
+// write writes the report to a file; its extension says how.
+func (r *report) write(name string) error {
+	var write func(io.Writer) error
+	switch ext := filepath.Ext(name); ext {
+	case ".json":
+		write = func(w io.Writer) error {
+			e := json.NewEncoder(w)
+			e.SetIndent("", " ")
+			return e.Encode(map[string]any{"title": r.title, "partial": r.partial, "results": r.json})
+		}
+	case ".csv":
+		write = r.csv
+	default:
+		if r.draw == nil {
+			return errors.New("there is no picture of this: -o must end in .csv or .json")
+		}
+		f, err := r.draw()
+		if err != nil {
+			return err
+		}
+		if r.partial {
+			f.title += " (partial)"
+		}
+		write = func(w io.Writer) error { return f.write(w, ext) }
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(file), file.Close())
+}

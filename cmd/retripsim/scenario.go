@@ -1,0 +1,254 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/retrip/retrip/sim"
+)
+
+// scenario declares the flags for all parts of s.
+func (f *flags) scenario(s *sim.Scenario) {
+	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
+	f.BoolVar(&s.Fleet.Unequal, "unequal", s.Fleet.Unequal, "a few clients send most of the requests")
+	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "of an attempt, where the policy has none")
+	f.IntVar(&s.Fleet.Layers, f.field("layers", "Fleet.Layers"), s.Fleet.Layers, "services one behind the other, each of which retries")
+	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second")
+	f.Func("load", "requests per second as a `share` of the capacity, instead of -rate", func(v string) error {
+		share, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(share > 0 && share <= 1000) {
+			return fmt.Errorf("it must be a number, more than 0 and at most 1000")
+		}
+		f.loadShare = share
+		return nil
+	})
+	f.BoolVar(&s.Arrivals.Regular, "regular", s.Arrivals.Regular, "requests arrive evenly spaced, not at random")
+	f.BoolVar(&s.Arrivals.AtOnce, "at-once", s.Arrivals.AtOnce, "all -requests arrive at t = 0")
+	f.IntVar(&s.Arrivals.Count, f.field("requests", "Arrivals.Count"), s.Arrivals.Count, "after which arrivals end; 0 is never")
+	f.IntVar(&s.Backend.Workers, f.field("workers", "Backend.Workers"), s.Backend.Workers, "of the backend; 0 is no limit")
+	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time of work on a request")
+	f.BoolVar(&s.Backend.Fixed, "fixed", s.Backend.Fixed, "that time is the same for all requests")
+	f.IntVar(&s.Backend.Queue, f.field("queue", "Backend.Queue"), s.Backend.Queue, "requests that wait for a worker; others get a 503")
+	f.BoolVar(&s.Backend.DropAbandoned, "drop-abandoned", s.Backend.DropAbandoned, "no work on requests whose client has gone")
+	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
+	f.DurationVar(&s.Network.Delay, f.field("delay", "Network.Delay"), s.Network.Delay, "of the network, each way")
+	f.DurationVar(&s.Trigger.At, f.field("trigger-at", "Trigger.At"), s.Trigger.At, "when the trouble begins")
+	f.DurationVar(&s.Trigger.For, f.field("trigger-for", "Trigger.For"), s.Trigger.For, "how long it lasts; 0 is none")
+	f.Float64Var(&s.Trigger.Slowdown, f.field("slowdown", "Trigger.Slowdown"), s.Trigger.Slowdown, "in the trouble work takes so many times as long; 0 is no change")
+	f.Float64Var(&s.Trigger.Surge, f.field("surge", "Trigger.Surge"), s.Trigger.Surge, "in the trouble so many times the requests arrive; 0 is no change")
+	f.DurationVar(&s.Trigger.Delay, f.field("answer-delay", "Trigger.Delay"), s.Trigger.Delay, "in the trouble answers are held back so long, the work done in time")
+	f.Float64Var(&s.Trigger.FailureRate, f.field("trigger-failures", "Trigger.FailureRate"), s.Trigger.FailureRate, "in the trouble this share of requests gets a 503 at once")
+	f.DurationVar(&s.Horizon, f.field("horizon", "Horizon"), s.Horizon, "end of the simulated time")
+	f.DurationVar(&s.Bin, f.field("bin", "Bin"), s.Bin, "width of the intervals of time series; 0 is a second")
+	f.Uint64Var(&s.Seed, "seed", s.Seed, "of the random numbers")
+}
+
+// settle applies what flags say about s together.
+func (f *flags) settle(s *sim.Scenario) error {
+	if f.loadShare > 0 {
+		*s = s.LoadOf(f.loadShare)
+		if s.Arrivals.Rate == 0 {
+			return fmt.Errorf("-load is %v: with -workers 0 there is no capacity to share; use -rate", f.loadShare)
+		}
+	}
+	return nil
+}
+
+// byPolicy runs s with each of the policies as often as -runs says, and returns
+// the results by policy. Where ctx ended, those that are missing are left out.
+func (f *flags) byPolicy(ctx context.Context, s sim.Scenario, progress func(float64)) ([][]*sim.Result, error) {
+	if err := f.settle(&s); err != nil {
+		return nil, err
+	}
+	policies, err := f.load(s.Policy.Retry)
+	if err != nil {
+		return nil, err
+	}
+	var all []sim.Scenario
+	for _, p := range policies {
+		s.Policy = p
+		all = append(all, s.Seeds(f.runs)...)
+	}
+	results, err := sim.RunAll(ctx, all, progress)
+	var groups [][]*sim.Result
+	for group := range slices.Chunk(results, f.runs) {
+		if group = slices.DeleteFunc(group, func(r *sim.Result) bool { return r == nil }); len(group) > 0 {
+			groups = append(groups, group)
+		}
+	}
+	return groups, err
+}
+
+func overload(f *flags) func(context.Context, func(float64)) (*report, error) {
+	return underLoad(f, "retrip", 3)
+}
+
+func compare(f *flags) func(context.Context, func(float64)) (*report, error) {
+	return underLoad(f, "no-retries,no-budget,finagle,aws-standard,retrip", 3)
+}
+
+func underLoad(f *flags, policies string, runs int) func(context.Context, func(float64)) (*report, error) {
+	s := sim.Overload()
+	f.scenario(&s)
+	f.choice(policies)
+	f.repeats(runs)
+	f.plots("load", "goodput", "waits")
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		groups, err := f.byPolicy(ctx, s, progress)
+		if len(groups) == 0 {
+			return nil, err
+		}
+		if e := f.settle(&s); e != nil {
+			return nil, e
+		}
+		r := &report{
+			title: fmt.Sprintf("%d clients at %.0f %% load; trouble from %v to %v", s.Fleet.Clients, 100*s.Load(), s.Trigger.At, s.Trigger.At+s.Trigger.For),
+			table: [][]string{{"policy", "recovery", "success", "attempts/request", "peak/s", "in the end/s", "p50", "p99"}},
+			json:  groups,
+			csv:   seriesCSV(groups),
+		}
+		for _, group := range groups {
+			r.table = append(r.table, loadRow(group))
+		}
+		if s.Trigger.For > 0 {
+			r.notes = append(r.notes, "recovery: from the end of the trouble until 95 % of what arrives is answered")
+		}
+		if d, e := s.PurseTime(); e == nil && d > 0 && f.policies == "retrip" {
+			r.notes = append(r.notes, fmt.Sprintf("a client spends a budget as retrip's in about %v when everything fails: Size/(MaxAttempts-1) of its requests", round(d)))
+		}
+		r.lines = seriesLines(groups, func(p sim.Point) int32 { return p.Attempts })
+		r.unit = "attempts/s"
+		r.draw = func() (*figure, error) {
+			switch f.plot {
+			case "goodput":
+				return seriesFigure(s, groups, "answered in the end, per second of arrival", func(p sim.Point) int32 { return p.Good })
+			case "waits":
+				return waitsFigure(groups)
+			}
+			return seriesFigure(s, groups, "attempts per second", func(p sim.Point) int32 { return p.Attempts })
+		}
+		return r, err
+	}
+}
+
+func loadRow(group []*sim.Result) []string {
+	r := group[0]
+	name := r.Policy
+	if r.Partial {
+		name += fmt.Sprintf(" (until %v)", round(r.Until))
+	}
+	return []string{name, recovery(group),
+		fmt.Sprintf("%.1f %%", mid(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })),
+		fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
+		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Peak })),
+		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Steady })),
+		fmt.Sprint(round(r.P50)), fmt.Sprint(round(r.P99))}
+}
+
+// mid returns the median of what of picks.
+func mid(group []*sim.Result, of func(*sim.Result) float64) float64 {
+	var list []float64
+	for _, r := range group {
+		list = append(list, of(r))
+	}
+	slices.Sort(list)
+	return list[len(list)/2]
+}
+
+func recovery(group []*sim.Result) string {
+	seconds := mid(group, recoverySeconds)
+	if seconds >= neverSeconds {
+		return "never"
+	}
+	return fmt.Sprintf("%.0f s", seconds)
+}
+
+const neverSeconds = 1e9
+
+func recoverySeconds(r *sim.Result) float64 {
+	if r.Recovery == sim.Never {
+		return neverSeconds
+	}
+	return r.Recovery.Seconds()
+}
+
+func round(d time.Duration) time.Duration {
+	switch {
+	case d > 10*time.Second:
+		return d.Round(100 * time.Millisecond)
+	case d > time.Second:
+		return d.Round(10 * time.Millisecond)
+	default:
+		return d.Round(100 * time.Microsecond)
+	}
+}
+
+// published is the table that [sim.Storm] with a passing crowd is after.
+var published = map[string]string{"no-retries": "540", "no-jitter": "4380", "equal": "1820", "full": "720"}
+
+func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
+	// Flags have the values of the crowd as their defaults, so it has to be
+	// known first: what it doesn't say itself is set when the flags are read.
+	s := sim.Storm(sim.Continuing)
+	crowd := "continuing"
+	f.StringVar(&crowd, "crowd", crowd, "passing (arrives before the outage), continuing (goes on to arrive) or herd (fails in one instant)")
+	f.scenario(&s)
+	f.choice("no-retries,no-jitter,equal,full,decorrelated,gaussian")
+	f.repeats(1)
+	f.plots("served", "load", "waits")
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		switch crowd {
+		case "passing":
+			s.Arrivals.Count = sim.Storm(sim.Passing).Arrivals.Count
+		case "herd":
+			herd := sim.Storm(sim.Herd)
+			s.Arrivals, s.Trigger.At = herd.Arrivals, herd.Trigger.At
+		case "continuing":
+		default:
+			return nil, fmt.Errorf("-crowd is %q: it must be passing, continuing or herd", crowd)
+		}
+		groups, err := f.byPolicy(ctx, s, progress)
+		if len(groups) == 0 {
+			return nil, err
+		}
+		r := &report{
+			title: fmt.Sprintf("%s crowd; outage from %v to %v", crowd, s.Trigger.At, s.Trigger.At+s.Trigger.For),
+			table: [][]string{{"policy", "peak served/s", "peak attempts/s", "success", "attempts/request", "p99"}},
+			json:  groups,
+			csv:   seriesCSV(groups),
+			lines: seriesLines(groups, func(p sim.Point) int32 { return p.Served }),
+			unit:  "served/s",
+		}
+		if crowd == "passing" {
+			r.table[0] = append(r.table[0], "published")
+		}
+		for _, group := range groups {
+			row := []string{group[0].Policy,
+				fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.PeakServed })),
+				fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Peak })),
+				fmt.Sprintf("%.1f %%", mid(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })),
+				fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
+				fmt.Sprint(round(group[0].P99))}
+			if crowd == "passing" {
+				row = append(row, published[group[0].Policy])
+			}
+			r.table = append(r.table, row)
+		}
+		r.draw = func() (*figure, error) {
+			switch f.plot {
+			case "waits":
+				return waitsFigure(groups)
+			case "load":
+				return seriesFigure(s, groups, "attempts per second", func(p sim.Point) int32 { return p.Attempts })
+			}
+			return seriesFigure(s, groups, "answers per second", func(p sim.Point) int32 { return p.Served })
+		}
+		return r, err
+	}
+}
