@@ -88,6 +88,13 @@ func (f *flags) parse(args []string) error {
 	return nil
 }
 
+// given reports whether a flag was set.
+func (f *flags) given(name string) bool {
+	found := false
+	f.Visit(func(set *flag.Flag) { found = found || set.Name == name })
+	return found
+}
+
 // inFlags says an error of a model in terms of the flags.
 func (f *flags) inFlags(err error) error {
 	var p *sim.ParameterError

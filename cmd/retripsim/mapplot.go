@@ -24,6 +24,7 @@ type squares struct{ values [][]float64 }
 
 func (s squares) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
+	c.FillPolygon(color.White, []vg.Point{c.Min, {X: c.Max.X, Y: c.Min.Y}, c.Max, {X: c.Min.X, Y: c.Max.Y}})
 	text := p.X.Tick.Label
 	text.XAlign, text.YAlign = draw.XCenter, draw.YCenter
 	for row, values := range s.values {
@@ -40,7 +41,7 @@ func (s squares) Plot(c draw.Canvas, p *plot.Plot) {
 			}
 			c.FillPolygon(fill, []vg.Point{lo, {X: hi.X, Y: lo.Y}, hi, {X: lo.X, Y: hi.Y}})
 			text.Color = ink
-			if seconds >= 30 {
+			if seconds >= neverSeconds {
 				text.Color = color.White
 			}
 			c.FillText(text, vg.Point{X: (lo.X + hi.X) / 2, Y: (lo.Y + hi.Y) / 2}, label)
@@ -63,16 +64,16 @@ func squareColor(seconds float64) color.Color {
 	return color.NRGBA{mix(a.R, b.R), mix(a.G, b.G), mix(a.B, b.B), 0xff}
 }
 
-// mapFigure shows the maps of policies one under the other.
+// mapFigure shows the maps of policies side by side.
 func mapFigure(policies []sim.Policy, clients []int, loads []float64, maps [][][]float64) (*figure, error) {
 	if len(maps) == 0 {
 		return nil, errors.New("there is nothing to show")
 	}
-	f := &figure{title: "Seconds to recover, by number of clients and load", wide: pictureWidth}
+	f := &figure{title: "Seconds to recover, by number of clients and load", wide: vg.Length(max(6.4, 4.2*float64(len(maps)))) * vg.Inch}
 	for i, values := range maps {
-		p := newPlot("", "load")
-		if i == len(maps)-1 {
-			p.X.Label.Text = "clients"
+		p := newPlot("clients", "")
+		if i == 0 {
+			p.Y.Label.Text = "load"
 		}
 		var columns, rows plot.ConstantTicks
 		for k, n := range clients {
@@ -92,6 +93,6 @@ func mapFigure(policies []sim.Policy, clients []int, loads []float64, maps [][][
 		p.Add(squares{values})
 		f.plots = append(f.plots, p)
 	}
-	f.tall = vg.Length(len(maps))*vg.Length(float64(len(loads))*0.27+0.75)*vg.Inch + 0.7*vg.Inch
+	f.tall = vg.Length(float64(len(loads))*0.36+1.7) * vg.Inch
 	return f, nil
 }

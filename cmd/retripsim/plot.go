@@ -105,21 +105,21 @@ func newPlot(x, y string) *plot.Plot {
 	grid.Horizontal.Color, grid.Horizontal.Width = faint, 0.7
 	p.Add(grid)
 	p.Y.Min = 0
-	p.Y.Tick.Marker, p.X.Tick.Marker = ticks{}, ticks{}
+	p.Y.Tick.Marker, p.X.Tick.Marker = ticks(6), ticks(8)
 	return p
 }
 
-// ticks are about five round numbers with their thousands apart.
-type ticks struct{}
+// ticks are at most so many round numbers, with their thousands apart.
+type ticks int
 
-func (ticks) Ticks(low, high float64) []plot.Tick {
+func (most ticks) Ticks(low, high float64) []plot.Tick {
 	span := high - low
 	if !(span > 0) {
 		return nil
 	}
-	step := math.Pow(10, math.Floor(math.Log10(span/5)))
+	step := math.Pow(10, math.Floor(math.Log10(span/float64(most))))
 	for _, m := range []float64{1, 2, 2.5, 5, 10} {
-		if span/(step*m) <= 6 {
+		if span/(step*m) <= float64(most) {
 			step *= m
 			break
 		}
@@ -148,7 +148,8 @@ func (b band) Plot(c draw.Canvas, p *plot.Plot) {
 }
 
 // lines adds lines to a plot, and their names to the figure.
-func (f *figure) lines(p *plot.Plot, lines []line, dots bool) error {
+func (f *figure) lines(p *plot.Plot, lines []line, look look) error {
+	var thick, thin []plot.Plotter
 	for i, l := range lines {
 		points := make(plotter.XYs, len(l.x))
 		for j := range points {
@@ -162,15 +163,34 @@ func (f *figure) lines(p *plot.Plot, lines []line, dots bool) error {
 			return err
 		}
 		curve.LineStyle = styleOf(l.name, i)
-		p.Add(curve)
-		if dots {
-			marks.GlyphStyle = draw.GlyphStyle{Color: curve.Color, Radius: 3, Shape: draw.CircleGlyph{}}
-			p.Add(marks)
+		if look == stepped {
+			curve.StepStyle = plotter.PostStep
+		}
+		layer := &thin
+		if curve.Width > 2 {
+			layer = &thick
+		}
+		*layer = append(*layer, curve)
+		if look == dotted {
+			marks.GlyphStyle = draw.GlyphStyle{Color: curve.Color, Radius: 1.4 * curve.Width, Shape: draw.CircleGlyph{}}
+			*layer = append(*layer, marks)
 		}
 		f.keys = append(f.keys, key{l.name, curve.LineStyle})
 	}
+	// A thick line on top would hide a thin one.
+	p.Add(thick...)
+	p.Add(thin...)
 	return nil
 }
+
+// look is how lines are drawn.
+type look int
+
+const (
+	smooth  look = iota
+	dotted       // few points, marked
+	stepped      // counts in intervals
+)
 
 // mark draws a dashed line across, with its name among the keys.
 func (f *figure) mark(p *plot.Plot, y float64, name string) error {
@@ -188,8 +208,11 @@ func (f *figure) mark(p *plot.Plot, y float64, name string) error {
 func lineFigure(title, x, y string, lines []line, capacity float64) (*figure, error) {
 	f := &figure{title: title, wide: pictureWidth, tall: pictureHeight}
 	p := newPlot(x, y)
-	few := len(lines) > 0 && len(lines[0].x) <= 20
-	if err := f.lines(p, lines, few); err != nil {
+	look := smooth
+	if len(lines) > 0 && len(lines[0].x) <= 20 {
+		look = dotted
+	}
+	if err := f.lines(p, lines, look); err != nil {
 		return nil, err
 	}
 	if capacity > 0 {
@@ -197,6 +220,7 @@ func lineFigure(title, x, y string, lines []line, capacity float64) (*figure, er
 			return nil, err
 		}
 	}
+	p.X.Min = 0
 	p.Y.Max *= 1.04
 	f.plots = []*plot.Plot{p}
 	return f, nil
@@ -204,7 +228,7 @@ func lineFigure(title, x, y string, lines []line, capacity float64) (*figure, er
 
 // seriesFigure shows rates over time, with the trouble shaded.
 func seriesFigure(s sim.Scenario, groups [][]*sim.Result, y string, of func(sim.Point) int32) (*figure, error) {
-	title := fmt.Sprintf("%s clients, %.0f %% load: the trouble is over at %v", count(int64(s.Fleet.Clients)), 100*s.Load(), s.Trigger.At+s.Trigger.For)
+	title := fmt.Sprintf("%s clients at %.0f %% load, trouble from %v to %v", count(int64(s.Fleet.Clients)), 100*s.Load(), s.Trigger.At, s.Trigger.At+s.Trigger.For)
 	if s.Load() == 0 {
 		title = fmt.Sprintf("%s clients, %s requests per second, an outage from %v to %v",
 			count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate), s.Trigger.At, s.Trigger.At+s.Trigger.For)
@@ -218,7 +242,11 @@ func seriesFigure(s sim.Scenario, groups [][]*sim.Result, y string, of func(sim.
 		p.Add(band{s.Trigger.At.Seconds(), (s.Trigger.At + s.Trigger.For).Seconds()})
 		f.keys = append(f.keys, key{"trouble", draw.LineStyle{Color: shade, Width: 9}})
 	}
-	if err := f.lines(p, seriesLines(groups, of), false); err != nil {
+	look := smooth
+	if groups[0][0].Bin < time.Second {
+		look = stepped
+	}
+	if err := f.lines(p, quietEndCut(seriesLines(groups, of)), look); err != nil {
 		return nil, err
 	}
 	if c := s.Backend; c.Workers > 0 {
@@ -230,16 +258,6 @@ func seriesFigure(s sim.Scenario, groups [][]*sim.Result, y string, of func(sim.
 	p.Y.Max *= 1.04
 	f.plots = []*plot.Plot{p}
 	return f, nil
-}
-
-// steps makes a line of bars' outlines.
-func steps(l line, width float64) line {
-	s := line{name: l.name}
-	for i := range l.x {
-		s.add(l.x[i], l.y[i])
-		s.add(l.x[i]+width, l.y[i])
-	}
-	return s
 }
 
 // whenFigure shows each line in a plot of its own: they would hide each other.
@@ -254,17 +272,13 @@ func whenFigure(title string, bin time.Duration, lines []line) (*figure, error) 
 	}
 	end = max(2*end, 3)
 	for i, l := range lines {
-		label := ""
-		if i == len(lines)-1 {
-			label = "seconds"
-		}
-		p := newPlot(label, fmt.Sprintf("calls in %v", bin))
+		p := newRow(i == len(lines)-1, fmt.Sprintf("calls in %v", bin))
 		for len(l.x) > 0 && l.x[len(l.x)-1] > end {
 			l.x, l.y = l.x[:len(l.x)-1], l.y[:len(l.y)-1]
 		}
 		style := styleOf(l.name, i)
 		for j := range l.x {
-			p.Add(bar2{l.x[j], l.x[j] + bin.Seconds(), l.y[j], style.Color})
+			p.Add(histogramBar{l.x[j], l.x[j] + bin.Seconds(), l.y[j], style.Color})
 			p.Y.Max = max(p.Y.Max, l.y[j])
 		}
 		p.X.Min, p.X.Max = 0, end
@@ -276,13 +290,45 @@ func whenFigure(title string, bin time.Duration, lines []line) (*figure, error) 
 	return f, nil
 }
 
-// bar2 is one bar of a histogram.
-type bar2 struct {
+// quietEndCut returns lines without the time after the last in which anything
+// happens.
+func quietEndCut(lines []line) []line {
+	last := 0
+	for _, l := range lines {
+		for i, y := range l.y {
+			if y > 0 {
+				last = max(last, i)
+			}
+		}
+	}
+	for i, l := range lines {
+		n := min(len(l.x), last+2)
+		lines[i].x, lines[i].y = l.x[:n], l.y[:n]
+	}
+	return lines
+}
+
+// newRow returns a plot that lies above others with the same time axis, which
+// the last one names.
+func newRow(last bool, y string) *plot.Plot {
+	p := newPlot("", y)
+	p.Y.Tick.Marker = ticks(3)
+	if last {
+		p.X.Label.Text = "seconds"
+	} else {
+		p.X.Tick.Label.Font.Size = 0
+		p.X.Tick.Label.Color = color.Transparent
+	}
+	return p
+}
+
+// histogramBar is one bar of a histogram.
+type histogramBar struct {
 	from, to, value float64
 	color           color.Color
 }
 
-func (b bar2) Plot(c draw.Canvas, p *plot.Plot) {
+func (b histogramBar) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
 	c.FillPolygon(b.color, []vg.Point{{X: x(b.from), Y: y(0)}, {X: x(b.to), Y: y(0)}, {X: x(b.to), Y: y(b.value)}, {X: x(b.from), Y: y(b.value)}})
 }
@@ -304,7 +350,11 @@ func waitsFigure(groups [][]*sim.Result) (*figure, error) {
 		for i, n := range r.Waits {
 			l.add((time.Duration(i) * r.WaitBin).Seconds(), 100*float64(n)/float64(total))
 		}
-		longest = max(longest, l.x[len(l.x)-1])
+		// The last half per cent would take most of the space.
+		for i, share := 0, 0.0; i < len(l.y) && share < 99.5; i++ {
+			share += l.y[i]
+			longest = max(longest, l.x[i])
+		}
 		lines = append(lines, l)
 	}
 	if len(lines) == 0 {
@@ -312,14 +362,13 @@ func waitsFigure(groups [][]*sim.Result) (*figure, error) {
 	}
 	f := &figure{title: "How long the waits before retries were", wide: pictureWidth}
 	for i, l := range lines {
-		label := ""
-		if i == len(lines)-1 {
-			label = "seconds"
-		}
-		p := newPlot(label, "% of waits")
+		p := newRow(i == len(lines)-1, "% of waits")
 		style := styleOf(l.name, i)
 		for j := range l.x {
-			p.Add(bar2{l.x[j], l.x[j] + groups[0][0].WaitBin.Seconds(), l.y[j], style.Color})
+			if l.x[j] > longest {
+				break
+			}
+			p.Add(histogramBar{l.x[j], l.x[j] + groups[0][0].WaitBin.Seconds(), l.y[j], style.Color})
 			p.Y.Max = max(p.Y.Max, l.y[j])
 		}
 		p.X.Min, p.X.Max = 0, longest+groups[0][0].WaitBin.Seconds()
@@ -375,13 +424,17 @@ func (f *figure) paint(dc draw.Canvas) {
 	f.stack(body, text)
 }
 
-// stack draws plots one under the other, each with its name in it.
+// stack draws plots one under the other with their names in them, or side by
+// side if they have none.
 func (f *figure) stack(body draw.Canvas, text draw.TextStyle) {
 	if len(f.keys) == 0 {
-		f.plots[0].Draw(body)
+		tiles := draw.Tiles{Rows: 1, Cols: len(f.plots), PadX: 14}
+		for i, c := range plot.Align([][]*plot.Plot{f.plots}, tiles, body)[0] {
+			f.plots[i].Draw(c)
+		}
 		return
 	}
-	tiles := draw.Tiles{Rows: len(f.plots), Cols: 1, PadY: 6}
+	tiles := draw.Tiles{Rows: len(f.plots), Cols: 1, PadY: 4}
 	rows := make([][]*plot.Plot, len(f.plots))
 	for i, p := range f.plots {
 		rows[i] = []*plot.Plot{p}

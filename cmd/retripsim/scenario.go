@@ -193,8 +193,6 @@ func round(d time.Duration) time.Duration {
 var published = map[string]string{"no-retries": "540", "no-jitter": "4380", "equal": "1820", "full": "720"}
 
 func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
-	// Flags have the values of the crowd as their defaults, so it has to be
-	// known first: what it doesn't say itself is set when the flags are read.
 	s := sim.Storm(sim.Continuing)
 	crowd := "continuing"
 	f.StringVar(&crowd, "crowd", crowd, "passing (arrives before the outage), continuing (goes on to arrive) or herd (fails in one instant)")
@@ -205,10 +203,18 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		switch crowd {
 		case "passing":
-			s.Arrivals.Count = sim.Storm(sim.Passing).Arrivals.Count
+			if !f.given("requests") {
+				s.Arrivals.Count = sim.Storm(sim.Passing).Arrivals.Count
+			}
 		case "herd":
 			herd := sim.Storm(sim.Herd)
-			s.Arrivals, s.Trigger.At = herd.Arrivals, herd.Trigger.At
+			s.Arrivals.AtOnce = true
+			if !f.given("requests") {
+				s.Arrivals.Count = herd.Arrivals.Count
+			}
+			if !f.given("trigger-at") {
+				s.Trigger.At = herd.Trigger.At
+			}
 		case "continuing":
 		default:
 			return nil, fmt.Errorf("-crowd is %q: it must be passing, continuing or herd", crowd)

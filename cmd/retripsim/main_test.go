@@ -1,0 +1,198 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"encoding/xml"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// call runs the command as a process would.
+func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs, false)
+	return code, out.String(), errs.String()
+}
+
+// quick makes each command small enough for a test.
+var quick = map[string][]string{
+	"overload":   {"-horizon", "50s", "-runs", "1"},
+	"storm":      {"-crowd", "herd"},
+	"faults":     {"-horizon", "5s", "-rates", "0.1,0.3"},
+	"contention": {"-trials", "2", "-clients", "10,20"},
+	"stadium":    {"-players", "10000", "-capacity", "3000"},
+	"compare":    {"-horizon", "50s", "-runs", "1", "-policy", "no-retries,retrip"},
+	"map":        {"-horizon", "50s", "-fleets", "10,100", "-loads", "0.5,0.7"},
+	"limit":      {"-horizon", "46s", "-clients", "50"},
+}
+
+func TestEveryCommandPrintsATable(t *testing.T) {
+	for _, c := range commands {
+		code, out, errs := call(t, append([]string{c.name}, quick[c.name]...)...)
+		assert.Zero(t, code, "%s: %s", c.name, errs)
+		assert.Empty(t, errs, "no progress bar where there is no terminal")
+		assert.Contains(t, out, "policy", c.name)
+		assert.NotContains(t, out, "partial", c.name)
+	}
+}
+
+func TestEveryCommandWritesFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range commands {
+		for _, ext := range outputs {
+			name := filepath.Join(dir, c.name+ext)
+			code, _, errs := call(t, append([]string{c.name, "-o", name}, quick[c.name]...)...)
+			if c.name == "limit" && (ext == ".svg" || ext == ".png") {
+				assert.Equal(t, exitFailed, code)
+				assert.Contains(t, errs, "no picture")
+				continue
+			}
+			require.Zero(t, code, "%s: %s", name, errs)
+			data, err := os.ReadFile(name)
+			require.NoError(t, err)
+			switch ext {
+			case ".png":
+				picture, err := png.Decode(bytes.NewReader(data))
+				require.NoError(t, err)
+				assert.Greater(t, picture.Bounds().Dx(), 1000)
+			case ".svg":
+				assert.NoError(t, xml.Unmarshal(data, new(any)))
+			case ".csv":
+				rows, err := csv.NewReader(bytes.NewReader(data)).ReadAll()
+				require.NoError(t, err)
+				assert.Greater(t, len(rows), 1, c.name)
+			case ".json":
+				var all struct {
+					Title   string
+					Partial bool
+					Results []any
+				}
+				require.NoError(t, json.Unmarshal(data, &all))
+				assert.NotEmpty(t, all.Title)
+				assert.NotEmpty(t, all.Results, c.name)
+			}
+		}
+	}
+}
+
+func TestEveryPlot(t *testing.T) {
+	for name, kinds := range map[string]string{"compare": "load goodput waits", "storm": "served load waits",
+		"faults": "success attempts", "contention": "calls time when"} {
+		for kind := range strings.FieldsSeq(kinds) {
+			file := filepath.Join(t.TempDir(), "plot.svg")
+			code, _, errs := call(t, append([]string{name, "-plot", kind, "-o", file}, quick[name]...)...)
+			assert.Zero(t, code, "%s %s: %s", name, kind, errs)
+			assert.FileExists(t, file)
+		}
+	}
+}
+
+// What is wrong is said in one line that names the flag and its bound.
+func TestBadInput(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	require.NoError(t, os.WriteFile(bad, []byte("{\n \"max_attempts\": -4\n}"), 0o600))
+	for _, c := range []struct{ args, want string }{
+		{"overlord", `there is no command "overlord"`},
+		{"overload -clients 0", "-clients is 0: it must be 1 to 1000000"},
+		{"overload -clients many", "clients"},
+		{"overload -rate -3", "-rate is -3: it must be 0.001 to 10000000"},
+		{"overload -load 0", "load"},
+		{"overload -load 0.5 -workers 0", "-load is 0.5: with -workers 0"},
+		{"overload -service 0s", "-service is 0s: it must be"},
+		{"overload -trigger-at 119s", "-trigger-at is 1m59s: it must be such that At + For is within the horizon, 2m0s"},
+		{"overload -horizon 100h", "-horizon is 100h0m0s: it must be 1ms to 24h0m0s"},
+		{"overload -runs 0", "-runs is 0: it must be 1 to 1000"},
+		{"overload -max-attempts -2", "-max-attempts is -2: it must be positive"},
+		{"overload -budget-size 0.5", "-budget-size is 0.5: it must be 1 to 1e+06"},
+		{"overload -jitter some", `-jitter is "some": it must be full, equal, decorrelated or none`},
+		{"overload -policy netflix", `-policy is "netflix": it must be a file or one of`},
+		{"overload -policy ./missing.json", "missing.json"},
+		{"overload -policy " + bad, "bad.json: "},
+		{"overload -plot heat", `-plot is "heat": it must be one of load, goodput, waits`},
+		{"overload -o picture.gif", `-o is "picture.gif": it must end in one of .svg, .png, .csv, .json`},
+		{"overload -nonsense", "nonsense"},
+		{"overload nonsense", `"nonsense" is no flag`},
+		{"storm -crowd mob", `-crowd is "mob": it must be passing, continuing or herd`},
+		{"faults -rates 2", "-failures is 2: it must be 0 to 1"},
+		{"contention -clients 0", "-clients is 0: it must be 1 to 100000"},
+		{"contention -trials -1", "-trials is -1"},
+		{"stadium -players 0", "-players is 0: it must be 1 to 100000000"},
+		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
+		{"map -loads 0", "-rate is 0"},
+		{"limit -trigger-for 0s", "-trigger-for is 0s: it must be positive"},
+	} {
+		code, out, errs := call(t, strings.Fields(c.args)...)
+		assert.Equal(t, exitUsage, code, c.args)
+		assert.Empty(t, out, c.args)
+		assert.Contains(t, errs, c.want, c.args)
+		assert.Equal(t, 1, strings.Count(errs, "\n"), "%s: %s", c.args, errs)
+	}
+	_, _, errs := call(t, "overload", "-policy", bad)
+	assert.Contains(t, errs, "line 2")
+	assert.Contains(t, errs, "max_attempts")
+}
+
+func TestPolicyFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mine.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 4, "attempt_timeout": "300ms", "budget": {"size": "off"}}`), 0o600))
+	code, out, errs := call(t, "overload", "-policy", "retrip,"+file, "-runs", "1")
+	require.Zero(t, code, errs)
+	assert.Regexp(t, `(?m)^mine +never`, out)
+	assert.Regexp(t, `(?m)^retrip +3 s`, out)
+	// A flag has the last word.
+	_, out, _ = call(t, "overload", "-policy", file, "-runs", "1", "-budget-size", "5")
+	assert.Regexp(t, `(?m)^mine +3 s`, out)
+}
+
+// An interrupt shows what there is, marked as partial.
+func TestInterrupt(t *testing.T) {
+	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000"} {
+		var out, errs bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		f := newFlags("")
+		name := strings.Fields(args)[0]
+		var work func(context.Context, func(float64)) (*report, error)
+		for _, c := range commands {
+			if c.name == name {
+				work = c.setup(f)
+			}
+		}
+		require.NoError(t, f.parse(strings.Fields(args)[1:]))
+		r, err := work(ctx, func(float64) { cancel() })
+		cancel()
+		require.ErrorIs(t, err, context.Canceled, args)
+		require.NotNil(t, r, args)
+		r.partial = true
+		r.print(&out)
+		assert.Contains(t, out.String(), "partial")
+
+		// Before there is anything, that is said.
+		assert.Equal(t, exitInterrupted, run(ctx, strings.Fields("limit"), &out, &errs, false))
+		assert.Contains(t, errs.String(), "interrupted")
+	}
+}
+
+func TestHelp(t *testing.T) {
+	code, out, _ := call(t)
+	assert.Zero(t, code)
+	for _, c := range commands {
+		assert.Contains(t, out, c.name)
+		code, help, _ := call(t, c.name, "-h")
+		assert.Zero(t, code)
+		assert.Contains(t, help, "-policy")
+	}
+	assert.Contains(t, out, "finagle")
+}
