@@ -67,8 +67,10 @@ func (h *Host) pauseUntil(until time.Duration) bool {
 	}
 }
 
-// healed reports whether h remembers nothing that a fresh Host would not know.
-func (h *Host) healed(now time.Duration) bool {
+// Healed reports whether h remembers nothing that holds anyone back. Transport
+// then forgets it, and with it the successes in its breaker's window, which
+// counts anew from the next failure on.
+func (h *Host) Healed(now time.Duration) bool {
 	if h.missing.Load() != 0 || h.pausedFor(now) > 0 {
 		return false
 	}

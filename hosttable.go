@@ -158,13 +158,13 @@ func (t *hostTable) make(key hostKey, r *Rules, now time.Duration) *hostEntry {
 
 // unpin ends a request's business with e, and drops e if it has healed.
 func (t *hostTable) unpin(e *hostEntry, now time.Duration) {
-	if e == &t.overflow || e.pins.Add(-1) > 0 || !e.healed(now) {
+	if e == &t.overflow || e.pins.Add(-1) > 0 || !e.Healed(now) {
 		return
 	}
 	s := t.stripe(e.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hosts[e.key] == e && e.pins.Load() == 0 && e.healed(now) {
+	if s.hosts[e.key] == e && e.pins.Load() == 0 && e.Healed(now) {
 		t.drop(s, e)
 	}
 }
@@ -201,7 +201,7 @@ func (t *hostTable) evict(s *hostStripe, now time.Duration) bool {
 func (t *hostTable) sweep(s *hostStripe, now time.Duration) {
 	for _, e := range s.hosts {
 		idle := now-time.Duration(e.used.Load()) > hostIdle && !e.binding(now)
-		if e.pins.Load() == 0 && (idle || e.healed(now)) {
+		if e.pins.Load() == 0 && (idle || e.Healed(now)) {
 			t.drop(s, e)
 		}
 	}
