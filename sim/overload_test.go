@@ -212,6 +212,7 @@ func TestDecisionsAreTheHosts(t *testing.T) {
 	require.NoError(t, err)
 	hosts := make([]retrip.Host, 50)
 	decisions, retries := 0, 0
+	r.traceForget = func(host int32) { hosts[host] = retrip.Host{} }
 	r.traceAsk = func(client int32, first bool, call retrip.Call, now time.Duration, draw uint64, d retrip.Decision) {
 		ask := hosts[client].Wake
 		if first {

@@ -47,7 +47,8 @@ type run struct {
 	timeout time.Duration
 	limit   limiter
 	layers  int32
-	asks    bool // a breaker or gate has a say in first attempts
+	asks    bool    // a breaker or gate has a say in first attempts
+	out     []int32 // requests under way by host, if it asks
 
 	queue    *queue
 	hosts    []retrip.Host // by layer and client
@@ -69,6 +70,7 @@ type run struct {
 
 	// What the hosts are asked and answer, for tests.
 	traceAttempt func(now time.Duration)
+	traceForget  func(host int32)
 	traceNext    func(client int32, before retrip.Call, o retrip.Outcome, now time.Duration, draw uint64, d retrip.Decision)
 	traceAsk     func(client int32, first bool, before retrip.Call, now time.Duration, draw uint64, d retrip.Decision)
 }
@@ -111,6 +113,9 @@ func newRun(s *Scenario) (*run, error) {
 		r.timeout = s.Fleet.Timeout
 	}
 	r.hosts = make([]retrip.Host, int(r.layers)*s.Fleet.Clients)
+	if r.asks {
+		r.out = make([]int32, len(r.hosts))
+	}
 	if s.Policy.limit != nil {
 		r.limit = s.Policy.limit(len(r.hosts))
 	}
@@ -281,6 +286,7 @@ func (r *run) begin(client, layer, parent int32) {
 		return
 	}
 	if r.asks {
+		r.out[host]++
 		r.ask(i, true)
 		return
 	}
@@ -394,12 +400,28 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 	r.queue.push(r.now+int64(d.Wait), i, happensWake)
 }
 
+// forget makes a host new as Transport does: when it has healed and no request
+// is under way. A breaker's window counts from the next failure on, so its
+// ratio is biased high.
+func (r *run) forget(host int32) {
+	r.out[host]--
+	if r.out[host] == 0 && r.hosts[host].Healed(time.Duration(r.now)) {
+		r.hosts[host] = retrip.Host{}
+		if r.traceForget != nil {
+			r.traceForget(host)
+		}
+	}
+}
+
 // finish ends a request.
 func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 	q := &r.requests[i]
 	q.gen += generationStep
 	if r.limit != nil {
 		r.limit.done(r.host(q))
+	}
+	if r.asks {
+		r.forget(r.host(q))
 	}
 	parent := q.parent
 	r.free = append(r.free, i)
