@@ -55,6 +55,12 @@ func (f *flags) choice(policies string) {
 	f.StringVar(&f.jitter, "jitter", "", "full, equal, decorrelated or none, instead of what the policy says")
 	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, instead of what the policy says; -1 is no budget")
 	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, instead of what the policy says")
+	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "of an attempt, instead of what the policy says; -1ns is none")
+	f.DurationVar(&p.Deadline, "deadline", 0, "of a request, instead of what the policy says")
+	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "of the breaker, instead of what the policy says")
+	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, instead of what the policy says")
+	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, instead of what the policy says")
+	f.IntVar(&p.Breaker.Probes, "breaker-probes", 0, "that close the breaker, instead of what the policy says")
 	f.Float64Var(&p.Breaker.Ratio, "breaker-ratio", 0, "share of failures that opens the breaker, instead of what the policy says")
 }
 
@@ -164,6 +170,18 @@ func (f *flags) change(p *retrip.Policy) error {
 			p.Budget.Size = o.Budget.Size
 		case "budget-credit":
 			p.Budget.Credit = o.Budget.Credit
+		case "attempt-timeout":
+			p.AttemptTimeout = o.AttemptTimeout
+		case "deadline":
+			p.Deadline = o.Deadline
+		case "breaker-window":
+			p.Breaker.Window = o.Breaker.Window
+		case "breaker-min-volume":
+			p.Breaker.MinVolume = o.Breaker.MinVolume
+		case "breaker-open-for":
+			p.Breaker.OpenFor = o.Breaker.OpenFor
+		case "breaker-probes":
+			p.Breaker.Probes = o.Breaker.Probes
 		case "breaker-ratio":
 			p.Breaker.Ratio = o.Breaker.Ratio
 		}
@@ -180,9 +198,21 @@ func (f *flags) change(p *retrip.Policy) error {
 	return fmt.Errorf("-jitter is %q: it must be full, equal, decorrelated or none", f.jitter)
 }
 
-var policyFlags = strings.NewReplacer("retrip: Policy.MaxAttempts", "-max-attempts", "retrip: Policy.Backoff.Base", "-backoff-base",
-	"retrip: Policy.Backoff.Cap", "-backoff-cap", "retrip: Policy.Budget.Size", "-budget-size",
-	"retrip: Policy.Budget.Credit", "-budget-credit", "retrip: Policy.Breaker.Ratio", "-breaker-ratio")
+// policyFlags says the fields of a policy as flags.
+var policyFlags = strings.NewReplacer(
+	"retrip: Policy.MaxAttempts", "-max-attempts",
+	"retrip: Policy.AttemptTimeout", "-attempt-timeout",
+	"retrip: Policy.Deadline", "-deadline",
+	"retrip: Policy.Backoff.Base", "-backoff-base",
+	"retrip: Policy.Backoff.Cap", "-backoff-cap",
+	"retrip: Policy.Budget.Size", "-budget-size",
+	"retrip: Policy.Budget.Credit", "-budget-credit",
+	"retrip: Policy.Breaker.Ratio", "-breaker-ratio",
+	"retrip: Policy.Breaker.Window", "-breaker-window",
+	"retrip: Policy.Breaker.MinVolume", "-breaker-min-volume",
+	"retrip: Policy.Breaker.OpenFor", "-breaker-open-for",
+	"retrip: Policy.Breaker.Probes", "-breaker-probes",
+)
 
 func (f *flags) checked(p retrip.Policy) error {
 	if _, err := p.Rules(); err != nil {
