@@ -105,10 +105,7 @@ func (q *queue) turn() bool {
 	if q.later == 0 {
 		return false
 	}
-	next := q.nextFilled()
-	if q.farMin <= next {
-		next = q.farMin
-	}
+	next := min(q.farMin, q.nextFilled())
 	q.today = next
 	if q.farMin == next {
 		q.bringNear()

@@ -109,7 +109,7 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 		}
 		r := &report{
 			title: fmt.Sprintf("%d clients at %.0f %% load; trouble from %v to %v", s.Fleet.Clients, 100*s.Load(), s.Trigger.At, s.Trigger.At+s.Trigger.For),
-			table: [][]string{{"policy", "recovery", "success", "attempts/request", "peak/s", "in the end/s", "p50", "p99"}},
+			table: [][]string{{"policy", "recovery", "good meanwhile/s", "success", "attempts/request", "peak/s", "in the end/s", "p50", "p99"}},
 			json:  groups,
 			csv:   seriesCSV(groups),
 		}
@@ -144,6 +144,7 @@ func loadRow(group []*sim.Result) []string {
 		name += fmt.Sprintf(" (until %v)", round(r.Until))
 	}
 	return []string{name, recovery(group),
+		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Goodput })),
 		fmt.Sprintf("%.1f %%", mid(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })),
 		fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Peak })),
