@@ -35,9 +35,12 @@ const (
 func TestContentionReference(t *testing.T) {
 	trials, tolerance := 1000, 0.02
 	if underRace {
-		trials, tolerance = 50, 0.08
+		trials, tolerance = 20, 0.1
 	}
 	for _, row := range reference {
+		if underRace && row.clients > 50 {
+			continue
+		}
 		for i, p := range Contenders() {
 			m := Row()
 			m.Policy, m.Clients, m.Trials = p, row.clients, trials
