@@ -48,18 +48,21 @@ func (h *Host) throughGate(r *Rules, c *Call, now time.Duration) Decision {
 		*g = gate{epoch: g.epoch}
 		return h.throughPause(r, c, now)
 	}
-	if c.ticket == 0 {
-		c.ticket = max(g.last+ticket, g.released(now))
-		g.last = c.ticket
+	place := c.ticket
+	if place == 0 {
+		place = max(g.last+ticket, g.released(now))
 	}
-	wait := max(g.due(c.ticket)-now, h.pausedFor(now))
+	wait := max(g.due(place)-now, h.pausedFor(now))
+	if wait > 0 && wait > c.left(now) {
+		// A place for a request that doesn't come would hold back others.
+		return Decision{Reason: ReasonHostPaused}
+	}
+	g.last = max(g.last, place)
 	if wait <= 0 {
 		c.ticket = 0
 		return Decision{Retry: true}
 	}
-	if wait > c.left(now) {
-		return Decision{Reason: ReasonHostPaused}
-	}
+	c.ticket = place
 	if wait > nearEnough && wait > 2*h.pausedFor(now) {
 		wait /= 2
 	}

@@ -61,7 +61,7 @@ func TestGatePaces(t *testing.T) {
 		at := passes(t, &h, r, &retrip.Call{}, time.Second)
 		assert.GreaterOrEqual(t, at, 8*time.Second, "never before the end of the pause")
 		if i > 0 {
-			assert.InDelta(t, time.Second, at-last, 1000, "an eighth of the word apart")
+			assert.Equal(t, time.Second, at-last, "an eighth of the word apart")
 		}
 		last = at
 	}
@@ -211,6 +211,29 @@ func TestGateRetryDeadline(t *testing.T) {
 	throttle(&h, r, 8*time.Second, 0)
 	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonHostPaused}, h.Wake(r, &call, d.Wait, 0))
 	assert.Equal(t, 5.0, h.State(r, 0).Tokens)
+}
+
+// Requests that are refused take no places: however many come, the queue
+// doesn't grow, and whoever can wait for the next place gets it.
+func TestGateRefusedTakesNoPlace(t *testing.T) {
+	var h retrip.Host
+	r := gated(t)
+	throttle(&h, r, 8*time.Second, 0)
+	for now := time.Duration(0); now < 8*time.Second; now += 100 * time.Millisecond {
+		d := h.First(r, &retrip.Call{Deadline: now + time.Second}, now, drawLowest)
+		if !d.Retry {
+			require.Equal(t, retrip.ReasonHostPaused, d.Reason)
+		}
+	}
+	assert.LessOrEqual(t, h.State(r, 8*time.Second).Waiting, 1)
+	passed := 0
+	for now := 8 * time.Second; now < 18*time.Second; now += 100 * time.Millisecond {
+		call := retrip.Call{Deadline: now + 2*time.Second}
+		if h.First(r, &call, now, drawLowest).Retry {
+			passed++
+		}
+	}
+	assert.InDelta(t, 11, passed, 1, "one in each second of ten, and one that waits")
 }
 
 // The gate minds a pause that requests without a gate have met.
