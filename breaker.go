@@ -97,7 +97,6 @@ func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64)
 	}
 	s := h.more.Load()
 	if s == nil {
-		c.period = 0
 		return d
 	}
 	s.mu.Lock()

@@ -105,6 +105,7 @@ func TestBreakerOpens(t *testing.T) {
 		{"4xx come from a healthy host", []result{{0, 404}, {0, 401}, {0, 409}, {0, 400}, {0, 404}}, "closed"},
 		{"successes before the first failure aren't seen", []result{{0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 503}, {0, 503}, {0, 503}, {0, 503}}, "open"},
 		{"within the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {9 * s, 503}}, "open"},
+		{"within the window, with nothing between", []result{{0, 503}, {0, 503}, {0, 503}, {9 * s, 503}}, "open"},
 		{"the oldest has left the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {10 * s, 503}}, "closed"},
 		{"the window slides", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {10 * s, 503}, {12 * s, 503}}, "open"},
 		{"a gap much longer than the window", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour, 503}, {time.Hour, 503}, {time.Hour, 503}}, "closed"},
@@ -340,6 +341,73 @@ func TestBreakerHungProbe(t *testing.T) {
 	h.Next(r, fresh, repeatable(200), now, 0)
 	attempts(t, h, r, now, 200)
 	assert.Equal(t, "closed", h.State(r, now).Breaker)
+}
+
+// One of several that hangs is enough to be done without.
+func TestBreakerOneHungProbe(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	begin(t, h, r, now)
+	attempts(t, h, r, now, 200)
+	require.True(t, refused(h, r, now+6*time.Second-1))
+	begin(t, h, r, now+6*time.Second)
+}
+
+// Where no probe is under way, those that have succeeded count however long
+// ago it was.
+func TestBreakerSlowProbes(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	attempts(t, h, r, 4*time.Second, 200)
+	attempts(t, h, r, time.Hour, 200)
+	assert.Equal(t, "closed", h.State(r, time.Hour).Breaker)
+}
+
+// All probes together take half of OpenFor at most.
+func TestBreakerProbesTakeHalfOfOpenFor(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 6 * time.Second, Probes: 3}})
+	var h retrip.Host
+	attempts(t, &h, r, 0, 503)
+	require.True(t, h.First(r, &retrip.Call{}, time.Minute, drawHighest).Retry)
+	assert.Equal(t, time.Second, h.State(r, time.Minute).OpenFor)
+}
+
+// A retry that comes as the breaker may be probed is waited for; one a
+// nanosecond earlier isn't.
+func TestBreakerRetryInTimeForTheProbe(t *testing.T) {
+	r := guarded(t)
+	for _, early := range []time.Duration{0, 1} {
+		h := opened(t, r)
+		p := r.Policy()
+		p.MaxAttempts = 2
+		wait := h.State(r, 0).OpenFor - early
+		p.Backoff = retrip.Backoff{Base: wait, Cap: wait, Jitter: retrip.NoJitter}
+		d := h.Next(rulesOf(t, p), &retrip.Call{Attempts: 1}, repeatable(500), 0, 0)
+		if early > 0 {
+			assert.Equal(t, retrip.Decision{Reason: retrip.ReasonBreakerOpen}, d)
+		} else {
+			assert.Equal(t, retrip.Decision{Retry: true, Wait: wait, Reason: retrip.ReasonServerError}, d)
+		}
+	}
+}
+
+// The time of a next probe says nothing any more once the breaker has closed.
+func TestBreakerRetryAfterItHasClosed(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{
+		Backoff: retrip.Backoff{Base: retrip.Off},
+		Breaker: retrip.Breaker{Ratio: 1, MinVolume: 3, OpenFor: 6 * time.Second, Probes: 1},
+	})
+	var h retrip.Host
+	for range 3 {
+		h.Next(r, begin(t, &h, r, 0), repeatable(503), 0, 0)
+	}
+	const now = time.Minute
+	var probe retrip.Call
+	require.True(t, h.First(r, &probe, now, drawHighest).Retry)
+	h.Next(r, &probe, repeatable(200), now, 0)
+	require.Equal(t, "closed", h.State(r, now).Breaker)
+	assert.True(t, h.Next(r, begin(t, &h, r, now), repeatable(503), now, 0).Retry)
 }
 
 // A retry isn't waited for if the breaker will refuse it anyway; and its token

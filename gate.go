@@ -41,9 +41,6 @@ func (h *Host) throughGate(r *Rules, c *Call, now time.Duration) Decision {
 	defer s.mu.Unlock()
 	g := &s.gate
 	c.epoch = g.epoch
-	if g.gap == 0 {
-		return h.throughPause(r, c, now)
-	}
 	if g.idle(now) {
 		*g = gate{epoch: g.epoch}
 		return h.throughPause(r, c, now)
@@ -150,10 +147,7 @@ func (g *gate) due(t int64) time.Duration {
 
 // waiting returns how many tickets are not released yet.
 func (g *gate) waiting(now time.Duration) int {
-	if g.gap == 0 {
-		return 0
-	}
-	return int(max(0, g.last-g.released(now)) / ticket)
+	return int((max(0, g.last-g.released(now)) + ticket - 1) / ticket)
 }
 
 // idle reports whether nobody waits and the last pause is so long over that it

@@ -1,0 +1,60 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What each result changes about the host, for those who watch: its breaker's
+// state, and nothing else.
+func TestBreakerChange(t *testing.T) {
+	r, err := Policy{MaxAttempts: 1, Breaker: Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Second, Probes: 2}}.Rules()
+	require.NoError(t, err)
+	var h Host
+	first := func(now time.Duration) (*Call, hostChange) {
+		var c Call
+		d := h.First(r, &c, now, 0)
+		require.True(t, d.Retry)
+		return &c, d.change
+	}
+	end := func(c *Call, status int, now time.Duration) hostChange {
+		return h.Next(r, c, Outcome{Status: status, Idempotent: true, Replay: true}, now, 0).change
+	}
+	a, change := first(0)
+	assert.Zero(t, change)
+	b, _ := first(0)
+	stale, _ := first(0)
+	outsider, _ := first(0)
+	assert.Zero(t, end(a, http.StatusServiceUnavailable, 0))
+	assert.Equal(t, hostOpened, end(b, http.StatusServiceUnavailable, 0))
+	assert.Zero(t, end(stale, http.StatusServiceUnavailable, 0), "of an earlier state")
+
+	now := time.Minute
+	probe, change := first(now)
+	assert.Equal(t, hostProbed, change)
+	outsider.period = probe.period
+	assert.Zero(t, end(outsider, http.StatusServiceUnavailable, now), "not a probe")
+	assert.Equal(t, hostOpened, end(probe, http.StatusServiceUnavailable, now))
+
+	now += time.Minute
+	probe, change = first(now)
+	assert.Equal(t, hostProbed, change)
+	assert.Zero(t, end(probe, http.StatusOK, now), "one of two")
+	probe, change = first(now)
+	assert.Zero(t, change)
+	assert.Equal(t, hostClosed, end(probe, http.StatusOK, now))
+}
+
+// The first outputs of SplitMix64 seeded with 0.
+func TestRemix(t *testing.T) {
+	const step = 0x9e3779b97f4a7c15
+	assert.EqualValues(t, uint64(0xe220a8397b1dcdaf), remix(0))
+	assert.EqualValues(t, uint64(0x6e789e6aa1b965f4), remix(step))
+}
