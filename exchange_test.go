@@ -1,0 +1,318 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// What happens before a first attempt at a host whose gate is closed or whose
+// breaker is open, and at the end of a wait.
+
+// gatedHost returns a Transport that a 429 has just told to leave example.com
+// alone for 8 s. What its base does afterwards is given.
+func gatedHost(t *testing.T, n *notes, steps ...step) (*retrip.Transport, *script) {
+	t.Helper()
+	base := plays(append([]step{replies(429, "Retry-After: 8")}, steps...)...)
+	tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Trace: n.trace(), Policy: retrip.Policy{Gate: true}}
+	resp, err := tr.RoundTrip(request(t, "POST", nil))
+	require.NoError(t, err)
+	finish(t, resp)
+	require.Equal(t, 8*time.Second, tr.HostState("example.com:80").PausedFor)
+	n.lines = nil
+	return tr, base
+}
+
+func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		tr, base := gatedHost(t, &n, replies(200))
+		body := newSend("x")
+		resp, err := tr.RoundTrip(request(t, "PUT", body))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.GreaterOrEqual(t, base.at[1], 9*time.Second)
+		assert.LessOrEqual(t, base.at[1], 10*time.Second)
+		assert.Equal(t, "x", base.sent[0])
+		assert.Zero(t, tr.HostState("example.com:80").Waiting)
+		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,success} 1")
+	})
+}
+
+// A new request whose caller goes while it waits at the gate.
+func TestExchange_GateCanceled(t *testing.T) {
+	cause := errors.New("the user left")
+	for _, tt := range []struct {
+		name   string
+		is     []error
+		reason retrip.Reason
+		end    func(*http.Request) (*http.Request, func())
+	}{
+		{"WithCancelCause", []error{context.Canceled, cause}, retrip.ReasonCanceled, func(r *http.Request) (*http.Request, func()) {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			return r.WithContext(ctx), func() { cancel(cause) }
+		}},
+		{"Request.Cancel", []error{context.Canceled}, retrip.ReasonCanceled, func(r *http.Request) (*http.Request, func()) {
+			gone := make(chan struct{})
+			r.Cancel = gone //lint:ignore SA1019 it must be obeyed
+			return r, func() { close(gone) }
+		}},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			var n notes
+			tr, base := gatedHost(t, &n, replies(200))
+			before := tr.HostState("example.com:80")
+			body := newSend("x")
+			req, end := tt.end(request(t, "PUT", body))
+			start := time.Now()
+			time.AfterFunc(3*time.Second, end)
+			resp, err := tr.RoundTrip(req)
+			assert.Nil(t, resp)
+			assert.Equal(t, 3*time.Second, time.Since(start), "at once")
+			for _, want := range tt.is {
+				assert.ErrorIs(t, err, want)
+			}
+			e := asError(t, err)
+			assert.Equal(t, tt.reason, e.Reason)
+			assert.Zero(t, e.Attempts)
+			assert.Zero(t, e.StatusCode)
+			assert.Equal(t, 1, base.attempts())
+			assert.EqualValues(t, 1, body.closed.Load())
+			assert.Equal(t, before.Tokens, tr.HostState("example.com:80").Tokens)
+			require.Len(t, n.lines, 2)
+			assert.Regexp(t, `^giveup #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[0])
+			assert.Regexp(t, `^done #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[1])
+			assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,canceled} 1")
+
+			// The gate, and the host's entry, are as good as before.
+			resp, err = tr.RoundTrip(request(t, "GET", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			time.Sleep(2 * time.Minute)
+			assert.Empty(t, tr.HostStates())
+		})
+	}
+}
+
+// A new request whose place at the gate comes too late for it.
+func TestExchange_GateBeyondTheDeadline(t *testing.T) {
+	for name, limit := range map[string]func(*http.Request, *retrip.Policy) (*http.Request, context.CancelFunc){
+		"Policy.Deadline": func(r *http.Request, p *retrip.Policy) (*http.Request, context.CancelFunc) {
+			p.Deadline = 5 * time.Second
+			return r, func() {}
+		},
+		"context": func(r *http.Request, _ *retrip.Policy) (*http.Request, context.CancelFunc) {
+			ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+			return r.WithContext(ctx), cancel
+		},
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			var n notes
+			tr, base := gatedHost(t, &n, replies(200))
+			body := newSend("x")
+			var p retrip.Policy
+			req, cancel := limit(request(t, "PUT", body), &p)
+			defer cancel()
+			start := time.Now()
+			resp, err := tr.RoundTrip(req.WithContext(retrip.WithPolicy(req.Context(), p)))
+			assert.Nil(t, resp)
+			assert.Zero(t, time.Since(start))
+			e := asError(t, err)
+			assert.Equal(t, retrip.ReasonHostPaused, e.Reason)
+			assert.Zero(t, e.Attempts)
+			assert.Zero(t, e.StatusCode)
+			assert.NoError(t, e.Unwrap())
+			assert.False(t, e.Timeout(), "nothing has run out of time")
+			assert.True(t, e.Temporary())
+			assert.Equal(t, 1, base.attempts())
+			assert.EqualValues(t, 1, body.closed.Load())
+			assert.Zero(t, tr.HostState("example.com:80").Waiting, "it takes no place")
+			assert.Equal(t, []string{
+				"giveup #0 0 host_paused wait=0s server=false at=0s default",
+				"done #0 0 host_paused wait=0s server=false at=0s default",
+			}, n.lines)
+			metrics := counted(t, tr.Metrics)
+			assert.Contains(t, metrics, "give_ups_total{default,host_paused} 1")
+			assert.Contains(t, metrics, "requests_total{default,gave_up} 2")
+			assert.Contains(t, metrics, "attempts_total{default,429} 1")
+		})
+	}
+}
+
+// A request to a host whose breaker is open.
+func TestExchange_BreakerFailsFast(t *testing.T) {
+	for name, body := range map[string]*sendBody{"no body": nil, "body": newSend("x")} {
+		bubbled(t, name, func(t *testing.T) {
+			var n notes
+			base := plays(replies(503), replies(200))
+			tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: retrip.Policy{
+				Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second, Probes: 1},
+			}}
+			resp, err := tr.RoundTrip(request(t, "POST", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			require.Equal(t, "open", tr.HostState("example.com:80").Breaker)
+
+			req := request(t, "GET", nil)
+			if body != nil {
+				req = request(t, "PUT", body)
+			}
+			start := time.Now()
+			resp, err = tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), n.trace())))
+			assert.Nil(t, resp)
+			assert.Zero(t, time.Since(start))
+			e := asError(t, err)
+			assert.Equal(t, retrip.ReasonBreakerOpen, e.Reason)
+			assert.Zero(t, e.Attempts)
+			assert.Zero(t, e.StatusCode)
+			assert.Nil(t, e.Header)
+			assert.NoError(t, e.Unwrap())
+			assert.False(t, e.Timeout())
+			assert.Equal(t, 1, base.attempts())
+			if body != nil {
+				assert.EqualValues(t, 1, body.closed.Load())
+			}
+			assert.Equal(t, []string{
+				"giveup #0 0 breaker_open wait=0s server=false at=0s default",
+				"done #0 0 breaker_open wait=0s server=false at=0s default",
+			}, n.lines)
+			metrics := counted(t, tr.Metrics)
+			assert.Contains(t, metrics, "give_ups_total{default,breaker_open} 1")
+			assert.Contains(t, metrics, "give_ups_total{default,not_idempotent} 1")
+			assert.Contains(t, metrics, "requests_total{default,gave_up} 2")
+			assert.Contains(t, metrics, "attempts_total{default,5xx} 1")
+
+			time.Sleep(15 * time.Second)
+			resp, err = tr.RoundTrip(request(t, "GET", nil))
+			require.NoError(t, err, "the probe")
+			finish(t, resp)
+			assert.Empty(t, tr.HostStates())
+		})
+	}
+}
+
+// A retry whose breaker has opened during its wait ends with what the response
+// before it said.
+func TestExchange_BreakerOpensInTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		base := plays(replies(503, "X: first"), replies(503, "X: second"))
+		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: with(func(p *retrip.Policy) {
+			p.Budget = retrip.Budget{Size: 5}
+			p.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}
+		})}
+		time.AfterFunc(500*time.Millisecond, func() {
+			resp, err := tr.RoundTrip(request(t, "POST", nil))
+			if assert.NoError(t, err) {
+				finish(t, resp)
+			}
+		})
+		body := newSend("x")
+		req := request(t, "PUT", body)
+		start := time.Now()
+		resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), n.trace())))
+		assert.Nil(t, resp)
+		assert.Equal(t, time.Second, time.Since(start))
+		e := asError(t, err)
+		assert.Equal(t, retrip.ReasonBreakerOpen, e.Reason)
+		assert.Equal(t, 1, e.Attempts)
+		assert.Equal(t, 503, e.StatusCode)
+		assert.Equal(t, "first", e.Header.Get("X"))
+		assert.NoError(t, e.Unwrap())
+		assert.Equal(t, 2, base.attempts())
+		assert.Equal(t, 2, base.closedBodies())
+		assert.EqualValues(t, 1, body.closed.Load())
+		state := tr.HostState("example.com:80")
+		assert.Equal(t, "open", state.Breaker)
+		assert.Equal(t, 5.0, state.Tokens, "the token for the retry is back")
+		assert.Equal(t, []string{
+			"attempt #1 0 wait=0s server=false at=0s default",
+			"retry #1 503 server_error wait=1s server=false at=0s default",
+			"giveup #1 503 breaker_open wait=0s server=false at=1s default",
+			"done #1 503 breaker_open wait=0s server=false at=1s default",
+		}, n.lines)
+		metrics := counted(t, tr.Metrics)
+		assert.Contains(t, metrics, "retries_total{default,server_error} 1")
+		assert.Contains(t, metrics, "give_ups_total{default,breaker_open} 1")
+	})
+}
+
+// A caller that goes while a retry waits on at the gate, after its own wait.
+func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503, "X: y"), replies(429, "Retry-After: 20"))
+		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) {
+			p.Budget = retrip.Budget{Size: 5}
+			p.Gate = true
+		})}
+		time.AfterFunc(500*time.Millisecond, func() {
+			resp, err := tr.RoundTrip(request(t, "POST", nil))
+			if assert.NoError(t, err) {
+				finish(t, resp)
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Second, cancel)
+		body := newSend("x")
+		start := time.Now()
+		_, err := tr.RoundTrip(request(t, "PUT", body).WithContext(ctx))
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		assert.ErrorIs(t, err, context.Canceled)
+		e := asError(t, err)
+		assert.Equal(t, retrip.ReasonCanceled, e.Reason)
+		assert.Equal(t, 1, e.Attempts)
+		assert.Equal(t, 503, e.StatusCode)
+		assert.Equal(t, "y", e.Header.Get("X"))
+		assert.EqualValues(t, 1, body.closed.Load())
+		assert.Equal(t, 5.0, tr.HostState("example.com:80").Tokens)
+		assert.Equal(t, 2, base.attempts())
+	})
+}
+
+// A hook that panics when it is told of a refusal leaves nothing behind.
+func TestExchange_HookPanicsOnFailingFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second}}}
+		resp, err := tr.RoundTrip(request(t, "POST", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		body := newSend("x")
+		req := request(t, "PUT", body)
+		ctx := retrip.WithTrace(req.Context(), &retrip.Trace{GiveUp: func(retrip.Event) { panic("hook") }})
+		assert.PanicsWithValue(t, "hook", func() { _, _ = tr.RoundTrip(req.WithContext(ctx)) })
+		assert.EqualValues(t, 1, body.closed.Load())
+		_, err = tr.RoundTrip(request(t, "GET", nil))
+		assert.Equal(t, retrip.ReasonBreakerOpen, asError(t, err).Reason)
+	})
+}
+
+// The troubles of a thousand others hold back nobody.
+func TestExchange_HealthyHostAmongMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: true}}
+		get := func(host string) {
+			resp, err := tr.RoundTrip(mustRequest(t, "POST", "http://"+host+"/", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+		}
+		for i := range 1000 {
+			get(fmt.Sprintf("h%d.example.com", i))
+		}
+		start := time.Now()
+		get("example.com")
+		assert.Zero(t, time.Since(start))
+	})
+}
