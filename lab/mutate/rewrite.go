@@ -232,6 +232,10 @@ func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) string {
 }
 
 func (r *rewriter) binary(n *ast.BinaryExpr) string {
+	other, ok := swapped[n.Op]
+	if !ok && n.Op != token.LAND && n.Op != token.LOR {
+		return r.inner(n)
+	}
 	x, y := r.render(n.X), r.render(n.Y)
 	switch n.Op {
 	case token.LAND:
@@ -240,10 +244,6 @@ func (r *rewriter) binary(n *ast.BinaryExpr) string {
 	case token.LOR:
 		a, b := r.new(n.X, "%s || …: without it", r.raw(n.X)), r.new(n.Y, "… || %s: without it", r.raw(n.Y))
 		return fmt.Sprintf("((!mutant(%d) && (%s)) || (!mutant(%d) && (%s)))", a, x, b, y)
-	}
-	other, ok := swapped[n.Op]
-	if !ok {
-		return r.inner(n)
 	}
 	if basic, ok := r.info.Types[n].Type.Underlying().(*types.Basic); !ok || basic.Info()&(types.IsNumeric|types.IsBoolean) == 0 {
 		return fmt.Sprintf("%s %s %s", x, n.Op, y)
