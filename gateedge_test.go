@@ -114,6 +114,28 @@ func TestGateWaitThatJustFits(t *testing.T) {
 	}
 }
 
+// A place that has been waited for is used, were the timer a little late for
+// the deadline.
+func TestGateLateForTheDeadline(t *testing.T) {
+	const due = 9 * time.Second
+	r := gated(t)
+	h := closedFor(r, 8*time.Second)
+	call := retrip.Call{Deadline: due}
+	require.Equal(t, due, h.First(r, &call, 0, drawLowest).Wait)
+	assert.Equal(t, retrip.Decision{Retry: true}, h.First(r, &call, due+1, drawLowest))
+
+	h = closedFor(r, 8*time.Second)
+	d := h.First(r, &retrip.Call{Deadline: due - 1}, due-1, drawLowest)
+	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonHostPaused}, d)
+}
+
+// However short the word, places are ten microseconds apart.
+func TestGateLeastGap(t *testing.T) {
+	r := gated(t)
+	h := closedFor(r, time.Nanosecond)
+	assert.Equal(t, 10*time.Microsecond, gapOf(t, h, r, 0))
+}
+
 // The last nanosecond of a pause is part of it.
 func TestGateMindsPauseToItsEnd(t *testing.T) {
 	var h retrip.Host
@@ -161,8 +183,8 @@ func TestGateBeginsAnew(t *testing.T) {
 	const now = 45 * time.Second
 	var call retrip.Call
 	require.Equal(t, now, passes(t, h, r, &call, now))
-	refuseAt(h, r, &call, 8*time.Second, now)
-	assert.Equal(t, time.Second, gapOf(t, h, r, now), "an eighth of the word, not twice the old gap")
+	refuseAt(h, r, &call, 2*time.Second, now)
+	assert.Equal(t, 250*time.Millisecond, gapOf(t, h, r, now), "an eighth of the word, not twice the old gap")
 }
 
 // A gate is kept for ten words after its pause, for ten seconds at least, and
@@ -213,6 +235,17 @@ func TestGateNextPause(t *testing.T) {
 	assert.Equal(t, 6, h.State(r, now+8*time.Second).Waiting)
 	assert.Equal(t, now+9*time.Second, passes(t, h, r, calls[4], now))
 	assert.Equal(t, now+14*time.Second, passes(t, h, r, calls[9], now))
+}
+
+// A millionth of a place more or less is that, and not a whole one.
+func TestGateMillionth(t *testing.T) {
+	const little = 954 * time.Nanosecond // of a gap of 1 s
+	r := gated(t)
+	h := closedFor(r, 8*time.Second)
+	first := places(h, r, 1, 0)[0]
+	assert.Equal(t, 1, h.State(r, 9*time.Second-little).Waiting)
+	refuseAt(h, r, &retrip.Call{}, 8*time.Second, 8*time.Second+little)
+	assert.InDelta(t, 17*time.Second, passes(t, h, r, first, 9*time.Second), 1000)
 }
 
 // By how much one accepted answer shortens the gap: the rate grows by half per
