@@ -273,14 +273,13 @@ func parseLimits(lines []string) (map[string]map[string]int64, bool) {
 			}
 			limit := map[string]int64{}
 			for _, part := range parts[1:] {
-				key, value, ok := strings.Cut(strings.Trim(part, " \t"), "=")
-				if !ok || key == "" || value == "" {
+				key, value, _ := strings.Cut(strings.Trim(part, " \t"), "=")
+				if key == "" || value == "" {
 					return nil, false
 				}
-				n, err := strconv.ParseInt(value, 10, 64)
 				switch {
-				case err == nil && n >= 0 && isDigits(value) && len(value) <= 15:
-					limit[key] = n
+				case isDigits(value) && len(value) <= 15:
+					limit[key], _ = strconv.ParseInt(value, 10, 64)
 				case key == "r" || key == "t" || key == "w":
 					return nil, false
 				}

@@ -41,6 +41,11 @@ func TestDialects_Wait(t *testing.T) {
 		{"malformed falls back to Retry-After", "retry-after-ms", header("Retry-After-Ms: -5", "Retry-After: 2"), 2 * time.Second},
 		{"point with nothing behind it", "retry-after-ms", header("Retry-After-Ms: 5."), 0},
 		{"beyond every duration", "retry-after-ms", header("Retry-After-Ms: 99999999999999999999"), forever},
+		{"the longest number of milliseconds", "retry-after-ms", header("Retry-After-Ms: 9223372036853"), 9223372036853 * time.Millisecond},
+		{"one more", "retry-after-ms", header("Retry-After-Ms: 9223372036854"), forever},
+		{"to the nanosecond", "retry-after-ms", header("Retry-After-Ms: 0.000002"), 2},
+		{"letters", "retry-after-ms", header("Retry-After-Ms: 5a"), 0},
+		{"colon", "retry-after-ms", header("Retry-After-Ms: 5:"), 0},
 		{"azure", "azure", header("x-ms-retry-after-ms: 250", "Retry-After: 1"), 250 * time.Millisecond},
 		{"amazon", "x-amz-retry-after", header("X-Amz-Retry-After: 300"), 300 * time.Millisecond},
 		{"shopify's decimal Retry-After", "shopify", header("Retry-After: 2.0"), 2 * time.Second},
@@ -54,16 +59,24 @@ func TestDialects_Wait(t *testing.T) {
 		{"limit not used up", "x-ratelimit-reset", header("X-RateLimit-Remaining: 3", "X-RateLimit-Reset: 30"), 0},
 		{"reset malformed", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: soon"), 0},
 		{"reset beyond every duration", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 99999999999999"), forever},
+		{"the longest delay", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1000000000"), 1e9 * time.Second},
+		{"github, reset malformed", "github", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: soon"), time.Minute},
+		{"github, no reset", "github", header("X-RateLimit-Remaining: 0"), time.Minute},
+		{"the least wait of the second in the list", "stripe,github", header(), time.Minute},
 		{"github, secondary limit without a word", "github", header(), time.Minute},
 		{"github, secondary limit with Retry-After", "github", header("Retry-After: 7"), 7 * time.Second},
 
 		{"discord", "discord", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 1.5"), 1500 * time.Millisecond},
+		{"discord, remaining unknown", "discord", header("X-RateLimit-Reset-After: 1.5"), 1500 * time.Millisecond},
 		{"discord, another bucket", "discord", header("X-RateLimit-Remaining: 4", "X-RateLimit-Reset-After: 1.5"), 0},
 
 		{"openai, the limit that is used up", "openai",
 			header("x-ratelimit-remaining-requests: 12", "x-ratelimit-reset-requests: 12ms", "x-ratelimit-remaining-tokens: 0", "x-ratelimit-reset-tokens: 6m0s"), 6 * time.Minute},
 		{"openai, exact word first", "openai", header("retry-after-ms: 20", "x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: 1s"), 20 * time.Millisecond},
 		{"openai, malformed", "openai", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: -1s"), 0},
+		{"openai, reset already", "openai,github", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: 0s"), 0},
+		{"openai, no duration", "openai,github", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: soon"), time.Minute},
+		{"openai, negative", "openai,github", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: -1s"), time.Minute},
 		{"anthropic, the longest of those used up", "anthropic",
 			header("anthropic-ratelimit-requests-remaining: 0", "anthropic-ratelimit-requests-reset: 2026-01-02T03:04:15Z",
 				"anthropic-ratelimit-tokens-remaining: 0", "anthropic-ratelimit-tokens-reset: 2026-01-02T03:04:25Z",
@@ -81,6 +94,19 @@ func TestDialects_Wait(t *testing.T) {
 		{"ratelimit, malformed beside a good one", "ratelimit", header(`RateLimit: "a";r=0;t=30, "b;r=0;t=5`), 0},
 		{"ratelimit, beyond every number", "ratelimit", header(`RateLimit: "a";r=0;t=99999999999999999`), 0},
 		{"ratelimit, empty", "ratelimit", header("RateLimit: "), 0},
+		{"ratelimit, nothing said of what is left", "ratelimit", header(`RateLimit: "a";t=30`), 0},
+		{"ratelimit, a lonely quote", "ratelimit", header(`RateLimit: ";r=0;t=30`), 0},
+		{"ratelimit, a quote in the name", "ratelimit", header(`RateLimit: "a"b";r=0;t=30`), 0},
+		{"ratelimit, an empty name", "ratelimit", header(`RateLimit: "";r=0;t=30`), 30 * time.Second},
+		{"ratelimit, a name with and without quotes", "ratelimit", header(`RateLimit: "burst";r=0`, `RateLimit-Policy: burst;w=60`), time.Minute},
+		{"ratelimit, a parameter without a name", "ratelimit", header(`RateLimit: "a";r=0;t=30;=5`), 0},
+		{"ratelimit, a parameter without a value", "ratelimit", header(`RateLimit: "a";r=0;t=30;pk=`), 0},
+		{"ratelimit, signed", "ratelimit", header(`RateLimit: "a";r=+0;t=30`), 0},
+		{"ratelimit, 15 digits", "ratelimit", header(`RateLimit: "a";r=0;t=999999999999999`), forever},
+		{"ratelimit, 16 digits", "ratelimit", header(`RateLimit: "a";r=0;t=1000000000000000`), 0},
+		{"ratelimit, what is left malformed", "ratelimit", header(`RateLimit: "a";r=x, "b";r=0;t=5`), 0},
+		{"ratelimit, reset malformed", "ratelimit", header(`RateLimit: "a";t=x, "b";r=0;t=5`), 0},
+		{"ratelimit, window malformed", "ratelimit", header(`RateLimit: "b";r=0`, `RateLimit-Policy: "a";w=x, "b";w=5`), 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -93,6 +119,14 @@ func TestDialects_Wait(t *testing.T) {
 			assert.Equal(t, tt.want, r.serverWord(http.StatusTooManyRequests, tt.header, now))
 		})
 	}
+}
+
+// The least wait is for refusals by a limit.
+func TestDialects_LeastWait(t *testing.T) {
+	r, err := Policy{Dialects: []string{"github"}}.Rules()
+	require.NoError(t, err)
+	assert.Equal(t, time.Minute, r.serverWord(http.StatusTooManyRequests, header(), time.Now()))
+	assert.Zero(t, r.serverWord(http.StatusServiceUnavailable, header(), time.Now()))
 }
 
 func TestDialects_Verdict(t *testing.T) {

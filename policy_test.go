@@ -121,13 +121,15 @@ func TestPolicyDefaults(t *testing.T) {
 
 // Nobody changes rules by way of the policy they hand out.
 func TestRulesPolicyIsACopy(t *testing.T) {
-	r := defaultRules(t, Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}})
+	r := defaultRules(t, Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}, Dialects: []string{"github"}})
 	p := r.Policy()
 	p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0] = 1, 1, 1, "x"
+	p.Dialects[0] = "x"
 	assert.Equal(t, []int{404}, r.Policy().RetryOn)
 	assert.Equal(t, []int{501}, r.Policy().FailOn)
 	assert.Equal(t, []int{429}, r.Policy().Unprocessed)
 	assert.Equal(t, []string{"PATCH"}, r.Policy().IdempotentMethods)
+	assert.Equal(t, []string{"github"}, r.Policy().Dialects)
 }
 
 func TestPolicyOffForOneHost(t *testing.T) {

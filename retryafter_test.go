@@ -50,6 +50,7 @@ func TestParseRetryAfter(t *testing.T) {
 		{"signed", header("+1"), 0, false},
 		{"fractional", header("1.5"), 0, false},
 		{"comma", header("1,5"), 0, false},
+		{"colon", header("5:"), 0, false},
 		{"exponent", header("1e30"), 0, false},
 		{"hexadecimal", header("0x10"), 0, false},
 		{"unit", header("10s"), 0, false},
