@@ -188,6 +188,7 @@ func TestBreakerFailsFast(t *testing.T) {
 	h := opened(t, r)
 	for _, now := range []time.Duration{0, time.Second, 2999 * time.Millisecond} {
 		assert.True(t, refused(h, r, now), "at %v", now)
+		assert.Equal(t, "open", h.State(r, now).Breaker)
 	}
 	assert.False(t, refused(h, r, 3010*time.Millisecond))
 	assert.Equal(t, "half-open", h.State(r, 3010*time.Millisecond).Breaker)
