@@ -90,12 +90,17 @@ type Decision struct {
 // is in use ever has anything to say; without them no first attempt is held
 // back.
 func (h *Host) First(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+	d := Decision{Retry: true}
 	if r.policy.Gate {
-		if d := h.throughGate(r, c, now); d.Wait > 0 || !d.Retry {
-			return d
-		}
+		d = h.throughGate(r, c, now)
 	}
-	return h.throughBreaker(r, c, now, draw)
+	if d.Retry && d.Wait == 0 {
+		d = h.throughBreaker(r, c, now, draw)
+	}
+	if !d.Retry {
+		h.Return(r, c)
+	}
+	return d
 }
 
 // Next decides after an attempt that ended in o at the instant now, in the
@@ -197,7 +202,7 @@ func (h *Host) wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision 
 }
 
 // Return takes back what a decision to make an attempt has claimed, its token
-// and its place among the breaker's probes, when no attempt follows or when it
+// and its places at the gate and among the breaker's probes, when no attempt follows or when it
 // ended in nothing that says anything about the host. It may be called twice.
 func (h *Host) Return(r *Rules, c *Call) {
 	if c.token {
@@ -207,6 +212,9 @@ func (h *Host) Return(r *Rules, c *Call) {
 	if c.probe {
 		c.probe = false
 		h.side().returnProbe(c)
+	}
+	if c.ticket != 0 {
+		h.side().returnTicket(c)
 	}
 }
 

@@ -3,7 +3,10 @@
 
 package retrip
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // gate releases requests one after another when a pause is over. Every request
 // that must wait takes a ticket; the counter of released tickets runs at one
@@ -15,6 +18,7 @@ type gate struct {
 	at     time.Duration // instant at which the counter stood at count
 	count  int64         // released tickets then, in units of ticket
 	last   int64         // the newest ticket
+	free   []int64       // tickets given up, in order
 	word   time.Duration // the server's last word
 	closed time.Duration // instant at which the last pause ends
 	epoch  uint32        // counts pauses: refusals of an earlier one say nothing new
@@ -47,14 +51,14 @@ func (h *Host) throughGate(r *Rules, c *Call, now time.Duration) Decision {
 	}
 	place := c.ticket
 	if place == 0 {
-		place = max(g.last+ticket, g.released(now))
+		place = g.place(now)
 	}
 	wait := max(g.due(place)-now, h.pausedFor(now))
 	if wait > 0 && wait > c.left(now) {
 		// A place for a request that doesn't come would hold back others.
 		return Decision{Reason: ReasonHostPaused}
 	}
-	g.last = max(g.last, place)
+	g.take(place)
 	if wait <= 0 {
 		c.ticket = 0
 		return Decision{Retry: true}
@@ -64,6 +68,44 @@ func (h *Host) throughGate(r *Rules, c *Call, now time.Duration) Decision {
 		wait /= 2
 	}
 	return Decision{Retry: true, Wait: wait}
+}
+
+// place returns the place in the queue that a newcomer gets: the first of those
+// given up, or the one at the end.
+func (g *gate) place(now time.Duration) int64 {
+	released := g.released(now)
+	// Places whose time has passed are gone. Taken all at once they would be
+	// the burst that the gate is there to prevent.
+	passed, _ := slices.BinarySearch(g.free, released+1)
+	g.free = slices.Delete(g.free, 0, passed)
+	if len(g.free) > 0 {
+		return g.free[0]
+	}
+	return max(g.last+ticket, released)
+}
+
+// take makes a place taken.
+func (g *gate) take(place int64) {
+	if len(g.free) > 0 && g.free[0] == place {
+		g.free = slices.Delete(g.free, 0, 1)
+	}
+	g.last = max(g.last, place)
+}
+
+// returnTicket gives up the place of a request that doesn't wait for it any
+// longer, for newcomers: those who wait already have their times.
+func (s *hostSide) returnTicket(c *Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := &s.gate
+	if i, found := slices.BinarySearch(g.free, c.ticket); !found && c.ticket <= g.last {
+		g.free = slices.Insert(g.free, i, c.ticket)
+	}
+	c.ticket = 0
+	for n := len(g.free); n > 0 && g.free[n-1] == g.last; n-- {
+		g.free = g.free[:n-1]
+		g.last -= ticket
+	}
 }
 
 // throughPause is the gate of a host that was paused by requests whose policy
@@ -145,9 +187,11 @@ func (g *gate) due(t int64) time.Duration {
 	return g.at + time.Duration(ahead/ticket)*g.gap + time.Duration(ahead%ticket)*g.gap/ticket
 }
 
-// waiting returns how many tickets are not released yet.
+// waiting returns how many tickets are neither released nor given up.
 func (g *gate) waiting(now time.Duration) int {
-	return int((max(0, g.last-g.released(now)) + ticket - 1) / ticket)
+	released := g.released(now)
+	passed, _ := slices.BinarySearch(g.free, released+1)
+	return int((max(0, g.last-released)+ticket-1)/ticket) - (len(g.free) - passed)
 }
 
 // idle reports whether nobody waits and the last pause is so long over that it

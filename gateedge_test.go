@@ -309,3 +309,59 @@ func TestGateStep(t *testing.T) {
 		assert.Equal(t, now+10*(s-s/16), passes(t, h, r, calls[19], now))
 	})
 }
+
+// Who leaves the queue gives its place to the next to come; those who wait keep
+// their times, so that nobody moves up in a burst.
+func TestGatePlacesGivenUp(t *testing.T) {
+	r := gated(t)
+	h := closedFor(r, 8*time.Second) // a second between two
+	calls := places(h, r, 5, 0)
+	due := func(c *retrip.Call) time.Duration {
+		return passes(t, h, r, c, 0)
+	}
+	require.Equal(t, 5, h.State(r, 0).Waiting)
+
+	h.Return(r, calls[1])
+	h.Return(r, calls[3])
+	h.Return(r, calls[3]) // may be called twice
+	assert.Equal(t, 3, h.State(r, 0).Waiting)
+	newcomers := places(h, r, 3, 0)
+	assert.Equal(t, 6, h.State(r, 0).Waiting)
+	var order []time.Duration
+	for _, c := range []*retrip.Call{calls[0], newcomers[0], calls[2], newcomers[1], calls[4], newcomers[2]} {
+		order = append(order, due(c).Round(time.Second))
+	}
+	assert.IsIncreasing(t, order)
+	assert.Equal(t, 5*time.Second, order[5]-order[0])
+}
+
+// Leaving from the end makes the queue shorter, and a queue that everyone has
+// left holds nobody back.
+func TestGateLeftByAll(t *testing.T) {
+	r := gated(t)
+	h := closedFor(r, 8*time.Second)
+	for _, c := range places(h, r, 100, 0) {
+		h.Return(r, c)
+	}
+	assert.Zero(t, h.State(r, 0).Waiting)
+	first := places(h, r, 1, 0)[0]
+	assert.Less(t, passes(t, h, r, first, 0), 10*time.Second)
+}
+
+// Places whose time has passed while nobody took them aren't made up for.
+func TestGatePlacesGivenUpAndPassed(t *testing.T) {
+	r := gated(t)
+	h := closedFor(r, 8*time.Second)
+	calls := places(h, r, 20, 0)
+	for _, c := range calls[:10] {
+		h.Return(r, c)
+	}
+	const later = 18500 * time.Millisecond // the tenth has passed
+	atOnce := 0
+	for range 10 {
+		if d := h.First(r, &retrip.Call{}, later, drawLowest); d.Wait == 0 {
+			atOnce++
+		}
+	}
+	assert.LessOrEqual(t, atOnce, 1)
+}
