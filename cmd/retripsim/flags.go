@@ -47,7 +47,7 @@ func (f *flags) plots(kinds ...string) {
 
 // choice declares the flags that say what clients follow.
 func (f *flags) choice(policies string) {
-	f.StringVar(&f.policies, "policy", policies, "what clients follow: `names` of policies or JSON files, with commas between")
+	f.StringVar(&f.policies, "policy", policies, "what clients follow: `names` of policies or JSON files (without their hosts), with commas between")
 	p := &f.override
 	f.IntVar(&p.MaxAttempts, "max-attempts", 0, "attempts, instead of what the policy says")
 	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "first window of waits, instead of what the policy says")
@@ -224,7 +224,7 @@ func (f *flags) checked(p retrip.Policy) error {
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 func (f *flags) help(w io.Writer, about string) {
-	fmt.Fprintf(w, "retripsim %s: %s.\n\nFlags:\n\n", f.Name(), about)
+	fmt.Fprintf(w, "retripsim %s: %s\n\nFlags:\n\n", f.Name(), about)
 	f.SetOutput(w)
 	f.PrintDefaults()
 }

@@ -27,7 +27,7 @@ func heatMap(f *flags) func(context.Context, func(float64)) (*report, error) {
 	clients := []int{10, 30, 100, 300, 1000, 3000, 10_000}
 	loads := []float64{0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
 	f.scenario(&s)
-	f.Var(ints(&clients), "fleets", "`numbers` of clients, instead of -clients")
+	f.Var(ints(&clients), f.field("fleets", "Fleet.Clients"), "`numbers` of clients, instead of -clients")
 	f.Var(floats(&loads), "loads", "`shares` of the capacity, instead of -load and -rate")
 	f.choice("retrip")
 	f.repeats(1)

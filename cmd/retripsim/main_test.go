@@ -134,6 +134,7 @@ func TestBadInput(t *testing.T) {
 		{"stadium -players 0", "-players is 0: it must be 1 to 100000000"},
 		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
 		{"map -loads 0", "-rate is 0"},
+		{"map -fleets 0", "-fleets is 0: it must be 1 to 1000000"},
 		{"limit -trigger-for 0s", "-trigger-for is 0s: it must be positive"},
 	} {
 		code, out, errs := call(t, strings.Fields(c.args)...)
