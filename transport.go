@@ -30,7 +30,7 @@ type Transport struct {
 	// Base makes each attempt. If nil, it is go-cleanhttp's pooled transport,
 	// with HTTP/2 pings that find dead connections, made for this Transport
 	// alone: make one Transport and keep it. What must be renewed for every
-	// attempt, as a signature, belongs into Base.
+	// attempt, as a signature, belongs in Base.
 	Base http.RoundTripper
 
 	// Policy is for every host. Its zero value is a sound default.

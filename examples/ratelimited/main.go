@@ -26,10 +26,10 @@ func main() {
 		policy retrip.Policy
 	}{
 		{"with a gate", retrip.Policy{MaxAttempts: 10, Gate: true}},
-		{"defaults", retrip.Policy{MaxAttempts: 10}},
-		{"no gate and no budget", retrip.Policy{MaxAttempts: 10, Budget: retrip.Unlimited}},
+		{"without", retrip.Policy{MaxAttempts: 10}},
+		{"without, and no budget", retrip.Policy{MaxAttempts: 10, Budget: retrip.Unlimited}},
 	}
-	fmt.Printf("%d requests at once to a server that allows 10 a second; this takes about 20 s.\n\n", requests)
+	fmt.Printf("%d requests at once to a server that allows 10 a second; this takes half a minute.\n\n", requests)
 	fmt.Printf("%-23s %9s %13s %8s\n", "", "succeeded", "429 answers", "seconds")
 	lines := make([]string, len(policies))
 	var wg sync.WaitGroup
