@@ -116,7 +116,8 @@ func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64)
 		// stayed open: they have said enough.
 		b.enter(breakerHalfOpen)
 	}
-	if now < b.until || b.out+b.good >= p.Probes {
+	// One may always go: Probes may be fewer by now than those that succeeded.
+	if now < b.until || b.out > 0 && b.out+b.good >= p.Probes {
 		return Decision{Reason: ReasonBreakerOpen, change: d.change}
 	}
 	b.out++

@@ -328,6 +328,23 @@ func TestBreakerStaleResults(t *testing.T) {
 
 // Probes that never come back don't keep a host out of reach for ever, and
 // when they do come back they have nothing to say.
+// A new policy that asks for fewer probes than have succeeded already must not
+// keep the host shut for good.
+func TestBreakerFewerProbes(t *testing.T) {
+	three := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second, Probes: 3}})
+	two := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second, Probes: 2}})
+	var h retrip.Host
+	attempts(t, &h, three, 0, 503)
+	now := 2 * time.Second
+	for range 2 {
+		attempts(t, &h, three, now, 200)
+		now += time.Second
+	}
+	require.Equal(t, "half-open", h.State(three, now).Breaker)
+	attempts(t, &h, two, now, 200)
+	assert.Equal(t, "closed", h.State(two, now).Breaker)
+}
+
 func TestBreakerHungProbe(t *testing.T) {
 	r := guarded(t)
 	h := opened(t, r)
