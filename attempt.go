@@ -6,6 +6,7 @@ package retrip
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -194,6 +195,14 @@ func (b *releasingConn) Close() error {
 	err := b.ReadWriteCloser.Close()
 	b.cancel(nil)
 	return err
+}
+
+// CloseWrite ends one direction, as net/http's own body can.
+func (b *releasingConn) CloseWrite() error {
+	if c, ok := b.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return fmt.Errorf("CloseWrite: %w", http.ErrNotSupported)
 }
 
 func closeBody(resp *http.Response) {

@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -36,10 +37,10 @@ func discard(req *http.Request, resp *http.Response, most time.Duration) {
 	// Closing the body is what ends a Read of it. It is done from here rather
 	// than reading in a goroutine of ours, where a panic of a foreign Read
 	// would end the process.
-	timer := time.AfterFunc(most, func() { body.Close() })
+	timer := time.AfterFunc(most, func() { closeAside(body) })
 	defer timer.Stop()
 	if ctx := req.Context(); ctx.Done() != nil {
-		defer context.AfterFunc(ctx, func() { body.Close() })()
+		defer context.AfterFunc(ctx, func() { closeAside(body) })()
 	}
 	if canceled := legacyCancel(req); canceled != nil {
 		drained := make(chan struct{})
@@ -47,7 +48,7 @@ func discard(req *http.Request, resp *http.Response, most time.Duration) {
 		go func() {
 			select {
 			case <-canceled:
-				body.Close()
+				closeAside(body)
 			case <-drained:
 			}
 		}()
@@ -61,6 +62,13 @@ func discard(req *http.Request, resp *http.Response, most time.Duration) {
 		}
 		left -= n
 	}
+}
+
+// closeAside closes body from a goroutine of ours, where a panic would end the
+// process. The caller's own closes it too and meets the panic there.
+func closeAside(body io.Closer) {
+	defer func() { _ = recover() }()
+	body.Close()
 }
 
 var drainBuffers = sync.Pool{New: func() any { return new([8 << 10]byte) }}

@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -236,6 +237,9 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 	if d.Retry && x.kind == gottenBody {
 		// Made now, while the response in hand can still be returned instead.
 		body, err := x.req.GetBody()
+		if err == nil && body == nil {
+			err = errNoBody
+		}
 		if err != nil {
 			host.Return(x.r, &x.call)
 			x.met = append(x.met, err)
@@ -262,7 +266,8 @@ func (x *exchange) outcome() Outcome {
 			o.Idempotent = o.Idempotent || neverProcessed(x.err) || x.attempt != nil && x.attempt.neverSent()
 		}
 	} else {
-		o.Status = x.resp.StatusCode
+		// One that doesn't have a status is a response all the same.
+		o.Status = cmp.Or(x.resp.StatusCode, 1)
 	}
 	if classify := x.r.policy.Classify; classify != nil {
 		o.Verdict = classify(x.req, x.resp, x.err)
@@ -405,15 +410,22 @@ func (x *exchange) fail(reason Reason, err error) error {
 // cleanUp leaves nothing of the exchange behind: what happens at its end, and
 // what there is to do when a base, a body or a hook has panicked.
 func (x *exchange) cleanUp(ended bool) {
+	// First of all what concerns others: closing a body may panic.
+	if x.host != nil {
+		if !ended {
+			x.host.Return(x.rules(), &x.call)
+		}
+		x.t.hosts.unpin(x.host, x.s.now())
+	}
+	if !ended && x.attempt != nil {
+		x.attempt.abandon()
+	}
 	if x.next != nil {
 		x.next.Close()
 	}
 	if !ended {
 		if x.held {
 			closeBody(x.resp)
-		}
-		if x.attempt != nil {
-			x.attempt.abandon()
 		}
 		if x.kind == gottenBody && x.call.Attempts > 1 && x.given != nil {
 			x.given.Close()
@@ -425,11 +437,5 @@ func (x *exchange) cleanUp(ended bool) {
 		x.body.seal(unused)
 	case unused:
 		closeRequest(x.req)
-	}
-	if x.host != nil {
-		if !ended {
-			x.host.Return(x.rules(), &x.call)
-		}
-		x.t.hosts.unpin(x.host, x.s.now())
 	}
 }

@@ -48,6 +48,8 @@ const (
 
 var errSuperseded = errors.New("retrip: the attempt that this request body belonged to is over")
 
+var errNoBody = errors.New("retrip: Request.GetBody returned neither a body nor an error")
+
 var errNotKept = errors.New("retrip: the request body can't be sent again: more of it has been read than Policy.MaxReplayBody")
 
 // kindOf tells how the body of req can be had again.

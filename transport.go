@@ -187,10 +187,11 @@ func (t *Transport) plain(s *setUp, r *Rules, req *http.Request, kind bodyKind) 
 			return t.exchange(s, r, req, kind, nil)
 		default:
 		}
-		// Only a deadline makes the duration of an attempt matter.
-		if _, ok := ctx.Deadline(); ok {
-			began = s.now()
-		}
+	}
+	// Only a deadline makes the duration of an attempt matter. A context of
+	// the caller's own making may have one and never end.
+	if _, ok := ctx.Deadline(); ok {
+		began = s.now()
 	}
 	returned := false
 	defer func() {
