@@ -27,6 +27,7 @@ type flags struct {
 	out       string
 	plot      string
 	policies  string
+	host      string
 	runs      int
 	override  retrip.Policy
 	jitter    string
@@ -47,7 +48,8 @@ func (f *flags) plots(kinds ...string) {
 
 // choice declares the flags that say what clients follow.
 func (f *flags) choice(policies string) {
-	f.StringVar(&f.policies, "policy", policies, "what clients follow: `names` of policies or JSON files (without their hosts), with commas between")
+	f.StringVar(&f.policies, "policy", policies, "what clients follow: `names` of policies or JSON files, with commas between")
+	f.StringVar(&f.host, "host", "", "follow what the files' policies come to for this `host` (default that for all hosts)")
 	p := &f.override
 	f.IntVar(&p.MaxAttempts, "max-attempts", 0, "attempts, instead of what the policy says")
 	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "first window of waits, instead of what the policy says")
@@ -144,9 +146,12 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 		return sim.Policy{}, fmt.Errorf("-policy: %w", err)
 	}
 	defer file.Close()
-	policy, _, err := retrip.LoadPolicies(file)
+	policy, hosts, err := retrip.LoadPolicies(file)
 	if err != nil {
 		return sim.Policy{}, fmt.Errorf("-policy: %s: %s", name, oneLine(err))
+	}
+	if f.host != "" {
+		policy = (&retrip.Transport{Policy: policy, Hosts: hosts}).PolicyOf(f.host)
 	}
 	if err := f.change(&policy); err != nil {
 		return sim.Policy{}, err
