@@ -111,6 +111,7 @@ func (s *hostSide) returnTicket(c *Call) {
 // throughPause is the gate of a host that was paused by requests whose policy
 // has none.
 func (h *Host) throughPause(r *Rules, c *Call, now time.Duration) Decision {
+	c.ticket = 0 // of a queue that is no more
 	paused := h.pausedFor(now)
 	if paused == 0 {
 		return Decision{Retry: true}

@@ -201,6 +201,47 @@ func TestGateDeadline(t *testing.T) {
 	assert.Equal(t, retrip.ReasonHostPaused, d.Reason, "the queue is too long for it")
 }
 
+// Who can't wait for a place doesn't take one: else such callers would make
+// the queue ever longer, and nobody would get through any more.
+func TestGateOfTheImpatient(t *testing.T) {
+	for name, leave := range map[string]bool{"deadline": false, "canceled": true} {
+		t.Run(name, func(t *testing.T) {
+			var h retrip.Host
+			r := gated(t)
+			throttle(&h, r, 8*time.Second, 0)
+			const patience = 2 * time.Second
+			type waiter struct {
+				*retrip.Call
+				until time.Duration
+			}
+			var waiting []waiter
+			passed := 0
+			for now := time.Duration(0); now < 20*time.Second; now += 10 * time.Millisecond {
+				newcomer := waiter{&retrip.Call{}, now + patience}
+				if !leave {
+					newcomer.Deadline = newcomer.until
+				}
+				waiting = slices.DeleteFunc(append(waiting, newcomer), func(w waiter) bool {
+					d := h.First(r, w.Call, now, 0)
+					switch {
+					case !d.Retry:
+						return true
+					case d.Wait == 0:
+						passed++
+						return true
+					case now >= w.until:
+						h.Return(r, w.Call)
+						return true
+					}
+					return false
+				})
+				require.LessOrEqual(t, h.State(r, now).Waiting, 201)
+			}
+			assert.InDelta(t, 12, passed, 2, "one a second after the pause of 8 s")
+		})
+	}
+}
+
 // A retry whose place comes too late gives up, with its token.
 func TestGateRetryDeadline(t *testing.T) {
 	var h retrip.Host
@@ -403,4 +444,19 @@ func TestGateWorkers(t *testing.T) {
 	without, more, _, _ := run(false)
 	t.Logf("without: %d succeed, %d refusals later", without, more-atOnce)
 	assert.Less(t, without, 200)
+}
+
+// A place in a queue that is no more is worth nothing in the next one.
+func TestGatePlaceOfAnEarlierQueue(t *testing.T) {
+	var h retrip.Host
+	r := gated(t)
+	throttle(&h, r, 4*time.Second, 0)
+	calls := make([]retrip.Call, 20)
+	for i := range calls {
+		h.First(r, &calls[i], 0, 0)
+	}
+	now, late := time.Hour, &calls[19]
+	require.Zero(t, h.First(r, late, now, 0).Wait)
+	throttle(&h, r, 8*time.Second, now)
+	assert.LessOrEqual(t, passes(t, &h, r, late, now), now+10*time.Second)
 }
