@@ -147,6 +147,9 @@ func (a *attempt) release(resp *http.Response) {
 	if a.parent.Done() == nil {
 		return
 	}
+	// Over HTTP/2 a response may end while its request's body is still being
+	// sent, and that needs the context, too.
+	uploading := resp.ProtoMajor > 1 && a.req.Body != nil && a.req.Body != http.NoBody
 	switch body := resp.Body.(type) {
 	case nil:
 		a.cancel(nil)
@@ -155,25 +158,27 @@ func (a *attempt) release(resp *http.Response) {
 		// other, so only Close is the end.
 		resp.Body = &releasingConn{body, a.cancel}
 	default:
-		if body == http.NoBody {
+		switch {
+		case body != http.NoBody:
+			a.body = releasingBody{body, a.cancel, uploading}
+			resp.Body = &a.body
+		case !uploading:
 			a.cancel(nil)
-			return
 		}
-		a.body = releasingBody{body, a.cancel}
-		resp.Body = &a.body
 	}
 }
 
-// releasingBody ends the context of its attempt with its last byte, or when it
-// is closed.
+// releasingBody ends the context of its attempt with its last byte, unless the
+// request's body may still need it, and when it is closed.
 type releasingBody struct {
 	io.ReadCloser
-	cancel context.CancelCauseFunc
+	cancel    context.CancelCauseFunc
+	uploading bool
 }
 
 func (b *releasingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
+	if err != nil && !b.uploading {
 		b.cancel(nil)
 	}
 	return n, err

@@ -154,3 +154,45 @@ func TestEdge_UpgradeCloseWrite(t *testing.T) {
 		})
 	}
 }
+
+// Over HTTP/2 a server may end its response before it has read the request: what
+// is still being sent is not cut.
+func TestEdge_ResponseEndsBeforeTheRequest(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		major          int
+		body           string // of the request
+		empty          bool   // response
+		atEnd, onClose bool   // whether the attempt's context has ended
+	}{
+		{"HTTP/2 upload", 2, "upload", false, false, true},
+		{"HTTP/2 upload, no response body", 2, "upload", true, false, false},
+		{"HTTP/2 without a body", 2, "", false, true, true},
+		{"HTTP/2 without any body", 2, "", true, true, true},
+		{"HTTP/1.1 upload", 1, "upload", false, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var attempt context.Context
+			base := rtFunc(func(r *http.Request) (*http.Response, error) {
+				attempt = r.Context()
+				body := io.NopCloser(strings.NewReader("done"))
+				if tt.empty {
+					body = http.NoBody
+				}
+				return &http.Response{StatusCode: 200, ProtoMajor: tt.major, Body: body, Request: r}, nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://example.com/", strings.NewReader(tt.body))
+			require.NoError(t, err)
+			resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Minute}}).RoundTrip(req)
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, resp.Body)
+			require.NoError(t, err)
+			assert.Equal(t, tt.atEnd, attempt.Err() != nil, "at the end of the response")
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, tt.onClose, attempt.Err() != nil, "when it is closed")
+		})
+	}
+}
