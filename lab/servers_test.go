@@ -403,7 +403,9 @@ func TestHAProxy_Restart(t *testing.T) {
 	bare, wrapped = compare(t, HTTP1, policy, http.MethodPost, "http://"+addr+"/", 100, unique, restart)
 	assert.Zero(t, twice.Load(), "POSTs that arrived twice")
 	assert.NotZero(t, bare.lost())
-	assert.LessOrEqual(t, wrapped.lost(), int64(3*16), "at most those under way at each of three restarts")
+	// Those under way at a restart may have been executed, and so may those in
+	// the backlog of a listener that is closing.
+	assert.LessOrEqual(t, 10*wrapped.lost(), bare.lost())
 }
 
 // A server of the balancer is taken out of service and put back by its operator.
