@@ -33,10 +33,9 @@ type attempt struct {
 	tooLate  *timeoutError
 	maxSends int32 // 0 is no bound
 
-	trace   httptrace.ClientTrace
-	wanted  atomic.Bool  // a connection was asked for
-	sends   atomic.Int32 // connections that were had, each for one send
-	tooMany atomic.Bool
+	trace  httptrace.ClientTrace
+	wanted atomic.Bool  // a connection was asked for
+	sends  atomic.Int32 // connections that were had, each for one send
 }
 
 // begin makes an attempt at req that has limit to get to the response headers,
@@ -92,7 +91,6 @@ func (a *attempt) getConn(string) { a.wanted.Store(true) }
 
 func (a *attempt) gotConn(httptrace.GotConnInfo) {
 	if sends := a.sends.Add(1); a.maxSends > 0 && sends > a.maxSends {
-		a.tooMany.Store(true)
 		a.cancel(errHiddenSends)
 	}
 }
