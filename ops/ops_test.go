@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -71,18 +72,20 @@ func TestQueries_TellWhatTheProgramDid(t *testing.T) {
 	}
 }
 
-// waitFor waits until expr has the one value want, and returns when that was.
+// waitFor waits until expr has the one value want, and returns the time of the
+// newest scrape: what is asked as of then has the same answer each time, while
+// a scrape of this moment may still be on its way into the database.
 func (s *server) waitFor(t *testing.T, expr string, want float64) (at time.Time) {
 	t.Helper()
 	var got vector
 	if !assert.Eventually(t, func() bool {
-		at = time.Now()
-		got = s.query(t, expr, at)
+		got = s.query(t, expr, time.Now())
 		return got[""] == want
 	}, 30*time.Second, 100*time.Millisecond) {
 		require.FailNow(t, "no such answer", "%s is %v, not %v", expr, got, want)
 	}
-	return at
+	seconds := s.query(t, `max(timestamp(retrip_requests_total))`, time.Now())[""]
+	return time.UnixMilli(int64(math.Round(1000 * seconds)))
 }
 
 // compare checks an answer. What is zero may be missing on either side.
