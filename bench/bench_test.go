@@ -7,6 +7,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -41,6 +43,38 @@ func TestPeers_AllDoWhatIsMeasured(t *testing.T) {
 			assert.Equal(t, []int{1 << 10, 1 << 10, 1 << 10}, s.bodies, "bytes of each attempt")
 		})
 	}
+}
+
+// TestPages_ShowTheResults holds the pages to the saved results: nothing in
+// them is edited by hand.
+func TestPages_ShowTheResults(t *testing.T) {
+	r, err := Load("results/results.json")
+	require.NoError(t, err)
+	for page, section := range r.pages() {
+		text, err := os.ReadFile(filepath.Join("..", page))
+		require.NoError(t, err)
+		want, err := replaceSection(text, section)
+		require.NoError(t, err, page)
+		assert.Equal(t, string(want), string(text), "%s: go run ./cmd/peers -render", page)
+	}
+}
+
+// TestPages_ShowWhoIsAhead checks that whoever beats retrip in anything stands
+// out in the tables, and is named in the README also where the README leaves
+// the column out.
+func TestPages_ShowWhoIsAhead(t *testing.T) {
+	run := func(name, peer string, ns float64) Run { return Run{Case: name, Peer: peer, Ns: ns} }
+	r := &Results{Runs: []Run{
+		run("Transport/GET/serial", "bare", 100), run("Transport/GET/serial", "retrip-metrics", 114.2), run("Transport/GET/serial", "rehttp", 114.1),
+		run("Transport/GET-deep/serial", "bare", 100), run("Transport/GET-deep/serial", "retrip-metrics", 150), run("Transport/GET-deep/serial", "httpretry", 149),
+		run("Transport/POST/serial", "bare", 100), run("Transport/POST/serial", "retrip-metrics", 114), run("Transport/POST/serial", "rehttp", 114),
+	}}
+	for page, section := range r.pages() {
+		assert.Contains(t, section, "| **+14.1 ns, +0** |", page)
+		assert.NotContains(t, section, "**+14.0 ns", page)
+	}
+	assert.Contains(t, r.summary(), "alone: deep GET (httpretry).")
+	assert.Contains(t, r.figures(), "| **+49.0 ns, +0** |")
 }
 
 // counter notes how much each request body held.

@@ -7,8 +7,8 @@
 // machine does meanwhile hits them alike; compare within a round.
 //
 //	go run ./cmd/peers                  measure and print
-//	go run ./cmd/peers -save            and keep the results, README and chart
-//	go run ./cmd/peers -render          README and chart from the kept results
+//	go run ./cmd/peers -save            and keep the results, with the pages and the chart that show them
+//	go run ./cmd/peers -render          pages and chart from the kept results
 package main
 
 import (
@@ -34,8 +34,8 @@ var (
 	rounds    = flag.Int("rounds", 41, "how often each peer is timed in each case")
 	benchtime = flag.Duration("benchtime", 3*time.Millisecond, "how long each time")
 	run       = flag.String("run", "", "regular expression for the timings to make, and for upload, waiting and connections")
-	save      = flag.Bool("save", false, "write results, README section and chart")
-	render    = flag.Bool("render", false, "write README section and chart from the results written before")
+	save      = flag.Bool("save", false, "write results, their sections in README.md and docs/performance.md, and the chart")
+	render    = flag.Bool("render", false, "write sections and chart from the results written before")
 	root      = flag.String("root", "..", "directory of the repository")
 	child     = flag.String("child", "", "what to measure in this process; used by the command itself")
 	peer      = flag.String("peer", "", "the peer, for -child")
@@ -56,11 +56,8 @@ func main() {
 	path := filepath.Join(*root, "bench", "results")
 	r := &bench.Results{}
 	if *render {
-		data, err := os.ReadFile(filepath.Join(path, "results.json"))
-		if err != nil {
-			log.Fatal(err)
-		}
-		if err := json.Unmarshal(data, r); err != nil {
+		var err error
+		if r, err = bench.Load(filepath.Join(path, "results.json")); err != nil {
 			log.Fatal(err)
 		}
 	} else if err := measure(r); err != nil {
@@ -73,7 +70,7 @@ func main() {
 		}
 	}
 	if *save || *render {
-		if err := r.UpdateREADME(filepath.Join(*root, "README.md")); err != nil {
+		if err := r.UpdatePages(*root); err != nil {
 			log.Fatal(err)
 		}
 		if err := r.WriteChart(filepath.Join(*root, "docs", "performance.png")); err != nil {

@@ -1,0 +1,238 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// column is one of a table: less is better.
+type column struct {
+	head    string
+	summary bool // in the README too
+	value   func(peer string) (float64, bool)
+	text    func(v float64, peer string) string
+}
+
+// ahead returns who beats retrip with metrics.
+func (c column) ahead() []string {
+	own, ok := c.value("retrip-metrics")
+	if !ok {
+		return nil
+	}
+	var names []string
+	for _, p := range Peers[1:] {
+		if v, ok := c.value(p.Name); ok && v < own && !strings.HasPrefix(p.Name, "retrip") {
+			names = append(names, title(p.Name))
+		}
+	}
+	return names
+}
+
+// group is a table of docs/performance.md.
+type group struct {
+	about   string
+	columns []column
+}
+
+func (r *Results) groups() []group {
+	return []group{
+		{
+			about: `**A success**, over a stub: time and allocations that it adds to the same request in bare net/http in the same
+round. *Deep*: a context that can be cancelled, ten layers deep. *PUT 1 MiB*: a stream that can be had only once and comes
+as fast as memory does. *Many hosts*: 10 000 in turn, 100 of them in trouble as far as anybody remembers such things. At the
+RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
+			columns: []column{
+				inSummary(r.over("GET", "Transport/GET/serial", "Client/GET/serial")),
+				r.over("deep GET", "Transport/GET-deep/serial", "Client/GET-deep/serial"),
+				inSummary(r.over("POST 1 KiB", "Transport/POST/serial", "Client/POST/serial")),
+				r.over("PUT 1 MiB", "Client/PUT-1MiB/serial"),
+				r.over("many hosts", "Transport/hosts"),
+			},
+		},
+		{
+			about: `**On all cores at once**: the same, and how many times the throughput of one core it comes to.`,
+			columns: []column{
+				r.parallel("parallel GET", "Transport/GET/parallel", "Client/GET/parallel"),
+				r.parallel("parallel deep GET", "Transport/GET-deep/parallel", "Client/GET-deep/parallel"),
+				r.parallel("parallel POST 1 KiB", "Transport/POST/parallel", "Client/POST/parallel"),
+				r.parallel("parallel PUT 1 MiB", "Client/PUT-1MiB/parallel"),
+			},
+		},
+		{
+			about: "**Two retries**, through an http.Client over a stub, without waits: time and allocations in all. The PUT has `GetBody`.",
+			columns: []column{
+				inSummary(r.total("503, 503, 200", "Client/retry-GET")),
+				r.total("PUT 1 KiB: 503, 503, 200", "Client/retry-PUT"),
+			},
+		},
+		{
+			about: `**Over a loopback socket**: time as a multiple of bare net/http's in the same round, one request after the other and on all
+cores. These move by some hundredths whoever is measured.`,
+			columns: []column{
+				r.ratio("loopback HTTP/1.1", "Loopback/HTTP1/serial"),
+				r.ratio("parallel HTTP/1.1", "Loopback/HTTP1/parallel"),
+				r.ratio("loopback HTTP/2", "Loopback/HTTP2/serial"),
+				r.ratio("parallel HTTP/2", "Loopback/HTTP2/parallel"),
+			},
+		},
+		{
+			about: fmt.Sprintf(`**What is held**. *PUT 64 MiB*: a stream of 128 MiB/s that can be had only once; how far the heap grows, and when the server
+has the first byte. *Connections*: opened by %d requests that meet one 503 each, with a body of that size. *Waiting*: what each of
+%d requests holds, beyond one that waits in bare net/http for its answer.`, Fetches, Waiters),
+			columns: []column{
+				inSummary(r.heap()),
+				inSummary(r.firstByte()),
+				r.connections("connections, 2 KiB", 0),
+				inSummary(r.connections("connections, 64 KiB", 1)),
+				r.connections("connections, 1 MiB", 2),
+				inSummary(r.held()),
+			},
+		},
+	}
+}
+
+func inSummary(c column) column {
+	c.summary = true
+	return c
+}
+
+// timing is a column of the first of the cases in which a peer was timed.
+func (r *Results) timing(head string, cases []string, value func(Summary) float64, text func(Summary) string) column {
+	find := func(peer string) (Summary, bool) {
+		for _, name := range cases {
+			if s, ok := r.Summary(caseNamed(name), peer); ok {
+				return s, true
+			}
+		}
+		return Summary{}, false
+	}
+	return column{
+		head: head,
+		value: func(peer string) (float64, bool) {
+			s, ok := find(peer)
+			return value(s), ok
+		},
+		text: func(_ float64, peer string) string {
+			s, _ := find(peer)
+			return text(s)
+		},
+	}
+}
+
+func added(s Summary) float64 { return s.Over }
+
+// withoutBare leaves out what the others are compared with.
+func withoutBare(c column) column {
+	value := c.value
+	c.value = func(peer string) (float64, bool) {
+		if peer == Peers[0].Name {
+			return 0, false
+		}
+		return value(peer)
+	}
+	return c
+}
+
+func (r *Results) over(head string, cases ...string) column {
+	return withoutBare(r.timing(head, cases, added, func(s Summary) string {
+		return fmt.Sprintf("%s, %+d", duration("%+.*f", s.Over), s.More)
+	}))
+}
+
+func (r *Results) parallel(head string, cases ...string) column {
+	return withoutBare(r.timing(head, cases, added, func(s Summary) string {
+		return fmt.Sprintf("%s, %.2f×", duration("%+.*f", s.Over), s.Scale)
+	}))
+}
+
+func (r *Results) total(head string, cases ...string) column {
+	return r.timing(head, cases, func(s Summary) float64 { return s.Ns }, func(s Summary) string {
+		return fmt.Sprintf("%s, %d", duration("%.*f", s.Ns), s.Allocs)
+	})
+}
+
+func (r *Results) ratio(head string, cases ...string) column {
+	return withoutBare(r.timing(head, cases, func(s Summary) float64 { return s.Ratio }, func(s Summary) string {
+		return fmt.Sprintf("%.3f", s.Ratio)
+	}))
+}
+
+// duration writes nanoseconds, by a format with a number of digits, in a unit
+// that leaves the number short.
+func duration(format string, ns float64) string {
+	unit := "ns"
+	for _, larger := range []string{"µs", "ms"} {
+		if math.Abs(ns) < 1000 {
+			break
+		}
+		ns, unit = ns/1000, larger
+	}
+	digits := 0
+	if math.Abs(ns) < 100 {
+		digits = 1
+	}
+	if math.Abs(ns) < 10 && unit != "ns" {
+		digits = 2
+	}
+	return fmt.Sprintf(format, digits, ns) + " " + unit
+}
+
+func (r *Results) heap() column {
+	return column{
+		head: "PUT 64 MiB: heap",
+		value: func(peer string) (float64, bool) {
+			u, ok := r.upload(peer)
+			return float64(u.Heap), ok
+		},
+		text: func(v float64, _ string) string { return fmt.Sprintf("%.2f MiB", v/(1<<20)) },
+	}
+}
+
+func (r *Results) firstByte() column {
+	return column{
+		head: "PUT 64 MiB: first byte",
+		value: func(peer string) (float64, bool) {
+			u, ok := r.upload(peer)
+			return float64(u.FirstByte.Microseconds()), ok
+		},
+		text: func(v float64, _ string) string { return fmt.Sprintf("%.2f ms", v/1000) },
+	}
+}
+
+func (r *Results) connections(head string, i int) column {
+	return column{
+		head: head,
+		value: func(peer string) (float64, bool) {
+			list, ok := r.Connections[peer]
+			if !ok {
+				return 0, false
+			}
+			return float64(list[i]), true
+		},
+		text: func(v float64, _ string) string { return fmt.Sprintf("%.0f", v) },
+	}
+}
+
+func (r *Results) held() column {
+	return withoutBare(column{
+		head: "waiting",
+		value: func(peer string) (float64, bool) {
+			_, ok := r.Waiting[peer]
+			return float64(r.waiting(peer)), ok
+		},
+		text: func(v float64, _ string) string { return fmt.Sprintf("%+.0f B", v) },
+	})
+}
+
+func caseNamed(name string) Case {
+	for _, c := range Cases {
+		if c.Name == name {
+			return c
+		}
+	}
+	panic("no case " + name)
+}

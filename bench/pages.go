@@ -1,0 +1,178 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The section of a page is what stands between these, and they.
+const (
+	sectionBegin = "<!-- bench:begin -->"
+	sectionEnd   = "<!-- bench:end -->"
+)
+
+var titles = map[string]string{
+	"bare":            "bare net/http",
+	"loop":            "20 lines by hand",
+	"retrip-metrics":  "retrip, metrics",
+	"retrip-timeouts": "retrip, metrics, timeouts",
+}
+
+func title(peer string) string {
+	if t := titles[peer]; t != "" {
+		return t
+	}
+	return peer
+}
+
+// Load returns the results that were saved at path.
+func Load(path string) (*Results, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &Results{}
+	return r, json.Unmarshal(data, r)
+}
+
+// UpdatePages rewrites the sections of README.md and docs/performance.md in
+// the repository at root.
+func (r *Results) UpdatePages(root string) error {
+	for page, section := range r.pages() {
+		path := filepath.Join(root, filepath.FromSlash(page))
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text, err = replaceSection(text, section)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pages returns the sections by the file that has them.
+func (r *Results) pages() map[string]string {
+	return map[string]string{"README.md": r.summary(), "docs/performance.md": r.figures()}
+}
+
+func replaceSection(text []byte, section string) ([]byte, error) {
+	before, rest, ok := bytes.Cut(text, []byte(sectionBegin))
+	_, after, closed := bytes.Cut(rest, []byte(sectionEnd))
+	if !ok || !closed {
+		return nil, errors.New("no section for the results")
+	}
+	return slices.Concat(before, []byte(sectionBegin+"\n"+section+sectionEnd), after), nil
+}
+
+func (r *Results) made() string {
+	return fmt.Sprintf("Medians of %d rounds on %s, %d cores, %s, %s", r.Rounds, r.Machine, r.Procs, r.Go, r.Date)
+}
+
+// summary is the section of the README: one table and the chart. A figure in
+// which somebody is ahead of retrip is in bold, or named below where its column
+// is left to the other page.
+func (r *Results) summary() string {
+	var shown, others []column
+	for _, g := range r.groups() {
+		for _, c := range g.columns {
+			if c.summary {
+				shown = append(shown, c)
+			} else {
+				others = append(others, c)
+			}
+		}
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s. **Bold**: ahead of retrip with metrics, by however little.\n\n", r.made())
+	writeTable(&out, shown)
+	out.WriteString(`
+GET, POST: time and allocations that a success adds to bare net/http. 503, 503, 200: time and allocations in all, without
+waits. PUT 64 MiB: a stream of 128 MiB/s that can be had only once. Connections: opened by 1000 requests that meet one
+503 of 64 KiB each. Waiting: what a request holds that waits for its retry.
+
+![added time of a request, and heap growth of an upload](docs/performance.png)
+
+`)
+	var ahead []string
+	for _, c := range others {
+		if names := c.ahead(); names != nil {
+			ahead = append(ahead, fmt.Sprintf("%s (%s)", c.head, strings.Join(names, ", ")))
+		}
+	}
+	if ahead != nil {
+		writeWrapped(&out, fmt.Sprintf("Ahead in the columns that [docs/performance.md](docs/performance.md#figures) has alone: %s.", strings.Join(ahead, "; ")))
+	}
+	return out.String()
+}
+
+// figures is the section of docs/performance.md: everything.
+func (r *Results) figures() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s. **Bold**: ahead of retrip with metrics, by however little.\n", r.made())
+	for _, g := range r.groups() {
+		fmt.Fprintf(&out, "\n%s\n\n", g.about)
+		writeTable(&out, g.columns)
+	}
+	return out.String()
+}
+
+func writeTable(out *strings.Builder, columns []column) {
+	out.WriteString("| ")
+	for _, c := range columns {
+		out.WriteString("| " + c.head + " ")
+	}
+	out.WriteString("|\n|---" + strings.Repeat("|---:", len(columns)) + "|\n")
+	for _, p := range Peers {
+		row := ""
+		measured := false
+		for _, c := range columns {
+			v, ok := c.value(p.Name)
+			switch {
+			case !ok:
+				row += "| – "
+				continue
+			case slices.Contains(c.ahead(), title(p.Name)):
+				row += "| **" + c.text(v, p.Name) + "** "
+			default:
+				row += "| " + c.text(v, p.Name) + " "
+			}
+			measured = true
+		}
+		if measured {
+			out.WriteString("| " + title(p.Name) + " " + row + "|\n")
+		}
+	}
+}
+
+// writeWrapped writes lines of at most 120 characters.
+func writeWrapped(out *strings.Builder, text string) {
+	length := 0
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case length == 0:
+		case length+1+len(word) > 120:
+			out.WriteString("\n")
+			length = 0
+		default:
+			out.WriteString(" ")
+			length++
+		}
+		out.WriteString(word)
+		length += len(word)
+	}
+	out.WriteString("\n")
+}
