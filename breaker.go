@@ -23,7 +23,7 @@ import "time"
 // they open for a host that is down, after 0.8 s at 20 requests a second, and
 // not for one that fails half the time, for which retries do more. A low ratio
 // makes a partial outage worse: where one attempt in ten fails and retries
-// bring 99.99 % of the requests through, a ratio of 0.1 leaves 51 %.
+// bring 99.99 % of the requests through, a ratio of 0.1 leaves half of them.
 type Breaker struct {
 	// Ratio is the share of failures that opens it, 0.01 to 1. If 0, it is
 	// inherited; the default is 0.8. Off switches the breaker off.

@@ -43,7 +43,7 @@
 // wait. So retries to a host spend from a [Budget]: five tokens, one for each
 // retry, back if that retry succeeds, and a fifth back for a success without
 // retry. In an outage a host soon gets no retries at all, while independent
-// failures of up to a third of all attempts are still retried nearly always.
+// failures of up to a fifth of all attempts are still retried nearly always.
 // A caller whose own loop calls again at once isn't held back by that;
 // Policy.Gate does it.
 //

@@ -35,7 +35,8 @@ func TestREADME_NamesEveryField(t *testing.T) {
 	}
 }
 
-// TestDocs_SnippetsCompile vets every Go block of the README and of docs.
+// TestDocs_SnippetsCompile vets every Go block of the README and of docs, and
+// runs those that validate a Transport: a policy that the docs show is valid.
 func TestDocs_SnippetsCompile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds every snippet")
@@ -47,7 +48,7 @@ func TestDocs_SnippetsCompile(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	block := regexp.MustCompile("(?s)```go\n(.*?)```")
-	var packages []string
+	var packages, validating []string
 	for _, file := range append(files, more...) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -59,12 +60,20 @@ func TestDocs_SnippetsCompile(t *testing.T) {
 			path := filepath.Join(dir, name, "snippet_test.go")
 			require.NoError(t, os.WriteFile(path, []byte(source), 0o644))
 			packages = append(packages, "./"+filepath.Join(dir, name))
+			if strings.Contains(source, runnable) {
+				validating = append(validating, packages[len(packages)-1])
+			}
 		}
 	}
-	require.NotEmpty(t, packages)
+	require.NotEmpty(t, validating)
 	out, err := exec.Command("go", append([]string{"vet"}, packages...)...).CombinedOutput()
 	assert.NoError(t, err, "%s", out)
+	out, err = exec.Command("go", append([]string{"test"}, validating...)...).CombinedOutput()
+	assert.NoError(t, err, "%s", out)
 }
+
+// runnable begins a function made of a snippet that can be run.
+const runnable = "func TestSnippet(*testing.T) {\n"
 
 var snippetImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "io": "io", "json": "encoding/json", "log": "log", "net": "net",
@@ -92,6 +101,9 @@ func snippetFile(snippet string) (string, error) {
 		return header + snippet, nil
 	}
 	open := header + "func _() {\n" + snippet
+	if strings.Contains(snippet, ".Validate()") {
+		open = header + "import \"testing\"\n" + runnable + snippet
+	}
 	parsed, err := parser.ParseFile(file, "", open+"}\n", 0)
 	if err != nil {
 		return "", err
