@@ -54,7 +54,7 @@ RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
 			},
 		},
 		{
-			about: `**On all cores at once**: the same, and how many times the throughput of one core it comes to.`,
+			about: `**On all cores at once**: the same, and how many times the throughput of one core it comes to. (At ` + "`Client.Do`, which\nallocates, bare net/http comes to about 1×; that is what to compare go-retryablehttp and heimdall with.)",
 			columns: []column{
 				r.parallel("parallel GET", "Transport/GET/parallel", "Client/GET/parallel"),
 				r.parallel("parallel deep GET", "Transport/GET-deep/parallel", "Client/GET-deep/parallel"),
@@ -144,9 +144,13 @@ func (r *Results) over(head string, cases ...string) column {
 }
 
 func (r *Results) parallel(head string, cases ...string) column {
-	return withoutBare(r.timing(head, cases, added, func(s Summary) string {
-		return fmt.Sprintf("%s, %.2f×", duration("%+.*f", s.Over), s.Scale)
-	}))
+	return r.timing(head, cases, added, func(s Summary) string {
+		scale := fmt.Sprintf("%.2f×", s.Scale)
+		if s.Over == 0 { // bare
+			return scale
+		}
+		return duration("%+.*f", s.Over) + ", " + scale
+	})
 }
 
 func (r *Results) total(head string, cases ...string) column {

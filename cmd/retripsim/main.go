@@ -122,7 +122,7 @@ func usage(w io.Writer) {
 	for _, c := range commands {
 		fmt.Fprintf(t, "    %s\t%s\n", c.name, c.about)
 	}
-	fmt.Fprint(t, "\nPolicies for -policy, besides a file with the JSON of a retrip.Policy:\n\n")
+	fmt.Fprint(t, "\nPolicies for -policy, besides a file as retrip.LoadPolicies reads it:\n\n")
 	for _, name := range sim.PresetNames() {
 		fmt.Fprintf(t, "    %s\t%s\n", name, sim.AboutPreset(name))
 	}

@@ -78,7 +78,7 @@ func main() {
 	}
 }
 
-// scrape prints what Prometheus would read, without what is zero.
+// scrape prints what Prometheus would read, without comments, buckets and zeros.
 func scrape(address string) {
 	resp, err := http.Get("http://" + address + "/metrics")
 	if err != nil {
@@ -90,7 +90,7 @@ func scrape(address string) {
 		log.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasSuffix(line, " 0\n") && !strings.Contains(line, "_bucket") {
+		if !strings.HasPrefix(line, "#") && !strings.HasSuffix(line, " 0\n") && !strings.Contains(line, "_bucket") {
 			fmt.Print(line)
 		}
 	}
