@@ -137,23 +137,23 @@ func writeTable(out *strings.Builder, columns []column) {
 	}
 	out.WriteString("|\n|---" + strings.Repeat("|---:", len(columns)) + "|\n")
 	for _, p := range Peers {
-		row := ""
+		cells := make([]string, len(columns))
 		measured := false
-		for _, c := range columns {
+		for i, c := range columns {
 			v, ok := c.value(p.Name)
 			switch {
 			case !ok:
-				row += "| – "
+				cells[i] = "–"
 				continue
 			case slices.Contains(c.ahead(), title(p.Name)):
-				row += "| **" + c.text(v, p.Name) + "** "
+				cells[i] = "**" + c.text(v, p.Name) + "**"
 			default:
-				row += "| " + c.text(v, p.Name) + " "
+				cells[i] = c.text(v, p.Name)
 			}
 			measured = true
 		}
 		if measured {
-			out.WriteString("| " + title(p.Name) + " " + row + "|\n")
+			fmt.Fprintf(out, "| %s | %s |\n", title(p.Name), strings.Join(cells, " | "))
 		}
 	}
 }
