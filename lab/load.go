@@ -191,7 +191,7 @@ func (l *Load) one(id int) error {
 	if draws.IntN(10) == 0 {
 		want = draws.IntN(64 << 10)
 	}
-	body, err := l.body(k, id, draws)
+	body, err := l.body(k, draws)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ type body struct {
 	again   func() io.Reader // for GetBody
 }
 
-func (l *Load) body(k kind, id int, draws *rand.Rand) (body, error) {
+func (l *Load) body(k kind, draws *rand.Rand) (body, error) {
 	size := draws.IntN(8 << 10)
 	switch k {
 	case get, del:
@@ -298,15 +298,17 @@ func (l *Load) body(k kind, id int, draws *rand.Rand) (body, error) {
 		b.again = func() io.Reader { return bytes.NewReader(b.content) }
 		b.reader = &closing{Reader: b.again(), closed: &l.closed}
 	case putFile:
-		name := fmt.Sprintf("%s/%d", l.Files, id)
-		if err := os.WriteFile(name, b.content, 0o600); err != nil {
-			return b, err
-		}
-		file, err := os.Open(name)
+		file, err := os.CreateTemp(l.Files, "body")
 		if err != nil {
 			return b, err
 		}
-		if err := os.Remove(name); err != nil { // it is gone when it is closed
+		if err := os.Remove(file.Name()); err != nil { // it is gone when it is closed
+			return b, err
+		}
+		if _, err := file.Write(b.content); err != nil {
+			return b, err
+		}
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			return b, err
 		}
 		// Retrip must see the file itself, so its closing is seen by the
