@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 )
@@ -32,7 +33,6 @@ type Ledger struct {
 	draws    *rand.Rand
 	faults   float64
 	executed []uint8 // times, by number
-	again    int     // executions that must not have been
 	corrupt  int
 	arrivals int
 	failures map[string]int
@@ -108,7 +108,7 @@ func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "not the body that was promised", http.StatusBadRequest)
 		return
 	}
-	l.execute(id, req.Method == http.MethodPost, req.Header.Get("Idempotency-Key") != "")
+	l.execute(id, req.Header.Get("Idempotency-Key") != "")
 	switch fault {
 	case hangUpAfter:
 		panic(http.ErrAbortHandler)
@@ -121,42 +121,26 @@ func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(noise()[:want])
 }
 
-func (l *Ledger) execute(id int, post, keyed bool) {
+func (l *Ledger) execute(id int, keyed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if missing := id + 1 - len(l.executed); missing > 0 {
 		l.executed = append(l.executed, make([]uint8, missing)...)
 	}
 	times := &l.executed[id]
-	switch {
-	case *times == 0:
-	case keyed:
+	if keyed && *times > 0 || *times == 255 {
 		return
-	case post:
-		l.again++
 	}
-	if *times < 255 {
-		*times++
-	}
+	*times++
 }
 
-// Duplicates returns how many executions of a POST without a key were not the
-// first. It is final when the server is closed: what is late is on its way no
+// Executions returns how often each request was executed, by number, up to 255
+// times. It is final when the server is closed: what is late is on its way no
 // more.
-func (l *Ledger) Duplicates() int {
+func (l *Ledger) Executions() []uint8 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.again
-}
-
-// Executed returns how often request id was executed.
-func (l *Ledger) Executed(id int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if id >= len(l.executed) {
-		return 0
-	}
-	return int(l.executed[id])
+	return slices.Clone(l.executed)
 }
 
 // Corrupt returns how many bodies came to a regular end and were not what had

@@ -29,16 +29,15 @@ type Load struct {
 	Client  *http.Client
 	URL     func(id int) string // where request id goes
 	Seed    uint64
-	Ledger  *Ledger // if nil, it is out of reach: nothing is found to be lost
 	Callers int
 	Files   string // a directory for bodies in files
 
-	next    atomic.Int64
 	bodies  atomic.Int64 // handed to the client
 	closed  atomic.Int64 // and closed by it
 	holders atomic.Int64 // requests whose context something still holds
 
 	mu     sync.Mutex
+	notes  []note // by number; all that grows with the requests
 	report Report
 }
 
@@ -77,7 +76,6 @@ type Tally struct {
 type Report struct {
 	Tally
 	Kinds    [kinds]Tally
-	Lost     int // requests told to have succeeded, and never executed
 	Mixed    int // answers to another request, or with another body
 	Unclosed int // request bodies left open
 	Elapsed  time.Duration
@@ -101,8 +99,8 @@ func (r *Report) Rate(repeatable bool) float64 {
 
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d requests in %v, %.2f %% succeeded (%.2f %% of those that may be repeated); %d lost, %d mixed up, %d bodies left open",
-		r.Requests, r.Elapsed.Round(time.Millisecond), 100*r.Rate(false), 100*r.Rate(true), r.Lost, r.Mixed, r.Unclosed)
+	fmt.Fprintf(&b, "%d requests in %v, %.2f %% succeeded (%.2f %% of those that may be repeated); %d mixed up, %d bodies left open",
+		r.Requests, r.Elapsed.Round(time.Millisecond), 100*r.Rate(false), 100*r.Rate(true), r.Mixed, r.Unclosed)
 	for k, t := range r.Kinds {
 		fmt.Fprintf(&b, "\n  %-17s %5d requests %5d succeeded %4d refused %4d cut %4d failed", kindNames[k], t.Requests, t.Succeeded, t.Refused, t.Cut, t.Failed)
 	}
@@ -118,11 +116,11 @@ func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	for range l.Callers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				n := int(l.next.Add(1)) - 1
-				if n >= most {
+				id, ok := l.begin(most)
+				if !ok {
 					return
 				}
-				if err := l.one(n); err != nil {
+				if err := l.one(id); err != nil {
 					errs <- err
 					return
 				}
@@ -142,6 +140,31 @@ func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	within(5*time.Second, func() bool { return l.closed.Load() >= l.bodies.Load() })
 	r.Unclosed = int(l.bodies.Load() - l.closed.Load())
 	return &r, nil
+}
+
+// begin returns the number of the next request, unless most have been begun.
+func (l *Load) begin(most int) (id int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.notes) >= most {
+		return 0, false
+	}
+	l.notes = append(l.notes, 0)
+	return len(l.notes) - 1, true
+}
+
+// Unanswered returns how many callers are waiting for an answer.
+func (l *Load) Unanswered() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.notes) - l.report.Requests
+}
+
+// Notes returns how many bytes are held for [Load.Audit].
+func (l *Load) Notes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cap(l.notes)
 }
 
 // Held returns for how many requests something still holds the context after a
@@ -222,11 +245,18 @@ func (l *Load) one(id int) error {
 // tell writes down what the caller of request id was told.
 func (l *Load) tell(k kind, id, want int, resp *http.Response, err error) {
 	t := Tally{Requests: 1}
-	mixed, lost := 0, 0
+	mixed := 0
+	n := answered
+	if !k.repeatable() || k == postKeyed {
+		n |= onlyOnce
+	}
 	switch {
 	case err != nil:
 		t.Failed = 1
 	default:
+		if resp.StatusCode/100 == 2 {
+			n |= promised
+		}
 		got, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if resp.Header.Get(idField) != strconv.Itoa(id) {
@@ -241,9 +271,6 @@ func (l *Load) tell(k kind, id, want int, resp *http.Response, err error) {
 			mixed = 1
 		default:
 			t.Succeeded = 1
-			if l.Ledger != nil && l.Ledger.Executed(id) == 0 {
-				lost = 1
-			}
 		}
 	}
 	l.mu.Lock()
@@ -256,7 +283,7 @@ func (l *Load) tell(k kind, id, want int, resp *http.Response, err error) {
 		sum.Failed += t.Failed
 	}
 	l.report.Mixed += mixed
-	l.report.Lost += lost
+	l.notes[id] = n
 }
 
 func methodOf(k kind) string {

@@ -1,0 +1,94 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"syscall"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/lab"
+)
+
+const (
+	// others is how many hosts a Transport calls besides the one that most
+	// requests go to: few enough for each to be called often in a short run.
+	others = 16
+
+	// table is how many hosts in trouble a Transport remembers at most.
+	table = 4096
+)
+
+// spread sends most requests to one host, and the rest to the others in turn.
+func spread(p lab.Proto) func(int) string {
+	return func(id int) string {
+		if id%8 != 0 {
+			return p.Scheme() + "://one.test/"
+		}
+		return fmt.Sprintf("%s://host-%d.test/", p.Scheme(), id/8%others)
+	}
+}
+
+// heal makes as many good requests to each host that t remembers as pay for the
+// tokens that it misses, and returns those that t remembers after that. There
+// must be no more faults.
+func heal(t *retrip.Transport, p lab.Proto) ([]retrip.HostState, error) {
+	for _, s := range t.HostStates() {
+		credit := t.PolicyOf(s.Host).Budget.Credit
+		for range int(math.Ceil((s.Size - s.Tokens) / credit)) {
+			req, err := http.NewRequest(http.MethodGet, p.Scheme()+"://"+s.Host, nil)
+			if err != nil {
+				return nil, err
+			}
+			resp, err := t.RoundTrip(req)
+			if err != nil {
+				return nil, fmt.Errorf("without faults: %w", err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+	}
+	return t.HostStates(), nil
+}
+
+// strangers is a Transport to hosts that are all down and called once. None of
+// them heals, so that each is remembered until it must give way to another.
+type strangers struct {
+	retrip.Transport
+	called int
+}
+
+func newStrangers() *strangers {
+	return &strangers{Transport: retrip.Transport{
+		Base:   down{},
+		Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: 1, Cap: 1}},
+	}}
+}
+
+// call calls n hosts that have not been called before.
+func (s *strangers) call(n int) error {
+	for range n {
+		s.called++
+		req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://stranger-%d.test/", s.called), nil)
+		if err != nil {
+			return err
+		}
+		if _, err := s.RoundTrip(req); !errors.Is(err, syscall.ECONNREFUSED) {
+			return fmt.Errorf("a host that is down: %w", err)
+		}
+	}
+	return nil
+}
+
+// down is a base that reaches nobody.
+type down struct{}
+
+func (down) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+}
