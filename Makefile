@@ -64,7 +64,7 @@ fuzz: ## each fuzz target of the root package for FUZZTIME (10s)
 mutate: ## break the core in small ways and see which the tests notice (minutes)
 	$(GO) run ./lab/mutate
 
-soak: ## load with faults for SOAKTIME (10m): fails unless all that is held stays flat
+soak: ## load with faults for SOAKTIME (10m): fails unless all that is held stays flat and nothing is lost
 	$(GO) run ./lab/cmd/soak -duration $(SOAKTIME)
 
 examples: ## run the examples of the root module; each must exit 0
