@@ -137,7 +137,7 @@ func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	r.Elapsed = time.Since(began)
 	// A request whose answer was given up may still be on its way, and a body
 	// is closed when the last attempt's write loop has noticed.
-	within(5*time.Second, func() bool { return l.closed.Load() >= l.bodies.Load() })
+	within(30*time.Second, func() bool { return l.closed.Load() >= l.bodies.Load() })
 	r.Unclosed = int(l.bodies.Load() - l.closed.Load())
 	return &r, nil
 }

@@ -134,11 +134,11 @@ func soak(duration time.Duration, seed uint64, callers int) error {
 			problem("%s: hosts that have healed and are remembered: %+v", p, left)
 		}
 		transports[i].CloseIdleConnections()
-		if held := loads[i].Held(5 * time.Second); held > 0 {
+		if held := loads[i].Held(30 * time.Second); held > 0 {
 			problem("%s: the contexts of %d requests are held by something", p, held)
 		}
 	}
-	if after, ok := before.Back(10 * time.Second); !ok {
+	if after, ok := before.Back(30 * time.Second); !ok {
 		problem("at the start %+v, at the end %+v:\n%s", before, after, strings.Join(lab.Goroutines(), "\n\n"))
 	}
 
