@@ -69,7 +69,8 @@ func (x *exchange) run() (*http.Response, error) {
 	ended := false
 	defer func() { x.cleanUp(ended) }()
 	x.idempotent = x.r.idempotent(x.req)
-	if x.r.policy.IdempotencyKey && !x.idempotent {
+	// A key of the caller's own stays: its retries, if any, go by it.
+	if x.r.policy.IdempotencyKey && !x.idempotent && !hasKey(x.req.Header) {
 		x.key, x.idempotent = newKey(), true
 	}
 	if x.kind == onceBody && x.r.policy.MaxAttempts > 1 {

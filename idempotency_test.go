@@ -122,6 +122,20 @@ func TestIdempotencyKey(t *testing.T) {
 		}
 		assert.Same(t, req, base.reqs[0])
 	})
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		bubbled(t, name+" of the caller's stays, also where the policy forbids to go by it", func(t *testing.T) {
+			base := plays(replies(503))
+			req := request(t, "POST", nil)
+			req.Header.Set(name, "mine")
+			tr := &retrip.Transport{Base: base, Policy: with(keyed)}
+			tr.Policy.Idempotent = func(*http.Request) bool { return false }
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+			require.Equal(t, 1, base.attempts())
+			assert.Equal(t, http.Header{name: {"mine"}}, base.header[0])
+		})
+	}
 	bubbled(t, "none where none is needed", func(t *testing.T) {
 		base := plays(replies(503), replies(200))
 		resp, err := (&retrip.Transport{Base: base, Policy: with(keyed)}).RoundTrip(request(t, "GET", nil))

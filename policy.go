@@ -83,8 +83,8 @@ type Policy struct {
 	// DELETE. If nil, it is inherited; the default is none.
 	IdempotentMethods []string `json:"idempotent_methods"`
 
-	// IdempotencyKey gives a request that is not idempotent a fresh
-	// Idempotency-Key, the same on all its attempts, which makes it
+	// IdempotencyKey gives a request that is not idempotent and has no key a
+	// fresh Idempotency-Key, the same on all its attempts, which makes it
 	// repeatable. Only for hosts that document the header. If false, it is
 	// inherited; the default is false.
 	IdempotencyKey bool `json:"idempotency_key"`
