@@ -227,67 +227,106 @@ func longestOf(limits []string, read func(limit string) (time.Duration, bool)) (
 	return longest, found
 }
 
+// limit is a member of one of the fields RateLimit and RateLimit-Policy, with
+// those of its parameters that count; -1 is one that is missing.
+type limit struct {
+	name    string
+	r, t, w time.Duration // what is left, read as seconds; the time to the reset; the window
+}
+
 // rateLimitFields reads the structured fields RateLimit, of the limits that
 // are used up, and RateLimit-Policy, for the window of one that doesn't say
 // when it is reset. What is malformed is ignored, as the draft wants it.
 func rateLimitFields(h http.Header, _ time.Time) (longest time.Duration, found bool) {
-	limits, ok := parseLimits(h.Values("RateLimit"))
-	if !ok {
-		return 0, false
-	}
-	windows, _ := parseLimits(h.Values("RateLimit-Policy"))
-	for name, limit := range limits {
-		remaining, known := limit["r"]
-		if !known || remaining > 0 {
+	windows := parseLimits(h.Values("RateLimit-Policy"))
+	for _, l := range parseLimits(h.Values("RateLimit")) {
+		if l.r != 0 {
 			continue
 		}
-		reset, known := limit["t"]
-		if !known {
-			if reset, known = windows[name]["w"]; !known {
-				continue
+		wait := l.t
+		if wait < 0 {
+			for _, p := range windows {
+				if p.name == l.name {
+					wait = max(wait, p.w)
+				}
 			}
 		}
-		wait, ok := parseSeconds(strconv.FormatInt(reset, 10))
-		longest, found = max(longest, wait), found || ok
+		longest, found = max(longest, wait), found || wait >= 0
 	}
 	return longest, found
 }
 
 // parseLimits parses a structured field (RFC 9651) that is a list of strings
-// or tokens with integer parameters; other parameters are passed over.
-func parseLimits(lines []string) (map[string]map[string]int64, bool) {
-	limits := map[string]map[string]int64{}
-	for _, line := range lines {
-		for item := range strings.SplitSeq(line, ",") {
-			parts := strings.Split(item, ";")
-			name := strings.Trim(parts[0], " \t")
-			if quoted := strings.HasPrefix(name, `"`); quoted {
-				// A name with a comma, semicolon or backslash in it is cut
-				// apart here, and so refused.
-				if len(name) < 2 || !strings.HasSuffix(name, `"`) || strings.ContainsAny(name[1:len(name)-1], "\"\\") {
-					return nil, false
-				}
-				name = name[1 : len(name)-1]
-			} else if !isToken(name) {
-				return nil, false
+// or tokens with parameters. Those of a limit must be integers, others are
+// passed over. It returns nil if anything in the field is malformed.
+func parseLimits(lines []string) []limit {
+	var limits []limit
+	for _, item := range splitUnquoted(strings.Join(lines, ","), ',') {
+		parts := splitUnquoted(item, ';')
+		l := limit{name: strings.Trim(parts[0], " \t")}
+		if isString(l.name) {
+			l.name = l.name[1 : len(l.name)-1]
+		} else if !isToken(l.name) {
+			return nil
+		}
+		params := map[string]string{} // the last one of a name counts
+		for _, part := range parts[1:] {
+			key, value, valued := strings.Cut(strings.Trim(part, " \t"), "=")
+			// One with no value is true, and a quote begins a string or, behind
+			// a percent sign, a display string.
+			if !isToken(key) || valued && value == "" || strings.Contains(value, `"`) && !isString(strings.TrimPrefix(value, "%")) {
+				return nil
 			}
-			limit := map[string]int64{}
-			for _, part := range parts[1:] {
-				key, value, _ := strings.Cut(strings.Trim(part, " \t"), "=")
-				if key == "" || value == "" {
-					return nil, false
-				}
-				switch {
-				case isDigits(value) && len(value) <= 15:
-					limit[key], _ = strconv.ParseInt(value, 10, 64)
-				case key == "r" || key == "t" || key == "w":
-					return nil, false
-				}
+			params[key] = value
+		}
+		for key, number := range map[string]*time.Duration{"r": &l.r, "t": &l.t, "w": &l.w} {
+			value, there := params[key]
+			if !there {
+				*number = -1
+				continue
 			}
-			limits[name] = limit
+			if !isDigits(value) || len(value) > 15 {
+				return nil
+			}
+			*number, _ = parseSeconds(value)
+		}
+		limits = append(limits, l)
+	}
+	return limits
+}
+
+// splitUnquoted splits s at every sep that isn't within a string.
+func splitUnquoted(s string, sep byte) []string {
+	var parts []string
+	start, quoted := 0, false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '\\' && quoted:
+			i++
+		case c == '"':
+			quoted = !quoted
+		case c == sep && !quoted:
+			parts = append(parts, s[start:i])
+			start = i + 1
 		}
 	}
-	return limits, len(limits) > 0
+	return append(parts, s[start:])
+}
+
+// isString reports whether s is a string of a structured field, in its quotes.
+func isString(s string) bool {
+	if !strings.HasPrefix(s, `"`) {
+		return false
+	}
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case '"':
+			return i == len(s)-1
+		}
+	}
+	return false
 }
 
 // serverNow returns the server's idea of the instant now, for an instant that
