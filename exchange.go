@@ -263,7 +263,7 @@ func (x *exchange) outcome() Outcome {
 			o.Resent = true
 		default:
 			o.Timeout = isTimeout(x.err)
-			o.Hopeless = hopeless(x.req, x.err)
+			o.Hopeless = hopeless(x.req, x.err) || x.body != nil && x.body.broken()
 			o.Idempotent = o.Idempotent || neverProcessed(x.err) || x.attempt != nil && x.attempt.neverSent()
 		}
 	} else {

@@ -161,6 +161,14 @@ func (r *replay) replayable() bool {
 	return !r.spilled && !r.spilling && (r.ended == nil || r.ended == io.EOF)
 }
 
+// broken reports whether the caller's body has failed, which is no failure of
+// the host's.
+func (r *replay) broken() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended != nil && r.ended != io.EOF
+}
+
 func (r *replay) supersede() {
 	if b := r.current; b != nil && !b.closed {
 		b.closed = true

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -387,7 +388,7 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 		assert.ErrorIs(t, err, broken)
 		assert.ErrorIs(t, newErr, broken)
 		assert.Equal(t, "one", string(sent))
-		assert.Equal(t, retrip.ReasonBodyNotReplayable, asError(t, err).Reason)
+		assert.Empty(t, asError(t, err).Reason, "no retry heals it")
 		assert.EqualValues(t, 1, body.closed.Load())
 	})
 	bubbled(t, "canceled in the wait", func(t *testing.T) {
@@ -485,6 +486,15 @@ func TestReplay_Errors(t *testing.T) {
 			assert.EqualValues(t, 1, body.closed.Load())
 		})
 	}
+	bubbled(t, "Read fails, which tells nothing about the host", func(t *testing.T) {
+		tr := &retrip.Transport{Base: plays(replies(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2}}}
+		for range 3 {
+			_, err := tr.RoundTrip(request(t, "PUT", io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))))
+			assert.Same(t, broken, err)
+		}
+		assert.Empty(t, tr.HostStates())
+		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,failed} 3")
+	})
 	bubbled(t, "GetBody fails after a response", func(t *testing.T) {
 		base := plays(replies(503))
 		req := request(t, "PUT", strings.NewReader("x"))
