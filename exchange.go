@@ -203,7 +203,7 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 	if x.host == nil && (failed || !x.t.hosts.calm(x.req.URL)) {
 		now = x.s.now()
 		if key := keyOf(x.req.URL); failed {
-			x.host = x.t.hosts.pinNew(key, x.r, now)
+			x.host = x.t.hosts.pinNew(key, now)
 		} else {
 			x.host = x.t.hosts.pinGood(key)
 		}

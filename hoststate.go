@@ -21,11 +21,10 @@ func (t *Transport) HostState(host string) HostState {
 	now := s.now()
 	e := t.hosts.pin(keyOf(u))
 	if e == nil {
-		e = &hostEntry{key: keyOf(u)}
-		return t.state(e, s.find(u), now)
+		return s.state(&hostEntry{key: keyOf(u)}, now)
 	}
 	defer t.hosts.unpin(e, now)
-	return t.state(e, e.rules.Load(), now)
+	return s.state(e, now)
 }
 
 // HostStates returns the state of all hosts in trouble, sorted by name. It is
@@ -36,17 +35,18 @@ func (t *Transport) HostStates() []HostState {
 	entries := t.hosts.all(now)
 	states := make([]HostState, 0, len(entries))
 	for _, e := range entries {
-		states = append(states, t.state(e, e.rules.Load(), now))
+		states = append(states, s.state(e, now))
 	}
 	return states
 }
 
-// state describes e under the rules r, which are those of the last request
-// that failed there.
-func (t *Transport) state(e *hostEntry, r *Rules, now time.Duration) HostState {
-	s := e.State(r, now)
-	s.Host, s.Policy = e.key.String(), r.name
-	return s
+// state describes e under the policy that its host follows.
+func (s *setUp) state(e *hostEntry, now time.Duration) HostState {
+	host := e.key.String()
+	r := s.find(&url.URL{Host: host})
+	state := e.State(r, now)
+	state.Host, state.Policy = host, r.name
+	return state
 }
 
 // PolicyOf returns the effective policy of a host, given as for HostState, with

@@ -100,3 +100,27 @@ func TestPolicyOf(t *testing.T) {
 type baseFunc func(*http.Request) (*http.Response, error)
 
 func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A host is described under the policy that it follows now, whatever the last
+// request there asked for.
+func TestHostState_PolicyFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: plays(replies(503)), Policy: retrip.Policy{MaxAttempts: 2}}
+		getFrom(t, tr, "http://example.com/")
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4, Size: 5, Breaker: "closed"}
+		require.Equal(t, []retrip.HostState{want}, tr.HostStates())
+
+		req := request(t, "GET", nil)
+		ctx := retrip.WithPolicy(req.Context(), retrip.Policy{MaxAttempts: 1, Budget: retrip.Unlimited})
+		resp, err := tr.RoundTrip(req.WithContext(ctx))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, want, tr.HostState("example.com:80"))
+		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
+
+		require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.com:80": {Budget: retrip.Budget{Size: 7}}}))
+		want.Policy, want.Tokens, want.Size = "*.com:80", 6, 7
+		assert.Equal(t, want, tr.HostState("example.com:80"))
+		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
+	})
+}

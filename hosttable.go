@@ -62,10 +62,9 @@ func keyOf(u *url.URL) hostKey {
 // back meet the same Host.
 type hostEntry struct {
 	Host
-	key   hostKey
-	rules atomic.Pointer[Rules] // of the last request that failed there
-	used  atomic.Int64          // instant of the last failure
-	pins  atomic.Int32          // changes from 0 only under the stripe's lock
+	key  hostKey
+	used atomic.Int64 // instant of the last failure
+	pins atomic.Int32 // changes from 0 only under the stripe's lock
 }
 
 var hostSeed = maphash.MakeSeed()
@@ -120,17 +119,16 @@ func (t *hostTable) pinGood(key hostKey) *hostEntry {
 }
 
 // pinNew is pin for a host that has just failed: it makes the entry.
-func (t *hostTable) pinNew(key hostKey, r *Rules, now time.Duration) *hostEntry {
+func (t *hostTable) pinNew(key hostKey, now time.Duration) *hostEntry {
 	e := t.pin(key)
 	if e == nil {
-		e = t.make(key, r, now)
+		e = t.make(key, now)
 	}
 	e.used.Store(int64(now))
-	e.rules.Store(r)
 	return e
 }
 
-func (t *hostTable) make(key hostKey, r *Rules, now time.Duration) *hostEntry {
+func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
 	s := t.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +145,6 @@ func (t *hostTable) make(key hostKey, r *Rules, now time.Duration) *hostEntry {
 	e := &hostEntry{key: key}
 	e.pins.Store(1)
 	e.used.Store(int64(now))
-	e.rules.Store(r)
 	// The counters rise before the entry can be found: who sees them at zero
 	// has missed nothing.
 	s.entries.Add(1)

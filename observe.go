@@ -80,6 +80,6 @@ func (x *exchange) changed(change hostChange) {
 	}
 	x.r.metrics.hostChanged(change)
 	if x.watch.logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
-		x.watch.host(x.ctx, x.t.state(x.host, x.r, x.s.now()))
+		x.watch.host(x.ctx, x.s.state(x.host, x.s.now()))
 	}
 }
