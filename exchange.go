@@ -216,6 +216,9 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 	var host *Host
 	if x.host != nil {
 		host, now = &x.host.Host, x.s.now()
+		if failed {
+			x.host.used.Store(int64(now))
+		}
 	} else {
 		host = new(Host)
 	}

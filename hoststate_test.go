@@ -124,3 +124,23 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 	})
 }
+
+// Asking for the state of hosts forgets none that still fails.
+func TestHostStates_LongOutage(t *testing.T) {
+	for name, policy := range map[string]retrip.Policy{
+		"plain":   {},
+		"breaker": {Breaker: retrip.Breaker{MinVolume: 1e6}},
+		"gate":    {Gate: true},
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			base := plays(replies(503))
+			tr := &retrip.Transport{Base: base, Policy: policy}
+			for range 100 {
+				getFrom(t, tr, "http://example.com/")
+				time.Sleep(time.Minute)
+				require.Len(t, tr.HostStates(), 1)
+			}
+			assert.Equal(t, 100+5, base.attempts())
+		})
+	}
+}

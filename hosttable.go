@@ -15,8 +15,8 @@ import (
 )
 
 // hostTable holds the hosts in trouble, and only them: an entry is made on the
-// first failure and dropped when it has healed, or when nobody has asked for
-// it in an hour. It is bounded; what must give way is the entry that has
+// first failure and dropped when it has healed, or when nothing has failed
+// there in an hour. It is bounded; what must give way is the entry that has
 // healed most and been idle longest, never one that is in use, paused or
 // behind a breaker. When nothing may go, new hosts share one entry, which
 // knows a budget only.
@@ -124,7 +124,6 @@ func (t *hostTable) pinNew(key hostKey, now time.Duration) *hostEntry {
 	if e == nil {
 		e = t.make(key, now)
 	}
-	e.used.Store(int64(now))
 	return e
 }
 

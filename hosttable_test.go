@@ -24,6 +24,7 @@ var refusal = Outcome{Status: 503, Idempotent: true, Replay: true}
 // failAt has one attempt at key fail, and what follows from it.
 func failAt(t *hostTable, key hostKey, r *Rules, o Outcome, now time.Duration) *hostEntry {
 	e := t.pinNew(key, now)
+	e.used.Store(int64(now))
 	call := Call{Attempts: 1}
 	e.Next(r, &call, o, now, 0)
 	t.unpin(e, now)
