@@ -152,7 +152,7 @@ func (h *Host) record(r *Rules, c *Call, failed bool, now time.Duration, draw ui
 	switch b.state {
 	case breakerClosed:
 		b.count(p.Window, failed, now)
-		if good, bad := b.sum(); failed && good+bad >= p.MinVolume && float64(bad) >= p.Ratio*float64(good+bad) {
+		if good, bad := b.sum(); failed && good+bad >= p.MinVolume && float64(bad)/float64(good+bad) >= p.Ratio {
 			b.open(p, now, draw)
 			return hostOpened
 		}

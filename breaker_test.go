@@ -127,6 +127,28 @@ func TestBreakerOpens(t *testing.T) {
 	}
 }
 
+// The ratio is met to the result: 7 of 25 are 0.28, though 0.28·25 is more than
+// 7 in floating point.
+func TestBreakerRatioIsExact(t *testing.T) {
+	for n := 2; n <= 100; n++ {
+		for percent := 1; percent <= 100; percent++ {
+			bad := n * percent / 100
+			if bad < 2 || bad*100 != n*percent {
+				continue
+			}
+			r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: float64(percent) / 100, MinVolume: n}})
+			var h retrip.Host
+			// The first failure is when the host begins to be watched.
+			attempts(t, &h, r, 0, 503)
+			attempts(t, &h, r, 0, slices.Repeat([]int{200}, n-bad)...)
+			attempts(t, &h, r, 0, slices.Repeat([]int{503}, bad-2)...)
+			require.Equal(t, "closed", h.State(r, 0).Breaker)
+			attempts(t, &h, r, 0, 503)
+			assert.Equal(t, "open", h.State(r, 0).Breaker, "%d of %d", bad, n)
+		}
+	}
+}
+
 // What is no failure of the host's doesn't count as one, nor as a success.
 func TestBreakerIgnores(t *testing.T) {
 	for name, o := range map[string]retrip.Outcome{
