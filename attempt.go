@@ -31,7 +31,7 @@ type attempt struct {
 	timer    *time.Timer
 	body     releasingBody // if the response needs one
 	tooLate  *timeoutError
-	maxSends int32 // 0 is no bound
+	maxSends int // 0 is no bound
 
 	trace  httptrace.ClientTrace
 	wanted atomic.Bool  // a connection was asked for
@@ -42,7 +42,7 @@ type attempt struct {
 // 0 being no limit, and ends with the cause tooLate. Only where proof is asked
 // for can neverSent give it.
 func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSends int, proof bool) *attempt {
-	a := &attempt{parent: req.Context(), tooLate: tooLate, maxSends: int32(max(0, maxSends))}
+	a := &attempt{parent: req.Context(), tooLate: tooLate, maxSends: max(0, maxSends)}
 	a.Context, a.cancel = context.WithCancelCause(a.parent)
 	if proof {
 		a.trace.GetConn = a.getConn
@@ -90,7 +90,7 @@ func (r *keyRecorder) Value(key any) any {
 func (a *attempt) getConn(string) { a.wanted.Store(true) }
 
 func (a *attempt) gotConn(httptrace.GotConnInfo) {
-	if sends := a.sends.Add(1); a.maxSends > 0 && sends > a.maxSends {
+	if sends := int(a.sends.Add(1)); a.maxSends > 0 && sends > a.maxSends {
 		a.cancel(errHiddenSends)
 	}
 }

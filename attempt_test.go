@@ -4,8 +4,11 @@
 package retrip
 
 import (
+	"context"
 	"io"
+	"math"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,3 +43,21 @@ type closeNoter struct {
 }
 
 func (c *closeNoter) Close() error { c.closed = true; return nil }
+
+// A bound that is all but none is none, and not its lower half.
+func TestAttempt_HugeMaxSends(t *testing.T) {
+	if math.MaxInt == math.MaxInt32 {
+		t.Skip("an int is too small for it")
+	}
+	tr := &Transport{Policy: Policy{MaxSends: math.MaxInt&^math.MaxUint32 | 1}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		for range 2 {
+			httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+		}
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, context.Cause(r.Context())
+	})}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
+	require.NoError(t, err)
+	resp, err := tr.RoundTrip(req)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+}
