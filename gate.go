@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -179,13 +180,16 @@ func (g *gate) released(now time.Duration) int64 {
 		return g.count
 	}
 	elapsed := now - g.at
-	return g.count + int64(elapsed/g.gap)*ticket + int64(elapsed%g.gap)*ticket/int64(g.gap)
+	// A gap of hours times a ticket is more than 64 bits.
+	hi, lo := bits.Mul64(uint64(elapsed%g.gap), ticket)
+	part, _ := bits.Div64(hi, lo, uint64(g.gap))
+	return g.count + int64(elapsed/g.gap)*ticket + int64(part)
 }
 
 // due returns the instant at which the counter reaches t.
 func (g *gate) due(t int64) time.Duration {
-	ahead := t - g.count
-	return g.at + time.Duration(ahead/ticket)*g.gap + time.Duration(ahead%ticket)*g.gap/ticket
+	whole, part := time.Duration((t-g.count)/ticket), time.Duration((t-g.count)%ticket)
+	return g.at + whole*g.gap + part*(g.gap/ticket) + part*(g.gap%ticket)/ticket
 }
 
 // waiting returns how many tickets are neither released nor given up.

@@ -66,6 +66,28 @@ func TestGatePartOfAPlace(t *testing.T) {
 	assert.Equal(t, now+time.Second, passes(t, h, r, &retrip.Call{}, now))
 }
 
+// Also of a gap that has grown to many hours.
+func TestGatePartOfALongGap(t *testing.T) {
+	const word = 24 * time.Hour
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 10, MaxWait: word, Gate: true})
+	h := closedFor(r, word)
+	now := time.Duration(0)
+	for range 50 {
+		var call retrip.Call
+		now = passes(t, h, r, &call, now)
+		refuseAt(h, r, &call, word, now)
+	}
+	waiting := places(h, r, 3, now)
+	first := passes(t, h, r, waiting[0], now)
+	assert.Equal(t, now+2*word, first)
+	for part := range 100 {
+		now := first + word*time.Duration(part)/100
+		assert.Equal(t, 2, h.State(r, now).Waiting, now)
+	}
+	assert.Equal(t, first+word, passes(t, h, r, waiting[1], first))
+	assert.Equal(t, first+2*word, passes(t, h, r, waiting[2], first))
+}
+
 // How long a waiting request sleeps before it asks again.
 func TestGateSleeps(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
