@@ -156,13 +156,12 @@ func (a *attempt) release(resp *http.Response) {
 		// other, so only Close is the end.
 		resp.Body = &releasingConn{body, a.cancel}
 	default:
-		switch {
-		case body != http.NoBody:
-			a.body = releasingBody{body, a.cancel, uploading}
-			resp.Body = &a.body
-		case !uploading:
+		if body == http.NoBody && !uploading {
 			a.cancel(nil)
+			return
 		}
+		a.body = releasingBody{body, a.cancel, uploading}
+		resp.Body = &a.body
 	}
 }
 

@@ -166,7 +166,7 @@ func TestEdge_ResponseEndsBeforeTheRequest(t *testing.T) {
 		atEnd, onClose bool   // whether the attempt's context has ended
 	}{
 		{"HTTP/2 upload", 2, "upload", false, false, true},
-		{"HTTP/2 upload, no response body", 2, "upload", true, false, false},
+		{"HTTP/2 upload, no response body", 2, "upload", true, false, true},
 		{"HTTP/2 without a body", 2, "", false, true, true},
 		{"HTTP/2 without any body", 2, "", true, true, true},
 		{"HTTP/1.1 upload", 1, "upload", false, true, true},
