@@ -40,12 +40,14 @@ func (p portRules) find(port string) *Rules {
 func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher, error) {
 	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{}}
 	var errs []error
+	var all []*Rules
 	rules := func(path, name string, p, base Policy) *Rules {
 		err := p.check(path)
 		if err == nil {
 			r, together := p.resolve(base)
 			if together == nil {
-				r.name, r.metrics = name, metrics.policy(name)
+				r.name = name
+				all = append(all, r)
 				return r
 			}
 			err = fmt.Errorf("retrip: %s.%w", path, together)
@@ -83,6 +85,10 @@ func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	// What is refused is not counted.
+	for _, r := range all {
+		r.metrics = metrics.policy(r.name)
 	}
 	return m, nil
 }

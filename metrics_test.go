@@ -185,6 +185,16 @@ func TestMetrics_Shared(t *testing.T) {
 	assert.Equal(t, []string{"attempts_total{default,2xx} 4000", "requests_total{default,success} 4000"}, counted(t, m))
 }
 
+// Policies that are refused leave no series behind.
+func TestMetrics_RefusedPolicies(t *testing.T) {
+	m := retrip.NewMetrics()
+	tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m}
+	require.Error(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"good.example": {}, "bad.example": {MaxAttempts: -1}}))
+	assert.Zero(t, testutil.CollectAndCount(m))
+	require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"good.example": {}}))
+	assert.NotZero(t, testutil.CollectAndCount(m))
+}
+
 // The gauges of hosts, and that a Transport isn't kept alive by its Metrics.
 func TestMetrics_Hosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
