@@ -185,12 +185,22 @@ func (r *replay) seal(abandon bool) {
 	if abandon {
 		r.supersede()
 	}
-	closing := !r.closed && (r.current == nil || r.current.closed)
-	r.closed = r.closed || closing
+	done := r.done()
 	r.mu.Unlock()
-	if closing {
+	if done {
 		r.req.Body.Close()
 	}
+}
+
+// done reports, once, that nobody will read the body any more, and lets go of
+// what was kept of it: the reader lives as long as the response. r is locked.
+func (r *replay) done() bool {
+	if !r.sealed || r.closed || r.current != nil && !r.current.closed {
+		return false
+	}
+	r.closed = true
+	r.kept, r.spilled = nil, true
+	return true
 }
 
 // bodyReader is the body of one attempt.
@@ -310,10 +320,9 @@ func (b *bodyReader) Close() error {
 		b.closed = true
 		close(b.gone)
 	}
-	closing := r.sealed && !r.closed && r.current == b
-	r.closed = r.closed || closing
+	done := r.done()
 	r.mu.Unlock()
-	if closing {
+	if done {
 		return r.req.Body.Close()
 	}
 	return nil

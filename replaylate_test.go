@@ -81,3 +81,27 @@ func TestReplay_KeepsNothingForNobody(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, r.kept)
 }
+
+// The usual case: the body has been read to its end, and is closed before the
+// response is there, or after.
+func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
+	for _, closedFirst := range []bool{true, false} {
+		r := openReplay(put(t, io.MultiReader(strings.NewReader("some text"))), 100)
+		b := r.reader()
+		_, err := io.ReadAll(b)
+		require.NoError(t, err)
+		require.Len(t, r.kept, 9)
+		if closedFirst {
+			require.NoError(t, b.Close())
+			require.Len(t, r.kept, 9, "for another attempt")
+		}
+		r.seal(false)
+		if !closedFirst {
+			require.Len(t, r.kept, 9, "for net/http")
+			require.NoError(t, b.Close())
+		}
+		assert.Nil(t, r.kept, closedFirst)
+		_, err = r.getBody()
+		assert.ErrorIs(t, err, errNotKept)
+	}
+}
