@@ -16,11 +16,11 @@ import (
 
 // Error is what RoundTrip returns when it ends without a response after
 // something of its own: after several attempts, in a wait, or before a first
-// attempt that a breaker or gate held back. The error of a single attempt is
-// returned as the base gave it.
+// attempt that a breaker or gate held back or whose caller had gone. The error
+// of a single attempt is returned as the base gave it.
 type Error struct {
 	// Attempts is how many attempts were made; 0 if the host's breaker or
-	// gate let none through.
+	// gate let none through, or the caller had gone before.
 	Attempts int
 
 	// Reason is why there was no further attempt. It is empty if the last

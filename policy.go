@@ -118,10 +118,11 @@ type Policy struct {
 	// false.
 	Gate bool `json:"gate"`
 
-	// Classify, if not nil, is asked about the outcome of every attempt
-	// before the rules above. It must be safe for concurrent use and must
-	// not read or close the response's body. If nil, it is inherited. It is
-	// code: a policy that has it can't be written as JSON.
+	// Classify, if not nil, is asked about the outcome of every attempt before
+	// the rules above, except for the error of one whose caller has gone. It
+	// must be safe for concurrent use and must not read or close the
+	// response's body. If nil, it is inherited. It is code: a policy that has
+	// it can't be written as JSON.
 	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
 
 	// Idempotent, if not nil, decides alone whether a request may be
