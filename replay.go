@@ -26,11 +26,11 @@ type replay struct {
 
 	mu      sync.Mutex // never held while the caller's body is read or closed
 	current *bodyReader
-	sealed  bool // no further attempt follows
-	closed  bool // the caller's body is closed, or about to be
+	sealed  bool          // no further attempt follows
+	closed  bool          // the caller's body is closed, or about to be
+	turn    chan struct{} // whoever holds it may read the caller's body
 
-	// Of a stream. Whoever holds the turn may read the caller's body.
-	turn     chan struct{}
+	// Of a stream.
 	limit    int64 // bytes to keep
 	kept     []byte
 	spilling bool  // a read is under way that would not be kept
@@ -67,12 +67,8 @@ func kindOf(req *http.Request) bodyKind {
 // openReplay makes the onceBody of req one that can be had again, keeping up to
 // limit bytes if it is a stream.
 func openReplay(req *http.Request, limit int64) *replay {
-	r := &replay{req: req}
-	if r.at, r.off, r.n, r.section = section(req.Body); r.section {
-		return r
-	}
-	r.limit = limit
-	r.turn = make(chan struct{}, 1)
+	r := &replay{req: req, limit: limit, turn: make(chan struct{}, 1)}
+	r.at, r.off, r.n, r.section = section(req.Body)
 	r.turn <- struct{}{}
 	return r
 }
@@ -187,8 +183,16 @@ func (r *replay) seal(abandon bool) {
 	}
 	done := r.done()
 	r.mu.Unlock()
-	if done {
+	if !done {
+		return
+	}
+	select {
+	case <-r.turn:
 		r.req.Body.Close()
+	default:
+		// An attempt that is over still reads it. To close the body of a
+		// server's request takes as long as that, and RoundTrip has to return.
+		go closeAside(r.req.Body)
 	}
 }
 

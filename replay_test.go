@@ -317,6 +317,25 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 func (b *slowBody) Close() error { b.closed.Add(1); return nil }
 
+// exclusiveBody can't be closed while it is read, as that of a server's request
+// can't.
+type exclusiveBody struct {
+	slowBody
+	lock chan struct{}
+}
+
+func (b *exclusiveBody) Read(p []byte) (int, error) {
+	b.lock <- struct{}{}
+	defer func() { <-b.lock }()
+	return b.slowBody.Read(p)
+}
+
+func (b *exclusiveBody) Close() error {
+	b.lock <- struct{}{}
+	defer func() { <-b.lock }()
+	return b.slowBody.Close()
+}
+
 // earlyStep answers 503 while a goroutine of the base still reads the body,
 // as net/http does.
 func earlyStep(read *sync.WaitGroup, got *error) step {
@@ -389,6 +408,27 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 		assert.ErrorIs(t, newErr, broken)
 		assert.Equal(t, "one", string(sent))
 		assert.Empty(t, asError(t, err).Reason, "no retry heals it")
+		assert.EqualValues(t, 1, body.closed.Load())
+	})
+	bubbled(t, "canceled in the wait, and closing waits for the read", func(t *testing.T) {
+		body := &exclusiveBody{slowBody: slowBody{give: make(chan string)}, lock: make(chan struct{}, 1)}
+		var wg sync.WaitGroup
+		var oldErr error
+		base := plays(earlyStep(&wg, &oldErr))
+		base.keep = true
+		go func() {
+			body.give <- "one"
+			time.Sleep(time.Minute)
+			close(body.give)
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(500*time.Millisecond, cancel)
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", body).WithContext(ctx))
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 500*time.Millisecond, time.Since(start))
+		wg.Wait()
+		synctest.Wait()
 		assert.EqualValues(t, 1, body.closed.Load())
 	})
 	bubbled(t, "canceled in the wait", func(t *testing.T) {
