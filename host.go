@@ -94,9 +94,9 @@ func (h *Host) State(r *Rules, now time.Duration) HostState {
 	if side := h.more.Load(); side != nil {
 		side.mu.Lock()
 		defer side.mu.Unlock()
-		b := &side.breaker
-		s.Breaker = breakerNames[b.state]
-		if b.state != breakerClosed {
+		// One that was switched off meanwhile holds nobody back.
+		if b := &side.breaker; r.breaker && b.state != breakerClosed {
+			s.Breaker = breakerNames[b.state]
 			s.OpenFor = max(0, b.until-now)
 		}
 		s.Waiting = side.gate.waiting(now)

@@ -125,6 +125,21 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 	})
 }
 
+// A breaker that is switched off while it is open is open no more.
+func TestHostState_BreakerSwitchedOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		on := retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{MinVolume: 1}}
+		tr := &retrip.Transport{Base: plays(replies(503)), Policy: on}
+		getFrom(t, tr, "http://example.com/")
+		require.Equal(t, "open", tr.HostState("example.com:80").Breaker)
+		require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1}, nil))
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed"}
+		assert.Equal(t, want, tr.HostState("example.com:80"))
+		require.NoError(t, tr.SetPolicies(on, nil))
+		assert.Equal(t, "open", tr.HostState("example.com:80").Breaker, "what is remembered isn't lost")
+	})
+}
+
 // Asking for the state of hosts forgets none that still fails.
 func TestHostStates_LongOutage(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{

@@ -94,8 +94,9 @@ type Policy struct {
 	// "x-amz-retry-after", "ratelimit", "x-ratelimit-reset", "should-retry")
 	// or all that a service says ("anthropic", "azure", "discord", "github",
 	// "openai", "shopify", "stripe"). The first in the list that says
-	// something counts. All rules for Retry-After hold for them. If nil, it is
-	// inherited; the default is none.
+	// something counts. All rules for Retry-After hold for them. What one
+	// says about whether to try again at all comes before RetryOn and FailOn,
+	// and after Classify. If nil, it is inherited; the default is none.
 	Dialects []string `json:"dialects"`
 
 	// RetryHeader names a header that retries carry, and first attempts don't,
