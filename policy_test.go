@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"math"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -227,4 +228,21 @@ func TestWithPolicyRefusedByRoundTrip(t *testing.T) {
 	assert.Nil(t, resp)
 	assert.ErrorContains(t, err, "WithPolicy.MaxWait is -5ns")
 	assert.Zero(t, sent)
+}
+
+func TestMulCapped(t *testing.T) {
+	const longest = time.Duration(math.MaxInt64)
+	for _, tt := range []struct {
+		d    time.Duration
+		n    int
+		want time.Duration
+	}{
+		{0, 5, 0},
+		{3 * time.Second, 4, 12 * time.Second},
+		{longest / 2, 2, longest - 1},
+		{longest / 2, 3, longest},
+		{longest, 1, longest},
+	} {
+		assert.Equal(t, tt.want, mulCapped(tt.d, tt.n), "%d · %d", tt.d, tt.n)
+	}
 }

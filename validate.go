@@ -148,7 +148,7 @@ func checkFit(path string, p, base Policy) error {
 
 // mulCapped returns d·n, or the longest duration where that would overflow.
 func mulCapped(d time.Duration, n int) time.Duration {
-	if d > 0 && n > int(math.MaxInt64/d) {
+	if d > 0 && time.Duration(n) > math.MaxInt64/d {
 		return math.MaxInt64
 	}
 	return d * time.Duration(n)

@@ -157,6 +157,7 @@ func TestValidateDeadline(t *testing.T) {
 		{"deadline off", with(func(p *retrip.Policy) { p.Deadline = retrip.Off }), ""},
 		{"no attempt timeout", retrip.Policy{Deadline: 1}, ""},
 		{"no retries", with(func(p *retrip.Policy) { p.Deadline, p.MaxAttempts = 150*ms, 1 }), ""},
+		{"attempts of seconds", retrip.Policy{AttemptTimeout: 3 * s, Deadline: 12 * s, Backoff: retrip.Backoff{Base: retrip.Off}}, ""},
 		{"decorrelated", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.Jitter = s, retrip.DecorrelatedJitter }),
 			// 300 + 900 + 2000 ms.
 			"4 attempts of 150ms with waits of up to 3.2s in all come to 3.8s"},
