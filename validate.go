@@ -57,15 +57,9 @@ func (p Policy) check(path string) error {
 			bad(field, n, "it must be positive, or 0 to inherit")
 		}
 	}
-	number := func(field string, f, least, most float64, off bool) {
-		switch {
-		case f == 0 || f == Off && off:
-		case !(f >= least && f <= most): // also a NaN
-			want := fmt.Sprintf("it must be %v to %v, or 0 to inherit", least, most)
-			if off {
-				want = fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", least, most)
-			}
-			bad(field, f, want)
+	number := func(field string, f, least, most float64) {
+		if f != 0 && f != Off && !(f >= least && f <= most) { // also a NaN
+			bad(field, f, fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", least, most))
 		}
 	}
 	statuses := func(field string, list []int) {
@@ -103,9 +97,9 @@ func (p Policy) check(path string) error {
 	if p.RetryHeader != "" && !isToken(p.RetryHeader) {
 		bad("RetryHeader", fmt.Sprintf("%q", p.RetryHeader), "it must be the name of a header")
 	}
-	number("Budget.Size", p.Budget.Size, 1, maxBudget, true)
-	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget, true)
-	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1, true)
+	number("Budget.Size", p.Budget.Size, 1, maxBudget)
+	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget)
+	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
 	duration("Breaker.Window", p.Breaker.Window, false)
 	count("Breaker.MinVolume", int64(p.Breaker.MinVolume), false)
 	duration("Breaker.OpenFor", p.Breaker.OpenFor, false)
@@ -133,8 +127,8 @@ func (p Policy) checkTogether() error {
 // checkFit reports the attempts and waits of a valid policy that can't fit its
 // deadline.
 func checkFit(path string, p, base Policy) error {
-	r, err := p.resolve(base)
-	if err != nil || r.policy.Deadline <= 0 || r.policy.AttemptTimeout <= 0 {
+	r, _ := p.resolve(base)
+	if r.policy.Deadline <= 0 || r.policy.AttemptTimeout <= 0 {
 		return nil
 	}
 	attempts := mulCapped(r.policy.AttemptTimeout, r.policy.MaxAttempts)
@@ -158,7 +152,7 @@ func mulCapped(d time.Duration, n int) time.Duration {
 // through by an Unwrap method and by exported fields that hold a RoundTripper,
 // as oauth2.Transport has.
 func retries(rt http.RoundTripper, depth int) bool {
-	if rt == nil || depth > 8 {
+	if depth > 8 {
 		return false
 	}
 	if _, ok := rt.(*Transport); ok {

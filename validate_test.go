@@ -156,6 +156,8 @@ func TestValidateDeadline(t *testing.T) {
 		{"no deadline", payments, ""},
 		{"deadline off", with(func(p *retrip.Policy) { p.Deadline = retrip.Off }), ""},
 		{"no attempt timeout", retrip.Policy{Deadline: 1}, ""},
+		{"least", retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: 1, Deadline: 1},
+			"Deadline is 1ns: 2 attempts of 1ns with waits of up to 0s in all come to 2ns"},
 		{"no retries", with(func(p *retrip.Policy) { p.Deadline, p.MaxAttempts = 150*ms, 1 }), ""},
 		{"attempts of seconds", retrip.Policy{AttemptTimeout: 3 * s, Deadline: 12 * s, Backoff: retrip.Backoff{Base: retrip.Off}}, ""},
 		{"decorrelated", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.Jitter = s, retrip.DecorrelatedJitter }),
@@ -219,6 +221,9 @@ func TestValidateNestedTransport(t *testing.T) {
 		"nil pointer":          {missing, false},
 		"field that is hidden": {viaHidden{inner}, false},
 		"wrapped in itself":    {selfish(), false},
+		"Unwrap to itself":     {unwrapsToItself{}, false},
+		"eight fields":         {wrapTimes(8, inner, func(rt http.RoundTripper) http.RoundTripper { return viaValue{Base: rt} }), true},
+		"eight Unwraps":        {wrapTimes(8, inner, func(rt http.RoundTripper) http.RoundTripper { return viaUnwrap{rt} }), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := (&retrip.Transport{Base: tt.base}).Validate()
@@ -264,6 +269,17 @@ func selfish() http.RoundTripper {
 	v := &viaField{}
 	v.Base = v
 	return v
+}
+
+type unwrapsToItself struct{ unused }
+
+func (u unwrapsToItself) Unwrap() http.RoundTripper { return u }
+
+func wrapTimes(n int, rt http.RoundTripper, wrap func(http.RoundTripper) http.RoundTripper) http.RoundTripper {
+	for range n {
+		rt = wrap(rt)
+	}
+	return rt
 }
 
 type answering int
