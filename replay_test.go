@@ -110,6 +110,7 @@ func TestReplay_Bound(t *testing.T) {
 		{"default", 64 << 10, 0, 2},
 		{"default and one byte", 64<<10 + 1, 0, 1},
 		{"as large as the bound", 1000, 1000, 2},
+		{"one byte", 1, 1, 2},
 		{"one byte more", 1001, 1000, 1},
 		{"nothing kept", 1, retrip.Off, 1},
 		{"nothing kept of nothing", 0, retrip.Off, 2},

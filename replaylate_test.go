@@ -6,6 +6,7 @@ package retrip
 import (
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -53,19 +54,89 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 		pr, pw := io.Pipe()
 		r := openReplay(put(t, pr), 100)
 		old := r.reader()
-		go old.Read(make([]byte, 1)) // has the turn, and nothing comes
+		late := make(chan struct{})
+		go func() { // has the turn, and nothing comes
+			defer close(late)
+			n, err := old.Read(make([]byte, 1))
+			assert.Zero(t, n)
+			assert.ErrorIs(t, err, errSuperseded)
+		}()
 		synctest.Wait()
 		next := r.reader()
 		read := make(chan error)
 		go func() {
-			_, err := next.Read(make([]byte, 1))
+			n, err := next.Read(make([]byte, 1))
+			assert.Zero(t, n)
 			read <- err
 		}()
 		synctest.Wait()
 		require.NoError(t, next.Close())
 		assert.ErrorIs(t, <-read, errSuperseded)
-		pw.Close()
+		_, err := pw.Write([]byte("x"))
+		require.NoError(t, err)
+		<-late
 	})
+}
+
+// The caller's body isn't read again behind its end, by no attempt.
+func TestReplay_EndIsReadOnce(t *testing.T) {
+	for _, end := range []error{io.EOF, io.ErrClosedPipe} {
+		reads := 0
+		r := openReplay(put(t, readerFunc(func(p []byte) (int, error) {
+			reads++
+			return copy(p, "text"), end
+		})), 100)
+		for range 2 {
+			b := r.reader()
+			n, err := b.Read(nil)
+			assert.Zero(t, n)
+			require.NoError(t, err, "nothing was asked for")
+			got := make([]byte, 4)
+			_, err = io.ReadFull(b, got)
+			require.NoError(t, err)
+			assert.Equal(t, "text", string(got))
+			for range 2 {
+				n, err := b.Read(got)
+				assert.Zero(t, n)
+				assert.Equal(t, end, err)
+			}
+		}
+		assert.Equal(t, 1, reads)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// A section that was read to its end, or beyond, has nothing left, whatever
+// lies behind it.
+func TestReplay_SectionAtItsEnd(t *testing.T) {
+	for _, pos := range []int64{4, 5} {
+		section := io.NewSectionReader(strings.NewReader("some text"), 0, 4)
+		_, err := section.Seek(pos, io.SeekStart)
+		require.NoError(t, err)
+		text, err := io.ReadAll(openReplay(put(t, section), 100).reader())
+		require.NoError(t, err)
+		assert.Empty(t, text)
+	}
+}
+
+// What can be read by offset, but is another thing each time, is kept like any
+// stream.
+func TestReplay_Device(t *testing.T) {
+	f, err := os.Open("/dev/urandom")
+	if err != nil {
+		t.Skip("no such device here")
+	}
+	defer f.Close()
+	r := openReplay(put(t, f), 100)
+	var first, second [16]byte
+	_, err = io.ReadFull(r.reader(), first[:])
+	require.NoError(t, err)
+	_, err = io.ReadFull(r.reader(), second[:])
+	require.NoError(t, err)
+	assert.Equal(t, first, second)
 }
 
 // Once no attempt follows, what was kept goes as soon as the last one has read
