@@ -123,16 +123,15 @@ func (m *matcher) find(u *url.URL) *Rules {
 	if r := m.exact[host].find(port); r != nil {
 		return r
 	}
-	if len(m.suffix) > 0 {
-		for i := strings.IndexByte(host, '.'); i >= 0; {
-			if r := m.suffix[host[i:]].find(port); r != nil {
-				return r
-			}
-			next := strings.IndexByte(host[i+1:], '.')
-			if next < 0 {
-				break
-			}
-			i += 1 + next
+	if len(m.suffix) == 0 {
+		return m.fallback
+	}
+	for i := range len(host) {
+		if host[i] != '.' {
+			continue
+		}
+		if r := m.suffix[host[i:]].find(port); r != nil {
+			return r
 		}
 	}
 	return m.fallback
@@ -185,7 +184,7 @@ func splitPattern(pattern string) (name, port string, err error) {
 		return "", "", errors.New("the port is missing behind the colon")
 	}
 	if port != "" {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || port[0] == '0' {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
 			return "", "", fmt.Errorf("the port is %q: it must be 1 to 65535", port)
 		}
 	}

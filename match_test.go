@@ -15,8 +15,8 @@ func TestMatch(t *testing.T) {
 	patterns := map[string]Policy{}
 	for _, p := range []string{
 		"example.com", "example.com:8443", "Example.ORG:443", "plain.example:80",
-		"*.example.com", "*.api.example.com", "*.example.com:9000", "*.com",
-		"exact.api.example.com", "[::1]", "[2001:DB8::1]:8443", "localhost:8080", "127.0.0.1",
+		"*.example.com", "*.api.example.com", "*.example.com:9000", "*.com", "*.x",
+		"exact.api.example.com", "[::1]", "[2001:DB8::1]:8443", "localhost:8080", "localhost:65535", "127.0.0.1",
 	} {
 		patterns[p] = Policy{}
 	}
@@ -38,6 +38,7 @@ func TestMatch(t *testing.T) {
 		"http://plain.example:80": "plain.example:80",
 		"https://plain.example":   "default",
 		"http://localhost:8080":   "localhost:8080",
+		"http://localhost:65535":  "localhost:65535",
 		"http://localhost":        "default",
 
 		// Suffixes: the longest wins, never the bare domain, and the port
@@ -53,6 +54,7 @@ func TestMatch(t *testing.T) {
 		"https://notexample.com":         "*.com",
 		"https://other.com":              "*.com",
 		"https://com":                    "default",
+		"https://a.x":                    "*.x",
 		"https://example.net":            "default",
 		"https://example.com.":           "default",
 
@@ -83,7 +85,7 @@ func TestMatchIDNA(t *testing.T) {
 func TestMatchWithoutHosts(t *testing.T) {
 	m, err := compile(Policy{}, nil, nil)
 	require.NoError(t, err)
-	u := &url.URL{Scheme: "https", Host: "a.example.com"}
+	u := &url.URL{Scheme: "https", Host: "A.Example.com"}
 	assert.Same(t, m.fallback, m.find(u))
 	assert.Zero(t, testing.AllocsPerRun(100, func() { m.find(u) }))
 }
@@ -117,7 +119,9 @@ func TestMatchRefuses(t *testing.T) {
 		"[::1]:":              "port is missing",
 		"[::1]:x":             `the port is "x"`,
 		"[::1":                "brackets",
+		"[2001:db8::1":        "brackets",
 		"::1]":                "brackets",
+		"example.com]":        "brackets",
 		"[]":                  "brackets",
 		"[example.com]":       "brackets",
 		"[::1]x":              "brackets",
