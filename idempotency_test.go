@@ -183,7 +183,10 @@ func TestNeverProcessed(t *testing.T) {
 		{"joined internal error", errors.Join(errors.New("a"), fakeStreamError{StreamID: 1, Code: 2}), 1},
 		{"canceled by the server", fakeStreamError{StreamID: 1, Code: 8}, 1},
 		{"enhance your calm", fakeStreamError{StreamID: 1, Code: 11}, 1},
-		{"a struct of that shape by another name", &lookalike{1, 7}, 1},
+		{"a struct of that shape by another name", lookalike{1, 7}, 1},
+		{"no struct, by that name", textStreamError("refused"), 1},
+		{"another stream ID", signedStreamError{StreamID: 1, Code: 7}, 1},
+		{"another code", wordyStreamError{StreamID: 1, Code: "7"}, 1},
 		{"read", op("read", syscall.ECONNRESET), 1},
 		{"write", op("write", syscall.EPIPE), 1},
 		{"remote error", op("remote error", errors.New("tls: handshake failure")), 1},
@@ -204,9 +207,23 @@ func TestNeverProcessed(t *testing.T) {
 	}
 }
 
-type lookalike struct{ Stream, Code uint32 }
+type (
+	lookalike         struct{ StreamID, Code uint32 }
+	textStreamError   string
+	signedStreamError struct {
+		StreamID int
+		Code     uint32
+	}
+	wordyStreamError struct {
+		StreamID uint32
+		Code     string
+	}
+)
 
-func (*lookalike) Error() string { return "no stream error" }
+func (lookalike) Error() string         { return "no stream error" }
+func (textStreamError) Error() string   { return "no stream error" }
+func (signedStreamError) Error() string { return "no stream error" }
+func (wordyStreamError) Error() string  { return "no stream error" }
 
 // GetConn without GotConn is proof where both were listened for, and a missing
 // hook is none.
@@ -401,8 +418,16 @@ func TestNeverProcessed_HTTP2(t *testing.T) {
 
 // Case 36, as far as net/http lets it be seen.
 func TestHiddenSends(t *testing.T) {
-	for _, maxSends := range []int{0, 3} {
-		bubbled(t, fmt.Sprint("MaxSends ", maxSends), func(t *testing.T) {
+	for _, tt := range []struct {
+		maxSends int
+		timeout  time.Duration
+		want     int
+	}{
+		{0, time.Hour, 10},
+		{3, time.Hour, 3},
+		{3, 0, 3},
+	} {
+		bubbled(t, fmt.Sprint("MaxSends ", tt.maxSends, ", timeout ", tt.timeout), func(t *testing.T) {
 			var seen atomic.Int32
 			base, _ := h2Server(t, func(w *h2Writer, _ int, _ uint32) {
 				seen.Add(1)
@@ -411,7 +436,7 @@ func TestHiddenSends(t *testing.T) {
 			})
 			metrics := retrip.NewMetrics()
 			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: with(func(p *retrip.Policy) {
-				p.MaxSends, p.AttemptTimeout = maxSends, time.Hour
+				p.MaxSends, p.AttemptTimeout = tt.maxSends, tt.timeout
 			})}
 			var last retrip.Event
 			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { last = e }})
@@ -419,12 +444,8 @@ func TestHiddenSends(t *testing.T) {
 			require.Error(t, err)
 			assert.ErrorContains(t, err, "MaxSends")
 			assert.Equal(t, retrip.ReasonHiddenSends, last.Reason)
-			want := maxSends
-			if want == 0 {
-				want = 10
-			}
-			assert.LessOrEqual(t, seen.Load(), int32(want))
-			assert.Equal(t, want+1, last.Sends)
+			assert.LessOrEqual(t, seen.Load(), int32(tt.want))
+			assert.Equal(t, tt.want+1, last.Sends)
 			assert.NotErrorIs(t, err, context.Canceled)
 		})
 	}
@@ -504,10 +525,13 @@ func TestHopeless(t *testing.T) {
 		{"no URL", func(r *http.Request) { r.URL = nil }},
 		{"header value", func(r *http.Request) { r.Header["X"] = []string{"a\nb"} }},
 		{"header name", func(r *http.Request) { r.Header["X y"] = nil; r.Header["X y"] = []string{"v"} }},
+		{"DEL in a header value", func(r *http.Request) { r.Header["X"] = []string{"a\x7f"} }},
+		{"header name beside the letters", func(r *http.Request) { r.Header["X["] = []string{"v"} }},
+		{"header name beside the digits", func(r *http.Request) { r.Header["X:"] = []string{"v"} }},
 		{"empty header name", func(r *http.Request) { r.Header[""] = []string{"v"} }},
 		{"no header map", func(r *http.Request) { r.Header = nil }},
 		{"method", func(r *http.Request) { r.Method = "BAD METHOD" }},
-		{"length without body", func(r *http.Request) { r.ContentLength = 3 }},
+		{"length without body", func(r *http.Request) { r.ContentLength = 1 }},
 		{"trailer", func(r *http.Request) { r.Trailer = http.Header{"X": {"a\x00b"}} }},
 	} {
 		bubbled(t, tt.name, func(t *testing.T) {
@@ -540,9 +564,26 @@ func TestHopeless(t *testing.T) {
 			assert.Equal(t, 1, base.attempts())
 		})
 	}
-	bubbled(t, "DNS timeout heals", func(t *testing.T) {
-		base := plays(fails(&net.DNSError{Err: "timeout", IsTimeout: true, IsNotFound: true}), replies(200))
-		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "POST", bytes.NewReader(nil)))
+	for _, err := range []*net.DNSError{
+		{Err: "timeout", IsTimeout: true, IsNotFound: true},
+		{Err: "try again", IsTemporary: true, IsNotFound: true},
+		{Err: "lame referral"},
+	} {
+		bubbled(t, "DNS heals: "+err.Err, func(t *testing.T) {
+			base := plays(fails(err), replies(200))
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "POST", bytes.NewReader(nil)))
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, 2, base.attempts())
+		})
+	}
+	// All that a header may hold.
+	bubbled(t, "well-formed", func(t *testing.T) {
+		base := plays(fails(errors.New("broken")), replies(200))
+		req := request(t, "GET", strings.NewReader("x"))
+		req.Header["AZaz09!#$%&'*+-.^_`|~"] = []string{"", "\t !~\x80\xff"}
+		req.Trailer = http.Header{"X": {"a b"}}
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(req)
 		require.NoError(t, err)
 		finish(t, resp)
 		assert.Equal(t, 2, base.attempts())
