@@ -29,14 +29,16 @@ func TestAllocations(t *testing.T) {
 	post := request(t, "POST", strings.NewReader("body"))
 	require.NotNil(t, post.GetBody)
 	for _, tt := range []struct {
-		name string
-		req  *http.Request
+		name   string
+		req    *http.Request
+		status int
 	}{
-		{"GET", request(t, "GET", nil)},
-		{"HEAD", request(t, "HEAD", nil)},
-		{"POST with GetBody", post},
-		{"deep context", request(t, "GET", nil).WithContext(deep)},
-		{"deadline", request(t, "GET", nil).WithContext(deadline)},
+		{"GET", request(t, "GET", nil), 200},
+		{"HEAD", request(t, "HEAD", nil), 200},
+		{"POST with GetBody", post, 200},
+		{"deep context", request(t, "GET", nil).WithContext(deep), 200},
+		{"deadline", request(t, "GET", nil).WithContext(deadline), 200},
+		{"404", request(t, "GET", nil), 404},
 	} {
 		for _, setUp := range []struct {
 			name string
@@ -46,9 +48,10 @@ func TestAllocations(t *testing.T) {
 			{"metrics", &retrip.Transport{Metrics: retrip.NewMetrics()}},
 			{"hosts", &retrip.Transport{Metrics: retrip.NewMetrics(), Hosts: map[string]retrip.Policy{"*.com": {MaxAttempts: 2}, "api.example.com:80": {}}}},
 			{"breaker and gate", &retrip.Transport{Policy: retrip.Policy{Gate: true, Breaker: retrip.Breaker{Ratio: .5}}}},
+			{"dialects", &retrip.Transport{Policy: retrip.Policy{Dialects: []string{"github", "openai"}}}},
 		} {
 			for _, trouble := range []bool{false, true} {
-				resp := &http.Response{StatusCode: 200, Body: http.NoBody}
+				resp := &http.Response{StatusCode: tt.status, Body: http.NoBody}
 				var got *http.Request
 				down := &http.Response{StatusCode: 500, Body: http.NoBody}
 				tr := &retrip.Transport{Policy: setUp.tr.Policy, Hosts: setUp.tr.Hosts, Metrics: setUp.tr.Metrics, Base: rtFunc(func(r *http.Request) (*http.Response, error) {

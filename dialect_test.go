@@ -214,6 +214,9 @@ func TestDialects_ThroughTheTransport(t *testing.T) {
 	attempts, status = play(t, Policy{Dialects: []string{"openai"}}, 409, header("X-Should-Retry: true", "Retry-After-Ms: 700"))
 	assert.Equal(t, 200, status, "the server says do")
 	assert.GreaterOrEqual(t, attempts[1], 700*time.Millisecond)
+
+	_, status = play(t, Policy{Dialects: []string{"openai"}}, 400, header("X-Should-Retry: true"))
+	assert.Equal(t, 200, status, "whatever the error")
 }
 
 func TestDialects_UnknownName(t *testing.T) {

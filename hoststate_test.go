@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,34 @@ func getFrom(t *testing.T, tr *retrip.Transport, url string) {
 	require.NoError(t, err)
 	if resp, err := tr.RoundTrip(req); err == nil {
 		require.NoError(t, resp.Body.Close())
+	}
+}
+
+// A request that its caller ends says nothing about the host.
+func TestHostStates_Canceled(t *testing.T) {
+	for _, answered := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		told := false
+		tr := &retrip.Transport{
+			Base: baseFunc(func(req *http.Request) (*http.Response, error) {
+				cancel()
+				if answered {
+					return &http.Response{StatusCode: 503, Body: http.NoBody, Request: req}, nil
+				}
+				return nil, ctx.Err()
+			}),
+		}
+		tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) {
+			told = true
+			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
+			assert.Empty(t, tr.HostStates())
+		}}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
+		require.NoError(t, err)
+		if resp, err := tr.RoundTrip(req); err == nil {
+			require.NoError(t, resp.Body.Close())
+		}
+		assert.True(t, told)
 	}
 }
 

@@ -164,6 +164,16 @@ func TestPolicyOffForOneHost(t *testing.T) {
 	assert.Zero(t, r.credit)
 }
 
+// One of them is enough for attempts to need a request of their own.
+func TestRulesDerive(t *testing.T) {
+	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {MaxSends: 1}} {
+		assert.True(t, defaultRules(t, p).derives, "%+v", p)
+	}
+	for _, p := range []Policy{{}, {AttemptTimeout: Off}, {Deadline: Off}, {MaxSends: Off}} {
+		assert.False(t, defaultRules(t, p).derives, "%+v", p)
+	}
+}
+
 func TestWithPolicyNests(t *testing.T) {
 	ctx := WithPolicy(t.Context(), Policy{MaxAttempts: 7, MaxWait: time.Second})
 	ctx = WithTrace(ctx, &Trace{})
@@ -211,6 +221,10 @@ func TestWithPolicyRefuses(t *testing.T) {
 		r, err := host.override(p)
 		assert.Nil(t, r)
 		assert.ErrorContains(t, err, "retrip: "+want)
+	}
+	_, err := host.override(Policy{MaxAttempts: -1, Budget: Budget{Size: 10}, Breaker: Breaker{Ratio: 0.5}, Gate: true})
+	for _, want := range []string{"MaxAttempts", "Budget", "Breaker", "Gate"} {
+		assert.ErrorContains(t, err, "retrip: WithPolicy."+want, "all at once")
 	}
 }
 

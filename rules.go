@@ -76,17 +76,17 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 
 // override returns the rules of a request whose context asks for p.
 func (r *Rules) override(p Policy) (*Rules, error) {
-	err := p.check("WithPolicy")
-	if b, off := p.Breaker, (Breaker{Ratio: Off}); err == nil && b != (Breaker{}) && b != off {
-		err = fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so it can only be Breaker{Ratio: Off} here", b)
+	errs := []error{p.check("WithPolicy")}
+	if b, off := p.Breaker, (Breaker{Ratio: Off}); b != (Breaker{}) && b != off {
+		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so it can only be Breaker{Ratio: Off} here", b))
 	}
-	if b := p.Budget; err == nil && b != (Budget{}) && b != Unlimited {
-		err = fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so it can only be Unlimited here", b)
+	if b := p.Budget; b != (Budget{}) && b != Unlimited {
+		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so it can only be Unlimited here", b))
 	}
-	if err == nil && p.Gate && !r.policy.Gate {
-		err = errors.New("retrip: WithPolicy.Gate is true: its state belongs to the host")
+	if p.Gate && !r.policy.Gate {
+		errs = append(errs, errors.New("retrip: WithPolicy.Gate is true: its state belongs to the host"))
 	}
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	own, err := p.resolve(r.policy)
@@ -146,8 +146,9 @@ func (r *Rules) longestWaits() time.Duration {
 	var sum, previous time.Duration
 	for retry := 1; retry < r.policy.MaxAttempts; retry++ {
 		_, hi := r.policy.Backoff.window(retry, previous)
-		if retry > 64 && hi == previous {
-			// Every further wait is the same.
+		if hi == previous {
+			// The cap is reached, or there is no backoff: every further wait is
+			// the same.
 			return addCapped(sum, mulCapped(hi, r.policy.MaxAttempts-retry))
 		}
 		sum, previous = addCapped(sum, hi), hi
