@@ -20,6 +20,7 @@ import (
 // allocBase answers with the given statuses in turn, without allocating.
 type allocBase struct {
 	statuses []int
+	empty    bool // the responses have no body
 	n        int
 	resp     http.Response
 }
@@ -29,6 +30,9 @@ func (b *allocBase) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Body.Close()
 	}
 	b.resp = http.Response{StatusCode: b.statuses[b.n%len(b.statuses)], Body: allocBody{}, Request: req}
+	if b.empty {
+		b.resp.Body = http.NoBody
+	}
 	b.n++
 	return &b.resp, nil
 }
@@ -65,15 +69,17 @@ func TestAllocations_Counted(t *testing.T) {
 		method   string
 		body     string
 		statuses []int
+		empty    bool
 		want     float64
 	}{
-		{"GET with timeouts", timeouts, context.Background(), "GET", "", success, 6},
-		{"GET with timeouts, deep context", timeouts, deep, "GET", "", success, 6},
-		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, 7},
-		{"503, 503, 200", now, context.Background(), "GET", "", failures, 5},
+		{"GET with timeouts", timeouts, context.Background(), "GET", "", success, false, 6},
+		{"GET with timeouts, deep context", timeouts, deep, "GET", "", success, false, 6},
+		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, false, 7},
+		{"503, 503, 200", now, context.Background(), "GET", "", failures, false, 5},
+		{"503, 503, 200 without bodies", now, context.Background(), "GET", "", failures, true, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			base := &allocBase{statuses: tt.statuses}
+			base := &allocBase{statuses: tt.statuses, empty: tt.empty}
 			transport := &Transport{Base: base, Policy: tt.policy, Metrics: NewMetrics()}
 			var body io.Reader
 			if tt.body != "" {
