@@ -536,6 +536,19 @@ func TestReplay_Errors(t *testing.T) {
 		assert.Empty(t, tr.HostStates())
 		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,failed} 3")
 	})
+	bubbled(t, "Read fails, and Classify says to retry all the same", func(t *testing.T) {
+		base := plays(replies(200))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
+			if err != nil {
+				return retrip.Retryable
+			}
+			return retrip.ByRule
+		}}}
+		body := &sendBody{Reader: io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))}
+		_, err := tr.RoundTrip(request(t, "PUT", body))
+		assert.Same(t, broken, err, "what was kept is not the body")
+		assert.EqualValues(t, 1, body.closed.Load())
+	})
 	bubbled(t, "GetBody fails after a response", func(t *testing.T) {
 		base := plays(replies(503))
 		req := request(t, "PUT", strings.NewReader("x"))
