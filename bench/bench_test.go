@@ -77,6 +77,30 @@ func TestPages_ShowWhoIsAhead(t *testing.T) {
 	assert.Contains(t, r.figures(), "| **+49.0 ns, +0** |")
 }
 
+func TestMeasureLoopback(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		ratios, err := MeasureLoopback(http2, 2)
+		require.NoError(t, err)
+		for _, p := range Peers[1:] {
+			assert.Len(t, ratios[p.Name], 2, p.Name)
+		}
+	}
+}
+
+func TestLoopback_IsMedianAndMargin(t *testing.T) {
+	var ratios []float64
+	for i := range 401 {
+		ratios = append(ratios, 2-float64(i)/1000)
+	}
+	r := &Results{Loopback: map[string]map[string][]float64{"HTTP/2": {"loop": ratios}}}
+	longer, margin, ok := r.loopback("HTTP/2", "loop")
+	assert.True(t, ok)
+	assert.InDelta(t, 0.8, longer, 1e-9)
+	assert.InDelta(t, 0.020, margin, 1e-9, "twenty ranks on either side")
+	_, _, ok = r.loopback("HTTP/1.1", "loop")
+	assert.False(t, ok)
+}
+
 // counter notes how much each request body held.
 type counter struct {
 	stub

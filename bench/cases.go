@@ -5,11 +5,8 @@ package bench
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/retrip/retrip"
@@ -86,8 +83,8 @@ func cases() []Case {
 	add("Client/retry-PUT", retries, retryPath(Peer.Client, func(ctx context.Context) *call {
 		return newCall(ctx, http.MethodPut, target, 1<<10, false)
 	}))
-	pair("Loopback/HTTP1", nil, func(parallel bool) func(*testing.B, Peer) { return loopback(false, parallel) })
-	pair("Loopback/HTTP2", nil, func(parallel bool) func(*testing.B, Peer) { return loopback(true, parallel) })
+	add("Loopback/HTTP1/parallel", nil, loopback(false))
+	add("Loopback/HTTP2/parallel", nil, loopback(true))
 	return list
 }
 
@@ -169,45 +166,26 @@ func manyHosts(b *testing.B, p Peer) {
 	}
 }
 
-func loopback(http2, parallel bool) func(*testing.B, Peer) {
+// loopback makes requests on all cores; MeasureLoopback makes one at a time.
+func loopback(http2 bool) func(*testing.B, Peer) {
 	return func(b *testing.B, p Peer) {
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "sixteen bytes ok")
-		}))
-		base := &http.Transport{MaxIdleConnsPerHost: 16}
-		if http2 {
-			server.EnableHTTP2 = true
-			server.StartTLS()
-			base.ForceAttemptHTTP2 = true
-			base.TLSClientConfig = &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
-		} else {
-			server.Start()
-		}
+		server, base := newLoopback(http2)
 		defer server.Close()
 		defer base.CloseIdleConnections()
 		d := p.Client(base, Usual)
-		fetch := func(c *call) {
-			resp, err := d.Do(c.next())
-			if err != nil || http2 != (resp.ProtoMajor == 2) {
-				b.Fatal(resp, err)
-			}
-			_, _ = io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-		}
-		fetch(newCall(context.Background(), http.MethodGet, server.URL, 0, false))
-		if !parallel {
-			c := newCall(context.Background(), http.MethodGet, server.URL, 0, false)
-			for b.Loop() {
-				fetch(c)
-			}
-			return
+		newCall := func() *call { return newCall(context.Background(), http.MethodGet, server.URL, 0, false) }
+		if _, err := fetch(d, newCall(), http2); err != nil {
+			b.Fatal(err)
 		}
 		b.ResetTimer()
 		b.SetParallelism(4)
 		b.RunParallel(func(pb *testing.PB) {
-			c := newCall(context.Background(), http.MethodGet, server.URL, 0, false)
+			c := newCall()
 			for pb.Next() {
-				fetch(c)
+				if _, err := fetch(d, c, http2); err != nil {
+					b.Error(err)
+					return
+				}
 			}
 		})
 	}

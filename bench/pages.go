@@ -102,7 +102,8 @@ func (r *Results) summary() string {
 	out.WriteString(`
 GET, POST: time and allocations that a success adds to bare net/http. 503, 503, 200: time and allocations in all, without
 waits. PUT 64 MiB: a stream of 128 MiB/s that can be had only once. Connections: opened by 1000 requests that meet one
-503 of 64 KiB each. Waiting: what a request holds that waits for its retry.
+503 of 64 KiB each. Waiting: what a request holds that waits for its retry. Loopback: how much longer a whole request takes
+over a socket, request by request in turn.
 
 ![added time of a request, and heap growth of an upload](docs/performance.png)
 

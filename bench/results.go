@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -32,6 +34,8 @@ type Results struct {
 	Uploads     map[string][]Upload
 	Waiting     map[string]Waiting
 	Connections map[string][]int // in the order of ErrorBodies
+
+	Loopback map[string]map[string][]float64 // by protocol and peer, from MeasureLoopback
 }
 
 // Summary is what the rounds of one peer in one case come to.
@@ -99,6 +103,22 @@ func median[T cmp.Ordered](list []T) T {
 	return list[len(list)/2]
 }
 
+// loopback returns by how much a request over a loopback socket takes longer
+// than with bare net/http, as a fraction, and the half width of the interval
+// that holds the median with 95 % confidence.
+func (r *Results) loopback(protocol, peer string) (longer, margin float64, ok bool) {
+	ratios := slices.Sorted(slices.Values(r.Loopback[protocol][peer]))
+	n := len(ratios)
+	if n == 0 {
+		return 0, 0, false
+	}
+	// The ranks of the median's interval are binomial: sqrt(n)/2 is their
+	// standard deviation.
+	d := int(math.Ceil(0.98 * math.Sqrt(float64(n))))
+	low, high := ratios[max(n/2-d, 0)], ratios[min(n/2+d, n-1)]
+	return ratios[n/2] - 1, (high - low) / 2, true
+}
+
 // upload returns medians.
 func (r *Results) upload(peer string) (Upload, bool) {
 	list := r.Uploads[peer]
@@ -135,6 +155,15 @@ func (r *Results) WriteText(out io.Writer) {
 				scale = fmt.Sprintf("%.2f", s.Scale)
 			}
 			fmt.Fprintf(w, "%s\t%.1f\t%+.1f\t%.3f\t%d\t%d\t%+d\t%s\t\n", p.Name, s.Ns, s.Over, s.Ratio, s.Bytes, s.Allocs, s.More, scale)
+		}
+		w.Flush()
+	}
+	for _, protocol := range slices.Sorted(maps.Keys(r.Loopback)) {
+		fmt.Fprintf(out, "\n%s on a loopback socket, request by request in turn, over %s\n", protocol, Peers[0].Name)
+		for _, p := range Peers[1:] {
+			if longer, margin, ok := r.loopback(protocol, p.Name); ok {
+				fmt.Fprintf(w, "%s\t%+.2f %%\t± %.2f %%\t\n", p.Name, 100*longer, 100*margin)
+			}
 		}
 		w.Flush()
 	}

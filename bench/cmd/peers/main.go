@@ -33,7 +33,7 @@ import (
 var (
 	rounds    = flag.Int("rounds", 41, "how often each peer is timed in each case")
 	benchtime = flag.Duration("benchtime", 3*time.Millisecond, "how long each time")
-	run       = flag.String("run", "", "regular expression for the timings to make, and for upload, waiting and connections")
+	run       = flag.String("run", "", "regular expression for the timings to make, and for pairs, upload, waiting and connections")
 	save      = flag.Bool("save", false, "write results, their sections in README.md and docs/performance.md, and the chart")
 	render    = flag.Bool("render", false, "write sections and chart from the results written before")
 	root      = flag.String("root", "..", "directory of the repository")
@@ -115,6 +115,15 @@ func measure(r *bench.Results) error {
 		for _, c := range bench.Cases {
 			if wanted.MatchString(c.Name) {
 				timeAll(r, c, round)
+			}
+		}
+	}
+	r.Loopback = map[string]map[string][]float64{}
+	for protocol, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		if wanted.MatchString("pairs") {
+			fmt.Fprintf(os.Stderr, "pairs over %s\n", protocol)
+			if r.Loopback[protocol], err = bench.MeasureLoopback(http2, 10**rounds); err != nil {
+				return err
 			}
 		}
 	}
