@@ -5,6 +5,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 )
@@ -37,7 +38,9 @@ func parallel(ctx context.Context, n int, progress func(done float64), do func(c
 				err := do(ctx, i)
 				mu.Lock()
 				if err != nil {
-					if i < failed {
+					// One that was ended because of another's error has none
+					// of its own.
+					if i < failed && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
 						failed, first = i, err
 					}
 					cancel()

@@ -6,11 +6,14 @@ package sim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
+	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -56,6 +59,36 @@ func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
 		assert.Equal(t, alone, together[i])
 	}
 	assert.NotEqual(t, together[0].Attempts, together[1].Attempts)
+}
+
+// What is wrong with one scenario is found before any of them has run.
+func TestRunAllRefusesParameters(t *testing.T) {
+	list := []Scenario{Overload(), Overload(), Overload()}
+	list[2].Fleet.Clients = 0
+	results, err := RunAll(t.Context(), list, func(float64) { t.Error("a run has ended") })
+	var p *ParameterError
+	require.ErrorAs(t, err, &p)
+	assert.Equal(t, "Fleet.Clients", p.Field)
+	assert.Equal(t, make([]*Result, 3), results)
+}
+
+// The error that ends everything is told, not those of what it has ended.
+func TestParallelErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wrong := errors.New("wrong")
+		// The second fails while the first is under way.
+		err := parallel(t.Context(), 2, nil, func(ctx context.Context, i int) error {
+			if i == 0 && runtime.GOMAXPROCS(0) > 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return wrong
+		})
+		assert.Equal(t, wrong, err)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	err := parallel(ctx, 2, nil, func(ctx context.Context, _ int) error { cancel(); return ctx.Err() })
+	assert.Equal(t, context.Canceled, err)
 }
 
 func TestRunInterrupted(t *testing.T) {

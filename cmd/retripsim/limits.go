@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -35,6 +36,14 @@ func heatMap(f *flags) func(context.Context, func(float64)) (*report, error) {
 		policies, err := f.load(s.Policy.Retry)
 		if err != nil {
 			return nil, err
+		}
+		for _, load := range loads {
+			if !(load > 0 && load <= maxLoad) {
+				return nil, fmt.Errorf("-loads is %v: each must be more than 0 and at most %v", load, maxLoad)
+			}
+		}
+		if s.LoadOf(1).Arrivals.Rate == 0 {
+			return nil, errors.New("-workers is 0: it must be positive, for a load to mean anything")
 		}
 		var all []sim.Scenario
 		for _, p := range policies {

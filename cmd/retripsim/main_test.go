@@ -128,13 +128,15 @@ func TestBadInput(t *testing.T) {
 		{"overload -nonsense", "nonsense"},
 		{"overload nonsense", `"nonsense" is no flag`},
 		{"storm -crowd mob", `-crowd is "mob": it must be passing, continuing or herd`},
-		{"faults -rates 2", "-failures is 2: it must be 0 to 1"},
+		{"faults -rates 0.1,2", "-rates is 2: it must be 0 to 1"},
 		{"contention -clients 0", "-clients is 0: it must be 1 to 100000"},
 		{"contention -trials -1", "-trials is -1"},
 		{"stadium -players 0", "-players is 0: it must be 1 to 100000000"},
 		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
-		{"map -loads 0", "-rate is 0"},
-		{"map -fleets 0", "-fleets is 0: it must be 1 to 1000000"},
+		{"map -loads 0.5,0", "-loads is 0: each must be more than 0 and at most 1000"},
+		{"map -loads NaN", "-loads is NaN: each must be more than 0 and at most 1000"},
+		{"map -workers 0", "-workers is 0: it must be positive"},
+		{"map -fleets 10,100,0", "-fleets is 0: it must be 1 to 1000000"},
 		{"limit -trigger-for 0s", "-trigger-for is 0s: it must be positive"},
 	} {
 		code, out, errs := call(t, strings.Fields(c.args)...)

@@ -13,6 +13,8 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
+const maxLoad = 1000 // as a share of the capacity
+
 // scenario declares the flags for all parts of s.
 func (f *flags) scenario(s *sim.Scenario) {
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
@@ -22,8 +24,8 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second")
 	f.Func("load", "requests per second as a `share` of the capacity, instead of -rate", func(v string) error {
 		share, err := strconv.ParseFloat(v, 64)
-		if err != nil || !(share > 0 && share <= 1000) {
-			return fmt.Errorf("it must be a number, more than 0 and at most 1000")
+		if err != nil || !(share > 0 && share <= maxLoad) {
+			return fmt.Errorf("it must be a number, more than 0 and at most %v", maxLoad)
 		}
 		f.loadShare = share
 		return nil
