@@ -28,6 +28,7 @@ type flags struct {
 	plot      string
 	policies  string
 	host      string
+	chosen    []sim.Policy // what policies and host come to, with override
 	runs      int
 	override  retrip.Policy
 	jitter    string
@@ -114,17 +115,17 @@ func (f *flags) inFlags(err error) error {
 	return err
 }
 
-// load returns the chosen policies, presets on top of base.
+// load returns the chosen policies, presets on top of base, and keeps them.
 func (f *flags) load(base retrip.Policy) ([]sim.Policy, error) {
-	var list []sim.Policy
+	f.chosen = nil
 	for name := range strings.SplitSeq(f.policies, ",") {
 		p, err := f.one(strings.TrimSpace(name), base)
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, p)
+		f.chosen = append(f.chosen, p)
 	}
-	return list, nil
+	return f.chosen, nil
 }
 
 func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {

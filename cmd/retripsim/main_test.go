@@ -162,6 +162,24 @@ func TestPolicyFile(t *testing.T) {
 	assert.Regexp(t, `(?m)^mine +3 s`, out)
 }
 
+// The law behind slow recoveries is told of the policies that run, with what
+// flags make of them.
+func TestLawOfThePolicy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mine.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 3, "budget": {"size": 70}}`), 0o600))
+	for _, c := range []struct{ args, want string }{
+		{"", "retrip: when everything fails, a client spends its budget in about 238.1ms:"},
+		{"-budget-size 50 -max-attempts 2", "retrip: when everything fails, a client spends its budget in about 7.14s:"},
+		{"-policy " + file, "mine: when everything fails, a client spends its budget in about 5s:"},
+		{"-policy no-retries,finagle,no-budget", ""},
+	} {
+		code, out, errs := call(t, append([]string{"overload"}, append(quick["overload"], strings.Fields(c.args)...)...)...)
+		require.Zero(t, code, errs)
+		assert.Contains(t, out, c.want)
+		assert.Equal(t, c.want != "", strings.Contains(out, "its budget"), c.args)
+	}
+}
+
 // An interrupt shows what there is, marked as partial.
 func TestInterrupt(t *testing.T) {
 	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000"} {

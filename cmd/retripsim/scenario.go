@@ -121,8 +121,11 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 		if s.Trigger.For > 0 {
 			r.notes = append(r.notes, "recovery: from the end of the trouble until 95 % of what arrives is answered")
 		}
-		if d, e := s.PurseTime(); e == nil && d > 0 && f.policies == "retrip" {
-			r.notes = append(r.notes, fmt.Sprintf("a client spends a budget as retrip's in about %v when everything fails: Size/(MaxAttempts-1) of its requests", round(d)))
+		for _, p := range f.chosen {
+			s.Policy = p
+			if d, e := s.PurseTime(); e == nil && d > 0 {
+				r.notes = append(r.notes, fmt.Sprintf("%s: when everything fails, a client spends its budget in about %v: Size/(MaxAttempts-1) of its requests", p.Name, round(d)))
+			}
 		}
 		r.lines = seriesLines(groups, func(p sim.Point) int32 { return p.Attempts })
 		r.unit = "attempts/s"
