@@ -131,7 +131,7 @@ func (m Contention) Run(ctx context.Context, progress func(done float64)) (*Cont
 		return nil, err
 	}
 	trials := make([]contentionTrial, m.Trials)
-	err = parallel(ctx, m.Trials, progress, func(ctx context.Context, i int) error {
+	err = parallel(ctx, m.Trials, progress, func(ctx context.Context, i int, _ func(float64)) error {
 		trials[i] = m.trial(ctx, rules, i)
 		return ctx.Err()
 	})

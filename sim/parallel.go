@@ -11,9 +11,9 @@ import (
 )
 
 // parallel calls do for 0 to n-1 on as many goroutines as there are
-// processors, and reports progress as calls end. The first error, by index,
-// ends it and is returned.
-func parallel(ctx context.Context, n int, progress func(done float64), do func(ctx context.Context, i int) error) error {
+// processors, and reports progress as calls end and, if do tells of it, within
+// them. The first error, by index, ends it and is returned.
+func parallel(ctx context.Context, n int, progress func(done float64), do func(ctx context.Context, i int, within func(done float64)) error) error {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -21,6 +21,7 @@ func parallel(ctx context.Context, n int, progress func(done float64), do func(c
 		mu     sync.Mutex
 		next   int
 		done   int
+		begun  float64 // shares of those under way
 		failed = n
 		first  error
 		wg     sync.WaitGroup
@@ -35,8 +36,20 @@ func parallel(ctx context.Context, n int, progress func(done float64), do func(c
 				if i >= n || ctx.Err() != nil {
 					return
 				}
-				err := do(ctx, i)
+				share := 0.0
+				within := func(of float64) {
+					mu.Lock()
+					defer mu.Unlock()
+					begun += of - share
+					share = of
+					progress((float64(done) + begun) / float64(n))
+				}
+				if progress == nil {
+					within = nil
+				}
+				err := do(ctx, i, within)
 				mu.Lock()
+				begun -= share
 				if err != nil {
 					// One that was ended because of another's error has none
 					// of its own.
@@ -45,7 +58,7 @@ func parallel(ctx context.Context, n int, progress func(done float64), do func(c
 					}
 					cancel()
 				} else if done++; progress != nil {
-					progress(float64(done) / float64(n))
+					progress((float64(done) + begun) / float64(n))
 				}
 				mu.Unlock()
 			}

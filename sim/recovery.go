@@ -17,10 +17,10 @@ import (
 const recoverySeeds = 3
 
 // RunAll runs scenarios on as many processors as there are and returns their
-// results in the same order. The progress function, if not nil, is called after
-// each with the share that is done, by one goroutine at a time. If there is an
-// error, results that are missing are nil and others may be partial; parameters
-// out of bounds are found before the first run.
+// results in the same order. The progress function, if not nil, is called from
+// time to time with the share that is done, by one goroutine at a time. If there
+// is an error, results that are missing are nil and others may be partial;
+// parameters out of bounds are found before the first run.
 func RunAll(ctx context.Context, scenarios []Scenario, progress func(done float64)) ([]*Result, error) {
 	results := make([]*Result, len(scenarios))
 	for _, s := range scenarios {
@@ -28,8 +28,8 @@ func RunAll(ctx context.Context, scenarios []Scenario, progress func(done float6
 			return results, err
 		}
 	}
-	err := parallel(ctx, len(scenarios), progress, func(ctx context.Context, i int) (err error) {
-		results[i], err = scenarios[i].Run(ctx, nil)
+	err := parallel(ctx, len(scenarios), progress, func(ctx context.Context, i int, within func(float64)) (err error) {
+		results[i], err = scenarios[i].Run(ctx, within)
 		return err
 	})
 	return results, err

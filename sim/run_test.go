@@ -61,6 +61,19 @@ func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
 	assert.NotEqual(t, together[0].Attempts, together[1].Attempts)
 }
 
+// A run as long as all of them together is seen to get on.
+func TestRunAllTellsProgress(t *testing.T) {
+	for _, runs := range []int{1, 3} {
+		var steps []float64
+		_, err := RunAll(t.Context(), as(t, Overload(), "no-budget").Seeds(runs), func(done float64) { steps = append(steps, done) })
+		require.NoError(t, err)
+		assert.Greater(t, len(steps), 3*runs)
+		assert.IsNonDecreasing(t, steps)
+		assert.Positive(t, steps[0])
+		assert.InDelta(t, 1, steps[len(steps)-1], 1e-9)
+	}
+}
+
 // What is wrong with one scenario is found before any of them has run.
 func TestRunAllRefusesParameters(t *testing.T) {
 	list := []Scenario{Overload(), Overload(), Overload()}
@@ -77,7 +90,7 @@ func TestParallelErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wrong := errors.New("wrong")
 		// The second fails while the first is under way.
-		err := parallel(t.Context(), 2, nil, func(ctx context.Context, i int) error {
+		err := parallel(t.Context(), 2, nil, func(ctx context.Context, i int, _ func(float64)) error {
 			if i == 0 && runtime.GOMAXPROCS(0) > 1 {
 				<-ctx.Done()
 				return ctx.Err()
@@ -87,7 +100,7 @@ func TestParallelErrors(t *testing.T) {
 		assert.Equal(t, wrong, err)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	err := parallel(ctx, 2, nil, func(ctx context.Context, _ int) error { cancel(); return ctx.Err() })
+	err := parallel(ctx, 2, nil, func(ctx context.Context, _ int, _ func(float64)) error { cancel(); return ctx.Err() })
 	assert.Equal(t, context.Canceled, err)
 }
 
