@@ -46,7 +46,14 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.Empty(t, errs, "no progress bar where there is no terminal")
 		assert.Contains(t, out, "policy", c.name)
 		assert.NotContains(t, out, "partial", c.name)
+		// The tables of these two are of few numbers, or a chart themselves.
+		chart := c.name != "map" && c.name != "limit"
+		assert.Equal(t, chart, strings.Contains(out, "┤"), "%s: %s", c.name, out)
 	}
+	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
+	assert.Contains(t, out, "% success over p = 10, 30 %: no-retries, retrip")
+	_, out, _ = call(t, "faults", "-horizon", "5s", "-rates", "0.1")
+	assert.NotContains(t, out, "┤", "a point is no line")
 }
 
 func TestEveryCommandWritesFiles(t *testing.T) {

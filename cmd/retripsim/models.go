@@ -70,6 +70,7 @@ func faults(f *flags) func(context.Context, func(float64)) (*report, error) {
 		if !some {
 			return nil, err
 		}
+		r.lines, r.over = success, points("p", success, " %")
 		r.csv = linesCSV("failures %", success, attempts, "success %", "attempts per request")
 		r.draw = func() (*figure, error) {
 			if f.plot == "attempts" {
@@ -151,6 +152,7 @@ func contention(f *flags) func(context.Context, func(float64)) (*report, error) 
 			return nil, err
 		}
 		r.json = results
+		r.lines, r.over = calls, points("N", calls, "")
 		r.csv = linesCSV("clients", calls, times, "calls", "seconds")
 		r.draw = func() (*figure, error) {
 			switch f.plot {
@@ -247,6 +249,16 @@ type line struct {
 }
 
 func (l *line) add(x, y float64) { l.x, l.y = append(l.x, x), append(l.y, y) }
+
+// points says where the first of the lines has its points, which a chart draws
+// in even steps.
+func points(name string, lines []line, unit string) string {
+	var at []string
+	for _, x := range lines[0].x {
+		at = append(at, number(x))
+	}
+	return fmt.Sprintf("%s = %s%s", name, strings.Join(at, ", "), unit)
+}
 
 // linesCSV writes one row per point, with a second value of the same point if
 // there is one.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,8 +22,9 @@ type report struct {
 	title   string
 	table   [][]string // the first row is its head
 	notes   []string
-	lines   []line // of a chart for the terminal, over time; may be nil
+	lines   []line // of a chart for the terminal; may be nil
 	unit    string // of the lines
+	over    string // what they run over; if empty, time
 	partial bool
 
 	json any
@@ -53,8 +55,8 @@ func (r *report) print(w io.Writer) {
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
-	if len(r.lines) > 0 {
-		fmt.Fprintf(w, "\n%s\n", r.chart())
+	if chart := r.chart(); chart != "" {
+		fmt.Fprintf(w, "\n%s\n", chart)
 	}
 	for _, note := range r.notes {
 		fmt.Fprintf(w, "\n%s\n", note)
@@ -88,11 +90,14 @@ func (r *report) chart() string {
 		series = append(series, columns)
 		names = append(names, l.name)
 	}
-	if len(series) == 0 {
+	if len(series) == 0 || longest < 2 {
 		return ""
 	}
 	options := []asciigraph.Option{asciigraph.Height(10), asciigraph.Precision(0), asciigraph.LowerBound(0),
-		asciigraph.Caption(r.unit + " over time: " + strings.Join(names, ", "))}
+		asciigraph.Caption(r.unit + " over " + cmp.Or(r.over, "time") + ": " + strings.Join(names, ", "))}
+	if len(series[0]) < chartWidth {
+		options = append(options, asciigraph.Width(chartWidth))
+	}
 	return asciigraph.PlotMany(series, options...)
 }
 
