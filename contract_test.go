@@ -33,11 +33,19 @@ import (
 type contractEnv struct {
 	proto memhttp.Proto
 	full  bool // of options
+
+	// unlimited takes the budget away, for a row of more failures than one
+	// has tokens for.
+	unlimited bool
 }
 
 func (e contractEnv) transport(base http.RoundTripper) *retrip.Transport {
 	if !e.full {
-		return &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: retrip.Unlimited}}
+		tr := &retrip.Transport{Base: base}
+		if e.unlimited {
+			tr.Policy.Budget = retrip.Unlimited
+		}
+		return tr
 	}
 	hook := func(retrip.Event) {}
 	return &retrip.Transport{
@@ -226,6 +234,7 @@ var contract = []struct {
 		finish(t, resp)
 	}},
 	{"P6 only what is idempotent is repeated", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
 		h, seen := flaky(99, 503, nil)
 		s, tr := e.serve(t, h)
 		for method, want := range map[string]int32{"GET": 4, "HEAD": 4, "OPTIONS": 4, "TRACE": 4, "PUT": 4, "DELETE": 4, "POST": 1, "PATCH": 1, "LOCK": 1} {
@@ -411,6 +420,7 @@ var contract = []struct {
 		assert.Equal(t, 1, s.Listener.Dials())
 	}},
 	{"P13 safe for concurrent use, nothing left behind", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
 		var seen atomic.Int32
 		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if seen.Add(1)%3 == 0 {
@@ -480,7 +490,7 @@ func TestContract(t *testing.T) {
 					setUp = "full"
 				}
 				bubbled(t, fmt.Sprintf("%s/%s/%s", row.name, setUp, proto), func(t *testing.T) {
-					row.run(t, contractEnv{proto, full})
+					row.run(t, contractEnv{proto: proto, full: full})
 				})
 			}
 		}
@@ -492,7 +502,7 @@ func TestContract_P4_Upgrade(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
 			bubbled(t, fmt.Sprint(full, proto), func(t *testing.T) {
-				e := contractEnv{proto, full}
+				e := contractEnv{proto: proto, full: full}
 				s, tr := e.serve(t, upgradeEcho)
 				ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 				defer cancel()
@@ -535,7 +545,7 @@ func TestContract_P8_Hopeless(t *testing.T) {
 				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 				base := s.Transport()
 				base.TLSClientConfig = nil
-				_, err := contractEnv{proto, full}.transport(base).RoundTrip(mustRequest(t, "GET", s.URL, nil))
+				_, err := contractEnv{proto: proto, full: full}.transport(base).RoundTrip(mustRequest(t, "GET", s.URL, nil))
 				var want *tls.CertificateVerificationError
 				assert.ErrorAs(t, err, &want)
 				assert.Equal(t, 1, s.Listener.Dials())
