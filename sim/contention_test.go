@@ -64,22 +64,30 @@ func TestContentionReference(t *testing.T) {
 }
 
 func TestContentionOrder(t *testing.T) {
-	run := func(clients int) (calls, times [5]float64) {
+	run := func(clients, trials int) (calls, times [5]float64) {
 		for i, p := range Contenders() {
 			m := Row()
-			m.Policy, m.Clients, m.Trials = p, clients, 60
+			m.Policy, m.Clients, m.Trials = p, clients, trials
 			r, err := m.Run(t.Context(), nil)
 			require.NoError(t, err)
 			calls[i], times[i] = r.Calls, r.Time.Seconds()
 		}
 		return calls, times
 	}
-	calls, times := run(100)
+	// Ten clients make as many calls without jitter as without any backoff.
+	calls, times := run(10, 500)
+	assert.InEpsilon(t, calls[0], calls[1], 0.02)
+	assert.Equal(t, []int{2, 3, 4}, descending(calls)[2:])
+	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
+	calls, times = run(50, 60)
+	assert.Equal(t, []int{0, 1, 4, 2, 3}, descending(calls))
+	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
+	calls, times = run(100, 60)
 	assert.Equal(t, []int{0, 1, 4, 2, 3}, descending(calls))
 	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
 	assert.Less(t, calls[fullJitter], calls[0]/2, "full jitter more than halves the calls")
 	if !underRace {
-		calls, _ = run(200)
+		calls, _ = run(200, 60)
 		assert.Equal(t, []int{0, 1, 4, 3, 2}, descending(calls))
 	}
 }
