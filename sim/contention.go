@@ -19,7 +19,8 @@ import (
 // Blog, 2015.
 type Contention struct {
 	// Policy is what the clients follow. Budget and attempts are as it says:
-	// the model of the article has no bound of either.
+	// the model of the article has no bound of either. AttemptTimeout and
+	// Deadline have nothing to say: clients wait for every answer.
 	Policy Policy
 
 	// Clients is how many begin at t = 0, 1 to 100 000.
@@ -197,6 +198,7 @@ func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) 
 	calls := make([]retrip.Call, m.Clients)
 	seen := make([]int64, m.Clients) // version that was read
 	policy := rules.Policy()
+	asks := asksFirst(policy)
 	var limit limiter
 	paid := make([]int32, m.Clients)
 	if m.Policy.limit != nil {
@@ -255,9 +257,20 @@ func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) 
 		if m.Policy.draw != nil {
 			d.Wait = m.Policy.draw(draws, policy, calls[i].Attempts)
 		}
-		// Only this client ever meets its host, so its next question can't
-		// come before the wait is over: Wake has nothing to add.
+		// Only this client ever meets its host, so all that can hold it back
+		// after the wait is known by now.
+		due := answered + int64(d.Wait)
+		for asks && d.Retry {
+			if d = hosts[i].Wake(rules, &calls[i], time.Duration(due), draws.Uint64()); d.Wait == 0 {
+				break
+			}
+			due += int64(d.Wait)
+		}
+		if !d.Retry {
+			t.gaveUp++
+			continue
+		}
 		calls[i].Attempts++
-		q.push(answered+int64(d.Wait)+hop(), i, contentionRead)
+		q.push(due+hop(), i, contentionRead)
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
 )
 
 // reference is the mean of 4000 trials of the article's own simulator, by
@@ -111,6 +113,20 @@ func TestContentionGivesUp(t *testing.T) {
 	require.NoError(t, err)
 	assert.Greater(t, r.GaveUp, 50.0)
 	assert.LessOrEqual(t, r.Calls, 300.0)
+}
+
+// A breaker that has opened is probed after the wait, and opens again when that
+// fails: some give up each time.
+func TestContentionBreaker(t *testing.T) {
+	m := Row()
+	m.Clients, m.Trials = 50, 20
+	m.Policy.Retry.Backoff = retrip.Backoff{Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond, Jitter: retrip.NoJitter}
+	m.Policy.Retry.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 15 * time.Millisecond}
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	// It stays open for 7.5 to 22.5 ms, for longer than the wait in one case
+	// of six: if it opened but once, 8 of the 49 who fail would give up.
+	assert.Greater(t, r.GaveUp, 20.0)
 }
 
 func TestContentionIsDeterministic(t *testing.T) {

@@ -99,7 +99,7 @@ func newRun(s *Scenario) (*run, error) {
 		policy:   policy,
 		timeout:  max(0, policy.AttemptTimeout),
 		layers:   int32(max(1, s.Fleet.Layers)),
-		asks:     policy.Breaker.Ratio > 0 || policy.Gate,
+		asks:     asksFirst(policy),
 		queue:    newQueue(18),
 		arrivals: newSource(s.Seed, streamArrivals),
 		service:  newSource(s.Seed, streamService),

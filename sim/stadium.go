@@ -20,7 +20,8 @@ import (
 // policy's to say, but for one rule of its own: one retry in RetryEvery.
 type Stadium struct {
 	// Policy is what the players follow, each with a host of its own. Rules
-	// of other systems are not supported here.
+	// of other systems are not supported here. AttemptTimeout and Deadline
+	// have nothing to say: every request takes Flight.
 	Policy Policy
 
 	// Players is how many watch, 1 to 100 000 000.
@@ -95,7 +96,7 @@ type StadiumResult struct {
 
 	PeakLoad    float64       // attempts per second in one Bin
 	PeakRetries float64       // retries per second in one Bin
-	PeakWaiting int64         // retries waited for at one time
+	PeakWaiting int64         // retries waited for at one time, and what a gate holds back
 	Spread      time.Duration // in which the middle 90 % of the retries fall
 
 	Bin    time.Duration
@@ -145,6 +146,7 @@ const playersPerChunk = 1 << 14
 type stadium struct {
 	*Stadium
 	rules   *retrip.Rules
+	asks    bool     // a breaker or gate has a say in first attempts
 	phases  []uint32 // of the players, ascending, in 2^-32 of the interval
 	trouble []uint32 // index of the player's state plus one; 0 is none
 	states  [][]player
@@ -159,7 +161,7 @@ type stadium struct {
 	result  StadiumResult
 }
 
-// segment is a request that waits to be repeated.
+// segment is a request that waits to be repeated, or for its first attempt.
 type segment struct {
 	call   retrip.Call
 	player uint32
@@ -180,6 +182,7 @@ func (m Stadium) Run(ctx context.Context, progress func(done float64)) (*Stadium
 	s := &stadium{
 		Stadium: &m,
 		rules:   rules,
+		asks:    asksFirst(rules.Policy()),
 		phases:  phases(newSource(m.Seed, streamArrivals), m.Players),
 		trouble: make([]uint32, m.Players),
 		queue:   newQueue(15),
@@ -235,12 +238,12 @@ func (s *stadium) run(ctx context.Context, progress func(float64)) (*StadiumResu
 				break
 			}
 			e, _ := s.queue.pop()
-			s.retry(e.who, now)
+			s.wake(e.who, now)
 		} else {
 			if now >= horizon {
 				break
 			}
-			s.fetch(uint32(next), now)
+			s.begin(uint32(next), now)
 			if next++; next == s.Players {
 				next, round = 0, round+int64(s.Interval)
 			}
@@ -282,22 +285,46 @@ func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
 	return o, now + int64(s.Flight)
 }
 
+// begin is when a segment is wanted.
+func (s *stadium) begin(p uint32, now int64) {
+	var call retrip.Call
+	if s.asks && s.trouble[p] != 0 {
+		d := s.state(p).host.First(s.rules, &call, time.Duration(now), s.draws.Uint64())
+		if !d.Retry {
+			s.result.Lost++
+			return
+		}
+		if d.Wait > 0 {
+			s.hold(p, call, now+int64(d.Wait))
+			return
+		}
+	}
+	s.fetch(p, call, now)
+}
+
 // fetch is the first attempt for a segment.
-func (s *stadium) fetch(p uint32, now int64) {
+func (s *stadium) fetch(p uint32, call retrip.Call, now int64) {
 	s.result.Fetches++
 	s.point(now).Fetches++
 	o, answered := s.send(now)
 	if o.Status == http.StatusOK && s.trouble[p] == 0 {
 		return
 	}
-	s.ended(p, &retrip.Call{Attempts: 1}, o, answered)
+	call.Attempts = 1
+	s.ended(p, &call, o, answered)
 }
 
-// retry is the end of a wait.
-func (s *stadium) retry(i int32, now int64) {
+// wake is the end of a wait.
+func (s *stadium) wake(i int32, now int64) {
 	q := &s.calls[i]
 	p := s.state(q.player)
-	d := p.host.Wake(s.rules, &q.call, time.Duration(now), s.draws.Uint64())
+	first := q.call.Attempts == 0
+	var d retrip.Decision
+	if first {
+		d = p.host.First(s.rules, &q.call, time.Duration(now), s.draws.Uint64())
+	} else {
+		d = p.host.Wake(s.rules, &q.call, time.Duration(now), s.draws.Uint64())
+	}
 	if d.Retry && d.Wait > 0 {
 		s.queue.push(now+int64(d.Wait), i, 0)
 		return
@@ -306,6 +333,10 @@ func (s *stadium) retry(i int32, now int64) {
 	s.free = append(s.free, i)
 	if !d.Retry {
 		s.result.Lost++
+		return
+	}
+	if first {
+		s.fetch(q.player, q.call, now)
 		return
 	}
 	p.retried = max(1, now)
@@ -332,17 +363,22 @@ func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now 
 		s.result.Lost++
 		return
 	}
+	s.hold(player, *call, now+int64(d.Wait))
+}
+
+// hold lets a request wait.
+func (s *stadium) hold(player uint32, call retrip.Call, until int64) {
 	i := int32(len(s.calls))
 	if n := len(s.free); n > 0 {
 		i = s.free[n-1]
 		s.free = s.free[:n-1]
-		s.calls[i] = segment{*call, player}
+		s.calls[i] = segment{call, player}
 	} else {
-		s.calls = append(s.calls, segment{*call, player})
+		s.calls = append(s.calls, segment{call, player})
 	}
 	s.waiting++
 	s.result.PeakWaiting = max(s.result.PeakWaiting, s.waiting)
-	s.queue.push(now+int64(d.Wait), i, 0)
+	s.queue.push(until, i, 0)
 }
 
 // state returns the state of a player, made on first use.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
 )
 
 // small is the Final with a hundredth of its players and capacity.
@@ -80,6 +82,41 @@ func TestStadiumHeedsRetryAfter(t *testing.T) {
 	}
 	assert.Positive(t, r.Retries)
 	assert.LessOrEqual(t, r.Retries, int64(m.Players), "one retry in 30 s")
+}
+
+// Who has met the blip fails fast from then on, with a breaker that opens at
+// once.
+func TestStadiumBreaker(t *testing.T) {
+	m := small()
+	m.Capacity = 1e9
+	m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}}
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Positive(t, r.Failed)
+	// Of five segments the second meets it.
+	assert.Equal(t, 5*int64(m.Players)-3*r.Failed, r.Fetches)
+	assert.Equal(t, 4*r.Failed, r.Lost)
+}
+
+// A player that was refused asks for no segment before the server said, with a
+// gate.
+func TestStadiumGate(t *testing.T) {
+	run := func(gate bool) *StadiumResult {
+		m := small()
+		m.For = 0
+		m.Capacity = 50_000
+		m.RetryAfter = 10 * time.Second
+		m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Gate: gate}
+		r, err := m.Run(t.Context(), nil)
+		require.NoError(t, err)
+		return r
+	}
+	without, with := run(false), run(true)
+	assert.EqualValues(t, 5*small().Players, without.Fetches)
+	assert.Zero(t, without.PeakWaiting)
+	assert.Less(t, with.Fetches, without.Fetches*9/10)
+	assert.Positive(t, with.PeakWaiting)
+	assert.Zero(t, with.Retries)
 }
 
 func TestStadiumInterrupted(t *testing.T) {

@@ -58,13 +58,18 @@ func (f *flags) choice(policies string) {
 	f.StringVar(&f.jitter, "jitter", "", "full, equal, decorrelated or none, instead of what the policy says")
 	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, instead of what the policy says; -1 is no budget")
 	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, instead of what the policy says")
-	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "of an attempt, instead of what the policy says; -1ns is none")
-	f.DurationVar(&p.Deadline, "deadline", 0, "of a request, instead of what the policy says")
 	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "of the breaker, instead of what the policy says")
 	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, instead of what the policy says")
 	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, instead of what the policy says")
 	f.IntVar(&p.Breaker.Probes, "breaker-probes", 0, "that close the breaker, instead of what the policy says")
 	f.Float64Var(&p.Breaker.Ratio, "breaker-ratio", 0, "share of failures that opens the breaker, instead of what the policy says")
+}
+
+// timeouts declares those of a policy, for models in which requests have any.
+func (f *flags) timeouts() {
+	p := &f.override
+	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "of an attempt, instead of what the policy says; -1ns is none")
+	f.DurationVar(&p.Deadline, "deadline", 0, "of a request, instead of what the policy says")
 }
 
 // repeats declares the number of runs.

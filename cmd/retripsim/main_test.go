@@ -138,6 +138,8 @@ func TestBadInput(t *testing.T) {
 		{"faults -rates 0.1,2", "-rates is 2: it must be 0 to 1"},
 		{"contention -clients 0", "-clients is 0: it must be 1 to 100000"},
 		{"contention -trials -1", "-trials is -1"},
+		{"contention -attempt-timeout 1s", "attempt-timeout"},
+		{"stadium -deadline 1s", "deadline"},
 		{"stadium -players 0", "-players is 0: it must be 1 to 100000000"},
 		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
 		{"map -loads 0.5,0", "-loads is 0: each must be more than 0 and at most 1000"},

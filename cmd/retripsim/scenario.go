@@ -17,6 +17,7 @@ const maxLoad = 1000 // as a share of the capacity
 
 // scenario declares the flags for all parts of s.
 func (f *flags) scenario(s *sim.Scenario) {
+	f.timeouts()
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
 	f.BoolVar(&s.Fleet.Unequal, "unequal", s.Fleet.Unequal, "a few clients send most of the requests")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "of an attempt, where the policy has none")
