@@ -58,6 +58,8 @@ func (f *flags) choice(policies string) {
 	f.StringVar(&f.jitter, "jitter", "", "full, equal, decorrelated or none, instead of what the policy says")
 	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, instead of what the policy says; -1 is no budget")
 	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, instead of what the policy says")
+	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait a server may ask for, instead of what the policy says")
+	f.BoolVar(&p.Gate, "gate", false, "first attempts wait too when a server asks for it, instead of what the policy says")
 	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "of the breaker, instead of what the policy says")
 	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, instead of what the policy says")
 	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, instead of what the policy says")
@@ -185,6 +187,10 @@ func (f *flags) change(p *retrip.Policy) error {
 			p.AttemptTimeout = o.AttemptTimeout
 		case "deadline":
 			p.Deadline = o.Deadline
+		case "max-wait":
+			p.MaxWait = o.MaxWait
+		case "gate":
+			p.Gate = o.Gate
 		case "breaker-window":
 			p.Breaker.Window = o.Breaker.Window
 		case "breaker-min-volume":
@@ -214,6 +220,7 @@ var policyFlags = strings.NewReplacer(
 	"retrip: Policy.MaxAttempts", "-max-attempts",
 	"retrip: Policy.AttemptTimeout", "-attempt-timeout",
 	"retrip: Policy.Deadline", "-deadline",
+	"retrip: Policy.MaxWait", "-max-wait",
 	"retrip: Policy.Backoff.Base", "-backoff-base",
 	"retrip: Policy.Backoff.Cap", "-backoff-cap",
 	"retrip: Policy.Budget.Size", "-budget-size",

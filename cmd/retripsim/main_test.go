@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/sim"
 )
 
 // call runs the command as a process would.
@@ -140,6 +142,7 @@ func TestBadInput(t *testing.T) {
 		{"contention -trials -1", "-trials is -1"},
 		{"contention -attempt-timeout 1s", "attempt-timeout"},
 		{"stadium -deadline 1s", "deadline"},
+		{"stadium -max-wait -2s", "-max-wait is -2s: it must be positive"},
 		{"stadium -players 0", "-players is 0: it must be 1 to 100000000"},
 		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
 		{"map -loads 0.5,0", "-loads is 0: each must be more than 0 and at most 1000"},
@@ -169,6 +172,24 @@ func TestPolicyFile(t *testing.T) {
 	// A flag has the last word.
 	_, out, _ = call(t, "overload", "-policy", file, "-runs", "1", "-budget-size", "5")
 	assert.Regexp(t, `(?m)^mine +3 s`, out)
+}
+
+// What is asked of players, and whether they heed it, is for flags to say.
+func TestStadiumFlags(t *testing.T) {
+	results := func(args string) (r sim.StadiumResult) {
+		file := filepath.Join(t.TempDir(), "out.json")
+		code, _, errs := call(t, append([]string{"stadium", "-o", file, "-players", "10000", "-for", "0s", "-capacity", "2000", "-retry-after", "3s"}, strings.Fields(args)...)...)
+		require.Zero(t, code, errs)
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		var all struct{ Results []sim.StadiumResult }
+		require.NoError(t, json.Unmarshal(data, &all))
+		return all.Results[0]
+	}
+	plain := results("")
+	assert.Positive(t, plain.Retries)
+	assert.Zero(t, results("-max-wait 2s").Retries)
+	assert.Less(t, results("-gate").Fetches, plain.Fetches)
 }
 
 // The law behind slow recoveries is told of the policies that run, with what
