@@ -496,7 +496,6 @@ func TestStaleConnection(t *testing.T) {
 	})
 }
 
-// Case 29: what net/http itself refuses fails at once, whoever the base is.
 // A base may know schemes that net/http doesn't: what failed on the network was
 // not refused for its form.
 func TestHopeless_ForeignScheme(t *testing.T) {
@@ -514,6 +513,7 @@ func TestHopeless_ForeignScheme(t *testing.T) {
 	})
 }
 
+// Case 29: what net/http itself refuses fails at once, whoever the base is.
 func TestHopeless(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -74,7 +74,8 @@ type Event struct {
 }
 
 // WithTrace returns a context whose requests run the hooks of t, after those
-// of an enclosing WithTrace and of Transport.Trace.
+// of an enclosing WithTrace and of Transport.Trace. If t is nil, it adds none.
+// t must not be changed afterwards.
 func WithTrace(ctx context.Context, t *Trace) context.Context {
 	next := &override{}
 	if o := overrideOf(ctx); o != nil {
