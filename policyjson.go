@@ -45,8 +45,7 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	hosts := map[string]Policy{}
 	err = l.document(func() error { return l.policy(&policy, hosts) })
 	if err == nil {
-		// What only shows of several fields together.
-		_, err = compile(policy, hosts, nil)
+		err = l.together(policy, hosts)
 	}
 	if err != nil {
 		return Policy{}, nil, err
@@ -131,13 +130,14 @@ func jsonName(f reflect.StructField) string {
 
 // policyLoader reads policies token by token, to know where it is.
 type policyLoader struct {
-	data []byte
-	dec  *json.Decoder
-	path []string
+	data  []byte
+	dec   *json.Decoder
+	path  []string
+	lines map[string]int // on which the policies of hosts begin, by pattern
 }
 
 func newPolicyLoader(data []byte) *policyLoader {
-	l := &policyLoader{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+	l := &policyLoader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), lines: map[string]int{}}
 	l.dec.UseNumber()
 	return l
 }
@@ -185,6 +185,7 @@ func (l *policyLoader) policy(p *Policy, hosts map[string]Policy) error {
 
 func (l *policyLoader) hostPolicy(pattern string, hosts map[string]Policy) error {
 	var p Policy
+	l.lines[pattern] = l.line()
 	err := l.policy(&p, nil)
 	hosts[pattern] = p
 	return err
@@ -361,14 +362,34 @@ func (l *policyLoader) token() (json.Token, error) {
 	return token, nil
 }
 
+// together returns what is wrong with policies whose fields are all right on
+// their own, by the line on which each begins.
+func (l *policyLoader) together(policy Policy, hosts map[string]Policy) error {
+	if _, err := policy.resolve(defaults); err != nil {
+		return fmt.Errorf("retrip: line 1: the policy: Policy.%w", err)
+	}
+	base := policy.over(defaults)
+	var errs []error
+	for _, pattern := range sortedKeys(hosts) {
+		if _, err := hosts[pattern].resolve(base); err != nil {
+			errs = append(errs, fmt.Errorf("retrip: line %d: hosts.%s: Policy.%w", l.lines[pattern], pattern, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// line returns where the loader is.
+func (l *policyLoader) line() int {
+	return 1 + bytes.Count(l.data[:l.dec.InputOffset()], []byte("\n"))
+}
+
 // errorf returns an error that says where the loader is.
 func (l *policyLoader) errorf(format string, args ...any) error {
-	line := 1 + bytes.Count(l.data[:l.dec.InputOffset()], []byte("\n"))
 	where := "the policy"
 	if len(l.path) > 0 {
 		where = strings.Join(l.path, ".")
 	}
-	return fmt.Errorf("retrip: line %d: %s: %w", line, where, fmt.Errorf(format, args...))
+	return fmt.Errorf("retrip: line %d: %s: %w", l.line(), where, fmt.Errorf(format, args...))
 }
 
 // shown returns a token as it stands in the JSON.
