@@ -234,6 +234,7 @@ func TestPolicy_DocumentsEveryDialect(t *testing.T) {
 func FuzzDialects(f *testing.F) {
 	f.Add(`"default";r=0;t=30`, "12ms", "1767323050")
 	f.Add(`a;r=0, "b";t=5;r=0`, "6m0s", "1.5")
+	f.Add("Fri, 02 Jan 2026 03:04:05 GMT", "2026-01-02T03:04:35Z", "30")
 	r, err := Policy{Dialects: dialectNames()}.Rules()
 	if err != nil {
 		f.Fatal(err)
@@ -243,6 +244,9 @@ func FuzzDialects(f *testing.F) {
 		h := http.Header{
 			"Ratelimit": {field}, "Ratelimit-Policy": {field}, "X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {number},
 			"X-Ratelimit-Remaining-Tokens": {"0"}, "X-Ratelimit-Reset-Tokens": {duration}, "X-Ratelimit-Reset-After": {number},
+			"Anthropic-Ratelimit-Tokens-Remaining": {"0"}, "Anthropic-Ratelimit-Tokens-Reset": {duration},
+			"Retry-After": {number}, "Retry-After-Ms": {number}, "X-Ms-Retry-After-Ms": {number}, "X-Amz-Retry-After": {number},
+			"Date": {field},
 		}
 		for name, d := range dialects {
 			for _, read := range []func(http.Header, time.Time) (time.Duration, bool){d.instead, d.besides} {
