@@ -145,7 +145,7 @@ func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
 		defer cancel(nil)
 		ctx, stop := context.WithTimeout(context.WithValue(ctx, key{}, 2), time.Hour)
 		defer stop()
-		assert.Equal(t, before, runtime.NumGoroutine())
+		assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 		assert.Equal(t, 1, req.Context().Value(key{}))
 		httptrace.ContextClientTrace(ctx).GetConn("example.com:80")
 		return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, nil
@@ -160,6 +160,6 @@ func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
 	resp, err := transport.RoundTrip(req)
 	require.NoError(t, err)
 	resp.Body.Close()
-	assert.Equal(t, before, runtime.NumGoroutine())
+	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 	assert.Equal(t, []string{"example.com:80"}, asked)
 }
