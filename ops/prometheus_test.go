@@ -32,6 +32,23 @@ func find(t *testing.T, name string) string {
 	return path
 }
 
+// freeAddress returns an address for a Prometheus, which doesn't tell the port
+// it gets for 0. Ports that systems give to connecting sockets are left alone:
+// one of them may be taken again before Prometheus listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	const first, ports = 28_000, 4000
+	for i := range ports {
+		address := fmt.Sprintf("127.0.0.1:%d", first+(os.Getpid()*131+i)%ports)
+		if listener, err := net.Listen("tcp", address); err == nil {
+			require.NoError(t, listener.Close())
+			return address
+		}
+	}
+	require.FailNow(t, "no free port")
+	return ""
+}
+
 // server is a running Prometheus.
 type server struct{ url string }
 
@@ -51,12 +68,7 @@ scrape_configs:
     static_configs: [{targets: [%q]}]
 `, alerts, strings.TrimPrefix(target, "http://")), 0o600))
 
-	// Prometheus doesn't tell the port it gets for 0, so one is looked for.
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
-
+	address := freeAddress(t)
 	var log bytes.Buffer
 	cmd := exec.Command(prometheus, append([]string{
 		"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address, "--log.level=warn",
