@@ -4,8 +4,10 @@
 package lab
 
 import (
+	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -72,4 +74,20 @@ func TestLoad_SeesLost(t *testing.T) {
 	require.Greater(t, false200.posts, 50)
 	assert.Equal(t, Audit{Begun: 300, Lost: false200.posts / 7}, load.Audit(ledger.Executions()))
 	assert.Zero(t, load.Unanswered())
+}
+
+// A timer that runs holds a context, one that was stopped doesn't.
+func TestLoad_Held(t *testing.T) {
+	load := &Load{}
+	var cancels []context.CancelFunc
+	for range 10 {
+		_, cancel := context.WithTimeout(load.marked(), time.Minute)
+		cancels = append(cancels, cancel)
+	}
+	assert.Equal(t, 10, load.Held(100*time.Millisecond))
+	for _, cancel := range cancels {
+		cancel()
+	}
+	clear(cancels)
+	assert.Zero(t, load.Held(30*time.Second))
 }
