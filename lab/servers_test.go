@@ -409,8 +409,9 @@ func TestHAProxy_Restart(t *testing.T) {
 	assert.Zero(t, twice.Load(), "POSTs that arrived twice")
 	assert.Greater(t, bare.lost(), wrapped.lost())
 	// Those under way at a restart may have been executed, and so may those in
-	// the backlog of a listener that is closing: two of each caller.
-	assert.LessOrEqual(t, wrapped.lost(), int64(2*callers*restarts))
+	// the backlog of a listener that is closing: some of each caller, whatever
+	// bare loses, and few beside what it loses on a fast machine.
+	assert.LessOrEqual(t, wrapped.lost(), max(2*callers*restarts, bare.lost()/10))
 }
 
 // A server of the balancer is taken out of service and put back by its operator.
