@@ -4,8 +4,11 @@
 package retrip_test
 
 import (
+	"log/slog"
 	"net/http"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,9 +155,10 @@ func TestHostChangesAreTold(t *testing.T) {
 			return &http.Response{StatusCode: status, Header: header, Body: http.NoBody, Request: req}, nil
 		})
 		var told []string
+		var log strings.Builder
 		metrics := retrip.NewMetrics()
 		transport := &retrip.Transport{
-			Base: base, Metrics: metrics,
+			Base: base, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, Window: time.Minute, OpenFor: time.Second, Probes: 1}},
 			Trace: &retrip.Trace{Host: func(s retrip.HostState) {
 				what := s.Breaker
@@ -180,6 +184,12 @@ func TestHostChangesAreTold(t *testing.T) {
 		call() // probes, and closes
 		call()
 		assert.Equal(t, []string{"closed, paused", "open", "half-open", "closed"}, told)
+		lines := regexp.MustCompile(`level=WARN msg="retrip: host" host=example.com:80 policy=default breaker=(\S+) open_for=\S+ paused_for=(\S+)`)
+		var logged [][]string
+		for _, match := range lines.FindAllStringSubmatch(log.String(), -1) {
+			logged = append(logged, match[1:])
+		}
+		assert.Equal(t, [][]string{{"closed", "1s"}, {"open", "0s"}, {"half-open", "0s"}, {"closed", "0s"}}, logged)
 
 		reg := prometheus.NewPedanticRegistry()
 		require.NoError(t, reg.Register(metrics))
