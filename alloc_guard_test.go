@@ -20,7 +20,7 @@ import (
 // allocBase answers with the given statuses in turn, without allocating.
 type allocBase struct {
 	statuses []int
-	empty    bool // the responses have no body
+	body     io.ReadCloser
 	n        int
 	resp     http.Response
 }
@@ -29,18 +29,19 @@ func (b *allocBase) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
 		req.Body.Close()
 	}
-	b.resp = http.Response{StatusCode: b.statuses[b.n%len(b.statuses)], Body: allocBody{}, Request: req}
-	if b.empty {
-		b.resp.Body = http.NoBody
-	}
+	b.resp = http.Response{StatusCode: b.statuses[b.n%len(b.statuses)], Body: b.body, Request: req}
 	b.n++
 	return &b.resp, nil
 }
 
-type allocBody struct{}
+// foreignBody is one of which nothing is known.
+type foreignBody struct{}
 
-func (allocBody) Read([]byte) (int, error) { return 0, io.EOF }
-func (allocBody) Close() error             { return nil }
+func (foreignBody) Read([]byte) (int, error) { return 0, io.EOF }
+func (foreignBody) Close() error             { return nil }
+
+// knownBody is drained as net/http's own are.
+var knownBody = io.NopCloser(strings.NewReader(""))
 
 // deepContext can be cancelled and is ten layers deep.
 func deepContext(t *testing.T) context.Context {
@@ -69,17 +70,18 @@ func TestAllocations_Counted(t *testing.T) {
 		method   string
 		body     string
 		statuses []int
-		empty    bool
+		answer   io.ReadCloser
 		want     float64
 	}{
-		{"GET with timeouts", timeouts, context.Background(), "GET", "", success, false, 6},
-		{"GET with timeouts, deep context", timeouts, deep, "GET", "", success, false, 6},
-		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, false, 7},
-		{"503, 503, 200", now, context.Background(), "GET", "", failures, false, 5},
-		{"503, 503, 200 without bodies", now, context.Background(), "GET", "", failures, true, 1},
+		{"GET with timeouts", timeouts, context.Background(), "GET", "", success, foreignBody{}, 6},
+		{"GET with timeouts, deep context", timeouts, deep, "GET", "", success, foreignBody{}, 6},
+		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, foreignBody{}, 7},
+		{"503, 503, 200", now, context.Background(), "GET", "", failures, knownBody, 7},
+		{"503, 503, 200, foreign bodies", now, context.Background(), "GET", "", failures, foreignBody{}, 15},
+		{"503, 503, 200 without bodies", now, context.Background(), "GET", "", failures, http.NoBody, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			base := &allocBase{statuses: tt.statuses, empty: tt.empty}
+			base := &allocBase{statuses: tt.statuses, body: tt.answer}
 			transport := &Transport{Base: base, Policy: tt.policy, Metrics: NewMetrics()}
 			var body io.Reader
 			if tt.body != "" {
@@ -107,7 +109,7 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates too")
 	}
-	base := &allocBase{statuses: []int{503}}
+	base := &allocBase{statuses: []int{503}, body: foreignBody{}}
 	transport := &Transport{Base: base, Policy: Policy{Backoff: Backoff{Base: Off}}}
 	get := func(host string) {
 		req, err := http.NewRequest("GET", "http://"+host, nil)

@@ -5,13 +5,17 @@ package retrip
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptrace"
+	"reflect"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -32,20 +36,46 @@ type attempt struct {
 	body     releasingBody // if the response needs one
 	tooLate  *timeoutError
 	maxSends int // 0 is no bound
+	watch    watched
 
-	trace  httptrace.ClientTrace
-	wanted atomic.Bool  // a connection was asked for
-	sends  atomic.Int32 // connections that were had, each for one send
+	trace     httptrace.ClientTrace
+	wanted    atomic.Bool  // a connection was asked for
+	wrote     atomic.Bool  // the headers were written to one
+	sends     atomic.Int32 // connections that were had, each for one send
+	refused   int          // sends that provably were not processed, and that ours followed
+	fault     atomic.Bool  // the caller's body is at fault, and not the host
+	handshake atomic.Pointer[error]
+
+	mu      sync.Mutex   // guards what follows
+	first   net.Conn     // that of the first send
+	pooled  []pooledConn // what further sends had from the pool, and the first
+	counted int          // sends that count towards maxSends
 }
 
+// watched says what is to be seen of an attempt besides the connections that
+// it had.
+type watched uint8
+
+const (
+	watchSend      watched = 1 << iota // neverSent needs it
+	watchWrites                        // neverWrote needs it
+	watchHandshake                     // handshakeError needs it
+	expectHTTP2                        // every connection without TLS speaks it
+)
+
 // begin makes an attempt at req that has limit to get to the response headers,
-// 0 being no limit, and ends with the cause tooLate. Only where proof is asked
-// for can neverSent give it.
-func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSends int, proof bool) *attempt {
-	a := &attempt{parent: req.Context(), tooLate: tooLate, maxSends: max(0, maxSends)}
+// 0 being no limit, and ends with the cause tooLate.
+func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSends int, watch watched) *attempt {
+	a := &attempt{parent: req.Context(), tooLate: tooLate, maxSends: max(0, maxSends), watch: watch}
 	a.Context, a.cancel = context.WithCancelCause(a.parent)
-	if proof {
+	if watch&watchSend != 0 {
 		a.trace.GetConn = a.getConn
+	}
+	if watch&watchWrites != 0 {
+		a.trace.WroteHeaders = a.wroteHeaders
+	}
+	if watch&watchHandshake != 0 {
+		a.trace.TLSHandshakeDone = a.tlsHandshakeDone
 	}
 	a.trace.GotConn = a.gotConn
 	if httptrace.ContextClientTrace(a.parent) != nil {
@@ -63,8 +93,11 @@ func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSen
 // Value implements [context.Context]: it is [httptrace.WithClientTrace] without
 // a further context.
 func (a *attempt) Value(key any) any {
-	if key == traceKey {
+	switch key {
+	case traceKey:
 		return &a.trace
+	case attemptKey{}:
+		return a
 	}
 	return a.Context.Value(key)
 }
@@ -87,18 +120,113 @@ func (r *keyRecorder) Value(key any) any {
 	return nil
 }
 
+// Format implements [fmt.Formatter]: the context of a request is printed in
+// logs, and must not show the request's headers there.
+func (a *attempt) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "retrip.attempt") }
+
 func (a *attempt) getConn(string) { a.wanted.Store(true) }
 
-func (a *attempt) gotConn(httptrace.GotConnInfo) {
-	if sends := int(a.sends.Add(1)); a.maxSends > 0 && sends > a.maxSends {
+func (a *attempt) wroteHeaders() { a.wrote.Store(true) }
+
+func (a *attempt) tlsHandshakeDone(_ tls.ConnectionState, err error) {
+	if err != nil {
+		a.handshake.Store(&err)
+	}
+}
+
+// handshakeError returns the error of the last TLS handshake that failed.
+func (a *attempt) handshakeError() error {
+	if err := a.handshake.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (a *attempt) gotConn(info httptrace.GotConnInfo) {
+	a.sends.Add(1)
+	if a.maxSends > 0 && a.count(info.Conn, info.Reused) > a.maxSends {
 		a.cancel(errHiddenSends)
 	}
+}
+
+// count takes in a send over conn and returns how many sends count towards the
+// bound. Over HTTP/1, net/http sends again only after a connection of its pool
+// has turned out to be dead, and the pool bounds that. So a send over a
+// connection of the pool doesn't count, unless the connection speaks HTTP/2 or
+// the attempt has had it before.
+func (a *attempt) count(conn net.Conn, reused bool) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.first == nil && a.counted == 0 && len(a.pooled) == 0 {
+		// Nearly every attempt has one send. Only a second one makes it matter
+		// over what the first one went.
+		if !reused || conn == nil {
+			a.counted = 1
+		}
+		a.first = conn
+		return 1
+	}
+	if a.counted == 0 && len(a.pooled) == 0 {
+		a.countPooled(a.first)
+	}
+	if reused {
+		a.countPooled(conn)
+	} else {
+		a.counted++
+	}
+	return a.counted
+}
+
+// countPooled takes in a send over a connection of the pool. a is locked.
+func (a *attempt) countPooled(conn net.Conn) {
+	if !isComparable(conn) || a.speaksHTTP2(conn) {
+		a.counted++
+		return
+	}
+	for i := range a.pooled {
+		if p := &a.pooled[i]; p.conn == conn {
+			a.counted++
+			if !p.counted {
+				p.counted = true
+				a.counted++
+			}
+			return
+		}
+	}
+	a.pooled = append(a.pooled, pooledConn{conn: conn})
+}
+
+// pooledConn is a connection that net/http took from its pool.
+type pooledConn struct {
+	conn    net.Conn
+	counted bool // the first send over it
+}
+
+// isComparable reports whether conn can be compared with others.
+func isComparable(conn net.Conn) bool {
+	v := reflect.ValueOf(conn)
+	return v.IsValid() && v.Comparable()
+}
+
+func (a *attempt) speaksHTTP2(conn net.Conn) bool {
+	if c, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
+		return c.ConnectionState().NegotiatedProtocol == "h2"
+	}
+	return a.watch&expectHTTP2 != 0
 }
 
 // neverSent reports whether a connection was asked for and none was had: proof
 // that nothing was sent. Without a call of the first hook there is none: the
 // base may not know about them.
 func (a *attempt) neverSent() bool { return a.wanted.Load() && a.sends.Load() == 0 }
+
+// neverWrote reports whether the headers of the only send were not written: the
+// request can't have been processed. Only *http.Transport, and only by an error
+// that ends a connection of HTTP/1, says it in time.
+func (a *attempt) neverWrote(err error) bool {
+	const closedIdle = "http: server closed idle connection"
+	return a.watch&watchWrites != 0 && a.sends.Load() == 1 && !a.wrote.Load() && (err == io.EOF || err.Error() == closedIdle)
+}
 
 // abandon ends an attempt whose base has panicked.
 func (a *attempt) abandon() {
@@ -122,15 +250,21 @@ func (a *attempt) end(resp *http.Response, err error) (*http.Response, error) {
 	switch {
 	case err != nil:
 		a.cancel(nil)
-		if own && !errors.Is(err, cause) {
+		switch {
+		case !own || errors.Is(err, cause):
+		case errors.Is(err, context.Canceled):
 			// A base that doesn't know about causes calls it a cancellation,
 			// which it was not as far as the caller is concerned.
 			err = cause
+		default:
+			// The base may have failed for a reason of its own in the same
+			// instant, and ours must not hide it.
+			err = errors.Join(cause, err)
 		}
 		return nil, err
 	case !inTime && own:
 		// The headers came as the time ran out: the body is lost.
-		closeBody(resp)
+		dismiss(resp)
 		a.cancel(nil)
 		return nil, cause
 	}
@@ -207,12 +341,6 @@ func (b *releasingConn) CloseWrite() error {
 	return fmt.Errorf("CloseWrite: %w", http.ErrNotSupported)
 }
 
-func closeBody(resp *http.Response) {
-	if resp != nil && resp.Body != nil {
-		resp.Body.Close()
-	}
-}
-
 // send makes an attempt.
 func (x *exchange) send() {
 	x.call.Attempts++
@@ -226,30 +354,78 @@ func (x *exchange) send() {
 	}
 	req := x.derive()
 	resp, err := x.s.base.RoundTrip(req)
+	for resp == nil && goneAway(err) && x.attempt.Err() == nil && x.hasBody() {
+		// net/http would have done the same at once if it could have had the
+		// body again: the connection has ended, and the host is in no trouble.
+		req = x.attempt.again(x.body.reader())
+		resp, err = x.s.base.RoundTrip(req)
+	}
 	x.take(resp, err)
-	if x.resp != nil && x.resp.Request == req {
-		x.resp.Request = x.req
+	if x.resp != nil {
+		x.attempt.giveBack(x.resp, req, x.req)
 	}
 	x.resp, x.err = x.attempt.end(x.resp, x.err)
 	x.held = x.resp != nil
 }
 
+// hasBody reports whether the body, which can only be had once, can be sent
+// again, and holds that true until it is.
+func (x *exchange) hasBody() (again bool) {
+	if x.body == nil {
+		return false
+	}
+	x.body.decide(func(replayable bool) bool {
+		again = replayable
+		return again
+	})
+	return again
+}
+
+// again returns the request of a, with another body, for a further send after
+// one that provably was not processed.
+func (a *attempt) again(body io.ReadCloser) *http.Request {
+	a.refused++
+	// The base may have kept the one before.
+	req := a.req
+	req.Body = body
+	return &req
+}
+
+// giveBack puts the caller's request into resp where the base has put req, and
+// the caller's context where the base has put a context that a would end.
+func (a *attempt) giveBack(resp *http.Response, req, callers *http.Request) {
+	switch r := resp.Request; {
+	case r == req:
+		resp.Request = callers
+	case r != nil && r.Context().Value(attemptKey{}) == a:
+		resp.Request = r.WithContext(outlived{a.parent, r.Context()})
+	}
+}
+
+// attemptKey is the key under which the context of an attempt has the attempt.
+type attemptKey struct{}
+
+// outlived is the context of a request that a base derived from an attempt's,
+// without the end of the attempt.
+type outlived struct {
+	context.Context                 // of the caller
+	values          context.Context // of the base
+}
+
+func (c outlived) Value(key any) any {
+	if key == (attemptKey{}) {
+		return c.Context.Value(key)
+	}
+	return c.values.Value(key)
+}
+
 // derives reports whether the attempt about to be made needs a request of its
 // own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.key != "" || x.watch.hooked() || x.body != nil {
+	if x.r.derives || x.key != "" || x.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
 		return true
 	}
-	return x.call.Attempts > 1 && (x.kind == gottenBody || x.replaysStale() || x.r.policy.RetryHeader != "")
-}
-
-// replaysStale reports whether a retry is to be marked as idempotent for
-// net/http, which then makes up for a dead connection of its pool on its own
-// accord, as it does for a GET. A retry might meet one dead connection after
-// the other otherwise. The mark is a header with no value: nothing is sent.
-func (x *exchange) replaysStale() bool {
-	return x.err != nil && x.idempotent && !hasKey(x.req.Header) &&
-		(x.req.Method == http.MethodPut || x.req.Method == http.MethodDelete)
+	return x.call.Attempts > 1 && (x.kind == memoryBody || x.r.policy.RetryHeader != "")
 }
 
 // derive returns a request for the attempt about to be made. It shares
@@ -266,37 +442,62 @@ func (x *exchange) derive() *http.Request {
 	if maxSends == 0 {
 		maxSends = defaultMaxSends
 	}
-	x.attempt = begin(x.req, limit, tooLate, maxSends, !x.idempotent)
-	req := &x.attempt.req
-	switch {
-	case x.next != nil:
-		req.Body, x.given, x.next = x.next, x.next, nil
-	case x.body != nil:
-		req.Body = x.body.reader()
-		// With GetBody and a key net/http would repeat the request on its own
-		// accord, also where the policy forbids it.
-		if x.idempotent || p.Idempotent == nil {
-			req.GetBody = x.body.getBody
+	watch := x.s.watch
+	if !x.idempotent {
+		watch |= watchSend
+		if x.s.plain && x.body != nil {
+			watch |= watchWrites
 		}
 	}
+	x.attempt = begin(x.req, limit, tooLate, maxSends, watch)
+	req := &x.attempt.req
+	if x.next != nil {
+		req.Body, x.given, x.next = x.next, x.next, nil
+	}
 	switch {
-	case x.key != "":
-		req.Header = withHeader(req.Header, "Idempotency-Key", []string{x.key})
-	case x.call.Attempts > 1 && x.replaysStale():
-		req.Header = withHeader(req.Header, "Idempotency-Key", []string{})
+	case x.body != nil:
+		req.Body = x.body.reader()
+		// With GetBody net/http sends again by itself, also where that could
+		// do something twice.
+		if x.idempotent && x.body.always() {
+			req.GetBody = x.body.getBody
+		}
+	case x.kind != noBody && !sound(req.Body, req.ContentLength):
+		x.attempt.watchBody()
+	}
+	if x.key != "" {
+		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
 	}
 	if name := p.RetryHeader; name != "" && x.call.Attempts > 1 {
-		req.Header = withHeader(req.Header, http.CanonicalHeaderKey(name), []string{strconv.Itoa(x.call.Attempts)})
+		req.Header = withHeader(req.Header, http.CanonicalHeaderKey(name), strconv.Itoa(x.call.Attempts))
 	}
 	return req
 }
 
+// watchBody makes a see whether the body of its request is at fault when the
+// attempt fails, also that of a GetBody.
+func (a *attempt) watchBody() {
+	watch := func(body io.ReadCloser) io.ReadCloser {
+		return &watchedBody{ReadCloser: body, length: a.req.ContentLength, fault: &a.fault}
+	}
+	a.req.Body = watch(a.req.Body)
+	if get := a.req.GetBody; get != nil {
+		a.req.GetBody = func() (io.ReadCloser, error) {
+			body, err := get()
+			if err != nil || body == nil {
+				return body, err
+			}
+			return watch(body), nil
+		}
+	}
+}
+
 // withHeader returns a copy of h with a further field.
-func withHeader(h http.Header, name string, values []string) http.Header {
+func withHeader(h http.Header, name, value string) http.Header {
 	h = maps.Clone(h)
 	if h == nil {
 		h = http.Header{}
 	}
-	h[name] = values
+	h[name] = []string{value}
 	return h
 }

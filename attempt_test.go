@@ -24,7 +24,7 @@ func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
 		require.NoError(t, err)
-		a := begin(req, time.Second, errAttemptTimeout, 0, false)
+		a := begin(req, time.Second, errAttemptTimeout, 0, 0)
 		a.timer.Stop()
 		a.timer = time.AfterFunc(0, func() {})
 		time.Sleep(time.Second)

@@ -59,7 +59,7 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_hosts_in_trouble gauge",
 		"retrip_pauses_total counter",
 		"retrip_requests_total counter outcome=[canceled failed gave_up recovered success]",
-		"retrip_retries_total counter reason=[error server_error status throttled timeout]",
+		"retrip_retries_total counter reason=[error hidden_sends server_error status throttled timeout]",
 		"retrip_wait_seconds histogram source=[backoff server]",
 	}, got)
 	assert.Subset(t, dialectNames(), []string{

@@ -32,7 +32,7 @@ const (
 	ReasonDeadline          Reason = "deadline"            // the wait, and an attempt after it, don't fit the deadline
 	ReasonBreakerOpen       Reason = "breaker_open"        // the host is taken for dead
 	ReasonBudgetExhausted   Reason = "budget_exhausted"    // retries to this host failed too often
-	ReasonHiddenSends       Reason = "hidden_sends"        // net/http sent more than Policy.MaxSends on its own accord
+	ReasonHiddenSends       Reason = "hidden_sends"        // net/http sent more than Policy.MaxSends by itself in the last attempt
 	ReasonCanceled          Reason = "canceled"            // the caller is gone
 )
 
@@ -61,7 +61,7 @@ type Outcome struct {
 	Hopeless   bool          // an error that no further attempt can heal
 	Timeout    bool          // an error because the attempt took too long
 	Canceled   bool          // the caller is gone: it has canceled, or its own deadline has passed
-	Resent     bool          // net/http has used up Policy.MaxSends within the attempt
+	Resent     bool          // an error because net/http has used up Policy.MaxSends within the attempt
 	Idempotent bool          // sending again does no harm: by the request's nature, or by proof that it was not processed
 	Replay     bool          // the body can be sent again, or there is none
 	RetryAfter time.Duration // the server's word, counted from now; 0 is none
@@ -130,7 +130,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	switch {
 	case !failed:
 		return giveUp("")
-	case o.Resent:
+	case o.Resent && (c.Attempts >= p.MaxAttempts || !r.repeatable(o)):
 		return giveUp(ReasonHiddenSends)
 	case c.Attempts >= p.MaxAttempts:
 		return giveUp(ReasonMaxAttempts)
@@ -282,6 +282,8 @@ func retryReason(o Outcome) Reason {
 		return ReasonServerError
 	case o.Status > 0:
 		return ReasonStatus
+	case o.Resent:
+		return ReasonHiddenSends
 	case o.Timeout:
 		return ReasonTimeout
 	default:

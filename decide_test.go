@@ -86,6 +86,7 @@ func TestNext(t *testing.T) {
 		{name: "429", outcome: repeatable(429), retry: true, reason: retrip.ReasonThrottled, hi: 100 * ms},
 		{name: "error", outcome: repeatable(0), retry: true, reason: retrip.ReasonError, hi: 100 * ms},
 		{name: "timeout", outcome: retrip.Outcome{Timeout: true, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonTimeout, hi: 100 * ms},
+		{name: "hidden sends", outcome: retrip.Outcome{Resent: true, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonHiddenSends, hi: 100 * ms},
 		{name: "third attempt", call: retrip.Call{Attempts: 3}, outcome: repeatable(503), retry: true, reason: retrip.ReasonServerError, hi: 400 * ms},
 
 		// Statuses by policy.
@@ -108,7 +109,9 @@ func TestNext(t *testing.T) {
 		// Given up.
 		{name: "canceled", outcome: retrip.Outcome{Canceled: true, Idempotent: true, Replay: true}, reason: retrip.ReasonCanceled},
 		{name: "canceled before the deadline", call: retrip.Call{Deadline: 1}, outcome: retrip.Outcome{Canceled: true}, reason: retrip.ReasonCanceled},
-		{name: "hidden sends", outcome: retrip.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: retrip.ReasonHiddenSends},
+		{name: "hidden sends, attempts used up", call: retrip.Call{Attempts: 4}, outcome: retrip.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: retrip.ReasonHiddenSends},
+		{name: "hidden sends, not idempotent", outcome: retrip.Outcome{Resent: true, Replay: true}, reason: retrip.ReasonHiddenSends},
+		{name: "hidden sends, body not replayable", outcome: retrip.Outcome{Resent: true, Idempotent: true}, reason: retrip.ReasonBodyNotReplayable},
 		{name: "attempts used up", call: retrip.Call{Attempts: 4}, outcome: repeatable(503), reason: retrip.ReasonMaxAttempts},
 		{name: "more than used up", call: retrip.Call{Attempts: 5}, outcome: repeatable(503), reason: retrip.ReasonMaxAttempts},
 		{name: "one attempt only", policy: retrip.Policy{MaxAttempts: 1}, outcome: repeatable(503), reason: retrip.ReasonMaxAttempts},

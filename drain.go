@@ -7,7 +7,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,27 +22,81 @@ const (
 	// A wait shorter than this may stretch to it while a small error body is
 	// still arriving: a new connection would cost more.
 	drainLeast = 50 * time.Millisecond
+
+	// So many reads in a row that bring nothing are the end of a body.
+	drainIdle = 100
 )
 
 // discard reads the body of resp to its end, so that its connection can be
 // used again, and closes it: within 256 KiB and the time given. It returns
 // early when the caller of req is gone.
 func discard(req *http.Request, resp *http.Response, most time.Duration) {
-	body := resp.Body
-	if body == nil {
+	if resp.Body == nil {
 		return
 	}
-	defer body.Close()
-	if body == http.NoBody || resp.ContentLength > drainBytes {
+	wanted := resp.Body != http.NoBody && resp.ContentLength <= drainBytes
+	switch {
+	case !endsWithClose(resp.Body):
+		discardAside(req, resp.Body, wanted, most)
+	case wanted:
+		drainHere(req, resp.Body, most)
+	default:
+		resp.Body.Close()
+	}
+}
+
+// dismiss closes the body of resp, if there is one. It may run in a RoundTrip
+// that has to return in time.
+func dismiss(resp *http.Response) {
+	if resp == nil || resp.Body == nil {
 		return
 	}
-	// Closing the body is what ends a Read of it. It is done from here rather
-	// than reading in a goroutine of ours, where a panic of a foreign Read
-	// would end the process.
-	timer := time.AfterFunc(most, func() { closeAside(body) })
-	defer timer.Stop()
+	if endsWithClose(resp.Body) {
+		resp.Body.Close()
+		return
+	}
+	closeWithin(func() { resp.Body.Close() }, drainLeast)
+}
+
+// discarded is the body of a response that nobody wants. It is closed once, and
+// only then while it is being read if its time is up.
+type discarded struct {
+	body   io.ReadCloser
+	closed atomic.Bool
+	ended  chan any // gets what reading or closing it aside panicked with, or nil
+}
+
+func (d *discarded) close() {
+	if d.closed.CompareAndSwap(false, true) {
+		d.body.Close()
+	}
+}
+
+// drain reads the body within the bound of bytes and closes it.
+func (d *discarded) drain() {
+	defer d.close()
+	buffer := drainBuffers.Get().(*[8 << 10]byte)
+	defer drainBuffers.Put(buffer)
+	idle := 0
+	for left := drainBytes + 1; left > 0 && idle < drainIdle; {
+		n, err := d.body.Read(buffer[:min(left, len(buffer))])
+		if err != nil || n < 0 {
+			return
+		}
+		left -= n
+		idle++
+		if n > 0 {
+			idle = 0
+		}
+	}
+}
+
+// drainHere drains body in the goroutine of RoundTrip.
+func drainHere(req *http.Request, body io.ReadCloser, most time.Duration) {
+	d := &discarded{body: body}
+	defer time.AfterFunc(most, d.close).Stop()
 	if ctx := req.Context(); ctx.Done() != nil {
-		defer context.AfterFunc(ctx, func() { closeAside(body) })()
+		defer context.AfterFunc(ctx, d.close)()
 	}
 	if canceled := legacyCancel(req); canceled != nil {
 		drained := make(chan struct{})
@@ -48,20 +104,91 @@ func discard(req *http.Request, resp *http.Response, most time.Duration) {
 		go func() {
 			select {
 			case <-canceled:
-				closeAside(body)
+				d.close()
 			case <-drained:
 			}
 		}()
 	}
-	buffer := drainBuffers.Get().(*[8 << 10]byte)
-	defer drainBuffers.Put(buffer)
-	for left := drainBytes + 1; left > 0; {
-		n, err := body.Read(buffer[:min(left, len(buffer))])
-		if err != nil {
-			return
-		}
-		left -= n
+	d.drain()
+}
+
+// discardAside drains body, if that is wanted, and closes it in a goroutine of
+// its own. Nothing is known of the body: its Read may go on for ever, and so may
+// its Close. RoundTrip returns all the same, and the goroutine ends when the
+// body lets it.
+func discardAside(req *http.Request, body io.ReadCloser, wanted bool, most time.Duration) {
+	d := &discarded{body: body, ended: make(chan any, 1)}
+	go d.aside(wanted)
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case p := <-d.ended:
+		rethrow(p)
+		return
+	case <-timer.C:
+		closeWithin(d.close, drainLeast)
+	case <-req.Context().Done():
+		closeWithin(d.close, 0)
+	case <-legacyCancel(req):
+		closeWithin(d.close, 0)
 	}
+}
+
+// aside drains or closes the body, and tells what it panicked with.
+func (d *discarded) aside(wanted bool) {
+	defer func() { d.ended <- recover() }()
+	if wanted {
+		d.drain()
+	} else {
+		d.close()
+	}
+}
+
+// closeWithin runs closing in a goroutine of its own and waits for it, but no
+// longer than most.
+func closeWithin(closing func(), most time.Duration) {
+	ended := make(chan any, 1)
+	go func() {
+		defer func() { ended <- recover() }()
+		closing()
+	}()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case p := <-ended:
+		rethrow(p)
+	case <-timer.C:
+	}
+}
+
+// rethrow lets the caller of RoundTrip meet a panic where it called.
+func rethrow(panicked any) {
+	if panicked != nil {
+		panic(panicked)
+	}
+}
+
+// endsWithClose reports whether body is one of which it is known that Close
+// returns at once and ends a Read: net/http's own, or one in memory.
+func endsWithClose(body io.ReadCloser) bool {
+	if b, ok := body.(*releasingBody); ok {
+		body = b.ReadCloser
+	}
+	if _, ok := inMemory(body); ok || body == http.NoBody {
+		return true
+	}
+	t := reflect.TypeOf(body)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.PkgPath() != "net/http" {
+		return false
+	}
+	switch t.Name() {
+	case "body", "bodyEOFSignal", "gzipReader", "http2transportResponseBody", "http2gzipReader":
+		return true
+	}
+	return false
 }
 
 // closeAside closes body from a goroutine of ours, where a panic would end the

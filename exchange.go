@@ -30,6 +30,7 @@ type exchange struct {
 
 	idempotent bool
 	key        string        // generated; empty if there is none
+	ungotten   error         // of GetBody, when a retry was to be made
 	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context does
 
 	given   io.Closer // the body of the last attempt, where GetBody made it
@@ -76,20 +77,23 @@ func (x *exchange) run() (*http.Response, error) {
 	if x.kind == onceBody && x.r.policy.MaxAttempts > 1 {
 		x.body = openReplay(x.req, max(0, x.r.policy.MaxReplayBody))
 	}
-	reason, err := x.left()
-	if reason == "" {
-		reason, err = x.admit()
-	}
-	var resp *http.Response
-	if reason != "" {
-		err = x.fail(reason, err)
-	} else {
-		began := x.clock()
-		x.send()
-		resp, err = x.proceed(began)
-	}
+	resp, err := x.begin()
+	x.awaitClient(err)
 	ended = true
 	return resp, err
+}
+
+// begin makes the first attempt, if there is to be one, and goes on after it.
+func (x *exchange) begin() (*http.Response, error) {
+	if gone := x.gone(); gone != nil {
+		return nil, x.goneBefore(gone)
+	}
+	if reason, err := x.admit(); reason != "" {
+		return nil, x.fail(reason, err)
+	}
+	began := x.clock()
+	x.send()
+	return x.proceed(began)
 }
 
 // resume makes the rest of an exchange whose first attempt was made with the
@@ -101,9 +105,30 @@ func (x *exchange) resume(resp *http.Response, err error, began time.Duration) (
 	x.take(resp, err)
 	x.idempotent = x.r.idempotent(x.req)
 	resp, err = x.proceed(began)
+	x.awaitClient(err)
 	ended = true
 	return resp, err
 }
+
+// awaitClient waits until http.Client knows that its Timeout has passed. The
+// client tells us by the deadline of the context and by Request.Cancel, and it
+// names its Timeout in the error only if the latter came first.
+func (x *exchange) awaitClient(err error) {
+	canceled := legacyCancel(x.req)
+	if err == nil || canceled == nil || x.ctx.Err() != context.DeadlineExceeded {
+		return
+	}
+	timer := time.NewTimer(clientGrace)
+	defer timer.Stop()
+	select {
+	case <-canceled:
+	case <-timer.C:
+		// The deadline was the caller's own.
+	}
+}
+
+// clientGrace is how far the two may be apart.
+const clientGrace = 5 * time.Millisecond
 
 // proceed goes on after an attempt, until there is nothing more to do.
 func (x *exchange) proceed(began time.Duration) (*http.Response, error) {
@@ -187,7 +212,7 @@ func (x *exchange) sharedRules() *Rules { return x.r.forShared() }
 func (x *exchange) take(resp *http.Response, err error) {
 	switch {
 	case err != nil:
-		closeBody(resp)
+		dismiss(resp)
 		resp = nil
 	case resp == nil:
 		err = errNothing
@@ -227,8 +252,9 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 		o.Took = now - began
 	}
 	var d Decision
+	faulty := x.faulty()
 	ask := func(replayable bool) bool {
-		o.Replay = replayable
+		o.Replay = replayable && !faulty
 		d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
 		return d.Retry
 	}
@@ -238,7 +264,7 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 		ask(true)
 	}
 	x.changed(d.change)
-	if d.Retry && x.kind == gottenBody {
+	if d.Retry && (x.kind == memoryBody || x.kind == gottenBody) {
 		// Made now, while the response in hand can still be returned instead.
 		body, err := x.req.GetBody()
 		if err == nil && body == nil {
@@ -246,7 +272,7 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 		}
 		if err != nil {
 			host.Return(x.r, &x.call)
-			x.met = append(x.met, err)
+			x.ungotten = err
 			return Decision{Reason: ReasonBodyNotReplayable}
 		}
 		x.next = body
@@ -258,17 +284,14 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 func (x *exchange) outcome() Outcome {
 	o := Outcome{Idempotent: x.idempotent}
 	if x.err != nil {
-		switch {
-		case x.gone() != nil:
+		if x.gone() != nil {
 			o.Canceled = true
 			return o
-		case errors.Is(x.err, errHiddenSends):
-			o.Resent = true
-		default:
-			o.Timeout = isTimeout(x.err)
-			o.Hopeless = hopeless(x.req, x.err) || x.body != nil && x.body.broken()
-			o.Idempotent = o.Idempotent || neverProcessed(x.err) || x.attempt != nil && x.attempt.neverSent()
 		}
+		o.Resent = errors.Is(x.err, errHiddenSends)
+		o.Timeout = isTimeout(x.err)
+		o.Hopeless = x.faulty() || hopeless(x.req, x.err) || x.refusedByCaller()
+		o.Idempotent = o.Idempotent || x.neverProcessed()
 	} else {
 		// One that doesn't have a status is a response all the same.
 		o.Status = cmp.Or(x.resp.StatusCode, 1)
@@ -285,6 +308,34 @@ func (x *exchange) outcome() Outcome {
 		o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
 	}
 	return o
+}
+
+// faulty reports whether the attempt ended with the caller's own body at fault.
+func (x *exchange) faulty() bool {
+	return x.body != nil && x.body.fault.Load() || x.attempt != nil && x.attempt.fault.Load()
+}
+
+// neverProcessed reports whether the error of the attempt proves that no server
+// has processed the request.
+func (x *exchange) neverProcessed() bool {
+	a := x.attempt
+	if a == nil {
+		// What the base did before its error can't be seen.
+		return neverProcessed(x.err, 0)
+	}
+	if x.err == errAttemptTimeout || x.err == errDeadline {
+		return a.neverSent()
+	}
+	return neverProcessed(x.err, int(a.sends.Load())-a.refused) || a.neverWrote(x.err)
+}
+
+// refusedByCaller reports whether the caller's own code has refused the server.
+func (x *exchange) refusedByCaller() bool {
+	if x.attempt == nil {
+		return false
+	}
+	err := x.attempt.handshakeError()
+	return err != nil && errors.Is(x.err, err) && refusedByCaller(err)
 }
 
 // gone returns why the caller has no use for an answer any more, nil if it
@@ -370,14 +421,41 @@ func (x *exchange) finish(o Outcome, reason Reason) (*http.Response, error) {
 		return x.resp, nil
 	}
 	x.met = append(x.met, x.err)
-	if gone := x.gone(); o.Canceled && x.hides(gone) {
-		return nil, x.fail(reason, gone)
+	if x.ungotten != nil {
+		return nil, x.fail(reason, x.ungotten)
 	}
-	if len(x.met) == 1 && x.call.Attempts == 1 {
+	single := len(x.met) == 1 && x.call.Attempts == 1
+	if gone := x.gone(); o.Canceled && x.hides(gone) {
+		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.ctx) != x.ctx.Err() {
+			return nil, x.fail(reason, gone)
+		}
+		if canceled(x.err) {
+			x.err = context.DeadlineExceeded
+		}
+	}
+	if single {
 		x.report(reason)
 		return nil, x.err
 	}
 	return nil, x.fail(reason, nil)
+}
+
+// goneBefore ends the exchange for a caller that went before the first attempt,
+// with the error that net/http has for it.
+func (x *exchange) goneBefore(gone error) error {
+	reason := ReasonCanceled
+	if errors.Is(gone, context.DeadlineExceeded) {
+		reason = ReasonDeadline
+	}
+	x.err = cmp.Or(context.Cause(x.ctx), gone)
+	x.report(reason)
+	return x.err
+}
+
+// canceled reports whether err says no more than that the request was canceled.
+// net/http's own error for it has no type.
+func canceled(err error) bool {
+	return errors.Is(err, context.Canceled) || err.Error() == "net/http: request canceled" || err.Error() == "net/http: request canceled while waiting for connection"
 }
 
 // hides reports whether the last error doesn't say why the caller is gone. That
@@ -429,9 +507,9 @@ func (x *exchange) cleanUp(ended bool) {
 	}
 	if !ended {
 		if x.held {
-			closeBody(x.resp)
+			dismiss(x.resp)
 		}
-		if x.kind == gottenBody && x.call.Attempts > 1 && x.given != nil {
+		if x.kind != onceBody && x.call.Attempts > 1 && x.given != nil {
 			x.given.Close()
 		}
 	}

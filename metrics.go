@@ -95,7 +95,7 @@ const (
 )
 
 var (
-	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError}
+	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonWaitTooLong, ReasonHostPaused,
 		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonHiddenSends, ReasonCanceled}
 )
@@ -110,7 +110,7 @@ type policyMetrics struct {
 
 	outcomes    [outcomes]atomic.Uint64
 	results     [results]atomic.Uint64
-	retries     [5]atomic.Uint64
+	retries     [6]atomic.Uint64
 	giveUps     [10]atomic.Uint64
 	sends       atomic.Uint64
 	pauses      atomic.Uint64

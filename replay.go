@@ -11,6 +11,7 @@ import (
 	"os"
 	"reflect"
 	"sync"
+	"sync/atomic"
 )
 
 // replay hands a body that can be had only once to the attempts of its request,
@@ -33,36 +34,19 @@ type replay struct {
 	// Of a stream.
 	limit    int64 // bytes to keep
 	kept     []byte
+	read     int64 // bytes read of the caller's body
 	spilling bool  // a read is under way that would not be kept
 	spilled  bool  // something was read that was not kept
 	ended    error // how the stream ended, io.EOF included
+
+	fault atomic.Bool // the caller's body is at fault, and not the host
 }
-
-type bodyKind uint8
-
-const (
-	noBody     bodyKind = iota
-	gottenBody          // GetBody makes a new one
-	onceBody            // it can be had only once
-)
 
 var errSuperseded = errors.New("retrip: the attempt that this request body belonged to is over")
 
 var errNoBody = errors.New("retrip: Request.GetBody returned neither a body nor an error")
 
 var errNotKept = errors.New("retrip: the request body can't be sent again: more of it has been read than Policy.MaxReplayBody")
-
-// kindOf tells how the body of req can be had again.
-func kindOf(req *http.Request) bodyKind {
-	switch {
-	case req.Body == nil || req.Body == http.NoBody:
-		return noBody
-	case req.GetBody != nil:
-		return gottenBody
-	default:
-		return onceBody
-	}
-}
 
 // openReplay makes the onceBody of req one that can be had again, keeping up to
 // limit bytes if it is a stream.
@@ -98,13 +82,12 @@ func section(body io.ReadCloser) (at io.ReaderAt, off, n int64, ok bool) {
 	return nil, 0, 0, false
 }
 
-var (
-	nopCloserType         = reflect.TypeOf(io.NopCloser(nil))
-	nopCloserWriterToType = reflect.TypeOf(io.NopCloser(struct {
-		io.Reader
-		io.WriterTo
-	}{}))
-)
+// always reports whether the body can be sent again whenever net/http asks for
+// it, unless the body itself fails. GetBody would fail otherwise, and net/http
+// would return its error instead of the cause.
+func (r *replay) always() bool {
+	return r.section || 0 < r.req.ContentLength && r.req.ContentLength < r.limit
+}
 
 // getBody is the GetBody of a request that was derived.
 func (r *replay) getBody() (io.ReadCloser, error) {
@@ -157,14 +140,6 @@ func (r *replay) replayable() bool {
 	return !r.spilled && !r.spilling && (r.ended == nil || r.ended == io.EOF)
 }
 
-// broken reports whether the caller's body has failed, which is no failure of
-// the host's.
-func (r *replay) broken() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ended != nil && r.ended != io.EOF
-}
-
 func (r *replay) supersede() {
 	if b := r.current; b != nil && !b.closed {
 		b.closed = true
@@ -211,6 +186,7 @@ func (r *replay) done() bool {
 type bodyReader struct {
 	replay  *replay
 	section *io.SectionReader
+	read    int64         // bytes of the section
 	pos     int           // in what is kept of a stream
 	closed  bool          // guarded by replay.mu
 	gone    chan struct{} // closed when closed is set
@@ -222,7 +198,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 		case <-b.gone:
 			return 0, errSuperseded
 		default:
-			return b.section.Read(p)
+			return b.readSection(p)
 		}
 	}
 	if len(p) == 0 {
@@ -248,6 +224,15 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	}
 	n, err := r.req.Body.Read(p)
 	return b.keep(p, n, err)
+}
+
+func (b *bodyReader) readSection(p []byte) (int, error) {
+	n, err := b.section.Read(p)
+	b.read += int64(n)
+	if faulty(b.replay.req.ContentLength, b.read, err) {
+		b.replay.fault.Store(true)
+	}
+	return n, err
 }
 
 // readKept reads from what is kept, or the end of the stream behind it.
@@ -307,8 +292,12 @@ func (b *bodyReader) keep(p []byte, n int, err error) (int, error) {
 		r.kept = append(r.kept, p[:n]...)
 		b.pos += n
 	}
+	r.read += int64(n)
 	if err != nil {
 		r.ended = err
+	}
+	if faulty(r.req.ContentLength, r.read, err) {
+		r.fault.Store(true)
 	}
 	if b.closed {
 		return 0, errSuperseded

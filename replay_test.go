@@ -483,30 +483,49 @@ func TestReplay_OldReaderIsDead(t *testing.T) {
 	}
 }
 
-// The request handed down carries GetBody, so that the base's own safe replays
-// work too; once more was read than is kept, that says so.
+// The request that a base gets has a GetBody only where GetBody can't fail, and
+// only if it may be sent twice.
 func TestReplay_GetBodyOfDerived(t *testing.T) {
-	base := plays(func(r *http.Request) (*http.Response, error) {
-		require.NotNil(t, r.GetBody)
-		b, err := io.ReadAll(r.Body)
-		require.NoError(t, err)
-		again, err := r.GetBody()
-		if len(b) > 4 {
-			require.ErrorContains(t, err, "MaxReplayBody")
-			return replies(200)(r)
-		}
-		require.NoError(t, err)
-		b, err = io.ReadAll(again)
-		require.NoError(t, err)
-		assert.Equal(t, "abcd", string(b))
-		return replies(200)(r)
-	})
-	base.keep = true
-	tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.MaxReplayBody = 4 })}
-	for _, payload := range []string{"abcd", "abcde"} {
-		resp, err := tr.RoundTrip(request(t, "PUT", stream([]byte(payload))))
-		require.NoError(t, err)
-		finish(t, resp)
+	file := func() io.Reader { return io.NewSectionReader(strings.NewReader("abcd"), 0, 4) }
+	text := func() io.Reader { return stream([]byte("abcd")) }
+	for _, tt := range []struct {
+		name, method string
+		body         func() io.Reader
+		length       int64
+		kept         int64
+		want         bool
+	}{
+		{"section", "PUT", file, 0, 0, true},
+		{"section, POST", "POST", file, 4, 0, false},
+		{"stream that fits", "PUT", text, 4, 5, true},
+		{"stream that fits, POST", "POST", text, 4, 5, false},
+		{"stream that might not be kept to its end", "PUT", text, 4, 4, false},
+		{"stream of an unknown length", "PUT", text, 0, 0, false},
+		{"stream of an unknown length, -1", "PUT", text, -1, 0, false},
+		{"stream that isn't kept", "PUT", text, 4, retrip.Off, false},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			base := plays(func(r *http.Request) (*http.Response, error) {
+				b, err := io.ReadAll(r.Body)
+				require.NoError(t, err)
+				assert.Equal(t, "abcd", string(b))
+				if assert.Equal(t, tt.want, r.GetBody != nil) && tt.want {
+					again, err := r.GetBody()
+					require.NoError(t, err)
+					b, err = io.ReadAll(again)
+					require.NoError(t, err)
+					assert.Equal(t, "abcd", string(b))
+				}
+				return replies(200)(r)
+			})
+			base.keep = true
+			tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.MaxReplayBody = tt.kept })}
+			req := request(t, tt.method, tt.body())
+			req.ContentLength = tt.length
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+		})
 	}
 }
 

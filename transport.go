@@ -66,6 +66,10 @@ type setUp struct {
 	base  http.RoundTripper
 	epoch time.Time // instants are durations since then
 	err   error     // what Validate would have said of policies
+
+	plain  bool    // base is an http.Transport itself
+	looked bool    // watch is known
+	watch  watched // what is to be seen of every attempt
 }
 
 func (s *setUp) now() time.Duration { return time.Since(s.epoch) }
@@ -83,10 +87,38 @@ func (t *Transport) start() *setUp {
 	if s.base == nil {
 		s.base = defaultBase()
 	}
+	_, s.plain = s.base.(*http.Transport)
+	s.looked = !s.plain
 	s.matcher, s.err = compile(t.Policy, t.Hosts, t.Metrics)
 	t.Metrics.watch(t)
 	t.setUp.Store(s)
 	return s
+}
+
+// look completes t's set-up at the first RoundTrip, when the base is complete.
+func (t *Transport) look() *setUp {
+	t.start()
+	t.setup.Lock()
+	defer t.setup.Unlock()
+	s := *t.setUp.Load()
+	s.watch, s.looked = watchOf(s.base.(*http.Transport)), true
+	t.setUp.Store(&s)
+	return &s
+}
+
+// watchOf returns what is to be seen of every attempt with base.
+func watchOf(base *http.Transport) (watch watched) {
+	// Others may use the base for the first time now, which changes some of its
+	// fields. Clone waits for that.
+	base = base.Clone()
+	if c := base.TLSClientConfig; c != nil && (c.VerifyConnection != nil || c.VerifyPeerCertificate != nil) {
+		// The caller's own code may refuse a server.
+		watch |= watchHandshake
+	}
+	if p := base.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
+		watch |= expectHTTP2
+	}
+	return watch
 }
 
 func defaultBase() *http.Transport {
@@ -132,6 +164,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if s == nil {
 		s = t.start()
 	}
+	if !s.looked {
+		s = t.look()
+	}
 	if s.err != nil {
 		closeRequest(req)
 		return nil, s.err
@@ -147,7 +182,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	kind := kindOf(req)
-	if t.Trace != nil || o != nil && o.traces != nil || r.derives || kind == onceBody && r.policy.MaxAttempts > 1 ||
+	if t.Trace != nil || o != nil && o.traces != nil || r.derives || s.watch&watchHandshake != 0 || kind >= gottenBody && (r.policy.MaxAttempts > 1 || r.breaker) ||
 		r.policy.IdempotencyKey && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
 		return t.exchange(s, r, req, kind, o)
 	}

@@ -280,8 +280,12 @@ func TestTransport_Cancel(t *testing.T) {
 						return
 					}
 				}
+				want := context.Cause(req.Context())
+				if tt.name == "Request.Cancel" {
+					want = context.Canceled
+				}
+				assert.True(t, err == want, "%v", err)
 				assert.Zero(t, base.attempts())
-				assert.Zero(t, check(t, err).Attempts)
 				assert.EqualValues(t, 1, body.closed.Load())
 			})
 		}

@@ -1,0 +1,145 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+)
+
+// hopeless reports whether no further attempt can heal err: the request is
+// malformed, the server is not who it should be, or the name doesn't exist.
+func hopeless(req *http.Request, err error) bool {
+	if incurable(err) {
+		return true
+	}
+	// What got as far as the network wasn't refused for its form.
+	var op *net.OpError
+	return !errors.As(err, &op) && malformed(req, err)
+}
+
+// incurable reports whether err says by itself that it can't heal. An error
+// that joins others does if each of them does.
+func incurable(err error) bool {
+	for err != nil {
+		switch err {
+		case errNothing, http.ErrSchemeMismatch, http.ErrNotSupported, http.ErrSkipAltProtocol:
+			return true
+		}
+		switch e := err.(type) {
+		case *Error:
+			if e.Reason == "" {
+				return true
+			}
+		case *tls.CertificateVerificationError, *net.AddrError:
+			return true
+		case *net.DNSError:
+			return e.IsNotFound && !e.IsTemporary && !e.IsTimeout
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			errs := e.Unwrap()
+			for _, err := range errs {
+				if !incurable(err) {
+					return false
+				}
+			}
+			return len(errs) > 0
+		default:
+			return refusedForm(err)
+		}
+	}
+	return false
+}
+
+// refusedForm reports whether net/http says by err, which has no type of its
+// own, that it can't send the request, or that the proxy wants a password.
+func refusedForm(err error) bool {
+	if reflect.TypeOf(err) != plainErrorType {
+		return false
+	}
+	text := err.Error()
+	return strings.HasPrefix(text, "http2: invalid ") || strings.HasPrefix(text, "invalid request :path ") ||
+		text == http.StatusText(http.StatusProxyAuthRequired)
+}
+
+// malformed reports whether net/http refuses to send req. Its errors for that
+// have no type of their own, so the request is looked at; only once it has
+// failed, which costs a healthy one nothing.
+func malformed(req *http.Request, err error) bool {
+	u := req.URL
+	if u == nil || req.Header == nil {
+		return true
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		// The base may know the scheme: see http.Transport.RegisterProtocol.
+		return strings.HasSuffix(err.Error(), fmt.Sprintf("unsupported protocol scheme %q", u.Scheme))
+	}
+	if u.Host == "" || req.Body == nil && req.ContentLength > 0 || hasControl(u.RequestURI()) {
+		return true
+	}
+	return !isToken(method(req)) || !validHeader(req.Header) || !validHeader(req.Trailer) || !validTrailer(req.Trailer)
+}
+
+func validHeader(h http.Header) bool {
+	for name, values := range h {
+		if !isToken(name) {
+			return false
+		}
+		for _, value := range values {
+			if hasControl(strings.ReplaceAll(value, "\t", "")) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// validTrailer reports whether h has none of the fields that net/http refuses
+// in a trailer.
+func validTrailer(h http.Header) bool {
+	for name := range h {
+		switch http.CanonicalHeaderKey(name) {
+		case "Transfer-Encoding", "Trailer", "Content-Length":
+			return false
+		}
+	}
+	return true
+}
+
+func hasControl(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] == 0x7f {
+			return true
+		}
+	}
+	return false
+}
+
+// refusedByCaller reports whether the error of a TLS handshake was made by the
+// caller's own code, such as tls.Config.VerifyConnection. crypto/tls returns
+// such an error as it is, and every other one is of a kind of its own.
+func refusedByCaller(err error) bool {
+	var alert tls.AlertError
+	var record tls.RecordHeaderError
+	var ech *tls.ECHRejectionError
+	var network net.Error
+	switch {
+	case err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled):
+		return false
+	case errors.As(err, &alert) || errors.As(err, &record) || errors.As(err, &ech) || errors.As(err, &network):
+		return false
+	default:
+		return !strings.HasPrefix(err.Error(), "tls: ")
+	}
+}

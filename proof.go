@@ -1,0 +1,145 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"net"
+	"reflect"
+	"strings"
+)
+
+// proof is what an error proves of the request that it belongs to. An error
+// that only makes it likely that no server has processed the request proves
+// nothing.
+type proof uint8
+
+const (
+	noProof     proof = iota
+	unprocessed       // the server did not process what it was sent last
+	unsent            // nothing was sent: there was no connection to send it over
+)
+
+// neverProcessed reports whether err proves that no server has processed the
+// request. sends counts the sends within the attempt that may have been
+// processed, as far as they are known: an error speaks for the last one only.
+func neverProcessed(err error, sends int) bool {
+	switch prove(err) {
+	case unsent:
+		return sends == 0
+	case unprocessed:
+		return sends <= 1
+	default:
+		return false
+	}
+}
+
+// prove returns what err proves. An error that joins others proves only what
+// each of them proves.
+func prove(err error) proof {
+	for err != nil {
+		switch e := err.(type) {
+		case *Error:
+			switch {
+			case e.Attempts == 0:
+				return unsent
+			case e.StatusCode != 0:
+				// A server answered an attempt of this inner Transport.
+				return noProof
+			}
+		case *net.OpError:
+			if e.Op == "dial" || e.Op == "proxyconnect" || e.Op == "socks connect" {
+				return unsent
+			}
+			return noProof
+		case *net.DNSError:
+			return unsent
+		}
+		if refusedStream(err) || refusedText(err) {
+			return unprocessed
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			return proveAll(e.Unwrap())
+		default:
+			return noProof
+		}
+	}
+	return noProof
+}
+
+// proveAll returns the weakest proof among errs, which tell of several things
+// that happened.
+func proveAll(errs []error) proof {
+	weakest := noProof
+	for i, err := range errs {
+		if p := prove(err); i == 0 || p < weakest {
+			weakest = p
+		}
+	}
+	return weakest
+}
+
+// refusedStream reports whether err itself is an HTTP/2 RST_STREAM with the
+// code REFUSED_STREAM (RFC 9113 §8.7). net/http's type for it is unexported and
+// that of x/net/http2 isn't ours to depend on, but they look the same.
+func refusedStream(err error) bool {
+	v := reflect.ValueOf(err)
+	if v.Kind() != reflect.Struct || !strings.HasSuffix(v.Type().Name(), "StreamError") {
+		return false
+	}
+	const refused = 0x7
+	id, code := v.FieldByName("StreamID"), v.FieldByName("Code")
+	return id.Kind() == reflect.Uint32 && code.Kind() == reflect.Uint32 && code.Uint() == refused
+}
+
+// net/http returns this error for a request that it would have sent again if
+// the request had a GetBody. It formats the cause into the text, so the type of
+// the cause is lost: only the text tells a refusal, which is proof, from a
+// PROTOCOL_ERROR, which is none. TestProof_NetHTTPTexts holds the texts to
+// net/http.
+const (
+	cannotRetryBegin = "http2: Transport: cannot retry err ["
+	cannotRetryEnd   = "] after Request.Body was written; define Request.GetBody to avoid this error"
+	goAwayText       = "http2: Transport received Server's graceful shutdown GOAWAY"
+	refusedBegin     = "stream error: stream ID "
+	refusedEnd       = "; REFUSED_STREAM; received from peer"
+)
+
+// cannotRetryCause returns the text of the cause in such an error.
+func cannotRetryCause(err error) (cause string, ok bool) {
+	if reflect.TypeOf(err) != plainErrorType {
+		return "", false
+	}
+	cause, ok = strings.CutPrefix(err.Error(), cannotRetryBegin)
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(cause, cannotRetryEnd)
+}
+
+// plainErrorType is the type of an error that is nothing but a text.
+var plainErrorType = reflect.TypeOf(errors.New(""))
+
+// refusedText reports whether err says that the server refused the HTTP/2
+// stream of the request, or that a GOAWAY left the stream unprocessed.
+func refusedText(err error) bool {
+	cause, ok := cannotRetryCause(err)
+	if !ok || cause == goAwayText {
+		return ok
+	}
+	id, begins := strings.CutPrefix(cause, refusedBegin)
+	id, ends := strings.CutSuffix(id, refusedEnd)
+	return begins && ends && isDigits(id)
+}
+
+// goneAway reports whether err says that a GOAWAY left the request unprocessed
+// as the server shut the connection down. That is the end of a connection, and
+// no trouble of the host's.
+func goneAway(err error) bool {
+	cause, ok := cannotRetryCause(err)
+	return ok && cause == goAwayText
+}
