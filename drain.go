@@ -78,7 +78,7 @@ func (d *discarded) drain() {
 	buffer := drainBuffers.Get().(*[8 << 10]byte)
 	defer drainBuffers.Put(buffer)
 	idle := 0
-	for left := drainBytes + 1; left > 0 && idle < drainIdle; {
+	for left := drainBytes + 1; left > 0 && idle < drainIdle && !d.closed.Load(); {
 		n, err := d.body.Read(buffer[:min(left, len(buffer))])
 		if err != nil || n < 0 {
 			return

@@ -1,0 +1,224 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+var (
+	errDisk    = errors.New("the disk is gone")
+	dialError  = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	resetError = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+)
+
+// brokenAt reads as s up to the byte n and fails there.
+func brokenAt(s string, n int) io.Reader {
+	return io.MultiReader(strings.NewReader(s[:n]), iotest.ErrReader(errDisk))
+}
+
+// unreadable fails at every offset but the first ones.
+type unreadable struct{ n int }
+
+func (u unreadable) ReadAt(p []byte, off int64) (int, error) {
+	if off >= int64(u.n) {
+		return 0, errDisk
+	}
+	n := min(len(p), u.n-int(off))
+	for i := range n {
+		p[i] = '.'
+	}
+	return n, nil
+}
+
+// faultyBodies are requests whose own body is at fault.
+var faultyBodies = map[string]func(t testing.TB, req *http.Request){
+	"stream fails":              func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(brokenAt("payload", 3)) },
+	"stream fails at once":      func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(brokenAt("payload", 0)) },
+	"stream fails like a dial":  func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(iotest.ErrReader(dialError)) },
+	"stream fails like a reset": func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(iotest.ErrReader(resetError)) },
+	"stream, shorter": func(_ testing.TB, r *http.Request) {
+		r.Body, r.ContentLength = io.NopCloser(stream([]byte("payload"))), 8
+	},
+	"stream, longer": func(_ testing.TB, r *http.Request) {
+		r.Body, r.ContentLength = io.NopCloser(stream([]byte("payload"))), 6
+	},
+	"section fails": func(_ testing.TB, r *http.Request) {
+		r.Body, r.ContentLength = io.NopCloser(io.NewSectionReader(unreadable{3}, 0, 7)), 7
+	},
+	"section, shorter": func(_ testing.TB, r *http.Request) {
+		r.Body, r.ContentLength = io.NopCloser(io.NewSectionReader(strings.NewReader("payload"), 0, 7)), 8
+	},
+	"section, longer": func(_ testing.TB, r *http.Request) {
+		r.Body, r.ContentLength = io.NopCloser(io.NewSectionReader(strings.NewReader("payload"), 0, 7)), 6
+	},
+	"file that isn't one to read": func(t testing.TB, r *http.Request) {
+		f, err := os.OpenFile(filepath.Join(t.TempDir(), "f"), os.O_CREATE|os.O_WRONLY, 0o600)
+		require.NoError(t, err)
+		_, err = f.WriteString("payload")
+		require.NoError(t, err)
+		_, err = f.Seek(0, io.SeekStart)
+		require.NoError(t, err)
+		r.Body, r.ContentLength = f, 7
+	},
+	"file, shorter": func(t testing.TB, r *http.Request) {
+		name := filepath.Join(t.TempDir(), "f")
+		require.NoError(t, os.WriteFile(name, []byte("payload"), 0o600))
+		f, err := os.Open(name)
+		require.NoError(t, err)
+		r.Body, r.ContentLength = f, 8
+	},
+	"GetBody whose bodies fail": func(_ testing.TB, r *http.Request) {
+		get := func() (io.ReadCloser, error) { return io.NopCloser(brokenAt("payload", 3)), nil }
+		r.Body, _ = get()
+		r.GetBody, r.ContentLength = get, 7
+	},
+	"GetBody whose bodies are shorter": func(_ testing.TB, r *http.Request) {
+		get := func() (io.ReadCloser, error) { return io.NopCloser(stream([]byte("payload"))), nil }
+		r.Body, _ = get()
+		r.GetBody, r.ContentLength = get, 8
+	},
+	"buffer, shorter": func(_ testing.TB, r *http.Request) { setBytes(r, "payload"); r.ContentLength = 8 },
+	"buffer, longer":  func(_ testing.TB, r *http.Request) { setBytes(r, "payload"); r.ContentLength = 6 },
+}
+
+func setBytes(r *http.Request, s string) {
+	get := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(s)), nil }
+	r.Body, _ = get()
+	r.GetBody, r.ContentLength = get, int64(len(s))
+}
+
+// A failure of the caller's own body is the caller's: it is not retried, costs
+// no token and says nothing about the host, whatever kind of body it is.
+func TestBody_AtFault(t *testing.T) {
+	for name, fault := range faultyBodies {
+		for _, proto := range protos {
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				for _, attempts := range []int{1, 4} {
+					t.Run(fmt.Sprintf("%s/%s/timeout %v/attempts %d", name, proto, timeout, attempts), func(t *testing.T) {
+						// Files are made outside of the bubble.
+						req, err := http.NewRequest("PUT", "http://example.com/", nil)
+						require.NoError(t, err)
+						fault(t, req)
+						synctest.Test(t, func(t *testing.T) { bodyAtFault(t, req, proto, timeout, attempts) })
+					})
+				}
+			}
+		}
+	}
+}
+
+func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout time.Duration, attempts int) {
+	var seen atomic.Int32
+	s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err == nil {
+			seen.Add(1)
+		}
+		panic(http.ErrAbortHandler)
+	}))
+	used := 0
+	inner := s.Transport()
+	tr := &retrip.Transport{
+		Policy: retrip.Policy{AttemptTimeout: timeout, MaxAttempts: attempts, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1}},
+		Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			used++
+			return inner.RoundTrip(r)
+		}),
+	}
+	defer inner.CloseIdleConnections()
+	req.URL = mustRequest(t, "GET", s.URL, nil).URL
+	start := time.Now()
+	_, err := tr.RoundTrip(req.WithContext(t.Context()))
+	require.Error(t, err)
+	assert.NotErrorAs(t, err, new(*retrip.Error), "the base's own error")
+	assert.Equal(t, 1, used)
+	assert.LessOrEqual(t, seen.Load(), int32(1), "a longer one arrives as far as it was declared")
+	assert.Zero(t, time.Since(start))
+	assert.Empty(t, tr.HostStates(), "nothing is known against the host")
+	synctest.Wait()
+}
+
+// A body that fails after it was closed is at no fault: who closes it ends its
+// reading.
+func TestBody_FailsOnceClosed(t *testing.T) {
+	bubbled(t, "pipe", func(t *testing.T) {
+		pipe, _ := io.Pipe()
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			read := make(chan error)
+			go func() {
+				_, err := r.Body.Read(make([]byte, 1))
+				read <- err
+			}()
+			synctest.Wait()
+			_ = r.Body.Close()
+			assert.Error(t, <-read)
+			return nil, io.ErrUnexpectedEOF
+		}, replies(200))
+		base.keep = true
+		req := request(t, "PUT", pipe)
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("again")), nil }
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(req)
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 2, base.attempts())
+	})
+}
+
+// With a response in hand, a body at fault isn't sent again, and the response
+// is the caller's.
+func TestBody_AtFaultWithAResponse(t *testing.T) {
+	for name, fault := range faultyBodies {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequest("PUT", "http://example.com/", nil)
+			require.NoError(t, err)
+			fault(t, req)
+			base := plays(func(r *http.Request) (*http.Response, error) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				_ = r.Body.Close()
+				return replies(503)(r)
+			})
+			base.keep = true
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, 1, base.attempts())
+		})
+	}
+}
+
+// GetBody's own error comes last, and so it is told first; it doesn't hide what
+// made it necessary.
+func TestBody_GetBodyFails(t *testing.T) {
+	lost := errors.New("the connection was lost")
+	base := plays(fails(lost))
+	req := request(t, "PUT", bytes.NewReader([]byte("payload")))
+	req.GetBody = func() (io.ReadCloser, error) { return nil, errDisk }
+	tr := &retrip.Transport{Base: base, Policy: steady}
+	_, err := tr.RoundTrip(req)
+	e := asError(t, err)
+	assert.Equal(t, retrip.ReasonBodyNotReplayable, e.Reason)
+	assert.ErrorIs(t, err, lost)
+	assert.ErrorIs(t, err, errDisk)
+	assert.EqualError(t, err, "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: the connection was lost")
+}

@@ -1,0 +1,163 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// A server has closed all pooled connections, and the client finds out when it
+// uses them. That doesn't use up MaxSends: the pool bounds it.
+func TestMaxSends_StalePool(t *testing.T) {
+	const pooled = 25
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
+		for _, maxSends := range []int{0, 1, 5} {
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				bubbled(t, fmt.Sprintf("%s/MaxSends %d/timeout %v", proto, maxSends, timeout), func(t *testing.T) {
+					var arrived, stale atomic.Int32
+					gather := make(chan struct{})
+					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+						if arrived.Add(1) <= pooled {
+							<-gather
+							return
+						}
+						if stale.Add(-1) >= 0 {
+							memhttp.RequestConn(r).Close()
+							panic(http.ErrAbortHandler)
+						}
+					}))
+					base := s.Transport()
+					base.MaxIdleConnsPerHost = pooled
+					var wg sync.WaitGroup
+					for range pooled {
+						wg.Go(func() {
+							resp, err := base.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+							if assert.NoError(t, err) {
+								finish(t, resp)
+							}
+						})
+					}
+					synctest.Wait()
+					close(gather)
+					wg.Wait()
+					synctest.Wait()
+					require.Equal(t, pooled, s.Listener.Open())
+
+					stale.Store(pooled)
+					var done retrip.Event
+					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+					tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.MaxSends, p.AttemptTimeout = maxSends, timeout })}
+					resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+					require.NoError(t, err)
+					finish(t, resp)
+					assert.Equal(t, 1, done.Attempt)
+					assert.Equal(t, pooled+1, done.Sends)
+				})
+			}
+		}
+	}
+}
+
+// connOf returns a connection that is never used for anything, and that
+// compares unequal to all others.
+func connOf() net.Conn {
+	client, server := net.Pipe()
+	server.Close()
+	return client
+}
+
+// slices of connections can't be compared.
+type incomparable struct {
+	net.Conn
+	_ []int
+}
+
+// What a base says of its connections, and how many sends that comes to. The
+// last send of each is over the bound.
+func TestMaxSends_Counts(t *testing.T) {
+	a, b, c := connOf(), connOf(), connOf()
+	fresh := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c} }
+	reused := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c, Reused: true} }
+	for _, tt := range []struct {
+		name  string
+		bound int
+		sends []httptrace.GotConnInfo
+	}{
+		{"fresh ones", 2, []httptrace.GotConnInfo{fresh(a), fresh(b), fresh(c)}},
+		{"one, fresh", 1, []httptrace.GotConnInfo{fresh(a), fresh(b)}},
+		{"fresh ones after stale ones", 1, []httptrace.GotConnInfo{reused(a), reused(b), fresh(c), fresh(c)}},
+		{"the same one again, as over HTTP/2", 2, []httptrace.GotConnInfo{reused(a), reused(a), reused(a)}},
+		{"the same ones by turns", 3, []httptrace.GotConnInfo{reused(a), reused(b), reused(a), reused(b)}},
+		{"a fresh one, again and again", 2, []httptrace.GotConnInfo{fresh(a), reused(a), reused(a)}},
+		{"none named", 2, []httptrace.GotConnInfo{reused(nil), reused(nil), reused(nil)}},
+		{"ones that can't be compared", 2, []httptrace.GotConnInfo{reused(incomparable{Conn: a}), reused(incomparable{Conn: b}), reused(incomparable{Conn: c})}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sent := 0
+			base := rtFunc(func(r *http.Request) (*http.Response, error) {
+				for _, info := range tt.sends {
+					httptrace.ContextClientTrace(r.Context()).GotConn(info)
+					if r.Context().Err() != nil {
+						return nil, r.Context().Err()
+					}
+					sent++
+				}
+				return nil, io.EOF
+			})
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxSends: tt.bound, MaxAttempts: 1}}
+			_, err := tr.RoundTrip(request(t, "GET", nil))
+			assert.ErrorContains(t, err, "MaxSends")
+			assert.Equal(t, len(tt.sends)-1, sent)
+		})
+	}
+}
+
+// Reaching the bound costs an attempt, a wait and a token, as any other failure
+// does; the whole request may send n × MaxAttempts times.
+func TestMaxSends_IsAFailedAttempt(t *testing.T) {
+	for _, tt := range []struct {
+		method   string
+		attempts int
+	}{{"GET", 4}, {"POST", 1}} {
+		bubbled(t, tt.method, func(t *testing.T) {
+			var seen atomic.Int32
+			base, _ := h2Server(t, func(w *h2Writer, _ int, _ uint32) {
+				seen.Add(1)
+				w.goAway(0, 0)
+				w.Close()
+			})
+			metrics := retrip.NewMetrics()
+			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{MaxSends: 3, Backoff: steady.Backoff}}
+			var done retrip.Event
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+			start := time.Now()
+			_, err := tr.RoundTrip(mustRequest(t, tt.method, "http://example.com/", strings.NewReader("x")).WithContext(ctx))
+			assert.ErrorContains(t, err, "MaxSends")
+			assert.Equal(t, retrip.ReasonHiddenSends, done.Reason)
+			assert.Equal(t, tt.attempts, done.Attempt)
+			assert.LessOrEqual(t, seen.Load(), int32(3*tt.attempts))
+			assert.Equal(t, time.Duration(tt.attempts-1)*time.Second, time.Since(start))
+			assert.EqualValues(t, 5-(tt.attempts-1), tr.HostState("example.com:80").Tokens)
+			if retries := "retries_total{default,hidden_sends} 3"; tt.attempts > 1 {
+				assert.Contains(t, counted(t, metrics), retries)
+			}
+		})
+	}
+}

@@ -1,0 +1,348 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// A server reads the whole of a request and resets its stream, with every code
+// there is. A request that isn't idempotent reaches it as often as it does
+// without us, unless the code says that it was not processed.
+func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
+	const most = 50 // sends that the server resets
+	bodies := map[string]func() io.Reader{
+		"none":    func() io.Reader { return nil },
+		"GetBody": func() io.Reader { return strings.NewReader("payload") },
+		"stream":  func() io.Reader { return stream([]byte("payload")) },
+		"section": func() io.Reader { return io.NewSectionReader(strings.NewReader("payload"), 0, 7) },
+	}
+	const refusedStream = 7
+	for code := range uint32(0xe) {
+		for kind, body := range bodies {
+			for _, timeout := range []time.Duration{0, 24 * time.Hour} {
+				bubbled(t, fmt.Sprintf("code %#x/body %s/timeout %v", code, kind, timeout), func(t *testing.T) {
+					arrivals := func(wrap func(http.RoundTripper) http.RoundTripper) int32 {
+						var seen atomic.Int32
+						base, _ := h2Server(t, func(w *h2Writer, _ int, stream uint32) {
+							if seen.Add(1) > most {
+								w.ok(stream)
+								return
+							}
+							w.reset(stream, code)
+						})
+						req := mustRequest(t, "POST", "http://example.com/", body())
+						if body() != nil {
+							req.ContentLength = 7
+						}
+						resp, err := wrap(base).RoundTrip(req)
+						if err == nil {
+							finish(t, resp)
+						}
+						return seen.Load()
+					}
+					bare := arrivals(func(base http.RoundTripper) http.RoundTripper { return base })
+					ours := arrivals(func(base http.RoundTripper) http.RoundTripper {
+						return &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
+					})
+					switch {
+					case kind == "stream" || kind == "section":
+						require.EqualValues(t, 1, bare, "net/http can't send it again")
+						if code == refusedStream {
+							assert.EqualValues(t, 4, ours)
+						} else {
+							assert.EqualValues(t, 1, ours)
+						}
+					case timeout > 0:
+						assert.LessOrEqual(t, ours, min(bare, 10), "bounded by MaxSends")
+					case code == refusedStream:
+						assert.LessOrEqual(t, ours, 4*bare)
+					default:
+						assert.Equal(t, bare, ours)
+					}
+				})
+			}
+		}
+	}
+}
+
+// An error that joins others proves what each of them proves, in whatever order
+// and depth they are joined.
+func TestProof_EveryBranch(t *testing.T) {
+	proofs := []error{
+		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+		&net.OpError{Op: "proxyconnect", Err: io.EOF},
+		&net.OpError{Op: "socks connect", Err: io.EOF},
+		&net.DNSError{Err: "server misbehaving", IsTemporary: true},
+		fakeStreamError{StreamID: 1, Code: 7},
+		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
+		errors.New("http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written; define Request.GetBody to avoid this error"),
+		&retrip.Error{Reason: retrip.ReasonBreakerOpen},
+		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, Err: errors.Join(&net.OpError{Op: "dial"}, &net.OpError{Op: "dial"})},
+	}
+	others := []error{
+		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, context.DeadlineExceeded,
+		&net.OpError{Op: "read", Err: syscall.ECONNRESET},
+		&net.OpError{Op: "read", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}},
+		fakeStreamError{StreamID: 1, Code: 1},
+		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; PROTOCOL_ERROR; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
+		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM] after Request.Body was written; define Request.GetBody to avoid this error"),
+		errors.New("http2: Transport: cannot retry err [stream error: stream ID x; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
+		errors.New("http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written; define Request.GetBody to avoid this error, too"),
+		errors.New("http2: Transport received Server's graceful shutdown GOAWAY"),
+		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, Err: errors.Join(&net.OpError{Op: "dial"}, io.EOF)},
+		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, StatusCode: 503, Err: errors.Join(&net.OpError{Op: "dial"})},
+		errors.Join(), // nil
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	// build returns a random error, and whether all of its leaves are proof.
+	var build func(depth int) (error, bool)
+	build = func(depth int) (error, bool) {
+		switch kind := random.IntN(6); {
+		case depth == 0 || kind < 3:
+			if random.IntN(2) == 0 {
+				return proofs[random.IntN(len(proofs))], true
+			}
+			return others[random.IntN(len(others)-1)], false
+		case kind == 3:
+			err, ok := build(depth - 1)
+			return fmt.Errorf("wrapped: %w", err), ok
+		default:
+			a, okA := build(depth - 1)
+			b, okB := build(depth - 1)
+			if kind == 4 {
+				return errors.Join(a, b), okA && okB
+			}
+			return fmt.Errorf("%w and %w", a, b), okA && okB
+		}
+	}
+	repeats := 0
+	for range 5000 {
+		err, proof := build(3)
+		base := plays(fails(err), replies(200))
+		base.keep = true
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited}}
+		resp, got := tr.RoundTrip(request(t, "POST", nil))
+		if !proof {
+			require.Equal(t, 1, base.attempts(), "%v", err)
+			require.Equal(t, err, got)
+			continue
+		}
+		repeats++
+		require.NoError(t, got, "%v", err)
+		require.Equal(t, 2, base.attempts())
+		finish(t, resp)
+	}
+	assert.Greater(t, repeats, 500)
+}
+
+// What an inner Transport went through proves nothing to the outer one, unless
+// all of it does.
+func TestProof_TransportInsideATransport(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	for _, tt := range []struct {
+		name  string
+		steps []step
+		want  int // attempts of the inner one, of 3 each
+	}{
+		{"never sent", []step{fails(dial)}, 12},
+		{"sent, then not", []step{fails(io.EOF), fails(dial)}, 3},
+		{"not sent, then sent", []step{fails(dial), fails(io.EOF), fails(dial)}, 3},
+		{"answered, then not sent", []step{replies(503), fails(dial)}, 3},
+	} {
+		for _, timeout := range []time.Duration{0, time.Hour} {
+			bubbled(t, fmt.Sprint(tt.name, " timeout ", timeout), func(t *testing.T) {
+				base := plays(tt.steps...)
+				inner := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) {
+					p.MaxAttempts, p.IdempotentMethods, p.AttemptTimeout = 3, []string{"POST"}, timeout
+				})}
+				outer := &retrip.Transport{Base: inner, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
+				_, err := outer.RoundTrip(request(t, "POST", strings.NewReader("once")))
+				assert.Error(t, err)
+				assert.Equal(t, tt.want, base.attempts())
+			})
+		}
+	}
+}
+
+// Once net/http has had a connection within the attempt, that a later one
+// wasn't to be had proves nothing.
+func TestProof_SentBeforeTheDialFailed(t *testing.T) {
+	bubbled(t, "by the hooks", func(t *testing.T) {
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(r.Context())
+			trace.GetConn("example.com:80")
+			trace.GotConn(httptrace.GotConnInfo{})
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		})
+		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Hour })}
+		_, err := tr.RoundTrip(request(t, "POST", strings.NewReader("once")))
+		assert.ErrorIs(t, err, syscall.ECONNREFUSED)
+		assert.Equal(t, 1, base.attempts())
+	})
+	bubbled(t, "over HTTP/2", func(t *testing.T) {
+		var seen atomic.Int32
+		var l *memhttp.Listener
+		var base *http.Transport
+		base, l = h2Server(t, func(w *h2Writer, _ int, stream uint32) {
+			seen.Add(1)
+			l.Refuse(true)
+			w.reset(stream, 1) // PROTOCOL_ERROR, upon which net/http sends again
+			w.goAway(stream, 0)
+			w.Close()
+		})
+		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Hour })}
+		attempts := 0
+		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }})
+		_, err := tr.RoundTrip(mustRequest(t, "POST", "http://example.com/", strings.NewReader("once")).WithContext(ctx))
+		assert.Error(t, err)
+		assert.Equal(t, 1, attempts)
+		assert.EqualValues(t, 1, seen.Load())
+	})
+}
+
+// What is taken as proof doesn't depend on whether a timeout is set.
+func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
+	for _, timeout := range []time.Duration{0, time.Hour} {
+		send := func(t *testing.T, base http.RoundTripper, url string) int {
+			attempts := 0
+			tr := &retrip.Transport{Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = timeout }), Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				return base.RoundTrip(r)
+			})}
+			resp, err := tr.RoundTrip(mustRequest(t, "POST", url, strings.NewReader("once")))
+			if err == nil {
+				finish(t, resp)
+			}
+			return attempts
+		}
+		bubbled(t, fmt.Sprint("TLS handshake that fails, timeout ", timeout), func(t *testing.T) {
+			dials := 0
+			base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				dials++
+				client, server := net.Pipe()
+				server.Close()
+				return client, nil
+			}}
+			assert.Equal(t, 1, send(t, base, "https://example.com/"))
+			assert.Equal(t, 1, dials)
+		})
+		bubbled(t, fmt.Sprint("CONNECT that is refused, timeout ", timeout), func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusBadGateway)
+			}))
+			base := s.Transport()
+			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(s.URL) }
+			assert.Equal(t, 1, send(t, base, "https://example.com/"))
+		})
+		bubbled(t, fmt.Sprint("dial that fails, timeout ", timeout), func(t *testing.T) {
+			base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}}
+			assert.Equal(t, 4, send(t, base, "https://example.com/"))
+		})
+	}
+	bubbled(t, "our own timeout before there was a connection", func(t *testing.T) {
+		dials := 0
+		base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			dials++
+			time.Sleep(10 * time.Second) // net/http lets a dial go on without its request
+			return nil, errors.New("the dialer's own words")
+		}}
+		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
+		_, err := tr.RoundTrip(mustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 4, dials)
+		time.Sleep(time.Minute)
+	})
+	bubbled(t, "our own timeout after there was one", func(t *testing.T) {
+		var seen atomic.Int32
+		s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			seen.Add(1)
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		}))
+		tr := &retrip.Transport{Base: s.Transport(), Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
+		_, err := tr.RoundTrip(mustRequest(t, "POST", s.URL, strings.NewReader("once")))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.EqualValues(t, 1, seen.Load())
+	})
+}
+
+// A GOAWAY that leaves a stream unprocessed is the end of a connection, and not
+// trouble of the host's: the request is sent again at once, for no token, as
+// often as MaxSends allows.
+func TestProof_GracefulShutdown(t *testing.T) {
+	for _, method := range []string{"POST", "PUT"} {
+		bubbled(t, method, func(t *testing.T) {
+			var seen atomic.Int32
+			base, _ := h2Server(t, func(w *h2Writer, _ int, stream uint32) {
+				if seen.Add(1) <= 5 {
+					w.goAway(0, 0)
+					w.Close()
+					return
+				}
+				w.ok(stream)
+			})
+			tr := &retrip.Transport{Base: base}
+			var done retrip.Event
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+			start := time.Now()
+			resp, err := tr.RoundTrip(mustRequest(t, method, "http://example.com/", stream([]byte("payload"))).WithContext(ctx))
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Zero(t, time.Since(start))
+			assert.Equal(t, 1, done.Attempt)
+			assert.Equal(t, 6, done.Sends)
+			assert.Empty(t, tr.HostStates())
+		})
+		bubbled(t, method+" for ever", func(t *testing.T) {
+			var seen atomic.Int32
+			base, _ := h2Server(t, func(w *h2Writer, _ int, _ uint32) {
+				seen.Add(1)
+				w.goAway(0, 0)
+				w.Close()
+			})
+			_, err := (&retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.MaxSends = 3 })}).
+				RoundTrip(mustRequest(t, method, "http://example.com/", stream([]byte("payload"))))
+			assert.ErrorContains(t, err, "MaxSends")
+			if method == "POST" {
+				assert.LessOrEqual(t, seen.Load(), int32(3))
+			} else {
+				assert.LessOrEqual(t, seen.Load(), int32(4*3))
+			}
+		})
+		bubbled(t, method+" of more than is kept", func(t *testing.T) {
+			base, _ := h2Server(t, func(w *h2Writer, _ int, _ uint32) {
+				w.goAway(0, 0)
+				w.Close()
+			})
+			tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.MaxReplayBody = 5 })}
+			var done retrip.Event
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+			_, err := tr.RoundTrip(mustRequest(t, method, "http://example.com/", stream([]byte("payload"))).WithContext(ctx))
+			assert.ErrorContains(t, err, "GOAWAY", "the cause, and not an error of ours")
+			assert.Equal(t, retrip.ReasonBodyNotReplayable, done.Reason)
+		})
+	}
+}
