@@ -63,14 +63,24 @@ func incurable(err error) bool {
 }
 
 // refusedForm reports whether net/http says by err, which has no type of its
-// own, that it can't send the request, or that the proxy wants a password.
+// own, that HTTP/2 can't carry the request, or that the proxy wants a password.
 func refusedForm(err error) bool {
 	if reflect.TypeOf(err) != plainErrorType {
 		return false
 	}
 	text := err.Error()
-	return strings.HasPrefix(text, "http2: invalid ") || strings.HasPrefix(text, "invalid request :path ") ||
-		text == http.StatusText(http.StatusProxyAuthRequired)
+	for _, begin := range formTexts {
+		if strings.HasPrefix(text, begin) {
+			return true
+		}
+	}
+	return text == http.StatusText(http.StatusProxyAuthRequired)
+}
+
+var formTexts = []string{
+	"invalid request :path ", "invalid Upgrade request header: ", "invalid Transfer-Encoding request header: ",
+	"invalid Connection request header: ", "invalid Host header", "invalid :protocol header",
+	"request header list larger than peer's advertised limit",
 }
 
 // malformed reports whether net/http refuses to send req. Its errors for that
@@ -128,18 +138,22 @@ func hasControl(s string) bool {
 
 // refusedByCaller reports whether the error of a TLS handshake was made by the
 // caller's own code, such as tls.Config.VerifyConnection. crypto/tls returns
-// such an error as it is, and every other one is of a kind of its own.
+// such an error as it is. Its own errors, and those of a connection, are of
+// other kinds.
 func refusedByCaller(err error) bool {
-	var alert tls.AlertError
-	var record tls.RecordHeaderError
-	var ech *tls.ECHRejectionError
-	var network net.Error
-	switch {
-	case err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled):
-		return false
-	case errors.As(err, &alert) || errors.As(err, &record) || errors.As(err, &ech) || errors.As(err, &network):
-		return false
-	default:
-		return !strings.HasPrefix(err.Error(), "tls: ")
+	for _, own := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, own) {
+			return false
+		}
 	}
+	var (
+		network net.Error
+		alert   tls.AlertError
+		record  tls.RecordHeaderError
+		ech     *tls.ECHRejectionError
+	)
+	if errors.As(err, &network) || errors.As(err, &alert) || errors.As(err, &record) || errors.As(err, &ech) {
+		return false
+	}
+	return !strings.HasPrefix(err.Error(), "tls: ")
 }

@@ -237,15 +237,10 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 			return attempts
 		}
 		bubbled(t, fmt.Sprint("TLS handshake that fails, timeout ", timeout), func(t *testing.T) {
-			dials := 0
-			base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-				dials++
-				client, server := net.Pipe()
-				server.Close()
-				return client, nil
-			}}
+			var dials atomic.Int32
+			base := &http.Transport{DialContext: hangsUp(&dials)}
 			assert.Equal(t, 1, send(t, base, "https://example.com/"))
-			assert.Equal(t, 1, dials)
+			assert.EqualValues(t, 1, dials.Load())
 		})
 		bubbled(t, fmt.Sprint("CONNECT that is refused, timeout ", timeout), func(t *testing.T) {
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -263,16 +258,16 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 		})
 	}
 	bubbled(t, "our own timeout before there was a connection", func(t *testing.T) {
-		dials := 0
+		var dials atomic.Int32
 		base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			dials++
+			dials.Add(1)
 			time.Sleep(10 * time.Second) // net/http lets a dial go on without its request
 			return nil, errors.New("the dialer's own words")
 		}}
 		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
 		_, err := tr.RoundTrip(mustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, 4, dials)
+		assert.EqualValues(t, 4, dials.Load())
 		time.Sleep(time.Minute)
 	})
 	bubbled(t, "our own timeout after there was one", func(t *testing.T) {
@@ -344,5 +339,15 @@ func TestProof_GracefulShutdown(t *testing.T) {
 			assert.ErrorContains(t, err, "GOAWAY", "the cause, and not an error of ours")
 			assert.Equal(t, retrip.ReasonBodyNotReplayable, done.Reason)
 		})
+	}
+}
+
+// hangsUp returns a dialer whose servers hang up at once.
+func hangsUp(dials *atomic.Int32) func(context.Context, string, string) (net.Conn, error) {
+	return func(context.Context, string, string) (net.Conn, error) {
+		dials.Add(1)
+		client, server := net.Pipe()
+		server.Close()
+		return client, nil
 	}
 }

@@ -1,0 +1,169 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// callerTransports are ways to set a Transport up that make a difference to how
+// the first attempt is made.
+var callerTransports = map[string]func(http.RoundTripper) *retrip.Transport{
+	"zero":     func(base http.RoundTripper) *retrip.Transport { return &retrip.Transport{Base: base} },
+	"timeouts": func(base http.RoundTripper) *retrip.Transport { return contractEnv{full: true}.transport(base) },
+	"hooks": func(base http.RoundTripper) *retrip.Transport {
+		return &retrip.Transport{Base: base, Trace: &retrip.Trace{}}
+	},
+}
+
+// A context that has ended before the first attempt gives what it gives without
+// us: its cause, and nothing around it.
+func TestCaller_GoneBefore(t *testing.T) {
+	left := errors.New("the user left")
+	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"canceled": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return ctx, cancel
+		},
+		"canceled with a cause": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			cancel(left)
+			return ctx, func() {}
+		},
+		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, -1)
+		},
+		"deadline with a cause": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeoutCause(ctx, -1, left)
+		},
+	} {
+		for setUp, transport := range callerTransports {
+			bubbled(t, name+"/"+setUp, func(t *testing.T) {
+				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+				ctx, cancel := end(t.Context())
+				defer cancel()
+				send := func(rt http.RoundTripper) (error, *sendBody) {
+					body := newSend("payload")
+					_, err := rt.RoundTrip(mustRequest(t, "PUT", s.URL, body).WithContext(ctx))
+					return err, body
+				}
+				want, _ := send(s.Transport())
+				require.True(t, want == context.Cause(ctx), "%v", want)
+				got, body := send(transport(s.Transport()))
+				assert.True(t, got == want, "%v", got)
+				assert.EqualValues(t, 1, body.closed.Load())
+				assert.Zero(t, s.Listener.Dials())
+
+				_, err := (&http.Client{Transport: transport(s.Transport())}).Do(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+				var u *url.Error
+				require.ErrorAs(t, err, &u)
+				assert.True(t, u.Err == want, "%v", u.Err)
+			})
+		}
+	}
+}
+
+// After one attempt, http.Client's Timeout gives the error that it gives
+// without us, in text, type and Timeout.
+func TestCaller_ClientTimeout(t *testing.T) {
+	for setUp, transport := range callerTransports {
+		for _, proto := range protos {
+			for _, kind := range []string{"GET", "POST", "POST of a stream"} {
+				bubbled(t, fmt.Sprintf("%s/%s/%s", setUp, proto, kind), func(t *testing.T) {
+					s := memhttp.NewServer(t, proto, http.HandlerFunc(hang))
+					send := func(rt http.RoundTripper) *url.Error {
+						method, body := "GET", io.Reader(nil)
+						switch kind {
+						case "POST":
+							method, body = "POST", strings.NewReader("payload")
+						case "POST of a stream":
+							method, body = "POST", stream([]byte("payload"))
+						}
+						_, err := (&http.Client{Transport: rt, Timeout: time.Second}).Do(mustRequest(t, method, s.URL, body))
+						var u *url.Error
+						require.ErrorAs(t, err, &u)
+						return u
+					}
+					// On virtual time the client's clock stands still at its deadline,
+					// and it names its Timeout only after that.
+					const named = " (Client.Timeout exceeded while awaiting headers)"
+					want := strings.TrimSuffix(send(s.Transport()).Error(), named) + named
+					for range 5 {
+						start := time.Now()
+						got := send(transport(s.Transport()))
+						assert.Less(t, time.Since(start), 1010*time.Millisecond)
+						assert.Equal(t, want, got.Error())
+						assert.Equal(t, "*http.timeoutError", fmt.Sprintf("%T", got.Err))
+						assert.True(t, got.Timeout())
+						assert.ErrorIs(t, got, context.DeadlineExceeded)
+						synctest.Wait()
+					}
+				})
+			}
+		}
+	}
+}
+
+// The caller's own deadline gives the error of the base, also beside a Timeout
+// of http.Client that is longer.
+func TestCaller_DeadlineInTheFirstAttempt(t *testing.T) {
+	for setUp, transport := range callerTransports {
+		for _, timeout := range []time.Duration{0, time.Hour} {
+			bubbled(t, fmt.Sprint(setUp, " client ", timeout), func(t *testing.T) {
+				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := (&http.Client{Transport: transport(s.Transport()), Timeout: timeout}).Do(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+				var u *url.Error
+				require.ErrorAs(t, err, &u)
+				assert.True(t, u.Err == context.DeadlineExceeded, "%v", u.Err)
+			})
+		}
+	}
+}
+
+// What failed in the instant in which a timeout of ours came isn't hidden by it.
+func TestCaller_TimeoutHidesNothing(t *testing.T) {
+	lost := errors.New("lost")
+	for _, tt := range []struct {
+		name   string
+		policy retrip.Policy
+	}{
+		{"AttemptTimeout", retrip.Policy{AttemptTimeout: time.Second, MaxAttempts: 1}},
+		{"Deadline", retrip.Policy{Deadline: time.Second, MaxAttempts: 1}},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			base := plays(func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, lost
+			})
+			_, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(request(t, "GET", nil))
+			assert.ErrorIs(t, err, lost)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.ErrorContains(t, err, tt.name)
+		})
+	}
+}
+
+// hang reads a request and doesn't answer it.
+func hang(_ http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}

@@ -1,0 +1,208 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// Schemes that the base knows through RegisterProtocol are retried as http is.
+func TestHopeless_RegisteredScheme(t *testing.T) {
+	for _, failure := range []error{io.EOF, syscall.ECONNRESET, &net.OpError{Op: "read", Err: syscall.ECONNRESET}, errors.New("a reason of its own"), timeout{}} {
+		for _, change := range []func(*http.Request){func(*http.Request) {}, func(r *http.Request) { r.URL.Host = "" }} {
+			bubbled(t, fmt.Sprint(failure), func(t *testing.T) {
+				alternate := plays(fails(failure), replies(503), replies(200))
+				base := &http.Transport{}
+				base.RegisterProtocol("http+unix", alternate)
+				req := mustRequest(t, "GET", "http+unix://socket/path", nil)
+				change(req)
+				resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(req)
+				require.NoError(t, err)
+				finish(t, resp)
+				assert.Equal(t, 3, alternate.attempts())
+			})
+		}
+	}
+	bubbled(t, "unknown", func(t *testing.T) {
+		attempts := 0
+		base := &http.Transport{}
+		tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			attempts++
+			return base.RoundTrip(r)
+		})}
+		_, err := tr.RoundTrip(mustRequest(t, "GET", "http+unix://socket/path", nil))
+		assert.ErrorContains(t, err, "unsupported protocol scheme")
+		assert.Equal(t, 1, attempts)
+	})
+}
+
+type timeout struct{}
+
+func (timeout) Error() string { return "slow" }
+func (timeout) Timeout() bool { return true }
+
+// A Transport may be registered for a protocol itself. What its base leaves to
+// net/http goes back there untouched.
+func TestHopeless_SkipAltProtocol(t *testing.T) {
+	for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return stream([]byte("payload")) }} {
+		for _, attemptTimeout := range []time.Duration{0, time.Hour} {
+			bubbled(t, fmt.Sprintf("%T timeout %v", body(), attemptTimeout), func(t *testing.T) {
+				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(echo))
+				skip := plays(fails(http.ErrSkipAltProtocol))
+				skip.keep = true
+				base := s.Transport()
+				base.RegisterProtocol("http", &retrip.Transport{Base: skip, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = attemptTimeout })})
+				resp, err := base.RoundTrip(mustRequest(t, "PUT", s.URL, body()))
+				require.NoError(t, err)
+				text := finish(t, resp)
+				if body() != nil {
+					assert.Equal(t, "payload", text)
+				}
+				assert.Equal(t, 1, skip.attempts())
+			})
+		}
+	}
+}
+
+// What net/http refuses to write fails at once, over every protocol.
+func TestHopeless_Unwritable(t *testing.T) {
+	for name, change := range map[string]func(*http.Request){
+		"control character in Opaque":   func(r *http.Request) { r.URL.Opaque = "//example.com/a\nb" },
+		"control character in RawQuery": func(r *http.Request) { r.URL.RawQuery = "a\x01b" },
+		"trailer that isn't one":        func(r *http.Request) { r.Trailer = http.Header{"Content-Length": nil} },
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			attempts, inner := 0, s.Transport()
+			tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				return inner.RoundTrip(r)
+			})}
+			req := mustRequest(t, "PUT", s.URL, stream([]byte("x")))
+			change(req)
+			_, err := tr.RoundTrip(req)
+			require.Error(t, err)
+			assert.NotErrorAs(t, err, new(*retrip.Error))
+			assert.Equal(t, 1, attempts)
+			assert.Empty(t, tr.HostStates())
+		})
+	}
+	for name, change := range map[string]func(*http.Request){
+		"path over HTTP/2":   func(r *http.Request) { r.URL.Opaque = "no/slash" },
+		"header over HTTP/2": func(r *http.Request) { r.Header.Set("Upgrade", "x") },
+	} {
+		for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
+			bubbled(t, name+"/"+proto.String(), func(t *testing.T) {
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+				attempts, inner := 0, s.Transport()
+				tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+					attempts++
+					return inner.RoundTrip(r)
+				})}
+				req := mustRequest(t, "GET", s.URL, nil)
+				change(req)
+				_, err := tr.RoundTrip(req)
+				require.Error(t, err)
+				assert.Equal(t, 1, attempts)
+				synctest.Wait()
+			})
+		}
+	}
+}
+
+// The caller's own code refuses the server: no other attempt will change that.
+func TestHopeless_OwnVerification(t *testing.T) {
+	pinned := errors.New("not the pinned certificate")
+	for name, set := range map[string]func(*tls.Config, *atomic.Int32){
+		"VerifyConnection": func(c *tls.Config, n *atomic.Int32) {
+			c.VerifyConnection = func(tls.ConnectionState) error { n.Add(1); return pinned }
+		},
+		"VerifyPeerCertificate": func(c *tls.Config, n *atomic.Int32) {
+			c.VerifyPeerCertificate = func([][]byte, [][]*x509.Certificate) error { n.Add(1); return pinned }
+		},
+	} {
+		for _, proto := range []memhttp.Proto{memhttp.HTTPS, memhttp.HTTP2} {
+			for _, attemptTimeout := range []time.Duration{0, time.Hour} {
+				bubbled(t, fmt.Sprintf("%s/%s/timeout %v", name, proto, attemptTimeout), func(t *testing.T) {
+					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+					var asked atomic.Int32
+					base := s.Transport()
+					set(base.TLSClientConfig, &asked)
+					tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = attemptTimeout })}
+					_, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+					assert.Same(t, pinned, err)
+					assert.EqualValues(t, 1, asked.Load())
+					assert.Empty(t, tr.HostStates())
+				})
+			}
+		}
+	}
+	bubbled(t, "another failure of the handshake", func(t *testing.T) {
+		var dials atomic.Int32
+		base := &http.Transport{
+			DialContext:     hangsUp(&dials),
+			TLSClientConfig: &tls.Config{VerifyConnection: func(tls.ConnectionState) error { return nil }},
+		}
+		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(mustRequest(t, "GET", "https://example.com/", nil))
+		assert.ErrorIs(t, err, io.ErrClosedPipe)
+		assert.EqualValues(t, 4, dials.Load())
+	})
+}
+
+// A proxy that wants a password isn't asked again without one.
+func TestHopeless_ProxyWantsAPassword(t *testing.T) {
+	for _, tt := range []struct{ status, want int }{{http.StatusProxyAuthRequired, 1}, {http.StatusBadGateway, 4}} {
+		bubbled(t, fmt.Sprint(tt.status), func(t *testing.T) {
+			var asked atomic.Int32
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				w.WriteHeader(tt.status)
+			}))
+			base := s.Transport()
+			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(s.URL) }
+			_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(mustRequest(t, "GET", "https://example.com/", nil))
+			assert.Error(t, err)
+			assert.EqualValues(t, tt.want, asked.Load())
+		})
+	}
+}
+
+// Several errors can't heal if none of them can.
+func TestHopeless_EveryBranch(t *testing.T) {
+	untrusted := &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{errors.Join(untrusted, http.ErrSchemeMismatch), 1},
+		{errors.Join(untrusted, io.EOF), 4},
+		{errors.Join(io.EOF, untrusted), 4},
+		{fmt.Errorf("%w, %w", untrusted, syscall.ECONNRESET), 4},
+		{fmt.Errorf("wrapped: %w", untrusted), 1},
+	} {
+		base := plays(fails(tt.err))
+		_, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}).RoundTrip(request(t, "GET", nil))
+		assert.ErrorIs(t, err, tt.err)
+		assert.Equal(t, tt.want, base.attempts(), "%v", tt.err)
+	}
+}
