@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -60,4 +61,83 @@ func TestAttempt_HugeMaxSends(t *testing.T) {
 	resp, err := tr.RoundTrip(req)
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
+}
+
+// The context of a request is printed in logs, and so must show nothing of the
+// request.
+func TestAttempt_ContextShowsNoSecrets(t *testing.T) {
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://user:password@example.com/?token=secret", nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer secret")
+	asked := false
+	tr := &Transport{Policy: Policy{AttemptTimeout: time.Minute}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		asked = true
+		type key struct{}
+		child, cancel := context.WithCancel(context.WithValue(r.Context(), key{}, 1))
+		defer cancel()
+		for _, ctx := range []context.Context{r.Context(), child} {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+				text := fmt.Sprintf(verb, ctx)
+				assert.NotContains(t, text, "Bearer", verb)
+				assert.NotContains(t, text, "password", verb)
+				assert.NotContains(t, text, "secret", verb)
+			}
+		}
+		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+	})}
+	_, err = tr.RoundTrip(req)
+	require.NoError(t, err)
+	assert.True(t, asked)
+}
+
+// A base may make its own request of the one it gets. The context of that is the
+// response's then, and it ends when the caller's ends, and not before.
+func TestAttempt_ContextOfTheResponse(t *testing.T) {
+	type key struct{}
+	for _, body := range []io.ReadCloser{http.NoBody, io.NopCloser(strings.NewReader("text"))} {
+		parent, cancel := context.WithCancel(t.Context())
+		tr := &Transport{Policy: Policy{AttemptTimeout: time.Minute}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			own := r.WithContext(context.WithValue(r.Context(), key{}, "the base's own"))
+			return &http.Response{StatusCode: 200, Body: body, Request: own}, nil
+		})}
+		req, err := http.NewRequestWithContext(parent, "GET", "http://example.com/", nil)
+		require.NoError(t, err)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		_, err = io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		ctx := resp.Request.Context()
+		assert.NoError(t, ctx.Err())
+		assert.Equal(t, "the base's own", ctx.Value(key{}))
+		cancel()
+		assert.ErrorIs(t, ctx.Err(), context.Canceled)
+		<-ctx.Done()
+	}
+}
+
+// The request that a base gets has the caller's fields and no other, unless the
+// policy asks for one.
+func TestAttempt_HeaderIsTheCallers(t *testing.T) {
+	for _, method := range []string{"GET", "PUT", "DELETE", "POST"} {
+		for _, own := range []http.Header{{}, {"Idempotency-Key": {}}, {"X-Idempotency-Key": {"k"}}, {"X-A": {"b"}}} {
+			var seen []http.Header
+			tr := &Transport{
+				Policy: Policy{Backoff: Backoff{Base: Off}, AttemptTimeout: time.Minute, IdempotentMethods: []string{"POST"}},
+				Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+					seen = append(seen, r.Header.Clone())
+					return nil, io.ErrUnexpectedEOF
+				}),
+			}
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://example.com/", strings.NewReader("text"))
+			require.NoError(t, err)
+			req.Header = own.Clone()
+			_, err = tr.RoundTrip(req)
+			require.Error(t, err)
+			require.Len(t, seen, 4)
+			for _, header := range seen {
+				assert.Equal(t, own, header)
+			}
+		}
+	}
 }
