@@ -250,7 +250,8 @@ func TestBudgetOutage(t *testing.T) {
 	assert.Equal(t, 1005, attempts)
 }
 
-// The success rates of DESIGN's table, and what they cost.
+// The success rates of independent failures (docs/retry-storms.md, "What a
+// budget costs"), and how many attempts they take.
 func TestBudgetIndependentFailures(t *testing.T) {
 	tests := []struct {
 		budget retrip.Budget

@@ -220,7 +220,7 @@ func TestDrain_Canceled(t *testing.T) {
 	})
 }
 
-// Case 34: nil bodies, and none.
+// A discarded response may have a nil body, or none.
 func TestDrain_NoBody(t *testing.T) {
 	for _, body := range []io.ReadCloser{nil, http.NoBody} {
 		base := plays(func(*http.Request) (*http.Response, error) {

@@ -88,8 +88,8 @@ func TestError_Literal(t *testing.T) {
 	}
 }
 
-// Case 38, for errors: no userinfo and no query, however deep and however
-// malformed.
+// The text of an Error has no userinfo and no query of a URL in it, however deep
+// and however malformed the URL is.
 func TestError_Redacted(t *testing.T) {
 	inner := errors.New("reset")
 	for _, err := range []error{

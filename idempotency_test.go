@@ -74,7 +74,7 @@ func TestIdempotent_Policy(t *testing.T) {
 	}
 }
 
-// Cases 24: the same key on every attempt, the caller's own included.
+// Every attempt carries the same key, the caller's own included.
 func TestIdempotencyKey(t *testing.T) {
 	keyed := func(p *retrip.Policy) { p.IdempotencyKey = true }
 	bubbled(t, "fresh, quoted, the same on all attempts", func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestNeverProcessed_Conn(t *testing.T) {
 	}
 }
 
-// Case 25, on real connections.
+// A POST whose connection is reset after it was sent is not repeated; a PUT is.
 func TestNeverProcessed_Reset(t *testing.T) {
 	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		var seen atomic.Int32
@@ -368,7 +368,8 @@ func serveH2(c net.Conn, conn int, answer func(w *h2Writer, conn int, stream uin
 	}
 }
 
-// Case 26.
+// What HTTP/2 says about a POST that proves that it was not processed, and what
+// doesn't.
 func TestNeverProcessed_HTTP2(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -415,7 +416,7 @@ func TestNeverProcessed_HTTP2(t *testing.T) {
 	}
 }
 
-// Case 36, as far as net/http lets it be seen.
+// MaxSends bounds what net/http sends within one attempt (P18).
 func TestHiddenSends(t *testing.T) {
 	for _, tt := range []struct {
 		maxSends int
@@ -453,7 +454,8 @@ func TestHiddenSends(t *testing.T) {
 	}
 }
 
-// Case 27: the connection dies in the instant in which it is used again.
+// A kept connection dies in the instant in which it is used again: GET, PUT and
+// DELETE succeed all the same.
 func TestStaleConnection(t *testing.T) {
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
 		for _, body := range []func() io.Reader{
@@ -502,7 +504,7 @@ func TestHopeless_ForeignScheme(t *testing.T) {
 	})
 }
 
-// Case 29: what net/http itself refuses fails at once, whoever the base is.
+// What net/http itself refuses fails at once, whoever the base is (P8).
 func TestHopeless(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

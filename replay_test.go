@@ -656,7 +656,8 @@ func TestReplay_ClosedOnce(t *testing.T) {
 	}
 }
 
-// Case 22: body, attempt timeout and retry together.
+// Body, attempt timeout and retry together: the Content-Length is that of the
+// body on every attempt.
 func TestReplay_ContentLength(t *testing.T) {
 	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		payload := pattern(50 << 10)

@@ -40,7 +40,7 @@ func (n *notes) trace() *retrip.Trace {
 	return &retrip.Trace{Attempt: note("attempt"), Retry: note("retry"), GiveUp: note("giveup"), Done: note("done")}
 }
 
-// Case 37.
+// A request's hooks run in the order of its stages, with the right numbers.
 func TestTrace_Order(t *testing.T) {
 	p := with(func(p *retrip.Policy) { p.MaxAttempts = 3; p.AttemptTimeout = 2 * time.Second })
 	for _, tt := range []struct {
@@ -154,7 +154,7 @@ func TestTrace_Host(t *testing.T) {
 
 const secretURL = "http://user:hunter2@example.com/path?token=s3cret#frag"
 
-// Case 38, for the log.
+// The log has no userinfo and no query of a URL in it.
 func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -26,7 +26,7 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// Cases 1 to 13: what is attempted, when, and what comes of it.
+// What is attempted, when, and what comes of it.
 func TestTransport_Schedule(t *testing.T) {
 	reset := errors.New("reset")
 	for _, tt := range []struct {
@@ -36,12 +36,12 @@ func TestTransport_Schedule(t *testing.T) {
 		at     string
 		status int // 0 is an error
 	}{
-		{"case 1: success", steady, []step{replies(200)}, "[0s]", 200},
-		{"case 2: twice 503", steady, []step{replies(503), replies(503), replies(200)}, "[0s 1s 2s]", 200},
-		{"case 3: 503 for ever", with(func(p *retrip.Policy) { p.MaxAttempts = 3 }), []step{replies(503)}, "[0s 1s 2s]", 503},
-		{"case 4: 404", steady, []step{replies(404)}, "[0s]", 404},
-		{"case 4: 429", steady, []step{replies(429), replies(200)}, "[0s 1s]", 200},
-		{"case 5: one attempt", with(func(p *retrip.Policy) { p.MaxAttempts = 1 }), []step{replies(503)}, "[0s]", 503},
+		{"success", steady, []step{replies(200)}, "[0s]", 200},
+		{"twice 503", steady, []step{replies(503), replies(503), replies(200)}, "[0s 1s 2s]", 200},
+		{"503 for ever", with(func(p *retrip.Policy) { p.MaxAttempts = 3 }), []step{replies(503)}, "[0s 1s 2s]", 503},
+		{"404", steady, []step{replies(404)}, "[0s]", 404},
+		{"429", steady, []step{replies(429), replies(200)}, "[0s 1s]", 200},
+		{"one attempt", with(func(p *retrip.Policy) { p.MaxAttempts = 1 }), []step{replies(503)}, "[0s]", 503},
 		{"error, then success", steady, []step{fails(reset), replies(200)}, "[0s 1s]", 200},
 		{"errors for ever", steady, []step{fails(reset)}, "[0s 1s 2s 3s]", 0},
 		{"a status added", with(func(p *retrip.Policy) { p.RetryOn = []int{404} }), []step{replies(404), replies(200)}, "[0s 1s]", 200},
@@ -49,18 +49,18 @@ func TestTransport_Schedule(t *testing.T) {
 		{"exponential", retrip.Policy{MaxAttempts: 6, Backoff: retrip.Backoff{Base: time.Second, Cap: 5 * time.Second, Jitter: retrip.NoJitter}, Budget: retrip.Unlimited},
 			[]step{replies(500)}, "[0s 1s 3s 7s 12s 17s]", 500},
 		{"no backoff", with(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off }), []step{replies(500)}, "[0s 0s 0s 0s]", 500},
-		{"case 8: Retry-After in the past", steady, []step{replies(503, "Retry-After: Fri, 31 Dec 1999 00:00:00 GMT"), replies(200)}, "[0s 1s]", 200},
-		{"case 8: Retry-After 0", steady, []step{replies(503, "Retry-After: 0"), replies(200)}, "[0s 1s]", 200},
-		{"case 9: negative", steady, []step{replies(503, "Retry-After: -5"), replies(200)}, "[0s 1s]", 200},
-		{"case 9: fraction", steady, []step{replies(503, "Retry-After: 5.5"), replies(200)}, "[0s 1s]", 200},
-		{"case 9: empty", steady, []step{replies(503, "Retry-After: "), replies(200)}, "[0s 1s]", 200},
-		{"case 9: overflow", steady, []step{replies(503, "Retry-After: 9223372037"), replies(200)}, "[0s]", 503},
-		{"case 9: exponent", steady, []step{replies(503, "Retry-After: 1e30"), replies(200)}, "[0s 1s]", 200},
-		{"case 9: more than 64 bits", steady, []step{replies(503, "Retry-After: 99999999999999999999999"), replies(200)}, "[0s]", 503},
-		{"case 10: longer than MaxWait", steady, []step{replies(503, "Retry-After: 31"), replies(200)}, "[0s]", 503},
-		{"case 10: a Unix timestamp", steady, []step{replies(429, "Retry-After: 1742608800"), replies(200)}, "[0s]", 429},
-		{"case 13: NoJitter past the deadline", with(func(p *retrip.Policy) { p.Deadline = 600 * time.Millisecond }), []step{replies(503)}, "[0s]", 503},
-		{"case 13: Retry-After past the deadline", retrip.Policy{Deadline: 600 * time.Millisecond}, []step{replies(503, "Retry-After: 2")}, "[0s]", 503},
+		{"Retry-After in the past", steady, []step{replies(503, "Retry-After: Fri, 31 Dec 1999 00:00:00 GMT"), replies(200)}, "[0s 1s]", 200},
+		{"Retry-After 0", steady, []step{replies(503, "Retry-After: 0"), replies(200)}, "[0s 1s]", 200},
+		{"Retry-After negative", steady, []step{replies(503, "Retry-After: -5"), replies(200)}, "[0s 1s]", 200},
+		{"Retry-After with a fraction", steady, []step{replies(503, "Retry-After: 5.5"), replies(200)}, "[0s 1s]", 200},
+		{"Retry-After empty", steady, []step{replies(503, "Retry-After: "), replies(200)}, "[0s 1s]", 200},
+		{"Retry-After longer than any duration", steady, []step{replies(503, "Retry-After: 9223372037"), replies(200)}, "[0s]", 503},
+		{"Retry-After with an exponent", steady, []step{replies(503, "Retry-After: 1e30"), replies(200)}, "[0s 1s]", 200},
+		{"Retry-After of more than 64 bits", steady, []step{replies(503, "Retry-After: 99999999999999999999999"), replies(200)}, "[0s]", 503},
+		{"Retry-After longer than MaxWait", steady, []step{replies(503, "Retry-After: 31"), replies(200)}, "[0s]", 503},
+		{"Retry-After as a Unix timestamp", steady, []step{replies(429, "Retry-After: 1742608800"), replies(200)}, "[0s]", 429},
+		{"NoJitter past the deadline", with(func(p *retrip.Policy) { p.Deadline = 600 * time.Millisecond }), []step{replies(503)}, "[0s]", 503},
+		{"Retry-After past the deadline", retrip.Policy{Deadline: 600 * time.Millisecond}, []step{replies(503, "Retry-After: 2")}, "[0s]", 503},
 		{"Classify: a 200 isn't one", with(func(p *retrip.Policy) {
 			p.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 				if resp != nil && resp.Header.Get("X-Busy") != "" {
@@ -94,7 +94,8 @@ func TestTransport_Schedule(t *testing.T) {
 	}
 }
 
-// Cases 7, 8 and 11.
+// Retry-After as seconds, as several lines, and as each form of an HTTP date, also
+// where the server's clock is wrong.
 func TestTransport_RetryAfter(t *testing.T) {
 	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // of every bubble
 	at := start.Add(9 * time.Second)
@@ -120,7 +121,7 @@ func TestTransport_RetryAfter(t *testing.T) {
 	}
 }
 
-// Case 12.
+// Twenty requests that are told the same wait for different times, none for less.
 func TestTransport_RetryAfterSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := map[time.Duration]bool{}
@@ -154,7 +155,7 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 	})
 }
 
-// Case 6: the error shows both.
+// The first attempt fails, the deadline ends the second: the error shows both.
 func TestTransport_ErrorThenDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reset := errors.New("connection reset")
@@ -173,7 +174,8 @@ func TestTransport_ErrorThenDeadline(t *testing.T) {
 	})
 }
 
-// Cases 14 and 15, by every way of ending a request.
+// A caller that goes before an attempt, in one, or in a wait, by every way of
+// ending a request.
 func TestTransport_Cancel(t *testing.T) {
 	cause := errors.New("the user left")
 	ends := []struct {
@@ -308,7 +310,7 @@ func TestTransport_CancelReturnsToken(t *testing.T) {
 	})
 }
 
-// Case 16.
+// http.Client.Timeout ends an attempt, and no wait begins that doesn't fit it.
 func TestTransport_ClientTimeout(t *testing.T) {
 	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		var seen atomic.Int32
@@ -340,7 +342,7 @@ func TestTransport_ClientTimeout(t *testing.T) {
 	})
 }
 
-// Case 17: our own deadlines aren't the caller's, and say so.
+// Our own deadlines aren't the caller's, and say so.
 func TestTransport_OwnTimeouts(t *testing.T) {
 	bubbled(t, "attempt, once", func(t *testing.T) {
 		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
@@ -539,7 +541,7 @@ func TestTransport_SetPolicies(t *testing.T) {
 	})
 }
 
-// Case 40.
+// A policy by context is for that request only.
 func TestTransport_WithPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503))
@@ -573,7 +575,7 @@ func TestTransport_WithPolicy(t *testing.T) {
 	})
 }
 
-// Case 39: a signing transport goes under ours, and signs every attempt.
+// A signing transport goes under ours, and signs every attempt.
 func TestTransport_SigningBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503), replies(503), replies(200))
