@@ -82,7 +82,24 @@ func TestOverloadReference(t *testing.T) {
 	}
 }
 
-// At every load ours recovers as fast as no retries at all.
+// A trigger of 1 s is over before larger fleets have emptied their budgets, and
+// what is left of them prolongs the overload. Without retries it ends after 1 s.
+func TestOverloadShortTrigger(t *testing.T) {
+	for i, clients := range []int{100, 300, 1000, 3000, 10_000} {
+		if underRace && i != 0 {
+			continue
+		}
+		s := of(Overload(), clients)
+		s.Trigger.For = time.Second
+		s.Horizon = 150 * time.Second
+		want := []float64{3, 4, 8, 19, 55}[i]
+		assert.InDelta(t, want, median(t, s), 1+0.1*want, "%d clients", clients)
+		assert.InDelta(t, 1, median(t, as(t, s, "no-retries")), 1, "%d clients without retries", clients)
+	}
+}
+
+// After the trigger of 10 s, fleets of 100 and 1000 clients recover as fast as
+// without retries, at loads of 80 to 95 %.
 func TestOverloadByLoad(t *testing.T) {
 	for _, clients := range []int{100, 1000} {
 		for _, load := range []float64{0.8, 0.85, 0.9, 0.95} {

@@ -1,0 +1,59 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+
+	"github.com/retrip/retrip"
+)
+
+// A peer's PROTOCOL_ERROR proves nothing about a request. Bare net/http repeats
+// a POST after it all the same, without end, where the caller's request has a
+// GetBody. retrip can't keep net/http from that; MaxSends bounds it (P6, P18).
+func TestProtocolError_NetHTTPRepeatsAPOST(t *testing.T) {
+	server := func(t *testing.T) *frameServer {
+		return newFrameServer(t, func(f *frameConn, stream uint32, _ int64) bool {
+			return f.WriteRSTStream(stream, http2.ErrCodeProtocol) == nil
+		})
+	}
+	post := func(t *testing.T, limit time.Duration, url string, body io.Reader) *http.Request {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		t.Cleanup(cancel)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+		require.NoError(t, err)
+		return req
+	}
+	t.Run("bare net/http, GetBody", func(t *testing.T) {
+		s := server(t)
+		_, err := h2cBase(t).RoundTrip(post(t, 500*time.Millisecond, s.URL, strings.NewReader("body")))
+		require.Error(t, err)
+		t.Logf("%d requests in 500 ms", s.requests.Load())
+		assert.Greater(t, s.requests.Load(), int64(50))
+	})
+	t.Run("bare net/http, stream", func(t *testing.T) {
+		s := server(t)
+		_, err := h2cBase(t).RoundTrip(post(t, 20*time.Second, s.URL, stream("body")))
+		require.Error(t, err)
+		assert.Equal(t, int64(1), s.requests.Load())
+	})
+	t.Run("MaxSends, GetBody", func(t *testing.T) {
+		s := server(t)
+		transport := &retrip.Transport{Base: h2cBase(t), Policy: retrip.Policy{MaxSends: 3, Backoff: retrip.Backoff{Base: retrip.Off}}}
+		req := post(t, 20*time.Second, s.URL, strings.NewReader("body"))
+		_, err := transport.RoundTrip(req)
+		require.Error(t, err)
+		require.NoError(t, req.Context().Err(), "it must end by the bound")
+		assert.LessOrEqual(t, s.requests.Load(), int64(3+1), "in one attempt: nothing proves that another is safe")
+	})
+}
