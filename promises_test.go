@@ -1,0 +1,302 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// lastPromise is the number of the last promise in docs/promises.md.
+const lastPromise = 19
+
+// TestPromises holds docs/promises.md to the tests, and everything else in the
+// repository to docs/promises.md.
+func TestPromises(t *testing.T) {
+	if _, err := os.Stat("lab/go.mod"); err != nil {
+		t.Skip("the nested modules, whose tests the page names, are not here")
+	}
+	page, err := os.ReadFile("docs/promises.md")
+	require.NoError(t, err)
+	var rows []string
+	for _, row := range contract {
+		rows = append(rows, row.name)
+	}
+	files := readRepository(t)
+	promises, problems := parsePromises(string(page), lastPromise)
+	problems = append(problems, checkPromises(promises, testNames(files), rows)...)
+	problems = append(problems, checkRows(promises, rows)...)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		problems = append(problems, checkMentions(promises, name, files[name])...)
+	}
+	for _, problem := range problems {
+		t.Error(problem)
+	}
+}
+
+// promise is a section of docs/promises.md.
+type promise struct {
+	id, anchor, text string
+}
+
+var promiseHeading = regexp.MustCompile(`(?m)^## (P\d+)(: ([^\n]*))?$`)
+
+// parsePromises returns the sections of a page by id. Each promise from P1 to
+// the last must have exactly one section, with a headline, in order.
+func parsePromises(page string, last int) (map[string]promise, []string) {
+	promises := map[string]promise{}
+	var problems []string
+	var ids, want []string
+	headings := promiseHeading.FindAllStringSubmatchIndex(page, -1)
+	for i, at := range headings {
+		end := len(page)
+		if i+1 < len(headings) {
+			end = headings[i+1][0]
+		}
+		p := promise{id: page[at[2]:at[3]], text: page[at[1]:end]}
+		ids = append(ids, p.id)
+		if at[6] < 0 || !strings.Contains(strings.TrimSpace(page[at[6]:at[7]]), " ") {
+			problems = append(problems, p.id+" has no headline")
+		} else {
+			p.anchor = anchorOf(page[at[2]:at[7]])
+		}
+		promises[p.id] = p
+	}
+	for n := 1; n <= last; n++ {
+		want = append(want, fmt.Sprint("P", n))
+	}
+	if !slices.Equal(want, ids) {
+		problems = append(problems, fmt.Sprintf("the sections are %v, want %v", ids, want))
+	}
+	return promises, problems
+}
+
+// anchorOf returns the anchor that GitHub gives a heading.
+func anchorOf(heading string) string {
+	heading = strings.ReplaceAll(strings.ToLower(heading), " ", "-")
+	return regexp.MustCompile(`[^a-z0-9_-]`).ReplaceAllString(heading, "")
+}
+
+// namedTest is a test in a code span: perhaps a directory, a function, and
+// perhaps a row of a table.
+var namedTest = regexp.MustCompile("`(?:([a-z][\\w/]*)\\.)?((?:Test|Fuzz|Benchmark|Example)[A-Z_]\\w*)(/[^`]+)?`")
+
+// checkPromises reports promises that name no test, and names that no test has.
+func checkPromises(promises map[string]promise, tests map[string]bool, rows []string) []string {
+	var problems []string
+	for _, id := range slices.Sorted(maps.Keys(promises)) {
+		found := 0
+		for _, m := range namedTest.FindAllStringSubmatch(promises[id].text, -1) {
+			name, row := path.Join(m[1], m[2]), strings.TrimPrefix(m[3], "/")
+			switch {
+			case !tests[name]:
+				problems = append(problems, fmt.Sprintf("%s names the test %s, which doesn't exist", id, name))
+			case row != "" && (name != "TestContract" || !slices.Contains(rows, row)):
+				problems = append(problems, fmt.Sprintf("%s names the row %q of %s, which doesn't exist", id, row, name))
+			case row != "" && !strings.HasPrefix(row, id+" "):
+				problems = append(problems, fmt.Sprintf("%s names the row %q, which is of another promise", id, row))
+			default:
+				found++
+			}
+		}
+		if found == 0 {
+			problems = append(problems, id+" names no test")
+		}
+	}
+	return problems
+}
+
+// checkRows reports rows of the contract that are of no promise.
+func checkRows(promises map[string]promise, rows []string) []string {
+	var problems []string
+	for _, row := range rows {
+		id, _, _ := strings.Cut(row, " ")
+		if _, ok := promises[id]; !ok {
+			problems = append(problems, fmt.Sprintf("the row %q of the contract begins with no promise", row))
+		}
+	}
+	return problems
+}
+
+var (
+	mention = regexp.MustCompile(`P\d+`)
+
+	// elsewhere is how notes that are not in the repository were referred to.
+	elsewhere = regexp.MustCompile(`\b(DESIGN|CASES|SIMULATION|STANDARDS|COMPONENTS|ANCHORS)\b|\b(BUDGET|GATE|RULES|STYLE)\.md\b|\b[Cc]ases? \d+`)
+
+	promiseLink = regexp.MustCompile(`promises\.md#([\w-]+)`)
+)
+
+// notPromises look like promises, but are percentiles.
+var notPromises = []string{"P50", "P99"}
+
+// checkMentions reports what a file says of promises that don't exist, and of
+// notes that are not in the repository.
+func checkMentions(promises map[string]promise, name, source string) []string {
+	var problems []string
+	for _, prose := range proseOf(name, source) {
+		for _, at := range mention.FindAllStringIndex(prose.text, -1) {
+			id := prose.text[at[0]:at[1]]
+			if at[0] > 0 && isWord(prose.text[at[0]-1]) || at[1] < len(prose.text) && isWord(prose.text[at[1]]) || slices.Contains(notPromises, id) {
+				continue
+			}
+			if _, ok := promises[id]; !ok {
+				problems = append(problems, fmt.Sprintf("%s:%d: there is no promise %s", name, prose.lineOf(at[0]), id))
+			}
+		}
+		for _, at := range elsewhere.FindAllStringIndex(prose.text, -1) {
+			problems = append(problems, fmt.Sprintf("%s:%d: %q is not in the repository", name, prose.lineOf(at[0]), prose.text[at[0]:at[1]]))
+		}
+		for _, at := range promiseLink.FindAllStringSubmatchIndex(prose.text, -1) {
+			anchor := prose.text[at[2]:at[3]]
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(promises)), func(id string) bool { return promises[id].anchor == anchor }) {
+				problems = append(problems, fmt.Sprintf("%s:%d: docs/promises.md has no heading #%s", name, prose.lineOf(at[0]), anchor))
+			}
+		}
+	}
+	return problems
+}
+
+// isWord reports whether c may stand in a word; an underscore parts words in
+// the names of tests.
+func isWord(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// prose is a piece of a file that people read.
+type prose struct {
+	line int // on which it begins
+	text string
+}
+
+func (p prose) lineOf(at int) int { return p.line + strings.Count(p.text[:at], "\n") }
+
+// proseOf returns comments, strings and names of tests from Go, and all of any
+// other file.
+func proseOf(name, source string) []prose {
+	if !strings.HasSuffix(name, ".go") {
+		return []prose{{1, source}}
+	}
+	var all []prose
+	files := token.NewFileSet()
+	file := files.AddFile(name, -1, len(source))
+	var s scanner.Scanner
+	s.Init(file, []byte(source), nil, scanner.ScanComments)
+	for {
+		pos, tok, text := s.Scan()
+		switch {
+		case tok == token.EOF:
+			return all
+		case tok == token.COMMENT, tok == token.STRING, tok == token.IDENT && strings.HasPrefix(text, "Test"):
+			all = append(all, prose{file.Line(pos), text})
+		}
+	}
+}
+
+// readRepository returns the Go, Markdown and YAML files of all modules, by
+// path.
+func readRepository(t *testing.T) map[string]string {
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := entry.Name()
+		if entry.IsDir() {
+			if base != "." && (base[0] == '.' || base[0] == '_' || base == "testdata") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		// This file shows what it looks for.
+		if base == "promises_test.go" || !slices.Contains([]string{".go", ".md", ".yml"}, filepath.Ext(base)) {
+			return nil
+		}
+		source, err := os.ReadFile(name)
+		files[filepath.ToSlash(name)] = string(source)
+		return err
+	}))
+	return files
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+
+// testNames returns the tests of all modules, each behind its directory.
+func testNames(files map[string]string) map[string]bool {
+	tests := map[string]bool{}
+	for name, source := range files {
+		if !strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for _, m := range testFunction.FindAllStringSubmatch(source, -1) {
+			tests[path.Join(path.Dir(name), m[1])] = true
+		}
+	}
+	return tests
+}
+
+// TestPromises_SeesWhatIsWrong breaks each rule once.
+func TestPromises_SeesWhatIsWrong(t *testing.T) {
+	rows := []string{"P1 a row", "P2 a row"}
+	tests := map[string]bool{"TestContract": true, "lab/TestFaults": true}
+	const page = "# Title\n\n## P1: The first one\n\n`TestContract/P1 a row`, `lab.TestFaults`\n\n## P2: The second one\n\n`lab.TestFaults`\n"
+	for _, tt := range []struct {
+		name, old, new string
+		want           []string
+	}{
+		{"nothing", "", "", nil},
+		{"a promise is missing", "## P2: The second one", "", []string{"the sections are [P1], want [P1 P2]", `the row "P2 a row" of the contract begins with no promise`}},
+		{"one too many", "## P2: The second one", "## P2: The second one\n`lab.TestFaults`\n## P3: The third one", []string{"the sections are [P1 P2 P3], want [P1 P2]"}},
+		{"one twice", "## P2:", "## P1: Again and again\n`lab.TestFaults`\n## P2:", []string{"the sections are [P1 P1 P2], want [P1 P2]"}},
+		{"no headline", "## P2: The second one", "## P2", []string{"P2 has no headline"}},
+		{"no test", "\n\n`lab.TestFaults`\n", "\n\nNone.\n", []string{"P2 names no test"}},
+		{"no such test", "one\n\n`lab.TestFaults`", "one\n\n`lab.TestFault`, `lab.TestFaults`", []string{"P2 names the test lab/TestFault, which doesn't exist"}},
+		{"no such directory", "one\n\n`lab.TestFaults`", "one\n\n`TestFaults`, `lab.TestFaults`", []string{"P2 names the test TestFaults, which doesn't exist"}},
+		{"no such row", "P1 a row", "P1 another row", []string{`P1 names the row "P1 another row" of TestContract, which doesn't exist`}},
+		{"a row of another promise", "P1 a row", "P2 a row", []string{`P1 names the row "P2 a row", which is of another promise`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			broken := page
+			if tt.old != "" {
+				require.Equal(t, 1, strings.Count(page, tt.old))
+				broken = strings.Replace(page, tt.old, tt.new, 1)
+			}
+			promises, got := parsePromises(broken, 2)
+			got = append(got, checkPromises(promises, tests, rows)...)
+			got = append(got, checkRows(promises, rows)...)
+			assert.Equal(t, tt.want, got)
+		})
+	}
+
+	promises, _ := parsePromises(page, 2)
+	assert.Equal(t, []string{`the row "case 4" of the contract begins with no promise`}, checkRows(promises, []string{"P1 x", "case 4"}))
+	for _, tt := range []struct {
+		name, source string
+		want         []string
+	}{
+		{"a.md", "P1, P2/P1 and docs/promises.md#p1-the-first-one", nil},
+		{"a.md", "one\nP2 … P3", []string{"a.md:2: there is no promise P3"}},
+		{"a.md", "see promises.md#p1", []string{"a.md:1: docs/promises.md has no heading #p1"}},
+		{"a.go", "package a\n\n// P3: x\nvar P4 = \"P5\"", []string{"a.go:3: there is no promise P3", "a.go:4: there is no promise P5"}},
+		{"a_test.go", "package a\n\nfunc TestX_P7_Y() {}", []string{"a_test.go:3: there is no promise P7"}},
+		{"a.go", "package a\n\n/* HTTP2P4, P2P,\n\nCase 7 */", []string{`a.go:5: "Case 7" is not in the repository`}},
+		{"a.go", "package a\n\n// See DESIGN.\nfunc f() { switch { case 4 > 3: } }", []string{`a.go:3: "DESIGN" is not in the repository`}},
+		{"a.go", "package a\n\n// P50 and P99 are percentiles.", nil},
+	} {
+		assert.Equal(t, tt.want, checkMentions(promises, tt.name, tt.source), tt.source)
+	}
+}
