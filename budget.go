@@ -5,12 +5,13 @@ package retrip
 
 import "math"
 
-// Budget is what retries to one host may spend, so that a fleet can't prolong
-// an outage by retrying. It starts full. A retry takes one token; the token
+// Budget is what retries to one host may spend, so that a fleet soon stops
+// prolonging an outage by its retries (P14 in docs/promises.md). It starts full. A retry takes one token; the token
 // comes back if that retry succeeds, and a success without retry pays Credit
-// back, up to Size. Time returns nothing. First attempts are never refused, so
-// a host that has healed always refills it. When it is empty the caller gets
-// the response or error in hand at once.
+// back, up to Size. Time returns nothing, except that a host without a failure
+// for an hour may be forgotten, and the tokens it was missing with it. First
+// attempts are never refused, so a host that has healed always refills it. When
+// it is empty the caller gets the response or error in hand at once.
 //
 // In words: a retry that works costs nothing, a retry that fails costs one, a
 // plain success pays back a fifth.

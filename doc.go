@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package retrip is a drop-in [net/http.RoundTripper] that retries what is
-// safe to retry, waits as long as the server asks and the herd needs, stops
-// when the caller's deadline or the host's health says stop, and can explain
-// every decision it took.
+// safe to retry, waits as long as the server asks, stops when the caller's
+// deadline or the host's health says stop, and explains every decision it took.
 //
 //	client := &http.Client{Transport: &retrip.Transport{}}
 //
@@ -22,19 +21,23 @@
 // and so are errors that can't heal: a bad URL or header, a certificate that
 // isn't trusted, a name that doesn't exist, the caller's cancellation.
 //
-// Only a request that is idempotent is repeated: GET, HEAD, OPTIONS, TRACE,
-// PUT, DELETE (RFC 9110 §9.2.2), one with an Idempotency-Key or
-// X-Idempotency-Key header, or what [Policy] declares. Any other is repeated
-// only on proof that it was not processed: the connection could not be made,
-// HTTP/2 refused the stream, or the status is in Policy.Unprocessed.
+// Transport repeats only a request that is idempotent: GET, HEAD, OPTIONS,
+// TRACE, PUT, DELETE (RFC 9110 §9.2.2), QUERY (RFC 10008), one with an
+// Idempotency-Key or X-Idempotency-Key header, or what [Policy] declares. It
+// repeats any other only on proof that it was not processed: the connection
+// could not be made, HTTP/2 left the request unprocessed, or the policy vouches
+// for it by Unprocessed or Classify. net/http repeats some requests by itself;
+// Policy.MaxSends bounds that.
 //
 // A body is sent again byte for byte or not at all: from GetBody, which
 // http.NewRequest sets for buffers, from an *os.File or io.SectionReader by
 // offset, or from a copy of at most 64 KiB that is kept while it streams.
 //
-// When attempts are used up with a response in hand, that response is what the
-// caller gets. The error after several attempts is an *[Error] that joins all
-// that was met.
+// When Transport stops with a response in hand, the caller gets that response.
+// The error after several attempts is an *[Error] that joins the errors of all.
+//
+// docs/promises.md has the exact wording of what is promised, with its limits
+// and the tests that hold it.
 //
 // # Safety of the fleet
 //
@@ -47,9 +50,12 @@
 // A caller whose own loop calls again at once isn't held back by that;
 // Policy.Gate does it.
 //
+// How long that takes a fleet depends on its size, the length of the overload
+// and the load: docs/retry-storms.md has figures, and package sim computes them.
+//
 // Policy.Breaker stops all attempts to a host that is down, and a Retry-After
-// on a 503 holds back every retry to that host from this process. Why nothing
-// is retried to a host is answered by [Transport.HostState].
+// on a 503 holds back every retry of this Transport to that host, for MaxWait at
+// most. [Transport.HostState] tells why nothing is retried to a host.
 //
 // # Observing
 //

@@ -58,11 +58,16 @@ type Policy struct {
 	// default is 64 KiB. Off keeps nothing.
 	MaxReplayBody int64 `json:"max_replay_body"`
 
-	// MaxSends is how often net/http may send a request inside one attempt,
-	// as it does on its own accord when a connection turns out to be dead. If
-	// 0, it is inherited; the default is 10 for an attempt that is derived
-	// from the caller's request anyway (see [Transport]) and no bound for
-	// others. A policy that sets it bounds every attempt. Off: no bound.
+	// MaxSends is how often net/http may send a request inside one attempt. It
+	// repeats requests by itself: over HTTP/2 after GOAWAY and REFUSED_STREAM,
+	// on some servers without end, and a POST that has GetBody also after a
+	// PROTOCOL_ERROR, which proves nothing. Reaching the bound is a failed
+	// attempt like any other, so in all a request may be sent MaxSends times
+	// MaxAttempts. Sends over pooled HTTP/1 connections that turn out to be dead
+	// don't count: the pool bounds them. If 0, it is inherited; the default is
+	// 10 for an attempt that is derived from the caller's request anyway (see
+	// [Transport]) and no bound for others. A policy that sets it bounds every
+	// attempt. Off: no bound.
 	MaxSends int `json:"max_sends"`
 
 	// RetryOn lists statuses (400 to 599) to retry besides 5xx and 429. If
@@ -79,8 +84,9 @@ type Policy struct {
 	Unprocessed []int `json:"unprocessed"`
 
 	// IdempotentMethods lists methods that are idempotent at these hosts,
-	// besides those of RFC 9110 §9.2.2: GET, HEAD, OPTIONS, TRACE, PUT and
-	// DELETE. If nil, it is inherited; the default is none.
+	// besides those of RFC 9110 §9.2.2, GET, HEAD, OPTIONS, TRACE, PUT and
+	// DELETE, and QUERY of RFC 10008. If nil, it is inherited; the default is
+	// none.
 	IdempotentMethods []string `json:"idempotent_methods"`
 
 	// IdempotencyKey gives a request that is not idempotent and has no key a
@@ -126,13 +132,13 @@ type Policy struct {
 	// it can't be written as JSON.
 	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
 
-	// Idempotent, if not nil, decides alone whether a request may be
-	// repeated: neither its method nor a key is looked at. What provably was
-	// not processed is repeated all the same, and so is, by net/http itself,
-	// what meets a dead connection without a body of its own and is a GET or
-	// has a key: MaxSends bounds that. It must be safe for concurrent use. If
-	// nil, it is inherited. It is code: a policy that has it can't be written
-	// as JSON.
+	// Idempotent, if not nil, decides whether a request may be repeated,
+	// instead of its method and the caller's key. Transport repeats what
+	// provably was not processed all the same. net/http itself repeats a
+	// request that meets a dead connection of its pool if it is a GET, HEAD,
+	// OPTIONS or TRACE or has a key, and has no body or has GetBody. Idempotent
+	// must be safe for concurrent use. If nil, it is inherited. It is code: a
+	// policy that has it can't be written as JSON.
 	Idempotent func(*http.Request) bool `json:"-"`
 }
 
