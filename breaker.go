@@ -12,9 +12,8 @@ import "time"
 // whose Reason is ReasonBreakerOpen. After OpenFor (jittered, so that a fleet
 // doesn't return in step) it lets Probes attempts through, spread out as well:
 // if all of them succeed it closes, if one fails it opens again. A caller's
-// cancellation, an error in reading a body that is kept for replay, and the
-// result of an attempt that was let through in an earlier state count for
-// nothing.
+// cancellation, a failure of the caller's own request body, and the result of an
+// attempt that was let through in an earlier state count for nothing.
 //
 // A host is watched from its first failure on, so the ratio is biased high
 // until Window has passed.
