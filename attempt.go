@@ -40,7 +40,6 @@ type attempt struct {
 
 	trace     httptrace.ClientTrace
 	wanted    atomic.Bool  // a connection was asked for
-	wrote     atomic.Bool  // the headers were written to one
 	sends     atomic.Int32 // connections that were had, each for one send
 	refused   int          // sends that provably were not processed, and that ours followed
 	fault     atomic.Bool  // the caller's body is at fault, and not the host
@@ -58,7 +57,6 @@ type watched uint8
 
 const (
 	watchSend      watched = 1 << iota // neverSent needs it
-	watchWrites                        // neverWrote needs it
 	watchHandshake                     // handshakeError needs it
 	expectHTTP2                        // every connection without TLS speaks it
 )
@@ -70,9 +68,6 @@ func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSen
 	a.Context, a.cancel = context.WithCancelCause(a.parent)
 	if watch&watchSend != 0 {
 		a.trace.GetConn = a.getConn
-	}
-	if watch&watchWrites != 0 {
-		a.trace.WroteHeaders = a.wroteHeaders
 	}
 	if watch&watchHandshake != 0 {
 		a.trace.TLSHandshakeDone = a.tlsHandshakeDone
@@ -125,8 +120,6 @@ func (r *keyRecorder) Value(key any) any {
 func (a *attempt) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "retrip.attempt") }
 
 func (a *attempt) getConn(string) { a.wanted.Store(true) }
-
-func (a *attempt) wroteHeaders() { a.wrote.Store(true) }
 
 func (a *attempt) tlsHandshakeDone(_ tls.ConnectionState, err error) {
 	if err != nil {
@@ -219,14 +212,6 @@ func (a *attempt) speaksHTTP2(conn net.Conn) bool {
 // that nothing was sent. Without a call of the first hook there is none: the
 // base may not know about them.
 func (a *attempt) neverSent() bool { return a.wanted.Load() && a.sends.Load() == 0 }
-
-// neverWrote reports whether the headers of the only send were not written: the
-// request can't have been processed. Only *http.Transport, and only by an error
-// that ends a connection of HTTP/1, says it in time.
-func (a *attempt) neverWrote(err error) bool {
-	const closedIdle = "http: server closed idle connection"
-	return a.watch&watchWrites != 0 && a.sends.Load() == 1 && !a.wrote.Load() && (err == io.EOF || err.Error() == closedIdle)
-}
 
 // abandon ends an attempt whose base has panicked.
 func (a *attempt) abandon() {
@@ -445,9 +430,6 @@ func (x *exchange) derive() *http.Request {
 	watch := x.s.watch
 	if !x.idempotent {
 		watch |= watchSend
-		if x.s.plain && x.body != nil {
-			watch |= watchWrites
-		}
 	}
 	x.attempt = begin(x.req, limit, tooLate, maxSends, watch)
 	req := &x.attempt.req

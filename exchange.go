@@ -326,7 +326,7 @@ func (x *exchange) neverProcessed() bool {
 	if x.err == errAttemptTimeout || x.err == errDeadline {
 		return a.neverSent()
 	}
-	return neverProcessed(x.err, int(a.sends.Load())-a.refused) || a.neverWrote(x.err)
+	return neverProcessed(x.err, int(a.sends.Load())-a.refused)
 }
 
 // refusedByCaller reports whether the caller's own code has refused the server.

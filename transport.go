@@ -67,7 +67,6 @@ type setUp struct {
 	epoch time.Time // instants are durations since then
 	err   error     // what Validate would have said of policies
 
-	plain  bool    // base is an http.Transport itself
 	looked bool    // watch is known
 	watch  watched // what is to be seen of every attempt
 }
@@ -87,8 +86,8 @@ func (t *Transport) start() *setUp {
 	if s.base == nil {
 		s.base = defaultBase()
 	}
-	_, s.plain = s.base.(*http.Transport)
-	s.looked = !s.plain
+	_, plain := s.base.(*http.Transport)
+	s.looked = !plain
 	s.matcher, s.err = compile(t.Policy, t.Hosts, t.Metrics)
 	t.Metrics.watch(t)
 	t.setUp.Store(s)

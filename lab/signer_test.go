@@ -1,0 +1,155 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+var credentials = aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "SECRET"}
+
+// sigV4 signs requests as AWS's own clients do: all the headers that a request
+// has by then.
+type sigV4 struct{ base http.RoundTripper }
+
+func (s sigV4) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	if err := sign(req, time.Now()); err != nil {
+		return nil, err
+	}
+	return s.base.RoundTrip(req)
+}
+
+const unsigned = "UNSIGNED-PAYLOAD"
+
+func sign(req *http.Request, at time.Time) error {
+	req.Header.Set("X-Amz-Content-Sha256", unsigned)
+	return v4.NewSigner().SignHTTP(context.Background(), credentials, req, unsigned, "service", "eu-west-1", at)
+}
+
+// checkSignature does what a server of AWS does: it signs what has arrived, with
+// the headers that are said to be signed, and compares.
+func checkSignature(r *http.Request) error {
+	given := r.Header.Get("Authorization")
+	_, rest, _ := strings.Cut(given, "SignedHeaders=")
+	names, _, ok := strings.Cut(rest, ",")
+	if !ok {
+		return fmt.Errorf("no signature: %q", given)
+	}
+	at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+	if err != nil {
+		return err
+	}
+	again := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "http", Host: r.Host, Path: r.URL.Path}, Host: r.Host, Header: http.Header{}, ContentLength: r.ContentLength}
+	for _, name := range strings.Split(names, ";") {
+		switch name = http.CanonicalHeaderKey(name); name {
+		case "Host", "Content-Length", "X-Amz-Date":
+		default:
+			values := r.Header.Values(name)
+			if len(values) == 0 {
+				return fmt.Errorf("%s is signed and was not sent", name)
+			}
+			again.Header[name] = slices.Clone(values)
+		}
+	}
+	if err := sign(again, at); err != nil {
+		return err
+	}
+	if want := again.Header.Get("Authorization"); want != given {
+		return fmt.Errorf("the signature is %q, and must be %q", given, want)
+	}
+	return nil
+}
+
+// A Base that signs every attempt signs what is sent and nothing else, so that
+// a strict server takes each of them.
+func TestSigningBase(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
+		for _, timeout := range []time.Duration{0, time.Minute} {
+			for kind, body := range map[string]func() io.Reader{
+				"no body": func() io.Reader { return http.NoBody },
+				"bytes":   func() io.Reader { return strings.NewReader("payload") },
+				"stream":  func() io.Reader { return stream("payload") },
+			} {
+				for name, fault := range map[string]func(http.ResponseWriter){
+					"503":       func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
+					"no answer": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+				} {
+					t.Run(fmt.Sprintf("%s/timeout %v/%s/%s", method, timeout, kind, name), func(t *testing.T) {
+						var arrived atomic.Int32
+						var refused atomic.Pointer[error]
+						server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+							_, _ = io.Copy(io.Discard, r.Body)
+							if err := checkSignature(r); err != nil {
+								refused.Store(&err)
+								w.WriteHeader(http.StatusForbidden)
+								return
+							}
+							if arrived.Add(1) <= 2 {
+								fault(w)
+							}
+						}))
+						defer server.Close()
+						base := &http.Transport{}
+						defer base.CloseIdleConnections()
+						transport := &retrip.Transport{Base: sigV4{base}, Policy: retrip.Policy{
+							AttemptTimeout: timeout, Backoff: retrip.Backoff{Base: retrip.Off}, RetryHeader: "Retry-Attempt",
+						}}
+						req, err := http.NewRequestWithContext(t.Context(), method, server.URL+"/path", body())
+						require.NoError(t, err)
+						resp, err := transport.RoundTrip(req)
+						require.NoError(t, err)
+						resp.Body.Close()
+						if err := refused.Load(); err != nil {
+							t.Error(*err)
+						}
+						assert.Equal(t, http.StatusOK, resp.StatusCode)
+						assert.EqualValues(t, 3, arrived.Load())
+					})
+				}
+			}
+		}
+	}
+}
+
+// The server of TestSigningBase is strict: it refuses what was changed behind
+// the signature, and a signature over a header that wasn't sent.
+func TestSigningBase_ServerIsStrict(t *testing.T) {
+	for name, change := range map[string]func(req *http.Request){
+		"changed":  func(req *http.Request) { req.Header.Set("X-Amz-Meta-A", "another") },
+		"not sent": func(req *http.Request) { req.Header["X-Amz-Meta-A"] = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			result := make(chan error, 1)
+			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { result <- checkSignature(r) }))
+			defer server.Close()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/path", nil)
+			require.NoError(t, err)
+			req.Header.Set("X-Amz-Meta-A", "one")
+			require.NoError(t, sign(req, time.Now()))
+			change(req)
+			resp, err := http.DefaultClient.Do(req)
+			require.NoError(t, err)
+			resp.Body.Close()
+			assert.Error(t, <-result)
+		})
+	}
+}

@@ -1,0 +1,101 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// An HTTP/1 server ends idle connections in the same moment in which the next
+// POST of a stream is sent. There is rarely proof that such a POST wasn't
+// processed; the wrapped client loses no more of them than the bare one, and
+// none runs twice.
+func TestStaleConnections_StreamedPOSTs(t *testing.T) {
+	const (
+		idle  = time.Millisecond
+		posts = 1500
+	)
+	var mu sync.Mutex
+	served := map[string]int{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if body, err := io.ReadAll(r.Body); err == nil && len(body) == len("payload") {
+			mu.Lock()
+			served[r.Header.Get("X-Client")]++
+			mu.Unlock()
+		}
+	}))
+	server.Config.IdleTimeout = idle
+	server.Start()
+	defer server.Close()
+	clients := map[string]http.RoundTripper{"bare": &http.Transport{}, "wrapped": &retrip.Transport{Base: &http.Transport{}, Policy: stubborn}}
+	told := map[string]int{}
+	for i := range posts {
+		for name, client := range clients {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, stream("payload"))
+			require.NoError(t, err)
+			req.ContentLength = int64(len("payload"))
+			req.Header.Set("X-Client", name)
+			resp, err := client.RoundTrip(req)
+			if err == nil {
+				told[name]++
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+		}
+		// The other client's request is part of the idle time.
+		for began := time.Now(); time.Since(began) < idle-time.Duration(i%40)*5*time.Microsecond; {
+		}
+	}
+	server.Close() // no request is served any more
+	t.Logf("of %d: told of success bare %d, wrapped %d; served bare %d, wrapped %d", posts, told["bare"], told["wrapped"], served["bare"], served["wrapped"])
+	assert.Less(t, told["bare"], posts, "connections that nobody ends under a request prove nothing")
+	lost := func(name string) int { return posts - told[name] }
+	assert.LessOrEqual(t, lost("wrapped"), lost("bare")+lost("bare")/3+50)
+	// One that was served and not told of is lost, and none is served twice.
+	assert.LessOrEqual(t, served["wrapped"], posts)
+}
+
+// http.Client's Timeout gives the same error with us and without us, in text and
+// in Timeout, every time.
+func TestClientTimeout(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer server.Close()
+	defer close(release)
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	for name, transport := range map[string]http.RoundTripper{
+		"bare": base, "wrapped": &retrip.Transport{Base: base},
+		"with timeouts": &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Minute}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := &http.Client{Transport: transport, Timeout: 5 * time.Millisecond}
+			for range 40 {
+				_, err := client.Get(server.URL)
+				var timeout interface{ Timeout() bool }
+				require.ErrorAs(t, err, &timeout)
+				assert.True(t, timeout.Timeout())
+				if name == "bare" {
+					continue // which words it otherwise when it has no connection yet
+				}
+				assert.EqualError(t, err, `Get "`+server.URL+`": context deadline exceeded (Client.Timeout exceeded while awaiting headers)`)
+			}
+		})
+	}
+}
