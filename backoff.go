@@ -21,6 +21,8 @@ import (
 //	retry    1            2            3            4            8 and later
 //	wait     0 – 100 ms   0 – 200 ms   0 – 400 ms   0 – 800 ms   0 – 10 s
 //
+// A 429 that names no wait begins with a longer window: see ThrottleBase.
+//
 // Full jitter is not a little noise on top of an exponential wait ("1, 2, 4, 8
 // plus or minus something"): it draws from the whole window, starting at zero,
 // and that is what spreads a crowd of clients evenly. The formulas are those
@@ -35,6 +37,16 @@ type Backoff struct {
 
 	// Cap is the highest ceiling. If 0, it is inherited; the default is 10 s.
 	Cap time.Duration `json:"cap"`
+
+	// ThrottleBase is the least Base of the wait after a 429 that names no
+	// wait itself, be it by Retry-After (other than 0) or in a dialect. A rate
+	// limit counts in seconds or minutes: waits from 100 ms on would use up
+	// all attempts before it lets anyone in again. That wait has Base
+	// min(Cap, max(Base, ThrottleBase)); the rest of the schedule, its
+	// doubling and its jitter, stays. If 0, it is inherited; the default is
+	// 1 s. Off leaves Base as it is. [Policy].Gate has a pace of its own
+	// instead, and a host's pause comes before it, too.
+	ThrottleBase time.Duration `json:"throttle_base"`
 
 	// Jitter is how a wait is drawn. If 0, it is inherited; the default is
 	// FullJitter.
@@ -83,6 +95,13 @@ func (b Backoff) ceiling(retry int) time.Duration {
 		return min(b.Cap, b.Base<<shift)
 	}
 	return b.Cap
+}
+
+// throttled returns the schedule for the wait after a 429 that names none, of a
+// resolved Backoff.
+func (b Backoff) throttled() Backoff {
+	b.Base = min(b.Cap, max(b.Base, b.ThrottleBase))
+	return b
 }
 
 // window returns the ends of the interval from which the wait before a retry

@@ -93,6 +93,117 @@ func TestBackoffWindow(t *testing.T) {
 	}
 }
 
+// A 429 that names no wait is waited for with a base of its own, whatever the
+// jitter.
+func TestBackoffThrottled(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	const off = retrip.Off
+	type window struct{ lo, hi time.Duration }
+	backoff := func(base, limit, throttle time.Duration) retrip.Backoff {
+		return retrip.Backoff{Base: base, Cap: limit, ThrottleBase: throttle}
+	}
+	tests := []struct {
+		name     string
+		backoff  retrip.Backoff
+		retry    int
+		previous time.Duration
+		want     [4]window // in the order of jitters
+	}{
+		{"the default", retrip.Backoff{}, 1, 0, [4]window{{0, s}, {500 * ms, s}, {s, 3 * s}, {s, s}}},
+		{"it doubles", retrip.Backoff{}, 3, 0, [4]window{{0, 4 * s}, {2 * s, 4 * s}, {s, 3 * s}, {4 * s, 4 * s}}},
+		{"up to the cap", retrip.Backoff{}, 6, 6 * s, [4]window{{0, 10 * s}, {5 * s, 10 * s}, {s, 10 * s}, {10 * s, 10 * s}}},
+		{"the wait before it", retrip.Backoff{}, 2, 2 * s, [4]window{{0, 2 * s}, {s, 2 * s}, {s, 6 * s}, {2 * s, 2 * s}}},
+		{"set", backoff(50*ms, 3*s, 2*s), 1, 0, [4]window{{0, 2 * s}, {s, 2 * s}, {2 * s, 3 * s}, {2 * s, 2 * s}}},
+		{"a cap below it", backoff(100*ms, 500*ms, 0), 1, 0, [4]window{{0, 500 * ms}, {250 * ms, 500 * ms}, {500 * ms, 500 * ms}, {500 * ms, 500 * ms}}},
+		{"a base above it", backoff(5*s, 20*s, 0), 1, 0, [4]window{{0, 5 * s}, {2500 * ms, 5 * s}, {5 * s, 15 * s}, {5 * s, 5 * s}}},
+		{"no base", backoff(off, 0, 0), 1, 0, [4]window{{0, s}, {500 * ms, s}, {s, 3 * s}, {s, s}}},
+		{"off", backoff(0, 0, off), 1, 0, [4]window{{0, 100 * ms}, {50 * ms, 100 * ms}, {100 * ms, 300 * ms}, {100 * ms, 100 * ms}}},
+		{"both off", backoff(off, 0, off), 3, s, [4]window{}},
+		{"longest", backoff(forever, forever, forever), 2, forever, [4]window{{0, forever}, {forever / 2, forever}, {forever, forever}, {forever, forever}}},
+	}
+	for _, tt := range tests {
+		for i, j := range jitters {
+			t.Run(fmt.Sprintf("%s/%v", tt.name, j), func(t *testing.T) {
+				tt.backoff.Jitter = j
+				r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Backoff: tt.backoff})
+				draw := func(o retrip.Outcome, draw uint64) time.Duration {
+					d := new(retrip.Host).Next(r, &retrip.Call{Attempts: tt.retry, Wait: tt.previous}, o, 0, draw)
+					require.True(t, d.Retry)
+					return d.Wait
+				}
+				assert.Equal(t, tt.want[i], window{draw(repeatable(429), drawLowest), draw(repeatable(429), drawHighest)})
+
+				// Any other failure, and a 429 that names a wait, keep Base.
+				for _, o := range []retrip.Outcome{repeatable(503), repeatable(0), {Status: 200, Verdict: retrip.Retryable, Idempotent: true, Replay: true}} {
+					assert.Equal(t, draw(repeatable(502), drawHighest), draw(o, drawHighest), "%+v", o)
+				}
+				named, other := repeatable(429), repeatable(502)
+				named.RetryAfter, other.RetryAfter = 1, 1
+				assert.Equal(t, draw(other, drawLowest), draw(named, drawLowest))
+				assert.Equal(t, draw(other, drawHighest), draw(named, drawHighest))
+			})
+		}
+	}
+}
+
+// A pause names the wait, and a gate sets the pace: ThrottleBase has no part in
+// either.
+func TestBackoffThrottledElsewhere(t *testing.T) {
+	gated := rulesOf(t, retrip.Policy{Gate: true})
+	assert.Equal(t, 100*time.Millisecond, new(retrip.Host).Next(gated, &retrip.Call{}, repeatable(429), 0, drawHighest).Wait)
+
+	r := rulesOf(t, retrip.Policy{})
+	var h retrip.Host
+	pause := repeatable(503)
+	pause.RetryAfter = 100 * time.Millisecond
+	h.Next(r, &retrip.Call{}, pause, 0, 0)
+	assert.Equal(t, 200*time.Millisecond, h.Next(r, &retrip.Call{}, repeatable(429), 0, drawHighest).Wait)
+	assert.Equal(t, time.Second, h.Next(r, &retrip.Call{}, repeatable(429), 100*time.Millisecond, drawHighest).Wait, "once it is over")
+}
+
+// No wait is begun for a 429 that can't end before the deadline.
+func TestBackoffThrottledDeadline(t *testing.T) {
+	const ms = time.Millisecond
+	for j, lo := range map[retrip.Jitter]time.Duration{retrip.FullJitter: 0, retrip.EqualJitter: 500 * ms, retrip.DecorrelatedJitter: 1000 * ms, retrip.NoJitter: 1000 * ms} {
+		r := rulesOf(t, retrip.Policy{Backoff: retrip.Backoff{Jitter: j}})
+		d := new(retrip.Host).Next(r, &retrip.Call{Deadline: 700 * ms}, repeatable(429), 0, drawHighest)
+		if lo < 700*ms {
+			assert.Equal(t, retrip.Decision{Retry: true, Wait: 700 * ms, Reason: retrip.ReasonThrottled}, d, "%v", j)
+		} else {
+			assert.Equal(t, retrip.ReasonDeadline, d.Reason, "%v", j)
+		}
+	}
+}
+
+func TestTransport_ThrottleBase(t *testing.T) {
+	schedule := retrip.Backoff{Base: time.Second, Cap: 30 * time.Second, ThrottleBase: 5 * time.Second, Jitter: retrip.NoJitter}
+	for _, tt := range []struct {
+		name  string
+		gate  bool
+		steps []step
+		at    string
+	}{
+		{"429 without a word", false, []step{replies(429), replies(503), replies(429), replies(200)}, "[0s 5s 7s 27s]"},
+		{"Retry-After names the wait", false, []step{replies(429, "Retry-After: 1"), replies(200)}, "[0s 1s]"},
+		{"in the dialect", false, []step{replies(429, "Retry-After-Ms: 1000"), replies(200)}, "[0s 1s]"},
+		{"Retry-After: 0 names none", false, []step{replies(429, "Retry-After: 0"), replies(200)}, "[0s 5s]"},
+		{"a gate", true, []step{replies(429), replies(200)}, "[0s 1s]"},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			base := plays(tt.steps...)
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: schedule, Gate: tt.gate, Dialects: []string{"retry-after-ms"}}}
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			for i := range base.at {
+				// The server's word is spread by up to 1 s.
+				base.at[i] = base.at[i].Truncate(time.Second)
+			}
+			assert.Equal(t, tt.at, fmt.Sprint(base.at))
+		})
+	}
+}
+
 func TestBackoffDefault(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 100})
 	for retry, hi := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 7: 6400 * time.Millisecond, 8: 10 * time.Second} {
@@ -194,15 +305,16 @@ func TestJitterString(t *testing.T) {
 }
 
 func FuzzBackoff(f *testing.F) {
-	f.Add(int64(100*time.Millisecond), int64(10*time.Second), byte(1), 1, int64(0), int64(0), uint64(0))
-	f.Add(int64(1), int64(math.MaxInt64), byte(4), 64, int64(math.MaxInt64), int64(0), uint64(math.MaxUint64))
-	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), byte(3), math.MaxInt, int64(-1), int64(math.MaxInt64), uint64(1))
-	f.Add(int64(-1), int64(1), byte(2), -5, int64(1), int64(1), uint64(1<<63))
-	f.Fuzz(func(t *testing.T, base, limit int64, jitter byte, attempts int, previous, word int64, draw uint64) {
+	f.Add(int64(100*time.Millisecond), int64(10*time.Second), int64(time.Second), byte(1), 1, int64(0), int64(0), uint64(0))
+	f.Add(int64(1), int64(math.MaxInt64), int64(math.MaxInt64), byte(4), 64, int64(math.MaxInt64), int64(0), uint64(math.MaxUint64))
+	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), int64(-1), byte(3), math.MaxInt, int64(-1), int64(math.MaxInt64), uint64(1))
+	f.Add(int64(-1), int64(1), int64(2), byte(2), -5, int64(1), int64(1), uint64(1<<63))
+	f.Fuzz(func(t *testing.T, base, limit, throttle int64, jitter byte, attempts int, previous, word int64, draw uint64) {
 		p := retrip.Policy{
 			MaxAttempts: math.MaxInt,
 			MaxWait:     forever,
-			Backoff:     retrip.Backoff{Base: time.Duration(base), Cap: time.Duration(limit), Jitter: retrip.Jitter(jitter)},
+			Backoff: retrip.Backoff{Base: time.Duration(base), Cap: time.Duration(limit), ThrottleBase: time.Duration(throttle),
+				Jitter: retrip.Jitter(jitter)},
 		}
 		r, err := p.Rules()
 		if err != nil || attempts == math.MaxInt {
@@ -210,18 +322,30 @@ func FuzzBackoff(f *testing.F) {
 		}
 		b := r.Policy().Backoff
 		asked := max(0, time.Duration(word))
-		wait := drawWait(t, r, retrip.Call{Attempts: attempts, Wait: time.Duration(previous)}, asked, draw)
-		switch {
-		case wait < 0:
-			t.Fatalf("negative wait %v", wait)
-		case wait < asked:
-			t.Fatalf("wait %v is earlier than the server said: %v", wait, asked)
-		case asked == 0 && wait > b.Cap:
-			t.Fatalf("wait %v above the cap %v", wait, b.Cap)
-		case asked == 0 && b.Base > 0 && b.Jitter == retrip.DecorrelatedJitter && wait < b.Base:
-			t.Fatalf("wait %v below the base %v", wait, b.Base)
-		case asked > 0 && float64(wait)-float64(asked) > 1.001*math.Max(float64(b.Cap), float64(asked)/2):
-			t.Fatalf("wait %v is spread too far behind the server's %v", wait, asked)
+		call := retrip.Call{Attempts: attempts, Wait: time.Duration(previous)}
+		check := func(base, wait time.Duration) {
+			switch {
+			case wait < 0:
+				t.Fatalf("negative wait %v", wait)
+			case wait < asked:
+				t.Fatalf("wait %v is earlier than the server said: %v", wait, asked)
+			case asked == 0 && wait > b.Cap:
+				t.Fatalf("wait %v above the cap %v", wait, b.Cap)
+			case asked == 0 && base > 0 && b.Jitter == retrip.DecorrelatedJitter && wait < base:
+				t.Fatalf("wait %v below the base %v", wait, base)
+			case asked > 0 && float64(wait)-float64(asked) > 1.001*math.Max(float64(b.Cap), float64(asked)/2):
+				t.Fatalf("wait %v is spread too far behind the server's %v", wait, asked)
+			}
+		}
+		plain := drawWait(t, r, call, asked, draw)
+		check(b.Base, plain)
+
+		o := repeatable(http.StatusTooManyRequests)
+		o.RetryAfter = asked
+		d := new(retrip.Host).Next(r, &call, o, 0, draw)
+		check(min(b.Cap, max(b.Base, b.ThrottleBase)), d.Wait)
+		if !d.Retry || d.Wait < plain {
+			t.Fatalf("%+v after a 429, %v after a 502", d, plain)
 		}
 	})
 }

@@ -149,9 +149,14 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 			return giveUp(ReasonHostPaused)
 		}
 	}
-	lo, hi := p.Backoff.window(c.Attempts, c.Wait)
-	if word := max(o.RetryAfter, paused); word > 0 {
+	var lo, hi time.Duration
+	switch word := max(o.RetryAfter, paused); {
+	case word > 0:
 		lo, hi = p.Backoff.serverWindow(word, c.Attempts, c.Wait)
+	case o.Status == http.StatusTooManyRequests && !p.Gate:
+		lo, hi = p.Backoff.throttled().window(c.Attempts, c.Wait)
+	default:
+		lo, hi = p.Backoff.window(c.Attempts, c.Wait)
 	}
 	if lo > left {
 		return giveUp(ReasonDeadline)

@@ -83,7 +83,7 @@ func TestNext(t *testing.T) {
 		{name: "500", outcome: repeatable(500), retry: true, reason: retrip.ReasonServerError, hi: 100 * ms},
 		{name: "503", outcome: repeatable(503), retry: true, reason: retrip.ReasonServerError, hi: 100 * ms},
 		{name: "599", outcome: repeatable(599), retry: true, reason: retrip.ReasonServerError, hi: 100 * ms},
-		{name: "429", outcome: repeatable(429), retry: true, reason: retrip.ReasonThrottled, hi: 100 * ms},
+		{name: "429", outcome: repeatable(429), retry: true, reason: retrip.ReasonThrottled, hi: s},
 		{name: "error", outcome: repeatable(0), retry: true, reason: retrip.ReasonError, hi: 100 * ms},
 		{name: "timeout", outcome: retrip.Outcome{Timeout: true, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonTimeout, hi: 100 * ms},
 		{name: "hidden sends", outcome: retrip.Outcome{Resent: true, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonHiddenSends, hi: 100 * ms},
@@ -94,7 +94,7 @@ func TestNext(t *testing.T) {
 		{name: "FailOn 501", policy: retrip.Policy{FailOn: []int{501}}, outcome: repeatable(501)},
 		{name: "FailOn 429", policy: retrip.Policy{FailOn: []int{429}}, outcome: repeatable(429)},
 		{name: "FailOn 501 leaves 502", policy: retrip.Policy{FailOn: []int{501}}, outcome: repeatable(502), retry: true, reason: retrip.ReasonServerError, hi: 100 * ms},
-		{name: "Unprocessed 429, not idempotent", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: retrip.Outcome{Status: 429, Replay: true}, retry: true, reason: retrip.ReasonThrottled, hi: 100 * ms},
+		{name: "Unprocessed 429, not idempotent", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: retrip.Outcome{Status: 429, Replay: true}, retry: true, reason: retrip.ReasonThrottled, hi: s},
 		{name: "Unprocessed 409, not idempotent", policy: retrip.Policy{Unprocessed: []int{409}}, outcome: retrip.Outcome{Status: 409, Replay: true}, retry: true, reason: retrip.ReasonStatus, hi: 100 * ms},
 		{name: "Unprocessed 429 says nothing of 503", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: retrip.Outcome{Status: 503, Replay: true}, reason: retrip.ReasonNotIdempotent},
 

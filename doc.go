@@ -12,6 +12,7 @@
 // A request gets up to four attempts. Before retry n the [Transport] waits for
 // a time drawn uniformly from zero to 100 ms·2^(n-1), at most 10 s ("full
 // jitter"), or at least as long as a Retry-After asks, if that is at most 30 s.
+// After a 429 that names no wait it is 1 s instead of 100 ms.
 // No wait is begun that can't end, with room for an attempt, before the
 // context's deadline.
 //

@@ -35,7 +35,8 @@ type Policy struct {
 	MaxAttempts int `json:"max_attempts"`
 
 	// Backoff is the schedule of waits. If zero, it is inherited; the default
-	// is full jitter, 100 ms doubling to 10 s.
+	// is full jitter, 100 ms doubling to 10 s, and from 1 s on after a 429
+	// that names no wait.
 	Backoff Backoff `json:"backoff"`
 
 	// Deadline bounds one RoundTrip: attempts and waits, up to the response
@@ -165,6 +166,7 @@ const (
 	defaultMaxAttempts   = 4
 	defaultBackoffBase   = 100 * time.Millisecond
 	defaultBackoffCap    = 10 * time.Second
+	defaultThrottleBase  = time.Second
 	defaultMaxWait       = 30 * time.Second
 	defaultMaxReplayBody = 64 << 10
 	defaultMaxSends      = 10
@@ -177,6 +179,7 @@ func (p Policy) over(base Policy) Policy {
 	inherit(&p.MaxAttempts, base.MaxAttempts)
 	inherit(&p.Backoff.Base, base.Backoff.Base)
 	inherit(&p.Backoff.Cap, base.Backoff.Cap)
+	inherit(&p.Backoff.ThrottleBase, base.Backoff.ThrottleBase)
 	inherit(&p.Backoff.Jitter, base.Backoff.Jitter)
 	inherit(&p.Deadline, base.Deadline)
 	inherit(&p.AttemptTimeout, base.AttemptTimeout)
@@ -224,7 +227,7 @@ func inheritSlice[T any](field *[]T, base []T) {
 // default depends on the attempt.
 var defaults = Policy{
 	MaxAttempts:   defaultMaxAttempts,
-	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, Jitter: FullJitter},
+	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, ThrottleBase: defaultThrottleBase, Jitter: FullJitter},
 	MaxWait:       defaultMaxWait,
 	MaxReplayBody: defaultMaxReplayBody,
 	Budget:        Budget{Size: defaultBudgetSize, Credit: defaultBudgetCredit},

@@ -79,7 +79,7 @@ func TestPolicyInheritsEveryField(t *testing.T) {
 		fields++
 	})
 	leaves(reflect.ValueOf(&own).Elem(), "", func(path string, field reflect.Value) { fill(t, path, field, 2) })
-	require.GreaterOrEqual(t, fields, 24)
+	require.GreaterOrEqual(t, fields, 25)
 
 	inherited, kept := Policy{}.over(base), own.over(base)
 	leaves(reflect.ValueOf(&base).Elem(), "", func(path string, field reflect.Value) {
@@ -108,7 +108,7 @@ func TestPolicyDefaults(t *testing.T) {
 	r := defaultRules(t, Policy{})
 	assert.Equal(t, Policy{
 		MaxAttempts:   4,
-		Backoff:       Backoff{Base: 100 * time.Millisecond, Cap: 10 * time.Second, Jitter: FullJitter},
+		Backoff:       Backoff{Base: 100 * time.Millisecond, Cap: 10 * time.Second, ThrottleBase: time.Second, Jitter: FullJitter},
 		MaxWait:       30 * time.Second,
 		MaxReplayBody: 64 << 10,
 		Budget:        Budget{Size: 5, Credit: 0.2},
@@ -135,11 +135,11 @@ func TestRulesPolicyIsACopy(t *testing.T) {
 
 func TestPolicyOffForOneHost(t *testing.T) {
 	on := Policy{
-		Backoff: Backoff{Base: time.Second}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
+		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
 		Budget: Budget{Size: 7, Credit: 1}, Breaker: Breaker{Ratio: 0.5},
 	}
 	off := Policy{
-		Backoff: Backoff{Base: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
+		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
 		Budget: Unlimited, Breaker: Breaker{Ratio: Off},
 	}
 	m, err := compile(on, map[string]Policy{"off.example": off, "saving.example": {Budget: Budget{Credit: Off}}}, nil)

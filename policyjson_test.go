@@ -19,10 +19,10 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 		"zero": {},
 		"off": {
 			Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
-			Backoff: Backoff{Base: Off}, Budget: Budget{Size: Off, Credit: Off}, Breaker: Breaker{Ratio: Off},
+			Backoff: Backoff{Base: Off, ThrottleBase: Off}, Budget: Budget{Size: Off, Credit: Off}, Breaker: Breaker{Ratio: Off},
 		},
 		"full": {
-			MaxAttempts: 5, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 90 * time.Second, Jitter: DecorrelatedJitter},
+			MaxAttempts: 5, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 90 * time.Second, ThrottleBase: 2 * time.Second, Jitter: DecorrelatedJitter},
 			Deadline: 2 * time.Second, AttemptTimeout: 150 * time.Millisecond, MaxWait: time.Minute, MaxReplayBody: 1 << 20, MaxSends: 3,
 			RetryOn: []int{408}, FailOn: []int{501, 505}, Unprocessed: []int{429}, IdempotentMethods: []string{"SEARCH"},
 			IdempotencyKey: true, Budget: Budget{Size: 10, Credit: 0.1},
@@ -71,7 +71,7 @@ func TestLoadPolicies(t *testing.T) {
 func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 	for input, want := range map[string]string{
 		"{\n\"bsae\": 1}":                                       "line 2: bsae: there is no such field; there are max_attempts, backoff",
-		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                   "line 2: backoff.bsae: there is no such field; there are base, cap, jitter",
+		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                   "line 2: backoff.bsae: there is no such field; there are base, cap, throttle_base, jitter",
 		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":        `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
 		`{"deadline": 5}`:                                       "line 1: deadline: it is 5: it must be a duration",
 		`{"deadline": "-5s"}`:                                   `deadline: it is "-5s"`,

@@ -141,7 +141,7 @@ func (r *Rules) repeatable(o Outcome) bool {
 }
 
 // longestWaits returns the sum of the longest waits between the attempts of
-// one request when no server asks for more.
+// one request when no server asks for more, be it by a bare 429.
 func (r *Rules) longestWaits() time.Duration {
 	var sum, previous time.Duration
 	for retry := 1; retry < r.policy.MaxAttempts; retry++ {

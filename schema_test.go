@@ -179,7 +179,7 @@ func TestSchema_NamesTheDefaults(t *testing.T) {
 	root := policySchema(t)
 	for path, value := range map[string]any{
 		"max_attempts": defaultMaxAttempts, "max_wait": defaultMaxWait, "max_replay_body": defaultMaxReplayBody, "max_sends": defaultMaxSends,
-		"backoff.base": defaultBackoffBase, "backoff.cap": defaultBackoffCap, "backoff.jitter": defaults.Backoff.Jitter,
+		"backoff.base": defaultBackoffBase, "backoff.cap": defaultBackoffCap, "backoff.throttle_base": defaultThrottleBase, "backoff.jitter": defaults.Backoff.Jitter,
 		"budget.size": defaultBudgetSize, "budget.credit": defaultBudgetCredit,
 		"breaker.ratio": defaultBreaker.Ratio, "breaker.window": defaultBreaker.Window, "breaker.min_volume": defaultBreaker.MinVolume,
 		"breaker.open_for": defaultBreaker.OpenFor, "breaker.probes": defaultBreaker.Probes,

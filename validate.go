@@ -16,7 +16,9 @@ import (
 // Validate reports everything that is wrong with t's policies, by host, field
 // and value, and two things that RoundTrip tolerates: attempts and waits that
 // can't fit the deadline, with their sum, and a Base that retries itself, by
-// which the attempts multiply. It is meant for program start and for tests.
+// which the attempts multiply. Waits that a server asks for, by Retry-After or
+// by a 429 at all (Backoff.ThrottleBase), are not in the sum. It is meant for
+// program start and for tests.
 func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts, nil)
 	errs := []error{err}
@@ -73,6 +75,7 @@ func (p Policy) check(path string) error {
 	count("MaxAttempts", int64(p.MaxAttempts), false)
 	duration("Backoff.Base", p.Backoff.Base, true)
 	duration("Backoff.Cap", p.Backoff.Cap, false)
+	duration("Backoff.ThrottleBase", p.Backoff.ThrottleBase, true)
 	if p.Backoff.Jitter > NoJitter {
 		bad("Backoff.Jitter", p.Backoff.Jitter, "it must be FullJitter, EqualJitter, DecorrelatedJitter or NoJitter")
 	}

@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"math/bits"
 	"net/http"
@@ -39,13 +40,17 @@ type Stadium struct {
 	At, For time.Duration
 
 	// Capacity is what the origin takes per second, Burst the backlog it
-	// bears, as time. What is beyond is answered 503 with RetryAfter.
+	// bears, as time. What is beyond is refused.
 	Capacity float64
 	Burst    time.Duration
 
 	// RetryAfter is what a refusal asks for, in seconds as the header has it.
 	// If 0, it asks for nothing.
 	RetryAfter time.Duration
+
+	// Refusal is the status of a refusal: 503 of a server with too much to
+	// do, or 429 of a limit. If 0, 503.
+	Refusal int
 
 	// RetryEvery is the least time between two retries of one player.
 	RetryEvery time.Duration
@@ -120,6 +125,7 @@ func (m Stadium) Validate() error {
 	c.number("Capacity", m.Capacity, 1, 1e9)
 	c.duration("Burst", m.Burst, 0, time.Hour)
 	c.duration("RetryAfter", m.RetryAfter, 0, time.Hour)
+	c.want(m.Refusal == 0 || m.Refusal == http.StatusServiceUnavailable || m.Refusal == http.StatusTooManyRequests, "Refusal", m.Refusal, "503 or 429")
 	c.duration("RetryEvery", m.RetryEvery, 0, time.Hour)
 	c.duration("Horizon", m.Horizon, time.Millisecond, time.Hour)
 	c.want(m.At+m.For <= m.Horizon, "At", m.At, "such that At + For is within the horizon, "+m.Horizon.String())
@@ -280,7 +286,7 @@ func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
 		s.full -= s.cost
 		s.result.Refused++
 		s.point(now).Refused++
-		o.Status, o.RetryAfter = http.StatusServiceUnavailable, s.RetryAfter
+		o.Status, o.RetryAfter = cmp.Or(s.Refusal, http.StatusServiceUnavailable), s.RetryAfter
 	}
 	return o, now + int64(s.Flight)
 }

@@ -84,6 +84,30 @@ func TestStadiumHeedsRetryAfter(t *testing.T) {
 	assert.LessOrEqual(t, r.Retries, int64(m.Players), "one retry in 30 s")
 }
 
+// Refusals that are 429 and ask for nothing are retried later than a 503, by
+// ThrottleBase.
+func TestStadiumThrottles(t *testing.T) {
+	// soon returns how many retries are made in the first second.
+	soon := func(refusal int, throttleBase time.Duration) int64 {
+		m := small()
+		m.At, m.For = 0, 0
+		m.Capacity = 50_000
+		m.RetryAfter = 0
+		m.Refusal = refusal
+		m.Horizon = time.Second
+		m.Policy.Retry.Backoff.ThrottleBase = throttleBase
+		r, err := m.Run(t.Context(), nil)
+		require.NoError(t, err)
+		return r.Retries
+	}
+	unavailable := soon(503, 0)
+	assert.Positive(t, unavailable)
+	assert.Equal(t, unavailable, soon(0, 0), "503 is the default")
+	assert.Equal(t, unavailable, soon(429, retrip.Off), "a base of 100 ms for both")
+	assert.Less(t, soon(429, 0), unavailable*2/3)
+	assert.Less(t, soon(429, 4*time.Second), soon(429, 0)/2)
+}
+
 // Who has met the blip fails fast from then on, with a breaker that opens at
 // once.
 func TestStadiumBreaker(t *testing.T) {
@@ -143,6 +167,7 @@ func TestStadiumRefusesParameters(t *testing.T) {
 		"Capacity":   func(m *Stadium) { m.Capacity = 0 },
 		"Burst":      func(m *Stadium) { m.Burst = -1 },
 		"RetryAfter": func(m *Stadium) { m.RetryAfter = -1 },
+		"Refusal":    func(m *Stadium) { m.Refusal = 500 },
 		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
 		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
 		"Bin":        func(m *Stadium) { m.Bin = 1 },

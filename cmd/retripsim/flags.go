@@ -74,6 +74,13 @@ func (f *flags) timeouts() {
 	f.DurationVar(&p.Deadline, "deadline", 0, "of a request, instead of what the policy says")
 }
 
+// throttled declares what a policy has for 429, for models in which a server
+// answers that.
+func (f *flags) throttled() {
+	f.DurationVar(&f.override.Backoff.ThrottleBase, "throttle-base", 0,
+		"first window of waits after a 429 that names none, instead of what the policy says; -1ns is none")
+}
+
 // repeats declares the number of runs.
 func (f *flags) repeats(runs int) {
 	f.IntVar(&f.runs, "runs", runs, "how often, with one seed after the other; medians are shown")
@@ -179,6 +186,8 @@ func (f *flags) change(p *retrip.Policy) error {
 			p.Backoff.Base = o.Backoff.Base
 		case "backoff-cap":
 			p.Backoff.Cap = o.Backoff.Cap
+		case "throttle-base":
+			p.Backoff.ThrottleBase = o.Backoff.ThrottleBase
 		case "budget-size":
 			p.Budget.Size = o.Budget.Size
 		case "budget-credit":
@@ -223,6 +232,7 @@ var policyFlags = strings.NewReplacer(
 	"retrip: Policy.MaxWait", "-max-wait",
 	"retrip: Policy.Backoff.Base", "-backoff-base",
 	"retrip: Policy.Backoff.Cap", "-backoff-cap",
+	"retrip: Policy.Backoff.ThrottleBase", "-throttle-base",
 	"retrip: Policy.Budget.Size", "-budget-size",
 	"retrip: Policy.Budget.Credit", "-budget-credit",
 	"retrip: Policy.Breaker.Ratio", "-breaker-ratio",

@@ -143,6 +143,9 @@ func TestBadInput(t *testing.T) {
 		{"contention -attempt-timeout 1s", "attempt-timeout"},
 		{"stadium -deadline 1s", "deadline"},
 		{"stadium -max-wait -2s", "-max-wait is -2s: it must be positive"},
+		{"stadium -throttle-base -2s", "-throttle-base is -2s: it must be positive"},
+		{"stadium -refusal 500", "-refusal is 500: it must be 503 or 429"},
+		{"overload -throttle-base 2s", "throttle-base"},
 		{"stadium -players 0", "-players is 0: it must be 1 to 100000000"},
 		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
 		{"map -loads 0.5,0", "-loads is 0: each must be more than 0 and at most 1000"},
@@ -190,6 +193,11 @@ func TestStadiumFlags(t *testing.T) {
 	assert.Positive(t, plain.Retries)
 	assert.Zero(t, results("-max-wait 2s").Retries)
 	assert.Less(t, results("-gate").Fetches, plain.Fetches)
+	// How much is retried in the first second.
+	const soon = "-retry-after 0s -at 0s -horizon 1s -refusal "
+	assert.Less(t, results(soon+"429").Retries, results(soon+"503").Retries)
+	assert.Less(t, results(soon+"429 -throttle-base 4s").Retries, results(soon+"429").Retries)
+	assert.Equal(t, results(soon+"429 -throttle-base -1ns"), results(soon+"503"))
 }
 
 // The law behind slow recoveries is told of the policies that run, with what

@@ -177,11 +177,13 @@ func stadium(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.Float64Var(&m.Capacity, f.field("capacity", "Capacity"), m.Capacity, "requests per second that the origin takes")
 	f.DurationVar(&m.Burst, f.field("burst", "Burst"), m.Burst, "backlog that the origin bears")
 	f.DurationVar(&m.RetryAfter, f.field("retry-after", "RetryAfter"), m.RetryAfter, "what a refusal asks for; 0 is nothing")
+	f.IntVar(&m.Refusal, f.field("refusal", "Refusal"), m.Refusal, "status of a refusal: 503 or 429; 0 is 503")
 	f.DurationVar(&m.RetryEvery, f.field("retry-every", "RetryEvery"), m.RetryEvery, "least time between two retries of a player")
 	f.DurationVar(&m.Horizon, f.field("horizon", "Horizon"), m.Horizon, "end of the simulated time")
 	f.DurationVar(&m.Bin, f.field("bin", "Bin"), m.Bin, "width of the intervals of time series; 0 is 50ms")
 	f.Uint64Var(&m.Seed, "seed", m.Seed, "of the random numbers")
 	f.choice("retrip")
+	f.throttled()
 	f.names["Policy"] = "policy"
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		policies, err := f.load(m.Policy.Retry)
