@@ -6,9 +6,12 @@ package retrip
 import "time"
 
 // Breaker stops attempts to a host that is down, so that it stops costing
-// timeouts. It opens when at least MinVolume attempts within Window, and at
-// least Ratio of them, failed; what counts as a failure is what the policy
-// calls retryable. While it is open, requests fail at once with an [Error]
+// timeouts. It opens when Window holds at least MinVolume results, and at least
+// Ratio of them are failures; what counts as a failure is what the policy
+// calls retryable. Where Window holds fewer results, as at a low rate of
+// requests, it opens when MinVolume results in a row were failures, however
+// long that took: a success begins the count anew, and so does an hour without
+// a failure. While it is open, requests fail at once with an [Error]
 // whose Reason is ReasonBreakerOpen. After OpenFor (jittered, so that a fleet
 // doesn't return in step) it lets Probes attempts through, spread out as well:
 // if all of them succeed it closes, if one fails it opens again. A caller's
@@ -17,6 +20,13 @@ import "time"
 //
 // A host is watched from its first failure on, so the ratio is biased high
 // until Window has passed.
+//
+// A request that comes once OpenFor is over is a probe, and is let through. So
+// an open breaker refuses no request where less than one comes in one and a
+// half times OpenFor, 7.5 s by default; it only spares such a request its
+// retries. Where one comes every OpenFor it refuses a third of them, where five
+// come in that time four fifths. For a host that is called seldom, set OpenFor
+// to several times the interval between calls.
 //
 // The zero Breaker is off. One with any field set is on, with the others at
 // their defaults, which are chosen by simulation (TestBreakerIndependentFailures):
@@ -33,8 +43,9 @@ type Breaker struct {
 	// default is 10 s.
 	Window time.Duration `json:"window"`
 
-	// MinVolume is how many results Window must hold. If 0, it is inherited;
-	// the default is 20.
+	// MinVolume is how many results Window must hold for Ratio to count, and
+	// how many failures in a row open the breaker where it holds fewer. If 0,
+	// it is inherited; the default is 20.
 	MinVolume int `json:"min_volume"`
 
 	// OpenFor is how long it stays open, on average: the time is drawn
@@ -81,6 +92,9 @@ type breaker struct {
 	probed time.Duration // when the last probe went
 	out    int           // probes under way
 	good   int           // probes that succeeded
+
+	run  int           // results since the last success, all of them failures
+	last time.Duration // when the newest of run came
 
 	width time.Duration // of a slot of the window
 	slot  int64         // the newest slot, counted from the epoch
@@ -151,7 +165,7 @@ func (h *Host) record(r *Rules, c *Call, failed bool, now time.Duration, draw ui
 	switch b.state {
 	case breakerClosed:
 		b.count(p.Window, failed, now)
-		if good, bad := b.sum(); failed && good+bad >= p.MinVolume && float64(bad)/float64(good+bad) >= p.Ratio {
+		if failed && b.tooBad(p) {
 			b.open(p, now, draw)
 			return hostOpened
 		}
@@ -173,6 +187,18 @@ func (h *Host) record(r *Rules, c *Call, failed bool, now time.Duration, draw ui
 	return 0
 }
 
+// tooBad reports whether the results of a closed breaker open it. Where the
+// window holds too few to tell, those before it count as well, but then all
+// must have failed: at a low rate results are so old that one success among
+// them says more than their share does.
+func (b *breaker) tooBad(p *Breaker) bool {
+	good, bad := b.sum()
+	if good+bad < p.MinVolume {
+		return b.run >= p.MinVolume
+	}
+	return float64(bad)/float64(good+bad) >= p.Ratio
+}
+
 // returnProbe gives up a probe that said nothing.
 func (s *hostSide) returnProbe(c *Call) {
 	s.mu.Lock()
@@ -186,6 +212,7 @@ func (b *breaker) enter(state breakerState) {
 	b.state = state
 	b.period++
 	b.out, b.good = 0, 0
+	b.run = 0
 }
 
 func (b *breaker) open(p *Breaker, now time.Duration, draw uint64) {
@@ -203,12 +230,22 @@ func (b *breaker) count(window time.Duration, failed bool, now time.Duration) {
 	}
 	b.advance(slot)
 	s := &b.ring[uint64(b.slot)%breakerSlots]
-	if failed {
-		s.failed++
-	} else {
+	if !failed {
 		s.good++
+		b.run = 0
+		return
 	}
+	s.failed++
+	if b.lapsed(now) {
+		b.run = 0
+	}
+	b.run++
+	b.last = now
 }
+
+// lapsed reports whether the failures in a row are so long ago that the host
+// table may have forgotten them.
+func (b *breaker) lapsed(now time.Duration) bool { return now-b.last > hostIdle }
 
 func (b *breaker) advance(slot int64) {
 	if slot-b.slot >= breakerSlots {
@@ -228,9 +265,10 @@ func (b *breaker) sum() (good, failed int) {
 	return good, failed
 }
 
-// healed reports whether b is closed and its window free of failures.
+// healed reports whether b is closed, its window free of failures, and the last
+// result no failure that the next one would follow on.
 func (b *breaker) healed(now time.Duration) bool {
-	if b.state != breakerClosed {
+	if b.state != breakerClosed || b.run > 0 && !b.lapsed(now) {
 		return false
 	}
 	if b.width > 0 {

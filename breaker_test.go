@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -106,9 +107,17 @@ func TestBreakerOpens(t *testing.T) {
 		{"successes before the first failure aren't seen", []result{{0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 503}, {0, 503}, {0, 503}, {0, 503}}, "open"},
 		{"within the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {9 * s, 503}}, "open"},
 		{"within the window, with nothing between", []result{{0, 503}, {0, 503}, {0, 503}, {9 * s, 503}}, "open"},
-		{"the oldest has left the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {10 * s, 503}}, "closed"},
-		{"the window slides", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {10 * s, 503}, {12 * s, 503}}, "open"},
-		{"a gap much longer than the window", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour, 503}, {time.Hour, 503}, {time.Hour, 503}}, "closed"},
+		{"the oldest has left the window", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}}, "closed"},
+		{"the window slides", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}, {12 * s, 503}}, "open"},
+
+		// Where the window holds too few, so many in a row do.
+		{"in a row, at a low rate", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {60 * s, 503}}, "open"},
+		{"one fewer", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}}, "closed"},
+		{"a success between", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {50 * s, 200}, {60 * s, 503}, {80 * s, 503}, {100 * s, 503}}, "closed"},
+		{"a success between, and in a row after it", []result{{0, 503}, {20 * s, 200}, {40 * s, 503}, {60 * s, 503}, {80 * s, 503}, {100 * s, 503}}, "open"},
+		{"an hour between", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour, 503}}, "open"},
+		{"more than an hour between", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour + 1, 503}, {time.Hour + 1, 503}, {time.Hour + 1, 503}}, "closed"},
+		{"hours in all", []result{{0, 503}, {time.Hour, 503}, {2 * time.Hour, 503}, {3 * time.Hour, 503}}, "open"},
 		{"successes leave the window too", []result{{0, 503}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}}, "open"},
 	}
 	for _, tt := range tests {
@@ -487,13 +496,90 @@ func TestBreakerRetryAsProbe(t *testing.T) {
 // Breakers with windows of different lengths may meet at one host.
 func TestBreakerOfTwoPolicies(t *testing.T) {
 	long := guarded(t)
-	short := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, Window: 1, MinVolume: 2}})
+	short := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, Window: 1, MinVolume: 3}})
 	var h retrip.Host
 	attempts(t, &h, long, time.Second, 503, 503, 503)
-	attempts(t, &h, short, time.Second, 503)
+	attempts(t, &h, short, time.Second, 200, 503)
 	assert.Equal(t, "closed", h.State(long, time.Second).Breaker, "the window begins anew")
 	attempts(t, &h, short, time.Second, 503)
 	assert.Equal(t, "open", h.State(long, time.Second).Breaker)
+}
+
+// Where the window holds enough results, their share decides, whatever the
+// last ones were.
+func TestBreakerRunWithinTheWindow(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 4}})
+	var h retrip.Host
+	attempts(t, &h, r, 0, 503, 200, 503, 503, 503, 503, 503, 503)
+	assert.Equal(t, "closed", h.State(r, 0).Breaker)
+	attempts(t, &h, r, 10*time.Second, 503)
+	assert.Equal(t, "open", h.State(r, 10*time.Second).Breaker, "once the success has left it")
+}
+
+// What is no failure of the host's neither lengthens a row of failures nor ends
+// it, and neither does a result of an earlier state.
+func TestBreakerRunIgnores(t *testing.T) {
+	r := guarded(t)
+	var h retrip.Host
+	const gap = 20 * time.Second
+	late := begin(t, &h, r, 0)
+	for i := range time.Duration(4) {
+		require.Equal(t, "closed", h.State(r, i*gap).Breaker)
+		for _, o := range []retrip.Outcome{{Canceled: true}, {Hopeless: true}, {Verdict: retrip.Final}} {
+			h.Next(r, begin(t, &h, r, i*gap), o, i*gap, 0)
+		}
+		attempts(t, &h, r, i*gap, 503)
+	}
+	require.Equal(t, "open", h.State(r, 3*gap).Breaker)
+
+	// Opening and closing begin it anew.
+	now := 3*gap + time.Minute
+	attempts(t, &h, r, now, 200, 200)
+	require.Equal(t, "closed", h.State(r, now).Breaker)
+	h.Next(r, late, repeatable(503), now, 0)
+	for i := range time.Duration(3) {
+		attempts(t, &h, r, now+i*gap, 503)
+	}
+	assert.Equal(t, "closed", h.State(r, now+2*gap).Breaker)
+}
+
+// A host is remembered while failures in a row may go on, for an hour at most.
+func TestBreakerRunIsRemembered(t *testing.T) {
+	r := guarded(t)
+	var h retrip.Host
+	attempts(t, &h, r, 0, 503, 200)
+	assert.False(t, h.Healed(0), "the window holds it")
+	assert.True(t, h.Healed(10*time.Second), "a success ends it")
+	attempts(t, &h, r, time.Minute, 503)
+	assert.False(t, h.Healed(time.Minute+time.Hour))
+	assert.True(t, h.Healed(time.Minute+time.Hour+1))
+}
+
+// A Transport opens the breaker of a host that is down however rarely it is
+// asked, also when nothing but the breaker remembers the host.
+func TestTransport_BreakerAtALowRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{OpenFor: time.Minute}}}
+		get := func() error {
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			if err == nil {
+				finish(t, resp)
+			}
+			return err
+		}
+		for range 20 {
+			require.Equal(t, "closed", tr.HostState("example.com:80").Breaker)
+			require.NoError(t, get())
+			time.Sleep(20 * time.Second)
+			tr.HostStates() // as metrics do: it drops what has healed
+		}
+		assert.Equal(t, "open", tr.HostState("example.com:80").Breaker)
+		var failure *retrip.Error
+		require.ErrorAs(t, get(), &failure)
+		assert.Equal(t, retrip.ReasonBreakerOpen, failure.Reason)
+		assert.Len(t, base.at, 20)
+	})
 }
 
 // 1000 clients see a host die in the same instant. When it is probed, the
@@ -558,6 +644,62 @@ func TestBreakerIndependentFailures(t *testing.T) {
 	assert.GreaterOrEqual(t, success[.5][0], success[retrip.Off][0]-0.02)
 	assert.Less(t, success[.5][4], success[retrip.Off][4]-10, "a lower ratio makes a partial outage worse")
 	assert.Less(t, success[.1][0], success[retrip.Off][0]-10)
+}
+
+// At a low rate it takes so many failures in a row that independent ones, too,
+// cost nothing.
+func TestBreakerIndependentFailuresAtALowRate(t *testing.T) {
+	for _, perSecond := range []float64{0.05, 0.2, 0.5} {
+		for _, p := range []float64{.1, .3, .5} {
+			off, _ := independentFailures(rulesOf(t, retrip.Policy{}), p, perSecond)
+			on, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: .8}}), p, perSecond)
+			assert.GreaterOrEqual(t, on, off-0.02, "%v a second, %v of which fail", perSecond, p)
+		}
+	}
+}
+
+// How soon it opens at a host that is down, and what it then refuses, by the
+// interval between requests. The table of docs/retry-storms.md is from here.
+func TestBreakerAtALowRate(t *testing.T) {
+	for _, openFor := range []time.Duration{0, time.Minute} {
+		r := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: .8, OpenFor: openFor}})
+		openFor = r.Policy().Breaker.OpenFor
+		for _, every := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
+			5 * time.Second, 8 * time.Second, 20 * time.Second, 91 * time.Second, 10 * time.Minute} {
+			w := newWorld(1)
+			var h retrip.Host
+			requests, refused, opened := 0, 0, 0
+			for i := range 2000 {
+				w.at(time.Duration(i)*every, func() {
+					requests++
+					sent := false
+					w.request(&h, r, func() retrip.Outcome {
+						sent = true
+						return took(http.StatusServiceUnavailable, 5*time.Millisecond)
+					}, func(retrip.Outcome, retrip.Reason) {})
+					if !sent {
+						refused++
+					}
+					if opened == 0 && h.State(r, w.now).Breaker != "closed" {
+						opened = requests
+					}
+				})
+			}
+			w.run(math.MaxInt64)
+			share := float64(refused) / float64(requests)
+			t.Logf("open for %v, a request every %v: open before request %d, %.1f %% are refused", openFor, every, opened, 100*share)
+			assert.LessOrEqual(t, opened, 20)
+			assert.NotZero(t, opened)
+			switch {
+			case every > openFor*3/2:
+				assert.Zero(t, refused, "each is a probe")
+			case every < openFor/2:
+				assert.Greater(t, share, .5)
+			default:
+				assert.NotZero(t, refused)
+			}
+		}
+	}
 }
 
 // A host that is down costs next to no attempts while its breaker is open.

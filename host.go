@@ -67,8 +67,8 @@ func (h *Host) pauseUntil(until time.Duration) bool {
 	}
 }
 
-// Healed reports whether h remembers nothing that holds anyone back. Transport
-// then forgets it, and with it the successes in its breaker's window, which
+// Healed reports whether h remembers nothing that holds anyone back, nor any
+// failure that its breaker still counts. Transport then forgets it, and with it the successes in its breaker's window, which
 // counts anew from the next failure on.
 func (h *Host) Healed(now time.Duration) bool {
 	if h.missing.Load() != 0 || h.pausedFor(now) > 0 {

@@ -111,7 +111,7 @@ func TestHostTableKeeps(t *testing.T) {
 		until   time.Duration
 	}{
 		{"pause", Policy{Budget: Unlimited}, paused, 10 * time.Second},
-		{"failure in the breaker's window", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}}, refusal, 10 * time.Second},
+		{"failure that its breaker counts", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}}, refusal, hostIdle + 1},
 		{"gate", Policy{Budget: Unlimited, Gate: true}, throttled, 110*time.Second + 1},
 		{"nothing", Policy{Budget: Unlimited}, refusal, 0},
 		{"tokens", Policy{}, refusal, hostIdle + 1},

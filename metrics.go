@@ -49,7 +49,7 @@ func NewMetrics() *Metrics {
 		pauses:      desc("pauses_total", "Times that a host asked everyone to leave it alone.", "policy"),
 		open:        desc("breaker_open_hosts", "Hosts whose breaker is open or half-open.", "policy"),
 		missing:     desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together.", "policy"),
-		troubled:    desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures in the window of their breaker.", "policy"),
+		troubled:    desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures that their breaker counts.", "policy"),
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:                        "retrip_wait_seconds",
 			Help:                        "Waits before retries as they were decided on, by who asked for them: the backoff or the server.",

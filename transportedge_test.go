@@ -108,7 +108,7 @@ func TestEdge_PanicInClose(t *testing.T) {
 			states := transport.HostStates()
 			require.Len(t, states, 1)
 			assert.Equal(t, states[0].Size, states[0].Tokens)
-			time.Sleep(time.Minute)
+			time.Sleep(time.Hour + time.Minute)
 			assert.Empty(t, transport.HostStates(), "healed and not pinned")
 		})
 	}

@@ -1,0 +1,255 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// breakerModel is the breaker as its documentation has it: a list of results
+// that is looked through anew every time, in place of counters that are kept
+// up to date.
+type breakerModel struct {
+	state   string
+	since   int  // numbers the states that it has been in
+	watched bool // a failure has been seen: successes before it don't count
+	results []modelResult
+	until   time.Duration   // open: when it may be probed; half-open: when the next probe may go
+	probes  []*modelAttempt // under way
+	probed  time.Duration   // when the last of them went
+	good    int             // probes that succeeded
+}
+
+type modelResult struct {
+	at     time.Duration
+	failed bool
+}
+
+// modelAttempt is an attempt under way.
+type modelAttempt struct {
+	since int // the state in which it was let through
+	call  Call
+}
+
+// between is the point of [lo, hi] that a draw stands for.
+func between(lo, hi time.Duration, draw uint64) time.Duration {
+	offset, _ := bits.Mul64(draw, uint64(hi-lo+1))
+	return lo + time.Duration(offset)
+}
+
+func (m *breakerModel) enter(state string) {
+	m.state, m.probes, m.good, m.results = state, nil, 0, nil
+	m.since++
+}
+
+// admit says whether an attempt may be made at the instant now.
+func (m *breakerModel) admit(p Breaker, a *modelAttempt, now time.Duration, draw uint64) bool {
+	a.since = m.since
+	if m.state == "closed" {
+		return true
+	}
+	if m.state == "open" {
+		if now < m.until {
+			return false
+		}
+		m.enter("half-open")
+	}
+	if len(m.probes) > 0 && now-m.probed >= p.OpenFor {
+		m.enter("half-open") // they hang
+	}
+	if now < m.until || len(m.probes) > 0 && len(m.probes)+m.good >= p.Probes {
+		return false
+	}
+	a.since = m.since
+	m.probes = append(m.probes, a)
+	m.probed = now
+	m.until = now + between(0, p.OpenFor/time.Duration(2*p.Probes), draw)
+	return true
+}
+
+// settle ends a probe under way, and reports whether a is one.
+func (m *breakerModel) settle(a *modelAttempt) bool {
+	for i, probe := range m.probes {
+		if probe == a {
+			m.probes = append(m.probes[:i:i], m.probes[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// result takes in how an attempt ended.
+func (m *breakerModel) result(p Breaker, a *modelAttempt, failed bool, now time.Duration, draw uint64) {
+	if a.since != m.since {
+		return
+	}
+	switch m.state {
+	case "closed":
+		if m.watched = m.watched || failed; !m.watched {
+			return
+		}
+		m.results = append(m.results, modelResult{now, failed})
+		if failed && m.tooBad(p, now) {
+			m.open(p, now, draw)
+		}
+	case "half-open":
+		switch {
+		case !m.settle(a):
+		case failed:
+			m.open(p, now, draw)
+		default:
+			if m.good++; m.good >= p.Probes {
+				m.enter("closed")
+			}
+		}
+	}
+}
+
+func (m *breakerModel) open(p Breaker, now time.Duration, draw uint64) {
+	m.enter("open")
+	m.until = now + between(p.OpenFor/2, p.OpenFor+p.OpenFor/2, remix(draw))
+}
+
+// window returns the results that count for the ratio at the instant now: time
+// is cut into tenths of Window, of which it has the last ten.
+func (m *breakerModel) window(p Breaker, now time.Duration) (results, failures int) {
+	tenth := max(1, p.Window/10)
+	for _, r := range m.results {
+		if r.at/tenth+10 > now/tenth {
+			results++
+			if r.failed {
+				failures++
+			}
+		}
+	}
+	return results, failures
+}
+
+// row returns the failures in a row that count at the instant now.
+func (m *breakerModel) row(now time.Duration) int {
+	n := 0
+	for i := len(m.results) - 1; i >= 0 && m.results[i].failed && now-m.results[i].at <= time.Hour; i-- {
+		now = m.results[i].at
+		n++
+	}
+	return n
+}
+
+func (m *breakerModel) tooBad(p Breaker, now time.Duration) bool {
+	results, failures := m.window(p, now)
+	if results < p.MinVolume {
+		return m.row(now) >= p.MinVolume
+	}
+	return float64(failures) >= p.Ratio*float64(results)*(1-1e-12)
+}
+
+// healed says whether nothing is worth being remembered.
+func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
+	_, failures := m.window(p, now)
+	return m.state == "closed" && failures == 0 && m.row(now) == 0
+}
+
+// The breaker does what its model does, over a million random steps and more.
+func TestBreakerModel(t *testing.T) {
+	const runs, steps = 300, 5000
+	states, rows, forgotten := map[string]int{}, 0, 0
+	for seed := range uint64(runs) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		p := Breaker{
+			Ratio:     float64(1+random.IntN(100)) / 100,
+			Window:    []time.Duration{time.Nanosecond, time.Second, 10 * time.Second}[random.IntN(3)],
+			MinVolume: 1 + random.IntN(8),
+			OpenFor:   []time.Duration{time.Nanosecond, time.Second, 5 * time.Second, time.Minute}[random.IntN(4)],
+			Probes:    1 + random.IntN(4),
+		}
+		r := defaultRules(t, Policy{MaxAttempts: 1, Budget: Unlimited, Breaker: p})
+		// How long a step takes at most, and how often an attempt fails: both
+		// change from time to time.
+		pace, failing := time.Second, 0.5
+		h, m := &Host{}, &breakerModel{state: "closed"}
+		var now time.Duration
+		var out []*modelAttempt
+		for step := range steps {
+			if random.IntN(100) == 0 {
+				pace = []time.Duration{1, 10 * time.Millisecond, time.Second, 20 * time.Second, 45 * time.Minute, 2 * time.Hour}[random.IntN(6)]
+				failing = []float64{0, .1, .5, .9, 1}[random.IntN(5)]
+			}
+			now += time.Duration(random.Int64N(int64(pace) + 1))
+			draw := random.Uint64()
+			var did string
+			switch choice := random.IntN(16); {
+			case choice < 8 && len(out) < 12:
+				a := &modelAttempt{}
+				d := h.First(r, &a.call, now, draw)
+				want := m.admit(p, a, now, draw)
+				did = "an attempt"
+				if d.Retry != want || !d.Retry && d.Reason != ReasonBreakerOpen {
+					t.Fatalf("run %d, step %d: %+v, the model says %v: %+v at %v: %+v", seed, step, d, want, p, now, m)
+				}
+				if d.Retry {
+					a.call.Attempts = 1
+					out = append(out, a)
+				}
+			case len(out) == 0:
+				continue
+			default:
+				i := random.IntN(len(out))
+				a := out[i]
+				out = append(out[:i], out[i+1:]...)
+				switch choice {
+				case 8:
+					did = "given back"
+					h.Return(r, &a.call)
+					m.settle(a)
+				case 9:
+					did = "nothing learned"
+					o := []Outcome{{Canceled: true}, {Hopeless: true}, {Verdict: Final}}[random.IntN(3)]
+					h.Next(r, &a.call, o, now, draw)
+					m.settle(a)
+				default:
+					failed := random.Float64() < failing
+					did = "answered"
+					o := Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+					if failed {
+						o.Status = http.StatusServiceUnavailable
+					}
+					closed := m.state == "closed"
+					results, _ := m.window(p, now)
+					h.Next(r, &a.call, o, now, draw)
+					m.result(p, a, failed, now, draw)
+					if closed && m.state == "open" && results+1 < p.MinVolume {
+						rows++
+					}
+				}
+			}
+			states[m.state]++
+			state, healed := h.State(r, now), m.healed(p, now)
+			if state.Breaker != m.state || m.state != "closed" && state.OpenFor != max(0, m.until-now) || h.Healed(now) != healed {
+				t.Fatalf("run %d, step %d: %s: %+v, healed: %v; the model: healed: %v, %+v; %+v at %v",
+					seed, step, did, state, h.Healed(now), healed, m, p, now)
+			}
+			// Nobody notices that it is forgotten, but for what is under way.
+			if healed && len(out) == 0 && random.IntN(2) == 0 {
+				h, m = &Host{}, &breakerModel{state: "closed"}
+				forgotten++
+			}
+			// What is older than any rule looks needn't be looked through.
+			if n := len(m.results); n > 2000 {
+				m.results = m.results[n-1000:]
+			}
+		}
+	}
+	t.Logf("steps by state: %v; opened by failures in a row %d times; forgotten %d times", states, rows, forgotten)
+	for _, state := range []string{"closed", "open", "half-open"} {
+		require.Greater(t, states[state], runs*steps/50, state)
+	}
+	require.Greater(t, rows, 1000)
+	require.Greater(t, forgotten, 1000)
+}
