@@ -125,7 +125,7 @@ func snippetFile(snippet string) (string, error) {
 func metricNames(t *testing.T, m *Metrics) string {
 	t.Helper()
 	var names []string
-	for _, d := range m.descs() {
+	for _, d := range m.made().descs() {
 		names = append(names, d.String())
 	}
 	return strings.Join(names, "\n") + "retrip_wait_seconds"

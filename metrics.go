@@ -23,9 +23,11 @@ import (
 // One Metrics may serve many Transports. The label policy is the pattern in
 // Transport.Hosts that a request follows, in lower case, or "default"; no label
 // ever holds a host, path or error that a request brought along. Counting
-// allocates nothing, needs no registration and can't fail. It is safe for
-// concurrent use.
+// allocates nothing, needs no registration and can't fail. The zero Metrics is
+// ready for use. It is safe for concurrent use and must not be copied.
 type Metrics struct {
+	once sync.Once // makes what follows, on first use
+
 	requests, attempts, retries, giveUps, sends  *prometheus.Desc
 	transitions, pauses, open, missing, troubled *prometheus.Desc
 	waits                                        *prometheus.HistogramVec
@@ -34,30 +36,36 @@ type Metrics struct {
 	transports                                   []weak.Pointer[Transport]
 }
 
-// NewMetrics returns Metrics that have counted nothing yet.
-func NewMetrics() *Metrics {
+// NewMetrics returns Metrics that have counted nothing yet, as &Metrics{} is.
+func NewMetrics() *Metrics { return new(Metrics) }
+
+// made returns m with its descriptions made.
+func (m *Metrics) made() *Metrics {
+	m.once.Do(m.make)
+	return m
+}
+
+func (m *Metrics) make() {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("retrip_"+name, help, labels, nil)
 	}
-	return &Metrics{
-		requests:    desc("requests_total", "Requests that ended, by how: success at the first attempt, recovered by a retry, gave_up, failed in a way no retry heals, canceled by the caller.", "policy", "outcome"),
-		attempts:    desc("attempts_total", "Attempts made, by their result: the class of the status, 429, timeout or error.", "policy", "result"),
-		retries:     desc("retries_total", "Retries decided on, by the reason for them.", "policy", "reason"),
-		giveUps:     desc("give_ups_total", "Requests that ended although a retry would have been useful, by the reason not to make it.", "policy", "reason"),
-		sends:       desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where that can be seen.", "policy"),
-		transitions: desc("breaker_transitions_total", "Changes of state of the breakers of hosts, by the new state.", "policy", "to"),
-		pauses:      desc("pauses_total", "Times that a host asked everyone to leave it alone.", "policy"),
-		open:        desc("breaker_open_hosts", "Hosts whose breaker is open or half-open.", "policy"),
-		missing:     desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together.", "policy"),
-		troubled:    desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures that their breaker counts.", "policy"),
-		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:                        "retrip_wait_seconds",
-			Help:                        "Waits before retries as they were decided on, by who asked for them: the backoff or the server.",
-			Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-			NativeHistogramBucketFactor: 1.1,
-		}, []string{"policy", "source"}),
-		policies: map[string]*policyMetrics{},
-	}
+	m.requests = desc("requests_total", "Requests that ended, by how: success at the first attempt, recovered by a retry, gave_up, failed in a way no retry heals, canceled by the caller.", "policy", "outcome")
+	m.attempts = desc("attempts_total", "Attempts made, by their result: the class of the status, 429, timeout or error.", "policy", "result")
+	m.retries = desc("retries_total", "Retries decided on, by the reason for them.", "policy", "reason")
+	m.giveUps = desc("give_ups_total", "Requests that ended although a retry would have been useful, by the reason not to make it.", "policy", "reason")
+	m.sends = desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where that can be seen.", "policy")
+	m.transitions = desc("breaker_transitions_total", "Changes of state of the breakers of hosts, by the new state.", "policy", "to")
+	m.pauses = desc("pauses_total", "Times that a host asked everyone to leave it alone.", "policy")
+	m.open = desc("breaker_open_hosts", "Hosts whose breaker is open or half-open.", "policy")
+	m.missing = desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together.", "policy")
+	m.troubled = desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures that their breaker counts.", "policy")
+	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:                        "retrip_wait_seconds",
+		Help:                        "Waits before retries as they were decided on, by who asked for them: the backoff or the server.",
+		Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		NativeHistogramBucketFactor: 1.1,
+	}, []string{"policy", "source"})
+	m.policies = map[string]*policyMetrics{}
 }
 
 // What an attempt can result in, as a label value.
@@ -124,6 +132,7 @@ func (m *Metrics) policy(name string) *policyMetrics {
 	if m == nil {
 		return nil
 	}
+	m.made()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.policies[name]
@@ -205,9 +214,9 @@ func (p *policyMetrics) hostChanged(change hostChange) {
 	}
 }
 
-// Describe implements [prometheus.Collector].
+// Describe implements [prometheus.Collector]. It is safe for concurrent use.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range m.descs() {
+	for _, d := range m.made().descs() {
 		ch <- d
 	}
 	m.waits.Describe(ch)
@@ -218,8 +227,10 @@ func (m *Metrics) descs() []*prometheus.Desc {
 	return []*prometheus.Desc{m.requests, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.open, m.missing, m.troubled}
 }
 
-// Collect implements [prometheus.Collector].
+// Collect implements [prometheus.Collector]. It is safe for concurrent use with
+// RoundTrip.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.made()
 	m.mu.Lock()
 	policies := make([]*policyMetrics, 0, len(m.policies))
 	for _, p := range m.policies {

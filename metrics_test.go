@@ -233,3 +233,49 @@ func TestMetrics_Hosts(t *testing.T) {
 	}
 	t.Error("a Transport is kept alive by its Metrics")
 }
+
+// The zero Metrics counts as one of NewMetrics does, registered before the
+// first request or after it.
+func TestMetrics_Zero(t *testing.T) {
+	play := func(m *retrip.Metrics) {
+		tr := &retrip.Transport{Base: plays(replies(503), replies(200)), Metrics: m, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
+		resp, err := tr.RoundTrip(request(t, http.MethodGet, nil))
+		require.NoError(t, err)
+		finish(t, resp)
+	}
+	want := retrip.NewMetrics()
+	play(want)
+
+	var first, later, idle retrip.Metrics
+	require.NoError(t, prometheus.NewRegistry().Register(&first))
+	play(&first)
+	play(&later)
+	assert.Equal(t, counted(t, want), counted(t, &first))
+	assert.Equal(t, counted(t, want), counted(t, &later))
+	assert.Empty(t, counted(t, &idle))
+	assert.Contains(t, counted(t, &later), "requests_total{default,recovered} 1")
+}
+
+// It is made once, whoever comes first.
+func TestMetrics_ZeroConcurrently(t *testing.T) {
+	var m retrip.Metrics
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			tr := &retrip.Transport{Base: answering(200), Metrics: &m}
+			for range 10 {
+				resp, err := tr.RoundTrip(request(t, http.MethodGet, nil))
+				if assert.NoError(t, err) {
+					assert.NoError(t, resp.Body.Close())
+				}
+			}
+		})
+		wg.Go(func() {
+			descriptions, metrics := make(chan *prometheus.Desc, 100), make(chan prometheus.Metric, 1000)
+			m.Describe(descriptions)
+			m.Collect(metrics)
+		})
+	}
+	wg.Wait()
+	assert.Contains(t, counted(t, &m), "requests_total{default,success} 80")
+}
