@@ -209,7 +209,7 @@ func TestWithPolicyResolves(t *testing.T) {
 func TestWithPolicyRefuses(t *testing.T) {
 	host := defaultRules(t, Policy{Unprocessed: []int{429}})
 	for want, p := range map[string]Policy{
-		"WithPolicy.MaxAttempts is -1":   {MaxAttempts: -1},
+		"WithPolicy.MaxAttempts is Off":  {MaxAttempts: Off},
 		"WithPolicy.Budget is {Size:10":  {Budget: Budget{Size: 10}},
 		"WithPolicy.Budget is {Size:0 C": {Budget: Budget{Credit: Off}},
 		"WithPolicy.Breaker is {Ratio:0": {Breaker: Breaker{Ratio: 0.5}},
@@ -226,6 +226,25 @@ func TestWithPolicyRefuses(t *testing.T) {
 	for _, want := range []string{"MaxAttempts", "Budget", "Breaker", "Gate"} {
 		assert.ErrorContains(t, err, "retrip: WithPolicy."+want, "all at once")
 	}
+}
+
+// Where a number can't be Off, the error says what to set instead.
+func TestPolicyOffSaysWhatInstead(t *testing.T) {
+	var p Policy
+	leaves(reflect.ValueOf(&p).Elem(), "", func(path string, field reflect.Value) {
+		switch field.Kind() {
+		case reflect.Int, reflect.Int64:
+			field.SetInt(Off)
+		case reflect.Float64:
+			field.SetFloat(Off)
+		default:
+			return
+		}
+		if err := p.check("Policy"); err != nil {
+			assert.Regexp(t, `^retrip: Policy\.`+path+` is Off: .*(use|takes) `, err.Error())
+		}
+		field.SetZero()
+	})
 }
 
 // A value of WithPolicy that is wrong is reported by RoundTrip, which sends

@@ -229,7 +229,7 @@ func (l *policyLoader) member(v reflect.Value, name string) error {
 		switch field := jsonName(v.Type().Field(i)); field {
 		case "":
 		case name:
-			return l.value(v.Field(i))
+			return l.value(v.Field(i), fieldPath(v.Type(), i))
 		default:
 			known = append(known, field)
 		}
@@ -237,7 +237,17 @@ func (l *policyLoader) member(v reflect.Value, name string) error {
 	return l.errorf("there is no such field; there are %s", strings.Join(known, ", "))
 }
 
-func (l *policyLoader) value(v reflect.Value) error {
+// fieldPath returns the path in a Policy of a field of it, or of one of the
+// structs in it.
+func fieldPath(t reflect.Type, i int) string {
+	if t == reflect.TypeFor[Policy]() {
+		return t.Field(i).Name
+	}
+	return t.Name() + "." + t.Field(i).Name
+}
+
+// value reads the field of the path given.
+func (l *policyLoader) value(v reflect.Value, path string) error {
 	switch target := v.Addr().Interface().(type) {
 	case *Backoff, *Budget, *Breaker:
 		return l.object(func(name string) error { return l.member(v, name) })
@@ -263,8 +273,15 @@ func (l *policyLoader) value(v reflect.Value) error {
 	if err != nil {
 		return err
 	}
+	instead, noOff := insteadOfOff[path]
+	orOff := `, or "off"`
+	if noOff {
+		orOff = ""
+	}
 	if token == "off" {
 		switch {
+		case noOff:
+			return l.errorf(`it is "off": %s`, instead)
 		case v.CanFloat():
 			v.SetFloat(Off)
 			return nil
@@ -296,7 +313,7 @@ func (l *policyLoader) value(v reflect.Value) error {
 		text, ok := token.(string)
 		d, err := time.ParseDuration(text)
 		if !ok || err != nil || d < 0 {
-			return l.errorf(`it is %s: it must be a duration such as "100ms", or "off"`, shown(token))
+			return l.errorf(`it is %s: it must be a duration such as "100ms"%s`, shown(token), orOff)
 		}
 		*target = d
 	case *float64:
@@ -311,8 +328,11 @@ func (l *policyLoader) value(v reflect.Value) error {
 		if err != nil {
 			return err
 		}
-		if n < 0 {
-			return l.errorf(`it is %d: it must be positive, or "off"`, n)
+		switch {
+		case n == Off && noOff:
+			return l.errorf("it is %d: %s", n, instead)
+		case n < 0:
+			return l.errorf(`it is %d: it must be positive, 0 to inherit%s`, n, orOff)
 		}
 		v.SetInt(n)
 	}

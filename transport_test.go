@@ -532,7 +532,7 @@ func TestTransport_SetPolicies(t *testing.T) {
 	t.Run("heals a Transport that began with a bad one", func(t *testing.T) {
 		tr := &retrip.Transport{Base: plays(replies(200)), Policy: retrip.Policy{MaxAttempts: -1}}
 		_, err := tr.RoundTrip(request(t, "GET", nil))
-		assert.ErrorContains(t, err, "Policy.MaxAttempts is -1")
+		assert.ErrorContains(t, err, "Policy.MaxAttempts is Off")
 		assert.Equal(t, "example.com:443", tr.HostState("example.com").Host)
 		require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
 		resp, err := tr.RoundTrip(request(t, "GET", nil))

@@ -18,7 +18,9 @@ import (
 // can't fit the deadline, with their sum, and a Base that retries itself, by
 // which the attempts multiply. Waits that a server asks for, by Retry-After or
 // by a 429 at all (Backoff.ThrottleBase), are not in the sum. It is meant for
-// program start and for tests.
+// program start and for tests. It looks at the fields as they stand, not at
+// what SetPolicies has put in their place. It is safe for concurrent use, as
+// long as nobody changes a field.
 func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts, nil)
 	errs := []error{err}
@@ -35,28 +37,43 @@ func (t *Transport) Validate() error {
 	return errors.Join(errs...)
 }
 
+// insteadOfOff says of the numbers in a policy that can't be Off what does what
+// Off may have been meant to do, by their paths.
+var insteadOfOff = map[string]string{
+	"MaxAttempts":       "use 1 to make no retry",
+	"Backoff.Cap":       "use a long duration, such as 24h, for waits that go on growing; Base takes Off, for no waits",
+	"MaxWait":           "use 1ns to wait for no server, or a long duration, such as 24h, for any",
+	"Breaker.Window":    "Ratio takes Off, for no breaker",
+	"Breaker.MinVolume": "Ratio takes Off, for no breaker",
+	"Breaker.OpenFor":   "Ratio takes Off, for no breaker",
+	"Breaker.Probes":    "Ratio takes Off, for no breaker",
+}
+
 // check returns what is wrong with the values of p, each by its path.
 func (p Policy) check(path string) error {
 	var errs []error
 	bad := func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("retrip: %s.%s is %v: %s", path, field, value, want))
 	}
-	duration := func(field string, d time.Duration, off bool) {
-		switch {
-		case d == Off && off:
-		case d < 0 && off:
-			bad(field, d, "it must be positive, 0 to inherit or Off")
-		case d < 0:
-			bad(field, d, "it must be positive, or 0 to inherit")
+	negative := func(field string, n int64, value any) {
+		switch instead, ok := insteadOfOff[field]; {
+		case n == Off && ok:
+			bad(field, "Off", instead)
+		case n == Off:
+		case ok:
+			bad(field, value, "it must be positive, or 0 to inherit")
+		default:
+			bad(field, value, "it must be positive, 0 to inherit or Off")
 		}
 	}
-	count := func(field string, n int64, off bool) {
-		switch {
-		case n == Off && off:
-		case n < 0 && off:
-			bad(field, n, "it must be positive, 0 to inherit or Off")
-		case n < 0:
-			bad(field, n, "it must be positive, or 0 to inherit")
+	duration := func(field string, d time.Duration) {
+		if d < 0 {
+			negative(field, int64(d), d)
+		}
+	}
+	count := func(field string, n int64) {
+		if n < 0 {
+			negative(field, n, n)
 		}
 	}
 	number := func(field string, f, least, most float64) {
@@ -72,18 +89,18 @@ func (p Policy) check(path string) error {
 		}
 	}
 
-	count("MaxAttempts", int64(p.MaxAttempts), false)
-	duration("Backoff.Base", p.Backoff.Base, true)
-	duration("Backoff.Cap", p.Backoff.Cap, false)
-	duration("Backoff.ThrottleBase", p.Backoff.ThrottleBase, true)
+	count("MaxAttempts", int64(p.MaxAttempts))
+	duration("Backoff.Base", p.Backoff.Base)
+	duration("Backoff.Cap", p.Backoff.Cap)
+	duration("Backoff.ThrottleBase", p.Backoff.ThrottleBase)
 	if p.Backoff.Jitter > NoJitter {
 		bad("Backoff.Jitter", p.Backoff.Jitter, "it must be FullJitter, EqualJitter, DecorrelatedJitter or NoJitter")
 	}
-	duration("Deadline", p.Deadline, true)
-	duration("AttemptTimeout", p.AttemptTimeout, true)
-	duration("MaxWait", p.MaxWait, false)
-	count("MaxReplayBody", p.MaxReplayBody, true)
-	count("MaxSends", int64(p.MaxSends), true)
+	duration("Deadline", p.Deadline)
+	duration("AttemptTimeout", p.AttemptTimeout)
+	duration("MaxWait", p.MaxWait)
+	count("MaxReplayBody", p.MaxReplayBody)
+	count("MaxSends", int64(p.MaxSends))
 	statuses("RetryOn", p.RetryOn)
 	statuses("FailOn", p.FailOn)
 	statuses("Unprocessed", p.Unprocessed)
@@ -103,10 +120,10 @@ func (p Policy) check(path string) error {
 	number("Budget.Size", p.Budget.Size, 1, maxBudget)
 	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget)
 	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
-	duration("Breaker.Window", p.Breaker.Window, false)
-	count("Breaker.MinVolume", int64(p.Breaker.MinVolume), false)
-	duration("Breaker.OpenFor", p.Breaker.OpenFor, false)
-	count("Breaker.Probes", int64(p.Breaker.Probes), false)
+	duration("Breaker.Window", p.Breaker.Window)
+	count("Breaker.MinVolume", int64(p.Breaker.MinVolume))
+	duration("Breaker.OpenFor", p.Breaker.OpenFor)
+	count("Breaker.Probes", int64(p.Breaker.Probes))
 	return errors.Join(errs...)
 }
 

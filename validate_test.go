@@ -49,14 +49,17 @@ func TestValidateRefuses(t *testing.T) {
 		policy retrip.Policy
 		want   string // behind the host
 	}{
-		{retrip.Policy{MaxAttempts: -1}, "MaxAttempts is -1: it must be positive, or 0 to inherit"},
+		{retrip.Policy{MaxAttempts: -2}, "MaxAttempts is -2: it must be positive, or 0 to inherit"},
+		{retrip.Policy{MaxAttempts: retrip.Off}, "MaxAttempts is Off: use 1 to make no retry"},
 		{retrip.Policy{Backoff: retrip.Backoff{Base: -2}}, "Backoff.Base is -2ns: it must be positive, 0 to inherit or Off"},
-		{retrip.Policy{Backoff: retrip.Backoff{Cap: -1}}, "Backoff.Cap is -1ns: it must be positive, or 0"},
+		{retrip.Policy{Backoff: retrip.Backoff{Cap: -2}}, "Backoff.Cap is -2ns: it must be positive, or 0"},
+		{retrip.Policy{Backoff: retrip.Backoff{Cap: retrip.Off}}, "Backoff.Cap is Off: use a long duration, such as 24h, for waits that go on growing; Base takes Off, for no waits"},
 		{retrip.Policy{Backoff: retrip.Backoff{ThrottleBase: -2}}, "Backoff.ThrottleBase is -2ns: it must be positive, 0 to inherit or Off"},
 		{retrip.Policy{Backoff: retrip.Backoff{Jitter: 5}}, "Backoff.Jitter is Jitter(5)"},
 		{retrip.Policy{Deadline: -time.Second}, "Deadline is -1s"},
 		{retrip.Policy{AttemptTimeout: -2}, "AttemptTimeout is -2ns"},
-		{retrip.Policy{MaxWait: -1}, "MaxWait is -1ns"},
+		{retrip.Policy{MaxWait: -2}, "MaxWait is -2ns"},
+		{retrip.Policy{MaxWait: retrip.Off}, "MaxWait is Off: use 1ns to wait for no server, or a long duration, such as 24h, for any"},
 		{retrip.Policy{MaxReplayBody: -2}, "MaxReplayBody is -2: it must be positive, 0 to inherit or Off"},
 		{retrip.Policy{MaxSends: -2}, "MaxSends is -2"},
 		{retrip.Policy{RetryOn: []int{404, 399}}, "RetryOn is 399: a status must be 400 to 599"},
@@ -74,10 +77,14 @@ func TestValidateRefuses(t *testing.T) {
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 1.1}}, "Breaker.Ratio is 1.1: it must be 0.01 to 1"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.001}}, "Breaker.Ratio is 0.001"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: math.NaN()}}, "Breaker.Ratio is NaN"},
-		{retrip.Policy{Breaker: retrip.Breaker{Window: -1}}, "Breaker.Window is -1ns"},
-		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: -1}}, "Breaker.MinVolume is -1"},
-		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: -1}}, "Breaker.OpenFor is -1ns"},
-		{retrip.Policy{Breaker: retrip.Breaker{Probes: -1}}, "Breaker.Probes is -1"},
+		{retrip.Policy{Breaker: retrip.Breaker{Window: -2}}, "Breaker.Window is -2ns: it must be positive, or 0"},
+		{retrip.Policy{Breaker: retrip.Breaker{Window: retrip.Off}}, "Breaker.Window is Off: Ratio takes Off, for no breaker"},
+		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: -2}}, "Breaker.MinVolume is -2: it must be positive, or 0"},
+		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: retrip.Off}}, "Breaker.MinVolume is Off: Ratio takes Off, for no breaker"},
+		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: -2}}, "Breaker.OpenFor is -2ns: it must be positive, or 0"},
+		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: retrip.Off}}, "Breaker.OpenFor is Off: Ratio takes Off, for no breaker"},
+		{retrip.Policy{Breaker: retrip.Breaker{Probes: -2}}, "Breaker.Probes is -2: it must be positive, or 0"},
+		{retrip.Policy{Breaker: retrip.Breaker{Probes: retrip.Off}}, "Breaker.Probes is Off: Ratio takes Off, for no breaker"},
 
 		{retrip.Policy{Backoff: retrip.Backoff{Base: 11 * time.Second}}, "Backoff.Base is 11s: it must not be more than Backoff.Cap, which is 10s"},
 		{retrip.Policy{Backoff: retrip.Backoff{Cap: time.Millisecond}}, "Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms"},
@@ -110,12 +117,12 @@ func TestValidateRefuses(t *testing.T) {
 // All that is wrong is told at once, in the same order every time.
 func TestValidateTellsAll(t *testing.T) {
 	tr := &retrip.Transport{
-		Policy: retrip.Policy{MaxAttempts: -7, MaxWait: -1},
+		Policy: retrip.Policy{MaxAttempts: -7, MaxWait: -2},
 		Hosts: map[string]retrip.Policy{
 			"b.example": {Deadline: -5}, "a.example": {RetryOn: []int{200, 302}}, "*": {}, "good.example": {MaxAttempts: 3},
 		},
 	}
-	want := []string{"Policy.MaxAttempts is -7", "Policy.MaxWait is -1ns", `Hosts["*"]: `, `Hosts["a.example"].RetryOn is 200`,
+	want := []string{"Policy.MaxAttempts is -7", "Policy.MaxWait is -2ns", `Hosts["*"]: `, `Hosts["a.example"].RetryOn is 200`,
 		`Hosts["a.example"].RetryOn is 302`, `Hosts["b.example"].Deadline is -5ns`}
 	for range 10 {
 		lines := strings.Split(tr.Validate().Error(), "\n")
