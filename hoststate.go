@@ -49,12 +49,20 @@ func (s *setUp) state(e *hostEntry, now time.Duration) HostState {
 	return state
 }
 
-// PolicyOf returns the effective policy of a host, given as for HostState, with
-// every inherited field filled in. It is safe for concurrent use.
+// PolicyOf returns the policy in force for a host, given as for HostState, with
+// every inherited field and every default filled in. MaxSends is 0 only where
+// its bound depends on the request: 10 for those whose attempts are derived
+// (see [Transport]), none for others. Where t's policies are wrong it is the
+// zero Policy. It is safe for concurrent use.
 func (t *Transport) PolicyOf(host string) Policy {
 	s := t.start()
 	if s.err != nil {
 		return Policy{}
 	}
-	return s.find(&url.URL{Scheme: "https", Host: host}).Policy()
+	r := s.find(&url.URL{Scheme: "https", Host: host})
+	p := r.Policy()
+	if p.MaxSends == 0 && (r.derives || t.Trace != nil) {
+		p.MaxSends = defaultMaxSends
+	}
+	return p
 }

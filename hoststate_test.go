@@ -126,6 +126,29 @@ func TestPolicyOf(t *testing.T) {
 	assert.Equal(t, 30*time.Second, tr.PolicyOf("example.com:80").MaxWait)
 }
 
+// MaxSends is shown where the bound is the same for every attempt.
+func TestPolicyOf_MaxSends(t *testing.T) {
+	tr := &retrip.Transport{Hosts: map[string]retrip.Policy{
+		"timeout.example":  {AttemptTimeout: time.Second},
+		"deadline.example": {Deadline: time.Second},
+		"off.example":      {Deadline: time.Second, MaxSends: retrip.Off},
+		"set.example":      {MaxSends: 3},
+		"both.example":     {AttemptTimeout: time.Second, MaxSends: 3},
+	}}
+	for host, want := range map[string]int{
+		"timeout.example": 10, "deadline.example": 10, "off.example": retrip.Off, "set.example": 3, "both.example": 3,
+		"any.example": 0, // by the request
+	} {
+		assert.Equal(t, want, tr.PolicyOf(host).MaxSends, host)
+	}
+	traced := &retrip.Transport{Trace: &retrip.Trace{}}
+	assert.Equal(t, 10, traced.PolicyOf("any.example").MaxSends, "every attempt has a hook")
+
+	// Rules keep the policy as it was set: taken over by another, a bound of
+	// MaxSends would be a setting of its own.
+	assert.Zero(t, rulesOf(t, retrip.Policy{Deadline: time.Second}).Policy().MaxSends)
+}
+
 type baseFunc func(*http.Request) (*http.Response, error)
 
 func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

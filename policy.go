@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,8 @@ var Unlimited = Budget{Size: Off}
 // switches off what can be off.
 type Policy struct {
 	// MaxAttempts is how many attempts a request gets, the first included.
-	// If 0, it is inherited; the default is 4. 1 never retries. RFC 9110
+	// If 0, it is inherited; the default is 4. 1 never retries; Off is an
+	// error, since it might mean that or no bound. RFC 9110
 	// §9.2.2 advises against repeating a repetition; the budget is what makes
 	// more than one retry acceptable.
 	MaxAttempts int `json:"max_attempts"`
@@ -50,7 +52,8 @@ type Policy struct {
 
 	// MaxWait is the longest wait a server may ask for. A longer one ends the
 	// retrying at once, with the response in hand. If 0, it is inherited; the
-	// default is 30 s.
+	// default is 30 s. It can't be Off: 1 ns waits for no server, 24 h for
+	// nearly any.
 	MaxWait time.Duration `json:"max_wait"`
 
 	// MaxReplayBody is how many bytes of a request body are kept for replay
@@ -67,7 +70,9 @@ type Policy struct {
 	// MaxAttempts. Sends over pooled HTTP/1 connections that turn out to be dead
 	// don't count: the pool bounds them. If 0, it is inherited; the default is
 	// 10 for an attempt that is derived from the caller's request anyway (see
-	// [Transport]) and no bound for others. A policy that sets it bounds every
+	// [Transport]) and no bound for others: with an AttemptTimeout or a Deadline
+	// it is 10 for every attempt, without, it depends on the request. A policy
+	// that sets it bounds every
 	// attempt. Off: no bound.
 	MaxSends int `json:"max_sends"`
 
@@ -161,6 +166,17 @@ const (
 	NotProcessed
 )
 
+var verdictNames = [...]string{"by_rule", "retryable", "final", "not_processed"}
+
+// String returns v as a word: "by_rule", "retryable", "final" or
+// "not_processed".
+func (v Verdict) String() string {
+	if int(v) < len(verdictNames) {
+		return verdictNames[v]
+	}
+	return fmt.Sprintf("Verdict(%d)", uint8(v))
+}
+
 // What a zero field of Transport.Policy inherits.
 const (
 	defaultMaxAttempts   = 4
@@ -237,7 +253,9 @@ var defaults = Policy{
 // leaves unset inherit from the policy of an enclosing WithPolicy and then
 // from that of the host. State belongs to the host: of Budget and Breaker only
 // the switches Unlimited and Breaker{Ratio: Off} may be set here, and Gate
-// may not. A value that is wrong is reported by RoundTrip.
+// may not. A value that is wrong is reported by RoundTrip. It is safe for
+// concurrent use, and so is the context; the slices in p must not be changed
+// any more.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
 	next := &override{policy: &p}
 	if o := overrideOf(ctx); o != nil {

@@ -228,6 +228,14 @@ func TestWithPolicyRefuses(t *testing.T) {
 	}
 }
 
+func TestVerdictString(t *testing.T) {
+	var words []string
+	for v := range NotProcessed + 2 {
+		words = append(words, v.String())
+	}
+	assert.Equal(t, []string{"by_rule", "retryable", "final", "not_processed", "Verdict(4)"}, words)
+}
+
 // Where a number can't be Off, the error says what to set instead.
 func TestPolicyOffSaysWhatInstead(t *testing.T) {
 	var p Policy

@@ -105,7 +105,7 @@ func (r *Rules) forShared() *Rules {
 }
 
 // Policy returns the policy that r was made from, with every inherited field
-// filled in.
+// filled in. MaxSends stays 0 where nothing sets it: see [Transport.PolicyOf].
 func (r *Rules) Policy() Policy {
 	p := r.policy
 	p.RetryOn = slices.Clone(p.RetryOn)

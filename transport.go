@@ -145,7 +145,8 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 }
 
 // CloseIdleConnections closes those of Base, if it can: http.Client's method
-// of the same name then does what it says. Transport itself never does it.
+// of the same name then does what it says. Transport itself never does it. It
+// is safe for concurrent use.
 func (t *Transport) CloseIdleConnections() {
 	if c, ok := t.start().base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
