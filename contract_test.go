@@ -237,7 +237,7 @@ var contract = []struct {
 		e.unlimited = true
 		h, seen := flaky(99, 503, nil)
 		s, tr := e.serve(t, h)
-		for method, want := range map[string]int32{"GET": 4, "HEAD": 4, "OPTIONS": 4, "TRACE": 4, "PUT": 4, "DELETE": 4, "POST": 1, "PATCH": 1, "LOCK": 1} {
+		for method, want := range map[string]int32{"GET": 4, "HEAD": 4, "OPTIONS": 4, "TRACE": 4, "PUT": 4, "DELETE": 4, "QUERY": 4, "POST": 1, "PATCH": 1, "LOCK": 1} {
 			seen.Store(0)
 			req, err := http.NewRequest(method, s.URL, nil)
 			require.NoError(t, err)

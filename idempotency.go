@@ -25,7 +25,7 @@ func (r *Rules) idempotent(req *http.Request) bool {
 		return r.policy.Idempotent(req)
 	}
 	switch method(req) {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete, "QUERY": // RFC 10008
 		return true
 	}
 	return hasKey(req.Header) || slices.Contains(r.policy.IdempotentMethods, method(req))

@@ -42,6 +42,8 @@ func TestIdempotent_Policy(t *testing.T) {
 	}{
 		{"a POST isn't", "POST", func(*retrip.Policy) {}, 1},
 		{"a CONNECT isn't", "CONNECT", func(*retrip.Policy) {}, 1},
+		{"a QUERY is (RFC 10008)", "QUERY", func(*retrip.Policy) {}, 3},
+		{"a QUERY in lower case isn't", "query", func(*retrip.Policy) {}, 1},
 		{"methods are case-sensitive", "get", func(*retrip.Policy) {}, 1},
 		{"no method is GET", "", func(*retrip.Policy) {}, 3},
 		{"further methods", "REPORT", func(p *retrip.Policy) { p.IdempotentMethods = []string{"REPORT"} }, 3},

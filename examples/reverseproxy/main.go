@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Reverseproxy retries under httputil.ReverseProxy. A proxy must not repeat
-// requests that aren't idempotent (RFC 9110 §9.2.2), and a key that a foreign
+// requests that aren't idempotent (RFC 9110 §9.2.2, RFC 10008), and a key that a foreign
 // client put on its POST is between that client and the backend: it is passed
 // on, but doesn't make this proxy repeat anything. Nor are uploads kept in
 // memory.
@@ -51,7 +51,7 @@ func newProxy(target *url.URL, base http.RoundTripper, trace *retrip.Trace) *htt
 
 func idempotentMethod(r *http.Request) bool {
 	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete, "QUERY":
 		return true
 	}
 	return false
