@@ -9,7 +9,8 @@ import (
 )
 
 // HostState returns what t knows of a host, given as in a URL: "example.com",
-// which stands for its port 443, or "example.com:8080". A host that is in no
+// which stands for its port 443, or "example.com:8080"; case and a dot at the
+// end of the name make no difference. A host that is in no
 // trouble has all its tokens, no pause and a closed breaker. It is safe for
 // concurrent use.
 func (t *Transport) HostState(host string) HostState {

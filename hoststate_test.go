@@ -126,6 +126,31 @@ func TestPolicyOf(t *testing.T) {
 	assert.Equal(t, 30*time.Second, tr.PolicyOf("example.com:80").MaxWait)
 }
 
+// A dot at the end of a host makes no difference, neither to what is known of
+// it nor to its policy.
+func TestHostState_TrailingDot(t *testing.T) {
+	tr := &retrip.Transport{
+		Base:  answering(503),
+		Hosts: map[string]retrip.Policy{"api.example.com": {MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}},
+	}
+	for i, host := range []string{"api.example.com.", "api.example.com", "API.example.com.:80"} {
+		req := newGet(t)
+		req.URL.Host = host
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, host, resp.Request.URL.Host, "the request stays as it is")
+		for _, asked := range []string{"api.example.com:80", "api.example.com.:80"} {
+			state := tr.HostState(asked)
+			assert.Equal(t, "api.example.com:80", state.Host)
+			assert.Equal(t, "api.example.com", state.Policy)
+			assert.EqualValues(t, 4-i, state.Tokens, "one retry each")
+		}
+	}
+	assert.Len(t, tr.HostStates(), 1)
+	assert.Equal(t, 2, tr.PolicyOf("api.example.com.").MaxAttempts)
+}
+
 // MaxSends is shown where the bound is the same for every attempt.
 func TestPolicyOf_MaxSends(t *testing.T) {
 	tr := &retrip.Transport{Hosts: map[string]retrip.Policy{

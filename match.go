@@ -15,7 +15,7 @@ import (
 
 // matcher finds the rules of a host. The most specific pattern wins: the exact
 // host before the longest suffix, and of the same name the one that names the
-// port.
+// port. Case and a dot at the end of a name make no difference.
 type matcher struct {
 	fallback *Rules
 	exact    map[string]portRules // by host
@@ -137,8 +137,8 @@ func (m *matcher) find(u *url.URL) *Rules {
 	return m.fallback
 }
 
-// hostPort returns the host of u in lower case, without brackets, and its
-// port: the scheme's default where u names none.
+// hostPort returns the host of u in lower case, without brackets and without a
+// dot at its end, and its port: the scheme's default where u names none.
 func hostPort(u *url.URL) (host, port string) {
 	host, port = splitPort(u.Host)
 	if port == "" {
@@ -149,7 +149,19 @@ func hostPort(u *url.URL) (host, port string) {
 			port = "443"
 		}
 	}
-	return strings.ToLower(host), port
+	return undotted(strings.ToLower(host)), port
+}
+
+// undotted returns a host's name without the dot at its end, which stands for
+// the root of DNS (RFC 3986 §3.2.2): with it or without, it is the same host.
+// What isn't a name, as an IPv6 address, ".", or one with an empty label before
+// the dot, stays as it is.
+func undotted(host string) string {
+	name, ok := strings.CutSuffix(host, ".")
+	if !ok || name == "" || name[len(name)-1] == '.' || strings.ContainsAny(name, ":[]") {
+		return host
+	}
+	return name
 }
 
 // splitPort splits "host", "host:port", "[::1]" and "[::1]:port". Brackets go.
@@ -164,8 +176,8 @@ func splitPort(hostport string) (host, port string) {
 	return host, port
 }
 
-// splitPattern parses a key of Transport.Hosts into a name in lower case,
-// which keeps its leading "*", and a port, "" for any.
+// splitPattern parses a key of Transport.Hosts into a name in lower case and
+// without a dot at its end, which keeps its leading "*", and a port, "" for any.
 func splitPattern(pattern string) (name, port string, err error) {
 	switch {
 	case pattern == "":
@@ -188,6 +200,7 @@ func splitPattern(pattern string) (name, port string, err error) {
 			return "", "", fmt.Errorf("the port is %q: it must be 1 to 65535", port)
 		}
 	}
+	name = undotted(name)
 	if strings.ContainsAny(name, "[]") || strings.HasPrefix(pattern, "[") && !strings.Contains(name, ":") {
 		return "", "", errors.New("brackets stand around an IPv6 address only: [::1] or [::1]:8080")
 	}

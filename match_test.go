@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,6 +17,7 @@ func TestMatch(t *testing.T) {
 	for _, p := range []string{
 		"example.com", "example.com:8443", "Example.ORG:443", "plain.example:80",
 		"*.example.com", "*.api.example.com", "*.example.com:9000", "*.com", "*.x",
+		"Dotted.example.", "dotted.example.:81", "*.dotted.example.", ".", "*.com..",
 		"exact.api.example.com", "[::1]", "[2001:DB8::1]:8443", "localhost:8080", "localhost:65535", "127.0.0.1",
 	} {
 		patterns[p] = Policy{}
@@ -56,7 +58,29 @@ func TestMatch(t *testing.T) {
 		"https://com":                    "default",
 		"https://a.x":                    "*.x",
 		"https://example.net":            "default",
-		"https://example.com.":           "default",
+
+		// A dot at the end makes no difference.
+		"https://example.com.":         "example.com",
+		"https://EXAMPLE.com.:8443":    "example.com:8443",
+		"http://plain.example.":        "plain.example:80",
+		"https://plain.example.":       "default",
+		"https://a.example.com.":       "*.example.com",
+		"https://a.example.com.:9000":  "*.example.com:9000",
+		"https://b.a.api.example.com.": "*.api.example.com",
+		"https://dotted.example":       "dotted.example.",
+		"https://dotted.example.":      "dotted.example.",
+		"https://dotted.example:81":    "dotted.example.:81",
+		"https://a.dotted.example.:82": "*.dotted.example.",
+		"https://localhost.:8080":      "localhost:8080",
+		"http://127.0.0.1.:5000":       "127.0.0.1",
+		"https://com.":                 "default",
+		"https://x.":                   "default",
+
+		// What only has empty labels there is no spelling of another name.
+		"https://example.com..": "*.com..",
+		"https://x..":           "default",
+		"https://.":             ".",
+		"https://..":            "default",
 
 		// Addresses.
 		"http://[::1]":               "[::1]",
@@ -142,10 +166,95 @@ func TestMatchRefusesTwins(t *testing.T) {
 		{"example.com:8443", "Example.com:8443"},
 		{"*.example.com", "*.Example.com"},
 		{"*.example.com:80", "*.Example.com:80"},
+		{"example.com", "example.com."},
+		{"example.com:8443", "EXAMPLE.com.:8443"},
+		{"*.example.com", "*.example.com."},
+		{"*.example.com:80", "*.example.com.:80"},
 	} {
 		_, err := compile(Policy{}, map[string]Policy{twins[0]: {}, twins[1]: {}}, nil)
 		assert.ErrorContains(t, err, "another spelling", "%q", twins)
 	}
 	_, err := compile(Policy{}, map[string]Policy{"example.com": {}, "example.com:443": {}, "*.example.com": {}}, nil)
 	assert.NoError(t, err)
+}
+
+// Of a name that is made of nothing else, or of an address in brackets, a dot
+// is a part.
+func TestHostPortTrailingDot(t *testing.T) {
+	for in, want := range map[string]hostKey{
+		"api.example.com.":      {"api.example.com", "443"},
+		"API.example.com.:8443": {"api.example.com", "8443"},
+		"a.":                    {"a", "443"},
+		"a..":                   {"a..", "443"},
+		".":                     {".", "443"},
+		"..":                    {"..", "443"},
+		".:80":                  {".", "80"},
+		"":                      {"", "443"},
+		"127.0.0.1.":            {"127.0.0.1", "443"},
+		"[::1]":                 {"::1", "443"},
+		"[::1.]":                {"::1.", "443"},
+		"[::1].":                {"[::1].", "443"},
+		"[fe80::1%25a.]:80":     {"fe80::1%25a.", "80"},
+	} {
+		key := keyOf(&url.URL{Scheme: "https", Host: in})
+		assert.Equal(t, want, key, in)
+		assert.Equal(t, key, keyOf(&url.URL{Host: key.String()}), in)
+	}
+}
+
+// FuzzMatch writes hosts and patterns with a dot at the end and without, in
+// capitals and not, and finds the same.
+func FuzzMatch(f *testing.F) {
+	for _, pattern := range []string{"example.com", "*.example.com", "example.com:8443", "*.example.com:80", "[::1]", "[::1]:80", "a..", ".", "127.0.0.1", "BÜCHER.example"} {
+		for _, host := range []string{"example.com", "a.example.com:80", "[::1]", "[::1]:80", "[::1].", "a.", "a..", ".", "", "bücher.example", "x:1]", "[[a]]"} {
+			f.Add(pattern, host)
+		}
+	}
+	f.Fuzz(func(t *testing.T, pattern, host string) {
+		if u, err := url.Parse("https://" + host + "/"); err != nil || u.Host != host {
+			return // no request has it
+		}
+		at := func(host string) *url.URL { return &url.URL{Scheme: "https", Host: host} }
+		key := keyOf(at(host))
+		if again := keyOf(at(key.String())); again != key {
+			t.Fatalf("%q is %+v, which is %+v", host, key, again)
+		}
+		m, err := compile(Policy{}, map[string]Policy{pattern: {}}, nil)
+		if err != nil {
+			return
+		}
+		found := m.find(at(host)).name
+		if by := m.find(at(key.String())).name; by != found {
+			t.Fatalf("%q finds %q, its key %q", host, found, by)
+		}
+		// dotted returns a name with a dot at its end, if that is another
+		// spelling of it.
+		dotted := func(name string) (string, bool) {
+			bare, port, colon := strings.Cut(name, ":")
+			if colon {
+				port = ":" + port
+			}
+			return bare + "." + port, bare != "" && !strings.HasSuffix(bare, ".") && !strings.ContainsAny(name, "[]") && strings.Count(name, ":") < 2
+		}
+		if other, ok := dotted(host); ok {
+			if k := keyOf(at(other)); k != key {
+				t.Fatalf("%q is %+v, %q is %+v", host, key, other, k)
+			}
+			if by := m.find(at(other)).name; by != found {
+				t.Fatalf("%q finds %q, %q finds %q", host, found, other, by)
+			}
+		}
+		if other, ok := dotted(pattern); ok {
+			m2, err := compile(Policy{}, map[string]Policy{other: {}}, nil)
+			if err != nil {
+				t.Fatalf("%q is a pattern, %q is none: %v", pattern, other, err)
+			}
+			if by := m2.find(at(host)).name; (by == "default") != (found == "default") {
+				t.Fatalf("%q finds %q for %q, and %q for %q", host, found, pattern, by, other)
+			}
+			if _, err := compile(Policy{}, map[string]Policy{pattern: {}, other: {}}, nil); err == nil {
+				t.Fatalf("%q and %q are the same", pattern, other)
+			}
+		}
+	})
 }
