@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -26,8 +27,8 @@ func hopeless(req *http.Request, err error) bool {
 	return !errors.As(err, &op) && malformed(req, err)
 }
 
-// incurable reports whether err says by itself that it can't heal. An error
-// that joins others does if each of them does.
+// incurable reports whether err, or an error that it wraps, says by itself that
+// it can't heal. An inner Transport has the last word about its own history.
 func incurable(err error) bool {
 	for err != nil {
 		switch err {
@@ -36,9 +37,7 @@ func incurable(err error) bool {
 		}
 		switch e := err.(type) {
 		case *Error:
-			if e.Reason == "" {
-				return true
-			}
+			return e.Reason == ""
 		case *tls.CertificateVerificationError, *net.AddrError:
 			return true
 		case *net.DNSError:
@@ -48,13 +47,7 @@ func incurable(err error) bool {
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
-			errs := e.Unwrap()
-			for _, err := range errs {
-				if !incurable(err) {
-					return false
-				}
-			}
-			return len(errs) > 0
+			return slices.ContainsFunc(e.Unwrap(), incurable)
 		default:
 			return refusedForm(err)
 		}

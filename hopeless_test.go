@@ -187,18 +187,18 @@ func TestHopeless_ProxyWantsAPassword(t *testing.T) {
 	}
 }
 
-// Several errors can't heal if none of them can.
-func TestHopeless_EveryBranch(t *testing.T) {
+// An error that can't heal is found wherever it is wrapped, but not in the
+// history of an inner Transport, which ended for another reason.
+func TestHopeless_Wrapped(t *testing.T) {
 	untrusted := &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
 	for _, tt := range []struct {
 		err  error
 		want int
 	}{
-		{errors.Join(untrusted, http.ErrSchemeMismatch), 1},
-		{errors.Join(untrusted, io.EOF), 4},
-		{errors.Join(io.EOF, untrusted), 4},
-		{fmt.Errorf("%w, %w", untrusted, syscall.ECONNRESET), 4},
 		{fmt.Errorf("wrapped: %w", untrusted), 1},
+		{fmt.Errorf("%w: %w", net.ErrClosed, untrusted), 1}, // as those of quic-go
+		{&retrip.Error{Attempts: 2, Err: errors.Join(untrusted, io.EOF)}, 1},
+		{&retrip.Error{Attempts: 2, Reason: retrip.ReasonBudgetExhausted, Err: errors.Join(io.EOF, untrusted)}, 4},
 	} {
 		base := plays(fails(tt.err))
 		_, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}).RoundTrip(request(t, "GET", nil))
