@@ -9,20 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"net"
 	"net/http"
 	"net/http/httptrace"
-	"reflect"
-	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // attempt is one use of the base with a context of its own: it ends the
 // attempt in time, without cutting the body of a response, and sees what
-// net/http does on its own accord.
+// net/http does by itself.
 //
 // It is the context of its request itself. All of it is one allocation, and it
 // lives as long as the body does.
@@ -40,15 +35,11 @@ type attempt struct {
 
 	trace     httptrace.ClientTrace
 	wanted    atomic.Bool  // a connection was asked for
-	sends     atomic.Int32 // connections that were had, each for one send
-	refused   int          // sends that provably were not processed, and that ours followed
-	fault     atomic.Bool  // the caller's body is at fault, and not the host
+	sends     atomic.Int32 // connections that Base got, each for one send
+	bounded   boundedSends
+	refused   int         // sends that the server provably didn't process, each followed by one of ours
+	fault     atomic.Bool // the caller's body is at fault, and not the host
 	handshake atomic.Pointer[error]
-
-	mu      sync.Mutex   // guards what follows
-	first   net.Conn     // that of the first send
-	pooled  []pooledConn // what further sends had from the pool, and the first
-	counted int          // sends that count towards maxSends
 }
 
 // watched says what is to be seen of an attempt besides the connections that
@@ -137,75 +128,9 @@ func (a *attempt) handshakeError() error {
 
 func (a *attempt) gotConn(info httptrace.GotConnInfo) {
 	a.sends.Add(1)
-	if a.maxSends > 0 && a.count(info.Conn, info.Reused) > a.maxSends {
+	if a.maxSends > 0 && a.bounded.count(info.Conn, info.Reused, a.watch&expectHTTP2 != 0) > a.maxSends {
 		a.cancel(errHiddenSends)
 	}
-}
-
-// count takes in a send over conn and returns how many sends count towards the
-// bound. Over HTTP/1, net/http sends again only after a connection of its pool
-// has turned out to be dead, and the pool bounds that. So a send over a
-// connection of the pool doesn't count, unless the connection speaks HTTP/2 or
-// the attempt has had it before.
-func (a *attempt) count(conn net.Conn, reused bool) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.first == nil && a.counted == 0 && len(a.pooled) == 0 {
-		// Nearly every attempt has one send. Only a second one makes it matter
-		// over what the first one went.
-		if !reused || conn == nil {
-			a.counted = 1
-		}
-		a.first = conn
-		return 1
-	}
-	if a.counted == 0 && len(a.pooled) == 0 {
-		a.countPooled(a.first)
-	}
-	if reused {
-		a.countPooled(conn)
-	} else {
-		a.counted++
-	}
-	return a.counted
-}
-
-// countPooled takes in a send over a connection of the pool. a is locked.
-func (a *attempt) countPooled(conn net.Conn) {
-	if !isComparable(conn) || a.speaksHTTP2(conn) {
-		a.counted++
-		return
-	}
-	for i := range a.pooled {
-		if p := &a.pooled[i]; p.conn == conn {
-			a.counted++
-			if !p.counted {
-				p.counted = true
-				a.counted++
-			}
-			return
-		}
-	}
-	a.pooled = append(a.pooled, pooledConn{conn: conn})
-}
-
-// pooledConn is a connection that net/http took from its pool.
-type pooledConn struct {
-	conn    net.Conn
-	counted bool // the first send over it
-}
-
-// isComparable reports whether conn can be compared with others.
-func isComparable(conn net.Conn) bool {
-	v := reflect.ValueOf(conn)
-	return v.IsValid() && v.Comparable()
-}
-
-func (a *attempt) speaksHTTP2(conn net.Conn) bool {
-	if c, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
-		return c.ConnectionState().NegotiatedProtocol == "h2"
-	}
-	return a.watch&expectHTTP2 != 0
 }
 
 // neverSent reports whether a connection was asked for and none was had: proof
@@ -326,46 +251,6 @@ func (b *releasingConn) CloseWrite() error {
 	return fmt.Errorf("CloseWrite: %w", http.ErrNotSupported)
 }
 
-// send makes an attempt.
-func (x *exchange) send() {
-	x.call.Attempts++
-	if x.watch.hooked() {
-		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
-	}
-	x.attempt = nil
-	if !x.derives() {
-		x.take(x.s.base.RoundTrip(x.req))
-		return
-	}
-	req := x.derive()
-	resp, err := x.s.base.RoundTrip(req)
-	for resp == nil && goneAway(err) && x.attempt.Err() == nil && x.hasBody() {
-		// net/http would have done the same at once if it could have had the
-		// body again: the connection has ended, and the host is in no trouble.
-		req = x.attempt.again(x.body.reader())
-		resp, err = x.s.base.RoundTrip(req)
-	}
-	x.take(resp, err)
-	if x.resp != nil {
-		x.attempt.giveBack(x.resp, req, x.req)
-	}
-	x.resp, x.err = x.attempt.end(x.resp, x.err)
-	x.held = x.resp != nil
-}
-
-// hasBody reports whether the body, which can only be had once, can be sent
-// again, and holds that true until it is.
-func (x *exchange) hasBody() (again bool) {
-	if x.body == nil {
-		return false
-	}
-	x.body.decide(func(replayable bool) bool {
-		again = replayable
-		return again
-	})
-	return again
-}
-
 // again returns the request of a, with another body, for a further send after
 // one that provably was not processed.
 func (a *attempt) again(body io.ReadCloser) *http.Request {
@@ -404,58 +289,6 @@ func (c outlived) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// derives reports whether the attempt about to be made needs a request of its
-// own.
-func (x *exchange) derives() bool {
-	if x.r.derives || x.key != "" || x.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
-		return true
-	}
-	return x.call.Attempts > 1 && (x.kind == memoryBody || x.r.policy.RetryHeader != "")
-}
-
-// derive returns a request for the attempt about to be made. It shares
-// everything with the caller's but what it has to have of its own.
-func (x *exchange) derive() *http.Request {
-	p := &x.r.policy
-	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
-	if x.deadline != 0 {
-		if left := max(1, x.deadline-x.s.now()); limit == 0 || left < limit {
-			limit, tooLate = left, errDeadline
-		}
-	}
-	maxSends := p.MaxSends
-	if maxSends == 0 {
-		maxSends = defaultMaxSends
-	}
-	watch := x.s.watch
-	if !x.idempotent {
-		watch |= watchSend
-	}
-	x.attempt = begin(x.req, limit, tooLate, maxSends, watch)
-	req := &x.attempt.req
-	if x.next != nil {
-		req.Body, x.given, x.next = x.next, x.next, nil
-	}
-	switch {
-	case x.body != nil:
-		req.Body = x.body.reader()
-		// With GetBody net/http sends again by itself, also where that could
-		// do something twice.
-		if x.idempotent && x.body.always() {
-			req.GetBody = x.body.getBody
-		}
-	case x.kind != noBody && !sound(req.Body, req.ContentLength):
-		x.attempt.watchBody()
-	}
-	if x.key != "" {
-		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
-	}
-	if name := p.RetryHeader; name != "" && x.call.Attempts > 1 {
-		req.Header = withHeader(req.Header, http.CanonicalHeaderKey(name), strconv.Itoa(x.call.Attempts))
-	}
-	return req
-}
-
 // watchBody makes a see whether the body of its request is at fault when the
 // attempt fails, also that of a GetBody.
 func (a *attempt) watchBody() {
@@ -472,14 +305,4 @@ func (a *attempt) watchBody() {
 			return watch(body), nil
 		}
 	}
-}
-
-// withHeader returns a copy of h with a further field.
-func withHeader(h http.Header, name, value string) http.Header {
-	h = maps.Clone(h)
-	if h == nil {
-		h = http.Header{}
-	}
-	h[name] = []string{value}
-	return h
 }

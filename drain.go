@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// A discarded body is read to its end within these bounds, in the time of the
-// wait behind it. It costs its connection otherwise, and nothing more.
+// A discarded body is read to its end within these bounds, during the wait that
+// follows. A body that doesn't end within them costs its connection, and
+// nothing more.
 const (
 	drainBytes = 256 << 10
 	drainTime  = 100 * time.Millisecond
@@ -23,13 +24,13 @@ const (
 	// still arriving: a new connection would cost more.
 	drainLeast = 50 * time.Millisecond
 
-	// So many reads in a row that bring nothing are the end of a body.
+	// After so many reads in a row that return nothing, a body is given up.
 	drainIdle = 100
 )
 
-// discard reads the body of resp to its end, so that its connection can be
-// used again, and closes it: within 256 KiB and the time given. It returns
-// early when the caller of req is gone.
+// discard reads the body of resp to its end, so that its connection can be used
+// again, and closes it. It gives up after 256 KiB, after the time given, or when
+// the caller of req is gone.
 func discard(req *http.Request, resp *http.Response, most time.Duration) {
 	if resp.Body == nil {
 		return
@@ -45,8 +46,8 @@ func discard(req *http.Request, resp *http.Response, most time.Duration) {
 	}
 }
 
-// dismiss closes the body of resp, if there is one. It may run in a RoundTrip
-// that has to return in time.
+// dismiss closes the body of resp, if there is one, without waiting for a Close
+// that doesn't return.
 func dismiss(resp *http.Response) {
 	if resp == nil || resp.Body == nil {
 		return
@@ -59,11 +60,11 @@ func dismiss(resp *http.Response) {
 }
 
 // discarded is the body of a response that nobody wants. It is closed once, and
-// only then while it is being read if its time is up.
+// closed during a Read only if its time is up.
 type discarded struct {
 	body   io.ReadCloser
 	closed atomic.Bool
-	ended  chan any // gets what reading or closing it aside panicked with, or nil
+	ended  chan any // receives what aside panicked with, or nil
 }
 
 func (d *discarded) close() {
@@ -91,7 +92,8 @@ func (d *discarded) drain() {
 	}
 }
 
-// drainHere drains body in the goroutine of RoundTrip.
+// drainHere drains body in the goroutine of RoundTrip. Closing such a body ends
+// a Read of it.
 func drainHere(req *http.Request, body io.ReadCloser, most time.Duration) {
 	d := &discarded{body: body}
 	defer time.AfterFunc(most, d.close).Stop()
@@ -113,9 +115,9 @@ func drainHere(req *http.Request, body io.ReadCloser, most time.Duration) {
 }
 
 // discardAside drains body, if that is wanted, and closes it in a goroutine of
-// its own. Nothing is known of the body: its Read may go on for ever, and so may
-// its Close. RoundTrip returns all the same, and the goroutine ends when the
-// body lets it.
+// its own, since neither Read nor Close of an unknown body need ever return.
+// RoundTrip returns in time all the same; the goroutine ends when the body lets
+// it.
 func discardAside(req *http.Request, body io.ReadCloser, wanted bool, most time.Duration) {
 	d := &discarded{body: body, ended: make(chan any, 1)}
 	go d.aside(wanted)
@@ -134,7 +136,7 @@ func discardAside(req *http.Request, body io.ReadCloser, wanted bool, most time.
 	}
 }
 
-// aside drains or closes the body, and tells what it panicked with.
+// aside drains or closes the body, and reports what that panicked with.
 func (d *discarded) aside(wanted bool) {
 	defer func() { d.ended <- recover() }()
 	if wanted {
@@ -161,15 +163,15 @@ func closeWithin(closing func(), most time.Duration) {
 	}
 }
 
-// rethrow lets the caller of RoundTrip meet a panic where it called.
+// rethrow continues a panic of another goroutine in that of RoundTrip.
 func rethrow(panicked any) {
 	if panicked != nil {
 		panic(panicked)
 	}
 }
 
-// endsWithClose reports whether body is one of which it is known that Close
-// returns at once and ends a Read: net/http's own, or one in memory.
+// endsWithClose reports whether Close of body is known to return at once and to
+// end a Read: whether body is one of net/http's own, or in memory.
 func endsWithClose(body io.ReadCloser) bool {
 	if b, ok := body.(*releasingBody); ok {
 		body = b.ReadCloser
@@ -191,8 +193,8 @@ func endsWithClose(body io.ReadCloser) bool {
 	return false
 }
 
-// closeAside closes body from a goroutine of ours, where a panic would end the
-// process. The caller's own closes it too and meets the panic there.
+// closeAside closes body in a goroutine of ours, where a panic would end the
+// process.
 func closeAside(body io.Closer) {
 	defer func() { _ = recover() }()
 	body.Close()

@@ -16,11 +16,12 @@ import (
 
 // Error is what RoundTrip returns when it ends without a response after
 // something of its own: after several attempts, in a wait, or before a first
-// attempt that a breaker or gate held back or whose caller had gone. The error
-// of a single attempt is returned as the base gave it.
+// attempt that a breaker or gate held back. RoundTrip returns the error of a
+// single attempt as the base gave it, and the cause of a context that has ended
+// before the first attempt as it is.
 type Error struct {
 	// Attempts is how many attempts were made; 0 if the host's breaker or
-	// gate let none through, or the caller had gone before.
+	// gate let none through.
 	Attempts int
 
 	// Reason is why there was no further attempt. It is empty if the last
@@ -123,7 +124,7 @@ var (
 	errAttemptTimeout = &timeoutError{"retrip: no response headers within Policy.AttemptTimeout"}
 	errDeadline       = &timeoutError{"retrip: no response headers within Policy.Deadline"}
 
-	errHiddenSends = errors.New("retrip: net/http sent the request more often than Policy.MaxSends on its own accord")
+	errHiddenSends = errors.New("retrip: net/http by itself sent the request more often than Policy.MaxSends within an attempt")
 	errNothing     = errors.New("retrip: Base returned neither a response nor an error")
 )
 

@@ -24,8 +24,10 @@ import (
 //
 // A first attempt is the caller's own request, handed to Base as it is, unless
 // something of ours has to go with it: a timeout, a bound of MaxSends, a hook,
-// an idempotency key, or a body that can only be had once. Then it is derived:
-// a shallow copy with a context of its own.
+// an idempotency key, a body that http.NewRequest hasn't made of a buffer, byte
+// slice or string, or the watch over a Base whose TLSClientConfig has a
+// VerifyConnection or VerifyPeerCertificate. Then it is derived: a shallow copy
+// with a context of its own.
 type Transport struct {
 	// Base makes each attempt. If nil, it is go-cleanhttp's pooled transport,
 	// with HTTP/2 pings that find dead connections, made for this Transport
@@ -38,9 +40,9 @@ type Transport struct {
 
 	// Hosts are policies for single hosts, by pattern: "api.example.com" for
 	// any port, "api.example.com:8443", "*.example.com" for all hosts below
-	// example.com, "[::1]". The most specific pattern wins, case doesn't
-	// matter, and fields that are unset inherit from Policy. If nil, all hosts
-	// follow Policy.
+	// example.com, "[::1]". The most specific pattern wins; case and a dot at
+	// the end don't matter; fields that are unset inherit from Policy. If nil,
+	// all hosts follow Policy.
 	Hosts map[string]Policy
 
 	// Metrics counts. If nil, nothing is counted.

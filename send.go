@@ -1,0 +1,113 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"maps"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// send makes an attempt.
+func (x *exchange) send() {
+	x.call.Attempts++
+	if x.watch.hooked() {
+		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
+	}
+	x.attempt = nil
+	if !x.derives() {
+		x.take(x.s.base.RoundTrip(x.req))
+		return
+	}
+	req := x.derive()
+	resp, err := x.s.base.RoundTrip(req)
+	for resp == nil && goneAway(err) && x.attempt.Err() == nil && x.hasBody() {
+		// net/http would have done the same at once if it could have had the
+		// body again: the connection has ended, and the host is in no trouble.
+		req = x.attempt.again(x.body.reader())
+		resp, err = x.s.base.RoundTrip(req)
+	}
+	x.take(resp, err)
+	if x.resp != nil {
+		x.attempt.giveBack(x.resp, req, x.req)
+	}
+	x.resp, x.err = x.attempt.end(x.resp, x.err)
+	x.held = x.resp != nil
+}
+
+// hasBody reports whether the body, which can only be had once, can be sent
+// again, and holds that true until it is.
+func (x *exchange) hasBody() (again bool) {
+	if x.body == nil {
+		return false
+	}
+	x.body.decide(func(replayable bool) bool {
+		again = replayable
+		return again
+	})
+	return again
+}
+
+// derives reports whether the attempt about to be made needs a request of its
+// own.
+func (x *exchange) derives() bool {
+	if x.r.derives || x.key != "" || x.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
+		return true
+	}
+	return x.call.Attempts > 1 && (x.kind == memoryBody || x.r.policy.RetryHeader != "")
+}
+
+// derive returns a request for the attempt about to be made. It shares
+// everything with the caller's but what it has to have of its own.
+func (x *exchange) derive() *http.Request {
+	p := &x.r.policy
+	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
+	if x.deadline != 0 {
+		if left := max(1, x.deadline-x.s.now()); limit == 0 || left < limit {
+			limit, tooLate = left, errDeadline
+		}
+	}
+	maxSends := p.MaxSends
+	if maxSends == 0 {
+		maxSends = defaultMaxSends
+	}
+	watch := x.s.watch
+	if !x.idempotent {
+		watch |= watchSend
+	}
+	x.attempt = begin(x.req, limit, tooLate, maxSends, watch)
+	req := &x.attempt.req
+	if x.next != nil {
+		req.Body, x.given, x.next = x.next, x.next, nil
+	}
+	switch {
+	case x.body != nil:
+		req.Body = x.body.reader()
+		// With GetBody net/http sends again by itself, also where that could
+		// do something twice.
+		if x.idempotent && x.body.always() {
+			req.GetBody = x.body.getBody
+		}
+	case x.kind != noBody && !sound(req.Body, req.ContentLength):
+		x.attempt.watchBody()
+	}
+	if x.key != "" {
+		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
+	}
+	if name := p.RetryHeader; name != "" && x.call.Attempts > 1 {
+		req.Header = withHeader(req.Header, http.CanonicalHeaderKey(name), strconv.Itoa(x.call.Attempts))
+	}
+	return req
+}
+
+// withHeader returns a copy of h with a further field.
+func withHeader(h http.Header, name, value string) http.Header {
+	h = maps.Clone(h)
+	if h == nil {
+		h = http.Header{}
+	}
+	h[name] = []string{value}
+	return h
+}
