@@ -421,9 +421,17 @@ var contract = []struct {
 	}},
 	{"P13 safe for concurrent use, nothing left behind", func(t *testing.T, e contractEnv) {
 		e.unlimited = true
-		var seen atomic.Int32
+		var mu sync.Mutex
+		left := map[string]int{} // failures to come, by path
+		for i := range 20 {
+			left[fmt.Sprint("/", i)] = i % 4
+		}
 		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
-			if seen.Add(1)%3 == 0 {
+			mu.Lock()
+			left[r.URL.Path]--
+			fails := left[r.URL.Path] >= 0
+			mu.Unlock()
+			if fails {
 				w.WriteHeader(503)
 				return
 			}
@@ -434,7 +442,7 @@ var contract = []struct {
 		for i := range 20 {
 			wg.Go(func() {
 				want := fmt.Sprint("body ", i)
-				req, err := http.NewRequest("PUT", s.URL, stream([]byte(want)))
+				req, err := http.NewRequest("PUT", fmt.Sprint(s.URL, "/", i), stream([]byte(want)))
 				if !assert.NoError(t, err) {
 					return
 				}
