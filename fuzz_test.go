@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,8 +64,10 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 		p.Breaker = retrip.Breaker{Ratio: .5, MinVolume: 3, OpenFor: 2 * time.Second}
 	}
 	p.Gate = options&8 != 0
+	nested, lies := options&0x10 != 0, options&0x20 != 0
 
 	const payload = "the request's body"
+	faulty := lies && kinds&3 != 0 // the body is shorter than its request declares
 	var body *sendBody
 	var reader io.Reader
 	if kinds&3 != 0 {
@@ -76,6 +80,9 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	}
 	if kinds&3 == 3 {
 		p.MaxReplayBody = 5
+	}
+	if faulty {
+		req.ContentLength = int64(len(payload)) + 1
 	}
 	req.Header.Set("X-Mine", "1")
 	ctx, cancel := context.WithCancelCause(req.Context())
@@ -102,12 +109,23 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	header := req.Header.Clone()
 	before := *req
 
+	freed := make(chan struct{})
+	defer close(freed)
 	var notBefore time.Time // the server's word
 	made := 0
 	var bodies []*replyBody
+	unsure := false // an attempt ended without proof that nothing was processed
 	base := rtFunc(func(r *http.Request) (*http.Response, error) {
 		made++
-		assert.False(t, time.Now().Before(notBefore), "attempt %d at %v, the server said not before %v", made, time.Now(), notBefore)
+		for name, values := range r.Header {
+			assert.NotEmpty(t, values, "%s isn't sent, and a Base that signs would sign it", name)
+		}
+		assert.NotContains(t, fmt.Sprintf("%v %+v", r.Context(), r.Context()), "X-Mine")
+		if req.Method == http.MethodPost {
+			assert.False(t, unsure, "a POST that may have been processed")
+		}
+		// The timeout of an outer Transport cuts the wait of an inner one.
+		assert.False(t, time.Now().Before(notBefore) && !nested, "attempt %d at %v, the server said not before %v", made, time.Now(), notBefore)
 		if !deadline.IsZero() {
 			assert.False(t, time.Now().After(deadline), "attempt %d after the deadline", made)
 		}
@@ -118,6 +136,7 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 			_ = r.Body.Close()
 		}
 		kind, detail := next(), next()
+		unsure = unsure || kind%16 != 10 && kind%16 != 11
 		time.Sleep(time.Duration(detail%4) * 100 * time.Millisecond)
 		if err := r.Context().Err(); err != nil {
 			return nil, context.Cause(r.Context())
@@ -136,14 +155,20 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 			case 1:
 				b.r = zeros{}
 			case 2:
-				b.r = readerFunc(func([]byte) (int, error) { <-b.done; return 0, io.ErrUnexpectedEOF })
+				// Some ignore their Close.
+				end := b.done
+				if detail&0x10 != 0 {
+					end = freed
+				}
+				b.r = readerFunc(func([]byte) (int, error) { <-end; return 0, io.ErrUnexpectedEOF })
 			case 3:
 				b.r = readerFunc(func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF })
 			}
 			bodies = append(bodies, b)
 			return &http.Response{StatusCode: status, Header: h, ContentLength: -1, Body: b, Request: r}, nil
 		}
-		switch kind % 10 {
+		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		switch kind % 16 {
 		case 0:
 			return answer(200)
 		case 1, 2:
@@ -163,23 +188,42 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 			return answer(404)
 		case 8:
 			return nil, http.ErrSchemeMismatch
-		default:
+		case 9:
 			return answer(101)
+		case 10:
+			return nil, dial
+		case 11:
+			return nil, fmt.Errorf("%w, %w", dial, errors.Join(dial))
+		case 12:
+			return nil, errors.Join(dial, io.EOF)
+		case 13:
+			return nil, errors.Join(io.ErrUnexpectedEOF, fmt.Errorf("wrapped: %w", dial))
+		case 14:
+			return nil, fakeStreamError{StreamID: 1, Code: uint32(detail & 3)}
+		default:
+			return answer(502)
 		}
 	})
 	tr := &retrip.Transport{Base: base, Policy: p}
+	if nested {
+		// Its own history proves nothing but what all of it proves.
+		tr = &retrip.Transport{Base: &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Unlimited, AttemptTimeout: p.AttemptTimeout}}, Policy: p}
+		attempts *= 2
+	}
 	resp, err := tr.RoundTrip(req)
+	took := time.Since(begin)
+	synctest.Wait() // a body that ignores its Close is closed aside
 
 	assert.LessOrEqual(t, made, attempts)
-	if req.Method == http.MethodPost || kinds&3 == 3 {
-		// No outcome of the script proves that nothing was done, and what was
-		// read of the body is more than was kept.
+	if kinds&3 == 3 && !nested || faulty {
+		// What was read of the body is more than was kept, or the body is at
+		// fault.
 		assert.LessOrEqual(t, made, 1, "what must not be repeated")
 	}
 	assert.True(t, (resp == nil) != (err == nil), "a response or an error: %v, %v", resp, err)
 	if !deadline.IsZero() {
 		// An attempt of the script takes no notice of it for up to 300 ms.
-		assert.LessOrEqual(t, time.Since(begin), deadline.Sub(begin)+400*time.Millisecond)
+		assert.LessOrEqual(t, took, deadline.Sub(begin)+400*time.Millisecond)
 	}
 	for i, b := range bodies {
 		if resp != nil && i == len(bodies)-1 {
@@ -200,6 +244,8 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	assert.Equal(t, before.GetBody == nil, req.GetBody == nil)
 	var e *retrip.Error
 	if errors.As(err, &e) {
-		assert.Equal(t, made, e.Attempts)
+		if !nested {
+			assert.Equal(t, made, e.Attempts)
+		}
 	}
 }
