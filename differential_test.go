@@ -176,6 +176,21 @@ func differentialScript() []differential {
 		{name: "POST of a stream", method: "POST", path: "/echo", body: plain},
 		{name: "PUT of a stream with a length", method: "PUT", path: "/echo", body: plain, change: func(r *http.Request) { r.ContentLength = 22 }},
 		{name: "POST of a stream with a wrong length", method: "POST", path: "/silent", body: plain, change: func(r *http.Request) { r.ContentLength = 10 }, only: 1, racy: true},
+		{name: "PUT of a stream that is shorter", method: "PUT", path: "/silent", body: plain, change: func(r *http.Request) { r.ContentLength = 23 }, only: 1, racy: true},
+		{name: "PUT of a buffer that is longer", method: "PUT", path: "/silent", body: text, change: func(r *http.Request) { r.ContentLength = 3 }, only: 1, racy: true},
+		{name: "PUT of a section", method: "PUT", path: "/echo", body: func() io.Reader { return io.NewSectionReader(strings.NewReader("a section"), 2, 7) }},
+		{name: "control character", method: "PUT", path: "/echo", body: plain, change: func(r *http.Request) { r.URL.RawQuery = "a\x01" }, only: 1},
+		{name: "gone before", method: "PUT", path: "/echo", body: text, change: func(r *http.Request) {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			cancel(errors.New("the user left"))
+			*r = *r.WithContext(ctx)
+		}},
+		{name: "late before", method: "GET", path: "/echo", change: func(r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), -1)
+			context.AfterFunc(ctx, cancel)
+			*r = *r.WithContext(ctx)
+		}},
+		{name: "key with no value", method: "POST", path: "/echo", body: text, change: func(r *http.Request) { r.Header["Idempotency-Key"] = []string{} }},
 		{name: "POST of no body", method: "POST", path: "/echo", body: func() io.Reader { return http.NoBody }},
 		{name: "POST of an empty stream", method: "POST", path: "/echo", body: func() io.Reader { return stream(nil) }},
 		{name: "POST of much", method: "POST", path: "/echo", body: large},
@@ -308,9 +323,16 @@ type clientBase struct{ http.RoundTripper }
 
 // The same script through bare net/http and through us: nothing differs.
 func TestDifferential(t *testing.T) {
-	wraps := map[string]func(http.RoundTripper) http.RoundTripper{
-		"zero": func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} },
-		"full": func(base http.RoundTripper) http.RoundTripper { return contractEnv{full: true}.transport(base) },
+	zero := func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} }
+	full := func(base http.RoundTripper) http.RoundTripper { return contractEnv{full: true}.transport(base) }
+	wraps := map[string]struct {
+		bare, ours func(http.RoundTripper) http.RoundTripper
+	}{
+		"zero":                         {none, zero},
+		"full":                         {none, full},
+		"zero over a base that clones": {cloning, func(base http.RoundTripper) http.RoundTripper { return zero(cloning(base)) }},
+		"full over a base that clones": {cloning, func(base http.RoundTripper) http.RoundTripper { return full(cloning(base)) }},
+		"nested":                       {none, func(base http.RoundTripper) http.RoundTripper { return full(full(base)) }},
 	}
 	for name, wrap := range wraps {
 		for _, d := range differentialScript() {
@@ -319,13 +341,26 @@ func TestDifferential(t *testing.T) {
 					continue
 				}
 				bubbled(t, fmt.Sprintf("%s/%s/%s", d.name, name, proto), func(t *testing.T) {
-					want := observe(t, proto, d, func(base http.RoundTripper) http.RoundTripper { return base })
-					got := observe(t, proto, d, wrap)
+					want := observe(t, proto, d, wrap.bare)
+					got := observe(t, proto, d, wrap.ours)
 					assert.Equal(t, want, got)
 				})
 			}
 		}
 	}
+}
+
+func none(base http.RoundTripper) http.RoundTripper { return base }
+
+// cloning is a base that makes its own request and context of what it gets, as
+// those that sign or trace do.
+func cloning(base http.RoundTripper) http.RoundTripper {
+	type key struct{}
+	return rtFunc(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(context.WithValue(r.Context(), key{}, "own"))
+		r.Header.Set("X-Signature", fmt.Sprint(len(r.Header)))
+		return base.RoundTrip(r)
+	})
 }
 
 // Through an HTTP proxy, and with CONNECT through one.
