@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -454,6 +456,127 @@ var contract = []struct {
 		}
 		wg.Wait()
 		// A bubble ends with a panic if a goroutine of it is still there.
+	}},
+	{"P3 a caller that is gone before the first attempt", func(t *testing.T, e contractEnv) {
+		s, tr := e.serve(t, func(http.ResponseWriter, *http.Request) {})
+		left := errors.New("the user left")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(left)
+		_, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		assert.Same(t, left, err)
+		assert.Zero(t, s.Listener.Dials())
+	}},
+	{"P4 a base that signs sees what is sent and nothing else", func(t *testing.T, e contractEnv) {
+		var seen atomic.Int32
+		s, tr := e.serve(t, func(_ http.ResponseWriter, r *http.Request) {
+			assert.Equal(t, strings.Join(r.Header.Values("X-Signed"), " "), fmt.Sprint(r.Header["Idempotency-Key"] != nil, r.Header["X-A"]))
+			if seen.Add(1) <= 2 {
+				panic(http.ErrAbortHandler)
+			}
+		})
+		inner := tr.Base
+		tr.Base = rtFunc(func(r *http.Request) (*http.Response, error) {
+			_, keyed := r.Header["Idempotency-Key"]
+			r = r.Clone(r.Context())
+			r.Header.Set("X-Signed", fmt.Sprint(keyed, r.Header["X-A"]))
+			return inner.RoundTrip(r)
+		})
+		req := mustRequest(t, "PUT", s.URL, strings.NewReader("payload"))
+		req.Header.Set("X-A", "b")
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.EqualValues(t, 3, seen.Load())
+	}},
+	{"P5 a base that clones, and panics", func(t *testing.T, e contractEnv) {
+		s, tr := e.serve(t, echo)
+		inner, calls := tr.Base, 0
+		tr.Base = cloning(rtFunc(func(r *http.Request) (*http.Response, error) {
+			if calls++; calls == 2 {
+				panic("base")
+			}
+			return inner.RoundTrip(r)
+		}))
+		for call := range 3 {
+			body := newSend("payload")
+			send := func() {
+				resp, err := tr.RoundTrip(mustRequest(t, "PUT", s.URL, body))
+				require.NoError(t, err)
+				assert.Equal(t, "payload", finish(t, resp))
+				assert.NoError(t, resp.Request.Context().Err())
+			}
+			if call == 1 {
+				assert.PanicsWithValue(t, "base", send)
+			} else {
+				send()
+			}
+			synctest.Wait()
+			assert.Positive(t, body.closed.Load())
+		}
+	}},
+	{"P6 an error proves what each of its branches proves", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
+		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		for _, err := range []error{errors.Join(dial, io.EOF), errors.Join(io.EOF, dial), fmt.Errorf("%w: %w", io.EOF, dial), fmt.Errorf("wrapped: %w", errors.Join(dial, dial, syscall.EPIPE))} {
+			base := plays(fails(err))
+			_, got := e.transport(base).RoundTrip(request(t, "POST", strings.NewReader("once")))
+			assert.Equal(t, err, got)
+			assert.Equal(t, 1, base.attempts())
+		}
+		base := plays(fails(errors.Join(dial, dial)), replies(200))
+		resp, err := e.transport(base).RoundTrip(request(t, "POST", strings.NewReader("once")))
+		require.NoError(t, err)
+		finish(t, resp)
+	}},
+	{"P6 an inner Transport's history is no proof", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
+		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		base := plays(fails(io.EOF), fails(dial))
+		inner := e.transport(base)
+		inner.Policy.IdempotentMethods = []string{"POST"}
+		_, err := e.transport(inner).RoundTrip(request(t, "POST", strings.NewReader("once")))
+		assert.Error(t, err)
+		assert.Equal(t, 4, base.attempts(), "by the inner one alone")
+	}},
+	{"P7 a body at fault is the caller's fault", func(t *testing.T, e contractEnv) {
+		for _, set := range []func(*http.Request){
+			func(r *http.Request) { r.Body = io.NopCloser(brokenAt("payload", 3)) },
+			func(r *http.Request) { r.ContentLength = 8 },
+			func(r *http.Request) { r.Body = io.NopCloser(io.NewSectionReader(unreadable{3}, 0, 7)) },
+		} {
+			base := plays(fails(io.ErrUnexpectedEOF))
+			tr := e.transport(base)
+			req := request(t, "PUT", strings.NewReader("payload"))
+			set(req)
+			_, err := tr.RoundTrip(req)
+			assert.Error(t, err)
+			assert.NotErrorAs(t, err, new(*retrip.Error))
+			assert.Equal(t, 1, base.attempts())
+			assert.Empty(t, tr.HostStates())
+		}
+	}},
+	{"P8 a scheme that the base knows", func(t *testing.T, e contractEnv) {
+		alternate := plays(fails(io.EOF), replies(503), replies(200))
+		base := &http.Transport{}
+		base.RegisterProtocol("http+unix", alternate)
+		resp, err := e.transport(base).RoundTrip(mustRequest(t, "GET", "http+unix://socket/", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 3, alternate.attempts())
+	}},
+	{"P12 a body that ignores its Close", func(t *testing.T, e contractEnv) {
+		end := make(chan struct{})
+		defer close(end)
+		body := &ownBody{read: func([]byte) (int, error) { <-end; return 0, io.EOF }}
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: body, Request: r}, nil
+		}, replies(200))
+		start := time.Now()
+		resp, err := e.transport(base).RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.LessOrEqual(t, time.Since(start), 150*time.Millisecond)
+		assert.EqualValues(t, 1, body.closed.Load())
 	}},
 	{"P17 an error never hides the one before it", func(t *testing.T, e contractEnv) {
 		first, second := errors.New("first"), errors.New("second")
