@@ -81,6 +81,24 @@ func (c *Conn) Reset() {
 	_ = c.end(syscall.ECONNRESET, syscall.ECONNRESET)
 }
 
+// Freeze makes the connection a black hole from now on, as a peer does that has
+// lost its power, or a firewall that has forgotten the connection: neither end
+// reads what the other writes, or that the other has closed or reset the
+// connection. Writes go on until the buffer is full, and then wait. Deadlines
+// and the end's own Close work as ever.
+func (c *Conn) Freeze() {
+	c.in.freeze()
+	c.out.freeze()
+}
+
+// resetFrozen resets c if it is frozen. What was written since is lost.
+func (c *Conn) resetFrozen() {
+	up, down := c.in.thaw(), c.out.thaw()
+	if up || down {
+		c.Reset()
+	}
+}
+
 // end closes this end; the errors are what the peer meets from now on.
 func (c *Conn) end(peerRead, peerWrite error) error {
 	c.mu.Lock()
@@ -155,6 +173,7 @@ type half struct {
 	cond          sync.Cond // broadcast on any change of the fields below
 	buf           bytes.Buffer
 	writing       bool  // a Write is under way: Writes don't interleave
+	frozen        bool  // nothing gets through, not even an error of the other end's making
 	readErr       error // for reads when buf is empty; net.ErrClosed for all reads
 	writeErr      error
 	readDeadline  deadline
@@ -191,6 +210,7 @@ func (h *half) read(p []byte) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		case len(p) == 0:
 			return 0, nil
+		case h.frozen:
 		case h.buf.Len() > 0:
 			n, _ := h.buf.Read(p) // a Buffer that is not empty gives no error
 			h.cond.Broadcast()
@@ -214,7 +234,7 @@ func (h *half) write(p []byte) (n int, err error) {
 		h.cond.Broadcast()
 	}()
 	for {
-		if h.writeErr != nil {
+		if h.writeErr != nil && (!h.frozen || h.writeErr == net.ErrClosed) {
 			return n, h.writeErr
 		}
 		if h.writeDeadline.passed() {
@@ -254,6 +274,29 @@ func (h *half) endReader(writer error) {
 	h.buf = bytes.Buffer{}
 	h.readDeadline.stop()
 	h.cond.Broadcast()
+}
+
+func (h *half) freeze() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.frozen = true
+	h.cond.Broadcast()
+}
+
+// thaw ends a freeze and reports whether there was one.
+func (h *half) thaw() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.frozen {
+		return false
+	}
+	h.frozen = false
+	h.buf = bytes.Buffer{}
+	if h.readErr == nil {
+		h.readErr = syscall.ECONNRESET
+	}
+	h.cond.Broadcast()
+	return true
 }
 
 // setDeadline arms d, which is one of h's two deadlines.

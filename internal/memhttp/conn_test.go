@@ -162,6 +162,85 @@ func TestConn_Reset(t *testing.T) {
 	})
 }
 
+// A frozen connection tells neither end anything about the other.
+func TestConn_Freeze(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, client, server *Conn) {
+		_, err := server.Write([]byte("under way"))
+		require.NoError(t, err)
+		client.Freeze()
+		require.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
+		_, err = client.Read(make([]byte, 1))
+		assertOpError(t, err, "read", os.ErrDeadlineExceeded)
+		require.NoError(t, client.SetDeadline(time.Time{}))
+
+		server.Reset()
+		_, err = client.Write([]byte("into the void"))
+		require.NoError(t, err)
+		done := make(chan error)
+		go func() {
+			_, err := client.Read(make([]byte, 1))
+			done <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Errorf("the reader learnt of the reset: %v", err)
+		default:
+		}
+		require.NoError(t, client.Close())
+		assert.ErrorIs(t, <-done, net.ErrClosed)
+		_, err = client.Write([]byte("x"))
+		assertOpError(t, err, "write", net.ErrClosed)
+	})
+}
+
+func TestConn_FreezeFillsTheBuffer(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, client, server *Conn) {
+		server.Freeze()
+		require.NoError(t, client.SetWriteDeadline(time.Now().Add(time.Minute)))
+		n, err := client.Write(make([]byte, 2*bufferSize))
+		assertOpError(t, err, "write", os.ErrDeadlineExceeded)
+		assert.Equal(t, bufferSize, n)
+	})
+}
+
+func TestListener_Freeze(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := Listen()
+		dial := func() (client, server net.Conn) {
+			client, err := l.Dial(t.Context(), "tcp", "example.com:80")
+			require.NoError(t, err)
+			server, err = l.Accept()
+			require.NoError(t, err)
+			return client, server
+		}
+		frozen, its := dial()
+		l.Freeze()
+		later, server := dial()
+		_, err := server.Write([]byte("x"))
+		require.NoError(t, err)
+		_, err = later.Read(make([]byte, 1))
+		require.NoError(t, err)
+
+		_, err = frozen.Write([]byte("lost"))
+		require.NoError(t, err)
+		began := time.Now()
+		time.AfterFunc(time.Minute, func() { _ = l.Close() })
+		_, err = its.Read(make([]byte, 1))
+		assertOpError(t, err, "read", syscall.ECONNRESET)
+		assert.Equal(t, time.Minute, time.Since(began))
+		_, err = frozen.Read(make([]byte, 1))
+		assertOpError(t, err, "read", net.ErrClosed)
+		for _, c := range []net.Conn{its, later, server} {
+			require.NoError(t, c.Close())
+		}
+		assert.Zero(t, l.Open())
+	})
+}
+
 // What another goroutine waits for ends when either end goes away.
 func TestConn_EndsWaits(t *testing.T) {
 	t.Parallel()

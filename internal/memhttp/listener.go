@@ -17,8 +17,10 @@ package memhttp
 
 import (
 	"context"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -40,14 +42,14 @@ type Listener struct {
 	closed  bool
 	refuse  bool
 	dials   int
-	clients int // dialled and not yet closed by the dialler
+	clients map[*Conn]bool // dialled and not yet closed by the dialler
 }
 
 // Listen returns a Listener with a made-up address on 127.0.0.1 that no other
 // Listener of this process has.
 func Listen() *Listener {
 	port := 10000 + int(ports.Add(1)%50000)
-	l := &Listener{addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}}
+	l := &Listener{addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}, clients: map[*Conn]bool{}}
 	l.cond.L = &l.mu
 	return l
 }
@@ -70,13 +72,14 @@ func (l *Listener) Dial(ctx context.Context, network, addr string) (net.Conn, er
 		return fail(os.NewSyscallError("connect", syscall.ECONNREFUSED))
 	}
 	clientAddr := &net.TCPAddr{IP: l.addr.IP, Port: 10000 + l.dials%50000}
-	client, server := newConns(clientAddr, l.addr, func() {
+	var client, server *Conn
+	client, server = newConns(clientAddr, l.addr, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.clients--
+		delete(l.clients, client)
 	})
 	l.dials++
-	l.clients++
+	l.clients[client] = true
 	l.queue = append(l.queue, server)
 	l.cond.Broadcast()
 	return client, nil
@@ -99,7 +102,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // Close ends the listening: Accept fails with net.ErrClosed and Dial is refused.
-// Connections not yet accepted are reset, accepted ones go on.
+// Connections not yet accepted are reset, accepted ones go on. Frozen ones are
+// reset, too: nobody who waits for them could end otherwise.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	queue := l.queue
@@ -109,6 +113,9 @@ func (l *Listener) Close() error {
 	l.mu.Unlock()
 	for _, c := range queue {
 		c.Reset()
+	}
+	for _, c := range l.open() {
+		c.resetFrozen()
 	}
 	return nil
 }
@@ -124,6 +131,21 @@ func (l *Listener) Refuse(on bool) {
 	l.refuse = on
 }
 
+// Freeze freezes every connection that is open now; see [Conn.Freeze]. Those that
+// are dialled later work.
+func (l *Listener) Freeze() {
+	for _, c := range l.open() {
+		c.Freeze()
+	}
+}
+
+// open returns the ends of the connections that the dialler has not closed yet.
+func (l *Listener) open() []*Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.clients))
+}
+
 // Dials returns how many connections were opened; refused ones don't count.
 func (l *Listener) Dials() int {
 	l.mu.Lock()
@@ -136,5 +158,5 @@ func (l *Listener) Dials() int {
 func (l *Listener) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.clients
+	return len(l.clients)
 }
