@@ -128,7 +128,7 @@ func (a *attempt) handshakeError() error {
 
 func (a *attempt) gotConn(info httptrace.GotConnInfo) {
 	a.sends.Add(1)
-	if a.maxSends > 0 && a.bounded.count(info.Conn, info.Reused, a.watch&expectHTTP2 != 0) > a.maxSends {
+	if n := a.bounded.count(info.Conn, info.Reused, a.watch&expectHTTP2 != 0); a.maxSends > 0 && n > a.maxSends {
 		a.cancel(errHiddenSends)
 	}
 }

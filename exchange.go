@@ -27,6 +27,7 @@ type exchange struct {
 	kind  bodyKind
 	body  *replay    // of a body that can be had only once; else nil
 	host  *hostEntry // pinned; nil while the host is in no trouble
+	doubt doubt
 
 	idempotent bool
 	key        string        // generated; empty if there is none
@@ -121,6 +122,9 @@ func (x *exchange) proceed(began time.Duration) (*http.Response, error) {
 		}
 		if x.err != nil {
 			x.met = append(x.met, x.err)
+		}
+		if o.Timeout {
+			x.doubts()
 		}
 		x.announce(d, o)
 		if reason, err := x.wait(d.Wait); reason != "" {

@@ -51,6 +51,13 @@ func (b *boundedSends) count(conn net.Conn, reused, expectHTTP2 bool) int {
 	return b.counted
 }
 
+// firstConn returns the connection of the first send, and whether there was one.
+func (b *boundedSends) firstConn() (net.Conn, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.first, b.began
+}
+
 func (b *boundedSends) add(conn net.Conn, reused, expectHTTP2 bool) {
 	if !reused || !isComparable(conn) || speaksHTTP2(conn, expectHTTP2) {
 		b.counted++

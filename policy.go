@@ -48,6 +48,9 @@ type Policy struct {
 
 	// AttemptTimeout bounds one attempt, up to the response headers. It never
 	// cuts a body. If 0, it is inherited; by default there is none. Off: none.
+	// A retry after a timeout takes another connection, as far as Transport.Base
+	// allows it: over HTTP/2 every attempt would otherwise share the fate of the
+	// one connection to the host.
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
 
 	// MaxWait is the longest wait a server may ask for. A longer one ends the

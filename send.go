@@ -18,16 +18,16 @@ func (x *exchange) send() {
 	}
 	x.attempt = nil
 	if !x.derives() {
-		x.take(x.s.base.RoundTrip(x.req))
+		x.take(x.base().RoundTrip(x.req))
 		return
 	}
-	req := x.derive()
-	resp, err := x.s.base.RoundTrip(req)
+	base, req := x.base(), x.derive()
+	resp, err := base.RoundTrip(req)
 	for resp == nil && goneAway(err) && x.attempt.Err() == nil && x.hasBody() {
 		// net/http would have done the same at once if it could have had the
 		// body again: the connection has ended, and the host is in no trouble.
 		req = x.attempt.again(x.body.reader())
-		resp, err = x.s.base.RoundTrip(req)
+		resp, err = base.RoundTrip(req)
 	}
 	x.take(resp, err)
 	if x.resp != nil {

@@ -33,6 +33,11 @@ type Transport struct {
 	// with HTTP/2 pings that find dead connections, made for this Transport
 	// alone: make one Transport and keep it. What must be renewed for every
 	// attempt, as a signature, belongs in Base.
+	//
+	// If Base is nil or an [*http.Transport], a retry after a timeout takes
+	// another connection; see Policy.AttemptTimeout. Such a retry uses a clone
+	// of Base with a pool of its own. If Base is anything else, Base makes every
+	// attempt.
 	Base http.RoundTripper
 
 	// Policy is for every host. Its zero value is a sound default.
@@ -57,9 +62,10 @@ type Transport struct {
 	// also [WithTrace].
 	Trace *Trace
 
-	setup sync.Mutex // guards the making of what follows
-	setUp atomic.Pointer[setUp]
-	hosts hostTable
+	setup  sync.Mutex // guards the making of what follows
+	setUp  atomic.Pointer[setUp]
+	hosts  hostTable
+	spares spares
 }
 
 // setUp is what the fields of a Transport come to. It is immutable.
@@ -147,9 +153,11 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 }
 
 // CloseIdleConnections closes those of Base, if it can: http.Client's method
-// of the same name then does what it says. Transport itself never does it. It
-// is safe for concurrent use.
+// of the same name then does what it says. It also closes the idle connections
+// that retries after a timeout have left. Transport itself never closes those
+// of Base. It is safe for concurrent use.
 func (t *Transport) CloseIdleConnections() {
+	t.spares.close()
 	if c, ok := t.start().base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}

@@ -1,0 +1,288 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// A retry after a timeout takes another connection.
+//
+// A connection may freeze: the network stops delivering its bytes, and neither
+// end learns of it. Over HTTP/2 net/http sends every request to a host down the
+// same connection, so every attempt would time out until pings or TCP find out.
+// Over HTTP/1 net/http closes the connection of a request that timed out, but
+// its pool may hold more connections that died in the same moment.
+//
+// Such a retry therefore goes to a spare: a clone of the base, with a pool of
+// its own. Requests to one host share its spare for as long as it is above
+// suspicion; see spare.fresh. That bounds what a slow host costs: a new spare
+// replaces one that was made before the failed attempt began, so that the
+// spares of a host are at least one attempt's timeout apart.
+
+const (
+	// maxSpares bounds the spares of a Transport. Beyond it, the one that has
+	// not been used for longest gives way.
+	maxSpares = 256
+
+	// spareIdle is how long a spare keeps an idle connection, and how long a
+	// Transport keeps a spare that nothing uses.
+	spareIdle = 30 * time.Second
+)
+
+// doubt is what a request knows against the connections of its host.
+type doubt struct {
+	on    bool          // an attempt has timed out on a connection
+	http2 bool          // and that one spoke HTTP/2
+	since time.Duration // an instant at which that attempt was under way
+}
+
+// spare is a second pool of connections to one host. It is safe for concurrent
+// use.
+type spare struct {
+	pool     *http.Transport
+	set      *setUp // for its clock
+	made     time.Duration
+	answered atomic.Int64  // instant of the last response
+	used     time.Duration // instant of the last retry sent here; guarded by spares.mu
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (p *spare) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := p.pool.RoundTrip(req)
+	if err == nil {
+		p.answered.Store(int64(p.set.now()))
+	}
+	return resp, err
+}
+
+// fresh reports whether p is above the suspicion of an attempt that was under
+// way at the instant since: p was made later, or has delivered a response later.
+func (p *spare) fresh(since time.Duration) bool {
+	return p.made > since || time.Duration(p.answered.Load()) > since
+}
+
+// spares are the spares of a Transport. The zero spares is empty.
+type spares struct {
+	mu   sync.Mutex
+	list map[spareKey]*spare
+}
+
+// spareKey also tells protocols apart, since their spares differ; see newPool.
+type spareKey struct {
+	hostKey
+	scheme string
+	http2  bool
+}
+
+// get returns the spare of key if it is fresh, else a new one in its place. It
+// returns nil if base allows none.
+func (l *spares) get(s *setUp, base *http.Transport, key spareKey, since time.Duration) *spare {
+	l.mu.Lock()
+	now := s.now()
+	p := l.list[key]
+	if p != nil && p.fresh(since) {
+		p.used = now
+		l.mu.Unlock()
+		return p
+	}
+	pool := newPool(base, key.scheme, key.http2)
+	if pool == nil {
+		l.mu.Unlock()
+		return nil
+	}
+	gone := l.makeRoom(key, now)
+	if l.list == nil {
+		l.list = map[spareKey]*spare{}
+	}
+	p = &spare{pool: pool, set: s, made: now, used: now}
+	l.list[key] = p
+	l.mu.Unlock()
+	// Not under the lock: closing may have to wait for a peer.
+	closeIdle(gone)
+	return p
+}
+
+// makeRoom takes out the spare of key, those that nothing has used for long,
+// and one more if there are still too many, and returns them. Requests that
+// still run on one of them are none the worse for it.
+func (l *spares) makeRoom(key spareKey, now time.Duration) (gone []*spare) {
+	var oldest spareKey
+	used := now
+	for k, p := range l.list {
+		switch {
+		case k == key || now-p.used > spareIdle:
+			gone = append(gone, p)
+			delete(l.list, k)
+		case p.used <= used:
+			oldest, used = k, p.used
+		}
+	}
+	if len(l.list) >= maxSpares {
+		gone = append(gone, l.list[oldest])
+		delete(l.list, oldest)
+	}
+	return gone
+}
+
+// close takes out all spares and closes their idle connections.
+func (l *spares) close() {
+	l.mu.Lock()
+	gone := make([]*spare, 0, len(l.list))
+	for _, p := range l.list {
+		gone = append(gone, p)
+	}
+	clear(l.list)
+	l.mu.Unlock()
+	closeIdle(gone)
+}
+
+func closeIdle(gone []*spare) {
+	for _, p := range gone {
+		p.pool.CloseIdleConnections()
+	}
+}
+
+// newPool returns a copy of base that has no connections yet, for requests of
+// the scheme over HTTP/2 or HTTP/1. It returns nil where there is no need of
+// one, or where a copy would not do what base does.
+func newPool(base *http.Transport, scheme string, http2 bool) *http.Transport {
+	switch {
+	case base.DisableKeepAlives:
+		// Every request has a connection of its own.
+		return nil
+	case base.MaxConnsPerHost > 0 && !http2:
+		// A second pool would exceed the limit.
+		return nil
+	}
+	pool := base.Clone()
+	if len(pool.TLSNextProto) > 0 || registered(base, scheme) {
+		// Another implementation of HTTP/2, whose pool the copy would share,
+		// or another RoundTripper, which a copy doesn't have.
+		return nil
+	}
+	if pool.Protocols == nil && pool.TLSNextProto == nil {
+		// In use, base has got a TLSClientConfig, by which net/http takes the
+		// copy for one that doesn't want HTTP/2, although it offers it to
+		// servers: https://go.dev/issue/39302.
+		pool.Protocols = new(http.Protocols)
+		pool.Protocols.SetHTTP1(true)
+		pool.Protocols.SetHTTP2(base.TLSNextProto["h2"] != nil)
+	}
+	if config := pool.TLSClientConfig; config != nil {
+		// net/http appends to it, and all copies would share the array.
+		config.NextProtos = slices.Clone(config.NextProtos)
+	}
+	if http2 {
+		// Otherwise net/http dials once for each of the requests that find no
+		// connection yet, and throws all but one away. Over HTTP/2 the limit
+		// makes no request wait that has a stream to wait for: where streams
+		// run out, net/http opens one more connection.
+		pool.MaxConnsPerHost = 1
+	}
+	if pool.IdleConnTimeout <= 0 || pool.IdleConnTimeout > spareIdle {
+		pool.IdleConnTimeout = spareIdle
+	}
+	return pool
+}
+
+// registered reports whether base hands requests of the scheme to a
+// RoundTripper that was registered with it. Nothing exported tells, so it
+// reports true as well if net/http is no longer what is known here.
+func registered(base *http.Transport, scheme string) bool {
+	f := reflect.ValueOf(base).Elem().FieldByName("altProto")
+	if !f.IsValid() || f.Type() != reflect.TypeFor[atomic.Value]() {
+		return true
+	}
+	value := (*atomic.Value)(unsafe.Pointer(f.UnsafeAddr())).Load()
+	protocols, ok := value.(map[string]http.RoundTripper)
+	if !ok {
+		return value != nil
+	}
+	for name, rt := range protocols {
+		// By "http/2" and "http/3", golang.org/x/net changes what base does
+		// from Go 1.27 on.
+		if (name == scheme || strings.HasPrefix(name, "http/")) && !ownHTTP2(rt) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownHTTP2 reports whether rt is what net/http registers for HTTP/2 itself.
+func ownHTTP2(rt http.RoundTripper) bool {
+	t := reflect.TypeOf(rt)
+	return t != nil && t.PkgPath() == "net/http" && strings.HasPrefix(t.Name(), "http2")
+}
+
+// doubts notes that the last attempt has timed out, if what it had was a
+// connection that may be dead. From then on a request stays away from the pool
+// of the base.
+func (x *exchange) doubts() {
+	base, ok := x.s.base.(*http.Transport)
+	if !ok {
+		return
+	}
+	var limit time.Duration
+	var conn net.Conn
+	var had bool
+	a := x.attempt
+	if a != nil {
+		conn, had = a.bounded.firstConn()
+	}
+	switch {
+	case errors.Is(x.err, errAttemptTimeout):
+		// One that had no connection has waited for a dial, or for its turn:
+		// that speaks against no connection, but against a spare.
+		if a == nil || !x.doubt.on && !had {
+			return
+		}
+		limit = x.r.policy.AttemptTimeout
+	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(x.err.Error(), awaitingHeaders):
+		limit = base.ResponseHeaderTimeout
+	default:
+		// Of a dial, or of a connection that net/http then has closed.
+		return
+	}
+	switch {
+	case a == nil:
+		x.doubt.http2 = strings.HasPrefix(x.err.Error(), "http2: ")
+	case had:
+		x.doubt.http2 = speaksHTTP2(conn, a.watch&expectHTTP2 != 0)
+	}
+	x.doubt.on, x.doubt.since = true, x.s.now()-limit
+}
+
+// awaitingHeaders is the end of the texts of the errors by which net/http tells
+// that ResponseHeaderTimeout has passed.
+const awaitingHeaders = "timeout awaiting response headers"
+
+// base returns what is to make the next attempt.
+func (x *exchange) base() http.RoundTripper {
+	if !x.doubt.on {
+		return x.s.base
+	}
+	return x.spare()
+}
+
+// spare returns the spare of the request's host, or the base if there can't be
+// one. It isn't inlined, to keep the stack of other attempts small.
+//
+//go:noinline
+func (x *exchange) spare() http.RoundTripper {
+	key := spareKey{keyOf(x.req.URL), x.req.URL.Scheme, x.doubt.http2}
+	if p := x.t.spares.get(x.s, x.s.base.(*http.Transport), key, x.doubt.since); p != nil {
+		return p
+	}
+	return x.s.base
+}

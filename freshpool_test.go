@@ -1,0 +1,151 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"crypto/tls"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// used returns base as its first request leaves it.
+func used(base *http.Transport) *http.Transport {
+	base.CloseIdleConnections()
+	return base
+}
+
+// With a release of Go in which this fails, no retry takes another connection
+// any more: look at what registered reads.
+func TestRegistered(t *testing.T) {
+	t.Parallel()
+	other := roundTripperFunc(nil)
+	for _, scheme := range []string{"http", "https"} {
+		assert.False(t, registered(&http.Transport{}, scheme))
+		assert.False(t, registered(used(&http.Transport{}), scheme))
+		assert.False(t, registered(used(defaultBase()), scheme))
+		assert.False(t, registered(http.DefaultTransport.(*http.Transport), scheme))
+
+		base := &http.Transport{}
+		base.RegisterProtocol("file", other)
+		assert.False(t, registered(used(base), scheme))
+		base = &http.Transport{Protocols: new(http.Protocols)}
+		base.Protocols.SetHTTP1(true)
+		base.RegisterProtocol(scheme, other)
+		assert.True(t, registered(used(base), scheme))
+	}
+}
+
+func TestNewPool(t *testing.T) {
+	t.Parallel()
+	foreign := map[string]func(string, *tls.Conn) http.RoundTripper{"h2": nil}
+	for _, tt := range []struct {
+		name  string
+		base  *http.Transport
+		http1 bool // there is a pool for HTTP/1
+		http2 bool // … for HTTP/2
+	}{
+		{"zero", &http.Transport{}, true, true},
+		{"the default", defaultBase(), true, true},
+		{"HTTP/2 off", &http.Transport{TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}, true, true},
+		{"a foreign HTTP/2", &http.Transport{TLSNextProto: foreign}, false, false},
+		{"no kept connections", &http.Transport{DisableKeepAlives: true}, false, false},
+		{"a limit", &http.Transport{MaxConnsPerHost: 2}, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			base := used(tt.base)
+			for http2, want := range map[bool]bool{false: tt.http1, true: tt.http2} {
+				pool := newPool(base, "https", http2)
+				assert.Equal(t, want, pool != nil)
+				if pool != nil {
+					assert.Equal(t, spareIdle, pool.IdleConnTimeout)
+				}
+			}
+		})
+	}
+}
+
+// net/http's own Clone of a transport in use offers HTTP/2 to servers and then
+// can't speak it: https://go.dev/issue/39302.
+func TestNewPool_SpeaksHTTP2AsTheBaseDoes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		base *http.Transport
+		want bool
+	}{
+		"zero":            {&http.Transport{}, true},
+		"own TLS config":  {&http.Transport{TLSClientConfig: &tls.Config{}}, false},
+		"… and forced":    {&http.Transport{TLSClientConfig: &tls.Config{}, ForceAttemptHTTP2: true}, true},
+		"switched off":    {&http.Transport{TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}, false},
+		"the default one": {defaultBase(), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			base := used(tt.base)
+			pool := used(newPool(base, "https", true))
+			assert.Equal(t, tt.want, base.TLSNextProto["h2"] != nil)
+			assert.Equal(t, tt.want, pool.TLSNextProto["h2"] != nil)
+			if tt.want {
+				assert.Equal(t, base.TLSClientConfig.NextProtos, pool.TLSClientConfig.NextProtos)
+			}
+		})
+	}
+}
+
+func TestSpares_AreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var list spares
+		set, base := &setUp{epoch: time.Now()}, defaultBase()
+		key := func(n int) spareKey { return spareKey{hostKey{strconv.Itoa(n), "443"}, "https", true} }
+		get := func(n int) *spare {
+			p := list.get(set, base, key(n), -1)
+			require.NotNil(t, p)
+			return p
+		}
+		first := get(0)
+		for n := range 10 * maxSpares {
+			time.Sleep(time.Millisecond)
+			get(n)
+			assert.Same(t, first, get(0), "what is in use stays")
+		}
+		assert.Len(t, list.list, maxSpares)
+		assert.Nil(t, list.list[key(1)])
+		assert.NotNil(t, list.list[key(10*maxSpares-1)])
+
+		// What nothing has used for long goes with the next one that is made.
+		time.Sleep(spareIdle + time.Millisecond)
+		get(1)
+		assert.Len(t, list.list, 1)
+		list.close()
+		assert.Empty(t, list.list)
+	})
+}
+
+func TestSpare_Fresh(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var list spares
+		set, base := &setUp{epoch: time.Now()}, defaultBase()
+		key := spareKey{hostKey{"example.com", "443"}, "https", true}
+		get := func(since time.Duration) *spare { return list.get(set, base, key, since) }
+		time.Sleep(time.Second)
+		p := get(0)
+		assert.Same(t, p, get(999*time.Millisecond), "made after the attempt began")
+		time.Sleep(time.Second)
+		p.answered.Store(int64(set.now()))
+		assert.Same(t, p, get(1500*time.Millisecond), "answered after the attempt began")
+		time.Sleep(time.Second)
+		next := get(2 * time.Second)
+		assert.NotSame(t, p, next, "neither")
+		assert.Same(t, next, get(2*time.Second))
+		assert.Len(t, list.list, 1)
+	})
+}
