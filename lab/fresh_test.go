@@ -1,0 +1,194 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+
+	"github.com/retrip/retrip"
+)
+
+// icebox is a TCP proxy whose connections freeze: as behind a firewall that has
+// forgotten them, both ends keep their connection, and nothing gets through.
+type icebox struct {
+	addr  string
+	conns atomic.Int64
+
+	mu   sync.Mutex
+	ice  *atomic.Bool // of the connections that are open now
+	open []net.Conn
+}
+
+func newIcebox(t *testing.T, upstream string) *icebox {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	b := &icebox{addr: l.Addr().String(), ice: new(atomic.Bool)}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", upstream)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			b.conns.Add(1)
+			b.mu.Lock()
+			ice := b.ice
+			b.open = append(b.open, client, server)
+			b.mu.Unlock()
+			wg.Go(func() { forward(server, client, ice) })
+			wg.Go(func() { forward(client, server, ice) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		b.mu.Lock()
+		for _, c := range b.open {
+			c.Close()
+		}
+		b.mu.Unlock()
+		wg.Wait()
+	})
+	return b
+}
+
+// freeze freezes the connections that are open now.
+func (b *icebox) freeze() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ice.Store(true)
+	b.ice = new(atomic.Bool)
+}
+
+// forward passes on what src sends, and its end, until ice is set.
+func forward(dst, src net.Conn, ice *atomic.Bool) {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := src.Read(buf)
+		if ice.Load() {
+			if err != nil {
+				return
+			}
+			continue
+		}
+		if n > 0 {
+			_, _ = dst.Write(buf[:n])
+		}
+		if err != nil {
+			dst.Close()
+			return
+		}
+	}
+}
+
+// A connection that freezes costs one attempt, over HTTP/2 too, and again when
+// the next one freezes.
+func TestFresh_FrozenConnection(t *testing.T) {
+	for _, p := range Protos {
+		for _, tt := range []struct {
+			name     string
+			wrap     func(*http.Transport) http.RoundTripper
+			attempts int
+			conns    int64 // that a freeze costs
+		}{
+			{"base", func(base *http.Transport) http.RoundTripper { return base }, 2, 1},
+			// What it would be like: retrip knows nothing of a wrapper's base.
+			{"wrapped", func(base *http.Transport) http.RoundTripper { return &signer{Base: base} }, 4, 0},
+		} {
+			t.Run(string(p)+" "+tt.name, func(t *testing.T) {
+				t.Parallel()
+				server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "answer") }))
+				t.Cleanup(server.Close)
+				box := newIcebox(t, server.Listener.Addr().String())
+				base := Base(p, server)
+				attempts := 0
+				transport := &retrip.Transport{
+					Base: tt.wrap(base),
+					Policy: retrip.Policy{
+						AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited,
+					},
+					Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }},
+				}
+				client := &http.Client{Transport: transport}
+				t.Cleanup(base.CloseIdleConnections)
+				t.Cleanup(client.CloseIdleConnections)
+				get := func() error {
+					resp, err := client.Get(p.Scheme() + "://" + box.addr + "/")
+					if err != nil {
+						return err
+					}
+					body, err := io.ReadAll(resp.Body)
+					assert.Equal(t, "answer", string(body))
+					resp.Body.Close()
+					return err
+				}
+				require.NoError(t, get())
+				require.EqualValues(t, 1, box.conns.Load())
+				for range 2 {
+					box.freeze()
+					attempts = 0
+					conns := box.conns.Load()
+					began := time.Now()
+					err := get()
+					t.Logf("%v in %v, %d attempts, %d new connections", err, time.Since(began), attempts, box.conns.Load()-conns)
+					if p == HTTP1 {
+						// net/http closes a connection whose request has timed
+						// out, and this pool had one only.
+						assert.NoError(t, err)
+						continue
+					}
+					assert.Equal(t, tt.conns > 0, err == nil)
+					assert.Equal(t, tt.attempts, attempts)
+					assert.Equal(t, tt.conns, box.conns.Load()-conns)
+				}
+			})
+		}
+	}
+}
+
+// An HTTP/2 that golang.org/x/net has set up has a pool and settings that a
+// copy of the base doesn't have: then the base makes every attempt.
+func TestFresh_ForeignHTTP2(t *testing.T) {
+	server := Serve(HTTP2, http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	box := newIcebox(t, server.Listener.Addr().String())
+	base := Base(HTTP2, server)
+	base.Protocols, base.TLSClientConfig.NextProtos = nil, nil
+	//lint:ignore SA1019 programs still do it
+	_, err := http2.ConfigureTransports(base)
+	require.NoError(t, err)
+	attempts := 0
+	transport := &retrip.Transport{
+		Base:   base,
+		Policy: retrip.Policy{AttemptTimeout: 200 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}},
+		Trace:  &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }},
+	}
+	client := &http.Client{Transport: transport}
+	t.Cleanup(client.CloseIdleConnections)
+	resp, err := client.Get("https://" + box.addr)
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, 2, resp.ProtoMajor)
+	require.Equal(t, 1, attempts)
+	box.freeze()
+	_, err = client.Get("https://" + box.addr)
+	require.Error(t, err)
+	assert.Equal(t, 1+4, attempts)
+	assert.EqualValues(t, 1, box.conns.Load())
+}
