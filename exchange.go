@@ -123,7 +123,7 @@ func (x *exchange) proceed(began time.Duration) (*http.Response, error) {
 		if x.err != nil {
 			x.met = append(x.met, x.err)
 		}
-		if o.Timeout {
+		if x.err != nil {
 			x.doubts()
 		}
 		x.announce(d, o)

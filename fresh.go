@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"reflect"
@@ -12,17 +13,24 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 )
 
-// A retry after a timeout takes another connection.
+// A retry after a timeout takes another connection, and so does one after two
+// connections that were lost.
 //
 // A connection may freeze: the network stops delivering its bytes, and neither
 // end learns of it. Over HTTP/2 net/http sends every request to a host down the
 // same connection, so every attempt would time out until pings or TCP find out.
 // Over HTTP/1 net/http closes the connection of a request that timed out, but
 // its pool may hold more connections that died in the same moment.
+//
+// When a peer forgets connections without a word, as load balancers do, the
+// next request over each is answered by a reset. net/http repeats a GET until it
+// has a live connection, but no PUT and no DELETE, and a pool may hold more dead
+// connections than a request has attempts.
 //
 // Such a retry therefore goes to a spare: a clone of the base, with a pool of
 // its own. Requests to one host share its spare for as long as it is above
@@ -35,6 +43,10 @@ const (
 	// not been used for longest gives way.
 	maxSpares = 256
 
+	// lostLately is how long before its attempt failed a lost connection was
+	// still in use, at most.
+	lostLately = time.Second
+
 	// spareIdle is how long a spare keeps an idle connection, and how long a
 	// Transport keeps a spare that nothing uses.
 	spareIdle = 30 * time.Second
@@ -42,8 +54,9 @@ const (
 
 // doubt is what a request knows against the connections of its host.
 type doubt struct {
-	on    bool          // an attempt has timed out on a connection
-	http2 bool          // and that one spoke HTTP/2
+	on    bool          // its next attempt stays away from the pool of the base
+	lost  int           // attempts whose connection was lost
+	http2 bool          // the connection of the last attempt spoke HTTP/2
 	since time.Duration // an instant at which that attempt was under way
 }
 
@@ -225,9 +238,9 @@ func ownHTTP2(rt http.RoundTripper) bool {
 	return t != nil && t.PkgPath() == "net/http" && strings.HasPrefix(t.Name(), "http2")
 }
 
-// doubts notes that the last attempt has timed out, if what it had was a
-// connection that may be dead. From then on a request stays away from the pool
-// of the base.
+// doubts notes what the error of the last attempt says against the connection
+// that the attempt had. From then on a request may stay away from the pool of
+// the base.
 func (x *exchange) doubts() {
 	base, ok := x.s.base.(*http.Transport)
 	if !ok {
@@ -250,8 +263,13 @@ func (x *exchange) doubts() {
 		limit = x.r.policy.AttemptTimeout
 	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(x.err.Error(), awaitingHeaders):
 		limit = base.ResponseHeaderTimeout
+	case lost(x.err):
+		if x.doubt.lost++; x.doubt.lost < 2 || had && speaksHTTP2(conn, a.watch&expectHTTP2 != 0) {
+			return
+		}
+		limit = lostLately
 	default:
-		// Of a dial, or of a connection that net/http then has closed.
+		// A dial that failed, for instance.
 		return
 	}
 	switch {
@@ -261,6 +279,17 @@ func (x *exchange) doubts() {
 		x.doubt.http2 = speaksHTTP2(conn, a.watch&expectHTTP2 != 0)
 	}
 	x.doubt.on, x.doubt.since = true, x.s.now()-limit
+}
+
+// lost reports whether err is that of an HTTP/1 connection that the peer has
+// ended. One is nothing unusual, and net/http drops it.
+func lost(err error) bool {
+	for _, end := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return err.Error() == "http: server closed idle connection"
 }
 
 // awaitingHeaders is the end of the texts of the errors by which net/http tells

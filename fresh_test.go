@@ -806,3 +806,39 @@ func TestFresh_Stress(t *testing.T) {
 		})
 	}
 }
+
+// A pool may hold more dead connections than a request has attempts. The third
+// attempt at a PUT or DELETE takes a new connection, which net/http doesn't do
+// for these.
+func TestFresh_StalePool(t *testing.T) {
+	for _, method := range []string{"PUT", "DELETE", "POST"} {
+		for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return stream([]byte("payload")) }} {
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				bubbled(t, fmt.Sprintf("%s/%T/timeout %v", method, body(), timeout), func(t *testing.T) {
+					s, base, stale := stalePool(t, memhttp.HTTP1, 25)
+					dials := s.Listener.Dials()
+					stale.Store(25)
+					tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
+					attempts := 0
+					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) {
+						if attempts++; attempts == 3 {
+							// Those of the pool are the dead ones.
+							stale.Store(0)
+						}
+					}})
+					resp, err := tr.RoundTrip(mustRequest(t, method, s.URL, body()).WithContext(ctx))
+					if method == "POST" {
+						assert.Error(t, err)
+						assert.Equal(t, 1, attempts)
+						return
+					}
+					require.NoError(t, err)
+					finish(t, resp)
+					assert.Equal(t, 3, attempts)
+					assert.Equal(t, 1, s.Listener.Dials()-dials, "one new connection")
+					tr.CloseIdleConnections()
+				})
+			}
+		}
+	}
+}

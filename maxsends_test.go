@@ -31,35 +31,7 @@ func TestMaxSends_StalePool(t *testing.T) {
 		for _, maxSends := range []int{0, 1, 5} {
 			for _, timeout := range []time.Duration{0, time.Hour} {
 				bubbled(t, fmt.Sprintf("%s/MaxSends %d/timeout %v", proto, maxSends, timeout), func(t *testing.T) {
-					var arrived, stale atomic.Int32
-					gather := make(chan struct{})
-					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-						if arrived.Add(1) <= pooled {
-							<-gather
-							return
-						}
-						if stale.Add(-1) >= 0 {
-							memhttp.RequestConn(r).Close()
-							panic(http.ErrAbortHandler)
-						}
-					}))
-					base := s.Transport()
-					base.MaxIdleConnsPerHost = pooled
-					var wg sync.WaitGroup
-					for range pooled {
-						wg.Go(func() {
-							resp, err := base.RoundTrip(mustRequest(t, "GET", s.URL, nil))
-							if assert.NoError(t, err) {
-								finish(t, resp)
-							}
-						})
-					}
-					synctest.Wait()
-					close(gather)
-					wg.Wait()
-					synctest.Wait()
-					require.Equal(t, pooled, s.Listener.Open())
-
+					s, base, stale := stalePool(t, proto, pooled)
 					stale.Store(pooled)
 					var done retrip.Event
 					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
@@ -73,6 +45,42 @@ func TestMaxSends_StalePool(t *testing.T) {
 			}
 		}
 	}
+}
+
+// stalePool returns a server, and a base whose pool has n connections to it. The
+// server ends as many of the next requests' connections as stale says.
+func stalePool(t *testing.T, proto memhttp.Proto, n int) (s *memhttp.Server, base *http.Transport, stale *atomic.Int32) {
+	var arrived atomic.Int32
+	stale = new(atomic.Int32)
+	gather := make(chan struct{})
+	s = memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if arrived.Add(1) <= int32(n) {
+			<-gather
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		if stale.Add(-1) >= 0 {
+			memhttp.RequestConn(r).Close()
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	base = s.Transport()
+	base.MaxIdleConnsPerHost = n
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			resp, err := base.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			if assert.NoError(t, err) {
+				finish(t, resp)
+			}
+		})
+	}
+	synctest.Wait()
+	close(gather)
+	wg.Wait()
+	synctest.Wait()
+	require.Equal(t, n, s.Listener.Open())
+	return s, base, stale
 }
 
 // connOf returns a connection that is never used for anything, and that
