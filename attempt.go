@@ -38,7 +38,9 @@ type attempt struct {
 	sends     atomic.Int32 // connections that Base got, each for one send
 	bounded   boundedSends
 	refused   int         // sends that the server provably didn't process, each followed by one of ours
+	sent      bool        // the last use of the base got a connection
 	fault     atomic.Bool // the caller's body is at fault, and not the host
+	connected atomic.Bool // by package net
 	handshake atomic.Pointer[error]
 }
 
@@ -61,6 +63,7 @@ func begin(req *http.Request, limit time.Duration, tooLate *timeoutError, maxSen
 		a.trace.GetConn = a.getConn
 	}
 	if watch&watchHandshake != 0 {
+		a.trace.ConnectDone = a.connectDone
 		a.trace.TLSHandshakeDone = a.tlsHandshakeDone
 	}
 	a.trace.GotConn = a.gotConn
@@ -112,15 +115,22 @@ func (a *attempt) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "retrip
 
 func (a *attempt) getConn(string) { a.wanted.Store(true) }
 
+func (a *attempt) connectDone(_, _ string, err error) {
+	if err == nil {
+		a.connected.Store(true)
+	}
+}
+
 func (a *attempt) tlsHandshakeDone(_ tls.ConnectionState, err error) {
 	if err != nil {
 		a.handshake.Store(&err)
 	}
 }
 
-// handshakeError returns the error of the last TLS handshake that failed.
+// handshakeError returns the error of the last TLS handshake that failed over a
+// connection of package net. Another connection may have errors of any kind.
 func (a *attempt) handshakeError() error {
-	if err := a.handshake.Load(); err != nil {
+	if err := a.handshake.Load(); err != nil && a.connected.Load() {
 		return *err
 	}
 	return nil
@@ -249,6 +259,20 @@ func (b *releasingConn) CloseWrite() error {
 		return c.CloseWrite()
 	}
 	return fmt.Errorf("CloseWrite: %w", http.ErrNotSupported)
+}
+
+// use hands req to base, and notes whether base got a connection for it.
+func (a *attempt) use(base http.RoundTripper, req *http.Request) (*http.Response, error) {
+	before := a.sends.Load()
+	resp, err := base.RoundTrip(req)
+	a.sent = a.sends.Load() > before
+	return resp, err
+}
+
+// maySendAgain reports whether a request that provably was not processed may be
+// sent again within the attempt.
+func (a *attempt) maySendAgain() bool {
+	return a.Err() == nil && (a.maxSends == 0 || a.refused < a.maxSends)
 }
 
 // again returns the request of a, with another body, for a further send after

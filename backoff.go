@@ -32,7 +32,7 @@ import (
 type Backoff struct {
 	// Base is the ceiling of the first wait. If 0, it is inherited; the
 	// default is 100 ms. Off retries at once, unless the server asks for a
-	// wait.
+	// wait or ThrottleBase holds.
 	Base time.Duration `json:"base"`
 
 	// Cap is the highest ceiling. If 0, it is inherited; the default is 10 s.

@@ -265,6 +265,18 @@ func (b *breaker) sum() (good, failed int) {
 	return good, failed
 }
 
+// endRun takes in a success of a request that doesn't follow the breaker, which
+// may have been switched off: the failures in a row have ended.
+func (h *Host) endRun() {
+	s := h.more.Load()
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.breaker.run = 0
+}
+
 // healed reports whether b is closed, its window free of failures, and the last
 // result no failure that the next one would follow on.
 func (b *breaker) healed(now time.Duration) bool {

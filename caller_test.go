@@ -59,14 +59,14 @@ func TestCaller_GoneBefore(t *testing.T) {
 				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 				ctx, cancel := end(t.Context())
 				defer cancel()
-				send := func(rt http.RoundTripper) (error, *sendBody) {
+				send := func(rt http.RoundTripper) (*sendBody, error) {
 					body := newSend("payload")
 					_, err := rt.RoundTrip(mustRequest(t, "PUT", s.URL, body).WithContext(ctx))
-					return err, body
+					return body, err
 				}
-				want, _ := send(s.Transport())
+				_, want := send(s.Transport())
 				require.True(t, want == context.Cause(ctx), "%v", want)
-				got, body := send(transport(s.Transport()))
+				body, got := send(transport(s.Transport()))
 				assert.True(t, got == want, "%v", got)
 				assert.EqualValues(t, 1, body.closed.Load())
 				assert.Zero(t, s.Listener.Dials())
@@ -77,6 +77,53 @@ func TestCaller_GoneBefore(t *testing.T) {
 				assert.True(t, u.Err == want, "%v", u.Err)
 			})
 		}
+	}
+}
+
+// Request.Cancel before the first attempt has net/http's own text.
+func TestCaller_CancelBefore(t *testing.T) {
+	for setUp, transport := range callerTransports {
+		bubbled(t, setUp, func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
+			req, gone := mustRequest(t, "GET", s.URL, nil), make(chan struct{})
+			req.Cancel = gone //lint:ignore SA1019 it must be obeyed
+			close(gone)
+			_, err := transport(s.Transport()).RoundTrip(req)
+			assert.EqualError(t, err, "net/http: request canceled")
+		})
+	}
+}
+
+// errOnly is a context that has an error and never ends. net/http goes by Done.
+type errOnly struct{ context.Context }
+
+func (errOnly) Done() <-chan struct{} { return nil }
+func (errOnly) Err() error            { return context.Canceled }
+
+func TestCaller_ContextThatNeverEnds(t *testing.T) {
+	for setUp, transport := range callerTransports {
+		bubbled(t, setUp, func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(echo))
+			resp, err := transport(s.Transport()).RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(errOnly{t.Context()}))
+			require.NoError(t, err)
+			finish(t, resp)
+		})
+	}
+}
+
+// A cause that Base tells is told once.
+func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
+	for setUp, transport := range callerTransports {
+		bubbled(t, setUp, func(t *testing.T) {
+			left := errors.New("the user left")
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Second, func() { cancel(left) })
+			_, err := transport(s.Transport()).RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+			assert.ErrorIs(t, err, left)
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Equal(t, 1, strings.Count(err.Error(), left.Error()), err.Error())
+		})
 	}
 }
 

@@ -258,6 +258,8 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 	}
 	if r.breaker {
 		change |= h.record(r, c, failed, now, draw)
+	} else if !failed {
+		h.endRun()
 	}
 	c.probe = false
 	return change

@@ -187,7 +187,9 @@ func endsWithClose(body io.ReadCloser) bool {
 		return false
 	}
 	switch t.Name() {
-	case "body", "bodyEOFSignal", "gzipReader", "http2transportResponseBody", "http2gzipReader":
+	case "bodyEOFSignal", "gzipReader", "http2transportResponseBody", "http2gzipReader":
+		// Those of http.Transport. That of http.ReadResponse isn't one of them:
+		// its Close waits for a Read, and reads on to the end by itself.
 		return true
 	}
 	return false

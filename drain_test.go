@@ -4,10 +4,12 @@
 package retrip_test
 
 import (
+	"bufio"
 	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -375,4 +377,54 @@ func TestDrain_DismissedBodies(t *testing.T) {
 			assert.EqualValues(t, 1, body.closed.Load())
 		})
 	}
+}
+
+// A base may read its responses with http.ReadResponse. Close of such a body
+// waits for a Read, and reads the rest by itself.
+func TestDrain_ReadResponse(t *testing.T) {
+	for name, head := range map[string]string{
+		"stalls":          "HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf",
+		"stalls, chunked": "HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			// On real time: who waits for a mutex keeps virtual time from passing.
+			t.Parallel()
+			ended := make(chan struct{})
+			base := plays(func(r *http.Request) (*http.Response, error) {
+				client, server := net.Pipe()
+				t.Cleanup(func() { client.Close(); server.Close() })
+				go func() { _, _ = io.WriteString(server, head) }()
+				return http.ReadResponse(bufio.NewReader(client), r)
+			}, replies(200))
+			go func() {
+				defer close(ended)
+				resp, err := (&retrip.Transport{Base: base}).RoundTrip(mustRequest(t, "GET", "http://example.com/", nil))
+				if assert.NoError(t, err) {
+					finish(t, resp)
+				}
+			}()
+			select {
+			case <-ended:
+			case <-time.After(20 * time.Second):
+				t.Error("RoundTrip is held")
+			}
+		})
+	}
+	bubbled(t, "endless", func(t *testing.T) {
+		var read atomic.Int64
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			return http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 503 X\r\nContent-Length: 1000000000\r\n\r\n"),
+				readerFunc(func(p []byte) (int, error) {
+					time.Sleep(time.Millisecond)
+					read.Add(int64(len(p)))
+					return len(p), nil
+				}))), r)
+		}, replies(200))
+		start := time.Now()
+		resp, err := (&retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off })}).RoundTrip(mustRequest(t, "GET", "http://example.com/", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.LessOrEqual(t, time.Since(start), 100*time.Millisecond)
+		time.Sleep(time.Hour) // its Close goes on aside
+	})
 }

@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -25,6 +24,10 @@ func (x *exchange) finish(o Outcome, reason Reason) (*http.Response, error) {
 	single := len(x.met) == 1 && x.call.Attempts == 1
 	if gone := x.gone(); o.Canceled && x.hides(gone) {
 		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.ctx) != x.ctx.Err() {
+			if errors.Is(gone, x.err) {
+				// Told once is enough.
+				x.met = x.met[:len(x.met)-1]
+			}
 			return nil, x.fail(reason, gone)
 		}
 		if canceled(x.err) {
@@ -33,6 +36,9 @@ func (x *exchange) finish(o Outcome, reason Reason) (*http.Response, error) {
 	}
 	if single {
 		x.report(reason)
+		if e, ok := x.err.(nilPointer); ok {
+			return nil, e.err
+		}
 		return nil, x.err
 	}
 	return nil, x.fail(reason, nil)
@@ -45,15 +51,26 @@ func (x *exchange) goneBefore(gone error) error {
 	if errors.Is(gone, context.DeadlineExceeded) {
 		reason = ReasonDeadline
 	}
-	x.err = cmp.Or(context.Cause(x.ctx), gone)
+	x.err = context.Cause(x.ctx)
+	switch {
+	case x.err != nil && x.ctx.Done() != nil:
+	case reason == ReasonDeadline:
+		x.err = gone
+	default:
+		x.err = errRequestCanceled
+	}
 	x.report(reason)
 	return x.err
 }
 
+// errRequestCanceled is what net/http says after Request.Cancel.
+var errRequestCanceled = errors.New("net/http: request canceled")
+
 // canceled reports whether err says no more than that the request was canceled.
 // net/http's own error for it has no type.
 func canceled(err error) bool {
-	return errors.Is(err, context.Canceled) || err.Error() == "net/http: request canceled" || err.Error() == "net/http: request canceled while waiting for connection"
+	text := err.Error()
+	return errors.Is(err, context.Canceled) || text == errRequestCanceled.Error() || text == "net/http: request canceled while waiting for connection"
 }
 
 // hides reports whether the last error doesn't say why the caller is gone. That

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,6 +108,17 @@ func (e *Error) Timeout() bool {
 // caller is gone or the last error can't heal.
 func (e *Error) Temporary() bool { return e.Reason != "" && e.Reason != ReasonCanceled }
 
+// wraps reports whether err is target, or wraps it and no other error.
+func wraps(err, target error) bool {
+	for err != nil {
+		if err == target {
+			return true
+		}
+		err = errors.Unwrap(err)
+	}
+	return false
+}
+
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout()
@@ -127,6 +139,20 @@ var (
 	errHiddenSends = errors.New("retrip: net/http by itself sent the request more often than Policy.MaxSends within an attempt")
 	errNothing     = errors.New("retrip: Base returned neither a response nor an error")
 )
+
+// nilPointer stands for an error that is a nil pointer, since most methods of
+// one would panic.
+type nilPointer struct{ err error }
+
+func (e nilPointer) Error() string { return fmt.Sprintf("a nil %T", e.err) }
+
+// usable returns err, or what stands for it.
+func usable(err error) error {
+	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nilPointer{err}
+	}
+	return err
+}
 
 // errorText returns the text of err on one line, without secrets of a URL in it.
 func errorText(err error) string {

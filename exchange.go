@@ -197,7 +197,7 @@ func (x *exchange) take(resp *http.Response, err error) {
 	switch {
 	case err != nil:
 		dismiss(resp)
-		resp = nil
+		resp, err = nil, usable(err)
 	case resp == nil:
 		err = errNothing
 	}
@@ -305,12 +305,12 @@ func (x *exchange) neverProcessed() bool {
 	a := x.attempt
 	if a == nil {
 		// What the base did before its error can't be seen.
-		return neverProcessed(x.err, 0)
+		return neverProcessed(x.err, 0, false)
 	}
-	if x.err == errAttemptTimeout || x.err == errDeadline {
+	if wraps(x.err, errAttemptTimeout) || wraps(x.err, errDeadline) {
 		return a.neverSent()
 	}
-	return neverProcessed(x.err, int(a.sends.Load())-a.refused)
+	return neverProcessed(x.err, int(a.sends.Load())-a.refused, a.sent)
 }
 
 // refusedByCaller reports whether the caller's own code has refused the server.
@@ -325,7 +325,9 @@ func (x *exchange) refusedByCaller() bool {
 // gone returns why the caller has no use for an answer any more, nil if it
 // has. net/http tells of a context's cause alone; both are needed.
 func (x *exchange) gone() error {
-	if err := x.ctx.Err(); err != nil {
+	// As net/http does, go by Done: a context of the caller's own making may
+	// have an error and never end.
+	if err := x.ctx.Err(); err != nil && x.ctx.Done() != nil {
 		if cause := context.Cause(x.ctx); !errors.Is(cause, err) {
 			return errors.Join(err, cause)
 		}

@@ -15,7 +15,7 @@ import (
 // Over HTTP/1, net/http sends a request again only after a connection of its
 // pool has turned out to be dead, and the pool bounds that. So a send over a
 // connection of the pool doesn't count, unless the connection speaks HTTP/2 or
-// the attempt has used it before.
+// the attempt has had it from the pool before.
 type boundedSends struct {
 	mu      sync.Mutex
 	began   bool

@@ -91,6 +91,10 @@ func malformed(req *http.Request, err error) bool {
 	if u.Host == "" || req.Body == nil && req.ContentLength > 0 || hasControl(u.RequestURI()) {
 		return true
 	}
+	if req.Body == nil && req.ContentLength < 0 && strings.HasSuffix(err.Error(), "with nil Body") {
+		// HTTP/2 takes it.
+		return true
+	}
 	return !isToken(method(req)) || !validHeader(req.Header) || !validHeader(req.Trailer) || !validTrailer(req.Trailer)
 }
 
@@ -129,10 +133,10 @@ func hasControl(s string) bool {
 	return false
 }
 
-// refusedByCaller reports whether the error of a TLS handshake was made by the
-// caller's own code, such as tls.Config.VerifyConnection. crypto/tls returns
-// such an error as it is. Its own errors, and those of a connection, are of
-// other kinds.
+// refusedByCaller reports whether the error of a TLS handshake over a connection
+// of package net was made by the caller's own code, such as
+// tls.Config.VerifyConnection. crypto/tls returns such an error as it is. Its
+// own errors, and those of the connection, are of other kinds.
 func refusedByCaller(err error) bool {
 	for _, own := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, own) {

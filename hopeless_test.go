@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -89,6 +90,7 @@ func TestHopeless_Unwritable(t *testing.T) {
 	for name, change := range map[string]func(*http.Request){
 		"control character in Opaque":   func(r *http.Request) { r.URL.Opaque = "//example.com/a\nb" },
 		"control character in RawQuery": func(r *http.Request) { r.URL.RawQuery = "a\x01b" },
+		"unknown length without body":   func(r *http.Request) { r.Body, r.ContentLength = nil, -1 },
 		"trailer that isn't one":        func(r *http.Request) { r.Trailer = http.Header{"Content-Length": nil} },
 	} {
 		bubbled(t, name, func(t *testing.T) {
@@ -168,6 +170,37 @@ func TestHopeless_OwnVerification(t *testing.T) {
 		assert.EqualValues(t, 4, dials.Load())
 	})
 }
+
+// A tunnel has errors of its own making. The caller's own verification isn't to
+// blame for them, whether it was asked or not.
+func TestHopeless_ErrorOfATunnel(t *testing.T) {
+	for _, verify := range []bool{false, true} {
+		bubbled(t, fmt.Sprint(verify), func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTPS, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			base := s.Transport()
+			var dials atomic.Int32
+			base.DialContext = func(_ context.Context, network, addr string) (net.Conn, error) {
+				// Without the context, net's hooks aren't called.
+				c, err := s.Listener.Dial(context.Background(), network, addr)
+				if dials.Add(1) == 1 {
+					return tunnel{c}, err
+				}
+				return c, err
+			}
+			if verify {
+				base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
+			}
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			require.NoError(t, err)
+			finish(t, resp)
+		})
+	}
+}
+
+// tunnel is a connection with errors of its own.
+type tunnel struct{ net.Conn }
+
+func (tunnel) Read([]byte) (int, error) { return 0, errors.New("tunnel: session shutdown") }
 
 // A proxy that wants a password isn't asked again without one.
 func TestHopeless_ProxyWantsAPassword(t *testing.T) {

@@ -16,20 +16,24 @@ import (
 type proof uint8
 
 const (
-	noProof     proof = iota
-	unprocessed       // the server did not process what it was sent last
-	unsent            // nothing was sent: there was no connection to send it over
+	noProof           proof = iota
+	unprocessedByText       // unprocessed, by nothing but the text of an error
+	unprocessed             // the server did not process what it was sent last
+	unsent                  // nothing was sent: there was no connection to send it over
 )
 
 // neverProcessed reports whether err proves that no server has processed the
 // request. sends counts the sends within the attempt that may have been
 // processed, as far as they are known: an error speaks for the last one only.
-func neverProcessed(err error, sends int) bool {
-	switch prove(err) {
+// sent says that the last send is known to have had a connection: only then does
+// the text of err count, since a proxy that refuses CONNECT chooses the text of
+// the error for that.
+func neverProcessed(err error, sends int, sent bool) bool {
+	switch p := prove(err); p {
 	case unsent:
 		return sends == 0
-	case unprocessed:
-		return sends <= 1
+	case unprocessed, unprocessedByText:
+		return sends <= 1 && (sent || p == unprocessed)
 	default:
 		return false
 	}
@@ -56,8 +60,11 @@ func prove(err error) proof {
 		case *net.DNSError:
 			return unsent
 		}
-		if refusedStream(err) || refusedText(err) {
+		switch {
+		case refusedStream(err):
 			return unprocessed
+		case refusedText(err):
+			return unprocessedByText
 		}
 		switch e := err.(type) {
 		case interface{ Unwrap() error }:

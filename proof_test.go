@@ -4,10 +4,12 @@
 package retrip_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -95,8 +97,6 @@ func TestProof_EveryBranch(t *testing.T) {
 		&net.OpError{Op: "socks connect", Err: io.EOF},
 		&net.DNSError{Err: "server misbehaving", IsTemporary: true},
 		fakeStreamError{StreamID: 1, Code: 7},
-		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
-		errors.New("http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written; define Request.GetBody to avoid this error"),
 		&retrip.Error{Reason: retrip.ReasonBreakerOpen},
 		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, Err: errors.Join(&net.OpError{Op: "dial"}, &net.OpError{Op: "dial"})},
 	}
@@ -105,10 +105,7 @@ func TestProof_EveryBranch(t *testing.T) {
 		&net.OpError{Op: "read", Err: syscall.ECONNRESET},
 		&net.OpError{Op: "read", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}},
 		fakeStreamError{StreamID: 1, Code: 1},
-		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; PROTOCOL_ERROR; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
-		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM] after Request.Body was written; define Request.GetBody to avoid this error"),
-		errors.New("http2: Transport: cannot retry err [stream error: stream ID x; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
-		errors.New("http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written; define Request.GetBody to avoid this error, too"),
+		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
 		errors.New("http2: Transport received Server's graceful shutdown GOAWAY"),
 		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, Err: errors.Join(&net.OpError{Op: "dial"}, io.EOF)},
 		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, StatusCode: 503, Err: errors.Join(&net.OpError{Op: "dial"})},
@@ -155,6 +152,62 @@ func TestProof_EveryBranch(t *testing.T) {
 	}
 	assert.Greater(t, repeats, 500)
 }
+
+// The texts by which net/http tells that it would have sent a stream again prove
+// something as they are, for a request that had a connection, and no other way.
+func TestProof_Texts(t *testing.T) {
+	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
+	const refused, goAway = "stream error: stream ID 5; REFUSED_STREAM; received from peer", "http2: Transport received Server's graceful shutdown GOAWAY"
+	for _, tt := range []struct {
+		text string
+		want int
+	}{
+		{begin + refused + end, 2},
+		{begin + goAway + end, 2},
+		{begin + "stream error: stream ID 5; PROTOCOL_ERROR; received from peer" + end, 1},
+		{begin + "stream error: stream ID 5; REFUSED_STREAM" + end, 1},
+		{begin + "stream error: stream ID x; REFUSED_STREAM; received from peer" + end, 1},
+		{begin + "stream error: stream ID ; REFUSED_STREAM; received from peer" + end, 1},
+		{begin + refused + end + ".", 1},
+		{" " + begin + goAway + end, 1},
+		{begin + goAway, 1},
+		{goAway, 1},
+		{refused, 1},
+	} {
+		for name, connected := range map[string]bool{"sent": true, "not sent": false} {
+			for kind, err := range map[string]error{"plain": errors.New(tt.text), "wrapped": fmt.Errorf("wrapped: %w", errors.New(tt.text)), "of another type": textError(tt.text)} {
+				bubbled(t, fmt.Sprintf("%s/%s/%s", tt.text, name, kind), func(t *testing.T) {
+					used := 0
+					base := rtFunc(func(r *http.Request) (*http.Response, error) {
+						used++
+						_, _ = io.Copy(io.Discard, r.Body)
+						_ = r.Body.Close()
+						if connected {
+							httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+						}
+						if used > 1 {
+							return replies(200)(r)
+						}
+						return nil, err
+					})
+					resp, _ := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "POST", stream([]byte("payload"))))
+					if resp != nil {
+						finish(t, resp)
+					}
+					if !connected || kind == "of another type" {
+						assert.Equal(t, 1, used)
+					} else {
+						assert.Equal(t, tt.want, used)
+					}
+				})
+			}
+		}
+	}
+}
+
+type textError string
+
+func (e textError) Error() string { return string(e) }
 
 // What an inner Transport went through proves nothing to the outer one, unless
 // all of it does.
@@ -351,3 +404,116 @@ func hangsUp(dials *atomic.Int32) func(context.Context, string, string) (net.Con
 		return client, nil
 	}
 }
+
+// A proxy that refuses CONNECT chooses the text of the error for that. Whatever
+// it says is no proof, and makes nobody send again at once.
+func TestProof_TextsOfAProxy(t *testing.T) {
+	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
+	for name, text := range map[string]string{
+		"GOAWAY":         begin + "http2: Transport received Server's graceful shutdown GOAWAY" + end,
+		"REFUSED_STREAM": begin + "stream error: stream ID 1; REFUSED_STREAM; received from peer" + end,
+	} {
+		for method, want := range map[string]int32{"POST": 1, "PUT": 4} {
+			bubbled(t, name+"/"+method, func(t *testing.T) {
+				l := memhttp.Listen()
+				defer l.Close()
+				var asked atomic.Int32
+				go func() {
+					for {
+						c, err := l.Accept()
+						if err != nil {
+							return
+						}
+						go func() {
+							defer c.Close()
+							if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+								asked.Add(1)
+								_, _ = io.WriteString(c, "HTTP/1.1 502 "+text+"\r\nContent-Length: 0\r\n\r\n")
+							}
+						}()
+					}
+				}()
+				base := &http.Transport{DialContext: l.Dial, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy:1"})}
+				defer base.CloseIdleConnections()
+				_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(mustRequest(t, method, "https://example.com/", stream([]byte("x"))))
+				assert.ErrorContains(t, err, text)
+				assert.Equal(t, want, asked.Load())
+			})
+		}
+	}
+}
+
+// A base whose connections can't be seen is asked once an attempt.
+func TestProof_GracefulShutdownUnseen(t *testing.T) {
+	for _, method := range []string{"POST", "PUT"} {
+		bubbled(t, method, func(t *testing.T) {
+			base, _ := h2Server(t, func(w *h2Writer, _ int, _ uint32) { w.goAway(0, 0); w.Close() })
+			used := 0
+			detached := rtFunc(func(r *http.Request) (*http.Response, error) {
+				used++
+				return base.RoundTrip(r.WithContext(context.Background()))
+			})
+			tr := &retrip.Transport{Base: detached, Policy: with(func(p *retrip.Policy) { p.MaxSends, p.AttemptTimeout = 3, time.Second })}
+			_, err := tr.RoundTrip(mustRequest(t, method, "http://example.com/", stream([]byte("x"))))
+			assert.ErrorContains(t, err, "GOAWAY")
+			assert.Equal(t, map[string]int{"POST": 1, "PUT": 4}[method], used)
+		})
+	}
+}
+
+// A base may wrap the error by which our own timeout ended the attempt.
+func TestProof_WrappedTimeout(t *testing.T) {
+	for name, wrap := range map[string]func(error) error{
+		"as it is": func(err error) error { return err },
+		"wrapped":  func(err error) error { return fmt.Errorf("calling: %w", err) },
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(echo))
+			base := s.Transport()
+			var dials atomic.Int32
+			dial := base.DialContext
+			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials.Add(1) == 1 {
+					time.Sleep(time.Minute)
+				}
+				return dial(ctx, network, addr)
+			}
+			tr := &retrip.Transport{Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				resp, err := base.RoundTrip(r)
+				if err != nil {
+					err = wrap(err)
+				}
+				return resp, err
+			})}
+			resp, err := tr.RoundTrip(mustRequest(t, "POST", s.URL, strings.NewReader("once")))
+			require.NoError(t, err)
+			finish(t, resp)
+			time.Sleep(2 * time.Minute)
+			base.CloseIdleConnections()
+		})
+	}
+}
+
+// A nil pointer for an error is an error, and proves nothing.
+func TestProof_NilPointers(t *testing.T) {
+	for _, err := range []error{(*net.OpError)(nil), (*net.DNSError)(nil), (*url.Error)(nil), (*retrip.Error)(nil), (*ownError)(nil)} {
+		for method, want := range map[string]int{"GET": 4, "POST": 1} {
+			bubbled(t, fmt.Sprintf("%T/%s", err, method), func(t *testing.T) {
+				base := plays(fails(err))
+				_, got := (&retrip.Transport{Base: base, Policy: steady, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}).RoundTrip(request(t, method, nil))
+				assert.Equal(t, want, base.attempts())
+				if method == "POST" {
+					assert.Equal(t, err, got)
+				} else {
+					assert.Contains(t, got.Error(), "nil")
+					assert.False(t, asError(t, got).Timeout())
+				}
+			})
+		}
+	}
+}
+
+type ownError struct{ timeout bool }
+
+func (e *ownError) Error() string { return fmt.Sprint(e.timeout) }
+func (e *ownError) Timeout() bool { return e.timeout }

@@ -22,12 +22,12 @@ func (x *exchange) send() {
 		return
 	}
 	base, req := x.base(), x.derive()
-	resp, err := base.RoundTrip(req)
-	for resp == nil && goneAway(err) && x.attempt.Err() == nil && x.hasBody() {
-		// net/http would have done the same at once if it could have had the
-		// body again: the connection has ended, and the host is in no trouble.
+	resp, err := x.attempt.use(base, req)
+	for resp == nil && x.attempt.sent && goneAway(err) && x.attempt.maySendAgain() && x.hasBody() {
+		// net/http does the same at once where the request has a GetBody: the
+		// connection has ended, and the host is in no trouble.
 		req = x.attempt.again(x.body.reader())
-		resp, err = base.RoundTrip(req)
+		resp, err = x.attempt.use(base, req)
 	}
 	x.take(resp, err)
 	if x.resp != nil {

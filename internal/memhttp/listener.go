@@ -19,6 +19,7 @@ import (
 	"context"
 	"maps"
 	"net"
+	"net/http/httptrace"
 	"os"
 	"slices"
 	"sync"
@@ -78,6 +79,10 @@ func (l *Listener) Dial(ctx context.Context, network, addr string) (net.Conn, er
 		defer l.mu.Unlock()
 		delete(l.clients, client)
 	})
+	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.ConnectDone != nil {
+		// As package net does.
+		defer trace.ConnectDone(network, addr, nil)
+	}
 	l.dials++
 	l.clients[client] = true
 	l.queue = append(l.queue, server)
