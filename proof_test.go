@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -489,6 +490,7 @@ func TestProof_WrappedTimeout(t *testing.T) {
 			require.NoError(t, err)
 			finish(t, resp)
 			time.Sleep(2 * time.Minute)
+			synctest.Wait()
 			base.CloseIdleConnections()
 		})
 	}

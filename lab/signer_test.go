@@ -59,7 +59,7 @@ func checkSignature(r *http.Request) error {
 		return err
 	}
 	again := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "http", Host: r.Host, Path: r.URL.Path}, Host: r.Host, Header: http.Header{}, ContentLength: r.ContentLength}
-	for _, name := range strings.Split(names, ";") {
+	for name := range strings.SplitSeq(names, ";") {
 		switch name = http.CanonicalHeaderKey(name); name {
 		case "Host", "Content-Length", "X-Amz-Date":
 		default:
