@@ -34,9 +34,8 @@ import (
 //
 // Such a retry therefore goes to a spare: a clone of the base, with a pool of
 // its own. Requests to one host share its spare for as long as it is above
-// suspicion; see spare.fresh. That bounds what a slow host costs: a new spare
-// replaces one that was made before the failed attempt began, so that the
-// spares of a host are at least one attempt's timeout apart.
+// suspicion; see spare.fresh. That bounds what a slow host costs: the spares of
+// a host are made at least half an attempt's timeout apart.
 
 const (
 	// maxSpares bounds the spares of a Transport. Beyond it, the one that has
@@ -57,7 +56,7 @@ type doubt struct {
 	on    bool          // its next attempt stays away from the pool of the base
 	lost  int           // attempts whose connection was lost
 	http2 bool          // the connection of the last attempt spoke HTTP/2
-	since time.Duration // an instant at which that attempt was under way
+	since time.Duration // an instant by which that attempt should have been answered
 }
 
 // spare is a second pool of connections to one host. It is safe for concurrent
@@ -79,8 +78,8 @@ func (p *spare) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// fresh reports whether p is above the suspicion of an attempt that was under
-// way at the instant since: p was made later, or has delivered a response later.
+// fresh reports whether p is above the suspicion of an attempt that waited in
+// vain at the instant since: p was made later, or has delivered a response later.
 func (p *spare) fresh(since time.Duration) bool {
 	return p.made > since || time.Duration(p.answered.Load()) > since
 }
@@ -278,7 +277,10 @@ func (x *exchange) doubts() {
 	case had:
 		x.doubt.http2 = speaksHTTP2(conn, a.watch&expectHTTP2 != 0)
 	}
-	x.doubt.on, x.doubt.since = true, x.s.now()-limit
+	// Half of the time is for responses that came before a connection froze:
+	// what it delivered while the attempt was new proves nothing. The other half
+	// is what requests that time out at different moments share a spare by.
+	x.doubt.on, x.doubt.since = true, x.s.now()-limit/2
 }
 
 // lost reports whether err is that of an HTTP/1 connection that the peer has
