@@ -265,9 +265,28 @@ func (b *releasingConn) CloseWrite() error {
 func (a *attempt) use(base http.RoundTripper, req *http.Request) (*http.Response, error) {
 	before := a.sends.Load()
 	resp, err := base.RoundTrip(req)
-	a.sent = a.sends.Load() > before
+	n := int(a.sends.Load() - before)
+	a.sent = n > 0
+	if n > 1 && req.Body != nil && req.GetBody == nil && isNetHTTP(base) {
+		// net/http can't send such a body twice: it took another connection
+		// because those before could take no request.
+		a.refused += n - 1
+	}
 	return resp, err
 }
+
+// isNetHTTP reports whether base is net/http's own.
+func isNetHTTP(base http.RoundTripper) bool {
+	switch base.(type) {
+	case *http.Transport, *spare:
+		return true
+	}
+	return false
+}
+
+// sentOnce reports whether the base got a connection, and only the last send may
+// have been processed.
+func (a *attempt) sentOnce() bool { return a.sent && int(a.sends.Load())-a.refused == 1 }
 
 // maySendAgain reports whether a request that provably was not processed may be
 // sent again within the attempt.

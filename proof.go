@@ -63,7 +63,7 @@ func prove(err error) proof {
 		switch {
 		case refusedStream(err):
 			return unprocessed
-		case refusedText(err):
+		case refusedText(err) || reflect.TypeOf(err) == plainErrorType && err.Error() == cannotRewindText:
 			return unprocessedByText
 		}
 		switch e := err.(type) {
@@ -116,6 +116,10 @@ const (
 	refusedEnd       = "; REFUSED_STREAM; received from peer"
 )
 
+// net/http returns this error for a request without GetBody, and without a key,
+// that no connection of its pool could take: nothing of it was sent.
+const cannotRewindText = "net/http: cannot rewind body after connection loss"
+
 // cannotRetryCause returns the text of the cause in such an error.
 func cannotRetryCause(err error) (cause string, ok bool) {
 	if reflect.TypeOf(err) != plainErrorType {
@@ -144,9 +148,10 @@ func refusedText(err error) bool {
 }
 
 // goneAway reports whether err says that a GOAWAY left the request unprocessed
-// as the server shut the connection down. That is the end of a connection, and
-// no trouble of the host's.
+// as the server shut the connection down, or that the connection could take no
+// request any more. That is the end of a connection, and no trouble of the
+// host's.
 func goneAway(err error) bool {
 	cause, ok := cannotRetryCause(err)
-	return ok && cause == goAwayText
+	return ok && cause == goAwayText || reflect.TypeOf(err) == plainErrorType && err.Error() == cannotRewindText
 }

@@ -165,6 +165,8 @@ func TestProof_Texts(t *testing.T) {
 	}{
 		{begin + refused + end, 2},
 		{begin + goAway + end, 2},
+		{"net/http: cannot rewind body after connection loss", 2},
+		{"net/http: cannot rewind body after connection loss.", 1},
 		{begin + "stream error: stream ID 5; PROTOCOL_ERROR; received from peer" + end, 1},
 		{begin + "stream error: stream ID 5; REFUSED_STREAM" + end, 1},
 		{begin + "stream error: stream ID x; REFUSED_STREAM; received from peer" + end, 1},

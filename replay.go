@@ -141,9 +141,12 @@ func (r *replay) replayable() bool {
 }
 
 func (r *replay) supersede() {
-	if b := r.current; b != nil && !b.closed {
-		b.closed = true
-		close(b.gone)
+	if b := r.current; b != nil {
+		b.over = true
+		if !b.closed {
+			b.closed = true
+			close(b.gone)
+		}
 	}
 }
 
@@ -188,14 +191,34 @@ type bodyReader struct {
 	section *io.SectionReader
 	read    int64         // bytes of the section
 	pos     int           // in what is kept of a stream
-	closed  bool          // guarded by replay.mu
+	begun   bool          // guarded, as what follows, by replay.mu
+	over    bool          // superseded
+	closed  bool          // superseded, or closed by the base
 	gone    chan struct{} // closed when closed is set
 }
 
+// begin returns a channel that is closed when the reader is.
+//
+// net/http's HTTP/2 closes the body of a request for which the connection has
+// turned out to be unusable, and then hands the same body to another
+// connection. So a reader that was closed before anything was read of it may be
+// read after all.
+func (b *bodyReader) begin() <-chan struct{} {
+	r := b.replay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b.closed && !b.begun && !b.over && !r.sealed {
+		b.closed, b.gone = false, make(chan struct{})
+	}
+	b.begun = true
+	return b.gone
+}
+
 func (b *bodyReader) Read(p []byte) (int, error) {
+	gone := b.begin()
 	if b.section != nil {
 		select {
-		case <-b.gone:
+		case <-gone:
 			return 0, errSuperseded
 		default:
 			return b.readSection(p)
@@ -211,7 +234,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	select {
 	case <-r.turn:
 		defer func() { r.turn <- struct{}{} }()
-	case <-b.gone:
+	case <-gone:
 		return 0, errSuperseded
 	}
 	// An attempt before this one may have read on until it gave the turn back.

@@ -686,3 +686,70 @@ func TestReplay_ContentLength(t *testing.T) {
 		assert.EqualValues(t, 6, seen.Load())
 	})
 }
+
+// net/http's HTTP/2 closes a body for which a connection turned out to be
+// unusable, and hands the same body to another one.
+func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
+	for name, body := range map[string]func() io.Reader{
+		"stream":  func() io.Reader { return stream([]byte("payload")) },
+		"section": func() io.Reader { return io.NewSectionReader(strings.NewReader("payload"), 0, 7) },
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			sent := newSend("")
+			sent.Reader = body()
+			var old io.ReadCloser
+			base := plays(func(r *http.Request) (*http.Response, error) {
+				assert.NoError(t, r.Body.Close())
+				got, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				assert.Equal(t, "payload", string(got))
+				assert.NoError(t, r.Body.Close())
+				n, err := r.Body.Read(make([]byte, 1))
+				assert.Zero(t, n)
+				assert.Error(t, err, "closed after it was read")
+				return replies(503)(r)
+			}, func(r *http.Request) (*http.Response, error) {
+				old = r.Body // neither read nor closed
+				return replies(503)(r)
+			}, func(r *http.Request) (*http.Response, error) {
+				n, err := old.Read(make([]byte, 1))
+				assert.Zero(t, n)
+				assert.Error(t, err, "superseded")
+				got, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				assert.Equal(t, "payload", string(got))
+				assert.NoError(t, r.Body.Close())
+				return replies(200)(r)
+			})
+			base.keep = true
+			req := request(t, "PUT", nil)
+			req.Body = sent
+			if name == "section" {
+				req.Body = io.NopCloser(body())
+			}
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+			if name == "stream" {
+				assert.EqualValues(t, 1, sent.closed.Load())
+			}
+		})
+	}
+	bubbled(t, "when nobody will send it any more", func(t *testing.T) {
+		sent := newSend("payload")
+		var last io.ReadCloser
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			last = r.Body
+			assert.NoError(t, r.Body.Close())
+			return replies(200)(r)
+		})
+		base.keep = true
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", sent))
+		require.NoError(t, err)
+		finish(t, resp)
+		n, err := last.Read(make([]byte, 1))
+		assert.Zero(t, n)
+		assert.Error(t, err)
+		assert.EqualValues(t, 1, sent.closed.Load())
+	})
+}

@@ -23,7 +23,7 @@ func (x *exchange) send() {
 	}
 	base, req := x.base(), x.derive()
 	resp, err := x.attempt.use(base, req)
-	for resp == nil && x.attempt.sent && goneAway(err) && x.attempt.maySendAgain() && x.hasBody() {
+	for resp == nil && x.attempt.sentOnce() && goneAway(err) && x.attempt.maySendAgain() && x.hasBody() {
 		// net/http does the same at once where the request has a GetBody: the
 		// connection has ended, and the host is in no trouble.
 		req = x.attempt.again(x.body.reader())
