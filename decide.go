@@ -45,13 +45,31 @@ type Call struct {
 	Attempts int           // attempts made, the last one included
 	Wait     time.Duration // the last wait drawn
 
+	// Gate names the gate that the call waits at, if its policy has one. If
+	// empty, it is the host's own.
+	Gate string
+
+	// Waiter stands for whoever makes the call: what [Host.Woken] returns when
+	// it must ask again. It is not looked at. If nil, it is never woken, and
+	// must ask from time to time.
+	Waiter any
+
 	began  time.Duration // instant at which the running wait began
 	took   time.Duration // duration of the last attempt
-	ticket int64         // place in the gate's queue; 0 is none
 	period uint32        // of the breaker, when the last attempt was let through
-	epoch  uint32        // of the gate, when the last attempt was let through
 	token  bool          // the last attempt is a retry that was paid for
 	probe  bool          // the last attempt is a probe of the breaker
+
+	gate    *gate         // that it has been at; nil is none yet
+	number  int64         // of its arrival there; 0 is none
+	gap     time.Duration // of the gate when it let the last attempt through
+	sent    time.Duration // when that was
+	epoch   uint32        // and its epoch
+	refused uint8         // how often the call has been refused
+	passed  uint8         // how often a later one has gone before it, as a probe
+	held    bool          // it waits, or has waited, for its next attempt
+	out     bool          // the gate has let it through, and doesn't know yet how it ends
+	limited bool          // it could have gone earlier but for the pace
 }
 
 // Outcome is how an attempt ended, reduced to what a decision needs.
@@ -78,6 +96,16 @@ type Decision struct {
 	// attempt is to be made now.
 	Wait time.Duration
 
+	// AtGate says that the wait is one at the host's gate. In an answer of First
+	// or Wake it ends early if [Host.Woken] returns the call's Waiter, and the
+	// longest duration means that nothing else ends it. In one of Next it is an
+	// estimate: Wake is to be asked at once, for the call's place in the queue.
+	AtGate bool
+
+	// Wakes says that others who wait at the gate must ask again now: those that
+	// [Host.Woken] returns.
+	Wakes bool
+
 	// Reason is why. It is empty if Retry is false because there is nothing
 	// to retry: the outcome is the answer.
 	Reason Reason
@@ -92,13 +120,21 @@ type Decision struct {
 func (h *Host) First(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
 	if r.policy.Gate {
-		d = h.throughGate(r, c, now)
+		d = h.throughGate(r, c, now, draw)
 	}
+	return h.through(r, c, d, now, draw)
+}
+
+// through has c pass the breaker too, if nothing before it has spoken against
+// the attempt.
+func (h *Host) through(r *Rules, c *Call, d Decision, now time.Duration, draw uint64) Decision {
 	if d.Retry && d.Wait == 0 {
+		wakes := d.Wakes
 		d = h.throughBreaker(r, c, now, draw)
+		d.Wakes = wakes
 	}
-	if !d.Retry {
-		h.Return(r, c)
+	if !d.Retry && h.Return(r, c) {
+		d.Wakes = true
 	}
 	return d
 }
@@ -117,16 +153,16 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 		// callers' deadlines would let an overloaded host be retried for
 		// nothing.
 		c.token = false
-		h.Return(r, c)
+		d := Decision{Reason: ReasonCanceled, Wakes: h.Return(r, c)}
 		if c.Deadline != 0 && now >= c.Deadline {
-			return Decision{Reason: ReasonDeadline}
+			d.Reason = ReasonDeadline
 		}
-		return Decision{Reason: ReasonCanceled}
+		return d
 	}
 	paused := h.pausedFor(now)
 	failed := r.retryable(o)
-	change := h.learn(r, c, o, failed, now, draw)
-	giveUp := func(reason Reason) Decision { return Decision{Reason: reason, change: change} }
+	change, wakes := h.learn(r, c, o, failed, now, draw)
+	giveUp := func(reason Reason) Decision { return Decision{Reason: reason, Wakes: wakes, change: change} }
 	switch {
 	case !failed:
 		return giveUp("")
@@ -144,72 +180,81 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 
 	c.took = o.Took
 	left := c.left(now)
-	if paused > o.RetryAfter {
+	var atGate time.Duration
+	if p.Gate {
+		var reason Reason
+		if atGate, reason = h.outlook(r, c, now); reason != "" {
+			return giveUp(reason)
+		}
+	} else if paused > o.RetryAfter {
 		if lo, _ := p.Backoff.serverWindow(paused, c.Attempts, c.Wait); lo > left || paused > p.MaxWait {
 			return giveUp(ReasonHostPaused)
 		}
 	}
-	var lo, hi time.Duration
-	switch word := max(o.RetryAfter, paused); {
-	case word > 0:
-		lo, hi = p.Backoff.serverWindow(word, c.Attempts, c.Wait)
-	case o.Status == http.StatusTooManyRequests && !p.Gate:
-		lo, hi = p.Backoff.throttled().window(c.Attempts, c.Wait)
-	default:
-		lo, hi = p.Backoff.window(c.Attempts, c.Wait)
+	var wait time.Duration
+	queues := p.Gate && r.refused(o)
+	if queues {
+		wait = atGate
+	} else {
+		var lo, hi time.Duration
+		switch word := max(o.RetryAfter, paused); {
+		case word > 0:
+			lo, hi = p.Backoff.serverWindow(word, c.Attempts, c.Wait)
+		case o.Status == http.StatusTooManyRequests:
+			lo, hi = p.Backoff.throttled().window(c.Attempts, c.Wait)
+		default:
+			lo, hi = p.Backoff.window(c.Attempts, c.Wait)
+		}
+		if lo > left {
+			return giveUp(ReasonDeadline)
+		}
+		wait = uniform(lo, min(hi, left), draw)
 	}
-	if lo > left {
-		return giveUp(ReasonDeadline)
-	}
-	wait := uniform(lo, min(hi, left), draw)
 	if r.breaker && h.refuses(addCapped(now, wait)) {
 		return giveUp(ReasonBreakerOpen)
 	}
-	// A 429 that is obeyed at the gate costs nothing: the server has priced it.
-	if priced := p.Gate && o.Status == http.StatusTooManyRequests && o.RetryAfter > 0; !priced {
+	// A 429 costs nothing at a gate: it has already slowed down all requests to
+	// come, this one among them.
+	if priced := queues && o.Status == http.StatusTooManyRequests; !priced {
 		if !h.spend(r) {
 			return giveUp(ReasonBudgetExhausted)
 		}
 		c.token = r.size > 0
 	}
-	c.Wait, c.began = wait, now
-	return Decision{Retry: true, Wait: wait, Reason: retryReason(o), change: change}
+	if !queues {
+		c.Wait = wait
+	}
+	c.began = now
+	return Decision{Retry: true, Wait: wait, AtGate: queues, Wakes: wakes, Reason: retryReason(o), change: change}
 }
 
 // Wake decides at the end of a wait: to make the attempt, to wait on since the
 // host has asked for more meanwhile, or to stop. Where it stops, nothing is
 // left to be returned.
 func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
-	d := h.wake(r, c, now, draw)
-	if !d.Retry {
-		h.Return(r, c)
-	}
-	return d
-}
-
-func (h *Host) wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
-	p := &r.policy
-	if p.Gate {
-		if d := h.throughGate(r, c, now); d.Wait > 0 || !d.Retry {
-			return d
-		}
+	d := Decision{Retry: true}
+	if r.policy.Gate {
+		d = h.throughGate(r, c, now, draw)
 	} else if paused := h.pausedFor(now); paused > 0 {
-		lo, hi := p.Backoff.serverWindow(paused, c.Attempts, c.Wait)
+		lo, hi := r.policy.Backoff.serverWindow(paused, c.Attempts, c.Wait)
 		left := c.left(now)
 		// A host that renews its pause for ever must not hold a caller
 		// without a deadline for ever.
-		if lo > left || now-c.began+paused > p.MaxWait {
-			return Decision{Reason: ReasonHostPaused}
+		if lo > left || now-c.began+paused > r.policy.MaxWait {
+			d = Decision{Reason: ReasonHostPaused}
+		} else {
+			d.Wait = uniform(lo, min(hi, left), draw)
 		}
-		return Decision{Retry: true, Wait: uniform(lo, min(hi, left), draw)}
 	}
-	return h.throughBreaker(r, c, now, draw)
+	return h.through(r, c, d, now, draw)
 }
 
 // Return takes back what a decision to make an attempt has claimed, its token
-// and its places at the gate and among the breaker's probes, when no attempt follows or when it
-// ended in nothing that says anything about the host. It may be called twice.
-func (h *Host) Return(r *Rules, c *Call) {
+// and its places at the gate and among the breaker's probes, when no attempt
+// follows or when it ended in nothing that says anything about the host. It
+// reports whether others who wait at the gate must ask again now: those that
+// [Host.Woken] returns. It may be called twice.
+func (h *Host) Return(r *Rules, c *Call) (wakes bool) {
 	if c.token {
 		c.token = false
 		h.earn(microToken)
@@ -218,30 +263,33 @@ func (h *Host) Return(r *Rules, c *Call) {
 		c.probe = false
 		h.side().returnProbe(c)
 	}
-	if c.ticket != 0 {
-		h.side().returnTicket(c)
+	if c.held || c.out {
+		return h.leaveGate(c)
 	}
+	return false
 }
 
-// learn takes in what the outcome of an attempt says about the host.
-func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) hostChange {
-	var change hostChange
+// learn takes in what the outcome of an attempt says about the host. It reports
+// whether anyone who waits at the gate is to be woken.
+func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) (change hostChange, wakes bool) {
+	p := &r.policy
 	if !failed && o.Status == 0 {
 		// Without an answer nothing has succeeded. A hopeless error is a
 		// mistake of ours, or a name that doesn't exist: the host had no part
 		// in it. One that the policy calls final costs what it has taken.
 		c.token = c.token && o.Hopeless
-		h.Return(r, c)
-		return change
+		return 0, h.Return(r, c)
 	}
 	if failed {
 		c.token = false
-		if word := min(o.RetryAfter, r.policy.MaxWait); word > 0 && r.pauses(o.Status) {
+		if o.RetryAfter > 0 && r.pauses(o.Status) {
+			word := min(o.RetryAfter, p.MaxWait)
+			if p.Gate {
+				// New requests would be let go within the server's word.
+				word = min(o.RetryAfter, gatePauseMost)
+			}
 			if h.pauseUntil(addCapped(now, word)) {
 				change |= hostPaused
-			}
-			if r.policy.Gate {
-				h.side().closeGate(c, word, now, draw)
 			}
 		}
 	} else {
@@ -252,8 +300,11 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		case c.Attempts == 1:
 			h.earn(r.credit)
 		}
-		if r.policy.Gate {
-			h.paceUp(c, now)
+	}
+	if p.Gate {
+		var told bool
+		if told, wakes = h.atGate(r, c, o, failed, now, draw); told {
+			change |= hostPaused
 		}
 	}
 	if r.breaker {
@@ -262,14 +313,13 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		h.endRun()
 	}
 	c.probe = false
-	return change
+	return change, wakes
 }
 
 // pauses reports whether a Retry-After on status is meant for everyone who
-// talks to the host. A 429 is for one key or tenant, unless the policy says
-// that the process has only one.
+// talks to the host. That of a 429 is for one key or tenant: a gate obeys it.
 func (r *Rules) pauses(status int) bool {
-	return !r.shared && status == http.StatusServiceUnavailable || r.policy.Gate && status == http.StatusTooManyRequests
+	return !r.shared && status == http.StatusServiceUnavailable
 }
 
 // left returns how long a wait that begins now may last to leave room for an

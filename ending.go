@@ -110,7 +110,7 @@ func (x *exchange) cleanUp(ended bool) {
 	// First of all what concerns others: closing a body may panic.
 	if x.host != nil {
 		if !ended {
-			x.host.Return(x.rules(), &x.call)
+			x.giveBack(&x.host.Host)
 		}
 		x.t.hosts.unpin(x.host, x.s.now())
 	}

@@ -25,8 +25,9 @@ type exchange struct {
 	watch watcher
 	call  Call
 	kind  bodyKind
-	body  *replay    // of a body that can be had only once; else nil
-	host  *hostEntry // pinned; nil while the host is in no trouble
+	body  *replay       // of a body that can be had only once; else nil
+	host  *hostEntry    // pinned; nil while the host is in no trouble
+	woken chan struct{} // tells that the call must ask again; nil where nothing can be held at a gate
 	doubt doubt
 
 	idempotent bool
@@ -127,7 +128,7 @@ func (x *exchange) proceed(began time.Duration) (*http.Response, error) {
 			x.doubts()
 		}
 		x.announce(d, o)
-		if reason, err := x.wait(d.Wait); reason != "" {
+		if reason, err := x.wait(d); reason != "" {
 			return nil, x.fail(reason, err)
 		}
 		began = x.clock()
@@ -158,6 +159,7 @@ func (x *exchange) admit() (Reason, error) {
 // wake asks the host whether the attempt may be made now, as often and after
 // as many waits as it wants.
 func (x *exchange) wake() (Reason, error) {
+	x.mayQueue()
 	for {
 		var d Decision
 		if x.call.Attempts == 0 {
@@ -165,6 +167,7 @@ func (x *exchange) wake() (Reason, error) {
 		} else {
 			d = x.host.Wake(x.rules(), &x.call, x.s.now(), rand.Uint64())
 		}
+		wakeOthers(&x.host.Host, d.Wakes)
 		x.changed(d.change)
 		if !d.Retry {
 			return d.Reason, nil
@@ -172,11 +175,41 @@ func (x *exchange) wake() (Reason, error) {
 		if d.Wait == 0 {
 			return "", nil
 		}
-		if reason, err := x.sleep(time.NewTimer(d.Wait)); reason != "" {
+		var timer *time.Timer
+		if d.Wait < noLimit {
+			timer = time.NewTimer(d.Wait)
+		}
+		if reason, err := x.sleep(timer, x.woken); reason != "" {
 			return reason, err
 		}
 	}
 }
+
+// mayQueue makes ready for a wait at the gate.
+func (x *exchange) mayQueue() {
+	if x.r.policy.Gate && x.woken == nil {
+		x.woken = make(chan struct{}, 1)
+		x.call.Waiter = x.woken
+	}
+}
+
+// wakeOthers wakes those who must ask h again, if there are any. Each of them
+// has room for one call, and needs no second: it asks after the first.
+func wakeOthers(h *Host, any bool) {
+	for any {
+		woken, ok := h.Woken().(chan struct{})
+		if !ok {
+			return
+		}
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// giveBack returns to the host what was taken for an attempt that is not made.
+func (x *exchange) giveBack(h *Host) { wakeOthers(h, h.Return(x.rules(), &x.call)) }
 
 // rules returns the rules that x follows at its host.
 func (x *exchange) rules() *Rules {
@@ -240,6 +273,7 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 	ask := func(replayable bool) bool {
 		o.Replay = replayable && !faulty
 		d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
+		wakeOthers(host, d.Wakes)
 		return d.Retry
 	}
 	if x.body != nil {
@@ -255,7 +289,7 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 			err = errNoBody
 		}
 		if err != nil {
-			host.Return(x.r, &x.call)
+			x.giveBack(host)
 			x.ungotten = err
 			return Decision{Reason: ReasonBodyNotReplayable}
 		}
@@ -348,39 +382,44 @@ func (x *exchange) gone() error {
 
 // wait lets the wait pass, and in it the response before it. It returns why
 // the exchange ends in it, if it does, and what ended it.
-func (x *exchange) wait(d time.Duration) (Reason, error) {
+func (x *exchange) wait(d Decision) (Reason, error) {
 	var timer *time.Timer
-	if d > 0 {
-		timer = time.NewTimer(d)
+	if d.Wait > 0 && !d.AtGate {
+		timer = time.NewTimer(d.Wait)
 	}
 	if x.held {
 		x.seen, x.held = x.resp, false
-		most := min(max(d, drainLeast), drainTime)
+		most := min(max(d.Wait, drainLeast), drainTime)
 		if x.call.Deadline != 0 {
-			most = min(most, max(d, x.call.Deadline-x.s.now()))
+			most = min(most, max(d.Wait, x.call.Deadline-x.s.now()))
 		}
 		discard(x.req, x.resp, most)
 	}
-	if reason, err := x.sleep(timer); reason != "" {
+	if reason, err := x.sleep(timer, nil); reason != "" {
 		return reason, err
 	}
 	return x.wake()
 }
 
-// sleep waits for timer, if it isn't nil. If the caller goes meanwhile, it
-// returns what was taken for the attempt, and why.
-func (x *exchange) sleep(timer *time.Timer) (Reason, error) {
-	if timer != nil {
-		defer timer.Stop()
+// sleep waits for timer or woken, those that aren't nil. If the caller goes
+// meanwhile, it returns what was taken for the attempt, and why.
+func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) (Reason, error) {
+	if timer != nil || woken != nil {
+		var over <-chan time.Time
+		if timer != nil {
+			defer timer.Stop()
+			over = timer.C
+		}
 		select {
-		case <-timer.C:
+		case <-over:
+		case <-woken:
 		case <-x.ctx.Done():
 		case <-legacyCancel(x.req):
 		}
 	}
 	reason, err := x.left()
 	if reason != "" {
-		x.host.Return(x.rules(), &x.call)
+		x.giveBack(&x.host.Host)
 	}
 	return reason, err
 }

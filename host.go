@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ type Host struct {
 	missing atomic.Int64             // micro-tokens
 	paused  atomic.Int64             // instant until which the host asked to be left alone
 	more    atomic.Pointer[hostSide] // nil until a breaker or a gate needs it
+	keyed   *atomic.Int64            // gates of keys that all hosts of a table have; nil: this one alone
 }
 
 // hostSide is the state that few hosts need. Its lock is never held across a
@@ -26,7 +28,7 @@ type Host struct {
 type hostSide struct {
 	mu      sync.Mutex
 	breaker breaker
-	gate    gate
+	gates   gates
 }
 
 // hostChange is what a decision changed about a host, for those who watch.
@@ -44,7 +46,7 @@ func (h *Host) side() *hostSide {
 	if s := h.more.Load(); s != nil {
 		return s
 	}
-	h.more.CompareAndSwap(nil, &hostSide{})
+	h.more.CompareAndSwap(nil, &hostSide{gates: gates{made: cmp.Or(h.keyed, new(atomic.Int64))}})
 	return h.more.Load()
 }
 
@@ -80,7 +82,7 @@ func (h *Host) Healed(now time.Duration) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.breaker.healed(now) && s.gate.idle(now)
+	return s.breaker.healed(now) && s.gates.idle(now)
 }
 
 // State describes h under the rules r at the instant now. Its Host and Policy
@@ -99,7 +101,11 @@ func (h *Host) State(r *Rules, now time.Duration) HostState {
 			s.Breaker = breakerNames[b.state]
 			s.OpenFor = max(0, b.until-now)
 		}
-		s.Waiting = side.gate.waiting(now)
+		side.gates.any(func(g *gate) bool {
+			s.Waiting += g.queue.len()
+			s.PausedFor = max(s.PausedFor, g.closed-now)
+			return false
+		})
 	}
 	return s
 }
@@ -110,8 +116,8 @@ type HostState struct {
 	Policy    string        // the pattern in Transport.Hosts that it follows, or "default"
 	Tokens    float64       // left in its budget
 	Size      float64       // of its budget; 0 is unlimited
-	PausedFor time.Duration // how long retries to it are held back from now
+	PausedFor time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
 	Breaker   string        // "closed", "open" or "half-open"
 	OpenFor   time.Duration // how long until the breaker's next probe may go
-	Waiting   int           // places taken in the queue at its gate
+	Waiting   int           // requests that wait at its gate, those of all keys together
 }

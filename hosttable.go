@@ -28,6 +28,7 @@ type hostTable struct {
 	entries  atomic.Int64
 	stripes  [hostStripes]hostStripe
 	overflow hostEntry
+	keyed    atomic.Int64 // gates of keys
 }
 
 const (
@@ -142,6 +143,7 @@ func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
 		s.hosts = map[hostKey]*hostEntry{}
 	}
 	e := &hostEntry{key: key}
+	e.keyed = &t.keyed
 	e.pins.Store(1)
 	e.used.Store(int64(now))
 	// The counters rise before the entry can be found: who sees them at zero
@@ -166,6 +168,11 @@ func (t *hostTable) unpin(e *hostEntry, now time.Duration) {
 }
 
 func (t *hostTable) drop(s *hostStripe, e *hostEntry) {
+	if side := e.more.Load(); side != nil {
+		side.mu.Lock()
+		t.keyed.Add(-int64(len(side.gates.keyed)))
+		side.mu.Unlock()
+	}
 	delete(s.hosts, e.key)
 	s.entries.Add(-1)
 	t.entries.Add(-1)
@@ -217,7 +224,7 @@ func (e *hostEntry) binding(now time.Duration) bool {
 	defer side.mu.Unlock()
 	// A breaker that nobody has probed for an hour holds nobody back.
 	b := &side.breaker
-	return b.state != breakerClosed && now < addCapped(b.until, hostIdle) || side.gate.waiting(now) > 0
+	return b.state != breakerClosed && now < addCapped(b.until, hostIdle) || side.gates.any(func(g *gate) bool { return g.binding(now) })
 }
 
 // all returns the hosts in trouble, sorted, after dropping those that are not

@@ -112,7 +112,7 @@ func TestHostTableKeeps(t *testing.T) {
 	}{
 		{"pause", Policy{Budget: Unlimited}, paused, 10 * time.Second},
 		{"failure that its breaker counts", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}}, refusal, hostIdle + 1},
-		{"gate", Policy{Budget: Unlimited, Gate: true}, throttled, 110*time.Second + 1},
+		{"gate", Policy{Budget: Unlimited, Gate: true}, throttled, 170*time.Second + 1},
 		{"nothing", Policy{Budget: Unlimited}, refusal, 0},
 		{"tokens", Policy{}, refusal, hostIdle + 1},
 		{"open breaker", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, hostIdle + 2<<20},

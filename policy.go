@@ -54,7 +54,8 @@ type Policy struct {
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
 
 	// MaxWait is the longest wait a server may ask for. A longer one ends the
-	// retrying at once, with the response in hand. If 0, it is inherited; the
+	// retrying at once, with the response in hand, and at a Gate every request
+	// that would have to wait so long. If 0, it is inherited; the
 	// default is 30 s. It can't be Off: 1 ns waits for no server, 24 h for
 	// nearly any.
 	MaxWait time.Duration `json:"max_wait"`
@@ -128,10 +129,15 @@ type Policy struct {
 	// inherited; by default it is off.
 	Breaker Breaker `json:"breaker"`
 
-	// Gate makes new requests wait too while a host has asked to be left
-	// alone, by 429 or 503 with Retry-After, and lets them go one after
-	// another when it is over. If false, it is inherited; the default is
-	// false.
+	// Gate makes all requests to a host that has refused one wait in one
+	// queue, in the order in which they came. None is sent within the time that
+	// the server asked for, by 429 or by 503 with Retry-After; a 429 that names
+	// no time closes the gate for a time of its own. Then one request goes
+	// alone, and the others follow its answer at a pace that is learnt from
+	// what is accepted and what is refused. A request that can't make its
+	// deadline is told so at once and holds nobody back, and so is one for
+	// which the server asks for more than MaxWait. If false, it is inherited;
+	// the default is false.
 	Gate bool `json:"gate"`
 
 	// Classify, if not nil, is asked about the outcome of every attempt before

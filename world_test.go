@@ -5,6 +5,7 @@ package retrip_test
 
 import (
 	"container/heap"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -39,32 +40,69 @@ func (w *world) run(end time.Duration) {
 // and returns its outcome, which comes Took later; done gets the last outcome,
 // empty if there was none, and why it was the last.
 func (w *world) request(h *retrip.Host, r *retrip.Rules, serve func() retrip.Outcome, done func(retrip.Outcome, retrip.Reason)) {
-	var call retrip.Call
+	w.call(h, r, new(retrip.Call), serve, done)
+}
+
+// call is request for a call that has something set.
+func (w *world) call(h *retrip.Host, r *retrip.Rules, call *retrip.Call, serve func() retrip.Outcome, done func(retrip.Outcome, retrip.Reason)) {
 	var last retrip.Outcome
 	var ask func()
+	turn := 0
+	sleep := func(wait time.Duration) {
+		turn++
+		mine := turn
+		if wait < math.MaxInt64-w.now {
+			w.at(w.now+wait, func() {
+				if turn == mine {
+					ask()
+				}
+			})
+		}
+	}
+	call.Waiter = func() { sleep(0) }
 	ask = func() {
 		decide := h.First
 		if call.Attempts > 0 {
 			decide = h.Wake
 		}
-		switch d := decide(r, &call, w.now, w.random.Uint64()); {
+		d := decide(r, call, w.now, w.random.Uint64())
+		wakeOthers(h, d.Wakes)
+		switch {
 		case !d.Retry:
 			done(last, d.Reason)
 		case d.Wait > 0:
-			w.at(w.now+d.Wait, ask)
+			sleep(d.Wait)
 		default:
+			turn++
 			call.Attempts++
 			last = serve()
 			w.at(w.now+last.Took, func() {
-				if d := h.Next(r, &call, last, w.now, w.random.Uint64()); d.Retry {
-					w.at(w.now+d.Wait, ask)
-				} else {
+				d := h.Next(r, call, last, w.now, w.random.Uint64())
+				wakeOthers(h, d.Wakes)
+				switch {
+				case !d.Retry:
 					done(last, d.Reason)
+				case d.AtGate:
+					sleep(0)
+				default:
+					sleep(d.Wait)
 				}
 			})
 		}
 	}
 	ask()
+}
+
+// wakeOthers calls the Waiters of those who must ask again, which are functions
+// in tests.
+func wakeOthers(h *retrip.Host, any bool) {
+	for any {
+		wake, ok := h.Woken().(func())
+		if !ok {
+			return
+		}
+		wake()
+	}
 }
 
 type event struct {

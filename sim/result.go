@@ -100,14 +100,17 @@ func (r *Result) wait(d time.Duration) {
 	r.Waits[i]++
 }
 
-func (r *Result) gaveUp(reason retrip.Reason) {
-	for i := range r.GaveUp {
-		if r.GaveUp[i].Reason == reason {
-			r.GaveUp[i].Count++
-			return
+func (r *Result) gaveUp(reason retrip.Reason) { r.GaveUp = countReason(r.GaveUp, reason) }
+
+// countReason counts one more for a reason.
+func countReason(counts []ReasonCount, reason retrip.Reason) []ReasonCount {
+	for i := range counts {
+		if counts[i].Reason == reason {
+			counts[i].Count++
+			return counts
 		}
 	}
-	r.GaveUp = append(r.GaveUp, ReasonCount{reason, 1})
+	return append(counts, ReasonCount{reason, 1})
 }
 
 // latencies counts durations in bins an eighth of a power of two wide.

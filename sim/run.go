@@ -182,7 +182,7 @@ func (r *run) happen(e event) {
 	if kind := e.what & happensMask; kind < happensTimeout {
 		if kind == happensArrival {
 			r.arrive()
-		} else {
+		} else if r.requests[e.who].gen == gen {
 			r.wake(e.who)
 		}
 		return
@@ -281,6 +281,9 @@ func (r *run) begin(client, layer, parent int32) {
 		q.call.Deadline = max(1, time.Duration(r.now)+d)
 	}
 	host := r.host(q)
+	if r.policy.Gate {
+		q.call.Waiter = i
+	}
 	if r.limit != nil && !r.limit.first(host, time.Duration(r.now)) {
 		r.finish(i, false, reasonLimited)
 		return
@@ -328,9 +331,30 @@ func (r *run) ask(i int32, first bool) {
 	case !d.Retry:
 		r.finish(i, false, d.Reason)
 	case d.Wait > 0:
-		r.queue.push(r.now+int64(d.Wait), i, happensWake)
+		r.sleep(i, d.Wait)
 	default:
 		r.send(i)
+	}
+	r.wakeOthers(host, d.Wakes)
+}
+
+// sleep lets a request wait. What it waited for before is over.
+func (r *run) sleep(i int32, wait time.Duration) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	if wait < r.Horizon {
+		r.queue.push(r.now+int64(wait), i, q.gen|happensWake)
+	}
+}
+
+// wakeOthers has those ask again who must, if there are any.
+func (r *run) wakeOthers(host int32, any bool) {
+	for any {
+		i, ok := r.hosts[host].Woken().(int32)
+		if !ok {
+			return
+		}
+		r.sleep(i, 0)
 	}
 }
 
@@ -385,6 +409,7 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 	if r.traceNext != nil {
 		r.traceNext(host, before, o, now, draw, d)
 	}
+	r.wakeOthers(host, d.Wakes)
 	if !d.Retry {
 		r.finish(i, o.Status == http.StatusOK, d.Reason)
 		return
@@ -397,7 +422,10 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 		d.Wait = r.Policy.draw(r.draws, r.policy, q.call.Attempts)
 	}
 	r.result.wait(d.Wait)
-	r.queue.push(r.now+int64(d.Wait), i, happensWake)
+	if d.AtGate {
+		d.Wait = 0
+	}
+	r.sleep(i, d.Wait)
 }
 
 // forget makes a host new as Transport does: when it has healed and no request

@@ -171,6 +171,7 @@ type stadium struct {
 type segment struct {
 	call   retrip.Call
 	player uint32
+	turn   uint32 // of the wait; an event of an earlier one comes too late
 }
 
 // Run simulates m; see [Scenario.Run] for the rest.
@@ -244,7 +245,7 @@ func (s *stadium) run(ctx context.Context, progress func(float64)) (*StadiumResu
 				break
 			}
 			e, _ := s.queue.pop()
-			s.wake(e.who, now)
+			s.wake(e.who, e.what, now)
 		} else {
 			if now >= horizon {
 				break
@@ -295,15 +296,10 @@ func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
 func (s *stadium) begin(p uint32, now int64) {
 	var call retrip.Call
 	if s.asks && s.trouble[p] != 0 {
-		d := s.state(p).host.First(s.rules, &call, time.Duration(now), s.draws.Uint64())
-		if !d.Retry {
-			s.result.Lost++
-			return
-		}
-		if d.Wait > 0 {
-			s.hold(p, call, now+int64(d.Wait))
-			return
-		}
+		// Whoever is to be woken needs a place first.
+		i := s.hold(p, call)
+		s.wake(i, s.calls[i].turn, now)
+		return
 	}
 	s.fetch(p, call, now)
 }
@@ -321,8 +317,11 @@ func (s *stadium) fetch(p uint32, call retrip.Call, now int64) {
 }
 
 // wake is the end of a wait.
-func (s *stadium) wake(i int32, now int64) {
+func (s *stadium) wake(i int32, turn uint32, now int64) {
 	q := &s.calls[i]
+	if q.turn != turn {
+		return
+	}
 	p := s.state(q.player)
 	first := q.call.Attempts == 0
 	var d retrip.Decision
@@ -331,11 +330,13 @@ func (s *stadium) wake(i int32, now int64) {
 	} else {
 		d = p.host.Wake(s.rules, &q.call, time.Duration(now), s.draws.Uint64())
 	}
+	s.wakeOthers(&p.host, d.Wakes, now)
 	if d.Retry && d.Wait > 0 {
-		s.queue.push(now+int64(d.Wait), i, 0)
+		s.sleep(i, d.Wait, now)
 		return
 	}
 	s.waiting--
+	q.turn++
 	s.free = append(s.free, i)
 	if !d.Retry {
 		s.result.Lost++
@@ -358,6 +359,7 @@ func (s *stadium) wake(i int32, now int64) {
 func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now int64) {
 	p := s.state(player)
 	d := p.host.Next(s.rules, call, o, time.Duration(now), s.draws.Uint64())
+	s.wakeOthers(&p.host, d.Wakes, now)
 	if !d.Retry {
 		if o.Status != http.StatusOK {
 			s.result.Lost++
@@ -365,26 +367,52 @@ func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now 
 		return
 	}
 	if p.retried > 0 && now-p.retried < int64(s.RetryEvery) {
-		p.host.Return(s.rules, call)
+		s.wakeOthers(&p.host, p.host.Return(s.rules, call), now)
 		s.result.Lost++
 		return
 	}
-	s.hold(player, *call, now+int64(d.Wait))
+	if d.AtGate {
+		d.Wait = 0
+	}
+	s.sleep(s.hold(player, *call), d.Wait, now)
 }
 
-// hold lets a request wait.
-func (s *stadium) hold(player uint32, call retrip.Call, until int64) {
+// hold takes in a request that waits.
+func (s *stadium) hold(player uint32, call retrip.Call) int32 {
 	i := int32(len(s.calls))
 	if n := len(s.free); n > 0 {
 		i = s.free[n-1]
 		s.free = s.free[:n-1]
-		s.calls[i] = segment{call, player}
 	} else {
-		s.calls = append(s.calls, segment{call, player})
+		s.calls = append(s.calls, segment{})
 	}
+	if s.asks {
+		call.Waiter = i
+	}
+	s.calls[i].call, s.calls[i].player = call, player
 	s.waiting++
+	return i
+}
+
+// sleep lets a request wait. What it waited for before is over.
+func (s *stadium) sleep(i int32, wait time.Duration, now int64) {
+	q := &s.calls[i]
+	q.turn++
 	s.result.PeakWaiting = max(s.result.PeakWaiting, s.waiting)
-	s.queue.push(until, i, 0)
+	if wait < s.Horizon {
+		s.queue.push(now+int64(wait), i, q.turn)
+	}
+}
+
+// wakeOthers has those ask again who must, if there are any.
+func (s *stadium) wakeOthers(h *retrip.Host, any bool, now int64) {
+	for any {
+		i, ok := h.Woken().(int32)
+		if !ok {
+			return
+		}
+		s.sleep(i, 0, now)
+	}
 }
 
 // state returns the state of a player, made on first use.
