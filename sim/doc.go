@@ -5,7 +5,7 @@
 // shipped. A modelled fleet follows the very code that [retrip.Transport]
 // follows ([retrip.Host] decides, on virtual time) against a modelled backend.
 //
-// There are three models, from which the questions of practice are composed:
+// There are four models, from which the questions of practice are composed:
 //
 //   - [Scenario], of parts: a fleet, arrivals, a backend, a network, a trigger
 //     and a policy. [Overload] makes the one that matters, a brown-out that
@@ -13,6 +13,9 @@
 //     its end; [Faults] failures that have nothing to do with load.
 //   - [Contention], optimistic writers of one row: what jitter is good for.
 //   - [Stadium], 25 million players who lose their CDN for 100 ms.
+//   - [RateLimit], a server that limits the rate of requests, and the pools
+//     that live at that limit: what a gate is good for. [RateLimits] are the
+//     cases by which it is measured.
 //
 // [CheckRecovery] makes a test of the question whether a policy lets a backend
 // recover, [Largest] answers up to which fleet, load, budget or number of

@@ -1,0 +1,137 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// RateLimitCase is a [RateLimit] of which something is known.
+type RateLimitCase struct {
+	Name  string
+	Model RateLimit
+}
+
+// RateLimits are the cases by which the gate is measured: servers, words and
+// pools, each with a policy that has a gate.
+func RateLimits() []RateLimitCase {
+	const s, ms = time.Second, time.Millisecond
+	var (
+		rounded = Word{}
+		exact   = Word{Kind: ExactWord}
+		none    = Word{Kind: NoWord}
+	)
+	always := func(d time.Duration) Word { return Word{Kind: ConstantWord, Length: d} }
+	var cases []RateLimitCase
+	add := func(name string, l ServerLimit, workers int, horizon, warmUp time.Duration, change ...func(*RateLimit)) {
+		m := RateLimit{
+			Policy:    Policy{Retry: retrip.Policy{Gate: true, MaxWait: time.Hour}},
+			Limit:     l,
+			Processes: 1,
+			Workers:   workers,
+			DelayLow:  10 * ms,
+			DelayHigh: 20 * ms,
+			Service:   50 * ms,
+			WarmUp:    warmUp,
+			Horizon:   horizon,
+			Seed:      1,
+		}
+		for _, f := range change {
+			f(&m)
+		}
+		cases = append(cases, RateLimitCase{name, m})
+	}
+	tokens := func(rate float64, burst int, w Word) ServerLimit {
+		return ServerLimit{Kind: TokenBucket, Rate: rate, Count: burst, Word: w}
+	}
+	window := func(n int, d, phase time.Duration, w Word) ServerLimit {
+		return ServerLimit{Kind: FixedWindow, Count: n, Window: d, Phase: phase, Word: w}
+	}
+
+	add("1/s, burst 1, 1 worker", tokens(1, 1, rounded), 1, 600*s, 120*s)
+	add("1/s, burst 1, 50 workers", tokens(1, 1, rounded), 50, 900*s, 120*s)
+	add("0.5/s, burst 1", tokens(.5, 1, rounded), 10, 1200*s, 240*s)
+	add("0.2/s, burst 1", tokens(.2, 1, rounded), 10, 2400*s, 400*s)
+	add("0.1/s, burst 1", tokens(.1, 1, rounded), 10, 4000*s, 600*s)
+	add("0.1/s, burst 1, always 10 s", tokens(.1, 1, always(10*s)), 10, 4000*s, 600*s)
+	add("0.1/s, burst 1, always 1 s", tokens(.1, 1, always(s)), 10, 4000*s, 600*s)
+
+	add("10/s, burst 10, always 1 s", tokens(10, 10, always(s)), 200, 600*s, 60*s)
+	add("10/s, burst 100, always 1 s", tokens(10, 100, always(s)), 200, 600*s, 60*s)
+	add("10/s, burst 10, exact", tokens(10, 10, exact), 200, 600*s, 60*s)
+	add("10/s, burst 10, 1 worker", tokens(10, 10, rounded), 1, 600*s, 60*s)
+	add("10/s, burst 10, 10 workers", tokens(10, 10, rounded), 10, 600*s, 60*s)
+	add("10/s, burst 10, net 0-200 ms", tokens(10, 10, rounded), 200, 600*s, 60*s, func(m *RateLimit) { m.DelayLow, m.DelayHigh = 0, 200*ms })
+	add("10/s, burst 10, 10 % fail", tokens(10, 10, rounded), 200, 600*s, 60*s, func(m *RateLimit) { m.Failures = .1 })
+	add("10/s, burst 10, no word", tokens(10, 10, none), 200, 600*s, 60*s)
+	add("10/s, burst 1, no word", tokens(10, 1, none), 200, 600*s, 60*s)
+	add("10/s, burst 1", tokens(10, 1, rounded), 200, 600*s, 60*s)
+	add("10/s, burst 10, always 5 s, 600 workers", tokens(10, 10, always(5*s)), 600, 900*s, 120*s)
+	add("10/s, burst 10, always 60 s", tokens(10, 10, always(60*s)), 200, 3600*s, 900*s)
+	add("10/s, burst 10, deadline 10 s", tokens(10, 10, rounded), 200, 600*s, 60*s, func(m *RateLimit) { m.Deadline = 10 * s })
+	add("100/s, burst 100", tokens(100, 100, rounded), 200, 600*s, 60*s)
+	add("100/s, burst 1000", tokens(100, 1000, rounded), 200, 600*s, 60*s)
+	add("100/s, burst 100, no word", tokens(100, 100, none), 200, 600*s, 60*s)
+	add("100/s, burst 1", tokens(100, 1, rounded), 200, 600*s, 60*s)
+	add("1000/s, burst 1000, 1000 workers", tokens(1000, 1000, rounded), 1000, 200*s, 60*s)
+
+	add("10 in each 1 s", window(10, s, 370*ms, rounded), 200, 600*s, 60*s)
+	add("100 in each 1 s", window(100, s, 370*ms, rounded), 200, 600*s, 60*s)
+	add("600 in each 60 s", window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s)
+	add("600 in each 60 s, MaxWait 60 s", window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.Retry.MaxWait = 60 * s })
+	add("600 in each 60 s, MaxWait 30 s", window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.Retry.MaxWait = 0 })
+	add("600 in each 60 s, no word", window(600, 60*s, 37*s, none), 200, 37*s+30*60*s, 37*s+120*s)
+	add("600 in each 60 s, always 1 s", window(600, 60*s, 37*s, always(s)), 200, 37*s+30*60*s, 37*s+120*s)
+	add("5000 in each hour, 50 workers", window(5000, time.Hour, 50*time.Minute, rounded), 50, 5*time.Hour, 2*time.Hour)
+	add("600 in any 60 s", ServerLimit{Kind: SlidingWindow, Count: 600, Window: 60 * s}, 200, 1800*s, 120*s)
+	add("10 in any 1 s", ServerLimit{Kind: SlidingWindow, Count: 10, Window: s}, 200, 600*s, 60*s)
+
+	for _, exponential := range []bool{false, true} {
+		name := map[bool]string{false: "10 at a time, 200 ms each", true: "10 at a time, 200 ms on average"}[exponential]
+		add(name, ServerLimit{Kind: Concurrency, Count: 10, Word: always(s)}, 200, 600*s, 60*s, func(m *RateLimit) {
+			m.Service, m.Exponential = 200*ms, exponential
+		})
+	}
+	add("10 at a time, 200 ms on average, 10 workers", ServerLimit{Kind: Concurrency, Count: 10, Word: always(s)}, 10, 600*s, 60*s, func(m *RateLimit) {
+		m.Service, m.Exponential = 200*ms, true
+	})
+
+	atOnce := func(n int) func(*RateLimit) { return func(m *RateLimit) { m.Burst, m.BurstAt = n, 100*ms } }
+	pause := func(d time.Duration) ServerLimit {
+		return ServerLimit{Kind: Outage, Until: 500 * ms, Word: always(d)}
+	}
+	add("one pause of 8 s, 200 at once", pause(8*s), 0, 300*s, 0, atOnce(200))
+	add("one pause of 8 s, 200 at once, deadline 30 s", pause(8*s), 0, 300*s, 0, atOnce(200), func(m *RateLimit) { m.Deadline = 30 * s })
+	add("one pause of 60 s, 200 at once", pause(60*s), 0, 300*s, 0, atOnce(200))
+	add("one pause of 8 s, 50 processes, 4 at once each", pause(8*s), 0, 300*s, 0, atOnce(4), func(m *RateLimit) { m.Processes = 50 })
+
+	falls := tokens(100, 10, rounded)
+	falls.From, falls.To, falls.Meanwhile = 120*s, 240*s, 10
+	add("100/s falls to 10/s: the minute after", falls, 200, 180*s, 120*s)
+	add("10/s rises to 100/s: 30 to 60 s after", falls, 200, 300*s, 270*s)
+
+	for _, n := range []int{2, 10} {
+		several := func(m *RateLimit) { m.Processes = n }
+		late := func(m *RateLimit) { m.Processes, m.Stagger = n, 100*s }
+		who := map[int]string{2: "2 processes", 10: "10 processes"}[n]
+		add("10/s, burst 10, "+who, tokens(10, 10, rounded), 50, 600*s, 120*s, several)
+		add("100/s, burst 100, "+who, tokens(100, 100, rounded), 100, 600*s, 120*s, several)
+		add("600 in each 60 s, "+who, window(600, 60*s, 37*s, rounded), 100, 37*s+30*60*s, 337*s, several)
+		add("100/s, burst 100, "+who+", one after another", tokens(100, 100, rounded), 100, 600*s, 240*s, late)
+	}
+
+	open := func(rate float64, deadline time.Duration) func(*RateLimit) {
+		return func(m *RateLimit) { m.Rate, m.Deadline = rate, deadline }
+	}
+	add("10/s, burst 10, 9.5/s arrive, deadline 30 s", tokens(10, 10, rounded), 0, 900*s, 60*s, open(9.5, 30*s))
+	add("10/s, burst 10, 12/s arrive, deadline 30 s", tokens(10, 10, rounded), 0, 900*s, 60*s, open(12, 30*s))
+	add("10/s, burst 10, 12/s arrive, deadline 1 s", tokens(10, 10, rounded), 0, 900*s, 60*s, open(12, s))
+
+	tenants := func(m *RateLimit) { m.Tenants = []float64{1, 100} }
+	add("keys with 1/s and 100/s, one gate", ServerLimit{}, 100, 600*s, 60*s, tenants)
+	add("keys with 1/s and 100/s, a gate each", ServerLimit{}, 100, 600*s, 60*s, tenants, func(m *RateLimit) { m.GatePerTenant = true })
+	return cases
+}
