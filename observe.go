@@ -38,6 +38,9 @@ func (x *exchange) report(reason Reason) {
 	e := x.event(reason)
 	if reason != "" {
 		x.r.metrics.giveUp(reason)
+		if reason == ReasonWaitTooLong {
+			e.maxWait = x.r.policy.MaxWait
+		}
 		x.watch.run(hookGiveUp, e)
 	}
 	x.watch.run(hookDone, e)

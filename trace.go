@@ -71,6 +71,8 @@ type Event struct {
 
 	// Elapsed is the time since RoundTrip began.
 	Elapsed time.Duration
+
+	maxWait time.Duration // of the policy, where it is why the request was given up; else 0
 }
 
 // WithTrace returns a context whose requests run the hooks of t, after those
@@ -165,6 +167,9 @@ func (w *watcher) log(h hook, e Event) {
 	}
 	if h == hookRetry {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))
+	}
+	if e.maxWait != 0 {
+		attrs = append(attrs, slog.Duration("max_wait", e.maxWait))
 	}
 	w.logger.LogAttrs(ctx, level, message, attrs...)
 }
