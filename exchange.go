@@ -27,6 +27,7 @@ type exchange struct {
 	kind  bodyKind
 	body  *replay       // of a body that can be had only once; else nil
 	host  *hostEntry    // pinned; nil while the host is in no trouble
+	keyed bool          // call.Gate is known
 	woken chan struct{} // tells that the call must ask again; nil where nothing can be held at a gate
 	doubt doubt
 
@@ -185,12 +186,20 @@ func (x *exchange) wake() (Reason, error) {
 	}
 }
 
+// nameGate asks for the gate of the request, at the first time that it matters.
+func (x *exchange) nameGate() {
+	if f := x.r.policy.GateKey; f != nil && x.r.policy.Gate && !x.keyed {
+		x.call.Gate, x.keyed = f(x.req), true
+	}
+}
+
 // mayQueue makes ready for a wait at the gate.
 func (x *exchange) mayQueue() {
 	if x.r.policy.Gate && x.woken == nil {
 		x.woken = make(chan struct{}, 1)
 		x.call.Waiter = x.woken
 	}
+	x.nameGate()
 }
 
 // wakeOthers wakes those who must ask h again, if there are any. Each of them
@@ -268,6 +277,7 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 		now = x.s.now()
 		o.Took = now - began
 	}
+	x.nameGate()
 	var d Decision
 	faulty := x.faulty()
 	ask := func(replayable bool) bool {

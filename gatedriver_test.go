@@ -47,3 +47,96 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 		assert.GreaterOrEqual(t, base.at[1], 60*time.Second)
 	})
 }
+
+// Two keys behind one host have a gate each: the refusals of one hold back no
+// request of the other, and neither name is told to anyone.
+func TestGate_Key(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		asked := 0
+		tr := &retrip.Transport{
+			Metrics: retrip.NewMetrics(),
+			Logger:  slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("Authorization") == "poor-secret" {
+					return replies(429, "Retry-After: 8")(r)
+				}
+				return replies(200)(r)
+			}),
+			Policy: retrip.Policy{Gate: true, GateKey: func(r *http.Request) string {
+				asked++
+				return r.Header.Get("Authorization")
+			}},
+		}
+		send := func(method, key string) time.Duration {
+			req := request(t, method, nil)
+			req.Header.Set("Authorization", key)
+			start := time.Now()
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+			return time.Since(start)
+		}
+		send("POST", "rich-secret")
+		assert.Zero(t, asked, "no host is in trouble")
+		send("POST", "poor-secret")
+		assert.Equal(t, 1, asked)
+		assert.Zero(t, send("POST", "rich-secret"))
+		state := tr.HostState("example.com:80")
+		assert.Equal(t, 8*time.Second, state.PausedFor)
+		assert.GreaterOrEqual(t, send("POST", "poor-secret"), 8*time.Second)
+		assert.Zero(t, send("GET", "rich-secret"))
+		time.Sleep(time.Minute)
+		assert.Zero(t, send("GET", "rich-secret"))
+		for _, s := range tr.HostStates() {
+			assert.NotContains(t, s.Host+s.Policy, "secret")
+		}
+		for _, line := range counted(t, tr.Metrics) {
+			assert.NotContains(t, line, "secret")
+		}
+		assert.NotEmpty(t, log.String())
+		assert.NotContains(t, log.String(), "secret")
+	})
+}
+
+// A key function that panics leaves nothing behind, and keys are bounded over
+// all hosts of a Transport.
+func TestGate_Keys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var key string
+		status := 429
+		tr := &retrip.Transport{
+			Base: rtFunc(func(r *http.Request) (*http.Response, error) { return replies(status, "Retry-After: 8")(r) }),
+			Policy: retrip.Policy{Gate: true, MaxAttempts: 1, GateKey: func(*http.Request) string {
+				if key == "panic" {
+					panic(key)
+				}
+				return key
+			}},
+		}
+		send := func(host, k string) {
+			key = k
+			resp, err := tr.RoundTrip(mustRequest(t, "GET", "http://"+host+"/", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+		}
+		for i := range 4096 {
+			send([]string{"a.test", "b.test"}[i%2], string(rune('a'+i)))
+		}
+		start := time.Now()
+		send("a.test", "one more")
+		assert.Zero(t, time.Since(start))
+		status = 200
+		send("a.test", "yet another")
+		assert.GreaterOrEqual(t, time.Since(start), 8*time.Second, "it shares the host's gate")
+		assert.PanicsWithValue(t, "panic", func() { send("a.test", "panic") })
+		time.Sleep(time.Hour)
+		assert.Empty(t, tr.HostStates())
+		start = time.Now()
+		status = 429
+		send("a.test", "one more")
+		status = 200
+		send("a.test", "yet another")
+		assert.Zero(t, time.Since(start), "there is room again")
+	})
+}

@@ -140,6 +140,18 @@ type Policy struct {
 	// the default is false.
 	Gate bool `json:"gate"`
 
+	// GateKey, if not nil, names the gate at which a request waits, where limits
+	// are not for a host but for a tenant or an API key: requests with one name
+	// share a gate, and a refusal of one holds back no other. An empty name is
+	// the host's own gate. Up to 4096 names that were refused have gates of
+	// their own at one time; others share that of their host. Names are kept in
+	// memory only and appear in no metric, record or HostState. GateKey must
+	// return the same for a request each time, must be safe for concurrent use
+	// and must not read the request's body. If nil, it is inherited; by default
+	// every host has one gate. It is code: a policy that has it can't be written
+	// as JSON.
+	GateKey func(*http.Request) string `json:"-"`
+
 	// Classify, if not nil, is asked about the outcome of every attempt before
 	// the rules above, except for the error of one whose caller has gone. It
 	// must be safe for concurrent use and must not read or close the
@@ -226,6 +238,9 @@ func (p Policy) over(base Policy) Policy {
 	inherit(&p.Breaker.OpenFor, base.Breaker.OpenFor)
 	inherit(&p.Breaker.Probes, base.Breaker.Probes)
 	inherit(&p.Gate, base.Gate)
+	if p.GateKey == nil {
+		p.GateKey = base.GateKey
+	}
 	if p.Classify == nil {
 		p.Classify = base.Classify
 	}

@@ -67,7 +67,7 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 // MarshalJSON writes the fields of p that are set. A policy that has code in
 // it is refused, with the name of the field.
 func (p Policy) MarshalJSON() ([]byte, error) {
-	for field, set := range map[string]bool{"Classify": p.Classify != nil, "Idempotent": p.Idempotent != nil} {
+	for field, set := range map[string]bool{"Classify": p.Classify != nil, "Idempotent": p.Idempotent != nil, "GateKey": p.GateKey != nil} {
 		if set {
 			return nil, fmt.Errorf("retrip: Policy.%s is code: it can't be written as JSON", field)
 		}

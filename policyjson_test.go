@@ -49,6 +49,8 @@ func TestPolicy_MarshalRefusesCode(t *testing.T) {
 	assert.ErrorContains(t, err, "Policy.Classify is code")
 	_, err = json.Marshal(map[string]Policy{"x": {Idempotent: func(*http.Request) bool { return true }}})
 	assert.ErrorContains(t, err, "Policy.Idempotent is code")
+	_, err = json.Marshal(Policy{GateKey: func(*http.Request) string { return "" }})
+	assert.ErrorContains(t, err, "Policy.GateKey is code")
 }
 
 func TestLoadPolicies(t *testing.T) {
