@@ -53,10 +53,13 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_breaker_open_hosts gauge",
 		"retrip_breaker_transitions_total counter to=[closed half-open open]",
 		"retrip_budget_tokens_missing gauge",
+		"retrip_gate_wait_seconds histogram",
+		"retrip_gate_waiting_requests gauge",
 		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline hidden_sends host_paused " +
 			"max_attempts not_idempotent wait_too_long]",
 		"retrip_hidden_sends_total counter",
 		"retrip_hosts_in_trouble gauge",
+		"retrip_paused_hosts gauge",
 		"retrip_pauses_total counter",
 		"retrip_requests_total counter outcome=[canceled failed gave_up recovered success]",
 		"retrip_retries_total counter reason=[error hidden_sends server_error status throttled timeout]",

@@ -128,5 +128,5 @@ func metricNames(t *testing.T, m *Metrics) string {
 	for _, d := range m.made().descs() {
 		names = append(names, d.String())
 	}
-	return strings.Join(names, "\n") + "retrip_wait_seconds"
+	return strings.Join(names, "\n") + "retrip_wait_seconds retrip_gate_wait_seconds"
 }

@@ -161,27 +161,41 @@ func (x *exchange) admit() (Reason, error) {
 // as many waits as it wants.
 func (x *exchange) wake() (Reason, error) {
 	x.mayQueue()
+	since, reason, err := x.ask()
+	if since != 0 {
+		x.r.metrics.waitedAtGate(x.s.now() - since)
+	}
+	return reason, err
+}
+
+// ask is wake, and returns the instant at which a wait at the gate began, 0 if
+// there was none, besides.
+func (x *exchange) ask() (since time.Duration, reason Reason, err error) {
 	for {
 		var d Decision
+		now := x.s.now()
 		if x.call.Attempts == 0 {
-			d = x.host.First(x.rules(), &x.call, x.s.now(), rand.Uint64())
+			d = x.host.First(x.rules(), &x.call, now, rand.Uint64())
 		} else {
-			d = x.host.Wake(x.rules(), &x.call, x.s.now(), rand.Uint64())
+			d = x.host.Wake(x.rules(), &x.call, now, rand.Uint64())
 		}
 		wakeOthers(&x.host.Host, d.Wakes)
 		x.changed(d.change)
 		if !d.Retry {
-			return d.Reason, nil
+			return since, d.Reason, nil
 		}
 		if d.Wait == 0 {
-			return "", nil
+			return since, "", nil
+		}
+		if d.AtGate && since == 0 {
+			since = max(1, now)
 		}
 		var timer *time.Timer
 		if d.Wait < noLimit {
 			timer = time.NewTimer(d.Wait)
 		}
 		if reason, err := x.sleep(timer, x.woken); reason != "" {
-			return reason, err
+			return since, reason, err
 		}
 	}
 }

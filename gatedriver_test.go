@@ -5,12 +5,16 @@ package retrip_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -138,5 +142,140 @@ func TestGate_Keys(t *testing.T) {
 		status = 200
 		send("a.test", "yet another")
 		assert.Zero(t, time.Since(start), "there is room again")
+	})
+}
+
+// What is waited at the gate is counted as it was, of first attempts and
+// retries, and who waits is shown.
+func TestGate_Metrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: true}}
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		start := time.Now()
+		var waited float64
+		for range 3 {
+			wg.Go(func() {
+				resp, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+				if err == nil {
+					finish(t, resp)
+				}
+			})
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Second)
+		all := counted(t, tr.Metrics)
+		assert.Contains(t, all, "gate_waiting_requests{default} 3")
+		assert.Contains(t, all, "paused_hosts{default} 1")
+		cancel()
+		wg.Wait()
+		waited += 3 * 5
+
+		begun := time.Since(start)
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		waited += (time.Since(start) - begun).Seconds()
+		resp, err = tr.RoundTrip(request(t, "GET", nil)) // waits for a gap at most
+		require.NoError(t, err)
+		finish(t, resp)
+
+		all = counted(t, tr.Metrics)
+		for _, line := range all {
+			assert.NotRegexp(t, `^(gate_waiting_requests|paused_hosts)\{`, line)
+		}
+		reg := prometheus.NewPedanticRegistry()
+		reg.MustRegister(tr.Metrics)
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "retrip_gate_wait_seconds" {
+				h := f.Metric[0].GetHistogram()
+				assert.InDelta(t, waited, h.GetSampleSum(), 1)
+				assert.InDelta(t, 4.5, float64(h.GetSampleCount()), .6)
+			}
+		}
+	})
+}
+
+// Callers that go while they wait, at the head of the queue and elsewhere, wake
+// the next: nobody is forgotten, and nothing is left.
+func TestGate_CallersGo(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			var mu sync.Mutex
+			var limited time.Time
+			tr := &retrip.Transport{Policy: retrip.Policy{Gate: true, MaxAttempts: 10}, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				select {
+				case <-time.After(20 * time.Millisecond):
+				case <-r.Context().Done():
+					return nil, r.Context().Err()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if time.Since(limited) < time.Second {
+					return replies(429, "Retry-After: 1")(r)
+				}
+				limited = time.Now()
+				return replies(200)(r)
+			})}
+			var good, gone int
+			var wg sync.WaitGroup
+			for range 60 {
+				leaves := time.Duration(random.Int64N(int64(2 * time.Minute)))
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), leaves)
+					defer cancel()
+					if leaves%2 == 0 { // without a deadline that could be minded
+						c, stop := context.WithCancel(t.Context())
+						time.AfterFunc(leaves, stop)
+						ctx = c
+					}
+					resp, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil && resp.StatusCode == 200 {
+						good++
+					} else {
+						gone++
+					}
+				})
+			}
+			wg.Wait()
+			assert.Equal(t, 60, good+gone)
+			assert.Greater(t, good, 20, "the limit is a minute's worth of 60")
+			assert.Zero(t, tr.HostState("example.com:80").Waiting)
+			time.Sleep(time.Hour)
+			assert.Empty(t, tr.HostStates())
+		})
+	}
+}
+
+// A hook that never returns, after the gate has let its request go, holds up
+// nobody else for long.
+func TestGate_HookHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Policy: retrip.Policy{Gate: true}}
+		resp, err := tr.RoundTrip(request(t, "POST", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		hang := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			req := request(t, "GET", nil)
+			resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), &retrip.Trace{Attempt: func(retrip.Event) { <-hang }})))
+			if assert.NoError(t, err) {
+				finish(t, resp)
+			}
+		})
+		synctest.Wait()
+		start := time.Now()
+		resp, err = tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Less(t, time.Since(start), 20*time.Second)
+		close(hang)
+		wg.Wait()
 	})
 }

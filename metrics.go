@@ -30,7 +30,8 @@ type Metrics struct {
 
 	requests, attempts, retries, giveUps, sends  *prometheus.Desc
 	transitions, pauses, open, missing, troubled *prometheus.Desc
-	waits                                        *prometheus.HistogramVec
+	held, pausedNow                              *prometheus.Desc
+	waits, gateWaits                             *prometheus.HistogramVec
 	mu                                           sync.Mutex
 	policies                                     map[string]*policyMetrics
 	transports                                   []weak.Pointer[Transport]
@@ -65,6 +66,13 @@ func (m *Metrics) make() {
 		Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		NativeHistogramBucketFactor: 1.1,
 	}, []string{"policy", "source"})
+	m.held = desc("gate_waiting_requests", "Requests that wait at the gates of all hosts together.", "policy")
+	m.pausedNow = desc("paused_hosts", "Hosts that are to be left alone for now, as they have asked or their gate has it.", "policy")
+	m.gateWaits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "retrip_gate_wait_seconds",
+		Help:    "Waits at gates as they were, before first attempts and retries, however they ended.",
+		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+	}, []string{"policy"})
 	m.policies = map[string]*policyMetrics{}
 }
 
@@ -124,7 +132,7 @@ type policyMetrics struct {
 	pauses      atomic.Uint64
 	transitions [len(breakerNames)]atomic.Uint64
 
-	backoffWait, serverWait prometheus.Observer
+	backoffWait, serverWait, gateWait prometheus.Observer
 }
 
 // policy returns the counters of a policy name, made on first use.
@@ -141,6 +149,7 @@ func (m *Metrics) policy(name string) *policyMetrics {
 			name:        name,
 			backoffWait: m.waits.WithLabelValues(name, "backoff"),
 			serverWait:  m.waits.WithLabelValues(name, "server"),
+			gateWait:    m.gateWaits.WithLabelValues(name),
 		}
 		m.policies[name] = p
 	}
@@ -188,6 +197,12 @@ func (p *policyMetrics) retry(reason Reason, wait time.Duration, fromServer bool
 	}
 }
 
+func (p *policyMetrics) waitedAtGate(d time.Duration) {
+	if p != nil {
+		p.gateWait.Observe(d.Seconds())
+	}
+}
+
 func (p *policyMetrics) giveUp(reason Reason) {
 	if p != nil {
 		p.giveUps[slices.Index(giveUpReasons, reason)].Add(1)
@@ -220,11 +235,12 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	m.waits.Describe(ch)
+	m.gateWaits.Describe(ch)
 }
 
-// descs returns all but those of waits.
+// descs returns all but those of histograms.
 func (m *Metrics) descs() []*prometheus.Desc {
-	return []*prometheus.Desc{m.requests, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.open, m.missing, m.troubled}
+	return []*prometheus.Desc{m.requests, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.open, m.missing, m.troubled, m.held, m.pausedNow}
 }
 
 // Collect implements [prometheus.Collector]. It is safe for concurrent use with
@@ -243,6 +259,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.collectPolicy(ch, p)
 	}
 	m.waits.Collect(ch)
+	m.gateWaits.Collect(ch)
 	m.collectHosts(ch, policies, transports)
 }
 
@@ -278,7 +295,7 @@ func (m *Metrics) collectPolicy(ch chan<- prometheus.Metric, p *policyMetrics) {
 
 // collectHosts adds up what the Transports know of hosts in trouble.
 func (m *Metrics) collectHosts(ch chan<- prometheus.Metric, policies []*policyMetrics, transports []weak.Pointer[Transport]) {
-	type sum struct{ open, missing, troubled float64 }
+	type sum struct{ open, missing, troubled, held, paused float64 }
 	sums := map[string]*sum{}
 	for _, p := range policies {
 		sums[p.name] = &sum{}
@@ -295,6 +312,10 @@ func (m *Metrics) collectHosts(ch chan<- prometheus.Metric, policies []*policyMe
 			}
 			s.troubled++
 			s.missing += state.Size - state.Tokens
+			s.held += float64(state.Waiting)
+			if state.PausedFor > 0 {
+				s.paused++
+			}
 			if state.Breaker != breakerNames[breakerClosed] {
 				s.open++
 			}
@@ -307,5 +328,7 @@ func (m *Metrics) collectHosts(ch chan<- prometheus.Metric, policies []*policyMe
 		gauge(m.open, s.open)
 		gauge(m.missing, s.missing)
 		gauge(m.troubled, s.troubled)
+		gauge(m.held, s.held)
+		gauge(m.pausedNow, s.paused)
 	}
 }

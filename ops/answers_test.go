@@ -184,6 +184,17 @@ var expected = map[string]func(a *answers) vector{
 	"panel: Tokens missing by policy: A": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return a.total("missing", p) })
 	},
+	"alert: RetripHostPaused": func(a *answers) vector {
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.total("paused", p) }), 0)
+	},
+	"panel: Requests at gates: A": func(*answers) vector { return vector{} },
+	"panel: Paused hosts by policy: A": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.total("paused", p) })
+	},
+	"panel: Requests held at gates: A": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.total("held", p) * a.rate })
+	},
+	"panel: Waits at gates: A":          func(*answers) vector { return vector{"policy=queue.test": heldFor.Seconds()} },
 	"panel: Pauses and hidden sends: A": func(a *answers) vector { return a.alone(a.total("pauses", "") * a.rate) },
 	"panel: Pauses and hidden sends: B": func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
 }

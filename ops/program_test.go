@@ -116,6 +116,17 @@ func scenes() []scene {
 			host: "busy.test", policy: milliseconds, n: 25, serve: asking(503, "Retry-After-Ms", "5"),
 			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1, "pauses": 1},
 		}, {
+			// One request is held at the gate, for little more than the pause.
+			host: "queue.test", n: 1, serve: asking(429, "Retry-After-Ms", fmt.Sprint(heldFor.Milliseconds())),
+			policy: &retrip.Policy{Gate: true, Dialects: []string{"retry-after-ms"}},
+			each:   tally{"requests recovered": 1, "attempts 429": 1, "attempts 2xx": 1, "retries throttled": 1, "pauses": 1, "held": 1},
+			whole:  tally{"troubled": 1},
+		}, {
+			// Nobody wants to wait so long.
+			host: "quota.test", policy: &retrip.Policy{Gate: true}, n: 25, serve: asking(429, "Retry-After", "3600"),
+			each:  tally{"requests gave_up": 1, "give_ups wait_too_long": 1},
+			whole: tally{"attempts 429": 1, "pauses": 1, "paused": 1, "troubled": 1},
+		}, {
 			host: "far.test", policy: &retrip.Policy{}, n: 25, serve: asking(429, "Retry-After", "3600"),
 			each: tally{"requests gave_up": 1, "attempts 429": 1, "give_ups wait_too_long": 1},
 		}, {
@@ -155,6 +166,10 @@ func scenes() []scene {
 		},
 	}
 }
+
+// heldFor is the pause at the gate of a scene: in the middle of a bucket, so
+// that a slow machine makes no difference.
+const heldFor = 60 * time.Millisecond
 
 // program is a program with retrip that knows what it has done.
 type program struct {
