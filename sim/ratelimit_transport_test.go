@@ -52,7 +52,7 @@ func (b *limitBench) RoundTrip(req *http.Request) (*http.Response, error) {
 	} else {
 		resp.StatusCode = http.StatusTooManyRequests
 		if word := b.m.Limit.Word.of(exact); word > 0 {
-			resp.Header = http.Header{"Retry-After-Ms": {strconv.FormatInt((word+time.Millisecond-1).Milliseconds(), 10)}}
+			resp.Header = http.Header{"Retry-After-Ms": {strconv.FormatInt((word + time.Millisecond - 1).Milliseconds(), 10)}}
 		}
 	}
 	b.way()

@@ -45,6 +45,7 @@ var commands = []command{
 	{"faults", "failures independent of load: what retries are good for", faults},
 	{"contention", "clients that write one row in turn: what jitter is good for", contention},
 	{"stadium", "25 million players who lose their CDN for 100 ms", stadium},
+	{"gate", "rate limits: what pools of workers get of them", gate},
 	{"compare", "the policies of many systems in the overload model, in one picture", compare},
 	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},

@@ -39,6 +39,7 @@ var quick = map[string][]string{
 	"compare":    {"-horizon", "50s", "-runs", "1", "-policy", "no-retries,retrip"},
 	"map":        {"-horizon", "50s", "-fleets", "10,100", "-loads", "0.5,0.7"},
 	"limit":      {"-horizon", "46s", "-clients", "50"},
+	"gate":       {"-only", "one pause"},
 }
 
 func TestEveryCommandPrintsATable(t *testing.T) {
@@ -48,8 +49,8 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.Empty(t, errs, "no progress bar where there is no terminal")
 		assert.Contains(t, out, "policy", c.name)
 		assert.NotContains(t, out, "partial", c.name)
-		// The tables of these two are of few numbers, or a chart themselves.
-		chart := c.name != "map" && c.name != "limit"
+		// The tables of these are of few numbers, or a chart themselves.
+		chart := c.name != "map" && c.name != "limit" && c.name != "gate"
 		assert.Equal(t, chart, strings.Contains(out, "┤"), "%s: %s", c.name, out)
 	}
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
@@ -64,7 +65,7 @@ func TestEveryCommandWritesFiles(t *testing.T) {
 		for _, ext := range outputs {
 			name := filepath.Join(dir, c.name+ext)
 			code, _, errs := call(t, append([]string{c.name, "-o", name}, quick[c.name]...)...)
-			if c.name == "limit" && (ext == ".svg" || ext == ".png") {
+			if (c.name == "limit" || c.name == "gate") && (ext == ".svg" || ext == ".png") {
 				assert.Equal(t, exitFailed, code)
 				assert.Contains(t, errs, "no picture")
 				continue
@@ -256,4 +257,18 @@ func TestHelp(t *testing.T) {
 		assert.Contains(t, help, "-policy")
 	}
 	assert.Contains(t, out, "finagle")
+}
+
+// A gate makes the difference at a rate limit.
+func TestGate(t *testing.T) {
+	row := func(args ...string) string {
+		code, out, errs := call(t, append([]string{"gate", "-only", "10/s, burst 10, exact"}, args...)...)
+		require.Zero(t, code, errs)
+		return strings.Split(out, "\n")[3]
+	}
+	assert.Regexp(t, `^10/s, burst 10, exact +retrip +(99|100)\.\d % +[23]\.\d % `, row())
+	assert.NotRegexp(t, ` [0-9]\.\d % `, row("-gate=false"))
+	code, _, errs := call(t, "gate", "-only", "nothing like this")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, errs, `-only is "nothing like this": no case has that in its name`)
 }
