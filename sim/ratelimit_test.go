@@ -34,7 +34,7 @@ type rateLimitMust struct {
 	last                  time.Duration
 }
 
-// What the gate gets of the limits, at what cost, and how long who waits
+// P23: what the gate gets of the limits, at what cost, and how long who waits
 // longest waits. Cases whose demands are lower than 92 % are those that
 // docs/rate-limits.md names as out of reach.
 var rateLimitMusts = map[string]rateLimitMust{

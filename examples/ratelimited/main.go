@@ -1,93 +1,140 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Ratelimited sends 200 requests at once to a server that allows ten a second
-// and answers the others with 429 and Retry-After: 1, with a gate, without
-// one, and without one or a budget.
+// Ratelimited has 200 workers send requests, over real sockets, to a server
+// that allows ten a second with a burst of ten (golang.org/x/time/rate) and
+// answers the others with 429 and Retry-After: with a gate, without one, and
+// without one or a budget. It then shows two keys with limits of their own,
+// with one gate and with a gate for each.
 package main
 
 import (
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/retrip/retrip"
 )
 
-const requests = 200
-
 func main() {
+	const workers, lasts = 200, 30 * time.Second
+	allowed := 10*lasts.Seconds() + 10
 	policies := []struct {
 		name   string
 		policy retrip.Policy
 	}{
-		{"with a gate", retrip.Policy{MaxAttempts: 10, Gate: true}},
-		{"without", retrip.Policy{MaxAttempts: 10}},
-		{"without, and no budget", retrip.Policy{MaxAttempts: 10, Budget: retrip.Unlimited}},
+		{"with a gate", retrip.Policy{Gate: true}},
+		{"without", retrip.Policy{}},
+		{"without, and no budget", retrip.Policy{Budget: retrip.Unlimited}},
 	}
-	fmt.Printf("%d requests at once to a server that allows 10 a second; this takes half a minute.\n\n", requests)
-	fmt.Printf("%-23s %9s %13s %8s\n", "", "succeeded", "429 answers", "seconds")
+	fmt.Printf("%d workers for %v at a server that allows 10 requests a second; this takes a minute and a half.\n\n", workers, lasts)
+	fmt.Printf("%-23s %9s %16s %12s %14s\n", "", "succeeded", "of what is allowed", "429 answers", "given up")
 	lines := make([]string, len(policies))
 	var wg sync.WaitGroup
 	for i, p := range policies {
-		wg.Go(func() { lines[i] = fmt.Sprintf("%-23s %s", p.name, run(p.policy)) })
+		wg.Go(func() {
+			r := run(map[string]*rate.Limiter{"": rate.NewLimiter(10, 10)}, p.policy, workers, lasts)
+			lines[i] = fmt.Sprintf("%-23s %9d %16.0f %% %12d %14d", p.name, r.succeeded[""], 100*float64(r.succeeded[""])/allowed, r.refused, r.gaveUp)
+		})
 	}
 	wg.Wait()
 	for _, line := range lines {
 		fmt.Println(line)
 	}
+
+	fmt.Printf("\n%-23s %18s %18s\n", "two keys", "poor, 1 a second", "rich, 20 a second")
+	keyed := func(r *http.Request) string { return r.Header.Get("Authorization") }
+	for _, p := range []struct {
+		name   string
+		policy retrip.Policy
+	}{{"one gate", retrip.Policy{Gate: true}}, {"a gate for each", retrip.Policy{Gate: true, GateKey: keyed}}} {
+		r := run(map[string]*rate.Limiter{"poor": rate.NewLimiter(1, 1), "rich": rate.NewLimiter(20, 20)}, p.policy, 40, lasts)
+		fmt.Printf("%-23s %18d %18d\n", p.name, r.succeeded["poor"], r.succeeded["rich"])
+	}
 }
 
-func run(policy retrip.Policy) string {
-	limit := &limiter{}
-	server := httptest.NewServer(limit)
-	defer server.Close()
+type result struct {
+	succeeded       map[string]int // by key
+	refused, gaveUp int32
+}
+
+// run has workers, who take turns with the keys, make one request after another
+// to a server with a limiter for each key.
+func run(limiters map[string]*rate.Limiter, policy retrip.Policy, workers int, lasts time.Duration) result {
+	server := &limited{limiters: limiters}
+	s := httptest.NewServer(server)
+	defer s.Close()
 	client := &http.Client{Transport: &retrip.Transport{Policy: policy}}
 	defer client.CloseIdleConnections()
 
-	began := time.Now()
-	var succeeded atomic.Int32
+	var keys []string
+	for key := range limiters {
+		keys = append(keys, key)
+	}
+	var mu sync.Mutex
+	var gaveUp atomic.Int32
+	succeeded := map[string]int{}
+	end := time.Now().Add(lasts)
 	var wg sync.WaitGroup
-	for range requests {
+	for i := range workers {
+		key := keys[i%len(keys)]
 		wg.Go(func() {
-			resp, err := client.Get(server.URL)
-			if err != nil {
-				return
-			}
-			io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				succeeded.Add(1)
+			for time.Now().Before(end) {
+				if !get(client, s.URL, key) {
+					gaveUp.Add(1)
+					time.Sleep(50 * time.Millisecond)
+					continue
+				}
+				if time.Now().Before(end) {
+					mu.Lock()
+					succeeded[key]++
+					mu.Unlock()
+				}
 			}
 		})
 	}
 	wg.Wait()
-	return fmt.Sprintf("%9d %13d %8.1f", succeeded.Load(), limit.refused.Load(), time.Since(began).Seconds())
+	return result{succeeded, server.refused.Load(), gaveUp.Load()}
 }
 
-// limiter allows ten requests in every second of the clock.
-type limiter struct {
-	mu      sync.Mutex
-	second  int64
-	allowed int
-	refused atomic.Int32
+func get(client *http.Client, url, key string) bool {
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	req.Header.Set("Authorization", key)
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err == nil && resp.StatusCode == http.StatusOK
 }
 
-func (l *limiter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	l.mu.Lock()
-	if second := time.Now().Unix(); second != l.second {
-		l.second, l.allowed = second, 0
+// limited is a server with a limit for each key.
+type limited struct {
+	limiters map[string]*rate.Limiter
+	refused  atomic.Int32
+}
+
+func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	limiter := l.limiters[r.Header.Get("Authorization")]
+	if limiter.Allow() {
+		return
 	}
-	l.allowed++
-	ok := l.allowed <= 10
-	l.mu.Unlock()
-	if !ok {
-		l.refused.Add(1)
-		w.Header().Set("Retry-After", "1")
-		w.WriteHeader(http.StatusTooManyRequests)
-	}
+	l.refused.Add(1)
+	reservation := limiter.Reserve()
+	wait := math.Ceil(max(1, reservation.Delay().Seconds()))
+	reservation.Cancel()
+	w.Header().Set("Retry-After", strconv.Itoa(int(wait)))
+	w.WriteHeader(http.StatusTooManyRequests)
 }

@@ -1,0 +1,24 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"golang.org/x/time/rate"
+
+	"github.com/retrip/retrip"
+)
+
+// In real time and over real sockets: three seconds of it.
+func TestRun(t *testing.T) {
+	const lasts = 3 * time.Second
+	gated := run(map[string]*rate.Limiter{"": rate.NewLimiter(50, 50)}, retrip.Policy{Gate: true}, 100, lasts)
+	assert.LessOrEqual(t, gated.succeeded[""], 50*3+50)
+	assert.Greater(t, gated.succeeded[""], 50, "more than the burst")
+	assert.LessOrEqual(t, gated.refused, int32(120), "one for each in the first instant, and few later")
+	assert.Zero(t, gated.gaveUp)
+}
