@@ -61,7 +61,8 @@ type Event struct {
 	Reason Reason
 
 	// Wait is how long the wait before the next attempt is going to be, and
-	// FromServer whether a server asked for it.
+	// FromServer whether a server asked for it. At a gate it is how long nobody
+	// may go; the wait for those who came before comes on top.
 	Wait       time.Duration
 	FromServer bool
 

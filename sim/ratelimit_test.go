@@ -262,7 +262,8 @@ func TestRateLimit_Servers(t *testing.T) {
 		m := RateLimit{Limit: ServerLimit{Kind: Concurrency, Count: 2}, Service: s}
 		server := m.servers()[0]
 		accepted := func() bool { ok, _ := server.arrive(0); return ok }
-		assert.True(t, accepted() && accepted())
+		assert.True(t, accepted())
+		assert.True(t, accepted())
 		assert.False(t, accepted())
 		server.leave()
 		assert.True(t, accepted())
