@@ -69,6 +69,10 @@ func RateLimits() []RateLimitCase {
 	add("10/s, burst 10, no word", tokens(10, 10, none), 200, 600*s, 60*s)
 	add("10/s, burst 1, no word", tokens(10, 1, none), 200, 600*s, 60*s)
 	add("10/s, burst 1", tokens(10, 1, rounded), 200, 600*s, 60*s)
+	still := func(m *RateLimit) { m.DelayHigh = m.DelayLow }
+	add("10/s, burst 1, no jitter", tokens(10, 1, rounded), 200, 600*s, 60*s, still)
+	add("100/s, burst 1, no jitter", tokens(100, 1, rounded), 200, 600*s, 60*s, still)
+	add("10/s, burst 1, always 5 s, 600 workers", tokens(10, 1, always(5*s)), 600, 900*s, 120*s)
 	add("10/s, burst 10, always 5 s, 600 workers", tokens(10, 10, always(5*s)), 600, 900*s, 120*s)
 	add("10/s, burst 10, always 60 s", tokens(10, 10, always(60*s)), 200, 3600*s, 900*s)
 	add("10/s, burst 10, deadline 10 s", tokens(10, 10, rounded), 200, 600*s, 60*s, func(m *RateLimit) { m.Deadline = 10 * s })
@@ -77,6 +81,11 @@ func RateLimits() []RateLimitCase {
 	add("100/s, burst 100, no word", tokens(100, 100, none), 200, 600*s, 60*s)
 	add("100/s, burst 1", tokens(100, 1, rounded), 200, 600*s, 60*s)
 	add("1000/s, burst 1000, 1000 workers", tokens(1000, 1000, rounded), 1000, 200*s, 60*s)
+
+	add("1000/s, burst 10, 1000 workers", tokens(1000, 10, rounded), 1000, 200*s, 60*s)
+	add("100/s, burst 10, net 0-200 ms, 2 s each on average, 1000 workers", tokens(100, 10, rounded), 1000, 600*s, 60*s, func(m *RateLimit) {
+		m.DelayLow, m.DelayHigh, m.Service, m.Exponential = 0, 200*ms, 2*s, true
+	})
 
 	add("10 in each 1 s", window(10, s, 370*ms, rounded), 200, 600*s, 60*s)
 	add("100 in each 1 s", window(100, s, 370*ms, rounded), 200, 600*s, 60*s)
@@ -95,6 +104,9 @@ func RateLimits() []RateLimitCase {
 			m.Service, m.Exponential = 200*ms, exponential
 		})
 	}
+	add("10 at a time, 200 ms on average, no word", ServerLimit{Kind: Concurrency, Count: 10, Word: none}, 200, 600*s, 60*s, func(m *RateLimit) {
+		m.Service, m.Exponential = 200*ms, true
+	})
 	add("10 at a time, 200 ms on average, 10 workers", ServerLimit{Kind: Concurrency, Count: 10, Word: always(s)}, 10, 600*s, 60*s, func(m *RateLimit) {
 		m.Service, m.Exponential = 200*ms, true
 	})
@@ -126,6 +138,7 @@ func RateLimits() []RateLimitCase {
 	open := func(rate float64, deadline time.Duration) func(*RateLimit) {
 		return func(m *RateLimit) { m.Rate, m.Deadline = rate, deadline }
 	}
+	add("10/s, burst 10, 5/s arrive, deadline 1 s", tokens(10, 10, rounded), 0, 900*s, 60*s, open(5, s))
 	add("10/s, burst 10, 9.5/s arrive, deadline 30 s", tokens(10, 10, rounded), 0, 900*s, 60*s, open(9.5, 30*s))
 	add("10/s, burst 10, 12/s arrive, deadline 30 s", tokens(10, 10, rounded), 0, 900*s, 60*s, open(12, 30*s))
 	add("10/s, burst 10, 12/s arrive, deadline 1 s", tokens(10, 10, rounded), 0, 900*s, 60*s, open(12, s))

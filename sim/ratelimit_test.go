@@ -60,6 +60,14 @@ var rateLimitMusts = map[string]rateLimitMust{
 	"10/s, burst 10, deadline 10 s":           {used: 97, refusals: 1},
 	"10/s, burst 10, always 5 s, 600 workers": {used: 92, refusals: 1, worst: 1.3},
 
+	"10/s, burst 1, no jitter":                                         {used: 90, refusals: 1, worst: 1.3},
+	"100/s, burst 1, no jitter":                                        {used: 90, refusals: 1},
+	"10/s, burst 1, always 5 s, 600 workers":                           {used: 80, refusals: 1},
+	"1000/s, burst 10, 1000 workers":                                   {used: 88, refusals: 1},
+	"100/s, burst 10, net 0-200 ms, 2 s each on average, 1000 workers": {used: 70, refusals: 1},
+	"10 at a time, 200 ms on average, no word":                         {used: 50, refusals: 2},
+	"10/s, burst 10, 5/s arrive, deadline 1 s":                         {used: 45, refusals: 1},
+
 	"100/s, burst 100":                 {used: 97, refusals: 1, worst: 1.6},
 	"100/s, burst 1000":                {used: 97, refusals: 1, worst: 1.6},
 	"100/s, burst 100, no word":        {used: 97, refusals: 1, worst: 1.6},
