@@ -143,10 +143,7 @@ func (r *replay) replayable() bool {
 func (r *replay) supersede() {
 	if b := r.current; b != nil {
 		b.over = true
-		if !b.closed {
-			b.closed = true
-			close(b.gone)
-		}
+		b.end()
 	}
 }
 
@@ -182,6 +179,9 @@ func (r *replay) done() bool {
 	}
 	r.closed = true
 	r.kept, r.spilled = nil, true
+	if r.current != nil {
+		r.current.end()
+	}
 	return true
 }
 
@@ -194,21 +194,33 @@ type bodyReader struct {
 	begun   bool          // guarded, as what follows, by replay.mu
 	over    bool          // superseded
 	closed  bool          // superseded, or closed by the base
-	gone    chan struct{} // closed when closed is set
+	late    bool          // read although the base has closed it
+	gone    chan struct{} // closed when nothing can be read any more
 }
 
-// begin returns a channel that is closed when the reader is.
+// end makes b yield no more bytes. The replay is locked.
+func (b *bodyReader) end() {
+	if !b.closed || b.late {
+		b.closed, b.late = true, false
+		close(b.gone)
+	}
+}
+
+// dead reports whether b yields no more bytes. The replay is locked.
+func (b *bodyReader) dead() bool { return b.closed && !b.late }
+
+// begin returns a channel that is closed when nothing can be read any more.
 //
 // net/http's HTTP/2 closes the body of a request for which the connection has
 // turned out to be unusable, and then hands the same body to another
 // connection. So a reader that was closed before anything was read of it may be
-// read after all.
+// read after all, until no attempt follows: nobody will close it again.
 func (b *bodyReader) begin() <-chan struct{} {
 	r := b.replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if b.closed && !b.begun && !b.over && !r.sealed {
-		b.closed, b.gone = false, make(chan struct{})
+		b.late, b.gone = true, make(chan struct{})
 	}
 	b.begun = true
 	return b.gone
@@ -264,7 +276,7 @@ func (b *bodyReader) readKept(p []byte) (n int, err error, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case b.closed:
+	case b.dead():
 		return 0, errSuperseded, true
 	case b.pos < len(r.kept):
 		n = copy(p, r.kept[b.pos:])
@@ -282,7 +294,7 @@ func (b *bodyReader) claim(p []byte) ([]byte, bool) {
 	r := b.replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b.closed {
+	if b.dead() {
 		return nil, false
 	}
 	if r.sealed {
@@ -322,7 +334,7 @@ func (b *bodyReader) keep(p []byte, n int, err error) (int, error) {
 	if faulty(r.req.ContentLength, r.read, err) {
 		r.fault.Store(true)
 	}
-	if b.closed {
+	if b.dead() {
 		return 0, errSuperseded
 	}
 	return n, err
@@ -332,10 +344,7 @@ func (b *bodyReader) keep(p []byte, n int, err error) (int, error) {
 func (b *bodyReader) Close() error {
 	r := b.replay
 	r.mu.Lock()
-	if !b.closed {
-		b.closed = true
-		close(b.gone)
-	}
+	b.end()
 	done := r.done()
 	r.mu.Unlock()
 	if done {

@@ -735,6 +735,23 @@ func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 			}
 		})
 	}
+	bubbled(t, "and not closed again", func(t *testing.T) {
+		// net/http closes a body once, whatever it does with it then.
+		sent := newSend("payload")
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			assert.NoError(t, r.Body.Close())
+			got, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			assert.Equal(t, "payload", string(got))
+			return replies(200)(r)
+		})
+		base.keep = true
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", sent))
+		require.NoError(t, err)
+		finish(t, resp)
+		synctest.Wait()
+		assert.EqualValues(t, 1, sent.closed.Load())
+	})
 	bubbled(t, "when nobody will send it any more", func(t *testing.T) {
 		sent := newSend("payload")
 		var last io.ReadCloser
