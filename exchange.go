@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -124,8 +123,6 @@ func (x *exchange) proceed(began time.Duration) (*http.Response, error) {
 		}
 		if x.err != nil {
 			x.met = append(x.met, x.err)
-		}
-		if x.err != nil {
 			x.doubts()
 		}
 		x.announce(d, o)
@@ -320,64 +317,6 @@ func (x *exchange) decide(o *Outcome, began time.Duration) Decision {
 		x.next = body
 	}
 	return d
-}
-
-// outcome reduces what the base returned to what a decision needs.
-func (x *exchange) outcome() Outcome {
-	o := Outcome{Idempotent: x.idempotent}
-	if x.err != nil {
-		if x.gone() != nil {
-			o.Canceled = true
-			return o
-		}
-		o.Resent = errors.Is(x.err, errHiddenSends)
-		o.Timeout = isTimeout(x.err)
-		o.Hopeless = x.faulty() || hopeless(x.req, x.err) || x.refusedByCaller()
-		o.Idempotent = o.Idempotent || x.neverProcessed()
-	} else {
-		// One that doesn't have a status is a response all the same.
-		o.Status = cmp.Or(x.resp.StatusCode, 1)
-	}
-	if classify := x.r.policy.Classify; classify != nil {
-		o.Verdict = classify(x.req, x.resp, x.err)
-		o.Hopeless = o.Hopeless && o.Verdict == ByRule
-	}
-	if o.Status >= 400 && o.Verdict == ByRule {
-		o.Verdict = x.r.verdict(o.Status, x.resp.Header)
-	}
-	if o.Status != 0 && x.r.retryable(o) {
-		o.Canceled = x.gone() != nil
-		o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
-	}
-	return o
-}
-
-// faulty reports whether the attempt ended with the caller's own body at fault.
-func (x *exchange) faulty() bool {
-	return x.body != nil && x.body.fault.Load() || x.attempt != nil && x.attempt.fault.Load()
-}
-
-// neverProcessed reports whether the error of the attempt proves that no server
-// has processed the request.
-func (x *exchange) neverProcessed() bool {
-	a := x.attempt
-	if a == nil {
-		// What the base did before its error can't be seen.
-		return neverProcessed(x.err, 0, false)
-	}
-	if wraps(x.err, errAttemptTimeout) || wraps(x.err, errDeadline) {
-		return a.neverSent()
-	}
-	return neverProcessed(x.err, int(a.sends.Load())-a.refused, a.sent)
-}
-
-// refusedByCaller reports whether the caller's own code has refused the server.
-func (x *exchange) refusedByCaller() bool {
-	if x.attempt == nil {
-		return false
-	}
-	err := x.attempt.handshakeError()
-	return err != nil && errors.Is(x.err, err) && refusedByCaller(err)
 }
 
 // gone returns why the caller has no use for an answer any more, nil if it
