@@ -5,7 +5,6 @@ package retrip
 
 import (
 	"fmt"
-	"math"
 	"math/bits"
 	"time"
 )
@@ -136,19 +135,4 @@ func (b Backoff) serverWindow(word time.Duration, retry int, previous time.Durat
 	lo = max(word, lo)
 	hi = addCapped(word, max(b.ceiling(retry), word/2))
 	return lo, max(lo, hi)
-}
-
-// uniform maps a uniformly distributed draw to [lo, hi], both included.
-func uniform(lo, hi time.Duration, draw uint64) time.Duration {
-	offset, _ := bits.Mul64(draw, uint64(hi-lo)+1)
-	return lo + time.Duration(offset)
-}
-
-// addCapped returns a+b of two durations that aren't negative, or the longest
-// duration where the sum would overflow.
-func addCapped(a, b time.Duration) time.Duration {
-	if sum := a + b; sum >= 0 {
-		return sum
-	}
-	return math.MaxInt64
 }

@@ -103,19 +103,9 @@ type breaker struct {
 
 type breakerSlot struct{ good, failed uint32 }
 
-// throughBreaker asks for an attempt at the instant now.
-func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+// admit asks for an attempt at the instant now.
+func (b *breaker) admit(p *Breaker, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
-	if !r.breaker {
-		return d
-	}
-	s := h.more.Load()
-	if s == nil {
-		return d
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := &s.breaker
 	if b.state == breakerClosed {
 		c.period = b.period
 		return d
@@ -124,7 +114,6 @@ func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64)
 		b.enter(breakerHalfOpen)
 		d.change = hostProbed
 	}
-	p := &r.policy.Breaker
 	if b.out > 0 && now-b.probed >= p.OpenFor {
 		// The probes under way have hung longer than the breaker would have
 		// stayed open: they have said enough.
@@ -141,24 +130,12 @@ func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64)
 	return d
 }
 
-// refuses reports whether the breaker, as it stands, will let no attempt
-// through at the instant at.
-func (h *Host) refuses(at time.Duration) bool {
-	s := h.side()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.breaker.state != breakerClosed && at < s.breaker.until
-}
+// refuses reports whether b, as it stands, will let no attempt through at the
+// instant at.
+func (b *breaker) refuses(at time.Duration) bool { return b.state != breakerClosed && at < b.until }
 
 // record counts the result of an attempt.
-func (h *Host) record(r *Rules, c *Call, failed bool, now time.Duration, draw uint64) hostChange {
-	if !failed && h.more.Load() == nil {
-		return 0
-	}
-	s := h.side()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b, p := &s.breaker, &r.policy.Breaker
+func (b *breaker) record(p *Breaker, c *Call, failed bool, now time.Duration, draw uint64) hostChange {
 	if c.period != b.period {
 		return 0
 	}
@@ -187,6 +164,17 @@ func (h *Host) record(r *Rules, c *Call, failed bool, now time.Duration, draw ui
 	return 0
 }
 
+// endRun takes in a success of a request that doesn't follow the breaker, which
+// may have been switched off: the failures in a row have ended.
+func (b *breaker) endRun() { b.run = 0 }
+
+// returnProbe gives up the probe of c, which said nothing.
+func (b *breaker) returnProbe(c *Call) {
+	if c.period == b.period {
+		b.out--
+	}
+}
+
 // tooBad reports whether the results of a closed breaker open it. Where the
 // window holds too few to tell, those before it count as well, but then all
 // must have failed: at a low rate results are so old that one success among
@@ -197,15 +185,6 @@ func (b *breaker) tooBad(p *Breaker) bool {
 		return b.run >= p.MinVolume
 	}
 	return float64(bad)/float64(good+bad) >= p.Ratio
-}
-
-// returnProbe gives up a probe that said nothing.
-func (s *hostSide) returnProbe(c *Call) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.period == s.breaker.period {
-		s.breaker.out--
-	}
 }
 
 func (b *breaker) enter(state breakerState) {
@@ -265,18 +244,6 @@ func (b *breaker) sum() (good, failed int) {
 	return good, failed
 }
 
-// endRun takes in a success of a request that doesn't follow the breaker, which
-// may have been switched off: the failures in a row have ended.
-func (h *Host) endRun() {
-	s := h.more.Load()
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.breaker.run = 0
-}
-
 // healed reports whether b is closed, its window free of failures, and the last
 // result no failure that the next one would follow on.
 func (b *breaker) healed(now time.Duration) bool {
@@ -290,11 +257,8 @@ func (b *breaker) healed(now time.Duration) bool {
 	return failed == 0
 }
 
-// remix derives a second draw from one (the finalizer of SplitMix64), so that
-// the breaker's time doesn't follow the backoff's.
-func remix(draw uint64) uint64 {
-	draw += 0x9e3779b97f4a7c15
-	draw = (draw ^ draw>>30) * 0xbf58476d1ce4e5b9
-	draw = (draw ^ draw>>27) * 0x94d049bb133111eb
-	return draw ^ draw>>31
+// binding reports whether forgetting b would let requests go that are held back
+// now. A breaker that nobody has probed for an hour holds nobody back.
+func (b *breaker) binding(now time.Duration) bool {
+	return b.state != breakerClosed && now < addCapped(b.until, hostIdle)
 }

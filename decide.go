@@ -210,7 +210,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 		}
 		wait = uniform(lo, min(hi, left), draw)
 	}
-	if r.breaker && h.refuses(addCapped(now, wait)) {
+	if r.breaker && h.breakerRefuses(addCapped(now, wait)) {
 		return giveUp(ReasonBreakerOpen)
 	}
 	// A 429 costs nothing at a gate: it has already slowed down all requests to
@@ -261,7 +261,7 @@ func (h *Host) Return(r *Rules, c *Call) (wakes bool) {
 	}
 	if c.probe {
 		c.probe = false
-		h.side().returnProbe(c)
+		h.returnProbe(c)
 	}
 	if c.held || c.out {
 		return h.leaveGate(c)
@@ -308,18 +308,12 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		}
 	}
 	if r.breaker {
-		change |= h.record(r, c, failed, now, draw)
+		change |= h.recordResult(r, c, failed, now, draw)
 	} else if !failed {
 		h.endRun()
 	}
 	c.probe = false
 	return change, wakes
-}
-
-// pauses reports whether a Retry-After on status is meant for everyone who
-// talks to the host. That of a 429 is for one key or tenant: a gate obeys it.
-func (r *Rules) pauses(status int) bool {
-	return !r.shared && status == http.StatusServiceUnavailable
 }
 
 // left returns how long a wait that begins now may last to leave room for an

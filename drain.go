@@ -7,7 +7,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,19 +43,6 @@ func discard(req *http.Request, resp *http.Response, most time.Duration) {
 	default:
 		resp.Body.Close()
 	}
-}
-
-// dismiss closes the body of resp, if there is one, without waiting for a Close
-// that doesn't return.
-func dismiss(resp *http.Response) {
-	if resp == nil || resp.Body == nil {
-		return
-	}
-	if endsWithClose(resp.Body) {
-		resp.Body.Close()
-		return
-	}
-	closeWithin(func() { resp.Body.Close() }, drainLeast)
 }
 
 // discarded is the body of a response that nobody wants. It is closed once, and
@@ -144,62 +130,6 @@ func (d *discarded) aside(wanted bool) {
 	} else {
 		d.close()
 	}
-}
-
-// closeWithin runs closing in a goroutine of its own and waits for it, but no
-// longer than most.
-func closeWithin(closing func(), most time.Duration) {
-	ended := make(chan any, 1)
-	go func() {
-		defer func() { ended <- recover() }()
-		closing()
-	}()
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case p := <-ended:
-		rethrow(p)
-	case <-timer.C:
-	}
-}
-
-// rethrow continues a panic of another goroutine in that of RoundTrip.
-func rethrow(panicked any) {
-	if panicked != nil {
-		panic(panicked)
-	}
-}
-
-// endsWithClose reports whether Close of body is known to return at once and to
-// end a Read: whether body is one of net/http's own, or in memory.
-func endsWithClose(body io.ReadCloser) bool {
-	if b, ok := body.(*releasingBody); ok {
-		body = b.ReadCloser
-	}
-	if _, ok := inMemory(body); ok || body == http.NoBody {
-		return true
-	}
-	t := reflect.TypeOf(body)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.PkgPath() != "net/http" {
-		return false
-	}
-	switch t.Name() {
-	case "bodyEOFSignal", "gzipReader", "http2transportResponseBody", "http2gzipReader":
-		// Those of http.Transport. That of http.ReadResponse isn't one of them:
-		// its Close waits for a Read, and reads on to the end by itself.
-		return true
-	}
-	return false
-}
-
-// closeAside closes body in a goroutine of ours, where a panic would end the
-// process.
-func closeAside(body io.Closer) {
-	defer func() { _ = recover() }()
-	body.Close()
 }
 
 var drainBuffers = sync.Pool{New: func() any { return new([8 << 10]byte) }}

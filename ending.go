@@ -63,16 +63,6 @@ func (x *exchange) goneBefore(gone error) error {
 	return x.err
 }
 
-// errRequestCanceled is what net/http says after Request.Cancel.
-var errRequestCanceled = errors.New("net/http: request canceled")
-
-// canceled reports whether err says no more than that the request was canceled.
-// net/http's own error for it has no type.
-func canceled(err error) bool {
-	text := err.Error()
-	return errors.Is(err, context.Canceled) || text == errRequestCanceled.Error() || text == "net/http: request canceled while waiting for connection"
-}
-
 // hides reports whether the last error doesn't say why the caller is gone. That
 // of Request.Cancel is the base's to tell, as long as it is all there is.
 func (x *exchange) hides(gone error) bool {

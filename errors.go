@@ -8,10 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"reflect"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -108,22 +105,6 @@ func (e *Error) Timeout() bool {
 // caller is gone or the last error can't heal.
 func (e *Error) Temporary() bool { return e.Reason != "" && e.Reason != ReasonCanceled }
 
-// wraps reports whether err is target, or wraps it and no other error.
-func wraps(err, target error) bool {
-	for err != nil {
-		if err == target {
-			return true
-		}
-		err = errors.Unwrap(err)
-	}
-	return false
-}
-
-func isTimeout(err error) bool {
-	var t interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout()
-}
-
 // timeoutError is how an attempt ends that ran out of its time.
 type timeoutError struct{ text string }
 
@@ -152,51 +133,4 @@ func usable(err error) error {
 		return nilPointer{err}
 	}
 	return err
-}
-
-// errorText returns the text of err on one line, without secrets of a URL in it.
-func errorText(err error) string {
-	text := err.Error()
-	urls := urlsIn(err, nil)
-	// One may be the beginning of another.
-	slices.SortFunc(urls, func(a, b string) int { return len(b) - len(a) })
-	for _, u := range urls {
-		clean := "(malformed URL)"
-		if parsed, err := url.Parse(u); err == nil {
-			clean = redact(parsed)
-		}
-		quoted := strconv.Quote(u)
-		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], clean)
-		text = strings.ReplaceAll(text, u, clean)
-	}
-	return strings.ReplaceAll(text, "\n", "; ")
-}
-
-// urlsIn appends the URLs that err and what it wraps tell of.
-func urlsIn(err error, urls []string) []string {
-	for err != nil {
-		if u, ok := err.(*url.Error); ok && u.URL != "" {
-			urls = append(urls, u.URL)
-		}
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, err := range joined.Unwrap() {
-				urls = urlsIn(err, urls)
-			}
-			return urls
-		}
-		err = errors.Unwrap(err)
-	}
-	return urls
-}
-
-// redact returns u without userinfo, query and fragment.
-func redact(u *url.URL) string {
-	if u == nil {
-		return ""
-	}
-	if u.Opaque != "" {
-		return u.Scheme + ":"
-	}
-	clean := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
-	return clean.String()
 }

@@ -5,7 +5,6 @@ package retrip
 
 import (
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"reflect"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 )
@@ -281,17 +279,6 @@ func (x *exchange) doubts() {
 	// what it delivered while the attempt was new proves nothing. The other half
 	// is what requests that time out at different moments share a spare by.
 	x.doubt.on, x.doubt.since = true, x.s.now()-limit/2
-}
-
-// lost reports whether err is that of an HTTP/1 connection that the peer has
-// ended. One is nothing unusual, and net/http drops it.
-func lost(err error) bool {
-	for _, end := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed} {
-		if errors.Is(err, end) {
-			return true
-		}
-	}
-	return err.Error() == "http: server closed idle connection"
 }
 
 // awaitingHeaders is the end of the texts of the errors by which net/http tells

@@ -184,6 +184,15 @@ func (g *gate) unfit(w *gateWaiter, ahead int, now, paused time.Duration) Reason
 	return ""
 }
 
+// until returns the instant by which an attempt must begin to leave room for
+// itself before the deadline, if it takes as long as the last one, or as usual.
+func (c *Call) until(usual time.Duration) time.Duration {
+	if c.Deadline == 0 {
+		return noLimit
+	}
+	return c.Deadline - max(c.took, usual)
+}
+
 // ask has c released, if it is its turn, or wait, or leave.
 func (g *gate) ask(p *Policy, c *Call, now, paused time.Duration) Decision {
 	w := gateWaiter{number: c.number, until: c.until(g.took), patience: p.MaxWait, who: c.Waiter, refused: c.refused, passed: c.passed}

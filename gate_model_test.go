@@ -242,7 +242,7 @@ func TestGatePaceModel(t *testing.T) {
 				}
 			}
 			if m.shut {
-				g := &h.more.Load().gates.own
+				g := &h.guards.Load().gates.own
 				require.InEpsilon(t, m.rate(), g.rate(), 1e-3)
 				require.InDelta(t, m.closed, g.closed.Seconds(), 1e-6)
 				require.Equal(t, m.misses, g.misses)
@@ -350,7 +350,7 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 		}
 	}
 	check := func() {
-		s := h.more.Load()
+		s := h.guards.Load()
 		if s == nil {
 			return
 		}
@@ -472,7 +472,7 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 	assert.Zero(t, h.State(policies[0], now).Waiting)
 	assert.Nil(t, h.Woken())
 	assert.True(t, h.Healed(now+48*time.Hour) || h.missing.Load() > 0)
-	if s := h.more.Load(); s != nil {
+	if s := h.guards.Load(); s != nil {
 		h.missing.Store(0)
 		assert.True(t, h.Healed(now+48*time.Hour))
 		assert.Empty(t, s.gates.keyed)

@@ -5,7 +5,6 @@ package retrip
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -163,6 +162,3 @@ func (q *gateQueue) release(n int64) (passed uint8) {
 	q.remove(n)
 	return passed
 }
-
-// noLimit is the instant or the wait of a request that has no bound for it.
-const noLimit = time.Duration(math.MaxInt64)

@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"net/http"
 	"sync/atomic"
 	"time"
 )
@@ -132,104 +131,79 @@ func (s *gates) dismiss(g *gate, now, paused time.Duration) {
 	})
 }
 
-// pausedUntil returns the instant at which the pause of the whole host ends,
-// which may be over.
-func (h *Host) pausedUntil() time.Duration { return time.Duration(h.paused.Load()) }
-
-// throughGate asks for a release at the instant now.
-func (h *Host) throughGate(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
-	paused := h.pausedUntil()
-	s := h.more.Load()
-	if s == nil {
-		if paused <= now {
-			return Decision{Retry: true}
-		}
-		s = h.side()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := s.gates.of(c, now, paused > now)
+// admit asks for a release of c at the instant now, from a host that is paused
+// until the instant given, which may be over.
+func (s *gates) admit(p *Policy, c *Call, now, paused time.Duration, draw uint64) Decision {
+	g := s.of(c, now, paused > now)
 	if g == nil {
 		return Decision{Retry: true}
 	}
 	if !g.shut && paused > now {
 		// Another key, or requests that follow a policy without a gate, were
 		// told. Those who wait for its end must not all go in that instant.
-		s.gates.epoch++
+		s.epoch++
 		g.begin(paused-now, now)
-		g.close(paused-now, now, s.gates.epoch, draw)
+		g.close(paused-now, now, s.epoch, draw)
 		g.told = paused
 	}
-	d := g.ask(&r.policy, c, now, paused)
+	d := g.ask(p, c, now, paused)
 	if !d.Retry {
 		g.leave(c)
 	}
-	d.Wakes = s.gates.settle(g, paused)
+	d.Wakes = s.settle(g, paused)
 	return d
 }
 
-// atGate takes in what the outcome of an attempt says about the gate of c. It
-// reports whether the host or its key was told to wait, and whether anyone is
-// to be woken.
-func (h *Host) atGate(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) (told, wakes bool) {
-	refused := failed && r.refused(o)
-	s := h.more.Load()
-	if s == nil {
-		if !refused {
-			return false, false
-		}
-		s = h.side()
+// refuse takes in that c was refused with word, 0 if the server named none. It
+// reports whether the host or its key was told to wait for longer, and whether
+// anyone is to be woken.
+func (s *gates) refuse(c *Call, word, now, paused time.Duration, draw uint64) (told, wakes bool) {
+	g := s.of(c, now, true)
+	before := g.told
+	if g.refuse(c, word, now, s.epoch+1, draw) {
+		s.dismiss(g, now, paused)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := s.gates.of(c, now, refused)
-	if g == nil {
-		return false, false
-	}
-	paused := h.pausedUntil()
-	switch {
-	case refused:
-		before := g.told
-		if g.refuse(c, o.RetryAfter, now, s.gates.epoch+1, draw) {
-			s.gates.dismiss(g, now, paused)
-		}
-		s.gates.epoch = max(s.gates.epoch, g.epoch)
-		told = g.told > before
-	case failed || o.Status == http.StatusTooManyRequests || o.Status == 0:
-		// One that the policy doesn't retry is refused all the same, but by
-		// what it was asked nobody knows.
-		g.leave(c)
-	default:
-		g.accept(c, now)
-	}
-	return told, s.gates.settle(g, paused)
+	s.epoch = max(s.epoch, g.epoch)
+	return g.told > before, s.settle(g, paused)
 }
 
-// leaveGate takes back what c has at its gate, and reports whether anyone is to
-// be woken.
-func (h *Host) leaveGate(c *Call) bool {
-	s := h.side()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// accept takes in that c was accepted, and reports whether anyone is to be
+// woken.
+func (s *gates) accept(c *Call, now, paused time.Duration) (wakes bool) {
+	g := s.of(c, now, false)
+	if g == nil {
+		return false
+	}
+	g.accept(c, now)
+	return s.settle(g, paused)
+}
+
+// pass takes in that c has ended in what says nothing about the pace, and
+// reports whether anyone is to be woken.
+func (s *gates) pass(c *Call, now, paused time.Duration) (wakes bool) {
+	g := s.of(c, now, false)
+	if g == nil {
+		return false
+	}
+	g.leave(c)
+	return s.settle(g, paused)
+}
+
+// leave takes back what c has at its gate, and reports whether anyone is to be
+// woken.
+func (s *gates) leave(c *Call, paused time.Duration) (wakes bool) {
 	c.gate.leave(c)
-	return s.gates.settle(c.gate, h.pausedUntil())
+	return s.settle(c.gate, paused)
 }
 
 // outlook returns how long c would have to wait at its gate for pause and pace,
 // and why it is not to, if it isn't.
-func (h *Host) outlook(r *Rules, c *Call, now time.Duration) (time.Duration, Reason) {
-	s := h.more.Load()
-	if s == nil {
-		return 0, ""
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := s.gates.of(c, now, false)
+func (s *gates) outlook(p *Policy, c *Call, now, paused time.Duration) (time.Duration, Reason) {
+	g := s.of(c, now, false)
 	if g == nil || !g.shut {
 		return 0, ""
 	}
-	paused := h.pausedUntil()
-	w := gateWaiter{until: c.until(g.took), patience: r.policy.MaxWait}
+	w := gateWaiter{until: c.until(g.took), patience: p.MaxWait}
 	ahead := 0
 	if c.number != 0 {
 		ahead = g.queue.ahead(c.number)
@@ -239,37 +213,15 @@ func (h *Host) outlook(r *Rules, c *Call, now time.Duration) (time.Duration, Rea
 	return max(0, g.opens(paused)-now), g.unfit(&w, ahead, now, paused)
 }
 
-// Woken returns the Waiter of a call that waits at h's gate and must ask again
-// now, or nil if there is none. Whoever gets a Decision with Wakes, or true from
-// Return, must call it until it returns nil, and see to it that these calls ask.
-func (h *Host) Woken() any {
-	s := h.more.Load()
-	if s == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.gates.woken)
+// nextWoken returns the Waiter of a call that must ask again now, nil if there
+// is none.
+func (s *gates) nextWoken() any {
+	n := len(s.woken)
 	if n == 0 {
 		return nil
 	}
-	who := s.gates.woken[n-1]
-	s.gates.woken[n-1] = nil
-	s.gates.woken = s.gates.woken[:n-1]
+	who := s.woken[n-1]
+	s.woken[n-1] = nil
+	s.woken = s.woken[:n-1]
 	return who
-}
-
-// refused reports whether o is a refusal that a gate takes for one: what it
-// asks for, or its pace, is for all requests to come.
-func (r *Rules) refused(o Outcome) bool {
-	return o.Status == http.StatusTooManyRequests || o.Status == http.StatusServiceUnavailable && o.RetryAfter > 0
-}
-
-// until returns the instant by which an attempt must begin to leave room for
-// itself before the deadline, if it takes as long as the last one, or as usual.
-func (c *Call) until(usual time.Duration) time.Duration {
-	if c.Deadline == 0 {
-		return noLimit
-	}
-	return c.Deadline - max(c.took, usual)
 }

@@ -3,67 +3,41 @@
 
 package retrip
 
-import (
-	"net/url"
-	"time"
-)
+import "time"
 
-// HostState returns what t knows of a host, given as in a URL: "example.com",
-// which stands for its port 443, or "example.com:8080"; case and a dot at the
-// end of the name make no difference. A host that is in no
-// trouble has all its tokens, no pause and a closed breaker. It is safe for
-// concurrent use.
-func (t *Transport) HostState(host string) HostState {
-	s := t.start()
-	u := &url.URL{Scheme: "https", Host: host}
-	if s.err != nil {
-		return HostState{Host: keyOf(u).String()}
-	}
-	now := s.now()
-	e := t.hosts.pin(keyOf(u))
-	if e == nil {
-		return s.state(&hostEntry{key: keyOf(u)}, now)
-	}
-	defer t.hosts.unpin(e, now)
-	return s.state(e, now)
+// HostState tells why nothing is retried to a host, or why it is left alone.
+type HostState struct {
+	Host      string        // host:port
+	Policy    string        // the pattern in Transport.Hosts that it follows, or "default"
+	Tokens    float64       // left in its budget
+	Size      float64       // of its budget; 0 is unlimited
+	PausedFor time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
+	Breaker   string        // "closed", "open" or "half-open"
+	OpenFor   time.Duration // how long until the breaker's next probe may go
+	Waiting   int           // requests that wait at its gate, those of all keys together
 }
 
-// HostStates returns the state of all hosts in trouble, sorted by name. It is
-// safe for concurrent use.
-func (t *Transport) HostStates() []HostState {
-	s := t.start()
-	now := s.now()
-	entries := t.hosts.all(now)
-	states := make([]HostState, 0, len(entries))
-	for _, e := range entries {
-		states = append(states, s.state(e, now))
+// State describes h under the rules r at the instant now. Its Host and Policy
+// are empty.
+func (h *Host) State(r *Rules, now time.Duration) HostState {
+	s := HostState{PausedFor: h.pausedFor(now), Breaker: breakerNames[breakerClosed]}
+	if r.size > 0 {
+		s.Tokens = max(0, float64(r.size-h.missing.Load())/microToken)
+		s.Size = float64(r.size) / microToken
 	}
-	return states
-}
-
-// state describes e under the policy that its host follows.
-func (s *setUp) state(e *hostEntry, now time.Duration) HostState {
-	host := e.key.String()
-	r := s.find(&url.URL{Host: host})
-	state := e.State(r, now)
-	state.Host, state.Policy = host, r.name
-	return state
-}
-
-// PolicyOf returns the policy in force for a host, given as for HostState, with
-// every inherited field and every default filled in. MaxSends is 0 only where
-// its bound depends on the request: 10 for those whose attempts are derived
-// (see [Transport]), none for others. Where t's policies are wrong it is the
-// zero Policy. It is safe for concurrent use.
-func (t *Transport) PolicyOf(host string) Policy {
-	s := t.start()
-	if s.err != nil {
-		return Policy{}
+	if guards := h.guards.Load(); guards != nil {
+		guards.mu.Lock()
+		defer guards.mu.Unlock()
+		// One that was switched off meanwhile holds nobody back.
+		if b := &guards.breaker; r.breaker && b.state != breakerClosed {
+			s.Breaker = breakerNames[b.state]
+			s.OpenFor = max(0, b.until-now)
+		}
+		guards.gates.any(func(g *gate) bool {
+			s.Waiting += g.queue.len()
+			s.PausedFor = max(s.PausedFor, g.closed-now)
+			return false
+		})
 	}
-	r := s.find(&url.URL{Scheme: "https", Host: host})
-	p := r.Policy()
-	if p.MaxSends == 0 && (r.derives || t.Trace != nil) {
-		p.MaxSends = defaultMaxSends
-	}
-	return p
+	return s
 }

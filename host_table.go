@@ -168,10 +168,8 @@ func (t *hostTable) unpin(e *hostEntry, now time.Duration) {
 }
 
 func (t *hostTable) drop(s *hostStripe, e *hostEntry) {
-	if side := e.more.Load(); side != nil {
-		side.mu.Lock()
-		t.keyed.Add(-int64(len(side.gates.keyed)))
-		side.mu.Unlock()
+	if guards := e.guards.Load(); guards != nil {
+		t.keyed.Add(-int64(guards.keyedGates()))
 	}
 	delete(s.hosts, e.key)
 	s.entries.Add(-1)
@@ -216,15 +214,8 @@ func (e *hostEntry) binding(now time.Duration) bool {
 	if e.pausedFor(now) > 0 {
 		return true
 	}
-	side := e.more.Load()
-	if side == nil {
-		return false
-	}
-	side.mu.Lock()
-	defer side.mu.Unlock()
-	// A breaker that nobody has probed for an hour holds nobody back.
-	b := &side.breaker
-	return b.state != breakerClosed && now < addCapped(b.until, hostIdle) || side.gates.any(func(g *gate) bool { return g.binding(now) })
+	guards := e.guards.Load()
+	return guards != nil && guards.binding(now)
 }
 
 // all returns the hosts in trouble, sorted, after dropping those that are not

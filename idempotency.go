@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"net/http"
 	"slices"
-	"strings"
 )
 
 // method returns the method of req; net/http takes none for GET.
@@ -44,15 +43,3 @@ func hasKey(h http.Header) bool {
 // newKey returns a fresh value for the Idempotency-Key header: an sf-string
 // (draft-ietf-httpapi-idempotency-key-header) of at least 128 random bits.
 func newKey() string { return `"` + rand.Text() + `"` }
-
-// isToken reports whether s is a token (RFC 9110 §5.6.2).
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && !('0' <= c && c <= '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != ""
-}

@@ -6,7 +6,6 @@ package retrip
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"reflect"
 	"slices"
@@ -158,14 +157,6 @@ func checkFit(path string, p, base Policy) error {
 			path, r.policy.Deadline, r.policy.MaxAttempts, r.policy.AttemptTimeout, waits, sum)
 	}
 	return nil
-}
-
-// mulCapped returns d·n, or the longest duration where that would overflow.
-func mulCapped(d time.Duration, n int) time.Duration {
-	if d > 0 && time.Duration(n) > math.MaxInt64/d {
-		return math.MaxInt64
-	}
-	return d * time.Duration(n)
 }
 
 // retries reports whether rt is, or wraps, a Transport. Wrappers are seen

@@ -140,6 +140,18 @@ func (r *Rules) repeatable(o Outcome) bool {
 	return o.Idempotent || o.Verdict == NotProcessed || r.unprocessed.has(o.Status)
 }
 
+// refused reports whether o is a refusal that a gate takes for one: what it
+// asks for, or its pace, is for all requests to come.
+func (r *Rules) refused(o Outcome) bool {
+	return o.Status == http.StatusTooManyRequests || o.Status == http.StatusServiceUnavailable && o.RetryAfter > 0
+}
+
+// pauses reports whether a Retry-After on status is meant for everyone who
+// talks to the host. That of a 429 is for one key or tenant: a gate obeys it.
+func (r *Rules) pauses(status int) bool {
+	return !r.shared && status == http.StatusServiceUnavailable
+}
+
 // longestWaits returns the sum of the longest waits between the attempts of
 // one request when no server asks for more, be it by a bare 429.
 func (r *Rules) longestWaits() time.Duration {

@@ -252,9 +252,3 @@ func (t *Transport) plain(s *setUp, r *Rules, req *http.Request, kind bodyKind) 
 	}
 	return t.resume(s, r, req, kind, resp, err, began)
 }
-
-func closeRequest(req *http.Request) {
-	if req.Body != nil {
-		req.Body.Close()
-	}
-}

@@ -30,7 +30,7 @@ import (
 	"time"
 )
 
-const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_queue.go,gate_table.go,retryafter.go,replay.go,drain.go,rules.go,idempotency.go"
+const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_queue.go,gate_table.go,host_guards.go,retryafter.go,replay.go,drain.go,rules.go,idempotency.go"
 
 func main() {
 	log.SetFlags(0)

@@ -1,0 +1,59 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// errorText returns the text of err on one line, without secrets of a URL in it.
+func errorText(err error) string {
+	text := err.Error()
+	urls := urlsIn(err, nil)
+	// One may be the beginning of another.
+	slices.SortFunc(urls, func(a, b string) int { return len(b) - len(a) })
+	for _, u := range urls {
+		clean := "(malformed URL)"
+		if parsed, err := url.Parse(u); err == nil {
+			clean = redact(parsed)
+		}
+		quoted := strconv.Quote(u)
+		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], clean)
+		text = strings.ReplaceAll(text, u, clean)
+	}
+	return strings.ReplaceAll(text, "\n", "; ")
+}
+
+// urlsIn appends the URLs that err and what it wraps tell of.
+func urlsIn(err error, urls []string) []string {
+	for err != nil {
+		if u, ok := err.(*url.Error); ok && u.URL != "" {
+			urls = append(urls, u.URL)
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, err := range joined.Unwrap() {
+				urls = urlsIn(err, urls)
+			}
+			return urls
+		}
+		err = errors.Unwrap(err)
+	}
+	return urls
+}
+
+// redact returns u without userinfo, query and fragment.
+func redact(u *url.URL) string {
+	if u == nil {
+		return ""
+	}
+	if u.Opaque != "" {
+		return u.Scheme + ":"
+	}
+	clean := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
+	return clean.String()
+}
