@@ -47,7 +47,7 @@ func TestAllocations(t *testing.T) {
 			{"zero", &retrip.Transport{}},
 			{"metrics", &retrip.Transport{Metrics: retrip.NewMetrics()}},
 			{"hosts", &retrip.Transport{Metrics: retrip.NewMetrics(), Hosts: map[string]retrip.Policy{"*.com": {MaxAttempts: 2}, "api.example.com:80": {}}}},
-			{"breaker and gate", &retrip.Transport{Policy: retrip.Policy{Gate: true, Breaker: retrip.Breaker{Ratio: .5}}}},
+			{"breaker and gate", &retrip.Transport{Policy: retrip.Policy{Gate: retrip.On, Breaker: retrip.Breaker{Ratio: .5}}}},
 			{"dialects", &retrip.Transport{Policy: retrip.Policy{Dialects: []string{"github", "openai"}}}},
 		} {
 			for _, trouble := range []bool{false, true} {

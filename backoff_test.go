@@ -149,7 +149,7 @@ func TestBackoffThrottled(t *testing.T) {
 // A pause names the wait, and a gate sets the pace: ThrottleBase has no part in
 // either.
 func TestBackoffThrottledElsewhere(t *testing.T) {
-	gated := rulesOf(t, retrip.Policy{Gate: true})
+	gated := rulesOf(t, retrip.Policy{Gate: retrip.On})
 	d := new(retrip.Host).Next(gated, &retrip.Call{}, repeatable(429), 0, drawHighest)
 	assert.True(t, d.AtGate)
 	assert.InDelta(t, 265*time.Millisecond, d.Wait, float64(16*time.Millisecond))
@@ -193,7 +193,7 @@ func TestTransport_ThrottleBase(t *testing.T) {
 	} {
 		bubbled(t, tt.name, func(t *testing.T) {
 			base := plays(tt.steps...)
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: schedule, Gate: tt.gate, Dialects: []string{"retry-after-ms"}}}
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: schedule, Gate: toggle(tt.gate), Dialects: []string{"retry-after-ms"}}}
 			resp, err := tr.RoundTrip(request(t, "GET", nil))
 			require.NoError(t, err)
 			finish(t, resp)

@@ -190,7 +190,7 @@ func TestBudgetOfTwoPolicies(t *testing.T) {
 	assert.True(t, fail(&h, unlimited, 0).Retry)
 	assert.Equal(t, 90.0, h.State(large, 0).Tokens, "what is not paid for is not missing")
 	play(&h, unlimited, 503, 404)
-	play(&h, rulesOf(t, retrip.Policy{Budget: retrip.Unlimited, Gate: true}), 503, 200)
+	play(&h, rulesOf(t, retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.On}), 503, 200)
 	assert.Equal(t, 90.0, h.State(large, 0).Tokens, "nor does it come back")
 }
 

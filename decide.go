@@ -119,7 +119,7 @@ type Decision struct {
 // back.
 func (h *Host) First(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
-	if r.policy.Gate {
+	if r.policy.Gate == On {
 		d = h.throughGate(r, c, now, draw)
 	}
 	return h.through(r, c, d, now, draw)
@@ -181,7 +181,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	c.took = o.Took
 	left := c.left(now)
 	var atGate time.Duration
-	if p.Gate {
+	if p.Gate == On {
 		var reason Reason
 		if atGate, reason = h.outlook(r, c, now); reason != "" {
 			return giveUp(reason)
@@ -192,7 +192,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 		}
 	}
 	var wait time.Duration
-	queues := p.Gate && r.refused(o)
+	queues := p.Gate == On && r.refused(o)
 	if queues {
 		wait = atGate
 	} else {
@@ -233,7 +233,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 // left to be returned.
 func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
-	if r.policy.Gate {
+	if r.policy.Gate == On {
 		d = h.throughGate(r, c, now, draw)
 	} else if paused := h.pausedFor(now); paused > 0 {
 		lo, hi := r.policy.Backoff.serverWindow(paused, c.Attempts, c.Wait)
@@ -284,7 +284,7 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		c.token = false
 		if o.RetryAfter > 0 && r.pauses(o.Status) {
 			word := min(o.RetryAfter, p.MaxWait)
-			if p.Gate {
+			if p.Gate == On {
 				// New requests would be let go within the server's word.
 				word = min(o.RetryAfter, gatePauseMost)
 			}
@@ -301,7 +301,7 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 			h.earn(r.credit)
 		}
 	}
-	if p.Gate {
+	if p.Gate == On {
 		var told bool
 		if told, wakes = h.atGate(r, c, o, failed, now, draw); told {
 			change |= hostPaused

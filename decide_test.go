@@ -368,7 +368,7 @@ func TestFirst(t *testing.T) {
 func TestDecideAllocatesNothing(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
 		"defaults": {},
-		"all": {Breaker: retrip.Breaker{Ratio: 0.9, MinVolume: 1000}, Gate: true,
+		"all": {Breaker: retrip.Breaker{Ratio: 0.9, MinVolume: 1000}, Gate: retrip.On,
 			RetryOn: []int{404}, Unprocessed: []int{429}, Backoff: retrip.Backoff{Jitter: retrip.DecorrelatedJitter}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -115,7 +115,7 @@ func TestReturnGivesAProbeBackOnce(t *testing.T) {
 // What the gate lets through at once, at the end of a wait too, the breaker may
 // still refuse.
 func TestWakeAsksGateAndBreaker(t *testing.T) {
-	r := rulesOf(t, retrip.Policy{Gate: true, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Minute}})
+	r := rulesOf(t, retrip.Policy{Gate: retrip.On, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Minute}})
 	var h retrip.Host
 	waiting := &retrip.Call{}
 	require.True(t, h.First(r, waiting, 0, drawLowest).Retry)
@@ -131,7 +131,7 @@ func TestWakeAsksGateAndBreaker(t *testing.T) {
 
 // Under a gate it is 429 and 503 that pause a host, no other status.
 func TestGatePausesFor429And503Only(t *testing.T) {
-	r := rulesOf(t, retrip.Policy{Gate: true})
+	r := rulesOf(t, retrip.Policy{Gate: retrip.On})
 	for status, pauses := range map[int]bool{429: true, 503: true, 500: false, 502: false} {
 		var h retrip.Host
 		o := repeatable(status)

@@ -73,7 +73,7 @@ func (x *exchange) run() (*http.Response, error) {
 	defer func() { x.cleanUp(ended) }()
 	x.idempotent = x.r.idempotent(x.req)
 	// A key of the caller's own stays: its retries, if any, go by it.
-	if x.r.policy.IdempotencyKey && !x.idempotent && !hasKey(x.req.Header) {
+	if x.r.policy.IdempotencyKey == On && !x.idempotent && !hasKey(x.req.Header) {
 		x.key, x.idempotent = newKey(), true
 	}
 	if x.kind == onceBody && x.r.policy.MaxAttempts > 1 {
@@ -145,7 +145,7 @@ func (x *exchange) clock() time.Duration {
 // admit asks for the first attempt, and waits if it has to. It returns why
 // none is made, if so, and what ended the wait for it.
 func (x *exchange) admit() (Reason, error) {
-	if !x.r.breaker && !x.r.policy.Gate || x.t.hosts.calm(x.req.URL) {
+	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(x.req.URL) {
 		return "", nil
 	}
 	if x.host = x.t.hosts.pin(keyOf(x.req.URL)); x.host == nil {
@@ -199,14 +199,14 @@ func (x *exchange) ask() (since time.Duration, reason Reason, err error) {
 
 // nameGate asks for the gate of the request, at the first time that it matters.
 func (x *exchange) nameGate() {
-	if f := x.r.policy.GateKey; f != nil && x.r.policy.Gate && !x.keyed {
+	if f := x.r.policy.GateKey; f != nil && x.r.policy.Gate == On && !x.keyed {
 		x.call.Gate, x.keyed = f(x.req), true
 	}
 }
 
 // mayQueue makes ready for a wait at the gate.
 func (x *exchange) mayQueue() {
-	if x.r.policy.Gate && x.woken == nil {
+	if x.r.policy.Gate == On && x.woken == nil {
 		x.woken = make(chan struct{}, 1)
 		x.call.Waiter = x.woken
 	}

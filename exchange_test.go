@@ -26,7 +26,7 @@ import (
 func gatedHost(t *testing.T, n *notes, steps ...step) (*retrip.Transport, *script) {
 	t.Helper()
 	base := plays(append([]step{replies(429, "Retry-After: 8")}, steps...)...)
-	tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Trace: n.trace(), Policy: retrip.Policy{Gate: true}}
+	tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.On}}
 	resp, err := tr.RoundTrip(request(t, "POST", nil))
 	require.NoError(t, err)
 	finish(t, resp)
@@ -255,7 +255,7 @@ func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 		base := plays(replies(503, "X: y"), replies(429, "Retry-After: 20"))
 		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) {
 			p.Budget = retrip.Budget{Size: 5}
-			p.Gate = true
+			p.Gate = retrip.On
 		})}
 		time.AfterFunc(500*time.Millisecond, func() {
 			resp, err := tr.RoundTrip(request(t, "POST", nil))
@@ -302,7 +302,7 @@ func TestExchange_HookPanicsOnFailingFast(t *testing.T) {
 // The troubles of a thousand others hold back nobody.
 func TestExchange_HealthyHostAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: true}}
+		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: retrip.On}}
 		get := func(host string) {
 			resp, err := tr.RoundTrip(mustRequest(t, "POST", "http://"+host+"/", nil))
 			require.NoError(t, err)

@@ -255,7 +255,7 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 		})
 		return succeeded, refusedLater
 	}
-	gated, again := run(t, Policy{MaxAttempts: 10, Gate: true})
+	gated, again := run(t, Policy{MaxAttempts: 10, Gate: On})
 	assert.EqualValues(t, callers, gated)
 	assert.LessOrEqual(t, again, int32(20), "refusals beyond the 190 in flight before the first")
 	without, _ := run(t, Policy{MaxAttempts: 10})

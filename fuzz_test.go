@@ -63,7 +63,9 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	if options&4 != 0 {
 		p.Breaker = retrip.Breaker{Ratio: .5, MinVolume: 3, OpenFor: 2 * time.Second}
 	}
-	p.Gate = options&8 != 0
+	if options&8 != 0 {
+		p.Gate = retrip.On
+	}
 	nested, lies := options&0x10 != 0, options&0x20 != 0
 
 	const payload = "the request's body"

@@ -27,7 +27,7 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		base := plays(replies(429, "Retry-After: 60"), replies(200))
-		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: true},
+		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: retrip.On},
 			Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		resp, err := tr.RoundTrip(request(t, "GET", nil))
 		require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestGate_Key(t *testing.T) {
 				}
 				return replies(200)(r)
 			}),
-			Policy: retrip.Policy{Gate: true, GateKey: func(r *http.Request) string {
+			Policy: retrip.Policy{Gate: retrip.On, GateKey: func(r *http.Request) string {
 				asked++
 				return r.Header.Get("Authorization")
 			}},
@@ -111,7 +111,7 @@ func TestGate_Keys(t *testing.T) {
 		status := 429
 		tr := &retrip.Transport{
 			Base: rtFunc(func(r *http.Request) (*http.Response, error) { return replies(status, "Retry-After: 8")(r) }),
-			Policy: retrip.Policy{Gate: true, MaxAttempts: 1, GateKey: func(*http.Request) string {
+			Policy: retrip.Policy{Gate: retrip.On, MaxAttempts: 1, GateKey: func(*http.Request) string {
 				if key == "panic" {
 					panic(key)
 				}
@@ -149,7 +149,7 @@ func TestGate_Keys(t *testing.T) {
 // retries, and who waits is shown.
 func TestGate_Metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: true}}
+		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: retrip.On}}
 		var wg sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
@@ -206,7 +206,7 @@ func TestGate_CallersGo(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			var mu sync.Mutex
 			var limited time.Time
-			tr := &retrip.Transport{Policy: retrip.Policy{Gate: true, MaxAttempts: 10}, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Policy: retrip.Policy{Gate: retrip.On, MaxAttempts: 10}, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
 				select {
 				case <-time.After(20 * time.Millisecond):
 				case <-r.Context().Done():
@@ -256,7 +256,7 @@ func TestGate_CallersGo(t *testing.T) {
 // nobody else for long.
 func TestGate_HookHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Policy: retrip.Policy{Gate: true}}
+		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Policy: retrip.Policy{Gate: retrip.On}}
 		resp, err := tr.RoundTrip(request(t, "POST", nil))
 		require.NoError(t, err)
 		finish(t, resp)

@@ -174,7 +174,7 @@ func (m *modelGate) refuse(now, gap, word float64) {
 // The pace against the rule as it is written.
 func TestGatePaceModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	r := defaultRules(t, Policy{Gate: true, MaxWait: 24 * time.Hour, MaxAttempts: math.MaxInt32, Budget: Unlimited})
+	r := defaultRules(t, Policy{Gate: On, MaxWait: 24 * time.Hour, MaxAttempts: math.MaxInt32, Budget: Unlimited})
 	n := steps(400_000)
 	for n > 0 {
 		var h Host
@@ -278,9 +278,9 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 	var h Host
 	keyed := seed%4 == 3
 	policies := []*Rules{
-		defaultRules(t, Policy{Gate: true}),
-		defaultRules(t, Policy{Gate: true, MaxAttempts: 10, MaxWait: 2 * time.Second}),
-		defaultRules(t, Policy{Gate: true, MaxAttempts: 10, MaxWait: time.Hour}),
+		defaultRules(t, Policy{Gate: On}),
+		defaultRules(t, Policy{Gate: On, MaxAttempts: 10, MaxWait: 2 * time.Second}),
+		defaultRules(t, Policy{Gate: On, MaxAttempts: 10, MaxWait: time.Hour}),
 	}
 	rules := func() *Rules { return policies[random.IntN(len(policies))] }
 	if seed%2 == 0 {

@@ -17,7 +17,7 @@ import (
 )
 
 func gated(t testing.TB) *retrip.Rules {
-	return rulesOf(t, retrip.Policy{MaxAttempts: 10, Gate: true})
+	return rulesOf(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.On})
 }
 
 // throttle has one request at h refused with a 429 that asks for word, 0 for
@@ -404,8 +404,8 @@ func TestGateRetryDeadline(t *testing.T) {
 // Who doesn't want to wait so long is told at once.
 func TestGateMaxWait(t *testing.T) {
 	var h retrip.Host
-	short := rulesOf(t, retrip.Policy{Gate: true, MaxWait: 30 * time.Second})
-	long := rulesOf(t, retrip.Policy{Gate: true, MaxWait: time.Minute})
+	short := rulesOf(t, retrip.Policy{Gate: retrip.On, MaxWait: 30 * time.Second})
+	long := rulesOf(t, retrip.Policy{Gate: retrip.On, MaxWait: time.Minute})
 	d := throttle(&h, short, time.Minute, 0)
 	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonWaitTooLong}, withoutChange(d))
 	assert.Equal(t, time.Minute, h.State(short, 0).PausedFor)
@@ -426,7 +426,7 @@ func TestGateMaxWait(t *testing.T) {
 
 	// What no server has asked for is no matter of MaxWait.
 	h = retrip.Host{}
-	none := rulesOf(t, retrip.Policy{Gate: true, MaxWait: 1})
+	none := rulesOf(t, retrip.Policy{Gate: retrip.On, MaxWait: 1})
 	assert.True(t, throttle(&h, none, 0, 0).Retry)
 	assert.True(t, h.First(none, &retrip.Call{}, 0, drawLowest).Retry)
 }
@@ -440,7 +440,7 @@ func withoutChange(d retrip.Decision) retrip.Decision {
 // nothing was accepted since, up to 30 s.
 func TestGateOwnPause(t *testing.T) {
 	var h retrip.Host
-	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: true})
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.On})
 	c := new(retrip.Call)
 	now := time.Duration(0)
 	var pauses []time.Duration
@@ -463,7 +463,7 @@ func TestGateOwnPause(t *testing.T) {
 // Nor is a word obeyed again and again that has proved too short.
 func TestGateWordTooShort(t *testing.T) {
 	var h retrip.Host
-	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: true})
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.On})
 	c := new(retrip.Call)
 	now := time.Duration(0)
 	var pauses []time.Duration
@@ -502,7 +502,7 @@ func TestGateStaleRefusals(t *testing.T) {
 // front doesn't use up its attempts.
 func TestGateProbeIsPassedOn(t *testing.T) {
 	var h retrip.Host
-	r := rulesOf(t, retrip.Policy{Gate: true}) // four attempts
+	r := rulesOf(t, retrip.Policy{Gate: retrip.On}) // four attempts
 	throttle(&h, r, 0, 0)
 	calls := line(t, &h, r, 10, 0)
 	refused := make([]int, len(calls))
@@ -643,7 +643,7 @@ func TestGatePrices(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var h retrip.Host
-			r := rulesOf(t, retrip.Policy{Gate: tt.gate})
+			r := rulesOf(t, retrip.Policy{Gate: toggle(tt.gate)})
 			call := retrip.Call{Attempts: 1}
 			o := repeatable(tt.status)
 			o.RetryAfter = tt.word
@@ -672,7 +672,7 @@ func TestGateWithEmptyBudget(t *testing.T) {
 // An attempt that the breaker holds back was none: the probe is due again.
 func TestGateAndBreaker(t *testing.T) {
 	var h retrip.Host
-	r := rulesOf(t, retrip.Policy{MaxAttempts: 10, Gate: true, Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2, OpenFor: time.Minute}})
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.On, Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2, OpenFor: time.Minute}})
 	throttle(&h, r, time.Second, 0)
 	calls := line(t, &h, r, 2, 0)
 	for range 5 {
@@ -751,11 +751,19 @@ func TestGateKeysBounded(t *testing.T) {
 	assert.Zero(t, first(bound+4, later))
 }
 
+// toggle returns a Switch that is on or off.
+func toggle(on bool) retrip.Switch {
+	if on {
+		return retrip.On
+	}
+	return retrip.Off
+}
+
 // 200 requests at once at a server that allows 10 a second.
 func TestGateWorkers(t *testing.T) {
 	run := func(gate bool) (succeeded, throttled, atOnce int, took time.Duration) {
 		var h retrip.Host
-		r := rulesOf(t, retrip.Policy{Gate: gate})
+		r := rulesOf(t, retrip.Policy{Gate: toggle(gate)})
 		w := newWorld(3)
 		second, allowed := time.Duration(-1), 0
 		serve := func() retrip.Outcome {

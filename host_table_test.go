@@ -112,7 +112,7 @@ func TestHostTableKeeps(t *testing.T) {
 	}{
 		{"pause", Policy{Budget: Unlimited}, paused, 10 * time.Second},
 		{"failure that its breaker counts", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}}, refusal, hostIdle + 1},
-		{"gate", Policy{Budget: Unlimited, Gate: true}, throttled, 170*time.Second + 1},
+		{"gate", Policy{Budget: Unlimited, Gate: On}, throttled, 170*time.Second + 1},
 		{"nothing", Policy{Budget: Unlimited}, refusal, 0},
 		{"tokens", Policy{}, refusal, hostIdle + 1},
 		{"open breaker", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, hostIdle + 2<<20},
@@ -216,7 +216,7 @@ func TestHostTableOverflow(t *testing.T) {
 			failAt(table, key, defaultRules(t, Policy{Breaker: Breaker{Ratio: 1, MinVolume: 1}}), refusal, 0)
 		}},
 		{"queues at gates", func(table *hostTable, key hostKey) {
-			r := defaultRules(t, Policy{Gate: true})
+			r := defaultRules(t, Policy{Gate: On})
 			e := failAt(table, key, r, paused, 0)
 			e.First(r, &Call{}, 0, 0)
 			e.paused.Store(0)
@@ -275,7 +275,7 @@ func TestHostTableOverflowRefills(t *testing.T) {
 }
 
 func TestRulesForShared(t *testing.T) {
-	r := defaultRules(t, Policy{Gate: true, Breaker: Breaker{Ratio: 0.01, MinVolume: 1}})
+	r := defaultRules(t, Policy{Gate: On, Breaker: Breaker{Ratio: 0.01, MinVolume: 1}})
 	shared := r.forShared()
 	var h Host
 	for _, status := range []int{429, 503} {
@@ -288,7 +288,7 @@ func TestRulesForShared(t *testing.T) {
 	s := h.State(shared, 0)
 	assert.Equal(t, HostState{Tokens: 3, Size: 5, Breaker: "closed"}, s)
 	assert.Equal(t, Decision{Retry: true}, h.First(shared, &Call{}, 0, 0))
-	assert.True(t, r.policy.Gate && r.breaker, "the original is untouched")
+	assert.True(t, r.policy.Gate == On && r.breaker, "the original is untouched")
 }
 
 // A crawler meets a million dead hosts.

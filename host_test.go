@@ -22,7 +22,7 @@ func TestHostStateHealthy(t *testing.T) {
 
 func TestHostStateInTrouble(t *testing.T) {
 	var h retrip.Host
-	r := rulesOf(t, retrip.Policy{Gate: true, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: 10 * time.Second}})
+	r := rulesOf(t, retrip.Policy{Gate: retrip.On, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: 10 * time.Second}})
 	require.True(t, fail(&h, r, 0).Retry)
 	o := repeatable(429)
 	o.RetryAfter = 20 * time.Second
@@ -52,7 +52,7 @@ func TestHostConcurrently(t *testing.T) {
 		MaxAttempts: 3,
 		MaxWait:     time.Microsecond,
 		Budget:      retrip.Budget{Size: 1000},
-		Gate:        true,
+		Gate:        retrip.On,
 		Breaker:     retrip.Breaker{Ratio: 0.9, Window: time.Millisecond, MinVolume: 5, OpenFor: time.Millisecond},
 	})
 	start := time.Now()

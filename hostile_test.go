@@ -478,7 +478,7 @@ func TestHostile_RedirectToPausedHost(t *testing.T) {
 					}
 				})
 				both := hostileRoute{lure.URL: lure, target.URL: target}
-				transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: tt.gate}}
+				transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: toggle(tt.gate)}}
 				client := &http.Client{Transport: transport}
 				never := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})
 				req, err := http.NewRequestWithContext(never, http.MethodGet, target.URL, nil)

@@ -63,7 +63,7 @@ func TestIdempotent_Policy(t *testing.T) {
 		{"Classify doesn't vouch", "POST", func(p *retrip.Policy) {
 			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable }
 		}, 1},
-		{"a key of ours", "POST", func(p *retrip.Policy) { p.IdempotencyKey = true }, 3},
+		{"a key of ours", "POST", func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }, 3},
 	} {
 		bubbled(t, tt.name, func(t *testing.T) {
 			base := plays(replies(503), replies(503), replies(200))
@@ -78,7 +78,7 @@ func TestIdempotent_Policy(t *testing.T) {
 
 // Every attempt carries the same key, the caller's own included.
 func TestIdempotencyKey(t *testing.T) {
-	keyed := func(p *retrip.Policy) { p.IdempotencyKey = true }
+	keyed := func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }
 	bubbled(t, "fresh, quoted, the same on all attempts", func(t *testing.T) {
 		base := plays(replies(503), replies(503), replies(200))
 		tr := &retrip.Transport{Base: base, Policy: with(keyed)}

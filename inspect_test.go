@@ -222,7 +222,7 @@ func TestHostStates_LongOutage(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{
 		"plain":   {},
 		"breaker": {Breaker: retrip.Breaker{MinVolume: 1e6}},
-		"gate":    {Gate: true},
+		"gate":    {Gate: retrip.On},
 	} {
 		bubbled(t, name, func(t *testing.T) {
 			base := plays(replies(503))

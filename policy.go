@@ -16,6 +16,28 @@ import (
 // negative value is an error.
 const Off = -1
 
+// Switch is a field of a [Policy] that is on, off or inherited. In JSON it is
+// true or false.
+type Switch int8
+
+// On, as a value of a [Switch], switches on what the field describes. [Off]
+// switches it off, also where it would be inherited.
+const On Switch = 1
+
+// String returns "on", "off", or "" for a Switch that inherits.
+func (s Switch) String() string {
+	switch s {
+	case 0:
+		return ""
+	case On:
+		return "on"
+	case Off:
+		return "off"
+	default:
+		return fmt.Sprintf("Switch(%d)", int8(s))
+	}
+}
+
 // Unlimited is a [Budget] that never refuses a retry. It takes away what keeps
 // a fleet from prolonging an outage; see the package documentation.
 var Unlimited = Budget{Size: Off}
@@ -101,9 +123,9 @@ type Policy struct {
 
 	// IdempotencyKey gives a request that is not idempotent and has no key a
 	// fresh Idempotency-Key, the same on all its attempts, which makes it
-	// repeatable. Only for hosts that document the header. If false, it is
-	// inherited; the default is false.
-	IdempotencyKey bool `json:"idempotency_key"`
+	// repeatable. Only for hosts that document the header. If 0, it is
+	// inherited; the default is Off.
+	IdempotencyKey Switch `json:"idempotency_key"`
 
 	// Dialects lists what these hosts say about retries besides Retry-After,
 	// by name: single headers ("retry-after-ms", "x-ms-retry-after-ms",
@@ -118,7 +140,7 @@ type Policy struct {
 	// RetryHeader names a header that retries carry, and first attempts don't,
 	// with the number of the attempt (2 and up), so that a server in trouble
 	// can shed retries first: "Retry-Attempt", for instance. If empty, it is
-	// inherited; the default is none.
+	// inherited; the default is none. "off": none.
 	RetryHeader string `json:"retry_header"`
 
 	// Budget is what retries to one host may spend. Its fields, if 0, are
@@ -136,9 +158,9 @@ type Policy struct {
 	// alone, and the others follow its answer at a pace that is learnt from
 	// what is accepted and what is refused. A request that can't make its
 	// deadline is told so at once and holds nobody back, and so is one for
-	// which the server asks for more than MaxWait. If false, it is inherited;
-	// the default is false.
-	Gate bool `json:"gate"`
+	// which the server asks for more than MaxWait. If 0, it is inherited; the
+	// default is Off.
+	Gate Switch `json:"gate"`
 
 	// GateKey, if not nil, names the gate at which a request waits, where limits
 	// are not for a host but for a tenant or an API key: requests with one name
@@ -197,6 +219,10 @@ func (v Verdict) String() string {
 	}
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
+
+// noRetryHeader is Off as a value of Policy.RetryHeader, in any case, as
+// headers are.
+const noRetryHeader = "off"
 
 // What a zero field of Transport.Policy inherits.
 const (
@@ -276,8 +302,8 @@ var defaults = Policy{
 // WithPolicy returns a context under which requests follow p. Fields that p
 // leaves unset inherit from the policy of an enclosing WithPolicy and then
 // from that of the host. State belongs to the host: of Budget and Breaker only
-// the switches Unlimited and Breaker{Ratio: Off} may be set here, and Gate
-// may not. A value that is wrong is reported by RoundTrip. It is safe for
+// the switches Unlimited and Breaker{Ratio: Off} may be set here, and Gate may
+// only be Off: such a request doesn't wait at the gate. A value that is wrong is reported by RoundTrip. It is safe for
 // concurrent use, and so is the context; the slices in p must not be changed
 // any more.
 func WithPolicy(ctx context.Context, p Policy) context.Context {

@@ -17,7 +17,7 @@ import (
 )
 
 // The JSON of a policy. Its members are the json tags of Policy; durations are
-// strings ("100ms"), Off is "off", and a jitter is its name. It is strict: a
+// strings ("100ms"), Off is "off" (of a Switch, false), and a jitter is its name. It is strict: a
 // member that is unknown, there twice, of the wrong type or out of range is an
 // error that says where.
 
@@ -102,6 +102,8 @@ func appendValue(b *bytes.Buffer, v reflect.Value) {
 		appendStruct(b, v)
 	case Jitter:
 		fmt.Fprintf(b, "%q", value.String())
+	case Switch:
+		fmt.Fprint(b, value == On)
 	case time.Duration:
 		if value == Off {
 			b.WriteString(`"off"`)
@@ -115,7 +117,7 @@ func appendValue(b *bytes.Buffer, v reflect.Value) {
 			fmt.Fprint(b, value)
 		}
 	default:
-		// Booleans, strings, and lists of numbers or strings can't fail.
+		// Strings, and lists of numbers or strings can't fail.
 		data, _ := json.Marshal(value)
 		b.Write(data)
 	}
@@ -278,7 +280,7 @@ func (l *policyLoader) value(v reflect.Value, path string) error {
 	if noOff {
 		orOff = ""
 	}
-	if token == "off" {
+	if _, isSwitch := v.Interface().(Switch); token == "off" && !isSwitch {
 		switch {
 		case noOff:
 			return l.errorf(`it is "off": %s`, instead)
@@ -296,13 +298,19 @@ func (l *policyLoader) value(v reflect.Value, path string) error {
 		if !ok {
 			return l.errorf("it is %s: it must be a string", shown(token))
 		}
+		if text == "" {
+			return l.errorf(`it is "": leave it out to inherit, or say "off"`)
+		}
 		*target = text
-	case *bool:
+	case *Switch:
 		on, ok := token.(bool)
 		if !ok {
 			return l.errorf("it is %s: it must be true or false", shown(token))
 		}
-		*target = on
+		*target = Off
+		if on {
+			*target = On
+		}
 	case *Jitter:
 		i := slices.Index(jitterNames[1:], fmt.Sprint(token))
 		if _, ok := token.(string); !ok || i < 0 {
@@ -319,7 +327,9 @@ func (l *policyLoader) value(v reflect.Value, path string) error {
 	case *float64:
 		number, ok := token.(json.Number)
 		f, err := number.Float64()
-		if !ok || err != nil || f < 0 {
+		// What is too small for a float64 would be 0, which inherits.
+		tiny := f == 0 && strings.ContainsAny(mantissa(number), "123456789")
+		if !ok || err != nil || f < 0 || tiny {
 			return l.errorf(`it is %s: it must be a positive number, or "off"`, shown(token))
 		}
 		*target = f
@@ -337,6 +347,15 @@ func (l *policyLoader) value(v reflect.Value, path string) error {
 		v.SetInt(n)
 	}
 	return nil
+}
+
+// mantissa returns number without its exponent.
+func mantissa(number json.Number) string {
+	text := number.String()
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		return text[:i]
+	}
+	return text
 }
 
 func (l *policyLoader) integer(token json.Token) (int64, error) {

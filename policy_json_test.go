@@ -20,13 +20,14 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 		"off": {
 			Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
 			Backoff: Backoff{Base: Off, ThrottleBase: Off}, Budget: Budget{Size: Off, Credit: Off}, Breaker: Breaker{Ratio: Off},
+			IdempotencyKey: Off, Gate: Off, RetryHeader: "off",
 		},
 		"full": {
 			MaxAttempts: 5, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 90 * time.Second, ThrottleBase: 2 * time.Second, Jitter: DecorrelatedJitter},
 			Deadline: 2 * time.Second, AttemptTimeout: 150 * time.Millisecond, MaxWait: time.Minute, MaxReplayBody: 1 << 20, MaxSends: 3,
 			RetryOn: []int{408}, FailOn: []int{501, 505}, Unprocessed: []int{429}, IdempotentMethods: []string{"SEARCH"},
-			IdempotencyKey: true, Budget: Budget{Size: 10, Credit: 0.1},
-			Breaker: Breaker{Ratio: 0.5, Window: 20 * time.Second, MinVolume: 50, OpenFor: time.Second, Probes: 2}, Gate: true,
+			IdempotencyKey: On, Budget: Budget{Size: 10, Credit: 0.1},
+			Breaker: Breaker{Ratio: 0.5, Window: 20 * time.Second, MinVolume: 50, OpenFor: time.Second, Probes: 2}, Gate: On, RetryHeader: "Retry-Attempt",
 		},
 		"empty lists replace": {RetryOn: []int{}, IdempotentMethods: []string{}},
 	} {
@@ -39,9 +40,9 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 			assert.Equal(t, p, back, "%s", data)
 		})
 	}
-	data, err := json.Marshal(Policy{Backoff: Backoff{Base: 100 * time.Millisecond}, Deadline: Off, RetryOn: []int{}})
+	data, err := json.Marshal(Policy{Backoff: Backoff{Base: 100 * time.Millisecond}, Deadline: Off, RetryOn: []int{}, Gate: On, IdempotencyKey: Off})
 	require.NoError(t, err)
-	assert.JSONEq(t, `{"backoff":{"base":"100ms"},"deadline":"off","retry_on":[]}`, string(data))
+	assert.JSONEq(t, `{"backoff":{"base":"100ms"},"deadline":"off","retry_on":[],"idempotency_key":false,"gate":true}`, string(data))
 }
 
 func TestPolicy_MarshalRefusesCode(t *testing.T) {
@@ -104,14 +105,22 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 		`{"backoff": {"base": "1m"}}`:                            "line 1: the policy: Policy.Backoff.Base is 1m0s: it must not be more than Backoff.Cap, which is 10s",
 		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}": "line 3: hosts.b: Policy.Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms",
 		"{\"fail_on\": [500],\n\"hosts\": {\n\"A\": {\"retry_on\": [500]}}}":      "line 3: hosts.A: Policy.FailOn is 500: RetryOn has it too",
-		`{"budget": {"size": 0.5}}`: "budget: Policy.Budget.Size is 0.5: it must be 1 to 1e+06",
-		`{"budget": 5}`:             "budget: it is 5: it must be an object",
-		`{"gate": 1}`:               "gate: it is 1: it must be true or false",
-		`{"gate": true} {}`:         "there is something behind the policy",
-		`[]`:                        "the policy: it is a list: it must be an object",
-		`{"gate": tru}`:             "line 1: gate: invalid character",
-		`{"gate": true`:             "the policy ends too early",
-		``:                          "the policy ends too early",
+		`{"budget": {"size": 0.5}}`:           "budget: Policy.Budget.Size is 0.5: it must be 1 to 1e+06",
+		`{"budget": 5}`:                       "budget: it is 5: it must be an object",
+		`{"budget": {"size": 1e-400}}`:        `budget.size: it is 1e-400: it must be a positive number, or "off"`,
+		`{"budget": {"credit": 0.0001e-999}}`: "budget.credit: it is 0.0001e-999",
+		`{"breaker": {"ratio": 1e999}}`:       "breaker.ratio: it is 1e999",
+		`{"gate": 1}`:                         "gate: it is 1: it must be true or false",
+		`{"gate": "off"}`:                     `gate: it is "off": it must be true or false`,
+		`{"idempotency_key": null}`:           "idempotency_key: it is null: it must be true or false",
+		`{"retry_header": ""}`:                `retry_header: it is "": leave it out to inherit, or say "off"`,
+		`{"retry_header": false}`:             "retry_header: it is false: it must be a string",
+		`{"retry_header": "A B"}`:             `Policy.RetryHeader is "A B": it must be the name of a header, or "off"`,
+		`{"gate": true} {}`:                   "there is something behind the policy",
+		`[]`:                                  "the policy: it is a list: it must be an object",
+		`{"gate": tru}`:                       "line 1: gate: invalid character",
+		`{"gate": true`:                       "the policy ends too early",
+		``:                                    "the policy ends too early",
 	} {
 		_, _, err := LoadPolicies(strings.NewReader(input))
 		if assert.Error(t, err, input) {

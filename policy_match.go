@@ -211,6 +211,9 @@ func splitPattern(pattern string) (name, port string, err error) {
 		if strings.Contains(rest, "*") {
 			return "", "", errors.New(`only the first label may be "*"`)
 		}
+		if strings.Contains(rest+".", "..") {
+			return "", "", errors.New("a label of the name is empty: no host is called so")
+		}
 		return name, port, nil
 	}
 	if name == "" {
@@ -218,6 +221,12 @@ func splitPattern(pattern string) (name, port string, err error) {
 	}
 	if strings.Contains(name, "*") {
 		return "", "", errors.New(`"*" may only stand for the first labels, as in "*.example.com"`)
+	}
+	if suffix := strings.TrimLeft(name, "."); suffix != name && suffix != "" {
+		return "", "", fmt.Errorf(`no host has a dot at its start; "*.%s" is for all hosts below %[1]s`, suffix)
+	}
+	if name == "." || !strings.Contains(name, ":") && strings.Contains(name+".", "..") {
+		return "", "", errors.New("a label of the name is empty: no host is called so")
 	}
 	return name, port, nil
 }

@@ -17,7 +17,7 @@ func TestMatch(t *testing.T) {
 	for _, p := range []string{
 		"example.com", "example.com:8443", "Example.ORG:443", "plain.example:80",
 		"*.example.com", "*.api.example.com", "*.example.com:9000", "*.com", "*.x",
-		"Dotted.example.", "dotted.example.:81", "*.dotted.example.", ".", "*.com..",
+		"Dotted.example.", "dotted.example.:81", "*.dotted.example.",
 		"exact.api.example.com", "[::1]", "[2001:DB8::1]:8443", "localhost:8080", "localhost:65535", "127.0.0.1",
 	} {
 		patterns[p] = Policy{}
@@ -77,9 +77,9 @@ func TestMatch(t *testing.T) {
 		"https://x.":                   "default",
 
 		// What only has empty labels there is no spelling of another name.
-		"https://example.com..": "*.com..",
+		"https://example.com..": "default",
 		"https://x..":           "default",
-		"https://.":             ".",
+		"https://.":             "default",
 		"https://..":            "default",
 
 		// Addresses.
@@ -134,6 +134,16 @@ func TestMatchRefuses(t *testing.T) {
 		"*":                   "Policy is for all of them",
 		"*:443":               "Policy is for all of them",
 		"*.":                  "Policy is for all of them",
+		".x.com":              `no host has a dot at its start; "*.x.com" is for all hosts below x.com`,
+		"..x.com:443":         `"*.x.com" is for all`,
+		".":                   "a label of the name is empty",
+		"..":                  "a label of the name is empty",
+		".:443":               "a label of the name is empty",
+		"a..b":                "a label of the name is empty",
+		"a..":                 "a label of the name is empty",
+		"*..":                 "a label of the name is empty",
+		"*..com":              "a label of the name is empty",
+		"*.com..":             "a label of the name is empty",
 		"*example.com":        "Policy is for all of them",
 		"*.*.example.com":     `only the first label`,
 		"api.*.example.com":   `"*" may only stand`,

@@ -41,8 +41,8 @@ func fill(t *testing.T, path string, field reflect.Value, n int) {
 		field.SetFloat(float64(n))
 	case reflect.String:
 		field.SetString(strings.Repeat("x", n))
-	case reflect.Bool:
-		field.SetBool(true)
+	case reflect.Int8:
+		field.SetInt(int64(n))
 	case reflect.Slice:
 		field.Set(reflect.MakeSlice(field.Type(), n, n))
 	case reflect.Func:
@@ -136,11 +136,11 @@ func TestRulesPolicyIsACopy(t *testing.T) {
 func TestPolicyOffForOneHost(t *testing.T) {
 	on := Policy{
 		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
-		Budget: Budget{Size: 7, Credit: 1}, Breaker: Breaker{Ratio: 0.5},
+		Budget: Budget{Size: 7, Credit: 1}, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: On, RetryHeader: "retry-attempt",
 	}
 	off := Policy{
 		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
-		Budget: Unlimited, Breaker: Breaker{Ratio: Off},
+		Budget: Unlimited, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Off, RetryHeader: "off",
 	}
 	m, err := compile(on, map[string]Policy{"off.example": off, "saving.example": {Budget: Budget{Credit: Off}}}, nil)
 	require.NoError(t, err)
@@ -151,8 +151,12 @@ func TestPolicyOffForOneHost(t *testing.T) {
 	assert.True(t, r.derives)
 	assert.Equal(t, int64(7e6), r.size)
 	assert.Equal(t, int64(1e6), r.credit)
+	assert.Equal(t, "Retry-Attempt", r.retryHeader)
 
 	r = find("off.example")
+	assert.Equal(t, Off, int(r.policy.Gate))
+	assert.Equal(t, Off, int(r.policy.IdempotencyKey))
+	assert.Empty(t, r.retryHeader)
 	assert.False(t, r.breaker)
 	assert.False(t, r.derives)
 	assert.Zero(t, r.size, "unlimited")
@@ -187,7 +191,7 @@ func TestWithPolicyNests(t *testing.T) {
 }
 
 func TestWithPolicyResolves(t *testing.T) {
-	host := defaultRules(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, Gate: true})
+	host := defaultRules(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, Gate: On})
 	host.name = "host.example"
 
 	r, err := host.override(Policy{MaxAttempts: 2})
@@ -195,10 +199,10 @@ func TestWithPolicyResolves(t *testing.T) {
 	assert.Equal(t, 2, r.policy.MaxAttempts)
 	assert.Equal(t, time.Minute, r.policy.MaxWait)
 	assert.Equal(t, int64(7e6), r.size)
-	assert.True(t, r.breaker && r.policy.Gate)
+	assert.True(t, r.breaker && r.policy.Gate == On)
 	assert.Equal(t, "host.example", r.name)
 
-	r, err = host.override(Policy{Budget: Unlimited, Breaker: Breaker{Ratio: Off}, Gate: true})
+	r, err = host.override(Policy{Budget: Unlimited, Breaker: Breaker{Ratio: Off}, Gate: On})
 	require.NoError(t, err)
 	assert.Zero(t, r.size)
 	assert.False(t, r.breaker)
@@ -214,7 +218,7 @@ func TestWithPolicyRefuses(t *testing.T) {
 		"WithPolicy.Budget is {Size:0 C": {Budget: Budget{Credit: Off}},
 		"WithPolicy.Breaker is {Ratio:0": {Breaker: Breaker{Ratio: 0.5}},
 		"WithPolicy.Breaker is {Ratio:":  {Breaker: Breaker{Probes: 1}},
-		"WithPolicy.Gate is true":        {Gate: true},
+		"WithPolicy.Gate is on":          {Gate: On},
 		"WithPolicy.Backoff.Base is 1m":  {Backoff: Backoff{Base: time.Minute}},
 		"WithPolicy.FailOn is 429":       {FailOn: []int{429}},
 	} {
@@ -222,7 +226,11 @@ func TestWithPolicyRefuses(t *testing.T) {
 		assert.Nil(t, r)
 		assert.ErrorContains(t, err, "retrip: "+want)
 	}
-	_, err := host.override(Policy{MaxAttempts: -1, Budget: Budget{Size: 10}, Breaker: Breaker{Ratio: 0.5}, Gate: true})
+	gated := defaultRules(t, Policy{Gate: On})
+	r, err := gated.override(Policy{Gate: Off})
+	require.NoError(t, err)
+	assert.NotEqual(t, On, r.policy.Gate)
+	_, err = host.override(Policy{MaxAttempts: -1, Budget: Budget{Size: 10}, Breaker: Breaker{Ratio: 0.5}, Gate: On})
 	for _, want := range []string{"MaxAttempts", "Budget", "Breaker", "Gate"} {
 		assert.ErrorContains(t, err, "retrip: WithPolicy."+want, "all at once")
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -80,6 +81,11 @@ func (p Policy) check(path string) error {
 			bad(field, f, fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", least, most))
 		}
 	}
+	toggle := func(field string, s Switch) {
+		if s != 0 && s != On && s != Off {
+			bad(field, s, "it must be On, 0 to inherit or Off")
+		}
+	}
 	statuses := func(field string, list []int) {
 		for _, status := range list {
 			if status < 400 || status > 599 {
@@ -113,8 +119,9 @@ func (p Policy) check(path string) error {
 			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("there are %q", dialectNames()))
 		}
 	}
+	toggle("IdempotencyKey", p.IdempotencyKey)
 	if p.RetryHeader != "" && !isToken(p.RetryHeader) {
-		bad("RetryHeader", fmt.Sprintf("%q", p.RetryHeader), "it must be the name of a header")
+		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header, or "off"`)
 	}
 	number("Budget.Size", p.Budget.Size, 1, maxBudget)
 	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget)
@@ -123,6 +130,7 @@ func (p Policy) check(path string) error {
 	count("Breaker.MinVolume", int64(p.Breaker.MinVolume))
 	duration("Breaker.OpenFor", p.Breaker.OpenFor)
 	count("Breaker.Probes", int64(p.Breaker.Probes))
+	toggle("Gate", p.Gate)
 	return errors.Join(errs...)
 }
 

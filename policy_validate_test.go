@@ -22,7 +22,7 @@ func TestValidateAccepts(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
 		"zero": {},
 		"everything off": {Backoff: retrip.Backoff{Base: off, ThrottleBase: off}, Deadline: off, AttemptTimeout: off, MaxReplayBody: off, MaxSends: off,
-			Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: off}},
+			Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: off}, IdempotencyKey: off, Gate: off, RetryHeader: "Off"},
 		"no credit":                             {Budget: retrip.Budget{Credit: off}},
 		"a cap below the default ThrottleBase":  {Backoff: retrip.Backoff{Cap: 500 * time.Millisecond}},
 		"a base above the default ThrottleBase": {Backoff: retrip.Backoff{Base: 5 * time.Second}},
@@ -67,6 +67,9 @@ func TestValidateRefuses(t *testing.T) {
 		{retrip.Policy{Unprocessed: []int{-1}}, "Unprocessed is -1"},
 		{retrip.Policy{IdempotentMethods: []string{"PATCH", ""}}, `IdempotentMethods is "": it must be an HTTP method`},
 		{retrip.Policy{IdempotentMethods: []string{"A B"}}, `IdempotentMethods is "A B"`},
+		{retrip.Policy{IdempotencyKey: 2}, "IdempotencyKey is Switch(2): it must be On, 0 to inherit or Off"},
+		{retrip.Policy{Gate: -2}, "Gate is Switch(-2): it must be On"},
+		{retrip.Policy{RetryHeader: "A B"}, `RetryHeader is "A B": it must be the name of a header, or "off"`},
 		{retrip.Policy{Budget: retrip.Budget{Size: -2}}, "Budget.Size is -2: it must be 1 to 1e+06, 0 to inherit or Off"},
 		{retrip.Policy{Budget: retrip.Budget{Size: 0.5}}, "Budget.Size is 0.5"},
 		{retrip.Policy{Budget: retrip.Budget{Size: 1e6 + 1}}, "Budget.Size is 1.000001e+06"},

@@ -629,7 +629,7 @@ func TestReplay_ClosedOnce(t *testing.T) {
 		{"policy invalid", "PUT", retrip.Policy{MaxAttempts: -3}, nil, []step{replies(200)}},
 		{"policy of the context invalid", "PUT", fine, retrip.WithPolicy(context.Background(), retrip.Policy{MaxAttempts: -3}), []step{replies(200)}},
 		{"nothing from the base", "PUT", fine, nil, []step{fails(nil)}},
-		{"with a key of ours", "POST", retrip.Policy{IdempotencyKey: true, Backoff: retrip.Backoff{Base: retrip.Off}}, nil, []step{replies(503), replies(200)}},
+		{"with a key of ours", "POST", retrip.Policy{IdempotencyKey: retrip.On, Backoff: retrip.Backoff{Base: retrip.Off}}, nil, []step{replies(503), replies(200)}},
 	} {
 		for _, getBody := range []bool{false, true} {
 			bubbled(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,6 +23,7 @@ type Rules struct {
 	breaker     bool
 	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
+	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many: it knows a budget only
 	name        string         // the pattern in Transport.Hosts, or "default"
 	metrics     *policyMetrics // nil counts nothing
@@ -68,6 +70,9 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	for _, name := range p.Dialects {
 		r.dialects = append(r.dialects, dialects[name])
 	}
+	if !strings.EqualFold(p.RetryHeader, noRetryHeader) {
+		r.retryHeader = http.CanonicalHeaderKey(p.RetryHeader)
+	}
 	r.policy.Breaker = p.Breaker.orDefault()
 	r.breaker = r.policy.Breaker.Ratio > 0
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0
@@ -83,8 +88,8 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 	if b := p.Budget; b != (Budget{}) && b != Unlimited {
 		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so it can only be Unlimited here", b))
 	}
-	if p.Gate && !r.policy.Gate {
-		errs = append(errs, errors.New("retrip: WithPolicy.Gate is true: its state belongs to the host"))
+	if p.Gate == On && r.policy.Gate != On {
+		errs = append(errs, errors.New("retrip: WithPolicy.Gate is on: its state belongs to the host, so it can only be Off here"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -100,7 +105,7 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 // forShared returns r for a Host that stands for many.
 func (r *Rules) forShared() *Rules {
 	s := *r
-	s.breaker, s.policy.Gate, s.shared = false, false, true
+	s.breaker, s.policy.Gate, s.shared = false, Off, true
 	return &s
 }
 

@@ -56,7 +56,7 @@ func (x *exchange) derives() bool {
 	if x.r.derives || x.key != "" || x.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
 		return true
 	}
-	return x.call.Attempts > 1 && (x.kind == memoryBody || x.r.policy.RetryHeader != "")
+	return x.call.Attempts > 1 && (x.kind == memoryBody || x.r.retryHeader != "")
 }
 
 // derive returns a request for the attempt about to be made. It shares
@@ -96,8 +96,8 @@ func (x *exchange) derive() *http.Request {
 	if x.key != "" {
 		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
 	}
-	if name := p.RetryHeader; name != "" && x.call.Attempts > 1 {
-		req.Header = withHeader(req.Header, http.CanonicalHeaderKey(name), strconv.Itoa(x.call.Attempts))
+	if name := x.r.retryHeader; name != "" && x.call.Attempts > 1 {
+		req.Header = withHeader(req.Header, name, strconv.Itoa(x.call.Attempts))
 	}
 	return req
 }

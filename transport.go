@@ -193,7 +193,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	kind := kindOf(req)
 	if t.Trace != nil || o != nil && o.traces != nil || r.derives || s.watch&watchHandshake != 0 || kind >= gottenBody && (r.policy.MaxAttempts > 1 || r.breaker) ||
-		r.policy.IdempotencyKey && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
+		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
 		return t.exchange(s, r, req, kind, o)
 	}
 	return t.plain(s, r, req, kind)

@@ -433,7 +433,7 @@ func TestTransport_Panics(t *testing.T) {
 		}, []step{replies(200)}},
 		{"Idempotent", func(tr *retrip.Transport) { tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false } }, []step{replies(503)}},
 		{"Idempotent with keys", func(tr *retrip.Transport) {
-			tr.Policy.IdempotencyKey = true
+			tr.Policy.IdempotencyKey = retrip.On
 			tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false }
 		}, []step{replies(503)}},
 		{"Trace.Attempt", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { boom() }} }, []step{replies(200)}},
@@ -563,7 +563,7 @@ func TestTransport_WithPolicy(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		assert.Equal(t, 2, count(retrip.WithTrace(two, &retrip.Trace{})))
 		for _, bad := range []retrip.Policy{
-			{MaxAttempts: -7}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: retrip.Budget{Size: 3}}, {Gate: true},
+			{MaxAttempts: -7}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: retrip.Budget{Size: 3}}, {Gate: retrip.On},
 			{Backoff: retrip.Backoff{Base: time.Hour}}, {FailOn: []int{500}, RetryOn: []int{500}},
 		} {
 			body := newSend("x")

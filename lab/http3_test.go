@@ -100,7 +100,7 @@ func TestHTTP3(t *testing.T) {
 		{"streamed body", http.MethodPut, func() io.Reader { return stream(body) }, answer(503), retrip.Policy{}, 2, 200, 0},
 		{"large body, unread by the server", http.MethodPut, func() io.Reader { return strings.NewReader(strings.Repeat(body, 50_000)) }, answer(503), retrip.Policy{}, 2, 200, 0},
 		{"POST, 503", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{}, 1, 503, 0},
-		{"POST with a key, 503", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{IdempotencyKey: true}, 2, 200, 0},
+		{"POST with a key, 503", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{IdempotencyKey: retrip.On}, 2, 200, 0},
 		{"GET, H3_INTERNAL_ERROR", http.MethodGet, nil, kill(http3.ErrCodeInternalError), retrip.Policy{}, 2, 200, 0},
 		{"POST, H3_INTERNAL_ERROR", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, kill(http3.ErrCodeInternalError), retrip.Policy{}, 1, 0, 0},
 		{"POST, H3_REQUEST_REJECTED", http.MethodPost, func() io.Reader { return stream(body) }, kill(http3.ErrCodeRequestRejected), retrip.Policy{Classify: ClassifyHTTP3}, 2, 200, 0},

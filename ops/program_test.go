@@ -118,12 +118,12 @@ func scenes() []scene {
 		}, {
 			// One request is held at the gate, for little more than the pause.
 			host: "queue.test", n: 1, serve: asking(429, "Retry-After-Ms", fmt.Sprint(heldFor.Milliseconds())),
-			policy: &retrip.Policy{Gate: true, Dialects: []string{"retry-after-ms"}},
+			policy: &retrip.Policy{Gate: retrip.On, Dialects: []string{"retry-after-ms"}},
 			each:   tally{"requests recovered": 1, "attempts 429": 1, "attempts 2xx": 1, "retries throttled": 1, "pauses": 1, "held": 1},
 			whole:  tally{"troubled": 1},
 		}, {
 			// Nobody wants to wait so long.
-			host: "quota.test", policy: &retrip.Policy{Gate: true}, n: 25, serve: asking(429, "Retry-After", "3600"),
+			host: "quota.test", policy: &retrip.Policy{Gate: retrip.On}, n: 25, serve: asking(429, "Retry-After", "3600"),
 			each:  tally{"requests gave_up": 1, "give_ups wait_too_long": 1},
 			whole: tally{"attempts 429": 1, "pauses": 1, "paused": 1, "troubled": 1},
 		}, {

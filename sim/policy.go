@@ -96,7 +96,7 @@ var presets = []preset{
 
 // asksFirst reports whether p has a say in first attempts, and in retries after
 // their wait, also at a host that has asked for no pause.
-func asksFirst(p retrip.Policy) bool { return p.Breaker.Ratio > 0 || p.Gate }
+func asksFirst(p retrip.Policy) bool { return p.Breaker.Ratio > 0 || p.Gate == retrip.On }
 
 func jittered(j retrip.Jitter) func(retrip.Policy) Policy {
 	return changed(func(p *retrip.Policy) { p.Budget, p.Backoff.Jitter = retrip.Unlimited, j })

@@ -415,7 +415,7 @@ func (m RateLimit) Run(ctx context.Context, progress func(done float64)) (*RateL
 	r := &limitRun{
 		RateLimit: &m,
 		rules:     rules,
-		gated:     rules.Policy().Gate,
+		gated:     rules.Policy().Gate == retrip.On,
 		hosts:     make([]retrip.Host, m.Processes),
 		out:       make([]int, m.Processes),
 		told:      make([][]time.Duration, m.Processes),

@@ -208,7 +208,7 @@ func TestRateLimit_Keys(t *testing.T) {
 // A gate is what makes the difference.
 func TestRateLimit_WithoutAGate(t *testing.T) {
 	m := rateLimitCase(t, "10/s, burst 10, always 1 s")
-	m.Policy.Retry.Gate = false
+	m.Policy.Retry.Gate = retrip.Off
 	r, err := m.Run(t.Context(), nil)
 	require.NoError(t, err)
 	assert.Greater(t, r.Refusals, 1.0, "more refusals than answers")
@@ -349,7 +349,7 @@ func TestRateLimit_Interrupted(t *testing.T) {
 // A pool of two workers at a server that allows one request in two seconds.
 func ExampleRateLimit() {
 	result, err := RateLimit{
-		Policy:    Policy{Retry: retrip.Policy{Gate: true}},
+		Policy:    Policy{Retry: retrip.Policy{Gate: retrip.On}},
 		Limit:     ServerLimit{Rate: 0.5, Count: 1},
 		Processes: 1,
 		Workers:   2,

@@ -281,7 +281,7 @@ func (r *run) begin(client, layer, parent int32) {
 		q.call.Deadline = max(1, time.Duration(r.now)+d)
 	}
 	host := r.host(q)
-	if r.policy.Gate {
+	if r.policy.Gate == retrip.On {
 		q.call.Waiter = i
 	}
 	if r.limit != nil && !r.limit.first(host, time.Duration(r.now)) {

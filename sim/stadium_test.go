@@ -125,7 +125,7 @@ func TestStadiumBreaker(t *testing.T) {
 // A player that was refused asks for no segment before the server said, with a
 // gate.
 func TestStadiumGate(t *testing.T) {
-	run := func(gate bool) *StadiumResult {
+	run := func(gate retrip.Switch) *StadiumResult {
 		m := small()
 		m.For = 0
 		m.Capacity = 50_000
@@ -135,7 +135,7 @@ func TestStadiumGate(t *testing.T) {
 		require.NoError(t, err)
 		return r
 	}
-	without, with := run(false), run(true)
+	without, with := run(retrip.Off), run(retrip.On)
 	assert.EqualValues(t, 5*small().Players, without.Fetches)
 	assert.Zero(t, without.PeakWaiting)
 	assert.Less(t, with.Fetches, without.Fetches*9/10)

@@ -59,7 +59,14 @@ func (f *flags) choice(policies string) {
 	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, instead of what the policy says; -1 is no budget")
 	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, instead of what the policy says")
 	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait a server may ask for, instead of what the policy says")
-	f.BoolVar(&p.Gate, "gate", false, "first attempts wait too when a server asks for it, instead of what the policy says")
+	f.BoolFunc("gate", "first attempts wait too when a server asks for it, instead of what the policy says", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		p.Gate = retrip.Off
+		if on {
+			p.Gate = retrip.On
+		}
+		return err
+	})
 	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "of the breaker, instead of what the policy says")
 	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, instead of what the policy says")
 	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, instead of what the policy says")

@@ -41,7 +41,7 @@ func main() {
 	}
 	show("a POST is not repeated", retrip.Policy{}, "")
 	show("a POST with a key of the caller's", retrip.Policy{}, `"order-4711"`)
-	show("a POST given a key by the policy", retrip.Policy{IdempotencyKey: true}, "")
+	show("a POST given a key by the policy", retrip.Policy{IdempotencyKey: retrip.On}, "")
 }
 
 // bank charges, once per key, and then fails the first time.

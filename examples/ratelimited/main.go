@@ -31,7 +31,7 @@ func main() {
 		name   string
 		policy retrip.Policy
 	}{
-		{"with a gate", retrip.Policy{Gate: true}},
+		{"with a gate", retrip.Policy{Gate: retrip.On}},
 		{"without", retrip.Policy{}},
 		{"without, and no budget", retrip.Policy{Budget: retrip.Unlimited}},
 	}
@@ -55,7 +55,7 @@ func main() {
 	for _, p := range []struct {
 		name   string
 		policy retrip.Policy
-	}{{"one gate", retrip.Policy{Gate: true}}, {"a gate for each", retrip.Policy{Gate: true, GateKey: keyed}}} {
+	}{{"one gate", retrip.Policy{Gate: retrip.On}}, {"a gate for each", retrip.Policy{Gate: retrip.On, GateKey: keyed}}} {
 		r := run(map[string]*rate.Limiter{"poor": rate.NewLimiter(1, 1), "rich": rate.NewLimiter(20, 20)}, p.policy, 40, lasts)
 		fmt.Printf("%-23s %18d %18d\n", p.name, r.succeeded["poor"], r.succeeded["rich"])
 	}

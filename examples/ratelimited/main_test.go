@@ -16,7 +16,7 @@ import (
 // In real time and over real sockets: three seconds of it.
 func TestRun(t *testing.T) {
 	const lasts = 3 * time.Second
-	gated := run(map[string]*rate.Limiter{"": rate.NewLimiter(50, 50)}, retrip.Policy{Gate: true}, 100, lasts)
+	gated := run(map[string]*rate.Limiter{"": rate.NewLimiter(50, 50)}, retrip.Policy{Gate: retrip.On}, 100, lasts)
 	assert.LessOrEqual(t, gated.succeeded[""], 50*3+50)
 	assert.Greater(t, gated.succeeded[""], 50, "more than the burst")
 	assert.LessOrEqual(t, gated.refused, int32(120), "one for each in the first instant, and few later")

@@ -17,7 +17,7 @@ import (
 func Stripe(base http.RoundTripper, url, key string) *stripe.Client {
 	transport := &retrip.Transport{
 		Base:   base,
-		Policy: retrip.Policy{Dialects: []string{"stripe"}, IdempotencyKey: true},
+		Policy: retrip.Policy{Dialects: []string{"stripe"}, IdempotencyKey: retrip.On},
 	}
 	backend := stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
 		URL:               stripe.String(url),
