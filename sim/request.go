@@ -1,0 +1,231 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// request is one RoundTrip under way.
+type request struct {
+	call    retrip.Call
+	arrived int64
+	began   int64 // of the last attempt
+	client  int32
+	parent  int32  // index of the request in whose attempt it is made; -1 is none
+	gen     uint32 // of the attempt under way; what is tagged with another one comes too late
+	paid    int32  // to a limiter
+	layer   int32
+}
+
+// begin starts a request of a client at a layer.
+func (r *run) begin(client, layer, parent int32) {
+	var i int32
+	if n := len(r.free); n > 0 {
+		i = r.free[n-1]
+		r.free = r.free[:n-1]
+		gen := r.requests[i].gen
+		r.requests[i] = request{gen: gen}
+	} else {
+		i = int32(len(r.requests))
+		r.requests = append(r.requests, request{})
+	}
+	q := &r.requests[i]
+	q.arrived, q.client, q.layer, q.parent = r.now, client, layer, parent
+	if d := r.policy.Deadline; d > 0 {
+		q.call.Deadline = max(1, time.Duration(r.now)+d)
+	}
+	host := r.host(q)
+	if r.policy.Gate == retrip.On {
+		q.call.Waiter = i
+	}
+	if r.limit != nil && !r.limit.first(host, time.Duration(r.now)) {
+		r.finish(i, false, reasonLimited)
+		return
+	}
+	if r.asks {
+		r.out[host]++
+		r.ask(i, true)
+		return
+	}
+	r.send(i)
+}
+
+func (r *run) host(q *request) int32 { return q.layer*int32(r.Fleet.Clients) + q.client }
+
+// wake goes on after a wait.
+func (r *run) wake(i int32) {
+	q := &r.requests[i]
+	if r.limit != nil && !r.limit.wake(r.host(q), time.Duration(r.now)) {
+		r.finish(i, false, reasonLimited)
+		return
+	}
+	if q.call.Attempts == 0 {
+		r.ask(i, true)
+		return
+	}
+	r.ask(i, false)
+}
+
+// ask has the host say whether an attempt may be made now, and does what it
+// says.
+func (r *run) ask(i int32, first bool) {
+	q := &r.requests[i]
+	host, now, draw := r.host(q), time.Duration(r.now), r.draws.Uint64()
+	before := q.call
+	var d retrip.Decision
+	if first {
+		d = r.hosts[host].First(r.rules, &q.call, now, draw)
+	} else {
+		d = r.hosts[host].Wake(r.rules, &q.call, now, draw)
+	}
+	if r.traceAsk != nil {
+		r.traceAsk(host, first, before, now, draw, d)
+	}
+	switch {
+	case !d.Retry:
+		r.finish(i, false, d.Reason)
+	case d.Wait > 0:
+		r.sleep(i, d.Wait)
+	default:
+		r.send(i)
+	}
+	r.wakeOthers(host, d.Wakes)
+}
+
+// sleep lets a request wait. What it waited for before is over.
+func (r *run) sleep(i int32, wait time.Duration) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	if wait < r.Horizon {
+		r.queue.push(r.now+int64(wait), i, q.gen|happensWake)
+	}
+}
+
+// wakeOthers has those ask again who must, if there are any.
+func (r *run) wakeOthers(host int32, any bool) {
+	for any {
+		i, ok := r.hosts[host].Woken().(int32)
+		if !ok {
+			return
+		}
+		r.sleep(i, 0)
+	}
+}
+
+// send makes an attempt.
+func (r *run) send(i int32) {
+	q := &r.requests[i]
+	q.call.Attempts++
+	q.gen += generationStep
+	q.began = r.now
+	if q.layer+1 < r.layers {
+		r.begin(q.client, q.layer+1, i)
+		return
+	}
+	if r.traceAttempt != nil {
+		r.traceAttempt(time.Duration(r.now))
+	}
+	p := r.point()
+	p.Attempts++
+	r.result.Attempts++
+	if q.call.Attempts > 1 {
+		p.Retries++
+		r.result.Retries++
+	}
+	limit := r.timeout
+	if q.call.Deadline != 0 {
+		if left := max(1, q.call.Deadline-time.Duration(r.now)); limit == 0 || left < limit {
+			limit = left
+		}
+	}
+	if limit > 0 {
+		r.queue.push(r.now+int64(limit), i, q.gen|happensTimeout)
+	}
+	if r.Network.Delay > 0 {
+		r.queue.push(r.now+int64(r.Network.Delay), i, q.gen|happensReach)
+		return
+	}
+	r.reach(i, q.gen)
+}
+
+// ended takes in the outcome of an attempt.
+func (r *run) ended(i int32, o retrip.Outcome) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	now, host := time.Duration(r.now), r.host(q)
+	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
+	before := q.call
+	draw := r.draws.Uint64()
+	if r.limit != nil {
+		r.limit.result(host, now, &o, q.call.Attempts, &q.paid)
+	}
+	d := r.hosts[host].Next(r.rules, &q.call, o, now, draw)
+	if r.traceNext != nil {
+		r.traceNext(host, before, o, now, draw, d)
+	}
+	r.wakeOthers(host, d.Wakes)
+	if !d.Retry {
+		r.finish(i, o.Status == http.StatusOK, d.Reason)
+		return
+	}
+	if r.limit != nil && !r.limit.retry(host, now, &o, &q.paid) {
+		r.finish(i, false, reasonLimited)
+		return
+	}
+	if r.Policy.draw != nil {
+		d.Wait = r.Policy.draw(r.draws, r.policy, q.call.Attempts)
+	}
+	r.result.wait(d.Wait)
+	if d.AtGate {
+		d.Wait = 0
+	}
+	r.sleep(i, d.Wait)
+}
+
+// forget makes a host new as Transport does: when it has healed and no request
+// is under way. A breaker's window counts from the next failure on, so its
+// ratio is biased high.
+func (r *run) forget(host int32) {
+	r.out[host]--
+	if r.out[host] == 0 && r.hosts[host].Healed(time.Duration(r.now)) {
+		r.hosts[host] = retrip.Host{}
+		if r.traceForget != nil {
+			r.traceForget(host)
+		}
+	}
+}
+
+// finish ends a request.
+func (r *run) finish(i int32, good bool, reason retrip.Reason) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	if r.limit != nil {
+		r.limit.done(r.host(q))
+	}
+	if r.asks {
+		r.forget(r.host(q))
+	}
+	parent := q.parent
+	r.free = append(r.free, i)
+	if parent >= 0 {
+		status := http.StatusOK
+		if !good {
+			status = http.StatusServiceUnavailable
+		}
+		r.ended(parent, retrip.Outcome{Status: status})
+		return
+	}
+	r.result.Requests++
+	if !good {
+		r.result.gaveUp(reason)
+		return
+	}
+	r.result.Succeeded++
+	r.result.Series[q.arrived/int64(r.result.Bin)].Good++
+	r.latency.add(time.Duration(r.now - q.arrived))
+}
