@@ -38,6 +38,10 @@ func (r *run) arrive() {
 		r.queue.push(r.now+gap, 0, happensArrival)
 	}
 	r.point().Requests++
+	r.seconds.at(r.now).requests++
+	if r.troubled() {
+		r.result.TriggerRequests++
+	}
 	r.begin(client, 0, -1)
 }
 

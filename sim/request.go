@@ -132,6 +132,10 @@ func (r *run) send(i int32) {
 	}
 	p := r.point()
 	p.Attempts++
+	r.seconds.at(r.now).attempts++
+	if r.troubled() {
+		r.result.TriggerAttempts++
+	}
 	r.result.Attempts++
 	if q.call.Attempts > 1 {
 		p.Retries++
@@ -227,5 +231,9 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 	}
 	r.result.Succeeded++
 	r.result.Series[q.arrived/int64(r.result.Bin)].Good++
+	r.seconds.at(q.arrived).good++
+	if r.Trigger.during(q.arrived) {
+		r.seconds.troubled++
+	}
 	r.latency.add(time.Duration(r.now - q.arrived))
 }

@@ -35,17 +35,21 @@ type Result struct {
 
 	// Recovery is the time from the end of the trigger until 95 % of the
 	// requests that arrive are answered in the end, in that second and on
-	// average of the five that begin with it, or [Never].
+	// average of the five that begin with it, or [Never]. Seconds are counted
+	// from the end of the trigger, whatever Bin is.
 	Recovery time.Duration
 
-	// Peak is the highest rate of attempts in one Bin, Steady that of the
-	// last sixth of the horizon, PeakServed the highest rate of answers other
-	// than 503.
-	Peak, Steady, PeakServed float64
+	// Peak is the highest rate of attempts in one Bin, PeakServed that of
+	// answers other than 503. PeakSecond is the highest number of attempts in
+	// one second, and Steady their rate in the last sixth of the horizon,
+	// both whatever Bin is.
+	Peak, PeakServed, PeakSecond, Steady float64
 
-	// Goodput is the rate of requests that arrived during the trigger and
-	// were answered in the end.
-	Goodput float64
+	// TriggerRequests is how many requests arrived during the trigger, and
+	// Goodput the rate of those that were answered in the end.
+	// TriggerAttempts is how many attempts were made during it.
+	TriggerRequests, TriggerAttempts int64
+	Goodput                          float64
 
 	// P50 and P99 are percentiles of the time from a request's arrival to its
 	// success, exact to a sixteenth.
@@ -144,7 +148,7 @@ func (l *latencies) percentile(share float64) time.Duration {
 }
 
 // finish computes what follows from the counts.
-func (r *Result) finish(s *Scenario, l *latencies) {
+func (r *Result) finish(s *Scenario, l *latencies, seconds *seconds) {
 	slices.SortFunc(r.GaveUp, func(a, b ReasonCount) int { return int(b.Count - a.Count) })
 	if r.Requests > 0 {
 		r.Amplification = float64(r.Attempts) / float64(r.Requests)
@@ -153,50 +157,67 @@ func (r *Result) finish(s *Scenario, l *latencies) {
 	perSecond := float64(time.Second) / float64(r.Bin)
 	complete := int(r.Until / r.Bin)
 	r.Series = r.Series[:min(len(r.Series), complete)]
-	tail := len(r.Series) - max(1, len(r.Series)/6)
-	var attempts int32
-	for i, p := range r.Series {
+	for _, p := range r.Series {
 		r.Peak = max(r.Peak, float64(p.Attempts)*perSecond)
 		r.PeakServed = max(r.PeakServed, float64(p.Served)*perSecond)
+	}
+	whole := seconds.whole(r.Until)
+	var attempts int64
+	tail := len(whole) - max(1, len(whole)/6)
+	for i, p := range whole {
+		r.PeakSecond = max(r.PeakSecond, float64(p.attempts))
 		if i >= tail {
-			attempts += p.Attempts
+			attempts += int64(p.attempts)
 		}
 	}
-	if n := len(r.Series) - tail; n > 0 && len(r.Series) > 0 {
-		r.Steady = float64(attempts) * perSecond / float64(n)
+	if len(whole) > 0 {
+		r.Steady = float64(attempts) / float64(len(whole)-tail)
 	}
-	r.Recovery = Never
-	if s.Trigger.For == 0 {
-		r.Recovery = 0
-		return
+	if s.Trigger.For > 0 {
+		r.Goodput = float64(seconds.troubled) / min(s.Trigger.For, max(1, r.Until-s.Trigger.At)).Seconds()
+		r.Recovery = seconds.recovery(s.Trigger.end(), whole)
 	}
-	var good int32
-	begin, end := int(s.Trigger.At/r.Bin), int(s.Trigger.end()/r.Bin)
-	for i := begin; i < min(end, len(r.Series)); i++ {
-		good += r.Series[i].Good
-	}
-	if end > begin {
-		r.Goodput = float64(good) * perSecond / float64(end-begin)
-	}
-	r.Recovery = r.recovery(s.Trigger.end())
+}
+
+// second is what happened in a second.
+type second struct{ requests, good, attempts int32 }
+
+// seconds are the seconds of a run, one of which begins when the trigger ends:
+// what is said of them doesn't depend on [Scenario.Bin].
+type seconds struct {
+	list     []second
+	shift    time.Duration // of the first, which begins so long before the run
+	troubled int64         // requests that arrived during the trigger and were answered
+}
+
+func newSeconds(s *Scenario) seconds {
+	shift := (time.Second - s.Trigger.end()%time.Second) % time.Second
+	return seconds{list: make([]second, (s.Horizon+shift)/time.Second+1), shift: shift}
+}
+
+func (s *seconds) at(now int64) *second { return &s.list[(now+int64(s.shift))/int64(time.Second)] }
+
+// whole returns the seconds of which nothing is missing. The first may be cut
+// off by the beginning.
+func (s *seconds) whole(until time.Duration) []second {
+	return s.list[:min(len(s.list), int((until+s.shift)/time.Second))]
 }
 
 // recovery returns the time from end to the first second that is good, and is
 // followed by good ones.
-func (r *Result) recovery(end time.Duration) time.Duration {
-	bins := max(1, int(time.Second/r.Bin))
-	share := func(i, seconds int) bool {
+func (s *seconds) recovery(end time.Duration, whole []second) time.Duration {
+	good := func(list []second) bool {
 		var requests, good int32
-		for _, p := range r.Series[i:min(i+seconds*bins, len(r.Series))] {
-			requests += p.Requests
-			good += p.Good
+		for _, p := range list {
+			requests += p.requests
+			good += p.good
 		}
 		return float64(good) >= 0.95*float64(requests)
 	}
-	first := int((end + r.Bin - 1) / r.Bin)
-	for i := first; i+5*bins <= len(r.Series); i += bins {
-		if share(i, 1) && share(i, 5) {
-			return time.Duration(i-first) * r.Bin
+	first := int((end + s.shift) / time.Second)
+	for i := first; i+5 <= len(whole); i++ {
+		if good(whole[i:i+1]) && good(whole[i:i+5]) {
+			return time.Duration(i-first) * time.Second
 		}
 	}
 	return Never

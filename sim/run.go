@@ -54,6 +54,7 @@ type run struct {
 	now     int64
 	result  Result
 	latency latencies
+	seconds seconds
 
 	// What the hosts are asked and answer, for tests.
 	traceAttempt func(now time.Duration)
@@ -95,6 +96,7 @@ func newRun(s *Scenario) (*run, error) {
 		waiting:  newRing(s.Backend.Queue),
 		failure:  newChance(s.Backend.FailureRate),
 		trouble:  newChance(s.Trigger.FailureRate),
+		seconds:  newSeconds(s),
 	}
 	if r.timeout == 0 && policy.AttemptTimeout != retrip.Off {
 		r.timeout = s.Fleet.Timeout
@@ -148,7 +150,7 @@ func (r *run) run(ctx context.Context, progress func(float64)) (*Result, error) 
 	r.result.Events = events
 	r.result.Until = time.Duration(r.now)
 	r.result.Partial = err != nil
-	r.result.finish(r.Scenario, &r.latency)
+	r.result.finish(r.Scenario, &r.latency, &r.seconds)
 	return &r.result, err
 }
 
@@ -183,8 +185,6 @@ func (r *run) happen(e event) {
 }
 
 // troubled reports whether the trigger is on.
-func (r *run) troubled() bool {
-	return r.now >= int64(r.Trigger.At) && r.now < int64(r.Trigger.end())
-}
+func (r *run) troubled() bool { return r.Trigger.during(r.now) }
 
 func (r *run) point() *Point { return &r.result.Series[r.now/int64(r.result.Bin)] }

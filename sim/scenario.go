@@ -128,7 +128,10 @@ type Trigger struct {
 	FailureRate float64
 }
 
-func (t Trigger) end() time.Duration { return t.At + t.For }
+func (t *Trigger) end() time.Duration { return t.At + t.For }
+
+// during reports whether it is on at an instant.
+func (t *Trigger) during(now int64) bool { return now >= int64(t.At) && now < int64(t.end()) }
 
 // Default values of the overload model.
 const (

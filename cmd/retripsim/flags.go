@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/sim"
@@ -33,6 +34,15 @@ type flags struct {
 	override  retrip.Policy
 	jitter    string
 	loadShare float64 // 0 if -load is not set
+	noPicture bool    // there is none of what the command finds out
+	conflicts []conflict
+}
+
+// conflict is a flag that can't be given, at all or together with one of others.
+type conflict struct {
+	name    string
+	others  []string
+	instead string // what to use in its place, where it can't be given at all
 }
 
 func newFlags(command string) *flags {
@@ -40,6 +50,36 @@ func newFlags(command string) *flags {
 	f.SetOutput(io.Discard)
 	f.StringVar(&f.out, "o", "", "write to `file`: a picture (.svg, .png), the series (.csv) or everything (.json)")
 	return f
+}
+
+// excludes declares that a flag can't be given together with any of others.
+func (f *flags) excludes(name string, others ...string) {
+	f.conflicts = append(f.conflicts, conflict{name: name, others: others})
+}
+
+// replaces declares that a flag of the command has the place of others.
+func (f *flags) replaces(name string, others ...string) {
+	for _, other := range others {
+		f.conflicts = append(f.conflicts, conflict{name: other, instead: name})
+	}
+}
+
+// consistent returns an error that names two flags that contradict each other.
+func (f *flags) consistent() error {
+	for _, c := range f.conflicts {
+		if !f.given(c.name) {
+			continue
+		}
+		if c.instead != "" {
+			return fmt.Errorf("-%s has no meaning here: use -%s", c.name, c.instead)
+		}
+		for _, other := range c.others {
+			if f.given(other) {
+				return fmt.Errorf("-%s and -%s contradict each other: give one of them", c.name, other)
+			}
+		}
+	}
+	return nil
 }
 
 func (f *flags) plots(kinds ...string) {
@@ -106,6 +146,9 @@ func (f *flags) parse(args []string) error {
 	if f.NArg() > 0 {
 		return fmt.Errorf("%q is no flag", f.Arg(0))
 	}
+	if err := f.consistent(); err != nil {
+		return err
+	}
 	if f.Lookup("runs") != nil && (f.runs < 1 || f.runs > 1000) {
 		return fmt.Errorf("-runs is %d: it must be 1 to 1000", f.runs)
 	}
@@ -114,6 +157,9 @@ func (f *flags) parse(args []string) error {
 	}
 	if f.out != "" && !slices.Contains(outputs, filepath.Ext(f.out)) {
 		return fmt.Errorf("-o is %q: it must end in one of %s", f.out, strings.Join(outputs, ", "))
+	}
+	if ext := filepath.Ext(f.out); f.noPicture && (ext == ".svg" || ext == ".png") {
+		return fmt.Errorf("-o is %q: there is no picture of this: it must end in .csv or .json", f.out)
 	}
 	return nil
 }
@@ -265,15 +311,20 @@ func (f *flags) help(w io.Writer, about string) {
 }
 
 // numbers is a flag with a list of numbers.
-type numbers[T int | float64] struct {
+type numbers[T int | float64 | time.Duration] struct {
 	list  *[]T
 	parse func(string) (T, error)
+	kind  string
 }
 
-func ints(list *[]int) *numbers[int] { return &numbers[int]{list, strconv.Atoi} }
+func ints(list *[]int) *numbers[int] { return &numbers[int]{list, strconv.Atoi, "number"} }
+
+func durations(list *[]time.Duration) *numbers[time.Duration] {
+	return &numbers[time.Duration]{list, time.ParseDuration, "duration"}
+}
 
 func floats(list *[]float64) *numbers[float64] {
-	return &numbers[float64]{list, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }}
+	return &numbers[float64]{list, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, "number"}
 }
 
 func (n *numbers[T]) String() string {
@@ -292,7 +343,7 @@ func (n *numbers[T]) Set(s string) error {
 	for part := range strings.SplitSeq(s, ",") {
 		x, err := n.parse(strings.TrimSpace(part))
 		if err != nil {
-			return errors.New("it must be numbers with commas between")
+			return fmt.Errorf("it must be %ss with commas between", n.kind)
 		}
 		list = append(list, x)
 	}

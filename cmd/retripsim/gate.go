@@ -27,6 +27,7 @@ func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 	seed := uint64(1)
 	f.StringVar(&only, "only", "", "the cases whose names contain `text`; if empty, all")
 	f.Uint64Var(&seed, "seed", seed, "of the random numbers")
+	f.noPicture = true
 	f.choice("retrip")
 	f.throttled()
 	f.names["Policy"] = "policy"

@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"golang.org/x/term"
@@ -28,7 +29,7 @@ import (
 const (
 	exitFailed      = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // as a shell says of a process that SIGINT ended
+	exitInterrupted = 130 // as a shell says of a process that SIGINT ended; SIGTERM gets the same
 )
 
 // command is one subcommand.
@@ -48,11 +49,13 @@ var commands = []command{
 	{"gate", "rate limits: what pools of workers get of them", gate},
 	{"compare", "the policies of many systems in the overload model, in one picture", compare},
 	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
+	{"triggers", "length of the trouble × requests per second and client: seconds to recover", triggers},
+	{"queues", "load × queue or timeout: where retries recover, where never", queues},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	tty := term.IsTerminal(int(os.Stderr.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr, tty)
 	stop()
@@ -84,11 +87,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 	case err != nil:
 		return fail(exitUsage, err)
 	}
+	file, err := openOutput(f.out)
+	if err != nil {
+		return fail(exitFailed, err)
+	}
 	bar := newBar(stderr, tty)
 	report, err := work(ctx, bar.set)
 	bar.close()
 	interrupted := errors.Is(err, context.Canceled)
 	if err != nil && !(interrupted && report != nil) {
+		file.discard()
 		if interrupted {
 			return fail(exitInterrupted, errors.New("interrupted: there are no results yet"))
 		}
@@ -97,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 	report.partial = interrupted
 	report.print(stdout)
 	if f.out != "" {
-		if err := report.write(f.out); err != nil {
+		if err := file.write(report); err != nil {
 			return fail(exitFailed, err)
 		}
 		fmt.Fprintf(stdout, "\nwritten: %s\n", f.out)

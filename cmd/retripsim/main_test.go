@@ -12,6 +12,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,8 @@ var quick = map[string][]string{
 	"stadium":    {"-players", "10000", "-capacity", "3000"},
 	"compare":    {"-horizon", "50s", "-runs", "1", "-policy", "no-retries,retrip"},
 	"map":        {"-horizon", "50s", "-fleets", "10,100", "-loads", "0.5,0.7"},
+	"triggers":   {"-horizon", "50s", "-runs", "1", "-lengths", "1s,2s", "-per-client", "7", "-loads", "0.5,0.7"},
+	"queues":     {"-horizon", "50s", "-runs", "1", "-queues", "100,1000", "-loads", "0.5,0.7"},
 	"limit":      {"-horizon", "46s", "-clients", "50"},
 	"gate":       {"-only", "one pause"},
 }
@@ -50,7 +53,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.Contains(t, out, "policy", c.name)
 		assert.NotContains(t, out, "partial", c.name)
 		// The tables of these are of few numbers, or a chart themselves.
-		chart := c.name != "map" && c.name != "limit" && c.name != "gate"
+		chart := !slices.Contains([]string{"map", "triggers", "queues", "limit", "gate"}, c.name)
 		assert.Equal(t, chart, strings.Contains(out, "┤"), "%s: %s", c.name, out)
 	}
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
@@ -65,9 +68,10 @@ func TestEveryCommandWritesFiles(t *testing.T) {
 		for _, ext := range outputs {
 			name := filepath.Join(dir, c.name+ext)
 			code, _, errs := call(t, append([]string{c.name, "-o", name}, quick[c.name]...)...)
-			if (c.name == "limit" || c.name == "gate") && (ext == ".svg" || ext == ".png") {
-				assert.Equal(t, exitFailed, code)
+			if slices.Contains([]string{"triggers", "queues", "limit", "gate"}, c.name) && (ext == ".svg" || ext == ".png") {
+				assert.Equal(t, exitUsage, code)
 				assert.Contains(t, errs, "no picture")
+				assert.NoFileExists(t, name)
 				continue
 			}
 			require.Zero(t, code, "%s: %s", name, errs)
@@ -120,6 +124,21 @@ func TestBadInput(t *testing.T) {
 		{"overload -clients many", "clients"},
 		{"overload -rate -3", "-rate is -3: it must be 0.001 to 10000000"},
 		{"overload -load 0", "load"},
+		{"overload -load 70", "it must be a share, more than 0 and at most 10: 0.7 is 70 %"},
+		{"overload -load 0.7 -rate 700", "-load and -rate contradict each other: give one of them"},
+		{"overload -unequal -regular", "-unequal and -regular contradict each other"},
+		{"overload -at-once -requests 5 -rate 7", "-at-once and -rate contradict each other"},
+		{"overload -timeout 1s -attempt-timeout 2s", "-attempt-timeout and -timeout contradict each other"},
+		{"faults -failures 0.1 -rates 0.2", "-failures has no meaning here: use -rates"},
+		{"map -clients 7", "-clients has no meaning here: use -fleets"},
+		{"triggers -rate 7", "-rate has no meaning here: use -loads"},
+		{"triggers -lengths 1s,ages", "it must be durations with commas between"},
+		{"triggers -lengths 1s,0s", "-lengths is 0s: each must be positive"},
+		{"triggers -lengths 300s", "-trigger-at is 30s: it must be such that At + For is within the horizon"},
+		{"triggers -per-client 7,0", "-per-client is 0: each must be more than 0"},
+		{"queues -queue 7", "-queue: use -queues"},
+		{"queues -queues 7 -timeouts 1s", "-queues and -timeouts contradict each other"},
+		{"queues -queues 10,-1", "-queues is -1: it must be 0 to"},
 		{"overload -load 0.5 -workers 0", "-load is 0.5: with -workers 0"},
 		{"overload -service 0s", "-service is 0s: it must be"},
 		{"overload -trigger-at 119s", "-trigger-at is 1m59s: it must be such that At + For is within the horizon, 2m0s"},
@@ -137,6 +156,8 @@ func TestBadInput(t *testing.T) {
 		{"overload -o picture.gif", `-o is "picture.gif": it must end in one of .svg, .png, .csv, .json`},
 		{"overload -nonsense", "nonsense"},
 		{"overload nonsense", `"nonsense" is no flag`},
+		{"storm -crowd continuing -at-once -requests 9", "-at-once and -crowd continuing contradict each other"},
+		{"storm -crowd herd -regular=false", "-regular and -crowd herd contradict each other"},
 		{"storm -crowd mob", `-crowd is "mob": it must be passing, continuing or herd`},
 		{"faults -rates 0.1,2", "-rates is 2: it must be 0 to 1"},
 		{"contention -clients 0", "-clients is 0: it must be 1 to 100000"},
@@ -149,8 +170,8 @@ func TestBadInput(t *testing.T) {
 		{"overload -throttle-base 2s", "throttle-base"},
 		{"stadium -players 0", "-players is 0: it must be 1 to 100000000"},
 		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
-		{"map -loads 0.5,0", "-loads is 0: each must be more than 0 and at most 1000"},
-		{"map -loads NaN", "-loads is NaN: each must be more than 0 and at most 1000"},
+		{"map -loads 0.5,0", "-loads is 0: each must be more than 0 and at most 10"},
+		{"map -loads NaN", "-loads is NaN: each must be more than 0 and at most 10"},
 		{"map -workers 0", "-workers is 0: it must be positive"},
 		{"map -fleets 10,100,0", "-fleets is 0: it must be 1 to 1000000"},
 		{"limit -trigger-for 0s", "-trigger-for is 0s: it must be positive"},
@@ -164,6 +185,69 @@ func TestBadInput(t *testing.T) {
 	_, _, errs := call(t, "overload", "-policy", bad)
 	assert.Contains(t, errs, "line 2")
 	assert.Contains(t, errs, "max_attempts")
+}
+
+// A file that can't be written is known before the run, and a run that fails
+// leaves files as they were.
+func TestOutputIsCheckedFirst(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing", "out.json")
+	code, out, errs := call(t, "stadium", "-o", missing)
+	assert.Equal(t, exitFailed, code)
+	assert.Empty(t, out)
+	assert.Contains(t, errs, missing)
+
+	kept, made := filepath.Join(dir, "kept.json"), filepath.Join(dir, "made.json")
+	require.NoError(t, os.WriteFile(kept, []byte("precious"), 0o600))
+	for _, name := range []string{kept, made} {
+		code, _, _ = call(t, "overload", "-clients", "0", "-o", name)
+		assert.Equal(t, exitUsage, code)
+	}
+	data, err := os.ReadFile(kept)
+	require.NoError(t, err)
+	assert.Equal(t, "precious", string(data))
+	assert.NoFileExists(t, made)
+
+	long := bytes.Repeat([]byte("x"), 1<<20)
+	require.NoError(t, os.WriteFile(kept, long, 0o600))
+	code, _, errs = call(t, append([]string{"overload", "-o", kept}, quick["overload"]...)...)
+	require.Zero(t, code, errs)
+	data, err = os.ReadFile(kept)
+	require.NoError(t, err)
+	assert.True(t, json.Valid(data), "nothing is left of what was there")
+}
+
+// How long the trouble lasts, and how seldom each client sends, decide on how
+// long the budgets prolong it.
+func TestTriggers(t *testing.T) {
+	code, out, errs := call(t, "triggers", "-runs", "1", "-horizon", "120s", "-lengths", "1s,10s", "-per-client", "7,0.7", "-loads", "0.7")
+	require.Zero(t, code, errs)
+	assert.Regexp(t, `(?m)^retrip +70 % +7 +[23] s \(1 s\) +3 s \(3 s\)$`, out)
+	assert.Regexp(t, `(?m)^retrip +70 % +0\.7 +[789] s \(1 s\) +3 s \(3 s\)$`, out)
+	assert.Contains(t, out, "within 1.67 of its own requests")
+	assert.Contains(t, out, "not within the 1m20s")
+}
+
+// Without a budget, a queue in which nobody waits for longer than clients do is
+// the difference.
+func TestQueues(t *testing.T) {
+	code, out, errs := call(t, "queues", "-runs", "1", "-queues", "250,350", "-loads", "0.7", "-policy", "no-budget,retrip")
+	require.Zero(t, code, errs)
+	assert.Contains(t, out, "250: 250ms  350: 350ms")
+	assert.Regexp(t, `(?m)^no-budget +70 % +0 s +never$`, out)
+	assert.Regexp(t, `(?m)^retrip +70 % +0 s +1 s$`, out)
+	code, out, errs = call(t, "queues", "-runs", "1", "-timeouts", "500ms,2s", "-loads", "0.7", "-policy", "no-budget")
+	require.Zero(t, code, errs)
+	assert.Contains(t, out, "a full queue, of 1000, takes 1s")
+	assert.Regexp(t, `(?m)^no-budget +70 % +never +0 s$`, out)
+}
+
+// A herd that jitter spreads out makes attempts while the outage lasts.
+func TestHerdAttemptsInTheOutage(t *testing.T) {
+	_, out, _ := call(t, "storm", "-crowd", "herd")
+	assert.Contains(t, out, "in the outage")
+	assert.Regexp(t, `(?m)^no-jitter .* 3\.00 +2\.00 `, out)
+	assert.Regexp(t, `(?m)^full .* 3\.88 +2\.88 `, out)
 }
 
 func TestPolicyFile(t *testing.T) {

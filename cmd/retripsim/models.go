@@ -20,7 +20,8 @@ func faults(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Faults(0)
 	rates := []float64{0.01, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 1}
 	f.scenario(&s)
-	f.Var(floats(&rates), f.field("rates", "Backend.FailureRate"), "shares of `failures`, each a run of its own, instead of -failures")
+	f.Var(floats(&rates), f.field("rates", "Backend.FailureRate"), "shares of `failures`, each a run of its own")
+	f.replaces("rates", "failures")
 	f.choice("no-retries,no-budget,sre,grpc,aws-standard,retrip")
 	f.plots("success", "attempts")
 	return func(ctx context.Context, progress func(float64)) (*report, error) {

@@ -5,12 +5,8 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"unicode/utf8"
 
@@ -31,8 +27,6 @@ type report struct {
 	csv  func(io.Writer) error
 	draw func() (*figure, error) // nil if there is no picture
 }
-
-var outputs = []string{".svg", ".png", ".csv", ".json"}
 
 // print writes the report for a terminal.
 func (r *report) print(w io.Writer) {
@@ -99,36 +93,4 @@ func (r *report) chart() string {
 		options = append(options, asciigraph.Width(chartWidth))
 	}
 	return asciigraph.PlotMany(series, options...)
-}
-
-// write writes the report to a file; its extension says how.
-func (r *report) write(name string) error {
-	var write func(io.Writer) error
-	switch ext := filepath.Ext(name); ext {
-	case ".json":
-		write = func(w io.Writer) error {
-			e := json.NewEncoder(w)
-			e.SetIndent("", " ")
-			return e.Encode(map[string]any{"title": r.title, "partial": r.partial, "results": r.json})
-		}
-	case ".csv":
-		write = r.csv
-	default:
-		if r.draw == nil {
-			return errors.New("there is no picture of this: -o must end in .csv or .json")
-		}
-		f, err := r.draw()
-		if err != nil {
-			return err
-		}
-		if r.partial {
-			f.title += " (partial)"
-		}
-		write = func(w io.Writer) error { return f.write(w, ext) }
-	}
-	file, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(file), file.Close())
 }

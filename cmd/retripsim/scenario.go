@@ -13,7 +13,7 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-const maxLoad = 1000 // as a share of the capacity
+const maxLoad = 10 // as a share of the capacity
 
 // scenario declares the flags for all parts of s.
 func (f *flags) scenario(s *sim.Scenario) {
@@ -26,7 +26,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.Func("load", "requests per second as a `share` of the capacity, instead of -rate", func(v string) error {
 		share, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(share > 0 && share <= maxLoad) {
-			return fmt.Errorf("it must be a number, more than 0 and at most %v", maxLoad)
+			return fmt.Errorf("it must be a share, more than 0 and at most %v: 0.7 is 70 %%", maxLoad)
 		}
 		f.loadShare = share
 		return nil
@@ -50,6 +50,10 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.DurationVar(&s.Horizon, f.field("horizon", "Horizon"), s.Horizon, "end of the simulated time")
 	f.DurationVar(&s.Bin, f.field("bin", "Bin"), s.Bin, "width of the intervals of time series; 0 is a second")
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "of the random numbers")
+	f.excludes("load", "rate")
+	f.excludes("unequal", "regular", "at-once")
+	f.excludes("at-once", "regular", "rate", "load")
+	f.excludes("attempt-timeout", "timeout")
 }
 
 // settle applies what flags say about s together.
@@ -168,6 +172,12 @@ func mid(group []*sim.Result, of func(*sim.Result) float64) float64 {
 	return list[len(list)/2]
 }
 
+// meanwhile returns how many attempts were made during the trigger for each
+// request that arrived in it.
+func meanwhile(r *sim.Result) float64 {
+	return float64(r.TriggerAttempts) / float64(max(1, r.TriggerRequests))
+}
+
 func recovery(group []*sim.Result) string {
 	seconds := mid(group, recoverySeconds)
 	if seconds >= neverSeconds {
@@ -208,6 +218,11 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.repeats(1)
 	f.plots("served", "load", "waits")
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		for _, name := range []string{"at-once", "regular", "rate", "load", "unequal"} {
+			if f.given(name) && (crowd == "herd" || name == "at-once") {
+				return nil, fmt.Errorf("-%s and -crowd %s contradict each other", name, crowd)
+			}
+		}
 		switch crowd {
 		case "passing":
 			if !f.given("requests") {
@@ -232,7 +247,7 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r := &report{
 			title: fmt.Sprintf("%s crowd; outage from %v to %v", crowd, s.Trigger.At, s.Trigger.At+s.Trigger.For),
-			table: [][]string{{"policy", "peak served/s", "peak attempts/s", "success", "attempts/request", "p99"}},
+			table: [][]string{{"policy", "peak served/s", "peak attempts/s", "success", "attempts/request", "in the outage", "p99"}},
 			json:  groups,
 			csv:   seriesCSV(groups),
 			lines: seriesLines(groups, func(p sim.Point) int32 { return p.Served }),
@@ -241,12 +256,14 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 		if crowd == "passing" {
 			r.table[0] = append(r.table[0], "published")
 		}
+		r.notes = append(r.notes, "in the outage: attempts made in it per request that arrived in it")
 		for _, group := range groups {
 			row := []string{group[0].Policy,
 				fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.PeakServed })),
 				fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Peak })),
 				fmt.Sprintf("%.1f %%", mid(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })),
 				fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
+				fmt.Sprintf("%.2f", mid(group, meanwhile)),
 				fmt.Sprint(round(group[0].P99))}
 			if crowd == "passing" {
 				row = append(row, published[group[0].Policy])

@@ -1,0 +1,81 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+var outputs = []string{".svg", ".png", ".csv", ".json"}
+
+// output is the file that a report goes to. It is opened before the runs, so
+// that minutes of simulation don't end at a folder that isn't there, and keeps
+// what was in it until there is something to put in its place.
+type output struct {
+	file *os.File // nil if none is asked for
+	made bool     // it wasn't there before
+}
+
+func openOutput(name string) (*output, error) {
+	if name == "" {
+		return &output{}, nil
+	}
+	_, err := os.Stat(name)
+	made := errors.Is(err, fs.ErrNotExist)
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return &output{file, made}, nil
+}
+
+// discard leaves things as they were before openOutput.
+func (o *output) discard() {
+	if o.file == nil {
+		return
+	}
+	o.file.Close()
+	if o.made {
+		os.Remove(o.file.Name())
+	}
+}
+
+// write writes r; the extension of the file says how.
+func (o *output) write(r *report) error {
+	var b bytes.Buffer
+	if err := r.encode(&b, filepath.Ext(o.file.Name())); err != nil {
+		o.discard()
+		return err
+	}
+	err := o.file.Truncate(0)
+	if err == nil {
+		_, err = o.file.Write(b.Bytes())
+	}
+	return errors.Join(err, o.file.Close())
+}
+
+func (r *report) encode(w io.Writer, ext string) error {
+	switch ext {
+	case ".json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", " ")
+		return e.Encode(map[string]any{"title": r.title, "partial": r.partial, "results": r.json})
+	case ".csv":
+		return r.csv(w)
+	}
+	f, err := r.draw()
+	if err != nil {
+		return err
+	}
+	if r.partial {
+		f.title += " (partial)"
+	}
+	return f.write(w, ext)
+}
