@@ -1,9 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Otel traces requests with OpenTelemetry: one span for each attempt, with
-// http.request.resend_count from the second on, and one for the whole, with an
-// event for each retry. It needs nothing but retrip's hooks.
+// Otel traces and measures requests with OpenTelemetry by package retripotel: a
+// span for each attempt, one around them with an event for each retry, and
+// metrics by OpenTelemetry's conventions.
 package main
 
 import (
@@ -13,77 +13,30 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/retripotel"
 )
 
-// traced returns retries with policy over base, with spans by provider:
-//
-//	otelhttp  a span for the whole
-//	numbered  tells resends which attempt it is
-//	retrip
-//	otelhttp  a span for each attempt, whose context goes to the server
-//	resends   puts the number on that span
-//	base
-func traced(base http.RoundTripper, policy retrip.Policy, provider trace.TracerProvider) http.RoundTripper {
-	options := []otelhttp.Option{
-		otelhttp.WithTracerProvider(provider),
-		otelhttp.WithPropagators(propagation.TraceContext{}),
-	}
-	attempts := otelhttp.NewTransport(resends{base}, options...)
-	whole := append(options,
-		otelhttp.WithSpanOptions(trace.WithSpanKind(trace.SpanKindInternal)),
-		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method + " with retries" }))
-	return otelhttp.NewTransport(numbered{&retrip.Transport{Base: attempts, Policy: policy}}, whole...)
-}
-
-// numbered gives each request a place for the number of its attempt.
-type numbered struct{ next http.RoundTripper }
-
-type numberKey struct{}
-
-func (n numbered) RoundTrip(req *http.Request) (*http.Response, error) {
-	// Hooks and attempts of one request run one after another: no lock.
-	number := new(int)
-	span := trace.SpanFromContext(req.Context())
-	ctx := context.WithValue(req.Context(), numberKey{}, number)
-	ctx = retrip.WithTrace(ctx, &retrip.Trace{
-		Attempt: func(e retrip.Event) { *number = e.Attempt },
-		Retry: func(e retrip.Event) {
-			span.AddEvent("retry", trace.WithAttributes(
-				attribute.String("retrip.reason", string(e.Reason)),
-				attribute.Float64("retrip.wait_seconds", e.Wait.Seconds())))
-		},
-		GiveUp: func(e retrip.Event) {
-			span.AddEvent("give up", trace.WithAttributes(attribute.String("retrip.reason", string(e.Reason))))
-		},
-	})
-	return n.next.RoundTrip(req.WithContext(ctx))
-}
-
-// resends marks the span of a retry as one.
-type resends struct{ next http.RoundTripper }
-
-func (r resends) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx := req.Context()
-	if number, ok := ctx.Value(numberKey{}).(*int); ok && *number > 1 {
-		trace.SpanFromContext(ctx).SetAttributes(semconv.HTTPRequestResendCount(*number - 1))
-	}
-	return r.next.RoundTrip(req)
-}
-
 func main() {
+	if err := run(os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(out io.Writer) error {
 	var calls atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if calls.Add(1) <= 2 {
@@ -92,32 +45,67 @@ func main() {
 	}))
 	defer server.Close()
 
-	spans := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	defer provider.Shutdown(context.Background())
-	policy := retrip.Policy{Backoff: retrip.Backoff{Base: 20 * time.Millisecond}}
-	client := &http.Client{Transport: traced(http.DefaultTransport, policy, provider)}
+	// A program of yours has exporters here.
+	spans, reader := tracetest.NewInMemoryExporter(), metric.NewManualReader()
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	defer tracers.Shutdown(context.Background())
+	meters := metric.NewMeterProvider(metric.WithReader(reader))
+	defer meters.Shutdown(context.Background())
+
+	client := &http.Client{Transport: retripotel.New(&retrip.Transport{
+		Base:   http.DefaultTransport,
+		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: 20 * time.Millisecond}},
+	}, retripotel.Config{
+		TracerProvider: tracers,
+		MeterProvider:  meters,
+		Propagator:     propagation.TraceContext{},
+	})}
 
 	resp, err := client.Get(server.URL)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	io.Copy(io.Discard, resp.Body)
-	resp.Body.Close()
-	for _, span := range spans.GetSpans() {
-		fmt.Printf("%-17s parent %s, %s\n", span.Name, span.Parent.SpanID(), describe(span))
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return err
 	}
-}
 
-func describe(span tracetest.SpanStub) string {
-	var parts []string
-	for _, a := range span.Attributes {
-		if a.Key == semconv.HTTPResponseStatusCodeKey || a.Key == semconv.HTTPRequestResendCountKey {
-			parts = append(parts, fmt.Sprintf("%s=%s", a.Key, a.Value.String()))
+	for _, span := range spans.GetSpans() {
+		fmt.Fprintf(out, "span %-17s %s%s\n", span.Name, show(span.Attributes), events(span.Events))
+	}
+	var metrics metricdata.ResourceMetrics
+	if err := reader.Collect(context.Background(), &metrics); err != nil {
+		return err
+	}
+	for _, scope := range metrics.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if histogram, ok := m.Data.(metricdata.Histogram[float64]); ok {
+				for _, p := range histogram.DataPoints {
+					fmt.Fprintf(out, "metric %-28s %d times, %s\n", m.Name, p.Count, show(p.Attributes.ToSlice()))
+				}
+			}
 		}
 	}
-	for _, e := range span.Events {
-		parts = append(parts, "event: "+e.Name)
+	return nil
+}
+
+// show picks the attributes that this example is about.
+func show(attributes []attribute.KeyValue) string {
+	var parts []string
+	for _, a := range attributes {
+		key := string(a.Key)
+		if strings.HasPrefix(key, "retrip.") || slices.Contains([]string{"http.response.status_code", "http.request.resend_count"}, key) {
+			parts = append(parts, key+"="+a.Value.String())
+		}
 	}
-	return strings.Join(parts, ", ")
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}
+
+func events(events []sdktrace.Event) string {
+	var b strings.Builder
+	for _, e := range events {
+		fmt.Fprintf(&b, "\n     event %s: %s", e.Name, show(e.Attributes))
+	}
+	return b.String()
 }

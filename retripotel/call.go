@@ -1,0 +1,167 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retripotel
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/retrip/retrip"
+)
+
+const (
+	reasonKey      = attribute.Key("retrip.reason")
+	policyKey      = attribute.Key("retrip.policy")
+	retriedKey     = attribute.Key("retrip.retried")
+	attemptsKey    = attribute.Key("retrip.attempts")
+	waitSecondsKey = attribute.Key("retrip.wait_seconds")
+	waitSourceKey  = attribute.Key("retrip.wait_source")
+)
+
+// call is one RoundTrip. Its hooks and attempts run one after another: there is
+// no lock.
+type call struct {
+	span    trace.Span
+	metrics *instruments
+
+	sent    int // attempts so far, those before a redirect included
+	last    retrip.Event
+	counted int // the attempt whose hidden sends were counted last
+}
+
+type callKey struct{}
+
+// sentBefore returns how many attempts were made before a redirect led to req.
+func sentBefore(req *http.Request) int {
+	if req.Response == nil || req.Response.Request == nil {
+		return 0
+	}
+	if c, ok := req.Response.Request.Context().Value(callKey{}).(*call); ok {
+		return c.sent
+	}
+	return 0
+}
+
+func (c *call) trace() *retrip.Trace {
+	return &retrip.Trace{
+		Attempt: func(retrip.Event) { c.sent++ },
+		Retry: func(e retrip.Event) {
+			source := "backoff"
+			if e.FromServer {
+				source = "server"
+			}
+			attributes := []attribute.KeyValue{reasonKey.String(string(e.Reason)), waitSourceKey.String(source)}
+			c.span.AddEvent("retry", trace.WithAttributes(append(attributes, waitSecondsKey.Float64(e.Wait.Seconds()))...))
+			ctx := e.Request.Context()
+			c.metrics.retry(ctx, e, attributes)
+			c.hiddenSends(ctx, e)
+		},
+		GiveUp: func(e retrip.Event) {
+			c.span.AddEvent("give up", trace.WithAttributes(reasonKey.String(string(e.Reason))))
+		},
+		Done: func(e retrip.Event) {
+			c.last = e
+			c.hiddenSends(e.Request.Context(), e)
+		},
+	}
+}
+
+// hiddenSends counts those of the last attempt, which more than one hook tells.
+func (c *call) hiddenSends(ctx context.Context, e retrip.Event) {
+	if e.Sends > 1 && e.Attempt > c.counted {
+		c.counted = e.Attempt
+		c.metrics.hidden(ctx, e)
+	}
+}
+
+// end reports how the RoundTrip ended.
+func (c *call) end(ctx context.Context, req *http.Request, resp *http.Response, err error, elapsed time.Duration) {
+	var outcome attribute.KeyValue
+	failed := true
+	switch {
+	case err != nil:
+		outcome = semconv.ErrorType(err)
+	case resp == nil: // from a RoundTripper that breaks the rules
+		outcome = semconv.ErrorTypeOther
+	default:
+		outcome, failed = semconv.HTTPResponseStatusCode(resp.StatusCode), resp.StatusCode >= 400
+	}
+	if failed {
+		c.span.SetStatus(codes.Error, "")
+		if outcome.Key == semconv.HTTPResponseStatusCodeKey {
+			c.span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(resp.StatusCode)))
+		}
+	}
+	c.span.SetAttributes(outcome)
+	if c.last.Policy == "" {
+		return // refused for a policy that is wrong: nothing was tried
+	}
+	attributes := []attribute.KeyValue{policyKey.String(c.last.Policy)}
+	if c.last.Reason != "" {
+		attributes = append(attributes, reasonKey.String(string(c.last.Reason)))
+	}
+	c.span.SetAttributes(append(attributes, attemptsKey.Int(c.last.Attempt))...)
+	c.metrics.done(ctx, elapsed, append(attributes, methodOf(req), outcome, retriedKey.Bool(c.last.Attempt > 1)))
+}
+
+// resends marks the span of a retry as one.
+type resends struct{ base http.RoundTripper }
+
+func (r resends) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx := req.Context()
+	if c, ok := ctx.Value(callKey{}).(*call); ok && c.sent > 1 {
+		trace.SpanFromContext(ctx).SetAttributes(semconv.HTTPRequestResendCount(c.sent - 1))
+	}
+	return r.base.RoundTrip(req)
+}
+
+// knownMethods are those of RFC 9110 and PATCH, which the conventions know, and
+// QUERY. Others count as one, so that a caller can't make any number of them.
+var knownMethods = []string{"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"}
+
+func methodOf(req *http.Request) attribute.KeyValue {
+	switch {
+	case req.Method == "":
+		return semconv.HTTPRequestMethodGet
+	case slices.Contains(knownMethods, req.Method):
+		return semconv.HTTPRequestMethodKey.String(req.Method)
+	default:
+		return semconv.HTTPRequestMethodOther
+	}
+}
+
+func spanName(req *http.Request) string {
+	method := methodOf(req)
+	if method == semconv.HTTPRequestMethodOther {
+		return "HTTP with retries"
+	}
+	return method.Value.AsString() + " with retries"
+}
+
+func requestAttributes(req *http.Request) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{methodOf(req)}
+	if req.URL == nil {
+		return attributes
+	}
+	attributes = append(attributes, semconv.ServerAddress(req.URL.Hostname()))
+	if port, err := strconv.Atoi(req.URL.Port()); err == nil {
+		return append(attributes, semconv.ServerPort(port))
+	}
+	switch strings.ToLower(req.URL.Scheme) {
+	case "http":
+		attributes = append(attributes, semconv.ServerPort(80))
+	case "https":
+		attributes = append(attributes, semconv.ServerPort(443))
+	}
+	return attributes
+}

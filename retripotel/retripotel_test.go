@@ -1,0 +1,465 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retripotel_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/retripotel"
+)
+
+// world is a server in memory, and the telemetry of its clients.
+type world struct {
+	*memhttp.Server
+	spans  *tracetest.InMemoryExporter
+	reader *sdkmetric.ManualReader
+	config retripotel.Config
+
+	mu      sync.Mutex
+	headers []http.Header
+	bodies  []string
+}
+
+func newWorld(t *testing.T, serve http.HandlerFunc) *world {
+	w := &world{spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
+	w.Server = memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.mu.Lock()
+		w.headers = append(w.headers, r.Header)
+		w.bodies = append(w.bodies, string(body))
+		w.mu.Unlock()
+		serve(rw, r)
+	}))
+	w.config = retripotel.Config{
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(w.spans)),
+		MeterProvider:  sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)),
+		Propagator:     propagation.TraceContext{},
+	}
+	return w
+}
+
+// script serves statuses, one after another, and the last one again and again.
+func script(statuses ...int) http.HandlerFunc {
+	var mu sync.Mutex
+	return func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		w.WriteHeader(statuses[0])
+		statuses = statuses[min(1, len(statuses)-1):]
+	}
+}
+
+func (w *world) client(policy retrip.Policy) *http.Client {
+	return &http.Client{Transport: retripotel.New(&retrip.Transport{Base: w.Transport(), Policy: policy}, w.config)}
+}
+
+func do(t *testing.T, client *http.Client, method, url, body string) *http.Response {
+	t.Helper()
+	var content io.Reader
+	if body != "" {
+		content = strings.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, url, content)
+	require.NoError(t, err)
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp
+}
+
+// split returns the spans of attempts, as they ended, and those around them.
+func (w *world) split() (attempts, requests tracetest.SpanStubs) {
+	for _, span := range w.spans.GetSpans() {
+		if span.SpanKind == trace.SpanKindClient {
+			attempts = append(attempts, span)
+		} else {
+			requests = append(requests, span)
+		}
+	}
+	return attempts, requests
+}
+
+func of(attributes []attribute.KeyValue, key attribute.Key) any {
+	for _, a := range attributes {
+		if a.Key == key {
+			return a.Value.AsInterface()
+		}
+	}
+	return nil
+}
+
+func (w *world) metrics(t *testing.T) map[string]metricdata.Aggregation {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	require.NoError(t, w.reader.Collect(context.Background(), &data))
+	found := map[string]metricdata.Aggregation{}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			require.NotContains(t, found, m.Name, "one metric, one scope")
+			found[m.Name] = m.Data
+		}
+	}
+	return found
+}
+
+// sum returns the sum of a metric's points that have all of the attributes, and
+// for a histogram their count.
+func sum(t *testing.T, data metricdata.Aggregation, attributes ...attribute.KeyValue) (sum float64, count uint64) {
+	t.Helper()
+	has := func(set attribute.Set) bool {
+		for _, a := range attributes {
+			if v, ok := set.Value(a.Key); !ok || v != a.Value {
+				return false
+			}
+		}
+		return true
+	}
+	switch data := data.(type) {
+	case metricdata.Histogram[float64]:
+		for _, p := range data.DataPoints {
+			if has(p.Attributes) {
+				sum, count = sum+p.Sum, count+p.Count
+			}
+		}
+	case metricdata.Sum[float64]:
+		for _, p := range data.DataPoints {
+			if has(p.Attributes) {
+				sum += p.Value
+			}
+		}
+	case metricdata.Sum[int64]:
+		for _, p := range data.DataPoints {
+			if has(p.Attributes) {
+				sum += float64(p.Value)
+			}
+		}
+	default:
+		t.Fatalf("%T", data)
+	}
+	return sum, count
+}
+
+func TestNew_ASpanForEachAttemptAndOneAroundThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, script(503, 502, 200))
+		client := w.client(retrip.Policy{Backoff: retrip.Backoff{Base: 2 * time.Second, Jitter: retrip.NoJitter}})
+		do(t, client, http.MethodPut, w.URL+"/secret?key=secret", "body")
+
+		attempts, requests := w.split()
+		require.Len(t, attempts, 3)
+		require.Len(t, requests, 1)
+		around := requests[0]
+		assert.Equal(t, "PUT with retries", around.Name)
+		assert.Equal(t, trace.SpanKindInternal, around.SpanKind)
+		assert.Equal(t, codes.Unset, around.Status.Code)
+		assert.Equal(t, int64(200), of(around.Attributes, "http.response.status_code"))
+		assert.Equal(t, int64(3), of(around.Attributes, "retrip.attempts"))
+		assert.Equal(t, "default", of(around.Attributes, "retrip.policy"))
+		assert.Nil(t, of(around.Attributes, "http.request.resend_count"))
+		assert.Nil(t, of(around.Attributes, "retrip.reason"))
+		require.Len(t, around.Events, 2)
+		for i, event := range around.Events {
+			assert.Equal(t, "retry", event.Name)
+			assert.Equal(t, "server_error", of(event.Attributes, "retrip.reason"))
+			assert.Equal(t, "backoff", of(event.Attributes, "retrip.wait_source"))
+			assert.Equal(t, []float64{2, 4}[i], of(event.Attributes, "retrip.wait_seconds"))
+		}
+		assert.Equal(t, 6*time.Second, around.EndTime.Sub(around.StartTime))
+		for i, span := range attempts {
+			assert.Equal(t, around.SpanContext.SpanID(), span.Parent.SpanID(), "attempt %d", i+1)
+			assert.Equal(t, []any{int64(503), int64(502), int64(200)}[i], of(span.Attributes, "http.response.status_code"))
+			assert.Equal(t, []any{nil, int64(1), int64(2)}[i], of(span.Attributes, "http.request.resend_count"))
+			parent := w.headers[i].Get("Traceparent")
+			assert.Contains(t, parent, span.SpanContext.SpanID().String(), "the server's parent is the attempt")
+			assert.Contains(t, parent, around.SpanContext.TraceID().String())
+		}
+		assert.Equal(t, []string{"body", "body", "body"}, w.bodies)
+	})
+}
+
+func TestNew_ReasonsToGiveUp(t *testing.T) {
+	for reason, tt := range map[string]struct {
+		policy retrip.Policy
+		method string
+		want   codes.Code
+	}{
+		"max_attempts":   {retrip.Policy{MaxAttempts: 1}, http.MethodGet, codes.Error},
+		"not_idempotent": {retrip.Policy{}, http.MethodPost, codes.Error},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, script(503))
+				do(t, w.client(tt.policy), tt.method, w.URL, "")
+				_, requests := w.split()
+				require.Len(t, requests, 1)
+				require.Len(t, requests[0].Events, 1)
+				assert.Equal(t, "give up", requests[0].Events[0].Name)
+				assert.Equal(t, reason, of(requests[0].Events[0].Attributes, "retrip.reason"))
+				assert.Equal(t, reason, of(requests[0].Attributes, "retrip.reason"))
+				assert.Equal(t, "503", of(requests[0].Attributes, "error.type"))
+				assert.Equal(t, tt.want, requests[0].Status.Code)
+
+				data := w.metrics(t)["retrip.request.duration"]
+				_, n := sum(t, data, attribute.String("retrip.reason", reason),
+					attribute.Int("http.response.status_code", 503), attribute.Bool("retrip.retried", false))
+				assert.EqualValues(t, 1, n)
+			})
+		})
+	}
+}
+
+func TestNew_RedirectsCountAsResends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		statuses := script(503, 307, 503, 200)
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "/next")
+			statuses(w, r)
+		})
+		do(t, w.client(retrip.Policy{}), http.MethodGet, w.URL, "")
+		attempts, requests := w.split()
+		require.Len(t, requests, 2)
+		require.Len(t, attempts, 4)
+		for i, span := range attempts {
+			assert.Equal(t, []any{nil, int64(1), int64(2), int64(3)}[i], of(span.Attributes, "http.request.resend_count"))
+		}
+	})
+}
+
+func TestNew_Metrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, "/limited") {
+				w.Header().Set("Retry-After", "3")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		})
+		client := w.client(retrip.Policy{MaxAttempts: 2})
+		do(t, client, http.MethodGet, w.URL, "")
+		do(t, client, "BREW", w.URL, "")
+		do(t, client, http.MethodGet, w.URL+"/limited", "")
+
+		metrics := w.metrics(t)
+		policy := attribute.String("retrip.policy", "default")
+		_, attempts := sum(t, metrics["http.client.request.duration"])
+		assert.EqualValues(t, 4, attempts, "once for each attempt")
+		requests := metrics["retrip.request.duration"]
+		_, n := sum(t, requests, policy)
+		assert.EqualValues(t, 3, n)
+		_, n = sum(t, requests, attribute.String("http.request.method", "_OTHER"), attribute.Int("http.response.status_code", 200))
+		assert.EqualValues(t, 1, n)
+		seconds, n := sum(t, requests, attribute.Bool("retrip.retried", true), attribute.String("retrip.reason", "max_attempts"))
+		assert.EqualValues(t, 1, n)
+		assert.GreaterOrEqual(t, seconds, 3.0)
+		seconds, n = sum(t, metrics["retrip.retry.delay"], policy,
+			attribute.String("retrip.reason", "throttled"), attribute.String("retrip.wait_source", "server"))
+		assert.EqualValues(t, 1, n)
+		assert.GreaterOrEqual(t, seconds, 3.0)
+		for name, data := range metrics {
+			if points, ok := data.(metricdata.Histogram[float64]); ok && strings.HasPrefix(name, "retrip.") {
+				for _, p := range points.DataPoints {
+					assert.False(t, p.Attributes.HasValue("server.address"), "%s: bounded", name)
+				}
+			}
+		}
+	})
+}
+
+func TestNew_HostsAddUpAndGoBackToZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/down" {
+				w.Header().Set("Retry-After", "20")
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
+		policy := retrip.Policy{MaxAttempts: 2, MaxWait: time.Nanosecond}
+		one, two := w.client(policy), w.client(policy)
+		do(t, one, http.MethodGet, w.URL+"/down", "")
+		do(t, two, http.MethodGet, w.URL+"/down", "")
+		metrics := w.metrics(t)
+		n, _ := sum(t, metrics["retrip.hosts.in_trouble"])
+		assert.Equal(t, 2.0, n)
+		time.Sleep(2 * time.Hour)
+		n, _ = sum(t, w.metrics(t)["retrip.hosts.in_trouble"])
+		assert.Zero(t, n)
+		runtime.KeepAlive(one)
+		runtime.KeepAlive(two)
+	})
+}
+
+func TestNew_BudgetAndPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "2")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})
+		client := w.client(retrip.Policy{MaxAttempts: 2})
+		do(t, client, http.MethodGet, w.URL, "")
+		metrics := w.metrics(t)
+		tokens, _ := sum(t, metrics["retrip.budget.tokens_missing"], attribute.String("retrip.policy", "default"))
+		assert.Equal(t, 1.0, tokens)
+		paused, _ := sum(t, metrics["retrip.hosts.paused"])
+		assert.Equal(t, 1.0, paused)
+		open, _ := sum(t, metrics["retrip.hosts.breaker_open"])
+		assert.Zero(t, open)
+		runtime.KeepAlive(client)
+	})
+}
+
+// TestNew_TransportsAreNotKept: an SDK that makes clients by the thousand leaves
+// no callback behind for each.
+func TestNew_TransportsAreNotKept(t *testing.T) {
+	w := newWorld(t, script(503))
+	gone := make(chan struct{})
+	func() {
+		transport := &retrip.Transport{Base: w.Transport(), Policy: retrip.Policy{MaxAttempts: 1}}
+		do(t, &http.Client{Transport: retripotel.New(transport, w.config)}, http.MethodGet, w.URL, "")
+		runtime.AddCleanup(transport, func(c chan struct{}) { close(c) }, gone)
+	}()
+	for range 1000 {
+		runtime.GC()
+		select {
+		case <-gone:
+			w.metrics(t)
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+	t.Fatal("it is still there")
+}
+
+// resending is a base by which net/http seems to send every request n times.
+type resending struct{ n int }
+
+func (r resending) RoundTrip(req *http.Request) (*http.Response, error) {
+	for range r.n {
+		conn, _ := net.Pipe()
+		httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Conn: conn})
+	}
+	return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+}
+
+func TestNew_HiddenSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, script(200))
+		client := &http.Client{Transport: retripotel.New(&retrip.Transport{Base: resending{3}, Policy: retrip.Policy{MaxAttempts: 2}}, w.config)}
+		do(t, client, http.MethodGet, w.URL, "")
+		sends, _ := sum(t, w.metrics(t)["retrip.hidden_sends"], attribute.String("retrip.policy", "default"))
+		assert.Equal(t, 4.0, sends, "two in each attempt")
+	})
+}
+
+func TestNew_HiddenSendsOfACanceledWaitCountOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, script(200))
+		policy := retrip.Policy{Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}
+		transport := retripotel.New(&retrip.Transport{Base: resending{3}, Policy: policy}, w.config)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(500*time.Millisecond, cancel)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
+		require.NoError(t, err)
+		_, err = transport.RoundTrip(req)
+		require.ErrorIs(t, err, context.Canceled)
+		sends, _ := sum(t, w.metrics(t)["retrip.hidden_sends"])
+		assert.Equal(t, 2.0, sends)
+	})
+}
+
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+
+func TestNew_Errors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, script(200))
+		lost := errors.New("read https://user:secret@example.com: connection lost")
+		transport := retripotel.New(&retrip.Transport{Base: failing{lost}, Policy: retrip.Policy{MaxAttempts: 2}}, w.config)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com:8443/", nil)
+		require.NoError(t, err)
+		_, err = transport.RoundTrip(req)
+		require.ErrorIs(t, err, lost)
+		_, requests := w.split()
+		require.Len(t, requests, 1)
+		assert.Equal(t, codes.Error, requests[0].Status.Code)
+		assert.Empty(t, requests[0].Status.Description, "texts of errors may hold secrets")
+		assert.Equal(t, "example.com", of(requests[0].Attributes, "server.address"))
+		assert.Equal(t, int64(8443), of(requests[0].Attributes, "server.port"))
+		assert.Contains(t, of(requests[0].Attributes, "error.type"), "retrip.Error")
+	})
+}
+
+func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {
+	w := newWorld(t, script(200))
+	client := w.client(retrip.Policy{MaxAttempts: -3})
+	_, err := client.Get(w.URL)
+	require.ErrorContains(t, err, "MaxAttempts")
+	_, requests := w.split()
+	require.Len(t, requests, 1)
+	assert.Equal(t, codes.Error, requests[0].Status.Code)
+	assert.NotContains(t, w.metrics(t), "retrip.request.duration")
+}
+
+func TestNew_APanicEndsTheSpan(t *testing.T) {
+	w := newWorld(t, script(200))
+	transport := retripotel.New(&retrip.Transport{Base: panicking{}}, w.config)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL, nil)
+	require.NoError(t, err)
+	assert.Panics(t, func() { transport.RoundTrip(req) })
+	_, requests := w.split()
+	assert.Len(t, requests, 1)
+}
+
+type panicking struct{}
+
+func (panicking) RoundTrip(*http.Request) (*http.Response, error) { panic("base") }
+
+func TestNew_IsTransparent(t *testing.T) {
+	base := &closing{}
+	retry := &retrip.Transport{Base: base}
+	transport := retripotel.New(retry, retripotel.Config{})
+	(&http.Client{Transport: transport}).CloseIdleConnections()
+	assert.Equal(t, 1, base.closed)
+	assert.Same(t, retry, transport.Unwrap())
+	assert.NoError(t, retry.Validate())
+
+	twice := &retrip.Transport{Base: &retrip.Transport{}}
+	retripotel.New(twice, retripotel.Config{})
+	assert.ErrorContains(t, twice.Validate(), "another retrip.Transport")
+	outer := &retrip.Transport{Base: transport}
+	assert.ErrorContains(t, outer.Validate(), "another retrip.Transport")
+}
+
+type closing struct {
+	http.RoundTripper
+	closed int
+}
+
+func (c *closing) CloseIdleConnections() { c.closed++ }
