@@ -10,56 +10,80 @@ import (
 	"time"
 )
 
-// finish ends the exchange with the outcome of its last attempt.
-func (x *exchange) finish(o Outcome, reason Reason) (*http.Response, error) {
-	if x.resp != nil {
-		x.report(reason)
+// ending says how an exchange ends. The zero ending says that it goes on.
+type ending struct {
+	how      endKind
+	reason   Reason // to give up; empty if there is nothing to retry
+	cause    error  // what is no outcome of an attempt: why the caller is gone, or what GetBody said
+	canceled bool   // the caller went during the last attempt
+}
+
+type endKind uint8
+
+const (
+	goesOn      endKind = iota
+	endAbsent           // the caller had gone before the first attempt
+	endHeldBack         // an attempt was not made: the host held it back, or the caller went during a wait
+	endAnswered         // the outcome of the last attempt is the answer
+)
+
+// finish ends the exchange.
+func (x *exchange) finish(end ending) (*http.Response, error) {
+	switch {
+	case end.how == endAbsent:
+		return nil, x.goneBefore(end)
+	case end.how == endHeldBack:
+		return nil, x.fail(end.reason, end.cause)
+	case x.resp != nil:
+		x.report(end.reason)
 		x.held = false
 		return x.resp, nil
+	default:
+		return nil, x.failed(end)
 	}
+}
+
+// failed ends the exchange with the error of its last attempt.
+func (x *exchange) failed(end ending) error {
 	x.met = append(x.met, x.err)
-	if x.ungotten != nil {
-		return nil, x.fail(reason, x.ungotten)
+	if end.cause != nil {
+		return x.fail(end.reason, end.cause)
 	}
 	single := len(x.met) == 1 && x.call.Attempts == 1
-	if gone := x.gone(); o.Canceled && x.hides(gone) {
+	if gone := x.gone(); end.canceled && x.hides(gone) {
 		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.ctx) != x.ctx.Err() {
 			if errors.Is(gone, x.err) {
 				// Told once is enough.
 				x.met = x.met[:len(x.met)-1]
 			}
-			return nil, x.fail(reason, gone)
+			return x.fail(end.reason, gone)
 		}
 		if canceled(x.err) {
 			x.err = context.DeadlineExceeded
 		}
 	}
-	if single {
-		x.report(reason)
-		if e, ok := x.err.(nilPointer); ok {
-			return nil, e.err
-		}
-		return nil, x.err
+	if !single {
+		return x.fail(end.reason, nil)
 	}
-	return nil, x.fail(reason, nil)
+	x.report(end.reason)
+	if e, ok := x.err.(nilPointer); ok {
+		return e.err
+	}
+	return x.err
 }
 
 // goneBefore ends the exchange for a caller that went before the first attempt,
 // with the error that net/http has for it.
-func (x *exchange) goneBefore(gone error) error {
-	reason := ReasonCanceled
-	if errors.Is(gone, context.DeadlineExceeded) {
-		reason = ReasonDeadline
-	}
+func (x *exchange) goneBefore(end ending) error {
 	x.err = context.Cause(x.ctx)
 	switch {
 	case x.err != nil && x.ctx.Done() != nil:
-	case reason == ReasonDeadline:
-		x.err = gone
+	case end.reason == ReasonDeadline:
+		x.err = end.cause
 	default:
 		x.err = errRequestCanceled
 	}
-	x.report(reason)
+	x.report(end.reason)
 	return x.err
 }
 
@@ -107,24 +131,10 @@ func (x *exchange) cleanUp(ended bool) {
 	if !ended && x.attempt != nil {
 		x.attempt.abandon()
 	}
-	if x.next != nil {
-		x.next.Close()
+	if !ended && x.held {
+		dismiss(x.resp)
 	}
-	if !ended {
-		if x.held {
-			dismiss(x.resp)
-		}
-		if x.kind != onceBody && x.call.Attempts > 1 && x.given != nil {
-			x.given.Close()
-		}
-	}
-	unused := !ended || x.call.Attempts == 0
-	switch {
-	case x.body != nil:
-		x.body.seal(unused)
-	case unused:
-		closeRequest(x.req)
-	}
+	x.payload.end(!ended, x.call.Attempts)
 }
 
 // awaitClient waits until http.Client knows that its Timeout has passed. The

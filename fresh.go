@@ -61,7 +61,7 @@ type doubt struct {
 // use.
 type spare struct {
 	pool     *http.Transport
-	set      *setUp // for its clock
+	set      *settings // for its clock
 	made     time.Duration
 	answered atomic.Int64  // instant of the last response
 	used     time.Duration // instant of the last retry sent here; guarded by spares.mu
@@ -97,7 +97,7 @@ type spareKey struct {
 
 // get returns the spare of key if it is fresh, else a new one in its place. It
 // returns nil if base allows none.
-func (l *spares) get(s *setUp, base *http.Transport, key spareKey, since time.Duration) *spare {
+func (l *spares) get(s *settings, base *http.Transport, key spareKey, since time.Duration) *spare {
 	l.mu.Lock()
 	now := s.now()
 	p := l.list[key]

@@ -103,7 +103,7 @@ func TestSpares_AreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var list spares
-		set, base := &setUp{epoch: time.Now()}, defaultBase()
+		set, base := &settings{epoch: time.Now()}, defaultBase()
 		key := func(n int) spareKey { return spareKey{hostKey{strconv.Itoa(n), "443"}, "https", true} }
 		get := func(n int) *spare {
 			p := list.get(set, base, key(n), -1)
@@ -133,7 +133,7 @@ func TestSpare_Fresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var list spares
-		set, base := &setUp{epoch: time.Now()}, defaultBase()
+		set, base := &settings{epoch: time.Now()}, defaultBase()
 		key := spareKey{hostKey{"example.com", "443"}, "https", true}
 		get := func(since time.Duration) *spare { return list.get(set, base, key, since) }
 		time.Sleep(time.Second)

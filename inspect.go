@@ -42,7 +42,7 @@ func (t *Transport) HostStates() []HostState {
 }
 
 // state describes e under the policy that its host follows.
-func (s *setUp) state(e *hostEntry, now time.Duration) HostState {
+func (s *settings) state(e *hostEntry, now time.Duration) HostState {
 	host := e.key.String()
 	r := s.find(&url.URL{Host: host})
 	state := e.State(r, now)

@@ -41,7 +41,7 @@ func (x *exchange) outcome() Outcome {
 
 // faulty reports whether the attempt ended with the caller's own body at fault.
 func (x *exchange) faulty() bool {
-	return x.body != nil && x.body.fault.Load() || x.attempt != nil && x.attempt.fault.Load()
+	return x.payload.faulty() || x.attempt != nil && x.attempt.fault.Load()
 }
 
 // neverProcessed reports whether the error of the attempt proves that no server

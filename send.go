@@ -10,8 +10,13 @@ import (
 	"time"
 )
 
-// send makes an attempt.
+// send makes an attempt, unless plain has made it.
 func (x *exchange) send() {
+	if x.sent {
+		x.sent = false
+		return
+	}
+	x.began = x.clock()
 	x.call.Attempts++
 	if x.watch.hooked() {
 		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
@@ -23,10 +28,10 @@ func (x *exchange) send() {
 	}
 	base, req := x.base(), x.derive()
 	resp, err := x.attempt.use(base, req)
-	for resp == nil && x.attempt.sentOnce() && goneAway(err) && x.attempt.maySendAgain() && x.hasBody() {
+	for resp == nil && x.attempt.sentOnce() && goneAway(err) && x.attempt.maySendAgain() && x.payload.again() {
 		// net/http does the same at once where the request has a GetBody: the
 		// connection has ended, and the host is in no trouble.
-		req = x.attempt.again(x.body.reader())
+		req = x.attempt.again(x.payload.once.reader())
 		resp, err = x.attempt.use(base, req)
 	}
 	x.take(resp, err)
@@ -37,26 +42,21 @@ func (x *exchange) send() {
 	x.held = x.resp != nil
 }
 
-// hasBody reports whether the body, which can only be had once, can be sent
-// again, and holds that true until it is.
-func (x *exchange) hasBody() (again bool) {
-	if x.body == nil {
-		return false
+// clock returns the instant, or 0 where no deadline makes it matter.
+func (x *exchange) clock() time.Duration {
+	if x.call.Deadline == 0 {
+		return 0
 	}
-	x.body.decide(func(replayable bool) bool {
-		again = replayable
-		return again
-	})
-	return again
+	return x.s.now()
 }
 
 // derives reports whether the attempt about to be made needs a request of its
 // own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.key != "" || x.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
+	if x.r.derives || x.key != "" || x.payload.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
 		return true
 	}
-	return x.call.Attempts > 1 && (x.kind == memoryBody || x.r.retryHeader != "")
+	return x.call.Attempts > 1 && (x.payload.kind == memoryBody || x.r.retryHeader != "")
 }
 
 // derive returns a request for the attempt about to be made. It shares
@@ -79,20 +79,7 @@ func (x *exchange) derive() *http.Request {
 	}
 	x.attempt = begin(x.req, limit, tooLate, maxSends, watch)
 	req := &x.attempt.req
-	if x.next != nil {
-		req.Body, x.given, x.next = x.next, x.next, nil
-	}
-	switch {
-	case x.body != nil:
-		req.Body = x.body.reader()
-		// With GetBody net/http sends again by itself, also where that could
-		// do something twice.
-		if x.idempotent && x.body.always() {
-			req.GetBody = x.body.getBody
-		}
-	case x.kind != noBody && !sound(req.Body, req.ContentLength):
-		x.attempt.watchBody()
-	}
+	x.payload.attach(x.attempt, x.idempotent)
 	if x.key != "" {
 		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
 	}

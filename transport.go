@@ -62,14 +62,14 @@ type Transport struct {
 	// also [WithTrace].
 	Trace *Trace
 
-	setup  sync.Mutex // guards the making of what follows
-	setUp  atomic.Pointer[setUp]
-	hosts  hostTable
-	spares spares
+	settling sync.Mutex // guards changes of settings
+	settings atomic.Pointer[settings]
+	hosts    hostTable
+	spares   spares
 }
 
-// setUp is what the fields of a Transport come to. It is immutable.
-type setUp struct {
+// settings are what the fields of a Transport come to. They are immutable.
+type settings struct {
 	*matcher
 	base  http.RoundTripper
 	epoch time.Time // instants are durations since then
@@ -79,18 +79,18 @@ type setUp struct {
 	watch  watched // what is to be seen of every attempt
 }
 
-func (s *setUp) now() time.Duration { return time.Since(s.epoch) }
+func (s *settings) now() time.Duration { return time.Since(s.epoch) }
 
-func (s *setUp) instant(t time.Time) time.Duration { return t.Sub(s.epoch) }
+func (s *settings) instant(t time.Time) time.Duration { return t.Sub(s.epoch) }
 
-// start makes t's set-up on first use.
-func (t *Transport) start() *setUp {
-	t.setup.Lock()
-	defer t.setup.Unlock()
-	if s := t.setUp.Load(); s != nil {
+// start makes t's settings on first use.
+func (t *Transport) start() *settings {
+	t.settling.Lock()
+	defer t.settling.Unlock()
+	if s := t.settings.Load(); s != nil {
 		return s
 	}
-	s := &setUp{base: t.Base, epoch: time.Now()}
+	s := &settings{base: t.Base, epoch: time.Now()}
 	if s.base == nil {
 		s.base = defaultBase()
 	}
@@ -98,18 +98,18 @@ func (t *Transport) start() *setUp {
 	s.looked = !plain
 	s.matcher, s.err = compile(t.Policy, t.Hosts, t.Metrics)
 	t.Metrics.watch(t)
-	t.setUp.Store(s)
+	t.settings.Store(s)
 	return s
 }
 
-// look completes t's set-up at the first RoundTrip, when the base is complete.
-func (t *Transport) look() *setUp {
+// look completes t's settings at the first RoundTrip, when the base is complete.
+func (t *Transport) look() *settings {
 	t.start()
-	t.setup.Lock()
-	defer t.setup.Unlock()
-	s := *t.setUp.Load()
+	t.settling.Lock()
+	defer t.settling.Unlock()
+	s := *t.settings.Load()
 	s.watch, s.looked = watchOf(s.base.(*http.Transport)), true
-	t.setUp.Store(&s)
+	t.settings.Store(&s)
 	return &s
 }
 
@@ -145,10 +145,10 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 		return err
 	}
 	next := *t.start()
-	t.setup.Lock()
-	defer t.setup.Unlock()
+	t.settling.Lock()
+	defer t.settling.Unlock()
 	next.matcher, next.err = m, nil
-	t.setUp.Store(&next)
+	t.settings.Store(&next)
 	return nil
 }
 
@@ -161,94 +161,4 @@ func (t *Transport) CloseIdleConnections() {
 	if c, ok := t.start().base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
-}
-
-// RoundTrip makes attempts until the answer is one, or until something speaks
-// against another. It is a driver: [Host] decides.
-//
-// Out of attempts with a response in hand, that response is returned with a
-// nil error. The error of a single attempt is returned as Base gave it, that
-// of several as an *[Error].
-func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	s := t.setUp.Load()
-	if s == nil {
-		s = t.start()
-	}
-	if !s.looked {
-		s = t.look()
-	}
-	if s.err != nil {
-		closeRequest(req)
-		return nil, s.err
-	}
-	o := overrideOf(req.Context())
-	r := s.find(req.URL)
-	if o != nil && o.policy != nil {
-		var err error
-		if r, err = o.rules(r); err != nil {
-			closeRequest(req)
-			return nil, err
-		}
-	}
-
-	kind := kindOf(req)
-	if t.Trace != nil || o != nil && o.traces != nil || r.derives || s.watch&watchHandshake != 0 || kind >= gottenBody && (r.policy.MaxAttempts > 1 || r.breaker) ||
-		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
-		return t.exchange(s, r, req, kind, o)
-	}
-	return t.plain(s, r, req, kind)
-}
-
-// rules returns the rules of a request that would follow r but for o. It isn't
-// inlined: the stack of every request would have to hold a Policy.
-//
-//go:noinline
-func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy) }
-
-// exchange makes the whole of an exchange.
-func (t *Transport) exchange(s *setUp, r *Rules, req *http.Request, kind bodyKind, o *override) (*http.Response, error) {
-	var x exchange
-	x.init(t, s, r, req, kind, o)
-	return x.run()
-}
-
-// resume makes the rest of an exchange whose first attempt was made with the
-// caller's own request, and began at the given instant where that matters.
-func (t *Transport) resume(s *setUp, r *Rules, req *http.Request, kind bodyKind, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
-	var x exchange
-	x.init(t, s, r, req, kind, nil)
-	return x.resume(resp, err, began)
-}
-
-// plain makes a first attempt that is nothing but the caller's own request at
-// a time when no host is in trouble. If that succeeds it has cost next to
-// nothing; else it is handed on.
-func (t *Transport) plain(s *setUp, r *Rules, req *http.Request, kind bodyKind) (*http.Response, error) {
-	var began time.Duration
-	ctx := req.Context()
-	if done := ctx.Done(); done != nil {
-		select {
-		case <-done:
-			return t.exchange(s, r, req, kind, nil)
-		default:
-		}
-	}
-	// Only a deadline makes the duration of an attempt matter. A context of
-	// the caller's own making may have one and never end.
-	if _, ok := ctx.Deadline(); ok {
-		began = s.now()
-	}
-	returned := false
-	defer func() {
-		if !returned {
-			closeRequest(req)
-		}
-	}()
-	resp, err := s.base.RoundTrip(req)
-	returned = true
-	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(req.URL) {
-		r.metrics.success(resp.StatusCode)
-		return resp, nil
-	}
-	return t.resume(s, r, req, kind, resp, err, began)
 }

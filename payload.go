@@ -1,0 +1,105 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"io"
+	"net/http"
+)
+
+// payload is the body of a request, handed to each of its attempts.
+type payload struct {
+	req   *http.Request
+	kind  bodyKind
+	once  *replay       // of a body that can be had only once; else nil
+	given io.Closer     // the body of the last attempt, where GetBody made it
+	next  io.ReadCloser // the body of the attempt to come, where GetBody made it
+}
+
+// open makes a body that can be had only once one that can be had again,
+// keeping up to limit bytes if it is a stream.
+func (p *payload) open(limit int64) {
+	if p.kind == onceBody {
+		p.once = openReplay(p.req, limit)
+	}
+}
+
+// decide tells f whether the body can be sent again, as far as is known, and
+// holds that true until the next attempt if f answers that it will be. f must
+// only decide.
+func (p *payload) decide(f func(replayable bool) (again bool)) {
+	if p.once != nil {
+		p.once.decide(f)
+		return
+	}
+	f(true)
+}
+
+// renew has GetBody make the body of the next attempt.
+func (p *payload) renew() error {
+	if p.kind != memoryBody && p.kind != gottenBody {
+		return nil
+	}
+	body, err := p.req.GetBody()
+	if err == nil && body == nil {
+		err = errNoBody
+	}
+	if err != nil {
+		return err
+	}
+	p.next = body
+	return nil
+}
+
+// attach gives a its body.
+func (p *payload) attach(a *attempt, idempotent bool) {
+	if p.next != nil {
+		a.req.Body, p.given, p.next = p.next, p.next, nil
+	}
+	switch {
+	case p.once != nil:
+		a.req.Body = p.once.reader()
+		// With GetBody net/http sends again by itself, also where that could
+		// do something twice.
+		if idempotent && p.once.always() {
+			a.req.GetBody = p.once.getBody
+		}
+	case p.kind != noBody && !sound(a.req.Body, a.req.ContentLength):
+		a.watchBody()
+	}
+}
+
+// again reports whether a body that can be had only once can be sent again
+// within the attempt, and holds that true until it is.
+func (p *payload) again() (again bool) {
+	if p.once == nil {
+		return false
+	}
+	p.once.decide(func(replayable bool) bool {
+		again = replayable
+		return again
+	})
+	return again
+}
+
+// faulty reports whether a body that can be had only once is at fault.
+func (p *payload) faulty() bool { return p.once != nil && p.once.fault.Load() }
+
+// end leaves no body of the request open that nobody else closes. panicked says
+// that the last attempt, the last of so many, may not have returned.
+func (p *payload) end(panicked bool, attempts int) {
+	if p.next != nil {
+		p.next.Close()
+	}
+	if panicked && p.kind != onceBody && attempts > 1 && p.given != nil {
+		p.given.Close()
+	}
+	unused := panicked || attempts == 0
+	switch {
+	case p.once != nil:
+		p.once.seal(unused)
+	case unused:
+		closeRequest(p.req)
+	}
+}

@@ -1,0 +1,197 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// admit asks whether the first attempt may be made, and waits for it if it has
+// to.
+func (x *exchange) admit() ending {
+	if x.sent {
+		return ending{}
+	}
+	if gone := x.gone(); gone != nil {
+		return ending{how: endAbsent, reason: reasonGone(gone), cause: gone}
+	}
+	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(x.req.URL) {
+		return ending{}
+	}
+	if x.host = x.t.hosts.pin(keyOf(x.req.URL)); x.host == nil {
+		return ending{}
+	}
+	return x.wake()
+}
+
+// wait lets the wait pass, and in it the response before it.
+func (x *exchange) wait(d Decision) ending {
+	var timer *time.Timer
+	if d.Wait > 0 && !d.AtGate {
+		timer = time.NewTimer(d.Wait)
+	}
+	if x.held {
+		x.seen, x.held = x.resp, false
+		most := min(max(d.Wait, drainLeast), drainTime)
+		if x.call.Deadline != 0 {
+			most = min(most, max(d.Wait, x.call.Deadline-x.s.now()))
+		}
+		discard(x.req, x.resp, most)
+	}
+	if end := x.sleep(timer, nil); end.how != goesOn {
+		return end
+	}
+	return x.wake()
+}
+
+// wake asks the host whether the attempt may be made now, as often and after
+// as many waits as it wants.
+func (x *exchange) wake() ending {
+	x.mayQueue()
+	since, end := x.ask()
+	if since != 0 {
+		x.r.metrics.waitedAtGate(x.s.now() - since)
+	}
+	return end
+}
+
+// ask is wake, and returns the instant at which a wait at the gate began, 0 if
+// there was none, besides.
+func (x *exchange) ask() (since time.Duration, end ending) {
+	for {
+		var d Decision
+		now := x.s.now()
+		if x.call.Attempts == 0 {
+			d = x.host.First(x.rules(), &x.call, now, rand.Uint64())
+		} else {
+			d = x.host.Wake(x.rules(), &x.call, now, rand.Uint64())
+		}
+		wakeOthers(&x.host.Host, d.Wakes)
+		x.changed(d.change)
+		if !d.Retry {
+			return since, ending{how: endHeldBack, reason: d.Reason}
+		}
+		if d.Wait == 0 {
+			return since, ending{}
+		}
+		if d.AtGate && since == 0 {
+			since = max(1, now)
+		}
+		var timer *time.Timer
+		if d.Wait < noLimit {
+			timer = time.NewTimer(d.Wait)
+		}
+		if end := x.sleep(timer, x.woken); end.how != goesOn {
+			return since, end
+		}
+	}
+}
+
+// sleep waits for timer or woken, those that aren't nil. If the caller goes
+// meanwhile, it returns what was taken for the attempt.
+func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) ending {
+	if timer != nil || woken != nil {
+		var over <-chan time.Time
+		if timer != nil {
+			defer timer.Stop()
+			over = timer.C
+		}
+		select {
+		case <-over:
+		case <-woken:
+		case <-x.ctx.Done():
+		case <-legacyCancel(x.req):
+		}
+	}
+	gone := x.gone()
+	if gone == nil {
+		return ending{}
+	}
+	x.giveBack(&x.host.Host)
+	return ending{how: endHeldBack, reason: reasonGone(gone), cause: gone}
+}
+
+// gone returns why the caller has no use for an answer any more, nil if it
+// has. net/http tells of a context's cause alone; both are needed.
+func (x *exchange) gone() error {
+	// As net/http does, go by Done: a context of the caller's own making may
+	// have an error and never end.
+	if err := x.ctx.Err(); err != nil && x.ctx.Done() != nil {
+		if cause := context.Cause(x.ctx); !errors.Is(cause, err) {
+			return errors.Join(err, cause)
+		}
+		return err
+	}
+	select {
+	case <-legacyCancel(x.req):
+		// http.Client closes it for its Timeout, as the context's deadline
+		// passes.
+		if deadline, ok := x.ctx.Deadline(); ok && !time.Now().Before(deadline) {
+			return context.DeadlineExceeded
+		}
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// reasonGone returns the reason to give up when the caller has gone because of
+// err.
+func reasonGone(err error) Reason {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return ReasonDeadline
+	}
+	return ReasonCanceled
+}
+
+// nameGate asks for the gate of the request, at the first time that it matters.
+func (x *exchange) nameGate() {
+	if f := x.r.policy.GateKey; f != nil && x.r.policy.Gate == On && !x.keyed {
+		x.call.Gate, x.keyed = f(x.req), true
+	}
+}
+
+// mayQueue makes ready for a wait at the gate.
+func (x *exchange) mayQueue() {
+	if x.r.policy.Gate == On && x.woken == nil {
+		x.woken = make(chan struct{}, 1)
+		x.call.Waiter = x.woken
+	}
+	x.nameGate()
+}
+
+// wakeOthers wakes those who must ask h again, if there are any. Each of them
+// has room for one call, and needs no second: it asks after the first.
+func wakeOthers(h *Host, any bool) {
+	for any {
+		woken, ok := h.Woken().(chan struct{})
+		if !ok {
+			return
+		}
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// giveBack returns to the host what was taken for an attempt that is not made.
+func (x *exchange) giveBack(h *Host) { wakeOthers(h, h.Return(x.rules(), &x.call)) }
+
+// rules returns the rules that x follows at its host.
+func (x *exchange) rules() *Rules {
+	if x.host == &x.t.hosts.overflow {
+		return x.sharedRules()
+	}
+	return x.r
+}
+
+// sharedRules isn't inlined: the stack of every request that waits would have
+// to hold a copy of its rules.
+//
+//go:noinline
+func (x *exchange) sharedRules() *Rules { return x.r.forShared() }
