@@ -44,8 +44,8 @@ func sound(body io.ReadCloser, length int64) bool {
 }
 
 // inMemory reports whether body is what http.NewRequest makes of a buffer, byte
-// slice or string, and how many bytes of it are left.
-func inMemory(body io.ReadCloser) (left int64, ok bool) {
+// slice or string, and how many bytes are still to be read.
+func inMemory(body io.ReadCloser) (unread int64, ok bool) {
 	if reflect.TypeOf(body) != nopCloserWriterToType || !nopCloserIsReader {
 		return 0, false
 	}

@@ -179,7 +179,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	}
 
 	c.took = o.Took
-	left := c.left(now)
+	left := c.timeLeft(now)
 	var atGate time.Duration
 	if p.Gate == On {
 		var reason Reason
@@ -237,7 +237,7 @@ func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision 
 		d = h.throughGate(r, c, now, draw)
 	} else if paused := h.pausedFor(now); paused > 0 {
 		lo, hi := r.policy.Backoff.serverWindow(paused, c.Attempts, c.Wait)
-		left := c.left(now)
+		left := c.timeLeft(now)
 		// A host that renews its pause for ever must not hold a caller
 		// without a deadline for ever.
 		if lo > left || now-c.began+paused > r.policy.MaxWait {
@@ -316,9 +316,9 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 	return change, wakes
 }
 
-// left returns how long a wait that begins now may last to leave room for an
+// timeLeft returns how long a wait that begins now may last to leave room for an
 // attempt as long as the last one before the deadline.
-func (c *Call) left(now time.Duration) time.Duration {
+func (c *Call) timeLeft(now time.Duration) time.Duration {
 	if c.Deadline == 0 {
 		return math.MaxInt64
 	}

@@ -42,10 +42,10 @@ type Contention struct {
 	Seed uint64
 }
 
-// Row is the article's contention of 100 clients, with 10 ± 2 ms a way and
+// ArticleContention is the article's contention of 100 clients, with 10 ± 2 ms a way and
 // retries without bound. Its backoff is full jitter from 10 ms to 2 s: the
 // article counts from its second window.
-func Row() Contention {
+func ArticleContention() Contention {
 	return Contention{
 		Policy:    contender(retrip.Backoff{Base: 10 * time.Millisecond}, "full"),
 		Clients:   100,

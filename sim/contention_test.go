@@ -44,7 +44,7 @@ func TestContentionReference(t *testing.T) {
 			continue
 		}
 		for i, p := range Contenders() {
-			m := Row()
+			m := ArticleContention()
 			m.Policy, m.Clients, m.Trials = p, row.clients, trials
 			within := tolerance
 			if i != fullJitter && i != equalJitter {
@@ -68,7 +68,7 @@ func TestContentionReference(t *testing.T) {
 func TestContentionOrder(t *testing.T) {
 	run := func(clients, trials int) (calls, times [5]float64) {
 		for i, p := range Contenders() {
-			m := Row()
+			m := ArticleContention()
 			m.Policy, m.Clients, m.Trials = p, clients, trials
 			r, err := m.Run(t.Context(), nil)
 			require.NoError(t, err)
@@ -106,7 +106,7 @@ func descending(x [5]float64) []int {
 
 // A policy with an end to its attempts leaves clients who never wrote.
 func TestContentionGivesUp(t *testing.T) {
-	m := Row()
+	m := ArticleContention()
 	m.Trials = 5
 	m.Policy.Retry.MaxAttempts = 3
 	r, err := m.Run(t.Context(), nil)
@@ -118,7 +118,7 @@ func TestContentionGivesUp(t *testing.T) {
 // A breaker that has opened is probed after the wait, and opens again when that
 // fails: some give up each time.
 func TestContentionBreaker(t *testing.T) {
-	m := Row()
+	m := ArticleContention()
 	m.Clients, m.Trials = 50, 20
 	m.Policy.Retry.Backoff = retrip.Backoff{Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond, Jitter: retrip.NoJitter}
 	m.Policy.Retry.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 15 * time.Millisecond}
@@ -130,7 +130,7 @@ func TestContentionBreaker(t *testing.T) {
 }
 
 func TestContentionIsDeterministic(t *testing.T) {
-	m := Row()
+	m := ArticleContention()
 	m.Trials = 20
 	first, err := m.Run(t.Context(), nil)
 	require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestContentionIsDeterministic(t *testing.T) {
 }
 
 func TestContentionInterrupted(t *testing.T) {
-	m := Row()
+	m := ArticleContention()
 	m.Trials = 1000
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := m.Run(ctx, func(done float64) {
@@ -167,14 +167,14 @@ func TestContentionRefusesParameters(t *testing.T) {
 		"Trials":    func(m *Contention) { m.Trials = 0 },
 		"Bin":       func(m *Contention) { m.Bin = -time.Second },
 	} {
-		m := Row()
+		m := ArticleContention()
 		change(&m)
 		_, err := m.Run(t.Context(), nil)
 		var p *ParameterError
 		require.ErrorAs(t, err, &p)
 		assert.Equal(t, field, p.Field)
 	}
-	m := Row()
+	m := ArticleContention()
 	m.Policy.Retry.MaxAttempts = -7
 	_, err := m.Run(t.Context(), nil)
 	assert.ErrorContains(t, err, "Policy.MaxAttempts is -7")

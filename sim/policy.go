@@ -138,9 +138,9 @@ func PresetNames() []string {
 	return names
 }
 
-// AboutPreset returns one line on the preset of that name, empty if there is
+// DescribePreset returns one line on the preset of that name, empty if there is
 // none.
-func AboutPreset(name string) string {
+func DescribePreset(name string) string {
 	for _, p := range presets {
 		if p.name == name {
 			return p.about

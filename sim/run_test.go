@@ -250,8 +250,8 @@ func TestScenarioRefusesParameters(t *testing.T) {
 	assert.ErrorContains(t, s.Validate(), "Policy.Budget.Size is -3")
 	_, err := Preset("netflix", retrip.Policy{})
 	assert.ErrorContains(t, err, "finagle")
-	assert.NotEmpty(t, AboutPreset("finagle"))
-	assert.Empty(t, AboutPreset("netflix"))
+	assert.NotEmpty(t, DescribePreset("finagle"))
+	assert.Empty(t, DescribePreset("netflix"))
 }
 
 // The calendar hands out by instant, and in the order of scheduling within one.

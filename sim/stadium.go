@@ -65,9 +65,9 @@ type Stadium struct {
 	Seed uint64
 }
 
-// Final is a Stadium of 25 million players, a segment every 4 s, a blip of
+// CupFinal is a Stadium of 25 million players, a segment every 4 s, a blip of
 // 100 ms, and an origin that takes 8 million requests per second.
-func Final() Stadium {
+func CupFinal() Stadium {
 	return Stadium{
 		Policy:     Policy{Retry: retrip.Policy{MaxAttempts: 2}},
 		Players:    25_000_000,

@@ -16,7 +16,7 @@ import (
 
 // small is the Final with a hundredth of its players and capacity.
 func small() Stadium {
-	m := Final()
+	m := CupFinal()
 	m.Players /= 100
 	m.Capacity /= 100
 	return m
@@ -145,7 +145,7 @@ func TestStadiumGate(t *testing.T) {
 
 func TestStadiumInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	m := Final()
+	m := CupFinal()
 	m.Players /= 5
 	r, err := m.Run(ctx, func(done float64) {
 		assert.Less(t, done, 1.0)

@@ -133,7 +133,7 @@ func usage(w io.Writer) {
 	}
 	fmt.Fprint(t, "\nPolicies for -policy, besides a file as retrip.LoadPolicies reads it:\n\n")
 	for _, name := range sim.PresetNames() {
-		fmt.Fprintf(t, "    %s\t%s\n", name, sim.AboutPreset(name))
+		fmt.Fprintf(t, "    %s\t%s\n", name, sim.DescribePreset(name))
 	}
 	t.Flush()
 }

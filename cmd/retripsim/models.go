@@ -86,7 +86,7 @@ func faults(f *flags) func(context.Context, func(float64)) (*report, error) {
 func percent(share float64) float64 { return float64(int(share*1e6+0.5)) / 1e4 }
 
 func contention(f *flags) func(context.Context, func(float64)) (*report, error) {
-	m := sim.Row()
+	m := sim.ArticleContention()
 	clients := []int{10, 50, 100, 200}
 	f.names["Clients"] = "clients"
 	f.Var(ints(&clients), "clients", "`numbers` of clients, each a run of its own")
@@ -169,7 +169,7 @@ func contention(f *flags) func(context.Context, func(float64)) (*report, error) 
 }
 
 func stadium(f *flags) func(context.Context, func(float64)) (*report, error) {
-	m := sim.Final()
+	m := sim.CupFinal()
 	f.IntVar(&m.Players, f.field("players", "Players"), m.Players, "who watch")
 	f.DurationVar(&m.Interval, f.field("interval", "Interval"), m.Interval, "between two segments of a player")
 	f.DurationVar(&m.Flight, f.field("flight", "Flight"), m.Flight, "of a request, there and back")
