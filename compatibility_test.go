@@ -56,7 +56,7 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_gate_wait_seconds histogram",
 		"retrip_gate_waiting_requests gauge",
 		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline hidden_sends host_paused " +
-			"max_attempts not_idempotent wait_too_long]",
+			"max_attempts not_idempotent retry_forbidden wait_too_long]",
 		"retrip_hidden_sends_total counter",
 		"retrip_hosts_in_trouble gauge",
 		"retrip_paused_hosts gauge",

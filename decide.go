@@ -27,6 +27,7 @@ const (
 	ReasonMaxAttempts       Reason = "max_attempts"        // Policy.MaxAttempts are used up
 	ReasonNotIdempotent     Reason = "not_idempotent"      // repeating could do something twice
 	ReasonBodyNotReplayable Reason = "body_not_replayable" // the request body can't be sent again
+	ReasonRetryForbidden    Reason = "retry_forbidden"     // the server has said not to try again
 	ReasonWaitTooLong       Reason = "wait_too_long"       // the server asked for more than Policy.MaxWait
 	ReasonHostPaused        Reason = "host_paused"         // the host asked everyone to stay away for longer than fits
 	ReasonDeadline          Reason = "deadline"            // the wait, and an attempt after it, don't fit the deadline
@@ -82,6 +83,7 @@ type Outcome struct {
 	Resent     bool          // an error because net/http has used up Policy.MaxSends within the attempt
 	Idempotent bool          // sending again does no harm: by the request's nature, or by proof that it was not processed
 	Replay     bool          // the body can be sent again, or there is none
+	Forbidden  bool          // the server has said not to try again, by X-Should-Retry: false for instance
 	RetryAfter time.Duration // the server's word, counted from now; 0 is none
 	Took       time.Duration // duration of the attempt; needed with a deadline only
 }
@@ -140,11 +142,11 @@ func (h *Host) through(r *Rules, c *Call, d Decision, now time.Duration, draw ui
 }
 
 // Next decides after an attempt that ended in o at the instant now, in the
-// order: caller gone; accepted or hopeless outcome; attempts used up; not safe
-// to repeat; body not replayable; wait too long; host paused; deadline;
-// breaker; budget. It also learns from o what it says about the host. Where it
-// decides to retry, the token for that is taken: it must be followed by an
-// attempt or by [Host.Return].
+// order: caller gone; accepted or hopeless outcome; forbidden by the server;
+// attempts used up; not safe to repeat; body not replayable; wait too long;
+// host paused; deadline; breaker; budget. It also learns from o what it says
+// about the host. Where it decides to retry, the token for that is taken: it
+// must be followed by an attempt or by [Host.Return].
 func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
 	p := &r.policy
 	c.Attempts = max(c.Attempts, 1)
@@ -166,6 +168,8 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	switch {
 	case !failed:
 		return giveUp("")
+	case o.Forbidden:
+		return giveUp(ReasonRetryForbidden)
 	case o.Resent && (c.Attempts >= p.MaxAttempts || !r.repeatable(o)):
 		return giveUp(ReasonHiddenSends)
 	case c.Attempts >= p.MaxAttempts:

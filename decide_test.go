@@ -176,6 +176,7 @@ func TestNextOrder(t *testing.T) {
 		{"canceled", retrip.ReasonCanceled, func(_ *testing.T, s *situation) { s.outcome.Canceled = true }},
 		{"accepted", "", func(_ *testing.T, s *situation) { s.outcome.Status = 200 }},
 		{"hopeless", "", func(_ *testing.T, s *situation) { s.outcome.Hopeless = true }},
+		{"forbidden", retrip.ReasonRetryForbidden, func(_ *testing.T, s *situation) { s.outcome.Forbidden = true }},
 		{"hidden sends", retrip.ReasonHiddenSends, func(_ *testing.T, s *situation) { s.outcome.Resent = true }},
 		{"attempts used up", retrip.ReasonMaxAttempts, func(_ *testing.T, s *situation) { s.call.Attempts = 4 }},
 		{"not idempotent", retrip.ReasonNotIdempotent, func(_ *testing.T, s *situation) { s.outcome.Idempotent = false }},

@@ -50,7 +50,14 @@ var dialects = map[string]dialect{
 func dialectNames() []string { return slices.Sorted(maps.Keys(dialects)) }
 
 // verdict returns what the server says about trying again, ByRule if nothing.
+// To forbid it is safe, so every server may: an answer of true counts only in
+// the dialects that have it.
 func (r *Rules) verdict(status int, h http.Header) Verdict {
+	for _, value := range h["X-Should-Retry"] {
+		if strings.EqualFold(strings.Trim(value, " \t"), "false") {
+			return Final
+		}
+	}
 	for _, d := range r.dialects {
 		if d.verdict == nil {
 			continue

@@ -165,7 +165,13 @@ func TestDialects_Verdict(t *testing.T) {
 		{"github", 403, header("Retry-After: 60"), Retryable},
 		{"github", 403, header("X-RateLimit-Remaining: 10"), ByRule},
 		{"github", 404, header("X-RateLimit-Remaining: 0"), ByRule},
-		{"azure", 503, header("x-should-retry: false"), ByRule},
+		{"azure", 503, header("x-should-retry: false"), Final},
+		{"azure", 503, header("x-should-retry: False "), Final},
+		{"azure", 503, http.Header{"X-Should-Retry": {"true", "false"}}, Final},
+		{"azure", 503, header("x-should-retry: true"), ByRule},
+		{"azure", 503, header("x-should-retry: falsehood"), ByRule},
+		{"azure", 503, header("Stripe-Should-Retry: false"), ByRule},
+		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), Final},
 	} {
 		r, err := Policy{Dialects: []string{tt.dialect}}.Rules()
 		require.NoError(t, err)

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"time"
+
+	"github.com/retrip/retrip/internal/incoming"
 )
 
 // RoundTrip makes attempts until the answer is one, or until something speaks
@@ -39,7 +41,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	kind := kindOf(req)
-	if t.Trace != nil || o != nil && o.traces != nil || r.derives || s.watch&watchHandshake != 0 || kind >= gottenBody && (r.policy.MaxAttempts > 1 || r.breaker) ||
+	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.derives || s.watch&watchHandshake != 0 || kind >= gottenBody && (r.policy.MaxAttempts > 1 || r.breaker) ||
 		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
 		return t.exchange(s, r, req, kind, o)
 	}
@@ -118,6 +120,8 @@ type exchange struct {
 	woken   chan struct{} // tells that the call must ask again; nil where nothing can be held at a gate
 	doubt   doubt
 
+	incoming int // the attempt by which the request came in that this one is made for; 1 if none
+
 	idempotent bool
 	key        string        // generated; empty if there is none
 	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context does
@@ -137,8 +141,12 @@ func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, 
 	x.t, x.s, x.r, x.req, x.ctx = t, s, r, req, req.Context()
 	x.payload = payload{req: req, kind: kind, given: req.Body}
 	x.watch.own, x.watch.logger = t.Trace, t.Logger
+	x.incoming = 1
 	if o != nil {
 		x.watch.asked = o.traces
+		if r.retryHeader != "" {
+			x.incoming = incoming.Attempt(x.ctx)
+		}
 	}
 	if x.watch.hooked() {
 		x.watch.began = time.Now()

@@ -112,7 +112,7 @@ const (
 
 var (
 	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
-	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonWaitTooLong, ReasonHostPaused,
+	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
 		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonHiddenSends, ReasonCanceled}
 )
 
@@ -127,7 +127,7 @@ type policyMetrics struct {
 	outcomes    [outcomes]atomic.Uint64
 	results     [results]atomic.Uint64
 	retries     [6]atomic.Uint64
-	giveUps     [10]atomic.Uint64
+	giveUps     [11]atomic.Uint64
 	sends       atomic.Uint64
 	pauses      atomic.Uint64
 	transitions [len(breakerNames)]atomic.Uint64

@@ -30,7 +30,10 @@ func (x *exchange) outcome() Outcome {
 		o.Hopeless = o.Hopeless && o.Verdict == ByRule
 	}
 	if o.Status >= 400 && o.Verdict == ByRule {
-		o.Verdict = x.r.verdict(o.Status, x.resp.Header)
+		if o.Verdict = x.r.verdict(o.Status, x.resp.Header); o.Verdict == Final {
+			// That is a word on retries, and not on what the answer is.
+			o.Verdict, o.Forbidden = ByRule, true
+		}
 	}
 	if o.Status != 0 && x.r.retryable(o) {
 		o.Canceled = x.gone() != nil

@@ -134,13 +134,17 @@ type Policy struct {
 	// "openai", "shopify", "stripe"). The first in the list that says
 	// something counts. All rules for Retry-After hold for them. What one
 	// says about whether to try again at all comes before RetryOn and FailOn,
-	// and after Classify. If nil, it is inherited; the default is none.
+	// and after Classify. "X-Should-Retry: false" needs no dialect: every host
+	// may forbid a retry. If nil, it is inherited; the default is none.
 	Dialects []string `json:"dialects"`
 
 	// RetryHeader names a header that retries carry, and first attempts don't,
 	// with the number of the attempt (2 and up), so that a server in trouble
-	// can shed retries first: "Retry-Attempt", for instance. If empty, it is
-	// inherited; the default is none. "off": none.
+	// can shed retries first: "Retry-Attempt", for instance. A request that is
+	// made with the context of an incoming request which is itself a retry, and
+	// which came through a [github.com/retrip/retrip/shed.Handler], carries it
+	// on its first attempt too: there the count goes on from the incoming
+	// number. If empty, it is inherited; the default is none. "off": none.
 	RetryHeader string `json:"retry_header"`
 
 	// Budget is what retries to one host may spend. Its fields, if 0, are

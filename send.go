@@ -56,8 +56,12 @@ func (x *exchange) derives() bool {
 	if x.r.derives || x.key != "" || x.payload.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
 		return true
 	}
-	return x.call.Attempts > 1 && (x.payload.kind == memoryBody || x.r.retryHeader != "")
+	return x.call.Attempts > 1 && x.payload.kind == memoryBody || x.r.retryHeader != "" && x.number() > 1
 }
+
+// number returns the number of the attempt, counted from the one by which the
+// request on whose behalf it is made came in.
+func (x *exchange) number() int { return x.incoming - 1 + x.call.Attempts }
 
 // derive returns a request for the attempt about to be made. It shares
 // everything with the caller's but what it has to have of its own.
@@ -83,8 +87,8 @@ func (x *exchange) derive() *http.Request {
 	if x.key != "" {
 		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
 	}
-	if name := x.r.retryHeader; name != "" && x.call.Attempts > 1 {
-		req.Header = withHeader(req.Header, name, strconv.Itoa(x.call.Attempts))
+	if name, n := x.r.retryHeader, x.number(); name != "" && n > 1 {
+		req.Header = withHeader(req.Header, name, strconv.Itoa(n))
 	}
 	return req
 }
