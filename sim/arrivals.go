@@ -42,7 +42,7 @@ func (r *run) arrive() {
 	if r.troubled() {
 		r.result.TriggerRequests++
 	}
-	r.begin(client, 0, -1)
+	r.begin(client, 0, none)
 }
 
 func (r *run) pick() int32 {

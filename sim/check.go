@@ -23,10 +23,10 @@ func (e *ParameterError) Error() string {
 }
 
 const (
-	maxHorizon = 24 * time.Hour
-	maxClients = 1_000_000
-	maxRate    = 10_000_000
-	maxLayers  = 6
+	maxHorizon  = 24 * time.Hour
+	maxClients  = 1_000_000
+	maxRate     = 10_000_000
+	maxServices = 5
 )
 
 // checker keeps the first parameter that is out of bounds.
@@ -62,7 +62,11 @@ func (s Scenario) rules() (*retrip.Rules, error) {
 	var c checker
 	c.count("Fleet.Clients", s.Fleet.Clients, 1, maxClients)
 	c.duration("Fleet.Timeout", s.Fleet.Timeout, 0, maxHorizon)
-	c.count("Fleet.Layers", s.Fleet.Layers, 0, maxLayers)
+	c.want(len(s.Fleet.Services) <= maxServices, "Fleet.Services", len(s.Fleet.Services), fmt.Sprintf("at most %d of them", maxServices))
+	for i, service := range s.Fleet.Services {
+		c.count(fmt.Sprintf("Fleet.Services[%d].Replicas", i), service.Replicas, 0, maxClients)
+		c.duration(fmt.Sprintf("Fleet.Services[%d].Timeout", i), service.Timeout, 0, maxHorizon)
+	}
 	least := 0.001
 	if s.Arrivals.AtOnce {
 		least = 0
@@ -88,6 +92,13 @@ func (s Scenario) rules() (*retrip.Rules, error) {
 	c.want(s.Bin == 0 || s.Horizon/s.Bin <= 1_000_000, "Bin", s.Bin, fmt.Sprintf("at least a millionth of the horizon, %v", s.Horizon))
 	if c.err != nil {
 		return nil, c.err
+	}
+	for i, service := range s.Fleet.Services {
+		if service.Policy != nil {
+			if _, err := service.Policy.Retry.Rules(); err != nil {
+				return nil, fmt.Errorf("sim: Fleet.Services[%d]: %w", i, err)
+			}
+		}
 	}
 	return s.Policy.Retry.Rules()
 }

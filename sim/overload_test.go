@@ -183,20 +183,6 @@ func TestPartialOutage(t *testing.T) {
 	}
 }
 
-// Layers that retry multiply: without a budget, all attempts of all layers;
-// with one, hardly more than one per request.
-func TestLayers(t *testing.T) {
-	s := Faults(1)
-	s.Fleet.Layers = 3
-	s.Arrivals.Count = 20_000 // all of which end before the horizon
-	r, err := as(t, s, "no-budget").Run(t.Context(), nil)
-	require.NoError(t, err)
-	assert.EqualValues(t, 20_000*4*4*4, r.Attempts)
-	r, err = s.Run(t.Context(), nil)
-	require.NoError(t, err)
-	assert.Less(t, r.Amplification, 1.1)
-}
-
 // Success and attempts per request with independent failures.
 func TestFaultsReference(t *testing.T) {
 	for _, row := range []struct {

@@ -45,6 +45,8 @@ type limiter interface {
 	retry(client int32, now time.Duration, o *retrip.Outcome, paid *int32) bool
 	// wake reports whether that may still be made after its wait.
 	wake(client int32, now time.Duration) bool
+	// canceled ends an attempt or a wait that nobody waits for any more.
+	canceled(client int32, paid *int32)
 	// done ends a request.
 	done(client int32)
 }

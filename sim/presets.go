@@ -17,7 +17,9 @@ func (always) first(int32, time.Duration) bool                           { retur
 func (always) result(int32, time.Duration, *retrip.Outcome, int, *int32) {}
 func (always) retry(int32, time.Duration, *retrip.Outcome, *int32) bool  { return true }
 func (always) wake(int32, time.Duration) bool                            { return true }
+func (always) canceled(int32, *int32)                                    {}
 func (always) done(int32)                                                {}
+
 func succeeded(o *retrip.Outcome) bool {
 	return o.Status != 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
 }
@@ -124,6 +126,11 @@ func (e *envoy) retry(client int32, _ time.Duration, _ *retrip.Outcome, paid *in
 	e.retries[client]++
 	*paid = 1
 	return true
+}
+
+func (e *envoy) canceled(client int32, paid *int32) {
+	e.retries[client] -= *paid
+	*paid = 0
 }
 
 func (e *envoy) done(client int32) { e.out[client]-- }
@@ -268,6 +275,8 @@ type pollyClient struct {
 func newPolly(clients int) limiter { return &polly{clients: make([]pollyClient, clients)} }
 
 func (p *polly) first(client int32, now time.Duration) bool { return p.wake(client, now) }
+
+func (p *polly) canceled(client int32, _ *int32) { p.clients[client].probing = false }
 
 func (p *polly) wake(client int32, now time.Duration) bool {
 	c := &p.clients[client]

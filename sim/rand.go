@@ -24,6 +24,7 @@ const (
 	streamFaults
 	streamDraws
 	streamNetwork
+	streamReplicas
 )
 
 func newSource(seed, stream uint64) *source {

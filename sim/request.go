@@ -15,15 +15,21 @@ type request struct {
 	call    retrip.Call
 	arrived int64
 	began   int64 // of the last attempt
-	client  int32
-	parent  int32  // index of the request in whose attempt it is made; -1 is none
+	host    int32
+	parent  int32  // index of the request in whose attempt it is made, none, or orphan
+	child   int32  // index of the request that the next service makes for the attempt, or none
 	gen     uint32 // of the attempt under way; what is tagged with another one comes too late
 	paid    int32  // to a limiter
 	layer   int32
 }
 
-// begin starts a request of a client at a layer.
-func (r *run) begin(client, layer, parent int32) {
+const (
+	none   = -1
+	orphan = -2 // its parent has stopped waiting
+)
+
+// begin starts a request of the nth caller at a layer.
+func (r *run) begin(n, level, parent int32) {
 	var i int32
 	if n := len(r.free); n > 0 {
 		i = r.free[n-1]
@@ -34,33 +40,37 @@ func (r *run) begin(client, layer, parent int32) {
 		i = int32(len(r.requests))
 		r.requests = append(r.requests, request{})
 	}
+	l := &r.layers[level]
 	q := &r.requests[i]
-	q.arrived, q.client, q.layer, q.parent = r.now, client, layer, parent
-	if d := r.policy.Deadline; d > 0 {
+	q.arrived, q.host, q.layer, q.parent, q.child = r.now, r.member(l, n), level, parent, none
+	if parent >= 0 {
+		r.requests[parent].child = i
+	}
+	if d := l.policy.Deadline; d > 0 {
 		q.call.Deadline = max(1, time.Duration(r.now)+d)
 	}
-	host := r.host(q)
-	if r.policy.Gate == retrip.On {
+	if l.gated {
 		q.call.Waiter = i
 	}
-	if r.limit != nil && !r.limit.first(host, time.Duration(r.now)) {
+	if l.asks {
+		r.out[q.host]++
+	}
+	if l.limit != nil && !l.limit.first(q.host-l.first, time.Duration(r.now)) {
 		r.finish(i, false, reasonLimited)
 		return
 	}
-	if r.asks {
-		r.out[host]++
+	if l.asks {
 		r.ask(i, true)
 		return
 	}
 	r.send(i)
 }
 
-func (r *run) host(q *request) int32 { return q.layer*int32(r.Fleet.Clients) + q.client }
-
 // wake goes on after a wait.
 func (r *run) wake(i int32) {
 	q := &r.requests[i]
-	if r.limit != nil && !r.limit.wake(r.host(q), time.Duration(r.now)) {
+	l := &r.layers[q.layer]
+	if l.limit != nil && !l.limit.wake(q.host-l.first, time.Duration(r.now)) {
 		r.finish(i, false, reasonLimited)
 		return
 	}
@@ -75,13 +85,13 @@ func (r *run) wake(i int32) {
 // says.
 func (r *run) ask(i int32, first bool) {
 	q := &r.requests[i]
-	host, now, draw := r.host(q), time.Duration(r.now), r.draws.Uint64()
+	rules, host, now, draw := r.layers[q.layer].rules, q.host, time.Duration(r.now), r.draws.Uint64()
 	before := q.call
 	var d retrip.Decision
 	if first {
-		d = r.hosts[host].First(r.rules, &q.call, now, draw)
+		d = r.hosts[host].First(rules, &q.call, now, draw)
 	} else {
-		d = r.hosts[host].Wake(r.rules, &q.call, now, draw)
+		d = r.hosts[host].Wake(rules, &q.call, now, draw)
 	}
 	if r.traceAsk != nil {
 		r.traceAsk(host, first, before, now, draw, d)
@@ -123,9 +133,23 @@ func (r *run) send(i int32) {
 	q.call.Attempts++
 	q.gen += generationStep
 	q.began = r.now
-	if q.layer+1 < r.layers {
-		r.begin(q.client, q.layer+1, i)
-		return
+	l := &r.layers[q.layer]
+	l.attempts++
+	limit := l.timeout
+	if q.call.Deadline != 0 {
+		if left := max(1, q.call.Deadline-time.Duration(r.now)); limit == 0 || left < limit {
+			limit = left
+		}
+	}
+	if limit > 0 {
+		r.queue.push(r.now+int64(limit), i, q.gen|happensTimeout)
+	}
+	if l.seconds != nil {
+		l.seconds[r.seconds.index(r.now)]++
+		if int(q.layer)+1 < len(r.layers) {
+			r.begin(q.host-l.first, q.layer+1, i)
+			return
+		}
 	}
 	if r.traceAttempt != nil {
 		r.traceAttempt(time.Duration(r.now))
@@ -141,15 +165,6 @@ func (r *run) send(i int32) {
 		p.Retries++
 		r.result.Retries++
 	}
-	limit := r.timeout
-	if q.call.Deadline != 0 {
-		if left := max(1, q.call.Deadline-time.Duration(r.now)); limit == 0 || left < limit {
-			limit = left
-		}
-	}
-	if limit > 0 {
-		r.queue.push(r.now+int64(limit), i, q.gen|happensTimeout)
-	}
 	if r.Network.Delay > 0 {
 		r.queue.push(r.now+int64(r.Network.Delay), i, q.gen|happensReach)
 		return
@@ -161,14 +176,15 @@ func (r *run) send(i int32) {
 func (r *run) ended(i int32, o retrip.Outcome) {
 	q := &r.requests[i]
 	q.gen += generationStep
-	now, host := time.Duration(r.now), r.host(q)
+	now, host := time.Duration(r.now), q.host
+	l := &r.layers[q.layer]
 	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
 	before := q.call
 	draw := r.draws.Uint64()
-	if r.limit != nil {
-		r.limit.result(host, now, &o, q.call.Attempts, &q.paid)
+	if l.limit != nil {
+		l.limit.result(host-l.first, now, &o, q.call.Attempts, &q.paid)
 	}
-	d := r.hosts[host].Next(r.rules, &q.call, o, now, draw)
+	d := r.hosts[host].Next(l.rules, &q.call, o, now, draw)
 	if r.traceNext != nil {
 		r.traceNext(host, before, o, now, draw, d)
 	}
@@ -177,12 +193,12 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 		r.finish(i, o.Status == http.StatusOK, d.Reason)
 		return
 	}
-	if r.limit != nil && !r.limit.retry(host, now, &o, &q.paid) {
+	if l.limit != nil && !l.limit.retry(host-l.first, now, &o, &q.paid) {
 		r.finish(i, false, reasonLimited)
 		return
 	}
-	if r.Policy.draw != nil {
-		d.Wait = r.Policy.draw(r.draws, r.policy, q.call.Attempts)
+	if l.draw != nil {
+		d.Wait = l.draw(r.draws, l.policy, q.call.Attempts)
 	}
 	r.result.wait(d.Wait)
 	if d.AtGate {
@@ -208,15 +224,21 @@ func (r *run) forget(host int32) {
 func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 	q := &r.requests[i]
 	q.gen += generationStep
-	if r.limit != nil {
-		r.limit.done(r.host(q))
+	l := &r.layers[q.layer]
+	l.requests++
+	if l.limit != nil {
+		l.limit.done(q.host - l.first)
 	}
-	if r.asks {
-		r.forget(r.host(q))
+	if l.asks {
+		r.forget(q.host)
 	}
 	parent := q.parent
 	r.free = append(r.free, i)
+	if parent == orphan {
+		return
+	}
 	if parent >= 0 {
+		r.requests[parent].child = none
 		status := http.StatusOK
 		if !good {
 			status = http.StatusServiceUnavailable

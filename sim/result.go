@@ -51,6 +51,10 @@ type Result struct {
 	TriggerRequests, TriggerAttempts int64
 	Goodput                          float64
 
+	// Layers is what the clients and each of the services sent, in this order.
+	// It is nil if there are no services.
+	Layers []LayerResult
+
 	// P50 and P99 are percentiles of the time from a request's arrival to its
 	// success, exact to a sixteenth.
 	P50, P99 time.Duration
@@ -79,6 +83,13 @@ type Point struct {
 	Attempts int32 // made
 	Retries  int32 // of those
 	Served   int32 // answers of the backend other than 503
+}
+
+// LayerResult is what the clients, or one of [Fleet.Services], sent to the next.
+type LayerResult struct {
+	Requests   int64   // that it was asked, and ended
+	Attempts   int64   // that it made
+	PeakSecond float64 // the most attempts in one second
 }
 
 // ReasonCount is how many requests ended without success for one reason. An
@@ -195,7 +206,9 @@ func newSeconds(s *Scenario) seconds {
 	return seconds{list: make([]second, (s.Horizon+shift)/time.Second+1), shift: shift}
 }
 
-func (s *seconds) at(now int64) *second { return &s.list[(now+int64(s.shift))/int64(time.Second)] }
+func (s *seconds) index(now int64) int64 { return (now + int64(s.shift)) / int64(time.Second) }
+
+func (s *seconds) at(now int64) *second { return &s.list[s.index(now)] }
 
 // whole returns the seconds of which nothing is missing. The first may be cut
 // off by the beginning.

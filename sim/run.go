@@ -29,21 +29,16 @@ const (
 // run is a Scenario under way.
 type run struct {
 	*Scenario
-	rules   *retrip.Rules
-	policy  retrip.Policy // resolved
-	timeout time.Duration
-	limit   limiter
-	layers  int32
-	asks    bool    // a breaker or gate has a say in first attempts
-	out     []int32 // requests under way by host, if it asks
+	layers []layer
+	hosts  []retrip.Host // of all layers
+	out    []int32       // requests under way by host, where a layer asks
 
 	queue    *queue
-	hosts    []retrip.Host // by layer and client
 	requests []request
 	free     []int32
 	shares   []uint64 // of unequal clients: upper ends of their draws
 
-	arrivals, service, faults, draws *source
+	arrivals, service, faults, draws, replicas *source
 
 	busy    int
 	waiting ring
@@ -76,37 +71,24 @@ func (s Scenario) Run(ctx context.Context, progress func(done float64)) (*Result
 }
 
 func newRun(s *Scenario) (*run, error) {
-	rules, err := s.rules()
-	if err != nil {
+	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	policy := rules.Policy()
 	r := &run{
 		Scenario: s,
-		rules:    rules,
-		policy:   policy,
-		timeout:  max(0, policy.AttemptTimeout),
-		layers:   int32(max(1, s.Fleet.Layers)),
-		asks:     asksFirst(policy),
 		queue:    newQueue(18),
 		arrivals: newSource(s.Seed, streamArrivals),
 		service:  newSource(s.Seed, streamService),
 		faults:   newSource(s.Seed, streamFaults),
 		draws:    newSource(s.Seed, streamDraws),
+		replicas: newSource(s.Seed, streamReplicas),
 		waiting:  newRing(s.Backend.Queue),
 		failure:  newChance(s.Backend.FailureRate),
 		trouble:  newChance(s.Trigger.FailureRate),
 		seconds:  newSeconds(s),
 	}
-	if r.timeout == 0 && policy.AttemptTimeout != retrip.Off {
-		r.timeout = s.Fleet.Timeout
-	}
-	r.hosts = make([]retrip.Host, int(r.layers)*s.Fleet.Clients)
-	if r.asks {
-		r.out = make([]int32, len(r.hosts))
-	}
-	if s.Policy.limit != nil {
-		r.limit = s.Policy.limit(len(r.hosts))
+	if err := r.build(); err != nil {
+		return nil, err
 	}
 	if s.Fleet.Unequal {
 		r.shares = unequal(s.Fleet.Clients)
@@ -150,6 +132,7 @@ func (r *run) run(ctx context.Context, progress func(float64)) (*Result, error) 
 	r.result.Events = events
 	r.result.Until = time.Duration(r.now)
 	r.result.Partial = err != nil
+	r.finishLayers()
 	r.result.finish(r.Scenario, &r.latency, &r.seconds)
 	return &r.result, err
 }
@@ -176,6 +159,7 @@ func (r *run) happen(e event) {
 	}
 	switch e.what & happensMask {
 	case happensTimeout:
+		r.abandon(e.who)
 		r.ended(e.who, retrip.Outcome{Timeout: true})
 	case happensGood:
 		r.ended(e.who, retrip.Outcome{Status: http.StatusOK})

@@ -47,10 +47,41 @@ type Fleet struct {
 	// none.
 	Timeout time.Duration
 
-	// Layers is how many services lie one behind the other before the
-	// backend, each of which retries by the same policy, 1 to 6. If 0, 1. Only
-	// the attempts of the last layer have a timeout.
-	Layers int
+	// Services lie between the clients and the backend, each of which calls
+	// the next, at most 5. The clients call the first.
+	Services []Service
+}
+
+// Service answers a request with what the next service, or the backend, answers
+// it in the end.
+type Service struct {
+	// Policy is what it follows. If nil, what the clients follow.
+	Policy *Policy
+
+	// Replicas is how many processes it has, each with a budget, breaker and
+	// pause of its own, up to 1 000 000. A request goes to any of them. If 0,
+	// each of its callers has one of its own.
+	Replicas int
+
+	// Timeout is that of an attempt where its policy has none. If 0, there is
+	// none.
+	Timeout time.Duration
+
+	// Detached makes it go on with a request whose caller has stopped waiting.
+	// Otherwise it stops too, as a Go server does that hands on the context of
+	// the request.
+	Detached bool
+}
+
+// Layered returns s with n services that do as the clients do: the product of
+// their attempts. Only the last has Fleet.Timeout.
+func (s Scenario) Layered(n int) Scenario {
+	if n > 0 {
+		s.Fleet.Services = make([]Service, n)
+		s.Fleet.Services[n-1].Timeout = s.Fleet.Timeout
+		s.Fleet.Timeout = 0
+	}
+	return s
 }
 
 // Arrivals are the requests, before any retry.

@@ -4,9 +4,12 @@
 package sim
 
 import (
+	"cmp"
+	"context"
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -95,18 +98,84 @@ func answer(req *http.Request, status int) *http.Response {
 		Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: req}
 }
 
+// layers returns the clients, with the services behind them.
+func (b *bench) layers() []*http.Client {
+	all := append([]Service{{Timeout: b.s.Fleet.Timeout, Replicas: b.s.Fleet.Clients}}, b.s.Fleet.Services...)
+	size := 0
+	sizes := make([]int, len(all))
+	for i, service := range all {
+		size = cmp.Or(service.Replicas, size)
+		sizes[i] = size
+	}
+	var next []*http.Client
+	for i := len(all) - 1; i >= 0; i-- {
+		list := make([]*http.Client, sizes[i])
+		for k := range list {
+			p := b.s.Policy.Retry
+			if all[i].Policy != nil {
+				p = all[i].Policy.Retry
+			}
+			p.AttemptTimeout = max(p.AttemptTimeout, all[i].Timeout)
+			var base http.RoundTripper = b
+			if next != nil {
+				s := &tier{detached: all[i+1].Detached, replicas: next, draws: newSource(b.s.Seed+99, uint64(100+i))}
+				if all[i+1].Replicas == 0 {
+					s.replicas = next[k : k+1]
+				}
+				base = s
+			}
+			list[k] = &http.Client{Transport: &retrip.Transport{Base: base, Policy: p}}
+		}
+		next = list
+	}
+	return next
+}
+
+// tier is a Service that answers with what the next one answers it.
+type tier struct {
+	replicas []*http.Client
+	detached bool
+	mu       sync.Mutex
+	draws    *source
+}
+
+func (s *tier) RoundTrip(req *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	replica := s.replicas[s.draws.below(uint64(len(s.replicas)))]
+	s.mu.Unlock()
+	ctx := req.Context()
+	if s.detached {
+		ctx = context.WithoutCancel(ctx)
+	}
+	inner, err := http.NewRequestWithContext(ctx, http.MethodGet, req.URL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan int, 1)
+	go func() {
+		resp, err := replica.Do(inner)
+		if err != nil {
+			done <- http.StatusServiceUnavailable
+			return
+		}
+		resp.Body.Close()
+		done <- resp.StatusCode
+	}()
+	select {
+	case status := <-done:
+		return answer(req, status), req.Context().Err()
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+}
+
 // fleet sends the requests of a Scenario through Transports of its clients,
 // and returns how many succeeded, and the instants of all attempts.
 func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(s)
-		clients := make([]*http.Client, s.Fleet.Clients)
-		for i := range clients {
-			p := s.Policy.Retry
-			p.AttemptTimeout = max(p.AttemptTimeout, s.Fleet.Timeout)
-			clients[i] = &http.Client{Transport: &retrip.Transport{Base: b, Policy: p}}
-		}
+		clients := b.layers()
 		arrivals := newSource(s.Seed+99, 3)
 		var (
 			wg sync.WaitGroup
@@ -146,8 +215,13 @@ func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 // Where nothing is drawn, real Transports make the same attempts in the same
 // instants as the simulated clients.
 func TestTransportsAgreeExactly(t *testing.T) {
-	for _, budget := range []retrip.Budget{{}, {Size: 2, Credit: 0.5}, retrip.Unlimited} {
+	behind := []Service{{}, {Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 3, Budget: retrip.Budget{Size: 20},
+		Backoff: retrip.Backoff{Base: 31 * time.Millisecond, Jitter: retrip.NoJitter}}}}}
+	for i, budget := range []retrip.Budget{{}, {Size: 2, Credit: 0.5}, retrip.Unlimited, retrip.Unlimited} {
 		s := Storm(Continuing)
+		if i == 3 {
+			s.Fleet.Services = behind
+		}
 		s.Fleet.Clients = 20
 		s.Policy.Retry = retrip.Policy{MaxAttempts: 6, Budget: budget,
 			Backoff: retrip.Backoff{Base: 70 * time.Millisecond, Jitter: retrip.NoJitter}}
@@ -190,7 +264,17 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	faults.Fleet.Clients = 30
 	faults.Arrivals.Rate = 200
 	faults.Horizon = 25 * time.Second
-	for name, s := range map[string]Scenario{"overload": overload, "no budget": unbounded, "faults": faults} {
+	layers := overload
+	layers.Fleet.Timeout = 500 * time.Millisecond
+	layers.Fleet.Services = []Service{
+		{Replicas: 7, Timeout: 400 * time.Millisecond},
+		{Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 2}}, Timeout: 150 * time.Millisecond},
+	}
+	detached := layers
+	detached.Fleet.Services = slices.Clone(layers.Fleet.Services)
+	detached.Fleet.Services[0].Detached, detached.Fleet.Services[1].Detached = true, true
+	for name, s := range map[string]Scenario{"overload": overload, "no budget": unbounded, "faults": faults,
+		"layers": layers, "detached layers": detached} {
 		t.Run(name, func(t *testing.T) {
 			const real, simulated = 4, 16
 			var ok, attempts [2]sample

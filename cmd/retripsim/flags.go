@@ -25,17 +25,19 @@ type flags struct {
 	*flag.FlagSet
 	names map[string]string // by field of the model
 
-	out       string
-	plot      string
-	policies  string
-	host      string
-	chosen    []sim.Policy // what policies and host come to, with override
-	runs      int
-	override  retrip.Policy
-	jitter    string
-	loadShare float64 // 0 if -load is not set
-	noPicture bool    // there is none of what the command finds out
-	conflicts []conflict
+	out        string
+	plot       string
+	policies   string
+	host       string
+	chosen     []sim.Policy // what policies and host come to, with override
+	runs       int
+	override   retrip.Policy
+	jitter     string
+	loadShare  float64 // 0 if -load is not set
+	layerCount int
+	services   []string
+	noPicture  bool // there is none of what the command finds out
+	conflicts  []conflict
 }
 
 // conflict is a flag that can't be given, at all or together with one of others.

@@ -156,6 +156,14 @@ func TestBadInput(t *testing.T) {
 		{"overload -o picture.gif", `-o is "picture.gif": it must end in one of .svg, .png, .csv, .json`},
 		{"overload -nonsense", "nonsense"},
 		{"overload nonsense", `"nonsense" is no flag`},
+		{"overload -layers 7", "-layers is 7: it must be 1 to 6"},
+		{"overload -layers 2 -layer :3", "-layers and -layer contradict each other"},
+		{"overload -layer netflix", `-layer is "netflix": -policy is "netflix": it must be a file or one of`},
+		{"overload -layer :x", `-layer is ":x": "x" is no number of replicas`},
+		{"overload -layer ::1", `-layer is "::1": "1" is no timeout`},
+		{"overload -layer :::x", `-layer is ":::x": "x" must be detached, or nothing`},
+		{"overload -layer :::::", `-layer is ":::::": it must be policy:replicas:timeout`},
+		{"overload -layer :-3", "-layer is -3: it must be 0 to 1000000"},
 		{"storm -crowd continuing -at-once -requests 9", "-at-once and -crowd continuing contradict each other"},
 		{"storm -crowd herd -regular=false", "-regular and -crowd herd contradict each other"},
 		{"storm -crowd mob", `-crowd is "mob": it must be passing, continuing or herd`},
@@ -240,6 +248,16 @@ func TestQueues(t *testing.T) {
 	require.Zero(t, code, errs)
 	assert.Contains(t, out, "a full queue, of 1000, takes 1s")
 	assert.Regexp(t, `(?m)^no-budget +70 % +never +0 s$`, out)
+}
+
+// Layers say what each of them sent, and at its peak.
+func TestLayers(t *testing.T) {
+	code, out, errs := call(t, "overload", "-layers", "3", "-clients", "1000", "-slowdown", "0", "-trigger-failures", "1", "-runs", "1", "-horizon", "50s")
+	require.Zero(t, code, errs)
+	assert.Regexp(t, `retrip: clients made 1\.\d\d attempts per request, and 2\d\d\d in the worst second; service 1 .*; service 2 made .* and 6\d\d\d in the worst second`, out)
+	code, out, errs = call(t, "overload", "-layer", "no-retries:7:1s:detached", "-layer", ":0:300ms", "-runs", "1", "-horizon", "50s")
+	require.Zero(t, code, errs)
+	assert.Regexp(t, `service 1 made 1\.00 attempts per request`, out)
 }
 
 // A herd that jitter spreads out makes attempts while the outage lasts.

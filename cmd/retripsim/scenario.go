@@ -21,7 +21,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
 	f.BoolVar(&s.Fleet.Unequal, "unequal", s.Fleet.Unequal, "a few clients send most of the requests")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "of an attempt, where the policy has none")
-	f.IntVar(&s.Fleet.Layers, f.field("layers", "Fleet.Layers"), s.Fleet.Layers, "services one behind the other, each of which retries")
+	f.layers()
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second")
 	f.Func("load", "requests per second as a `share` of the capacity, instead of -rate", func(v string) error {
 		share, err := strconv.ParseFloat(v, 64)
@@ -64,15 +64,12 @@ func (f *flags) settle(s *sim.Scenario) error {
 			return fmt.Errorf("-load is %v: with -workers 0 there is no capacity to share; use -rate", f.loadShare)
 		}
 	}
-	return nil
+	return f.settleLayers(s)
 }
 
 // byPolicy runs s with each of the policies as often as -runs says, and returns
 // the results by policy. Where ctx ended, those that are missing are left out.
 func (f *flags) byPolicy(ctx context.Context, s sim.Scenario, progress func(float64)) ([][]*sim.Result, error) {
-	if err := f.settle(&s); err != nil {
-		return nil, err
-	}
 	policies, err := f.load(s.Policy.Retry)
 	if err != nil {
 		return nil, err
@@ -107,16 +104,16 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 	f.repeats(runs)
 	f.plots("load", "goodput", "waits")
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		if err := f.settle(&s); err != nil {
+			return nil, err
+		}
 		groups, err := f.byPolicy(ctx, s, progress)
 		if len(groups) == 0 {
 			return nil, err
 		}
-		if e := f.settle(&s); e != nil {
-			return nil, e
-		}
 		r := &report{
 			title: fmt.Sprintf("%d clients at %.0f %% load; trouble from %v to %v", s.Fleet.Clients, 100*s.Load(), s.Trigger.At, s.Trigger.At+s.Trigger.For),
-			table: [][]string{{"policy", "recovery", "good meanwhile/s", "success", "attempts/request", "peak/s", "in the end/s", "p50", "p99"}},
+			table: [][]string{{"policy", "recovery", "good meanwhile/s", "success", "attempts/request", "meanwhile", "peak/s", "in the end/s", "p50", "p99"}},
 			json:  groups,
 			csv:   seriesCSV(groups),
 		}
@@ -124,8 +121,9 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 			r.table = append(r.table, loadRow(group))
 		}
 		if s.Trigger.For > 0 {
-			r.notes = append(r.notes, "recovery: from the end of the trouble until 95 % of what arrives is answered")
+			r.notes = append(r.notes, "recovery: from the end of the trouble until 95 % of what arrives is answered; meanwhile: attempts made in the trouble per request that arrived in it; peak: in one second")
 		}
+		r.notes = append(r.notes, layerNotes(groups)...)
 		for _, p := range f.chosen {
 			s.Policy = p
 			if d, e := s.PurseTime(); e == nil && d > 0 {
@@ -157,7 +155,8 @@ func loadRow(group []*sim.Result) []string {
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Goodput })),
 		fmt.Sprintf("%.1f %%", mid(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })),
 		fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
-		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Peak })),
+		fmt.Sprintf("%.2f", mid(group, meanwhile)),
+		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.PeakSecond })),
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Steady })),
 		fmt.Sprint(round(r.P50)), fmt.Sprint(round(r.P99))}
 }
@@ -240,6 +239,9 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 		case "continuing":
 		default:
 			return nil, fmt.Errorf("-crowd is %q: it must be passing, continuing or herd", crowd)
+		}
+		if err := f.settle(&s); err != nil {
+			return nil, err
 		}
 		groups, err := f.byPolicy(ctx, s, progress)
 		if len(groups) == 0 {

@@ -1,0 +1,119 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// layer is the clients, or a service before the backend.
+type layer struct {
+	rules    *retrip.Rules
+	policy   retrip.Policy // resolved
+	draw     func(*source, retrip.Policy, int) time.Duration
+	timeout  time.Duration
+	limit    limiter
+	asks     bool  // a breaker or gate has a say in first attempts
+	gated    bool  // it is a gate
+	detached bool  // it goes on without its caller
+	shared   bool  // any replica answers any caller
+	first    int32 // of its hosts
+	size     int32
+
+	requests, attempts int64
+	seconds            []int32 // attempts, where there are services
+}
+
+// build makes the layers of a run and their hosts.
+func (r *run) build() error {
+	all := append([]Service{{Policy: &r.Policy, Timeout: r.Fleet.Timeout}}, r.Fleet.Services...)
+	r.layers = make([]layer, len(all))
+	asks := false
+	var hosts int
+	size := r.Fleet.Clients
+	for i, service := range all {
+		policy := &r.Policy
+		if service.Policy != nil {
+			policy = service.Policy
+		}
+		rules, err := policy.Retry.Rules()
+		if err != nil {
+			return err
+		}
+		l := &r.layers[i]
+		l.rules, l.policy, l.draw, l.detached = rules, rules.Policy(), policy.draw, service.Detached
+		l.timeout = max(0, l.policy.AttemptTimeout)
+		if l.timeout == 0 && l.policy.AttemptTimeout != retrip.Off {
+			l.timeout = service.Timeout
+		}
+		if service.Replicas > 0 {
+			l.shared, size = true, service.Replicas
+		}
+		if policy.limit != nil {
+			l.limit = policy.limit(size)
+		}
+		l.asks = asksFirst(l.policy)
+		l.gated = l.policy.Gate == retrip.On
+		asks = asks || l.asks
+		l.first, l.size = int32(hosts), int32(size)
+		hosts += size
+		if len(all) > 1 {
+			l.seconds = make([]int32, len(r.seconds.list))
+		}
+	}
+	r.hosts = make([]retrip.Host, hosts)
+	if asks {
+		r.out = make([]int32, hosts)
+	}
+	return nil
+}
+
+// member returns which host of a layer answers its nth caller.
+func (r *run) member(l *layer, n int32) int32 {
+	if l.shared {
+		return l.first + int32(r.replicas.below(uint64(l.size)))
+	}
+	return l.first + n
+}
+
+// abandon takes leave of the request that the next service makes for an
+// attempt, if there is one.
+func (r *run) abandon(i int32) {
+	child := r.requests[i].child
+	if child == none {
+		return
+	}
+	r.requests[i].child = none
+	q := &r.requests[child]
+	q.parent = orphan
+	if r.layers[q.layer].detached {
+		return
+	}
+	r.abandon(child)
+	q = &r.requests[child]
+	l := &r.layers[q.layer]
+	if l.limit != nil {
+		l.limit.canceled(q.host-l.first, &q.paid)
+	}
+	wakes := r.hosts[q.host].Return(l.rules, &q.call)
+	r.wakeOthers(q.host, wakes)
+	r.finish(child, false, retrip.ReasonCanceled)
+}
+
+// finishLayers computes what the layers came to.
+func (r *run) finishLayers() {
+	if len(r.layers) == 1 {
+		return
+	}
+	r.result.Layers = make([]LayerResult, len(r.layers))
+	for i, l := range r.layers {
+		sum := &r.result.Layers[i]
+		sum.Requests, sum.Attempts = l.requests, l.attempts
+		for _, n := range l.seconds {
+			sum.PeakSecond = max(sum.PeakSecond, float64(n))
+		}
+	}
+}
