@@ -1,0 +1,348 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// What an event is, in the lowest bits of its tag; the rest is the turn of the
+// request that it belongs to.
+const (
+	limitArrival  = iota // of an open arrival at a process
+	limitBegin           // a worker begins
+	limitAsk             // a wait is over, or a request was woken
+	limitReach           // an attempt gets to the server
+	limitServed          // and is done
+	limitAnswered        // the answer gets to the client
+	limitKinds    = 8
+)
+
+// limitCall is a request, or a worker that makes one after another.
+type limitCall struct {
+	call    retrip.Call
+	arrived time.Duration
+	sent    time.Duration
+	outcome retrip.Outcome
+	process int32
+	tenant  int32
+	turn    uint32
+	worker  bool
+}
+
+// limitRun is a RateLimit under way.
+type limitRun struct {
+	*RateLimit
+	rules    *retrip.Rules
+	gated    bool
+	hosts    []retrip.Host
+	out      []int // requests under way by host
+	told     [][]time.Duration
+	servers  []limitServer
+	queue    *queue
+	requests []limitCall
+	free     []int32
+
+	arrivals, service, faults, draws, network *source
+
+	failure chance
+	now     time.Duration
+	shares  []int64
+	result  RateLimitResult
+}
+
+// Run simulates m; see [Scenario.Run] for the rest.
+func (m RateLimit) Run(ctx context.Context, progress func(done float64)) (*RateLimitResult, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	rules, err := m.Policy.Retry.Rules()
+	if err != nil {
+		return nil, err
+	}
+	r := &limitRun{
+		RateLimit: &m,
+		rules:     rules,
+		gated:     rules.Policy().Gate == retrip.On,
+		hosts:     make([]retrip.Host, m.Processes),
+		out:       make([]int, m.Processes),
+		told:      make([][]time.Duration, m.Processes),
+		servers:   m.servers(),
+		queue:     newQueue(20),
+		arrivals:  newSource(m.Seed, streamArrivals),
+		service:   newSource(m.Seed, streamService),
+		faults:    newSource(m.Seed, streamFaults),
+		draws:     newSource(m.Seed, streamDraws),
+		network:   newSource(m.Seed, streamNetwork),
+		failure:   newChance(m.Failures),
+		shares:    make([]int64, m.Processes),
+		result:    RateLimitResult{Policy: m.Policy.name(), Seed: m.Seed, Tenants: make([]int64, len(m.servers()))},
+	}
+	r.start()
+	return r.run(ctx, progress)
+}
+
+func (r *limitRun) start() {
+	for p := range r.hosts {
+		r.told[p] = make([]time.Duration, len(r.servers))
+		var at time.Duration
+		if p > 0 {
+			at = time.Duration(r.arrivals.below(uint64(max(r.Stagger, 50*time.Millisecond))))
+		}
+		for k := range r.Workers {
+			i := r.make(int32(p), k)
+			r.requests[i].worker = true
+			r.queue.push(int64(at), i, limitBegin)
+		}
+		for k := range r.Burst {
+			r.queue.push(int64(r.BurstAt), r.make(int32(p), k), limitBegin)
+		}
+		if r.Rate > 0 {
+			r.queue.push(int64(at+r.arrivals.exponential(float64(time.Second)/r.Rate)), int32(p), limitArrival)
+		}
+	}
+}
+
+// make returns a request of process p, the kth of those that are made alike.
+func (r *limitRun) make(p int32, k int) int32 {
+	var i int32
+	if n := len(r.free); n > 0 {
+		i = r.free[n-1]
+		r.free = r.free[:n-1]
+	} else {
+		i = int32(len(r.requests))
+		r.requests = append(r.requests, limitCall{})
+	}
+	q := &r.requests[i]
+	q.process, q.tenant, q.worker = p, int32(k%len(r.servers)), false
+	return i
+}
+
+func (r *limitRun) run(ctx context.Context, progress func(float64)) (*RateLimitResult, error) {
+	err := ctx.Err()
+	for err == nil {
+		e, ok := r.queue.pop()
+		if !ok || e.at >= int64(r.Horizon) {
+			r.now = r.Horizon
+			break
+		}
+		r.now = time.Duration(e.at)
+		if r.result.Events++; r.result.Events%cancelCheckEach == 0 {
+			err = ctx.Err()
+			if progress != nil {
+				progress(float64(r.now) / float64(r.Horizon))
+			}
+		}
+		r.happen(e)
+	}
+	r.result.Until, r.result.Partial = r.now, err != nil
+	r.finish()
+	return &r.result, err
+}
+
+func (r *limitRun) happen(e event) {
+	kind := e.what % limitKinds
+	if kind == limitArrival {
+		r.queue.push(e.at+int64(r.arrivals.exponential(float64(time.Second)/r.Rate)), e.who, limitArrival)
+		r.begin(r.make(e.who, int(r.result.Events)))
+		return
+	}
+	q := &r.requests[e.who]
+	switch {
+	case kind == limitBegin:
+		r.begin(e.who)
+	case e.what/limitKinds != q.turn%(1<<29):
+	case kind == limitAsk:
+		r.ask(e.who)
+	case kind == limitReach:
+		r.reach(e.who)
+	case kind == limitServed:
+		r.servers[q.tenant].leave()
+		r.push(e.who, r.way(), limitAnswered)
+	case kind == limitAnswered:
+		r.answered(e.who)
+	}
+}
+
+// push schedules what comes next for a request: only the newest counts.
+func (r *limitRun) push(i int32, after time.Duration, kind uint32) {
+	q := &r.requests[i]
+	q.turn++
+	if after < r.Horizon {
+		r.queue.push(int64(r.now+after), i, q.turn%(1<<29)*limitKinds+kind)
+	}
+}
+
+// way returns how long a request or an answer is on its way.
+func (r *limitRun) way() time.Duration {
+	if r.DelayHigh == r.DelayLow {
+		return r.DelayLow
+	}
+	return r.DelayLow + time.Duration(r.network.below(uint64(r.DelayHigh-r.DelayLow)))
+}
+
+func (r *limitRun) begin(i int32) {
+	q := &r.requests[i]
+	q.call, q.arrived, q.outcome = retrip.Call{}, r.now, retrip.Outcome{}
+	if r.Deadline > 0 {
+		q.call.Deadline = r.now + r.Deadline
+	}
+	if d := r.rules.Policy().Deadline; d > 0 && (q.call.Deadline == 0 || d < r.Deadline) {
+		q.call.Deadline = r.now + d
+	}
+	if r.gated {
+		q.call.Waiter = i
+		if r.GatePerTenant {
+			q.call.Gate = strconv.Itoa(int(q.tenant))
+		}
+	}
+	r.out[q.process]++
+	r.ask(i)
+}
+
+// ask has the host say whether an attempt may be made now, and does what it
+// says.
+func (r *limitRun) ask(i int32) {
+	q := &r.requests[i]
+	h, draw := &r.hosts[q.process], r.draws.Uint64()
+	var d retrip.Decision
+	if q.call.Attempts == 0 {
+		d = h.First(r.rules, &q.call, r.now, draw)
+	} else {
+		d = h.Wake(r.rules, &q.call, r.now, draw)
+	}
+	r.wakeOthers(h, d.Wakes)
+	switch {
+	case !d.Retry:
+		r.end(i, false, d.Reason)
+	case d.Wait > 0:
+		r.push(i, d.Wait, limitAsk)
+	default:
+		q.call.Attempts++
+		q.sent = r.now
+		r.result.Attempts = max(r.result.Attempts, q.call.Attempts)
+		if r.now < r.told[q.process][q.tenant] {
+			r.result.Early++
+		}
+		r.push(i, r.way(), limitReach)
+	}
+}
+
+func (r *limitRun) wakeOthers(h *retrip.Host, any bool) {
+	for any {
+		i, ok := h.Woken().(int32)
+		if !ok {
+			return
+		}
+		r.push(i, 0, limitAsk)
+	}
+}
+
+// reach is an attempt that gets to the server.
+func (r *limitRun) reach(i int32) {
+	q := &r.requests[i]
+	ok, exact := r.servers[q.tenant].arrive(r.now)
+	q.outcome = retrip.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+	if !ok {
+		q.outcome.Status, q.outcome.RetryAfter = http.StatusTooManyRequests, r.Limit.Word.of(exact)
+		r.push(i, r.way(), limitAnswered)
+		return
+	}
+	if r.faults.happens(r.failure) {
+		q.outcome.Status = http.StatusInternalServerError
+	}
+	service := r.Service
+	if r.Exponential {
+		service = r.service.exponential(float64(service))
+	}
+	r.push(i, service, limitServed)
+}
+
+// answered is an answer that gets to the client.
+func (r *limitRun) answered(i int32) {
+	q := &r.requests[i]
+	o := q.outcome
+	o.Took = r.now - q.sent
+	counts := r.now >= r.WarmUp
+	if o.Status == http.StatusTooManyRequests {
+		if counts {
+			r.result.Refused++
+		}
+		r.told[q.process][q.tenant] = max(r.told[q.process][q.tenant], r.now+o.RetryAfter)
+	} else if counts {
+		r.result.Accepted++
+		r.result.Tenants[q.tenant]++
+		r.shares[q.process]++
+	}
+	h := &r.hosts[q.process]
+	d := h.Next(r.rules, &q.call, o, r.now, r.draws.Uint64())
+	r.wakeOthers(h, d.Wakes)
+	switch {
+	case !d.Retry:
+		r.end(i, o.Status == http.StatusOK, d.Reason)
+	case d.AtGate:
+		r.push(i, 0, limitAsk)
+	default:
+		r.push(i, d.Wait, limitAsk)
+	}
+}
+
+// end ends a request. A worker begins the next one.
+func (r *limitRun) end(i int32, good bool, reason retrip.Reason) {
+	q := &r.requests[i]
+	q.turn++
+	if good {
+		wait := r.now - q.arrived
+		r.result.Last = r.now
+		r.result.Waited += wait
+		if r.now >= r.WarmUp {
+			r.result.Worst = max(r.result.Worst, wait)
+		}
+	} else {
+		r.result.Failed++
+		r.result.GaveUp = countReason(r.result.GaveUp, reason)
+	}
+	// As Transport does: a host is forgotten when no request is under way and
+	// nothing is left to be remembered.
+	p := q.process
+	if r.out[p]--; r.out[p] == 0 && r.hosts[p].Healed(r.now) {
+		r.hosts[p] = retrip.Host{}
+	}
+	switch {
+	case !q.worker:
+		r.free = append(r.free, i)
+	case good:
+		r.queue.push(int64(r.now), i, limitBegin)
+	default:
+		r.queue.push(int64(r.now+50*time.Millisecond), i, limitBegin)
+	}
+}
+
+func (r *limitRun) finish() {
+	res := &r.result
+	slices.SortFunc(res.GaveUp, func(a, b ReasonCount) int { return cmp.Compare(b.Count, a.Count) })
+	allowed, perSecond := 0.0, 0.0
+	for _, s := range r.servers {
+		allowed += s.allows(r.WarmUp, max(r.now, r.WarmUp))
+		perSecond += s.allows(0, r.Horizon) / r.Horizon.Seconds()
+	}
+	if allowed > 0 {
+		res.Used = float64(res.Accepted) / allowed
+	}
+	res.Refusals = float64(res.Refused) / float64(max(1, res.Accepted))
+	if perSecond > 0 {
+		res.Fair = time.Duration(math.Round(float64(r.Workers*r.Processes) / perSecond * float64(time.Second)))
+	}
+	if res.Accepted > 0 {
+		res.Share = float64(slices.Max(r.shares)) / float64(res.Accepted)
+	}
+}
