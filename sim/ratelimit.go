@@ -5,8 +5,6 @@ package sim
 
 import (
 	"time"
-
-	"github.com/retrip/retrip"
 )
 
 // RateLimit is a server that limits the rate of requests, and one or more

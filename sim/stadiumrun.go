@@ -6,6 +6,7 @@ package sim
 import (
 	"cmp"
 	"context"
+	"math/bits"
 	"net/http"
 	"time"
 
