@@ -1,0 +1,57 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// signer signs each attempt, as Standard Webhooks has it: the id stays the same,
+// the timestamp is that of the attempt. It belongs under retrip: above, a retry
+// would carry the timestamp of the first attempt, and a receiver that allows
+// five minutes would refuse it after a long wait.
+type signer struct{ base http.RoundTripper }
+
+type deliveryKey struct{}
+
+func (s signer) RoundTrip(req *http.Request) (*http.Response, error) {
+	d := req.Context().Value(deliveryKey{}).(*Delivery)
+	now := strconv.FormatInt(time.Now().Unix(), 10)
+	signature, err := sign(d.Secret, d.Message, now, d.Payload)
+	if err != nil {
+		return nil, errors.Join(err, req.Body.Close())
+	}
+	req = req.Clone(req.Context())
+	req.Header.Set("Webhook-Id", d.Message)
+	req.Header.Set("Webhook-Timestamp", now)
+	req.Header.Set("Webhook-Signature", signature)
+	return s.base.RoundTrip(req)
+}
+
+func sign(secret, id, timestamp string, payload []byte) (string, error) {
+	k, err := key(secret)
+	if err != nil {
+		return "", err
+	}
+	mac := hmac.New(sha256.New, k)
+	fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, payload)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)), nil
+}
+
+func key(secret string) ([]byte, error) {
+	encoded, ok := strings.CutPrefix(secret, "whsec_")
+	k, err := base64.StdEncoding.DecodeString(encoded)
+	if !ok || err != nil || len(k) < 24 || len(k) > 64 {
+		return nil, errors.New("a secret is whsec_ and 24 to 64 bytes in base64")
+	}
+	return k, nil
+}

@@ -1,0 +1,180 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	_ "modernc.org/sqlite" // SQLite in pure Go
+)
+
+//go:embed schema.sql
+var schema string
+
+// Store keeps endpoints, messages and what became of them. One process at a
+// time may use it.
+type Store struct{ db *sql.DB }
+
+// Delivery is one message for one endpoint.
+type Delivery struct {
+	ID, Runs  int64 // Runs counts the one under way too
+	Message   string
+	Payload   []byte
+	Endpoint  string
+	URL       string
+	Secret    string
+	Failures  int           // runs to the endpoint that failed in a row before
+	FailedFor time.Duration // since the first of them
+}
+
+// Open opens the store in a file, and makes it if it isn't there. What was
+// being sent when the last process died is sent again.
+func Open(ctx context.Context, file string) (*Store, error) {
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=foreign_keys(1)")
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1) // SQLite has one writer: queue here, not at its lock
+	if _, err := db.ExecContext(ctx, schema+"update deliveries set state = 'pending' where state = 'sending'"); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), db.Close())
+	}
+	return &Store{db}, nil
+}
+
+// Close closes the store.
+func (s *Store) Close() error { return s.db.Close() }
+
+// AddEndpoint adds an endpoint, or changes its URL and secret and enables it.
+func (s *Store) AddEndpoint(ctx context.Context, id, url, secret string) error {
+	if _, err := key(secret); err != nil {
+		return fmt.Errorf("endpoint %s: %w", id, err)
+	}
+	_, err := s.db.ExecContext(ctx, `insert into endpoints (id, url, secret) values (?, ?, ?)
+		on conflict (id) do update set url = excluded.url, secret = excluded.secret, disabled = '', failures = 0, rests_until = 0`, id, url, secret)
+	return err
+}
+
+// Enqueue writes a message for every endpoint that is enabled and returns its
+// id. Give it the transaction in which the event happens: then there is no
+// event without its message, and no message without its event.
+func Enqueue(ctx context.Context, tx *sql.Tx, payload []byte) (string, error) {
+	id, now := "msg_"+rand.Text(), time.Now().UnixMilli()
+	if _, err := tx.ExecContext(ctx, `insert into messages values (?, ?, ?)`, id, payload, now); err != nil {
+		return "", err
+	}
+	_, err := tx.ExecContext(ctx, `insert into deliveries (message, endpoint, due) select ?, id, ? from endpoints where disabled = ''`, id, now)
+	return id, err
+}
+
+// nextDue is the delivery that may be sent first, and when: of each endpoint the one
+// that is due first. To an endpoint go four at a time, or one, as a probe, if its
+// breaker is open.
+const nextDue = `
+	with first as materialized (
+		select e.rests_until, (select d.id from deliveries d where d.endpoint = e.id and d.state = 'pending' order by d.due limit 1) as id
+		from endpoints e where e.disabled = ''
+		and (select count(*) from deliveries d where d.endpoint = e.id and d.state = 'sending') < iif(e.failures < ?, 4, 1))
+	select d.id, max(d.due, first.rests_until) as at from first join deliveries d on d.id = first.id order by at limit 1`
+
+// claim takes the delivery that is due first. It returns nil if none is due,
+// and when to come back; the zero time if only the end of a run can change that.
+func (s *Store) claim(ctx context.Context) (*Delivery, time.Time, error) {
+	now := time.Now().UnixMilli()
+	var id, at, failing int64
+	err := s.db.QueryRowContext(ctx, nextDue, breakerOpensAt).Scan(&id, &at)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, time.Time{}, nil
+	}
+	if err != nil || at > now {
+		return nil, time.UnixMilli(at), err
+	}
+	if _, err := s.db.ExecContext(ctx, `update deliveries set state = 'sending', runs = runs + 1 where id = ?`, id); err != nil {
+		return nil, time.Time{}, err
+	}
+	d := Delivery{ID: id}
+	err = s.db.QueryRowContext(ctx, `select d.runs, m.id, m.payload, e.id, e.url, e.secret, e.failures, e.failing from deliveries d
+		join messages m on m.id = d.message join endpoints e on e.id = d.endpoint where d.id = ?`, id).
+		Scan(&d.Runs, &d.Message, &d.Payload, &d.Endpoint, &d.URL, &d.Secret, &d.Failures, &failing)
+	if d.Failures > 0 {
+		d.FailedFor = time.Duration(now-failing) * time.Millisecond
+	}
+	return &d, time.Time{}, err
+}
+
+// finish writes down how the run of a delivery ended.
+func (s *Store) finish(ctx context.Context, d *Delivery, v verdict) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	now := time.Now()
+	run := func(query string, args ...any) {
+		if err == nil {
+			_, err = tx.ExecContext(ctx, query, args...)
+		}
+	}
+	run(`update deliveries set state = ?, due = ?, outcome = ? where id = ?`, v.state, now.Add(v.wait).UnixMilli(), v.outcome, d.ID)
+	if v.state == delivered {
+		run(`update endpoints set failures = 0, rests_until = 0 where id = ?`, d.Endpoint)
+	} else {
+		run(`update endpoints set failing = iif(failures = 0, ?1, failing), failures = failures + 1, rests_until = max(rests_until, ?2),
+			disabled = iif(?3 = '', disabled, ?3) where id = ?4`, now.UnixMilli(), now.Add(v.rest).UnixMilli(), v.disable, d.Endpoint)
+	}
+	// Those that were under way when the endpoint was disabled, too.
+	run(`update deliveries set state = 'dead', outcome = 'endpoint disabled' where endpoint = ?1 and state = 'pending'
+		and (select disabled from endpoints where id = ?1) <> ''`, d.Endpoint)
+	if err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// release gives a delivery back whose run was cut off, as if it had not begun.
+func (s *Store) release(ctx context.Context, d *Delivery) error {
+	_, err := s.db.ExecContext(ctx, `update deliveries set state = 'pending', runs = runs - 1 where id = ?`, d.ID)
+	return err
+}
+
+// Replay makes the dead letters of an endpoint pending again, from the beginning
+// of the schedule, and enables the endpoint.
+func (s *Store) Replay(ctx context.Context, endpoint string) (n int64, err error) {
+	result, err := s.db.ExecContext(ctx, `update endpoints set disabled = '', failures = 0, rests_until = 0 where id = ?1;
+		update deliveries set state = 'pending', runs = 0, due = ?2 where endpoint = ?1 and state = 'dead'`, endpoint, time.Now().UnixMilli())
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// Prune deletes what was written before a time and is done with; dead letters
+// too.
+func (s *Store) Prune(ctx context.Context, before time.Time) error {
+	_, err := s.db.ExecContext(ctx, `
+		delete from deliveries where state in ('delivered', 'dead') and message in (select id from messages where created < ?1);
+		delete from messages where created < ?1 and id not in (select message from deliveries)`, before.UnixMilli())
+	return err
+}
+
+// Counts returns how many deliveries to an endpoint are in each state.
+func (s *Store) Counts(ctx context.Context, endpoint string) (map[string]int, error) {
+	counts := map[string]int{}
+	for _, state := range []string{pending, sending, delivered, dead} {
+		var n int
+		row := s.db.QueryRowContext(ctx, `select count(*) from deliveries where endpoint = ? and state = ?`, endpoint, state)
+		if err := row.Scan(&n); err != nil {
+			return nil, err
+		}
+		if n > 0 {
+			counts[state] = n
+		}
+	}
+	return counts, nil
+}
