@@ -569,12 +569,12 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 			return err
 		}
 		for range 20 {
-			require.Equal(t, "closed", tr.HostState("example.com:80").Breaker)
+			require.Equal(t, "closed", must(tr.HostState("example.com:80")).Breaker)
 			require.NoError(t, get())
 			time.Sleep(20 * time.Second)
 			tr.HostStates() // as metrics do: it drops what has healed
 		}
-		assert.Equal(t, "open", tr.HostState("example.com:80").Breaker)
+		assert.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker)
 		var failure *retrip.Error
 		require.ErrorAs(t, get(), &failure)
 		assert.Equal(t, retrip.ReasonBreakerOpen, failure.Reason)

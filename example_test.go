@@ -62,7 +62,11 @@ func ExampleTransport_PolicyOf() {
 			"*.example.com": {MaxAttempts: 6},
 		},
 	}
-	p := transport.PolicyOf("api.example.com")
+	p, err := transport.PolicyOf("api.example.com:443")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	fmt.Println(p.MaxAttempts, p.AttemptTimeout, p.MaxWait)
 	// Output: 6 2s 30s
 }
@@ -81,9 +85,13 @@ func ExampleTransport_HostState() {
 		}
 		resp.Body.Close()
 	}
-	state := transport.HostState(server.Listener.Addr().String())
-	fmt.Printf("%v of %v tokens left, breaker %s\n", state.Tokens, state.Size, state.Breaker)
-	// Output: 0 of 5 tokens left, breaker closed
+	state, err := transport.HostState(server.Listener.Addr().String())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%v of %v tokens left, breaker %s, last give-up %s\n", state.Tokens, state.Size, state.Breaker, state.LastGiveUp)
+	// Output: 0 of 5 tokens left, breaker closed, last give-up budget_exhausted
 }
 
 // A POST is repeated on a status by which the host says that it did nothing.
@@ -177,7 +185,12 @@ func ExampleLoadPolicies() {
 		return
 	}
 	transport := &retrip.Transport{Policy: policy, Hosts: hosts}
-	fmt.Println(transport.PolicyOf("fraud.internal").AttemptTimeout)
+	fraud, err := transport.PolicyOf("fraud.internal:443")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(fraud.AttemptTimeout)
 
 	_, _, err = retrip.LoadPolicies(strings.NewReader("{\n  \"attempt_timout\": \"2s\"\n}"))
 	fmt.Println(strings.SplitAfter(err.Error(), ";")[0])

@@ -32,6 +32,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	o := overrideOf(req.Context())
 	r := s.find(req.URL)
+	if !r.matched.Load() {
+		r.matched.Store(true)
+	}
 	if o != nil && o.policy != nil {
 		var err error
 		if r, err = o.rules(r); err != nil {
@@ -230,7 +233,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		if key := keyOf(x.req.URL); failed {
 			x.host = x.t.hosts.pinNew(key, now)
 		} else {
-			x.host = x.t.hosts.pinGood(key)
+			x.host = x.t.hosts.pinGood(key, now)
 		}
 	}
 	if x.host == nil && !o.Canceled {
@@ -243,6 +246,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		host, now = &x.host.Host, x.s.now()
 		if failed {
 			x.host.used.Store(int64(now))
+			x.host.failed.store(retryReason(*o))
 		}
 	} else {
 		host = new(Host)

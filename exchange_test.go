@@ -30,7 +30,7 @@ func gatedHost(t *testing.T, n *notes, steps ...step) (*retrip.Transport, *scrip
 	resp, err := tr.RoundTrip(request(t, "POST", nil))
 	require.NoError(t, err)
 	finish(t, resp)
-	require.Equal(t, 8*time.Second, tr.HostState("example.com:80").PausedFor)
+	require.Equal(t, 8*time.Second, must(tr.HostState("example.com:80")).PausedFor)
 	n.lines = nil
 	return tr, base
 }
@@ -46,7 +46,7 @@ func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
 		assert.GreaterOrEqual(t, base.at[1], 8*time.Second)
 		assert.LessOrEqual(t, base.at[1], 9*time.Second)
 		assert.Equal(t, "x", base.sent[0])
-		assert.Zero(t, tr.HostState("example.com:80").Waiting)
+		assert.Zero(t, must(tr.HostState("example.com:80")).Waiting)
 		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,success} 1")
 	})
 }
@@ -73,7 +73,7 @@ func TestExchange_GateCanceled(t *testing.T) {
 		bubbled(t, tt.name, func(t *testing.T) {
 			var n notes
 			tr, base := gatedHost(t, &n, replies(200))
-			before := tr.HostState("example.com:80")
+			before := must(tr.HostState("example.com:80"))
 			body := newSend("x")
 			req, end := tt.end(request(t, "PUT", body))
 			start := time.Now()
@@ -90,7 +90,7 @@ func TestExchange_GateCanceled(t *testing.T) {
 			assert.Zero(t, e.StatusCode)
 			assert.Equal(t, 1, base.attempts())
 			assert.EqualValues(t, 1, body.closed.Load())
-			assert.Equal(t, before.Tokens, tr.HostState("example.com:80").Tokens)
+			assert.Equal(t, before.Tokens, must(tr.HostState("example.com:80")).Tokens)
 			require.Len(t, n.lines, 2)
 			assert.Regexp(t, `^giveup #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[0])
 			assert.Regexp(t, `^done #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[1])
@@ -138,7 +138,7 @@ func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 			assert.True(t, e.Temporary())
 			assert.Equal(t, 1, base.attempts())
 			assert.EqualValues(t, 1, body.closed.Load())
-			assert.Zero(t, tr.HostState("example.com:80").Waiting, "it takes no place")
+			assert.Zero(t, must(tr.HostState("example.com:80")).Waiting, "it takes no place")
 			assert.Equal(t, []string{
 				"giveup #0 0 host_paused wait=0s server=false at=0s default",
 				"done #0 0 host_paused wait=0s server=false at=0s default",
@@ -163,7 +163,7 @@ func TestExchange_BreakerFailsFast(t *testing.T) {
 			resp, err := tr.RoundTrip(request(t, "POST", nil))
 			require.NoError(t, err)
 			finish(t, resp)
-			require.Equal(t, "open", tr.HostState("example.com:80").Breaker)
+			require.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker)
 
 			req := request(t, "GET", nil)
 			if body != nil {
@@ -234,7 +234,7 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 		assert.Equal(t, 2, base.attempts())
 		assert.Equal(t, 2, base.closedBodies())
 		assert.EqualValues(t, 1, body.closed.Load())
-		state := tr.HostState("example.com:80")
+		state := must(tr.HostState("example.com:80"))
 		assert.Equal(t, "open", state.Breaker)
 		assert.Equal(t, 5.0, state.Tokens, "the token for the retry is back")
 		assert.Equal(t, []string{
@@ -276,7 +276,7 @@ func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 		assert.Equal(t, 503, e.StatusCode)
 		assert.Equal(t, "y", e.Header.Get("X"))
 		assert.EqualValues(t, 1, body.closed.Load())
-		assert.Equal(t, 5.0, tr.HostState("example.com:80").Tokens)
+		assert.Equal(t, 5.0, must(tr.HostState("example.com:80")).Tokens)
 		assert.Equal(t, 2, base.attempts())
 	})
 }

@@ -21,3 +21,11 @@ func mustRead(t *testing.T, path string) string {
 	require.NoError(t, err)
 	return string(data)
 }
+
+// must returns v, which nothing is wrong with.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -3,22 +3,33 @@
 
 package retrip
 
-import "time"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
 
-// HostState tells why nothing is retried to a host, or why it is left alone.
+// HostState tells why nothing is retried to a host, or why it is left alone. In
+// JSON it speaks as policies do: durations are strings ("1.5s"), and a Size that
+// is unlimited is "off". Its String is for people.
 type HostState struct {
-	Host      string        // host:port
-	Policy    string        // the pattern in Transport.Hosts that it follows, or "default"
-	Tokens    float64       // left in its budget
-	Size      float64       // of its budget; 0 is unlimited
-	PausedFor time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
-	Breaker   string        // "closed", "open" or "half-open"
-	OpenFor   time.Duration // how long until the breaker's next probe may go
-	Waiting   int           // requests that wait at its gate, those of all keys together
+	Host         string        // host:port; "others" for those that share a budget, see [Transport.HostStates]
+	Policy       string        // the pattern in Transport.Hosts that it follows, or "default"
+	Tokens       float64       // left in its budget
+	Size         float64       // of its budget; 0 is unlimited
+	PausedFor    time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
+	Breaker      string        // "closed", "open" or "half-open"
+	OpenFor      time.Duration // how long until the breaker's next probe may go
+	Waiting      int           // requests that wait at its gate, those of all keys together
+	LastFailure  Reason        // of its last attempt that failed, as the reason for a retry would be; empty: not known
+	FailedAgo    time.Duration // how long ago that was
+	LastGiveUp   Reason        // why a request to it last gave up; empty: none did
 }
 
-// State describes h under the rules r at the instant now. Its Host and Policy
-// are empty.
+// State describes h under the rules r at the instant now. Its Host and Policy,
+// and what happened last, are empty.
 func (h *Host) State(r *Rules, now time.Duration) HostState {
 	s := HostState{PausedFor: h.pausedFor(now), Breaker: breakerNames[breakerClosed]}
 	if r.size > 0 {
@@ -40,4 +51,100 @@ func (h *Host) State(r *Rules, now time.Duration) HostState {
 		})
 	}
 	return s
+}
+
+// String says s in a line, as "api.example.com:443 (policy default): 2 of 5
+// tokens, breaker open, next probe in 3s, last
+// failure timeout 1s ago".
+func (s HostState) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (policy %s): ", s.Host, s.Policy)
+	if s.Size == 0 {
+		b.WriteString("unlimited tokens")
+	} else {
+		fmt.Fprintf(&b, "%.3g of %.7g tokens", s.Tokens, s.Size)
+	}
+	if s.PausedFor > 0 {
+		fmt.Fprintf(&b, ", paused for %v", s.PausedFor.Round(time.Millisecond))
+	}
+	switch {
+	case s.OpenFor > 0:
+		fmt.Fprintf(&b, ", breaker %s, next probe in %v", s.Breaker, s.OpenFor.Round(time.Millisecond))
+	case s.Breaker != breakerNames[breakerClosed]:
+		fmt.Fprintf(&b, ", breaker %s", s.Breaker)
+	}
+	if s.Waiting > 0 {
+		fmt.Fprintf(&b, ", %d waiting at the gate", s.Waiting)
+	}
+	if s.LastFailure != "" {
+		fmt.Fprintf(&b, ", last failure %s %v ago", s.LastFailure, s.FailedAgo.Round(time.Millisecond))
+	}
+	if s.LastGiveUp != "" {
+		fmt.Fprintf(&b, ", last give-up %s", s.LastGiveUp)
+	}
+	return b.String()
+}
+
+// hostStateJSON is a HostState in the words of policies.
+type hostStateJSON struct {
+	Host         string     `json:"host"`
+	Policy       string     `json:"policy"`
+	Tokens       *float64   `json:"tokens,omitempty"` // nil: unlimited
+	Size         any        `json:"size"`
+	PausedFor    string     `json:"paused_for"`
+	Breaker      string     `json:"breaker"`
+	OpenFor      string     `json:"open_for"`
+	Waiting      int        `json:"waiting"`
+	LastFailure  Reason     `json:"last_failure,omitempty"`
+	FailedAgo    string     `json:"failed_ago,omitempty"`
+	LastGiveUp   Reason     `json:"last_give_up,omitempty"`
+}
+
+// MarshalJSON writes s in the words of policies, with a duration as "1.5s".
+func (s HostState) MarshalJSON() ([]byte, error) {
+	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
+		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, LastFailure: s.LastFailure, LastGiveUp: s.LastGiveUp}
+	if s.Size == 0 {
+		wire.Tokens, wire.Size = nil, "off"
+	}
+	if s.LastFailure != "" {
+		wire.FailedAgo = s.FailedAgo.String()
+	}
+	return json.Marshal(wire)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. The error names what is wrong.
+func (s *HostState) UnmarshalJSON(data []byte) error {
+	var wire hostStateJSON
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&wire); err != nil {
+		return fmt.Errorf("retrip: host state: %w", err)
+	}
+	back := HostState{Host: wire.Host, Policy: wire.Policy, Breaker: wire.Breaker, Waiting: wire.Waiting, LastFailure: wire.LastFailure, LastGiveUp: wire.LastGiveUp}
+	if wire.Tokens != nil {
+		back.Tokens = *wire.Tokens
+	}
+	switch size := wire.Size.(type) {
+	case float64:
+		back.Size = size
+	case nil:
+	default:
+		if size != "off" {
+			return fmt.Errorf(`retrip: host state: size is %v: it must be a number or "off"`, size)
+		}
+	}
+	for _, d := range []struct {
+		name, text string
+		into       *time.Duration
+	}{{"paused_for", wire.PausedFor, &back.PausedFor}, {"open_for", wire.OpenFor, &back.OpenFor}, {"failed_ago", wire.FailedAgo, &back.FailedAgo}} {
+		if d.text == "" {
+			continue
+		}
+		var err error
+		if *d.into, err = time.ParseDuration(d.text); err != nil {
+			return fmt.Errorf("retrip: host state: %s is %q: it must be a duration", d.name, d.text)
+		}
+	}
+	*s = back
+	return nil
 }

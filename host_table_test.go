@@ -32,7 +32,7 @@ func failAt(t *hostTable, key hostKey, r *Rules, o Outcome, now time.Duration) *
 }
 
 func succeedAt(t *hostTable, key hostKey, r *Rules, now time.Duration) {
-	if e := t.pin(key); e != nil {
+	if e := t.pin(key, now); e != nil {
 		e.Next(r, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
 		t.unpin(e, now)
 	}
@@ -63,23 +63,23 @@ func TestHostTableMakesAndDrops(t *testing.T) {
 	key := hostKey{"example.com", "443"}
 	u := &url.URL{Scheme: "https", Host: "Example.com"}
 	assert.True(t, table.calm(u))
-	assert.Nil(t, table.pin(key), "a healthy host has no entry")
+	assert.Nil(t, table.pin(key, 0), "a healthy host has no entry")
 
 	e := failAt(&table, key, r, refusal, 0)
 	assert.False(t, table.calm(u))
 	assert.EqualValues(t, 1, table.entries.Load())
-	assert.Same(t, e, table.pin(key))
+	assert.Same(t, e, table.pin(key, 0))
 	table.unpin(e, 0)
 
 	for range 4 {
 		succeedAt(&table, key, r, 0)
-		require.Same(t, e, table.pin(key), "not healed yet")
+		require.Same(t, e, table.pin(key, 0), "not healed yet")
 		table.unpin(e, 0)
 	}
 	succeedAt(&table, key, r, 0)
-	assert.Nil(t, table.pin(key), "healed")
+	assert.Nil(t, table.pin(key, 0), "healed")
 	assert.True(t, table.calm(u))
-	assert.Empty(t, table.all(0))
+	assert.Empty(t, inTrouble(&table, 0))
 
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
 }
@@ -92,7 +92,7 @@ func TestHostTableMakesWhole(t *testing.T) {
 	e := table.make(key, 7)
 	assert.Same(t, e, table.make(key, 8), "of two who make it at once, one does")
 	assert.EqualValues(t, 2, e.pins.Load())
-	for _, e := range table.all(0) {
+	for _, e := range inTrouble(&table, 0) {
 		assert.Equal(t, key, e.key)
 		assert.EqualValues(t, 7, e.used.Load())
 	}
@@ -123,9 +123,9 @@ func TestHostTableKeeps(t *testing.T) {
 			key := hostKey{"example.com", "443"}
 			failAt(&table, key, defaultRules(t, tt.policy), tt.outcome, 0)
 			if tt.until > 0 {
-				assert.Len(t, table.all(tt.until-1<<20), 1)
+				assert.Len(t, inTrouble(&table, tt.until-1<<20), 1)
 			}
-			assert.Empty(t, table.all(tt.until))
+			assert.Empty(t, inTrouble(&table, tt.until))
 			assert.Zero(t, table.entries.Load())
 		})
 	}
@@ -141,12 +141,12 @@ func TestHostTableIdle(t *testing.T) {
 	p := table.pinNew(pinned, 0)
 	failAt(&table, busy, r, refusal, hostIdle)
 	var names []string
-	for _, e := range table.all(hostIdle + 1) {
+	for _, e := range inTrouble(&table, hostIdle+1) {
 		names = append(names, e.key.String())
 	}
 	assert.Equal(t, []string{"busy:80", "pinned:80"}, names)
 	table.unpin(p, hostIdle+1)
-	assert.Nil(t, table.pin(pinned))
+	assert.Nil(t, table.pin(pinned, hostIdle+1))
 }
 
 func TestHostTablePins(t *testing.T) {
@@ -156,49 +156,156 @@ func TestHostTablePins(t *testing.T) {
 	second := table.pinNew(key, 0)
 	assert.Same(t, first, second)
 	table.unpin(first, 0)
-	third := table.pin(key)
+	third := table.pin(key, 0)
 	assert.Same(t, first, third, "healed, but in use")
 	table.unpin(second, 0)
 	table.unpin(third, 0)
-	assert.Nil(t, table.pin(key))
+	assert.Nil(t, table.pin(key, 0))
 }
 
-// When it is full, the most healed goes first, and of these the one longest
-// idle.
+// When it is full, only those that miss no tokens give way, the one longest idle
+// first.
 func TestHostTableEvicts(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
+	free := defaultRules(t, Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}})
 	keys := sameStripe(&table, hostsPerStripe+3)
 	now := time.Duration(0)
-	for _, key := range keys[:hostsPerStripe] {
+	for i, key := range keys[:hostsPerStripe] {
 		now++
-		failAt(&table, key, r, refusal, now)
-		failAt(&table, key, r, refusal, now)
+		if i == 30 || i == 40 {
+			failAt(&table, key, free, refusal, now)
+		} else {
+			failAt(&table, key, r, refusal, now)
+		}
 	}
 	there := func(key hostKey) bool {
-		e := table.pin(key)
+		e := table.pin(key, now)
 		if e == nil {
 			return false
 		}
 		table.unpin(e, now)
 		return true
 	}
-	succeedAt(&table, keys[40], r, now)
-	failAt(&table, keys[hostsPerStripe], r, refusal, now)
-	assert.False(t, there(keys[40]), "the most healed")
-	assert.True(t, there(keys[hostsPerStripe]))
-
-	// The new one has lost the fewest tokens, then it is the oldest's turn.
-	failAt(&table, keys[hostsPerStripe], r, refusal, now)
-	failAt(&table, keys[hostsPerStripe+1], r, refusal, now)
-	assert.False(t, there(keys[0]), "the longest idle")
-	assert.True(t, there(keys[1]))
+	for i, gone := range []int{30, 40} {
+		failAt(&table, keys[hostsPerStripe+i], r, refusal, now)
+		assert.False(t, there(keys[gone]), "the longest idle that misses nothing")
+		assert.True(t, there(keys[hostsPerStripe+i]))
+	}
+	assert.True(t, failAt(&table, keys[40], r, refusal, now).others, "nobody else finds room")
+	for i, key := range keys[:hostsPerStripe] {
+		assert.Equal(t, i != 30 && i != 40, there(key), "%d", i)
+	}
 	assert.EqualValues(t, hostsPerStripe, table.entries.Load())
 
 	// What nobody has asked for in an hour goes at once.
 	now += hostIdle + 1
 	failAt(&table, keys[hostsPerStripe+2], r, refusal, now)
 	assert.EqualValues(t, 1, table.entries.Load())
+}
+
+// Ten thousand names of one backend that is down: making room gives no tokens
+// back, however often each is called.
+func TestHostTable_ManyDeadNames(t *testing.T) {
+	const names, rounds = 10_000, 50
+	table := new(hostTable)
+	r := defaultRules(t, Policy{})
+	shared := r.forShared()
+	attempts := func(key hostKey, o Outcome, now time.Duration) (n int) {
+		e := table.pinNew(key, now)
+		defer func() { table.unpin(e, now) }()
+		rules := r
+		if e.others {
+			rules = shared
+		}
+		e.used.Store(int64(now))
+		for call := (Call{Attempts: 1}); ; call.Attempts++ {
+			if n++; !e.Next(rules, &call, o, now, 0).Retry {
+				return n
+			}
+		}
+	}
+	keys := make([]hostKey, names)
+	for i := range keys {
+		keys[i] = hostKey{"tenant" + strconv.Itoa(i) + ".example", "443"}
+	}
+	total, last := 0, 0
+	for round := range rounds {
+		last = 0
+		for i, key := range keys {
+			last += attempts(key, refusal, time.Duration(round)*time.Minute+time.Duration(i)*time.Millisecond)
+		}
+		total += last
+	}
+	t.Logf("%.4f attempts per request, %.4f in the last round, %d hosts remembered", float64(total)/(names*rounds), float64(last)/names, table.entries.Load())
+	assert.Equal(t, names, last)
+	assert.LessOrEqual(t, total, names*rounds*105/100)
+	assert.LessOrEqual(t, total-names*rounds, (hostsPerStripe+1)*hostStripes*5, "a budget for each place, and one for the others of each stripe")
+
+	// A new host shares what is left to those without a place: nothing, until
+	// successes have paid for a retry.
+	now := rounds * time.Minute
+	fresh := hostKey{"fresh.example", "443"}
+	assert.Equal(t, 1, attempts(fresh, refusal, now))
+	for range 5 {
+		e := table.pinGood(fresh, now)
+		require.True(t, e.others)
+		e.Next(shared, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
+	}
+	assert.Equal(t, 2, attempts(fresh, refusal, now))
+
+	// An hour without a failure frees all places.
+	now += hostIdle + time.Second
+	assert.Equal(t, 4, attempts(fresh, refusal, now))
+	assert.Nil(t, table.pin(keys[0], now))
+}
+
+// What is known of a host ends an hour after its last failure, whether or not
+// anybody has looked meanwhile.
+func TestHostTableForgetsAtLookUp(t *testing.T) {
+	r := defaultRules(t, Policy{})
+	for _, scraped := range []bool{false, true} {
+		var table hostTable
+		key := hostKey{"dead.example", "443"}
+		retries := 0
+		for i := range 10 {
+			now := time.Duration(i) * 61 * time.Minute
+			e := table.pinNew(key, now)
+			e.used.Store(int64(now))
+			for call := (Call{Attempts: 1}); e.Next(r, &call, refusal, now, 0).Retry; call.Attempts++ {
+				retries++
+			}
+			table.unpin(e, now)
+			if scraped {
+				table.all(now + time.Hour/2)
+				table.all(now + time.Hour + time.Second)
+			}
+		}
+		assert.Equal(t, 30, retries, "scraped: %v", scraped)
+	}
+
+	// So do those of a host that is in use all the time, and those of the hosts
+	// without a place.
+	var table hostTable
+	keys := sameStripe(&table, hostsPerStripe+1)
+	for _, key := range keys[:hostsPerStripe] {
+		table.pinNew(key, 0)
+	}
+	for _, key := range []hostKey{keys[0], keys[hostsPerStripe]} {
+		failAt(&table, key, r, refusal, 0)
+		e := table.pinNew(key, hostIdle)
+		assert.EqualValues(t, microToken, e.missing.Load())
+		e = table.pinNew(key, hostIdle+1)
+		assert.Zero(t, e.missing.Load())
+		failAt(&table, key, r, refusal, hostIdle+2)
+		assert.EqualValues(t, microToken, table.pinNew(key, hostIdle+3).missing.Load(), "once")
+	}
+}
+
+// inTrouble returns the hosts in trouble.
+func inTrouble(t *hostTable, now time.Duration) []*hostEntry {
+	list, _ := t.all(now)
+	return list
 }
 
 // A running pause, an open breaker and a host in use never give way: then new
@@ -231,9 +338,9 @@ func TestHostTableOverflow(t *testing.T) {
 				tt.fill(&table, key)
 			}
 			one := failAt(&table, keys[hostsPerStripe], plain, refusal, 0)
-			assert.Same(t, &table.overflow, one)
+			assert.True(t, one.others)
 			assert.Same(t, one, failAt(&table, keys[hostsPerStripe+1], plain, refusal, 0))
-			assert.EqualValues(t, 2*microToken, table.overflow.missing.Load(), "a budget shared")
+			assert.EqualValues(t, 2*microToken, one.missing.Load(), "a budget shared")
 			assert.EqualValues(t, hostsPerStripe, table.entries.Load())
 		})
 	}
@@ -260,17 +367,21 @@ func TestHostTableOverflowRefills(t *testing.T) {
 		dead, alive := keys[hostsPerStripe], keys[hostsPerStripe+1]
 		get(dead)
 		get(dead)
-		require.EqualValues(t, 5*microToken, tr.hosts.overflow.missing.Load())
+		others := tr.hosts.stripe(dead).others.Load()
+		require.EqualValues(t, 5*microToken, others.missing.Load())
+		states := tr.HostStates()
+		assert.Equal(t, HostState{Host: "others", Policy: "default", Size: 5, Breaker: "closed"}, states[len(states)-1])
+		assert.Zero(t, must(tr.HostState(dead.String())).Tokens)
 
 		status = http.StatusOK
 		get(dead)
-		assert.EqualValues(t, 4.8*microToken, tr.hosts.overflow.missing.Load())
+		assert.EqualValues(t, 4.8*microToken, others.missing.Load())
 		for range 24 {
 			get(alive)
 		}
-		assert.Zero(t, tr.hosts.overflow.missing.Load(), "it is theirs together")
+		assert.Zero(t, others.missing.Load(), "it is theirs together")
 		get(alive)
-		assert.Nil(t, tr.hosts.pinGood(alive))
+		assert.Nil(t, tr.hosts.pinGood(alive, 0))
 	})
 }
 
@@ -314,7 +425,6 @@ func TestHostTableBounded(t *testing.T) {
 	t.Logf("%d hosts: %d entries, %.1f MiB", n, table.entries.Load(), float64(grown)/(1<<20))
 	assert.LessOrEqual(t, table.entries.Load(), int64(hostStripes*hostsPerStripe))
 	assert.Less(t, grown, int64(4<<20))
-	assert.Zero(t, table.overflow.missing.Load())
 	runtime.KeepAlive(table)
 }
 
@@ -340,7 +450,7 @@ func TestHostTableConcurrently(t *testing.T) {
 				return
 			default:
 			}
-			for _, e := range table.all(0) {
+			for _, e := range inTrouble(&table, 0) {
 				if !assert.NotZero(t, e.key, "an entry without a host") {
 					return
 				}
@@ -371,7 +481,7 @@ func TestHostTableConcurrently(t *testing.T) {
 	working.Wait()
 	close(done)
 	watching.Wait()
-	assert.Empty(t, table.all(0))
+	assert.Empty(t, inTrouble(&table, 0))
 	assert.Zero(t, table.entries.Load())
 }
 

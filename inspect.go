@@ -4,66 +4,195 @@
 package retrip
 
 import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 )
 
-// HostState returns what t knows of a host, given as in a URL: "example.com",
-// which stands for its port 443, or "example.com:8080"; case and a dot at the
-// end of the name make no difference. A host that is in no
-// trouble has all its tokens, no pause and a closed breaker. It is safe for
-// concurrent use.
-func (t *Transport) HostState(host string) HostState {
+// HostState returns what t knows of a host, given as "example.com:443" or
+// "[::1]:8080"; case and a dot at the end of the name make no difference. A host
+// that is in no trouble has all its tokens, no pause and a closed breaker. The
+// error says why a text can't be a host, or what is wrong with t's policies. It
+// is safe for concurrent use.
+func (t *Transport) HostState(host string) (HostState, error) {
+	key, err := parseHost(host)
+	if err != nil {
+		return HostState{}, err
+	}
 	s := t.start()
-	u := &url.URL{Scheme: "https", Host: host}
 	if s.err != nil {
-		return HostState{Host: keyOf(u).String()}
+		return HostState{}, s.err
 	}
 	now := s.now()
-	e := t.hosts.pin(keyOf(u))
-	if e == nil {
-		return s.state(&hostEntry{key: keyOf(u)}, now)
+	e := t.hosts.pin(key, now)
+	switch others := t.hosts.stripe(key).indebted(); {
+	case e != nil:
+		defer t.hosts.unpin(e, now)
+	case others != nil && !others.lapsed(now):
+		e = others
+	default:
+		e = &hostEntry{}
 	}
-	defer t.hosts.unpin(e, now)
-	return s.state(e, now)
+	return s.state(e, key, now), nil
 }
 
-// HostStates returns the state of all hosts in trouble, sorted by name. It is
-// safe for concurrent use.
+// HostStates returns the state of all hosts in trouble, sorted by name. One
+// without a port, "others", is last: where 4096 hosts or nearly as many are in
+// trouble at once, further ones share budgets, whose tokens it adds up under
+// the policy "default". It is safe for concurrent use.
 func (t *Transport) HostStates() []HostState {
 	s := t.start()
+	if s.err != nil {
+		return nil
+	}
 	now := s.now()
-	entries := t.hosts.all(now)
-	states := make([]HostState, 0, len(entries))
+	entries, others := t.hosts.all(now)
+	states := make([]HostState, 0, len(entries)+1)
 	for _, e := range entries {
-		states = append(states, s.state(e, now))
+		states = append(states, s.state(e, e.key, now))
+	}
+	if len(others) > 0 {
+		all := HostState{Host: otherHosts, Policy: s.fallback.name, Breaker: breakerNames[breakerClosed]}
+		for _, e := range others {
+			state := e.State(s.fallback, now)
+			all.Tokens += state.Tokens
+			all.Size += state.Size
+		}
+		states = append(states, all)
 	}
 	return states
 }
 
-// state describes e under the policy that its host follows.
-func (s *settings) state(e *hostEntry, now time.Duration) HostState {
-	host := e.key.String()
-	r := s.find(&url.URL{Host: host})
+// otherHosts stands for the hosts that share a budget for want of a place. It
+// has no port, as every host has.
+const otherHosts = "others"
+
+// state describes e, which stands for the host of key, under the policy that
+// the host follows.
+func (s *settings) state(e *hostEntry, key hostKey, now time.Duration) HostState {
+	r := s.find(&url.URL{Host: key.String()})
 	state := e.State(r, now)
-	state.Host, state.Policy = host, r.name
+	state.Host, state.Policy = key.String(), r.name
+	if reason := e.failed.load(); reason != "" && !e.others {
+		state.LastFailure, state.FailedAgo = reason, max(0, now-time.Duration(e.used.Load()))
+	}
+	if !e.others {
+		state.LastGiveUp = e.gaveUp.load()
+	}
 	return state
 }
 
 // PolicyOf returns the policy in force for a host, given as for HostState, with
 // every inherited field and every default filled in. MaxSends is 0 only where
 // its bound depends on the request: 10 for those whose attempts are derived
-// (see [Transport]), none for others. Where t's policies are wrong it is the
-// zero Policy. It is safe for concurrent use.
-func (t *Transport) PolicyOf(host string) Policy {
+// (see [Transport]), none for others. The error says why a text can't be a host,
+// or what is wrong with t's policies. It is safe for concurrent use.
+func (t *Transport) PolicyOf(host string) (Policy, error) {
+	key, err := parseHost(host)
+	if err != nil {
+		return Policy{}, err
+	}
 	s := t.start()
 	if s.err != nil {
-		return Policy{}
+		return Policy{}, s.err
 	}
-	r := s.find(&url.URL{Scheme: "https", Host: host})
+	r := s.find(&url.URL{Host: key.String()})
 	p := r.Policy()
 	if p.MaxSends == 0 && (r.derives || t.Trace != nil) {
 		p.MaxSends = defaultMaxSends
 	}
-	return p
+	return p, nil
+}
+
+// Policies returns the policies in force as they were set, by the fields Policy
+// and Hosts or by SetPolicies, or what is wrong with them. The caller may change
+// what it gets. It is safe for concurrent use.
+func (t *Transport) Policies() (Policy, map[string]Policy, error) {
+	s := t.start()
+	if s.err != nil {
+		return Policy{}, nil, s.err
+	}
+	hosts := make(map[string]Policy, len(s.hosts))
+	for pattern, p := range s.hosts {
+		hosts[pattern] = p.clone()
+	}
+	return s.policy.clone(), hosts, nil
+}
+
+// NeverMatched returns the patterns in force that no request has followed yet,
+// sorted: mistyped ones, perhaps, or such that a more specific pattern hides. A
+// pattern that SetPolicies keeps is remembered. It is safe for concurrent use.
+func (t *Transport) NeverMatched() []string {
+	s := t.start()
+	if s.err != nil {
+		return nil
+	}
+	var never []string
+	for _, pattern := range slices.Sorted(maps.Keys(s.hosts)) {
+		if !s.matched[strings.ToLower(pattern)].Load() {
+			never = append(never, pattern)
+		}
+	}
+	return never
+}
+
+// parseHost parses a host with its port, as in a URL.
+func parseHost(host string) (hostKey, error) {
+	bad := func(format string, args ...any) (hostKey, error) {
+		return hostKey{}, fmt.Errorf("retrip: %q can't be a host: %w", host, fmt.Errorf(format, args...))
+	}
+	if u, err := url.Parse(host); err == nil && u.Host != "" {
+		return bad("it is a URL; its host is %q", keyOf(u))
+	}
+	if strings.ContainsAny(host, "/\\?#@") {
+		return bad(`it must be as in a URL, "example.com:443"`)
+	}
+	if strings.HasPrefix(host, "*") {
+		return bad("it is a pattern of hosts")
+	}
+	if strings.Count(host, ":") > 1 && host[0] != '[' {
+		return bad("an IPv6 address stands in brackets: [::1]:8080")
+	}
+	name, port := splitPort(strings.ToLower(host))
+	bracketed := strings.HasPrefix(host, "[")
+	if name = undotted(name); port == "" {
+		if name == "" {
+			return bad("it is empty")
+		}
+		return bad("it has no port; for https it is %q, for http %q", net.JoinHostPort(name, "443"), net.JoinHostPort(name, "80"))
+	}
+	if err := checkPort(port); err != nil {
+		return bad("%w", err)
+	}
+	if err := checkName(name, bracketed); err != nil {
+		return bad("%w", err)
+	}
+	return hostKey{name, port}, nil
+}
+
+// checkName returns why a name without brackets can't be one of a host.
+func checkName(name string, bracketed bool) error {
+	if bracketed {
+		if addr, err := netip.ParseAddr(name); err != nil || !addr.Is6() {
+			return errors.New("brackets stand around an IPv6 address only")
+		}
+		return nil
+	}
+	switch {
+	case name == "":
+		return errors.New("the name is missing before the port")
+	case len(name) > 253:
+		return errors.New("a name has at most 253 bytes")
+	case strings.HasPrefix(name, ".") || strings.Contains(name+".", ".."):
+		return errors.New("a label of the name is empty")
+	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r) }):
+		return errors.New("no host has such a character in its name")
+	}
+	return nil
 }

@@ -5,7 +5,9 @@ package retrip_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,26 +74,26 @@ func TestHostState(t *testing.T) {
 			},
 		}
 		healthy := retrip.HostState{Host: "healthy.example:443", Policy: "healthy.example", Tokens: 5, Size: 5, Breaker: "closed"}
-		assert.Equal(t, healthy, tr.HostState("healthy.example"))
+		assert.Equal(t, healthy, must(tr.HostState("healthy.example:443")))
 		assert.Empty(t, tr.HostStates())
 
 		getFrom(t, tr, "https://Api.example.com/")
 		getFrom(t, tr, "http://plain.test/")
 		getFrom(t, tr, "https://free.example:8443/")
 
-		s := tr.HostState("API.example.com")
+		s := must(tr.HostState("API.example.com:443"))
 		assert.Equal(t, "api.example.com:443", s.Host)
 		assert.Equal(t, "*.example.com", s.Policy)
 		assert.Equal(t, 4.0, s.Tokens)
 		assert.Equal(t, "open", s.Breaker)
 		assert.GreaterOrEqual(t, s.OpenFor, time.Second)
 
-		assert.Equal(t, "closed", tr.HostState("plain.test").Breaker)
-		assert.Equal(t, 5.0, tr.HostState("plain.test").Tokens, "another port is another host")
-		plain := tr.HostState("plain.test:80")
+		assert.Equal(t, "closed", must(tr.HostState("plain.test:443")).Breaker)
+		assert.Equal(t, 5.0, must(tr.HostState("plain.test:443")).Tokens, "another port is another host")
+		plain := must(tr.HostState("plain.test:80"))
 		assert.Equal(t, "default", plain.Policy)
 		assert.Equal(t, 4.0, plain.Tokens)
-		free := tr.HostState("free.example:8443")
+		free := must(tr.HostState("free.example:8443"))
 		assert.Zero(t, free.Size)
 		assert.Equal(t, 10*time.Second, free.PausedFor)
 
@@ -107,23 +109,28 @@ func TestHostState(t *testing.T) {
 		status = 200
 		getFrom(t, tr, "http://plain.test/")
 		assert.Empty(t, tr.HostStates())
-		assert.Equal(t, healthy, tr.HostState("healthy.example"))
+		assert.Equal(t, healthy, must(tr.HostState("healthy.example:443")))
 	})
 }
 
 // A policy that is wrong makes nobody panic.
 func TestHostStateOfWrongPolicy(t *testing.T) {
 	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: -1}}
-	assert.Equal(t, retrip.HostState{Host: "example.com:443"}, tr.HostState("example.com"))
+	_, err := tr.HostState("example.com:443")
+	assert.ErrorContains(t, err, "MaxAttempts is Off")
+	_, err = tr.PolicyOf("example.com:443")
+	assert.ErrorContains(t, err, "MaxAttempts is Off")
+	_, _, err = tr.Policies()
+	assert.ErrorContains(t, err, "MaxAttempts is Off")
 	assert.Empty(t, tr.HostStates())
-	assert.Zero(t, tr.PolicyOf("example.com"))
+	assert.Empty(t, tr.NeverMatched())
 }
 
 func TestPolicyOf(t *testing.T) {
 	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 7}, Hosts: map[string]retrip.Policy{"example.com:443": {MaxWait: time.Second}}}
-	assert.Equal(t, 7, tr.PolicyOf("Example.com").MaxAttempts)
-	assert.Equal(t, time.Second, tr.PolicyOf("example.com").MaxWait)
-	assert.Equal(t, 30*time.Second, tr.PolicyOf("example.com:80").MaxWait)
+	assert.Equal(t, 7, must(tr.PolicyOf("Example.com:443")).MaxAttempts)
+	assert.Equal(t, time.Second, must(tr.PolicyOf("example.com:443")).MaxWait)
+	assert.Equal(t, 30*time.Second, must(tr.PolicyOf("example.com:80")).MaxWait)
 }
 
 // A dot at the end of a host makes no difference, neither to what is known of
@@ -141,14 +148,14 @@ func TestHostState_TrailingDot(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, host, resp.Request.URL.Host, "the request stays as it is")
 		for _, asked := range []string{"api.example.com:80", "api.example.com.:80"} {
-			state := tr.HostState(asked)
+			state := must(tr.HostState(asked))
 			assert.Equal(t, "api.example.com:80", state.Host)
 			assert.Equal(t, "api.example.com", state.Policy)
 			assert.EqualValues(t, 4-i, state.Tokens, "one retry each")
 		}
 	}
 	assert.Len(t, tr.HostStates(), 1)
-	assert.Equal(t, 2, tr.PolicyOf("api.example.com.").MaxAttempts)
+	assert.Equal(t, 2, must(tr.PolicyOf("api.example.com.:443")).MaxAttempts)
 }
 
 // MaxSends is shown where the bound is the same for every attempt.
@@ -164,10 +171,10 @@ func TestPolicyOf_MaxSends(t *testing.T) {
 		"timeout.example": 10, "deadline.example": 10, "off.example": retrip.Off, "set.example": 3, "both.example": 3,
 		"any.example": 0, // by the request
 	} {
-		assert.Equal(t, want, tr.PolicyOf(host).MaxSends, host)
+		assert.Equal(t, want, must(tr.PolicyOf(host+":443")).MaxSends, host)
 	}
 	traced := &retrip.Transport{Trace: &retrip.Trace{}}
-	assert.Equal(t, 10, traced.PolicyOf("any.example").MaxSends, "every attempt has a hook")
+	assert.Equal(t, 10, must(traced.PolicyOf("any.example:443")).MaxSends, "every attempt has a hook")
 
 	// Rules keep the policy as it was set: taken over by another, a bound of
 	// MaxSends would be a setting of its own.
@@ -184,7 +191,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: plays(replies(503)), Policy: retrip.Policy{MaxAttempts: 2}}
 		getFrom(t, tr, "http://example.com/")
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4, Size: 5, Breaker: "closed"}
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4, Size: 5, Breaker: "closed", LastFailure: "server_error", LastGiveUp: "max_attempts"}
 		require.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
 		req := request(t, "GET", nil)
@@ -192,12 +199,12 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 		resp, err := tr.RoundTrip(req.WithContext(ctx))
 		require.NoError(t, err)
 		finish(t, resp)
-		assert.Equal(t, want, tr.HostState("example.com:80"))
+		assert.Equal(t, want, must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
 		require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.com:80": {Budget: retrip.Budget{Size: 7}}}))
 		want.Policy, want.Tokens, want.Size = "*.com:80", 6, 7
-		assert.Equal(t, want, tr.HostState("example.com:80"))
+		assert.Equal(t, want, must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 	})
 }
@@ -208,12 +215,12 @@ func TestHostState_BreakerSwitchedOff(t *testing.T) {
 		on := retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{MinVolume: 1}}
 		tr := &retrip.Transport{Base: plays(replies(503)), Policy: on}
 		getFrom(t, tr, "http://example.com/")
-		require.Equal(t, "open", tr.HostState("example.com:80").Breaker)
+		require.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker)
 		require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1}, nil))
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed"}
-		assert.Equal(t, want, tr.HostState("example.com:80"))
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastGiveUp: "max_attempts"}
+		assert.Equal(t, want, must(tr.HostState("example.com:80")))
 		require.NoError(t, tr.SetPolicies(on, nil))
-		assert.Equal(t, "open", tr.HostState("example.com:80").Breaker, "what is remembered isn't lost")
+		assert.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker, "what is remembered isn't lost")
 	})
 }
 
@@ -235,4 +242,103 @@ func TestHostStates_LongOutage(t *testing.T) {
 			assert.Equal(t, 100+5, base.attempts())
 		})
 	}
+}
+
+func TestHostState_WhatCantBeAHost(t *testing.T) {
+	tr := &retrip.Transport{}
+	for host, want := range map[string]string{
+		"http://127.0.0.1:37615":          `it is a URL; its host is "127.0.0.1:37615"`,
+		"https://Example.com/x?y=1":       `it is a URL; its host is "example.com:443"`,
+		"//example.com":                   "it is a URL",
+		"example.com":                     `it has no port; for https it is "example.com:443", for http "example.com:80"`,
+		"[::1]":                           `it has no port; for https it is "[::1]:443"`,
+		"::1":                             "an IPv6 address stands in brackets",
+		"":                                "it is empty",
+		":443":                            "the name is missing",
+		"example.com:":                    "it has no port",
+		"example.com:0":                   `the port is "0"`,
+		"example.com:https":               `the port is "https"`,
+		"example.com:65536":               `the port is "65536"`,
+		"example.com/path:80":             `as in a URL`,
+		"user:secret@example.com:80":      `as in a URL`,
+		"*.example.com:443":               "it is a pattern",
+		"a*.example.com:443":              "no host has such a character",
+		"exa mple.com:443":                "no host has such a character",
+		"example.com\n:443":               "no host has such a character",
+		"<script>:443":                    "no host has such a character",
+		".example.com:443":                "a label of the name is empty",
+		"example..com:443":                "a label of the name is empty",
+		"[example.com]:443":               "an IPv6 address only",
+		"[127.0.0.1]:443":                 "an IPv6 address only",
+		"[::1:443":                        "can't be a host",
+		"::1]:443":                        "brackets",
+		strings.Repeat("a", 254) + ":443": "at most 253 bytes",
+	} {
+		state, err := tr.HostState(host)
+		require.ErrorContains(t, err, want, host)
+		assert.ErrorContains(t, err, "retrip: ")
+		assert.Zero(t, state)
+		_, other := tr.PolicyOf(host)
+		assert.Equal(t, err, other)
+	}
+	for _, host := range []string{"example.com:443", "[2001:DB8::1]:8080", "[fe80::1%en0]:80", "bücher.example:80", "under_score:1", "127.0.0.1:65535", "a.:1"} {
+		state, err := tr.HostState(host)
+		require.NoError(t, err, host)
+		again, err := tr.HostState(state.Host)
+		require.NoError(t, err)
+		assert.Equal(t, state, again, "a state's host is a host")
+	}
+}
+
+func TestHostState_JSON(t *testing.T) {
+	full := retrip.HostState{Host: "example.com:443", Policy: "*.com", Tokens: 1.5, Size: 5, PausedFor: 1500 * time.Millisecond, Breaker: "open", OpenFor: time.Second,
+		Waiting: 3, LastFailure: retrip.ReasonTimeout, FailedAgo: time.Minute, LastGiveUp: retrip.ReasonBudgetExhausted}
+	for want, s := range map[string]retrip.HostState{
+		`{"host":"example.com:443","policy":"*.com","tokens":1.5,"size":5,"paused_for":"1.5s","breaker":"open","open_for":"1s","waiting":3,` +
+			`"last_failure":"timeout","failed_ago":"1m0s","last_give_up":"budget_exhausted"}`: full,
+		`{"host":"a:80","policy":"default","size":"off","paused_for":"0s","breaker":"closed","open_for":"0s","waiting":0}`: {Host: "a:80", Policy: "default", Breaker: "closed"},
+	} {
+		data, err := json.Marshal(s)
+		require.NoError(t, err)
+		assert.JSONEq(t, want, string(data))
+		var back retrip.HostState
+		require.NoError(t, json.Unmarshal(data, &back))
+		assert.Equal(t, s, back)
+	}
+	assert.Equal(t, "example.com:443 (policy *.com): 1.5 of 5 tokens, paused for 1.5s, breaker open, next probe in 1s, 3 waiting at the gate, "+
+		"last failure timeout 1m0s ago, last give-up budget_exhausted", full.String())
+	assert.Equal(t, "a:80 (policy default): unlimited tokens, breaker half-open", retrip.HostState{Host: "a:80", Policy: "default", Breaker: "half-open"}.String())
+	for input, want := range map[string]string{
+		`[]`: "retrip: host state: ", `{"open_for":"soon"}`: `open_for is "soon": it must be a duration`, `{"size":"big"}`: "size is big",
+	} {
+		assert.ErrorContains(t, json.Unmarshal([]byte(input), new(retrip.HostState)), want)
+	}
+}
+
+func TestTransport_Policies(t *testing.T) {
+	tr := &retrip.Transport{Base: answering(200), Policy: retrip.Policy{RetryOn: []int{404}}, Hosts: map[string]retrip.Policy{
+		"*.Example.com": {MaxAttempts: 2}, "api.example.com": {MaxAttempts: 3}, "exmaple.com": {},
+	}}
+	policy, hosts, err := tr.Policies()
+	require.NoError(t, err)
+	assert.Equal(t, tr.Policy, policy)
+	assert.Equal(t, tr.Hosts, hosts)
+	policy.RetryOn[0] = 500
+	hosts["x"] = retrip.Policy{}
+	again, hosts, _ := tr.Policies()
+	assert.Equal(t, []int{404}, again.RetryOn, "a copy")
+	assert.Len(t, hosts, 3)
+
+	assert.Equal(t, []string{"*.Example.com", "api.example.com", "exmaple.com"}, tr.NeverMatched())
+	getFrom(t, tr, "https://www.example.com/")
+	assert.Equal(t, []string{"api.example.com", "exmaple.com"}, tr.NeverMatched())
+	_, err = tr.HostState("api.example.com:443")
+	require.NoError(t, err)
+	getFrom(t, tr, "https://other.example/")
+	assert.Equal(t, []string{"api.example.com", "exmaple.com"}, tr.NeverMatched(), "asking is no request")
+
+	require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.example.com": {MaxWait: 1}, "new.example": {}}))
+	assert.Equal(t, []string{"new.example"}, tr.NeverMatched(), "those that stay are remembered")
+	_, hosts, _ = tr.Policies()
+	assert.Len(t, hosts, 2)
 }

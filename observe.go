@@ -37,6 +37,9 @@ func (x *exchange) report(reason Reason) {
 	x.r.metrics.request(x.ending(reason))
 	e := x.event(reason)
 	if reason != "" {
+		if x.host != nil {
+			x.host.gaveUp.store(reason)
+		}
 		x.r.metrics.giveUp(reason)
 		if reason == ReasonWaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
@@ -83,6 +86,6 @@ func (x *exchange) changed(change hostChange) {
 	}
 	x.r.metrics.hostChanged(change)
 	if x.watch.logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
-		x.watch.host(x.ctx, x.s.state(x.host, x.s.now()))
+		x.watch.host(x.ctx, x.s.state(x.host, keyOf(x.req.URL), x.s.now()))
 	}
 }

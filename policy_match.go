@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // matcher finds the rules of a host. The most specific pattern wins: the exact
@@ -20,6 +21,10 @@ type matcher struct {
 	fallback *Rules
 	exact    map[string]portRules // by host
 	suffix   map[string]portRules // by what follows the "*", with its dot
+
+	policy  Policy // what it was made of
+	hosts   map[string]Policy
+	matched map[string]*atomic.Bool // by pattern in lower case: whether a request has followed it
 }
 
 // portRules are the rules of one name: for any port, and for single ones.
@@ -38,7 +43,8 @@ func (p portRules) find(port string) *Rules {
 // compile makes the rules of policy and hosts, and reports every value and
 // pattern in them that is wrong.
 func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher, error) {
-	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{}}
+	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{},
+		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts)), matched: make(map[string]*atomic.Bool, len(hosts))}
 	var errs []error
 	var all []*Rules
 	rules := func(path, name string, p, base Policy) *Rules {
@@ -87,10 +93,24 @@ func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher
 		return nil, err
 	}
 	// What is refused is not counted.
+	for pattern, p := range hosts {
+		m.hosts[pattern] = p.clone()
+	}
 	for _, r := range all {
+		r.matched = new(atomic.Bool)
+		m.matched[r.name] = r.matched
 		r.metrics = metrics.policy(r.name)
 	}
 	return m, nil
+}
+
+// carry takes over from old what requests have left in it.
+func (m *matcher) carry(old *matcher) {
+	for pattern, matched := range m.matched {
+		if was := old.matched[pattern]; was != nil {
+			matched.Store(was.Load())
+		}
+	}
 }
 
 // add puts r into set and reports whether its place was free.
@@ -196,8 +216,8 @@ func splitPattern(pattern string) (name, port string, err error) {
 		return "", "", errors.New("the port is missing behind the colon")
 	}
 	if port != "" {
-		if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
-			return "", "", fmt.Errorf("the port is %q: it must be 1 to 65535", port)
+		if err := checkPort(port); err != nil {
+			return "", "", err
 		}
 	}
 	name = undotted(name)
@@ -229,6 +249,13 @@ func splitPattern(pattern string) (name, port string, err error) {
 		return "", "", errors.New("a label of the name is empty: no host is called so")
 	}
 	return name, port, nil
+}
+
+func checkPort(port string) error {
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
+		return fmt.Errorf("the port is %q: it must be 1 to 65535", port)
+	}
+	return nil
 }
 
 func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", pattern) }

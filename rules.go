@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,6 +27,7 @@ type Rules struct {
 	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many: it knows a budget only
 	name        string         // the pattern in Transport.Hosts, or "default"
+	matched     *atomic.Bool   // a request has followed it; nil: nobody asks
 	metrics     *policyMetrics // nil counts nothing
 }
 
@@ -112,7 +114,11 @@ func (r *Rules) forShared() *Rules {
 // Policy returns the policy that r was made from, with every inherited field
 // filled in. MaxSends stays 0 where nothing sets it: see [Transport.PolicyOf].
 func (r *Rules) Policy() Policy {
-	p := r.policy
+	return r.policy.clone()
+}
+
+// clone returns p with slices of its own.
+func (p Policy) clone() Policy {
 	p.RetryOn = slices.Clone(p.RetryOn)
 	p.FailOn = slices.Clone(p.FailOn)
 	p.Unprocessed = slices.Clone(p.Unprocessed)

@@ -144,9 +144,13 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	if err != nil {
 		return err
 	}
-	next := *t.start()
+	t.start()
 	t.settling.Lock()
 	defer t.settling.Unlock()
+	next := *t.settings.Load()
+	if next.err == nil {
+		m.carry(next.matcher)
+	}
 	next.matcher, next.err = m, nil
 	t.settings.Store(&next)
 	return nil

@@ -22,7 +22,7 @@ func (x *exchange) admit() ending {
 	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(x.req.URL) {
 		return ending{}
 	}
-	if x.host = x.t.hosts.pin(keyOf(x.req.URL)); x.host == nil {
+	if x.host = x.t.hosts.pin(keyOf(x.req.URL), x.s.now()); x.host == nil {
 		return ending{}
 	}
 	return x.wake()
@@ -184,7 +184,7 @@ func (x *exchange) giveBack(h *Host) { wakeOthers(h, h.Return(x.rules(), &x.call
 
 // rules returns the rules that x follows at its host.
 func (x *exchange) rules() *Rules {
-	if x.host == &x.t.hosts.overflow {
+	if x.host != nil && x.host.others {
 		return x.sharedRules()
 	}
 	return x.r

@@ -124,3 +124,11 @@ func (q *events) Pop() any {
 	*q = (*q)[:len(*q)-1]
 	return e
 }
+
+// must returns v, which nothing is wrong with.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

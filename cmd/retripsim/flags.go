@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"net"
 	"fmt"
 	"io"
 	"os"
@@ -92,7 +93,7 @@ func (f *flags) plots(kinds ...string) {
 // choice declares the flags that say what clients follow.
 func (f *flags) choice(policies string) {
 	f.StringVar(&f.policies, "policy", policies, "what clients follow: `names` of policies or JSON files, with commas between")
-	f.StringVar(&f.host, "host", "", "follow what the files' policies come to for this `host` (default that for all hosts)")
+	f.StringVar(&f.host, "host", "", "follow what the files' policies come to for this `host`, at port 443 unless it names one (default that for all hosts)")
 	p := &f.override
 	f.IntVar(&p.MaxAttempts, "max-attempts", 0, "attempts, instead of what the policy says")
 	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "first window of waits, instead of what the policy says")
@@ -221,7 +222,13 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 		return sim.Policy{}, fmt.Errorf("-policy: %s: %s", name, oneLine(err))
 	}
 	if f.host != "" {
-		policy = (&retrip.Transport{Policy: policy, Hosts: hosts}).PolicyOf(f.host)
+		host := f.host
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(host, "443")
+		}
+		if policy, err = (&retrip.Transport{Policy: policy, Hosts: hosts}).PolicyOf(host); err != nil {
+			return sim.Policy{}, fmt.Errorf("-host: %w", err)
+		}
 	}
 	if err := f.change(&policy); err != nil {
 		return sim.Policy{}, err

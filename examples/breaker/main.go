@@ -8,6 +8,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -49,7 +50,11 @@ func main() {
 		}
 		tally(client, server.URL, began.Add(time.Duration(second+1)*time.Second), second)
 	}
-	fmt.Printf("state at the end: %+v\n", transport.HostState(server.Listener.Addr().String()))
+	state, err := transport.HostState(server.Listener.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("state at the end:", state)
 }
 
 // tally sends requests, 10 ms after each answer, and prints how they ended.

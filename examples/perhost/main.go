@@ -65,7 +65,11 @@ func main() {
 	}
 
 	// The policy that a host really has, with everything it inherits.
-	effective, err := json.MarshalIndent(transport.PolicyOf(host(search)), "", "  ")
+	policy, err := transport.PolicyOf(host(search))
+	if err != nil {
+		log.Fatal(err)
+	}
+	effective, err := json.MarshalIndent(policy, "", "  ")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func checks(samples []sample) []check {
 	hosts := most("hosts in trouble", func(s sample) int { return s.Hosts })
 	hosts.limit = len(lab.Protos) * (others + 1)
 	strangers := most("strangers in trouble", func(s sample) int { return s.Strangers })
-	strangers.limit = table
+	strangers.limit = table + 1 // those without a place are one more
 	return []check{
 		least("heap in KiB", heapSlack, func(s sample) int { return int(s.Heap >> 10) }),
 		least("goroutines", goroutineSlack, func(s sample) int { return s.Goroutines }),

@@ -40,8 +40,11 @@ func spread(p lab.Proto) func(int) string {
 // must be no more faults.
 func heal(t *retrip.Transport, p lab.Proto) ([]retrip.HostState, error) {
 	for _, s := range t.HostStates() {
-		credit := t.PolicyOf(s.Host).Budget.Credit
-		for range int(math.Ceil((s.Size - s.Tokens) / credit)) {
+		policy, err := t.PolicyOf(s.Host)
+		if err != nil {
+			return nil, err
+		}
+		for range int(math.Ceil((s.Size - s.Tokens) / policy.Budget.Credit)) {
 			req, err := http.NewRequest(http.MethodGet, p.Scheme()+"://"+s.Host, nil)
 			if err != nil {
 				return nil, err

@@ -28,9 +28,12 @@ func TestSpread_CallsNoMoreHostsThanAreChecked(t *testing.T) {
 func TestStrangers_FillTheTable(t *testing.T) {
 	s := newStrangers()
 	require.NoError(t, s.call(3*table))
-	assert.Len(t, s.HostStates(), table)
-	require.NoError(t, s.call(table))
-	assert.Len(t, s.HostStates(), table)
+	for range 2 {
+		states := s.HostStates()
+		assert.Len(t, states, table+1)
+		assert.Equal(t, "others", states[table].Host, "those without a place")
+		require.NoError(t, s.call(table))
+	}
 }
 
 // ailing is a base whose hosts are down until they are well.
