@@ -15,17 +15,17 @@ import (
 // JSON it speaks as policies do: durations are strings ("1.5s"), and a Size that
 // is unlimited is "off". Its String is for people.
 type HostState struct {
-	Host         string        // host:port; "others" for those that share a budget, see [Transport.HostStates]
-	Policy       string        // the pattern in Transport.Hosts that it follows, or "default"
-	Tokens       float64       // left in its budget
-	Size         float64       // of its budget; 0 is unlimited
-	PausedFor    time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
-	Breaker      string        // "closed", "open" or "half-open"
-	OpenFor      time.Duration // how long until the breaker's next probe may go
-	Waiting      int           // requests that wait at its gate, those of all keys together
-	LastFailure  Reason        // of its last attempt that failed, as the reason for a retry would be; empty: not known
-	FailedAgo    time.Duration // how long ago that was
-	LastGiveUp   Reason        // why a request to it last gave up; empty: none did
+	Host        string        // host:port; "others" for those that share a budget, see [Transport.HostStates]
+	Policy      string        // the pattern in Transport.Hosts that it follows, or "default"
+	Tokens      float64       // left in its budget
+	Size        float64       // of its budget; 0 is unlimited
+	PausedFor   time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
+	Breaker     string        // "closed", "open" or "half-open"
+	OpenFor     time.Duration // how long until the breaker's next probe may go
+	Waiting     int           // requests that wait at its gate, those of all keys together
+	LastFailure Reason        // of its last attempt that failed, as the reason for a retry would be; empty: not known
+	FailedAgo   time.Duration // how long ago that was
+	LastGiveUp  Reason        // why a request to it last gave up; empty: none did
 }
 
 // State describes h under the rules r at the instant now. Its Host and Policy,
@@ -87,17 +87,17 @@ func (s HostState) String() string {
 
 // hostStateJSON is a HostState in the words of policies.
 type hostStateJSON struct {
-	Host         string     `json:"host"`
-	Policy       string     `json:"policy"`
-	Tokens       *float64   `json:"tokens,omitempty"` // nil: unlimited
-	Size         any        `json:"size"`
-	PausedFor    string     `json:"paused_for"`
-	Breaker      string     `json:"breaker"`
-	OpenFor      string     `json:"open_for"`
-	Waiting      int        `json:"waiting"`
-	LastFailure  Reason     `json:"last_failure,omitempty"`
-	FailedAgo    string     `json:"failed_ago,omitempty"`
-	LastGiveUp   Reason     `json:"last_give_up,omitempty"`
+	Host        string   `json:"host"`
+	Policy      string   `json:"policy"`
+	Tokens      *float64 `json:"tokens,omitempty"` // nil: unlimited
+	Size        any      `json:"size"`
+	PausedFor   string   `json:"paused_for"`
+	Breaker     string   `json:"breaker"`
+	OpenFor     string   `json:"open_for"`
+	Waiting     int      `json:"waiting"`
+	LastFailure Reason   `json:"last_failure,omitempty"`
+	FailedAgo   string   `json:"failed_ago,omitempty"`
+	LastGiveUp  Reason   `json:"last_give_up,omitempty"`
 }
 
 // MarshalJSON writes s in the words of policies, with a duration as "1.5s".

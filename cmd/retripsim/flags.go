@@ -6,9 +6,9 @@ package main
 import (
 	"errors"
 	"flag"
-	"net"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
