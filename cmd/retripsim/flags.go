@@ -27,6 +27,7 @@ type flags struct {
 	names map[string]string // by field of the model
 
 	out        string
+	dark       bool
 	plot       string
 	policies   string
 	host       string
@@ -51,7 +52,8 @@ type conflict struct {
 func newFlags(command string) *flags {
 	f := &flags{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), names: map[string]string{}}
 	f.SetOutput(io.Discard)
-	f.StringVar(&f.out, "o", "", "write to `file`: a picture (.svg, .png), the series (.csv) or everything (.json)")
+	f.StringVar(&f.out, "o", "", "write to `file`: a picture (.svg, .png), the series (.csv), the table (.md) or everything (.json)")
+	f.BoolVar(&f.dark, "dark", false, "a picture for a dark page")
 	return f
 }
 
@@ -162,7 +164,7 @@ func (f *flags) parse(args []string) error {
 		return fmt.Errorf("-o is %q: it must end in one of %s", f.out, strings.Join(outputs, ", "))
 	}
 	if ext := filepath.Ext(f.out); f.noPicture && (ext == ".svg" || ext == ".png") {
-		return fmt.Errorf("-o is %q: there is no picture of this: it must end in .csv or .json", f.out)
+		return fmt.Errorf("-o is %q: there is no picture of this: it must end in .csv, .md or .json", f.out)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 // axis is what varies from one row or column of a grid to the next.
 type axis struct {
 	name   string
+	title  string // in a picture of columns
 	labels []string
 	with   func(s sim.Scenario, i int) sim.Scenario
 }
@@ -67,6 +68,10 @@ type grid struct {
 	columns  axis
 	runs     int
 	compared bool // with what there is without retries
+
+	// In a picture, edge is the column before which a line is drawn; 0 for none.
+	edge     int
+	edgeName string
 }
 
 // run runs all of s by policy, row and column, and returns the cells in this
@@ -225,7 +230,7 @@ func loadAxis(s sim.Scenario, loads []float64) (axis, error) {
 }
 
 func clientsAxis(clients []int) axis {
-	a := axis{name: "clients", with: func(s sim.Scenario, i int) sim.Scenario {
+	a := axis{name: "clients", title: "clients", with: func(s sim.Scenario, i int) sim.Scenario {
 		s.Fleet.Clients = clients[i]
 		return s
 	}}
@@ -253,7 +258,7 @@ func perClientAxis(rates []float64) (axis, error) {
 
 // durationsAxis sets a duration.
 func durationsAxis(name string, list []time.Duration, set func(s *sim.Scenario, d time.Duration)) axis {
-	a := axis{name: name, with: func(s sim.Scenario, i int) sim.Scenario {
+	a := axis{name: name, title: name + " in seconds", with: func(s sim.Scenario, i int) sim.Scenario {
 		set(&s, list[i])
 		return s
 	}}
@@ -264,7 +269,7 @@ func durationsAxis(name string, list []time.Duration, set func(s *sim.Scenario, 
 }
 
 func queuesAxis(s sim.Scenario, queues []int) axis {
-	a := axis{name: "queue", with: func(s sim.Scenario, i int) sim.Scenario {
+	a := axis{name: "queue", title: "seconds in a full queue", with: func(s sim.Scenario, i int) sim.Scenario {
 		s.Backend.Queue = queues[i]
 		return s
 	}}

@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -51,6 +52,7 @@ var commands = []command{
 	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
 	{"triggers", "length of the trouble × requests per second and client: seconds to recover", triggers},
 	{"queues", "load × queue or timeout: where retries recover, where never", queues},
+	{"hysteresis", "goodput by load, coming up and coming down from an overload", hysteresis},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }
 
@@ -103,9 +105,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 		return fail(exitUsage, f.inFlags(err))
 	}
 	report.partial = interrupted
-	report.print(stdout)
+	report.print(stdout, width(stdout))
 	if f.out != "" {
-		if err := file.write(report); err != nil {
+		if err := file.write(report, f.dark); err != nil {
 			return fail(exitFailed, err)
 		}
 		fmt.Fprintf(stdout, "\nwritten: %s\n", f.out)
@@ -114,6 +116,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 		return exitInterrupted
 	}
 	return 0
+}
+
+// width returns how many columns w has; more than enough if it is no terminal.
+func width(w io.Writer) int {
+	if file, ok := w.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
+			return columns
+		}
+	}
+	return math.MaxInt
 }
 
 func names() string {

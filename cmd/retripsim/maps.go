@@ -37,9 +37,8 @@ func heatMap(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, err
 		}
 		r.notes = append(r.notes, neverNote(s, s.Trigger.For))
-		r.draw = func() (*figure, error) {
-			return mapFigure(g.policies, clients, loads, squaresOf(cells, len(loads), len(clients)))
-		}
+		r.draw = g.draws(s, cells, fmt.Sprintf("%s of trouble; the capacity is %s requests/s; k: thousand.",
+			seconds(s.Trigger.For), tickText(s.LoadOf(1).Arrivals.Rate)))
 		return r, err
 	}
 }
@@ -60,31 +59,6 @@ func (f *flags) grid(s *sim.Scenario, loads []float64) (*grid, error) {
 	return &grid{policies: policies, rows: []axis{a}, runs: f.runs}, nil
 }
 
-// squaresOf returns the seconds of the cells by policy, row and column, as a
-// picture shows them.
-func squaresOf(cells []*cell, rows, columns int) [][][]float64 {
-	var maps [][][]float64
-	for policy := range slices.Chunk(cells, rows*columns) {
-		var list [][]float64
-		for row := range slices.Chunk(policy, columns) {
-			values := make([]float64, columns)
-			for i, c := range row {
-				switch {
-				case c == nil:
-					values[i] = unknownSeconds
-				case c.Seconds < 0:
-					values[i] = neverSeconds
-				default:
-					values[i] = c.Seconds
-				}
-			}
-			list = append(list, values)
-		}
-		maps = append(maps, list)
-	}
-	return maps
-}
-
 // triggers varies the length of the trouble and the requests per client.
 func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
@@ -98,7 +72,6 @@ func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.Var(floats(&loads), "loads", "`shares` of the capacity that arrive")
 	f.choice("retrip")
 	f.repeats(3)
-	f.noPicture = true
 	f.replaces("loads", "load", "rate")
 	f.replaces("lengths", "trigger-for")
 	f.replaces("per-client", "clients")
@@ -125,6 +98,9 @@ func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, err
 		}
 		r.notes = append(r.notes, neverNote(s, slices.Max(lengths)))
+		longest := s
+		longest.Trigger.For = slices.Max(lengths)
+		r.draw = g.draws(longest, cells, fmt.Sprintf("The capacity is %s requests/s; without retries: over all lengths.", tickText(s.LoadOf(1).Arrivals.Rate)))
 		for _, p := range g.policies {
 			s.Policy, s.Fleet.Clients = p, 1
 			s.Arrivals.Rate = 1
@@ -149,7 +125,6 @@ func queues(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.Var(floats(&loads), "loads", "`shares` of the capacity that arrive")
 	f.choice("no-retries,no-budget,retrip")
 	f.repeats(3)
-	f.noPicture = true
 	f.replaces("loads", "load", "rate")
 	f.excludes("queues", "queue", "timeouts")
 	f.excludes("timeouts", "timeout", "attempt-timeout")
@@ -166,7 +141,7 @@ func queues(f *flags) func(context.Context, func(float64)) (*report, error) {
 			g.columns = queuesAxis(s, lengths)
 		} else {
 			title = "by how long clients wait for an attempt"
-			note = fmt.Sprintf("a full queue, of %d, takes %v", s.Backend.Queue, round(time.Duration(newCell(s).QueueWait*float64(time.Second))))
+			note = fmt.Sprintf("a full queue, of %d, takes %v", s.Backend.Queue, round(queueWait(s)))
 			g.columns = durationsAxis("timeout", timeouts, func(s *sim.Scenario, d time.Duration) { s.Fleet.Timeout = d })
 		}
 		cells, err := g.run(ctx, s, progress)
@@ -175,6 +150,35 @@ func queues(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, err
 		}
 		r.notes = append(r.notes, note, neverNote(s, s.Trigger.For))
+		g.findEdge(s)
+		about := fmt.Sprintf("%s of trouble. Clients wait %s for an attempt.", seconds(s.Trigger.For), seconds(s.Fleet.Timeout))
+		if timeouts != nil {
+			about = fmt.Sprintf("%s of trouble. A full queue takes %s.", seconds(s.Trigger.For), seconds(queueWait(s)))
+		}
+		r.draw = g.draws(s, cells, about)
 		return r, err
+	}
+}
+
+// queueWait is the time in a full queue.
+func queueWait(s sim.Scenario) time.Duration {
+	return time.Duration(newCell(s).QueueWait * float64(time.Second))
+}
+
+// findEdge puts a line into the picture where the time in a full queue and the
+// time that clients wait change places.
+func (g *grid) findEdge(s sim.Scenario) {
+	late := func(i int) bool {
+		c := newCell(g.columns.with(s, i))
+		return c.QueueWait >= c.Timeout
+	}
+	for i := 1; i < len(g.columns.labels); i++ {
+		if late(i) != late(i-1) {
+			g.edge, g.edgeName = i, "right of it clients wait for longer than a full queue takes"
+			if late(i) {
+				g.edgeName = "right of it a full queue takes as long as clients wait, or longer"
+			}
+			return
+		}
 	}
 }

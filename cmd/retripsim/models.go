@@ -8,6 +8,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,14 +74,30 @@ func faults(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r.lines, r.over = success, points("p", success, " %")
 		r.csv = linesCSV("failures %", success, attempts, "success %", "attempts per request")
-		r.draw = func() (*figure, error) {
+		r.draw = func(t *theme) (*figure, error) {
+			about := fmt.Sprintf("%s clients, %s requests/s in all; each attempt fails with the same probability, whatever the load.",
+				count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate))
 			if f.plot == "attempts" {
-				return lineFigure("Failures that have nothing to do with load", "share of attempts that fail, %", "attempts per request", attempts, 0)
+				times := func(x float64) string { return fmt.Sprintf("%.2f", x) }
+				return lineFigure(t, extremes(attempts, "When %s %% of attempts fail, %s makes %s attempts per request and %s %s", times),
+					"Attempts per request, by per cent of attempts that fail", about, attempts, nil)
 			}
-			return lineFigure("Failures that have nothing to do with load", "share of attempts that fail, %", "requests that succeed, %", success, 0)
+			share := func(x float64) string { return fmt.Sprintf("%.1f %%", x) }
+			return lineFigure(t, extremes(withRule(success), "When %s %% of attempts fail, %s answers %s of the requests and %s %s", share),
+				"Requests that succeed, %, by per cent of attempts that fail", about, success, nil)
 		}
 		return r, err
 	}
+}
+
+// withRule leaves out the two policies that are there for comparison, where
+// there are others.
+func withRule(lines []line) []line {
+	rest := slices.DeleteFunc(slices.Clone(lines), func(l line) bool { return l.name == "no-retries" || l.name == "no-budget" })
+	if len(rest) < 2 {
+		return lines
+	}
+	return rest
 }
 
 func percent(share float64) float64 { return float64(int(share*1e6+0.5)) / 1e4 }
@@ -155,14 +172,19 @@ func contention(f *flags) func(context.Context, func(float64)) (*report, error) 
 		r.json = results
 		r.lines, r.over = calls, points("N", calls, "")
 		r.csv = linesCSV("clients", calls, times, "calls", "seconds")
-		r.draw = func() (*figure, error) {
+		r.draw = func(t *theme) (*figure, error) {
+			about := fmt.Sprintf("Clients write one row in turn; mean of %s trials.", count(int64(m.Trials)))
 			switch f.plot {
 			case "time":
-				return lineFigure("Time until every client has written", "clients", "seconds", times, 0)
+				seconds := func(x float64) string { return fmt.Sprintf("%.1f s", x) }
+				return lineFigure(t, extremes(times, "Until all of %s clients have written, %s takes %s and %s %s", seconds),
+					"Seconds until all have written, by number of clients", about, times, nil)
 			case "when":
-				return whenFigure(fmt.Sprintf("Calls of %d clients over time", clients[len(clients)-1]), results[0].Bin, when)
+				return whenFigure(t, clients[len(clients)-1], results[0].Bin, when)
 			}
-			return lineFigure("Calls until every client has written", "clients", "calls", calls, 0)
+			whole := func(x float64) string { return count(int64(x + 0.5)) }
+			return lineFigure(t, extremes(calls, "Until all of %s clients have written, %s makes %s calls and %s %s", whole),
+				"Calls until all have written, by number of clients", about, calls, nil)
 		}
 		return r, err
 	}
@@ -212,7 +234,7 @@ func stadium(f *flags) func(context.Context, func(float64)) (*report, error) {
 			}
 			r.table = append(r.table, []string{name, count(result.Fetches), count(result.Failed), count(result.Refused), count(result.Retries),
 				count(result.Lost), millions(result.PeakLoad), millions(result.PeakRetries), count(result.PeakWaiting), round(result.Spread).String()})
-			total, retries := line{name: p.Name}, line{name: p.Name + ", retries"}
+			total, retries := line{name: p.Name}, line{name: p.Name + retriesSuffix}
 			for k, point := range result.Series {
 				at := (time.Duration(k) * result.Bin).Seconds()
 				perSecond := 1e-6 / result.Bin.Seconds()
@@ -226,19 +248,18 @@ func stadium(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r.json, r.lines = results, loads
 		r.csv = linesCSV("seconds", loads, nil, "millions per second", "")
-		r.draw = func() (*figure, error) {
-			return lineFigure(fmt.Sprintf("%s players lose their CDN for %v", count(int64(m.Players)), m.For),
-				"seconds", "millions of attempts per second", loads, m.Capacity/1e6)
+		r.draw = func(t *theme) (*figure, error) {
+			return stadiumFigure(t, m, loads)
 		}
 		return r, err
 	}
 }
 
-// count writes a number in groups of three digits.
+// count writes a number in groups of three digits, between which no line breaks.
 func count(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + " " + s[i:]
+		s = s[:i] + "\u00a0" + s[i:]
 	}
 	return s
 }

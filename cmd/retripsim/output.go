@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-var outputs = []string{".svg", ".png", ".csv", ".json"}
+var outputs = []string{".svg", ".png", ".csv", ".md", ".json"}
 
 // output is the file that a report goes to. It is opened before the runs, so
 // that minutes of simulation don't end at a folder that isn't there, and keeps
@@ -48,9 +48,9 @@ func (o *output) discard() {
 }
 
 // write writes r; the extension of the file says how.
-func (o *output) write(r *report) error {
+func (o *output) write(r *report, onDark bool) error {
 	var b bytes.Buffer
-	if err := r.encode(&b, filepath.Ext(o.file.Name())); err != nil {
+	if err := r.encode(&b, filepath.Ext(o.file.Name()), onDark); err != nil {
 		o.discard()
 		return err
 	}
@@ -61,7 +61,7 @@ func (o *output) write(r *report) error {
 	return errors.Join(err, o.file.Close())
 }
 
-func (r *report) encode(w io.Writer, ext string) error {
+func (r *report) encode(w io.Writer, ext string, onDark bool) error {
 	switch ext {
 	case ".json":
 		e := json.NewEncoder(w)
@@ -69,8 +69,14 @@ func (r *report) encode(w io.Writer, ext string) error {
 		return e.Encode(map[string]any{"title": r.title, "partial": r.partial, "results": r.json})
 	case ".csv":
 		return r.csv(w)
+	case ".md":
+		return r.writeMarkdown(w)
 	}
-	f, err := r.draw()
+	t := light
+	if onDark {
+		t = dark
+	}
+	f, err := r.draw(t)
 	if err != nil {
 		return err
 	}

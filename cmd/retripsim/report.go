@@ -4,13 +4,10 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/guptarohit/asciigraph"
 )
 
 // report is what a command has found out.
@@ -20,22 +17,62 @@ type report struct {
 	notes   []string
 	lines   []line // of a chart for the terminal; may be nil
 	unit    string // of the lines
-	over    string // what they run over; if empty, time
+	over    string // what they run over; if empty, seconds
 	partial bool
 
 	json any
 	csv  func(io.Writer) error
-	draw func() (*figure, error) // nil if there is no picture
+	draw func(*theme) (*figure, error) // nil if there is no picture
 }
 
-// print writes the report for a terminal.
-func (r *report) print(w io.Writer) {
-	fmt.Fprintf(w, "%s\n\n", r.title)
-	widths := make([]int, len(r.table[0]))
-	for _, row := range r.table {
-		for i, text := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+// print writes the report for a terminal with so many columns.
+func (r *report) print(w io.Writer, columns int) {
+	say := func(s string) {
+		for _, row := range fold(s, columns) {
+			fmt.Fprintln(w, row)
 		}
+	}
+	say(r.title)
+	fmt.Fprintln(w)
+	r.printTable(w, columns)
+	for i, row := range r.chart(columns) {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintln(w, row)
+	}
+	for _, note := range r.notes {
+		fmt.Fprintln(w)
+		say(note)
+	}
+	if r.partial {
+		fmt.Fprint(w, "\ninterrupted: these results are partial\n")
+	}
+}
+
+// printTable writes the table, or where the terminal is too narrow for it each
+// row as a block.
+func (r *report) printTable(w io.Writer, columns int) {
+	widths := make([]int, len(r.table[0]))
+	all := -2
+	for i := range widths {
+		for _, row := range r.table {
+			if i < len(row) {
+				widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+			}
+		}
+		all += widths[i] + 2
+	}
+	if all > columns && columns < 80 {
+		for _, row := range r.table[1:] {
+			fmt.Fprintln(w, row[0])
+			for i, text := range row[1:] {
+				if text != "" {
+					fmt.Fprintf(w, "  %s  %s\n", r.table[0][i+1], text)
+				}
+			}
+		}
+		return
 	}
 	for _, row := range r.table {
 		var b strings.Builder
@@ -49,48 +86,20 @@ func (r *report) print(w io.Writer) {
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
-	if chart := r.chart(); chart != "" {
-		fmt.Fprintf(w, "\n%s\n", chart)
-	}
-	for _, note := range r.notes {
-		fmt.Fprintf(w, "\n%s\n", note)
-	}
-	if r.partial {
-		fmt.Fprint(w, "\ninterrupted: these results are partial\n")
-	}
 }
 
-const chartWidth = 72
-
-// chart draws the lines with letters.
-func (r *report) chart() string {
-	var series [][]float64
-	var names []string
-	longest := 0
-	for _, l := range r.lines {
-		longest = max(longest, len(l.y))
-	}
-	for _, l := range r.lines {
-		if len(l.y) == 0 {
-			continue
+// writeMarkdown writes the table as Markdown.
+func (r *report) writeMarkdown(w io.Writer) error {
+	var b strings.Builder
+	for i, row := range r.table {
+		for len(row) < len(r.table[0]) {
+			row = append(row, "")
 		}
-		// A peak must not fall between two columns: each shows its highest.
-		columns := make([]float64, min(chartWidth, longest))
-		for i := range columns {
-			for j := i * longest / len(columns); j < (i+1)*longest/len(columns) && j < len(l.y); j++ {
-				columns[i] = max(columns[i], l.y[j])
-			}
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			b.WriteString("|" + strings.Repeat("---|", len(row)) + "\n")
 		}
-		series = append(series, columns)
-		names = append(names, l.name)
 	}
-	if len(series) == 0 || longest < 2 {
-		return ""
-	}
-	options := []asciigraph.Option{asciigraph.Height(10), asciigraph.Precision(0), asciigraph.LowerBound(0),
-		asciigraph.Caption(r.unit + " over " + cmp.Or(r.over, "time") + ": " + strings.Join(names, ", "))}
-	if len(series[0]) < chartWidth {
-		options = append(options, asciigraph.Width(chartWidth))
-	}
-	return asciigraph.PlotMany(series, options...)
+	_, err := io.WriteString(w, b.String())
+	return err
 }

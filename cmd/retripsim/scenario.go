@@ -132,14 +132,14 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 		}
 		r.lines = seriesLines(groups, func(p sim.Point) int32 { return p.Attempts })
 		r.unit = "attempts/s"
-		r.draw = func() (*figure, error) {
+		r.draw = func(t *theme) (*figure, error) {
 			switch f.plot {
 			case "goodput":
-				return seriesFigure(s, groups, "answered in the end, per second of arrival", func(p sim.Point) int32 { return p.Good })
+				return seriesFigure(t, s, groups, "Requests answered in the end", func(p sim.Point) int32 { return p.Good })
 			case "waits":
-				return waitsFigure(groups)
+				return waitsFigure(t, groups)
 			}
-			return seriesFigure(s, groups, "attempts per second", func(p sim.Point) int32 { return p.Attempts })
+			return seriesFigure(t, s, groups, "Attempts", func(p sim.Point) int32 { return p.Attempts })
 		}
 		return r, err
 	}
@@ -272,14 +272,14 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 			}
 			r.table = append(r.table, row)
 		}
-		r.draw = func() (*figure, error) {
+		r.draw = func(t *theme) (*figure, error) {
 			switch f.plot {
 			case "waits":
-				return waitsFigure(groups)
+				return waitsFigure(t, groups)
 			case "load":
-				return seriesFigure(s, groups, "attempts per second", func(p sim.Point) int32 { return p.Attempts })
+				return seriesFigure(t, s, groups, "Attempts", func(p sim.Point) int32 { return p.Attempts })
 			}
-			return seriesFigure(s, groups, "answers per second", func(p sim.Point) int32 { return p.Served })
+			return seriesFigure(t, s, groups, "Answers", func(p sim.Point) int32 { return p.Served })
 		}
 		return r, err
 	}
