@@ -8,6 +8,8 @@ import (
 	"errors"
 	"net/http"
 	"time"
+
+	"github.com/retrip/retrip/internal/body"
 )
 
 // ending says how an exchange ends. The zero ending says that it goes on.
@@ -129,10 +131,10 @@ func (x *exchange) cleanUp(ended bool) {
 		x.t.hosts.unpin(x.host, x.s.now())
 	}
 	if !ended && x.attempt != nil {
-		x.attempt.abandon()
+		x.attempt.Abandon()
 	}
 	if !ended && x.held {
-		dismiss(x.resp)
+		body.Dismiss(x.resp)
 	}
 	x.payload.end(!ended, x.call.Attempts)
 }

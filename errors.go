@@ -117,8 +117,7 @@ var (
 	errAttemptTimeout = &timeoutError{"retrip: no response headers within Policy.AttemptTimeout"}
 	errDeadline       = &timeoutError{"retrip: no response headers within Policy.Deadline"}
 
-	errHiddenSends = errors.New("retrip: net/http by itself sent the request more often than Policy.MaxSends within an attempt")
-	errNothing     = errors.New("retrip: Base returned neither a response nor an error")
+	errNothing = errors.New("retrip: Base returned neither a response nor an error")
 )
 
 // nilPointer stands for an error that is a nil pointer, since most methods of

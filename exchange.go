@@ -9,7 +9,10 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/incoming"
+	"github.com/retrip/retrip/internal/replay"
 )
 
 // RoundTrip makes attempts until the answer is one, or until something speaks
@@ -27,7 +30,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		s = t.look()
 	}
 	if s.err != nil {
-		closeRequest(req)
+		body.CloseRequest(req)
 		return nil, s.err
 	}
 	o := overrideOf(req.Context())
@@ -38,13 +41,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if o != nil && o.policy != nil {
 		var err error
 		if r, err = o.rules(r); err != nil {
-			closeRequest(req)
+			body.CloseRequest(req)
 			return nil, err
 		}
 	}
 
-	kind := kindOf(req)
-	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.derives || s.watch&watchHandshake != 0 || kind >= gottenBody && (r.policy.MaxAttempts > 1 || r.breaker) ||
+	kind := replay.KindOf(req)
+	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.derives || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten && (r.policy.MaxAttempts > 1 || r.breaker) ||
 		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
 		return t.exchange(s, r, req, kind, o)
 	}
@@ -60,7 +63,7 @@ func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy
 // plain makes a first attempt that is nothing but the caller's own request at
 // a time when no host is in trouble. If that succeeds it has cost next to
 // nothing; else it is handed on.
-func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind bodyKind) (*http.Response, error) {
+func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind) (*http.Response, error) {
 	var began time.Duration
 	ctx := req.Context()
 	if done := ctx.Done(); done != nil {
@@ -78,7 +81,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind bodyKin
 	returned := false
 	defer func() {
 		if !returned {
-			closeRequest(req)
+			body.CloseRequest(req)
 		}
 	}()
 	resp, err := s.base.RoundTrip(req)
@@ -91,7 +94,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind bodyKin
 }
 
 // exchange makes the whole of an exchange.
-func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind bodyKind, o *override) (*http.Response, error) {
+func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, o)
 	return x.run()
@@ -99,7 +102,7 @@ func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind body
 
 // resume makes the rest of an exchange whose first attempt was made with the
 // caller's own request, and began at the given instant where that matters.
-func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind bodyKind, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
+func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay.Kind, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, nil)
 	x.first(resp, err, began)
@@ -129,18 +132,18 @@ type exchange struct {
 	key        string        // generated; empty if there is none
 	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context does
 
-	sent    bool           // plain has made the first attempt
-	began   time.Duration  // instant at which the last attempt began; 0 where no deadline makes it matter
-	attempt *attempt       // the last one, if it was derived
-	resp    *http.Response // of the last attempt
-	err     error          // of the last attempt
-	held    bool           // resp is in hand: neither returned nor discarded
+	sent    bool             // plain has made the first attempt
+	began   time.Duration    // instant at which the last attempt began; 0 where no deadline makes it matter
+	attempt *attempt.Attempt // the last one, if it was derived
+	resp    *http.Response   // of the last attempt
+	err     error            // of the last attempt
+	held    bool             // resp is in hand: neither returned nor discarded
 
 	met  []error        // the errors of all attempts, the first one first
 	seen *http.Response // the last one discarded
 }
 
-func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, kind bodyKind, o *override) {
+func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) {
 	x.t, x.s, x.r, x.req, x.ctx = t, s, r, req, req.Context()
 	x.payload = payload{req: req, kind: kind, given: req.Body}
 	x.watch.own, x.watch.logger = t.Trace, t.Logger
@@ -215,7 +218,7 @@ func (x *exchange) prepare() {
 func (x *exchange) take(resp *http.Response, err error) {
 	switch {
 	case err != nil:
-		dismiss(resp)
+		body.Dismiss(resp)
 		resp, err = nil, usable(err)
 	case resp == nil:
 		err = errNothing

@@ -5,7 +5,6 @@ package retrip
 
 import (
 	"errors"
-	"net"
 	"net/http"
 	"reflect"
 	"slices"
@@ -244,12 +243,8 @@ func (x *exchange) doubts() {
 		return
 	}
 	var limit time.Duration
-	var conn net.Conn
-	var had bool
 	a := x.attempt
-	if a != nil {
-		conn, had = a.bounded.firstConn()
-	}
+	had := a != nil && a.HadConn()
 	switch {
 	case errors.Is(x.err, errAttemptTimeout):
 		// One that had no connection has waited for a dial, or for its turn:
@@ -261,7 +256,7 @@ func (x *exchange) doubts() {
 	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(x.err.Error(), awaitingHeaders):
 		limit = base.ResponseHeaderTimeout
 	case lost(x.err):
-		if x.doubt.lost++; x.doubt.lost < 2 || had && speaksHTTP2(conn, a.watch&expectHTTP2 != 0) {
+		if x.doubt.lost++; x.doubt.lost < 2 || had && a.SpokeHTTP2() {
 			return
 		}
 		limit = lostLately
@@ -273,7 +268,7 @@ func (x *exchange) doubts() {
 	case a == nil:
 		x.doubt.http2 = strings.HasPrefix(x.err.Error(), "http2: ")
 	case had:
-		x.doubt.http2 = speaksHTTP2(conn, a.watch&expectHTTP2 != 0)
+		x.doubt.http2 = a.SpokeHTTP2()
 	}
 	// Half of the time is for responses that came before a connection froze:
 	// what it delivered while the attempt was new proves nothing. The other half

@@ -19,7 +19,7 @@ func (x *exchange) count(o Outcome) {
 		m.attempt(resultError)
 	}
 	if x.attempt != nil {
-		m.hiddenSends(int(x.attempt.sends.Load()) - 1)
+		m.hiddenSends(x.attempt.Sends() - 1)
 	}
 }
 
@@ -71,7 +71,7 @@ func (x *exchange) event(reason Reason) Event {
 		e.StatusCode, e.Header = x.resp.StatusCode, x.resp.Header
 	}
 	if x.attempt != nil {
-		e.Sends = int(x.attempt.sends.Load())
+		e.Sends = x.attempt.Sends()
 	}
 	if x.watch.hooked() {
 		e.Elapsed = time.Since(x.watch.began)

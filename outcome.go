@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"errors"
 	"time"
+
+	"github.com/retrip/retrip/internal/attempt"
 )
 
 // outcome reduces what the base returned to what a decision needs.
@@ -17,7 +19,7 @@ func (x *exchange) outcome() Outcome {
 			o.Canceled = true
 			return o
 		}
-		o.Resent = errors.Is(x.err, errHiddenSends)
+		o.Resent = errors.Is(x.err, attempt.ErrHiddenSends)
 		o.Timeout = isTimeout(x.err)
 		o.Hopeless = x.faulty() || hopeless(x.req, x.err) || x.refusedByCaller()
 		o.Idempotent = o.Idempotent || x.neverProcessed()
@@ -44,7 +46,7 @@ func (x *exchange) outcome() Outcome {
 
 // faulty reports whether the attempt ended with the caller's own body at fault.
 func (x *exchange) faulty() bool {
-	return x.payload.faulty() || x.attempt != nil && x.attempt.fault.Load()
+	return x.payload.faulty() || x.attempt != nil && x.attempt.AtFault()
 }
 
 // neverProcessed reports whether the error of the attempt proves that no server
@@ -56,9 +58,9 @@ func (x *exchange) neverProcessed() bool {
 		return neverProcessed(x.err, 0, false)
 	}
 	if wraps(x.err, errAttemptTimeout) || wraps(x.err, errDeadline) {
-		return a.neverSent()
+		return a.NeverSent()
 	}
-	return neverProcessed(x.err, int(a.sends.Load())-a.refused, a.sent)
+	return neverProcessed(x.err, a.Processable(), a.Sent())
 }
 
 // refusedByCaller reports whether the caller's own code has refused the server.
@@ -66,6 +68,6 @@ func (x *exchange) refusedByCaller() bool {
 	if x.attempt == nil {
 		return false
 	}
-	err := x.attempt.handshakeError()
+	err := x.attempt.HandshakeError()
 	return err != nil && errors.Is(x.err, err) && refusedByCaller(err)
 }

@@ -6,13 +6,17 @@ package retrip
 import (
 	"io"
 	"net/http"
+
+	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/replay"
 )
 
 // payload is the body of a request, handed to each of its attempts.
 type payload struct {
 	req   *http.Request
-	kind  bodyKind
-	once  *replay       // of a body that can be had only once; else nil
+	kind  replay.Kind
+	once  *replay.Body  // of a body that can be had only once; else nil
 	given io.Closer     // the body of the last attempt, where GetBody made it
 	next  io.ReadCloser // the body of the attempt to come, where GetBody made it
 }
@@ -20,8 +24,8 @@ type payload struct {
 // open makes a body that can be had only once one that can be had again,
 // keeping up to limit bytes if it is a stream.
 func (p *payload) open(limit int64) {
-	if p.kind == onceBody {
-		p.once = openReplay(p.req, limit)
+	if p.kind == replay.Once {
+		p.once = replay.Open(p.req, limit)
 	}
 }
 
@@ -30,7 +34,7 @@ func (p *payload) open(limit int64) {
 // only decide.
 func (p *payload) decide(f func(replayable bool) (again bool)) {
 	if p.once != nil {
-		p.once.decide(f)
+		p.once.Decide(f)
 		return
 	}
 	f(true)
@@ -38,35 +42,35 @@ func (p *payload) decide(f func(replayable bool) (again bool)) {
 
 // renew has GetBody make the body of the next attempt.
 func (p *payload) renew() error {
-	if p.kind != memoryBody && p.kind != gottenBody {
+	if p.kind != replay.Memory && p.kind != replay.Gotten {
 		return nil
 	}
-	body, err := p.req.GetBody()
-	if err == nil && body == nil {
-		err = errNoBody
+	next, err := p.req.GetBody()
+	if err == nil && next == nil {
+		err = replay.ErrNoBody
 	}
 	if err != nil {
 		return err
 	}
-	p.next = body
+	p.next = next
 	return nil
 }
 
 // attach gives a its body.
-func (p *payload) attach(a *attempt, idempotent bool) {
+func (p *payload) attach(a *attempt.Attempt, idempotent bool) {
 	if p.next != nil {
-		a.req.Body, p.given, p.next = p.next, p.next, nil
+		a.Req.Body, p.given, p.next = p.next, p.next, nil
 	}
 	switch {
 	case p.once != nil:
-		a.req.Body = p.once.reader()
+		a.Req.Body = p.once.Reader()
 		// With GetBody net/http sends again by itself, also where that could
 		// do something twice.
-		if idempotent && p.once.always() {
-			a.req.GetBody = p.once.getBody
+		if idempotent && p.once.Always() {
+			a.Req.GetBody = p.once.GetBody
 		}
-	case p.kind != noBody && !sound(a.req.Body, a.req.ContentLength):
-		a.watchBody()
+	case p.kind != replay.None && !body.Sound(a.Req.Body, a.Req.ContentLength):
+		a.WatchBody()
 	}
 }
 
@@ -76,7 +80,7 @@ func (p *payload) again() (again bool) {
 	if p.once == nil {
 		return false
 	}
-	p.once.decide(func(replayable bool) bool {
+	p.once.Decide(func(replayable bool) bool {
 		again = replayable
 		return again
 	})
@@ -84,7 +88,7 @@ func (p *payload) again() (again bool) {
 }
 
 // faulty reports whether a body that can be had only once is at fault.
-func (p *payload) faulty() bool { return p.once != nil && p.once.fault.Load() }
+func (p *payload) faulty() bool { return p.once != nil && p.once.AtFault() }
 
 // end leaves no body of the request open that nobody else closes. panicked says
 // that the last attempt, the last of so many, may not have returned.
@@ -92,14 +96,14 @@ func (p *payload) end(panicked bool, attempts int) {
 	if p.next != nil {
 		p.next.Close()
 	}
-	if panicked && p.kind != onceBody && attempts > 1 && p.given != nil {
+	if panicked && p.kind != replay.Once && attempts > 1 && p.given != nil {
 		p.given.Close()
 	}
 	unused := panicked || attempts == 0
 	switch {
 	case p.once != nil:
-		p.once.seal(unused)
+		p.once.Seal(unused)
 	case unused:
-		closeRequest(p.req)
+		body.CloseRequest(p.req)
 	}
 }

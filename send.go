@@ -8,6 +8,9 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/replay"
 )
 
 // send makes an attempt, unless plain has made it.
@@ -27,19 +30,29 @@ func (x *exchange) send() {
 		return
 	}
 	base, req := x.base(), x.derive()
-	resp, err := x.attempt.use(base, req)
-	for resp == nil && x.attempt.sentOnce() && goneAway(err) && x.attempt.maySendAgain() && x.payload.again() {
+	netHTTP := isNetHTTP(base)
+	resp, err := x.attempt.Use(base, netHTTP, req)
+	for resp == nil && goneAway(err) && x.attempt.MayUseAgain() && x.payload.again() {
 		// net/http does the same at once where the request has a GetBody: the
 		// connection has ended, and the host is in no trouble.
-		req = x.attempt.again(x.payload.once.reader())
-		resp, err = x.attempt.use(base, req)
+		req = x.attempt.Again(x.payload.once.Reader())
+		resp, err = x.attempt.Use(base, netHTTP, req)
 	}
 	x.take(resp, err)
 	if x.resp != nil {
-		x.attempt.giveBack(x.resp, req, x.req)
+		x.attempt.GiveBack(x.resp, req, x.req)
 	}
-	x.resp, x.err = x.attempt.end(x.resp, x.err)
+	x.resp, x.err = x.attempt.End(x.resp, x.err)
 	x.held = x.resp != nil
+}
+
+// isNetHTTP reports whether base is net/http's own.
+func isNetHTTP(base http.RoundTripper) bool {
+	switch base.(type) {
+	case *http.Transport, *spare:
+		return true
+	}
+	return false
 }
 
 // clock returns the instant, or 0 where no deadline makes it matter.
@@ -53,10 +66,10 @@ func (x *exchange) clock() time.Duration {
 // derives reports whether the attempt about to be made needs a request of its
 // own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.key != "" || x.payload.kind >= gottenBody || x.watch.hooked() || x.s.watch&watchHandshake != 0 {
+	if x.r.derives || x.key != "" || x.payload.kind >= replay.Gotten || x.watch.hooked() || x.s.watch&attempt.WatchHandshake != 0 {
 		return true
 	}
-	return x.call.Attempts > 1 && x.payload.kind == memoryBody || x.r.retryHeader != "" && x.number() > 1
+	return x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.retryHeader != "" && x.number() > 1
 }
 
 // number returns the number of the attempt, counted from the one by which the
@@ -79,10 +92,10 @@ func (x *exchange) derive() *http.Request {
 	}
 	watch := x.s.watch
 	if !x.idempotent {
-		watch |= watchSend
+		watch |= attempt.WatchSend
 	}
-	x.attempt = begin(x.req, limit, tooLate, maxSends, watch)
-	req := &x.attempt.req
+	x.attempt = attempt.Begin(x.req, limit, tooLate, maxSends, watch)
+	req := &x.attempt.Req
 	x.payload.attach(x.attempt, x.idempotent)
 	if x.key != "" {
 		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)

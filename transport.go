@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-cleanhttp"
+
+	"github.com/retrip/retrip/internal/attempt"
 )
 
 // Transport is an [http.RoundTripper] that repeats what failed, where that is
@@ -75,8 +77,8 @@ type settings struct {
 	epoch time.Time // instants are durations since then
 	err   error     // what Validate would have said of policies
 
-	looked bool    // watch is known
-	watch  watched // what is to be seen of every attempt
+	looked bool          // watch is known
+	watch  attempt.Watch // what is to be seen of every attempt
 }
 
 func (s *settings) now() time.Duration { return time.Since(s.epoch) }
@@ -114,16 +116,16 @@ func (t *Transport) look() *settings {
 }
 
 // watchOf returns what is to be seen of every attempt with base.
-func watchOf(base *http.Transport) (watch watched) {
+func watchOf(base *http.Transport) (watch attempt.Watch) {
 	// Others may use the base for the first time now, which changes some of its
 	// fields. Clone waits for that.
 	base = base.Clone()
 	if c := base.TLSClientConfig; c != nil && (c.VerifyConnection != nil || c.VerifyPeerCertificate != nil) {
 		// The caller's own code may refuse a server.
-		watch |= watchHandshake
+		watch |= attempt.WatchHandshake
 	}
 	if p := base.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
-		watch |= expectHTTP2
+		watch |= attempt.ExpectHTTP2
 	}
 	return watch
 }

@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/http"
 	"time"
+
+	"github.com/retrip/retrip/internal/body"
 )
 
 // admit asks whether the first attempt may be made, and waits for it if it has
@@ -36,11 +39,11 @@ func (x *exchange) wait(d Decision) ending {
 	}
 	if x.held {
 		x.seen, x.held = x.resp, false
-		most := min(max(d.Wait, drainLeast), drainTime)
+		most := min(max(d.Wait, body.DrainLeast), body.DrainTime)
 		if x.call.Deadline != 0 {
 			most = min(most, max(d.Wait, x.call.Deadline-x.s.now()))
 		}
-		discard(x.req, x.resp, most)
+		body.Discard(x.ctx, legacyCancel(x.req), x.resp, most)
 	}
 	if end := x.sleep(timer, nil); end.how != goesOn {
 		return end
@@ -195,3 +198,9 @@ func (x *exchange) rules() *Rules {
 //
 //go:noinline
 func (x *exchange) sharedRules() *Rules { return x.r.forShared() }
+
+// legacyCancel returns the channel of Request.Cancel. It is deprecated, but
+// http.Client closes it for its Timeout, and net/http obeys it.
+func legacyCancel(req *http.Request) <-chan struct{} {
+	return req.Cancel //lint:ignore SA1019 see above
+}

@@ -22,6 +22,7 @@ import (
 	"log"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -30,7 +31,7 @@ import (
 	"time"
 )
 
-const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_queue.go,gate_table.go,host_guards.go,retryafter.go,replay.go,drain.go,rules.go,idempotency.go"
+const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_queue.go,gate_table.go,host_guards.go,retryafter.go,rules.go,idempotency.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go"
 
 func main() {
 	log.SetFlags(0)
@@ -121,11 +122,11 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 	}
 	for _, file := range files {
 		if t := tallies[file]; t != nil {
-			fmt.Printf("%-16s %4d of %4d noticed, %5.1f %%\n", file, t.killed, t.all, 100*float64(t.killed)/float64(t.all))
+			fmt.Printf("%-28s %4d of %4d noticed, %5.1f %%\n", file, t.killed, t.all, 100*float64(t.killed)/float64(t.all))
 		}
 	}
 	score := 100 * float64(total.killed) / float64(max(total.all, 1))
-	fmt.Printf("%-16s %4d of %4d noticed, %5.1f %% (%v)\n", "all", total.killed, total.all, score, time.Since(began).Round(time.Second))
+	fmt.Printf("%-28s %4d of %4d noticed, %5.1f %% (%v)\n", "all", total.killed, total.all, score, time.Since(began).Round(time.Second))
 	return score, nil
 }
 
@@ -148,14 +149,22 @@ const variable = "RETRIP_MUTANT"
 // prepare writes the mutated files into dir, and the overlay that puts them in
 // the place of the real ones.
 func prepare(dir string, files []string) ([]mutant, error) {
-	pkg, err := load()
-	if err != nil {
-		return nil, err
-	}
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	var mutants []mutant
+	packages := map[string]*pkg{}
 	for _, name := range files {
-		text, found, err := pkg.mutate(name, len(mutants)+1)
+		in := path.Dir(name)
+		if packages[in] == nil {
+			pkg, err := load(in)
+			if err != nil {
+				return nil, err
+			}
+			packages[in] = pkg
+			if err := put(&overlay.Replace, dir, path.Join(in, "mutant_on.go"), []byte("package "+pkg.name+switches)); err != nil {
+				return nil, err
+			}
+		}
+		text, found, err := packages[in].mutate(name, len(mutants)+1)
 		if err != nil {
 			return nil, err
 		}
@@ -163,9 +172,6 @@ func prepare(dir string, files []string) ([]mutant, error) {
 		if err := put(&overlay.Replace, dir, name, text); err != nil {
 			return nil, err
 		}
-	}
-	if err := put(&overlay.Replace, dir, "mutant_on.go", []byte(switches)); err != nil {
-		return nil, err
 	}
 	text, err := json.Marshal(overlay)
 	if err != nil {
@@ -179,13 +185,16 @@ func put(replace *map[string]string, dir, name string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, name)
-	(*replace)[real] = path
-	return os.WriteFile(path, bytes.TrimLeft(text, "\n"), 0o600)
+	copied := filepath.Join(dir, name)
+	(*replace)[real] = copied
+	if err := os.MkdirAll(filepath.Dir(copied), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(copied, bytes.TrimLeft(text, "\n"), 0o600)
 }
 
 // switches is what the mutated files call.
-const switches = `package retrip
+const switches = `
 
 import (
 	"os"

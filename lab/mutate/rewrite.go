@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 )
@@ -28,30 +29,34 @@ type mutant struct {
 	what string
 }
 
-// pkg is the root package with its types.
+// pkg is a package with its types.
 type pkg struct {
+	dir   string
+	name  string
 	fset  *token.FileSet
 	files map[string]*ast.File
 	info  types.Info
 	types *types.Package
 }
 
-// load parses and checks the package in the current directory. Its imports come
-// from the export data that the go command has built.
-func load() (*pkg, error) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,GoFiles,DepOnly", ".")
+// load parses and checks the package in dir. Its imports come from the export
+// data that the go command has built.
+func load(dir string) (*pkg, error) {
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,Name,GoFiles,DepOnly", "./"+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, err
 	}
 	exports := map[string]string{}
+	k := &pkg{dir: dir, fset: token.NewFileSet(), files: map[string]*ast.File{}}
+	var importPath string
 	var names []string
 	for in := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
-			ImportPath, Export string
-			GoFiles            []string
-			DepOnly            bool
+			ImportPath, Export, Name string
+			GoFiles                  []string
+			DepOnly                  bool
 		}
 		if err := in.Decode(&p); err == io.EOF {
 			break
@@ -60,13 +65,13 @@ func load() (*pkg, error) {
 		}
 		exports[p.ImportPath] = p.Export
 		if !p.DepOnly {
-			names = p.GoFiles
+			importPath, k.name, names = p.ImportPath, p.Name, p.GoFiles
 		}
 	}
-	k := &pkg{fset: token.NewFileSet(), files: map[string]*ast.File{}}
 	k.info = types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
 	var files []*ast.File
 	for _, name := range names {
+		name = path.Join(dir, name)
 		file, err := parser.ParseFile(k.fset, name, nil, parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
@@ -74,10 +79,10 @@ func load() (*pkg, error) {
 		k.files[name] = file
 		files = append(files, file)
 	}
-	config := types.Config{Importer: importer.ForCompiler(k.fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(exports[path])
+	config := types.Config{Importer: importer.ForCompiler(k.fset, "gc", func(imported string) (io.ReadCloser, error) {
+		return os.Open(exports[imported])
 	})}
-	k.types, err = config.Check("github.com/retrip/retrip", k.fset, files, &k.info)
+	k.types, err = config.Check(importPath, k.fset, files, &k.info)
 	return k, err
 }
 
@@ -95,7 +100,7 @@ type rewriter struct {
 func (k *pkg) mutate(name string, first int) ([]byte, []mutant, error) {
 	file := k.files[name]
 	if file == nil {
-		return nil, nil, fmt.Errorf("%s is not a file of the package", name)
+		return nil, nil, fmt.Errorf("%s is not a Go file of a package", name)
 	}
 	source, err := os.ReadFile(name)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package body
 
 import (
 	"context"
@@ -17,29 +17,29 @@ import (
 // nothing more.
 const (
 	drainBytes = 256 << 10
-	drainTime  = 100 * time.Millisecond
+	DrainTime  = 100 * time.Millisecond
 
 	// A wait shorter than this may stretch to it while a small error body is
 	// still arriving: a new connection would cost more.
-	drainLeast = 50 * time.Millisecond
+	DrainLeast = 50 * time.Millisecond
 
 	// After so many reads in a row that return nothing, a body is given up.
 	drainIdle = 100
 )
 
-// discard reads the body of resp to its end, so that its connection can be used
+// Discard reads the body of resp to its end, so that its connection can be used
 // again, and closes it. It gives up after 256 KiB, after the time given, or when
-// the caller of req is gone.
-func discard(req *http.Request, resp *http.Response, most time.Duration) {
+// the caller is gone: ctx has ended or cancel, if it isn't nil, is closed.
+func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, most time.Duration) {
 	if resp.Body == nil {
 		return
 	}
 	wanted := resp.Body != http.NoBody && resp.ContentLength <= drainBytes
 	switch {
 	case !endsWithClose(resp.Body):
-		discardAside(req, resp.Body, wanted, most)
+		discardAside(ctx, cancel, resp.Body, wanted, most)
 	case wanted:
-		drainHere(req, resp.Body, most)
+		drainHere(ctx, cancel, resp.Body, most)
 	default:
 		resp.Body.Close()
 	}
@@ -80,18 +80,18 @@ func (d *discarded) drain() {
 
 // drainHere drains body in the goroutine of RoundTrip. Closing such a body ends
 // a Read of it.
-func drainHere(req *http.Request, body io.ReadCloser, most time.Duration) {
+func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, most time.Duration) {
 	d := &discarded{body: body}
 	defer time.AfterFunc(most, d.close).Stop()
-	if ctx := req.Context(); ctx.Done() != nil {
+	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, d.close)()
 	}
-	if canceled := legacyCancel(req); canceled != nil {
+	if cancel != nil {
 		drained := make(chan struct{})
 		defer close(drained)
 		go func() {
 			select {
-			case <-canceled:
+			case <-cancel:
 				d.close()
 			case <-drained:
 			}
@@ -104,7 +104,7 @@ func drainHere(req *http.Request, body io.ReadCloser, most time.Duration) {
 // its own, since neither Read nor Close of an unknown body need ever return.
 // RoundTrip returns in time all the same; the goroutine ends when the body lets
 // it.
-func discardAside(req *http.Request, body io.ReadCloser, wanted bool, most time.Duration) {
+func discardAside(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, wanted bool, most time.Duration) {
 	d := &discarded{body: body, ended: make(chan any, 1)}
 	go d.aside(wanted)
 	timer := time.NewTimer(most)
@@ -114,10 +114,10 @@ func discardAside(req *http.Request, body io.ReadCloser, wanted bool, most time.
 		rethrow(p)
 		return
 	case <-timer.C:
-		closeWithin(d.close, drainLeast)
-	case <-req.Context().Done():
+		closeWithin(d.close, DrainLeast)
+	case <-ctx.Done():
 		closeWithin(d.close, 0)
-	case <-legacyCancel(req):
+	case <-cancel:
 		closeWithin(d.close, 0)
 	}
 }
@@ -133,9 +133,3 @@ func (d *discarded) aside(wanted bool) {
 }
 
 var drainBuffers = sync.Pool{New: func() any { return new([8 << 10]byte) }}
-
-// legacyCancel returns the channel of Request.Cancel. It is deprecated, but
-// http.Client closes it for its Timeout, and net/http obeys it.
-func legacyCancel(req *http.Request) <-chan struct{} {
-	return req.Cancel //lint:ignore SA1019 see above
-}

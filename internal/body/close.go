@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package body
 
 import (
 	"io"
@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// closeRequest closes the body of req, if there is one.
-func closeRequest(req *http.Request) {
+// CloseRequest closes the body of req, if there is one.
+func CloseRequest(req *http.Request) {
 	if req.Body != nil {
 		req.Body.Close()
 	}
 }
 
-// dismiss closes the body of resp, if there is one, without waiting for a Close
+// Dismiss closes the body of resp, if there is one, without waiting for a Close
 // that doesn't return.
-func dismiss(resp *http.Response) {
+func Dismiss(resp *http.Response) {
 	if resp == nil || resp.Body == nil {
 		return
 	}
@@ -27,7 +27,7 @@ func dismiss(resp *http.Response) {
 		resp.Body.Close()
 		return
 	}
-	closeWithin(func() { resp.Body.Close() }, drainLeast)
+	closeWithin(func() { resp.Body.Close() }, DrainLeast)
 }
 
 // closeWithin runs closing in a goroutine of its own and waits for it, but no
@@ -54,9 +54,9 @@ func rethrow(panicked any) {
 	}
 }
 
-// closeAside closes body in a goroutine of ours, where a panic would end the
+// CloseAside closes body in a goroutine of ours, where a panic would end the
 // process.
-func closeAside(body io.Closer) {
+func CloseAside(body io.Closer) {
 	defer func() { _ = recover() }()
 	body.Close()
 }
@@ -64,10 +64,10 @@ func closeAside(body io.Closer) {
 // endsWithClose reports whether Close of body is known to return at once and to
 // end a Read: whether body is one of net/http's own, or in memory.
 func endsWithClose(body io.ReadCloser) bool {
-	if b, ok := body.(*releasingBody); ok {
+	if b, ok := body.(*Releasing); ok {
 		body = b.ReadCloser
 	}
-	if _, ok := inMemory(body); ok || body == http.NoBody {
+	if _, ok := InMemory(body); ok || body == http.NoBody {
 		return true
 	}
 	t := reflect.TypeOf(body)

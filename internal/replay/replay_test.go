@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package replay
 
 import (
 	"io"
@@ -30,11 +30,11 @@ func TestReplay_LateReaders(t *testing.T) {
 		"stream":  stream(),
 		"section": io.NewSectionReader(strings.NewReader("some text"), 0, 9),
 	} {
-		r := openReplay(put(t, body), 100)
-		late := r.reader()
+		r := Open(put(t, body), 100)
+		late := r.Reader()
 		_, err := io.ReadFull(late, make([]byte, 4))
 		require.NoError(t, err, name)
-		next := r.reader()
+		next := r.Reader()
 		n, err := late.Read(make([]byte, 4))
 		assert.Zero(t, n, name)
 		assert.ErrorIs(t, err, errSuperseded, name)
@@ -52,8 +52,8 @@ func TestReplay_LateReaders(t *testing.T) {
 func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pr, pw := io.Pipe()
-		r := openReplay(put(t, pr), 100)
-		old := r.reader()
+		r := Open(put(t, pr), 100)
+		old := r.Reader()
 		late := make(chan struct{})
 		go func() { // has the turn, and nothing comes
 			defer close(late)
@@ -62,7 +62,7 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 			assert.ErrorIs(t, err, errSuperseded)
 		}()
 		synctest.Wait()
-		next := r.reader()
+		next := r.Reader()
 		read := make(chan error)
 		go func() {
 			n, err := next.Read(make([]byte, 1))
@@ -82,12 +82,12 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 func TestReplay_EndIsReadOnce(t *testing.T) {
 	for _, end := range []error{io.EOF, io.ErrClosedPipe} {
 		reads := 0
-		r := openReplay(put(t, readerFunc(func(p []byte) (int, error) {
+		r := Open(put(t, readerFunc(func(p []byte) (int, error) {
 			reads++
 			return copy(p, "text"), end
 		})), 100)
 		for range 2 {
-			b := r.reader()
+			b := r.Reader()
 			n, err := b.Read(nil)
 			assert.Zero(t, n)
 			require.NoError(t, err, "nothing was asked for")
@@ -116,7 +116,7 @@ func TestReplay_SectionAtItsEnd(t *testing.T) {
 		section := io.NewSectionReader(strings.NewReader("some text"), 0, 4)
 		_, err := section.Seek(pos, io.SeekStart)
 		require.NoError(t, err)
-		text, err := io.ReadAll(openReplay(put(t, section), 100).reader())
+		text, err := io.ReadAll(Open(put(t, section), 100).Reader())
 		require.NoError(t, err)
 		assert.Empty(t, text)
 	}
@@ -130,11 +130,11 @@ func TestReplay_Device(t *testing.T) {
 		t.Skip("no such device here")
 	}
 	defer f.Close()
-	r := openReplay(put(t, f), 100)
+	r := Open(put(t, f), 100)
 	var first, second [16]byte
-	_, err = io.ReadFull(r.reader(), first[:])
+	_, err = io.ReadFull(r.Reader(), first[:])
 	require.NoError(t, err)
-	_, err = io.ReadFull(r.reader(), second[:])
+	_, err = io.ReadFull(r.Reader(), second[:])
 	require.NoError(t, err)
 	assert.Equal(t, first, second)
 }
@@ -142,12 +142,12 @@ func TestReplay_Device(t *testing.T) {
 // Once no attempt follows, what was kept goes as soon as the last one has read
 // it.
 func TestReplay_KeepsNothingForNobody(t *testing.T) {
-	r := openReplay(put(t, io.MultiReader(strings.NewReader("some text"), strings.NewReader("more"))), 100)
-	b := r.reader()
+	r := Open(put(t, io.MultiReader(strings.NewReader("some text"), strings.NewReader("more"))), 100)
+	b := r.Reader()
 	_, err := io.ReadFull(b, make([]byte, 9))
 	require.NoError(t, err)
 	require.Len(t, r.kept, 9)
-	r.seal(false)
+	r.Seal(false)
 	_, err = io.ReadFull(b, make([]byte, 4))
 	require.NoError(t, err)
 	assert.Empty(t, r.kept)
@@ -157,8 +157,8 @@ func TestReplay_KeepsNothingForNobody(t *testing.T) {
 // response is there, or after.
 func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 	for _, closedFirst := range []bool{true, false} {
-		r := openReplay(put(t, io.MultiReader(strings.NewReader("some text"))), 100)
-		b := r.reader()
+		r := Open(put(t, io.MultiReader(strings.NewReader("some text"))), 100)
+		b := r.Reader()
 		_, err := io.ReadAll(b)
 		require.NoError(t, err)
 		require.Len(t, r.kept, 9)
@@ -166,13 +166,13 @@ func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 			require.NoError(t, b.Close())
 			require.Len(t, r.kept, 9, "for another attempt")
 		}
-		r.seal(false)
+		r.Seal(false)
 		if !closedFirst {
 			require.Len(t, r.kept, 9, "for net/http")
 			require.NoError(t, b.Close())
 		}
 		assert.Nil(t, r.kept, closedFirst)
-		_, err = r.getBody()
+		_, err = r.GetBody()
 		assert.ErrorIs(t, err, errNotKept)
 	}
 }

@@ -1,0 +1,54 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package body
+
+import (
+	"io"
+	"sync/atomic"
+)
+
+// AtFault reports whether the body of a request is at fault, of which n bytes
+// were read, the last ones with err. The declared length is unknown if it is
+// not positive.
+func AtFault(length, n int64, err error) bool {
+	switch {
+	case err != nil && err != io.EOF:
+		return true
+	case length <= 0:
+		return false
+	default:
+		return n > length || err == io.EOF && n < length
+	}
+}
+
+// Watch returns a body that notices, in fault, when body is at fault, and not
+// the host that it is sent to. length is the declared one, unknown if it is not
+// positive.
+func Watch(body io.ReadCloser, length int64, fault *atomic.Bool) io.ReadCloser {
+	return &watched{ReadCloser: body, length: length, fault: fault}
+}
+
+// watched is what Watch returns.
+type watched struct {
+	io.ReadCloser
+	length int64
+	n      int64
+	closed atomic.Bool
+	fault  *atomic.Bool
+}
+
+func (b *watched) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n += int64(n)
+	// Once it is closed, a body may fail as it likes.
+	if AtFault(b.length, b.n, err) && !b.closed.Load() {
+		b.fault.Store(true)
+	}
+	return n, err
+}
+
+func (b *watched) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
+}
