@@ -1,0 +1,177 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package storm lets a fleet of real clients meet a real server with a
+// brown-out, on virtual time in a testing/synctest bubble or on the clock of the
+// machine, and tells when the server has recovered.
+package storm
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Server does work as one with a bounded pool of workers does, whatever its
+// clients want meanwhile: it is what a shed.Handler stands in front of.
+type Server struct {
+	Workers int
+	Service time.Duration // mean time of exponentially distributed work
+	Queue   int           // requests that wait for a worker; others get a 503
+
+	workers chan struct{}
+	waiting atomic.Int64
+	slow    atomic.Int64 // percent of the usual time; 0 is the usual time
+	served  atomic.Int64
+}
+
+// Served returns how many requests have been served, for whomever.
+func (s *Server) Served() int64 { return s.served.Load() }
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	if s.waiting.Add(1) > int64(s.Queue+s.Workers) {
+		s.waiting.Add(-1)
+		http.Error(w, "queue full", http.StatusServiceUnavailable)
+		return
+	}
+	s.workers <- struct{}{}
+	took := time.Duration(rand.ExpFloat64() * float64(s.Service))
+	if slow := s.slow.Load(); slow > 0 {
+		took = took * time.Duration(slow) / 100
+	}
+	time.Sleep(took)
+	<-s.workers
+	s.waiting.Add(-1)
+	s.served.Add(1)
+	w.WriteHeader(http.StatusOK)
+}
+
+// Load is what clients want of a server, and what happens to it.
+type Load struct {
+	Clients int
+	Rate    float64 // requests per second of all clients together
+	Policy  retrip.Policy
+
+	Trigger, TriggerEnd time.Duration // when the server is slow
+	Slow                int64         // by how many percent of the usual time
+	End                 time.Duration // no requests after that
+}
+
+// Brownout is the load of the tables in docs/shed.md: 700 requests per second
+// to a server that can do 1000, which for ten seconds can only do 303.
+func Brownout(clients int) (*Server, Load) {
+	server := &Server{Workers: 10, Service: 10 * time.Millisecond, Queue: 1000, workers: make(chan struct{}, 10)}
+	return server, Load{
+		Clients: clients, Rate: 700,
+		Policy:  retrip.Policy{AttemptTimeout: 300 * time.Millisecond, Backoff: retrip.Backoff{Cap: time.Second}, RetryHeader: "Retry-Attempt"},
+		Trigger: 3 * time.Second, TriggerEnd: 13 * time.Second, Slow: 330, End: 40 * time.Second,
+	}
+}
+
+// Result is what became of a load.
+type Result struct {
+	Arrived, Good []int64 // requests and those answered with 200, by the second of their arrival
+	Attempts      int64
+	Refused       int64 // answers that said X-Should-Retry: false
+}
+
+// Never is a recovery that the load has not seen.
+const Never = -1
+
+// Recovery returns the seconds from the end of the trigger to the first of
+// three in which 95 % of the requests were answered, Never if there are none.
+func (r *Result) Recovery(l Load) int {
+	sum := func(of []int64, t int) int64 { return of[t] + of[t+1] + of[t+2] }
+	from := int(l.TriggerEnd / time.Second)
+	for t := from; t+3 < len(r.Good); t++ {
+		if 100*sum(r.Good, t) >= 95*sum(r.Arrived, t) {
+			return t - from
+		}
+	}
+	return Never
+}
+
+// Goodput returns the share of the requests that arrived in the seconds given
+// that were answered.
+func (r *Result) Goodput(from, to int) float64 {
+	var arrived, good int64
+	for t := from; t < to; t++ {
+		arrived += r.Arrived[t]
+		good += r.Good[t]
+	}
+	return float64(good) / float64(arrived)
+}
+
+// Run makes the requests of l to url, over base. It returns when all have
+// ended, or none when ctx ends.
+func (l Load) Run(ctx context.Context, server *Server, base http.RoundTripper, url string) *Result {
+	fleet := make([]*retrip.Transport, l.Clients)
+	counting := &counter{base: base}
+	for i := range fleet {
+		fleet[i] = &retrip.Transport{Base: counting, Policy: l.Policy}
+	}
+	seconds := int(l.End / time.Second)
+	arrived, good := make([]int64, seconds), make([]atomic.Int64, seconds)
+	start := time.Now()
+	var wg sync.WaitGroup
+	next := time.Duration(0)
+	for ctx.Err() == nil {
+		next += time.Duration(rand.ExpFloat64() / l.Rate * float64(time.Second))
+		if next >= l.End {
+			break
+		}
+		// On a machine's clock a sleep may be late; the next one makes up.
+		if wait := next - time.Since(start); wait > 0 {
+			time.Sleep(wait)
+		}
+		if next >= l.Trigger && next < l.TriggerEnd {
+			server.slow.Store(l.Slow)
+		} else {
+			server.slow.Store(0)
+		}
+		second := int(next / time.Second)
+		arrived[second]++
+		client := fleet[rand.IntN(l.Clients)]
+		wg.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				return
+			}
+			resp, err := client.RoundTrip(req)
+			if err != nil {
+				return
+			}
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				good[second].Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	result := &Result{Arrived: arrived, Attempts: counting.attempts.Load(), Refused: counting.refused.Load()}
+	for i := range good {
+		result.Good = append(result.Good, good[i].Load())
+	}
+	return result
+}
+
+// counter counts attempts and what they were told.
+type counter struct {
+	base              http.RoundTripper
+	attempts, refused atomic.Int64
+}
+
+func (c *counter) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.attempts.Add(1)
+	resp, err := c.base.RoundTrip(req)
+	if err == nil && resp.Header.Get("X-Should-Retry") == "false" {
+		c.refused.Add(1)
+	}
+	return resp, err
+}

@@ -1,0 +1,75 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package shed_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/retrip/retrip/shed"
+)
+
+// idle is a ResponseWriter and a handler that cost nothing.
+type idle struct{ header http.Header }
+
+func (idle) ServeHTTP(http.ResponseWriter, *http.Request) {}
+func (w idle) Header() http.Header                        { return w.header }
+func (idle) Write(p []byte) (int, error)                  { return len(p), nil }
+func (idle) WriteHeader(int)                              {}
+
+// calm returns a request as clients send them.
+func calm() *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/path", nil)
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("User-Agent", "client/1.0")
+	r.Header.Set("Authorization", "Bearer abc")
+	return r
+}
+
+func TestAllocations(t *testing.T) {
+	w := idle{http.Header{}}
+	for name, h := range map[string]*shed.Handler{
+		"zero":            {Handler: w},
+		"deadline header": {Handler: w, DeadlineHeader: "X-Timeout-Ms"},
+		"no limit":        {Handler: w, Limit: -1},
+		"one":             {Handler: w, Limit: 1},
+	} {
+		r := calm()
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) }), name)
+	}
+}
+
+func BenchmarkHandler(b *testing.B) {
+	w := idle{http.Header{}}
+	for name, h := range map[string]http.Handler{"bare": w, "shed": &shed.Handler{Handler: w}} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			r := calm()
+			for b.Loop() {
+				h.ServeHTTP(w, r)
+			}
+		})
+		b.Run(name+"/parallel", func(b *testing.B) {
+			b.RunParallel(func(pb *testing.PB) {
+				r := calm()
+				for pb.Next() {
+					h.ServeHTTP(w, r)
+				}
+			})
+		})
+	}
+	// What a client is told that isn't served.
+	b.Run("refusal", func(b *testing.B) {
+		b.ReportAllocs()
+		h := &shed.Handler{Handler: w, DeadlineHeader: "X-Timeout-Ms"}
+		r := calm()
+		r.Header.Set("X-Timeout-Ms", "0")
+		for b.Loop() {
+			h.ServeHTTP(w, r)
+		}
+	})
+}

@@ -1,0 +1,461 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package shed_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/shed"
+)
+
+const ms = time.Millisecond
+
+var protos = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C}
+
+// each runs f in a bubble for each protocol.
+func each(t *testing.T, f func(t *testing.T, proto memhttp.Proto)) {
+	for _, proto := range protos {
+		t.Run(proto.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { f(t, proto) })
+		})
+	}
+}
+
+// handlerFunc serves for as long as the path says: /50ms.
+func sleeper(w http.ResponseWriter, r *http.Request) {
+	d, err := time.ParseDuration(strings.TrimPrefix(r.URL.Path, "/"))
+	if err != nil {
+		panic(err)
+	}
+	time.Sleep(d)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// answered is what a client got, and when.
+type answered struct {
+	status int
+	header http.Header
+	body   string
+	took   time.Duration
+	err    error
+}
+
+// do makes a request and reads the answer.
+func do(ctx context.Context, rt http.RoundTripper, method, url string, body io.Reader, header ...string) (a answered) {
+	start := time.Now()
+	defer func() { a.took = time.Since(start) }()
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return answered{err: err}
+	}
+	for _, line := range header {
+		name, value, _ := strings.Cut(line, ": ")
+		req.Header.Add(name, value)
+	}
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return answered{err: err}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return answered{status: resp.StatusCode, header: resp.Header, body: string(text), err: err}
+}
+
+// meanwhile does something in the background and returns what gets its answer.
+func meanwhile(f func() answered) <-chan answered {
+	c := make(chan answered, 1)
+	go func() { c <- f() }()
+	synctest.Wait()
+	return c
+}
+
+// counted returns what h has counted, by name and label values.
+func counted(t *testing.T, h *shed.Handler) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(h))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	values := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := strings.TrimPrefix(family.GetName(), "retrip_shed_")
+			for _, label := range m.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			if v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()); v != 0 {
+				values[name] = v
+			}
+		}
+	}
+	return values
+}
+
+func TestHandler_Refuses(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, QueueTime: 100 * ms}
+		s := memhttp.NewServer(t, proto, h)
+		rt := s.Transport()
+		running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/1s", nil) })
+
+		queued := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/0s", nil) })
+		a := do(t.Context(), rt, "GET", s.URL+"/0s", nil, "Retry-Attempt: 2")
+		require.NoError(t, a.err)
+		assert.Equal(t, 503, a.status)
+		assert.Equal(t, 20*ms, a.took, "a retry waits a fifth of the time")
+		a = do(t.Context(), rt, "GET", s.URL+"/0s", nil, "Retry-Attempt: 2")
+		assert.Equal(t, 503, a.status)
+		assert.Zero(t, a.took, "and is refused at once when the queue is that old")
+		assert.Equal(t, []string{"false"}, a.header["X-Should-Retry"])
+		assert.NotContains(t, a.header, "Retry-After", "it would pause the host")
+		assert.Equal(t, "overloaded\n", a.body)
+		a = <-queued
+		assert.Equal(t, 503, a.status)
+		assert.Equal(t, 100*ms, a.took)
+		assert.Equal(t, []string{"false"}, a.header["X-Should-Retry"])
+
+		last := meanwhile(func() answered {
+			time.Sleep(850 * ms)
+			return do(t.Context(), rt, "GET", s.URL+"/0s", nil)
+		})
+		assert.Equal(t, 204, (<-running).status)
+		a = <-last
+		assert.Equal(t, 204, a.status)
+		assert.Equal(t, map[string]float64{
+			"requests_total 1": 3, "requests_total 2": 2, "refused_total retry": 2, "refused_total queue_time": 1, "queue_seconds": 2, "limit": 1,
+		}, counted(t, h))
+	})
+}
+
+// A refusal costs no connection, unless the rest of the request would cost more.
+func TestHandler_RefusalKeepsTheConnection(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		body  int
+		dials int
+	}{{0, 1}, {1000, 1}, {200 << 10, 1}, {8 << 20, 3}} {
+		t.Run(fmt.Sprint(tt.body), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &shed.Handler{Handler: http.HandlerFunc(sleeper), DeadlineHeader: "Timeout-Ms"}
+				s := memhttp.NewServer(t, memhttp.HTTP1, h)
+				rt := s.Transport()
+				for range 3 {
+					req, err := http.NewRequest("POST", s.URL+"/0s", strings.NewReader(strings.Repeat("x", tt.body)))
+					require.NoError(t, err)
+					req.Header.Set("Timeout-Ms", "0")
+					resp, err := rt.RoundTrip(req)
+					require.NoError(t, err)
+					assert.Equal(t, 503, resp.StatusCode)
+					_, err = io.Copy(io.Discard, resp.Body)
+					require.NoError(t, err)
+					resp.Body.Close()
+					synctest.Wait()
+				}
+				assert.EqualValues(t, tt.dials, s.Listener.Dials())
+			})
+		})
+	}
+}
+
+func TestHandler_ClientGoesInTheQueue(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, QueueTime: time.Second}
+		s := memhttp.NewServer(t, proto, h)
+		rt := s.Transport()
+		running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/500ms", nil) })
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := meanwhile(func() answered { return do(ctx, rt, "GET", s.URL+"/1h", nil) })
+		stays := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/0s", nil) })
+		assert.Equal(t, 2.0, counted(t, h)["waiting_requests"])
+		cancel()
+		assert.ErrorIs(t, (<-gone).err, context.Canceled)
+		synctest.Wait()
+		assert.Equal(t, 1.0, counted(t, h)["waiting_requests"])
+		assert.Equal(t, 1.0, counted(t, h)["refused_total canceled"])
+		assert.Equal(t, 204, (<-running).status)
+		assert.Equal(t, 500*ms, (<-stays).took)
+	})
+}
+
+// A panic of the handler gives the slot back, and reaches net/http.
+func TestHandler_Panics(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/panic" {
+				panic(http.ErrAbortHandler)
+			}
+		})}
+		s := memhttp.NewServer(t, proto, h)
+		rt := s.Transport()
+		for _, accept := range []string{"*/*", "text/event-stream"} {
+			assert.Error(t, do(t.Context(), rt, "GET", s.URL+"/panic", nil, "Accept: "+accept).err)
+			synctest.Wait()
+			assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+		}
+		assert.Zero(t, counted(t, h)["running_requests"])
+	})
+}
+
+func TestHandler_Deadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var deadlines []time.Duration
+		h := &shed.Handler{Limit: 1, DeadlineHeader: "x-timeout-ms", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			left := time.Duration(-1)
+			if at, ok := r.Context().Deadline(); ok {
+				left = time.Until(at)
+			}
+			deadlines = append(deadlines, left)
+			sleeper(w, r)
+		})}
+		s := memhttp.NewServer(t, memhttp.HTTP1, h)
+		rt := s.Transport()
+		get := func(path, timeout string) answered {
+			return do(t.Context(), rt, "GET", s.URL+path, nil, "X-Timeout-Ms: "+timeout)
+		}
+		assert.Equal(t, 204, get("/0s", "1500").status)
+		assert.Equal(t, 204, get("/0s", "whenever").status)
+		for _, none := range []string{"0", "-20", "0.0000001"} {
+			a := get("/0s", none)
+			assert.Equal(t, 503, a.status, none)
+			assert.Zero(t, a.took)
+		}
+		running := meanwhile(func() answered { return get("/50ms", "1000") })
+		a := get("/0s", "30")
+		assert.Equal(t, 503, a.status, "no time is left in the queue")
+		assert.Equal(t, 30*ms, a.took)
+		a = get("/0s", "60")
+		assert.Equal(t, 204, a.status)
+		assert.Equal(t, 20*ms, a.took)
+		<-running
+		assert.Equal(t, []time.Duration{1500 * ms, -1, 1000 * ms, 40 * ms}, deadlines)
+		assert.Equal(t, 4.0, counted(t, h)["refused_total deadline"])
+	})
+}
+
+// A deadline that the context has already ends the wait with the same word.
+func TestHandler_DeadlineOfTheContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1}
+		running := meanwhile(func() answered {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/1s", nil))
+			return answered{}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+		defer cancel()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/0s", nil))
+		assert.Equal(t, 503, w.Code)
+		assert.Equal(t, 1.0, counted(t, h)["refused_total deadline"])
+		<-running
+	})
+}
+
+func TestHandler_Exempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sleep := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { time.Sleep(10 * ms) })
+		for _, tt := range []struct {
+			exempt func(*http.Request) bool
+			free   []string
+			counts []string
+		}{
+			{nil, []string{"/healthz", "/livez", "/readyz"}, []string{"/", "/healthz/", "/Healthz"}},
+			{func(r *http.Request) bool { return r.URL.Path == "/ping" }, []string{"/ping"}, []string{"/healthz"}},
+		} {
+			h := &shed.Handler{Handler: sleep, Limit: 1, QueueTime: retrip.Off, Exempt: tt.exempt}
+			serve := func(path string) answered {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+				return answered{status: w.Code}
+			}
+			running := meanwhile(func() answered { return serve("/") })
+			for _, path := range tt.free {
+				assert.Equal(t, 200, serve(path).status, path)
+				running := meanwhile(func() answered { return serve("/") })
+				for _, path := range tt.counts {
+					assert.Equal(t, 503, serve(path).status, path)
+				}
+				<-running
+			}
+			<-running
+		}
+	})
+}
+
+func TestHandler_Zero(t *testing.T) {
+	w := httptest.NewRecorder()
+	new(shed.Handler).ServeHTTP(w, httptest.NewRequest("GET", "/no/such/path", nil))
+	assert.Equal(t, 404, w.Code, "of http.DefaultServeMux")
+	assert.NoError(t, new(shed.Handler).Validate())
+	assert.Positive(t, counted(t, new(shed.Handler))["limit"])
+	assert.True(t, math.IsInf(counted(t, &shed.Handler{Limit: retrip.Off})["limit"], 1))
+}
+
+func TestHandler_Validate(t *testing.T) {
+	for _, tt := range []struct {
+		handler *shed.Handler
+		want    string
+	}{
+		{&shed.Handler{Limit: -2}, "shed: Handler.Limit is -2: it must be positive, 0 for the default or Off"},
+		{&shed.Handler{QueueTime: -time.Second}, "shed: Handler.QueueTime is -1s: it must be positive, 0 for the default or Off"},
+		{&shed.Handler{HoldTime: -2}, "shed: Handler.HoldTime is -2ns: it must be positive, 0 for the default or Off"},
+		{&shed.Handler{RetryShare: 1.5}, "shed: Handler.RetryShare is 1.5: it must be above 0 and at most 1, 0 for the default or Off"},
+		{&shed.Handler{RetryShare: -0.5}, "shed: Handler.RetryShare is -0.5: it must be above 0 and at most 1, 0 for the default or Off"},
+		{&shed.Handler{RetryShare: math.NaN()}, "shed: Handler.RetryShare is NaN: it must be above 0 and at most 1, 0 for the default or Off"},
+		{&shed.Handler{RetryHeader: "a b"}, `shed: Handler.RetryHeader is "a b": it must be the name of a header`},
+		{&shed.Handler{DeadlineHeader: "Ümlaut"}, `shed: Handler.DeadlineHeader is "Ümlaut": it must be the name of a header`},
+		{&shed.Handler{Limit: -2, QueueTime: -2}, "shed: Handler.QueueTime is -2ns"},
+	} {
+		tt.handler.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })
+		assert.ErrorContains(t, tt.handler.Validate(), tt.want)
+		w := httptest.NewRecorder()
+		tt.handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		assert.Equal(t, 500, w.Code)
+		assert.Contains(t, w.Body.String(), tt.want)
+	}
+	for _, h := range []*shed.Handler{
+		{Limit: retrip.Off, QueueTime: retrip.Off, RetryShare: retrip.Off, HoldTime: retrip.Off},
+		{Limit: math.MaxInt, QueueTime: math.MaxInt64, RetryShare: 1, HoldTime: math.MaxInt64, RetryHeader: "X-Envoy-Attempt-Count"},
+	} {
+		assert.NoError(t, h.Validate())
+		h.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		assert.Equal(t, 200, w.Code)
+	}
+}
+
+// layers returns the URL of a server behind which n-1 others and a leaf that
+// always fails are, each with Transports of the default policy, and the number
+// of calls that have reached the leaf.
+func layers(t *testing.T, proto memhttp.Proto, n int, sheds bool) (http.RoundTripper, string, *atomic.Int64) {
+	var calls atomic.Int64
+	policy := retrip.Policy{RetryHeader: "Retry-Attempt", Budget: retrip.Unlimited, Backoff: retrip.Backoff{Cap: 100 * ms}}
+	next := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	for range n - 1 {
+		url, rt := next.URL, &retrip.Transport{Base: next.Transport(), Policy: policy}
+		var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a := do(r.Context(), rt, "GET", url, nil)
+			if a.err != nil {
+				a.status = http.StatusBadGateway
+			}
+			w.WriteHeader(a.status)
+		})
+		if sheds {
+			h = &shed.Handler{Handler: h}
+		}
+		next = memhttp.NewServer(t, proto, h)
+	}
+	return &retrip.Transport{Base: next.Transport(), Policy: policy}, next.URL, &calls
+}
+
+// Retries don't multiply from layer to layer where each knows that what it
+// serves is a retry.
+func TestHandler_Layers(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		for _, tt := range []struct {
+			layers int
+			sheds  bool
+			calls  int64
+		}{{1, true, 4}, {3, true, 10}, {5, true, 16}, {3, false, 64}, {5, false, 1024}} {
+			rt, url, calls := layers(t, proto, tt.layers, tt.sheds)
+			a := do(t.Context(), rt, "GET", url, nil)
+			require.NoError(t, a.err)
+			assert.Equal(t, 503, a.status)
+			assert.Equal(t, tt.calls, calls.Load(), "%d layers, shed %v", tt.layers, tt.sheds)
+		}
+	})
+}
+
+// What a handler is given says nothing to the Transports of a first attempt.
+func TestHandler_MarksRetriesOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		leaf := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			got = append(got, strings.Join(r.Header["Attempt"], "+"))
+			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		rt := &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Attempt", MaxAttempts: 2}}
+		h := &shed.Handler{RetryHeader: "x-envoy-attempt-count", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			do(r.Context(), rt, "GET", "http://example.com", nil)
+		})}
+		for _, attempt := range []string{"", "1", "2", "999999", "-1", "99999999999999999999"} {
+			got = nil
+			r := httptest.NewRequest("GET", "/", nil)
+			if attempt != "" {
+				r.Header.Set("X-Envoy-Attempt-Count", attempt)
+			}
+			h.ServeHTTP(httptest.NewRecorder(), r)
+			want := []string{"", "2"}
+			switch attempt {
+			case "2", "999999":
+				want = []string{attempt}
+			case "99999999999999999999":
+				want = []string{"1000000"}
+			}
+			assert.Equal(t, want, got, attempt)
+		}
+	})
+}
+
+type roundTripperFunc func(*http.Request) (*http.Response, error)
+
+func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// At ten times what the server can do, it does what it can.
+func TestHandler_Overload(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		const workers, rate, seconds = 10, 10_000, 1
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: workers}
+		s := memhttp.NewServer(t, proto, h)
+		base := s.Transport()
+		base.MaxIdleConnsPerHost = 10_000
+		rt := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: 300 * ms, RetryHeader: "Retry-Attempt"}}
+		var good atomic.Int64
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range rate * seconds {
+			time.Sleep(time.Second / rate)
+			wg.Go(func() {
+				if do(t.Context(), rt, "GET", s.URL+"/10ms", nil).status == 204 {
+					good.Add(1)
+				}
+			})
+		}
+		took := time.Since(start).Seconds()
+		wg.Wait()
+		assert.GreaterOrEqual(t, float64(good.Load()), 0.9*1000*took)
+		counts := counted(t, h)
+		assert.Zero(t, counts["running_requests"])
+		assert.Zero(t, counts["waiting_requests"])
+	})
+}

@@ -1,0 +1,62 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package shed
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// attemptOf returns the number of an attempt, 1 if the values don't make it a
+// retry. Of several the largest counts: who calls a request a retry has a
+// reason to.
+func attemptOf(values []string) int {
+	attempt := 1
+	for _, value := range values {
+		// A client may count as far as it likes, and what comes of it is
+		// counted on.
+		if n, err := strconv.ParseUint(strings.Trim(value, " \t"), 10, 64); err == nil || n == math.MaxUint64 {
+			attempt = max(attempt, int(min(n, maxAttempt)))
+		}
+	}
+	return attempt
+}
+
+const maxAttempt = 1_000_000
+
+// deadlineOf returns the time left according to the values, the longest
+// duration if they don't say. Of several the shortest counts.
+func deadlineOf(values []string) time.Duration {
+	left := time.Duration(math.MaxInt64)
+	for _, value := range values {
+		ms, err := strconv.ParseFloat(strings.Trim(value, " \t"), 64)
+		switch {
+		case err != nil || math.IsNaN(ms) || ms > math.MaxInt64/float64(time.Millisecond)/2:
+		case ms <= 0:
+			left = 0
+		default:
+			left = min(left, time.Duration(ms*float64(time.Millisecond)))
+		}
+	}
+	return left
+}
+
+// mayLast reports whether the response to r may be one that lasts. Whether it
+// is decides the handler.
+func mayLast(r *http.Request) bool {
+	if r.Method == http.MethodConnect || r.Header["Upgrade"] != nil {
+		return true
+	}
+	for _, value := range r.Header["Accept"] {
+		if strings.Contains(value, eventStream) {
+			return true
+		}
+	}
+	return false
+}
+
+const eventStream = "text/event-stream"

@@ -1,0 +1,84 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package shed
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+)
+
+// stream is the ResponseWriter of a request whose response may last. It makes
+// room for another request as soon as it is seen to be one.
+type stream struct {
+	http.ResponseWriter
+	state  *state
+	slot   *slot // guarded by state.mu; nil once the handler has returned
+	tunnel bool  // asked for by CONNECT
+	begun  bool  // the response is known
+}
+
+// release makes room for another request.
+func (w *stream) release() {
+	s := w.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.slot != nil {
+		s.queue.release(w.slot, s.nowIfAnyoneWaits())
+	}
+}
+
+// begin looks at a response that is about to begin.
+func (w *stream) begin(status int) {
+	if w.begun || status < 200 && status != http.StatusSwitchingProtocols {
+		return
+	}
+	w.begun = true
+	if status == http.StatusSwitchingProtocols || w.tunnel && status < 300 || strings.HasPrefix(w.Header().Get("Content-Type"), eventStream) {
+		w.release()
+	}
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *stream) WriteHeader(status int) {
+	w.begin(status)
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (w *stream) Write(p []byte) (int, error) {
+	w.begin(http.StatusOK)
+	return w.ResponseWriter.Write(p)
+}
+
+// ReadFrom implements [io.ReaderFrom]: below it a file may go out without a
+// copy.
+func (w *stream) ReadFrom(r io.Reader) (int64, error) {
+	w.begin(http.StatusOK)
+	return io.Copy(w.ResponseWriter, r)
+}
+
+// Flush implements [http.Flusher].
+func (w *stream) Flush() { _ = w.FlushError() }
+
+// FlushError is what [http.ResponseController] flushes with.
+func (w *stream) FlushError() error {
+	w.begin(http.StatusOK)
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Hijack implements [http.Hijacker]. Where the connection can't be taken over,
+// as over HTTP/2, the error is http.ErrNotSupported.
+func (w *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.release()
+	}
+	return conn, rw, err
+}
+
+// Unwrap is for [http.ResponseController].
+func (w *stream) Unwrap() http.ResponseWriter { return w.ResponseWriter }
