@@ -4,9 +4,11 @@
 package retrip
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -18,7 +20,7 @@ import (
 // changed with a line in the changelog.
 func TestCompatibility_Words(t *testing.T) {
 	metrics := NewMetrics()
-	metrics.policy("x")
+	countEverything(metrics)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
 	families, err := registry.Gather()
@@ -49,7 +51,7 @@ func TestCompatibility_Words(t *testing.T) {
 		got = append(got, line.String())
 	}
 	assert.Equal(t, []string{
-		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx error other timeout]",
+		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx canceled error other timeout]",
 		"retrip_breaker_open_hosts gauge",
 		"retrip_breaker_transitions_total counter to=[closed half-open open]",
 		"retrip_budget_tokens_missing gauge",
@@ -61,12 +63,38 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_hosts_in_trouble gauge",
 		"retrip_paused_hosts gauge",
 		"retrip_pauses_total counter",
-		"retrip_requests_total counter outcome=[canceled failed gave_up recovered success]",
+		"retrip_requests_total counter outcome=[answered canceled failed gave_up recovered]",
 		"retrip_retries_total counter reason=[error hidden_sends server_error status throttled timeout]",
+		"retrip_unattempted_requests_total counter",
 		"retrip_wait_seconds histogram source=[backoff server]",
 	}, got)
 	assert.Subset(t, dialectNames(), []string{
 		"anthropic", "azure", "discord", "github", "openai", "ratelimit", "retry-after-ms", "shopify", "should-retry", "stripe",
 		"x-amz-retry-after", "x-ms-retry-after-ms", "x-ratelimit-reset",
 	})
+}
+
+// countEverything makes every series appear, all of them of the policy "x".
+func countEverything(m *Metrics) {
+	r := &Rules{name: "x"}
+	m.hold([]*Rules{r})
+	p := r.metrics
+	for i := range resultNames {
+		p.attempt(i)
+	}
+	for i := range outcomeNames {
+		p.request(i, false)
+	}
+	for _, reason := range retryReasons {
+		p.retry(context.Background(), reason, time.Second, reason == ReasonThrottled)
+	}
+	for _, reason := range giveUpReasons {
+		p.giveUp(context.Background(), reason)
+	}
+	p.waitedAtGate(context.Background(), time.Second)
+	p.hiddenSends(1)
+	p.hostChanged(hostPaused | hostOpened | hostProbed | hostClosed)
+	for i := range p.gauged {
+		p.gauged[i].Store(true)
+	}
 }

@@ -124,6 +124,9 @@ func (x *exchange) fail(reason Reason, err error) error {
 // what there is to do when a base, a body or a hook has panicked.
 func (x *exchange) cleanUp(ended bool) {
 	// First of all what concerns others: closing a body may panic.
+	if !ended {
+		x.countRest()
+	}
 	if x.host != nil {
 		if !ended {
 			x.giveBack(&x.host.Host)

@@ -81,13 +81,15 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 	returned := false
 	defer func() {
 		if !returned {
+			r.metrics.attempt(resultError)
+			r.metrics.request(outcomeFailed, true)
 			body.CloseRequest(req)
 		}
 	}()
 	resp, err := s.base.RoundTrip(req)
 	returned = true
 	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(req.URL) {
-		r.metrics.success(resp.StatusCode)
+		r.metrics.answered(resp.StatusCode)
 		return resp, nil
 	}
 	return t.resume(s, r, req, kind, resp, err, began)
@@ -119,6 +121,7 @@ type exchange struct {
 	req     *http.Request
 	ctx     context.Context
 	watch   watcher
+	told    tally
 	call    Call
 	payload payload
 	host    *hostEntry    // pinned; nil while the host is in no trouble
@@ -171,6 +174,7 @@ func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, 
 // first takes in the attempt that plain has made.
 func (x *exchange) first(resp *http.Response, err error, began time.Duration) {
 	x.sent, x.began, x.call.Attempts = true, began, 1
+	x.told.attempted, x.told.pending = true, true
 	x.take(resp, err)
 }
 
@@ -185,7 +189,7 @@ func (x *exchange) run() (*http.Response, error) {
 		x.send()
 		o := x.outcome()
 		d, err := x.decide(&o)
-		x.count(o)
+		x.count(o, d.Reason)
 		if !d.Retry {
 			end = ending{how: endAnswered, reason: d.Reason, cause: err, canceled: o.Canceled}
 			break

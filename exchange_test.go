@@ -47,7 +47,7 @@ func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
 		assert.LessOrEqual(t, base.at[1], 9*time.Second)
 		assert.Equal(t, "x", base.sent[0])
 		assert.Zero(t, must(tr.HostState("example.com:80")).Waiting)
-		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,success} 1")
+		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,answered} 1")
 	})
 }
 
@@ -244,7 +244,8 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 			"done #1 503 breaker_open wait=0s server=false at=1s default",
 		}, n.lines)
 		metrics := counted(t, tr.Metrics)
-		assert.Contains(t, metrics, "retries_total{default,server_error} 1")
+		assert.NotContains(t, metrics, "retries_total{default,server_error} 1", "it wasn't sent")
+		assert.Contains(t, metrics, "attempts_total{default,5xx} 2")
 		assert.Contains(t, metrics, "give_ups_total{default,breaker_open} 1")
 	})
 }

@@ -4,11 +4,9 @@
 package retrip
 
 import (
-	"net/http"
+	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,18 +21,43 @@ import (
 // One Metrics may serve many Transports. The label policy is the pattern in
 // Transport.Hosts that a request follows, in lower case, or "default"; no label
 // ever holds a host, path or error that a request brought along. Counting
-// allocates nothing, needs no registration and can't fail. The zero Metrics is
-// ready for use. It is safe for concurrent use and must not be copied.
+// allocates nothing, needs no registration and can't fail.
+//
+// A pattern has the outcomes of its requests, at zero, from the first use of a
+// Transport that has it. Every other series appears when it is first used. All
+// series of a pattern go when [Transport.SetPolicies] takes the pattern from the
+// last Transport that had it, or at the second scrape after the last such
+// Transport is garbage. Those of "default" stay. What requests under way count
+// for a pattern that has gone is in no series. docs/metrics.md in the repository
+// lists all metrics, when each one counts, and what adds up to what.
+//
+// The zero Metrics is ready for use. It is safe for concurrent use and must not
+// be copied.
 type Metrics struct {
+	// Exemplar returns the labels of an exemplar for what the context's request
+	// counts, such as the trace_id of its span, or nil for none. It is asked for
+	// retries, waits at gates and give-ups alone, and must be safe for concurrent
+	// use. Labels that Prometheus would refuse, as those longer than 128
+	// characters in all, are dropped. If nil, there are no exemplars. It must not
+	// be changed after the first use of m.
+	Exemplar func(context.Context) prometheus.Labels
+
 	once sync.Once // makes what follows, on first use
 
-	requests, attempts, retries, giveUps, sends  *prometheus.Desc
-	transitions, pauses, open, missing, troubled *prometheus.Desc
-	held, pausedNow                              *prometheus.Desc
-	waits, gateWaits                             *prometheus.HistogramVec
-	mu                                           sync.Mutex
-	policies                                     map[string]*policyMetrics
-	transports                                   []weak.Pointer[Transport]
+	requests, unattempted, attempts, retries, giveUps, sends, transitions, pauses *prometheus.Desc
+	waits, gateWaits                                                              *prometheus.Desc
+	gauges                                                                        [gauges]*prometheus.Desc
+
+	mu       sync.Mutex
+	policies map[string]*policyMetrics
+	holders  []*holder
+	tidyAt   int // how many holders there are when those of dead Transports go
+}
+
+// holder is a Transport as its Metrics knows it.
+type holder struct {
+	transport weak.Pointer[Transport]
+	held      []*policyMetrics // of its policies; guarded by Metrics.mu
 }
 
 // NewMetrics returns Metrics that have counted nothing yet, as &Metrics{} is.
@@ -48,199 +71,127 @@ func (m *Metrics) made() *Metrics {
 
 func (m *Metrics) make() {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("retrip_"+name, help, labels, nil)
+		return prometheus.NewDesc("retrip_"+name, help, append([]string{"policy"}, labels...), nil)
 	}
-	m.requests = desc("requests_total", "Requests that ended, by how: success at the first attempt, recovered by a retry, gave_up, failed in a way no retry heals, canceled by the caller.", "policy", "outcome")
-	m.attempts = desc("attempts_total", "Attempts made, by their result: the class of the status, 429, timeout or error.", "policy", "result")
-	m.retries = desc("retries_total", "Retries decided on, by the reason for them.", "policy", "reason")
-	m.giveUps = desc("give_ups_total", "Requests that ended although a retry would have been useful, by the reason not to make it.", "policy", "reason")
-	m.sends = desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where that can be seen.", "policy")
-	m.transitions = desc("breaker_transitions_total", "Changes of state of the breakers of hosts, by the new state.", "policy", "to")
-	m.pauses = desc("pauses_total", "Times that a host asked everyone to leave it alone.", "policy")
-	m.open = desc("breaker_open_hosts", "Hosts whose breaker is open or half-open.", "policy")
-	m.missing = desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together.", "policy")
-	m.troubled = desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures that their breaker counts.", "policy")
-	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:                        "retrip_wait_seconds",
-		Help:                        "Waits before retries as they were decided on, by who asked for them: the backoff or the server.",
-		Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		NativeHistogramBucketFactor: 1.1,
-	}, []string{"policy", "source"})
-	m.held = desc("gate_waiting_requests", "Requests that wait at the gates of all hosts together.", "policy")
-	m.pausedNow = desc("paused_hosts", "Hosts that are to be left alone for now, as they have asked or their gate has it.", "policy")
-	m.gateWaits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "retrip_gate_wait_seconds",
-		Help:    "Waits at gates as they were, before first attempts and retries, however they ended.",
-		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
-	}, []string{"policy"})
+	m.requests = desc("requests_total", "Requests that ended, by how: answered at the first attempt, recovered by a retry, gave_up, failed in a way no retry heals, canceled by the caller.", "outcome")
+	m.unattempted = desc("unattempted_requests_total", "Requests that ended before their first attempt.")
+	m.attempts = desc("attempts_total", "Attempts that ended, by their result: the class of the status, 429, timeout, canceled or error.", "result")
+	m.retries = desc("retries_total", "Retries sent, by the reason for them.", "reason")
+	m.giveUps = desc("give_ups_total", "Requests that ended although a retry would have been useful, by the reason not to make it.", "reason")
+	m.sends = desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where that can be seen.")
+	m.transitions = desc("breaker_transitions_total", "Changes of state of the breakers of hosts, by the new state.", "to")
+	m.pauses = desc("pauses_total", "Times that a host asked everyone to leave it alone.")
+	m.waits = desc("wait_seconds", waitHelp, "source")
+	m.gateWaits = desc("gate_wait_seconds", gateWaitHelp)
+	m.gauges = [gauges]*prometheus.Desc{
+		gaugeOpen:     desc("breaker_open_hosts", "Hosts whose breaker is open or half-open."),
+		gaugeMissing:  desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together."),
+		gaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures that their breaker counts."),
+		gaugeWaiting:  desc("gate_waiting_requests", "Requests that wait at the gates of all hosts together."),
+		gaugePaused:   desc("paused_hosts", "Hosts that are to be left alone for now, as they have asked or their gate has it."),
+	}
 	m.policies = map[string]*policyMetrics{}
 }
 
-// What an attempt can result in, as a label value.
-var resultNames = [...]string{"error", "1xx", "2xx", "3xx", "4xx", "5xx", "429", "timeout", "other"}
-
-const (
-	resultError     = 0
-	resultThrottled = 6
-	resultTimeout   = 7
-	resultOther     = 8
-	results         = 9
-)
-
-func resultOf(status int) int {
-	switch {
-	case status == http.StatusTooManyRequests:
-		return resultThrottled
-	case status >= 100 && status < 600:
-		return status / 100
-	default:
-		return resultOther
-	}
-}
-
-// How a request can end, as a label value.
-var outcomeNames = [...]string{"success", "recovered", "gave_up", "failed", "canceled"}
-
-const (
-	outcomeSuccess = iota
-	outcomeRecovered
-	outcomeGaveUp
-	outcomeFailed
-	outcomeCanceled
-	outcomes
-)
-
-var (
-	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
-	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
-		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonHiddenSends, ReasonCanceled}
-)
-
-// policyMetrics counts for one policy name. A nil one counts nothing.
-type policyMetrics struct {
-	name string
-
-	// A request whose first attempt succeeds is counted once, here, and read
-	// as an attempt and as a request.
-	plain [results]stripedCounter
-
-	outcomes    [outcomes]atomic.Uint64
-	results     [results]atomic.Uint64
-	retries     [6]atomic.Uint64
-	giveUps     [11]atomic.Uint64
-	sends       atomic.Uint64
-	pauses      atomic.Uint64
-	transitions [len(breakerNames)]atomic.Uint64
-
-	backoffWait, serverWait, gateWait prometheus.Observer
-}
-
-// policy returns the counters of a policy name, made on first use.
-func (m *Metrics) policy(name string) *policyMetrics {
+// watch includes t's hosts in what m reports, as long as t is in use.
+func (m *Metrics) watch(t *Transport) *holder {
 	if m == nil {
 		return nil
 	}
 	m.made()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p := m.policies[name]
-	if p == nil {
-		p = &policyMetrics{
-			name:        name,
-			backoffWait: m.waits.WithLabelValues(name, "backoff"),
-			serverWait:  m.waits.WithLabelValues(name, "server"),
-			gateWait:    m.gateWaits.WithLabelValues(name),
-		}
-		m.policies[name] = p
+	if len(m.holders) >= m.tidyAt {
+		m.tidy()
+		m.tidyAt = 2*len(m.holders) + 16
 	}
-	return p
+	h := &holder{transport: weak.Make(t)}
+	m.holders = append(m.holders, h)
+	return h
 }
 
-// watch includes t's hosts in what m reports, as long as t is in use.
-func (m *Metrics) watch(t *Transport) {
+// tidy forgets the Transports that are garbage.
+func (m *Metrics) tidy() {
+	m.holders = slices.DeleteFunc(m.holders, func(h *holder) bool {
+		dead := h.transport.Value() == nil
+		if dead {
+			for _, p := range h.held {
+				p.holders--
+			}
+		}
+		return dead
+	})
+}
+
+// hold gives each of the rules its counters, which stay as long as the holder
+// that is to be given what hold returns.
+func (m *Metrics) hold(rules []*Rules) []*policyMetrics {
+	if m == nil {
+		return nil
+	}
+	m.made()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	held := make([]*policyMetrics, len(rules))
+	for i, r := range rules {
+		p := m.policies[r.name]
+		if p == nil {
+			p = &policyMetrics{name: r.name, exemplar: m.exemplar}
+			m.policies[r.name] = p
+		}
+		p.holders++
+		r.metrics, held[i] = p, p
+	}
+	return held
+}
+
+// swap gives h what it holds from now on. What nobody holds any more goes.
+func (m *Metrics) swap(h *holder, held []*policyMetrics) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.transports = slices.DeleteFunc(m.transports, func(p weak.Pointer[Transport]) bool { return p.Value() == nil })
-	m.transports = append(m.transports, weak.Make(t))
-}
-
-func (p *policyMetrics) success(status int) {
-	if p != nil {
-		p.plain[resultOf(status)].inc()
-	}
-}
-
-func (p *policyMetrics) attempt(result int) {
-	if p != nil {
-		p.results[result].Add(1)
-	}
-}
-
-func (p *policyMetrics) request(outcome int) {
-	if p != nil {
-		p.outcomes[outcome].Add(1)
-	}
-}
-
-func (p *policyMetrics) retry(reason Reason, wait time.Duration, fromServer bool) {
-	if p == nil {
-		return
-	}
-	p.retries[slices.Index(retryReasons, reason)].Add(1)
-	if fromServer {
-		p.serverWait.Observe(wait.Seconds())
-	} else {
-		p.backoffWait.Observe(wait.Seconds())
-	}
-}
-
-func (p *policyMetrics) waitedAtGate(d time.Duration) {
-	if p != nil {
-		p.gateWait.Observe(d.Seconds())
-	}
-}
-
-func (p *policyMetrics) giveUp(reason Reason) {
-	if p != nil {
-		p.giveUps[slices.Index(giveUpReasons, reason)].Add(1)
-	}
-}
-
-func (p *policyMetrics) hiddenSends(n int) {
-	if p != nil && n > 0 {
-		p.sends.Add(uint64(n))
-	}
-}
-
-func (p *policyMetrics) hostChanged(change hostChange) {
-	if p == nil {
-		return
-	}
-	if change&hostPaused != 0 {
-		p.pauses.Add(1)
-	}
-	for bit, state := range map[hostChange]breakerState{hostOpened: breakerOpen, hostProbed: breakerHalfOpen, hostClosed: breakerClosed} {
-		if change&bit != 0 {
-			p.transitions[state].Add(1)
+	held, h.held = h.held, held
+	for _, p := range held {
+		if p.holders--; p.holders == 0 {
+			m.drop(p)
 		}
 	}
 }
 
-// Describe implements [prometheus.Collector]. It is safe for concurrent use.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range m.made().descs() {
-		ch <- d
+func (m *Metrics) drop(p *policyMetrics) {
+	if p.name != defaultName && m.policies[p.name] == p {
+		delete(m.policies, p.name)
 	}
-	m.waits.Describe(ch)
-	m.gateWaits.Describe(ch)
 }
 
-// descs returns all but those of histograms.
-func (m *Metrics) descs() []*prometheus.Desc {
-	return []*prometheus.Desc{m.requests, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.open, m.missing, m.troubled, m.held, m.pausedNow}
+// exemplar returns the labels of an exemplar, nil for none.
+func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
+	if m.Exemplar == nil {
+		return nil
+	}
+	labels := m.Exemplar(ctx)
+	if len(labels) == 0 {
+		return nil
+	}
+	// A histogram would panic at what is refused here.
+	blank := prometheus.MustNewConstMetric(m.pauses, prometheus.CounterValue, 0, "")
+	if _, err := prometheus.NewMetricWithExemplars(blank, prometheus.Exemplar{Labels: labels}); err != nil {
+		return nil
+	}
+	return labels
+}
+
+// Describe implements [prometheus.Collector]. It is safe for concurrent use.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	m.made()
+	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.waits, m.gateWaits} {
+		ch <- d
+	}
+	for _, d := range m.gauges {
+		ch <- d
+	}
 }
 
 // Collect implements [prometheus.Collector]. It is safe for concurrent use with
@@ -248,87 +199,114 @@ func (m *Metrics) descs() []*prometheus.Desc {
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.made()
 	m.mu.Lock()
+	m.tidy()
 	policies := make([]*policyMetrics, 0, len(m.policies))
 	for _, p := range m.policies {
 		policies = append(policies, p)
+		if p.holders == 0 {
+			// Its last Transport is garbage. What that has counted since the last
+			// scrape is in this one.
+			m.drop(p)
+		}
 	}
-	transports := slices.Clone(m.transports)
+	holders := slices.Clone(m.holders)
 	m.mu.Unlock()
 
-	for _, p := range policies {
-		m.collectPolicy(ch, p)
+	sums := map[string]*[gauges]float64{}
+	for _, h := range holders {
+		if t := h.transport.Value(); t != nil {
+			t.addHosts(sums)
+		}
 	}
-	m.waits.Collect(ch)
-	m.gateWaits.Collect(ch)
-	m.collectHosts(ch, policies, transports)
+	for _, p := range policies {
+		m.collect(ch, p, sums[p.name])
+	}
 }
 
-func (m *Metrics) collectPolicy(ch chan<- prometheus.Metric, p *policyMetrics) {
+// addHosts adds up what t knows of hosts in trouble, by policy.
+func (t *Transport) addHosts(sums map[string]*[gauges]float64) {
+	for _, state := range t.HostStates() {
+		sum := sums[state.Policy]
+		if sum == nil {
+			sum = new([gauges]float64)
+			sums[state.Policy] = sum
+		}
+		sum[gaugeTroubled]++
+		sum[gaugeMissing] += state.Size - state.Tokens
+		sum[gaugeWaiting] += float64(state.Waiting)
+		if state.PausedFor > 0 {
+			sum[gaugePaused]++
+		}
+		if state.Breaker != breakerNames[breakerClosed] {
+			sum[gaugeOpen]++
+		}
+	}
+}
+
+// collect reports what there is of p: the outcomes of its requests, and of
+// everything else what has ever been more than zero.
+func (m *Metrics) collect(ch chan<- prometheus.Metric, p *policyMetrics, sum *[gauges]float64) {
+	outcome := func(n uint64, name string) {
+		ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), p.name, name)
+	}
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{p.name}, labels...)...)
+		if n > 0 {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{p.name}, labels...)...)
+		}
 	}
 	var plain uint64
 	for i, name := range resultNames {
-		n := p.plain[i].value()
-		plain += n
-		counter(m.attempts, n+p.results[i].Load(), name)
+		n := p.results[i].Load()
+		if i < len(p.plain) {
+			answered := p.plain[i].value()
+			plain += answered
+			n += answered
+		}
+		counter(m.attempts, n, name)
 	}
 	for i, name := range outcomeNames {
 		n := p.outcomes[i].Load()
-		if i == outcomeSuccess {
+		if i == outcomeAnswered {
 			n += plain
 		}
-		counter(m.requests, n, name)
+		outcome(n, name)
 	}
+	counter(m.unattempted, p.unattempted.Load())
 	for i, reason := range retryReasons {
 		counter(m.retries, p.retries[i].Load(), string(reason))
 	}
-	for i, reason := range giveUpReasons {
-		counter(m.giveUps, p.giveUps[i].Load(), string(reason))
-	}
+	m.collectGiveUps(ch, p)
 	for i, state := range breakerNames {
 		counter(m.transitions, p.transitions[i].Load(), state)
 	}
 	counter(m.sends, p.sends.Load())
 	counter(m.pauses, p.pauses.Load())
+	p.waits.collect(ch)
+	p.gateWaits.collect(ch)
+	for i, desc := range m.gauges {
+		var v float64
+		if sum != nil {
+			v = sum[i]
+		}
+		if v != 0 {
+			p.gauged[i].Store(true)
+		}
+		if p.gauged[i].Load() {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, p.name)
+		}
+	}
 }
 
-// collectHosts adds up what the Transports know of hosts in trouble.
-func (m *Metrics) collectHosts(ch chan<- prometheus.Metric, policies []*policyMetrics, transports []weak.Pointer[Transport]) {
-	type sum struct{ open, missing, troubled, held, paused float64 }
-	sums := map[string]*sum{}
-	for _, p := range policies {
-		sums[p.name] = &sum{}
-	}
-	for _, p := range transports {
-		t := p.Value()
-		if t == nil {
+func (m *Metrics) collectGiveUps(ch chan<- prometheus.Metric, p *policyMetrics) {
+	for i, reason := range giveUpReasons {
+		n := p.giveUps[i].Load()
+		if n == 0 {
 			continue
 		}
-		for _, state := range t.HostStates() {
-			s := sums[state.Policy]
-			if s == nil {
-				continue
-			}
-			s.troubled++
-			s.missing += state.Size - state.Tokens
-			s.held += float64(state.Waiting)
-			if state.PausedFor > 0 {
-				s.paused++
-			}
-			if state.Breaker != breakerNames[breakerClosed] {
-				s.open++
-			}
+		metric := prometheus.MustNewConstMetric(m.giveUps, prometheus.CounterValue, float64(n), p.name, string(reason))
+		if e := p.giveUpExemplars[i].Load(); e != nil {
+			metric = prometheus.MustNewMetricWithExemplars(metric, *e)
 		}
-	}
-	for name, s := range sums {
-		gauge := func(desc *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, name)
-		}
-		gauge(m.open, s.open)
-		gauge(m.missing, s.missing)
-		gauge(m.troubled, s.troubled)
-		gauge(m.held, s.held)
-		gauge(m.pausedNow, s.paused)
+		ch <- metric
 	}
 }

@@ -97,16 +97,17 @@ func TestMetrics_Counts(t *testing.T) {
 			"give_ups_total{default,wait_too_long} 1",
 			"pauses_total{default} 1",
 			"requests_total{*.example.com,gave_up} 1",
+			"requests_total{default,answered} 4",
 			"requests_total{default,canceled} 1",
 			"requests_total{default,failed} 1",
 			"requests_total{default,gave_up} 3",
 			"requests_total{default,recovered} 1",
-			"requests_total{default,success} 4",
 			"retries_total{*.example.com,server_error} 1",
 			"retries_total{default,error} 1",
 			"retries_total{default,server_error} 1",
 			"retries_total{default,throttled} 1",
 			"retries_total{default,timeout} 3",
+			"unattempted_requests_total{default} 1",
 			"wait_seconds{*.example.com,backoff} 1",
 			"wait_seconds{default,backoff} 5",
 			"wait_seconds{default,server} 1",
@@ -137,22 +138,23 @@ func TestMetrics_Bounded(t *testing.T) {
 			require.NoError(t, err)
 			return n
 		}
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", "http://a.example.com/", nil))
-		require.NoError(t, err)
-		finish(t, resp)
-		before := series()
-		for i := range 300 {
-			for _, path := range []string{"/", "/e"} {
-				req := mustRequest(t, "GET", fmt.Sprintf("http://h%d%s%s", i, map[bool]string{true: ".example.com", false: ".org"}[i%2 == 0], path), nil)
-				req.Method = fmt.Sprint("METHOD", i)
-				if resp, err := tr.RoundTrip(req); err == nil {
-					finish(t, resp)
+		call := func(hosts string) {
+			for i := range 300 {
+				for _, path := range []string{"/", "/e"} {
+					req := mustRequest(t, "GET", fmt.Sprintf("http://%s%d%s%s", hosts, i, map[bool]string{true: ".example.com", false: ".org"}[i%2 == 0], path), nil)
+					req.Method = fmt.Sprint("METHOD", i)
+					if resp, err := tr.RoundTrip(req); err == nil {
+						finish(t, resp)
+					}
 				}
 			}
 		}
+		call("g")
+		before := series()
+		call("h")
 		assert.Equal(t, before, series())
 		for _, line := range counted(t, m) {
-			assert.NotRegexp(t, `h\d+|org|METHOD`, line)
+			assert.NotRegexp(t, `[gh]\d+|org|METHOD`, line)
 		}
 	})
 }
@@ -182,7 +184,7 @@ func TestMetrics_Shared(t *testing.T) {
 		assert.NoError(t, err)
 	}
 	wg.Wait()
-	assert.Equal(t, []string{"attempts_total{default,2xx} 4000", "requests_total{default,success} 4000"}, counted(t, m))
+	assert.Equal(t, []string{"attempts_total{default,2xx} 4000", "requests_total{default,answered} 4000"}, counted(t, m))
 }
 
 // Policies that are refused leave no series behind.
@@ -225,7 +227,7 @@ func TestMetrics_Hosts(t *testing.T) {
 		runtime.GC()
 		select {
 		case <-collected:
-			assert.Contains(t, counted(t, m), "requests_total{default,success} 1")
+			assert.Contains(t, counted(t, m), "requests_total{default,answered} 1")
 			return
 		default:
 			runtime.Gosched()
@@ -277,5 +279,5 @@ func TestMetrics_ZeroConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	assert.Contains(t, counted(t, &m), "requests_total{default,success} 80")
+	assert.Contains(t, counted(t, &m), "requests_total{default,answered} 80")
 }

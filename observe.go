@@ -3,44 +3,86 @@
 
 package retrip
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // What an exchange tells metrics, hooks and log.
 
-// count counts the attempt that ended in o.
-func (x *exchange) count(o Outcome) {
-	m := x.r.metrics
+// tally is what an exchange has told its metrics, and what it has yet to tell.
+type tally struct {
+	attempted bool // an attempt was made
+	pending   bool // the last attempt made is not counted
+	ended     bool // the request is counted
+
+	reason     Reason        // of the retry to come
+	wait       time.Duration // before it
+	fromServer bool
+}
+
+// sending counts the attempt about to be made where it is a retry. Its result
+// is counted when it is known.
+func (x *exchange) sending() {
+	if x.call.Attempts > 1 {
+		x.r.metrics.retry(x.ctx, x.told.reason, x.told.wait, x.told.fromServer)
+	}
+	x.told.attempted, x.told.pending = true, true
+}
+
+// count counts the attempt that ended in o. The reason, if any, is why it is
+// the last one.
+func (x *exchange) count(o Outcome, reason Reason) {
+	result := resultError
 	switch {
 	case o.Status != 0:
-		m.attempt(resultOf(o.Status))
-	case o.Timeout:
-		m.attempt(resultTimeout)
-	default:
-		m.attempt(resultError)
+		result = resultOf(o.Status)
+	case o.Timeout || o.Canceled && reason == ReasonDeadline:
+		result = resultTimeout
+	case o.Canceled:
+		result = resultCanceled
 	}
+	x.told.pending = false
+	x.r.metrics.attempt(result)
 	if x.attempt != nil {
-		m.hiddenSends(x.attempt.Sends() - 1)
+		x.r.metrics.hiddenSends(x.attempt.Sends() - 1)
+	}
+}
+
+// countRest counts what a panic has left uncounted: the attempt by what is
+// known of it, and the request as failed.
+func (x *exchange) countRest() {
+	if x.told.pending {
+		var o Outcome
+		if x.held {
+			o.Status = cmp.Or(x.resp.StatusCode, 1)
+		}
+		x.count(o, "")
+	}
+	if !x.told.ended {
+		x.r.metrics.request(outcomeFailed, x.told.attempted)
 	}
 }
 
 // announce tells that another attempt has been decided on.
 func (x *exchange) announce(d Decision, o Outcome) {
-	fromServer := d.Wait > 0 && (o.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
-	x.r.metrics.retry(d.Reason, d.Wait, fromServer)
+	x.told.reason, x.told.wait = d.Reason, d.Wait
+	x.told.fromServer = d.Wait > 0 && (o.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
 	e := x.event(d.Reason)
-	e.Wait, e.FromServer = d.Wait, fromServer
+	e.Wait, e.FromServer = d.Wait, x.told.fromServer
 	x.watch.run(hookRetry, e)
 }
 
 // report tells how the exchange ended.
 func (x *exchange) report(reason Reason) {
-	x.r.metrics.request(x.ending(reason))
+	x.told.ended = true
+	x.r.metrics.request(x.ending(reason), x.told.attempted)
 	e := x.event(reason)
 	if reason != "" {
 		if x.host != nil {
 			x.host.gaveUp.store(reason)
 		}
-		x.r.metrics.giveUp(reason)
+		x.r.metrics.giveUp(x.ctx, reason)
 		if reason == ReasonWaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
 		}
@@ -60,7 +102,7 @@ func (x *exchange) ending(reason Reason) int {
 	case x.call.Attempts > 1:
 		return outcomeRecovered
 	default:
-		return outcomeSuccess
+		return outcomeAnswered
 	}
 }
 

@@ -25,7 +25,11 @@ type matcher struct {
 	policy  Policy // what it was made of
 	hosts   map[string]Policy
 	matched map[string]*atomic.Bool // by pattern in lower case: whether a request has followed it
+	counted []*policyMetrics        // of all of them
 }
+
+// defaultName names the policy of hosts without one of their own.
+const defaultName = "default"
 
 // portRules are the rules of one name: for any port, and for single ones.
 type portRules struct {
@@ -61,7 +65,7 @@ func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher
 		errs = append(errs, err)
 		return nil
 	}
-	m.fallback = rules("Policy", "default", policy, defaults)
+	m.fallback = rules("Policy", defaultName, policy, defaults)
 	base := policy.over(defaults)
 	for _, pattern := range sortedKeys(hosts) {
 		path := hostPath(pattern)
@@ -99,8 +103,8 @@ func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher
 	for _, r := range all {
 		r.matched = new(atomic.Bool)
 		m.matched[r.name] = r.matched
-		r.metrics = metrics.policy(r.name)
 	}
+	m.counted = metrics.hold(all)
 	return m, nil
 }
 

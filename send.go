@@ -26,11 +26,13 @@ func (x *exchange) send() {
 	}
 	x.attempt = nil
 	if !x.derives() {
+		x.sending()
 		x.take(x.base().RoundTrip(x.req))
 		return
 	}
 	base, req := x.base(), x.derive()
 	netHTTP := isNetHTTP(base)
+	x.sending()
 	resp, err := x.attempt.Use(base, netHTTP, req)
 	for resp == nil && goneAway(err) && x.attempt.MayUseAgain() && x.payload.again() {
 		// net/http does the same at once where the request has a GetBody: the

@@ -77,6 +77,8 @@ type settings struct {
 	epoch time.Time // instants are durations since then
 	err   error     // what Validate would have said of policies
 
+	counted *holder // for Metrics; nil if nothing is counted
+
 	looked bool          // watch is known
 	watch  attempt.Watch // what is to be seen of every attempt
 }
@@ -99,7 +101,10 @@ func (t *Transport) start() *settings {
 	_, plain := s.base.(*http.Transport)
 	s.looked = !plain
 	s.matcher, s.err = compile(t.Policy, t.Hosts, t.Metrics)
-	t.Metrics.watch(t)
+	s.counted = t.Metrics.watch(t)
+	if s.err == nil {
+		t.Metrics.swap(s.counted, s.matcher.counted)
+	}
 	t.settings.Store(s)
 	return s
 }
@@ -155,6 +160,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	}
 	next.matcher, next.err = m, nil
 	t.settings.Store(&next)
+	t.Metrics.swap(next.counted, m.counted)
 	return nil
 }
 

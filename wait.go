@@ -57,7 +57,7 @@ func (x *exchange) wake() ending {
 	x.mayQueue()
 	since, end := x.ask()
 	if since != 0 {
-		x.r.metrics.waitedAtGate(x.s.now() - since)
+		x.r.metrics.waitedAtGate(x.ctx, x.s.now()-since)
 	}
 	return end
 }

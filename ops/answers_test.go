@@ -35,6 +35,9 @@ func (a *answers) total(metric, policy string, labels ...string) float64 {
 			}
 		}
 	}
+	if slices.Contains([]string{"open", "troubled", "missing", "paused"}, metric) {
+		return runs * sum // the hosts of each run are as it has left them
+	}
 	return sum
 }
 
@@ -81,14 +84,26 @@ func (a *answers) bySource(f func(waits []float64) float64) vector {
 	return v
 }
 
-// alerting leaves what an alert is about: values above the threshold, under
-// policies with enough requests for a share to mean something.
-func (a *answers) alerting(v vector, above float64) vector {
-	maps.DeleteFunc(v, func(labels string, value float64) bool {
-		policy, _, _ := strings.Cut(strings.TrimPrefix(labels, "policy="), " ")
-		return value <= above || a.total("requests", policy) < 20
+// alerting leaves what an alert is about: shares above the threshold, under
+// policies with enough of what the shares are of.
+func (a *answers) alerting(v vector, above float64, metric string, labels ...string) vector {
+	maps.DeleteFunc(v, func(key string, value float64) bool {
+		policy, _, _ := strings.Cut(strings.TrimPrefix(key, "policy="), " ")
+		return value <= above || a.total(metric, policy, labels...) < 10
 	})
 	return v
+}
+
+// failing returns the share of requests under each policy that brought no
+// answer, callers' cancellations aside.
+func (a *answers) failing(above float64) vector {
+	return a.alerting(a.byPolicy(func(p string) float64 {
+		all := a.total("requests", p) - a.total("requests", p, "canceled")
+		if all == 0 {
+			return 0
+		}
+		return a.total("requests", p, "gave_up", "failed") / all
+	}), above, "requests", "gave_up", "failed")
 }
 
 func sum(values []float64) float64 {
@@ -124,14 +139,16 @@ var expected = map[string]func(a *answers) vector{
 		return v
 	},
 
+	"alert: RetripRequestsFailing":       func(a *answers) vector { return a.failing(0.006) },
+	"alert: RetripRequestsFailingSlowly": func(a *answers) vector { return a.failing(0.001) },
 	"alert: RetripBudgetExhausted": func(a *answers) vector {
-		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "budget_exhausted") }), 0.01)
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "budget_exhausted") }), 0.01, "give_ups", "budget_exhausted")
 	},
 	"alert: RetripBreakerOpen": func(a *answers) vector {
-		return a.alerting(a.byPolicy(func(p string) float64 { return a.total("open", p) }), 0)
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "breaker_open") }), 0.05, "give_ups", "breaker_open")
 	},
 	"alert: RetripRetryRatioHigh": func(a *answers) vector {
-		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("retries", p) }), 0.2)
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("retries", p) }), 0.2, "retries")
 	},
 	"alert: RetripGivingUp": func(a *answers) vector {
 		v := vector{}
@@ -143,16 +160,16 @@ var expected = map[string]func(a *answers) vector{
 				}
 			}
 		}
-		return a.alerting(v, 0.05)
+		return a.alerting(v, 0.05, "give_ups")
 	},
 	"alert: RetripServersAskToWait": func(a *answers) vector {
 		return a.alerting(a.byPolicy(func(p string) float64 {
 			return float64(len(a.waits[waitKey{p, "server"}])) * a.waitRate / (a.total("requests", p) * a.rate)
-		}), 0.1)
+		}), 0.1, "retries")
 	},
 
-	"panel: Succeeded: A": func(a *answers) vector {
-		return a.alone(a.share("requests", "", "success", "recovered"))
+	"panel: Answered: A": func(a *answers) vector {
+		return a.alone(a.share("requests", "", "answered", "recovered"))
 	},
 	"panel: Saved by retries: A":             func(a *answers) vector { return a.alone(a.share("requests", "", "recovered")) },
 	"panel: Load added by retries: A":        func(a *answers) vector { return a.alone(a.share("retries", "")) },
@@ -161,8 +178,8 @@ var expected = map[string]func(a *answers) vector{
 	"panel: Budget tokens missing: A":        func(a *answers) vector { return a.alone(a.total("missing", "")) },
 	"panel: Requests by outcome: A":          func(a *answers) vector { return a.byLabel("requests", "outcome") },
 	"panel: Attempts by result: A":           func(a *answers) vector { return a.byLabel("attempts", "result") },
-	"panel: Success by policy: A": func(a *answers) vector {
-		return a.byPolicy(func(p string) float64 { return a.share("requests", p, "success", "recovered") })
+	"panel: Answered by policy: A": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return a.share("requests", p, "answered", "recovered") })
 	},
 	"panel: Retries by reason: A": func(a *answers) vector { return a.byLabel("retries", "reason") },
 	"panel: Load added by policy: A": func(a *answers) vector {
@@ -185,7 +202,7 @@ var expected = map[string]func(a *answers) vector{
 		return a.byPolicy(func(p string) float64 { return a.total("missing", p) })
 	},
 	"alert: RetripHostPaused": func(a *answers) vector {
-		return a.alerting(a.byPolicy(func(p string) float64 { return a.total("paused", p) }), 0)
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.total("paused", p) }), 0, "requests")
 	},
 	"panel: Requests at gates: A": func(*answers) vector { return vector{} },
 	"panel: Paused hosts by policy: A": func(a *answers) vector {

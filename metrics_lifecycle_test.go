@@ -1,0 +1,221 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// policiesOf returns the policies that m has series of.
+func policiesOf(t *testing.T, m *retrip.Metrics) []string {
+	t.Helper()
+	return slices.Sorted(maps.Keys(gather(t, m)))
+}
+
+// A pattern costs the five outcomes, everything else comes when it is used.
+func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		hosts := map[string]retrip.Policy{}
+		for i := range 300 {
+			hosts[fmt.Sprintf("h%d.test", i)] = retrip.Policy{}
+		}
+		tr := &retrip.Transport{Base: plays(replies(503), replies(200)), Metrics: m, Hosts: hosts}
+		assert.Zero(t, testutil.CollectAndCount(m))
+		tr.HostStates()
+		assert.Equal(t, 301*5, testutil.CollectAndCount(m))
+		for policy, s := range gather(t, m) {
+			assert.Equal(t, sums{"requests_total": 0, "requests_total answered": 0, "requests_total recovered": 0, "requests_total gave_up": 0,
+				"requests_total failed": 0, "requests_total canceled": 0}, s, policy)
+		}
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", "http://h7.test/", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		// Two attempts, one retry, one wait; a healthy host has no gauges.
+		assert.Equal(t, 301*5+4, testutil.CollectAndCount(m))
+
+		_, err = tr.RoundTrip(mustRequest(t, "GET", "http://h7.test/", nil).WithContext(retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})))
+		require.NoError(t, err)
+		assert.Equal(t, 301*5+4, testutil.CollectAndCount(m))
+	})
+}
+
+// A gauge that was ever more than zero is at zero afterwards, not gone.
+func TestMetrics_GaugesStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		tr := &retrip.Transport{Base: plays(replies(503, "Retry-After: 5"), replies(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 1.0, gather(t, m)["default"]["paused_hosts"])
+		time.Sleep(time.Minute)
+		s := gather(t, m)["default"]
+		assert.Contains(t, s, "paused_hosts")
+		assert.Zero(t, s["paused_hosts"])
+		assert.NotContains(t, s, "breaker_open_hosts")
+	})
+}
+
+// What the last Transport loses is gone at once, whatever is under way, and
+// starts anew when it is back.
+func TestMetrics_PatternsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		hosts := func(names ...string) map[string]retrip.Policy {
+			all := map[string]retrip.Policy{}
+			for _, name := range names {
+				all[name] = retrip.Policy{}
+			}
+			return all
+		}
+		slow := rtFunc(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(time.Second)
+			return replies(503)(r)
+		})
+		one := &retrip.Transport{Base: slow, Metrics: m, Hosts: hosts("a.test", "b.test")}
+		two := &retrip.Transport{Base: slow, Metrics: m, Hosts: hosts("B.test", "c.test")}
+		one.HostStates()
+		two.HostStates()
+		assert.Equal(t, []string{"a.test", "b.test", "c.test", "default"}, policiesOf(t, m))
+
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			resp, err := one.RoundTrip(mustRequest(t, "GET", "http://a.test/", nil))
+			if assert.NoError(t, err) {
+				finish(t, resp)
+			}
+		}()
+		time.Sleep(1500 * time.Millisecond)
+		require.NoError(t, one.SetPolicies(retrip.Policy{}, hosts("d.test")))
+		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "two still has b.test")
+		<-done
+		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "nothing comes back")
+
+		require.Error(t, two.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"x.test": {MaxAttempts: -1}}))
+		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "what is refused changes nothing")
+		require.NoError(t, two.SetPolicies(retrip.Policy{}, nil))
+		assert.Equal(t, []string{"d.test", "default"}, policiesOf(t, m))
+
+		require.NoError(t, two.SetPolicies(retrip.Policy{}, hosts("a.test")))
+		assert.Zero(t, gather(t, m)["a.test"]["attempts_total"])
+		for range 1000 {
+			require.NoError(t, two.SetPolicies(retrip.Policy{}, hosts("a.test")))
+		}
+		require.NoError(t, two.SetPolicies(retrip.Policy{}, nil))
+		assert.Equal(t, []string{"d.test", "default"}, policiesOf(t, m))
+		runtime.KeepAlive(one)
+		runtime.KeepAlive(two)
+	})
+}
+
+// What a Transport counted that is garbage now is in one more scrape.
+func TestMetrics_PatternsOfGarbage(t *testing.T) {
+	m := retrip.NewMetrics()
+	collected := make(chan struct{})
+	func() {
+		tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m, Hosts: map[string]retrip.Policy{"example.com": {}}}
+		runtime.AddCleanup(tr, func(c chan struct{}) { close(c) }, collected)
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, []string{"default", "example.com"}, policiesOf(t, m))
+	}()
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-collected:
+			assert.Equal(t, 1.0, gather(t, m)["example.com"]["requests_total answered"])
+			assert.Equal(t, []string{"default"}, policiesOf(t, m))
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+	t.Error("a Transport is kept alive by its Metrics")
+}
+
+// One Metrics for very many Transports, each of them used once.
+func BenchmarkMetrics_NewTransport(b *testing.B) {
+	m := retrip.NewMetrics()
+	live := make([]*retrip.Transport, 16_000)
+	for b.Loop() {
+		for i := range live {
+			live[i] = &retrip.Transport{Base: answering(200), Metrics: m}
+			live[i].HostStates()
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(live)), "ns/transport")
+	runtime.KeepAlive(live)
+}
+
+func TestMetrics_Panics(t *testing.T) {
+	m := retrip.NewMetrics()
+	tr := &retrip.Transport{Base: rtFunc(func(*http.Request) (*http.Response, error) { panic("base") }), Metrics: m}
+	assert.Panics(t, func() { tr.RoundTrip(request(t, "GET", nil)) })
+	tr = &retrip.Transport{Base: plays(replies(200)), Metrics: m, Trace: &retrip.Trace{Attempt: func(retrip.Event) { panic("hook") }}}
+	assert.Panics(t, func() { tr.RoundTrip(request(t, "GET", nil)) })
+	assert.Equal(t, []string{"attempts_total{default,error} 1", "requests_total{default,failed} 2", "unattempted_requests_total{default} 1"}, counted(t, m))
+}
+
+// exemplars returns the trace_id of the exemplars of m, by metric.
+func exemplars(t *testing.T, m *retrip.Metrics) map[string]string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(m))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	all := map[string]string{}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			for _, label := range metric.GetCounter().GetExemplar().GetLabel() {
+				all[family.GetName()] = label.GetValue()
+			}
+			for _, bucket := range metric.GetHistogram().GetBucket() {
+				for _, label := range bucket.GetExemplar().GetLabel() {
+					all[family.GetName()] = label.GetValue()
+				}
+			}
+		}
+	}
+	return all
+}
+
+func TestMetrics_Exemplar(t *testing.T) {
+	type spanKey struct{}
+	play := func(labels prometheus.Labels) *retrip.Metrics {
+		m := &retrip.Metrics{Exemplar: func(ctx context.Context) prometheus.Labels {
+			span, _ := ctx.Value(spanKey{}).(prometheus.Labels)
+			return span
+		}}
+		tr := &retrip.Transport{Base: plays(replies(503)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
+		req := request(t, "GET", nil)
+		resp, err := tr.RoundTrip(req.WithContext(context.WithValue(req.Context(), spanKey{}, labels)))
+		require.NoError(t, err)
+		finish(t, resp)
+		return m
+	}
+	assert.Equal(t, map[string]string{"retrip_give_ups_total": "4bf92f35", "retrip_wait_seconds": "4bf92f35"},
+		exemplars(t, play(prometheus.Labels{"trace_id": "4bf92f35"})))
+	for _, labels := range []prometheus.Labels{nil, {}, {"trace_id": strings.Repeat("x", 200)}, {"trace_id": "\xff"}, {"": "x"}} {
+		assert.Empty(t, exemplars(t, play(labels)), "%q", labels)
+	}
+}

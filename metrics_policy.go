@@ -1,0 +1,219 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// What an attempt can result in, as a label value. The first ones are those of
+// a response, so that resultOf needs no table.
+var resultNames = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx", "429", "timeout", "canceled", "error"}
+
+const (
+	resultOther     = 0
+	resultThrottled = 6
+	resultTimeout   = 7
+	resultCanceled  = 8
+	resultError     = 9
+	results         = 10
+	statusResults   = 7 // those of a response
+)
+
+func resultOf(status int) int {
+	switch {
+	case status == http.StatusTooManyRequests:
+		return resultThrottled
+	case status >= 100 && status < 600:
+		return status / 100
+	default:
+		return resultOther
+	}
+}
+
+// How a request can end, as a label value.
+var outcomeNames = [...]string{"answered", "recovered", "gave_up", "failed", "canceled"}
+
+const (
+	outcomeAnswered = iota
+	outcomeRecovered
+	outcomeGaveUp
+	outcomeFailed
+	outcomeCanceled
+	outcomes
+)
+
+var (
+	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
+	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
+		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonHiddenSends, ReasonCanceled}
+)
+
+// What is asked of the hosts in trouble at each scrape.
+const (
+	gaugeOpen = iota
+	gaugeMissing
+	gaugeTroubled
+	gaugeWaiting
+	gaugePaused
+	gauges
+)
+
+const (
+	waitHelp     = "Waits before the retries that were sent, as they were decided on, by who asked for them: the backoff or the server."
+	gateWaitHelp = "Waits at gates as they were, before first attempts and retries, however they ended."
+)
+
+// policyMetrics counts for one policy name. A nil one counts nothing. Whoever
+// follows the policy keeps it: once it has gone from its Metrics, what is still
+// counted here goes with it.
+type policyMetrics struct {
+	name     string
+	holders  int // Transports that have the policy; guarded by Metrics.mu
+	exemplar func(context.Context) prometheus.Labels
+
+	// A request whose first attempt is an answer is counted once, here, and read
+	// as an attempt and as a request.
+	plain [statusResults]stripedCounter
+
+	outcomes    [outcomes]atomic.Uint64
+	unattempted atomic.Uint64
+	results     [results]atomic.Uint64
+	retries     [6]atomic.Uint64
+	giveUps     [11]atomic.Uint64
+	sends       atomic.Uint64
+	pauses      atomic.Uint64
+	transitions [len(breakerNames)]atomic.Uint64
+
+	giveUpExemplars  [11]atomic.Pointer[prometheus.Exemplar]
+	waits, gateWaits histogram
+	gauged           [gauges]atomic.Bool // which gauges have ever been more than zero
+}
+
+// answered counts a request whose first attempt was an answer.
+func (p *policyMetrics) answered(status int) {
+	if p != nil {
+		p.plain[resultOf(status)].inc()
+	}
+}
+
+func (p *policyMetrics) attempt(result int) {
+	if p != nil {
+		p.results[result].Add(1)
+	}
+}
+
+// request counts a request that has ended, with an attempt or without one.
+func (p *policyMetrics) request(outcome int, attempted bool) {
+	if p == nil {
+		return
+	}
+	p.outcomes[outcome].Add(1)
+	if !attempted {
+		p.unattempted.Add(1)
+	}
+}
+
+// retry counts a retry that is being sent. The wait is the one before it.
+func (p *policyMetrics) retry(ctx context.Context, reason Reason, wait time.Duration, fromServer bool) {
+	if p == nil {
+		return
+	}
+	exemplar := p.exemplar(ctx) // before anything is counted: it may panic
+	p.retries[slices.Index(retryReasons, reason)].Add(1)
+	source := "backoff"
+	if fromServer {
+		source = "server"
+	}
+	p.waits.observe(makeWaits, wait, exemplar, p.name, source)
+}
+
+func (p *policyMetrics) waitedAtGate(ctx context.Context, d time.Duration) {
+	if p != nil {
+		p.gateWaits.observe(makeGateWaits, d, p.exemplar(ctx), p.name)
+	}
+}
+
+func (p *policyMetrics) giveUp(ctx context.Context, reason Reason) {
+	if p == nil {
+		return
+	}
+	i := slices.Index(giveUpReasons, reason)
+	p.giveUps[i].Add(1)
+	if labels := p.exemplar(ctx); labels != nil {
+		p.giveUpExemplars[i].Store(&prometheus.Exemplar{Value: 1, Labels: labels, Timestamp: time.Now()})
+	}
+}
+
+func (p *policyMetrics) hiddenSends(n int) {
+	if p != nil && n > 0 {
+		p.sends.Add(uint64(n))
+	}
+}
+
+func (p *policyMetrics) hostChanged(change hostChange) {
+	if p == nil {
+		return
+	}
+	if change&hostPaused != 0 {
+		p.pauses.Add(1)
+	}
+	for bit, state := range map[hostChange]breakerState{hostOpened: breakerOpen, hostProbed: breakerHalfOpen, hostClosed: breakerClosed} {
+		if change&bit != 0 {
+			p.transitions[state].Add(1)
+		}
+	}
+}
+
+// histogram is one policy's part of a histogram. It is there from the first
+// observation on, and goes with its policyMetrics.
+type histogram struct {
+	vec atomic.Pointer[prometheus.HistogramVec]
+}
+
+func (h *histogram) observe(made func() *prometheus.HistogramVec, d time.Duration, exemplar prometheus.Labels, labels ...string) {
+	vec := h.vec.Load()
+	if vec == nil {
+		h.vec.CompareAndSwap(nil, made())
+		vec = h.vec.Load()
+	}
+	observer := vec.WithLabelValues(labels...)
+	if exemplar == nil {
+		observer.Observe(d.Seconds())
+		return
+	}
+	observer.(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), exemplar)
+}
+
+func (h *histogram) collect(ch chan<- prometheus.Metric) {
+	if vec := h.vec.Load(); vec != nil {
+		vec.Collect(ch)
+	}
+}
+
+func makeWaits() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:                        "retrip_wait_seconds",
+		Help:                        waitHelp,
+		Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		NativeHistogramBucketFactor: 1.1,
+		// Where there would be more, the buckets get wider. The histogram is
+		// never reset: its count is that of the retries.
+		NativeHistogramMaxBucketNumber: 160,
+	}, []string{"policy", "source"})
+}
+
+func makeGateWaits() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "retrip_gate_wait_seconds",
+		Help:    gateWaitHelp,
+		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+	}, []string{"policy"})
+}
