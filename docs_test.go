@@ -51,6 +51,9 @@ func TestDocs_SnippetsCompile(t *testing.T) {
 	block := regexp.MustCompile("(?s)```go\n(.*?)```")
 	var packages, validating []string
 	for _, file := range append(files, more...) {
+		if file == "docs/cookbook.md" {
+			continue // its blocks are code of other modules, whose tests compare them
+		}
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for i, match := range block.FindAllStringSubmatch(string(text), -1) {

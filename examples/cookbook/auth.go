@@ -1,0 +1,20 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"net/http"
+
+	"golang.org/x/oauth2"
+
+	"github.com/retrip/retrip"
+)
+
+// OAuth2 returns a client whose attempts each carry a token that is valid at the
+// time: one that expires during a wait is renewed.
+func OAuth2(base http.RoundTripper, tokens oauth2.TokenSource) *http.Client {
+	return &http.Client{Transport: &retrip.Transport{
+		Base: &oauth2.Transport{Base: base, Source: oauth2.ReuseTokenSource(nil, tokens)},
+	}}
+}

@@ -1,0 +1,30 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"net/http"
+
+	"github.com/retrip/retrip"
+)
+
+// Connect returns an HTTP client for Connect clients. A unary call is a POST
+// whose error is an HTTP status: 503 for unavailable, 429 for
+// resource_exhausted. The procedures in reads have no side effects, and are
+// repeated after any failure; others only where they provably weren't processed.
+func Connect(base http.RoundTripper, reads ...string) *http.Client {
+	repeatable := map[string]bool{}
+	for _, procedure := range reads {
+		repeatable[procedure] = true
+	}
+	return &http.Client{Transport: &retrip.Transport{
+		Base: base,
+		Policy: retrip.Policy{
+			Unprocessed: []int{429}, // if your services refuse before they begin
+			Idempotent: func(req *http.Request) bool {
+				return req.Method == http.MethodGet || repeatable[req.URL.Path]
+			},
+		},
+	}}
+}

@@ -1,0 +1,118 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// got is a request as a server got it.
+type got struct {
+	at     time.Time
+	method string
+	path   string
+	host   string
+	header http.Header
+	body   string
+}
+
+// api is a server in memory that stands for every host.
+type api struct {
+	*memhttp.Server
+	t *testing.T
+
+	mu   sync.Mutex
+	seen []got
+}
+
+// newAPI serves by serve, which gets the number of the request, from 1 on.
+func newAPI(t *testing.T, serve func(n int, w http.ResponseWriter, r *http.Request)) *api {
+	a := &api{t: t}
+	a.Server = memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		a.mu.Lock()
+		a.seen = append(a.seen, got{time.Now(), r.Method, r.URL.Path, r.Host, r.Header.Clone(), string(body)})
+		n := len(a.seen)
+		a.mu.Unlock()
+		serve(n, w, r)
+	}))
+	return a
+}
+
+func (a *api) requests() []got {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.seen
+}
+
+// gap is the time between request n and the next, counted from 1.
+func (a *api) gap(n int) time.Duration {
+	seen := a.requests()
+	return seen[n].at.Sub(seen[n-1].at)
+}
+
+// base reaches the server, for https too.
+func (a *api) base() http.RoundTripper { return plain{a.Transport()} }
+
+// plain sends what is for https without TLS.
+type plain struct{ base http.RoundTripper }
+
+func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.URL.Scheme = "http"
+	return p.base.RoundTrip(req)
+}
+
+// answer sets headers, writes a status and a body.
+func answer(w http.ResponseWriter, status int, body string, header ...string) {
+	for i := 0; i < len(header); i += 2 {
+		w.Header().Set(header[i], header[i+1])
+	}
+	w.WriteHeader(status)
+	io.WriteString(w, body)
+}
+
+func post(t *testing.T, client *http.Client, url, body string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	require.NoError(t, err)
+	return do(t, client, req)
+}
+
+func get(t *testing.T, client *http.Client, url string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	return do(t, client, req)
+}
+
+func do(t *testing.T, client *http.Client, req *http.Request) (*http.Response, string) {
+	t.Helper()
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp, string(body)
+}
+
+func TestRecipesAreValid(t *testing.T) {
+	for name, client := range map[string]*http.Client{
+		"LLMs": LLMs(nil), "GitHub": GitHub(nil), "Payments": Payments(nil), "Slack": Slack(nil), "ObjectStore": ObjectStore(nil, nil),
+		"Scraper": Scraper(nil), "Mesh": Mesh(nil), "OAuth2": OAuth2(nil, nil), "Timeout": Timeout(nil), "Connect": Connect(nil),
+	} {
+		assert.NoError(t, client.Transport.(*retrip.Transport).Validate(), name)
+	}
+}

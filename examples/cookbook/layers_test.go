@@ -1,0 +1,214 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/oauth2"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/retripotel"
+)
+
+// tokens are valid for as long as they say.
+type tokens struct{ issued int }
+
+func (s *tokens) Token() (*oauth2.Token, error) {
+	s.issued++
+	return &oauth2.Token{AccessToken: fmt.Sprint("token-", s.issued), Expiry: time.Now().Add(time.Minute)}, nil
+}
+
+func TestOAuth2_ATokenThatExpiresInAWaitIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+			switch n {
+			case 1:
+				answer(w, 503, "")
+			case 2:
+				answer(w, 503, "", "Retry-After", "30")
+			case 3:
+				answer(w, 503, "", "Retry-After", "30")
+			}
+		})
+		resp, _ := get(t, OAuth2(a.base(), &tokens{}), "https://api.example.com/")
+		assert.Equal(t, 200, resp.StatusCode)
+		require.Len(t, a.requests(), 4)
+		for i, want := range []string{"token-1", "token-1", "token-1", "token-2"} {
+			assert.Equal(t, "Bearer "+want, a.requests()[i].header.Get("Authorization"), "attempt %d", i+1)
+		}
+	})
+}
+
+func TestLayersOfSpans(t *testing.T) {
+	for name, tt := range map[string]struct {
+		client   func(http.RoundTripper, trace.TracerProvider) *http.Client
+		attempts int // spans of kind CLIENT
+		all      int
+	}{
+		"above": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
+			return OneSpan(base, otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))
+		}, 1, 1},
+		"below": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
+			return SpanPerAttempt(base, otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))
+		}, 3, 3},
+		"both": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
+			return Both(base, retripotel.Config{TracerProvider: p, Propagator: propagation.TraceContext{}})
+		}, 3, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+					if n < 3 {
+						answer(w, 503, "")
+					}
+				})
+				spans := tracetest.NewInMemoryExporter()
+				client := tt.client(a.base(), sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
+				resp, _ := get(t, client, "https://api.example.com/")
+				assert.Equal(t, 200, resp.StatusCode)
+				attempts := 0
+				parents := map[string]bool{}
+				for _, s := range spans.GetSpans() {
+					if s.SpanKind == trace.SpanKindClient {
+						attempts++
+						parents[s.SpanContext.SpanID().String()] = true
+					}
+				}
+				assert.Equal(t, tt.attempts, attempts)
+				assert.Len(t, spans.GetSpans(), tt.all)
+				for _, r := range a.requests() {
+					assert.True(t, parents[strings.Split(r.header.Get("Traceparent"), "-")[2]], "the server's span has a parent")
+				}
+			})
+		})
+	}
+}
+
+func TestOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, 503, "") })
+		client := &http.Client{Transport: &retrip.Transport{Base: a.base()}}
+		resp, err := Once(t.Context(), client, "https://api.example.com/")
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, a.requests(), 1)
+		get(t, client, "https://api.example.com/")
+		assert.Len(t, a.requests(), 1+4, "others have theirs")
+	})
+}
+
+func TestTimeout_BoundsAllOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/hangs":
+				<-r.Context().Done()
+			default:
+				answer(w, 503, "", "Retry-After", "20")
+			}
+		})
+		client := Timeout(a.base())
+		start := time.Now()
+		resp, _ := get(t, client, "https://api.example.com/busy")
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Zero(t, time.Since(start), "20 s don't fit: at once")
+		start = time.Now()
+		_, err := client.Get("https://other.example.com/hangs")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.LessOrEqual(t, time.Since(start), 10*time.Second)
+		assert.Len(t, a.requests(), 1+3, "three attempts of 3 s")
+	})
+}
+
+// TestCountingRetries is itself a recipe: see docs/cookbook.md.
+func TestCountingRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+			if n < 3 {
+				answer(w, 503, "")
+			}
+		})
+		retries, err := CountRetries(t.Context(), &http.Client{Transport: &retrip.Transport{Base: a.base()}}, "https://api.example.com/")
+		require.NoError(t, err)
+		assert.Equal(t, 2, retries)
+	})
+}
+
+type (
+	request  = connect.Request[wrapperspb.StringValue]
+	response = connect.Response[wrapperspb.StringValue]
+)
+
+// newGreeter serves procedures of Connect that fail as fail says, by number.
+func newGreeter(t *testing.T, fail func(n int) error) (server *memhttp.Server, calls *int) {
+	calls = new(int)
+	mux := http.NewServeMux()
+	for _, procedure := range []string{"/greet.v1.Greeter/Read", "/greet.v1.Greeter/Write"} {
+		mux.Handle(procedure, connect.NewUnaryHandler(procedure, func(_ context.Context, r *request) (*response, error) {
+			*calls++
+			if err := fail(*calls); err != nil {
+				return nil, err
+			}
+			return connect.NewResponse(wrapperspb.String("hello " + r.Msg.Value)), nil
+		}, connect.WithIdempotency(connect.IdempotencyNoSideEffects)))
+	}
+	return memhttp.NewServer(t, memhttp.H2C, mux), calls
+}
+
+func TestConnect_WhatIsRepeated(t *testing.T) {
+	for name, tt := range map[string]struct {
+		procedure string
+		code      connect.Code
+		options   []connect.ClientOption
+		calls     int
+		want      connect.Code // 0: it succeeds
+	}{
+		"a read that is unavailable":            {"Read", connect.CodeUnavailable, nil, 2, 0},
+		"a write that is unavailable":           {"Write", connect.CodeUnavailable, nil, 1, connect.CodeUnavailable},
+		"a write that is refused":               {"Write", connect.CodeResourceExhausted, nil, 2, 0},
+		"a write by Connect's GET":              {"Write", connect.CodeUnavailable, []connect.ClientOption{connect.WithHTTPGet()}, 2, 0},
+		"a read that is wrong":                  {"Read", connect.CodeInvalidArgument, nil, 1, connect.CodeInvalidArgument},
+		"gRPC hides its status in the trailers": {"Read", connect.CodeUnavailable, []connect.ClientOption{connect.WithGRPC()}, 1, connect.CodeUnavailable},
+		"and gRPC-Web in the body":              {"Read", connect.CodeUnavailable, []connect.ClientOption{connect.WithGRPCWeb()}, 1, connect.CodeUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, calls := newGreeter(t, func(n int) error {
+					if n == 1 {
+						return connect.NewError(tt.code, fmt.Errorf("attempt %d", n))
+					}
+					return nil
+				})
+				client := Connect(server.Transport(), "/greet.v1.Greeter/Read")
+				options := append(tt.options, connect.WithIdempotency(connect.IdempotencyNoSideEffects))
+				call := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](client, server.URL+"/greet.v1.Greeter/"+tt.procedure, options...)
+				answer, err := call.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("Ada")))
+				assert.Equal(t, tt.calls, *calls)
+				if tt.want != 0 {
+					assert.Equal(t, tt.want, connect.CodeOf(err))
+					return
+				}
+				require.NoError(t, err)
+				assert.Equal(t, "hello Ada", answer.Msg.Value)
+			})
+		})
+	}
+}

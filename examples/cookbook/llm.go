@@ -1,0 +1,27 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// LLMs returns a client of the APIs of OpenAI and Anthropic. A completion is a
+// POST: without Unprocessed it would never be repeated.
+func LLMs(base http.RoundTripper) *http.Client {
+	return &http.Client{Transport: &retrip.Transport{
+		Base: base,
+		Policy: retrip.Policy{
+			MaxWait:        time.Minute,     // limits count by the minute
+			AttemptTimeout: 2 * time.Minute, // up to the headers; it never cuts a stream
+		},
+		Hosts: map[string]retrip.Policy{
+			"api.openai.com":    {Dialects: []string{"openai"}, Unprocessed: []int{429, 503}},
+			"api.anthropic.com": {Dialects: []string{"anthropic"}, Unprocessed: []int{429, 529}}, // 529: overloaded
+		},
+	}}
+}

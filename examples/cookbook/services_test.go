@@ -1,0 +1,345 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// toPresentTimes leaves the year 2000, in which a bubble begins: instants of it
+// are shorter than the ten digits by which they are known.
+func toPresentTimes() { time.Sleep(10 * 365 * 24 * time.Hour) }
+
+func TestLLMs_WaitsAsOpenAISaysAndStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+			if n == 1 {
+				answer(w, 429, `{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}`,
+					"Retry-After", "13", "Retry-After-Ms", "12250", "X-Ratelimit-Remaining-Requests", "0", "X-Ratelimit-Reset-Requests", "12.25s")
+				return
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			for i := range 5 { // for longer than an attempt may wait for its headers
+				fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"%d\"}}]}\n\n", i)
+				w.(http.Flusher).Flush()
+				time.Sleep(time.Minute)
+			}
+			io.WriteString(w, "data: [DONE]\n\n")
+		})
+		resp, stream := post(t, LLMs(a.base()), "https://api.openai.com/v1/chat/completions", `{"stream":true}`)
+		assert.Equal(t, 200, resp.StatusCode)
+		assert.Contains(t, stream, "[DONE]")
+		require.Len(t, a.requests(), 2)
+		assert.GreaterOrEqual(t, a.gap(1), 12250*time.Millisecond)
+		assert.Equal(t, `{"stream":true}`, a.requests()[1].body)
+	})
+}
+
+func TestLLMs_WhatIsRepeated(t *testing.T) {
+	for name, tt := range map[string]struct {
+		host   string
+		status int
+		header []string
+		sends  int
+	}{
+		"Anthropic is overloaded":        {"api.anthropic.com", 529, []string{"X-Should-Retry", "true"}, 4},
+		"Anthropic has a limit":          {"api.anthropic.com", 429, []string{"Retry-After", "7"}, 4},
+		"the word not to retry":          {"api.openai.com", 429, []string{"X-Should-Retry", "false"}, 1},
+		"a failure that may have worked": {"api.openai.com", 500, nil, 1},
+		"a request that is wrong":        {"api.openai.com", 400, nil, 1},
+		"a wait that is too long":        {"api.openai.com", 429, []string{"Retry-After", "3600"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, tt.status, "{}", tt.header...) })
+				resp, body := post(t, LLMs(a.base()), "https://"+tt.host+"/v1/messages", "{}")
+				assert.Equal(t, tt.status, resp.StatusCode)
+				assert.Equal(t, "{}", body, "the last answer is the caller's")
+				assert.Len(t, a.requests(), tt.sends)
+			})
+		})
+	}
+}
+
+func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
+	for _, status := range []int{403, 429} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				toPresentTimes()
+				reset := time.Now().Add(42 * time.Minute)
+				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+					if time.Now().Before(reset) {
+						answer(w, status, `{"message":"API rate limit exceeded for user ID 1."}`, "X-RateLimit-Limit", "5000",
+							"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+						return
+					}
+					answer(w, 200, `{"login":"octocat"}`)
+				})
+				resp, body := get(t, GitHub(a.base()), "https://api.github.com/user")
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.Contains(t, body, "octocat")
+				assert.Len(t, a.requests(), 2, "not one too early")
+			})
+		})
+	}
+}
+
+func TestGitHub_ASecondaryLimitIsGivenAMinuteAndThenMore(t *testing.T) {
+	for name, tt := range map[string]struct {
+		method string
+		header []string
+	}{
+		"GET":                   {http.MethodGet, nil},
+		"POST":                  {http.MethodPost, nil},
+		"GET, with Retry-After": {http.MethodGet, []string{"Retry-After", "60"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				toPresentTimes()
+				a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+					if n < 5 {
+						answer(w, 429, `{"message":"You have exceeded a secondary rate limit."}`, append(tt.header, "X-RateLimit-Remaining", "4711")...)
+					}
+				})
+				req, err := http.NewRequestWithContext(t.Context(), tt.method, "https://api.github.com/repos/o/r/issues", nil)
+				require.NoError(t, err)
+				resp, _ := do(t, GitHub(a.base()), req)
+				assert.Equal(t, 200, resp.StatusCode)
+				require.Len(t, a.requests(), 5)
+				for i, least := range []time.Duration{time.Minute, time.Minute, 2 * time.Minute, 4 * time.Minute} {
+					assert.GreaterOrEqual(t, a.gap(i+1), least, "wait %d", i+1)
+				}
+			})
+		})
+	}
+}
+
+func TestGitHub_AForbiddenIsNoLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+			answer(w, 403, `{"message":"Resource not accessible by integration"}`, "X-RateLimit-Remaining", "4711")
+		})
+		resp, _ := get(t, GitHub(a.base()), "https://api.github.com/user")
+		assert.Equal(t, 403, resp.StatusCode)
+		assert.Len(t, a.requests(), 1)
+	})
+}
+
+// TestCharge_OneChargeHoweverOftenItIsSent has a server that charges, and then
+// loses the connection before it has answered.
+func TestCharge_OneChargeHoweverOftenItIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		charges := map[string]string{}
+		a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
+			key := r.Header.Get("Idempotency-Key")
+			if charges[key] == "" {
+				charges[key] = fmt.Sprintf(`{"id":"pi_%d"}`, len(charges)+1)
+			} else {
+				w.Header().Set("Idempotent-Replayed", "true")
+			}
+			if n == 1 {
+				panic(http.ErrAbortHandler)
+			}
+			answer(w, 200, charges[key])
+		})
+		resp, err := Charge(t.Context(), Payments(a.base()), "order-1", url.Values{"amount": {"2000"}})
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.JSONEq(t, `{"id":"pi_1"}`, string(body))
+		assert.Len(t, charges, 1)
+		require.Len(t, a.requests(), 2)
+		assert.Equal(t, "amount=2000", a.requests()[1].body)
+	})
+}
+
+func TestCharge_StripesWord(t *testing.T) {
+	for word, sends := range map[string]int{"true": 4, "false": 1} {
+		t.Run(word, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+					answer(w, 409, `{"error":{"code":"lock_timeout"}}`, "Stripe-Should-Retry", word)
+				})
+				resp, err := Charge(t.Context(), Payments(a.base()), "order-1", nil)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, 409, resp.StatusCode)
+				assert.Len(t, a.requests(), sends)
+			})
+		})
+	}
+}
+
+func TestSlack_OthersWaitToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		refused := 0
+		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+			if time.Since(began) < 30*time.Second {
+				refused++
+				answer(w, 429, `{"ok":false,"error":"ratelimited"}`, "Retry-After", strconv.Itoa(int((31*time.Second-time.Since(began))/time.Second)))
+				return
+			}
+			answer(w, 200, `{"ok":true}`)
+		})
+		client := Slack(a.base())
+		done := make(chan string)
+		for i := range 10 {
+			go func() {
+				time.Sleep(time.Duration(i) * time.Second)
+				_, body := post(t, client, "https://slack.com/api/chat.postMessage", `{"text":"hello"}`)
+				done <- body
+			}()
+		}
+		for range 10 {
+			assert.Contains(t, <-done, `"ok":true`)
+		}
+		assert.Equal(t, 1, refused, "who came later knew")
+	})
+}
+
+// TestObjectStore_SignsEachAttempt has a store that refuses what was signed for
+// another time, or with another length.
+func TestObjectStore_SignsEachAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		content := strings.Repeat("content ", 100_000)
+		a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Amz-Date") != time.Now().UTC().Format("20060102T150405Z") || r.ContentLength != int64(len(content)) {
+				answer(w, 403, "<Error><Code>RequestTimeTooSkewed</Code></Error>")
+			} else if n < 5 {
+				answer(w, 503, "<Error><Code>SlowDown</Code></Error>")
+			}
+		})
+		name := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
+		client := ObjectStore(a.base(), func(req *http.Request) error {
+			req.Header.Set("X-Amz-Date", time.Now().UTC().Format("20060102T150405Z"))
+			return nil
+		})
+		resp, err := Upload(t.Context(), client, "https://bucket.s3.eu-central-1.amazonaws.com/key", name)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, 200, resp.StatusCode)
+		require.Len(t, a.requests(), 5)
+		for _, r := range a.requests() {
+			assert.True(t, r.body == content, "the whole file")
+		}
+	})
+}
+
+func TestObjectStore_WhatCantBeSignedIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(int, http.ResponseWriter, *http.Request) {})
+		client := ObjectStore(a.base(), func(*http.Request) error { return errors.New("no credentials") })
+		_, err := client.Get("https://bucket.s3.amazonaws.com/key")
+		require.ErrorContains(t, err, "no credentials")
+		assert.Empty(t, a.requests())
+	})
+}
+
+func TestScraper_OneHostHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		a := newAPI(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.Host == "busy.example.com" && time.Since(began) < time.Minute:
+				answer(w, 503, "", "Retry-After", "60")
+			case r.Host == "down.example.com":
+				answer(w, 502, "")
+			}
+		})
+		client := Scraper(a.base())
+		type result struct {
+			host   string
+			status int
+			after  time.Duration
+		}
+		results := make(chan result, 300)
+		for i := range 100 {
+			for _, host := range []string{"busy", "down", "well"} {
+				go func() {
+					time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+					start := time.Now()
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+host+".example.com/", nil)
+					assert.NoError(t, err)
+					r := result{host: host}
+					if resp, err := client.Do(req); err == nil {
+						r.status = resp.StatusCode
+						resp.Body.Close()
+					}
+					r.after = time.Since(start)
+					results <- r
+				}()
+			}
+		}
+		for range 300 {
+			switch r := <-results; r.host {
+			case "well":
+				assert.Equal(t, 200, r.status)
+				assert.Less(t, r.after, time.Second)
+			case "busy":
+				assert.Equal(t, 200, r.status, "all of them, after the pause")
+			}
+		}
+		sends := map[string]int{}
+		for _, r := range a.requests() {
+			sends[r.host]++
+		}
+		assert.LessOrEqual(t, sends["busy.example.com"], 102)
+		assert.Less(t, sends["down.example.com"], 30, "of 100 pages")
+	})
+}
+
+func TestMesh_SaysWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(n int, _ http.ResponseWriter, r *http.Request) {
+			if n == 1 {
+				<-r.Context().Done() // hangs
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://orders.shop.svc.cluster.local/", nil)
+		require.NoError(t, err)
+		resp, _ := do(t, Mesh(a.base()), req)
+		assert.Equal(t, 200, resp.StatusCode)
+		require.Len(t, a.requests(), 2)
+		first, second := a.requests()[0].header, a.requests()[1].header
+		assert.Equal(t, "400", first.Get("X-Envoy-Upstream-Rq-Timeout-Ms"))
+		assert.Empty(t, first.Get("Retry-Attempt"))
+		left, err := strconv.Atoi(second.Get("X-Envoy-Upstream-Rq-Timeout-Ms"))
+		require.NoError(t, err)
+		assert.True(t, 220 <= left && left <= 250, "%d", left)
+		assert.Equal(t, "2", second.Get("Retry-Attempt"))
+	})
+}
+
+func TestMesh_NeverTakesLongerThanItsCallersHave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://orders.shop.svc.cluster.local/", nil)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = Mesh(a.base()).Do(req)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.LessOrEqual(t, time.Since(start), 500*time.Millisecond)
+		assert.Len(t, a.requests(), 3)
+	})
+}
