@@ -1,19 +1,19 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip_test
+package doccheck
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
 	"go/scanner"
 	"go/token"
-	"io/fs"
 	"maps"
-	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,17 +35,9 @@ func upTo(last int) (numbers []int) {
 // TestPromises holds docs/promises.md to the tests, and everything else in the
 // repository to docs/promises.md.
 func TestPromises(t *testing.T) {
-	if _, err := os.Stat("lab/go.mod"); err != nil {
-		t.Skip("the nested modules, whose tests the page names, are not here")
-	}
-	page, err := os.ReadFile("docs/promises.md")
-	require.NoError(t, err)
-	var rows []string
-	for _, row := range contract {
-		rows = append(rows, row.name)
-	}
 	files := readRepository(t)
-	promises, problems := parsePromises(string(page), promised)
+	rows := contractRows(t, files["contract_test.go"])
+	promises, problems := parsePromises(files["docs/promises.md"], promised)
 	problems = append(problems, checkPromises(promises, testNames(files), rows)...)
 	problems = append(problems, checkRows(promises, rows)...)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -215,30 +207,20 @@ func proseOf(name, source string) []prose {
 	}
 }
 
-// readRepository returns the Go, Markdown and YAML files of all modules, by
-// path.
-func readRepository(t *testing.T) map[string]string {
-	files := map[string]string{}
-	require.NoError(t, filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		base := entry.Name()
-		if entry.IsDir() {
-			if base != "." && (base[0] == '.' || base[0] == '_' || base == "testdata") {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		// This file shows what it looks for.
-		if base == "promises_test.go" || !slices.Contains([]string{".go", ".md", ".yml"}, filepath.Ext(base)) {
-			return nil
-		}
-		source, err := os.ReadFile(name)
-		files[filepath.ToSlash(name)] = string(source)
-		return err
-	}))
-	return files
+// contractRows returns the names of the rows of TestContract, whose source is
+// given.
+func contractRows(t *testing.T, source string) (rows []string) {
+	file, err := parser.ParseFile(token.NewFileSet(), "contract_test.go", source, 0)
+	require.NoError(t, err)
+	table, ok := file.Scope.Lookup("contract").Decl.(*ast.ValueSpec)
+	require.True(t, ok, "the table of the contract")
+	for _, row := range table.Values[0].(*ast.CompositeLit).Elts {
+		name, err := strconv.Unquote(row.(*ast.CompositeLit).Elts[0].(*ast.BasicLit).Value)
+		require.NoError(t, err)
+		rows = append(rows, name)
+	}
+	require.NotEmpty(t, rows)
+	return rows
 }
 
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)

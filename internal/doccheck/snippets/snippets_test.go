@@ -1,0 +1,121 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package snippets compiles the Go that the documentation shows. It has a
+// package of its own, since that takes long and seldom changes.
+package snippets
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	// What the snippets use: the result of the test is cached for as long as
+	// neither changes.
+	_ "github.com/retrip/retrip"
+	_ "github.com/retrip/retrip/shed"
+	_ "github.com/retrip/retrip/sim"
+)
+
+// root is the directory of the repository.
+const root = "../../.."
+
+// TestDocs_SnippetsCompile vets every Go block of the README and of docs, and
+// runs those that validate a Transport: a policy that the docs show is valid.
+func TestDocs_SnippetsCompile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds every snippet")
+	}
+	files := []string{root + "/README.md"}
+	more, err := filepath.Glob(root + "/docs/*.md")
+	require.NoError(t, err)
+	dir, err := os.MkdirTemp(".", "_snippets-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	block := regexp.MustCompile("(?s)```go\n(.*?)```")
+	var packages, validating []string
+	for _, file := range append(files, more...) {
+		if filepath.Base(file) == "cookbook.md" {
+			continue // its blocks are code of other modules, whose tests compare them
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for i, match := range block.FindAllStringSubmatch(string(text), -1) {
+			name := fmt.Sprintf("%s_%d", strings.TrimSuffix(filepath.Base(file), ".md"), i)
+			require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+			source, err := snippetFile(match[1])
+			require.NoError(t, err, "%s, block %d", file, i)
+			path := filepath.Join(dir, name, "snippet_test.go")
+			require.NoError(t, os.WriteFile(path, []byte(source), 0o644))
+			packages = append(packages, "./"+filepath.Join(dir, name))
+			if strings.Contains(source, runnable) {
+				validating = append(validating, packages[len(packages)-1])
+			}
+		}
+	}
+	require.NotEmpty(t, validating)
+	out, err := exec.Command("go", append([]string{"vet"}, packages...)...).CombinedOutput()
+	assert.NoError(t, err, "%s", out)
+	out, err = exec.Command("go", append([]string{"test"}, validating...)...).CombinedOutput()
+	assert.NoError(t, err, "%s", out)
+}
+
+// runnable begins a function made of a snippet that can be run.
+const runnable = "func TestSnippet(*testing.T) {\n"
+
+var snippetImports = map[string]string{
+	"context": "context", "errors": "errors", "fmt": "fmt", "io": "io", "json": "encoding/json", "log": "log", "net": "net",
+	"http": "net/http", "httptest": "net/http/httptest", "httputil": "net/http/httputil", "os": "os", "rand": "math/rand/v2", "slog": "log/slog",
+	"strings": "strings", "syscall": "syscall", "testing": "testing", "synctest": "testing/synctest", "time": "time", "url": "net/url",
+	"prometheus": "github.com/prometheus/client_golang/prometheus",
+	"retrip":     "github.com/retrip/retrip", "shed": "github.com/retrip/retrip/shed", "sim": "github.com/retrip/retrip/sim",
+}
+
+// snippetFile makes a file of a snippet: of declarations, or of statements in
+// which variables may go unused.
+func snippetFile(snippet string) (string, error) {
+	if strings.HasPrefix(snippet, "package ") {
+		return snippet, nil
+	}
+	var imports strings.Builder
+	for name, path := range snippetImports {
+		if regexp.MustCompile(`(^|[^\w.])` + name + `\.[A-Z]`).MatchString(snippet) {
+			fmt.Fprintf(&imports, "import %q\n", path)
+		}
+	}
+	header := "package snippet\n\n" + imports.String() + "\n"
+	file := token.NewFileSet()
+	if _, err := parser.ParseFile(file, "", header+snippet, 0); err == nil {
+		return header + snippet, nil
+	}
+	open := header + "func _() {\n" + snippet
+	if strings.Contains(snippet, ".Validate()") {
+		open = header + "import \"testing\"\n" + runnable + snippet
+	}
+	parsed, err := parser.ParseFile(file, "", open+"}\n", 0)
+	if err != nil {
+		return "", err
+	}
+	var used strings.Builder
+	body := parsed.Decls[len(parsed.Decls)-1].(*ast.FuncDecl).Body
+	for _, statement := range body.List {
+		if assign, ok := statement.(*ast.AssignStmt); ok && assign.Tok == token.DEFINE {
+			for _, left := range assign.Lhs {
+				if name := left.(*ast.Ident).Name; name != "_" {
+					fmt.Fprintf(&used, "_ = %s\n", name)
+				}
+			}
+		}
+	}
+	return open + used.String() + "}\n", nil
+}
