@@ -40,10 +40,11 @@ type Attempt struct {
 	wanted    atomic.Bool  // a connection was asked for
 	sends     atomic.Int32 // connections that Base got, each for one send
 	bounded   boundedSends
-	refused   int         // sends that the server provably didn't process, each followed by one of ours
-	sent      bool        // the last use of the base got a connection
-	fault     atomic.Bool // the caller's body is at fault, and not the host
-	connected atomic.Bool // by package net
+	refused   int          // sends that the server provably didn't process, each followed by one of ours
+	sent      bool         // the last use of the base got a connection
+	fault     atomic.Bool  // the caller's body is at fault, and not the host
+	upload    *body.Ending // the body of the request, where it matters whether it was sent
+	connected atomic.Bool  // by package net
 	handshake atomic.Pointer[error]
 }
 
@@ -154,6 +155,20 @@ func (a *Attempt) gotConn(info httptrace.GotConnInfo) {
 // that nothing was sent. Without a call of the first hook there is none: the
 // base may not know about them.
 func (a *Attempt) NeverSent() bool { return a.wanted.Load() && a.sends.Load() == 0 }
+
+// WatchSent has BodySent tell of the body of a's request. It must be the last
+// that is done to the body.
+func (a *Attempt) WatchSent() {
+	a.upload = body.WatchEnd(a.Req.Body, a.Req.ContentLength)
+	a.Req.Body = a.upload
+}
+
+// BodySent reports whether the body of a's request has been read to its end, or
+// WatchSent wasn't called.
+func (a *Attempt) BodySent() bool { return a.upload == nil || a.upload.Ended() }
+
+// Cut implements [body.Cutter].
+func (a *Attempt) Cut() { a.cancel(nil) }
 
 // Abandon ends an attempt whose base has panicked.
 func (a *Attempt) Abandon() {
@@ -280,6 +295,10 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 	// The base may have kept the one before.
 	req := a.Req
 	req.Body = b
+	if a.upload != nil {
+		a.upload = body.WatchEnd(b, req.ContentLength)
+		req.Body = a.upload
+	}
 	return &req
 }
 

@@ -64,9 +64,7 @@ func CloseAside(body io.Closer) {
 // endsWithClose reports whether Close of body is known to return at once and to
 // end a Read: whether body is one of net/http's own, or in memory.
 func endsWithClose(body io.ReadCloser) bool {
-	if b, ok := body.(*Releasing); ok {
-		body = b.ReadCloser
-	}
+	body = innermost(body)
 	if _, ok := InMemory(body); ok || body == http.NoBody {
 		return true
 	}
@@ -84,4 +82,20 @@ func endsWithClose(body io.ReadCloser) bool {
 		return true
 	}
 	return false
+}
+
+// innermost returns the body that those of ours have been put around.
+func innermost(b io.ReadCloser) io.ReadCloser {
+	for {
+		switch outer := b.(type) {
+		case *Releasing:
+			b = outer.ReadCloser
+		case *Prefixed:
+			b = outer.ReadCloser
+		case interface{ Original() io.ReadCloser }:
+			b = outer.Original()
+		default:
+			return b
+		}
+	}
 }

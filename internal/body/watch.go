@@ -52,3 +52,34 @@ func (b *watched) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()
 }
+
+// Ending is the body of a request that tells when it has been read to its end.
+type Ending struct {
+	io.ReadCloser
+	length int64 // unknown if not positive
+	n      int64
+	ended  atomic.Bool
+}
+
+// WatchEnd returns b, which tells when it has been read to its end: length bytes,
+// if that is positive.
+func WatchEnd(b io.ReadCloser, length int64) *Ending {
+	return &Ending{ReadCloser: b, length: length}
+}
+
+// Ended reports whether nobody reads b any more.
+func (b *Ending) Ended() bool { return b.ended.Load() }
+
+func (b *Ending) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n += int64(n)
+	if err != nil || b.length > 0 && b.n >= b.length {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+func (b *Ending) Close() error {
+	b.ended.Store(true)
+	return b.ReadCloser.Close()
+}

@@ -1,0 +1,262 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package body
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Part is a piece of a representation: the body of one response.
+type Part struct {
+	Body io.ReadCloser
+
+	// Cut ends a Read of Body that is under way; such a Read returns an error.
+	Cut Cutter
+
+	// Skip is how many bytes to throw away first.
+	Skip int64
+
+	// Until is the offset behind the last byte of use.
+	Until int64
+}
+
+// Cutter ends a Read.
+type Cutter interface{ Cut() }
+
+// Source knows where there is more of a representation.
+type Source interface {
+	// Continue returns the part that begins at the given offset, after the one
+	// before it has ended with err, or the error that the reader is to get. It
+	// must return at once when ctx ends, and Read of the part's body, too.
+	Continue(ctx context.Context, at int64, err error) (Part, error)
+
+	// Dispose gets rid of a body that has ended in an error.
+	Dispose(io.ReadCloser)
+}
+
+// Stream is the body of a response that has to make progress, or that another
+// response continues when it breaks. One goroutine may call Read while another
+// calls Close.
+type Stream struct {
+	original io.ReadCloser
+
+	source Source // nil if nothing continues the body
+	ctx    context.Context
+	at     int64 // offset of the next byte
+	until  int64 // offset behind the last byte of the current part
+	end    int64 // offset behind the last byte of all
+	first  bool  // the current part is the response's own body
+	broken error // how the current part has ended
+	err    error // how all has ended
+
+	idle    time.Duration // 0 if no progress is asked for
+	stalled error         // what the reader gets then
+	watch   watch
+
+	mu     sync.Mutex // guards what follows
+	body   io.ReadCloser
+	cut    Cutter
+	cancel context.CancelFunc // of what goes on after the first part
+	closed bool
+}
+
+// Init makes s ready for use, as the body of a response whose own body is that
+// of part.
+func (s *Stream) Init(part Part) {
+	s.original, s.body, s.cut, s.first = part.Body, part.Body, part.Cut, true
+	s.until, s.end = -1, -1
+}
+
+// Original returns the body that s was made of.
+func (s *Stream) Original() io.ReadCloser { return s.original }
+
+// Resumable lets source continue s after an error before the offset end, which is
+// negative if it is unknown: then s ends where its body says so. The body of s
+// begins at the offset at. What source does ends with ctx.
+func (s *Stream) Resumable(ctx context.Context, source Source, at, end int64) {
+	s.ctx, s.source = ctx, source
+	s.at += at
+	s.until, s.end = end, end
+}
+
+// MustProgress has s end with the error stalled when a Read has waited for at
+// least limit, and at most limit and half a second, and nothing came.
+func (s *Stream) MustProgress(limit time.Duration, stalled error) {
+	s.idle, s.stalled = limit, stalled
+}
+
+// Read reads the body, and what continues it.
+func (s *Stream) Read(p []byte) (int, error) {
+	for {
+		switch {
+		case s.err != nil:
+			return 0, s.err
+		case s.broken != nil:
+			if err := s.proceed(p); err != nil {
+				return 0, err
+			}
+		}
+		room := p
+		if !s.first {
+			room = p[:min(int64(len(p)), s.until-s.at)]
+			if len(room) == 0 && len(p) > 0 {
+				// All of the part was read.
+				s.ended(io.EOF)
+				continue
+			}
+		}
+		n, err := s.read(room)
+		s.at += int64(max(n, 0))
+		switch {
+		case err == nil:
+			return n, nil
+		case s.source == nil:
+			s.quiet()
+			return n, err
+		}
+		if s.ended(err); s.err != nil || n > 0 {
+			return n, s.err
+		}
+	}
+}
+
+// ended takes note that the current part has ended with err.
+func (s *Stream) ended(err error) {
+	switch {
+	case s.end >= 0 && s.at >= s.end, s.end < 0 && err == io.EOF:
+		// All is there, whatever has happened behind it.
+		s.err = io.EOF
+		s.quiet()
+	case err == io.EOF:
+		s.broken = io.ErrUnexpectedEOF
+	default:
+		s.broken = err
+	}
+}
+
+// quiet ends what goes on beside a reader who has got all.
+func (s *Stream) quiet() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watch.stop()
+	if s.cancel != nil {
+		s.cancel()
+	}
+}
+
+// read reads from the current part.
+func (s *Stream) read(p []byte) (int, error) {
+	// Only this goroutine changes s.body.
+	if s.idle == 0 {
+		return s.body.Read(p)
+	}
+	if s.watch.enter() {
+		s.arm()
+	}
+	n, err := s.body.Read(p)
+	if s.watch.leave(n > 0) && err != nil && err != io.EOF {
+		err = s.stalled
+	}
+	return n, err
+}
+
+// proceed goes on with the next part, and returns an error if there is none. It
+// uses p for what has to be thrown away.
+func (s *Stream) proceed(p []byte) error {
+	err := s.broken
+	for {
+		part, err := s.next(err)
+		if err != nil {
+			return err
+		}
+		if err = s.skip(part.Skip, p); err == nil {
+			s.broken = nil
+			return nil
+		}
+	}
+}
+
+// next makes the next part the current one.
+func (s *Stream) next(err error) (Part, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return Part{}, http.ErrBodyReadAfterClose
+	}
+	old := s.body
+	s.body, s.cut = nothing{}, nil
+	if s.cancel != nil {
+		s.cancel()
+	}
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(s.ctx)
+	s.mu.Unlock()
+
+	s.err = err // if anything panics
+	s.source.Dispose(old)
+	part, err := s.source.Continue(ctx, s.at, err)
+	s.err = nil
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		s.cancel()
+		if err == nil {
+			s.source.Dispose(part.Body)
+		}
+		return Part{}, http.ErrBodyReadAfterClose
+	}
+	if err != nil {
+		s.cancel()
+		s.err = err
+		return Part{}, err
+	}
+	s.body, s.cut, s.until, s.first = part.Body, part.Cut, part.Until, false
+	s.watch.reset()
+	return part, nil
+}
+
+// skip throws away n bytes of the current part.
+func (s *Stream) skip(n int64, p []byte) error {
+	if n > 0 && len(p) < 512 {
+		p = make([]byte, min(n, 16<<10))
+	}
+	for n > 0 {
+		m, err := s.read(p[:min(n, int64(len(p)))])
+		if m < 0 || m > len(p) {
+			return errNegative
+		}
+		n -= int64(m)
+		if err != nil && n > 0 {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes the body, and ends what is under way to continue it.
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	body, cancel := s.body, s.cancel
+	s.closed = true
+	s.watch.stop()
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	return body.Close()
+}
+
+// nothing is the body of a Stream between two parts.
+type nothing struct{}
+
+func (nothing) Read([]byte) (int, error) { return 0, http.ErrBodyReadAfterClose }
+func (nothing) Close() error             { return nil }
