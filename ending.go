@@ -39,6 +39,7 @@ func (x *exchange) finish(end ending) (*http.Response, error) {
 	case x.resp != nil:
 		x.report(end.reason)
 		x.held = false
+		x.handOver()
 		return x.resp, nil
 	default:
 		return nil, x.failed(end)

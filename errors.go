@@ -114,8 +114,9 @@ func (e *timeoutError) Temporary() bool      { return true }
 func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 var (
-	errAttemptTimeout = &timeoutError{"retrip: no response headers within Policy.AttemptTimeout"}
-	errDeadline       = &timeoutError{"retrip: no response headers within Policy.Deadline"}
+	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
+	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
+	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdle"}
 
 	errNothing = errors.New("retrip: Base returned neither a response nor an error")
 )

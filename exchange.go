@@ -47,7 +47,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	kind := replay.KindOf(req)
-	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.derives || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten && (r.policy.MaxAttempts > 1 || r.breaker) ||
+	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten && (r.policy.MaxAttempts > 1 || r.breaker) ||
 		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
 		return t.exchange(s, r, req, kind, o)
 	}
@@ -99,6 +99,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, o)
+	x.limit()
 	return x.run()
 }
 
@@ -107,6 +108,7 @@ func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind repl
 func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay.Kind, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, nil)
+	x.limit()
 	x.first(resp, err, began)
 	return x.run()
 }
@@ -142,6 +144,11 @@ type exchange struct {
 	err     error            // of the last attempt
 	held    bool             // resp is in hand: neither returned nor discarded
 
+	torn      *body.Prefixed // the body of resp, if it had to be whole and is not
+	whole     bool           // all of the body of resp has been read
+	download  *download      // the body of resp, if it is watched or may be continued
+	continues bool           // x continues the body of a response that was returned
+
 	met  []error        // the errors of all attempts, the first one first
 	seen *http.Response // the last one discarded
 }
@@ -164,8 +171,12 @@ func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, 
 		// An instant of zero would mean none.
 		x.call.Deadline = max(1, s.instant(deadline))
 	}
-	if d := r.policy.Deadline; d > 0 {
-		if at := addCapped(s.now(), d); x.call.Deadline == 0 || at < x.call.Deadline {
+}
+
+// limit bounds x by Policy.Deadline.
+func (x *exchange) limit() {
+	if d := x.r.policy.Deadline; d > 0 {
+		if at := addCapped(x.s.now(), d); x.call.Deadline == 0 || at < x.call.Deadline {
 			x.call.Deadline, x.deadline = at, at
 		}
 	}
@@ -284,6 +295,11 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 
 // goOn takes in that another attempt has been decided on.
 func (x *exchange) goOn(d Decision, o Outcome) {
+	if x.torn != nil {
+		x.err = x.failure()
+		body.Dismiss(x.resp)
+		x.resp, x.held, x.torn = nil, false, nil
+	}
 	if x.err != nil {
 		x.met = append(x.met, x.err)
 		x.doubts()

@@ -246,6 +246,9 @@ func (x *exchange) doubts() {
 	a := x.attempt
 	had := a != nil && a.HadConn()
 	switch {
+	case x.continues && errors.Is(x.err, errBodyIdle):
+		x.doubt.on, x.doubt.since = true, x.s.now()-x.r.policy.BodyIdle/2
+		return
 	case errors.Is(x.err, errAttemptTimeout):
 		// One that had no connection has waited for a dial, or for its turn:
 		// that speaks against no connection, but against a spare.

@@ -33,6 +33,10 @@ func (x *exchange) sending() {
 // count counts the attempt that ended in o. The reason, if any, is why it is
 // the last one.
 func (x *exchange) count(o Outcome, reason Reason) {
+	if x.continues && len(x.met) == 0 {
+		// It was counted when its headers came.
+		return
+	}
 	result := resultError
 	switch {
 	case o.Status != 0:
@@ -59,7 +63,7 @@ func (x *exchange) countRest() {
 		}
 		x.count(o, "")
 	}
-	if !x.told.ended {
+	if !x.told.ended && !x.continues {
 		x.r.metrics.request(outcomeFailed, x.told.attempted)
 	}
 }
@@ -75,20 +79,26 @@ func (x *exchange) announce(d Decision, o Outcome) {
 
 // report tells how the exchange ended.
 func (x *exchange) report(reason Reason) {
-	x.told.ended = true
-	x.r.metrics.request(x.ending(reason), x.told.attempted)
 	e := x.event(reason)
+	if !x.continues {
+		x.told.ended = true
+		x.r.metrics.request(x.ending(reason), x.told.attempted)
+	}
 	if reason != "" {
 		if x.host != nil {
 			x.host.gaveUp.store(reason)
 		}
-		x.r.metrics.giveUp(x.ctx, reason)
+		if !x.continues {
+			x.r.metrics.giveUp(x.ctx, reason)
+		}
 		if reason == ReasonWaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
 		}
 		x.watch.run(hookGiveUp, e)
 	}
-	x.watch.run(hookDone, e)
+	if !x.continues {
+		x.watch.run(hookDone, e)
+	}
 }
 
 func (x *exchange) ending(reason Reason) int {
@@ -97,7 +107,7 @@ func (x *exchange) ending(reason Reason) int {
 		return outcomeCanceled
 	case reason != "":
 		return outcomeGaveUp
-	case x.err != nil:
+	case x.failure() != nil:
 		return outcomeFailed
 	case x.call.Attempts > 1:
 		return outcomeRecovered
@@ -108,7 +118,7 @@ func (x *exchange) ending(reason Reason) int {
 
 // event describes the state after the last attempt.
 func (x *exchange) event(reason Reason) Event {
-	e := Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Reason: reason, Err: x.err}
+	e := Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Reason: reason, Err: x.failure()}
 	if x.resp != nil {
 		e.StatusCode, e.Header = x.resp.StatusCode, x.resp.Header
 	}

@@ -14,22 +14,33 @@ import (
 // outcome reduces what the base returned to what a decision needs.
 func (x *exchange) outcome() Outcome {
 	o := Outcome{Idempotent: x.idempotent}
-	if x.err != nil {
+	classify := x.r.policy.Classify
+	x.enclose()
+	x.readWhole()
+	// It may look at the body, within the attempt's time.
+	if classify != nil && x.resp != nil && x.torn == nil {
+		o.Verdict = classify(x.req, x.resp, nil)
+	}
+	x.settle()
+	if err := x.failure(); err != nil {
 		if x.gone() != nil {
 			o.Canceled = true
 			return o
 		}
-		o.Resent = errors.Is(x.err, attempt.ErrHiddenSends)
-		o.Timeout = isTimeout(x.err)
-		o.Hopeless = x.faulty() || hopeless(x.req, x.err) || x.refusedByCaller()
-		o.Idempotent = o.Idempotent || x.neverProcessed()
+		o.Timeout = isTimeout(err)
+		o.Hopeless = x.faulty()
+		if x.torn == nil {
+			o.Resent = errors.Is(err, attempt.ErrHiddenSends)
+			o.Hopeless = o.Hopeless || hopeless(x.req, err) || x.refusedByCaller()
+			o.Idempotent = o.Idempotent || x.neverProcessed()
+		}
+		if classify != nil {
+			o.Verdict = classify(x.req, nil, err)
+		}
+		o.Hopeless = o.Hopeless && o.Verdict == ByRule
 	} else {
 		// One that doesn't have a status is a response all the same.
 		o.Status = cmp.Or(x.resp.StatusCode, 1)
-	}
-	if classify := x.r.policy.Classify; classify != nil {
-		o.Verdict = classify(x.req, x.resp, x.err)
-		o.Hopeless = o.Hopeless && o.Verdict == ByRule
 	}
 	if o.Status >= 400 && o.Verdict == ByRule {
 		if o.Verdict = x.r.verdict(o.Status, x.resp.Header); o.Verdict == Final {

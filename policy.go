@@ -82,6 +82,39 @@ type Policy struct {
 	// nearly any.
 	MaxWait time.Duration `json:"max_wait"`
 
+	// WholeBody is how many bytes of a response body are read within the attempt.
+	// A body that breaks within them makes the attempt fail as any error does, so
+	// a JSON document that arrives in half is fetched again, if the request may be
+	// repeated. If it may not, or nothing is left to repeat it with, the response
+	// is returned: what was read, and then the body's own error. A longer body
+	// streams after so many bytes, counted as they are read, after a gunzip of
+	// net/http's own. AttemptTimeout, Deadline and BodyIdle run until the bytes
+	// are there. Not read ahead are responses that are retried anyway, event
+	// streams, ndjson, gRPC and multipart/x-mixed-replace, a 101, and a response
+	// that comes while a streamed request body is still being sent. A body that
+	// HTTP/1.0 ends with the connection can break unseen. If 0, it is inherited;
+	// by default nothing is read ahead. Off: nothing.
+	WholeBody int64 `json:"whole_body"`
+
+	// BodyIdle is how long a Read of a response body may wait for bytes. Then the
+	// body ends in an error that is a timeout, after at most half a second more,
+	// or is continued; see Resume. The time in which nobody reads doesn't count. It
+	// needs a Base whose bodies end with the request's context, as net/http's do.
+	// If 0, it is inherited; by default a Read may wait for ever. Off: for ever.
+	BodyIdle time.Duration `json:"body_idle"`
+
+	// Resume continues the body of a GET that breaks, or that BodyIdle ends, where
+	// it broke: by a request for the rest, with Range and If-Range (RFC 9110 §14,
+	// §13.1.5), so that its reader notices nothing. The first response must be a
+	// 200, or a 206 to a single range that the caller asked for, and have a strong
+	// ETag and a Content-Length, but no Content-Encoding; net/http must not have
+	// decoded it. Bytes of another representation are never joined to it. Each
+	// continuation is a retry, by all the rules for retries but Deadline; after
+	// each MiB of progress attempts are counted anew. If it can't be continued,
+	// the body ends in its own error, joined with why. If 0, it is inherited; by
+	// default it is off.
+	Resume Switch `json:"resume"`
+
 	// MaxReplayBody is how many bytes of a request body are kept for replay
 	// when it can't be had again otherwise: when there is no GetBody and it is
 	// neither an *os.File nor an *io.SectionReader. If 0, it is inherited; the
@@ -180,8 +213,8 @@ type Policy struct {
 
 	// Classify, if not nil, is asked about the outcome of every attempt before
 	// the rules above, except for the error of one whose caller has gone. It
-	// must be safe for concurrent use and must not read or close the
-	// response's body. If nil, it is inherited. It is code: a policy that has
+	// must be safe for concurrent use and must not close the response's body, or
+	// read it except by [Peek]. If nil, it is inherited. It is code: a policy that has
 	// it can't be written as JSON.
 	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
 
@@ -251,6 +284,9 @@ func (p Policy) over(base Policy) Policy {
 	inherit(&p.Deadline, base.Deadline)
 	inherit(&p.AttemptTimeout, base.AttemptTimeout)
 	inherit(&p.MaxWait, base.MaxWait)
+	inherit(&p.WholeBody, base.WholeBody)
+	inherit(&p.BodyIdle, base.BodyIdle)
+	inherit(&p.Resume, base.Resume)
 	inherit(&p.MaxReplayBody, base.MaxReplayBody)
 	inherit(&p.MaxSends, base.MaxSends)
 	inheritSlice(&p.RetryOn, base.RetryOn)

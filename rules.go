@@ -24,6 +24,7 @@ type Rules struct {
 	breaker     bool
 	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
+	apart       bool           // no request is as plain as Transport.plain wants it
 	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many: it knows a budget only
 	name        string         // the pattern in Transport.Hosts, or "default"
@@ -77,7 +78,8 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	}
 	r.policy.Breaker = p.Breaker.orDefault()
 	r.breaker = r.policy.Breaker.Ratio > 0
-	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0
+	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdle > 0
+	r.apart = r.derives || p.WholeBody > 0 || p.Resume == On
 	return r, p.checkTogether()
 }
 

@@ -24,7 +24,7 @@ func (x *exchange) send() {
 	if x.watch.hooked() {
 		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
 	}
-	x.attempt = nil
+	x.attempt, x.torn, x.whole, x.download = nil, nil, false, nil
 	if !x.derives() {
 		x.sending()
 		x.take(x.base().RoundTrip(x.req))
@@ -44,8 +44,6 @@ func (x *exchange) send() {
 	if x.resp != nil {
 		x.attempt.GiveBack(x.resp, req, x.req)
 	}
-	x.resp, x.err = x.attempt.End(x.resp, x.err)
-	x.held = x.resp != nil
 }
 
 // isNetHTTP reports whether base is net/http's own.
@@ -99,6 +97,9 @@ func (x *exchange) derive() *http.Request {
 	x.attempt = attempt.Begin(x.req, limit, tooLate, maxSends, watch)
 	req := &x.attempt.Req
 	x.payload.attach(x.attempt, x.idempotent)
+	if p.WholeBody > 0 && x.payload.kind >= replay.Gotten {
+		x.attempt.WatchSent()
+	}
 	if x.key != "" {
 		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
 	}

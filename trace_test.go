@@ -65,7 +65,7 @@ func TestTrace_Order(t *testing.T) {
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"retry #1 429 throttled wait=1s server=false at=0s default",
 			"attempt #2 0 wait=0s server=false at=1s default",
-			"retry #2 0 retrip: no response headers within Policy.AttemptTimeout timeout wait=1s server=false at=3s default",
+			"retry #2 0 retrip: no response within Policy.AttemptTimeout timeout wait=1s server=false at=3s default",
 			"attempt #3 0 wait=0s server=false at=4s default",
 			"giveup #3 500 max_attempts wait=0s server=false at=4s default",
 			"done #3 500 max_attempts wait=0s server=false at=4s default",

@@ -1,0 +1,248 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"maps"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// What a response that continues another may cost in bytes that are thrown
+// away.
+const (
+	// overlapMost is how far before the byte asked for a 206 may start: a cache
+	// that keeps blocks answers from the start of one.
+	overlapMost = 64 << 10
+
+	// skipMost is how much of a whole representation may be skipped to get to
+	// the byte asked for, where the server ignores ranges.
+	skipMost = 1 << 20
+)
+
+// representation is what a response is a part of, as far as a request for more
+// of it has to match (RFC 9110 §14). It is a plain value.
+type representation struct {
+	etag  string // strong, with its quotes
+	first int64  // offset of the first byte of the response's body
+	last  int64  // offset of its last byte; first-1 if the body is empty
+	total int64  // length of the representation; -1 if the server doesn't say
+}
+
+// represented returns what resp, the answer to req, is a part of, or the word
+// for why no other response can continue it.
+func represented(req *http.Request, resp *http.Response) (r representation, refusal string) {
+	if req.Method != http.MethodGet && req.Method != "" || req.Body != nil && req.Body != http.NoBody {
+		return r, "method"
+	}
+	h := resp.Header
+	switch {
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
+		return r, "status"
+	case resp.Uncompressed || encoded(h):
+		return r, "encoded"
+	case multipart(h):
+		return r, "multipart"
+	case len(resp.Trailer) > 0:
+		return r, "trailers"
+	case resp.ContentLength < 0:
+		return r, "unknown_length"
+	case refusesRanges(h):
+		return r, "no_ranges"
+	}
+	var ok bool
+	if r.etag, ok = strongETag(h); !ok {
+		return r, "no_validator"
+	}
+	if resp.StatusCode == http.StatusOK {
+		r.last, r.total = resp.ContentLength-1, resp.ContentLength
+		return r, ""
+	}
+	if !asksOneRange(req.Header) {
+		return r, "status"
+	}
+	r.first, r.last, r.total, ok = contentRange(h)
+	if !ok || r.last-r.first+1 != resp.ContentLength {
+		return r, "content_range"
+	}
+	return r, ""
+}
+
+// ask returns the header fields h of the request for a part of r, changed to
+// ask for the rest of it, which begins at the given offset.
+func (r representation) ask(h http.Header, at int64) http.Header {
+	h = maps.Clone(h)
+	if h == nil {
+		h = http.Header{}
+	}
+	// Some servers answer 416 to a range without an end.
+	h["Range"] = []string{"bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(r.last, 10)}
+	h["If-Range"] = []string{r.etag}
+	if len(h["Accept-Encoding"]) == 0 {
+		h["Accept-Encoding"] = []string{"identity"}
+	}
+	return h
+}
+
+// landing is where a response that continues another begins, and how far it
+// goes.
+type landing struct {
+	skip  int64 // bytes to throw away first
+	until int64 // offset behind its last byte of use
+	whole bool  // the server ignores ranges and has sent the whole representation
+}
+
+// accept returns where resp, the answer to a request for the rest of r from the
+// given offset on, lands, or the word for why it doesn't continue r.
+func (r representation) accept(resp *http.Response, at int64) (l landing, refusal string) {
+	h := resp.Header
+	switch {
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
+		return l, "status"
+	case resp.Uncompressed || encoded(h):
+		return l, "encoded"
+	case multipart(h):
+		return l, "multipart"
+	}
+	etag, strong := strongETag(h)
+	if resp.StatusCode == http.StatusOK {
+		switch {
+		case !strong || etag != r.etag || resp.ContentLength < 0 || r.total >= 0 && resp.ContentLength != r.total || resp.ContentLength <= r.last:
+			return l, "changed"
+		case at > skipMost:
+			return l, "no_ranges"
+		}
+		return landing{skip: at, until: r.last + 1, whole: true}, ""
+	}
+	// RFC 9110 §15.3.7 has a 206 repeat the ETag of the 200. Without it nothing
+	// shows that a server has understood If-Range, and the bytes may be those of
+	// another representation.
+	if len(h["Etag"]) == 0 {
+		return l, "no_validator"
+	}
+	if !strong || etag != r.etag {
+		return l, "changed"
+	}
+	first, last, total, ok := contentRange(h)
+	switch {
+	case !ok:
+		return l, "content_range"
+	case total >= 0 && r.total >= 0 && total != r.total:
+		return l, "changed"
+	case first > at || last < at || last > r.last || at-first > overlapMost:
+		return l, "content_range"
+	case resp.ContentLength < 0:
+		// The body may be another range than the one announced, and its length
+		// is what would show it.
+		return l, "unknown_length"
+	case resp.ContentLength != last-first+1:
+		return l, "content_range"
+	}
+	return landing{skip: at - first, until: last + 1}, ""
+}
+
+// contentRange returns what the Content-Range of h says: the offsets of the
+// first and the last byte, and the length of the whole, -1 if that is unknown.
+// It is strict: what is only nearly right may be right about other bytes.
+func contentRange(h http.Header) (first, last, total int64, ok bool) {
+	values := h["Content-Range"]
+	if len(values) != 1 {
+		return 0, 0, 0, false
+	}
+	unit, rest, _ := strings.Cut(values[0], " ")
+	span, length, found := strings.Cut(rest, "/")
+	if !strings.EqualFold(unit, "bytes") || !found {
+		return 0, 0, 0, false
+	}
+	from, to, found := strings.Cut(span, "-")
+	if !found {
+		return 0, 0, 0, false
+	}
+	first, ok1 := digits(from)
+	last, ok2 := digits(to)
+	total, ok3 := int64(-1), true
+	if length != "*" {
+		total, ok3 = digits(length)
+	}
+	if !ok1 || !ok2 || !ok3 || first > last || total >= 0 && last >= total {
+		return 0, 0, 0, false
+	}
+	return first, last, total, true
+}
+
+// digits returns the number that s is, if s is nothing but decimal digits, the
+// first of several not 0, and leaves room for one more.
+func digits(s string) (int64, bool) {
+	if len(s) > 1 && s[0] == '0' {
+		return 0, false
+	}
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	return n, err == nil && n < math.MaxInt64
+}
+
+// strongETag returns the ETag of h, if there is exactly one and it is strong
+// (RFC 9110 §8.8.3). An empty one is what servers send that have none.
+func strongETag(h http.Header) (string, bool) {
+	values := h["Etag"]
+	if len(values) != 1 {
+		return "", false
+	}
+	etag := values[0]
+	if len(etag) < 3 || etag[0] != '"' || etag[len(etag)-1] != '"' {
+		return "", false
+	}
+	for _, c := range []byte(etag[1 : len(etag)-1]) {
+		if c <= ' ' || c == '"' || c == 0x7f {
+			return "", false
+		}
+	}
+	return etag, true
+}
+
+// encoded reports whether a body with the header fields h has a content coding.
+func encoded(h http.Header) bool {
+	for _, v := range h["Content-Encoding"] {
+		if v != "" && !strings.EqualFold(v, "identity") {
+			return true
+		}
+	}
+	return false
+}
+
+// multipart reports whether a body with the header fields h has several parts.
+func multipart(h http.Header) bool {
+	const prefix = "multipart/"
+	for _, v := range h["Content-Type"] {
+		v = strings.TrimSpace(v)
+		if len(v) >= len(prefix) && strings.EqualFold(v[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// refusesRanges reports whether a server says with h that it knows no ranges.
+// Many that do know them don't say so.
+func refusesRanges(h http.Header) bool {
+	for _, v := range h["Accept-Ranges"] {
+		if strings.EqualFold(strings.TrimSpace(v), "none") {
+			return true
+		}
+	}
+	return false
+}
+
+// asksOneRange reports whether a request with the header fields h asks for one
+// range of bytes.
+func asksOneRange(h http.Header) bool {
+	values := h["Range"]
+	return len(values) == 1 && len(values[0]) > 6 && strings.EqualFold(values[0][:6], "bytes=") && !strings.Contains(values[0], ",")
+}

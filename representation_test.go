@@ -1,0 +1,220 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// fielded makes a response of lines "Name: value", with the length that a
+// Content-Length among them names, -1 without one.
+func fielded(status int, lines ...string) *http.Response {
+	resp := &http.Response{StatusCode: status, Header: http.Header{}, ContentLength: -1}
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, ": ")
+		resp.Header.Add(name, value)
+		if name == "Content-Length" {
+			resp.ContentLength, _ = strconv.ParseInt(value, 10, 64)
+		}
+	}
+	return resp
+}
+
+func TestRepresented(t *testing.T) {
+	get := func(lines ...string) *http.Request {
+		req, err := http.NewRequest(http.MethodGet, "http://a.example/", nil)
+		require.NoError(t, err)
+		req.Header = fielded(0, lines...).Header
+		return req
+	}
+	post, err := http.NewRequest(http.MethodPost, "http://a.example/", nil)
+	require.NoError(t, err)
+	withBody, err := http.NewRequest(http.MethodGet, "http://a.example/", strings.NewReader("x"))
+	require.NoError(t, err)
+	uncompressed := fielded(200, `ETag: "a"`, "Content-Length: 10")
+	uncompressed.Uncompressed = true
+	trailers := fielded(200, `ETag: "a"`, "Content-Length: 10")
+	trailers.Trailer = http.Header{"X": nil}
+	whole := representation{etag: `"a"`, last: 9, total: 10}
+	for _, c := range []struct {
+		name    string
+		req     *http.Request
+		resp    *http.Response
+		refusal string
+		want    representation
+	}{
+		{"200", get(), fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
+		{"200, although a range was asked for", get("Range: bytes=5-"), fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
+		{"identity", get(), fielded(200, `ETag: "a"`, "Content-Length: 10", "Content-Encoding: identity"), "", whole},
+		{"empty", get(), fielded(200, `ETag: "a"`, "Content-Length: 0"), "", representation{etag: `"a"`, last: -1}},
+		{"206", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/10"), "", representation{`"a"`, 5, 9, 10}},
+		{"206 of unknown length", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/*"), "", representation{`"a"`, 5, 9, -1}},
+		{"206 nobody asked for", get(), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/10"), "status", representation{}},
+		{"206 of two ranges", get("Range: bytes=0-1,4-5"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/10"), "status", representation{}},
+		{"206 of another length than its range", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 4", "Content-Range: bytes 5-9/10"), "content_range", representation{}},
+		{"POST", post, fielded(200, `ETag: "a"`, "Content-Length: 10"), "method", representation{}},
+		{"GET with a body", withBody, fielded(200, `ETag: "a"`, "Content-Length: 10"), "method", representation{}},
+		{"203", get(), fielded(203, `ETag: "a"`, "Content-Length: 10"), "status", representation{}},
+		{"404", get(), fielded(404, `ETag: "a"`, "Content-Length: 10"), "status", representation{}},
+		{"101", get(), fielded(101, `ETag: "a"`, "Content-Length: 10"), "status", representation{}},
+		{"gunzipped by net/http", get(), uncompressed, "encoded", representation{}},
+		{"gzip", get(), fielded(200, `ETag: "a"`, "Content-Length: 10", "Content-Encoding: gzip"), "encoded", representation{}},
+		{"multipart", get(), fielded(200, `ETag: "a"`, "Content-Length: 10", "Content-Type: Multipart/Mixed; boundary=x"), "multipart", representation{}},
+		{"trailers", get(), trailers, "trailers", representation{}},
+		{"chunked", get(), fielded(200, `ETag: "a"`), "unknown_length", representation{}},
+		{"Accept-Ranges: none", get(), fielded(200, `ETag: "a"`, "Content-Length: 10", "Accept-Ranges: none"), "no_ranges", representation{}},
+		{"no ETag", get(), fielded(200, "Content-Length: 10", "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT"), "no_validator", representation{}},
+		{"weak ETag", get(), fielded(200, `ETag: W/"a"`, "Content-Length: 10"), "no_validator", representation{}},
+		{"empty ETag", get(), fielded(200, `ETag: ""`, "Content-Length: 10"), "no_validator", representation{}},
+		{"ETag without quotes", get(), fielded(200, `ETag: abc`, "Content-Length: 10"), "no_validator", representation{}},
+		{"ETag with a quote inside", get(), fielded(200, `ETag: "a"b"`, "Content-Length: 10"), "no_validator", representation{}},
+		{"two ETags", get(), fielded(200, `ETag: "a"`, `ETag: "b"`, "Content-Length: 10"), "no_validator", representation{}},
+	} {
+		got, refusal := represented(c.req, c.resp)
+		assert.Equal(t, c.refusal, refusal, c.name)
+		if refusal == "" {
+			assert.Equal(t, c.want, got, c.name)
+		}
+	}
+}
+
+func TestRepresentationAsk(t *testing.T) {
+	callers := http.Header{"Range": {"bytes=0-"}, "If-Range": {"x"}, "Accept-Encoding": {"br"}, "X": {"y"}}
+	r := representation{etag: `"a"`, first: 0, last: 99, total: 100}
+	assert.Equal(t, http.Header{"Range": {"bytes=7-99"}, "If-Range": {`"a"`}, "Accept-Encoding": {"br"}, "X": {"y"}}, r.ask(callers, 7))
+	assert.Equal(t, http.Header{"Range": {"bytes=0-"}, "If-Range": {"x"}, "Accept-Encoding": {"br"}, "X": {"y"}}, callers, "the caller's")
+	assert.Equal(t, http.Header{"Range": {"bytes=7-99"}, "If-Range": {`"a"`}, "Accept-Encoding": {"identity"}}, r.ask(nil, 7))
+}
+
+// TestRepresentationAccept has an answer that lies for each rule, each of them
+// but one header field away from one that is accepted.
+func TestRepresentationAccept(t *testing.T) {
+	const mib = 1 << 20
+	r := representation{etag: `"a"`, last: 4*mib - 1, total: 4 * mib}
+	part := func(first, last int64) []string {
+		return []string{`ETag: "a"`, fmt.Sprintf("Content-Length: %d", last-first+1), fmt.Sprintf("Content-Range: bytes %d-%d/%d", first, last, 4*mib)}
+	}
+	with := func(lines []string, more ...string) []string { return append(append([]string{}, lines...), more...) }
+	end := r.last
+	for _, c := range []struct {
+		name    string
+		at      int64
+		resp    *http.Response
+		refusal string
+		want    landing
+	}{
+		{"exact", mib, fielded(206, part(mib, end)...), "", landing{until: 4 * mib}},
+		{"shorter", mib, fielded(206, part(mib, 2*mib-1)...), "", landing{until: 2 * mib}},
+		{"block cache", mib, fielded(206, part(mib-64<<10, end)...), "", landing{skip: 64 << 10, until: 4 * mib}},
+		{"block cache, too far", mib, fielded(206, part(mib-64<<10-1, end)...), "content_range", landing{}},
+		{"later start", mib, fielded(206, part(mib+1, end)...), "content_range", landing{}},
+		{"ends before it begins to help", mib, fielded(206, part(mib-10, mib-1)...), "content_range", landing{}},
+		{"unknown length", mib, fielded(206, part(mib, end)[0], part(mib, end)[2]), "unknown_length", landing{}},
+		{"unknown total", mib, fielded(206, `ETag: "a"`, "Content-Length: 3145728", fmt.Sprintf("Content-Range: bytes %d-%d/*", mib, end)), "", landing{until: 4 * mib}},
+		{"unit in capitals", mib, fielded(206, `ETag: "a"`, "Content-Length: 3145728", fmt.Sprintf("Content-Range: Bytes %d-%d/*", mib, end)), "", landing{until: 4 * mib}},
+		{"other total", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes %d-%d/%d", mib, end, 4*mib+1)), "changed", landing{}},
+		{"beyond the end", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes %d-%d/*", mib, end+1)), "content_range", landing{}},
+		{"last behind total", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes %d-%d/%d", mib, 4*mib, 4*mib)), "content_range", landing{}},
+		{"no Content-Range", mib, fielded(206, `ETag: "a"`, "Content-Length: 3145728"), "content_range", landing{}},
+		{"two Content-Ranges", mib, fielded(206, with(part(mib, end), fmt.Sprintf("Content-Range: bytes %d-%d/%d", mib, end, 4*mib))...), "content_range", landing{}},
+		{"other unit", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: items %d-%d/%d", mib, end, 4*mib)), "content_range", landing{}},
+		{"unsatisfied form", mib, fielded(206, `ETag: "a"`, "Content-Range: bytes */4194304"), "content_range", landing{}},
+		{"sign", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes +%d-%d/%d", mib, end, 4*mib)), "content_range", landing{}},
+		{"spaces", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes %d - %d/%d", mib, end, 4*mib)), "content_range", landing{}},
+		{"two spaces", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes  %d-%d/%d", mib, end, 4*mib)), "content_range", landing{}},
+		{"overflow", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes %d-%d/99999999999999999999", mib, end)), "content_range", landing{}},
+		{"hexadecimal", mib, fielded(206, `ETag: "a"`, "Content-Range: bytes 0x100000-4194303/4194304"), "content_range", landing{}},
+		{"no last", mib, fielded(206, `ETag: "a"`, "Content-Range: bytes 1048576-/4194304"), "content_range", landing{}},
+		{"no total", mib, fielded(206, `ETag: "a"`, "Content-Range: bytes 1048576-4194303"), "content_range", landing{}},
+		{"backwards", mib, fielded(206, `ETag: "a"`, "Content-Range: bytes 4194303-1048576/4194304"), "content_range", landing{}},
+		{"length not that of the range", mib, fielded(206, `ETag: "a"`, "Content-Length: 5", fmt.Sprintf("Content-Range: bytes %d-%d/%d", mib, end, 4*mib)), "content_range", landing{}},
+		{"other ETag", mib, fielded(206, `ETag: "b"`, part(mib, end)[1], part(mib, end)[2]), "changed", landing{}},
+		{"weak ETag", mib, fielded(206, `ETag: W/"a"`, part(mib, end)[1], part(mib, end)[2]), "changed", landing{}},
+		{"ETag in other letters", mib, fielded(206, `ETag: "A"`, part(mib, end)[1], part(mib, end)[2]), "changed", landing{}},
+		{"two ETags", mib, fielded(206, with(part(mib, end), `ETag: "b"`)...), "changed", landing{}},
+		{"no ETag", mib, fielded(206, part(mib, end)[1:]...), "no_validator", landing{}},
+		{"encoded", mib, fielded(206, with(part(mib, end), "Content-Encoding: gzip")...), "encoded", landing{}},
+		{"multipart", mib, fielded(206, with(part(mib, end), "Content-Type: multipart/byteranges; boundary=x")...), "multipart", landing{}},
+		{"whole", mib, fielded(200, `ETag: "a"`, "Content-Length: 4194304"), "", landing{skip: mib, until: 4 * mib, whole: true}},
+		{"whole, too much to skip", mib + 1, fielded(200, `ETag: "a"`, "Content-Length: 4194304"), "no_ranges", landing{}},
+		{"whole, other length", mib, fielded(200, `ETag: "a"`, "Content-Length: 4194305"), "changed", landing{}},
+		{"whole, unknown length", mib, fielded(200, `ETag: "a"`), "changed", landing{}},
+		{"whole, other ETag", mib, fielded(200, `ETag: "b"`, "Content-Length: 4194304"), "changed", landing{}},
+		{"whole, weak ETag", mib, fielded(200, `ETag: W/"a"`, "Content-Length: 4194304"), "changed", landing{}},
+		{"whole, no ETag", mib, fielded(200, "Content-Length: 4194304"), "changed", landing{}},
+		{"whole, encoded", mib, fielded(200, `ETag: "a"`, "Content-Length: 4194304", "Content-Encoding: br"), "encoded", landing{}},
+		{"203", mib, fielded(203, `ETag: "a"`, "Content-Length: 4194304"), "status", landing{}},
+		{"204", mib, fielded(204, `ETag: "a"`), "status", landing{}},
+		{"302", mib, fielded(302, `ETag: "a"`), "status", landing{}},
+		{"304", mib, fielded(304, `ETag: "a"`), "status", landing{}},
+		{"412", mib, fielded(412), "status", landing{}},
+		{"416", mib, fielded(416, "Content-Range: bytes */4194304"), "status", landing{}},
+	} {
+		got, refusal := r.accept(c.resp, c.at)
+		assert.Equal(t, c.refusal, refusal, c.name)
+		if refusal == "" {
+			assert.Equal(t, c.want, got, c.name)
+		}
+	}
+
+	// A part that the caller asked for ends where the caller's does.
+	r = representation{etag: `"a"`, first: 100, last: 199, total: 1000}
+	got, refusal := r.accept(fielded(200, `ETag: "a"`, "Content-Length: 1000"), 150)
+	assert.Equal(t, "", refusal)
+	assert.Equal(t, landing{skip: 150, until: 200, whole: true}, got)
+	_, refusal = r.accept(fielded(206, `ETag: "a"`, "Content-Length: 100", "Content-Range: bytes 150-249/1000"), 150)
+	assert.Equal(t, "content_range", refusal)
+
+	r.total = -1
+	_, refusal = r.accept(fielded(206, `ETag: "a"`, "Content-Length: 50", "Content-Range: bytes 150-199/1000"), 150)
+	assert.Equal(t, "", refusal)
+	_, refusal = r.accept(fielded(200, `ETag: "a"`, "Content-Length: 199"), 150)
+	assert.Equal(t, "changed", refusal, "shorter than what was promised")
+}
+
+// FuzzRepresentationAccept gives servers any header fields. What is accepted
+// has to be exactly what was asked for, by a reading of Content-Range that is
+// not the one of the code.
+func FuzzRepresentationAccept(f *testing.F) {
+	f.Add(206, "bytes 10-99/100", `"a"`, "", "", int64(90), int64(10))
+	f.Add(206, "bytes 0-99/*", `"a"`, "", "", int64(-1), int64(10))
+	f.Add(200, "", `"a"`, "", "", int64(100), int64(10))
+	f.Add(206, "bytes 10-99/100\x00", `W/"a"`, "gzip", "multipart/byteranges", int64(90), int64(99))
+	f.Add(206, "bytes 9223372036854775807-9223372036854775807/*", `"a"`, "", "", int64(1), int64(99))
+	f.Fuzz(func(t *testing.T, status int, contentRange, etag, encoding, contentType string, length, at int64) {
+		r := representation{etag: `"a"`, last: 99, total: 100}
+		at = min(max(at, 0), r.last)
+		resp := &http.Response{StatusCode: status, Header: http.Header{}, ContentLength: length}
+		for name, v := range map[string]string{"Content-Range": contentRange, "Etag": etag, "Content-Encoding": encoding, "Content-Type": contentType} {
+			if v != "" {
+				resp.Header.Set(name, v)
+			}
+		}
+		l, refusal := r.accept(resp, at)
+		if refusal != "" {
+			return
+		}
+		require.Equal(t, `"a"`, etag)
+		require.True(t, encoding == "" || strings.EqualFold(encoding, "identity"))
+		require.False(t, strings.HasPrefix(strings.ToLower(contentType), "multipart/"))
+		require.True(t, l.skip >= 0 && l.until > at && l.until <= 100, "%+v", l)
+		if status == 200 {
+			require.Equal(t, landing{skip: at, until: 100, whole: true}, l)
+			require.EqualValues(t, 100, length)
+			return
+		}
+		require.Equal(t, 206, status)
+		first := at - l.skip
+		require.Contains(t, []string{fmt.Sprintf("bytes %d-%d/100", first, l.until-1), fmt.Sprintf("bytes %d-%d/*", first, l.until-1)},
+			strings.ToLower(contentRange))
+		require.Equal(t, l.until-first, length)
+	})
+}
