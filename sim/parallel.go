@@ -10,6 +10,35 @@ import (
 	"sync"
 )
 
+// RunAll runs scenarios on as many processors as there are and returns their
+// results in the same order. The progress function, if not nil, is called from
+// time to time with the share that is done, by one goroutine at a time. If there
+// is an error, results that are missing are nil and others may be partial;
+// parameters out of bounds are found before the first run.
+func RunAll(ctx context.Context, scenarios []Scenario, progress func(done float64)) ([]*Result, error) {
+	results := make([]*Result, len(scenarios))
+	for _, s := range scenarios {
+		if err := s.Validate(); err != nil {
+			return results, err
+		}
+	}
+	err := parallel(ctx, len(scenarios), progress, func(ctx context.Context, i int, within func(float64)) (err error) {
+		results[i], err = scenarios[i].Run(ctx, within)
+		return err
+	})
+	return results, err
+}
+
+// Seeds returns s as often as n says, with one seed after the other.
+func (s Scenario) Seeds(n int) []Scenario {
+	list := make([]Scenario, n)
+	for i := range list {
+		list[i] = s
+		list[i].Seed += uint64(i)
+	}
+	return list
+}
+
 // parallel calls do for 0 to n-1 on as many goroutines as there are
 // processors, and reports progress as calls end and, if do tells of it, within
 // them. The first error, by index, ends it and is returned.

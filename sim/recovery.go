@@ -7,57 +7,37 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
 )
 
-// recoverySeeds is how many runs must agree that a scenario recovers.
-const recoverySeeds = 3
-
-// RunAll runs scenarios on as many processors as there are and returns their
-// results in the same order. The progress function, if not nil, is called from
-// time to time with the share that is done, by one goroutine at a time. If there
-// is an error, results that are missing are nil and others may be partial;
-// parameters out of bounds are found before the first run.
-func RunAll(ctx context.Context, scenarios []Scenario, progress func(done float64)) ([]*Result, error) {
-	results := make([]*Result, len(scenarios))
-	for _, s := range scenarios {
-		if err := s.Validate(); err != nil {
-			return results, err
-		}
-	}
-	err := parallel(ctx, len(scenarios), progress, func(ctx context.Context, i int, within func(float64)) (err error) {
-		results[i], err = scenarios[i].Run(ctx, within)
-		return err
-	})
-	return results, err
-}
-
-// Seeds returns s as often as n says, with one seed after the other.
-func (s Scenario) Seeds(n int) []Scenario {
-	list := make([]Scenario, n)
-	for i := range list {
-		list[i] = s
-		list[i].Seed += uint64(i)
-	}
-	return list
-}
-
-// RecoveryError is a scenario that doesn't recover from its trigger.
+// RecoveryError is a scenario in which retries prolong an overload.
 type RecoveryError struct {
-	Policy  string  // empty if it has no name
-	Clients int     // of the fleet
-	Load    float64 // share of the backend's capacity that arrives
-	Steady  float64 // attempts per second in the end, as a share of that capacity
+	Policy    string  // empty if it has no name
+	Clients   int     // of the fleet
+	PerClient float64 // requests per second of each of them
+	Load      float64 // share of the backend's capacity that arrives
+	Trigger   Trigger // after which it doesn't recover in time
 
-	// Recovery is what was seen in the end: the time to recover, when that is
-	// longer than the scenario's horizon allows, or Never.
-	Recovery time.Duration
+	// Recovery is the time to recover that was seen, or Never if it was longer
+	// than Watched, which is how long the scenario was watched after the
+	// trigger. Without is the time to recover without retries.
+	Recovery, Watched, Without time.Duration
 
-	// Recovers is the largest fleet for which the same policy does recover, 0
-	// if there is none.
+	// Relapsed says that it recovers in time, but not for good, or not in each
+	// of the runs.
+	Relapsed bool
+
+	// Steady is the rate of attempts when the watch ended, as a share of the
+	// backend's capacity.
+	Steady float64
+
+	// Recovers is the largest fleet that recovers in time from this trigger at
+	// this load with the same policy, 0 if there is none.
 	Recovers int
 }
 
@@ -67,210 +47,470 @@ func (e *RecoveryError) Error() string {
 	if name == "" {
 		name = "this policy"
 	}
-	fmt.Fprintf(&b, "sim: at %d clients and %.0f %% load %s ", e.Clients, 100*e.Load, name)
-	if e.Recovery == Never {
-		fmt.Fprintf(&b, "stays at %.1f× load for ever: ", e.Steady)
-	} else {
-		fmt.Fprintf(&b, "takes %v to recover: ", e.Recovery)
+	fmt.Fprintf(&b, "sim: %d clients with %s requests/s each, at %.0f %% load: after %s, ", e.Clients, twoDigits(e.PerClient), 100*e.Load, e.Trigger.about())
+	switch {
+	case e.Recovery == Never:
+		fmt.Fprintf(&b, "%s has still not recovered after %v, and sends %.1f × capacity", name, e.Watched, e.Steady)
+	case e.Relapsed:
+		fmt.Fprintf(&b, "%s recovers in %v, but not for good or not always", name, e.Recovery)
+	default:
+		fmt.Fprintf(&b, "%s takes %v to recover", name, e.Recovery)
 	}
+	fmt.Fprintf(&b, "; without retries it takes %v; ", e.Without)
 	if e.Recovers > 0 {
-		fmt.Fprintf(&b, "it recovers in time up to about %d clients", e.Recovers)
+		fmt.Fprintf(&b, "in time is up to about %d clients (%s requests/s each)", e.Recovers, twoDigits(e.PerClient*float64(e.Clients)/float64(e.Recovers)))
 	} else {
-		b.WriteString("it recovers in time at no fleet size")
+		b.WriteString("no fleet size recovers in time")
 	}
 	return b.String()
 }
 
-// CheckRecovery returns nil if goodput comes back after the trigger of s, with
-// each of three seeds and before the horizon, and a *[RecoveryError] that says
-// what happens instead, and from which fleet size on, if it doesn't. It is
-// meant for the tests of those who commit policies.
+func twoDigits(x float64) string {
+	if x >= 10 {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 2, 64)
+}
+
+// about says in words what t is.
+func (t Trigger) about() string {
+	var parts []string
+	if t.Slowdown > 0 && t.Slowdown != 1 {
+		parts = append(parts, fmt.Sprintf("work takes %.1f × as long", t.Slowdown))
+	}
+	if t.Surge > 0 && t.Surge != 1 {
+		parts = append(parts, fmt.Sprintf("%.1f × the requests arrive", t.Surge))
+	}
+	if t.Delay > 0 {
+		parts = append(parts, fmt.Sprintf("answers are %v late", t.Delay))
+	}
+	if t.FailureRate > 0 {
+		parts = append(parts, fmt.Sprintf("%.0f %% of attempts fail", 100*t.FailureRate))
+	}
+	return fmt.Sprintf("%v in which %s", t.For, strings.Join(parts, " and "))
+}
+
+// CheckRecovery returns nil if retries don't prolong an overload of s by much:
+// after its trigger, if it has one, and others of 1 to 60 s, at its load and at
+// 80 %, goodput is back at most 5 s later than it would be without retries, and
+// stays. Otherwise it returns a *[RecoveryError] that says what it saw.
+//
+// It refuses, with a *[ParameterError], scenarios that prove nothing: those
+// without an overload, those that don't recover without retries either, and
+// those that recover whatever the policy, since nobody waits in the backend's
+// queue for longer than an attempt may take.
+//
+// It is meant for the tests of those who commit policies, and takes a few
+// seconds, whatever the size of the fleet: a large one is replaced by a smaller
+// one with as many requests per second for each client, at a backend that is
+// smaller by the same factor. [FullRecovery] checks more.
 func CheckRecovery(ctx context.Context, s Scenario) error {
-	ok, err := s.recovers(ctx)
-	if ok || err != nil {
-		return err
-	}
-	// "For ever" deserves a second, longer look.
-	longer := s
-	longer.Horizon = min(maxHorizon, s.Horizon+5*time.Minute)
-	results, err := RunAll(ctx, longer.Seeds(recoverySeeds), nil)
-	if err != nil {
-		return err
-	}
-	e := &RecoveryError{Policy: s.Policy.Name, Clients: s.Fleet.Clients, Load: s.Load()}
-	for _, r := range results {
-		e.Steady = max(e.Steady, r.Steady/max(1, s.Backend.capacity()))
-		if r.Recovery == Never || e.Recovery == Never {
-			e.Recovery = Never
-		} else {
-			e.Recovery = max(e.Recovery, r.Recovery)
-		}
-	}
-	limit, err := search(ctx, s, OfClients, 1, float64(s.Fleet.Clients), nil)
-	if err != nil {
-		return err
-	}
-	e.Recovers = int(limit.Value)
-	return e
+	return RecoveryCheck{Loads: []float64{0.8}}.Run(ctx, s)
 }
 
-func (s Scenario) recovers(ctx context.Context) (bool, error) {
-	if s.Trigger.For == 0 {
-		return false, &ParameterError{"Trigger.For", s.Trigger.For, "positive, for something to recover from"}
-	}
-	results, err := RunAll(ctx, s.Seeds(recoverySeeds), nil)
-	if err != nil {
-		return false, err
-	}
-	for _, r := range results {
-		if r.Recovery == Never {
-			return false, nil
+// FullRecovery is a check for which there is time outside of unit tests, which
+// takes a minute or two: every kind of trigger for 1, 10 and 60 s, at four loads,
+// with ten times as many requests per second for each client, as many, and a
+// tenth.
+func FullRecovery() RecoveryCheck {
+	c := RecoveryCheck{Loads: []float64{0.5, 0.7, 0.8, 0.9}, Fleets: []float64{0.1, 1, 10}}
+	for _, length := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
+		for kind := BrownOut; kind <= LateAnswers; kind++ {
+			c.Troubles = append(c.Troubles, Trouble{kind, length})
 		}
 	}
-	return true, nil
+	return c
 }
 
-// Quantity is what [Largest] makes as large as possible.
-type Quantity int
+// RecoveryCheck is what [CheckRecovery] checks, to be set one by one.
+type RecoveryCheck struct {
+	// Allowed is how much longer it may take to recover than without retries.
+	// If 0, 5 s.
+	Allowed time.Duration
+
+	// Troubles are what the backend has to recover from besides the scenario's
+	// own trigger. If nil, brown-outs of 1, 10 and 60 s, and an outage, a surge
+	// and late answers of 10 s.
+	Troubles []Trouble
+
+	// Loads are shares of the backend's capacity that arrive, besides the
+	// scenario's own.
+	Loads []float64
+
+	// Fleets are sizes, in proportion to the scenario's own. If nil, that.
+	Fleets []float64
+}
+
+// Trouble is a trigger that has an effect at any load.
+type Trouble struct {
+	Kind TroubleKind
+	For  time.Duration
+}
+
+// TroubleKind is what happens to a backend in a [Trouble].
+type TroubleKind int
 
 const (
-	OfClients     Quantity = iota // Fleet.Clients, 1 to 100 000
-	OfLoad                        // Arrivals.Rate, as a share of the backend's capacity: 0.05 to 0.99
-	OfBudgetSize                  // Budget.Size, 1 to 10 000
-	OfMaxAttempts                 // MaxAttempts, 1 to 100
+	BrownOut    TroubleKind = iota // it works more than three times as slowly
+	TotalOutage                    // every attempt fails at once
+	Surge                          // one and a half times its capacity arrives
+	LateAnswers                    // every answer comes after the attempt's timeout
 )
 
-// String returns the name of the parameter.
-func (q Quantity) String() string {
-	if q < OfClients || q > OfMaxAttempts {
-		return fmt.Sprintf("Quantity(%d)", int(q))
+const (
+	recoveryWarmUp  = 10 * time.Second // until the trigger
+	recoveryWatch   = 30 * time.Second // of what there is without retries
+	recoveryTail    = 15 * time.Second // in which what has recovered must stay so
+	recoveryLonger  = 60 * time.Second // of what doesn't recover in time
+	recoveryShare   = 0.95             // of the goodput without retries before the trigger
+	recoveryGroups  = 3                // of seeds: the median of their times counts, and all must recover in the end
+	recoveryGroup   = 7                // seeds in one, at most
+	recoveryGrace   = 5 * time.Second  // more than the median, for all to recover
+	recoveryRate    = 700              // requests per second that are enough
+	recoveryWorkers = 10               // that are enough
+)
+
+// trigger returns t for s.
+func (t Trouble) trigger(s Scenario) Trigger {
+	trigger := Trigger{For: t.For}
+	switch load := s.Load(); t.Kind {
+	case BrownOut:
+		trigger.Slowdown = max(3.3, 2.31/load)
+	case TotalOutage:
+		trigger.FailureRate = 1
+	case Surge:
+		trigger.Surge = max(1.05, 1.5/load)
+	case LateAnswers:
+		trigger.Delay = 3 * max(time.Millisecond, s.attemptTimeout())
 	}
-	return [...]string{"clients", "load", "budget size", "attempts"}[q]
+	return trigger
 }
 
-func (q Quantity) bounds() (least, most float64) {
-	switch q {
-	case OfLoad:
-		return 0.05, 0.99
-	case OfBudgetSize:
-		return 1, 10_000
-	case OfMaxAttempts:
-		return 1, 100
-	default:
-		return 1, 100_000
+// attemptTimeout returns the timeout of an attempt at the backend, 0 for none.
+func (s Scenario) attemptTimeout() time.Duration {
+	policy, timeout := s.Policy, s.Fleet.Timeout
+	if n := len(s.Fleet.Services); n > 0 {
+		last := s.Fleet.Services[n-1]
+		timeout = last.Timeout
+		if last.Policy != nil {
+			policy = *last.Policy
+		}
 	}
+	if policy.Retry.AttemptTimeout != 0 {
+		return max(0, policy.Retry.AttemptTimeout)
+	}
+	return timeout
 }
 
-func (q Quantity) step() float64 {
-	if q == OfLoad {
-		return 0.01
+// Run does what [CheckRecovery] does, with the triggers, loads and fleets of c.
+func (c RecoveryCheck) Run(ctx context.Context, s Scenario) error {
+	if err := c.validate(s); err != nil {
+		return err
 	}
-	return 1
+	if c.Allowed == 0 {
+		c.Allowed = 5 * time.Second
+	}
+	if c.Troubles == nil {
+		c.Troubles = []Trouble{{BrownOut, time.Second}, {BrownOut, 10 * time.Second}, {BrownOut, time.Minute},
+			{TotalOutage, 10 * time.Second}, {Surge, 10 * time.Second}, {LateAnswers, 10 * time.Second}}
+	}
+	places := c.places(s)
+	effect := false
+	for _, p := range places {
+		without, err := c.without(ctx, p)
+		if err != nil {
+			return err
+		}
+		if without.recovery == Never {
+			return &ParameterError{"Arrivals.Rate", p.Arrivals.Rate,
+				fmt.Sprintf("less: after %s there is no recovery within %v without retries either", p.Trigger.about(), recoveryWatch)}
+		}
+		if !without.effect {
+			if p.own {
+				return &ParameterError{"Trigger", "of no effect", "one in which more than 5 % of the requests fail without retries"}
+			}
+			continue
+		}
+		effect = true
+		seen, err := c.with(ctx, p, without)
+		if err != nil {
+			return err
+		}
+		if !seen.ok {
+			return c.explain(ctx, p, s, without)
+		}
+	}
+	if !effect {
+		return &ParameterError{"Arrivals.Rate", s.Arrivals.Rate, "more: no trigger has an effect"}
+	}
+	return c.challenge(ctx, s, places)
 }
 
-func (s Scenario) with(q Quantity, value float64) Scenario {
-	switch q {
-	case OfLoad:
-		return s.LoadOf(value)
-	case OfBudgetSize:
-		s.Policy.Retry.Budget.Size = value
-	case OfMaxAttempts:
-		s.Policy.Retry.MaxAttempts = int(value)
-	default:
-		s.Fleet.Clients = int(value)
+func (c RecoveryCheck) validate(s Scenario) error {
+	if err := s.Validate(); err != nil {
+		return err
 	}
+	var check checker
+	check.duration("Allowed", c.Allowed, 0, maxHorizon)
+	check.want(s.Backend.Workers > 0, "Backend.Workers", s.Backend.Workers, "positive, for there to be an overload to recover from")
+	check.want(!s.Arrivals.AtOnce, "Arrivals.AtOnce", s.Arrivals.AtOnce, "false: what arrives at once is no load to recover under")
+	check.want(s.Arrivals.Count == 0, "Arrivals.Count", s.Arrivals.Count, "0: when nothing arrives any more, everything recovers")
+	check.number("Arrivals.Rate", s.Arrivals.Rate, 5, maxRate)
+	for _, t := range c.Troubles {
+		check.want(t.Kind >= BrownOut && t.Kind <= LateAnswers, "Troubles.Kind", int(t.Kind), "one of the constants")
+		check.duration("Troubles.For", t.For, 100*time.Millisecond, time.Hour)
+	}
+	for _, load := range c.Loads {
+		check.number("Loads", load, 0.01, 10)
+	}
+	for _, factor := range c.Fleets {
+		check.number("Fleets", factor, 0.0001, 10_000)
+	}
+	return check.err
+}
+
+// place is one scenario of a check.
+type place struct {
+	Scenario
+	own bool // with the trigger and load that the caller has chosen
+}
+
+// places returns the scenarios of a check, the caller's own first.
+func (c RecoveryCheck) places(s Scenario) []place {
+	var list []place
+	fleets := c.Fleets
+	if fleets == nil {
+		fleets = []float64{1}
+	}
+	loads := []float64{s.Load()}
+	for _, load := range c.Loads {
+		if math.Abs(load-s.Load()) > 0.02 {
+			loads = append(loads, load)
+		}
+	}
+	for _, factor := range fleets {
+		for i, load := range loads {
+			one := s
+			if i > 0 {
+				one = s.LoadOf(load)
+			}
+			one.Fleet.Clients = min(maxClients, max(1, int(math.Round(float64(s.Fleet.Clients)*factor))))
+			one = one.reduced()
+			triggers := []Trigger{s.Trigger}
+			for _, t := range c.Troubles {
+				triggers = append(triggers, t.trigger(one))
+			}
+			for k, t := range triggers {
+				if t.For > 0 {
+					one.Trigger = t
+					one.Trigger.At = recoveryWarmUp
+					list = append(list, place{one, i == 0 && k == 0 && factor == 1})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// reduced returns s with a fleet and a backend that are smaller by one factor,
+// so that it is simulated quickly. Requests per second and client, load and the
+// time in a full queue stay as they are.
+func (s Scenario) reduced() Scenario {
+	factor := min(s.Arrivals.Rate/recoveryRate, float64(s.Backend.Workers)/recoveryWorkers, float64(s.Fleet.Clients)/10)
+	if factor < 1.5 || s.Fleet.Unequal {
+		return s
+	}
+	workers := int(math.Round(float64(s.Backend.Workers) / factor))
+	part := func(n int) int { return int(math.Round(float64(n) * float64(workers) / float64(s.Backend.Workers))) }
+	s.Arrivals.Rate *= float64(workers) / float64(s.Backend.Workers)
+	s.Fleet.Clients = part(s.Fleet.Clients)
+	s.Backend.Queue = part(s.Backend.Queue)
+	s.Fleet.Services = slices.Clone(s.Fleet.Services)
+	for i := range s.Fleet.Services {
+		if n := &s.Fleet.Services[i].Replicas; *n > 0 {
+			*n = max(1, part(*n))
+		}
+	}
+	s.Backend.Workers = workers
 	return s
 }
 
-// Limit is the answer of [Largest].
-type Limit struct {
-	Quantity  Quantity
-	Value     float64 // the largest that recovers; 0 if none does
-	Unbounded bool    // Value is the largest that was tried
+// outcome is what several seeds of a place came to together.
+type outcome struct {
+	ok       bool          // recovered in time, and for good
+	effect   bool          // of the trigger
+	recovery time.Duration // the median
+	normal   float64       // share of requests that are answered before the trigger
+	steady   float64       // attempts per second in the last five seconds, as a share of the capacity
 }
 
-// Largest returns the largest value of a quantity with which s recovers from
-// its trigger, as [CheckRecovery] would say, everything else being as it is.
-// It takes for granted that a smaller value recovers if a larger one does, and
-// is exact to 1 % where the quantity is larger than 100. The progress
-// function, if not nil, is called after each step with a guess of the share
-// that is done.
-func Largest(ctx context.Context, s Scenario, q Quantity, progress func(done float64)) (Limit, error) {
-	least, most := q.bounds()
-	if q == OfLoad && s.Backend.capacity() == 0 {
-		return Limit{}, &ParameterError{"Backend.Workers", s.Backend.Workers, "positive, for a load to mean anything"}
-	}
-	if s.Policy.limit != nil && q == OfBudgetSize {
-		return Limit{}, fmt.Errorf("sim: %s has no Budget.Size", s.Policy.name())
-	}
-	return search(ctx, s, q, least, most, progress)
-}
-
-// search looks for the largest value from least to most. Fleets span orders of
-// magnitude, so the middle is the geometric one.
-func search(ctx context.Context, s Scenario, q Quantity, least, most float64, progress func(float64)) (Limit, error) {
-	limit := Limit{Quantity: q}
-	step := q.step()
-	round := func(x float64) float64 { return math.Round(math.Round(x/step)*step*1e6) / 1e6 }
-	tried := 0
-	try := func(value float64) (bool, error) {
-		ok, err := s.with(q, value).recovers(ctx)
-		if tried++; progress != nil {
-			progress(float64(tried) / float64(tried+4))
+// without returns what there is without retries.
+func (c RecoveryCheck) without(ctx context.Context, p place) (outcome, error) {
+	p.Policy = p.Policy.single()
+	p.Fleet.Services = slices.Clone(p.Fleet.Services)
+	for i := range p.Fleet.Services {
+		if policy := p.Fleet.Services[i].Policy; policy != nil {
+			single := policy.single()
+			p.Fleet.Services[i].Policy = &single
 		}
-		return ok, err
 	}
-	lo, hi := least, most
-	if ok, err := try(lo); !ok || err != nil {
-		return limit, err
+	return c.watch(ctx, p.Scenario, recoveryWatch, 0, nil)
+}
+
+// single returns p without retries, and without anything else that has a say
+// in what is sent.
+func (p Policy) single() Policy {
+	p.limit, p.draw = nil, nil
+	p.Retry.MaxAttempts, p.Retry.Breaker, p.Retry.Gate = 1, retrip.Breaker{Ratio: retrip.Off}, retrip.Off
+	return p
+}
+
+// with returns what there is with retries, as far as the verdict needs it.
+func (c RecoveryCheck) with(ctx context.Context, p place, without outcome) (outcome, error) {
+	limit := without.recovery + c.Allowed
+	return c.watch(ctx, p.Scenario, limit+recoveryGrace+p.tail(), limit, &without)
+}
+
+// tail is how long what has recovered is watched: as long as retries of the
+// time before may come.
+func (s Scenario) tail() time.Duration {
+	tail := recoveryTail
+	if rules, err := s.Policy.Retry.Rules(); err == nil {
+		p := rules.Policy()
+		window, sum := p.Backoff.Base, time.Duration(0)
+		for range min(p.MaxAttempts-1, 20) {
+			sum += min(window, p.Backoff.Cap)
+			window = min(2*window, p.Backoff.Cap)
+		}
+		tail = min(max(tail, sum), time.Minute)
 	}
-	ok, err := try(hi)
+	return tail
+}
+
+// watch runs s with several seeds until some time after the trigger. Where few
+// requests arrive, several runs are taken together, for their seconds to say
+// anything.
+func (c RecoveryCheck) watch(ctx context.Context, s Scenario, after, limit time.Duration, without *outcome) (outcome, error) {
+	s.Horizon, s.Bin = s.Trigger.end()+after, time.Second
+	size := int(min(recoveryGroup, max(1, math.Round(recoveryRate/s.Arrivals.Rate))))
+	scenarios := s.Seeds(recoveryGroups * size)
+	sums := make([]seconds, len(scenarios))
+	err := parallel(ctx, len(scenarios), nil, func(ctx context.Context, i int, _ func(float64)) error {
+		r, err := newRun(&scenarios[i])
+		if err == nil {
+			_, err = r.run(ctx, nil)
+			sums[i] = r.seconds
+		}
+		return err
+	})
 	if err != nil {
-		return limit, err
+		return outcome{}, err
 	}
-	if ok {
-		limit.Value, limit.Unbounded = hi, true
-		return limit, nil
+	begin, end := sums[0].index(int64(s.Trigger.At)), sums[0].index(int64(s.Trigger.end()))
+	all := add(sums, s.Horizon)
+	o := outcome{normal: shareOf(all[:begin])}
+	good := o.normal
+	if without != nil {
+		good = without.normal
 	}
-	for {
-		middle := round(math.Sqrt(lo * hi))
-		if middle <= lo {
-			middle = round(lo + step)
+	good *= recoveryShare
+	o.ok = true
+	var times []time.Duration
+	last := min(len(all), int(end)+int((limit+recoveryGrace)/time.Second))
+	for group := range slices.Chunk(sums, size) {
+		list := add(group, s.Horizon)
+		d := recoveredTo(good, list[end:])
+		if d == Never {
+			d = math.MaxInt64
 		}
-		if middle >= hi || hi-lo < 0.01*lo && step == 1 {
-			limit.Value = lo
-			return limit, nil
+		times = append(times, d)
+		o.ok = o.ok && shareOf(list[last:]) >= good
+	}
+	slices.Sort(times)
+	if o.recovery = times[len(times)/2]; o.recovery == math.MaxInt64 {
+		o.recovery = Never
+	}
+	o.ok = o.ok && o.recovery != Never && o.recovery <= limit
+	o.effect = o.recovery != 0 || shareOf(all[begin:end]) < good
+	var attempts float64
+	for _, p := range all[len(all)-5:] {
+		attempts += float64(p.attempts)
+	}
+	o.steady = attempts / 5 / float64(len(sums)) / s.Backend.capacity()
+	return o, nil
+}
+
+// add returns the sums of several runs, second by second.
+func add(runs []seconds, until time.Duration) []second {
+	sum := slices.Clone(runs[0].whole(until))
+	for _, r := range runs[1:] {
+		for i := range sum {
+			sum[i].requests += r.list[i].requests
+			sum[i].good += r.list[i].good
+			sum[i].attempts += r.list[i].attempts
 		}
-		ok, err := try(middle)
+	}
+	return sum
+}
+
+// explain returns what is to be said of a place that doesn't recover in time.
+func (c RecoveryCheck) explain(ctx context.Context, p place, asked Scenario, without outcome) error {
+	longer, err := c.watch(ctx, p.Scenario, recoveryLonger, 0, &without)
+	if err != nil {
+		return err
+	}
+	e := &RecoveryError{
+		Policy:    p.Policy.Name,
+		PerClient: p.Arrivals.Rate / float64(p.Fleet.Clients),
+		Load:      p.Load(),
+		Trigger:   p.Trigger,
+		Recovery:  longer.recovery,
+		Watched:   recoveryLonger,
+		Without:   without.recovery,
+		Relapsed:  longer.recovery != Never && longer.recovery <= without.recovery+c.Allowed,
+		Steady:    longer.steady,
+	}
+	scale := float64(asked.Backend.Workers) / float64(p.Backend.Workers)
+	e.Clients = int(math.Round(float64(p.Fleet.Clients) * scale))
+	limit, err := bisect(Limit{Quantity: OfClients}, 1, float64(p.Fleet.Clients), func(clients float64) (bool, error) {
+		smaller := p
+		smaller.Fleet.Clients = int(clients)
+		seen, err := c.with(ctx, smaller, without)
+		return seen.ok, err
+	})
+	if err != nil {
+		return err
+	}
+	e.Recovers = int(math.Round(limit.Value * scale))
+	return e
+}
+
+// challenge refuses a scenario in which no policy fails.
+func (c RecoveryCheck) challenge(ctx context.Context, s Scenario, places []place) error {
+	if s.Policy.Retry.MaxAttempts == 1 {
+		return nil
+	}
+	heaviest := 0.0
+	for _, p := range places {
+		heaviest = max(heaviest, p.Load())
+	}
+	long := func(p place) bool { return p.Trigger.For >= 5*time.Second && p.Trigger.For <= 30*time.Second }
+	for _, p := range places {
+		if p.Load() < heaviest || !long(p) && slices.ContainsFunc(places, long) {
+			continue
+		}
+		without, err := c.without(ctx, p)
 		if err != nil {
-			return limit, err
+			return err
 		}
-		if ok {
-			lo = middle
-		} else {
-			hi = middle
+		p.Policy = Policy{Retry: retrip.Policy{AttemptTimeout: p.Policy.Retry.AttemptTimeout, Budget: retrip.Unlimited,
+			Backoff: retrip.Backoff{Cap: time.Second}}}
+		seen, err := c.with(ctx, p, without)
+		if err != nil || !seen.ok {
+			return err
 		}
 	}
-}
-
-// PurseTime returns how long a client goes on retrying when everything fails:
-// its budget lasts for Size/(MaxAttempts-1) of its own requests, and in a fleet
-// each client sends one every Clients/Rate. It is the law behind slow
-// recoveries of large fleets: an allowance per client multiplies by their
-// number. It is 0 for a policy without retries and Never for one without a
-// budget or with the rule of another system.
-func (s Scenario) PurseTime() (time.Duration, error) {
-	rules, err := s.rules()
-	if err != nil {
-		return 0, err
-	}
-	p := rules.Policy()
-	if p.MaxAttempts < 2 {
-		return 0, nil
-	}
-	if p.Budget.Size == retrip.Off || s.Policy.limit != nil {
-		return Never, nil
-	}
-	requests := p.Budget.Size / float64(p.MaxAttempts-1)
-	return time.Duration(requests * float64(s.Fleet.Clients) / s.Arrivals.Rate * float64(time.Second)), nil
+	return &ParameterError{"Backend.Queue", s.Backend.Queue, fmt.Sprintf(
+		"longer: nothing fails here, not even retries without any limit, since a full queue takes %v and clients wait %v for an attempt",
+		time.Duration(float64(s.Backend.Queue)/s.Backend.capacity()*float64(time.Second)).Round(time.Millisecond), s.attemptTimeout())}
 }

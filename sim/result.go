@@ -219,19 +219,29 @@ func (s *seconds) whole(until time.Duration) []second {
 // recovery returns the time from end to the first second that is good, and is
 // followed by good ones.
 func (s *seconds) recovery(end time.Duration, whole []second) time.Duration {
-	good := func(list []second) bool {
-		var requests, good int32
-		for _, p := range list {
-			requests += p.requests
-			good += p.good
-		}
-		return float64(good) >= 0.95*float64(requests)
-	}
-	first := int((end + s.shift) / time.Second)
-	for i := first; i+5 <= len(whole); i++ {
-		if good(whole[i:i+1]) && good(whole[i:i+5]) {
-			return time.Duration(i-first) * time.Second
+	return recoveredTo(0.95, whole[min(len(whole), int(s.index(int64(end)))):])
+}
+
+// recoveredTo returns how long it takes until a second comes in which a share
+// of the requests are answered, and in the five that begin with it.
+func recoveredTo(share float64, list []second) time.Duration {
+	for i := 0; i+5 <= len(list); i++ {
+		if shareOf(list[i:i+1]) >= share && shareOf(list[i:i+5]) >= share {
+			return time.Duration(i) * time.Second
 		}
 	}
 	return Never
+}
+
+// shareOf returns the share of requests that are answered, 1 if there are none.
+func shareOf(list []second) float64 {
+	var requests, good int64
+	for _, p := range list {
+		requests += int64(p.requests)
+		good += int64(p.good)
+	}
+	if requests == 0 {
+		return 1
+	}
+	return float64(good) / float64(requests)
 }

@@ -1,0 +1,181 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// largestSeeds is how many runs must agree that a scenario recovers.
+const largestSeeds = 3
+
+func (s Scenario) recovers(ctx context.Context) (bool, error) {
+	if s.Trigger.For == 0 {
+		return false, &ParameterError{"Trigger.For", s.Trigger.For, "positive, for something to recover from"}
+	}
+	results, err := RunAll(ctx, s.Seeds(largestSeeds), nil)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range results {
+		if r.Recovery == Never {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Quantity is what [Largest] makes as large as possible.
+type Quantity int
+
+const (
+	OfClients     Quantity = iota // Fleet.Clients, 1 to 100 000
+	OfLoad                        // Arrivals.Rate, as a share of the backend's capacity: 0.05 to 0.99
+	OfBudgetSize                  // Budget.Size, 1 to 10 000
+	OfMaxAttempts                 // MaxAttempts, 1 to 100
+)
+
+// String returns the name of the parameter.
+func (q Quantity) String() string {
+	if q < OfClients || q > OfMaxAttempts {
+		return fmt.Sprintf("Quantity(%d)", int(q))
+	}
+	return [...]string{"clients", "load", "budget size", "attempts"}[q]
+}
+
+func (q Quantity) bounds() (least, most float64) {
+	switch q {
+	case OfLoad:
+		return 0.05, 0.99
+	case OfBudgetSize:
+		return 1, 10_000
+	case OfMaxAttempts:
+		return 1, 100
+	default:
+		return 1, 100_000
+	}
+}
+
+func (q Quantity) step() float64 {
+	if q == OfLoad {
+		return 0.01
+	}
+	return 1
+}
+
+func (s Scenario) with(q Quantity, value float64) Scenario {
+	switch q {
+	case OfLoad:
+		return s.LoadOf(value)
+	case OfBudgetSize:
+		s.Policy.Retry.Budget.Size = value
+	case OfMaxAttempts:
+		s.Policy.Retry.MaxAttempts = int(value)
+	default:
+		s.Fleet.Clients = int(value)
+	}
+	return s
+}
+
+// Limit is the answer of [Largest].
+type Limit struct {
+	Quantity  Quantity
+	Value     float64 // the largest that recovers; 0 if none does
+	Unbounded bool    // Value is the largest that was tried
+}
+
+// Largest returns the largest value of a quantity with which s recovers from
+// its trigger before its horizon, with each of three seeds, everything else
+// being as it is. It takes for granted that a smaller value recovers if a larger one does, and
+// is exact to 1 % where the quantity is larger than 100. The progress
+// function, if not nil, is called after each step with a guess of the share
+// that is done.
+func Largest(ctx context.Context, s Scenario, q Quantity, progress func(done float64)) (Limit, error) {
+	least, most := q.bounds()
+	if q == OfLoad && s.Backend.capacity() == 0 {
+		return Limit{}, &ParameterError{"Backend.Workers", s.Backend.Workers, "positive, for a load to mean anything"}
+	}
+	if s.Policy.limit != nil && q == OfBudgetSize {
+		return Limit{}, fmt.Errorf("sim: %s has no Budget.Size", s.Policy.name())
+	}
+	return search(ctx, s, q, least, most, progress)
+}
+
+// search looks for the largest value from least to most.
+func search(ctx context.Context, s Scenario, q Quantity, least, most float64, progress func(float64)) (Limit, error) {
+	tried := 0
+	return bisect(Limit{Quantity: q}, least, most, func(value float64) (bool, error) {
+		ok, err := s.with(q, value).recovers(ctx)
+		if tried++; progress != nil {
+			progress(float64(tried) / float64(tried+4))
+		}
+		return ok, err
+	})
+}
+
+// bisect looks for the largest value from least to most for which try says
+// true. Fleets span orders of magnitude, so the middle is the geometric one. If
+// try fails, the answer is the largest that was seen to be true.
+func bisect(limit Limit, least, most float64, try func(float64) (bool, error)) (Limit, error) {
+	step := limit.Quantity.step()
+	round := func(x float64) float64 { return math.Round(math.Round(x/step)*step*1e6) / 1e6 }
+	lo, hi := least, most
+	if ok, err := try(lo); !ok || err != nil {
+		return limit, err
+	}
+	limit.Value = lo
+	ok, err := try(hi)
+	if err != nil {
+		return limit, err
+	}
+	if ok {
+		limit.Value, limit.Unbounded = hi, true
+		return limit, nil
+	}
+	for {
+		middle := round(math.Sqrt(lo * hi))
+		if middle <= lo {
+			middle = round(lo + step)
+		}
+		if middle >= hi || hi-lo < 0.01*lo && step == 1 {
+			return limit, nil
+		}
+		ok, err := try(middle)
+		if err != nil {
+			return limit, err
+		}
+		if ok {
+			lo, limit.Value = middle, middle
+		} else {
+			hi = middle
+		}
+	}
+}
+
+// PurseTime returns how long a client goes on retrying when everything fails:
+// its budget lasts for Size/(MaxAttempts-1) of its own requests, and in a fleet
+// each client sends one every Clients/Rate. It is the law behind slow
+// recoveries of large fleets: an allowance per client multiplies by their
+// number. It is 0 for a policy without retries and Never for one without a
+// budget or with the rule of another system.
+func (s Scenario) PurseTime() (time.Duration, error) {
+	rules, err := s.rules()
+	if err != nil {
+		return 0, err
+	}
+	p := rules.Policy()
+	if p.MaxAttempts < 2 {
+		return 0, nil
+	}
+	if p.Budget.Size == retrip.Off || s.Policy.limit != nil {
+		return Never, nil
+	}
+	requests := p.Budget.Size / float64(p.MaxAttempts-1)
+	return time.Duration(requests * float64(s.Fleet.Clients) / s.Arrivals.Rate * float64(time.Second)), nil
+}
