@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # worth the minutes that more than one build of them takes.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check test race all-modules lint cover fuzz mutate soak examples cross api sdks bench bench-save
+.PHONY: help check test race all-modules lint cover fuzz tables mutate soak examples cross api sdks bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ fuzz: ## each fuzz target of the root package for FUZZTIME (10s)
 	for f in $$targets; do \
 		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . || exit 1; \
 	done
+
+tables: ## every row of the simulator's tables, of which `make test` has the most telling (minutes)
+	RETRIP_TABLES=1 $(GO) test -timeout 30m ./sim
 
 mutate: ## break the core in small ways and see which the tests notice (minutes)
 	$(GO) run ./lab/mutate

@@ -36,11 +36,11 @@ const (
 // The article's table holds: full and equal jitter within 2 % in each cell.
 func TestContentionReference(t *testing.T) {
 	trials, tolerance := 1000, 0.02
-	if underRace {
+	if brief {
 		trials, tolerance = 20, 0.1
 	}
 	for _, row := range reference {
-		if underRace && row.clients > 50 {
+		if brief && row.clients > 50 {
 			continue
 		}
 		for i, p := range Contenders() {
@@ -88,7 +88,7 @@ func TestContentionOrder(t *testing.T) {
 	assert.Equal(t, []int{0, 1, 4, 2, 3}, descending(calls))
 	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
 	assert.Less(t, calls[fullJitter], calls[0]/2, "full jitter more than halves the calls")
-	if !underRace {
+	if !brief {
 		calls, _ = run(200, 60)
 		assert.Equal(t, []int{0, 1, 4, 3, 2}, descending(calls))
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestLargest(t *testing.T) {
-	if underRace {
+	if brief {
 		t.Skip("dozens of runs, each of one goroutine")
 	}
 	largest := func(s Scenario, q Quantity) Limit {

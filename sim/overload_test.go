@@ -33,7 +33,7 @@ func of(s Scenario, clients int) Scenario {
 func median(t *testing.T, s Scenario) float64 {
 	t.Helper()
 	seeds := 3
-	if underRace {
+	if brief {
 		seeds = 1
 	}
 	results, err := RunAll(t.Context(), s.Seeds(seeds), nil)
@@ -69,7 +69,7 @@ func TestOverloadReference(t *testing.T) {
 		{"retrip", []float64{3, 3, 3, 10, 43}},
 	} {
 		for i, want := range row.seconds {
-			if underRace && i != 1 {
+			if brief && i != 1 {
 				continue
 			}
 			s := of(as(t, Overload(), row.preset), fleets[i])
@@ -86,7 +86,7 @@ func TestOverloadReference(t *testing.T) {
 // what is left of them prolongs the overload. Without retries it ends after 1 s.
 func TestOverloadShortTrigger(t *testing.T) {
 	for i, clients := range []int{100, 300, 1000, 3000, 10_000} {
-		if underRace && i != 0 {
+		if brief && i != 0 {
 			continue
 		}
 		s := of(Overload(), clients)
@@ -103,7 +103,7 @@ func TestOverloadShortTrigger(t *testing.T) {
 func TestOverloadByLoad(t *testing.T) {
 	for _, clients := range []int{100, 1000} {
 		for _, load := range []float64{0.8, 0.85, 0.9, 0.95} {
-			if underRace && load != 0.8 {
+			if brief && load != 0.8 {
 				continue
 			}
 			s := of(Overload().LoadOf(load), clients)
@@ -149,7 +149,7 @@ func TestOverloadVariants(t *testing.T) {
 		{"drops", drops, "retrip", [2]float64{0, 0}},
 	} {
 		for i, clients := range []int{100, 1000} {
-			if underRace && i > 0 {
+			if brief && i > 0 {
 				continue
 			}
 			got := median(t, of(as(t, row.s, row.preset), clients))
@@ -170,7 +170,7 @@ func TestPartialOutage(t *testing.T) {
 	} {
 		for i, clients := range []int{100, 1000} {
 			var sum float64
-			if underRace && i > 0 {
+			if brief && i > 0 {
 				continue
 			}
 			for _, s := range of(as(t, s, preset), clients).Seeds(5) {

@@ -165,7 +165,7 @@ func TestRateLimits_Seeds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			seeds := uint64(24)
-			if underRace {
+			if brief {
 				seeds = 3
 			}
 			for seed := range seeds {

@@ -157,7 +157,7 @@ func TestRunInterrupted(t *testing.T) {
 // Every request ends, and ends once.
 func TestNothingIsLost(t *testing.T) {
 	requests := 50_000
-	if underRace {
+	if brief {
 		requests = 25_000
 	}
 	for _, preset := range PresetNames() {
