@@ -184,12 +184,12 @@ func TestHostChangesAreTold(t *testing.T) {
 		call() // probes, and closes
 		call()
 		assert.Equal(t, []string{"closed, paused", "open", "half-open", "closed"}, told)
-		lines := regexp.MustCompile(`level=WARN msg="retrip: host" host=example.com:80 policy=default breaker=(\S+) open_for=\S+ paused_for=(\S+)`)
+		lines := regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+) policy=default breaker=(\S+) open_for=\S+ paused_for=(\S+)`)
 		var logged [][]string
 		for _, match := range lines.FindAllStringSubmatch(log.String(), -1) {
 			logged = append(logged, match[1:])
 		}
-		assert.Equal(t, [][]string{{"closed", "1s"}, {"open", "0s"}, {"half-open", "0s"}, {"closed", "0s"}}, logged)
+		assert.Equal(t, [][]string{{"WARN", "paused", "closed", "1s"}, {"WARN", "breaker_open", "open", "0s"}, {"INFO", "breaker_closed", "closed", "0s"}}, logged)
 
 		reg := prometheus.NewPedanticRegistry()
 		require.NoError(t, reg.Register(metrics))

@@ -282,6 +282,9 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		wakeOthers(host, d.Wakes)
 		return d.Retry
 	})
+	if d.Reason == ReasonBudgetExhausted && x.host.ranOut() {
+		d.change |= hostEmptied
+	}
 	x.changed(d.change)
 	if d.Retry {
 		// Now, while the response in hand can still be returned instead.

@@ -29,6 +29,8 @@ const (
 	hostOpened
 	hostProbed
 	hostClosed
+	hostEmptied
+	hostRefilled
 )
 
 // pausedFor returns how long the pause lasts from now, 0 if there is none.

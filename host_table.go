@@ -71,6 +71,7 @@ type hostEntry struct {
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
 	failed, gaveUp lastReason
+	news           hostNews
 }
 
 // lastReason is the last of some Reasons; "" at first. It is safe for concurrent

@@ -84,6 +84,9 @@ func (x *exchange) report(reason Reason) {
 		x.told.ended = true
 		x.r.metrics.request(x.ending(reason), x.told.attempted)
 	}
+	if x.host != nil && x.host.refilled() {
+		x.changed(hostRefilled)
+	}
 	if reason != "" {
 		if x.host != nil {
 			x.host.gaveUp.store(reason)
@@ -138,6 +141,11 @@ func (x *exchange) changed(change hostChange) {
 	}
 	x.r.metrics.hostChanged(change)
 	if x.watch.logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
-		x.watch.host(x.ctx, x.s.state(x.host, keyOf(x.req.URL), x.s.now()))
+		now := x.s.now()
+		state := x.s.state(x.host, keyOf(x.req.URL), now)
+		if x.host.others {
+			state.Host = otherHosts
+		}
+		x.watch.host(x.ctx, state, change, &x.host.news, now)
 	}
 }

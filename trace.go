@@ -32,7 +32,10 @@ type Trace struct {
 	Done func(Event)
 
 	// Host runs when the state of a host has changed: a pause that began or
-	// grew, a breaker that opened, began to probe or closed. It only runs for
+	// grew, a breaker that opened, began to probe or closed, a budget that has
+	// run out, so that a request got no retry, or that is full again after it
+	// had. A budget that runs out is told once, until it is full again or the
+	// host has been forgotten after an hour without a failure. Host only runs for
 	// Transport.Trace.
 	Host func(HostState)
 }
@@ -146,6 +149,11 @@ func (w *watcher) log(h hook, e Event) {
 	case hookRetry:
 	case hookGiveUp:
 		level, message = slog.LevelInfo, "retrip: give up"
+		if e.Reason == ReasonBreakerOpen && e.Attempt == 0 {
+			// The breaker refuses every request to come; that it opened is in the
+			// log.
+			level = slog.LevelDebug
+		}
 	default:
 		return
 	}
@@ -175,18 +183,23 @@ func (w *watcher) log(h hook, e Event) {
 	w.logger.LogAttrs(ctx, level, message, attrs...)
 }
 
-// host runs the hook for, and logs, a change of a host's state.
-func (w *watcher) host(ctx context.Context, s HostState) {
+// host runs the hook for what has changed about a host, and logs it.
+func (w *watcher) host(ctx context.Context, s HostState, change hostChange, news *hostNews, now time.Duration) {
+	if w.logger != nil {
+		for i, name := range hostChangeNames {
+			if bit := hostChange(1) << i; change&bit != 0 {
+				w.logger.LogAttrs(ctx, news.level(bit, now, s.PausedFor), "retrip: host",
+					slog.String("host", s.Host),
+					slog.String("change", name),
+					slog.String("policy", s.Policy),
+					slog.String("breaker", s.Breaker),
+					slog.Duration("open_for", s.OpenFor),
+					slog.Duration("paused_for", s.PausedFor),
+					slog.Float64("tokens", s.Tokens))
+			}
+		}
+	}
 	if w.own != nil && w.own.Host != nil {
 		w.own.Host(s)
-	}
-	if w.logger != nil {
-		w.logger.LogAttrs(ctx, slog.LevelWarn, "retrip: host",
-			slog.String("host", s.Host),
-			slog.String("policy", s.Policy),
-			slog.String("breaker", s.Breaker),
-			slog.Duration("open_for", s.OpenFor),
-			slog.Duration("paused_for", s.PausedFor),
-			slog.Float64("tokens", s.Tokens))
 	}
 }

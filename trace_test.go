@@ -5,6 +5,7 @@ package retrip_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -147,7 +149,7 @@ func TestTrace_Host(t *testing.T) {
 		assert.Equal(t, "example.com", states[0].Policy)
 		assert.Equal(t, 5*time.Second, states[0].PausedFor)
 		assert.Equal(t, "closed", states[0].Breaker)
-		assert.Contains(t, log.String(), `level=WARN msg="retrip: host" host=example.com:80 policy=example.com breaker=closed open_for=0s paused_for=5s`)
+		assert.Contains(t, log.String(), `level=WARN msg="retrip: host" host=example.com:80 change=paused policy=example.com breaker=closed open_for=0s paused_for=5s`)
 		assert.NotContains(t, log.String(), "retrip: retry", "below the level")
 	})
 }
@@ -194,4 +196,120 @@ func TestLogger_Off(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	finish(t, resp)
+}
+
+// hostLog returns what a log says of hosts, as "WARN budget_empty".
+func hostLog(text string) []string {
+	var said []string
+	for _, match := range regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+)`).FindAllStringSubmatch(text, -1) {
+		said = append(said, match[1]+" "+match[2])
+	}
+	return said
+}
+
+// A budget that runs out is said once, whatever the number of requests, and once
+// that it is full again.
+func TestTrace_HostBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var states []retrip.HostState
+		status := 503
+		tr := &retrip.Transport{
+			Base:   rtFunc(func(r *http.Request) (*http.Response, error) { return replies(status)(r) }),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
+		}
+		call := func(times int) {
+			for range times {
+				resp, err := tr.RoundTrip(request(t, "GET", nil))
+				require.NoError(t, err)
+				finish(t, resp)
+			}
+		}
+		call(50)
+		assert.Equal(t, []string{"WARN budget_empty"}, hostLog(log.String()))
+		require.Len(t, states, 1)
+		assert.Zero(t, states[0].Tokens)
+		status = 200
+		call(1)
+		assert.Len(t, states, 1, "not yet full")
+		status = 503
+		call(5)
+		assert.Len(t, states, 1, "empty again is no news before it was full")
+		status = 200
+		call(100)
+		assert.Equal(t, []string{"WARN budget_empty", "INFO budget_full"}, hostLog(log.String()))
+		require.Len(t, states, 2)
+		assert.Equal(t, states[1].Size, states[1].Tokens)
+		status = 503
+		call(50)
+		assert.Len(t, states, 3)
+	})
+}
+
+// The last token may come back from a retry that is never sent.
+func TestTrace_HostBudgetFullByReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		tr := &retrip.Transport{
+			Base:   rtFunc(func(r *http.Request) (*http.Response, error) { return replies(503)(r) }),
+			Policy: with(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1}; p.MaxAttempts = 2 }),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		time.AfterFunc(500*time.Millisecond, cancel)
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			if assert.NoError(t, err) {
+				finish(t, resp)
+			}
+		}()
+		_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, []string{"WARN budget_empty", "INFO budget_full"}, hostLog(log.String()))
+	})
+}
+
+// An outage behind a breaker, and one with pauses, at hundreds of requests: what
+// the log says at level Info of the host, and of requests that are refused.
+func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		step := replies(503)
+		tr := &retrip.Transport{
+			Base:   rtFunc(func(r *http.Request) (*http.Response, error) { return step(r) }),
+			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 5}},
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		for range 1800 {
+			if resp, err := tr.RoundTrip(request(t, "GET", nil)); err == nil {
+				finish(t, resp)
+			}
+			time.Sleep(time.Second / 30)
+		}
+		assert.Equal(t, []string{"WARN breaker_open"}, hostLog(log.String()))
+		assert.Less(t, strings.Count(log.String(), "\n"), 40, "a minute of 1800 requests")
+		step = replies(200)
+		time.Sleep(10 * time.Second)
+		for range 30 {
+			if resp, err := tr.RoundTrip(request(t, "GET", nil)); err == nil {
+				finish(t, resp)
+			}
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, []string{"WARN breaker_open", "INFO breaker_closed"}, hostLog(log.String()))
+
+		log.Reset()
+		step = replies(503, "Retry-After: 5")
+		tr = &retrip.Transport{Base: tr.Base, Logger: tr.Logger, Policy: retrip.Policy{MaxAttempts: 1}}
+		for range 100 {
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, []string{"WARN paused"}, hostLog(log.String()), "one pause that grows")
+	})
 }

@@ -55,9 +55,11 @@ type Transport struct {
 	// Metrics counts. If nil, nothing is counted.
 	Metrics *Metrics
 
-	// Logger gets retries at level Debug, give-ups at Info and a host's
-	// changes of state at Warn, with URLs free of userinfo and query. If nil,
-	// nothing is logged.
+	// Logger gets retries at level Debug and give-ups at Info, those of requests
+	// that an open breaker refuses at Debug. It gets a host's trouble at Warn
+	// when that begins (a pause, an open breaker, an empty budget) and at Info
+	// when it is over; what goes on in between is at Debug. URLs are free of
+	// userinfo and query. If nil, nothing is logged.
 	Logger *slog.Logger
 
 	// Trace is called at the stages of every request. If nil, nothing is; see
