@@ -1,0 +1,198 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package statuspage
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// What is shown at most, so that neither hosts nor patterns make an answer that
+// no browser shows.
+const (
+	maxHosts    = 1000 // of one Transport
+	maxPolicies = 1000 // of one Transport
+	maxName     = 300  // bytes of a host's name
+)
+
+// status is what the handler shows. Its JSON is the answer for programs.
+type status struct {
+	At         time.Time         `json:"at"`
+	Transports []transportStatus `json:"transports"`
+	Asked      *asked            `json:"asked,omitempty"`
+}
+
+type transportStatus struct {
+	Name  string `json:"name"`
+	Error string `json:"error,omitempty"` // what is wrong with its policies
+
+	InTrouble int                `json:"hosts_in_trouble"`
+	Open      int                `json:"breakers_open"`
+	Paused    int                `json:"hosts_paused"`
+	Waiting   int                `json:"waiting_at_gates"`
+	Hosts     []retrip.HostState `json:"hosts"` // the worst first, at most maxHosts
+
+	Policies []policyStatus `json:"policies"` // that for all hosts first, at most maxPolicies
+	Patterns int            `json:"patterns"`
+}
+
+type policyStatus struct {
+	Pattern      string          `json:"pattern"` // "default" is for all hosts
+	NeverMatched bool            `json:"never_matched,omitempty"`
+	Policy       json.RawMessage `json:"policy"`         // of the default, with all that it comes to; of a host, what it sets
+	Code         []string        `json:"code,omitempty"` // fields that are code
+}
+
+// asked is the answer about one host.
+type asked struct {
+	Host  string      `json:"host"`
+	Error string      `json:"error,omitempty"`
+	Of    []hostAsked `json:"of,omitempty"`
+}
+
+type hostAsked struct {
+	Transport string           `json:"transport"`
+	State     retrip.HostState `json:"state"`
+	Policy    json.RawMessage  `json:"policy"`
+	Code      []string         `json:"code,omitempty"`
+}
+
+// look looks at transports, and at one host if it isn't empty.
+func look(transports map[string]*retrip.Transport, host string) *status {
+	s := &status{At: time.Now().UTC().Truncate(time.Second), Transports: []transportStatus{}}
+	if host = strings.TrimSpace(host); host != "" {
+		s.Asked = &asked{Host: shortened(redacted(host))}
+	}
+	for _, name := range slices.Sorted(maps.Keys(transports)) {
+		t := transports[name]
+		if t == nil {
+			continue
+		}
+		s.Transports = append(s.Transports, lookAt(name, t))
+		if s.Asked == nil {
+			continue
+		}
+		state, err := t.HostState(host)
+		policy, policyErr := t.PolicyOf(host)
+		if err = cmp.Or(err, policyErr); err != nil {
+			s.Asked.Error = shortened(redacted(err.Error()))
+			continue
+		}
+		data, code := inWords(policy)
+		state.Host = shortened(state.Host)
+		s.Asked.Of = append(s.Asked.Of, hostAsked{Transport: name, State: state, Policy: data, Code: code})
+	}
+	return s
+}
+
+func lookAt(name string, t *retrip.Transport) transportStatus {
+	s := transportStatus{Name: name, Hosts: []retrip.HostState{}, Policies: []policyStatus{}}
+	policy, hosts, err := t.Policies()
+	if err != nil {
+		s.Error = redacted(err.Error())
+		return s
+	}
+	s.Hosts = t.HostStates()
+	s.InTrouble = len(s.Hosts)
+	for _, h := range s.Hosts {
+		if h.Breaker != "closed" {
+			s.Open++
+		}
+		if h.PausedFor > 0 {
+			s.Paused++
+		}
+		s.Waiting += h.Waiting
+	}
+	slices.SortStableFunc(s.Hosts, func(a, b retrip.HostState) int { return cmp.Compare(severity(b), severity(a)) })
+	s.Hosts = s.Hosts[:min(len(s.Hosts), maxHosts)]
+	for i := range s.Hosts {
+		s.Hosts[i].Host = shortened(s.Hosts[i].Host)
+	}
+
+	s.Patterns = len(hosts)
+	if rules, err := policy.Rules(); err == nil {
+		policy = rules.Policy()
+	}
+	data, code := inWords(policy)
+	s.Policies = append(s.Policies, policyStatus{Pattern: "default", Policy: data, Code: code})
+	never := t.NeverMatched()
+	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
+		if len(s.Policies) == maxPolicies {
+			break
+		}
+		data, code := inWords(hosts[pattern])
+		_, unmatched := slices.BinarySearch(never, pattern)
+		s.Policies = append(s.Policies, policyStatus{Pattern: shortened(pattern), NeverMatched: unmatched, Policy: data, Code: code})
+	}
+	return s
+}
+
+// severity orders hosts: what stops requests before what stops retries.
+func severity(s retrip.HostState) int {
+	n := 0
+	if s.Breaker != "closed" {
+		n += 8
+	}
+	if s.PausedFor > 0 {
+		n += 4
+	}
+	if s.Waiting > 0 {
+		n += 2
+	}
+	if exhausted(s) {
+		n++
+	}
+	return n
+}
+
+// exhausted reports whether s has no token for another retry.
+func exhausted(s retrip.HostState) bool { return s.Size > 0 && s.Tokens < 1 }
+
+// inWords returns p as JSON, and the names of its fields that are code.
+func inWords(p retrip.Policy) (json.RawMessage, []string) {
+	var code []string
+	if p.GateKey != nil {
+		code = append(code, "GateKey")
+	}
+	if p.Classify != nil {
+		code = append(code, "Classify")
+	}
+	if p.Idempotent != nil {
+		code = append(code, "Idempotent")
+	}
+	p.GateKey, p.Classify, p.Idempotent = nil, nil, nil
+	data, err := json.Marshal(p)
+	if err != nil {
+		data, _ = json.Marshal(err.Error())
+	}
+	return data, code
+}
+
+var secrets = regexp.MustCompile(`//[^/\s"]*@|\?[^\s"]*`)
+
+// redacted takes the userinfo and the query out of URLs in a text, such as that
+// of an error about a pattern that is no host.
+func redacted(text string) string {
+	return secrets.ReplaceAllStringFunc(text, func(s string) string {
+		if s[0] == '?' {
+			return "?…"
+		}
+		return "//…@"
+	})
+}
+
+// shortened bounds a name that others have chosen.
+func shortened(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxName], "") + "…"
+}

@@ -1,0 +1,71 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package statuspage
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/retrip/retrip"
+)
+
+// Handler returns a handler that shows Transports by the names given to them,
+// also after their SetPolicies. It answers GET and HEAD with a page, or with
+// JSON where the request has format=json in its query or prefers
+// application/json. A query host=example.com:443 asks for one host: its state
+// and its policy with everything inherited filled in. A nil or empty map makes a
+// page that says so; a nil Transport is left out. The map must not be changed
+// any more. The handler is safe for concurrent use.
+func Handler(transports map[string]*retrip.Transport) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Cache-Control", "no-store")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Vary", "Accept")
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			header.Set("Allow", "GET, HEAD")
+			http.Error(w, "the status page is read-only", http.StatusMethodNotAllowed)
+			return
+		}
+		s := look(transports, r.URL.Query().Get("host"))
+		code := http.StatusOK
+		if s.Asked != nil && s.Asked.Error != "" {
+			code = http.StatusBadRequest
+		}
+		var b bytes.Buffer
+		if wantsJSON(r) {
+			header.Set("Content-Type", "application/json")
+			enc := json.NewEncoder(&b)
+			enc.SetIndent("", "  ")
+			if err := enc.Encode(s); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		} else {
+			header.Set("Content-Type", "text/html; charset=utf-8")
+			header.Set("Content-Security-Policy", contentSecurityPolicy)
+			if err := page.Execute(&b, s); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+		w.WriteHeader(code)
+		_, _ = w.Write(b.Bytes()) // whoever has gone doesn't need it
+	})
+}
+
+// wantsJSON reports whether r asks for JSON rather than for the page.
+func wantsJSON(r *http.Request) bool {
+	switch r.URL.Query().Get("format") {
+	case "json":
+		return true
+	case "html":
+		return false
+	}
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
+}

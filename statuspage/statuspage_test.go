@@ -1,0 +1,216 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package statuspage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+type baseFunc func(*http.Request) (*http.Response, error)
+
+func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+var down = baseFunc(func(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+})
+
+func call(tr *retrip.Transport, host string) {
+	resp, err := tr.RoundTrip(&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: host, RawQuery: "secret=query"}, Header: http.Header{}})
+	if err == nil {
+		resp.Body.Close()
+	}
+}
+
+// get asks h, with headers in pairs.
+func get(t *testing.T, h http.Handler, target string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequest(http.MethodGet, target, nil)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w
+}
+
+func decoded(t *testing.T, w *httptest.ResponseRecorder) status {
+	t.Helper()
+	require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+	var s status
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &s))
+	return s
+}
+
+func TestHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}},
+			Hosts: map[string]retrip.Policy{
+				"open.example": {Breaker: retrip.Breaker{MinVolume: 1, OpenFor: time.Minute}},
+				"typo.exmaple": {Gate: retrip.On, Idempotent: func(*http.Request) bool { return true }},
+			}}
+		for _, host := range []string{"a.example", "a.example", "open.example"} {
+			call(tr, host)
+		}
+		time.Sleep(time.Second)
+		h := Handler(map[string]*retrip.Transport{"b": {}, "a": tr, "nil": nil})
+
+		s := decoded(t, get(t, h, "/debug/retrip?format=json"))
+		require.Len(t, s.Transports, 2)
+		a := s.Transports[0]
+		assert.Equal(t, "a", a.Name)
+		assert.Equal(t, 2, a.InTrouble)
+		assert.Equal(t, 1, a.Open)
+		assert.Equal(t, "open.example:443", a.Hosts[0].Host, "the worst first")
+		assert.Equal(t, "a.example:443", a.Hosts[1].Host)
+		assert.Equal(t, retrip.ReasonServerError, a.Hosts[1].LastFailure)
+		assert.Equal(t, time.Second, a.Hosts[1].FailedAgo)
+		assert.Equal(t, retrip.ReasonMaxAttempts, a.Hosts[1].LastGiveUp)
+		require.Len(t, a.Policies, 3)
+		assert.Contains(t, string(a.Policies[0].Policy), `"max_wait": "30s"`, "with all that it comes to")
+		assert.False(t, a.Policies[1].NeverMatched)
+		assert.Equal(t, "typo.exmaple", a.Policies[2].Pattern)
+		assert.True(t, a.Policies[2].NeverMatched)
+		assert.JSONEq(t, `{"gate":true}`, string(a.Policies[2].Policy), "what it sets")
+		assert.Equal(t, []string{"Idempotent"}, a.Policies[2].Code)
+		assert.Empty(t, s.Transports[1].Hosts)
+
+		page := get(t, h, "/debug/retrip").Body.String()
+		for _, want := range []string{"open.example:443", "server_", "max_", "never matched", "Idempotent is code", "no host in trouble", "1 breaker open"} {
+			assert.Contains(t, page, want)
+		}
+
+		// SetPolicies shows.
+		require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"new.example": {}}))
+		a = decoded(t, get(t, h, "/?format=json")).Transports[0]
+		assert.Equal(t, "new.example", a.Policies[1].Pattern)
+	})
+}
+
+func TestHandler_OneHost(t *testing.T) {
+	tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 1}}
+	h := Handler(map[string]*retrip.Transport{"a": tr})
+	s := decoded(t, get(t, h, "/?format=json&host=Example.com:443"))
+	require.Len(t, s.Asked.Of, 1)
+	assert.Equal(t, "example.com:443", s.Asked.Of[0].State.Host)
+	assert.Contains(t, string(s.Asked.Of[0].Policy), `"max_attempts": 1`)
+	assert.Contains(t, get(t, h, "/?host=example.com:443").Body.String(), "example.com:443 in a")
+
+	w := get(t, h, "/?format=json&host="+url.QueryEscape("https://user:pass@example.com/?token=x"))
+	assert.Equal(t, http.StatusBadRequest, w.Code)
+	assert.NotContains(t, w.Body.String(), "pass")
+	assert.NotContains(t, w.Body.String(), "token")
+	assert.Contains(t, w.Body.String(), "it is a URL")
+	w = get(t, h, "/?host=example.com")
+	assert.Equal(t, http.StatusBadRequest, w.Code)
+	assert.Contains(t, w.Body.String(), "it has no port")
+	w = get(t, h, "/?host="+url.QueryEscape(`"><script>alert(1)</script>`))
+	assert.NotContains(t, w.Body.String(), "<script")
+}
+
+func TestHandler_HTTP(t *testing.T) {
+	h := Handler(nil)
+	w := get(t, h, "/")
+	assert.Contains(t, w.Body.String(), "There are no Transports to show.")
+	for name, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Content-Type": "text/html; charset=utf-8", "Vary": "Accept"} {
+		assert.Equal(t, want, w.Header().Get(name))
+	}
+	assert.Contains(t, w.Header().Get("Content-Security-Policy"), "default-src 'none'")
+	assert.Equal(t, "application/json", get(t, h, "/", "Accept", "application/json").Header().Get("Content-Type"))
+	assert.Contains(t, get(t, h, "/", "Accept", "text/html,application/json").Header().Get("Content-Type"), "text/html")
+	assert.Contains(t, get(t, h, "/?format=html", "Accept", "application/json").Header().Get("Content-Type"), "text/html")
+	assert.Empty(t, decoded(t, get(t, h, "/?format=json")).Transports)
+
+	for _, method := range []string{http.MethodPost, http.MethodDelete} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, "/", nil))
+		assert.Equal(t, http.StatusMethodNotAllowed, w.Code)
+		assert.Equal(t, "GET, HEAD", w.Header().Get("Allow"))
+	}
+}
+
+// Nothing that others chose is taken for markup, and nothing secret shows.
+func TestHandler_EscapesAndRedacts(t *testing.T) {
+	const evil = `"><script>alert('x')</script>`
+	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{"<b>bold.test": {}}}
+	tr.Policy = retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}
+	call(tr, evil)
+	wrong := &retrip.Transport{Hosts: map[string]retrip.Policy{"https://user:hunter2@example.com/?token=abc": {}}}
+	h := Handler(map[string]*retrip.Transport{"<i>name</i>": tr, "wrong": wrong})
+	for _, format := range []string{"html", "json"} {
+		body := get(t, h, "/?format="+format).Body.String()
+		for _, never := range []string{"<script>alert", "<b>bold", "<i>name", "hunter2", "token=abc", "secret=query"} {
+			assert.NotContains(t, body, never, format)
+		}
+		assert.Contains(t, body, "has no scheme", "what is wrong is told")
+		assert.Contains(t, body, "alert(", "the host is there")
+		assert.Contains(t, body, "bold.test", "the pattern is there")
+	}
+}
+
+// Ten thousand hosts in trouble with long names make no endless answer.
+func TestHandler_Bounded(t *testing.T) {
+	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{}}
+	tr.Policy.MaxAttempts, tr.Policy.Breaker = 1, retrip.Breaker{Ratio: 1}
+	for i := range 10_000 {
+		tr.Hosts[fmt.Sprintf("h%d.pattern.example", i)] = retrip.Policy{MaxAttempts: 2, RetryOn: []int{404}}
+	}
+	for i := range 10_000 {
+		call(tr, fmt.Sprintf("host%d.%s.example", i, strings.Repeat("x", 1000)))
+	}
+	h := Handler(map[string]*retrip.Transport{"a": tr})
+	w := get(t, h, "/?format=json")
+	s := decoded(t, w).Transports[0]
+	assert.Len(t, s.Hosts, maxHosts)
+	assert.Greater(t, s.InTrouble, 4000)
+	assert.Len(t, s.Policies, maxPolicies)
+	assert.Equal(t, 10_000, s.Patterns)
+	assert.Less(t, w.Body.Len(), 2<<20)
+	page := get(t, h, "/").Body
+	assert.Less(t, page.Len(), 2<<20)
+	assert.Contains(t, page.String(), "These are the 1000 worst of")
+	assert.Contains(t, page.String(), "These are 1000 of 10000 policies.")
+}
+
+func TestHandler_Concurrently(t *testing.T) {
+	tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 1}}
+	h := Handler(map[string]*retrip.Transport{"a": tr})
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 100 {
+				call(tr, fmt.Sprintf("h%d-%d.example", g, i))
+				assert.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1 + i%2, Backoff: retrip.Backoff{Base: retrip.Off}}, nil))
+				get(t, h, "/")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Who imports retrip alone doesn't get html/template.
+func TestTemplateStaysOut(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "github.com/retrip/retrip").CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("go is not on the PATH")
+	}
+	require.NoError(t, err, "%s", out)
+	assert.NotContains(t, string(out), "html/template")
+	assert.NotContains(t, string(out), "retrip/statuspage")
+}
