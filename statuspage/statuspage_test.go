@@ -194,7 +194,7 @@ func TestHandler_Concurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
-			for i := range 100 {
+			for i := range 20 {
 				call(tr, fmt.Sprintf("h%d-%d.example", g, i))
 				assert.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1 + i%2, Backoff: retrip.Backoff{Base: retrip.Off}}, nil))
 				get(t, h, "/")
