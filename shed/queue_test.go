@@ -4,10 +4,13 @@
 package shed
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
+	"net/http/httptest"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -156,6 +159,32 @@ func TestQueue_Model(t *testing.T) {
 			require.True(t, q.waiting == 0 || q.running == limit, "nobody waits beside a free place")
 		}
 	}
+}
+
+// A place that is granted to a client in the instant in which it goes is passed
+// on.
+func TestEnter_GrantedToOneWhoGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 200 {
+			h := &Handler{Limit: 1}
+			s := h.start()
+			held, why := s.enter(httptest.NewRequest("GET", "/", nil), 1, forever)
+			require.Empty(t, why)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if slot, _ := s.enter(httptest.NewRequestWithContext(ctx, "GET", "/", nil), 1, forever); slot != nil {
+					s.leave(slot, nil)
+				}
+			}()
+			synctest.Wait()
+			s.leave(held, nil)
+			cancel()
+			<-done
+			require.Zero(t, s.running)
+		}
+	})
 }
 
 func TestHeaders(t *testing.T) {

@@ -1,0 +1,242 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package shed_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/shed"
+)
+
+// An event stream makes room for others as soon as it begins, and not before.
+func TestStream_Events(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		end := make(chan struct{})
+		h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/events" {
+				return
+			}
+			time.Sleep(time.Second) // before it is known what the response is
+			w.WriteHeader(http.StatusEarlyHints) // no answer yet
+			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+			_, _ = io.WriteString(w, "data: 1\n\n")
+			rc := http.NewResponseController(w)
+			assert.NoError(t, rc.SetWriteDeadline(time.Time{}), "it reaches net/http's own")
+			assert.NoError(t, rc.Flush())
+			w.(http.Flusher).Flush()
+			<-end
+			_, _ = io.WriteString(w, "data: 2\n\n")
+		})}
+		s := memhttp.NewServer(t, proto, h)
+		rt := s.Transport()
+		req, err := http.NewRequest("GET", s.URL+"/events", nil)
+		require.NoError(t, err)
+		req.Header.Set("Accept", "text/event-stream")
+		early := make(chan answered, 1)
+		go func() {
+			time.Sleep(500 * ms)
+			early <- do(t.Context(), rt, "GET", s.URL, nil)
+		}()
+		resp, err := rt.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, 503, (<-early).status, "it counts until it begins")
+		line, err := bufio.NewReader(resp.Body).ReadString('\n')
+		require.NoError(t, err)
+		assert.Equal(t, "data: 1\n", line)
+		assert.Zero(t, counted(t, h)["running_requests"])
+		assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+		close(end)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		resp.Body.Close()
+		synctest.Wait()
+		assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+		assert.Zero(t, counted(t, h)["running_requests"])
+	})
+}
+
+// Who asks for a stream and gets something else holds its place.
+func TestStream_NotOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusEarlyHints)
+			n, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("{}"))
+			assert.NoError(t, err)
+			assert.EqualValues(t, 2, n)
+			http.NewResponseController(w).Flush()
+			w.Header().Set("Content-Type", "text/event-stream") // too late
+			_, _ = io.WriteString(w, "\n")
+			time.Sleep(time.Second)
+		})}
+		s := memhttp.NewServer(t, memhttp.HTTP1, h)
+		rt := s.Transport()
+		for _, header := range []string{"Accept: text/event-stream", "Upgrade: websocket"} {
+			running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL, nil, header) })
+			assert.Equal(t, 503, do(t.Context(), rt, "GET", s.URL, nil, header).status)
+			a := <-running
+			assert.Equal(t, "{}\n", a.body)
+			assert.Equal(t, 200, a.status)
+		}
+	})
+}
+
+// A connection that is taken over makes room at once; its handler may return.
+func TestStream_Hijack(t *testing.T) {
+	t.Parallel()
+	for _, stays := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Upgrade") == "" {
+					return
+				}
+				conn, rw, err := w.(http.Hijacker).Hijack()
+				if !assert.NoError(t, err) {
+					return
+				}
+				echo := func() {
+					defer conn.Close()
+					_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+					line, _ := rw.ReadString('\n')
+					_, _ = io.WriteString(conn, line)
+				}
+				if stays {
+					echo()
+				} else {
+					go echo()
+				}
+			})}
+			s := memhttp.NewServer(t, memhttp.HTTP1, h)
+			rt := s.Transport()
+			req, err := http.NewRequest("GET", s.URL, nil)
+			require.NoError(t, err)
+			req.Header.Set("Connection", "Upgrade")
+			req.Header.Set("Upgrade", "echo")
+			resp, err := rt.RoundTrip(req)
+			require.NoError(t, err)
+			assert.Equal(t, 101, resp.StatusCode)
+			synctest.Wait()
+			assert.Zero(t, counted(t, h)["running_requests"])
+			for range 2 {
+				assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+			}
+			conn := resp.Body.(io.ReadWriteCloser)
+			_, err = io.WriteString(conn, "ping\n")
+			require.NoError(t, err)
+			text, err := io.ReadAll(conn)
+			require.NoError(t, err)
+			assert.Equal(t, "ping\n", string(text))
+			conn.Close()
+		})
+	}
+}
+
+// A reverse proxy behind the Handler takes connections over as well.
+func TestStream_UpgradeThroughAReverseProxy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		behind := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello")
+		}))
+		target, err := url.Parse(behind.URL)
+		require.NoError(t, err)
+		proxy := httputil.NewSingleHostReverseProxy(target)
+		proxy.Transport = behind.Transport()
+		h := &shed.Handler{Limit: 1, Handler: proxy}
+		s := memhttp.NewServer(t, memhttp.HTTP1, h)
+		a := do(t.Context(), s.Transport(), "GET", s.URL, nil, "Connection: Upgrade", "Upgrade: echo")
+		assert.Equal(t, 101, a.status)
+		assert.Equal(t, "hello", a.body)
+		synctest.Wait()
+		assert.Zero(t, counted(t, h)["running_requests"])
+	})
+}
+
+// Over HTTP/2 nothing can be taken over, and the error says so.
+func TestStream_HijackOverHTTP2(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _, err := http.NewResponseController(w).Hijack()
+			assert.ErrorIs(t, err, http.ErrNotSupported)
+			time.Sleep(time.Second)
+		})}
+		s := memhttp.NewServer(t, memhttp.HTTP2, h)
+		rt := s.Transport()
+		running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL, nil, "Accept: text/event-stream") })
+		assert.Equal(t, 1.0, counted(t, h)["running_requests"])
+		assert.Equal(t, 200, (<-running).status)
+	})
+}
+
+func TestStream_Connect(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		end := make(chan struct{})
+		h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodConnect {
+				w.WriteHeader(http.StatusOK)
+				http.NewResponseController(w).Flush()
+				<-end
+			}
+		})}
+		s := memhttp.NewServer(t, proto, h)
+		rt := s.Transport()
+		// net/http's HTTP/1 client lets a CONNECT go on as an upgrade does.
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan answered, 1)
+		go func() { done <- do(ctx, rt, http.MethodConnect, s.URL, nil) }()
+		synctest.Wait()
+		assert.Zero(t, counted(t, h)["running_requests"])
+		assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+		close(end)
+		cancel()
+		<-done
+	})
+}
+
+// A goroutine that keeps the ResponseWriter after its handler has returned, as
+// none should, gives away no place of another's request.
+func TestStream_KeptTooLong(t *testing.T) {
+	t.Parallel()
+	var kept http.ResponseWriter
+	h := &shed.Handler{Limit: 1, QueueTime: retrip.Off}
+	h.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if kept == nil {
+			kept = w
+			return
+		}
+		kept.Header().Set("Content-Type", "text/event-stream")
+		kept.WriteHeader(200)
+		assert.Equal(t, 1.0, counted(t, h)["running_requests"])
+	})
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("Accept", "text/event-stream")
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	assert.Zero(t, counted(t, h)["running_requests"])
+}
