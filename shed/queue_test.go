@@ -179,8 +179,8 @@ func TestEnter_GrantedToOneWhoGoes(t *testing.T) {
 				}
 			}()
 			synctest.Wait()
-			s.leave(held, nil)
 			cancel()
+			s.leave(held, nil)
 			<-done
 			require.Zero(t, s.running)
 		}

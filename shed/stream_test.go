@@ -33,7 +33,7 @@ func TestStream_Events(t *testing.T) {
 			if r.URL.Path != "/events" {
 				return
 			}
-			time.Sleep(time.Second) // before it is known what the response is
+			time.Sleep(time.Second)              // before it is known what the response is
 			w.WriteHeader(http.StatusEarlyHints) // no answer yet
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 			_, _ = io.WriteString(w, "data: 1\n\n")
