@@ -83,9 +83,12 @@ func TestTable(t *testing.T) {
 // The storm that the clients can't end by themselves: with as little as a
 // request per 14 s and client, their budgets don't help.
 func TestHandler_EndsAStorm(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("takes some seconds, and is about figures")
+	}
 	t.Parallel()
 	const clients = 10_000
-	short := func(l *storm.Load) { l.End = 25 * time.Second }
+	short := func(l *storm.Load) { l.End = 21 * time.Second }
 	result, load := brownout(t, nil, clients, short)
 	assert.Equal(t, storm.Never, result.Recovery(load), "without: goodput %v", result.Good)
 	result, load = brownout(t, &shed.Handler{}, clients, short)

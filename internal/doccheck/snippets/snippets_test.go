@@ -76,7 +76,7 @@ const runnable = "func TestSnippet(*testing.T) {\n"
 var snippetImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "io": "io", "json": "encoding/json", "log": "log", "net": "net",
 	"http": "net/http", "httptest": "net/http/httptest", "httputil": "net/http/httputil", "os": "os", "rand": "math/rand/v2", "slog": "log/slog",
-	"strings": "strings", "syscall": "syscall", "testing": "testing", "synctest": "testing/synctest", "time": "time", "url": "net/url",
+	"strconv": "strconv", "strings": "strings", "syscall": "syscall", "testing": "testing", "synctest": "testing/synctest", "time": "time", "url": "net/url",
 	"prometheus": "github.com/prometheus/client_golang/prometheus",
 	"retrip":     "github.com/retrip/retrip", "shed": "github.com/retrip/retrip/shed", "sim": "github.com/retrip/retrip/sim", "statuspage": "github.com/retrip/retrip/statuspage",
 }
