@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The draws that give the ends of a window.
@@ -226,6 +227,7 @@ func TestBackoffOff(t *testing.T) {
 // Pearson's chi-square over 100 bins: with 99 degrees of freedom a uniform
 // source stays below 148.2 in 999 of 1000 cases.
 func TestBackoffUniform(t *testing.T) {
+	testenv.Slow(t)
 	const draws, bins, critical = 10_000, 100, 148.2
 	for _, j := range jitters {
 		for _, word := range []time.Duration{0, 10 * time.Second} {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // breakerModel is the breaker as its documentation has it: a list of results
@@ -158,6 +160,7 @@ func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
 
 // The breaker does what its model does, over a million random steps and more.
 func TestBreakerModel(t *testing.T) {
+	testenv.Slow(t)
 	const runs, steps = 300, 5000
 	states, rows, forgotten := map[string]int{}, 0, 0
 	for seed := range uint64(runs) {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // guarded are the rules of most tests here: no retries, so that every attempt
@@ -585,6 +586,7 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 // 1000 clients see a host die in the same instant. When it is probed, the
 // probes come one by one.
 func TestBreakerProbesOfManyClients(t *testing.T) {
+	testenv.Slow(t)
 	const clients = 1000
 	const window = 50 * time.Millisecond
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5}})
@@ -628,6 +630,7 @@ func TestBreakerProbesOfManyClients(t *testing.T) {
 // With the ratio that the documentation recommends, independent failures don't
 // open the breaker; with a low one it makes a partial outage worse.
 func TestBreakerIndependentFailures(t *testing.T) {
+	testenv.Slow(t)
 	rates := []float64{.1, .2, .3, .4, .5}
 	success := map[float64][]float64{}
 	for _, ratio := range []float64{retrip.Off, .8, .5, .1} {
@@ -704,6 +707,7 @@ func TestBreakerAtALowRate(t *testing.T) {
 
 // A host that is down costs next to no attempts while its breaker is open.
 func TestBreakerSavesAttempts(t *testing.T) {
+	testenv.Slow(t)
 	off, on := 0.0, 0.0
 	_, off = independentFailures(rulesOf(t, retrip.Policy{}), 1, 20)
 	_, on = independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), 1, 20)

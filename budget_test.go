@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // play makes attempts of one request at h that end in the given statuses, and
@@ -253,6 +254,7 @@ func TestBudgetOutage(t *testing.T) {
 // The success rates of independent failures (docs/retry-storms.md, "What a
 // budget costs"), and how many attempts they take.
 func TestBudgetIndependentFailures(t *testing.T) {
+	testenv.Slow(t)
 	tests := []struct {
 		budget retrip.Budget
 		p      float64

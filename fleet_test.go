@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // What a fleet of real Transports does to a server, on virtual time.
@@ -305,6 +307,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 }
 
 func TestFleet_ProbesDontComeInOneBurst(t *testing.T) {
+	testenv.Slow(t)
 	const clients = 1000
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

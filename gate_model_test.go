@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // steps is how many random steps a model is compared for.
@@ -25,6 +27,7 @@ func steps(n int) int {
 
 // The queue against a sorted list that really forgets who has left.
 func TestGateQueueModel(t *testing.T) {
+	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var q gateQueue
 	var model []gateWaiter
@@ -173,6 +176,7 @@ func (m *modelGate) refuse(now, gap, word float64) {
 
 // The pace against the rule as it is written.
 func TestGatePaceModel(t *testing.T) {
+	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	r := defaultRules(t, Policy{Gate: On, MaxWait: 24 * time.Hour, MaxAttempts: math.MaxInt32, Budget: Unlimited})
 	n := steps(400_000)

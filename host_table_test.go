@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 var refusal = Outcome{Status: 503, Idempotent: true, Replay: true}
@@ -207,6 +209,7 @@ func TestHostTableEvicts(t *testing.T) {
 // Ten thousand names of one backend that is down: making room gives no tokens
 // back, however often each is called.
 func TestHostTable_ManyDeadNames(t *testing.T) {
+	testenv.Slow(t)
 	const names, rounds = 10_000, 50
 	table := new(hostTable)
 	r := defaultRules(t, Policy{})
@@ -404,6 +407,7 @@ func TestRulesForShared(t *testing.T) {
 
 // A crawler meets a million dead hosts.
 func TestHostTableBounded(t *testing.T) {
+	testenv.Slow(t)
 	const hosts = 1_000_000
 	n := hosts
 	if testing.Short() || raceEnabled {

@@ -70,7 +70,7 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 		return 0, fmt.Errorf("the mutants don't compile: %w\n%s", err, out)
 	}
 	began := time.Now()
-	if out, killed := test(binary, run, skipped, 0, timeout); killed {
+	if out, killed := test(binary, run, skipped, false, 0, timeout); killed {
 		return 0, fmt.Errorf("the tests fail without any mutant:\n%s", out)
 	}
 	fmt.Printf("%d mutants; all the tests take %v\n", len(mutants), time.Since(began).Round(time.Millisecond))
@@ -87,9 +87,9 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 	for range workers {
 		wg.Go(func() {
 			for i := range work {
-				_, killed := test(binary, run, skipped+"|"+slow, mutants[i].id, timeout)
+				_, killed := test(binary, run, skipped+"|"+slow, true, mutants[i].id, timeout)
 				if !killed {
-					_, killed = test(binary, run, skipped, mutants[i].id, timeout)
+					_, killed = test(binary, run, skipped, false, mutants[i].id, timeout)
 				}
 				if survived[i] = !killed; survived[i] {
 					m := mutants[i]
@@ -132,10 +132,10 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 
 // test runs the tests with one mutant switched on, 0 being none, and reports
 // whether they noticed.
-func test(binary, run, skip string, id int, timeout time.Duration) (out []byte, killed bool) {
+func test(binary, run, skip string, short bool, id int, timeout time.Duration) (out []byte, killed bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "-test.short", "-test.failfast", "-test.run", run, "-test.skip", skip)
+	cmd := exec.CommandContext(ctx, binary, fmt.Sprint("-test.short=", short), "-test.failfast", "-test.run", run, "-test.skip", skip)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", variable, id))
 	out, err := cmd.CombinedOutput()
 	return out, err != nil

@@ -1,0 +1,15 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testenv says which of the slow tests run.
+package testenv
+
+import "testing"
+
+// Slow skips a test that takes a second or more under -short.
+func Slow(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+}
