@@ -247,9 +247,16 @@ func TestRunbook_HasASectionForEachAlert(t *testing.T) {
 
 // TestDashboard_IsInOrder checks what Grafana would not complain about.
 func TestDashboard_IsInOrder(t *testing.T) {
+	for name, d := range map[string]dashboard{"retrip": readDashboard(t), "shed": readShedDashboard(t)} {
+		t.Run(name, func(t *testing.T) { checkOrder(t, d) })
+	}
+}
+
+func checkOrder(t *testing.T, d dashboard) {
+	t.Helper()
 	ids := map[int]bool{}
 	cells := map[string]string{}
-	for _, panel := range readDashboard(t).Panels {
+	for _, panel := range d.Panels {
 		assert.False(t, ids[panel.ID], "two panels with the id %d", panel.ID)
 		ids[panel.ID] = true
 		assert.LessOrEqual(t, panel.GridPos.X+panel.GridPos.W, 24, panel.Title)

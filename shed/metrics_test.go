@@ -1,0 +1,69 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package shed_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/shed"
+)
+
+// The names and words that dashboards are built on, and that docs/shed.md has.
+func TestMetrics_Names(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(new(shed.Handler)))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	docs, err := os.ReadFile("../docs/shed.md")
+	require.NoError(t, err)
+	var got []string
+	for _, family := range families {
+		var values []string
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				values = append(values, label.GetName()+"="+label.GetValue())
+				assert.Contains(t, string(docs), label.GetValue())
+			}
+		}
+		slices.Sort(values)
+		got = append(got, fmt.Sprint(family.GetName(), " ", family.GetType(), " ", values))
+		assert.Contains(t, string(docs), "`"+family.GetName()+"`")
+	}
+	assert.Equal(t, []string{
+		"retrip_shed_limit GAUGE []",
+		"retrip_shed_queue_seconds HISTOGRAM []",
+		"retrip_shed_refused_total COUNTER [reason=canceled reason=deadline reason=queue_time reason=retry]",
+		"retrip_shed_requests_total COUNTER [attempt=1 attempt=2 attempt=3 attempt=4 attempt=5+]",
+		"retrip_shed_running_requests GAUGE []",
+		"retrip_shed_waiting_requests GAUGE []",
+	}, got)
+}
+
+// Two Handlers of one program are told apart by a label.
+func TestMetrics_TwoHandlers(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	idle := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	one, two := &shed.Handler{Handler: idle}, &shed.Handler{Handler: idle}
+	prometheus.WrapRegistererWith(prometheus.Labels{"handler": "one"}, registry).MustRegister(one)
+	prometheus.WrapRegistererWith(prometheus.Labels{"handler": "two"}, registry).MustRegister(two)
+	two.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "retrip_shed_queue_seconds" {
+			require.Len(t, family.GetMetric(), 2)
+			assert.EqualValues(t, 0, family.GetMetric()[0].GetHistogram().GetSampleCount())
+			assert.EqualValues(t, 1, family.GetMetric()[1].GetHistogram().GetSampleCount())
+		}
+	}
+}
