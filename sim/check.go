@@ -74,10 +74,7 @@ func (s Scenario) rules() (*retrip.Rules, error) {
 	}
 	c.number("Arrivals.Rate", s.Arrivals.Rate, least, maxRate)
 	c.count("Arrivals.Count", s.Arrivals.Count, 0, 100*maxClients)
-	c.count("Backend.Workers", s.Backend.Workers, 0, maxClients)
-	c.duration("Backend.Service", s.Backend.Service, time.Nanosecond, maxHorizon)
-	c.count("Backend.Queue", s.Backend.Queue, 0, 100*maxClients)
-	c.number("Backend.FailureRate", s.Backend.FailureRate, 0, 1)
+	c.backend(&s.Backend)
 	c.duration("Network.Delay", s.Network.Delay, 0, maxHorizon)
 	c.duration("Trigger.At", s.Trigger.At, 0, maxHorizon)
 	c.duration("Trigger.For", s.Trigger.For, 0, maxHorizon)

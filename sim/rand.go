@@ -25,6 +25,8 @@ const (
 	streamDraws
 	streamNetwork
 	streamReplicas
+	streamInstances
+	streamTails
 )
 
 func newSource(seed, stream uint64) *source {

@@ -103,7 +103,8 @@ func (t Trigger) about() string {
 // It is meant for the tests of those who commit policies, and takes a few
 // seconds, whatever the size of the fleet: a large one is replaced by a smaller
 // one with as many requests per second for each client, at a backend that is
-// smaller by the same factor. [FullRecovery] checks more.
+// smaller by the same factor, if its clients are equal and it has one instance.
+// [FullRecovery] checks more.
 func CheckRecovery(ctx context.Context, s Scenario) error {
 	return RecoveryCheck{Loads: []float64{0.8}}.Run(ctx, s)
 }
@@ -317,14 +318,17 @@ func (c RecoveryCheck) places(s Scenario) []place {
 // time in a full queue stay as they are.
 func (s Scenario) reduced() Scenario {
 	factor := min(s.Arrivals.Rate/recoveryRate, float64(s.Backend.Workers)/recoveryWorkers, float64(s.Fleet.Clients)/10)
-	if factor < 1.5 || s.Fleet.Unequal {
+	if factor < 1.5 || s.Fleet.Unequal || s.Backend.Instances > 1 {
 		return s
 	}
 	workers := int(math.Round(float64(s.Backend.Workers) / factor))
 	part := func(n int) int { return int(math.Round(float64(n) * float64(workers) / float64(s.Backend.Workers))) }
 	s.Arrivals.Rate *= float64(workers) / float64(s.Backend.Workers)
 	s.Fleet.Clients = part(s.Fleet.Clients)
-	s.Backend.Queue = part(s.Backend.Queue)
+	s.Backend.Queue, s.Backend.Refill = part(s.Backend.Queue), part(s.Backend.Refill)
+	if n := s.Backend.ShedRetries; n > 0 {
+		s.Backend.ShedRetries = max(1, part(n))
+	}
 	s.Fleet.Services = slices.Clone(s.Fleet.Services)
 	for i := range s.Fleet.Services {
 		if n := &s.Fleet.Services[i].Replicas; *n > 0 {
@@ -512,5 +516,5 @@ func (c RecoveryCheck) challenge(ctx context.Context, s Scenario, places []place
 	}
 	return &ParameterError{"Backend.Queue", s.Backend.Queue, fmt.Sprintf(
 		"longer: nothing fails here, not even retries without any limit, since a full queue takes %v and clients wait %v for an attempt",
-		time.Duration(float64(s.Backend.Queue)/s.Backend.capacity()*float64(time.Second)).Round(time.Millisecond), s.attemptTimeout())}
+		time.Duration(float64(s.Backend.Queue*max(1, s.Backend.Instances))/s.Backend.capacity()*float64(time.Second)).Round(time.Millisecond), s.attemptTimeout())}
 }

@@ -21,6 +21,8 @@ type request struct {
 	gen     uint32 // of the attempt under way; what is tagged with another one comes too late
 	paid    int32  // to a limiter
 	layer   int32
+
+	timedOut bool // the last attempt; the next needs a new connection
 }
 
 const (
@@ -179,6 +181,7 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 	now, host := time.Duration(r.now), q.host
 	l := &r.layers[q.layer]
 	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
+	q.timedOut = o.Timeout
 	before := q.call
 	draw := r.draws.Uint64()
 	if l.limit != nil {

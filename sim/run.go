@@ -21,6 +21,7 @@ const (
 	happensServed   // a worker is done
 	happensGood     // a good answer gets to the client
 	happensBad      // a 503 gets to the client
+	happensRefused  // a 503 with what the backend has to say
 	happensMask     = 7
 	generationStep  = 8
 	cancelCheckEach = 1 << 16 // events
@@ -40,8 +41,14 @@ type run struct {
 
 	arrivals, service, faults, draws, replicas *source
 
-	busy    int
-	waiting ring
+	stations  []station
+	working   []job   // by worker
+	idle      []int32 // workers to use again
+	instances *source
+	tails     *source
+	tail      chance
+	missing   int // answers until the cache is full again
+
 	failure chance
 	trouble chance
 	arrived int
@@ -75,17 +82,23 @@ func newRun(s *Scenario) (*run, error) {
 		return nil, err
 	}
 	r := &run{
-		Scenario: s,
-		queue:    newQueue(18),
-		arrivals: newSource(s.Seed, streamArrivals),
-		service:  newSource(s.Seed, streamService),
-		faults:   newSource(s.Seed, streamFaults),
-		draws:    newSource(s.Seed, streamDraws),
-		replicas: newSource(s.Seed, streamReplicas),
-		waiting:  newRing(s.Backend.Queue),
-		failure:  newChance(s.Backend.FailureRate),
-		trouble:  newChance(s.Trigger.FailureRate),
-		seconds:  newSeconds(s),
+		Scenario:  s,
+		queue:     newQueue(18),
+		arrivals:  newSource(s.Seed, streamArrivals),
+		service:   newSource(s.Seed, streamService),
+		faults:    newSource(s.Seed, streamFaults),
+		draws:     newSource(s.Seed, streamDraws),
+		replicas:  newSource(s.Seed, streamReplicas),
+		stations:  newStations(&s.Backend),
+		instances: newSource(s.Seed, streamInstances),
+		tails:     newSource(s.Seed, streamTails),
+		tail:      newChance(s.Backend.TailShare),
+		failure:   newChance(s.Backend.FailureRate),
+		trouble:   newChance(s.Trigger.FailureRate),
+		seconds:   newSeconds(s),
+	}
+	if s.Backend.Cold > 1 && s.Trigger.For > 0 {
+		r.missing = s.Backend.Refill
 	}
 	if err := r.build(); err != nil {
 		return nil, err
@@ -150,7 +163,7 @@ func (r *run) happen(e event) {
 		r.reach(e.who, gen)
 		return
 	} else if kind == happensServed {
-		r.served(e.who, gen)
+		r.served(e.who)
 		return
 	}
 	q := &r.requests[e.who]
@@ -165,6 +178,8 @@ func (r *run) happen(e event) {
 		r.ended(e.who, retrip.Outcome{Status: http.StatusOK})
 	case happensBad:
 		r.ended(e.who, retrip.Outcome{Status: http.StatusServiceUnavailable})
+	case happensRefused:
+		r.ended(e.who, retrip.Outcome{Status: http.StatusServiceUnavailable, RetryAfter: r.Backend.RetryAfter, Forbidden: r.Backend.NoRetry})
 	}
 }
 

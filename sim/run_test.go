@@ -184,7 +184,8 @@ func TestNothingIsLost(t *testing.T) {
 		assert.Equal(t, requests, arrived, preset)
 		assert.GreaterOrEqual(t, waits, r.Retries, preset)
 		assert.Len(t, run.free, len(run.requests), preset)
-		assert.Zero(t, run.busy, preset)
+		assert.Zero(t, run.stations[0].busy, preset)
+		assert.Len(t, run.idle, len(run.working), preset)
 		if e, ok := run.layers[0].limit.(*envoy); ok {
 			assert.Equal(t, make([]int32, len(e.out)), e.out, "requests under way")
 			assert.Equal(t, make([]int32, len(e.out)), e.retries, "retries under way")

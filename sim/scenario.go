@@ -102,38 +102,6 @@ type Arrivals struct {
 	Count int
 }
 
-// Backend is who answers.
-type Backend struct {
-	// Workers is how many requests it works on at a time. If 0, all of them.
-	Workers int
-
-	// Service is the mean time it works on one, exponentially distributed.
-	Service time.Duration
-
-	// Fixed makes every request take exactly Service.
-	Fixed bool
-
-	// Queue is how many requests wait for a worker; further ones are answered
-	// 503 at once.
-	Queue int
-
-	// DropAbandoned leaves out requests in the queue whose client has stopped
-	// waiting. Otherwise the work is done all the same.
-	DropAbandoned bool
-
-	// FailureRate is the share of requests answered 503 whatever the load, 0
-	// to 1.
-	FailureRate float64
-}
-
-// capacity is in requests per second, 0 for no limit.
-func (b Backend) capacity() float64 {
-	if b.Workers == 0 || b.Service == 0 {
-		return 0
-	}
-	return float64(b.Workers) / b.Service.Seconds()
-}
-
 // Network is what lies between.
 type Network struct {
 	// Delay is the time a request or an answer takes.

@@ -22,77 +22,6 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// bench is the backend of a Scenario as a RoundTripper on the bubble's time,
-// written for this test alone: goroutines and a semaphore, no event queue.
-type bench struct {
-	s       Scenario
-	began   time.Time
-	service *source
-	faults  *source
-
-	mu       sync.Mutex
-	attempts []time.Duration
-	waiting  int
-	workers  chan struct{} // nil is no limit
-	work     sync.WaitGroup
-}
-
-func newBench(s Scenario) *bench {
-	b := &bench{s: s, began: time.Now(), service: newSource(s.Seed+99, 1), faults: newSource(s.Seed+99, 2)}
-	if s.Backend.Workers > 0 {
-		b.workers = make(chan struct{}, s.Backend.Workers)
-	}
-	return b
-}
-
-func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
-	b.mu.Lock()
-	now := time.Since(b.began)
-	b.attempts = append(b.attempts, now)
-	troubled := now >= b.s.Trigger.At && now < b.s.Trigger.end()
-	rate := b.s.Backend.FailureRate
-	if troubled {
-		rate = max(rate, b.s.Trigger.FailureRate)
-	}
-	refused := b.faults.happens(newChance(rate)) || b.workers != nil && b.waiting >= b.s.Backend.Queue+b.s.Backend.Workers
-	if !refused {
-		b.waiting++
-	}
-	b.mu.Unlock()
-	if refused {
-		return answer(req, http.StatusServiceUnavailable), nil
-	}
-	done := make(chan struct{})
-	// The work is done whether the client waits for it or not.
-	b.work.Go(func() {
-		defer close(done)
-		if b.workers != nil {
-			b.workers <- struct{}{}
-			defer func() { <-b.workers }()
-		}
-		b.mu.Lock()
-		mean := float64(b.s.Backend.Service)
-		if now := time.Since(b.began); b.s.Trigger.Slowdown > 0 && now >= b.s.Trigger.At && now < b.s.Trigger.end() {
-			mean *= b.s.Trigger.Slowdown
-		}
-		took := time.Duration(mean)
-		if !b.s.Backend.Fixed {
-			took = b.service.exponential(mean)
-		}
-		b.mu.Unlock()
-		time.Sleep(took)
-		b.mu.Lock()
-		b.waiting--
-		b.mu.Unlock()
-	})
-	select {
-	case <-done:
-		return answer(req, http.StatusOK), nil
-	case <-req.Context().Done():
-		return nil, req.Context().Err()
-	}
-}
-
 func answer(req *http.Request, status int) *http.Response {
 	return &http.Response{StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: req}
@@ -116,6 +45,7 @@ func (b *bench) layers() []*http.Client {
 				p = all[i].Policy.Retry
 			}
 			p.AttemptTimeout = max(p.AttemptTimeout, all[i].Timeout)
+			p.RetryHeader = attemptHeader
 			var base http.RoundTripper = b
 			if next != nil {
 				s := &tier{detached: all[i+1].Detached, replicas: next, draws: newSource(b.s.Seed+99, uint64(100+i))}
@@ -273,7 +203,26 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	detached := layers
 	detached.Fleet.Services = slices.Clone(layers.Fleet.Services)
 	detached.Fleet.Services[0].Detached, detached.Fleet.Services[1].Detached = true, true
-	for name, s := range map[string]Scenario{"overload": overload, "no budget": unbounded, "faults": faults,
+	server := func(change func(*Backend)) Scenario {
+		s := overload
+		s.Policy.Retry.Budget = retrip.Budget{Size: 20}
+		change(&s.Backend)
+		return s
+	}
+	for name, s := range map[string]Scenario{
+		"shed retries": server(func(b *Backend) { b.ShedRetries, b.RefusalCost = 40, 0.3 }),
+		"no retry":     server(func(b *Backend) { b.Queue, b.NoRetry = 60, true }),
+		"retry after":  server(func(b *Backend) { b.Queue, b.RetryAfter = 60, 2*time.Second }),
+		"lifo":         server(func(b *Backend) { b.Order, b.Queue = LastInFirstOut, 60 }),
+		"patience":     server(func(b *Backend) { b.Patience = 150 * time.Millisecond }),
+		"drops":        server(func(b *Backend) { b.DropAbandoned = true }),
+		"crowding":     server(func(b *Backend) { b.Crowding, b.Queue = 0.2, 60 }),
+		"cold":         server(func(b *Backend) { b.Cold, b.Refill = 1.5, 400 }),
+		"tail":         server(func(b *Backend) { b.TailShare, b.TailTimes = 0.02, 5 }),
+		"instances": server(func(b *Backend) {
+			b.Instances, b.Workers, b.Slow, b.SlowBy, b.Dead = 6, 1, 1, 3, 1
+		}),
+		"overload": overload, "no budget": unbounded, "faults": faults,
 		"layers": layers, "detached layers": detached} {
 		t.Run(name, func(t *testing.T) {
 			const real, simulated = 4, 16

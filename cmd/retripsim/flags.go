@@ -47,6 +47,7 @@ type conflict struct {
 	name    string
 	others  []string
 	instead string // what to use in its place, where it can't be given at all
+	needs   string // what it does nothing without
 }
 
 func newFlags(command string) *flags {
@@ -69,11 +70,19 @@ func (f *flags) replaces(name string, others ...string) {
 	}
 }
 
+// needs declares that a flag does nothing without another.
+func (f *flags) needs(name, other string) {
+	f.conflicts = append(f.conflicts, conflict{name: name, needs: other})
+}
+
 // consistent returns an error that names two flags that contradict each other.
 func (f *flags) consistent() error {
 	for _, c := range f.conflicts {
 		if !f.given(c.name) {
 			continue
+		}
+		if c.needs != "" && !f.given(c.needs) {
+			return fmt.Errorf("-%s does nothing without -%s", c.name, c.needs)
 		}
 		if c.instead != "" {
 			return fmt.Errorf("-%s has no meaning here: use -%s", c.name, c.instead)

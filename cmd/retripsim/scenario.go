@@ -40,6 +40,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.IntVar(&s.Backend.Queue, f.field("queue", "Backend.Queue"), s.Backend.Queue, "requests that wait for a worker; others get a 503")
 	f.BoolVar(&s.Backend.DropAbandoned, "drop-abandoned", s.Backend.DropAbandoned, "no work on requests whose client has gone")
 	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
+	f.server(&s.Backend)
 	f.DurationVar(&s.Network.Delay, f.field("delay", "Network.Delay"), s.Network.Delay, "of the network, each way")
 	f.DurationVar(&s.Trigger.At, f.field("trigger-at", "Trigger.At"), s.Trigger.At, "when the trouble begins")
 	f.DurationVar(&s.Trigger.For, f.field("trigger-for", "Trigger.For"), s.Trigger.For, "how long it lasts; 0 is none")

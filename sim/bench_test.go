@@ -1,0 +1,178 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// bench is the backend of a Scenario as a RoundTripper on the bubble's time,
+// written for this test alone: goroutines that wait for their turn, no event
+// queue.
+type bench struct {
+	s       Scenario
+	began   time.Time
+	service *source
+	faults  *source
+
+	mu       sync.Mutex
+	attempts []time.Duration
+	stations []benchStation
+	missing  int
+	work     sync.WaitGroup
+}
+
+// benchStation is an instance: how many work, and who waits.
+type benchStation struct {
+	busy    int
+	owed    time.Duration
+	waiting []*benchJob
+}
+
+type benchJob struct {
+	ctx  context.Context
+	came time.Time
+	turn chan bool // true to work, false is refused
+}
+
+func newBench(s Scenario) *bench {
+	return &bench{s: s, began: time.Now(), service: newSource(s.Seed+99, 1), faults: newSource(s.Seed+99, 2),
+		stations: make([]benchStation, max(1, s.Backend.Instances)), missing: s.Backend.Refill}
+}
+
+const attemptHeader = "Retry-Attempt"
+
+func (b *bench) refusal(req *http.Request) *http.Response {
+	resp := answer(req, http.StatusServiceUnavailable)
+	if d := b.s.Backend.RetryAfter; d > 0 {
+		resp.Header.Set("Retry-After", strconv.Itoa(int(d.Seconds())))
+	}
+	if b.s.Backend.NoRetry {
+		resp.Header.Set("X-Should-Retry", "false")
+	}
+	return resp
+}
+
+func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
+	be := &b.s.Backend
+	b.mu.Lock()
+	now := time.Since(b.began)
+	b.attempts = append(b.attempts, now)
+	troubled := now >= b.s.Trigger.At && now < b.s.Trigger.end()
+	rate := be.FailureRate
+	if troubled {
+		rate = max(rate, b.s.Trigger.FailureRate)
+	}
+	n := int(b.faults.below(uint64(len(b.stations))))
+	s := &b.stations[n]
+	if b.faults.happens(newChance(rate)) || n >= be.Slow && n < be.Slow+be.Dead {
+		b.mu.Unlock()
+		return answer(req, http.StatusServiceUnavailable), nil
+	}
+	j := &benchJob{ctx: req.Context(), came: time.Now(), turn: make(chan bool, 1)}
+	retry := req.Header.Get(attemptHeader) != ""
+	switch {
+	case be.Workers == 0 || s.busy < be.Workers:
+		s.busy++
+		j.turn <- true
+	case retry && be.ShedRetries > 0 && len(s.waiting) >= be.ShedRetries:
+		b.refuse(s, j)
+	case len(s.waiting) < be.Queue:
+		s.waiting = append(s.waiting, j)
+	case be.Order == LastInFirstOut:
+		b.refuse(s, s.waiting[0])
+		s.waiting = append(s.waiting[1:], j)
+	default:
+		b.refuse(s, j)
+	}
+	b.mu.Unlock()
+	done := make(chan bool, 1)
+	// The work is done whether the client waits for it or not.
+	b.work.Go(func() {
+		if !<-j.turn {
+			done <- false
+			return
+		}
+		time.Sleep(b.takes(n))
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.missing > 0 && time.Since(b.began) >= b.s.Trigger.end() && j.ctx.Err() == nil {
+			b.missing--
+		}
+		b.turn(s)
+		done <- true
+	})
+	select {
+	case good := <-done:
+		if !good {
+			return b.refusal(req), nil
+		}
+		return answer(req, http.StatusOK), nil
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+}
+
+func (b *bench) refuse(s *benchStation, j *benchJob) {
+	s.owed += time.Duration(b.s.Backend.RefusalCost * float64(b.s.Backend.Service))
+	j.turn <- false
+}
+
+// takes returns how long a worker of the nth instance works.
+func (b *bench) takes(n int) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	be, s := &b.s.Backend, &b.stations[n]
+	mean := float64(be.Service)
+	now := time.Since(b.began)
+	if b.s.Trigger.Slowdown > 0 && now >= b.s.Trigger.At && now < b.s.Trigger.end() {
+		mean *= b.s.Trigger.Slowdown
+	}
+	if n < be.Slow {
+		mean *= be.SlowBy
+	}
+	mean *= 1 + be.Crowding*float64(len(s.waiting))/float64(max(1, be.Queue))
+	if be.Cold > 0 && now >= b.s.Trigger.end() {
+		mean *= 1 + (be.Cold-1)*float64(b.missing)/float64(be.Refill)
+	}
+	if b.service.happens(newChance(be.TailShare)) {
+		mean *= be.TailTimes
+	}
+	took := time.Duration(mean)
+	if !be.Fixed {
+		took = b.service.exponential(mean)
+	}
+	took += s.owed
+	s.owed = 0
+	return took
+}
+
+// turn gives the place of a worker that is done to the next in the queue.
+func (b *bench) turn(s *benchStation) {
+	be := &b.s.Backend
+	for len(s.waiting) > 0 {
+		at := 0
+		if be.Order == LastInFirstOut {
+			at = len(s.waiting) - 1
+		}
+		j := s.waiting[at]
+		s.waiting = slices.Delete(s.waiting, at, at+1)
+		if be.Patience > 0 && time.Since(j.came) > be.Patience {
+			b.refuse(s, j)
+			continue
+		}
+		if be.DropAbandoned && j.ctx.Err() != nil {
+			j.turn <- false
+			continue
+		}
+		j.turn <- true
+		return
+	}
+	s.busy--
+}

@@ -1,0 +1,248 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"math"
+	"time"
+)
+
+// job is an attempt at the backend.
+type job struct {
+	at      int64 // when it came
+	who     int32
+	gen     uint32
+	station int32
+	connect bool // it needs a new connection
+}
+
+// station is an instance of the backend.
+type station struct {
+	busy    int
+	waiting deque
+	owed    int64   // work on refusals that some worker has still to do
+	slow    float64 // all work takes so many times as long; 0 is no change
+	dead    bool
+	codel   codel
+}
+
+func newStations(b *Backend) []station {
+	list := make([]station, max(1, b.Instances))
+	for i := range list {
+		list[i].waiting.jobs = make([]job, 16)
+		switch {
+		case i < b.Slow:
+			list[i].slow = b.SlowBy
+		case i < b.Slow+b.Dead:
+			list[i].dead = true
+		}
+	}
+	return list
+}
+
+// reach is an attempt that gets to the backend.
+func (r *run) reach(i int32, gen uint32) {
+	if r.faults.happens(r.failure) || r.trouble != 0 && r.troubled() && r.faults.happens(r.trouble) {
+		r.answer(i, gen|happensBad)
+		return
+	}
+	b := &r.Backend
+	j := job{at: r.now, who: i, gen: gen}
+	if len(r.stations) > 1 {
+		j.station = int32(r.instances.below(uint64(len(r.stations))))
+	}
+	s := &r.stations[j.station]
+	if s.dead {
+		r.answer(i, gen|happensBad)
+		return
+	}
+	j.connect = r.requests[i].timedOut
+	if b.Workers == 0 || s.busy < b.Workers {
+		r.work(s, j)
+		return
+	}
+	switch {
+	case b.ShedRetries > 0 && s.waiting.n >= b.ShedRetries && r.requests[i].call.Attempts > 1:
+		r.refuse(s, j)
+	case s.waiting.n < b.Queue:
+		s.waiting.push(j)
+	case b.Order == LastInFirstOut && b.Queue > 0:
+		r.refuse(s, s.waiting.shift())
+		s.waiting.push(j)
+	default:
+		r.refuse(s, j)
+	}
+}
+
+// refuse answers 503 and what the backend has to say.
+func (r *run) refuse(s *station, j job) {
+	if r.Backend.RefusalCost > 0 {
+		s.owed += int64(float64(r.Backend.Service) * r.Backend.RefusalCost)
+	}
+	r.answer(j.who, j.gen|happensRefused)
+}
+
+// work has a worker begin.
+func (r *run) work(s *station, j job) {
+	s.busy++
+	b := &r.Backend
+	mean := float64(b.Service)
+	if r.Trigger.Slowdown > 0 && r.troubled() {
+		mean *= r.Trigger.Slowdown
+	}
+	if s.slow > 0 {
+		mean *= s.slow
+	}
+	if b.Crowding > 0 && b.Queue > 0 {
+		mean *= 1 + float64(b.Crowding*float64(s.waiting.n)/float64(b.Queue))
+	}
+	if r.missing > 0 && r.now >= int64(r.Trigger.end()) {
+		mean *= 1 + float64((b.Cold-1)*float64(r.missing)/float64(b.Refill))
+	}
+	if b.TailShare > 0 && r.tails.happens(r.tail) {
+		mean *= b.TailTimes
+	}
+	took := int64(mean)
+	if !b.Fixed {
+		took = int64(r.service.exponential(mean))
+	}
+	if j.connect {
+		took += int64(b.Connect)
+	}
+	took += s.owed
+	s.owed = 0
+	var worker int32
+	if n := len(r.idle); n > 0 {
+		worker = r.idle[n-1]
+		r.idle = r.idle[:n-1]
+		r.working[worker] = j
+	} else {
+		worker = int32(len(r.working))
+		r.working = append(r.working, j)
+	}
+	r.queue.push(r.now+took, worker, happensServed)
+}
+
+// served is a worker that is done, whether anyone waits for it or not.
+func (r *run) served(worker int32) {
+	j := r.working[worker]
+	r.idle = append(r.idle, worker)
+	s := &r.stations[j.station]
+	s.busy--
+	r.point().Served++
+	if r.missing > 0 && r.now >= int64(r.Trigger.end()) && r.requests[j.who].gen == j.gen {
+		r.missing--
+	}
+	if r.Backend.Workers > 0 {
+		r.next(s)
+	}
+	r.answer(j.who, j.gen|happensGood)
+}
+
+// next has a worker begin with the next in the queue, if there is one.
+func (r *run) next(s *station) {
+	b := &r.Backend
+	for {
+		if s.waiting.n == 0 {
+			s.codel = codel{}
+			return
+		}
+		var j job
+		if b.Order == LastInFirstOut {
+			j = s.waiting.pop()
+		} else {
+			j = s.waiting.shift()
+		}
+		switch waited := time.Duration(r.now - j.at); {
+		case b.DropAbandoned && r.requests[j.who].gen != j.gen:
+		case b.Patience > 0 && waited > b.Patience, b.CoDel > 0 && s.codel.drops(r.now, waited, b.CoDel):
+			r.refuse(s, j)
+		default:
+			r.work(s, j)
+			return
+		}
+	}
+}
+
+// answer sends an answer on its way.
+func (r *run) answer(i int32, what uint32) {
+	delay := r.Network.Delay
+	if r.Trigger.Delay > 0 && r.troubled() {
+		delay += r.Trigger.Delay
+	}
+	// Also without a delay it is an event of its own: an answer within the
+	// sending would call itself without end where a policy retries at once.
+	r.queue.push(r.now+int64(delay), i, what)
+}
+
+// codel is the control law of RFC 8289, section 5: the drops of a queue come
+// the closer the longer it stays too long.
+type codel struct {
+	above    int64 // from when on to drop, if waits stay too long; 0 is none is
+	next     int64 // the next drop
+	count    int
+	dropping bool
+}
+
+const codelInterval = 100 * time.Millisecond
+
+func (c *codel) drops(now int64, waited, target time.Duration) bool {
+	if waited < target {
+		*c = codel{count: c.count, next: c.next}
+		return false
+	}
+	if c.above == 0 {
+		c.above = now + int64(codelInterval)
+		return false
+	}
+	if now < c.above || c.dropping && now < c.next {
+		return false
+	}
+	if c.dropping {
+		c.count++
+	} else {
+		// Begin where it left off if that is not long ago.
+		recent := now-c.next < 16*int64(codelInterval)
+		if c.dropping = true; recent && c.count > 2 {
+			c.count -= 2
+		} else {
+			c.count = 1
+		}
+		c.next = now
+	}
+	c.next += int64(float64(codelInterval) / math.Sqrt(float64(c.count)))
+	return true
+}
+
+// deque is a queue with two ends.
+type deque struct {
+	jobs  []job
+	first int
+	n     int
+}
+
+func (q *deque) push(j job) {
+	if q.n == len(q.jobs) {
+		grown := make([]job, 2*len(q.jobs))
+		n := copy(grown, q.jobs[q.first:])
+		copy(grown[n:], q.jobs[:q.first])
+		q.jobs, q.first = grown, 0
+	}
+	q.jobs[(q.first+q.n)&(len(q.jobs)-1)] = j
+	q.n++
+}
+
+// shift takes the first out of one that isn't empty.
+func (q *deque) shift() job {
+	j := q.jobs[q.first]
+	q.first = (q.first + 1) & (len(q.jobs) - 1)
+	q.n--
+	return j
+}
+
+// pop takes the last out of one that isn't empty.
+func (q *deque) pop() job {
+	q.n--
+	return q.jobs[(q.first+q.n)&(len(q.jobs)-1)]
+}
