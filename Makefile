@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # worth the minutes that more than one build of them takes.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check test race all-modules lint cover fuzz tables mutate soak examples cross api sdks bench bench-save
+.PHONY: help check test race all-modules lint cover fuzz tables mutate soak examples cross api sdks figures bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ sdks: ## test the examples with SDKs that take minutes to build
 	GOWORK=off $(GO) -C examples/sdks/heavy mod tidy -diff
 	GOWORK=off $(GO) -C examples/sdks/heavy vet ./...
 	GOWORK=off $(GO) -C examples/sdks/heavy test ./...
+
+figures: ## make the pictures and tables of docs anew from the commands beside them: some minutes
+	$(GO) -C cmd/retripsim test -count=1 -run '^TestFigures$$' -timeout 60m . -args -figures=update
 
 bench: ## what retries cost, beside the peers: some minutes
 	$(GO) -C bench run ./cmd/peers

@@ -51,8 +51,10 @@
 // A caller whose own loop calls again at once isn't held back by that;
 // Policy.Gate does it.
 //
-// How long that takes a fleet depends on its size, the length of the overload
-// and the load: docs/retry-storms.md has figures, and package sim computes them.
+// How long that takes a fleet depends on the requests per second of each client,
+// the length of the overload and the load. After short overloads, and with
+// clients that seldom send, it takes longer than without retries:
+// docs/retry-storms.md has the figures, and package sim computes them.
 //
 // Policy.Breaker stops all attempts to a host that is down, and a Retry-After
 // on a 503 holds back every retry of this Transport to that host, for MaxWait at

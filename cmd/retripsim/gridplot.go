@@ -22,7 +22,22 @@ import (
 func (g *grid) draws(s sim.Scenario, cells []*cell, about string) func(*theme) (*figure, error) {
 	return func(t *theme) (*figure, error) {
 		f := &figure{theme: t, about: about + " " + neverAbout(s)}
-		last := g.rows[len(g.rows)-1]
+		if g.compared {
+			f.about += fmt.Sprintf(" As fast as without retries: at most %d\u00a0s slower.", slack)
+		}
+		// A row axis with one label is the same for all panels.
+		var axes []axis
+		for _, a := range g.rows {
+			if len(a.labels) > 1 {
+				axes = append(axes, a)
+			} else if len(g.rows) > 1 {
+				f.about = strings.ToUpper(a.name[:1]) + a.name[1:] + ": " + a.labels[0] + ". " + f.about
+			}
+		}
+		if len(axes) == 0 {
+			axes = g.rows[len(g.rows)-1:]
+		}
+		last := axes[len(axes)-1]
 		f.unit = fmt.Sprintf("Seconds to recover, by %s (columns) and %s (rows)", g.columns.title, last.name)
 		var columns, rows []string
 		for _, label := range g.columns.labels {
@@ -35,8 +50,8 @@ func (g *grid) draws(s sim.Scenario, cells []*cell, about string) func(*theme) (
 		for i := 0; i < len(cells); i += size {
 			p := panelMap{cells: cells[i : i+size], columns: len(columns), theme: t, edge: g.edge}
 			name, note := g.policies[i*len(g.policies)/len(cells)].Name, p.note()
-			if len(g.rows) > 1 {
-				name += " at " + g.rows[0].labels[i/size%len(g.rows[0].labels)]
+			if len(axes) > 1 {
+				name += " at " + axes[0].labels[i/size%len(axes[0].labels)]
 			}
 			f.panels = append(f.panels, panel{name, note, p.plot(columns, rows)})
 		}
@@ -51,10 +66,16 @@ func (g *grid) draws(s sim.Scenario, cells []*cell, about string) func(*theme) (
 
 // finding says with which policies the backend recovers.
 func (g *grid) finding(cells []*cell) string {
-	var parts []string
+	var parts, fast []string
 	share := len(cells) / len(g.policies)
 	for i, p := range g.policies {
-		parts = append(parts, p.Name+" "+(&panelMap{cells: cells[i*share : (i+1)*share]}).finding())
+		m := panelMap{cells: cells[i*share : (i+1)*share]}
+		_, same, _, _ := m.counts()
+		parts = append(parts, p.Name+" "+m.finding())
+		fast = append(fast, fmt.Sprintf("%d with %s", same, p.Name))
+	}
+	if g.compared && len(parts) > 1 {
+		return fmt.Sprintf("Of %d cases the backend recovers as fast as without retries in %s", share, and(fast))
 	}
 	return "The backend recovers with " + and(parts)
 }

@@ -109,6 +109,7 @@ var pictures = []string{
 	"stadium -players 100000 -capacity 32000",
 	"map -horizon 80s -fleets 10,100,1000,3000,10000 -loads 0.5,0.7 -policy no-retries,no-budget,retrip",
 	"triggers -horizon 80s -runs 1 -lengths 1s,2s -per-client 7,0.7 -loads 0.7,0.8",
+	"triggers -horizon 80s -runs 1 -lengths 1s,2s -per-client 0.7 -loads 0.5,0.6,0.7,0.8 -policy no-budget,retrip",
 	"queues -horizon 80s -runs 1 -queues 100,200,250,300,350,400,500,1000 -loads 0.5,0.7",
 	"queues -horizon 80s -runs 1 -timeouts 300ms,1s,2s -loads 0.5,0.7 -policy no-budget",
 	"hysteresis -horizon 70s -loads 0.3,0.7,1.2 -policy no-budget,retrip",
