@@ -18,6 +18,9 @@ import (
 // and client × load. Cells at both ends of each are simulated here; all of them
 // by `make figures`.
 func TestOverloadMap(t *testing.T) {
+	if brief {
+		t.Skip("the map has medians of 3 runs")
+	}
 	data, err := os.ReadFile("../docs/promises.md")
 	require.NoError(t, err)
 	rows := regexp.MustCompile(`(?m)^\| retrip \| (\d+) % \| ([0-9.]+) \| (\d+) s \((\d+) s\) \| (\d+) s \((\d+) s\) \|`).FindAllStringSubmatch(string(data), -1)
@@ -28,7 +31,7 @@ func TestOverloadMap(t *testing.T) {
 			x[i], err = strconv.ParseFloat(row[i], 64)
 			require.NoError(t, err)
 		}
-		if perClient := x[2]; perClient != 7 && perClient != 0.7 || underRace && x[2] != 7 {
+		if perClient := x[2]; perClient != 7 && perClient != 0.7 {
 			continue
 		}
 		for i, length := range []time.Duration{time.Second, 10 * time.Second} {

@@ -19,6 +19,8 @@ import (
 
 var figuresFlag = flag.String("figures", "", "the pictures and tables of the docs: check those that take no time, check all, or update")
 
+var figuresIn = flag.String("in", "", "only in documents whose name contains this")
+
 const (
 	repository = "../.."
 	pictureDir = "docs/img/"
@@ -87,7 +89,7 @@ func TestFigures(t *testing.T) {
 			fields := strings.Fields(c.args)
 			require.NotEmpty(t, fields, file)
 			require.NoError(t, parses(fields), "%s: %s", file, c.args)
-			if (c.slow && *figuresFlag == "") || !(picture || c.out == tableFile) {
+			if (c.slow && *figuresFlag == "") || !(picture || c.out == tableFile) || !strings.Contains(file, *figuresIn) {
 				continue
 			}
 			r := reportOf(t, c.args)
@@ -99,7 +101,7 @@ func TestFigures(t *testing.T) {
 			require.NoError(t, r.writeMarkdown(&table))
 			lines = checkTable(t, lines, c, table.String(), file)
 		}
-		if *figuresFlag == "update" {
+		if *figuresFlag == "update" && strings.Contains(file, *figuresIn) {
 			require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o644))
 		}
 	}
