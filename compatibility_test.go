@@ -52,6 +52,11 @@ func TestCompatibility_Words(t *testing.T) {
 	}
 	assert.Equal(t, []string{
 		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx canceled error other timeout]",
+		"retrip_body_resumed_bytes_total counter",
+		"retrip_body_resumes_total counter result=[body_not_replayable breaker_open budget_exhausted canceled changed content_range continued deadline " +
+			"encoded error hidden_sends host_paused max_attempts method multipart no_progress no_ranges no_validator not_idempotent retry_forbidden status " +
+			"too_much trailers unknown_length wait_too_long]",
+		"retrip_body_stalls_total counter",
 		"retrip_breaker_open_hosts gauge",
 		"retrip_breaker_transitions_total counter to=[closed half-open open]",
 		"retrip_budget_tokens_missing gauge",
@@ -93,6 +98,10 @@ func countEverything(m *Metrics) {
 	}
 	p.waitedAtGate(context.Background(), time.Second)
 	p.hiddenSends(1)
+	for _, result := range resumeResults {
+		p.resumed(result, 1)
+	}
+	p.stalled()
 	p.hostChanged(hostPaused | hostOpened | hostProbed | hostClosed)
 	for i := range p.gauged {
 		p.gauged[i].Store(true)

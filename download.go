@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,11 +17,11 @@ import (
 )
 
 const (
-	// muchProgress is how many bytes of a body make up for an attempt.
+	// muchProgress is how many bytes of a body make up for the attempts that it
+	// has cost.
 	muchProgress = 1 << 20
 
-	// barrenMost is after how many continuations in a row that brought no byte a
-	// body is given up.
+	// barrenMost is how many continuations in a row may bring no byte.
 	barrenMost = 3
 )
 
@@ -28,20 +29,33 @@ const (
 // continued when it breaks. It is one allocation.
 type download struct {
 	body.Stream
+	cut cutter // of the response's own body
+
 	t        *Transport
 	s        *settings
 	r        *Rules
-	req      *http.Request
-	traces   []*Trace
-	http2    bool
+	req      *http.Request // the caller's
+	http2    bool          // the response came over HTTP/2
 	whole    representation
-	refusal  string // why it can't be continued; empty if it can
+	refusal  Reason // why it can't be continued; empty if it can
 	attempts int    // of the request so far
-	mark     int64  // offset where they began to be counted
-	last     int64  // offset where the last continuation began; -1 before the first
+	mark     int64  // offset from which on they count
+	last     int64  // offset at which the last continuation began; -1 before the first
 	barren   int    // continuations in a row that brought nothing
 	skipped  int64  // bytes thrown away
 	restarts int    // whole representations among the continuations
+}
+
+// cutter ends the Read of a body that has stalled.
+type cutter struct {
+	attempt *attempt.Attempt
+	metrics *policyMetrics
+}
+
+// Cut implements [body.Cutter].
+func (c *cutter) Cut() {
+	c.metrics.stalled()
+	c.attempt.Cut()
 }
 
 // enclose makes the body of the response a download, if the policy has a use
@@ -51,12 +65,9 @@ func (x *exchange) enclose() {
 	if p.BodyIdle <= 0 && p.Resume != On || x.continues || !hasBody(x.resp) {
 		return
 	}
-	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, traces: x.watch.asked, http2: x.resp.ProtoMajor > 1, last: -1}
-	part := body.Part{Body: x.resp.Body}
-	if x.attempt != nil {
-		part.Cut = x.attempt
-	}
-	d.Init(part)
+	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.resp.ProtoMajor > 1, last: -1}
+	d.cut = cutter{x.attempt, x.r.metrics}
+	d.Init(body.Part{Body: x.resp.Body, Cut: &d.cut})
 	if p.BodyIdle > 0 {
 		d.MustProgress(p.BodyIdle, errBodyIdle)
 	}
@@ -64,93 +75,106 @@ func (x *exchange) enclose() {
 	x.download = d
 }
 
-// handOver makes the response ready for its reader.
+// handOver makes the body of the response ready for its reader.
 func (x *exchange) handOver() {
 	d := x.download
 	if d == nil || x.r.policy.Resume != On {
 		return
 	}
 	d.attempts = x.call.Attempts
-	if d.whole, d.refusal = represented(x.req, x.resp); d.refusal != "" {
-		d.Resumable(x.ctx, d, 0, -1)
-		return
+	end := int64(-1)
+	if d.whole, d.refusal = represented(x.req, x.resp); d.refusal == "" {
+		end = d.whole.last + 1
 	}
 	d.mark = d.whole.first
-	d.Resumable(x.ctx, d, d.whole.first, d.whole.last+1)
+	d.Resumable(x.ctx, d, d.whole.first, end)
 }
 
 // Continue implements [body.Source]: it asks for the rest of the
 // representation, from the given offset on, after the part before has ended with
 // broken.
 func (d *download) Continue(ctx context.Context, at int64, broken error) (body.Part, error) {
-	if d.refusal != "" {
-		return d.refuse(d.refusal, broken, nil)
-	}
 	if d.barren++; at != d.last {
 		d.barren = 1
 	}
 	d.last = at
-	if d.barren > barrenMost {
-		return d.refuse("no_progress", broken, nil)
-	}
-	if at-d.mark >= muchProgress {
+	switch {
+	case d.refusal != "":
+		return d.end(d.refusal, at, broken, broken)
+	case d.barren > barrenMost:
+		return d.end(refusedProgress, at, broken, broken)
+	case at-d.mark >= muchProgress:
 		d.mark, d.attempts = at, 1
 	}
 
+	// It is the exchange of a request whose last attempt has just failed.
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.ask(req.Header, at)
 	var x exchange
 	x.init(d.t, d.s, d.r, req, replay.None, overrideOf(ctx))
 	x.continues = true
-	x.doubt.http2 = d.http2
 	x.first(nil, broken, max(1, d.s.now()))
-	x.call.Attempts, x.told = d.attempts, tally{}
+	x.call.Attempts, x.told, x.doubt.http2 = d.attempts, tally{}, d.http2
 	resp, err := x.run()
 	d.attempts = x.call.Attempts
 	if err != nil {
 		if !errors.Is(err, broken) {
 			err = errors.Join(broken, err)
 		}
-		return body.Part{}, err
+		return d.end(cmp.Or(x.gaveUp, refusedError), at, broken, err)
 	}
-	return d.accept(resp, at, broken, x.attempt)
-}
-
-// accept checks that resp, the answer to a, continues the representation at the
-// given offset.
-func (d *download) accept(resp *http.Response, at int64, broken error, a *attempt.Attempt) (body.Part, error) {
-	land, refusal := d.whole.accept(resp, at)
-	if land.whole {
-		d.restarts++
-	}
-	d.skipped += land.skip
-	switch {
-	case refusal != "":
-	case d.restarts > 1:
-		refusal = "no_ranges"
-	case d.skipped > d.whole.last-d.whole.first+1:
-		refusal = "too_much"
-	case !hasBody(resp):
-		refusal = "content_range"
+	var land landing
+	refusal := x.gaveUp
+	if refusal == "" {
+		land, refusal = d.land(resp, at)
 	}
 	if refusal != "" {
 		body.Dismiss(resp)
-		return d.refuse(refusal, broken, fmt.Errorf("retrip: the response body can't be continued at byte %d: %s, %s", at, refusal, resp.Status))
+		return d.end(refusal, at, broken,
+			errors.Join(broken, fmt.Errorf("retrip: the response body can't be continued at byte %d: %s, in a response with status %d", at, refusal, resp.StatusCode)))
 	}
-	part := body.Part{Body: resp.Body, Skip: land.skip, Until: land.until}
-	if a != nil {
-		part.Cut = a
-	}
-	return part, nil
+	d.tell(resumeContinued, at, broken)
+	d.r.metrics.resumed(resumeContinued, at-d.whole.first-land.skip)
+	return body.Part{Body: resp.Body, Cut: &cutter{x.attempt, d.r.metrics}, Skip: land.skip, Until: land.until}, nil
 }
 
-// refuse tells why the body isn't continued, and returns the error for its
-// reader: broken, joined with what the server's answer was worth.
-func (d *download) refuse(refusal string, broken, why error) (body.Part, error) {
-	if why != nil {
-		broken = errors.Join(broken, why)
+// land returns where resp continues the representation at the given offset, or
+// why it doesn't.
+func (d *download) land(resp *http.Response, at int64) (landing, Reason) {
+	l, refusal := d.whole.accept(resp, at)
+	if refusal != "" {
+		return l, refusal
 	}
-	return body.Part{}, broken
+	if l.whole {
+		d.restarts++
+	}
+	d.skipped += l.skip
+	switch {
+	case !hasBody(resp):
+		return l, refusedContentRange
+	case d.restarts > 1:
+		return l, refusedRanges
+	case d.skipped > d.whole.last-d.whole.first+1:
+		return l, refusedCost
+	}
+	return l, ""
+}
+
+// end tells why the body, which has ended with broken, is not continued, and
+// returns the error for its reader.
+func (d *download) end(why Reason, at int64, broken, err error) (body.Part, error) {
+	d.tell(why, at, broken)
+	d.r.metrics.resumed(why, 0)
+	return body.Part{}, err
+}
+
+// tell tells hooks and log what has come of a body that has ended with broken.
+func (d *download) tell(result Reason, at int64, broken error) {
+	w := watcher{own: d.t.Trace, logger: d.t.Logger}
+	if o := overrideOf(d.req.Context()); o != nil {
+		w.asked = o.traces
+	}
+	w.run(hookResume, Event{Request: d.req, Policy: d.r.name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
 }
 
 // Dispose implements [body.Source].

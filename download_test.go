@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -316,5 +317,186 @@ func TestResume_EntityChanges(t *testing.T) {
 		}
 		assert.Greater(t, whole, runs/4)
 		assert.Greater(t, broken, runs/20)
+	})
+}
+
+// A body that stands still is continued, over a connection that isn't the one
+// that froze.
+func TestResume_Stall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		data := randomBytes(5000, 1)
+		s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) { return []int{1000, 2000, -1}[i], nil }}
+		m := NewMetrics()
+		var told []string
+		trace := &Trace{Resume: func(e Event) {
+			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", isTimeout(e.Err)))
+		}}
+		began := time.Now()
+		got, err := fetch(t, &Transport{Base: s, Metrics: m, Trace: trace, Policy: Policy{Resume: On, BodyIdle: time.Second, Backoff: Backoff{Base: 1, Cap: 1}}})
+		require.NoError(t, err)
+		assert.True(t, bytes.Equal(data, got))
+		assert.LessOrEqual(t, time.Since(began), 2*1500*time.Millisecond+time.Millisecond)
+		assert.Equal(t, []string{"continued 1000 true", "continued 3000 true"}, told)
+		p := m.policies["default"]
+		assert.EqualValues(t, 2, p.stalls.Load())
+		assert.EqualValues(t, 4000, p.resumedBytes.Load())
+		assert.EqualValues(t, 1, p.outcomes[outcomeAnswered].Load()+p.plain[2].value(), "the request was counted when its headers came")
+		assert.EqualValues(t, 3, p.results[2].Load())
+		assert.EqualValues(t, 2, p.retries[3].Load(), "timeout")
+	})
+}
+
+// Without Resume a stall is an error, and a timeout; a consumer that takes its
+// time is no stall.
+func TestBodyIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		data := randomBytes(5000, 1)
+		s := &store{etag: `"a"`, data: data, at: func(int) (int, error) { return 3000, nil }}
+		tr := &Transport{Base: s, Policy: Policy{BodyIdle: time.Second}}
+		resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		require.NoError(t, err)
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			_, err := io.ReadFull(resp.Body, make([]byte, 100))
+			require.NoError(t, err)
+		}
+		began := time.Now()
+		_, err = resp.Body.Read(make([]byte, 1))
+		require.Error(t, err)
+		assert.True(t, isTimeout(err))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+// The reasons not to continue a body are told, and the body ends in its own
+// error.
+func TestResume_NotEligible(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for want, lie := range map[Reason]func(*http.Response){
+			refusedValidator: func(r *http.Response) { r.Header.Del("ETag") },
+			refusedLength:    func(r *http.Response) { r.ContentLength = -1 },
+			refusedEncoded:   func(r *http.Response) { r.Uncompressed = true },
+			refusedMultipart: func(r *http.Response) { r.Header.Set("Content-Type", "multipart/mixed") },
+			refusedTrailers:  func(r *http.Response) { r.Trailer = http.Header{"X": nil} },
+			refusedRanges:    func(r *http.Response) { r.Header.Set("Accept-Ranges", "none") },
+			refusedStatus:    func(r *http.Response) { r.StatusCode = 404 },
+		} {
+			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET), lie: func(_ int, r *http.Response) { lie(r) }}
+			m := NewMetrics()
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}})
+			assert.Equal(t, syscall.ECONNRESET, err, want)
+			assert.Len(t, got, 500, want)
+			assert.Len(t, s.asks, 1, want)
+			assert.EqualValues(t, 1, m.policies["default"].resumes[slices.Index(resumeResults, want)].Load(), want)
+		}
+		// A body that ends as it should is no matter for any of this.
+		s := &store{data: randomBytes(1000, 1), lie: func(_ int, r *http.Response) { r.ContentLength = -1 }}
+		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}})
+		require.NoError(t, err)
+		assert.Len(t, got, 1000)
+	})
+}
+
+// Each continuation is a retry: it waits, asks the budget, obeys Retry-After and
+// the deadline, and counts as an attempt until there has been much progress.
+func TestResume_IsRetry(t *testing.T) {
+	data := randomBytes(4<<20, 1)
+	down := func(from, to int, retryAfter string) func(int, *http.Response) {
+		return func(i int, resp *http.Response) {
+			if from <= i && i < to {
+				resp.StatusCode, resp.Body = 503, http.NoBody
+				resp.Header.Set("Retry-After", retryAfter)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		policy Policy
+		at     func(i int) (int, error)
+		lie    func(i int, resp *http.Response)
+		reason Reason
+		asks   int
+		took   time.Duration // at least
+	}{
+		{name: "attempts", at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 4},
+		{name: "attempts, switched off", policy: Policy{MaxAttempts: 1}, at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 1},
+		{name: "attempts anew after much progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: resumeContinued, asks: 4},
+		{name: "but not before", at: func(int) (int, error) { return 200 << 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 4},
+		{name: "no progress", policy: Policy{MaxAttempts: 10}, at: func(int) (int, error) { return 0, io.ErrUnexpectedEOF }, reason: refusedProgress, asks: 4},
+		{name: "budget", policy: Policy{MaxAttempts: 10, Budget: Budget{Size: 1}}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 100, "0"), reason: ReasonBudgetExhausted, asks: 2},
+		{name: "Retry-After", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
+		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
+		{name: "Policy.Deadline is none of a body's", policy: Policy{Deadline: time.Second}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
+				m := NewMetrics()
+				c.policy.Resume = On
+				began := time.Now()
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: c.policy})
+				assert.True(t, bytes.HasPrefix(data, got))
+				if c.reason == resumeContinued {
+					require.NoError(t, err)
+					assert.Len(t, got, len(data))
+				} else {
+					require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				}
+				assert.Len(t, s.asks, c.asks)
+				assert.GreaterOrEqual(t, time.Since(began), c.took)
+				assert.NotZero(t, m.policies["default"].resumes[slices.Index(resumeResults, c.reason)].Load(), "%v", c.reason)
+			})
+		})
+	}
+}
+
+// Close while a continuation waits, or its request is under way, returns at once
+// and ends it.
+func TestResume_Close(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, hang := range []bool{false, true} {
+			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, io.ErrUnexpectedEOF)}
+			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				if len(s.asks) > 0 && hang {
+					<-req.Context().Done()
+					return nil, req.Context().Err()
+				}
+				return s.RoundTrip(req)
+			})
+			tr := &Transport{Base: base, Policy: Policy{Resume: On, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
+			if hang {
+				tr.Policy.Backoff = Backoff{Base: 1, Cap: 1}
+			}
+			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err)
+			began := time.Now()
+			time.AfterFunc(time.Minute, func() {
+				closing := time.Now()
+				assert.NoError(t, resp.Body.Close())
+				assert.Zero(t, time.Since(closing))
+			})
+			got, err := io.ReadAll(resp.Body)
+			assert.Len(t, got, 500)
+			assert.Equal(t, http.ErrBodyReadAfterClose, err)
+			assert.Equal(t, time.Minute, time.Since(began))
+		}
+	})
+}
+
+// The caller's context ends a continuation, and the body then has both errors.
+func TestResume_CallerGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
+		ctx, cancel := context.WithCancel(t.Context())
+		tr := &Transport{Base: s, Policy: Policy{Resume: On, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
+		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		require.NoError(t, err)
+		time.AfterFunc(time.Second, cancel)
+		_, err = io.ReadAll(resp.Body)
+		assert.ErrorIs(t, err, syscall.ECONNRESET)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Len(t, s.asks, 1)
 	})
 }

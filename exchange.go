@@ -148,6 +148,7 @@ type exchange struct {
 	whole     bool           // all of the body of resp has been read
 	download  *download      // the body of resp, if it is watched or may be continued
 	continues bool           // x continues the body of a response that was returned
+	gaveUp    Reason         // why it doesn't
 
 	met  []error        // the errors of all attempts, the first one first
 	seen *http.Response // the last one discarded

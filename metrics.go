@@ -45,6 +45,7 @@ type Metrics struct {
 	once sync.Once // makes what follows, on first use
 
 	requests, unattempted, attempts, retries, giveUps, sends, transitions, pauses *prometheus.Desc
+	resumes, resumedBytes, stalls                                                 *prometheus.Desc
 	waits, gateWaits                                                              *prometheus.Desc
 	gauges                                                                        [gauges]*prometheus.Desc
 
@@ -81,6 +82,9 @@ func (m *Metrics) make() {
 	m.sends = desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where that can be seen.")
 	m.transitions = desc("breaker_transitions_total", "Changes of state of the breakers of hosts, by the new state.", "to")
 	m.pauses = desc("pauses_total", "Times that a host asked everyone to leave it alone.")
+	m.resumes = desc("body_resumes_total", "Response bodies that broke while they were read, where Policy.Resume is on, by what came of it: continued, or why not.", "result")
+	m.resumedBytes = desc("body_resumed_bytes_total", "Bytes that continued response bodies had before, and that were not sent again.")
+	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for as long as Policy.BodyIdle.")
 	m.waits = desc("wait_seconds", waitHelp, "source")
 	m.gateWaits = desc("gate_wait_seconds", gateWaitHelp)
 	m.gauges = [gauges]*prometheus.Desc{
@@ -186,7 +190,7 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 // Describe implements [prometheus.Collector]. It is safe for concurrent use.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.made()
-	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.waits, m.gateWaits} {
+	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
 		ch <- d
 	}
 	for _, d := range m.gauges {
@@ -281,6 +285,11 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *policyMetrics, sum *[g
 	}
 	counter(m.sends, p.sends.Load())
 	counter(m.pauses, p.pauses.Load())
+	for i, result := range resumeResults {
+		counter(m.resumes, p.resumes[i].Load(), string(result))
+	}
+	counter(m.resumedBytes, p.resumedBytes.Load())
+	counter(m.stalls, p.stalls.Load())
 	p.waits.collect(ch)
 	p.gateWaits.collect(ch)
 	for i, desc := range m.gauges {

@@ -54,6 +54,11 @@ var (
 	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
 		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonHiddenSends, ReasonCanceled}
+
+	// What can come of a response body that has broken: that it is continued, or
+	// why it is not.
+	resumeResults = append([]Reason{resumeContinued, refusedMethod, refusedStatus, refusedEncoded, refusedMultipart, refusedTrailers, refusedLength,
+		refusedRanges, refusedValidator, refusedContentRange, refusedChanged, refusedCost, refusedProgress, refusedError}, giveUpReasons...)
 )
 
 // What is asked of the hosts in trouble at each scrape.
@@ -91,6 +96,10 @@ type policyMetrics struct {
 	sends       atomic.Uint64
 	pauses      atomic.Uint64
 	transitions [len(breakerNames)]atomic.Uint64
+
+	resumes      [25]atomic.Uint64
+	resumedBytes atomic.Uint64
+	stalls       atomic.Uint64
 
 	giveUpExemplars  [11]atomic.Pointer[prometheus.Exemplar]
 	waits, gateWaits histogram
@@ -155,6 +164,22 @@ func (p *policyMetrics) giveUp(ctx context.Context, reason Reason) {
 func (p *policyMetrics) hiddenSends(n int) {
 	if p != nil && n > 0 {
 		p.sends.Add(uint64(n))
+	}
+}
+
+// resumed counts a response body that broke, and what came of it. The number is
+// that of the bytes that needn't be sent again.
+func (p *policyMetrics) resumed(result Reason, bytes int64) {
+	if p == nil {
+		return
+	}
+	p.resumes[slices.Index(resumeResults, result)].Add(1)
+	p.resumedBytes.Add(uint64(bytes))
+}
+
+func (p *policyMetrics) stalled() {
+	if p != nil {
+		p.stalls.Add(1)
 	}
 }
 

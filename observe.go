@@ -79,6 +79,7 @@ func (x *exchange) announce(d Decision, o Outcome) {
 
 // report tells how the exchange ended.
 func (x *exchange) report(reason Reason) {
+	x.gaveUp = reason
 	e := x.event(reason)
 	if !x.continues {
 		x.told.ended = true

@@ -23,6 +23,26 @@ const (
 	skipMost = 1 << 20
 )
 
+// What comes of a response body that has broken under its reader. These are not
+// reasons to give up a request: it has its response.
+const (
+	resumeContinued Reason = "continued"
+
+	refusedMethod       Reason = "method"         // not a GET, or one with a body
+	refusedStatus       Reason = "status"         // not a 200, or not the 206 that was asked for
+	refusedEncoded      Reason = "encoded"        // with a Content-Encoding, or decoded by net/http
+	refusedMultipart    Reason = "multipart"      // several parts
+	refusedTrailers     Reason = "trailers"       // they would be lost
+	refusedLength       Reason = "unknown_length" // no Content-Length
+	refusedRanges       Reason = "no_ranges"      // the server doesn't serve parts
+	refusedValidator    Reason = "no_validator"   // no strong ETag
+	refusedContentRange Reason = "content_range"  // another part than was asked for
+	refusedChanged      Reason = "changed"        // another representation
+	refusedCost         Reason = "too_much"       // as many bytes thrown away as there are
+	refusedProgress     Reason = "no_progress"    // continued three times without a byte
+	refusedError        Reason = "error"          // an error that no retry heals
+)
+
 // representation is what a response is a part of, as far as a request for more
 // of it has to match (RFC 9110 §14). It is a plain value.
 type representation struct {
@@ -34,39 +54,39 @@ type representation struct {
 
 // represented returns what resp, the answer to req, is a part of, or the word
 // for why no other response can continue it.
-func represented(req *http.Request, resp *http.Response) (r representation, refusal string) {
+func represented(req *http.Request, resp *http.Response) (r representation, refusal Reason) {
 	if req.Method != http.MethodGet && req.Method != "" || req.Body != nil && req.Body != http.NoBody {
-		return r, "method"
+		return r, refusedMethod
 	}
 	h := resp.Header
 	switch {
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
-		return r, "status"
+		return r, refusedStatus
 	case resp.Uncompressed || encoded(h):
-		return r, "encoded"
+		return r, refusedEncoded
 	case multipart(h):
-		return r, "multipart"
+		return r, refusedMultipart
 	case len(resp.Trailer) > 0:
-		return r, "trailers"
+		return r, refusedTrailers
 	case resp.ContentLength < 0:
-		return r, "unknown_length"
+		return r, refusedLength
 	case refusesRanges(h):
-		return r, "no_ranges"
+		return r, refusedRanges
 	}
 	var ok bool
 	if r.etag, ok = strongETag(h); !ok {
-		return r, "no_validator"
+		return r, refusedValidator
 	}
 	if resp.StatusCode == http.StatusOK {
 		r.last, r.total = resp.ContentLength-1, resp.ContentLength
 		return r, ""
 	}
 	if !asksOneRange(req.Header) {
-		return r, "status"
+		return r, refusedStatus
 	}
 	r.first, r.last, r.total, ok = contentRange(h)
 	if !ok || r.last-r.first+1 != resp.ContentLength {
-		return r, "content_range"
+		return r, refusedContentRange
 	}
 	return r, ""
 }
@@ -97,23 +117,23 @@ type landing struct {
 
 // accept returns where resp, the answer to a request for the rest of r from the
 // given offset on, lands, or the word for why it doesn't continue r.
-func (r representation) accept(resp *http.Response, at int64) (l landing, refusal string) {
+func (r representation) accept(resp *http.Response, at int64) (l landing, refusal Reason) {
 	h := resp.Header
 	switch {
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
-		return l, "status"
+		return l, refusedStatus
 	case resp.Uncompressed || encoded(h):
-		return l, "encoded"
+		return l, refusedEncoded
 	case multipart(h):
-		return l, "multipart"
+		return l, refusedMultipart
 	}
 	etag, strong := strongETag(h)
 	if resp.StatusCode == http.StatusOK {
 		switch {
 		case !strong || etag != r.etag || resp.ContentLength < 0 || r.total >= 0 && resp.ContentLength != r.total || resp.ContentLength <= r.last:
-			return l, "changed"
+			return l, refusedChanged
 		case at > skipMost:
-			return l, "no_ranges"
+			return l, refusedRanges
 		}
 		return landing{skip: at, until: r.last + 1, whole: true}, ""
 	}
@@ -121,25 +141,25 @@ func (r representation) accept(resp *http.Response, at int64) (l landing, refusa
 	// shows that a server has understood If-Range, and the bytes may be those of
 	// another representation.
 	if len(h["Etag"]) == 0 {
-		return l, "no_validator"
+		return l, refusedValidator
 	}
 	if !strong || etag != r.etag {
-		return l, "changed"
+		return l, refusedChanged
 	}
 	first, last, total, ok := contentRange(h)
 	switch {
 	case !ok:
-		return l, "content_range"
+		return l, refusedContentRange
 	case total >= 0 && r.total >= 0 && total != r.total:
-		return l, "changed"
+		return l, refusedChanged
 	case first > at || last < at || last > r.last || at-first > overlapMost:
-		return l, "content_range"
+		return l, refusedContentRange
 	case resp.ContentLength < 0:
 		// The body may be another range than the one announced, and its length
 		// is what would show it.
-		return l, "unknown_length"
+		return l, refusedLength
 	case resp.ContentLength != last-first+1:
-		return l, "content_range"
+		return l, refusedContentRange
 	}
 	return landing{skip: at - first, until: last + 1}, ""
 }

@@ -48,7 +48,7 @@ func TestRepresented(t *testing.T) {
 		name    string
 		req     *http.Request
 		resp    *http.Response
-		refusal string
+		refusal Reason
 		want    representation
 	}{
 		{"200", get(), fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
@@ -79,7 +79,7 @@ func TestRepresented(t *testing.T) {
 		{"two ETags", get(), fielded(200, `ETag: "a"`, `ETag: "b"`, "Content-Length: 10"), "no_validator", representation{}},
 	} {
 		got, refusal := represented(c.req, c.resp)
-		assert.Equal(t, c.refusal, refusal, c.name)
+		assert.EqualValues(t, c.refusal, refusal, c.name)
 		if refusal == "" {
 			assert.Equal(t, c.want, got, c.name)
 		}
@@ -108,7 +108,7 @@ func TestRepresentationAccept(t *testing.T) {
 		name    string
 		at      int64
 		resp    *http.Response
-		refusal string
+		refusal Reason
 		want    landing
 	}{
 		{"exact", mib, fielded(206, part(mib, end)...), "", landing{until: 4 * mib}},
@@ -159,7 +159,7 @@ func TestRepresentationAccept(t *testing.T) {
 		{"416", mib, fielded(416, "Content-Range: bytes */4194304"), "status", landing{}},
 	} {
 		got, refusal := r.accept(c.resp, c.at)
-		assert.Equal(t, c.refusal, refusal, c.name)
+		assert.EqualValues(t, c.refusal, refusal, c.name)
 		if refusal == "" {
 			assert.Equal(t, c.want, got, c.name)
 		}
@@ -168,16 +168,16 @@ func TestRepresentationAccept(t *testing.T) {
 	// A part that the caller asked for ends where the caller's does.
 	r = representation{etag: `"a"`, first: 100, last: 199, total: 1000}
 	got, refusal := r.accept(fielded(200, `ETag: "a"`, "Content-Length: 1000"), 150)
-	assert.Equal(t, "", refusal)
+	assert.Empty(t, refusal)
 	assert.Equal(t, landing{skip: 150, until: 200, whole: true}, got)
 	_, refusal = r.accept(fielded(206, `ETag: "a"`, "Content-Length: 100", "Content-Range: bytes 150-249/1000"), 150)
-	assert.Equal(t, "content_range", refusal)
+	assert.EqualValues(t, "content_range", refusal)
 
 	r.total = -1
 	_, refusal = r.accept(fielded(206, `ETag: "a"`, "Content-Length: 50", "Content-Range: bytes 150-199/1000"), 150)
-	assert.Equal(t, "", refusal)
+	assert.Empty(t, refusal)
 	_, refusal = r.accept(fielded(200, `ETag: "a"`, "Content-Length: 199"), 150)
-	assert.Equal(t, "changed", refusal, "shorter than what was promised")
+	assert.EqualValues(t, "changed", refusal, "shorter than what was promised")
 }
 
 // FuzzRepresentationAccept gives servers any header fields. What is accepted

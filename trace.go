@@ -31,6 +31,12 @@ type Trace struct {
 	// Done runs once, when RoundTrip is about to return.
 	Done func(Event)
 
+	// Resume runs when the body of a response has broken under its reader, in the
+	// goroutine that reads, where Policy.Resume is on: once it is continued, or
+	// when it can't be. The reader's Attempt, Retry and GiveUp run before it, for
+	// the requests that try to continue the body.
+	Resume func(Event)
+
 	// Host runs when the state of a host has changed: a pause that began or
 	// grew, a breaker that opened, began to probe or closed, a budget that has
 	// run out, so that a request got no retry, or that is full again after it
@@ -42,7 +48,7 @@ type Trace struct {
 
 // Event is what a hook of [Trace] is told.
 type Event struct {
-	// Request is the caller's.
+	// Request is the caller's; where it continues a body, that for the rest.
 	Request *http.Request
 
 	// Policy is the name of the policy followed: the pattern in
@@ -60,8 +66,11 @@ type Event struct {
 	Err        error
 
 	// Reason is why it is retried or given up; for Done, why it was given up,
-	// empty if it was not.
+	// empty if it was not; for Resume, "continued" or a word for why not.
 	Reason Reason
+
+	// Offset is, for Resume, how many bytes of the representation the reader has.
+	Offset int64
 
 	// Wait is how long the wait before the next attempt is going to be, and
 	// FromServer whether a server asked for it. At a gate it is how long nobody
@@ -110,6 +119,7 @@ const (
 	hookRetry
 	hookGiveUp
 	hookDone
+	hookResume
 )
 
 func (t *Trace) hook(h hook) func(Event) {
@@ -122,6 +132,8 @@ func (t *Trace) hook(h hook) func(Event) {
 		return t.Retry
 	case h == hookGiveUp:
 		return t.GiveUp
+	case h == hookResume:
+		return t.Resume
 	default:
 		return t.Done
 	}
@@ -154,6 +166,8 @@ func (w *watcher) log(h hook, e Event) {
 			// log.
 			level = slog.LevelDebug
 		}
+	case hookResume:
+		level, message = slog.LevelInfo, "retrip: response body broke"
 	default:
 		return
 	}
@@ -173,6 +187,9 @@ func (w *watcher) log(h hook, e Event) {
 	}
 	if e.Err != nil {
 		attrs = append(attrs, slog.String("error", errorText(e.Err)))
+	}
+	if h == hookResume {
+		attrs = append(attrs, slog.Int64("offset", e.Offset))
 	}
 	if h == hookRetry {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))

@@ -1,0 +1,362 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// bodies is a Base whose i-th response has the i-th body, the last one from
+// there on.
+type bodies struct {
+	status  int
+	header  http.Header
+	length  int64 // announced; 0 is none
+	answers []func(ctx context.Context) io.ReadCloser
+	asked   int
+	given   []*breaking
+}
+
+func (b *bodies) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+		req.Body.Close()
+	}
+	answer := b.answers[min(b.asked, len(b.answers)-1)](req.Context())
+	b.asked++
+	if broken, ok := answer.(*breaking); ok {
+		b.given = append(b.given, broken)
+	}
+	length := b.length
+	if length == 0 {
+		length = -1
+	}
+	return &http.Response{StatusCode: b.status, Header: b.header.Clone(), ContentLength: length, Body: answer, Request: req}, nil
+}
+
+func broken(content string, err error) func(context.Context) io.ReadCloser {
+	return func(ctx context.Context) io.ReadCloser {
+		return &breaking{r: strings.NewReader(content), err: err, ctx: ctx}
+	}
+}
+
+const document = `{"id": 17, "items": ["a", "b"], "total": {"amount": "12.50", "currency": "EUR"}}`
+
+// A document that breaks at any of its bytes is fetched again.
+func TestWholeBody_BrokenAnywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, failure := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
+			for n := range len(document) {
+				for _, length := range []int64{0, int64(len(document))} {
+					b := &bodies{status: 200, length: length, answers: []func(context.Context) io.ReadCloser{broken(document[:n], failure), broken(document, io.EOF)}}
+					m := NewMetrics()
+					tr := &Transport{Base: b, Metrics: m, Policy: Policy{WholeBody: 64 << 10, Budget: Unlimited}}
+					got, err := fetch(t, tr)
+					require.NoError(t, err)
+					require.Equal(t, document, string(got))
+					require.Equal(t, 2, b.asked)
+					require.Equal(t, 1, b.given[0].closed)
+					require.Equal(t, 1, b.given[1].closed)
+				}
+			}
+		}
+	})
+}
+
+// If no retry follows, the caller gets the response: what there was of its body,
+// and then the error. Half a document never comes with a nil error.
+func TestWholeBody_NoRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for n := range len(document) {
+			b := &bodies{status: 201, answers: []func(context.Context) io.ReadCloser{broken(document[:n], io.ErrUnexpectedEOF)}}
+			var ended []Event
+			tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Trace: &Trace{Done: func(e Event) { ended = append(ended, e) }}}
+			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodPost, "http://a.example/", strings.NewReader("x"))))
+			require.NoError(t, err)
+			assert.Equal(t, 201, resp.StatusCode)
+			got, err := io.ReadAll(resp.Body)
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			require.Equal(t, document[:n], string(got))
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, 1, b.asked)
+			require.Equal(t, 1, b.given[0].closed)
+			require.Len(t, ended, 1)
+			require.Equal(t, ReasonNotIdempotent, ended[0].Reason)
+			require.ErrorIs(t, ended[0].Err, io.ErrUnexpectedEOF)
+			var v any
+			require.Error(t, json.NewDecoder(io.MultiReader(bytes.NewReader(got), iotest.ErrReader(err))).Decode(&v))
+		}
+	})
+}
+
+// All attempts break: the last response is the caller's, as far as it goes.
+func TestWholeBody_OutOfAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF)}}
+		got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000, MaxAttempts: 3}})
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		assert.Equal(t, document[:10], string(got))
+		assert.Equal(t, 3, b.asked)
+		for _, given := range b.given {
+			assert.Equal(t, 1, given.closed)
+		}
+	})
+}
+
+// Up to the limit a body is read within the attempt, and behind it streams.
+func TestWholeBody_Limit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			limit int64
+			asked int // 2 if the break is seen within the attempt
+		}{{Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 2}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
+			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
+			got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: c.limit}})
+			assert.Equal(t, c.asked, b.asked, "%d", c.limit)
+			if c.asked == 2 {
+				assert.NoError(t, err)
+				assert.Equal(t, document, string(got))
+			} else {
+				assert.Equal(t, io.ErrUnexpectedEOF, err)
+				assert.Equal(t, document[:10], string(got))
+			}
+		}
+	})
+}
+
+// A body that is announced larger than it will ever be takes no memory before it
+// arrives.
+func TestWholeBody_AnnouncedLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bodies{status: 200, length: 1 << 60, answers: []func(context.Context) io.ReadCloser{broken("abc", io.ErrUnexpectedEOF)}}
+		got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1 << 62, MaxAttempts: 1}})
+		assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		assert.Equal(t, "abc", string(got))
+	})
+}
+
+// The attempt's time runs until the short body is whole.
+func TestWholeBody_Timeout(t *testing.T) {
+	for name, p := range map[string]Policy{
+		"AttemptTimeout": {AttemptTimeout: time.Second},
+		"Deadline":       {Deadline: time.Second},
+		"BodyIdle":       {BodyIdle: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p.WholeBody, p.Backoff = 1000, Backoff{Base: 1, Cap: 1}
+				b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil), broken(document, io.EOF)}}
+				began := time.Now()
+				got, err := fetch(t, &Transport{Base: b, Policy: p})
+				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
+				if name == "Deadline" {
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.Equal(t, document[:10], string(got))
+					return
+				}
+				require.NoError(t, err)
+				assert.Equal(t, document, string(got))
+				assert.Equal(t, 2, b.asked)
+			})
+		})
+	}
+}
+
+// Time that runs out as the last byte has come takes nothing away.
+func TestWholeBody_WholeAsTimeRunsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{func(context.Context) io.ReadCloser {
+			return io.NopCloser(readerFunc(func(p []byte) (int, error) {
+				time.Sleep(2 * time.Second)
+				return copy(p, document), io.EOF
+			}))
+		}}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
+		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		require.NoError(t, err)
+		got, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		assert.Equal(t, document, string(got))
+		assert.Equal(t, 1, b.asked)
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// A caller who goes while the body is read ahead gets what there is, and why it
+// ended.
+func TestWholeBody_CallerGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil)}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		resp, err := (&Transport{Base: b, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		require.NoError(t, err)
+		got, err := io.ReadAll(resp.Body)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, document[:10], string(got))
+		assert.Equal(t, 1, b.asked)
+	})
+}
+
+// What somebody listens to is not read ahead.
+func TestWholeBody_Streams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, kind := range []string{"text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/jsonl", "application/grpc", "application/grpc+proto",
+			"application/grpc-web", "multipart/x-mixed-replace; boundary=x", "application/connect+json", "application/json-seq"} {
+			b := &bodies{status: 200, header: http.Header{"Content-Type": {kind}}, answers: []func(context.Context) io.ReadCloser{broken("data", nil)}}
+			ctx, cancel := context.WithCancel(t.Context())
+			resp, err := (&Transport{Base: b, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err, kind)
+			got := make([]byte, 4)
+			_, err = io.ReadFull(resp.Body, got)
+			require.NoError(t, err, kind)
+			cancel()
+			_, err = resp.Body.Read(got)
+			assert.ErrorIs(t, err, context.Canceled, kind)
+		}
+	})
+}
+
+// A response that comes while the body of the request is being sent isn't read
+// ahead: its caller may be waiting for it to send more.
+func TestWholeBody_WhileSending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			// An echo.
+			return &http.Response{StatusCode: 200, Body: req.Body, ContentLength: -1}, nil
+		})
+		resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequest(http.MethodPut, "http://a.example/", r)))
+		require.NoError(t, err)
+		go func() {
+			_, _ = w.Write([]byte("ping"))
+			w.Close()
+		}()
+		got, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		assert.Equal(t, "ping", string(got))
+	})
+}
+
+// A response that is retried is not read for its own sake, and one that is left
+// when attempts are used up comes unread.
+func TestWholeBody_Failures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bodies{status: 503, answers: []func(context.Context) io.ReadCloser{broken("down", io.ErrUnexpectedEOF)}}
+		got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000, MaxAttempts: 1}})
+		assert.Equal(t, io.ErrUnexpectedEOF, err)
+		assert.Equal(t, "down", string(got))
+
+		b = &bodies{status: 404, answers: []func(context.Context) io.ReadCloser{broken(document[:5], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
+		got, err = fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000}})
+		require.NoError(t, err)
+		assert.Equal(t, document, string(got))
+	})
+}
+
+func TestPeek(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, n := range []int{-1, 0, 1, 5, len(document), len(document) + 1, 1 << 30} {
+			for _, body := range []io.Reader{strings.NewReader(document), iotest.OneByteReader(strings.NewReader(document)), iotest.DataErrReader(strings.NewReader(document))} {
+				resp := &http.Response{StatusCode: 200, Body: io.NopCloser(body), ContentLength: -1}
+				for range 3 {
+					got, err := Peek(resp, n)
+					require.NoError(t, err)
+					require.Equal(t, document[:max(0, min(n, len(document)))], string(got))
+				}
+				got, err := Peek(resp, 2)
+				require.NoError(t, err)
+				require.Equal(t, document[:2], string(got))
+				all, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				require.Equal(t, document, string(all))
+			}
+		}
+		resp := &http.Response{StatusCode: 200, Body: broken("abc", io.ErrUnexpectedEOF)(t.Context()), ContentLength: -1}
+		got, err := Peek(resp, 3)
+		require.NoError(t, err)
+		assert.Equal(t, "abc", string(got))
+		got, err = Peek(resp, 4)
+		assert.Equal(t, io.ErrUnexpectedEOF, err)
+		assert.Equal(t, "abc", string(got))
+		all, err := io.ReadAll(resp.Body)
+		assert.Equal(t, io.ErrUnexpectedEOF, err)
+		assert.Equal(t, "abc", string(all))
+
+		for _, resp := range []*http.Response{nil, {}, {Body: http.NoBody}, {StatusCode: 101, Body: io.NopCloser(nil)}} {
+			got, err := Peek(resp, 5)
+			assert.NoError(t, err)
+			assert.Empty(t, got)
+		}
+	})
+}
+
+// An error inside a 200 is retried by a Classify that looks.
+func TestPeek_InClassify(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, p := range []Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdle: time.Second}, {Resume: On, BodyIdle: time.Second}} {
+			const overloaded = "event: error\ndata: {\"type\":\"overloaded_error\"}\n\n"
+			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(overloaded, io.EOF), broken(document, io.EOF)}}
+			p.Classify = func(_ *http.Request, resp *http.Response, err error) Verdict {
+				if err != nil {
+					return ByRule
+				}
+				if start, _ := Peek(resp, 100); bytes.Contains(start, []byte("overloaded_error")) {
+					return Retryable
+				}
+				return ByRule
+			}
+			got, err := fetch(t, &Transport{Base: b, Policy: p})
+			require.NoError(t, err)
+			assert.Equal(t, document, string(got))
+			assert.Equal(t, 2, b.asked)
+			for _, given := range b.given {
+				assert.Equal(t, 1, given.closed)
+			}
+		}
+	})
+}
+
+// The attempt's time runs while Classify waits for bytes, and what it says of a
+// response that came too late doesn't count.
+func TestPeek_Timeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("a", nil), broken(document, io.EOF)}}
+		var asked []bool
+		p := Policy{AttemptTimeout: time.Second, Backoff: Backoff{Base: 1, Cap: 1}, Classify: func(_ *http.Request, resp *http.Response, err error) Verdict {
+			asked = append(asked, err != nil)
+			if err == nil {
+				if _, err := Peek(resp, 10); err != nil {
+					return Final
+				}
+			}
+			return ByRule
+		}}
+		began := time.Now()
+		got, err := fetch(t, &Transport{Base: b, Policy: p})
+		require.NoError(t, err)
+		assert.Equal(t, document, string(got))
+		assert.Equal(t, []bool{false, true, false}, asked)
+		assert.LessOrEqual(t, time.Since(began), time.Second+time.Millisecond)
+	})
+}
