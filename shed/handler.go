@@ -208,7 +208,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, s.err.Error(), http.StatusInternalServerError)
 		return
 	}
-	attempt := 1
+	attempt, arrived := 1, r
 	if values := r.Header[s.retryHeader]; values != nil {
 		if attempt = attemptOf(values); attempt > 1 {
 			ctx := retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 1})
@@ -216,6 +216,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if s.exempt(r) {
+		if r != arrived {
+			defer handBack(arrived, r)
+		}
 		s.next.ServeHTTP(w, r)
 		return
 	}
@@ -238,7 +241,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w = long
 	}
 	defer s.leave(slot, long)
+	if r != arrived {
+		defer handBack(arrived, r)
+	}
 	s.next.ServeHTTP(w, r)
+}
+
+// handBack gives the request that arrived what its copy r has got: net/http
+// removes the files of its form, and whoever is outside may go by its pattern.
+func handBack(arrived, r *http.Request) {
+	arrived.MultipartForm, arrived.Pattern = r.MultipartForm, r.Pattern
 }
 
 // enter gets a slot for r, waiting for it if need be, or says why there is

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -189,4 +190,43 @@ func TestHostile_ManyStreams(t *testing.T) {
 		assert.EqualValues(t, 1000, good.Load()+refused.Load())
 		assert.GreaterOrEqual(t, good.Load(), int64(100), "what fits into the queue's time")
 	})
+}
+
+// A request that gets a context of its own is a copy: the files of an upload
+// are removed all the same, and the pattern is known outside.
+func TestHostile_NothingOfACopyIsLost(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	t.Setenv("TMP", dir) // of Windows
+	mux := http.NewServeMux()
+	files := func() int {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		return len(entries)
+	}
+	mux.HandleFunc("POST /upload/{name}", func(_ http.ResponseWriter, r *http.Request) {
+		assert.NoError(t, r.ParseMultipartForm(1))
+		assert.Equal(t, 1, files())
+		if r.PathValue("name") == "panic" {
+			panic(http.ErrAbortHandler)
+		}
+	})
+	for _, exempt := range []bool{false, true} {
+		h := &shed.Handler{Handler: mux, DeadlineHeader: "Timeout-Ms", Exempt: func(*http.Request) bool { return exempt }}
+		synctest.Test(t, func(t *testing.T) {
+			var pattern string
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				h.ServeHTTP(w, r)
+				pattern = r.Pattern
+			}))
+			for _, header := range []string{"None: 1", "Retry-Attempt: 2", "Timeout-Ms: 1000"} {
+				body := "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n" + strings.Repeat("x", 11<<20) + "\r\n--b--\r\n"
+				a := do(t.Context(), s.Transport(), "POST", s.URL+"/upload/x", strings.NewReader(body), "Content-Type: multipart/form-data; boundary=b", header)
+				assert.Equal(t, 200, a.status)
+				synctest.Wait()
+				assert.Zero(t, files(), header)
+				assert.Equal(t, "POST /upload/{name}", pattern)
+			}
+		})
+	}
 }
