@@ -190,10 +190,53 @@ func (q *queue) sift(e event) {
 
 // peek returns the instant of the next event, or reports that there is none.
 func (q *queue) peek() (int64, bool) {
+	e, ok := q.first()
+	if !ok {
+		return 0, false
+	}
+	return e.at, true
+}
+
+// first returns the next event, which stays, or reports that there is none.
+func (q *queue) first() (*event, bool) {
 	for len(q.due) == 0 {
 		if !q.turn() {
-			return 0, false
+			return nil, false
 		}
 	}
-	return q.due[0].at, true
+	return &q.due[0], true
+}
+
+// events is a list of events that come in the order in which they were added.
+type events struct {
+	list []event // a ring
+	head int
+	n    int
+}
+
+func (l *events) add(e event) {
+	if l.n == len(l.list) {
+		grown := make([]event, max(1024, 2*l.n))
+		n := copy(grown, l.list[l.head:])
+		copy(grown[n:], l.list[:l.head])
+		l.list, l.head = grown, 0
+	}
+	l.list[(l.head+l.n)&(len(l.list)-1)] = e
+	l.n++
+}
+
+func (l *events) first() *event { return &l.list[l.head] }
+
+func (l *events) shift() event {
+	e := l.list[l.head]
+	l.head = (l.head + 1) & (len(l.list) - 1)
+	l.n--
+	return e
+}
+
+// stamp returns an event that takes its turn as if it were scheduled now, for
+// a list of its own.
+func (q *queue) stamp(at int64, who int32, what uint32) event {
+	q.seq++
+	return event{at: at, seq: q.seq, who: who, what: what}
 }

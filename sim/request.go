@@ -144,7 +144,11 @@ func (r *run) send(i int32) {
 		}
 	}
 	if limit > 0 {
-		r.queue.push(r.now+int64(limit), i, q.gen|happensTimeout)
+		if at := r.now + int64(limit); limit == l.timeout && int(q.layer)+1 == len(r.layers) {
+			r.timeouts.add(r.queue.stamp(at, i, q.gen|happensTimeout))
+		} else {
+			r.queue.push(at, i, q.gen|happensTimeout)
+		}
 	}
 	if l.seconds != nil {
 		l.seconds[r.seconds.index(r.now)]++

@@ -35,6 +35,7 @@ type run struct {
 	out    []int32       // requests under way by host, where a layer asks
 
 	queue    *queue
+	timeouts events // of the attempts of the last layer, where only AttemptTimeout bounds them
 	requests []request
 	free     []int32
 	shares   []uint64 // of unequal clients: upper ends of their draws
@@ -127,7 +128,7 @@ func (r *run) run(ctx context.Context, progress func(float64)) (*Result, error) 
 	var events int64
 	err := ctx.Err()
 	for err == nil {
-		e, ok := r.queue.pop()
+		e, ok := r.next()
 		if !ok || e.at >= horizon {
 			r.now = horizon
 			break
@@ -148,6 +149,21 @@ func (r *run) run(ctx context.Context, progress func(float64)) (*Result, error) 
 	r.finishLayers()
 	r.result.finish(r.Scenario, &r.latency, &r.seconds)
 	return &r.result, err
+}
+
+// next takes the next event: of the queue, or a timeout. Most timeouts come to
+// nothing, and those of one layer come in the order in which attempts begin, so
+// that a list of their own costs much less than the queue.
+func (r *run) next() (event, bool) {
+	for {
+		e, ok := r.queue.first()
+		if r.timeouts.n == 0 || ok && e.before(r.timeouts.first()) {
+			return r.queue.pop()
+		}
+		if t := r.timeouts.shift(); r.requests[t.who].gen == t.what&^happensMask {
+			return t, true
+		}
+	}
 }
 
 func (r *run) happen(e event) {

@@ -5,7 +5,10 @@ package sim
 
 import (
 	"math"
+	"net/http"
 	"time"
+
+	"github.com/retrip/retrip"
 )
 
 // job is an attempt at the backend.
@@ -135,13 +138,20 @@ func (r *run) served(worker int32) {
 		r.missing--
 	}
 	if r.Backend.Workers > 0 {
-		r.next(s)
+		r.serveNext(s)
+	}
+	if r.Network.Delay == 0 && r.Trigger.Delay == 0 {
+		// At once, since nothing comes between: this isn't within a sending.
+		if r.requests[j.who].gen == j.gen {
+			r.ended(j.who, retrip.Outcome{Status: http.StatusOK})
+		}
+		return
 	}
 	r.answer(j.who, j.gen|happensGood)
 }
 
-// next has a worker begin with the next in the queue, if there is one.
-func (r *run) next(s *station) {
+// serveNext has a worker begin with the next in the queue, if there is one.
+func (r *run) serveNext(s *station) {
 	b := &r.Backend
 	for {
 		if s.waiting.n == 0 {
