@@ -60,18 +60,6 @@ type Breaker struct {
 
 var defaultBreaker = Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second, Probes: 3}
 
-// orDefault returns b with its unset fields at their defaults, if it is on.
-func (b Breaker) orDefault() Breaker {
-	if b != (Breaker{}) && b.Ratio != Off {
-		inherit(&b.Ratio, defaultBreaker.Ratio)
-		inherit(&b.Window, defaultBreaker.Window)
-		inherit(&b.MinVolume, defaultBreaker.MinVolume)
-		inherit(&b.OpenFor, defaultBreaker.OpenFor)
-		inherit(&b.Probes, defaultBreaker.Probes)
-	}
-	return b
-}
-
 const breakerSlots = 10 // of the sliding window
 
 type breakerState uint8

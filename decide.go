@@ -307,7 +307,7 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 	}
 	if p.Gate == On {
 		var told bool
-		if told, wakes = h.atGate(r, c, o, failed, now, draw); told {
+		if told, wakes = h.atGate(c, o, failed, failed && r.refused(o), now, draw); told {
 			change |= hostPaused
 		}
 	}

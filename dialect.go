@@ -143,15 +143,6 @@ func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
 	return wait + part, true
 }
 
-func isDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return s != ""
-}
-
 // shouldRetry reads the word of OpenAI, Anthropic and Stripe.
 func shouldRetry(_ int, h http.Header) Verdict {
 	for _, name := range []string{"X-Should-Retry", "Stripe-Should-Retry"} {

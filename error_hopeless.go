@@ -112,18 +112,6 @@ func validHeader(h http.Header) bool {
 	return true
 }
 
-// isToken reports whether s is a token (RFC 9110 §5.6.2).
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && !('0' <= c && c <= '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != ""
-}
-
 // validTrailer reports whether h has none of the fields that net/http refuses
 // in a trailer.
 func validTrailer(h http.Header) bool {
@@ -134,15 +122,6 @@ func validTrailer(h http.Header) bool {
 		}
 	}
 	return true
-}
-
-func hasControl(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] == 0x7f {
-			return true
-		}
-	}
-	return false
 }
 
 // refusedByCaller reports whether the error of a TLS handshake over a connection

@@ -115,11 +115,10 @@ func (h *Host) throughGate(r *Rules, c *Call, now time.Duration, draw uint64) De
 	return s.gates.admit(&r.policy, c, now, paused, draw)
 }
 
-// atGate takes in what the outcome of an attempt says about the gate of c. It
-// reports whether the host or its key was told to wait, and whether anyone is
+// atGate takes in what the outcome of an attempt says about the gate of c.
+// refused says that a gate takes it for a refusal. It reports whether the host or its key was told to wait, and whether anyone is
 // to be woken.
-func (h *Host) atGate(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) (told, wakes bool) {
-	refused := failed && r.refused(o)
+func (h *Host) atGate(c *Call, o Outcome, failed, refused bool, now time.Duration, draw uint64) (told, wakes bool) {
 	s := h.guards.Load()
 	if s == nil {
 		if !refused {

@@ -6,7 +6,6 @@ package retrip
 import (
 	"cmp"
 	"hash/maphash"
-	"net"
 	"net/url"
 	"slices"
 	"sync"
@@ -45,19 +44,6 @@ type hostStripe struct {
 	hosts   map[hostKey]*hostEntry
 
 	_ [64]byte // stripes don't share a cache line
-}
-
-// hostKey is a host, whatever pattern chose its policy.
-type hostKey struct{ host, port string }
-
-func (k hostKey) String() string { return net.JoinHostPort(k.host, k.port) }
-
-func keyOf(u *url.URL) hostKey {
-	if u == nil {
-		return hostKey{}
-	}
-	host, port := hostPort(u)
-	return hostKey{host, port}
 }
 
 // hostEntry is a host in the table. A request that has met a failure there

@@ -9,14 +9,6 @@ import (
 	"slices"
 )
 
-// method returns the method of req; net/http takes none for GET.
-func method(req *http.Request) string {
-	if req.Method == "" {
-		return http.MethodGet
-	}
-	return req.Method
-}
-
 // idempotent reports whether sending req twice is the same as sending it once:
 // by its method (RFC 9110 §9.2.2), by a key, or because the policy says so.
 func (r *Rules) idempotent(req *http.Request) bool {

@@ -139,7 +139,7 @@ func FuzzLoadPolicies(f *testing.F) {
 			return
 		}
 		tr := Transport{Policy: policy, Hosts: hosts}
-		_, err = compile(tr.Policy, tr.Hosts, nil)
+		_, err = compile(tr.Policy, tr.Hosts)
 		require.NoError(t, err, "what was loaded is valid")
 		data, err := json.Marshal(policy)
 		require.NoError(t, err)

@@ -25,7 +25,7 @@ type matcher struct {
 	policy  Policy // what it was made of
 	hosts   map[string]Policy
 	matched map[string]*atomic.Bool // by pattern in lower case: whether a request has followed it
-	counted []*policyMetrics        // of all of them
+	rules   []*Rules                // all of them
 }
 
 // defaultName names the policy of hosts without one of their own.
@@ -46,7 +46,7 @@ func (p portRules) find(port string) *Rules {
 
 // compile makes the rules of policy and hosts, and reports every value and
 // pattern in them that is wrong.
-func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher, error) {
+func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{},
 		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts)), matched: make(map[string]*atomic.Bool, len(hosts))}
 	var errs []error
@@ -104,7 +104,7 @@ func compile(policy Policy, hosts map[string]Policy, metrics *Metrics) (*matcher
 		r.matched = new(atomic.Bool)
 		m.matched[r.name] = r.matched
 	}
-	m.counted = metrics.hold(all)
+	m.rules = all
 	return m, nil
 }
 
@@ -159,45 +159,6 @@ func (m *matcher) find(u *url.URL) *Rules {
 		}
 	}
 	return m.fallback
-}
-
-// hostPort returns the host of u in lower case, without brackets and without a
-// dot at its end, and its port: the scheme's default where u names none.
-func hostPort(u *url.URL) (host, port string) {
-	host, port = splitPort(u.Host)
-	if port == "" {
-		switch u.Scheme {
-		case "http":
-			port = "80"
-		case "https":
-			port = "443"
-		}
-	}
-	return undotted(strings.ToLower(host)), port
-}
-
-// undotted returns a host's name without the dot at its end, which stands for
-// the root of DNS (RFC 3986 §3.2.2): with it or without, it is the same host.
-// What isn't a name, as an IPv6 address, ".", or one with an empty label before
-// the dot, stays as it is.
-func undotted(host string) string {
-	name, ok := strings.CutSuffix(host, ".")
-	if !ok || name == "" || name[len(name)-1] == '.' || strings.ContainsAny(name, ":[]") {
-		return host
-	}
-	return name
-}
-
-// splitPort splits "host", "host:port", "[::1]" and "[::1]:port". Brackets go.
-func splitPort(hostport string) (host, port string) {
-	host = hostport
-	if i := strings.LastIndexByte(hostport, ':'); i >= 0 && strings.IndexByte(hostport[i:], ']') < 0 {
-		host, port = hostport[:i], hostport[i+1:]
-	}
-	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
-		host = host[1 : len(host)-1]
-	}
-	return host, port
 }
 
 // splitPattern parses a key of Transport.Hosts into a name in lower case and

@@ -22,7 +22,7 @@ func TestMatch(t *testing.T) {
 	} {
 		patterns[p] = Policy{}
 	}
-	m, err := compile(Policy{}, patterns, nil)
+	m, err := compile(Policy{}, patterns)
 	require.NoError(t, err)
 	for in, want := range map[string]string{
 		// The exact host, any port, any case.
@@ -99,7 +99,7 @@ func TestMatch(t *testing.T) {
 
 // IDNA is left alone: a name is compared as it stands.
 func TestMatchIDNA(t *testing.T) {
-	m, err := compile(Policy{}, map[string]Policy{"bücher.example": {}, "xn--bcher-kva.test": {}}, nil)
+	m, err := compile(Policy{}, map[string]Policy{"bücher.example": {}, "xn--bcher-kva.test": {}})
 	require.NoError(t, err)
 	assert.Equal(t, "bücher.example", m.find(&url.URL{Scheme: "https", Host: "BÜCHER.example"}).name)
 	assert.Equal(t, "default", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.example"}).name)
@@ -107,7 +107,7 @@ func TestMatchIDNA(t *testing.T) {
 }
 
 func TestMatchWithoutHosts(t *testing.T) {
-	m, err := compile(Policy{}, nil, nil)
+	m, err := compile(Policy{}, nil)
 	require.NoError(t, err)
 	u := &url.URL{Scheme: "https", Host: "A.Example.com"}
 	assert.Same(t, m.fallback, m.find(u))
@@ -162,7 +162,7 @@ func TestMatchRefuses(t *testing.T) {
 		"exam[ple].com":       "brackets",
 		"*.[::1]":             "brackets",
 	} {
-		_, err := compile(Policy{}, map[string]Policy{pattern: {}}, nil)
+		_, err := compile(Policy{}, map[string]Policy{pattern: {}})
 		if assert.Error(t, err, "%q", pattern) {
 			assert.Contains(t, err.Error(), hostPath(pattern), "the pattern is named")
 			assert.Contains(t, err.Error(), want, "%q", pattern)
@@ -181,10 +181,10 @@ func TestMatchRefusesTwins(t *testing.T) {
 		{"*.example.com", "*.example.com."},
 		{"*.example.com:80", "*.example.com.:80"},
 	} {
-		_, err := compile(Policy{}, map[string]Policy{twins[0]: {}, twins[1]: {}}, nil)
+		_, err := compile(Policy{}, map[string]Policy{twins[0]: {}, twins[1]: {}})
 		assert.ErrorContains(t, err, "another spelling", "%q", twins)
 	}
-	_, err := compile(Policy{}, map[string]Policy{"example.com": {}, "example.com:443": {}, "*.example.com": {}}, nil)
+	_, err := compile(Policy{}, map[string]Policy{"example.com": {}, "example.com:443": {}, "*.example.com": {}})
 	assert.NoError(t, err)
 }
 
@@ -229,7 +229,7 @@ func FuzzMatch(f *testing.F) {
 		if again := keyOf(at(key.String())); again != key {
 			t.Fatalf("%q is %+v, which is %+v", host, key, again)
 		}
-		m, err := compile(Policy{}, map[string]Policy{pattern: {}}, nil)
+		m, err := compile(Policy{}, map[string]Policy{pattern: {}})
 		if err != nil {
 			return
 		}
@@ -255,14 +255,14 @@ func FuzzMatch(f *testing.F) {
 			}
 		}
 		if other, ok := dotted(pattern); ok {
-			m2, err := compile(Policy{}, map[string]Policy{other: {}}, nil)
+			m2, err := compile(Policy{}, map[string]Policy{other: {}})
 			if err != nil {
 				t.Fatalf("%q is a pattern, %q is none: %v", pattern, other, err)
 			}
 			if by := m2.find(at(host)).name; (by == "default") != (found == "default") {
 				t.Fatalf("%q finds %q for %q, and %q for %q", host, found, pattern, by, other)
 			}
-			if _, err := compile(Policy{}, map[string]Policy{pattern: {}, other: {}}, nil); err == nil {
+			if _, err := compile(Policy{}, map[string]Policy{pattern: {}, other: {}}); err == nil {
 				t.Fatalf("%q and %q are the same", pattern, other)
 			}
 		}

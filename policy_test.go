@@ -142,7 +142,7 @@ func TestPolicyOffForOneHost(t *testing.T) {
 		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
 		Budget: Unlimited, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Off, RetryHeader: "off",
 	}
-	m, err := compile(on, map[string]Policy{"off.example": off, "saving.example": {Budget: Budget{Credit: Off}}}, nil)
+	m, err := compile(on, map[string]Policy{"off.example": off, "saving.example": {Budget: Budget{Credit: Off}}})
 	require.NoError(t, err)
 	find := func(host string) *Rules { return m.find(&url.URL{Scheme: "https", Host: host}) }
 

@@ -22,7 +22,7 @@ import (
 // what SetPolicies has put in their place. It is safe for concurrent use, as
 // long as nobody changes a field.
 func (t *Transport) Validate() error {
-	_, err := compile(t.Policy, t.Hosts, nil)
+	_, err := compile(t.Policy, t.Hosts)
 	errs := []error{err}
 	if err == nil {
 		errs = append(errs, checkFit("Policy", t.Policy, defaults))

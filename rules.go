@@ -83,6 +83,18 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	return r, p.checkTogether()
 }
 
+// orDefault returns b with its unset fields at their defaults, if it is on.
+func (b Breaker) orDefault() Breaker {
+	if b != (Breaker{}) && b.Ratio != Off {
+		inherit(&b.Ratio, defaultBreaker.Ratio)
+		inherit(&b.Window, defaultBreaker.Window)
+		inherit(&b.MinVolume, defaultBreaker.MinVolume)
+		inherit(&b.OpenFor, defaultBreaker.OpenFor)
+		inherit(&b.Probes, defaultBreaker.Probes)
+	}
+	return b
+}
+
 // override returns the rules of a request whose context asks for p.
 func (r *Rules) override(p Policy) (*Rules, error) {
 	errs := []error{p.check("WithPolicy")}

@@ -102,10 +102,10 @@ func (t *Transport) start() *settings {
 	}
 	_, plain := s.base.(*http.Transport)
 	s.looked = !plain
-	s.matcher, s.err = compile(t.Policy, t.Hosts, t.Metrics)
+	s.matcher, s.err = compile(t.Policy, t.Hosts)
 	s.counted = t.Metrics.watch(t)
 	if s.err == nil {
-		t.Metrics.swap(s.counted, s.matcher.counted)
+		t.Metrics.swap(s.counted, t.Metrics.hold(s.rules))
 	}
 	t.settings.Store(s)
 	return s
@@ -149,10 +149,11 @@ func defaultBase() *http.Transport {
 // changes. The fields themselves keep their values. It is safe for concurrent
 // use with RoundTrip.
 func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
-	m, err := compile(policy, hosts, t.Metrics)
+	m, err := compile(policy, hosts)
 	if err != nil {
 		return err
 	}
+	counted := t.Metrics.hold(m.rules)
 	t.start()
 	t.settling.Lock()
 	defer t.settling.Unlock()
@@ -162,7 +163,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	}
 	next.matcher, next.err = m, nil
 	t.settings.Store(&next)
-	t.Metrics.swap(next.counted, m.counted)
+	t.Metrics.swap(next.counted, counted)
 	return nil
 }
 

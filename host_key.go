@@ -1,0 +1,62 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"net"
+	"net/url"
+	"strings"
+)
+
+// hostKey is a host, whatever pattern chose its policy.
+type hostKey struct{ host, port string }
+
+func (k hostKey) String() string { return net.JoinHostPort(k.host, k.port) }
+
+func keyOf(u *url.URL) hostKey {
+	if u == nil {
+		return hostKey{}
+	}
+	host, port := hostPort(u)
+	return hostKey{host, port}
+}
+
+// hostPort returns the host of u in lower case, without brackets and without a
+// dot at its end, and its port: the scheme's default where u names none.
+func hostPort(u *url.URL) (host, port string) {
+	host, port = splitPort(u.Host)
+	if port == "" {
+		switch u.Scheme {
+		case "http":
+			port = "80"
+		case "https":
+			port = "443"
+		}
+	}
+	return undotted(strings.ToLower(host)), port
+}
+
+// undotted returns a host's name without the dot at its end, which stands for
+// the root of DNS (RFC 3986 §3.2.2): with it or without, it is the same host.
+// What isn't a name, as an IPv6 address, ".", or one with an empty label before
+// the dot, stays as it is.
+func undotted(host string) string {
+	name, ok := strings.CutSuffix(host, ".")
+	if !ok || name == "" || name[len(name)-1] == '.' || strings.ContainsAny(name, ":[]") {
+		return host
+	}
+	return name
+}
+
+// splitPort splits "host", "host:port", "[::1]" and "[::1]:port". Brackets go.
+func splitPort(hostport string) (host, port string) {
+	host = hostport
+	if i := strings.LastIndexByte(hostport, ':'); i >= 0 && strings.IndexByte(hostport[i:], ']') < 0 {
+		host, port = hostport[:i], hostport[i+1:]
+	}
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	return host, port
+}
