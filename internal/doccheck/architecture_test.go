@@ -56,11 +56,15 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestArchitecture_Links checks the files and directories that the page links
-// to.
-func TestArchitecture_Links(t *testing.T) {
+// TestArchitecture_Names checks the tests that the page names, and the files and
+// directories that it links to.
+func TestArchitecture_Names(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/architecture.md")
 	require.NoError(t, err)
+	tests := testNames(readRepository(t))
+	for _, m := range namedTest.FindAllStringSubmatch(string(page), -1) {
+		assert.True(t, tests[filepath.ToSlash(filepath.Join(m[1], m[2]))], m[0])
+	}
 	links := regexp.MustCompile(`\]\(([^)#:]+)[^)]*\)`).FindAllStringSubmatch(string(page), -1)
 	assert.NotEmpty(t, links)
 	for _, m := range links {
