@@ -1,0 +1,40 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// scale is by how much time is shorter in the demo than in production: an hour
+// is a minute.
+const scale = 60
+
+// windows are the durations in a file of rules: ranges in expressions, and how
+// long an alert must last before it fires.
+var windows = regexp.MustCompile(`(\[|\n +for: )(\d+)([smhd])(\]|\n)`)
+
+var units = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+
+// scaled returns rules with all their windows scale times shorter, and nothing
+// else changed.
+func scaled(rules string) (string, error) {
+	var failed error
+	out := windows.ReplaceAllStringFunc(rules, func(window string) string {
+		part := windows.FindStringSubmatch(window)
+		n, err := strconv.Atoi(part[2])
+		if err != nil {
+			failed = err
+		}
+		shorter := time.Duration(n) * units[part[3]] / scale
+		if shorter < time.Millisecond {
+			failed = fmt.Errorf("a window of %s%s is too short for a demo", part[2], part[3])
+		}
+		return fmt.Sprintf("%s%dms%s", part[1], shorter.Milliseconds(), part[4])
+	})
+	return out, failed
+}
