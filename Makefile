@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # worth the minutes that more than one build of them takes.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check test race all-modules lint cover fuzz tables mutate soak examples cross api sdks figures bench bench-save
+.PHONY: help check test race all-modules lint cover fuzz tables mutate soak examples demo cross api sdks figures bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,12 @@ examples: ## run the examples of the root module; each must exit 0
 		$(TIMEOUT) "$$dir/example" </dev/null >"$$dir/out" 2>&1 || \
 			{ code=$$?; cat "$$dir/out"; echo "$$ex: exit status $$code"; exit 1; }; \
 	done
+
+demo: ## walk through two outages before a real Prometheus: two minutes, then until Ctrl-C
+	.ci/tools prometheus
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	$(GO) build -C ops -o "$$dir/demo" ./demo; \
+	PATH="$$PATH:/usr/sbin" "$$dir/demo" -alerts ops/alerts.yml -stay
 
 cross: ## vet and build the tests of our own code for Windows and macOS
 	@for os in windows darwin; do \

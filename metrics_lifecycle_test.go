@@ -219,3 +219,33 @@ func TestMetrics_Exemplar(t *testing.T) {
 		assert.Empty(t, exemplars(t, play(labels)), "%q", labels)
 	}
 }
+
+// An attempt that its caller ends has the result that its request's reason to
+// give up has.
+func TestMetrics_CallerEndsAttempt(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		within func(context.Context) (context.Context, context.CancelFunc)
+		want   []string
+	}{
+		{"deadline", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Second)
+		},
+			[]string{"attempts_total{default,timeout} 1", "give_ups_total{default,deadline} 1", "requests_total{default,gave_up} 1"}},
+		{"cancellation", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(time.Second, cancel)
+			return ctx, cancel
+		}, []string{"attempts_total{default,canceled} 1", "give_ups_total{default,canceled} 1", "requests_total{default,canceled} 1"}},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			m := retrip.NewMetrics()
+			tr := &retrip.Transport{Base: plays(hangs), Metrics: m}
+			ctx, cancel := tt.within(t.Context())
+			defer cancel()
+			_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			require.Error(t, err)
+			assert.Equal(t, tt.want, counted(t, m))
+		})
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/statuspage"
 )
 
 const (
@@ -55,7 +56,7 @@ func newBackend() *backend {
 type replica struct {
 	transport *retrip.Transport
 	base      *http.Transport
-	metrics   *httptest.Server // serves /metrics
+	metrics   *httptest.Server // serves /metrics and /debug/retrip
 }
 
 func newReplica(b *backend, log io.Writer) (*replica, error) {
@@ -82,7 +83,10 @@ func newReplica(b *backend, log io.Writer) (*replica, error) {
 		return nil, err
 	}
 	transport.HostStates() // the outcomes are there, at zero, before the first request
-	return &replica{transport, base, httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))}, nil
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("/debug/retrip", statuspage.Handler(map[string]*retrip.Transport{"shop": transport}))
+	return &replica{transport, base, httptest.NewServer(mux)}, nil
 }
 
 // brief leaves out what says nothing on a screen.

@@ -151,6 +151,7 @@ func (s *show) walk(ctx context.Context) error {
 			s.say("Requests by outcome: %s", s.graph(`sum by (policy, outcome) (rate(retrip_requests_total[5s]))`))
 			s.say("Retries per request: %s", s.graph(`sum by (policy) (rate(retrip_retries_total[5s])) / sum by (policy) (rate(retrip_requests_total[5s]))`))
 			s.say("Alerts:              %s", s.page("alerts"))
+			s.say("Status of replica 1: %s/debug/retrip", s.replicas[0].metrics.URL)
 			s.say("For half a minute all is well: retries hide the failures (outcome recovered).")
 		}},
 		{30 * time.Second, func() {
@@ -159,7 +160,7 @@ func (s *show) walk(ctx context.Context) error {
 			s.say("Expect a page about %s in seconds. Budgets run out, and retries per request fall to 0: the fleet adds no load to the outage.", inventory)
 		}},
 		{50 * time.Second, func() {
-			s.say("What replica 1 knows of its hosts (Transport.HostStates):")
+			s.say("What replica 1 knows of its hosts, as its status page has it:")
 			for _, state := range s.replicas[0].transport.HostStates() {
 				s.say("    %s", state)
 			}
