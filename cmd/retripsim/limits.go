@@ -37,6 +37,16 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 			sim.Limit
 		}
 		var answers []answer
+		r.csv = func(w io.Writer) error {
+			out := csv.NewWriter(w)
+			out.Write(strings.Split("policy,quantity,largest,unbounded", ","))
+			for _, a := range answers {
+				out.Write([]string{a.Policy, a.Quantity.String(), number(a.Value), strconv.FormatBool(a.Unbounded)})
+			}
+			out.Flush()
+			return out.Error()
+		}
+		r.json = []answer{}
 		quantities := []sim.Quantity{sim.OfClients, sim.OfLoad, sim.OfBudgetSize, sim.OfMaxAttempts}
 		for i, p := range policies {
 			s.Policy = p
@@ -49,7 +59,10 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 				part := float64(i*len(quantities) + j)
 				l, err := sim.Largest(ctx, s, q, func(done float64) { progress((part + done) / float64(len(policies)*len(quantities))) })
 				if err != nil {
-					if len(answers) == 0 {
+					if l.Value > 0 {
+						row = append(row, "at least "+limitText(l))
+					}
+					if len(row) == 1 && len(answers) == 0 {
 						return nil, err
 					}
 					r.table = append(r.table, row)
@@ -60,15 +73,6 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 				row = append(row, limitText(l))
 			}
 			r.table = append(r.table, row)
-		}
-		r.csv = func(w io.Writer) error {
-			out := csv.NewWriter(w)
-			out.Write(strings.Split("policy,quantity,largest,unbounded", ","))
-			for _, a := range answers {
-				out.Write([]string{a.Policy, a.Quantity.String(), number(a.Value), strconv.FormatBool(a.Unbounded)})
-			}
-			out.Flush()
-			return out.Error()
 		}
 		return r, err
 	}

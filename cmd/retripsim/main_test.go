@@ -336,7 +336,7 @@ func TestLawOfThePolicy(t *testing.T) {
 
 // An interrupt shows what there is, marked as partial.
 func TestInterrupt(t *testing.T) {
-	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000"} {
+	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000", "limit -horizon 46s"} {
 		var out, errs bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		f := newFlags("")
