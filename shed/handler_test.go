@@ -98,12 +98,13 @@ func counted(t *testing.T, h *shed.Handler) map[string]float64 {
 	values := map[string]float64{}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			name := strings.TrimPrefix(family.GetName(), "retrip_shed_")
+			var name strings.Builder
+			name.WriteString(strings.TrimPrefix(family.GetName(), "retrip_shed_"))
 			for _, label := range m.GetLabel() {
-				name += " " + label.GetValue()
+				name.WriteString(" " + label.GetValue())
 			}
 			if v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()); v != 0 {
-				values[name] = v
+				values[name.String()] = v
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,14 +70,15 @@ func TestTable(t *testing.T) {
 		t.Skip("with -table")
 	}
 	for _, s := range servers() {
-		line := fmt.Sprintf("%-46s", s.name)
+		var line strings.Builder
+		line.WriteString(fmt.Sprintf("%-46s", s.name))
 		for _, budget := range []retrip.Budget{{}, retrip.Unlimited} {
 			for _, clients := range []int{1000, 10_000, 100_000} {
 				result, load := brownout(t, s.handler, clients, func(l *storm.Load) { l.Policy.Budget = budget })
-				line += fmt.Sprintf(" | %3d (%2.0f %%)", result.Recovery(load), 100*result.Goodput(3, 13))
+				line.WriteString(fmt.Sprintf(" | %3d (%2.0f %%)", result.Recovery(load), 100*result.Goodput(3, 13)))
 			}
 		}
-		t.Log(line)
+		t.Log(line.String())
 	}
 }
 
