@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"encoding/xml"
+	"fmt"
 	"image/color"
 	"io"
 	"math"
@@ -169,14 +170,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-func hex(c color.NRGBA) string {
-	const digits = "0123456789ABCDEF"
-	s := "#"
-	for _, v := range []uint8{c.R, c.G, c.B} {
-		s += string(digits[v>>4]) + string(digits[v&15])
-	}
-	return s
-}
+func hex(c color.NRGBA) string { return fmt.Sprintf("#%02X%02X%02X", c.R, c.G, c.B) }
 
 func parseHex(t *testing.T, s string) color.NRGBA {
 	t.Helper()
