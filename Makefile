@@ -102,7 +102,7 @@ sdks: ## test the examples with SDKs that take minutes to build
 	GOWORK=off $(GO) -C examples/sdks/heavy vet ./...
 	GOWORK=off $(GO) -C examples/sdks/heavy test ./...
 
-figures: ## make the pictures and tables of docs, or of those whose names contain IN, anew from the commands beside them: some minutes
+figures: ## make the pictures and tables of docs, or of documents and commands with IN in them, anew from the commands beside them: some minutes
 	$(GO) -C cmd/retripsim test -count=1 -run '^TestFigures$$' -timeout 60m . -args -figures=update -in='$(IN)'
 
 bench: ## what retries cost, beside the peers: some minutes
