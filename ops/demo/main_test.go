@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,9 +48,9 @@ func TestDemo_EndsCleanly(t *testing.T) {
 	var out screen
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, &out, "../alerts.yml", true) }()
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "/alerts") }, 60*time.Second, 50*time.Millisecond, "%s", &out)
-	address := regexp.MustCompile(`http://(127\.0\.0\.1:\d+)/(classic/)?alerts`).FindStringSubmatch(out.String())
-	require.NotNil(t, address, "%s", &out)
+	alerts := regexp.MustCompile(`http://(127\.0\.0\.1:\d+)/(classic/)?alerts\n`)
+	require.Eventually(t, func() bool { return alerts.MatchString(out.String()) }, 60*time.Second, 50*time.Millisecond)
+	address := alerts.FindStringSubmatch(out.String())
 	cancel()
 	select {
 	case err := <-ended:
