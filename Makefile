@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # worth the minutes that more than one build of them takes.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check test race all-modules lint cover fuzz tables mutate soak examples demo cross api sdks figures bench bench-save
+.PHONY: help check test race all-modules lint cover fuzz tables mutate soak downloads examples demo cross api sdks figures bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ mutate: ## break the core in small ways and see which the tests notice (minutes)
 
 soak: ## load with faults for SOAKTIME (10m): fails unless all that is held stays flat and nothing is lost
 	$(GO) run ./lab/cmd/soak -duration $(SOAKTIME)
+
+downloads: ## 100 bodies of 1 GiB through a proxy that cuts them every 10 MiB: each must arrive whole (half an hour)
+	$(GO) run ./lab/cmd/downloads
 
 examples: ## run the examples of the root module; each must exit 0
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \

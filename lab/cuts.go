@@ -1,0 +1,279 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// Cut is a way in which the body of a response breaks.
+type Cut int
+
+// The ways to cut.
+const (
+	CutFIN       Cut = iota // the connection ends
+	CutRST                  // the connection is reset
+	CutRSTStream            // HTTP/2: the stream is reset
+	CutGOAWAY               // HTTP/2: the server says goodbye, and the connection ends
+)
+
+// Cuts is a TCP proxy that cuts what it hands to clients after so many bytes,
+// in one way after the other. For HTTP/2, which must be without TLS, it goes by
+// frames.
+type Cuts struct {
+	upstream string
+	every    int64
+	ways     []Cut
+	http2    bool
+	listener net.Listener
+	cuts     atomic.Int64 // made so far
+	sent     atomic.Int64 // bytes handed to clients
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool // nil once closed
+}
+
+// NewCuts starts a proxy to upstream, on a port of its own of the loopback
+// interface.
+func NewCuts(upstream string, every int64, http2 bool, ways ...Cut) (*Cuts, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cuts{upstream: upstream, every: every, ways: ways, http2: http2, listener: l, conns: map[net.Conn]bool{}}
+	c.wg.Go(c.accept)
+	return c, nil
+}
+
+// Addr is where the proxy listens.
+func (c *Cuts) Addr() string { return c.listener.Addr().String() }
+
+// Made is how many cuts were made.
+func (c *Cuts) Made() int64 { return c.cuts.Load() }
+
+// Sent is how many bytes were handed to clients.
+func (c *Cuts) Sent() int64 { return c.sent.Load() }
+
+// Close ends the proxy, and waits until nothing of it is left.
+func (c *Cuts) Close() {
+	c.listener.Close()
+	c.mu.Lock()
+	for conn := range c.conns {
+		conn.Close()
+	}
+	c.conns = nil
+	c.mu.Unlock()
+	c.wg.Wait()
+}
+
+// keep notes conn, and reports whether the proxy still runs.
+func (c *Cuts) keep(conn net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conns == nil {
+		conn.Close()
+		return false
+	}
+	c.conns[conn] = true
+	return true
+}
+
+func (c *Cuts) forget(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.conns, conn)
+}
+
+func (c *Cuts) accept() {
+	for {
+		client, err := c.listener.Accept()
+		if err != nil {
+			return
+		}
+		c.wg.Go(func() { c.serve(client.(*net.TCPConn)) })
+	}
+}
+
+func (c *Cuts) serve(client *net.TCPConn) {
+	defer client.Close()
+	if !c.keep(client) {
+		return
+	}
+	defer c.forget(client)
+	server, err := net.Dial("tcp", c.upstream)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	if !c.keep(server) {
+		return
+	}
+	defer c.forget(server)
+	// What is under way when a connection is reset is lost: little, then.
+	_ = client.SetWriteBuffer(32 << 10)
+	p := &cutConn{cuts: c, client: client, server: server}
+	c.wg.Go(func() {
+		_ = p.requests()
+		_ = client.CloseRead()
+		_ = server.(*net.TCPConn).CloseWrite()
+	})
+	if c.http2 {
+		err = p.frames()
+	} else {
+		err = p.bytes()
+	}
+	if errors.Is(err, errReset) {
+		_ = client.SetLinger(0)
+	}
+}
+
+var errReset = errors.New("reset")
+
+// cutConn is a connection through the proxy.
+type cutConn struct {
+	cuts   *Cuts
+	client *net.TCPConn
+	server net.Conn
+	toUp   sync.Mutex // guards writing to server, frame by frame
+}
+
+// requests copies what the client says.
+func (p *cutConn) requests() error {
+	if !p.cuts.http2 {
+		_, err := io.Copy(p.server, p.client)
+		return err
+	}
+	preface := make([]byte, 24)
+	if _, err := io.ReadFull(p.client, preface); err != nil {
+		return err
+	}
+	if _, err := p.server.Write(preface); err != nil {
+		return err
+	}
+	return eachFrame(p.client, func(_ frameHeader, frame []byte) error { return p.up(frame) })
+}
+
+func (p *cutConn) up(frame []byte) error {
+	p.toUp.Lock()
+	defer p.toUp.Unlock()
+	_, err := p.server.Write(frame)
+	return err
+}
+
+func (p *cutConn) down(b []byte) error {
+	n, err := p.client.Write(b)
+	p.cuts.sent.Add(int64(n))
+	return err
+}
+
+// next returns the way of the cut that is due.
+func (p *cutConn) next() Cut {
+	return p.cuts.ways[int(p.cuts.cuts.Add(1)-1)%len(p.cuts.ways)]
+}
+
+// bytes copies what the server says, up to a cut.
+func (p *cutConn) bytes() error {
+	buffer := make([]byte, 16<<10)
+	for left := p.cuts.every; ; {
+		n, err := p.server.Read(buffer[:min(int64(len(buffer)), left)])
+		if n > 0 {
+			if err := p.down(buffer[:n]); err != nil {
+				return err
+			}
+		}
+		if left -= int64(n); left == 0 {
+			if p.next() == CutRST {
+				return errReset
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// frames copies what the server says, with a cut after so many bytes of data.
+func (p *cutConn) frames() error {
+	left := p.cuts.every
+	dead := map[uint32]bool{}
+	return eachFrame(p.server, func(h frameHeader, frame []byte) error {
+		const data = 0
+		if dead[h.stream] {
+			return nil
+		}
+		if err := p.down(frame); err != nil || h.kind != data {
+			return err
+		}
+		if left -= int64(len(frame)); left > 0 {
+			return nil
+		}
+		left = p.cuts.every
+		switch p.next() {
+		case CutRST:
+			return errReset
+		case CutRSTStream:
+			dead[h.stream] = true
+			reset := h.with(3, 0, 2) // RST_STREAM, INTERNAL_ERROR
+			if err := p.up(reset); err != nil {
+				return err
+			}
+			return p.down(reset)
+		case CutGOAWAY:
+			goodbye := frameHeader{}.with(7, h.stream, 0)
+			if err := p.down(goodbye); err != nil {
+				return err
+			}
+			return io.EOF
+		default:
+			return io.EOF
+		}
+	})
+}
+
+// frameHeader is what matters of the header of an HTTP/2 frame (RFC 9113 §4.1).
+type frameHeader struct {
+	kind   byte
+	stream uint32
+}
+
+// with returns a frame on h's stream whose payload is the numbers given; a
+// RST_STREAM has only the second.
+func (h frameHeader) with(kind byte, first, second uint32) []byte {
+	payload := binary.BigEndian.AppendUint32(nil, second)
+	if kind == 7 {
+		payload = append(binary.BigEndian.AppendUint32(nil, first), payload...)
+	}
+	frame := []byte{0, 0, byte(len(payload)), kind, 0}
+	frame = binary.BigEndian.AppendUint32(frame, h.stream)
+	return append(frame, payload...)
+}
+
+// eachFrame calls f with each frame that r has.
+func eachFrame(r io.Reader, f func(h frameHeader, frame []byte) error) error {
+	frame := make([]byte, 9, 32<<10)
+	for {
+		if _, err := io.ReadFull(r, frame[:9]); err != nil {
+			return err
+		}
+		length := int(frame[0])<<16 | int(frame[1])<<8 | int(frame[2])
+		if cap(frame) < 9+length {
+			frame = append(make([]byte, 0, 9+length), frame[:9]...)
+		}
+		frame = frame[:9+length]
+		if _, err := io.ReadFull(r, frame[9:]); err != nil {
+			return err
+		}
+		h := frameHeader{kind: frame[3], stream: binary.BigEndian.Uint32(frame[5:9]) & (1<<31 - 1)}
+		if err := f(h, frame); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,127 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Download is what came of a body that was cut again and again.
+type Download struct {
+	Size, Sent int64 // of the body, and on the wire
+	Cuts       int64
+	Took       time.Duration
+}
+
+// Overhead is what went over the wire, relative to the body.
+func (d Download) Overhead() float64 { return float64(d.Sent) / float64(d.Size) }
+
+// file is a body of any size, the same each time: its i-th block of 32 bytes is
+// made of i.
+type file struct{ size int64 }
+
+func (f file) ReadAt(p []byte, off int64) (int, error) {
+	n := 0
+	for n < len(p) && off < f.size {
+		block := block32(off / 32)
+		m := copy(p[n:min(int64(len(p)), int64(n)+f.size-off)], block[off%32:])
+		n, off = n+m, off+int64(m)
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func block32(i int64) (block [32]byte) {
+	// Not a hash: as different as its blocks have to be, and cheap.
+	x := uint64(i)
+	for j := 0; j < len(block); j += 8 {
+		x += 0x9e3779b97f4a7c15
+		y := (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		y = (y ^ y>>27) * 0x94d049bb133111eb
+		binary.LittleEndian.PutUint64(block[j:], y^y>>31)
+	}
+	return block
+}
+
+// RunDownload fetches a body of the given size through a proxy that cuts every
+// so many bytes, by FIN and RST in turn over HTTP/1.1, and by FIN, RST,
+// RST_STREAM and GOAWAY over HTTP/2. The error says if what came isn't what was
+// sent.
+func RunDownload(ctx context.Context, size, every int64, http2 bool) (Download, error) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"1"`)
+		w.Header().Set("Content-Type", "application/octet-stream")
+		http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(file{size}, 0, size))
+	}))
+	var protocols http.Protocols
+	protocols.SetHTTP1(!http2)
+	protocols.SetUnencryptedHTTP2(http2)
+	server.Config.Protocols = &protocols
+	server.Start()
+	defer server.Close()
+	ways := []Cut{CutFIN, CutRST}
+	if http2 {
+		ways = append(ways, CutRSTStream, CutGOAWAY)
+	}
+	proxy, err := NewCuts(server.Listener.Addr().String(), every, http2, ways...)
+	if err != nil {
+		return Download{}, err
+	}
+	defer proxy.Close()
+
+	dialer := net.Dialer{}
+	base := &http.Transport{
+		Protocols: &protocols,
+		// What lies in buffers when a connection is reset is lost.
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10},
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, addr)
+			if err == nil {
+				_ = conn.(*net.TCPConn).SetReadBuffer(32 << 10)
+			}
+			return conn, err
+		},
+	}
+	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{
+		Resume: retrip.On, BodyIdle: 10 * time.Second, AttemptTimeout: 10 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond},
+	}}
+	defer transport.CloseIdleConnections()
+
+	began := time.Now()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+proxy.Addr()+"/file", nil)
+	if err != nil {
+		return Download{}, err
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return Download{}, err
+	}
+	defer resp.Body.Close()
+	got := sha256.New()
+	n, err := io.Copy(got, resp.Body)
+	d := Download{Size: size, Sent: proxy.Sent(), Cuts: proxy.Made(), Took: time.Since(began)}
+	if err != nil {
+		return d, fmt.Errorf("after %d bytes: %w", n, err)
+	}
+	want := sha256.New()
+	if _, err := io.Copy(want, io.NewSectionReader(file{size}, 0, size)); err != nil {
+		return d, err
+	}
+	if n != size || string(got.Sum(nil)) != string(want.Sum(nil)) {
+		return d, fmt.Errorf("%d bytes, and not those that were sent", n)
+	}
+	return d, nil
+}

@@ -1,0 +1,30 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Bodies that are cut again and again arrive whole, at hardly more bytes than
+// they have. "make downloads" does it with 1 GiB, a hundred times.
+func TestDownloads(t *testing.T) {
+	size := int64(256 << 20)
+	if testing.Short() {
+		size = 32 << 20
+	}
+	for i, http2 := range []bool{false, true, true} {
+		t.Run(fmt.Sprintf("%d HTTP2=%t", i, http2), func(t *testing.T) {
+			d, err := RunDownload(t.Context(), size, 10<<20, http2)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, d.Cuts, size/(10<<20)-1)
+			assert.LessOrEqual(t, d.Overhead(), 1.01)
+			t.Logf("%+v, %.4f", d, d.Overhead())
+		})
+	}
+}
