@@ -1,0 +1,106 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"crypto/sha256"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// Where root runs the test, nobody else may read its directory.
+const filesConfig = `
+user root root;
+daemon off;
+worker_processes 1;
+pid $DIR/pid;
+error_log $DIR/error.log crit;
+events { worker_connections 64; }
+http {
+	access_log off;
+	client_body_temp_path $DIR/a; proxy_temp_path $DIR/b; fastcgi_temp_path $DIR/c; uwsgi_temp_path $DIR/d; scgi_temp_path $DIR/e;
+	server { listen $ADDR; root $DIR; }
+	server { listen $HTTP2 http2; root $DIR; }
+}
+`
+
+const relayConfig = `
+defaults
+	mode http
+	timeout connect 2s
+	timeout client 10s
+	timeout server 10s
+frontend web
+	bind $ADDR
+	default_backend files
+backend files
+	server one $UPSTREAM
+`
+
+// Files of nginx, cut on the way from it, arrive whole: straight, over HTTP/2,
+// and with HAProxy in front, which passes the cuts on in its own way.
+func TestResume_RealServers(t *testing.T) {
+	const size, every = 24 << 20, 3 << 20
+	addr, err := FreeAddr()
+	require.NoError(t, err)
+	addr2, err := FreeAddr()
+	require.NoError(t, err)
+	nginx := startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(filesConfig), addr, "-c", "$DIR/config", "-p", "$DIR/")
+	content, err := io.ReadAll(io.NewSectionReader(file{size}, 0, size))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(nginx.dir, "image.tar"), content, 0o644))
+
+	for _, c := range []struct {
+		name    string
+		http2   bool
+		haproxy bool
+		ways    []Cut
+	}{
+		{"nginx", false, false, []Cut{CutFIN, CutRST}},
+		{"nginx, HTTP/2", true, false, []Cut{CutFIN, CutRST, CutRSTStream, CutGOAWAY}},
+		{"HAProxy before nginx", false, true, []Cut{CutFIN, CutRST}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			upstream := addr
+			if c.http2 {
+				upstream = addr2
+			}
+			cuts, err := NewCuts(upstream, every, c.http2, c.ways...)
+			require.NoError(t, err)
+			defer cuts.Close()
+			server := cuts.Addr()
+			if c.haproxy {
+				relay, err := FreeAddr()
+				require.NoError(t, err)
+				startDaemon(t, "haproxy", strings.NewReplacer("$ADDR", relay, "$UPSTREAM", server).Replace(relayConfig), relay, "-db", "-f", "$DIR/config")
+				server = relay
+			}
+			base := &http.Transport{Protocols: new(http.Protocols)}
+			base.Protocols.SetHTTP1(!c.http2)
+			base.Protocols.SetUnencryptedHTTP2(c.http2)
+			defer base.CloseIdleConnections()
+			metrics := retrip.NewMetrics()
+			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: retrip.On, BodyIdle: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
+			resp, err := client.Get("http://" + server + "/image.tar")
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			require.Equal(t, 200, resp.StatusCode)
+			got, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			assert.Equal(t, sha256.Sum256(content), sha256.Sum256(got))
+			assert.GreaterOrEqual(t, cuts.Made(), int64(size/every-1))
+			assert.GreaterOrEqual(t, series(t, metrics, "retrip_body_resumes_total", "result", "continued"), float64(size/every-1))
+		})
+	}
+}
