@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,82 +21,156 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// play makes attempts of one request at h that end in the given statuses, and
-// returns the last decision. A 0 is an error.
-func play(h *retrip.Host, r *retrip.Rules, statuses ...int) retrip.Decision {
+// timeoutOfTests is the AttemptTimeout of the policies that are played.
+const timeoutOfTests = time.Second
+
+// outcomes are what the words of a script stand for.
+var outcomes = map[string]retrip.Outcome{
+	"ok":      took(http.StatusOK, 700*time.Millisecond),
+	"slow":    took(http.StatusOK, 701*time.Millisecond),
+	"404":     took(http.StatusNotFound, 0),
+	"slow404": took(http.StatusNotFound, 999*time.Millisecond),
+	"503":     took(http.StatusServiceUnavailable, 0),
+	"429":     took(http.StatusTooManyRequests, 0),
+	"error":   took(0, 0),
+	"timeout": {Timeout: true, Idempotent: true, Replay: true, Took: time.Second},
+	"final":   {Status: http.StatusServiceUnavailable, Verdict: retrip.Final},
+	"POST503": {Status: http.StatusServiceUnavailable, Replay: true},
+	"POSTout": {Timeout: true, Replay: true, Took: time.Second},
+	"gone":    {Canceled: true},
+	"nohost":  {Hopeless: true},
+}
+
+// play makes the attempts of one request at h that end as the words of script
+// say, and returns the last decision.
+func play(t testing.TB, h *retrip.Host, r *retrip.Rules, script string) retrip.Decision {
+	t.Helper()
 	var call retrip.Call
 	var d retrip.Decision
-	for _, status := range statuses {
+	for i, word := range strings.Fields(script) {
+		o, ok := outcomes[word]
+		require.True(t, ok, word)
+		require.True(t, i == 0 || d.Retry, "%q ends before %q: %v", script, word, d.Reason)
 		call.Attempts++
-		d = h.Next(r, &call, repeatable(status), 0, drawLowest)
+		d = h.Next(r, &call, o, 0, drawLowest)
 		if d.Retry {
 			if d = h.Wake(r, &call, 0, drawLowest); !d.Retry {
 				return d
 			}
 		}
 	}
+	if d.Retry {
+		h.Return(r, &call)
+	}
 	return d
 }
 
 func TestBudget(t *testing.T) {
 	type step struct {
-		statuses []int // of one request's attempts
-		tokens   float64
-		reason   retrip.Reason // of the last decision, if it gave up
+		script string // what the attempts of one request end in
+		tokens float64
+		failed int           // retries in a row
+		reason retrip.Reason // of the last decision, if it gave up
 	}
-	plain := step{statuses: []int{200}}
-	at := func(s step, tokens float64) step { s.tokens = tokens; return s }
+	const (
+		exhausted = retrip.ReasonBudgetExhausted
+		most      = retrip.ReasonMaxAttempts
+		post      = retrip.ReasonNotIdempotent
+	)
 	tests := []struct {
 		name   string
 		budget retrip.Budget
 		steps  []step
 	}{
 		{"a retry that works costs nothing", retrip.Budget{}, []step{
-			{[]int{503, 200}, 5, ""}, {[]int{503, 404}, 5, ""}, {[]int{0, 200}, 5, ""},
+			{"503 ok", 5, 0, ""}, {"503 404", 5, 0, ""}, {"error ok", 5, 0, ""}, {"timeout ok", 5, 0, ""},
 		}},
-		{"a retry that fails costs one", retrip.Budget{}, []step{
-			{[]int{503, 503, 200}, 4, ""}, {[]int{503, 503, 503, 200}, 2, ""},
+		{"a retry that fails costs a half", retrip.Budget{}, []step{
+			{"503 503 ok", 4.5, 0, ""}, {"503 error error ok", 3.5, 0, ""},
+		}},
+		{"after a timeout one", retrip.Budget{}, []step{
+			{"timeout 503 ok", 4, 0, ""}, {"503 timeout ok", 3.5, 0, ""}, {"timeout timeout ok", 2.5, 0, ""},
 		}},
 		{"a plain success pays back a fifth", retrip.Budget{}, []step{
-			{[]int{503, 503, 200}, 4, ""}, at(plain, 4.2), at(plain, 4.4), at(plain, 4.6), at(plain, 4.8), at(plain, 5), at(plain, 5),
+			{"503 503 ok", 4.5, 0, ""}, {"ok", 4.7, 0, ""}, {"ok", 4.9, 0, ""}, {"ok", 5, 0, ""}, {"ok", 5, 0, ""},
 		}},
 		{"a 404 comes from a healthy host", retrip.Budget{}, []step{
-			{[]int{503, 503, 200}, 4, ""}, {[]int{404}, 4.2, ""},
+			{"503 503 ok", 4.5, 0, ""}, {"404", 4.7, 0, ""},
 		}},
 		{"a success of a retry is not a plain one", retrip.Budget{}, []step{
-			{[]int{503, 503, 200}, 4, ""}, {[]int{503, 200}, 4, ""},
+			{"503 503 ok", 4.5, 0, ""}, {"503 ok", 4.5, 0, ""},
 		}},
-		{"empty", retrip.Budget{}, []step{
-			{[]int{503, 503, 503, 503}, 2, retrip.ReasonMaxAttempts},
-			{[]int{503, 503, 503}, 0, retrip.ReasonBudgetExhausted},
-			{[]int{503}, 0, retrip.ReasonBudgetExhausted},
-			at(plain, .2), at(plain, .4), at(plain, .6), at(plain, .8),
-			{[]int{503}, .8, retrip.ReasonBudgetExhausted},
-			at(plain, 1),
-			{[]int{503, 503}, 0, retrip.ReasonBudgetExhausted},
-		}},
-		{"another size and credit", retrip.Budget{Size: 1.5, Credit: 0.75}, []step{
-			{[]int{503, 503}, .5, retrip.ReasonBudgetExhausted}, at(plain, 1.25), at(plain, 1.5),
+		{"empty", retrip.Budget{Size: 1.5, Credit: 0.25}, []step{
+			{"503 503 503 503", 0, 3, most}, {"503", 0, 3, exhausted},
+			{"ok", .25, 0, ""}, {"503", .25, 0, exhausted}, {"ok", .5, 0, ""}, {"timeout", .5, 0, exhausted},
+			{"503 503", 0, 1, exhausted},
 		}},
 		{"no credit", retrip.Budget{Size: 1, Credit: retrip.Off}, []step{
-			{[]int{503, 200}, 1, ""}, {[]int{503, 503}, 0, retrip.ReasonBudgetExhausted}, at(plain, 0), {[]int{503}, 0, retrip.ReasonBudgetExhausted},
+			{"timeout ok", 1, 0, ""}, {"timeout 503", 0, 1, exhausted}, {"ok", 0, 0, ""}, {"503", 0, 0, exhausted},
+		}},
+		{"four failed retries in a row are the last", retrip.Budget{}, []step{
+			{"503 503 503 503", 3.5, 3, most}, {"503 503", 3, 4, exhausted}, {"503", 3, 4, exhausted}, {"error", 3, 4, exhausted},
+			{"404", 3.2, 0, ""}, {"503 ok", 3.2, 0, ""},
+		}},
+		{"a timeout counts two", retrip.Budget{}, []step{
+			{"timeout timeout timeout", 3, 4, exhausted}, {"timeout", 3, 4, exhausted}, {"503", 3, 4, exhausted},
+			{"ok", 3.2, 0, ""}, {"503 503 timeout 503", 1.2, 4, most}, {"503", 1.2, 4, exhausted},
+			{"slow", 1.4, 0, ""},
+		}},
+		{"first attempts aren't in the row", retrip.Budget{}, []step{
+			{"503 503 503 503", 3.5, 3, most}, {"POST503", 3.5, 3, post}, {"POSTout", 3.5, 3, post}, {"503 503", 3, 4, exhausted},
+		}},
+		{"a success of anything ends the row", retrip.Budget{Size: 10}, []step{
+			{"503 503 503 503", 8.5, 3, most}, {"503 ok", 8.5, 0, ""},
+			{"503 503 503 503", 7, 3, most}, {"final", 7.2, 0, ""},
+			{"503 503 503 503", 5.7, 3, most}, {"slow404", 5.9, 0, ""},
+		}},
+		{"what says nothing about the host changes nothing", retrip.Budget{}, []step{
+			{"503 503 503 503", 3.5, 3, most}, {"gone", 3.5, 3, retrip.ReasonCanceled}, {"nohost", 3.5, 3, ""},
+			{"503 gone", 3, 3, retrip.ReasonCanceled},
+			{"503 503", 2.5, 4, exhausted}, {"gone", 2.5, 4, retrip.ReasonCanceled}, {"nohost", 2.5, 4, ""}, {"503", 2.5, 4, exhausted},
+		}},
+		{"while attempts time out a slow success takes two", retrip.Budget{}, []step{
+			{"timeout timeout ok", 4, 0, ""}, {"slow", 2, 0, ""}, {"slow404", 0, 0, ""}, {"slow", 0, 0, ""},
+			{"ok", .2, 0, ""}, {"ok", .4, 0, ""}, {"slow", 0, 0, ""},
+		}},
+		{"and that of a retry gets nothing back", retrip.Budget{}, []step{
+			{"timeout slow", 4, 0, ""}, {"503 ok", 4, 0, ""}, {"timeout timeout slow", 2, 0, ""},
+		}},
+		{"once something fails otherwise it does as others", retrip.Budget{}, []step{
+			{"timeout timeout ok", 4, 0, ""}, {"POST503", 4, 0, post}, {"slow", 4.2, 0, ""},
+			{"POSTout", 4.2, 0, post}, {"slow", 2.2, 0, ""}, {"503 slow", 2.2, 0, ""},
+		}},
+		{"a host in no trouble may be slow", retrip.Budget{}, []step{
+			{"slow", 5, 0, ""}, {"POSTout", 5, 0, post}, {"slow", 5, 0, ""}, {"503 slow", 5, 0, ""},
 		}},
 		{"unlimited", retrip.Unlimited, []step{
-			{[]int{503, 503, 503, 503}, 0, retrip.ReasonMaxAttempts}, {[]int{503, 503, 503, 503}, 0, retrip.ReasonMaxAttempts},
-			{[]int{503, 503, 503, 503}, 0, retrip.ReasonMaxAttempts}, at(plain, 0),
+			{"503 503 503 503", 0, 0, most}, {"timeout timeout timeout timeout", 0, 0, most},
+			{"timeout timeout timeout timeout", 0, 0, most}, {"slow", 0, 0, ""},
 		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var h retrip.Host
-			r := rulesOf(t, retrip.Policy{Budget: tt.budget})
+			r := rulesOf(t, retrip.Policy{Budget: tt.budget, AttemptTimeout: timeoutOfTests})
 			for i, s := range tt.steps {
-				d := play(&h, r, s.statuses...)
-				assert.Equal(t, s.reason, d.Reason, "step %d", i)
-				assert.Equal(t, s.tokens, h.State(r, 0).Tokens, "step %d", i)
+				d := play(t, &h, r, s.script)
+				state := h.State(r, 0)
+				assert.Equal(t, s.reason, d.Reason, "step %d: %s", i, s.script)
+				assert.Equal(t, s.tokens, state.Tokens, "step %d: %s", i, s.script)
+				assert.Equal(t, s.failed, state.FailedRetries, "step %d: %s", i, s.script)
 			}
 		})
 	}
+}
+
+// Without an AttemptTimeout nothing is slow, however long it took.
+func TestBudgetSlowWithoutTimeout(t *testing.T) {
+	var h retrip.Host
+	r := rulesOf(t, retrip.Policy{})
+	play(t, &h, r, "timeout timeout ok")
+	h.Next(r, &retrip.Call{Attempts: 1}, took(http.StatusOK, time.Hour), 0, 0)
+	assert.Equal(t, 4.2, h.State(r, 0).Tokens)
 }
 
 func TestBudgetState(t *testing.T) {
@@ -122,12 +197,12 @@ func TestBudgetOfRetry(t *testing.T) {
 		{"success", repeatable(200), 5},
 		{"answer", repeatable(404), 5},
 		{"Final answer", retrip.Outcome{Status: 503, Verdict: retrip.Final}, 5},
-		{"failure", repeatable(503), 3}, // with the next retry's
-		{"failure that isn't repeated", retrip.Outcome{Status: 503, Replay: true}, 4},
-		{"canceled", retrip.Outcome{Canceled: true}, 4},
-		{"hidden sends", retrip.Outcome{Resent: true}, 4},
+		{"failure", repeatable(503), 4}, // with the next retry's
+		{"failure that isn't repeated", retrip.Outcome{Status: 503, Replay: true}, 4.5},
+		{"canceled", retrip.Outcome{Canceled: true}, 4.5},
+		{"hidden sends", retrip.Outcome{Resent: true}, 4.5},
 		{"hopeless", retrip.Outcome{Hopeless: true}, 5},
-		{"Final error", retrip.Outcome{Verdict: retrip.Final}, 4},
+		{"Final error", retrip.Outcome{Verdict: retrip.Final}, 4.5},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -135,7 +210,7 @@ func TestBudgetOfRetry(t *testing.T) {
 			r := rulesOf(t, retrip.Policy{})
 			call := retrip.Call{Attempts: 1}
 			require.True(t, h.Next(r, &call, repeatable(503), 0, 0).Retry)
-			require.Equal(t, 4.0, h.State(r, 0).Tokens, "taken at the decision")
+			require.Equal(t, 4.5, h.State(r, 0).Tokens, "taken at the decision")
 			call.Attempts++
 			again := h.Next(r, &call, tt.outcome, 0, 0).Retry
 			assert.Equal(t, tt.tokens, h.State(r, 0).Tokens)
@@ -153,7 +228,7 @@ func TestReturn(t *testing.T) {
 	var call retrip.Call
 	h.Return(r, &call)
 	require.True(t, h.Next(r, &call, repeatable(503), 0, 0).Retry)
-	assert.Equal(t, 4.0, h.State(r, 0).Tokens)
+	assert.Equal(t, 4.5, h.State(r, 0).Tokens)
 	h.Return(r, &call)
 	h.Return(r, &call)
 	assert.Equal(t, 5.0, h.State(r, 0).Tokens)
@@ -186,13 +261,13 @@ func TestBudgetOfTwoPolicies(t *testing.T) {
 	}
 	assert.Zero(t, h.State(small, 0).Tokens)
 	assert.Equal(t, retrip.ReasonBudgetExhausted, fail(&h, small, 0).Reason)
-	assert.Equal(t, 90.0, h.State(large, 0).Tokens)
+	assert.Equal(t, 95.0, h.State(large, 0).Tokens)
 	unlimited := rulesOf(t, retrip.Policy{Budget: retrip.Unlimited})
 	assert.True(t, fail(&h, unlimited, 0).Retry)
-	assert.Equal(t, 90.0, h.State(large, 0).Tokens, "what is not paid for is not missing")
-	play(&h, unlimited, 503, 404)
-	play(&h, rulesOf(t, retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.On}), 503, 200)
-	assert.Equal(t, 90.0, h.State(large, 0).Tokens, "nor does it come back")
+	assert.Equal(t, 95.0, h.State(large, 0).Tokens, "what is not paid for is not missing")
+	play(t, &h, unlimited, "503 404")
+	play(t, &h, rulesOf(t, retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.On}), "503 ok")
+	assert.Equal(t, 95.0, h.State(large, 0).Tokens, "nor does it come back")
 }
 
 // No token is lost or made under contention.
@@ -212,7 +287,7 @@ func TestBudgetContention(t *testing.T) {
 		wg.Wait()
 	}
 
-	run(func() { play(&h, r, 503, 200) })
+	run(func() { play(t, &h, r, "503 ok") })
 	assert.Equal(t, float64(size), h.State(r, 0).Tokens, "all came back")
 
 	var granted atomic.Int64
@@ -221,22 +296,22 @@ func TestBudgetContention(t *testing.T) {
 			granted.Add(1)
 		}
 	})
-	assert.EqualValues(t, size, granted.Load())
+	assert.EqualValues(t, 2*size, granted.Load())
 	assert.Zero(t, h.State(r, 0).Tokens)
 
 	var plain atomic.Int64
 	run(func() {
 		if n := plain.Add(1); n <= 4321 {
-			play(&h, r, 200)
+			play(t, &h, r, "ok")
 		}
 	})
 	assert.InDelta(t, 4321*0.2, h.State(r, 0).Tokens, 1e-9)
 
-	run(func() { play(&h, r, 200) })
+	run(func() { play(t, &h, r, "ok") })
 	assert.Equal(t, float64(size), h.State(r, 0).Tokens, "never above Size")
 }
 
-// During an outage a client makes exactly as many retries as it has tokens.
+// During an outage a client makes exactly four retries, one after the other.
 func TestBudgetOutage(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{})
@@ -248,7 +323,7 @@ func TestBudgetOutage(t *testing.T) {
 			again = h.Next(r, &call, repeatable(0), 0, 0).Retry
 		}
 	}
-	assert.Equal(t, 1005, attempts)
+	assert.Equal(t, 1004, attempts)
 }
 
 // The success rates of independent failures (docs/retry-storms.md, "What a
@@ -265,10 +340,10 @@ func TestBudgetIndependentFailures(t *testing.T) {
 		{retrip.Budget{}, .01, 100.00, .5, 1.011},
 		{retrip.Budget{}, .05, 100.00, .5, 1.06},
 		{retrip.Budget{}, .10, 99.99, .5, 1.12},
-		{retrip.Budget{}, .20, 99.72, .5, 1.26},
-		{retrip.Budget{}, .30, 95.41, .5, 1.41},
-		{retrip.Budget{}, .45, 68.85, 2, 1.3},
-		{retrip.Budget{}, .60, 45.62, 2, 1.2},
+		{retrip.Budget{}, .20, 99.83, .1, 1.26},
+		{retrip.Budget{}, .30, 99.13, .2, 1.43},
+		{retrip.Budget{}, .45, 82.5, 2, 1.6},
+		{retrip.Budget{}, .60, 51, 2, 1.4},
 		{retrip.Budget{}, 1, 0, 0, 1.01},
 		{retrip.Unlimited, .10, 99.99, .5, 1.12},
 		{retrip.Unlimited, .30, 99.20, .5, 1.43},

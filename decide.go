@@ -58,7 +58,7 @@ type Call struct {
 	began  time.Duration // instant at which the running wait began
 	took   time.Duration // duration of the last attempt
 	period uint32        // of the breaker, when the last attempt was let through
-	token  bool          // the last attempt is a retry that was paid for
+	paid   int32         // micro-tokens, for the last attempt if it is a retry
 	probe  bool          // the last attempt is a probe of the breaker
 
 	gate    *gate         // that it has been at; nil is none yet
@@ -85,7 +85,7 @@ type Outcome struct {
 	Replay     bool          // the body can be sent again, or there is none
 	Forbidden  bool          // the server has said not to try again, by X-Should-Retry: false for instance
 	RetryAfter time.Duration // the server's word, counted from now; 0 is none
-	Took       time.Duration // duration of the attempt; needed with a deadline only
+	Took       time.Duration // duration of the attempt; needed with a deadline or an AttemptTimeout only
 }
 
 // Decision is what to do next.
@@ -145,16 +145,16 @@ func (h *Host) through(r *Rules, c *Call, d Decision, now time.Duration, draw ui
 // order: caller gone; accepted or hopeless outcome; forbidden by the server;
 // attempts used up; not safe to repeat; body not replayable; wait too long;
 // host paused; deadline; breaker; budget. It also learns from o what it says
-// about the host. Where it decides to retry, the token for that is taken: it
+// about the host. Where it decides to retry, the tokens for that are taken: it
 // must be followed by an attempt or by [Host.Return].
 func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
 	p := &r.policy
 	c.Attempts = max(c.Attempts, 1)
 	if o.Canceled {
-		// The attempt was made: its token is spent, whoever ended it. Else
+		// The attempt was made: its tokens are spent, whoever ended it. Else
 		// callers' deadlines would let an overloaded host be retried for
 		// nothing.
-		c.token = false
+		c.paid = 0
 		d := Decision{Reason: ReasonCanceled, Wakes: h.Return(r, c)}
 		if c.Deadline != 0 && now >= c.Deadline {
 			d.Reason = ReasonDeadline
@@ -220,10 +220,11 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	// A 429 costs nothing at a gate: it has already slowed down all requests to
 	// come, this one among them.
 	if priced := queues && o.Status == http.StatusTooManyRequests; !priced {
-		if !h.spend(r) {
+		paid, ok := h.debt.spend(r, o.Timeout)
+		if !ok {
 			return giveUp(ReasonBudgetExhausted)
 		}
-		c.token = r.size > 0
+		c.paid = paid
 	}
 	if !queues {
 		c.Wait = wait
@@ -253,15 +254,15 @@ func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision 
 	return h.through(r, c, d, now, draw)
 }
 
-// Return takes back what a decision to make an attempt has claimed, its token
+// Return takes back what a decision to make an attempt has claimed, its tokens
 // and its places at the gate and among the breaker's probes, when no attempt
 // follows or when it ended in nothing that says anything about the host. It
 // reports whether others who wait at the gate must ask again now: those that
 // [Host.Woken] returns. It may be called twice.
 func (h *Host) Return(r *Rules, c *Call) (wakes bool) {
-	if c.token {
-		c.token = false
-		h.earn(microToken)
+	if c.paid > 0 {
+		h.debt.giveBack(c.paid)
+		c.paid = 0
 	}
 	if c.probe {
 		c.probe = false
@@ -281,11 +282,13 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		// Without an answer nothing has succeeded. A hopeless error is a
 		// mistake of ours, or a name that doesn't exist: the host had no part
 		// in it. One that the policy calls final costs what it has taken.
-		c.token = c.token && o.Hopeless
+		if !o.Hopeless {
+			c.paid = 0
+		}
 		return 0, h.Return(r, c)
 	}
 	if failed {
-		c.token = false
+		h.debt.fail(r, c.paid, o.Timeout)
 		if o.RetryAfter > 0 && r.pauses(o.Status) {
 			word := min(o.RetryAfter, p.MaxWait)
 			if p.Gate == On {
@@ -297,14 +300,9 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 			}
 		}
 	} else {
-		switch {
-		case c.token:
-			c.token = false
-			h.earn(microToken)
-		case c.Attempts == 1:
-			h.earn(r.credit)
-		}
+		h.debt.succeed(r, c.paid, c.Attempts == 1, r.slow(o))
 	}
+	c.paid = 0
 	if p.Gate == On {
 		var told bool
 		if told, wakes = h.atGate(c, o, failed, failed && r.refused(o), now, draw); told {

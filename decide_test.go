@@ -325,9 +325,9 @@ func TestWake(t *testing.T) {
 			highest, _ := wake(drawHighest)
 			assert.Equal(t, tt.hi, highest.Wait)
 			if tt.want.Retry {
-				assert.Equal(t, 4.0, tokens, "the token stays taken")
+				assert.Equal(t, 4.5, tokens, "what was taken stays taken")
 			} else {
-				assert.Equal(t, 5.0, tokens, "the token is back")
+				assert.Equal(t, 5.0, tokens, "it is back")
 			}
 		})
 	}

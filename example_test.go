@@ -90,8 +90,8 @@ func ExampleTransport_HostState() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%v of %v tokens left, breaker %s, last give-up %s\n", state.Tokens, state.Size, state.Breaker, state.LastGiveUp)
-	// Output: 0 of 5 tokens left, breaker closed, last give-up budget_exhausted
+	fmt.Printf("%v of %v tokens left, %v failed retries in a row, breaker %s, last give-up %s\n", state.Tokens, state.Size, state.FailedRetries, state.Breaker, state.LastGiveUp)
+	// Output: 3 of 5 tokens left, 4 failed retries in a row, breaker closed, last give-up budget_exhausted
 }
 
 // A POST is repeated on a status by which the host says that it did nothing.

@@ -270,7 +270,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 	} else {
 		host = new(Host)
 	}
-	if x.call.Deadline != 0 {
+	if x.timed() {
 		now = x.s.now()
 		o.Took = now - x.began
 	}

@@ -45,7 +45,7 @@ func TestForbidden(t *testing.T) {
 			assert.Equal(t, ReasonRetryForbidden, gaveUp[0].Reason)
 			states := tr.HostStates()
 			require.Len(t, states, 1)
-			assert.Equal(t, 4.0, states[0].Tokens, "the retry has failed, and its token is spent")
+			assert.Equal(t, 4.5, states[0].Tokens, "the retry has failed, and what it took is spent")
 		})
 	}
 }

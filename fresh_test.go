@@ -67,8 +67,10 @@ func newFreshWorld(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *fresh
 	w := &freshWorld{t: t, server: memhttp.NewServer(t, proto, h)}
 	w.base = w.server.Transport()
 	w.base.MaxIdleConnsPerHost = 16
+	policy := hasty
+	policy.Budget = retrip.Unlimited // two retries that time out in a row would be the last
 	w.transport = &retrip.Transport{
-		Base: w.base, Policy: hasty,
+		Base: w.base, Policy: policy,
 		Trace: &retrip.Trace{Attempt: func(retrip.Event) { w.attempts.Add(1) }},
 	}
 	return w

@@ -475,9 +475,9 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 	}
 	assert.Zero(t, h.State(policies[0], now).Waiting)
 	assert.Nil(t, h.Woken())
-	assert.True(t, h.Healed(now+48*time.Hour) || h.missing.Load() > 0)
+	assert.True(t, h.Healed(now+48*time.Hour) || h.debt.missing() > 0)
 	if s := h.guards.Load(); s != nil {
-		h.missing.Store(0)
+		h.debt.word.Store(0)
 		assert.True(t, h.Healed(now+48*time.Hour))
 		assert.Empty(t, s.gates.keyed)
 		assert.Zero(t, s.gates.made.Load())

@@ -637,9 +637,9 @@ func TestGatePrices(t *testing.T) {
 	}{
 		{"429", true, 429, time.Second, 5},
 		{"429 without a word", true, 429, 0, 5},
-		{"503", true, 503, time.Second, 4},
-		{"503 without a word", true, 503, 0, 4},
-		{"429 without a gate", false, 429, time.Second, 4},
+		{"503", true, 503, time.Second, 4.5},
+		{"503 without a word", true, 503, 0, 4.5},
+		{"429 without a gate", false, 429, time.Second, 4.5},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var h retrip.Host

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Host is what is remembered of a host in trouble: the tokens missing from its
+// Host is what is remembered of a host in trouble: what is missing from its
 // budget, the pause it asked for, its breaker and its gate. The zero Host is a
 // healthy one. It is safe for concurrent use and must not be copied.
 //
 // Transport keeps its own. A Host by itself is for asking what a policy would
 // do, in a test or a simulation.
 type Host struct {
-	missing atomic.Int64           // micro-tokens
-	paused  atomic.Int64           // instant until which the host asked to be left alone
-	guards  atomic.Pointer[guards] // nil until a breaker or a gate needs it
-	keyed   *atomic.Int64          // gates of keys that all hosts of a table have; nil: this one alone
+	debt   debt                   // of its budget
+	paused atomic.Int64           // instant until which the host asked to be left alone
+	guards atomic.Pointer[guards] // nil until a breaker or a gate needs it
+	keyed  *atomic.Int64          // gates of keys that all hosts of a table have; nil: this one alone
 }
 
 // hostChange is what a decision changed about a host, for those who watch.
@@ -61,7 +61,7 @@ func (h *Host) pauseUntil(until time.Duration) bool {
 // the successes in its breaker's window, which counts anew from the next
 // failure on.
 func (h *Host) Healed(now time.Duration) bool {
-	if h.missing.Load() != 0 || h.pausedFor(now) > 0 {
+	if h.debt.missing() != 0 || h.pausedFor(now) > 0 {
 		return false
 	}
 	s := h.guards.Load()

@@ -15,10 +15,15 @@ import (
 // JSON it speaks as policies do: durations are strings ("1.5s"), and a Size that
 // is unlimited is "off". Its String is for people.
 type HostState struct {
-	Host        string        // host:port; "others" for those that share a budget, see [Transport.HostStates]
-	Policy      string        // the pattern in Transport.Hosts that it follows, or "default"
-	Tokens      float64       // left in its budget
-	Size        float64       // of its budget; 0 is unlimited
+	Host   string  // host:port; "others" for those that share a budget, see [Transport.HostStates]
+	Policy string  // the pattern in Transport.Hosts that it follows, or "default"
+	Tokens float64 // left in its budget
+	Size   float64 // of its budget; 0 is unlimited
+
+	// FailedRetries is how many retries have failed in a row, a timeout
+	// counting as two. At 4, the most, none is made until something succeeds.
+	FailedRetries int
+
 	PausedFor   time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
 	Breaker     string        // "closed", "open" or "half-open"
 	OpenFor     time.Duration // how long until the breaker's next probe may go
@@ -33,7 +38,9 @@ type HostState struct {
 func (h *Host) State(r *Rules, now time.Duration) HostState {
 	s := HostState{PausedFor: h.pausedFor(now), Breaker: breakerNames[breakerClosed]}
 	if r.size > 0 {
-		s.Tokens = max(0, float64(r.size-h.missing.Load())/microToken)
+		owed := h.debt.load()
+		s.Tokens = max(0, float64(r.size-owed.missing)/microToken)
+		s.FailedRetries = int(owed.streak)
 		s.Size = float64(r.size) / microToken
 	}
 	if guards := h.guards.Load(); guards != nil {
@@ -64,6 +71,9 @@ func (s HostState) String() string {
 	} else {
 		fmt.Fprintf(&b, "%.3g of %.7g tokens", s.Tokens, s.Size)
 	}
+	if s.FailedRetries > 0 {
+		fmt.Fprintf(&b, ", %d failed retries in a row", s.FailedRetries)
+	}
 	if s.PausedFor > 0 {
 		fmt.Fprintf(&b, ", paused for %v", s.PausedFor.Round(time.Millisecond))
 	}
@@ -87,22 +97,23 @@ func (s HostState) String() string {
 
 // hostStateJSON is a HostState in the words of policies.
 type hostStateJSON struct {
-	Host        string   `json:"host"`
-	Policy      string   `json:"policy"`
-	Tokens      *float64 `json:"tokens,omitempty"` // nil: unlimited
-	Size        any      `json:"size"`
-	PausedFor   string   `json:"paused_for"`
-	Breaker     string   `json:"breaker"`
-	OpenFor     string   `json:"open_for"`
-	Waiting     int      `json:"waiting"`
-	LastFailure Reason   `json:"last_failure,omitempty"`
-	FailedAgo   string   `json:"failed_ago,omitempty"`
-	LastGiveUp  Reason   `json:"last_give_up,omitempty"`
+	Host          string   `json:"host"`
+	Policy        string   `json:"policy"`
+	Tokens        *float64 `json:"tokens,omitempty"` // nil: unlimited
+	Size          any      `json:"size"`
+	FailedRetries int      `json:"failed_retries,omitempty"`
+	PausedFor     string   `json:"paused_for"`
+	Breaker       string   `json:"breaker"`
+	OpenFor       string   `json:"open_for"`
+	Waiting       int      `json:"waiting"`
+	LastFailure   Reason   `json:"last_failure,omitempty"`
+	FailedAgo     string   `json:"failed_ago,omitempty"`
+	LastGiveUp    Reason   `json:"last_give_up,omitempty"`
 }
 
 // MarshalJSON writes s in the words of policies, with a duration as "1.5s".
 func (s HostState) MarshalJSON() ([]byte, error) {
-	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
+	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
 		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, LastFailure: s.LastFailure, LastGiveUp: s.LastGiveUp}
 	if s.Size == 0 {
 		wire.Tokens, wire.Size = nil, "off"
@@ -120,7 +131,7 @@ func (s *HostState) UnmarshalJSON(data []byte) error {
 	if err := dec.Decode(&wire); err != nil {
 		return fmt.Errorf("retrip: host state: %w", err)
 	}
-	back := HostState{Host: wire.Host, Policy: wire.Policy, Breaker: wire.Breaker, Waiting: wire.Waiting, LastFailure: wire.LastFailure, LastGiveUp: wire.LastGiveUp}
+	back := HostState{Host: wire.Host, Policy: wire.Policy, FailedRetries: wire.FailedRetries, Breaker: wire.Breaker, Waiting: wire.Waiting, LastFailure: wire.LastFailure, LastGiveUp: wire.LastGiveUp}
 	if wire.Tokens != nil {
 		back.Tokens = *wire.Tokens
 	}

@@ -100,7 +100,7 @@ func (s *hostStripe) indebted() *hostEntry {
 	if s.entries.Load() < hostsPerStripe {
 		return nil
 	}
-	if e := s.others.Load(); e != nil && e.missing.Load() > 0 {
+	if e := s.others.Load(); e != nil && e.debt.missing() > 0 {
 		return e
 	}
 	return nil
@@ -219,7 +219,7 @@ func (t *hostTable) evict(s *hostStripe, now time.Duration) bool {
 	}
 	var idlest *hostEntry
 	for _, e := range s.hosts {
-		if e.pins.Load() > 0 || e.missing.Load() > 0 || e.binding(now) {
+		if e.pins.Load() > 0 || e.debt.missing() > 0 || e.binding(now) {
 			continue
 		}
 		if idlest == nil || e.used.Load() < idlest.used.Load() {
@@ -271,7 +271,7 @@ func (t *hostTable) forget(s *hostStripe, e *hostEntry, now time.Duration) bool 
 // pardon forgets the tokens that e misses, once in an hour. The stripe is
 // locked.
 func (e *hostEntry) pardon(now time.Duration) {
-	e.missing.Store(0)
+	e.debt.clear()
 	e.used.Store(int64(now))
 }
 
@@ -304,7 +304,7 @@ func (t *hostTable) all(now time.Duration) (list, others []*hostEntry) {
 		for _, e := range s.hosts {
 			list = append(list, e)
 		}
-		if e := s.others.Load(); e != nil && e.missing.Load() > 0 {
+		if e := s.others.Load(); e != nil && e.debt.missing() > 0 {
 			others = append(others, e)
 		}
 		s.mu.Unlock()

@@ -73,7 +73,7 @@ func TestHostTableMakesAndDrops(t *testing.T) {
 	assert.Same(t, e, table.pin(key, 0))
 	table.unpin(e, 0)
 
-	for range 4 {
+	for range 2 {
 		succeedAt(&table, key, r, 0)
 		require.Same(t, e, table.pin(key, 0), "not healed yet")
 		table.unpin(e, 0)
@@ -246,16 +246,16 @@ func TestHostTable_ManyDeadNames(t *testing.T) {
 	assert.LessOrEqual(t, total-names*rounds, (hostsPerStripe+1)*hostStripes*5, "a budget for each place, and one for the others of each stripe")
 
 	// A new host shares what is left to those without a place: nothing, until
-	// successes have paid for a retry.
+	// one of them succeeds.
 	now := rounds * time.Minute
 	fresh := hostKey{"fresh.example", "443"}
 	assert.Equal(t, 1, attempts(fresh, refusal, now))
-	for range 5 {
-		e := table.pinGood(fresh, now)
-		require.True(t, e.others)
-		e.Next(shared, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
-	}
+	e := table.pinGood(fresh, now)
+	require.True(t, e.others)
+	e.Next(shared, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
+	assert.Equal(t, 4, attempts(fresh, refusal, now))
 	assert.Equal(t, 2, attempts(fresh, refusal, now))
+	assert.Equal(t, 1, attempts(fresh, refusal, now))
 
 	// An hour without a failure frees all places.
 	now += hostIdle + time.Second
@@ -297,11 +297,11 @@ func TestHostTableForgetsAtLookUp(t *testing.T) {
 	for _, key := range []hostKey{keys[0], keys[hostsPerStripe]} {
 		failAt(&table, key, r, refusal, 0)
 		e := table.pinNew(key, hostIdle)
-		assert.EqualValues(t, microToken, e.missing.Load())
+		assert.EqualValues(t, retryCost, e.debt.missing())
 		e = table.pinNew(key, hostIdle+1)
-		assert.Zero(t, e.missing.Load())
+		assert.Zero(t, e.debt.missing())
 		failAt(&table, key, r, refusal, hostIdle+2)
-		assert.EqualValues(t, microToken, table.pinNew(key, hostIdle+3).missing.Load(), "once")
+		assert.EqualValues(t, retryCost, table.pinNew(key, hostIdle+3).debt.missing(), "once")
 	}
 }
 
@@ -343,7 +343,7 @@ func TestHostTableOverflow(t *testing.T) {
 			one := failAt(&table, keys[hostsPerStripe], plain, refusal, 0)
 			assert.True(t, one.others)
 			assert.Same(t, one, failAt(&table, keys[hostsPerStripe+1], plain, refusal, 0))
-			assert.EqualValues(t, 2*microToken, one.missing.Load(), "a budget shared")
+			assert.EqualValues(t, 2*retryCost, one.debt.missing(), "a budget shared")
 			assert.EqualValues(t, hostsPerStripe, table.entries.Load())
 		})
 	}
@@ -371,18 +371,18 @@ func TestHostTableOverflowRefills(t *testing.T) {
 		get(dead)
 		get(dead)
 		others := tr.hosts.stripe(dead).others.Load()
-		require.EqualValues(t, 5*microToken, others.missing.Load())
+		require.EqualValues(t, 4*retryCost, others.debt.missing())
 		states := tr.HostStates()
-		assert.Equal(t, HostState{Host: "others", Policy: "default", Size: 5, Breaker: "closed"}, states[len(states)-1])
-		assert.Zero(t, must(tr.HostState(dead.String())).Tokens)
+		assert.Equal(t, HostState{Host: "others", Policy: "default", Tokens: 3, Size: 5, FailedRetries: 4, Breaker: "closed"}, states[len(states)-1])
+		assert.Equal(t, 4, must(tr.HostState(dead.String())).FailedRetries)
 
 		status = http.StatusOK
 		get(dead)
-		assert.EqualValues(t, 4.8*microToken, others.missing.Load())
-		for range 24 {
+		assert.EqualValues(t, 1.8*microToken, others.debt.missing())
+		for range 9 {
 			get(alive)
 		}
-		assert.Zero(t, others.missing.Load(), "it is theirs together")
+		assert.Zero(t, others.debt.missing(), "it is theirs together")
 		get(alive)
 		assert.Nil(t, tr.hosts.pinGood(alive, 0))
 	})
@@ -400,7 +400,7 @@ func TestRulesForShared(t *testing.T) {
 		assert.GreaterOrEqual(t, d.Wait, 10*time.Second, "it binds the request itself")
 	}
 	s := h.State(shared, 0)
-	assert.Equal(t, HostState{Tokens: 3, Size: 5, Breaker: "closed"}, s)
+	assert.Equal(t, HostState{Tokens: 4, Size: 5, Breaker: "closed"}, s)
 	assert.Equal(t, Decision{Retry: true}, h.First(shared, &Call{}, 0, 0))
 	assert.True(t, r.policy.Gate == On && r.breaker, "the original is untouched")
 }

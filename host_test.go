@@ -30,7 +30,7 @@ func TestHostStateInTrouble(t *testing.T) {
 	h.First(r, &retrip.Call{}, 0, drawLowest)
 
 	s := h.State(r, 0)
-	assert.Equal(t, 4.0, s.Tokens)
+	assert.Equal(t, 4.5, s.Tokens)
 	assert.Equal(t, 20*time.Second, s.PausedFor)
 	assert.Equal(t, "open", s.Breaker)
 	assert.GreaterOrEqual(t, s.OpenFor, 5*time.Second)

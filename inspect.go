@@ -45,7 +45,7 @@ func (t *Transport) HostState(host string) (HostState, error) {
 // HostStates returns the state of all hosts in trouble, sorted by name. One
 // without a port, "others", is last: where 4096 hosts or nearly as many are in
 // trouble at once, further ones share budgets, whose tokens it adds up under
-// the policy "default". It is safe for concurrent use.
+// the policy "default", with the largest of their FailedRetries. It is safe for concurrent use.
 func (t *Transport) HostStates() []HostState {
 	s := t.start()
 	if s.err != nil {
@@ -63,6 +63,7 @@ func (t *Transport) HostStates() []HostState {
 			state := e.State(s.fallback, now)
 			all.Tokens += state.Tokens
 			all.Size += state.Size
+			all.FailedRetries = max(all.FailedRetries, state.FailedRetries)
 		}
 		states = append(states, all)
 	}

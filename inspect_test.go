@@ -84,7 +84,7 @@ func TestHostState(t *testing.T) {
 		s := must(tr.HostState("API.example.com:443"))
 		assert.Equal(t, "api.example.com:443", s.Host)
 		assert.Equal(t, "*.example.com", s.Policy)
-		assert.Equal(t, 4.0, s.Tokens)
+		assert.Equal(t, 4.5, s.Tokens)
 		assert.Equal(t, "open", s.Breaker)
 		assert.GreaterOrEqual(t, s.OpenFor, time.Second)
 
@@ -92,7 +92,8 @@ func TestHostState(t *testing.T) {
 		assert.Equal(t, 5.0, must(tr.HostState("plain.test:443")).Tokens, "another port is another host")
 		plain := must(tr.HostState("plain.test:80"))
 		assert.Equal(t, "default", plain.Policy)
-		assert.Equal(t, 4.0, plain.Tokens)
+		assert.Equal(t, 4.5, plain.Tokens)
+		assert.Equal(t, 1, plain.FailedRetries)
 		free := must(tr.HostState("free.example:8443"))
 		assert.Zero(t, free.Size)
 		assert.Equal(t, 10*time.Second, free.PausedFor)
@@ -151,7 +152,7 @@ func TestHostState_TrailingDot(t *testing.T) {
 			state := must(tr.HostState(asked))
 			assert.Equal(t, "api.example.com:80", state.Host)
 			assert.Equal(t, "api.example.com", state.Policy)
-			assert.EqualValues(t, 4-i, state.Tokens, "one retry each")
+			assert.Equal(t, i+1, state.FailedRetries, "one retry each")
 		}
 	}
 	assert.Len(t, tr.HostStates(), 1)
@@ -191,7 +192,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: plays(replies(503)), Policy: retrip.Policy{MaxAttempts: 2}}
 		getFrom(t, tr, "http://example.com/")
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4, Size: 5, Breaker: "closed", LastFailure: "server_error", LastGiveUp: "max_attempts"}
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4.5, Size: 5, FailedRetries: 1, Breaker: "closed", LastFailure: "server_error", LastGiveUp: "max_attempts"}
 		require.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
 		req := request(t, "GET", nil)
@@ -203,7 +204,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
 		require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.com:80": {Budget: retrip.Budget{Size: 7}}}))
-		want.Policy, want.Tokens, want.Size = "*.com:80", 6, 7
+		want.Policy, want.Tokens, want.Size = "*.com:80", 6.5, 7
 		assert.Equal(t, want, must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 	})
@@ -239,7 +240,7 @@ func TestHostStates_LongOutage(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.Len(t, tr.HostStates(), 1)
 			}
-			assert.Equal(t, 100+5, base.attempts())
+			assert.Equal(t, 100+4, base.attempts())
 		})
 	}
 }

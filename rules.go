@@ -21,6 +21,7 @@ type Rules struct {
 	unprocessed statusSet
 	size        int64 // of the budget, in micro-tokens; 0 is unlimited
 	credit      int64 // back per success without retry, in micro-tokens
+	timed       bool  // the budget is interested in how long a success took
 	breaker     bool
 	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
@@ -78,6 +79,7 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	}
 	r.policy.Breaker = p.Breaker.orDefault()
 	r.breaker = r.policy.Breaker.Ratio > 0
+	r.timed = r.size > 0 && p.AttemptTimeout > 0
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdle > 0
 	r.apart = r.derives || p.WholeBody > 0 || p.Resume == On
 	return r, p.checkTogether()

@@ -55,9 +55,13 @@ func isNetHTTP(base http.RoundTripper) bool {
 	return false
 }
 
-// clock returns the instant, or 0 where no deadline makes it matter.
+// timed reports whether it matters how long an attempt takes.
+func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
+
+// clock returns the instant, or 0 where it doesn't matter how long an attempt
+// takes.
 func (x *exchange) clock() time.Duration {
-	if x.call.Deadline == 0 {
+	if !x.timed() {
 		return 0
 	}
 	return x.s.now()
