@@ -65,14 +65,13 @@ func ExampleScenario_Run() {
 	// Output:
 	// no-retries   770 attempts/s at its peak, recovery: 3s
 	// no-budget   3512 attempts/s at its peak, recovery: never
-	// retrip      1012 attempts/s at its peak, recovery: 3s
+	// retrip      1008 attempts/s at its peak, recovery: 3s
 }
 
 func ExampleLargest() {
 	scenario := sim.Overload()
-	scenario.Fleet.Clients = 1000
 	scenario.Horizon = 60 * time.Second // 20 s after the trigger
-	limit, err := sim.Largest(context.Background(), scenario, sim.OfBudgetSize, nil)
+	limit, err := sim.Largest(context.Background(), scenario, sim.OfClients, nil)
 	fmt.Println(limit.Value, err)
-	// Output: 28 <nil>
+	// Output: 6115 <nil>
 }

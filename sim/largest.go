@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/http"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -158,12 +159,12 @@ func bisect(limit Limit, least, most float64, try func(float64) (bool, error)) (
 	}
 }
 
-// PurseTime returns how long a client goes on retrying when everything fails:
-// its budget lasts for Size/(MaxAttempts-1) of its own requests, and in a fleet
-// each client sends one every Clients/Rate. It is the law behind slow
-// recoveries of large fleets: an allowance per client multiplies by their
-// number. It is 0 for a policy without retries and Never for one without a
-// budget or with the rule of another system.
+// PurseTime returns how long a client goes on retrying when everything fails at
+// once: its budget stops it after some retries, which are those of some of its
+// own requests, and in a fleet each client sends one every Clients/Rate. It is
+// the law behind slow recoveries of large fleets: an allowance per client
+// multiplies by their number. It is 0 for a policy without retries and Never for
+// one without a budget or with the rule of another system.
 func (s Scenario) PurseTime() (time.Duration, error) {
 	rules, err := s.rules()
 	if err != nil {
@@ -176,6 +177,16 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	if p.Budget.Size == retrip.Off || s.Policy.limit != nil {
 		return Never, nil
 	}
-	requests := p.Budget.Size / float64(p.MaxAttempts-1)
+	var host retrip.Host
+	retries := 0
+	for before := -1; before < retries; {
+		before = retries
+		call := retrip.Call{Attempts: 1}
+		for host.Next(rules, &call, retrip.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}, 0, 0).Retry {
+			call.Attempts++
+			retries++
+		}
+	}
+	requests := float64(retries) / float64(p.MaxAttempts-1)
 	return time.Duration(requests * float64(s.Fleet.Clients) / s.Arrivals.Rate * float64(time.Second)), nil
 }

@@ -30,13 +30,17 @@ func TestLargest(t *testing.T) {
 	s := of(Overload(), 1000)
 	s.Horizon = 60 * time.Second
 
-	budget := largest(s, OfBudgetSize)
-	assert.False(t, budget.Unbounded)
-	assert.InDelta(t, 30, budget.Value, 20)
-	s.Policy.Retry.Budget.Size = budget.Value
+	assert.Equal(t, Limit{Quantity: OfBudgetSize, Value: 10_000, Unbounded: true}, largest(s, OfBudgetSize),
+		"failed retries in a row end them, however many tokens there are")
+
+	clients := largest(s, OfClients)
+	assert.False(t, clients.Unbounded)
+	assert.InDelta(t, 6100, clients.Value, 1500)
+	s.Fleet.Clients = int(clients.Value)
 	assert.NotEqual(t, never, median(t, s))
-	s.Policy.Retry.Budget.Size = 1.5 * budget.Value
+	s.Fleet.Clients = int(1.5 * clients.Value)
 	assert.Equal(t, never, median(t, s))
+	s.Fleet.Clients = 1000
 
 	s.Policy.Retry.Budget = retrip.Unlimited
 	assert.Equal(t, Limit{Quantity: OfMaxAttempts, Value: 1}, largest(s, OfMaxAttempts))
@@ -64,8 +68,13 @@ func TestLargestRefuses(t *testing.T) {
 func TestPurseTime(t *testing.T) {
 	d, err := of(Overload(), 10_000).PurseTime()
 	require.NoError(t, err)
-	// 5 tokens at 3 a request, one request in 14.3 s.
-	assert.InDelta(t, 23.8, d.Seconds(), 0.1)
+	// 4 retries at 3 a request, one request in 14.3 s.
+	assert.InDelta(t, 19.0, d.Seconds(), 0.1)
+	small := of(Overload(), 10_000)
+	small.Policy.Retry.Budget.Size = 1
+	d, err = small.PurseTime()
+	require.NoError(t, err)
+	assert.InDelta(t, 9.5, d.Seconds(), 0.1, "two retries")
 	d, err = as(t, Overload(), "no-budget").PurseTime()
 	require.NoError(t, err)
 	assert.Equal(t, Never, d)

@@ -39,16 +39,18 @@ func (r *run) build() error {
 		if service.Policy != nil {
 			policy = service.Policy
 		}
-		rules, err := policy.Retry.Rules()
+		retry := policy.Retry
+		if retry.AttemptTimeout == 0 {
+			// The budget looks at it.
+			retry.AttemptTimeout = service.Timeout
+		}
+		rules, err := retry.Rules()
 		if err != nil {
 			return err
 		}
 		l := &r.layers[i]
 		l.rules, l.policy, l.draw, l.detached = rules, rules.Policy(), policy.draw, service.Detached
 		l.timeout = max(0, l.policy.AttemptTimeout)
-		if l.timeout == 0 && l.policy.AttemptTimeout != retrip.Off {
-			l.timeout = service.Timeout
-		}
 		if service.Replicas > 0 {
 			l.shared, size = true, service.Replicas
 		}

@@ -40,7 +40,7 @@ func TestLayersPeak(t *testing.T) {
 	s.Trigger.Slowdown, s.Trigger.FailureRate = 0, 1
 	r, err := s.Run(t.Context(), nil)
 	require.NoError(t, err)
-	assert.InDelta(t, 3.2, float64(r.TriggerAttempts)/float64(r.TriggerRequests), 0.1)
+	assert.InDelta(t, 2.9, float64(r.TriggerAttempts)/float64(r.TriggerRequests), 0.1)
 	assert.InEpsilon(t, 6083, r.PeakSecond, 0.1)
 	assert.Less(t, r.Amplification, 1.3)
 }

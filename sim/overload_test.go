@@ -66,7 +66,8 @@ func TestOverloadReference(t *testing.T) {
 		{"aws-standard", []float64{3, 3, 51}},
 		{"polly", []float64{3, 8, never}},
 		{"bucket-10", []float64{3, 3, 4, 20, 78}},
-		{"retrip", []float64{3, 3, 3, 10, 43}},
+		{"plain-budget", []float64{3, 3, 3, 10, 43}},
+		{"retrip", []float64{3, 3, 3, 5, 25}},
 	} {
 		for i, want := range row.seconds {
 			if brief && i != 1 {
@@ -92,8 +93,10 @@ func TestOverloadShortTrigger(t *testing.T) {
 		s := of(Overload(), clients)
 		s.Trigger.For = time.Second
 		s.Horizon = 150 * time.Second
-		want := []float64{3, 4, 8, 19, 55}[i]
+		want := []float64{3, 4, 7, 13, 32}[i]
 		assert.InDelta(t, want, median(t, s), 1+0.1*want, "%d clients", clients)
+		plain := []float64{3, 4, 8, 19, 55}[i]
+		assert.InDelta(t, plain, median(t, as(t, s, "plain-budget")), 1+0.1*plain, "%d clients with a plain budget", clients)
 		assert.InDelta(t, 1, median(t, as(t, s, "no-retries")), 1, "%d clients without retries", clients)
 	}
 }
@@ -166,7 +169,8 @@ func TestPartialOutage(t *testing.T) {
 		"no-retries":   {463, 463},
 		"no-budget":    {684, 684},
 		"aws-standard": {669, 669},
-		"retrip":       {649, 690},
+		"plain-budget": {649, 690},
+		"retrip":       {691, 694},
 	} {
 		for i, clients := range []int{100, 1000} {
 			var sum float64
@@ -186,16 +190,16 @@ func TestPartialOutage(t *testing.T) {
 // Success and attempts per request with independent failures.
 func TestFaultsReference(t *testing.T) {
 	for _, row := range []struct {
-		p, without, attempts, success float64
+		p, without, attempts, plain, success float64
 	}{
-		{0.01, 99.99, 1.01, 100},
-		{0.05, 99.99, 1.05, 100},
-		{0.10, 99.98, 1.11, 99.99},
-		{0.20, 99.84, 1.25, 99.72},
-		{0.30, 99.18, 1.42, 95.41},
-		{0.45, 95.92, 1.74, 68.85},
-		{0.60, 86.98, 2.18, 45.62},
-		{1.00, 0, 4, 0},
+		{0.01, 99.99, 1.01, 100, 100},
+		{0.05, 99.99, 1.05, 100, 100},
+		{0.10, 99.98, 1.11, 99.99, 99.99},
+		{0.20, 99.84, 1.25, 99.72, 99.84},
+		{0.30, 99.18, 1.42, 95.41, 99.15},
+		{0.45, 95.92, 1.74, 68.85, 81.8},
+		{0.60, 86.98, 2.18, 45.62, 50.9},
+		{1.00, 0, 4, 0, 0},
 	} {
 		r, err := as(t, Faults(row.p), "no-budget").Run(t.Context(), nil)
 		require.NoError(t, err)
@@ -208,6 +212,9 @@ func TestFaultsReference(t *testing.T) {
 			within = 1.5
 		}
 		assert.InDelta(t, row.success, 100*r.SuccessRate(), within, "p = %v", row.p)
+		plain, err := as(t, Faults(row.p), "plain-budget").Run(t.Context(), nil)
+		require.NoError(t, err)
+		assert.InDelta(t, row.plain, 100*plain.SuccessRate(), within, "p = %v with a plain budget", row.p)
 		if row.p == 1 {
 			assert.Less(t, r.Amplification, 1.01)
 		}
@@ -221,6 +228,7 @@ func TestDecisionsAreTheHosts(t *testing.T) {
 	s.Network.Delay = time.Millisecond
 	s.Policy.Retry.Breaker.Ratio = 0.9
 	s.Policy.Retry.Deadline = 700 * time.Millisecond
+	s.Policy.Retry.AttemptTimeout = s.Fleet.Timeout
 	r, err := newRun(&s)
 	require.NoError(t, err)
 	rules, err := s.Policy.Retry.Rules()

@@ -77,6 +77,7 @@ var presets = []preset{
 	{"retrip", "the base policy as it is", changed(func(*retrip.Policy) {})},
 	{"no-retries", "one attempt", changed(func(p *retrip.Policy) { p.MaxAttempts = 1 })},
 	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Unlimited })},
+	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newPlainBudget, 0)},
 	{"bucket-10", "10 tokens, 0.2 back per success, none back for a retry that succeeds", limited(newBucket10, 0)},
 	{"breaker", "no budget, retrip's breaker at a ratio of 0.5", changed(func(p *retrip.Policy) {
 		p.Budget, p.Breaker.Ratio = retrip.Unlimited, 0.5

@@ -159,47 +159,55 @@ func (g *grpc) retry(client int32, _ time.Duration, _ *retrip.Outcome, _ *int32)
 	return g.tokens[client] > grpcMax/2
 }
 
-// aws is the retry quota of the AWS SDKs: a retry takes its cost, gets it back
+// quota is the retry quota of the AWS SDKs: a retry takes its cost, gets it back
 // if it succeeds, and a success without retry pays back one.
-type aws struct {
+type quota struct {
 	always
-	tokens                   []int32
-	cost, timeout, throttled int32
+	tokens                         []int32
+	most, cost, timeout, throttled int32
 }
 
-const awsTokens = 500
+func newQuota(clients int, q quota) limiter {
+	q.tokens = fill(clients, q.most)
+	return &q
+}
 
 func newAWSStandard(clients int) limiter {
-	return &aws{tokens: fill(clients, awsTokens), cost: 5, timeout: 10, throttled: 5}
+	return newQuota(clients, quota{most: 500, cost: 5, timeout: 10, throttled: 5})
 }
 
 func newAWS2026(clients int) limiter {
-	return &aws{tokens: fill(clients, awsTokens), cost: 14, timeout: 14, throttled: 5}
+	return newQuota(clients, quota{most: 500, cost: 14, timeout: 14, throttled: 5})
 }
 
-func (a *aws) result(client int32, _ time.Duration, o *retrip.Outcome, attempts int, paid *int32) {
+// newPlainBudget counts in fifths of a token.
+func newPlainBudget(clients int) limiter {
+	return newQuota(clients, quota{most: 5 * 5, cost: 5, timeout: 5, throttled: 5})
+}
+
+func (q *quota) result(client int32, _ time.Duration, o *retrip.Outcome, attempts int, paid *int32) {
 	if succeeded(o) {
 		back := *paid
 		if attempts == 1 {
 			back = 1
 		}
-		a.tokens[client] = min(a.tokens[client]+back, awsTokens)
+		q.tokens[client] = min(q.tokens[client]+back, q.most)
 	}
 	*paid = 0
 }
 
-func (a *aws) retry(client int32, _ time.Duration, o *retrip.Outcome, paid *int32) bool {
-	cost := a.cost
+func (q *quota) retry(client int32, _ time.Duration, o *retrip.Outcome, paid *int32) bool {
+	cost := q.cost
 	switch {
 	case o.Timeout:
-		cost = a.timeout
+		cost = q.timeout
 	case o.Status == http.StatusTooManyRequests:
-		cost = a.throttled
+		cost = q.throttled
 	}
-	if a.tokens[client] < cost {
+	if q.tokens[client] < cost {
 		return false
 	}
-	a.tokens[client] -= cost
+	q.tokens[client] -= cost
 	*paid = cost
 	return true
 }

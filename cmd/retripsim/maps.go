@@ -105,7 +105,7 @@ func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 			s.Policy, s.Fleet.Clients = p, 1
 			s.Arrivals.Rate = 1
 			if d, e := s.PurseTime(); e == nil && d > 0 {
-				r.notes = append(r.notes, fmt.Sprintf("%s: when everything fails, a client spends its budget within %.2f of its own requests", p.Name, d.Seconds()))
+				r.notes = append(r.notes, fmt.Sprintf("%s: when everything fails, the budget of a client stops its retries within %.2f of its own requests", p.Name, d.Seconds()))
 			}
 		}
 		return r, err

@@ -128,7 +128,7 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 		for _, p := range f.chosen {
 			s.Policy = p
 			if d, e := s.PurseTime(); e == nil && d > 0 {
-				r.notes = append(r.notes, fmt.Sprintf("%s: when everything fails, a client spends its budget in about %v: Size/(MaxAttempts-1) of its requests", p.Name, round(d)))
+				r.notes = append(r.notes, fmt.Sprintf("%s: when everything fails, the budget of a client stops its retries in about %v", p.Name, round(d)))
 			}
 		}
 		r.lines = seriesLines(groups, func(p sim.Point) int32 { return p.Attempts })
