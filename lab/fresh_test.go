@@ -176,7 +176,7 @@ func TestFresh_ForeignHTTP2(t *testing.T) {
 	attempts := 0
 	transport := &retrip.Transport{
 		Base:   base,
-		Policy: retrip.Policy{AttemptTimeout: 200 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}},
+		Policy: retrip.Policy{AttemptTimeout: 200 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited},
 		Trace:  &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }},
 	}
 	client := &http.Client{Transport: transport}

@@ -175,7 +175,7 @@ func TestSmallErrorBodyKeepsItsConnection(t *testing.T) {
 
 // TestDeadHostIsRetriedForEver: what 100 requests send to a host that is down.
 func TestDeadHostIsRetriedForEver(t *testing.T) {
-	scene(t, map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 105},
+	scene(t, map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 104},
 		always(503), func(t *testing.T, c doer, s *server) int {
 			for range 100 {
 				do(c, request(t, http.MethodGet, nil))

@@ -324,7 +324,7 @@ func TestNew_BudgetAndPause(t *testing.T) {
 		do(t, client, http.MethodGet, w.URL, "")
 		metrics := w.metrics(t)
 		tokens, _ := sum(t, metrics["retrip.budget.tokens_missing"], attribute.String("retrip.policy", "default"))
-		assert.Equal(t, 1.0, tokens)
+		assert.Equal(t, 0.5, tokens)
 		paused, _ := sum(t, metrics["retrip.hosts.paused"])
 		assert.Equal(t, 1.0, paused)
 		open, _ := sum(t, metrics["retrip.hosts.breaker_open"])
