@@ -51,5 +51,5 @@ func (e *hostEntry) ranOut() bool { return e.news.emptied.CompareAndSwap(false, 
 // refilled reports whether the budget of e is full again for the first time
 // since it ran out.
 func (e *hostEntry) refilled() bool {
-	return e.news.emptied.Load() && e.missing.Load() == 0 && e.news.emptied.CompareAndSwap(true, false)
+	return e.news.emptied.Load() && e.debt.missing() == 0 && e.news.emptied.CompareAndSwap(true, false)
 }
