@@ -33,11 +33,11 @@ func TestSameBytesEverywhere(t *testing.T) {
 		s    Scenario
 		want string
 	}{
-		{"overload", Overload(), "40bbf7cae4acf8ea"},
+		{"overload", Overload(), "83f34c7a0ec6df15"},
 		{"finagle", as(t, Overload(), "finagle"), "9174a3c0ab735c92"},
-		{"unequal", unequal, "20226e666ac87d5a"},
+		{"unequal", unequal, "a1ff532aacee64e1"},
 		{"gaussian", as(t, Storm(Herd), "gaussian"), "27d4062a3c8e3985"},
-		{"faults", Faults(0.3), "0191a5403172c612"},
+		{"faults", Faults(0.3), "0cd9e044173e3dce"},
 	} {
 		r, err := c.s.Run(t.Context(), nil)
 		require.NoError(t, err)
