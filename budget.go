@@ -40,6 +40,16 @@ type Budget struct {
 	// 1 000 000. If 0, it is inherited; the default is 0.2. Off pays none
 	// back.
 	Credit float64 `json:"credit"`
+
+	// Shared is how many tokens all hosts of the policy have together, besides
+	// those of each, 1 to 1 000 000. A retry takes its tokens from both budgets,
+	// and what pays tokens back to a host pays them here too, so that many names
+	// of one backend, as those of "*.tenants.example.com", aren't each retried
+	// when it is down. A policy in Transport.Hosts that sets Shared has a budget
+	// for its pattern; others share that of Transport.Policy. With Size Off it is
+	// the only budget. If 0, it is inherited; the default is none. Off: none. It
+	// belongs to a Transport: Rules made by [Policy.Rules] have none.
+	Shared float64 `json:"shared"`
 }
 
 const (
@@ -61,6 +71,15 @@ const (
 	slowShare        = 0.7        // of AttemptTimeout; a success that took longer is slow
 	slowCost         = 2 * microToken
 )
+
+// fit forgets what is owed beyond size: a budget that has shrunk owes no more
+// than all of it, an unlimited one nothing.
+func (d *debt) fit(size int64) {
+	d.change(func(o owed) (owed, bool) {
+		o.missing = min(o.missing, size)
+		return o, true
+	})
+}
 
 func microTokens(tokens float64) int64 { return int64(math.Round(tokens * microToken)) }
 

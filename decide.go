@@ -59,7 +59,10 @@ type Call struct {
 	took   time.Duration // duration of the last attempt
 	period uint32        // of the breaker, when the last attempt was let through
 	paid   int32         // micro-tokens, for the last attempt if it is a retry
-	probe  bool          // the last attempt is a probe of the breaker
+
+	paidShared int32 // the same, to the budget that hosts share
+
+	probe bool // the last attempt is a probe of the breaker
 
 	gate    *gate         // that it has been at; nil is none yet
 	number  int64         // of its arrival there; 0 is none
@@ -154,7 +157,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 		// The attempt was made: its tokens are spent, whoever ended it. Else
 		// callers' deadlines would let an overloaded host be retried for
 		// nothing.
-		c.paid = 0
+		c.paid, c.paidShared = 0, 0
 		d := Decision{Reason: ReasonCanceled, Wakes: h.Return(r, c)}
 		if c.Deadline != 0 && now >= c.Deadline {
 			d.Reason = ReasonDeadline
@@ -220,11 +223,9 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	// A 429 costs nothing at a gate: it has already slowed down all requests to
 	// come, this one among them.
 	if priced := queues && o.Status == http.StatusTooManyRequests; !priced {
-		paid, ok := h.debt.spend(r, o.Timeout)
-		if !ok {
+		if !h.spend(r, c, o.Timeout, now) {
 			return giveUp(ReasonBudgetExhausted)
 		}
-		c.paid = paid
 	}
 	if !queues {
 		c.Wait = wait
@@ -264,6 +265,10 @@ func (h *Host) Return(r *Rules, c *Call) (wakes bool) {
 		h.debt.giveBack(c.paid)
 		c.paid = 0
 	}
+	if c.paidShared > 0 {
+		r.pool.earn(int64(c.paidShared))
+		c.paidShared = 0
+	}
 	if c.probe {
 		c.probe = false
 		h.returnProbe(c)
@@ -283,7 +288,7 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		// mistake of ours, or a name that doesn't exist: the host had no part
 		// in it. One that the policy calls final costs what it has taken.
 		if !o.Hopeless {
-			c.paid = 0
+			c.paid, c.paidShared = 0, 0
 		}
 		return 0, h.Return(r, c)
 	}
@@ -300,9 +305,17 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 			}
 		}
 	} else {
-		h.debt.succeed(r, c.paid, c.Attempts == 1, r.slow(o))
+		slow := r.slow(o)
+		h.debt.succeed(r, c.paid, c.Attempts == 1, slow)
+		switch {
+		case slow:
+		case c.Attempts == 1:
+			r.pool.earn(r.credit)
+		default:
+			r.pool.earn(int64(c.paidShared))
+		}
 	}
-	c.paid = 0
+	c.paid, c.paidShared = 0, 0
 	if p.Gate == On {
 		var told bool
 		if told, wakes = h.atGate(c, o, failed, failed && r.refused(o), now, draw); told {

@@ -132,6 +132,11 @@ func (x *exchange) cleanUp(ended bool) {
 		if !ended {
 			x.giveBack(&x.host.Host)
 		}
+		// One that began under policies which have been replaced meanwhile may
+		// have spent more than the new ones allow.
+		if s := x.t.settings.Load(); s != x.s && s.err == nil {
+			x.host.refit(s.matcher)
+		}
 		x.t.hosts.unpin(x.host, x.s.now())
 	}
 	if !ended && x.attempt != nil {

@@ -88,7 +88,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 	}()
 	resp, err := s.base.RoundTrip(req)
 	returned = true
-	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(req.URL) {
+	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(req.URL) && !r.pool.owes() {
 		r.metrics.answered(resp.StatusCode)
 		return resp, nil
 	}
@@ -255,7 +255,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 			x.host = x.t.hosts.pinGood(key, now)
 		}
 	}
-	if x.host == nil && !o.Canceled {
+	if x.host == nil && !o.Canceled && !x.r.pool.owes() {
 		// Neither is there anything to retry, nor does a host in no trouble
 		// learn anything from an answer.
 		return Decision{}, nil

@@ -20,6 +20,9 @@ type HostState struct {
 	Tokens float64 // left in its budget
 	Size   float64 // of its budget; 0 is unlimited
 
+	SharedTokens float64 // left in the budget that hosts of its policy share, by Budget.Shared
+	SharedSize   float64 // of that budget; 0 if there is none
+
 	// FailedRetries is how many retries have failed in a row, a timeout
 	// counting as two. At 4, the most, none is made until something succeeds.
 	FailedRetries int
@@ -42,6 +45,9 @@ func (h *Host) State(r *Rules, now time.Duration) HostState {
 		s.Tokens = max(0, float64(r.size-owed.missing)/microToken)
 		s.FailedRetries = int(owed.streak)
 		s.Size = float64(r.size) / microToken
+	}
+	if r.pool != nil {
+		s.SharedTokens, s.SharedSize = r.pool.tokens(now)
 	}
 	if guards := h.guards.Load(); guards != nil {
 		guards.mu.Lock()
@@ -70,6 +76,9 @@ func (s HostState) String() string {
 		b.WriteString("unlimited tokens")
 	} else {
 		fmt.Fprintf(&b, "%.3g of %.7g tokens", s.Tokens, s.Size)
+	}
+	if s.SharedSize > 0 {
+		fmt.Fprintf(&b, ", %.3g of %.7g shared tokens", s.SharedTokens, s.SharedSize)
 	}
 	if s.FailedRetries > 0 {
 		fmt.Fprintf(&b, ", %d failed retries in a row", s.FailedRetries)
@@ -101,6 +110,8 @@ type hostStateJSON struct {
 	Policy        string   `json:"policy"`
 	Tokens        *float64 `json:"tokens,omitempty"` // nil: unlimited
 	Size          any      `json:"size"`
+	SharedTokens  *float64 `json:"shared_tokens,omitempty"`
+	SharedSize    float64  `json:"shared_size,omitempty"`
 	FailedRetries int      `json:"failed_retries,omitempty"`
 	PausedFor     string   `json:"paused_for"`
 	Breaker       string   `json:"breaker"`
@@ -118,6 +129,9 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 	if s.Size == 0 {
 		wire.Tokens, wire.Size = nil, "off"
 	}
+	if s.SharedSize > 0 {
+		wire.SharedTokens, wire.SharedSize = &s.SharedTokens, s.SharedSize
+	}
 	if s.LastFailure != "" {
 		wire.FailedAgo = s.FailedAgo.String()
 	}
@@ -134,6 +148,9 @@ func (s *HostState) UnmarshalJSON(data []byte) error {
 	back := HostState{Host: wire.Host, Policy: wire.Policy, FailedRetries: wire.FailedRetries, Breaker: wire.Breaker, Waiting: wire.Waiting, LastFailure: wire.LastFailure, LastGiveUp: wire.LastGiveUp}
 	if wire.Tokens != nil {
 		back.Tokens = *wire.Tokens
+	}
+	if wire.SharedTokens != nil {
+		back.SharedTokens, back.SharedSize = *wire.SharedTokens, wire.SharedSize
 	}
 	switch size := wire.Size.(type) {
 	case float64:

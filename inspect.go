@@ -70,6 +70,21 @@ func (t *Transport) HostStates() []HostState {
 	return states
 }
 
+// sharedMissing returns the tokens missing from the budgets that hosts share, by
+// the policy that sets each.
+func (t *Transport) sharedMissing() map[string]float64 {
+	s := t.start()
+	if s.err != nil {
+		return nil
+	}
+	missing := make(map[string]float64, len(s.pools))
+	for policy, pool := range s.pools {
+		left, size := pool.tokens(s.now())
+		missing[policy] = size - left
+	}
+	return missing
+}
+
 // otherHosts stands for the hosts that share a budget for want of a place. It
 // has no port, as every host has.
 const otherHosts = "others"

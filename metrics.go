@@ -93,6 +93,7 @@ func (m *Metrics) make() {
 		gaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures that their breaker counts."),
 		gaugeWaiting:  desc("gate_waiting_requests", "Requests that wait at the gates of all hosts together."),
 		gaugePaused:   desc("paused_hosts", "Hosts that are to be left alone for now, as they have asked or their gate has it."),
+		gaugeShared:   desc("shared_budget_tokens_missing", "Tokens missing from the budgets that the hosts of a policy share, by the policy that sets them."),
 	}
 	m.policies = map[string]*policyMetrics{}
 }
@@ -229,12 +230,17 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 
 // addHosts adds up what t knows of hosts in trouble, by policy.
 func (t *Transport) addHosts(sums map[string]*[gauges]float64) {
-	for _, state := range t.HostStates() {
-		sum := sums[state.Policy]
-		if sum == nil {
-			sum = new([gauges]float64)
-			sums[state.Policy] = sum
+	of := func(policy string) *[gauges]float64 {
+		if sums[policy] == nil {
+			sums[policy] = new([gauges]float64)
 		}
+		return sums[policy]
+	}
+	for policy, shared := range t.sharedMissing() {
+		of(policy)[gaugeShared] += shared
+	}
+	for _, state := range t.HostStates() {
+		sum := of(state.Policy)
 		sum[gaugeTroubled]++
 		sum[gaugeMissing] += state.Size - state.Tokens
 		sum[gaugeWaiting] += float64(state.Waiting)

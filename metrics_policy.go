@@ -68,6 +68,7 @@ const (
 	gaugeTroubled
 	gaugeWaiting
 	gaugePaused
+	gaugeShared
 	gauges
 )
 

@@ -40,7 +40,7 @@ func (s Switch) String() string {
 
 // Unlimited is a [Budget] that never refuses a retry. It takes away what keeps
 // a fleet from prolonging an outage; see the package documentation.
-var Unlimited = Budget{Size: Off}
+var Unlimited = Budget{Size: Off, Shared: Off}
 
 // Policy is how requests to a set of hosts are retried. It is a plain value:
 // it can be printed, compared field by field, kept in JSON and used again.
@@ -298,6 +298,7 @@ func (p Policy) over(base Policy) Policy {
 	inherit(&p.RetryHeader, base.RetryHeader)
 	inherit(&p.Budget.Size, base.Budget.Size)
 	inherit(&p.Budget.Credit, base.Budget.Credit)
+	inherit(&p.Budget.Shared, base.Budget.Shared)
 	inherit(&p.Breaker.Ratio, base.Breaker.Ratio)
 	inherit(&p.Breaker.Window, base.Breaker.Window)
 	inherit(&p.Breaker.MinVolume, base.Breaker.MinVolume)

@@ -67,7 +67,7 @@ func TestLoadPolicies(t *testing.T) {
 	assert.Equal(t, Policy{MaxAttempts: 3, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 2 * time.Second, Jitter: EqualJitter}}, policy)
 	assert.Equal(t, map[string]Policy{
 		"*.example.com":           {AttemptTimeout: 150 * time.Millisecond, RetryOn: []int{408, 425}},
-		"legacy.example.com:8080": {AttemptTimeout: Off, Budget: Unlimited},
+		"legacy.example.com:8080": {AttemptTimeout: Off, Budget: Budget{Size: Off}},
 	}, hosts)
 }
 

@@ -24,8 +24,9 @@ type matcher struct {
 
 	policy  Policy // what it was made of
 	hosts   map[string]Policy
-	matched map[string]*atomic.Bool // by pattern in lower case: whether a request has followed it
-	rules   []*Rules                // all of them
+	matched map[string]*atomic.Bool  // by pattern in lower case: whether a request has followed it
+	rules   []*Rules                 // all of them
+	pools   map[string]*sharedBudget // by the names of the policies that set them
 }
 
 // defaultName names the policy of hosts without one of their own.
@@ -65,7 +66,19 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 		errs = append(errs, err)
 		return nil
 	}
+	m.pools = map[string]*sharedBudget{}
+	pool := func(r *Rules, own, inherited Budget) {
+		switch shared := own.Shared; {
+		case r == nil || shared == Off:
+		case shared > 0:
+			r.pool = &sharedBudget{size: microTokens(shared)}
+			m.pools[r.name] = r.pool
+		case inherited.Shared > 0:
+			r.pool = m.fallback.pool
+		}
+	}
 	m.fallback = rules("Policy", defaultName, policy, defaults)
+	pool(m.fallback, policy.Budget, Budget{})
 	base := policy.over(defaults)
 	for _, pattern := range sortedKeys(hosts) {
 		path := hostPath(pattern)
@@ -85,6 +98,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 		if r == nil {
 			continue
 		}
+		pool(r, hosts[pattern].Budget, policy.Budget)
 		set := m.exact
 		if rest, ok := strings.CutPrefix(name, "*"); ok {
 			set, name = m.suffix, rest
@@ -108,8 +122,23 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	return m, nil
 }
 
+// share has the rules that follow one shared budget follow another.
+func (m *matcher) share(name string, from, to *sharedBudget) {
+	m.pools[name] = to
+	for _, r := range m.rules {
+		if r.pool == from {
+			r.pool = to
+		}
+	}
+}
+
 // carry takes over from old what requests have left in it.
 func (m *matcher) carry(old *matcher) {
+	for name, pool := range m.pools {
+		if was := old.pools[name]; was != nil {
+			m.share(name, pool, was.resized(pool.size))
+		}
+	}
 	for pattern, matched := range m.matched {
 		if was := old.matched[pattern]; was != nil {
 			matched.Store(was.Load())

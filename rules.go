@@ -26,6 +26,7 @@ type Rules struct {
 	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
 	apart       bool           // no request is as plain as Transport.plain wants it
+	pool        *sharedBudget  // of its hosts together; nil: none
 	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many: it knows a budget only
 	name        string         // the pattern in Transport.Hosts, or "default"
@@ -103,7 +104,7 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 	if b, off := p.Breaker, (Breaker{Ratio: Off}); b != (Breaker{}) && b != off {
 		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so it can only be Breaker{Ratio: Off} here", b))
 	}
-	if b := p.Budget; b != (Budget{}) && b != Unlimited {
+	if b := p.Budget; b != (Budget{}) && b != Unlimited && b != (Budget{Size: Off}) {
 		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so it can only be Unlimited here", b))
 	}
 	if p.Gate == On && r.policy.Gate != On {
@@ -115,6 +116,9 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 	own, err := p.resolve(r.policy)
 	if err != nil {
 		return nil, fmt.Errorf("retrip: WithPolicy.%w", err)
+	}
+	if p.Budget.Size != Off {
+		own.pool = r.pool
 	}
 	own.name, own.metrics = r.name, r.metrics
 	return own, nil

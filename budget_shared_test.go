@@ -1,0 +1,250 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// tenants is a Base behind which hosts are up or down together.
+type tenants struct {
+	down     atomic.Bool
+	attempts atomic.Int64
+}
+
+func (b *tenants) RoundTrip(r *http.Request) (*http.Response, error) {
+	b.attempts.Add(1)
+	status := http.StatusOK
+	if b.down.Load() {
+		status = http.StatusServiceUnavailable
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+}
+
+// get makes a request to a host and returns how many attempts it took.
+func (b *tenants) get(t *testing.T, tr *retrip.Transport, host string) int64 {
+	before := b.attempts.Load()
+	resp, err := tr.RoundTrip((&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: host}, Header: http.Header{}}).WithContext(t.Context()))
+	if assert.NoError(t, err) {
+		resp.Body.Close()
+	}
+	return b.attempts.Load() - before
+}
+
+func tenant(i int) string { return fmt.Sprintf("t%d.tenants.example.com", i) }
+
+// Ten thousand names of one backend share a budget: when it is down they get
+// its tokens and no more, and when it is up again any name's success pays back.
+func TestBudgetShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := &tenants{}
+		metrics := retrip.NewMetrics()
+		tr := &retrip.Transport{Base: base, Metrics: metrics, Hosts: map[string]retrip.Policy{
+			"*.tenants.example.com": {Budget: retrip.Budget{Shared: 50}, Backoff: retrip.Backoff{Base: retrip.Off}},
+		}}
+		base.down.Store(true)
+		var total int64
+		for i := range 10_000 {
+			total += base.get(t, tr, tenant(i))
+		}
+		assert.EqualValues(t, 10_000+100, total, "50 tokens, half a token each")
+		state := must(tr.HostState(tenant(12345) + ":443"))
+		assert.Equal(t, 5.0, state.Tokens)
+		assert.Zero(t, state.SharedTokens)
+		assert.Equal(t, 50.0, state.SharedSize)
+		assert.Contains(t, state.String(), "0 of 50 shared tokens")
+		assert.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
+# HELP retrip_shared_budget_tokens_missing Tokens missing from the budgets that the hosts of a policy share, by the policy that sets them.
+# TYPE retrip_shared_budget_tokens_missing gauge
+retrip_shared_budget_tokens_missing{policy="*.tenants.example.com"} 50
+`), "retrip_shared_budget_tokens_missing"))
+		assert.EqualValues(t, 4, base.get(t, tr, "elsewhere.example"), "another policy's hosts have their own")
+
+		// Successes of healthy names pay, also without a place in the table.
+		base.down.Store(false)
+		for range 10 {
+			assert.EqualValues(t, 1, base.get(t, tr, tenant(20_000)))
+		}
+		assert.InDelta(t, 2, must(tr.HostState(tenant(0)+":443")).SharedTokens, 1e-9)
+		base.down.Store(true)
+		assert.EqualValues(t, 4, base.get(t, tr, tenant(20_000)))
+
+		// An hour without a failure gives all back.
+		time.Sleep(time.Hour + time.Second)
+		assert.Equal(t, 50.0, must(tr.HostState(tenant(0)+":443")).SharedTokens)
+		assert.EqualValues(t, 4, base.get(t, tr, tenant(0)))
+		assert.Equal(t, 48.5, must(tr.HostState(tenant(0)+":443")).SharedTokens)
+	})
+}
+
+// A retry takes from both budgets or from none, and brings back to both.
+func TestBudgetShared_BesideTheHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503), replies(200), replies(503), replies(503), replies(503), replies(503))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: retrip.Budget{Size: 1, Shared: 1}, MaxAttempts: 3, Backoff: retrip.Backoff{Base: retrip.Off}}}
+		getFrom(t, tr, "http://example.com/")
+		assert.Equal(t, 2, base.attempts())
+		state := must(tr.HostState("example.com:80"))
+		assert.Equal(t, []float64{1, 1}, []float64{state.Tokens, state.SharedTokens}, "a retry that works costs nothing")
+		getFrom(t, tr, "http://example.com/")
+		assert.Equal(t, 5, base.attempts())
+		state = must(tr.HostState("example.com:80"))
+		assert.Equal(t, []float64{0, 0}, []float64{state.Tokens, state.SharedTokens})
+		getFrom(t, tr, "http://other.example/")
+		assert.Equal(t, 6, base.attempts())
+		state = must(tr.HostState("other.example:80"))
+		assert.Equal(t, []float64{1, 0}, []float64{state.Tokens, state.SharedTokens}, "what is refused takes nothing")
+
+		ctx := retrip.WithPolicy(t.Context(), retrip.Policy{Budget: retrip.Unlimited})
+		resp, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 9, base.attempts(), "one request may be unlimited")
+	})
+}
+
+// Whose tokens a pattern's hosts spend.
+func TestBudgetShared_Scope(t *testing.T) {
+	tr := &retrip.Transport{
+		Policy: retrip.Policy{Budget: retrip.Budget{Shared: 100}},
+		Hosts: map[string]retrip.Policy{
+			"inherits.example": {MaxAttempts: 2}, "own.example": {Budget: retrip.Budget{Shared: 7}}, "off.example": {Budget: retrip.Budget{Shared: retrip.Off}},
+			"alone.example": {Budget: retrip.Budget{Size: retrip.Off}}, "unlimited.example": {Budget: retrip.Unlimited},
+		},
+	}
+	require.NoError(t, tr.Validate())
+	for host, want := range map[string][2]float64{
+		"any.example": {5, 100}, "inherits.example": {5, 100}, "own.example": {5, 7}, "off.example": {5, 0}, "alone.example": {0, 100}, "unlimited.example": {0, 0},
+	} {
+		s := must(tr.HostState(host + ":443"))
+		assert.Equal(t, want, [2]float64{s.Size, s.SharedSize}, host)
+		data, err := json.Marshal(s)
+		require.NoError(t, err)
+		var back retrip.HostState
+		require.NoError(t, json.Unmarshal(data, &back))
+		assert.Equal(t, s, back)
+	}
+	for _, bad := range []float64{0.5, -2, 1e7} {
+		err := (&retrip.Transport{Policy: retrip.Policy{Budget: retrip.Budget{Shared: bad}}}).Validate()
+		assert.ErrorContains(t, err, fmt.Sprintf("Policy.Budget.Shared is %v: it must be 1 to 1e+06, 0 to inherit or Off", bad))
+	}
+}
+
+// What is owed survives a change of policies, as far as the new budget goes.
+func TestBudgetShared_SetPolicies(t *testing.T) {
+	base := &tenants{}
+	base.down.Store(true)
+	shared := func(n float64) map[string]retrip.Policy {
+		return map[string]retrip.Policy{"*.tenants.example.com": {Budget: retrip.Budget{Shared: n}, Backoff: retrip.Backoff{Base: retrip.Off}}}
+	}
+	tr := &retrip.Transport{Base: base, Hosts: shared(20)}
+	for i := range 100 {
+		base.get(t, tr, tenant(i))
+	}
+	left := func() float64 { return must(tr.HostState(tenant(0) + ":443")).SharedTokens }
+	require.Zero(t, left())
+	require.NoError(t, tr.SetPolicies(retrip.Policy{}, shared(30)))
+	assert.Equal(t, 10.0, left())
+	require.NoError(t, tr.SetPolicies(retrip.Policy{}, shared(5)))
+	assert.Zero(t, left())
+	require.NoError(t, tr.SetPolicies(retrip.Policy{}, shared(20)))
+	assert.Equal(t, 15.0, left(), "no more than the smaller budget is owed")
+	require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
+	require.NoError(t, tr.SetPolicies(retrip.Policy{}, shared(20)))
+	assert.Equal(t, 20.0, left(), "a policy that is gone is forgotten")
+}
+
+// No token is lost or made under contention.
+func TestBudgetShared_Contention(t *testing.T) {
+	base := &tenants{}
+	base.down.Store(true)
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: retrip.Budget{Size: retrip.Off, Shared: 100}, Backoff: retrip.Backoff{Base: retrip.Off}}}
+	var wg sync.WaitGroup
+	for g := range 16 {
+		wg.Go(func() {
+			for i := range 50 {
+				base.get(t, tr, tenant(g*50+i))
+			}
+		})
+	}
+	wg.Wait()
+	assert.EqualValues(t, 16*50+200, base.attempts.Load())
+	assert.Empty(t, tr.HostStates(), "nothing is left of the hosts")
+}
+
+// A budget that shrinks owes no more than its new size, one that has become
+// unlimited nothing.
+func TestSetPolicies_Budget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := &tenants{}
+		base.down.Store(true)
+		sized := func(b retrip.Budget) retrip.Policy {
+			return retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: b}
+		}
+		const host = "host.example"
+		owe := func() *retrip.Transport {
+			tr := &retrip.Transport{Base: base, Policy: sized(retrip.Budget{Size: 200, Credit: 0.001})}
+			for range 399 {
+				base.down.Store(true)
+				base.get(t, tr, host)
+				// A success ends the row of failed retries, and pays little.
+				base.down.Store(false)
+				base.get(t, tr, host)
+			}
+			require.Less(t, must(tr.HostState(host+":443")).Tokens, 2.0)
+			return tr
+		}
+		tr := owe()
+		require.NoError(t, tr.SetPolicies(sized(retrip.Budget{}), nil))
+		base.down.Store(false)
+		successes := 0
+		for base.down.Store(true); base.get(t, tr, host) == 1; base.down.Store(true) {
+			base.down.Store(false)
+			base.get(t, tr, host)
+			successes++
+			require.Less(t, successes, 1000)
+		}
+		t.Logf("%d successes to the first retry", successes)
+		assert.LessOrEqual(t, successes, 25)
+
+		tr = owe()
+		require.Len(t, tr.HostStates(), 1)
+		require.NoError(t, tr.SetPolicies(sized(retrip.Unlimited), nil))
+		assert.Empty(t, tr.HostStates())
+	})
+}
+
+// Requests that began before their policies were replaced leave no more behind
+// than the new ones know.
+func TestSetPolicies_BudgetOfRequestsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: retrip.Budget{Size: 200}, MaxAttempts: 4,
+			Backoff: retrip.Backoff{Base: time.Second, Cap: time.Second, Jitter: retrip.NoJitter}}}
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() { getFrom(t, tr, "http://example.com/") })
+		}
+		time.Sleep(1500 * time.Millisecond)
+		require.NoError(t, tr.SetPolicies(retrip.Policy{Budget: retrip.Unlimited}, nil))
+		wg.Wait()
+		assert.Empty(t, tr.HostStates())
+		assert.Greater(t, base.attempts(), 40, "some retry after the change")
+	})
+}
