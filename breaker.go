@@ -108,12 +108,12 @@ func (b *breaker) admit(p *Breaker, c *Call, now time.Duration, draw uint64) Dec
 		b.enter(breakerHalfOpen)
 	}
 	// One may always go: Probes may be fewer by now than those that succeeded.
-	if now < b.until || b.out > 0 && b.out+b.good >= p.Probes {
+	if now < b.until || b.out > 0 && b.out >= p.Probes-b.good {
 		return Decision{Reason: ReasonBreakerOpen, change: d.change}
 	}
 	b.out++
 	b.probed = now
-	b.until = now + uniform(0, p.OpenFor/time.Duration(2*p.Probes), draw)
+	b.until = addCapped(now, uniform(0, p.OpenFor/2/time.Duration(p.Probes), draw))
 	c.period, c.probe = b.period, true
 	return d
 }
@@ -191,12 +191,12 @@ func (b *breaker) open(p *Breaker, now time.Duration, draw uint64) {
 // has left behind.
 func (b *breaker) count(window time.Duration, failed bool, now time.Duration) {
 	width := max(window/breakerSlots, 1)
-	slot := int64(now / width)
+	slot := slotOf(now, width)
 	if width != b.width {
 		b.width, b.slot, b.ring = width, slot, [breakerSlots]breakerSlot{}
 	}
 	b.advance(slot)
-	s := &b.ring[uint64(b.slot)%breakerSlots]
+	s := &b.ring[b.place()]
 	if !failed {
 		s.good++
 		b.run = 0
@@ -220,9 +220,22 @@ func (b *breaker) advance(slot int64) {
 	}
 	for b.slot < slot {
 		b.slot++
-		b.ring[uint64(b.slot)%breakerSlots] = breakerSlot{}
+		b.ring[b.place()] = breakerSlot{}
 	}
 }
+
+// slotOf returns the slot of an instant, which may be before the epoch.
+func slotOf(now, width time.Duration) int64 {
+	slot := int64(now / width)
+	if now%width < 0 {
+		slot--
+	}
+	return slot
+}
+
+// place returns where the newest slot is in the ring; slots before the epoch are
+// negative.
+func (b *breaker) place() int64 { return (b.slot%breakerSlots + breakerSlots) % breakerSlots }
 
 func (b *breaker) sum() (good, failed int) {
 	for _, s := range b.ring {
@@ -239,7 +252,7 @@ func (b *breaker) healed(now time.Duration) bool {
 		return false
 	}
 	if b.width > 0 {
-		b.advance(int64(now / b.width))
+		b.advance(slotOf(now, b.width))
 	}
 	_, failed := b.sum()
 	return failed == 0

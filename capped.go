@@ -11,10 +11,10 @@ import (
 // noLimit is the instant or the wait of a request that has no bound for it.
 const noLimit = time.Duration(math.MaxInt64)
 
-// addCapped returns a+b of two durations that aren't negative, or the longest
-// duration where the sum would overflow.
+// addCapped returns a+b of an instant or a duration and a duration that isn't
+// negative, or the longest duration where the sum would overflow.
 func addCapped(a, b time.Duration) time.Duration {
-	if sum := a + b; sum >= 0 {
+	if sum := a + b; sum >= a {
 		return sum
 	}
 	return math.MaxInt64

@@ -330,7 +330,10 @@ func (g *gate) refuse(c *Call, word, now time.Duration, epoch uint32, draw uint6
 	} else if g.misses > 0 {
 		pause = max(pause, doubled(word, g.misses-1)) // it was too short
 	}
-	g.told = max(g.told, now+word)
+	if !g.shut {
+		g.told = now
+	}
+	g.told = max(g.told, addCapped(now, word))
 	switch {
 	case !g.shut:
 		g.begin(pause, now)
@@ -358,7 +361,7 @@ func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
 func (g *gate) begin(pause, now time.Duration) {
 	g.shut, g.slow, g.gaps = true, true, gateGaps
 	g.low = min(gateFirst/pause.Seconds(), float64(time.Second/gateGapLow))
-	g.busy = now
+	g.closed, g.busy = now, now
 }
 
 // learn sets the rate after a request that was sent gap after the one before it

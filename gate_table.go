@@ -160,6 +160,9 @@ func (s *gates) admit(p *Policy, c *Call, now, paused time.Duration, draw uint64
 func (s *gates) refuse(c *Call, word, now, paused time.Duration, draw uint64) (told, wakes bool) {
 	g := s.of(c, now, true)
 	before := g.told
+	if !g.shut {
+		before = now
+	}
 	if g.refuse(c, word, now, s.epoch+1, draw) {
 		s.dismiss(g, now, paused)
 	}

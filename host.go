@@ -4,6 +4,8 @@
 package retrip
 
 import (
+	"cmp"
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -40,17 +42,26 @@ func (h *Host) pausedFor(now time.Duration) time.Duration {
 
 // pausedUntil returns the instant at which the pause of the whole host ends,
 // which may be over.
-func (h *Host) pausedUntil() time.Duration { return time.Duration(h.paused.Load()) }
+func (h *Host) pausedUntil() time.Duration {
+	if until := h.paused.Load(); until != 0 {
+		return time.Duration(until)
+	}
+	return neverPaused
+}
+
+// neverPaused is an instant before all others, far enough from the first for
+// differences.
+const neverPaused = time.Duration(math.MinInt64 / 2)
 
 // pauseUntil moves the end of the pause forward, never back, and reports
 // whether it moved.
 func (h *Host) pauseUntil(until time.Duration) bool {
 	for {
 		paused := h.paused.Load()
-		if int64(until) <= paused {
+		if paused != 0 && int64(until) <= paused {
 			return false
 		}
-		if h.paused.CompareAndSwap(paused, int64(until)) {
+		if h.paused.CompareAndSwap(paused, cmp.Or(int64(until), 1)) {
 			return true
 		}
 	}

@@ -59,7 +59,9 @@ func (h *Host) State(r *Rules, now time.Duration) HostState {
 		}
 		guards.gates.any(func(g *gate) bool {
 			s.Waiting += g.queue.len()
-			s.PausedFor = max(s.PausedFor, g.closed-now)
+			if g.shut {
+				s.PausedFor = max(s.PausedFor, g.closed-now)
+			}
 			return false
 		})
 	}
