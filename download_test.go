@@ -425,7 +425,7 @@ func TestResume_IsRetry(t *testing.T) {
 		{name: "attempts anew after much progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: resumeContinued, asks: 4},
 		{name: "but not before", at: func(int) (int, error) { return 200 << 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 4},
 		{name: "no progress", policy: Policy{MaxAttempts: 10}, at: func(int) (int, error) { return 0, io.ErrUnexpectedEOF }, reason: refusedProgress, asks: 4},
-		{name: "budget", policy: Policy{MaxAttempts: 10, Budget: Budget{Size: 1}}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 100, "0"), reason: ReasonBudgetExhausted, asks: 2},
+		{name: "budget", policy: Policy{MaxAttempts: 10, Budget: Budget{Size: 1}}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 100, "0"), reason: ReasonBudgetExhausted, asks: 3},
 		{name: "Retry-After", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
 		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
 		{name: "Policy.Deadline is none of a body's", policy: Policy{Deadline: time.Second}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
