@@ -19,7 +19,9 @@ import "time"
 // attempt that was let through in an earlier state count for nothing.
 //
 // A host is watched from its first failure on, so the ratio is biased high
-// until Window has passed.
+// until Window has passed. One that was behind an open breaker is watched for six
+// Windows more, with its successes: one that is up and down for 5 s each stays
+// reachable.
 //
 // A request that comes once OpenFor is over is a probe, and is let through. So
 // an open breaker refuses no request where less than one comes in one and a
@@ -60,7 +62,10 @@ type Breaker struct {
 
 var defaultBreaker = Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second, Probes: 3}
 
-const breakerSlots = 10 // of the sliding window
+const (
+	breakerSlots  = 10 // of the sliding window
+	breakerMemory = 6  // windows for which successes count after it has closed
+)
 
 type breakerState uint8
 
@@ -74,12 +79,14 @@ var breakerNames = [...]string{"closed", "open", "half-open"}
 
 // breaker is the state of a Breaker; its owner locks.
 type breaker struct {
-	state  breakerState
-	period uint32        // counts changes of state: results of an earlier one are stale
-	until  time.Duration // open: when it may be probed; half-open: when the next probe may go
-	probed time.Duration // when the last probe went
-	out    int           // probes under way
-	good   int           // probes that succeeded
+	state   breakerState
+	period  uint32        // counts changes of state: results of an earlier one are stale
+	until   time.Duration // open: when it may be probed; half-open: when the next probe may go
+	probed  time.Duration // when the last probe went
+	out     int           // probes under way
+	good    int           // probes that succeeded
+	closed  time.Duration // when it last closed, if tripped
+	tripped bool          // it has been open
 
 	run  int           // results since the last success, all of them failures
 	last time.Duration // when the newest of run came
@@ -145,6 +152,7 @@ func (b *breaker) record(p *Breaker, c *Call, failed bool, now time.Duration, dr
 		}
 		if b.good++; b.good >= p.Probes {
 			b.enter(breakerClosed)
+			b.closed, b.tripped = now, true
 			b.ring = [breakerSlots]breakerSlot{}
 			return hostClosed
 		}
@@ -249,6 +257,11 @@ func (b *breaker) sum() (good, failed int) {
 // result no failure that the next one would follow on.
 func (b *breaker) healed(now time.Duration) bool {
 	if b.state != breakerClosed || b.run > 0 && !b.lapsed(now) {
+		return false
+	}
+	// Of a host that goes up and down the successes must count, too: watched
+	// from its next failure on alone, it would seem to be down.
+	if b.tripped && now < addCapped(b.closed, mulCapped(b.width, breakerMemory*breakerSlots)) {
 		return false
 	}
 	if b.width > 0 {

@@ -198,6 +198,7 @@ func TestExchange_BreakerFailsFast(t *testing.T) {
 			resp, err = tr.RoundTrip(request(t, "GET", nil))
 			require.NoError(t, err, "the probe")
 			finish(t, resp)
+			time.Sleep(time.Minute)
 			assert.Empty(t, tr.HostStates())
 		})
 	}

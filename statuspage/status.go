@@ -153,8 +153,17 @@ func severity(s retrip.HostState) int {
 	return n
 }
 
-// exhausted reports whether s has no token for another retry.
-func exhausted(s retrip.HostState) bool { return s.Size > 0 && s.Tokens < 1 }
+// retryCost is what a retry costs at least, in tokens, and inARow the failed
+// retries after which none is made until something succeeds.
+const (
+	retryCost = 0.5
+	inARow    = 4
+)
+
+// exhausted reports whether the budgets of s pay for no further retry.
+func exhausted(s retrip.HostState) bool {
+	return s.Size > 0 && (s.Tokens < retryCost || s.FailedRetries >= inARow) || s.SharedSize > 0 && s.SharedTokens < retryCost
+}
 
 // inWords returns p as JSON, and the names of its fields that are code.
 func inWords(p retrip.Policy) (json.RawMessage, []string) {
