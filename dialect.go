@@ -24,6 +24,9 @@ type dialect struct {
 	// verdict reads whether to come back at all.
 	verdict func(status int, h http.Header) Verdict
 
+	// posts: the service's calls are POSTs, nearly all of them.
+	posts bool
+
 	// least is the wait after a 429 that names none.
 	least time.Duration
 }
@@ -38,11 +41,11 @@ var dialects = map[string]dialect{
 	"x-ratelimit-reset":   {besides: rateLimitReset},
 	"should-retry":        {verdict: shouldRetry},
 
-	"anthropic": {besides: anthropicResets, verdict: shouldRetry},
+	"anthropic": {besides: anthropicResets, verdict: shouldRetry, posts: true},
 	"azure":     {instead: firstOf(milliseconds("X-Ms-Retry-After-Ms"), milliseconds("Retry-After-Ms"))},
 	"discord":   {besides: discordReset},
 	"github":    {besides: rateLimitReset, verdict: githubForbidden, least: time.Minute},
-	"openai":    {instead: milliseconds("Retry-After-Ms"), besides: openAIResets, verdict: shouldRetry},
+	"openai":    {instead: milliseconds("Retry-After-Ms"), besides: openAIResets, verdict: shouldRetry, posts: true},
 	"shopify":   {besides: decimalSeconds("Retry-After")},
 	"stripe":    {verdict: shouldRetry},
 }

@@ -14,9 +14,10 @@ import (
 )
 
 // Validate reports everything that is wrong with t's policies, by host, field
-// and value, and two things that RoundTrip tolerates: attempts and waits that
-// can't fit the deadline, with their sum, and a Base that retries itself, by
-// which the attempts multiply. Waits that a server asks for, by Retry-After or
+// and value, and three things that RoundTrip tolerates: attempts and waits that
+// can't fit the deadline, with their sum; a Base that retries itself, by
+// which the attempts multiply; and a dialect of an API whose calls are POSTs
+// where nothing says that a POST may be repeated, so that none ever is. Waits that a server asks for, by Retry-After or
 // by a 429 at all (Backoff.ThrottleBase), are not in the sum. It is meant for
 // program start and for tests. It looks at the fields as they stand, not at
 // what SetPolicies has put in their place. It is safe for concurrent use, as
@@ -25,10 +26,14 @@ func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts)
 	errs := []error{err}
 	if err == nil {
-		errs = append(errs, checkFit("Policy", t.Policy, defaults))
+		errs = append(errs, checkFit("Policy", t.Policy, defaults), checkPosts("Policy", t.Policy.over(defaults)))
 		base := t.Policy.over(defaults)
 		for _, pattern := range sortedKeys(t.Hosts) {
-			errs = append(errs, checkFit(hostPath(pattern), t.Hosts[pattern], base))
+			p, path := t.Hosts[pattern], hostPath(pattern)
+			errs = append(errs, checkFit(path, p, base))
+			if p.Dialects != nil {
+				errs = append(errs, checkPosts(path, p.over(base)))
+			}
 		}
 	}
 	if retries(t.Base, 0) {
@@ -167,6 +172,22 @@ func checkFit(path string, p, base Policy) error {
 	if sum := addCapped(attempts, waits); sum > r.policy.Deadline {
 		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in all come to %v",
 			path, r.policy.Deadline, r.policy.MaxAttempts, r.policy.AttemptTimeout, waits, sum)
+	}
+	return nil
+}
+
+// checkPosts reports a dialect of an API whose calls are POSTs in a resolved
+// policy by which no POST is repeated after a response.
+func checkPosts(path string, p Policy) error {
+	if p.MaxAttempts == 1 || len(p.Unprocessed) > 0 || p.IdempotencyKey == On || p.Idempotent != nil || p.Classify != nil ||
+		slices.Contains(p.IdempotentMethods, http.MethodPost) {
+		return nil
+	}
+	for _, name := range p.Dialects {
+		if dialects[name].posts {
+			return fmt.Errorf("retrip: %s.Dialects is %q: calls of this API are POSTs, and none would be repeated; "+
+				"set Unprocessed, to []int{429} for instance, or IdempotencyKey, IdempotentMethods, Idempotent or Classify", path, name)
+		}
 	}
 	return nil
 }

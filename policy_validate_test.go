@@ -309,3 +309,30 @@ func newGet(t *testing.T) *http.Request {
 	require.NoError(t, err)
 	return req
 }
+
+// A dialect says when to come back; it makes no POST repeatable.
+func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
+	const want = `Dialects is "openai": calls of this API are POSTs, and none would be repeated`
+	alone := retrip.Policy{Dialects: []string{"openai"}}
+	assert.ErrorContains(t, (&retrip.Transport{Policy: alone}).Validate(), "retrip: Policy."+want)
+	err := (&retrip.Transport{Hosts: map[string]retrip.Policy{"api.openai.com": alone}}).Validate()
+	assert.ErrorContains(t, err, `api.openai.com`)
+	assert.ErrorContains(t, err, want)
+	assert.NoError(t, new(retrip.Transport).SetPolicies(alone, nil), "only Validate says so")
+
+	for name, change := range map[string]func(*retrip.Policy){
+		"Unprocessed":       func(p *retrip.Policy) { p.Unprocessed = []int{429} },
+		"IdempotencyKey":    func(p *retrip.Policy) { p.IdempotencyKey = retrip.On },
+		"IdempotentMethods": func(p *retrip.Policy) { p.IdempotentMethods = []string{"POST"} },
+		"Idempotent":        func(p *retrip.Policy) { p.Idempotent = func(*http.Request) bool { return true } },
+		"Classify":          func(p *retrip.Policy) { p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule } },
+		"no retries":        func(p *retrip.Policy) { p.MaxAttempts = 1 },
+		"another dialect":   func(p *retrip.Policy) { p.Dialects = []string{"github", "stripe"} },
+	} {
+		p := alone
+		change(&p)
+		assert.NoError(t, (&retrip.Transport{Policy: p}).Validate(), name)
+		inherited := retrip.Transport{Policy: p, Hosts: map[string]retrip.Policy{"api.openai.com": {Dialects: p.Dialects}}}
+		assert.NoError(t, inherited.Validate(), name)
+	}
+}
