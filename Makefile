@@ -113,3 +113,11 @@ bench: ## what retries cost, beside the peers: some minutes
 
 bench-save: ## bench, and keep the results in bench/results, README.md and docs
 	$(GO) -C bench run ./cmd/peers -save
+
+.PHONY: rename rename-check
+
+rename: ## give the module another path, MODULE=example.org/team/name, everywhere
+	.ci/rename "$(MODULE)"
+
+rename-check: ## do so in a copy, and see that it holds together
+	.ci/rename -check

@@ -5,8 +5,10 @@ package peers
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -29,4 +31,28 @@ func TestMigrating_ClaimsAreTested(t *testing.T) {
 	tests := names("behaviour_test.go", `(?m)^func (Test\w+)\(`)
 	require.NotEmpty(t, tests)
 	assert.Equal(t, tests, names("../docs/migrating.md", "`(Test\\w+)`"))
+}
+
+// TestCompared_RowsAreTested checks that each row of docs/compared.md links to a
+// test that is there.
+func TestCompared_RowsAreTested(t *testing.T) {
+	page, err := os.ReadFile("../docs/compared.md")
+	require.NoError(t, err)
+	row := regexp.MustCompile(`(?m)^\| [^\n]* \|$`)
+	link := regexp.MustCompile("\\[`((?:Test|Example)\\w+)`\\]\\(([\\w./]+)\\) \\|$")
+	rows := 0
+	for _, r := range row.FindAllString(string(page), -1) {
+		if strings.HasSuffix(r, "| test |") {
+			continue
+		}
+		rows++
+		found := link.FindStringSubmatch(r)
+		if !assert.NotNil(t, found, "no test: %s", r) {
+			continue
+		}
+		file, err := os.ReadFile(filepath.Join("../docs", found[2]))
+		require.NoError(t, err)
+		assert.Contains(t, string(file), "\nfunc "+found[1]+"(")
+	}
+	assert.NotZero(t, rows)
 }
