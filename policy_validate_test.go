@@ -325,9 +325,11 @@ func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
 		"IdempotencyKey":    func(p *retrip.Policy) { p.IdempotencyKey = retrip.On },
 		"IdempotentMethods": func(p *retrip.Policy) { p.IdempotentMethods = []string{"POST"} },
 		"Idempotent":        func(p *retrip.Policy) { p.Idempotent = func(*http.Request) bool { return true } },
-		"Classify":          func(p *retrip.Policy) { p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule } },
-		"no retries":        func(p *retrip.Policy) { p.MaxAttempts = 1 },
-		"another dialect":   func(p *retrip.Policy) { p.Dialects = []string{"github", "stripe"} },
+		"Classify": func(p *retrip.Policy) {
+			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule }
+		},
+		"no retries":      func(p *retrip.Policy) { p.MaxAttempts = 1 },
+		"another dialect": func(p *retrip.Policy) { p.Dialects = []string{"github", "stripe"} },
 	} {
 		p := alone
 		change(&p)
