@@ -16,12 +16,17 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # worth the minutes that more than one build of them takes.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check test race all-modules lint cover fuzz tables mutate soak downloads examples demo cross api sdks figures bench bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads examples demo cross api sdks figures bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 check: lint test ## lint and test: what `make` alone does
+
+quick: ## the inner loop: vet and the short tests of the root package and its walls
+	@out=$$(gofmt -l *.go internal); [ -z "$$out" ] || { echo "$$out"; exit 1; }
+	$(GO) vet . ./internal/...
+	$(GO) test -short . ./internal/...
 
 test: ## test the root module
 	$(GO) test ./...
@@ -33,21 +38,27 @@ all-modules: ## test every module of the workspace, then those of our own code a
 	$(GO) test work
 	$(GO) test -race -shuffle=on $(OWN)
 
-lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, and no real sleeps in tests
+lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sleeps in tests
 	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
 	$(GO) vet work
 	@# The tools' module stays out of the workspace: its versions are its own.
 	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C tools tool -n staticcheck); "$$tool" work
 	$(GO) fix -diff work
-	@# make sdks looks after the heavy SDKs.
-	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/sdks/heavy/*' | sort); do \
+	@# make sdks looks after the heavy SDKs; golangci-lint comes with the tests of a
+	@# hundred modules, which tidy would have to fetch.
+	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/sdks/heavy/*' -not -path './tools/golangci/*' | sort); do \
 		echo "go mod tidy -diff  # $${mod%/go.mod}"; \
 		GOWORK=off $(GO) -C "$${mod%/go.mod}" mod tidy -diff || exit 1; \
 	done
+	@echo 'misspell'; tool=$$(GOWORK=off $(GO) -C tools tool -n misspell); \
+		git ls-files '*.go' '*.md' '*.yml' Makefile .ci | xargs "$$tool" -error
 	@echo 'time.Sleep only in tests on virtual time'; \
 	files=$$(find . -name '*_test.go' -exec grep -lF 'time.Sleep(' {} +) || true; \
 	real=$$([ -z "$$files" ] || grep -LF '"testing/synctest"' $$files) || true; \
 	[ -z "$$real" ] || { echo "$$real"; echo 'sleeps in real time: use a testing/synctest bubble'; exit 1; }
+
+golangci: ## golangci-lint by .golangci.yml, built on first use (minutes)
+	tool=$$(GOWORK=off $(GO) -C tools/golangci tool -n golangci-lint); "$$tool" run ./...
 
 cover: ## statement coverage of the root package and its walls; fails below COVERMIN (95) %
 	$(GO) test -coverprofile=cover.out -coverpkg=.,./internal/attempt,./internal/body,./internal/replay .
@@ -110,6 +121,9 @@ figures: ## make the pictures and tables of docs, or of documents and commands w
 
 bench: ## what retries cost, beside the peers: some minutes
 	$(GO) -C bench run ./cmd/peers
+
+bench-diff: ## compare what a request that succeeds costs with the last version tag
+	.ci/bench
 
 bench-save: ## bench, and keep the results in bench/results, README.md and docs
 	$(GO) -C bench run ./cmd/peers -save

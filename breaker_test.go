@@ -708,9 +708,8 @@ func TestBreakerAtALowRate(t *testing.T) {
 // A host that is down costs next to no attempts while its breaker is open.
 func TestBreakerSavesAttempts(t *testing.T) {
 	testenv.Slow(t)
-	off, on := 0.0, 0.0
-	_, off = independentFailures(rulesOf(t, retrip.Policy{}), 1, 20)
-	_, on = independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), 1, 20)
+	_, off := independentFailures(rulesOf(t, retrip.Policy{}), 1, 20)
+	_, on := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), 1, 20)
 	t.Logf("%.3f attempts per request without, %.3f with the breaker", off, on)
 	assert.Less(t, on, 0.05)
 	assert.Greater(t, off, 1.0)

@@ -207,7 +207,7 @@ func (s *gates) outlook(p *Policy, c *Call, now, paused time.Duration) (time.Dur
 		return 0, ""
 	}
 	w := gateWaiter{until: c.until(g.took), patience: p.MaxWait}
-	ahead := 0
+	var ahead int
 	if c.number != 0 {
 		ahead = g.queue.ahead(c.number)
 	} else {

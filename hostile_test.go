@@ -422,7 +422,7 @@ func TestHostile_ResetInRetriedUpload(t *testing.T) {
 							_, _ = http.ReadRequest(c.r)
 							c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 						case 2, 3:
-							_, _ = io.CopyN(io.Discard, c.r, int64(c.n)*10<<10)
+							_, _ = io.CopyN(io.Discard, c.r, c.n*10<<10)
 							c.Reset()
 						default:
 							if body, ok := c.request(); ok {
