@@ -44,10 +44,12 @@
 //
 // Backoff spreads retries over time, but it doesn't make them fewer: clients
 // that retry everything keep an overloaded server overloaded, however they
-// wait. So retries to a host spend from a [Budget]: five tokens, one for each
-// retry, back if that retry succeeds, and a fifth back for a success without
-// retry. In an outage a host soon gets no retries at all, while independent
-// failures of up to a fifth of all attempts are still retried nearly always.
+// wait. So retries to a host spend from a [Budget]: five tokens, half a
+// one for each retry and a whole one after a timeout, back if that retry
+// succeeds, and a fifth back for a success without retry; and none is made after
+// four that failed in a row. In an outage a host soon gets no retries at all,
+// while independent failures of up to a third of all attempts are still retried
+// nearly always.
 // A caller whose own loop calls again at once isn't held back by that;
 // Policy.Gate does it.
 //

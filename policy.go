@@ -72,7 +72,9 @@ type Policy struct {
 	// cuts a body. If 0, it is inherited; by default there is none. Off: none.
 	// A retry after a timeout takes another connection, as far as Transport.Base
 	// allows it: over HTTP/2 every attempt would otherwise share the fate of the
-	// one connection to the host.
+	// one connection to the host. It should leave room: where ordinary answers
+	// take more than 0.7 of it, the [Budget] takes them for signs of overload
+	// while attempts time out.
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
 
 	// MaxWait is the longest wait a server may ask for. A longer one ends the
