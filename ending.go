@@ -135,7 +135,7 @@ func (x *exchange) cleanUp(ended bool) {
 		// One that began under policies which have been replaced meanwhile may
 		// have spent more than the new ones allow.
 		if s := x.t.settings.Load(); s != x.s && s.err == nil {
-			x.host.refit(s.matcher)
+			x.host.debt.fit(s.sizeOf(x.host))
 		}
 		x.t.hosts.unpin(x.host, x.s.now())
 	}

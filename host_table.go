@@ -291,28 +291,19 @@ func (e *hostEntry) binding(now time.Duration) bool {
 	return guards != nil && guards.binding(now)
 }
 
-// refit fits what hosts owe to the budgets of the policies in m.
-func (t *hostTable) refit(m *matcher) {
+// refit fits what hosts owe to the sizes of their budgets.
+func (t *hostTable) refit(sizeOf func(*hostEntry) int64) {
 	for i := range t.stripes {
 		s := &t.stripes[i]
 		s.mu.Lock()
 		for _, e := range s.hosts {
-			e.refit(m)
+			e.debt.fit(sizeOf(e))
 		}
 		if e := s.others.Load(); e != nil {
-			e.refit(m)
+			e.debt.fit(sizeOf(e))
 		}
 		s.mu.Unlock()
 	}
-}
-
-// refit fits what e owes to its budget in m.
-func (e *hostEntry) refit(m *matcher) {
-	if e.others {
-		e.debt.fit(m.fallback.size)
-		return
-	}
-	e.debt.fit(m.find(&url.URL{Host: e.key.String()}).size)
 }
 
 // all returns the hosts in trouble, sorted, after dropping those that are not

@@ -122,6 +122,14 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	return m, nil
 }
 
+// sizeOf returns the size of the budget of the host that e stands for.
+func (m *matcher) sizeOf(e *hostEntry) int64 {
+	if e.others {
+		return m.fallback.size
+	}
+	return m.find(&url.URL{Host: e.key.String()}).size
+}
+
 // share has the rules that follow one shared budget follow another.
 func (m *matcher) share(name string, from, to *sharedBudget) {
 	m.pools[name] = to

@@ -162,7 +162,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 		m.carry(next.matcher)
 	}
 	next.matcher, next.err = m, nil
-	t.hosts.refit(m)
+	t.hosts.refit(m.sizeOf)
 	t.settings.Store(&next)
 	t.Metrics.swap(next.counted, counted)
 	return nil
