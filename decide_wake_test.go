@@ -151,7 +151,7 @@ func TestRetryReasonOf499(t *testing.T) {
 func TestHostChangesAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status, header := http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}}
-		base := edgeBase(func(req *http.Request) (*http.Response, error) {
+		base := hookedBase(func(req *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: status, Header: header, Body: http.NoBody, Request: req}, nil
 		})
 		var told []string
@@ -213,6 +213,6 @@ func TestHostChangesAreTold(t *testing.T) {
 	})
 }
 
-type edgeBase func(*http.Request) (*http.Response, error)
+type hookedBase func(*http.Request) (*http.Response, error)
 
-func (f edgeBase) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+func (f hookedBase) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

@@ -20,7 +20,7 @@ import (
 
 // A GetBody that yields nothing must not have the retry read on in the body
 // that the first attempt has used up.
-func TestEdge_GetBodyYieldsNothing(t *testing.T) {
+func TestTransport_GetBodyYieldsNothing(t *testing.T) {
 	bubbled(t, "", func(t *testing.T) {
 		base := plays(replies(503), replies(200))
 		req := request(t, http.MethodPut, strings.NewReader("text"))
@@ -40,7 +40,7 @@ func (endless) Done() <-chan struct{} { return nil }
 func (endless) Err() error            { return nil }
 
 // The age of the Transport is not the duration of an attempt.
-func TestEdge_DeadlineWithoutEnd(t *testing.T) {
+func TestTransport_DeadlineWithoutEnd(t *testing.T) {
 	bubbled(t, "", func(t *testing.T) {
 		base := plays(replies(200), replies(503), replies(200))
 		transport := &retrip.Transport{Base: base}
@@ -58,7 +58,7 @@ func TestEdge_DeadlineWithoutEnd(t *testing.T) {
 }
 
 // A response is one, whatever the base has left out of it.
-func TestEdge_NoStatus(t *testing.T) {
+func TestTransport_NoStatus(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{"plain": {}, "derived": {AttemptTimeout: time.Second}} {
 		bubbled(t, name, func(t *testing.T) {
 			base := plays(replies(0))
@@ -77,7 +77,7 @@ func (unclosable) Close() error { panic("unclosable") }
 
 // Whatever a body does when it is closed, its host isn't pinned for good, and
 // the panic is met where RoundTrip was called.
-func TestEdge_PanicInClose(t *testing.T) {
+func TestTransport_PanicInClose(t *testing.T) {
 	for name, test := range map[string]struct {
 		request, response io.Reader
 	}{
@@ -123,7 +123,7 @@ type halfClosed struct {
 func (b *halfClosed) CloseWrite() error { b.closed = true; return nil }
 
 // A proxy ends one direction of an upgraded connection by itself.
-func TestEdge_UpgradeCloseWrite(t *testing.T) {
+func TestTransport_UpgradeCloseWrite(t *testing.T) {
 	for name, able := range map[string]bool{"able": true, "unable": false} {
 		bubbled(t, name, func(t *testing.T) {
 			var rwc struct {
@@ -157,7 +157,7 @@ func TestEdge_UpgradeCloseWrite(t *testing.T) {
 
 // Over HTTP/2 a server may end its response before it has read the request: what
 // is still being sent is not cut.
-func TestEdge_ResponseEndsBeforeTheRequest(t *testing.T) {
+func TestTransport_ResponseEndsBeforeTheRequest(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
 		major          int

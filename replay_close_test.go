@@ -43,7 +43,7 @@ func (b *stalledBody) Close() error {
 func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
-		base := edgeBase(func(req *http.Request) (*http.Response, error) {
+		base := hookedBase(func(req *http.Request) (*http.Response, error) {
 			attempts++
 			go func() {
 				_, _ = io.Copy(io.Discard, req.Body)
@@ -73,7 +73,7 @@ func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 // A base that asks for the body again by GetBody gets all of it from the new
 // reader, and nothing any more from the old one.
 func TestReplay_GetBodyEndsTheReaderBeforeIt(t *testing.T) {
-	base := edgeBase(func(req *http.Request) (*http.Response, error) {
+	base := hookedBase(func(req *http.Request) (*http.Response, error) {
 		old := req.Body
 		_, err := io.ReadFull(old, make([]byte, 2))
 		require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestReplay_GetBodyEndsTheReaderBeforeIt(t *testing.T) {
 func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var readers []io.ReadCloser
-		base := edgeBase(func(req *http.Request) (*http.Response, error) {
+		base := hookedBase(func(req *http.Request) (*http.Response, error) {
 			readers = append(readers, req.Body)
 			status := http.StatusServiceUnavailable
 			if len(readers) == 2 {
@@ -133,7 +133,7 @@ func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 // A base that panics has no use for its reader any more, closed or not.
 func TestReplay_ClosedAfterAPanicOfTheBase(t *testing.T) {
 	var reader io.ReadCloser
-	base := edgeBase(func(req *http.Request) (*http.Response, error) {
+	base := hookedBase(func(req *http.Request) (*http.Response, error) {
 		reader = req.Body
 		panic("base")
 	})
