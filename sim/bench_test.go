@@ -99,7 +99,7 @@ func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
 			done <- false
 			return
 		}
-		time.Sleep(b.takes(n))
+		work(b.takes(n))
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.missing > 0 && time.Since(b.began) >= b.s.Trigger.end() && j.ctx.Err() == nil {

@@ -270,3 +270,6 @@ func assertAgree(t *testing.T, what string, s [2]sample) {
 	assert.InDelta(t, s[1].mean(), s[0].mean(), bound+2, what)
 	assert.Less(t, bound, 0.12*s[1].mean(), "a bound that says something")
 }
+
+// work takes as long as d, in the time of a bubble.
+func work(d time.Duration) { time.Sleep(d) }
