@@ -15,7 +15,7 @@ func (r *run) firstArrival() int64 {
 	return int64(r.arrivals.exponential(float64(time.Second) / r.Arrivals.Rate))
 }
 
-// arrive begins a request and schedules the arrival of the next.
+// arrive begins a request and schedules the next arrival.
 func (r *run) arrive() {
 	client := int32(r.arrived % r.Fleet.Clients)
 	if !r.Arrivals.Regular && !r.Arrivals.AtOnce {
@@ -61,8 +61,8 @@ func (r *run) pick() int32 {
 	return int32(lo)
 }
 
-// unequal returns the upper ends of the draws that fall to each client when
-// client number k is floor(C^u), u uniform.
+// unequal returns the upper ends of the ranges of draws that choose each
+// client: a draw u, uniform in [0, 1), chooses client number floor(C^u).
 func unequal(clients int) []uint64 {
 	shares := make([]uint64, clients)
 	whole := ln(float64(clients + 1))

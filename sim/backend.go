@@ -5,14 +5,16 @@ package sim
 
 import "time"
 
-// Backend is who answers. Its zero fields are the plainest there is: one
-// instance that works on what comes in turn, and says nothing when it refuses.
+// Backend describes the servers that answer. With its optional fields at zero,
+// it is one instance that serves requests in order of arrival and names no wait
+// when it refuses one.
 type Backend struct {
-	// Workers is how many requests an instance works on at a time. If 0, all
-	// of them.
+	// Workers is how many requests an instance works on at a time. If 0, the
+	// number is unlimited.
 	Workers int
 
-	// Service is the mean time it works on one, exponentially distributed.
+	// Service is the mean time that a worker spends on a request, exponentially
+	// distributed.
 	Service time.Duration
 
 	// Fixed makes every request take exactly Service.
@@ -21,74 +23,79 @@ type Backend struct {
 	// TailShare of the requests take TailTimes as long.
 	TailShare, TailTimes float64
 
-	// Queue is how many requests wait for a worker; further ones are refused
-	// with a 503 at once.
+	// Queue is how many requests may wait for a worker. The backend refuses
+	// further requests at once, with a 503.
 	Queue int
 
-	// Order is whose turn it is in the queue.
+	// Order decides which queued request a free worker takes next.
 	Order QueueOrder
 
-	// CoDel, if not 0, refuses requests from the queue, more and more of them,
-	// while each of those of the last 100 ms has waited for longer than that
-	// (RFC 8289).
+	// CoDel, if not 0, refuses requests from the queue, at a growing rate,
+	// while every request of the last 100 ms has waited longer than CoDel (RFC
+	// 8289).
 	CoDel time.Duration
 
-	// Patience is how long a request may wait in the queue until it is refused,
-	// if not 0. The server's own timeout, whatever that of its clients.
+	// Patience, if not 0, is how long a request may wait in the queue before
+	// the backend refuses it. It is the server's own timeout and independent of
+	// the clients' timeouts.
 	Patience time.Duration
 
-	// DropAbandoned leaves out requests in the queue whose client has stopped
-	// waiting. Otherwise the work is done all the same.
+	// DropAbandoned removes a request from the queue when its client has
+	// stopped waiting. Otherwise a worker still does the work.
 	DropAbandoned bool
 
-	// ShedRetries, if not 0, refuses retries while so many requests wait.
-	// Clients say which attempt it is, as with Policy.RetryHeader.
+	// ShedRetries, if not 0, makes the backend refuse retries while that many
+	// requests wait. Clients number their attempts, as with Policy.RetryHeader.
 	ShedRetries int
 
-	// RetryAfter is what refusals ask for, 0 for nothing, and NoRetry lets them
-	// forbid retries, as X-Should-Retry: false does.
+	// RetryAfter is the Retry-After of a refusal, 0 for none. NoRetry makes
+	// refusals forbid a retry, as X-Should-Retry: false does.
 	RetryAfter time.Duration
 	NoRetry    bool
 
-	// RefusalCost is what a refusal takes of a worker, as a share of Service.
+	// RefusalCost is how much worker time a refusal costs, as a share of
+	// Service.
 	RefusalCost float64
 
-	// Crowding makes work take 1 + Crowding times as long when the queue is
-	// full, and in proportion when it isn't: locks, memory, collections.
+	// Crowding slows work down as the queue fills: with a full queue, work
+	// takes 1 + Crowding times as long, and proportionally less with a shorter
+	// queue. It models locks, memory and garbage collection.
 	Crowding float64
 
-	// Connect is what it takes of a worker to answer an attempt after one that
-	// has timed out, besides: that needs a new connection.
+	// Connect is the extra worker time of an attempt that follows a timed-out
+	// one, because it needs a new connection.
 	Connect time.Duration
 
-	// Cold makes work take so many times as long after the trigger, until
-	// Refill requests have been answered in time: a cache that is empty. It
-	// fills in proportion. If 0, there is no cache.
+	// Cold models a cache that is empty after the trigger: work takes Cold
+	// times as long until the backend has answered Refill requests in time. The
+	// cache fills in proportion. If 0, there is no cache.
 	Cold   float64
 	Refill int
 
-	// FailureRate is the share of requests answered 503 whatever the load, 0
-	// to 1.
+	// FailureRate is the share of requests that the backend answers with 503
+	// regardless of load, 0 to 1.
 	FailureRate float64
 
-	// Instances is how many there are behind the name, each with workers and a
-	// queue of its own; attempts go to any of them at random. If 0, 1. Slow of
-	// them take SlowBy times as long, and Dead others fail every attempt at once.
+	// Instances is how many servers share the name, each with its own workers
+	// and queue. Each attempt goes to a random instance. If 0, 1. Of the
+	// instances, Slow take SlowBy times as long, and Dead fail every attempt at
+	// once.
 	Instances  int
 	Slow, Dead int
 	SlowBy     float64
 }
 
-// QueueOrder is whose turn it is in the queue of a [Backend].
+// QueueOrder is the order in which workers take requests from the queue of a
+// [Backend].
 type QueueOrder int
 
 const (
 	FirstInFirstOut QueueOrder = iota
-	LastInFirstOut             // when the queue is full, the oldest is refused
+	LastInFirstOut             // when the queue is full, it drops the oldest
 )
 
-// capacity is in requests per second, 0 for no limit. It is that of all
-// instances when none is slow or dead.
+// capacity returns the requests per second that all instances can serve
+// together when none is slow or dead; 0 means no limit.
 func (b *Backend) capacity() float64 {
 	if b.Workers == 0 || b.Service == 0 {
 		return 0

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// bench is the backend of a Scenario as a RoundTripper on the bubble's time,
-// written for this test alone: goroutines that wait for their turn, no event
-// queue.
+// bench implements the backend of a Scenario as a RoundTripper in a synctest
+// bubble. It shares no code with the simulator: goroutines wait for their turn,
+// and there is no event queue.
 type bench struct {
 	s       Scenario
 	began   time.Time
@@ -93,7 +93,7 @@ func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	b.mu.Unlock()
 	done := make(chan bool, 1)
-	// The work is done whether the client waits for it or not.
+	// The worker finishes the job whether or not the client waits.
 	b.work.Go(func() {
 		if !<-j.turn {
 			done <- false
@@ -153,7 +153,7 @@ func (b *bench) takes(n int) time.Duration {
 	return took
 }
 
-// turn gives the place of a worker that is done to the next in the queue.
+// turn gives the place of a finished worker to the next request in the queue.
 func (b *bench) turn(s *benchStation) {
 	be := &b.s.Backend
 	for len(s.waiting) > 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// ParameterError is a parameter of a model that is out of bounds.
+// ParameterError reports a parameter of a model that is out of bounds.
 type ParameterError struct {
-	Field string // as Fleet.Clients
+	Field string // such as Fleet.Clients
 	Value any
 	Want  string // what it must be
 }
@@ -29,7 +29,7 @@ const (
 	maxServices = 5
 )
 
-// checker keeps the first parameter that is out of bounds.
+// checker keeps the first parameter it finds out of bounds.
 type checker struct{ err error }
 
 func (c *checker) want(ok bool, field string, value any, want string) {
@@ -52,7 +52,7 @@ func (c *checker) duration(field string, d, least, most time.Duration) {
 }
 
 // Validate reports the first parameter that is out of bounds, as a
-// *[ParameterError], or what is wrong with the policy. Run does the same.
+// *[ParameterError], or an invalid policy. Run validates too.
 func (s Scenario) Validate() error {
 	_, err := s.rules()
 	return err

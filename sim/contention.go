@@ -12,26 +12,27 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Contention is clients that all change one row by reading it and writing it
-// back on condition that nobody was faster; who was too late backs off and
-// begins again. Nothing bounds the backend: the cost is calls in vain and
-// time. After Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
+// Contention models clients that all update one row with optimistic locking:
+// each reads the row and writes it back on condition that no other client has
+// written in between. A client that lost the race backs off and starts over.
+// The backend is unbounded; the cost is wasted calls and time. The model
+// follows Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
 // Blog, 2015.
 type Contention struct {
-	// Policy is what the clients follow. Budget and attempts are as it says:
-	// the model of the article has no bound of either. AttemptTimeout and
-	// Deadline have nothing to say: clients wait for every answer.
+	// Policy is the policy of the clients. Its budget and number of attempts
+	// apply, although the article's model bounds neither. AttemptTimeout and
+	// Deadline have no effect: clients wait for every answer.
 	Policy Policy
 
-	// Clients is how many begin at t = 0, 1 to 100 000.
+	// Clients is how many clients start at t = 0, 1 to 100 000.
 	Clients int
 
-	// Delay and Deviation are the mean and the standard deviation of the time
-	// that a request or an answer is on its way, normally distributed
-	// without its sign.
+	// Delay and Deviation are the mean and the standard deviation of the
+	// one-way network delay. The delay is the absolute value of a normally
+	// distributed draw.
 	Delay, Deviation time.Duration
 
-	// Trials is how often all of it is done, 1 to 1 000 000.
+	// Trials is how often the simulation is repeated, 1 to 1 000 000.
 	Trials int
 
 	// Bin is the width of the intervals of [ContentionResult.Series]. If 0,
@@ -42,9 +43,9 @@ type Contention struct {
 	Seed uint64
 }
 
-// ArticleContention is the article's contention of 100 clients, with 10 ± 2 ms a way and
-// retries without bound. Its backoff is full jitter from 10 ms to 2 s: the
-// article counts from its second window.
+// ArticleContention returns the article's scenario: 100 clients, a one-way
+// delay of 10 ± 2 ms, and unlimited retries. Its backoff is full jitter from 10
+// ms to 2 s, because the article starts at its second window.
 func ArticleContention() Contention {
 	return Contention{
 		Policy:    contender(retrip.Backoff{Base: 10 * time.Millisecond}, "full"),
@@ -61,8 +62,8 @@ func contender(b retrip.Backoff, name string) Policy {
 	return Policy{Name: name, Retry: retrip.Policy{MaxAttempts: math.MaxInt32, Backoff: b, Budget: retrip.Unlimited}}
 }
 
-// Contenders are the article's policies in its order: no backoff, then
-// exponential without jitter, with equal, full and decorrelated jitter.
+// Contenders returns the article's policies in its order: no backoff,
+// exponential backoff without jitter, then equal, full and decorrelated jitter.
 func Contenders() []Policy {
 	const base = 10 * time.Millisecond
 	return []Policy{
@@ -74,16 +75,16 @@ func Contenders() []Policy {
 	}
 }
 
-// ContentionResult is what became of a [Contention], on average of its trials.
+// ContentionResult is the outcome of a [Contention], averaged over its trials.
 type ContentionResult struct {
 	Policy  string
 	Clients int
 	Seed    uint64
 	Partial bool // the run was interrupted
-	Trials  int  // that were done
+	Trials  int  // completed
 	Events  int64
 
-	Calls      float64 // writes, in vain or not
+	Calls      float64 // writes, successful or not
 	CallsError float64 // its standard error
 	Time       time.Duration
 	TimeError  time.Duration // the standard error of Time
@@ -95,7 +96,7 @@ type ContentionResult struct {
 }
 
 // Validate reports the first parameter that is out of bounds, as a
-// *[ParameterError], or what is wrong with the policy. Run does the same.
+// *[ParameterError], or an invalid policy. Run validates too.
 func (m Contention) Validate() error {
 	var c checker
 	c.count("Clients", m.Clients, 1, 100_000)
@@ -111,18 +112,18 @@ func (m Contention) Validate() error {
 	return err
 }
 
-// contentionTrial is what one trial comes to.
+// contentionTrial is the result of one trial.
 type contentionTrial struct {
 	done                  bool
 	calls, gaveUp, events int64
 	time                  int64
-	at                    []int64 // instants of the calls
+	at                    []int64 // times of the calls
 }
 
-// Run does all trials, on as many processors as there are. The progress
-// function, if not nil, is called after each with the share that is done, by
-// one goroutine at a time. When ctx ends, Run returns the result of those that
-// were done, marked as partial, and the context's error.
+// Run runs all trials, in parallel on all processors. It calls progress, if not
+// nil, after each trial with the share that is complete; calls don't overlap.
+// When ctx ends, Run returns the result of the completed trials, marked as
+// partial, and the context's error.
 func (m Contention) Run(ctx context.Context, progress func(done float64)) (*ContentionResult, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -186,7 +187,7 @@ const (
 	contentionWrite
 )
 
-// trial lets every client write once.
+// trial simulates until every client has written once or given up.
 func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) contentionTrial {
 	var t contentionTrial
 	seed := m.Seed + uint64(index)*0x9e3779b97f4a7c15
@@ -196,7 +197,7 @@ func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) 
 	}
 	hosts := make([]retrip.Host, m.Clients)
 	calls := make([]retrip.Call, m.Clients)
-	seen := make([]int64, m.Clients) // version that was read
+	seen := make([]int64, m.Clients) // the version each client read
 	policy := rules.Policy()
 	asks := asksFirst(policy)
 	var limit limiter
@@ -257,8 +258,8 @@ func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) 
 		if m.Policy.draw != nil {
 			d.Wait = m.Policy.draw(draws, policy, calls[i].Attempts)
 		}
-		// Only this client ever meets its host, so all that can hold it back
-		// after the wait is known by now.
+		// No other client shares this host, so its state can't change during
+		// the wait.
 		due := answered + int64(d.Wait)
 		for asks && d.Retry {
 			if d = hosts[i].Wake(rules, &calls[i], time.Duration(due), draws.Uint64()); d.Wait == 0 {

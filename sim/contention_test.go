@@ -76,7 +76,7 @@ func TestContentionOrder(t *testing.T) {
 		}
 		return calls, times
 	}
-	// Ten clients make as many calls without jitter as without any backoff.
+	// Ten clients make as many calls without jitter as without backoff.
 	calls, times := run(10, 500)
 	assert.InEpsilon(t, calls[0], calls[1], 0.02)
 	assert.Equal(t, []int{2, 3, 4}, descending(calls)[2:])
@@ -104,7 +104,7 @@ func descending(x [5]float64) []int {
 	return order
 }
 
-// A policy with an end to its attempts leaves clients who never wrote.
+// A policy that limits attempts leaves clients that never wrote.
 func TestContentionGivesUp(t *testing.T) {
 	m := ArticleContention()
 	m.Trials = 5
@@ -115,8 +115,8 @@ func TestContentionGivesUp(t *testing.T) {
 	assert.LessOrEqual(t, r.Calls, 300.0)
 }
 
-// A breaker that has opened is probed after the wait, and opens again when that
-// fails: some give up each time.
+// A breaker that has opened lets a probe through after its wait, and opens
+// again when the probe fails. Some requests give up each time.
 func TestContentionBreaker(t *testing.T) {
 	m := ArticleContention()
 	m.Clients, m.Trials = 50, 20
@@ -124,8 +124,9 @@ func TestContentionBreaker(t *testing.T) {
 	m.Policy.Retry.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 15 * time.Millisecond}
 	r, err := m.Run(t.Context(), nil)
 	require.NoError(t, err)
-	// It stays open for 7.5 to 22.5 ms, for longer than the wait in one case
-	// of six: if it opened but once, 8 of the 49 who fail would give up.
+	// The breaker stays open for 7.5 to 22.5 ms, which is longer than the wait
+	// in one case of six. If it opened only once, 8 of the 49 failing clients
+	// would give up.
 	assert.Greater(t, r.GaveUp, 20.0)
 }
 

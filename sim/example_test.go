@@ -34,7 +34,7 @@ func ExampleCheckRecovery() {
 	scenario.Fleet.Clients = 100
 	fmt.Println(sim.CheckRecovery(context.Background(), scenario))
 
-	// Someone takes the budget for a nuisance.
+	// Someone has removed the budget because it got in the way.
 	scenario.Policy.Retry.Budget = retrip.Unlimited
 	fmt.Println(sim.CheckRecovery(context.Background(), scenario))
 	// Output:

@@ -13,7 +13,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// largestSeeds is how many runs must agree that a scenario recovers.
+// largestSeeds is the number of runs that must all recover for a scenario to
+// count as recovering.
 const largestSeeds = 3
 
 func (s Scenario) recovers(ctx context.Context) (bool, error) {
@@ -32,7 +33,7 @@ func (s Scenario) recovers(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Quantity is what [Largest] makes as large as possible.
+// Quantity is the parameter that [Largest] maximizes.
 type Quantity int
 
 const (
@@ -84,19 +85,19 @@ func (s Scenario) with(q Quantity, value float64) Scenario {
 	return s
 }
 
-// Limit is the answer of [Largest].
+// Limit is the result of [Largest].
 type Limit struct {
 	Quantity  Quantity
 	Value     float64 // the largest that recovers; 0 if none does
-	Unbounded bool    // Value is the largest that was tried
+	Unbounded bool    // Value is the largest value tried
 }
 
 // Largest returns the largest value of a quantity with which s recovers from
-// its trigger before its horizon, with each of three seeds, everything else
-// being as it is. It takes for granted that a smaller value recovers if a larger one does, and
-// is exact to 1 % where the quantity is larger than 100. The progress
-// function, if not nil, is called after each step with a guess of the share
-// that is done.
+// its trigger before its horizon, with each of three seeds and all other
+// parameters unchanged. It assumes that if a value recovers, every smaller
+// value does too. The result is exact to 1 % where the quantity is larger than
+// 100. Largest calls progress, if not nil, after each step with an estimate of
+// the share that is complete.
 func Largest(ctx context.Context, s Scenario, q Quantity, progress func(done float64)) (Limit, error) {
 	least, most := q.bounds()
 	if q == OfLoad && s.Backend.capacity() == 0 {
@@ -108,7 +109,7 @@ func Largest(ctx context.Context, s Scenario, q Quantity, progress func(done flo
 	return search(ctx, s, q, least, most, progress)
 }
 
-// search looks for the largest value from least to most.
+// search finds the largest value in [least, most] that recovers.
 func search(ctx context.Context, s Scenario, q Quantity, least, most float64, progress func(float64)) (Limit, error) {
 	tried := 0
 	return bisect(Limit{Quantity: q}, least, most, func(value float64) (bool, error) {
@@ -120,9 +121,10 @@ func search(ctx context.Context, s Scenario, q Quantity, least, most float64, pr
 	})
 }
 
-// bisect looks for the largest value from least to most for which try says
-// true. Fleets span orders of magnitude, so the middle is the geometric one. If
-// try fails, the answer is the largest that was seen to be true.
+// bisect finds the largest value in [least, most] for which try returns true.
+// It halves the interval at the geometric mean, since fleets span orders of
+// magnitude. If try returns an error, bisect returns the largest value known to
+// be good.
 func bisect(limit Limit, least, most float64, try func(float64) (bool, error)) (Limit, error) {
 	step := limit.Quantity.step()
 	round := func(x float64) float64 { return math.Round(math.Round(x/step)*step*1e6) / 1e6 }
@@ -159,12 +161,13 @@ func bisect(limit Limit, least, most float64, try func(float64) (bool, error)) (
 	}
 }
 
-// PurseTime returns how long a client goes on retrying when everything fails at
-// once: its budget stops it after some retries, which are those of some of its
-// own requests, and in a fleet each client sends one every Clients/Rate. It is
-// the law behind slow recoveries of large fleets: an allowance per client
-// multiplies by their number. It is 0 for a policy without retries and Never for
-// one without a budget or with the rule of another system.
+// PurseTime returns how long a client keeps retrying while every attempt fails
+// at once. The budget stops the client after a fixed number of retries, which
+// belong to a few of its own requests, and in a fleet each client sends one
+// request per Clients/Rate. Large fleets therefore recover slowly: the
+// allowance of one client is multiplied by their number. PurseTime returns 0
+// for a policy without retries, and Never for a policy without a budget or with
+// the rule of another system.
 func (s Scenario) PurseTime() (time.Duration, error) {
 	rules, err := s.rules()
 	if err != nil {

@@ -9,25 +9,26 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// layer is the clients, or a service before the backend.
+// layer is one level of senders: the clients, or a service in front of the
+// backend.
 type layer struct {
 	rules    *retrip.Rules
 	policy   retrip.Policy // resolved
 	draw     func(*source, retrip.Policy, int) time.Duration
 	timeout  time.Duration
 	limit    limiter
-	asks     bool  // a breaker or gate has a say in first attempts
-	gated    bool  // it is a gate
-	detached bool  // it goes on without its caller
-	shared   bool  // any replica answers any caller
-	first    int32 // of its hosts
+	asks     bool  // a breaker or gate decides about first attempts
+	gated    bool  // by a gate
+	detached bool  // continues after its caller has gone
+	shared   bool  // any replica serves any caller
+	first    int32 // index of its first host
 	size     int32
 
 	requests, attempts int64
-	seconds            []int32 // attempts, where there are services
+	seconds            []int32 // counted only where there are services
 }
 
-// build makes the layers of a run and their hosts.
+// build creates the layers of a run and their hosts.
 func (r *run) build() error {
 	all := append([]Service{{Policy: &r.Policy, Timeout: r.Fleet.Timeout}}, r.Fleet.Services...)
 	r.layers = make([]layer, len(all))
@@ -41,7 +42,7 @@ func (r *run) build() error {
 		}
 		retry := policy.Retry
 		if retry.AttemptTimeout == 0 {
-			// The budget looks at it.
+			// The budget depends on the attempt timeout.
 			retry.AttemptTimeout = service.Timeout
 		}
 		rules, err := retry.Rules()
@@ -73,7 +74,7 @@ func (r *run) build() error {
 	return nil
 }
 
-// member returns which host of a layer answers its nth caller.
+// member returns the index of the host in l that serves the layer's nth caller.
 func (r *run) member(l *layer, n int32) int32 {
 	if l.shared {
 		return l.first + int32(r.replicas.below(uint64(l.size)))
@@ -81,8 +82,8 @@ func (r *run) member(l *layer, n int32) int32 {
 	return l.first + n
 }
 
-// abandon takes leave of the request that the next service makes for an
-// attempt, if there is one.
+// abandon cancels the request that the next service makes for an attempt, if
+// there is one.
 func (r *run) abandon(i int32) {
 	child := r.requests[i].child
 	if child == none {
@@ -105,7 +106,7 @@ func (r *run) abandon(i int32) {
 	r.finish(child, false, retrip.ReasonCanceled)
 }
 
-// finishLayers computes what the layers came to.
+// finishLayers computes the results of each layer.
 func (r *run) finishLayers() {
 	if len(r.layers) == 1 {
 		return

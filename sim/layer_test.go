@@ -13,9 +13,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Layers that retry multiply: without a budget, all attempts of all layers;
-// with one, hardly more than one per request where an outage lasts, and
-// several where it is young.
+// Layers that retry multiply their attempts. Without a budget, the backend gets
+// the product of all layers' attempts. With a budget, it gets hardly more than
+// one per request during a long outage, and several while the outage is young.
 func TestLayers(t *testing.T) {
 	s := Faults(1).Layered(2)
 	s.Arrivals.Count = 20_000 // all of which end before the horizon
@@ -34,7 +34,7 @@ func TestLayers(t *testing.T) {
 	assert.Less(t, r.Amplification, 1.1)
 }
 
-// The average over a long run hides what a young outage costs.
+// The average over a long run hides the cost of a young outage.
 func TestLayersPeak(t *testing.T) {
 	s := of(Overload(), 1000).Layered(2)
 	s.Trigger.Slowdown, s.Trigger.FailureRate = 0, 1
@@ -66,8 +66,8 @@ func TestServices(t *testing.T) {
 	assert.Equal(t, r.Attempts, r.Layers[2].Attempts)
 }
 
-// A caller that stops waiting ends what the services do for it, unless they are
-// detached; nothing is lost either way.
+// When a caller stops waiting, the services stop working for it, unless they
+// are detached. No request is lost in either case.
 func TestServicesAbandoned(t *testing.T) {
 	for _, preset := range append(PresetNames(), "gate", "breaker") {
 		s := Faults(0)

@@ -15,19 +15,19 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// What an event is, in the lowest bits of its tag; the rest is the turn of the
-// request that it belongs to.
+// The kind of an event is in the lowest bits of its tag. The remaining bits are
+// the turn of the request.
 const (
 	limitArrival  = iota // of an open arrival at a process
 	limitBegin           // a worker begins
-	limitAsk             // a wait is over, or a request was woken
-	limitReach           // an attempt gets to the server
-	limitServed          // and is done
-	limitAnswered        // the answer gets to the client
+	limitAsk             // a wait has ended, or a request was woken
+	limitReach           // an attempt reaches the server
+	limitServed          // the server has finished it
+	limitAnswered        // the answer reaches the client
 	limitKinds    = 8
 )
 
-// limitCall is a request, or a worker that makes one after another.
+// limitCall is one request, or a worker that makes requests one after another.
 type limitCall struct {
 	call    retrip.Call
 	arrived time.Duration
@@ -39,13 +39,13 @@ type limitCall struct {
 	worker  bool
 }
 
-// limitRun is a RateLimit under way.
+// limitRun is a RateLimit in progress.
 type limitRun struct {
 	*RateLimit
 	rules    *retrip.Rules
 	gated    bool
 	hosts    []retrip.Host
-	out      []int // requests under way by host
+	out      []int // requests in progress, by host
 	told     [][]time.Duration
 	servers  []limitServer
 	queue    *queue
@@ -60,7 +60,7 @@ type limitRun struct {
 	result  RateLimitResult
 }
 
-// Run simulates m; see [Scenario.Run] for the rest.
+// Run simulates m. Progress, cancellation and errors are as in [Scenario.Run].
 func (m RateLimit) Run(ctx context.Context, progress func(done float64)) (*RateLimitResult, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -112,7 +112,8 @@ func (r *limitRun) start() {
 	}
 }
 
-// make returns a request of process p, the kth of those that are made alike.
+// make returns a new request of process p: number k among the requests made the
+// same way.
 func (r *limitRun) make(p int32, k int) int32 {
 	var i int32
 	if n := len(r.free); n > 0 {
@@ -173,7 +174,8 @@ func (r *limitRun) happen(e event) {
 	}
 }
 
-// push schedules what comes next for a request: only the newest counts.
+// push schedules the next event of a request. Only the newest event of a
+// request counts.
 func (r *limitRun) push(i int32, after time.Duration, kind uint32) {
 	q := &r.requests[i]
 	q.turn++
@@ -182,7 +184,7 @@ func (r *limitRun) push(i int32, after time.Duration, kind uint32) {
 	}
 }
 
-// way returns how long a request or an answer is on its way.
+// way returns a one-way network delay.
 func (r *limitRun) way() time.Duration {
 	if r.DelayHigh == r.DelayLow {
 		return r.DelayLow
@@ -209,8 +211,7 @@ func (r *limitRun) begin(i int32) {
 	r.ask(i)
 }
 
-// ask has the host say whether an attempt may be made now, and does what it
-// says.
+// ask asks the host whether the attempt may start now, and acts on the answer.
 func (r *limitRun) ask(i int32) {
 	q := &r.requests[i]
 	h, draw := &r.hosts[q.process], r.draws.Uint64()
@@ -247,7 +248,7 @@ func (r *limitRun) wakeOthers(h *retrip.Host, any bool) {
 	}
 }
 
-// reach is an attempt that gets to the server.
+// reach handles an attempt that reaches the server.
 func (r *limitRun) reach(i int32) {
 	q := &r.requests[i]
 	ok, exact := r.servers[q.tenant].arrive(r.now)
@@ -267,7 +268,7 @@ func (r *limitRun) reach(i int32) {
 	r.push(i, service, limitServed)
 }
 
-// answered is an answer that gets to the client.
+// answered handles an answer that reaches the client.
 func (r *limitRun) answered(i int32) {
 	q := &r.requests[i]
 	o := q.outcome
@@ -296,7 +297,7 @@ func (r *limitRun) answered(i int32) {
 	}
 }
 
-// end ends a request. A worker begins the next one.
+// end ends a request. Its worker, if it has one, begins the next request.
 func (r *limitRun) end(i int32, good bool, reason retrip.Reason) {
 	q := &r.requests[i]
 	q.turn++
@@ -311,8 +312,8 @@ func (r *limitRun) end(i int32, good bool, reason retrip.Reason) {
 		r.result.Failed++
 		r.result.GaveUp = countReason(r.result.GaveUp, reason)
 	}
-	// As Transport does: a host is forgotten when no request is under way and
-	// nothing is left to be remembered.
+	// As in Transport, a host is forgotten when no request is in progress and
+	// it has no state left to keep.
 	p := q.process
 	if r.out[p]--; r.out[p] == 0 && r.hosts[p].Healed(r.now) {
 		r.hosts[p] = retrip.Host{}

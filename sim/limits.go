@@ -9,14 +9,14 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// RateLimitCase is a [RateLimit] of which something is known.
+// RateLimitCase is a [RateLimit] with a known result.
 type RateLimitCase struct {
 	Name  string
 	Model RateLimit
 }
 
-// RateLimits are the cases by which the gate is measured: servers, words and
-// pools, each with a policy that has a gate.
+// RateLimits returns the cases that measure the gate: combinations of servers,
+// Retry-After values and worker pools, each with a policy that has a gate.
 func RateLimits() []RateLimitCase {
 	const s, ms = time.Second, time.Millisecond
 	var (

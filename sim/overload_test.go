@@ -28,8 +28,8 @@ func of(s Scenario, clients int) Scenario {
 	return s
 }
 
-// median returns the median time to recover in seconds, never being the
-// longest.
+// median returns the median time to recover in seconds, where never is the
+// longest time.
 func median(t *testing.T, s Scenario) float64 {
 	t.Helper()
 	seeds := 3
@@ -51,7 +51,7 @@ func median(t *testing.T, s Scenario) float64 {
 
 const never = 1e9
 
-// Seconds from the end of the brown-out to 95 % goodput, by fleet.
+// Seconds from the end of the brown-out to 95 % goodput, by size of the fleet.
 func TestOverloadReference(t *testing.T) {
 	fleets := []int{10, 100, 1000, 3000, 10_000}
 	for _, row := range []struct {
@@ -119,7 +119,7 @@ func TestOverloadByLoad(t *testing.T) {
 	}
 }
 
-// What might break a rule that was tuned on one model.
+// Variations that could break a rule tuned on one model.
 func TestOverloadVariants(t *testing.T) {
 	unequal := Overload()
 	unequal.Fleet.Unequal = true
@@ -147,7 +147,8 @@ func TestOverloadVariants(t *testing.T) {
 		{"surge", surge, "no-budget", [2]float64{never, never}},
 		{"surge", surge, "aws-standard", [2]float64{3, 20}},
 		{"surge", surge, "retrip", [2]float64{3, 3}},
-		// Where nothing is worked on in vain nothing is prolonged by much.
+		// Where the backend does no work in vain, retries don't prolong an
+		// overload by much.
 		{"drops", drops, "no-retries", [2]float64{0, 0}},
 		{"drops", drops, "retrip", [2]float64{0, 0}},
 	} {
@@ -161,7 +162,7 @@ func TestOverloadVariants(t *testing.T) {
 	}
 }
 
-// A part of the attempts fails at once for 10 s: goodput meanwhile.
+// A share of the attempts fails at once for 10 s: the goodput during that time.
 func TestPartialOutage(t *testing.T) {
 	s := Overload()
 	s.Trigger.Slowdown, s.Trigger.FailureRate = 0, 0.34
@@ -221,8 +222,8 @@ func TestFaultsReference(t *testing.T) {
 	}
 }
 
-// The simulator decides nothing: every decision of a run is what a Host of its
-// own, asked the same with the same draw, answers.
+// The simulator makes no decisions of its own: every decision of a run is the
+// answer of a separate Host that is asked the same with the same draw.
 func TestDecisionsAreTheHosts(t *testing.T) {
 	s := of(Overload(), 50)
 	s.Network.Delay = time.Millisecond

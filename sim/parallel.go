@@ -10,11 +10,11 @@ import (
 	"sync"
 )
 
-// RunAll runs scenarios on as many processors as there are and returns their
-// results in the same order. The progress function, if not nil, is called from
-// time to time with the share that is done, by one goroutine at a time. If there
-// is an error, results that are missing are nil and others may be partial;
-// parameters out of bounds are found before the first run.
+// RunAll runs scenarios in parallel on all processors and returns their results
+// in the order of scenarios. It calls progress, if not nil, from time to time
+// with the share that is complete; calls don't overlap. RunAll validates all
+// parameters before the first run. If there is an error, some results may be
+// nil and others partial.
 func RunAll(ctx context.Context, scenarios []Scenario, progress func(done float64)) ([]*Result, error) {
 	results := make([]*Result, len(scenarios))
 	for _, s := range scenarios {
@@ -29,7 +29,7 @@ func RunAll(ctx context.Context, scenarios []Scenario, progress func(done float6
 	return results, err
 }
 
-// Seeds returns s as often as n says, with one seed after the other.
+// Seeds returns n copies of s with consecutive seeds.
 func (s Scenario) Seeds(n int) []Scenario {
 	list := make([]Scenario, n)
 	for i := range list {
@@ -39,9 +39,10 @@ func (s Scenario) Seeds(n int) []Scenario {
 	return list
 }
 
-// parallel calls do for 0 to n-1 on as many goroutines as there are
-// processors, and reports progress as calls end and, if do tells of it, within
-// them. The first error, by index, ends it and is returned.
+// parallel calls do for 0 to n-1, with as many goroutines as there are
+// processors. It reports progress when a call ends, and within a call if do
+// reports it. It stops at the first error and returns the one with the lowest
+// index.
 func parallel(ctx context.Context, n int, progress func(done float64), do func(ctx context.Context, i int, within func(done float64)) error) error {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -50,7 +51,7 @@ func parallel(ctx context.Context, n int, progress func(done float64), do func(c
 		mu     sync.Mutex
 		next   int
 		done   int
-		begun  float64 // shares of those under way
+		begun  float64 // progress of the calls in flight
 		failed = n
 		first  error
 		wg     sync.WaitGroup
@@ -80,8 +81,8 @@ func parallel(ctx context.Context, n int, progress func(done float64), do func(c
 				mu.Lock()
 				begun -= share
 				if err != nil {
-					// One that was ended because of another's error has none
-					// of its own.
+					// A run that was canceled because of another run's error
+					// has no error of its own.
 					if i < failed && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
 						failed, first = i, err
 					}

@@ -11,18 +11,18 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Policy is what the clients of a simulated fleet follow. The zero Policy is
+// Policy is the policy of the clients of a simulated fleet. The zero Policy is
 // retrip's default.
 type Policy struct {
-	// Name stands for it in results. If empty, "retrip".
+	// Name labels the policy in results. If empty, "retrip".
 	Name string
 
-	// Retry is the policy, as a program would set it in Transport.Policy.
-	// Classify and Idempotent are not asked: simulated requests are
-	// idempotent and answers are statuses.
+	// Retry is the policy, as a program would set it in Transport.Policy. The
+	// simulator doesn't call Classify and Idempotent: all simulated requests
+	// are idempotent, and all answers are statuses.
 	Retry retrip.Policy
 
-	limit func(clients int) limiter // the rule of another system instead of a budget
+	limit func(clients int) limiter // another system's rule, in place of a budget
 	draw  func(*source, retrip.Policy, int) time.Duration
 }
 
@@ -33,19 +33,19 @@ func (p Policy) name() string {
 	return p.Name
 }
 
-// limiter is the rule by which another system limits retries, for all clients
-// of a fleet, each of them with state of its own. A paid is what a request has
-// taken for the attempt under way.
+// limiter is another system's rule for limiting retries. One limiter serves all
+// clients of a fleet and keeps state for each of them. A paid is the amount
+// that a request has taken for its current attempt.
 type limiter interface {
 	// first reports whether a request may make its first attempt.
 	first(client int32, now time.Duration) bool
-	// result takes in how an attempt ended.
+	// result records how an attempt ended.
 	result(client int32, now time.Duration, o *retrip.Outcome, attempts int, paid *int32)
-	// retry reports whether a failed attempt may be followed by another.
+	// retry reports whether another attempt may follow a failed one.
 	retry(client int32, now time.Duration, o *retrip.Outcome, paid *int32) bool
-	// wake reports whether that may still be made after its wait.
+	// wake reports whether the retry is still allowed after its wait.
 	wake(client int32, now time.Duration) bool
-	// canceled ends an attempt or a wait that nobody waits for any more.
+	// canceled ends an attempt or a wait whose caller has gone.
 	canceled(client int32, paid *int32)
 	// done ends a request.
 	done(client int32)
@@ -97,15 +97,15 @@ var presets = []preset{
 	{"gaussian", "no budget, waits of a normal distribution: mean and deviation half the window, negative ones 0", gaussian},
 }
 
-// asksFirst reports whether p has a say in first attempts, and in retries after
-// their wait, also at a host that has asked for no pause.
+// asksFirst reports whether p decides about first attempts, and about retries
+// after their wait, even at a host that hasn't asked for a pause.
 func asksFirst(p retrip.Policy) bool { return p.Breaker.Ratio > 0 || p.Gate == retrip.On }
 
 func jittered(j retrip.Jitter) func(retrip.Policy) Policy {
 	return changed(func(p *retrip.Policy) { p.Budget, p.Backoff.Jitter = retrip.Unlimited, j })
 }
 
-// gaussian keeps everything of the base but how a wait is drawn.
+// gaussian returns base with waits drawn from a normal distribution.
 func gaussian(base retrip.Policy) Policy {
 	base.Budget, base.Backoff.Jitter = retrip.Unlimited, retrip.NoJitter
 	return Policy{Retry: base, draw: func(s *source, p retrip.Policy, retry int) time.Duration {
@@ -118,9 +118,10 @@ func gaussian(base retrip.Policy) Policy {
 	}}
 }
 
-// Preset returns the policy of another system by name (see [PresetNames]), with
-// whatever that system doesn't say taken from base: backoff, timeouts, number
-// of attempts. The error lists the names.
+// Preset returns the policy of another system by name; see [PresetNames].
+// Whatever that system doesn't define, such as backoff, timeouts or the number
+// of attempts, comes from base. If the name is unknown, the error lists all
+// names.
 func Preset(name string, base retrip.Policy) (Policy, error) {
 	for _, p := range presets {
 		if p.name == name {
@@ -132,7 +133,7 @@ func Preset(name string, base retrip.Policy) (Policy, error) {
 	return Policy{}, fmt.Errorf("sim: no preset %q: it must be one of %s", name, strings.Join(PresetNames(), ", "))
 }
 
-// PresetNames returns the names that [Preset] knows.
+// PresetNames returns the names that [Preset] accepts.
 func PresetNames() []string {
 	names := make([]string, len(presets))
 	for i, p := range presets {
@@ -141,8 +142,8 @@ func PresetNames() []string {
 	return names
 }
 
-// DescribePreset returns one line on the preset of that name, empty if there is
-// none.
+// DescribePreset returns a one-line description of the named preset, or "" if
+// there is none.
 func DescribePreset(name string) string {
 	for _, p := range presets {
 		if p.name == name {
@@ -152,6 +153,6 @@ func DescribePreset(name string) string {
 	return ""
 }
 
-// HasBudget reports whether p follows retrip's budget: neither none nor the
-// rule of another system.
+// HasBudget reports whether p uses retrip's budget, as opposed to no budget or
+// another system's rule.
 func (p Policy) HasBudget() bool { return p.limit == nil && p.Retry.Budget.Size != retrip.Off }

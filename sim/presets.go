@@ -10,7 +10,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// always is a limiter that refuses nothing, for others to embed.
+// always is a limiter that allows everything. Other limiters embed it.
 type always struct{}
 
 func (always) first(int32, time.Duration) bool                           { return true }
@@ -31,7 +31,7 @@ func fill(n int, value int32) []int32 {
 	return s
 }
 
-// slots counts in a sliding window of ten.
+// slots counts events in a sliding window of ten slots.
 type slots struct {
 	now   int64
 	count [10]int32
@@ -57,15 +57,16 @@ func (s *slots) sum() (sum int32) {
 	return sum
 }
 
-// finagle is com.twitter.finagle.service.RetryBudget with its defaults: a
-// bucket that leaks after 10 s, 20 % of requests, 10 retries per second.
+// finagle is com.twitter.finagle.service.RetryBudget with its defaults: a token
+// bucket whose deposits expire after 10 s, 20 % of requests, plus 10 retries
+// per second.
 type finagle struct {
 	always
 	balance []slots
 }
 
 const (
-	finagleCost    = 5 // of a retry, in deposits of a request: 1/20 %
+	finagleCost    = 5 // of a retry, in deposits of one request: 1/20 %
 	finagleReserve = 10 * 10 * finagleCost
 )
 
@@ -88,13 +89,13 @@ func (f *finagle) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *i
 	return true
 }
 
-// envoy is the circuit breaker max_retries, 3 by default: retries of a cluster
-// that wait or are under way.
+// envoy is the circuit breaker max_retries, 3 by default: the cluster's retries
+// that are waiting or in flight.
 type envoy struct {
 	always
 	retries []int32
-	out     []int32 // requests under way
-	share   bool    // retry_budget: 20 % of them, at least 3
+	out     []int32 // requests in flight
+	share   bool    // retry_budget: 20 % of the requests in flight, at least 3
 }
 
 func newEnvoy(clients int) limiter {
@@ -159,8 +160,8 @@ func (g *grpc) retry(client int32, _ time.Duration, _ *retrip.Outcome, _ *int32)
 	return g.tokens[client] > grpcMax/2
 }
 
-// quota is the retry quota of the AWS SDKs: a retry takes its cost, gets it back
-// if it succeeds, and a success without retry pays back one.
+// quota is the retry quota of the AWS SDKs: a retry withdraws its cost and gets
+// it back if it succeeds; a success without a retry deposits 1.
 type quota struct {
 	always
 	tokens                         []int32
@@ -212,8 +213,8 @@ func (q *quota) retry(client int32, _ time.Duration, o *retrip.Outcome, paid *in
 	return true
 }
 
-// bucket10 is what retrip's budget would be if the token of a retry that
-// succeeds stayed spent, in tenths.
+// bucket10 is a token bucket in which the token of a successful retry stays
+// spent. It counts in tenths.
 type bucket10 struct {
 	always
 	tokens []int32
@@ -235,9 +236,9 @@ func (b *bucket10) retry(client int32, _ time.Duration, _ *retrip.Outcome, _ *in
 	return true
 }
 
-// sre is the per-client retry budget of "Site Reliability Engineering",
-// chapter 21: a request is retried while retries are below 10 % of what the
-// client sends, here over two minutes.
+// sre is the per-client retry budget of "Site Reliability Engineering", chapter
+// 21: a client retries while its retries are below 10 % of the requests it
+// sends, measured here over two minutes.
 type sre struct {
 	always
 	sent, retries []slots
@@ -267,8 +268,9 @@ func (s *sre) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32
 	return true
 }
 
-// polly is the circuit breaker of Polly 8 with its defaults: it opens at 10 %
-// of at least 100 results in 30 s, for 5 s, and one probe decides.
+// polly is the circuit breaker of Polly 8 with its defaults: it opens for 5 s
+// at 10 % failures among at least 100 results in 30 s. A single probe then
+// decides.
 type polly struct {
 	always
 	clients []pollyClient
@@ -276,7 +278,7 @@ type polly struct {
 
 type pollyClient struct {
 	good, failed slots
-	until        time.Duration // open until then; 0 is closed
+	until        time.Duration // open until then; 0 means closed
 	probing      bool
 }
 

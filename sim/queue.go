@@ -8,12 +8,12 @@ import (
 	"math/bits"
 )
 
-// event is something that happens to who at an instant. Events of one instant
-// happen in the order in which they were scheduled.
+// event is a scheduled event. Events with the same time run in the order in
+// which they were scheduled.
 type event struct {
 	at   int64 // nanoseconds
 	seq  uint32
-	next int32 // in its bucket; 0 is none
+	next int32 // in its bucket; 0 means none
 	who  int32
 	what uint32
 }
@@ -24,23 +24,22 @@ func (e *event) before(f *event) bool {
 
 const queueBuckets = 4096
 
-// queue is a calendar of events: a ring of buckets for the near future, a
-// heap for the bucket that is under way, and a list for the far future. What
-// is scheduled never lies in the past. Scheduling and taking cost the same
-// whatever the number of events, as long as the width of a bucket suits their
-// density.
+// queue is a calendar queue: a ring of buckets for the near future, a heap for
+// the current bucket, and a list for the far future. Events must not be
+// scheduled in the past. Pushing and popping cost the same for any number of
+// events, as long as the width of a bucket suits their density.
 type queue struct {
 	shift  uint
-	today  int64   // bucket under way
+	today  int64   // the current bucket
 	due    []event // its events, a heap
-	slab   []event // of all others; index 0 is not used
+	slab   []event // all other events; index 0 is unused
 	free   int32
 	ring   [queueBuckets]int32
 	filled [queueBuckets / 64]uint64
 	far    int32
 	farMin int64 // the first bucket in far
 	seq    uint32
-	later  int // events that aren't due
+	later  int // events after the current bucket
 }
 
 // newQueue returns a queue with buckets of 2^shift nanoseconds.
@@ -67,7 +66,8 @@ func (q *queue) push(at int64, who int32, what uint32) {
 	q.file(i)
 }
 
-// file puts an event of the slab where it belongs, after today.
+// file puts an event of the slab into its bucket or into far. The event must
+// lie after today.
 func (q *queue) file(i int32) {
 	e := &q.slab[i]
 	bucket := e.at >> q.shift
@@ -83,7 +83,7 @@ func (q *queue) file(i int32) {
 	q.farMin = min(q.farMin, bucket)
 }
 
-// pop takes the next event, or reports that there is none.
+// pop removes and returns the next event. It reports false if there is none.
 func (q *queue) pop() (event, bool) {
 	for len(q.due) == 0 {
 		if !q.turn() {
@@ -100,7 +100,7 @@ func (q *queue) pop() (event, bool) {
 	return e, true
 }
 
-// turn goes on to the next bucket that holds anything.
+// turn advances to the next bucket that holds an event.
 func (q *queue) turn() bool {
 	if q.later == 0 {
 		return false
@@ -126,8 +126,8 @@ func (q *queue) turn() bool {
 	return true
 }
 
-// nextFilled returns the first bucket of the ring after today that holds
-// anything.
+// nextFilled returns the first bucket of the ring after today that holds an
+// event.
 func (q *queue) nextFilled() int64 {
 	start := (q.today + 1) % queueBuckets
 	word := start / 64
@@ -143,7 +143,7 @@ func (q *queue) nextFilled() int64 {
 	return math.MaxInt64
 }
 
-// bringNear moves to the ring what is not far any more.
+// bringNear moves events from far to the ring as soon as the ring covers them.
 func (q *queue) bringNear() {
 	i := q.far
 	q.far, q.farMin = 0, math.MaxInt64
@@ -168,7 +168,7 @@ func (q *queue) pushDue(e event) {
 	q.due[i] = e
 }
 
-// sift puts e in the place of the first of the heap.
+// sift replaces the root of the heap with e.
 func (q *queue) sift(e event) {
 	i, n := 0, len(q.due)
 	for {
@@ -188,7 +188,7 @@ func (q *queue) sift(e event) {
 	q.due[i] = e
 }
 
-// peek returns the instant of the next event, or reports that there is none.
+// peek returns the time of the next event. It reports false if there is none.
 func (q *queue) peek() (int64, bool) {
 	e, ok := q.first()
 	if !ok {
@@ -197,7 +197,8 @@ func (q *queue) peek() (int64, bool) {
 	return e.at, true
 }
 
-// first returns the next event, which stays, or reports that there is none.
+// first returns the next event without removing it. It reports false if there
+// is none.
 func (q *queue) first() (*event, bool) {
 	for len(q.due) == 0 {
 		if !q.turn() {
@@ -207,7 +208,7 @@ func (q *queue) first() (*event, bool) {
 	return &q.due[0], true
 }
 
-// events is a list of events that come in the order in which they were added.
+// events is a list of events that are added in order of time.
 type events struct {
 	list []event // a ring
 	head int
@@ -234,8 +235,8 @@ func (l *events) shift() event {
 	return e
 }
 
-// stamp returns an event that takes its turn as if it were scheduled now, for
-// a list of its own.
+// stamp returns an event with the sequence number it would get if it were
+// scheduled now, for keeping in a separate list.
 func (q *queue) stamp(at int64, who int32, what uint32) event {
 	q.seq++
 	return event{at: at, seq: q.seq, who: who, what: what}

@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// source draws the random numbers of one purpose in one run. Floating-point
-// products are converted explicitly, which forbids the compiler to fuse them
-// into a multiply-add, and math.Log is avoided, since both give other digits on
-// other machines.
+// source generates the random numbers of one purpose in one run. It converts
+// floating-point products explicitly, which keeps the compiler from fusing them
+// into a multiply-add, and it avoids math.Log: both would give different digits
+// on different machines.
 type source struct{ rand.PCG }
 
-// Every purpose has a stream of its own, so that all policies meet the same
-// arrivals.
+// Each purpose has its own stream, so that all policies face the same arrivals.
 const (
 	streamArrivals = iota + 1
 	streamService
@@ -33,13 +32,13 @@ func newSource(seed, stream uint64) *source {
 	return &source{*rand.NewPCG(seed, stream*0x9e3779b97f4a7c15)}
 }
 
-// below returns a uniformly distributed number from 0 to n-1.
+// below returns a uniformly distributed integer in [0, n).
 func (s *source) below(n uint64) uint64 {
 	hi, _ := bits.Mul64(s.Uint64(), n)
 	return hi
 }
 
-// unit returns a uniformly distributed number from (0, 1].
+// unit returns a uniformly distributed number in (0, 1].
 func (s *source) unit() float64 {
 	return float64(s.Uint64()>>11+1) / (1 << 53)
 }
@@ -49,8 +48,8 @@ func (s *source) exponential(mean float64) time.Duration {
 	return time.Duration(float64(-ln(s.unit()) * mean))
 }
 
-// normal returns a number of the standard normal distribution, by Marsaglia's
-// polar method without its second number.
+// normal returns a standard normally distributed number. It uses Marsaglia's
+// polar method and discards the second number.
 func (s *source) normal() float64 {
 	for {
 		u, v := float64(2*s.unit())-1, float64(2*s.unit())-1
@@ -61,7 +60,7 @@ func (s *source) normal() float64 {
 	}
 }
 
-// chance is a probability, ready to be compared with a draw.
+// chance is a probability in a form that can be compared with a draw directly.
 type chance uint64
 
 func newChance(p float64) chance {
@@ -82,7 +81,7 @@ func (s *source) happens(c chance) bool {
 }
 
 // ln returns the natural logarithm of a positive, normal x to about ten digits,
-// from ln m = 2·artanh((m-1)/(m+1)) with m in [√½, √2].
+// computed from ln m = 2·artanh((m-1)/(m+1)) with m in [√½, √2].
 func ln(x float64) float64 {
 	b := math.Float64bits(x)
 	exponent := int(b>>52) - 1023

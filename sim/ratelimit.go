@@ -7,69 +7,70 @@ import (
 	"time"
 )
 
-// RateLimit is a server that limits the rate of requests, and one or more
-// processes that live at that limit, each with workers of its own or requests
-// that arrive by themselves. The question is how much of the limit they get, at
-// the cost of how many refusals, and how long a request waits.
+// RateLimit models a server that limits the rate of requests, and one or more
+// processes that run at that limit. Each process has its own workers, or
+// requests that arrive independently. The result says how much of the limit the
+// processes use, how many refusals that costs, and how long a request waits.
 type RateLimit struct {
-	// Policy is what the processes follow, each with a host of its own. Rules
-	// of other systems are not supported here, and AttemptTimeout has nothing
-	// to say.
+	// Policy is the policy of the processes; each process has its own host.
+	// RateLimit doesn't support the rules of other systems, and AttemptTimeout
+	// has no effect.
 	Policy Policy
 
-	// Limit is what the server does.
+	// Limit describes the server's limit.
 	Limit ServerLimit
 
-	// Tenants gives each key a limit of its own, which is a token bucket of so
-	// many requests per second with a burst of as many, at least 1. Workers
-	// take turns with the keys. If nil, there is one key and Limit.
+	// Tenants gives each key its own limit: a token bucket that refills at that
+	// many requests per second and holds as many, at least 1. Workers cycle
+	// through the keys. If nil, there is one key, limited by Limit.
 	Tenants []float64
 
-	// GatePerTenant gives every key a gate of its own, as Policy.GateKey does.
+	// GatePerTenant gives each key its own gate, as Policy.GateKey does.
 	GatePerTenant bool
 
-	// Processes is how many share the limit, 1 to 1000, and Stagger the time
-	// in which they start.
+	// Processes is how many processes share the limit, 1 to 1000. They start
+	// one after another within Stagger.
 	Processes int
 	Stagger   time.Duration
 
-	// Workers is how many each process has, 0 to 100 000. Each makes one
-	// request after another.
+	// Workers is how many workers each process has, 0 to 100 000. Each worker
+	// makes one request after another.
 	Workers int
 
-	// Rate is how many requests per second arrive at each process besides,
-	// whoever may be free, and Burst how many at once at the instant BurstAt.
+	// Rate is how many requests per second arrive at each process in addition
+	// to those of the workers. They don't wait for a free worker. Burst is how
+	// many such requests arrive at once, at the time BurstAt.
 	Rate    float64
 	Burst   int
 	BurstAt time.Duration
 
-	// Deadline is that of a request. If 0, there is none.
+	// Deadline is the deadline of each request. If 0, there is none.
 	Deadline time.Duration
 
-	// DelayLow and DelayHigh bound the time that a request or an answer is on
-	// its way, uniformly distributed.
+	// DelayLow and DelayHigh bound the one-way network delay, which is
+	// uniformly distributed between them.
 	DelayLow, DelayHigh time.Duration
 
-	// Service is how long the server works on a request that it accepts, for
-	// the limit of a Concurrency too. Exponential makes it the mean of an
-	// exponential distribution.
+	// Service is how long the server works on a request that it accepts, which
+	// also counts towards a Concurrency limit. With Exponential, Service is the
+	// mean of an exponential distribution.
 	Service     time.Duration
 	Exponential bool
 
-	// Failures is the share of accepted requests that are answered 500. They
-	// count against the limit all the same.
+	// Failures is the share of accepted requests that the server answers with
+	// 500. They count against the limit all the same.
 	Failures float64
 
-	// WarmUp is when counting begins, Horizon where the simulated time ends,
-	// at most 24 h.
+	// WarmUp is the time at which counting starts. Horizon is the simulated
+	// time at which the run ends, at most 24 h.
 	WarmUp, Horizon time.Duration
 
 	// Seed chooses the random numbers.
 	Seed uint64
 }
 
-// RateLimitResult is what became of a [RateLimit]. What is counted "after the
-// warm-up" is what the clients learnt of from RateLimit.WarmUp on.
+// RateLimitResult is the outcome of a [RateLimit]. "After the warm-up" means:
+// among the answers that clients received from RateLimit.WarmUp on.
 type RateLimitResult struct {
 	Policy  string
 	Seed    uint64
@@ -81,24 +82,24 @@ type RateLimitResult struct {
 	Failed            int64 // requests that ended without success, in the whole run
 	GaveUp            []ReasonCount
 
-	Used     float64 // accepted as a share of what the limit allows, after the warm-up
-	Refusals float64 // refused per accepted, after the warm-up
+	Used     float64 // accepted requests as a share of what the limit allows, after the warm-up
+	Refusals float64 // refusals per accepted request, after the warm-up
 
-	// Worst is the longest time from the arrival of a request that succeeded
-	// after the warm-up to its success, and Fair what it would be if the
-	// workers took turns at the whole limit; 0 without workers.
+	// Worst is the longest time from arrival to success, among requests that
+	// succeeded after the warm-up. Fair is what Worst would be if the workers
+	// took turns at the whole limit; it is 0 without workers.
 	Worst, Fair time.Duration
 
-	Waited   time.Duration // the sum of such times
-	Last     time.Duration // the instant of the last success
-	Share    float64       // of the process that got most, after the warm-up
+	Waited   time.Duration // the sum of all times from arrival to success
+	Last     time.Duration // the time of the last success
+	Share    float64       // of the process that got the largest share, after the warm-up
 	Tenants  []int64       // accepted by key, after the warm-up
-	Attempts int           // the most that one request made
-	Early    int64         // attempts made within the time that the process, or its key, was told to wait
+	Attempts int           // the largest number for one request
+	Early    int64         // attempts made while the process, or its key, had been told to wait
 }
 
 // Validate reports the first parameter that is out of bounds, as a
-// *[ParameterError], or what is wrong with the policy. Run does the same.
+// *[ParameterError], or an invalid policy. Run validates too.
 func (m RateLimit) Validate() error {
 	var c checker
 	l := m.Limit

@@ -26,16 +26,16 @@ func rateLimitCase(t testing.TB, name string) RateLimit {
 	return RateLimit{}
 }
 
-// rateLimitMust is what the gate must get in a case: percentages, the worst
-// wait over the fair one, and the last success of requests that all come at
-// once. 0 is no demand.
+// rateLimitMust holds the bounds that the gate must meet in a case:
+// percentages, the ratio of the worst wait to the fair one, and the last
+// success of requests that all arrive at once. 0 means no bound.
 type rateLimitMust struct {
 	used, refusals, worst float64
 	last                  time.Duration
 }
 
-// P23: what the gate gets of the limits, at what cost, and how long who waits
-// longest waits. Cases whose demands are lower than 92 % are those that
+// P23: how much of the limits the gate uses, at what cost, and how long the
+// longest wait is. Cases whose bound is below 92 % are those that
 // docs/rate-limits.md names as out of reach.
 var rateLimitMusts = map[string]rateLimitMust{
 	"1/s, burst 1, 1 worker":      {used: 92, refusals: 4},
@@ -152,8 +152,8 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
-// Two processes share a limit without one of them being locked out of it, and
-// slow limits cost few refusals, whatever the dice say.
+// Two processes share a limit without one locking out the other, and slow
+// limits cost few refusals, for any seed.
 func TestRateLimits_Seeds(t *testing.T) {
 	for name, must := range map[string]struct{ share, refusals float64 }{
 		"10/s, burst 10, 2 processes": {.7, .04},
@@ -192,7 +192,7 @@ func TestRateLimits_Seeds(t *testing.T) {
 	})
 }
 
-// One key's limit is no matter of another's, with a gate for each.
+// With a gate per key, one key's limit doesn't affect another key.
 func TestRateLimit_Keys(t *testing.T) {
 	one, err := rateLimitCase(t, "keys with 1/s and 100/s, one gate").Run(t.Context(), nil)
 	require.NoError(t, err)
@@ -205,7 +205,7 @@ func TestRateLimit_Keys(t *testing.T) {
 	}
 }
 
-// A gate is what makes the difference.
+// The gate makes the difference.
 func TestRateLimit_WithoutAGate(t *testing.T) {
 	m := rateLimitCase(t, "10/s, burst 10, always 1 s")
 	m.Policy.Retry.Gate = retrip.Off
@@ -227,7 +227,8 @@ func TestRateLimit_Deterministic(t *testing.T) {
 	assert.NotEqual(t, a.Accepted, b.Accepted)
 }
 
-// What the servers accept of requests at given instants, and what they say.
+// Which of the requests at given times the servers accept, and what they
+// answer.
 func TestRateLimit_Servers(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	for _, tt := range []struct {

@@ -72,7 +72,8 @@ func (b *limitBench) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Real Transports get of the limits what the simulator says, to 3 points.
+// Real Transports get the share of the limits that the simulator predicts,
+// within 3 points.
 func TestRateLimit_Transports(t *testing.T) {
 	for _, name := range []string{
 		"1/s, burst 1, 50 workers",

@@ -15,29 +15,29 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// RecoveryError is a scenario in which retries prolong an overload.
+// RecoveryError reports a scenario in which retries prolong an overload.
 type RecoveryError struct {
-	Policy    string  // empty if it has no name
+	Policy    string  // empty if the policy has no name
 	Clients   int     // of the fleet
-	PerClient float64 // requests per second of each of them
-	Load      float64 // share of the backend's capacity that arrives
-	Trigger   Trigger // after which it doesn't recover in time
+	PerClient float64 // requests per second of each client
+	Load      float64 // arrivals as a share of the backend's capacity
+	Trigger   Trigger // the trigger from which it doesn't recover in time
 
-	// Recovery is the time to recover that was seen, or Never if it was longer
-	// than Watched, which is how long the scenario was watched after the
+	// Recovery is the measured time to recover. It is Never if the scenario
+	// didn't recover within Watched, which is how long it was watched after the
 	// trigger. Without is the time to recover without retries.
 	Recovery, Watched, Without time.Duration
 
-	// Relapsed says that it recovers in time, but not for good, or not in each
-	// of the runs.
+	// Relapsed means that the scenario recovers in time, but either relapses
+	// later or doesn't recover in every run.
 	Relapsed bool
 
-	// Steady is the rate of attempts when the watch ended, as a share of the
-	// backend's capacity.
+	// Steady is the rate of attempts at the end of the watched time, as a share
+	// of the backend's capacity.
 	Steady float64
 
-	// Recovers is the largest fleet that recovers in time from this trigger at
-	// this load with the same policy, 0 if there is none.
+	// Recovers is the largest fleet that recovers in time from this trigger, at
+	// this load and with the same policy; 0 if there is none.
 	Recovers int
 }
 
@@ -72,7 +72,7 @@ func twoDigits(x float64) string {
 	return strconv.FormatFloat(x, 'g', 2, 64)
 }
 
-// about says in words what t is.
+// about describes t in words.
 func (t Trigger) about() string {
 	var parts []string
 	if t.Slowdown > 0 && t.Slowdown != 1 {
@@ -90,29 +90,31 @@ func (t Trigger) about() string {
 	return fmt.Sprintf("%v in which %s", t.For, strings.Join(parts, " and "))
 }
 
-// CheckRecovery returns nil if retries don't prolong an overload of s by much:
-// after its trigger, if it has one, and others of 1 to 60 s, at its load and at
-// 80 %, goodput is back at most 5 s later than it would be without retries, and
-// stays. Otherwise it returns a *[RecoveryError] that says what it saw.
+// CheckRecovery returns nil if retries don't substantially prolong an overload
+// of s. It tries the scenario's own trigger, if it has one, and other triggers
+// of 1 to 60 s, each at the scenario's own load and at 80 %. In every case
+// goodput must be back at most 5 s later than without retries, and must stay
+// back. Otherwise CheckRecovery returns a *[RecoveryError] with what it
+// measured.
 //
-// It refuses, with a *[ParameterError], scenarios that prove nothing: those
-// without an overload, those that don't recover without retries either, and
-// those that recover whatever the policy, since nobody waits in the backend's
-// queue for longer than an attempt may take.
+// It rejects scenarios that prove nothing, with a *[ParameterError]: scenarios
+// without an overload, scenarios that don't recover even without retries, and
+// scenarios that recover under any policy because no request waits in the
+// backend's queue longer than an attempt may take.
 //
-// It is meant for the tests of those who commit policies, and takes a few
-// seconds, whatever the size of the fleet: a large one is replaced by a smaller
-// one with as many requests per second for each client, at a backend that is
-// smaller by the same factor, if its clients are equal and it has one instance.
-// [FullRecovery] checks more.
+// CheckRecovery is meant for the tests of a repository that holds policies. It
+// takes a few seconds for a fleet of any size: if the clients are equal and the
+// backend has one instance, it replaces a large fleet with a smaller one that
+// has the same rate per client, at a backend that is smaller by the same
+// factor. [FullRecovery] checks more.
 func CheckRecovery(ctx context.Context, s Scenario) error {
 	return RecoveryCheck{Loads: []float64{0.8}}.Run(ctx, s)
 }
 
-// FullRecovery is a check for which there is time outside of unit tests, which
-// takes a minute or two: every kind of trigger for 1, 10 and 60 s, at four loads,
-// with ten times as many requests per second for each client, as many, and a
-// tenth.
+// FullRecovery returns a more thorough check, which takes a minute or two and
+// is meant to run outside unit tests. It tries every kind of trigger for 1, 10
+// and 60 s, at four loads, with clients that send the scenario's own rate, ten
+// times as much, and a tenth.
 func FullRecovery() RecoveryCheck {
 	c := RecoveryCheck{Loads: []float64{0.5, 0.7, 0.8, 0.9}, Fleets: []float64{0.1, 1, 10}}
 	for _, length := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
@@ -123,36 +125,37 @@ func FullRecovery() RecoveryCheck {
 	return c
 }
 
-// RecoveryCheck is what [CheckRecovery] checks, to be set one by one.
+// RecoveryCheck holds the parameters of [CheckRecovery].
 type RecoveryCheck struct {
-	// Allowed is how much longer it may take to recover than without retries.
+	// Allowed is how much longer recovery may take with retries than without.
 	// If 0, 5 s.
 	Allowed time.Duration
 
-	// Troubles are what the backend has to recover from besides the scenario's
-	// own trigger. If nil, brown-outs of 1, 10 and 60 s, and an outage, a surge
-	// and late answers of 10 s.
+	// Troubles are the triggers that the backend must recover from, in addition
+	// to the scenario's own. If nil: brown-outs of 1, 10 and 60 s, and an
+	// outage, a surge and late answers of 10 s each.
 	Troubles []Trouble
 
-	// Loads are shares of the backend's capacity that arrive, besides the
-	// scenario's own.
+	// Loads are the loads to test, as shares of the backend's capacity, in
+	// addition to the scenario's own.
 	Loads []float64
 
-	// Fleets are sizes, in proportion to the scenario's own. If nil, that.
+	// Fleets are the fleet sizes to test, as multiples of the scenario's own.
+	// If nil, only its own size.
 	Fleets []float64
 }
 
-// Trouble is a trigger that has an effect at any load.
+// Trouble is a trigger whose strength doesn't depend on the load.
 type Trouble struct {
 	Kind TroubleKind
 	For  time.Duration
 }
 
-// TroubleKind is what happens to a backend in a [Trouble].
+// TroubleKind is the kind of a [Trouble].
 type TroubleKind int
 
 const (
-	BrownOut    TroubleKind = iota // it works more than three times as slowly
+	BrownOut    TroubleKind = iota // the backend works more than three times as slowly
 	TotalOutage                    // every attempt fails at once
 	Surge                          // one and a half times its capacity arrives
 	LateAnswers                    // every answer comes after the attempt's timeout
@@ -160,18 +163,18 @@ const (
 
 const (
 	recoveryWarmUp  = 10 * time.Second // until the trigger
-	recoveryWatch   = 30 * time.Second // of what there is without retries
-	recoveryTail    = 15 * time.Second // in which what has recovered must stay so
-	recoveryLonger  = 60 * time.Second // of what doesn't recover in time
+	recoveryWatch   = 30 * time.Second // how long to watch without retries
+	recoveryTail    = 15 * time.Second // during which a recovered backend must stay so
+	recoveryLonger  = 60 * time.Second // how long to watch a backend that doesn't recover in time
 	recoveryShare   = 0.95             // of the goodput without retries before the trigger
-	recoveryGroups  = 3                // of seeds: the median of their times counts, and all must recover in the end
-	recoveryGroup   = 7                // seeds in one, at most
-	recoveryGrace   = 5 * time.Second  // more than the median, for all to recover
-	recoveryRate    = 700              // requests per second that are enough
-	recoveryWorkers = 10               // that are enough
+	recoveryGroups  = 3                // of seeds: the median of their times counts, and all must recover eventually
+	recoveryGroup   = 7                // seeds in one group, at most
+	recoveryGrace   = 5 * time.Second  // beyond the median, within which all must recover
+	recoveryRate    = 700              // requests per second that suffice
+	recoveryWorkers = 10               // workers that suffice
 )
 
-// trigger returns t for s.
+// trigger returns t as a Trigger for s.
 func (t Trouble) trigger(s Scenario) Trigger {
 	trigger := Trigger{For: t.For}
 	switch load := s.Load(); t.Kind {
@@ -187,7 +190,8 @@ func (t Trouble) trigger(s Scenario) Trigger {
 	return trigger
 }
 
-// attemptTimeout returns the timeout of an attempt at the backend, 0 for none.
+// attemptTimeout returns the timeout of an attempt at the backend; 0 means
+// none.
 func (s Scenario) attemptTimeout() time.Duration {
 	policy, timeout := s.Policy, s.Fleet.Timeout
 	if n := len(s.Fleet.Services); n > 0 {
@@ -203,7 +207,8 @@ func (s Scenario) attemptTimeout() time.Duration {
 	return timeout
 }
 
-// Run does what [CheckRecovery] does, with the triggers, loads and fleets of c.
+// Run performs the check that [CheckRecovery] describes, with the triggers,
+// loads and fleets of c.
 func (c RecoveryCheck) Run(ctx context.Context, s Scenario) error {
 	if err := c.validate(s); err != nil {
 		return err
@@ -273,7 +278,7 @@ func (c RecoveryCheck) validate(s Scenario) error {
 // place is one scenario of a check.
 type place struct {
 	Scenario
-	own bool // with the trigger and load that the caller has chosen
+	own bool // uses the caller's own trigger and load
 }
 
 // places returns the scenarios of a check, the caller's own first.
@@ -313,9 +318,9 @@ func (c RecoveryCheck) places(s Scenario) []place {
 	return list
 }
 
-// reduced returns s with a fleet and a backend that are smaller by one factor,
-// so that it is simulated quickly. Requests per second and client, load and the
-// time in a full queue stay as they are.
+// reduced returns s with a fleet and a backend that are smaller by the same
+// factor, so that it simulates quickly. Requests per second per client, the
+// load and the time in a full queue stay the same.
 func (s Scenario) reduced() Scenario {
 	factor := min(s.Arrivals.Rate/recoveryRate, float64(s.Backend.Workers)/recoveryWorkers, float64(s.Fleet.Clients)/10)
 	if factor < 1.5 || s.Fleet.Unequal || s.Backend.Instances > 1 {
@@ -339,16 +344,16 @@ func (s Scenario) reduced() Scenario {
 	return s
 }
 
-// outcome is what several seeds of a place came to together.
+// outcome summarizes the runs of a place with several seeds.
 type outcome struct {
 	ok       bool          // recovered in time, and for good
-	effect   bool          // of the trigger
+	effect   bool          // the trigger had an effect
 	recovery time.Duration // the median
 	normal   float64       // share of requests that are answered before the trigger
 	steady   float64       // attempts per second in the last five seconds, as a share of the capacity
 }
 
-// without returns what there is without retries.
+// without returns the outcome without retries.
 func (c RecoveryCheck) without(ctx context.Context, p place) (outcome, error) {
 	p.Policy = p.Policy.single()
 	p.Fleet.Services = slices.Clone(p.Fleet.Services)
@@ -361,22 +366,22 @@ func (c RecoveryCheck) without(ctx context.Context, p place) (outcome, error) {
 	return c.watch(ctx, p.Scenario, recoveryWatch, 0, nil)
 }
 
-// single returns p without retries, and without anything else that has a say
-// in what is sent.
+// single returns p without retries and without a breaker, gate or limiter.
 func (p Policy) single() Policy {
 	p.limit, p.draw = nil, nil
 	p.Retry.MaxAttempts, p.Retry.Breaker, p.Retry.Gate = 1, retrip.Breaker{Ratio: retrip.Off}, retrip.Off
 	return p
 }
 
-// with returns what there is with retries, as far as the verdict needs it.
+// with returns the outcome with retries, watched only for as long as the
+// verdict needs.
 func (c RecoveryCheck) with(ctx context.Context, p place, without outcome) (outcome, error) {
 	limit := without.recovery + c.Allowed
 	return c.watch(ctx, p.Scenario, limit+recoveryGrace+p.tail(), limit, &without)
 }
 
-// tail is how long what has recovered is watched: as long as retries of the
-// time before may come.
+// tail returns how long to watch a recovered backend: as long as retries from
+// before the recovery may arrive.
 func (s Scenario) tail() time.Duration {
 	tail := recoveryTail
 	if rules, err := s.Policy.Retry.Rules(); err == nil {
@@ -391,9 +396,9 @@ func (s Scenario) tail() time.Duration {
 	return tail
 }
 
-// watch runs s with several seeds until some time after the trigger. Where few
-// requests arrive, several runs are taken together, for their seconds to say
-// anything.
+// watch runs s with several seeds until some time after the trigger. If few
+// requests arrive, it adds several runs together, so that each second holds
+// enough requests to be meaningful.
 func (c RecoveryCheck) watch(ctx context.Context, s Scenario, after, limit time.Duration, without *outcome) (outcome, error) {
 	s.Horizon, s.Bin = s.Trigger.end()+after, time.Second
 	size := int(min(recoveryGroup, max(1, math.Round(recoveryRate/s.Arrivals.Rate))))
@@ -457,7 +462,7 @@ func add(runs []seconds, until time.Duration) []second {
 	return sum
 }
 
-// explain returns what is to be said of a place that doesn't recover in time.
+// explain returns the error for a place that doesn't recover in time.
 func (c RecoveryCheck) explain(ctx context.Context, p place, asked Scenario, without outcome) error {
 	longer, err := c.watch(ctx, p.Scenario, recoveryLonger, 0, &without)
 	if err != nil {
@@ -489,7 +494,7 @@ func (c RecoveryCheck) explain(ctx context.Context, p place, asked Scenario, wit
 	return e
 }
 
-// challenge refuses a scenario in which no policy fails.
+// challenge rejects a scenario in which no policy could fail.
 func (c RecoveryCheck) challenge(ctx context.Context, s Scenario, places []place) error {
 	if s.Policy.Retry.MaxAttempts == 1 {
 		return nil

@@ -34,7 +34,7 @@ func TestCheckRecovery(t *testing.T) {
 		return
 	}
 
-	// Slow is not never.
+	// A slow recovery isn't reported as never.
 	err = CheckRecovery(t.Context(), of(as(t, Overload(), "aws-standard"), 1000))
 	require.ErrorAs(t, err, &e)
 	assert.Greater(t, e.Recovery, 8*time.Second)
@@ -42,7 +42,8 @@ func TestCheckRecovery(t *testing.T) {
 	assert.Contains(t, err.Error(), "aws-standard takes "+e.Recovery.String()+" to recover; without retries it takes ")
 }
 
-// Where retries are harmless nothing is found, whatever else goes wrong.
+// Where retries are harmless, the check reports nothing, whatever else goes
+// wrong.
 func TestCheckRecovery_Harmless(t *testing.T) {
 	faulty := Overload()
 	faulty.Backend.FailureRate = 0.06
@@ -63,8 +64,8 @@ func TestCheckRecovery_Harmless(t *testing.T) {
 	}
 }
 
-// Storms are found where they hide: in a trigger that is shorter than the
-// scenario's, at a higher load, in a backend that fails anyway, in long waits,
+// The check finds storms that the scenario itself doesn't show: in a shorter
+// trigger, at a higher load, in a backend that fails anyway, in long waits,
 // behind a long warm-up.
 func TestCheckRecovery_Storms(t *testing.T) {
 	faulty := as(t, Overload(), "no-budget")
@@ -89,8 +90,8 @@ func TestCheckRecovery_Storms(t *testing.T) {
 	}
 }
 
-// A fleet of any size is answered in the time of a small one, and as the small
-// one would be.
+// The check takes as long for a large fleet as for a small one, and gives the
+// same result.
 func TestCheckRecovery_Reduced(t *testing.T) {
 	large := of(Overload(), 10_000)
 	large.Arrivals.Rate, large.Backend.Workers, large.Backend.Queue = 70_000, 1000, 100_000
@@ -111,7 +112,7 @@ func TestCheckRecovery_Reduced(t *testing.T) {
 	assert.InDelta(t, few.Steady, many.Steady, 0.1)
 }
 
-// What proves nothing is refused, by the name of the field that makes it so.
+// The check rejects scenarios that prove nothing, and names the field.
 func TestCheckRecovery_RefusesVacuousScenarios(t *testing.T) {
 	for want, change := range map[string]func(*Scenario){
 		"Backend.Workers is 0: it must be positive, for there to be an overload": func(s *Scenario) { s.Backend.Workers = 0 },
@@ -145,7 +146,7 @@ func TestCheckRecovery_RefusesVacuousScenarios(t *testing.T) {
 	}
 }
 
-// How finely a series is drawn doesn't change a verdict.
+// The width of Bin doesn't change a verdict.
 func TestCheckRecovery_Bin(t *testing.T) {
 	c := RecoveryCheck{Troubles: []Trouble{}}
 	s := as(t, Overload(), "finagle")
@@ -167,7 +168,7 @@ func TestFullRecovery(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 1, own)
-	// One cell of it.
+	// One cell of the matrix.
 	c := RecoveryCheck{Troubles: []Trouble{{LateAnswers, time.Second}}, Fleets: []float64{0.1}}
 	assert.NoError(t, c.Run(t.Context(), Overload()))
 }

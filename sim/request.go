@@ -10,19 +10,19 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// request is one RoundTrip under way.
+// request is one RoundTrip in progress.
 type request struct {
 	call    retrip.Call
 	arrived int64
-	began   int64 // of the last attempt
+	began   int64 // start of the last attempt
 	host    int32
-	parent  int32  // index of the request in whose attempt it is made, none, or orphan
-	child   int32  // index of the request that the next service makes for the attempt, or none
-	gen     uint32 // of the attempt under way; what is tagged with another one comes too late
-	paid    int32  // to a limiter
+	parent  int32  // index of the request whose attempt made this one, none, or orphan
+	child   int32  // index of the request that the next service makes for the current attempt, or none
+	gen     uint32 // of the current attempt; events tagged with another generation are stale
+	paid    int32  // amount taken from a limiter
 	layer   int32
 
-	timedOut bool // the last attempt; the next needs a new connection
+	timedOut bool // the last attempt; the next one needs a new connection
 }
 
 const (
@@ -68,7 +68,7 @@ func (r *run) begin(n, level, parent int32) {
 	r.send(i)
 }
 
-// wake goes on after a wait.
+// wake continues a request after a wait.
 func (r *run) wake(i int32) {
 	q := &r.requests[i]
 	l := &r.layers[q.layer]
@@ -83,8 +83,7 @@ func (r *run) wake(i int32) {
 	r.ask(i, false)
 }
 
-// ask has the host say whether an attempt may be made now, and does what it
-// says.
+// ask asks the host whether the attempt may start now, and acts on the answer.
 func (r *run) ask(i int32, first bool) {
 	q := &r.requests[i]
 	rules, host, now, draw := r.layers[q.layer].rules, q.host, time.Duration(r.now), r.draws.Uint64()
@@ -109,7 +108,7 @@ func (r *run) ask(i int32, first bool) {
 	r.wakeOthers(host, d.Wakes)
 }
 
-// sleep lets a request wait. What it waited for before is over.
+// sleep makes a request wait. It replaces any earlier wait.
 func (r *run) sleep(i int32, wait time.Duration) {
 	q := &r.requests[i]
 	q.gen += generationStep
@@ -118,7 +117,8 @@ func (r *run) sleep(i int32, wait time.Duration) {
 	}
 }
 
-// wakeOthers has those ask again who must, if there are any.
+// wakeOthers wakes waiting requests of the host that must ask it again, if
+// there are any.
 func (r *run) wakeOthers(host int32, any bool) {
 	for any {
 		i, ok := r.hosts[host].Woken().(int32)
@@ -129,7 +129,7 @@ func (r *run) wakeOthers(host int32, any bool) {
 	}
 }
 
-// send makes an attempt.
+// send starts an attempt.
 func (r *run) send(i int32) {
 	q := &r.requests[i]
 	q.call.Attempts++
@@ -178,7 +178,7 @@ func (r *run) send(i int32) {
 	r.reach(i, q.gen)
 }
 
-// ended takes in the outcome of an attempt.
+// ended processes the outcome of an attempt.
 func (r *run) ended(i int32, o retrip.Outcome) {
 	q := &r.requests[i]
 	q.gen += generationStep
@@ -214,9 +214,9 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 	r.sleep(i, d.Wait)
 }
 
-// forget makes a host new as Transport does: when it has healed and no request
-// is under way. A breaker's window counts from the next failure on, so its
-// ratio is biased high.
+// forget resets a host when Transport would: when it has healed and has no
+// request in progress. A breaker's window then counts from the next failure on,
+// so its failure ratio is biased high.
 func (r *run) forget(host int32) {
 	r.out[host]--
 	if r.out[host] == 0 && r.hosts[host].Healed(time.Duration(r.now)) {

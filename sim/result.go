@@ -11,59 +11,61 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Never is the time of what doesn't happen up to the horizon.
+// Never is the duration reported for an event that doesn't happen before the
+// horizon.
 const Never time.Duration = -1
 
-// Result is what became of a [Scenario]. Rates are per second.
+// Result is the outcome of a [Scenario]. Rates are per second.
 type Result struct {
 	Policy  string
 	Clients int
-	Load    float64 // share of the backend's capacity that arrives; 0 if that has no limit
+	Load    float64 // arrivals as a share of the backend's capacity; 0 if the capacity is unlimited
 	Seed    uint64
 	Partial bool          // the run was interrupted
-	Until   time.Duration // simulated so far; the horizon, unless Partial
-	Events  int64         // that the simulator worked off
+	Until   time.Duration // simulated time; the horizon, unless Partial
+	Events  int64         // processed by the simulator
 
 	Requests  int64 // that ended
-	Succeeded int64 // of those
-	Attempts  int64 // that reached for the backend
-	Retries   int64 // of those, without first attempts of inner layers
+	Succeeded int64 // requests that ended in success
+	Attempts  int64 // attempts sent to the backend
+	Retries   int64 // attempts that are retries; first attempts of inner layers don't count
 	GaveUp    []ReasonCount
 
 	// Amplification is attempts per request.
 	Amplification float64
 
-	// Recovery is the time from the end of the trigger until 95 % of the
-	// requests that arrive are answered in the end, in that second and on
-	// average of the five that begin with it, or [Never]. Seconds are counted
-	// from the end of the trigger, whatever Bin is.
+	// Recovery is the time from the end of the trigger until the backend has
+	// recovered, or [Never]. It has recovered in the first second in which 95 %
+	// of the arriving requests eventually get an answer, if the same holds on
+	// average for the five seconds that begin with it. Seconds count from the
+	// end of the trigger, whatever Bin is.
 	Recovery time.Duration
 
-	// Peak is the highest rate of attempts in one Bin, PeakServed that of
-	// answers other than 503. PeakSecond is the highest number of attempts in
-	// one second, and Steady their rate in the last sixth of the horizon,
-	// both whatever Bin is.
+	// Peak is the highest rate of attempts in one Bin, and PeakServed the
+	// highest rate of answers other than 503. PeakSecond is the highest number
+	// of attempts in one second, and Steady the rate of attempts in the last
+	// sixth of the horizon; neither depends on Bin.
 	Peak, PeakServed, PeakSecond, Steady float64
 
-	// TriggerRequests is how many requests arrived during the trigger, and
-	// Goodput the rate of those that were answered in the end.
-	// TriggerAttempts is how many attempts were made during it.
+	// TriggerRequests is how many requests arrived during the trigger, Goodput
+	// the rate of those that were eventually answered, and TriggerAttempts how
+	// many attempts were made during the trigger.
 	TriggerRequests, TriggerAttempts int64
 	Goodput                          float64
 
-	// Layers is what the clients and each of the services sent, in this order.
-	// It is nil if there are no services.
+	// Layers holds the results of the clients and of each service, in this
+	// order. It is nil if there are no services.
 	Layers []LayerResult
 
 	// P50 and P99 are percentiles of the time from a request's arrival to its
-	// success, exact to a sixteenth.
+	// success, accurate to a sixteenth.
 	P50, P99 time.Duration
 
 	Bin    time.Duration
 	Series []Point
 
-	// Waits counts the waits before retries by length: element i those from
-	// i·WaitBin on, the last all longer ones too.
+	// Waits is a histogram of the waits before retries: element i counts waits
+	// from i·WaitBin on. The last element also counts all longer waits.
 	Waits   []int64
 	WaitBin time.Duration
 }
@@ -76,25 +78,26 @@ func (r *Result) SuccessRate() float64 {
 	return float64(r.Succeeded) / float64(r.Requests)
 }
 
-// Point is what happened in one interval of [Result.Series].
+// Point holds the counts of one interval of [Result.Series].
 type Point struct {
 	Requests int32 // that arrived
-	Good     int32 // of those, answered in the end
+	Good     int32 // requests of this interval that were eventually answered
 	Attempts int32 // made
-	Retries  int32 // of those
+	Retries  int32 // attempts that are retries
 	Served   int32 // answers of the backend other than 503
 }
 
-// LayerResult is what the clients, or one of [Fleet.Services], sent to the next.
+// LayerResult holds the counts of one layer: the clients, or one of
+// [Fleet.Services].
 type LayerResult struct {
-	Requests   int64   // that it was asked, and ended
-	Attempts   int64   // that it made
+	Requests   int64   // received and ended
+	Attempts   int64   // sent to the next layer
 	PeakSecond float64 // the most attempts in one second
 }
 
 // ReasonCount is how many requests ended without success for one reason. An
-// empty one is an answer that the policy doesn't retry; "limited" is the rule
-// of another system.
+// empty reason is an answer that the policy doesn't retry; "limited" is a
+// refusal by another system's rule.
 type ReasonCount struct {
 	Reason retrip.Reason
 	Count  int64
@@ -117,7 +120,7 @@ func (r *Result) wait(d time.Duration) {
 
 func (r *Result) gaveUp(reason retrip.Reason) { r.GaveUp = countReason(r.GaveUp, reason) }
 
-// countReason counts one more for a reason.
+// countReason increments the count of a reason.
 func countReason(counts []ReasonCount, reason retrip.Reason) []ReasonCount {
 	for i := range counts {
 		if counts[i].Reason == reason {
@@ -139,7 +142,8 @@ func latencyBin(d time.Duration) int {
 	return e*8 + int(n>>e) - 8
 }
 
-// percentile returns the middle of the bin in which the given share of l ends.
+// percentile returns the middle of the bin that contains the given percentile
+// of l.
 func (l *latencies) percentile(share float64) time.Duration {
 	var total, seen int64
 	for _, n := range l {
@@ -158,7 +162,7 @@ func (l *latencies) percentile(share float64) time.Duration {
 	return 0
 }
 
-// finish computes what follows from the counts.
+// finish computes the derived figures from the counts.
 func (r *Result) finish(s *Scenario, l *latencies, seconds *seconds) {
 	slices.SortFunc(r.GaveUp, func(a, b ReasonCount) int { return int(b.Count - a.Count) })
 	if r.Requests > 0 {
@@ -190,14 +194,14 @@ func (r *Result) finish(s *Scenario, l *latencies, seconds *seconds) {
 	}
 }
 
-// second is what happened in a second.
+// second holds the counts of one second.
 type second struct{ requests, good, attempts int32 }
 
-// seconds are the seconds of a run, one of which begins when the trigger ends:
-// what is said of them doesn't depend on [Scenario.Bin].
+// seconds holds the counts of a run per second, independent of [Scenario.Bin].
+// One of the seconds begins when the trigger ends.
 type seconds struct {
 	list     []second
-	shift    time.Duration // of the first, which begins so long before the run
+	shift    time.Duration // how long before the run the first second begins
 	troubled int64         // requests that arrived during the trigger and were answered
 }
 
@@ -210,20 +214,21 @@ func (s *seconds) index(now int64) int64 { return (now + int64(s.shift)) / int64
 
 func (s *seconds) at(now int64) *second { return &s.list[s.index(now)] }
 
-// whole returns the seconds of which nothing is missing. The first may be cut
-// off by the beginning.
+// whole returns the complete seconds. The start of the run may cut off the
+// first one.
 func (s *seconds) whole(until time.Duration) []second {
 	return s.list[:min(len(s.list), int((until+s.shift)/time.Second))]
 }
 
-// recovery returns the time from end to the first second that is good, and is
-// followed by good ones.
+// recovery returns the time from end to the first second that meets the
+// threshold and is followed by seconds that meet it.
 func (s *seconds) recovery(end time.Duration, whole []second) time.Duration {
 	return recoveredTo(0.95, whole[min(len(whole), int(s.index(int64(end)))):])
 }
 
-// recoveredTo returns how long it takes until a second comes in which a share
-// of the requests are answered, and in the five that begin with it.
+// recoveredTo returns the time until the first second in which the given share
+// of requests is answered, if the same holds for the five seconds that begin
+// with it.
 func recoveredTo(share float64, list []second) time.Duration {
 	for i := 0; i+5 <= len(list); i++ {
 		if shareOf(list[i:i+1]) >= share && shareOf(list[i:i+5]) >= share {
@@ -233,7 +238,8 @@ func recoveredTo(share float64, list []second) time.Duration {
 	return Never
 }
 
-// shareOf returns the share of requests that are answered, 1 if there are none.
+// shareOf returns the share of requests that were answered, 1 if there were
+// none.
 func shareOf(list []second) float64 {
 	var requests, good int64
 	for _, p := range list {

@@ -11,44 +11,44 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// What an event is, in the lowest bits of its tag; the rest is the generation
-// of the attempt that it belongs to.
+// The kind of an event is in the lowest bits of its tag. The remaining bits are
+// the generation of the attempt.
 const (
 	happensArrival = iota
 	happensWake
 	happensTimeout
-	happensReach    // a request gets to the backend
-	happensServed   // a worker is done
-	happensGood     // a good answer gets to the client
-	happensBad      // a 503 gets to the client
-	happensRefused  // a 503 with what the backend has to say
+	happensReach    // a request reaches the backend
+	happensServed   // a worker finishes
+	happensGood     // a good answer reaches the client
+	happensBad      // a 503 reaches the client
+	happensRefused  // a 503 with the backend's hints reaches the client
 	happensMask     = 7
 	generationStep  = 8
 	cancelCheckEach = 1 << 16 // events
 )
 
-// run is a Scenario under way.
+// run is a Scenario in progress.
 type run struct {
 	*Scenario
 	layers []layer
 	hosts  []retrip.Host // of all layers
-	out    []int32       // requests under way by host, where a layer asks
+	out    []int32       // requests in progress by host, kept where a layer asks
 
 	queue    *queue
-	timeouts events // of the attempts of the last layer, where only AttemptTimeout bounds them
+	timeouts events // of the last layer's attempts, where only AttemptTimeout bounds them
 	requests []request
 	free     []int32
-	shares   []uint64 // of unequal clients: upper ends of their draws
+	shares   []uint64 // of unequal clients: the upper ends of their ranges of draws
 
 	arrivals, service, faults, draws, replicas *source
 
 	stations  []station
 	working   []job   // by worker
-	idle      []int32 // workers to use again
+	idle      []int32 // free slots of working
 	instances *source
 	tails     *source
 	tail      chance
-	missing   int // answers until the cache is full again
+	missing   int // answers still needed to fill the cache
 
 	failure chance
 	trouble chance
@@ -66,10 +66,10 @@ type run struct {
 	traceAsk     func(client int32, first bool, before retrip.Call, now time.Duration, draw uint64, d retrip.Decision)
 }
 
-// Run simulates s. The progress function, if not nil, is called from time to
-// time with the share of the simulated time that is done. When ctx ends, Run
-// returns what there is, marked as partial, and the context's error. Other
-// errors are parameters out of bounds, and leave no result.
+// Run simulates s. It calls progress, if not nil, from time to time with the
+// share of the simulated time that is complete. When ctx ends, Run returns the
+// result so far, marked as partial, and the context's error. If a parameter is
+// out of bounds, Run returns a nil result and the error.
 func (s Scenario) Run(ctx context.Context, progress func(done float64)) (*Result, error) {
 	r, err := newRun(&s)
 	if err != nil {
@@ -151,9 +151,9 @@ func (r *run) run(ctx context.Context, progress func(float64)) (*Result, error) 
 	return &r.result, err
 }
 
-// next takes the next event: of the queue, or a timeout. Most timeouts come to
-// nothing, and those of one layer come in the order in which attempts begin, so
-// that a list of their own costs much less than the queue.
+// next removes and returns the next event, from the queue or from the list of
+// timeouts. Most timeouts never fire, and timeouts of one layer are scheduled
+// in order of time, so a separate list costs much less than the queue.
 func (r *run) next() (event, bool) {
 	for {
 		e, ok := r.queue.first()
@@ -199,7 +199,7 @@ func (r *run) happen(e event) {
 	}
 }
 
-// troubled reports whether the trigger is on.
+// troubled reports whether the trigger is active.
 func (r *run) troubled() bool { return r.Trigger.during(r.now) }
 
 func (r *run) point() *Point { return &r.result.Series[r.now/int64(r.result.Bin)] }

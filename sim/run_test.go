@@ -22,8 +22,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// The same seed gives the same bytes on any machine: a change of these sums is
-// a change of results.
+// The same seed gives the same bytes on any machine: if these sums change, the
+// results have changed.
 func TestSameBytesEverywhere(t *testing.T) {
 	unequal := of(Overload(), 200)
 	unequal.Fleet.Unequal = true
@@ -49,7 +49,7 @@ func TestSameBytesEverywhere(t *testing.T) {
 	}
 }
 
-// How finely a series is drawn says nothing about what happened.
+// The width of Bin doesn't affect the counts.
 func TestBinChangesNothing(t *testing.T) {
 	s := of(Overload(), 300)
 	s.Trigger.At, s.Trigger.For = 30300*time.Millisecond, time.Second
@@ -65,7 +65,7 @@ func TestBinChangesNothing(t *testing.T) {
 	}
 }
 
-// What is said of the trigger is what the series says of its seconds.
+// The figures for the trigger match the series over the same seconds.
 func TestTriggerCounts(t *testing.T) {
 	s := of(Overload(), 100)
 	r, err := s.Run(t.Context(), nil)
@@ -93,7 +93,7 @@ func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
 	assert.NotEqual(t, together[0].Attempts, together[1].Attempts)
 }
 
-// A run as long as all of them together is seen to get on.
+// A run that is as long as all others together still reports progress.
 func TestRunAllTellsProgress(t *testing.T) {
 	for _, runs := range []int{1, 3} {
 		var steps []float64
@@ -106,7 +106,7 @@ func TestRunAllTellsProgress(t *testing.T) {
 	}
 }
 
-// What is wrong with one scenario is found before any of them has run.
+// An invalid scenario is an error before any of them has run.
 func TestRunAllRefusesParameters(t *testing.T) {
 	list := []Scenario{Overload(), Overload(), Overload()}
 	list[2].Fleet.Clients = 0
@@ -117,11 +117,11 @@ func TestRunAllRefusesParameters(t *testing.T) {
 	assert.Equal(t, make([]*Result, 3), results)
 }
 
-// The error that ends everything is told, not those of what it has ended.
+// RunAll returns the first error, not the cancellations that follow from it.
 func TestParallelErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wrong := errors.New("wrong")
-		// The second fails while the first is under way.
+		// The second scenario fails while the first is in progress.
 		err := parallel(t.Context(), 2, nil, func(ctx context.Context, i int, _ func(float64)) error {
 			if i == 0 && runtime.GOMAXPROCS(0) > 1 {
 				<-ctx.Done()
@@ -154,7 +154,7 @@ func TestRunInterrupted(t *testing.T) {
 	assert.Positive(t, r.Requests)
 }
 
-// Every request ends, and ends once.
+// Every request ends, exactly once.
 func TestNothingIsLost(t *testing.T) {
 	requests := 50_000
 	if brief {
@@ -200,7 +200,7 @@ func TestStorm(t *testing.T) {
 		return r.PeakServed
 	}
 	assert.Equal(t, 500.0, peak(Continuing, "no-retries"))
-	// A herd that isn't spread out stays one.
+	// A herd that nothing spreads out stays one.
 	assert.Equal(t, 20_000.0, peak(Herd, "no-jitter"))
 	assert.Less(t, peak(Herd, "full"), 10_000.0)
 	assert.Zero(t, peak(Herd, "no-retries"))
@@ -257,7 +257,8 @@ func TestScenarioRefusesParameters(t *testing.T) {
 	assert.Empty(t, DescribePreset("netflix"))
 }
 
-// The calendar hands out by instant, and in the order of scheduling within one.
+// The calendar returns events by time, and events of the same time in the order
+// of scheduling.
 func TestQueue(t *testing.T) {
 	q := newQueue(4)
 	draws := newSource(1, 1)
@@ -275,7 +276,7 @@ func TestQueue(t *testing.T) {
 			}
 			continue
 		}
-		// Near, far, and very far; many at one instant.
+		// Near, far and very far events, and many at the same time.
 		at := now + int64(draws.below(1<<draws.below(24)))&^7
 		q.push(at, i, 0)
 		want = append(want, item{at, i})

@@ -10,11 +10,11 @@ import (
 )
 
 // Scenario is a fleet of clients that send requests to one backend through a
-// policy, and what happens to them. Its parts can be set one by one, best on
-// what [Overload], [Storm] or [Faults] return. It is a plain value: copy it to
-// vary it.
+// policy, and the trouble that the backend has. Set its parts one by one,
+// preferably starting from the result of [Overload], [Storm] or [Faults]. It is
+// a plain value: copy it to vary it.
 type Scenario struct {
-	// Policy is what the clients follow.
+	// Policy is the policy of the clients.
 	Policy Policy
 
 	Fleet    Fleet
@@ -23,58 +23,59 @@ type Scenario struct {
 	Network  Network
 	Trigger  Trigger
 
-	// Horizon is where the simulated time ends, at most 24 h.
+	// Horizon is the simulated time at which the run ends, at most 24 h.
 	Horizon time.Duration
 
-	// Bin is the width of the intervals of [Result.Series]. If 0, a second.
+	// Bin is the width of the intervals of [Result.Series]. If 0, one second.
 	Bin time.Duration
 
 	// Seed chooses the random numbers.
 	Seed uint64
 }
 
-// Fleet is who sends requests.
+// Fleet describes the senders of requests.
 type Fleet struct {
-	// Clients is how many there are, each with a budget, breaker and pause of
-	// its own, 1 to 1 000 000.
+	// Clients is the number of clients, 1 to 1 000 000. Each has its own
+	// budget, breaker and pause.
 	Clients int
 
-	// Unequal gives client number k of C a share of the requests in
-	// proportion to ln((k+1)/k): a few send most of them.
+	// Unequal gives client number k of C a share of the requests in proportion
+	// to ln((k+1)/k), so that a few clients send most requests.
 	Unequal bool
 
-	// Timeout is that of an attempt where the policy has none. If 0, there is
-	// none.
+	// Timeout is the attempt timeout of clients whose policy sets none. If 0,
+	// there is none.
 	Timeout time.Duration
 
-	// Services lie between the clients and the backend, each of which calls
-	// the next, at most 5. The clients call the first.
+	// Services is a chain of at most 5 services between the clients and the
+	// backend. The clients call the first service, and each service calls the
+	// next.
 	Services []Service
 }
 
-// Service answers a request with what the next service, or the backend, answers
-// it in the end.
+// Service answers a request with the final answer it gets from the next service
+// or the backend.
 type Service struct {
-	// Policy is what it follows. If nil, what the clients follow.
+	// Policy is the policy of the service. If nil, it is the clients' policy.
 	Policy *Policy
 
-	// Replicas is how many processes it has, each with a budget, breaker and
-	// pause of its own, up to 1 000 000. A request goes to any of them. If 0,
-	// each of its callers has one of its own.
+	// Replicas is how many processes the service runs, up to 1 000 000. Each
+	// has its own budget, breaker and pause, and each request goes to a random
+	// one. If 0, each caller has a replica of its own.
 	Replicas int
 
-	// Timeout is that of an attempt where its policy has none. If 0, there is
-	// none.
+	// Timeout is the attempt timeout of a service whose policy sets none. If 0,
+	// there is none.
 	Timeout time.Duration
 
-	// Detached makes it go on with a request whose caller has stopped waiting.
-	// Otherwise it stops too, as a Go server does that hands on the context of
-	// the request.
+	// Detached makes the service continue a request after its caller has
+	// stopped waiting. Otherwise it stops too, like a Go server that passes on
+	// the context of the request.
 	Detached bool
 }
 
-// Layered returns s with n services that do as the clients do: the product of
-// their attempts. Only the last has Fleet.Timeout.
+// Layered returns s with a chain of n services that use the clients' policy, so
+// that attempts multiply. Only the last service has Fleet.Timeout.
 func (s Scenario) Layered(n int) Scenario {
 	if n > 0 {
 		s.Fleet.Services = make([]Service, n)
@@ -84,55 +85,58 @@ func (s Scenario) Layered(n int) Scenario {
 	return s
 }
 
-// Arrivals are the requests, before any retry.
+// Arrivals describes the requests before any retry.
 type Arrivals struct {
-	// Rate is how many arrive per second, up to 10 000 000. Clients take turns
-	// at random.
+	// Rate is how many requests arrive per second, up to 10 000 000. Each comes
+	// from a random client.
 	Rate float64
 
-	// Regular spaces them evenly, clients taking turns in order; otherwise
-	// they form a Poisson process.
+	// Regular spaces arrivals evenly and cycles through the clients; otherwise
+	// arrivals form a Poisson process.
 	Regular bool
 
-	// AtOnce lets Count requests arrive at the instant zero, whatever the
-	// Rate.
+	// AtOnce makes all Count requests arrive at time zero, whatever the Rate.
 	AtOnce bool
 
-	// Count ends the arrivals after so many. If 0, they go on to the horizon.
+	// Count limits the number of arrivals. If 0, they continue to the horizon.
 	Count int
 }
 
-// Network is what lies between.
+// Network is the network between the clients and the backend, and between
+// services.
 type Network struct {
-	// Delay is the time a request or an answer takes.
+	// Delay is the one-way delay of requests and answers.
 	Delay time.Duration
 }
 
-// Trigger is a trouble that passes. Its fields can be combined.
+// Trigger is a temporary disturbance. Its fields can be combined.
 type Trigger struct {
-	// At is when it begins, For how long it lasts. If For is 0, there is none.
+	// The trigger starts at At and lasts for For. If For is 0, there is no
+	// trigger.
 	At, For time.Duration
 
-	// Slowdown multiplies the time that the backend works on a request, if
-	// not 0.
+	// Slowdown, if not 0, multiplies the time that the backend works on a
+	// request.
 	Slowdown float64
 
-	// Surge multiplies the rate of arrivals, if not 0.
+	// Surge, if not 0, multiplies the rate of arrivals.
 	Surge float64
 
-	// Delay holds every answer back for as long; the work is done in time.
+	// Delay holds back every answer for that long. The backend finishes its
+	// work on time.
 	Delay time.Duration
 
-	// FailureRate is the share of requests answered 503 at once, 0 to 1.
+	// FailureRate is the share of requests that the backend answers with 503 at
+	// once, 0 to 1.
 	FailureRate float64
 }
 
 func (t *Trigger) end() time.Duration { return t.At + t.For }
 
-// during reports whether it is on at an instant.
+// during reports whether the trigger is active at now.
 func (t *Trigger) during(now int64) bool { return now >= int64(t.At) && now < int64(t.end()) }
 
-// Default values of the overload model.
+// Defaults of the overload model.
 const (
 	overloadRate    = 700
 	overloadWorkers = 10
@@ -141,14 +145,14 @@ const (
 	overloadTimeout = 300 * time.Millisecond
 )
 
-// Overload is a backend at 70 % of its capacity that slows down for 10 s to
-// less than half of what is asked of it: 700 requests per second from 100
-// clients, 10 workers that take 10 ms for one, a queue of 1000, attempts of
-// 300 ms, and from t = 30 s to 40 s a capacity of 303/s. The question is
-// whether load and goodput come back when the brown-out is over.
+// Overload returns a backend at 70 % of its capacity that slows down for 10 s
+// to less than half of the load: 100 clients send 700 requests per second in
+// total to 10 workers that take 10 ms each, with a queue of 1000 and attempts
+// of 300 ms. From t = 30 s to 40 s, the capacity is 303/s. The question is
+// whether load and goodput return to normal when the brown-out is over.
 //
-// The policy is retrip's default with waits of at most 1 s; one without
-// AttemptTimeout takes the fleet's 300 ms.
+// The policy is retrip's default with waits of at most 1 s. A policy without
+// AttemptTimeout uses the fleet's 300 ms.
 func Overload() Scenario {
 	return Scenario{
 		Policy:   Policy{Retry: retrip.Policy{Backoff: retrip.Backoff{Cap: time.Second}}},
@@ -161,15 +165,15 @@ func Overload() Scenario {
 	}
 }
 
-// LoadOf sets the rate of arrivals to a share of the backend's capacity and
-// returns the result.
+// LoadOf returns s with the rate of arrivals set to a share of the backend's
+// capacity.
 func (s Scenario) LoadOf(share float64) Scenario {
 	s.Arrivals.Rate = share * s.Backend.capacity()
 	return s
 }
 
-// Load returns the rate of arrivals as a share of the backend's capacity, 0 if
-// that has none.
+// Load returns the rate of arrivals as a share of the backend's capacity, or 0
+// if the capacity is unlimited.
 func (s Scenario) Load() float64 {
 	if c := s.Backend.capacity(); c > 0 {
 		return s.Arrivals.Rate / c
@@ -177,25 +181,24 @@ func (s Scenario) Load() float64 {
 	return 0
 }
 
-// Crowd is who waits for the end of the outage in [Storm].
+// Crowd describes the callers in a [Storm].
 type Crowd int
 
 const (
-	// Passing is 1000 callers, one every 2 ms from t = 0: the last comes as
-	// the outage begins.
+	// Passing is 1000 callers, one every 2 ms from t = 0. The last one arrives
+	// as the outage begins.
 	Passing Crowd = iota
 
-	// Continuing is callers that go on to arrive, one every 2 ms.
+	// Continuing is one caller every 2 ms until the horizon.
 	Continuing
 
-	// Herd is 1000 callers in the same instant, t = 0, in which the outage
-	// begins.
+	// Herd is 1000 callers at t = 0, when the outage begins.
 	Herd
 )
 
-// Storm is an outage of 200 ms to a backend that answers in 5 ms, and callers
-// who retry without a budget: 6 attempts, 100 ms doubling. The outage begins
-// at t = 2 s, for a Herd at t = 0.
+// Storm returns an outage of 200 ms at a backend that answers in 5 ms, and
+// callers who retry without a budget: 6 attempts, backoff from 100 ms,
+// doubling. The outage begins at t = 2 s, for a Herd at t = 0.
 func Storm(crowd Crowd) Scenario {
 	s := Scenario{
 		Policy: Policy{Retry: retrip.Policy{
@@ -221,9 +224,9 @@ func Storm(crowd Crowd) Scenario {
 	return s
 }
 
-// Faults is a backend without a limit of which a share of answers fails
-// whatever the load: 700 requests per second from 100 clients for 120 s. What
-// retries are good for.
+// Faults returns a backend without a capacity limit in which a share of answers
+// fails regardless of load: 100 clients send 700 requests per second in total
+// for 120 s. It shows the benefit of retries.
 func Faults(share float64) Scenario {
 	s := Overload()
 	s.Trigger = Trigger{}

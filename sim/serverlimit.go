@@ -8,35 +8,36 @@ import (
 	"time"
 )
 
-// ServerLimit is a server's limit of the rate of requests.
+// ServerLimit describes how a server limits the rate of requests.
 type ServerLimit struct {
 	Kind LimitKind
 
-	// Rate is what a TokenBucket is refilled by, per second.
+	// Rate is the refill rate of a TokenBucket, per second.
 	Rate float64
 
-	// Count is the size of a TokenBucket, what is accepted in each window, and
-	// how many a Concurrency accepts at one time.
+	// Count is the size of a TokenBucket, the number of requests accepted per
+	// window, or the number of requests that a Concurrency limit allows at a
+	// time.
 	Count int
 
-	// Window is the length of the windows, and Phase the instant at which one
-	// begins: of fixed ones only.
+	// Window is the length of a window. Phase is the time at which one begins;
+	// it applies to fixed windows only.
 	Window, Phase time.Duration
 
-	// Until is when an Outage ends: before, everything is refused, and after,
-	// nothing.
+	// Until is when an Outage ends: before it the server refuses everything,
+	// afterwards nothing.
 	Until time.Duration
 
-	// From and To bound a time in which a TokenBucket is refilled by Meanwhile
+	// From and To bound a period in which a TokenBucket refills at Meanwhile
 	// per second instead of Rate.
 	From, To  time.Duration
 	Meanwhile float64
 
-	// Word is what a refusal says about when to come back.
+	// Word is the Retry-After of a refusal.
 	Word Word
 }
 
-// LimitKind is how a server limits.
+// LimitKind is a kind of rate limit.
 type LimitKind int
 
 const (
@@ -47,22 +48,22 @@ const (
 	Outage
 )
 
-// Word is the Retry-After of a refusal.
+// Word describes how a server computes the Retry-After of a refusal.
 type Word struct {
 	Kind WordKind
 
-	// Length is what a ConstantWord says, whatever is the case.
+	// Length is the fixed value of a ConstantWord.
 	Length time.Duration
 }
 
-// WordKind is where a server takes its Retry-After from.
+// WordKind is how a server chooses its Retry-After.
 type WordKind int
 
 const (
-	RoundedWord  WordKind = iota // the right time, rounded up to seconds, at least one
-	ExactWord                    // the right time
-	ConstantWord                 // Length
-	NoWord                       // there is none
+	RoundedWord  WordKind = iota // the correct wait, rounded up to seconds, at least one
+	ExactWord                    // the correct wait
+	ConstantWord                 // always Length
+	NoWord                       // no Retry-After
 )
 
 func (w Word) of(exact time.Duration) time.Duration {
@@ -77,8 +78,8 @@ func (w Word) of(exact time.Duration) time.Duration {
 	return max(time.Second, (exact + time.Second - 1).Truncate(time.Second))
 }
 
-// limitServer decides about one attempt when it arrives. For one that it
-// refuses it knows how long it takes until the next would be accepted.
+// limitServer decides about an attempt when it arrives. When it refuses one, it
+// returns the time until it would accept the next.
 type limitServer interface {
 	arrive(now time.Duration) (ok bool, exact time.Duration)
 	leave()
@@ -115,7 +116,7 @@ type bucket struct {
 
 func newBucket(l ServerLimit) *bucket { return &bucket{ServerLimit: l, tokens: float64(l.Count)} }
 
-// allows returns what is refilled from one instant to another.
+// allows returns how much the bucket refills from one time to another.
 func (b *bucket) allows(from, to time.Duration) float64 {
 	inside := max(0, min(to, b.To)-max(from, b.From)).Seconds()
 	return float64(((to-from).Seconds()-inside)*b.Rate) + float64(inside*b.Meanwhile)
@@ -202,7 +203,7 @@ func (s *concurrent) allows(from, to time.Duration) float64 {
 	return float64(s.Count) * (to - from).Seconds() / s.service.Seconds()
 }
 
-// outage is the instant until which everything is refused.
+// outage is the time until which the server refuses everything.
 type outage time.Duration
 
 func (o outage) arrive(now time.Duration) (bool, time.Duration) {

@@ -10,49 +10,51 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Stadium is the final that everyone watches: players that each fetch a
-// segment every few seconds, a CDN that fails for an instant, and an origin
-// that tells what it can't take to come back later.
+// Stadium models the live stream of a final: players that each fetch a segment
+// every few seconds, a CDN that fails for an instant, and an origin that asks
+// the requests it can't serve to come back later.
 //
-// A player that fails in the blip learns so at once. What it does then is the
-// policy's to say, but for one rule of its own: one retry in RetryEvery.
+// A player whose request fails in the blip learns of the failure at once. The
+// policy then decides, with one additional rule: a player retries at most once
+// per RetryEvery.
 type Stadium struct {
-	// Policy is what the players follow, each with a host of its own. Rules
-	// of other systems are not supported here. AttemptTimeout and Deadline
-	// have nothing to say: every request takes Flight.
+	// Policy is the policy of the players; each player has its own host.
+	// Stadium doesn't support the rules of other systems. AttemptTimeout and
+	// Deadline have no effect: every request takes Flight.
 	Policy Policy
 
-	// Players is how many watch, 1 to 100 000 000.
+	// Players is the number of players, 1 to 100 000 000.
 	Players int
 
-	// Interval is the time between two segments of a player; players begin
-	// at random within it.
+	// Interval is the time between two segments of a player. Each player starts
+	// at a random time within the first interval.
 	Interval time.Duration
 
-	// Flight is how long a request is under way.
+	// Flight is how long a request takes.
 	Flight time.Duration
 
-	// At and For are when the CDN fails, and for how long. Requests under way
-	// at its beginning fail in that instant, those sent within it at once.
+	// At and For are when the CDN fails and for how long. Requests in flight at
+	// the start fail at that moment; requests sent during the failure fail at
+	// once.
 	At, For time.Duration
 
-	// Capacity is what the origin takes per second, Burst the backlog it
-	// bears, as time. What is beyond is refused.
+	// Capacity is how many requests per second the origin serves, and Burst the
+	// backlog it tolerates, as a duration. It refuses requests beyond that.
 	Capacity float64
 	Burst    time.Duration
 
-	// RetryAfter is what a refusal asks for, in seconds as the header has it.
-	// If 0, it asks for nothing.
+	// RetryAfter is the Retry-After of a refusal, rounded to seconds as the
+	// header requires. If 0, refusals have none.
 	RetryAfter time.Duration
 
-	// Refusal is the status of a refusal: 503 of a server with too much to
-	// do, or 429 of a limit. If 0, 503.
+	// Refusal is the status of a refusal: 503 for an overloaded server, 429 for
+	// a rate limit. If 0, 503.
 	Refusal int
 
-	// RetryEvery is the least time between two retries of one player.
+	// RetryEvery is the minimum time between two retries of one player.
 	RetryEvery time.Duration
 
-	// Horizon is where the simulated time ends, at most an hour.
+	// Horizon is the simulated time at which the run ends, at most an hour.
 	Horizon time.Duration
 
 	// Bin is the width of the intervals of [StadiumResult.Series]. If 0, 50 ms.
@@ -62,8 +64,8 @@ type Stadium struct {
 	Seed uint64
 }
 
-// CupFinal is a Stadium of 25 million players, a segment every 4 s, a blip of
-// 100 ms, and an origin that takes 8 million requests per second.
+// CupFinal returns a Stadium of 25 million players, a segment every 4 s, a
+// failure of 100 ms, and an origin that serves 8 million requests per second.
 func CupFinal() Stadium {
 	return Stadium{
 		Policy:     Policy{Retry: retrip.Policy{MaxAttempts: 2}},
@@ -81,7 +83,7 @@ func CupFinal() Stadium {
 	}
 }
 
-// StadiumResult is what became of a [Stadium].
+// StadiumResult is the outcome of a [Stadium].
 type StadiumResult struct {
 	Policy  string
 	Players int
@@ -92,26 +94,26 @@ type StadiumResult struct {
 
 	Fetches int64 // first attempts
 	Failed  int64 // attempts that failed in the blip
-	Refused int64 // attempts that the origin didn't take
+	Refused int64 // attempts that the origin refused
 	Retries int64 // attempts after the first
 	Lost    int64 // segments that never came
 
 	PeakLoad    float64       // attempts per second in one Bin
 	PeakRetries float64       // retries per second in one Bin
-	PeakWaiting int64         // retries waited for at one time, and what a gate holds back
-	Spread      time.Duration // in which the middle 90 % of the retries fall
+	PeakWaiting int64         // the most retries waiting at one time, including what a gate holds back
+	Spread      time.Duration // the time span of the middle 90 % of the retries
 
 	Bin    time.Duration
 	Series []StadiumPoint
 }
 
-// StadiumPoint is what happened in one interval of [StadiumResult.Series].
+// StadiumPoint holds the counts of one interval of [StadiumResult.Series].
 type StadiumPoint struct {
 	Fetches, Retries, Failed, Refused int32
 }
 
 // Validate reports the first parameter that is out of bounds, as a
-// *[ParameterError], or what is wrong with the policy. Run does the same.
+// *[ParameterError], or an invalid policy. Run validates too.
 func (m Stadium) Validate() error {
 	var c checker
 	c.count("Players", m.Players, 1, 100_000_000)

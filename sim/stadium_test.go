@@ -14,7 +14,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// small is the Final with a hundredth of its players and capacity.
+// small is CupFinal with a hundredth of its players and capacity.
 func small() Stadium {
 	m := CupFinal()
 	m.Players /= 100
@@ -45,7 +45,7 @@ func TestStadium(t *testing.T) {
 	assert.Equal(t, r, again)
 }
 
-// Every failure is either retried in the end, or a segment lost.
+// Every failure is followed by a retry or a lost segment.
 func TestStadiumAddsUp(t *testing.T) {
 	m := small()
 	m.Capacity = 1e9 // takes everything
@@ -61,12 +61,12 @@ func TestStadiumAddsUp(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, r.Retries)
 	assert.Zero(t, r.PeakWaiting)
-	// What was sent within the blip, or within one flight before it.
+	// Requests sent within the blip, or within one flight before it.
 	assert.InEpsilon(t, float64(m.Players)*0.15/4, float64(r.Failed), 0.02)
 	assert.Equal(t, r.Failed+r.Refused, r.Lost)
 }
 
-// Nobody who was refused comes back before the server said.
+// No refused player returns before the time the server asked for.
 func TestStadiumHeedsRetryAfter(t *testing.T) {
 	m := small()
 	m.For = 0 // no blip: an origin that is too small
@@ -84,10 +84,10 @@ func TestStadiumHeedsRetryAfter(t *testing.T) {
 	assert.LessOrEqual(t, r.Retries, int64(m.Players), "one retry in 30 s")
 }
 
-// Refusals that are 429 and ask for nothing are retried later than a 503, by
-// ThrottleBase.
+// Players retry later after a 429 without Retry-After than after such a 503,
+// because of ThrottleBase.
 func TestStadiumThrottles(t *testing.T) {
-	// soon returns how many retries are made in the first second.
+	// soon returns the number of retries in the first second.
 	soon := func(refusal int, throttleBase time.Duration) int64 {
 		m := small()
 		m.At, m.For = 0, 0
@@ -108,8 +108,8 @@ func TestStadiumThrottles(t *testing.T) {
 	assert.Less(t, soon(429, 4*time.Second), soon(429, 0)/2)
 }
 
-// Who has met the blip fails fast from then on, with a breaker that opens at
-// once.
+// With a breaker that opens at once, players that met the blip fail fast from
+// then on.
 func TestStadiumBreaker(t *testing.T) {
 	m := small()
 	m.Capacity = 1e9
@@ -117,13 +117,13 @@ func TestStadiumBreaker(t *testing.T) {
 	r, err := m.Run(t.Context(), nil)
 	require.NoError(t, err)
 	assert.Positive(t, r.Failed)
-	// Of five segments the second meets it.
+	// Of five segments, the second one meets the blip.
 	assert.Equal(t, 5*int64(m.Players)-3*r.Failed, r.Fetches)
 	assert.Equal(t, 4*r.Failed, r.Lost)
 }
 
-// A player that was refused asks for no segment before the server said, with a
-// gate.
+// With a gate, a refused player requests no segment before the time the server
+// asked for.
 func TestStadiumGate(t *testing.T) {
 	run := func(gate retrip.Switch) *StadiumResult {
 		m := small()

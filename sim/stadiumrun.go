@@ -13,42 +13,42 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// player is one that has had trouble. Others need no state but their phase:
-// their Host would be the zero Host.
+// player is the state of a player that has had a failure. Other players need no
+// state but their phase, because their Host would be the zero Host.
 type player struct {
 	host    retrip.Host
-	retried int64 // instant of the last retry; 0 is none
+	retried int64 // time of the last retry; 0 means none
 }
 
 const playersPerChunk = 1 << 14
 
-// stadium is a Stadium under way.
+// stadium is a Stadium in progress.
 type stadium struct {
 	*Stadium
 	rules   *retrip.Rules
-	asks    bool     // a breaker or gate has a say in first attempts
+	asks    bool     // a breaker or gate decides about first attempts
 	phases  []uint32 // of the players, ascending, in 2^-32 of the interval
-	trouble []uint32 // index of the player's state plus one; 0 is none
+	trouble []uint32 // index of the player's state plus one; 0 means none
 	states  [][]player
 	made    uint32
 	calls   []segment
 	free    []int32
 	queue   *queue
 	draws   *source
-	full    int64 // picoseconds: when the origin will have worked off what it took
+	full    int64 // picoseconds: when the origin will have finished its backlog
 	cost    int64 // picoseconds for one request
 	waiting int64
 	result  StadiumResult
 }
 
-// segment is a request that waits to be repeated, or for its first attempt.
+// segment is a request that waits for its retry or its first attempt.
 type segment struct {
 	call   retrip.Call
 	player uint32
-	turn   uint32 // of the wait; an event of an earlier one comes too late
+	turn   uint32 // of the current wait; events of earlier waits are stale
 }
 
-// Run simulates m; see [Scenario.Run] for the rest.
+// Run simulates m. Progress, cancellation and errors are as in [Scenario.Run].
 func (m Stadium) Run(ctx context.Context, progress func(done float64)) (*StadiumResult, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -104,8 +104,8 @@ func phases(draws *source, n int) []uint32 {
 
 func (s *stadium) run(ctx context.Context, progress func(float64)) (*StadiumResult, error) {
 	var (
-		next   int   // player whose fetch is next
-		round  int64 // instant at which its round began
+		next   int   // player that fetches next
+		round  int64 // time at which its round began
 		now    int64
 		events int64
 		err    = ctx.Err()
@@ -146,7 +146,7 @@ func (s *stadium) run(ctx context.Context, progress func(float64)) (*StadiumResu
 
 func (s *stadium) point(now int64) *StadiumPoint { return &s.result.Series[now/int64(s.Bin)] }
 
-// send makes an attempt, and returns how it ends and when.
+// send makes an attempt and returns its outcome and the time of the answer.
 func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
 	o = retrip.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
 	begin, end := int64(s.At), int64(s.At+s.For)
@@ -166,11 +166,11 @@ func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
 	return o, now + int64(s.Flight)
 }
 
-// begin is when a segment is wanted.
+// begin handles a player that wants its next segment.
 func (s *stadium) begin(p uint32, now int64) {
 	var call retrip.Call
 	if s.asks && s.trouble[p] != 0 {
-		// Whoever is to be woken needs a place first.
+		// A request that may be woken needs a slot first.
 		i := s.hold(p, call)
 		s.wake(i, s.calls[i].turn, now)
 		return
@@ -178,7 +178,7 @@ func (s *stadium) begin(p uint32, now int64) {
 	s.fetch(p, call, now)
 }
 
-// fetch is the first attempt for a segment.
+// fetch makes the first attempt for a segment.
 func (s *stadium) fetch(p uint32, call retrip.Call, now int64) {
 	s.result.Fetches++
 	s.point(now).Fetches++
@@ -190,7 +190,7 @@ func (s *stadium) fetch(p uint32, call retrip.Call, now int64) {
 	s.ended(p, &call, o, answered)
 }
 
-// wake is the end of a wait.
+// wake continues a request after a wait.
 func (s *stadium) wake(i int32, turn uint32, now int64) {
 	q := &s.calls[i]
 	if q.turn != turn {
@@ -229,7 +229,7 @@ func (s *stadium) wake(i int32, turn uint32, now int64) {
 	s.ended(q.player, &call, o, answered)
 }
 
-// ended takes in the outcome of an attempt.
+// ended processes the outcome of an attempt.
 func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now int64) {
 	p := s.state(player)
 	d := p.host.Next(s.rules, call, o, time.Duration(now), s.draws.Uint64())
@@ -251,7 +251,7 @@ func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now 
 	s.sleep(s.hold(player, *call), d.Wait, now)
 }
 
-// hold takes in a request that waits.
+// hold stores a waiting request and returns its slot.
 func (s *stadium) hold(player uint32, call retrip.Call) int32 {
 	i := int32(len(s.calls))
 	if n := len(s.free); n > 0 {
@@ -268,7 +268,7 @@ func (s *stadium) hold(player uint32, call retrip.Call) int32 {
 	return i
 }
 
-// sleep lets a request wait. What it waited for before is over.
+// sleep makes a request wait. It replaces any earlier wait.
 func (s *stadium) sleep(i int32, wait time.Duration, now int64) {
 	q := &s.calls[i]
 	q.turn++
@@ -278,7 +278,8 @@ func (s *stadium) sleep(i int32, wait time.Duration, now int64) {
 	}
 }
 
-// wakeOthers has those ask again who must, if there are any.
+// wakeOthers wakes waiting requests of h that must ask it again, if there are
+// any.
 func (s *stadium) wakeOthers(h *retrip.Host, any bool, now int64) {
 	for any {
 		i, ok := h.Woken().(int32)
@@ -289,7 +290,7 @@ func (s *stadium) wakeOthers(h *retrip.Host, any bool, now int64) {
 	}
 }
 
-// state returns the state of a player, made on first use.
+// state returns the state of a player, creating it on first use.
 func (s *stadium) state(p uint32) *player {
 	i := s.trouble[p]
 	if i == 0 {

@@ -11,21 +11,21 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// job is an attempt at the backend.
+// job is one attempt as the backend sees it.
 type job struct {
-	at      int64 // when it came
+	at      int64 // when it arrived
 	who     int32
 	gen     uint32
 	station int32
 	connect bool // it needs a new connection
 }
 
-// station is an instance of the backend.
+// station is one instance of the backend.
 type station struct {
 	busy    int
 	waiting deque
-	owed    int64   // work on refusals that some worker has still to do
-	slow    float64 // all work takes so many times as long; 0 is no change
+	owed    int64   // refusal work that workers still have to do
+	slow    float64 // factor on all work; 0 means no change
 	dead    bool
 	codel   codel
 }
@@ -44,7 +44,7 @@ func newStations(b *Backend) []station {
 	return list
 }
 
-// reach is an attempt that gets to the backend.
+// reach handles an attempt that reaches the backend.
 func (r *run) reach(i int32, gen uint32) {
 	if r.faults.happens(r.failure) || r.trouble != 0 && r.troubled() && r.faults.happens(r.trouble) {
 		r.answer(i, gen|happensBad)
@@ -78,7 +78,7 @@ func (r *run) reach(i int32, gen uint32) {
 	}
 }
 
-// refuse answers 503 and what the backend has to say.
+// refuse answers with 503 and the backend's hints.
 func (r *run) refuse(s *station, j job) {
 	if r.Backend.RefusalCost > 0 {
 		s.owed += int64(float64(r.Backend.Service) * r.Backend.RefusalCost)
@@ -86,7 +86,7 @@ func (r *run) refuse(s *station, j job) {
 	r.answer(j.who, j.gen|happensRefused)
 }
 
-// work has a worker begin.
+// work starts a worker on j.
 func (r *run) work(s *station, j job) {
 	s.busy++
 	b := &r.Backend
@@ -127,7 +127,8 @@ func (r *run) work(s *station, j job) {
 	r.queue.push(r.now+took, worker, happensServed)
 }
 
-// served is a worker that is done, whether anyone waits for it or not.
+// served handles a worker that has finished, whether or not the client still
+// waits.
 func (r *run) served(worker int32) {
 	j := r.working[worker]
 	r.idle = append(r.idle, worker)
@@ -141,7 +142,8 @@ func (r *run) served(worker int32) {
 		r.serveNext(s)
 	}
 	if r.Network.Delay == 0 && r.Trigger.Delay == 0 {
-		// At once, since nothing comes between: this isn't within a sending.
+		// The answer can be delivered directly, since there is no delay and
+		// send isn't on the call stack.
 		if r.requests[j.who].gen == j.gen {
 			r.ended(j.who, retrip.Outcome{Status: http.StatusOK})
 		}
@@ -150,7 +152,7 @@ func (r *run) served(worker int32) {
 	r.answer(j.who, j.gen|happensGood)
 }
 
-// serveNext has a worker begin with the next in the queue, if there is one.
+// serveNext starts a worker on the next request in the queue, if there is one.
 func (r *run) serveNext(s *station) {
 	b := &r.Backend
 	for {
@@ -175,22 +177,23 @@ func (r *run) serveNext(s *station) {
 	}
 }
 
-// answer sends an answer on its way.
+// answer sends an answer to the client.
 func (r *run) answer(i int32, what uint32) {
 	delay := r.Network.Delay
 	if r.Trigger.Delay > 0 && r.troubled() {
 		delay += r.Trigger.Delay
 	}
-	// Also without a delay it is an event of its own: an answer within the
-	// sending would call itself without end where a policy retries at once.
+	// The answer is an event of its own even without a delay: delivered
+	// directly within send, it would recurse without end under a policy that
+	// retries at once.
 	r.queue.push(r.now+int64(delay), i, what)
 }
 
-// codel is the control law of RFC 8289, section 5: the drops of a queue come
-// the closer the longer it stays too long.
+// codel is the control law of RFC 8289, section 5: the longer waits stay above
+// the target, the shorter the intervals between drops become.
 type codel struct {
-	above    int64 // from when on to drop, if waits stay too long; 0 is none is
-	next     int64 // the next drop
+	above    int64 // when to start dropping if waits stay above the target; 0 means they are below it
+	next     int64 // time of the next drop
 	count    int
 	dropping bool
 }
@@ -212,7 +215,7 @@ func (c *codel) drops(now int64, waited, target time.Duration) bool {
 	if c.dropping {
 		c.count++
 	} else {
-		// Begin where it left off if that is not long ago.
+		// Resume at the previous drop rate if dropping ended recently.
 		recent := now-c.next < 16*int64(codelInterval)
 		if c.dropping = true; recent && c.count > 2 {
 			c.count -= 2
@@ -225,7 +228,7 @@ func (c *codel) drops(now int64, waited, target time.Duration) bool {
 	return true
 }
 
-// deque is a queue with two ends.
+// deque is a double-ended queue.
 type deque struct {
 	jobs  []job
 	first int
@@ -243,7 +246,7 @@ func (q *deque) push(j job) {
 	q.n++
 }
 
-// shift takes the first out of one that isn't empty.
+// shift removes and returns the first job. The deque must not be empty.
 func (q *deque) shift() job {
 	j := q.jobs[q.first]
 	q.first = (q.first + 1) & (len(q.jobs) - 1)
@@ -251,7 +254,7 @@ func (q *deque) shift() job {
 	return j
 }
 
-// pop takes the last out of one that isn't empty.
+// pop removes and returns the last job. The deque must not be empty.
 func (q *deque) pop() job {
 	q.n--
 	return q.jobs[(q.first+q.n)&(len(q.jobs)-1)]

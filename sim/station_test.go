@@ -13,8 +13,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// What an owner of a server can do, with 1000 and 10 000 clients: seconds to
-// recover. The figures are those of an independent model, which is coarser.
+// Measures for the owner of a server, with 1000 and 10 000 clients: seconds to
+// recover. The expected figures come from an independent, coarser model.
 func TestServerRows(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -45,9 +45,9 @@ func TestServerRows(t *testing.T) {
 	}
 }
 
-// Behind a name that leads to any of ten backends, a budget of tokens alone tips
-// over at a load that is bearable without retries; with three of them dead it
-// pays, as long as the others have room.
+// In front of ten backends behind one name, a budget of tokens alone tips over
+// at a load that is sustainable without retries. With three of the backends
+// dead, retries help as long as the others have capacity left.
 func TestInstances(t *testing.T) {
 	s := Overload().LoadOf(0.9)
 	s.Trigger = Trigger{}
@@ -84,7 +84,7 @@ func TestConnect(t *testing.T) {
 	assert.EqualValues(t, []int64{0, 4}, []int64{r.Succeeded, r.Attempts}, "350 ms are too long, again and again")
 }
 
-// CoDel leaves short queues alone, and refuses the faster the longer one stays
+// CoDel leaves short queues alone, and refuses faster the longer a queue stays
 // too long.
 func TestCoDel(t *testing.T) {
 	const target = 20 * time.Millisecond

@@ -5,21 +5,21 @@ package sim
 
 import "time"
 
-// store is a number that the processes of a fleet share, as a Redis keeps one:
-// a round trip away, answering with what a replica has that lags behind, and
-// absent at times. It is what rules that use a shared account are simulated
-// with.
+// store is a number shared by the processes of a fleet, like a counter in
+// Redis: it is a round trip away, it answers from a replica that lags behind,
+// and it is sometimes unavailable. It serves to simulate rules that use a
+// shared account.
 type store struct {
-	delay   time.Duration // of an operation, there and back
-	lag     time.Duration // how old the level is that an answer tells
+	delay   time.Duration // round-trip time of an operation
+	lag     time.Duration // age of the level that an answer reports
 	outages []outageTime  // in order
-	size    float64       // the level is 0 to size
+	size    float64       // the maximum level; the minimum is 0
 
 	level   float64
-	history []levelAt // what was, for as long as lag
+	history []levelAt // past levels, kept for lag
 }
 
-// outageTime is a time in which a store doesn't answer.
+// outageTime is a period in which a store doesn't answer.
 type outageTime struct{ from, to time.Duration }
 
 type levelAt struct {
@@ -29,10 +29,10 @@ type levelAt struct {
 
 func newStore(size float64) *store { return &store{size: size, level: size} }
 
-// add changes the level by some number, and returns the level that the answer
-// tells, and when the answer is there. Where the store is down when the
-// operation gets there, nothing changes and there is no answer. Operations come
-// in the order of their time.
+// add changes the level by a number, and returns the level in the answer and
+// the time when the answer arrives. If the store is down when the operation
+// reaches it, the level stays the same and there is no answer. Callers must
+// issue operations in order of time.
 func (s *store) add(now time.Duration, by float64) (level float64, answered time.Duration, ok bool) {
 	reached := now + s.delay/2
 	for _, o := range s.outages {

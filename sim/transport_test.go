@@ -61,7 +61,7 @@ func (b *bench) layers() []*http.Client {
 	return next
 }
 
-// tier is a Service that answers with what the next one answers it.
+// tier is a Service: it answers with the answer of the next one.
 type tier struct {
 	replicas []*http.Client
 	detached bool
@@ -99,8 +99,8 @@ func (s *tier) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// fleet sends the requests of a Scenario through Transports of its clients,
-// and returns how many succeeded, and the instants of all attempts.
+// fleet sends the requests of a Scenario through Transports of its clients. It
+// returns how many succeeded and the times of all attempts.
 func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,8 +142,8 @@ func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 	return succeeded, attempts
 }
 
-// Where nothing is drawn, real Transports make the same attempts in the same
-// instants as the simulated clients.
+// Without randomness, real Transports make the same attempts at the same times
+// as the simulated clients.
 func TestTransportsAgreeExactly(t *testing.T) {
 	behind := []Service{{}, {Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 3, Budget: retrip.Budget{Size: 20},
 		Backoff: retrip.Backoff{Base: 31 * time.Millisecond, Jitter: retrip.NoJitter}}}}}
@@ -155,7 +155,7 @@ func TestTransportsAgreeExactly(t *testing.T) {
 		s.Fleet.Clients = 20
 		s.Policy.Retry = retrip.Policy{MaxAttempts: 6, Budget: budget,
 			Backoff: retrip.Backoff{Base: 70 * time.Millisecond, Jitter: retrip.NoJitter}}
-		// Odd times keep different things out of one instant.
+		// Odd durations keep different events from coinciding.
 		s.Arrivals.Rate = 333
 		s.Trigger.For = 411 * time.Millisecond
 		s.Horizon = 4 * time.Second
@@ -178,8 +178,7 @@ func TestTransportsAgreeExactly(t *testing.T) {
 	}
 }
 
-// Where waits and failures are drawn, counts agree within their statistical
-// error.
+// With random waits and failures, counts agree within their statistical error.
 func TestTransportsAgreeStatistically(t *testing.T) {
 	overload := Overload()
 	overload.Fleet.Clients = 40
@@ -259,7 +258,7 @@ func (s *sample) add(x float64) { s.n, s.sum, s.squares = s.n+1, s.sum+x, s.squa
 
 func (s *sample) mean() float64 { return s.sum / s.n }
 
-// variance is that of one x.
+// variance is the variance of a single x.
 func (s *sample) variance() float64 { return max(0, s.squares-s.sum*s.sum/s.n) / (s.n - 1) }
 
 func assertAgree(t *testing.T, what string, s [2]sample) {

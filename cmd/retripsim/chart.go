@@ -17,8 +17,9 @@ const (
 
 var blocks = []rune(" ▁▂▃▄▅▆▇█")
 
-// chart draws each line in rows of its own below its name and highest point, all
-// with the same scale, so that none hides another and letters need no color.
+// chart draws each line in its own rows, below its name and highest value. All
+// lines have the same scale, so that none hides another and letters need no
+// color.
 func (r *report) chart(columns int) []string {
 	longest, top := 0, 0.0
 	for _, l := range r.lines {
@@ -43,8 +44,8 @@ func (r *report) chart(columns int) []string {
 	return rows
 }
 
-// blocks draws l in so many columns. A peak must not fall between two columns:
-// each shows its highest.
+// blocks draws l in the given number of columns. Each column shows its highest
+// point, so that no peak falls between two columns.
 func (l *line) blocks(columns, longest int, top float64) []string {
 	rows := make([]strings.Builder, chartRows)
 	for i := range columns {
@@ -88,7 +89,7 @@ func last(lines []line) float64 {
 	return end
 }
 
-// roundTo3 returns x with at least three digits.
+// roundTo3 rounds x to three significant digits or more.
 func roundTo3(x float64) float64 {
 	for _, unit := range []float64{100, 10, 1} {
 		if x >= unit {
@@ -98,7 +99,7 @@ func roundTo3(x float64) float64 {
 	return x
 }
 
-// fold breaks s at spaces into lines of at most so many columns.
+// fold wraps s at spaces into lines of at most the given number of columns.
 func fold(s string, columns int) []string {
 	var lines []string
 	row := ""

@@ -8,8 +8,9 @@ import (
 	"math"
 )
 
-// squareColor goes from pale to deep blue by the logarithm of the time, which
-// every eye can order; never, below 0, is another color, dark and bold.
+// squareColor maps a time to a shade of blue, pale to deep by its logarithm, so
+// that every reader can order the squares. Never, a negative time, is a
+// different color, dark and bold.
 func squareColor(seconds float64) color.NRGBA {
 	if seconds < 0 {
 		return rgb(0x8c2d04)
@@ -23,7 +24,7 @@ func squareColor(seconds float64) color.NRGBA {
 	return color.NRGBA{mix(a.R, b.R), mix(a.G, b.G), mix(a.B, b.B), 0xff}
 }
 
-// inkOn returns the ink that is read best on a color.
+// inkOn returns the more legible ink on a color.
 func inkOn(c color.NRGBA) color.NRGBA {
 	black, white := rgb(0x10161d), rgb(0xffffff)
 	if contrast(black, c) > contrast(white, c) {
@@ -32,7 +33,7 @@ func inkOn(c color.NRGBA) color.NRGBA {
 	return white
 }
 
-// contrast is that of WCAG 2: 1 to 21.
+// contrast returns the WCAG 2 contrast ratio, 1 to 21.
 func contrast(a, b color.NRGBA) float64 {
 	x, y := luminance(a), luminance(b)
 	return (max(x, y) + 0.05) / (min(x, y) + 0.05)

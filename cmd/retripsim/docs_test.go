@@ -27,18 +27,18 @@ const (
 	tableFile  = "table.md"
 )
 
-// docCommand is a command of the simulator in a document.
+// docCommand is a retripsim command quoted in a document.
 type docCommand struct {
 	args string
-	slow bool // a comment after it says how long it takes
+	slow bool // a trailing comment says how long it takes
 	out  string
-	end  int // the line after its block
+	end  int // the line after its code block
 }
 
 var docCommandLine = regexp.MustCompile(`^    go run \./cmd/retripsim ([^#]*?)(?: +(# .*))?$`)
 
-// docCommands finds the commands in lines. One that goes on in the next line
-// ends in a backslash.
+// docCommands finds the commands in lines. A backslash at the end of a line
+// continues its command.
 func docCommands(lines []string) []docCommand {
 	var list []docCommand
 	for i := 0; i < len(lines); i++ {
@@ -66,9 +66,10 @@ func docCommands(lines []string) []docCommand {
 	return list
 }
 
-// TestFigures holds the docs to what their commands give: each command parses,
-// each picture is what its command draws, and each table after a command that
-// writes one is that table. `make figures` makes them anew.
+// TestFigures checks the docs against the output of the commands they quote:
+// each command must parse, each picture must be what its command draws, and
+// each table that follows a command must be what that command writes. `make
+// figures` updates them.
 func TestFigures(t *testing.T) {
 	files, err := filepath.Glob(repository + "/docs/*.md")
 	require.NoError(t, err)
@@ -78,7 +79,7 @@ func TestFigures(t *testing.T) {
 		require.NoError(t, err)
 		lines := strings.Split(string(data), "\n")
 		commands := docCommands(lines)
-		// From the last on, so that the numbers of lines stay true.
+		// Start from the last command, so that line numbers stay valid.
 		for i := len(commands) - 1; i >= 0; i-- {
 			c := commands[i]
 			picture := strings.HasPrefix(c.out, pictureDir)
@@ -122,7 +123,7 @@ func parses(fields []string) error {
 			return f.parse(fields[1:])
 		}
 	}
-	return fmt.Errorf("there is no command %q", fields[0])
+	return fmt.Errorf("unknown command %q", fields[0])
 }
 
 func checkPicture(t *testing.T, r *report, out string) {
@@ -142,8 +143,8 @@ func checkPicture(t *testing.T, r *report, out string) {
 	}
 }
 
-// checkTable compares the table that follows a command with what the command
-// gives, or puts that in its place.
+// checkTable compares the table that follows a command with the command's
+// output, or replaces it.
 func checkTable(t *testing.T, lines []string, c docCommand, table, file string) []string {
 	from := c.end
 	for from < len(lines) && !strings.HasPrefix(lines[from], "|") && lines[from] == "" {

@@ -12,20 +12,20 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// lineFigure shows lines with few points each, which are marked.
+// lineFigure shows lines with few points each and marks the points.
 func lineFigure(t *theme, title, unit, about string, lines []line, notes []string) (*figure, error) {
 	f := &figure{title: title, unit: unit, about: about, theme: t}
 	return f, f.multiples(multiples{lines: lines, notes: notes, dots: true})
 }
 
-// seriesFigure shows rates over time, with the trouble shaded.
+// seriesFigure shows rates over time and shades the trouble.
 func seriesFigure(t *theme, s sim.Scenario, groups [][]*sim.Result, what string, of func(sim.Point) int32) (*figure, error) {
 	lines := quietEndCut(seriesLines(groups, of))
 	m := multiples{lines: lines, steps: groups[0][0].Bin < time.Second}
 	if s.Trigger.For > 0 {
 		m.trouble = [2]float64{s.Trigger.At.Seconds(), (s.Trigger.At + s.Trigger.For).Seconds()}
 	}
-	if m.steps { // a moment: what is long before and after it would hide it
+	if m.steps { // a short event, which a long time before and after it would hide
 		m.from, m.to = max(0, m.trouble[0]-0.3), min(last(lines), m.trouble[1]+2)
 	}
 	f := &figure{unit: what + " per second, by seconds", theme: t}
@@ -50,13 +50,13 @@ func loadAbout(s sim.Scenario) string {
 		count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate), 100*s.Load(), seconds(s.Trigger.At), seconds(s.Trigger.At+s.Trigger.For))
 }
 
-// neverAbout says what "never" means.
+// neverAbout defines "never" for the reader of a picture.
 func neverAbout(s sim.Scenario) string {
 	return fmt.Sprintf("Seconds: from the end of the trouble until 95 %% of what arrives is answered. Never: not within %s, where the simulation ends.",
 		seconds(s.Horizon-s.Trigger.At-s.Trigger.For))
 }
 
-// seconds writes d as people do, in seconds or milliseconds.
+// seconds formats d in seconds or milliseconds, as people write it.
 func seconds(d time.Duration) string {
 	if d != 0 && d < time.Second {
 		return number(float64(d)/float64(time.Millisecond)) + "\u00a0ms"
@@ -64,7 +64,7 @@ func seconds(d time.Duration) string {
 	return number(d.Seconds()) + "\u00a0s"
 }
 
-// recoveryFinding says who recovers from the trouble and who does not.
+// recoveryFinding says which policies recover from the trouble and which don't.
 func recoveryFinding(s sim.Scenario, groups [][]*sim.Result) string {
 	var lost []string
 	slowest, name := -1.0, ""
@@ -94,7 +94,7 @@ func recoveryFinding(s sim.Scenario, groups [][]*sim.Result) string {
 	return fmt.Sprintf("%s after the trouble the backend has not recovered with %d of %d policies", after, len(lost), len(groups))
 }
 
-// and joins names.
+// and joins names into a list with "and".
 func and(names []string) string {
 	if n := len(names); n > 1 {
 		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
@@ -110,7 +110,7 @@ func highest(l line) float64 {
 	return top
 }
 
-// peakFinding says whose peak is highest and whose lowest.
+// peakFinding says which line has the highest peak and which the lowest.
 func peakFinding(lines []line, what string) string {
 	low, high := 0, 0
 	for i, l := range lines {
@@ -128,8 +128,8 @@ func peakFinding(lines []line, what string) string {
 	return text
 }
 
-// extremes says which line has the least and which the most at the point where
-// they are furthest apart; show writes x and y.
+// extremes names the lowest and the highest line at the point where they are
+// furthest apart. show formats x and y.
 func extremes(lines []line, format string, show func(float64) string) string {
 	at, least, most := -1, 0, 0
 	apart := -1.0
@@ -137,7 +137,7 @@ func extremes(lines []line, format string, show func(float64) string) string {
 		low, high := 0, 0
 		for j, l := range lines {
 			if i >= len(l.y) {
-				return "" // an interrupted run
+				return "" // the run was interrupted
 			}
 			if l.y[i] < lines[low].y[i] {
 				low = j
@@ -156,8 +156,9 @@ func extremes(lines []line, format string, show func(float64) string) string {
 	return fmt.Sprintf(format, number(lines[0].x[at]), lines[least].name, show(lines[least].y[at]), lines[most].name, show(lines[most].y[at]))
 }
 
-// whenFigure shows when calls happen, up to twice the end of the fastest policy:
-// those without jitter go on for a minute, but what matters is the start.
+// whenFigure shows when calls happen, up to twice the end of the fastest
+// policy. Policies without jitter go on for a minute, but the start is what
+// matters.
 func whenFigure(t *theme, clients int, bin time.Duration, lines []line) (*figure, error) {
 	end := 0.0
 	for _, l := range lines {
@@ -188,7 +189,7 @@ func whenFigure(t *theme, clients int, bin time.Duration, lines []line) (*figure
 	return f, f.multiples(multiples{lines: thick, notes: notes, steps: true, to: end})
 }
 
-// silence says how long it lasts at most that nobody calls before some do again.
+// silence says how long the longest gap without calls is.
 func silence(lines []line, end, bin float64) string {
 	least, most := -1, -1
 	var gaps []float64
@@ -211,8 +212,7 @@ func silence(lines []line, end, bin float64) string {
 		lines[most].name, gaps[most], lines[least].name, gaps[least])
 }
 
-// quietEndCut returns lines without the time after the last in which anything
-// happens.
+// quietEndCut returns lines without the quiet time at their end.
 func quietEndCut(lines []line) []line {
 	last := 0
 	for _, l := range lines {
@@ -229,7 +229,7 @@ func quietEndCut(lines []line) []line {
 	return lines
 }
 
-// waitsFigure shows which share of the waits is shorter than a time.
+// waitsFigure shows the distribution function of the waits.
 func waitsFigure(t *theme, groups [][]*sim.Result) (*figure, error) {
 	var lines []line
 	var notes []string
@@ -277,7 +277,7 @@ func waitsFigure(t *theme, groups [][]*sim.Result) (*figure, error) {
 	if other.x[0] > shortest.x[0] {
 		title += fmt.Sprintf(", and than %.0f ms with %s", 1000*other.x[0], other.name)
 	}
-	for i, l := range lines { // a line that has ended is at 100 %
+	for i, l := range lines { // a line that has ended stays at 100 %
 		if n := len(l.x); l.x[n-1] < longest {
 			lines[i].add(longest, 100)
 		}
@@ -287,8 +287,8 @@ func waitsFigure(t *theme, groups [][]*sim.Result) (*figure, error) {
 	return f, f.multiples(multiples{lines: lines, notes: notes, steps: false, to: longest, most: 100})
 }
 
-// stadiumFigure shows the time from just before the blip until the load is as
-// before.
+// stadiumFigure shows the time from just before the blip until the load is back
+// to normal.
 func stadiumFigure(t *theme, m sim.Stadium, lines []line) (*figure, error) {
 	steady := float64(m.Players) / m.Interval.Seconds() / 1e6
 	from := max(0, m.At.Seconds()-0.5)

@@ -20,34 +20,34 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// flags are those of one command. They write to the fields of a model; names
-// tells which flag stands for which field.
+// flags holds the flags of one command. They write to the fields of a model;
+// names maps each field to its flag.
 type flags struct {
 	*flag.FlagSet
-	names map[string]string // by field of the model
+	names map[string]string // flag names by field of the model
 
 	out        string
 	dark       bool
 	plot       string
 	policies   string
 	host       string
-	chosen     []sim.Policy // what policies and host come to, with override
+	chosen     []sim.Policy // the resolved policies, with override applied
 	runs       int
 	override   retrip.Policy
 	jitter     string
 	loadShare  float64 // 0 if -load is not set
 	layerCount int
 	services   []string
-	noPicture  bool // there is none of what the command finds out
+	noPicture  bool // the command's report has no picture
 	conflicts  []conflict
 }
 
-// conflict is a flag that can't be given, at all or together with one of others.
+// conflict declares a flag invalid, or invalid together with other flags.
 type conflict struct {
 	name    string
 	others  []string
-	instead string // what to use in its place, where it can't be given at all
-	needs   string // what it does nothing without
+	instead string // the flag to use instead, where this one is never valid
+	needs   string // the flag without which it has no effect
 }
 
 func newFlags(command string) *flags {
@@ -58,38 +58,38 @@ func newFlags(command string) *flags {
 	return f
 }
 
-// excludes declares that a flag can't be given together with any of others.
+// excludes declares that a flag can't be combined with any of others.
 func (f *flags) excludes(name string, others ...string) {
 	f.conflicts = append(f.conflicts, conflict{name: name, others: others})
 }
 
-// replaces declares that a flag of the command has the place of others.
+// replaces declares that a flag of the command replaces others.
 func (f *flags) replaces(name string, others ...string) {
 	for _, other := range others {
 		f.conflicts = append(f.conflicts, conflict{name: other, instead: name})
 	}
 }
 
-// needs declares that a flag does nothing without another.
+// needs declares that a flag has no effect without another.
 func (f *flags) needs(name, other string) {
 	f.conflicts = append(f.conflicts, conflict{name: name, needs: other})
 }
 
-// consistent returns an error that names two flags that contradict each other.
+// consistent returns an error that names two conflicting flags.
 func (f *flags) consistent() error {
 	for _, c := range f.conflicts {
 		if !f.given(c.name) {
 			continue
 		}
 		if c.needs != "" && !f.given(c.needs) {
-			return fmt.Errorf("-%s does nothing without -%s", c.name, c.needs)
+			return fmt.Errorf("-%s has no effect without -%s", c.name, c.needs)
 		}
 		if c.instead != "" {
 			return fmt.Errorf("-%s has no meaning here: use -%s", c.name, c.instead)
 		}
 		for _, other := range c.others {
 			if f.given(other) {
-				return fmt.Errorf("-%s and -%s contradict each other: give one of them", c.name, other)
+				return fmt.Errorf("-%s and -%s conflict: give one of them", c.name, other)
 			}
 		}
 	}
@@ -101,19 +101,19 @@ func (f *flags) plots(kinds ...string) {
 	f.names["plot"] = strings.Join(kinds, ", ")
 }
 
-// choice declares the flags that say what clients follow.
+// choice declares the flags that choose the clients' policies.
 func (f *flags) choice(policies string) {
-	f.StringVar(&f.policies, "policy", policies, "what clients follow: `names` of policies or JSON files, with commas between")
-	f.StringVar(&f.host, "host", "", "follow what the files' policies come to for this `host`, at port 443 unless it names one (default that for all hosts)")
+	f.StringVar(&f.policies, "policy", policies, "the clients' policies: `names` of presets or JSON files, separated by commas")
+	f.StringVar(&f.host, "host", "", "use the policy that the files define for this `host`, at port 443 unless it names one (default the policy for all hosts)")
 	p := &f.override
-	f.IntVar(&p.MaxAttempts, "max-attempts", 0, "attempts, instead of what the policy says")
-	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "first window of waits, instead of what the policy says")
-	f.DurationVar(&p.Backoff.Cap, "backoff-cap", 0, "longest window of waits, instead of what the policy says")
-	f.StringVar(&f.jitter, "jitter", "", "full, equal, decorrelated or none, instead of what the policy says")
-	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, instead of what the policy says; -1 is no budget")
-	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, instead of what the policy says")
-	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait a server may ask for, instead of what the policy says")
-	f.BoolFunc("gate", "first attempts wait too when a server asks for it, instead of what the policy says", func(text string) error {
+	f.IntVar(&p.MaxAttempts, "max-attempts", 0, "attempts, overriding the policy")
+	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "first window of waits, overriding the policy")
+	f.DurationVar(&p.Backoff.Cap, "backoff-cap", 0, "longest window of waits, overriding the policy")
+	f.StringVar(&f.jitter, "jitter", "", "full, equal, decorrelated or none, overriding the policy")
+	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, overriding the policy; -1 for no budget")
+	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, overriding the policy")
+	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait a server may ask for, overriding the policy")
+	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
 		on, err := strconv.ParseBool(text)
 		p.Gate = retrip.Off
 		if on {
@@ -121,30 +121,31 @@ func (f *flags) choice(policies string) {
 		}
 		return err
 	})
-	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "of the breaker, instead of what the policy says")
-	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, instead of what the policy says")
-	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, instead of what the policy says")
-	f.IntVar(&p.Breaker.Probes, "breaker-probes", 0, "that close the breaker, instead of what the policy says")
-	f.Float64Var(&p.Breaker.Ratio, "breaker-ratio", 0, "share of failures that opens the breaker, instead of what the policy says")
+	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "window of the breaker, overriding the policy")
+	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, overriding the policy")
+	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, overriding the policy")
+	f.IntVar(&p.Breaker.Probes, "breaker-probes", 0, "successful probes that close the breaker, overriding the policy")
+	f.Float64Var(&p.Breaker.Ratio, "breaker-ratio", 0, "share of failures that opens the breaker, overriding the policy")
 }
 
-// timeouts declares those of a policy, for models in which requests have any.
+// timeouts declares the timeout flags of a policy, for models in which requests
+// can time out.
 func (f *flags) timeouts() {
 	p := &f.override
-	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "of an attempt, instead of what the policy says; -1ns is none")
-	f.DurationVar(&p.Deadline, "deadline", 0, "of a request, instead of what the policy says")
+	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "timeout of an attempt, overriding the policy; -1ns for none")
+	f.DurationVar(&p.Deadline, "deadline", 0, "deadline of a request, overriding the policy")
 }
 
-// throttled declares what a policy has for 429, for models in which a server
-// answers that.
+// throttled declares the flags of a policy that concern 429, for models in
+// which a server answers 429.
 func (f *flags) throttled() {
 	f.DurationVar(&f.override.Backoff.ThrottleBase, "throttle-base", 0,
-		"first window of waits after a 429 that names none, instead of what the policy says; -1ns is none")
+		"first window of waits after a 429 without Retry-After, overriding the policy; -1ns for none")
 }
 
-// repeats declares the number of runs.
+// repeats declares the flag for the number of runs.
 func (f *flags) repeats(runs int) {
-	f.IntVar(&f.runs, "runs", runs, "how often, with one seed after the other; medians are shown")
+	f.IntVar(&f.runs, "runs", runs, "`number` of runs, with consecutive seeds; the report shows medians")
 }
 
 // field makes name the flag for a field of the model.
@@ -158,7 +159,7 @@ func (f *flags) parse(args []string) error {
 		return err
 	}
 	if f.NArg() > 0 {
-		return fmt.Errorf("%q is no flag", f.Arg(0))
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if err := f.consistent(); err != nil {
 		return err
@@ -173,7 +174,7 @@ func (f *flags) parse(args []string) error {
 		return fmt.Errorf("-o is %q: it must end in one of %s", f.out, strings.Join(outputs, ", "))
 	}
 	if ext := filepath.Ext(f.out); f.noPicture && (ext == ".svg" || ext == ".png") {
-		return fmt.Errorf("-o is %q: there is no picture of this: it must end in .csv, .md or .json", f.out)
+		return fmt.Errorf("-o is %q: this command draws no picture: it must end in .csv, .md or .json", f.out)
 	}
 	return nil
 }
@@ -185,7 +186,7 @@ func (f *flags) given(name string) bool {
 	return found
 }
 
-// inFlags says an error of a model in terms of the flags.
+// inFlags rewrites an error of a model in terms of the flags.
 func (f *flags) inFlags(err error) error {
 	var p *sim.ParameterError
 	if errors.As(err, &p) {
@@ -196,7 +197,8 @@ func (f *flags) inFlags(err error) error {
 	return err
 }
 
-// load returns the chosen policies, presets on top of base, and keeps them.
+// load resolves the chosen policies, with presets based on base, and stores
+// them.
 func (f *flags) load(base retrip.Policy) ([]sim.Policy, error) {
 	f.chosen = nil
 	for name := range strings.SplitSeq(f.policies, ",") {
@@ -248,7 +250,7 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 	return sim.Policy{Name: short, Retry: policy}, f.checked(policy)
 }
 
-// change sets in p what flags say.
+// change applies the flags that override fields of a policy to p.
 func (f *flags) change(p *retrip.Policy) error {
 	o := f.override
 	f.Visit(func(set *flag.Flag) {
@@ -297,7 +299,7 @@ func (f *flags) change(p *retrip.Policy) error {
 	return fmt.Errorf("-jitter is %q: it must be full, equal, decorrelated or none", f.jitter)
 }
 
-// policyFlags says the fields of a policy as flags.
+// policyFlags replaces the names of policy fields by the names of their flags.
 var policyFlags = strings.NewReplacer(
 	"retrip: Policy.MaxAttempts", "-max-attempts",
 	"retrip: Policy.AttemptTimeout", "-attempt-timeout",
@@ -330,7 +332,7 @@ func (f *flags) help(w io.Writer, about string) {
 	f.PrintDefaults()
 }
 
-// numbers is a flag with a list of numbers.
+// numbers is a flag that holds a list of numbers.
 type numbers[T int | float64 | time.Duration] struct {
 	list  *[]T
 	parse func(string) (T, error)
@@ -363,7 +365,7 @@ func (n *numbers[T]) Set(s string) error {
 	for part := range strings.SplitSeq(s, ",") {
 		x, err := n.parse(strings.TrimSpace(part))
 		if err != nil {
-			return fmt.Errorf("it must be %ss with commas between", n.kind)
+			return fmt.Errorf("it must be %ss separated by commas", n.kind)
 		}
 		list = append(list, x)
 	}

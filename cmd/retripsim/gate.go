@@ -15,13 +15,13 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// gateCell is what one policy came to in one case, with one seed.
+// gateCell is the result of one policy in one case, with one seed.
 type gateCell struct {
 	Case   string
 	Result *sim.RateLimitResult
 }
 
-// gate runs the cases by which a gate is measured.
+// gate runs the cases that measure a gate.
 func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 	var only string
 	seed := uint64(1)
@@ -39,7 +39,7 @@ func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 			}
 		}
 		if len(cases) == 0 {
-			return nil, fmt.Errorf("-only is %q: no case has that in its name", only)
+			return nil, fmt.Errorf("-only is %q: no case name contains it", only)
 		}
 		r := &report{
 			title: "what clients get of a rate limit, at the cost of how many refusals, and how long the longest waits",

@@ -17,25 +17,25 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// axis is what varies from one row or column of a grid to the next.
+// axis is a parameter that varies from one row or column of a grid to the next.
 type axis struct {
 	name   string
-	title  string // in a picture of columns
+	title  string // for a picture with this axis as columns
 	labels []string
 	with   func(s sim.Scenario, i int) sim.Scenario
 }
 
-// cell is one scenario of a grid: where it is, and what came of it.
+// cell is one scenario of a grid, with its position and result.
 type cell struct {
 	Policy    string
 	Load      float64 // share of the capacity
 	Clients   int
 	PerClient float64 // requests per second and client
-	Trigger   float64 // its length in seconds
-	QueueWait float64 // seconds in a full queue, once the trigger is over
-	Timeout   float64 // of an attempt, in seconds, where the policy has none
-	Seconds   float64 // median time to recover; negative is never
-	Without   float64 // the same without retries; negative is never, NaN is not asked for
+	Trigger   float64 // length of the trigger in seconds
+	QueueWait float64 // seconds in a full queue, after the trigger
+	Timeout   float64 // of an attempt, in seconds, where the policy sets none
+	Seconds   float64 // median time to recover; negative means never
+	Without   float64 // the same without retries; negative means never, NaN not simulated
 }
 
 func (c cell) MarshalJSON() ([]byte, error) {
@@ -60,22 +60,22 @@ func newCell(s sim.Scenario) cell {
 	}
 }
 
-// grid is a table of scenarios, for each policy: each row varies by all of
-// rows, the later the faster.
+// grid is a table of scenarios, one table per policy. The rows are all
+// combinations of the row axes; the last axis varies fastest.
 type grid struct {
 	policies []sim.Policy
 	rows     []axis
 	columns  axis
 	runs     int
-	compared bool // with what there is without retries
+	compared bool // also simulate without retries
 
-	// In a picture, edge is the column before which a line is drawn; 0 for none.
+	// edge is the column before which a picture has a line; 0 means no line.
 	edge     int
 	edgeName string
 }
 
-// run runs all of s by policy, row and column, and returns the cells in this
-// order; those that are missing because ctx ended are nil.
+// run simulates s for every policy, row and column, and returns the cells in
+// this order. Cells that are missing because ctx ended are nil.
 func (g *grid) run(ctx context.Context, s sim.Scenario, progress func(float64)) ([]*cell, error) {
 	asked := g.policies
 	if g.compared {
@@ -119,7 +119,7 @@ func (g *grid) run(ctx context.Context, s sim.Scenario, progress func(float64)) 
 	return cells, err
 }
 
-// each calls do with s at each place of the grid.
+// each calls do with s modified for each position of the grid.
 func (g *grid) each(s sim.Scenario, do func(sim.Scenario)) {
 	axes := append(append([]axis{}, g.rows...), g.columns)
 	var descend func(s sim.Scenario, axes []axis)
@@ -135,7 +135,7 @@ func (g *grid) each(s sim.Scenario, do func(sim.Scenario)) {
 	descend(s, axes)
 }
 
-// report makes the table of the cells, nil if there are none.
+// report returns the table of the cells, or nil if there are none.
 func (g *grid) report(title string, cells []*cell) *report {
 	r := &report{title: title, table: [][]string{{"policy"}}}
 	rows := 1
@@ -206,13 +206,13 @@ func cellsCSV(cells []cell) func(io.Writer) error {
 	}
 }
 
-// neverNote says what "never" means where each trigger leaves as much time as
-// the longest.
+// neverNote defines "never" for a grid in which each trigger leaves as much
+// time as the longest.
 func neverNote(s sim.Scenario, longest time.Duration) string {
 	return fmt.Sprintf("never: not within the %v that were simulated after the trouble", s.Horizon-s.Trigger.At-longest)
 }
 
-// loads are shares of the capacity.
+// loadAxis varies the load, in shares of the capacity.
 func loadAxis(s sim.Scenario, loads []float64) (axis, error) {
 	for _, load := range loads {
 		if !(load > 0 && load <= maxLoad) {
@@ -220,7 +220,7 @@ func loadAxis(s sim.Scenario, loads []float64) (axis, error) {
 		}
 	}
 	if s.LoadOf(1).Arrivals.Rate == 0 {
-		return axis{}, errors.New("-workers is 0: it must be positive, for a load to mean anything")
+		return axis{}, errors.New("-workers is 0: it must be positive to define a load")
 	}
 	a := axis{name: "load", with: func(s sim.Scenario, i int) sim.Scenario { return s.LoadOf(loads[i]) }}
 	for _, load := range loads {
@@ -240,8 +240,8 @@ func clientsAxis(clients []int) axis {
 	return a
 }
 
-// perClientAxis makes fleets as large as their rate of arrivals needs for each
-// client to send so many requests per second.
+// perClientAxis varies the requests per second of each client by varying the
+// size of the fleet.
 func perClientAxis(rates []float64) (axis, error) {
 	a := axis{name: "requests/s per client", with: func(s sim.Scenario, i int) sim.Scenario {
 		s.Fleet.Clients = max(1, int(math.Round(s.Arrivals.Rate/rates[i])))
@@ -256,7 +256,7 @@ func perClientAxis(rates []float64) (axis, error) {
 	return a, nil
 }
 
-// durationsAxis sets a duration.
+// durationsAxis varies a duration.
 func durationsAxis(name string, list []time.Duration, set func(s *sim.Scenario, d time.Duration)) axis {
 	a := axis{name: name, title: name + " in seconds", with: func(s sim.Scenario, i int) sim.Scenario {
 		set(&s, list[i])

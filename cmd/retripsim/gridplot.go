@@ -17,8 +17,8 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// draws returns what draws the cells: a map for each policy, and for each label
-// of the first axis of rows where there are two.
+// draws returns a function that draws the cells: one map per policy, or one per
+// label of the first row axis if there are two row axes.
 func (g *grid) draws(s sim.Scenario, cells []*cell, about string) func(*theme) (*figure, error) {
 	return func(t *theme) (*figure, error) {
 		f := &figure{theme: t, about: about + " " + neverAbout(s)}
@@ -64,7 +64,7 @@ func (g *grid) draws(s sim.Scenario, cells []*cell, about string) func(*theme) (
 	}
 }
 
-// finding says with which policies the backend recovers.
+// finding says under which policies the backend recovers.
 func (g *grid) finding(cells []*cell) string {
 	var parts, fast []string
 	share := len(cells) / len(g.policies)
@@ -80,8 +80,8 @@ func (g *grid) finding(cells []*cell) string {
 	return "The backend recovers with " + and(parts)
 }
 
-// shortLabel shortens the name of a column or row, of which many stand side by
-// side: thousands to k, durations to seconds.
+// shortLabel shortens the label of a column or row, since many stand side by
+// side: thousands become k, durations become seconds.
 func shortLabel(label string) string {
 	if _, after, two := strings.Cut(label, ": "); two {
 		label = after
@@ -95,19 +95,21 @@ func shortLabel(label string) string {
 	return label
 }
 
-// panelMap is one map: cells by row and column, some of which may be nil.
+// panelMap is one map of cells by row and column. Cells may be nil.
 type panelMap struct {
 	cells   []*cell
 	columns int
-	edge    int // a line is drawn before this column; 0 for none
+	edge    int // column before which a line is drawn; 0 means no line
 	theme   *theme
 }
 
-// slack is how many seconds longer than without retries count as no longer.
+// slack is the difference, in seconds, up to which a recovery counts as fast as
+// without retries.
 const slack = 2
 
-// counts says in how many cells it recovers, in how many as without retries (-1
-// if that wasn't simulated), and how long it takes at most.
+// counts returns in how many cells the backend recovers, in how many it
+// recovers as fast as without retries (-1 if that wasn't simulated), the number
+// of cells, and the longest recovery.
 func (m *panelMap) counts() (recovers, same, all int, longest float64) {
 	for _, c := range m.cells {
 		if c == nil {
@@ -139,7 +141,7 @@ func (m *panelMap) note() string {
 	return fmt.Sprintf("%d of %d", recovers, all)
 }
 
-// without returns the shortest and longest recovery without retries.
+// without returns the shortest and the longest recovery without retries.
 func (m *panelMap) without() (low, high float64) {
 	low = math.Inf(1)
 	for _, c := range m.cells {
@@ -174,7 +176,7 @@ func (m *panelMap) finding() string {
 	return fmt.Sprintf("in %d of %d cases", recovers, all)
 }
 
-// plot returns the map with the names of its columns and rows.
+// plot returns the map with the labels of its columns and rows.
 func (m *panelMap) plot(columns, rows []string) *plot.Plot {
 	p := m.theme.newPlot()
 	p.X.Tick.Marker, p.Y.Tick.Marker = nameTicks(columns), nameTicks(rows)

@@ -17,14 +17,16 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// loop is one load: how much is answered per second on the way up and down.
+// loop holds, for one load, the requests answered per second on the way up and
+// on the way down.
 type loop struct {
 	Policy         string
 	Load, Up, Down float64
 }
 
-// hysteresis compares the goodput at each load with that at the same load after
-// an overload: a system that is metastable doesn't come back the way it went.
+// hysteresis compares the goodput at each load with the goodput at the same
+// load after an overload. A metastable system doesn't return to its earlier
+// goodput.
 func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
 	s.Trigger = sim.Trigger{At: 10 * time.Second, For: 30 * time.Second}
@@ -38,7 +40,7 @@ func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) 
 	f.repeats(1)
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		if s.LoadOf(1).Arrivals.Rate == 0 {
-			return nil, errors.New("-workers is 0: it must be positive, for a load to mean anything")
+			return nil, errors.New("-workers is 0: it must be positive to define a load")
 		}
 		if !(overload > 0 && overload <= maxLoad) {
 			return nil, fmt.Errorf("-overload is %v: it must be more than 0 and at most %v", overload, maxLoad)
@@ -109,8 +111,9 @@ func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) 
 	}
 }
 
-// Goodput is measured for so long before the last requests, whose answers are
-// still to come, and not earlier than so long after the trouble.
+// measured is how long goodput is measured, up to the last requests that can
+// still be answered. settled is the minimum time between the trouble and the
+// measurement.
 const (
 	measured = 20 * time.Second
 	settled  = 10 * time.Second
@@ -132,7 +135,8 @@ func hysteresisAbout(s *sim.Scenario, overload float64) string {
 		count(int64(s.Fleet.Clients)), tickText(s.LoadOf(1).Arrivals.Rate), seconds(s.Horizon-measured-s.Trigger.At-s.Trigger.For), seconds(s.Trigger.For), 100*overload)
 }
 
-// stuck returns the loads at which much less is answered on the way down.
+// stuck returns the range of loads at which far less is answered on the way
+// down.
 func stuck(up, down line) (from, to float64) {
 	for i, x := range up.x {
 		if down.y[i] < 0.9*up.y[i] {
@@ -177,7 +181,7 @@ func hysteresisFigure(t *theme, s *sim.Scenario, overload float64, ups, downs []
 		area.Color, area.LineStyle = t.shade, draw.LineStyle{}
 		p.Add(area)
 		m := &multiples{to: up.x[len(up.x)-1]}
-		// The wide line below stays in sight where the other follows it.
+		// The wide line below stays visible where the other line covers it.
 		if err := errors.Join(f.add(p, m, up, t.accent, 5, false), f.add(p, m, downs[i], t.second, 1.8, true)); err != nil {
 			return nil, err
 		}

@@ -15,16 +15,16 @@ import (
 
 // layers declares the flags for services between the clients and the backend.
 func (f *flags) layers() {
-	f.IntVar(&f.layerCount, f.field("layers", "Fleet.Services"), 1, "how often requests are retried one behind the other: the clients, and services that do as they do; -timeout is that of the last")
-	f.Func("layer", "a `policy:replicas:timeout[:detached]` between the clients and the backend; give one flag for each, the nearest to the clients first. "+
-		"What is empty is as with the clients, a replica for each caller, and no timeout. Detached ones go on when their caller has gone", func(text string) error {
+	f.IntVar(&f.layerCount, f.field("layers", "Fleet.Services"), 1, "number of layers that retry: the clients, and services with the same policy; -timeout applies to the last layer")
+	f.Func("layer", "a `policy:replicas:timeout[:detached]`: a service between the clients and the backend. Give one flag per service, nearest to the clients first. "+
+		"Empty parts mean: the clients' policy, one replica per caller, no timeout. A detached service continues when its caller has gone", func(text string) error {
 		f.services = append(f.services, text)
 		return nil
 	})
 	f.excludes("layers", "layer")
 }
 
-// settleLayers puts the services between the clients and the backend.
+// settleLayers adds the services between the clients and the backend to s.
 func (f *flags) settleLayers(s *sim.Scenario) error {
 	if f.given("layers") {
 		if f.layerCount < 1 || f.layerCount > 6 {
@@ -61,12 +61,12 @@ func (f *flags) service(text string, base retrip.Policy) (service sim.Service, e
 	}
 	if parts[1] != "" {
 		if service.Replicas, err = strconv.Atoi(parts[1]); err != nil {
-			return service, fmt.Errorf("%q is no number of replicas", parts[1])
+			return service, fmt.Errorf("%q is not a number of replicas", parts[1])
 		}
 	}
 	if parts[2] != "" {
 		if service.Timeout, err = time.ParseDuration(parts[2]); err != nil {
-			return service, fmt.Errorf("%q is no timeout", parts[2])
+			return service, fmt.Errorf("%q is not a timeout", parts[2])
 		}
 	}
 	switch parts[3] {
@@ -74,12 +74,12 @@ func (f *flags) service(text string, base retrip.Policy) (service sim.Service, e
 	case "detached":
 		service.Detached = true
 	default:
-		return service, fmt.Errorf("%q must be detached, or nothing", parts[3])
+		return service, fmt.Errorf("%q must be detached or empty", parts[3])
 	}
 	return service, nil
 }
 
-// layerNotes says what each layer sent, of the first run of each group.
+// layerNotes describes what each layer sent in the first run of each group.
 func layerNotes(groups [][]*sim.Result) []string {
 	var notes []string
 	for _, group := range groups {

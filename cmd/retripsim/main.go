@@ -1,11 +1,11 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Retripsim shows what a retry policy does to a backend before it is shipped.
+// Retripsim shows what a retry policy does to a backend before you ship it.
 //
 //	retripsim overload -policy policy.json -clients 400
 //
-// Run it without arguments for its commands.
+// Run it without arguments to list its commands.
 package main
 
 import (
@@ -30,24 +30,24 @@ import (
 const (
 	exitFailed      = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // as a shell says of a process that SIGINT ended; SIGTERM gets the same
+	exitInterrupted = 130 // the exit status that shells report after SIGINT; SIGTERM gets the same
 )
 
 // command is one subcommand.
 type command struct {
 	name, about string
-	// setup declares the flags, and returns what makes the report when they
-	// are read.
+	// setup declares the flags. It returns the function that makes the report
+	// once the flags are parsed.
 	setup func(f *flags) func(ctx context.Context, progress func(float64)) (*report, error)
 }
 
 var commands = []command{
 	{"overload", "a brown-out of 10 s under a steady load: does the backend recover?", overload},
-	{"storm", "an outage of 200 ms, and the crowd that comes back after it", storm},
-	{"faults", "failures independent of load: what retries are good for", faults},
-	{"contention", "clients that write one row in turn: what jitter is good for", contention},
+	{"storm", "an outage of 200 ms, and the crowd that returns after it", storm},
+	{"faults", "failures independent of load: the benefit of retries", faults},
+	{"contention", "optimistic writers of one row: the effect of jitter", contention},
 	{"stadium", "25 million players who lose their CDN for 100 ms", stadium},
-	{"gate", "rate limits: what pools of workers get of them", gate},
+	{"gate", "rate limits: how much of them pools of workers use", gate},
 	{"compare", "the policies of many systems in the overload model, in one picture", compare},
 	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
 	{"triggers", "length of the trouble × requests per second and client: seconds to recover", triggers},
@@ -64,7 +64,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is main without the process. It returns the exit status.
+// run is main without access to the process. It returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool) int {
 	if len(args) == 0 || slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
 		usage(stdout)
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
 	if i < 0 {
-		fmt.Fprintf(stderr, "retripsim: there is no command %q: it must be one of %s\n", args[0], names())
+		fmt.Fprintf(stderr, "retripsim: unknown command %q: it must be one of %s\n", args[0], names())
 		return exitUsage
 	}
 	c := commands[i]
@@ -100,7 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 	if err != nil && !(interrupted && report != nil) {
 		file.discard()
 		if interrupted {
-			return fail(exitInterrupted, errors.New("interrupted: there are no results yet"))
+			return fail(exitInterrupted, errors.New("interrupted before the first result"))
 		}
 		return fail(exitUsage, f.inFlags(err))
 	}
@@ -118,7 +118,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 	return 0
 }
 
-// width returns how many columns w has; more than enough if it is no terminal.
+// width returns the number of columns of the terminal w, or a generous number
+// if w is no terminal.
 func width(w io.Writer) int {
 	if file, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
@@ -137,7 +138,7 @@ func names() string {
 }
 
 func usage(w io.Writer) {
-	fmt.Fprint(w, "retripsim shows what a retry policy does to a backend before it is shipped.\n\n"+
+	fmt.Fprint(w, "retripsim shows what a retry policy does to a backend before you ship it.\n\n"+
 		"    retripsim <command> [flags]\n\nCommands (-h after one lists its flags):\n\n")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, c := range commands {

@@ -54,7 +54,8 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.Empty(t, errs, "no progress bar where there is no terminal")
 		assert.Contains(t, out, "policy", c.name)
 		assert.NotContains(t, out, "partial", c.name)
-		// The tables of these are of few numbers, or a chart themselves.
+		// These commands have tables with few numbers, or draw a chart
+		// themselves.
 		chart := !slices.Contains([]string{"map", "triggers", "queues", "limit", "gate"}, c.name)
 		assert.Equal(t, chart, strings.Contains(out, "; all from 0 to "), "%s: %s", c.name, out)
 	}
@@ -118,30 +119,30 @@ func TestEveryPlot(t *testing.T) {
 	}
 }
 
-// What is wrong is said in one line that names the flag and its bound.
+// An error fits on one line and names the flag and its bound.
 func TestBadInput(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	require.NoError(t, os.WriteFile(bad, []byte("{\n \"max_attempts\": -4\n}"), 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"overlord", `there is no command "overlord"`},
+		{"overlord", `unknown command "overlord"`},
 		{"overload -clients 0", "-clients is 0: it must be 1 to 1000000"},
 		{"overload -clients many", "clients"},
 		{"overload -rate -3", "-rate is -3: it must be 0.001 to 10000000"},
 		{"overload -load 0", "load"},
 		{"overload -load 70", "it must be a share, more than 0 and at most 10: 0.7 is 70 %"},
-		{"overload -load 0.7 -rate 700", "-load and -rate contradict each other: give one of them"},
-		{"overload -unequal -regular", "-unequal and -regular contradict each other"},
-		{"overload -at-once -requests 5 -rate 7", "-at-once and -rate contradict each other"},
-		{"overload -timeout 1s -attempt-timeout 2s", "-attempt-timeout and -timeout contradict each other"},
+		{"overload -load 0.7 -rate 700", "-load and -rate conflict: give one of them"},
+		{"overload -unequal -regular", "-unequal and -regular conflict"},
+		{"overload -at-once -requests 5 -rate 7", "-at-once and -rate conflict"},
+		{"overload -timeout 1s -attempt-timeout 2s", "-attempt-timeout and -timeout conflict"},
 		{"faults -failures 0.1 -rates 0.2", "-failures has no meaning here: use -rates"},
 		{"map -clients 7", "-clients has no meaning here: use -fleets"},
 		{"triggers -rate 7", "-rate has no meaning here: use -loads"},
-		{"triggers -lengths 1s,ages", "it must be durations with commas between"},
+		{"triggers -lengths 1s,ages", "it must be durations separated by commas"},
 		{"triggers -lengths 1s,0s", "-lengths is 0s: each must be positive"},
 		{"triggers -lengths 300s", "-trigger-at is 30s: it must be such that At + For is within the horizon"},
 		{"triggers -per-client 7,0", "-per-client is 0: each must be more than 0"},
 		{"queues -queue 7", "-queue: use -queues"},
-		{"queues -queues 7 -timeouts 1s", "-queues and -timeouts contradict each other"},
+		{"queues -queues 7 -timeouts 1s", "-queues and -timeouts conflict"},
 		{"queues -queues 10,-1", "-queues is -1: it must be 0 to"},
 		{"overload -load 0.5 -workers 0", "-load is 0.5: with -workers 0"},
 		{"overload -service 0s", "-service is 0s: it must be"},
@@ -159,26 +160,26 @@ func TestBadInput(t *testing.T) {
 		{"overload -plot heat", `-plot is "heat": it must be one of load, goodput, waits`},
 		{"overload -o picture.gif", `-o is "picture.gif": it must end in one of .svg, .png, .csv, .md, .json`},
 		{"overload -nonsense", "nonsense"},
-		{"overload nonsense", `"nonsense" is no flag`},
-		{"overload -gate", "-gate does nothing without -retry-after"},
-		{"storm -max-wait 3s", "-max-wait does nothing without -retry-after"},
+		{"overload nonsense", `unexpected argument "nonsense"`},
+		{"overload -gate", "-gate has no effect without -retry-after"},
+		{"storm -max-wait 3s", "-max-wait has no effect without -retry-after"},
 		{"overload -order random", "it must be fifo or lifo"},
 		{"overload -instances 3 -dead 4", "-dead is 4: it must be 0 to 3"},
 		{"overload -instances 3 -slow 1", "-slow-by is 0: it must be positive, since some are slow"},
 		{"overload -cold 3", "-refill is 0: it must be positive, for the cache to fill"},
 		{"overload -shed-retries -1", "-shed-retries is -1: it must be 0 to"},
 		{"overload -codel -1s", "-codel is -1s: it must be 0s to"},
-		{"overload -tail-times 3", "-tail-times does nothing without -tail-share"},
+		{"overload -tail-times 3", "-tail-times has no effect without -tail-share"},
 		{"overload -layers 7", "-layers is 7: it must be 1 to 6"},
-		{"overload -layers 2 -layer :3", "-layers and -layer contradict each other"},
+		{"overload -layers 2 -layer :3", "-layers and -layer conflict"},
 		{"overload -layer netflix", `-layer is "netflix": -policy is "netflix": it must be a file or one of`},
-		{"overload -layer :x", `-layer is ":x": "x" is no number of replicas`},
-		{"overload -layer ::1", `-layer is "::1": "1" is no timeout`},
-		{"overload -layer :::x", `-layer is ":::x": "x" must be detached, or nothing`},
+		{"overload -layer :x", `-layer is ":x": "x" is not a number of replicas`},
+		{"overload -layer ::1", `-layer is "::1": "1" is not a timeout`},
+		{"overload -layer :::x", `-layer is ":::x": "x" must be detached or empty`},
 		{"overload -layer :::::", `-layer is ":::::": it must be policy:replicas:timeout`},
 		{"overload -layer :-3", "-layer is -3: it must be 0 to 1000000"},
-		{"storm -crowd continuing -at-once -requests 9", "-at-once and -crowd continuing contradict each other"},
-		{"storm -crowd herd -regular=false", "-regular and -crowd herd contradict each other"},
+		{"storm -crowd continuing -at-once -requests 9", "-at-once and -crowd continuing conflict"},
+		{"storm -crowd herd -regular=false", "-regular and -crowd herd conflict"},
 		{"storm -crowd mob", `-crowd is "mob": it must be passing, continuing or herd`},
 		{"faults -rates 0.1,2", "-rates is 2: it must be 0 to 1"},
 		{"contention -clients 0", "-clients is 0: it must be 1 to 100000"},
@@ -208,8 +209,8 @@ func TestBadInput(t *testing.T) {
 	assert.Contains(t, errs, "max_attempts")
 }
 
-// A file that can't be written is known before the run, and a run that fails
-// leaves files as they were.
+// A file that can't be written is an error before the run, and a run that fails
+// leaves files unchanged.
 func TestOutputIsCheckedFirst(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "missing", "out.json")
@@ -238,8 +239,8 @@ func TestOutputIsCheckedFirst(t *testing.T) {
 	assert.True(t, json.Valid(data), "nothing is left of what was there")
 }
 
-// How long the trouble lasts, and how seldom each client sends, decide on how
-// long the budgets prolong it.
+// The length of the trouble and each client's rate decide how long budgets
+// prolong the trouble.
 func TestTriggers(t *testing.T) {
 	code, out, errs := call(t, "triggers", "-runs", "1", "-horizon", "120s", "-lengths", "1s,10s", "-per-client", "7,0.7", "-loads", "0.7")
 	require.Zero(t, code, errs)
@@ -249,8 +250,8 @@ func TestTriggers(t *testing.T) {
 	assert.Contains(t, out, "not within the 1m20s")
 }
 
-// Without a budget, a queue in which nobody waits for longer than clients do is
-// the difference.
+// Without a budget, the backend recovers if its full queue takes no longer than
+// clients wait.
 func TestQueues(t *testing.T) {
 	code, out, errs := call(t, "queues", "-runs", "1", "-queues", "250,350", "-loads", "0.7", "-policy", "no-budget,retrip")
 	require.Zero(t, code, errs)
@@ -263,7 +264,7 @@ func TestQueues(t *testing.T) {
 	assert.Regexp(t, `(?m)^no-budget +70 % +never +0 s$`, out)
 }
 
-// Layers say what each of them sent, and at its peak.
+// The report says what each layer sent on average and at its peak.
 func TestLayers(t *testing.T) {
 	code, out, errs := call(t, "overload", "-layers", "3", "-clients", "1000", "-slowdown", "0", "-trigger-failures", "1", "-runs", "1", "-horizon", "50s")
 	require.Zero(t, code, errs)
@@ -273,7 +274,7 @@ func TestLayers(t *testing.T) {
 	assert.Regexp(t, `service 1 made 1\.00 attempts per request`, out)
 }
 
-// A herd that jitter spreads out makes attempts while the outage lasts.
+// A herd that jitter spreads out makes attempts during the outage.
 func TestHerdAttemptsInTheOutage(t *testing.T) {
 	_, out, _ := call(t, "storm", "-crowd", "herd")
 	assert.Contains(t, out, "in the outage")
@@ -288,12 +289,12 @@ func TestPolicyFile(t *testing.T) {
 	require.Zero(t, code, errs)
 	assert.Regexp(t, `(?m)^mine +never`, out)
 	assert.Regexp(t, `(?m)^retrip +3 s`, out)
-	// A flag has the last word.
+	// A flag overrides the file.
 	_, out, _ = call(t, "overload", "-policy", file, "-runs", "1", "-budget-size", "5")
 	assert.Regexp(t, `(?m)^mine +3 s`, out)
 }
 
-// What is asked of players, and whether they heed it, is for flags to say.
+// Flags set what the origin asks of players, and whether players honour it.
 func TestStadiumFlags(t *testing.T) {
 	results := func(args string) (r sim.StadiumResult) {
 		file := filepath.Join(t.TempDir(), "out.json")
@@ -309,15 +310,14 @@ func TestStadiumFlags(t *testing.T) {
 	assert.Positive(t, plain.Retries)
 	assert.Zero(t, results("-max-wait 2s").Retries)
 	assert.Less(t, results("-gate").Fetches, plain.Fetches)
-	// How much is retried in the first second.
+	// soon counts the retries in the first second.
 	const soon = "-retry-after 0s -at 0s -horizon 1s -refusal "
 	assert.Less(t, results(soon+"429").Retries, results(soon+"503").Retries)
 	assert.Less(t, results(soon+"429 -throttle-base 4s").Retries, results(soon+"429").Retries)
 	assert.Equal(t, results(soon+"429 -throttle-base -1ns"), results(soon+"503"))
 }
 
-// The law behind slow recoveries is told of the policies that run, with what
-// flags make of them.
+// The note on slow recoveries uses the policies that run, with flags applied.
 func TestLawOfThePolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 3, "budget": {"size": 70}}`), 0o600))
@@ -334,7 +334,7 @@ func TestLawOfThePolicy(t *testing.T) {
 	}
 }
 
-// An interrupt shows what there is, marked as partial.
+// An interrupt shows the results so far, marked as partial.
 func TestInterrupt(t *testing.T) {
 	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000", "limit -horizon 46s"} {
 		var out, errs bytes.Buffer
@@ -356,7 +356,7 @@ func TestInterrupt(t *testing.T) {
 		r.print(&out, 80)
 		assert.Contains(t, out.String(), "partial")
 
-		// Before there is anything, that is said.
+		// An interrupt before the first result says that there are none.
 		assert.Equal(t, exitInterrupted, run(ctx, strings.Fields("limit"), &out, &errs, false))
 		assert.Contains(t, errs.String(), "interrupted")
 	}
@@ -374,7 +374,7 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, out, "finagle")
 }
 
-// A gate makes the difference at a rate limit.
+// A gate raises the share of a rate limit that clients use.
 func TestGate(t *testing.T) {
 	row := func(args ...string) string {
 		code, out, errs := call(t, append([]string{"gate", "-only", "10/s, burst 10, exact"}, args...)...)
@@ -385,5 +385,5 @@ func TestGate(t *testing.T) {
 	assert.NotRegexp(t, ` [0-9]\.\d % `, row("-gate=false"))
 	code, _, errs := call(t, "gate", "-only", "nothing like this")
 	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, errs, `-only is "nothing like this": no case has that in its name`)
+	assert.Contains(t, errs, `-only is "nothing like this": no case name contains it`)
 }

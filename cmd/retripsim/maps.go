@@ -13,7 +13,7 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// heatMap varies the fleet and the load.
+// heatMap varies the size of the fleet and the load.
 func heatMap(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
 	clients := []int{10, 30, 100, 300, 1000, 3000, 10_000}
@@ -59,7 +59,8 @@ func (f *flags) grid(s *sim.Scenario, loads []float64) (*grid, error) {
 	return &grid{policies: policies, rows: []axis{a}, runs: f.runs}, nil
 }
 
-// triggers varies the length of the trouble and the requests per client.
+// triggers varies the length of the trouble and the requests per second of each
+// client.
 func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
 	s.Horizon = 300 * time.Second
@@ -112,7 +113,7 @@ func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 	}
 }
 
-// queues varies how long requests wait at the backend, against how long their
+// queues varies the time requests wait in the backend's queue, or the time
 // clients wait for an answer.
 func queues(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
@@ -160,13 +161,13 @@ func queues(f *flags) func(context.Context, func(float64)) (*report, error) {
 	}
 }
 
-// queueWait is the time in a full queue.
+// queueWait returns the time a request spends in a full queue.
 func queueWait(s sim.Scenario) time.Duration {
 	return time.Duration(newCell(s).QueueWait * float64(time.Second))
 }
 
-// findEdge puts a line into the picture where the time in a full queue and the
-// time that clients wait change places.
+// findEdge marks the column at which the time in a full queue exceeds the time
+// that clients wait.
 func (g *grid) findEdge(s sim.Scenario) {
 	late := func(i int) bool {
 		c := newCell(g.columns.with(s, i))

@@ -16,7 +16,7 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// faults runs a scenario for each of a list of failure rates.
+// faults runs a scenario for each failure rate of a list.
 func faults(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Faults(0)
 	rates := []float64{0.01, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 1}
@@ -90,8 +90,7 @@ func faults(f *flags) func(context.Context, func(float64)) (*report, error) {
 	}
 }
 
-// withRule leaves out the two policies that are there for comparison, where
-// there are others.
+// withRule omits the two reference policies where there are others.
 func withRule(lines []line) []line {
 	rest := slices.DeleteFunc(slices.Clone(lines), func(l line) bool { return l.name == "no-retries" || l.name == "no-budget" })
 	if len(rest) < 2 {
@@ -255,7 +254,7 @@ func stadium(f *flags) func(context.Context, func(float64)) (*report, error) {
 	}
 }
 
-// count writes a number in groups of three digits, between which no line breaks.
+// count formats n in groups of three digits, separated by non-breaking spaces.
 func count(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -266,7 +265,7 @@ func count(n int64) string {
 
 func millions(x float64) string { return fmt.Sprintf("%.2f M", x/1e6) }
 
-// line is points of a line in a picture.
+// line is a line of a picture, as points.
 type line struct {
 	name string
 	x, y []float64
@@ -274,8 +273,8 @@ type line struct {
 
 func (l *line) add(x, y float64) { l.x, l.y = append(l.x, x), append(l.y, y) }
 
-// points says where the first of the lines has its points, which a chart draws
-// in even steps.
+// points lists the x positions of the first line's points, because a chart
+// spaces them evenly.
 func points(name string, lines []line, unit string) string {
 	var at []string
 	for _, x := range lines[0].x {
@@ -284,8 +283,8 @@ func points(name string, lines []line, unit string) string {
 	return fmt.Sprintf("%s = %s%s", name, strings.Join(at, ", "), unit)
 }
 
-// linesCSV writes one row per point, with a second value of the same point if
-// there is one.
+// linesCSV writes one row per point, with the value of a second line if there
+// is one.
 func linesCSV(x string, first, second []line, names ...string) func(io.Writer) error {
 	return func(w io.Writer) error {
 		out := csv.NewWriter(w)
@@ -331,7 +330,7 @@ func seriesCSV(groups [][]*sim.Result) func(io.Writer) error {
 	}
 }
 
-// seriesLines are rates over time, of the first run of each group.
+// seriesLines returns rates over time for the first run of each group.
 func seriesLines(groups [][]*sim.Result, of func(sim.Point) int32) []line {
 	lines := make([]line, len(groups))
 	for i, group := range groups {

@@ -15,12 +15,12 @@ import (
 
 var outputs = []string{".svg", ".png", ".csv", ".md", ".json"}
 
-// output is the file that a report goes to. It is opened before the runs, so
-// that minutes of simulation don't end at a folder that isn't there, and keeps
-// what was in it until there is something to put in its place.
+// output is the destination file of a report. It is opened before the runs, so
+// that minutes of simulation aren't lost to a missing folder. The file keeps
+// its old content until the report is ready.
 type output struct {
-	file *os.File // nil if none is asked for
-	made bool     // it wasn't there before
+	file *os.File // nil if no file was requested
+	made bool     // openOutput created the file
 }
 
 func openOutput(name string) (*output, error) {
@@ -36,7 +36,7 @@ func openOutput(name string) (*output, error) {
 	return &output{file, made}, nil
 }
 
-// discard leaves things as they were before openOutput.
+// discard restores the state before openOutput.
 func (o *output) discard() {
 	if o.file == nil {
 		return
@@ -47,7 +47,7 @@ func (o *output) discard() {
 	}
 }
 
-// write writes r; the extension of the file says how.
+// write writes r in the format of the file's extension.
 func (o *output) write(r *report, onDark bool) error {
 	var b bytes.Buffer
 	if err := r.encode(&b, filepath.Ext(o.file.Name()), onDark); err != nil {

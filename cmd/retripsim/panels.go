@@ -16,7 +16,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// newPlot returns an empty plot in the house's style.
+// newPlot returns an empty plot in the house style.
 func (t *theme) newPlot() *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = color.Transparent
@@ -36,7 +36,8 @@ func (t *theme) newPlot() *plot.Plot {
 	return p
 }
 
-// ticks are at most so many round numbers, with their thousands apart.
+// ticks is the maximum number of tick marks at round numbers, formatted in
+// groups of three digits.
 type ticks int
 
 func (most ticks) Ticks(low, high float64) []plot.Tick {
@@ -77,24 +78,25 @@ func (b band) Plot(c draw.Canvas, p *plot.Plot) {
 	c.FillPolygon(b.color, []vg.Point{{X: lo, Y: c.Min.Y}, {X: hi, Y: c.Min.Y}, {X: hi, Y: c.Max.Y}, {X: lo, Y: c.Max.Y}})
 }
 
-// multiples is small multiples: a panel for each line, all with the same axes.
+// multiples is a set of small multiples: one panel per line, all with the same
+// axes.
 type multiples struct {
 	lines    []line
-	notes    []string // one for each line; may be nil
+	notes    []string // one per line; may be nil
 	dots     bool     // few points, marked
-	steps    bool     // counts in intervals
-	from, to float64  // of x; to is the last point if 0
-	most     float64  // of y; the highest point if 0
+	steps    bool     // lines are counts per interval
+	from, to float64  // range of x; if to is 0, the last point
+	most     float64  // maximum of y; if 0, the highest point
 	trouble  [2]float64
-	limit    float64 // a dashed line across, if not 0
+	limit    float64 // a dashed horizontal line, if not 0
 	limitKey string
 }
 
-// contextLines is how many other lines a panel shows in pale; more would be a
-// tangle.
+// contextLines is how many other lines a panel shows in a pale color. More
+// would be unreadable.
 const contextLines = 6
 
-// clipped is by how much one line must be higher than all others to be cut off.
+// clipped is the ratio to all other lines at which one high line is cut off.
 const clipped = 4
 
 func (f *figure) multiples(m multiples) error {
@@ -117,8 +119,8 @@ func (f *figure) multiples(m multiples) error {
 	copy(notes, m.notes)
 	order := slices.Sorted(slices.Values(highest))
 	most := max(order[len(order)-1], m.limit)
-	// One line far above the others would flatten them: it leaves the picture,
-	// and its panel says where to.
+	// One line far above the others would flatten them. It is cut off, and its
+	// panel states its highest point.
 	if n := len(order); n > 2 && m.limit == 0 && order[n-1] > clipped*order[n-2] {
 		most = order[n-2]
 		i := slices.Index(highest, order[n-1])

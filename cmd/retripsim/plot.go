@@ -17,12 +17,12 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// figure is a picture of panels side by side. Each line has a panel of its own,
-// so no line hides another and none needs a color of its own.
+// figure is a picture of panels side by side. Each line has its own panel, so
+// no line hides another and none needs its own color.
 type figure struct {
-	title  string // what was found
+	title  string // the finding
 	unit   string // what the axes show
-	about  string // the conditions, and what words in the picture mean
+	about  string // the conditions, and the meaning of words in the picture
 	keys   []key
 	panels []panel
 	cell   vg.Length // height of a panel
@@ -34,7 +34,7 @@ type panel struct {
 	plot       *plot.Plot
 }
 
-// key explains a line or an area that all panels have.
+// key explains a line or an area that appears in all panels.
 type key struct {
 	name   string
 	color  color.Color
@@ -42,8 +42,8 @@ type key struct {
 	width  vg.Length
 }
 
-// theme is the colors of a picture. Those who see few colors can tell accent
-// and second apart (after Okabe and Ito), and both from the paper.
+// theme is the color scheme of a picture. Color-blind readers can tell accent
+// and second apart (after Okabe and Ito), and both from the background.
 type theme struct {
 	paper, ink, muted, faint, context, accent, second, shade color.NRGBA
 }
@@ -75,7 +75,7 @@ func init() {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 }
 
-// text returns the style of text in one color, size and weight.
+// text returns a text style of one color, size and weight.
 func text(c color.Color, size vg.Length, bold bool) draw.TextStyle {
 	style := plot.New().Title.TextStyle
 	style.Color, style.Font.Size = c, size
@@ -86,7 +86,7 @@ func text(c color.Color, size vg.Length, bold bool) draw.TextStyle {
 	return style
 }
 
-// wrap breaks s at spaces where it is wider than width.
+// wrap breaks s at spaces into lines no wider than width.
 func wrap(s string, style draw.TextStyle, width vg.Length) []string {
 	var lines []string
 	row := ""
@@ -119,7 +119,7 @@ func (f *figure) columns() int {
 
 func (f *figure) rows() int { return (len(f.panels) + f.columns() - 1) / f.columns() }
 
-// texts are the title and what is below the panels, broken into lines.
+// texts returns the title and the text below the panels, broken into lines.
 func (f *figure) texts() (title, about []string) {
 	const width = pictureWidth - 2*margin
 	return wrap(f.title, text(f.theme.ink, 14, true), width), wrap(f.about, text(f.theme.muted, 10, false), width)
@@ -131,7 +131,7 @@ func (f *figure) height() vg.Length {
 	return h + vg.Length(f.rows())*(f.cell+headHeight)
 }
 
-// write draws the figure in the format that ext says.
+// write draws the figure in the format of the extension ext.
 func (f *figure) write(w io.Writer, ext string) error {
 	if ext == ".svg" {
 		c := vgsvg.New(pictureWidth, f.height())
@@ -144,7 +144,7 @@ func (f *figure) write(w io.Writer, ext string) error {
 	return err
 }
 
-// description says in words what the picture shows.
+// description describes the picture in words.
 func (f *figure) description() string {
 	var b strings.Builder
 	b.WriteString(f.unit + ".")
@@ -185,7 +185,7 @@ func (f *figure) paintKeys(dc draw.Canvas, y vg.Length) {
 	}
 }
 
-// paintPanels draws the panels with their names above them, axes aligned.
+// paintPanels draws the panels with aligned axes and their names above them.
 func (f *figure) paintPanels(body draw.Canvas) {
 	tiles := draw.Tiles{Rows: f.rows(), Cols: f.columns(), PadX: 12, PadY: headHeight, PadTop: headHeight}
 	grid := make([][]*plot.Plot, tiles.Rows)

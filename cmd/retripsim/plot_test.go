@@ -25,16 +25,16 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// picture is what a test wants to know of an SVG.
+// picture is the part of an SVG that tests inspect.
 type picture struct {
 	title, desc   string
 	width, height float64
 	texts         []box
-	colors        map[string]bool // of texts
+	colors        map[string]bool // of the texts
 	fonts         map[string]bool
 }
 
-// box is where a text is, in a system in which y grows upwards.
+// box is the bounding box of a text; y grows upwards.
 type box struct {
 	text                     string
 	left, right, low, height float64
@@ -82,7 +82,7 @@ func readPicture(t *testing.T, data []byte) picture {
 						p.fonts[value] = true
 					}
 				}
-				b.height *= 0.8 // of what most letters take of a line
+				b.height *= 0.8 // the part of a line that most letters fill
 				p.texts = append(p.texts, b)
 			}
 		case xml.CharData:
@@ -100,7 +100,7 @@ func readPicture(t *testing.T, data []byte) picture {
 	}
 }
 
-// pictures are all kinds, each by the arguments that make it.
+// pictures lists all kinds of pictures, each by the arguments that draw it.
 var pictures = []string{
 	"compare -plot load -runs 1 -policy no-retries,no-budget,finagle,envoy,envoy-budget,polly,aws-standard,aws-2026,bucket-10,grpc,sre,retrip",
 	"compare -plot goodput -runs 1", "compare -plot waits -runs 1", "overload -runs 1",
@@ -118,7 +118,7 @@ var pictures = []string{
 
 var reports = map[string]*report{}
 
-// reportOf returns what a command finds out; it runs once.
+// reportOf returns the report of a command, which runs only once.
 func reportOf(t *testing.T, args string) *report {
 	t.Helper()
 	if r := reports[args]; r != nil {
@@ -136,8 +136,8 @@ func reportOf(t *testing.T, args string) *report {
 	return r
 }
 
-// Each picture says what it shows, in a title that is not that of its axes; its
-// texts lie inside of it, and none over another; their ink can be read.
+// Each picture states its finding in a title that differs from its axis labels.
+// Its texts stay inside the picture, don't overlap, and have enough contrast.
 func TestPictures(t *testing.T) {
 	for _, args := range pictures {
 		for page, theme := range map[string]*theme{"light": light, "dark": dark} {
@@ -179,8 +179,8 @@ func parseHex(t *testing.T, s string) color.NRGBA {
 	return rgb(uint32(x))
 }
 
-// blindTo returns c as those see it who lack the cones for red or green
-// (Viénot, Brettel and Mollon 1999).
+// blindTo returns c as seen by people without red or green cones (Viénot,
+// Brettel and Mollon 1999).
 func blindTo(c color.NRGBA, red bool) color.NRGBA {
 	linear := func(v uint8) float64 { return math.Pow(float64(v)/255, 2.2) }
 	r, g, b := linear(c.R), linear(c.G), linear(c.B)
@@ -203,8 +203,8 @@ func apart(a, b color.NRGBA) float64 {
 	return math.Sqrt(d(a.R, b.R) + d(a.G, b.G) + d(a.B, b.B))
 }
 
-// Lines stand out from the paper, and from each other whatever colors the eye
-// can tell apart.
+// Lines stand out from the background and from each other, for color-blind
+// readers too.
 func TestThemes(t *testing.T) {
 	for name, theme := range map[string]*theme{"light": light, "dark": dark} {
 		for _, c := range []color.NRGBA{theme.accent, theme.second, theme.ink, theme.muted} {
@@ -220,12 +220,13 @@ func TestThemes(t *testing.T) {
 			}
 		}
 	}
-	// The measure tells red from green as no one does who can't see red.
+	// The distance measure treats colors as alike that people without red cones
+	// confuse.
 	assert.Less(t, apart(blindTo(rgb(0xd53e2a), false), blindTo(rgb(0x6b7a00), false)), 40.0)
 }
 
-// The squares of a map grow darker with the time, never is darkest, and the
-// numbers in them can be read.
+// The squares of a map get darker with time, never is the darkest, and the
+// numbers in them are legible.
 func TestSquareColors(t *testing.T) {
 	before := 2.0
 	for _, s := range []float64{0, 2, 3, 5, 10, 20, 40, 59} {
@@ -244,8 +245,8 @@ func TestSquareColors(t *testing.T) {
 	}
 }
 
-// What a picture calls never is said in it, and an outlier doesn't flatten the
-// rest.
+// A picture defines its "never", and an outlier doesn't flatten the other
+// lines.
 func TestPictureWords(t *testing.T) {
 	of := func(args string) picture {
 		file := filepath.Join(t.TempDir(), "plot.svg")
@@ -273,8 +274,8 @@ func TestPictureWords(t *testing.T) {
 		recoveryFinding(sim.Overload(), [][]*sim.Result{{{Policy: "a"}}, {{Policy: "b", Recovery: 7 * time.Second}}}))
 }
 
-// On a narrow terminal nothing is wider than it, and each line of a chart is by
-// itself, with its name.
+// On a narrow terminal no output is wider than the terminal, and each line of a
+// chart stands alone, with its name.
 func TestNarrowTerminal(t *testing.T) {
 	for _, args := range pictures {
 		r := reportOf(t, args)
@@ -296,7 +297,7 @@ func TestNarrowTerminal(t *testing.T) {
 	}
 }
 
-// A chart shows a peak of one point, and zero as nothing.
+// A chart shows a peak of a single point, and shows zero as blank.
 func TestChart(t *testing.T) {
 	l := line{name: "peak"}
 	for i := range 1000 {

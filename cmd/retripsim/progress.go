@@ -10,8 +10,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// bar is a progress bar that shows itself on a terminal, and only when it
-// takes longer than a second.
+// bar is a progress bar. It appears on terminals only, and only after one
+// second.
 type bar struct {
 	w     io.Writer
 	tty   bool
@@ -23,7 +23,7 @@ const barSteps = 1000
 
 func newBar(w io.Writer, tty bool) *bar { return &bar{w: w, tty: tty, began: time.Now()} }
 
-// set moves the bar. It is called by one goroutine at a time.
+// set moves the bar. Calls must not overlap.
 func (b *bar) set(done float64) {
 	if !b.tty || time.Since(b.began) < time.Second {
 		return
@@ -33,7 +33,7 @@ func (b *bar) set(done float64) {
 			progressbar.OptionSetDescription("simulating"), progressbar.OptionClearOnFinish(),
 			progressbar.OptionThrottle(50*time.Millisecond))
 	}
-	// A bar that can't be drawn is no reason to stop.
+	// A failure to draw the bar must not stop the command.
 	_ = b.bar.Set(int(done * barSteps))
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The bar shows itself after a second, on a terminal, and cleans up.
+// The bar appears after a second, on a terminal, and erases itself at the end.
 func TestBar(t *testing.T) {
 	for _, tty := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

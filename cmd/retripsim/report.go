@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// report is what a command has found out.
+// report is the result of a command.
 type report struct {
 	title   string
-	table   [][]string // the first row is its head
+	table   [][]string // the first row is the header
 	notes   []string
-	lines   []line // of a chart for the terminal; may be nil
+	lines   []line // chart for the terminal; may be nil
 	unit    string // of the lines
-	over    string // what they run over; if empty, seconds
+	over    string // the x axis of the lines; if empty, seconds
 	partial bool
 
 	json any
@@ -25,7 +25,7 @@ type report struct {
 	draw func(*theme) (*figure, error) // nil if there is no picture
 }
 
-// print writes the report for a terminal with so many columns.
+// print writes the report for a terminal of the given width.
 func (r *report) print(w io.Writer, columns int) {
 	say := func(s string) {
 		for _, row := range fold(s, columns) {
@@ -50,7 +50,7 @@ func (r *report) print(w io.Writer, columns int) {
 	}
 }
 
-// printTable writes the table, or where the terminal is too narrow for it each
+// printTable writes the table. If the terminal is too narrow, it writes each
 // row as a block.
 func (r *report) printTable(w io.Writer, columns int) {
 	widths := make([]int, len(r.table[0]))

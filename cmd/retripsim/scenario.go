@@ -20,7 +20,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.timeouts()
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
 	f.BoolVar(&s.Fleet.Unequal, "unequal", s.Fleet.Unequal, "a few clients send most of the requests")
-	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "of an attempt, where the policy has none")
+	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, where the policy sets none")
 	f.layers()
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second")
 	f.Func("load", "requests per second as a `share` of the capacity, instead of -rate", func(v string) error {
@@ -33,8 +33,8 @@ func (f *flags) scenario(s *sim.Scenario) {
 	})
 	f.BoolVar(&s.Arrivals.Regular, "regular", s.Arrivals.Regular, "requests arrive evenly spaced, not at random")
 	f.BoolVar(&s.Arrivals.AtOnce, "at-once", s.Arrivals.AtOnce, "all -requests arrive at t = 0")
-	f.IntVar(&s.Arrivals.Count, f.field("requests", "Arrivals.Count"), s.Arrivals.Count, "after which arrivals end; 0 is never")
-	f.IntVar(&s.Backend.Workers, f.field("workers", "Backend.Workers"), s.Backend.Workers, "of the backend; 0 is no limit")
+	f.IntVar(&s.Arrivals.Count, f.field("requests", "Arrivals.Count"), s.Arrivals.Count, "`number` of requests after which arrivals end; 0 means never")
+	f.IntVar(&s.Backend.Workers, f.field("workers", "Backend.Workers"), s.Backend.Workers, "workers of the backend; 0 means unlimited")
 	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time of work on a request")
 	f.BoolVar(&s.Backend.Fixed, "fixed", s.Backend.Fixed, "that time is the same for all requests")
 	f.IntVar(&s.Backend.Queue, f.field("queue", "Backend.Queue"), s.Backend.Queue, "requests that wait for a worker; others get a 503")
@@ -57,7 +57,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.excludes("attempt-timeout", "timeout")
 }
 
-// settle applies what flags say about s together.
+// settle applies flags to s that depend on each other.
 func (f *flags) settle(s *sim.Scenario) error {
 	if f.loadShare > 0 {
 		*s = s.LoadOf(f.loadShare)
@@ -68,8 +68,8 @@ func (f *flags) settle(s *sim.Scenario) error {
 	return f.settleLayers(s)
 }
 
-// byPolicy runs s with each of the policies as often as -runs says, and returns
-// the results by policy. Where ctx ended, those that are missing are left out.
+// byPolicy runs s with each policy as often as -runs says, and returns the
+// results by policy. If ctx ends, it omits the missing results.
 func (f *flags) byPolicy(ctx context.Context, s sim.Scenario, progress func(float64)) ([][]*sim.Result, error) {
 	policies, err := f.load(s.Policy.Retry)
 	if err != nil {
@@ -162,7 +162,7 @@ func loadRow(group []*sim.Result) []string {
 		fmt.Sprint(round(r.P50)), fmt.Sprint(round(r.P99))}
 }
 
-// mid returns the median of what of picks.
+// mid returns the median over the group of what of returns.
 func mid(group []*sim.Result, of func(*sim.Result) float64) float64 {
 	var list []float64
 	for _, r := range group {
@@ -172,8 +172,8 @@ func mid(group []*sim.Result, of func(*sim.Result) float64) float64 {
 	return list[len(list)/2]
 }
 
-// meanwhile returns how many attempts were made during the trigger for each
-// request that arrived in it.
+// meanwhile returns the number of attempts made during the trigger per request
+// that arrived during it.
 func meanwhile(r *sim.Result) float64 {
 	return float64(r.TriggerAttempts) / float64(max(1, r.TriggerRequests))
 }
@@ -206,7 +206,8 @@ func round(d time.Duration) time.Duration {
 	}
 }
 
-// published is the table that [sim.Storm] with a passing crowd is after.
+// published is the published table that [sim.Storm] with a passing crowd
+// reproduces.
 var published = map[string]string{"no-retries": "540", "no-jitter": "4380", "equal": "1820", "full": "720"}
 
 func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
@@ -220,7 +221,7 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		for _, name := range []string{"at-once", "regular", "rate", "load", "unequal"} {
 			if f.given(name) && (crowd == "herd" || name == "at-once") {
-				return nil, fmt.Errorf("-%s and -crowd %s contradict each other", name, crowd)
+				return nil, fmt.Errorf("-%s and -crowd %s conflict", name, crowd)
 			}
 		}
 		switch crowd {

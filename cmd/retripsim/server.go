@@ -9,7 +9,7 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// server declares the flags for a backend that is more than one queue.
+// server declares the flags for a backend with more features than one queue.
 func (f *flags) server(b *sim.Backend) {
 	f.Float64Var(&b.TailShare, f.field("tail-share", "Backend.TailShare"), b.TailShare, "share of requests that take -tail-times as long")
 	f.Float64Var(&b.TailTimes, f.field("tail-times", "Backend.TailTimes"), b.TailTimes, "how many times as long they take")

@@ -16,8 +16,8 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// fontFamily begins with the font by which texts were measured. Arial and
-// Helvetica are as wide; others are squeezed to that width.
+// fontFamily begins with the font used to measure texts. Arial and Helvetica
+// have the same widths; other fonts are squeezed to fit.
 const fontFamily = "'Liberation Sans',Arial,Helvetica,sans-serif"
 
 var (
@@ -25,8 +25,8 @@ var (
 	svgText  = regexp.MustCompile(`transform="scale\(1, -1\)"\s+style="font-family:[^;"]*([^"]*font-size:([0-9.]+)px[^"]*)">([^<]*)<`)
 )
 
-// writeSVG writes what was drawn, with a title, a description, and fonts that
-// every system has.
+// writeSVG writes the drawing with a title, a description, and fonts that every
+// system has.
 func writeSVG(w io.Writer, c *vgsvg.Canvas, title, description string) error {
 	var drawn bytes.Buffer
 	if _, err := c.WriteTo(&drawn); err != nil {
