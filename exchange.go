@@ -15,12 +15,15 @@ import (
 	"github.com/retrip/retrip/internal/replay"
 )
 
-// RoundTrip makes attempts until the answer is one, or until something speaks
-// against another. It is a driver: [Host] decides.
+// RoundTrip sends req, retrying until it gets a final answer or a rule forbids
+// another attempt. It implements [http.RoundTripper].
 //
-// Out of attempts with a response in hand, that response is returned with a
-// nil error. The error of a single attempt is returned as Base gave it, that
-// of several as an *[Error].
+// If RoundTrip gives up with a response in hand, it returns that response and a
+// nil error. It returns the error of a single attempt as Base gave it; after
+// several attempts, the error is an *[Error] that wraps every failure. If t's
+// policies, or a policy from [WithPolicy], are invalid, the error names each
+// field and value, and nothing is sent. RoundTrip always closes the request
+// body, but may do so after it has returned. It is safe for concurrent use.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := t.settings.Load()
 	if s == nil {
@@ -54,15 +57,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.plain(s, r, req, kind)
 }
 
-// rules returns the rules of a request that would follow r but for o. It isn't
-// inlined: the stack of every request would have to hold a Policy.
+// rules returns r as overridden by o. It must not be inlined: the stack frame
+// of every request would then hold a Policy.
 //
 //go:noinline
 func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy) }
 
-// plain makes a first attempt that is nothing but the caller's own request at
-// a time when no host is in trouble. If that succeeds it has cost next to
-// nothing; else it is handed on.
+// plain makes a first attempt with the caller's own request while the host is
+// in no trouble. An attempt that succeeds costs next to nothing; plain hands
+// any other one to resume.
 func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind) (*http.Response, error) {
 	var began time.Duration
 	ctx := req.Context()
@@ -73,8 +76,8 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 		default:
 		}
 	}
-	// Only a deadline makes the duration of an attempt matter. A context of
-	// the caller's own making may have one and never end.
+	// The duration of an attempt matters only with a deadline. A custom
+	// context may have a deadline and no Done channel.
 	if _, ok := ctx.Deadline(); ok {
 		began = s.now()
 	}

@@ -15,55 +15,58 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 )
 
-// Transport is an [http.RoundTripper] that repeats what failed, where that is
-// safe, useful and bearable for the server:
+// Transport is an [http.RoundTripper] that retries failed requests where a
+// retry is safe, useful and bearable for the server:
 //
 //	client := &http.Client{Transport: &retrip.Transport{}}
 //
-// The zero value is ready for use. Fields must not be changed after the first
-// RoundTrip; [Transport.SetPolicies] changes policies at run time. It is safe
-// for concurrent use and must not be copied.
+// The zero value is ready to use. Fields must not be changed after the first
+// RoundTrip; [Transport.SetPolicies] changes policies at run time. A Transport
+// is safe for concurrent use and must not be copied.
 //
-// A first attempt is the caller's own request, handed to Base as it is, unless
-// something of ours has to go with it: a timeout, a bound of MaxSends, a hook,
-// an idempotency key, a body that http.NewRequest hasn't made of a buffer, byte
-// slice or string, or the watch over a Base whose TLSClientConfig has a
-// VerifyConnection or VerifyPeerCertificate. Then it is derived: a shallow copy
-// with a context of its own.
+// Transport passes the caller's own request to Base for the first attempt
+// unless the attempt needs something that the request lacks. In that case the
+// attempt is derived: Base gets a shallow copy of the request with a context of
+// its own. An attempt is derived if it has a timeout, a bound on sends
+// (MaxSends), a hook or a generated idempotency key, if the request has a body
+// that http.NewRequest didn't make from a buffer, byte slice or string, or if
+// the TLSClientConfig of Base has a VerifyConnection or VerifyPeerCertificate
+// callback.
 type Transport struct {
-	// Base makes each attempt. If nil, it is go-cleanhttp's pooled transport,
-	// with HTTP/2 pings that find dead connections, made for this Transport
-	// alone: make one Transport and keep it. What must be renewed for every
-	// attempt, as a signature, belongs in Base.
+	// Base makes each attempt. If nil, Transport uses go-cleanhttp's pooled
+	// transport, with HTTP/2 pings that detect dead connections. Each Transport
+	// has a pool of its own, so a program should make one Transport and keep
+	// it. Anything that each attempt needs afresh, such as a signature, belongs
+	// in Base.
 	//
-	// If Base is nil or an [*http.Transport], a retry after a timeout takes
-	// another connection; see Policy.AttemptTimeout. Such a retry uses a clone
-	// of Base with a pool of its own. If Base is anything else, Base makes every
-	// attempt.
+	// If Base is nil or an [*http.Transport], a retry after a timeout uses
+	// another connection, from a clone of Base with its own pool; see
+	// Policy.AttemptTimeout. Any other Base makes every attempt itself.
 	Base http.RoundTripper
 
-	// Policy is for every host. Its zero value is a sound default.
+	// Policy applies to every host. The zero Policy is a sound default.
 	Policy Policy
 
-	// Hosts are policies for single hosts, by pattern: "api.example.com" for
-	// any port, "api.example.com:8443", "*.example.com" for all hosts below
-	// example.com, "[::1]". The most specific pattern wins; case and a dot at
-	// the end don't matter; fields that are unset inherit from Policy. If nil,
-	// all hosts follow Policy.
+	// Hosts holds policies for particular hosts, by pattern: "api.example.com"
+	// (any port), "api.example.com:8443", "*.example.com" (all hosts below
+	// example.com) or "[::1]". The most specific pattern wins. Case and a
+	// trailing dot don't matter. Unset fields inherit from Policy. If nil, all
+	// hosts follow Policy.
 	Hosts map[string]Policy
 
-	// Metrics counts. If nil, nothing is counted.
+	// Metrics receives the counts. If nil, Transport counts nothing.
 	Metrics *Metrics
 
-	// Logger gets retries at level Debug and give-ups at Info, those of requests
-	// that an open breaker refuses at Debug. It gets a host's trouble at Warn
-	// when that begins (a pause, an open breaker, an empty budget) and at Info
-	// when it is over; what goes on in between is at Debug. URLs are free of
-	// userinfo and query. If nil, nothing is logged.
+	// Logger receives a record of each retry at level Debug and of each give-up
+	// at Info, or at Debug if an open breaker refused the request. Logger also
+	// receives the trouble of a host: at Warn when a pause begins, a breaker
+	// opens or a budget runs out, at Info when the trouble ends, and at Debug
+	// in between. Logged URLs have neither userinfo nor query. If nil,
+	// Transport logs nothing.
 	Logger *slog.Logger
 
-	// Trace is called at the stages of every request. If nil, nothing is; see
-	// also [WithTrace].
+	// Trace holds hooks that run at the stages of every request. If nil, only
+	// hooks set by [WithTrace] run.
 	Trace *Trace
 
 	settling sync.Mutex // guards changes of settings
@@ -72,17 +75,17 @@ type Transport struct {
 	spares   spares
 }
 
-// settings are what the fields of a Transport come to. They are immutable.
+// settings is what the fields of a Transport amount to. It is immutable.
 type settings struct {
 	*matcher
 	base  http.RoundTripper
 	epoch time.Time // instants are durations since then
-	err   error     // what Validate would have said of policies
+	err   error     // why the policies are invalid; nil if they are valid
 
 	counted *holder // for Metrics; nil if nothing is counted
 
-	looked bool          // watch is known
-	watch  attempt.Watch // what is to be seen of every attempt
+	looked bool          // watch is set
+	watch  attempt.Watch // what every attempt must observe
 }
 
 func (s *settings) now() time.Duration { return time.Since(s.epoch) }
@@ -111,7 +114,8 @@ func (t *Transport) start() *settings {
 	return s
 }
 
-// look completes t's settings at the first RoundTrip, when the base is complete.
+// look completes t's settings at the first RoundTrip: until then, the caller
+// may still configure Base.
 func (t *Transport) look() *settings {
 	t.start()
 	t.settling.Lock()
@@ -122,10 +126,10 @@ func (t *Transport) look() *settings {
 	return &s
 }
 
-// watchOf returns what is to be seen of every attempt with base.
+// watchOf returns what every attempt with base must observe.
 func watchOf(base *http.Transport) (watch attempt.Watch) {
-	// Others may use the base for the first time now, which changes some of its
-	// fields. Clone waits for that.
+	// The base may be in its first use elsewhere, which changes some of its
+	// fields. Clone waits until that is done.
 	base = base.Clone()
 	if c := base.TLSClientConfig; c != nil && (c.VerifyConnection != nil || c.VerifyPeerCertificate != nil) {
 		// The caller's own code may refuse a server.
@@ -143,11 +147,12 @@ func defaultBase() *http.Transport {
 	return base
 }
 
-// SetPolicies replaces Policy and Hosts for the requests that begin from now
-// on; those under way keep what they began with, and hosts keep their state.
-// If something is wrong with the new ones, the error says what and nothing
-// changes. The fields themselves keep their values. It is safe for concurrent
-// use with RoundTrip.
+// SetPolicies replaces Policy and Hosts for requests that begin after the call.
+// Requests in flight keep the policies that they began with, and hosts keep
+// their state. If a new policy is invalid, SetPolicies changes nothing and
+// returns an error that names what is wrong. The fields Policy and Hosts keep
+// their values; [Transport.Policies] returns the policies in force. SetPolicies
+// is safe for concurrent use with RoundTrip.
 func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	m, err := compile(policy, hosts)
 	if err != nil {
@@ -168,10 +173,10 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	return nil
 }
 
-// CloseIdleConnections closes those of Base, if it can: http.Client's method
-// of the same name then does what it says. It also closes the idle connections
-// that retries after a timeout have left. Transport itself never closes those
-// of Base. It is safe for concurrent use.
+// CloseIdleConnections closes the idle connections of Base, if Base has a
+// method of that name, and those left by retries after a timeout. [http.Client]
+// calls it from its own method of that name. Transport never closes connections
+// of Base by itself. CloseIdleConnections is safe for concurrent use.
 func (t *Transport) CloseIdleConnections() {
 	t.spares.close()
 	if c, ok := t.start().base.(interface{ CloseIdleConnections() }); ok {
