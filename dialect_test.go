@@ -227,7 +227,7 @@ func TestDialects_ThroughTheTransport(t *testing.T) {
 
 func TestDialects_UnknownName(t *testing.T) {
 	_, err := Policy{Dialects: []string{"github", "gitlab"}}.Rules()
-	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": there are ["anthropic" "azure"`)
+	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["anthropic" "azure"`)
 }
 
 func TestPolicy_DocumentsEveryDialect(t *testing.T) {

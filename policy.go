@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Off, as a value of a field of a [Policy], switches off what the field
-// describes. The fields for which it means something say so; any other
-// negative value is an error.
+// Off, as the value of a field of a [Policy], switches off what the field
+// describes. The comment of each field says whether the field accepts Off. Any
+// other negative value is an error.
 const Off = -1
 
-// Switch is a field of a [Policy] that is on, off or inherited. In JSON it is
-// true or false.
+// Switch is a field of a [Policy] that is on, off or inherited. If 0, it is
+// inherited. In JSON, a Switch is true or false.
 type Switch int8
 
-// On, as a value of a [Switch], switches on what the field describes. [Off]
-// switches it off, also where it would be inherited.
+// On, as the value of a [Switch], switches on what the field describes. [Off]
+// switches it off even if the inherited value is On.
 const On Switch = 1
 
 // String returns "on", "off", or "" for a Switch that inherits.
@@ -38,219 +38,239 @@ func (s Switch) String() string {
 	}
 }
 
-// Unlimited is a [Budget] that never refuses a retry. It takes away what keeps
-// a fleet from prolonging an outage; see the package documentation.
+// Unlimited is a [Budget] that never refuses a retry. With Unlimited, nothing
+// keeps the retries of a fleet from prolonging an outage; see the package
+// documentation.
 var Unlimited = Budget{Size: Off, Shared: Off}
 
-// Policy is how requests to a set of hosts are retried. It is a plain value:
-// it can be printed, compared field by field, kept in JSON and used again.
+// Policy says how to retry requests to a set of hosts. It is a plain value: a
+// program can print it, compare it field by field, store it as JSON and reuse
+// it.
 //
-// The zero Policy is a sound default. A field that is 0 or nil inherits: in
-// [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the policy of
-// the host, in Transport.Policy from the default that its comment names. A
-// non-nil slice replaces the inherited one, also when it is empty. Off
-// switches off what can be off.
+// The zero Policy is a sound default. A field that is 0 or nil inherits its
+// value: in [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the
+// policy of the host, and in Transport.Policy from the default that the comment
+// of the field names. A non-nil slice replaces the inherited one, even if it is
+// empty. Off switches a feature off.
 type Policy struct {
-	// MaxAttempts is how many attempts a request gets, the first included.
-	// If 0, it is inherited; the default is 4. 1 never retries; Off is an
-	// error, since it might mean that or no bound. RFC 9110
-	// §9.2.2 advises against repeating a repetition; the budget is what makes
-	// more than one retry acceptable.
+	// MaxAttempts is the maximum number of attempts for a request, including
+	// the first. 1 means no retries. Off is an error, because it could mean
+	// either no retries or no bound. RFC 9110 §9.2.2 says that a client should
+	// not automatically retry a failed automatic retry; the budget is what
+	// makes more than one retry acceptable. If 0, it is inherited; the default
+	// is 4.
 	MaxAttempts int `json:"max_attempts"`
 
-	// Backoff is the schedule of waits. If zero, it is inherited; the default
-	// is full jitter, 100 ms doubling to 10 s, and from 1 s on after a 429
-	// that names no wait.
+	// Backoff is the schedule of waits before retries. If zero, it is
+	// inherited; the default is full jitter from 100 ms, doubling up to 10 s,
+	// and from 1 s after a 429 that doesn't say how long to wait.
 	Backoff Backoff `json:"backoff"`
 
-	// Deadline bounds one RoundTrip: attempts and waits, up to the response
-	// headers. It never cuts a body. If 0, it is inherited; by default there
-	// is only the context's. Off: only the context's.
+	// Deadline bounds one RoundTrip, with all its attempts and waits, up to the
+	// response headers. Deadline never cuts off a body. Off means no bound
+	// besides the deadline of the context. If 0, it is inherited; the default
+	// is no bound.
 	Deadline time.Duration `json:"deadline"`
 
 	// AttemptTimeout bounds one attempt, up to the response headers. It never
-	// cuts a body. If 0, it is inherited; by default there is none. Off: none.
-	// A retry after a timeout takes another connection, as far as Transport.Base
-	// allows it: over HTTP/2 every attempt would otherwise share the fate of the
-	// one connection to the host. It should leave room: where ordinary answers
-	// take more than 0.7 of it, the [Budget] takes them for signs of overload
-	// while attempts time out.
+	// cuts off a body. A retry after a timeout uses another connection if
+	// Transport.Base allows it: over HTTP/2, all attempts would otherwise share
+	// the fate of the host's single connection. The timeout should leave
+	// headroom: while attempts time out, the [Budget] treats successes that
+	// take longer than 0.7 of AttemptTimeout as a sign of overload. Off means
+	// no timeout. If 0, it is inherited; the default is no timeout.
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
 
-	// MaxWait is the longest wait a server may ask for. A longer one ends the
-	// retrying at once, with the response in hand, and at a Gate every request
-	// that would have to wait so long. If 0, it is inherited; the
-	// default is 30 s. It can't be Off: 1 ns waits for no server, 24 h for
-	// nearly any.
+	// MaxWait is the longest wait that a server may ask for. If a server asks
+	// for more, the Transport gives up at once and returns the response in
+	// hand; at a Gate, every request that would have to wait that long gives
+	// up. MaxWait can't be Off: use 1 ns to refuse every wait, or a long
+	// duration such as 24 h to accept nearly any. If 0, it is inherited; the
+	// default is 30 s.
 	MaxWait time.Duration `json:"max_wait"`
 
-	// WholeBody is how many bytes of a response body are read within the attempt.
-	// A body that breaks within them makes the attempt fail as any error does, so
-	// a JSON document that arrives in half is fetched again, if the request may be
-	// repeated. If it may not, or nothing is left to repeat it with, the response
-	// is returned: what was read, and then the body's own error. A longer body
-	// streams after so many bytes, counted as they are read, after a gunzip of
-	// net/http's own. AttemptTimeout, Deadline and BodyIdle run until the bytes
-	// are there. Not read ahead are responses that are retried anyway, event
-	// streams, ndjson, gRPC and multipart/x-mixed-replace, a 101, and a response
-	// that comes while a streamed request body is still being sent. A body that
-	// HTTP/1.0 ends with the connection can break unseen. If 0, it is inherited;
-	// by default nothing is read ahead. Off: nothing.
+	// WholeBody is the number of bytes of a response body that the Transport
+	// reads as part of the attempt. If the body breaks within them, the attempt
+	// fails like any other, so the Transport fetches a truncated JSON document
+	// again if it may repeat the request. Otherwise, or if no retry is left, it
+	// returns the response, whose body yields the bytes read and then the
+	// body's own error.
+	//
+	// A longer body streams after that many bytes, counted after net/http's own
+	// gzip decompression. AttemptTimeout, Deadline and BodyIdle apply until the
+	// bytes have arrived. The Transport doesn't read ahead a response that it
+	// retries anyway, an event stream, ndjson, gRPC, multipart/x-mixed-replace,
+	// a 101, or a response that arrives while a streamed request body is still
+	// being sent. It can't detect the truncation of an HTTP/1.0 body that ends
+	// with the connection. Off reads nothing ahead. If 0, it is inherited; the
+	// default is to read nothing ahead.
 	WholeBody int64 `json:"whole_body"`
 
-	// BodyIdle is how long a Read of a response body may wait for bytes. Then the
-	// body ends in an error that is a timeout, after at most half a second more,
-	// or is continued; see Resume. The time in which nobody reads doesn't count. It
-	// needs a Base whose bodies end with the request's context, as net/http's do.
-	// If 0, it is inherited; by default a Read may wait for ever. Off: for ever.
+	// BodyIdle is how long a Read of a response body may wait for bytes. After
+	// at most half a second more, the body fails with a timeout error, or is
+	// continued; see Resume. Time between Reads doesn't count. BodyIdle needs a
+	// Base whose bodies end with the context of the request, as net/http's do.
+	// Off lets a Read wait forever. If 0, it is inherited; the default is to
+	// wait forever.
 	BodyIdle time.Duration `json:"body_idle"`
 
-	// Resume continues the body of a GET that breaks, or that BodyIdle ends, where
-	// it broke: by a request for the rest, with Range and If-Range (RFC 9110 §14,
-	// §13.1.5), so that its reader notices nothing. The first response must be a
-	// 200, or a 206 to a single range that the caller asked for, and have a strong
-	// ETag and a Content-Length, but no Content-Encoding; net/http must not have
-	// decoded it. Bytes of another representation are never joined to it. Each
-	// continuation is a retry, by all the rules for retries but Deadline; after
-	// each MiB of progress attempts are counted anew. If it can't be continued,
-	// the body ends in its own error, joined with why. If 0, it is inherited; by
-	// default it is off.
+	// Resume makes the Transport continue the body of a GET where it broke or
+	// where BodyIdle ended it. The Transport requests the rest with Range and
+	// If-Range (RFC 9110 §14, §13.1.5), and the reader notices nothing. The
+	// first response must be a 200, or a 206 to a single range that the caller
+	// asked for. It must have a strong ETag and a Content-Length but no
+	// Content-Encoding, and net/http must not have decompressed it. The
+	// Transport never joins bytes of different representations.
+	//
+	// Each continuation is a retry and follows all rules for retries except
+	// Deadline. The count of attempts starts again after each MiB of progress.
+	// If the Transport can't continue the body, the body fails with its own
+	// error joined with the reason. If 0, it is inherited; the default is Off.
 	Resume Switch `json:"resume"`
 
-	// MaxReplayBody is how many bytes of a request body are kept for replay
-	// when it can't be had again otherwise: when there is no GetBody and it is
-	// neither an *os.File nor an *io.SectionReader. If 0, it is inherited; the
-	// default is 64 KiB. Off keeps nothing.
+	// MaxReplayBody is the number of bytes of a request body that the Transport
+	// keeps for replay if it can't get the body again: the request has no
+	// GetBody, and the body is neither an *os.File nor an *io.SectionReader.
+	// Off keeps nothing. If 0, it is inherited; the default is 64 KiB.
 	MaxReplayBody int64 `json:"max_replay_body"`
 
-	// MaxSends is how often net/http may send a request inside one attempt. It
-	// repeats requests by itself: over HTTP/2 after GOAWAY and REFUSED_STREAM,
-	// on some servers without end, and a POST that has GetBody also after a
-	// PROTOCOL_ERROR, which proves nothing. Reaching the bound is a failed
-	// attempt like any other, so in all a request may be sent MaxSends times
-	// MaxAttempts. Sends over pooled HTTP/1 connections that turn out to be dead
-	// don't count: the pool bounds them. If 0, it is inherited; the default is
-	// 10 for an attempt that is derived from the caller's request anyway (see
-	// [Transport]) and no bound for others: with an AttemptTimeout or a Deadline
-	// it is 10 for every attempt, without, it depends on the request. A policy
-	// that sets it bounds every
-	// attempt. Off: no bound.
+	// MaxSends bounds how often net/http may send a request within one attempt.
+	// net/http repeats some requests by itself: over HTTP/2 after GOAWAY and
+	// REFUSED_STREAM, endlessly with some servers, and a POST that has GetBody
+	// also after a PROTOCOL_ERROR, which proves nothing. An attempt that
+	// reaches the bound fails like any other, so a request may be sent up to
+	// MaxSends times MaxAttempts times in all. Sends over pooled HTTP/1
+	// connections that turn out to be dead don't count, because the pool bounds
+	// them.
+	//
+	// A policy that sets MaxSends bounds every attempt. Off means no bound. If
+	// 0, it is inherited; the default is 10 for attempts that are derived
+	// anyway (see [Transport]), and no bound for others. With an AttemptTimeout
+	// or a Deadline, every attempt is derived; without them, it depends on the
+	// request.
 	MaxSends int `json:"max_sends"`
 
-	// RetryOn lists statuses (400 to 599) to retry besides 5xx and 429. If
-	// nil, it is inherited; the default is none.
+	// RetryOn lists statuses (400 to 599) to retry in addition to 5xx and 429.
+	// If nil, it is inherited; the default is none.
 	RetryOn []int `json:"retry_on"`
 
-	// FailOn lists statuses (400 to 599) not to retry although they are 5xx
+	// FailOn lists statuses (400 to 599) not to retry even though they are 5xx
 	// or 429. If nil, it is inherited; the default is none.
 	FailOn []int `json:"fail_on"`
 
 	// Unprocessed lists statuses (400 to 599) by which these hosts say that
-	// they did nothing: such a request is repeated whatever its method. 429
-	// is one for most APIs. If nil, it is inherited; the default is none.
+	// they have not processed the request. The Transport may repeat such a
+	// request whatever its method. For most APIs, 429 is such a status. If nil,
+	// it is inherited; the default is none.
 	Unprocessed []int `json:"unprocessed"`
 
-	// IdempotentMethods lists methods that are idempotent at these hosts,
-	// besides those of RFC 9110 §9.2.2, GET, HEAD, OPTIONS, TRACE, PUT and
-	// DELETE, and QUERY of RFC 10008. If nil, it is inherited; the default is
-	// none.
+	// IdempotentMethods lists methods that are idempotent at these hosts, in
+	// addition to GET, HEAD, OPTIONS, TRACE, PUT and DELETE (RFC 9110 §9.2.2)
+	// and QUERY (RFC 10008). If nil, it is inherited; the default is none.
 	IdempotentMethods []string `json:"idempotent_methods"`
 
-	// IdempotencyKey gives a request that is not idempotent and has no key a
-	// fresh Idempotency-Key, the same on all its attempts, which makes it
-	// repeatable. Only for hosts that document the header. If 0, it is
-	// inherited; the default is Off.
+	// IdempotencyKey makes the Transport generate an Idempotency-Key header for
+	// a request that is not idempotent and has no key. All attempts carry the
+	// same key, which makes the request safe to repeat. It should be on only
+	// for hosts that document the header. If 0, it is inherited; the default is
+	// Off.
 	IdempotencyKey Switch `json:"idempotency_key"`
 
-	// Dialects lists what these hosts say about retries besides Retry-After,
-	// by name: single headers ("retry-after-ms", "x-ms-retry-after-ms",
-	// "x-amz-retry-after", "ratelimit", "x-ratelimit-reset", "should-retry")
-	// or all that a service says ("anthropic", "azure", "discord", "github",
-	// "openai", "shopify", "stripe"). The first in the list that says
-	// something counts. All rules for Retry-After hold for them. What one
-	// says about whether to try again at all comes before RetryOn and FailOn,
-	// and after Classify. "X-Should-Retry: false" needs no dialect: every host
-	// may forbid a retry. If nil, it is inherited; the default is none.
+	// Dialects lists, by name, the ways in which these hosts talk about retries
+	// besides Retry-After: single headers ("retry-after-ms",
+	// "x-ms-retry-after-ms", "x-amz-retry-after", "ratelimit",
+	// "x-ratelimit-reset", "should-retry") or everything that a service sends
+	// ("anthropic", "azure", "discord", "github", "openai", "shopify",
+	// "stripe"). The first dialect in the list that says something wins. All
+	// rules for Retry-After apply to a wait from a dialect. A dialect that says
+	// whether to retry at all overrides RetryOn and FailOn, but not Classify.
+	// Any host may forbid a retry with "X-Should-Retry: false", without a
+	// dialect. If nil, Dialects is inherited; the default is none.
 	Dialects []string `json:"dialects"`
 
-	// RetryHeader names a header that retries carry, and first attempts don't,
-	// with the number of the attempt (2 and up), so that a server in trouble
-	// can shed retries first: "Retry-Attempt", for instance. A request that is
-	// made with the context of an incoming request which is itself a retry, and
-	// which came through a [github.com/retrip/retrip/shed.Handler], carries it
-	// on its first attempt too: there the count goes on from the incoming
-	// number. If empty, it is inherited; the default is none. "off": none.
+	// RetryHeader names a header that carries the number of the attempt on
+	// retries (2 and up) and is absent from first attempts, so that a server in
+	// trouble can shed retries first. An example is "Retry-Attempt". If a
+	// request is made with the context of an incoming request that is itself a
+	// retry and came through a [github.com/retrip/retrip/shed.Handler], its
+	// first attempt carries the header too, and the count continues from the
+	// incoming number. "off" means no header. If empty, it is inherited; the
+	// default is none.
 	RetryHeader string `json:"retry_header"`
 
-	// Budget is what retries to one host may spend. Its fields, if 0, are
-	// inherited; the default is 5 tokens and 0.2 back per success.
+	// Budget limits the retries to one host. Its fields, if 0, are inherited;
+	// the default is 5 tokens, with 0.2 tokens back per success.
 	Budget Budget `json:"budget"`
 
 	// Breaker stops attempts to a host that is down. Its fields, if 0, are
-	// inherited; by default it is off.
+	// inherited; by default there is no breaker.
 	Breaker Breaker `json:"breaker"`
 
-	// Gate makes all requests to a host that has refused one wait in one
-	// queue, in the order in which they came. None is sent within the time that
-	// the server asked for, by 429 or by 503 with Retry-After; a 429 that names
-	// no time closes the gate for a time of its own. Then one request goes
-	// alone, and the others follow its answer at a pace that is learnt from
-	// what is accepted and what is refused. A request that can't make its
-	// deadline is told so at once and holds nobody back, and so is one for
-	// which the server asks for more than MaxWait. If 0, it is inherited; the
-	// default is Off.
+	// Gate makes all requests to a host that has refused a request wait in one
+	// queue, first come, first served. The gate closes for the time that the
+	// server asked for, with a 429 or with a 503 that has Retry-After; after a
+	// 429 that names no time, the gate chooses one. Then a single request goes
+	// as a probe. The others follow its success at a pace that the gate learns
+	// from what the server accepts and refuses. A request that would miss its
+	// deadline fails at once and doesn't hold up the queue. So does a request
+	// for which the server asks for more than MaxWait. If 0, it is inherited;
+	// the default is Off.
 	Gate Switch `json:"gate"`
 
-	// GateKey, if not nil, names the gate at which a request waits, where limits
-	// are not for a host but for a tenant or an API key: requests with one name
-	// share a gate, and a refusal of one holds back no other. An empty name is
-	// the host's own gate. Up to 4096 names that were refused have gates of
-	// their own at one time; others share that of their host. Names are kept in
-	// memory only and appear in no metric, record or HostState. GateKey must
-	// return the same for a request each time, must be safe for concurrent use
-	// and must not read the request's body. If nil, it is inherited; by default
-	// every host has one gate. It is code: a policy that has it can't be written
-	// as JSON.
+	// GateKey, if not nil, names the gate at which a request waits. It is for
+	// servers that limit each tenant or API key instead of the whole host:
+	// requests with the same name share a gate, and a refusal of one name holds
+	// back no other. An empty name means the host's own gate. Up to 4096
+	// refused names have gates of their own at a time; further names share the
+	// gate of their host. Names stay in memory and appear in no metric, log
+	// record or HostState.
+	//
+	// GateKey must always return the same name for the same request, must be
+	// safe for concurrent use and must not read the request's body. If nil, it
+	// is inherited; by default, every host has one gate. A policy with a
+	// GateKey can't be written as JSON.
 	GateKey func(*http.Request) string `json:"-"`
 
-	// Classify, if not nil, is asked about the outcome of every attempt before
-	// the rules above, except for the error of one whose caller has gone. It
-	// must be safe for concurrent use and must not close the response's body, or
-	// read it except by [Peek]. If nil, it is inherited. It is code: a policy that has
-	// it can't be written as JSON.
+	// Classify, if not nil, judges the outcome of every attempt before the
+	// rules above do, except for an error after the caller has gone. Classify
+	// must be safe for concurrent use, must not close the response's body and
+	// must not read it except with [Peek]. If nil, it is inherited. A policy
+	// with a Classify can't be written as JSON.
 	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
 
-	// Idempotent, if not nil, decides whether a request may be repeated,
-	// instead of its method and the caller's key. Transport repeats what
-	// provably was not processed all the same. net/http itself repeats a
-	// request that meets a dead connection of its pool if it is a GET, HEAD,
-	// OPTIONS or TRACE or has a key, and has no body or has GetBody. Idempotent
-	// must be safe for concurrent use. If nil, it is inherited. It is code: a
-	// policy that has it can't be written as JSON.
+	// Idempotent, if not nil, decides whether the Transport may repeat a
+	// request, instead of the request's method and key. The Transport still
+	// repeats a request that the server provably did not process. net/http may
+	// also repeat a request by itself after a dead pooled connection, if the
+	// request is a GET, HEAD, OPTIONS or TRACE or has a key, and has no body or
+	// has GetBody. Idempotent must be safe for concurrent use. If nil, it is
+	// inherited. A policy with an Idempotent can't be written as JSON.
 	Idempotent func(*http.Request) bool `json:"-"`
 }
 
-// Verdict is what Policy.Classify says about the outcome of an attempt.
+// Verdict is what Policy.Classify decides about the outcome of an attempt.
 type Verdict uint8
 
 const (
 	// ByRule leaves the outcome to the policy's other rules.
 	ByRule Verdict = iota
 
-	// Retryable calls the outcome a failure that another attempt may heal.
+	// Retryable marks the outcome as a failure that a retry may fix.
 	Retryable
 
-	// Final calls the outcome the answer, good or bad: no retry.
+	// Final marks the outcome as final, good or bad: the Transport doesn't
+	// retry it.
 	Final
 
-	// NotProcessed is Retryable, and vouches that the server did nothing:
-	// the request is repeated whatever its method.
+	// NotProcessed is Retryable and also guarantees that the server did not
+	// process the request: the Transport may repeat the request whatever its
+	// method.
 	NotProcessed
 )
 
 var verdictNames = [...]string{"by_rule", "retryable", "final", "not_processed"}
 
-// String returns v as a word: "by_rule", "retryable", "final" or
+// String returns the name of v: "by_rule", "retryable", "final" or
 // "not_processed".
 func (v Verdict) String() string {
 	if int(v) < len(verdictNames) {
@@ -259,8 +279,8 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
 
-// noRetryHeader is Off as a value of Policy.RetryHeader, in any case, as
-// headers are.
+// noRetryHeader stands for Off in Policy.RetryHeader. Like header names, it
+// matches in any case.
 const noRetryHeader = "off"
 
 // What a zero field of Transport.Policy inherits.
@@ -332,8 +352,8 @@ func inheritSlice[T any](field *[]T, base []T) {
 	}
 }
 
-// defaults is what Transport.Policy inherits from. MaxSends stays 0: its
-// default depends on the attempt.
+// defaults is what Transport.Policy inherits from. MaxSends stays 0, because
+// its default depends on the attempt.
 var defaults = Policy{
 	MaxAttempts:   defaultMaxAttempts,
 	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, ThrottleBase: defaultThrottleBase, Jitter: FullJitter},
@@ -342,13 +362,15 @@ var defaults = Policy{
 	Budget:        Budget{Size: defaultBudgetSize, Credit: defaultBudgetCredit},
 }
 
-// WithPolicy returns a context under which requests follow p. Fields that p
-// leaves unset inherit from the policy of an enclosing WithPolicy and then
-// from that of the host. State belongs to the host: of Budget and Breaker only
-// the switches Unlimited and Breaker{Ratio: Off} may be set here, and Gate may
-// only be Off: such a request doesn't wait at the gate. A value that is wrong is reported by RoundTrip. It is safe for
-// concurrent use, and so is the context; the slices in p must not be changed
-// any more.
+// WithPolicy returns a context whose requests follow p. Fields that p leaves
+// unset inherit from the policy of an enclosing WithPolicy, and then from the
+// policy of the host.
+//
+// Budgets, breakers and gates belong to the host, so p may only switch them
+// off, with Unlimited, Breaker{Ratio: Off} and Gate: Off. A request with Gate:
+// Off doesn't wait at the gate. RoundTrip returns an error if p is invalid.
+// WithPolicy and the context it returns are safe for concurrent use, but the
+// slices in p must not be changed after the call.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
 	next := &override{policy: &p}
 	if o := overrideOf(ctx); o != nil {
@@ -360,8 +382,9 @@ func WithPolicy(ctx context.Context, p Policy) context.Context {
 	return next.in(ctx)
 }
 
-// override is what a context asks for its requests. Policy and traces share
-// one context value, so that a request which has neither pays for one look-up.
+// override holds what a context sets for its requests. The policy and the
+// traces share one context value, so that a request which has neither needs one
+// lookup.
 type override struct {
 	policy *Policy
 	traces []*Trace
@@ -369,8 +392,9 @@ type override struct {
 
 type overrideKey struct{}
 
-// overridden is set for good when the first context asks for anything. Until
-// then no request has to search its own, which takes longer the deeper it is.
+// overridden becomes true, for good, when the first context sets anything.
+// Until then no request has to search its context, which takes longer the
+// deeper the context is nested.
 var overridden atomic.Bool
 
 func (o *override) in(ctx context.Context) context.Context {
@@ -378,7 +402,7 @@ func (o *override) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, overrideKey{}, o)
 }
 
-// overrideOf returns what ctx asks for, nil if nothing.
+// overrideOf returns what ctx sets, or nil if it sets nothing.
 func overrideOf(ctx context.Context) *override {
 	if !overridden.Load() {
 		return nil

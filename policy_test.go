@@ -257,7 +257,7 @@ func TestPolicyOffSaysWhatInstead(t *testing.T) {
 			return
 		}
 		if err := p.check("Policy"); err != nil {
-			assert.Regexp(t, `^retrip: Policy\.`+path+` is Off: .*(use|takes) `, err.Error())
+			assert.Regexp(t, `^retrip: Policy\.`+path+` is Off: .*(use|set) `, err.Error())
 		}
 		field.SetZero()
 	})

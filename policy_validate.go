@@ -13,15 +13,20 @@ import (
 	"time"
 )
 
-// Validate reports everything that is wrong with t's policies, by host, field
-// and value, and three things that RoundTrip tolerates: attempts and waits that
-// can't fit the deadline, with their sum; a Base that retries itself, by
-// which the attempts multiply; and a dialect of an API whose calls are POSTs
-// where nothing says that a POST may be repeated, so that none ever is. Waits that a server asks for, by Retry-After or
-// by a 429 at all (Backoff.ThrottleBase), are not in the sum. It is meant for
-// program start and for tests. It looks at the fields as they stand, not at
-// what SetPolicies has put in their place. It is safe for concurrent use, as
-// long as nobody changes a field.
+// Validate reports everything that is wrong with t's policies. The error names
+// the host, field and value of each mistake. Validate also reports three
+// problems that RoundTrip tolerates:
+//
+//   - The attempts and waits of a policy can't fit its Deadline. The error
+//     gives their sum, which leaves out waits that a server asks for, with
+//     Retry-After or with a bare 429 (Backoff.ThrottleBase).
+//   - Base retries by itself, so the attempts multiply.
+//   - A dialect belongs to an API whose calls are POSTs, but the policy never
+//     allows a POST to be repeated.
+//
+// Validate is meant for program start and for tests. It checks the fields of t,
+// not the policies that SetPolicies has put in their place. It is safe for
+// concurrent use as long as no goroutine changes a field.
 func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts)
 	errs := []error{err}
@@ -37,24 +42,25 @@ func (t *Transport) Validate() error {
 		}
 	}
 	if retries(t.Base, 0) {
-		errs = append(errs, errors.New("retrip: Base is, or wraps, another retrip.Transport: their attempts multiply; keep one of the two"))
+		errs = append(errs, errors.New("retrip: Base is, or wraps, another retrip.Transport: their attempts multiply; keep only one of them"))
 	}
 	return errors.Join(errs...)
 }
 
-// insteadOfOff says of the numbers in a policy that can't be Off what does what
-// Off may have been meant to do, by their paths.
+// insteadOfOff says, for each number in a policy that can't be Off, what to set
+// to get the effect that Off might have been meant to have. Keys are field
+// paths.
 var insteadOfOff = map[string]string{
-	"MaxAttempts":       "use 1 to make no retry",
-	"Backoff.Cap":       "use a long duration, such as 24h, for waits that go on growing; Base takes Off, for no waits",
-	"MaxWait":           "use 1ns to wait for no server, or a long duration, such as 24h, for any",
-	"Breaker.Window":    "Ratio takes Off, for no breaker",
-	"Breaker.MinVolume": "Ratio takes Off, for no breaker",
-	"Breaker.OpenFor":   "Ratio takes Off, for no breaker",
-	"Breaker.Probes":    "Ratio takes Off, for no breaker",
+	"MaxAttempts":       "use 1 for no retries",
+	"Backoff.Cap":       "use a long duration, such as 24h, to let waits keep growing; set Base to Off for no waits",
+	"MaxWait":           "use 1ns to refuse every wait, or a long duration, such as 24h, to accept any",
+	"Breaker.Window":    "set Ratio to Off for no breaker",
+	"Breaker.MinVolume": "set Ratio to Off for no breaker",
+	"Breaker.OpenFor":   "set Ratio to Off for no breaker",
+	"Breaker.Probes":    "set Ratio to Off for no breaker",
 }
 
-// check returns what is wrong with the values of p, each by its path.
+// check returns what is wrong with the values of p, each named by its path.
 func (p Policy) check(path string) error {
 	var errs []error
 	bad := func(field string, value any, want string) {
@@ -124,7 +130,7 @@ func (p Policy) check(path string) error {
 	}
 	for _, name := range p.Dialects {
 		if _, ok := dialects[name]; !ok {
-			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("there are %q", dialectNames()))
+			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("it must be one of %q", dialectNames()))
 		}
 	}
 	toggle("IdempotencyKey", p.IdempotencyKey)
@@ -143,25 +149,25 @@ func (p Policy) check(path string) error {
 	return errors.Join(errs...)
 }
 
-// checkTogether returns what is wrong with the fields of a resolved policy in
-// combination.
+// checkTogether returns what is wrong with the combination of fields of a
+// resolved policy.
 func (p Policy) checkTogether() error {
 	if p.Backoff.Base > p.Backoff.Cap {
 		return fmt.Errorf("Backoff.Base is %v: it must not be more than Backoff.Cap, which is %v", p.Backoff.Base, p.Backoff.Cap)
 	}
 	for _, status := range p.FailOn {
 		if slices.Contains(p.RetryOn, status) {
-			return fmt.Errorf("FailOn is %d: RetryOn has it too", status)
+			return fmt.Errorf("FailOn is %d: RetryOn lists this status too", status)
 		}
 		if slices.Contains(p.Unprocessed, status) {
-			return fmt.Errorf("FailOn is %d: Unprocessed has it too", status)
+			return fmt.Errorf("FailOn is %d: Unprocessed lists this status too", status)
 		}
 	}
 	return nil
 }
 
-// checkFit reports the attempts and waits of a valid policy that can't fit its
-// deadline.
+// checkFit reports whether the attempts and waits of a valid policy can't fit
+// its deadline.
 func checkFit(path string, p, base Policy) error {
 	r, _ := p.resolve(base)
 	if r.policy.Deadline <= 0 || r.policy.AttemptTimeout <= 0 {
@@ -170,14 +176,14 @@ func checkFit(path string, p, base Policy) error {
 	attempts := mulCapped(r.policy.AttemptTimeout, r.policy.MaxAttempts)
 	waits := r.longestWaits()
 	if sum := addCapped(attempts, waits); sum > r.policy.Deadline {
-		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in all come to %v",
+		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in total need %v",
 			path, r.policy.Deadline, r.policy.MaxAttempts, r.policy.AttemptTimeout, waits, sum)
 	}
 	return nil
 }
 
 // checkPosts reports a dialect of an API whose calls are POSTs in a resolved
-// policy by which no POST is repeated after a response.
+// policy that never repeats a POST after a response.
 func checkPosts(path string, p Policy) error {
 	if p.MaxAttempts == 1 || len(p.Unprocessed) > 0 || p.IdempotencyKey == On || p.Idempotent != nil || p.Classify != nil ||
 		slices.Contains(p.IdempotentMethods, http.MethodPost) {
@@ -185,16 +191,16 @@ func checkPosts(path string, p Policy) error {
 	}
 	for _, name := range p.Dialects {
 		if dialects[name].posts {
-			return fmt.Errorf("retrip: %s.Dialects is %q: calls of this API are POSTs, and none would be repeated; "+
-				"set Unprocessed, to []int{429} for instance, or IdempotencyKey, IdempotentMethods, Idempotent or Classify", path, name)
+			return fmt.Errorf("retrip: %s.Dialects is %q: calls of this API are POSTs, and the policy would never repeat a POST; "+
+				"set Unprocessed, for example to []int{429}, or IdempotencyKey, IdempotentMethods, Idempotent or Classify", path, name)
 		}
 	}
 	return nil
 }
 
-// retries reports whether rt is, or wraps, a Transport. Wrappers are seen
-// through by an Unwrap method and by exported fields that hold a RoundTripper,
-// as oauth2.Transport has.
+// retries reports whether rt is, or wraps, a Transport. It looks through
+// wrappers that have an Unwrap method or exported fields that hold a
+// RoundTripper, as oauth2.Transport has.
 func retries(rt http.RoundTripper, depth int) bool {
 	if depth > 8 {
 		return false

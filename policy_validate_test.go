@@ -50,16 +50,16 @@ func TestValidateRefuses(t *testing.T) {
 		want   string // behind the host
 	}{
 		{retrip.Policy{MaxAttempts: -2}, "MaxAttempts is -2: it must be positive, or 0 to inherit"},
-		{retrip.Policy{MaxAttempts: retrip.Off}, "MaxAttempts is Off: use 1 to make no retry"},
+		{retrip.Policy{MaxAttempts: retrip.Off}, "MaxAttempts is Off: use 1 for no retries"},
 		{retrip.Policy{Backoff: retrip.Backoff{Base: -2}}, "Backoff.Base is -2ns: it must be positive, 0 to inherit or Off"},
 		{retrip.Policy{Backoff: retrip.Backoff{Cap: -2}}, "Backoff.Cap is -2ns: it must be positive, or 0"},
-		{retrip.Policy{Backoff: retrip.Backoff{Cap: retrip.Off}}, "Backoff.Cap is Off: use a long duration, such as 24h, for waits that go on growing; Base takes Off, for no waits"},
+		{retrip.Policy{Backoff: retrip.Backoff{Cap: retrip.Off}}, "Backoff.Cap is Off: use a long duration, such as 24h, to let waits keep growing; set Base to Off for no waits"},
 		{retrip.Policy{Backoff: retrip.Backoff{ThrottleBase: -2}}, "Backoff.ThrottleBase is -2ns: it must be positive, 0 to inherit or Off"},
 		{retrip.Policy{Backoff: retrip.Backoff{Jitter: 5}}, "Backoff.Jitter is Jitter(5)"},
 		{retrip.Policy{Deadline: -time.Second}, "Deadline is -1s"},
 		{retrip.Policy{AttemptTimeout: -2}, "AttemptTimeout is -2ns"},
 		{retrip.Policy{MaxWait: -2}, "MaxWait is -2ns"},
-		{retrip.Policy{MaxWait: retrip.Off}, "MaxWait is Off: use 1ns to wait for no server, or a long duration, such as 24h, for any"},
+		{retrip.Policy{MaxWait: retrip.Off}, "MaxWait is Off: use 1ns to refuse every wait, or a long duration, such as 24h, to accept any"},
 		{retrip.Policy{MaxReplayBody: -2}, "MaxReplayBody is -2: it must be positive, 0 to inherit or Off"},
 		{retrip.Policy{MaxSends: -2}, "MaxSends is -2"},
 		{retrip.Policy{RetryOn: []int{404, 399}}, "RetryOn is 399: a status must be 400 to 599"},
@@ -81,18 +81,18 @@ func TestValidateRefuses(t *testing.T) {
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.001}}, "Breaker.Ratio is 0.001"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: math.NaN()}}, "Breaker.Ratio is NaN"},
 		{retrip.Policy{Breaker: retrip.Breaker{Window: -2}}, "Breaker.Window is -2ns: it must be positive, or 0"},
-		{retrip.Policy{Breaker: retrip.Breaker{Window: retrip.Off}}, "Breaker.Window is Off: Ratio takes Off, for no breaker"},
+		{retrip.Policy{Breaker: retrip.Breaker{Window: retrip.Off}}, "Breaker.Window is Off: set Ratio to Off for no breaker"},
 		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: -2}}, "Breaker.MinVolume is -2: it must be positive, or 0"},
-		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: retrip.Off}}, "Breaker.MinVolume is Off: Ratio takes Off, for no breaker"},
+		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: retrip.Off}}, "Breaker.MinVolume is Off: set Ratio to Off for no breaker"},
 		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: -2}}, "Breaker.OpenFor is -2ns: it must be positive, or 0"},
-		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: retrip.Off}}, "Breaker.OpenFor is Off: Ratio takes Off, for no breaker"},
+		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: retrip.Off}}, "Breaker.OpenFor is Off: set Ratio to Off for no breaker"},
 		{retrip.Policy{Breaker: retrip.Breaker{Probes: -2}}, "Breaker.Probes is -2: it must be positive, or 0"},
-		{retrip.Policy{Breaker: retrip.Breaker{Probes: retrip.Off}}, "Breaker.Probes is Off: Ratio takes Off, for no breaker"},
+		{retrip.Policy{Breaker: retrip.Breaker{Probes: retrip.Off}}, "Breaker.Probes is Off: set Ratio to Off for no breaker"},
 
 		{retrip.Policy{Backoff: retrip.Backoff{Base: 11 * time.Second}}, "Backoff.Base is 11s: it must not be more than Backoff.Cap, which is 10s"},
 		{retrip.Policy{Backoff: retrip.Backoff{Cap: time.Millisecond}}, "Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms"},
-		{retrip.Policy{RetryOn: []int{502}, FailOn: []int{502}}, "FailOn is 502: RetryOn has it too"},
-		{retrip.Policy{Unprocessed: []int{429}, FailOn: []int{429}}, "FailOn is 429: Unprocessed has it too"},
+		{retrip.Policy{RetryOn: []int{502}, FailOn: []int{502}}, "FailOn is 502: RetryOn lists this status too"},
+		{retrip.Policy{Unprocessed: []int{429}, FailOn: []int{429}}, "FailOn is 429: Unprocessed lists this status too"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.want, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestValidateInherited(t *testing.T) {
 	}
 	err := tr.Validate()
 	assert.ErrorContains(t, err, `Hosts["slow.example"].Backoff.Base is 2s: it must not be more than Backoff.Cap, which is 1s`)
-	assert.ErrorContains(t, err, `Hosts["own.example"].FailOn is 429: Unprocessed has it too`)
+	assert.ErrorContains(t, err, `Hosts["own.example"].FailOn is 429: Unprocessed lists this status too`)
 	tr.Hosts["own.example"] = retrip.Policy{FailOn: []int{429}, Unprocessed: []int{}}
 	delete(tr.Hosts, "slow.example")
 	assert.NoError(t, tr.Validate())
@@ -166,23 +166,23 @@ func TestValidateDeadline(t *testing.T) {
 		// 4 × 150 ms, and 100 + 200 + 400 ms.
 		{"fits", with(func(p *retrip.Policy) { p.Deadline = 1300 * ms }), ""},
 		{"does not fit", with(func(p *retrip.Policy) { p.Deadline = 1299 * ms }),
-			"Deadline is 1.299s: 4 attempts of 150ms with waits of up to 700ms in all come to 1.3s"},
+			"Deadline is 1.299s: 4 attempts of 150ms with waits of up to 700ms in total need 1.3s"},
 		{"the wait after a 429 is left out", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.ThrottleBase = 1300*ms, 2*s }), ""},
 		{"no deadline", payments, ""},
 		{"deadline off", with(func(p *retrip.Policy) { p.Deadline = retrip.Off }), ""},
 		{"no attempt timeout", retrip.Policy{Deadline: 1}, ""},
 		{"least", retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: 1, Deadline: 1},
-			"Deadline is 1ns: 2 attempts of 1ns with waits of up to 0s in all come to 2ns"},
+			"Deadline is 1ns: 2 attempts of 1ns with waits of up to 0s in total need 2ns"},
 		{"no retries", with(func(p *retrip.Policy) { p.Deadline, p.MaxAttempts = 150*ms, 1 }), ""},
 		{"attempts of seconds", retrip.Policy{AttemptTimeout: 3 * s, Deadline: 12 * s, Backoff: retrip.Backoff{Base: retrip.Off}}, ""},
 		{"decorrelated", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.Jitter = s, retrip.DecorrelatedJitter }),
 			// 300 + 900 + 2000 ms.
-			"4 attempts of 150ms with waits of up to 3.2s in all come to 3.8s"},
+			"4 attempts of 150ms with waits of up to 3.2s in total need 3.8s"},
 		{"no backoff", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.Base = 600*ms, retrip.Off }), ""},
 		{"a thousand attempts", retrip.Policy{MaxAttempts: 1000, Backoff: retrip.Backoff{Base: s, Cap: s}, AttemptTimeout: s, Deadline: s},
-			"1000 attempts of 1s with waits of up to 16m39s in all come to 33m19s"},
+			"1000 attempts of 1s with waits of up to 16m39s in total need 33m19s"},
 		{"attempts without end", retrip.Policy{MaxAttempts: math.MaxInt, AttemptTimeout: time.Hour, Deadline: s},
-			"with waits of up to 2562047h47m16.854775807s in all come to 2562047h47m16.854775807s"},
+			"with waits of up to 2562047h47m16.854775807s in total need 2562047h47m16.854775807s"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -312,7 +312,7 @@ func newGet(t *testing.T) *http.Request {
 
 // A dialect says when to come back; it makes no POST repeatable.
 func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
-	const want = `Dialects is "openai": calls of this API are POSTs, and none would be repeated`
+	const want = `Dialects is "openai": calls of this API are POSTs, and the policy would never repeat a POST`
 	alone := retrip.Policy{Dialects: []string{"openai"}}
 	assert.ErrorContains(t, (&retrip.Transport{Policy: alone}).Validate(), "retrip: Policy."+want)
 	err := (&retrip.Transport{Hosts: map[string]retrip.Policy{"api.openai.com": alone}}).Validate()
