@@ -13,7 +13,7 @@ import (
 	"github.com/retrip/retrip/shed"
 )
 
-// idle is a ResponseWriter and a handler that cost nothing.
+// idle is a ResponseWriter and a handler without any cost.
 type idle struct{ header http.Header }
 
 func (idle) ServeHTTP(http.ResponseWriter, *http.Request) {}
@@ -21,7 +21,7 @@ func (w idle) Header() http.Header                        { return w.header }
 func (idle) Write(p []byte) (int, error)                  { return len(p), nil }
 func (idle) WriteHeader(int)                              {}
 
-// calm returns a request as clients send them.
+// calm returns a typical client request.
 func calm() *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/path", nil)
 	r.Header.Set("Accept", "application/json")
@@ -65,7 +65,7 @@ func BenchmarkHandler(b *testing.B) {
 			})
 		})
 	}
-	// What a client is told that isn't served.
+	// The cost of refusing a request.
 	b.Run("refusal", func(b *testing.B) {
 		b.ReportAllocs()
 		h := &shed.Handler{Handler: w, DeadlineHeader: "X-Timeout-Ms"}

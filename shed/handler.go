@@ -1,15 +1,16 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shed is the server's half of a contract about retries. Beyond about
-// one request per second and client no client can tell an outage from bad luck
-// by what it sees alone; the server can, by its own queue.
+// Package shed is the server's half of a contract about retries. A client that
+// sends less than about one request per second can't tell an outage from bad
+// luck by its own observations. The server can, by the length of its queue.
 //
 //	server := &http.Server{Handler: &shed.Handler{Handler: mux, Limit: 64}}
 //
-// A [Handler] serves a limited number of requests at a time, keeps others
-// waiting for a short time, and refuses what waits in vain, retries first. That
-// alone ends the storms that retries keep alive: see docs/shed.md for how fast.
+// A [Handler] serves a limited number of requests at a time, makes others wait
+// for a short time, and refuses requests that have waited too long, retries
+// first. That alone ends the storms that retries would keep alive; docs/shed.md
+// has figures.
 package shed
 
 import (
@@ -29,76 +30,80 @@ import (
 )
 
 // Handler sheds load for another http.Handler: it bounds how many requests are
-// served at a time and how long others wait for that.
+// served at a time and how long others wait for their turn.
 //
-// What it refuses gets a 503 with "X-Should-Retry: false", which clients with
-// retrip obey, and no Retry-After: on a 503 that would make a client pause
-// everything else that it sends to the host.
+// A refused request gets a 503 with "X-Should-Retry: false", which clients with
+// retrip obey. The 503 has no Retry-After, because that would make a client
+// pause all its other requests to the host.
 //
-// Where an incoming request is a retry itself, Transports of package retrip
-// make the calls with its context without retries of their own, and with
-// Policy.RetryHeader those calls carry the number of the incoming attempt on.
-// So three layers that make 4 attempts each come to 10 calls at the lowest one,
-// and not to 64. A policy that the handler gives such a call itself, by
-// retrip.WithPolicy, counts all the same.
+// If an incoming request is itself a retry, Transports of package retrip make
+// the calls that use its context without retries of their own. With
+// Policy.RetryHeader, those calls also pass on the number of the incoming
+// attempt. Three layers that make 4 attempts each therefore make 10 calls at
+// the lowest layer instead of 64. A policy that the handler sets for such a
+// call with retrip.WithPolicy takes precedence.
 //
-// A Handler is also a [github.com/prometheus/client_golang/prometheus.Collector]
-// of what arrived, what was refused and how long the queue took. To tell
-// several Handlers of one program apart, register each with a label of its own,
-// by prometheus.WrapRegistererWith.
+// A Handler is also a
+// [github.com/prometheus/client_golang/prometheus.Collector] that reports how
+// many requests arrived, how many were refused and how long the queue took. To
+// tell several Handlers of one program apart, register each with its own label,
+// using prometheus.WrapRegistererWith.
 //
 // The zero value serves http.DefaultServeMux and is ready for use. Fields must
 // not be changed after the first request. A Handler is safe for concurrent use
-// and must not be copied. A request that is served at once, and is neither a
-// retry nor brings a deadline nor asks for a stream, costs no allocation.
+// and must not be copied. A request that is served at once allocates nothing,
+// unless it is a retry, has a deadline or asks for a stream.
 type Handler struct {
-	// Handler serves the requests that are let through. If nil, it is
+	// Handler serves the requests that are admitted. If nil, it is
 	// http.DefaultServeMux.
 	Handler http.Handler
 
-	// Limit is how many requests are served at a time. It should be a little
-	// more than what keeps the server busy: the requests per second that it can
-	// do times the seconds that one takes. Whatever is above that waits inside
-	// the server, where QueueTime doesn't bound it. If 0, it is 100 for each
-	// CPU (runtime.GOMAXPROCS), which is a guess. Off: no limit, so that
-	// nothing ever waits, and only a request without time left is refused.
+	// Limit is how many requests are served at a time. It should be slightly
+	// more than what keeps the server busy: its capacity in requests per second
+	// times the seconds that one request takes. Requests above that wait inside
+	// the server, where QueueTime doesn't bound the wait. If 0, Limit is 100
+	// per CPU (runtime.GOMAXPROCS), which is a guess. Off means no limit: no
+	// request waits, and only requests without time left are refused.
 	Limit int
 
-	// QueueTime is how long a request waits for others to end before it is
-	// refused. QueueTime and the time to serve a request together must be
-	// shorter than clients wait, or the server works for clients that have
-	// gone. If 0, it is 100 ms. Off: what can't be served at once is refused.
+	// QueueTime is how long a request may wait for its turn before it is
+	// refused. QueueTime plus the time to serve a request must be shorter than
+	// clients wait; otherwise the server works for clients that have gone. If
+	// 0, it is 100 ms. With Off, a request that can't be served at once is
+	// refused.
 	QueueTime time.Duration
 
-	// RetryShare is the share of QueueTime that a retry waits, and the age of
-	// the queue from which on retries are refused at once. If 0, it is 0.2. 1
-	// treats retries as first attempts. Off: a retry never waits.
+	// RetryShare is the share of QueueTime that a retry may wait. Retries are
+	// refused at once while the oldest waiting request has waited longer than
+	// that. If 0, RetryShare is 0.2. With 1, retries wait as long as first
+	// attempts. With Off, retries never wait.
 	RetryShare float64
 
-	// HoldTime is how long a request counts towards Limit. One that runs for
-	// longer goes on, but makes room for another: so neither streams that
-	// Handler doesn't know as such nor clients that send or read slowly can
-	// lock others out for longer. If 0, it is 10 s. Off: every request counts
-	// until it ends; then set the timeouts of http.Server.
+	// HoldTime is how long a request counts towards Limit. A request that runs
+	// longer continues, but another request may start. A long response that
+	// Handler doesn't recognize as a stream, or a client that sends or reads
+	// slowly, thus blocks others for at most HoldTime. If 0, it is 10 s. With
+	// Off, every request counts until it ends; then set the timeouts of
+	// http.Server.
 	//
-	// Upgrades, CONNECT and responses of type text/event-stream make room
+	// Upgrades, CONNECT and responses of type text/event-stream stop counting
 	// as soon as they begin.
 	HoldTime time.Duration
 
-	// RetryHeader names the header by which a retry brings the number of its
-	// attempt, 2 and up. If empty, it is "Retry-Attempt".
+	// RetryHeader names the header in which a retry states its attempt number,
+	// 2 or more. If empty, it is "Retry-Attempt".
 	RetryHeader string
 
-	// DeadlineHeader names a header by which a client tells for how many
-	// milliseconds from now it will wait: as a decimal number, as in Envoy's
-	// X-Envoy-Expected-Rq-Timeout-Ms. The context of the request ends then. A
-	// request that has no time left, at once or in the queue, is refused; a
-	// malformed value is ignored. If empty, no header is read.
+	// DeadlineHeader names a header in which a client states how many
+	// milliseconds it will still wait, as a decimal number, like Envoy's
+	// X-Envoy-Expected-Rq-Timeout-Ms. The context of the request ends at that
+	// time. A request with no time left, on arrival or in the queue, is
+	// refused. Malformed values are ignored. If empty, no header is read.
 	DeadlineHeader string
 
-	// Exempt, if not nil, reports whether a request is served whatever the load
-	// is: health checks, above all. It must be safe for concurrent use. An
-	// exempt request isn't counted anywhere. If nil, requests for the paths
+	// Exempt, if not nil, reports whether a request must be served regardless
+	// of load, such as a health check. It must be safe for concurrent use.
+	// Exempt requests aren't counted anywhere. If nil, requests for the paths
 	// /healthz, /livez and /readyz are exempt.
 	Exempt func(*http.Request) bool
 
@@ -115,9 +120,9 @@ const (
 	defaultRetryHeader = "Retry-Attempt"
 )
 
-// Validate reports what is wrong with the fields of h, nil if nothing. A
-// Handler with a wrong field answers every request with a 500 that says the
-// same. It is safe for concurrent use.
+// Validate returns an error that describes every invalid field of h, or nil. A
+// Handler with an invalid field answers every request with a 500 and that
+// error. Validate is safe for concurrent use.
 func (h *Handler) Validate() error {
 	var errs []error
 	bad := func(field string, value any, want string) {
@@ -143,22 +148,22 @@ func (h *Handler) Validate() error {
 	return errors.Join(errs...)
 }
 
-// state is what the fields of a Handler come to, and what it does.
+// state holds the resolved fields of a Handler and its queue.
 type state struct {
-	err                         error // what Validate says
+	err                         error // result of Validate
 	next                        http.Handler
 	exempt                      func(*http.Request) bool
 	retryHeader, deadlineHeader string
-	epoch                       time.Time // instants are durations since then
+	epoch                       time.Time // all times are durations since epoch
 
-	mu sync.Mutex // guards what follows; never held while anyone waits
+	mu sync.Mutex // guards the fields below; never held during a wait
 	queue
 	counts
 }
 
 func (s *state) now() time.Duration { return time.Since(s.epoch) }
 
-// start returns h's state, made on first use.
+// start returns h's state, creating it on first use.
 func (h *Handler) start() *state {
 	h.once.Do(h.make)
 	return &h.state
@@ -183,7 +188,7 @@ func (h *Handler) make() {
 	}
 	s.patience = max(0, orDefault(h.QueueTime, defaultQueueTime))
 	switch share := orDefault(h.RetryShare, defaultRetryShare); {
-	case share == 1: // a float64 doesn't hold every duration
+	case share == 1: // a float64 can't represent every duration
 		s.retryPatience = s.patience
 	case share > 0:
 		s.retryPatience = time.Duration(float64(s.patience) * share)
@@ -201,7 +206,7 @@ func orDefault[T comparable](value, otherwise T) T {
 	return value
 }
 
-// ServeHTTP has r served, now or after a wait, or refuses it.
+// ServeHTTP serves r, at once or after a wait, or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := h.start()
 	if s.err != nil {
@@ -247,14 +252,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.next.ServeHTTP(w, r)
 }
 
-// handBack gives the request that arrived what its copy r has got: net/http
-// removes the files of its form, and whoever is outside may go by its pattern.
+// handBack copies to the request that arrived what the handler has set in its
+// copy r: net/http removes the files of the multipart form, and outer handlers
+// may read the pattern.
 func handBack(arrived, r *http.Request) {
 	arrived.MultipartForm, arrived.Pattern = r.MultipartForm, r.Pattern
 }
 
-// enter gets a slot for r, waiting for it if need be, or says why there is
-// none.
+// enter returns a slot for r, waiting for it if necessary, or the reason why r
+// is refused.
 func (s *state) enter(r *http.Request, attempt int, left time.Duration) (*slot, reason) {
 	now := s.now()
 	s.mu.Lock()
@@ -295,7 +301,7 @@ func (s *state) enter(r *http.Request, attempt int, left time.Duration) (*slot, 
 	case slot == nil:
 		s.giveUp(waiter)
 	case why == canceled || why == deadline:
-		// It was granted in the same instant, and is of no use any more.
+		// The slot was granted as the wait ended, and isn't needed any more.
 		s.finish(slot, then)
 		slot = nil
 	default:
@@ -309,7 +315,7 @@ func (s *state) enter(r *http.Request, attempt int, left time.Duration) (*slot, 
 	return slot, why
 }
 
-// leave gives a slot back. What is left of long doesn't own it any more.
+// leave returns a slot to the queue and detaches long from it.
 func (s *state) leave(slot *slot, long *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,7 +325,8 @@ func (s *state) leave(slot *slot, long *stream) {
 	s.finish(slot, s.nowIfAnyoneWaits())
 }
 
-// nowIfAnyoneWaits returns the instant where it matters.
+// nowIfAnyoneWaits returns the current time if a request is waiting, and 0
+// otherwise.
 func (s *state) nowIfAnyoneWaits() time.Duration {
 	if s.first == nil {
 		return 0
@@ -327,7 +334,8 @@ func (s *state) nowIfAnyoneWaits() time.Duration {
 	return s.now()
 }
 
-// Headers of a refusal. They are shared: nobody changes values in place.
+// Headers of a refusal. Responses share them, so they must not be modified in
+// place.
 var (
 	refusalNever  = []string{"false"}
 	refusalType   = []string{"text/plain; charset=utf-8"}
@@ -336,7 +344,7 @@ var (
 
 const refusalBody = "overloaded\n"
 
-// refuse answers a request that is not served.
+// refuse answers a request with the 503 of a refusal.
 func refuse(w http.ResponseWriter) {
 	h := w.Header()
 	h["X-Should-Retry"], h["Content-Type"], h["Content-Length"] = refusalNever, refusalType, refusalLength
@@ -352,7 +360,7 @@ func isHealthCheck(r *http.Request) bool {
 	return false
 }
 
-// isToken reports whether s can be the name of a header (RFC 9110 §5.6.2).
+// isToken reports whether s is a valid header name (RFC 9110 §5.6.2).
 func isToken(s string) bool {
 	for _, c := range []byte(s) {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'

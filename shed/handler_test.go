@@ -30,7 +30,7 @@ const ms = time.Millisecond
 
 var protos = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C}
 
-// each runs f in a bubble for each protocol.
+// each runs f in a bubble, once per protocol.
 func each(t *testing.T, f func(t *testing.T, proto memhttp.Proto)) {
 	for _, proto := range protos {
 		t.Run(proto.String(), func(t *testing.T) {
@@ -40,7 +40,7 @@ func each(t *testing.T, f func(t *testing.T, proto memhttp.Proto)) {
 	}
 }
 
-// handlerFunc serves for as long as the path says: /50ms.
+// sleeper serves for as long as the path says, such as /50ms.
 func sleeper(w http.ResponseWriter, r *http.Request) {
 	d, err := time.ParseDuration(strings.TrimPrefix(r.URL.Path, "/"))
 	if err != nil {
@@ -50,7 +50,7 @@ func sleeper(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// answered is what a client got, and when.
+// answered is a client's answer and the time it arrived.
 type answered struct {
 	status int
 	header http.Header
@@ -80,7 +80,7 @@ func do(ctx context.Context, rt http.RoundTripper, method, url string, body io.R
 	return answered{status: resp.StatusCode, header: resp.Header, body: string(text), err: err}
 }
 
-// meanwhile does something in the background and returns what gets its answer.
+// meanwhile runs f in the background and returns a channel for its answer.
 func meanwhile(f func() answered) <-chan answered {
 	c := make(chan answered, 1)
 	go func() { c <- f() }()
@@ -88,7 +88,7 @@ func meanwhile(f func() answered) <-chan answered {
 	return c
 }
 
-// counted returns what h has counted, by name and label values.
+// counted returns the metrics of h by name and label values.
 func counted(t *testing.T, h *shed.Handler) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -148,7 +148,8 @@ func TestHandler_Refuses(t *testing.T) {
 	})
 }
 
-// A refusal costs no connection, unless the rest of the request would cost more.
+// A refusal keeps the connection open, unless reading the rest of the request
+// would cost more.
 func TestHandler_RefusalKeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -199,7 +200,7 @@ func TestHandler_ClientGoesInTheQueue(t *testing.T) {
 	})
 }
 
-// A panic of the handler gives the slot back, and reaches net/http.
+// A panic of the handler returns the slot and reaches net/http.
 func TestHandler_Panics(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
@@ -256,7 +257,7 @@ func TestHandler_Deadline(t *testing.T) {
 	})
 }
 
-// A deadline that the context has already ends the wait with the same word.
+// A deadline that the context already has ends the wait with the same reason.
 func TestHandler_DeadlineOfTheContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -355,9 +356,9 @@ func TestHandler_Validate(t *testing.T) {
 	}
 }
 
-// layers returns the URL of a server behind which n-1 others and a leaf that
-// always fails are, each with Transports of the default policy, and the number
-// of calls that have reached the leaf.
+// layers returns the URL of a chain of n servers whose last one always fails,
+// each with Transports of the default policy, and the number of calls that have
+// reached the last server.
 func layers(t *testing.T, proto memhttp.Proto, n int, sheds bool) (http.RoundTripper, string, *atomic.Int64) {
 	var calls atomic.Int64
 	policy := retrip.Policy{RetryHeader: "Retry-Attempt", Budget: retrip.Unlimited, Backoff: retrip.Backoff{Cap: 100 * ms}}
@@ -382,8 +383,8 @@ func layers(t *testing.T, proto memhttp.Proto, n int, sheds bool) (http.RoundTri
 	return &retrip.Transport{Base: next.Transport(), Policy: policy}, next.URL, &calls
 }
 
-// Retries don't multiply from layer to layer where each knows that what it
-// serves is a retry.
+// Retries don't multiply across layers if each layer knows that it is serving a
+// retry.
 func TestHandler_Layers(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
@@ -401,7 +402,7 @@ func TestHandler_Layers(t *testing.T) {
 	})
 }
 
-// What a handler is given says nothing to the Transports of a first attempt.
+// The context of a first attempt doesn't affect the handler's Transports.
 func TestHandler_MarksRetriesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
@@ -436,7 +437,7 @@ type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// At ten times what the server can do, it does what it can.
+// At ten times its capacity, the server still serves its capacity.
 func TestHandler_Overload(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {

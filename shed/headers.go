@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// attemptOf returns the number of an attempt, 1 if the values don't make it a
-// retry. Of several the largest counts: who calls a request a retry has a
+// attemptOf returns the attempt number in the values of a header, or 1 if they
+// don't mark a retry. Of several values the largest counts: a sender that marks
+// a request as a retry has a reason to.
 // reason to.
 func attemptOf(values []string) int {
 	attempt := 1
 	for _, value := range values {
-		// A client may count as far as it likes, and what comes of it is
-		// counted on.
+		// Clients may send any number; it is capped because the number is
+		// passed on and incremented.
 		if n, err := strconv.ParseUint(strings.Trim(value, " \t"), 10, 64); err == nil || n == math.MaxUint64 {
 			attempt = max(attempt, int(min(n, maxAttempt)))
 		}
@@ -28,8 +29,8 @@ func attemptOf(values []string) int {
 
 const maxAttempt = 1_000_000
 
-// deadlineOf returns the time left according to the values, the longest
-// duration if they don't say. Of several the shortest counts.
+// deadlineOf returns the time left according to the values of a header, or the
+// longest duration if they hold none. Of several values the shortest counts.
 func deadlineOf(values []string) time.Duration {
 	left := time.Duration(math.MaxInt64)
 	for _, value := range values {
@@ -45,8 +46,8 @@ func deadlineOf(values []string) time.Duration {
 	return left
 }
 
-// mayLast reports whether the response to r may be one that lasts. Whether it
-// is decides the handler.
+// mayLast reports whether the response to r may be a stream. Whether it is one
+// depends on the handler.
 func mayLast(r *http.Request) bool {
 	if r.Method == http.MethodConnect || r.Header["Upgrade"] != nil {
 		return true

@@ -27,8 +27,8 @@ import (
 	"github.com/retrip/retrip/shed"
 )
 
-// Bodies that never come whole and handlers that never return hold a place for
-// HoldTime, and nobody out for longer.
+// Bodies that never end and handlers that never return hold a place for
+// HoldTime, and block others no longer than that.
 func TestHostile_SlowClientsAndHandlers(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
@@ -73,7 +73,7 @@ func TestHostile_SlowClientsAndHandlers(t *testing.T) {
 	})
 }
 
-// Clients that say what they like get no more than first attempts get.
+// Clients with arbitrary headers get no more than first attempts get.
 func TestHostile_Headers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestHostile_Headers(t *testing.T) {
 	})
 }
 
-// Any mixture of requests, in one Handler that several muxes share and that has
-// another one inside, comes to an end with nothing left.
+// Any mixture of requests, in one Handler that several muxes share and that
+// contains another one, ends without leaving anything behind.
 func TestHostile_Mixture(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 3, 50, math.MaxInt, retrip.Off} {
@@ -192,12 +192,12 @@ func TestHostile_ManyStreams(t *testing.T) {
 	})
 }
 
-// A request that gets a context of its own is a copy: the files of an upload
-// are removed all the same, and the pattern is known outside.
+// A request with a context of its own is a copy: the files of an upload are
+// still removed, and outer handlers still see the pattern.
 func TestHostile_NothingOfACopyIsLost(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	t.Setenv("TMP", dir) // of Windows
+	t.Setenv("TMP", dir) // for Windows
 	mux := http.NewServeMux()
 	files := func() int {
 		entries, err := os.ReadDir(dir)

@@ -11,16 +11,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counts is what a Handler has counted. It is guarded by the state's lock.
+// counts holds the counters of a Handler. The state's lock guards it.
 type counts struct {
 	attempts  [len(attemptNames)]uint64
 	refusals  [len(reasons)]uint64
-	buckets   [len(bounds)]uint64 // of those who were served, by their time in the queue; each without the ones below
+	buckets   [len(bounds)]uint64 // served requests by time in the queue; each bucket excludes those below
 	served    uint64
-	queueTime time.Duration // of those who were served, together
+	queueTime time.Duration // sum over the served requests
 }
 
-// attemptNames are label values: the last one is for it and all above.
+// attemptNames are label values. The last one stands for all higher numbers
+// too.
 var attemptNames = [...]string{"1", "2", "3", "4", "5+"}
 
 var reasons = [...]reason{canceled, deadline, queueTime, retry}

@@ -18,7 +18,7 @@ import (
 	"github.com/retrip/retrip/shed"
 )
 
-// The names and words that dashboards are built on, and that docs/shed.md has.
+// Metric names and label values that dashboards use and docs/shed.md lists.
 func TestMetrics_Names(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(new(shed.Handler)))
@@ -49,7 +49,7 @@ func TestMetrics_Names(t *testing.T) {
 	}, got)
 }
 
-// Two Handlers of one program are told apart by a label.
+// A label tells two Handlers of one program apart.
 func TestMetrics_TwoHandlers(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	idle := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})

@@ -5,5 +5,6 @@
 
 package shed_test
 
-// raceEnabled says that the race detector makes everything ten times slower.
+// raceEnabled is true under the race detector, which makes code about ten times
+// slower.
 const raceEnabled = false

@@ -5,34 +5,34 @@ package shed
 
 import "time"
 
-// reason is why a request was refused: the word in metrics.
+// reason is why a request was refused, as a label value of the metrics.
 type reason string
 
 const (
-	retry     reason = "retry"      // a retry while requests queue for longer than a retry may
-	queueTime reason = "queue_time" // waited in vain
+	retry     reason = "retry"      // a retry, while requests queue for longer than a retry may
+	queueTime reason = "queue_time" // waited for QueueTime
 	deadline  reason = "deadline"   // no time left
-	canceled  reason = "canceled"   // the client went while its request waited
+	canceled  reason = "canceled"   // the client went away while its request waited
 )
 
-// queue decides who is served, who waits and who is refused. It is pure: it
-// gets instants as durations since an epoch of the caller's choice, and waits
-// for nothing. It is not safe for concurrent use.
+// queue decides which requests are served, wait or are refused. It has no side
+// effects: it gets times as durations since an epoch that the caller chooses,
+// and never blocks. It is not safe for concurrent use.
 type queue struct {
 	limit                         int
 	patience, retryPatience, hold time.Duration
 
-	running        int   // slots that are held
-	oldest, newest *slot // of those, by since
-	spare          *slot // a list of slots to use again
+	running        int   // slots in use
+	oldest, newest *slot // the slots in use, ordered by since
+	spare          *slot // free list of slots
 	spares         int
 
 	waiting     int
-	first, last *waiter // in the order of their arrival
+	first, last *waiter // in order of arrival
 }
 
-// slot is the right of a request to be served. Whoever is let through gets one
-// and finishes it.
+// slot is the right of a request to be served. Every admitted request gets one
+// and must finish it.
 type slot struct {
 	since        time.Duration
 	held         bool // counts towards the limit
@@ -42,14 +42,13 @@ type slot struct {
 // waiter is a request in the queue.
 type waiter struct {
 	since         time.Duration
-	slot          *slot         // nil until it is granted one
-	ready         chan struct{} // gets a value then
+	slot          *slot         // nil until a slot is granted
+	ready         chan struct{} // receives a value when a slot is granted
 	before, after *waiter
 }
 
-// arrive takes in a request that has the given time left. It returns a slot, or
-// a place in the queue and how long to wait there at most, or why there is
-// neither.
+// arrive handles a request that has the given time left. It returns a slot, or
+// a place in the queue with the maximum wait, or the reason for a refusal.
 func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*slot, *waiter, time.Duration, reason) {
 	if left <= 0 {
 		return nil, nil, 0, deadline
@@ -58,7 +57,7 @@ func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*sl
 		q.releaseOverdue(now)
 	}
 	if q.running < q.limit {
-		// Whoever waits has been granted what there was.
+		// The waiters have already been granted the free slots.
 		return q.hand(now), nil, 0, ""
 	}
 	most, why := q.patience, queueTime
@@ -82,7 +81,7 @@ func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*sl
 	return nil, w, min(most, left), ""
 }
 
-// giveUp takes a request out of the queue that was not granted a slot.
+// giveUp removes from the queue a request that was not granted a slot.
 func (q *queue) giveUp(w *waiter) {
 	if w.before == nil {
 		q.first = w.after
@@ -97,11 +96,11 @@ func (q *queue) giveUp(w *waiter) {
 	q.waiting--
 }
 
-// finish takes back a slot for good.
+// finish returns a slot for good.
 func (q *queue) finish(s *slot, now time.Duration) {
 	q.release(s, now)
-	// One that was released long ago may be one of many: keep no more than can
-	// be held at a time.
+	// A slot that was released long ago may be one of many: keep no more than
+	// can be in use at a time.
 	if q.spares < q.limit {
 		*s = slot{newer: q.spare}
 		q.spare = s
@@ -109,8 +108,8 @@ func (q *queue) finish(s *slot, now time.Duration) {
 	}
 }
 
-// release makes room for another request, if s still holds a place. Its own
-// goes on.
+// release frees the place of s for another request, if s still holds one. The
+// request of s continues.
 func (q *queue) release(s *slot, now time.Duration) {
 	if !s.held {
 		return
@@ -135,14 +134,14 @@ func (q *queue) release(s *slot, now time.Duration) {
 	}
 }
 
-// releaseOverdue releases all slots that have been held for too long.
+// releaseOverdue releases all slots that have been held longer than HoldTime.
 func (q *queue) releaseOverdue(now time.Duration) {
 	for s := q.oldest; s != nil && now-s.since >= q.hold; s = q.oldest {
 		q.release(s, now)
 	}
 }
 
-// hand makes a slot that is held from now on.
+// hand returns a slot that is held from now on.
 func (q *queue) hand(now time.Duration) *slot {
 	s := q.spare
 	if s == nil {

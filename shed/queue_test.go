@@ -65,7 +65,7 @@ func TestQueue_Off(t *testing.T) {
 	}
 }
 
-// What has run for too long makes room, for those who wait first.
+// A request that has run for too long makes room, for waiting requests first.
 func TestQueue_Hold(t *testing.T) {
 	q := queue{limit: 2, patience: 100 * ms, hold: time.Second}
 	old, _, _, _ := q.arrive(0, false, forever)
@@ -82,7 +82,8 @@ func TestQueue_Hold(t *testing.T) {
 	assert.NotNil(t, later.slot)
 }
 
-// modelled is the queue as one would write it first: lists, and no slot twice.
+// modelled is a naive implementation of the queue: plain lists, and no reuse of
+// slots.
 type modelled struct {
 	limit   int
 	hold    time.Duration
@@ -90,15 +91,15 @@ type modelled struct {
 	waiters []*waiter
 }
 
-// A random walk: the queue is what the model is, and never serves more than
-// the limit, nor lets anyone wait beside a free place.
+// A random walk: the queue agrees with the model, never serves more than the
+// limit, and never makes a request wait while a place is free.
 func TestQueue_Model(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		limit := 1 + random.IntN(4)
 		q := queue{limit: limit, patience: 100 * ms, retryPatience: 20 * ms, hold: []time.Duration{forever, 300 * ms}[seed%2]}
 		m := modelled{limit: limit, hold: q.hold}
-		var running []*slot // whose handlers have not returned
+		var running []*slot // their handlers have not returned
 		var now time.Duration
 		settle := func() {
 			for len(m.held) < m.limit && len(m.waiters) > 0 {
@@ -117,7 +118,7 @@ func TestQueue_Model(t *testing.T) {
 					m.held = slices.DeleteFunc(m.held, func(s *slot) bool { return now-s.since >= m.hold })
 				}
 				wasFirst := time.Duration(-1)
-				// Those who wait get what became free before the new one does.
+				// Waiting requests get free slots before a new request does.
 				free := m.limit - len(m.held) - len(m.waiters)
 				if n := len(m.waiters) - (m.limit - len(m.held)); n > 0 && len(m.waiters) > 0 {
 					wasFirst = m.waiters[len(m.waiters)-n].since
@@ -161,8 +162,7 @@ func TestQueue_Model(t *testing.T) {
 	}
 }
 
-// A place that is granted to a client in the instant in which it goes is passed
-// on.
+// A place that is granted to a client just as it leaves is passed on.
 func TestEnter_GrantedToOneWhoGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 200 {

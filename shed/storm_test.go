@@ -25,7 +25,7 @@ var table = flag.Bool("table", false, "with -v, print the table of docs/shed.md:
 // server is a row of the table.
 type server struct {
 	name    string
-	handler *shed.Handler // nil is none
+	handler *shed.Handler // nil means no Handler
 }
 
 func servers() []server {
@@ -62,9 +62,9 @@ func brownout(t *testing.T, h *shed.Handler, clients int, change func(*storm.Loa
 	return result, load
 }
 
-// The table of docs/shed.md: seconds to recovery, -1 if there was none in 24 s,
-// and the goodput in the trigger, by server and fleet, with the default budget
-// and with none.
+// The table of docs/shed.md: seconds to recovery (-1 if there was none in 24 s)
+// and the goodput during the trigger, by server and fleet, with the default
+// budget and with none.
 func TestTable(t *testing.T) {
 	if !*table {
 		t.Skip("with -table")
@@ -82,8 +82,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// The storm that the clients can't end by themselves: with as little as a
-// request per 14 s and client, their budgets don't help.
+// The storm that the clients can't end by themselves: with one request per 14 s
+// and client, their budgets don't help.
 func TestHandler_EndsAStorm(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("takes some seconds, and is about figures")

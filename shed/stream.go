@@ -11,14 +11,15 @@ import (
 	"strings"
 )
 
-// stream is the ResponseWriter of a request whose response may last. It makes
-// room for another request as soon as it is seen to be one.
+// stream is the ResponseWriter of a request whose response may be long-lived.
+// It makes room for another request as soon as the response proves to be a
+// stream.
 type stream struct {
 	http.ResponseWriter
 	state  *state
 	slot   *slot // guarded by state.mu; nil once the handler has returned
-	tunnel bool  // asked for by CONNECT
-	begun  bool  // the response is known
+	tunnel bool  // the request is a CONNECT
+	begun  bool  // the response header has been seen
 }
 
 // release makes room for another request.
@@ -31,7 +32,7 @@ func (w *stream) release() {
 	}
 }
 
-// begin looks at a response that is about to begin.
+// begin inspects the header of a response that is about to start.
 func (w *stream) begin(status int) {
 	if w.begun || status < 200 && status != http.StatusSwitchingProtocols {
 		return
@@ -54,8 +55,8 @@ func (w *stream) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// ReadFrom implements [io.ReaderFrom]: below it a file may go out without a
-// copy.
+// ReadFrom implements [io.ReaderFrom], so that the ResponseWriter below may
+// send a file without copying it.
 func (w *stream) ReadFrom(r io.Reader) (int64, error) {
 	w.begin(http.StatusOK)
 	return io.Copy(w.ResponseWriter, r)
@@ -64,14 +65,14 @@ func (w *stream) ReadFrom(r io.Reader) (int64, error) {
 // Flush implements [http.Flusher].
 func (w *stream) Flush() { _ = w.FlushError() }
 
-// FlushError is what [http.ResponseController] flushes with.
+// FlushError implements flushing for [http.ResponseController].
 func (w *stream) FlushError() error {
 	w.begin(http.StatusOK)
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// Hijack implements [http.Hijacker]. Where the connection can't be taken over,
-// as over HTTP/2, the error is http.ErrNotSupported.
+// Hijack implements [http.Hijacker]. If the connection can't be taken over, as
+// over HTTP/2, the error is http.ErrNotSupported.
 func (w *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
@@ -80,5 +81,5 @@ func (w *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap gives [http.ResponseController] access to the ResponseWriter below.
 func (w *stream) Unwrap() http.ResponseWriter { return w.ResponseWriter }

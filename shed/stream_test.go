@@ -33,8 +33,8 @@ func TestStream_Events(t *testing.T) {
 			if r.URL.Path != "/events" {
 				return
 			}
-			time.Sleep(time.Second)              // before it is known what the response is
-			w.WriteHeader(http.StatusEarlyHints) // no answer yet
+			time.Sleep(time.Second)              // the kind of response isn't known yet
+			w.WriteHeader(http.StatusEarlyHints) // not the final response
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 			_, _ = io.WriteString(w, "data: 1\n\n")
 			rc := http.NewResponseController(w)
@@ -72,7 +72,7 @@ func TestStream_Events(t *testing.T) {
 	})
 }
 
-// Who asks for a stream and gets something else holds its place.
+// A request that asks for a stream and gets another response keeps its place.
 func TestStream_NotOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestStream_NotOne(t *testing.T) {
 	})
 }
 
-// A connection that is taken over makes room at once; its handler may return.
+// A hijacked connection makes room at once; its handler may return.
 func TestStream_Hijack(t *testing.T) {
 	t.Parallel()
 	for _, stays := range []bool{false, true} {
@@ -149,7 +149,7 @@ func TestStream_Hijack(t *testing.T) {
 	}
 }
 
-// A reverse proxy behind the Handler takes connections over as well.
+// A reverse proxy behind the Handler can take connections over too.
 func TestStream_UpgradeThroughAReverseProxy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestStream_UpgradeThroughAReverseProxy(t *testing.T) {
 	})
 }
 
-// Over HTTP/2 nothing can be taken over, and the error says so.
+// Over HTTP/2 no connection can be taken over, and the error says so.
 func TestStream_HijackOverHTTP2(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +205,8 @@ func TestStream_Connect(t *testing.T) {
 		})}
 		s := memhttp.NewServer(t, proto, h)
 		rt := s.Transport()
-		// net/http's HTTP/1 client lets a CONNECT go on as an upgrade does.
+		// net/http's HTTP/1 client continues after a CONNECT as after an
+		// upgrade.
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan answered, 1)
@@ -219,8 +220,8 @@ func TestStream_Connect(t *testing.T) {
 	})
 }
 
-// A goroutine that keeps the ResponseWriter after its handler has returned, as
-// none should, gives away no place of another's request.
+// A goroutine that wrongly keeps the ResponseWriter after its handler has
+// returned doesn't free the place of another request.
 func TestStream_KeptTooLong(t *testing.T) {
 	t.Parallel()
 	var kept http.ResponseWriter

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package alarm has timers that call a method when their time is up, and that
-// are used again: setting one costs no allocation.
+// Package alarm provides timers that call a method when they expire. Timers are
+// pooled, so setting one doesn't allocate.
 package alarm
 
 import (
@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// Ringer is what an Alarm calls, in a goroutine of its own. It is told which
-// alarm rings: one that it has stopped too late may still do.
+// A Ringer is called by an Alarm, in a goroutine of its own. Ring gets the
+// alarm that expired, because an alarm that was stopped too late may still
+// ring.
 type Ringer interface{ Ring(*Alarm) }
 
-// Alarm is a timer. Its methods must not be called at the same time, except
-// from Ring, while nobody else calls them.
+// Alarm is a timer. Its methods must not be called concurrently. Ring may call
+// them, as long as no other goroutine does.
 type Alarm struct {
 	timer  *time.Timer
 	ringer Ringer
@@ -32,11 +33,12 @@ func stopped() *Alarm {
 	return a
 }
 
-// Set returns an Alarm that calls r.Ring in d. Its user must call Stop when it
-// has no more use for it.
+// Set returns an Alarm that calls r.Ring after d. The caller must call Stop
+// when it no longer needs the alarm.
 func Set(d time.Duration, r Ringer) *Alarm {
-	// A timer made in a bubble of testing/synctest can't be used outside, and the
-	// other way round. A time in a bubble has no monotonic clock reading.
+	// A timer created inside a testing/synctest bubble can't be used outside
+	// it, and vice versa. A time.Time from a bubble has no monotonic clock
+	// reading.
 	var a *Alarm
 	if now := time.Now(); now == now.Round(0) {
 		a = stopped()
@@ -51,14 +53,14 @@ func Set(d time.Duration, r Ringer) *Alarm {
 
 func (a *Alarm) ring() { a.ringer.Ring(a) }
 
-// Again has a ring again in d. It must only be called after a has rung.
+// Again makes a ring again after d. It must be called only after a has rung.
 func (a *Alarm) Again(d time.Duration) { a.timer.Reset(d) }
 
-// Stop ends a, which must not be used any more. It reports whether a rings no
-// more and has not rung since it was set; otherwise Ring may be running.
+// Stop stops a, which must not be used afterwards. It reports whether a has not
+// rung since it was set and will not ring; otherwise Ring may be running.
 func (a *Alarm) Stop() bool {
 	if !a.timer.Stop() {
-		// Its function may run: the garbage collector takes it.
+		// Ring may still be running, so the alarm isn't reused.
 		return false
 	}
 	if a.pooled {

@@ -55,8 +55,8 @@ func TestAlarm_Again(t *testing.T) {
 	})
 }
 
-// Pooled timers never go into a bubble or out of one: the runtime would end the
-// process, or the timer would not ring in the time of the bubble.
+// Pooled timers never enter or leave a bubble: the runtime would end the
+// process, or the timer would not follow the bubble's clock.
 func TestAlarm_Bubbles(t *testing.T) {
 	use := func() {
 		var r ringer
@@ -77,7 +77,7 @@ func TestAlarm_Bubbles(t *testing.T) {
 	}
 }
 
-// An alarm used again never rings for one who stopped it in time.
+// A reused alarm never rings for a caller that stopped it in time.
 func TestAlarm_Stress(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {

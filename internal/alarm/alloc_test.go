@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The race detector's pools drop some of what they are given.
+// Under the race detector, sync.Pool randomly drops values.
 func TestAlarm_Allocations(t *testing.T) {
 	var r ringer
 	assert.Zero(t, testing.AllocsPerRun(1000, func() { Set(time.Hour, &r).Stop() }))

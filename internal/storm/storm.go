@@ -1,9 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storm lets a fleet of real clients meet a real server with a
-// brown-out, on virtual time in a testing/synctest bubble or on the clock of the
-// machine, and tells when the server has recovered.
+// Package storm exposes a real server to a fleet of real clients and a
+// brown-out, on virtual time in a testing/synctest bubble or in real time, and
+// reports when the server has recovered.
 package storm
 
 import (
@@ -17,20 +17,22 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Server does work as one with a bounded pool of workers does, whatever its
-// clients want meanwhile: it is what a shed.Handler stands in front of.
+// Server works like a server with a bounded pool of workers: it finishes every
+// request it has begun, whether or not the client still waits. A shed.Handler
+// is meant to stand in front of it.
 type Server struct {
 	Workers int
-	Service time.Duration // mean time of exponentially distributed work
-	Queue   int           // requests that wait for a worker; others get a 503
+	Service time.Duration // mean of the exponentially distributed service time
+	Queue   int           // requests that may wait; others get a 503
 
 	workers chan struct{}
 	waiting atomic.Int64
-	slow    atomic.Int64 // percent of the usual time; 0 is the usual time
+	slow    atomic.Int64 // percent of the usual time; 0 means the usual time
 	served  atomic.Int64
 }
 
-// Served returns how many requests have been served, for whomever.
+// Served returns how many requests have been served, including those of clients
+// that had gone.
 func (s *Server) Served() int64 { return s.served.Load() }
 
 // ServeHTTP implements [http.Handler].
@@ -52,19 +54,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// Load is what clients want of a server, and what happens to it.
+// Load describes the requests of the clients and the trouble of the server.
 type Load struct {
 	Clients int
 	Rate    float64 // requests per second of all clients together
 	Policy  retrip.Policy
 
 	Trigger, TriggerEnd time.Duration // when the server is slow
-	Slow                int64         // by how many percent of the usual time
-	End                 time.Duration // no requests after that
+	Slow                int64         // service time meanwhile, in percent of the usual time
+	End                 time.Duration // no requests after this time
 }
 
-// Brownout is the load of the tables in docs/shed.md: 700 requests per second
-// to a server that can do 1000, which for ten seconds can only do 303.
+// Brownout returns the load of the tables in docs/shed.md: 700 requests per
+// second to a server with a capacity of 1000, which drops to 303 for ten
+// seconds.
 func Brownout(clients int) (*Server, Load) {
 	server := &Server{Workers: 10, Service: 10 * time.Millisecond, Queue: 1000, workers: make(chan struct{}, 10)}
 	return server, Load{
@@ -74,18 +77,20 @@ func Brownout(clients int) (*Server, Load) {
 	}
 }
 
-// Result is what became of a load.
+// Result is the outcome of a load.
 type Result struct {
-	Arrived, Good []int64 // requests and those answered with 200, by the second of their arrival
+	Arrived, Good []int64 // requests, and those answered with 200, by the second of their arrival
 	Attempts      int64
-	Refused       int64 // answers that said X-Should-Retry: false
+	Refused       int64 // answers with X-Should-Retry: false
 }
 
-// Never is a recovery that the load has not seen.
+// Never is the result of Recovery if the server hasn't recovered during the
+// load.
 const Never = -1
 
 // Recovery returns the seconds from the end of the trigger to the first of
-// three in which 95 % of the requests were answered, Never if there are none.
+// three consecutive seconds in which 95 % of the requests were answered, or
+// Never.
 func (r *Result) Recovery(l Load) int {
 	sum := func(of []int64, t int) int64 { return of[t] + of[t+1] + of[t+2] }
 	from := int(l.TriggerEnd / time.Second)
@@ -97,8 +102,8 @@ func (r *Result) Recovery(l Load) int {
 	return Never
 }
 
-// Goodput returns the share of the requests that arrived in the seconds given
-// that were answered.
+// Goodput returns the answered share of the requests that arrived in the given
+// seconds.
 func (r *Result) Goodput(from, to int) float64 {
 	var arrived, good int64
 	for t := from; t < to; t++ {
@@ -108,8 +113,8 @@ func (r *Result) Goodput(from, to int) float64 {
 	return float64(good) / float64(arrived)
 }
 
-// Run makes the requests of l to url, over base. It returns when all have
-// ended, or none when ctx ends.
+// Run sends the requests of l to url through base. It returns when all requests
+// have ended, or when ctx ends.
 func (l Load) Run(ctx context.Context, server *Server, base http.RoundTripper, url string) *Result {
 	fleet := make([]*retrip.Transport, l.Clients)
 	counting := &counter{base: base}
@@ -126,7 +131,7 @@ func (l Load) Run(ctx context.Context, server *Server, base http.RoundTripper, u
 		if next >= l.End {
 			break
 		}
-		// On a machine's clock a sleep may be late; the next one makes up.
+		// In real time a sleep may end late; the next one makes up for it.
 		if wait := next - time.Since(start); wait > 0 {
 			time.Sleep(wait)
 		}
@@ -161,7 +166,7 @@ func (l Load) Run(ctx context.Context, server *Server, base http.RoundTripper, u
 	return result
 }
 
-// counter counts attempts and what they were told.
+// counter counts attempts and their answers.
 type counter struct {
 	base              http.RoundTripper
 	attempts, refused atomic.Int64
