@@ -15,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Benchmark is for looking at one thing: it runs the peers one after the
-// other, so that what the machine does meanwhile is in the difference.
+// Benchmark is for looking at a single case. It runs the peers one after
+// another, so the difference between two peers includes whatever else the
+// machine does meanwhile.
 func Benchmark(b *testing.B) {
 	for _, c := range Cases {
 		for _, p := range Peers {
@@ -45,8 +46,8 @@ func TestPeers_AllDoWhatIsMeasured(t *testing.T) {
 	}
 }
 
-// TestPages_ShowTheResults holds the pages to the saved results: nothing in
-// them is edited by hand.
+// TestPages_ShowTheResults checks that the pages show the saved results: nobody
+// edits them by hand.
 func TestPages_ShowTheResults(t *testing.T) {
 	r, err := Load("results/results.json")
 	require.NoError(t, err)
@@ -59,9 +60,9 @@ func TestPages_ShowTheResults(t *testing.T) {
 	}
 }
 
-// TestPages_ShowWhoIsAhead checks that whoever beats retrip in anything stands
-// out in the tables, and is named in the README also where the README leaves
-// the column out.
+// TestPages_ShowWhoIsAhead checks that every peer that beats retrip in a column
+// stands out in the tables, and that the README names it even where the README
+// omits the column.
 func TestPages_ShowWhoIsAhead(t *testing.T) {
 	run := func(name, peer string, ns float64) Run { return Run{Case: name, Peer: peer, Ns: ns} }
 	r := &Results{Runs: []Run{
@@ -101,7 +102,7 @@ func TestLoopback_IsMedianAndMargin(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// counter notes how much each request body held.
+// counter records how many bytes each request body held.
 type counter struct {
 	stub
 	bodies []int

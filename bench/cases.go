@@ -12,19 +12,20 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Case is one thing that is timed for every peer.
+// Case is an operation that is timed for every peer.
 type Case struct {
-	// Name is that of the benchmark. What begins with Transport is measured at
-	// the RoundTripper, where a peer is one; the rest at Client.Do.
+	// Name is the name of the benchmark. A case whose name begins with
+	// Transport is measured at the RoundTripper, if the peer is one. All other
+	// cases are measured at Client.Do.
 	Name string
 
-	Serial string // of a parallel case: the serial one it scales up from
+	Serial string // for a parallel case, the serial case it scales up from
 
 	bench func(*testing.B, Peer)
 	able  func(Peer) bool
 }
 
-// Able reports whether p can be measured.
+// Able reports whether the case can be measured with p.
 func (c Case) Able(p Peer) bool { return c.able == nil || c.able(p) }
 
 // Run measures p.
@@ -38,7 +39,7 @@ func isTransport(p Peer) bool { return p.Transport != nil }
 // retries reports whether p makes a second attempt.
 func retries(p Peer) bool { return p.Name != Peers[0].Name }
 
-// Cases are all that is timed.
+// Cases lists all cases.
 var Cases = cases()
 
 func cases() []Case {
@@ -90,7 +91,7 @@ func cases() []Case {
 
 const target = "http://api.example.com/v1/things"
 
-// doer is the level at which a peer is measured.
+// doer returns the level at which a peer is measured.
 type doer func(p Peer, base http.RoundTripper, wait Wait) Doer
 
 func transport(p Peer, base http.RoundTripper, wait Wait) Doer {
@@ -128,7 +129,7 @@ func do(b *testing.B, d Doer, req *http.Request) {
 	resp.Body.Close()
 }
 
-// retryPath is 503, 503, 200, with no wait.
+// retryPath measures 503, 503, 200, without waits.
 func retryPath(level doer, newCall func(context.Context) *call) func(*testing.B, Peer) {
 	return func(b *testing.B, p Peer) {
 		d := level(p, &stub{fail: 2}, None)
@@ -139,14 +140,14 @@ func retryPath(level doer, newCall func(context.Context) *call) func(*testing.B,
 	}
 }
 
-// manyHosts takes 10 000 hosts in turn, of which 100 are in trouble as far as
-// a peer remembers such things.
+// manyHosts cycles through 10 000 hosts. 100 of them fail, which matters to
+// peers that keep state per host.
 func manyHosts(b *testing.B, p Peer) {
 	const hosts, troubled = 10_000, 100
 	s := &stub{}
 	rt := p.Transport(s, None)
 	if t, ok := rt.(*retrip.Transport); ok {
-		t.Policy.Budget = retrip.Budget{} // else there is nothing to remember
+		t.Policy.Budget = retrip.Budget{} // without a budget there would be no state to keep
 	}
 	calls := make([]*call, hosts)
 	for i := range calls {

@@ -18,12 +18,12 @@ import (
 )
 
 func init() {
-	// As in the pictures of retripsim.
+	// The same font as in the pictures of retripsim.
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	plotter.DefaultFont = plot.DefaultFont
 }
 
-// WriteChart draws what successful requests and an upload cost.
+// WriteChart draws the cost of successful requests and of an upload.
 func (r *Results) WriteChart(path string) error {
 	get, post := r.over("GET", "Transport/GET/serial", "Client/GET/serial"), r.over("POST 1 KiB", "Transport/POST/serial", "Client/POST/serial")
 	left, err := r.bars(func(v float64) float64 { return v }, get, post)
@@ -57,7 +57,8 @@ func (r *Results) WriteChart(path string) error {
 	return f.Close()
 }
 
-// bars draws horizontal bars, the first peer on top, with a number on each.
+// bars draws horizontal bars, the first peer at the top, each labelled with its
+// number.
 func (r *Results) bars(scale func(float64) float64, series ...column) (*plot.Plot, error) {
 	colors := []color.Color{color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff}, color.RGBA{R: 0xe6, G: 0x9f, B: 0x00, A: 0xff}}
 	p := plot.New()
@@ -100,7 +101,7 @@ func (r *Results) bars(scale func(float64) float64, series ...column) (*plot.Plo
 		}
 		for i := range labels.TextStyle {
 			labels.TextStyle[i].Font.Size = font.Length(7.5)
-			labels.TextStyle[i].YAlign = -0.35 // the middle of digits
+			labels.TextStyle[i].YAlign = -0.35 // the middle of the digits
 		}
 		labels.Offset = vg.Point{X: 1.5, Y: chart.Offset}
 		p.Add(labels)

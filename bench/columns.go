@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// column is one of a table: less is better.
+// column is a column of a table. Lower values are better.
 type column struct {
 	head    string
-	summary bool // in the README too
+	summary bool // appears in the short table too
 	value   func(peer string) (float64, bool)
 	text    func(v float64, peer string) string
 }
 
-// ahead returns who beats retrip with metrics.
+// ahead returns the peers that beat retrip with metrics.
 func (c column) ahead() []string {
 	own, ok := c.value("retrip-metrics")
 	if !ok {
@@ -101,7 +101,8 @@ func inSummary(c column) column {
 	return c
 }
 
-// timing is a column of the first of the cases in which a peer was timed.
+// timing returns a column that shows, for each peer, the first of the cases in
+// which the peer was timed.
 func (r *Results) timing(head string, cases []string, value func(Summary) float64, text func(Summary) string) column {
 	find := func(peer string) (Summary, bool) {
 		for _, name := range cases {
@@ -126,7 +127,7 @@ func (r *Results) timing(head string, cases []string, value func(Summary) float6
 
 func added(s Summary) float64 { return s.Over }
 
-// withoutBare leaves out what the others are compared with.
+// withoutBare returns c without the reference, bare net/http.
 func withoutBare(c column) column {
 	value := c.value
 	c.value = func(peer string) (float64, bool) {
@@ -147,7 +148,7 @@ func (r *Results) over(head string, cases ...string) column {
 func (r *Results) parallel(head string, cases ...string) column {
 	return r.timing(head, cases, added, func(s Summary) string {
 		scale := fmt.Sprintf("%.2f×", s.Scale)
-		if s.Over == 0 { // bare
+		if s.Over == 0 { // the reference
 			return scale
 		}
 		return duration("%+.*f", s.Over) + ", " + scale
@@ -180,8 +181,8 @@ func (r *Results) pairs(head, protocol string) column {
 	}
 }
 
-// duration writes nanoseconds, by a format with a number of digits, in a unit
-// that leaves the number short.
+// duration formats nanoseconds with the given number format, in the unit that
+// keeps the number short.
 func duration(format string, ns float64) string {
 	unit := "ns"
 	for _, larger := range []string{"µs", "ms"} {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// loop is what one writes by hand: twenty lines that repeat anything, with no
-// eye on method, server's word, deadline or the state of the host.
+// loop is the retry loop that people write by hand. Its twenty lines retry
+// everything and ignore the method, Retry-After, the deadline and the state of
+// the host.
 type loop struct {
 	base http.RoundTripper
 	wait Wait

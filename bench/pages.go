@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// The section of a page is what stands between these, and they.
+// Markers around the generated section of a page.
 const (
 	sectionBegin = "<!-- bench:begin -->"
 	sectionEnd   = "<!-- bench:end -->"
@@ -44,8 +44,8 @@ func Load(path string) (*Results, error) {
 	return r, json.Unmarshal(data, r)
 }
 
-// UpdatePages rewrites the sections of README.md and docs/performance.md in
-// the repository at root.
+// UpdatePages rewrites the generated sections of the pages in the repository at
+// root.
 func (r *Results) UpdatePages(root string) error {
 	for page, section := range r.pages() {
 		path := filepath.Join(root, filepath.FromSlash(page))
@@ -64,7 +64,7 @@ func (r *Results) UpdatePages(root string) error {
 	return nil
 }
 
-// pages returns the sections by the file that has them.
+// pages returns the generated sections by file.
 func (r *Results) pages() map[string]string {
 	return map[string]string{"README.md": r.summary(), "docs/performance.md": r.figures()}
 }
@@ -159,7 +159,7 @@ func writeTable(out *strings.Builder, columns []column) {
 	}
 }
 
-// writeWrapped writes lines of at most 120 characters.
+// writeWrapped writes text wrapped at 120 characters.
 func writeWrapped(out *strings.Builder, text string) {
 	length := 0
 	for word := range strings.FieldsSeq(text) {

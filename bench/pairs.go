@@ -14,16 +14,17 @@ import (
 	"time"
 )
 
-// Two requests, one through a peer and one through another, made one after the
-// other over one connection: what the machine does meanwhile it does to both.
-// That shows differences far smaller than those between two runs of a loop.
+// A pair is two requests, one through a peer and one through the reference,
+// made one after the other over the same connection. Other load on the machine
+// affects both alike, so pairs show differences far smaller than the difference
+// between two runs of a loop.
 
 // Turns is how many requests of each peer a block of pairs has.
 const Turns = 200
 
-// MeasureLoopback returns for each peer, and for each of so many blocks, the
-// median time of a request on a loopback socket, divided by that of bare
-// net/http in the same block.
+// MeasureLoopback returns, for each peer and each block, the median time of a
+// request over a loopback socket, divided by the median with bare net/http in
+// the same block.
 func MeasureLoopback(http2 bool, blocks int) (map[string][]float64, error) {
 	server, base := newLoopback(http2)
 	defer server.Close()
@@ -75,7 +76,8 @@ func fetch(d Doer, c *call, http2 bool) (time.Duration, error) {
 	return took, nil
 }
 
-// newLoopback returns a server on a loopback socket, and a base for it.
+// newLoopback returns a server on a loopback socket and a base transport for
+// it.
 func newLoopback(http2 bool) (*httptest.Server, *http.Transport) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "sixteen bytes ok")

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures what retries cost, for retrip and for its peers, side
-// by side. The command in cmd/peers runs it.
+// Package bench compares the cost of retries with retrip and with its peers.
+// The command in cmd/peers runs it.
 package bench
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/ybbus/httpretry"
 )
 
-// Retries is how often each peer may repeat a request: three times, whatever
-// its own default is, so that all are asked for the same.
+// Retries is how often each peer may retry a request. All peers are set to
+// three retries, whatever their default is, so that they do the same work.
 const Retries = 3
 
 // Doer is what a program calls.
@@ -31,9 +31,9 @@ type Doer interface {
 type Wait int
 
 const (
-	Usual Wait = iota // as the library does by default
-	None              // not at all
-	Hour              // so long that it is still waiting when it is looked at
+	Usual Wait = iota // the default of the library
+	None              // no wait
+	Hour              // so long that the peer is still waiting when it is measured
 )
 
 func (w Wait) duration() time.Duration {
@@ -43,20 +43,20 @@ func (w Wait) duration() time.Duration {
 	return 0
 }
 
-// Peer is a library, or something in its place.
+// Peer is a library, or a substitute for one.
 type Peer struct {
 	Name string
 
-	// Transport wraps base. It is nil where the library is a client only, or
-	// keeps a whole client inside its RoundTripper.
+	// Transport wraps base. It is nil if the library is a client only, or has a
+	// whole client inside its RoundTripper.
 	Transport func(base http.RoundTripper, wait Wait) http.RoundTripper
 
-	// client is for those without Transport.
+	// client is set for peers without Transport.
 	client func(base http.RoundTripper, wait Wait) Doer
 }
 
-// Client returns what a program would use: there is exactly one http.Client in
-// each, so that they can be compared.
+// Client returns what a program would use. Each result contains exactly one
+// http.Client, so that peers are comparable.
 func (p Peer) Client(base http.RoundTripper, wait Wait) Doer {
 	if p.client != nil {
 		return p.client(base, wait)
@@ -64,8 +64,7 @@ func (p Peer) Client(base http.RoundTripper, wait Wait) Doer {
 	return &http.Client{Transport: p.Transport(base, wait)}
 }
 
-// Peers are all that are measured; the first one is what the others are
-// compared with.
+// Peers lists everything that is measured. The first is the reference.
 var Peers = []Peer{
 	{Name: "bare", Transport: func(base http.RoundTripper, _ Wait) http.RoundTripper { return base }},
 	{Name: "loop", Transport: func(base http.RoundTripper, wait Wait) http.RoundTripper { return &loop{base, wait} }},
@@ -79,8 +78,8 @@ var Peers = []Peer{
 	{Name: "heimdall", client: newHeimdall},
 }
 
-// newRetrip makes a retrip Transport: with metrics, and with metrics, deadline
-// and attempt timeout.
+// newRetrip returns a retrip Transport with or without metrics, and with or
+// without a deadline and an attempt timeout.
 func newRetrip(metrics, timeouts bool) func(http.RoundTripper, Wait) http.RoundTripper {
 	return func(base http.RoundTripper, wait Wait) http.RoundTripper {
 		t := &retrip.Transport{Base: base}
@@ -97,8 +96,7 @@ func newRetrip(metrics, timeouts bool) func(http.RoundTripper, Wait) http.RoundT
 			t.Policy.Backoff = retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}
 		}
 		if wait != Usual {
-			// The budget would soon refuse what is measured here: that every
-			// request fails.
+			// The cases with permanent failures would exhaust the budget.
 			t.Policy.Budget = retrip.Unlimited
 		}
 		return t

@@ -19,27 +19,27 @@ import (
 	"time"
 )
 
-// What is not timed in a loop: memory, and connections. Each measurement has a
+// Measurements that aren't timings: memory and connections. Each runs in a
 // process of its own.
 
 const (
-	// UploadSize is that of the streamed PUT. It comes at UploadRate bytes a
-	// second, as from a disk or from another connection.
+	// UploadSize is the size of the streamed PUT. The stream delivers
+	// UploadRate bytes per second, like a disk or another connection.
 	UploadSize = 64 << 20
 	UploadRate = 128 << 20
 
 	// Waiters is how many requests wait at once.
 	Waiters = 100_000
 
-	// Fetches is how many requests are made, one after the other, of which
-	// each meets one 503.
+	// Fetches is how many requests are made one after another. Each of them
+	// meets one 503.
 	Fetches = 1000
 )
 
-// ErrorBodies are the sizes of the bodies of those 503.
+// ErrorBodies are the body sizes of those 503 responses.
 var ErrorBodies = []int{2 << 10, 64 << 10, 1 << 20}
 
-// UploadServer answers a PUT with the time at which its first byte was there.
+// UploadServer answers a PUT with the time at which its first byte arrived.
 func UploadServer() *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {
@@ -55,13 +55,13 @@ func UploadServer() *httptest.Server {
 	}))
 }
 
-// Upload is what a streamed PUT cost.
+// Upload is the cost of a streamed PUT.
 type Upload struct {
-	Heap      int64         // by how much the heap grew at most, garbage included
-	FirstByte time.Duration // until the server had the first byte
+	Heap      int64         // maximum growth of the heap, including garbage
+	FirstByte time.Duration // time until the server had the first byte
 }
 
-// MeasureUpload sends a stream that can be had only once to an UploadServer.
+// MeasureUpload sends a stream that can't be replayed to an UploadServer.
 func MeasureUpload(p Peer, url string) (Upload, error) {
 	c := p.Client(&http.Transport{}, Usual)
 	resp, err := c.Do(newCall(context.Background(), http.MethodGet, url, 0, false).next())
@@ -128,14 +128,15 @@ func heap() int64 {
 	return int64(s[0].Value.Uint64())
 }
 
-// Waiting is what one of Waiters requests holds while all of them wait.
+// Waiting is the memory held by each of Waiters requests while all of them
+// wait.
 type Waiting struct {
 	Heap, Stack int64   // bytes
-	Goroutines  float64 // its own included
+	Goroutines  float64 // including the caller's
 }
 
-// MeasureWaiting lets Waiters requests wait before their first retry, or for
-// their answer where p makes no retry.
+// MeasureWaiting makes Waiters requests wait before their first retry or, if p
+// doesn't retry, for their response.
 func MeasureWaiting(p Peer) (Waiting, error) {
 	base := &failing{hang: !retries(p)}
 	c := p.Client(base, Hour)
@@ -157,7 +158,7 @@ func MeasureWaiting(p Peer) (Waiting, error) {
 	for base.calls.Load() < Waiters {
 		time.Sleep(10 * time.Millisecond)
 	}
-	time.Sleep(time.Second) // from the answer to the wait
+	time.Sleep(time.Second) // covers the time from the response to the start of the wait
 	w := Waiting{Goroutines: float64(runtime.NumGoroutine()-goroutines) / Waiters}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -170,7 +171,7 @@ func MeasureWaiting(p Peer) (Waiting, error) {
 	return w, nil
 }
 
-// failing answers 503, or never.
+// failing answers 503, or never answers.
 type failing struct {
 	calls atomic.Int64
 	hang  bool
@@ -184,8 +185,8 @@ func (f *failing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: header, Request: req, Body: http.NoBody}, nil
 }
 
-// MeasureConnections returns how many connections Fetches requests open, one
-// after the other, of which each meets one 503 with size bytes in its body.
+// MeasureConnections returns how many connections a sequence of Fetches
+// requests opens if each meets one 503 with a body of size bytes.
 func MeasureConnections(p Peer, size int) (int, error) {
 	var opened atomic.Int64
 	var met sync.Map

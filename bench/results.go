@@ -24,11 +24,11 @@ type Run struct {
 	Allocs, Bytes int64   // per operation
 }
 
-// Results are all that was measured, by peer where it is no timing.
+// Results holds all measurements. All except the timings are keyed by peer.
 type Results struct {
 	Machine, Go, Date string
 	Procs, Rounds     int
-	Versions          map[string]string // of the peers
+	Versions          map[string]string // of the peers' modules
 
 	Runs        []Run
 	Uploads     map[string][]Upload
@@ -38,19 +38,19 @@ type Results struct {
 	Loopback map[string]map[string][]float64 // by protocol and peer, from MeasureLoopback
 }
 
-// Summary is what the rounds of one peer in one case come to.
+// Summary summarizes the rounds of one peer in one case.
 type Summary struct {
 	Ns     float64 // median
-	Over   float64 // median of the differences to the reference in the same round
-	Ratio  float64 // median of the ratios to it
+	Over   float64 // median difference from the reference in the same round
+	Ratio  float64 // median ratio to the reference in the same round
 	Scale  float64 // median of serial time over parallel time in the same round
 	Allocs int64   // median
 	Bytes  int64   // median
-	More   int64   // allocations over the reference
+	More   int64   // allocations beyond those of the reference
 }
 
-// reference is what the others are compared with in a case: bare, where that
-// does what is measured.
+// reference returns the peer that the others are compared with in a case: bare
+// net/http, if it can do the same.
 func (r *Results) reference(name string) string {
 	for _, run := range r.Runs {
 		if run.Case == name {
@@ -71,7 +71,7 @@ func (r *Results) rounds(name, peer string) []Run {
 	return list
 }
 
-// Summary sums up; ok is false if there is nothing to.
+// Summary summarizes the runs; ok is false if there are none.
 func (r *Results) Summary(c Case, peer string) (s Summary, ok bool) {
 	own, reference, serial := r.rounds(c.Name, peer), r.rounds(c.Name, r.reference(c.Name)), r.rounds(c.Serial, peer)
 	if len(own) == 0 {
@@ -97,29 +97,29 @@ func (r *Results) Summary(c Case, peer string) (s Summary, ok bool) {
 	return s, true
 }
 
-// median returns the upper one of two.
+// median returns the median of list, or the upper of the two middle elements.
 func median[T cmp.Ordered](list []T) T {
 	list = slices.Sorted(slices.Values(list))
 	return list[len(list)/2]
 }
 
-// loopback returns by how much a request over a loopback socket takes longer
-// than with bare net/http, as a fraction, and the half width of the interval
-// that holds the median with 95 % confidence.
+// loopback returns how much longer a request over a loopback socket takes than
+// with bare net/http, as a fraction, and half the width of the 95 % confidence
+// interval of the median.
 func (r *Results) loopback(protocol, peer string) (longer, margin float64, ok bool) {
 	ratios := slices.Sorted(slices.Values(r.Loopback[protocol][peer]))
 	n := len(ratios)
 	if n == 0 {
 		return 0, 0, false
 	}
-	// The ranks of the median's interval are binomial: sqrt(n)/2 is their
-	// standard deviation.
+	// The ranks at the ends of the median's confidence interval are binomially
+	// distributed, with standard deviation sqrt(n)/2.
 	d := int(math.Ceil(0.98 * math.Sqrt(float64(n))))
 	low, high := ratios[max(n/2-d, 0)], ratios[min(n/2+d, n-1)]
 	return ratios[n/2] - 1, (high - low) / 2, true
 }
 
-// upload returns medians.
+// upload returns the medians.
 func (r *Results) upload(peer string) (Upload, bool) {
 	list := r.Uploads[peer]
 	if len(list) == 0 {
@@ -202,14 +202,15 @@ func (r *Results) WriteText(out io.Writer) {
 	}
 }
 
-// waiting returns the bytes that a waiting request holds beyond those of one
-// that waits in bare net/http for its answer: its goroutine.
+// waiting returns the bytes that a waiting request holds beyond those of a
+// request that waits for its response in bare net/http, which are its
+// goroutine.
 func (r *Results) waiting(peer string) int64 {
 	m, bare := r.Waiting[peer], r.Waiting[Peers[0].Name]
 	return m.Heap + m.Stack - bare.Heap - bare.Stack
 }
 
-// WriteBenchstat writes the timings as go test would.
+// WriteBenchstat writes the timings in the format of go test.
 func (r *Results) WriteBenchstat(out io.Writer) {
 	fmt.Fprintf(out, "goos: %s\ngoarch: %s\npkg: github.com/retrip/retrip/bench\ncpu: %s\n", runtime.GOOS, runtime.GOARCH, r.Machine)
 	for _, run := range r.Runs {

@@ -11,12 +11,12 @@ import (
 	"sync"
 )
 
-// stub is a base in memory. It reads and closes the request's body, as a base
-// must. It allocates nothing, so that nothing has to be collected that isn't the
-// peer's: an answer is used again when its body has been closed.
+// stub is an in-memory base. It reads and closes the request body, as a base
+// must. It allocates nothing, so that all garbage is the peer's; it reuses a
+// response after its body has been closed.
 type stub struct {
-	fail int // answers 503 that come before each 200
-	n    int // of the answers before the next 200; serial use only
+	fail int // number of 503 answers before each 200
+	n    int // answers before the next 200; serial use only
 }
 
 type answer struct {
@@ -74,16 +74,16 @@ func (s *stub) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &a.Response, nil
 }
 
-// call is a request to be made again and again. Several of the peers change
-// the request that they are given, so all of it is put back each time.
+// call is a request that is made repeatedly. Some peers modify the request they
+// get, so each use restores all of it.
 type call struct {
 	req, fresh *http.Request
 	reader     *bytes.Reader
 	payload    []byte
 }
 
-// newCall makes a call that carries a body of the given size, which GetBody
-// can have again or which is a stream.
+// newCall returns a call with a body of the given size, which either has
+// GetBody or is a stream.
 func newCall(ctx context.Context, method, url string, size int, stream bool) *call {
 	c := &call{}
 	var body io.Reader
@@ -115,8 +115,8 @@ func (c *call) next() *http.Request {
 
 var cancellable, _ = context.WithCancel(context.Background())
 
-// deep returns a context as a handler in a server has it: that can be
-// cancelled, and ten layers deep.
+// deep returns a context like that of a server's handler: cancelable and ten
+// levels deep.
 func deep() context.Context {
 	type key int
 	ctx := cancellable

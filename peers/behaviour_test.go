@@ -63,7 +63,7 @@ func TestRetryAfterIsSpread(t *testing.T) {
 		})
 }
 
-// In a bubble it is 2000-01-01 00:00:00 UTC at first.
+// A bubble starts at 2000-01-01 00:00:00 UTC.
 func TestRetryAfterAsADateIsObeyed(t *testing.T) {
 	scene(t, map[string]bool{goRetryable: true, failsafeGo: false, ours: true},
 		then(503, "Retry-After", "Sat, 01 Jan 2000 00:00:20 GMT"), func(t *testing.T, c doer, s *server) bool {
@@ -91,12 +91,12 @@ func TestRetryAfterOfADayIsWaitedFor(t *testing.T) {
 		})
 }
 
-// TestWaitBeyondTheDeadlineIsBegun: what is returned when the context ends in
-// half a second and the wait would not.
+// TestWaitBeyondTheDeadlineIsBegun records what a client returns if the context
+// ends in half a second and the wait would be longer.
 func TestWaitBeyondTheDeadlineIsBegun(t *testing.T) {
 	scene(t, map[string]time.Duration{
 		goRetryable: 500 * time.Millisecond, reHTTP: 500 * time.Millisecond, failsafeGo: 500 * time.Millisecond,
-		heimdallLib: 10 * time.Second, // all waits, and one after the last attempt: it is deaf to the context
+		heimdallLib: 10 * time.Second, // all waits, and one after the last attempt: it ignores the context
 		httpRetry:   500 * time.Millisecond, ours: 0,
 	}, always(503, "Retry-After", "10"), func(t *testing.T, c doer, _ *server) time.Duration {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -107,7 +107,7 @@ func TestWaitBeyondTheDeadlineIsBegun(t *testing.T) {
 	})
 }
 
-// stream is a body that can be read but once, and counts.
+// stream is a body that can be read only once, and counts its reads.
 type stream struct{ *bytes.Reader }
 
 func TestStreamIsReadBeforeTheFirstAttempt(t *testing.T) {
@@ -128,7 +128,7 @@ func TestBodyOfTheRequestIsReplaced(t *testing.T) {
 		then(503), func(t *testing.T, c doer, _ *server) bool {
 			req := request(t, http.MethodPut, struct{ io.Reader }{strings.NewReader("body")})
 			before := req.Body
-			// http.Client hands a request of its own to its Transport.
+			// http.Client passes a copy of the request to its Transport.
 			resp, err := c.(*http.Client).Transport.RoundTrip(req)
 			require.NoError(t, err)
 			resp.Body.Close()
@@ -136,8 +136,8 @@ func TestBodyOfTheRequestIsReplaced(t *testing.T) {
 		})
 }
 
-// TestDiscardedBodyIsReadToItsEnd: of a 503 with 64 MiB, how much was read. The
-// one byte tells whether 256 KiB were all.
+// TestDiscardedBodyIsReadToItsEnd records how much of a 503 with 64 MiB was
+// read. The extra byte shows whether 256 KiB were the limit.
 func TestDiscardedBodyIsReadToItsEnd(t *testing.T) {
 	const size = 64 << 20
 	scene(t, map[string]int64{goRetryable: 4 << 10, reHTTP: size, failsafeGo: 0, heimdallLib: 0, httpRetry: 16 << 10, ours: 256<<10 + 1},
@@ -159,8 +159,8 @@ func TestDiscardedBodyIsClosed(t *testing.T) {
 		})
 }
 
-// TestSmallErrorBodyKeepsItsConnection: whether 64 KiB are read to their end,
-// without which net/http closes the connection.
+// TestSmallErrorBodyKeepsItsConnection records whether 64 KiB are read to their
+// end; otherwise net/http closes the connection.
 func TestSmallErrorBodyKeepsItsConnection(t *testing.T) {
 	const size = 64 << 10
 	scene(t, map[string]bool{goRetryable: false, reHTTP: true, failsafeGo: false, heimdallLib: false, httpRetry: false, ours: true},
@@ -173,7 +173,8 @@ func TestSmallErrorBodyKeepsItsConnection(t *testing.T) {
 		})
 }
 
-// TestDeadHostIsRetriedForEver: what 100 requests send to a host that is down.
+// TestDeadHostIsRetriedForEver records how many attempts 100 requests send to a
+// host that is down.
 func TestDeadHostIsRetriedForEver(t *testing.T) {
 	scene(t, map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 104},
 		always(503), func(t *testing.T, c doer, s *server) int {
@@ -210,8 +211,8 @@ func TestStatusesThatAreRetried(t *testing.T) {
 	}
 }
 
-// TestFirstWaitIsAlwaysTheSame: whether clients that fail together come back
-// together, give or take 10 %.
+// TestFirstWaitIsAlwaysTheSame records whether clients that fail together
+// return together, within 10 %.
 func TestFirstWaitIsAlwaysTheSame(t *testing.T) {
 	scene(t, map[string]bool{goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: false, ours: false},
 		then(503), func(t *testing.T, c doer, s *server) bool {
@@ -255,7 +256,7 @@ func TestCloseIdleConnectionsReachesTheBase(t *testing.T) {
 	}
 }
 
-// failing is a base with errors, one after another.
+// failing is a base that returns a sequence of errors.
 type failing struct{ errs []error }
 
 func (f *failing) RoundTrip(*http.Request) (*http.Response, error) {
@@ -266,8 +267,8 @@ func (f *failing) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// TestErrorTellsOfTheFirstAttemptToo: of a refused connection, when the
-// attempts after it were reset.
+// TestErrorTellsOfTheFirstAttemptToo records whether the error mentions a
+// refused connection if later attempts were reset.
 func TestErrorTellsOfTheFirstAttemptToo(t *testing.T) {
 	claims := map[string]bool{goRetryable: false, failsafeGo: false, heimdallLib: false, httpRetry: false, ours: true}
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
@@ -287,8 +288,8 @@ func TestLogsWithoutBeingAsked(t *testing.T) {
 	assert.Nil(t, (&retrip.Transport{}).Logger)
 }
 
-// TestAttemptTimeoutCutsTheBody: of a response whose headers come at once, and
-// whose body takes longer than an attempt may.
+// TestAttemptTimeoutCutsTheBody records what happens to a response whose
+// headers arrive at once and whose body takes longer than an attempt may.
 func TestAttemptTimeoutCutsTheBody(t *testing.T) {
 	const limit = time.Second
 	for name, tt := range map[string]struct {

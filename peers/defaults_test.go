@@ -21,8 +21,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// retriesOf returns how many retries a client makes of a GET that is answered
-// 503 again and again, and the waits before them.
+// retriesOf returns how many retries a client makes of a GET that always gets a
+// 503, and the waits before them.
 func retriesOf(t *testing.T, client func(base http.RoundTripper) doer) (waits []time.Duration) {
 	t.Helper()
 	s := &server{script: always(503)(), opened: time.Now()}
@@ -33,8 +33,9 @@ func retriesOf(t *testing.T, client func(base http.RoundTripper) doer) (waits []
 	return waits
 }
 
-// TestDefaults holds the defaults in the tables of docs/migrating.md, which
-// stand in brackets, to what the libraries do when nothing is set.
+// TestDefaults checks the defaults that the tables of docs/migrating.md show in
+// brackets against the behaviour of the libraries with their zero
+// configuration.
 func TestDefaults(t *testing.T) {
 	page, err := os.ReadFile("../docs/migrating.md")
 	require.NoError(t, err)

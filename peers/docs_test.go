@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMigrating_ClaimsAreTested checks that docs/migrating.md names every test
-// of behaviour, and no other.
+// TestMigrating_ClaimsAreTested checks that docs/migrating.md names every
+// behaviour test and no other test.
 func TestMigrating_ClaimsAreTested(t *testing.T) {
 	names := func(file, pattern string) []string {
 		text, err := os.ReadFile(file)
@@ -33,8 +33,8 @@ func TestMigrating_ClaimsAreTested(t *testing.T) {
 	assert.Equal(t, tests, names("../docs/migrating.md", "`(Test\\w+)`"))
 }
 
-// TestCompared_RowsAreTested checks that each row of docs/compared.md links to a
-// test that is there.
+// TestCompared_RowsAreTested checks that each row of docs/compared.md links to
+// an existing test.
 func TestCompared_RowsAreTested(t *testing.T) {
 	page, err := os.ReadFile("../docs/compared.md")
 	require.NoError(t, err)

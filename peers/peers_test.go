@@ -23,7 +23,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// The libraries, by the names that docs/migrating.md uses.
+// The libraries, by the names in docs/migrating.md.
 const (
 	goRetryable = "go-retryablehttp"
 	reHTTP      = "rehttp"
@@ -37,8 +37,9 @@ type doer interface {
 	Do(*http.Request) (*http.Response, error)
 }
 
-// clients are as the libraries make them by default; where there is no default
-// for the retries or their condition, as their documentation begins.
+// clients creates each library's client with its defaults, or as its
+// documentation begins if there is no default for the retries or their
+// condition.
 var clients = map[string]func(base http.RoundTripper) doer{
 	goRetryable: func(base http.RoundTripper) doer {
 		c := retryablehttp.NewClient()
@@ -67,22 +68,22 @@ var clients = map[string]func(base http.RoundTripper) doer{
 	ours: func(base http.RoundTripper) doer { return &http.Client{Transport: &retrip.Transport{Base: base}} },
 }
 
-// answer is what a server says once.
+// answer is one answer of a scripted server.
 type answer struct {
 	status int
 	header http.Header
 	body   io.Reader
 }
 
-// server is a base that answers from a script, the last answer again and again,
-// and sees what is done to it.
+// server is a base that answers from a script, repeats the last answer, and
+// records what it gets.
 type server struct {
 	script []answer
-	at     []time.Duration // when the attempts came
+	at     []time.Duration // times of the attempts
 	bodies []string
 	given  []*body
 	opened time.Time
-	arrive func() // runs when an attempt comes, before its body is read
+	arrive func() // runs when an attempt arrives, before its body is read
 	closed int    // calls of CloseIdleConnections
 }
 
@@ -132,8 +133,9 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, Header: header, Body: b, Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
 }
 
-// scene runs f for each library, in a bubble of its own, at a server with the
-// script, and compares what f observes with what is claimed of the library.
+// scene runs f for each library, in a bubble of its own, with a server that
+// follows the script, and compares the observation of f with the claim about
+// the library.
 func scene[T any](t *testing.T, claims map[string]T, script func() []answer, f func(t *testing.T, c doer, s *server) T) {
 	t.Helper()
 	for name, want := range claims {
@@ -148,7 +150,7 @@ func scene[T any](t *testing.T, claims map[string]T, script func() []answer, f f
 	}
 }
 
-// always is the script of a server that has but one answer.
+// always is the script of a server with a single answer.
 func always(status int, header ...string) func() []answer {
 	return func() []answer {
 		h := http.Header{}
@@ -159,7 +161,7 @@ func always(status int, header ...string) func() []answer {
 	}
 }
 
-// then is a script of a first answer and of 200 after it.
+// then is the script of a first answer followed by 200.
 func then(status int, header ...string) func() []answer {
 	return func() []answer { return append(always(status, header...)(), answer{status: 200}) }
 }
@@ -171,7 +173,7 @@ func request(t *testing.T, method string, content io.Reader) *http.Request {
 	return req
 }
 
-// do makes a request and returns the status, 0 for an error.
+// do makes a request and returns the status, or 0 for an error.
 func do(c doer, req *http.Request) (int, error) {
 	resp, err := c.Do(req)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attempt makes one use of a base transport with a context of its own.
+// Package attempt runs one attempt at a base transport, with a context of its
+// own.
 package attempt
 
 import (
@@ -18,48 +19,48 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// Attempt is one use of the base with a context of its own: it ends the
-// attempt in time, without cutting the body of a response, and sees what
-// net/http does by itself.
+// Attempt is one attempt at the base. Its context ends the attempt on time
+// without cutting the body of a response. Its httptrace hooks observe what
+// net/http does on its own.
 //
-// It is the context of its request itself. All of it is one allocation, and it
-// lives as long as the body does.
+// An Attempt is itself the context of its request. It is a single allocation
+// and lives as long as the response body.
 type Attempt struct {
 	context.Context
 
-	Req      http.Request // what the base gets
+	Req      http.Request // the request that the base gets
 	parent   context.Context
 	cancel   context.CancelCauseFunc
 	timer    *time.Timer
 	body     body.Releasing // if the response needs one
 	tooLate  error
-	maxSends int // 0 is no bound
+	maxSends int // 0 means no limit
 	watch    Watch
 
 	trace     httptrace.ClientTrace
-	wanted    atomic.Bool  // a connection was asked for
-	sends     atomic.Int32 // connections that Base got, each for one send
+	wanted    atomic.Bool  // net/http asked for a connection
+	sends     atomic.Int32 // connections that the base got, each for one send
 	bounded   boundedSends
 	refused   int          // sends that the server provably didn't process, each followed by one of ours
 	sent      bool         // the last use of the base got a connection
-	fault     atomic.Bool  // the caller's body is at fault, and not the host
-	upload    *body.Ending // the body of the request, where it matters whether it was sent
-	connected atomic.Bool  // by package net
+	fault     atomic.Bool  // the caller's body failed, not the host
+	upload    *body.Ending // the request body, if it matters whether it was sent
+	connected atomic.Bool  // package net made a connection
 	handshake atomic.Pointer[error]
 }
 
-// Watch says what is to be seen of an attempt besides the connections that
-// it had.
+// Watch selects what an attempt observes in addition to the connections it got.
 type Watch uint8
 
 const (
-	WatchSend      Watch = 1 << iota // [Attempt.NeverSent] needs it
-	WatchHandshake                   // [Attempt.HandshakeError] needs it
-	ExpectHTTP2                      // every connection without TLS speaks it
+	WatchSend      Watch = 1 << iota // for [Attempt.NeverSent]
+	WatchHandshake                   // for [Attempt.HandshakeError]
+	ExpectHTTP2                      // every connection without TLS speaks HTTP/2
 )
 
-// Begin makes an attempt at req that has limit to get to the response headers,
-// 0 being no limit, and ends with the cause tooLate.
+// Begin starts an attempt at req that must reach the response headers within
+// limit. If limit is 0, there is no limit. An attempt that takes longer ends
+// with the cause tooLate.
 func Begin(req *http.Request, limit time.Duration, tooLate error, maxSends int, watch Watch) *Attempt {
 	a := &Attempt{parent: req.Context(), tooLate: tooLate, maxSends: max(0, maxSends), watch: watch}
 	a.Context, a.cancel = context.WithCancelCause(a.parent)
@@ -72,8 +73,9 @@ func Begin(req *http.Request, limit time.Duration, tooLate error, maxSends int, 
 	}
 	a.trace.GotConn = a.gotConn
 	if httptrace.ContextClientTrace(a.parent) != nil {
-		// It puts the caller's hooks behind ours, in place. The context it
-		// returns is that of Value.
+		// WithClientTrace chains the caller's hooks behind ours, in place.
+		// Value provides the trace, so the context that it returns isn't
+		// needed.
 		httptrace.WithClientTrace(a.parent, &a.trace)
 	}
 	a.Req = *req.WithContext(a)
@@ -83,12 +85,12 @@ func Begin(req *http.Request, limit time.Duration, tooLate error, maxSends int, 
 	return a
 }
 
-// ErrHiddenSends is how an attempt ends in which the base has sent more often
-// than it may.
+// ErrHiddenSends ends an attempt in which the base has sent more often than
+// MaxSends allows.
 var ErrHiddenSends = errors.New("retrip: net/http by itself sent the request more often than Policy.MaxSends within an attempt")
 
-// Value implements [context.Context]: it is [httptrace.WithClientTrace] without
-// a further context.
+// Value implements [context.Context]. It replaces [httptrace.WithClientTrace]
+// without another context.
 func (a *Attempt) Value(key any) any {
 	switch key {
 	case traceKey:
@@ -99,14 +101,14 @@ func (a *Attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// traceKey is the key of a context by which httptrace asks for its hooks.
+// traceKey is the context key under which httptrace looks for its hooks.
 var traceKey = func() any {
 	var asked keyRecorder
 	httptrace.ContextClientTrace(&asked)
 	return asked.key
 }()
 
-// keyRecorder is a context that remembers what it was asked for.
+// keyRecorder is a context that records the key it was asked for.
 type keyRecorder struct {
 	context.Context
 	key any
@@ -117,8 +119,8 @@ func (r *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// Format implements [fmt.Formatter]: the context of a request is printed in
-// logs, and must not show the request's headers there.
+// Format implements [fmt.Formatter]. Logs may print the context of a request,
+// and must not show the request's headers.
 func (a *Attempt) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "retrip.attempt") }
 
 func (a *Attempt) getConn(string) { a.wanted.Store(true) }
@@ -135,8 +137,9 @@ func (a *Attempt) tlsHandshakeDone(_ tls.ConnectionState, err error) {
 	}
 }
 
-// HandshakeError returns the error of the last TLS handshake that failed over a
-// connection of package net. Another connection may have errors of any kind.
+// HandshakeError returns the error of the last failed TLS handshake over a
+// connection of package net. On other connections a handshake error may have
+// any cause.
 func (a *Attempt) HandshakeError() error {
 	if err := a.handshake.Load(); err != nil && a.connected.Load() {
 		return *err
@@ -151,20 +154,20 @@ func (a *Attempt) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// NeverSent reports whether a connection was asked for and none was had: proof
-// that nothing was sent. Without a call of the first hook there is none: the
-// base may not know about them.
+// NeverSent reports whether the attempt asked for a connection and got none,
+// which proves that nothing was sent. If the first hook was never called, there
+// is no proof, because the base may not support httptrace.
 func (a *Attempt) NeverSent() bool { return a.wanted.Load() && a.sends.Load() == 0 }
 
-// WatchSent has BodySent tell of the body of a's request. It must be the last
-// that is done to the body.
+// WatchSent makes BodySent report on the body of a's request. It must be the
+// last change to the body.
 func (a *Attempt) WatchSent() {
 	a.upload = body.WatchEnd(a.Req.Body, a.Req.ContentLength)
 	a.Req.Body = a.upload
 }
 
-// BodySent reports whether the body of a's request has been read to its end, or
-// WatchSent wasn't called.
+// BodySent reports whether the body of a's request has been read to its end. It
+// returns true if WatchSent wasn't called.
 func (a *Attempt) BodySent() bool { return a.upload == nil || a.upload.Ended() }
 
 // Cut implements [body.Cutter].
@@ -178,13 +181,13 @@ func (a *Attempt) Abandon() {
 	a.cancel(nil)
 }
 
-// End takes what the base returned. From the response headers on nothing of
-// the attempt's time counts any more: its timer is stopped, and its context
-// lives as long as the body.
+// End processes what the base returned. Once the response headers have arrived,
+// the attempt's time limit no longer applies: its timer is stopped, and its
+// context lives as long as the body.
 func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 	inTime := a.timer == nil || a.timer.Stop()
 	if !inTime {
-		// The timer's function may not have got to it yet.
+		// The timer's function may not have run yet.
 		a.cancel(a.tooLate)
 	}
 	cause := context.Cause(a)
@@ -195,17 +198,17 @@ func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 		switch {
 		case !own || errors.Is(err, cause):
 		case errors.Is(err, context.Canceled):
-			// A base that doesn't know about causes calls it a cancellation,
-			// which it was not as far as the caller is concerned.
+			// A base that doesn't know about causes returns a cancellation, but
+			// the caller has canceled nothing.
 			err = cause
 		default:
-			// The base may have failed for a reason of its own in the same
-			// instant, and ours must not hide it.
+			// The base may have failed at the same moment for a reason of its
+			// own, which our cause must not hide.
 			err = errors.Join(cause, err)
 		}
 		return nil, err
 	case !inTime && own:
-		// The headers came as the time ran out: the body is lost.
+		// The headers arrived as the time ran out: the body is lost.
 		body.Dismiss(resp)
 		a.cancel(nil)
 		return nil, cause
@@ -215,20 +218,20 @@ func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 }
 
 // release ties the end of the attempt's context to the end of the body. A
-// parent that never ends keeps no record of its children: then nothing needs
+// parent that never ends keeps no record of its children; then nothing needs
 // releasing, and the body stays as it is.
 func (a *Attempt) release(resp *http.Response) {
 	if a.parent.Done() == nil {
 		return
 	}
-	// Over HTTP/2 a response may end while its request's body is still being
-	// sent, and that needs the context, too.
+	// Over HTTP/2 a response may end while the request body is still being
+	// sent, and sending it needs the context too.
 	uploading := resp.ProtoMajor > 1 && a.Req.Body != nil && a.Req.Body != http.NoBody
 	switch b := resp.Body.(type) {
 	case nil:
 		a.cancel(nil)
 	case io.ReadWriteCloser:
-		// After 101 Switching Protocols: one direction may end before the
+		// After 101 Switching Protocols, one direction may end before the
 		// other, so only Close is the end.
 		resp.Body = body.NewReleasingConn(b, a.cancel)
 	default:
@@ -241,24 +244,24 @@ func (a *Attempt) release(resp *http.Response) {
 	}
 }
 
-// Use hands req to base, and notes whether base got a connection for it. netHTTP
-// says that base is net/http's own.
+// Use calls base with req and records whether base got a connection for it.
+// netHTTP says that base is net/http's own transport.
 func (a *Attempt) Use(base http.RoundTripper, netHTTP bool, req *http.Request) (*http.Response, error) {
 	before := a.sends.Load()
 	resp, err := base.RoundTrip(req)
 	n := int(a.sends.Load() - before)
 	a.sent = n > 0
 	if n > 1 && req.Body != nil && req.GetBody == nil && netHTTP {
-		// net/http can't send such a body twice: it took another connection
-		// because those before could take no request.
+		// net/http can't send this body twice, so it moved to another
+		// connection because the earlier ones couldn't take a request.
 		a.refused += n - 1
 	}
 	return resp, err
 }
 
 // MayUseAgain reports whether the request may be sent again within the attempt,
-// provided that the last send provably was not processed: only that one may have
-// been.
+// if the last send was provably not processed: no other send may have been
+// processed.
 func (a *Attempt) MayUseAgain() bool {
 	return a.sent && a.Processable() == 1 && a.Err() == nil && (a.maxSends == 0 || a.refused < a.maxSends)
 }
@@ -266,13 +269,14 @@ func (a *Attempt) MayUseAgain() bool {
 // Sends returns how many connections the base got, each for one send.
 func (a *Attempt) Sends() int { return int(a.sends.Load()) }
 
-// Processable returns how many sends may have been processed.
+// Processable returns how many sends the server may have processed.
 func (a *Attempt) Processable() int { return a.Sends() - a.refused }
 
 // Sent reports whether the base got a connection in its last use.
 func (a *Attempt) Sent() bool { return a.sent }
 
-// AtFault reports whether a body under WatchBody is at fault, and not the host.
+// AtFault reports whether the body caused the failure, and not the host. It
+// needs WatchBody.
 func (a *Attempt) AtFault() bool { return a.fault.Load() }
 
 // HadConn reports whether the base got a connection.
@@ -281,18 +285,17 @@ func (a *Attempt) HadConn() bool {
 	return had
 }
 
-// SpokeHTTP2 reports whether the first connection that the base got spoke
-// HTTP/2.
+// SpokeHTTP2 reports whether the first connection of the base spoke HTTP/2.
 func (a *Attempt) SpokeHTTP2() bool {
 	conn, had := a.bounded.firstConn()
 	return had && speaksHTTP2(conn, a.watch&ExpectHTTP2 != 0)
 }
 
-// Again returns the request of a, with b as its body, for a further send after
-// one that provably was not processed.
+// Again returns the request of a, with b as its body, for another send after
+// one that was provably not processed.
 func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 	a.refused++
-	// The base may have kept the one before.
+	// The base may have kept the previous request.
 	req := a.Req
 	req.Body = b
 	if a.upload != nil {
@@ -302,8 +305,8 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 	return &req
 }
 
-// GiveBack puts the caller's request into resp where the base has put req, and
-// the caller's context where the base has put a context that a would end.
+// GiveBack replaces req in resp by the caller's request, and a context that a
+// would end by the caller's context.
 func (a *Attempt) GiveBack(resp *http.Response, req, callers *http.Request) {
 	switch r := resp.Request; {
 	case r == req:
@@ -313,14 +316,15 @@ func (a *Attempt) GiveBack(resp *http.Response, req, callers *http.Request) {
 	}
 }
 
-// attemptKey is the key under which the context of an attempt has the attempt.
+// attemptKey is the key under which the context of an attempt returns the
+// attempt.
 type attemptKey struct{}
 
-// outlived is the context of a request that a base derived from an attempt's,
-// without the end of the attempt.
+// outlived is a context that a base derived from an attempt's context, without
+// the end of the attempt.
 type outlived struct {
-	context.Context                 // of the caller
-	values          context.Context // of the base
+	context.Context                 // the caller's
+	values          context.Context // the base's
 }
 
 func (c outlived) Value(key any) any {
@@ -330,8 +334,8 @@ func (c outlived) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// WatchBody makes a see whether the body of its request is at fault when the
-// attempt fails, also that of a GetBody.
+// WatchBody makes a record whether its request's body, or a body from GetBody,
+// caused a failure of the attempt.
 func (a *Attempt) WatchBody() {
 	watch := func(b io.ReadCloser) io.ReadCloser { return body.Watch(b, a.Req.ContentLength, &a.fault) }
 	a.Req.Body = watch(a.Req.Body)

@@ -18,8 +18,8 @@ import (
 
 var errLate = errors.New("too late")
 
-// The timer has fired, but its function hasn't run yet, as the headers come:
-// the body would be cut in the next instant, so the attempt has failed.
+// The headers arrive after the timer has fired, but before its function has
+// run. The body would be cut a moment later, so the attempt has failed.
 func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)

@@ -12,34 +12,34 @@ import (
 
 // boundedSends counts the sends of an attempt that Policy.MaxSends bounds.
 //
-// Over HTTP/1, net/http sends a request again only after a connection of its
-// pool has turned out to be dead, and the pool bounds that. So a send over a
-// connection of the pool doesn't count, unless the connection speaks HTTP/2 or
-// the attempt has had it from the pool before.
+// Over HTTP/1, net/http resends a request only when a connection from its pool
+// turns out to be dead, and the size of the pool bounds that. So a send over a
+// pooled connection doesn't count, unless the connection speaks HTTP/2 or the
+// attempt has already taken it from the pool once.
 type boundedSends struct {
 	mu      sync.Mutex
 	began   bool
 	second  bool         // there was a second send
 	first   net.Conn     // the connection of the first send
 	reused  bool         // the connection of the first send came from the pool
-	pooled  []pooledConn // each connection of the pool, from the second send on
+	pooled  []pooledConn // pooled connections, from the second send on
 	counted int
 }
 
 // pooledConn is a connection that net/http took from its pool.
 type pooledConn struct {
 	conn    net.Conn
-	counted bool // the first send over it counts
+	counted bool // its first send counts
 }
 
-// count takes in a send over conn and returns how many sends count so far. It is
+// count records a send over conn and returns how many sends count so far. It is
 // safe for concurrent use.
 func (b *boundedSends) count(conn net.Conn, reused, expectHTTP2 bool) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.began {
-		// Most attempts send once. What the first send went over matters only
-		// if there is a second one.
+		// Most attempts send once. The connection of the first send matters
+		// only if there is a second send.
 		b.began, b.reused, b.first = true, reused, conn
 		return 1
 	}
@@ -51,7 +51,8 @@ func (b *boundedSends) count(conn net.Conn, reused, expectHTTP2 bool) int {
 	return b.counted
 }
 
-// firstConn returns the connection of the first send, and whether there was one.
+// firstConn returns the connection of the first send, and whether there was
+// one.
 func (b *boundedSends) firstConn() (net.Conn, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,8 +85,8 @@ func isComparable(conn net.Conn) bool {
 	return v.IsValid() && v.Comparable()
 }
 
-// speaksHTTP2 reports whether conn speaks HTTP/2. A connection without TLS
-// doesn't tell: it does what is expected of it.
+// speaksHTTP2 reports whether conn speaks HTTP/2. For a connection without TLS,
+// which doesn't reveal its protocol, it returns expected.
 func speaksHTTP2(conn net.Conn, expected bool) bool {
 	if c, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		return c.ConnectionState().NegotiatedProtocol == "h2"

@@ -14,17 +14,18 @@ import (
 	"time"
 )
 
-// bufferSize is how many bytes one direction of a connection holds before
-// writes wait for the reader.
+// bufferSize is how many bytes one direction of a connection buffers before
+// writes block.
 const bufferSize = 64 << 10
 
-// Conn is one end of an in-memory connection that behaves as TCP does on
-// loopback: each direction is buffered (64 KiB), so that both ends may write at
-// the same time. Conns come from [Listener.Dial] and [Listener.Accept]; the zero
-// Conn is not usable. A Conn is safe for concurrent use.
+// Conn is one end of an in-memory connection that behaves like a TCP connection
+// on loopback. Each direction has a buffer of 64 KiB, so both ends may write at
+// the same time. Conns come from [Listener.Dial] and [Listener.Accept]; the
+// zero Conn is not usable. A Conn is safe for concurrent use.
 //
-// Errors have the form that package net gives them: a *net.OpError around
-// net.ErrClosed, os.ErrDeadlineExceeded, or a system call's EPIPE or ECONNRESET.
+// Errors have the same form as those of package net: a *net.OpError that wraps
+// net.ErrClosed, os.ErrDeadlineExceeded, or the system call error EPIPE or
+// ECONNRESET.
 type Conn struct {
 	in, out       *half
 	local, remote net.Addr
@@ -34,8 +35,8 @@ type Conn struct {
 	closed bool
 }
 
-// newConns returns the two ends of a fresh connection. Each calls its onClose
-// function once, when it is closed or reset.
+// newConns returns the two ends of a new connection. It calls onClientClose
+// once, when the client's end is closed or reset.
 func newConns(clientAddr, serverAddr net.Addr, onClientClose func()) (client, server *Conn) {
 	up, down := newHalf(), newHalf()
 	client = &Conn{in: down, out: up, local: clientAddr, remote: serverAddr, onClose: onClientClose}
@@ -44,28 +45,28 @@ func newConns(clientAddr, serverAddr net.Addr, onClientClose func()) (client, se
 }
 
 // Read reads what the peer has written. It returns io.EOF once the peer has
-// closed the connection and everything it wrote before has been read.
+// closed the connection and everything it wrote has been read.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.in.read(p)
 	return n, c.wrap("read", err)
 }
 
-// Write copies p into the connection's buffer, waiting while that is full. It
-// fails with EPIPE if the peer has closed the connection, at once: no first
-// write is lost in flight.
+// Write copies p into the connection's buffer and blocks while the buffer is
+// full. If the peer has closed the connection, Write fails at once with EPIPE,
+// even the first one.
 func (c *Conn) Write(p []byte) (int, error) {
 	n, err := c.out.write(p)
 	return n, c.wrap("write", err)
 }
 
-// Close closes the connection. The peer still reads what was written before;
-// what the peer wrote and nobody has read is dropped.
+// Close closes the connection. The peer can still read what was written before.
+// Data from the peer that was not read is dropped.
 func (c *Conn) Close() error {
 	return c.end(io.EOF, syscall.EPIPE)
 }
 
-// CloseWrite ends the direction towards the peer, which reads io.EOF after what
-// was written before; reading from the peer goes on.
+// CloseWrite ends the direction towards the peer, which reads io.EOF after the
+// data written before. Reading from the peer continues to work.
 func (c *Conn) CloseWrite() error {
 	if c.isClosed() {
 		return c.wrap("close", net.ErrClosed)
@@ -74,24 +75,24 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Reset closes the connection the hard way, as TCP does with a RST: the peer's
-// writes fail with ECONNRESET at once, and so do its reads after what was
-// written before the reset. On a Conn that is closed it does nothing.
+// Reset closes the connection abruptly, like a TCP RST. The peer's writes fail
+// with ECONNRESET at once; its reads fail after the data written before the
+// reset. Resetting a closed Conn has no effect.
 func (c *Conn) Reset() {
 	_ = c.end(syscall.ECONNRESET, syscall.ECONNRESET)
 }
 
-// Freeze makes the connection a black hole from now on, as a peer does that has
-// lost its power, or a firewall that has forgotten the connection: neither end
-// reads what the other writes, or that the other has closed or reset the
-// connection. Writes go on until the buffer is full, and then wait. Deadlines
-// and the end's own Close work as ever.
+// Freeze turns the connection into a black hole, as when the peer loses power
+// or a firewall forgets the connection: neither end reads what the other
+// writes, or learns that the other has closed or reset the connection. Writes
+// succeed until the buffer is full, and then block. Deadlines and an end's own
+// Close work as usual.
 func (c *Conn) Freeze() {
 	c.in.freeze()
 	c.out.freeze()
 }
 
-// resetFrozen resets c if it is frozen. What was written since is lost.
+// resetFrozen resets c if it is frozen. Data written since the freeze is lost.
 func (c *Conn) resetFrozen() {
 	up, down := c.in.thaw(), c.out.thaw()
 	if up || down {
@@ -99,7 +100,7 @@ func (c *Conn) resetFrozen() {
 	}
 }
 
-// end closes this end; the errors are what the peer meets from now on.
+// end closes this end. The peer gets the given errors from now on.
 func (c *Conn) end(peerRead, peerWrite error) error {
 	c.mu.Lock()
 	was := c.closed
@@ -120,10 +121,10 @@ func (c *Conn) isClosed() bool {
 	return c.closed
 }
 
-// LocalAddr returns this end's made-up TCP address.
+// LocalAddr returns this end's fictitious TCP address.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr returns the peer's made-up TCP address.
+// RemoteAddr returns the peer's fictitious TCP address.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline sets the read and the write deadline. A zero time clears them.
@@ -134,8 +135,8 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// SetReadDeadline makes reads, also one that waits already, fail with
-// os.ErrDeadlineExceeded from t on. A zero time clears the deadline.
+// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on,
+// including reads that are already blocked. A zero time clears the deadline.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.wrap("set", net.ErrClosed)
@@ -144,8 +145,8 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline makes writes, also one that waits already, fail with
-// os.ErrDeadlineExceeded from t on. A zero time clears the deadline.
+// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on,
+// including writes that are already blocked. A zero time clears the deadline.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.wrap("set", net.ErrClosed)
@@ -154,7 +155,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// wrap gives err the form that package net would give it.
+// wrap wraps err in the error type of package net.
 func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -165,30 +166,31 @@ func (c *Conn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
 }
 
-// half is one direction of a connection. All waits are on its Cond: in a
-// synctest bubble those are durable, so that time can move on, which waiting for
-// a Mutex or for a socket is not.
+// half is one direction of a connection. All waits are on its Cond, because
+// these are durably blocking in a synctest bubble, so that time can advance.
+// Waiting for a Mutex or a socket is not.
 type half struct {
 	mu            sync.Mutex
 	cond          sync.Cond // broadcast on any change of the fields below
 	buf           bytes.Buffer
-	writing       bool  // a Write is under way: Writes don't interleave
-	frozen        bool  // nothing gets through, not even an error of the other end's making
+	writing       bool  // a Write is in progress: Writes don't interleave
+	frozen        bool  // nothing gets through, not even errors caused by the other end
 	readErr       error // for reads when buf is empty; net.ErrClosed for all reads
 	writeErr      error
 	readDeadline  deadline
 	writeDeadline deadline
 }
 
-// deadline is half of what SetDeadline sets. Guarded by its half's mu.
+// deadline is one of the two deadlines that SetDeadline sets. The mu of its
+// half guards it.
 type deadline struct {
 	at    time.Time
-	timer *time.Timer // wakes those who wait at the time; nil if none is to come
+	timer *time.Timer // wakes blocked calls at the deadline; nil if none is pending
 	fired bool
 }
 
-// passed also asks the clock: several timers may be due in the same instant,
-// and what a call meets must not depend on which of them ran first.
+// passed also checks the clock: several timers may be due at the same time, and
+// the result of a call must not depend on which of them ran first.
 func (d *deadline) passed() bool {
 	return d.fired || !d.at.IsZero() && !time.Now().Before(d.at)
 }
@@ -212,7 +214,7 @@ func (h *half) read(p []byte) (int, error) {
 			return 0, nil
 		case h.frozen:
 		case h.buf.Len() > 0:
-			n, _ := h.buf.Read(p) // a Buffer that is not empty gives no error
+			n, _ := h.buf.Read(p) // a non-empty Buffer returns no error
 			h.cond.Broadcast()
 			return n, nil
 		case h.readErr != nil:
@@ -251,7 +253,7 @@ func (h *half) write(p []byte) (n int, err error) {
 	}
 }
 
-// endWriter is the writer's word that nothing more comes.
+// endWriter ends the half on behalf of its writer: no more data follows.
 func (h *half) endWriter(writer, reader error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -263,7 +265,8 @@ func (h *half) endWriter(writer, reader error) {
 	h.cond.Broadcast()
 }
 
-// endReader is the reader's word that it reads no more.
+// endReader ends the half on behalf of its reader, which will not read any
+// more.
 func (h *half) endReader(writer error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -241,7 +241,7 @@ func TestListener_Freeze(t *testing.T) {
 	})
 }
 
-// What another goroutine waits for ends when either end goes away.
+// A waiting call returns when either end goes away.
 func TestConn_EndsWaits(t *testing.T) {
 	t.Parallel()
 	read := func(c *Conn) error { _, err := c.Read(make([]byte, 1)); return err }
@@ -297,7 +297,7 @@ func TestConn_Deadlines(t *testing.T) {
 		_, err = client.Read(make([]byte, 1))
 		assertOpError(t, err, "read", os.ErrDeadlineExceeded)
 
-		// One that is moved or cleared doesn't strike at its old time.
+		// A deadline that was moved or cleared has no effect at its old time.
 		require.NoError(t, client.SetDeadline(time.Now().Add(time.Second)))
 		require.NoError(t, client.SetReadDeadline(time.Time{}))
 		require.NoError(t, client.SetWriteDeadline(time.Now().Add(time.Hour)))

@@ -1,12 +1,12 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memhttp lets real net/http servers and clients talk in memory, so
-// that a test of them can run in a [testing/synctest] bubble: there a goroutine
-// that waits for a loopback socket keeps the virtual clock from moving, one that
-// waits for a [Conn] doesn't.
+// Package memhttp connects real net/http servers and clients in memory, so that
+// their tests can run in a [testing/synctest] bubble. In a bubble, a goroutine
+// that waits for a loopback socket keeps the virtual clock from advancing; a
+// goroutine that waits for a [Conn] doesn't.
 //
-// [NewServer] is all that most tests need. A [Listener] alone also serves an
+// Most tests need only [NewServer]. A [Listener] can also serve an
 // [net/http/httptest.Server]:
 //
 //	l := memhttp.Listen()
@@ -27,13 +27,12 @@ import (
 	"syscall"
 )
 
-// ports gives every Listener an address of its own, so that several servers can
-// be told apart by their URLs.
+// ports gives every Listener its own address, so that URLs distinguish servers.
 var ports atomic.Uint32
 
 // Listener is an in-memory net.Listener; [Listener.Dial] opens connections to
-// it. Make one with [Listen]; the zero Listener is not usable. A Listener is safe
-// for concurrent use.
+// it. Create one with [Listen]; the zero Listener is not usable. A Listener is
+// safe for concurrent use.
 type Listener struct {
 	addr *net.TCPAddr
 
@@ -43,11 +42,11 @@ type Listener struct {
 	closed  bool
 	refuse  bool
 	dials   int
-	clients map[*Conn]bool // dialled and not yet closed by the dialler
+	clients map[*Conn]bool // dialled and not yet closed by the client
 }
 
-// Listen returns a Listener with a made-up address on 127.0.0.1 that no other
-// Listener of this process has.
+// Listen returns a Listener with a fictitious address on 127.0.0.1 that is
+// unique in this process.
 func Listen() *Listener {
 	port := 10000 + int(ports.Add(1)%50000)
 	l := &Listener{addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}, clients: map[*Conn]bool{}}
@@ -55,11 +54,11 @@ func Listen() *Listener {
 	return l
 }
 
-// Dial opens a connection to l, whatever the network and address, so that a
-// request to any host reaches it: it is meant as [net/http.Transport.DialContext].
-// It never waits. After Close, and while Refuse(true) holds, it fails as a dial
-// to a port where nobody listens does: with a *net.OpError whose Op is "dial",
-// around ECONNREFUSED.
+// Dial opens a connection to l and ignores network and addr, so that a request
+// to any host reaches l. Use it as [net/http.Transport.DialContext]. It never
+// blocks. After Close, and while Refuse(true) is in effect, it fails like a
+// dial to a port without a listener: with a *net.OpError whose Op is "dial" and
+// that wraps ECONNREFUSED.
 func (l *Listener) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	fail := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: l.addr, Err: err}
@@ -90,8 +89,7 @@ func (l *Listener) Dial(ctx context.Context, network, addr string) (net.Conn, er
 	return client, nil
 }
 
-// Accept waits for the next connection and returns the server's end of it, a
-// *[Conn].
+// Accept waits for the next connection and returns the server's end, a *[Conn].
 func (l *Listener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,9 +104,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close ends the listening: Accept fails with net.ErrClosed and Dial is refused.
-// Connections not yet accepted are reset, accepted ones go on. Frozen ones are
-// reset, too: nobody who waits for them could end otherwise.
+// Close closes the listener: Accept fails with net.ErrClosed, and Dial is
+// refused. Connections that were not yet accepted are reset; accepted ones
+// continue. Frozen connections are reset too, because calls that wait for them
+// could never return otherwise.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	queue := l.queue
@@ -125,26 +124,26 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr returns l's made-up TCP address.
+// Addr returns l's fictitious TCP address.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// Refuse says whether Dial refuses new connections from now on. Those that
-// exist go on.
+// Refuse sets whether Dial refuses new connections. Existing connections
+// continue.
 func (l *Listener) Refuse(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refuse = on
 }
 
-// Freeze freezes every connection that is open now; see [Conn.Freeze]. Those that
-// are dialled later work.
+// Freeze freezes every open connection; see [Conn.Freeze]. Connections that are
+// dialled later work.
 func (l *Listener) Freeze() {
 	for _, c := range l.open() {
 		c.Freeze()
 	}
 }
 
-// open returns the ends of the connections that the dialler has not closed yet.
+// open returns the client's ends that are not closed yet.
 func (l *Listener) open() []*Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,8 +157,8 @@ func (l *Listener) Dials() int {
 	return l.dials
 }
 
-// Open returns how many of the connections opened the dialler has not closed
-// yet, idle ones included.
+// Open returns how many connections the client has not closed yet, including
+// idle ones.
 func (l *Listener) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,8 +21,7 @@ import (
 	"time"
 )
 
-// Proto is the protocol that a [Server] speaks and nothing else. The zero Proto
-// is HTTP1.
+// Proto is the only protocol that a [Server] speaks. The zero Proto is HTTP1.
 type Proto int
 
 // The protocols.
@@ -33,7 +32,7 @@ const (
 	H2C                // HTTP/2 without TLS, with prior knowledge
 )
 
-// String returns the protocol's name, fit for the name of a subtest.
+// String returns the protocol's name in a form suited to subtest names.
 func (p Proto) String() string {
 	switch p {
 	case HTTP1:
@@ -58,26 +57,27 @@ func (p Proto) protocols() *http.Protocols {
 	return &ps
 }
 
-// Server is a running [net/http.Server] on an in-memory [Listener]. Make one
+// Server is a running [net/http.Server] on an in-memory [Listener]. Create one
 // with [NewServer]; the zero Server is not usable. A Server is safe for
 // concurrent use; its fields must not be changed.
 type Server struct {
-	URL      string    // http:// or https://, then the Listener's address; no slash at the end
+	URL      string    // http:// http:// or https:// and the Listener's address, without a trailing slash
 	Listener *Listener // for counting and refusing connections
 
 	proto Proto
 	http  *http.Server
-	wg    sync.WaitGroup // the goroutines that serve: the listener's, the connections', the handlers'
+	wg    sync.WaitGroup // all serving goroutines: the listener's, the connections', the handlers'
 }
 
-// NewServer starts a server for h that speaks proto, and closes it when t's
-// Cleanup functions run. In a bubble those run inside it: call NewServer there too.
+// NewServer starts a server for h that speaks proto. t's Cleanup functions
+// close it. In a bubble they run inside the bubble, so NewServer must be called
+// there too.
 //
-// The clean-up closes every connection that the server has, which cancels the
-// contexts of requests still running, and waits for the handlers to return. Idle
-// connections of a client need no closing of their own. A client that still
-// keeps a connection 10 seconds later has left a response body open: that fails t
-// (and a bubble ends with its own panic about blocked goroutines).
+// The cleanup closes every connection of the server, which cancels the contexts
+// of running requests, and waits for the handlers to return. Idle client
+// connections need not be closed. A client that still has a connection 10
+// seconds later has left a response body open, which fails t (and a bubble
+// panics because of blocked goroutines).
 func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
 	t.Helper()
 	l := Listen()
@@ -109,10 +109,10 @@ func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
 	return s
 }
 
-// Transport returns a fresh base transport whose requests, to whatever host,
-// reach the server with its protocol. Over TLS it trusts the server's
-// certificate, which is for 127.0.0.1, example.com and *.example.com. The caller
-// may change it before its first use.
+// Transport returns a new base transport that sends requests for any host to
+// the server, with its protocol. With TLS it trusts the server's certificate,
+// which is valid for 127.0.0.1, example.com and *.example.com. The caller may
+// modify the transport before its first use.
 func (s *Server) Transport() *http.Transport {
 	tr := &http.Transport{DialContext: s.Listener.Dial, Protocols: s.proto.protocols()}
 	if s.proto.tls() {
@@ -123,8 +123,9 @@ func (s *Server) Transport() *http.Transport {
 	return tr
 }
 
-// connState counts the connections: net/http ends one only after the pause by
-// which it lets a client read an early answer, even if it was closed before.
+// connState counts connections. net/http ends a connection only after a pause
+// that lets the client read an early response, even if the connection was
+// closed before.
 func (s *Server) connState(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
@@ -136,7 +137,7 @@ func (s *Server) connState(_ net.Conn, state http.ConnState) {
 
 func (s *Server) close(t testing.TB) {
 	t.Helper()
-	_ = s.http.Close() // a Listener's Close gives no error
+	_ = s.http.Close() // a Listener's Close returns no error
 	s.wg.Wait()
 	const pause = time.Millisecond
 	for left := 10 * time.Second; s.Listener.Open() > 0 && left > 0; left -= pause {
@@ -156,8 +157,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// RequestConn returns the server's end of the connection that r came in on, for
-// a handler that resets it:
+// RequestConn returns the server's end of the connection on which r arrived,
+// for handlers that reset it:
 //
 //	memhttp.RequestConn(r).Reset()
 //	panic(http.ErrAbortHandler)
@@ -168,7 +169,7 @@ func RequestConn(r *http.Request) *Conn {
 	return c
 }
 
-// testCert is self-signed and valid on a bubble's clock too, which starts in
+// testCert is self-signed, and valid on a bubble's clock too, which starts in
 // the year 2000.
 var testCert = sync.OnceValue(func() tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

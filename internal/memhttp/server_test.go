@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// eachProto runs f in a bubble for each protocol.
+// eachProto runs f in a bubble, once per protocol.
 func eachProto(t *testing.T, f func(t *testing.T, proto Proto)) {
 	t.Helper()
 	for _, proto := range []Proto{HTTP1, HTTPS, HTTP2, H2C} {
@@ -91,7 +91,7 @@ func TestServer_KeepsConnections(t *testing.T) {
 	})
 }
 
-// The answer comes while the request's body is still being written.
+// The response arrives while the request body is still being written.
 func TestServer_AnswersAnUploadEarly(t *testing.T) {
 	t.Parallel()
 	eachProto(t, func(t *testing.T, proto Proto) {
@@ -171,7 +171,7 @@ func TestRequestConn_ForeignServer(t *testing.T) {
 	assert.Nil(t, RequestConn(httptest.NewRequest(http.MethodGet, "/", nil)))
 }
 
-// A request still under way doesn't outlive the test.
+// A running request doesn't outlive the test.
 func TestServer_ClosesUnderAHangingHandler(t *testing.T) {
 	t.Parallel()
 	eachProto(t, func(t *testing.T, proto Proto) {
@@ -238,13 +238,13 @@ func TestServer_Upgrade(t *testing.T) {
 				got, err := io.ReadAll(rwc)
 				require.NoError(t, err)
 				assert.Equal(t, "ping\n", string(got))
-				_ = rwc.Close() // over TLS the farewell finds nobody
+				_ = rwc.Close() // over TLS, nobody reads the close notification
 			})
 		})
 	}
 }
 
-// failing stands for the test that a Server belongs to.
+// failing stands in for the test that a Server belongs to.
 type failing struct {
 	testing.TB
 	cleanup func()
@@ -292,7 +292,7 @@ func TestListener_ServesHTTPTest(t *testing.T) {
 	}
 }
 
-// Outside a bubble the clean-up must not cost a test real time.
+// Outside a bubble the cleanup must not cost a test real time.
 func TestServer_OutsideABubble(t *testing.T) {
 	t.Parallel()
 	var start time.Time

@@ -9,17 +9,17 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// Kind says how the body of a request can be had again.
+// Kind is the way in which a request body can be replayed.
 type Kind uint8
 
 const (
 	None   Kind = iota // there is no body
-	Memory             // GetBody makes a new one; it is in memory and can't fail
-	Gotten             // GetBody makes a new one
-	Once               // it can be had only once
+	Memory             // GetBody returns a new one, which is in memory and can't fail
+	Gotten             // GetBody returns a new one
+	Once               // it can be read only once
 )
 
-// KindOf tells how the body of req can be had again.
+// KindOf returns how the body of req can be replayed.
 func KindOf(req *http.Request) Kind {
 	switch {
 	case req.Body == nil || req.Body == http.NoBody:

@@ -13,16 +13,16 @@ import (
 type reader struct {
 	replay  *Body
 	section *io.SectionReader
-	read    int64         // bytes of the section
-	pos     int           // in what is kept of a stream
-	begun   bool          // guarded, as what follows, by replay.mu
+	read    int64         // bytes read of the section
+	pos     int           // position in the kept part of a stream
+	begun   bool          // replay.mu guards this field and those below
 	over    bool          // superseded
 	closed  bool          // superseded, or closed by the base
-	late    bool          // read although the base has closed it
-	gone    chan struct{} // closed when nothing can be read any more
+	late    bool          // read after the base has closed it
+	gone    chan struct{} // closed when nothing more can be read
 }
 
-// end makes b yield no more bytes. The replay is locked.
+// end makes b return no more bytes. The caller holds the replay's lock.
 func (b *reader) end() {
 	if !b.closed || b.late {
 		b.closed, b.late = true, false
@@ -30,15 +30,16 @@ func (b *reader) end() {
 	}
 }
 
-// dead reports whether b yields no more bytes. The replay is locked.
+// dead reports whether b returns no more bytes. The caller holds the replay's
+// lock.
 func (b *reader) dead() bool { return b.closed && !b.late }
 
-// begin returns a channel that is closed when nothing can be read any more.
+// begin returns a channel that is closed when nothing more can be read.
 //
-// net/http's HTTP/2 closes the body of a request for which the connection has
-// turned out to be unusable, and then hands the same body to another
-// connection. So a reader that was closed before anything was read of it may be
-// read after all, until no attempt follows: nobody will close it again.
+// When a connection turns out to be unusable for a request, net/http's HTTP/2
+// closes the request body and then passes the same body to another connection.
+// So a reader that was closed before it was read may still be read, until no
+// attempt follows: nobody will close it again.
 func (b *reader) begin() <-chan struct{} {
 	r := b.replay
 	r.mu.Lock()
@@ -73,7 +74,7 @@ func (b *reader) Read(p []byte) (int, error) {
 	case <-gone:
 		return 0, errSuperseded
 	}
-	// An attempt before this one may have read on until it gave the turn back.
+	// The previous attempt may have read on until it passed the turn.
 	if n, err, done := b.readKept(p); done {
 		return n, err
 	}
@@ -94,7 +95,8 @@ func (b *reader) readSection(p []byte) (int, error) {
 	return n, err
 }
 
-// readKept reads from what is kept, or the end of the stream behind it.
+// readKept reads from the kept data, or returns the end of the stream behind
+// it.
 func (b *reader) readKept(p []byte) (n int, err error, done bool) {
 	r := b.replay
 	r.mu.Lock()
@@ -112,8 +114,8 @@ func (b *reader) readKept(p []byte) (n int, err error, done bool) {
 	return 0, nil, false
 }
 
-// claim announces a read of the caller's body, and shortens p so that what is
-// read either is kept whole or not at all.
+// claim announces a read of the caller's body. It shortens p so that the bytes
+// read are either kept entirely or not at all.
 func (b *reader) claim(p []byte) ([]byte, bool) {
 	r := b.replay
 	r.mu.Lock()
@@ -122,7 +124,7 @@ func (b *reader) claim(p []byte) ([]byte, bool) {
 		return nil, false
 	}
 	if r.sealed {
-		// No replay will ever ask for it.
+		// No replay will ever need the data.
 		r.kept, r.spilled = nil, true
 	}
 	if !r.spilled {
@@ -135,8 +137,8 @@ func (b *reader) claim(p []byte) ([]byte, bool) {
 	return p, true
 }
 
-// keep takes in what a claimed read has brought. It stays readable for a later
-// attempt even if this one was superseded meanwhile.
+// keep stores the bytes of a claimed read. They stay readable for a later
+// attempt even if this attempt has been superseded meanwhile.
 func (b *reader) keep(p []byte, n int, err error) (int, error) {
 	r := b.replay
 	r.mu.Lock()

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package replay hands a request body that can be had only once to the attempts
-// of its request.
+// Package replay provides a request body that can be read only once to several
+// attempts.
 package replay
 
 import (
@@ -17,13 +17,14 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// Body hands a body that can be had only once to the attempts of its request,
-// to each one from the start and byte for byte, or not at all.
+// Body provides a body that can be read only once to the attempts of its
+// request. Each attempt gets the whole body, byte for byte, or none of it.
 type Body struct {
 	req *http.Request
 
-	// Of a file, or a section of one: what to read by offset, from where the
-	// caller's reader stood. Anything else is kept while it streams.
+	// section is set for a file, or a section of one, which is read by offset
+	// from the position of the caller's reader. Any other body is a stream,
+	// which is kept while it is read.
 	section bool
 	at      io.ReaderAt
 	off, n  int64
@@ -32,17 +33,17 @@ type Body struct {
 	current *reader
 	sealed  bool          // no further attempt follows
 	closed  bool          // the caller's body is closed, or about to be
-	turn    chan struct{} // whoever holds it may read the caller's body
+	turn    chan struct{} // its holder may read the caller's body
 
-	// Of a stream.
+	// The fields below are for streams.
 	limit    int64 // bytes to keep
 	kept     []byte
 	read     int64 // bytes read of the caller's body
-	spilling bool  // a read is under way that would not be kept
-	spilled  bool  // something was read that was not kept
+	spilling bool  // a read is in progress whose bytes would not be kept
+	spilled  bool  // bytes were read that were not kept
 	ended    error // how the stream ended, io.EOF included
 
-	fault atomic.Bool // the caller's body is at fault, and not the host
+	fault atomic.Bool // the caller's body failed, not the host
 }
 
 var errSuperseded = errors.New("retrip: the attempt that this request body belonged to is over")
@@ -51,8 +52,8 @@ var ErrNoBody = errors.New("retrip: Request.GetBody returned neither a body nor 
 
 var errNotKept = errors.New("retrip: the request body can't be sent again: more of it has been read than Policy.MaxReplayBody")
 
-// Open makes the body of req one that can be had again, keeping up to
-// limit bytes if it is a stream.
+// Open returns a replayable body for req. If the body is a stream, Body keeps
+// up to limit bytes.
 func Open(req *http.Request, limit int64) *Body {
 	r := &Body{req: req, limit: limit, turn: make(chan struct{}, 1)}
 	r.at, r.off, r.n, r.section = section(req.Body)
@@ -60,9 +61,9 @@ func Open(req *http.Request, limit int64) *Body {
 	return r
 }
 
-// section returns what a body reads by offset, if it does: the rest of a
-// regular file or of an io.SectionReader, also inside an io.NopCloser, where
-// http.NewRequest puts it.
+// section returns the part of b that can be read by offset: the rest of a
+// regular file or of an io.SectionReader, including one inside an io.NopCloser,
+// in which http.NewRequest puts it.
 func section(b io.ReadCloser) (at io.ReaderAt, off, n int64, ok bool) {
 	switch reader := body.Unwrap(b).(type) {
 	case *os.File:
@@ -71,7 +72,7 @@ func section(b io.ReadCloser) (at io.ReaderAt, off, n int64, ok bool) {
 			return nil, 0, 0, false
 		}
 		off, err = reader.Seek(0, io.SeekCurrent)
-		// Up to wherever its end is by then, as reading it would be.
+		// To the end of the file at that time, as a read would.
 		return reader, off, math.MaxInt64 - off, err == nil
 	case *io.SectionReader:
 		outer, base, size := reader.Outer()
@@ -81,14 +82,14 @@ func section(b io.ReadCloser) (at io.ReaderAt, off, n int64, ok bool) {
 	return nil, 0, 0, false
 }
 
-// Always reports whether the body can be sent again whenever net/http asks for
-// it, unless the body itself fails. GetBody would fail otherwise, and net/http
-// would return its error instead of the cause.
+// Always reports whether the body can be replayed whenever net/http needs it,
+// unless the body itself fails. Otherwise GetBody would fail, and net/http
+// would return that error instead of the cause.
 func (r *Body) Always() bool {
 	return r.section || 0 < r.req.ContentLength && r.req.ContentLength < r.limit
 }
 
-// GetBody is the GetBody of a request that was derived.
+// GetBody is the GetBody of a derived request.
 func (r *Body) GetBody() (io.ReadCloser, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,18 +99,20 @@ func (r *Body) GetBody() (io.ReadCloser, error) {
 	return r.newReader(), nil
 }
 
-// Reader returns a reader of the whole body for an attempt. That it can be had
-// again was asked before the attempt was decided on. If the read that the
-// attempt before it left under way has failed since, the reader meets that
-// failure where it happened: a request must never go out with less of a body.
+// Reader returns a reader of the whole body for an attempt. The decision to
+// make the attempt has already established that the body can be replayed. If a
+// read that the previous attempt left in progress has failed since, the reader
+// returns that failure at the same position: a request must never be sent with
+// a truncated body.
 func (r *Body) Reader() io.ReadCloser {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.newReader()
 }
 
-// newReader returns a reader of the whole body for a use of the base, which
-// must close it. The one before it, if any, yields no more bytes. r is locked.
+// newReader returns a reader of the whole body for one use of the base, which
+// must close it. The previous reader, if any, returns no more bytes. The caller
+// holds r's lock.
 func (r *Body) newReader() *reader {
 	r.supersede()
 	b := &reader{replay: r, gone: make(chan struct{})}
@@ -120,8 +123,8 @@ func (r *Body) newReader() *reader {
 	return b
 }
 
-// Decide tells f whether the body can be sent again, and holds that true until
-// the next attempt if f answers that it will be. The lock is held meanwhile:
+// Decide calls f with whether the body can be replayed. If f returns true, the
+// answer stays true until the next attempt. Decide holds the lock meanwhile, so
 // f must only decide.
 func (r *Body) Decide(f func(replayable bool) (again bool)) {
 	if r.section {
@@ -146,9 +149,9 @@ func (r *Body) supersede() {
 	}
 }
 
-// Seal says that no further attempt follows. The caller's body is closed as
-// soon as the last attempt has closed what it was given; at once, if abandon
-// says that no attempt will.
+// Seal declares that no further attempt follows. The caller's body is closed as
+// soon as the last attempt has closed its reader, or at once if abandon is
+// true, which means that no attempt will close one.
 func (r *Body) Seal(abandon bool) {
 	r.mu.Lock()
 	r.sealed = true
@@ -164,14 +167,15 @@ func (r *Body) Seal(abandon bool) {
 	case <-r.turn:
 		r.req.Body.Close()
 	default:
-		// An attempt that is over still reads it. To close the body of a
-		// server's request takes as long as that, and RoundTrip has to return.
+		// A superseded attempt is still reading. Closing the body of a server's
+		// request blocks until that read ends, and RoundTrip must return.
 		go body.CloseAside(r.req.Body)
 	}
 }
 
-// done reports, once, that nobody will read the body any more, and lets go of
-// what was kept of it: the reader lives as long as the response. r is locked.
+// done reports, once, that nobody will read the body any more, and releases the
+// kept bytes, because the reader lives as long as the response. The caller
+// holds r's lock.
 func (r *Body) done() bool {
 	if !r.sealed || r.closed || r.current != nil && !r.current.closed {
 		return false
@@ -184,5 +188,6 @@ func (r *Body) done() bool {
 	return true
 }
 
-// AtFault reports whether the caller's body is at fault, and not the host.
+// AtFault reports whether the caller's body caused the failure, and not the
+// host.
 func (r *Body) AtFault() bool { return r.fault.Load() }

@@ -22,8 +22,8 @@ func put(t *testing.T, body io.Reader) *http.Request {
 	return req
 }
 
-// What an attempt that is over still reads is an error, never nothing: its
-// write loop must end, not spin.
+// A superseded attempt that still reads gets an error, never zero bytes without
+// one: its write loop must end, not spin.
 func TestReplay_LateReaders(t *testing.T) {
 	stream := func() io.Reader { return io.MultiReader(strings.NewReader("some text")) }
 	for name, body := range map[string]io.Reader{
@@ -48,14 +48,14 @@ func TestReplay_LateReaders(t *testing.T) {
 	}
 }
 
-// A reader that waits for its turn is woken when it is closed.
+// Closing a reader wakes it if it waits for its turn.
 func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pr, pw := io.Pipe()
 		r := Open(put(t, pr), 100)
 		old := r.Reader()
 		late := make(chan struct{})
-		go func() { // has the turn, and nothing comes
+		go func() { // holds the turn, and no data arrives
 			defer close(late)
 			n, err := old.Read(make([]byte, 1))
 			assert.Zero(t, n)
@@ -78,7 +78,7 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 	})
 }
 
-// The caller's body isn't read again behind its end, by no attempt.
+// No attempt reads the caller's body beyond its end.
 func TestReplay_EndIsReadOnce(t *testing.T) {
 	for _, end := range []error{io.EOF, io.ErrClosedPipe} {
 		reads := 0
@@ -110,7 +110,7 @@ type readerFunc func([]byte) (int, error)
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // A section that was read to its end, or beyond, has nothing left, whatever
-// lies behind it.
+// follows it in the file.
 func TestReplay_SectionAtItsEnd(t *testing.T) {
 	for _, pos := range []int64{4, 5} {
 		section := io.NewSectionReader(strings.NewReader("some text"), 0, 4)
@@ -122,8 +122,8 @@ func TestReplay_SectionAtItsEnd(t *testing.T) {
 	}
 }
 
-// What can be read by offset, but is another thing each time, is kept like any
-// stream.
+// A device that can be read by offset, but returns different data each time, is
+// kept like any stream.
 func TestReplay_Device(t *testing.T) {
 	f, err := os.Open("/dev/urandom")
 	if err != nil {
@@ -139,8 +139,8 @@ func TestReplay_Device(t *testing.T) {
 	assert.Equal(t, first, second)
 }
 
-// Once no attempt follows, what was kept goes as soon as the last one has read
-// it.
+// Once no attempt follows, the kept bytes are released as soon as the last
+// attempt has read them.
 func TestReplay_KeepsNothingForNobody(t *testing.T) {
 	r := Open(put(t, io.MultiReader(strings.NewReader("some text"), strings.NewReader("more"))), 100)
 	b := r.Reader()
@@ -153,8 +153,8 @@ func TestReplay_KeepsNothingForNobody(t *testing.T) {
 	assert.Empty(t, r.kept)
 }
 
-// The usual case: the body has been read to its end, and is closed before the
-// response is there, or after.
+// The usual case: the base reads the body to its end, and closes it before or
+// after the response arrives.
 func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 	for _, closedFirst := range []bool{true, false} {
 		r := Open(put(t, io.MultiReader(strings.NewReader("some text"))), 100)

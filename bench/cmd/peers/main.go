@@ -1,14 +1,15 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Peers measures what retries cost with retrip, with its peers, with a loop
-// written by hand and with none, and prints tables. All timings are made in one
-// process, the peers in turn and in another order each round, so that what the
-// machine does meanwhile hits them alike; compare within a round.
+// Peers measures the cost of retries with retrip, with its peers, with a
+// hand-written loop and with bare net/http, and prints tables. It takes all
+// timings in one process. In each round the peers take turns in a different
+// order, so that other load on the machine affects all of them alike; compare
+// within a round.
 //
 //	go run ./cmd/peers                  measure and print
-//	go run ./cmd/peers -save            and keep the results, with the pages and the chart that show them
-//	go run ./cmd/peers -render          pages and chart from the kept results
+//	go run ./cmd/peers -save            also save the results, and update the pages and the chart
+//	go run ./cmd/peers -render          update the pages and the chart from the saved results
 package main
 
 import (
@@ -154,7 +155,8 @@ func timeAll(r *bench.Results, c bench.Case, round int) {
 	}
 }
 
-// measureProcesses measures what wants a process of its own.
+// measureProcesses takes the measurements that each need a process of their
+// own.
 func measureProcesses(r *bench.Results, wanted *regexp.Regexp) error {
 	server := bench.UploadServer()
 	defer server.Close()
@@ -201,7 +203,7 @@ func inChild(what, peer, url string, into any) error {
 	return json.Unmarshal(out, into)
 }
 
-// measureHere is what a child does.
+// measureHere takes the measurement of a child process.
 func measureHere() error {
 	var result any
 	for _, p := range bench.Peers {
@@ -232,7 +234,7 @@ func measureHere() error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// versions returns those of the modules in this program.
+// versions returns the versions of the modules in this program.
 func versions() map[string]string {
 	v := map[string]string{}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -243,7 +245,7 @@ func versions() map[string]string {
 	return v
 }
 
-// machine returns the model of the processor, where the system tells.
+// machine returns the model of the processor, if the system reports it.
 func machine() string {
 	data, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(data)) {
