@@ -301,6 +301,7 @@ func TestHandler_Exempt(t *testing.T) {
 			}
 			end = make(chan struct{})
 			running := meanwhile(func() answered { return serve("/hold") })
+			synctest.Wait() // until /hold runs
 			for _, path := range tt.free {
 				assert.Equal(t, 200, serve(path).status, path)
 			}
