@@ -40,7 +40,7 @@ func drawWait(t testing.TB, r *retrip.Rules, call retrip.Call, word time.Duratio
 	return d.Wait
 }
 
-func TestBackoffWindow(t *testing.T) {
+func TestBackoff_Window(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	backoff := retrip.Backoff{Base: 100 * ms, Cap: time.Second}
 	tests := []struct {
@@ -96,7 +96,7 @@ func TestBackoffWindow(t *testing.T) {
 
 // A 429 that names no wait is waited for with a base of its own, whatever the
 // jitter.
-func TestBackoffThrottled(t *testing.T) {
+func TestBackoff_Throttled(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	const off = retrip.Off
 	type window struct{ lo, hi time.Duration }
@@ -149,7 +149,7 @@ func TestBackoffThrottled(t *testing.T) {
 
 // A pause names the wait, and a gate sets the pace: ThrottleBase has no part in
 // either.
-func TestBackoffThrottledElsewhere(t *testing.T) {
+func TestBackoff_ThrottledElsewhere(t *testing.T) {
 	gated := rulesOf(t, retrip.Policy{Gate: retrip.On})
 	d := new(retrip.Host).Next(gated, &retrip.Call{}, repeatable(429), 0, drawHighest)
 	assert.True(t, d.AtGate)
@@ -165,7 +165,7 @@ func TestBackoffThrottledElsewhere(t *testing.T) {
 }
 
 // No wait is begun for a 429 that can't end before the deadline.
-func TestBackoffThrottledDeadline(t *testing.T) {
+func TestBackoff_ThrottledDeadline(t *testing.T) {
 	const ms = time.Millisecond
 	for j, lo := range map[retrip.Jitter]time.Duration{retrip.FullJitter: 0, retrip.EqualJitter: 500 * ms, retrip.DecorrelatedJitter: 1000 * ms, retrip.NoJitter: 1000 * ms} {
 		r := rulesOf(t, retrip.Policy{Backoff: retrip.Backoff{Jitter: j}})
@@ -207,7 +207,7 @@ func TestTransport_ThrottleBase(t *testing.T) {
 	}
 }
 
-func TestBackoffDefault(t *testing.T) {
+func TestBackoff_Default(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 100})
 	for retry, hi := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 7: 6400 * time.Millisecond, 8: 10 * time.Second} {
 		assert.Zero(t, drawWait(t, r, retrip.Call{Attempts: retry}, 0, drawLowest))
@@ -215,7 +215,7 @@ func TestBackoffDefault(t *testing.T) {
 	}
 }
 
-func TestBackoffOff(t *testing.T) {
+func TestBackoff_Off(t *testing.T) {
 	for _, j := range jitters {
 		r := rulesOf(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off, Jitter: j}})
 		assert.Zero(t, drawWait(t, r, retrip.Call{Attempts: 3, Wait: time.Second}, 0, drawHighest), "%v", j)
@@ -226,7 +226,7 @@ func TestBackoffOff(t *testing.T) {
 
 // Pearson's chi-square over 100 bins: with 99 degrees of freedom a uniform
 // source stays below 148.2 in 999 of 1000 cases.
-func TestBackoffUniform(t *testing.T) {
+func TestBackoff_Uniform(t *testing.T) {
 	testenv.Slow(t)
 	const draws, bins, critical = 10_000, 100, 148.2
 	for _, j := range jitters {
@@ -261,7 +261,7 @@ func TestBackoffUniform(t *testing.T) {
 	}
 }
 
-func TestBackoffNeverOverflows(t *testing.T) {
+func TestBackoff_NeverOverflows(t *testing.T) {
 	for _, j := range jitters {
 		for _, base := range []time.Duration{1, 3, time.Millisecond, time.Hour, 1 << 62, forever} {
 			for _, limit := range []time.Duration{base, 10 * time.Second, forever} {
@@ -292,7 +292,7 @@ func TestBackoffNeverOverflows(t *testing.T) {
 }
 
 // The ceiling doubles up to the very last step that a duration can hold.
-func TestBackoffDoublesToTheEnd(t *testing.T) {
+func TestBackoff_DoublesToTheEnd(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Backoff: retrip.Backoff{Base: 1, Cap: forever, Jitter: retrip.NoJitter}})
 	for retry := 1; retry <= 63; retry++ {
 		require.Equal(t, time.Duration(1)<<(retry-1), drawWait(t, r, retrip.Call{Attempts: retry}, 0, 0), "retry %d", retry)
@@ -300,7 +300,7 @@ func TestBackoffDoublesToTheEnd(t *testing.T) {
 	assert.Equal(t, forever, drawWait(t, r, retrip.Call{Attempts: 64}, 0, 0))
 }
 
-func TestJitterString(t *testing.T) {
+func TestJitter_String(t *testing.T) {
 	var words []string
 	for j := range retrip.NoJitter + 2 {
 		words = append(words, j.String())

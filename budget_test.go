@@ -165,7 +165,7 @@ func TestBudget(t *testing.T) {
 }
 
 // Without an AttemptTimeout nothing is slow, however long it took.
-func TestBudgetSlowWithoutTimeout(t *testing.T) {
+func TestBudget_SlowWithoutTimeout(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{})
 	play(t, &h, r, "timeout timeout ok")
@@ -173,14 +173,14 @@ func TestBudgetSlowWithoutTimeout(t *testing.T) {
 	assert.Equal(t, 4.2, h.State(r, 0).Tokens)
 }
 
-func TestBudgetState(t *testing.T) {
+func TestBudget_State(t *testing.T) {
 	var h retrip.Host
 	assert.Equal(t, 5.0, h.State(rulesOf(t, retrip.Policy{}), 0).Size)
 	assert.Zero(t, h.State(rulesOf(t, retrip.Policy{Budget: retrip.Unlimited}), 0).Size)
 }
 
 // Time returns nothing.
-func TestBudgetIgnoresTime(t *testing.T) {
+func TestBudget_IgnoresTime(t *testing.T) {
 	var h retrip.Host
 	drain(t, &h, 0)
 	r := rulesOf(t, retrip.Policy{})
@@ -188,7 +188,7 @@ func TestBudgetIgnoresTime(t *testing.T) {
 }
 
 // Whatever an attempt came to, its token is taken or back, never both.
-func TestBudgetOfRetry(t *testing.T) {
+func TestBudget_OfRetry(t *testing.T) {
 	tests := []struct {
 		name    string
 		outcome retrip.Outcome
@@ -235,7 +235,7 @@ func TestReturn(t *testing.T) {
 }
 
 // A first attempt that says nothing of the host pays nothing back.
-func TestBudgetNoCreditForNothing(t *testing.T) {
+func TestBudget_NoCreditForNothing(t *testing.T) {
 	for name, o := range map[string]retrip.Outcome{
 		"canceled":    {Canceled: true},
 		"hopeless":    {Hopeless: true},
@@ -253,7 +253,7 @@ func TestBudgetNoCreditForNothing(t *testing.T) {
 
 // Two policies may share a host; the smaller purse counts what the larger has
 // spent.
-func TestBudgetOfTwoPolicies(t *testing.T) {
+func TestBudget_OfTwoPolicies(t *testing.T) {
 	var h retrip.Host
 	large, small := rulesOf(t, retrip.Policy{Budget: retrip.Budget{Size: 100}}), rulesOf(t, retrip.Policy{})
 	for range 10 {
@@ -271,7 +271,7 @@ func TestBudgetOfTwoPolicies(t *testing.T) {
 }
 
 // No token is lost or made under contention.
-func TestBudgetContention(t *testing.T) {
+func TestBudget_Contention(t *testing.T) {
 	const goroutines, each, size = 64, 500, 1000
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{Budget: retrip.Budget{Size: size, Credit: 0.2}})
@@ -312,7 +312,7 @@ func TestBudgetContention(t *testing.T) {
 }
 
 // During an outage a client makes exactly four retries, one after the other.
-func TestBudgetOutage(t *testing.T) {
+func TestBudget_Outage(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{})
 	attempts := 0
@@ -328,7 +328,7 @@ func TestBudgetOutage(t *testing.T) {
 
 // The success rates of independent failures (docs/retry-storms.md, "What a
 // budget costs"), and how many attempts they take.
-func TestBudgetIndependentFailures(t *testing.T) {
+func TestBudget_IndependentFailures(t *testing.T) {
 	testenv.Slow(t)
 	tests := []struct {
 		budget retrip.Budget

@@ -160,7 +160,7 @@ func TestNext(t *testing.T) {
 
 // An attempt to which several reasons apply gives the first in the order of
 // decisions.
-func TestNextOrder(t *testing.T) {
+func TestNext_Order(t *testing.T) {
 	const now = time.Hour
 	type situation struct {
 		host    retrip.Host
@@ -206,13 +206,13 @@ func TestNextOrder(t *testing.T) {
 }
 
 // A caller's own deadline ends in its own word.
-func TestNextCanceledByDeadline(t *testing.T) {
+func TestNext_CanceledByDeadline(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{})
 	d := new(retrip.Host).Next(r, &retrip.Call{Deadline: 5}, retrip.Outcome{Canceled: true}, 5, 0)
 	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonDeadline}, d)
 }
 
-func TestNextHostPaused(t *testing.T) {
+func TestNext_HostPaused(t *testing.T) {
 	const s = time.Second
 	tests := []struct {
 		name     string
@@ -250,7 +250,7 @@ func TestNextHostPaused(t *testing.T) {
 
 // Only a 503 speaks for the whole host, its word counts up to MaxWait, and a
 // pause only ever moves forward.
-func TestNextPauses(t *testing.T) {
+func TestNext_Pauses(t *testing.T) {
 	const s = time.Second
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{Budget: retrip.Unlimited})
@@ -281,7 +281,7 @@ func TestNextPauses(t *testing.T) {
 }
 
 // A retry that isn't to be made still speaks for the host.
-func TestNextPausesWithoutRetry(t *testing.T) {
+func TestNext_PausesWithoutRetry(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{})
 	d := h.Next(r, &retrip.Call{Attempts: 1}, retrip.Outcome{Status: 503, RetryAfter: time.Second}, 0, 0)
@@ -335,14 +335,14 @@ func TestWake(t *testing.T) {
 
 // Whoever asks at a host that is paused, with a Call that has seen no attempt,
 // gets an answer.
-func TestWakeFresh(t *testing.T) {
+func TestWake_Fresh(t *testing.T) {
 	var h retrip.Host
 	pause(t, &h, time.Second, 0)
 	assert.Equal(t, retrip.Decision{Retry: true, Wait: time.Second}, h.Wake(rulesOf(t, retrip.Policy{}), &retrip.Call{}, 0, 0))
 }
 
 // Waiters draw their own places behind the end of a pause, whoever began it.
-func TestPauseSpreadsWaiters(t *testing.T) {
+func TestPause_SpreadsWaiters(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{Budget: retrip.Unlimited})
 	pause(t, &h, 10*time.Second, 0)
@@ -366,7 +366,7 @@ func TestFirst(t *testing.T) {
 	assert.Equal(t, retrip.Decision{Retry: true}, d)
 }
 
-func TestDecideAllocatesNothing(t *testing.T) {
+func TestDecide_AllocatesNothing(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
 		"defaults": {},
 		"all": {Breaker: retrip.Breaker{Ratio: 0.9, MinVolume: 1000}, Gate: retrip.On,

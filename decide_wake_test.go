@@ -24,7 +24,7 @@ import (
 // test.
 
 // A wait that fits the deadline, or MaxWait, to the nanosecond is begun.
-func TestNextPauseThatJustFits(t *testing.T) {
+func TestNext_PauseThatJustFits(t *testing.T) {
 	const now, word = time.Minute, 10 * time.Second
 	for _, tt := range []struct {
 		name    string
@@ -51,7 +51,7 @@ func TestNextPauseThatJustFits(t *testing.T) {
 
 // How long a waiter has waited counts from when its wait began, not from the
 // epoch, and a pause renewed to exactly its deadline is still waited for.
-func TestWakeCountsFromTheBeginOfTheWait(t *testing.T) {
+func TestWake_CountsFromTheBeginOfTheWait(t *testing.T) {
 	const now = time.Hour
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{MaxWait: 30 * time.Second})
@@ -65,7 +65,7 @@ func TestWakeCountsFromTheBeginOfTheWait(t *testing.T) {
 
 // Return may be called twice, and after an outcome: nothing is given back that
 // isn't held.
-func TestReturnGivesBackOnce(t *testing.T) {
+func TestReturn_GivesBackOnce(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{})
 	tokens := func(h *retrip.Host) float64 { return h.State(r, 0).Tokens }
 	var h retrip.Host
@@ -93,7 +93,7 @@ func TestReturnGivesBackOnce(t *testing.T) {
 
 // A probe whose outcome is known is given back no second time: no further
 // probe takes its place.
-func TestReturnGivesAProbeBackOnce(t *testing.T) {
+func TestReturn_GivesAProbeBackOnce(t *testing.T) {
 	const window, openFor = time.Minute, 10 * time.Second
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, Window: window, OpenFor: openFor, Probes: 2}})
 	var h retrip.Host
@@ -114,7 +114,7 @@ func TestReturnGivesAProbeBackOnce(t *testing.T) {
 
 // What the gate lets through at once, at the end of a wait too, the breaker may
 // still refuse.
-func TestWakeAsksGateAndBreaker(t *testing.T) {
+func TestWake_AsksGateAndBreaker(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{Gate: retrip.On, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Minute}})
 	var h retrip.Host
 	waiting := &retrip.Call{}
@@ -130,7 +130,7 @@ func TestWakeAsksGateAndBreaker(t *testing.T) {
 }
 
 // Under a gate it is 429 and 503 that pause a host, no other status.
-func TestGatePausesFor429And503Only(t *testing.T) {
+func TestGate_PausesFor429And503Only(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{Gate: retrip.On})
 	for status, pauses := range map[int]bool{429: true, 503: true, 500: false, 502: false} {
 		var h retrip.Host
@@ -141,14 +141,14 @@ func TestGatePausesFor429And503Only(t *testing.T) {
 	}
 }
 
-func TestRetryReasonOf499(t *testing.T) {
+func TestNext_ReasonOf499(t *testing.T) {
 	var h retrip.Host
 	d := h.Next(rulesOf(t, retrip.Policy{RetryOn: []int{499}}), &retrip.Call{Attempts: 1}, repeatable(499), 0, drawLowest)
 	assert.Equal(t, retrip.ReasonStatus, d.Reason)
 }
 
 // Each change of a host's state is told once: by the hook, and by the counters.
-func TestHostChangesAreTold(t *testing.T) {
+func TestHost_TellsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status, header := http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}}
 		base := hookedBase(func(req *http.Request) (*http.Response, error) {

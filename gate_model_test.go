@@ -26,7 +26,7 @@ func steps(n int) int {
 }
 
 // The queue against a sorted list that really forgets who has left.
-func TestGateQueueModel(t *testing.T) {
+func TestGate_QueueModel(t *testing.T) {
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var q gateQueue
@@ -175,7 +175,7 @@ func (m *modelGate) refuse(now, gap, word float64) {
 }
 
 // The pace against the rule as it is written.
-func TestGatePaceModel(t *testing.T) {
+func TestGate_PaceModel(t *testing.T) {
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	r := defaultRules(t, Policy{Gate: On, MaxWait: 24 * time.Hour, MaxAttempts: math.MaxInt32, Budget: Unlimited})
@@ -268,7 +268,7 @@ type gateCaller struct {
 // and go: nothing is released in a pause, nobody is passed more often than may
 // be, no wake-up is lost, nobody waits past its deadline, and when all have
 // left nothing is left.
-func TestGateInvariants(t *testing.T) {
+func TestGate_Invariants(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

@@ -81,7 +81,7 @@ func woken(h *retrip.Host) (all []any) {
 
 const untilWoken = time.Duration(math.MaxInt64)
 
-func TestGateOpen(t *testing.T) {
+func TestGate_Open(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	for range 1000 {
@@ -94,7 +94,7 @@ func TestGateOpen(t *testing.T) {
 
 // A refusal closes the gate for the server's word, to the nanosecond, and the
 // first request after it goes within one gap: an eighth of the pause.
-func TestGatePause(t *testing.T) {
+func TestGate_Pause(t *testing.T) {
 	r := gated(t)
 	for draw := range uint64(100) {
 		var h retrip.Host
@@ -111,7 +111,7 @@ func TestGatePause(t *testing.T) {
 }
 
 // Processes that were told the same don't start in one instant.
-func TestGateSpreadsProcesses(t *testing.T) {
+func TestGate_SpreadsProcesses(t *testing.T) {
 	r := gated(t)
 	first := map[time.Duration]bool{}
 	for draw := range uint64(100) {
@@ -126,7 +126,7 @@ func TestGateSpreadsProcesses(t *testing.T) {
 
 // Only who goes next has a timer. After the pause it goes alone, and the others
 // wait for its answer.
-func TestGateProbe(t *testing.T) {
+func TestGate_Probe(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, 8*time.Second, 0)
@@ -154,7 +154,7 @@ func TestGateProbe(t *testing.T) {
 }
 
 // A probe that has no answer for long holds nobody: another goes.
-func TestGateHangingProbe(t *testing.T) {
+func TestGate_HangingProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		word, took, after time.Duration
 	}{
@@ -192,7 +192,7 @@ func TestGateHangingProbe(t *testing.T) {
 
 // A probe that ends in nothing that tells of the limit is followed by another
 // at once.
-func TestGateProbeSaysNothing(t *testing.T) {
+func TestGate_ProbeSaysNothing(t *testing.T) {
 	for name, end := range map[string]func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool{
 		"500": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool {
 			return h.Next(r, c, repeatable(500), now, 0).Wakes
@@ -231,7 +231,7 @@ func TestGateProbeSaysNothing(t *testing.T) {
 
 // A request that is refused goes back to where it was, before all who came
 // later.
-func TestGateKeepsPlaces(t *testing.T) {
+func TestGate_KeepsPlaces(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, time.Second, 0)
@@ -260,7 +260,7 @@ func TestGateKeepsPlaces(t *testing.T) {
 
 // Who leaves the head of the queue has the next woken, and a queue that
 // everyone has left holds nobody back.
-func TestGateLeave(t *testing.T) {
+func TestGate_Leave(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, 8*time.Second, 0)
@@ -279,7 +279,7 @@ func TestGateLeave(t *testing.T) {
 }
 
 // Time that nobody used isn't saved up for a burst.
-func TestGateSavesNothing(t *testing.T) {
+func TestGate_SavesNothing(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, 8*time.Second, 0)
@@ -297,7 +297,7 @@ func TestGateSavesNothing(t *testing.T) {
 
 // Who can't make its deadline is told at once, and what is too long: the pause,
 // or the queue.
-func TestGateDeadline(t *testing.T) {
+func TestGate_Deadline(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, 8*time.Second, 0)
@@ -332,7 +332,7 @@ func settled(t testing.TB, r *retrip.Rules) (*retrip.Host, time.Duration) {
 	return h, now
 }
 
-func TestGateDeadlineInTheQueue(t *testing.T) {
+func TestGate_DeadlineInTheQueue(t *testing.T) {
 	r := gated(t)
 	h, now := settled(t, r)
 	line(t, h, r, 30, now)
@@ -346,7 +346,7 @@ func TestGateDeadlineInTheQueue(t *testing.T) {
 
 // A new pause has those told at once who can't wait for its end, and nobody
 // waits longer for them.
-func TestGateDismisses(t *testing.T) {
+func TestGate_Dismisses(t *testing.T) {
 	r := gated(t)
 	var h retrip.Host
 	throttle(&h, r, time.Second, 0)
@@ -363,7 +363,7 @@ func TestGateDismisses(t *testing.T) {
 }
 
 // Waits of those with a deadline end at it, whether anyone wakes them or not.
-func TestGateGivesUpInTime(t *testing.T) {
+func TestGate_GivesUpInTime(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, 8*time.Second, 0)
@@ -383,7 +383,7 @@ func TestGateGivesUpInTime(t *testing.T) {
 
 // A retry that can't make its deadline gives up with the response in hand, and
 // one that is already waiting with its token.
-func TestGateRetryDeadline(t *testing.T) {
+func TestGate_RetryDeadline(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, 8*time.Second, 0)
@@ -402,7 +402,7 @@ func TestGateRetryDeadline(t *testing.T) {
 
 // A pause is what the server says, whatever MaxWait is: nothing is sent in it.
 // Who doesn't want to wait so long is told at once.
-func TestGateMaxWait(t *testing.T) {
+func TestGate_MaxWait(t *testing.T) {
 	var h retrip.Host
 	short := rulesOf(t, retrip.Policy{Gate: retrip.On, MaxWait: 30 * time.Second})
 	long := rulesOf(t, retrip.Policy{Gate: retrip.On, MaxWait: time.Minute})
@@ -438,7 +438,7 @@ func withoutChange(d retrip.Decision) retrip.Decision {
 
 // A server that names no pause is given one, twice as long each time that
 // nothing was accepted since, up to 30 s.
-func TestGateOwnPause(t *testing.T) {
+func TestGate_OwnPause(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.On})
 	c := new(retrip.Call)
@@ -461,7 +461,7 @@ func TestGateOwnPause(t *testing.T) {
 }
 
 // Nor is a word obeyed again and again that has proved too short.
-func TestGateWordTooShort(t *testing.T) {
+func TestGate_WordTooShort(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.On})
 	c := new(retrip.Call)
@@ -479,7 +479,7 @@ func TestGateWordTooShort(t *testing.T) {
 
 // A refusal of what was sent before the pause says nothing about the pace, but
 // a word that goes further is obeyed.
-func TestGateStaleRefusals(t *testing.T) {
+func TestGate_StaleRefusals(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	calls := make([]retrip.Call, 5)
@@ -500,7 +500,7 @@ func TestGateStaleRefusals(t *testing.T) {
 
 // The probe falls to the next after two refusals, so that the request at the
 // front doesn't use up its attempts.
-func TestGateProbeIsPassedOn(t *testing.T) {
+func TestGate_ProbeIsPassedOn(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{Gate: retrip.On}) // four attempts
 	throttle(&h, r, 0, 0)
@@ -546,7 +546,7 @@ func TestGateProbeIsPassedOn(t *testing.T) {
 
 // A gate at which nobody waits is forgotten after the plateau, or a minute:
 // until then its pace is worth keeping.
-func TestGateIdle(t *testing.T) {
+func TestGate_Idle(t *testing.T) {
 	r := gated(t)
 	for word, over := range map[time.Duration]time.Duration{
 		time.Second:     time.Second + time.Minute,
@@ -571,7 +571,7 @@ func TestGateIdle(t *testing.T) {
 
 // A request that was sent before the gate was forgotten is a stranger when it
 // comes back.
-func TestGateForgottenMeanwhile(t *testing.T) {
+func TestGate_ForgottenMeanwhile(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, time.Second, 0)
@@ -595,7 +595,7 @@ func TestGateForgottenMeanwhile(t *testing.T) {
 
 // A pause that requests without a gate have met holds back those with one, and
 // its end has no burst.
-func TestGateMindsPause(t *testing.T) {
+func TestGate_MindsPause(t *testing.T) {
 	for name, used := range map[string]bool{"fresh host": false, "host that has had a gate": true} {
 		t.Run(name, func(t *testing.T) {
 			var h retrip.Host
@@ -617,7 +617,7 @@ func TestGateMindsPause(t *testing.T) {
 }
 
 // Also while the gate is pacing.
-func TestGateMindsLaterPause(t *testing.T) {
+func TestGate_MindsLaterPause(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	throttle(&h, r, time.Second, 0)
@@ -627,7 +627,7 @@ func TestGateMindsLaterPause(t *testing.T) {
 }
 
 // What the gate holds back anyway costs nothing: a 429 with a word or without.
-func TestGatePrices(t *testing.T) {
+func TestGate_Prices(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		gate   bool
@@ -657,7 +657,7 @@ func TestGatePrices(t *testing.T) {
 
 // The success of a retry that cost nothing pays nothing back, and an empty
 // budget doesn't hold back those who obey.
-func TestGateWithEmptyBudget(t *testing.T) {
+func TestGate_WithEmptyBudget(t *testing.T) {
 	var h retrip.Host
 	drain(t, &h, 0)
 	r := gated(t)
@@ -670,7 +670,7 @@ func TestGateWithEmptyBudget(t *testing.T) {
 }
 
 // An attempt that the breaker holds back was none: the probe is due again.
-func TestGateAndBreaker(t *testing.T) {
+func TestGate_AndBreaker(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.On, Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2, OpenFor: time.Minute}})
 	throttle(&h, r, time.Second, 0)
@@ -700,7 +700,7 @@ func unique(all []any) (each []any) {
 }
 
 // Each key has a gate of its own; a pause of the host is for all of them.
-func TestGateKeys(t *testing.T) {
+func TestGate_OnePerKey(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	call := func(key string) *retrip.Call { return &retrip.Call{Gate: key, Waiter: key} }
@@ -725,7 +725,7 @@ func TestGateKeys(t *testing.T) {
 
 // Keys beyond the bound share the gate of the host, and those that are
 // forgotten make room.
-func TestGateKeysBounded(t *testing.T) {
+func TestGate_KeysAreBounded(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
 	call := func(i int) *retrip.Call { return &retrip.Call{Gate: fmt.Sprint("key ", i), Attempts: 1} }
@@ -760,7 +760,7 @@ func toggle(on bool) retrip.Switch {
 }
 
 // 200 requests at once at a server that allows 10 a second.
-func TestGateWorkers(t *testing.T) {
+func TestGate_Workers(t *testing.T) {
 	run := func(gate bool) (succeeded, throttled, atOnce int, took time.Duration) {
 		var h retrip.Host
 		r := rulesOf(t, retrip.Policy{Gate: toggle(gate)})

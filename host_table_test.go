@@ -59,7 +59,7 @@ func sameStripe(t *hostTable, n int) []hostKey {
 	return keys
 }
 
-func TestHostTableMakesAndDrops(t *testing.T) {
+func TestHostTable_MakesAndDrops(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
 	key := hostKey{"example.com", "443"}
@@ -88,7 +88,7 @@ func TestHostTableMakesAndDrops(t *testing.T) {
 
 // An entry that can be found is whole: who looks at the table doesn't wait for
 // the request that has made it.
-func TestHostTableMakesWhole(t *testing.T) {
+func TestHostTable_MakesWhole(t *testing.T) {
 	var table hostTable
 	key := hostKey{"example.com", "443"}
 	e := table.make(key, 7)
@@ -101,7 +101,7 @@ func TestHostTableMakesWhole(t *testing.T) {
 }
 
 // An entry is kept while anything is left to remember.
-func TestHostTableKeeps(t *testing.T) {
+func TestHostTable_Keeps(t *testing.T) {
 	paused := refusal
 	paused.RetryAfter = 10 * time.Second
 	throttled := paused
@@ -134,7 +134,7 @@ func TestHostTableKeeps(t *testing.T) {
 }
 
 // What has been forgotten after an hour is not what holds anybody back.
-func TestHostTableIdle(t *testing.T) {
+func TestHostTable_Idle(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
 	idle, busy, pinned := hostKey{"idle", "80"}, hostKey{"busy", "80"}, hostKey{"pinned", "80"}
@@ -151,7 +151,7 @@ func TestHostTableIdle(t *testing.T) {
 	assert.Nil(t, table.pin(pinned, hostIdle+1))
 }
 
-func TestHostTablePins(t *testing.T) {
+func TestHostTable_Pins(t *testing.T) {
 	var table hostTable
 	key := hostKey{"example.com", "443"}
 	first := table.pinNew(key, 0)
@@ -167,7 +167,7 @@ func TestHostTablePins(t *testing.T) {
 
 // When it is full, only those that miss no tokens give way, the one longest idle
 // first.
-func TestHostTableEvicts(t *testing.T) {
+func TestHostTable_Evicts(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
 	free := defaultRules(t, Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}})
@@ -265,7 +265,7 @@ func TestHostTable_ManyDeadNames(t *testing.T) {
 
 // What is known of a host ends an hour after its last failure, whether or not
 // anybody has looked meanwhile.
-func TestHostTableForgetsAtLookUp(t *testing.T) {
+func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 	r := defaultRules(t, Policy{})
 	for _, scraped := range []bool{false, true} {
 		var table hostTable
@@ -313,7 +313,7 @@ func inTrouble(t *hostTable, now time.Duration) []*hostEntry {
 
 // A running pause, an open breaker and a host in use never give way: then new
 // hosts share one entry, which knows a budget only.
-func TestHostTableOverflow(t *testing.T) {
+func TestHostTable_Overflow(t *testing.T) {
 	paused := refusal
 	paused.RetryAfter = 30 * time.Second
 	plain := defaultRules(t, Policy{})
@@ -350,7 +350,7 @@ func TestHostTableOverflow(t *testing.T) {
 }
 
 // Hosts without a place get their tokens back as others do: by success.
-func TestHostTableOverflowRefills(t *testing.T) {
+func TestHostTable_OverflowRefills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusServiceUnavailable
 		tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) {
@@ -388,7 +388,7 @@ func TestHostTableOverflowRefills(t *testing.T) {
 	})
 }
 
-func TestRulesForShared(t *testing.T) {
+func TestRulesFor_Shared(t *testing.T) {
 	r := defaultRules(t, Policy{Gate: On, Breaker: Breaker{Ratio: 0.01, MinVolume: 1}})
 	shared := r.forShared()
 	var h Host
@@ -406,7 +406,7 @@ func TestRulesForShared(t *testing.T) {
 }
 
 // A crawler meets a million dead hosts.
-func TestHostTableBounded(t *testing.T) {
+func TestHostTable_Bounded(t *testing.T) {
 	testenv.Slow(t)
 	const hosts = 1_000_000
 	n := hosts
@@ -442,7 +442,7 @@ func heap() int64 {
 
 // Whoever looks at the table while requests fail and heal sees whole entries,
 // and in the end nothing is left.
-func TestHostTableConcurrently(t *testing.T) {
+func TestHostTable_Concurrently(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
 	done := make(chan struct{})

@@ -14,13 +14,13 @@ import (
 	"github.com/retrip/retrip"
 )
 
-func TestHostStateHealthy(t *testing.T) {
+func TestHostState_Healthy(t *testing.T) {
 	var h retrip.Host
 	assert.Equal(t, retrip.HostState{Tokens: 5, Size: 5, Breaker: "closed"}, h.State(rulesOf(t, retrip.Policy{}), 0))
 	assert.Equal(t, retrip.HostState{Breaker: "closed"}, h.State(rulesOf(t, retrip.Policy{Budget: retrip.Unlimited}), 0))
 }
 
-func TestHostStateInTrouble(t *testing.T) {
+func TestHostState_InTrouble(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{Gate: retrip.On, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: 10 * time.Second}})
 	require.True(t, fail(&h, r, 0).Retry)
@@ -46,7 +46,7 @@ func TestHostStateInTrouble(t *testing.T) {
 
 // Everything at once, from everywhere: for the race detector, and nothing is
 // lost.
-func TestHostConcurrently(t *testing.T) {
+func TestHost_Concurrently(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{
 		MaxAttempts: 3,

@@ -115,7 +115,7 @@ func TestHostState(t *testing.T) {
 }
 
 // A policy that is wrong makes nobody panic.
-func TestHostStateOfWrongPolicy(t *testing.T) {
+func TestHostState_OfWrongPolicy(t *testing.T) {
 	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: -1}}
 	_, err := tr.HostState("example.com:443")
 	assert.ErrorContains(t, err, "MaxAttempts is Off")

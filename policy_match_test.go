@@ -98,7 +98,7 @@ func TestMatch(t *testing.T) {
 }
 
 // IDNA is left alone: a name is compared as it stands.
-func TestMatchIDNA(t *testing.T) {
+func TestMatch_IDNA(t *testing.T) {
 	m, err := compile(Policy{}, map[string]Policy{"bücher.example": {}, "xn--bcher-kva.test": {}})
 	require.NoError(t, err)
 	assert.Equal(t, "bücher.example", m.find(&url.URL{Scheme: "https", Host: "BÜCHER.example"}).name)
@@ -106,7 +106,7 @@ func TestMatchIDNA(t *testing.T) {
 	assert.Equal(t, "xn--bcher-kva.test", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.test"}).name)
 }
 
-func TestMatchWithoutHosts(t *testing.T) {
+func TestMatch_WithoutHosts(t *testing.T) {
 	m, err := compile(Policy{}, nil)
 	require.NoError(t, err)
 	u := &url.URL{Scheme: "https", Host: "A.Example.com"}
@@ -114,7 +114,7 @@ func TestMatchWithoutHosts(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { m.find(u) }))
 }
 
-func TestMatchRefuses(t *testing.T) {
+func TestMatch_Refuses(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"":                    "must not be empty",
 		"https://example.com": "no scheme",
@@ -170,7 +170,7 @@ func TestMatchRefuses(t *testing.T) {
 	}
 }
 
-func TestMatchRefusesTwins(t *testing.T) {
+func TestMatch_RefusesTwins(t *testing.T) {
 	for _, twins := range [][2]string{
 		{"example.com", "EXAMPLE.com"},
 		{"example.com:8443", "Example.com:8443"},
@@ -190,7 +190,7 @@ func TestMatchRefusesTwins(t *testing.T) {
 
 // Of a name that is made of nothing else, or of an address in brackets, a dot
 // is a part.
-func TestHostPortTrailingDot(t *testing.T) {
+func TestHostPort_TrailingDot(t *testing.T) {
 	for in, want := range map[string]hostKey{
 		"api.example.com.":      {"api.example.com", "443"},
 		"API.example.com.:8443": {"api.example.com", "8443"},

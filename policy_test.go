@@ -71,7 +71,7 @@ func fieldOf(p *Policy, path string) (found reflect.Value) {
 	return found
 }
 
-func TestPolicyInheritsEveryField(t *testing.T) {
+func TestPolicy_InheritsEveryField(t *testing.T) {
 	var base, own Policy
 	fields := 0
 	leaves(reflect.ValueOf(&base).Elem(), "", func(path string, field reflect.Value) {
@@ -90,7 +90,7 @@ func TestPolicyInheritsEveryField(t *testing.T) {
 }
 
 // A slice that is empty, but not nil, replaces; Off is a value like any other.
-func TestPolicyReplaces(t *testing.T) {
+func TestPolicy_Replaces(t *testing.T) {
 	base := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"},
 		Deadline: time.Second, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}}
 	p := Policy{RetryOn: []int{}, FailOn: []int{}, Unprocessed: []int{}, IdempotentMethods: []string{},
@@ -104,7 +104,7 @@ func TestPolicyReplaces(t *testing.T) {
 	assert.EqualValues(t, Off, p.Breaker.Ratio)
 }
 
-func TestPolicyDefaults(t *testing.T) {
+func TestPolicy_Defaults(t *testing.T) {
 	r := defaultRules(t, Policy{})
 	assert.Equal(t, Policy{
 		MaxAttempts:   4,
@@ -121,7 +121,7 @@ func TestPolicyDefaults(t *testing.T) {
 }
 
 // Nobody changes rules by way of the policy they hand out.
-func TestRulesPolicyIsACopy(t *testing.T) {
+func TestRules_PolicyIsACopy(t *testing.T) {
 	r := defaultRules(t, Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}, Dialects: []string{"github"}})
 	p := r.Policy()
 	p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0] = 1, 1, 1, "x"
@@ -133,7 +133,7 @@ func TestRulesPolicyIsACopy(t *testing.T) {
 	assert.Equal(t, []string{"github"}, r.Policy().Dialects)
 }
 
-func TestPolicyOffForOneHost(t *testing.T) {
+func TestPolicy_OffForOneHost(t *testing.T) {
 	on := Policy{
 		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
 		Budget: Budget{Size: 7, Credit: 1}, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: On, RetryHeader: "retry-attempt",
@@ -169,7 +169,7 @@ func TestPolicyOffForOneHost(t *testing.T) {
 }
 
 // One of them is enough for attempts to need a request of their own.
-func TestRulesDerive(t *testing.T) {
+func TestRules_Derive(t *testing.T) {
 	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {MaxSends: 1}} {
 		assert.True(t, defaultRules(t, p).derives, "%+v", p)
 	}
@@ -178,7 +178,7 @@ func TestRulesDerive(t *testing.T) {
 	}
 }
 
-func TestWithPolicyNests(t *testing.T) {
+func TestWithPolicy_Nests(t *testing.T) {
 	ctx := WithPolicy(t.Context(), Policy{MaxAttempts: 7, MaxWait: time.Second})
 	ctx = WithTrace(ctx, &Trace{})
 	inner := WithPolicy(ctx, Policy{MaxAttempts: 2})
@@ -190,7 +190,7 @@ func TestWithPolicyNests(t *testing.T) {
 	assert.Equal(t, 7, o.policy.MaxAttempts, "the outer one is as it was")
 }
 
-func TestWithPolicyResolves(t *testing.T) {
+func TestWithPolicy_Resolves(t *testing.T) {
 	host := defaultRules(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, Gate: On})
 	host.name = "host.example"
 
@@ -210,7 +210,7 @@ func TestWithPolicyResolves(t *testing.T) {
 	assert.True(t, host.breaker)
 }
 
-func TestWithPolicyRefuses(t *testing.T) {
+func TestWithPolicy_Refuses(t *testing.T) {
 	host := defaultRules(t, Policy{Unprocessed: []int{429}})
 	for want, p := range map[string]Policy{
 		"WithPolicy.MaxAttempts is Off":  {MaxAttempts: Off},
@@ -236,7 +236,7 @@ func TestWithPolicyRefuses(t *testing.T) {
 	}
 }
 
-func TestVerdictString(t *testing.T) {
+func TestVerdict_String(t *testing.T) {
 	var words []string
 	for v := range NotProcessed + 2 {
 		words = append(words, v.String())
@@ -245,7 +245,7 @@ func TestVerdictString(t *testing.T) {
 }
 
 // Where a number can't be Off, the error says what to set instead.
-func TestPolicyOffSaysWhatInstead(t *testing.T) {
+func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 	var p Policy
 	leaves(reflect.ValueOf(&p).Elem(), "", func(path string, field reflect.Value) {
 		switch field.Kind() {
@@ -265,7 +265,7 @@ func TestPolicyOffSaysWhatInstead(t *testing.T) {
 
 // A value of WithPolicy that is wrong is reported by RoundTrip, which sends
 // nothing.
-func TestWithPolicyRefusedByRoundTrip(t *testing.T) {
+func TestWithPolicy_RefusedByRoundTrip(t *testing.T) {
 	sent := 0
 	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) {
 		sent++

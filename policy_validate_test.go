@@ -17,7 +17,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-func TestValidateAccepts(t *testing.T) {
+func TestValidate_Accepts(t *testing.T) {
 	const off = retrip.Off
 	for name, p := range map[string]retrip.Policy{
 		"zero": {},
@@ -44,7 +44,7 @@ func TestValidateAccepts(t *testing.T) {
 }
 
 // Every bad value is named, with its host and its field.
-func TestValidateRefuses(t *testing.T) {
+func TestValidate_Refuses(t *testing.T) {
 	tests := []struct {
 		policy retrip.Policy
 		want   string // behind the host
@@ -118,7 +118,7 @@ func TestValidateRefuses(t *testing.T) {
 }
 
 // All that is wrong is told at once, in the same order every time.
-func TestValidateTellsAll(t *testing.T) {
+func TestValidate_TellsAll(t *testing.T) {
 	tr := &retrip.Transport{
 		Policy: retrip.Policy{MaxAttempts: -7, MaxWait: -2},
 		Hosts: map[string]retrip.Policy{
@@ -137,7 +137,7 @@ func TestValidateTellsAll(t *testing.T) {
 }
 
 // Fields that are fine by themselves may not fit those that they inherit.
-func TestValidateInherited(t *testing.T) {
+func TestValidate_Inherited(t *testing.T) {
 	tr := &retrip.Transport{
 		Policy: retrip.Policy{Backoff: retrip.Backoff{Cap: time.Second}, Unprocessed: []int{429}},
 		Hosts:  map[string]retrip.Policy{"slow.example": {Backoff: retrip.Backoff{Base: 2 * time.Second}}, "own.example": {FailOn: []int{429}}},
@@ -150,7 +150,7 @@ func TestValidateInherited(t *testing.T) {
 	assert.NoError(t, tr.Validate())
 }
 
-func TestValidateDeadline(t *testing.T) {
+func TestValidate_Deadline(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	payments := retrip.Policy{Backoff: retrip.Backoff{Cap: 2 * s}, AttemptTimeout: 150 * ms}
 	with := func(f func(*retrip.Policy)) retrip.Policy {
@@ -201,7 +201,7 @@ func TestValidateDeadline(t *testing.T) {
 }
 
 // What only Validate complains of doesn't stop a request.
-func TestValidateAdvice(t *testing.T) {
+func TestValidate_Advice(t *testing.T) {
 	tr := &retrip.Transport{
 		Base:   &retrip.Transport{Base: answering(200)},
 		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second},
@@ -213,7 +213,7 @@ func TestValidateAdvice(t *testing.T) {
 	assert.NoError(t, resp.Body.Close())
 }
 
-func TestValidateNestedTransport(t *testing.T) {
+func TestValidate_NestedTransport(t *testing.T) {
 	inner := &retrip.Transport{}
 	var missing *viaField
 	for name, tt := range map[string]struct {
