@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
@@ -50,29 +51,48 @@ type download struct {
 type cutter struct {
 	attempt *attempt.Attempt
 	metrics *policyMetrics
+	cut     atomic.Bool
 }
 
 // Cut implements [body.Cutter].
 func (c *cutter) Cut() {
-	c.metrics.stalled()
-	c.attempt.Cut()
+	if c.cut.CompareAndSwap(false, true) {
+		c.metrics.stalled()
+		c.attempt.Cut()
+	}
 }
 
 // enclose makes the body of the response a download, if the policy has a use
 // for one.
 func (x *exchange) enclose() {
 	p := &x.r.policy
-	if p.BodyIdle <= 0 && p.Resume != On || x.continues || !hasBody(x.resp) {
+	switch {
+	case p.BodyIdle <= 0 && p.Resume != On || !hasBody(x.resp):
+		return
+	case x.continues:
+		x.encloseRest()
 		return
 	}
 	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.resp.ProtoMajor > 1, last: -1}
-	d.cut = cutter{x.attempt, x.r.metrics}
+	d.cut.attempt, d.cut.metrics = x.attempt, x.r.metrics
 	d.Init(body.Part{Body: x.resp.Body, Cut: &d.cut})
 	if p.BodyIdle > 0 {
 		d.MustProgress(p.BodyIdle, errBodyIdle)
 	}
 	x.resp.Body = d
 	x.download = d
+}
+
+// encloseRest does the same for the response that continues a body. The stream
+// that gets it watches it by itself: but Classify may read it before.
+func (x *exchange) encloseRest() {
+	x.cut = &cutter{attempt: x.attempt, metrics: x.r.metrics}
+	if p := &x.r.policy; p.BodyIdle > 0 && p.Classify != nil {
+		s := &body.Stream{}
+		s.Init(body.Part{Body: x.resp.Body, Cut: x.cut})
+		s.MustProgress(p.BodyIdle, errBodyIdle)
+		x.resp.Body = s
+	}
 }
 
 // handOver makes the body of the response ready for its reader.
@@ -88,6 +108,11 @@ func (x *exchange) handOver() {
 	}
 	d.mark = d.whole.first
 	d.Resumable(x.ctx, d, d.whole.first, end)
+	if ahead := body.PrefixedOf(x.resp.Body); ahead != nil && x.torn == nil {
+		// Classify has looked at it. If it has seen an error, so has d, and d
+		// knows better what comes of it.
+		ahead.SetErr(nil)
+	}
 }
 
 // Continue implements [body.Source]: it asks for the rest of the
@@ -99,6 +124,9 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	}
 	d.last = at
 	switch {
+	case ctx.Err() != nil:
+		// The body has broken since the caller has gone.
+		return d.end(reasonGone(context.Cause(ctx)), at, broken, broken)
 	case d.refusal != "":
 		return d.end(d.refusal, at, broken, broken)
 	case d.barren > barrenMost:
@@ -133,9 +161,16 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		return d.end(refusal, at, broken,
 			errors.Join(broken, fmt.Errorf("retrip: the response body can't be continued at byte %d: %s, in a response with status %d", at, refusal, resp.StatusCode)))
 	}
+	told := false
+	defer func() {
+		if !told {
+			body.Dismiss(resp)
+		}
+	}()
 	d.tell(resumeContinued, at, broken)
+	told = true
 	d.r.metrics.resumed(resumeContinued, at-d.whole.first-land.skip)
-	return body.Part{Body: resp.Body, Cut: &cutter{x.attempt, d.r.metrics}, Skip: land.skip, Until: land.until}, nil
+	return body.Part{Body: resp.Body, Cut: x.cut, Skip: land.skip, Until: land.until}, nil
 }
 
 // land returns where resp continues the representation at the given offset, or
@@ -150,7 +185,9 @@ func (d *download) land(resp *http.Response, at int64) (landing, Reason) {
 	}
 	d.skipped += l.skip
 	switch {
-	case !hasBody(resp):
+	case !hasBody(resp) || body.Wraps(resp.Body, d):
+		// A Base that returns a response for the second time would have the body
+		// read itself.
 		return l, refusedContentRange
 	case d.restarts > 1:
 		return l, refusedRanges

@@ -151,6 +151,7 @@ type exchange struct {
 	whole     bool           // all of the body of resp has been read
 	download  *download      // the body of resp, if it is watched or may be continued
 	continues bool           // x continues the body of a response that was returned
+	cut       *cutter        // of the body of resp, if x continues another
 	gaveUp    Reason         // why it doesn't
 
 	met  []error        // the errors of all attempts, the first one first

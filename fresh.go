@@ -246,9 +246,8 @@ func (x *exchange) doubts() {
 	a := x.attempt
 	had := a != nil && a.HadConn()
 	switch {
-	case x.continues && errors.Is(x.err, errBodyIdle):
-		x.doubt.on, x.doubt.since = true, x.s.now()-x.r.policy.BodyIdle/2
-		return
+	case errors.Is(x.err, errBodyIdle):
+		limit = x.r.policy.BodyIdle
 	case errors.Is(x.err, errAttemptTimeout):
 		// One that had no connection has waited for a dial, or for its turn:
 		// that speaks against no connection, but against a spare.
@@ -268,6 +267,8 @@ func (x *exchange) doubts() {
 		return
 	}
 	switch {
+	case x.continues && a == nil:
+		// The body that broke has told.
 	case a == nil:
 		x.doubt.http2 = strings.HasPrefix(x.err.Error(), "http2: ")
 	case had:

@@ -54,10 +54,11 @@ func hasBody(resp *http.Response) bool {
 
 // readWhole reads the body of the response ahead, within the attempt, as far as
 // Policy.WholeBody says. The response of an attempt that has failed anyway is
-// left alone, and so is one whose body is made while somebody listens.
+// left alone, and so are one whose body is made while somebody listens, and one
+// that continues a body, which its reader watches and continues in its turn.
 func (x *exchange) readWhole() {
 	limit := x.r.policy.WholeBody
-	if limit <= 0 || !hasBody(x.resp) || x.r.retry.has(x.resp.StatusCode) || endless(x.resp.Header) || x.attempt != nil && !x.attempt.BodySent() {
+	if limit <= 0 || x.continues || x.req.Method == http.MethodConnect || !hasBody(x.resp) || x.r.retry.has(x.resp.StatusCode) || endless(x.resp.Header) || x.attempt != nil && !x.attempt.BodySent() {
 		return
 	}
 	// One byte more shows the end of a body that is just as long.

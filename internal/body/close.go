@@ -84,6 +84,25 @@ func endsWithClose(body io.ReadCloser) bool {
 	return false
 }
 
+// Wraps reports whether inner, which has an Original, is b or inside it.
+func Wraps(b, inner io.ReadCloser) bool {
+	for {
+		switch outer := b.(type) {
+		case *Releasing:
+			b = outer.ReadCloser
+		case *Prefixed:
+			b = outer.ReadCloser
+		case interface{ Original() io.ReadCloser }:
+			if b == inner {
+				return true
+			}
+			b = outer.Original()
+		default:
+			return false
+		}
+	}
+}
+
 // innermost returns the body that those of ours have been put around.
 func innermost(b io.ReadCloser) io.ReadCloser {
 	for {

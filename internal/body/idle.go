@@ -29,7 +29,10 @@ const stalledBit = 1 << 63
 
 // enter begins a Read, and reports whether the alarm has to be set.
 func (w *watch) enter() bool {
-	w.state.Add(1)
+	if w.state.Add(1)&1 == 0 {
+		// The Read before has panicked.
+		w.state.Add(1)
+	}
 	return !w.set.Load()
 }
 

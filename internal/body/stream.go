@@ -51,6 +51,7 @@ type Stream struct {
 	until  int64 // offset behind the last byte of the current part
 	end    int64 // offset behind the last byte of all
 	first  bool  // the current part is the response's own body
+	early  error // how it ended before there was a source
 	broken error // how the current part has ended
 	err    error // how all has ended
 
@@ -77,11 +78,15 @@ func (s *Stream) Original() io.ReadCloser { return s.original }
 
 // Resumable lets source continue s after an error before the offset end, which is
 // negative if it is unknown: then s ends where its body says so. The body of s
-// begins at the offset at. What source does ends with ctx.
+// begins at the offset at; some of it may have been read before, and it may have
+// ended. What source does ends with ctx.
 func (s *Stream) Resumable(ctx context.Context, source Source, at, end int64) {
 	s.ctx, s.source = ctx, source
 	s.at += at
 	s.until, s.end = end, end
+	if s.early != nil {
+		s.ended(s.early)
+	}
 }
 
 // MustProgress has s end with the error stalled when a Read has waited for at
@@ -95,7 +100,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	for {
 		switch {
 		case s.err != nil:
-			return 0, s.err
+			return 0, s.over()
 		case s.broken != nil:
 			if err := s.proceed(p); err != nil {
 				return 0, err
@@ -111,11 +116,18 @@ func (s *Stream) Read(p []byte) (int, error) {
 			}
 		}
 		n, err := s.read(room)
-		s.at += int64(max(n, 0))
+		if n < 0 || n > len(room) {
+			// From here on nobody knows what has been read.
+			s.err = errNegative
+			s.quiet()
+			return 0, s.err
+		}
+		s.at += int64(n)
 		switch {
 		case err == nil:
 			return n, nil
 		case s.source == nil:
+			s.early = err
 			s.quiet()
 			return n, err
 		}
@@ -125,12 +137,27 @@ func (s *Stream) Read(p []byte) (int, error) {
 	}
 }
 
+// over returns what there is to read after the end.
+func (s *Stream) over() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return http.ErrBodyReadAfterClose
+	}
+	return s.err
+}
+
 // ended takes note that the current part has ended with err.
 func (s *Stream) ended(err error) {
 	switch {
-	case s.end >= 0 && s.at >= s.end, s.end < 0 && err == io.EOF:
+	case s.end >= 0 && s.at == s.end, s.end < 0 && err == io.EOF:
 		// All is there, whatever has happened behind it.
 		s.err = io.EOF
+		s.quiet()
+	case s.end >= 0 && s.at > s.end:
+		// The body is longer than was announced, so it isn't known where in the
+		// representation it has ended.
+		s.err = err
 		s.quiet()
 	case err == io.EOF:
 		s.broken = io.ErrUnexpectedEOF
@@ -168,14 +195,12 @@ func (s *Stream) read(p []byte) (int, error) {
 // proceed goes on with the next part, and returns an error if there is none. It
 // uses p for what has to be thrown away.
 func (s *Stream) proceed(p []byte) error {
-	err := s.broken
 	for {
-		part, err := s.next(err)
+		part, err := s.next(s.broken)
 		if err != nil {
 			return err
 		}
-		if err = s.skip(part.Skip, p); err == nil {
-			s.broken = nil
+		if s.broken = s.skip(part.Skip, p); s.broken == nil {
 			return nil
 		}
 	}
@@ -197,10 +222,7 @@ func (s *Stream) next(err error) (Part, error) {
 	ctx, s.cancel = context.WithCancel(s.ctx)
 	s.mu.Unlock()
 
-	s.err = err // if anything panics
-	s.source.Dispose(old)
-	part, err := s.source.Continue(ctx, s.at, err)
-	s.err = nil
+	part, err := s.ask(ctx, old, err)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,23 +243,44 @@ func (s *Stream) next(err error) (Part, error) {
 	return part, nil
 }
 
+// ask disposes of the body of the part before and asks for the next part. If
+// anything in that panics, s has ended with broken.
+func (s *Stream) ask(ctx context.Context, old io.ReadCloser, broken error) (Part, error) {
+	s.err = broken
+	defer func() {
+		if s.err != nil {
+			s.quiet()
+		}
+	}()
+	s.source.Dispose(old)
+	part, err := s.source.Continue(ctx, s.at, broken)
+	s.err = nil
+	return part, err
+}
+
 // skip throws away n bytes of the current part.
 func (s *Stream) skip(n int64, p []byte) error {
 	if n > 0 && len(p) < 512 {
 		p = make([]byte, min(n, 16<<10))
 	}
-	for n > 0 {
-		m, err := s.read(p[:min(n, int64(len(p)))])
-		if m < 0 || m > len(p) {
+	for idle := 0; n > 0 && idle < patience; idle++ {
+		room := p[:min(n, int64(len(p)))]
+		m, err := s.read(room)
+		switch {
+		case m < 0 || m > len(room):
 			return errNegative
+		case m > 0:
+			idle = 0
 		}
-		n -= int64(m)
-		if err != nil && n > 0 {
+		if n -= int64(m); err != nil && n > 0 {
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
 			return err
 		}
+	}
+	if n > 0 {
+		return io.ErrNoProgress
 	}
 	return nil
 }
