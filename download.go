@@ -157,7 +157,9 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		land, refusal = d.land(resp, at)
 	}
 	if refusal != "" {
-		body.Dismiss(resp)
+		if !body.Wraps(resp.Body, d) {
+			body.Dismiss(resp)
+		}
 		return d.end(refusal, at, broken,
 			errors.Join(broken, fmt.Errorf("retrip: the response body can't be continued at byte %d: %s, in a response with status %d", at, refusal, resp.StatusCode)))
 	}

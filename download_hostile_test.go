@@ -1,0 +1,343 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The rest of a body that stalls before its reader gets it is bounded by BodyIdle
+// all the same: where Classify looks at it, where WholeBody is on, and while an
+// overlap is skipped.
+func TestResume_RestStalls(t *testing.T) {
+	data := randomBytes(300<<10, 1)
+	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
+		_, _ = Peek(resp, 100)
+		return ByRule
+	}
+	whole := func(i int, resp *http.Response) {
+		if i > 0 {
+			resp.StatusCode, resp.ContentLength, resp.Body = 200, int64(len(data)), io.NopCloser(bytes.NewReader(data))
+			resp.Header.Del("Content-Range")
+		}
+	}
+	block := func(i int, resp *http.Response) {
+		if i == 1 {
+			resp.ContentLength, resp.Body = int64(len(data)-190_000), io.NopCloser(bytes.NewReader(data[190_000:]))
+			resp.Header.Set("Content-Range", "bytes 190000-307199/307200")
+		}
+	}
+	for name, c := range map[string]struct {
+		policy Policy
+		lie    func(int, *http.Response)
+		broken bool
+	}{
+		"plain":                  {},
+		"WholeBody":              {policy: Policy{WholeBody: 64 << 10}},
+		"WholeBody of much":      {policy: Policy{WholeBody: 100 << 10}},
+		"Peek":                   {policy: Policy{Classify: peek}},
+		"WholeBody and Peek":     {policy: Policy{WholeBody: 64 << 10, Classify: peek}},
+		"skip of a block":        {lie: block},
+		"skip of a block, Peek":  {lie: block, policy: Policy{Classify: peek}},
+		"skip of all, only once": {lie: whole, broken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{etag: `"a"`, data: data, lie: c.lie, at: func(i int) (int, error) {
+					switch i {
+					case 0:
+						return 200_000, io.ErrUnexpectedEOF
+					case 1:
+						return 50, nil
+					}
+					return -1, nil
+				}}
+				m := NewMetrics()
+				p := c.policy
+				p.Resume, p.BodyIdle, p.Backoff = On, time.Second, Backoff{Base: 1, Cap: 1}
+				began := time.Now()
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
+				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Millisecond)
+				assert.EqualValues(t, 1, m.policies["default"].stalls.Load())
+				assert.Len(t, s.asks, 3)
+				if c.broken {
+					assert.ErrorIs(t, err, errBodyIdle, "how it broke last")
+					return
+				}
+				require.NoError(t, err)
+				assert.True(t, bytes.Equal(data, got))
+			})
+		})
+	}
+}
+
+// A break that Peek meets within Classify is continued as any other.
+func TestResume_PeekMeetsTheBreak(t *testing.T) {
+	data := randomBytes(1000, 1)
+	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
+		if resp == nil {
+			return ByRule
+		}
+		got, err := Peek(resp, 600)
+		if resp.StatusCode == 200 {
+			assert.Equal(t, data[:500], got)
+			assert.Error(t, err)
+		}
+		return ByRule
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, nil} {
+				s := &store{etag: `"a"`, data: data, at: once(500, broken)}
+				tr := &Transport{Base: s, Policy: Policy{Resume: On, BodyIdle: time.Second, Classify: peek}}
+				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				require.NoError(t, err)
+				got, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				assert.True(t, bytes.Equal(data, got))
+				require.NoError(t, resp.Body.Close())
+				require.Len(t, s.asks, 2)
+				assert.Equal(t, "bytes=500-999", s.asks[1].Header.Get("Range"))
+			}
+		}
+	})
+}
+
+// A stall of a body that had to be whole says of its connection what a timeout
+// says.
+func TestWholeBody_StallIsDoubt(t *testing.T) {
+	x := &exchange{s: &settings{base: &http.Transport{}, epoch: time.Now()}, r: &Rules{}, err: tornError{errBodyIdle}}
+	x.doubts()
+	assert.True(t, x.doubt.on)
+	x = &exchange{s: &settings{base: &http.Transport{}, epoch: time.Now()}, r: &Rules{}, err: errBodyIdle, continues: true}
+	x.doubt.http2 = true
+	x.doubts()
+	assert.True(t, x.doubt.on && x.doubt.http2)
+}
+
+// A Base that gives the same response twice would have a body continue itself.
+func TestResume_SameResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			resp := &http.Response{StatusCode: 200, ContentLength: 10, Header: http.Header{"Etag": {`"a"`}},
+				Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
+			tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: Policy{Resume: On, AttemptTimeout: time.Second}}
+			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err)
+			got, err := io.ReadAll(resp.Body)
+			assert.ErrorIs(t, err, syscall.ECONNRESET)
+			assert.Equal(t, "abc", string(got))
+			require.NoError(t, resp.Body.Close())
+		}
+	})
+}
+
+// A body that is longer than its response says, and then breaks, is not whole.
+func TestResume_StaleLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(700, syscall.ECONNRESET), lie: func(_ int, resp *http.Response) { resp.ContentLength = 300 }}
+		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}})
+		assert.ErrorIs(t, err, syscall.ECONNRESET)
+		assert.Len(t, got, 700)
+		assert.Len(t, s.asks, 1)
+	})
+}
+
+// A Read that lies about its count ends the body, and panics nowhere.
+func TestResume_WrongCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, wrong := range []int{-1, 1 << 20} {
+			for part := range 2 {
+				s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
+				s.lie = func(i int, resp *http.Response) {
+					if i == part {
+						resp.Body = io.NopCloser(readerFunc(func([]byte) (int, error) { return wrong, nil }))
+					}
+				}
+				if part == 0 {
+					s.at = nil
+				}
+				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, BodyIdle: time.Second}})
+				assert.Error(t, err)
+				assert.Len(t, got, 500*part)
+			}
+		}
+	})
+}
+
+// A caller that goes while it reads is the reason, whether or not the body could
+// have been continued, and gets the body's own error.
+func TestResume_CallerGoesWhileReading(t *testing.T) {
+	for _, etag := range []string{`"a"`, ""} {
+		for _, want := range []Reason{ReasonCanceled, ReasonDeadline} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, nil)}
+				ctx, cancel := context.WithCancel(t.Context())
+				if want == ReasonDeadline {
+					ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+				}
+				time.AfterFunc(time.Second, cancel)
+				m := NewMetrics()
+				tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}
+				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				require.NoError(t, err)
+				_, err = io.ReadAll(resp.Body)
+				assert.Equal(t, ctx.Err(), err)
+				assert.EqualValues(t, 1, m.policies["default"].resumes[slices.Index(resumeResults, want)].Load())
+				assert.Len(t, s.asks, 1)
+			})
+		}
+	}
+}
+
+// A hook that panics while a body is continued leaves no response open.
+func TestResume_HookPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		boom := func(Event) { panic("boom") }
+		for name, trace := range map[string]*Trace{"Resume": {Resume: boom}, "Retry": {Retry: boom}, "Attempt": {Attempt: func(e Event) {
+			if e.Attempt > 1 {
+				boom(e)
+			}
+		}}} {
+			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}
+			var parts []*http.Response
+			var given []*breaking
+			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				resp, err := s.RoundTrip(req)
+				parts, given = append(parts, resp), append(given, resp.Body.(*breaking))
+				return resp, err
+			})
+			tr := &Transport{Base: base, Trace: trace, Policy: Policy{Resume: On, BodyIdle: time.Second}}
+			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err)
+			assert.PanicsWithValue(t, "boom", func() { _, _ = io.ReadAll(resp.Body) }, name)
+			for i, b := range given {
+				assert.Equal(t, 1, b.closed, "%s: %d", name, i)
+				if i > 0 {
+					assert.Error(t, parts[i].Request.Context().Err(), name)
+				}
+			}
+			_, err = resp.Body.Read(make([]byte, 10))
+			assert.ErrorIs(t, err, syscall.ECONNRESET, name)
+			require.NoError(t, resp.Body.Close())
+		}
+	})
+}
+
+// After Close every Read says what net/http says then, whatever was before.
+func TestResume_ReadAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		data := randomBytes(1000, 1)
+		for name, c := range map[string]struct {
+			at   func(int) (int, error)
+			etag string
+			read int64
+		}{
+			"unread":        {etag: `"a"`},
+			"within":        {etag: `"a"`, read: 10},
+			"at its end":    {etag: `"a"`, read: 2000},
+			"continued":     {etag: `"a"`, at: once(500, io.ErrUnexpectedEOF), read: 700},
+			"broken":        {at: once(500, io.ErrUnexpectedEOF), read: 2000},
+			"just broken":   {at: once(500, io.ErrUnexpectedEOF), read: 500},
+			"stalled":       {at: once(500, nil), read: 2000},
+			"out of chance": {etag: `"a"`, at: func(int) (int, error) { return 0, syscall.ECONNRESET }, read: 2000},
+		} {
+			s := &store{etag: c.etag, data: data, at: c.at}
+			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				resp, err := s.RoundTrip(req)
+				resp.Body = &closable{ReadCloser: resp.Body}
+				return resp, err
+			})
+			tr := &Transport{Base: base, Policy: Policy{Resume: On, BodyIdle: time.Second, WholeBody: 5}}
+			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err)
+			_, _ = io.CopyN(io.Discard, resp.Body, c.read)
+			for range 3 {
+				require.NoError(t, resp.Body.Close(), name)
+				n, err := resp.Body.Read(make([]byte, 10))
+				assert.Zero(t, n, name)
+				assert.Equal(t, http.ErrBodyReadAfterClose, err, name)
+			}
+		}
+	})
+}
+
+// closable is a body that says so when it is read after Close, as net/http's do.
+type closable struct {
+	io.ReadCloser
+	closed bool
+}
+
+func (b *closable) Read(p []byte) (int, error) {
+	if b.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return b.ReadCloser.Read(p)
+}
+
+func (b *closable) Close() error {
+	b.closed = true
+	return b.ReadCloser.Close()
+}
+
+// A Read that panics leaves the watch over the next one as it was.
+func TestBodyIdle_AfterAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(readerFunc(func(p []byte) (int, error) {
+				if n++; n == 1 {
+					panic("boom")
+				}
+				if n == 10 {
+					<-req.Context().Done()
+					return 0, req.Context().Err()
+				}
+				return 1, nil
+			}))}, nil
+		})
+		tr := &Transport{Base: base, Policy: Policy{BodyIdle: time.Second}}
+		resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		require.NoError(t, err)
+		assert.Panics(t, func() { _, _ = resp.Body.Read(make([]byte, 1)) })
+		for range 8 {
+			_, err = resp.Body.Read(make([]byte, 1))
+			require.NoError(t, err)
+			time.Sleep(10 * time.Second)
+		}
+		began := time.Now()
+		_, err = resp.Body.Read(make([]byte, 1))
+		assert.Equal(t, error(errBodyIdle), err)
+		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+// After a CONNECT there is a tunnel, not a body that comes to an end.
+func TestWholeBody_Tunnel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("hello", nil)}}
+		tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
+		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodConnect, "http://a.example:80/", nil)))
+		require.NoError(t, err)
+		got := make([]byte, 5)
+		_, err = io.ReadFull(resp.Body, got)
+		require.NoError(t, err)
+		assert.Equal(t, "hello", string(got))
+		assert.Equal(t, 1, b.asked)
+		require.NoError(t, resp.Body.Close())
+	})
+}
