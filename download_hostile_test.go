@@ -185,11 +185,11 @@ func TestResume_CallerGoesWhileReading(t *testing.T) {
 		for _, want := range []Reason{ReasonCanceled, ReasonDeadline} {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, nil)}
-				ctx, cancel := context.WithCancel(t.Context())
-				if want == ReasonDeadline {
-					ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if want == ReasonCanceled {
+					time.AfterFunc(time.Second/2, cancel)
 				}
-				time.AfterFunc(time.Second, cancel)
 				m := NewMetrics()
 				tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}
 				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
@@ -306,7 +306,7 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 					<-req.Context().Done()
 					return 0, req.Context().Err()
 				}
-				return 1, nil
+				return 1, req.Context().Err()
 			}))}, nil
 		})
 		tr := &Transport{Base: base, Policy: Policy{BodyIdle: time.Second}}
@@ -331,8 +331,10 @@ func TestWholeBody_Tunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("hello", nil)}}
 		tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
+		began := time.Now()
 		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodConnect, "http://a.example:80/", nil)))
 		require.NoError(t, err)
+		assert.Zero(t, time.Since(began))
 		got := make([]byte, 5)
 		_, err = io.ReadFull(resp.Body, got)
 		require.NoError(t, err)

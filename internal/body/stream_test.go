@@ -388,3 +388,59 @@ func TestStream_CloseAnywhere(t *testing.T) {
 		<-done
 	}
 }
+
+// What ends a part while an overlap is skipped is what the source hears, and
+// a body that gives nothing at all is given up.
+func TestStream_SkipBreaks(t *testing.T) {
+	for name, c := range map[string]struct {
+		r    io.Reader
+		err  error
+		want error
+	}{
+		"reset":    {r: bytes.NewReader([]byte("ab")), err: errReset, want: errReset},
+		"end":      {r: bytes.NewReader([]byte("ab")), want: io.ErrUnexpectedEOF},
+		"nothing":  {r: readFunc(func([]byte) (int, error) { return 0, nil }), want: io.ErrNoProgress},
+		"negative": {r: readFunc(func([]byte) (int, error) { return -1, nil }), want: errNegative},
+		"too much": {r: readFunc(func(p []byte) (int, error) { return len(p) + 1, nil }), want: errNegative},
+	} {
+		var met []error
+		s := &Stream{}
+		s.Init(Part{Body: newPiece(bytes.NewReader([]byte("abc")))})
+		s.Resumable(t.Context(), sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+			if met = append(met, err); len(met) > 1 {
+				return Part{}, err
+			}
+			b := newPiece(c.r)
+			b.err = c.err
+			return Part{Body: b, Skip: 3, Until: 6}, nil
+		}), 0, 6)
+		got, err := io.ReadAll(s)
+		assert.Equal(t, "abc", string(got), name)
+		assert.Equal(t, c.want, err, name)
+		assert.Equal(t, []error{io.ErrUnexpectedEOF, c.want}, met, name)
+	}
+}
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// A body may end before there is a source, while somebody looks ahead.
+func TestStream_EndsBeforeItsSource(t *testing.T) {
+	for _, broken := range []error{errReset, nil} {
+		first := newPiece(bytes.NewReader([]byte("abc")))
+		first.err = broken
+		s := &Stream{}
+		s.Init(Part{Body: first})
+		ahead := Ahead(s, 100, 6)
+		assert.Equal(t, "abc", string(ahead.Bytes()))
+		s.Resumable(t.Context(), sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+			assert.EqualValues(t, 3, at)
+			return Part{Body: newPiece(bytes.NewReader([]byte("def"))), Until: 6}, nil
+		}), 0, 6)
+		ahead.SetErr(nil)
+		got, err := io.ReadAll(ahead)
+		require.NoError(t, err)
+		assert.Equal(t, "abcdef", string(got))
+	}
+}
