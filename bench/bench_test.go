@@ -36,7 +36,7 @@ func TestPeers_AllDoWhatIsMeasured(t *testing.T) {
 			resp, err := p.Client(s, None).Do(c.next())
 			require.NoError(t, err)
 			resp.Body.Close()
-			if !retries(p) {
+			if !p.Retries() {
 				assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 				return
 			}

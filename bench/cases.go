@@ -36,9 +36,6 @@ func (c Case) Run(b *testing.B, p Peer) {
 
 func isTransport(p Peer) bool { return p.Transport != nil }
 
-// retries reports whether p makes a second attempt.
-func retries(p Peer) bool { return p.Name != Peers[0].Name }
-
 // Cases lists all cases.
 var Cases = cases()
 
@@ -67,7 +64,7 @@ func cases() []Case {
 		return overStub(transport, post, flat, parallel)
 	})
 	add("Transport/hosts", isTransport, manyHosts)
-	add("Transport/retry-GET", func(p Peer) bool { return isTransport(p) && retries(p) }, retryPath(transport, get))
+	add("Transport/retry-GET", func(p Peer) bool { return isTransport(p) && p.Retries() }, retryPath(transport, get))
 	pair("Client/GET", nil, func(parallel bool) func(*testing.B, Peer) {
 		return overStub(Peer.Client, get, flat, parallel)
 	})
@@ -80,8 +77,8 @@ func cases() []Case {
 	pair("Client/PUT-1MiB", nil, func(parallel bool) func(*testing.B, Peer) {
 		return overStub(Peer.Client, put, flat, parallel)
 	})
-	add("Client/retry-GET", retries, retryPath(Peer.Client, get))
-	add("Client/retry-PUT", retries, retryPath(Peer.Client, func(ctx context.Context) *call {
+	add("Client/retry-GET", Peer.Retries, retryPath(Peer.Client, get))
+	add("Client/retry-PUT", Peer.Retries, retryPath(Peer.Client, func(ctx context.Context) *call {
 		return newCall(ctx, http.MethodPut, target, 1<<10, false)
 	}))
 	add("Loopback/HTTP1/parallel", nil, loopback(false))
@@ -132,7 +129,7 @@ func do(b *testing.B, d Doer, req *http.Request) {
 // retryPath measures 503, 503, 200, without waits.
 func retryPath(level doer, newCall func(context.Context) *call) func(*testing.B, Peer) {
 	return func(b *testing.B, p Peer) {
-		d := level(p, &stub{fail: 2}, None)
+		d := level(p, &stub{fail: 2, known: newKnown()}, None)
 		c := newCall(context.Background())
 		for b.Loop() {
 			do(b, d, c.next())

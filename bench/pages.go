@@ -22,6 +22,7 @@ const (
 
 var titles = map[string]string{
 	"bare":            "bare net/http",
+	"bare-timeout":    "bare net/http, WithTimeout",
 	"loop":            "20 lines by hand",
 	"retrip-metrics":  "retrip, metrics",
 	"retrip-timeouts": "retrip, metrics, timeouts",

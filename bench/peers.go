@@ -47,6 +47,8 @@ func (w Wait) duration() time.Duration {
 type Peer struct {
 	Name string
 
+	once bool // it makes no second attempt
+
 	// Transport wraps base. It is nil if the library is a client only, or has a
 	// whole client inside its RoundTripper.
 	Transport func(base http.RoundTripper, wait Wait) http.RoundTripper
@@ -54,6 +56,9 @@ type Peer struct {
 	// client is set for peers without Transport.
 	client func(base http.RoundTripper, wait Wait) Doer
 }
+
+// Retries reports whether p makes a second attempt.
+func (p Peer) Retries() bool { return !p.once }
 
 // Client returns what a program would use. Each result contains exactly one
 // http.Client, so that peers are comparable.
@@ -66,7 +71,8 @@ func (p Peer) Client(base http.RoundTripper, wait Wait) Doer {
 
 // Peers lists everything that is measured. The first is the reference.
 var Peers = []Peer{
-	{Name: "bare", Transport: func(base http.RoundTripper, _ Wait) http.RoundTripper { return base }},
+	{Name: "bare", once: true, Transport: func(base http.RoundTripper, _ Wait) http.RoundTripper { return base }},
+	{Name: "bare-timeout", once: true, Transport: func(base http.RoundTripper, _ Wait) http.RoundTripper { return timeout{base} }},
 	{Name: "loop", Transport: func(base http.RoundTripper, wait Wait) http.RoundTripper { return &loop{base, wait} }},
 	{Name: "retrip", Transport: newRetrip(false, false)},
 	{Name: "retrip-metrics", Transport: newRetrip(true, false)},

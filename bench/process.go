@@ -138,7 +138,7 @@ type Waiting struct {
 // MeasureWaiting makes Waiters requests wait before their first retry or, if p
 // doesn't retry, for their response.
 func MeasureWaiting(p Peer) (Waiting, error) {
-	base := &failing{hang: !retries(p)}
+	base := &failing{hang: !p.Retries()}
 	c := p.Client(base, Hour)
 	requests := make([]*http.Request, Waiters)
 	for i := range requests {

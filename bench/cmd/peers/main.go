@@ -170,14 +170,14 @@ func measureProcesses(r *bench.Results, wanted *regexp.Regexp) error {
 				r.Uploads[p.Name] = append(r.Uploads[p.Name], u)
 			}
 		}
-		if wanted.MatchString("waiting") {
+		if wanted.MatchString("waiting") && (p.Retries() || p.Name == bench.Peers[0].Name) {
 			var w bench.Waiting
 			if err := inChild("waiting", p.Name, "", &w); err != nil {
 				return err
 			}
 			r.Waiting[p.Name] = w
 		}
-		if wanted.MatchString("connections") && p.Name != bench.Peers[0].Name {
+		if wanted.MatchString("connections") && p.Retries() {
 			var list []int
 			if err := inChild("connections", p.Name, "", &list); err != nil {
 				return err
