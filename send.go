@@ -19,12 +19,12 @@ func (x *exchange) send() {
 		x.sent = false
 		return
 	}
-	x.began = x.clock()
 	x.call.Attempts++
 	if x.watch.hooked() {
 		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
 	}
 	x.attempt, x.torn, x.whole, x.download = nil, nil, false, nil
+	x.began = x.clock()
 	if !x.derives() {
 		x.sending()
 		x.take(x.base().RoundTrip(x.req))
@@ -86,7 +86,7 @@ func (x *exchange) derive() *http.Request {
 	p := &x.r.policy
 	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
 	if x.deadline != 0 {
-		if left := max(1, x.deadline-x.s.now()); limit == 0 || left < limit {
+		if left := max(1, x.deadline-x.began); limit == 0 || left < limit {
 			limit, tooLate = left, errDeadline
 		}
 	}

@@ -4,16 +4,22 @@
 package attempt
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/alarm"
 )
 
 var errLate = errors.New("too late")
@@ -25,8 +31,8 @@ func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
 		require.NoError(t, err)
 		a := Begin(req, time.Second, errLate, 0, 0)
-		a.timer.Stop()
-		a.timer = time.AfterFunc(0, func() {})
+		a.alarm.Stop()
+		a.alarm = alarm.Set(0, silent{})
 		time.Sleep(time.Second)
 		body := &closeNoter{Reader: strings.NewReader("late")}
 		resp, err := a.End(&http.Response{StatusCode: 200, Body: body}, nil)
@@ -37,9 +43,133 @@ func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	})
 }
 
+type silent struct{}
+
+func (silent) Ring(*alarm.Alarm) {}
+
 type closeNoter struct {
 	io.Reader
 	closed bool
 }
 
 func (c *closeNoter) Close() error { c.closed = true; return nil }
+
+func begin(t *testing.T, ctx context.Context, limit time.Duration, maxSends int, watch Watch) *Attempt {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com", nil)
+	require.NoError(t, err)
+	return Begin(req, limit, errLate, maxSends, watch)
+}
+
+// An attempt has to stay small: every request with a timeout makes one.
+func TestAttempt_Size(t *testing.T) {
+	assert.LessOrEqual(t, unsafe.Sizeof(Attempt{}), uintptr(480))
+}
+
+// A base that asks late, or never asked before, finds what has happened.
+func TestAttempt_AskedLate(t *testing.T) {
+	errParent := errors.New("the parent's")
+	ended := func(cause error) context.Context {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(cause)
+		return ctx
+	}
+	for name, tt := range map[string]struct {
+		parent context.Context
+		end    func(a *Attempt)
+		want   error // nil: it has not ended
+	}{
+		"nothing":       {context.Background(), func(*Attempt) {}, nil},
+		"cut":           {context.Background(), (*Attempt).Cut, context.Canceled},
+		"abandoned":     {context.Background(), (*Attempt).Abandon, context.Canceled},
+		"too late":      {context.Background(), func(a *Attempt) { a.Ring(nil) }, errLate},
+		"first counts":  {context.Background(), func(a *Attempt) { a.Ring(nil); a.Cut() }, errLate},
+		"parent":        {ended(errParent), func(*Attempt) {}, errParent},
+		"sends":         {context.Background(), func(a *Attempt) { tracedSends(a, 2) }, ErrHiddenSends},
+		"one send":      {context.Background(), func(a *Attempt) { tracedSends(a, 1) }, nil},
+		"whole answer":  {t.Context(), func(a *Attempt) { answer(t, a) }, context.Canceled},
+		"answer, alive": {context.Background(), func(a *Attempt) { answer(t, a) }, nil},
+	} {
+		for _, early := range []bool{false, true} {
+			a := begin(t, tt.parent, time.Hour, 1, 0)
+			var done <-chan struct{}
+			if early {
+				done = a.Done()
+			}
+			tt.end(a)
+			if done == nil {
+				done = a.Done()
+			}
+			assert.Equal(t, tt.want, context.Cause(a), name)
+			child, cancel := context.WithCancel(a)
+			select {
+			case <-done:
+				assert.ErrorIs(t, a.Err(), context.Canceled, name)
+				assert.Error(t, child.Err(), name)
+			default:
+				assert.NoError(t, tt.want, name)
+				assert.NoError(t, a.Err(), name)
+			}
+			cancel()
+			a.Abandon()
+		}
+	}
+}
+
+// What ends after the attempt isn't why it has ended.
+func TestAttempt_ParentEndsLater(t *testing.T) {
+	type key struct{}
+	parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
+	a := begin(t, parent, 0, 0, 0)
+	a.Cut()
+	cancel(errors.New("later"))
+	assert.Equal(t, context.Canceled, context.Cause(a))
+	assert.Equal(t, 1, a.Value(key{}))
+}
+
+func tracedSends(a *Attempt, n int) {
+	for range n {
+		httptrace.ContextClientTrace(a).GotConn(httptrace.GotConnInfo{})
+	}
+}
+
+func answer(t *testing.T, a *Attempt) {
+	resp, err := a.End(&http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("text"))}, nil)
+	require.NoError(t, err)
+	_, err = io.ReadAll(resp.Body)
+	require.NoError(t, err)
+}
+
+// Many ask at once, and the end comes meanwhile: there is one context, and one
+// set of hooks, and the end is not lost.
+func TestAttempt_AskedAtOnce(t *testing.T) {
+	for range 200 {
+		a := begin(t, t.Context(), time.Hour, 0, WatchSend)
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				switch i {
+				case 0:
+					a.Cut()
+				case 1, 2:
+					<-a.Done()
+				default:
+					httptrace.ContextClientTrace(a).GotConn(httptrace.GotConnInfo{})
+				}
+			})
+		}
+		wg.Wait()
+		assert.Error(t, a.Err())
+		assert.Equal(t, 3, a.Sends())
+		a.Abandon()
+	}
+}
+
+// A panic may come when an attempt has ended: its alarm is somebody else's then.
+func TestAttempt_AlarmIsGivenBackOnce(t *testing.T) {
+	a := begin(t, t.Context(), time.Hour, 0, 0)
+	answer(t, a)
+	others := begin(t, t.Context(), time.Hour, 0, 0)
+	a.Abandon()
+	assert.True(t, others.inTime())
+}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/retrip/retrip/internal/alarm"
 )
 
 // A discarded body is read to its end within these bounds, during the wait that
@@ -81,23 +83,70 @@ func (d *discarded) drain() {
 // drainHere drains body in the goroutine of RoundTrip. Closing such a body ends
 // a Read of it.
 func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, most time.Duration) {
-	d := &discarded{body: body}
-	defer time.AfterFunc(most, d.close).Stop()
-	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, d.close)()
+	w := drainWatches.Get().(*drainWatch)
+	w.body, w.ctx, w.cancel, w.most = body, ctx, cancel, most
+	a := alarm.Set(min(most, drainAtOnce), w)
+	defer func() {
+		if a.Stop() {
+			// Nobody else has it.
+			*w = drainWatch{}
+			drainWatches.Put(w)
+			return
+		}
+		w.end()
+	}()
+	w.drain()
+}
+
+// drainAtOnce is how long a drain goes unwatched: most bodies that are discarded
+// have arrived, and are read long before. So in the first millisecond of a drain
+// nobody notices that the caller is gone.
+const drainAtOnce = time.Millisecond
+
+// drainWatch ends a drain when its time is up or the caller is gone.
+type drainWatch struct {
+	discarded
+	ctx    context.Context
+	cancel <-chan struct{}
+	most   time.Duration
+
+	mu   sync.Mutex
+	over bool
+	ends chan struct{} // closed when over is set; nil if nobody waits for that
+}
+
+var drainWatches = sync.Pool{New: func() any { return new(drainWatch) }}
+
+// Ring implements [alarm.Ringer]: the drain takes longer, and from now on it is
+// watched.
+func (w *drainWatch) Ring(*alarm.Alarm) {
+	w.mu.Lock()
+	if w.over {
+		w.mu.Unlock()
+		return
 	}
-	if cancel != nil {
-		drained := make(chan struct{})
-		defer close(drained)
-		go func() {
-			select {
-			case <-cancel:
-				d.close()
-			case <-drained:
-			}
-		}()
+	w.ends = make(chan struct{})
+	w.mu.Unlock()
+	timer := time.NewTimer(w.most - min(w.most, drainAtOnce))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.ctx.Done():
+	case <-w.cancel:
+	case <-w.ends:
+		return
 	}
-	d.drain()
+	w.close()
+}
+
+// end tells the watcher that the drain is over.
+func (w *drainWatch) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	if w.ends != nil {
+		close(w.ends)
+	}
 }
 
 // discardAside drains body, if that is wanted, and closes it in a goroutine of

@@ -4,7 +4,6 @@
 package body
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,43 +13,43 @@ import (
 // request's body may still need it, and when it is closed.
 type Releasing struct {
 	io.ReadCloser
-	cancel    context.CancelCauseFunc
+	context   Cutter // of the attempt
 	uploading bool
 }
 
 // Release makes b the body given.
-func (b *Releasing) Release(body io.ReadCloser, cancel context.CancelCauseFunc, uploading bool) {
-	b.ReadCloser, b.cancel, b.uploading = body, cancel, uploading
+func (b *Releasing) Release(body io.ReadCloser, context Cutter, uploading bool) {
+	b.ReadCloser, b.context, b.uploading = body, context, uploading
 }
 
 func (b *Releasing) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !b.uploading {
-		b.cancel(nil)
+		b.context.Cut()
 	}
 	return n, err
 }
 
 func (b *Releasing) Close() error {
 	err := b.ReadCloser.Close()
-	b.cancel(nil)
+	b.context.Cut()
 	return err
 }
 
 // ReleasingConn is a Releasing that can be written to.
 type ReleasingConn struct {
 	io.ReadWriteCloser
-	cancel context.CancelCauseFunc
+	context Cutter
 }
 
-// NewReleasingConn returns a body that calls cancel when it is closed.
-func NewReleasingConn(body io.ReadWriteCloser, cancel context.CancelCauseFunc) *ReleasingConn {
-	return &ReleasingConn{body, cancel}
+// NewReleasingConn returns a body that ends context when it is closed.
+func NewReleasingConn(body io.ReadWriteCloser, context Cutter) *ReleasingConn {
+	return &ReleasingConn{body, context}
 }
 
 func (b *ReleasingConn) Close() error {
 	err := b.ReadWriteCloser.Close()
-	b.cancel(nil)
+	b.context.Cut()
 	return err
 }
 
