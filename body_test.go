@@ -222,3 +222,18 @@ func TestBody_GetBodyFails(t *testing.T) {
 	assert.ErrorIs(t, err, errDisk)
 	assert.EqualError(t, err, "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: the connection was lost")
 }
+
+// A GetBody that yields nothing must not have the retry read on in the body
+// that the first attempt has used up.
+func TestTransport_GetBodyYieldsNothing(t *testing.T) {
+	bubbled(t, "", func(t *testing.T) {
+		base := plays(replies(503), replies(200))
+		req := request(t, http.MethodPut, strings.NewReader("text"))
+		req.GetBody = func() (io.ReadCloser, error) { return nil, nil }
+		resp, err := (&retrip.Transport{Base: base}).RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Equal(t, 1, base.attempts())
+		finish(t, resp)
+	})
+}

@@ -222,18 +222,6 @@ func TestBudget_OfRetry(t *testing.T) {
 	}
 }
 
-func TestReturn(t *testing.T) {
-	var h retrip.Host
-	r := rulesOf(t, retrip.Policy{})
-	var call retrip.Call
-	h.Return(r, &call)
-	require.True(t, h.Next(r, &call, repeatable(503), 0, 0).Retry)
-	assert.Equal(t, 4.5, h.State(r, 0).Tokens)
-	h.Return(r, &call)
-	h.Return(r, &call)
-	assert.Equal(t, 5.0, h.State(r, 0).Tokens)
-}
-
 // A first attempt that says nothing of the host pays nothing back.
 func TestBudget_NoCreditForNothing(t *testing.T) {
 	for name, o := range map[string]retrip.Outcome{

@@ -11,47 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 )
-
-func rulesOf(t testing.TB, p retrip.Policy) *retrip.Rules {
-	t.Helper()
-	r, err := p.Rules()
-	require.NoError(t, err)
-	return r
-}
-
-// repeatable is an answer to a request that may be repeated.
-func repeatable(status int) retrip.Outcome {
-	return retrip.Outcome{Status: status, Idempotent: true, Replay: true}
-}
-
-// fail makes one attempt at h fail in a way that others may heal, and returns
-// what was decided for it.
-func fail(h *retrip.Host, r *retrip.Rules, now time.Duration) retrip.Decision {
-	return h.Next(r, &retrip.Call{Attempts: 1}, repeatable(http.StatusServiceUnavailable), now, drawLowest)
-}
-
-// drain takes all tokens of h.
-func drain(t testing.TB, h *retrip.Host, now time.Duration) {
-	t.Helper()
-	r := rulesOf(t, retrip.Policy{})
-	for fail(h, r, now).Retry {
-	}
-	require.Equal(t, retrip.ReasonBudgetExhausted, fail(h, r, now).Reason)
-}
-
-// pause makes h ask everyone to stay away for word from now on.
-func pause(t testing.TB, h *retrip.Host, word, now time.Duration) {
-	t.Helper()
-	o := repeatable(http.StatusServiceUnavailable)
-	o.RetryAfter = word
-	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, MaxWait: word})
-	h.Next(r, &retrip.Call{Attempts: 1}, o, now, drawLowest)
-	require.Equal(t, word, h.State(r, now).PausedFor)
-}
 
 // What is decided after one attempt at a healthy host.
 func TestNext(t *testing.T) {
@@ -289,83 +251,6 @@ func TestNext_PausesWithoutRetry(t *testing.T) {
 	assert.Equal(t, time.Second, h.State(r, 0).PausedFor)
 }
 
-func TestWake(t *testing.T) {
-	const s = time.Second
-	tests := []struct {
-		name     string
-		paused   time.Duration // by others, during the wait
-		now      time.Duration // of waking; the wait began at 0
-		deadline time.Duration
-		want     retrip.Decision // at the lowest draw
-		hi       time.Duration
-	}{
-		{name: "go", now: s, want: retrip.Decision{Retry: true}},
-		{name: "the pause is over", paused: s, now: s, want: retrip.Decision{Retry: true}},
-		{name: "wait on", paused: 3 * s, now: s, want: retrip.Decision{Retry: true, Wait: 2 * s}, hi: 3 * s},
-		{name: "wait on within the deadline", paused: 3 * s, now: s, deadline: 3500 * time.Millisecond, want: retrip.Decision{Retry: true, Wait: 2 * s}, hi: 2500 * time.Millisecond},
-		{name: "doesn't fit the deadline", paused: 3 * s, now: s, deadline: 2 * s, want: retrip.Decision{Reason: retrip.ReasonHostPaused}},
-		{name: "MaxWait in all", paused: 30 * s, now: 20 * s, want: retrip.Decision{Retry: true, Wait: 10 * s}, hi: 15 * s},
-		{name: "renewed for ever", paused: 30*s + 1, now: 20 * s, want: retrip.Decision{Reason: retrip.ReasonHostPaused}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := rulesOf(t, retrip.Policy{})
-			wake := func(draw uint64) (retrip.Decision, float64) {
-				var h retrip.Host
-				call := retrip.Call{Attempts: 1, Deadline: tt.deadline}
-				require.True(t, h.Next(r, &call, repeatable(503), 0, drawLowest).Retry)
-				if tt.paused > 0 {
-					pause(t, &h, tt.paused, 0)
-				}
-				d := h.Wake(r, &call, tt.now, draw)
-				return d, h.State(r, tt.now).Tokens
-			}
-			lowest, tokens := wake(drawLowest)
-			assert.Equal(t, tt.want, lowest)
-			highest, _ := wake(drawHighest)
-			assert.Equal(t, tt.hi, highest.Wait)
-			if tt.want.Retry {
-				assert.Equal(t, 4.5, tokens, "what was taken stays taken")
-			} else {
-				assert.Equal(t, 5.0, tokens, "it is back")
-			}
-		})
-	}
-}
-
-// Whoever asks at a host that is paused, with a Call that has seen no attempt,
-// gets an answer.
-func TestWake_Fresh(t *testing.T) {
-	var h retrip.Host
-	pause(t, &h, time.Second, 0)
-	assert.Equal(t, retrip.Decision{Retry: true, Wait: time.Second}, h.Wake(rulesOf(t, retrip.Policy{}), &retrip.Call{}, 0, 0))
-}
-
-// Waiters draw their own places behind the end of a pause, whoever began it.
-func TestPause_SpreadsWaiters(t *testing.T) {
-	var h retrip.Host
-	r := rulesOf(t, retrip.Policy{Budget: retrip.Unlimited})
-	pause(t, &h, 10*time.Second, 0)
-	random := rand.New(rand.NewPCG(1, 2))
-	waits := map[time.Duration]bool{}
-	for range 1000 {
-		d := h.Next(r, &retrip.Call{Attempts: 1}, repeatable(502), 0, random.Uint64())
-		require.True(t, d.Retry)
-		require.GreaterOrEqual(t, d.Wait, 10*time.Second)
-		waits[d.Wait] = true
-	}
-	assert.Len(t, waits, 1000)
-}
-
-// First attempts are held back by nothing but a breaker or a gate.
-func TestFirst(t *testing.T) {
-	var h retrip.Host
-	drain(t, &h, 0)
-	pause(t, &h, time.Minute, 0)
-	d := h.First(rulesOf(t, retrip.Policy{}), &retrip.Call{Deadline: time.Second}, 0, 0)
-	assert.Equal(t, retrip.Decision{Retry: true}, d)
-}
-
 func TestDecide_AllocatesNothing(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
 		"defaults": {},
@@ -439,4 +324,36 @@ func ExampleHost_Next() {
 	// Output:
 	// 2 s left: retry false, deadline
 	// 6 s left: retry true, server_error, after 5 to 6 s: true
+}
+
+// A wait that fits the deadline, or MaxWait, to the nanosecond is begun.
+func TestNext_PauseThatJustFits(t *testing.T) {
+	const now, word = time.Minute, 10 * time.Second
+	for _, tt := range []struct {
+		name    string
+		policy  retrip.Policy
+		call    retrip.Call
+		retries bool
+	}{
+		{"deadline", retrip.Policy{}, retrip.Call{Attempts: 1, Deadline: now + word}, true},
+		{"a nanosecond before the deadline", retrip.Policy{}, retrip.Call{Attempts: 1, Deadline: now + word - 1}, false},
+		{"MaxWait", retrip.Policy{MaxWait: word}, retrip.Call{Attempts: 1}, true},
+		{"a nanosecond more than MaxWait", retrip.Policy{MaxWait: word - 1}, retrip.Call{Attempts: 1}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var h retrip.Host
+			pause(t, &h, word, now)
+			d := h.Next(rulesOf(t, tt.policy), &tt.call, repeatable(http.StatusInternalServerError), now, drawLowest)
+			assert.Equal(t, tt.retries, d.Retry)
+			if !tt.retries {
+				assert.Equal(t, retrip.ReasonHostPaused, d.Reason)
+			}
+		})
+	}
+}
+
+func TestNext_ReasonOf499(t *testing.T) {
+	var h retrip.Host
+	d := h.Next(rulesOf(t, retrip.Policy{RetryOn: []int{499}}), &retrip.Call{Attempts: 1}, repeatable(499), 0, drawLowest)
+	assert.Equal(t, retrip.ReasonStatus, d.Reason)
 }

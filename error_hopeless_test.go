@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -238,4 +239,98 @@ func TestHopeless_Wrapped(t *testing.T) {
 		assert.ErrorIs(t, err, tt.err)
 		assert.Equal(t, tt.want, base.attempts(), "%v", tt.err)
 	}
+}
+
+// A base may know schemes that net/http doesn't: what failed on the network was
+// not refused for its form.
+func TestHopeless_ForeignScheme(t *testing.T) {
+	bubbled(t, "unix", func(t *testing.T) {
+		attempts := 0
+		tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			attempts++
+			return nil, &net.OpError{Op: "dial", Net: "unix", Err: syscall.ECONNREFUSED}
+		})}
+		req := mustRequest(t, "GET", "http://host/", nil)
+		req.URL.Scheme = "http+unix"
+		_, err := tr.RoundTrip(req)
+		assert.ErrorIs(t, err, syscall.ECONNREFUSED)
+		assert.Equal(t, 4, attempts)
+	})
+}
+
+// What net/http itself refuses fails at once, whoever the base is (P8).
+func TestHopeless(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*http.Request)
+	}{
+		{"scheme", func(r *http.Request) { r.URL.Scheme = "rstp" }},
+		{"no scheme", func(r *http.Request) { r.URL.Scheme = "" }},
+		{"no host", func(r *http.Request) { r.URL.Host = "" }},
+		{"no URL", func(r *http.Request) { r.URL = nil }},
+		{"header value", func(r *http.Request) { r.Header["X"] = []string{"a\nb"} }},
+		{"header name", func(r *http.Request) { r.Header["X y"] = nil; r.Header["X y"] = []string{"v"} }},
+		{"DEL in a header value", func(r *http.Request) { r.Header["X"] = []string{"a\x7f"} }},
+		{"header name beside the letters", func(r *http.Request) { r.Header["X["] = []string{"v"} }},
+		{"header name beside the digits", func(r *http.Request) { r.Header["X:"] = []string{"v"} }},
+		{"empty header name", func(r *http.Request) { r.Header[""] = []string{"v"} }},
+		{"no header map", func(r *http.Request) { r.Header = nil }},
+		{"method", func(r *http.Request) { r.Method = "BAD METHOD" }},
+		{"length without body", func(r *http.Request) { r.ContentLength = 1 }},
+		{"trailer", func(r *http.Request) { r.Trailer = http.Header{"X": {"a\x00b"}} }},
+	} {
+		bubbled(t, tt.name, func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			attempts, inner := 0, s.Transport()
+			tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				return inner.RoundTrip(r)
+			})}
+			req := mustRequest(t, "GET", s.URL, nil)
+			req.Header.Set("Idempotency-Key", "k")
+			tt.change(req)
+			_, err := tr.RoundTrip(req)
+			assert.Error(t, err)
+			assert.NotErrorAs(t, err, new(*retrip.Error))
+			assert.Equal(t, 1, attempts)
+			assert.Empty(t, tr.HostStates())
+		})
+	}
+	for _, err := range []error{
+		&net.DNSError{Err: "no such host", IsNotFound: true},
+		&tls.CertificateVerificationError{Err: errors.New("unknown authority")},
+		&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address"}},
+		http.ErrSchemeMismatch, http.ErrNotSupported,
+	} {
+		bubbled(t, fmt.Sprintf("%T %[1]v", err), func(t *testing.T) {
+			base := plays(fails(err))
+			_, got := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil))
+			assert.Equal(t, err, got)
+			assert.Equal(t, 1, base.attempts())
+		})
+	}
+	for _, err := range []*net.DNSError{
+		{Err: "timeout", IsTimeout: true, IsNotFound: true},
+		{Err: "try again", IsTemporary: true, IsNotFound: true},
+		{Err: "lame referral"},
+	} {
+		bubbled(t, "DNS heals: "+err.Err, func(t *testing.T) {
+			base := plays(fails(err), replies(200))
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "POST", bytes.NewReader(nil)))
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, 2, base.attempts())
+		})
+	}
+	// All that a header may hold.
+	bubbled(t, "well-formed", func(t *testing.T) {
+		base := plays(fails(errors.New("broken")), replies(200))
+		req := request(t, "GET", strings.NewReader("x"))
+		req.Header["AZaz09!#$%&'*+-.^_`|~"] = []string{"", "\t !~\x80\xff"}
+		req.Trailer = http.Header{"X": {"a b"}}
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(req)
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 2, base.attempts())
+	})
 }

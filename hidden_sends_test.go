@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -167,5 +168,76 @@ func TestMaxSends_IsAFailedAttempt(t *testing.T) {
 				assert.Contains(t, counted(t, metrics), retries)
 			}
 		})
+	}
+}
+
+// MaxSends bounds what net/http sends within one attempt (P18).
+func TestHiddenSends(t *testing.T) {
+	for _, tt := range []struct {
+		maxSends int
+		timeout  time.Duration
+		want     int
+	}{
+		{0, time.Hour, 10},
+		{3, time.Hour, 3},
+		{3, 0, 3},
+	} {
+		bubbled(t, fmt.Sprint("MaxSends ", tt.maxSends, ", timeout ", tt.timeout), func(t *testing.T) {
+			var seen atomic.Int32
+			base, _ := h2Server(t, func(w *h2Writer, _ int, _ uint32) {
+				seen.Add(1)
+				w.goAway(0, 0)
+				w.Close()
+			})
+			metrics := retrip.NewMetrics()
+			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: with(func(p *retrip.Policy) {
+				p.MaxSends, p.AttemptTimeout = tt.maxSends, tt.timeout
+			})}
+			var last retrip.Event
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { last = e }})
+			_, err := tr.RoundTrip(mustRequest(t, "GET", "http://example.com/", nil).WithContext(ctx))
+			require.Error(t, err)
+			assert.ErrorContains(t, err, "MaxSends")
+			assert.Equal(t, retrip.ReasonHiddenSends, last.Reason)
+			// Reaching the bound is a failed attempt like any other.
+			assert.Equal(t, 4, last.Attempt)
+			assert.Equal(t, 3*time.Second, last.Elapsed)
+			assert.LessOrEqual(t, seen.Load(), int32(4*tt.want))
+			assert.Equal(t, tt.want+1, last.Sends)
+			assert.NotErrorIs(t, err, context.Canceled)
+		})
+	}
+}
+
+// A kept connection dies in the instant in which it is used again: GET, PUT and
+// DELETE succeed all the same.
+func TestStaleConnection(t *testing.T) {
+	for _, method := range []string{"GET", "PUT", "DELETE"} {
+		for _, body := range []func() io.Reader{
+			func() io.Reader { return nil },
+			func() io.Reader { return strings.NewReader("payload") },
+			func() io.Reader { return stream([]byte("payload")) },
+		} {
+			bubbled(t, fmt.Sprintf("%s %T", method, body()), func(t *testing.T) {
+				var dead atomic.Bool
+				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					assert.NotContains(t, r.Header, "Idempotency-Key")
+					_, _ = io.Copy(io.Discard, r.Body)
+					if dead.CompareAndSwap(true, false) {
+						c := memhttp.RequestConn(r)
+						c.Close()
+						panic(http.ErrAbortHandler)
+					}
+				}))
+				tr := &retrip.Transport{Base: s.Transport(), Policy: steady}
+				for range 2 {
+					resp, err := tr.RoundTrip(mustRequest(t, method, s.URL, body()))
+					require.NoError(t, err)
+					finish(t, resp)
+					assert.Equal(t, 200, resp.StatusCode)
+					dead.Store(true)
+				}
+			})
+		}
 	}
 }

@@ -4,6 +4,9 @@
 package retrip_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -36,68 +39,6 @@ func (b *stalledBody) Read(p []byte) (int, error) {
 func (b *stalledBody) Close() error {
 	b.once.Do(func() { close(b.closed) })
 	return nil
-}
-
-// An answer that comes while the base waits for a byte beyond what is kept: the
-// byte may come and be lost, so that there is no retry.
-func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		attempts := 0
-		base := hookedBase(func(req *http.Request) (*http.Response, error) {
-			attempts++
-			go func() {
-				_, _ = io.Copy(io.Discard, req.Body)
-				req.Body.Close()
-			}()
-			synctest.Wait()
-			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody, Request: req}, nil
-		})
-		var reason retrip.Reason
-		transport := &retrip.Transport{
-			Base: base, Policy: retrip.Policy{MaxReplayBody: 4},
-			Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }},
-		}
-		body := &stalledBody{Reader: strings.NewReader("text"), closed: make(chan struct{})}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://example.com/", body)
-		require.NoError(t, err)
-		resp, err := transport.RoundTrip(req)
-		require.NoError(t, err)
-		resp.Body.Close()
-		assert.Equal(t, 1, attempts)
-		assert.Equal(t, retrip.ReasonBodyNotReplayable, reason)
-		body.Close()
-		synctest.Wait()
-	})
-}
-
-// A base that asks for the body again by GetBody gets all of it from the new
-// reader, and nothing any more from the old one.
-func TestReplay_GetBodyEndsTheReaderBeforeIt(t *testing.T) {
-	base := hookedBase(func(req *http.Request) (*http.Response, error) {
-		old := req.Body
-		_, err := io.ReadFull(old, make([]byte, 2))
-		require.NoError(t, err)
-		again, err := req.GetBody()
-		require.NoError(t, err)
-		n, err := old.Read(make([]byte, 1))
-		assert.Zero(t, n)
-		assert.Error(t, err)
-		got, err := io.ReadAll(again)
-		require.NoError(t, err)
-		assert.Equal(t, "text", string(got))
-		old.Close()
-		again.Close()
-		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
-	})
-	transport := &retrip.Transport{Base: base}
-	for _, body := range []io.Reader{io.MultiReader(strings.NewReader("text")), io.NewSectionReader(strings.NewReader("text"), 0, 4)} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://example.com/", body)
-		require.NoError(t, err)
-		req.ContentLength = 4
-		resp, err := transport.RoundTrip(req)
-		require.NoError(t, err)
-		resp.Body.Close()
-	}
 }
 
 // The caller's body is closed when the last attempt closes what it was given,
@@ -156,4 +97,137 @@ type closeFunc struct {
 func (c closeFunc) Close() error {
 	c.f()
 	return nil
+}
+
+// The caller's body is closed once, whatever happens.
+func TestReplay_ClosedOnce(t *testing.T) {
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	fine := retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited}
+	for _, tt := range []struct {
+		name   string
+		method string
+		policy retrip.Policy
+		ctx    context.Context
+		steps  []step
+	}{
+		{"success", "PUT", fine, nil, []step{replies(200)}},
+		{"recovered", "PUT", fine, nil, []step{replies(503), replies(200)}},
+		{"used up", "PUT", fine, nil, []step{replies(503)}},
+		{"one attempt", "PUT", retrip.Policy{MaxAttempts: 1}, nil, []step{replies(503)}},
+		{"errors", "PUT", fine, nil, []step{fails(errors.New("reset"))}},
+		{"not idempotent", "POST", fine, nil, []step{replies(503)}},
+		{"context done", "PUT", fine, canceled, []step{replies(200)}},
+		{"policy invalid", "PUT", retrip.Policy{MaxAttempts: -3}, nil, []step{replies(200)}},
+		{"policy of the context invalid", "PUT", fine, retrip.WithPolicy(context.Background(), retrip.Policy{MaxAttempts: -3}), []step{replies(200)}},
+		{"nothing from the base", "PUT", fine, nil, []step{fails(nil)}},
+		{"with a key of ours", "POST", retrip.Policy{IdempotencyKey: retrip.On, Backoff: retrip.Backoff{Base: retrip.Off}}, nil, []step{replies(503), replies(200)}},
+	} {
+		for _, getBody := range []bool{false, true} {
+			bubbled(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {
+				body := newSend("payload")
+				req := request(t, tt.method, body)
+				if tt.ctx != nil {
+					req = req.WithContext(tt.ctx)
+				}
+				if getBody {
+					req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("payload")), nil }
+				}
+				base := plays(tt.steps...)
+				resp, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(req)
+				if err == nil {
+					finish(t, resp)
+				}
+				assert.EqualValues(t, 1, body.closed.Load())
+				for _, sent := range base.sent {
+					assert.Equal(t, "payload", sent)
+				}
+				assert.Equal(t, len(base.bodies), base.closedBodies())
+			})
+		}
+	}
+}
+
+// net/http's HTTP/2 closes a body for which a connection turned out to be
+// unusable, and hands the same body to another one.
+func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
+	for name, body := range map[string]func() io.Reader{
+		"stream":  func() io.Reader { return stream([]byte("payload")) },
+		"section": func() io.Reader { return io.NewSectionReader(strings.NewReader("payload"), 0, 7) },
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			sent := newSend("")
+			sent.Reader = body()
+			var old io.ReadCloser
+			base := plays(func(r *http.Request) (*http.Response, error) {
+				assert.NoError(t, r.Body.Close())
+				got, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				assert.Equal(t, "payload", string(got))
+				assert.NoError(t, r.Body.Close())
+				n, err := r.Body.Read(make([]byte, 1))
+				assert.Zero(t, n)
+				assert.Error(t, err, "closed after it was read")
+				return replies(503)(r)
+			}, func(r *http.Request) (*http.Response, error) {
+				old = r.Body // neither read nor closed
+				return replies(503)(r)
+			}, func(r *http.Request) (*http.Response, error) {
+				n, err := old.Read(make([]byte, 1))
+				assert.Zero(t, n)
+				assert.Error(t, err, "superseded")
+				got, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				assert.Equal(t, "payload", string(got))
+				assert.NoError(t, r.Body.Close())
+				return replies(200)(r)
+			})
+			base.keep = true
+			req := request(t, "PUT", nil)
+			req.Body = sent
+			if name == "section" {
+				req.Body = io.NopCloser(body())
+			}
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+			if name == "stream" {
+				assert.EqualValues(t, 1, sent.closed.Load())
+			}
+		})
+	}
+	bubbled(t, "and not closed again", func(t *testing.T) {
+		// net/http closes a body once, whatever it does with it then.
+		sent := newSend("payload")
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			assert.NoError(t, r.Body.Close())
+			got, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			assert.Equal(t, "payload", string(got))
+			return replies(200)(r)
+		})
+		base.keep = true
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", sent))
+		require.NoError(t, err)
+		finish(t, resp)
+		synctest.Wait()
+		assert.EqualValues(t, 1, sent.closed.Load())
+	})
+	bubbled(t, "when nobody will send it any more", func(t *testing.T) {
+		sent := newSend("payload")
+		var last io.ReadCloser
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			last = r.Body
+			assert.NoError(t, r.Body.Close())
+			return replies(200)(r)
+		})
+		base.keep = true
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", sent))
+		require.NoError(t, err)
+		finish(t, resp)
+		n, err := last.Read(make([]byte, 1))
+		assert.Zero(t, n)
+		assert.Error(t, err)
+		assert.EqualValues(t, 1, sent.closed.Load())
+	})
 }

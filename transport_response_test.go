@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,45 +16,6 @@ import (
 
 	"github.com/retrip/retrip"
 )
-
-// A GetBody that yields nothing must not have the retry read on in the body
-// that the first attempt has used up.
-func TestTransport_GetBodyYieldsNothing(t *testing.T) {
-	bubbled(t, "", func(t *testing.T) {
-		base := plays(replies(503), replies(200))
-		req := request(t, http.MethodPut, strings.NewReader("text"))
-		req.GetBody = func() (io.ReadCloser, error) { return nil, nil }
-		resp, err := (&retrip.Transport{Base: base}).RoundTrip(req)
-		require.NoError(t, err)
-		assert.Equal(t, 503, resp.StatusCode)
-		assert.Equal(t, 1, base.attempts())
-		finish(t, resp)
-	})
-}
-
-// endless is a context that has a deadline and never ends.
-type endless struct{ context.Context }
-
-func (endless) Done() <-chan struct{} { return nil }
-func (endless) Err() error            { return nil }
-
-// The age of the Transport is not the duration of an attempt.
-func TestTransport_DeadlineWithoutEnd(t *testing.T) {
-	bubbled(t, "", func(t *testing.T) {
-		base := plays(replies(200), replies(503), replies(200))
-		transport := &retrip.Transport{Base: base}
-		resp, err := transport.RoundTrip(request(t, http.MethodGet, nil))
-		require.NoError(t, err)
-		finish(t, resp)
-		time.Sleep(time.Hour)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		resp, err = transport.RoundTrip(request(t, http.MethodGet, nil).WithContext(endless{ctx}))
-		require.NoError(t, err)
-		assert.Equal(t, 200, resp.StatusCode)
-		finish(t, resp)
-	})
-}
 
 // A response is one, whatever the base has left out of it.
 func TestTransport_NoStatus(t *testing.T) {
@@ -66,50 +26,6 @@ func TestTransport_NoStatus(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, 1, base.attempts())
 			finish(t, resp)
-		})
-	}
-}
-
-// unclosable panics when it is closed.
-type unclosable struct{ io.Reader }
-
-func (unclosable) Close() error { panic("unclosable") }
-
-// Whatever a body does when it is closed, its host isn't pinned for good, and
-// the panic is met where RoundTrip was called.
-func TestTransport_PanicInClose(t *testing.T) {
-	for name, test := range map[string]struct {
-		request, response io.Reader
-	}{
-		"request":           {request: strings.NewReader("text")},
-		"response":          {response: strings.NewReader("text")},
-		"stalled, response": {response: readerFunc(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF })},
-	} {
-		bubbled(t, name, func(t *testing.T) {
-			transport := &retrip.Transport{Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.9}}}
-			transport.Base = plays(func(*http.Request) (*http.Response, error) {
-				resp := &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: http.NoBody}
-				if test.response != nil {
-					resp.Body = unclosable{test.response}
-				}
-				return resp, nil
-			})
-			transport.Trace = &retrip.Trace{Retry: func(retrip.Event) {
-				if test.request != nil {
-					panic("hook")
-				}
-			}}
-			req := request(t, http.MethodPut, nil)
-			if test.request != nil {
-				req.Body = unclosable{test.request}
-			}
-			assert.Panics(t, func() { _, _ = transport.RoundTrip(req) })
-			synctest.Wait()
-			states := transport.HostStates()
-			require.Len(t, states, 1)
-			assert.Equal(t, states[0].Size, states[0].Tokens)
-			time.Sleep(time.Hour + time.Minute)
-			assert.Empty(t, transport.HostStates(), "healed and not pinned")
 		})
 	}
 }

@@ -51,10 +51,3 @@ func TestHost_TellsBreakerChange(t *testing.T) {
 	assert.Zero(t, change)
 	assert.Equal(t, hostClosed, end(probe, http.StatusOK, now))
 }
-
-// The first outputs of SplitMix64 seeded with 0.
-func TestRemix(t *testing.T) {
-	const step = 0x9e3779b97f4a7c15
-	assert.EqualValues(t, uint64(0xe220a8397b1dcdaf), remix(0))
-	assert.EqualValues(t, uint64(0x6e789e6aa1b965f4), remix(step))
-}

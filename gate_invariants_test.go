@@ -1,0 +1,244 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// gateCaller is one who drives a Call as Transport does.
+type gateCaller struct {
+	call    Call
+	timer   time.Duration // noLimit is none
+	called  bool          // was woken
+	sending bool
+	passed  int // by later ones
+}
+
+// Millions of random steps of callers that come, are answered in every way,
+// and go: nothing is released in a pause, nobody is passed more often than may
+// be, no wake-up is lost, nobody waits past its deadline, and when all have
+// left nothing is left.
+func TestGate_Invariants(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			runGateInvariants(t, seed, steps(300_000))
+		})
+	}
+}
+
+func runGateInvariants(t *testing.T, seed uint64, steps int) {
+	random := rand.New(rand.NewPCG(seed, 5))
+	var h Host
+	keyed := seed%4 == 3
+	policies := []*Rules{
+		defaultRules(t, Policy{Gate: On}),
+		defaultRules(t, Policy{Gate: On, MaxAttempts: 10, MaxWait: 2 * time.Second}),
+		defaultRules(t, Policy{Gate: On, MaxAttempts: 10, MaxWait: time.Hour}),
+	}
+	rules := func() *Rules { return policies[random.IntN(len(policies))] }
+	if seed%2 == 0 {
+		rules = func() *Rules { return policies[2] }
+	}
+	var now time.Duration
+	told := map[string]time.Duration{} // by key: what the server has said
+	var callers []*gateCaller
+	of := map[*gateCaller]*Rules{}
+	var ask func(c *gateCaller)
+	wake := func(wakes bool) {
+		for wakes {
+			who := h.Woken()
+			if who == nil {
+				return
+			}
+			who.(*gateCaller).called = true
+		}
+	}
+	leave := func(c *gateCaller) {
+		wake(h.Return(of[c], &c.call))
+		delete(of, c)
+		callers = slices.DeleteFunc(callers, func(other *gateCaller) bool { return other == c })
+	}
+	ask = func(c *gateCaller) {
+		c.called, c.timer = false, noLimit
+		decide := h.First
+		if c.call.Attempts > 0 {
+			decide = h.Wake
+		}
+		d := decide(of[c], &c.call, now, random.Uint64())
+		wake(d.Wakes)
+		switch {
+		case !d.Retry:
+			leave(c)
+		case d.Wait > 0:
+			require.True(t, d.AtGate)
+			if d.Wait < noLimit {
+				c.timer = now + d.Wait
+			}
+			if c.call.Deadline != 0 {
+				require.LessOrEqual(t, c.timer, c.call.Deadline, "no wait past the deadline")
+			}
+		default:
+			require.GreaterOrEqual(t, now, told[c.call.Gate], "released in a pause")
+			if c.call.Deadline != 0 {
+				require.LessOrEqual(t, now, c.call.Deadline)
+			}
+			c.sending = true
+			c.call.Attempts++
+			if g := c.call.gate; g != nil {
+				for _, other := range callers {
+					if other.call.gate != g || !g.queue.has(other.call.number) || other.sending {
+						continue
+					}
+					if c.call.number == 0 {
+						t.Fatal("it has not even queued")
+					}
+					if other.call.number < c.call.number {
+						other.passed++
+						if other.passed > maxPassed {
+							t.Fatal("passed too often")
+						}
+					}
+				}
+			}
+		}
+	}
+	check := func() {
+		s := h.guards.Load()
+		if s == nil {
+			return
+		}
+		list := []*gate{&s.gates.own}
+		for _, g := range s.gates.keyed {
+			list = append(list, g)
+		}
+		waiting := 0
+		for _, g := range list {
+			w := g.queue.front(g.probe == probeDue)
+			waiting += g.queue.len()
+			if w == nil {
+				continue
+			}
+			c := w.who.(*gateCaller)
+			if of[c] == nil {
+				t.Fatal("the one to go next has gone")
+			}
+			if !c.called && c.timer > max(now, g.ready(h.pausedUntil())) {
+				t.Fatal("nobody will ask: a wake-up is lost")
+			}
+		}
+		if n := h.State(policies[0], now).Waiting; n != waiting {
+			t.Fatalf("%d wait, not %d", waiting, n)
+		}
+	}
+	next := func() *gateCaller {
+		var first *gateCaller
+		for _, c := range callers {
+			switch {
+			case c.sending:
+			case c.called:
+				return c
+			case c.timer < noLimit && (first == nil || c.timer < first.timer):
+				first = c
+			}
+		}
+		return first
+	}
+	crowd := 3 + int(seed)*5
+	for range steps {
+		switch k := random.IntN(100); {
+		case k < 25 && len(callers) < crowd:
+			c := &gateCaller{timer: noLimit}
+			c.call.Waiter = c
+			if keyed {
+				c.call.Gate = fmt.Sprint(random.IntN(3))
+			}
+			if random.IntN(3) == 0 {
+				c.call.Deadline = now + time.Duration(random.Int64N(2e10)) + 1
+			}
+			of[c] = rules()
+			callers = append(callers, c)
+			ask(c)
+		case k < 60: // an answer
+			i := slices.IndexFunc(callers, func(c *gateCaller) bool { return c.sending })
+			if i < 0 {
+				break
+			}
+			for random.IntN(3) == 0 { // not always of the oldest
+				if j := random.IntN(len(callers)); callers[j].sending {
+					i = j
+				}
+			}
+			c := callers[i]
+			now += time.Duration(random.Int64N(3e7))
+			o := Outcome{Status: 200, Idempotent: true, Replay: true}
+			switch random.IntN(12) {
+			case 0, 1:
+				o.Status, o.RetryAfter = 429, time.Duration(random.Int64N(5e9))
+			case 2:
+				o.Status = 429
+			case 3:
+				o.Status, o.RetryAfter = 503, time.Duration(random.Int64N(2e9))
+			case 4:
+				o.Status = 500
+			case 5:
+				o.Canceled = true
+			}
+			c.sending = false
+			if !o.Canceled && (o.Status == 429 || o.Status == 503) && o.RetryAfter > 0 {
+				told[c.call.Gate] = max(told[c.call.Gate], now+o.RetryAfter)
+			}
+			d := h.Next(of[c], &c.call, o, now, random.Uint64())
+			wake(d.Wakes)
+			switch {
+			case !d.Retry:
+				leave(c)
+			case d.AtGate:
+				ask(c)
+			default:
+				c.timer = now + d.Wait
+			}
+		case k < 65 && len(callers) > 0: // a caller goes
+			if c := callers[random.IntN(len(callers))]; !c.sending || random.IntN(5) == 0 {
+				leave(c)
+			}
+		case k < 66:
+			now += time.Duration(random.Int64N(1e10))
+			for _, c := range slices.Clone(callers) { // timers that passed
+				if of[c] != nil && !c.sending && c.timer <= now {
+					ask(c)
+				}
+			}
+		default: // the next timer, or who was woken
+			if c := next(); c != nil {
+				if !c.called {
+					now = max(now, c.timer)
+				}
+				ask(c)
+			}
+		}
+		check()
+	}
+	for len(callers) > 0 {
+		leave(callers[random.IntN(len(callers))])
+		check()
+	}
+	assert.Zero(t, h.State(policies[0], now).Waiting)
+	assert.Nil(t, h.Woken())
+	assert.True(t, h.Healed(now+48*time.Hour) || h.debt.missing() > 0)
+	if s := h.guards.Load(); s != nil {
+		h.debt.word.Store(0)
+		assert.True(t, h.Healed(now+48*time.Hour))
+		assert.Empty(t, s.gates.keyed)
+		assert.Zero(t, s.gates.made.Load())
+	}
+}

@@ -1,0 +1,118 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// A refusal closes the gate for the server's word, to the nanosecond, and the
+// first request after it goes within one gap: an eighth of the pause.
+func TestGate_Pause(t *testing.T) {
+	r := gated(t)
+	for draw := range uint64(100) {
+		var h retrip.Host
+		o := repeatable(429)
+		o.RetryAfter = 8 * time.Second
+		d := h.Next(r, &retrip.Call{Attempts: 1}, o, 0, draw)
+		require.True(t, d.Retry && d.AtGate)
+		require.Equal(t, retrip.ReasonThrottled, d.Reason)
+		require.Equal(t, 8*time.Second, h.State(r, 0).PausedFor)
+		at := alone(t, &h, r, &retrip.Call{}, time.Second)
+		require.GreaterOrEqual(t, at, 8*time.Second, "never before the end of the pause")
+		require.LessOrEqual(t, at, 9*time.Second)
+	}
+}
+
+// A server that names no pause is given one, twice as long each time that
+// nothing was accepted since, up to 30 s.
+func TestGate_OwnPause(t *testing.T) {
+	var h retrip.Host
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.On})
+	c := new(retrip.Call)
+	now := time.Duration(0)
+	var pauses []time.Duration
+	for range 11 {
+		c.Attempts = 1
+		require.True(t, refuse(&h, r, c, 0, now).Retry)
+		pauses = append(pauses, h.State(r, now).PausedFor)
+		now = alone(t, &h, r, c, now)
+	}
+	const ms = time.Millisecond
+	assert.Equal(t, []time.Duration{250 * ms, 250 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms, 8000 * ms, 16000 * ms, 30000 * ms, 30000 * ms, 30000 * ms}, pauses)
+	now += 10 * ms
+	accept(&h, r, c, now)
+	c = new(retrip.Call)
+	now = alone(t, &h, r, c, now)
+	refuse(&h, r, c, 0, now)
+	assert.Less(t, h.State(r, now).PausedFor, time.Second)
+}
+
+// Nor is a word obeyed again and again that has proved too short.
+func TestGate_WordTooShort(t *testing.T) {
+	var h retrip.Host
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.On})
+	c := new(retrip.Call)
+	now := time.Duration(0)
+	var pauses []time.Duration
+	for range 9 {
+		c.Attempts = 1
+		require.True(t, refuse(&h, r, c, time.Second, now).Retry)
+		pauses = append(pauses, h.State(r, now).PausedFor)
+		now = alone(t, &h, r, c, now)
+	}
+	const s = time.Second
+	assert.Equal(t, []time.Duration{s, s, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, pauses)
+}
+
+// A pause that requests without a gate have met holds back those with one, and
+// its end has no burst.
+func TestGate_MindsPause(t *testing.T) {
+	for name, used := range map[string]bool{"fresh host": false, "host that has had a gate": true} {
+		t.Run(name, func(t *testing.T) {
+			var h retrip.Host
+			r := gated(t)
+			now := time.Hour
+			if used {
+				throttle(&h, r, time.Second, 0)
+			}
+			pause(t, &h, 5*time.Second, now)
+			d := h.First(r, &retrip.Call{Deadline: now + time.Second}, now, 0)
+			assert.Equal(t, retrip.Decision{Reason: retrip.ReasonHostPaused}, d)
+			calls := line(t, &h, r, 3, now)
+			at := alone(t, &h, r, calls[0], now)
+			assert.GreaterOrEqual(t, at, now+5*time.Second)
+			accept(&h, r, calls[0], at)
+			assert.Greater(t, alone(t, &h, r, calls[1], at), at)
+		})
+	}
+}
+
+// Also while the gate is pacing.
+func TestGate_MindsLaterPause(t *testing.T) {
+	var h retrip.Host
+	r := gated(t)
+	throttle(&h, r, time.Second, 0)
+	call := line(t, &h, r, 1, 0)[0]
+	pause(t, &h, 5*time.Second, 2*time.Second)
+	assert.Equal(t, 7*time.Second, alone(t, &h, r, call, 2*time.Second))
+}
+
+// Under a gate it is 429 and 503 that pause a host, no other status.
+func TestGate_PausesFor429And503Only(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{Gate: retrip.On})
+	for status, pauses := range map[int]bool{429: true, 503: true, 500: false, 502: false} {
+		var h retrip.Host
+		o := repeatable(status)
+		o.RetryAfter = time.Second
+		h.Next(r, &retrip.Call{Attempts: 1}, o, 0, drawLowest)
+		assert.Equal(t, pauses, h.State(r, 0).PausedFor > 0, status)
+	}
+}

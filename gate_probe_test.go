@@ -1,0 +1,186 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// Only who goes next has a timer. After the pause it goes alone, and the others
+// wait for its answer.
+func TestGate_Probe(t *testing.T) {
+	var h retrip.Host
+	r := gated(t)
+	throttle(&h, r, 8*time.Second, 0)
+	calls := line(t, &h, r, 3, 0)
+	assert.Equal(t, 3, h.State(r, 0).Waiting)
+	assert.Less(t, h.First(r, calls[0], 0, 0).Wait, 9*time.Second)
+	assert.Equal(t, retrip.Decision{Retry: true, Wait: untilWoken, AtGate: true}, h.First(r, calls[1], 0, 0))
+
+	now := 9 * time.Second
+	d := h.First(r, calls[0], now, 0)
+	assert.Equal(t, retrip.Decision{Retry: true, Wakes: true}, d)
+	assert.Equal(t, []any{1}, woken(&h), "it goes next, and must know when")
+	assert.Equal(t, 8*time.Second, h.First(r, calls[1], now, 0).Wait, "as long as the pause, should the probe hang")
+	assert.Equal(t, untilWoken, h.First(r, calls[2], now, 0).Wait)
+
+	now += 100 * time.Millisecond
+	d = accept(&h, r, calls[0], now)
+	assert.True(t, d.Wakes)
+	assert.Equal(t, []any{1}, woken(&h), "earlier than it was told")
+	at := alone(t, &h, r, calls[1], now)
+	assert.LessOrEqual(t, at, 10*time.Second, "a gap after the probe")
+	assert.Equal(t, []any{2}, woken(&h))
+	assert.LessOrEqual(t, alone(t, &h, r, calls[2], at), at+time.Second, "without waiting for an answer")
+	assert.Zero(t, h.State(r, at).Waiting)
+}
+
+// A probe that has no answer for long holds nobody: another goes.
+func TestGate_HangingProbe(t *testing.T) {
+	for name, tt := range map[string]struct {
+		word, took, after time.Duration
+	}{
+		"as long as the pause":               {8 * time.Second, 0, 8 * time.Second},
+		"a second at least":                  {100 * time.Millisecond, 0, time.Second},
+		"four times what an attempt takes":   {100 * time.Millisecond, 4 * time.Second, 4 * time.Second},
+		"which the first answers don't tell": {100 * time.Millisecond, time.Millisecond, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h retrip.Host
+			r := gated(t)
+			throttle(&h, r, tt.word, 0)
+			var known retrip.Call
+			now := alone(t, &h, r, &known, 0)
+			if tt.took > 0 {
+				// A quarter of it is believed at first.
+				now += tt.took
+				accept(&h, r, &known, now)
+				throttle(&h, r, tt.word, now)
+				var next retrip.Call
+				now = alone(t, &h, r, &next, now)
+				refuse(&h, r, &next, tt.word, now)
+				known = retrip.Call{}
+				now = alone(t, &h, r, &known, now)
+			}
+			for range 5 {
+				var probe retrip.Call
+				at := alone(t, &h, r, &probe, now)
+				assert.Equal(t, tt.after, at-now)
+				now = at
+			}
+		})
+	}
+}
+
+// A probe that ends in nothing that tells of the limit is followed by another
+// at once.
+func TestGate_ProbeSaysNothing(t *testing.T) {
+	for name, end := range map[string]func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool{
+		"500": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool {
+			return h.Next(r, c, repeatable(500), now, 0).Wakes
+		},
+		"error": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool {
+			return h.Next(r, c, repeatable(0), now, 0).Wakes
+		},
+		"hopeless error": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool {
+			return h.Next(r, c, retrip.Outcome{Hopeless: true}, now, 0).Wakes
+		},
+		"canceled": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool {
+			return h.Next(r, c, retrip.Outcome{Canceled: true}, now, 0).Wakes
+		},
+		"returned": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, _ time.Duration) bool { return h.Return(r, c) },
+		"429 that is the answer": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool {
+			return h.Next(r, c, retrip.Outcome{Status: 429, Verdict: retrip.Final}, now, 0).Wakes
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h retrip.Host
+			r := gated(t)
+			throttle(&h, r, 8*time.Second, 0)
+			calls := line(t, &h, r, 2, 0)
+			now := 9 * time.Second
+			require.Zero(t, h.First(r, calls[0], now, 0).Wait)
+			require.Equal(t, []any{1}, woken(&h))
+			require.Equal(t, 8*time.Second, h.First(r, calls[1], now, 0).Wait)
+			now += 100 * time.Millisecond
+			calls[0].Attempts = 1
+			require.True(t, end(&h, r, calls[0], now))
+			assert.Equal(t, []any{1}, woken(&h))
+			assert.LessOrEqual(t, alone(t, &h, r, calls[1], now), 10*time.Second)
+		})
+	}
+}
+
+// A refusal of what was sent before the pause says nothing about the pace, but
+// a word that goes further is obeyed.
+func TestGate_StaleRefusals(t *testing.T) {
+	var h retrip.Host
+	r := gated(t)
+	calls := make([]retrip.Call, 5)
+	for i := range calls {
+		h.First(r, &calls[i], 0, 0)
+		calls[i].Attempts = 1
+	}
+	refuse(&h, r, &calls[0], 8*time.Second, 0)
+	refuse(&h, r, &calls[1], 0, time.Second)
+	refuse(&h, r, &calls[2], time.Second, time.Second)
+	assert.Equal(t, 7*time.Second, h.State(r, time.Second).PausedFor)
+	refuse(&h, r, &calls[3], 8*time.Second, time.Second)
+	assert.Equal(t, 8*time.Second, h.State(r, time.Second).PausedFor)
+	at := alone(t, &h, r, &retrip.Call{}, time.Second)
+	assert.GreaterOrEqual(t, at, 9*time.Second)
+	assert.LessOrEqual(t, at, 10*time.Second, "the gap is that of 8 s")
+}
+
+// The probe falls to the next after two refusals, so that the request at the
+// front doesn't use up its attempts.
+func TestGate_ProbeIsPassedOn(t *testing.T) {
+	var h retrip.Host
+	r := rulesOf(t, retrip.Policy{Gate: retrip.On}) // four attempts
+	throttle(&h, r, 0, 0)
+	calls := line(t, &h, r, 10, 0)
+	refused := make([]int, len(calls))
+	now := time.Duration(0)
+	next := func() int {
+		for {
+			for i, c := range calls {
+				ask := h.First
+				if c.Attempts > 0 {
+					ask = h.Wake
+				}
+				d := ask(r, c, now, drawLowest)
+				require.True(t, d.Retry)
+				if d.Wait == 0 {
+					return i
+				}
+			}
+			woken(&h)
+			now += 50 * time.Millisecond
+		}
+	}
+	for range 12 {
+		i := next()
+		refused[i]++
+		calls[i].Attempts++
+		require.True(t, refuse(&h, r, calls[i], 0, now).Retry, "after %v", refused)
+		h.Wake(r, calls[i], now, drawLowest)
+	}
+	t.Log(refused)
+	for i, n := range refused {
+		assert.LessOrEqual(t, n, 3, "of %d", i)
+	}
+	// And then the one that has waited longest goes first again.
+	first := next()
+	calls[first].Attempts++
+	accept(&h, r, calls[first], now)
+	h.Return(r, calls[first])
+	calls = append(calls[:first], calls[first+1:]...)
+	assert.Zero(t, next())
+}

@@ -1,0 +1,61 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+func rulesOf(t testing.TB, p retrip.Policy) *retrip.Rules {
+	t.Helper()
+	r, err := p.Rules()
+	require.NoError(t, err)
+	return r
+}
+
+// repeatable is an answer to a request that may be repeated.
+func repeatable(status int) retrip.Outcome {
+	return retrip.Outcome{Status: status, Idempotent: true, Replay: true}
+}
+
+// fail makes one attempt at h fail in a way that others may heal, and returns
+// what was decided for it.
+func fail(h *retrip.Host, r *retrip.Rules, now time.Duration) retrip.Decision {
+	return h.Next(r, &retrip.Call{Attempts: 1}, repeatable(http.StatusServiceUnavailable), now, drawLowest)
+}
+
+// drain takes all tokens of h.
+func drain(t testing.TB, h *retrip.Host, now time.Duration) {
+	t.Helper()
+	r := rulesOf(t, retrip.Policy{})
+	for fail(h, r, now).Retry {
+	}
+	require.Equal(t, retrip.ReasonBudgetExhausted, fail(h, r, now).Reason)
+}
+
+// pause makes h ask everyone to stay away for word from now on.
+func pause(t testing.TB, h *retrip.Host, word, now time.Duration) {
+	t.Helper()
+	o := repeatable(http.StatusServiceUnavailable)
+	o.RetryAfter = word
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, MaxWait: word})
+	h.Next(r, &retrip.Call{Attempts: 1}, o, now, drawLowest)
+	require.Equal(t, word, h.State(r, now).PausedFor)
+}
+
+var protos = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C}
+
+func eachProto(t *testing.T, f func(t *testing.T, proto memhttp.Proto)) {
+	t.Helper()
+	for _, proto := range protos {
+		bubbled(t, proto.String(), func(t *testing.T) { f(t, proto) })
+	}
+}

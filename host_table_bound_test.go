@@ -1,0 +1,235 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"net/http"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// When it is full, only those that miss no tokens give way, the one longest idle
+// first.
+func TestHostTable_Evicts(t *testing.T) {
+	var table hostTable
+	r := defaultRules(t, Policy{})
+	free := defaultRules(t, Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}})
+	keys := sameStripe(&table, hostsPerStripe+3)
+	now := time.Duration(0)
+	for i, key := range keys[:hostsPerStripe] {
+		now++
+		if i == 30 || i == 40 {
+			failAt(&table, key, free, refusal, now)
+		} else {
+			failAt(&table, key, r, refusal, now)
+		}
+	}
+	there := func(key hostKey) bool {
+		e := table.pin(key, now)
+		if e == nil {
+			return false
+		}
+		table.unpin(e, now)
+		return true
+	}
+	for i, gone := range []int{30, 40} {
+		failAt(&table, keys[hostsPerStripe+i], r, refusal, now)
+		assert.False(t, there(keys[gone]), "the longest idle that misses nothing")
+		assert.True(t, there(keys[hostsPerStripe+i]))
+	}
+	assert.True(t, failAt(&table, keys[40], r, refusal, now).others, "nobody else finds room")
+	for i, key := range keys[:hostsPerStripe] {
+		assert.Equal(t, i != 30 && i != 40, there(key), "%d", i)
+	}
+	assert.EqualValues(t, hostsPerStripe, table.entries.Load())
+
+	// What nobody has asked for in an hour goes at once.
+	now += hostIdle + 1
+	failAt(&table, keys[hostsPerStripe+2], r, refusal, now)
+	assert.EqualValues(t, 1, table.entries.Load())
+}
+
+// Ten thousand names of one backend that is down: making room gives no tokens
+// back, however often each is called.
+func TestHostTable_ManyDeadNames(t *testing.T) {
+	testenv.Slow(t)
+	const names, rounds = 10_000, 50
+	table := new(hostTable)
+	r := defaultRules(t, Policy{})
+	shared := r.forShared()
+	attempts := func(key hostKey, o Outcome, now time.Duration) (n int) {
+		e := table.pinNew(key, now)
+		defer func() { table.unpin(e, now) }()
+		rules := r
+		if e.others {
+			rules = shared
+		}
+		e.used.Store(int64(now))
+		for call := (Call{Attempts: 1}); ; call.Attempts++ {
+			if n++; !e.Next(rules, &call, o, now, 0).Retry {
+				return n
+			}
+		}
+	}
+	keys := make([]hostKey, names)
+	for i := range keys {
+		keys[i] = hostKey{"tenant" + strconv.Itoa(i) + ".example", "443"}
+	}
+	total, last := 0, 0
+	for round := range rounds {
+		last = 0
+		for i, key := range keys {
+			last += attempts(key, refusal, time.Duration(round)*time.Minute+time.Duration(i)*time.Millisecond)
+		}
+		total += last
+	}
+	t.Logf("%.4f attempts per request, %.4f in the last round, %d hosts remembered", float64(total)/(names*rounds), float64(last)/names, table.entries.Load())
+	assert.Equal(t, names, last)
+	assert.LessOrEqual(t, total, names*rounds*105/100)
+	assert.LessOrEqual(t, total-names*rounds, (hostsPerStripe+1)*hostStripes*5, "a budget for each place, and one for the others of each stripe")
+
+	// A new host shares what is left to those without a place: nothing, until
+	// one of them succeeds.
+	now := rounds * time.Minute
+	fresh := hostKey{"fresh.example", "443"}
+	assert.Equal(t, 1, attempts(fresh, refusal, now))
+	e := table.pinGood(fresh, now)
+	require.True(t, e.others)
+	e.Next(shared, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
+	assert.Equal(t, 4, attempts(fresh, refusal, now))
+	assert.Equal(t, 2, attempts(fresh, refusal, now))
+	assert.Equal(t, 1, attempts(fresh, refusal, now))
+
+	// An hour without a failure frees all places.
+	now += hostIdle + time.Second
+	assert.Equal(t, 4, attempts(fresh, refusal, now))
+	assert.Nil(t, table.pin(keys[0], now))
+}
+
+// inTrouble returns the hosts in trouble.
+func inTrouble(t *hostTable, now time.Duration) []*hostEntry {
+	list, _ := t.all(now)
+	return list
+}
+
+// A running pause, an open breaker and a host in use never give way: then new
+// hosts share one entry, which knows a budget only.
+func TestHostTable_Overflow(t *testing.T) {
+	paused := refusal
+	paused.RetryAfter = 30 * time.Second
+	plain := defaultRules(t, Policy{})
+	tests := []struct {
+		name string
+		fill func(*hostTable, hostKey)
+	}{
+		{"pauses", func(table *hostTable, key hostKey) { failAt(table, key, plain, paused, 0) }},
+		{"open breakers", func(table *hostTable, key hostKey) {
+			failAt(table, key, defaultRules(t, Policy{Breaker: Breaker{Ratio: 1, MinVolume: 1}}), refusal, 0)
+		}},
+		{"queues at gates", func(table *hostTable, key hostKey) {
+			r := defaultRules(t, Policy{Gate: On})
+			e := failAt(table, key, r, paused, 0)
+			e.First(r, &Call{}, 0, 0)
+			e.paused.Store(0)
+		}},
+		{"in use", func(table *hostTable, key hostKey) { table.pinNew(key, 0) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var table hostTable
+			keys := sameStripe(&table, hostsPerStripe+2)
+			for _, key := range keys[:hostsPerStripe] {
+				tt.fill(&table, key)
+			}
+			one := failAt(&table, keys[hostsPerStripe], plain, refusal, 0)
+			assert.True(t, one.others)
+			assert.Same(t, one, failAt(&table, keys[hostsPerStripe+1], plain, refusal, 0))
+			assert.EqualValues(t, 2*retryCost, one.debt.missing(), "a budget shared")
+			assert.EqualValues(t, hostsPerStripe, table.entries.Load())
+		})
+	}
+}
+
+// Hosts without a place get their tokens back as others do: by success.
+func TestHostTable_OverflowRefills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := http.StatusServiceUnavailable
+		tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Body: http.NoBody}, nil
+		})}
+		get := func(key hostKey) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+key.host, nil)
+			require.NoError(t, err)
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		keys := sameStripe(&tr.hosts, hostsPerStripe+2)
+		for _, key := range keys[:hostsPerStripe] {
+			tr.hosts.pinNew(key, 0)
+		}
+		dead, alive := keys[hostsPerStripe], keys[hostsPerStripe+1]
+		get(dead)
+		get(dead)
+		others := tr.hosts.stripe(dead).others.Load()
+		require.EqualValues(t, 4*retryCost, others.debt.missing())
+		states := tr.HostStates()
+		assert.Equal(t, HostState{Host: "others", Policy: "default", Tokens: 3, Size: 5, FailedRetries: 4, Breaker: "closed"}, states[len(states)-1])
+		assert.Equal(t, 4, must(tr.HostState(dead.String())).FailedRetries)
+
+		status = http.StatusOK
+		get(dead)
+		assert.EqualValues(t, 1.8*microToken, others.debt.missing())
+		for range 9 {
+			get(alive)
+		}
+		assert.Zero(t, others.debt.missing(), "it is theirs together")
+		get(alive)
+		assert.Nil(t, tr.hosts.pinGood(alive, 0))
+	})
+}
+
+// A crawler meets a million dead hosts.
+func TestHostTable_Bounded(t *testing.T) {
+	testenv.Slow(t)
+	const hosts = 1_000_000
+	n := hosts
+	if testing.Short() || raceEnabled {
+		n /= 50
+	}
+	table := new(hostTable)
+	r := defaultRules(t, Policy{Breaker: Breaker{Ratio: 1}})
+	before := heap()
+	var wg sync.WaitGroup
+	for g := range 2 {
+		wg.Go(func() {
+			for i := g; i < n; i += 2 {
+				failAt(table, hostKey{"host" + strconv.Itoa(i) + ".example", "443"}, r, refusal, time.Duration(i)*time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	grown := heap() - before
+	t.Logf("%d hosts: %d entries, %.1f MiB", n, table.entries.Load(), float64(grown)/(1<<20))
+	assert.LessOrEqual(t, table.entries.Load(), int64(hostStripes*hostsPerStripe))
+	assert.Less(t, grown, int64(4<<20))
+	runtime.KeepAlive(table)
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

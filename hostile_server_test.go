@@ -1,0 +1,163 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// hostileServer answers connections byte by byte, as no library would.
+type hostileServer struct {
+	URL      string
+	Base     *http.Transport
+	listener *memhttp.Listener
+	conns    atomic.Int64
+	written  atomic.Int64
+	read     atomic.Int64 // bytes of response bodies that the client has read
+	peak     atomic.Uint64
+	wg       sync.WaitGroup
+}
+
+// hostileConn is a connection of a hostileServer; writing measures.
+type hostileConn struct {
+	*memhttp.Conn
+	server *hostileServer
+	r      *bufio.Reader
+	n      int64 // its number, from 1
+}
+
+// newHostileServer starts a server that gives every connection to serve and
+// closes it afterwards. It belongs into a bubble, which fails the test if a
+// goroutine of client or server is left.
+func newHostileServer(t *testing.T, serve func(*hostileConn)) *hostileServer {
+	l := memhttp.Listen()
+	s := &hostileServer{
+		URL: "http://" + l.Addr().String() + "/", listener: l,
+		// The limit is 10 MiB by default, and scales what it bounds.
+		Base: &http.Transport{DialContext: l.Dial, MaxResponseHeaderBytes: 1 << 20},
+	}
+	var mu sync.Mutex
+	var open []net.Conn
+	s.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+			hc := &hostileConn{Conn: c.(*memhttp.Conn), server: s, r: bufio.NewReader(c), n: s.conns.Add(1)}
+			s.wg.Go(func() {
+				serve(hc)
+				hc.Conn.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		s.Base.CloseIdleConnections()
+		l.Close()
+		mu.Lock()
+		for _, c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		s.wg.Wait()
+	})
+	return s
+}
+
+// RoundTrip is the base with the reads of its bodies counted.
+func (s *hostileServer) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := s.Base.RoundTrip(req)
+	if err == nil {
+		resp.Body = &countedBody{resp.Body, &s.read}
+	}
+	return resp, err
+}
+
+type countedBody struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n.Add(int64(n))
+	return n, err
+}
+
+// request reads a request and its body.
+func (c *hostileConn) request() (body []byte, ok bool) {
+	req, err := http.ReadRequest(c.r)
+	if err != nil {
+		return nil, false
+	}
+	body, err = io.ReadAll(req.Body)
+	return body, err == nil
+}
+
+// send writes, and reports whether the client still listens.
+func (c *hostileConn) send(text string) bool {
+	before := c.server.written.Load() >> 18
+	n, err := io.WriteString(c.Conn, text)
+	if c.server.written.Add(int64(n))>>18 != before { // every 256 KiB
+		c.server.measure()
+	}
+	return err == nil
+}
+
+// measure takes down the heap, garbage included, if it is the largest so far.
+func (s *hostileServer) measure() {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	for peak := s.peak.Load(); m.HeapAlloc > peak && !s.peak.CompareAndSwap(peak, m.HeapAlloc); peak = s.peak.Load() {
+	}
+}
+
+// hostilePolicy makes no waits of its own: what time passes is the server's.
+var hostilePolicy = retrip.Policy{
+	Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Second, Budget: retrip.Unlimited,
+}
+
+const ok200 = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+// gzipBomb is 64 MiB of nothing.
+func gzipBomb(t *testing.T) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := io.CopyN(w, hostileZeros{}, 64<<20)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return b.String()
+}
+
+type hostileZeros struct{}
+
+func (hostileZeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// hostileRoute finds the server of a URL.
+type hostileRoute map[string]*hostileServer
+
+func (r hostileRoute) RoundTrip(req *http.Request) (*http.Response, error) {
+	return r[req.URL.String()].RoundTrip(req)
+}

@@ -1,0 +1,326 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// The server answers while the upload is under way; the third attempt is taken
+// whole. Run it with the race detector.
+func TestReplay_EarlyAnswer(t *testing.T) {
+	payload := pattern(16 << 20)
+	want := sha256.Sum256(payload)
+	file := filepath.Join(t.TempDir(), "upload")
+	require.NoError(t, os.WriteFile(file, payload, 0o600))
+	for _, tt := range []struct {
+		name string
+		body func(t *testing.T) io.Reader
+	}{
+		{"GetBody", func(*testing.T) io.Reader { return bytes.NewReader(payload) }},
+		{"file", func(t *testing.T) io.Reader {
+			f, err := os.Open(file)
+			require.NoError(t, err)
+			return f
+		}},
+		{"stream", func(*testing.T) io.Reader { return stream(payload) }},
+	} {
+		for _, proto := range protos {
+			bubbled(t, tt.name+"/"+proto.String(), func(t *testing.T) {
+				var seen atomic.Int32
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if seen.Add(1) < 3 {
+						_, _ = io.ReadFull(r.Body, make([]byte, 100_000))
+						http.Error(w, "busy", http.StatusServiceUnavailable)
+						return
+					}
+					h := sha256.New()
+					n, err := io.Copy(h, r.Body)
+					assert.NoError(t, err)
+					assert.EqualValues(t, len(payload), n)
+					fmt.Fprintf(w, "%x", h.Sum(nil))
+				}))
+				tr := &retrip.Transport{Base: s.Transport(), Policy: with(func(p *retrip.Policy) { p.MaxReplayBody = 32 << 20 })}
+				req := mustRequest(t, "PUT", s.URL, tt.body(t))
+				req.ContentLength = int64(len(payload))
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				assert.Equal(t, fmt.Sprintf("%x", want), finish(t, resp))
+				assert.EqualValues(t, 3, seen.Load())
+			})
+		}
+	}
+}
+
+// slowBody gives its bytes when told, and knows whether two read at once.
+type slowBody struct {
+	give    chan string
+	reading atomic.Int32
+	closed  atomic.Int32
+	fail    error
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if b.reading.Add(1) > 1 {
+		panic("two read at once")
+	}
+	defer b.reading.Add(-1)
+	s, ok := <-b.give
+	if !ok {
+		if b.fail != nil {
+			return 0, b.fail
+		}
+		return 0, io.EOF
+	}
+	return copy(p, s), nil
+}
+
+func (b *slowBody) Close() error { b.closed.Add(1); return nil }
+
+// exclusiveBody can't be closed while it is read, as that of a server's request
+// can't.
+type exclusiveBody struct {
+	slowBody
+	lock chan struct{}
+}
+
+func (b *exclusiveBody) Read(p []byte) (int, error) {
+	b.lock <- struct{}{}
+	defer func() { <-b.lock }()
+	return b.slowBody.Read(p)
+}
+
+func (b *exclusiveBody) Close() error {
+	b.lock <- struct{}{}
+	defer func() { <-b.lock }()
+	return b.slowBody.Close()
+}
+
+// earlyStep answers 503 while a goroutine of the base still reads the body,
+// as net/http does.
+func earlyStep(read *sync.WaitGroup, got *error) step {
+	return func(r *http.Request) (*http.Response, error) {
+		first := make([]byte, 10)
+		n, _ := r.Body.Read(first)
+		read.Go(func() {
+			if n2, err := r.Body.Read(make([]byte, 10)); n2 > 0 || err != nil {
+				*got = err
+			}
+			_ = r.Body.Close()
+		})
+		_ = n
+		synctest.Wait()
+		return replies(503)(r)
+	}
+}
+
+// An attempt that is blocked in the caller's Read meets the next one.
+func TestReplay_OldAttemptReads(t *testing.T) {
+	bubbled(t, "the next one gets what it read", func(t *testing.T) {
+		body := &slowBody{give: make(chan string)}
+		var wg sync.WaitGroup
+		var oldErr error
+		base := plays(earlyStep(&wg, &oldErr), func(r *http.Request) (*http.Response, error) {
+			b, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			assert.Equal(t, "onetwothree", string(b))
+			_ = r.Body.Close()
+			return replies(200)(r)
+		})
+		base.keep = true
+		go func() {
+			body.give <- "one"
+			time.Sleep(time.Hour)
+			body.give <- "two"
+			body.give <- "three"
+			close(body.give)
+		}()
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", body))
+		require.NoError(t, err)
+		finish(t, resp)
+		wg.Wait()
+		assert.ErrorContains(t, oldErr, "is over")
+		assert.EqualValues(t, 1, body.closed.Load())
+	})
+	bubbled(t, "a read that fails meanwhile never becomes an empty body", func(t *testing.T) {
+		broken := errors.New("disk on fire")
+		body := &slowBody{give: make(chan string), fail: broken}
+		var wg sync.WaitGroup
+		var oldErr, newErr error
+		var sent []byte
+		base := plays(earlyStep(&wg, &oldErr), func(r *http.Request) (*http.Response, error) {
+			if !assert.NotNil(t, r.Body) {
+				return replies(200)(r)
+			}
+			sent, newErr = io.ReadAll(r.Body)
+			_ = r.Body.Close()
+			return nil, newErr
+		})
+		base.keep = true
+		go func() {
+			body.give <- "one"
+			time.Sleep(500 * time.Millisecond)
+			close(body.give)
+		}()
+		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", body))
+		wg.Wait()
+		assert.ErrorIs(t, err, broken)
+		assert.ErrorIs(t, newErr, broken)
+		assert.Equal(t, "one", string(sent))
+		assert.Empty(t, asError(t, err).Reason, "no retry heals it")
+		assert.EqualValues(t, 1, body.closed.Load())
+	})
+	bubbled(t, "canceled in the wait, and closing waits for the read", func(t *testing.T) {
+		body := &exclusiveBody{slowBody: slowBody{give: make(chan string)}, lock: make(chan struct{}, 1)}
+		var wg sync.WaitGroup
+		var oldErr error
+		base := plays(earlyStep(&wg, &oldErr))
+		base.keep = true
+		go func() {
+			body.give <- "one"
+			time.Sleep(time.Minute)
+			close(body.give)
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(500*time.Millisecond, cancel)
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", body).WithContext(ctx))
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 500*time.Millisecond, time.Since(start))
+		wg.Wait()
+		synctest.Wait()
+		assert.EqualValues(t, 1, body.closed.Load())
+	})
+	bubbled(t, "canceled in the wait", func(t *testing.T) {
+		body := &slowBody{give: make(chan string)}
+		var wg sync.WaitGroup
+		var oldErr error
+		base := plays(earlyStep(&wg, &oldErr))
+		base.keep = true
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			body.give <- "one"
+			time.Sleep(500 * time.Millisecond)
+			cancel()
+			synctest.Wait()
+			assert.EqualValues(t, 1, body.closed.Load())
+			close(body.give)
+		}()
+		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", body).WithContext(ctx))
+		assert.ErrorIs(t, err, context.Canceled)
+		wg.Wait()
+		assert.EqualValues(t, 1, body.closed.Load())
+	})
+}
+
+// A reader of an attempt that is over can't touch what later ones read.
+func TestReplay_OldReaderIsDead(t *testing.T) {
+	for _, body := range []io.Reader{stream([]byte("abcdef")), io.NewSectionReader(strings.NewReader("abcdef"), 0, 6)} {
+		bubbled(t, fmt.Sprintf("%T", body), func(t *testing.T) {
+			var old io.ReadCloser
+			base := plays(func(r *http.Request) (*http.Response, error) {
+				old = r.Body
+				_, _ = old.Read(make([]byte, 2))
+				return replies(503)(r)
+			}, func(r *http.Request) (*http.Response, error) {
+				n, err := old.Read(make([]byte, 2))
+				assert.Zero(t, n)
+				assert.Error(t, err)
+				assert.NotErrorIs(t, err, io.EOF)
+				assert.NoError(t, old.Close())
+				b, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				assert.Equal(t, "abcdef", string(b))
+				return replies(200)(r)
+			})
+			base.keep = true
+			resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "PUT", body))
+			require.NoError(t, err)
+			finish(t, resp)
+			require.Equal(t, 2, base.attempts())
+		})
+	}
+}
+
+// An answer that comes while the base waits for a byte beyond what is kept: the
+// byte may come and be lost, so that there is no retry.
+func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		base := hookedBase(func(req *http.Request) (*http.Response, error) {
+			attempts++
+			go func() {
+				_, _ = io.Copy(io.Discard, req.Body)
+				req.Body.Close()
+			}()
+			synctest.Wait()
+			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody, Request: req}, nil
+		})
+		var reason retrip.Reason
+		transport := &retrip.Transport{
+			Base: base, Policy: retrip.Policy{MaxReplayBody: 4},
+			Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }},
+		}
+		body := &stalledBody{Reader: strings.NewReader("text"), closed: make(chan struct{})}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://example.com/", body)
+		require.NoError(t, err)
+		resp, err := transport.RoundTrip(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.Equal(t, 1, attempts)
+		assert.Equal(t, retrip.ReasonBodyNotReplayable, reason)
+		body.Close()
+		synctest.Wait()
+	})
+}
+
+// A base that asks for the body again by GetBody gets all of it from the new
+// reader, and nothing any more from the old one.
+func TestReplay_GetBodyEndsTheReaderBeforeIt(t *testing.T) {
+	base := hookedBase(func(req *http.Request) (*http.Response, error) {
+		old := req.Body
+		_, err := io.ReadFull(old, make([]byte, 2))
+		require.NoError(t, err)
+		again, err := req.GetBody()
+		require.NoError(t, err)
+		n, err := old.Read(make([]byte, 1))
+		assert.Zero(t, n)
+		assert.Error(t, err)
+		got, err := io.ReadAll(again)
+		require.NoError(t, err)
+		assert.Equal(t, "text", string(got))
+		old.Close()
+		again.Close()
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
+	})
+	transport := &retrip.Transport{Base: base}
+	for _, body := range []io.Reader{io.MultiReader(strings.NewReader("text")), io.NewSectionReader(strings.NewReader("text"), 0, 4)} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://example.com/", body)
+		require.NoError(t, err)
+		req.ContentLength = 4
+		resp, err := transport.RoundTrip(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+	}
+}

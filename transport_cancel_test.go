@@ -1,0 +1,305 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// The first attempt fails, the deadline ends the second: the error shows both.
+func TestTransport_ErrorThenDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reset := errors.New("connection reset")
+		base := plays(fails(reset), hangs)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		assert.ErrorIs(t, err, reset)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorContains(t, err, "connection reset")
+		assert.ErrorContains(t, err, "deadline exceeded")
+		e := asError(t, err)
+		assert.Equal(t, 2, e.Attempts)
+		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
+		assert.True(t, e.Timeout())
+	})
+}
+
+// A caller that goes before an attempt, in one, or in a wait, by every way of
+// ending a request.
+func TestTransport_Cancel(t *testing.T) {
+	cause := errors.New("the user left")
+	ends := []struct {
+		name   string
+		is     []error
+		reason retrip.Reason
+		end    func(*http.Request) (req *http.Request, end func())
+	}{
+		{"WithCancel", []error{context.Canceled}, "canceled", func(r *http.Request) (*http.Request, func()) {
+			ctx, cancel := context.WithCancel(r.Context())
+			return r.WithContext(ctx), cancel
+		}},
+		{"WithCancelCause", []error{context.Canceled, cause}, "canceled", func(r *http.Request) (*http.Request, func()) {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			return r.WithContext(ctx), func() { cancel(cause) }
+		}},
+		{"WithTimeoutCause", []error{context.DeadlineExceeded, cause}, "deadline", func(r *http.Request) (*http.Request, func()) {
+			ctx, cancel := context.WithTimeoutCause(r.Context(), 500*time.Millisecond, cause)
+			context.AfterFunc(ctx, cancel)
+			return r.WithContext(ctx), func() {}
+		}},
+		{"Request.Cancel", []error{context.Canceled}, "canceled", func(r *http.Request) (*http.Request, func()) {
+			gone := make(chan struct{})
+			r.Cancel = gone //lint:ignore SA1019 it must be obeyed
+			return r, func() { close(gone) }
+		}},
+	}
+	for _, tt := range ends {
+		for _, timeout := range []time.Duration{0, time.Minute} {
+			name := fmt.Sprint(tt.name, " timeout ", timeout)
+			policy := with(func(p *retrip.Policy) { p.AttemptTimeout = timeout })
+			check := func(t *testing.T, err error) *retrip.Error {
+				for _, want := range tt.is {
+					assert.ErrorIs(t, err, want)
+				}
+				e := asError(t, err)
+				assert.Equal(t, tt.reason, e.Reason)
+				assert.Equal(t, tt.reason == "deadline", e.Timeout())
+				assert.Equal(t, tt.reason == "deadline", e.Temporary())
+				return e
+			}
+			bubbled(t, name+"/in the wait", func(t *testing.T) {
+				if tt.reason == "deadline" {
+					// Such a wait is not begun.
+					base := plays(replies(503))
+					req, _ := tt.end(request(t, "GET", nil))
+					start := time.Now()
+					resp, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+					require.NoError(t, err)
+					finish(t, resp)
+					assert.Zero(t, time.Since(start))
+					return
+				}
+				base := plays(replies(503, "X: y"))
+				body := newSend("x")
+				req, end := tt.end(request(t, "PUT", body))
+				time.AfterFunc(500*time.Millisecond, end)
+				start := time.Now()
+				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+				assert.Equal(t, 500*time.Millisecond, time.Since(start))
+				e := check(t, err)
+				assert.Equal(t, 503, e.StatusCode)
+				assert.Equal(t, "y", e.Header.Get("X"))
+				assert.Equal(t, 1, e.Attempts)
+				assert.EqualValues(t, 1, body.closed.Load())
+				assert.Equal(t, 1, base.closedBodies())
+			})
+			bubbled(t, name+"/in flight, second attempt", func(t *testing.T) {
+				base := plays(fails(io.ErrUnexpectedEOF), hangs)
+				req, end := tt.end(request(t, "GET", nil))
+				p := policy
+				p.Backoff.Base = 100 * time.Millisecond
+				time.AfterFunc(500*time.Millisecond, end)
+				start := time.Now()
+				_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(req)
+				assert.Equal(t, 500*time.Millisecond, time.Since(start))
+				assert.ErrorIs(t, check(t, err), io.ErrUnexpectedEOF)
+				assert.Equal(t, 2, base.attempts())
+			})
+			bubbled(t, name+"/in flight, first attempt", func(t *testing.T) {
+				base := plays(hangs)
+				req, end := tt.end(request(t, "GET", nil))
+				time.AfterFunc(500*time.Millisecond, end)
+				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+				assert.Equal(t, 1, base.attempts())
+				if tt.name == "Request.Cancel" {
+					assert.EqualError(t, err, "net/http: request canceled", "the base's own error")
+					return
+				}
+				for _, want := range tt.is {
+					assert.ErrorIs(t, err, want)
+				}
+			})
+			bubbled(t, name+"/before", func(t *testing.T) {
+				base := plays(replies(200))
+				body := newSend("x")
+				req, end := tt.end(request(t, "PUT", body))
+				end()
+				time.Sleep(time.Second)
+				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
+				if tt.name == "Request.Cancel" && timeout == 0 {
+					// Left to the base, which looks first.
+					if err == nil {
+						return
+					}
+				}
+				want := context.Cause(req.Context())
+				if tt.name == "Request.Cancel" {
+					assert.EqualError(t, err, "net/http: request canceled")
+				} else {
+					assert.True(t, err == want, "%v", err)
+				}
+				assert.Zero(t, base.attempts())
+				assert.EqualValues(t, 1, body.closed.Load())
+			})
+		}
+	}
+}
+
+// The token for a retry that is never made comes back.
+func TestTransport_CancelReturnsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1} })}
+		for range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second/2, cancel)
+			_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			assert.Equal(t, retrip.ReasonCanceled, asError(t, err).Reason)
+			assert.Empty(t, tr.HostStates())
+		}
+		assert.Equal(t, 3, base.attempts())
+	})
+}
+
+// http.Client.Timeout ends an attempt, and no wait begins that doesn't fit it.
+func TestTransport_ClientTimeout(t *testing.T) {
+	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
+		var seen atomic.Int32
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if seen.Add(1) == 1 {
+				w.WriteHeader(503)
+				return
+			}
+			<-r.Context().Done()
+		}))
+		c := &http.Client{Transport: &retrip.Transport{Base: s.Transport(), Policy: steady}, Timeout: 10 * time.Second}
+		start := time.Now()
+		_, err := c.Get(s.URL)
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		var u *url.Error
+		require.ErrorAs(t, err, &u)
+		assert.True(t, u.Timeout())
+		assert.EqualValues(t, 2, seen.Load())
+
+		// It is a deadline: a wait that doesn't fit it isn't begun.
+		seen.Store(0)
+		c.Timeout = 900 * time.Millisecond
+		start = time.Now()
+		resp, err := c.Get(s.URL)
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Zero(t, time.Since(start))
+	})
+}
+
+// Our own deadlines aren't the caller's, and say so.
+func TestTransport_OwnTimeouts(t *testing.T) {
+	bubbled(t, "attempt, once", func(t *testing.T) {
+		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
+		_, err := (&retrip.Transport{Base: plays(hangs), Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotErrorIs(t, err, context.Canceled)
+		assert.ErrorContains(t, err, "AttemptTimeout")
+		assert.NotErrorAs(t, err, new(*retrip.Error))
+		assert.True(t, (&url.Error{Err: err}).Timeout())
+		assert.True(t, err.(interface{ Temporary() bool }).Temporary())
+	})
+	bubbled(t, "attempts, all", func(t *testing.T) {
+		base := plays(hangs)
+		p := with(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.True(t, asError(t, err).Timeout())
+		assert.Equal(t, "[0s 1.05s 2.1s 3.15s]", fmt.Sprint(base.at))
+		assert.Equal(t, 1, strings.Count(err.Error(), "AttemptTimeout"), "said once: %v", err)
+	})
+	bubbled(t, "a base that calls it a cancellation", func(t *testing.T) {
+		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
+		_, err := (&retrip.Transport{Base: plays(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}), Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotErrorIs(t, err, context.Canceled)
+	})
+	bubbled(t, "a POST that timed out may have been processed", func(t *testing.T) {
+		base := plays(hangs)
+		p := with(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "POST", nil))
+		assert.Error(t, err)
+		assert.Equal(t, 1, base.attempts())
+	})
+	bubbled(t, "deadline in flight", func(t *testing.T) {
+		base := plays(replies(503), hangs)
+		p := with(func(p *retrip.Policy) { p.Deadline, p.AttemptTimeout = 3*time.Second, time.Hour })
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		e := asError(t, err)
+		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
+		assert.True(t, e.Timeout())
+		assert.ErrorContains(t, err, "Policy.Deadline")
+	})
+	bubbled(t, "room for an attempt as long as the last one", func(t *testing.T) {
+		base := plays(func(r *http.Request) (*http.Response, error) { time.Sleep(2 * time.Second); return replies(503)(r) })
+		p := with(func(p *retrip.Policy) { p.Deadline = 6 * time.Second })
+		start := time.Now()
+		resp, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 2, base.attempts())
+		assert.Equal(t, 5*time.Second, time.Since(start))
+	})
+	bubbled(t, "a response that comes with an error", func(t *testing.T) {
+		lost := newReply(strings.NewReader("lost"))
+		base := plays(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Body: lost}, io.ErrUnexpectedEOF
+		}, replies(200))
+		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		assert.Equal(t, "ok", finish(t, resp))
+		assert.EqualValues(t, 1, lost.closed.Load())
+	})
+}
+
+// endless is a context that has a deadline and never ends.
+type endless struct{ context.Context }
+
+func (endless) Done() <-chan struct{} { return nil }
+func (endless) Err() error            { return nil }
+
+// The age of the Transport is not the duration of an attempt.
+func TestTransport_DeadlineWithoutEnd(t *testing.T) {
+	bubbled(t, "", func(t *testing.T) {
+		base := plays(replies(200), replies(503), replies(200))
+		transport := &retrip.Transport{Base: base}
+		resp, err := transport.RoundTrip(request(t, http.MethodGet, nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		time.Sleep(time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		resp, err = transport.RoundTrip(request(t, http.MethodGet, nil).WithContext(endless{ctx}))
+		require.NoError(t, err)
+		assert.Equal(t, 200, resp.StatusCode)
+		finish(t, resp)
+	})
+}

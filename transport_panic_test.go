@@ -1,0 +1,131 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// P5: whatever panics, nothing is left behind.
+func TestTransport_Panics(t *testing.T) {
+	boom := func() { panic("boom") }
+	for _, tt := range []struct {
+		name  string
+		set   func(*retrip.Transport)
+		steps []step
+	}{
+		{"base, first attempt", func(*retrip.Transport) {}, []step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base, second attempt", func(*retrip.Transport) {}, []step{replies(503), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base, second attempt after an error", func(*retrip.Transport) {}, []step{fails(io.EOF), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base with a timeout", func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour }, []step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"Classify", func(tr *retrip.Transport) {
+			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
+		}, []step{replies(503)}},
+		{"Classify with a timeout", func(tr *retrip.Transport) {
+			tr.Policy.AttemptTimeout = time.Hour
+			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
+		}, []step{replies(200)}},
+		{"Idempotent", func(tr *retrip.Transport) { tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false } }, []step{replies(503)}},
+		{"Idempotent with keys", func(tr *retrip.Transport) {
+			tr.Policy.IdempotencyKey = retrip.On
+			tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false }
+		}, []step{replies(503)}},
+		{"Trace.Attempt", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { boom() }} }, []step{replies(200)}},
+		{"Trace.Attempt, second", func(tr *retrip.Transport) {
+			tr.Trace = &retrip.Trace{Attempt: func(e retrip.Event) {
+				if e.Attempt == 2 {
+					boom()
+				}
+			}}
+		}, []step{replies(503)}},
+		{"Trace.Retry", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Retry: func(retrip.Event) { boom() }} }, []step{replies(503)}},
+		{"Trace.GiveUp", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{GiveUp: func(retrip.Event) { boom() }} }, []step{replies(503)}},
+		{"Trace.Done", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Done: func(retrip.Event) { boom() }} }, []step{replies(200)}},
+		{"Trace.Host", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Host: func(retrip.HostState) { boom() }} }, []step{replies(503, "Retry-After: 1")}},
+		{"a response body", func(*retrip.Transport) {}, []step{func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, ContentLength: -1, Body: newReply(readerFunc(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
+		}}},
+	} {
+		for _, getBody := range []bool{false, true} {
+			bubbled(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {
+				base := plays(tt.steps...)
+				base.keep = strings.HasPrefix(tt.name, "base") // panics before it has closed the body
+				tr := &retrip.Transport{Base: base, Policy: steady}
+				tr.Policy.Budget = retrip.Budget{Size: 1, Credit: 1}
+				tt.set(tr)
+				body := newSend("x")
+				var made []*sendBody
+				req := request(t, "PUT", body)
+				if getBody {
+					req.GetBody = func() (io.ReadCloser, error) { made = append(made, newSend("x")); return made[len(made)-1], nil }
+				}
+				assert.PanicsWithValue(t, "boom", func() { _, _ = tr.RoundTrip(req) })
+				assert.Positive(t, body.closed.Load(), "request body closed")
+				for _, b := range made {
+					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
+				}
+				assert.Equal(t, len(base.bodies), base.closedBodies(), "response bodies closed")
+				time.Sleep(10 * time.Second)   // beyond any pause
+				if tt.name != "Trace.GiveUp" { // where a retry has failed and cost its token
+					assert.Empty(t, tr.HostStates())
+				}
+			})
+		}
+	}
+}
+
+// unclosable panics when it is closed.
+type unclosable struct{ io.Reader }
+
+func (unclosable) Close() error { panic("unclosable") }
+
+// Whatever a body does when it is closed, its host isn't pinned for good, and
+// the panic is met where RoundTrip was called.
+func TestTransport_PanicInClose(t *testing.T) {
+	for name, test := range map[string]struct {
+		request, response io.Reader
+	}{
+		"request":           {request: strings.NewReader("text")},
+		"response":          {response: strings.NewReader("text")},
+		"stalled, response": {response: readerFunc(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF })},
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			transport := &retrip.Transport{Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.9}}}
+			transport.Base = plays(func(*http.Request) (*http.Response, error) {
+				resp := &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: http.NoBody}
+				if test.response != nil {
+					resp.Body = unclosable{test.response}
+				}
+				return resp, nil
+			})
+			transport.Trace = &retrip.Trace{Retry: func(retrip.Event) {
+				if test.request != nil {
+					panic("hook")
+				}
+			}}
+			req := request(t, http.MethodPut, nil)
+			if test.request != nil {
+				req.Body = unclosable{test.request}
+			}
+			assert.Panics(t, func() { _, _ = transport.RoundTrip(req) })
+			synctest.Wait()
+			states := transport.HostStates()
+			require.Len(t, states, 1)
+			assert.Equal(t, states[0].Size, states[0].Tokens)
+			time.Sleep(time.Hour + time.Minute)
+			assert.Empty(t, transport.HostStates(), "healed and not pinned")
+		})
+	}
+}
