@@ -194,18 +194,19 @@ func (d *debt) fail(r *Rules, paid int32, timeout bool) {
 }
 
 // succeed takes in a success: that of a retry if paid isn't 0, else of a first
-// attempt if first. A retry that wasn't paid for ends the row, no more.
-func (d *debt) succeed(r *Rules, paid int32, first, slow bool) {
+// attempt if first. A retry that wasn't paid for ends the row, no more. It
+// reports whether the success pays: not if it was slow while attempts time out.
+func (d *debt) succeed(r *Rules, paid int32, first, slow bool) (pays bool) {
 	if r.size == 0 || d.word.Load() == 0 {
-		return
+		return true
 	}
 	d.change(func(o owed) (owed, bool) {
 		o.streak = 0
-		slow := slow && o.timedOut
+		pays = !slow || !o.timedOut
 		switch {
-		case slow && first:
+		case !pays && first:
 			o.missing = max(o.missing, min(r.size, o.missing+slowCost))
-		case slow:
+		case !pays:
 		case first:
 			o.missing -= r.credit
 		default:
@@ -214,4 +215,5 @@ func (d *debt) succeed(r *Rules, paid int32, first, slow bool) {
 		o.missing = max(0, o.missing)
 		return o, true
 	})
+	return pays
 }

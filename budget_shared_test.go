@@ -248,3 +248,26 @@ func TestSetPolicies_BudgetOfRequestsUnderWay(t *testing.T) {
 		assert.Greater(t, base.attempts(), 40, "some retry after the change")
 	})
 }
+
+// A host whose answers are usually slow pays its shared budget too, as long as
+// its failures aren't timeouts.
+func TestBudgetShared_SlowSuccesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slowly := func(reply step) step {
+			return func(r *http.Request) (*http.Response, error) {
+				time.Sleep(900 * time.Millisecond)
+				return reply(r)
+			}
+		}
+		base := plays(slowly(replies(503)), slowly(replies(503)), slowly(replies(200)))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: retrip.Budget{Shared: 5}, AttemptTimeout: time.Second, MaxAttempts: 2}}
+		tokens := func() []float64 {
+			state := must(tr.HostState("example.com:80"))
+			return []float64{state.Tokens, state.SharedTokens}
+		}
+		getFrom(t, tr, "http://example.com/")
+		require.Equal(t, []float64{4.5, 4.5}, tokens())
+		getFrom(t, tr, "http://example.com/")
+		assert.Equal(t, []float64{4.7, 4.7}, tokens())
+	})
+}

@@ -305,10 +305,8 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 			}
 		}
 	} else {
-		slow := r.slow(o)
-		h.debt.succeed(r, c.paid, c.Attempts == 1, slow)
-		switch {
-		case slow:
+		switch pays := h.debt.succeed(r, c.paid, c.Attempts == 1, r.slow(o)); {
+		case !pays:
 		case c.Attempts == 1:
 			r.pool.earn(r.credit)
 		default:
