@@ -20,6 +20,10 @@ type Backend struct {
 	// Fixed makes every request take exactly Service.
 	Fixed bool
 
+	// Spread, if not 0, makes the time normally distributed instead, with this
+	// standard deviation as a share of Service.
+	Spread float64
+
 	// TailShare of the requests take TailTimes as long.
 	TailShare, TailTimes float64
 
@@ -83,6 +87,10 @@ type Backend struct {
 	Instances  int
 	Slow, Dead int
 	SlowBy     float64
+
+	// Silent makes the failures of FailureRate and of dead instances time out:
+	// the client gets no answer. Without a timeout it waits until the horizon.
+	Silent bool
 }
 
 // QueueOrder is the order in which workers take requests from the queue of a
@@ -110,6 +118,8 @@ func (b *Backend) capacity() float64 {
 func (c *checker) backend(b *Backend) {
 	c.count("Backend.Workers", b.Workers, 0, maxClients)
 	c.duration("Backend.Service", b.Service, time.Nanosecond, maxHorizon)
+	c.number("Backend.Spread", b.Spread, 0, 1)
+	c.want(b.Spread == 0 || !b.Fixed, "Backend.Spread", b.Spread, "0, since Fixed is true")
 	c.number("Backend.TailShare", b.TailShare, 0, 1)
 	c.number("Backend.TailTimes", b.TailTimes, 0, 1_000_000)
 	c.count("Backend.Queue", b.Queue, 0, 100*maxClients)

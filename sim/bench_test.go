@@ -73,6 +73,10 @@ func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := &b.stations[n]
 	if b.faults.happens(newChance(rate)) || n >= be.Slow && n < be.Slow+be.Dead {
 		b.mu.Unlock()
+		if be.Silent {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		}
 		return answer(req, http.StatusServiceUnavailable), nil
 	}
 	j := &benchJob{ctx: req.Context(), came: time.Now(), turn: make(chan bool, 1)}
@@ -145,7 +149,9 @@ func (b *bench) takes(n int) time.Duration {
 		mean *= be.TailTimes
 	}
 	took := time.Duration(mean)
-	if !be.Fixed {
+	if be.Spread > 0 {
+		took = time.Duration(max(0, mean*(1+be.Spread*b.service.normal())))
+	} else if !be.Fixed {
 		took = b.service.exponential(mean)
 	}
 	took += s.owed

@@ -229,6 +229,7 @@ func TestScenarioRefusesParameters(t *testing.T) {
 		"Backend.Workers":            func(s *Scenario) { s.Backend.Workers = -1 },
 		"Backend.Service":            func(s *Scenario) { s.Backend.Service = 0 },
 		"Backend.Queue":              func(s *Scenario) { s.Backend.Queue = -1 },
+		"Backend.Spread":             func(s *Scenario) { s.Backend.Spread, s.Backend.Fixed = 0.1, true },
 		"Backend.FailureRate":        func(s *Scenario) { s.Backend.FailureRate = 1.5 },
 		"Network.Delay":              func(s *Scenario) { s.Network.Delay = -1 },
 		"Trigger.At":                 func(s *Scenario) { s.Trigger.At = s.Horizon },

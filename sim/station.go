@@ -47,7 +47,7 @@ func newStations(b *Backend) []station {
 // reach handles an attempt that reaches the backend.
 func (r *run) reach(i int32, gen uint32) {
 	if r.faults.happens(r.failure) || r.trouble != 0 && r.troubled() && r.faults.happens(r.trouble) {
-		r.answer(i, gen|happensBad)
+		r.fault(i, gen)
 		return
 	}
 	b := &r.Backend
@@ -57,7 +57,7 @@ func (r *run) reach(i int32, gen uint32) {
 	}
 	s := &r.stations[j.station]
 	if s.dead {
-		r.answer(i, gen|happensBad)
+		r.fault(i, gen)
 		return
 	}
 	j.connect = r.requests[i].timedOut
@@ -75,6 +75,13 @@ func (r *run) reach(i int32, gen uint32) {
 		s.waiting.push(j)
 	default:
 		r.refuse(s, j)
+	}
+}
+
+// fault answers with 503, or not at all.
+func (r *run) fault(i int32, gen uint32) {
+	if !r.Backend.Silent {
+		r.answer(i, gen|happensBad)
 	}
 }
 
@@ -107,7 +114,10 @@ func (r *run) work(s *station, j job) {
 		mean *= b.TailTimes
 	}
 	took := int64(mean)
-	if !b.Fixed {
+	switch {
+	case b.Spread > 0:
+		took = int64(max(0, mean+float64(mean*b.Spread)*r.service.normal()))
+	case !b.Fixed:
 		took = int64(r.service.exponential(mean))
 	}
 	if j.connect {

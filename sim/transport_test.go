@@ -221,6 +221,10 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 		"instances": server(func(b *Backend) {
 			b.Instances, b.Workers, b.Slow, b.SlowBy, b.Dead = 6, 1, 1, 3, 1
 		}),
+		"silent": server(func(b *Backend) { b.FailureRate, b.Silent = 0.2, true }),
+		"spread": server(func(b *Backend) {
+			b.Workers, b.Service, b.Spread, b.FailureRate, b.Silent = 0, 210*time.Millisecond, 0.2, 0.2, true
+		}),
 		"overload": overload, "no budget": unbounded, "faults": faults,
 		"layers": layers, "detached layers": detached} {
 		t.Run(name, func(t *testing.T) {
