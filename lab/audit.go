@@ -5,27 +5,28 @@ package lab
 
 import "fmt"
 
-// note is what is kept of a request until the ledger's account of it comes in.
+// note is what Load keeps about a request until the ledger's executions are
+// known.
 type note uint8
 
 const (
-	answered note = 1 << iota // its caller was told something: a status or an error
-	promised                  // namely a 2xx
+	answered note = 1 << iota // its caller got an outcome: a status or an error
+	promised                  // the outcome was a 2xx
 	onlyOnce                  // it must not be sent again once it may have been executed
 )
 
-// Audit is what comes of comparing what the callers of a [Load] were told with
-// what a [Ledger] executed, request by request.
+// Audit compares what the callers of a [Load] were told with what a [Ledger]
+// executed, request by request.
 type Audit struct {
 	Begun      int // requests
-	Unanswered int // of them, those whose caller was told nothing
-	Lost       int // told to have succeeded, and never executed
-	Duplicates int // executed twice or more, and not to be repeated
-	Unasked    int // executed, and begun by nobody
+	Unanswered int // requests whose caller got no outcome
+	Lost       int // reported as successful, but never executed
+	Duplicates int // executed more than once, although they must not be repeated
+	Unasked    int // executed, although no caller made them
 }
 
-// Audit compares the notes of l with executions, which [Ledger.Executions]
-// returns when the server is closed, and so final.
+// Audit compares the notes of l with executions, the result of
+// [Ledger.Executions] after the server was closed.
 func (l *Load) Audit(executions []uint8) Audit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,8 +58,8 @@ func audit(notes []note, executions []uint8) Audit {
 	return a
 }
 
-// OK reports whether each caller got its answer, and the ledger knows what it
-// must and no more.
+// OK reports whether every caller got an outcome and the ledger agrees with all
+// of them.
 func (a Audit) OK() bool { return a == Audit{Begun: a.Begun} }
 
 func (a Audit) String() string {

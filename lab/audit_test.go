@@ -40,7 +40,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// liar answers every seventh POST with 200 and sends nothing.
+// liar answers every seventh POST with 200 without sending it.
 type liar struct {
 	http.RoundTripper
 	posts int
@@ -56,8 +56,8 @@ func (l *liar) RoundTrip(req *http.Request) (*http.Response, error) {
 	return l.RoundTripper.RoundTrip(req)
 }
 
-// A success that a caller was told, and that the server knows nothing of, is
-// seen: without faults, all other requests are as they were told.
+// The audit detects a success that a caller was told but the server didn't
+// execute. Without faults, all other requests agree.
 func TestLoad_SeesLost(t *testing.T) {
 	ledger := NewLedger(1, 0)
 	server := Serve(HTTP1, ledger)
@@ -76,7 +76,7 @@ func TestLoad_SeesLost(t *testing.T) {
 	assert.Zero(t, load.Unanswered())
 }
 
-// A timer that runs holds a context, one that was stopped doesn't.
+// A running timer holds a context; a stopped one doesn't.
 func TestLoad_Held(t *testing.T) {
 	load := &Load{}
 	var cancels []context.CancelFunc

@@ -15,17 +15,17 @@ import (
 // Cut is a way in which the body of a response breaks.
 type Cut int
 
-// The ways to cut.
+// The kinds of cuts.
 const (
-	CutFIN       Cut = iota // the connection ends
+	CutFIN       Cut = iota // the connection closes
 	CutRST                  // the connection is reset
 	CutRSTStream            // HTTP/2: the stream is reset
-	CutGOAWAY               // HTTP/2: the server says goodbye, and the connection ends
+	CutGOAWAY               // HTTP/2: the server sends GOAWAY, and the connection closes
 )
 
-// Cuts is a TCP proxy that cuts what it hands to clients after so many bytes,
-// in one way after the other. For HTTP/2, which must be without TLS, it goes by
-// frames.
+// Cuts is a TCP proxy that cuts the stream to its clients after a number of
+// bytes, rotating through the kinds of cuts. For HTTP/2, which must be without
+// TLS, it works on frames.
 type Cuts struct {
 	upstream string
 	every    int64
@@ -33,15 +33,14 @@ type Cuts struct {
 	http2    bool
 	listener net.Listener
 	cuts     atomic.Int64 // made so far
-	sent     atomic.Int64 // bytes handed to clients
+	sent     atomic.Int64 // bytes sent to clients
 	wg       sync.WaitGroup
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // nil once closed
 }
 
-// NewCuts starts a proxy to upstream, on a port of its own of the loopback
-// interface.
+// NewCuts starts a proxy to upstream on a free loopback port.
 func NewCuts(upstream string, every int64, http2 bool, ways ...Cut) (*Cuts, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,16 +51,16 @@ func NewCuts(upstream string, every int64, http2 bool, ways ...Cut) (*Cuts, erro
 	return c, nil
 }
 
-// Addr is where the proxy listens.
+// Addr returns the proxy's address.
 func (c *Cuts) Addr() string { return c.listener.Addr().String() }
 
-// Made is how many cuts were made.
+// Made returns how many cuts the proxy has made.
 func (c *Cuts) Made() int64 { return c.cuts.Load() }
 
-// Sent is how many bytes were handed to clients.
+// Sent returns how many bytes the proxy has sent to clients.
 func (c *Cuts) Sent() int64 { return c.sent.Load() }
 
-// Close ends the proxy, and waits until nothing of it is left.
+// Close stops the proxy and waits until all its goroutines have ended.
 func (c *Cuts) Close() {
 	c.listener.Close()
 	c.mu.Lock()
@@ -73,7 +72,7 @@ func (c *Cuts) Close() {
 	c.wg.Wait()
 }
 
-// keep notes conn, and reports whether the proxy still runs.
+// keep registers conn and reports whether the proxy is still running.
 func (c *Cuts) keep(conn net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +115,7 @@ func (c *Cuts) serve(client *net.TCPConn) {
 		return
 	}
 	defer c.forget(server)
-	// What is under way when a connection is reset is lost: little, then.
+	// A reset loses the data in flight, so keep it small.
 	_ = client.SetWriteBuffer(32 << 10)
 	p := &cutConn{cuts: c, client: client, server: server}
 	c.wg.Go(func() {
@@ -141,10 +140,10 @@ type cutConn struct {
 	cuts   *Cuts
 	client *net.TCPConn
 	server net.Conn
-	toUp   sync.Mutex // guards writing to server, frame by frame
+	toUp   sync.Mutex // guards writes to server, one frame at a time
 }
 
-// requests copies what the client says.
+// requests copies the client's bytes.
 func (p *cutConn) requests() error {
 	if !p.cuts.http2 {
 		_, err := io.Copy(p.server, p.client)
@@ -173,12 +172,12 @@ func (p *cutConn) down(b []byte) error {
 	return err
 }
 
-// next returns the way of the cut that is due.
+// next returns the kind of the next cut.
 func (p *cutConn) next() Cut {
 	return p.cuts.ways[int(p.cuts.cuts.Add(1)-1)%len(p.cuts.ways)]
 }
 
-// bytes copies what the server says, up to a cut.
+// bytes copies the server's bytes, up to a cut.
 func (p *cutConn) bytes() error {
 	buffer := make([]byte, 16<<10)
 	for left := p.cuts.every; ; {
@@ -200,7 +199,8 @@ func (p *cutConn) bytes() error {
 	}
 }
 
-// frames copies what the server says, with a cut after so many bytes of data.
+// frames copies the server's frames, and cuts after the given number of data
+// bytes.
 func (p *cutConn) frames() error {
 	left := p.cuts.every
 	dead := map[uint32]bool{}
@@ -238,14 +238,14 @@ func (p *cutConn) frames() error {
 	})
 }
 
-// frameHeader is what matters of the header of an HTTP/2 frame (RFC 9113 §4.1).
+// frameHeader is the relevant part of an HTTP/2 frame header (RFC 9113 §4.1).
 type frameHeader struct {
 	kind   byte
 	stream uint32
 }
 
-// with returns a frame on h's stream whose payload is the numbers given; a
-// RST_STREAM has only the second.
+// with returns a frame on h's stream with the given numbers as payload. For
+// RST_STREAM, only the second is used.
 func (h frameHeader) with(kind byte, first, second uint32) []byte {
 	payload := binary.BigEndian.AppendUint32(nil, second)
 	if kind == 7 {
@@ -256,7 +256,7 @@ func (h frameHeader) with(kind byte, first, second uint32) []byte {
 	return append(frame, payload...)
 }
 
-// eachFrame calls f with each frame that r has.
+// eachFrame calls f with each frame it reads from r.
 func eachFrame(r io.Reader, f func(h frameHeader, frame []byte) error) error {
 	frame := make([]byte, 9, 32<<10)
 	for {

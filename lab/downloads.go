@@ -17,18 +17,18 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Download is what came of a body that was cut again and again.
+// Download is the result of fetching a body that was cut repeatedly.
 type Download struct {
 	Size, Sent int64 // of the body, and on the wire
 	Cuts       int64
 	Took       time.Duration
 }
 
-// Overhead is what went over the wire, relative to the body.
+// Overhead returns the bytes on the wire relative to the size of the body.
 func (d Download) Overhead() float64 { return float64(d.Sent) / float64(d.Size) }
 
-// file is a body of any size, the same each time: its i-th block of 32 bytes is
-// made of i.
+// file is a body of any size with reproducible content: block i of 32 bytes is
+// derived from i.
 type file struct{ size int64 }
 
 func (f file) ReadAt(p []byte, off int64) (int, error) {
@@ -45,7 +45,7 @@ func (f file) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func block32(i int64) (block [32]byte) {
-	// Not a hash: as different as its blocks have to be, and cheap.
+	// Not a hash: it only needs to make blocks differ, cheaply.
 	x := uint64(i)
 	for j := 0; j < len(block); j += 8 {
 		x += 0x9e3779b97f4a7c15
@@ -56,10 +56,10 @@ func block32(i int64) (block [32]byte) {
 	return block
 }
 
-// RunDownload fetches a body of the given size through a proxy that cuts every
-// so many bytes, by FIN and RST in turn over HTTP/1.1, and by FIN, RST,
-// RST_STREAM and GOAWAY over HTTP/2. The error says if what came isn't what was
-// sent.
+// RunDownload fetches a body of the given size through a proxy that cuts after
+// every given number of bytes: by FIN and RST in turn over HTTP/1.1, and by
+// FIN, RST, RST_STREAM and GOAWAY over HTTP/2. It returns an error if the
+// received bytes differ from the sent ones.
 func RunDownload(ctx context.Context, size, every int64, http2 bool) (Download, error) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"1"`)
@@ -85,7 +85,7 @@ func RunDownload(ctx context.Context, size, every int64, http2 bool) (Download, 
 	dialer := net.Dialer{}
 	base := &http.Transport{
 		Protocols: &protocols,
-		// What lies in buffers when a connection is reset is lost.
+		// A reset loses the data in the buffers.
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, addr)

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Bodies that are cut again and again arrive whole, at hardly more bytes than
-// they have. "make downloads" does it with 1 GiB, a hundred times.
+// Bodies that are cut repeatedly arrive whole, with hardly more bytes on the
+// wire than in the body. "make downloads" runs this with 1 GiB, a hundred
+// times.
 func TestDownloads(t *testing.T) {
 	size := int64(256 << 20)
 	if testing.Short() {

@@ -15,8 +15,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Faults is a proxy that does to connections what networks do to them, one
-// thing after the other.
+// Faults is a proxy that subjects connections to network faults, one kind after
+// another.
 type Faults struct {
 	server         *toxiproxy.ApiServer
 	addr, upstream string
@@ -28,7 +28,7 @@ type Faults struct {
 }
 
 // NewFaults starts a proxy in front of upstream, a host and port. The caller
-// ends it with Stop.
+// must call Stop.
 func NewFaults(seed uint64, upstream string) (*Faults, error) {
 	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics log past the server's logger
 	addr, err := FreeAddr()
@@ -45,9 +45,9 @@ func NewFaults(seed uint64, upstream string) (*Faults, error) {
 	return f, f.start("")
 }
 
-// start starts the proxy with a toxic in it, if there is one. Adding one to
-// connections that exist, or taking it away from them, can lock toxiproxy up
-// for ever: so they get what is there when they are opened.
+// start starts the proxy, with a toxic in it if there is one. Adding a toxic to
+// existing connections, or removing one from them, can deadlock toxiproxy; so
+// each connection keeps the toxic that was active when it was opened.
 func (f *Faults) start(toxic string) error {
 	f.proxy = toxiproxy.NewProxy(f.server, "lab", f.addr, f.upstream)
 	if toxic != "" {
@@ -61,10 +61,11 @@ func (f *Faults) start(toxic string) error {
 // Addr returns the host and port to connect to.
 func (f *Faults) Addr() string { return f.addr }
 
-// Stop ends the proxy and all connections through it, after Run has returned.
+// Stop stops the proxy and closes all its connections. It must be called after
+// Run has returned.
 func (f *Faults) Stop() { f.proxy.Stop() }
 
-// Total returns how many faults there were.
+// Total returns the number of faults.
 func (f *Faults) Total() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,15 +76,15 @@ func (f *Faults) Total() int {
 	return sum
 }
 
-// String lists how many faults of each kind there were.
+// String lists the number of faults of each kind.
 func (f *Faults) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return fmt.Sprint(f.counts)
 }
 
-// networkFaults are toxics and their attributes, with a number to be drawn in
-// each from the range. A timeout of 0 is a black hole.
+// networkFaults are toxics with their attributes; each use draws the
+// attribute's value from the range. A timeout of 0 is a black hole.
 var networkFaults = []struct {
 	kind       string
 	attributes string
@@ -99,13 +100,14 @@ var networkFaults = []struct {
 	{"slicer", `"average_size": %d, "size_variation": 16, "delay": 50`, 32, 1024},
 }
 
-// Run makes faults until ctx ends, in turn: a toxic for new connections, and an
-// end of all connections with a moment in which nobody listens.
+// Run makes faults until ctx ends. It alternates between a toxic for new
+// connections and a break of all connections, followed by a moment in which
+// nothing listens.
 func (f *Faults) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		fault := networkFaults[f.draws.IntN(len(networkFaults))]
 		direction := []string{"upstream", "downstream"}[f.draws.IntN(2)]
-		toxicity := []float64{0.3, 0.6, 1}[f.draws.IntN(3)] // the share of connections it befalls
+		toxicity := []float64{0.3, 0.6, 1}[f.draws.IntN(3)] // share of the connections affected
 		number := fault.lo + f.draws.IntN(fault.hi-fault.lo+1)
 		toxic := fmt.Sprintf(`{"name": "fault", "type": %q, "stream": %q, "toxicity": %v, "attributes": {%s}}`,
 			fault.kind, direction, toxicity, fmt.Sprintf(fault.attributes, number))
@@ -121,9 +123,9 @@ func (f *Faults) Run(ctx context.Context) error {
 	return nil
 }
 
-// restart ends all connections, lets nobody listen for some milliseconds, and
-// has the toxic for the connections opened after that, for a third of most
-// milliseconds at least.
+// restart closes all connections, stops listening for some milliseconds, and
+// then applies the toxic to new connections, for at least a third of most
+// milliseconds.
 func (f *Faults) restart(ctx context.Context, toxic string, silence, most int) error {
 	f.proxy.Stop()
 	pause(ctx, time.Duration(silence)*time.Millisecond)
@@ -140,7 +142,7 @@ func (f *Faults) count(kind string) {
 	f.counts[kind]++
 }
 
-// pause lets d pass, and reports whether ctx has not ended meanwhile.
+// pause sleeps for d and reports whether ctx is still active.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frameServer speaks HTTP/2 without TLS, frame by frame, so that it can be as
-// rude as no library lets it be.
+// frameServer speaks HTTP/2 without TLS, frame by frame, so that it can violate
+// the protocol in ways that no library allows.
 type frameServer struct {
 	URL      string
 	listener net.Listener
@@ -33,7 +33,7 @@ type frameServer struct {
 }
 
 // newFrameServer starts a server that calls request for each request, with its
-// number, and hangs up when that returns false.
+// number, and closes the connection when request returns false.
 func newFrameServer(t *testing.T, request func(f *frameConn, stream uint32, number int64) bool) *frameServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +101,7 @@ func (s *frameServer) serve(c net.Conn, request func(*frameConn, uint32, int64) 
 	}
 }
 
-// frameConn is a connection to write frames to.
+// frameConn is a connection on which a test writes frames.
 type frameConn struct{ *http2.Framer }
 
 // respond answers a request with a status and no body.
@@ -132,7 +132,7 @@ func (w countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// h2cBase returns a fresh base transport for a frameServer.
+// h2cBase returns a new base transport for a frameServer.
 func h2cBase(t *testing.T) *http.Transport {
 	base := &http.Transport{Protocols: H2C.Protocols()}
 	t.Cleanup(base.CloseIdleConnections)

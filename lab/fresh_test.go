@@ -19,14 +19,15 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// icebox is a TCP proxy whose connections freeze: as behind a firewall that has
-// forgotten them, both ends keep their connection, and nothing gets through.
+// icebox is a TCP proxy that can freeze its connections, as a firewall does
+// that has forgotten them: both ends keep their connection, and no data gets
+// through.
 type icebox struct {
 	addr  string
 	conns atomic.Int64
 
 	mu   sync.Mutex
-	ice  *atomic.Bool // of the connections that are open now
+	ice  *atomic.Bool // for the connections that are open now
 	open []net.Conn
 }
 
@@ -68,7 +69,7 @@ func newIcebox(t *testing.T, upstream string) *icebox {
 	return b
 }
 
-// freeze freezes the connections that are open now.
+// freeze freezes all open connections.
 func (b *icebox) freeze() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +77,7 @@ func (b *icebox) freeze() {
 	b.ice = new(atomic.Bool)
 }
 
-// forward passes on what src sends, and its end, until ice is set.
+// forward copies what src sends, including its end, until ice is set.
 func forward(dst, src net.Conn, ice *atomic.Bool) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -97,18 +98,19 @@ func forward(dst, src net.Conn, ice *atomic.Bool) {
 	}
 }
 
-// A connection that freezes costs one attempt, over HTTP/2 too, and again when
-// the next one freezes.
+// A frozen connection costs one attempt, over HTTP/2 too, and a second freeze
+// costs another.
 func TestFresh_FrozenConnection(t *testing.T) {
 	for _, p := range Protos {
 		for _, tt := range []struct {
 			name     string
 			wrap     func(*http.Transport) http.RoundTripper
 			attempts int
-			conns    int64 // that a freeze costs
+			conns    int64 // connections lost to a freeze
 		}{
 			{"base", func(base *http.Transport) http.RoundTripper { return base }, 2, 1},
-			// What it would be like: retrip knows nothing of a wrapper's base.
+			// The behaviour without the fix, since retrip can't see a wrapper's
+			// base.
 			{"wrapped", func(base *http.Transport) http.RoundTripper { return &signer{Base: base} }, 4, 0},
 		} {
 			t.Run(string(p)+" "+tt.name, func(t *testing.T) {
@@ -149,7 +151,7 @@ func TestFresh_FrozenConnection(t *testing.T) {
 					t.Logf("%v in %v, %d attempts, %d new connections", err, time.Since(began), attempts, box.conns.Load()-conns)
 					if p == HTTP1 {
 						// net/http closes a connection whose request has timed
-						// out, and this pool had one only.
+						// out, and this pool had only one.
 						assert.NoError(t, err)
 						continue
 					}
@@ -162,8 +164,8 @@ func TestFresh_FrozenConnection(t *testing.T) {
 	}
 }
 
-// An HTTP/2 that golang.org/x/net has set up has a pool and settings that a
-// copy of the base doesn't have: then the base makes every attempt.
+// If golang.org/x/net has configured HTTP/2, it has a pool and settings that a
+// copy of the base would lack. Then the base makes every attempt.
 func TestFresh_ForeignHTTP2(t *testing.T) {
 	server := Serve(HTTP2, http.NotFoundHandler())
 	t.Cleanup(server.Close)

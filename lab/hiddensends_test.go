@@ -20,7 +20,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// goAway refuses every request, and the connection with it.
+// goAway refuses every request by closing its connection with GOAWAY.
 func goAway(f *frameConn, _ uint32, _ int64) bool {
 	return f.WriteGoAway(0, http2.ErrCodeNo, nil) == nil
 }
@@ -30,8 +30,7 @@ func refuse(f *frameConn, stream uint32, _ int64) bool {
 	return f.WriteRSTStream(stream, http2.ErrCodeRefusedStream) == nil
 }
 
-// Without a bound net/http sends a request again and again for as long as it is
-// let.
+// Without a bound, net/http resends a request as long as the server allows it.
 func TestHiddenSends_AreUnboundedInNetHTTP(t *testing.T) {
 	server := newFrameServer(t, goAway)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -44,8 +43,8 @@ func TestHiddenSends_AreUnboundedInNetHTTP(t *testing.T) {
 	assert.Greater(t, server.requests.Load(), int64(50))
 }
 
-// The bound is one of each attempt, and reaching it is a failed attempt: an
-// idempotent request may be sent MaxSends times MaxAttempts in all.
+// The bound applies to each attempt, and an attempt that reaches it has failed:
+// an idempotent request may be sent MaxSends times MaxAttempts in all.
 func TestHiddenSends_AreBoundedAndCounted(t *testing.T) {
 	for method, attempts := range map[string]int64{http.MethodGet: 4, http.MethodPost: 1} {
 		for _, tt := range []struct {
@@ -87,8 +86,9 @@ func TestHiddenSends_AreBoundedAndCounted(t *testing.T) {
 	}
 }
 
-// REFUSED_STREAM makes net/http wait 1, 2, 4, … s between its own sends, inside
-// one attempt: a timeout of ours ends that, and MaxSends does before.
+// After REFUSED_STREAM, net/http waits 1, 2, 4, … s between its own sends,
+// within one attempt. A timeout of retrip ends that, and MaxSends ends it
+// earlier.
 func TestHiddenSends_RefusedStream(t *testing.T) {
 	t.Parallel()
 	for method, attempts := range map[string]int64{http.MethodGet: 4, http.MethodPost: 1} {
@@ -112,8 +112,8 @@ func TestHiddenSends_RefusedStream(t *testing.T) {
 	}
 }
 
-// A server that goes away once, or refuses a stream once, has done nothing: a
-// POST is answered by the next connection or stream, and arrives once.
+// A server that goes away once, or refuses a stream once, has processed
+// nothing: the next connection or stream answers the POST, which arrives once.
 func TestHiddenSends_UnprocessedOnceIsRepeated(t *testing.T) {
 	for name, fault := range map[string]func(*frameConn, uint32, int64) bool{"GOAWAY": goAway, "REFUSED_STREAM": refuse} {
 		for _, kind := range []string{"bytes", "stream"} {
@@ -141,7 +141,7 @@ func TestHiddenSends_UnprocessedOnceIsRepeated(t *testing.T) {
 	}
 }
 
-// An error code that does not vouch for it makes no POST be repeated.
+// An error code that doesn't prove anything doesn't make a POST repeatable.
 func TestHiddenSends_OtherCodesAreNoProof(t *testing.T) {
 	for _, code := range []http2.ErrCode{http2.ErrCodeInternal, http2.ErrCodeCancel, http2.ErrCodeEnhanceYourCalm} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestHiddenSends_OtherCodesAreNoProof(t *testing.T) {
 	}
 }
 
-// Transport in Transport: the attempts multiply, and Validate says so.
+// A Transport inside a Transport: attempts multiply, and Validate reports it.
 func TestStackedRetriers(t *testing.T) {
 	for name, stack := range map[string]func(*retrip.Transport) http.RoundTripper{
 		"directly":        func(inner *retrip.Transport) http.RoundTripper { return inner },
@@ -182,7 +182,7 @@ func TestStackedRetriers(t *testing.T) {
 	}
 }
 
-// signer is a wrapper as oauth2.Transport is one.
+// signer is a wrapper in the style of oauth2.Transport.
 type signer struct{ Base http.RoundTripper }
 
 func (s *signer) RoundTrip(req *http.Request) (*http.Response, error) { return s.Base.RoundTrip(req) }

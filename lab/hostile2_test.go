@@ -17,9 +17,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Two attempts at an HTTP/2 server that does its worst, frame by frame: they
-// end in time, and what it gets rid of is bounded. (HTTP/1.1 servers like it are
-// met by the root package's tests.)
+// Two attempts at a hostile HTTP/2 server, frame by frame: they end in time,
+// and the server can send only a bounded number of bytes. (The root package's
+// tests cover such HTTP/1.1 servers.)
 func TestHostileHTTP2(t *testing.T) {
 	const mib = 1 << 20
 	long := string(bytes.Repeat([]byte("x"), 8<<10))
@@ -27,8 +27,8 @@ func TestHostileHTTP2(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		serve  func(f *frameConn, stream uint32, number int64) bool
-		status int   // 0 is an error
-		sent   int64 // bytes the server may get rid of; 0 is no bound
+		status int   // 0 means an error
+		sent   int64 // maximum bytes that the server can send; 0 means no bound
 	}{
 		{"endless CONTINUATION frames", func(f *frameConn, stream uint32, _ int64) bool {
 			block := headerBlock("503", hpack.HeaderField{Name: "x", Value: long})
@@ -38,11 +38,11 @@ func TestHostileHTTP2(t *testing.T) {
 			}
 			return false
 		}, 0, 64 * mib},
-		// We end the stream within its bound. The connection is the base's:
-		// net/http reads on, and drops what comes.
+		// retrip ends the stream within its bound. The connection belongs to
+		// the base: net/http continues to read and discards the data.
 		{"endless error body", func(f *frameConn, stream uint32, _ int64) bool {
 			err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndHeaders: true, BlockFragment: headerBlock("503")})
-			for err == nil { // past any window
+			for err == nil { // beyond any window
 				err = f.WriteData(stream, false, data)
 			}
 			return false
@@ -50,8 +50,8 @@ func TestHostileHTTP2(t *testing.T) {
 		{"error body that never comes", func(f *frameConn, stream uint32, _ int64) bool {
 			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndHeaders: true, BlockFragment: headerBlock("503")}) == nil
 		}, 503, mib},
-		// The stream ends at MaxResponseHeaderBytes. The connection goes on, and
-		// with it the flood, until AttemptTimeout ends the attempt after it.
+		// The stream ends at MaxResponseHeaderBytes. The connection stays open,
+		// and with it the flood, until AttemptTimeout ends the next attempt.
 		{"flood of 103", func(f *frameConn, stream uint32, _ int64) bool {
 			var err error
 			for err == nil {
@@ -85,7 +85,7 @@ func TestHostileHTTP2(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, tt.status, resp.StatusCode)
 			case err == nil:
-				// The headers of a response may come before its connection is
+				// The response headers may arrive before the connection is
 				// given up.
 				assert.Equal(t, 503, resp.StatusCode)
 			}

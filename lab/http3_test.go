@@ -63,8 +63,9 @@ func reset(w http.ResponseWriter, code http3.ErrCode) {
 	stream.CancelWrite(quic.StreamErrorCode(code))
 }
 
-// HTTP/3 as the base keeps the contract: what is retried, when, and with what
-// body. The first answer fails, the others don't.
+// With HTTP/3 as the base, the contract is the same: which requests are
+// retried, when, and with which body. The first answer fails, the others
+// succeed.
 func TestHTTP3(t *testing.T) {
 	answer := func(status int, fields ...string) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -77,7 +78,7 @@ func TestHTTP3(t *testing.T) {
 	kill := func(code http3.ErrCode) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) { reset(w, code) }
 	}
-	// A slow machine makes a connection, and answers, in that time.
+	// Long enough for a slow machine to connect and answer.
 	const patience = 3 * time.Second
 	hang := func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 	const body = "the body, byte for byte"
@@ -88,7 +89,7 @@ func TestHTTP3(t *testing.T) {
 		first    func(http.ResponseWriter, *http.Request)
 		policy   retrip.Policy
 		arrivals int64
-		status   int // 0 is an error
+		status   int // 0 means an error
 		least    time.Duration
 	}{
 		{"200", http.MethodGet, nil, answer(200), retrip.Policy{}, 1, 200, 0},
@@ -156,8 +157,8 @@ func TestHTTP3(t *testing.T) {
 	}
 }
 
-// quic-go repeats on its own what a server rejects, where it can; a server that
-// rejects everything ends it after our attempts.
+// quic-go repeats rejected requests on its own where it can. A server that
+// rejects everything gets our attempts, and no more.
 func TestHTTP3_RejectsEverything(t *testing.T) {
 	var arrivals atomic.Int64
 	url, base := serve3(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -175,9 +176,9 @@ func TestHTTP3_RejectsEverything(t *testing.T) {
 	assert.LessOrEqual(t, arrivals.Load(), int64(2*3), "quic-go repeats once within each attempt")
 }
 
-// Nobody listens: QUIC knows no refusal, only silence. Our own timeout ends an
-// attempt that had no connection yet, and so a POST is repeated too. The error
-// of a handshake that quic-go gives up is no proof, as over TCP.
+// No server listens. In QUIC that is silence, not a refusal. Our own timeout
+// ends an attempt that had no connection yet, so a POST is repeated too. If
+// quic-go gives up the handshake, its error proves nothing, as over TCP.
 func TestHTTP3_NobodyListens(t *testing.T) {
 	for _, tt := range []struct {
 		method      string
@@ -191,7 +192,7 @@ func TestHTTP3_NobodyListens(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, AttemptTimeout %v, handshake %v", tt.method, tt.ours, tt.quics), func(t *testing.T) {
 			conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 			require.NoError(t, err)
-			defer conn.Close() // it is held, and never read
+			defer conn.Close() // held open and never read
 			base := base3(t)
 			base.QUICConfig = &quic.Config{HandshakeIdleTimeout: tt.quics}
 			attempts := 0
@@ -210,7 +211,7 @@ func TestHTTP3_NobodyListens(t *testing.T) {
 	}
 }
 
-// A server that is not who it should be does not become so by asking again.
+// Repeating a request doesn't make an untrusted certificate trusted.
 func TestHTTP3_CertificateIsHopeless(t *testing.T) {
 	url, _ := serve3(t, http.NotFoundHandler())
 	base := base3(t)

@@ -16,9 +16,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// stubborn is the policy that the lab tests with: as many attempts as the
-// faults may need, and no budget, since it is not a fleet that is to be
-// protected here. Its attempt timeout outlasts the test.
+// stubborn is the policy of the lab's tests: as many attempts as the faults may
+// require, and no budget, since there is no fleet to protect. Its attempt
+// timeout outlasts the test.
 var stubborn = retrip.Policy{
 	MaxAttempts:    8,
 	Backoff:        retrip.Backoff{Base: 10 * time.Millisecond, Cap: 300 * time.Millisecond},
@@ -26,8 +26,8 @@ var stubborn = retrip.Policy{
 	Budget:         retrip.Unlimited,
 }
 
-// trial runs a load over a transport that is made of a base, against a ledger
-// behind faults, and tears all of it down again.
+// trial runs a load through a wrapped base against a ledger behind faults, and
+// cleans up everything.
 func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.RoundTripper) (r *Report, faults int) {
 	t.Helper()
 	const seed = 20
@@ -65,7 +65,7 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 	assert.Equal(t, audit.Begun, r.Requests, "each caller gets exactly one answer")
 	assert.Zero(t, ledger.Corrupt(), "bodies that arrived as something else")
 	t.Logf("%d faults, %d arrivals; %v; %v", faults, ledger.Arrivals(), audit, r)
-	// The timers that must be gone would last for a minute.
+	// Timers that should be gone would last for a minute.
 	assert.Zero(t, load.Held(30*time.Second), "requests whose context is held by a timer, a goroutine or a table")
 	after, ok := before.Back(10 * time.Second)
 	assert.True(t, ok, "goroutines or file descriptors are left: %+v before, %+v after", before, after)
@@ -75,9 +75,9 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 	return r, faults
 }
 
-// No fault of network or server makes a POST without a key happen twice, a body
-// arrive as something else, an answer go to the wrong caller, or anything stay
-// behind; and most of what fails over a bare transport succeeds.
+// No fault of the network or the server makes the server execute a POST without
+// a key twice, corrupts a body, sends an answer to the wrong caller, or leaks a
+// resource. Most requests that would fail over a bare transport succeed.
 func TestFaults(t *testing.T) {
 	requests := 1200
 	if testing.Short() {
@@ -102,8 +102,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// The ledger sees a duplicate when there is one: a client that repeats blindly
-// is caught.
+// The ledger detects duplicates: it catches a client that repeats blindly.
 func TestLedger_SeesDuplicates(t *testing.T) {
 	const seed = 3
 	ledger := NewLedger(seed, 0.5)

@@ -14,8 +14,9 @@ import (
 	"sync"
 )
 
-// The header fields by which a request tells its number, the length and SHA-256
-// sum of its body, and how long an answer it wants; an answer repeats the first.
+// Header fields in which a request states its number, the length and the
+// SHA-256 sum of its body, and the size of the answer it wants. An answer
+// repeats the number.
 const (
 	idField     = "Lab-Id"
 	lengthField = "Lab-Length"
@@ -23,11 +24,10 @@ const (
 	wantField   = "Lab-Want"
 )
 
-// Ledger is an [http.Handler] that writes down which requests it has executed.
-// One with an Idempotency-Key it executes once, however often it comes. It
-// fails a share of them in every way a server can: before it has read the body,
-// in the middle of it, and after it has executed the request. It is safe for
-// concurrent use.
+// Ledger is an [http.Handler] that records which requests it has executed. It
+// executes requests with the same Idempotency-Key once. It fails a share of the
+// requests in every way a server can: before it reads the body, while it reads
+// it, and after it has executed the request. It is safe for concurrent use.
 type Ledger struct {
 	mu       sync.Mutex
 	draws    *rand.Rand
@@ -38,13 +38,13 @@ type Ledger struct {
 	failures map[string]int
 }
 
-// NewLedger returns an empty Ledger that fails the given share of requests, as
-// seed wants it.
+// NewLedger returns an empty Ledger that fails the given share of requests,
+// chosen by seed.
 func NewLedger(seed uint64, faults float64) *Ledger {
 	return &Ledger{draws: rand.New(rand.NewPCG(seed, 1)), faults: faults, failures: map[string]int{}}
 }
 
-// serverFault is what goes wrong with one request.
+// serverFault is a way to fail one request.
 type serverFault string
 
 const (
@@ -71,8 +71,8 @@ func (l *Ledger) arrive() serverFault {
 	return fault
 }
 
-// ServeHTTP takes part in the lab: reads the body, compares it with what the
-// header promises, and executes the request.
+// ServeHTTP reads the body, compares it with what the header states, and
+// executes the request.
 func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id, err := strconv.Atoi(req.Header.Get(idField))
 	if err != nil {
@@ -98,7 +98,7 @@ func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	sum := sha256.New()
 	n, err := io.Copy(sum, req.Body)
 	if err != nil {
-		// What was not received whole is not executed.
+		// A request that didn't arrive completely is not executed.
 		panic(http.ErrAbortHandler)
 	}
 	if strconv.FormatInt(n, 10) != req.Header.Get(lengthField) || hex.EncodeToString(sum.Sum(nil)) != req.Header.Get(sumField) {
@@ -134,31 +134,31 @@ func (l *Ledger) execute(id int, keyed bool) {
 	*times++
 }
 
-// Executions returns how often each request was executed, by number, up to 255
-// times. It is final when the server is closed: what is late is on its way no
-// more.
+// Executions returns how often each request was executed, by number, counting
+// up to 255. It is final once the server is closed, because no late request can
+// arrive then.
 func (l *Ledger) Executions() []uint8 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.executed)
 }
 
-// Corrupt returns how many bodies came to a regular end and were not what had
-// been sent.
+// Corrupt returns how many bodies ended regularly but differ from what was
+// sent.
 func (l *Ledger) Corrupt() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.corrupt
 }
 
-// Arrivals returns how many requests came in, repetitions included.
+// Arrivals returns how many requests arrived, including repetitions.
 func (l *Ledger) Arrivals() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.arrivals
 }
 
-// Faults returns how many requests were failed on purpose.
+// Faults returns how many requests the ledger failed on purpose.
 func (l *Ledger) Faults() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +169,7 @@ func (l *Ledger) Faults() int {
 	return sum
 }
 
-// noise is what all bodies are cut from.
+// noise is the source of all bodies.
 var noise = sync.OnceValue(func() []byte {
 	b := make([]byte, 2<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)

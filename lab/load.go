@@ -23,21 +23,21 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Load is a crowd of callers, with one run in it. All of its requests follow from Seed; what
-// becomes of them depends on the network and the scheduler.
+// Load is a crowd of callers for a single run. Seed determines all its
+// requests; their outcomes depend on the network and the scheduler.
 type Load struct {
 	Client  *http.Client
-	URL     func(id int) string // where request id goes
+	URL     func(id int) string // URL of request id
 	Seed    uint64
 	Callers int
 	Files   string // a directory for bodies in files
 
-	bodies  atomic.Int64 // handed to the client
-	closed  atomic.Int64 // and closed by it
-	holders atomic.Int64 // requests whose context something still holds
+	bodies  atomic.Int64 // request bodies passed to the client
+	closed  atomic.Int64 // those it has closed
+	holders atomic.Int64 // requests whose context is still referenced
 
 	mu     sync.Mutex
-	notes  []note // by number; all that grows with the requests
+	notes  []note // by number; the only field that grows with the requests
 	report Report
 }
 
@@ -49,7 +49,7 @@ const (
 	del
 	putBytes  // with GetBody
 	putStream // small enough to be kept
-	putLarge  // a stream that is not
+	putLarge  // a stream too large to be kept
 	putFile
 	postKeyed
 	postBytes
@@ -59,30 +59,30 @@ const (
 
 var kindNames = [kinds]string{"GET", "DELETE", "PUT bytes", "PUT stream", "PUT large stream", "PUT file", "POST with key", "POST bytes", "POST stream"}
 
-// Repeatable reports whether a request of this kind may be sent again whatever
-// became of it.
+// repeatable reports whether a request of this kind may be sent again after any
+// outcome.
 func (k kind) repeatable() bool { return k < postBytes && k != putLarge }
 
-// Tally counts what became of requests.
+// Tally counts the outcomes of requests.
 type Tally struct {
 	Requests  int
-	Succeeded int // a 200 with the whole, right body
+	Succeeded int // a 200 with the complete, correct body
 	Refused   int // an answer with another status
-	Cut       int // a 200 whose body broke off
+	Cut       int // a 200 whose body ended early
 	Failed    int // an error instead of an answer
 }
 
-// Report is what came of a [Load].
+// Report is the result of a [Load].
 type Report struct {
 	Tally
 	Kinds    [kinds]Tally
-	Mixed    int // answers to another request, or with another body
+	Mixed    int // answers of another request, or with another body
 	Unclosed int // request bodies left open
 	Elapsed  time.Duration
 }
 
-// Rate returns the share of requests that succeeded: of those that may always
-// be repeated if repeatable is true, of all if not.
+// Rate returns the share of requests that succeeded: of the repeatable kinds if
+// repeatable is true, of all kinds otherwise.
 func (r *Report) Rate(repeatable bool) float64 {
 	if !repeatable {
 		return float64(r.Succeeded) / float64(r.Requests)
@@ -107,8 +107,8 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// Run makes requests until ctx ends or most have been begun, waits for their
-// ends.
+// Run makes requests until ctx ends or the given number has been started, and
+// waits for their outcomes.
 func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -135,14 +135,15 @@ func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	}
 	r := l.report
 	r.Elapsed = time.Since(began)
-	// A request whose answer was given up may still be on its way, and a body
-	// is closed when the last attempt's write loop has noticed.
+	// A request whose answer was given up may still be in progress, and its
+	// body is closed only when the last attempt's write loop notices.
 	within(30*time.Second, func() bool { return l.closed.Load() >= l.bodies.Load() })
 	r.Unclosed = int(l.bodies.Load() - l.closed.Load())
 	return &r, nil
 }
 
-// begin returns the number of the next request, unless most have been begun.
+// begin returns the number of the next request, or false once most have been
+// started.
 func (l *Load) begin(most int) (id int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,22 +154,22 @@ func (l *Load) begin(most int) (id int, ok bool) {
 	return len(l.notes) - 1, true
 }
 
-// Unanswered returns how many callers are waiting for an answer.
+// Unanswered returns how many callers are waiting for an outcome.
 func (l *Load) Unanswered() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.notes) - l.report.Requests
 }
 
-// Notes returns how many bytes are held for [Load.Audit].
+// Notes returns how many bytes are kept for [Load.Audit].
 func (l *Load) Notes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return cap(l.notes)
 }
 
-// Held returns for how many requests something still holds the context after a
-// while: a timer, a goroutine, a table.
+// Held waits up to the given time and returns how many requests still have a
+// referenced context, held by a timer, a goroutine or a table.
 func (l *Load) Held(wait time.Duration) int {
 	within(wait, func() bool {
 		runtime.GC()
@@ -181,8 +182,9 @@ func (l *Load) Held(wait time.Duration) int {
 	return int(l.holders.Load())
 }
 
-// dropStoppedTimers makes the runtime let go of timers that are stopped. It
-// does so by itself only on a processor more than a quarter of whose timers are.
+// dropStoppedTimers makes the runtime release stopped timers. On its own it
+// does so only on a processor on which more than a quarter of the timers are
+// stopped.
 func dropStoppedTimers() {
 	var wg sync.WaitGroup
 	for range 4 * runtime.GOMAXPROCS(0) {
@@ -199,7 +201,7 @@ func dropStoppedTimers() {
 	wg.Wait()
 }
 
-// within polls until done or the time is over.
+// within polls until done returns true or d has passed.
 func within(d time.Duration, done func() bool) bool {
 	for end := time.Now().Add(d); !done(); {
 		if time.Now().After(end) {
@@ -210,12 +212,11 @@ func within(d time.Duration, done func() bool) bool {
 	return true
 }
 
-// contextKey is the key of a value that nobody needs: it is there to be seen
-// going.
+// contextKey is the key of a value that only marks a context, so that its
+// garbage collection can be observed.
 type contextKey struct{}
 
-// marked returns a context that [Load.Held] counts as long as something holds
-// it.
+// marked returns a context that [Load.Held] counts as long as it is referenced.
 func (l *Load) marked() context.Context {
 	mark := new([16]byte)
 	l.holders.Add(1)
@@ -223,19 +224,19 @@ func (l *Load) marked() context.Context {
 	return context.WithValue(context.Background(), contextKey{}, mark)
 }
 
-// one makes request number id. An error is one of the lab's own.
+// one makes request number id. An error means a fault of the lab itself.
 func (l *Load) one(id int) error {
 	draws := rand.New(rand.NewPCG(l.Seed, uint64(id)<<8))
 	k := kind(draws.IntN(int(kinds)))
 	ctx := l.marked()
 	if draws.IntN(2) == 0 {
-		// A deadline that outlasts the run.
+		// This deadline outlasts the run.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 	} else {
-		// The others have a limit of the policy that does: its timer must go
-		// with the request.
+		// The other requests have a limit from the policy, whose timer must be
+		// released with the request.
 		ctx = retrip.WithPolicy(ctx, retrip.Policy{AttemptTimeout: 250 * time.Millisecond})
 	}
 	want := draws.IntN(2 << 10)
@@ -270,7 +271,7 @@ func (l *Load) one(id int) error {
 	return nil
 }
 
-// tell writes down what the caller of request id was told.
+// tell records what the caller of request id was told.
 func (l *Load) tell(k kind, id, want int, resp *http.Response, err error) {
 	t := Tally{Requests: 1}
 	mixed := 0
@@ -327,7 +328,7 @@ func methodOf(k kind) string {
 	}
 }
 
-// body is what a request carries.
+// body is the body of a request.
 type body struct {
 	content []byte
 	reader  io.ReadCloser
@@ -357,7 +358,7 @@ func (l *Load) body(k kind, draws *rand.Rand) (body, error) {
 		if err != nil {
 			return b, err
 		}
-		if err := os.Remove(file.Name()); err != nil { // it is gone when it is closed
+		if err := os.Remove(file.Name()); err != nil { // removed already, and gone once closed
 			return b, err
 		}
 		if _, err := file.Write(b.content); err != nil {
@@ -366,8 +367,8 @@ func (l *Load) body(k kind, draws *rand.Rand) (body, error) {
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			return b, err
 		}
-		// Retrip must see the file itself, so its closing is seen by the
-		// descriptors left open at the end.
+		// retrip must get the file itself; descriptors still open at the end
+		// show whether it was closed.
 		l.closed.Add(1)
 		b.reader = file
 	default:

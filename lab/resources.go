@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Usage is what a process holds.
+// Usage is the resources held by a process.
 type Usage struct {
-	Goroutines  int    // toxiproxy's apart: it leaves some of its own behind
-	Descriptors int    // open; 0 where the system doesn't tell
+	Goroutines  int    // without toxiproxy's, which leaves some of its own behind
+	Descriptors int    // open; 0 if the system doesn't report them
 	Heap        uint64 // live bytes after a collection
 }
 
-// Resources returns what this process holds now.
+// Resources returns the resources that this process holds now.
 func Resources() Usage {
 	runtime.GC()
 	var m runtime.MemStats
@@ -25,8 +25,8 @@ func Resources() Usage {
 	return Usage{Goroutines: len(Goroutines()), Descriptors: descriptors(), Heap: m.HeapAlloc}
 }
 
-// Back reports whether the goroutines and descriptors come back to at most u
-// within d, and what is held then.
+// Back waits up to d for goroutines and descriptors to return to at most u. It
+// reports whether they did, and returns the usage at that time.
 func (u Usage) Back(d time.Duration) (Usage, bool) {
 	ok := within(d, func() bool {
 		return len(Goroutines()) <= u.Goroutines && descriptors() <= u.Descriptors
@@ -42,7 +42,7 @@ func descriptors() int {
 	return len(open)
 }
 
-// Goroutines returns the stacks of all goroutines but those of toxiproxy.
+// Goroutines returns the stacks of all goroutines except toxiproxy's.
 func Goroutines() []string {
 	buf := make([]byte, 1<<20)
 	for {

@@ -19,7 +19,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Where root runs the test, nobody else may read its directory.
+// If root runs the test, no other user can read its directory.
 const filesConfig = `
 user root root;
 daemon off;
@@ -48,8 +48,8 @@ backend files
 	server one $UPSTREAM
 `
 
-// Files of nginx, cut on the way from it, arrive whole: straight, over HTTP/2,
-// and with HAProxy in front, which passes the cuts on in its own way.
+// Files served by nginx arrive whole although the connection is cut: directly,
+// over HTTP/2, and behind HAProxy, which passes on the cuts in its own way.
 func TestResume_RealServers(t *testing.T) {
 	const size, every = 24 << 20, 3 << 20
 	addr, err := FreeAddr()

@@ -27,8 +27,8 @@ import (
 
 const sinkEnv = "RETRIP_SINK"
 
-// TestSink is no test but the server of BenchmarkUploadOfAFile, in a process of
-// its own so that its CPU time isn't the client's.
+// TestSink is not a test but the server of BenchmarkUploadOfAFile. It runs in a
+// separate process, so that its CPU time doesn't count as the client's.
 func TestSink(t *testing.T) {
 	if os.Getenv(sinkEnv) == "" {
 		t.Skip("started by BenchmarkUploadOfAFile")
@@ -42,8 +42,8 @@ func TestSink(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
 }
 
-// BenchmarkUploadOfAFile uploads 1 GiB of a file over HTTP/1.1 without TLS,
-// which bare net/http does by sendfile(2), and reports the client's CPU time.
+// BenchmarkUploadOfAFile uploads a file of 1 GiB over HTTP/1.1 without TLS,
+// which bare net/http does with sendfile(2), and reports the client's CPU time.
 func BenchmarkUploadOfAFile(b *testing.B) {
 	const size = 1 << 30
 	sink := exec.CommandContext(b.Context(), os.Args[0], "-test.run=^TestSink$")

@@ -16,20 +16,20 @@ import (
 	"sync/atomic"
 )
 
-// Proto is the protocol that client and server speak.
+// Proto is the protocol between client and server.
 type Proto string
 
-// The protocols, each spoken alone.
+// The protocols; a server speaks only one.
 const (
 	HTTP1 Proto = "HTTP/1.1"
 	HTTP2 Proto = "HTTPS+HTTP/2"
 	H2C   Proto = "h2c"
 )
 
-// Protos are all of them.
+// Protos lists all protocols.
 var Protos = []Proto{HTTP1, HTTP2, H2C}
 
-// Protocols returns p as a transport or server takes it.
+// Protocols returns p in the form that transports and servers take.
 func (p Proto) Protocols() *http.Protocols {
 	var ps http.Protocols
 	ps.SetHTTP1(p == HTTP1)
@@ -38,7 +38,7 @@ func (p Proto) Protocols() *http.Protocols {
 	return &ps
 }
 
-// Scheme returns that of the URLs.
+// Scheme returns the URL scheme.
 func (p Proto) Scheme() string {
 	if p == HTTP2 {
 		return "https"
@@ -50,7 +50,7 @@ func (p Proto) Scheme() string {
 func Serve(p Proto, h http.Handler) *httptest.Server {
 	s := httptest.NewUnstartedServer(h)
 	s.Config.Protocols = p.Protocols()
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // aborted handlers and connections are meant
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // aborted handlers and connections are intended
 	if p == HTTP2 {
 		s.EnableHTTP2 = true
 		s.StartTLS()
@@ -60,8 +60,8 @@ func Serve(p Proto, h http.Handler) *httptest.Server {
 	return s
 }
 
-// Base returns a fresh base transport that speaks p and trusts s. The caller
-// may change it before its first use.
+// Base returns a new base transport that speaks p and trusts s. The caller may
+// modify it before its first use.
 func Base(p Proto, s *httptest.Server) *http.Transport {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.Proxy = nil
@@ -76,10 +76,10 @@ func Base(p Proto, s *httptest.Server) *http.Transport {
 
 var lastPort atomic.Int64
 
-// FreeAddr returns a loopback address that nobody listens at. Its port is below
-// those that systems give to connecting sockets: a client that tries again and
-// again to reach a port where nobody listens may otherwise be given that very
-// port, and talk to itself.
+// FreeAddr returns a loopback address without a listener. Its port is below the
+// range that systems assign to outgoing sockets: otherwise a client that
+// repeatedly dials a port without a listener may be assigned that very port and
+// connect to itself.
 func FreeAddr() (string, error) {
 	const first, ports = 12_000, 16_000
 	for range ports {

@@ -26,8 +26,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// daemon is a server of a Debian package, run for a test in a directory of its
-// own.
+// daemon is a server from a Debian package that runs in its own directory for a
+// test.
 type daemon struct {
 	t    *testing.T
 	dir  string
@@ -36,9 +36,9 @@ type daemon struct {
 	cmd  *exec.Cmd
 }
 
-// startDaemon writes a configuration and starts the program on it. The test is
-// skipped where it is not installed. In the configuration and the arguments,
-// $DIR stands for the directory.
+// startDaemon writes a configuration and starts the program with it. It skips
+// the test if the program isn't installed. In the configuration and the
+// arguments, $DIR stands for the directory.
 func startDaemon(t *testing.T, program, config string, addr string, args ...string) *daemon {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -81,7 +81,7 @@ func (d *daemon) start(addr string) {
 	require.True(d.t, up, "%s does not listen: %s", d.path, out)
 }
 
-// stop ends the program as a restart does.
+// stop ends the program as in a restart.
 func (d *daemon) stop() {
 	if d.cmd == nil {
 		return
@@ -91,7 +91,7 @@ func (d *daemon) stop() {
 	d.cmd = nil
 }
 
-// pair returns the certificate and key that httptest has for 127.0.0.1.
+// pair returns httptest's certificate and key for 127.0.0.1.
 func pair(t *testing.T) (cert, key string) {
 	s := Serve(HTTP2, http.NotFoundHandler())
 	defer s.Close()
@@ -102,7 +102,7 @@ func pair(t *testing.T) (cert, key string) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-// daemonBase returns a fresh base transport for a daemon that speaks p.
+// daemonBase returns a new base transport for a daemon that speaks p.
 func daemonBase(t *testing.T, p Proto) *http.Transport {
 	base := &http.Transport{
 		Protocols: p.Protocols(), MaxIdleConnsPerHost: 32,
@@ -112,22 +112,22 @@ func daemonBase(t *testing.T, p Proto) *http.Transport {
 	return base
 }
 
-// outcome is what became of many requests.
+// outcome counts the outcomes of many requests.
 type outcome struct {
 	ok, other, failed atomic.Int64
-	errors            sync.Map // the texts of what failed
+	errors            sync.Map // error texts
 }
 
 func (o *outcome) lost() int64 { return o.other.Load() + o.failed.Load() }
 
-// stream is a body without GetBody, which net/http alone can't send twice.
+// stream returns a body without GetBody, which net/http alone can't send twice.
 func stream(text string) io.Reader { return io.MultiReader(strings.NewReader(text)) }
 
-// callers is how many make requests at a time.
+// callers is the number of concurrent callers.
 const callers = 16
 
-// hammer makes n requests from all callers, or for as long as meanwhile runs,
-// and at least n.
+// hammer makes n requests from all callers, and continues as long as meanwhile
+// runs.
 func hammer(t *testing.T, rt http.RoundTripper, method, url string, n int, body func() io.Reader, meanwhile func()) *outcome {
 	t.Helper()
 	var o outcome
@@ -184,7 +184,7 @@ func hammer(t *testing.T, rt http.RoundTripper, method, url string, n int, body 
 	return &o
 }
 
-// compare hammers over a bare base and over a wrapped one.
+// compare runs hammer over a bare base and over a wrapped one.
 func compare(t *testing.T, p Proto, policy retrip.Policy, method, url string, n int, body func() io.Reader, meanwhile func()) (bare, wrapped *outcome) {
 	t.Helper()
 	bare = hammer(t, daemonBase(t, p), method, url, n, body, meanwhile)
@@ -231,8 +231,8 @@ func startNginx(t *testing.T, options, limits string) (*daemon, string) {
 	return startDaemon(t, "nginx", config, addr, "-c", "$DIR/config", "-p", "$DIR/"), addr
 }
 
-// nginx tells by 429 and Retry-After when to come back. With the gate everyone
-// does as told.
+// nginx states in a 429 with Retry-After when to return. With the gate, all
+// requests comply.
 func TestNginx_RateLimit(t *testing.T) {
 	t.Parallel()
 	_, addr := startNginx(t, "", "")
@@ -242,9 +242,9 @@ func TestNginx_RateLimit(t *testing.T) {
 	assert.Zero(t, wrapped.lost())
 }
 
-// nginx ends a connection after a number of requests, or of milliseconds, in
-// the same moment in which the next one is sent. GOAWAY proves what was not
-// processed, and so a POST is repeated too.
+// nginx closes a connection after a number of requests or milliseconds, just as
+// the next request is sent. GOAWAY proves which requests were not processed, so
+// a POST is repeated too.
 func TestNginx_ConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -260,9 +260,10 @@ func TestNginx_ConnectionsEnd(t *testing.T) {
 				assert.Zero(t, wrapped.lost())
 			}
 			bare, wrapped := compare(t, tt.p, policy, http.MethodPost, url, 200, func() io.Reader { return stream("body") }, nil)
-			if tt.p != HTTP1 { // which knows no such proof
-				// A connection that has been idle may end without a word, too,
-				// and then there is none either: more often on a slow machine.
+			if tt.p != HTTP1 { // HTTP/1 has no such proof
+				// A connection that has been idle may also end without GOAWAY,
+				// and then there is no proof either. Slow machines see this
+				// more often.
 				assert.NotZero(t, bare.lost())
 				assert.LessOrEqual(t, 2*wrapped.lost(), bare.lost(), "an unprocessed POST is repeated")
 			}
@@ -270,7 +271,7 @@ func TestNginx_ConnectionsEnd(t *testing.T) {
 	}
 }
 
-// Workers are replaced under load.
+// nginx replaces its workers under load.
 func TestNginx_Reload(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -297,8 +298,8 @@ func TestNginx_Reload(t *testing.T) {
 	}
 }
 
-// nginx answers 413 while the upload is still going on: that is the answer, on
-// the first attempt.
+// nginx answers 413 while the upload is still in progress. That is the final
+// answer, on the first attempt.
 func TestNginx_RefusedUpload(t *testing.T) {
 	t.Parallel()
 	_, addr := startNginx(t, "", "")
@@ -354,8 +355,8 @@ func TestHAProxy_RateLimit(t *testing.T) {
 	assert.Zero(t, wrapped.lost())
 }
 
-// Behind a limit of connections HAProxy queues, and answers 503 when that takes
-// too long. Waiting longer than the queue is what helps.
+// Behind a connection limit, HAProxy queues requests and answers 503 when that
+// takes too long. A wait longer than the queue's helps.
 func TestHAProxy_ConnectionLimit(t *testing.T) {
 	t.Parallel()
 	_, addr := startHAProxy(t, "2", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -369,8 +370,8 @@ func TestHAProxy_ConnectionLimit(t *testing.T) {
 	assert.Zero(t, wrapped.lost())
 }
 
-// While HAProxy restarts nobody listens. What never was a connection is
-// repeated whatever its method; a POST that was under way is not.
+// While HAProxy restarts, nothing listens. A request that never had a
+// connection is repeated whatever its method; a POST in progress is not.
 func TestHAProxy_Restart(t *testing.T) {
 	t.Parallel()
 	var posts sync.Map
@@ -408,13 +409,14 @@ func TestHAProxy_Restart(t *testing.T) {
 	bare, wrapped = compare(t, HTTP1, policy, http.MethodPost, "http://"+addr+"/", 100, unique, restart)
 	assert.Zero(t, twice.Load(), "POSTs that arrived twice")
 	assert.Greater(t, bare.lost(), wrapped.lost())
-	// Those under way at a restart may have been executed, and so may those in
-	// the backlog of a listener that is closing: some of each caller, whatever
-	// bare loses, and few beside what it loses on a fast machine.
+	// Requests in progress at a restart may have been executed, and so may
+	// those in the backlog of a closing listener: up to some per caller,
+	// regardless of how many the bare base loses, and few in addition to what
+	// it loses on a fast machine.
 	assert.LessOrEqual(t, wrapped.lost(), max(2*callers*restarts, bare.lost()/10))
 }
 
-// A server of the balancer is taken out of service and put back by its operator.
+// An operator takes a server of the balancer out of service and puts it back.
 func TestHAProxy_Maintenance(t *testing.T) {
 	t.Parallel()
 	d, addr := startHAProxy(t, "100", http.HandlerFunc(fine))

@@ -21,8 +21,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// recipe returns the block of docs/shed.md in the language given, with its
-// strings replaced.
+// recipe returns the code block of docs/shed.md in the given language, with
+// replacements applied.
 func recipe(t *testing.T, language string, replace ...string) string {
 	t.Helper()
 	docs, err := os.ReadFile("../docs/shed.md")
@@ -37,7 +37,7 @@ func recipe(t *testing.T, language string, replace ...string) string {
 	return text
 }
 
-// occupied is a server whose requests end when they are told to.
+// occupied is a server whose requests end on command.
 type occupied struct {
 	arrived chan struct{}
 	end     chan struct{}
@@ -57,14 +57,14 @@ func (o *occupied) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// shedClient is a client of a server that sheds.
+// shedClient is a client of a server that sheds load.
 type shedClient struct {
 	t        *testing.T
 	url      string
 	attempts int
 }
 
-// get makes a request with retries as the client of a fleet does, as a first
+// get makes a request as a client of a fleet with retries does, as a first
 // attempt or as a retry.
 func (c *shedClient) get(path, attempt string) *http.Response {
 	c.t.Helper()
@@ -84,7 +84,7 @@ func (c *shedClient) get(path, attempt string) *http.Response {
 	return resp
 }
 
-// refused checks that a request is refused for good.
+// refused checks that a request is refused with X-Should-Retry: false.
 func (c *shedClient) refused(path, attempt string) {
 	c.t.Helper()
 	resp := c.get(path, attempt)
@@ -94,13 +94,13 @@ func (c *shedClient) refused(path, attempt string) {
 	assert.Equal(c.t, 1, c.attempts, "the client obeys")
 }
 
-// served checks that a request gets through.
+// served checks that a request is served.
 func (c *shedClient) served(path, attempt string) {
 	c.t.Helper()
 	assert.Equal(c.t, http.StatusOK, c.get(path, attempt).StatusCode)
 }
 
-// own checks that a failure of the server behind isn't called final.
+// own checks that a failure of the backend itself isn't marked as final.
 func (c *shedClient) own() {
 	c.t.Helper()
 	resp := c.get("/own", "")
@@ -109,7 +109,7 @@ func (c *shedClient) own() {
 	assert.Equal(c.t, 4, c.attempts)
 }
 
-// hold makes n requests that last, and returns when the server has them.
+// hold makes n long-running requests and returns when the server has them.
 func (c *shedClient) hold(o *occupied, n int, wg *sync.WaitGroup) {
 	for range n {
 		wg.Go(func() {
@@ -163,7 +163,7 @@ http {
 	c.served("/", "2")
 }
 
-// admin says something to HAProxy's socket and returns its answer.
+// admin sends a command to HAProxy's socket and returns the answer.
 func (d *daemon) admin(command string) string {
 	c, err := net.Dial("unix", filepath.Join(d.dir, "admin"))
 	require.NoError(d.t, err)

@@ -26,8 +26,8 @@ import (
 
 var credentials = aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "SECRET"}
 
-// sigV4 signs requests as AWS's own clients do: all the headers that a request
-// has by then.
+// sigV4 signs requests like AWS's own clients, including every header that the
+// request has at that point.
 type sigV4 struct{ base http.RoundTripper }
 
 func (s sigV4) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -45,8 +45,8 @@ func sign(req *http.Request, at time.Time) error {
 	return v4.NewSigner().SignHTTP(context.Background(), credentials, req, unsigned, "service", "eu-west-1", at)
 }
 
-// checkSignature does what a server of AWS does: it signs what has arrived, with
-// the headers that are said to be signed, and compares.
+// checkSignature verifies a request as AWS servers do: it signs the received
+// request with the headers listed in its signature, and compares.
 func checkSignature(r *http.Request) error {
 	given := r.Header.Get("Authorization")
 	_, rest, _ := strings.Cut(given, "SignedHeaders=")
@@ -79,8 +79,8 @@ func checkSignature(r *http.Request) error {
 	return nil
 }
 
-// A Base that signs every attempt signs what is sent and nothing else, so that
-// a strict server takes each of them.
+// A Base that signs every attempt signs exactly what is sent, so that a strict
+// server accepts all of them.
 func TestSigningBase(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
 		for _, timeout := range []time.Duration{0, time.Minute} {
@@ -130,8 +130,8 @@ func TestSigningBase(t *testing.T) {
 	}
 }
 
-// The server of TestSigningBase is strict: it refuses what was changed behind
-// the signature, and a signature over a header that wasn't sent.
+// The server of TestSigningBase is strict: it refuses a request that was
+// modified after signing, and a signature over a header that wasn't sent.
 func TestSigningBase_ServerIsStrict(t *testing.T) {
 	for name, change := range map[string]func(req *http.Request){
 		"changed":  func(req *http.Request) { req.Header.Set("X-Amz-Meta-A", "another") },

@@ -17,10 +17,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// An HTTP/1 server ends idle connections in the same moment in which the next
-// POST of a stream is sent. There is rarely proof that such a POST wasn't
-// processed; the wrapped client loses no more of them than the bare one, and
-// none runs twice.
+// An HTTP/1 server closes idle connections just as the next POST with a stream
+// is sent. There is rarely proof that such a POST wasn't processed. The wrapped
+// client loses no more of them than the bare one, and none runs twice.
 func TestStaleConnections_StreamedPOSTs(t *testing.T) {
 	const (
 		idle  = time.Millisecond
@@ -53,21 +52,21 @@ func TestStaleConnections_StreamedPOSTs(t *testing.T) {
 				resp.Body.Close()
 			}
 		}
-		// The other client's request is part of the idle time.
+		// The other client's request counts towards the idle time.
 		for began := time.Now(); time.Since(began) < idle-time.Duration(i%40)*5*time.Microsecond; {
 		}
 	}
-	server.Close() // no request is served any more
+	server.Close() // no more requests are served
 	t.Logf("of %d: told of success bare %d, wrapped %d; served bare %d, wrapped %d", posts, told["bare"], told["wrapped"], served["bare"], served["wrapped"])
 	assert.Less(t, told["bare"], posts, "connections that nobody ends under a request prove nothing")
 	lost := func(name string) int { return posts - told[name] }
 	assert.LessOrEqual(t, lost("wrapped"), lost("bare")+lost("bare")/3+50)
-	// One that was served and not told of is lost, and none is served twice.
+	// A POST that was served but not answered is lost; none is served twice.
 	assert.LessOrEqual(t, served["wrapped"], posts)
 }
 
-// http.Client's Timeout gives the same error with us and without us, in text and
-// in Timeout, every time.
+// http.Client.Timeout gives the same error with retrip and without, in its text
+// and in Timeout, every time.
 func TestClientTimeout(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -92,7 +91,7 @@ func TestClientTimeout(t *testing.T) {
 				require.ErrorAs(t, err, &timeout)
 				assert.True(t, timeout.Timeout())
 				if name == "bare" {
-					continue // which words it otherwise when it has no connection yet
+					continue // which has a different text if there is no connection yet
 				}
 				assert.EqualError(t, err, `Get "`+server.URL+`": context deadline exceeded (Client.Timeout exceeded while awaiting headers)`)
 			}

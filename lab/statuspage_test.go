@@ -68,8 +68,8 @@ type rtFunc func(*http.Request) (*http.Response, error)
 
 func (f rtFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// contrast returns, for every text that is shown, what it contrasts with its
-// ground, if that is less than WCAG 2.2 asks for at AA.
+// contrast returns every visible text whose contrast with its background is
+// below WCAG 2.2 AA.
 const contrast = `(() => {
 	const rgb = c => c.match(/[\d.]+/g).map(Number);
 	const light = c => { const [r, g, b] = rgb(c).map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 }); return .2126 * r + .7152 * g + .0722 * b };
@@ -85,15 +85,14 @@ const contrast = `(() => {
 	return low;
 })()`
 
-// headers returns the tables in which a cell has no header for its column or its
-// row.
+// headers returns the tables with a cell that has no column or row header.
 const headers = `[...document.querySelectorAll('table')].filter(t =>
 	[...t.querySelectorAll('thead th')].some(h => h.scope !== 'col') ||
 	[...t.querySelectorAll('tbody tr')].some(r => r.children[0].tagName !== 'TH' || r.children[0].scope !== 'row' || r.children.length !== t.querySelectorAll('thead th').length)).length`
 
-// The page works in a real browser, in light and dark, and nothing in a name is
-// taken for code. With SCREENSHOTS in the environment it leaves pictures in that
-// directory: docs/img/statuspage.png is one.
+// The page works in a real browser, in light and dark mode, and a name never
+// becomes markup. If SCREENSHOTS is set in the environment, the test saves
+// screenshots to that directory; docs/img/statuspage.png is one of them.
 func TestStatusPage_InABrowser(t *testing.T) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -111,7 +110,7 @@ func TestStatusPage_InABrowser(t *testing.T) {
 	ctx, cancel = context.WithTimeout(ctx, 25*time.Second)
 	defer cancel()
 
-	// The listener of the console must not miss a complaint about the CSP.
+	// The console listener must not miss a CSP violation.
 	messages := chromedp.Console(ctx)
 	for _, scheme := range []string{"light", "dark"} {
 		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -145,14 +144,14 @@ func TestStatusPage_InABrowser(t *testing.T) {
 		}
 	}
 
-	// A person asks for one host.
+	// A user looks up one host.
 	require.NoError(t, chromedp.Do(ctx, chromedp.SendKeys("#host", "ledger.internal:443\r"), chromedp.WaitVisible("#asked")))
 	text, err := chromedp.Run(ctx, chromedp.Text("main"))
 	require.NoError(t, err)
 	assert.Contains(t, text, "ledger.internal:443 in payments")
 	assert.Contains(t, text, `"attempt_timeout":"2s"`)
 
-	// A narrow window has no sideways scroll either.
+	// A narrow window doesn't scroll sideways either.
 	require.NoError(t, chromedp.Do(ctx, chromedp.EmulateViewport(360, 800), chromedp.Navigate(server.URL)))
 	wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.documentElement.scrollWidth + " of " + innerWidth`))
 	require.NoError(t, err)

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// answers is what a program has done, asked as the metrics are.
+// answers predicts the results of queries from what a program has done.
 type answers struct {
 	known map[string]tally
 	waits map[waitKey][]float64
 
-	// rate is that of a counter that the program counted up by one, waitRate
+	// rate is the rate of a counter that the program incremented once, waitRate
 	// that of a histogram.
 	rate, waitRate float64
 }
 
-// total returns how much the program counted of a metric under a policy, ""
-// standing for all, with one of the labels given or with any.
+// total returns the program's count of a metric under a policy ("" means all),
+// with one of the given label values or with any.
 func (a *answers) total(metric, policy string, labels ...string) float64 {
 	var sum float64
 	for name, tally := range a.known {
@@ -36,7 +36,7 @@ func (a *answers) total(metric, policy string, labels ...string) float64 {
 		}
 	}
 	if slices.Contains([]string{"open", "troubled", "missing", "paused"}, metric) {
-		return runs * sum // the hosts of each run are as it has left them
+		return runs * sum // each run leaves its hosts in the same state
 	}
 	return sum
 }
@@ -56,7 +56,7 @@ func (a *answers) byLabel(metric, name string) vector {
 	return v
 }
 
-// byPolicy returns f of each policy.
+// byPolicy returns f for each policy.
 func (a *answers) byPolicy(f func(policy string) float64) vector {
 	v := vector{}
 	for policy := range a.known {
@@ -70,7 +70,7 @@ func (a *answers) share(metric, policy string, labels ...string) float64 {
 	return a.total(metric, policy, labels...) / a.total("requests", policy)
 }
 
-// bySource returns f of all waits, by who asked for them.
+// bySource returns f of all waits, by their source.
 func (a *answers) bySource(f func(waits []float64) float64) vector {
 	waits := map[string][]float64{}
 	for key, some := range a.waits {
@@ -84,8 +84,8 @@ func (a *answers) bySource(f func(waits []float64) float64) vector {
 	return v
 }
 
-// alerting leaves what an alert is about: shares above the threshold, under
-// policies with enough of what the shares are of.
+// alerting keeps the values that an alert fires for: shares above the
+// threshold, under policies with enough requests.
 func (a *answers) alerting(v vector, above float64, metric string, labels ...string) vector {
 	maps.DeleteFunc(v, func(key string, value float64) bool {
 		policy, _, _ := strings.Cut(strings.TrimPrefix(key, "policy="), " ")
@@ -94,8 +94,8 @@ func (a *answers) alerting(v vector, above float64, metric string, labels ...str
 	return v
 }
 
-// failing returns the share of requests under each policy that brought no
-// answer, callers' cancellations aside.
+// failing returns the share of requests under each policy that ended without an
+// answer, except for canceled ones.
 func (a *answers) failing(above float64) vector {
 	return a.alerting(a.byPolicy(func(p string) float64 {
 		all := a.total("requests", p) - a.total("requests", p, "canceled")
@@ -121,7 +121,7 @@ func quantile(q float64) func([]float64) float64 {
 	}
 }
 
-// expected is what each query must answer, by its name.
+// expected computes the expected answer of each query, by name.
 var expected = map[string]func(a *answers) vector{
 	"README: How much load do retries add?": func(a *answers) vector { return a.alone(a.share("retries", "")) },
 	"README: Which share of requests did retries save?": func(a *answers) vector {

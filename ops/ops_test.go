@@ -23,9 +23,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestQueries_TellWhatTheProgramDid has Prometheus scrape a program under load
-// and runs every query of README, alerts and dashboard, once with histograms
-// of fixed buckets and once with native ones.
+// TestQueries_TellWhatTheProgramDid lets Prometheus scrape a program under load
+// and runs every query of the README, the alerts and the dashboard, once with
+// classic histograms and once with native ones.
 func TestQueries_TellWhatTheProgramDid(t *testing.T) {
 	queries := allQueries(t)
 	var names []string
@@ -34,8 +34,8 @@ func TestQueries_TellWhatTheProgramDid(t *testing.T) {
 	}
 	require.ElementsMatch(t, slices.Collect(maps.Keys(expected)), names, "each query has an expected answer, and the other way round")
 
-	// A series begins when it is first used, and what it begins with is in no
-	// rate: everything happens once before anyone looks.
+	// A series starts when it is first used, and its first value is part of no
+	// rate. So everything happens once before the first scrape that counts.
 	p := newProgram(t)
 	p.run(t)
 	servers := map[string]*server{"classic": startServer(t, p.metrics.URL)}
@@ -75,9 +75,10 @@ func TestQueries_TellWhatTheProgramDid(t *testing.T) {
 	}
 }
 
-// waitFor waits until expr has the one value want, and returns the time of the
-// newest scrape: what is asked as of then has the same answer each time, while
-// a scrape of this moment may still be on its way into the database.
+// waitFor waits until expr has the single value want, and returns the time of
+// the newest scrape. Queries as of that time always have the same answer,
+// whereas a scrape of the current moment may still be on its way into the
+// database.
 func (s *server) waitFor(t *testing.T, expr string, want float64) (at time.Time) {
 	t.Helper()
 	var got vector
@@ -91,7 +92,7 @@ func (s *server) waitFor(t *testing.T, expr string, want float64) (at time.Time)
 	return time.UnixMilli(int64(math.Round(1000 * seconds)))
 }
 
-// compare checks an answer. What is zero may be missing on either side.
+// compare checks an answer. A zero may be missing on either side.
 func compare(t *testing.T, q query, want, got vector, native bool) {
 	t.Helper()
 	labels := maps.Clone(want)
@@ -103,19 +104,20 @@ func compare(t *testing.T, q query, want, got vector, native bool) {
 			least, most = bucket(want[label], native)
 		case strings.HasPrefix(q.name, "panel: Waits at gates"):
 			if math.IsNaN(got[label]) && want[label] == 0 {
-				continue // nothing was held under that policy
+				continue // no request was held under that policy
 			}
 			least, most = bucket(want[label], false)
 		default:
 			least, most = (1-1e-9)*least, (1+1e-9)*most
 		}
-		// Not negated, for NaN.
+		// Not negated, because of NaN.
 		inside := got[label] >= least && got[label] <= most
 		assert.True(t, inside, "%s: {%s} is %v, not %v to %v, according to %s", q.name, label, got[label], least, most, q.expr)
 	}
 }
 
-// bucket returns the bounds of the bucket of a wait: a histogram knows it no
+// bucket returns the bounds of the bucket of a wait, which is all that a
+// histogram knows of it.
 // better.
 func bucket(wait float64, native bool) (least, most float64) {
 	if native {
@@ -130,7 +132,7 @@ func bucket(wait float64, native bool) (least, most float64) {
 	return least, most
 }
 
-// checkVariables checks what the dashboard offers to choose from.
+// checkVariables checks the choices that the dashboard offers.
 func checkVariables(t *testing.T, s *server, want map[string][]string) {
 	t.Helper()
 	definition := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
@@ -146,7 +148,7 @@ func checkVariables(t *testing.T, s *server, want map[string][]string) {
 	}
 }
 
-// checkRules checks that Prometheus itself gets alerts from the rules.
+// checkRules checks which alerts Prometheus derives from the rules.
 func checkRules(t *testing.T, s *server, a *answers) {
 	t.Helper()
 	want, got := map[string][]string{}, map[string][]string{}
@@ -185,7 +187,7 @@ func checkRules(t *testing.T, s *server, a *answers) {
 	assert.Equal(t, want, got)
 }
 
-// TestAlerts has promtool check the rules and run their unit tests.
+// TestAlerts lets promtool check the rules and run their unit tests.
 func TestAlerts(t *testing.T) {
 	promtool := find(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
@@ -200,7 +202,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestMetrics_ArePleasantToPromtool lints what a program under load exposes.
+// TestMetrics_ArePleasantToPromtool lints the metrics of a program under load.
 func TestMetrics_ArePleasantToPromtool(t *testing.T) {
 	promtool := find(t, "promtool")
 	p := newProgram(t)
@@ -218,7 +220,8 @@ func TestMetrics_ArePleasantToPromtool(t *testing.T) {
 	assert.Empty(t, string(out))
 }
 
-// TestRunbook_HasASectionForEachAlert checks where alerts send people.
+// TestRunbook_HasASectionForEachAlert checks the links from alerts to the
+// runbook.
 func TestRunbook_HasASectionForEachAlert(t *testing.T) {
 	runbook, err := os.ReadFile("../docs/runbook.md")
 	require.NoError(t, err)
@@ -245,7 +248,7 @@ func TestRunbook_HasASectionForEachAlert(t *testing.T) {
 	}
 }
 
-// TestDashboard_IsInOrder checks what Grafana would not complain about.
+// TestDashboard_IsInOrder checks what Grafana itself would not reject.
 func TestDashboard_IsInOrder(t *testing.T) {
 	for name, d := range map[string]dashboard{"retrip": readDashboard(t), "shed": readShedDashboard(t)} {
 		t.Run(name, func(t *testing.T) { checkOrder(t, d) })

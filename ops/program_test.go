@@ -24,30 +24,30 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// tally counts by what the metrics count by: "requests recovered",
-// "attempts 5xx", "give_ups deadline", "open".
+// tally counts events under the names that the metrics use: "requests
+// recovered", "attempts 5xx", "give_ups deadline", "open".
 type tally map[string]float64
 
-// scene is what happens at one host: n requests, one after another, each of
-// which fares alike but for what they use up together.
+// scene describes what happens at one host: n requests, one after another. Each
+// has the same outcome, except for the tokens they use up together.
 type scene struct {
-	host   string // the pattern of its policy too, unless that is the default
+	host   string // also the pattern of its policy, unless that is the default
 	policy *retrip.Policy
 	n      int
 	method string
 	body   func() io.Reader
 	ctx    context.Context
 
-	// serve answers the i-th request as it is sent for the nth time, and fail,
-	// if not nil, may fail it before it is sent.
+	// serve answers request i when it is sent for the nth time. fail, if not
+	// nil, may fail it before it is sent.
 	serve func(i, n int, w http.ResponseWriter, r *http.Request)
 	fail  func(n int) error
 
-	each  tally // what every request adds
-	whole tally // what all of them together add
+	each  tally // added by every request
+	whole tally // added by all of them together
 }
 
-// timeout is an error as of a server that is too slow.
+// timeout is an error like that of a server that is too slow.
 type timeout struct{}
 
 func (timeout) Error() string { return "too slow" }
@@ -60,7 +60,7 @@ func status(codes ...int) func(i, n int, w http.ResponseWriter, r *http.Request)
 	}
 }
 
-// asking answers with a header that asks to wait first, and with 200 then.
+// asking answers with a header that asks for a wait, and with 200 after that.
 func asking(code int, header, value string) func(i, n int, w http.ResponseWriter, r *http.Request) {
 	return func(_, n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
@@ -116,13 +116,13 @@ func scenes() []scene {
 			host: "busy.test", policy: milliseconds, n: 25, serve: asking(503, "Retry-After-Ms", "5"),
 			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1, "pauses": 1},
 		}, {
-			// One request is held at the gate, for little more than the pause.
+			// The gate holds one request, for slightly longer than the pause.
 			host: "queue.test", n: 1, serve: asking(429, "Retry-After-Ms", fmt.Sprint(heldFor.Milliseconds())),
 			policy: &retrip.Policy{Gate: retrip.On, Dialects: []string{"retry-after-ms"}},
 			each:   tally{"requests recovered": 1, "attempts 429": 1, "attempts 2xx": 1, "retries throttled": 1, "pauses": 1, "held": 1},
 			whole:  tally{"troubled": 1},
 		}, {
-			// Nobody wants to wait so long.
+			// The wait is longer than the policy allows.
 			host: "quota.test", policy: &retrip.Policy{Gate: retrip.On}, n: 25, serve: asking(429, "Retry-After", "3600"),
 			each:  tally{"requests gave_up": 1, "give_ups wait_too_long": 1},
 			whole: tally{"attempts 429": 1, "pauses": 1, "paused": 1, "troubled": 1},
@@ -147,7 +147,8 @@ func scenes() []scene {
 			host: "quit.test", policy: &retrip.Policy{}, n: 25, ctx: canceled,
 			each: tally{"requests canceled": 1, "give_ups canceled": 1},
 		}, {
-			// net/http itself repeats every second one, whose connection dies.
+			// net/http repeats every second request on its own, after its
+			// connection dies.
 			host: "stale.test", policy: &retrip.Policy{MaxSends: 5}, n: 40,
 			serve: func(i, n int, w http.ResponseWriter, _ *http.Request) {
 				if i%2 == 1 && n == 1 {
@@ -167,15 +168,15 @@ func scenes() []scene {
 	}
 }
 
-// heldFor is the pause at the gate of a scene: in the middle of a bucket, so
-// that a slow machine makes no difference.
+// heldFor is the pause at the gate of a scene. It is in the middle of a bucket,
+// so that a slow machine doesn't change the bucket.
 const heldFor = 60 * time.Millisecond
 
-// program is a program with retrip that knows what it has done.
+// program is a program with retrip that records what it has done.
 type program struct {
 	metrics    *httptest.Server // serves /metrics
 	transport  func() *retrip.Transport
-	transports []*retrip.Transport // of the runs so far
+	transports []*retrip.Transport // of all runs so far
 	scenes     []scene
 
 	mu    sync.Mutex
@@ -183,7 +184,7 @@ type program struct {
 	waits map[waitKey][]float64
 }
 
-// runs is how often everything happens in TestQueries.
+// runs is how often TestQueries runs all scenes.
 const runs = 2
 
 type waitKey struct{ policy, source string }
@@ -249,13 +250,13 @@ func (p *program) serve(w http.ResponseWriter, r *http.Request) {
 	p.mu.Unlock()
 	var i int
 	fmt.Sscanf(r.URL.Path, "/%d", &i)
-	// What a base failed before was sent too, as far as the scene goes.
+	// A request that the base has failed counts as sent.
 	if s := p.scene(r.Host); s.serve != nil {
 		s.serve(i, n, w, r)
 	}
 }
 
-// failing fails what a scene wants failed before it is sent.
+// failing fails requests before they are sent, as their scene demands.
 type failing struct {
 	*http.Transport
 	p *program
@@ -275,8 +276,7 @@ func (f *failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.Transport.RoundTrip(r)
 }
 
-// run plays all scenes, each on its own, with a Transport that knows no host
-// yet.
+// run plays all scenes, one at a time, with a new Transport.
 func (p *program) run(t *testing.T) {
 	t.Helper()
 	transport := p.transport()
@@ -309,8 +309,8 @@ func (p *program) run(t *testing.T) {
 	wg.Wait()
 }
 
-// known returns what the program has done: for each policy, by what the
-// metrics count by.
+// known returns what the program has done, by policy and by the names that the
+// metrics use.
 func (p *program) known() map[string]tally {
 	all := map[string]tally{}
 	for _, s := range p.scenes {

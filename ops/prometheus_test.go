@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// find returns the path of a program, and skips the test where it is missing.
+// find returns the path of a program, or skips the test if it isn't installed.
 func find(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -32,9 +32,9 @@ func find(t *testing.T, name string) string {
 	return path
 }
 
-// freeAddress returns an address for a Prometheus, which doesn't tell the port
-// it gets for 0. Ports that systems give to connecting sockets are left alone:
-// one of them may be taken again before Prometheus listens.
+// freeAddress returns an address for a Prometheus, which doesn't report the
+// port it gets for port 0. It avoids the range that systems assign to outgoing
+// sockets, because such a port may be taken before Prometheus listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	const first, ports = 28_000, 4000
@@ -94,7 +94,7 @@ scrape_configs:
 	return s
 }
 
-// get returns the data of an answer of the API.
+// get returns the data of an API response.
 func (s *server) get(t *testing.T, path string, params url.Values, data any) {
 	t.Helper()
 	resp, err := http.Get(s.url + "/api/v1/" + path + "?" + params.Encode())
@@ -111,11 +111,11 @@ func (s *server) get(t *testing.T, path string, params url.Values, data any) {
 	require.NoError(t, json.Unmarshal(answer.Data, data))
 }
 
-// vector is the answer to a query: values by labels, as "policy=a reason=b",
-// without job and instance.
+// vector is the result of a query: values by labels, such as "policy=a
+// reason=b", without job and instance.
 type vector map[string]float64
 
-// query asks expr as of the given instant.
+// query evaluates expr as of the given time.
 func (s *server) query(t *testing.T, expr string, at time.Time) vector {
 	t.Helper()
 	var data struct {

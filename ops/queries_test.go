@@ -17,11 +17,11 @@ import (
 
 // query is a PromQL expression from a file that users read or import.
 type query struct {
-	name string // where it is from, and what it is called there
+	name string // the file and the name it has there
 	expr string
 }
 
-// allQueries returns every query of README, alerts and dashboard.
+// allQueries returns every query of the README, the alerts and the dashboard.
 func allQueries(t *testing.T) []query {
 	t.Helper()
 	var all []query
@@ -42,8 +42,8 @@ func allQueries(t *testing.T) []query {
 	return all
 }
 
-// readmeQueries returns the queries of README's promql blocks. Each is named
-// by the comment above it.
+// readmeQueries returns the queries in the README's promql blocks. The comment
+// above each is its name.
 func readmeQueries(t *testing.T) []query {
 	t.Helper()
 	readme, err := os.ReadFile("../README.md")

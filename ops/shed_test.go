@@ -34,8 +34,8 @@ func readShedDashboard(t *testing.T) dashboard {
 	return d
 }
 
-// shedLoad has h, of which the Limit is 2 and in which nobody waits, serve 37
-// requests and refuse 13. Two of them last until the function returned is
+// shedLoad makes h, whose Limit is 2 and which queues nothing, serve 37
+// requests and refuse 13. Two of them last until the returned function is
 // called.
 func shedLoad(t *testing.T) (h *shed.Handler, load func(), end func()) {
 	hold, arrived := make(chan struct{}), make(chan struct{})
@@ -74,7 +74,7 @@ func shedLoad(t *testing.T) (h *shed.Handler, load func(), end func()) {
 	}
 }
 
-// TestShedDashboard_TellsWhatTheServerDid has Prometheus scrape a shed.Handler
+// TestShedDashboard_TellsWhatTheServerDid lets Prometheus scrape a shed.Handler
 // under load and runs every query of its dashboard.
 func TestShedDashboard_TellsWhatTheServerDid(t *testing.T) {
 	find(t, "prometheus")

@@ -1,16 +1,17 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mutate breaks the decision core and the replay of bodies in every
-// small way it knows, one at a time, and reports which breakages the tests of
-// the root package do not notice. Run it in the root of the repository:
+// Command mutate checks the tests of the root package by mutation: it makes
+// every small change it knows to the decision core and the replay of bodies,
+// one at a time, and reports which changes no test notices. Run it in the root
+// of the repository:
 //
 //	go run ./lab/mutate                     # all files of the core
-//	go run ./lab/mutate -files budget.go    # one
+//	go run ./lab/mutate -files budget.go    # one file
 //
-// All mutants are compiled into one test binary, by go build's overlay, and
-// switched on by an environment variable. Nothing in the repository is changed.
-// The status is 1 if the score is below -least.
+// All mutants are compiled into one test binary with go build's overlay and
+// switched on by an environment variable. The repository stays unchanged. The
+// exit status is 1 if the score is below -least.
 package main
 
 import (
@@ -130,8 +131,8 @@ func mutate(files []string, run, slow string, workers int, timeout time.Duration
 	return score, nil
 }
 
-// test runs the tests with one mutant switched on, 0 being none, and reports
-// whether they noticed.
+// test runs the tests with one mutant switched on (0 means none) and reports
+// whether they failed.
 func test(binary, run, skip string, short bool, id int, timeout time.Duration) (out []byte, killed bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -141,13 +142,13 @@ func test(binary, run, skip string, short bool, id int, timeout time.Duration) (
 	return out, err != nil
 }
 
-// skipped are tests whose examples of use take real time.
+// skipped matches examples, which run in real time.
 const skipped = "^Example"
 
 const variable = "RETRIP_MUTANT"
 
-// prepare writes the mutated files into dir, and the overlay that puts them in
-// the place of the real ones.
+// prepare writes the mutated files into dir, and the overlay that substitutes
+// them for the original files.
 func prepare(dir string, files []string) ([]mutant, error) {
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	var mutants []mutant
@@ -193,7 +194,7 @@ func put(replace *map[string]string, dir, name string, text []byte) error {
 	return os.WriteFile(copied, bytes.TrimLeft(text, "\n"), 0o600)
 }
 
-// switches is what the mutated files call.
+// switches is the code that the mutated files call.
 const switches = `
 
 import (

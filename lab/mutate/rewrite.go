@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-// mutant is one way to break the code.
+// mutant is one change to the code.
 type mutant struct {
 	id   int
 	file string
@@ -29,7 +29,7 @@ type mutant struct {
 	what string
 }
 
-// pkg is a package with its types.
+// pkg is a type-checked package.
 type pkg struct {
 	dir   string
 	name  string
@@ -39,8 +39,8 @@ type pkg struct {
 	types *types.Package
 }
 
-// load parses and checks the package in dir. Its imports come from the export
-// data that the go command has built.
+// load parses and type-checks the package in dir. Imports come from export data
+// built by the go command.
 func load(dir string) (*pkg, error) {
 	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,Name,GoFiles,DepOnly", "./"+dir)
 	cmd.Stderr = os.Stderr
@@ -86,17 +86,17 @@ func load(dir string) (*pkg, error) {
 	return k, err
 }
 
-// rewriter renders one file with its mutants in it.
+// rewriter prints one file with its mutants.
 type rewriter struct {
 	*pkg
 	name    string
 	source  []byte
 	next    int
-	results [][]string // the types of the results of the functions around
+	results [][]string // result types of the enclosing functions
 	mutants []mutant
 }
 
-// mutate returns the text of a file with all of its mutants in it.
+// mutate returns the text of a file with all its mutants.
 func (k *pkg) mutate(name string, first int) ([]byte, []mutant, error) {
 	file := k.files[name]
 	if file == nil {
@@ -121,8 +121,7 @@ func (r *rewriter) raw(n ast.Node) string {
 	return string(r.source[r.fset.Position(n.Pos()).Offset:r.fset.Position(n.End()).Offset])
 }
 
-// text returns the source between two positions, with the children in it
-// rendered.
+// text returns the source between two positions, with the child nodes rendered.
 func (r *rewriter) text(from, to token.Pos, children func(yield func(ast.Node))) string {
 	var b strings.Builder
 	at := r.fset.Position(from).Offset
@@ -136,7 +135,7 @@ func (r *rewriter) text(from, to token.Pos, children func(yield func(ast.Node)))
 	return b.String()
 }
 
-// inner renders a node's children and leaves the node itself as it is.
+// inner renders a node's children and keeps the node itself.
 func (r *rewriter) inner(n ast.Node) string {
 	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
 		ast.Inspect(n, func(child ast.Node) bool {
@@ -149,7 +148,7 @@ func (r *rewriter) inner(n ast.Node) string {
 	})
 }
 
-// new gives a mutant its number.
+// new assigns a mutant its number.
 func (r *rewriter) new(n ast.Node, format string, args ...any) int {
 	what := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	r.mutants = append(r.mutants, mutant{r.next, r.name, r.fset.Position(n.Pos()).Line, what})
@@ -164,8 +163,7 @@ var swapped = map[token.Token]token.Token{
 	token.SHL: token.SHR, token.SHR: token.SHL, token.AND: token.OR, token.OR: token.AND,
 }
 
-// render returns the text of a node with its mutants, and those of its
-// children, in it.
+// render returns the text of a node with its mutants and those of its children.
 func (r *rewriter) render(n ast.Node) string {
 	if e, ok := n.(ast.Expr); ok && !isNegated(n) {
 		value := r.info.Types[e]
@@ -216,7 +214,7 @@ func (r *rewriter) render(n ast.Node) string {
 	return r.inner(n)
 }
 
-// constant makes a number another one.
+// constant replaces a number by another one.
 func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) string {
 	basic, ok := value.Type.Underlying().(*types.Basic)
 	if !ok || basic.Info()&types.IsNumeric == 0 || basic.Info()&types.IsUntyped != 0 {
@@ -260,7 +258,7 @@ func (r *rewriter) binary(n *ast.BinaryExpr) string {
 	return fmt.Sprintf("(mutant(%d) && (%s) %s (%s) || !mutant(%[1]d) && (%[2]s) %[5]s (%[4]s))", id, x, other, y, n.Op)
 }
 
-// conditional negates conditions that are no comparisons.
+// conditional negates conditions that aren't comparisons.
 func (r *rewriter) conditional(n *ast.IfStmt) string {
 	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
 		if n.Init != nil {
@@ -278,7 +276,7 @@ func (r *rewriter) conditional(n *ast.IfStmt) string {
 	})
 }
 
-// negated is a condition to be negated.
+// negated is a condition to negate.
 type negated struct{ ast.Expr }
 
 func isNegated(n ast.Node) bool {
@@ -300,7 +298,7 @@ func (r *rewriter) function(n ast.Node, f *ast.FuncType, body *ast.BlockStmt) st
 	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) { yield(body) })
 }
 
-// returned returns something else: the opposite, or zeros.
+// returned replaces returned values by the opposite, or by zeros.
 func (r *rewriter) returned(n *ast.ReturnStmt) string {
 	text := r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
 		for _, result := range n.Results {
@@ -327,7 +325,7 @@ func isZero(text string) bool {
 	return text == "nil" || text == "0" || text == "false" || text == `""` || strings.HasSuffix(text, "{}")
 }
 
-// list renders statements, each of which may be left out.
+// list renders statements, each of which may be omitted.
 func (r *rewriter) list(n ast.Node, cases []ast.Expr, list []ast.Stmt) string {
 	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
 		for _, c := range cases {
@@ -343,15 +341,15 @@ func (r *rewriter) list(n ast.Node, cases []ast.Expr, list []ast.Stmt) string {
 	})
 }
 
-// removed is a statement to be left out.
+// removed is a statement to omit.
 type removed struct{ ast.Stmt }
 
-// removable reports whether a statement can be left out.
+// removable reports whether a statement can be omitted.
 func (r *rewriter) removable(n ast.Stmt) bool {
 	text := r.raw(n)
 	switch n := n.(type) {
 	case *ast.ExprStmt:
-		// Without its unlocking or ending, a test only hangs.
+		// A test without an unlock or an end would only hang.
 		return !strings.Contains(text, "Lock()") && !strings.HasPrefix(text, "panic(")
 	case *ast.AssignStmt:
 		return n.Tok != token.DEFINE

@@ -26,12 +26,12 @@ import (
 
 const (
 	replicas  = 5
-	inventory = "inventory.internal" // is read
-	payments  = "payments.internal"  // is written to, by POSTs without a key
+	inventory = "inventory.internal" // gets GETs
+	payments  = "payments.internal"  // gets POSTs without a key
 )
 
-// backend is the server behind both hosts. It fails one request in fifty, and
-// on cue all of a host.
+// backend is the server for both hosts. It fails one request in fifty and, on
+// cue, all requests for a host.
 type backend struct {
 	*httptest.Server
 	inventoryDown, paymentsDown atomic.Bool
@@ -76,20 +76,20 @@ func newReplica(b *backend, log io.Writer) (*replica, error) {
 		Policy:  retrip.Policy{AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: 20 * time.Millisecond, Cap: 200 * time.Millisecond}},
 		Hosts:   map[string]retrip.Policy{inventory: {}, payments: {}},
 		Metrics: metrics,
-		// What happens to single requests would fill the screen.
+		// Records of single requests would fill the screen.
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: brief})),
 	}
 	if err := transport.Validate(); err != nil {
 		return nil, err
 	}
-	transport.HostStates() // the outcomes are there, at zero, before the first request
+	transport.HostStates() // creates the outcome series, at zero, before the first request
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("/debug/retrip", statuspage.Handler(map[string]*retrip.Transport{"shop": transport}))
 	return &replica{transport, base, httptest.NewServer(mux)}, nil
 }
 
-// brief leaves out what says nothing on a screen.
+// brief omits attributes that only clutter the screen.
 func brief(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
 	case slog.TimeKey, "open_for", "paused_for", "breaker", "policy":
@@ -98,7 +98,7 @@ func brief(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// hostRecords passes on the records of a log that are about hosts.
+// hostRecords passes on only the log records about hosts.
 type hostRecords struct {
 	mu sync.Mutex
 	to func(line string)
@@ -136,7 +136,7 @@ func (r *replica) run(ctx context.Context) {
 func call(ctx context.Context, client *http.Client, method, host string) {
 	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("http://%s/", host), nil)
 	if err != nil {
-		panic(err) // of constants
+		panic(err) // the arguments are constants
 	}
 	if resp, err := client.Do(req); err == nil {
 		io.Copy(io.Discard, resp.Body)

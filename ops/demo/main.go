@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// interrupts says whether processes here can be asked to end.
+// interrupts reports whether processes can be interrupted on this system.
 const interrupts = runtime.GOOS != "windows"
 
 func main() {
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// show is a demo under way.
+// show is a running demo.
 type show struct {
 	*server
 	backend  *backend
@@ -46,7 +46,7 @@ type show struct {
 	out io.Writer
 }
 
-// run makes the whole demo, and leaves nothing behind.
+// run runs the whole demo and cleans up.
 func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err error) {
 	text, err := os.ReadFile(filepath.Clean(alerts))
 	if err != nil {
@@ -64,7 +64,7 @@ func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err erro
 
 	s := &show{backend: newBackend(), began: time.Now(), out: out}
 	defer s.backend.Close()
-	// Of five replicas that say the same, one is enough to read.
+	// The output of one of five identical replicas is enough.
 	var targets []string
 	for i := range replicas {
 		var log io.Writer = io.Discard
@@ -114,7 +114,7 @@ func (s *show) say(format string, args ...any) {
 	fmt.Fprintf(s.out, "%02d:%02d  %s\n", int(at.Minutes()), int(at.Seconds())%60, fmt.Sprintf(format, args...))
 }
 
-// tellAlerts says when an alert begins to fire, and when it ends.
+// tellAlerts prints when an alert starts to fire and when it stops.
 func (s *show) tellAlerts(ctx context.Context) {
 	var before map[string]alert
 	for {
@@ -139,10 +139,10 @@ func (s *show) tellAlerts(ctx context.Context) {
 	}
 }
 
-// walk is the walk through the outages.
+// walk runs through the outages.
 func (s *show) walk(ctx context.Context) error {
 	acts := []struct {
-		at time.Duration // from the beginning
+		at time.Duration // since the start
 		do func()
 	}{
 		{0, func() {
@@ -189,7 +189,7 @@ func (s *show) walk(ctx context.Context) error {
 	return nil
 }
 
-// sleep waits, and reports whether ctx has not ended.
+// sleep sleeps for d and reports whether ctx is still active.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

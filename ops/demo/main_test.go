@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// screen is what the demo has said so far.
+// screen is the output of the demo so far.
 type screen struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -36,7 +36,7 @@ func (s *screen) String() string {
 	return s.text.String()
 }
 
-// An interrupt ends the demo, and with it Prometheus and its files.
+// An interrupt ends the demo, Prometheus included, and removes its files.
 func TestDemo_EndsCleanly(t *testing.T) {
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Skip("there is no prometheus here")

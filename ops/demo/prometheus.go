@@ -26,8 +26,8 @@ type server struct {
 	cmd  *exec.Cmd
 }
 
-// startPrometheus starts one that scrapes targets and evaluates rules, with its
-// data in dir. It ends with ctx; wait for done.
+// startPrometheus starts a Prometheus that scrapes targets and evaluates rules,
+// with its data in dir. It ends with ctx; wait for done.
 func startPrometheus(ctx context.Context, dir, rules string, targets []string) (*server, error) {
 	path, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -51,7 +51,7 @@ scrape_configs:
 `, file, strings.Join(quoted, ", ")), 0o600); err != nil {
 		return nil, err
 	}
-	// Prometheus doesn't tell the port that it gets for 0.
+	// Prometheus doesn't report which port it gets for port 0.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ scrape_configs:
 	if interrupts {
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	}
-	cmd.WaitDelay = 5 * time.Second // then it is killed
+	cmd.WaitDelay = 5 * time.Second // after that it is killed
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ scrape_configs:
 	}
 }
 
-// alert is one that is firing.
+// alert is a firing alert.
 type alert struct {
 	Labels, Annotations map[string]string
 	State               string
@@ -104,7 +104,7 @@ func (a alert) key() string {
 	return a.Labels["alertname"] + " " + a.Labels["policy"] + " " + a.Labels["reason"]
 }
 
-// firing returns the alerts that fire now, by key.
+// firing returns the alerts that are firing, by key.
 func (s *server) firing(ctx context.Context) (map[string]alert, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/api/v1/alerts", nil)
 	if err != nil {
@@ -128,14 +128,14 @@ func (s *server) firing(ctx context.Context) (map[string]alert, error) {
 	return all, nil
 }
 
-// graph returns the address of a graph of the last three minutes.
+// graph returns the URL of a graph of the last three minutes.
 func (s *server) graph(expr string) string {
 	q := url.Values{"g0.expr": {expr}, "g0.tab": {"0"}, "g0.range_input": {"3m"}, "g0.step_input": {"1"}, "g0.stacked": {"0"}}
 	return s.page("graph") + "?" + q.Encode()
 }
 
-// page returns the address of a page of the user interface. Builds with only the
-// old one, as Debian's, have it elsewhere.
+// page returns the URL of a page of the user interface. Builds that have only
+// the old interface, such as Debian's, use different URLs.
 func (s *server) page(name string) string {
 	if resp, err := http.Get(s.url + "/" + name); err == nil {
 		resp.Body.Close()

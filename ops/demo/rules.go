@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// scale is by how much time is shorter in the demo than in production: an hour
-// is a minute.
+// scale is the factor by which time is shorter in the demo than in production:
+// an hour becomes a minute.
 const scale = 60
 
-// windows are the durations in a file of rules: ranges in expressions, and how
-// long an alert must last before it fires.
+// windows matches the durations in a rules file: ranges in expressions, and how
+// long a condition must last before its alert fires.
 var windows = regexp.MustCompile(`(\[|\n +for: )(\d+)([smhd])(\]|\n)`)
 
 var units = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 
-// scaled returns rules with all their windows scale times shorter, and nothing
-// else changed.
+// scaled returns rules with all windows divided by scale and nothing else
+// changed.
 func scaled(rules string) (string, error) {
 	var failed error
 	out := windows.ReplaceAllStringFunc(rules, func(window string) string {

@@ -25,10 +25,10 @@ type ruleFile struct {
 	}
 }
 
-// durations finds every duration of PromQL, in whatever unit.
+// durations matches every PromQL duration, in any unit.
 var durations = regexp.MustCompile(`\b(\d+)(ms|[smhdwy])\b`)
 
-// longer returns text with all durations n times as long, in milliseconds.
+// longer returns text with all durations multiplied by n, in milliseconds.
 func longer(t *testing.T, text string, n time.Duration) string {
 	t.Helper()
 	return durations.ReplaceAllStringFunc(text, func(d string) string {
@@ -41,8 +41,8 @@ func longer(t *testing.T, text string, n time.Duration) string {
 	})
 }
 
-// The demo's rules are those of production, with each window scale times
-// shorter and nothing else.
+// The demo's rules are the production rules with each window divided by scale,
+// and nothing else changed.
 func TestScaledRulesAreTheAlerts(t *testing.T) {
 	text, err := os.ReadFile("../alerts.yml")
 	require.NoError(t, err)

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Downloads fetches large bodies through a proxy that cuts them every few MiB,
-// and compares what arrives with what was sent.
+// Downloads fetches large bodies through a proxy that cuts the connection every
+// few MiB, and compares the received bytes with the sent bytes.
 package main
 
 import (

@@ -1,10 +1,10 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Shedstorm lets fleets of real clients meet a server with a brown-out, over
-// loopback sockets and on the clock of the machine, without a shed.Handler and
-// with one. What it prints is in docs/shed.md, and TestTable of package shed has
-// the same on virtual time.
+// Shedstorm runs fleets of real clients against a server with a brown-out, over
+// loopback sockets and in real time, with and without a shed.Handler.
+// docs/shed.md shows its output. TestTable of package shed measures the same on
+// virtual time.
 package main
 
 import (
@@ -63,7 +63,7 @@ func main() {
 	}
 }
 
-// run serves handler on a socket while load lasts.
+// run serves handler on a socket during the load.
 func run(ctx context.Context, handler http.Handler, server *storm.Server, load storm.Load) (*storm.Result, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

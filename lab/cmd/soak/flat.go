@@ -13,19 +13,19 @@ import (
 	"github.com/retrip/retrip/lab"
 )
 
-// sample is what is held at a moment.
+// sample is a snapshot of the resources in use.
 type sample struct {
 	lab.Usage
-	Hosts     int // in trouble, of all loads
+	Hosts     int // in trouble, in all loads
 	Strangers int // in trouble
 }
 
-// sampleCount is how many there are in a run: on a slow machine it lasts longer
-// for that.
+// sampleCount is how many samples a run takes. A slow machine takes longer for
+// the same number.
 const sampleCount = 40
 
-// watch takes the samples, spread over the duration, and prints every fourth.
-// It ends early with ctx.
+// watch takes samples at regular intervals over the duration and prints every
+// fourth. It returns early when ctx ends.
 func watch(ctx context.Context, duration time.Duration, loads []*lab.Load, transports []*retrip.Transport, down *strangers) ([]sample, error) {
 	var samples []sample
 	ticker := time.NewTicker(duration / sampleCount)
@@ -38,7 +38,8 @@ func watch(ctx context.Context, duration time.Duration, loads []*lab.Load, trans
 			return samples, nil
 		case <-ticker.C:
 		}
-		// Enough at first to fill the table, and later to go through it often.
+		// Enough calls to fill the table at first, and to cycle through it many
+		// times later.
 		calls := table / 4
 		if len(samples) == 0 {
 			calls = 3 * table
@@ -63,8 +64,8 @@ func watch(ctx context.Context, duration time.Duration, loads []*lab.Load, trans
 	return samples, nil
 }
 
-// check is a figure of an early and of a late part of a run, and how high both
-// may be.
+// check compares a figure from an early part of a run with one from a late
+// part, and has the limit for both.
 type check struct {
 	what               string
 	early, late, limit int
@@ -76,22 +77,23 @@ func (c check) String() string {
 	return fmt.Sprintf("%s: %d early, %d late, %d allowed", c.what, c.early, c.late, c.limit)
 }
 
-// What a run may hold more at its end than at its beginning. No leak is so slow
-// that a long run hides in it, and a machine that is starved of its processors
-// for a part of a run, and does less at a time then, stays well within.
+// Slack for the growth between the beginning and the end of a run. A leak in a
+// long run exceeds it, however slow. A machine whose processors are busy with
+// other work during a part of the run, and which therefore does less at a time,
+// stays well within it.
 const (
 	heapSlack       = 16 << 10 // KiB
 	goroutineSlack  = 100
 	descriptorSlack = 150
 )
 
-// checks compares what was held early in a run with what was held late. What
-// leaks is held at every moment: so the least counts of what follows the load up
-// and down, after a quarter of the run to warm up in. Descriptors have the most
-// of each half compared.
+// checks compares samples from early in a run with samples from late in it. A
+// leaked resource is held at every moment, whereas other usage rises and falls
+// with the load, so the checks use the minimum. The first quarter of the run is
+// for warming up. For descriptors, they compare the maximum of each half.
 //
-// The hosts in trouble can't be more than there are: that is their plateau. How
-// many of them have tokens missing follows the load, too.
+// The number of hosts in trouble can't exceed the number of hosts. How many of
+// them have tokens missing also varies with the load.
 func checks(samples []sample) []check {
 	quarter, half := len(samples)/4, len(samples)/2
 	compare := func(what string, early, late []sample, pick func([]int) int, value func(sample) int) check {
@@ -117,7 +119,7 @@ func checks(samples []sample) []check {
 	hosts := most("hosts in trouble", func(s sample) int { return s.Hosts })
 	hosts.limit = len(lab.Protos) * (others + 1)
 	strangers := most("strangers in trouble", func(s sample) int { return s.Strangers })
-	strangers.limit = table + 1 // those without a place are one more
+	strangers.limit = table + 1 // plus the overflow host
 	return []check{
 		least("heap in KiB", heapSlack, func(s sample) int { return int(s.Heap >> 10) }),
 		least("goroutines", goroutineSlack, func(s sample) int { return s.Goroutines }),

@@ -11,7 +11,7 @@ import (
 	"github.com/retrip/retrip/lab"
 )
 
-// run returns the samples of a run that goes up and down, and is changed by
+// run returns the samples of a run whose usage rises and falls, modified by
 // change.
 func run(change func(i int, s *sample)) []sample {
 	samples := make([]sample, sampleCount)
@@ -42,8 +42,8 @@ func TestChecks_FlatRun(t *testing.T) {
 	assert.Empty(t, failed(run(nil)))
 }
 
-// A machine that does little in one half of the run, and much in the other one,
-// is no leak.
+// A machine that does little in one half of the run and much in the other shows
+// no leak.
 func TestChecks_StarvedInOneHalf(t *testing.T) {
 	for name, starved := range map[string]func(int) bool{
 		"first":  func(i int) bool { return i < sampleCount/2 },

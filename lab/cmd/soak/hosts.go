@@ -17,15 +17,17 @@ import (
 )
 
 const (
-	// others is how many hosts a Transport calls besides the one that most
-	// requests go to: few enough for each to be called often in a short run.
+	// others is how many hosts a Transport calls besides its main host. The
+	// number is small enough for each to be called often in a short run.
 	others = 16
 
-	// table is how many hosts in trouble a Transport remembers at most.
+	// table is the maximum number of hosts in trouble for which a Transport
+	// keeps state.
 	table = 4096
 )
 
-// spread sends most requests to one host, and the rest to the others in turn.
+// spread sends most requests to one host and distributes the rest over the
+// others.
 func spread(p lab.Proto) func(int) string {
 	return func(id int) string {
 		if id%8 != 0 {
@@ -35,9 +37,9 @@ func spread(p lab.Proto) func(int) string {
 	}
 }
 
-// heal makes as many good requests to each host that t remembers as pay for the
-// tokens that it misses, and returns those that t remembers after that. There
-// must be no more faults.
+// heal makes successful requests to each host for which t has state, until they
+// have paid back the missing tokens. It returns the hosts for which t still has
+// state afterwards. There must be no more faults.
 func heal(t *retrip.Transport, p lab.Proto) ([]retrip.HostState, error) {
 	for _, s := range t.HostStates() {
 		policy, err := t.PolicyOf(s.Host)
@@ -60,8 +62,9 @@ func heal(t *retrip.Transport, p lab.Proto) ([]retrip.HostState, error) {
 	return t.HostStates(), nil
 }
 
-// strangers is a Transport to hosts that are all down and called once. None of
-// them heals, so that each is remembered until it must give way to another.
+// strangers is a Transport that calls many hosts once each, all of which are
+// down. None of them heals, so the Transport keeps the state of each until
+// another host needs its place.
 type strangers struct {
 	retrip.Transport
 	called int
@@ -74,7 +77,7 @@ func newStrangers() *strangers {
 	}}
 }
 
-// call calls n hosts that have not been called before.
+// call calls n new hosts.
 func (s *strangers) call(n int) error {
 	for range n {
 		s.called++
@@ -89,7 +92,7 @@ func (s *strangers) call(n int) error {
 	return nil
 }
 
-// down is a base that reaches nobody.
+// down is a base whose attempts all fail to connect.
 type down struct{}
 
 func (down) RoundTrip(*http.Request) (*http.Response, error) {

@@ -23,8 +23,8 @@ func TestSpread_CallsNoMoreHostsThanAreChecked(t *testing.T) {
 	assert.Len(t, hosts, others+1)
 }
 
-// The strangers that are called before the first sample fill the table: those
-// after them show whether it is kept to its size.
+// The hosts called before the first sample fill the table. Those after it show
+// whether the table keeps to its size.
 func TestStrangers_FillTheTable(t *testing.T) {
 	s := newStrangers()
 	require.NoError(t, s.call(3*table))
@@ -36,11 +36,11 @@ func TestStrangers_FillTheTable(t *testing.T) {
 	}
 }
 
-// ailing is a base whose hosts are down until they are well.
+// ailing is a base whose hosts are down until they are marked well.
 type ailing struct {
 	well bool
 	sent map[string]int
-	hook func() // called when a host is found down
+	hook func() // called when a request finds its host down
 }
 
 func (a *ailing) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -52,7 +52,8 @@ func (a *ailing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusBadRequest, Body: http.NoBody, Request: req}, nil
 }
 
-// Hosts are sent what their tokens cost and no more, and are forgotten then.
+// heal sends each host exactly what its missing tokens require, and then has no
+// state left.
 func TestHeal(t *testing.T) {
 	base := &ailing{sent: map[string]int{}, hook: func() {}}
 	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 3, Backoff: retrip.Backoff{Base: 1, Cap: 1}}}
@@ -69,8 +70,8 @@ func TestHeal(t *testing.T) {
 	assert.Equal(t, map[string]int{"a:80": 10, "b:80": 20}, base.sent)
 }
 
-// A host that has all its tokens back, and that something holds all the same, is
-// seen: here it is a request that has not ended.
+// heal reports a host that has all its tokens back but is still in use, here by
+// a request that has not ended.
 func TestHeal_SeesHeldHosts(t *testing.T) {
 	base := &ailing{sent: map[string]int{}}
 	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 3, Backoff: retrip.Backoff{Base: 1, Cap: 1}}}

@@ -1,20 +1,18 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command soak puts a Transport under load with faults, over HTTP/1.1,
-// HTTPS+HTTP/2 and h2c at once. It exits with status 1, and says why, if
+// Command soak puts a Transport under load with faults, over HTTP/1.1, HTTPS
+// with HTTP/2, and h2c at the same time. It exits with status 1 and a message
+// if
 //
-//   - a caller has no answer, or that of another, or not the body that was sent;
-//   - a caller was told 2xx, and the server's ledger knows nothing of it;
-//   - a request that must not be repeated was executed twice, or one that nobody
-//     made, or with another body than it had;
-//   - heap, goroutines or descriptors grow from the beginning to the end, or the
-//     table of hosts in trouble outgrows the hosts there are, or its bound;
-//   - something is left at the end: a goroutine, a descriptor, the context of a
-//     request, a host that has healed.
+//   - a caller gets no answer, another request's answer, or a wrong body;
+//   - a caller gets a 2xx for a request that the server's ledger doesn't have;
+//   - the server executes a request twice that must not be repeated, or a request that no caller made, or one with a wrong body;
+//   - heap, goroutines or descriptors grow between the beginning and the end, or the table of hosts in trouble exceeds the number of hosts or its bound;
+//   - something is left at the end: a goroutine, a descriptor, the context of a request, the state of a host that has healed.
 //
-// Nothing of this depends on how fast the machine is. The servers and toxiproxy
-// run in a process of their own, so that what they hold is not counted.
+// None of these checks depends on the speed of the machine. The servers and
+// toxiproxy run in a separate process, so that their resources don't count.
 package main
 
 import (
@@ -53,11 +51,11 @@ func main() {
 	}
 }
 
-// patience is how long callers may wait for an answer after the end of the load:
-// none has more than a minute for it.
+// patience is how long callers may wait for an answer after the end of the
+// load. No request's own limit is longer than a minute.
 const patience = 2 * time.Minute
 
-// soak runs the load and judges.
+// soak runs the load and checks the results.
 func soak(duration time.Duration, seed uint64, callers int) error {
 	files, err := os.MkdirTemp("", "soak")
 	if err != nil {
@@ -79,7 +77,7 @@ func soak(duration time.Duration, seed uint64, callers int) error {
 			MaxAttempts:    8,
 			Backoff:        retrip.Backoff{Base: 10 * time.Millisecond, Cap: 300 * time.Millisecond},
 			AttemptTimeout: time.Minute,
-			Budget:         retrip.Budget{Size: 1000, Credit: 1}, // into trouble and out of it often
+			Budget:         retrip.Budget{Size: 1000, Credit: 1}, // so that hosts often get into trouble and out of it
 		}}
 		load := &lab.Load{Client: &http.Client{Transport: transport}, URL: spread(p), Seed: seed + uint64(i), Callers: callers, Files: files}
 		transports, loads = append(transports, transport), append(loads, load)
@@ -123,7 +121,7 @@ func soak(duration time.Duration, seed uint64, callers int) error {
 		return err
 	}
 	for i, p := range lab.Protos {
-		transports[i].CloseIdleConnections() // the faults have left dead ones
+		transports[i].CloseIdleConnections() // the faults have left dead connections
 		inTrouble := len(transports[i].HostStates())
 		left, err := heal(transports[i], p)
 		if err != nil {
@@ -168,8 +166,8 @@ func soak(duration time.Duration, seed uint64, callers int) error {
 	return nil
 }
 
-// base returns a base transport for p that reaches the other process whatever
-// the host.
+// base returns a base transport for p that connects to the other process for
+// any host.
 func base(p lab.Proto, h hello) *http.Transport {
 	var dialer net.Dialer
 	b := &http.Transport{

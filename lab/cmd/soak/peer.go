@@ -16,29 +16,29 @@ import (
 	"github.com/retrip/retrip/lab"
 )
 
-// peer is the other process, as the one with the callers sees it.
+// peer represents the server process in the process of the callers.
 type peer struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	says *json.Decoder
 }
 
-// hello is what the other process says at its start.
+// hello is the server process's first message.
 type hello struct {
 	Addr map[lab.Proto]string
 	Cert []byte // DER
 }
 
-// calm is what it says when it makes no more faults.
+// calm is its message when it has stopped making faults.
 type calm struct{ Faults int }
 
-// account is what it says at its end.
+// account is its last message.
 type account struct {
 	Arrivals, Faults, Corrupt int
-	Executions                map[lab.Proto][]uint8 // by number of the request
+	Executions                map[lab.Proto][]uint8 // by the number of the request
 }
 
-// startPeer starts the other process.
+// startPeer starts the server process.
 func startPeer(seed uint64) (*peer, hello, error) {
 	var h hello
 	self, err := os.Executable()
@@ -62,7 +62,7 @@ func startPeer(seed uint64) (*peer, hello, error) {
 	return p, h, p.says.Decode(&h)
 }
 
-// calm ends the faults of the network.
+// calm stops the network faults.
 func (p *peer) calm() (c calm, err error) {
 	if _, err := p.in.Write([]byte("\n")); err != nil {
 		return c, err
@@ -70,7 +70,7 @@ func (p *peer) calm() (c calm, err error) {
 	return c, p.says.Decode(&c)
 }
 
-// end closes the servers and returns the account of them.
+// end stops the servers and returns their account.
 func (p *peer) end() (a account, err error) {
 	p.in.Close()
 	if err := p.says.Decode(&a); err != nil {
@@ -79,8 +79,9 @@ func (p *peer) end() (a account, err error) {
 	return a, p.cmd.Wait()
 }
 
-// servers is the other process: it runs a server behind faults for each
-// protocol until a line comes in, without faults until standard input ends.
+// servers is the main function of the server process. It runs a server for each
+// protocol: behind faults until it reads a line, then without faults until
+// standard input ends.
 func servers(seed uint64) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
