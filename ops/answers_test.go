@@ -188,16 +188,16 @@ var expected = map[string]func(a *answers) vector{
 	"panel: Give-ups by reason: A":   func(a *answers) vector { return a.byLabel("give_ups", "reason") },
 	"panel: Waits before retries: A": func(a *answers) vector { return a.bySource(quantile(0.5)) },
 	"panel: Waits before retries: B": func(a *answers) vector { return a.bySource(quantile(0.99)) },
-	"panel: Waits by who asked for them: A": func(a *answers) vector {
+	"panel: Waits by source: A": func(a *answers) vector {
 		return a.bySource(func(waits []float64) float64 { return float64(len(waits)) * a.waitRate })
 	},
-	"panel: Requests that wait: A": func(a *answers) vector {
+	"panel: Waiting requests: A": func(a *answers) vector {
 		return a.bySource(func(waits []float64) float64 { return sum(waits) * a.waitRate })
 	},
 	"panel: Open breakers by policy: A": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return a.total("open", p) })
 	},
-	"panel: Changes of breakers: A": func(a *answers) vector { return a.byLabel("transitions", "to") },
+	"panel: Breaker transitions: A": func(a *answers) vector { return a.byLabel("transitions", "to") },
 	"panel: Tokens missing by policy: A": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return a.total("missing", p) })
 	},
