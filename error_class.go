@@ -11,10 +11,11 @@ import (
 	"syscall"
 )
 
-// What an error tells of how an attempt ended, beyond what error_hopeless.go and
-// error_proof.go ask of it.
+// This file classifies errors by how an attempt ended. error_hopeless.go decides
+// whether a retry can fix an error, error_proof.go whether an error proves that
+// the request was not processed.
 
-// wraps reports whether err is target, or wraps it and no other error.
+// wraps reports whether err is target, or wraps target alone.
 func wraps(err, target error) bool {
 	for err != nil {
 		if err == target {
@@ -30,18 +31,18 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// errRequestCanceled is what net/http says after Request.Cancel.
+// errRequestCanceled has the text of net/http's error after Request.Cancel.
 var errRequestCanceled = errors.New("net/http: request canceled")
 
 // canceled reports whether err says no more than that the request was canceled.
-// net/http's own error for it has no type.
+// net/http's own error for a canceled request has no type.
 func canceled(err error) bool {
 	text := err.Error()
 	return errors.Is(err, context.Canceled) || text == errRequestCanceled.Error() || text == "net/http: request canceled while waiting for connection"
 }
 
-// lost reports whether err is that of an HTTP/1 connection that the peer has
-// ended. One is nothing unusual, and net/http drops it.
+// lost reports whether err comes from an HTTP/1 connection that the peer
+// closed. Such errors are common, and net/http drops the connection.
 func lost(err error) bool {
 	for _, end := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed} {
 		if errors.Is(err, end) {

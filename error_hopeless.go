@@ -16,19 +16,21 @@ import (
 	"strings"
 )
 
-// hopeless reports whether no further attempt can heal err: the request is
-// malformed, the server is not who it should be, or the name doesn't exist.
+// hopeless reports whether no further attempt can fix err: the request is
+// malformed, the server is not who it claims to be, or the host name doesn't
+// exist.
 func hopeless(req *http.Request, err error) bool {
 	if incurable(err) {
 		return true
 	}
-	// What got as far as the network wasn't refused for its form.
+	// A request that reached the network was not malformed.
 	var op *net.OpError
 	return !errors.As(err, &op) && malformed(req, err)
 }
 
-// incurable reports whether err, or an error that it wraps, says by itself that
-// it can't heal. An inner Transport has the last word about its own history.
+// incurable reports whether err, or an error that err wraps, shows by itself
+// that a retry can't help. For the *Error of an inner Transport, that Transport
+// decides.
 func incurable(err error) bool {
 	for err != nil {
 		switch err {
@@ -55,8 +57,8 @@ func incurable(err error) bool {
 	return false
 }
 
-// refusedForm reports whether net/http says by err, which has no type of its
-// own, that HTTP/2 can't carry the request, or that the proxy wants a password.
+// refusedForm reports whether err is an untyped net/http error which says that
+// HTTP/2 can't carry the request or that the proxy requires authentication.
 func refusedForm(err error) bool {
 	if reflect.TypeOf(err) != plainErrorType {
 		return false
@@ -76,9 +78,9 @@ var formTexts = []string{
 	"request header list larger than peer's advertised limit",
 }
 
-// malformed reports whether net/http refuses to send req. Its errors for that
-// have no type of their own, so the request is looked at; only once it has
-// failed, which costs a healthy one nothing.
+// malformed reports whether net/http refuses to send req. net/http's errors for
+// malformed requests have no type, so malformed examines the request. It runs
+// only after a failure, so a valid request doesn't pay for it.
 func malformed(req *http.Request, err error) bool {
 	u := req.URL
 	if u == nil || req.Header == nil {
@@ -92,7 +94,7 @@ func malformed(req *http.Request, err error) bool {
 		return true
 	}
 	if req.Body == nil && req.ContentLength < 0 && strings.HasSuffix(err.Error(), "with nil Body") {
-		// HTTP/2 takes it.
+		// HTTP/2 accepts such a request.
 		return true
 	}
 	return !isToken(method(req)) || !validHeader(req.Header) || !validHeader(req.Trailer) || !validTrailer(req.Trailer)
@@ -124,10 +126,10 @@ func validTrailer(h http.Header) bool {
 	return true
 }
 
-// refusedByCaller reports whether the error of a TLS handshake over a connection
-// of package net was made by the caller's own code, such as
-// tls.Config.VerifyConnection. crypto/tls returns such an error as it is. Its
-// own errors, and those of the connection, are of other kinds.
+// refusedByCaller reports whether the error of a TLS handshake over a
+// connection of package net comes from the caller's own code, such as
+// tls.Config.VerifyConnection. crypto/tls returns such an error unchanged. Its
+// own errors and those of the connection have other types.
 func refusedByCaller(err error) bool {
 	for _, own := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, own) {

@@ -10,24 +10,23 @@ import (
 	"strings"
 )
 
-// proof is what an error proves of the request that it belongs to. An error
-// that only makes it likely that no server has processed the request proves
-// nothing.
+// proof is what an error proves about its request. An error that only makes it
+// likely that no server processed the request proves nothing.
 type proof uint8
 
 const (
 	noProof           proof = iota
-	unprocessedByText       // unprocessed, by nothing but the text of an error
-	unprocessed             // the server did not process what it was sent last
-	unsent                  // nothing was sent: there was no connection to send it over
+	unprocessedByText       // unprocessed, but only the text of the error says so
+	unprocessed             // the server did not process the last send
+	unsent                  // nothing was sent: there was no connection to send over
 )
 
 // neverProcessed reports whether err proves that no server has processed the
-// request. sends counts the sends within the attempt that may have been
-// processed, as far as they are known: an error speaks for the last one only.
-// sent says that the last send is known to have had a connection: only then does
-// the text of err count, since a proxy that refuses CONNECT chooses the text of
-// the error for that.
+// request. sends is the known number of sends within the attempt that a server
+// may have processed; err proves something about the last send only. sent says
+// that the last send is known to have had a connection. Only then does the text
+// of err count, because a proxy that refuses CONNECT chooses the text of the
+// error.
 func neverProcessed(err error, sends int, sent bool) bool {
 	switch p := prove(err); p {
 	case unsent:
@@ -40,7 +39,7 @@ func neverProcessed(err error, sends int, sent bool) bool {
 }
 
 // prove returns what err proves. An error that joins others proves only what
-// each of them proves.
+// each of the others proves.
 func prove(err error) proof {
 	for err != nil {
 		switch e := err.(type) {
@@ -78,8 +77,8 @@ func prove(err error) proof {
 	return noProof
 }
 
-// proveAll returns the weakest proof among errs, which tell of several things
-// that happened.
+// proveAll returns the weakest proof among errs, which may describe different
+// events.
 func proveAll(errs []error) proof {
 	weakest := noProof
 	for i, err := range errs {
@@ -91,8 +90,9 @@ func proveAll(errs []error) proof {
 }
 
 // refusedStream reports whether err itself is an HTTP/2 RST_STREAM with the
-// code REFUSED_STREAM (RFC 9113 §8.7). net/http's type for it is unexported and
-// that of x/net/http2 isn't ours to depend on, but they look the same.
+// code REFUSED_STREAM (RFC 9113 §8.7). net/http's type for it is unexported,
+// and this module doesn't depend on x/net/http2, but both types have the same
+// fields.
 func refusedStream(err error) bool {
 	v := reflect.ValueOf(err)
 	if v.Kind() != reflect.Struct || !strings.HasSuffix(v.Type().Name(), "StreamError") {
@@ -116,8 +116,8 @@ const (
 	refusedEnd       = "; REFUSED_STREAM; received from peer"
 )
 
-// net/http returns this error for a request without GetBody, and without a key,
-// that no connection of its pool could take: nothing of it was sent.
+// net/http returns this error for a request that has neither GetBody nor a key
+// and that no pooled connection could take: nothing of the request was sent.
 const cannotRewindText = "net/http: cannot rewind body after connection loss"
 
 // cannotRetryCause returns the text of the cause in such an error.
@@ -132,7 +132,7 @@ func cannotRetryCause(err error) (cause string, ok bool) {
 	return strings.CutSuffix(cause, cannotRetryEnd)
 }
 
-// plainErrorType is the type of an error that is nothing but a text.
+// plainErrorType is the type of an error that has only a text.
 var plainErrorType = reflect.TypeOf(errors.New(""))
 
 // refusedText reports whether err says that the server refused the HTTP/2
@@ -148,9 +148,9 @@ func refusedText(err error) bool {
 }
 
 // goneAway reports whether err says that a GOAWAY left the request unprocessed
-// as the server shut the connection down, or that the connection could take no
-// request any more. That is the end of a connection, and no trouble of the
-// host's.
+// during a graceful shutdown, or that the connection could take no more
+// requests. Either is the end of a connection, not a sign of trouble at the
+// host.
 func goneAway(err error) bool {
 	cause, ok := cannotRetryCause(err)
 	return ok && cause == goAwayText || reflect.TypeOf(err) == plainErrorType && err.Error() == cannotRewindText

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// errorText returns the text of err on one line, without secrets of a URL in it.
+// errorText returns the text of err on one line, without the secrets of URLs.
 func errorText(err error) string {
 	text := err.Error()
 	urls := urlsIn(err, nil)
-	// One may be the beginning of another.
+	// Longest first: one URL may be a prefix of another.
 	slices.SortFunc(urls, func(a, b string) int { return len(b) - len(a) })
 	for _, u := range urls {
 		clean := "(malformed URL)"
@@ -29,7 +29,7 @@ func errorText(err error) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// urlsIn appends the URLs that err and what it wraps tell of.
+// urlsIn appends the URLs in err and in the errors that err wraps.
 func urlsIn(err error, urls []string) []string {
 	for err != nil {
 		if u, ok := err.(*url.Error); ok && u.URL != "" {

@@ -12,34 +12,35 @@ import (
 	"strings"
 )
 
-// Error is what RoundTrip returns when it ends without a response after
-// something of its own: after several attempts, in a wait, or before a first
-// attempt that a breaker or gate held back. RoundTrip returns the error of a
-// single attempt as the base gave it, and the cause of a context that has ended
-// before the first attempt as it is.
+// Error is the error that RoundTrip returns after several attempts, during a
+// wait, or when a breaker or gate refused the first attempt. In two cases
+// RoundTrip returns another error: if the only attempt fails, the error that
+// Base returned; if the context has ended before the first attempt, the cause
+// of the context.
 type Error struct {
-	// Attempts is how many attempts were made; 0 if the host's breaker or
-	// gate let none through.
+	// Attempts is the number of attempts made. It is 0 if the breaker or gate
+	// of the host refused the first attempt.
 	Attempts int
 
-	// Reason is why there was no further attempt. It is empty if the last
-	// error can't heal.
+	// Reason says why there was no further attempt. It is empty if a retry
+	// can't fix the last error.
 	Reason Reason
 
-	// StatusCode and Header are those of the last response, if there was one.
-	// It is gone: it was discarded before a wait.
+	// StatusCode and Header are those of the last response, or zero if there
+	// was none. The body of that response is gone: the Transport discarded it
+	// before a wait.
 	StatusCode int
 	Header     http.Header
 
-	// Err joins the errors met, the last one first; errors.Is and errors.As
-	// reach all of them. It is nil if none was met.
+	// Err wraps the errors of all attempts, the last error first; errors.Is and
+	// errors.As find each of them. It is nil if there was no error.
 	Err error
 
-	last error // of the joined, for the text and Timeout
+	last error // the most recent error in Err, for Timeout
 }
 
-// Error returns what happened, on one line. It has neither userinfo nor a
-// query of a URL in it.
+// Error describes on one line what happened. The text contains neither the
+// userinfo nor the query of a URL.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("retrip: ")
@@ -88,12 +89,12 @@ func (e *Error) met() []error {
 	return show
 }
 
-// Unwrap returns Err.
+// Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout reports whether the last thing met was a timeout: of the attempt, of
-// Policy.Deadline or of the context. An end before the deadline, because a
-// wait would not have fitted, is not one.
+// Timeout reports whether the last failure was a timeout: of the attempt, of
+// Policy.Deadline or of the context. Giving up because a wait doesn't fit the
+// deadline is not a timeout.
 func (e *Error) Timeout() bool {
 	if e.last == nil && e.StatusCode == 0 {
 		return isTimeout(e.Err)
@@ -101,11 +102,11 @@ func (e *Error) Timeout() bool {
 	return isTimeout(e.last)
 }
 
-// Temporary reports whether trying again later may help: always, unless the
-// caller is gone or the last error can't heal.
+// Temporary reports whether trying again later may help. It returns false only
+// if the caller has canceled the request or a retry can't fix the last error.
 func (e *Error) Temporary() bool { return e.Reason != "" && e.Reason != ReasonCanceled }
 
-// timeoutError is how an attempt ends that ran out of its time.
+// timeoutError is the error of an attempt that ran out of time.
 type timeoutError struct{ text string }
 
 func (e *timeoutError) Error() string        { return e.text }
@@ -121,13 +122,13 @@ var (
 	errNothing = errors.New("retrip: Base returned neither a response nor an error")
 )
 
-// nilPointer stands for an error that is a nil pointer, since most methods of
-// one would panic.
+// nilPointer replaces an error that is a nil pointer, because most methods of
+// such an error would panic.
 type nilPointer struct{ err error }
 
 func (e nilPointer) Error() string { return fmt.Sprintf("a nil %T", e.err) }
 
-// usable returns err, or what stands for it.
+// usable returns err, or a nilPointer in place of err.
 func usable(err error) error {
 	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
 		return nilPointer{err}

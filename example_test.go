@@ -52,7 +52,7 @@ func ExampleTransport_Validate() {
 	fmt.Println(transport.Validate())
 	// Output:
 	// retrip: Hosts["api.example.com"].MaxAttempts is -5: it must be positive, or 0 to inherit
-	// retrip: Hosts["http://localhost"]: a host pattern has no scheme and no path
+	// retrip: Hosts["http://localhost"]: a host pattern must not have a scheme or a path
 }
 
 func ExampleTransport_PolicyOf() {

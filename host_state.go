@@ -11,33 +11,35 @@ import (
 	"time"
 )
 
-// HostState tells why nothing is retried to a host, or why it is left alone. In
-// JSON it speaks as policies do: durations are strings ("1.5s"), and a Size that
-// is unlimited is "off". Its String is for people.
+// HostState describes what a Transport knows of a host: why it doesn't retry
+// requests to the host, or holds them back. In JSON, durations are strings
+// ("1.5s") and an unlimited Size is "off", as in policies. String returns a
+// line for people.
 type HostState struct {
-	Host   string  // host:port; "others" for those that share a budget, see [Transport.HostStates]
-	Policy string  // the pattern in Transport.Hosts that it follows, or "default"
-	Tokens float64 // left in its budget
-	Size   float64 // of its budget; 0 is unlimited
+	Host   string  // host:port; "others" for hosts without a state of their own, see [Transport.HostStates]
+	Policy string  // the pattern in Transport.Hosts that the host follows, or "default"
+	Tokens float64 // tokens left in the host's budget
+	Size   float64 // size of the host's budget; 0 means unlimited
 
-	SharedTokens float64 // left in the budget that hosts of its policy share, by Budget.Shared
-	SharedSize   float64 // of that budget; 0 if there is none
+	SharedTokens float64 // tokens left in the budget that the hosts of the policy share; see Budget.Shared
+	SharedSize   float64 // size of that budget; 0 if there is none
 
-	// FailedRetries is how many retries have failed in a row, a timeout
-	// counting as two. At 4, the most, none is made until something succeeds.
+	// FailedRetries is the number of retries that have failed in a row; a
+	// timeout counts as two. At 4, the maximum, the Transport doesn't retry
+	// until a request succeeds.
 	FailedRetries int
 
-	PausedFor   time.Duration // how long retries to it, and new requests of at least one key at its gate, are held back from now
+	PausedFor   time.Duration // how much longer retries are held back, and new requests of at least one key at the host's gate
 	Breaker     string        // "closed", "open" or "half-open"
-	OpenFor     time.Duration // how long until the breaker's next probe may go
-	Waiting     int           // requests that wait at its gate, those of all keys together
-	LastFailure Reason        // of its last attempt that failed, as the reason for a retry would be; empty: not known
-	FailedAgo   time.Duration // how long ago that was
-	LastGiveUp  Reason        // why a request to it last gave up; empty: none did
+	OpenFor     time.Duration // time until the breaker allows the next probe
+	Waiting     int           // requests waiting at the host's gates, for all keys together
+	LastFailure Reason        // reason of the last failed attempt; empty if unknown
+	FailedAgo   time.Duration // time since LastFailure
+	LastGiveUp  Reason        // reason of the last give-up; empty if there was none
 }
 
-// State describes h under the rules r at the instant now. Its Host and Policy,
-// and what happened last, are empty.
+// State describes h under the rules r at the instant now. In the result, Host,
+// Policy, LastFailure, FailedAgo and LastGiveUp are zero.
 func (h *Host) State(r *Rules, now time.Duration) HostState {
 	s := HostState{PausedFor: h.pausedFor(now), Breaker: breakerNames[breakerClosed]}
 	if r.size > 0 {
@@ -52,7 +54,7 @@ func (h *Host) State(r *Rules, now time.Duration) HostState {
 	if guards := h.guards.Load(); guards != nil {
 		guards.mu.Lock()
 		defer guards.mu.Unlock()
-		// One that was switched off meanwhile holds nobody back.
+		// A breaker that has been switched off holds nothing back.
 		if b := &guards.breaker; r.breaker && b.state != breakerClosed {
 			s.Breaker = breakerNames[b.state]
 			s.OpenFor = max(0, b.until-now)
@@ -68,9 +70,9 @@ func (h *Host) State(r *Rules, now time.Duration) HostState {
 	return s
 }
 
-// String says s in a line, as "api.example.com:443 (policy default): 2 of 5
-// tokens, breaker open, next probe in 3s, last
-// failure timeout 1s ago".
+// String describes s on one line, such as "api.example.com:443 (policy
+// default): 2 of 5 tokens, breaker open, next probe in 3s, last failure timeout
+// 1s ago".
 func (s HostState) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (policy %s): ", s.Host, s.Policy)
@@ -106,7 +108,7 @@ func (s HostState) String() string {
 	return b.String()
 }
 
-// hostStateJSON is a HostState in the words of policies.
+// hostStateJSON is the JSON form of a HostState.
 type hostStateJSON struct {
 	Host          string   `json:"host"`
 	Policy        string   `json:"policy"`
@@ -124,7 +126,8 @@ type hostStateJSON struct {
 	LastGiveUp    Reason   `json:"last_give_up,omitempty"`
 }
 
-// MarshalJSON writes s in the words of policies, with a duration as "1.5s".
+// MarshalJSON writes durations as strings, such as "1.5s", and an unlimited
+// Size as "off".
 func (s HostState) MarshalJSON() ([]byte, error) {
 	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
 		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, LastFailure: s.LastFailure, LastGiveUp: s.LastGiveUp}
@@ -140,7 +143,8 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 	return json.Marshal(wire)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. The error names what is wrong.
+// UnmarshalJSON reads what MarshalJSON writes. The error names the field and
+// value that are wrong.
 func (s *HostState) UnmarshalJSON(data []byte) error {
 	var wire hostStateJSON
 	dec := json.NewDecoder(bytes.NewReader(data))

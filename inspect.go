@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// HostState returns what t knows of a host, given as "example.com:443" or
-// "[::1]:8080"; case and a dot at the end of the name make no difference. A host
-// that is in no trouble has all its tokens, no pause and a closed breaker. The
-// error says why a text can't be a host, or what is wrong with t's policies. It
-// is safe for concurrent use.
+// HostState returns what t knows about a host, given as "example.com:443" or
+// "[::1]:8080". Case and a trailing dot of the name don't matter. A host
+// without trouble has all its tokens, no pause and a closed breaker. The error
+// says why host isn't valid, or what is wrong with t's policies. HostState is
+// safe for concurrent use.
 func (t *Transport) HostState(host string) (HostState, error) {
 	key, err := parseHost(host)
 	if err != nil {
@@ -42,10 +42,12 @@ func (t *Transport) HostState(host string) (HostState, error) {
 	return s.state(e, key, now), nil
 }
 
-// HostStates returns the state of all hosts in trouble, sorted by name. One
-// without a port, "others", is last: where 4096 hosts or nearly as many are in
-// trouble at once, further ones share budgets, whose tokens it adds up under
-// the policy "default", with the largest of their FailedRetries. It is safe for concurrent use.
+// HostStates returns the states of all hosts in trouble, sorted by name. If
+// about 4096 hosts are in trouble at once, further hosts share budgets. The
+// last entry then has the Host "others", without a port, and the policy
+// "default"; it adds up the tokens of the shared budgets and has the largest of
+// their FailedRetries. HostStates returns nil if t's policies are invalid. It
+// is safe for concurrent use.
 func (t *Transport) HostStates() []HostState {
 	s := t.start()
 	if s.err != nil {
@@ -70,8 +72,8 @@ func (t *Transport) HostStates() []HostState {
 	return states
 }
 
-// sharedMissing returns the tokens missing from the budgets that hosts share, by
-// the policy that sets each.
+// sharedMissing returns the tokens missing from the budgets that hosts share,
+// by the name of the policy that sets each.
 func (t *Transport) sharedMissing() map[string]float64 {
 	s := t.start()
 	if s.err != nil {
@@ -85,12 +87,12 @@ func (t *Transport) sharedMissing() map[string]float64 {
 	return missing
 }
 
-// otherHosts stands for the hosts that share a budget for want of a place. It
-// has no port, as every host has.
+// otherHosts stands for the hosts that share a budget because the table is
+// full. It has no port, unlike every host.
 const otherHosts = "others"
 
-// state describes e, which stands for the host of key, under the policy that
-// the host follows.
+// state describes e, the entry of the host of key, under the policy that the
+// host follows.
 func (s *settings) state(e *hostEntry, key hostKey, now time.Duration) HostState {
 	r := s.find(&url.URL{Host: key.String()})
 	state := e.State(r, now)
@@ -105,10 +107,10 @@ func (s *settings) state(e *hostEntry, key hostKey, now time.Duration) HostState
 }
 
 // PolicyOf returns the policy in force for a host, given as for HostState, with
-// every inherited field and every default filled in. MaxSends is 0 only where
-// its bound depends on the request: 10 for those whose attempts are derived
-// (see [Transport]), none for others. The error says why a text can't be a host,
-// or what is wrong with t's policies. It is safe for concurrent use.
+// every inherited field and every default filled in. MaxSends is 0 only if its
+// bound depends on the request: 10 for requests whose attempts are derived (see
+// [Transport]), none for others. The error says why host isn't valid, or what
+// is wrong with t's policies. PolicyOf is safe for concurrent use.
 func (t *Transport) PolicyOf(host string) (Policy, error) {
 	key, err := parseHost(host)
 	if err != nil {
@@ -127,8 +129,8 @@ func (t *Transport) PolicyOf(host string) (Policy, error) {
 }
 
 // Policies returns the policies in force as they were set, by the fields Policy
-// and Hosts or by SetPolicies, or what is wrong with them. The caller may change
-// what it gets. It is safe for concurrent use.
+// and Hosts or by SetPolicies. The caller may change the result. The error says
+// what is wrong with t's policies. Policies is safe for concurrent use.
 func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	s := t.start()
 	if s.err != nil {
@@ -142,8 +144,9 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 }
 
 // NeverMatched returns the patterns in force that no request has followed yet,
-// sorted: mistyped ones, perhaps, or such that a more specific pattern hides. A
-// pattern that SetPolicies keeps is remembered. It is safe for concurrent use.
+// sorted. Such a pattern may be misspelled, or hidden by a more specific
+// pattern. If SetPolicies keeps a pattern, NeverMatched remembers the requests
+// before it. NeverMatched is safe for concurrent use.
 func (t *Transport) NeverMatched() []string {
 	s := t.start()
 	if s.err != nil {
@@ -161,19 +164,19 @@ func (t *Transport) NeverMatched() []string {
 // parseHost parses a host with its port, as in a URL.
 func parseHost(host string) (hostKey, error) {
 	bad := func(format string, args ...any) (hostKey, error) {
-		return hostKey{}, fmt.Errorf("retrip: %q can't be a host: %w", host, fmt.Errorf(format, args...))
+		return hostKey{}, fmt.Errorf("retrip: %q is not a valid host: %w", host, fmt.Errorf(format, args...))
 	}
 	if u, err := url.Parse(host); err == nil && u.Host != "" {
 		return bad("it is a URL; its host is %q", keyOf(u))
 	}
 	if strings.ContainsAny(host, "/\\?#@") {
-		return bad(`it must be as in a URL, "example.com:443"`)
+		return bad(`it must be a host and port as in a URL, such as "example.com:443"`)
 	}
 	if strings.HasPrefix(host, "*") {
-		return bad("it is a pattern of hosts")
+		return bad("it is a pattern, not a host")
 	}
 	if strings.Count(host, ":") > 1 && host[0] != '[' {
-		return bad("an IPv6 address stands in brackets: [::1]:8080")
+		return bad("an IPv6 address must be in brackets: [::1]:8080")
 	}
 	name, port := splitPort(strings.ToLower(host))
 	bracketed := strings.HasPrefix(host, "[")
@@ -192,11 +195,12 @@ func parseHost(host string) (hostKey, error) {
 	return hostKey{name, port}, nil
 }
 
-// checkName returns why a name without brackets can't be one of a host.
+// checkName returns why name, without its brackets, can't be the name of a
+// host.
 func checkName(name string, bracketed bool) error {
 	if bracketed {
 		if addr, err := netip.ParseAddr(name); err != nil || !addr.Is6() {
-			return errors.New("brackets stand around an IPv6 address only")
+			return errors.New("only an IPv6 address may be in brackets")
 		}
 		return nil
 	}
@@ -204,11 +208,11 @@ func checkName(name string, bracketed bool) error {
 	case name == "":
 		return errors.New("the name is missing before the port")
 	case len(name) > 253:
-		return errors.New("a name has at most 253 bytes")
+		return errors.New("a name may have at most 253 bytes")
 	case strings.HasPrefix(name, ".") || strings.Contains(name+".", ".."):
 		return errors.New("a label of the name is empty")
 	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r) }):
-		return errors.New("no host has such a character in its name")
+		return errors.New("the name contains a character that no host name may contain")
 	}
 	return nil
 }

@@ -19,30 +19,32 @@ import (
 //	client := &http.Client{Transport: &retrip.Transport{Metrics: metrics}}
 //
 // One Metrics may serve many Transports. The label policy is the pattern in
-// Transport.Hosts that a request follows, in lower case, or "default"; no label
-// ever holds a host, path or error that a request brought along. Counting
-// allocates nothing, needs no registration and can't fail.
+// Transport.Hosts that a request follows, in lower case, or "default". No label
+// ever holds a host, path or error from a request. Counting allocates nothing,
+// needs no registration and can't fail.
 //
-// A pattern has the outcomes of its requests, at zero, from the first use of a
-// Transport that has it. Every other series appears when it is first used. All
-// series of a pattern go when [Transport.SetPolicies] takes the pattern from the
-// last Transport that had it, or at the second scrape after the last such
-// Transport is garbage. Those of "default" stay. What requests under way count
-// for a pattern that has gone is in no series. docs/metrics.md in the repository
-// lists all metrics, when each one counts, and what adds up to what.
+// The request outcomes of a pattern are exported, at zero, from the first use
+// of a Transport that has the pattern. Every other series appears when its
+// value first changes. All series of a pattern disappear when
+// [Transport.SetPolicies] removes the pattern from the last Transport that had
+// it, or at the second scrape after the last such Transport has become garbage.
+// The series of "default" stay. Requests that are still in flight when their
+// pattern disappears are no longer counted. docs/metrics.md in the repository
+// lists all metrics, when each one counts, and how they add up.
 //
-// The zero Metrics is ready for use. It is safe for concurrent use and must not
-// be copied.
+// The zero Metrics is ready to use. A Metrics is safe for concurrent use and
+// must not be copied.
 type Metrics struct {
-	// Exemplar returns the labels of an exemplar for what the context's request
-	// counts, such as the trace_id of its span, or nil for none. It is asked for
-	// retries, waits at gates and give-ups alone, and must be safe for concurrent
-	// use. Labels that Prometheus would refuse, as those longer than 128
-	// characters in all, are dropped. If nil, there are no exemplars. It must not
-	// be changed after the first use of m.
+	// Exemplar returns the labels of an exemplar for a request with the given
+	// context, such as the trace_id of its span, or nil for no exemplar.
+	// Metrics calls it only for retries, waits at gates and give-ups. Exemplar
+	// must be safe for concurrent use. Metrics drops labels that Prometheus
+	// would reject, such as labels of more than 128 characters in total. If
+	// nil, there are no exemplars. Exemplar must not be changed after the first
+	// use of m.
 	Exemplar func(context.Context) prometheus.Labels
 
-	once sync.Once // makes what follows, on first use
+	once sync.Once // initializes the fields below, on first use
 
 	requests, unattempted, attempts, retries, giveUps, sends, transitions, pauses *prometheus.Desc
 	resumes, resumedBytes, stalls                                                 *prometheus.Desc
@@ -52,7 +54,7 @@ type Metrics struct {
 	mu       sync.Mutex
 	policies map[string]*policyMetrics
 	holders  []*holder
-	tidyAt   int // how many holders there are when those of dead Transports go
+	tidyAt   int // number of holders at which watch removes those of dead Transports
 }
 
 // holder is a Transport as its Metrics knows it.
@@ -61,10 +63,10 @@ type holder struct {
 	held      []*policyMetrics // of its policies; guarded by Metrics.mu
 }
 
-// NewMetrics returns Metrics that have counted nothing yet, as &Metrics{} is.
+// NewMetrics returns a new Metrics, like &Metrics{}.
 func NewMetrics() *Metrics { return new(Metrics) }
 
-// made returns m with its descriptions made.
+// made initializes m on first use and returns it.
 func (m *Metrics) made() *Metrics {
 	m.once.Do(m.make)
 	return m
@@ -74,31 +76,31 @@ func (m *Metrics) make() {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("retrip_"+name, help, append([]string{"policy"}, labels...), nil)
 	}
-	m.requests = desc("requests_total", "Requests that ended, by how: answered at the first attempt, recovered by a retry, gave_up, failed in a way no retry heals, canceled by the caller.", "outcome")
+	m.requests = desc("requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed with an error that no retry can fix, canceled by the caller.", "outcome")
 	m.unattempted = desc("unattempted_requests_total", "Requests that ended before their first attempt.")
-	m.attempts = desc("attempts_total", "Attempts that ended, by their result: the class of the status, 429, timeout, canceled or error.", "result")
-	m.retries = desc("retries_total", "Retries sent, by the reason for them.", "reason")
-	m.giveUps = desc("give_ups_total", "Requests that ended although a retry would have been useful, by the reason not to make it.", "reason")
-	m.sends = desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where that can be seen.")
-	m.transitions = desc("breaker_transitions_total", "Changes of state of the breakers of hosts, by the new state.", "to")
-	m.pauses = desc("pauses_total", "Times that a host asked everyone to leave it alone.")
-	m.resumes = desc("body_resumes_total", "Response bodies that broke while they were read, where Policy.Resume is on, by what came of it: continued, or why not.", "result")
-	m.resumedBytes = desc("body_resumed_bytes_total", "Bytes that continued response bodies had before, and that were not sent again.")
-	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for as long as Policy.BodyIdle.")
+	m.attempts = desc("attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled or error.", "result")
+	m.retries = desc("retries_total", "Retries sent, by reason.", "reason")
+	m.giveUps = desc("give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason")
+	m.sends = desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where observable.")
+	m.transitions = desc("breaker_transitions_total", "State changes of host breakers, by new state.", "to")
+	m.pauses = desc("pauses_total", "Times that a host asked all clients to wait.")
+	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume on, by result: continued, or the reason why not.", "result")
+	m.resumedBytes = desc("body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
+	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for Policy.BodyIdle.")
 	m.waits = desc("wait_seconds", waitHelp, "source")
 	m.gateWaits = desc("gate_wait_seconds", gateWaitHelp)
 	m.gauges = [gauges]*prometheus.Desc{
 		gaugeOpen:     desc("breaker_open_hosts", "Hosts whose breaker is open or half-open."),
 		gaugeMissing:  desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together."),
-		gaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, a pause running or failures that their breaker counts."),
-		gaugeWaiting:  desc("gate_waiting_requests", "Requests that wait at the gates of all hosts together."),
-		gaugePaused:   desc("paused_hosts", "Hosts that are to be left alone for now, as they have asked or their gate has it."),
+		gaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts."),
+		gaugeWaiting:  desc("gate_waiting_requests", "Requests waiting at the gates of all hosts together."),
+		gaugePaused:   desc("paused_hosts", "Hosts to which requests are held back, at the request of the host or by a gate."),
 		gaugeShared:   desc("shared_budget_tokens_missing", "Tokens missing from the budgets that the hosts of a policy share, by the policy that sets them."),
 	}
 	m.policies = map[string]*policyMetrics{}
 }
 
-// watch includes t's hosts in what m reports, as long as t is in use.
+// watch includes t's hosts in what m reports, as long as t is reachable.
 func (m *Metrics) watch(t *Transport) *holder {
 	if m == nil {
 		return nil
@@ -128,8 +130,8 @@ func (m *Metrics) tidy() {
 	})
 }
 
-// hold gives each of the rules its counters, which stay as long as the holder
-// that is to be given what hold returns.
+// hold gives each of the rules its counters. The counters stay as long as the
+// holder to which the caller passes the result of hold.
 func (m *Metrics) hold(rules []*Rules) []*policyMetrics {
 	if m == nil {
 		return nil
@@ -150,7 +152,8 @@ func (m *Metrics) hold(rules []*Rules) []*policyMetrics {
 	return held
 }
 
-// swap gives h what it holds from now on. What nobody holds any more goes.
+// swap replaces what h holds by held. It drops the counters that no holder has
+// any more.
 func (m *Metrics) swap(h *holder, held []*policyMetrics) {
 	if m == nil {
 		return
@@ -171,7 +174,7 @@ func (m *Metrics) drop(p *policyMetrics) {
 	}
 }
 
-// exemplar returns the labels of an exemplar, nil for none.
+// exemplar returns the labels of an exemplar, or nil for none.
 func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 	if m.Exemplar == nil {
 		return nil
@@ -180,7 +183,7 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 	if len(labels) == 0 {
 		return nil
 	}
-	// A histogram would panic at what is refused here.
+	// A histogram would panic on labels that are invalid here.
 	blank := prometheus.MustNewConstMetric(m.pauses, prometheus.CounterValue, 0, "")
 	if _, err := prometheus.NewMetricWithExemplars(blank, prometheus.Exemplar{Labels: labels}); err != nil {
 		return nil
@@ -209,8 +212,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range m.policies {
 		policies = append(policies, p)
 		if p.holders == 0 {
-			// Its last Transport is garbage. What that has counted since the last
-			// scrape is in this one.
+			// Its last Transport is garbage. This scrape still exports what that
+			// Transport has counted since the last one.
 			m.drop(p)
 		}
 	}
@@ -228,7 +231,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// addHosts adds up what t knows of hosts in trouble, by policy.
+// addHosts adds up what t knows about hosts in trouble, by policy.
 func (t *Transport) addHosts(sums map[string]*[gauges]float64) {
 	of := func(policy string) *[gauges]float64 {
 		if sums[policy] == nil {
@@ -253,8 +256,8 @@ func (t *Transport) addHosts(sums map[string]*[gauges]float64) {
 	}
 }
 
-// collect reports what there is of p: the outcomes of its requests, and of
-// everything else what has ever been more than zero.
+// collect reports the series of p: the outcomes of its requests, and every
+// other series that has ever been above zero.
 func (m *Metrics) collect(ch chan<- prometheus.Metric, p *policyMetrics, sum *[gauges]float64) {
 	outcome := func(n uint64, name string) {
 		ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), p.name, name)

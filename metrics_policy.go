@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What an attempt can result in, as a label value. The first ones are those of
-// a response, so that resultOf needs no table.
+// resultNames are the results of an attempt, as label values. Those of a
+// response come first, so that resultOf needs no table.
 var resultNames = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx", "429", "timeout", "canceled", "error"}
 
 const (
@@ -24,7 +24,7 @@ const (
 	resultCanceled  = 8
 	resultError     = 9
 	results         = 10
-	statusResults   = 7 // those of a response
+	statusResults   = 7 // results of a response
 )
 
 func resultOf(status int) int {
@@ -38,7 +38,7 @@ func resultOf(status int) int {
 	}
 }
 
-// How a request can end, as a label value.
+// outcomeNames are the outcomes of a request, as label values.
 var outcomeNames = [...]string{"answered", "recovered", "gave_up", "failed", "canceled"}
 
 const (
@@ -55,13 +55,13 @@ var (
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
 		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonHiddenSends, ReasonCanceled}
 
-	// What can come of a response body that has broken: that it is continued, or
-	// why it is not.
+	// The results for a response body that has broken: continued, or the reason
+	// why not.
 	resumeResults = append([]Reason{resumeContinued, refusedMethod, refusedStatus, refusedEncoded, refusedMultipart, refusedTrailers, refusedLength,
 		refusedRanges, refusedValidator, refusedContentRange, refusedChanged, refusedCost, refusedProgress, refusedError}, giveUpReasons...)
 )
 
-// What is asked of the hosts in trouble at each scrape.
+// The gauges, which each scrape computes from the hosts in trouble.
 const (
 	gaugeOpen = iota
 	gaugeMissing
@@ -73,19 +73,19 @@ const (
 )
 
 const (
-	waitHelp     = "Waits before the retries that were sent, as they were decided on, by who asked for them: the backoff or the server."
-	gateWaitHelp = "Waits at gates as they were, before first attempts and retries, however they ended."
+	waitHelp     = "Planned waits before the retries that were sent, by source: the backoff or the server."
+	gateWaitHelp = "Actual waits at gates, before first attempts and retries, however the waits ended."
 )
 
-// policyMetrics counts for one policy name. A nil one counts nothing. Whoever
-// follows the policy keeps it: once it has gone from its Metrics, what is still
-// counted here goes with it.
+// policyMetrics counts for one policy name. A nil policyMetrics counts nothing.
+// Requests that follow the policy keep a pointer to it: after its Metrics has
+// dropped it, their counts are lost with it.
 type policyMetrics struct {
 	name     string
 	holders  int // Transports that have the policy; guarded by Metrics.mu
 	exemplar func(context.Context) prometheus.Labels
 
-	// A request whose first attempt is an answer is counted once, here, and read
+	// plain counts requests whose first attempt got a final response. Each counts
 	// as an attempt and as a request.
 	plain [statusResults]stripedCounter
 
@@ -107,7 +107,7 @@ type policyMetrics struct {
 	gauged           [gauges]atomic.Bool // which gauges have ever been more than zero
 }
 
-// answered counts a request whose first attempt was an answer.
+// answered counts a request whose first attempt got a final response.
 func (p *policyMetrics) answered(status int) {
 	if p != nil {
 		p.plain[resultOf(status)].inc()
@@ -120,7 +120,7 @@ func (p *policyMetrics) attempt(result int) {
 	}
 }
 
-// request counts a request that has ended, with an attempt or without one.
+// request counts a request that has ended, after an attempt or without one.
 func (p *policyMetrics) request(outcome int, attempted bool) {
 	if p == nil {
 		return
@@ -131,7 +131,7 @@ func (p *policyMetrics) request(outcome int, attempted bool) {
 	}
 }
 
-// retry counts a retry that is being sent. The wait is the one before it.
+// retry counts a retry that is being sent, and the wait before it.
 func (p *policyMetrics) retry(ctx context.Context, reason Reason, wait time.Duration, fromServer bool) {
 	if p == nil {
 		return
@@ -168,8 +168,8 @@ func (p *policyMetrics) hiddenSends(n int) {
 	}
 }
 
-// resumed counts a response body that broke, and what came of it. The number is
-// that of the bytes that needn't be sent again.
+// resumed counts a response body that broke, by result, and the number of bytes
+// that the server didn't have to send again.
 func (p *policyMetrics) resumed(result Reason, bytes int64) {
 	if p == nil {
 		return
@@ -198,8 +198,8 @@ func (p *policyMetrics) hostChanged(change hostChange) {
 	}
 }
 
-// histogram is one policy's part of a histogram. It is there from the first
-// observation on, and goes with its policyMetrics.
+// histogram is one policy's part of a histogram. It exists from the first
+// observation on, as long as its policyMetrics.
 type histogram struct {
 	vec atomic.Pointer[prometheus.HistogramVec]
 }
@@ -230,8 +230,8 @@ func makeWaits() *prometheus.HistogramVec {
 		Help:                        waitHelp,
 		Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		NativeHistogramBucketFactor: 1.1,
-		// Where there would be more, the buckets get wider. The histogram is
-		// never reset: its count is that of the retries.
+		// Beyond this number the buckets get wider. The histogram is never
+		// reset: its count equals the number of retries.
 		NativeHistogramMaxBucketNumber: 160,
 	}, []string{"policy", "source"})
 }

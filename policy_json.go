@@ -16,16 +16,17 @@ import (
 	"time"
 )
 
-// The JSON of a policy. Its members are the json tags of Policy; durations are
-// strings ("100ms"), Off is "off" (of a Switch, false), and a jitter is its name. It is strict: a
-// member that is unknown, there twice, of the wrong type or out of range is an
-// error that says where.
+// This file reads and writes the JSON of a policy. The members are the json tags of
+// Policy. Durations are strings ("100ms"), Off is "off" (false for a Switch), and a
+// jitter is its name. Reading is strict: a member that is unknown, duplicate, of the
+// wrong type or out of range is an error that names the place.
 
-// LoadPolicies reads policies from a JSON object: the members of a [Policy]
-// for all hosts, and a member "hosts" with an object of policies by pattern,
-// as in Transport.Hosts. Policies that are wrong in any way are not returned;
-// the error names line, field and value. The JSON of a single Policy is a
-// valid input. docs/policies.schema.json describes it.
+// LoadPolicies reads policies from a JSON object: the members of a [Policy] for
+// all hosts, and a member "hosts" with an object of policies by pattern, as in
+// Transport.Hosts. The JSON of a single Policy is valid input.
+// docs/policies.schema.json in the repository describes the format. If anything
+// is wrong, LoadPolicies returns no policies, and the error names line, field
+// and value.
 //
 //	{
 //	  "max_attempts": 3,
@@ -53,7 +54,8 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	return policy, hosts, nil
 }
 
-// UnmarshalJSON reads p as [LoadPolicies] does, without hosts.
+// UnmarshalJSON reads p as [LoadPolicies] does, but without the member "hosts".
+// If anything is wrong, UnmarshalJSON leaves p unchanged.
 func (p *Policy) UnmarshalJSON(data []byte) error {
 	l := newPolicyLoader(data)
 	var policy Policy
@@ -64,12 +66,13 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON writes the fields of p that are set. A policy that has code in
-// it is refused, with the name of the field.
+// MarshalJSON writes the fields of p that are set. It returns an error that
+// names the field if GateKey, Classify or Idempotent is set, because functions
+// have no JSON.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	for field, set := range map[string]bool{"Classify": p.Classify != nil, "Idempotent": p.Idempotent != nil, "GateKey": p.GateKey != nil} {
 		if set {
-			return nil, fmt.Errorf("retrip: Policy.%s is code: it can't be written as JSON", field)
+			return nil, fmt.Errorf("retrip: Policy.%s is a function: it can't be written as JSON", field)
 		}
 	}
 	var b bytes.Buffer
@@ -82,7 +85,7 @@ func appendStruct(b *bytes.Buffer, v reflect.Value) {
 	first := true
 	for i := range v.NumField() {
 		name, field := jsonName(v.Type().Field(i)), v.Field(i)
-		// A slice that isn't nil replaces, also an empty one.
+		// An empty slice is written if it isn't nil: it replaces the inherited one.
 		if name == "" || field.IsZero() {
 			continue
 		}
@@ -117,7 +120,7 @@ func appendValue(b *bytes.Buffer, v reflect.Value) {
 			fmt.Fprint(b, value)
 		}
 	default:
-		// Strings, and lists of numbers or strings can't fail.
+		// Strings and lists of numbers or strings can't fail.
 		data, _ := json.Marshal(value)
 		b.Write(data)
 	}
@@ -130,12 +133,12 @@ func jsonName(f reflect.StructField) string {
 	return ""
 }
 
-// policyLoader reads policies token by token, to know where it is.
+// policyLoader reads policies token by token, so that errors can name the line.
 type policyLoader struct {
 	data  []byte
 	dec   *json.Decoder
 	path  []string
-	lines map[string]int // on which the policies of hosts begin, by pattern
+	lines map[string]int // lines on which the policies of hosts begin, by pattern
 }
 
 func newPolicyLoader(data []byte) *policyLoader {
@@ -144,18 +147,18 @@ func newPolicyLoader(data []byte) *policyLoader {
 	return l
 }
 
-// document reads one value with read, and makes sure that nothing follows it.
+// document reads one value with read, and checks that nothing follows it.
 func (l *policyLoader) document(read func() error) error {
 	if err := read(); err != nil {
 		return err
 	}
 	if _, err := l.dec.Token(); !errors.Is(err, io.EOF) {
-		return l.errorf("there is something behind the policy")
+		return l.errorf("there is more data after the policy")
 	}
 	return nil
 }
 
-// policy reads a policy, and the member "hosts" where there may be one.
+// policy reads a policy, and the member "hosts" if hosts isn't nil.
 func (l *policyLoader) policy(p *Policy, hosts map[string]Policy) error {
 	return l.object(func(name string) error {
 		if name == "hosts" && hosts != nil {
@@ -166,13 +169,13 @@ func (l *policyLoader) policy(p *Policy, hosts map[string]Policy) error {
 					return l.errorf("%w", err)
 				}
 				if seen[[2]string{host, port}] {
-					return l.errorf("the same host is there twice, in another spelling")
+					return l.errorf("another pattern names the same host, spelled differently")
 				}
 				seen[[2]string{host, port}] = true
 				return l.hostPolicy(pattern, hosts)
 			})
 		}
-		// On its own, so that what is wrong with it shows where it stands.
+		// Read and check the member on its own, so that an error names its line.
 		var alone Policy
 		if err := l.member(reflect.ValueOf(&alone).Elem(), name); err != nil {
 			return err
@@ -193,7 +196,7 @@ func (l *policyLoader) hostPolicy(pattern string, hosts map[string]Policy) error
 	return err
 }
 
-// object reads an object, with member for each of its members.
+// object reads an object and calls member for each of its members.
 func (l *policyLoader) object(member func(name string) error) error {
 	token, err := l.token()
 	if err != nil {
@@ -214,7 +217,7 @@ func (l *policyLoader) object(member func(name string) error) error {
 		}
 		l.path = append(l.path, name)
 		if slices.Contains(seen, name) {
-			return l.errorf("it is there twice")
+			return l.errorf("the field occurs twice")
 		}
 		seen = append(seen, name)
 		if err := member(name); err != nil {
@@ -224,7 +227,7 @@ func (l *policyLoader) object(member func(name string) error) error {
 	}
 }
 
-// member reads the member of v that has the JSON name given.
+// member reads the member of v with the given JSON name.
 func (l *policyLoader) member(v reflect.Value, name string) error {
 	var known []string
 	for i := range v.NumField() {
@@ -236,11 +239,11 @@ func (l *policyLoader) member(v reflect.Value, name string) error {
 			known = append(known, field)
 		}
 	}
-	return l.errorf("there is no such field; there are %s", strings.Join(known, ", "))
+	return l.errorf("there is no such field; the fields are %s", strings.Join(known, ", "))
 }
 
-// fieldPath returns the path in a Policy of a field of it, or of one of the
-// structs in it.
+// fieldPath returns the path in a Policy of field i of t, which is Policy or
+// one of its structs.
 func fieldPath(t reflect.Type, i int) string {
 	if t == reflect.TypeFor[Policy]() {
 		return t.Field(i).Name
@@ -248,7 +251,7 @@ func fieldPath(t reflect.Type, i int) string {
 	return t.Name() + "." + t.Field(i).Name
 }
 
-// value reads the field of the path given.
+// value reads the field with the given path.
 func (l *policyLoader) value(v reflect.Value, path string) error {
 	switch target := v.Addr().Interface().(type) {
 	case *Backoff, *Budget, *Breaker:
@@ -265,7 +268,7 @@ func (l *policyLoader) value(v reflect.Value, path string) error {
 		return l.list(func(token json.Token) error {
 			s, ok := token.(string)
 			if !ok {
-				return l.errorf("%s is in it: it must be a list of strings", shown(token))
+				return l.errorf("it contains %s: it must be a list of strings", shown(token))
 			}
 			*target = append(*target, s)
 			return nil
@@ -299,7 +302,7 @@ func (l *policyLoader) value(v reflect.Value, path string) error {
 			return l.errorf("it is %s: it must be a string", shown(token))
 		}
 		if text == "" {
-			return l.errorf(`it is "": leave it out to inherit, or say "off"`)
+			return l.errorf(`it is "": leave it out to inherit, or use "off"`)
 		}
 		*target = text
 	case *Switch:
@@ -327,7 +330,7 @@ func (l *policyLoader) value(v reflect.Value, path string) error {
 	case *float64:
 		number, ok := token.(json.Number)
 		f, err := number.Float64()
-		// What is too small for a float64 would be 0, which inherits.
+		// A number too small for a float64 would become 0, which inherits.
 		tiny := f == 0 && strings.ContainsAny(mantissa(number), "123456789")
 		if !ok || err != nil || f < 0 || tiny {
 			return l.errorf(`it is %s: it must be a positive number, or "off"`, shown(token))
@@ -367,7 +370,7 @@ func (l *policyLoader) integer(token json.Token) (int64, error) {
 	return n, nil
 }
 
-// list reads an array, with element for each of its elements.
+// list reads an array and calls element for each of its elements.
 func (l *policyLoader) list(element func(json.Token) error) error {
 	token, err := l.token()
 	if err != nil {
@@ -394,15 +397,16 @@ func (l *policyLoader) token() (json.Token, error) {
 	token, err := l.dec.Token()
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil, l.errorf("the policy ends too early")
+		return nil, l.errorf("the policy ends unexpectedly")
 	case err != nil:
 		return nil, l.errorf("%w", err)
 	}
 	return token, nil
 }
 
-// together returns what is wrong with policies whose fields are all right on
-// their own, by the line on which each begins.
+// together returns what is wrong with the combination of fields of policies
+// whose fields are valid on their own. Each error names the line on which the
+// policy begins.
 func (l *policyLoader) together(policy Policy, hosts map[string]Policy) error {
 	if _, err := policy.resolve(defaults); err != nil {
 		return fmt.Errorf("retrip: line 1: the policy: Policy.%w", err)
@@ -417,12 +421,12 @@ func (l *policyLoader) together(policy Policy, hosts map[string]Policy) error {
 	return errors.Join(errs...)
 }
 
-// line returns where the loader is.
+// line returns the current line of the input.
 func (l *policyLoader) line() int {
 	return 1 + bytes.Count(l.data[:l.dec.InputOffset()], []byte("\n"))
 }
 
-// errorf returns an error that says where the loader is.
+// errorf returns an error that names the current line and field.
 func (l *policyLoader) errorf(format string, args ...any) error {
 	where := "the policy"
 	if len(l.path) > 0 {
@@ -431,7 +435,7 @@ func (l *policyLoader) errorf(format string, args ...any) error {
 	return fmt.Errorf("retrip: line %d: %s: %w", l.line(), where, fmt.Errorf(format, args...))
 }
 
-// shown returns a token as it stands in the JSON.
+// shown returns a token as JSON writes it.
 func shown(token json.Token) string {
 	switch token := token.(type) {
 	case string:

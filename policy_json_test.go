@@ -47,11 +47,11 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 
 func TestPolicy_MarshalRefusesCode(t *testing.T) {
 	_, err := json.Marshal(Policy{Classify: func(*http.Request, *http.Response, error) Verdict { return ByRule }})
-	assert.ErrorContains(t, err, "Policy.Classify is code")
+	assert.ErrorContains(t, err, "Policy.Classify is a function")
 	_, err = json.Marshal(map[string]Policy{"x": {Idempotent: func(*http.Request) bool { return true }}})
-	assert.ErrorContains(t, err, "Policy.Idempotent is code")
+	assert.ErrorContains(t, err, "Policy.Idempotent is a function")
 	_, err = json.Marshal(Policy{GateKey: func(*http.Request) string { return "" }})
-	assert.ErrorContains(t, err, "Policy.GateKey is code")
+	assert.ErrorContains(t, err, "Policy.GateKey is a function")
 }
 
 func TestLoadPolicies(t *testing.T) {
@@ -73,16 +73,16 @@ func TestLoadPolicies(t *testing.T) {
 
 func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 	for input, want := range map[string]string{
-		"{\n\"bsae\": 1}":                                        "line 2: bsae: there is no such field; there are max_attempts, backoff",
-		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                    "line 2: backoff.bsae: there is no such field; there are base, cap, throttle_base, jitter",
+		"{\n\"bsae\": 1}":                                        "line 2: bsae: there is no such field; the fields are max_attempts, backoff",
+		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                    "line 2: backoff.bsae: there is no such field; the fields are base, cap, throttle_base, jitter",
 		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":         `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
 		`{"deadline": 5}`:                                        "line 1: deadline: it is 5: it must be a duration",
 		`{"deadline": "-5s"}`:                                    `deadline: it is "-5s"`,
-		"{\"gate\": true,\n\"gate\": true}":                      "line 2: gate: it is there twice",
-		`{"hosts": {"a": {}, "a": {}}}`:                          "hosts.a: it is there twice",
-		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:  "hosts.A.example.com: the same host is there twice, in another spelling",
-		`{"hosts": {"a.example.com": {}, "a.example.com.": {}}}`: "hosts.a.example.com.: the same host is there twice, in another spelling",
-		`{"hosts": {"http://a": {}}}`:                            "hosts.http://a: a host pattern has no scheme",
+		"{\"gate\": true,\n\"gate\": true}":                      "line 2: gate: the field occurs twice",
+		`{"hosts": {"a": {}, "a": {}}}`:                          "hosts.a: the field occurs twice",
+		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:  "hosts.A.example.com: another pattern names the same host, spelled differently",
+		`{"hosts": {"a.example.com": {}, "a.example.com.": {}}}`: "hosts.a.example.com.: another pattern names the same host, spelled differently",
+		`{"hosts": {"http://a": {}}}`:                            "hosts.http://a: a host pattern must not have a scheme",
 		`{"hosts": {"a": {"hosts": {}}}}`:                        "hosts.a.hosts: there is no such field",
 		`{"hosts": {"a": {"max_attempts": -5}}}`:                 "line 1: hosts.a.max_attempts: it is -5: it must be positive",
 		`{"max_attempts": "off"}`:                                `line 1: max_attempts: it is "off": use 1 for no retries`,
@@ -100,7 +100,7 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 		`{"retry_on": [200]}`:                                    "retry_on: Policy.RetryOn is 200: a status must be 400 to 599",
 		`{"retry_on": 408}`:                                      "retry_on: it is 408: it must be a list",
 		`{"retry_on": ["408"]}`:                                  `retry_on: it is "408": it must be a whole number`,
-		`{"idempotent_methods": [1]}`:                            "idempotent_methods: 1 is in it",
+		`{"idempotent_methods": [1]}`:                            "idempotent_methods: it contains 1",
 		`{"backoff": {"jitter": "some"}}`:                        `backoff.jitter: it is "some": it must be one of ["full" "equal" "decorrelated" "none"]`,
 		`{"backoff": {"base": "1m"}}`:                            "line 1: the policy: Policy.Backoff.Base is 1m0s: it must not be more than Backoff.Cap, which is 10s",
 		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}": "line 3: hosts.b: Policy.Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms",
@@ -113,14 +113,14 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 		`{"gate": 1}`:                         "gate: it is 1: it must be true or false",
 		`{"gate": "off"}`:                     `gate: it is "off": it must be true or false`,
 		`{"idempotency_key": null}`:           "idempotency_key: it is null: it must be true or false",
-		`{"retry_header": ""}`:                `retry_header: it is "": leave it out to inherit, or say "off"`,
+		`{"retry_header": ""}`:                `retry_header: it is "": leave it out to inherit, or use "off"`,
 		`{"retry_header": false}`:             "retry_header: it is false: it must be a string",
 		`{"retry_header": "A B"}`:             `Policy.RetryHeader is "A B": it must be the name of a header, or "off"`,
-		`{"gate": true} {}`:                   "there is something behind the policy",
+		`{"gate": true} {}`:                   "there is more data after the policy",
 		`[]`:                                  "the policy: it is a list: it must be an object",
 		`{"gate": tru}`:                       "line 1: gate: invalid character",
-		`{"gate": true`:                       "the policy ends too early",
-		``:                                    "the policy ends too early",
+		`{"gate": true`:                       "the policy ends unexpectedly",
+		``:                                    "the policy ends unexpectedly",
 	} {
 		_, _, err := LoadPolicies(strings.NewReader(input))
 		if assert.Error(t, err, input) {

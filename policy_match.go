@@ -14,25 +14,25 @@ import (
 	"sync/atomic"
 )
 
-// matcher finds the rules of a host. The most specific pattern wins: the exact
-// host before the longest suffix, and of the same name the one that names the
-// port. Case and a dot at the end of a name make no difference.
+// matcher finds the rules of a host. The most specific pattern wins: an exact
+// host before the longest suffix and, for the same name, a pattern with the
+// port before one without. Case and a trailing dot of the name don't matter.
 type matcher struct {
 	fallback *Rules
 	exact    map[string]portRules // by host
 	suffix   map[string]portRules // by what follows the "*", with its dot
 
-	policy  Policy // what it was made of
+	policy  Policy // policy and hosts are what compile was given
 	hosts   map[string]Policy
-	matched map[string]*atomic.Bool  // by pattern in lower case: whether a request has followed it
-	rules   []*Rules                 // all of them
-	pools   map[string]*sharedBudget // by the names of the policies that set them
+	matched map[string]*atomic.Bool  // by pattern in lower case: whether a request has followed the pattern
+	rules   []*Rules                 // the rules of all policies
+	pools   map[string]*sharedBudget // by the name of the policy that sets each
 }
 
-// defaultName names the policy of hosts without one of their own.
+// defaultName names the policy of hosts without a policy of their own.
 const defaultName = "default"
 
-// portRules are the rules of one name: for any port, and for single ones.
+// portRules are the rules of one name: for any port, and for particular ports.
 type portRules struct {
 	any    *Rules
 	byPort map[string]*Rules
@@ -45,8 +45,8 @@ func (p portRules) find(port string) *Rules {
 	return p.any
 }
 
-// compile makes the rules of policy and hosts, and reports every value and
-// pattern in them that is wrong.
+// compile makes the rules of policy and hosts. The error reports every invalid
+// value and pattern in them.
 func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{},
 		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts)), matched: make(map[string]*atomic.Bool, len(hosts))}
@@ -87,7 +87,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 			errs = append(errs, fmt.Errorf("retrip: %s: %w", path, err))
 			continue
 		}
-		// An inherited mistake is reported once, for Policy.
+		// A mistake in Policy is reported once, not for every pattern.
 		if m.fallback == nil {
 			if err := hosts[pattern].check(path); err != nil {
 				errs = append(errs, err)
@@ -104,13 +104,13 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 			set, name = m.suffix, rest
 		}
 		if !add(set, name, port, r) {
-			errs = append(errs, fmt.Errorf("retrip: %s: the same host is there twice, in another spelling", path))
+			errs = append(errs, fmt.Errorf("retrip: %s: another pattern names the same host, spelled differently", path))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	// What is refused is not counted.
+	// Policies are kept only if all are valid.
 	for pattern, p := range hosts {
 		m.hosts[pattern] = p.clone()
 	}
@@ -130,7 +130,8 @@ func (m *matcher) sizeOf(e *hostEntry) int64 {
 	return m.find(&url.URL{Host: e.key.String()}).size
 }
 
-// share has the rules that follow one shared budget follow another.
+// share makes the rules that follow the shared budget from follow the shared
+// budget to.
 func (m *matcher) share(name string, from, to *sharedBudget) {
 	m.pools[name] = to
 	for _, r := range m.rules {
@@ -140,7 +141,7 @@ func (m *matcher) share(name string, from, to *sharedBudget) {
 	}
 }
 
-// carry takes over from old what requests have left in it.
+// carry takes over the state that requests have left in old.
 func (m *matcher) carry(old *matcher) {
 	for name, pool := range m.pools {
 		if was := old.pools[name]; was != nil {
@@ -198,24 +199,25 @@ func (m *matcher) find(u *url.URL) *Rules {
 	return m.fallback
 }
 
-// splitPattern parses a key of Transport.Hosts into a name in lower case and
-// without a dot at its end, which keeps its leading "*", and a port, "" for any.
+// splitPattern parses a key of Transport.Hosts into a name and a port. The name
+// is in lower case, has no trailing dot and keeps its leading "*". The port is
+// "" if any port matches.
 func splitPattern(pattern string) (name, port string, err error) {
 	switch {
 	case pattern == "":
 		return "", "", errors.New("a host pattern must not be empty")
 	case strings.Contains(pattern, "/"):
-		return "", "", errors.New("a host pattern has no scheme and no path")
+		return "", "", errors.New("a host pattern must not have a scheme or a path")
 	case strings.ContainsAny(pattern, " \t\r\n@?#"):
-		return "", "", errors.New("a host pattern has no space and none of @ ? #")
+		return "", "", errors.New("a host pattern must not contain spaces, @, ? or #")
 	}
 	bare := strings.Count(pattern, ":") > 1 && pattern[0] != '['
 	if bare {
-		return "", "", errors.New("an IPv6 address stands in brackets: [::1] or [::1]:8080")
+		return "", "", errors.New("an IPv6 address must be in brackets: [::1] or [::1]:8080")
 	}
 	name, port = splitPort(strings.ToLower(pattern))
 	if strings.HasSuffix(pattern, ":") {
-		return "", "", errors.New("the port is missing behind the colon")
+		return "", "", errors.New("the port is missing after the colon")
 	}
 	if port != "" {
 		if err := checkPort(port); err != nil {
@@ -224,17 +226,17 @@ func splitPattern(pattern string) (name, port string, err error) {
 	}
 	name = undotted(name)
 	if strings.ContainsAny(name, "[]") || strings.HasPrefix(pattern, "[") && !strings.Contains(name, ":") {
-		return "", "", errors.New("brackets stand around an IPv6 address only: [::1] or [::1]:8080")
+		return "", "", errors.New("only an IPv6 address may be in brackets: [::1] or [::1]:8080")
 	}
 	if rest, ok := strings.CutPrefix(name, "*"); ok {
 		if len(rest) < 2 || rest[0] != '.' {
-			return "", "", errors.New(`a pattern for many hosts is "*." and a suffix, as in "*.example.com"; Policy is for all of them`)
+			return "", "", errors.New(`a pattern for many hosts must be "*." and a suffix, such as "*.example.com"; for all hosts, use Policy`)
 		}
 		if strings.Contains(rest, "*") {
 			return "", "", errors.New(`only the first label may be "*"`)
 		}
 		if strings.Contains(rest+".", "..") {
-			return "", "", errors.New("a label of the name is empty: no host is called so")
+			return "", "", errors.New("a label of the name is empty")
 		}
 		return name, port, nil
 	}
@@ -245,10 +247,10 @@ func splitPattern(pattern string) (name, port string, err error) {
 		return "", "", errors.New(`"*" may only stand for the first labels, as in "*.example.com"`)
 	}
 	if suffix := strings.TrimLeft(name, "."); suffix != name && suffix != "" {
-		return "", "", fmt.Errorf(`no host has a dot at its start; "*.%s" is for all hosts below %[1]s`, suffix)
+		return "", "", fmt.Errorf(`a host must not begin with a dot; for all hosts below %[1]s, use "*.%[1]s"`, suffix)
 	}
 	if name == "." || !strings.Contains(name, ":") && strings.Contains(name+".", "..") {
-		return "", "", errors.New("a label of the name is empty: no host is called so")
+		return "", "", errors.New("a label of the name is empty")
 	}
 	return name, port, nil
 }
@@ -262,5 +264,6 @@ func checkPort(port string) error {
 
 func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", pattern) }
 
-// sortedKeys makes errors come in the same order every time.
+// sortedKeys returns the patterns in a fixed order, so that errors come in the
+// same order every time.
 func sortedKeys(hosts map[string]Policy) []string { return slices.Sorted(maps.Keys(hosts)) }

@@ -117,13 +117,13 @@ func TestMatch_WithoutHosts(t *testing.T) {
 func TestMatch_Refuses(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"":                    "must not be empty",
-		"https://example.com": "no scheme",
-		"example.com/path":    "no path",
-		"example.com?x":       "none of @ ? #",
-		"example.com#x":       "none of @ ? #",
-		"user@example.com":    "none of @ ? #",
-		"example .com":        "no space",
-		"example.com\n":       "no space",
+		"https://example.com": "a scheme or a path",
+		"example.com/path":    "a scheme or a path",
+		"example.com?x":       "not contain spaces, @, ? or #",
+		"example.com#x":       "not contain spaces, @, ? or #",
+		"user@example.com":    "not contain spaces, @, ? or #",
+		"example .com":        "not contain spaces",
+		"example.com\n":       "not contain spaces",
 		"example.com:":        "port is missing",
 		"example.com:0":       `the port is "0"`,
 		"example.com:080":     `the port is "080"`,
@@ -131,11 +131,11 @@ func TestMatch_Refuses(t *testing.T) {
 		"example.com:https":   `the port is "https"`,
 		"example.com:-1":      `the port is "-1"`,
 		":443":                "host is missing",
-		"*":                   "Policy is for all of them",
-		"*:443":               "Policy is for all of them",
-		"*.":                  "Policy is for all of them",
-		".x.com":              `no host has a dot at its start; "*.x.com" is for all hosts below x.com`,
-		"..x.com:443":         `"*.x.com" is for all`,
+		"*":                   "for all hosts, use Policy",
+		"*:443":               "for all hosts, use Policy",
+		"*.":                  "for all hosts, use Policy",
+		".x.com":              `a host must not begin with a dot; for all hosts below x.com, use "*.x.com"`,
+		"..x.com:443":         `use "*.x.com"`,
 		".":                   "a label of the name is empty",
 		"..":                  "a label of the name is empty",
 		".:443":               "a label of the name is empty",
@@ -144,12 +144,12 @@ func TestMatch_Refuses(t *testing.T) {
 		"*..":                 "a label of the name is empty",
 		"*..com":              "a label of the name is empty",
 		"*.com..":             "a label of the name is empty",
-		"*example.com":        "Policy is for all of them",
+		"*example.com":        "for all hosts, use Policy",
 		"*.*.example.com":     `only the first label`,
 		"api.*.example.com":   `"*" may only stand`,
 		"example.*":           `"*" may only stand`,
-		"::1":                 "stands in brackets",
-		"2001:db8::1":         "stands in brackets",
+		"::1":                 "must be in brackets",
+		"2001:db8::1":         "must be in brackets",
 		"[::1]:":              "port is missing",
 		"[::1]:x":             `the port is "x"`,
 		"[::1":                "brackets",
@@ -182,7 +182,7 @@ func TestMatch_RefusesTwins(t *testing.T) {
 		{"*.example.com:80", "*.example.com.:80"},
 	} {
 		_, err := compile(Policy{}, map[string]Policy{twins[0]: {}, twins[1]: {}})
-		assert.ErrorContains(t, err, "another spelling", "%q", twins)
+		assert.ErrorContains(t, err, "spelled differently", "%q", twins)
 	}
 	_, err := compile(Policy{}, map[string]Policy{"example.com": {}, "example.com:443": {}, "*.example.com": {}})
 	assert.NoError(t, err)

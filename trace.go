@@ -10,53 +10,56 @@ import (
 	"time"
 )
 
-// Trace is a set of hooks that run at the stages of a request, as those of
-// [net/http/httptrace.ClientTrace] do within one attempt. Any hook may be nil.
-// They run in the goroutine of RoundTrip and must not keep or change what they
-// are given; they must be safe for concurrent use by different requests.
+// Trace is a set of hooks that run at the stages of a request, much as the
+// hooks of [net/http/httptrace.ClientTrace] run within one attempt. Any hook
+// may be nil. A hook runs in the goroutine of RoundTrip, unless its comment
+// says otherwise. It must not keep or change its argument. Different requests
+// may run a hook concurrently.
 //
-// For one request the order is: Attempt, then either Retry and Attempt again,
-// or at most one GiveUp, and Done at the very end.
+// The hooks of one request run in this order: Attempt, then either Retry and
+// Attempt again, or at most one GiveUp, and finally Done.
 type Trace struct {
-	// Attempt runs before an attempt is made.
+	// Attempt runs before each attempt.
 	Attempt func(Event)
 
-	// Retry runs when another attempt has been decided on, before the wait.
+	// Retry runs after the decision to retry, before the wait.
 	Retry func(Event)
 
-	// GiveUp runs when no further attempt is made although it would have been
-	// useful.
+	// GiveUp runs when the Transport gives up on a request that a retry might
+	// have helped.
 	GiveUp func(Event)
 
-	// Done runs once, when RoundTrip is about to return.
+	// Done runs once, just before RoundTrip returns.
 	Done func(Event)
 
-	// Resume runs when the body of a response has broken under its reader, in the
-	// goroutine that reads, where Policy.Resume is on: once it is continued, or
-	// when it can't be. The reader's Attempt, Retry and GiveUp run before it, for
-	// the requests that try to continue the body.
+	// Resume runs if Policy.Resume is on and the body of a response breaks
+	// while it is read. It runs in the goroutine that reads, once the Transport
+	// has continued the body or can't. The Attempt, Retry and GiveUp hooks for
+	// the requests that try to continue the body run before it.
 	Resume func(Event)
 
-	// Host runs when the state of a host has changed: a pause that began or
-	// grew, a breaker that opened, began to probe or closed, a budget that has
-	// run out, so that a request got no retry, or that is full again after it
-	// had. A budget that runs out is told once, until it is full again or the
-	// host has been forgotten after an hour without a failure. Host only runs for
-	// Transport.Trace.
+	// Host runs when the state of a host changes: a pause begins or grows; a
+	// breaker opens, begins to probe or closes; a budget runs out, so that a
+	// request gets no retry, or is full again afterwards. A budget that has run
+	// out is not reported again until it has been full, or until the host has
+	// been forgotten after an hour without a failure. Only the Host hook of
+	// Transport.Trace runs, not that of [WithTrace].
 	Host func(HostState)
 }
 
-// Event is what a hook of [Trace] is told.
+// Event is the argument of the hooks of [Trace].
 type Event struct {
-	// Request is the caller's; where it continues a body, that for the rest.
+	// Request is the caller's request. In hooks for the continuation of a body,
+	// Request is the request for the rest.
 	Request *http.Request
 
-	// Policy is the name of the policy followed: the pattern in
+	// Policy is the name of the policy that the request follows: the pattern in
 	// Transport.Hosts, or "default".
 	Policy string
 
-	// Attempt is the number of the attempt that begins, or of the last one
-	// made; 1 is the first, 0 is none yet.
+	// Attempt is the number of the attempt that begins or, in other hooks, of
+	// the last attempt made. The first attempt is 1; 0 means that there was
+	// none yet.
 	Attempt int
 
 	// StatusCode, Header and Err are the outcome of the last attempt. Header
@@ -65,32 +68,36 @@ type Event struct {
 	Header     http.Header
 	Err        error
 
-	// Reason is why it is retried or given up; for Done, why it was given up,
-	// empty if it was not; for Resume, "continued" or a word for why not.
+	// Reason says why the Transport retries or gives up. In Done, Reason is
+	// empty if the Transport didn't give up. In Resume, Reason is "continued"
+	// or a word that says why the body can't be continued.
 	Reason Reason
 
-	// Offset is, for Resume, how many bytes of the representation the reader has.
+	// Offset is set for Resume: the number of bytes of the representation that
+	// the reader has.
 	Offset int64
 
-	// Wait is how long the wait before the next attempt is going to be, and
-	// FromServer whether a server asked for it. At a gate it is how long nobody
-	// may go; the wait for those who came before comes on top.
+	// Wait is the length of the wait before the next attempt, and FromServer
+	// says whether a server asked for that wait. At a gate, Wait is the time
+	// for which the gate holds all requests back; the time for requests ahead
+	// in the queue comes on top.
 	Wait       time.Duration
 	FromServer bool
 
-	// Sends is how often net/http has sent the request within the last
-	// attempt; 0 if that is not known.
+	// Sends is the number of times that net/http sent the request within the
+	// last attempt; 0 means unknown.
 	Sends int
 
 	// Elapsed is the time since RoundTrip began.
 	Elapsed time.Duration
 
-	maxWait time.Duration // of the policy, where it is why the request was given up; else 0
+	maxWait time.Duration // the policy's MaxWait if it is the reason to give up; 0 otherwise
 }
 
-// WithTrace returns a context whose requests run the hooks of t, after those
-// of an enclosing WithTrace and of Transport.Trace. If t is nil, it adds none.
-// t must not be changed afterwards.
+// WithTrace returns a context whose requests run the hooks of t after those of
+// Transport.Trace and of an enclosing WithTrace. If t is nil, WithTrace adds no
+// hooks. t must not be changed after the call. WithTrace and the context it
+// returns are safe for concurrent use.
 func WithTrace(ctx context.Context, t *Trace) context.Context {
 	next := &override{}
 	if o := overrideOf(ctx); o != nil {
@@ -162,8 +169,8 @@ func (w *watcher) log(h hook, e Event) {
 	case hookGiveUp:
 		level, message = slog.LevelInfo, "retrip: give up"
 		if e.Reason == ReasonBreakerOpen && e.Attempt == 0 {
-			// The breaker refuses every request to come; that it opened is in the
-			// log.
+			// An open breaker refuses every request. The log already says that
+			// the breaker opened.
 			level = slog.LevelDebug
 		}
 	case hookResume:
@@ -200,7 +207,7 @@ func (w *watcher) log(h hook, e Event) {
 	w.logger.LogAttrs(ctx, level, message, attrs...)
 }
 
-// host runs the hook for what has changed about a host, and logs it.
+// host runs the hook for a change of a host, and logs the change.
 func (w *watcher) host(ctx context.Context, s HostState, change hostChange, news *hostNews, now time.Duration) {
 	if w.logger != nil {
 		for i, name := range hostChangeNames {

@@ -158,7 +158,7 @@ func TestHandler_EscapesAndRedacts(t *testing.T) {
 		for _, never := range []string{"<script>alert", "<b>bold", "<i>name", "hunter2", "token=abc", "secret=query"} {
 			assert.NotContains(t, body, never, format)
 		}
-		assert.Contains(t, body, "has no scheme", "what is wrong is told")
+		assert.Contains(t, body, "must not have a scheme", "what is wrong is told")
 		assert.Contains(t, body, "alert(", "the host is there")
 		assert.Contains(t, body, "bold.test", "the pattern is there")
 	}
