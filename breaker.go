@@ -13,8 +13,10 @@ import "time"
 // long that took: a success begins the count anew, and so does an hour without
 // a failure. While it is open, requests fail at once with an [Error]
 // whose Reason is ReasonBreakerOpen. After OpenFor (jittered, so that a fleet
-// doesn't return in step) it lets Probes attempts through, spread out as well:
-// if all of them succeed it closes, if one fails it opens again. A caller's
+// doesn't return in step) it lets Probes attempts through, spread out as well.
+// If fewer than Ratio of them fail it closes, otherwise it opens again; it does
+// so as soon as the probes to come can't change the answer. With the defaults
+// one success closes it, and two failures open it again. A caller's
 // cancellation, a failure of the caller's own request body, and the result of an
 // attempt that was let through in an earlier state count for nothing.
 //
@@ -26,8 +28,8 @@ import "time"
 // A request that comes once OpenFor is over is a probe, and is let through. So
 // an open breaker refuses no request where less than one comes in one and a
 // half times OpenFor, 7.5 s by default; it only spares such a request its
-// retries. Where one comes every OpenFor it refuses a third of them, where five
-// come in that time four fifths. For a host that is called seldom, set OpenFor
+// retries. Where one comes every OpenFor it refuses a fifth of them, where five
+// come in that time seven tenths. For a host that is called seldom, set OpenFor
 // to several times the interval between calls.
 //
 // The zero Breaker is off. One with any field set is on, with the others at
@@ -55,12 +57,13 @@ type Breaker struct {
 	// inherited; the default is 5 s.
 	OpenFor time.Duration `json:"open_for"`
 
-	// Probes is how many attempts must succeed to close it. If 0, it is
-	// inherited; the default is 3.
+	// Probes is how many attempts decide, by Ratio, whether it closes or opens
+	// again. A host that is down gets up to Probes attempts in OpenFor. If 0,
+	// it is inherited; the default is 2.
 	Probes int `json:"probes"`
 }
 
-var defaultBreaker = Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second, Probes: 3}
+var defaultBreaker = Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second, Probes: 2}
 
 const (
 	breakerSlots  = 10 // of the sliding window
@@ -85,6 +88,7 @@ type breaker struct {
 	probed  time.Duration // when the last probe went
 	out     int           // probes under way
 	good    int           // probes that succeeded
+	bad     int           // probes that failed
 	closed  time.Duration // when it last closed, if tripped
 	tripped bool          // it has been open
 
@@ -114,8 +118,8 @@ func (b *breaker) admit(p *Breaker, c *Call, now time.Duration, draw uint64) Dec
 		// stayed open: they have said enough.
 		b.enter(breakerHalfOpen)
 	}
-	// One may always go: Probes may be fewer by now than those that succeeded.
-	if now < b.until || b.out > 0 && b.out >= p.Probes-b.good {
+	// One may always go: Probes may be fewer by now than those that have ended.
+	if now < b.until || b.out > 0 && b.out >= p.Probes-b.good-b.bad {
 		return Decision{Reason: ReasonBreakerOpen, change: d.change}
 	}
 	b.out++
@@ -147,14 +151,21 @@ func (b *breaker) record(p *Breaker, c *Call, failed bool, now time.Duration, dr
 		}
 		b.out--
 		if failed {
-			b.open(p, now, draw)
-			return hostOpened
+			b.bad++
+		} else {
+			b.good++
 		}
-		if b.good++; b.good >= p.Probes {
+		// The rest of the probes needn't be waited for once they can't change
+		// which side of Ratio the failures are on.
+		switch {
+		case !p.reached(p.Probes-b.good, p.Probes):
 			b.enter(breakerClosed)
 			b.closed, b.tripped = now, true
 			b.ring = [breakerSlots]breakerSlot{}
 			return hostClosed
+		case p.reached(b.bad, p.Probes):
+			b.open(p, now, draw)
+			return hostOpened
 		}
 	}
 	return 0
@@ -180,13 +191,19 @@ func (b *breaker) tooBad(p *Breaker) bool {
 	if good+bad < p.MinVolume {
 		return b.run >= p.MinVolume
 	}
-	return float64(bad)/float64(good+bad) >= p.Ratio
+	return p.reached(bad, good+bad)
+}
+
+// reached reports whether so many failures among so many results are Ratio of
+// them, or more.
+func (p *Breaker) reached(failed, results int) bool {
+	return float64(failed)/float64(results) >= p.Ratio
 }
 
 func (b *breaker) enter(state breakerState) {
 	b.state = state
 	b.period++
-	b.out, b.good = 0, 0
+	b.out, b.good, b.bad = 0, 0, 0
 	b.run = 0
 }
 

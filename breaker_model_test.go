@@ -26,7 +26,9 @@ type breakerModel struct {
 	until   time.Duration   // open: when it may be probed; half-open: when the next probe may go
 	probes  []*modelAttempt // under way
 	probed  time.Duration   // when the last of them went
-	good    int             // probes that succeeded
+	said    []bool          // which of the probes that have ended failed
+	closed  time.Duration   // when it last closed
+	tripped bool            // it has closed: what it counts is remembered for a while
 }
 
 type modelResult struct {
@@ -47,7 +49,7 @@ func between(lo, hi time.Duration, draw uint64) time.Duration {
 }
 
 func (m *breakerModel) enter(state string) {
-	m.state, m.probes, m.good, m.results = state, nil, 0, nil
+	m.state, m.probes, m.said, m.results = state, nil, nil, nil
 	m.since++
 }
 
@@ -66,7 +68,7 @@ func (m *breakerModel) admit(p Breaker, a *modelAttempt, now time.Duration, draw
 	if len(m.probes) > 0 && now-m.probed >= p.OpenFor {
 		m.enter("half-open") // they hang
 	}
-	if now < m.until || len(m.probes) > 0 && len(m.probes)+m.good >= p.Probes {
+	if now < m.until || len(m.probes) > 0 && len(m.probes)+len(m.said) >= p.Probes {
 		return false
 	}
 	a.since = m.since
@@ -102,16 +104,33 @@ func (m *breakerModel) result(p Breaker, a *modelAttempt, failed bool, now time.
 			m.open(p, now, draw)
 		}
 	case "half-open":
-		switch {
-		case !m.settle(a):
-		case failed:
-			m.open(p, now, draw)
-		default:
-			if m.good++; m.good >= p.Probes {
+		if !m.settle(a) {
+			return
+		}
+		m.said = append(m.said, failed)
+		// It closes if it would whatever the probes to come say, and opens if
+		// it would whatever they say.
+		if best, worst := m.verdict(p, false), m.verdict(p, true); best == worst {
+			if best {
 				m.enter("closed")
+				m.closed, m.tripped = now, true
+			} else {
+				m.open(p, now, draw)
 			}
 		}
 	}
+}
+
+// verdict reports whether fewer of the probes fail than Ratio, if all those to
+// come end in the same way.
+func (m *breakerModel) verdict(p Breaker, fail bool) (closes bool) {
+	failures := 0
+	for i := range p.Probes {
+		if i < len(m.said) && m.said[i] || i >= len(m.said) && fail {
+			failures++
+		}
+	}
+	return float64(failures) < p.Ratio*float64(p.Probes)*(1-1e-12)
 }
 
 func (m *breakerModel) open(p Breaker, now time.Duration, draw uint64) {
@@ -154,14 +173,17 @@ func (m *breakerModel) tooBad(p Breaker, now time.Duration) bool {
 
 // healed says whether nothing is worth being remembered.
 func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
+	if m.tripped && now < m.closed+60*max(1, p.Window/10) {
+		return false
+	}
 	_, failures := m.window(p, now)
 	return m.state == "closed" && failures == 0 && m.row(now) == 0
 }
 
-// The breaker does what its model does, over a million random steps and more.
+// The breaker does what its model does, over millions of random steps.
 func TestBreakerModel(t *testing.T) {
 	testenv.Slow(t)
-	const runs, steps = 300, 5000
+	const runs, steps = 500, 5000
 	states, rows, forgotten := map[string]int{}, 0, 0
 	for seed := range uint64(runs) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -170,7 +192,7 @@ func TestBreakerModel(t *testing.T) {
 			Window:    []time.Duration{time.Nanosecond, time.Second, 10 * time.Second}[random.IntN(3)],
 			MinVolume: 1 + random.IntN(8),
 			OpenFor:   []time.Duration{time.Nanosecond, time.Second, 5 * time.Second, time.Minute}[random.IntN(4)],
-			Probes:    1 + random.IntN(4),
+			Probes:    1 + random.IntN(6),
 		}
 		r := defaultRules(t, Policy{MaxAttempts: 1, Budget: Unlimited, Breaker: p})
 		// How long a step takes at most, and how often an attempt fails: both

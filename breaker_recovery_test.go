@@ -12,68 +12,141 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A breaker costs little at a host that is up and down for 5 s each. What it
-// costs at one that comes back slowly, or of which 60 % fail, is in the log.
+// What a breaker costs at a host that is up and down, at one that comes back
+// slowly, and at one of which 60 % fail.
 func TestBreaker_UpAndDown(t *testing.T) {
+	testenv.Slow(t)
 	for _, tt := range []struct {
 		name  string
 		fails func(now time.Duration) float64
-		least float64 // per cent that succeed; 0 asks for nothing
+		least [2]float64 // per cent that succeed with 1 and with 4 attempts
 	}{
-		{"5 s up, 5 s down", func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }, 45},
+		{"5 s up, 5 s down", func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }, [2]float64{47, 47}},
 		{"each minute down for 5 s and back within 30 s", func(now time.Duration) float64 {
 			return max(0, min(1, 1-((now%time.Minute).Seconds()-5)/30))
-		}, 0},
-		{"60 % fail", func(time.Duration) float64 { return .6 }, 0},
+		}, [2]float64{60, 62}},
+		{"60 % fail", func(time.Duration) float64 { return .6 }, [2]float64{37, 46}},
 	} {
-		for _, perSecond := range []float64{2, 7, 20} {
-			for _, attempts := range []int{1, 4} {
+		for _, load := range []struct {
+			perSecond float64
+			clients   int
+		}{{2, 50}, {7, 30}, {70, 5}, {700, 1}} {
+			for i, attempts := range []int{1, 4} {
+				load := outage{fails: tt.fails, perSecond: load.perSecond, clients: load.clients, lasts: 300 * time.Second, took: 5 * time.Millisecond}
 				policy := retrip.Policy{MaxAttempts: attempts}
-				off := upAndDown(rulesOf(t, policy), tt.fails, perSecond)
+				off := load.run(rulesOf(t, policy)).success
 				policy.Breaker.Ratio = .8
-				on := upAndDown(rulesOf(t, policy), tt.fails, perSecond)
-				t.Logf("%s, %v requests a second of up to %d attempts: %.1f %% succeed, %.1f %% with a breaker", tt.name, perSecond, attempts, off, on)
-				assert.GreaterOrEqual(t, on, tt.least)
+				on := load.run(rulesOf(t, policy)).success
+				t.Logf("%s, %v requests a second of up to %d attempts: %.1f %% succeed, %.1f %% with a breaker", tt.name, load.perSecond, attempts, off, on)
+				assert.GreaterOrEqual(t, on, tt.least[i])
 			}
 		}
 	}
 }
 
-// upAndDown returns the per cent of requests of 50 clients in 300 s that
-// succeed, where each attempt fails with the probability given.
-func upAndDown(r *retrip.Rules, fails func(time.Duration) float64, perSecond float64) float64 {
-	const clients, horizon = 50, 300 * time.Second
+// How many attempts a host that is down gets in a minute, once its breaker has
+// opened: at most Probes in OpenFor, also where they hang.
+func TestBreaker_DeadHost(t *testing.T) {
+	testenv.Slow(t)
+	for _, tt := range []struct {
+		name      string
+		fails     float64
+		perSecond float64
+		took      time.Duration
+		most      float64
+	}{
+		{"fails at once", 1, 2, 5 * time.Millisecond, 20},
+		{"fails at once", 1, 20, 5 * time.Millisecond, 22},
+		{"fails at once", 1, 200, 5 * time.Millisecond, 22},
+		{"hangs for 10 s", 1, 20, 10 * time.Second, 22},
+		{"95 % fail at once", .95, 20, 5 * time.Millisecond, 45},
+	} {
+		load := outage{fails: func(time.Duration) float64 { return tt.fails }, perSecond: tt.perSecond, clients: 20, lasts: 300 * time.Second, took: tt.took}
+		for _, attempts := range []int{1, 4} {
+			on := load.run(rulesOf(t, retrip.Policy{MaxAttempts: attempts, Breaker: retrip.Breaker{Ratio: .8}})).perMinute
+			t.Logf("%s, %v requests a second of up to %d attempts: %.1f attempts a minute", tt.name, tt.perSecond, attempts, on)
+			assert.LessOrEqual(t, on, tt.most)
+		}
+	}
+}
+
+// How long a host that is well again stays behind its breaker.
+func TestBreaker_Recovers(t *testing.T) {
+	for _, down := range []time.Duration{10 * time.Second, time.Minute} {
+		load := outage{fails: func(now time.Duration) float64 {
+			if now < down {
+				return 1
+			}
+			return 0
+		}, perSecond: 7, clients: 50, lasts: down + time.Minute, took: 5 * time.Millisecond, over: down}
+		got := load.run(rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: .8}})).recovery
+		t.Logf("down for %v: closed %.1f s after it on average", down, got.Seconds())
+		assert.Less(t, got, 3500*time.Millisecond)
+	}
+}
+
+// outage is a load on a host in trouble.
+type outage struct {
+	fails     func(now time.Duration) float64 // the share of attempts
+	perSecond float64                         // requests of each client
+	clients   int                             // each with a breaker of its own
+	lasts     time.Duration
+	took      time.Duration // an attempt that failed
+	over      time.Duration // when the host is well again, if it ever is
+}
+
+type aftermath struct {
+	success   float64       // per cent of the requests
+	perMinute float64       // attempts of a client, in the second half
+	recovery  time.Duration // from over until the breaker has closed, on average
+}
+
+func (l outage) run(r *retrip.Rules) aftermath {
 	w := newWorld(1)
-	requests, good := 0, 0
-	pause := func() time.Duration { return time.Duration(w.random.ExpFloat64() / perSecond * float64(time.Second)) }
-	for range clients {
-		h, underWay := new(retrip.Host), 0
+	requests, good, late, recovered := 0, 0, 0, 0
+	var recovery time.Duration
+	pause := func() time.Duration { return time.Duration(w.random.ExpFloat64() / l.perSecond * float64(time.Second)) }
+	for range l.clients {
+		h, underWay, down := new(retrip.Host), 0, true
 		var arrive func()
 		arrive = func() {
 			requests++
 			underWay++
 			w.request(h, r, func() retrip.Outcome {
-				if w.random.Float64() < fails(w.now) {
-					return took(http.StatusServiceUnavailable, 5*time.Millisecond)
+				if w.now >= l.lasts/2 {
+					late++
+				}
+				if w.random.Float64() < l.fails(w.now) {
+					return took(http.StatusServiceUnavailable, l.took)
 				}
 				return took(http.StatusOK, 5*time.Millisecond)
 			}, func(o retrip.Outcome, _ retrip.Reason) {
 				if o.Status == http.StatusOK {
 					good++
 				}
+				if down && w.now > l.over && h.State(r, w.now).Breaker == "closed" {
+					down = false
+					recovered++
+					recovery += w.now - l.over
+				}
 				// As a Transport does.
 				if underWay--; underWay == 0 && h.Healed(w.now) {
 					h = new(retrip.Host)
 				}
 			})
-			if next := w.now + pause(); next < horizon {
+			if next := w.now + pause(); next < l.lasts {
 				w.at(next, arrive)
 			}
 		}
 		w.at(pause(), arrive)
 	}
 	w.run(math.MaxInt64)
-	return 100 * float64(good) / float64(requests)
+	return aftermath{
+		success:   100 * float64(good) / float64(requests),
+		perMinute: float64(late) / (l.lasts / 2).Minutes() / float64(l.clients),
+		recovery:  recovery / time.Duration(max(recovered, 1)),
+	}
 }

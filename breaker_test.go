@@ -251,6 +251,56 @@ func TestBreakerReopens(t *testing.T) {
 	assert.True(t, refused(h, r, now+3*time.Second-1))
 }
 
+// Ratio decides in half-open, too, and as soon as the probes to come can't
+// change what it says.
+func TestBreakerProbesDecide(t *testing.T) {
+	tests := []struct {
+		ratio   float64
+		probes  int
+		results []int
+		want    string
+	}{
+		{.8, 1, []int{200}, "closed"},
+		{.8, 1, []int{503}, "open"},
+		{.8, 2, []int{200}, "closed"},
+		{.8, 2, []int{503}, "half-open"},
+		{.8, 2, []int{503, 200}, "closed"},
+		{.8, 2, []int{503, 503}, "open"},
+		{.5, 2, []int{503}, "open"},
+		{.5, 2, []int{200}, "half-open"},
+		{.5, 2, []int{200, 503}, "open"},
+		{.5, 2, []int{200, 200}, "closed"},
+		{.5, 3, []int{503, 200}, "half-open"},
+		{.5, 3, []int{503, 200, 200}, "closed"},
+		{.5, 3, []int{503, 200, 503}, "open"},
+		{.1, 3, []int{503}, "open"},
+		{.1, 3, []int{200, 200}, "half-open"},
+		{.1, 3, []int{200, 200, 200}, "closed"},
+		{1, 3, []int{503, 503}, "half-open"},
+		{1, 3, []int{503, 503, 200}, "closed"},
+		{1, 3, []int{503, 503, 503}, "open"},
+		{.28, 25, slices.Repeat([]int{503}, 6), "half-open"},
+		{.28, 25, slices.Repeat([]int{503}, 7), "open"}, // 0.28·25 is more than 7 in floating point
+		{.28, 25, slices.Repeat([]int{200}, 18), "half-open"},
+		{.28, 25, slices.Repeat([]int{200}, 19), "closed"},
+		{.5, math.MaxInt, slices.Repeat([]int{200, 503}, 100), "half-open"},
+	}
+	for _, tt := range tests {
+		r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: tt.ratio, MinVolume: 1, Probes: tt.probes}})
+		var h retrip.Host
+		attempts(t, &h, r, 0, 503)
+		now := time.Minute
+		for i, status := range tt.results {
+			if i > 0 {
+				require.Equal(t, "half-open", h.State(r, now).Breaker, "%+v after %d", tt, i)
+			}
+			attempts(t, &h, r, now, status)
+			now += time.Minute
+		}
+		assert.Equal(t, tt.want, h.State(r, now).Breaker, "%+v", tt)
+	}
+}
+
 // The probes are limited in number, and one comes after another.
 func TestBreakerProbes(t *testing.T) {
 	r := guarded(t)
@@ -363,8 +413,8 @@ func TestBreakerStaleResults(t *testing.T) {
 // A new policy that asks for fewer probes than have succeeded already must not
 // keep the host shut for good.
 func TestBreakerFewerProbes(t *testing.T) {
-	three := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second, Probes: 3}})
-	two := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second, Probes: 2}})
+	three := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 1, OpenFor: time.Second, Probes: 3}})
+	two := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 1, OpenFor: time.Second, Probes: 2}})
 	var h retrip.Host
 	attempts(t, &h, three, 0, 503)
 	now := 2 * time.Second
@@ -696,8 +746,8 @@ func TestBreakerAtALowRate(t *testing.T) {
 			switch {
 			case every > openFor*3/2:
 				assert.Zero(t, refused, "each is a probe")
-			case every < openFor/2:
-				assert.Greater(t, share, .5)
+			case every <= openFor/5:
+				assert.Greater(t, share, .65)
 			default:
 				assert.NotZero(t, refused)
 			}

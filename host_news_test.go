@@ -15,7 +15,7 @@ import (
 // What each result changes about the host, for those who watch: its breaker's
 // state, and nothing else.
 func TestHost_TellsBreakerChange(t *testing.T) {
-	r, err := Policy{MaxAttempts: 1, Breaker: Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Second, Probes: 2}}.Rules()
+	r, err := Policy{MaxAttempts: 1, Breaker: Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Second, Probes: 2}}.Rules()
 	require.NoError(t, err)
 	var h Host
 	first := func(now time.Duration) (*Call, hostChange) {

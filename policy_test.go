@@ -115,7 +115,7 @@ func TestPolicy_Defaults(t *testing.T) {
 	}, r.Policy())
 
 	// The breaker is off, and one with any field set is on.
-	full := Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: time.Second, Probes: 3}
+	full := Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: time.Second, Probes: 2}
 	assert.Equal(t, full, defaultRules(t, Policy{Breaker: Breaker{OpenFor: time.Second}}).Policy().Breaker)
 	assert.Equal(t, Breaker{Ratio: Off, OpenFor: time.Second}, defaultRules(t, Policy{Breaker: Breaker{Ratio: Off, OpenFor: time.Second}}).Policy().Breaker)
 }

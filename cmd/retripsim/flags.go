@@ -124,7 +124,7 @@ func (f *flags) choice(policies string) {
 	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "window of the breaker, overriding the policy")
 	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, overriding the policy")
 	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, overriding the policy")
-	f.IntVar(&p.Breaker.Probes, "breaker-probes", 0, "successful probes that close the breaker, overriding the policy")
+	f.IntVar(&p.Breaker.Probes, "breaker-probes", 0, "probes that decide whether the breaker closes, overriding the policy")
 	f.Float64Var(&p.Breaker.Ratio, "breaker-ratio", 0, "share of failures that opens the breaker, overriding the policy")
 }
 
