@@ -108,6 +108,46 @@ func TestAllocations_Counted(t *testing.T) {
 	}
 }
 
+// A stream that can be had only once is kept in chunks from a pool. The three
+// allocations are the attempt, what is known of the body, and one by reflection
+// that looks into an io.NopCloser.
+func TestAllocations_Stream(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates too")
+	}
+	resp := &http.Response{StatusCode: 200, Body: http.NoBody}
+	buffer := make([]byte, 32<<10)
+	base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		for {
+			if _, err := req.Body.Read(buffer); err != nil {
+				return resp, req.Body.Close()
+			}
+		}
+	})
+	source := strings.NewReader("")
+	text := strings.Repeat("x", 1<<20)
+	req, err := http.NewRequest("PUT", "http://example.com/", struct{ io.Reader }{source})
+	require.NoError(t, err)
+	for _, policy := range []Policy{{}, {Deadline: time.Hour, AttemptTimeout: time.Minute}} {
+		transport := &Transport{Base: base, Policy: policy}
+		put := func() {
+			source.Reset(text)
+			if _, err := transport.RoundTrip(req); err != nil {
+				t.Error(err)
+			}
+		}
+		// The collector may empty the pool.
+		assert.InDelta(t, 3, testing.AllocsPerRun(200, put), 1)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 200 {
+			put()
+		}
+		runtime.ReadMemStats(&after)
+		assert.Less(t, (after.TotalAlloc-before.TotalAlloc)/200, uint64(2048), "bytes")
+	}
+}
+
 // A host in trouble costs those who talk to others nothing, even where they
 // share a stripe of the table.
 func TestAllocations_ManyInTrouble(t *testing.T) {

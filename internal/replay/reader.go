@@ -9,84 +9,75 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// reader is the body of one attempt.
+// reader is the body of one attempt. Its fields from begun on are guarded by
+// replay.mu.
 type reader struct {
 	replay  *Body
 	section *io.SectionReader
-	read    int64         // bytes read of the section
-	pos     int           // position in the kept part of a stream
-	begun   bool          // replay.mu guards this field and those below
-	over    bool          // superseded
-	closed  bool          // superseded, or closed by the base
-	late    bool          // read after the base has closed it
-	gone    chan struct{} // closed when nothing more can be read
+	read    int64 // bytes read of the section
+	pos     int   // position in the kept part of a stream
+	begun   bool
+	over    bool // superseded
+	closed  bool // superseded, or closed by the base
+	late    bool // read after the base has closed it
 }
 
 // end makes b return no more bytes. The caller holds the replay's lock.
 func (b *reader) end() {
 	if !b.closed || b.late {
 		b.closed, b.late = true, false
-		close(b.gone)
+		b.replay.wake()
 	}
+}
+
+// begin begins a Read, and reports whether b may return bytes. The caller holds
+// the replay's lock.
+//
+// When a connection turns out to be unusable for a request, net/http's HTTP/2
+// closes the request body and then passes the same body to another connection.
+// So a reader that was closed before it was read may still be read, until no
+// attempt follows: nobody will close it again.
+func (b *reader) begin() bool {
+	if b.closed && !b.begun && !b.over && !b.replay.sealed {
+		b.late = true
+	}
+	b.begun = true
+	return !b.dead()
 }
 
 // dead reports whether b returns no more bytes. The caller holds the replay's
 // lock.
 func (b *reader) dead() bool { return b.closed && !b.late }
 
-// begin returns a channel that is closed when nothing more can be read.
-//
-// When a connection turns out to be unusable for a request, net/http's HTTP/2
-// closes the request body and then passes the same body to another connection.
-// So a reader that was closed before it was read may still be read, until no
-// attempt follows: nobody will close it again.
-func (b *reader) begin() <-chan struct{} {
-	r := b.replay
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if b.closed && !b.begun && !b.over && !r.sealed {
-		b.late, b.gone = true, make(chan struct{})
-	}
-	b.begun = true
-	return b.gone
-}
-
-func (b *reader) Read(p []byte) (int, error) {
-	gone := b.begin()
+func (b *reader) Read(p []byte) (n int, err error) {
 	if b.section != nil {
-		select {
-		case <-gone:
-			return 0, errSuperseded
-		default:
-			return b.readSection(p)
-		}
+		return b.readSection(p)
 	}
 	if len(p) == 0 {
 		return 0, nil
 	}
-	r := b.replay
-	if n, err, done := b.readKept(p); done {
+	p, n, err = b.claim(p)
+	if p == nil {
 		return n, err
 	}
-	select {
-	case <-r.turn:
-		defer func() { r.turn <- struct{}{} }()
-	case <-gone:
-		return 0, errSuperseded
-	}
-	// The previous attempt may have read on until it passed the turn.
-	if n, err, done := b.readKept(p); done {
-		return n, err
-	}
-	p, ok := b.claim(p)
-	if !ok {
-		return 0, errSuperseded
-	}
-	n, err := r.req.Body.Read(p)
+	returned := false
+	defer func() {
+		if !returned {
+			b.keep(p, 0, errPanicked)
+		}
+	}()
+	n, err = b.replay.req.Body.Read(p)
+	returned = true
 	return b.keep(p, n, err)
 }
 
 func (b *reader) readSection(p []byte) (int, error) {
+	b.replay.mu.Lock()
+	alive := b.begin()
+	b.replay.mu.Unlock()
+	if !alive {
+		return 0, errSuperseded
+	}
 	n, err := b.section.Read(p)
 	b.read += int64(n)
 	if body.AtFault(b.replay.req.ContentLength, b.read, err) {
@@ -95,46 +86,48 @@ func (b *reader) readSection(p []byte) (int, error) {
 	return n, err
 }
 
-// readKept reads from the kept data, or returns the end of the stream behind
-// it.
-func (b *reader) readKept(p []byte) (n int, err error, done bool) {
+// claim reads from the kept bytes, or the end of the stream after them. If there
+// is neither, it announces a read of the caller's body and returns what to read
+// into: p, shortened so that the bytes read are either kept entirely or not at
+// all.
+func (b *reader) claim(p []byte) (into []byte, n int, err error) {
 	r := b.replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case b.dead():
-		return 0, errSuperseded, true
-	case b.pos < len(r.kept):
-		n = copy(p, r.kept[b.pos:])
-		b.pos += n
-		return n, nil, true
-	case r.ended != nil:
-		return 0, r.ended, true
+	for b.begin() {
+		switch {
+		case b.pos < r.kept.len:
+			n = r.kept.read(p, b.pos)
+			b.pos += n
+			return nil, n, nil
+		case r.ended != nil:
+			return nil, 0, r.ended
+		case !r.reading:
+			return b.room(p), 0, nil
+		}
+		// An earlier attempt is still reading.
+		r.await()
 	}
-	return 0, nil, false
+	return nil, 0, errSuperseded
 }
 
-// claim announces a read of the caller's body. It shortens p so that the bytes
-// read are either kept entirely or not at all.
-func (b *reader) claim(p []byte) ([]byte, bool) {
+// room announces a read of the caller's body into p, and shortens p. The caller
+// holds the replay's lock.
+func (b *reader) room(p []byte) []byte {
 	r := b.replay
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if b.dead() {
-		return nil, false
-	}
+	r.reading = true
 	if r.sealed {
 		// No replay will ever need the data.
-		r.kept, r.spilled = nil, true
+		r.drop()
 	}
-	if !r.spilled {
-		if room := r.limit - int64(len(r.kept)); room > 0 {
-			p = p[:min(int64(len(p)), room)]
-		} else {
-			r.spilling = true
-		}
+	if r.spilled {
+		return p
 	}
-	return p, true
+	if room := r.limit - int64(r.kept.len); room > 0 {
+		return p[:min(int64(len(p)), room)]
+	}
+	r.spilling = true
+	return p
 }
 
 // keep stores the bytes of a claimed read. They stay readable for a later
@@ -143,14 +136,16 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 	r := b.replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.reading = false
+	r.wake()
 	switch {
 	case r.spilling:
 		r.spilling = false
 		if n > 0 {
-			r.kept, r.spilled = nil, true
+			r.drop()
 		}
 	case !r.spilled:
-		r.kept = append(r.kept, p[:n]...)
+		r.kept.add(p[:n])
 		b.pos += n
 	}
 	r.read += int64(n)

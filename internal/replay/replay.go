@@ -31,13 +31,15 @@ type Body struct {
 
 	mu      sync.Mutex // never held while the caller's body is read or closed
 	current *reader
+	first   reader        // the first reader needs no allocation of its own
 	sealed  bool          // no further attempt follows
 	closed  bool          // the caller's body is closed, or about to be
-	turn    chan struct{} // its holder may read the caller's body
+	reading bool          // a reader is reading the caller's body
+	change  chan struct{} // closed when reading or a reader ends; nil if nobody waits for that
 
 	// The fields below are for streams.
 	limit    int64 // bytes to keep
-	kept     []byte
+	kept     kept
 	read     int64 // bytes read of the caller's body
 	spilling bool  // a read is in progress whose bytes would not be kept
 	spilled  bool  // bytes were read that were not kept
@@ -50,14 +52,17 @@ var errSuperseded = errors.New("retrip: the attempt that this request body belon
 
 var ErrNoBody = errors.New("retrip: Request.GetBody returned neither a body nor an error")
 
+var errPanicked = errors.New("retrip: a Read of the request body has panicked")
+
 var errNotKept = errors.New("retrip: the request body can't be sent again: more of it has been read than Policy.MaxReplayBody")
 
 // Open returns a replayable body for req. If the body is a stream, Body keeps
 // up to limit bytes.
 func Open(req *http.Request, limit int64) *Body {
-	r := &Body{req: req, limit: limit, turn: make(chan struct{}, 1)}
-	r.at, r.off, r.n, r.section = section(req.Body)
-	r.turn <- struct{}{}
+	r := &Body{req: req, limit: limit}
+	if r.at, r.off, r.n, r.section = section(req.Body); !r.section && req.ContentLength <= limit {
+		r.kept.expect(req.ContentLength)
+	}
 	return r
 }
 
@@ -115,7 +120,11 @@ func (r *Body) Reader() io.ReadCloser {
 // holds r's lock.
 func (r *Body) newReader() *reader {
 	r.supersede()
-	b := &reader{replay: r, gone: make(chan struct{})}
+	b := &r.first
+	if b.replay != nil {
+		b = new(reader)
+	}
+	b.replay = r
 	if r.section {
 		b.section = io.NewSectionReader(r.at, r.off, r.n)
 	}
@@ -158,18 +167,16 @@ func (r *Body) Seal(abandon bool) {
 	if abandon {
 		r.supersede()
 	}
-	done := r.done()
+	done, reading := r.done(), r.reading
 	r.mu.Unlock()
-	if !done {
-		return
-	}
-	select {
-	case <-r.turn:
-		r.req.Body.Close()
-	default:
+	switch {
+	case !done:
+	case reading:
 		// A superseded attempt is still reading. Closing the body of a server's
 		// request blocks until that read ends, and RoundTrip must return.
 		go body.CloseAside(r.req.Body)
+	default:
+		r.req.Body.Close()
 	}
 }
 
@@ -181,11 +188,38 @@ func (r *Body) done() bool {
 		return false
 	}
 	r.closed = true
-	r.kept, r.spilled = nil, true
+	r.drop()
 	if r.current != nil {
 		r.current.end()
 	}
 	return true
+}
+
+// drop releases the kept bytes: the body can't be sent again. The caller holds
+// r's lock.
+func (r *Body) drop() {
+	r.kept.free()
+	r.spilled = true
+}
+
+// await waits until wake is called. The caller holds r's lock, which is released
+// meanwhile.
+func (r *Body) await() {
+	if r.change == nil {
+		r.change = make(chan struct{})
+	}
+	change := r.change
+	r.mu.Unlock()
+	<-change
+	r.mu.Lock()
+}
+
+// wake wakes the readers that wait. The caller holds r's lock.
+func (r *Body) wake() {
+	if r.change != nil {
+		close(r.change)
+		r.change = nil
+	}
 }
 
 // AtFault reports whether the caller's body caused the failure, and not the

@@ -146,11 +146,11 @@ func TestReplay_KeepsNothingForNobody(t *testing.T) {
 	b := r.Reader()
 	_, err := io.ReadFull(b, make([]byte, 9))
 	require.NoError(t, err)
-	require.Len(t, r.kept, 9)
+	require.Equal(t, 9, r.kept.len)
 	r.Seal(false)
 	_, err = io.ReadFull(b, make([]byte, 4))
 	require.NoError(t, err)
-	assert.Empty(t, r.kept)
+	assert.Zero(t, r.kept)
 }
 
 // The usual case: the base reads the body to its end, and closes it before or
@@ -161,17 +161,17 @@ func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 		b := r.Reader()
 		_, err := io.ReadAll(b)
 		require.NoError(t, err)
-		require.Len(t, r.kept, 9)
+		require.Equal(t, 9, r.kept.len)
 		if closedFirst {
 			require.NoError(t, b.Close())
-			require.Len(t, r.kept, 9, "for another attempt")
+			require.Equal(t, 9, r.kept.len, "for another attempt")
 		}
 		r.Seal(false)
 		if !closedFirst {
-			require.Len(t, r.kept, 9, "for net/http")
+			require.Equal(t, 9, r.kept.len, "for net/http")
 			require.NoError(t, b.Close())
 		}
-		assert.Nil(t, r.kept, closedFirst)
+		assert.Zero(t, r.kept, closedFirst)
 		_, err = r.GetBody()
 		assert.ErrorIs(t, err, errNotKept)
 	}
