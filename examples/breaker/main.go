@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Breaker calls a host that hangs and then recovers, and prints what each
-// second costs with a breaker in front of it.
+// Breaker calls a host that hangs and later recovers, behind a circuit breaker,
+// and prints what each second costs.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 			Backoff:        retrip.Backoff{Base: 10 * time.Millisecond},
 			Breaker:        retrip.Breaker{Ratio: 0.5, MinVolume: 5, Window: 2 * time.Second, OpenFor: time.Second},
 		},
-		// A host's changes of state are logged as warnings.
+		// The Transport logs state changes of a host as warnings.
 		Logger: slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})),
 	}
 	client := &http.Client{Transport: transport}
@@ -57,7 +57,7 @@ func main() {
 	fmt.Println("state at the end:", state)
 }
 
-// tally sends requests, 10 ms after each answer, and prints how they ended.
+// tally sends requests, 10 ms after each answer, and prints their outcomes.
 func tally(client *http.Client, url string, until time.Time, second int) {
 	var ok, timeouts, refused int
 	var waited time.Duration

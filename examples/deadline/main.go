@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Deadline shows what bounds a request in time: a payments service that asks a
-// fraud-score service, four attempts of at most 150 ms each, within 400 ms.
+// Deadline shows which limits bound a request: a payments service calls a
+// fraud-score service with four attempts of at most 150 ms each, within 400 ms.
 package main
 
 import (
@@ -46,7 +46,8 @@ func main() {
 		Deadline:       400 * time.Millisecond,
 		Backoff:        retrip.Backoff{Base: 50 * time.Millisecond, Cap: 2 * time.Second},
 	}}
-	// The whole of it would not fit: Validate says by how much.
+	// Four attempts and their waits don't fit the deadline: Validate says by
+	// how much.
 	fmt.Println("Validate:", transport.Validate())
 	client := &http.Client{Transport: transport}
 
@@ -71,7 +72,7 @@ func get(client *http.Client, url string) string {
 		return err.Error()
 	}
 	defer resp.Body.Close()
-	// No timeout of retrip's ever cuts a body.
+	// retrip's timeouts never cut a body.
 	var n int
 	buf := make([]byte, 64)
 	for {

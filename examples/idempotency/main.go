@@ -1,9 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Idempotency shows when a POST is repeated and when it is not. The server
-// executes what it gets and then fails to say so, which is the case in which a
-// careless retry charges a customer twice.
+// Idempotency shows when retrip repeats a POST. The server executes a request
+// and then fails to confirm it, so a careless retry would charge a customer
+// twice.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	show("a POST given a key by the policy", retrip.Policy{IdempotencyKey: retrip.On}, "")
 }
 
-// bank charges, once per key, and then fails the first time.
+// bank charges once per key, and fails the first response.
 type bank struct {
 	mu                sync.Mutex
 	requests, charges int

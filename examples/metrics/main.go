@@ -1,9 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Metrics serves /metrics for Prometheus while a client calls a server of
-// which one request in five fails. With -listen it goes on until it is
-// interrupted; without, it scrapes itself once and ends.
+// Metrics serves /metrics for Prometheus while a client calls a server that
+// fails one request in five. With -listen it runs until it is interrupted;
+// without, it scrapes itself once and exits.
 package main
 
 import (
@@ -61,7 +61,11 @@ func main() {
 	server := &http.Server{Handler: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), ReadHeaderTimeout: time.Second}
 	go server.Serve(listener)
 	defer server.Close()
-	fmt.Printf("serving metrics on http://%s/metrics\n", listener.Addr())
+	if *listen != "" {
+		fmt.Printf("serving metrics on http://%s/metrics until interrupted\n", listener.Addr())
+	} else {
+		fmt.Printf("100 requests, then one scrape of http://%s/metrics (use -listen to keep serving)\n", listener.Addr())
+	}
 
 	for i := 0; ctx.Err() == nil && (*listen != "" || i < 100); i++ {
 		resp, err := client.Get(backend.URL)

@@ -1,9 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Otel traces and measures requests with OpenTelemetry by package retripotel: a
-// span for each attempt, one around them with an event for each retry, and
-// metrics by OpenTelemetry's conventions.
+// Otel traces and measures requests with OpenTelemetry, using package
+// retripotel: a span per attempt, a span around all attempts with an event per
+// retry, and metrics with the names of OpenTelemetry's conventions.
 package main
 
 import (
@@ -45,7 +45,7 @@ func run(out io.Writer) error {
 	}))
 	defer server.Close()
 
-	// A program of yours has exporters here.
+	// A real program would use exporters here.
 	spans, reader := tracetest.NewInMemoryExporter(), metric.NewManualReader()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 	defer tracers.Shutdown(context.Background())
@@ -89,7 +89,7 @@ func run(out io.Writer) error {
 	return nil
 }
 
-// show picks the attributes that this example is about.
+// show returns the attributes that matter for this example.
 func show(attributes []attribute.KeyValue) string {
 	var parts []string
 	for _, a := range attributes {

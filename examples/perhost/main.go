@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Perhost gives three hosts three policies, one of them a POST API that is
-// repeated on 429 because it says that it then has done nothing.
+// Perhost gives three hosts three policies. One is a POST API whose 429
+// guarantees that nothing was done, so its POSTs are retried after a 429.
 package main
 
 import (
@@ -35,7 +35,8 @@ func main() {
 			host(legacy):   {MaxAttempts: 1},
 		},
 	}
-	// A mistake in a policy shows at start-up, not in the first request.
+	// Validate reports a mistake in a policy at start-up instead of at the
+	// first request.
 	if err := transport.Validate(); err != nil {
 		log.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func main() {
 		fmt.Printf("%-9s %-4s → %d after %d attempt(s)\n", call.name, call.method, resp.StatusCode, attempts)
 	}
 
-	// The policy that a host really has, with everything it inherits.
+	// The effective policy of a host, with everything it inherits.
 	policy, err := transport.PolicyOf(host(search))
 	if err != nil {
 		log.Fatal(err)

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Quickstart calls a flaky server through a wrapped client and prints what
-// happened on the way.
+// Quickstart calls a flaky server through a wrapped client and prints every
+// attempt, wait and decision.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 		Trace:   timeline(os.Stdout),
 	}}
 
-	fmt.Println("A GET to a server that fails, throttles, and recovers:")
+	fmt.Println("A GET whose connection breaks, then gets a 503, then a 429 with Retry-After, then succeeds:")
 	resp, err := client.Get(server.URL + "/report")
 	if err != nil {
 		log.Fatal(err)
@@ -44,7 +44,7 @@ func main() {
 	}
 	fmt.Printf("            the caller sees %s %q\n\n", resp.Status, body)
 
-	fmt.Println("A POST to a server that fails once, which is not repeated, since it might charge twice:")
+	fmt.Println("A POST that gets a 502 once. retrip doesn't repeat it, because the server may have charged already:")
 	resp, err = client.Post(server.URL+"/charge", "text/plain", strings.NewReader("10 EUR"))
 	if err != nil {
 		log.Fatal(err)
@@ -52,15 +52,16 @@ func main() {
 	resp.Body.Close()
 	fmt.Printf("            the caller sees %s\n\n", resp.Status)
 
-	fmt.Println("What Prometheus would scrape (without zeros):")
+	fmt.Println("What Prometheus would scrape (zeros omitted):")
 	if err := printMetrics(os.Stdout, metrics); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// flaky fails, then asks for patience, then answers.
+// flaky breaks the first GET, fails and throttles the next two, and then
+// answers. It fails the first POST only.
 func flaky() http.Handler {
-	var reports atomic.Int32
+	var reports, charges atomic.Int32
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /report", func(w http.ResponseWriter, r *http.Request) {
 		switch reports.Add(1) {
@@ -76,12 +77,16 @@ func flaky() http.Handler {
 		}
 	})
 	mux.HandleFunc("POST /charge", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "who knows whether it was charged", http.StatusBadGateway)
+		if charges.Add(1) == 1 {
+			http.Error(w, "the charge may have been made", http.StatusBadGateway)
+			return
+		}
+		fmt.Fprint(w, "charged")
 	})
 	return mux
 }
 
-// timeline prints the stages of requests as they come.
+// timeline prints the stages of each request as they happen.
 func timeline(w io.Writer) *retrip.Trace {
 	line := func(e retrip.Event, format string, args ...any) {
 		fmt.Fprintf(w, "%8s    %s\n", e.Elapsed.Round(time.Millisecond), fmt.Sprintf(format, args...))

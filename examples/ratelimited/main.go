@@ -1,11 +1,11 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Ratelimited has 200 workers send requests, over real sockets, to a server
-// that allows ten a second with a burst of ten (golang.org/x/time/rate) and
-// answers the others with 429 and Retry-After: with a gate, without one, and
-// without one or a budget. It then shows two keys with limits of their own,
-// with one gate and with a gate for each.
+// Ratelimited sends requests from 200 workers, over real sockets, to a server
+// that allows ten per second with a burst of ten (golang.org/x/time/rate) and
+// answers the others with 429 and Retry-After. It compares a policy with a
+// gate, one without, and one without gate and budget. It then shows two keys
+// with separate limits, first with one gate and then with a gate per key.
 package main
 
 import (
@@ -66,8 +66,8 @@ type result struct {
 	refused, gaveUp int32
 }
 
-// run has workers, who take turns with the keys, make one request after another
-// to a server with a limiter for each key.
+// run starts workers that cycle through the keys and make one request after
+// another to a server with a limiter per key.
 func run(limiters map[string]*rate.Limiter, policy retrip.Policy, workers int, lasts time.Duration) result {
 	server := &limited{limiters: limiters}
 	s := httptest.NewServer(server)

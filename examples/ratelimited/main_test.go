@@ -13,7 +13,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// In real time and over real sockets: three seconds of it.
+// Three seconds in real time and over real sockets.
 func TestRun(t *testing.T) {
 	const lasts = 3 * time.Second
 	gated := run(map[string]*rate.Limiter{"": rate.NewLimiter(50, 50)}, retrip.Policy{Gate: retrip.On}, 100, lasts)

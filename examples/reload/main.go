@@ -1,11 +1,12 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Reload swaps policies at run time when their file changes: on SIGHUP, and by
-// itself within seconds, also where the file is a Kubernetes ConfigMap, which is
-// replaced by swapping a symbolic link. A bad file is refused as a whole and
-// told once; the policies in force stay. With -policies it watches that file
-// until it is interrupted; without, it shows all of this with a file of its own.
+// Reload replaces policies at run time when their file changes: on SIGHUP, and
+// within seconds without a signal. It also works with a Kubernetes ConfigMap,
+// which changes by swapping a symbolic link. It rejects an invalid file as a
+// whole and reports it once; the previous policies stay in force. With
+// -policies it watches that file until it is interrupted; without, it
+// demonstrates all of this with a file of its own.
 package main
 
 import (
@@ -23,17 +24,17 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// policies keeps the policies of a Transport as a file has them.
+// policies loads the policies of a Transport from a file.
 type policies struct {
 	path      string
 	transport *retrip.Transport
-	told      func(error) // is told of each new content: nil if it is in force, else why not
+	told      func(error) // called for each new content: with nil if it is in force, else with the reason
 
-	seen []byte // the content last looked at
-	read string // why the file could not be read, when it was last tried; empty if it could
+	seen []byte // the last content examined
+	read string // why the file could not be read at the last attempt; empty if it could
 }
 
-// load takes over the content of the file, if it is new or if again is set.
+// load applies the content of the file if it is new, or if again is set.
 func (p *policies) load(again bool) {
 	content, err := os.ReadFile(p.path)
 	if err != nil {
@@ -50,23 +51,23 @@ func (p *policies) load(again bool) {
 	p.told(p.use(content))
 }
 
-// use puts the policies in content into force, all of them or none.
+// use applies the policies in content: all of them or none.
 func (p *policies) use(content []byte) error {
 	policy, hosts, err := retrip.LoadPolicies(bytes.NewReader(content))
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
-	// Validate also says so where attempts and waits can't fit a deadline.
+	// Validate also reports attempts and waits that can't fit a deadline.
 	if err := (&retrip.Transport{Policy: policy, Hosts: hosts}).Validate(); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
 	return p.transport.SetPolicies(policy, hosts)
 }
 
-// watch loads the file now, at each signal, and when its content has changed,
-// at which it looks as often as told. It compares what the path leads to, so
-// that it doesn't matter whether an editor, mv or the kubelet has replaced the
-// file. It returns when ctx ends.
+// watch loads the file now, on each signal, and when its content has changed,
+// which it checks at the given interval. It compares the content that the path
+// leads to, so it doesn't matter whether an editor, mv or the kubelet has
+// replaced the file. It returns when ctx ends.
 func (p *policies) watch(ctx context.Context, signals <-chan os.Signal, every time.Duration) {
 	p.load(true)
 	tick := time.NewTicker(every)
@@ -89,13 +90,17 @@ func main() {
 	transport := &retrip.Transport{}
 	told := func(err error) {
 		if err != nil {
-			log.Printf("policies refused, those before stay in force: %v", err)
+			log.Printf("policies refused, the previous ones stay in force: %v", err)
 			return
 		}
 		policy, err := transport.PolicyOf("api.example.com:443")
-		log.Printf("policies in force; api.example.com gets %d attempts (%v)", policy.MaxAttempts, err)
+		if err != nil {
+			log.Fatal(err)
+		}
+		log.Printf("policies in force: api.example.com gets %d attempts", policy.MaxAttempts)
 	}
 	if *path == "" {
+		log.Print("three versions of a file of our own, the second one invalid; use -policies to watch yours")
 		show(transport, told)
 		return
 	}
@@ -103,6 +108,7 @@ func main() {
 	defer stop()
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
+	log.Printf("watching %s until interrupted", *path)
 	(&policies{path: *path, transport: transport, told: told}).watch(ctx, hangups, 5*time.Second)
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// watched is a watch under way over a file.
+// watched is a running watch of a file.
 type watched struct {
 	t         *testing.T
 	path      string
@@ -54,8 +54,9 @@ func (w *watched) tell(err error) {
 	w.told = append(w.told, err)
 }
 
-// expect checks how many attempts a host gets, and what was told since the last
-// time: nothing, "" for a file that is in force now, or a part of an error.
+// expect checks how many attempts a host gets, and what was reported since the
+// last call: nothing, "" for a file that is in force now, or a part of an
+// error.
 func (w *watched) expect(attempts int, told ...string) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -101,12 +102,12 @@ func TestReload_Signal(t *testing.T) {
 		w.hangUp()
 		w.expect(5, "max_attempts")
 		w.hangUp()
-		w.expect(5, "max_attempts") // who asks is told again
+		w.expect(5, "max_attempts") // an explicit reload reports the error again
 		w.wait()
 		w.expect(5)
 		w.write(`{"attempt_timeout": "1s", "deadline": "1500ms"}`)
 		w.hangUp()
-		w.expect(5, "Deadline") // right by itself, but it can't work
+		w.expect(5, "Deadline") // valid by itself, but it can't work
 		require.NoError(t, os.Remove(path))
 		w.hangUp()
 		w.expect(5, "no such file")
@@ -132,7 +133,7 @@ func TestReload_ConfigMap(t *testing.T) {
 		for range 10 {
 			w.wait()
 		}
-		w.expect(5) // told once
+		w.expect(5) // reported once
 		require.NoError(t, project(dir, "..version_4", `{"max_attempts": 2}`))
 		w.wait()
 		w.expect(2, "")
@@ -142,6 +143,6 @@ func TestReload_ConfigMap(t *testing.T) {
 		w.expect(2, "no such file")
 		require.NoError(t, os.Symlink("..version_4", filepath.Join(dir, "..data")))
 		w.wait()
-		w.expect(2, "") // it is there again, with what was in force
+		w.expect(2, "") // the file is back, with the content that was in force
 	})
 }

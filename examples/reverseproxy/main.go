@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Reverseproxy retries under httputil.ReverseProxy. A proxy must not repeat
-// requests that aren't idempotent (RFC 9110 §9.2.2, RFC 10008), and a key that a foreign
-// client put on its POST is between that client and the backend: it is passed
-// on, but doesn't make this proxy repeat anything. Nor are uploads kept in
-// memory.
+// requests that aren't idempotent (RFC 9110 §9.2.2, RFC 10008). An
+// Idempotency-Key on a client's POST is an agreement between that client and
+// the backend: the proxy passes it on, but doesn't repeat the POST because of
+// it. The proxy keeps no uploads in memory.
 package main
 
 import (
@@ -23,21 +23,22 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// newProxy returns a proxy to target, whose requests go through base, and
-// trace, if not nil, sees what becomes of them.
+// newProxy returns a proxy to target that sends its requests through base.
+// trace, if not nil, observes them.
 func newProxy(target *url.URL, base http.RoundTripper, trace *retrip.Trace) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport: &retrip.Transport{
 			Base:  base,
 			Trace: trace,
 			Policy: retrip.Policy{
-				// The method alone decides, not what a client says of itself.
+				// Only the method decides, not a header from the client.
 				Idempotent: idempotentMethod,
-				// A body that has been read from is not sent again. One that
-				// nobody has read from yet is, since that costs nothing.
+				// Off: a body that has been read from is not sent again. A body
+				// that nobody has read from can be sent again at no cost.
 				MaxReplayBody: retrip.Off,
 				Backoff:       retrip.Backoff{Base: 20 * time.Millisecond},
-				// The client waits too: better an honest 503 after a second.
+				// The client is waiting too: an honest 503 after a second is
+				// better.
 				MaxWait: time.Second,
 			},
 		},
@@ -86,8 +87,11 @@ func main() {
 	proxy := httptest.NewServer(newProxy(target, nil, nil))
 	defer proxy.Close()
 
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		req, err := http.NewRequest(method, proxy.URL, nil)
+	for _, request := range []struct{ method, note string }{
+		{http.MethodGet, "retried: a GET is idempotent"},
+		{http.MethodPost, "not retried: the backend may have processed a POST, and the client's key doesn't bind this proxy"},
+	} {
+		req, err := http.NewRequest(request.method, proxy.URL, nil)
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -98,6 +102,6 @@ func main() {
 		}
 		io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
-		fmt.Printf("client: %s: %s\n", method, resp.Status)
+		fmt.Printf("client: %s: %s (%s)\n", request.method, resp.Status, request.note)
 	}
 }

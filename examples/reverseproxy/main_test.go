@@ -26,7 +26,7 @@ import (
 type world struct {
 	backend *memhttp.Server
 	proxy   *httputil.ReverseProxy
-	reason  retrip.Reason // why the last one was given up
+	reason  retrip.Reason // why the last request was given up
 }
 
 func newWorld(t *testing.T, backend http.HandlerFunc) *world {
@@ -70,8 +70,8 @@ func TestProxy_RepeatsByMethodAlone(t *testing.T) {
 	}
 }
 
-// TestProxy_NetHTTPDoesNotRepeatEither has the connection die that a POST uses
-// again, which net/http makes up for where it takes the POST for idempotent.
+// TestProxy_NetHTTPDoesNotRepeatEither breaks the connection that a POST
+// reuses. net/http would repeat the POST if it took it for idempotent.
 func TestProxy_NetHTTPDoesNotRepeatEither(t *testing.T) {
 	for name, body := range map[string]string{"no body": "", "body": "pay 10 EUR"} {
 		t.Run(name, func(t *testing.T) {
@@ -118,8 +118,8 @@ func TestProxy_KeepsNothingOfUploads(t *testing.T) {
 	})
 }
 
-// TestProxy_RepeatsUploadsThatNobodyHasRead: while the backend can't be
-// reached even a POST goes to it again, whole.
+// TestProxy_RepeatsUploadsThatNobodyHasRead: while the backend is unreachable,
+// even a POST is retried, with its whole body.
 func TestProxy_RepeatsUploadsThatNobodyHasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got string

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Shed shows what a shed.Handler does for a server that gets three times what
-// it can do, from clients with retries: first without one, then with one.
+// Shed shows the effect of a shed.Handler on a server that gets three times its
+// capacity from clients with retries: first without a Handler, then with one.
 package main
 
 import (
@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	workers  = 4 // the database has so many connections
+	workers  = 4 // the number of database connections
 	service  = 20 * time.Millisecond
-	patience = 200 * time.Millisecond // of a client, for each attempt
+	patience = 200 * time.Millisecond // how long a client waits for an attempt
 )
 
-// work is a handler that needs one of the database's connections.
+// work returns a handler that needs one of the database's connections.
 func work() http.Handler {
 	connections := make(chan struct{}, workers)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		connections <- struct{}{} // in the order of arrival, even for clients that have gone
+		connections <- struct{}{} // in order of arrival, even for clients that have gone
 		time.Sleep(service)
 		<-connections
 	})
@@ -76,20 +76,20 @@ func (b budgeted) RoundTrip(req *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(req)
 }
 
-// load makes requests at three times the rate that the server can do, and
-// returns how many were answered in time, and how many there were.
+// load sends requests at three times the server's capacity. It returns how many
+// were answered in time, and how many were sent.
 func load(handler http.Handler) (good, all int64) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)
 	}
 	server := &http.Server{Handler: handler}
-	defer server.Close() // doesn't wait for what is still being worked on
+	defer server.Close() // doesn't wait for requests still in progress
 	go server.Serve(listener)
 	url := "http://" + listener.Addr().String()
 	base := &http.Transport{MaxIdleConnsPerHost: 1000}
 	defer base.CloseIdleConnections()
-	// Many clients, each with a budget of its own: here, one for each request.
+	// Many clients, each with its own budget: here, one per request.
 	client := func() *http.Client {
 		return &http.Client{Transport: &retrip.Transport{Base: budgeted{base}, Policy: retrip.Policy{
 			AttemptTimeout: patience,

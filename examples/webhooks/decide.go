@@ -12,7 +12,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// schedule is the waits after failed runs that Standard Webhooks recommends:
+// schedule holds the waits after failed runs that Standard Webhooks recommends:
 // ten runs in three days.
 var schedule = []time.Duration{
 	5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
@@ -20,12 +20,12 @@ var schedule = []time.Duration{
 }
 
 const (
-	workers        = 16              // deliveries that run at a time
-	breakerOpensAt = 5               // runs to an endpoint that failed in a row
-	firstRest      = time.Minute     // of an open breaker; doubled by each probe that fails
+	workers        = 16              // concurrent deliveries
+	breakerOpensAt = 5               // consecutive failed runs to an endpoint
+	firstRest      = time.Minute     // of an open breaker; each failed probe doubles it
 	longestRest    = 2 * time.Hour   // between probes
-	longestPause   = 24 * time.Hour  // that an endpoint may ask for
-	disableAfter   = 120 * time.Hour // of nothing but failures
+	longestPause   = 24 * time.Hour  // maximum pause that an endpoint may ask for
+	disableAfter   = 120 * time.Hour // of consecutive failures
 )
 
 // The states of a delivery.
@@ -36,12 +36,12 @@ const (
 	dead      = "dead"
 )
 
-// verdict is what follows from a run.
+// verdict is the decision after a run.
 type verdict struct {
 	state   string
-	outcome string        // in words, for whoever looks
-	wait    time.Duration // until the delivery's next run
-	rest    time.Duration // of the whole endpoint
+	outcome string        // in words, for people
+	wait    time.Duration // before the delivery's next run
+	rest    time.Duration // for the whole endpoint
 	disable string        // why the endpoint is disabled
 }
 
@@ -69,12 +69,14 @@ func decide(d *Delivery, resp *http.Response, err error) verdict {
 		v.state, v.disable = dead, "disabled: gone"
 		return v
 	}
-	// Whatever the status: the endpoint's word is for all its deliveries.
+	// The endpoint's Retry-After applies to all its deliveries, whatever the
+	// status.
 	if asked, ok := retrip.ParseRetryAfter(resp.Header, time.Now()); ok {
 		v.rest = max(v.rest, jitter(min(asked, longestPause)))
 	}
 	return v
 }
 
-// jitter draws from d to a quarter more: never earlier than asked for.
+// jitter adds up to a quarter to d: a run is never earlier than the endpoint
+// asked for.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }

@@ -1,21 +1,21 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Webhooks is a durable sender of webhooks in the manner of Standard Webhooks
-// (https://www.standardwebhooks.com). It shows what belongs in a queue and what
-// in the transport:
+// Webhooks is a durable sender of webhooks that follows Standard Webhooks
+// (https://www.standardwebhooks.com). It shows which retries belong in a queue
+// and which in the transport:
 //
-//   - The transport, which is retrip, makes two attempts in a run: for a broken
-//     connection, a restart, a Retry-After of a few seconds. Each attempt is
-//     signed afresh under it, and has the message's id, by which receivers know
-//     what they have already.
-//   - The queue, which is SQLite, makes the runs, over days and over restarts:
-//     the schedule with jitter, the longer Retry-After, a breaker for each
-//     endpoint (retrip's is for a host, where many endpoints may live), 410 and
-//     days of failures, which disable an endpoint, and dead letters, which can be
-//     sent again.
+//   - The transport, retrip, makes two attempts per run. That covers a broken
+//     connection, a restart, or a Retry-After of a few seconds. A signer
+//     below it signs each attempt; all attempts carry the id of the message,
+//     by which receivers recognize duplicates.
+//   - The queue, in SQLite, makes runs over days and across restarts. It
+//     handles the schedule with jitter, longer Retry-After values, a breaker
+//     per endpoint (retrip's is per host, and a host may have many
+//     endpoints), endpoints that are disabled after a 410 or days of
+//     failures, and dead letters that can be replayed.
 //
-// A message is delivered at least once, and in no certain order.
+// Each message is delivered at least once, in no particular order.
 package main
 
 import (
@@ -35,13 +35,13 @@ func main() {
 	log.SetFlags(0)
 	server := httptest.NewServer(receivers())
 	defer server.Close()
-	// A sender of yours would have Public() as its base: here is loopback.
+	// A real sender would use Public() as its base; this example uses loopback.
 	if err := run(context.Background(), server.URL, http.DefaultTransport, log.Writer()); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// receivers has three endpoints: one is well, one fails once, one is gone.
+// receivers returns three endpoints: one works, one fails once, one is gone.
 func receivers() http.Handler {
 	var calls atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

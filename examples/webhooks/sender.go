@@ -19,7 +19,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Sender sends what is due.
+// Sender sends the deliveries that are due.
 type Sender struct {
 	store  *Store
 	client *http.Client
@@ -27,32 +27,33 @@ type Sender struct {
 	wake   chan struct{}
 }
 
-// NewSender returns a sender that makes its attempts by base; [Public] is one
-// for endpoints that strangers name.
+// NewSender returns a sender whose attempts go through base. Use [Public] for
+// endpoints that strangers name.
 func NewSender(store *Store, base http.RoundTripper, logger *slog.Logger) *Sender {
 	transport := &retrip.Transport{
 		Base:   signer{base},
 		Logger: logger,
 		Policy: retrip.Policy{
-			// The transport gets over a broken connection or a restart. What
-			// takes longer is the queue's: there it holds nothing up and
-			// survives a restart of ours.
+			// The transport covers a broken connection or a restart. Longer
+			// failures belong in the queue, where they block nothing and
+			// survive a restart of this program.
 			MaxAttempts:    2,
 			Backoff:        retrip.Backoff{Base: time.Second},
 			AttemptTimeout: 20 * time.Second,
 			MaxWait:        5 * time.Second,
-			// Receivers know a repeated message by its id.
+			// Receivers recognize a repeated message by its id.
 			Idempotent: func(*http.Request) bool { return true },
 		},
 	}
 	return &Sender{store: store, logger: logger, wake: make(chan struct{}, 1), client: &http.Client{
 		Transport: transport,
-		// Who moved must say so, not be followed.
+		// An endpoint that has moved must update its URL; redirects aren't
+		// followed.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Send writes a message for every endpoint, and has it sent at once.
+// Send stores a message for every endpoint and wakes Run.
 func (s *Sender) Send(ctx context.Context, payload []byte) (id string, err error) {
 	tx, err := s.store.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -69,7 +70,7 @@ func (s *Sender) Send(ctx context.Context, payload []byte) (id string, err error
 	return id, nil
 }
 
-// Wake makes Run look at the store. Call it after an Enqueue of your own, or a
+// Wake makes Run look at the store. Call it after your own Enqueue or after
 // Replay.
 func (s *Sender) Wake() {
 	select {
@@ -78,8 +79,8 @@ func (s *Sender) Wake() {
 	}
 }
 
-// Run sends until ctx ends, and returns when the runs under way have. Its error
-// is the store's.
+// Run sends until ctx ends, and returns when the runs in progress have ended. A
+// non-nil error comes from the store.
 func (s *Sender) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -93,7 +94,7 @@ func (s *Sender) Run(ctx context.Context) error {
 			return err
 		case slots <- struct{}{}:
 		}
-		d, next, err := s.store.claim(context.WithoutCancel(ctx)) // wholly or not at all
+		d, next, err := s.store.claim(context.WithoutCancel(ctx)) // must complete or have no effect
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}
@@ -142,15 +143,15 @@ func (s *Sender) attempt(ctx context.Context, d *Delivery) verdict {
 	if err != nil {
 		return decide(d, nil, err)
 	}
-	// A little of the answer, so that the connection can be used again.
+	// Read a little of the response, so that the connection can be reused.
 	io.CopyN(io.Discard, resp.Body, 64<<10)
 	resp.Body.Close()
 	return decide(d, resp, nil)
 }
 
-// Public returns a base that connects to public addresses only, whatever name
-// they hide behind: endpoints are named by strangers, and a sender stands where
-// it can reach what they can't.
+// Public returns a base that connects only to public addresses, whatever a name
+// resolves to: strangers name the endpoints, and the sender can reach addresses
+// that they can't.
 func Public() *http.Transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
@@ -163,7 +164,7 @@ func Public() *http.Transport {
 		return nil
 	}}
 	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.Proxy = nil // it would connect for us, without this check
+	base.Proxy = nil // a proxy would connect for us, without this check
 	base.DialContext = dialer.DialContext
 	return base
 }

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// signer signs each attempt, as Standard Webhooks has it: the id stays the same,
-// the timestamp is that of the attempt. It belongs under retrip: above, a retry
-// would carry the timestamp of the first attempt, and a receiver that allows
-// five minutes would refuse it after a long wait.
+// signer signs each attempt as Standard Webhooks specifies: the id stays the
+// same, and the timestamp is the attempt's. It belongs below retrip. Above it,
+// a retry would carry the timestamp of the first attempt, and a receiver that
+// allows five minutes would refuse it after a long wait.
 type signer struct{ base http.RoundTripper }
 
 type deliveryKey struct{}

@@ -18,30 +18,30 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Store keeps endpoints, messages and what became of them. One process at a
-// time may use it.
+// Store keeps endpoints, messages and deliveries. Only one process at a time
+// may use it.
 type Store struct{ db *sql.DB }
 
 // Delivery is one message for one endpoint.
 type Delivery struct {
-	ID, Runs  int64 // Runs counts the one under way too
+	ID, Runs  int64 // Runs includes the current one
 	Message   string
 	Payload   []byte
 	Endpoint  string
 	URL       string
 	Secret    string
-	Failures  int           // runs to the endpoint that failed in a row before
+	Failures  int           // consecutive failed runs to the endpoint before this one
 	FailedFor time.Duration // since the first of them
 }
 
-// Open opens the store in a file, and makes it if it isn't there. What was
-// being sent when the last process died is sent again.
+// Open opens the store in a file, creating it if necessary. Deliveries that
+// were in progress when the last process died become due again.
 func Open(ctx context.Context, file string) (*Store, error) {
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=foreign_keys(1)")
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(1) // SQLite has one writer: queue here, not at its lock
+	db.SetMaxOpenConns(1) // SQLite has one writer: queue here instead of at its lock
 	if _, err := db.ExecContext(ctx, schema+"update deliveries set state = 'pending' where state = 'sending'"); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), db.Close())
 	}
@@ -51,7 +51,7 @@ func Open(ctx context.Context, file string) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// AddEndpoint adds an endpoint, or changes its URL and secret and enables it.
+// AddEndpoint adds an endpoint, or updates its URL and secret and enables it.
 func (s *Store) AddEndpoint(ctx context.Context, id, url, secret string) error {
 	if _, err := key(secret); err != nil {
 		return fmt.Errorf("endpoint %s: %w", id, err)
@@ -61,9 +61,9 @@ func (s *Store) AddEndpoint(ctx context.Context, id, url, secret string) error {
 	return err
 }
 
-// Enqueue writes a message for every endpoint that is enabled and returns its
-// id. Give it the transaction in which the event happens: then there is no
-// event without its message, and no message without its event.
+// Enqueue stores a message for every enabled endpoint and returns its id. Pass
+// the transaction that records the event: then every event has its message, and
+// every message its event.
 func Enqueue(ctx context.Context, tx *sql.Tx, payload []byte) (string, error) {
 	id, now := "msg_"+rand.Text(), time.Now().UnixMilli()
 	if _, err := tx.ExecContext(ctx, `insert into messages values (?, ?, ?)`, id, payload, now); err != nil {
@@ -73,9 +73,9 @@ func Enqueue(ctx context.Context, tx *sql.Tx, payload []byte) (string, error) {
 	return id, err
 }
 
-// nextDue is the delivery that may be sent first, and when: of each endpoint the one
-// that is due first. To an endpoint go four at a time, or one, as a probe, if its
-// breaker is open.
+// nextDue selects the delivery to send next and its time: the earliest of each
+// endpoint's first due deliveries. An endpoint gets up to four deliveries at a
+// time, or one, as a probe, if its breaker is open.
 const nextDue = `
 	with first as materialized (
 		select e.rests_until, (select d.id from deliveries d where d.endpoint = e.id and d.state = 'pending' order by d.due limit 1) as id
@@ -83,8 +83,9 @@ const nextDue = `
 		and (select count(*) from deliveries d where d.endpoint = e.id and d.state = 'sending') < iif(e.failures < ?, 4, 1))
 	select d.id, max(d.due, first.rests_until) as at from first join deliveries d on d.id = first.id order by at limit 1`
 
-// claim takes the delivery that is due first. It returns nil if none is due,
-// and when to come back; the zero time if only the end of a run can change that.
+// claim takes the delivery that is due first. If none is due, it returns nil
+// and the time to check again, or the zero time if only the end of a run can
+// change that.
 func (s *Store) claim(ctx context.Context) (*Delivery, time.Time, error) {
 	now := time.Now().UnixMilli()
 	var id, at, failing int64
@@ -108,7 +109,7 @@ func (s *Store) claim(ctx context.Context) (*Delivery, time.Time, error) {
 	return &d, time.Time{}, err
 }
 
-// finish writes down how the run of a delivery ended.
+// finish records how the run of a delivery ended.
 func (s *Store) finish(ctx context.Context, d *Delivery, v verdict) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -128,7 +129,7 @@ func (s *Store) finish(ctx context.Context, d *Delivery, v verdict) error {
 		run(`update endpoints set failing = iif(failures = 0, ?1, failing), failures = failures + 1, rests_until = max(rests_until, ?2),
 			disabled = iif(?3 = '', disabled, ?3) where id = ?4`, now.UnixMilli(), now.Add(v.rest).UnixMilli(), v.disable, d.Endpoint)
 	}
-	// Those that were under way when the endpoint was disabled, too.
+	// Includes deliveries that were in progress when the endpoint was disabled.
 	run(`update deliveries set state = 'dead', outcome = 'endpoint disabled' where endpoint = ?1 and state = 'pending'
 		and (select disabled from endpoints where id = ?1) <> ''`, d.Endpoint)
 	if err != nil {
@@ -137,14 +138,14 @@ func (s *Store) finish(ctx context.Context, d *Delivery, v verdict) error {
 	return tx.Commit()
 }
 
-// release gives a delivery back whose run was cut off, as if it had not begun.
+// release returns a delivery whose run was cut off, as if it had not started.
 func (s *Store) release(ctx context.Context, d *Delivery) error {
 	_, err := s.db.ExecContext(ctx, `update deliveries set state = 'pending', runs = runs - 1 where id = ?`, d.ID)
 	return err
 }
 
-// Replay makes the dead letters of an endpoint pending again, from the beginning
-// of the schedule, and enables the endpoint.
+// Replay makes the dead letters of an endpoint pending again, from the start of
+// the schedule, and enables the endpoint.
 func (s *Store) Replay(ctx context.Context, endpoint string) (n int64, err error) {
 	result, err := s.db.ExecContext(ctx, `update endpoints set disabled = '', failures = 0, rests_until = 0 where id = ?1;
 		update deliveries set state = 'pending', runs = 0, due = ?2 where endpoint = ?1 and state = 'dead'`, endpoint, time.Now().UnixMilli())
@@ -154,8 +155,8 @@ func (s *Store) Replay(ctx context.Context, endpoint string) (n int64, err error
 	return result.RowsAffected()
 }
 
-// Prune deletes what was written before a time and is done with; dead letters
-// too.
+// Prune deletes finished deliveries that were written before a time, dead
+// letters included.
 func (s *Store) Prune(ctx context.Context, before time.Time) error {
 	_, err := s.db.ExecContext(ctx, `
 		delete from deliveries where state in ('delivered', 'dead') and message in (select id from messages where created < ?1);

@@ -26,8 +26,8 @@ import (
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// receiver is a server with endpoints that are scripted by path. It verifies
-// each attempt as Standard Webhooks' own library does.
+// receiver is a server whose endpoints follow a script by path. It verifies
+// each attempt with Standard Webhooks' own library.
 type receiver struct {
 	*memhttp.Server
 	t     *testing.T
@@ -64,8 +64,8 @@ func (r *receiver) count(path string) int {
 	return len(r.at[path])
 }
 
-// runs are the instants of the attempts to a path without those that the
-// transport made right after another.
+// runs returns the times of the runs to a path: the attempts without those that
+// the transport made right after another one.
 func (r *receiver) runs(path string) (runs []time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +84,7 @@ func status(code int) func(string, http.ResponseWriter) {
 }
 
 // start opens the store in a file and runs a sender on it until stop, which
-// tests that both ended well.
+// checks that both ended without an error.
 func start(t *testing.T, r *receiver, file string) (store *Store, sender *Sender, stop func()) {
 	t.Helper()
 	store, err := Open(t.Context(), file)
@@ -137,7 +137,7 @@ func TestSender_ScheduleOverDaysThenADeadLetterThenReplay(t *testing.T) {
 		assert.Less(t, runs[0].Sub(began), time.Second)
 		for i, wait := range schedule {
 			// The breaker may rest longer than the first waits, and the run
-			// itself takes a second or so.
+			// itself takes about a second.
 			got := runs[i+1].Sub(runs[i])
 			assert.GreaterOrEqual(t, got, wait, "run %d", i+2)
 			assert.LessOrEqual(t, got, wait+wait/4+4*time.Second, "run %d", i+2)
@@ -170,7 +170,7 @@ func TestSender_SignsEachAttemptAfresh(t *testing.T) {
 		n := 0
 		r := newReceiver(t, func(_ string, w http.ResponseWriter) {
 			if n++; n == 1 {
-				w.Header().Set("Retry-After", "3") // short: the transport waits
+				w.Header().Set("Retry-After", "3") // short enough for the transport to wait
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})
@@ -274,8 +274,8 @@ func TestSender_DaysOfFailuresDisable(t *testing.T) {
 	})
 }
 
-// TestSender_Restarts: a process that is killed loses nothing, and its successor
-// sends again what it had under way.
+// TestSender_Restarts: a killed process loses nothing, and its successor
+// resends the deliveries that were in progress.
 func TestSender_Restarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "q.db")
@@ -291,7 +291,7 @@ func TestSender_Restarts(t *testing.T) {
 		send(t, sender, 10)
 		time.Sleep(time.Second)
 		assert.Equal(t, map[string]int{sending: 4, pending: 6}, counts(t, store, "a"))
-		left := t.TempDir() // what a process that is killed now leaves
+		left := t.TempDir() // the state that a process killed now leaves behind
 		require.NoError(t, os.CopyFS(left, os.DirFS(filepath.Dir(file))))
 		close(hang)
 		stop()

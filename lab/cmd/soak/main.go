@@ -7,9 +7,13 @@
 //
 //   - a caller gets no answer, another request's answer, or a wrong body;
 //   - a caller gets a 2xx for a request that the server's ledger doesn't have;
-//   - the server executes a request twice that must not be repeated, or a request that no caller made, or one with a wrong body;
-//   - heap, goroutines or descriptors grow between the beginning and the end, or the table of hosts in trouble exceeds the number of hosts or its bound;
-//   - something is left at the end: a goroutine, a descriptor, the context of a request, the state of a host that has healed.
+//   - the server executes a request twice that must not be repeated, or a
+//     request that no caller made, or one with a wrong body;
+//   - heap, goroutines or descriptors grow between the beginning and the end,
+//     or the table of hosts in trouble exceeds the number of hosts or its
+//     bound;
+//   - something is left at the end: a goroutine, a descriptor, the context of
+//     a request, the state of a host that has healed.
 //
 // None of these checks depends on the speed of the machine. The servers and
 // toxiproxy run in a separate process, so that their resources don't count.
