@@ -143,6 +143,7 @@ type exchange struct {
 	sent    bool             // plain has made the first attempt
 	began   time.Duration    // instant at which the last attempt began; 0 where no deadline makes it matter
 	attempt *attempt.Attempt // the last one, if it was derived
+	sends   int              // of the last attempt, as far as they were seen
 	resp    *http.Response   // of the last attempt
 	err     error            // of the last attempt
 	held    bool             // resp is in hand: neither returned nor discarded
@@ -313,4 +314,6 @@ func (x *exchange) goOn(d Decision, o Outcome) {
 		x.doubts()
 	}
 	x.announce(d, o)
+	// A wait may be long, and nobody needs the attempt any more.
+	x.attempt = nil
 }

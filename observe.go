@@ -8,7 +8,9 @@ import (
 	"time"
 )
 
-// What an exchange tells metrics, hooks and log.
+// What an exchange tells metrics, hooks and log. What only some are told has
+// functions of its own: their frames would make the stack of every request that
+// waits larger.
 
 // tally is what an exchange has told its metrics, and what it has yet to tell.
 type tally struct {
@@ -72,6 +74,13 @@ func (x *exchange) countRest() {
 func (x *exchange) announce(d Decision, o Outcome) {
 	x.told.reason, x.told.wait = d.Reason, d.Wait
 	x.told.fromServer = d.Wait > 0 && (o.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
+	if x.watch.anybody() {
+		x.tellRetry(d)
+	}
+}
+
+// tellRetry tells hooks and log of the retry decided on.
+func (x *exchange) tellRetry(d Decision) {
 	e := x.event(d.Reason)
 	e.Wait, e.FromServer = d.Wait, x.told.fromServer
 	x.watch.run(hookRetry, e)
@@ -126,9 +135,7 @@ func (x *exchange) event(reason Reason) Event {
 	if x.resp != nil {
 		e.StatusCode, e.Header = x.resp.StatusCode, x.resp.Header
 	}
-	if x.attempt != nil {
-		e.Sends = x.attempt.Sends()
-	}
+	e.Sends = x.sends
 	if x.watch.hooked() {
 		e.Elapsed = time.Since(x.watch.began)
 	}
@@ -142,11 +149,16 @@ func (x *exchange) changed(change hostChange) {
 	}
 	x.r.metrics.hostChanged(change)
 	if x.watch.logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
-		now := x.s.now()
-		state := x.s.state(x.host, keyOf(x.req.URL), now)
-		if x.host.others {
-			state.Host = otherHosts
-		}
-		x.watch.host(x.ctx, state, change, &x.host.news, now)
+		x.tellChange(change)
 	}
+}
+
+// tellChange tells hooks and log of a change of the host's state.
+func (x *exchange) tellChange(change hostChange) {
+	now := x.s.now()
+	state := x.s.state(x.host, keyOf(x.req.URL), now)
+	if x.host.others {
+		state.Host = otherHosts
+	}
+	x.watch.host(x.ctx, state, change, &x.host.news, now)
 }

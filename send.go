@@ -23,7 +23,7 @@ func (x *exchange) send() {
 	if x.watch.hooked() {
 		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
 	}
-	x.attempt, x.torn, x.whole, x.download = nil, nil, false, nil
+	x.attempt, x.sends, x.torn, x.whole, x.download = nil, 0, nil, false, nil
 	x.began = x.clock()
 	if !x.derives() {
 		x.sending()
@@ -40,6 +40,7 @@ func (x *exchange) send() {
 		req = x.attempt.Again(x.payload.once.Reader())
 		resp, err = x.attempt.Use(base, netHTTP, req)
 	}
+	x.sends = x.attempt.Sends()
 	x.take(resp, err)
 	if x.resp != nil {
 		x.attempt.GiveBack(x.resp, req, x.req)

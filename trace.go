@@ -146,6 +146,9 @@ func (t *Trace) hook(h hook) func(Event) {
 	}
 }
 
+// anybody reports whether there is a hook or a log.
+func (w *watcher) anybody() bool { return w.logger != nil || w.hooked() }
+
 func (w *watcher) run(h hook, e Event) {
 	if w.hooked() {
 		if f := w.own.hook(h); f != nil {
