@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // allocBase answers with the given statuses in turn, without allocating.
@@ -186,7 +188,7 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
 	type key struct{}
 	var asked []string
-	base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		before := runtime.NumGoroutine()
 		ctx, cancel := context.WithCancelCause(req.Context())
 		defer cancel(nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // P16: a first attempt that succeeds is the caller's own request and allocates
@@ -54,7 +55,7 @@ func TestAllocations(t *testing.T) {
 				resp := &http.Response{StatusCode: tt.status, Body: http.NoBody}
 				var got *http.Request
 				down := &http.Response{StatusCode: 500, Body: http.NoBody}
-				tr := &retrip.Transport{Policy: setUp.tr.Policy, Hosts: setUp.tr.Hosts, Metrics: setUp.tr.Metrics, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				tr := &retrip.Transport{Policy: setUp.tr.Policy, Hosts: setUp.tr.Hosts, Metrics: setUp.tr.Metrics, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 					if r.URL.Host == "elsewhere.org" {
 						return down, nil
 					}

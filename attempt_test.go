@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A bound that is all but none is none, and not its lower half.
@@ -23,7 +25,7 @@ func TestAttempt_HugeMaxSends(t *testing.T) {
 	if math.MaxInt == math.MaxInt32 {
 		t.Skip("an int is too small for it")
 	}
-	tr := &Transport{Policy: Policy{MaxSends: math.MaxInt&^math.MaxUint32 | 1}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+	tr := &Transport{Policy: Policy{MaxSends: math.MaxInt&^math.MaxUint32 | 1}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		for range 2 {
 			httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
 		}
@@ -43,7 +45,7 @@ func TestAttempt_ContextShowsNoSecrets(t *testing.T) {
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer secret")
 	asked := false
-	tr := &Transport{Policy: Policy{AttemptTimeout: time.Minute}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+	tr := &Transport{Policy: Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		asked = true
 		type key struct{}
 		child, cancel := context.WithCancel(context.WithValue(r.Context(), key{}, 1))
@@ -69,7 +71,7 @@ func TestAttempt_ContextOfTheResponse(t *testing.T) {
 	type key struct{}
 	for _, body := range []io.ReadCloser{http.NoBody, io.NopCloser(strings.NewReader("text"))} {
 		parent, cancel := context.WithCancel(t.Context())
-		tr := &Transport{Policy: Policy{AttemptTimeout: time.Minute}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		tr := &Transport{Policy: Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			own := r.WithContext(context.WithValue(r.Context(), key{}, "the base's own"))
 			return &http.Response{StatusCode: 200, Body: body, Request: own}, nil
 		})}
@@ -97,7 +99,7 @@ func TestAttempt_HeaderIsTheCallers(t *testing.T) {
 			var seen []http.Header
 			tr := &Transport{
 				Policy: Policy{Backoff: Backoff{Base: Off}, AttemptTimeout: time.Minute, IdempotentMethods: []string{"POST"}},
-				Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 					seen = append(seen, r.Header.Clone())
 					return nil, io.ErrUnexpectedEOF
 				}),

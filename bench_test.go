@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // What stripes buy: the same increment on one cache line, and as Prometheus
@@ -61,7 +63,7 @@ func BenchmarkDecision(b *testing.B) {
 
 func BenchmarkRoundTrip(b *testing.B) {
 	resp := &http.Response{StatusCode: 200, Body: http.NoBody}
-	base := roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil })
+	base := testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return resp, nil })
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 	if err != nil {
 		b.Fatal(err)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 var (
@@ -141,7 +142,7 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout t
 	inner := s.Transport()
 	tr := &retrip.Transport{
 		Policy: retrip.Policy{AttemptTimeout: timeout, MaxAttempts: attempts, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1}},
-		Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+		Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			used++
 			return inner.RoundTrip(r)
 		}),

@@ -6,7 +6,6 @@ package retrip_test
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -387,5 +386,3 @@ func took(status int, d time.Duration) retrip.Outcome {
 	o.Took = d
 	return o
 }
-
-func newWorld(seed uint64) *world { return &world{random: rand.New(rand.NewPCG(seed, 0))} }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // contractEnv is what one row of the contract runs against: a protocol, and a
@@ -73,18 +74,6 @@ func (e contractEnv) serve(t *testing.T, h http.HandlerFunc) (*memhttp.Server, *
 	return s, e.transport(base)
 }
 
-// flaky answers the first n requests with status and the others by h.
-func flaky(n int32, status int, h http.HandlerFunc) (http.HandlerFunc, *atomic.Int32) {
-	var seen atomic.Int32
-	return func(w http.ResponseWriter, r *http.Request) {
-		if seen.Add(1) <= n {
-			http.Error(w, "later", status)
-			return
-		}
-		h(w, r)
-	}, &seen
-}
-
 func echo(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
 
 var contract = []struct {
@@ -101,7 +90,7 @@ var contract = []struct {
 		})
 		var given *http.Response
 		inner := tr.Base
-		tr.Base = rtFunc(func(r *http.Request) (*http.Response, error) {
+		tr.Base = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			resp, err := inner.RoundTrip(r)
 			given = resp
 			return resp, err
@@ -150,7 +139,7 @@ var contract = []struct {
 		s.Listener.Refuse(true)
 		var given []error
 		inner := tr.Base
-		tr.Base = rtFunc(func(r *http.Request) (*http.Response, error) {
+		tr.Base = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			resp, err := inner.RoundTrip(r)
 			given = append(given, err)
 			return resp, err
@@ -475,7 +464,7 @@ var contract = []struct {
 			}
 		})
 		inner := tr.Base
-		tr.Base = rtFunc(func(r *http.Request) (*http.Response, error) {
+		tr.Base = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			_, keyed := r.Header["Idempotency-Key"]
 			r = r.Clone(r.Context())
 			r.Header.Set("X-Signed", fmt.Sprint(keyed, r.Header["X-A"]))
@@ -491,7 +480,7 @@ var contract = []struct {
 	{"P5 a base that clones, and panics", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, echo)
 		inner, calls := tr.Base, 0
-		tr.Base = cloning(rtFunc(func(r *http.Request) (*http.Response, error) {
+		tr.Base = cloning(testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			if calls++; calls == 2 {
 				panic("base")
 			}
@@ -683,15 +672,4 @@ func TestContract_P8_Hopeless(t *testing.T) {
 			})
 		}
 	}
-}
-
-type rtFunc func(*http.Request) (*http.Response, error)
-
-func (f rtFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-func mustRequest(t testing.TB, method, url string, body io.Reader) *http.Request {
-	t.Helper()
-	req, err := http.NewRequest(method, url, body)
-	require.NoError(t, err)
-	return req
 }

@@ -46,10 +46,6 @@ func TestWake_AsksGateAndBreaker(t *testing.T) {
 	assert.Equal(t, retrip.ReasonBreakerOpen, h.Wake(r, waiting, time.Second, drawLowest).Reason)
 }
 
-type hookedBase func(*http.Request) (*http.Response, error)
-
-func (f hookedBase) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
 func TestWake(t *testing.T) {
 	const s = time.Second
 	tests := []struct {

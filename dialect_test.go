@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func header(lines ...string) http.Header {
@@ -184,7 +186,7 @@ func TestDialects_ThroughTheTransport(t *testing.T) {
 	play := func(t *testing.T, p Policy, status int, h http.Header) (attempts []time.Duration, final int) {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
-			base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				attempts = append(attempts, time.Since(start))
 				if len(attempts) == 1 {
 					return &http.Response{StatusCode: status, Header: h, Body: http.NoBody, Request: r}, nil
@@ -276,7 +278,7 @@ func FuzzDialects(f *testing.F) {
 func TestRetryHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
-		base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			seen = append(seen, strings.Join(r.Header["Retry-Attempt"], "+"))
 			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 		})

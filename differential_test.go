@@ -27,6 +27,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // observation is all that a caller, and the server, can see of a request.
@@ -224,7 +225,7 @@ func differentialScript() []differential {
 			*r = *r.WithContext(ctx)
 		}},
 		{name: "body fails", method: "POST", path: "/echo", body: func() io.Reader {
-			return io.MultiReader(strings.NewReader("half"), readerFunc(func([]byte) (int, error) { return 0, errors.New("disk") }))
+			return io.MultiReader(strings.NewReader("half"), testenv.Reader(func([]byte) (int, error) { return 0, errors.New("disk") }))
 		}},
 	}
 	for _, status := range []int{204, 304, 400, 401, 404, 409} {
@@ -254,7 +255,7 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	var sent *http.Request
 	c := &http.Client{Transport: wrap(base), Jar: jar}
 	inner := c.Transport
-	c.Transport = clientBase{rtFunc(func(r *http.Request) (*http.Response, error) {
+	c.Transport = clientBase{testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		sent = r
 		return inner.RoundTrip(r)
 	})}
@@ -356,7 +357,7 @@ func none(base http.RoundTripper) http.RoundTripper { return base }
 // those that sign or trace do.
 func cloning(base http.RoundTripper) http.RoundTripper {
 	type key struct{}
-	return rtFunc(func(r *http.Request) (*http.Response, error) {
+	return testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		r = r.Clone(context.WithValue(r.Context(), key{}, "own"))
 		r.Header.Set("X-Signature", fmt.Sprint(len(r.Header)))
 		return base.RoundTrip(r)

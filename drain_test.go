@@ -22,6 +22,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Each of 1000 requests meets one 503 of 64 KiB: all of them share one connection.
@@ -168,20 +169,12 @@ func TestDrain_Bounds(t *testing.T) {
 	}
 }
 
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
 // stuck is a body whose Read returns when it is closed, and not before.
 func stuck(*http.Request) (*http.Response, error) {
 	b := newReply(nil)
-	b.r = readerFunc(func([]byte) (int, error) { <-b.done; return 0, io.ErrUnexpectedEOF })
+	b.r = testenv.Reader(func([]byte) (int, error) { <-b.done; return 0, io.ErrUnexpectedEOF })
 	return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: b}, nil
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // Whoever waits for a body to end is freed by cancellation, of both kinds, and
 // by the deadline.
@@ -271,7 +264,7 @@ func TestDrain_ReadResponse(t *testing.T) {
 		var read atomic.Int64
 		base := plays(func(r *http.Request) (*http.Response, error) {
 			return http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 503 X\r\nContent-Length: 1000000000\r\n\r\n"),
-				readerFunc(func(p []byte) (int, error) {
+				testenv.Reader(func(p []byte) (int, error) {
 					time.Sleep(time.Millisecond)
 					read.Add(int64(len(p)))
 					return len(p), nil

@@ -26,6 +26,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Schemes that the base knows through RegisterProtocol are retried as http is.
@@ -48,7 +49,7 @@ func TestHopeless_RegisteredScheme(t *testing.T) {
 	bubbled(t, "unknown", func(t *testing.T) {
 		attempts := 0
 		base := &http.Transport{}
-		tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+		tr := &retrip.Transport{Policy: steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			attempts++
 			return base.RoundTrip(r)
 		})}
@@ -97,7 +98,7 @@ func TestHopeless_Unwritable(t *testing.T) {
 		bubbled(t, name, func(t *testing.T) {
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			attempts, inner := 0, s.Transport()
-			tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Policy: steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				attempts++
 				return inner.RoundTrip(r)
 			})}
@@ -118,7 +119,7 @@ func TestHopeless_Unwritable(t *testing.T) {
 			bubbled(t, name+"/"+proto.String(), func(t *testing.T) {
 				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 				attempts, inner := 0, s.Transport()
-				tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+				tr := &retrip.Transport{Policy: steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 					attempts++
 					return inner.RoundTrip(r)
 				})}
@@ -246,7 +247,7 @@ func TestHopeless_Wrapped(t *testing.T) {
 func TestHopeless_ForeignScheme(t *testing.T) {
 	bubbled(t, "unix", func(t *testing.T) {
 		attempts := 0
-		tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+		tr := &retrip.Transport{Policy: steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			attempts++
 			return nil, &net.OpError{Op: "dial", Net: "unix", Err: syscall.ECONNREFUSED}
 		})}
@@ -282,7 +283,7 @@ func TestHopeless(t *testing.T) {
 		bubbled(t, tt.name, func(t *testing.T) {
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			attempts, inner := 0, s.Transport()
-			tr := &retrip.Transport{Policy: steady, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Policy: steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				attempts++
 				return inner.RoundTrip(r)
 			})}

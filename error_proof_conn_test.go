@@ -24,6 +24,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Once net/http has had a connection within the attempt, that a later one
@@ -67,7 +68,7 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Hour} {
 		send := func(t *testing.T, base http.RoundTripper, url string) int {
 			attempts := 0
-			tr := &retrip.Transport{Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = timeout }), Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = timeout }), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				attempts++
 				return base.RoundTrip(r)
 			})}
@@ -237,7 +238,7 @@ func TestProof_GracefulShutdownUnseen(t *testing.T) {
 		bubbled(t, method, func(t *testing.T) {
 			base, _ := h2Server(t, func(w *h2Writer, _ int, _ uint32) { w.goAway(0, 0); w.Close() })
 			used := 0
-			detached := rtFunc(func(r *http.Request) (*http.Response, error) {
+			detached := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				used++
 				return base.RoundTrip(r.WithContext(context.Background()))
 			})

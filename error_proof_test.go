@@ -26,6 +26,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A server reads the whole of a request and resets its stream, with every code
@@ -180,7 +181,7 @@ func TestProof_Texts(t *testing.T) {
 			for kind, err := range map[string]error{"plain": errors.New(tt.text), "wrapped": fmt.Errorf("wrapped: %w", errors.New(tt.text)), "of another type": textError(tt.text)} {
 				bubbled(t, fmt.Sprintf("%s/%s/%s", tt.text, name, kind), func(t *testing.T) {
 					used := 0
-					base := rtFunc(func(r *http.Request) (*http.Response, error) {
+					base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 						used++
 						_, _ = io.Copy(io.Discard, r.Body)
 						_ = r.Body.Close()
@@ -257,7 +258,7 @@ func TestProof_WrappedTimeout(t *testing.T) {
 				}
 				return dial(ctx, network, addr)
 			}
-			tr := &retrip.Transport{Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				resp, err := base.RoundTrip(r)
 				if err != nil {
 					err = wrap(err)

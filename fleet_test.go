@@ -40,7 +40,7 @@ func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error)
 func TestFleet_OutageCostsOneAttemptPerRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		perHost := map[string]int{}
-		tr := &Transport{Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		tr := &Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			perHost[r.URL.Host]++
 			return answer(r, 503), nil
 		})}
@@ -64,7 +64,7 @@ func TestFleet_IndependentFailures(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(1, 2))
-				tr := &Transport{Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				tr := &Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 					if random.Float64() < tt.p {
 						return answer(r, 503), nil
 					}
@@ -228,7 +228,7 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 			var allowed int
 			start := time.Now()
 			var good, later atomic.Int32
-			tr := &Transport{Policy: p, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			tr := &Transport{Policy: p, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				time.Sleep(5 * time.Millisecond)
 				mu.Lock()
 				defer mu.Unlock()
@@ -275,7 +275,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 		var mu sync.Mutex
 		var retries []time.Duration
 		first := true
-		tr := &Transport{Policy: Policy{Budget: Unlimited}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		tr := &Transport{Policy: Policy{Budget: Unlimited}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if since := time.Since(start); since > time.Second {
@@ -313,7 +313,7 @@ func TestFleet_ProbesDontComeInOneBurst(t *testing.T) {
 		start := time.Now()
 		var mu sync.Mutex
 		probes := map[int]int{} // by tenth of a second since the outage began
-		base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if since := time.Since(start); since > 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/incoming"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // P8: every host may forbid a retry. The failure stays one: it costs what a
@@ -28,7 +29,7 @@ func TestForbidden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			policy.Backoff.Base = Off
 			var attempts int
-			base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				if attempts++; attempts == 1 {
 					return answer(r, 503), nil
 				}
@@ -69,7 +70,7 @@ func TestForbidden_OnlyFailures(t *testing.T) {
 		{503, Policy{Classify: func(*http.Request, *http.Response, error) Verdict { return ByRule }}, ReasonRetryForbidden},
 	} {
 		var attempts int
-		base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			attempts++
 			return answer(r, tt.status, "X-Should-Retry: false"), nil
 		})
@@ -85,7 +86,7 @@ func TestForbidden_OnlyFailures(t *testing.T) {
 // Classify speaks first: it is the caller's own code, and sees the header.
 func TestForbidden_ClassifySpeaksFirst(t *testing.T) {
 	var attempts int
-	base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+	base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		attempts++
 		return answer(r, 503, "X-Should-Retry: false"), nil
 	})
@@ -112,7 +113,7 @@ func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
 		{3, Policy{MaxAttempts: 1}, []string{""}},
 	} {
 		var seen []string
-		base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			seen = append(seen, strings.Join(r.Header["Retry-Attempt"], "+"))
 			return answer(r, 503), nil
 		})

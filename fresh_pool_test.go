@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // used returns base as its first request leaves it.
@@ -25,7 +27,7 @@ func used(base *http.Transport) *http.Transport {
 // any more: look at what registered reads.
 func TestRegistered(t *testing.T) {
 	t.Parallel()
-	other := roundTripperFunc(nil)
+	other := testenv.RoundTripper(nil)
 	for _, scheme := range []string{"http", "https"} {
 		assert.False(t, registered(&http.Transport{}, scheme))
 		assert.False(t, registered(used(&http.Transport{}), scheme))

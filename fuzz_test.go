@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // FuzzRoundTrip plays a script of outcomes. The first bytes set the request
@@ -117,7 +118,7 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	made := 0
 	var bodies []*replyBody
 	unsure := false // an attempt ended without proof that nothing was processed
-	base := rtFunc(func(r *http.Request) (*http.Response, error) {
+	base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		made++
 		for name, values := range r.Header {
 			assert.NotEmpty(t, values, "%s isn't sent, and a Base that signs would sign it", name)
@@ -162,9 +163,9 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 				if detail&0x10 != 0 {
 					end = freed
 				}
-				b.r = readerFunc(func([]byte) (int, error) { <-end; return 0, io.ErrUnexpectedEOF })
+				b.r = testenv.Reader(func([]byte) (int, error) { <-end; return 0, io.ErrUnexpectedEOF })
 			case 3:
-				b.r = readerFunc(func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF })
+				b.r = testenv.Reader(func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF })
 			}
 			bodies = append(bodies, b)
 			return &http.Response{StatusCode: status, Header: h, ContentLength: -1, Body: b, Request: r}, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Nothing is sent in a pause that is longer than MaxWait: every request is
@@ -61,7 +62,7 @@ func TestGate_Key(t *testing.T) {
 		tr := &retrip.Transport{
 			Metrics: retrip.NewMetrics(),
 			Logger:  slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-			Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				if r.Header.Get("Authorization") == "poor-secret" {
 					return replies(429, "Retry-After: 8")(r)
 				}
@@ -110,7 +111,7 @@ func TestGate_Keys(t *testing.T) {
 		var key string
 		status := 429
 		tr := &retrip.Transport{
-			Base: rtFunc(func(r *http.Request) (*http.Response, error) { return replies(status, "Retry-After: 8")(r) }),
+			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return replies(status, "Retry-After: 8")(r) }),
 			Policy: retrip.Policy{Gate: retrip.On, MaxAttempts: 1, GateKey: func(*http.Request) string {
 				if key == "panic" {
 					panic(key)
@@ -206,7 +207,7 @@ func TestGate_CallersGo(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			var mu sync.Mutex
 			var limited time.Time
-			tr := &retrip.Transport{Policy: retrip.Policy{Gate: retrip.On, MaxAttempts: 10}, Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Policy: retrip.Policy{Gate: retrip.On, MaxAttempts: 10}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				select {
 				case <-time.After(20 * time.Millisecond):
 				case <-r.Context().Done():

@@ -4,7 +4,9 @@
 package retrip_test
 
 import (
+	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,3 +61,34 @@ func eachProto(t *testing.T, f func(t *testing.T, proto memhttp.Proto)) {
 		bubbled(t, proto.String(), func(t *testing.T) { f(t, proto) })
 	}
 }
+
+// flaky answers the first n requests with status and the others by h.
+func flaky(n int32, status int, h http.HandlerFunc) (http.HandlerFunc, *atomic.Int32) {
+	var seen atomic.Int32
+	return func(w http.ResponseWriter, r *http.Request) {
+		if seen.Add(1) <= n {
+			http.Error(w, "later", status)
+			return
+		}
+		h(w, r)
+	}, &seen
+}
+
+func mustRequest(t testing.TB, method, url string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := http.NewRequest(method, url, body)
+	require.NoError(t, err)
+	return req
+}
+
+// must returns v, which nothing is wrong with.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

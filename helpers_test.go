@@ -4,16 +4,15 @@
 package retrip
 
 import (
-	"net/http"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
-type roundTripperFunc func(*http.Request) (*http.Response, error)
-
-func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+type roundTripperFunc = testenv.RoundTripper
 
 func mustRead(t *testing.T, path string) string {
 	t.Helper()

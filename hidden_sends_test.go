@@ -22,6 +22,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A server has closed all pooled connections, and the client finds out when it
@@ -120,7 +121,7 @@ func TestMaxSends_Counts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := 0
-			base := rtFunc(func(r *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				for _, info := range tt.sends {
 					httptrace.ContextClientTrace(r.Context()).GotConn(info)
 					if r.Context().Err() != nil {

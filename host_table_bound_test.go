@@ -164,7 +164,7 @@ func TestHostTable_Overflow(t *testing.T) {
 func TestHostTable_OverflowRefills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusServiceUnavailable
-		tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) {
+		tr := &Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: status, Body: http.NoBody}, nil
 		})}
 		get := func(key hostKey) {

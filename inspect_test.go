@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func getFrom(t *testing.T, tr *retrip.Transport, url string) {
@@ -33,7 +34,7 @@ func TestHostStates_Canceled(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		told := false
 		tr := &retrip.Transport{
-			Base: baseFunc(func(req *http.Request) (*http.Response, error) {
+			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				cancel()
 				if answered {
 					return &http.Response{StatusCode: 503, Body: http.NoBody, Request: req}, nil
@@ -59,7 +60,7 @@ func TestHostState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := 503
 		tr := &retrip.Transport{
-			Base: baseFunc(func(req *http.Request) (*http.Response, error) {
+			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				h := http.Header{}
 				if status == 503 {
 					h.Set("Retry-After", "10")
@@ -142,7 +143,7 @@ func TestHostState_TrailingDot(t *testing.T) {
 		Hosts: map[string]retrip.Policy{"api.example.com": {MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}},
 	}
 	for i, host := range []string{"api.example.com.", "api.example.com", "API.example.com.:80"} {
-		req := newGet(t)
+		req := mustRequest(t, http.MethodGet, "http://example.com/", nil)
 		req.URL.Host = host
 		resp, err := tr.RoundTrip(req)
 		require.NoError(t, err)
@@ -181,10 +182,6 @@ func TestPolicyOf_MaxSends(t *testing.T) {
 	// MaxSends would be a setting of its own.
 	assert.Zero(t, rulesOf(t, retrip.Policy{Deadline: time.Second}).Policy().MaxSends)
 }
-
-type baseFunc func(*http.Request) (*http.Response, error)
-
-func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // A host is described under the policy that it follows now, whatever the last
 // request there asked for.

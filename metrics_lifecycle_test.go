@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // policiesOf returns the policies that m has series of.
@@ -86,7 +87,7 @@ func TestMetrics_PatternsGo(t *testing.T) {
 			}
 			return all
 		}
-		slow := rtFunc(func(r *http.Request) (*http.Response, error) {
+		slow := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Second)
 			return replies(503)(r)
 		})
@@ -169,7 +170,7 @@ func BenchmarkMetrics_NewTransport(b *testing.B) {
 
 func TestMetrics_Panics(t *testing.T) {
 	m := retrip.NewMetrics()
-	tr := &retrip.Transport{Base: rtFunc(func(*http.Request) (*http.Response, error) { panic("base") }), Metrics: m}
+	tr := &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { panic("base") }), Metrics: m}
 	assert.Panics(t, func() { tr.RoundTrip(request(t, "GET", nil)) })
 	tr = &retrip.Transport{Base: plays(replies(200)), Metrics: m, Trace: &retrip.Trace{Attempt: func(retrip.Event) { panic("hook") }}}
 	assert.Panics(t, func() { tr.RoundTrip(request(t, "GET", nil)) })

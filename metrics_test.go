@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // counted returns all series of m that aren't zero, as "name{values} value".
@@ -125,7 +126,7 @@ func TestMetrics_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
 		tr := &retrip.Transport{Metrics: m, Hosts: map[string]retrip.Policy{"*.example.com": {}}, Policy: retrip.Policy{MaxAttempts: 2},
-			Base: rtFunc(func(r *http.Request) (*http.Response, error) {
+			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				if r.URL.Path == "/e" {
 					return nil, errors.New(r.URL.Host)
 				}
@@ -167,7 +168,7 @@ func TestMetrics_Shared(t *testing.T) {
 	assert.Error(t, reg.Register(m), "twice is the caller's mistake, and breaks no request")
 	var wg sync.WaitGroup
 	for range 4 {
-		tr := &retrip.Transport{Base: rtFunc(func(r *http.Request) (*http.Response, error) { return replies(200)(r) }), Metrics: m}
+		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return replies(200)(r) }), Metrics: m}
 		for range 2 {
 			wg.Go(func() {
 				for range 500 {

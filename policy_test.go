@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // leaves calls f with every field of a policy that isn't a struct of fields,
@@ -267,7 +269,7 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 // nothing.
 func TestWithPolicy_RefusedByRoundTrip(t *testing.T) {
 	sent := 0
-	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) {
+	tr := &Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) {
 		sent++
 		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 	})}

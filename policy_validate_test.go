@@ -207,7 +207,7 @@ func TestValidate_Advice(t *testing.T) {
 		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second},
 	}
 	require.Error(t, tr.Validate())
-	resp, err := tr.RoundTrip(newGet(t))
+	resp, err := tr.RoundTrip(mustRequest(t, http.MethodGet, "http://example.com/", nil))
 	require.NoError(t, err)
 	assert.Equal(t, 200, resp.StatusCode)
 	assert.NoError(t, resp.Body.Close())
@@ -301,13 +301,6 @@ type answering int
 
 func (status answering) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: int(status), Body: http.NoBody, Request: req}, nil
-}
-
-func newGet(t *testing.T) *http.Request {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
-	require.NoError(t, err)
-	return req
 }
 
 // A dialect says when to come back; it makes no POST repeatable.

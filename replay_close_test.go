@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // stalledBody yields its text and then waits until it is closed.
@@ -46,7 +47,7 @@ func (b *stalledBody) Close() error {
 func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var readers []io.ReadCloser
-		base := hookedBase(func(req *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			readers = append(readers, req.Body)
 			status := http.StatusServiceUnavailable
 			if len(readers) == 2 {
@@ -74,7 +75,7 @@ func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 // A base that panics has no use for its reader any more, closed or not.
 func TestReplay_ClosedAfterAPanicOfTheBase(t *testing.T) {
 	var reader io.ReadCloser
-	base := hookedBase(func(req *http.Request) (*http.Response, error) {
+	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		reader = req.Body
 		panic("base")
 	})

@@ -25,6 +25,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The server answers while the upload is under way; the third attempt is taken
@@ -268,7 +269,7 @@ func TestReplay_OldReaderIsDead(t *testing.T) {
 func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
-		base := hookedBase(func(req *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			attempts++
 			go func() {
 				_, _ = io.Copy(io.Discard, req.Body)
@@ -298,7 +299,7 @@ func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 // A base that asks for the body again by GetBody gets all of it from the new
 // reader, and nothing any more from the old one.
 func TestReplay_GetBodyEndsTheReaderBeforeIt(t *testing.T) {
-	base := hookedBase(func(req *http.Request) (*http.Response, error) {
+	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		old := req.Body
 		_, err := io.ReadFull(old, make([]byte, 2))
 		require.NoError(t, err)

@@ -18,13 +18,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Each change of a host's state is told once: by the hook, and by the counters.
 func TestHost_TellsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status, header := http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}}
-		base := hookedBase(func(req *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: status, Header: header, Body: http.NoBody, Request: req}, nil
 		})
 		var told []string

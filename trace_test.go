@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // notes records what hooks are told, one word each.
@@ -216,7 +217,7 @@ func TestTrace_HostBudget(t *testing.T) {
 		var states []retrip.HostState
 		status := 503
 		tr := &retrip.Transport{
-			Base:   rtFunc(func(r *http.Request) (*http.Response, error) { return replies(status)(r) }),
+			Base:   testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return replies(status)(r) }),
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
 		}
@@ -253,7 +254,7 @@ func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		tr := &retrip.Transport{
-			Base:   rtFunc(func(*http.Request) (*http.Response, error) { return nil, os.ErrDeadlineExceeded }),
+			Base:   testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, os.ErrDeadlineExceeded }),
 			Policy: with(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1}; p.MaxAttempts = 2 }),
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}
@@ -278,7 +279,7 @@ func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 		var log bytes.Buffer
 		step := replies(503)
 		tr := &retrip.Transport{
-			Base:   rtFunc(func(r *http.Request) (*http.Response, error) { return step(r) }),
+			Base:   testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return step(r) }),
 			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 5}},
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}

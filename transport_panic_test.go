@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // P5: whatever panics, nothing is left behind.
@@ -55,7 +56,7 @@ func TestTransport_Panics(t *testing.T) {
 		{"Trace.Done", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Done: func(retrip.Event) { boom() }} }, []step{replies(200)}},
 		{"Trace.Host", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Host: func(retrip.HostState) { boom() }} }, []step{replies(503, "Retry-After: 1")}},
 		{"a response body", func(*retrip.Transport) {}, []step{func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 503, ContentLength: -1, Body: newReply(readerFunc(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
+			return &http.Response{StatusCode: 503, ContentLength: -1, Body: newReply(testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
 		}}},
 	} {
 		for _, getBody := range []bool{false, true} {
@@ -99,7 +100,7 @@ func TestTransport_PanicInClose(t *testing.T) {
 	}{
 		"request":           {request: strings.NewReader("text")},
 		"response":          {response: strings.NewReader("text")},
-		"stalled, response": {response: readerFunc(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF })},
+		"stalled, response": {response: testenv.Reader(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF })},
 	} {
 		bubbled(t, name, func(t *testing.T) {
 			transport := &retrip.Transport{Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.9}}}

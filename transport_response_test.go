@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A response is one, whatever the base has left out of it.
@@ -90,7 +91,7 @@ func TestTransport_ResponseEndsBeforeTheRequest(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var attempt context.Context
-			base := rtFunc(func(r *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				attempt = r.Context()
 				body := io.NopCloser(strings.NewReader("done"))
 				if tt.empty {

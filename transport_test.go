@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // What is attempted, when, and what comes of it.
@@ -123,7 +124,7 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := map[time.Duration]bool{}
 		var mu sync.Mutex
-		base := rtFunc(func(r *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if r.Header.Get("Seen") == "" {
@@ -161,7 +162,7 @@ func TestTransport_CloseIdleConnections(t *testing.T) {
 	assert.Zero(t, base.idle, "never of our own accord")
 	(&http.Client{Transport: tr}).CloseIdleConnections()
 	assert.Equal(t, 1, base.idle)
-	(&retrip.Transport{Base: rtFunc(replies(200))}).CloseIdleConnections() // can't: no panic
+	(&retrip.Transport{Base: testenv.RoundTripper(replies(200))}).CloseIdleConnections() // can't: no panic
 	(&retrip.Transport{}).CloseIdleConnections()
 }
 
@@ -254,7 +255,7 @@ func TestTransport_SigningBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503), replies(503), replies(200))
 		n := 0
-		signer := rtFunc(func(r *http.Request) (*http.Response, error) {
+		signer := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			n++
 			r = r.Clone(r.Context())
 			r.Header.Set("Authorization", fmt.Sprint("signature ", n, " at ", time.Now().Unix()))

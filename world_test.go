@@ -125,10 +125,4 @@ func (q *events) Pop() any {
 	return e
 }
 
-// must returns v, which nothing is wrong with.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
+func newWorld(seed uint64) *world { return &world{random: rand.New(rand.NewPCG(seed, 0))} }

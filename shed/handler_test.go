@@ -23,6 +23,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -407,7 +408,7 @@ func TestHandler_Layers(t *testing.T) {
 func TestHandler_MarksRetriesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
-		leaf := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		leaf := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			got = append(got, strings.Join(r.Header["Attempt"], "+"))
 			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 		})
@@ -433,10 +434,6 @@ func TestHandler_MarksRetriesOnly(t *testing.T) {
 		}
 	})
 }
-
-type roundTripperFunc func(*http.Request) (*http.Response, error)
-
-func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // At ten times its capacity, the server still serves its capacity.
 func TestHandler_Overload(t *testing.T) {

@@ -21,13 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
-type baseFunc func(*http.Request) (*http.Response, error)
-
-func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-var down = baseFunc(func(r *http.Request) (*http.Response, error) {
+var down = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 })
 

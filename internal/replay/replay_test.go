@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func put(t *testing.T, body io.Reader) *http.Request {
@@ -82,7 +84,7 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 func TestReplay_EndIsReadOnce(t *testing.T) {
 	for _, end := range []error{io.EOF, io.ErrClosedPipe} {
 		reads := 0
-		r := Open(put(t, readerFunc(func(p []byte) (int, error) {
+		r := Open(put(t, testenv.Reader(func(p []byte) (int, error) {
 			reads++
 			return copy(p, "text"), end
 		})), 100)
@@ -104,10 +106,6 @@ func TestReplay_EndIsReadOnce(t *testing.T) {
 		assert.Equal(t, 1, reads)
 	}
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // A section that was read to its end, or beyond, has nothing left, whatever
 // follows it in the file.
