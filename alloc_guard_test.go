@@ -119,7 +119,7 @@ func TestAllocations_Stream(t *testing.T) {
 	}
 	resp := &http.Response{StatusCode: 200, Body: http.NoBody}
 	buffer := make([]byte, 32<<10)
-	base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		for {
 			if _, err := req.Body.Read(buffer); err != nil {
 				return resp, req.Body.Close()

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func TestKept_EqualsSlice(t *testing.T) {
@@ -83,7 +85,7 @@ func TestReplay_ChunksStress(t *testing.T) {
 
 // After a panic nobody knows what was read.
 func TestReplay_PanickingBodyIsNotReplayed(t *testing.T) {
-	r := Open(put(t, readerFunc(func([]byte) (int, error) { panic("no") })), 100)
+	r := Open(put(t, testenv.Reader(func([]byte) (int, error) { panic("no") })), 100)
 	b := r.Reader()
 	assert.Panics(t, func() { _, _ = b.Read(make([]byte, 1)) })
 	r.Decide(func(replayable bool) bool {
