@@ -74,6 +74,7 @@ fuzz: ## each fuzz target of the root package for FUZZTIME (10s)
 
 tables: ## every row of the simulator's tables, of which `make test` has the most telling (minutes)
 	RETRIP_TABLES=1 $(GO) test -timeout 30m ./sim
+	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
 
 mutate: ## break the core in small ways and see which the tests notice (minutes)
 	$(GO) run ./lab/mutate

@@ -389,7 +389,7 @@ func owedOf(m *budgetModel) owed {
 
 // The budget does what its model does, over millions of random steps of up to
 // eight requests at a time whose policy changes under way.
-func TestBudgetModel(t *testing.T) {
+func TestBudget_Model(t *testing.T) {
 	testenv.Slow(t)
 	const runs, steps = 300, 10_000
 	counted := map[string]int{}
@@ -414,7 +414,7 @@ func TestBudgetModel(t *testing.T) {
 
 // A budget that shrinks from 200 tokens to 5 owes no more than 5: at most 25
 // successes pay for the first retry, however deep the old one was in debt.
-func TestBudgetShrunk(t *testing.T) {
+func TestBudget_Shrunk(t *testing.T) {
 	large := defaultRules(t, Policy{Budget: Budget{Size: 200}})
 	small := defaultRules(t, Policy{Budget: Budget{Size: 5}})
 	fails := Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}

@@ -43,6 +43,7 @@ var quick = map[string][]string{
 	"triggers":   {"-horizon", "50s", "-runs", "1", "-lengths", "1s,2s", "-per-client", "7", "-loads", "0.5,0.7"},
 	"queues":     {"-horizon", "50s", "-runs", "1", "-queues", "100,1000", "-loads", "0.5,0.7"},
 	"hysteresis": {"-horizon", "70s", "-loads", "0.5,0.7", "-policy", "no-budget,retrip"},
+	"budget":     {"-runs", "1", "-policy", "no-retries"},
 	"limit":      {"-horizon", "46s", "-clients", "50"},
 	"gate":       {"-only", "one pause"},
 }
@@ -56,7 +57,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.NotContains(t, out, "partial", c.name)
 		// These commands have tables with few numbers, or draw a chart
 		// themselves.
-		chart := !slices.Contains([]string{"map", "triggers", "queues", "limit", "gate"}, c.name)
+		chart := !slices.Contains([]string{"map", "triggers", "queues", "budget", "limit", "gate"}, c.name)
 		assert.Equal(t, chart, strings.Contains(out, "; all from 0 to "), "%s: %s", c.name, out)
 	}
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
@@ -71,7 +72,7 @@ func TestEveryCommandWritesFiles(t *testing.T) {
 		for _, ext := range outputs {
 			name := filepath.Join(dir, c.name+ext)
 			code, _, errs := call(t, append([]string{c.name, "-o", name}, quick[c.name]...)...)
-			if slices.Contains([]string{"limit", "gate"}, c.name) && (ext == ".svg" || ext == ".png") {
+			if slices.Contains([]string{"budget", "limit", "gate"}, c.name) && (ext == ".svg" || ext == ".png") {
 				assert.Equal(t, exitUsage, code)
 				assert.Contains(t, errs, "no picture")
 				assert.NoFileExists(t, name)

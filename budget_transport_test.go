@@ -1,0 +1,110 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/retrip/retrip"
+)
+
+// after answers as reply does, but d later, if the attempt lasts so long.
+func after(d time.Duration, reply step) step {
+	return func(r *http.Request) (*http.Response, error) {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return reply(r)
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+}
+
+// A Transport measures how long its attempts take, and knows which of them
+// timed out.
+func TestBudget_Durations(t *testing.T) {
+	const limit = time.Second
+	var (
+		fine = after(700*time.Millisecond, replies(200))
+		slow = after(701*time.Millisecond, replies(200))
+		fail = after(900*time.Millisecond, replies(503))
+		hang = after(time.Hour, replies(200))
+
+		own = fails(os.ErrDeadlineExceeded) // a timeout of the base's own
+	)
+	type turn struct {
+		attempts []step
+		tokens   float64
+		failed   int
+	}
+	for _, tt := range []struct {
+		name     string
+		limit    time.Duration
+		requests []turn
+	}{
+		{"two retries that time out are the last", limit, []turn{
+			{[]step{hang, hang, hang}, 3, 4},
+			{[]step{hang}, 3, 4},
+			{[]step{fail}, 3, 4},
+			{[]step{fine}, 3.2, 0},
+			{[]step{fail, fine}, 3.2, 0},
+		}},
+		{"so are four that fail otherwise", limit, []turn{
+			{[]step{fail, fail, fail, fail}, 3.5, 3},
+			{[]step{fail, fail}, 3, 4},
+			{[]step{fail}, 3, 4},
+			{[]step{slow}, 3.2, 0},
+		}},
+		{"while attempts time out slow successes take tokens", limit, []turn{
+			{[]step{hang, hang, fine}, 4, 0},
+			{[]step{slow}, 2, 0},
+			{[]step{fine}, 2.2, 0},
+			{[]step{hang, slow}, 1.2, 0},
+			{[]step{slow}, 0, 0},
+			{[]step{hang}, 0, 0},
+			{[]step{fine}, .2, 0},
+		}},
+		{"while they fail otherwise they pay", limit, []turn{
+			{[]step{fail, fail, slow}, 4.5, 0},
+			{[]step{slow}, 4.7, 0},
+		}},
+		{"without a timeout nothing is slow", retrip.Off, []turn{
+			{[]step{own, own, after(10*time.Minute, replies(200))}, 4, 0},
+			{[]step{after(10*time.Minute, replies(200))}, 4.2, 0},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var all []step
+				for _, r := range tt.requests {
+					all = append(all, r.attempts...)
+				}
+				base := plays(append(all, replies(418))...)
+				tr := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: tt.limit}}
+				made := 0
+				for i, r := range tt.requests {
+					resp, err := tr.RoundTrip(request(t, http.MethodGet, nil))
+					if err == nil {
+						finish(t, resp)
+					}
+					made += len(r.attempts)
+					what := fmt.Sprintf("request %d", i)
+					assert.Equal(t, made, base.attempts(), what)
+					state := must(tr.HostState("example.com:80"))
+					assert.InDelta(t, r.tokens, state.Tokens, 1e-9, what)
+					assert.Equal(t, r.failed, state.FailedRetries, what)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,203 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/retrip/retrip/sim"
+)
+
+// budgetCell is one line of the table by which retrip's budget was chosen.
+type budgetCell struct {
+	name     string
+	scenario sim.Scenario
+	measure  budgetMeasure
+	goal     float64 // for retrip's default: at most in seconds or attempts, at least in per cent
+}
+
+// budgetMeasure is a figure of a run, and how it is written.
+type budgetMeasure struct {
+	of     func(*sim.Result) float64
+	format string
+	share  bool // of what succeeds: more is better
+}
+
+var (
+	toRecover = budgetMeasure{recoverySeconds, "%.0f s", false}
+	perCall   = budgetMeasure{func(r *sim.Result) float64 { return r.Amplification }, "%.2f×", false}
+	succeeds  = budgetMeasure{func(r *sim.Result) float64 { return 100 * r.SuccessRate() }, "%.2f %%", true}
+)
+
+func (m budgetMeasure) text(x float64) string {
+	if x < 0 {
+		return "never"
+	}
+	return fmt.Sprintf(m.format, x)
+}
+
+// meets reports whether x is as good as the goal.
+func (c *budgetCell) meets(x float64) bool {
+	if c.measure.share {
+		return x >= c.goal
+	}
+	return x >= 0 && x <= c.goal // negative means never
+}
+
+func (c *budgetCell) goalText() string {
+	if c.measure.share {
+		return "≥ " + c.measure.text(c.goal)
+	}
+	return "≤ " + c.measure.text(c.goal)
+}
+
+// budgetCells returns the lines of the table.
+func budgetCells() []budgetCell {
+	var cells []budgetCell
+	add := func(m budgetMeasure, goal float64, s sim.Scenario, name string, args ...any) {
+		cells = append(cells, budgetCell{fmt.Sprintf(name, args...), s, m, goal})
+	}
+	brownOut := func(length time.Duration, clients int, goal float64) {
+		s := sim.Overload()
+		s.Trigger.For, s.Fleet.Clients = length, clients
+		s.Horizon = 180 * time.Second
+		add(toRecover, goal, s, "brown-out of %v, %d clients: recovery", length, clients)
+	}
+	brownOut(time.Second, 1000, 7)
+	brownOut(time.Second, 3000, 13)
+	brownOut(time.Second, 10_000, 33)
+	brownOut(10*time.Second, 3000, 5)
+	brownOut(10*time.Second, 10_000, 27)
+	for i, p := range []float64{0.1, 0.2, 0.3} {
+		s := sim.Faults(p)
+		s.Backend.Silent = true
+		add(succeeds, []float64{99.97, 99.6, 95}[i], s, "%v %% time out: success", percent(p))
+	}
+	usual := sim.Faults(0.1)
+	usual.Backend.Silent, usual.Backend.Service, usual.Backend.Spread = true, usual.Fleet.Timeout/2, 0.2
+	add(succeeds, 99.7, usual, "10 %% time out, answers take half the timeout: success")
+	add(perCall, 1.01, sim.Faults(1), "all fail: attempts per request")
+	for i, p := range []float64{0.1, 0.2, 0.3, 0.45, 0.6} {
+		add(succeeds, []float64{99.98, 99.66, 98, 77, 50}[i], sim.Faults(p), "%v %% fail: success", percent(p))
+	}
+	for _, clients := range []int{10, 100, 1000} {
+		s := sim.Overload()
+		s.Trigger, s.Horizon = sim.Trigger{}, 300*time.Second
+		s.Backend.Instances, s.Backend.Workers, s.Backend.Queue = 10, 1, 100
+		s.Fleet.Timeout, s.Fleet.Clients = 500*time.Millisecond, clients
+		add(succeeds, 78, s.LoadOf(0.9), "90 %% load on ten backends, %d clients: success", clients)
+	}
+	return cells
+}
+
+// budgetResult is a line of the table under one policy.
+type budgetResult struct {
+	Scenario, Policy string
+	Median, Worst    float64 // seconds, per cent or attempts; -1: never recovers
+	Goal             float64 // of retrip's default
+}
+
+func newBudgetResult(c *budgetCell, policy string, group []*sim.Result) budgetResult {
+	values := make([]float64, len(group))
+	for i, r := range group {
+		values[i] = c.measure.of(r)
+	}
+	slices.Sort(values)
+	worst := values[len(values)-1]
+	if c.measure.share {
+		worst = values[0]
+	}
+	finite := func(x float64) float64 {
+		if x >= neverSeconds {
+			return -1
+		}
+		return x
+	}
+	return budgetResult{c.name, policy, finite(values[len(values)/2]), finite(worst), c.goal}
+}
+
+func (r *budgetResult) text(m budgetMeasure) string {
+	if median, worst := m.text(r.Median), m.text(r.Worst); median != worst {
+		return fmt.Sprintf("%s (%s)", median, worst)
+	}
+	return m.text(r.Median)
+}
+
+// misses says where retrip's default doesn't reach the goals.
+func misses(cells []budgetCell, found []budgetResult) (notes []string) {
+	for _, b := range found {
+		i := slices.IndexFunc(cells, func(c budgetCell) bool { return c.name == b.Scenario })
+		if c := &cells[i]; b.Policy == "retrip" && !c.meets(b.Median) {
+			notes = append(notes, fmt.Sprintf("retrip misses a goal: %s is %s, for %s", c.name, c.measure.text(b.Median), c.goalText()))
+		}
+	}
+	return notes
+}
+
+// budget compares budgets in the situations by which retrip's was chosen.
+func budget(f *flags) func(context.Context, func(float64)) (*report, error) {
+	var seed uint64
+	f.Uint64Var(&seed, "seed", 1, "of the random numbers")
+	f.choice("retrip,plain-budget,no-retries,aws-standard")
+	f.repeats(5)
+	f.noPicture = true
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		policies, err := f.load(sim.Overload().Policy.Retry)
+		if err != nil {
+			return nil, err
+		}
+		cells := budgetCells()
+		var all []sim.Scenario
+		for _, c := range cells {
+			for _, p := range policies {
+				s := c.scenario
+				s.Policy, s.Seed = p, seed
+				all = append(all, s.Seeds(f.runs)...)
+			}
+		}
+		results, err := sim.RunAll(ctx, all, progress)
+		r := &report{
+			title: "the situations by which retrip's budget was chosen",
+			table: [][]string{{"case", "goal"}},
+			notes: []string{fmt.Sprintf("the median of %d runs, and in brackets the worst where it differs; goal: what the median of retrip's default policy was to reach", f.runs)},
+		}
+		for _, p := range policies {
+			r.table[0] = append(r.table[0], p.Name)
+		}
+		var found []budgetResult
+		for i := range cells {
+			row := []string{cells[i].name, cells[i].goalText()}
+			for j, p := range policies {
+				group := results[(i*len(policies)+j)*f.runs:][:f.runs]
+				if slices.ContainsFunc(group, func(r *sim.Result) bool { return r == nil || r.Partial }) {
+					row = append(row, "")
+					continue
+				}
+				found = append(found, newBudgetResult(&cells[i], p.Name, group))
+				row = append(row, found[len(found)-1].text(cells[i].measure))
+			}
+			r.table = append(r.table, row)
+		}
+		if len(found) == 0 {
+			return nil, err
+		}
+		r.notes = append(r.notes, misses(cells, found)...)
+		r.json = found
+		r.csv = func(w io.Writer) error {
+			out := csv.NewWriter(w)
+			out.Write([]string{"scenario", "policy", "median", "worst", "goal"})
+			for _, b := range found {
+				out.Write([]string{b.Scenario, b.Policy, number(b.Median), number(b.Worst), number(b.Goal)})
+			}
+			out.Flush()
+			return out.Error()
+		}
+		return r, err
+	}
+}
