@@ -8,72 +8,77 @@ import (
 	"sync/atomic"
 )
 
-// Budget is what retries to one host may spend, so that a fleet soon stops
-// prolonging an outage by its retries (P14 in docs/promises.md). It starts
-// full. A retry takes half a token, and a whole one if the attempt before it
-// timed out. A retry that succeeds gives back what it took; a success without
-// retry pays Credit, up to Size. When too little is left, the caller gets the
-// response or error in hand at once. First attempts take nothing and are never
-// refused, so a host that has healed always refills its budget. Time returns
-// nothing, except that a host without a failure for an hour may be forgotten.
+// Budget limits the retries to one host, so that retries don't keep an outage
+// going (P14 in docs/promises.md). A Budget starts full. A retry takes half a
+// token, or a whole token if the attempt before it timed out. A retry that
+// succeeds gives its tokens back. A success without a retry adds Credit, up to
+// Size. If too few tokens are left, the Transport doesn't retry, and the caller
+// gets the response or error in hand at once. First attempts take no tokens and
+// are never refused, so the budget of a host that has recovered always refills.
+// Tokens don't come back with time, except that the Transport may forget a host
+// that has had no failure for an hour.
 //
-// After four retries in a row have failed, a timeout counting as two, none is
-// made until something succeeds: any answer that the policy doesn't retry.
+// After four failed retries in a row, where a timeout counts as two, there are
+// no retries until an attempt succeeds. An attempt succeeds if it gets a
+// response that the policy doesn't retry.
 //
-// While attempts time out, that is as long as the last failure was a timeout, a
-// success that took more than 0.7 of Policy.AttemptTimeout pays nothing. A
-// retry gets nothing back for it, and a first attempt takes two tokens from a
-// budget that isn't full: a host that is nearly too slow has no room for
-// retries. Without an AttemptTimeout no success is slow.
+// While attempts time out, a success that took more than 0.7 of
+// Policy.AttemptTimeout is slow. "While attempts time out" means that the last
+// failure was a timeout. A slow success adds no Credit. A slow retry gets no
+// tokens back, and a slow first attempt takes two tokens from a budget that
+// isn't full, because a host that is almost too slow has no capacity for
+// retries. Without an AttemptTimeout, no success is slow.
 //
-// Only retries that are paid for count. Attempts that the caller has canceled,
-// and errors that say nothing about the host, change neither row nor credit.
-// The state is that of one host in one [Transport], whatever the paths and
-// methods; a host that is in no trouble has none.
+// Only retries that took tokens count. Attempts that the caller canceled, and
+// errors that say nothing about the host, change neither the tokens nor the
+// count of failed retries. Each [Transport] keeps one budget per host, for all
+// paths and methods. A host without trouble needs none.
 type Budget struct {
-	// Size is how many tokens there are, 1 to 1 000 000. If 0, it is
-	// inherited; the default is 5. Off (see [Unlimited]) refuses no retry, and
-	// none of the rules above applies.
+	// Size is the number of tokens, 1 to 1 000 000. Off (see [Unlimited])
+	// refuses no retry, and none of the rules above applies. If 0, it is
+	// inherited; the default is 5.
 	Size float64 `json:"size"`
 
-	// Credit is how many tokens a success without retry pays back, 0.001 to
-	// 1 000 000. If 0, it is inherited; the default is 0.2. Off pays none
-	// back.
+	// Credit is the number of tokens that a success without a retry adds, 0.001
+	// to 1 000 000. Off adds none. If 0, it is inherited; the default is 0.2.
 	Credit float64 `json:"credit"`
 
-	// Shared is how many tokens all hosts of the policy have together, besides
-	// those of each, 1 to 1 000 000. A retry takes its tokens from both budgets,
-	// and what pays tokens back to a host pays them here too, so that many names
-	// of one backend, as those of "*.tenants.example.com", aren't each retried
-	// when it is down. A policy in Transport.Hosts that sets Shared has a budget
-	// for its pattern; others share that of Transport.Policy. With Size Off it is
-	// the only budget. If 0, it is inherited; the default is none. Off: none. It
-	// belongs to a Transport: Rules made by [Policy.Rules] have none.
+	// Shared is the number of tokens, 1 to 1 000 000, in a second budget that
+	// all hosts of the policy share. A retry takes its tokens from the host's
+	// budget and from the shared one, and whatever adds tokens to the host's
+	// budget adds them to the shared one too. Many names of one backend, such
+	// as "*.tenants.example.com", then don't each get their own retries when
+	// the backend is down.
+	//
+	// A policy in Transport.Hosts that sets Shared has a budget for its
+	// pattern; other policies share that of Transport.Policy. If Size is Off,
+	// the shared budget is the only one. The shared budget belongs to a
+	// Transport: Rules made by [Policy.Rules] have none. Off means no shared
+	// budget. If 0, Shared is inherited; the default is none.
 	Shared float64 `json:"shared"`
 }
 
 const (
-	// Fixed-point arithmetic makes sums exact, in whatever order they are
-	// made.
+	// Fixed-point arithmetic makes sums exact, whatever the order of additions.
 	microToken = 1_000_000
 
 	maxBudget = 1_000_000
 	minCredit = 0.001
 )
 
-// The constants of the rule were found by experiment: `retripsim budget` prints
-// what they do, beside the rule without them.
+// The constants of the rule come from experiments: `retripsim budget` compares the
+// rule with and without them.
 const (
 	retryCost        = microToken / 2
-	timeoutRetryCost = microToken // of a retry after a timeout
-	streakLimit      = 4          // failed retries in a row, weighed, after which none is made
-	timeoutWeight    = 2          // of a timeout among them
-	slowShare        = 0.7        // of AttemptTimeout; a success that took longer is slow
+	timeoutRetryCost = microToken // cost of a retry after a timeout
+	streakLimit      = 4          // weighted number of failed retries in a row that ends retries
+	timeoutWeight    = 2          // weight of a timeout in that number
+	slowShare        = 0.7        // a success that took more than this share of AttemptTimeout is slow
 	slowCost         = 2 * microToken
 )
 
-// fit forgets what is owed beyond size: a budget that has shrunk owes no more
-// than all of it, an unlimited one nothing.
+// fit reduces the debt to a budget of the given size: a smaller budget can't
+// miss more than all its tokens, and an unlimited one misses none.
 func (d *debt) fit(size int64) {
 	d.change(func(o owed) (owed, bool) {
 		o.missing = min(o.missing, size)
@@ -83,20 +88,19 @@ func (d *debt) fit(size int64) {
 
 func microTokens(tokens float64) int64 { return int64(math.Round(tokens * microToken)) }
 
-// slow reports whether a success as long as o is slow.
+// slow reports whether the success o took long enough to count as slow.
 func (r *Rules) slow(o Outcome) bool {
 	return r.timed && float64(o.Took) > slowShare*float64(r.policy.AttemptTimeout)
 }
 
-// debt is what is remembered of a host's budget. The zero debt is a full
-// budget; that of one that isn't is all in one word, so that its parts are
-// always of one instant.
+// debt is the state of a host's budget. The zero debt is a full budget. All
+// parts are in one word, so that they always belong to the same instant.
 type debt struct{ word atomic.Uint64 }
 
 // owed is a debt at one instant.
 type owed struct {
 	missing  int64 // micro-tokens
-	streak   uint8 // retries that failed in a row, weighed
+	streak   uint8 // weighted number of retries that failed in a row
 	timedOut bool  // the last failure was a timeout
 }
 
@@ -107,7 +111,7 @@ const (
 
 func (d *debt) load() owed { return unpack(d.word.Load()) }
 
-// missing returns the micro-tokens that are missing.
+// missing returns the number of missing micro-tokens.
 func (d *debt) missing() int64 { return d.load().missing }
 
 func (d *debt) clear() { d.word.Store(0) }
@@ -120,8 +124,8 @@ func unpack(word uint64) owed {
 	}
 }
 
-// pack forgets everything with the last missing token: a failed retry leaves
-// what it took missing, so there is nothing to remember then.
+// pack drops everything once no token is missing: a failed retry always leaves
+// tokens missing, so there is nothing to remember.
 func (o owed) pack() uint64 {
 	if o.missing == 0 {
 		return 0
@@ -133,7 +137,7 @@ func (o owed) pack() uint64 {
 	return word
 }
 
-// change replaces what is owed by what step makes of it, unless step declines.
+// change replaces the debt by what step makes of it, unless step declines.
 func (d *debt) change(step func(owed) (owed, bool)) bool {
 	for {
 		word := d.word.Load()
@@ -147,8 +151,8 @@ func (d *debt) change(step func(owed) (owed, bool)) bool {
 	}
 }
 
-// spend takes the cost of a retry after a failure, and returns it, or reports
-// that there is to be none.
+// spend takes the tokens for a retry after a failure and returns their number,
+// or reports that there must be no retry.
 func (d *debt) spend(r *Rules, timeout bool) (paid int32, ok bool) {
 	if r.size == 0 {
 		return 0, true
@@ -167,7 +171,7 @@ func (d *debt) spend(r *Rules, timeout bool) (paid int32, ok bool) {
 	})
 }
 
-// giveBack returns what a retry has paid.
+// giveBack returns the tokens that a retry took.
 func (d *debt) giveBack(paid int32) {
 	d.change(func(o owed) (owed, bool) {
 		o.missing = max(0, o.missing-int64(paid))
@@ -175,7 +179,7 @@ func (d *debt) giveBack(paid int32) {
 	})
 }
 
-// fail takes in a failure: that of a retry if paid isn't 0.
+// fail records a failure: that of a retry if paid isn't 0.
 func (d *debt) fail(r *Rules, paid int32, timeout bool) {
 	if r.size == 0 || d.word.Load() == 0 {
 		return
@@ -193,9 +197,9 @@ func (d *debt) fail(r *Rules, paid int32, timeout bool) {
 	})
 }
 
-// succeed takes in a success: that of a retry if paid isn't 0, else of a first
-// attempt if first. A retry that wasn't paid for ends the row, no more. It
-// reports whether the success pays: not if it was slow while attempts time out.
+// succeed records a success: that of a retry if paid isn't 0, otherwise that of
+// a first attempt if first is true. A retry that took no tokens only ends the
+// streak.
 func (d *debt) succeed(r *Rules, paid int32, first, slow bool) (pays bool) {
 	if r.size == 0 || d.word.Load() == 0 {
 		return true

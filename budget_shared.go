@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// sharedBudget is what the hosts of a policy with Budget.Shared owe together. It
-// is paid by the same outcomes as the hosts' own, and forgotten as they are: after
-// an hour without a failure. A nil one refuses nothing. It is safe for concurrent
-// use.
+// sharedBudget is the budget that the hosts of a policy with Budget.Shared have
+// in common. The same outcomes change it as change the hosts' own budgets, and
+// it refills after an hour without a failure, as they do. A nil sharedBudget
+// refuses nothing. It is safe for concurrent use.
 type sharedBudget struct {
 	size    int64        // in micro-tokens
 	missing atomic.Int64 // changed under mu
@@ -21,11 +21,11 @@ type sharedBudget struct {
 	failed time.Duration // instant of the last failure
 }
 
-// owes reports whether a success has anything to pay back.
+// owes reports whether any tokens are missing.
 func (b *sharedBudget) owes() bool { return b != nil && b.missing.Load() > 0 }
 
-// spend takes what a retry after a failure costs, and returns it, or reports
-// that there is too little.
+// spend takes the tokens for a retry after a failure and returns their number,
+// or reports that too few are left.
 func (b *sharedBudget) spend(timeout bool, now time.Duration) (paid int32, ok bool) {
 	if b == nil {
 		return 0, true
@@ -49,7 +49,7 @@ func (b *sharedBudget) spend(timeout bool, now time.Duration) (paid int32, ok bo
 	return paid, ok
 }
 
-// earn puts micro-tokens back, as far as they are missing.
+// earn puts micro-tokens back, up to the size of the budget.
 func (b *sharedBudget) earn(micro int64) {
 	if !b.owes() {
 		return
@@ -59,7 +59,8 @@ func (b *sharedBudget) earn(micro int64) {
 	b.missing.Store(max(0, b.missing.Load()-micro))
 }
 
-// tokens returns how many tokens there are, and how many there may be.
+// tokens returns the number of tokens left and the size of the budget, in
+// tokens.
 func (b *sharedBudget) tokens(now time.Duration) (left, size float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,8 +71,8 @@ func (b *sharedBudget) tokens(now time.Duration) (left, size float64) {
 	return float64(b.size-missing) / microToken, float64(b.size) / microToken
 }
 
-// resized returns b, or a new one for nil, with another size: it owes no more
-// than that. One that requests under way hold stays the same.
+// resized gives b another size, making a new budget if b is nil. It changes b
+// in place, because requests in flight hold it.
 func (b *sharedBudget) resized(size int64) *sharedBudget {
 	if b == nil {
 		return &sharedBudget{size: size}
@@ -83,8 +84,8 @@ func (b *sharedBudget) resized(size int64) *sharedBudget {
 	return b
 }
 
-// spend takes what a retry of c after a failure costs from the budget of h, and
-// from that which h shares with others, or reports that one has too little.
+// spend takes the tokens for a retry of c after a failure from the budget of h
+// and from the shared budget, or reports that one of them has too few.
 func (h *Host) spend(r *Rules, c *Call, timeout bool, now time.Duration) bool {
 	paid, ok := h.debt.spend(r, timeout)
 	if !ok {

@@ -9,119 +9,119 @@ import (
 	"time"
 )
 
-// Reason is the one cause of a retry or of giving up: the same word in
-// metrics, logs, hooks and [Error].
+// Reason is the one cause of a retry or a give-up. Metrics, logs, hooks and
+// [Error] all use the same word for it.
 type Reason string
 
-// Reasons to retry.
+// Reasons for a retry.
 const (
-	ReasonServerError Reason = "server_error" // a 5xx
-	ReasonThrottled   Reason = "throttled"    // a 429
-	ReasonStatus      Reason = "status"       // another status or answer that the policy calls retryable
-	ReasonTimeout     Reason = "timeout"      // an attempt that took too long
+	ReasonServerError Reason = "server_error" // a 5xx response
+	ReasonThrottled   Reason = "throttled"    // a 429 response
+	ReasonStatus      Reason = "status"       // another response that the policy marks as retryable
+	ReasonTimeout     Reason = "timeout"      // the attempt timed out
 	ReasonError       Reason = "error"        // any other error
 )
 
-// Reasons to give up: to return although a retry would have been useful.
+// Reasons for a give-up: RoundTrip returned although a retry might have helped.
 const (
-	ReasonMaxAttempts       Reason = "max_attempts"        // Policy.MaxAttempts are used up
-	ReasonNotIdempotent     Reason = "not_idempotent"      // repeating could do something twice
-	ReasonBodyNotReplayable Reason = "body_not_replayable" // the request body can't be sent again
-	ReasonRetryForbidden    Reason = "retry_forbidden"     // the server has said not to try again
-	ReasonWaitTooLong       Reason = "wait_too_long"       // the server asked for more than Policy.MaxWait
-	ReasonHostPaused        Reason = "host_paused"         // the host asked everyone to stay away for longer than fits
-	ReasonDeadline          Reason = "deadline"            // the wait, and an attempt after it, don't fit the deadline
-	ReasonBreakerOpen       Reason = "breaker_open"        // the host is taken for dead
-	ReasonBudgetExhausted   Reason = "budget_exhausted"    // retries to this host failed too often
-	ReasonHiddenSends       Reason = "hidden_sends"        // net/http sent more than Policy.MaxSends by itself in the last attempt
-	ReasonCanceled          Reason = "canceled"            // the caller is gone
+	ReasonMaxAttempts       Reason = "max_attempts"        // the request has used all of Policy.MaxAttempts
+	ReasonNotIdempotent     Reason = "not_idempotent"      // the server might process the request twice
+	ReasonBodyNotReplayable Reason = "body_not_replayable" // the request body can't be replayed
+	ReasonRetryForbidden    Reason = "retry_forbidden"     // the server said not to retry
+	ReasonWaitTooLong       Reason = "wait_too_long"       // the server asked for a wait longer than Policy.MaxWait
+	ReasonHostPaused        Reason = "host_paused"         // the host asked all clients to pause for longer than MaxWait or the deadline allows
+	ReasonDeadline          Reason = "deadline"            // the deadline leaves no time for the wait and another attempt
+	ReasonBreakerOpen       Reason = "breaker_open"        // the breaker of the host is open
+	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host is exhausted
+	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself reached Policy.MaxSends in the last attempt
+	ReasonCanceled          Reason = "canceled"            // the caller canceled the request
 )
 
-// Call is one request on its way through its attempts; the zero Call is a
-// fresh one. All instants here and in [Host] are durations since an epoch of
-// the caller's choice, the same for all calls to one host. A Call is not safe
-// for concurrent use.
+// Call is one request on its way through its attempts. The zero Call is a new
+// request. All instants in Call and [Host] are durations since an epoch that
+// the caller chooses, which must be the same for all calls to one host. A Call
+// is not safe for concurrent use.
 type Call struct {
-	Deadline time.Duration // instant by which the answer must be there; 0 is none
-	Attempts int           // attempts made, the last one included
+	Deadline time.Duration // instant by which the response must arrive; 0 means no deadline
+	Attempts int           // attempts made, including the last one
 	Wait     time.Duration // the last wait drawn
 
-	// Gate names the gate that the call waits at, if its policy has one. If
-	// empty, it is the host's own.
+	// Gate names the gate at which the call waits, if the policy has gates. If
+	// empty, the call waits at the host's own gate.
 	Gate string
 
-	// Waiter stands for whoever makes the call: what [Host.Woken] returns when
-	// it must ask again. It is not looked at. If nil, it is never woken, and
-	// must ask from time to time.
+	// Waiter identifies the caller: [Host.Woken] returns it when the call must
+	// ask again. Host never looks inside. If nil, Host can't wake the call,
+	// which must then ask from time to time.
 	Waiter any
 
-	began  time.Duration // instant at which the running wait began
+	began  time.Duration // instant at which the current wait began
 	took   time.Duration // duration of the last attempt
-	period uint32        // of the breaker, when the last attempt was let through
-	paid   int32         // micro-tokens, for the last attempt if it is a retry
+	period uint32        // period of the breaker in which it allowed the last attempt
+	paid   int32         // micro-tokens that the last attempt, a retry, took from the host's budget
 
-	paidShared int32 // the same, to the budget that hosts share
+	paidShared int32 // micro-tokens that it took from the shared budget
 
 	probe bool // the last attempt is a probe of the breaker
 
-	gate    *gate         // that it has been at; nil is none yet
-	number  int64         // of its arrival there; 0 is none
-	gap     time.Duration // of the gate when it let the last attempt through
-	sent    time.Duration // when that was
-	epoch   uint32        // and its epoch
-	refused uint8         // how often the call has been refused
-	passed  uint8         // how often a later one has gone before it, as a probe
-	held    bool          // it waits, or has waited, for its next attempt
-	out     bool          // the gate has let it through, and doesn't know yet how it ends
-	limited bool          // it could have gone earlier but for the pace
+	gate    *gate         // the gate at which the call has been; nil if none yet
+	number  int64         // number of the call's arrival there; 0 if none
+	gap     time.Duration // gap of the gate when it released the last attempt
+	sent    time.Duration // instant of that release
+	epoch   uint32        // epoch of the gate at that release
+	refused uint8         // how often the server has refused the call
+	passed  uint8         // how often a later call was released first, as a probe
+	held    bool          // the call waits, or has waited, for its next attempt
+	out     bool          // the gate has released the call and doesn't know the outcome yet
+	limited bool          // only the pace kept the call from being released earlier
 }
 
-// Outcome is how an attempt ended, reduced to what a decision needs.
+// Outcome is the outcome of an attempt, reduced to what a decision needs.
 type Outcome struct {
-	Status     int           // of the response; 0 is an error
-	Verdict    Verdict       // of Policy.Classify; ByRule if there is none
-	Hopeless   bool          // an error that no further attempt can heal
-	Timeout    bool          // an error because the attempt took too long
-	Canceled   bool          // the caller is gone: it has canceled, or its own deadline has passed
-	Resent     bool          // an error because net/http has used up Policy.MaxSends within the attempt
-	Idempotent bool          // sending again does no harm: by the request's nature, or by proof that it was not processed
-	Replay     bool          // the body can be sent again, or there is none
-	Forbidden  bool          // the server has said not to try again, by X-Should-Retry: false for instance
-	RetryAfter time.Duration // the server's word, counted from now; 0 is none
-	Took       time.Duration // duration of the attempt; needed with a deadline or an AttemptTimeout only
+	Status     int           // status of the response; 0 means that the attempt ended in an error
+	Verdict    Verdict       // verdict of Policy.Classify; ByRule if there is no Classify
+	Hopeless   bool          // the error can't be fixed by another attempt
+	Timeout    bool          // the error is a timeout
+	Canceled   bool          // the caller has canceled the request, or its own deadline has passed
+	Resent     bool          // the error is that net/http reached Policy.MaxSends within the attempt
+	Idempotent bool          // repeating is safe: the request is idempotent, or provably was not processed
+	Replay     bool          // the body can be replayed, or there is none
+	Forbidden  bool          // the server said not to retry, for example with X-Should-Retry: false
+	RetryAfter time.Duration // the wait that the server asked for, from now; 0 means none
+	Took       time.Duration // duration of the attempt; needed only with a deadline or an AttemptTimeout
 }
 
-// Decision is what to do next.
+// Decision says what to do next.
 type Decision struct {
-	// Retry says that an attempt is to be made: after Wait, and after asking
-	// [Host.Wake], which may have more to say.
+	// Retry says to make an attempt: after Wait, and then only if [Host.Wake]
+	// agrees.
 	Retry bool
 
-	// Wait is how long to wait first. If 0 in an answer of First or Wake, the
-	// attempt is to be made now.
+	// Wait is how long to wait first. In a result of First or Wake, 0 means to
+	// make the attempt now.
 	Wait time.Duration
 
-	// AtGate says that the wait is one at the host's gate. In an answer of First
-	// or Wake it ends early if [Host.Woken] returns the call's Waiter, and the
-	// longest duration means that nothing else ends it. In one of Next it is an
-	// estimate: Wake is to be asked at once, for the call's place in the queue.
+	// AtGate says that the wait is at the host's gate. In a result of First or
+	// Wake, the wait also ends when [Host.Woken] returns the call's Waiter; if
+	// Wait is the longest duration, nothing else ends it. In a result of Next,
+	// Wait is an estimate, and the caller should call Wake at once to take its
+	// place in the queue.
 	AtGate bool
 
-	// Wakes says that others who wait at the gate must ask again now: those that
+	// Wakes says that other calls at the gate must ask again now: those that
 	// [Host.Woken] returns.
 	Wakes bool
 
-	// Reason is why. It is empty if Retry is false because there is nothing
-	// to retry: the outcome is the answer.
+	// Reason says why. It is empty if there is nothing to retry because the
+	// outcome is final.
 	Reason Reason
 
 	change hostChange
 }
 
-// First decides before the first attempt: to make it, to wait first, or to
-// fail at once. The draw is uniformly distributed. Only a breaker or gate that
-// is in use ever has anything to say; without them no first attempt is held
-// back.
+// First decides before the first attempt: whether to make it, to wait first, or
+// to fail at once. The draw must be uniformly distributed. Only a breaker or
+// gate ever holds back a first attempt.
 func (h *Host) First(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
 	if r.policy.Gate == On {
@@ -130,8 +130,7 @@ func (h *Host) First(r *Rules, c *Call, now time.Duration, draw uint64) Decision
 	return h.through(r, c, d, now, draw)
 }
 
-// through has c pass the breaker too, if nothing before it has spoken against
-// the attempt.
+// through also asks the breaker, if nothing before it forbids the attempt.
 func (h *Host) through(r *Rules, c *Call, d Decision, now time.Duration, draw uint64) Decision {
 	if d.Retry && d.Wait == 0 {
 		wakes := d.Wakes
@@ -144,19 +143,20 @@ func (h *Host) through(r *Rules, c *Call, d Decision, now time.Duration, draw ui
 	return d
 }
 
-// Next decides after an attempt that ended in o at the instant now, in the
-// order: caller gone; accepted or hopeless outcome; forbidden by the server;
-// attempts used up; not safe to repeat; body not replayable; wait too long;
-// host paused; deadline; breaker; budget. It also learns from o what it says
-// about the host. Where it decides to retry, the tokens for that are taken: it
-// must be followed by an attempt or by [Host.Return].
+// Next decides after an attempt that ended in o at the instant now. It checks,
+// in this order: the caller has gone; the outcome is accepted or hopeless; the
+// server forbids a retry; attempts are used up; a repetition isn't safe; the
+// body can't be replayed; the wait is too long; the host is paused; the
+// deadline; the breaker; the budget. Next also records what o says about the
+// host. If it decides to retry, it takes the tokens for the retry, so the
+// caller must make the attempt or call [Host.Return].
 func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
 	p := &r.policy
 	c.Attempts = max(c.Attempts, 1)
 	if o.Canceled {
-		// The attempt was made: its tokens are spent, whoever ended it. Else
-		// callers' deadlines would let an overloaded host be retried for
-		// nothing.
+		// The attempt was made, so its tokens stay spent, whoever ended it.
+		// Otherwise the callers' deadlines would make retries to an
+		// overloaded host free.
 		c.paid, c.paidShared = 0, 0
 		d := Decision{Reason: ReasonCanceled, Wakes: h.Return(r, c)}
 		if c.Deadline != 0 && now >= c.Deadline {
@@ -220,8 +220,8 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	if r.breaker && h.breakerRefuses(addCapped(now, wait)) {
 		return giveUp(ReasonBreakerOpen)
 	}
-	// A 429 costs nothing at a gate: it has already slowed down all requests to
-	// come, this one among them.
+	// A 429 costs nothing at a gate: the gate has already slowed down all
+	// further requests, including this one.
 	if priced := queues && o.Status == http.StatusTooManyRequests; !priced {
 		if !h.spend(r, c, o.Timeout, now) {
 			return giveUp(ReasonBudgetExhausted)
@@ -234,9 +234,9 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	return Decision{Retry: true, Wait: wait, AtGate: queues, Wakes: wakes, Reason: retryReason(o), change: change}
 }
 
-// Wake decides at the end of a wait: to make the attempt, to wait on since the
-// host has asked for more meanwhile, or to stop. Where it stops, nothing is
-// left to be returned.
+// Wake decides at the end of a wait: whether to make the attempt, to keep
+// waiting because the host has asked for more time, or to stop. If Wake decides
+// to stop, there is nothing left to return with [Host.Return].
 func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
 	if r.policy.Gate == On {
@@ -244,8 +244,8 @@ func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision 
 	} else if paused := h.pausedFor(now); paused > 0 {
 		lo, hi := r.policy.Backoff.serverWindow(paused, c.Attempts, c.Wait)
 		left := c.timeLeft(now)
-		// A host that renews its pause for ever must not hold a caller
-		// without a deadline for ever.
+		// A host that keeps renewing its pause must not hold a caller without
+		// a deadline forever.
 		if lo > left || now-c.began+paused > r.policy.MaxWait {
 			d = Decision{Reason: ReasonHostPaused}
 		} else {
@@ -255,11 +255,11 @@ func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision 
 	return h.through(r, c, d, now, draw)
 }
 
-// Return takes back what a decision to make an attempt has claimed, its tokens
-// and its places at the gate and among the breaker's probes, when no attempt
-// follows or when it ended in nothing that says anything about the host. It
-// reports whether others who wait at the gate must ask again now: those that
-// [Host.Woken] returns. It may be called twice.
+// Return gives back what a decision to make an attempt has taken, when no
+// attempt follows or when the attempt says nothing about the host: tokens, a
+// place at the gate and a place among the breaker's probes. It reports whether
+// other calls at the gate must ask again now: those that [Host.Woken] returns.
+// Calling Return twice is harmless.
 func (h *Host) Return(r *Rules, c *Call) (wakes bool) {
 	if c.paid > 0 {
 		h.debt.giveBack(c.paid)
@@ -279,14 +279,15 @@ func (h *Host) Return(r *Rules, c *Call) (wakes bool) {
 	return false
 }
 
-// learn takes in what the outcome of an attempt says about the host. It reports
-// whether anyone who waits at the gate is to be woken.
+// learn records what the outcome of an attempt says about the host. It reports
+// whether any call waiting at the gate must be woken.
 func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) (change hostChange, wakes bool) {
 	p := &r.policy
 	if !failed && o.Status == 0 {
-		// Without an answer nothing has succeeded. A hopeless error is a
-		// mistake of ours, or a name that doesn't exist: the host had no part
-		// in it. One that the policy calls final costs what it has taken.
+		// Without a response nothing has succeeded. A hopeless error is a
+		// mistake of the client or a name that doesn't exist, so it says
+		// nothing about the host. An error that the policy marks as final
+		// keeps the tokens it took.
 		if !o.Hopeless {
 			c.paid, c.paidShared = 0, 0
 		}
@@ -297,7 +298,8 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		if o.RetryAfter > 0 && r.pauses(o.Status) {
 			word := min(o.RetryAfter, p.MaxWait)
 			if p.Gate == On {
-				// New requests would be let go within the server's word.
+				// MaxWait would let new requests through before the time
+				// that the server asked for.
 				word = min(o.RetryAfter, gatePauseMost)
 			}
 			if h.pauseUntil(addCapped(now, word)) {
@@ -329,8 +331,8 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 	return change, wakes
 }
 
-// timeLeft returns how long a wait that begins now may last to leave room for an
-// attempt as long as the last one before the deadline.
+// timeLeft returns how long a wait that begins now may last and still leave
+// time before the deadline for an attempt as long as the last one.
 func (c *Call) timeLeft(now time.Duration) time.Duration {
 	if c.Deadline == 0 {
 		return math.MaxInt64

@@ -14,25 +14,25 @@ import (
 )
 
 // dialect is what servers of one kind say, besides Retry-After, about when to
-// come back and whether to.
+// retry and whether to.
 type dialect struct {
-	// instead reads a wait that is more exact than Retry-After and counts
-	// before it; besides reads one that counts where there is no Retry-After.
-	// Each gets the header and the instant of its receipt.
+	// instead reads a wait that is more exact than Retry-After and overrides
+	// it; besides reads a wait that counts only without a Retry-After. Each
+	// gets the header and the instant of its receipt.
 	instead, besides func(h http.Header, now time.Time) (time.Duration, bool)
 
-	// verdict reads whether to come back at all.
+	// verdict reads whether to retry at all.
 	verdict func(status int, h http.Header) Verdict
 
-	// posts: the service's calls are POSTs, nearly all of them.
+	// posts says that nearly all calls of the service are POSTs.
 	posts bool
 
-	// least is the wait after a 429 that names none.
+	// least is the wait after a 429 that names no wait.
 	least time.Duration
 }
 
-// dialects by the name that a policy lists them under. One policy may list
-// several; of several waits the first in its order counts.
+// dialects maps the names for Policy.Dialects to dialects. A policy may list
+// several; of several waits, the first in the order of the list counts.
 var dialects = map[string]dialect{
 	"retry-after-ms":      {instead: milliseconds("Retry-After-Ms")},
 	"x-ms-retry-after-ms": {instead: milliseconds("X-Ms-Retry-After-Ms")},
@@ -52,9 +52,9 @@ var dialects = map[string]dialect{
 
 func dialectNames() []string { return slices.Sorted(maps.Keys(dialects)) }
 
-// verdict returns what the server says about trying again, ByRule if nothing.
-// To forbid it is safe, so every server may: an answer of true counts only in
-// the dialects that have it.
+// verdict returns what the server says about retrying, or ByRule if it says
+// nothing. Any server may forbid a retry, because that is safe; a permission
+// counts only in the dialects that have one.
 func (r *Rules) verdict(status int, h http.Header) Verdict {
 	for _, value := range h["X-Should-Retry"] {
 		if strings.EqualFold(strings.Trim(value, " \t"), "false") {
@@ -73,7 +73,7 @@ func (r *Rules) verdict(status int, h http.Header) Verdict {
 }
 
 // serverWord returns how long the server of a retryable response asks to wait,
-// 0 if it doesn't.
+// or 0.
 func (r *Rules) serverWord(status int, h http.Header, now time.Time) time.Duration {
 	for _, d := range r.dialects {
 		if d.instead != nil {
@@ -121,8 +121,8 @@ func decimalSeconds(name string) func(http.Header, time.Time) (time.Duration, bo
 	return func(h http.Header, _ time.Time) (time.Duration, bool) { return parseDecimal(h.Get(name), time.Second) }
 }
 
-// parseDecimal parses 1*DIGIT with an optional fraction, in units of unit,
-// rounded up: never earlier than it says.
+// parseDecimal parses 1*DIGIT with an optional fraction, in units of unit. It
+// rounds up, so that the wait is never too short.
 func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
 	whole, fraction, pointed := strings.Cut(s, ".")
 	if !isDigits(whole) || pointed && !isDigits(fraction) {
@@ -146,7 +146,7 @@ func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
 	return wait + part, true
 }
 
-// shouldRetry reads the word of OpenAI, Anthropic and Stripe.
+// shouldRetry reads the verdict of OpenAI, Anthropic and Stripe.
 func shouldRetry(_ int, h http.Header) Verdict {
 	for _, name := range []string{"X-Should-Retry", "Stripe-Should-Retry"} {
 		switch h.Get(name) {
@@ -159,8 +159,8 @@ func shouldRetry(_ int, h http.Header) Verdict {
 	return ByRule
 }
 
-// githubForbidden calls a 403 retryable that says it is about a rate limit.
-// GitHub uses it for that besides 429.
+// githubForbidden marks a 403 as retryable if it is about a rate limit: GitHub
+// uses 403 for rate limits in addition to 429.
 func githubForbidden(status int, h http.Header) Verdict {
 	if status == http.StatusForbidden && (h.Get("X-Ratelimit-Remaining") == "0" || h.Get("Retry-After") != "") {
 		return Retryable
@@ -168,9 +168,8 @@ func githubForbidden(status int, h http.Header) Verdict {
 	return ByRule
 }
 
-// rateLimitReset reads X-RateLimit-Reset of a limit that is used up. A number
-// is an instant in seconds since 1970 if it is large enough to be one, else a
-// delay.
+// rateLimitReset reads the X-RateLimit-Reset of an exhausted limit. A large
+// number is an instant, in seconds since 1970; a small one is a delay.
 func rateLimitReset(h http.Header, now time.Time) (time.Duration, bool) {
 	if h.Get("X-Ratelimit-Remaining") != "0" {
 		return 0, false
@@ -187,7 +186,8 @@ func rateLimitReset(h http.Header, now time.Time) (time.Duration, bool) {
 	return max(0, time.Unix(int64(wait/time.Second), 0).Sub(serverNow(h, now))), true
 }
 
-// discordReset reads the delay until a limit is reset, unless it isn't used up.
+// discordReset reads the delay until a limit resets, unless the limit has
+// requests left.
 func discordReset(h http.Header, _ time.Time) (time.Duration, bool) {
 	if remaining := h.Get("X-Ratelimit-Remaining"); remaining != "" && remaining != "0" {
 		return 0, false
@@ -195,8 +195,8 @@ func discordReset(h http.Header, _ time.Time) (time.Duration, bool) {
 	return parseDecimal(h.Get("X-Ratelimit-Reset-After"), time.Second)
 }
 
-// openAIResets reads the times to a full refill of the limits that are used
-// up: more than the wait needed, but the only word there is.
+// openAIResets reads the times until the exhausted limits are full again. That
+// is longer than necessary, but the headers say nothing better.
 func openAIResets(h http.Header, _ time.Time) (time.Duration, bool) {
 	return longestOf([]string{"Requests", "Tokens"}, func(limit string) (time.Duration, bool) {
 		if h.Get("X-Ratelimit-Remaining-"+limit) != "0" {
@@ -207,8 +207,8 @@ func openAIResets(h http.Header, _ time.Time) (time.Duration, bool) {
 	})
 }
 
-// anthropicResets reads the instants at which the limits that are used up are
-// full again.
+// anthropicResets reads the instants at which the exhausted limits are full
+// again.
 func anthropicResets(h http.Header, now time.Time) (time.Duration, bool) {
 	return longestOf([]string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"}, func(limit string) (time.Duration, bool) {
 		if h.Get("Anthropic-Ratelimit-"+limit+"-Remaining") != "0" {
@@ -228,16 +228,16 @@ func longestOf(limits []string, read func(limit string) (time.Duration, bool)) (
 	return longest, found
 }
 
-// limit is a member of one of the fields RateLimit and RateLimit-Policy, with
-// those of its parameters that count; -1 is one that is missing.
+// limit is a member of a RateLimit or RateLimit-Policy field with the
+// parameters that matter; -1 means that a parameter is missing.
 type limit struct {
 	name    string
-	r, t, w time.Duration // what is left, read as seconds; the time to the reset; the window
+	r, t, w time.Duration // the remaining quota, read as seconds; the time until the reset; the window
 }
 
-// rateLimitFields reads the structured fields RateLimit, of the limits that
-// are used up, and RateLimit-Policy, for the window of one that doesn't say
-// when it is reset. What is malformed is ignored, as the draft wants it.
+// rateLimitFields reads the structured fields RateLimit, for the exhausted
+// limits, and RateLimit-Policy, for the window of a limit that doesn't say when
+// it resets. It ignores malformed fields, as the draft requires.
 func rateLimitFields(h http.Header, _ time.Time) (longest time.Duration, found bool) {
 	windows := parseLimits(h.Values("RateLimit-Policy"))
 	for _, l := range parseLimits(h.Values("RateLimit")) {
@@ -257,9 +257,9 @@ func rateLimitFields(h http.Header, _ time.Time) (longest time.Duration, found b
 	return longest, found
 }
 
-// parseLimits parses a structured field (RFC 9651) that is a list of strings
-// or tokens with parameters. Those of a limit must be integers, others are
-// passed over. It returns nil if anything in the field is malformed.
+// parseLimits parses a structured field (RFC 9651) that is a list of strings or
+// tokens with parameters. The parameters of a limit must be integers; others
+// are skipped. It returns nil if anything in the field is malformed.
 func parseLimits(lines []string) []limit {
 	var limits []limit
 	for _, item := range splitUnquoted(strings.Join(lines, ","), ',') {
@@ -270,11 +270,11 @@ func parseLimits(lines []string) []limit {
 		} else if !isToken(l.name) {
 			return nil
 		}
-		params := map[string]string{} // the last one of a name counts
+		params := map[string]string{} // the last parameter of a name counts
 		for _, part := range parts[1:] {
 			key, value, valued := strings.Cut(strings.Trim(part, " \t"), "=")
-			// One with no value is true, and a quote begins a string or, behind
-			// a percent sign, a display string.
+			// A parameter without a value is true. A quote begins a string or,
+			// after a percent sign, a display string.
 			if !isToken(key) || valued && value == "" || strings.Contains(value, `"`) && !isString(strings.TrimPrefix(value, "%")) {
 				return nil
 			}
@@ -296,7 +296,7 @@ func parseLimits(lines []string) []limit {
 	return limits
 }
 
-// splitUnquoted splits s at every sep that isn't within a string.
+// splitUnquoted splits s at every sep outside a string.
 func splitUnquoted(s string, sep byte) []string {
 	var parts []string
 	start, quoted := 0, false
@@ -314,7 +314,8 @@ func splitUnquoted(s string, sep byte) []string {
 	return append(parts, s[start:])
 }
 
-// isString reports whether s is a string of a structured field, in its quotes.
+// isString reports whether s is a string of a structured field, with its
+// quotes.
 func isString(s string) bool {
 	if !strings.HasPrefix(s, `"`) {
 		return false
@@ -330,8 +331,8 @@ func isString(s string) bool {
 	return false
 }
 
-// serverNow returns the server's idea of the instant now, for an instant that
-// it names, so that the two clocks need not agree.
+// serverNow returns the server's clock at the instant now, so that an instant
+// that the server names can be compared even if the clocks differ.
 func serverNow(h http.Header, now time.Time) time.Time {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		return date

@@ -8,53 +8,53 @@ import (
 	"time"
 )
 
-// gate releases the requests to a host that has refused one. They wait in one
-// queue, in the order in which they first came, and are released one after
-// another at a rate that is learnt from what was accepted and what was refused.
-// After each pause one request goes alone, a probe, and the others wait for its
-// answer. The zero gate is open: nothing was refused yet. Its owner locks.
+// gate releases the requests to a host that has refused one. The requests wait
+// in one queue, in the order in which they first came. The gate releases one
+// after another, at a rate that it learns from what the server accepts and
+// refuses. After each pause one request goes alone, as a probe, and the others
+// wait for its result. The zero gate is open: the server has refused nothing
+// yet. Its owner must lock it.
 //
-// A refusal of a request that was sent since the last pause is news. The rate
-// after it is the geometric mean of two bounds: what was accepted per second
-// since the refusal before, which the limit is not below, and the rate that was
-// refused, which the limit is not above. The client can't see which of them is
-// the limit: for a bucket that is emptied and refilled it is the first, for one
-// without a burst it is the second. The mean halves the error each time,
-// whichever it is. From there the rate climbs on a concave curve to just below
-// the rate that was refused, stays there, and then grows ever faster, until the
-// next refusal.
+// A refusal of a request that was sent after the last pause is news. After it,
+// the rate is the geometric mean of two bounds. The rate accepted since the
+// previous refusal is the lower bound of the limit, and the rate that was
+// refused is the upper bound. The client can't tell which of the two is the
+// limit: for a bucket that is emptied and refilled it is the lower bound, for a
+// limit without a burst the upper one. The mean halves the error each time in
+// either case. From there the rate climbs on a concave curve to just below the
+// refused rate, stays there, and then grows ever faster until the next refusal.
 type gate struct {
 	queue gateQueue
 
 	closed  time.Duration // end of the pause
-	told    time.Duration // end of what the server asked for; never after closed
-	next    time.Duration // the next release by the pace
-	probed  time.Duration // when the probe under way was released
+	told    time.Duration // end of the wait that the server asked for; never after closed
+	next    time.Duration // the next release that the pace allows
+	probed  time.Duration // when the current probe was released
 	probe   probe
-	shut    bool // something was refused: the fields below mean something
-	dropped bool // it is not the gate of its key any more
+	shut    bool // a request was refused: the fields below are valid
+	dropped bool // the gate no longer belongs to its key
 
 	low   float64 // rate right after the last news, per second
-	top   float64 // rate aimed at
+	top   float64 // target rate
 	slow  bool    // no rate was refused yet: top is unknown, and low grows
 	fresh bool    // a request of this epoch was accepted
-	unit  float64 // of progress, in seconds
-	gaps  float64 // the least unit, in gaps
+	unit  float64 // unit of progress, in seconds
+	gaps  float64 // the minimum unit, in gaps
 	x     float64 // progress since the last news, in seconds of full use
 
-	epoch    uint32        // the pause before which the rate was set
-	news     time.Duration // when that began
-	accepted float64       // since then, whenever they were sent
-	pause    time.Duration // how long that pause was to last
+	epoch    uint32        // number of the pause before which the rate was set
+	news     time.Duration // when that pause began
+	accepted float64       // requests accepted since then, whenever they were sent
+	pause    time.Duration // planned length of that pause
 	misses   int           // pauses in a row after which nothing was accepted
 	took     time.Duration // usual duration of an attempt
-	busy     time.Duration // when somebody last waited
+	busy     time.Duration // when a request last waited
 
-	asker int64         // who was last told to ask again
-	askAt time.Duration // and when; that may be in the past
+	asker int64         // number of the request that was last told when to ask again
+	askAt time.Duration // the instant it was told, which may be in the past
 }
 
-// probe is where the one request is that goes alone after a pause.
+// probe is the state of the single request that goes alone after a pause.
 type probe uint8
 
 const (
@@ -65,65 +65,68 @@ const (
 
 const (
 	// A refusal costs about one pause in gatePlateau+1, at most 6 % of what the
-	// limit allows; 16 units and about 8 of growth are less than the 30 s after
-	// which a limit that has risen should be found.
+	// limit allows. 16 units, and about 8 of growth, take less than the 30 s
+	// within which the gate should find a limit that has risen.
 	gatePlateau = 16
 
-	// After the plateau the rate grows by half a percent in the first unit, so
-	// that it overshoots little, and tenfold in 6 to 9.
+	// After the plateau the rate grows by half a percent in the first unit, to
+	// overshoot little, and tenfold in 6 to 9 units.
 	gateSteep = 0.005
 
-	// A unit of three gaps is 48 requests per refusal: 2 to 3 % at slow limits.
-	// A refusal in the first quarter of the plateau is likely to be another
-	// client's doing, and then the gaps are long because that one has the
-	// larger share: each one halves the number of gaps, down to one, with which
-	// this client grows as fast as the other. A later refusal restores it.
+	// A unit of three gaps means 48 requests per refusal: 2 to 3 % at slow
+	// limits. A refusal in the first quarter of the plateau is probably the
+	// effect of another client, and then the gaps are long because that client
+	// has the larger share. Each early refusal halves the number of gaps, down
+	// to one, with which this client grows as fast as the other. A later
+	// refusal restores the number.
 	gateGaps     = 3
 	gateGapsLow  = 1
 	gateEarly    = 1.0 / 4
 	gateUnitLow  = 0.5 // seconds
 	gateUnitHigh = 30
 
-	// Each news lowers the rate by so much at least: it lets other clients in.
+	// Each news lowers the rate by at least this share, to let other clients
+	// in.
 	gateBack = 0.05
 
-	// The plateau lies so much below what was refused.
+	// The plateau lies at this share of the refused rate.
 	gateUnder = 0.99
 
-	// After a longer pause the limit may be a window, of which the rate that
-	// was refused says nothing: the rate aimed at is at most three times what
-	// was accepted.
+	// After a longer pause the limit may be a window, about which the refused
+	// rate says nothing. The target is then at most three times the accepted
+	// rate.
 	gateLong    = 5 * time.Second
 	gateLongTop = 3
 
-	// The pauses of a server that names none.
+	// The shortest and longest pause if the server names none.
 	gatePauseLow  = 250 * time.Millisecond
 	gatePauseHigh = 30 * time.Second
 
-	// No pause is longer, whatever the server asks for. Who waits at most
-	// MaxWait is told at once either way, and a mistake of the server's isn't
-	// for good.
+	// No pause is longer, whatever the server asks for. Requests that wait at
+	// most MaxWait fail at once either way, and a mistake of the server doesn't
+	// last forever.
 	gatePauseMost = 24 * time.Hour
 
-	// The first rate is so many in a pause: a server that names a second, or a
-	// minute, is likely to allow more than one request in it.
+	// The first rate is this many requests per pause: a server that names a
+	// second, or a minute, probably allows more than one request in that time.
 	gateFirst = 8
 
 	gateGapLow  = 10 * time.Microsecond
 	gateGapHigh = 24 * time.Hour
 
-	// A gate at which nobody waits is forgotten after so long, or after the
-	// plateau if that is longer: until then the rate is worth keeping.
+	// A gate at which no request waits is forgotten after this time, or after
+	// the plateau if that is longer. Until then the rate is worth keeping.
 	gateIdle = time.Minute
 
-	// A probe that has no answer for so long, or for as long as the pause, or
-	// for four times the usual duration of an attempt, is joined by another.
+	// A second probe joins one that has no result after this time, after the
+	// length of the pause, and after four times the usual duration of an
+	// attempt.
 	gateHangs = time.Second
 )
 
-// rate returns the pace in requests per second. Products within sums are
-// converted explicitly, here and elsewhere in the gate: the compiler must not
-// fuse them, or simulations would come out different on other machines.
+// rate returns the pace in requests per second. Here and elsewhere in the gate,
+// products within sums are converted explicitly: the compiler must not fuse
+// them, or simulations would give different results on other machines.
 func (g *gate) rate() float64 {
 	plateau := gatePlateau * g.unit
 	switch {
@@ -146,8 +149,8 @@ func (g *gate) gap() time.Duration {
 	return time.Duration(min(max(float64(time.Second)/g.rate(), float64(gateGapLow)), float64(gateGapHigh)))
 }
 
-// opens returns the instant at which the next may go as far as pause and pace
-// are concerned, of a host that is paused until the instant given.
+// opens returns the instant at which pause and pace allow the next release, for
+// a host that is paused until paused.
 func (g *gate) opens(paused time.Duration) time.Duration {
 	if !g.shut {
 		return paused
@@ -155,8 +158,8 @@ func (g *gate) opens(paused time.Duration) time.Duration {
 	return max(g.next, g.closed, paused)
 }
 
-// ready is opens, and the answer of the probe besides, as long as it can be
-// expected.
+// ready is like opens, but also waits for the result of the probe for as long
+// as one can be expected.
 func (g *gate) ready(paused time.Duration) time.Duration {
 	at := g.opens(paused)
 	if g.probe == probeAway {
@@ -165,8 +168,8 @@ func (g *gate) ready(paused time.Duration) time.Duration {
 	return at
 }
 
-// unfit returns why a request is not to wait behind so many others, empty if it
-// is to.
+// unfit returns the reason why a request must not wait behind ahead others, or
+// "" if it may.
 func (g *gate) unfit(w *gateWaiter, ahead int, now, paused time.Duration) Reason {
 	told := max(g.told, paused)
 	at := g.opens(paused)
@@ -184,8 +187,8 @@ func (g *gate) unfit(w *gateWaiter, ahead int, now, paused time.Duration) Reason
 	return ""
 }
 
-// until returns the instant by which an attempt must begin to leave room for
-// itself before the deadline, if it takes as long as the last one, or as usual.
+// until returns the instant by which an attempt must begin to end before the
+// deadline, if the attempt takes as long as the last one, or as usual.
 func (c *Call) until(usual time.Duration) time.Duration {
 	if c.Deadline == 0 {
 		return noLimit
@@ -193,7 +196,7 @@ func (c *Call) until(usual time.Duration) time.Duration {
 	return c.Deadline - max(c.took, usual)
 }
 
-// ask has c released, if it is its turn, or wait, or leave.
+// ask releases c if it is c's turn; otherwise it makes c wait or give up.
 func (g *gate) ask(p *Policy, c *Call, now, paused time.Duration) Decision {
 	w := gateWaiter{number: c.number, until: c.until(g.took), patience: p.MaxWait, who: c.Waiter, refused: c.refused, passed: c.passed}
 	waits := c.number != 0 && g.queue.has(c.number)
@@ -245,18 +248,19 @@ func (g *gate) release(c *Call, now time.Duration) {
 		return
 	}
 	c.gap = g.gap()
-	// Only what the pace holds back is evidence that it could be higher.
+	// Only a request that the pace held back is evidence that the pace could be
+	// higher.
 	c.limited = c.held || g.queue.len() > 0
 	c.held = false
-	// Time that nobody used is not saved up.
+	// Unused time doesn't accumulate.
 	g.next = addCapped(max(g.next, now), c.gap)
 	if g.probe != probeNone {
 		g.probe, g.probed = probeAway, now
 	}
 }
 
-// leave takes back what c has at the gate: its place, or the probe if it was
-// one and ended in nothing that says anything about the pace.
+// leave gives up what c has at the gate: its place, or the role of the probe if
+// c was the probe and its outcome says nothing about the pace.
 func (g *gate) leave(c *Call) {
 	if c.number != 0 {
 		g.queue.remove(c.number)
@@ -267,7 +271,7 @@ func (g *gate) leave(c *Call) {
 	c.out, c.held = false, false
 }
 
-// accept takes in that c was accepted.
+// accept records that the server accepted c.
 func (g *gate) accept(c *Call, now time.Duration) {
 	out := c.out
 	c.out = false
@@ -289,8 +293,8 @@ func (g *gate) accept(c *Call, now time.Duration) {
 	}
 	before := g.gap()
 	if g.slow {
-		// It doubles with each answer, but by no more than e-fold in an eighth
-		// of the unit.
+		// The rate doubles with each response, but grows by no more than a
+		// factor of e in an eighth of the unit.
 		g.low = min(g.low*(1+min(1, c.gap.Seconds()/(g.unit/8))), float64(time.Second/gateGapLow))
 	} else {
 		g.x += c.gap.Seconds()
@@ -299,17 +303,17 @@ func (g *gate) accept(c *Call, now time.Duration) {
 	g.next -= max(0, before-g.gap())
 }
 
-// refuse takes in that c was refused with word, 0 if the server named none. It
-// reports whether that makes everyone wait for longer, so that some can't make
-// their deadlines any more.
+// refuse records that the server refused c with word, or 0 if it named no wait.
+// It reports whether all calls must wait longer, so that some may miss their
+// deadlines.
 func (g *gate) refuse(c *Call, word, now time.Duration, epoch uint32, draw uint64) bool {
 	current := c.out && c.epoch == g.epoch
 	c.out = false
 	c.refused += min(1, math.MaxUint8-c.refused)
 	word = min(word, gatePauseMost)
 	if g.shut && !current {
-		// It was sent before the last pause: it says nothing about the pace,
-		// but its word is obeyed.
+		// The request was sent before the last pause. Its refusal says
+		// nothing about the pace, but the gate obeys the wait it names.
 		shift := now + word - g.closed
 		if word > 0 {
 			g.told = max(g.told, now+word)
@@ -328,7 +332,7 @@ func (g *gate) refuse(c *Call, word, now time.Duration, epoch uint32, draw uint6
 			pause = max(pause, min(2*c.gap, time.Second))
 		}
 	} else if g.misses > 0 {
-		pause = max(pause, doubled(word, g.misses-1)) // it was too short
+		pause = max(pause, doubled(word, g.misses-1)) // the last pause was too short
 	}
 	if !g.shut {
 		g.told = now
@@ -338,7 +342,7 @@ func (g *gate) refuse(c *Call, word, now time.Duration, epoch uint32, draw uint6
 	case !g.shut:
 		g.begin(pause, now)
 	case !g.fresh:
-		// The probe was refused: nothing is learnt about the pace.
+		// The server refused the probe, which says nothing about the pace.
 		g.misses++
 	default:
 		g.learn(c.gap, pause, now)
@@ -353,7 +357,8 @@ func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
 	g.x, g.fresh, g.accepted, g.news, g.pause = 0, false, 0, now, pause
 	g.epoch, g.probe = epoch, probeDue
 	g.closed = max(g.closed, addCapped(now, pause))
-	// A fleet was told the same: its processes don't start in one instant.
+	// The server told a whole fleet the same: its processes must not all start
+	// at the same instant.
 	g.next = addCapped(g.closed, uniform(0, g.gap(), remix(draw)))
 }
 
@@ -364,8 +369,8 @@ func (g *gate) begin(pause, now time.Duration) {
 	g.closed, g.busy = now, now
 }
 
-// learn sets the rate after a request that was sent gap after the one before it
-// was refused.
+// learn sets the rate after the refusal of a request that was sent gap after
+// the request before it.
 func (g *gate) learn(gap, pause, now time.Duration) {
 	if !g.slow {
 		if g.x < gateEarly*gatePlateau*g.unit {
@@ -385,8 +390,8 @@ func (g *gate) learn(gap, pause, now time.Duration) {
 	g.slow = false
 }
 
-// doubled returns d, doubled n times, but no more than the longest pause of our
-// own.
+// doubled returns d, doubled n times, but at most the longest pause that the
+// gate chooses itself.
 func doubled(d time.Duration, n int) time.Duration {
 	for ; n > 0 && d < gatePauseHigh; n-- {
 		d *= 2
@@ -394,7 +399,7 @@ func doubled(d time.Duration, n int) time.Duration {
 	return min(d, gatePauseHigh)
 }
 
-// idle reports whether the gate says nothing any more that is worth keeping.
+// idle reports whether the gate has no state worth keeping.
 func (g *gate) idle(now time.Duration) bool {
 	if !g.shut {
 		return g.queue.len() == 0
@@ -403,6 +408,6 @@ func (g *gate) idle(now time.Duration) bool {
 	return g.queue.len() == 0 && now > addCapped(max(g.closed, g.busy), keep)
 }
 
-// binding reports whether forgetting g would let requests go that are held back
-// now.
+// binding reports whether forgetting g would let requests through that it holds
+// back now.
 func (g *gate) binding(now time.Duration) bool { return g.queue.len() > 0 || g.closed > now }

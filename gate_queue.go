@@ -10,23 +10,23 @@ import (
 )
 
 // gateQueue holds the requests that wait at a gate, by number: the order in
-// which they first came. A request that comes again keeps its number, so it
-// goes back to where it was. The zero gateQueue is empty. Its owner locks.
+// which they first came. A request that comes again keeps its number and so its
+// place. The zero gateQueue is empty. Its owner must lock it.
 type gateQueue struct {
 	list  []gateWaiter // ascending by number; list[:first] have left
-	first int          // the oldest that waits
-	gone  int          // left from the middle of list
+	first int          // index of the oldest waiter
+	gone  int          // number of waiters that have left from the middle of list
 	last  int64        // the newest number given
 }
 
-// gateWaiter is what the gate has to know of a request that waits.
+// gateWaiter is what the gate needs to know about a waiting request.
 type gateWaiter struct {
 	number   int64
-	until    time.Duration // instant by which it must go to make its deadline
-	patience time.Duration // MaxWait: how long a pause may last that it waits for
+	until    time.Duration // instant by which it must be released to meet its deadline
+	patience time.Duration // MaxWait: the longest pause that it waits for
 	who      any           // Call.Waiter; nil once the waiter is gone
-	refused  uint8         // how often it has been refused
-	passed   uint8         // how often a probe from behind it has gone first
+	refused  uint8         // how often the server has refused it
+	passed   uint8         // how often a probe from behind it went first
 	gone     bool
 }
 
@@ -43,8 +43,8 @@ func (q *gateQueue) has(n int64) bool {
 	return found && !q.list[i].gone
 }
 
-// ahead returns how many wait before the one with number n, about: those who
-// left from the middle may have been before it or behind it.
+// ahead returns about how many waiters are before number n: the ones that left
+// from the middle may have been before or behind n.
 func (q *gateQueue) ahead(n int64) int {
 	i, _ := q.search(n)
 	return min(i-q.first, q.len())
@@ -54,7 +54,7 @@ func (q *gateQueue) insert(w gateWaiter) {
 	i, found := q.search(w.number)
 	switch {
 	case found:
-		// It has left, and nobody has passed its place.
+		// The waiter has left, and its place is still there.
 		q.gone--
 		q.list[i] = w
 	case i == q.first && q.first > 0:
@@ -69,7 +69,7 @@ func (q *gateQueue) insert(w gateWaiter) {
 	}
 }
 
-// remove takes the waiter with number n out, if it is there.
+// remove removes the waiter with number n, if it is in the queue.
 func (q *gateQueue) remove(n int64) {
 	i, found := q.search(n)
 	if !found || q.list[i].gone {
@@ -90,14 +90,15 @@ func (q *gateQueue) remove(n int64) {
 	}
 }
 
-// compact drops the places of those who have left.
+// compact drops the places of the waiters that have left.
 func (q *gateQueue) compact() {
 	q.list = slices.Delete(q.list, 0, q.first)
 	q.list = slices.DeleteFunc(q.list, func(w gateWaiter) bool { return w.gone })
 	q.first, q.gone = 0, 0
 }
 
-// keep takes out all for which f, told how many stay before, doesn't hold.
+// keep removes all waiters for which f reports false. f also gets the number of
+// waiters kept before.
 func (q *gateQueue) keep(f func(w *gateWaiter, ahead int) bool) {
 	q.compact()
 	kept := 0
@@ -112,18 +113,18 @@ func (q *gateQueue) keep(f func(w *gateWaiter, ahead int) bool) {
 }
 
 const (
-	// A request that has been refused so often leaves the probe after the next
-	// pause to one behind it, if there is one among the first so many that has
-	// been refused less. Else the request at the front, which every probe would
-	// fall to, would use up its attempts on what all of them want to know.
+	// A request that the server has refused probeRefusals times leaves the next
+	// probe to a request behind it, if one of the first probeAmong has been
+	// refused less often. Otherwise every probe would fall to the request at the
+	// front, which would use up its attempts on behalf of all.
 	probeRefusals = 2
 	probeAmong    = 8
 
-	// Nobody is passed more often than this.
+	// No request is passed more often than this.
 	maxPassed = 16
 )
 
-// front returns the waiter that goes next, nil if nobody waits.
+// front returns the waiter that goes next, or nil if the queue is empty.
 func (q *gateQueue) front(probe bool) *gateWaiter {
 	if q.len() == 0 {
 		return nil
@@ -148,8 +149,8 @@ func (q *gateQueue) front(probe bool) *gateWaiter {
 	return best
 }
 
-// release takes the waiter with number n out, if it is there, and returns how
-// often it has been passed. Those before it are passed by it.
+// release removes the waiter with number n, if it is in the queue, and returns
+// how often it has been passed. It passes the waiters before it.
 func (q *gateQueue) release(n int64) (passed uint8) {
 	i, found := q.search(n)
 	if !found || q.list[i].gone {

@@ -8,34 +8,34 @@ import (
 	"time"
 )
 
-// gates are those of one host: its own, and one for each Call.Gate that it has
-// refused. Its owner locks.
+// gates are the gates of one host: its own, and one for each Call.Gate that the
+// host has refused. Their owner must lock them.
 type gates struct {
 	own   gate
 	keyed map[string]*gate
-	made  *atomic.Int64 // keyed ones of all hosts that share the bound
-	epoch uint32        // the newest of all gates: no two pauses have the same
-	woken []any         // Call.Waiter of those who must ask again
+	made  *atomic.Int64 // number of keyed gates of all hosts that share the bound
+	epoch uint32        // the newest epoch of all gates: no two pauses have the same
+	woken []any         // Call.Waiter of the calls that must ask again
 }
 
-// maxKeyedGates is how many gates of keys the hosts of a Transport have
-// together. Keys for which there is no room share the gate of their host.
+// maxKeyedGates is the maximum number of gates of keys for all hosts of a
+// Transport together. Further keys share the gate of their host.
 const maxKeyedGates = 4096
 
-// of returns the gate of c. If there is none yet, it makes one or returns nil,
-// as told.
+// of returns the gate of c. If there is none yet, it makes one if create is
+// set, and otherwise returns nil.
 func (s *gates) of(c *Call, now time.Duration, create bool) *gate {
 	g := c.gate
 	if g == nil || g.dropped {
 		if g = s.find(c.Gate, now, create); g == nil {
 			return nil
 		}
-		// The number was one of another gate's.
+		// The number belonged to another gate.
 		c.gate, c.number, c.out, c.held = g, 0, false, false
 	}
 	if g.shut && g.idle(now) {
-		// Requests that it has released may come back: their numbers must not
-		// be given again.
+		// Requests that the gate has released may come back, so it must not
+		// give their numbers again.
 		*g = gate{queue: gateQueue{last: g.queue.last}}
 	}
 	return g
@@ -59,14 +59,14 @@ func (s *gates) find(key string, now time.Duration, create bool) *gate {
 	if s.keyed == nil {
 		s.keyed = map[string]*gate{}
 	}
-	// Other hosts may be counting too: a few too many do no harm.
+	// Other hosts may add gates concurrently: a few too many do no harm.
 	s.made.Add(1)
 	g := &gate{}
 	s.keyed[key] = g
 	return g
 }
 
-// sweep drops the keyed gates that say nothing any more.
+// sweep drops the keyed gates that have no state worth keeping.
 func (s *gates) sweep(now time.Duration) {
 	for key, g := range s.keyed {
 		if g.idle(now) {
@@ -81,7 +81,7 @@ func (s *gates) drop(key string, g *gate) {
 	s.made.Add(-1)
 }
 
-// idle reports whether no gate says anything any more.
+// idle reports whether no gate has state worth keeping.
 func (s *gates) idle(now time.Duration) bool {
 	for key, g := range s.keyed {
 		if !g.idle(now) {
@@ -102,9 +102,9 @@ func (s *gates) any(f func(*gate) bool) bool {
 	return f(&s.own)
 }
 
-// settle sees to it that whoever goes next at g asks in time: it must be woken
-// unless it was last told to ask no later than that. It reports whether anyone
-// is to be woken.
+// settle makes sure that the next call at g asks in time: it wakes the call
+// unless the call was last told to ask by that time. It reports whether any
+// call must be woken.
 func (s *gates) settle(g *gate, paused time.Duration) bool {
 	if w := g.queue.front(g.probe == probeDue); w != nil {
 		if at := g.ready(paused); w.number != g.asker || at < g.askAt {
@@ -117,8 +117,8 @@ func (s *gates) settle(g *gate, paused time.Duration) bool {
 	return len(s.woken) > 0
 }
 
-// dismiss takes those out of g's queue who can't make their deadlines any more,
-// or won't wait so long: they are woken to be told.
+// dismiss removes the calls from g's queue that would miss their deadlines or
+// that don't wait that long. It wakes them, so that they learn about it.
 func (s *gates) dismiss(g *gate, now, paused time.Duration) {
 	g.queue.keep(func(w *gateWaiter, ahead int) bool {
 		if g.unfit(w, ahead, now, paused) == "" {
@@ -132,15 +132,16 @@ func (s *gates) dismiss(g *gate, now, paused time.Duration) {
 }
 
 // admit asks for a release of c at the instant now, from a host that is paused
-// until the instant given, which may be over.
+// until paused, which may be in the past.
 func (s *gates) admit(p *Policy, c *Call, now, paused time.Duration, draw uint64) Decision {
 	g := s.of(c, now, paused > now)
 	if g == nil {
 		return Decision{Retry: true}
 	}
 	if !g.shut && paused > now {
-		// Another key, or requests that follow a policy without a gate, were
-		// told. Those who wait for its end must not all go in that instant.
+		// The server paused the host for another key, or for requests whose
+		// policy has no gate. The calls that wait for the end of the pause
+		// must not all go at that instant.
 		s.epoch++
 		g.begin(paused-now, now)
 		g.close(paused-now, now, s.epoch, draw)
@@ -154,9 +155,9 @@ func (s *gates) admit(p *Policy, c *Call, now, paused time.Duration, draw uint64
 	return d
 }
 
-// refuse takes in that c was refused with word, 0 if the server named none. It
-// reports whether the host or its key was told to wait for longer, and whether
-// anyone is to be woken.
+// refuse records that the server refused c with word, or 0 if it named no wait.
+// It reports whether the server told the host or its key to wait longer, and
+// whether any call must be woken.
 func (s *gates) refuse(c *Call, word, now, paused time.Duration, draw uint64) (told, wakes bool) {
 	g := s.of(c, now, true)
 	before := g.told
@@ -170,8 +171,8 @@ func (s *gates) refuse(c *Call, word, now, paused time.Duration, draw uint64) (t
 	return g.told > before, s.settle(g, paused)
 }
 
-// accept takes in that c was accepted, and reports whether anyone is to be
-// woken.
+// accept records that the server accepted c, and reports whether any call must
+// be woken.
 func (s *gates) accept(c *Call, now, paused time.Duration) (wakes bool) {
 	g := s.of(c, now, false)
 	if g == nil {
@@ -181,8 +182,8 @@ func (s *gates) accept(c *Call, now, paused time.Duration) (wakes bool) {
 	return s.settle(g, paused)
 }
 
-// pass takes in that c has ended in what says nothing about the pace, and
-// reports whether anyone is to be woken.
+// pass records an outcome of c that says nothing about the pace, and reports
+// whether any call must be woken.
 func (s *gates) pass(c *Call, now, paused time.Duration) (wakes bool) {
 	g := s.of(c, now, false)
 	if g == nil {
@@ -192,15 +193,15 @@ func (s *gates) pass(c *Call, now, paused time.Duration) (wakes bool) {
 	return s.settle(g, paused)
 }
 
-// leave takes back what c has at its gate, and reports whether anyone is to be
+// leave gives up what c has at its gate, and reports whether any call must be
 // woken.
 func (s *gates) leave(c *Call, paused time.Duration) (wakes bool) {
 	c.gate.leave(c)
 	return s.settle(c.gate, paused)
 }
 
-// outlook returns how long c would have to wait at its gate for pause and pace,
-// and why it is not to, if it isn't.
+// outlook returns how long the pause and the pace of its gate would make c
+// wait, and the reason if c must not wait there.
 func (s *gates) outlook(p *Policy, c *Call, now, paused time.Duration) (time.Duration, Reason) {
 	g := s.of(c, now, false)
 	if g == nil || !g.shut {
@@ -216,8 +217,8 @@ func (s *gates) outlook(p *Policy, c *Call, now, paused time.Duration) (time.Dur
 	return max(0, g.opens(paused)-now), g.unfit(&w, ahead, now, paused)
 }
 
-// nextWoken returns the Waiter of a call that must ask again now, nil if there
-// is none.
+// nextWoken returns the Waiter of a call that must ask again now, or nil if
+// there is none.
 func (s *gates) nextWoken() any {
 	n := len(s.woken)
 	if n == 0 {

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// Host is what is remembered of a host in trouble: what is missing from its
-// budget, the pause it asked for, its breaker and its gate. The zero Host is a
-// healthy one. It is safe for concurrent use and must not be copied.
+// Host is the state of a host in trouble: the tokens missing from its budget,
+// the pause it asked for, its breaker and its gates. The zero Host is a host
+// without trouble. A Host is safe for concurrent use and must not be copied.
 //
-// Transport keeps its own. A Host by itself is for asking what a policy would
-// do, in a test or a simulation.
+// Transport keeps Hosts of its own. Programs use a Host directly to find out
+// what a policy would do, in a test or a simulation.
 type Host struct {
-	debt   debt                   // of its budget
-	paused atomic.Int64           // instant until which the host asked to be left alone
+	debt   debt                   // what is missing from its budget
+	paused atomic.Int64           // instant at which the pause ends that the host asked for
 	guards atomic.Pointer[guards] // nil until a breaker or a gate needs it
-	keyed  *atomic.Int64          // gates of keys that all hosts of a table have; nil: this one alone
+	keyed  *atomic.Int64          // number of keyed gates of all hosts of a table; nil: counts this host alone
 }
 
-// hostChange is what a decision changed about a host, for those who watch.
+// hostChange is what a decision changed about a host, for hooks and logs.
 type hostChange uint8
 
 const (
@@ -35,13 +35,13 @@ const (
 	hostRefilled
 )
 
-// pausedFor returns how long the pause lasts from now, 0 if there is none.
+// pausedFor returns the rest of the pause at the instant now, or 0.
 func (h *Host) pausedFor(now time.Duration) time.Duration {
 	return max(0, h.pausedUntil()-now)
 }
 
 // pausedUntil returns the instant at which the pause of the whole host ends,
-// which may be over.
+// which may be in the past.
 func (h *Host) pausedUntil() time.Duration {
 	if until := h.paused.Load(); until != 0 {
 		return time.Duration(until)
@@ -49,8 +49,8 @@ func (h *Host) pausedUntil() time.Duration {
 	return neverPaused
 }
 
-// neverPaused is an instant before all others, far enough from the first for
-// differences.
+// neverPaused is an instant before all others, small enough to sort first and
+// large enough for differences not to overflow.
 const neverPaused = time.Duration(math.MinInt64 / 2)
 
 // pauseUntil moves the end of the pause forward, never back, and reports
@@ -67,10 +67,9 @@ func (h *Host) pauseUntil(until time.Duration) bool {
 	}
 }
 
-// Healed reports whether h remembers nothing that holds anyone back, nor any
-// failure that its breaker still counts. Transport then forgets it, and with it
-// the successes in its breaker's window, which counts anew from the next
-// failure on.
+// Healed reports whether h holds back no request and its breaker counts no
+// failure. Transport then forgets h, including the successes in the breaker's
+// window. The breaker starts counting again at the next failure.
 func (h *Host) Healed(now time.Duration) bool {
 	if h.debt.missing() != 0 || h.pausedFor(now) > 0 {
 		return false

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// guards are the breaker and the gates of a host, which few hosts need. They
-// have the rules; Host locks and delegates. The lock is never held across a
-// wait or an attempt.
+// guards are the breaker and the gates of a host, which few hosts need. breaker
+// and gates implement the rules; Host locks and delegates. No goroutine holds
+// the lock during a wait or an attempt.
 type guards struct {
 	mu      sync.Mutex
 	breaker breaker
@@ -29,22 +29,22 @@ func (h *Host) guard() *guards {
 	return h.guards.Load()
 }
 
-// healed reports whether s says nothing any more.
+// healed reports whether s has no state worth keeping.
 func (s *guards) healed(now time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.breaker.healed(now) && s.gates.idle(now)
 }
 
-// binding reports whether forgetting s would let requests go that are held back
-// now.
+// binding reports whether forgetting s would let requests through that it holds
+// back now.
 func (s *guards) binding(now time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.breaker.binding(now) || s.gates.any(func(g *gate) bool { return g.binding(now) })
 }
 
-// keyedGates returns how many gates of keys there are.
+// keyedGates returns the number of gates of keys.
 func (s *guards) keyedGates() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +62,8 @@ func (h *Host) throughBreaker(r *Rules, c *Call, now time.Duration, draw uint64)
 	return s.breaker.admit(&r.policy.Breaker, c, now, draw)
 }
 
-// breakerRefuses reports whether the breaker, as it stands, will let no attempt
-// through at the instant at.
+// breakerRefuses reports whether the breaker, in its current state, allows no
+// attempt at the instant at.
 func (h *Host) breakerRefuses(at time.Duration) bool {
 	s := h.guard()
 	s.mu.Lock()
@@ -82,7 +82,7 @@ func (h *Host) recordResult(r *Rules, c *Call, failed bool, now time.Duration, d
 	return s.breaker.record(&r.policy.Breaker, c, failed, now, draw)
 }
 
-// endRun tells the breaker, if there is one, of a success of a request that
+// endRun tells the breaker, if there is one, about a success of a request that
 // doesn't follow it.
 func (h *Host) endRun() {
 	if s := h.guards.Load(); s != nil {
@@ -92,7 +92,7 @@ func (h *Host) endRun() {
 	}
 }
 
-// returnProbe gives up a probe of the breaker that said nothing.
+// returnProbe frees the place of a probe that had no result.
 func (h *Host) returnProbe(c *Call) {
 	s := h.guard()
 	s.mu.Lock()
@@ -100,7 +100,7 @@ func (h *Host) returnProbe(c *Call) {
 	s.breaker.returnProbe(c)
 }
 
-// throughGate asks the gate of c for a release at the instant now.
+// throughGate asks the gate of c to release c at the instant now.
 func (h *Host) throughGate(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
 	paused := h.pausedUntil()
 	s := h.guards.Load()
@@ -115,9 +115,9 @@ func (h *Host) throughGate(r *Rules, c *Call, now time.Duration, draw uint64) De
 	return s.gates.admit(&r.policy, c, now, paused, draw)
 }
 
-// atGate takes in what the outcome of an attempt says about the gate of c.
-// refused says that a gate takes it for a refusal. It reports whether the host or its key was told to wait, and whether anyone is
-// to be woken.
+// atGate tells the gate of c about the outcome of an attempt. refused says that
+// the outcome is a refusal in the eyes of a gate. atGate reports whether the
+// server told the host or its key to wait, and whether any call must be woken.
 func (h *Host) atGate(c *Call, o Outcome, failed, refused bool, now time.Duration, draw uint64) (told, wakes bool) {
 	s := h.guards.Load()
 	if s == nil {
@@ -132,15 +132,15 @@ func (h *Host) atGate(c *Call, o Outcome, failed, refused bool, now time.Duratio
 	case refused:
 		return s.gates.refuse(c, o.RetryAfter, now, paused, draw)
 	case failed || o.Status == http.StatusTooManyRequests || o.Status == 0:
-		// One that the policy doesn't retry is refused all the same, but by
-		// what it was asked nobody knows.
+		// A 429 that the policy doesn't retry is a refusal too, but not one
+		// that the gate can learn from.
 		return false, s.gates.pass(c, now, paused)
 	default:
 		return false, s.gates.accept(c, now, paused)
 	}
 }
 
-// leaveGate takes back what c has at its gate, and reports whether anyone is to
+// leaveGate gives up what c has at its gate, and reports whether any call must
 // be woken.
 func (h *Host) leaveGate(c *Call) bool {
 	s := h.guard()
@@ -149,8 +149,8 @@ func (h *Host) leaveGate(c *Call) bool {
 	return s.gates.leave(c, h.pausedUntil())
 }
 
-// outlook returns how long c would have to wait at its gate for pause and pace,
-// and why it is not to, if it isn't.
+// outlook returns how long the pause and the pace of its gate would make c
+// wait, and the reason if c must not wait there.
 func (h *Host) outlook(r *Rules, c *Call, now time.Duration) (time.Duration, Reason) {
 	s := h.guards.Load()
 	if s == nil {
@@ -162,8 +162,9 @@ func (h *Host) outlook(r *Rules, c *Call, now time.Duration) (time.Duration, Rea
 }
 
 // Woken returns the Waiter of a call that waits at h's gate and must ask again
-// now, or nil if there is none. Whoever gets a Decision with Wakes, or true from
-// Return, must call it until it returns nil, and see to it that these calls ask.
+// now, or nil if there is none. After a Decision with Wakes, or a Return that
+// reports true, the caller must call Woken until it returns nil, and make each
+// returned call ask again.
 func (h *Host) Woken() any {
 	s := h.guards.Load()
 	if s == nil {

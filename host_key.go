@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// hostKey is a host, whatever pattern chose its policy.
+// hostKey identifies a host, whichever pattern chose its policy.
 type hostKey struct{ host, port string }
 
 func (k hostKey) String() string { return net.JoinHostPort(k.host, k.port) }
@@ -22,8 +22,8 @@ func keyOf(u *url.URL) hostKey {
 	return hostKey{host, port}
 }
 
-// hostPort returns the host of u in lower case, without brackets and without a
-// dot at its end, and its port: the scheme's default where u names none.
+// hostPort returns the host of u, in lower case and without brackets or a
+// trailing dot, and its port: the default port of the scheme if u names none.
 func hostPort(u *url.URL) (host, port string) {
 	host, port = splitPort(u.Host)
 	if port == "" {
@@ -37,10 +37,10 @@ func hostPort(u *url.URL) (host, port string) {
 	return undotted(strings.ToLower(host)), port
 }
 
-// undotted returns a host's name without the dot at its end, which stands for
-// the root of DNS (RFC 3986 §3.2.2): with it or without, it is the same host.
-// What isn't a name, as an IPv6 address, ".", or one with an empty label before
-// the dot, stays as it is.
+// undotted returns the name of a host without its trailing dot, which stands
+// for the root of DNS (RFC 3986 §3.2.2): the name is the same host with or
+// without the dot. Anything that isn't a name stays as it is, such as an IPv6
+// address, "." or a name with an empty label before the dot.
 func undotted(host string) string {
 	name, ok := strings.CutSuffix(host, ".")
 	if !ok || name == "" || name[len(name)-1] == '.' || strings.ContainsAny(name, ":[]") {
@@ -49,7 +49,8 @@ func undotted(host string) string {
 	return name
 }
 
-// splitPort splits "host", "host:port", "[::1]" and "[::1]:port". Brackets go.
+// splitPort splits "host", "host:port", "[::1]" and "[::1]:port". It removes
+// the brackets.
 func splitPort(hostport string) (host, port string) {
 	host = hostport
 	if i := strings.LastIndexByte(hostport, ':'); i >= 0 && strings.IndexByte(hostport[i:], ']') < 0 {

@@ -9,20 +9,21 @@ import (
 	"time"
 )
 
-// hostNews is what the log has been told of a host in trouble, so that it is
-// told once, not with every request.
+// hostNews is what the log already says about a host in trouble, so that the
+// log reports each trouble once, not with every request.
 type hostNews struct {
-	emptied atomic.Bool  // its budget has run out, and has not been full since
-	opened  atomic.Bool  // its breaker has opened, and has not closed since
-	paused  atomic.Int64 // instant until which its pause was when a change of it was last seen
+	emptied atomic.Bool  // the budget has run out and has not been full since
+	opened  atomic.Bool  // the breaker has opened and has not closed since
+	paused  atomic.Int64 // end of the pause, as of the last change
 }
 
-// What a record of the log says has changed, by the bits of a hostChange.
+// hostChangeNames are the values of the log attribute "change", by the bits of
+// a hostChange.
 var hostChangeNames = [...]string{"paused", "breaker_open", "breaker_half_open", "breaker_closed", "budget_empty", "budget_full"}
 
-// level returns how loud to say one change of the host, whose pause lasts for
-// the time given from now on. Trouble that begins is a warning and its end
-// good to know; what goes on is for those who look closely.
+// level returns the log level for one change of the host, whose pause lasts for
+// paused from now. Trouble that begins is a warning, and its end is
+// information. Changes in between are for debugging.
 func (n *hostNews) level(change hostChange, now, paused time.Duration) slog.Level {
 	begun := true
 	switch change {
@@ -44,12 +45,12 @@ func (n *hostNews) level(change hostChange, now, paused time.Duration) slog.Leve
 	return slog.LevelDebug
 }
 
-// ranOut takes in that a request got no retry for want of tokens, and reports
-// whether that is news.
+// ranOut records that a request got no retry because tokens were missing, and
+// reports whether that is news.
 func (e *hostEntry) ranOut() bool { return e.news.emptied.CompareAndSwap(false, true) }
 
-// refilled reports whether the budget of e is full again for the first time
-// since it ran out.
+// refilled reports whether the budget of e is full for the first time since it
+// ran out.
 func (e *hostEntry) refilled() bool {
 	return e.news.emptied.Load() && e.debt.missing() == 0 && e.news.emptied.CompareAndSwap(true, false)
 }

@@ -13,22 +13,23 @@ import (
 	"time"
 )
 
-// hostTable holds the hosts in trouble, and only them: an entry is made on the
-// first failure and dropped when it has healed, or when nothing has failed
-// there in an hour; whoever looks it up finds it dropped, whether or not
-// anybody looked before. The table is bounded, and making room never gives
-// tokens back: only an entry that misses none may give way, the one that has
-// been idle longest, unless it is in use, paused or behind a breaker. When no
-// entry may go, the new hosts of a stripe share one entry, which knows a budget
-// only.
+// hostTable holds the hosts in trouble, and only those. The table makes an
+// entry at the first failure of a host, and drops the entry when the host has
+// recovered or has not failed for an hour. A lookup drops such an entry itself,
+// so results don't depend on earlier lookups.
 //
-// While no host is in trouble a request pays one atomic load here. While some
-// are, a request to another host pays a hash and a second load, and a look into
-// the map if one of them shares its stripe.
+// The table is bounded, and making room never gives tokens back. Only an entry
+// that misses no tokens may be evicted: the one that has been idle longest,
+// unless the entry is in use, paused or behind a breaker. If no entry can be
+// evicted, the new hosts of a stripe share one entry, which has only a budget.
+//
+// While no host is in trouble, a request pays for one atomic load here. While
+// some hosts are, a request to another host pays for a hash and a second load,
+// and for a map lookup if one of them is in the same stripe.
 type hostTable struct {
 	entries atomic.Int64
 	stripes [hostStripes]hostStripe
-	keyed   atomic.Int64 // gates of keys
+	keyed   atomic.Int64 // number of gates of keys
 }
 
 const (
@@ -39,20 +40,20 @@ const (
 
 type hostStripe struct {
 	entries atomic.Int32
-	others  atomic.Pointer[hostEntry] // of all hosts without a place; nil until there is one
+	others  atomic.Pointer[hostEntry] // entry of all hosts without a place; nil until there is one
 	mu      sync.RWMutex
 	hosts   map[hostKey]*hostEntry
 
 	_ [64]byte // stripes don't share a cache line
 }
 
-// hostEntry is a host in the table. A request that has met a failure there
-// pins it until the request's end, so that what it has taken and what it gives
-// back meet the same Host.
+// hostEntry is a host in the table. A request that fails there pins the entry
+// until the request ends, so that the request takes tokens from, and returns
+// them to, the same Host.
 type hostEntry struct {
 	Host
 	key    hostKey
-	others bool         // it stands for hosts without a place, and knows a budget only
+	others bool         // the entry stands for hosts without a place, and has only a budget
 	used   atomic.Int64 // instant of the last failure
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
@@ -60,9 +61,9 @@ type hostEntry struct {
 	news           hostNews
 }
 
-// lastReason is the last of some Reasons; "" at first. It is safe for concurrent
-// use, and storing allocates nothing.
-type lastReason struct{ atomic.Uint32 } // its place in allReasons
+// lastReason is the last Reason stored, "" at first. It is safe for concurrent
+// use, and store allocates nothing.
+type lastReason struct{ atomic.Uint32 } // index in allReasons
 
 var allReasons = slices.Concat([]Reason{""}, retryReasons, giveUpReasons)
 
@@ -86,7 +87,7 @@ func (t *hostTable) absent(u *url.URL) bool {
 		return true
 	}
 	if s.indebted() != nil {
-		// It may be in trouble without a place here.
+		// The host may be in trouble without a place here.
 		return false
 	}
 	s.mu.RLock()
@@ -94,8 +95,8 @@ func (t *hostTable) absent(u *url.URL) bool {
 	return s.hosts[key] == nil
 }
 
-// indebted returns the entry of the hosts without a place, if the stripe is full
-// and that entry misses tokens.
+// indebted returns the entry of the hosts without a place, if the stripe is
+// full and that entry misses tokens. Otherwise it returns nil.
 func (s *hostStripe) indebted() *hostEntry {
 	if s.entries.Load() < hostsPerStripe {
 		return nil
@@ -106,8 +107,8 @@ func (s *hostStripe) indebted() *hostEntry {
 	return nil
 }
 
-// pin returns the entry of key for a request that has business with it, or nil
-// if that host is in no trouble, any more or yet. It must be given to unpin.
+// pin returns the entry of key, pinned, or nil if the host is in no trouble.
+// The caller must pass the entry to unpin.
 func (t *hostTable) pin(key hostKey, now time.Duration) *hostEntry {
 	s := t.stripe(key)
 	if s.entries.Load() == 0 {
@@ -127,8 +128,8 @@ func (t *hostTable) pin(key hostKey, now time.Duration) *hostEntry {
 	return e
 }
 
-// find pins the entry of key, unless it reports that the entry is to be
-// forgotten instead.
+// find pins the entry of key, unless it reports that the entry must be
+// forgotten.
 func (s *hostStripe) find(key hostKey, now time.Duration) (e *hostEntry, over bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -143,9 +144,9 @@ func (s *hostStripe) find(key hostKey, now time.Duration) (e *hostEntry, over bo
 	return e, false
 }
 
-// pinGood is pin for a host that has just answered. One without a place in a
-// full stripe may have failed without one, too: what its success is worth goes
-// to the entry of all such hosts, which nothing else would ever refill.
+// pinGood is pin for a host that has just responded. A host without a place in
+// a full stripe may also have failed without one. Its success then counts for
+// the entry of all such hosts, which nothing else would ever refill.
 func (t *hostTable) pinGood(key hostKey, now time.Duration) *hostEntry {
 	if e := t.pin(key, now); e != nil {
 		return e
@@ -153,7 +154,8 @@ func (t *hostTable) pinGood(key hostKey, now time.Duration) *hostEntry {
 	return t.stripe(key).indebted()
 }
 
-// pinNew is pin for a host that has just failed: it makes the entry.
+// pinNew is pin for a host that has just failed. It makes the entry if there is
+// none.
 func (t *hostTable) pinNew(key hostKey, now time.Duration) *hostEntry {
 	e := t.pin(key, now)
 	if e == nil {
@@ -180,15 +182,15 @@ func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
 	e.keyed = &t.keyed
 	e.pins.Store(1)
 	e.used.Store(int64(now))
-	// The counters rise before the entry can be found: who sees them at zero
-	// has missed nothing.
+	// Raise the counters before the entry can be found, so that a reader who
+	// sees zero has missed nothing.
 	s.entries.Add(1)
 	t.entries.Add(1)
 	s.hosts[key] = e
 	return e
 }
 
-// unpin ends a request's business with e, and drops e if it has healed.
+// unpin releases e, and drops e if the host has recovered.
 func (t *hostTable) unpin(e *hostEntry, now time.Duration) {
 	if e.others || e.pins.Add(-1) > 0 || !e.Healed(now) {
 		return
@@ -210,8 +212,8 @@ func (t *hostTable) drop(s *hostStripe, e *hostEntry) {
 	t.entries.Add(-1)
 }
 
-// evict makes room in s, and reports whether it could. A host that misses tokens
-// stays, since it would find all of them again.
+// evict makes room in s, and reports whether it could. A host that misses
+// tokens stays, because a new entry would have all of them again.
 func (t *hostTable) evict(s *hostStripe, now time.Duration) bool {
 	t.sweep(s, now)
 	if len(s.hosts) < hostsPerStripe {
@@ -233,7 +235,8 @@ func (t *hostTable) evict(s *hostStripe, now time.Duration) bool {
 	return true
 }
 
-// sweep drops what has healed or lapsed. The stripe is locked.
+// sweep drops the entries that have healed or lapsed. The stripe must be
+// locked.
 func (t *hostTable) sweep(s *hostStripe, now time.Duration) {
 	for _, e := range s.hosts {
 		t.forget(s, e, now)
@@ -243,7 +246,8 @@ func (t *hostTable) sweep(s *hostStripe, now time.Duration) {
 	}
 }
 
-// shared returns the entry of the hosts without a place. The stripe is locked.
+// shared returns the entry of the hosts without a place. The stripe must be
+// locked.
 func (s *hostStripe) shared(now time.Duration) *hostEntry {
 	if s.others.Load() == nil {
 		e := &hostEntry{others: true}
@@ -253,9 +257,9 @@ func (s *hostStripe) shared(now time.Duration) *hostEntry {
 	return s.others.Load()
 }
 
-// forget drops e if it has healed or lapsed, and reports whether it did. Of an
-// entry that has lapsed but is in use, the tokens alone are forgotten. The
-// stripe is locked.
+// forget drops e if it has healed or lapsed, and reports whether it did. If an
+// entry has lapsed but is in use, forget clears only its missing tokens. The
+// stripe must be locked.
 func (t *hostTable) forget(s *hostStripe, e *hostEntry, now time.Duration) bool {
 	lapsed := e.lapsed(now)
 	if e.pins.Load() == 0 && (lapsed || e.Healed(now)) {
@@ -268,20 +272,20 @@ func (t *hostTable) forget(s *hostStripe, e *hostEntry, now time.Duration) bool 
 	return false
 }
 
-// pardon forgets the tokens that e misses, once in an hour. The stripe is
+// pardon forgets the missing tokens of e, once an hour. The stripe must be
 // locked.
 func (e *hostEntry) pardon(now time.Duration) {
 	e.debt.clear()
 	e.used.Store(int64(now))
 }
 
-// lapsed reports whether nothing has failed at e in an hour and nothing there
-// holds anybody back.
+// lapsed reports whether the host of e has not failed for an hour and holds
+// back no request.
 func (e *hostEntry) lapsed(now time.Duration) bool {
 	return now-time.Duration(e.used.Load()) > hostIdle && !e.binding(now)
 }
 
-// binding reports whether forgetting e would let requests go that are held
+// binding reports whether forgetting e would let requests through that are held
 // back now.
 func (e *hostEntry) binding(now time.Duration) bool {
 	if e.pausedFor(now) > 0 {
@@ -291,7 +295,7 @@ func (e *hostEntry) binding(now time.Duration) bool {
 	return guards != nil && guards.binding(now)
 }
 
-// refit fits what hosts owe to the sizes of their budgets.
+// refit adapts the debts of all hosts to the sizes of their budgets.
 func (t *hostTable) refit(sizeOf func(*hostEntry) int64) {
 	for i := range t.stripes {
 		s := &t.stripes[i]
@@ -306,8 +310,8 @@ func (t *hostTable) refit(sizeOf func(*hostEntry) int64) {
 	}
 }
 
-// all returns the hosts in trouble, sorted, after dropping those that are not
-// any more, and the entries of the hosts without a place.
+// all drops the entries that have healed. It returns the hosts in trouble,
+// sorted, and the entries of the hosts without a place that miss tokens.
 func (t *hostTable) all(now time.Duration) (list, others []*hostEntry) {
 	for i := range t.stripes {
 		s := &t.stripes[i]

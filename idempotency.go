@@ -9,8 +9,9 @@ import (
 	"slices"
 )
 
-// idempotent reports whether sending req twice is the same as sending it once:
-// by its method (RFC 9110 §9.2.2), by a key, or because the policy says so.
+// idempotent reports whether sending req twice has the same effect as sending
+// it once: by its method (RFC 9110 §9.2.2), by a key, or because the policy
+// says so.
 func (r *Rules) idempotent(req *http.Request) bool {
 	if r.policy.Idempotent != nil {
 		return r.policy.Idempotent(req)
@@ -22,8 +23,8 @@ func (r *Rules) idempotent(req *http.Request) bool {
 	return hasKey(req.Header) || slices.Contains(r.policy.IdempotentMethods, method(req))
 }
 
-// hasKey reports whether h marks a request as idempotent, by the rule of
-// net/http: the header is there, were it with no value at all.
+// hasKey reports whether h marks a request as idempotent, by net/http's rule:
+// the header is present, even without a value.
 func hasKey(h http.Header) bool {
 	_, ok := h["Idempotency-Key"]
 	if !ok {
@@ -32,6 +33,6 @@ func hasKey(h http.Header) bool {
 	return ok
 }
 
-// newKey returns a fresh value for the Idempotency-Key header: an sf-string
-// (draft-ietf-httpapi-idempotency-key-header) of at least 128 random bits.
+// newKey returns a new value for the Idempotency-Key header: an sf-string
+// (draft-ietf-httpapi-idempotency-key-header) with at least 128 random bits.
 func newKey() string { return `"` + rand.Text() + `"` }

@@ -10,15 +10,17 @@ import (
 	"time"
 )
 
-// ParseRetryAfter returns how long from the receipt of a response with the
-// header h its Retry-After asks to wait, and whether it has a valid one. It
-// reads delay-seconds and the three forms of an HTTP date (RFC 9110 §10.2.3,
-// §5.6.7). A date is measured against the response's own Date where there is
-// one, so that the clocks of server and client need not agree, else against
-// now. A date in the past is 0. A value that is signed, fractional or
-// otherwise malformed is ignored, one beyond the range of a duration is the
-// longest duration. Of several lines the longest wait counts: nobody is asked
-// earlier than it said. It is safe for concurrent use.
+// ParseRetryAfter returns the wait that the Retry-After of the response header
+// h asks for, counted from the receipt of the response, and reports whether h
+// has a valid Retry-After. It accepts delay-seconds and the three forms of an
+// HTTP date (RFC 9110 §10.2.3, §5.6.7). ParseRetryAfter measures a date against
+// the Date of the response, so that the clocks of server and client needn't
+// agree, or against now if there is no Date.
+//
+// A date in the past yields 0, and a value too large for a duration yields the
+// longest duration. ParseRetryAfter ignores values that are signed, fractional
+// or otherwise malformed. Among several Retry-After lines, the longest wait
+// wins. It is safe for concurrent use.
 func ParseRetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	longest, found := time.Duration(0), false
 	for _, value := range h["Retry-After"] {
@@ -51,8 +53,8 @@ func parseSeconds(digits string) (time.Duration, bool) {
 		if c < '0' || c > '9' {
 			return 0, false
 		}
-		// Once past the longest duration it stays there; the rest must still
-		// be digits.
+		// Saturate beyond the longest duration, but keep checking that the
+		// rest are digits.
 		seconds = min(seconds*10+int64(c-'0'), most+1)
 	}
 	if seconds > most {

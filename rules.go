@@ -13,29 +13,29 @@ import (
 	"time"
 )
 
-// Rules is a [Policy] made ready for deciding: resolved, checked and
-// immutable. It is safe for concurrent use.
+// Rules is a [Policy] prepared for decisions: resolved, checked and immutable.
+// It is safe for concurrent use. [Policy.Rules] makes it.
 type Rules struct {
 	policy      Policy // every field resolved
 	retry       statusSet
 	unprocessed statusSet
-	size        int64 // of the budget, in micro-tokens; 0 is unlimited
-	credit      int64 // back per success without retry, in micro-tokens
-	timed       bool  // the budget is interested in how long a success took
+	size        int64 // size of the budget, in micro-tokens; 0 means unlimited
+	credit      int64 // micro-tokens back per success without retry
+	timed       bool  // the budget depends on the duration of successes
 	breaker     bool
 	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
-	apart       bool           // no request is as plain as Transport.plain wants it
-	pool        *sharedBudget  // of its hosts together; nil: none
+	apart       bool           // no request qualifies for Transport.plain
+	pool        *sharedBudget  // budget that its hosts share; nil: none
 	retryHeader string         // in canonical form; empty: none
-	shared      bool           // for a Host that stands for many: it knows a budget only
+	shared      bool           // for a Host that stands for many hosts and has only a budget
 	name        string         // the pattern in Transport.Hosts, or "default"
-	matched     *atomic.Bool   // a request has followed it; nil: nobody asks
+	matched     *atomic.Bool   // whether a request has followed the rules; nil: not tracked
 	metrics     *policyMetrics // nil counts nothing
 }
 
-// Rules resolves p, with unset fields at their defaults, and checks it. The
-// error names every field whose value is wrong.
+// Rules resolves p, giving unset fields their defaults, and checks it. The
+// error names every field that is wrong and its value.
 func (p Policy) Rules() (*Rules, error) {
 	if err := p.check("Policy"); err != nil {
 		return nil, err
@@ -47,8 +47,8 @@ func (p Policy) Rules() (*Rules, error) {
 	return r, nil
 }
 
-// resolve makes the rules of p over base. What can only be seen of the two
-// together is checked here, everything else by check.
+// resolve makes the rules of p over base. It checks only what depends on both p
+// and base; check does the rest.
 func (p Policy) resolve(base Policy) (*Rules, error) {
 	p = p.over(base)
 	r := &Rules{policy: p}
@@ -86,7 +86,7 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	return r, p.checkTogether()
 }
 
-// orDefault returns b with its unset fields at their defaults, if it is on.
+// orDefault returns b with the defaults of its unset fields, if b is on.
 func (b Breaker) orDefault() Breaker {
 	if b != (Breaker{}) && b.Ratio != Off {
 		inherit(&b.Ratio, defaultBreaker.Ratio)
@@ -98,17 +98,17 @@ func (b Breaker) orDefault() Breaker {
 	return b
 }
 
-// override returns the rules of a request whose context asks for p.
+// override returns the rules of a request whose context sets p.
 func (r *Rules) override(p Policy) (*Rules, error) {
 	errs := []error{p.check("WithPolicy")}
 	if b, off := p.Breaker, (Breaker{Ratio: Off}); b != (Breaker{}) && b != off {
-		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so it can only be Breaker{Ratio: Off} here", b))
+		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so WithPolicy accepts only Breaker{Ratio: Off}", b))
 	}
 	if b := p.Budget; b != (Budget{}) && b != Unlimited && b != (Budget{Size: Off}) {
-		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so it can only be Unlimited here", b))
+		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so WithPolicy accepts only Unlimited", b))
 	}
 	if p.Gate == On && r.policy.Gate != On {
-		errs = append(errs, errors.New("retrip: WithPolicy.Gate is on: its state belongs to the host, so it can only be Off here"))
+		errs = append(errs, errors.New("retrip: WithPolicy.Gate is on: its state belongs to the host, so WithPolicy accepts only Off"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 	return own, nil
 }
 
-// forShared returns r for a Host that stands for many.
+// forShared returns r for a Host that stands for many hosts.
 func (r *Rules) forShared() *Rules {
 	s := *r
 	s.breaker, s.policy.Gate, s.shared = false, Off, true
@@ -132,7 +132,7 @@ func (r *Rules) forShared() *Rules {
 }
 
 // Policy returns the policy that r was made from, with every inherited field
-// filled in. MaxSends stays 0 where nothing sets it: see [Transport.PolicyOf].
+// filled in. MaxSends stays 0 if no policy sets it; see [Transport.PolicyOf].
 func (r *Rules) Policy() Policy {
 	return r.policy.clone()
 }
@@ -147,7 +147,7 @@ func (p Policy) clone() Policy {
 	return p
 }
 
-// retryable reports whether o is a failure that another attempt may heal.
+// retryable reports whether o is a failure that another attempt may fix.
 func (r *Rules) retryable(o Outcome) bool {
 	switch {
 	case o.Canceled || o.Hopeless || o.Verdict == Final:
@@ -159,39 +159,40 @@ func (r *Rules) retryable(o Outcome) bool {
 	}
 }
 
-// plainly reports whether a response with the status given is an answer, with
-// nothing to be asked about it.
+// plainly reports whether a response with the given status is final, without
+// asking Classify or a dialect.
 func (r *Rules) plainly(status int) bool {
 	return !r.retry.has(status) && r.policy.Classify == nil && (r.dialects == nil || status < 400)
 }
 
-// repeatable reports whether a request that ended in o may be sent again as
-// far as its effects go.
+// repeatable reports whether a request that ended in o may be repeated without
+// unwanted effects.
 func (r *Rules) repeatable(o Outcome) bool {
 	return o.Idempotent || o.Verdict == NotProcessed || r.unprocessed.has(o.Status)
 }
 
-// refused reports whether o is a refusal that a gate takes for one: what it
-// asks for, or its pace, is for all requests to come.
+// refused reports whether o is a refusal in the eyes of a gate. The gate then
+// holds back all further requests.
 func (r *Rules) refused(o Outcome) bool {
 	return o.Status == http.StatusTooManyRequests || o.Status == http.StatusServiceUnavailable && o.RetryAfter > 0
 }
 
-// pauses reports whether a Retry-After on status is meant for everyone who
-// talks to the host. That of a 429 is for one key or tenant: a gate obeys it.
+// pauses reports whether a Retry-After on status applies to all clients of the
+// host. That of a 429 applies to one key or tenant, and only a gate obeys it
+// for other requests.
 func (r *Rules) pauses(status int) bool {
 	return !r.shared && status == http.StatusServiceUnavailable
 }
 
-// longestWaits returns the sum of the longest waits between the attempts of
-// one request when no server asks for more, be it by a bare 429.
+// longestWaits returns the sum of the longest waits between the attempts of one
+// request, if no server asks for more, not even with a bare 429.
 func (r *Rules) longestWaits() time.Duration {
 	var sum, previous time.Duration
 	for retry := 1; retry < r.policy.MaxAttempts; retry++ {
 		_, hi := r.policy.Backoff.window(retry, previous)
 		if hi == previous {
-			// The cap is reached, or there is no backoff: every further wait is
-			// the same.
+			// The waits have reached the cap, or there is no backoff: every
+			// further wait is the same.
 			return addCapped(sum, mulCapped(hi, r.policy.MaxAttempts-retry))
 		}
 		sum, previous = addCapped(sum, hi), hi
