@@ -5,69 +5,72 @@ package retrip
 
 import "time"
 
-// Breaker stops attempts to a host that is down, so that it stops costing
-// timeouts. It opens when Window holds at least MinVolume results, and at least
-// Ratio of them are failures; what counts as a failure is what the policy
-// calls retryable. Where Window holds fewer results, as at a low rate of
-// requests, it opens when MinVolume results in a row were failures, however
-// long that took: a success begins the count anew, and so does an hour without
-// a failure. While it is open, requests fail at once with an [Error]
-// whose Reason is ReasonBreakerOpen. After OpenFor (jittered, so that a fleet
-// doesn't return in step) it lets Probes attempts through, spread out as well.
-// If fewer than Ratio of them fail it closes, otherwise it opens again; it does
-// so as soon as the probes to come can't change the answer. With the defaults
-// one success closes it, and two failures open it again. A caller's
-// cancellation, a failure of the caller's own request body, and the result of an
-// attempt that was let through in an earlier state count for nothing.
+// Breaker stops attempts to a host that is down, so that requests to the host
+// no longer cost timeouts. A breaker opens when Window holds at least MinVolume
+// results and at least Ratio of them are failures. A failure is an outcome that
+// the policy calls retryable. If Window holds fewer results, because requests
+// are rare, the breaker opens after MinVolume failures in a row, however long
+// that takes. A success, or an hour without a failure, restarts that count.
 //
-// A host is watched from its first failure on, so the ratio is biased high
-// until Window has passed. One that was behind an open breaker is watched for six
-// Windows more, with its successes: one that is up and down for 5 s each stays
-// reachable.
+// While the breaker is open, requests fail at once with an [Error] whose Reason
+// is ReasonBreakerOpen. After OpenFor, with jitter so that a fleet doesn't
+// return in step, the breaker lets Probes attempts through, spread out in time.
+// If fewer than Ratio of them fail, the breaker closes; otherwise it opens
+// again. It decides as soon as the remaining probes can't change the answer:
+// with the defaults, one success closes the breaker, and two failures open it
+// again. The breaker ignores cancellations by the caller, failures of the
+// caller's own request body, and results of attempts that began in an earlier
+// state of the breaker.
 //
-// A request that comes once OpenFor is over is a probe, and is let through. So
-// an open breaker refuses no request where less than one comes in one and a
-// half times OpenFor, 7.5 s by default; it only spares such a request its
-// retries. Where one comes every OpenFor it refuses a fifth of them, where five
-// come in that time seven tenths. For a host that is called seldom, set OpenFor
-// to several times the interval between calls.
+// A breaker starts counting at the first failure, so the ratio is too high
+// until Window has passed. After a breaker has closed, it keeps counting
+// successes for six more Windows, so that a host that alternates between up and
+// down every 5 s stays reachable.
 //
-// The zero Breaker is off. One with any field set is on, with the others at
-// their defaults, which are chosen by simulation (TestBreakerIndependentFailures):
-// they open for a host that is down, after 0.8 s at 20 requests a second, and
-// not for one that fails half the time, for which retries do more. A low ratio
-// makes a partial outage worse: where one attempt in ten fails and retries
-// bring 99.99 % of the requests through, a ratio of 0.1 leaves half of them.
+// A request that arrives after OpenFor is a probe, and the breaker lets it
+// through. An open breaker therefore refuses no request if requests come less
+// often than every one and a half times OpenFor (7.5 s by default); it only
+// saves the retries. At one request per OpenFor it refuses a fifth of the
+// requests, at five per OpenFor seven tenths. For a host with rare requests,
+// set OpenFor to several times the interval between them.
+//
+// The zero Breaker is off. A Breaker with any field set is on, with defaults
+// for its other fields. The defaults come from simulation
+// (TestBreakerIndependentFailures): the breaker opens for a host that is down,
+// after 0.8 s at 20 requests/s, but not for a host that fails half the time,
+// where retries help more. A low Ratio makes a partial outage worse: if one
+// attempt in ten fails, retries let 99.99 % of the requests succeed, but a
+// Ratio of 0.1 leaves only half of them.
 type Breaker struct {
-	// Ratio is the share of failures that opens it, 0.01 to 1. If 0, it is
-	// inherited; the default is 0.8. Off switches the breaker off.
+	// Ratio is the share of failures that opens the breaker, 0.01 to 1. Off
+	// switches the breaker off. If 0, it is inherited; the default is 0.8.
 	Ratio float64 `json:"ratio"`
 
-	// Window is how far back results count. If 0, it is inherited; the
-	// default is 10 s.
+	// Window is how far back results count. If 0, it is inherited; the default
+	// is 10 s.
 	Window time.Duration `json:"window"`
 
-	// MinVolume is how many results Window must hold for Ratio to count, and
-	// how many failures in a row open the breaker where it holds fewer. If 0,
-	// it is inherited; the default is 20.
+	// MinVolume is the number of results that Window must hold for Ratio to
+	// count. With fewer results, it is the number of failures in a row that
+	// opens the breaker. If 0, it is inherited; the default is 20.
 	MinVolume int `json:"min_volume"`
 
-	// OpenFor is how long it stays open, on average: the time is drawn
-	// uniformly from half to one and a half times as much. If 0, it is
-	// inherited; the default is 5 s.
+	// OpenFor is the average time for which the breaker stays open. Each time
+	// is drawn uniformly from 0.5 to 1.5 times OpenFor. If 0, it is inherited;
+	// the default is 5 s.
 	OpenFor time.Duration `json:"open_for"`
 
-	// Probes is how many attempts decide, by Ratio, whether it closes or opens
-	// again. A host that is down gets up to Probes attempts in OpenFor. If 0,
-	// it is inherited; the default is 2.
+	// Probes is the number of attempts that decide, by Ratio, whether the
+	// breaker closes or opens again. A host that is down gets up to Probes
+	// attempts per OpenFor. If 0, it is inherited; the default is 2.
 	Probes int `json:"probes"`
 }
 
 var defaultBreaker = Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second, Probes: 2}
 
 const (
-	breakerSlots  = 10 // of the sliding window
-	breakerMemory = 6  // windows for which successes count after it has closed
+	breakerSlots  = 10 // slots of the sliding window
+	breakerMemory = 6  // windows for which successes count after the breaker has closed
 )
 
 type breakerState uint8
@@ -80,22 +83,22 @@ const (
 
 var breakerNames = [...]string{"closed", "open", "half-open"}
 
-// breaker is the state of a Breaker; its owner locks.
+// breaker is the state of a Breaker. Its owner must lock it.
 type breaker struct {
 	state   breakerState
 	period  uint32        // counts changes of state: results of an earlier one are stale
-	until   time.Duration // open: when it may be probed; half-open: when the next probe may go
-	probed  time.Duration // when the last probe went
-	out     int           // probes under way
+	until   time.Duration // instant of the first probe if open, of the next probe if half-open
+	probed  time.Duration // instant of the last probe
+	out     int           // probes in flight
 	good    int           // probes that succeeded
 	bad     int           // probes that failed
-	closed  time.Duration // when it last closed, if tripped
-	tripped bool          // it has been open
+	closed  time.Duration // instant at which the breaker last closed, if tripped
+	tripped bool          // the breaker has been open
 
-	run  int           // results since the last success, all of them failures
-	last time.Duration // when the newest of run came
+	run  int           // failures in a row
+	last time.Duration // instant of the last of them
 
-	width time.Duration // of a slot of the window
+	width time.Duration // width of a slot of the window
 	slot  int64         // the newest slot, counted from the epoch
 	ring  [breakerSlots]breakerSlot
 }
@@ -114,11 +117,12 @@ func (b *breaker) admit(p *Breaker, c *Call, now time.Duration, draw uint64) Dec
 		d.change = hostProbed
 	}
 	if b.out > 0 && now-b.probed >= p.OpenFor {
-		// The probes under way have hung longer than the breaker would have
-		// stayed open: they have said enough.
+		// The probes in flight have hung for longer than the breaker stays
+		// open, so stop waiting for their results.
 		b.enter(breakerHalfOpen)
 	}
-	// One may always go: Probes may be fewer by now than those that have ended.
+	// Allow one probe in any case: a new policy may have fewer Probes than have
+	// ended already.
 	if now < b.until || b.out > 0 && b.out >= p.Probes-b.good-b.bad {
 		return Decision{Reason: ReasonBreakerOpen, change: d.change}
 	}
@@ -129,7 +133,7 @@ func (b *breaker) admit(p *Breaker, c *Call, now time.Duration, draw uint64) Dec
 	return d
 }
 
-// refuses reports whether b, as it stands, will let no attempt through at the
+// refuses reports whether b, in its current state, allows no attempt at the
 // instant at.
 func (b *breaker) refuses(at time.Duration) bool { return b.state != breakerClosed && at < b.until }
 
@@ -171,21 +175,21 @@ func (b *breaker) record(p *Breaker, c *Call, failed bool, now time.Duration, dr
 	return 0
 }
 
-// endRun takes in a success of a request that doesn't follow the breaker, which
-// may have been switched off: the failures in a row have ended.
+// endRun records a success of a request that doesn't follow the breaker, which
+// may have been switched off: the run of failures has ended.
 func (b *breaker) endRun() { b.run = 0 }
 
-// returnProbe gives up the probe of c, which said nothing.
+// returnProbe frees the place of c's probe, which had no result.
 func (b *breaker) returnProbe(c *Call) {
 	if c.period == b.period {
 		b.out--
 	}
 }
 
-// tooBad reports whether the results of a closed breaker open it. Where the
-// window holds too few to tell, those before it count as well, but then all
-// must have failed: at a low rate results are so old that one success among
-// them says more than their share does.
+// tooBad reports whether the results of a closed breaker open it. If the window
+// holds too few results, earlier ones count as well, but all of them must be
+// failures: at a low rate, results are so old that one success among them says
+// more than their ratio.
 func (b *breaker) tooBad(p *Breaker) bool {
 	good, bad := b.sum()
 	if good+bad < p.MinVolume {
@@ -212,8 +216,8 @@ func (b *breaker) open(p *Breaker, now time.Duration, draw uint64) {
 	b.until = addCapped(now, uniform(p.OpenFor/2, addCapped(p.OpenFor, p.OpenFor/2), remix(draw)))
 }
 
-// count adds a result to the newest slot, after dropping those that the window
-// has left behind.
+// count adds a result to the newest slot, after dropping the slots that have
+// left the window.
 func (b *breaker) count(window time.Duration, failed bool, now time.Duration) {
 	width := max(window/breakerSlots, 1)
 	slot := slotOf(now, width)
@@ -235,8 +239,8 @@ func (b *breaker) count(window time.Duration, failed bool, now time.Duration) {
 	b.last = now
 }
 
-// lapsed reports whether the failures in a row are so long ago that the host
-// table may have forgotten them.
+// lapsed reports whether the failures in a row are so old that the host table
+// may have forgotten them.
 func (b *breaker) lapsed(now time.Duration) bool { return now-b.last > hostIdle }
 
 func (b *breaker) advance(slot int64) {
@@ -258,8 +262,8 @@ func slotOf(now, width time.Duration) int64 {
 	return slot
 }
 
-// place returns where the newest slot is in the ring; slots before the epoch are
-// negative.
+// place returns the index of the newest slot in the ring. Slots before the
+// epoch are negative.
 func (b *breaker) place() int64 { return (b.slot%breakerSlots + breakerSlots) % breakerSlots }
 
 func (b *breaker) sum() (good, failed int) {
@@ -270,14 +274,15 @@ func (b *breaker) sum() (good, failed int) {
 	return good, failed
 }
 
-// healed reports whether b is closed, its window free of failures, and the last
-// result no failure that the next one would follow on.
+// healed reports whether b is closed, its window is free of failures, and no
+// run of failures is in progress.
 func (b *breaker) healed(now time.Duration) bool {
 	if b.state != breakerClosed || b.run > 0 && !b.lapsed(now) {
 		return false
 	}
-	// Of a host that goes up and down the successes must count, too: watched
-	// from its next failure on alone, it would seem to be down.
+	// The successes of a host that alternates between up and down must count,
+	// too: a breaker that starts counting at the next failure would see a host
+	// that is down.
 	if b.tripped && now < addCapped(b.closed, mulCapped(b.width, breakerMemory*breakerSlots)) {
 		return false
 	}
@@ -288,8 +293,8 @@ func (b *breaker) healed(now time.Duration) bool {
 	return failed == 0
 }
 
-// binding reports whether forgetting b would let requests go that are held back
-// now. A breaker that nobody has probed for an hour holds nobody back.
+// binding reports whether forgetting b would let requests through that it holds
+// back now. A breaker that nobody has probed for an hour holds nothing back.
 func (b *breaker) binding(now time.Duration) bool {
 	return b.state != breakerClosed && now < addCapped(b.until, hostIdle)
 }
