@@ -1,0 +1,106 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Download fetches a large file through a line that breaks every few MiB, with
+// Policy.Resume, and prints the SHA-256 of what it got. With -url it fetches that
+// file; without, one from a server of its own, over loopback, whose connections
+// break. On a terminal it shows a progress bar, elsewhere a line for each break.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"github.com/retrip/retrip"
+)
+
+// result is what came of a download.
+type result struct {
+	size      int64
+	sum       string
+	continued int // times that the body broke and was continued
+}
+
+// download fetches url and tells out of its progress.
+func download(ctx context.Context, url string, out io.Writer, terminal bool) (result, error) {
+	var r result
+	transport := &retrip.Transport{
+		Policy: retrip.Policy{
+			AttemptTimeout: 10 * time.Second, // to the headers
+			Resume:         retrip.On,
+			BodyIdle:       10 * time.Second,
+			Backoff:        retrip.Backoff{Base: 50 * time.Millisecond},
+		},
+		Trace: &retrip.Trace{Resume: func(e retrip.Event) {
+			if e.Reason == "continued" {
+				r.continued++
+			}
+			if !terminal {
+				fmt.Fprintf(out, "broke at byte %d: %v: %s\n", e.Offset, e.Err, e.Reason)
+			}
+		}},
+	}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return r, err
+	}
+	// By default net/http asks for gzip. A decoded body can't be continued.
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return r, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return r, fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	bar := io.Discard
+	if terminal {
+		// -1 is a length that isn't known, for both.
+		b := progressbar.NewOptions64(resp.ContentLength, progressbar.OptionSetWriter(out), progressbar.OptionShowBytes(true),
+			progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50*time.Millisecond), progressbar.OptionOnCompletion(func() { fmt.Fprintln(out) }))
+		defer b.Close()
+		bar = b
+	}
+	sum := sha256.New()
+	r.size, err = io.Copy(io.MultiWriter(sum, bar), resp.Body)
+	r.sum = fmt.Sprintf("%x", sum.Sum(nil))
+	return r, err
+}
+
+func main() {
+	log.SetFlags(0)
+	url := flag.String("url", "", "what to fetch, instead of a file from a server of its own")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	want := ""
+	if *url == "" {
+		s, err := startServer(64<<20, 7<<20, 24<<20)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer s.Close()
+		*url, want = s.url, s.sum
+	}
+	r, err := download(ctx, *url, os.Stderr, term.IsTerminal(int(os.Stderr.Fd())))
+	if err != nil {
+		log.Fatalf("after %d bytes: %v", r.size, err)
+	}
+	fmt.Printf("%d bytes, broken and continued %d times\nSHA-256 %s\n", r.size, r.continued, r.sum)
+	if want != "" && r.sum != want {
+		log.Fatalf("not what was sent: %s", want)
+	}
+}

@@ -1,0 +1,34 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestDownload(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		s, err := startServer(20<<20, 3<<20, 0)
+		require.NoError(t, err)
+		defer s.Close()
+		var out strings.Builder
+		r, err := download(t.Context(), s.url, &out, terminal)
+		require.NoError(t, err)
+		assert.Equal(t, s.sum, r.sum)
+		assert.EqualValues(t, 20<<20, r.size)
+		// The headers of the responses are part of what connections deliver.
+		assert.Equal(t, 6, r.continued)
+		if terminal {
+			assert.Contains(t, out.String(), "100%")
+		} else {
+			assert.Equal(t, 6, strings.Count(out.String(), "continued\n"))
+		}
+	}
+	_, err := download(t.Context(), "http://127.0.0.1:1/", new(strings.Builder), false)
+	assert.Error(t, err)
+}
