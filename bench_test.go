@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"testing"
 
@@ -85,6 +86,39 @@ func BenchmarkRoundTrip(b *testing.B) {
 					rt.RoundTrip(req)
 				}
 			})
+		})
+	}
+}
+
+// BenchmarkHealthyBesideTroubled measures a request to a healthy host while so
+// many others are in trouble.
+func BenchmarkHealthyBesideTroubled(b *testing.B) {
+	resp, down := &http.Response{StatusCode: 200, Body: http.NoBody}, &http.Response{StatusCode: 503, Body: http.NoBody}
+	req, err := http.NewRequest(http.MethodGet, "http://healthy.example.com/", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, n := range []int{0, 1, 100, 4096} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			tr := &Transport{Policy: Policy{Backoff: Backoff{Base: Off}}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if r == req {
+					return resp, nil
+				}
+				return down, nil
+			})}
+			for i := range n {
+				other, err := http.NewRequest(http.MethodGet, "http://troubled-"+strconv.Itoa(i)+".example.com/", nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := tr.RoundTrip(other); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				tr.RoundTrip(req)
+			}
 		})
 	}
 }

@@ -265,9 +265,12 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		// learn anything from an answer.
 		return Decision{}, nil
 	}
+	if now == 0 {
+		now = x.s.now()
+	}
 	var host *Host
 	if x.host != nil {
-		host, now = &x.host.Host, x.s.now()
+		host = &x.host.Host
 		if failed {
 			x.host.used.Store(int64(now))
 			x.host.failed.store(retryReason(*o))
@@ -276,7 +279,6 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		host = new(Host)
 	}
 	if x.timed() {
-		now = x.s.now()
 		o.Took = now - x.began
 	}
 	x.nameGate()

@@ -50,7 +50,9 @@ func (x *exchange) outcome() Outcome {
 	}
 	if o.Status != 0 && x.r.retryable(o) {
 		o.Canceled = x.gone() != nil
-		o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
+		if x.r.dialects != nil || x.resp.Header["Retry-After"] != nil {
+			o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
+		}
 	}
 	return o
 }
