@@ -198,8 +198,8 @@ func (b *breaker) tooBad(p *Breaker) bool {
 	return p.reached(bad, good+bad)
 }
 
-// reached reports whether so many failures among so many results are Ratio of
-// them, or more.
+// reached reports whether failed failures among results results are at least
+// Ratio of them.
 func (p *Breaker) reached(failed, results int) bool {
 	return float64(failed)/float64(results) >= p.Ratio
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// noLimit is the instant or the wait of a request that has no bound for it.
+// noLimit is the instant or wait of a request without a bound.
 const noLimit = time.Duration(math.MaxInt64)
 
-// addCapped returns a+b of an instant or a duration and a duration that isn't
-// negative, or the longest duration where the sum would overflow.
+// addCapped returns a+b, or the longest duration if the sum overflows. b must
+// not be negative; a may be an instant.
 func addCapped(a, b time.Duration) time.Duration {
 	if sum := a + b; sum >= a {
 		return sum
@@ -20,7 +20,7 @@ func addCapped(a, b time.Duration) time.Duration {
 	return math.MaxInt64
 }
 
-// mulCapped returns d·n, or the longest duration where that would overflow.
+// mulCapped returns d·n, or the longest duration if the product overflows.
 func mulCapped(d time.Duration, n int) time.Duration {
 	if d > 0 && time.Duration(n) > math.MaxInt64/d {
 		return math.MaxInt64

@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// muchProgress is how many bytes of a body make up for the attempts that it
-	// has cost.
+	// muchProgress is the number of bytes of a body after which the count of
+	// attempts starts again.
 	muchProgress = 1 << 20
 
-	// barrenMost is how many continuations in a row may bring no byte.
+	// barrenMost is the number of continuations in a row that may yield no byte.
 	barrenMost = 3
 )
 
-// download is the body of a response that has to make progress, or that is
-// continued when it breaks. It is one allocation.
+// download is a response body that must make progress, or that is continued
+// when it breaks. It is a single allocation.
 type download struct {
 	body.Stream
-	cut cutter // of the response's own body
+	cut cutter // ends a stalled Read of the response's own body
 
 	t        *Transport
 	s        *settings
@@ -38,16 +38,16 @@ type download struct {
 	req      *http.Request // the caller's
 	http2    bool          // the response came over HTTP/2
 	whole    representation
-	refusal  Reason // why it can't be continued; empty if it can
-	attempts int    // of the request so far
-	mark     int64  // offset from which on they count
+	refusal  Reason // why the body can't be continued; empty if it can
+	attempts int    // attempts of the request so far
+	mark     int64  // offset at which the count of attempts started
 	last     int64  // offset at which the last continuation began; -1 before the first
-	barren   int    // continuations in a row that brought nothing
-	skipped  int64  // bytes thrown away
+	barren   int    // continuations in a row that yielded no byte
+	skipped  int64  // bytes discarded
 	restarts int    // whole representations among the continuations
 }
 
-// cutter ends the Read of a body that has stalled.
+// cutter ends the Read of a stalled body.
 type cutter struct {
 	attempt *attempt.Attempt
 	metrics *policyMetrics
@@ -62,8 +62,8 @@ func (c *cutter) Cut() {
 	}
 }
 
-// enclose makes the body of the response a download, if the policy has a use
-// for one.
+// enclose wraps the body of the response in a download, if the policy needs
+// one.
 func (x *exchange) enclose() {
 	p := &x.r.policy
 	switch {
@@ -83,8 +83,8 @@ func (x *exchange) enclose() {
 	x.download = d
 }
 
-// encloseRest does the same for the response that continues a body. The stream
-// that gets it watches it by itself: but Classify may read it before.
+// encloseRest is enclose for a response that continues a body. The stream that
+// gets the body watches it already, but Classify may read the body before that.
 func (x *exchange) encloseRest() {
 	x.cut = &cutter{attempt: x.attempt, metrics: x.r.metrics}
 	if p := &x.r.policy; p.BodyIdle > 0 && p.Classify != nil {
@@ -95,7 +95,7 @@ func (x *exchange) encloseRest() {
 	}
 }
 
-// handOver makes the body of the response ready for its reader.
+// handOver prepares the body of the response for its reader.
 func (x *exchange) handOver() {
 	d := x.download
 	if d == nil || x.r.policy.Resume != On {
@@ -109,15 +109,14 @@ func (x *exchange) handOver() {
 	d.mark = d.whole.first
 	d.Resumable(x.ctx, d, d.whole.first, end)
 	if ahead := body.PrefixedOf(x.resp.Body); ahead != nil && x.torn == nil {
-		// Classify has looked at it. If it has seen an error, so has d, and d
-		// knows better what comes of it.
+		// Classify has peeked at the body. If it saw an error, so did d, which
+		// decides whether to continue the body.
 		ahead.SetErr(nil)
 	}
 }
 
-// Continue implements [body.Source]: it asks for the rest of the
-// representation, from the given offset on, after the part before has ended with
-// broken.
+// Continue implements [body.Source]. It requests the rest of the representation
+// from the offset at, after the part before ended with broken.
 func (d *download) Continue(ctx context.Context, at int64, broken error) (body.Part, error) {
 	if d.barren++; at != d.last {
 		d.barren = 1
@@ -125,7 +124,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	d.last = at
 	switch {
 	case ctx.Err() != nil:
-		// The body has broken since the caller has gone.
+		// The body broke because the caller has gone.
 		return d.end(reasonGone(context.Cause(ctx)), at, broken, broken)
 	case d.refusal != "":
 		return d.end(d.refusal, at, broken, broken)
@@ -135,7 +134,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		d.mark, d.attempts = at, 1
 	}
 
-	// It is the exchange of a request whose last attempt has just failed.
+	// Continue as the exchange of a request whose last attempt has just failed.
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.ask(req.Header, at)
 	var x exchange

@@ -12,11 +12,11 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// ending says how an exchange ends. The zero ending says that it goes on.
+// ending says how an exchange ends. The zero ending means that it continues.
 type ending struct {
 	how      endKind
-	reason   Reason // to give up; empty if there is nothing to retry
-	cause    error  // what is no outcome of an attempt: why the caller is gone, or what GetBody said
+	reason   Reason // reason for the give-up; empty if there is nothing to retry
+	cause    error  // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
 	canceled bool   // the caller went during the last attempt
 }
 
@@ -25,11 +25,11 @@ type endKind uint8
 const (
 	goesOn      endKind = iota
 	endAbsent           // the caller had gone before the first attempt
-	endHeldBack         // an attempt was not made: the host held it back, or the caller went during a wait
-	endAnswered         // the outcome of the last attempt is the answer
+	endHeldBack         // the host refused an attempt, or the caller went during a wait
+	endAnswered         // the outcome of the last attempt is final
 )
 
-// finish ends the exchange.
+// finish ends the exchange and returns the results of RoundTrip.
 func (x *exchange) finish(end ending) (*http.Response, error) {
 	switch {
 	case end.how == endAbsent:
@@ -56,7 +56,7 @@ func (x *exchange) failed(end ending) error {
 	if gone := x.gone(); end.canceled && x.hides(gone) {
 		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.ctx) != x.ctx.Err() {
 			if errors.Is(gone, x.err) {
-				// Told once is enough.
+				// gone already wraps the error.
 				x.met = x.met[:len(x.met)-1]
 			}
 			return x.fail(end.reason, gone)
@@ -76,7 +76,7 @@ func (x *exchange) failed(end ending) error {
 }
 
 // goneBefore ends the exchange for a caller that went before the first attempt,
-// with the error that net/http has for it.
+// with the error that net/http returns in that case.
 func (x *exchange) goneBefore(end ending) error {
 	x.err = context.Cause(x.ctx)
 	switch {
@@ -90,8 +90,9 @@ func (x *exchange) goneBefore(end ending) error {
 	return x.err
 }
 
-// hides reports whether the last error doesn't say why the caller is gone. That
-// of Request.Cancel is the base's to tell, as long as it is all there is.
+// hides reports whether the last error doesn't say why the caller has gone.
+// After Request.Cancel, the base's error is returned alone if it is the only
+// one.
 func (x *exchange) hides(gone error) bool {
 	if x.ctx.Err() == nil {
 		return gone != nil && (len(x.met) > 1 || !errors.Is(gone, context.Canceled))
@@ -99,8 +100,8 @@ func (x *exchange) hides(gone error) bool {
 	return !(errors.Is(x.err, x.ctx.Err()) && errors.Is(x.err, context.Cause(x.ctx)))
 }
 
-// fail ends the exchange with an error of ours, of which err, if not nil, is
-// the last part.
+// fail ends the exchange with an *Error. If err isn't nil, it is the last error
+// in it.
 func (x *exchange) fail(reason Reason, err error) error {
 	if err != nil {
 		x.err = err
@@ -121,10 +122,10 @@ func (x *exchange) fail(reason Reason, err error) error {
 	return e
 }
 
-// cleanUp leaves nothing of the exchange behind: what happens at its end, and
-// what there is to do when a base, a body or a hook has panicked.
+// cleanUp releases everything that the exchange holds. ended is false if a
+// base, a body or a hook has panicked.
 func (x *exchange) cleanUp(ended bool) {
-	// First of all what concerns others: closing a body may panic.
+	// Release first what other requests depend on: closing a body may panic.
 	if !ended {
 		x.countRest()
 	}
@@ -132,8 +133,8 @@ func (x *exchange) cleanUp(ended bool) {
 		if !ended {
 			x.giveBack(&x.host.Host)
 		}
-		// One that began under policies which have been replaced meanwhile may
-		// have spent more than the new ones allow.
+		// If SetPolicies has replaced the policies meanwhile, the exchange may
+		// have spent more tokens than the new budget holds.
 		if s := x.t.settings.Load(); s != x.s && s.err == nil {
 			x.host.debt.fit(s.sizeOf(x.host))
 		}
@@ -149,8 +150,9 @@ func (x *exchange) cleanUp(ended bool) {
 }
 
 // awaitClient waits until http.Client knows that its Timeout has passed. The
-// client tells us by the deadline of the context and by Request.Cancel, and it
-// names its Timeout in the error only if the latter came first.
+// client signals its Timeout with the deadline of the context and with
+// Request.Cancel, and names the Timeout in the error only if it has closed
+// Request.Cancel.
 func (x *exchange) awaitClient(err error) {
 	canceled := legacyCancel(x.req)
 	if err == nil || canceled == nil || x.ctx.Err() != context.DeadlineExceeded {
@@ -165,5 +167,5 @@ func (x *exchange) awaitClient(err error) {
 	}
 }
 
-// clientGrace is how far the two may be apart.
+// clientGrace is how far apart the two signals may be.
 const clientGrace = 5 * time.Millisecond

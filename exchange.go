@@ -98,7 +98,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 	return t.resume(s, r, req, kind, resp, err, began)
 }
 
-// exchange makes the whole of an exchange.
+// exchange makes a whole exchange.
 func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, o)
@@ -106,8 +106,9 @@ func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind repl
 	return x.run()
 }
 
-// resume makes the rest of an exchange whose first attempt was made with the
-// caller's own request, and began at the given instant where that matters.
+// resume makes the rest of an exchange whose first attempt used the caller's
+// own request. The attempt began at the instant began, which is 0 if its
+// duration doesn't matter.
 func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay.Kind, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, nil)
@@ -117,8 +118,8 @@ func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay
 }
 
 // exchange is one RoundTrip on its way through its attempts. It carries out
-// what Host decides, and keeps what has to be cleaned up at the end. It lives on
-// the stack of RoundTrip, as long as nothing keeps a pointer to it.
+// what Host decides, and records what has to be cleaned up at the end. It lives
+// on the stack of RoundTrip, as long as nothing keeps a pointer to it.
 type exchange struct {
 	t       *Transport
 	s       *settings
@@ -131,10 +132,10 @@ type exchange struct {
 	payload payload
 	host    *hostEntry    // pinned; nil while the host is in no trouble
 	keyed   bool          // call.Gate is known
-	woken   chan struct{} // tells that the call must ask again; nil where nothing can be held at a gate
+	woken   chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
 	doubt   doubt
 
-	incoming int // the attempt by which the request came in that this one is made for; 1 if none
+	incoming int // number of the incoming attempt on whose behalf the request is made; 1 if none
 
 	idempotent bool
 	key        string        // generated; empty if there is none
@@ -188,15 +189,15 @@ func (x *exchange) limit() {
 	}
 }
 
-// first takes in the attempt that plain has made.
+// first records the attempt that plain has made.
 func (x *exchange) first(resp *http.Response, err error, began time.Duration) {
 	x.sent, x.began, x.call.Attempts = true, began, 1
 	x.told.attempted, x.told.pending = true, true
 	x.take(resp, err)
 }
 
-// run is the way of a request: from one attempt to the next, until one is the
-// answer or something speaks against another.
+// run takes the request from one attempt to the next, until an outcome is final
+// or a rule forbids another attempt.
 func (x *exchange) run() (*http.Response, error) {
 	ended := false
 	defer func() { x.cleanUp(ended) }()
@@ -220,13 +221,13 @@ func (x *exchange) run() (*http.Response, error) {
 	return resp, err
 }
 
-// prepare makes ready what all attempts share.
+// prepare sets up what all attempts share.
 func (x *exchange) prepare() {
 	x.idempotent = x.r.idempotent(x.req)
 	if x.sent {
 		return
 	}
-	// A key of the caller's own stays: its retries, if any, go by it.
+	// Keep the caller's own key: the caller may retry with the same key.
 	if x.r.policy.IdempotencyKey == On && !x.idempotent && !hasKey(x.req.Header) {
 		x.key, x.idempotent = newKey(), true
 	}
@@ -235,7 +236,7 @@ func (x *exchange) prepare() {
 	}
 }
 
-// take takes in what the base returned.
+// take records what the base returned.
 func (x *exchange) take(resp *http.Response, err error) {
 	switch {
 	case err != nil:
@@ -247,8 +248,8 @@ func (x *exchange) take(resp *http.Response, err error) {
 	x.resp, x.err, x.held = resp, err, resp != nil
 }
 
-// decide asks the host what to do after an attempt. The error is that of
-// GetBody, where it is why there is no retry.
+// decide asks the host what to do after an attempt. If there is no retry
+// because GetBody failed, it returns the error of GetBody.
 func (x *exchange) decide(o *Outcome) (Decision, error) {
 	var now time.Duration
 	failed := x.r.retryable(*o)
@@ -261,8 +262,8 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		}
 	}
 	if x.host == nil && !o.Canceled && !x.r.pool.owes() {
-		// Neither is there anything to retry, nor does a host in no trouble
-		// learn anything from an answer.
+		// There is nothing to retry, and a success doesn't change the state of
+		// a host without trouble.
 		return Decision{}, nil
 	}
 	if now == 0 {
@@ -295,7 +296,8 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 	}
 	x.changed(d.change)
 	if d.Retry {
-		// Now, while the response in hand can still be returned instead.
+		// Call GetBody now, while the response in hand can still be returned
+		// if it fails.
 		if err := x.payload.renew(); err != nil {
 			x.giveBack(host)
 			return Decision{Reason: ReasonBodyNotReplayable}, err
@@ -304,7 +306,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 	return d, nil
 }
 
-// goOn takes in that another attempt has been decided on.
+// goOn records the decision to make another attempt.
 func (x *exchange) goOn(d Decision, o Outcome) {
 	if x.torn != nil {
 		x.err = x.failure()

@@ -15,8 +15,8 @@ import (
 	"unsafe"
 )
 
-// A retry after a timeout takes another connection, and so does one after two
-// connections that were lost.
+// A retry after a timeout uses another connection, and so does a retry after two
+// lost connections.
 //
 // A connection may freeze: the network stops delivering its bytes, and neither
 // end learns of it. Over HTTP/2 net/http sends every request to a host down the
@@ -24,23 +24,23 @@ import (
 // Over HTTP/1 net/http closes the connection of a request that timed out, but
 // its pool may hold more connections that died in the same moment.
 //
-// When a peer forgets connections without a word, as load balancers do, the
-// next request over each is answered by a reset. net/http repeats a GET until it
-// has a live connection, but no PUT and no DELETE, and a pool may hold more dead
-// connections than a request has attempts.
+// When a peer silently drops connections, as load balancers do, it resets the
+// next request over each of them. net/http repeats a GET until it gets a live
+// connection, but not a PUT or DELETE, and a pool may hold more dead connections
+// than a request has attempts.
 //
 // Such a retry therefore goes to a spare: a clone of the base, with a pool of
-// its own. Requests to one host share its spare for as long as it is above
-// suspicion; see spare.fresh. That bounds what a slow host costs: the spares of
-// a host are made at least half an attempt's timeout apart.
+// its own. Requests to one host share its spare while nothing speaks for a dead
+// connection in it; see spare.fresh. That bounds the cost of a slow host: its
+// spares are made at least half an AttemptTimeout apart.
 
 const (
-	// maxSpares bounds the spares of a Transport. Beyond it, the one that has
-	// not been used for longest gives way.
+	// maxSpares bounds the spares of a Transport. Beyond it, the least recently
+	// used spare goes.
 	maxSpares = 256
 
-	// lostLately is how long before its attempt failed a lost connection was
-	// still in use, at most.
+	// lostLately is how long a lost connection is assumed to have been dead
+	// before its attempt failed, at most.
 	lostLately = time.Second
 
 	// spareIdle is how long a spare keeps an idle connection, and how long a
@@ -48,9 +48,9 @@ const (
 	spareIdle = 30 * time.Second
 )
 
-// doubt is what a request knows against the connections of its host.
+// doubt is what a request knows about bad connections to its host.
 type doubt struct {
-	on    bool          // its next attempt stays away from the pool of the base
+	on    bool          // the next attempt avoids the pool of the base
 	lost  int           // attempts whose connection was lost
 	http2 bool          // the connection of the last attempt spoke HTTP/2
 	since time.Duration // an instant by which that attempt should have been answered
@@ -75,8 +75,9 @@ func (p *spare) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// fresh reports whether p is above the suspicion of an attempt that waited in
-// vain at the instant since: p was made later, or has delivered a response later.
+// fresh reports whether p may serve a retry of an attempt that was waiting in
+// vain at the instant since: p was made later, or has delivered a response
+// later.
 func (p *spare) fresh(since time.Duration) bool {
 	return p.made > since || time.Duration(p.answered.Load()) > since
 }
@@ -87,15 +88,16 @@ type spares struct {
 	list map[spareKey]*spare
 }
 
-// spareKey also tells protocols apart, since their spares differ; see newPool.
+// spareKey includes the protocol, because spares for different protocols
+// differ; see newPool.
 type spareKey struct {
 	hostKey
 	scheme string
 	http2  bool
 }
 
-// get returns the spare of key if it is fresh, else a new one in its place. It
-// returns nil if base allows none.
+// get returns the spare of key if it is fresh, and otherwise a new one in its
+// place. It returns nil if base allows no spare.
 func (l *spares) get(s *settings, base *http.Transport, key spareKey, since time.Duration) *spare {
 	l.mu.Lock()
 	now := s.now()
@@ -117,14 +119,14 @@ func (l *spares) get(s *settings, base *http.Transport, key spareKey, since time
 	p = &spare{pool: pool, set: s, made: now, used: now}
 	l.list[key] = p
 	l.mu.Unlock()
-	// Not under the lock: closing may have to wait for a peer.
+	// Don't hold the lock: closing may have to wait for a peer.
 	closeIdle(gone)
 	return p
 }
 
-// makeRoom takes out the spare of key, those that nothing has used for long,
-// and one more if there are still too many, and returns them. Requests that
-// still run on one of them are none the worse for it.
+// makeRoom removes and returns the spare of key, spares that have long been
+// unused, and one more if there are still too many. Requests that still use one
+// of them are not affected.
 func (l *spares) makeRoom(key spareKey, now time.Duration) (gone []*spare) {
 	var oldest spareKey
 	used := now
@@ -144,7 +146,7 @@ func (l *spares) makeRoom(key spareKey, now time.Duration) (gone []*spare) {
 	return gone
 }
 
-// close takes out all spares and closes their idle connections.
+// close removes all spares and closes their idle connections.
 func (l *spares) close() {
 	l.mu.Lock()
 	gone := make([]*spare, 0, len(l.list))
@@ -162,9 +164,9 @@ func closeIdle(gone []*spare) {
 	}
 }
 
-// newPool returns a copy of base that has no connections yet, for requests of
-// the scheme over HTTP/2 or HTTP/1. It returns nil where there is no need of
-// one, or where a copy would not do what base does.
+// newPool returns a copy of base without connections, for requests of the
+// scheme over HTTP/2 or HTTP/1. It returns nil if a copy isn't needed or would
+// not behave like base.
 func newPool(base *http.Transport, scheme string, http2 bool) *http.Transport {
 	switch {
 	case base.DisableKeepAlives:
@@ -176,27 +178,27 @@ func newPool(base *http.Transport, scheme string, http2 bool) *http.Transport {
 	}
 	pool := base.Clone()
 	if len(pool.TLSNextProto) > 0 || registered(base, scheme) {
-		// Another implementation of HTTP/2, whose pool the copy would share,
-		// or another RoundTripper, which a copy doesn't have.
+		// base uses another implementation of HTTP/2, whose pool the copy would
+		// share, or a registered RoundTripper, which the copy would lack.
 		return nil
 	}
 	if pool.Protocols == nil && pool.TLSNextProto == nil {
-		// In use, base has got a TLSClientConfig, by which net/http takes the
-		// copy for one that doesn't want HTTP/2, although it offers it to
-		// servers: https://go.dev/issue/39302.
+		// Its first use has given base a TLSClientConfig. Because of it, net/http
+		// wouldn't enable HTTP/2 in the copy, although the copy would offer
+		// HTTP/2 to servers: https://go.dev/issue/39302.
 		pool.Protocols = new(http.Protocols)
 		pool.Protocols.SetHTTP1(true)
 		pool.Protocols.SetHTTP2(base.TLSNextProto["h2"] != nil)
 	}
 	if config := pool.TLSClientConfig; config != nil {
-		// net/http appends to it, and all copies would share the array.
+		// net/http appends to NextProtos, and all copies would share the array.
 		config.NextProtos = slices.Clone(config.NextProtos)
 	}
 	if http2 {
-		// Otherwise net/http dials once for each of the requests that find no
-		// connection yet, and throws all but one away. Over HTTP/2 the limit
-		// makes no request wait that has a stream to wait for: where streams
-		// run out, net/http opens one more connection.
+		// Without a limit, net/http dials once for each request that finds no
+		// connection yet, and discards all connections but one. Over HTTP/2 the
+		// limit makes no request wait for long: if a connection runs out of
+		// streams, net/http opens another.
 		pool.MaxConnsPerHost = 1
 	}
 	if pool.IdleConnTimeout <= 0 || pool.IdleConnTimeout > spareIdle {
@@ -205,9 +207,9 @@ func newPool(base *http.Transport, scheme string, http2 bool) *http.Transport {
 	return pool
 }
 
-// registered reports whether base hands requests of the scheme to a
-// RoundTripper that was registered with it. Nothing exported tells, so it
-// reports true as well if net/http is no longer what is known here.
+// registered reports whether base passes requests of the scheme to a
+// RoundTripper that was registered with it. No exported API tells, so
+// registered also reports true if net/http's internals have changed.
 func registered(base *http.Transport, scheme string) bool {
 	f := reflect.ValueOf(base).Elem().FieldByName("altProto")
 	if !f.IsValid() || f.Type() != reflect.TypeFor[atomic.Value]() {
@@ -228,15 +230,14 @@ func registered(base *http.Transport, scheme string) bool {
 	return false
 }
 
-// ownHTTP2 reports whether rt is what net/http registers for HTTP/2 itself.
+// ownHTTP2 reports whether rt is what net/http itself registers for HTTP/2.
 func ownHTTP2(rt http.RoundTripper) bool {
 	t := reflect.TypeOf(rt)
 	return t != nil && t.PkgPath() == "net/http" && strings.HasPrefix(t.Name(), "http2")
 }
 
-// doubts notes what the error of the last attempt says against the connection
-// that the attempt had. From then on a request may stay away from the pool of
-// the base.
+// doubts records what the error of the last attempt says about its connection.
+// From then on the request may avoid the pool of the base.
 func (x *exchange) doubts() {
 	base, ok := x.s.base.(*http.Transport)
 	if !ok {
@@ -249,8 +250,9 @@ func (x *exchange) doubts() {
 	case errors.Is(x.err, errBodyIdle):
 		limit = x.r.policy.BodyIdle
 	case errors.Is(x.err, errAttemptTimeout):
-		// One that had no connection has waited for a dial, or for its turn:
-		// that speaks against no connection, but against a spare.
+		// An attempt without a connection waited for a dial or for its turn.
+		// That says nothing about a connection of the base, but counts against
+		// a spare.
 		if a == nil || !x.doubt.on && !had {
 			return
 		}
@@ -268,23 +270,23 @@ func (x *exchange) doubts() {
 	}
 	switch {
 	case x.continues && a == nil:
-		// The body that broke has told.
+		// x.doubt.http2 is already set, from the body that broke.
 	case a == nil:
 		x.doubt.http2 = strings.HasPrefix(x.err.Error(), "http2: ")
 	case had:
 		x.doubt.http2 = a.SpokeHTTP2()
 	}
-	// Half of the time is for responses that came before a connection froze:
-	// what it delivered while the attempt was new proves nothing. The other half
-	// is what requests that time out at different moments share a spare by.
+	// Ignore responses from the first half of the attempt: the connection may
+	// have frozen after them. The second half lets requests that time out at
+	// different moments share a spare.
 	x.doubt.on, x.doubt.since = true, x.s.now()-limit/2
 }
 
-// awaitingHeaders is the end of the texts of the errors by which net/http tells
-// that ResponseHeaderTimeout has passed.
+// awaitingHeaders ends the texts of net/http's errors for
+// ResponseHeaderTimeout.
 const awaitingHeaders = "timeout awaiting response headers"
 
-// base returns what is to make the next attempt.
+// base returns the RoundTripper for the next attempt.
 func (x *exchange) base() http.RoundTripper {
 	if !x.doubt.on {
 		return x.s.base
@@ -293,7 +295,8 @@ func (x *exchange) base() http.RoundTripper {
 }
 
 // spare returns the spare of the request's host, or the base if there can't be
-// one. It isn't inlined, to keep the stack of other attempts small.
+// one. It must not be inlined, to keep the stack frames of other attempts
+// small.
 //
 //go:noinline
 func (x *exchange) spare() http.RoundTripper {

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// What an exchange tells metrics, hooks and log. What only some are told has
+// This file reports what an exchange does to metrics, hooks and the log. What only some are told has
 // functions of its own: their frames would make the stack of every request that
 // waits larger.
 
-// tally is what an exchange has told its metrics, and what it has yet to tell.
+// tally is what an exchange has reported to its metrics, and what it has yet to
+// report.
 type tally struct {
 	attempted bool // an attempt was made
-	pending   bool // the last attempt made is not counted
+	pending   bool // the last attempt is not counted yet
 	ended     bool // the request is counted
 
-	reason     Reason        // of the retry to come
-	wait       time.Duration // before it
+	reason     Reason        // reason for the next retry
+	wait       time.Duration // wait before the next retry
 	fromServer bool
 }
 
-// sending counts the attempt about to be made where it is a retry. Its result
-// is counted when it is known.
+// sending counts the next attempt if it is a retry. count counts its result.
 func (x *exchange) sending() {
 	if x.call.Attempts > 1 {
 		x.r.metrics.retry(x.ctx, x.told.reason, x.told.wait, x.told.fromServer)
@@ -32,11 +32,11 @@ func (x *exchange) sending() {
 	x.told.attempted, x.told.pending = true, true
 }
 
-// count counts the attempt that ended in o. The reason, if any, is why it is
-// the last one.
+// count counts the attempt that ended in o. The reason, if not empty, says why
+// it is the last attempt.
 func (x *exchange) count(o Outcome, reason Reason) {
 	if x.continues && len(x.met) == 0 {
-		// It was counted when its headers came.
+		// The attempt was counted when its headers arrived.
 		return
 	}
 	result := resultError
@@ -55,8 +55,8 @@ func (x *exchange) count(o Outcome, reason Reason) {
 	}
 }
 
-// countRest counts what a panic has left uncounted: the attempt by what is
-// known of it, and the request as failed.
+// countRest counts what a panic has left uncounted: the attempt, by what is
+// known about it, and the request, as failed.
 func (x *exchange) countRest() {
 	if x.told.pending {
 		var o Outcome
@@ -70,7 +70,7 @@ func (x *exchange) countRest() {
 	}
 }
 
-// announce tells that another attempt has been decided on.
+// announce reports the decision to retry.
 func (x *exchange) announce(d Decision, o Outcome) {
 	x.told.reason, x.told.wait = d.Reason, d.Wait
 	x.told.fromServer = d.Wait > 0 && (o.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
@@ -86,7 +86,7 @@ func (x *exchange) tellRetry(d Decision) {
 	x.watch.run(hookRetry, e)
 }
 
-// report tells how the exchange ended.
+// report reports how the exchange ended.
 func (x *exchange) report(reason Reason) {
 	x.gaveUp = reason
 	e := x.event(reason)
@@ -142,7 +142,7 @@ func (x *exchange) event(reason Reason) Event {
 	return e
 }
 
-// changed tells of a change of the host's state.
+// changed reports a change of the host's state.
 func (x *exchange) changed(change hostChange) {
 	if change == 0 {
 		return

@@ -17,7 +17,7 @@ func (x *exchange) outcome() Outcome {
 	classify := x.r.policy.Classify
 	x.enclose()
 	x.readWhole()
-	// It may look at the body, within the attempt's time.
+	// Classify may peek at the body, so it runs within the attempt.
 	if classify != nil && x.resp != nil && x.torn == nil {
 		o.Verdict = classify(x.req, x.resp, nil)
 	}
@@ -39,12 +39,12 @@ func (x *exchange) outcome() Outcome {
 		}
 		o.Hopeless = o.Hopeless && o.Verdict == ByRule
 	} else {
-		// One that doesn't have a status is a response all the same.
+		// A response without a status is still a response.
 		o.Status = cmp.Or(x.resp.StatusCode, 1)
 	}
 	if o.Status >= 400 && o.Verdict == ByRule {
 		if o.Verdict = x.r.verdict(o.Status, x.resp.Header); o.Verdict == Final {
-			// That is a word on retries, and not on what the answer is.
+			// The header forbids a retry but doesn't make the response a success.
 			o.Verdict, o.Forbidden = ByRule, true
 		}
 	}
@@ -57,7 +57,7 @@ func (x *exchange) outcome() Outcome {
 	return o
 }
 
-// faulty reports whether the attempt ended with the caller's own body at fault.
+// faulty reports whether the caller's own body caused the failure.
 func (x *exchange) faulty() bool {
 	return x.payload.faulty() || x.attempt != nil && x.attempt.AtFault()
 }
@@ -67,7 +67,7 @@ func (x *exchange) faulty() bool {
 func (x *exchange) neverProcessed() bool {
 	a := x.attempt
 	if a == nil {
-		// What the base did before its error can't be seen.
+		// There is no record of what the base did before the error.
 		return neverProcessed(x.err, 0, false)
 	}
 	if wraps(x.err, errAttemptTimeout) || wraps(x.err, errDeadline) {

@@ -12,26 +12,26 @@ import (
 	"github.com/retrip/retrip/internal/replay"
 )
 
-// payload is the body of a request, handed to each of its attempts.
+// payload is the body of a request, which each attempt gets anew.
 type payload struct {
 	req   *http.Request
 	kind  replay.Kind
-	once  *replay.Body  // of a body that can be had only once; else nil
-	given io.Closer     // the body of the last attempt, where GetBody made it
-	next  io.ReadCloser // the body of the attempt to come, where GetBody made it
+	once  *replay.Body  // replays a one-shot body; nil for other kinds
+	given io.Closer     // the body of the last attempt, if GetBody made it
+	next  io.ReadCloser // the body of the next attempt, if GetBody made it
 }
 
-// open makes a body that can be had only once one that can be had again,
-// keeping up to limit bytes if it is a stream.
+// open makes a one-shot body replayable, keeping up to limit bytes if it is a
+// stream.
 func (p *payload) open(limit int64) {
 	if p.kind == replay.Once {
 		p.once = replay.Open(p.req, limit)
 	}
 }
 
-// decide tells f whether the body can be sent again, as far as is known, and
-// holds that true until the next attempt if f answers that it will be. f must
-// only decide.
+// decide tells f whether the body can be replayed, as far as is known. If f
+// returns true, the body stays replayable until the next attempt. f must only
+// decide.
 func (p *payload) decide(f func(replayable bool) (again bool)) {
 	if p.once != nil {
 		p.once.Decide(f)
@@ -40,7 +40,7 @@ func (p *payload) decide(f func(replayable bool) (again bool)) {
 	f(true)
 }
 
-// renew has GetBody make the body of the next attempt.
+// renew calls GetBody for the body of the next attempt.
 func (p *payload) renew() error {
 	if p.kind != replay.Memory && p.kind != replay.Gotten {
 		return nil
@@ -64,8 +64,8 @@ func (p *payload) attach(a *attempt.Attempt, idempotent bool) {
 	switch {
 	case p.once != nil:
 		a.Req.Body = p.once.Reader()
-		// With GetBody net/http sends again by itself, also where that could
-		// do something twice.
+		// With a GetBody, net/http repeats the request by itself, even if the
+		// server might then process it twice.
 		if idempotent && p.once.Always() {
 			a.Req.GetBody = p.once.GetBody
 		}
@@ -74,8 +74,8 @@ func (p *payload) attach(a *attempt.Attempt, idempotent bool) {
 	}
 }
 
-// again reports whether a body that can be had only once can be sent again
-// within the attempt, and holds that true until it is.
+// again reports whether a one-shot body can be replayed within the attempt. If
+// it reports true, the body stays replayable until then.
 func (p *payload) again() (again bool) {
 	if p.once == nil {
 		return false
@@ -87,11 +87,11 @@ func (p *payload) again() (again bool) {
 	return again
 }
 
-// faulty reports whether a body that can be had only once is at fault.
+// faulty reports whether a one-shot body caused the failure.
 func (p *payload) faulty() bool { return p.once != nil && p.once.AtFault() }
 
-// end leaves no body of the request open that nobody else closes. panicked says
-// that the last attempt, the last of so many, may not have returned.
+// end closes every body of the request that nothing else closes. panicked says
+// that the last of the attempts may not have returned.
 func (p *payload) end(panicked bool, attempts int) {
 	if p.next != nil {
 		p.next.Close()

@@ -11,40 +11,39 @@ import (
 	"strings"
 )
 
-// What a response that continues another may cost in bytes that are thrown
-// away.
+// The number of bytes to discard from a response that continues another.
 const (
-	// overlapMost is how far before the byte asked for a 206 may start: a cache
-	// that keeps blocks answers from the start of one.
+	// overlapMost is how far before the requested byte a 206 may start: a cache
+	// that stores blocks responds from the start of a block.
 	overlapMost = 64 << 10
 
-	// skipMost is how much of a whole representation may be skipped to get to
-	// the byte asked for, where the server ignores ranges.
+	// skipMost is how much of a whole representation may be skipped to reach the
+	// requested byte, if the server ignores ranges.
 	skipMost = 1 << 20
 )
 
-// What comes of a response body that has broken under its reader. These are not
-// reasons to give up a request: it has its response.
+// The results for a response body that has broken while it was read. These are not
+// reasons for a give-up, because the request already has its response.
 const (
 	resumeContinued Reason = "continued"
 
 	refusedMethod       Reason = "method"         // not a GET, or one with a body
-	refusedStatus       Reason = "status"         // not a 200, or not the 206 that was asked for
+	refusedStatus       Reason = "status"         // not a 200 and not the requested 206
 	refusedEncoded      Reason = "encoded"        // with a Content-Encoding, or decoded by net/http
 	refusedMultipart    Reason = "multipart"      // several parts
-	refusedTrailers     Reason = "trailers"       // they would be lost
+	refusedTrailers     Reason = "trailers"       // continuing would lose the trailers
 	refusedLength       Reason = "unknown_length" // no Content-Length
 	refusedRanges       Reason = "no_ranges"      // the server doesn't serve parts
 	refusedValidator    Reason = "no_validator"   // no strong ETag
-	refusedContentRange Reason = "content_range"  // another part than was asked for
+	refusedContentRange Reason = "content_range"  // not the requested part
 	refusedChanged      Reason = "changed"        // another representation
-	refusedCost         Reason = "too_much"       // as many bytes thrown away as there are
-	refusedProgress     Reason = "no_progress"    // continued three times without a byte
-	refusedError        Reason = "error"          // an error that no retry heals
+	refusedCost         Reason = "too_much"       // more bytes to discard than the limits allow
+	refusedProgress     Reason = "no_progress"    // three continuations in a row without a byte
+	refusedError        Reason = "error"          // an error that a retry can't fix
 )
 
-// representation is what a response is a part of, as far as a request for more
-// of it has to match (RFC 9110 §14). It is a plain value.
+// representation is what a response is a part of, reduced to what a request for
+// more of it has to match (RFC 9110 §14). It is a plain value.
 type representation struct {
 	etag  string // strong, with its quotes
 	first int64  // offset of the first byte of the response's body
@@ -52,8 +51,9 @@ type representation struct {
 	total int64  // length of the representation; -1 if the server doesn't say
 }
 
-// represented returns what resp, the answer to req, is a part of, or the word
-// for why no other response can continue it.
+// represented returns the representation of which resp, the response to req, is
+// a part. If no other response can continue resp, it returns the word for the
+// reason.
 func represented(req *http.Request, resp *http.Response) (r representation, refusal Reason) {
 	if req.Method != http.MethodGet && req.Method != "" || req.Body != nil && req.Body != http.NoBody {
 		return r, refusedMethod
@@ -91,14 +91,14 @@ func represented(req *http.Request, resp *http.Response) (r representation, refu
 	return r, ""
 }
 
-// ask returns the header fields h of the request for a part of r, changed to
-// ask for the rest of it, which begins at the given offset.
+// ask returns the header h of the request for r, changed to ask for the rest of
+// r from the offset at.
 func (r representation) ask(h http.Header, at int64) http.Header {
 	h = maps.Clone(h)
 	if h == nil {
 		h = http.Header{}
 	}
-	// Some servers answer 416 to a range without an end.
+	// Some servers respond with 416 to a range without an end.
 	h["Range"] = []string{"bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(r.last, 10)}
 	h["If-Range"] = []string{r.etag}
 	if len(h["Accept-Encoding"]) == 0 {
@@ -107,16 +107,17 @@ func (r representation) ask(h http.Header, at int64) http.Header {
 	return h
 }
 
-// landing is where a response that continues another begins, and how far it
+// landing says where a response that continues another begins, and how far it
 // goes.
 type landing struct {
-	skip  int64 // bytes to throw away first
-	until int64 // offset behind its last byte of use
+	skip  int64 // bytes to discard first
+	until int64 // offset after its last useful byte
 	whole bool  // the server ignores ranges and has sent the whole representation
 }
 
-// accept returns where resp, the answer to a request for the rest of r from the
-// given offset on, lands, or the word for why it doesn't continue r.
+// accept returns where resp, the response to a request for the rest of r from
+// the offset at, continues r. If resp doesn't continue r, it returns the word
+// for the reason.
 func (r representation) accept(resp *http.Response, at int64) (l landing, refusal Reason) {
 	h := resp.Header
 	switch {
@@ -137,9 +138,9 @@ func (r representation) accept(resp *http.Response, at int64) (l landing, refusa
 		}
 		return landing{skip: at, until: r.last + 1, whole: true}, ""
 	}
-	// RFC 9110 §15.3.7 has a 206 repeat the ETag of the 200. Without it nothing
-	// shows that a server has understood If-Range, and the bytes may be those of
-	// another representation.
+	// A 206 must repeat the ETag of the 200 (RFC 9110 §15.3.7). Without an ETag
+	// nothing shows that the server understood If-Range, and the bytes may belong
+	// to another representation.
 	if len(h["Etag"]) == 0 {
 		return l, refusedValidator
 	}
@@ -155,8 +156,8 @@ func (r representation) accept(resp *http.Response, at int64) (l landing, refusa
 	case first > at || last < at || last > r.last || at-first > overlapMost:
 		return l, refusedContentRange
 	case resp.ContentLength < 0:
-		// The body may be another range than the one announced, and its length
-		// is what would show it.
+		// The body may be a range other than the announced one, and only its
+		// length would show that.
 		return l, refusedLength
 	case resp.ContentLength != last-first+1:
 		return l, refusedContentRange
@@ -165,8 +166,9 @@ func (r representation) accept(resp *http.Response, at int64) (l landing, refusa
 }
 
 // contentRange returns what the Content-Range of h says: the offsets of the
-// first and the last byte, and the length of the whole, -1 if that is unknown.
-// It is strict: what is only nearly right may be right about other bytes.
+// first and the last byte, and the total length, or -1 if the length is
+// unknown. It is strict, because a field that is almost correct may describe
+// other bytes.
 func contentRange(h http.Header) (first, last, total int64, ok bool) {
 	values := h["Content-Range"]
 	if len(values) != 1 {
@@ -193,8 +195,8 @@ func contentRange(h http.Header) (first, last, total int64, ok bool) {
 	return first, last, total, true
 }
 
-// digits returns the number that s is, if s is nothing but decimal digits, the
-// first of several not 0, and leaves room for one more.
+// digits returns the number in s, if s consists of decimal digits without a
+// leading zero and the number is less than the largest int64.
 func digits(s string) (int64, bool) {
 	if len(s) > 1 && s[0] == '0' {
 		return 0, false
@@ -209,7 +211,8 @@ func digits(s string) (int64, bool) {
 }
 
 // strongETag returns the ETag of h, if there is exactly one and it is strong
-// (RFC 9110 §8.8.3). An empty one is what servers send that have none.
+// (RFC 9110 §8.8.3). It rejects an empty ETag, which some servers send instead
+// of none.
 func strongETag(h http.Header) (string, bool) {
 	values := h["Etag"]
 	if len(values) != 1 {
@@ -249,8 +252,8 @@ func multipart(h http.Header) bool {
 	return false
 }
 
-// refusesRanges reports whether a server says with h that it knows no ranges.
-// Many that do know them don't say so.
+// refusesRanges reports whether h says that the server supports no ranges. Many
+// servers that do support ranges don't say so.
 func refusesRanges(h http.Header) bool {
 	for _, v := range h["Accept-Ranges"] {
 		if strings.EqualFold(strings.TrimSpace(v), "none") {

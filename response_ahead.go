@@ -13,17 +13,16 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// Peek returns the first n bytes of the body of resp, fewer only if the body
-// ends or breaks before, without taking them from it: whoever reads the body
-// gets them all the same. It is for Policy.Classify, since some services report
-// an error inside a 200. It waits for the bytes, and the attempt's time runs
-// meanwhile.
+// Peek returns the first n bytes of the body of resp without consuming them. It
+// returns fewer bytes only if the body ends or breaks earlier. Peek is meant
+// for Policy.Classify, because some services report an error inside a 200. It
+// waits for the bytes, and AttemptTimeout keeps running meanwhile.
 //
-// The error is that of the body, if it ended in one before n bytes, but not
-// [io.EOF]; reading the body meets it again. The bytes must not be changed, and
-// are valid until the body is read. If n is not positive, or resp has no body
-// or is a 101, there are none. Peek must not be called while another goroutine
-// uses resp.
+// If the body broke before n bytes, Peek returns the body's error, which a
+// later Read of the body returns again. [io.EOF] is not an error. The bytes
+// must not be changed, and are valid until the body is read. Peek returns no
+// bytes if n is not positive, resp has no body, or resp is a 101. No other
+// goroutine may use resp during the call.
 func Peek(resp *http.Response, n int) ([]byte, error) {
 	if n <= 0 || !hasBody(resp) {
 		return nil, nil
@@ -42,8 +41,8 @@ func readAhead(resp *http.Response, n int64) *body.Prefixed {
 	return ahead
 }
 
-// hasBody reports whether resp has a body to be read. After 101 Switching
-// Protocols there is a connection.
+// hasBody reports whether resp has a body to read. After 101 Switching
+// Protocols it has a connection instead.
 func hasBody(resp *http.Response) bool {
 	if resp == nil || resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
 		return false
@@ -52,16 +51,16 @@ func hasBody(resp *http.Response) bool {
 	return !conn
 }
 
-// readWhole reads the body of the response ahead, within the attempt, as far as
-// Policy.WholeBody says. The response of an attempt that has failed anyway is
-// left alone, and so are one whose body is made while somebody listens, and one
-// that continues a body, which its reader watches and continues in its turn.
+// readWhole reads the body of the response ahead, within the attempt, up to
+// Policy.WholeBody. It skips a response that is retried anyway, one whose body
+// the server produces over time, and one that continues a body, because the
+// reader of that body watches and continues it.
 func (x *exchange) readWhole() {
 	limit := x.r.policy.WholeBody
 	if limit <= 0 || x.continues || x.req.Method == http.MethodConnect || !hasBody(x.resp) || x.r.retry.has(x.resp.StatusCode) || endless(x.resp.Header) || x.attempt != nil && !x.attempt.BodySent() {
 		return
 	}
-	// One byte more shows the end of a body that is just as long.
+	// One more byte reveals the end of a body of exactly that length.
 	ahead := readAhead(x.resp, min(limit, math.MaxInt64-1)+1)
 	switch err := ahead.Err(); err {
 	case nil:
@@ -72,8 +71,8 @@ func (x *exchange) readWhole() {
 	}
 }
 
-// endless reports whether a body with the header fields h is one of those that
-// go on for as long as there is something to say.
+// endless reports whether a body with the header fields h is a stream that
+// lasts for as long as the server has something to send.
 func endless(h http.Header) bool {
 	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	kind = strings.ToLower(strings.TrimSpace(kind))
@@ -85,7 +84,7 @@ func endless(h http.Header) bool {
 	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
 }
 
-// settle ends the attempt, once it is known what there is to say about it.
+// settle ends the attempt once its outcome is known.
 func (x *exchange) settle() {
 	a := x.attempt
 	switch {
@@ -101,8 +100,8 @@ func (x *exchange) settle() {
 	}
 }
 
-// failure returns the error that the attempt has ended in, if it has: of the
-// base, or of the body of a response that had to be whole.
+// failure returns the error of the attempt, if it failed: that of the base, or
+// that of a response body that had to be whole.
 func (x *exchange) failure() error {
 	if x.torn != nil {
 		return tornError{x.torn.Err()}

@@ -35,8 +35,8 @@ func (x *exchange) send() {
 	x.sending()
 	resp, err := x.attempt.Use(base, netHTTP, req)
 	for resp == nil && goneAway(err) && x.attempt.MayUseAgain() && x.payload.again() {
-		// net/http does the same at once where the request has a GetBody: the
-		// connection has ended, and the host is in no trouble.
+		// net/http does the same if the request has a GetBody. The connection
+		// has ended, which is no sign of trouble at the host.
 		req = x.attempt.Again(x.payload.once.Reader())
 		resp, err = x.attempt.Use(base, netHTTP, req)
 	}
@@ -47,7 +47,7 @@ func (x *exchange) send() {
 	}
 }
 
-// isNetHTTP reports whether base is net/http's own.
+// isNetHTTP reports whether base is a transport of net/http.
 func isNetHTTP(base http.RoundTripper) bool {
 	switch base.(type) {
 	case *http.Transport, *spare:
@@ -56,11 +56,11 @@ func isNetHTTP(base http.RoundTripper) bool {
 	return false
 }
 
-// timed reports whether it matters how long an attempt takes.
+// timed reports whether the duration of an attempt matters.
 func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
 
-// clock returns the instant, or 0 where it doesn't matter how long an attempt
-// takes.
+// clock returns the current instant, or 0 if the duration of an attempt doesn't
+// matter.
 func (x *exchange) clock() time.Duration {
 	if !x.timed() {
 		return 0
@@ -68,8 +68,7 @@ func (x *exchange) clock() time.Duration {
 	return x.s.now()
 }
 
-// derives reports whether the attempt about to be made needs a request of its
-// own.
+// derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
 	if x.r.derives || x.key != "" || x.payload.kind >= replay.Gotten || x.watch.hooked() || x.s.watch&attempt.WatchHandshake != 0 {
 		return true
@@ -77,12 +76,12 @@ func (x *exchange) derives() bool {
 	return x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.retryHeader != "" && x.number() > 1
 }
 
-// number returns the number of the attempt, counted from the one by which the
-// request on whose behalf it is made came in.
+// number returns the number of the attempt, continuing the count of the
+// incoming request on whose behalf the request is made.
 func (x *exchange) number() int { return x.incoming - 1 + x.call.Attempts }
 
-// derive returns a request for the attempt about to be made. It shares
-// everything with the caller's but what it has to have of its own.
+// derive returns a request for the next attempt. It shares with the caller's
+// request everything that doesn't have to differ.
 func (x *exchange) derive() *http.Request {
 	p := &x.r.policy
 	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
@@ -114,7 +113,7 @@ func (x *exchange) derive() *http.Request {
 	return req
 }
 
-// withHeader returns a copy of h with a further field.
+// withHeader returns a copy of h with one more field.
 func withHeader(h http.Header, name, value string) http.Header {
 	h = maps.Clone(h)
 	if h == nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// method returns the method of req; net/http takes none for GET.
+// method returns the method of req. As in net/http, an empty method means GET.
 func method(req *http.Request) string {
 	if req.Method == "" {
 		return http.MethodGet
@@ -28,7 +28,7 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// isDigits reports whether s is nothing but digits, at least one.
+// isDigits reports whether s consists of one or more digits.
 func isDigits(s string) bool {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
@@ -38,7 +38,7 @@ func isDigits(s string) bool {
 	return s != ""
 }
 
-// hasControl reports whether s has a control character in it.
+// hasControl reports whether s contains a control character.
 func hasControl(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] == 0x7f {

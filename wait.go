@@ -13,8 +13,8 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// admit asks whether the first attempt may be made, and waits for it if it has
-// to.
+// admit asks the host whether it allows the first attempt, and waits if it
+// must.
 func (x *exchange) admit() ending {
 	if x.sent {
 		return ending{}
@@ -31,7 +31,8 @@ func (x *exchange) admit() ending {
 	return x.wake()
 }
 
-// wait lets the wait pass, and in it the response before it.
+// wait waits before a retry. Meanwhile it drains the response of the last
+// attempt.
 func (x *exchange) wait(d Decision) ending {
 	var timer *time.Timer
 	if d.Wait > 0 && !d.AtGate {
@@ -51,8 +52,8 @@ func (x *exchange) wait(d Decision) ending {
 	return x.wake()
 }
 
-// wake asks the host whether the attempt may be made now, as often and after
-// as many waits as it wants.
+// wake asks the host for permission to make the attempt, waiting as often and
+// as long as the host requires.
 func (x *exchange) wake() ending {
 	x.mayQueue()
 	since, end := x.ask()
@@ -62,8 +63,8 @@ func (x *exchange) wake() ending {
 	return end
 }
 
-// ask is wake, and returns the instant at which a wait at the gate began, 0 if
-// there was none, besides.
+// ask does the work of wake. It also returns the instant at which a wait at the
+// gate began, or 0 if there was none.
 func (x *exchange) ask() (since time.Duration, end ending) {
 	for {
 		var d Decision
@@ -94,8 +95,8 @@ func (x *exchange) ask() (since time.Duration, end ending) {
 	}
 }
 
-// sleep waits for timer or woken, those that aren't nil. If the caller goes
-// meanwhile, it returns what was taken for the attempt.
+// sleep waits for timer or woken; either may be nil. If the caller goes
+// meanwhile, sleep gives back what the attempt has taken.
 func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) ending {
 	if timer != nil || woken != nil {
 		var over <-chan time.Time
@@ -118,11 +119,12 @@ func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) ending {
 	return ending{how: endHeldBack, reason: reasonGone(gone), cause: gone}
 }
 
-// gone returns why the caller has no use for an answer any more, nil if it
-// has. net/http tells of a context's cause alone; both are needed.
+// gone returns why the caller no longer wants a response, or nil if it still
+// does. If a context has a cause, gone joins the context's error and its cause;
+// net/http returns only one of them.
 func (x *exchange) gone() error {
-	// As net/http does, go by Done: a context of the caller's own making may
-	// have an error and never end.
+	// Check Done, as net/http does: a custom context may have an error but no
+	// Done channel.
 	if err := x.ctx.Err(); err != nil && x.ctx.Done() != nil {
 		if cause := context.Cause(x.ctx); !errors.Is(cause, err) {
 			return errors.Join(err, cause)
@@ -131,8 +133,8 @@ func (x *exchange) gone() error {
 	}
 	select {
 	case <-legacyCancel(x.req):
-		// http.Client closes it for its Timeout, as the context's deadline
-		// passes.
+		// http.Client closes the channel for its Timeout, when the deadline of
+		// the context passes.
 		if deadline, ok := x.ctx.Deadline(); ok && !time.Now().Before(deadline) {
 			return context.DeadlineExceeded
 		}
@@ -142,8 +144,8 @@ func (x *exchange) gone() error {
 	}
 }
 
-// reasonGone returns the reason to give up when the caller has gone because of
-// err.
+// reasonGone returns the reason for the give-up when the caller has gone
+// because of err.
 func reasonGone(err error) Reason {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return ReasonDeadline
@@ -151,14 +153,14 @@ func reasonGone(err error) Reason {
 	return ReasonCanceled
 }
 
-// nameGate asks for the gate of the request, at the first time that it matters.
+// nameGate calls GateKey for the request, the first time that the gate matters.
 func (x *exchange) nameGate() {
 	if f := x.r.policy.GateKey; f != nil && x.r.policy.Gate == On && !x.keyed {
 		x.call.Gate, x.keyed = f(x.req), true
 	}
 }
 
-// mayQueue makes ready for a wait at the gate.
+// mayQueue prepares x for a wait at the gate.
 func (x *exchange) mayQueue() {
 	if x.r.policy.Gate == On && x.woken == nil {
 		x.woken = make(chan struct{}, 1)
@@ -167,8 +169,9 @@ func (x *exchange) mayQueue() {
 	x.nameGate()
 }
 
-// wakeOthers wakes those who must ask h again, if there are any. Each of them
-// has room for one call, and needs no second: it asks after the first.
+// wakeOthers wakes the calls that must ask h again, if there are any. Each
+// channel has room for one wake-up, which is enough, because its call asks
+// after that.
 func wakeOthers(h *Host, any bool) {
 	for any {
 		woken, ok := h.Woken().(chan struct{})
@@ -182,7 +185,8 @@ func wakeOthers(h *Host, any bool) {
 	}
 }
 
-// giveBack returns to the host what was taken for an attempt that is not made.
+// giveBack returns to the host what a decision took for an attempt that isn't
+// made.
 func (x *exchange) giveBack(h *Host) { wakeOthers(h, h.Return(x.rules(), &x.call)) }
 
 // rules returns the rules that x follows at its host.
@@ -193,13 +197,13 @@ func (x *exchange) rules() *Rules {
 	return x.r
 }
 
-// sharedRules isn't inlined: the stack of every request that waits would have
-// to hold a copy of its rules.
+// sharedRules must not be inlined: the stack frame of every request that waits
+// would then hold a copy of its rules.
 //
 //go:noinline
 func (x *exchange) sharedRules() *Rules { return x.r.forShared() }
 
-// legacyCancel returns the channel of Request.Cancel. It is deprecated, but
+// legacyCancel returns the channel of Request.Cancel, which is deprecated. But
 // http.Client closes it for its Timeout, and net/http obeys it.
 func legacyCancel(req *http.Request) <-chan struct{} {
 	return req.Cancel //lint:ignore SA1019 see above
