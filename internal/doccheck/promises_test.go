@@ -36,7 +36,7 @@ func upTo(last int) (numbers []int) {
 // repository to docs/promises.md.
 func TestPromises(t *testing.T) {
 	files := readRepository(t)
-	rows := contractRows(t, files["contract_test.go"])
+	rows := contractRows(t, files)
 	promises, problems := parsePromises(files["docs/promises.md"], promised)
 	problems = append(problems, checkPromises(promises, testNames(files), rows)...)
 	problems = append(problems, checkRows(promises, rows)...)
@@ -207,20 +207,39 @@ func proseOf(name, source string) []prose {
 	}
 }
 
-// contractRows returns the names of the rows of TestContract, whose source is
-// given.
-func contractRows(t *testing.T, source string) (rows []string) {
-	file, err := parser.ParseFile(token.NewFileSet(), "contract_test.go", source, 0)
-	require.NoError(t, err)
-	table, ok := file.Scope.Lookup("contract").Decl.(*ast.ValueSpec)
-	require.True(t, ok, "the table of the contract")
-	for _, row := range table.Values[0].(*ast.CompositeLit).Elts {
-		name, err := strconv.Unquote(row.(*ast.CompositeLit).Elts[0].(*ast.BasicLit).Value)
+// contractRows returns the names of the rows of TestContract, which are in
+// variables of type []contractRow.
+func contractRows(t *testing.T, files map[string]string) (rows []string) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasPrefix(name, "contract_") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, files[name], 0)
 		require.NoError(t, err)
-		rows = append(rows, name)
+		ast.Inspect(file, func(n ast.Node) bool {
+			table, ok := n.(*ast.CompositeLit)
+			if !ok || !isContract(table) {
+				return true
+			}
+			for _, row := range table.Elts {
+				name, err := strconv.Unquote(row.(*ast.CompositeLit).Elts[0].(*ast.BasicLit).Value)
+				require.NoError(t, err)
+				rows = append(rows, name)
+			}
+			return false
+		})
 	}
-	require.NotEmpty(t, rows)
+	require.NotEmpty(t, rows, "the tables of the contract")
 	return rows
+}
+
+func isContract(table *ast.CompositeLit) bool {
+	list, ok := table.Type.(*ast.ArrayType)
+	if !ok {
+		return false
+	}
+	row, ok := list.Elt.(*ast.Ident)
+	return ok && row.Name == "contractRow"
 }
 
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)

@@ -1,0 +1,346 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// What is sent again, when, and what is said of it.
+var contractSafe = []contractRow{
+	{"P6 only what is idempotent is repeated", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
+		h, seen := flaky(99, 503, nil)
+		s, tr := e.serve(t, h)
+		for method, want := range map[string]int32{"GET": 4, "HEAD": 4, "OPTIONS": 4, "TRACE": 4, "PUT": 4, "DELETE": 4, "QUERY": 4, "POST": 1, "PATCH": 1, "LOCK": 1} {
+			seen.Store(0)
+			req, err := http.NewRequest(method, s.URL, nil)
+			require.NoError(t, err)
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, want, seen.Load(), method)
+		}
+		for _, key := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+			for _, value := range [][]string{{"k"}, {}, nil} {
+				seen.Store(0)
+				req, err := http.NewRequest("POST", s.URL, nil)
+				require.NoError(t, err)
+				req.Header[key] = value
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				finish(t, resp)
+				assert.EqualValues(t, 4, seen.Load(), "%s %q", key, value)
+			}
+		}
+	}},
+	{"P6 an error proves what each of its branches proves", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
+		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		for _, err := range []error{errors.Join(dial, io.EOF), errors.Join(io.EOF, dial), fmt.Errorf("%w: %w", io.EOF, dial), fmt.Errorf("wrapped: %w", errors.Join(dial, dial, syscall.EPIPE))} {
+			base := plays(fails(err))
+			_, got := e.transport(base).RoundTrip(request(t, "POST", strings.NewReader("once")))
+			assert.Equal(t, err, got)
+			assert.Equal(t, 1, base.attempts())
+		}
+		base := plays(fails(errors.Join(dial, dial)), replies(200))
+		resp, err := e.transport(base).RoundTrip(request(t, "POST", strings.NewReader("once")))
+		require.NoError(t, err)
+		finish(t, resp)
+	}},
+	{"P6 an inner Transport's history is no proof", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
+		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		base := plays(fails(io.EOF), fails(dial))
+		inner := e.transport(base)
+		inner.Policy.IdempotentMethods = []string{"POST"}
+		_, err := e.transport(inner).RoundTrip(request(t, "POST", strings.NewReader("once")))
+		assert.Error(t, err)
+		assert.Equal(t, 4, base.attempts(), "by the inner one alone")
+	}},
+	{"P7 the body byte for byte on every attempt", func(t *testing.T, e contractEnv) {
+		payload := pattern(60 << 10)
+		var got []string
+		var mu sync.Mutex
+		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
+			b, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			mu.Lock()
+			got = append(got, string(b))
+			n := len(got)
+			mu.Unlock()
+			if n%3 != 0 {
+				w.WriteHeader(502)
+			}
+		})
+		for _, body := range []io.Reader{strings.NewReader(string(payload)), stream(payload), io.NewSectionReader(strings.NewReader("--"+string(payload)+"--"), 2, int64(len(payload)))} {
+			got = nil
+			req, err := http.NewRequest("PUT", s.URL, body)
+			require.NoError(t, err)
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, 200, resp.StatusCode)
+			require.Len(t, got, 3, "%T", body)
+			for _, b := range got {
+				assert.True(t, b == string(payload), "%T: %d bytes", body, len(b))
+			}
+		}
+	}},
+	{"P7 a body at fault is the caller's fault", func(t *testing.T, e contractEnv) {
+		for _, set := range []func(*http.Request){
+			func(r *http.Request) { r.Body = io.NopCloser(brokenAt("payload", 3)) },
+			func(r *http.Request) { r.ContentLength = 8 },
+			func(r *http.Request) { r.Body = io.NopCloser(io.NewSectionReader(unreadable{3}, 0, 7)) },
+		} {
+			base := plays(fails(io.ErrUnexpectedEOF))
+			tr := e.transport(base)
+			req := request(t, "PUT", strings.NewReader("payload"))
+			set(req)
+			_, err := tr.RoundTrip(req)
+			assert.Error(t, err)
+			assert.NotErrorAs(t, err, new(*retrip.Error))
+			assert.Equal(t, 1, base.attempts())
+			assert.Empty(t, tr.HostStates())
+		}
+	}},
+	{"P8 5xx and 429 retry, all else passes", func(t *testing.T, e contractEnv) {
+		var status, seen atomic.Int32
+		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if seen.Add(1) == 1 {
+				w.WriteHeader(int(status.Load()))
+			}
+		})
+		for code := 200; code < 600; code++ {
+			seen.Store(0)
+			status.Store(int32(code))
+			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			if code == 429 || code >= 500 {
+				assert.EqualValues(t, 2, seen.Load(), code)
+				assert.Equal(t, 200, resp.StatusCode)
+			} else {
+				assert.EqualValues(t, 1, seen.Load(), code)
+				assert.Equal(t, code, resp.StatusCode)
+			}
+		}
+	}},
+	{"P8 a scheme that the base knows", func(t *testing.T, e contractEnv) {
+		alternate := plays(fails(io.EOF), replies(503), replies(200))
+		base := &http.Transport{}
+		base.RegisterProtocol("http+unix", alternate)
+		resp, err := e.transport(base).RoundTrip(mustRequest(t, "GET", "http+unix://socket/", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 3, alternate.attempts())
+	}},
+	{"P9 never earlier than the server said", func(t *testing.T, e contractEnv) {
+		for _, status := range []int{429, 503} {
+			var at []time.Time
+			s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				if at = append(at, time.Now()); len(at) == 1 {
+					w.Header().Set("Retry-After", "7")
+					w.WriteHeader(status)
+				}
+			})
+			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			require.Len(t, at, 2)
+			assert.GreaterOrEqual(t, at[1].Sub(at[0]), 7*time.Second)
+			assert.LessOrEqual(t, at[1].Sub(at[0]), 11*time.Second)
+		}
+	}},
+	{"P9 a wait longer than MaxWait ends it at once", func(t *testing.T, e contractEnv) {
+		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "3600")
+			http.Error(w, "in an hour", http.StatusServiceUnavailable)
+		})
+		start := time.Now()
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+		require.NoError(t, err)
+		assert.Equal(t, "in an hour\n", finish(t, resp))
+		assert.Zero(t, time.Since(start))
+	}},
+	{"P10 no wait that can't end before the deadline", func(t *testing.T, e contractEnv) {
+		var seen int
+		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			seen++
+			w.Header().Set("Retry-After", "2")
+			http.Error(w, "in 2 s", http.StatusServiceUnavailable)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		require.NoError(t, err)
+		assert.Equal(t, "in 2 s\n", finish(t, resp))
+		assert.Less(t, time.Since(start), 50*time.Millisecond)
+		assert.Equal(t, 1, seen)
+	}},
+	{"P10 cancellation ends a wait at once", func(t *testing.T, e contractEnv) {
+		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "10")
+			w.WriteHeader(503)
+		})
+		cause := errors.New("the user left")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(cause) })
+		start := time.Now()
+		_, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		assert.Equal(t, time.Second, time.Since(start))
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.ErrorIs(t, err, cause)
+		e1 := asError(t, err)
+		assert.Equal(t, retrip.ReasonCanceled, e1.Reason)
+		assert.Equal(t, 503, e1.StatusCode)
+		assert.Equal(t, "10", e1.Header.Get("Retry-After"))
+		assert.False(t, e1.Timeout())
+	}},
+	{"P11 a timeout never cuts a body", func(t *testing.T, e contractEnv) {
+		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			for i := range 10 {
+				time.Sleep(time.Minute)
+				fmt.Fprint(w, i)
+				_ = http.NewResponseController(w).Flush()
+			}
+		})
+		tr.Policy.AttemptTimeout, tr.Policy.Deadline = 200*time.Millisecond, time.Second
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+		require.NoError(t, err)
+		assert.Equal(t, "0123456789", finish(t, resp))
+	}},
+	{"P11 an attempt that hangs is followed by another", func(t *testing.T, e contractEnv) {
+		var seen atomic.Int32
+		s, tr := e.serve(t, func(_ http.ResponseWriter, r *http.Request) {
+			if seen.Add(1) == 1 {
+				<-r.Context().Done()
+			}
+		})
+		tr.Policy.AttemptTimeout = 50 * time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.EqualValues(t, 2, seen.Load())
+	}},
+	{"P12 a small error body keeps its connection", func(t *testing.T, e contractEnv) {
+		var seen atomic.Int32
+		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if seen.Add(1)%2 == 1 {
+				w.WriteHeader(503)
+				_, _ = w.Write(make([]byte, 64<<10))
+			}
+		})
+		for range 60 {
+			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, 200, resp.StatusCode)
+		}
+		assert.EqualValues(t, 120, seen.Load())
+		assert.Equal(t, 1, s.Listener.Dials())
+	}},
+	{"P12 a body that ignores its Close", func(t *testing.T, e contractEnv) {
+		end := make(chan struct{})
+		defer close(end)
+		body := &ownBody{read: func([]byte) (int, error) { <-end; return 0, io.EOF }}
+		base := plays(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: body, Request: r}, nil
+		}, replies(200))
+		start := time.Now()
+		resp, err := e.transport(base).RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.LessOrEqual(t, time.Since(start), 150*time.Millisecond)
+		assert.EqualValues(t, 1, body.closed.Load())
+	}},
+	{"P13 safe for concurrent use, nothing left behind", func(t *testing.T, e contractEnv) {
+		e.unlimited = true
+		var mu sync.Mutex
+		left := map[string]int{} // failures to come, by path
+		for i := range 20 {
+			left[fmt.Sprint("/", i)] = i % 4
+		}
+		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			left[r.URL.Path]--
+			fails := left[r.URL.Path] >= 0
+			mu.Unlock()
+			if fails {
+				w.WriteHeader(503)
+				return
+			}
+			echo(w, r)
+		})
+		c := &http.Client{Transport: tr, Timeout: time.Minute}
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				want := fmt.Sprint("body ", i)
+				req, err := http.NewRequest("PUT", fmt.Sprint(s.URL, "/", i), stream([]byte(want)))
+				if !assert.NoError(t, err) {
+					return
+				}
+				resp, err := c.Do(req)
+				if assert.NoError(t, err) && assert.Equal(t, 200, resp.StatusCode) {
+					assert.Equal(t, want, finish(t, resp))
+				}
+			})
+		}
+		wg.Wait()
+		// A bubble ends with a panic if a goroutine of it is still there.
+	}},
+	{"P17 an error never hides the one before it", func(t *testing.T, e contractEnv) {
+		first, second := errors.New("first"), errors.New("second")
+		tr := e.transport(plays(fails(first), fails(second), replies(503, "Retry-After: 5")))
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Hour, errors.New("slo"))
+		defer cancel()
+		time.AfterFunc(4*time.Second, cancel)
+		_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		for _, want := range []error{first, second, context.Canceled} {
+			assert.ErrorIs(t, err, want)
+		}
+		assert.Equal(t, 503, asError(t, err).StatusCode)
+	}},
+	{"P18 net/http's own sends are counted", func(t *testing.T, e contractEnv) {
+		s, tr := e.serve(t, func(http.ResponseWriter, *http.Request) {})
+		sends := -1
+		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(ev retrip.Event) { sends = ev.Sends }})
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 1, sends)
+	}},
+	{"P19 one reason, the same everywhere", func(t *testing.T, e contractEnv) {
+		h, _ := flaky(99, 500, nil)
+		s, tr := e.serve(t, h)
+		var reasons []retrip.Reason
+		note := func(ev retrip.Event) { reasons = append(reasons, ev.Reason) }
+		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Retry: note, GiveUp: note, Done: note})
+		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, []retrip.Reason{"server_error", "server_error", "server_error", "max_attempts", "max_attempts"}, reasons)
+	}},
+}
