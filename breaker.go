@@ -36,7 +36,7 @@ import "time"
 //
 // The zero Breaker is off. A Breaker with any field set is on, with defaults
 // for its other fields. The defaults come from simulation
-// (TestBreakerIndependentFailures): the breaker opens for a host that is down,
+// (TestBreaker_IndependentFailures): the breaker opens for a host that is down,
 // after 0.8 s at 20 requests/s, but not for a host that fails half the time,
 // where retries help more. A low Ratio makes a partial outage worse: if one
 // attempt in ten fails, retries let 99.99 % of the requests succeed, but a

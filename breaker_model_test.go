@@ -181,7 +181,7 @@ func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
 }
 
 // The breaker does what its model does, over millions of random steps.
-func TestBreakerModel(t *testing.T) {
+func TestBreaker_Model(t *testing.T) {
 	testenv.Slow(t)
 	const runs, steps = 500, 5000
 	states, rows, forgotten := map[string]int{}, 0, 0

@@ -1,0 +1,187 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"math"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// A Transport opens the breaker of a host that is down however rarely it is
+// asked, also when nothing but the breaker remembers the host.
+func TestTransport_BreakerAtALowRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(replies(503))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{OpenFor: time.Minute}}}
+		get := func() error {
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			if err == nil {
+				finish(t, resp)
+			}
+			return err
+		}
+		for range 20 {
+			require.Equal(t, "closed", must(tr.HostState("example.com:80")).Breaker)
+			require.NoError(t, get())
+			time.Sleep(20 * time.Second)
+			tr.HostStates() // as metrics do: it drops what has healed
+		}
+		assert.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker)
+		var failure *retrip.Error
+		require.ErrorAs(t, get(), &failure)
+		assert.Equal(t, retrip.ReasonBreakerOpen, failure.Reason)
+		assert.Len(t, base.at, 20)
+	})
+}
+
+// 1000 clients see a host die in the same instant. When it is probed, the
+// probes come one by one.
+func TestBreaker_ProbesOfManyClients(t *testing.T) {
+	testenv.Slow(t)
+	const clients = 1000
+	const window = 50 * time.Millisecond
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5}})
+	w := newWorld(1)
+	var probes []time.Duration
+	for range clients {
+		h := new(retrip.Host)
+		serve := func() retrip.Outcome {
+			if w.now > 0 {
+				probes = append(probes, w.now)
+			}
+			return took(http.StatusServiceUnavailable, time.Millisecond)
+		}
+		for range 20 {
+			w.request(h, r, serve, func(retrip.Outcome, retrip.Reason) {})
+		}
+		// Every client has a request ready at any time.
+		var ask func()
+		ask = func() {
+			w.request(h, r, serve, func(retrip.Outcome, retrip.Reason) {})
+			w.at(w.now+10*time.Millisecond, ask)
+		}
+		w.at(10*time.Millisecond, ask)
+	}
+	w.run(7500 * time.Millisecond)
+	require.Greater(t, len(probes), clients, "each has probed at least once")
+	assert.GreaterOrEqual(t, probes[0], 2500*time.Millisecond)
+	burst := 0
+	for i := range probes {
+		j := i
+		for j < len(probes) && probes[j] < probes[i]+window {
+			j++
+		}
+		burst = max(burst, j-i)
+	}
+	// Evenly spread over 5 s it would be 10 probes in each 50 ms.
+	t.Logf("%d probes, at most %d in %v", len(probes), burst, window)
+	assert.Less(t, burst, 40)
+}
+
+// With the ratio that the documentation recommends, independent failures don't
+// open the breaker; with a low one it makes a partial outage worse.
+func TestBreaker_IndependentFailures(t *testing.T) {
+	testenv.Slow(t)
+	rates := []float64{.1, .2, .3, .4, .5}
+	success := map[float64][]float64{}
+	for _, ratio := range []float64{retrip.Off, .8, .5, .1} {
+		for _, p := range rates {
+			percent, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: ratio}}), p, 7)
+			success[ratio] = append(success[ratio], percent)
+		}
+		t.Logf("%% that succeed where %v fail, with a ratio of %v: %.2f", rates, ratio, success[ratio])
+	}
+	for i, off := range success[retrip.Off] {
+		// Where it opens for a few, the same draws fall on others.
+		assert.GreaterOrEqual(t, success[.8][i], off-0.1, "the default costs next to nothing at %v", rates[i])
+	}
+	assert.GreaterOrEqual(t, success[.5][0], success[retrip.Off][0]-0.02)
+	assert.Less(t, success[.5][4], success[retrip.Off][4]-10, "a lower ratio makes a partial outage worse")
+	assert.Less(t, success[.1][0], success[retrip.Off][0]-10)
+}
+
+// At a low rate it takes so many failures in a row that independent ones, too,
+// cost nothing.
+func TestBreaker_IndependentFailuresAtALowRate(t *testing.T) {
+	for _, perSecond := range []float64{0.05, 0.2, 0.5} {
+		for _, p := range []float64{.1, .3, .5} {
+			off, _ := independentFailures(rulesOf(t, retrip.Policy{}), p, perSecond)
+			on, _ := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: .8}}), p, perSecond)
+			assert.GreaterOrEqual(t, on, off-0.02, "%v a second, %v of which fail", perSecond, p)
+		}
+	}
+}
+
+// How soon it opens at a host that is down, and what it then refuses, by the
+// interval between requests. The table of docs/retry-storms.md is from here.
+func TestBreaker_AtALowRate(t *testing.T) {
+	for _, openFor := range []time.Duration{0, time.Minute} {
+		r := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: .8, OpenFor: openFor}})
+		openFor = r.Policy().Breaker.OpenFor
+		for _, every := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
+			5 * time.Second, 8 * time.Second, 20 * time.Second, 91 * time.Second, 10 * time.Minute} {
+			w := newWorld(1)
+			var h retrip.Host
+			requests, refused, opened := 0, 0, 0
+			for i := range 2000 {
+				w.at(time.Duration(i)*every, func() {
+					requests++
+					sent := false
+					w.request(&h, r, func() retrip.Outcome {
+						sent = true
+						return took(http.StatusServiceUnavailable, 5*time.Millisecond)
+					}, func(retrip.Outcome, retrip.Reason) {})
+					if !sent {
+						refused++
+					}
+					if opened == 0 && h.State(r, w.now).Breaker != "closed" {
+						opened = requests
+					}
+				})
+			}
+			w.run(math.MaxInt64)
+			share := float64(refused) / float64(requests)
+			t.Logf("open for %v, a request every %v: open before request %d, %.1f %% are refused", openFor, every, opened, 100*share)
+			assert.LessOrEqual(t, opened, 20)
+			assert.NotZero(t, opened)
+			switch {
+			case every > openFor*3/2:
+				assert.Zero(t, refused, "each is a probe")
+			case every <= openFor/5:
+				assert.Greater(t, share, .65)
+			default:
+				assert.NotZero(t, refused)
+			}
+		}
+	}
+}
+
+// A host that is down costs next to no attempts while its breaker is open.
+func TestBreaker_SavesAttempts(t *testing.T) {
+	testenv.Slow(t)
+	_, off := independentFailures(rulesOf(t, retrip.Policy{}), 1, 20)
+	_, on := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), 1, 20)
+	t.Logf("%.3f attempts per request without, %.3f with the breaker", off, on)
+	assert.Less(t, on, 0.05)
+	assert.Greater(t, off, 1.0)
+}
+
+// A window that holds more than one can count doesn't open a breaker.
+func TestBreaker_VolumeOutOfReach(t *testing.T) {
+	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.01, MinVolume: math.MaxInt}})
+	var h retrip.Host
+	for range 1000 {
+		attempts(t, &h, r, 0, 503)
+	}
+	assert.Equal(t, "closed", h.State(r, 0).Breaker)
+}
