@@ -16,17 +16,24 @@ import (
 )
 
 func TestREADME_NamesEveryField(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		return string(text)
+	}
+	readme, policy, metrics := read("README.md"), read("docs/policy.md"), read("docs/metrics.md")
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Policy]()) {
-		assert.Contains(t, string(readme), "| `"+f.Name+"` |", "the table of defaults")
+		assert.Contains(t, policy, "| `"+f.Name+"` |", "the table of defaults")
 	}
-	descriptions := NewMetrics()
-	for _, name := range regexp.MustCompile(`retrip_[a-z_]+`).FindAllString(string(readme), -1) {
-		assert.Contains(t, metricNames(t, descriptions), name)
+	for _, reason := range giveUpReasons {
+		assert.Contains(t, policy, "`"+string(reason)+"`")
 	}
-	for _, reason := range append(append([]Reason{}, retryReasons...), giveUpReasons...) {
-		assert.Contains(t, string(readme), string(reason))
+	for _, reason := range retryReasons {
+		assert.Contains(t, metrics, "`"+string(reason)+"`")
+	}
+	names := metricNames(t, NewMetrics())
+	for _, name := range regexp.MustCompile(`retrip_[a-z_]+`).FindAllString(readme+policy, -1) {
+		assert.Contains(t, names, name)
 	}
 }
 

@@ -11,10 +11,9 @@ import (
 
 // column is a column of a table. Lower values are better.
 type column struct {
-	head    string
-	summary bool // appears in the short table too
-	value   func(peer string) (float64, bool)
-	text    func(v float64, peer string) string
+	head  string
+	value func(peer string) (float64, bool)
+	text  func(v float64, peer string) string
 }
 
 // ahead returns the peers that beat retrip with metrics.
@@ -46,9 +45,9 @@ round. *Deep*: a context that can be cancelled, ten layers deep. *PUT 1 MiB*: a 
 as fast as memory does. *Many hosts*: 10 000 in turn, 100 of them in trouble as far as anybody remembers such things. At the
 RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
 			columns: []column{
-				inSummary(r.over("GET", "Transport/GET/serial", "Client/GET/serial")),
+				r.over("GET", "Transport/GET/serial", "Client/GET/serial"),
 				r.over("deep GET", "Transport/GET-deep/serial", "Client/GET-deep/serial"),
-				inSummary(r.over("POST 1 KiB", "Transport/POST/serial", "Client/POST/serial")),
+				r.over("POST 1 KiB", "Transport/POST/serial", "Client/POST/serial"),
 				r.over("PUT 1 MiB", "Client/PUT-1MiB/serial"),
 				r.over("many hosts", "Transport/hosts"),
 			},
@@ -65,7 +64,7 @@ RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
 		{
 			about: "**Two retries**, through an http.Client over a stub, without waits: time and allocations in all. The PUT has `GetBody`.",
 			columns: []column{
-				inSummary(r.total("503, 503, 200", "Client/retry-GET")),
+				r.total("503, 503, 200", "Client/retry-GET"),
 				r.total("PUT 1 KiB: 503, 503, 200", "Client/retry-PUT"),
 			},
 		},
@@ -74,7 +73,7 @@ RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
 interval of that median. The peers take turns request by request over the same connection, %d to a block, and ratios are
 taken within a block. *Parallel*: four requests a core at a time, timed in rounds as above, which move by some hundredths whoever is measured.`, Turns),
 			columns: []column{
-				inSummary(r.pairs("loopback HTTP/1.1", "HTTP/1.1")),
+				r.pairs("loopback HTTP/1.1", "HTTP/1.1"),
 				r.pairs("loopback HTTP/2", "HTTP/2"),
 				r.ratio("parallel HTTP/1.1", "Loopback/HTTP1/parallel"),
 				r.ratio("parallel HTTP/2", "Loopback/HTTP2/parallel"),
@@ -85,20 +84,15 @@ taken within a block. *Parallel*: four requests a core at a time, timed in round
 has the first byte. *Connections*: opened by %d requests that meet one 503 each, with a body of that size. *Waiting*: what each of
 %d requests holds, beyond one that waits in bare net/http for its answer.`, Fetches, Waiters),
 			columns: []column{
-				inSummary(r.heap()),
-				inSummary(r.firstByte()),
+				r.heap(),
+				r.firstByte(),
 				r.connections("connections, 2 KiB", 0),
-				inSummary(r.connections("connections, 64 KiB", 1)),
+				r.connections("connections, 64 KiB", 1),
 				r.connections("connections, 1 MiB", 2),
-				inSummary(r.held()),
+				r.held(),
 			},
 		},
 	}
-}
-
-func inSummary(c column) column {
-	c.summary = true
-	return c
 }
 
 // timing returns a column that shows, for each peer, the first of the cases in
