@@ -54,15 +54,16 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx canceled error other timeout]",
 		"retrip_body_resumed_bytes_total counter",
 		"retrip_body_resumes_total counter result=[body_not_replayable breaker_open budget_exhausted canceled changed content_range continued deadline " +
-			"encoded error hidden_sends host_paused max_attempts method multipart no_progress no_ranges no_validator not_idempotent retry_forbidden status " +
+			"encoded error fleet_budget hidden_sends host_paused max_attempts method multipart no_progress no_ranges no_validator not_idempotent retry_forbidden status " +
 			"too_much trailers unknown_length wait_too_long]",
 		"retrip_body_stalls_total counter",
 		"retrip_breaker_open_hosts gauge",
 		"retrip_breaker_transitions_total counter to=[closed half-open open]",
 		"retrip_budget_tokens_missing gauge",
+		"retrip_fleet_checks_total counter result=[allowed forbidden unknown]",
 		"retrip_gate_wait_seconds histogram",
 		"retrip_gate_waiting_requests gauge",
-		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline hidden_sends host_paused " +
+		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline fleet_budget hidden_sends host_paused " +
 			"max_attempts not_idempotent retry_forbidden wait_too_long]",
 		"retrip_hidden_sends_total counter",
 		"retrip_hosts_in_trouble gauge",
@@ -99,6 +100,9 @@ func countEverything(m *Metrics) {
 	}
 	p.waitedAtGate(context.Background(), time.Second)
 	p.hiddenSends(1)
+	p.askedFleet(false, true)
+	p.askedFleet(true, true)
+	p.askedFleet(false, false)
 	for _, result := range resumeResults {
 		p.resumed(result, 1)
 	}

@@ -33,6 +33,7 @@ const (
 	ReasonDeadline          Reason = "deadline"            // the deadline leaves no time for the wait and another attempt
 	ReasonBreakerOpen       Reason = "breaker_open"        // the breaker of the host is open
 	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host is exhausted
+	ReasonFleetBudget       Reason = "fleet_budget"        // too many retries of all processes together failed
 	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself reached Policy.MaxSends in the last attempt
 	ReasonCanceled          Reason = "canceled"            // the caller canceled the request
 )

@@ -93,6 +93,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 	returned = true
 	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(req.URL) && !r.pool.owes() {
 		r.metrics.answered(resp.StatusCode)
+		t.payFleet(r, req.URL)
 		return resp, nil
 	}
 	return t.resume(s, r, req, kind, resp, err, began)
@@ -134,6 +135,7 @@ type exchange struct {
 	keyed   bool          // call.Gate is known
 	woken   chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
 	doubt   doubt
+	atFleet bool // the attempt under way is a retry that the fleet's account has let through
 
 	incoming int // number of the incoming attempt on whose behalf the request is made; 1 if none
 
@@ -208,8 +210,12 @@ func (x *exchange) run() (*http.Response, error) {
 		o := x.outcome()
 		d, err := x.decide(&o)
 		x.count(o, d.Reason)
+		x.tellFleet(o)
 		if !d.Retry {
 			end = ending{how: endAnswered, reason: d.Reason, cause: err, canceled: o.Canceled}
+			break
+		}
+		if end = x.askFleet(&d, o); end.how != goesOn {
 			break
 		}
 		x.goOn(d, o)

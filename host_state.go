@@ -29,6 +29,8 @@ type HostState struct {
 	// until a request succeeds.
 	FailedRetries int
 
+	FleetTokens float64       // tokens left in the fleet's account, as last heard
+	FleetSize   float64       // size of that account; 0 if there is none or its level is unknown
 	PausedFor   time.Duration // how much longer retries are held back, and new requests of at least one key at the host's gate
 	Breaker     string        // "closed", "open" or "half-open"
 	OpenFor     time.Duration // time until the breaker allows the next probe
@@ -87,6 +89,9 @@ func (s HostState) String() string {
 	if s.FailedRetries > 0 {
 		fmt.Fprintf(&b, ", %d failed retries in a row", s.FailedRetries)
 	}
+	if s.FleetSize > 0 {
+		fmt.Fprintf(&b, ", %.3g of %.7g of the fleet's", s.FleetTokens, s.FleetSize)
+	}
 	if s.PausedFor > 0 {
 		fmt.Fprintf(&b, ", paused for %v", s.PausedFor.Round(time.Millisecond))
 	}
@@ -124,6 +129,8 @@ type hostStateJSON struct {
 	LastFailure   Reason   `json:"last_failure,omitempty"`
 	FailedAgo     string   `json:"failed_ago,omitempty"`
 	LastGiveUp    Reason   `json:"last_give_up,omitempty"`
+	FleetTokens   *float64 `json:"fleet_tokens,omitempty"` // nil: not known
+	FleetSize     float64  `json:"fleet_size,omitempty"`
 }
 
 // MarshalJSON writes durations as strings, such as "1.5s", and an unlimited
@@ -136,6 +143,9 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 	}
 	if s.SharedSize > 0 {
 		wire.SharedTokens, wire.SharedSize = &s.SharedTokens, s.SharedSize
+	}
+	if s.FleetSize > 0 {
+		wire.FleetTokens, wire.FleetSize = &s.FleetTokens, s.FleetSize
 	}
 	if s.LastFailure != "" {
 		wire.FailedAgo = s.FailedAgo.String()
@@ -157,6 +167,9 @@ func (s *HostState) UnmarshalJSON(data []byte) error {
 	}
 	if wire.SharedTokens != nil {
 		back.SharedTokens, back.SharedSize = *wire.SharedTokens, wire.SharedSize
+	}
+	if wire.FleetTokens != nil {
+		back.FleetTokens, back.FleetSize = *wire.FleetTokens, wire.FleetSize
 	}
 	switch size := wire.Size.(type) {
 	case float64:

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/retrip/retrip/internal/account"
 )
 
 // hostTable holds the hosts in trouble, and only those. The table makes an
@@ -58,6 +60,7 @@ type hostEntry struct {
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
 	failed, gaveUp lastReason
+	charge         account.Charge // of the fleet's account
 	news           hostNews
 }
 

@@ -39,7 +39,7 @@ func (t *Transport) HostState(host string) (HostState, error) {
 	default:
 		e = &hostEntry{}
 	}
-	return s.state(e, key, now), nil
+	return t.state(s, e, key, now), nil
 }
 
 // HostStates returns the states of all hosts in trouble, sorted by name. If
@@ -57,7 +57,7 @@ func (t *Transport) HostStates() []HostState {
 	entries, others := t.hosts.all(now)
 	states := make([]HostState, 0, len(entries)+1)
 	for _, e := range entries {
-		states = append(states, s.state(e, e.key, now))
+		states = append(states, t.state(s, e, e.key, now))
 	}
 	if len(others) > 0 {
 		all := HostState{Host: otherHosts, Policy: s.fallback.name, Breaker: breakerNames[breakerClosed]}
@@ -90,6 +90,17 @@ func (t *Transport) sharedMissing() map[string]float64 {
 // otherHosts stands for the hosts that share a budget because the table is
 // full. It has no port, unlike every host.
 const otherHosts = "others"
+
+// state is that of s, with what is known of the fleet's account.
+func (t *Transport) state(s *settings, e *hostEntry, key hostKey, now time.Duration) HostState {
+	state := s.state(e, key, now)
+	if size := s.find(&url.URL{Host: key.String()}).fleet; t.Fleet != nil && size > 0 {
+		if level, known := t.Fleet.level(key); known {
+			state.FleetTokens, state.FleetSize = level, size
+		}
+	}
+	return state
+}
 
 // state describes e, the entry of the host of key, under the policy that the
 // host follows.

@@ -46,10 +46,10 @@ type Metrics struct {
 
 	once sync.Once // initializes the fields below, on first use
 
-	requests, unattempted, attempts, retries, giveUps, sends, transitions, pauses *prometheus.Desc
-	resumes, resumedBytes, stalls                                                 *prometheus.Desc
-	waits, gateWaits                                                              *prometheus.Desc
-	gauges                                                                        [gauges]*prometheus.Desc
+	requests, unattempted, attempts, retries, giveUps, sends, fleetChecks, transitions, pauses *prometheus.Desc
+	resumes, resumedBytes, stalls                                                              *prometheus.Desc
+	waits, gateWaits                                                                           *prometheus.Desc
+	gauges                                                                                     [gauges]*prometheus.Desc
 
 	mu       sync.Mutex
 	policies map[string]*policyMetrics
@@ -82,6 +82,7 @@ func (m *Metrics) make() {
 	m.retries = desc("retries_total", "Retries sent, by reason.", "reason")
 	m.giveUps = desc("give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason")
 	m.sends = desc("hidden_sends_total", "Times that net/http sent a request again within an attempt, where observable.")
+	m.fleetChecks = desc("fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result")
 	m.transitions = desc("breaker_transitions_total", "State changes of host breakers, by new state.", "to")
 	m.pauses = desc("pauses_total", "Times that a host asked all clients to wait.")
 	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume on, by result: continued, or the reason why not.", "result")
@@ -194,7 +195,7 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 // Describe implements [prometheus.Collector]. It is safe for concurrent use.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.made()
-	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
+	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.fleetChecks, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
 		ch <- d
 	}
 	for _, d := range m.gauges {
@@ -289,6 +290,9 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *policyMetrics, sum *[g
 		counter(m.retries, p.retries[i].Load(), string(reason))
 	}
 	m.collectGiveUps(ch, p)
+	for i, result := range fleetResults {
+		counter(m.fleetChecks, p.fleetChecks[i].Load(), result)
+	}
 	for i, state := range breakerNames {
 		counter(m.transitions, p.transitions[i].Load(), state)
 	}

@@ -53,13 +53,16 @@ const (
 var (
 	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
-		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonHiddenSends, ReasonCanceled}
+		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonFleetBudget, ReasonHiddenSends, ReasonCanceled}
 
 	// The results for a response body that has broken: continued, or the reason
 	// why not.
 	resumeResults = append([]Reason{resumeContinued, refusedMethod, refusedStatus, refusedEncoded, refusedMultipart, refusedTrailers, refusedLength,
 		refusedRanges, refusedValidator, refusedContentRange, refusedChanged, refusedCost, refusedProgress, refusedError}, giveUpReasons...)
 )
+
+// fleetResults are the answers of the fleet's account to a retry, as label values.
+var fleetResults = [...]string{"allowed", "forbidden", "unknown"}
 
 // The gauges, which each scrape computes from the hosts in trouble.
 const (
@@ -93,16 +96,17 @@ type policyMetrics struct {
 	unattempted atomic.Uint64
 	results     [results]atomic.Uint64
 	retries     [6]atomic.Uint64
-	giveUps     [11]atomic.Uint64
+	giveUps     [12]atomic.Uint64
 	sends       atomic.Uint64
+	fleetChecks [len(fleetResults)]atomic.Uint64
 	pauses      atomic.Uint64
 	transitions [len(breakerNames)]atomic.Uint64
 
-	resumes      [25]atomic.Uint64
+	resumes      [26]atomic.Uint64
 	resumedBytes atomic.Uint64
 	stalls       atomic.Uint64
 
-	giveUpExemplars  [11]atomic.Pointer[prometheus.Exemplar]
+	giveUpExemplars  [12]atomic.Pointer[prometheus.Exemplar]
 	waits, gateWaits histogram
 	gauged           [gauges]atomic.Bool // which gauges have ever been more than zero
 }
@@ -117,6 +121,19 @@ func (p *policyMetrics) answered(status int) {
 func (p *policyMetrics) attempt(result int) {
 	if p != nil {
 		p.results[result].Add(1)
+	}
+}
+
+// askedFleet counts a retry for which the fleet's account was asked.
+func (p *policyMetrics) askedFleet(forbids, known bool) {
+	switch {
+	case p == nil:
+	case forbids:
+		p.fleetChecks[1].Add(1)
+	case known:
+		p.fleetChecks[0].Add(1)
+	default:
+		p.fleetChecks[2].Add(1)
 	}
 }
 

@@ -156,7 +156,7 @@ func (x *exchange) changed(change hostChange) {
 // tellChange tells hooks and log of a change of the host's state.
 func (x *exchange) tellChange(change hostChange) {
 	now := x.s.now()
-	state := x.s.state(x.host, keyOf(x.req.URL), now)
+	state := x.t.state(x.s, x.host, keyOf(x.req.URL), now)
 	if x.host.others {
 		state.Host = otherHosts
 	}

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/retrip/retrip/internal/account"
 )
 
 // Off, as the value of a field of a [Policy], switches off what the field
@@ -202,6 +204,14 @@ type Policy struct {
 	// the default is 5 tokens, with 0.2 tokens back per success.
 	Budget Budget `json:"budget"`
 
+	// FleetBudget is the size of the account by which all processes of a fleet
+	// together limit retries to one host, 1 to 1 000 000 tokens: about as many
+	// as requests arrive there in a second from all of them. It means something
+	// only with Transport.Fleet, and where Budget isn't Unlimited; every process
+	// should have the same. If 0, it is inherited; the default is 500. Off: no
+	// account.
+	FleetBudget float64 `json:"fleet_budget"`
+
 	// Breaker stops attempts to a host that is down. Its fields, if 0, are
 	// inherited; by default there is no breaker.
 	Breaker Breaker `json:"breaker"`
@@ -321,6 +331,7 @@ func (p Policy) over(base Policy) Policy {
 	inherit(&p.Budget.Size, base.Budget.Size)
 	inherit(&p.Budget.Credit, base.Budget.Credit)
 	inherit(&p.Budget.Shared, base.Budget.Shared)
+	inherit(&p.FleetBudget, base.FleetBudget)
 	inherit(&p.Breaker.Ratio, base.Breaker.Ratio)
 	inherit(&p.Breaker.Window, base.Breaker.Window)
 	inherit(&p.Breaker.MinVolume, base.Breaker.MinVolume)
@@ -360,6 +371,7 @@ var defaults = Policy{
 	MaxWait:       defaultMaxWait,
 	MaxReplayBody: defaultMaxReplayBody,
 	Budget:        Budget{Size: defaultBudgetSize, Credit: defaultBudgetCredit},
+	FleetBudget:   account.DefaultSize,
 }
 
 // WithPolicy returns a context whose requests follow p. Fields that p leaves

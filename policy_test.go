@@ -114,6 +114,7 @@ func TestPolicy_Defaults(t *testing.T) {
 		MaxWait:       30 * time.Second,
 		MaxReplayBody: 64 << 10,
 		Budget:        Budget{Size: 5, Credit: 0.2},
+		FleetBudget:   500,
 	}, r.Policy())
 
 	// The breaker is off, and one with any field set is on.

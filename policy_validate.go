@@ -140,6 +140,7 @@ func (p Policy) check(path string) error {
 	number("Budget.Size", p.Budget.Size, 1, maxBudget)
 	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget)
 	number("Budget.Shared", p.Budget.Shared, 1, maxBudget)
+	number("FleetBudget", p.FleetBudget, 1, maxBudget)
 	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
 	duration("Breaker.Window", p.Breaker.Window)
 	count("Breaker.MinVolume", int64(p.Breaker.MinVolume))

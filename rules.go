@@ -19,9 +19,10 @@ type Rules struct {
 	policy      Policy // every field resolved
 	retry       statusSet
 	unprocessed statusSet
-	size        int64 // size of the budget, in micro-tokens; 0 means unlimited
-	credit      int64 // micro-tokens back per success without retry
-	timed       bool  // the budget depends on the duration of successes
+	size        int64   // size of the budget, in micro-tokens; 0 means unlimited
+	credit      int64   // micro-tokens back per success without retry
+	timed       bool    // the budget depends on the duration of successes
+	fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
 	breaker     bool
 	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
@@ -72,6 +73,11 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 			r.credit = microTokens(p.Budget.Credit)
 		}
 	}
+	if p.Budget.Size != Off || p.Budget.Shared > 0 {
+		// Without a budget, a process whose own network is dead would spend what
+		// everyone has.
+		r.fleet = max(0, p.FleetBudget)
+	}
 	for _, name := range p.Dialects {
 		r.dialects = append(r.dialects, dialects[name])
 	}
@@ -106,6 +112,9 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 	}
 	if b := p.Budget; b != (Budget{}) && b != Unlimited && b != (Budget{Size: Off}) {
 		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so WithPolicy accepts only Unlimited", b))
+	}
+	if p.FleetBudget != 0 && p.FleetBudget != Off {
+		errs = append(errs, fmt.Errorf("retrip: WithPolicy.FleetBudget is %v: its state belongs to the host, so WithPolicy accepts only Off", p.FleetBudget))
 	}
 	if p.Gate == On && r.policy.Gate != On {
 		errs = append(errs, errors.New("retrip: WithPolicy.Gate is on: its state belongs to the host, so WithPolicy accepts only Off"))

@@ -54,6 +54,11 @@ type Transport struct {
 	// hosts follow Policy.
 	Hosts map[string]Policy
 
+	// Fleet limits retries by what all processes of a fleet together have spent
+	// on them; see Policy.FleetBudget. If nil, only the budget of this process
+	// limits them.
+	Fleet *Fleet
+
 	// Metrics receives the counts. If nil, Transport counts nothing.
 	Metrics *Metrics
 

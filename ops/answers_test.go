@@ -144,6 +144,8 @@ var expected = map[string]func(a *answers) vector{
 	"alert: RetripBudgetExhausted": func(a *answers) vector {
 		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "budget_exhausted") }), 0.01, "give_ups", "budget_exhausted")
 	},
+	// The program's store never answers.
+	"alert: RetripFleetStoreAway": func(a *answers) vector { return a.alone(1) },
 	"alert: RetripBreakerOpen": func(a *answers) vector {
 		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "breaker_open") }), 0.05, "give_ups", "breaker_open")
 	},

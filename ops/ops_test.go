@@ -173,7 +173,10 @@ func checkRules(t *testing.T, s *server, a *answers) {
 					return false
 				}
 				for _, alert := range rule.Alerts {
-					labels := "policy=" + alert.Labels["policy"]
+					labels := ""
+					if policy, ok := alert.Labels["policy"]; ok {
+						labels = "policy=" + policy
+					}
 					if reason := alert.Labels["reason"]; reason != "" {
 						labels += " reason=" + reason
 					}

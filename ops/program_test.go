@@ -5,6 +5,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -205,6 +206,9 @@ func newProgram(t *testing.T) *program {
 	p.metrics = httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	t.Cleanup(p.metrics.Close)
 
+	fleet := retrip.NewFleet(away{})
+	t.Cleanup(func() { fleet.Close() })
+
 	hosts := map[string]retrip.Policy{}
 	for _, s := range p.scenes {
 		if s.policy != nil {
@@ -216,12 +220,20 @@ func newProgram(t *testing.T) *program {
 			Base:    &failing{base, p},
 			Policy:  retrip.Policy{Backoff: retrip.Backoff{Base: 2 * time.Millisecond}},
 			Hosts:   hosts,
+			Fleet:   fleet,
 			Metrics: metrics,
 			Trace:   &retrip.Trace{Retry: p.retry},
 		}
 	}
 	require.NoError(t, p.transport().Validate())
 	return p
+}
+
+// away is a store of the fleet's account that is never there.
+type away struct{}
+
+func (away) Add(context.Context, string, float64, float64) (float64, error) {
+	return 0, errors.New("connection refused")
 }
 
 func (p *program) retry(e retrip.Event) {

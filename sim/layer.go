@@ -25,7 +25,11 @@ type layer struct {
 	size     int32
 
 	requests, attempts int64
-	seconds            []int32 // counted only where there are services
+	seconds            []int32       // counted only where there are services
+	refusal            retrip.Reason // of limit
+	account            *accounts     // limit, if it is one
+
+	deadEach uint64 // share of dead clients, in 2^-32
 }
 
 // build creates the layers of a run and their hosts.
@@ -56,7 +60,11 @@ func (r *run) build() error {
 			l.shared, size = true, service.Replicas
 		}
 		if policy.limit != nil {
-			l.limit = policy.limit(size)
+			l.limit, l.refusal = policy.limit(size), reasonLimited
+		}
+		if policy.account {
+			l.account = newAccounts(&r.Store, size, r.Seed)
+			l.limit, l.refusal = l.account, reasonFleet
 		}
 		l.asks = asksFirst(l.policy)
 		l.gated = l.policy.Gate == retrip.On
@@ -67,6 +75,7 @@ func (r *run) build() error {
 			l.seconds = make([]int32, len(r.seconds.list))
 		}
 	}
+	r.layers[0].deadEach = uint64(r.Fleet.Dead * (1 << 32))
 	r.hosts = make([]retrip.Host, hosts)
 	if asks {
 		r.out = make([]int32, hosts)
@@ -106,8 +115,20 @@ func (r *run) abandon(i int32) {
 	r.finish(child, false, retrip.ReasonCanceled)
 }
 
+// dead reports whether the network of one of the clients is dead. The dead are
+// spread over the fleet, with as many in every part of it.
+func (l *layer) dead(host int32) bool {
+	return l.deadEach > 0 && uint64(host-l.first+1)*l.deadEach>>32 != uint64(host-l.first)*l.deadEach>>32
+}
+
 // finishLayers computes the results of each layer.
 func (r *run) finishLayers() {
+	for _, l := range r.layers {
+		if l.account != nil {
+			r.result.StoreOperations += l.account.operations
+			r.result.StorePeak = max(r.result.StorePeak, float64(l.account.peak))
+		}
+	}
 	if len(r.layers) == 1 {
 		return
 	}

@@ -22,8 +22,9 @@ type Policy struct {
 	// are idempotent, and all answers are statuses.
 	Retry retrip.Policy
 
-	limit func(clients int) limiter // another system's rule, in place of a budget
-	draw  func(*source, retrip.Policy, int) time.Duration
+	limit   func(clients int) limiter // another system's rule, in place of a budget
+	account bool                      // the fleet's account, besides the budget
+	draw    func(*source, retrip.Policy, int) time.Duration
 }
 
 func (p Policy) name() string {
@@ -43,6 +44,8 @@ type limiter interface {
 	result(client int32, now time.Duration, o *retrip.Outcome, attempts int, paid *int32)
 	// retry reports whether another attempt may follow a failed one.
 	retry(client int32, now time.Duration, o *retrip.Outcome, paid *int32) bool
+	// delay returns how long it takes to find that out, as part of the wait.
+	delay(client int32, now time.Duration) time.Duration
 	// wake reports whether the retry is still allowed after its wait.
 	wake(client int32, now time.Duration) bool
 	// canceled ends an attempt or a wait whose caller has gone.
@@ -75,6 +78,9 @@ func changed(change func(*retrip.Policy)) func(retrip.Policy) Policy {
 
 var presets = []preset{
 	{"retrip", "the base policy as it is", changed(func(*retrip.Policy) {})},
+	{"account", "the base policy, and the fleet's account, which may forbid retries", func(base retrip.Policy) Policy {
+		return Policy{Retry: base, account: true}
+	}},
 	{"no-retries", "one attempt", changed(func(p *retrip.Policy) { p.MaxAttempts = 1 })},
 	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Unlimited })},
 	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newPlainBudget, 0)},

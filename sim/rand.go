@@ -26,6 +26,7 @@ const (
 	streamReplicas
 	streamInstances
 	streamTails
+	streamAccount
 )
 
 func newSource(seed, stream uint64) *source {

@@ -58,7 +58,7 @@ func (r *run) begin(n, level, parent int32) {
 		r.out[q.host]++
 	}
 	if l.limit != nil && !l.limit.first(q.host-l.first, time.Duration(r.now)) {
-		r.finish(i, false, reasonLimited)
+		r.finish(i, false, l.refusal)
 		return
 	}
 	if l.asks {
@@ -73,7 +73,7 @@ func (r *run) wake(i int32) {
 	q := &r.requests[i]
 	l := &r.layers[q.layer]
 	if l.limit != nil && !l.limit.wake(q.host-l.first, time.Duration(r.now)) {
-		r.finish(i, false, reasonLimited)
+		r.finish(i, false, l.refusal)
 		return
 	}
 	if q.call.Attempts == 0 {
@@ -160,6 +160,10 @@ func (r *run) send(i int32) {
 	if r.traceAttempt != nil {
 		r.traceAttempt(time.Duration(r.now))
 	}
+	if len(r.layers) == 1 && l.dead(q.host) {
+		r.answer(i, q.gen|happensBad)
+		return
+	}
 	p := r.point()
 	p.Attempts++
 	r.seconds.at(r.now).attempts++
@@ -201,11 +205,15 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 		return
 	}
 	if l.limit != nil && !l.limit.retry(host-l.first, now, &o, &q.paid) {
-		r.finish(i, false, reasonLimited)
+		r.wakeOthers(host, r.hosts[host].Return(l.rules, &q.call))
+		r.finish(i, false, l.refusal)
 		return
 	}
 	if l.draw != nil {
 		d.Wait = l.draw(r.draws, l.policy, q.call.Attempts)
+	}
+	if l.limit != nil {
+		d.Wait = max(d.Wait, l.limit.delay(host-l.first, now))
 	}
 	r.result.wait(d.Wait)
 	if d.AtGate {
@@ -254,6 +262,9 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 		return
 	}
 	r.result.Requests++
+	if l.dead(q.host) {
+		r.result.DeadRequests++
+	}
 	if !good {
 		r.result.gaveUp(reason)
 		return

@@ -31,6 +31,15 @@ type Result struct {
 	Retries   int64 // attempts that are retries; first attempts of inner layers don't count
 	GaveUp    []ReasonCount
 
+	// DeadRequests is how many requests of [Fleet.Dead] clients ended. None of
+	// them succeeded.
+	DeadRequests int64
+
+	// StoreOperations is how many operations [Scenario.Store] was asked for, and
+	// StorePeak the most in one second.
+	StoreOperations int64
+	StorePeak       float64
+
 	// Amplification is attempts per request.
 	Amplification float64
 
@@ -78,6 +87,15 @@ func (r *Result) SuccessRate() float64 {
 	return float64(r.Succeeded) / float64(r.Requests)
 }
 
+// AliveRate returns the share of requests that succeeded, of those by clients
+// that are not dead.
+func (r *Result) AliveRate() float64 {
+	if r.Requests == r.DeadRequests {
+		return 0
+	}
+	return float64(r.Succeeded) / float64(r.Requests-r.DeadRequests)
+}
+
 // Point holds the counts of one interval of [Result.Series].
 type Point struct {
 	Requests int32 // that arrived
@@ -108,6 +126,7 @@ const (
 	waitBins = 1001
 
 	reasonLimited retrip.Reason = "limited"
+	reasonFleet                 = retrip.ReasonFleetBudget
 )
 
 func (r *Result) wait(d time.Duration) {

@@ -23,6 +23,9 @@ type Scenario struct {
 	Network  Network
 	Trigger  Trigger
 
+	// Store holds the fleet's account for clients of the preset "account".
+	Store Store
+
 	// Horizon is the simulated time at which the run ends, at most 24 h.
 	Horizon time.Duration
 
@@ -42,6 +45,10 @@ type Fleet struct {
 	// Unequal gives client number k of C a share of the requests in proportion
 	// to ln((k+1)/k), so that a few clients send most requests.
 	Unequal bool
+
+	// Dead is the share of clients whose own network is dead, 0 to 1: all their
+	// attempts fail without reaching anything.
+	Dead float64
 
 	// Timeout is the attempt timeout of clients whose policy sets none. If 0,
 	// there is none.

@@ -21,6 +21,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
 	f.BoolVar(&s.Fleet.Unequal, "unequal", s.Fleet.Unequal, "a few clients send most of the requests")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, where the policy sets none")
+	f.Float64Var(&s.Fleet.Dead, f.field("dead-clients", "Fleet.Dead"), s.Fleet.Dead, "share of clients whose own network is dead")
 	f.layers()
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second")
 	f.Func("load", "requests per second as a `share` of the capacity, instead of -rate", func(v string) error {
@@ -43,6 +44,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
 	f.BoolVar(&s.Backend.Silent, "silent", s.Backend.Silent, "these, and attempts at -dead backends, get no answer and time out")
 	f.server(&s.Backend)
+	f.store(&s.Store)
 	f.DurationVar(&s.Network.Delay, f.field("delay", "Network.Delay"), s.Network.Delay, "of the network, each way")
 	f.DurationVar(&s.Trigger.At, f.field("trigger-at", "Trigger.At"), s.Trigger.At, "when the trouble begins")
 	f.DurationVar(&s.Trigger.For, f.field("trigger-for", "Trigger.For"), s.Trigger.For, "how long it lasts; 0 is none")
@@ -58,6 +60,17 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.excludes("unequal", "regular", "at-once")
 	f.excludes("at-once", "regular", "rate", "load")
 	f.excludes("attempt-timeout", "timeout")
+}
+
+// store declares the flags for the store of the fleet's account.
+func (f *flags) store(s *sim.Store) {
+	f.Float64Var(&s.Size, f.field("account-size", "Store.Size"), s.Size, "tokens of the fleet's account; 0 is 500")
+	f.IntVar(&s.Shards, f.field("account-shards", "Store.Shards"), s.Shards, "accounts in which it is split; 0 is one")
+	f.DurationVar(&s.Delay, f.field("store-delay", "Store.Delay"), s.Delay, "of an operation of its store, there and back")
+	f.DurationVar(&s.Lag, f.field("store-lag", "Store.Lag"), s.Lag, "how old the level is that the store tells")
+	f.DurationVar(&s.DownAt, f.field("store-down-at", "Store.DownAt"), s.DownAt, "when the store stops answering")
+	f.DurationVar(&s.DownFor, f.field("store-down-for", "Store.DownFor"), s.DownFor, "how long it doesn't answer; 0 is never")
+	f.needs("store-down-at", "store-down-for")
 }
 
 // settle applies flags to s that depend on each other.
@@ -128,6 +141,7 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 			r.notes = append(r.notes, "recovery: from the end of the trouble until 95 % of what arrives is answered; meanwhile: attempts made in the trouble per request that arrived in it; peak: in one second")
 		}
 		r.notes = append(r.notes, layerNotes(groups)...)
+		r.notes = append(r.notes, storeNotes(groups)...)
 		for _, p := range f.chosen {
 			s.Policy = p
 			if d, e := s.PurseTime(); e == nil && d > 0 {
@@ -163,6 +177,25 @@ func loadRow(group []*sim.Result) []string {
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.PeakSecond })),
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Steady })),
 		fmt.Sprint(round(r.P50)), fmt.Sprint(round(r.P99))}
+}
+
+// storeNotes says what the store of the fleet's account had to do, and how the
+// clients fared whose network is alive, where others' is dead.
+func storeNotes(groups [][]*sim.Result) []string {
+	var notes []string
+	for _, group := range groups {
+		name := group[0].Policy
+		if group[0].StoreOperations > 0 {
+			notes = append(notes, fmt.Sprintf("%s: %.0f operations/s at the store, %.0f in its busiest second", name,
+				mid(group, func(r *sim.Result) float64 { return float64(r.StoreOperations) / r.Until.Seconds() }),
+				mid(group, func(r *sim.Result) float64 { return r.StorePeak })))
+		}
+		if group[0].DeadRequests > 0 {
+			notes = append(notes, fmt.Sprintf("%s: %.2f %% success of the clients whose network is alive", name,
+				mid(group, func(r *sim.Result) float64 { return 100 * r.AliveRate() })))
+		}
+	}
+	return notes
 }
 
 // mid returns the median over the group of what of returns.

@@ -1,0 +1,603 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/account"
+)
+
+// storeFunc is a FleetStore.
+type storeFunc func(ctx context.Context, host string, tokens, size float64) (float64, error)
+
+func (f storeFunc) Add(ctx context.Context, host string, tokens, size float64) (float64, error) {
+	return f(ctx, host, tokens, size)
+}
+
+// fixedStore always tells the same level.
+func fixedStore(level float64) storeFunc {
+	return func(context.Context, string, float64, float64) (float64, error) { return level, nil }
+}
+
+func hangingStore(ctx context.Context, _ string, _, _ float64) (float64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+func newTestFleet(t *testing.T, store FleetStore) *Fleet {
+	t.Helper()
+	f := NewFleet(store)
+	t.Cleanup(func() { assert.NoError(t, f.Close()) })
+	return f
+}
+
+func alwaysAnswers(status int) roundTripperFunc {
+	return func(r *http.Request) (*http.Response, error) { return answer(r, status), nil }
+}
+
+// gathered returns the counters of m, one a line, without help.
+func gathered(t *testing.T, m *Metrics) string {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	var b strings.Builder
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, pair := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", pair.GetName(), pair.GetValue()))
+			}
+			if m.GetCounter() != nil {
+				fmt.Fprintf(&b, "%s{%s} %v\n", family.GetName(), strings.Join(labels, ","), m.GetCounter().GetValue())
+			}
+		}
+	}
+	return b.String()
+}
+
+var steady = Policy{Backoff: Backoff{Base: 100 * time.Millisecond, Cap: 100 * time.Millisecond, Jitter: NoJitter}}
+
+func TestFleet_ForbidsAndGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet, attempts := newTestFleet(t, fixedStore(0)), 0
+		metrics := NewMetrics()
+		var reasons []Reason
+		tr := &Transport{Fleet: fleet, Policy: steady, Metrics: metrics, Trace: &Trace{GiveUp: func(e Event) { reasons = append(reasons, e.Reason) }},
+			Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				resp := answer(r, 503)
+				resp.Body = io.NopCloser(strings.NewReader("in hand"))
+				return resp, nil
+			})}
+		began := time.Now()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
+		require.NoError(t, err)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, 503, resp.StatusCode)
+		body, err := io.ReadAll(resp.Body)
+		assert.NoError(t, err)
+		assert.Equal(t, "in hand", string(body), "the response in hand is returned, body unread")
+		assert.Equal(t, 1, attempts)
+		assert.Zero(t, time.Since(began), "and at once")
+		assert.Equal(t, []Reason{ReasonFleetBudget}, reasons)
+		state, err := tr.HostState("a.example:80")
+		require.NoError(t, err)
+		assert.Equal(t, state.Size, state.Tokens, "what the retry would have cost is back")
+		assert.Contains(t, gathered(t, metrics), `retrip_fleet_checks_total{policy="default",result="forbidden"} 1`)
+		assert.Contains(t, gathered(t, metrics), `retrip_give_ups_total{policy="default",reason="fleet_budget"} 1`)
+	})
+}
+
+func TestFleet_HostState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &Transport{Fleet: newTestFleet(t, fixedStore(123)), Policy: steady, Base: alwaysAnswers(503)}
+		_, err := get(t, tr, "http://a.example/")
+		require.NoError(t, err)
+		state := must(tr.HostState("a.example:80"))
+		assert.Equal(t, 123.0, state.FleetTokens)
+		assert.Equal(t, 500.0, state.FleetSize)
+		assert.Contains(t, state.String(), "123 of 500 of the fleet's")
+		data := must(state.MarshalJSON())
+		assert.Contains(t, string(data), `"fleet_tokens":123,"fleet_size":500`)
+		var back HostState
+		require.NoError(t, back.UnmarshalJSON(data))
+		assert.Equal(t, state, back)
+		time.Sleep(account.Age + 1)
+		assert.Zero(t, must(tr.HostState("a.example:80")).FleetSize, "what is older isn't known")
+	})
+}
+
+// A fleet of clients with a budget of their own, of which each alone would go
+// on.
+func TestFleet_SharedByTransports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := NewFleet(nil)
+		var attempts int
+		down := true
+		base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			attempts++
+			if down {
+				return answer(r, 503), nil
+			}
+			return answer(r, 200), nil
+		})
+		clients := make([]*Transport, 1000)
+		for i := range clients {
+			clients[i] = &Transport{Fleet: fleet, Policy: Policy{FleetBudget: 100}, Base: base}
+		}
+		for _, c := range clients {
+			_, err := get(t, c, "http://a.example/")
+			require.NoError(t, err)
+		}
+		// One token each; the retries that follow the first one aren't charged.
+		assert.Less(t, attempts, 1000+3*200, "the account is empty after some two hundred clients")
+		attempts, down = 0, false
+		for range 10 {
+			for _, c := range clients {
+				_, err := get(t, c, "http://a.example/")
+				require.NoError(t, err)
+			}
+		}
+		assert.Equal(t, 10_000, attempts, "no first attempt is held back")
+		level, err := fleet.store.Add(t.Context(), "a.example:80", 0, 100)
+		require.NoError(t, err)
+		assert.Equal(t, 100.0, level, "successes have filled the account")
+		assert.NoError(t, fleet.Close())
+		assert.NoError(t, fleet.Close())
+	})
+}
+
+func TestFleet_OwnNetworkIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var spent float64
+		fleet := newTestFleet(t, storeFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
+			spent -= tokens
+			return size, nil
+		}))
+		tr := &Transport{Fleet: fleet, Policy: Policy{Budget: Budget{Size: 1e6}, FleetBudget: 10},
+			Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") })}
+		for range 100 {
+			_, err := get(t, tr, "http://a.example/")
+			require.Error(t, err)
+			time.Sleep(time.Second)
+		}
+		require.NoError(t, fleet.Close())
+		assert.Equal(t, 1.0, spent, "whatever its own budget, it costs the others one token")
+	})
+}
+
+func TestFleet_AsksWithinTheWait(t *testing.T) {
+	for _, test := range []struct {
+		delay, backoff, want time.Duration
+		attempts             int
+	}{
+		{10 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 2}, // the wait is as long as without
+		{30 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 2},   // the answer takes longer than the wait
+		{300 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 2},  // nobody waits for it for longer
+		{300 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 2},
+	} {
+		t.Run(fmt.Sprint(test.delay, test.backoff), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fleet := newTestFleet(t, storeFunc(func(ctx context.Context, _ string, _, size float64) (float64, error) {
+					time.Sleep(test.delay)
+					return size, ctx.Err()
+				}))
+				var at []time.Duration
+				began := time.Now()
+				tr := &Transport{Fleet: fleet, Policy: Policy{MaxAttempts: 2, Backoff: Backoff{Base: test.backoff, Jitter: NoJitter}},
+					Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+						at = append(at, time.Since(began))
+						return answer(r, 503), nil
+					})}
+				_, err := get(t, tr, "http://a.example/")
+				require.NoError(t, err)
+				assert.Equal(t, []time.Duration{0, test.want}, at)
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
+func TestFleet_DeadlineBoundsTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := newTestFleet(t, storeFunc(hangingStore))
+		var at []time.Duration
+		began := time.Now()
+		tr := &Transport{Fleet: fleet, Policy: Policy{MaxAttempts: 2, Backoff: Backoff{Base: Off}, Deadline: 20 * time.Millisecond},
+			Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if at = append(at, time.Since(began)); len(at) == 1 {
+					time.Sleep(5 * time.Millisecond)
+				}
+				return answer(r, 503), nil
+			})}
+		_, err := get(t, tr, "http://a.example/")
+		require.NoError(t, err)
+		assert.Equal(t, []time.Duration{0, 15 * time.Millisecond}, at, "there is room for the attempt")
+	})
+}
+
+func TestFleet_CallerGoesWhileAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := newTestFleet(t, storeFunc(hangingStore))
+		closed := false
+		tr := &Transport{Fleet: fleet, Policy: steady, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			resp := answer(r, 503)
+			resp.Body = &closeRecorder{closed: &closed}
+			return resp, nil
+		})}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		time.AfterFunc(20*time.Millisecond, cancel)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = tr.RoundTrip(req)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 20*time.Millisecond, time.Since(began))
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, ReasonCanceled, e.Reason)
+		assert.Equal(t, 503, e.StatusCode)
+		assert.True(t, closed, "the response in hand is closed")
+		state := must(tr.HostState("a.example:80"))
+		assert.Equal(t, state.Size, state.Tokens)
+	})
+}
+
+type closeRecorder struct {
+	closed *bool
+}
+
+func (*closeRecorder) Read([]byte) (int, error) { return 0, io.EOF }
+
+func (c *closeRecorder) Close() error {
+	*c.closed = true
+	return nil
+}
+
+// P22: the loss of the store leaves the local rule, decision by decision.
+func TestFleet_StoreDownIsTheLocalRule(t *testing.T) {
+	stores := map[string]FleetStore{
+		"error":    storeFunc(func(context.Context, string, float64, float64) (float64, error) { return 0, errors.New("down") }),
+		"hangs":    storeFunc(hangingStore),
+		"panics":   storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic("store") }),
+		"negative": fixedStore(-1),
+		"NaN":      fixedStore(math.NaN()),
+		"infinite": fixedStore(math.Inf(1)),
+		"full":     fixedStore(1e300),
+		"slow": storeFunc(func(ctx context.Context, _ string, _, _ float64) (float64, error) {
+			time.Sleep(51 * time.Millisecond)
+			return 0, ctx.Err()
+		}),
+	}
+	for name, store := range stores {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(5) {
+				var with, without []string
+				synctest.Test(t, func(t *testing.T) { with = decisions(t, seed, newTestFleet(t, store)) })
+				synctest.Test(t, func(t *testing.T) { without = decisions(t, seed, nil) })
+				require.Equal(t, without, with, "seed %d", seed)
+			}
+		})
+	}
+}
+
+// decisions records all that a Transport decides about requests to a few hosts
+// that mostly fail.
+func decisions(t *testing.T, seed uint64, fleet *Fleet) (events []string) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	began := time.Now()
+	note := func(kind string) func(Event) {
+		return func(e Event) {
+			at := fmt.Sprint(time.Since(began))
+			if kind == "retry" {
+				at = "" // it is told when the account has been asked, which is a part of the wait
+			}
+			events = append(events, fmt.Sprint(at, kind, e.Request.URL.Host, e.Attempt, e.StatusCode, e.Err, e.Reason))
+		}
+	}
+	tr := &Transport{Fleet: fleet, Policy: steady, Trace: &Trace{Attempt: note("attempt"), Retry: note("retry"), GiveUp: note("give up"), Done: note("done")},
+		Base: roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			switch n := r.IntN(10); {
+			case n < 4:
+				return answer(req, 200), nil
+			case n < 5:
+				return nil, errors.New("reset")
+			case n < 6:
+				return answer(req, 429), nil
+			default:
+				return answer(req, 503), nil
+			}
+		})}
+	for range 200 {
+		resp, err := get(t, tr, fmt.Sprintf("http://%c.example/", 'a'+rune(r.IntN(3))))
+		if err == nil {
+			events = append(events, resp.Status)
+		}
+		time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
+	}
+	return events
+}
+
+func TestFleet_AwayForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []time.Duration
+		began := time.Now()
+		fleet := newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+			asked = append(asked, time.Since(began))
+			return 0, errors.New("dial tcp: connection refused")
+		}))
+		var log bytes.Buffer
+		tr := &Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		const hours = 1
+		for range hours * 3600 {
+			_, err := get(t, tr, fmt.Sprintf("http://%d.example/", len(asked)))
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		require.NoError(t, fleet.Close())
+		for i := range asked[1:] {
+			gap := asked[i+1] - asked[i]
+			assert.GreaterOrEqual(t, gap, 5*time.Second)
+			assert.Less(t, gap, 17*time.Second)
+		}
+		lines := strings.Count(log.String(), "the fleet's store is away")
+		assert.LessOrEqual(t, lines, hours*60, "at most one line a minute")
+		assert.Positive(t, lines)
+		assert.Contains(t, log.String(), `level=WARN msg="retrip: the fleet's store is away, budgets decide alone" error="dial tcp: connection refused"`)
+	})
+}
+
+func TestFleet_LogsThatTheStoreIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		fleet := newTestFleet(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
+			if down {
+				return 0, errors.New("down")
+			}
+			return size, nil
+		}))
+		var log bytes.Buffer
+		tr := &Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		for range 600 {
+			_, _ = get(t, tr, fmt.Sprintf("http://%d.example/", rand.Int()))
+			time.Sleep(time.Second)
+			if time.Since(time.Unix(946684800, 0)) > 5*time.Minute {
+				down = false
+			}
+		}
+		assert.LessOrEqual(t, strings.Count(log.String(), "the fleet's store is away"), 6)
+		assert.Equal(t, 1, strings.Count(log.String(), "the fleet's store is back"))
+	})
+}
+
+func TestFleet_FirstAttemptsNeverAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		operations, paid := 0, 0.0
+		fleet := newTestFleet(t, storeFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
+			operations++
+			paid += tokens
+			time.Sleep(time.Millisecond)
+			return size, nil
+		}))
+		tr := &Transport{Fleet: fleet, Base: alwaysAnswers(200)}
+		const n = 20_000
+		for range n {
+			began := time.Now()
+			_, err := get(t, tr, "http://a.example/")
+			require.NoError(t, err)
+			require.Zero(t, time.Since(began))
+			time.Sleep(2 * time.Millisecond)
+		}
+		require.NoError(t, fleet.Close())
+		assert.InDelta(t, n/100, operations, n/500)
+		assert.InDelta(t, 0.2*n, paid, 0.04*n)
+	})
+}
+
+func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := map[string]float64{}
+		fleet := newTestFleet(t, storeFunc(func(_ context.Context, host string, _, size float64) (float64, error) {
+			asked[host] = size
+			return 0, nil
+		}))
+		tr := &Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Hosts: map[string]Policy{
+			"off.example":       {FleetBudget: Off},
+			"small.example":     {FleetBudget: 50},
+			"unlimited.example": {Budget: Unlimited},
+			"once.example":      {MaxAttempts: 1},
+		}}
+		for _, host := range []string{"off", "small", "unlimited", "once", "plain"} {
+			_, err := get(t, tr, "http://"+host+".example/")
+			require.NoError(t, err)
+		}
+		assert.Equal(t, map[string]float64{"small.example:80": 50, "plain.example:80": 500}, asked)
+		clear(asked)
+		ctx := WithPolicy(t.Context(), Policy{FleetBudget: Off})
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://other.example/", nil)
+		require.NoError(t, err)
+		_, err = tr.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Empty(t, asked)
+
+		// Swapped while in use.
+		require.NoError(t, tr.SetPolicies(Policy{FleetBudget: Off}, nil))
+		_, err = get(t, tr, "http://plain2.example/")
+		require.NoError(t, err)
+		assert.Empty(t, asked)
+	})
+}
+
+func TestFleet_RefusalsAtAGateAreFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+			t.Error("a 429 at a gate costs nothing, here either")
+			return 0, nil
+		}))
+		n := 0
+		tr := &Transport{Fleet: fleet, Policy: Policy{Gate: On}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			if n++; n < 3 {
+				return answer(r, 429, "Retry-After: 1"), nil
+			}
+			return answer(r, 200), nil
+		})}
+		resp, err := get(t, tr, "http://a.example/")
+		require.NoError(t, err)
+		assert.Equal(t, 200, resp.StatusCode)
+	})
+}
+
+func TestFleet_Bounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, store := range map[string]FleetStore{"memory": nil, "store": fixedStore(250)} {
+			fleet := newTestFleet(t, store)
+			for i := range 3 * fleetViews {
+				fleet.ask(hostKey{fmt.Sprintf("%d.example", i), "443"}, 500)
+				fleet.add(hostKey{fmt.Sprintf("%d.example", i), "443"}, 500, -1)
+				synctest.Wait()
+			}
+			assert.Len(t, fleet.views, fleetViews, name)
+			if m, ok := fleet.store.(*fleetMemory); ok {
+				assert.LessOrEqual(t, len(m.accounts), fleetAccounts)
+			}
+			time.Sleep(2 * time.Minute)
+			fleet.ask(hostKey{"new.example", "443"}, 500)
+			synctest.Wait()
+			assert.Len(t, fleet.views, 1, "%s: what nobody has asked for is forgotten", name)
+			long := hostKey{strings.Repeat("x", 300), "443"}
+			assert.Nil(t, fleet.ask(long, 500), "no host has such a name")
+		}
+	})
+}
+
+// A store that never returns, whatever its context says.
+func TestFleet_StoreBlocksForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		fleet := NewFleet(storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+			<-release
+			return 0, nil
+		}))
+		tr := &Transport{Fleet: fleet, Policy: Policy{Backoff: Backoff{Base: Off}}, Base: alwaysAnswers(503)}
+		for i := range 100 {
+			began := time.Now()
+			_, err := get(t, tr, fmt.Sprintf("http://%d.example/", i))
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(began), account.OpTimeout)
+			time.Sleep(time.Second)
+		}
+		began := time.Now()
+		assert.ErrorContains(t, fleet.Close(), "hasn't returned")
+		assert.Equal(t, time.Second, time.Since(began))
+		close(release)
+	})
+}
+
+func TestFleet_ConcurrentUse(t *testing.T) {
+	for name, store := range map[string]FleetStore{"memory": nil, "store": fixedStore(100), "panics": storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic(1) })} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fleet := NewFleet(store)
+				var n atomic.Int64
+				tr := &Transport{Fleet: fleet, Policy: Policy{Backoff: Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Metrics: NewMetrics(),
+					Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+						if n.Add(1)%2 == 0 {
+							return answer(r, 503), nil
+						}
+						return answer(r, 200), nil
+					})}
+				var wg sync.WaitGroup
+				for i := range 8 {
+					wg.Go(func() {
+						for j := range 300 {
+							if i == 0 && j == 150 {
+								assert.NoError(t, fleet.Close())
+							}
+							if i == 1 && j%50 == 0 {
+								assert.NoError(t, tr.SetPolicies(Policy{FleetBudget: float64(j + 1)}, nil))
+								tr.HostStates()
+							}
+							req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://%d.example/", j%5), nil)
+							if assert.NoError(t, err) {
+								_, err = tr.RoundTrip(req)
+								assert.NoError(t, err)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				assert.NoError(t, fleet.Close())
+			})
+		})
+	}
+}
+
+func TestFleetMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &fleetMemory{accounts: map[string]fleetAccount{}}
+		add := func(tokens, want float64) {
+			t.Helper()
+			level, err := m.Add(t.Context(), "a.example:443", tokens, 10)
+			require.NoError(t, err)
+			assert.Equal(t, want, level)
+		}
+		add(0, 10)
+		assert.Empty(t, m.accounts, "a full one takes no place")
+		add(-3, 7)
+		add(-100, 0)
+		time.Sleep(time.Minute)
+		add(0, 0)
+		add(2, 2)
+		add(100, 10)
+		assert.Empty(t, m.accounts)
+		add(-3, 7)
+		time.Sleep(time.Minute + 1)
+		add(0, 10)
+	})
+}
+
+// A request that succeeds at once pays no more for the Fleet than a number
+// drawn, and one in a hundred an operation handed over.
+func BenchmarkFleet_Success(b *testing.B) {
+	run := func(fleet *Fleet) func(*testing.B) {
+		return func(b *testing.B) {
+			tr := &Transport{Fleet: fleet, Base: &allocBase{statuses: []int{200}, body: http.NoBody}}
+			req, err := http.NewRequest(http.MethodGet, "http://a.example/", nil)
+			require.NoError(b, err)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := tr.RoundTrip(req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	b.Run("without", run(nil))
+	b.Run("memory", run(NewFleet(nil)))
+	fleet := NewFleet(fixedStore(500))
+	defer fleet.Close()
+	b.Run("store", run(fleet))
+}

@@ -1,0 +1,110 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package account
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// at returns the draw that stands for a share of all draws.
+func at(share float64) uint64 { return uint64(share * (1 << 63) * 2) }
+
+func TestForbids(t *testing.T) {
+	for _, test := range []struct {
+		level, share float64
+		want         bool
+	}{
+		{500, 0.999, false}, {250, 0.999, false}, {249, 0.999, true}, {125, 0.499, false}, {125, 0.501, true}, {1, 0.0039, false}, {1, 0.0041, true},
+		{0, 0, true}, // nothing is left: nobody may
+	} {
+		assert.Equal(t, test.want, Forbids(test.level, 500, at(test.share)), "level %v, draw %v", test.level, test.share)
+	}
+	assert.False(t, Forbids(500, 500, math.MaxUint64))
+	assert.True(t, Forbids(249.9, 500, math.MaxUint64))
+}
+
+func TestDeposit(t *testing.T) {
+	assert.Equal(t, 20.0, Deposit(500, 0))
+	assert.Zero(t, Deposit(500, at(0.0101)))
+	assert.Equal(t, 20.0, Deposit(1e6, at(0.0099)), "at most a hundred at once")
+	assert.Equal(t, 5.0, Deposit(50, at(0.039)), "a tenth of the size at most")
+	assert.Zero(t, Deposit(50, at(0.041)))
+	assert.Equal(t, 0.2, Deposit(1, math.MaxUint64), "of a tiny one every success")
+	for _, size := range []float64{1, 7, 50, 500, 5000} {
+		r, sum := rand.New(rand.NewPCG(1, 2)), 0.0
+		const n = 1_000_000
+		for range n {
+			sum += Deposit(size, r.Uint64())
+		}
+		assert.InDelta(t, 0.2, sum/n, 0.01, "size %v: a fifth of a token on average", size)
+	}
+}
+
+func TestView(t *testing.T) {
+	const s = time.Second
+	var v View
+	assert.True(t, v.Stale(0))
+	_, known := v.Level(0)
+	assert.False(t, known)
+
+	assert.True(t, v.Hear(3, 500, 10*s))
+	assert.False(t, v.Stale(11*s))
+	assert.True(t, v.Stale(11*s+1))
+	level, known := v.Level(15 * s)
+	assert.Equal(t, 3.0, level)
+	assert.True(t, known)
+	_, known = v.Level(15*s + 1)
+	assert.False(t, known, "what is older than Age is not known")
+	_, known = v.Level(10*s - 1)
+	assert.False(t, known, "the answer is under way")
+
+	for _, lie := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(1e-9, -1)} {
+		assert.False(t, v.Hear(lie, 500, 12*s), "%v", lie)
+	}
+	level, _ = v.Level(12 * s)
+	assert.Equal(t, 3.0, level, "a lie changes nothing")
+	assert.True(t, v.Hear(2000, 500, 12*s), "others may have a larger size")
+	level, _ = v.Level(12 * s)
+	assert.Equal(t, 500.0, level)
+}
+
+func TestCharge(t *testing.T) {
+	var c Charge
+	assert.True(t, c.Failed())
+	assert.False(t, c.Failed(), "once")
+	assert.False(t, c.Failed())
+	c.Succeeded()
+	c.Succeeded()
+	assert.True(t, c.Failed(), "until something succeeds")
+	assert.False(t, c.Failed())
+}
+
+func TestLink(t *testing.T) {
+	const s = time.Second
+	var l Link
+	assert.True(t, l.Up(0))
+	l.Lose(100*s, 0)
+	assert.False(t, l.Up(105*s-1))
+	assert.True(t, l.Up(105*s))
+	l.Lose(100*s, math.MaxUint64)
+	assert.False(t, l.Up(115*s-1))
+	assert.True(t, l.Up(115*s))
+}
+
+func TestNothingAllocates(t *testing.T) {
+	var v View
+	var l Link
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		v.Hear(1, 500, 1)
+		v.Stale(2)
+		level, _ := v.Level(2)
+		l.Lose(1, 2)
+		_ = l.Up(3) && Forbids(level, 500, 4) && Deposit(500, 5) > 0
+	}))
+}

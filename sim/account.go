@@ -1,0 +1,125 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/account"
+)
+
+// Store is where the account of the fleet is kept that clients of the preset
+// "account" ask before a retry. The zero Store answers at once.
+type Store struct {
+	// Size is that of the account. If 0, 500.
+	Size float64
+
+	// Shards is in how many accounts the fleet's is split, each for its share of
+	// the clients, up to 1000. If 0, there is one.
+	Shards int
+
+	// Delay is the time an operation takes, there and back. From 50 ms on
+	// clients take the store for away.
+	Delay time.Duration
+
+	// Lag is how old the level is that an answer tells.
+	Lag time.Duration
+
+	// DownAt is when the store stops answering, DownFor for how long. If DownFor
+	// is 0, it always answers.
+	DownAt, DownFor time.Duration
+}
+
+// accounts is the limiter that asks the fleet's account, besides the budget of
+// each client: the rule as Transport has it, with each client a process.
+type accounts struct {
+	always
+	size    float64
+	stores  []store
+	views   []account.View
+	links   []account.Link
+	charges []account.Charge
+	answers []time.Duration // when the last answer is there
+	draws   *source
+
+	operations int64
+	second     int64 // the running one
+	inSecond   int64
+	peak       int64
+}
+
+func newAccounts(s *Store, clients int, seed uint64) *accounts {
+	a := &accounts{
+		size:    cmp.Or(s.Size, account.DefaultSize),
+		stores:  make([]store, max(1, s.Shards)),
+		views:   make([]account.View, clients),
+		links:   make([]account.Link, clients),
+		answers: make([]time.Duration, clients),
+		draws:   newSource(seed, streamAccount),
+		charges: make([]account.Charge, clients),
+	}
+	for i := range a.stores {
+		shard := newStore(a.size)
+		shard.delay, shard.lag = s.Delay, s.Lag
+		if s.DownFor > 0 {
+			shard.outages = []outageTime{{s.DownAt, s.DownAt + s.DownFor}}
+		}
+		a.stores[i] = *shard
+	}
+	return a
+}
+
+// add is an operation of a client, unless it takes the store for away.
+func (a *accounts) add(client int32, now time.Duration, tokens float64) {
+	link := &a.links[client]
+	if !link.Up(now) {
+		return
+	}
+	a.operations++
+	if second := int64(now / time.Second); second != a.second {
+		a.second, a.inSecond = second, 0
+	}
+	a.inSecond++
+	a.peak = max(a.peak, a.inSecond)
+	level, answered, ok := a.stores[int(client)%len(a.stores)].add(now, tokens)
+	if !ok || answered-now > account.OpTimeout {
+		a.answers[client] = now + account.OpTimeout
+		link.Lose(now+account.OpTimeout, a.draws.Uint64())
+		return
+	}
+	a.answers[client] = answered
+	a.views[client].Hear(level, a.size, answered)
+}
+
+func (a *accounts) result(client int32, now time.Duration, o *retrip.Outcome, attempts int, _ *int32) {
+	if !succeeded(o) {
+		if attempts > 1 && a.charges[client].Failed() {
+			a.add(client, now, -1)
+		}
+		return
+	}
+	a.charges[client].Succeeded()
+	if attempts == 1 {
+		if tokens := account.Deposit(a.size, a.draws.Uint64()); tokens > 0 {
+			a.add(client, now, tokens)
+		}
+	}
+}
+
+func (a *accounts) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32) bool {
+	link, view := &a.links[client], &a.views[client]
+	if link.Up(now) && view.Stale(now) {
+		a.add(client, now, 0)
+	}
+	// The decision falls when the answer is there.
+	then := max(now, a.answers[client])
+	level, known := view.Level(then)
+	return !link.Up(then) || !known || !account.Forbids(level, a.size, a.draws.Uint64())
+}
+
+func (a *accounts) delay(client int32, now time.Duration) time.Duration {
+	return max(0, a.answers[client]-now)
+}
