@@ -41,7 +41,7 @@ func (r *Results) groups() []group {
 	return []group{
 		{
 			about: `**A success**, over a stub: time and allocations that it adds to the same request in bare net/http in the same
-round. *Deep*: a context that can be cancelled, ten layers deep. *PUT 1 MiB*: a stream that can be had only once and comes
+round. *Deep*: a context that can be cancelled, ten layers deep. *PUT 1 MiB*: a stream without GetBody that comes
 as fast as memory does. *Many hosts*: 10 000 in turn, 100 of them in trouble as far as anybody remembers such things. At the
 RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
 			columns: []column{
@@ -80,7 +80,7 @@ taken within a block. *Parallel*: four requests a core at a time, timed in round
 			},
 		},
 		{
-			about: fmt.Sprintf(`**What is held**. *PUT 64 MiB*: a stream of 128 MiB/s that can be had only once; how far the heap grows, and when the server
+			about: fmt.Sprintf(`**What is held**. *PUT 64 MiB*: a stream of 128 MiB/s without GetBody; how far the heap grows, and when the server
 has the first byte. *Connections*: opened by %d requests that meet one 503 each, with a body of that size. *Waiting*: what each of
 %d requests holds, beyond one that waits in bare net/http for its answer.`, Fetches, Waiters),
 			columns: []column{

@@ -147,7 +147,7 @@ func TestOverloadVariants(t *testing.T) {
 		{"surge", surge, "no-budget", [2]float64{never, never}},
 		{"surge", surge, "aws-standard", [2]float64{3, 20}},
 		{"surge", surge, "retrip", [2]float64{3, 3}},
-		// Where the backend does no work in vain, retries don't prolong an
+		// If the backend wastes no work, retries don't prolong an
 		// overload by much.
 		{"drops", drops, "no-retries", [2]float64{0, 0}},
 		{"drops", drops, "retrip", [2]float64{0, 0}},
