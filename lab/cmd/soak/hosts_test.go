@@ -67,7 +67,7 @@ func TestHeal(t *testing.T) {
 	left, err := heal(transport, lab.HTTP1)
 	require.NoError(t, err)
 	assert.Empty(t, left)
-	assert.Equal(t, map[string]int{"a:80": 10, "b:80": 20}, base.sent)
+	assert.Equal(t, map[string]int{"a:80": 5, "b:80": 10}, base.sent)
 }
 
 // heal reports a host that has all its tokens back but is still in use, here by
