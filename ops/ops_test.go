@@ -107,6 +107,10 @@ func compare(t *testing.T, q query, want, got vector, native bool) {
 				continue // no request was held under that policy
 			}
 			least, most = bucket(want[label], false)
+		case strings.HasPrefix(q.name, "panel: Waiting requests"):
+			// The waits of a policy begin in one scrape and those of another in the
+			// next, and a rate is extrapolated from where its series begins.
+			least, most = 0.95*least, 1.05*most
 		default:
 			least, most = (1-1e-9)*least, (1+1e-9)*most
 		}
@@ -118,7 +122,6 @@ func compare(t *testing.T, q query, want, got vector, native bool) {
 
 // bucket returns the bounds of the bucket of a wait, which is all that a
 // histogram knows of it.
-// better.
 func bucket(wait float64, native bool) (least, most float64) {
 	if native {
 		return wait / 1.1, wait * 1.1

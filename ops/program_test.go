@@ -95,7 +95,7 @@ func scenes() []scene {
 			host: "flaky.test", policy: &retrip.Policy{}, n: 60, serve: status(503, 200),
 			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1},
 		}, {
-			host: "rare.test", policy: &retrip.Policy{}, n: 8, serve: status(503, 200),
+			host: "rare.test", policy: &retrip.Policy{}, n: 6, serve: status(503, 200),
 			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1},
 		}, {
 			// Four retries that fail in a row: three for the first request, one for the second.
