@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -103,6 +104,7 @@ func TestDifferential_Connect(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 200, resp.StatusCode)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		_, err = io.WriteString(pw, "through the tunnel")
 		require.NoError(t, err)
 		got := make([]byte, len("through the tunnel"))

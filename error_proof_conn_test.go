@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -111,6 +112,7 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.EqualValues(t, 4, dials.Load())
 		time.Sleep(time.Minute)
+		synctest.Wait()
 	})
 	bubbled(t, "our own timeout after there was one", func(t *testing.T) {
 		var seen atomic.Int32

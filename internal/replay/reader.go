@@ -63,7 +63,7 @@ func (b *reader) Read(p []byte) (n int, err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			b.keep(p, 0, errPanicked)
+			_, _ = b.keep(p, 0, errPanicked)
 		}
 	}()
 	n, err = b.replay.req.Body.Read(p)
