@@ -10,7 +10,7 @@ import (
 
 // Budget limits the retries to one host, so that retries don't keep an outage
 // going (P14 in docs/promises.md). A Budget starts full. A retry takes half a
-// token, or a whole token if the attempt before it timed out. A retry that
+// token, or three quarters if the attempt before it timed out. A retry that
 // succeeds gives its tokens back. A success without a retry adds Credit, up to
 // Size. If too few tokens are left, the Transport doesn't retry, and the caller
 // gets the response or error in hand at once. First attempts take no tokens and
@@ -70,10 +70,10 @@ const (
 // rule with and without them.
 const (
 	retryCost        = microToken / 2
-	timeoutRetryCost = microToken // cost of a retry after a timeout
-	streakLimit      = 4          // weighted number of failed retries in a row that ends retries
-	timeoutWeight    = 2          // weight of a timeout in that number
-	slowShare        = 0.7        // a success that took more than this share of AttemptTimeout is slow
+	timeoutRetryCost = microToken * 3 / 4 // cost of a retry after a timeout
+	streakLimit      = 4                  // weighted number of failed retries in a row that ends retries
+	timeoutWeight    = 2                  // weight of a timeout in that number
+	slowShare        = 0.7                // a success that took more than this share of AttemptTimeout is slow
 	slowCost         = 2 * microToken
 )
 

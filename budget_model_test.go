@@ -112,7 +112,7 @@ func (m *budgetModel) failure(q *modelRequest, timeout bool) {
 func (m *budgetModel) spend(q *modelRequest, timeout bool, now time.Duration) bool {
 	cost := 500
 	if timeout {
-		cost = 1000
+		cost = 750
 	}
 	before := *m
 	if q.policy.size > 0 {

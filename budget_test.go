@@ -87,8 +87,8 @@ func TestBudget(t *testing.T) {
 		{"a retry that fails costs a half", retrip.Budget{}, []step{
 			{"503 503 ok", 4.5, 0, ""}, {"503 error error ok", 3.5, 0, ""},
 		}},
-		{"after a timeout one", retrip.Budget{}, []step{
-			{"timeout 503 ok", 4, 0, ""}, {"503 timeout ok", 3.5, 0, ""}, {"timeout timeout ok", 2.5, 0, ""},
+		{"after a timeout three quarters", retrip.Budget{}, []step{
+			{"timeout 503 ok", 4.25, 0, ""}, {"503 timeout ok", 3.75, 0, ""}, {"timeout timeout ok", 3, 0, ""},
 		}},
 		{"a plain success pays back a fifth", retrip.Budget{}, []step{
 			{"503 503 ok", 4.5, 0, ""}, {"ok", 4.7, 0, ""}, {"ok", 4.9, 0, ""}, {"ok", 5, 0, ""}, {"ok", 5, 0, ""},
@@ -105,16 +105,16 @@ func TestBudget(t *testing.T) {
 			{"503 503", 0, 1, exhausted},
 		}},
 		{"no credit", retrip.Budget{Size: 1, Credit: retrip.Off}, []step{
-			{"timeout ok", 1, 0, ""}, {"timeout 503", 0, 1, exhausted}, {"ok", 0, 0, ""}, {"503", 0, 0, exhausted},
+			{"timeout ok", 1, 0, ""}, {"timeout 503", .25, 1, exhausted}, {"ok", .25, 0, ""}, {"503", .25, 0, exhausted},
 		}},
 		{"four failed retries in a row are the last", retrip.Budget{}, []step{
 			{"503 503 503 503", 3.5, 3, most}, {"503 503", 3, 4, exhausted}, {"503", 3, 4, exhausted}, {"error", 3, 4, exhausted},
 			{"404", 3.2, 0, ""}, {"503 ok", 3.2, 0, ""},
 		}},
 		{"a timeout counts two", retrip.Budget{}, []step{
-			{"timeout timeout timeout", 3, 4, exhausted}, {"timeout", 3, 4, exhausted}, {"503", 3, 4, exhausted},
-			{"ok", 3.2, 0, ""}, {"503 503 timeout 503", 1.2, 4, most}, {"503", 1.2, 4, exhausted},
-			{"slow", 1.4, 0, ""},
+			{"timeout timeout timeout", 3.5, 4, exhausted}, {"timeout", 3.5, 4, exhausted}, {"503", 3.5, 4, exhausted},
+			{"ok", 3.7, 0, ""}, {"503 503 timeout 503", 1.95, 4, most}, {"503", 1.95, 4, exhausted},
+			{"slow", 2.15, 0, ""},
 		}},
 		{"first attempts aren't in the row", retrip.Budget{}, []step{
 			{"503 503 503 503", 3.5, 3, most}, {"POST503", 3.5, 3, post}, {"POSTout", 3.5, 3, post}, {"503 503", 3, 4, exhausted},
@@ -130,15 +130,15 @@ func TestBudget(t *testing.T) {
 			{"503 503", 2.5, 4, exhausted}, {"gone", 2.5, 4, retrip.ReasonCanceled}, {"nohost", 2.5, 4, ""}, {"503", 2.5, 4, exhausted},
 		}},
 		{"while attempts time out a slow success takes two", retrip.Budget{}, []step{
-			{"timeout timeout ok", 4, 0, ""}, {"slow", 2, 0, ""}, {"slow404", 0, 0, ""}, {"slow", 0, 0, ""},
+			{"timeout timeout ok", 4.25, 0, ""}, {"slow", 2.25, 0, ""}, {"slow404", .25, 0, ""}, {"slow", 0, 0, ""},
 			{"ok", .2, 0, ""}, {"ok", .4, 0, ""}, {"slow", 0, 0, ""},
 		}},
 		{"and that of a retry gets nothing back", retrip.Budget{}, []step{
-			{"timeout slow", 4, 0, ""}, {"503 ok", 4, 0, ""}, {"timeout timeout slow", 2, 0, ""},
+			{"timeout slow", 4.25, 0, ""}, {"503 ok", 4.25, 0, ""}, {"timeout timeout slow", 2.75, 0, ""},
 		}},
 		{"once something fails otherwise it does as others", retrip.Budget{}, []step{
-			{"timeout timeout ok", 4, 0, ""}, {"POST503", 4, 0, post}, {"slow", 4.2, 0, ""},
-			{"POSTout", 4.2, 0, post}, {"slow", 2.2, 0, ""}, {"503 slow", 2.2, 0, ""},
+			{"timeout timeout ok", 4.25, 0, ""}, {"POST503", 4.25, 0, post}, {"slow", 4.45, 0, ""},
+			{"POSTout", 4.45, 0, post}, {"slow", 2.45, 0, ""}, {"503 slow", 2.45, 0, ""},
 		}},
 		{"a host in no trouble may be slow", retrip.Budget{}, []step{
 			{"slow", 5, 0, ""}, {"POSTout", 5, 0, post}, {"slow", 5, 0, ""}, {"503 slow", 5, 0, ""},
@@ -169,7 +169,7 @@ func TestBudget_SlowWithoutTimeout(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{})
 	play(t, &h, r, "timeout timeout ok")
 	h.Next(r, &retrip.Call{Attempts: 1}, took(http.StatusOK, time.Hour), 0, 0)
-	assert.Equal(t, 4.2, h.State(r, 0).Tokens)
+	assert.Equal(t, 4.45, h.State(r, 0).Tokens)
 }
 
 func TestBudget_State(t *testing.T) {

@@ -53,11 +53,11 @@ func TestBudget_Durations(t *testing.T) {
 		requests []turn
 	}{
 		{"two retries that time out are the last", limit, []turn{
-			{[]step{hang, hang, hang}, 3, 4},
-			{[]step{hang}, 3, 4},
-			{[]step{fail}, 3, 4},
-			{[]step{fine}, 3.2, 0},
-			{[]step{fail, fine}, 3.2, 0},
+			{[]step{hang, hang, hang}, 3.5, 4},
+			{[]step{hang}, 3.5, 4},
+			{[]step{fail}, 3.5, 4},
+			{[]step{fine}, 3.7, 0},
+			{[]step{fail, fine}, 3.7, 0},
 		}},
 		{"so are four that fail otherwise", limit, []turn{
 			{[]step{fail, fail, fail, fail}, 3.5, 3},
@@ -66,10 +66,10 @@ func TestBudget_Durations(t *testing.T) {
 			{[]step{slow}, 3.2, 0},
 		}},
 		{"while attempts time out slow successes take tokens", limit, []turn{
-			{[]step{hang, hang, fine}, 4, 0},
-			{[]step{slow}, 2, 0},
-			{[]step{fine}, 2.2, 0},
-			{[]step{hang, slow}, 1.2, 0},
+			{[]step{hang, hang, fine}, 4.25, 0},
+			{[]step{slow}, 2.25, 0},
+			{[]step{fine}, 2.45, 0},
+			{[]step{hang, slow}, 1.7, 0},
 			{[]step{slow}, 0, 0},
 			{[]step{hang}, 0, 0},
 			{[]step{fine}, .2, 0},
@@ -79,8 +79,8 @@ func TestBudget_Durations(t *testing.T) {
 			{[]step{slow}, 4.7, 0},
 		}},
 		{"without a timeout nothing is slow", retrip.Off, []turn{
-			{[]step{own, own, after(10*time.Minute, replies(200))}, 4, 0},
-			{[]step{after(10*time.Minute, replies(200))}, 4.2, 0},
+			{[]step{own, own, after(10*time.Minute, replies(200))}, 4.25, 0},
+			{[]step{after(10*time.Minute, replies(200))}, 4.45, 0},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

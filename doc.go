@@ -51,7 +51,7 @@
 // Backoff spreads retries over time, but doesn't reduce their number: clients
 // that retry everything keep an overloaded server overloaded, however long they
 // wait. So a [Budget] limits the retries to each host. It holds five tokens. A
-// retry takes half a token, or a whole token after a timeout, and gets it back
+// retry takes half a token, or three quarters after a timeout, and gets it back
 // if the retry succeeds. A success without a retry adds a fifth of a token.
 // After four failed retries in a row, there are no retries until a request
 // succeeds. In an outage, retries to the host therefore stop quickly, while

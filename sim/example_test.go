@@ -65,7 +65,7 @@ func ExampleScenario_Run() {
 	// Output:
 	// no-retries   770 attempts/s at its peak, recovery: 3s
 	// no-budget   3512 attempts/s at its peak, recovery: never
-	// retrip      1008 attempts/s at its peak, recovery: 3s
+	// retrip      1032 attempts/s at its peak, recovery: 3s
 }
 
 func ExampleLargest() {
