@@ -219,7 +219,7 @@ var contractSafe = []contractRow{
 		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).Flush()
 			for i := range 10 {
-				time.Sleep(time.Minute)
+				letPass(time.Minute)
 				fmt.Fprint(w, i)
 				_ = http.NewResponseController(w).Flush()
 			}

@@ -108,7 +108,7 @@ func TestContract_P4_Upgrade(t *testing.T) {
 				conn, ok := resp.Body.(io.ReadWriteCloser)
 				require.True(t, ok)
 				// Longer than every timeout of the Transport.
-				time.Sleep(time.Hour)
+				letPass(time.Hour)
 				_, err = io.WriteString(conn, "hello\n")
 				require.NoError(t, err)
 				line, err := bufio.NewReader(conn).ReadString('\n')

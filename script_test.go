@@ -226,3 +226,6 @@ func pattern(n int) []byte {
 type onlyReader struct{ io.Reader }
 
 func stream(b []byte) io.Reader { return onlyReader{bytes.NewReader(b)} }
+
+// letPass lets d go by, in the time of a bubble.
+func letPass(d time.Duration) { time.Sleep(d) }
