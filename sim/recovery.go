@@ -8,87 +8,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
 )
-
-// RecoveryError reports a scenario in which retries prolong an overload.
-type RecoveryError struct {
-	Policy    string  // empty if the policy has no name
-	Clients   int     // of the fleet
-	PerClient float64 // requests per second of each client
-	Load      float64 // arrivals as a share of the backend's capacity
-	Trigger   Trigger // the trigger from which it doesn't recover in time
-
-	// Recovery is the measured time to recover. It is Never if the scenario
-	// didn't recover within Watched, which is how long it was watched after the
-	// trigger. Without is the time to recover without retries.
-	Recovery, Watched, Without time.Duration
-
-	// Relapsed means that the scenario recovers in time, but either relapses
-	// later or doesn't recover in every run.
-	Relapsed bool
-
-	// Steady is the rate of attempts at the end of the watched time, as a share
-	// of the backend's capacity.
-	Steady float64
-
-	// Recovers is the largest fleet that recovers in time from this trigger, at
-	// this load and with the same policy; 0 if there is none.
-	Recovers int
-}
-
-func (e *RecoveryError) Error() string {
-	var b strings.Builder
-	name := e.Policy
-	if name == "" {
-		name = "this policy"
-	}
-	fmt.Fprintf(&b, "sim: %d clients with %s requests/s each, at %.0f %% load: after %s, ", e.Clients, twoDigits(e.PerClient), 100*e.Load, e.Trigger.about())
-	switch {
-	case e.Recovery == Never:
-		fmt.Fprintf(&b, "%s has still not recovered after %v, and sends %.1f × capacity", name, e.Watched, e.Steady)
-	case e.Relapsed:
-		fmt.Fprintf(&b, "%s recovers in %v, but not for good or not always", name, e.Recovery)
-	default:
-		fmt.Fprintf(&b, "%s takes %v to recover", name, e.Recovery)
-	}
-	fmt.Fprintf(&b, "; without retries it takes %v; ", e.Without)
-	if e.Recovers > 0 {
-		fmt.Fprintf(&b, "in time is up to about %d clients (%s requests/s each)", e.Recovers, twoDigits(e.PerClient*float64(e.Clients)/float64(e.Recovers)))
-	} else {
-		b.WriteString("no fleet size recovers in time")
-	}
-	return b.String()
-}
-
-func twoDigits(x float64) string {
-	if x >= 10 {
-		return strconv.FormatFloat(x, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(x, 'g', 2, 64)
-}
-
-// about describes t in words.
-func (t Trigger) about() string {
-	var parts []string
-	if t.Slowdown > 0 && t.Slowdown != 1 {
-		parts = append(parts, fmt.Sprintf("work takes %.1f × as long", t.Slowdown))
-	}
-	if t.Surge > 0 && t.Surge != 1 {
-		parts = append(parts, fmt.Sprintf("%.1f × the requests arrive", t.Surge))
-	}
-	if t.Delay > 0 {
-		parts = append(parts, fmt.Sprintf("answers are %v late", t.Delay))
-	}
-	if t.FailureRate > 0 {
-		parts = append(parts, fmt.Sprintf("%.0f %% of attempts fail", 100*t.FailureRate))
-	}
-	return fmt.Sprintf("%v in which %s", t.For, strings.Join(parts, " and "))
-}
 
 // CheckRecovery returns nil if retries don't substantially prolong an overload
 // of s. It tries the scenario's own trigger, if it has one, and other triggers
@@ -143,51 +66,6 @@ type RecoveryCheck struct {
 	// Fleets are the fleet sizes to test, as multiples of the scenario's own.
 	// If nil, only its own size.
 	Fleets []float64
-}
-
-// Trouble is a trigger whose strength doesn't depend on the load.
-type Trouble struct {
-	Kind TroubleKind
-	For  time.Duration
-}
-
-// TroubleKind is the kind of a [Trouble].
-type TroubleKind int
-
-const (
-	BrownOut    TroubleKind = iota // the backend works more than three times as slowly
-	TotalOutage                    // every attempt fails at once
-	Surge                          // one and a half times its capacity arrives
-	LateAnswers                    // every answer comes after the attempt's timeout
-)
-
-const (
-	recoveryWarmUp  = 10 * time.Second // until the trigger
-	recoveryWatch   = 30 * time.Second // how long to watch without retries
-	recoveryTail    = 15 * time.Second // during which a recovered backend must stay so
-	recoveryLonger  = 60 * time.Second // how long to watch a backend that doesn't recover in time
-	recoveryShare   = 0.95             // of the goodput without retries before the trigger
-	recoveryGroups  = 3                // of seeds: the median of their times counts, and all must recover eventually
-	recoveryGroup   = 7                // seeds in one group, at most
-	recoveryGrace   = 5 * time.Second  // beyond the median, within which all must recover
-	recoveryRate    = 700              // requests per second that suffice
-	recoveryWorkers = 10               // workers that suffice
-)
-
-// trigger returns t as a Trigger for s.
-func (t Trouble) trigger(s Scenario) Trigger {
-	trigger := Trigger{For: t.For}
-	switch load := s.Load(); t.Kind {
-	case BrownOut:
-		trigger.Slowdown = max(3.3, 2.31/load)
-	case TotalOutage:
-		trigger.FailureRate = 1
-	case Surge:
-		trigger.Surge = max(1.05, 1.5/load)
-	case LateAnswers:
-		trigger.Delay = 3 * max(time.Millisecond, s.attemptTimeout())
-	}
-	return trigger
 }
 
 // attemptTimeout returns the timeout of an attempt at the backend; 0 means
@@ -460,38 +338,6 @@ func add(runs []seconds, until time.Duration) []second {
 		}
 	}
 	return sum
-}
-
-// explain returns the error for a place that doesn't recover in time.
-func (c RecoveryCheck) explain(ctx context.Context, p place, asked Scenario, without outcome) error {
-	longer, err := c.watch(ctx, p.Scenario, recoveryLonger, 0, &without)
-	if err != nil {
-		return err
-	}
-	e := &RecoveryError{
-		Policy:    p.Policy.Name,
-		PerClient: p.Arrivals.Rate / float64(p.Fleet.Clients),
-		Load:      p.Load(),
-		Trigger:   p.Trigger,
-		Recovery:  longer.recovery,
-		Watched:   recoveryLonger,
-		Without:   without.recovery,
-		Relapsed:  longer.recovery != Never && longer.recovery <= without.recovery+c.Allowed,
-		Steady:    longer.steady,
-	}
-	scale := float64(asked.Backend.Workers) / float64(p.Backend.Workers)
-	e.Clients = int(math.Round(float64(p.Fleet.Clients) * scale))
-	limit, err := bisect(Limit{Quantity: OfClients}, 1, float64(p.Fleet.Clients), func(clients float64) (bool, error) {
-		smaller := p
-		smaller.Fleet.Clients = int(clients)
-		seen, err := c.with(ctx, smaller, without)
-		return seen.ok, err
-	})
-	if err != nil {
-		return err
-	}
-	e.Recovers = int(math.Round(limit.Value * scale))
-	return e
 }
 
 // challenge rejects a scenario in which no policy could fail.

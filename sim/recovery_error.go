@@ -1,0 +1,120 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RecoveryError reports a scenario in which retries prolong an overload.
+type RecoveryError struct {
+	Policy    string  // empty if the policy has no name
+	Clients   int     // of the fleet
+	PerClient float64 // requests per second of each client
+	Load      float64 // arrivals as a share of the backend's capacity
+	Trigger   Trigger // the trigger from which it doesn't recover in time
+
+	// Recovery is the measured time to recover. It is Never if the scenario
+	// didn't recover within Watched, which is how long it was watched after the
+	// trigger. Without is the time to recover without retries.
+	Recovery, Watched, Without time.Duration
+
+	// Relapsed means that the scenario recovers in time, but either relapses
+	// later or doesn't recover in every run.
+	Relapsed bool
+
+	// Steady is the rate of attempts at the end of the watched time, as a share
+	// of the backend's capacity.
+	Steady float64
+
+	// Recovers is the largest fleet that recovers in time from this trigger, at
+	// this load and with the same policy; 0 if there is none.
+	Recovers int
+}
+
+func (e *RecoveryError) Error() string {
+	var b strings.Builder
+	name := e.Policy
+	if name == "" {
+		name = "this policy"
+	}
+	fmt.Fprintf(&b, "sim: %d clients with %s requests/s each, at %.0f %% load: after %s, ", e.Clients, twoDigits(e.PerClient), 100*e.Load, e.Trigger.about())
+	switch {
+	case e.Recovery == Never:
+		fmt.Fprintf(&b, "%s has still not recovered after %v, and sends %.1f × capacity", name, e.Watched, e.Steady)
+	case e.Relapsed:
+		fmt.Fprintf(&b, "%s recovers in %v, but not for good or not always", name, e.Recovery)
+	default:
+		fmt.Fprintf(&b, "%s takes %v to recover", name, e.Recovery)
+	}
+	fmt.Fprintf(&b, "; without retries it takes %v; ", e.Without)
+	if e.Recovers > 0 {
+		fmt.Fprintf(&b, "in time is up to about %d clients (%s requests/s each)", e.Recovers, twoDigits(e.PerClient*float64(e.Clients)/float64(e.Recovers)))
+	} else {
+		b.WriteString("no fleet size recovers in time")
+	}
+	return b.String()
+}
+
+func twoDigits(x float64) string {
+	if x >= 10 {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 2, 64)
+}
+
+// about describes t in words.
+func (t Trigger) about() string {
+	var parts []string
+	if t.Slowdown > 0 && t.Slowdown != 1 {
+		parts = append(parts, fmt.Sprintf("work takes %.1f × as long", t.Slowdown))
+	}
+	if t.Surge > 0 && t.Surge != 1 {
+		parts = append(parts, fmt.Sprintf("%.1f × the requests arrive", t.Surge))
+	}
+	if t.Delay > 0 {
+		parts = append(parts, fmt.Sprintf("answers are %v late", t.Delay))
+	}
+	if t.FailureRate > 0 {
+		parts = append(parts, fmt.Sprintf("%.0f %% of attempts fail", 100*t.FailureRate))
+	}
+	return fmt.Sprintf("%v in which %s", t.For, strings.Join(parts, " and "))
+}
+
+// explain returns the error for a place that doesn't recover in time.
+func (c RecoveryCheck) explain(ctx context.Context, p place, asked Scenario, without outcome) error {
+	longer, err := c.watch(ctx, p.Scenario, recoveryLonger, 0, &without)
+	if err != nil {
+		return err
+	}
+	e := &RecoveryError{
+		Policy:    p.Policy.Name,
+		PerClient: p.Arrivals.Rate / float64(p.Fleet.Clients),
+		Load:      p.Load(),
+		Trigger:   p.Trigger,
+		Recovery:  longer.recovery,
+		Watched:   recoveryLonger,
+		Without:   without.recovery,
+		Relapsed:  longer.recovery != Never && longer.recovery <= without.recovery+c.Allowed,
+		Steady:    longer.steady,
+	}
+	scale := float64(asked.Backend.Workers) / float64(p.Backend.Workers)
+	e.Clients = int(math.Round(float64(p.Fleet.Clients) * scale))
+	limit, err := bisect(Limit{Quantity: OfClients}, 1, float64(p.Fleet.Clients), func(clients float64) (bool, error) {
+		smaller := p
+		smaller.Fleet.Clients = int(clients)
+		seen, err := c.with(ctx, smaller, without)
+		return seen.ok, err
+	})
+	if err != nil {
+		return err
+	}
+	e.Recovers = int(math.Round(limit.Value * scale))
+	return e
+}
