@@ -159,7 +159,7 @@ func (b *breaker) record(p *Breaker, c *Call, failed bool, now time.Duration, dr
 		} else {
 			b.good++
 		}
-		// The rest of the probes needn't be waited for once they can't change
+		// The breaker decides as soon as the remaining probes can't change
 		// which side of Ratio the failures are on.
 		switch {
 		case !p.reached(p.Probes-b.good, p.Probes):
@@ -175,8 +175,8 @@ func (b *breaker) record(p *Breaker, c *Call, failed bool, now time.Duration, dr
 	return 0
 }
 
-// endRun records a success of a request that doesn't follow the breaker, which
-// may have been switched off: the run of failures has ended.
+// endRun ends the run of failures after a success of a request that doesn't
+// follow the breaker, for example because a policy has switched it off.
 func (b *breaker) endRun() { b.run = 0 }
 
 // returnProbe frees the place of c's probe, which had no result.
@@ -198,8 +198,8 @@ func (b *breaker) tooBad(p *Breaker) bool {
 	return p.reached(bad, good+bad)
 }
 
-// reached reports whether failed failures among results results are at least
-// Ratio of them.
+// reached reports whether the share of failures among the results is at least
+// Ratio.
 func (p *Breaker) reached(failed, results int) bool {
 	return float64(failed)/float64(results) >= p.Ratio
 }

@@ -174,8 +174,9 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	return body.Part{Body: resp.Body, Cut: x.cut, Skip: land.skip, Until: land.until}, nil
 }
 
-// land returns where resp continues the representation at the given offset, or
-// why it doesn't.
+// land checks that resp continues the representation at the given offset. It
+// returns where the continuation begins and ends, or the reason why it is
+// refused.
 func (d *download) land(resp *http.Response, at int64) (landing, Reason) {
 	l, refusal := d.whole.accept(resp, at)
 	if refusal != "" {
@@ -187,8 +188,7 @@ func (d *download) land(resp *http.Response, at int64) (landing, Reason) {
 	d.skipped += l.skip
 	switch {
 	case !hasBody(resp) || body.Wraps(resp.Body, d):
-		// A Base that returns a response for the second time would have the body
-		// read itself.
+		// If Base returns the same response twice, the body would read itself.
 		return l, refusedContentRange
 	case d.restarts > 1:
 		return l, refusedRanges
@@ -198,15 +198,16 @@ func (d *download) land(resp *http.Response, at int64) (landing, Reason) {
 	return l, ""
 }
 
-// end tells why the body, which has ended with broken, is not continued, and
-// returns the error for its reader.
+// end reports why the Transport doesn't continue the body, which has ended with
+// broken. It returns err for the reader.
 func (d *download) end(why Reason, at int64, broken, err error) (body.Part, error) {
 	d.tell(why, at, broken)
 	d.r.metrics.resumed(why, 0)
 	return body.Part{}, err
 }
 
-// tell tells hooks and log what has come of a body that has ended with broken.
+// tell reports the result for a body that has ended with broken to hooks and
+// log.
 func (d *download) tell(result Reason, at int64, broken error) {
 	w := watcher{own: d.t.Trace, logger: d.t.Logger}
 	if o := overrideOf(d.req.Context()); o != nil {

@@ -103,11 +103,11 @@ func refusedStream(err error) bool {
 	return id.Kind() == reflect.Uint32 && code.Kind() == reflect.Uint32 && code.Uint() == refused
 }
 
-// net/http returns this error for a request that it would have sent again if
-// the request had a GetBody. It formats the cause into the text, so the type of
-// the cause is lost: only the text tells a refusal, which is proof, from a
-// PROTOCOL_ERROR, which is none. TestProof_NetHTTPTexts holds the texts to
-// net/http.
+// net/http returns this error instead of resending a request that has no
+// GetBody. The error contains the cause only as text, so only the text tells a
+// REFUSED_STREAM, which proves that the request was not processed, from a
+// PROTOCOL_ERROR, which proves nothing. TestProof_NetHTTPTexts fails if
+// net/http changes these texts.
 const (
 	cannotRetryBegin = "http2: Transport: cannot retry err ["
 	cannotRetryEnd   = "] after Request.Body was written; define Request.GetBody to avoid this error"

@@ -99,7 +99,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 	return t.resume(s, r, req, kind, resp, err, began)
 }
 
-// exchange makes a whole exchange.
+// exchange handles a whole exchange.
 func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, o)
@@ -141,25 +141,25 @@ type exchange struct {
 
 	idempotent bool
 	key        string        // generated; empty if there is none
-	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context does
+	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
 
 	sent    bool             // plain has made the first attempt
-	began   time.Duration    // instant at which the last attempt began; 0 where no deadline makes it matter
+	began   time.Duration    // instant at which the last attempt began; 0 if no deadline needs it
 	attempt *attempt.Attempt // the last one, if it was derived
-	sends   int              // of the last attempt, as far as they were seen
+	sends   int              // number of sends seen in the last attempt
 	resp    *http.Response   // of the last attempt
 	err     error            // of the last attempt
 	held    bool             // resp is in hand: neither returned nor discarded
 
-	torn      *body.Prefixed // the body of resp, if it had to be whole and is not
+	torn      *body.Prefixed // the body of resp, if it had to be whole and broke
 	whole     bool           // all of the body of resp has been read
 	download  *download      // the body of resp, if it is watched or may be continued
 	continues bool           // x continues the body of a response that was returned
-	cut       *cutter        // of the body of resp, if x continues another
-	gaveUp    Reason         // why it doesn't
+	cut       *cutter        // ends a stalled Read of the body of resp, if x continues another body
+	gaveUp    Reason         // the reason for the give-up, if any
 
-	met  []error        // the errors of all attempts, the first one first
-	seen *http.Response // the last one discarded
+	met  []error        // errors of all attempts, in order
+	seen *http.Response // the last discarded response
 }
 
 func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) {
@@ -177,7 +177,7 @@ func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, 
 		x.watch.began = time.Now()
 	}
 	if deadline, ok := x.ctx.Deadline(); ok {
-		// An instant of zero would mean none.
+		// An instant of 0 would mean no deadline.
 		x.call.Deadline = max(1, s.instant(deadline))
 	}
 }

@@ -14,43 +14,46 @@ import (
 	"github.com/retrip/retrip/internal/account"
 )
 
-// FleetStore keeps the accounts of a [Fleet] for all its processes: one number
-// for each host. The module github.com/retrip/retrip/fleetredis keeps them in
-// Redis or Valkey.
+// FleetStore keeps the accounts of a [Fleet], one number for each host, for all
+// processes of the fleet. The module github.com/retrip/retrip/fleetredis is a
+// store in Redis or Valkey.
 type FleetStore interface {
-	// Add adds tokens to the account of a host, given as "example.com:443",
-	// and returns what it then holds. Tokens may be negative, or 0 to read. An
-	// account holds 0 to size; one that nobody has added to for a minute, or
-	// ever, holds size. Whatever Add does, requests don't wait for it for more
-	// than 50 ms, and an error, a panic or an answer that can't be one leaves
-	// them to the local budget. Add is called from up to four goroutines of the
-	// Fleet's own, and should return when ctx ends.
+	// Add adds tokens to the account of a host, given as "example.com:443", and
+	// returns the new level. Tokens may be negative, or 0 to read the level.
+	// The level stays between 0 and size. An account that does not exist, or to
+	// which nobody has added for a minute, holds size.
+	//
+	// No request waits for Add for more than 50 ms. After an error, a panic or
+	// an impossible level, the local budget decides alone. The Fleet calls Add
+	// from up to four goroutines of its own. Add should return when ctx ends.
 	Add(ctx context.Context, host string, tokens, size float64) (level float64, err error)
 }
 
-// Fleet is what all processes together may spend on retries to each host: an
-// account that may forbid a retry which the budget of this process allows, and
-// never the reverse. Make one for a program with [NewFleet], and set it in
-// Transport.Fleet of all its Transports. Policy.FleetBudget is the size of an
-// account.
+// Fleet limits what all processes together spend on retries, with one account
+// for each host. An account may forbid a retry that the budget of this process
+// allows, but it never allows a retry that the budget forbids. A program should
+// make one Fleet with [NewFleet] and set it as Transport.Fleet in all its
+// Transports. Policy.FleetBudget is the size of an account.
 //
-// A retry that fails costs the account one token, unless nothing has succeeded
-// in this process since its last one did: a process whose own network is dead
-// must not spend what everyone has. A success without retry pays 0.2. While it holds less than half of its size, retries go out with a
-// probability of level/(size/2). A process asks for the level when a request is
-// to be retried and it hasn't heard one for a second; the request waits for the
-// answer for at most 50 ms of a wait that it has anyway. A first attempt never
-// asks. While the store is away the budget decides alone, for 5 to 15 s after
-// each operation that failed. Rule and figures are in docs/fleet.md of the
-// repository.
+// A retry that fails costs one token. Until something succeeds again, further
+// failures of this process cost nothing, so that a process whose own network is
+// dead doesn't spend the tokens of all. A success without a retry pays 0.2
+// tokens. If the level is below half the size, the account lets retries through
+// with a probability of level/(size/2).
 //
-// It is safe for concurrent use.
+// Before a retry, the process asks for the level if the last answer is older
+// than a second. The request waits for the answer for at most 50 ms, as part of
+// the wait before the retry. First attempts never ask. If an operation of the
+// store fails, the process doesn't use the store for 5 to 15 s, and the budget
+// decides alone. docs/fleet.md in the repository has the rule and its figures.
+//
+// A Fleet is safe for concurrent use.
 type Fleet struct {
 	store FleetStore
 	own   bool // the store is the memory of this program, which answers at once
 	epoch time.Time
 
-	ready   chan *fleetView // those with an operation to make
+	ready   chan *fleetView // views with an operation to make
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
@@ -62,25 +65,25 @@ type Fleet struct {
 	news   fleetNews
 }
 
-// fleetView is what a Fleet knows of an account. Fleet.mu guards it.
+// fleetView is what a Fleet knows about one account. Fleet.mu guards it.
 type fleetView struct {
 	account.View
 	host   hostKey
 	size   float64
 	owed   float64       // tokens that the next operation adds
-	busy   bool          // an operation is under way, or waits for a worker
-	since  time.Duration // since when
-	answer chan struct{} // closed when it has ended
-	asked  time.Duration // last time that a retry asked
+	busy   bool          // an operation is running or waits for a worker
+	since  time.Duration // instant at which that operation began
+	answer chan struct{} // closed when that operation has ended
+	asked  time.Duration // instant at which a retry last asked
 }
 
 const (
-	fleetViews     = 4096 // hosts that are known at a time; others are left to the budget
+	fleetViews     = 4096 // maximum number of known hosts; for others, the budget decides alone
 	fleetWorkers   = 4
 	fleetHostBytes = 255 + len(":65535")
 
-	// What the store may take for itself: a first operation has a connection to
-	// make. Requests have gone on long before.
+	// fleetPatience bounds an operation of the store. It is longer than a
+	// request waits, because the first operation may have to connect.
 	fleetPatience = time.Second
 )
 
@@ -89,10 +92,10 @@ var (
 	errFleetPanic = errors.New("retrip: the fleet's store panicked")
 )
 
-// NewFleet returns a Fleet whose accounts are in store. It has four goroutines,
-// which end with Close. If store is nil, the accounts are in the memory of this
-// program, for all Transports that have the Fleet; then there is no goroutine
-// and nothing to close.
+// NewFleet returns a Fleet with its accounts in store. The Fleet has four
+// goroutines, which Close ends. If store is nil, the accounts are in the memory
+// of this program and all Transports with this Fleet share them; such a Fleet
+// has no goroutines and needs no Close.
 func NewFleet(store FleetStore) *Fleet {
 	f := &Fleet{store: store, epoch: time.Now(), views: map[hostKey]*fleetView{}}
 	if store == nil {
@@ -107,10 +110,10 @@ func NewFleet(store FleetStore) *Fleet {
 	return f
 }
 
-// Close ends f: from then on the budget of each process decides alone. It ends
-// the operations under way and waits for them up to a second; the error says
-// that the store holds on to one. It doesn't close the store. It may be called
-// more than once, and while requests are under way.
+// Close closes f: from then on, the budget of each process decides alone. Close
+// cancels the operations in progress and waits for them for up to a second. It
+// returns an error if an operation hasn't returned by then. It doesn't close
+// the store. Calling Close twice, or while requests are in flight, is harmless.
 func (f *Fleet) Close() error {
 	f.mu.Lock()
 	if !f.closed {
@@ -131,17 +134,18 @@ func (f *Fleet) Close() error {
 	case <-ended:
 		return nil
 	case <-timer.C:
-		return errors.New("retrip: the fleet's store hasn't returned from Add a second after its context has ended")
+		return errors.New("retrip: the fleet's store hasn't returned from Add within a second after Close")
 	}
 }
 
 func (f *Fleet) now() time.Duration { return time.Since(f.epoch) }
 
-// up reports whether the store is to be asked at all. f is locked.
+// up reports whether f may use the store. The caller must hold f.mu.
 func (f *Fleet) up(now time.Duration) bool { return !f.closed && f.link.Up(now) }
 
-// ask sees to it that the level of a host's account is known, and returns what
-// is closed when it is; nil: there is nothing to wait for.
+// ask makes sure that the level of a host's account is known. It returns a
+// channel that is closed when the answer has arrived, or nil if there is
+// nothing to wait for.
 func (f *Fleet) ask(host hostKey, size float64) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,7 +161,7 @@ func (f *Fleet) ask(host hostKey, size float64) <-chan struct{} {
 	return f.begin(v, size, 0, now)
 }
 
-// add adds tokens to a host's account, and doesn't wait for it.
+// add adds tokens to a host's account without waiting for the answer.
 func (f *Fleet) add(host hostKey, size, tokens float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +172,7 @@ func (f *Fleet) add(host hostKey, size, tokens float64) {
 }
 
 // forbids reports whether a host's account forbids a retry, and whether its
-// level is known at all.
+// level is known.
 func (f *Fleet) forbids(host hostKey, size float64, draw uint64) (forbids, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,8 +196,8 @@ func (f *Fleet) level(host hostKey) (level float64, known bool) {
 	return 0, false
 }
 
-// view returns the view of a host, made if it is new, or nil where there is to
-// be none. f is locked.
+// view returns the view of a host. It makes a view for a new host, or returns
+// nil if there must be none. The caller must hold f.mu.
 func (f *Fleet) view(host hostKey, now time.Duration) *fleetView {
 	if !f.up(now) {
 		return nil
@@ -210,7 +214,7 @@ func (f *Fleet) view(host hostKey, now time.Duration) *fleetView {
 	return v
 }
 
-// sweep makes room, and reports whether it could. f is locked.
+// sweep makes room, and reports whether it could. The caller must hold f.mu.
 func (f *Fleet) sweep(now time.Duration) bool {
 	for host, v := range f.views {
 		if v.idle(now) {
@@ -220,12 +224,13 @@ func (f *Fleet) sweep(now time.Duration) bool {
 	return len(f.views) < fleetViews
 }
 
-// idle reports whether nothing is lost by forgetting v.
+// idle reports whether v may be forgotten without loss.
 func (v *fleetView) idle(now time.Duration) bool { return !v.busy && now-v.asked > account.Age }
 
-// begin has an operation made that adds tokens, together with one that waits
-// for a worker, and returns what is closed when its answer is there. While one
-// is under way its answer serves. f is locked.
+// begin starts an operation that adds tokens, and returns a channel that is
+// closed when its answer has arrived. If an operation for v is in progress, its
+// answer serves, and the tokens go with it or, if it has left already, with the
+// next one. The caller must hold f.mu.
 func (f *Fleet) begin(v *fleetView, size, tokens float64, now time.Duration) <-chan struct{} {
 	v.size = size
 	v.owed += tokens
@@ -240,12 +245,12 @@ func (f *Fleet) begin(v *fleetView, size, tokens float64, now time.Duration) <-c
 		f.end(v, level, err)
 		return answer
 	}
-	// There is room: no more views than that exist, and each is there once.
+	// The channel has room for all views, and each view is in it at most once.
 	f.ready <- v
 	return answer
 }
 
-// work makes operations, one after the other, until f is closed.
+// work runs operations, one after the other, until f is closed.
 func (f *Fleet) work() {
 	for {
 		select {
@@ -269,7 +274,7 @@ func (f *Fleet) work() {
 	}
 }
 
-// operate is an operation of the store, whatever that does.
+// operate runs one operation of the store. It survives a panic of the store.
 func (f *Fleet) operate(host string, tokens, size float64) (level float64, err error) {
 	ctx, cancel := context.WithTimeout(f.ctx, fleetPatience)
 	defer cancel()
@@ -281,7 +286,7 @@ func (f *Fleet) operate(host string, tokens, size float64) (level float64, err e
 	return f.store.Add(ctx, host, tokens, size)
 }
 
-// end takes in what came of the operation of v. f is locked.
+// end records the result of the operation of v. The caller must hold f.mu.
 func (f *Fleet) end(v *fleetView, level float64, err error) {
 	now := f.now()
 	close(v.answer)
@@ -292,7 +297,7 @@ func (f *Fleet) end(v *fleetView, level float64, err error) {
 		return
 	case err != nil:
 	case !v.Hear(level, v.size, now):
-		err = fmt.Errorf("retrip: the fleet's store tells a level of %v, which can't be one", level)
+		err = fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level)
 	case now-v.since > account.OpTimeout:
 		err = errFleetSlow
 	}
@@ -312,9 +317,8 @@ func (f *Fleet) end(v *fleetView, level float64, err error) {
 	}
 }
 
-// overdue is what a request has to say that has waited for an answer for as
-// long as it may: a store that holds on to its workers would not be found out
-// otherwise.
+// overdue records that a request has waited for answer as long as it may.
+// Without it, a store that never returns would go unnoticed.
 func (f *Fleet) overdue(host hostKey, answer <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -323,8 +327,8 @@ func (f *Fleet) overdue(host hostKey, answer <-chan struct{}) {
 	}
 }
 
-// lose takes the store for away, unless it is taken for that already. f is
-// locked.
+// lose stops the use of the store for a while, unless it has stopped already.
+// The caller must hold f.mu.
 func (f *Fleet) lose(err error, now time.Duration) {
 	if f.link.Up(now) {
 		f.link.Lose(now, rand.Uint64())
@@ -332,11 +336,11 @@ func (f *Fleet) lose(err error, now time.Duration) {
 	}
 }
 
-// fleetNews is what the log has been told of the store.
+// fleetNews is what the log says about the store.
 type fleetNews struct {
-	err    error // why the store is away; nil: it isn't
+	err    error // why the store is not used; nil if it is
 	unsaid bool
-	said   bool // that it is away
+	said   bool // the log says that the store is not used
 	at     time.Duration
 }
 
@@ -350,8 +354,8 @@ func (n *fleetNews) up() {
 	}
 }
 
-// tell returns what the log is to be told, at most once a minute: why the store
-// is away, or nil where it is back.
+// tell returns what the log should say, at most once a minute: the error that
+// made the store unusable, or nil if the store is back.
 func (f *Fleet) tell() (away error, news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// fleetMemory is the store of a Fleet that has no other. The Fleet's lock guards
-// it.
+// fleetMemory is the store of a Fleet without a FleetStore. The Fleet's lock
+// guards it.
 type fleetMemory struct{ accounts map[string]fleetAccount }
 
 // fleetAccount is an account that is not full.
@@ -19,7 +19,7 @@ type fleetAccount struct {
 }
 
 const (
-	fleetAccounts    = 4096 // in memory; others are full
+	fleetAccounts    = 4096 // maximum number of accounts kept; all others count as full
 	fleetAccountLife = time.Minute
 )
 

@@ -14,10 +14,10 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// What an exchange has to do with the fleet's account.
+// This file connects an exchange with the fleet's account.
 
-// payFleet pays a success without retry into the account of its host: mostly
-// nothing, and sometimes for all.
+// payFleet pays for a success without a retry into the account of its host.
+// Most calls pay nothing; a few pay for all.
 func (t *Transport) payFleet(r *Rules, u *url.URL) {
 	if t.Fleet == nil || r.fleet == 0 {
 		return
@@ -27,7 +27,7 @@ func (t *Transport) payFleet(r *Rules, u *url.URL) {
 	}
 }
 
-// tellFleet tells the account how the attempt has ended.
+// tellFleet tells the account how the attempt ended.
 func (x *exchange) tellFleet(o Outcome) {
 	if x.t.Fleet == nil || x.r.fleet == 0 {
 		return
@@ -36,7 +36,7 @@ func (x *exchange) tellFleet(o Outcome) {
 	x.atFleet = false
 	switch failed := x.r.retryable(o) || o.Canceled; {
 	case failed || o.Status == 0 && !o.Hopeless:
-		// As for the budget: whoever has ended a retry, it was made.
+		// As with the budget, a retry counts no matter who ended it.
 		if retry && x.host.charge.Failed() {
 			x.t.Fleet.add(keyOf(x.req.URL), x.r.fleet, -1)
 		}
@@ -50,8 +50,9 @@ func (x *exchange) tellFleet(o Outcome) {
 	}
 }
 
-// askFleet asks the account for the retry that has been decided on, with the
-// outcome before it in hand. It takes the time for that out of the wait.
+// askFleet asks the account about the retry that decide has allowed, while the
+// outcome before it is in hand. It subtracts the time that this takes from the
+// wait.
 func (x *exchange) askFleet(d *Decision, o Outcome) ending {
 	f, size := x.t.Fleet, x.r.fleet
 	if f == nil || size == 0 || d.AtGate && o.Status == http.StatusTooManyRequests {
@@ -60,7 +61,7 @@ func (x *exchange) askFleet(d *Decision, o Outcome) ending {
 	host, began := keyOf(x.req.URL), x.s.now()
 	if answer := f.ask(host, size); answer != nil {
 		if end := x.awaitFleet(host, answer); end.how != goesOn {
-			// As in a wait, which this is a part of.
+			// Waiting for the answer is part of the wait, so end as in a wait.
 			x.goOn(*d, o)
 			if x.held {
 				x.seen, x.held = x.resp, false
@@ -83,7 +84,7 @@ func (x *exchange) askFleet(d *Decision, o Outcome) ending {
 	return ending{}
 }
 
-// awaitFleet waits for the answer of the store, as long as it may take.
+// awaitFleet waits for the store's answer, for as long as a request may.
 func (x *exchange) awaitFleet(host hostKey, answer <-chan struct{}) ending {
 	select {
 	case <-answer:
@@ -102,7 +103,7 @@ func (x *exchange) awaitFleet(host hostKey, answer <-chan struct{}) ending {
 	return ending{}
 }
 
-// logFleet tells the log of a store that is away, or back.
+// logFleet logs that the store is away or back, if that is news.
 func (x *exchange) logFleet() {
 	if x.watch.logger == nil {
 		return

@@ -75,9 +75,9 @@ func (p *spare) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// fresh reports whether p may serve a retry of an attempt that was waiting in
-// vain at the instant since: p was made later, or has delivered a response
-// later.
+// fresh reports whether p may serve a retry after an attempt that was still
+// waiting at the instant since: p is newer, or has delivered a response after
+// that instant.
 func (p *spare) fresh(since time.Duration) bool {
 	return p.made > since || time.Duration(p.answered.Load()) > since
 }

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// This file reports what an exchange does to metrics, hooks and the log. What only some are told has
-// functions of its own: their frames would make the stack of every request that
-// waits larger.
+// This file reports what an exchange does to metrics, hooks and the log.
+// Reports that need a large stack frame have functions of their own, so that
+// the frame isn't part of the stack of every waiting request.
 
-// tally is what an exchange has reported to its metrics, and what it has yet to
-// report.
+// tally is what an exchange has reported to its metrics and what is still to be
+// reported.
 type tally struct {
 	attempted bool // an attempt was made
 	pending   bool // the last attempt is not counted yet
@@ -56,7 +56,7 @@ func (x *exchange) count(o Outcome, reason Reason) {
 }
 
 // countRest counts what a panic has left uncounted: the attempt, by what is
-// known about it, and the request, as failed.
+// known about it, and the request as failed.
 func (x *exchange) countRest() {
 	if x.told.pending {
 		var o Outcome
@@ -79,7 +79,7 @@ func (x *exchange) announce(d Decision, o Outcome) {
 	}
 }
 
-// tellRetry tells hooks and log of the retry decided on.
+// tellRetry reports the decision to retry to hooks and log.
 func (x *exchange) tellRetry(d Decision) {
 	e := x.event(d.Reason)
 	e.Wait, e.FromServer = d.Wait, x.told.fromServer
@@ -153,7 +153,7 @@ func (x *exchange) changed(change hostChange) {
 	}
 }
 
-// tellChange tells hooks and log of a change of the host's state.
+// tellChange reports a change of the host's state to hooks and log.
 func (x *exchange) tellChange(change hostChange) {
 	now := x.s.now()
 	state := x.t.state(x.s, x.host, keyOf(x.req.URL), now)

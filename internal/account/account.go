@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package account is the rule of a fleet's account: how many tokens all
-// processes together may spend on retries to one host. It is what Transport and
-// the simulator share, and has no clock, no store and no lock. Instants are
-// durations since an epoch of the caller's choice; draws are uniformly
+// processes together may spend on retries to one host. Transport and the
+// simulator share it. It has no clock, no store and no lock. Instants are
+// durations since an epoch of the caller's choice. Draws must be uniformly
 // distributed.
 //
-// A retry that fails costs the account a token, but only one for each process
-// until something succeeds there again; successes without retry pay a fifth of
-// one each. Below half of its size it forbids retries, the more the less there
-// is. It never allows what the local budget refuses.
+// A retry that fails costs the account a token, but each process pays only once
+// until something succeeds there again. A success without a retry pays a fifth
+// of a token. Below half its size, the account forbids retries, and the lower
+// its level, the more of them. It never allows what the local budget refuses.
 package account
 
 import (
@@ -21,28 +21,29 @@ import (
 )
 
 const (
-	// DefaultSize is about the traffic of one second for which the rule was
-	// simulated. From a seventh of it to three times as much makes no difference
-	// there.
+	// DefaultSize is about the traffic of one second in the simulations of the
+	// rule. Anything from a seventh of it to three times as much gave the same
+	// results there.
 	DefaultSize = 500
 
-	// OpTimeout is how long the answer of the store may take. A store that is
-	// slower is away.
+	// OpTimeout is how long the store may take to answer. A slower store counts
+	// as away.
 	OpTimeout = 50 * time.Millisecond
 
 	// Age is how old a level may be to count as known.
 	Age = 5 * time.Second
 
-	fresh    = time.Second // a level that old is not asked for again
-	pay      = 0.2         // per success without retry
-	maxBatch = 100         // successes that are paid in at once
+	fresh    = time.Second // a level of this age must be asked for again
+	pay      = 0.2         // tokens per success without a retry
+	maxBatch = 100         // maximum number of successes that one deposit pays for
 
 	offLeast = 5 * time.Second
 	offMost  = 15 * time.Second
 )
 
-// Deposit returns what a success without retry pays into an account of the size
-// given. That is mostly nothing: one in a batch pays for all.
+// Deposit returns the deposit for one success without a retry into an account
+// of the given size. It is mostly 0: one success in a batch pays for all of
+// them.
 func Deposit(size float64, draw uint64) float64 {
 	batch := max(1, min(maxBatch, size/2))
 	if share(draw) >= 1/batch {
@@ -51,8 +52,8 @@ func Deposit(size float64, draw uint64) float64 {
 	return pay * batch
 }
 
-// Forbids reports whether an account of the size given forbids a retry at the
-// level given.
+// Forbids reports whether an account of the given size forbids a retry at the
+// given level.
 func Forbids(level, size float64, draw uint64) bool {
 	return share(draw) >= min(1, level/(size/2))
 }
@@ -60,25 +61,25 @@ func Forbids(level, size float64, draw uint64) bool {
 // share maps a draw to [0, 1).
 func share(draw uint64) float64 { return float64(draw>>11) / (1 << 53) }
 
-// View is what a process knows of an account. The zero View knows nothing.
+// View is what a process knows about an account. The zero View knows nothing.
 type View struct {
 	level float64
 	at    time.Duration
 	heard bool
 }
 
-// Hear takes in a level that the store has told, and reports whether it can be
-// one: whoever tells anything else is not to be believed.
+// Hear records a level from the store. It returns false for an impossible
+// level, which it ignores.
 func (v *View) Hear(level, size float64, now time.Duration) bool {
 	if !(level >= 0) || math.IsInf(level, 0) {
 		return false
 	}
-	// Others may have another size for the same account.
+	// Other processes may use another size for the same account.
 	v.level, v.at, v.heard = min(level, size), now, true
 	return true
 }
 
-// Stale reports whether the level is to be asked for.
+// Stale reports whether the process should ask for the level.
 func (v *View) Stale(now time.Duration) bool { return !v.heard || now-v.at > fresh }
 
 // Level returns the level, if it is known.
@@ -87,34 +88,35 @@ func (v *View) Level(now time.Duration) (level float64, known bool) {
 	return v.level, known
 }
 
-// Charge is whether a process charges an account for its retries. The zero
-// Charge does. It is safe for concurrent use.
+// Charge decides whether a process charges an account for a failed retry. The
+// zero Charge does. A Charge is safe for concurrent use.
 //
-// A process whose own network is dead must not spend what everyone has, and
-// can't know that it is: nothing has succeeded since its last charge, so it
-// makes no other. Where the host is in trouble, all processes say so.
+// A process whose own network is dead must not spend the tokens of all. It
+// can't know that its network is dead, so it charges once and then not again
+// until something succeeds. If the host is in trouble, all processes charge the
+// account.
 type Charge struct{ made atomic.Bool }
 
-// Failed reports whether the account is to be charged for a retry that failed.
+// Failed records a failed retry, and reports whether it must be charged.
 func (c *Charge) Failed() bool { return !c.made.Swap(true) }
 
-// Succeeded takes in that an attempt has succeeded.
+// Succeeded records that an attempt has succeeded.
 func (c *Charge) Succeeded() {
 	if c.made.Load() {
 		c.made.Store(false)
 	}
 }
 
-// Link is whether a process talks to the store at all. The zero Link does.
+// Link decides whether a process uses the store. The zero Link does.
 type Link struct{ off time.Duration }
 
-// Lose has the process leave the store alone for a while, after an operation
-// that failed or took longer than OpTimeout. Processes come back at different
-// times.
+// Lose stops the use of the store for a while, after an operation that failed
+// or took longer than OpTimeout. The draw makes different processes come back
+// at different times.
 func (l *Link) Lose(now time.Duration, draw uint64) {
 	past, _ := bits.Mul64(draw, uint64(offMost-offLeast)+1)
 	l.off = now + offLeast + time.Duration(past)
 }
 
-// Up reports whether the process may talk to the store.
+// Up reports whether the process may use the store.
 func (l *Link) Up(now time.Duration) bool { return now >= l.off }
