@@ -14,17 +14,9 @@ import (
 // refuses. After each pause one request goes alone, as a probe, and the others
 // wait for its result. The zero gate is open: the server has refused nothing
 // yet. Its owner must lock it.
-//
-// A refusal of a request that was sent after the last pause is news. After it,
-// the rate is the geometric mean of two bounds. The rate accepted since the
-// previous refusal is the lower bound of the limit, and the rate that was
-// refused is the upper bound. The client can't tell which of the two is the
-// limit: for a bucket that is emptied and refilled it is the lower bound, for a
-// limit without a burst the upper one. The mean halves the error each time in
-// either case. From there the rate climbs on a concave curve to just below the
-// refused rate, stays there, and then grows ever faster until the next refusal.
 type gate struct {
 	queue gateQueue
+	pace  gatePace
 
 	closed  time.Duration // end of the pause
 	told    time.Duration // end of the wait that the server asked for; never after closed
@@ -34,15 +26,8 @@ type gate struct {
 	shut    bool // a request was refused: the fields below are valid
 	dropped bool // the gate no longer belongs to its key
 
-	low   float64 // rate right after the last news, per second
-	top   float64 // target rate
-	slow  bool    // no rate was refused yet: top is unknown, and low grows
-	fresh bool    // a request of this epoch was accepted
-	unit  float64 // unit of progress, in seconds
-	gaps  float64 // the minimum unit, in gaps
-	x     float64 // progress since the last news, in seconds of full use
-
 	epoch    uint32        // number of the pause before which the rate was set
+	fresh    bool          // a request of this epoch was accepted
 	news     time.Duration // when that pause began
 	accepted float64       // requests accepted since then, whenever they were sent
 	pause    time.Duration // planned length of that pause
@@ -64,40 +49,6 @@ const (
 )
 
 const (
-	// A refusal costs about one pause in gatePlateau+1, at most 6 % of what the
-	// limit allows. 16 units, and about 8 of growth, take less than the 30 s
-	// within which the gate should find a limit that has risen.
-	gatePlateau = 16
-
-	// After the plateau the rate grows by half a percent in the first unit, to
-	// overshoot little, and tenfold in 6 to 9 units.
-	gateSteep = 0.005
-
-	// A unit of three gaps means 48 requests per refusal: 2 to 3 % at slow
-	// limits. A refusal in the first quarter of the plateau is probably the
-	// effect of another client, and then the gaps are long because that client
-	// has the larger share. Each early refusal halves the number of gaps, down
-	// to one, with which this client grows as fast as the other. A later
-	// refusal restores the number.
-	gateGaps     = 3
-	gateGapsLow  = 1
-	gateEarly    = 1.0 / 4
-	gateUnitLow  = 0.5 // seconds
-	gateUnitHigh = 30
-
-	// Each news lowers the rate by at least this share, to let other clients
-	// in.
-	gateBack = 0.05
-
-	// The plateau lies at this share of the refused rate.
-	gateUnder = 0.99
-
-	// After a longer pause the limit may be a window, about which the refused
-	// rate says nothing. The target is then at most three times the accepted
-	// rate.
-	gateLong    = 5 * time.Second
-	gateLongTop = 3
-
 	// The shortest and longest pause if the server names none.
 	gatePauseLow  = 250 * time.Millisecond
 	gatePauseHigh = 30 * time.Second
@@ -106,13 +57,6 @@ const (
 	// most MaxWait fail at once either way, and a mistake of the server doesn't
 	// last forever.
 	gatePauseMost = 24 * time.Hour
-
-	// The first rate is this many requests per pause: a server that names a
-	// second, or a minute, probably allows more than one request in that time.
-	gateFirst = 8
-
-	gateGapLow  = 10 * time.Microsecond
-	gateGapHigh = 24 * time.Hour
 
 	// A gate at which no request waits is forgotten after this time, or after
 	// the plateau if that is longer. Until then the rate is worth keeping.
@@ -123,31 +67,6 @@ const (
 	// attempt.
 	gateHangs = time.Second
 )
-
-// rate returns the pace in requests per second. Here and elsewhere in the gate,
-// products within sums are converted explicitly: the compiler must not fuse
-// them, or simulations would give different results on other machines.
-func (g *gate) rate() float64 {
-	plateau := gatePlateau * g.unit
-	switch {
-	case g.slow:
-		return g.low
-	case g.x < plateau:
-		d := 1 - g.x/plateau
-		return g.top - float64((g.top-g.low)*d*d*d)
-	default:
-		// Relative growth falls with the root of the rate, so that clients
-		// with unequal shares draw level.
-		d := (g.x - plateau) / g.unit
-		f := min(10, math.Sqrt(10/(g.top*g.unit)))
-		return g.top * (1 + float64(gateSteep*f*d*d*d*d))
-	}
-}
-
-// gap returns the time between two releases.
-func (g *gate) gap() time.Duration {
-	return time.Duration(min(max(float64(time.Second)/g.rate(), float64(gateGapLow)), float64(gateGapHigh)))
-}
 
 // opens returns the instant at which pause and pace allow the next release, for
 // a host that is paused until paused.
@@ -180,7 +99,7 @@ func (g *gate) unfit(w *gateWaiter, ahead int, now, paused time.Duration) Reason
 		return ReasonHostPaused
 	case max(at, now) > w.until:
 		return ReasonDeadline
-	case g.shut && !g.slow && float64(max(at, now))+float64(float64(ahead)*float64(g.gap())) > float64(w.until):
+	case g.shut && !g.pace.slow && float64(max(at, now))+float64(float64(ahead)*float64(g.pace.gap())) > float64(w.until):
 		// While the rate is slow only the pause is known.
 		return ReasonDeadline
 	}
@@ -247,7 +166,7 @@ func (g *gate) release(c *Call, now time.Duration) {
 	if !g.shut {
 		return
 	}
-	c.gap = g.gap()
+	c.gap = g.pace.gap()
 	// Only a request that the pace held back is evidence that the pace could be
 	// higher.
 	c.limited = c.held || g.queue.len() > 0
@@ -291,16 +210,10 @@ func (g *gate) accept(c *Call, now time.Duration) {
 	if !c.limited {
 		return
 	}
-	before := g.gap()
-	if g.slow {
-		// The rate doubles with each response, but grows by no more than a
-		// factor of e in an eighth of the unit.
-		g.low = min(g.low*(1+min(1, c.gap.Seconds()/(g.unit/8))), float64(time.Second/gateGapLow))
-	} else {
-		g.x += c.gap.Seconds()
-	}
+	before := g.pace.gap()
+	g.pace.grow(c.gap)
 	// A shorter gap counts from the last release on.
-	g.next -= max(0, before-g.gap())
+	g.next -= max(0, before-g.pace.gap())
 }
 
 // refuse records that the server refused c with word, or 0 if it named no wait.
@@ -345,7 +258,7 @@ func (g *gate) refuse(c *Call, word, now time.Duration, epoch uint32, draw uint6
 		// The server refused the probe, which says nothing about the pace.
 		g.misses++
 	default:
-		g.learn(c.gap, pause, now)
+		g.pace.learn(c.gap, g.accepted, now-g.news, pause)
 	}
 	g.close(pause, now, epoch, draw)
 	return true
@@ -353,41 +266,19 @@ func (g *gate) refuse(c *Call, word, now time.Duration, epoch uint32, draw uint6
 
 // close begins a pause.
 func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
-	g.unit = min(max(pause.Seconds(), g.gaps/g.low, gateUnitLow), gateUnitHigh)
-	g.x, g.fresh, g.accepted, g.news, g.pause = 0, false, 0, now, pause
+	g.pace.restart(pause)
+	g.fresh, g.accepted, g.news, g.pause = false, 0, now, pause
 	g.epoch, g.probe = epoch, probeDue
 	g.closed = max(g.closed, addCapped(now, pause))
 	// The server told a whole fleet the same: its processes must not all start
 	// at the same instant.
-	g.next = addCapped(g.closed, uniform(0, g.gap(), remix(draw)))
+	g.next = addCapped(g.closed, uniform(0, g.pace.gap(), remix(draw)))
 }
 
-// begin sets the rate of a gate that was open.
+// begin sets the first rate of a gate that was open.
 func (g *gate) begin(pause, now time.Duration) {
-	g.shut, g.slow, g.gaps = true, true, gateGaps
-	g.low = min(gateFirst/pause.Seconds(), float64(time.Second/gateGapLow))
-	g.closed, g.busy = now, now
-}
-
-// learn sets the rate after the refusal of a request that was sent gap after
-// the request before it.
-func (g *gate) learn(gap, pause, now time.Duration) {
-	if !g.slow {
-		if g.x < gateEarly*gatePlateau*g.unit {
-			g.gaps = max(gateGapsLow, g.gaps/2)
-		} else {
-			g.gaps = gateGaps
-		}
-	}
-	upper := 1 / gap.Seconds()
-	lower := min(max(1, g.accepted)/max(now-g.news, gateGapLow).Seconds(), upper)
-	g.top = upper
-	if pause > gateLong && upper > 2*lower {
-		g.top = min(upper, gateLongTop*lower)
-	}
-	g.low = min(math.Sqrt(lower*g.top), (1-gateBack)*gateUnder*g.top)
-	g.top *= gateUnder
-	g.slow = false
+	g.pace = firstPace(pause)
+	g.shut, g.closed, g.busy = true, now, now
 }
 
 // doubled returns d, doubled n times, but at most the longest pause that the
@@ -404,7 +295,7 @@ func (g *gate) idle(now time.Duration) bool {
 	if !g.shut {
 		return g.queue.len() == 0
 	}
-	keep := max(gateIdle, time.Duration(gatePlateau*g.unit*float64(time.Second)))
+	keep := max(gateIdle, time.Duration(g.pace.plateau()*float64(time.Second)))
 	return g.queue.len() == 0 && now > addCapped(max(g.closed, g.busy), keep)
 }
 

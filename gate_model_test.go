@@ -245,7 +245,7 @@ func TestGate_PaceModel(t *testing.T) {
 			}
 			if m.shut {
 				g := &h.guards.Load().gates.own
-				require.InEpsilon(t, m.rate(), g.rate(), 1e-3)
+				require.InEpsilon(t, m.rate(), g.pace.rate(), 1e-3)
 				require.InDelta(t, m.closed, g.closed.Seconds(), 1e-6)
 				require.Equal(t, m.misses, g.misses)
 			}

@@ -32,7 +32,7 @@ import (
 	"time"
 )
 
-const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_queue.go,gate_table.go,host_guards.go,retryafter.go,rules.go,idempotency.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go"
+const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_pace.go,gate_queue.go,gate_table.go,host_guards.go,retryafter.go,rules.go,idempotency.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go"
 
 func main() {
 	log.SetFlags(0)
