@@ -4,14 +4,10 @@
 package retrip
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"math"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -189,210 +185,6 @@ func TestFleet_OwnNetworkIsDead(t *testing.T) {
 	})
 }
 
-func TestFleet_AsksWithinTheWait(t *testing.T) {
-	for _, test := range []struct {
-		delay, backoff, want time.Duration
-		attempts             int
-	}{
-		{10 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 2}, // the wait is as long as without
-		{30 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 2},   // the answer takes longer than the wait
-		{300 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 2},  // nobody waits for it for longer
-		{300 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 2},
-	} {
-		t.Run(fmt.Sprint(test.delay, test.backoff), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				fleet := newTestFleet(t, storeFunc(func(ctx context.Context, _ string, _, size float64) (float64, error) {
-					time.Sleep(test.delay)
-					return size, ctx.Err()
-				}))
-				var at []time.Duration
-				began := time.Now()
-				tr := &Transport{Fleet: fleet, Policy: Policy{MaxAttempts: 2, Backoff: Backoff{Base: test.backoff, Jitter: NoJitter}},
-					Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
-						at = append(at, time.Since(began))
-						return answer(r, 503), nil
-					})}
-				_, err := get(t, tr, "http://a.example/")
-				require.NoError(t, err)
-				assert.Equal(t, []time.Duration{0, test.want}, at)
-				time.Sleep(time.Second)
-			})
-		})
-	}
-}
-
-func TestFleet_DeadlineBoundsTheAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fleet := newTestFleet(t, storeFunc(hangingStore))
-		var at []time.Duration
-		began := time.Now()
-		tr := &Transport{Fleet: fleet, Policy: Policy{MaxAttempts: 2, Backoff: Backoff{Base: Off}, Deadline: 20 * time.Millisecond},
-			Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
-				if at = append(at, time.Since(began)); len(at) == 1 {
-					time.Sleep(5 * time.Millisecond)
-				}
-				return answer(r, 503), nil
-			})}
-		_, err := get(t, tr, "http://a.example/")
-		require.NoError(t, err)
-		assert.Equal(t, []time.Duration{0, 15 * time.Millisecond}, at, "there is room for the attempt")
-	})
-}
-
-func TestFleet_CallerGoesWhileAsking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fleet := newTestFleet(t, storeFunc(hangingStore))
-		closed := false
-		tr := &Transport{Fleet: fleet, Policy: steady, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
-			resp := answer(r, 503)
-			resp.Body = &closeRecorder{closed: &closed}
-			return resp, nil
-		})}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		time.AfterFunc(20*time.Millisecond, cancel)
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)
-		require.NoError(t, err)
-		began := time.Now()
-		_, err = tr.RoundTrip(req)
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, 20*time.Millisecond, time.Since(began))
-		var e *Error
-		require.ErrorAs(t, err, &e)
-		assert.Equal(t, ReasonCanceled, e.Reason)
-		assert.Equal(t, 503, e.StatusCode)
-		assert.True(t, closed, "the response in hand is closed")
-		state := must(tr.HostState("a.example:80"))
-		assert.Equal(t, state.Size, state.Tokens)
-	})
-}
-
-type closeRecorder struct {
-	closed *bool
-}
-
-func (*closeRecorder) Read([]byte) (int, error) { return 0, io.EOF }
-
-func (c *closeRecorder) Close() error {
-	*c.closed = true
-	return nil
-}
-
-// P22: the loss of the store leaves the local rule, decision by decision.
-func TestFleet_StoreDownIsTheLocalRule(t *testing.T) {
-	stores := map[string]FleetStore{
-		"error":    storeFunc(func(context.Context, string, float64, float64) (float64, error) { return 0, errors.New("down") }),
-		"hangs":    storeFunc(hangingStore),
-		"panics":   storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic("store") }),
-		"negative": fixedStore(-1),
-		"NaN":      fixedStore(math.NaN()),
-		"infinite": fixedStore(math.Inf(1)),
-		"full":     fixedStore(1e300),
-		"slow": storeFunc(func(ctx context.Context, _ string, _, _ float64) (float64, error) {
-			time.Sleep(51 * time.Millisecond)
-			return 0, ctx.Err()
-		}),
-	}
-	for name, store := range stores {
-		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(5) {
-				var with, without []string
-				synctest.Test(t, func(t *testing.T) { with = decisions(t, seed, newTestFleet(t, store)) })
-				synctest.Test(t, func(t *testing.T) { without = decisions(t, seed, nil) })
-				require.Equal(t, without, with, "seed %d", seed)
-			}
-		})
-	}
-}
-
-// decisions records all that a Transport decides about requests to a few hosts
-// that mostly fail.
-func decisions(t *testing.T, seed uint64, fleet *Fleet) (events []string) {
-	r := rand.New(rand.NewPCG(seed, 1))
-	began := time.Now()
-	note := func(kind string) func(Event) {
-		return func(e Event) {
-			at := fmt.Sprint(time.Since(began))
-			if kind == "retry" {
-				at = "" // it is told when the account has been asked, which is a part of the wait
-			}
-			events = append(events, fmt.Sprint(at, kind, e.Request.URL.Host, e.Attempt, e.StatusCode, e.Err, e.Reason))
-		}
-	}
-	tr := &Transport{Fleet: fleet, Policy: steady, Trace: &Trace{Attempt: note("attempt"), Retry: note("retry"), GiveUp: note("give up"), Done: note("done")},
-		Base: roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-			switch n := r.IntN(10); {
-			case n < 4:
-				return answer(req, 200), nil
-			case n < 5:
-				return nil, errors.New("reset")
-			case n < 6:
-				return answer(req, 429), nil
-			default:
-				return answer(req, 503), nil
-			}
-		})}
-	for range 200 {
-		resp, err := get(t, tr, fmt.Sprintf("http://%c.example/", 'a'+rune(r.IntN(3))))
-		if err == nil {
-			events = append(events, resp.Status)
-		}
-		time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
-	}
-	return events
-}
-
-func TestFleet_AwayForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var asked []time.Duration
-		began := time.Now()
-		fleet := newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-			asked = append(asked, time.Since(began))
-			return 0, errors.New("dial tcp: connection refused")
-		}))
-		var log bytes.Buffer
-		tr := &Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Logger: slog.New(slog.NewTextHandler(&log, nil))}
-		const hours = 1
-		for range hours * 3600 {
-			_, err := get(t, tr, fmt.Sprintf("http://%d.example/", len(asked)))
-			require.NoError(t, err)
-			time.Sleep(time.Second)
-		}
-		require.NoError(t, fleet.Close())
-		for i := range asked[1:] {
-			gap := asked[i+1] - asked[i]
-			assert.GreaterOrEqual(t, gap, 5*time.Second)
-			assert.Less(t, gap, 17*time.Second)
-		}
-		lines := strings.Count(log.String(), "the fleet's store is away")
-		assert.LessOrEqual(t, lines, hours*60, "at most one line a minute")
-		assert.Positive(t, lines)
-		assert.Contains(t, log.String(), `level=WARN msg="retrip: the fleet's store is away, budgets decide alone" error="dial tcp: connection refused"`)
-	})
-}
-
-func TestFleet_LogsThatTheStoreIsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		down := true
-		fleet := newTestFleet(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
-			if down {
-				return 0, errors.New("down")
-			}
-			return size, nil
-		}))
-		var log bytes.Buffer
-		tr := &Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Logger: slog.New(slog.NewTextHandler(&log, nil))}
-		for range 600 {
-			_, _ = get(t, tr, fmt.Sprintf("http://%d.example/", rand.Int()))
-			time.Sleep(time.Second)
-			if time.Since(time.Unix(946684800, 0)) > 5*time.Minute {
-				down = false
-			}
-		}
-		assert.LessOrEqual(t, strings.Count(log.String(), "the fleet's store is away"), 6)
-		assert.Equal(t, 1, strings.Count(log.String(), "the fleet's store is back"))
-	})
-}
-
 func TestFleet_FirstAttemptsNeverAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		operations, paid := 0, 0.0
@@ -493,29 +285,6 @@ func TestFleet_Bounded(t *testing.T) {
 	})
 }
 
-// A store that never returns, whatever its context says.
-func TestFleet_StoreBlocksForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		fleet := NewFleet(storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-			<-release
-			return 0, nil
-		}))
-		tr := &Transport{Fleet: fleet, Policy: Policy{Backoff: Backoff{Base: Off}}, Base: alwaysAnswers(503)}
-		for i := range 100 {
-			began := time.Now()
-			_, err := get(t, tr, fmt.Sprintf("http://%d.example/", i))
-			require.NoError(t, err)
-			require.LessOrEqual(t, time.Since(began), account.OpTimeout)
-			time.Sleep(time.Second)
-		}
-		began := time.Now()
-		assert.ErrorContains(t, fleet.Close(), "hasn't returned")
-		assert.Equal(t, time.Second, time.Since(began))
-		close(release)
-	})
-}
-
 func TestFleet_ConcurrentUse(t *testing.T) {
 	for name, store := range map[string]FleetStore{"memory": nil, "store": fixedStore(100), "panics": storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic(1) })} {
 		t.Run(name, func(t *testing.T) {
@@ -553,30 +322,6 @@ func TestFleet_ConcurrentUse(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestFleetMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &fleetMemory{accounts: map[string]fleetAccount{}}
-		add := func(tokens, want float64) {
-			t.Helper()
-			level, err := m.Add(t.Context(), "a.example:443", tokens, 10)
-			require.NoError(t, err)
-			assert.Equal(t, want, level)
-		}
-		add(0, 10)
-		assert.Empty(t, m.accounts, "a full one takes no place")
-		add(-3, 7)
-		add(-100, 0)
-		time.Sleep(time.Minute)
-		add(0, 0)
-		add(2, 2)
-		add(100, 10)
-		assert.Empty(t, m.accounts)
-		add(-3, 7)
-		time.Sleep(time.Minute + 1)
-		add(0, 10)
-	})
 }
 
 // A request that succeeds at once pays no more for the Fleet than a number
