@@ -11,6 +11,9 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,7 +33,9 @@ import (
 )
 
 func TestPOSTIsRepeatedAfter503(t *testing.T) {
-	scene(t, map[string]int{goRetryable: 5, reHTTP: 4, failsafeGo: 3, heimdallLib: 5, httpRetry: 6, ours: 1},
+	claims := map[string]int{goRetryable: 5, reHTTP: 4, failsafeGo: 3, heimdallLib: 5, httpRetry: 6, ours: 1}
+	compared(t, claims)
+	scene(t, claims,
 		always(503), func(t *testing.T, c doer, s *server) int {
 			do(c, request(t, http.MethodPost, strings.NewReader("charge")))
 			return len(s.at)
@@ -176,7 +181,9 @@ func TestSmallErrorBodyKeepsItsConnection(t *testing.T) {
 // TestDeadHostIsRetriedForEver records how many attempts 100 requests send to a
 // host that is down.
 func TestDeadHostIsRetriedForEver(t *testing.T) {
-	scene(t, map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 104},
+	claims := map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 104}
+	compared(t, claims)
+	scene(t, claims,
 		always(503), func(t *testing.T, c doer, s *server) int {
 			for range 100 {
 				do(c, request(t, http.MethodGet, nil))
@@ -187,7 +194,7 @@ func TestDeadHostIsRetriedForEver(t *testing.T) {
 
 func TestStatusesThatAreRetried(t *testing.T) {
 	type claims = map[string]bool
-	for status, claims := range map[int]claims{
+	rows := map[int]claims{
 		404: {goRetryable: false, reHTTP: false, failsafeGo: false, heimdallLib: false, httpRetry: false, ours: false},
 		408: {goRetryable: false, reHTTP: false, failsafeGo: false, heimdallLib: false, httpRetry: true, ours: false},
 		409: {goRetryable: false, reHTTP: false, failsafeGo: false, heimdallLib: false, httpRetry: true, ours: false},
@@ -200,15 +207,30 @@ func TestStatusesThatAreRetried(t *testing.T) {
 		504: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: true},
 		505: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: false, ours: true},
 		507: {goRetryable: true, reHTTP: true, failsafeGo: true, heimdallLib: true, httpRetry: true, ours: true},
-	} {
+	}
+	for name, cell := range migrating(t) {
+		for status, claims := range rows {
+			if cell != "as configured" && !slices.Contains([]int{500, 502, 503, 504}, status) {
+				assert.Equal(t, claims[name], listed(cell, status), "docs/migrating.md says of %s: %s", name, cell)
+			}
+		}
+	}
+	for status, claims := range rows {
 		t.Run(http.StatusText(status), func(t *testing.T) {
 			t.Parallel()
-			scene(t, claims, then(status), func(t *testing.T, c doer, s *server) bool {
+			observe(t, claims, then(status), func(t *testing.T, c doer, s *server) bool {
 				do(c, request(t, http.MethodGet, nil))
 				return len(s.at) > 1
 			})
 		})
 	}
+}
+
+// listed tells whether a list as "429, all 5xx but 501" has a status.
+func listed(list string, status int) bool {
+	list, except, _ := strings.Cut(list, " but ")
+	code := strconv.Itoa(status)
+	return strings.Contains(list, code) || status >= 500 && strings.Contains(list, "all 5xx") && except != code
 }
 
 // TestFirstWaitIsAlwaysTheSame records whether clients that fail together
@@ -249,11 +271,13 @@ func TestCloseIdleConnectionsReachesTheBase(t *testing.T) {
 		},
 		ours: func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} },
 	}
+	claims := map[string]bool{}
 	for name, wrap := range transports {
 		s := &server{}
 		(&http.Client{Transport: wrap(s)}).CloseIdleConnections()
-		assert.Equal(t, name == ours, s.closed == 1, name)
+		claims[name] = s.closed == 1
 	}
+	documented(t, claims)
 }
 
 // failing is a base that returns a sequence of errors.
@@ -282,16 +306,42 @@ func TestErrorTellsOfTheFirstAttemptToo(t *testing.T) {
 }
 
 func TestLogsWithoutBeingAsked(t *testing.T) {
-	c := retryablehttp.NewClient()
-	logger, ok := c.Logger.(*log.Logger)
-	assert.True(t, ok && logger.Writer() != io.Discard, "go-retryablehttp")
-	assert.Nil(t, (&retrip.Transport{}).Logger)
+	claims := map[string]bool{}
+	for name, client := range clients {
+		synctest.Test(t, func(t *testing.T) {
+			claims[name] = printed(t, func() { do(client(&server{script: always(503)()}), request(t, http.MethodGet, nil)) }) != ""
+		})
+	}
+	// Its logger was made with os.Stderr before any test, so clients has none.
+	logger, ok := retryablehttp.NewClient().Logger.(*log.Logger)
+	claims[goRetryable] = ok && logger.Writer() == os.Stderr
+	documented(t, claims)
+}
+
+// printed returns what f writes to the program's output.
+func printed(t *testing.T, f func()) string {
+	t.Helper()
+	file, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer file.Close()
+	stdout, stderr := os.Stdout, os.Stderr
+	defer func() {
+		os.Stdout, os.Stderr = stdout, stderr
+		log.SetOutput(stderr)
+	}()
+	os.Stdout, os.Stderr = file, file
+	log.SetOutput(file)
+	f()
+	text, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	return string(text)
 }
 
 // TestAttemptTimeoutCutsTheBody records what happens to a response whose
 // headers arrive at once and whose body takes longer than an attempt may.
 func TestAttemptTimeoutCutsTheBody(t *testing.T) {
 	const limit = time.Second
+	documented(t, map[string]bool{reHTTP: true, heimdallLib: true, ours: false})
 	for name, tt := range map[string]struct {
 		client func(base http.RoundTripper) doer
 		want   bool

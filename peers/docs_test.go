@@ -4,6 +4,7 @@
 package peers
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -33,6 +34,21 @@ func TestMigrating_ClaimsAreTested(t *testing.T) {
 	assert.Equal(t, tests, names("../docs/migrating.md", "`(Test\\w+)`"))
 }
 
+// TestMigrating_Versions checks that docs/migrating.md names the versions that
+// the tests run.
+func TestMigrating_Versions(t *testing.T) {
+	page, err := os.ReadFile("../docs/migrating.md")
+	require.NoError(t, err)
+	mod, err := os.ReadFile("go.mod")
+	require.NoError(t, err)
+	text := strings.Join(strings.Fields(string(page)), " ")
+	for _, name := range libraries[:len(libraries)-1] {
+		version := regexp.MustCompile(`(?m)/` + name + `(?:/v\d+)? v(\S+)$`).FindStringSubmatch(string(mod))
+		require.NotNil(t, version, name)
+		assert.Contains(t, text, name+" "+version[1])
+	}
+}
+
 // TestCompared_RowsAreTested checks that each row of docs/compared.md links to
 // an existing test.
 func TestCompared_RowsAreTested(t *testing.T) {
@@ -55,4 +71,78 @@ func TestCompared_RowsAreTested(t *testing.T) {
 		assert.Contains(t, string(file), "\nfunc "+found[1]+"(")
 	}
 	assert.NotZero(t, rows)
+}
+
+// meanings are the results that a cell of docs/migrating.md stands for, where it
+// isn't a number.
+var meanings = map[string][]string{
+	"once": {"1"}, "an error": {"0"}, "the 503": {"503"},
+	"yes": {"true"}, "yes, at once": {"true"}, "no": {"false"}, "nearly: 0.2 s of jitter on 1 s": {"false"},
+	"as configured": {"true", "false"},
+	"obeyed":        {"true"}, "ignored": {"false"},
+	"waits a day": {"true"}, "returns the 503 at once": {"false", "0s"},
+	"waits until the deadline": {"500ms"}, "waits": {"500ms"}, "waits on after it": {"10s"},
+	"read whole before the first byte is sent": {"true"}, "read whole": {"true"}, "streams": {"false"},
+	"replaced": {"true"}, "left alone": {"false"},
+	"not read": {"0"}, "4 KiB read": {"4096"}, "16 KiB read": {"16384"}, "256 KiB read at most": {"262145"}, "read to its end": {"67108864"},
+}
+
+// documented compares claims with the cells of the row of docs/migrating.md that
+// names the test.
+func documented[T any](t *testing.T, claims map[string]T) {
+	t.Helper()
+	cells := migrating(t)
+	for _, name := range libraries {
+		claim, tested := claims[name]
+		cell := cells[name]
+		if !tested {
+			assert.Empty(t, cell, "%s: a result that is not tested", name)
+			continue
+		}
+		says, known := meanings[cell]
+		if !known {
+			says = []string{strings.TrimSuffix(cell, " times")}
+		}
+		assert.Contains(t, says, fmt.Sprint(claim), "docs/migrating.md says of %s: %s", name, cell)
+	}
+}
+
+// libraries are in the order of the columns.
+var libraries = []string{goRetryable, reHTTP, failsafeGo, heimdallLib, httpRetry, ours}
+
+// migrating returns the cells of the row that names the test, by library.
+func migrating(t *testing.T) map[string]string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/migrating.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), "\n| | "+strings.Join(libraries, " | ")+" | test |\n")
+	row := regexp.MustCompile(`(?m)^\| ([^\n]*) \| ` + "`" + t.Name() + "`" + ` \|$`).FindStringSubmatch(string(page))
+	require.NotNil(t, row, "docs/migrating.md has no row for the test")
+	columns := strings.Split(row[1], "|")[1:]
+	require.Len(t, columns, len(libraries))
+	cells := map[string]string{}
+	for i, name := range libraries {
+		cells[name] = strings.TrimSpace(columns[i])
+	}
+	return cells
+}
+
+// compared compares the numbers of a claim with the row of docs/compared.md that
+// links to the test.
+func compared(t *testing.T, claims map[string]int) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/compared.md")
+	require.NoError(t, err)
+	row := regexp.MustCompile(`(?m)^\| ([^\n]*) \| ([^\n]*) \| \[` + "`" + t.Name() + "`").FindStringSubmatch(string(page))
+	require.NotNil(t, row, "docs/compared.md has no row for the test")
+	var others []int
+	for name, n := range claims {
+		if name != ours {
+			others = append(others, n)
+		}
+	}
+	assert.Contains(t, row[2], fmt.Sprintf("%d to %d times", slices.Min(others), slices.Max(others)))
+	if claims[ours] > 1 {
+		assert.Contains(t, row[1], fmt.Sprintf(" %d times", claims[ours]))
+	}
 }

@@ -135,8 +135,15 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // scene runs f for each library, in a bubble of its own, with a server that
 // follows the script, and compares the observation of f with the claim about
-// the library.
+// the library, and the claims with the documentation.
 func scene[T any](t *testing.T, claims map[string]T, script func() []answer, f func(t *testing.T, c doer, s *server) T) {
+	t.Helper()
+	documented(t, claims)
+	observe(t, claims, script, f)
+}
+
+// observe is scene without the documentation.
+func observe[T any](t *testing.T, claims map[string]T, script func() []answer, f func(t *testing.T, c doer, s *server) T) {
 	t.Helper()
 	for name, want := range claims {
 		t.Run(name, func(t *testing.T) {
