@@ -21,7 +21,7 @@ func TestForbids(t *testing.T) {
 		want         bool
 	}{
 		{500, 0.999, false}, {250, 0.999, false}, {249, 0.999, true}, {125, 0.499, false}, {125, 0.501, true}, {1, 0.0039, false}, {1, 0.0041, true},
-		{0, 0, true}, // nothing is left: nobody may
+		{0, 0, true}, // empty: every retry is forbidden
 	} {
 		assert.Equal(t, test.want, Forbids(test.level, 500, at(test.share)), "level %v, draw %v", test.level, test.share)
 	}

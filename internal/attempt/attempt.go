@@ -20,13 +20,13 @@ import (
 
 // Attempt is one attempt at the base. Its context ends the attempt on time
 // without cutting the body of a response. Its httptrace hooks observe what
-// net/http does on its own.
+// net/http does by itself.
 //
 // An Attempt is itself the context of its request. It is a single allocation
-// and lives as long as the response body. What only some bases ask for, it makes
-// when they ask: the hooks, and the standard library's context behind it. An
-// Attempt is never recycled, because a base may keep the request or the context
-// for as long as it likes.
+// and lives as long as the response body. It creates its hooks and the standard
+// library's context behind it only when the base asks for them. An Attempt is
+// never recycled, because a base may keep the request or the context for as
+// long as it likes.
 type Attempt struct {
 	Req      http.Request // the request that the base gets
 	parent   context.Context
@@ -70,8 +70,8 @@ func Begin(req *http.Request, limit time.Duration, tooLate error, maxSends int, 
 	return a
 }
 
-// ErrHiddenSends ends an attempt in which the base has sent more often than
-// MaxSends allows.
+// ErrHiddenSends ends an attempt in which the base sent the request more often
+// than MaxSends allows.
 var ErrHiddenSends = errors.New("retrip: net/http by itself sent the request more often than Policy.MaxSends within an attempt")
 
 // HandshakeError returns the error of the last failed TLS handshake over a

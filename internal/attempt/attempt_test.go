@@ -25,7 +25,7 @@ import (
 var errLate = errors.New("too late")
 
 // The headers arrive after the timer has fired, but before its function has
-// run. The body would be cut a moment later, so the attempt has failed.
+// run. The function would then cut the body, so the attempt counts as failed.
 func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
@@ -61,12 +61,13 @@ func begin(t *testing.T, ctx context.Context, limit time.Duration, maxSends int,
 	return Begin(req, limit, errLate, maxSends, watch)
 }
 
-// An attempt has to stay small: every request with a timeout makes one.
+// An attempt must stay small, because every request with a timeout allocates
+// one.
 func TestAttempt_Size(t *testing.T) {
 	assert.LessOrEqual(t, unsafe.Sizeof(Attempt{}), uintptr(480))
 }
 
-// A base that asks late, or never asked before, finds what has happened.
+// A base that asks for the context late still learns what has happened before.
 func TestAttempt_AskedLate(t *testing.T) {
 	errParent := errors.New("the parent's")
 	ended := func(cause error) context.Context {
@@ -77,7 +78,7 @@ func TestAttempt_AskedLate(t *testing.T) {
 	for name, tt := range map[string]struct {
 		parent context.Context
 		end    func(a *Attempt)
-		want   error // nil: it has not ended
+		want   error // nil: the attempt has not ended
 	}{
 		"nothing":       {context.Background(), func(*Attempt) {}, nil},
 		"cut":           {context.Background(), (*Attempt).Cut, context.Canceled},
@@ -116,7 +117,7 @@ func TestAttempt_AskedLate(t *testing.T) {
 	}
 }
 
-// What ends after the attempt isn't why it has ended.
+// An end of the parent after the attempt's own end doesn't change the cause.
 func TestAttempt_ParentEndsLater(t *testing.T) {
 	type key struct{}
 	parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
@@ -140,8 +141,8 @@ func answer(t *testing.T, a *Attempt) {
 	require.NoError(t, err)
 }
 
-// Many ask at once, and the end comes meanwhile: there is one context, and one
-// set of hooks, and the end is not lost.
+// Many goroutines ask for the context while the attempt ends. There is one
+// context and one set of hooks, and the end is not lost.
 func TestAttempt_AskedAtOnce(t *testing.T) {
 	for range 200 {
 		a := begin(t, t.Context(), time.Hour, 0, WatchSend)
@@ -165,7 +166,8 @@ func TestAttempt_AskedAtOnce(t *testing.T) {
 	}
 }
 
-// A panic may come when an attempt has ended: its alarm is somebody else's then.
+// A base may panic after the attempt has ended, when its alarm already serves
+// another attempt.
 func TestAttempt_AlarmIsGivenBackOnce(t *testing.T) {
 	a := begin(t, t.Context(), time.Hour, 0, 0)
 	answer(t, a)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// behind returns a context of the standard library, made on first use. Whoever
-// derives a context from a, as net/http does, finds that one and therefore needs
+// behind returns a context of the standard library, created on first use. Code
+// that derives a context from a, as net/http does, finds that context and needs
 // no goroutine.
 func (a *Attempt) behind() context.Context {
 	if a.made.Load() {
@@ -24,7 +24,7 @@ func (a *Attempt) behind() context.Context {
 	if a.ctx == nil {
 		parent := a.parent
 		if a.cause != nil {
-			// What ends later isn't the cause.
+			// An end after the attempt's end is not its cause.
 			parent = context.WithoutCancel(parent)
 		}
 		a.ctx, a.stop = context.WithCancelCause(parent)
@@ -56,7 +56,7 @@ func (a *Attempt) cancel(cause error) {
 // Cut implements [body.Cutter].
 func (a *Attempt) Cut() { a.cancel(nil) }
 
-// Deadline implements [context.Context]: it is the caller's.
+// Deadline implements [context.Context]. It returns the caller's deadline.
 func (a *Attempt) Deadline() (time.Time, bool) { return a.parent.Deadline() }
 
 // Done implements [context.Context].
@@ -74,7 +74,7 @@ func (a *Attempt) Value(key any) any {
 	case attemptKey{}:
 		return a
 	}
-	// The key may be the one by which package context finds its own contexts.
+	// The key may be the one with which package context finds its own contexts.
 	return a.behind().Value(key)
 }
 

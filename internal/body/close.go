@@ -17,7 +17,7 @@ func CloseRequest(req *http.Request) {
 	}
 }
 
-// Dismiss closes the body of resp, if there is one, without waiting for a Close
+// Dismiss closes the body of resp, if there is one. It doesn't wait for a Close
 // that doesn't return.
 func Dismiss(resp *http.Response) {
 	if resp == nil || resp.Body == nil {
@@ -30,8 +30,8 @@ func Dismiss(resp *http.Response) {
 	closeWithin(func() { resp.Body.Close() }, DrainLeast)
 }
 
-// closeWithin runs closing in a goroutine of its own and waits for it, but no
-// longer than most.
+// closeWithin runs closing in a goroutine of its own, and waits for it for at
+// most the time most.
 func closeWithin(closing func(), most time.Duration) {
 	ended := make(chan any, 1)
 	go func() {
@@ -47,22 +47,22 @@ func closeWithin(closing func(), most time.Duration) {
 	}
 }
 
-// rethrow continues a panic of another goroutine in that of RoundTrip.
+// rethrow continues a panic of another goroutine in RoundTrip's goroutine.
 func rethrow(panicked any) {
 	if panicked != nil {
 		panic(panicked)
 	}
 }
 
-// CloseAside closes body in a goroutine of ours, where a panic would end the
-// process.
+// CloseAside closes body in a goroutine of its own. It recovers a panic, which
+// would end the process.
 func CloseAside(body io.Closer) {
 	defer func() { _ = recover() }()
 	body.Close()
 }
 
 // endsWithClose reports whether Close of body is known to return at once and to
-// end a Read: whether body is one of net/http's own, or in memory.
+// end a Read: that is so if body is net/http's own or in memory.
 func endsWithClose(body io.ReadCloser) bool {
 	body = innermost(body)
 	if _, ok := InMemory(body); ok || body == http.NoBody {
@@ -77,14 +77,15 @@ func endsWithClose(body io.ReadCloser) bool {
 	}
 	switch t.Name() {
 	case "bodyEOFSignal", "gzipReader", "http2transportResponseBody", "http2gzipReader":
-		// Those of http.Transport. That of http.ReadResponse isn't one of them:
-		// its Close waits for a Read, and reads on to the end by itself.
+		// These are the bodies of http.Transport. The body of http.ReadResponse
+		// is different: its Close waits for a Read, and then reads to the end.
 		return true
 	}
 	return false
 }
 
-// Wraps reports whether inner, which has an Original, is b or inside it.
+// Wraps reports whether inner, which has a method Original, is b or is inside
+// b.
 func Wraps(b, inner io.ReadCloser) bool {
 	for {
 		switch outer := b.(type) {
@@ -103,7 +104,7 @@ func Wraps(b, inner io.ReadCloser) bool {
 	}
 }
 
-// innermost returns the body that those of ours have been put around.
+// innermost returns the body inside the wrappers of this package.
 func innermost(b io.ReadCloser) io.ReadCloser {
 	for {
 		switch outer := b.(type) {

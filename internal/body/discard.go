@@ -14,24 +14,24 @@ import (
 	"github.com/retrip/retrip/internal/alarm"
 )
 
-// A discarded body is read to its end within these bounds, during the wait that
-// follows. A body that doesn't end within them costs its connection, and
+// The wait before a retry leaves time to read a discarded body to its end,
+// within these bounds. A body that exceeds them costs its connection and
 // nothing more.
 const (
 	drainBytes = 256 << 10
 	DrainTime  = 100 * time.Millisecond
 
-	// A wait shorter than this may stretch to it while a small error body is
-	// still arriving: a new connection would cost more.
+	// A shorter wait may grow to this length while a small error body is still
+	// arriving, because a new connection would cost more.
 	DrainLeast = 50 * time.Millisecond
 
-	// After so many reads in a row that return nothing, a body is given up.
+	// After this many Reads in a row without a byte, the body is given up.
 	drainIdle = 100
 )
 
 // Discard reads the body of resp to its end, so that its connection can be used
-// again, and closes it. It gives up after 256 KiB, after the time given, or when
-// the caller is gone: ctx has ended or cancel, if it isn't nil, is closed.
+// again, and closes it. It gives up after 256 KiB, after the given time, or
+// when the caller goes: ctx ends, or cancel is closed. cancel may be nil.
 func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, most time.Duration) {
 	if resp.Body == nil {
 		return
@@ -47,12 +47,12 @@ func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, m
 	}
 }
 
-// discarded is the body of a response that nobody wants. It is closed once, and
-// closed during a Read only if its time is up.
+// discarded is the body of a response that nobody wants. It is closed once. It
+// is closed during a Read only if its time is up.
 type discarded struct {
 	body   io.ReadCloser
 	closed atomic.Bool
-	ended  chan any // receives what aside panicked with, or nil
+	ended  chan any // receives the value of a panic in aside, or nil
 }
 
 func (d *discarded) close() {
@@ -61,7 +61,7 @@ func (d *discarded) close() {
 	}
 }
 
-// drain reads the body within the bound of bytes and closes it.
+// drain reads up to the maximum number of bytes of the body and closes it.
 func (d *discarded) drain() {
 	defer d.close()
 	buffer := drainBuffers.Get().(*[8 << 10]byte)
@@ -80,15 +80,15 @@ func (d *discarded) drain() {
 	}
 }
 
-// drainHere drains body in the goroutine of RoundTrip. Closing such a body ends
-// a Read of it.
+// drainHere drains body in RoundTrip's goroutine, because closing such a body
+// ends a Read of it.
 func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, most time.Duration) {
 	w := drainWatches.Get().(*drainWatch)
 	w.body, w.ctx, w.cancel, w.most = body, ctx, cancel, most
 	a := alarm.Set(min(most, drainAtOnce), w)
 	defer func() {
 		if a.Stop() {
-			// Nobody else has it.
+			// Nothing else refers to w.
 			*w = drainWatch{}
 			drainWatches.Put(w)
 			return
@@ -98,9 +98,9 @@ func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, 
 	w.drain()
 }
 
-// drainAtOnce is how long a drain goes unwatched: most bodies that are discarded
-// have arrived, and are read long before. So in the first millisecond of a drain
-// nobody notices that the caller is gone.
+// drainAtOnce is how long a drain runs unwatched. Most discarded bodies have
+// already arrived and take less time to read. A caller that goes in the first
+// millisecond of a drain is therefore not noticed.
 const drainAtOnce = time.Millisecond
 
 // drainWatch ends a drain when its time is up or the caller is gone.
@@ -117,8 +117,8 @@ type drainWatch struct {
 
 var drainWatches = sync.Pool{New: func() any { return new(drainWatch) }}
 
-// Ring implements [alarm.Ringer]: the drain takes longer, and from now on it is
-// watched.
+// Ring implements [alarm.Ringer]. The drain is taking longer, so Ring watches
+// it from here on.
 func (w *drainWatch) Ring(*alarm.Alarm) {
 	w.mu.Lock()
 	if w.over {
@@ -139,7 +139,7 @@ func (w *drainWatch) Ring(*alarm.Alarm) {
 	w.close()
 }
 
-// end tells the watcher that the drain is over.
+// end tells the watcher that the drain has ended.
 func (w *drainWatch) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,10 +149,10 @@ func (w *drainWatch) end() {
 	}
 }
 
-// discardAside drains body, if that is wanted, and closes it in a goroutine of
-// its own, since neither Read nor Close of an unknown body need ever return.
-// RoundTrip returns in time all the same; the goroutine ends when the body lets
-// it.
+// discardAside drains body, if wanted is set, and closes it in a goroutine of
+// its own, because Read and Close of an unknown body may never return.
+// RoundTrip returns in time nevertheless. The goroutine ends when the body's
+// methods return.
 func discardAside(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, wanted bool, most time.Duration) {
 	d := &discarded{body: body, ended: make(chan any, 1)}
 	go d.aside(wanted)
@@ -171,7 +171,8 @@ func discardAside(ctx context.Context, cancel <-chan struct{}, body io.ReadClose
 	}
 }
 
-// aside drains or closes the body, and reports what that panicked with.
+// aside drains or closes the body, and sends the value of a panic, or nil, to
+// ended.
 func (d *discarded) aside(wanted bool) {
 	defer func() { d.ended <- recover() }()
 	if wanted {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// stuck is a body that gives nothing until it is closed.
+// stuck is a body whose Read blocks until it is closed.
 type stuck struct {
 	closed chan struct{}
 	once   sync.Once
@@ -31,8 +31,8 @@ func (b *stuck) Close() error {
 	return nil
 }
 
-// A drain ends when its time is up or the caller is gone. In its first
-// millisecond nobody looks for the caller.
+// A drain ends when its time is up or the caller goes. In its first millisecond
+// it doesn't check for the caller.
 func TestDrainHere_Ends(t *testing.T) {
 	const never = time.Hour
 	for _, tt := range []struct{ most, goes, want time.Duration }{
@@ -62,7 +62,7 @@ func TestDrainHere_Ends(t *testing.T) {
 	}
 }
 
-// A watch that is used again never closes a stranger's body.
+// A recycled watch must not close the body of another request.
 func TestDrainHere_Stress(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -86,7 +86,7 @@ func TestDrainHere_Stress(t *testing.T) {
 	wg.Wait()
 }
 
-// counted is a body of so many Reads.
+// counted is a body that takes a given number of Reads.
 type counted struct {
 	mu           sync.Mutex
 	left, closes int

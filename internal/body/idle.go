@@ -10,33 +10,33 @@ import (
 	"github.com/retrip/retrip/internal/alarm"
 )
 
-// watch sees whether Reads make progress. A Read doesn't look at the clock: it
-// counts, and an alarm looks at the count. The alarm is set only while a reader
-// reads.
+// watch observes whether Reads make progress. A Read doesn't read the clock. It
+// changes a counter, and an alarm compares the counter with its last value. The
+// alarm is set only while somebody reads.
 type watch struct {
-	// state is odd during a Read, and grows by two with each that gives bytes.
-	// The highest bit is set when a Read has stalled.
+	// state is odd during a Read, and grows by two with each Read that returns
+	// bytes. Its highest bit says that a Read has stalled.
 	state atomic.Uint64
 	set   atomic.Bool // the alarm will ring
 
 	// Guarded by Stream.mu.
 	alarm *alarm.Alarm
 	seen  uint64        // state when the alarm last rang
-	stuck time.Duration // for how long it has been the same
+	stuck time.Duration // for how long state has been the same
 }
 
 const stalledBit = 1 << 63
 
-// enter begins a Read, and reports whether the alarm has to be set.
+// enter begins a Read, and reports whether the alarm must be set.
 func (w *watch) enter() bool {
 	if w.state.Add(1)&1 == 0 {
-		// The Read before has panicked.
+		// The previous Read panicked.
 		w.state.Add(1)
 	}
 	return !w.set.Load()
 }
 
-// leave ends a Read, and reports whether one has stalled.
+// leave ends a Read, and reports whether a Read has stalled.
 func (w *watch) leave(progress bool) bool {
 	for {
 		was := w.state.Load()
@@ -59,7 +59,7 @@ func (w *watch) reset() {
 	w.seen, w.stuck = 0, 0
 }
 
-// stop ends the alarm, until another Read sets one.
+// stop stops the alarm until another Read sets one.
 func (w *watch) stop() {
 	if w.alarm != nil {
 		w.alarm.Stop()
@@ -68,8 +68,8 @@ func (w *watch) stop() {
 	}
 }
 
-// period is how often the alarm of s rings: as many whole times within
-// BodyIdle as it takes to be at most half a second apart.
+// period is the interval at which the alarm of s rings: BodyIdle divided into
+// equal parts of at most half a second.
 func (s *Stream) period() time.Duration {
 	const least, most = time.Millisecond, time.Second / 2
 	times := (s.idle + most - 1) / most
@@ -105,8 +105,8 @@ func (s *Stream) Ring(a *alarm.Alarm) {
 	case state != w.seen:
 		w.seen, w.stuck = state, 0
 	case state&1 == 0:
-		// Nobody reads. The next Read sets the alarm again, unless it has just
-		// begun and seen that the alarm was set.
+		// Nobody reads. The next Read sets the alarm again. If a Read has just
+		// begun and saw that the alarm was set, Ring sets it.
 		w.set.Store(false)
 		if w.state.Load() == state {
 			s.mu.Unlock()

@@ -1,8 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package body has what there is to do with the bodies of requests and
-// responses, whoever they belong to.
+// Package body handles the bodies of requests and responses: it watches, drains
+// and closes them, reads ahead, requires progress, and continues a body with
+// another response.
 package body
 
 import (
@@ -13,22 +14,22 @@ import (
 	"unsafe"
 )
 
-// Sound reports whether body can neither fail nor have another length than the
-// declared one, which is unknown if it is not positive.
+// Sound reports whether body can neither fail nor differ in length from the
+// declared length. A length that is not positive is unknown.
 func Sound(body io.ReadCloser, length int64) bool {
 	n, ok := InMemory(body)
 	return ok && (length <= 0 || length == n)
 }
 
-// InMemory reports whether body is what http.NewRequest makes of a buffer, byte
-// slice or string, and how many bytes are still to be read.
+// InMemory reports whether body is what http.NewRequest makes from a buffer,
+// byte slice or string, and returns the number of bytes still to be read.
 func InMemory(body io.ReadCloser) (unread int64, ok bool) {
 	if reflect.TypeOf(body) != nopCloserWriterToType || !nopCloserIsReader {
 		return 0, false
 	}
-	// Every POST passes here. Reflection would take as long as all the rest of
-	// a request that succeeds: the interface points to a struct that is nothing
-	// but an io.Reader.
+	// Every POST passes here, and reflection would take as long as the rest of
+	// a successful request. The interface points to a struct whose only field
+	// is an io.Reader.
 	type words struct{ _, data unsafe.Pointer }
 	switch r := (*(*io.Reader)((*words)(unsafe.Pointer(&body)).data)).(type) {
 	case *bytes.Reader:
@@ -41,8 +42,8 @@ func InMemory(body io.ReadCloser) (unread int64, ok bool) {
 	return 0, false
 }
 
-// nopCloserIsReader reports whether a nopCloserWriterToType is still what
-// InMemory takes it for.
+// nopCloserIsReader reports whether a nopCloserWriterToType still has the
+// layout that InMemory relies on.
 var nopCloserIsReader = nopCloserWriterToType.Kind() == reflect.Struct && nopCloserWriterToType.NumField() == 1 &&
 	nopCloserWriterToType.Field(0).Type == reflect.TypeFor[io.Reader]()
 

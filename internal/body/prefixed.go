@@ -1,9 +1,6 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package body hands the bodies of responses on to those who read them: bytes
-// that were read ahead, bodies that must make progress, and bodies that another
-// response continues.
 package body
 
 import (
@@ -12,23 +9,23 @@ import (
 	"sync/atomic"
 )
 
-// Prefixed is a body of which some bytes have been read ahead. It gives them
-// first, then the error that ended the reading ahead, if there was one, or the
-// rest.
+// Prefixed is a body of which some bytes have been read ahead. Its Read returns
+// those bytes first. Then it returns the error that ended the reading ahead, if
+// there was one, or the rest of the body.
 type Prefixed struct {
 	io.ReadCloser        // the rest
-	ahead         []byte // not yet given
+	ahead         []byte // bytes read ahead that Read has not returned yet
 	err           error
 	closed        atomic.Bool
 }
 
-// firstBuffer is how much is read ahead at first. More is asked for as bytes
-// arrive: a length that a server announces is no reason to take memory.
+// firstBuffer is how much is read ahead at first. The buffer grows as bytes
+// arrive: an announced length must not allocate memory.
 const firstBuffer = 4 << 10
 
-// Ahead reads up to n bytes of body ahead, fewer only if body ends before, and
-// returns a body that begins with them. length is what is known of the length of
-// body, negative if nothing is.
+// Ahead reads up to n bytes of body ahead, or fewer if body ends earlier. It
+// returns a body that begins with them. length is the length of body, or
+// negative if it is unknown.
 func Ahead(body io.ReadCloser, n, length int64) *Prefixed {
 	b, ok := body.(*Prefixed)
 	if !ok {
@@ -39,7 +36,7 @@ func Ahead(body io.ReadCloser, n, length int64) *Prefixed {
 	}
 	size := int64(firstBuffer)
 	if length >= 0 {
-		// One byte more, to see the end.
+		// One more byte reveals the end.
 		size = min(size, length+1)
 	}
 	if int64(cap(b.ahead)) < min(size, n) {
@@ -58,12 +55,12 @@ func Ahead(body io.ReadCloser, n, length int64) *Prefixed {
 	return b
 }
 
-// errNegative is what a Reader deserves that says it has read less than
-// nothing, or more than there was room for.
+// errNegative is the error for a Read that reports a negative count, or more
+// bytes than the buffer holds.
 var errNegative = errors.New("retrip: the body's Read returned a wrong count")
 
-// patience is after how many Reads in a row that give neither bytes nor an
-// error a body is given up.
+// patience is the number of Reads in a row without bytes and without an error
+// after which a body is given up.
 const patience = 100
 
 // readSome reads at least one byte, or returns an error.
@@ -80,16 +77,15 @@ func readSome(r io.Reader, p []byte) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// Bytes returns what has been read ahead and not yet given. It must not be
-// changed, and holds until the next Read.
+// Bytes returns the bytes read ahead that Read has not returned yet. They must
+// not be changed, and are valid until the next Read.
 func (b *Prefixed) Bytes() []byte { return b.ahead }
 
-// Err returns the error that ended the reading ahead, [io.EOF] at the end of the
-// body; nil if there is more.
+// Err returns the error that ended the reading ahead, or [io.EOF] at the end of
+// the body. It returns nil if there is more to read.
 func (b *Prefixed) Err() error { return b.err }
 
-// PrefixedOf returns the Prefixed that b is, or that it releases; nil if there is
-// none.
+// PrefixedOf returns the Prefixed that b is or wraps, or nil if there is none.
 func PrefixedOf(b io.ReadCloser) *Prefixed {
 	if r, ok := b.(*Releasing); ok {
 		b = r.ReadCloser
@@ -101,11 +97,11 @@ func PrefixedOf(b io.ReadCloser) *Prefixed {
 // SetErr replaces the error that ended the reading ahead.
 func (b *Prefixed) SetErr(err error) { b.err = err }
 
-// Read gives what was read ahead, then the rest.
+// Read returns the bytes read ahead, then the rest of the body.
 func (b *Prefixed) Read(p []byte) (int, error) {
 	switch {
 	case b.closed.Load():
-		// What the body below says to that.
+		// The body below decides what a Read after Close returns.
 		return b.ReadCloser.Read(p)
 	case len(b.ahead) > 0:
 		n := copy(p, b.ahead)

@@ -9,15 +9,16 @@ import (
 	"net/http"
 )
 
-// Releasing ends the context of its attempt with its last byte, unless the
-// request's body may still need it, and when it is closed.
+// Releasing is a response body that ends the context of its attempt when it is
+// closed, and also with its last byte unless the request body may still need
+// the context.
 type Releasing struct {
 	io.ReadCloser
 	context   Cutter // of the attempt
 	uploading bool
 }
 
-// Release makes b the body given.
+// Release turns b into body.
 func (b *Releasing) Release(body io.ReadCloser, context Cutter, uploading bool) {
 	b.ReadCloser, b.context, b.uploading = body, context, uploading
 }
@@ -36,13 +37,13 @@ func (b *Releasing) Close() error {
 	return err
 }
 
-// ReleasingConn is a Releasing that can be written to.
+// ReleasingConn is a Releasing that can also be written to.
 type ReleasingConn struct {
 	io.ReadWriteCloser
 	context Cutter
 }
 
-// NewReleasingConn returns a body that ends context when it is closed.
+// NewReleasingConn returns body as one whose Close ends context.
 func NewReleasingConn(body io.ReadWriteCloser, context Cutter) *ReleasingConn {
 	return &ReleasingConn{body, context}
 }
@@ -53,7 +54,7 @@ func (b *ReleasingConn) Close() error {
 	return err
 }
 
-// CloseWrite ends one direction, as net/http's own body can.
+// CloseWrite closes the writing direction, if the body below can.
 func (b *ReleasingConn) CloseWrite() error {
 	if c, ok := b.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()

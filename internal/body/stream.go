@@ -15,71 +15,70 @@ import (
 type Part struct {
 	Body io.ReadCloser
 
-	// Cut ends a Read of Body that is under way; such a Read returns an error.
+	// Cut makes a Read of Body that is in progress return an error.
 	Cut Cutter
 
-	// Skip is how many bytes to throw away first.
+	// Skip is the number of bytes to discard first.
 	Skip int64
 
-	// Until is the offset behind the last byte of use.
+	// Until is the offset after the last useful byte.
 	Until int64
 }
 
-// Cutter ends a Read.
+// Cutter ends a Read that is in progress.
 type Cutter interface{ Cut() }
 
-// Source knows where there is more of a representation.
+// Source provides the rest of a representation.
 type Source interface {
-	// Continue returns the part that begins at the given offset, after the one
-	// before it has ended with err, or the error that the reader is to get. It
-	// must return at once when ctx ends, and Read of the part's body, too.
+	// Continue returns the part that begins at the given offset, after the
+	// previous part ended with err. Its error is the error for the reader. When
+	// ctx ends, Continue and a Read of the part's body must return at once.
 	Continue(ctx context.Context, at int64, err error) (Part, error)
 
-	// Dispose gets rid of a body that has ended in an error.
+	// Dispose closes a body that has ended with an error.
 	Dispose(io.ReadCloser)
 }
 
-// Stream is the body of a response that has to make progress, or that another
-// response continues when it breaks. One goroutine may call Read while another
-// calls Close.
+// Stream is a response body that must make progress, or that another response
+// continues when it breaks. One goroutine may call Read while another calls
+// Close.
 type Stream struct {
 	original io.ReadCloser
 
 	source Source // nil if nothing continues the body
 	ctx    context.Context
 	at     int64 // offset of the next byte
-	until  int64 // offset behind the last byte of the current part
-	end    int64 // offset behind the last byte of all
+	until  int64 // offset after the last byte of the current part
+	end    int64 // offset after the last byte of all
 	first  bool  // the current part is the response's own body
-	early  error // how it ended before there was a source
-	broken error // how the current part has ended
-	err    error // how all has ended
+	early  error // how the response's own body ended before there was a source
+	broken error // how the current part ended
+	err    error // how the stream ended
 
-	idle    time.Duration // 0 if no progress is asked for
-	stalled error         // what the reader gets then
+	idle    time.Duration // 0 if no progress is required
+	stalled error         // error for the reader after a stall
 	watch   watch
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	body   io.ReadCloser
 	cut    Cutter
-	cancel context.CancelFunc // of what goes on after the first part
+	cancel context.CancelFunc // ends what runs after the first part
 	closed bool
 }
 
-// Init makes s ready for use, as the body of a response whose own body is that
-// of part.
+// Init prepares s for use as a response body that begins with part.
 func (s *Stream) Init(part Part) {
 	s.original, s.body, s.cut, s.first = part.Body, part.Body, part.Cut, true
 	s.until, s.end = -1, -1
 }
 
-// Original returns the body that s was made of.
+// Original returns the body that s was made from.
 func (s *Stream) Original() io.ReadCloser { return s.original }
 
-// Resumable lets source continue s after an error before the offset end, which is
-// negative if it is unknown: then s ends where its body says so. The body of s
-// begins at the offset at; some of it may have been read before, and it may have
-// ended. What source does ends with ctx.
+// Resumable makes source continue s if it breaks before the offset end. A
+// negative end is unknown; s then ends where its body says so. The body of s
+// begins at the offset at. Some of it may have been read already, and it may
+// have ended. The source works until ctx ends.
 func (s *Stream) Resumable(ctx context.Context, source Source, at, end int64) {
 	s.ctx, s.source = ctx, source
 	s.at += at
@@ -89,13 +88,13 @@ func (s *Stream) Resumable(ctx context.Context, source Source, at, end int64) {
 	}
 }
 
-// MustProgress has s end with the error stalled when a Read has waited for at
-// least limit, and at most limit and half a second, and nothing came.
+// MustProgress makes s end with the error stalled if a Read waits for limit
+// without a byte. s ends at most half a second after limit.
 func (s *Stream) MustProgress(limit time.Duration, stalled error) {
 	s.idle, s.stalled = limit, stalled
 }
 
-// Read reads the body, and what continues it.
+// Read reads the body and its continuations.
 func (s *Stream) Read(p []byte) (int, error) {
 	for {
 		switch {
@@ -110,14 +109,14 @@ func (s *Stream) Read(p []byte) (int, error) {
 		if !s.first {
 			room = p[:min(int64(len(p)), s.until-s.at)]
 			if len(room) == 0 && len(p) > 0 {
-				// All of the part was read.
+				// The part has been read completely.
 				s.ended(io.EOF)
 				continue
 			}
 		}
 		n, err := s.read(room)
 		if n < 0 || n > len(room) {
-			// From here on nobody knows what has been read.
+			// The number of bytes read is unknown from here on.
 			s.err = errNegative
 			s.quiet()
 			return 0, s.err
@@ -137,7 +136,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	}
 }
 
-// over returns what there is to read after the end.
+// over returns the error of a Read after the end.
 func (s *Stream) over() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,16 +146,16 @@ func (s *Stream) over() error {
 	return s.err
 }
 
-// ended takes note that the current part has ended with err.
+// ended records that the current part has ended with err.
 func (s *Stream) ended(err error) {
 	switch {
 	case s.end >= 0 && s.at == s.end, s.end < 0 && err == io.EOF:
-		// All is there, whatever has happened behind it.
+		// The reader has all bytes, so an error after them doesn't matter.
 		s.err = io.EOF
 		s.quiet()
 	case s.end >= 0 && s.at > s.end:
-		// The body is longer than was announced, so it isn't known where in the
-		// representation it has ended.
+		// The body is longer than announced, so its offset in the
+		// representation is unknown.
 		s.err = err
 		s.quiet()
 	case err == io.EOF:
@@ -166,7 +165,8 @@ func (s *Stream) ended(err error) {
 	}
 }
 
-// quiet ends what goes on beside a reader who has got all.
+// quiet ends the alarm and the context of continuations once the reader has
+// everything.
 func (s *Stream) quiet() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,8 +192,8 @@ func (s *Stream) read(p []byte) (int, error) {
 	return n, err
 }
 
-// proceed goes on with the next part, and returns an error if there is none. It
-// uses p for what has to be thrown away.
+// proceed switches to the next part, or returns an error if there is none. It
+// uses p as the buffer for bytes to discard.
 func (s *Stream) proceed(p []byte) error {
 	for {
 		part, err := s.next(s.broken)
@@ -206,7 +206,7 @@ func (s *Stream) proceed(p []byte) error {
 	}
 }
 
-// next makes the next part the current one.
+// next makes the next part current.
 func (s *Stream) next(err error) (Part, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -243,8 +243,8 @@ func (s *Stream) next(err error) (Part, error) {
 	return part, nil
 }
 
-// ask disposes of the body of the part before and asks for the next part. If
-// anything in that panics, s has ended with broken.
+// ask disposes of the previous part's body and asks for the next part. If any
+// of that panics, s ends with broken.
 func (s *Stream) ask(ctx context.Context, old io.ReadCloser, broken error) (Part, error) {
 	s.err = broken
 	defer func() {
@@ -258,7 +258,7 @@ func (s *Stream) ask(ctx context.Context, old io.ReadCloser, broken error) (Part
 	return part, err
 }
 
-// skip throws away n bytes of the current part.
+// skip discards n bytes of the current part.
 func (s *Stream) skip(n int64, p []byte) error {
 	if n > 0 && len(p) < 512 {
 		p = make([]byte, min(n, 16<<10))
@@ -285,7 +285,7 @@ func (s *Stream) skip(n int64, p []byte) error {
 	return nil
 }
 
-// Close closes the body, and ends what is under way to continue it.
+// Close closes the body and ends a continuation that is in progress.
 func (s *Stream) Close() error {
 	s.mu.Lock()
 	body, cancel := s.body, s.cancel

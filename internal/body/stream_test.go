@@ -26,11 +26,12 @@ var (
 	errRefused = errors.New("refused")
 )
 
-// piece is a body that is cut: by an error, or by a Cut while it waits.
+// piece is a body that breaks: with an error, or when Cut ends a Read that
+// waits.
 type piece struct {
 	r      io.Reader
 	err    error // at the end of r; io.EOF if nil
-	hangs  bool  // at the end of r, until it is cut
+	hangs  bool  // at the end of r, until Cut
 	once   sync.Once
 	cut    chan struct{}
 	closed int
@@ -63,7 +64,7 @@ func (b *piece) Close() error {
 
 func (b *piece) Cut() { b.once.Do(func() { close(b.cut) }) }
 
-// sourceFunc makes a Source of a function.
+// sourceFunc turns a function into a Source.
 type sourceFunc func(ctx context.Context, at int64, err error) (Part, error)
 
 func (f sourceFunc) Continue(ctx context.Context, at int64, err error) (Part, error) {
@@ -71,8 +72,9 @@ func (f sourceFunc) Continue(ctx context.Context, at int64, err error) (Part, er
 }
 func (sourceFunc) Dispose(b io.ReadCloser) { b.Close() }
 
-// TestStream_Model reads a representation through parts of every shape, cut at
-// every kind of place, and compares what comes with what should.
+// TestStream_Model reads a representation through parts of every shape, broken
+// in every kind of place, and compares the bytes with those of the
+// representation.
 func TestStream_Model(t *testing.T) {
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -141,8 +143,7 @@ func TestStream_Model(t *testing.T) {
 	}
 }
 
-// A server that is broken for ever makes no endless loop: it is the source that
-// ends it.
+// If a server breaks every body, the source ends the loop.
 func TestStream_SourceEnds(t *testing.T) {
 	asked := 0
 	b := newPiece(bytes.NewReader(nil))
@@ -159,7 +160,7 @@ func TestStream_SourceEnds(t *testing.T) {
 	assert.Equal(t, 10, asked)
 }
 
-// What a body has of bytes beyond its part is never given.
+// The reader never gets bytes beyond the end of a part.
 func TestStream_PartTooLong(t *testing.T) {
 	first := newPiece(bytes.NewReader([]byte("abc")))
 	s := &Stream{}
@@ -172,7 +173,7 @@ func TestStream_PartTooLong(t *testing.T) {
 	assert.Equal(t, "abcdef", string(got))
 }
 
-// After the last byte no error matters.
+// An error after the last byte doesn't matter.
 func TestStream_ErrorBehindTheEnd(t *testing.T) {
 	first := newPiece(bytes.NewReader([]byte("abc")))
 	first.err = errReset
@@ -212,7 +213,8 @@ func TestStream_CloseWhileContinuing(t *testing.T) {
 	})
 }
 
-// A part that comes as its reader has gone is disposed of.
+// If the reader closes the stream while the next part arrives, that part is
+// disposed of.
 func TestStream_CloseAsPartComes(t *testing.T) {
 	s := &Stream{}
 	s.Init(Part{Body: newPiece(bytes.NewReader(nil))})
@@ -226,7 +228,7 @@ func TestStream_CloseAsPartComes(t *testing.T) {
 	assert.Equal(t, 1, next.closed)
 }
 
-// A Read that panics leaves nothing that hangs.
+// A Read that panics leaves no goroutine behind.
 func TestStream_Panics(t *testing.T) {
 	s := &Stream{}
 	s.Init(Part{Body: newPiece(bytes.NewReader(nil))})
@@ -265,7 +267,7 @@ func TestStream_Stalls(t *testing.T) {
 	}
 }
 
-// slow gives a byte after each of the waits.
+// slow returns a byte after each of the waits.
 type slow struct {
 	*piece
 	waits []time.Duration
@@ -284,8 +286,8 @@ func (b *slow) Read(p []byte) (int, error) {
 	return copy(p, "x"), nil
 }
 
-// A body that goes on, however slowly, never stalls, and neither does one whose
-// reader takes its time.
+// A body that makes progress, however slowly, never stalls. Neither does a body
+// whose reader is slow.
 func TestStream_NoStall(t *testing.T) {
 	const limit = 2 * time.Second
 	for seed := range uint64(50) {
@@ -313,7 +315,7 @@ func TestStream_NoStall(t *testing.T) {
 	}
 }
 
-// A Read that gives nothing is no progress.
+// A Read that returns no bytes is not progress.
 func TestStream_EmptyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newPiece(nil)
@@ -341,7 +343,7 @@ func (b emptyReads) Read([]byte) (int, error) {
 	}
 }
 
-// A stalled body is continued, and the next part is watched, too.
+// A stalled body is continued, and the next part is watched too.
 func TestStream_StallContinued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newPiece(bytes.NewReader([]byte("ab")))
@@ -364,7 +366,7 @@ func TestStream_StallContinued(t *testing.T) {
 	})
 }
 
-// Close in the middle of everything, under the race detector.
+// Close may come at any moment; the race detector checks.
 func TestStream_CloseAnywhere(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 3))
@@ -389,8 +391,8 @@ func TestStream_CloseAnywhere(t *testing.T) {
 	}
 }
 
-// What ends a part while an overlap is skipped is what the source hears, and
-// a body that gives nothing at all is given up.
+// If a part ends while its overlap is skipped, the source gets that error. A
+// body that returns no bytes at all is given up.
 func TestStream_SkipBreaks(t *testing.T) {
 	for name, c := range map[string]struct {
 		r    io.Reader
@@ -425,7 +427,7 @@ type readFunc func([]byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
-// A body may end before there is a source, while somebody looks ahead.
+// A body may end before there is a source, while something reads it ahead.
 func TestStream_EndsBeforeItsSource(t *testing.T) {
 	for _, broken := range []error{errReset, nil} {
 		first := newPiece(bytes.NewReader([]byte("abc")))

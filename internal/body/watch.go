@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// AtFault reports whether the body of a request is at fault, of which n bytes
-// were read, the last ones with err. The declared length is unknown if it is
-// not positive.
+// AtFault reports whether a request body is at fault after n bytes were read
+// from it, the last ones with err. The declared length is unknown if it is not
+// positive.
 func AtFault(length, n int64, err error) bool {
 	switch {
 	case err != nil && err != io.EOF:
@@ -22,9 +22,8 @@ func AtFault(length, n int64, err error) bool {
 	}
 }
 
-// Watch returns a body that notices, in fault, when body is at fault, and not
-// the host that it is sent to. length is the declared one, unknown if it is not
-// positive.
+// Watch returns a body that sets fault if body, and not the host, causes a
+// failure. length is the declared length, unknown if it is not positive.
 func Watch(body io.ReadCloser, length int64, fault *atomic.Bool) io.ReadCloser {
 	return &watched{ReadCloser: body, length: length, fault: fault}
 }
@@ -41,7 +40,7 @@ type watched struct {
 func (b *watched) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
-	// Once it is closed, a body may fail as it likes.
+	// What a body returns after its Close doesn't matter.
 	if AtFault(b.length, b.n, err) && !b.closed.Load() {
 		b.fault.Store(true)
 	}
@@ -53,7 +52,7 @@ func (b *watched) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Ending is the body of a request that tells when it has been read to its end.
+// Ending is a request body that knows whether it has been read to its end.
 type Ending struct {
 	io.ReadCloser
 	length int64 // unknown if not positive
@@ -61,8 +60,8 @@ type Ending struct {
 	ended  atomic.Bool
 }
 
-// WatchEnd returns b, which tells when it has been read to its end: length bytes,
-// if that is positive.
+// WatchEnd returns b as a body that knows whether it has been read to its end.
+// If length is positive, the end comes after that many bytes.
 func WatchEnd(b io.ReadCloser, length int64) *Ending {
 	return &Ending{ReadCloser: b, length: length}
 }

@@ -25,16 +25,18 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	// The result of the test is cached for as long as the package is the same.
+	// These files make the go command repeat the test when the package changes;
+	// until then, it uses the cached result.
 	_ "github.com/retrip/retrip"
 )
 
-// layers are those of docs/architecture.md, from the one that may call all
-// others to the one that calls none of them.
+// layers lists the layers of docs/architecture.md, from the one that may call
+// all others to the one that may call none of them.
 var layers = []string{"Driver", "Core", "State", "Ground"}
 
-// TestArchitecture holds the map of docs/architecture.md to the root package:
-// every file is on it once, and no function calls one of a layer above its own.
+// TestArchitecture compares the map of docs/architecture.md with the root
+// package: the map names every file once, and no function calls a function of a
+// layer above its own.
 func TestArchitecture(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/architecture.md")
 	require.NoError(t, err)
@@ -56,8 +58,8 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestArchitecture_Names checks the tests that the page names, and the files and
-// directories that it links to.
+// TestArchitecture_Names checks that the tests, files and directories on the
+// page exist.
 func TestArchitecture_Names(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/architecture.md")
 	require.NoError(t, err)
@@ -126,8 +128,8 @@ func checkCalls(layerOf map[string]int, fset *token.FileSet, files map[string]*a
 	return problems
 }
 
-// load parses and checks the root package. Its imports come from the export
-// data that the go command has built.
+// load parses and type-checks the root package. Its imports come from the
+// export data that the go command has built.
 func load(t *testing.T) (*token.FileSet, map[string]*ast.File, *types.Info) {
 	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,GoFiles,DepOnly", ".")
 	cmd.Dir, cmd.Stderr = root, os.Stderr

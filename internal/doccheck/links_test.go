@@ -21,8 +21,8 @@ var (
 	codeBlock   = regexp.MustCompile("(?ms)^```.*?^```|^(?:    |\t)[^\n]*$")
 )
 
-// checkLinks reports the links of Markdown pages whose file exists doesn't
-// know, and those to a heading that the page doesn't have.
+// checkLinks reports links in Markdown pages to files for which exists returns
+// false, and to headings that the page doesn't have.
 func checkLinks(pages map[string]string, exists func(name string) bool) []string {
 	var problems []string
 	prose := map[string]string{}
@@ -32,7 +32,7 @@ func checkLinks(pages map[string]string, exists func(name string) bool) []string
 	for name, text := range prose {
 		for _, m := range pageLink.FindAllStringSubmatch(text, -1) {
 			if strings.Contains(m[1], ":") {
-				continue // of another site
+				continue // a link to another site
 			}
 			file, anchor, _ := strings.Cut(m[1], "#")
 			target := name

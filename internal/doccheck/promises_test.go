@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// promised are the numbers of the promises in docs/promises.md. Numbers between
-// them are kept for features to come.
+// promised holds the numbers of the promises in docs/promises.md. The numbers
+// in between are reserved.
 var promised = append(upTo(20), 22, 23)
 
 func upTo(last int) (numbers []int) {
@@ -32,8 +32,8 @@ func upTo(last int) (numbers []int) {
 	return numbers
 }
 
-// TestPromises holds docs/promises.md to the tests, and everything else in the
-// repository to docs/promises.md.
+// TestPromises checks that docs/promises.md names existing tests, and that the
+// rest of the repository names existing promises.
 func TestPromises(t *testing.T) {
 	files := readRepository(t)
 	rows := contractRows(t, files)
@@ -55,8 +55,8 @@ type promise struct {
 
 var promiseHeading = regexp.MustCompile(`(?m)^## (P\d+)(: ([^\n]*))?$`)
 
-// parsePromises returns the sections of a page by id. Each promise that is to
-// be there must have exactly one section, with a headline, in order.
+// parsePromises returns the sections of a page by id. Each promise must have
+// exactly one section, with a headline, in order.
 func parsePromises(page string, numbers []int) (map[string]promise, []string) {
 	promises := map[string]promise{}
 	var problems []string
@@ -85,17 +85,17 @@ func parsePromises(page string, numbers []int) (map[string]promise, []string) {
 	return promises, problems
 }
 
-// anchorOf returns the anchor that GitHub gives a heading.
+// anchorOf returns the anchor that GitHub generates for a heading.
 func anchorOf(heading string) string {
 	heading = strings.ReplaceAll(strings.ToLower(heading), " ", "-")
 	return regexp.MustCompile(`[^a-z0-9_-]`).ReplaceAllString(heading, "")
 }
 
-// namedTest is a test in a code span: perhaps a directory, a function, and
-// perhaps a row of a table.
+// namedTest is a test in a code span: an optional directory, a function, and an
+// optional row of a table.
 var namedTest = regexp.MustCompile("`(?:([a-z][\\w/]*)\\.)?((?:Test|Fuzz|Benchmark|Example)[A-Z_]\\w*)(/[^`]+)?`")
 
-// checkPromises reports promises that name no test, and names that no test has.
+// checkPromises reports promises that name no test, and tests that don't exist.
 func checkPromises(promises map[string]promise, tests map[string]bool, rows []string) []string {
 	var problems []string
 	for _, id := range slices.Sorted(maps.Keys(promises)) {
@@ -120,7 +120,7 @@ func checkPromises(promises map[string]promise, tests map[string]bool, rows []st
 	return problems
 }
 
-// checkRows reports rows of the contract that are of no promise.
+// checkRows reports rows of the contract that belong to no promise.
 func checkRows(promises map[string]promise, rows []string) []string {
 	var problems []string
 	for _, row := range rows {
@@ -135,17 +135,17 @@ func checkRows(promises map[string]promise, rows []string) []string {
 var (
 	mention = regexp.MustCompile(`P\d+`)
 
-	// elsewhere is how notes that are not in the repository were referred to.
+	// elsewhere matches references to notes that are not in the repository.
 	elsewhere = regexp.MustCompile(`\b(DESIGN|CASES|SIMULATION|STANDARDS|COMPONENTS|ANCHORS)\b|\b(BUDGET|GATE|RULES|STYLE)\.md\b|\b[Cc]ases? \d+`)
 
 	promiseLink = regexp.MustCompile(`promises\.md#([\w-]+)`)
 )
 
-// notPromises look like promises, but are percentiles.
+// notPromises look like promises but are percentiles.
 var notPromises = []string{"P50", "P99"}
 
-// checkMentions reports what a file says of promises that don't exist, and of
-// notes that are not in the repository.
+// checkMentions reports mentions of promises that don't exist, and of notes
+// that are not in the repository.
 func checkMentions(promises map[string]promise, name, source string) []string {
 	var problems []string
 	for _, prose := range proseOf(name, source) {
@@ -171,22 +171,22 @@ func checkMentions(promises map[string]promise, name, source string) []string {
 	return problems
 }
 
-// isWord reports whether c may stand in a word; an underscore parts words in
-// the names of tests.
+// isWord reports whether c may be part of a word. An underscore is not, because
+// it separates words in the names of tests.
 func isWord(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// prose is a piece of a file that people read.
+// prose is a piece of text in a file that people read.
 type prose struct {
-	line int // on which it begins
+	line int // line on which it begins
 	text string
 }
 
 func (p prose) lineOf(at int) int { return p.line + strings.Count(p.text[:at], "\n") }
 
-// proseOf returns comments, strings and names of tests from Go, and all of any
-// other file.
+// proseOf returns comments, strings and test names from a Go file, and the
+// whole text of any other file.
 func proseOf(name, source string) []prose {
 	if !strings.HasSuffix(name, ".go") {
 		return []prose{{1, source}}
@@ -244,7 +244,7 @@ func isContract(table *ast.CompositeLit) bool {
 
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
 
-// testNames returns the tests of all modules, each behind its directory.
+// testNames returns the tests of all modules, prefixed with their directory.
 func testNames(files map[string]string) map[string]bool {
 	tests := map[string]bool{}
 	for name, source := range files {

@@ -1,9 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doccheck holds what the repository says of itself to what it is. Its
-// tests read every file, so they have a package of their own: others don't run
-// again because a page has changed.
+// Package doccheck compares what the repository says about itself with what it
+// is. Its tests read every file. They have a package of their own, so that a
+// change of a page doesn't make the go command repeat other tests.
 package doccheck
 
 import (
@@ -37,7 +37,7 @@ func readRepository(t *testing.T) map[string]string {
 			}
 			return nil
 		}
-		// This file shows what it looks for.
+		// This file contains the phrases that it searches for.
 		if base == "promises_test.go" || !slices.Contains([]string{".go", ".md", ".yml"}, filepath.Ext(base)) {
 			return nil
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// oldStyle matches phrases that read as translated. Each has a plain form: a
+// oldStyle matches phrases that read as if translated. Each has a plain form: a
 // body is replayed, a host has recorded failures, an owner decides.
 var oldStyle = regexp.MustCompile(`(?i)\bhad (only )?(again|once)\b|\bcan be had\b|\bspeaks? against\b|\bremembered of\b|\bthe herd needs\b|` +
 	`'s to (tell|say)\b|\b(have|has|had) a say\b|\btaken for dead\b|\bwhat was met\b|\bhas nothing to say\b|\bhave nothing to say\b|` +

@@ -5,10 +5,11 @@ package replay
 
 import "sync"
 
-// kept is the part of a stream that is kept. The first bytes go to a slice of
-// their own, so that many small bodies hold little; the rest goes to chunks from
-// a pool. A chunk may be reused as soon as it is freed, so bytes are copied out
-// under the lock of the Body, and no reader holds on to a chunk.
+// kept is the part of a stream that is kept for replay. The first bytes go to a
+// slice of their own, so that many small bodies take little memory; the rest
+// goes to chunks from a pool. A chunk may be reused as soon as it is freed, so
+// bytes are copied out under the lock of the Body, and no reader refers to a
+// chunk.
 type kept struct {
 	len    int
 	small  []byte
@@ -54,7 +55,7 @@ func (k *kept) add(p []byte) {
 	}
 }
 
-// read copies to p what begins at pos, which is less than k.len.
+// read copies the bytes from pos on to p. pos must be less than k.len.
 func (k *kept) read(p []byte, pos int) (n int) {
 	if pos < len(k.small) {
 		n = copy(p, k.small[pos:])

@@ -45,7 +45,7 @@ func TestKept_EqualsSlice(t *testing.T) {
 	}
 }
 
-// Small bodies hold little: a hundred thousand uploads may wait at once.
+// Small bodies take little memory: a hundred thousand uploads may wait at once.
 func TestKept_SmallBodies(t *testing.T) {
 	var k kept
 	k.expect(100)
@@ -55,8 +55,8 @@ func TestKept_SmallBodies(t *testing.T) {
 	assert.Nil(t, k.chunks)
 }
 
-// A chunk that was freed while an attempt still read never shows in another
-// body.
+// A chunk that is freed while an attempt still reads it never appears in
+// another body.
 func TestReplay_ChunksStress(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -83,7 +83,7 @@ func TestReplay_ChunksStress(t *testing.T) {
 	wg.Wait()
 }
 
-// After a panic nobody knows what was read.
+// After a panic, the number of bytes read is unknown.
 func TestReplay_PanickingBodyIsNotReplayed(t *testing.T) {
 	r := Open(put(t, testenv.Reader(func([]byte) (int, error) { panic("no") })), 100)
 	b := r.Reader()

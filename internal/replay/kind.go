@@ -14,9 +14,9 @@ type Kind uint8
 
 const (
 	None   Kind = iota // there is no body
-	Memory             // GetBody returns a new one, which is in memory and can't fail
-	Gotten             // GetBody returns a new one
-	Once               // it can be read only once
+	Memory             // GetBody returns a new body, which is in memory and can't fail
+	Gotten             // GetBody returns a new body
+	Once               // the body can be read only once
 )
 
 // KindOf returns how the body of req can be replayed.

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package snippets compiles the Go that the documentation shows. It has a
-// package of its own, since that takes long and seldom changes.
+// Package snippets compiles the Go code in the documentation. It is a package
+// of its own, because that takes long and the code seldom changes.
 package snippets
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	// What the snippets use: the result of the test is cached for as long as
-	// neither changes.
+	// These files are what the snippets use: the go command repeats the test
+	// only when one of them changes.
 	_ "github.com/retrip/retrip"
 	_ "github.com/retrip/retrip/shed"
 	_ "github.com/retrip/retrip/sim"
@@ -30,8 +30,9 @@ import (
 // root is the directory of the repository.
 const root = "../../.."
 
-// TestDocs_SnippetsCompile vets every Go block of the README and of docs, and
-// runs those that validate a Transport: a policy that the docs show is valid.
+// TestDocs_SnippetsCompile vets every Go block of the README and of docs. It
+// runs the blocks that validate a Transport, which proves that the policies in
+// the docs are valid.
 func TestDocs_SnippetsCompile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds every snippet")
@@ -70,7 +71,7 @@ func TestDocs_SnippetsCompile(t *testing.T) {
 	assert.NoError(t, err, "%s", out)
 }
 
-// runnable begins a function made of a snippet that can be run.
+// runnable matches the beginning of a function from a snippet that can be run.
 const runnable = "func TestSnippet(*testing.T) {\n"
 
 var snippetImports = map[string]string{
@@ -81,8 +82,8 @@ var snippetImports = map[string]string{
 	"retrip":     "github.com/retrip/retrip", "shed": "github.com/retrip/retrip/shed", "sim": "github.com/retrip/retrip/sim", "statuspage": "github.com/retrip/retrip/statuspage",
 }
 
-// snippetFile makes a file of a snippet: of declarations, or of statements in
-// which variables may go unused.
+// snippetFile turns a snippet into a file. A snippet holds declarations, or
+// statements in which variables may be unused.
 func snippetFile(snippet string) (string, error) {
 	if strings.HasPrefix(snippet, "package ") {
 		return snippet, nil
