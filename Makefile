@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # worth the minutes that more than one build of them takes.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads examples demo cross api sdks figures bench bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads examples demo cross api sdks stores figures bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,9 +45,9 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 	@# The tools' module stays out of the workspace: its versions are its own.
 	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C tools tool -n staticcheck); "$$tool" work
 	$(GO) fix -diff work
-	@# make sdks looks after the heavy SDKs; golangci-lint comes with the tests of a
-	@# hundred modules, which tidy would have to fetch.
-	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/sdks/heavy/*' -not -path './tools/golangci/*' | sort); do \
+	@# make sdks and make stores look after the heavy modules; golangci-lint comes
+	@# with the tests of a hundred modules, which tidy would have to fetch.
+	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/sdks/heavy/*' -not -path './lab/stores/*' -not -path './tools/golangci/*' | sort); do \
 		echo "go mod tidy -diff  # $${mod%/go.mod}"; \
 		GOWORK=off $(GO) -C "$${mod%/go.mod}" mod tidy -diff || exit 1; \
 	done
@@ -117,6 +117,11 @@ sdks: ## test the examples with SDKs that take minutes to build
 	GOWORK=off $(GO) -C examples/sdks/heavy mod tidy -diff
 	GOWORK=off $(GO) -C examples/sdks/heavy vet ./...
 	GOWORK=off $(GO) -C examples/sdks/heavy test ./...
+
+stores: ## fetch large objects from an object store and an image registry, which take minutes to build
+	GOWORK=off $(GO) -C lab/stores mod tidy -diff
+	GOWORK=off $(GO) -C lab/stores vet ./...
+	GOWORK=off $(GO) -C lab/stores test ./...
 
 figures: ## make the pictures and tables of docs, or of documents and commands with IN in them, anew from the commands beside them: some minutes
 	$(GO) -C cmd/retripsim test -count=1 -run '^TestFigures$$' -timeout 60m . -args -figures=update -in='$(IN)'

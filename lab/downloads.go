@@ -21,7 +21,10 @@ import (
 type Download struct {
 	Size, Sent int64 // of the body, and on the wire
 	Cuts       int64
+	Continued  int // how often another response continued the body
+	SHA256     [sha256.Size]byte
 	Took       time.Duration
+	Header     http.Header // of the response that began the body
 }
 
 // Overhead returns the bytes on the wire relative to the size of the body.
@@ -56,27 +59,54 @@ func block32(i int64) (block [32]byte) {
 	return block
 }
 
-// RunDownload fetches a body of the given size through a proxy that cuts after
-// every given number of bytes: by FIN and RST in turn over HTTP/1.1, and by
-// FIN, RST, RST_STREAM and GOAWAY over HTTP/2. It returns an error if the
-// received bytes differ from the sent ones.
+// RunDownload fetches a body of the given size as [Fetch] does. It returns an
+// error if the received bytes differ from the sent ones.
 func RunDownload(ctx context.Context, size, every int64, http2 bool) (Download, error) {
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := ServeCleartext(http2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"1"`)
 		w.Header().Set("Content-Type", "application/octet-stream")
 		http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(file{size}, 0, size))
 	}))
-	var protocols http.Protocols
+	defer server.Close()
+	d, err := Fetch(ctx, server.Listener.Addr().String(), "/file", every, http2)
+	if err != nil {
+		return d, err
+	}
+	want := sha256.New()
+	if _, err := io.Copy(want, io.NewSectionReader(file{size}, 0, size)); err != nil {
+		return d, err
+	}
+	if d.Size != size || d.SHA256 != [sha256.Size]byte(want.Sum(nil)) {
+		return d, fmt.Errorf("%d bytes, and not those that were sent", d.Size)
+	}
+	return d, nil
+}
+
+// ServeCleartext starts a server that speaks either HTTP/1.1 or HTTP/2, without
+// TLS.
+func ServeCleartext(http2 bool, handler http.Handler) *httptest.Server {
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.Protocols = cleartext(http2)
+	server.Start()
+	return server
+}
+
+func cleartext(http2 bool) *http.Protocols {
+	protocols := new(http.Protocols)
 	protocols.SetHTTP1(!http2)
 	protocols.SetUnencryptedHTTP2(http2)
-	server.Config.Protocols = &protocols
-	server.Start()
-	defer server.Close()
+	return protocols
+}
+
+// Fetch gets a path of a server, whose address is upstream, through a proxy that
+// cuts after every given number of bytes: by FIN and RST in turn over HTTP/1.1,
+// and by FIN, RST, RST_STREAM and GOAWAY over HTTP/2. The status must be 200.
+func Fetch(ctx context.Context, upstream, path string, every int64, http2 bool) (Download, error) {
 	ways := []Cut{CutFIN, CutRST}
 	if http2 {
 		ways = append(ways, CutRSTStream, CutGOAWAY)
 	}
-	proxy, err := NewCuts(server.Listener.Addr().String(), every, http2, ways...)
+	proxy, err := NewCuts(upstream, every, http2, ways...)
 	if err != nil {
 		return Download{}, err
 	}
@@ -84,7 +114,7 @@ func RunDownload(ctx context.Context, size, every int64, http2 bool) (Download, 
 
 	dialer := net.Dialer{}
 	base := &http.Transport{
-		Protocols: &protocols,
+		Protocols: cleartext(http2),
 		// A reset loses the data in the buffers.
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -95,33 +125,39 @@ func RunDownload(ctx context.Context, size, every int64, http2 bool) (Download, 
 			return conn, err
 		},
 	}
-	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{
-		Resume: retrip.On, BodyIdle: 10 * time.Second, AttemptTimeout: 10 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond},
-	}}
+	var d Download
+	transport := &retrip.Transport{
+		Base: base,
+		Policy: retrip.Policy{
+			Resume: retrip.On, BodyIdle: 10 * time.Second, AttemptTimeout: 10 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond},
+		},
+		Trace: &retrip.Trace{Resume: func(e retrip.Event) {
+			if e.Reason == "continued" {
+				d.Continued++
+			}
+		}},
+	}
 	defer transport.CloseIdleConnections()
 
 	began := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+proxy.Addr()+"/file", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+proxy.Addr()+path, nil)
 	if err != nil {
-		return Download{}, err
+		return d, err
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return Download{}, err
-	}
-	defer resp.Body.Close()
-	got := sha256.New()
-	n, err := io.Copy(got, resp.Body)
-	d := Download{Size: size, Sent: proxy.Sent(), Cuts: proxy.Made(), Took: time.Since(began)}
-	if err != nil {
-		return d, fmt.Errorf("after %d bytes: %w", n, err)
-	}
-	want := sha256.New()
-	if _, err := io.Copy(want, io.NewSectionReader(file{size}, 0, size)); err != nil {
 		return d, err
 	}
-	if n != size || string(got.Sum(nil)) != string(want.Sum(nil)) {
-		return d, fmt.Errorf("%d bytes, and not those that were sent", n)
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return d, fmt.Errorf("the response has status %d, not 200", resp.StatusCode)
+	}
+	d.Header = resp.Header
+	hash := sha256.New()
+	d.Size, err = io.Copy(hash, resp.Body)
+	d.Sent, d.Cuts, d.Took, d.SHA256 = proxy.Sent(), proxy.Made(), time.Since(began), [sha256.Size]byte(hash.Sum(nil))
+	if err != nil {
+		return d, fmt.Errorf("after %d bytes: %w", d.Size, err)
 	}
 	return d, nil
 }
