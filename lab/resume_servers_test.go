@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"io"
 	"net/http"
@@ -102,5 +103,51 @@ func TestResume_RealServers(t *testing.T) {
 			assert.GreaterOrEqual(t, cuts.Made(), int64(size/every-1))
 			assert.GreaterOrEqual(t, series(t, metrics, "retrip_body_resumes_total", "result", "continued"), float64(size/every-1))
 		})
+	}
+}
+
+// What decides whether and how nginx and http.ServeContent let a body be
+// continued: the ETag, Accept-Ranges, and the status for a closed range with the
+// right If-Range, with a wrong one, and for an open range. docs/downloads.md has
+// these facts.
+func TestResume_ServerFacts(t *testing.T) {
+	addr, err := FreeAddr()
+	require.NoError(t, err)
+	addr2, err := FreeAddr()
+	require.NoError(t, err)
+	nginx := startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(filesConfig), addr, "-c", "$DIR/config", "-p", "$DIR/")
+	content := []byte(strings.Repeat("x", 1000))
+	name := filepath.Join(nginx.dir, "image.tar")
+	require.NoError(t, os.WriteFile(name, content, 0o644))
+	require.NoError(t, os.Chtimes(name, time.Unix(0x65000000, 0), time.Unix(0x65000000, 0)))
+	handler := ServeCleartext(false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Unix(0x65000000, 0), bytes.NewReader(content))
+	}))
+	defer handler.Close()
+	get := func(url string, header ...string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		require.NoError(t, err)
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp
+	}
+	for url, etag := range map[string]string{
+		"http://" + addr + "/image.tar": `"65000000-3e8"`,
+		handler.URL:                     "",
+	} {
+		h := get(url).Header
+		assert.Equal(t, etag, h.Get("ETag"))
+		assert.Equal(t, "bytes", h.Get("Accept-Ranges"))
+		assert.Equal(t, 200, get(url, "Range", "bytes=10-999", "If-Range", `"other"`).StatusCode)
+		assert.Equal(t, 206, get(url, "Range", "bytes=10-").StatusCode)
+		if etag != "" {
+			assert.Equal(t, 206, get(url, "Range", "bytes=10-999", "If-Range", etag).StatusCode)
+		}
 	}
 }
