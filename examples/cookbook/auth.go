@@ -11,8 +11,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// OAuth2 returns a client whose attempts each carry a token that is valid at the
-// time: one that expires during a wait is renewed.
+// OAuth2 returns a client whose attempts each carry a valid token. If a token
+// expires during a wait, the next attempt gets a new one.
 func OAuth2(base http.RoundTripper, tokens oauth2.TokenSource) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: &oauth2.Transport{Base: base, Source: oauth2.ReuseTokenSource(nil, tokens)},

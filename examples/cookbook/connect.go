@@ -11,8 +11,9 @@ import (
 
 // Connect returns an HTTP client for Connect clients. A unary call is a POST
 // whose error is an HTTP status: 503 for unavailable, 429 for
-// resource_exhausted. The procedures in reads have no side effects, and are
-// repeated after any failure; others only where they provably weren't processed.
+// resource_exhausted. The procedures in reads have no side effects, so retrip
+// repeats them after any failure. It repeats others only if the server provably
+// didn't process them.
 func Connect(base http.RoundTripper, reads ...string) *http.Client {
 	repeatable := map[string]bool{}
 	for _, procedure := range reads {
@@ -21,7 +22,7 @@ func Connect(base http.RoundTripper, reads ...string) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: base,
 		Policy: retrip.Policy{
-			Unprocessed: []int{429}, // if your services refuse before they begin
+			Unprocessed: []int{429}, // if your services refuse a call before they begin
 			Idempotent: func(req *http.Request) bool {
 				return req.Method == http.MethodGet || repeatable[req.URL.Path]
 			},

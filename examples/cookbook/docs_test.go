@@ -31,7 +31,8 @@ var (
 )
 
 // TestCookbook_BlocksAreCode compares each Go block of the cookbook with the
-// declarations that the comment above it names. With -update it writes them.
+// declarations that the comment above it names. With -update it writes the
+// blocks.
 func TestCookbook_BlocksAreCode(t *testing.T) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
@@ -51,7 +52,7 @@ func TestCookbook_BlocksAreCode(t *testing.T) {
 	}
 }
 
-// declarations returns those of a file that have the names, as they stand there.
+// declarations returns the source text of the named declarations in a file.
 func declarations(t *testing.T, file string, names []string) string {
 	t.Helper()
 	text, err := os.ReadFile(root + file)
@@ -89,8 +90,8 @@ func declarations(t *testing.T, file string, names []string) string {
 	return strings.Join(blocks, "\n")
 }
 
-// TestCookbook_TestsExist holds the page to its tests: each that it names is
-// there, and each recipe of this package is on the page.
+// TestCookbook_TestsExist checks that each test on the page exists, and that
+// the page has each recipe of this package.
 func TestCookbook_TestsExist(t *testing.T) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)

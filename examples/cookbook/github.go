@@ -10,18 +10,18 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// GitHub returns a client for a job that has time: it waits up to an hour for
-// the primary limit to be reset, and for a secondary limit a minute at first,
-// then longer and longer.
+// GitHub returns a client for a job that has time. After the primary limit, it
+// waits up to an hour for the reset. After a secondary limit, it waits a minute
+// at first, then longer and longer.
 func GitHub(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: base,
 		Policy: retrip.Policy{
 			Dialects:    []string{"github"},
 			MaxAttempts: 5,
-			MaxWait:     65 * time.Minute, // the primary limit is by the hour
+			MaxWait:     65 * time.Minute, // the primary limit is per hour
 			Backoff:     retrip.Backoff{Base: time.Minute, Cap: 16 * time.Minute, Jitter: retrip.EqualJitter},
-			Unprocessed: []int{429}, // a POST or PATCH that was refused did nothing
+			Unprocessed: []int{429}, // a refused POST or PATCH did nothing
 		},
 	}}
 }

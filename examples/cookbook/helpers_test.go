@@ -18,7 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// got is a request as a server got it.
+// got is a request as the server received it.
 type got struct {
 	at     time.Time
 	method string
@@ -28,7 +28,7 @@ type got struct {
 	body   string
 }
 
-// api is a server in memory that stands for every host.
+// api is a server in memory that serves every host.
 type api struct {
 	*memhttp.Server
 	t *testing.T
@@ -37,7 +37,8 @@ type api struct {
 	seen []got
 }
 
-// newAPI serves by serve, which gets the number of the request, from 1 on.
+// newAPI returns a server with the handler serve, which also gets the number of
+// the request, counted from 1.
 func newAPI(t *testing.T, serve func(n int, w http.ResponseWriter, r *http.Request)) *api {
 	a := &api{t: t}
 	a.Server = memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,16 +58,16 @@ func (a *api) requests() []got {
 	return a.seen
 }
 
-// gap is the time between request n and the next, counted from 1.
+// gap returns the time between request n and the next one, counted from 1.
 func (a *api) gap(n int) time.Duration {
 	seen := a.requests()
 	return seen[n].at.Sub(seen[n-1].at)
 }
 
-// base reaches the server, for https too.
+// base returns a RoundTripper that reaches the server, for https too.
 func (a *api) base() http.RoundTripper { return plain{a.Transport()} }
 
-// plain sends what is for https without TLS.
+// plain sends https requests without TLS.
 type plain struct{ base http.RoundTripper }
 
 func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -75,7 +76,7 @@ func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
 	return p.base.RoundTrip(req)
 }
 
-// answer sets headers, writes a status and a body.
+// answer sets headers, and writes a status and a body.
 func answer(w http.ResponseWriter, status int, body string, header ...string) {
 	for i := 0; i < len(header); i += 2 {
 		w.Header().Set(header[i], header[i+1])

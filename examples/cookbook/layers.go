@@ -14,24 +14,26 @@ import (
 	"github.com/retrip/retrip/retripotel"
 )
 
-// OneSpan traces a request with its retries as one span, and what is sent as
-// nothing: the server's span of each attempt has this one as its parent.
+// OneSpan traces a request with all its retries as one span. Attempts have no
+// spans of their own: the server's span of each attempt has this span as its
+// parent.
 func OneSpan(base http.RoundTripper, options ...otelhttp.Option) *http.Client {
 	return &http.Client{Transport: otelhttp.NewTransport(&retrip.Transport{Base: base}, options...)}
 }
 
-// SpanPerAttempt traces what is sent, each attempt as a request by itself.
+// SpanPerAttempt traces each attempt as a request of its own.
 func SpanPerAttempt(base http.RoundTripper, options ...otelhttp.Option) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{Base: otelhttp.NewTransport(base, options...)}}
 }
 
-// Both traces attempts, numbered, and around them the whole, with waits and
-// reasons. It is what the conventions of OpenTelemetry ask for.
+// Both traces each attempt, with its number, and around the attempts the
+// request, with its waits and reasons. The conventions of OpenTelemetry ask for
+// this.
 func Both(base http.RoundTripper, config retripotel.Config) *http.Client {
 	return &http.Client{Transport: retripotel.New(&retrip.Transport{Base: base}, config)}
 }
 
-// Once makes a request without retries, by a client that has them.
+// Once makes a request without retries through a client that retries.
 func Once(ctx context.Context, client *http.Client, url string) (*http.Response, error) {
 	ctx = retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: 1})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -41,7 +43,7 @@ func Once(ctx context.Context, client *http.Client, url string) (*http.Response,
 	return client.Do(req)
 }
 
-// CountRetries tells how many retries a request took, in a test for instance.
+// CountRetries returns how many retries a request took, for example in a test.
 func CountRetries(ctx context.Context, client *http.Client, url string) (retries int, err error) {
 	ctx = retrip.WithTrace(ctx, &retrip.Trace{Retry: func(retrip.Event) { retries++ }})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -55,9 +57,9 @@ func CountRetries(ctx context.Context, client *http.Client, url string) (retries
 	return retries, resp.Body.Close()
 }
 
-// Timeout returns a client with http.Client's own Timeout: it bounds all
-// attempts, all waits and the reading of the body together. retrip sees it as a
-// deadline, and begins no wait that can't end before it.
+// Timeout returns a client with http.Client's own Timeout, which bounds all
+// attempts, all waits and the reading of the body together. retrip treats it as
+// a deadline, and starts no wait that leaves no time for another attempt.
 func Timeout(base http.RoundTripper) *http.Client {
 	return &http.Client{
 		Timeout:   10 * time.Second,

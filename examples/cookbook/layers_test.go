@@ -28,7 +28,7 @@ import (
 	"github.com/retrip/retrip/retripotel"
 )
 
-// tokens are valid for as long as they say.
+// tokens is a source of tokens that expire when they say.
 type tokens struct{ issued int }
 
 func (s *tokens) Token() (*oauth2.Token, error) {
@@ -60,7 +60,7 @@ func TestOAuth2_ATokenThatExpiresInAWaitIsRenewed(t *testing.T) {
 func TestLayersOfSpans(t *testing.T) {
 	for name, tt := range map[string]struct {
 		client   func(http.RoundTripper, trace.TracerProvider) *http.Client
-		attempts int // spans of kind CLIENT
+		attempts int // number of spans of kind CLIENT
 		all      int
 	}{
 		"above": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
@@ -138,7 +138,7 @@ func TestTimeout_BoundsAllOfIt(t *testing.T) {
 	})
 }
 
-// TestCountingRetries is itself a recipe: see docs/cookbook.md.
+// TestCountingRetries is itself a recipe in docs/cookbook.md.
 func TestCountingRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
@@ -157,7 +157,8 @@ type (
 	response = connect.Response[wrapperspb.StringValue]
 )
 
-// newGreeter serves procedures of Connect that fail as fail says, by number.
+// newGreeter serves procedures of Connect that fail as the function fail says,
+// by the number of the call.
 func newGreeter(t *testing.T, fail func(n int) error) (server *memhttp.Server, calls *int) {
 	calls = new(int)
 	mux := http.NewServeMux()
@@ -179,7 +180,7 @@ func TestConnect_WhatIsRepeated(t *testing.T) {
 		code      connect.Code
 		options   []connect.ClientOption
 		calls     int
-		want      connect.Code // 0: it succeeds
+		want      connect.Code // 0: the call succeeds
 	}{
 		"a read that is unavailable":            {"Read", connect.CodeUnavailable, nil, 2, 0},
 		"a write that is unavailable":           {"Write", connect.CodeUnavailable, nil, 1, connect.CodeUnavailable},

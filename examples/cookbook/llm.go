@@ -10,13 +10,13 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// LLMs returns a client of the APIs of OpenAI and Anthropic. A completion is a
-// POST: without Unprocessed it would never be repeated.
+// LLMs returns a client for the APIs of OpenAI and Anthropic. A completion is a
+// POST, which retrip would never repeat without Unprocessed.
 func LLMs(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: base,
 		Policy: retrip.Policy{
-			MaxWait:        time.Minute,     // limits count by the minute
+			MaxWait:        time.Minute,     // limits are per minute
 			AttemptTimeout: 2 * time.Minute, // up to the headers; it never cuts a stream
 		},
 		Hosts: map[string]retrip.Policy{

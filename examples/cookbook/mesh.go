@@ -11,9 +11,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Mesh returns a client of an internal service that answers within 50 ms and
+// Mesh returns a client for an internal service that answers within 50 ms and
 // whose callers have half a second. Switch off the retries of the mesh for this
-// route (in Istio: retries.attempts: 0): attempts would multiply.
+// route (in Istio: retries.attempts: 0), or attempts multiply.
 func Mesh(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: TimeLeft{base},
@@ -29,10 +29,10 @@ func Mesh(base http.RoundTripper) *http.Client {
 }
 
 // TimeLeft tells the server how many milliseconds the caller still has, so that
-// nobody works for a caller who is gone. Envoy takes the header as the timeout of
-// the request. Under retrip each attempt tells what is left for it. The deadline
-// is that of the caller's context: AttemptTimeout and Deadline of a Policy are
-// none, since they never cut a body.
+// the server doesn't work for a caller that has gone. Envoy uses the header as
+// the timeout of the request. Below retrip, each attempt sends the time left at
+// that moment. The deadline comes from the caller's context. AttemptTimeout and
+// Deadline of a Policy don't set it, because they never cut a body.
 type TimeLeft struct{ Base http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -11,18 +11,18 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// ObjectStore returns a client of S3 or an object store like it. sign signs a
-// request in place. Under retrip it signs each attempt: a retry has a fresh
-// date, and signatures hold for a quarter of an hour only.
+// ObjectStore returns a client for S3 or a similar object store. sign signs a
+// request in place. Below retrip, it signs each attempt, so a retry has a fresh
+// date; signatures are valid for only a quarter of an hour.
 func ObjectStore(base http.RoundTripper, sign func(*http.Request) error) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: Signed{Base: base, Sign: sign},
-		// S3 asks to slow down by 503, without saying for how long.
+		// To slow clients down, S3 answers 503 without saying for how long.
 		Policy: retrip.Policy{MaxAttempts: 6},
 	}}
 }
 
-// Signed signs each request that it is given.
+// Signed signs each request that it sends.
 type Signed struct {
 	Base http.RoundTripper
 	Sign func(*http.Request) error
@@ -30,7 +30,7 @@ type Signed struct {
 
 // RoundTrip implements http.RoundTripper.
 func (s Signed) RoundTrip(req *http.Request) (*http.Response, error) {
-	signed := req.Clone(req.Context()) // a RoundTripper must not change its request
+	signed := req.Clone(req.Context()) // a RoundTripper must not modify the request
 	if err := s.Sign(signed); err != nil {
 		if req.Body != nil {
 			req.Body.Close()
@@ -40,8 +40,9 @@ func (s Signed) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.Base.RoundTrip(signed)
 }
 
-// Upload puts a file. retrip sends it again by its offset: nothing is kept in
-// memory. The length must be told, or S3 refuses what would come in chunks.
+// Upload uploads a file. For a retry, retrip rereads the file from its start
+// and keeps nothing in memory. Set the length: without it, net/http would send
+// chunks, which S3 refuses.
 func Upload(ctx context.Context, client *http.Client, url, name string) (*http.Response, error) {
 	file, err := os.Open(name)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Payments returns a client of Stripe, or of another API that takes an
+// Payments returns a client for Stripe, or for another API that accepts an
 // Idempotency-Key.
 func Payments(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
@@ -22,9 +22,9 @@ func Payments(base http.RoundTripper) *http.Client {
 	}}
 }
 
-// Charge charges an order once, however often it is sent. The key belongs to
-// the order, and is kept with it: then it also holds when the program is
-// restarted and asks again.
+// Charge charges an order once, however often the request is sent. The key
+// belongs to the order and must be stored with it, so that the program sends
+// the same key after a restart.
 func Charge(ctx context.Context, client *http.Client, orderKey string, form url.Values) (*http.Response, error) {
 	const charges = "https://api.stripe.com/v1/payment_intents"
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, charges, strings.NewReader(form.Encode()))

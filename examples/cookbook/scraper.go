@@ -10,9 +10,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Scraper returns a client for many hosts that nobody has promised anything. A
-// host that asks to be left alone is left alone by all workers, one that is down
-// costs next to nothing, and neither holds up the others.
+// Scraper returns a client for many unknown hosts. If a host asks for a pause,
+// all workers leave it alone. A host that is down costs next to nothing.
+// Neither delays requests to other hosts.
 func Scraper(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: base,

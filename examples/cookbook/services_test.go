@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// toPresentTimes leaves the year 2000, in which a bubble begins: instants of it
-// are shorter than the ten digits by which they are known.
+// toPresentTimes advances the clock of a bubble, which begins in the year 2000:
+// Unix times of that year have nine digits, and services send ten.
 func toPresentTimes() { time.Sleep(10 * 365 * 24 * time.Hour) }
 
 func TestLLMs_WaitsAsOpenAISaysAndStreams(t *testing.T) {
@@ -35,7 +35,7 @@ func TestLLMs_WaitsAsOpenAISaysAndStreams(t *testing.T) {
 				return
 			}
 			w.Header().Set("Content-Type", "text/event-stream")
-			for i := range 5 { // for longer than an attempt may wait for its headers
+			for i := range 5 { // longer than an attempt may wait for its headers
 				fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"%d\"}}]}\n\n", i)
 				w.(http.Flusher).Flush()
 				time.Sleep(time.Minute)
@@ -141,8 +141,8 @@ func TestGitHub_AForbiddenIsNoLimit(t *testing.T) {
 	})
 }
 
-// TestCharge_OneChargeHoweverOftenItIsSent has a server that charges, and then
-// loses the connection before it has answered.
+// TestCharge_OneChargeHoweverOftenItIsSent uses a server that charges, and then
+// loses the connection before it answers.
 func TestCharge_OneChargeHoweverOftenItIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		charges := map[string]string{}
@@ -215,8 +215,8 @@ func TestSlack_OthersWaitToo(t *testing.T) {
 	})
 }
 
-// TestObjectStore_SignsEachAttempt has a store that refuses what was signed for
-// another time, or with another length.
+// TestObjectStore_SignsEachAttempt uses a store that refuses a signature for
+// another time or another length.
 func TestObjectStore_SignsEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		content := strings.Repeat("content ", 100_000)

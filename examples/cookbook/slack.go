@@ -10,9 +10,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Slack returns a client of Slack's Web API, whose methods are POSTs. Slack
-// answers 429 with Retry-After before it does anything. At a gate the other
-// messages wait, too, instead of being refused one by one.
+// Slack returns a client for Slack's Web API, whose methods are POSTs. Slack
+// answers 429 with Retry-After before it does anything. With the gate, other
+// messages wait too, instead of being refused one by one.
 func Slack(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: base,

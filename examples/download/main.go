@@ -1,10 +1,11 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Download fetches a large file through a line that breaks every few MiB, with
-// Policy.Resume, and prints the SHA-256 of what it got. With -url it fetches that
-// file; without, one from a server of its own, over loopback, whose connections
-// break. On a terminal it shows a progress bar, elsewhere a line for each break.
+// Download fetches a large file over a line that breaks every few MiB, with
+// Policy.Resume, and prints the SHA-256 of what it received. With -url it
+// fetches that file. Otherwise it fetches a file from its own loopback server,
+// whose connections break. On a terminal it shows a progress bar, elsewhere a
+// line for each break.
 package main
 
 import (
@@ -25,19 +26,19 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// result is what came of a download.
+// result describes a download.
 type result struct {
 	size      int64
 	sum       string
-	continued int // times that the body broke and was continued
+	continued int // how often the body broke and was continued
 }
 
-// download fetches url and tells out of its progress.
+// download fetches url and writes its progress to out.
 func download(ctx context.Context, url string, out io.Writer, terminal bool) (result, error) {
 	var r result
 	transport := &retrip.Transport{
 		Policy: retrip.Policy{
-			AttemptTimeout: 10 * time.Second, // to the headers
+			AttemptTimeout: 10 * time.Second, // up to the response headers
 			Resume:         retrip.On,
 			BodyIdle:       10 * time.Second,
 			Backoff:        retrip.Backoff{Base: 50 * time.Millisecond},
@@ -56,7 +57,7 @@ func download(ctx context.Context, url string, out io.Writer, terminal bool) (re
 	if err != nil {
 		return r, err
 	}
-	// By default net/http asks for gzip. A decoded body can't be continued.
+	// By default net/http asks for gzip, and a decoded body can't be continued.
 	req.Header.Set("Accept-Encoding", "identity")
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
@@ -68,7 +69,7 @@ func download(ctx context.Context, url string, out io.Writer, terminal bool) (re
 	}
 	bar := io.Discard
 	if terminal {
-		// -1 is a length that isn't known, for both.
+		// Both use -1 for an unknown length.
 		b := progressbar.NewOptions64(resp.ContentLength, progressbar.OptionSetWriter(out), progressbar.OptionShowBytes(true),
 			progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50*time.Millisecond), progressbar.OptionOnCompletion(func() { fmt.Fprintln(out) }))
 		defer b.Close()
@@ -101,6 +102,6 @@ func main() {
 	}
 	fmt.Printf("%d bytes, broken and continued %d times\nSHA-256 %s\n", r.size, r.continued, r.sum)
 	if want != "" && r.sum != want {
-		log.Fatalf("not what was sent: %s", want)
+		log.Fatalf("the server sent a file with SHA-256 %s", want)
 	}
 }

@@ -21,7 +21,7 @@ func TestDownload(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, s.sum, r.sum)
 		assert.EqualValues(t, 20<<20, r.size)
-		// The headers of the responses are part of what connections deliver.
+		// The headers of the responses count towards the bytes of a connection.
 		assert.Equal(t, 6, r.continued)
 		if terminal {
 			assert.Contains(t, out.String(), "100%")

@@ -20,8 +20,9 @@ type server struct {
 	url, sum string
 }
 
-// startServer starts a server of a file of so many bytes. Each connection ends
-// after every bytes, and delivers perSecond, if that is positive.
+// startServer starts a server of a file of the given size. Each connection
+// breaks after the given number of bytes. It delivers perSecond bytes per
+// second, if that is positive.
 func startServer(size int, every int64, perSecond int) (*server, error) {
 	content := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(content)
@@ -56,7 +57,7 @@ func (l *brittle) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// brittleConn is a connection that ends after so many bytes.
+// brittleConn is a connection that breaks after a number of bytes.
 type brittleConn struct {
 	net.Conn
 	left      atomic.Int64

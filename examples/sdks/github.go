@@ -11,10 +11,10 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// GitHub returns a client that comes back when GitHub's rate limit is reset,
-// which GitHub tells with 403 or 429. go-github has no retries of its own, but
-// refuses calls until the reset that it has heard of last: that is turned off,
-// since it would fail what a wait can heal.
+// GitHub returns a client that comes back when GitHub's rate limit resets.
+// GitHub announces the reset with a 403 or 429. go-github doesn't retry, but it
+// refuses calls until the last reset that it has seen. The function turns that
+// off, because it would fail calls that only need to wait.
 func GitHub(base http.RoundTripper) *github.Client {
 	client := github.NewClient(&http.Client{Transport: &retrip.Transport{
 		Base:   base,

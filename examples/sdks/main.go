@@ -25,8 +25,8 @@ func main() {
 	}
 }
 
-// run makes a call by each SDK to a service that is busy at first, and tells how
-// often it was sent.
+// run makes a call through each SDK to a service that is busy at first, and
+// prints how often the request was sent.
 func run(ctx context.Context, out io.Writer) error {
 	for _, sdk := range []struct {
 		name   string

@@ -12,8 +12,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Prometheus returns a client of the server at address. Queries are POSTs, but
-// they only read: they are repeated. The client has no retries of its own.
+// Prometheus returns a client for the server at address. Queries are POSTs, but
+// they only read, so retrip may repeat them. The SDK itself doesn't retry.
 func Prometheus(base http.RoundTripper, address string) (v1.API, error) {
 	client, err := api.NewClient(api.Config{Address: address, RoundTripper: &retrip.Transport{
 		Base:   base,

@@ -24,11 +24,11 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// service fakes a service: throttle answers until it returns false.
+// service is a fake service: throttle answers until it returns false.
 type service struct {
 	*memhttp.Server
-	at   []time.Duration // when requests came
-	keys []string        // their Idempotency-Keys
+	at   []time.Duration // instants of the requests
+	keys []string        // Idempotency-Keys of the requests
 }
 
 func newService(t *testing.T, throttle func(n int, w http.ResponseWriter) bool, answer string) *service {
@@ -62,8 +62,8 @@ func once(status int, body string, header ...string) func(int, http.ResponseWrit
 	}
 }
 
-// toPresentTimes leaves the year 2000, in which a bubble begins: instants of it
-// are shorter than the ten digits by which they are known.
+// toPresentTimes advances the clock of a bubble, which begins in the year 2000:
+// Unix times of that year have nine digits, and services send ten.
 func toPresentTimes() { time.Sleep(10 * 365 * 24 * time.Hour) }
 
 func TestGitHub_WaitsForTheReset(t *testing.T) {
@@ -98,7 +98,7 @@ func TestGitHub_HandsOnWhatTakesTooLong(t *testing.T) {
 		require.Error(t, err)
 		assert.Equal(t, http.StatusForbidden, resp.StatusCode)
 		assert.Len(t, s.at, 1)
-		// The next call goes out, since the check is off.
+		// The SDK sends the next call, because its check is off.
 		_, _, err = client.Users.Get(t.Context(), "octocat")
 		require.NoError(t, err)
 	})
@@ -140,7 +140,7 @@ func TestSlack_SendsAMessageAgain(t *testing.T) {
 	})
 }
 
-// vaultAt returns a client as Vault does, of a server in memory.
+// vaultAt returns a client like Vault, for a server in memory.
 func vaultAt(t *testing.T, s *service, change func(*vault.Config)) *vault.Client {
 	t.Helper()
 	t.Setenv("VAULT_ADDR", "")
@@ -165,7 +165,8 @@ func TestVault_RetriesOnce(t *testing.T) {
 		sends  int
 	}{
 		"as it should be": {func(*vault.Config) {}, 4},
-		// Three times four, if the budget didn't end it: 4, 2 and 1.
+		// It would be three times four, but the budget ends the retries: 4, 2
+		// and 1.
 		"with its own retries too": {func(c *vault.Config) { c.MaxRetries = 2 }, 7},
 	} {
 		t.Run(name, func(t *testing.T) {

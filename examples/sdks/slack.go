@@ -11,10 +11,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Slack returns a client of the API at url. Slack answers 429 with Retry-After
-// before it does anything, so that also a message, a POST, is sent again, and
-// the others wait meanwhile. slack-go retries only with OptionRetry: leave it
-// out.
+// Slack returns a client for the API at url. Slack answers 429 with Retry-After
+// before it does anything, so retrip may also repeat a POST of a message, while
+// other messages wait. slack-go retries only with OptionRetry; leave it out.
 func Slack(base http.RoundTripper, url, token string) *slack.Client {
 	transport := &retrip.Transport{
 		Base:   base,

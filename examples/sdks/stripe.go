@@ -11,9 +11,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Stripe returns a client of the API at url that heeds Stripe-Should-Retry.
-// Without retries of its own stripe-go doesn't send an Idempotency-Key unless
-// the call's parameters have one; retrip adds the missing ones.
+// Stripe returns a client for the API at url that obeys Stripe-Should-Retry.
+// With its retries off, stripe-go sends an Idempotency-Key only if the call's
+// parameters have one. retrip adds the missing keys.
 func Stripe(base http.RoundTripper, url, key string) *stripe.Client {
 	transport := &retrip.Transport{
 		Base:   base,

@@ -9,9 +9,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Vault returns a client of the server at address. TLS must be configured
-// before: once the transport is wrapped, ConfigureTLS fails and other setters
-// of vault.Config panic, since they expect an *http.Transport.
+// Vault returns a client for the server at address. Configure TLS before: once
+// the transport is wrapped, ConfigureTLS fails and other setters of
+// vault.Config panic, because they expect an *http.Transport.
 func Vault(address string) (*vault.Client, error) {
 	config := vault.DefaultConfig()
 	if config.Error != nil {
@@ -19,6 +19,6 @@ func Vault(address string) (*vault.Client, error) {
 	}
 	config.Address = address
 	config.HttpClient.Transport = &retrip.Transport{Base: config.HttpClient.Transport}
-	config.MaxRetries = 0 // it makes two by default, by go-retryablehttp
+	config.MaxRetries = 0 // the default is two, by go-retryablehttp
 	return vault.NewClient(config)
 }

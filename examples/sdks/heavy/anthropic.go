@@ -12,8 +12,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Anthropic returns a client of the API at url. 529 is its "overloaded": like
-// 429 it says that the request was not begun.
+// Anthropic returns a client for the API at url. Status 529 means "overloaded":
+// like 429, it says that the API did not begin the request.
 func Anthropic(base http.RoundTripper, url, key string) anthropic.Client {
 	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{
 		Dialects:    []string{"anthropic"},
@@ -23,6 +23,6 @@ func Anthropic(base http.RoundTripper, url, key string) anthropic.Client {
 		option.WithBaseURL(url),
 		option.WithAPIKey(key),
 		option.WithHTTPClient(&http.Client{Transport: transport}),
-		option.WithMaxRetries(0), // two by default
+		option.WithMaxRetries(0), // the default is two
 	)
 }

@@ -12,11 +12,12 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// S3 returns a client of S3 in which the SDK retries and retrip does the rest:
-// metrics, timeouts of attempts, the breaker. The SDK signs above the transport
-// and knows errors that have no status of their own, so it is the better layer;
-// it makes three attempts. Retries in both layers multiply, and with
-// aws.NopRetryer those of retrip would all carry the signature of the first.
+// S3 returns a client for S3. The SDK retries, and retrip does the rest:
+// metrics, timeouts of attempts, the breaker. The SDK makes three attempts. It
+// is the better layer, because it signs above the transport and knows errors
+// that have no status of their own. Retries in both layers would multiply. With
+// aws.NopRetryer, all of retrip's attempts would carry the signature of the
+// first.
 func S3(config aws.Config, base http.RoundTripper) *s3.Client {
 	config.HTTPClient = &http.Client{Transport: &retrip.Transport{
 		Base:   base,

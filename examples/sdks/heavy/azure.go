@@ -12,10 +12,11 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// AzureOptions returns the options of an Azure client that retries by retrip.
-// By itself it makes three retries. It adds credentials above the transport:
-// tokens, which hold for longer than any wait here. A shared key signs the time
-// of the first attempt, which is good for a quarter of an hour.
+// AzureOptions returns the options of an Azure client that retries through
+// retrip. By itself the SDK makes three retries. It adds credentials above the
+// transport. Tokens are valid for longer than any wait here. A shared key signs
+// the time of the first attempt, and the signature is valid for a quarter of an
+// hour.
 func AzureOptions(base http.RoundTripper) azcore.ClientOptions {
 	return azcore.ClientOptions{
 		Retry: policy.RetryOptions{MaxRetries: -1}, // 0 would mean three

@@ -25,7 +25,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// cloud is a service that never gets well, and remembers what was sent.
+// cloud is a service that never recovers. It records what was sent.
 type cloud struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -48,7 +48,7 @@ func newCloud(t *testing.T, status int, body string, header ...string) *cloud {
 	return c
 }
 
-// different counts the values of a header.
+// different counts the different values of a header.
 func (c *cloud) different(name string) int {
 	values := map[string]bool{}
 	for _, h := range c.headers {
@@ -62,10 +62,10 @@ func TestS3(t *testing.T) {
 	for name, tt := range map[string]struct {
 		client func(aws.Config, http.RoundTripper) *s3.Client
 		sends  int
-		signed int // signatures, at least
+		signed int // minimum number of signatures
 	}{
 		"as it should be": {S3, 3, 2},
-		// 3 times 4, if the budget didn't end it: 4, 3 and 1.
+		// It would be 3 times 4, but the budget ends the retries: 4, 3 and 1.
 		"both layers": {func(c aws.Config, base http.RoundTripper) *s3.Client {
 			c.HTTPClient = &http.Client{Transport: &retrip.Transport{Base: base}}
 			return s3.NewFromConfig(c)
@@ -99,7 +99,7 @@ func TestS3(t *testing.T) {
 	}
 }
 
-// tokens counts how often a token was asked for.
+// tokens counts how often the SDK asks for a token.
 type tokens struct{ asked int }
 
 func (s *tokens) Token() (*oauth2.Token, error) {
@@ -137,7 +137,8 @@ func TestAzure(t *testing.T) {
 		sends   int
 	}{
 		"as it should be": {AzureOptions, 4},
-		// 4 times 4, if the budget didn't end it: 4, 3, 1 and 1.
+		// It would be 4 times 4, but the budget ends the retries: 4, 3, 1 and
+		// 1.
 		"both layers": {func(base http.RoundTripper) azcore.ClientOptions {
 			o := AzureOptions(base)
 			o.Retry = policy.RetryOptions{RetryDelay: time.Millisecond}

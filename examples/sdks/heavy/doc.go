@@ -1,6 +1,6 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package heavy is package sdks for the SDKs that take minutes to build. It is
-// not part of the workspace: make sdks tests it.
+// Package heavy contains the clients of package sdks whose SDKs take minutes to
+// build. It is not part of the workspace; make sdks tests it.
 package heavy

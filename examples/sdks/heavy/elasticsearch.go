@@ -11,8 +11,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Elasticsearch returns a client of the nodes at the addresses. By itself it
-// makes three retries after 502, 503 and 504, without any wait.
+// Elasticsearch returns a client for the nodes at the addresses. By itself the
+// SDK makes three retries after 502, 503 and 504, without any wait.
 func Elasticsearch(base http.RoundTripper, addresses ...string) (*elasticsearch.Client, error) {
 	return elasticsearch.NewClient(elasticsearch.Config{
 		Addresses:    addresses,

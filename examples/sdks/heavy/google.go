@@ -14,10 +14,11 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// GoogleStorage returns a client of Google Cloud Storage. The SDK would retry
-// what is idempotent until the context ends, and for ever if it doesn't. Its
-// credentials are tokens: under retrip each attempt has one that is valid.
-// A resumable upload (of more than a chunk, 16 MiB) retries its chunks itself.
+// GoogleStorage returns a client for Google Cloud Storage. By itself the SDK
+// retries idempotent calls until the context ends, or forever if it doesn't
+// end. Its credentials are tokens: below retrip, each attempt gets a valid one.
+// A resumable upload (of more than one chunk, 16 MiB) retries its chunks
+// itself.
 func GoogleStorage(ctx context.Context, base http.RoundTripper, tokens oauth2.TokenSource, options ...option.ClientOption) (*storage.Client, error) {
 	client, err := storage.NewClient(ctx, append(options, option.WithHTTPClient(&http.Client{Transport: &retrip.Transport{
 		Base:   &oauth2.Transport{Base: base, Source: tokens},

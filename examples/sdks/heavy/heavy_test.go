@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// service is a fake that throttles its first requests. Some of these SDKs run
-// goroutines of their own for good, so there is no bubble here: waits are a few
-// milliseconds, or the one second that Retry-After can tell at least.
+// service is a fake that throttles its first requests. Some of these SDKs start
+// goroutines that never end, so the tests can't run in a bubble. Their waits
+// are a few milliseconds, or one second, which is the shortest Retry-After.
 type service struct {
 	*httptest.Server
 	mu    sync.Mutex

@@ -12,9 +12,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// MinIO returns a client of the S3 service at endpoint, a host and port. It
-// signs above the transport: a retry carries the signature of the first
-// attempt, which holds for a quarter of an hour.
+// MinIO returns a client for the S3 service at endpoint, a host and port. The
+// SDK signs above the transport: a retry carries the signature of the first
+// attempt, which is valid for a quarter of an hour.
 func MinIO(base http.RoundTripper, endpoint string, keys *credentials.Credentials) (*minio.Client, error) {
 	return minio.New(endpoint, &minio.Options{
 		Creds:      keys,

@@ -12,9 +12,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// OpenAI returns a client of the API at url. A completion is a POST; 429 says
-// that it was not begun, and retry-after-ms how long to wait, more exactly than
-// Retry-After.
+// OpenAI returns a client for the API at url. A completion is a POST. A 429
+// says that the API did not begin it, and retry-after-ms says how long to wait,
+// more exactly than Retry-After.
 func OpenAI(base http.RoundTripper, url, key string) openai.Client {
 	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{
 		Dialects:    []string{"openai"},
@@ -24,6 +24,6 @@ func OpenAI(base http.RoundTripper, url, key string) openai.Client {
 		option.WithBaseURL(url),
 		option.WithAPIKey(key),
 		option.WithHTTPClient(&http.Client{Transport: transport}),
-		option.WithMaxRetries(0), // two by default
+		option.WithMaxRetries(0), // the default is two
 	)
 }
