@@ -22,7 +22,7 @@ var pageSource string
 //go:embed page.css
 var style string
 
-// contentSecurityPolicy allows nothing but the page's own style and its form.
+// contentSecurityPolicy allows only the page's own style and form.
 var contentSecurityPolicy = func() string {
 	sum := sha256.Sum256([]byte(style))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
@@ -35,7 +35,11 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		if s.Size == 0 {
 			return "unlimited"
 		}
-		return fmt.Sprintf("%.3g of %.7g", s.Tokens, s.Size)
+		text := fmt.Sprintf("%.3g of %.7g", s.Tokens, s.Size)
+		if s.FailedRetries >= inARow {
+			text += fmt.Sprintf(", %d failed in a row", s.FailedRetries)
+		}
+		return text
 	},
 	"exhausted": exhausted,
 	"open":      func(s retrip.HostState) bool { return s.Breaker != "closed" },

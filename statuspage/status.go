@@ -15,15 +15,15 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// What is shown at most, so that neither hosts nor patterns make an answer that
-// no browser shows.
+// Limits, so that many hosts or patterns can't make the page too large for a
+// browser.
 const (
 	maxHosts    = 1000 // of one Transport
 	maxPolicies = 1000 // of one Transport
 	maxName     = 300  // bytes of a host's name
 )
 
-// status is what the handler shows. Its JSON is the answer for programs.
+// status is the content of the page, and the JSON that programs get.
 type status struct {
 	At         time.Time         `json:"at"`
 	Transports []transportStatus `json:"transports"`
@@ -32,7 +32,7 @@ type status struct {
 
 type transportStatus struct {
 	Name  string `json:"name"`
-	Error string `json:"error,omitempty"` // what is wrong with its policies
+	Error string `json:"error,omitempty"` // why its policies are invalid
 
 	InTrouble int                `json:"hosts_in_trouble"`
 	Open      int                `json:"breakers_open"`
@@ -40,18 +40,18 @@ type transportStatus struct {
 	Waiting   int                `json:"waiting_at_gates"`
 	Hosts     []retrip.HostState `json:"hosts"` // the worst first, at most maxHosts
 
-	Policies []policyStatus `json:"policies"` // that for all hosts first, at most maxPolicies
+	Policies []policyStatus `json:"policies"` // the default first, at most maxPolicies
 	Patterns int            `json:"patterns"`
 }
 
 type policyStatus struct {
-	Pattern      string          `json:"pattern"` // "default" is for all hosts
+	Pattern      string          `json:"pattern"` // or "default"
 	NeverMatched bool            `json:"never_matched,omitempty"`
-	Policy       json.RawMessage `json:"policy"`         // of the default, with all that it comes to; of a host, what it sets
-	Code         []string        `json:"code,omitempty"` // fields that are code
+	Policy       json.RawMessage `json:"policy"`         // the default with inherited values filled in; of a host, the fields that it sets
+	Code         []string        `json:"code,omitempty"` // fields that are Go functions
 }
 
-// asked is the answer about one host.
+// asked describes the one host that the request asked for.
 type asked struct {
 	Host  string      `json:"host"`
 	Error string      `json:"error,omitempty"`
@@ -65,7 +65,8 @@ type hostAsked struct {
 	Code      []string         `json:"code,omitempty"`
 }
 
-// look looks at transports, and at one host if it isn't empty.
+// look returns the status of transports, and that of one host if host isn't
+// empty.
 func look(transports map[string]*retrip.Transport, host string) *status {
 	s := &status{At: time.Now().UTC().Truncate(time.Second), Transports: []transportStatus{}}
 	if host = strings.TrimSpace(host); host != "" {
@@ -135,7 +136,8 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 	return s
 }
 
-// severity orders hosts: what stops requests before what stops retries.
+// severity orders hosts: trouble that stops requests comes before trouble that
+// stops retries.
 func severity(s retrip.HostState) int {
 	n := 0
 	if s.Breaker != "closed" {
@@ -153,19 +155,19 @@ func severity(s retrip.HostState) int {
 	return n
 }
 
-// retryCost is what a retry costs at least, in tokens, and inARow the failed
-// retries after which none is made until something succeeds.
+// retryCost is the minimum cost of a retry in tokens. After inARow failed
+// retries in a row, retrip makes no retry until a request succeeds.
 const (
 	retryCost = 0.5
 	inARow    = 4
 )
 
-// exhausted reports whether the budgets of s pay for no further retry.
+// exhausted reports whether the budgets of s allow no further retry.
 func exhausted(s retrip.HostState) bool {
 	return s.Size > 0 && (s.Tokens < retryCost || s.FailedRetries >= inARow) || s.SharedSize > 0 && s.SharedTokens < retryCost
 }
 
-// inWords returns p as JSON, and the names of its fields that are code.
+// inWords returns p as JSON, and the names of its fields that are Go functions.
 func inWords(p retrip.Policy) (json.RawMessage, []string) {
 	var code []string
 	if p.GateKey != nil {
@@ -187,8 +189,8 @@ func inWords(p retrip.Policy) (json.RawMessage, []string) {
 
 var secrets = regexp.MustCompile(`//[^/\s"]*@|\?[^\s"]*`)
 
-// redacted takes the userinfo and the query out of URLs in a text, such as that
-// of an error about a pattern that is no host.
+// redacted removes userinfo and queries from the URLs in a text, such as the
+// text of an error about a pattern that isn't a host.
 func redacted(text string) string {
 	return secrets.ReplaceAllStringFunc(text, func(s string) string {
 		if s[0] == '?' {
@@ -198,7 +200,7 @@ func redacted(text string) string {
 	})
 }
 
-// shortened bounds a name that others have chosen.
+// shortened limits the length of a name that comes from outside.
 func shortened(name string) string {
 	if len(name) <= maxName {
 		return name

@@ -12,13 +12,14 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Handler returns a handler that shows Transports by the names given to them,
-// also after their SetPolicies. It answers GET and HEAD with a page, or with
-// JSON where the request has format=json in its query or prefers
-// application/json. A query host=example.com:443 asks for one host: its state
-// and its policy with everything inherited filled in. A nil or empty map makes a
-// page that says so; a nil Transport is left out. The map must not be changed
-// any more. The handler is safe for concurrent use.
+// Handler returns a handler that shows the current state of the Transports under
+// their names in the map. It answers GET and HEAD with a page, or with JSON if
+// the query has format=json or the request accepts application/json and not
+// text/html. With host=example.com:443 in the query, it also shows the state of
+// that host, and its policy with inherited values filled in. If the map is nil
+// or empty, the page says that there are no Transports. Handler ignores a nil
+// Transport. The map must not be changed after the call. The handler is safe for
+// concurrent use.
 func Handler(transports map[string]*retrip.Transport) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -54,7 +55,7 @@ func Handler(transports map[string]*retrip.Transport) http.Handler {
 			}
 		}
 		w.WriteHeader(code)
-		_, _ = w.Write(b.Bytes()) // whoever has gone doesn't need it
+		_, _ = w.Write(b.Bytes()) // the client may have gone
 	})
 }
 

@@ -35,7 +35,7 @@ func call(tr *retrip.Transport, host string) {
 	}
 }
 
-// get asks h, with headers in pairs.
+// get sends h a GET request with headers, in pairs of name and value.
 func get(t *testing.T, h http.Handler, target string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodGet, target, nil)
@@ -80,20 +80,20 @@ func TestHandler(t *testing.T) {
 		assert.Equal(t, time.Second, a.Hosts[1].FailedAgo)
 		assert.Equal(t, retrip.ReasonMaxAttempts, a.Hosts[1].LastGiveUp)
 		require.Len(t, a.Policies, 3)
-		assert.Contains(t, string(a.Policies[0].Policy), `"max_wait": "30s"`, "with all that it comes to")
+		assert.Contains(t, string(a.Policies[0].Policy), `"max_wait": "30s"`, "with inherited values")
 		assert.False(t, a.Policies[1].NeverMatched)
 		assert.Equal(t, "typo.exmaple", a.Policies[2].Pattern)
 		assert.True(t, a.Policies[2].NeverMatched)
-		assert.JSONEq(t, `{"gate":true}`, string(a.Policies[2].Policy), "what it sets")
+		assert.JSONEq(t, `{"gate":true}`, string(a.Policies[2].Policy), "only what it sets")
 		assert.Equal(t, []string{"Idempotent"}, a.Policies[2].Code)
 		assert.Empty(t, s.Transports[1].Hosts)
 
 		page := get(t, h, "/debug/retrip").Body.String()
-		for _, want := range []string{"open.example:443", "server_", "max_", "never matched", "Idempotent is code", "no host in trouble", "1 breaker open"} {
+		for _, want := range []string{"open.example:443", "server_", "max_", "never matched", "Idempotent is a Go function", "no host in trouble", "1 breaker open"} {
 			assert.Contains(t, page, want)
 		}
 
-		// SetPolicies shows.
+		// The page follows SetPolicies.
 		require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"new.example": {}}))
 		a = decoded(t, get(t, h, "/?format=json")).Transports[0]
 		assert.Equal(t, "new.example", a.Policies[1].Pattern)
@@ -121,6 +121,15 @@ func TestHandler_OneHost(t *testing.T) {
 	assert.NotContains(t, w.Body.String(), "<script")
 }
 
+// TestHandler_FailedInARow checks that the page says why a host with tokens left
+// gets no retry.
+func TestHandler_FailedInARow(t *testing.T) {
+	tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 5, Backoff: retrip.Backoff{Base: retrip.Off}}}
+	h := Handler(map[string]*retrip.Transport{"a": tr})
+	call(tr, "a.example")
+	assert.Contains(t, get(t, h, "/").Body.String(), `<span class="chip bad">3 of 5, 4 failed in a row</span>`)
+}
+
 func TestHandler_HTTP(t *testing.T) {
 	h := Handler(nil)
 	w := get(t, h, "/")
@@ -142,7 +151,8 @@ func TestHandler_HTTP(t *testing.T) {
 	}
 }
 
-// Nothing that others chose is taken for markup, and nothing secret shows.
+// TestHandler_EscapesAndRedacts checks that the page escapes names from outside
+// and shows no secret.
 func TestHandler_EscapesAndRedacts(t *testing.T) {
 	const evil = `"><script>alert('x')</script>`
 	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{"<b>bold.test": {}}}
@@ -155,13 +165,14 @@ func TestHandler_EscapesAndRedacts(t *testing.T) {
 		for _, never := range []string{"<script>alert", "<b>bold", "<i>name", "hunter2", "token=abc", "secret=query"} {
 			assert.NotContains(t, body, never, format)
 		}
-		assert.Contains(t, body, "must not have a scheme", "what is wrong is told")
-		assert.Contains(t, body, "alert(", "the host is there")
-		assert.Contains(t, body, "bold.test", "the pattern is there")
+		assert.Contains(t, body, "must not have a scheme", "the page names the error")
+		assert.Contains(t, body, "alert(", "the page has the host")
+		assert.Contains(t, body, "bold.test", "the page has the pattern")
 	}
 }
 
-// Ten thousand hosts in trouble with long names make no endless answer.
+// TestHandler_Bounded checks that ten thousand hosts with long names don't make
+// an endless page.
 func TestHandler_Bounded(t *testing.T) {
 	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{}}
 	tr.Policy.MaxAttempts, tr.Policy.Breaker = 1, retrip.Breaker{Ratio: 1}
@@ -181,8 +192,8 @@ func TestHandler_Bounded(t *testing.T) {
 	assert.Less(t, w.Body.Len(), 2<<20)
 	page := get(t, h, "/").Body
 	assert.Less(t, page.Len(), 2<<20)
-	assert.Contains(t, page.String(), "These are the 1000 worst of")
-	assert.Contains(t, page.String(), "These are 1000 of 10000 policies.")
+	assert.Contains(t, page.String(), "The table shows the 1000 worst of")
+	assert.Contains(t, page.String(), "The table shows 1000 of 10000 policies.")
 }
 
 func TestHandler_Concurrently(t *testing.T) {
@@ -201,7 +212,8 @@ func TestHandler_Concurrently(t *testing.T) {
 	wg.Wait()
 }
 
-// Who imports retrip alone doesn't get html/template.
+// TestTemplateStaysOut checks that a program that imports only retrip doesn't get
+// html/template.
 func TestTemplateStaysOut(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "github.com/retrip/retrip").CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
