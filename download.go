@@ -162,6 +162,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		return d.end(refusal, at, broken,
 			errors.Join(broken, fmt.Errorf("retrip: the response body can't be continued at byte %d: %s, in a response with status %d", at, refusal, resp.StatusCode)))
 	}
+	d.r.metrics.resumed(resumeContinued, max(0, at-d.whole.first-land.skip))
 	told := false
 	defer func() {
 		if !told {
@@ -170,7 +171,6 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	}()
 	d.tell(resumeContinued, at, broken)
 	told = true
-	d.r.metrics.resumed(resumeContinued, at-d.whole.first-land.skip)
 	return body.Part{Body: resp.Body, Cut: x.cut, Skip: land.skip, Until: land.until}, nil
 }
 
@@ -201,8 +201,8 @@ func (d *download) land(resp *http.Response, at int64) (landing, Reason) {
 // end reports why the Transport doesn't continue the body, which has ended with
 // broken. It returns err for the reader.
 func (d *download) end(why Reason, at int64, broken, err error) (body.Part, error) {
-	d.tell(why, at, broken)
 	d.r.metrics.resumed(why, 0)
+	d.tell(why, at, broken)
 	return body.Part{}, err
 }
 

@@ -334,3 +334,41 @@ func TestResume_CallerGoes(t *testing.T) {
 		assert.Len(t, s.asks, 1)
 	})
 }
+
+// A server that sends the reader's bytes again has spared nothing.
+func TestResume_SparedBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		data := randomBytes(1000, 1)
+		for _, c := range []struct {
+			name, asked string
+			from        int64 // the rest comes from here
+			spared      int
+		}{
+			{"the rest", "", 400, 400},
+			{"a block", "", 300, 300},
+			{"all", "", -1, 0},
+			{"a block, of a part", "bytes=300-", 600, 300},
+			{"a block from before the part", "bytes=300-", 200, 0},
+			{"all, of a part", "bytes=300-", -1, 0},
+		} {
+			s := &store{etag: `"a"`, data: data, at: once(400, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
+				switch {
+				case i == 0:
+				case c.from < 0:
+					resp.StatusCode, resp.ContentLength, resp.Body = 200, 1000, io.NopCloser(bytes.NewReader(data))
+				default:
+					resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-999/1000", c.from))
+					resp.ContentLength, resp.Body = 1000-c.from, io.NopCloser(bytes.NewReader(data[c.from:]))
+				}
+			}}
+			m := NewMetrics()
+			header := []string{"Range", c.asked}
+			if c.asked == "" {
+				header = nil
+			}
+			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}, header...)
+			require.NoError(t, err)
+			assert.EqualValues(t, c.spared, m.policies["default"].resumedBytes.Load(), c.name)
+		}
+	})
+}
