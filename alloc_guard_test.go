@@ -36,13 +36,13 @@ func (b *allocBase) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &b.resp, nil
 }
 
-// foreignBody is one of which nothing is known.
+// foreignBody is a body of a type that retrip doesn't know.
 type foreignBody struct{}
 
 func (foreignBody) Read([]byte) (int, error) { return 0, io.EOF }
 func (foreignBody) Close() error             { return nil }
 
-// knownBody is drained as net/http's own are.
+// knownBody is drained like net/http's own bodies.
 var knownBody = io.NopCloser(strings.NewReader(""))
 
 // deepContext can be cancelled and is ten layers deep.
@@ -55,8 +55,8 @@ func deepContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// What timeouts and retries allocate beyond what the base does. Each one is
-// accounted for in docs/performance.md.
+// These are the allocations of timeouts and retries in addition to those of the
+// base. docs/performance.md accounts for each.
 func TestAllocations_Counted(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates too")
@@ -110,8 +110,8 @@ func TestAllocations_Counted(t *testing.T) {
 	}
 }
 
-// A stream that can be had only once is kept in chunks from a pool. The three
-// allocations are the attempt, what is known of the body, and one by reflection
+// A stream that can be read only once is kept in chunks from a pool. The three
+// allocations are the attempt, the state of the body, and one by reflection
 // that looks into an io.NopCloser.
 func TestAllocations_Stream(t *testing.T) {
 	if raceEnabled {
@@ -138,7 +138,7 @@ func TestAllocations_Stream(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		// The collector may empty the pool.
+		// The garbage collector may empty the pool.
 		assert.InDelta(t, 3, testing.AllocsPerRun(200, put), 1)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -150,8 +150,8 @@ func TestAllocations_Stream(t *testing.T) {
 	}
 }
 
-// A host in trouble costs those who talk to others nothing, even where they
-// share a stripe of the table.
+// A host in trouble costs requests to other hosts nothing, even if they share a
+// stripe of the table.
 func TestAllocations_ManyInTrouble(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates too")
@@ -182,9 +182,9 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 	}))
 }
 
-// The context of an attempt is of a type of ours. A base that derives further
-// ones from it, as net/http does, must not need a goroutine for that, and must
-// see the caller's hooks.
+// The context of an attempt is of retrip's own type. If a base derives further
+// contexts from it, as net/http does, that must not need a goroutine, and the
+// caller's hooks must stay visible.
 func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
 	type key struct{}
 	var asked []string

@@ -20,7 +20,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A bound that is all but none is none, and not its lower half.
+// A huge MaxSends must not be truncated to its lower half.
 func TestAttempt_HugeMaxSends(t *testing.T) {
 	if math.MaxInt == math.MaxInt32 {
 		t.Skip("an int is too small for it")
@@ -38,7 +38,7 @@ func TestAttempt_HugeMaxSends(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 }
 
-// The context of a request is printed in logs, and so must show nothing of the
+// Logs may print the context of a request, so it must show nothing of the
 // request.
 func TestAttempt_ContextShowsNoSecrets(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://user:password@example.com/?token=secret", nil)
@@ -65,8 +65,9 @@ func TestAttempt_ContextShowsNoSecrets(t *testing.T) {
 	assert.True(t, asked)
 }
 
-// A base may make its own request of the one it gets. The context of that is the
-// response's then, and it ends when the caller's ends, and not before.
+// A base may derive a request of its own from the one it gets. The response
+// then has the derived request's context, which ends when the caller's context
+// ends and not before.
 func TestAttempt_ContextOfTheResponse(t *testing.T) {
 	type key struct{}
 	for _, body := range []io.ReadCloser{http.NoBody, io.NopCloser(strings.NewReader("text"))} {
@@ -91,8 +92,8 @@ func TestAttempt_ContextOfTheResponse(t *testing.T) {
 	}
 }
 
-// The request that a base gets has the caller's fields and no other, unless the
-// policy asks for one.
+// The request that a base gets has only the caller's header fields, unless the
+// policy asks for another one.
 func TestAttempt_HeaderIsTheCallers(t *testing.T) {
 	for _, method := range []string{"GET", "PUT", "DELETE", "POST"} {
 		for _, own := range []http.Header{{}, {"Idempotency-Key": {}}, {"X-Idempotency-Key": {"k"}}, {"X-A": {"b"}}} {

@@ -18,7 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// The draws that give the ends of a window.
+// The draws that yield the ends of a window.
 const (
 	drawLowest  = 0
 	drawHighest = math.MaxUint64
@@ -47,7 +47,7 @@ func TestBackoff_Window(t *testing.T) {
 		jitter   retrip.Jitter
 		retry    int
 		previous time.Duration
-		word     time.Duration // of the server
+		word     time.Duration // Retry-After
 		lo, hi   time.Duration
 	}{
 		{jitter: retrip.FullJitter, retry: 1, hi: 100 * ms},
@@ -94,8 +94,7 @@ func TestBackoff_Window(t *testing.T) {
 	}
 }
 
-// A 429 that names no wait is waited for with a base of its own, whatever the
-// jitter.
+// A 429 that names no wait has a Base of its own, whatever the jitter.
 func TestBackoff_Throttled(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	const off = retrip.Off
@@ -108,7 +107,7 @@ func TestBackoff_Throttled(t *testing.T) {
 		backoff  retrip.Backoff
 		retry    int
 		previous time.Duration
-		want     [4]window // in the order of jitters
+		want     [4]window // in the order of the jitters
 	}{
 		{"the default", retrip.Backoff{}, 1, 0, [4]window{{0, s}, {500 * ms, s}, {s, 3 * s}, {s, s}}},
 		{"it doubles", retrip.Backoff{}, 3, 0, [4]window{{0, 4 * s}, {2 * s, 4 * s}, {s, 3 * s}, {4 * s, 4 * s}}},
@@ -134,7 +133,7 @@ func TestBackoff_Throttled(t *testing.T) {
 				}
 				assert.Equal(t, tt.want[i], window{draw(repeatable(429), drawLowest), draw(repeatable(429), drawHighest)})
 
-				// Any other failure, and a 429 that names a wait, keep Base.
+				// Any other failure, and a 429 that names a wait, use Base.
 				for _, o := range []retrip.Outcome{repeatable(503), repeatable(0), {Status: 200, Verdict: retrip.Retryable, Idempotent: true, Replay: true}} {
 					assert.Equal(t, draw(repeatable(502), drawHighest), draw(o, drawHighest), "%+v", o)
 				}
@@ -147,8 +146,7 @@ func TestBackoff_Throttled(t *testing.T) {
 	}
 }
 
-// A pause names the wait, and a gate sets the pace: ThrottleBase has no part in
-// either.
+// ThrottleBase doesn't apply if a pause names the wait or a gate sets the pace.
 func TestBackoff_ThrottledElsewhere(t *testing.T) {
 	gated := rulesOf(t, retrip.Policy{Gate: retrip.On})
 	d := new(retrip.Host).Next(gated, &retrip.Call{}, repeatable(429), 0, drawHighest)
@@ -164,7 +162,7 @@ func TestBackoff_ThrottledElsewhere(t *testing.T) {
 	assert.Equal(t, time.Second, h.Next(r, &retrip.Call{}, repeatable(429), 100*time.Millisecond, drawHighest).Wait, "once it is over")
 }
 
-// No wait is begun for a 429 that can't end before the deadline.
+// After a 429, no wait begins that can't end before the deadline.
 func TestBackoff_ThrottledDeadline(t *testing.T) {
 	const ms = time.Millisecond
 	for j, lo := range map[retrip.Jitter]time.Duration{retrip.FullJitter: 0, retrip.EqualJitter: 500 * ms, retrip.DecorrelatedJitter: 1000 * ms, retrip.NoJitter: 1000 * ms} {
@@ -199,7 +197,7 @@ func TestTransport_ThrottleBase(t *testing.T) {
 			require.NoError(t, err)
 			finish(t, resp)
 			for i := range base.at {
-				// The server's word is spread by up to 1 s.
+				// The wait is up to 1 s longer than Retry-After.
 				base.at[i] = base.at[i].Truncate(time.Second)
 			}
 			assert.Equal(t, tt.at, fmt.Sprint(base.at))
@@ -291,7 +289,7 @@ func TestBackoff_NeverOverflows(t *testing.T) {
 	}
 }
 
-// The ceiling doubles up to the very last step that a duration can hold.
+// The ceiling doubles up to the last step that fits into a duration.
 func TestBackoff_DoublesToTheEnd(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Backoff: retrip.Backoff{Base: 1, Cap: forever, Jitter: retrip.NoJitter}})
 	for retry := 1; retry <= 63; retry++ {

@@ -14,8 +14,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// What stripes buy: the same increment on one cache line, and as Prometheus
-// does it.
+// The benefit of stripes: the same increment on one cache line, and by
+// Prometheus's own counter.
 func BenchmarkCounter(b *testing.B) {
 	b.Run("striped", func(b *testing.B) {
 		var c stripedCounter
@@ -43,7 +43,7 @@ func BenchmarkCounter(b *testing.B) {
 	})
 }
 
-// One decision of the core, as the simulator makes millions of.
+// One decision of the core, of which the simulator makes millions.
 func BenchmarkDecision(b *testing.B) {
 	r, err := Policy{MaxAttempts: 1 << 30}.Rules()
 	if err != nil {
@@ -90,8 +90,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkHealthyBesideTroubled measures a request to a healthy host while so
-// many others are in trouble.
+// BenchmarkHealthyBesideTroubled measures a request to a healthy host while the
+// given number of others are in trouble.
 func BenchmarkHealthyBesideTroubled(b *testing.B) {
 	resp, down := &http.Response{StatusCode: 200, Body: http.NoBody}, &http.Response{StatusCode: 503, Body: http.NoBody}
 	req, err := http.NewRequest(http.MethodGet, "http://healthy.example.com/", nil)

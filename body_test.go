@@ -34,7 +34,7 @@ var (
 	resetError = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 )
 
-// brokenAt reads as s up to the byte n and fails there.
+// brokenAt returns a reader of s that fails at byte n.
 func brokenAt(s string, n int) io.Reader {
 	return io.MultiReader(strings.NewReader(s[:n]), iotest.ErrReader(errDisk))
 }
@@ -110,15 +110,16 @@ func setBytes(r *http.Request, s string) {
 	r.GetBody, r.ContentLength = get, int64(len(s))
 }
 
-// A failure of the caller's own body is the caller's: it is not retried, costs
-// no token and says nothing about the host, whatever kind of body it is.
+// A failure of the caller's own body is the caller's: retrip doesn't retry it,
+// takes no token, and holds nothing against the host, whatever the kind of
+// body.
 func TestBody_AtFault(t *testing.T) {
 	for name, fault := range faultyBodies {
 		for _, proto := range protos {
 			for _, timeout := range []time.Duration{0, time.Hour} {
 				for _, attempts := range []int{1, 4} {
 					t.Run(fmt.Sprintf("%s/%s/timeout %v/attempts %d", name, proto, timeout, attempts), func(t *testing.T) {
-						// Files are made outside of the bubble.
+						// Files must be created outside the bubble.
 						req, err := http.NewRequest("PUT", "http://example.com/", nil)
 						require.NoError(t, err)
 						fault(t, req)
@@ -160,7 +161,7 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout t
 	synctest.Wait()
 }
 
-// A body that fails after it was closed is at no fault: who closes it ends its
+// A body that fails after its Close is not at fault, because the Close ends its
 // reading.
 func TestBody_FailsOnceClosed(t *testing.T) {
 	bubbled(t, "pipe", func(t *testing.T) {
@@ -186,8 +187,8 @@ func TestBody_FailsOnceClosed(t *testing.T) {
 	})
 }
 
-// With a response in hand, a body at fault isn't sent again, and the response
-// is the caller's.
+// If the body is at fault but there is a response, retrip sends nothing again
+// and returns the response.
 func TestBody_AtFaultWithAResponse(t *testing.T) {
 	for name, fault := range faultyBodies {
 		t.Run(name, func(t *testing.T) {
@@ -208,8 +209,8 @@ func TestBody_AtFaultWithAResponse(t *testing.T) {
 	}
 }
 
-// GetBody's own error comes last, and so it is told first; it doesn't hide what
-// made it necessary.
+// The error of GetBody is the last one, so it comes first in the text. It
+// doesn't hide the error that made the retry necessary.
 func TestBody_GetBodyFails(t *testing.T) {
 	lost := errors.New("the connection was lost")
 	base := plays(fails(lost))
@@ -224,8 +225,8 @@ func TestBody_GetBodyFails(t *testing.T) {
 	assert.EqualError(t, err, "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: the connection was lost")
 }
 
-// A GetBody that yields nothing must not have the retry read on in the body
-// that the first attempt has used up.
+// If GetBody returns no body, the retry must not continue to read the body that
+// the first attempt has used up.
 func TestTransport_GetBodyYieldsNothing(t *testing.T) {
 	bubbled(t, "", func(t *testing.T) {
 		base := plays(replies(503), replies(200))

@@ -15,20 +15,19 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// breakerModel is the breaker as its documentation has it: a list of results
-// that is looked through anew every time, in place of counters that are kept
-// up to date.
+// breakerModel is the breaker as documented: it keeps a list of results and
+// searches it each time, where the breaker keeps counters.
 type breakerModel struct {
 	state   string
-	since   int  // numbers the states that it has been in
-	watched bool // a failure has been seen: successes before it don't count
+	since   int  // number of the current state
+	watched bool // a failure has been counted: successes before it don't count
 	results []modelResult
-	until   time.Duration   // open: when it may be probed; half-open: when the next probe may go
-	probes  []*modelAttempt // under way
-	probed  time.Duration   // when the last of them went
-	said    []bool          // which of the probes that have ended failed
-	closed  time.Duration   // when it last closed
-	tripped bool            // it has closed: what it counts is remembered for a while
+	until   time.Duration   // open: instant of the first probe; half-open: instant of the next probe
+	probes  []*modelAttempt // in flight
+	probed  time.Duration   // instant of the last probe
+	said    []bool          // for each probe that has ended, whether it failed
+	closed  time.Duration   // instant at which it last closed
+	tripped bool            // it has been open: its successes count for a while
 }
 
 type modelResult struct {
@@ -36,13 +35,13 @@ type modelResult struct {
 	failed bool
 }
 
-// modelAttempt is an attempt under way.
+// modelAttempt is an attempt in flight.
 type modelAttempt struct {
-	since int // the state in which it was let through
+	since int // number of the state in which it was allowed
 	call  Call
 }
 
-// between is the point of [lo, hi] that a draw stands for.
+// between returns the point of [lo, hi] to which a draw corresponds.
 func between(lo, hi time.Duration, draw uint64) time.Duration {
 	offset, _ := bits.Mul64(draw, uint64(hi-lo+1))
 	return lo + time.Duration(offset)
@@ -53,7 +52,7 @@ func (m *breakerModel) enter(state string) {
 	m.since++
 }
 
-// admit says whether an attempt may be made at the instant now.
+// admit reports whether an attempt is allowed at the instant now.
 func (m *breakerModel) admit(p Breaker, a *modelAttempt, now time.Duration, draw uint64) bool {
 	a.since = m.since
 	if m.state == "closed" {
@@ -66,7 +65,7 @@ func (m *breakerModel) admit(p Breaker, a *modelAttempt, now time.Duration, draw
 		m.enter("half-open")
 	}
 	if len(m.probes) > 0 && now-m.probed >= p.OpenFor {
-		m.enter("half-open") // they hang
+		m.enter("half-open") // they have hung
 	}
 	if now < m.until || len(m.probes) > 0 && len(m.probes)+len(m.said) >= p.Probes {
 		return false
@@ -78,7 +77,7 @@ func (m *breakerModel) admit(p Breaker, a *modelAttempt, now time.Duration, draw
 	return true
 }
 
-// settle ends a probe under way, and reports whether a is one.
+// settle ends a probe in flight, and reports whether a is one.
 func (m *breakerModel) settle(a *modelAttempt) bool {
 	for i, probe := range m.probes {
 		if probe == a {
@@ -89,7 +88,7 @@ func (m *breakerModel) settle(a *modelAttempt) bool {
 	return false
 }
 
-// result takes in how an attempt ended.
+// result records how an attempt ended.
 func (m *breakerModel) result(p Breaker, a *modelAttempt, failed bool, now time.Duration, draw uint64) {
 	if a.since != m.since {
 		return
@@ -108,8 +107,8 @@ func (m *breakerModel) result(p Breaker, a *modelAttempt, failed bool, now time.
 			return
 		}
 		m.said = append(m.said, failed)
-		// It closes if it would whatever the probes to come say, and opens if
-		// it would whatever they say.
+		// It closes if even failures of all remaining probes would close it,
+		// and opens if even their successes would open it.
 		if best, worst := m.verdict(p, false), m.verdict(p, true); best == worst {
 			if best {
 				m.enter("closed")
@@ -121,8 +120,8 @@ func (m *breakerModel) result(p Breaker, a *modelAttempt, failed bool, now time.
 	}
 }
 
-// verdict reports whether fewer of the probes fail than Ratio, if all those to
-// come end in the same way.
+// verdict reports whether fewer than Ratio of the probes fail, if all remaining
+// probes end in the same way.
 func (m *breakerModel) verdict(p Breaker, fail bool) (closes bool) {
 	failures := 0
 	for i := range p.Probes {
@@ -138,8 +137,8 @@ func (m *breakerModel) open(p Breaker, now time.Duration, draw uint64) {
 	m.until = now + between(p.OpenFor/2, p.OpenFor+p.OpenFor/2, remix(draw))
 }
 
-// window returns the results that count for the ratio at the instant now: time
-// is cut into tenths of Window, of which it has the last ten.
+// window returns the results that count for the ratio at the instant now: those
+// in the last ten tenths of Window.
 func (m *breakerModel) window(p Breaker, now time.Duration) (results, failures int) {
 	tenth := max(1, p.Window/10)
 	for _, r := range m.results {
@@ -153,7 +152,7 @@ func (m *breakerModel) window(p Breaker, now time.Duration) (results, failures i
 	return results, failures
 }
 
-// row returns the failures in a row that count at the instant now.
+// row returns the number of failures in a row that count at the instant now.
 func (m *breakerModel) row(now time.Duration) int {
 	n := 0
 	for i := len(m.results) - 1; i >= 0 && m.results[i].failed && now-m.results[i].at <= time.Hour; i-- {
@@ -171,7 +170,7 @@ func (m *breakerModel) tooBad(p Breaker, now time.Duration) bool {
 	return float64(failures) >= p.Ratio*float64(results)*(1-1e-12)
 }
 
-// healed says whether nothing is worth being remembered.
+// healed reports whether there is no state worth keeping.
 func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
 	if m.tripped && now < m.closed+60*max(1, p.Window/10) {
 		return false
@@ -180,7 +179,7 @@ func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
 	return m.state == "closed" && failures == 0 && m.row(now) == 0
 }
 
-// The breaker does what its model does, over millions of random steps.
+// The breaker behaves like its model, over millions of random steps.
 func TestBreaker_Model(t *testing.T) {
 	testenv.Slow(t)
 	const runs, steps = 500, 5000
@@ -195,8 +194,8 @@ func TestBreaker_Model(t *testing.T) {
 			Probes:    1 + random.IntN(6),
 		}
 		r := defaultRules(t, Policy{MaxAttempts: 1, Budget: Unlimited, Breaker: p})
-		// How long a step takes at most, and how often an attempt fails: both
-		// change from time to time.
+		// The maximum duration of a step, and the failure rate; both change
+		// from time to time.
 		pace, failing := time.Second, 0.5
 		h, m := &Host{}, &breakerModel{state: "closed"}
 		var now time.Duration
@@ -260,12 +259,12 @@ func TestBreaker_Model(t *testing.T) {
 				t.Fatalf("run %d, step %d: %s: %+v, healed: %v; the model: healed: %v, %+v; %+v at %v",
 					seed, step, did, state, h.Healed(now), healed, m, p, now)
 			}
-			// Nobody notices that it is forgotten, but for what is under way.
+			// Forgetting the breaker has no effect if no attempt is in flight.
 			if healed && len(out) == 0 && random.IntN(2) == 0 {
 				h, m = &Host{}, &breakerModel{state: "closed"}
 				forgotten++
 			}
-			// What is older than any rule looks needn't be looked through.
+			// Drop results that are too old for any rule.
 			if n := len(m.results); n > 2000 {
 				m.results = m.results[n-1000:]
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Ratio decides in half-open, too, and as soon as the probes to come can't
-// change what it says.
+// Ratio also decides in the half-open state, as soon as the remaining probes
+// can't change the answer.
 func TestBreaker_ProbesDecide(t *testing.T) {
 	tests := []struct {
 		ratio   float64
@@ -65,7 +65,7 @@ func TestBreaker_ProbesDecide(t *testing.T) {
 	}
 }
 
-// The probes are limited in number, and one comes after another.
+// Probes are limited in number and spread out in time.
 func TestBreaker_Probes(t *testing.T) {
 	r := guarded(t)
 	h := opened(t, r)
@@ -73,7 +73,7 @@ func TestBreaker_Probes(t *testing.T) {
 	first := new(retrip.Call)
 	require.True(t, h.First(r, first, now, drawHighest).Retry)
 	first.Attempts = 1
-	// 6 s spread over twice as many places as there are probes.
+	// 6 s, divided by twice the number of probes.
 	const gap = 1500 * time.Millisecond
 	assert.Equal(t, gap, h.State(r, now).OpenFor)
 	assert.True(t, refused(h, r, now), "the second probe has its own time")
@@ -88,7 +88,7 @@ func TestBreaker_Probes(t *testing.T) {
 	assert.Equal(t, "closed", h.State(r, now+2*gap).Breaker)
 }
 
-// A probe that said nothing makes room for another.
+// A probe without a result makes room for another.
 func TestBreaker_ProbeReturned(t *testing.T) {
 	for name, giveUp := range map[string]func(*retrip.Host, *retrip.Rules, *retrip.Call, time.Duration){
 		"Return": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, _ time.Duration) { h.Return(r, c); h.Return(r, c) },
@@ -113,7 +113,7 @@ func TestBreaker_ProbeReturned(t *testing.T) {
 	}
 }
 
-// The result of a probe that was given back isn't counted all the same.
+// The result of a probe that was returned doesn't count.
 func TestBreaker_ProbeReturnedTwice(t *testing.T) {
 	r := guarded(t)
 	h := opened(t, r)
@@ -125,7 +125,7 @@ func TestBreaker_ProbeReturnedTwice(t *testing.T) {
 	assert.Equal(t, "half-open", h.State(r, now).Breaker, "one of two")
 }
 
-// A probe given back after its breaker has gone on changes nothing.
+// Returning a probe after the breaker has changed its state has no effect.
 func TestBreaker_StaleProbeReturned(t *testing.T) {
 	r := guarded(t)
 	h := opened(t, r)
@@ -138,10 +138,9 @@ func TestBreaker_StaleProbeReturned(t *testing.T) {
 	assert.True(t, refused(h, r, now))
 }
 
-// Probes that never come back don't keep a host out of reach for ever, and
-// when they do come back they have nothing to say.
-// A new policy that asks for fewer probes than have succeeded already must not
-// keep the host shut for good.
+// Probes that never end don't make a host unreachable forever, and their late
+// results don't count. A new policy that asks for fewer probes than have
+// already succeeded must not keep the breaker shut.
 func TestBreaker_FewerProbes(t *testing.T) {
 	three := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 1, OpenFor: time.Second, Probes: 3}})
 	two := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 1, OpenFor: time.Second, Probes: 2}})
@@ -173,7 +172,7 @@ func TestBreaker_HungProbe(t *testing.T) {
 	assert.Equal(t, "closed", h.State(r, now).Breaker)
 }
 
-// One of several that hangs is enough to be done without.
+// If one of several probes hangs, the breaker waits for it for OpenFor at most.
 func TestBreaker_OneHungProbe(t *testing.T) {
 	r := guarded(t)
 	h := opened(t, r)
@@ -184,8 +183,7 @@ func TestBreaker_OneHungProbe(t *testing.T) {
 	begin(t, h, r, now+6*time.Second)
 }
 
-// Where no probe is under way, those that have succeeded count however long
-// ago it was.
+// Without a probe in flight, earlier successes count, however old they are.
 func TestBreaker_SlowProbes(t *testing.T) {
 	r := guarded(t)
 	h := opened(t, r)
@@ -194,7 +192,7 @@ func TestBreaker_SlowProbes(t *testing.T) {
 	assert.Equal(t, "closed", h.State(r, time.Hour).Breaker)
 }
 
-// All probes together take half of OpenFor at most.
+// All probes together take at most half of OpenFor.
 func TestBreaker_ProbesTakeHalfOfOpenFor(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 6 * time.Second, Probes: 3}})
 	var h retrip.Host
@@ -203,8 +201,8 @@ func TestBreaker_ProbesTakeHalfOfOpenFor(t *testing.T) {
 	assert.Equal(t, time.Second, h.State(r, time.Minute).OpenFor)
 }
 
-// A retry that comes as the breaker may be probed is waited for; one a
-// nanosecond earlier isn't.
+// A retry waits if the breaker allows a probe at the end of its wait. One
+// nanosecond less, and it doesn't.
 func TestBreaker_RetryInTimeForTheProbe(t *testing.T) {
 	r := guarded(t)
 	for _, early := range []time.Duration{0, 1} {
@@ -222,7 +220,7 @@ func TestBreaker_RetryInTimeForTheProbe(t *testing.T) {
 	}
 }
 
-// A retry that comes late enough may be the probe.
+// A retry that comes late enough may be a probe.
 func TestBreaker_RetryAsProbe(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{
 		Backoff: retrip.Backoff{Base: 10 * time.Second, Jitter: retrip.NoJitter},

@@ -17,8 +17,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A Transport opens the breaker of a host that is down however rarely it is
-// asked, also when nothing but the breaker remembers the host.
+// A Transport opens the breaker of a host that is down, however rare the
+// requests, even if only the breaker keeps the host in the table.
 func TestTransport_BreakerAtALowRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503))
@@ -34,7 +34,7 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 			require.Equal(t, "closed", must(tr.HostState("example.com:80")).Breaker)
 			require.NoError(t, get())
 			time.Sleep(20 * time.Second)
-			tr.HostStates() // as metrics do: it drops what has healed
+			tr.HostStates() // like a scrape: drops hosts that have healed
 		}
 		assert.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker)
 		var failure *retrip.Error
@@ -44,8 +44,8 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 	})
 }
 
-// 1000 clients see a host die in the same instant. When it is probed, the
-// probes come one by one.
+// 1000 clients see a host fail at the same instant. Their probes are spread
+// out.
 func TestBreaker_ProbesOfManyClients(t *testing.T) {
 	testenv.Slow(t)
 	const clients = 1000
@@ -64,7 +64,7 @@ func TestBreaker_ProbesOfManyClients(t *testing.T) {
 		for range 20 {
 			w.request(h, r, serve, func(retrip.Outcome, retrip.Reason) {})
 		}
-		// Every client has a request ready at any time.
+		// Every client always has a request ready.
 		var ask func()
 		ask = func() {
 			w.request(h, r, serve, func(retrip.Outcome, retrip.Reason) {})
@@ -83,13 +83,13 @@ func TestBreaker_ProbesOfManyClients(t *testing.T) {
 		}
 		burst = max(burst, j-i)
 	}
-	// Evenly spread over 5 s it would be 10 probes in each 50 ms.
+	// Spread evenly over 5 s, there would be 10 probes in each 50 ms.
 	t.Logf("%d probes, at most %d in %v", len(probes), burst, window)
 	assert.Less(t, burst, 40)
 }
 
-// With the ratio that the documentation recommends, independent failures don't
-// open the breaker; with a low one it makes a partial outage worse.
+// With the documented ratio, independent failures don't open the breaker. A low
+// ratio makes a partial outage worse.
 func TestBreaker_IndependentFailures(t *testing.T) {
 	testenv.Slow(t)
 	rates := []float64{.1, .2, .3, .4, .5}
@@ -102,7 +102,8 @@ func TestBreaker_IndependentFailures(t *testing.T) {
 		t.Logf("%% that succeed where %v fail, with a ratio of %v: %.2f", rates, ratio, success[ratio])
 	}
 	for i, off := range success[retrip.Off] {
-		// Where it opens for a few, the same draws fall on others.
+		// When the breaker opens, the same draws fall on other requests, so the
+		// rates may differ a little.
 		assert.GreaterOrEqual(t, success[.8][i], off-0.1, "the default costs next to nothing at %v", rates[i])
 	}
 	assert.GreaterOrEqual(t, success[.5][0], success[retrip.Off][0]-0.02)
@@ -110,8 +111,8 @@ func TestBreaker_IndependentFailures(t *testing.T) {
 	assert.Less(t, success[.1][0], success[retrip.Off][0]-10)
 }
 
-// At a low rate it takes so many failures in a row that independent ones, too,
-// cost nothing.
+// At a low rate, the number of failures in a row is so high that independent
+// failures cost nothing.
 func TestBreaker_IndependentFailuresAtALowRate(t *testing.T) {
 	for _, perSecond := range []float64{0.05, 0.2, 0.5} {
 		for _, p := range []float64{.1, .3, .5} {
@@ -122,8 +123,9 @@ func TestBreaker_IndependentFailuresAtALowRate(t *testing.T) {
 	}
 }
 
-// How soon it opens at a host that is down, and what it then refuses, by the
-// interval between requests. The table of docs/retry-storms.md is from here.
+// How soon the breaker of a host that is down opens, and how much it then
+// refuses, by the interval between requests. docs/retry-storms.md has the
+// results.
 func TestBreaker_AtALowRate(t *testing.T) {
 	for _, openFor := range []time.Duration{0, time.Minute} {
 		r := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: .8, OpenFor: openFor}})
@@ -166,7 +168,7 @@ func TestBreaker_AtALowRate(t *testing.T) {
 	}
 }
 
-// A host that is down costs next to no attempts while its breaker is open.
+// While its breaker is open, a host that is down costs almost no attempts.
 func TestBreaker_SavesAttempts(t *testing.T) {
 	testenv.Slow(t)
 	_, off := independentFailures(rulesOf(t, retrip.Policy{}), 1, 20)
@@ -176,7 +178,7 @@ func TestBreaker_SavesAttempts(t *testing.T) {
 	assert.Greater(t, off, 1.0)
 }
 
-// A window that holds more than one can count doesn't open a breaker.
+// A MinVolume above the highest possible count doesn't open the breaker.
 func TestBreaker_VolumeOutOfReach(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.01, MinVolume: math.MaxInt}})
 	var h retrip.Host

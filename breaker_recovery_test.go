@@ -15,14 +15,14 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// What a breaker costs at a host that is up and down, at one that comes back
-// slowly, and at one of which 60 % fail.
+// The cost of a breaker for a host that alternates between up and down, for one
+// that recovers slowly, and for one that fails 60 % of the attempts.
 func TestBreaker_UpAndDown(t *testing.T) {
 	testenv.Slow(t)
 	for _, tt := range []struct {
 		name  string
 		fails func(now time.Duration) float64
-		least [2]float64 // per cent that succeed with 1 and with 4 attempts
+		least [2]float64 // % that succeed, with 1 and with 4 attempts
 	}{
 		{"5 s up, 5 s down", func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }, [2]float64{47, 47}},
 		{"each minute down for 5 s and back within 30 s", func(now time.Duration) float64 {
@@ -47,8 +47,8 @@ func TestBreaker_UpAndDown(t *testing.T) {
 	}
 }
 
-// How many attempts a host that is down gets in a minute, once its breaker has
-// opened: at most Probes in OpenFor, also where they hang.
+// How many attempts per minute a host that is down gets while its breaker is
+// open: at most Probes per OpenFor, even if they hang.
 func TestBreaker_DeadHost(t *testing.T) {
 	testenv.Slow(t)
 	for _, tt := range []struct {
@@ -73,7 +73,7 @@ func TestBreaker_DeadHost(t *testing.T) {
 	}
 }
 
-// How long a host that is well again stays behind its breaker.
+// How long the breaker stays open after the host has recovered.
 func TestBreaker_Recovers(t *testing.T) {
 	for _, down := range []time.Duration{10 * time.Second, time.Minute} {
 		load := outage{fails: func(now time.Duration) float64 {
@@ -90,18 +90,18 @@ func TestBreaker_Recovers(t *testing.T) {
 
 // outage is a load on a host in trouble.
 type outage struct {
-	fails     func(now time.Duration) float64 // the share of attempts
-	perSecond float64                         // requests of each client
-	clients   int                             // each with a breaker of its own
+	fails     func(now time.Duration) float64 // share of attempts that fail
+	perSecond float64                         // requests per second and client
+	clients   int                             // each has a breaker of its own
 	lasts     time.Duration
-	took      time.Duration // an attempt that failed
-	over      time.Duration // when the host is well again, if it ever is
+	took      time.Duration // duration of a failed attempt
+	over      time.Duration // instant at which the host recovers; 0 if it never does
 }
 
 type aftermath struct {
-	success   float64       // per cent of the requests
-	perMinute float64       // attempts of a client, in the second half
-	recovery  time.Duration // from over until the breaker has closed, on average
+	success   float64       // % of the requests that succeed
+	perMinute float64       // attempts per client and minute, in the second half
+	recovery  time.Duration // average time from over until the breaker has closed
 }
 
 func (l outage) run(r *retrip.Rules) aftermath {
@@ -132,7 +132,7 @@ func (l outage) run(r *retrip.Rules) aftermath {
 					recovered++
 					recovery += w.now - l.over
 				}
-				// As a Transport does.
+				// Like a Transport.
 				if underWay--; underWay == 0 && h.Healed(w.now) {
 					h = new(retrip.Host)
 				}

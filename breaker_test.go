@@ -15,15 +15,15 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// guarded are the rules of most tests here: no retries, so that every attempt
-// is a request of its own.
+// guarded returns the rules of most tests here. They allow no retries, so that
+// every attempt is a request of its own.
 func guarded(t testing.TB) *retrip.Rules {
 	return rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{
 		Ratio: 0.5, Window: 10 * time.Second, MinVolume: 4, OpenFor: 6 * time.Second, Probes: 2,
 	}})
 }
 
-// begin lets an attempt through at h, or fails the test.
+// begin begins an attempt at h, or fails the test.
 func begin(t testing.TB, h *retrip.Host, r *retrip.Rules, now time.Duration) *retrip.Call {
 	t.Helper()
 	var call retrip.Call
@@ -32,7 +32,7 @@ func begin(t testing.TB, h *retrip.Host, r *retrip.Rules, now time.Duration) *re
 	return &call
 }
 
-// plain is d without what only a Transport sees.
+// plain returns d without the parts that only a Transport uses.
 func plain(d retrip.Decision) retrip.Decision {
 	return retrip.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason}
 }
@@ -42,7 +42,7 @@ func refused(h *retrip.Host, r *retrip.Rules, now time.Duration) bool {
 	return !d.Retry && d.Reason == retrip.ReasonBreakerOpen && d.Wait == 0
 }
 
-// attempts makes attempts at h that end at once in the given statuses.
+// attempts makes attempts at h that end at once with the given statuses.
 func attempts(t testing.TB, h *retrip.Host, r *retrip.Rules, now time.Duration, statuses ...int) {
 	t.Helper()
 	for _, status := range statuses {
@@ -50,8 +50,8 @@ func attempts(t testing.TB, h *retrip.Host, r *retrip.Rules, now time.Duration, 
 	}
 }
 
-// opened returns a host whose breaker opened at the instant 0 and may be
-// probed from 3 s on.
+// opened returns a host whose breaker opened at the instant 0 and allows a
+// probe from 3 s on.
 func opened(t testing.TB, r *retrip.Rules) *retrip.Host {
 	t.Helper()
 	var h retrip.Host
@@ -62,7 +62,7 @@ func opened(t testing.TB, r *retrip.Rules) *retrip.Host {
 	return &h
 }
 
-// drawThatOpensFor looks for a draw that keeps a breaker open for about d.
+// drawThatOpensFor returns a draw that keeps a breaker open for about d.
 func drawThatOpensFor(r *retrip.Rules, d time.Duration) uint64 {
 	random := rand.New(rand.NewPCG(1, 1))
 	for {
@@ -73,7 +73,7 @@ func drawThatOpensFor(r *retrip.Rules, d time.Duration) uint64 {
 	}
 }
 
-// openTime returns for how long a breaker opens with a draw.
+// openTime returns how long a draw keeps a breaker open.
 func openTime(r *retrip.Rules, draw uint64) time.Duration {
 	var h retrip.Host
 	for range r.Policy().Breaker.MinVolume {
@@ -107,7 +107,8 @@ func TestBreaker_Opens(t *testing.T) {
 		{"the oldest has left the window", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}}, "closed"},
 		{"the window slides", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}, {12 * s, 503}}, "open"},
 
-		// Where the window holds too few, so many in a row do.
+		// If the window holds too few results, this many failures in a row open
+		// the breaker.
 		{"in a row, at a low rate", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {60 * s, 503}}, "open"},
 		{"one fewer", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}}, "closed"},
 		{"a success between", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {50 * s, 200}, {60 * s, 503}, {80 * s, 503}, {100 * s, 503}}, "closed"},
@@ -133,8 +134,8 @@ func TestBreaker_Opens(t *testing.T) {
 	}
 }
 
-// The ratio is met to the result: 7 of 25 are 0.28, though 0.28·25 is more than
-// 7 in floating point.
+// Ratio is exact: 7 of 25 are 0.28, although 0.28·25 is more than 7 in floating
+// point.
 func TestBreaker_RatioIsExact(t *testing.T) {
 	for n := 2; n <= 100; n++ {
 		for percent := 1; percent <= 100; percent++ {
@@ -144,7 +145,7 @@ func TestBreaker_RatioIsExact(t *testing.T) {
 			}
 			r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: float64(percent) / 100, MinVolume: n}})
 			var h retrip.Host
-			// The first failure is when the host begins to be watched.
+			// The host is watched from its first failure on.
 			attempts(t, &h, r, 0, 503)
 			attempts(t, &h, r, 0, slices.Repeat([]int{200}, n-bad)...)
 			attempts(t, &h, r, 0, slices.Repeat([]int{503}, bad-2)...)
@@ -155,7 +156,8 @@ func TestBreaker_RatioIsExact(t *testing.T) {
 	}
 }
 
-// What is no failure of the host's doesn't count as one, nor as a success.
+// An outcome that says nothing about the host counts neither as a failure nor
+// as a success.
 func TestBreaker_Ignores(t *testing.T) {
 	for name, o := range map[string]retrip.Outcome{
 		"canceled":    {Canceled: true},
@@ -190,7 +192,7 @@ func TestBreaker_Off(t *testing.T) {
 			assert.Equal(t, "closed", h.State(r, 0).Breaker)
 		})
 	}
-	// A request whose policy has none isn't held back by that of others.
+	// A breaker doesn't hold back a request whose policy has none.
 	r := rulesOf(t, retrip.Policy{})
 	assert.True(t, opened(t, guarded(t)).First(r, &retrip.Call{}, 0, 0).Retry)
 }
@@ -247,8 +249,7 @@ func TestBreaker_Reopens(t *testing.T) {
 	assert.True(t, refused(h, r, now+3*time.Second-1))
 }
 
-// The result of an attempt that was let through in an earlier state counts for
-// nothing.
+// The result of an attempt that began in an earlier state doesn't count.
 func TestBreaker_StaleResults(t *testing.T) {
 	r := guarded(t)
 	var h retrip.Host
@@ -281,7 +282,7 @@ func TestBreaker_StaleResults(t *testing.T) {
 	assert.Equal(t, "closed", h.State(r, until).Breaker, "nor are they counted later")
 }
 
-// The time of a next probe says nothing any more once the breaker has closed.
+// The instant of the next probe has no meaning once the breaker has closed.
 func TestBreaker_RetryAfterItHasClosed(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{
 		Backoff: retrip.Backoff{Base: retrip.Off},
@@ -299,8 +300,8 @@ func TestBreaker_RetryAfterItHasClosed(t *testing.T) {
 	assert.True(t, h.Next(r, begin(t, &h, r, now), repeatable(503), now, 0).Retry)
 }
 
-// A retry isn't waited for if the breaker will refuse it anyway; and its token
-// comes back if the breaker opens meanwhile.
+// A retry doesn't wait if the breaker will refuse it anyway. Its tokens come
+// back if the breaker opens during the wait.
 func TestBreaker_AndRetry(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}})
 	var h retrip.Host
@@ -315,7 +316,7 @@ func TestBreaker_AndRetry(t *testing.T) {
 	assert.Equal(t, 5.0, h.State(r, 0).Tokens)
 }
 
-// Breakers with windows of different lengths may meet at one host.
+// Two policies with different windows may share a host.
 func TestBreaker_OfTwoPolicies(t *testing.T) {
 	long := guarded(t)
 	short := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, Window: 1, MinVolume: 3}})
@@ -327,8 +328,8 @@ func TestBreaker_OfTwoPolicies(t *testing.T) {
 	assert.Equal(t, "open", h.State(long, time.Second).Breaker)
 }
 
-// Where the window holds enough results, their share decides, whatever the
-// last ones were.
+// If the window holds enough results, their ratio decides, even if the last
+// ones were failures.
 func TestBreaker_RunWithinTheWindow(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 4}})
 	var h retrip.Host
@@ -338,8 +339,8 @@ func TestBreaker_RunWithinTheWindow(t *testing.T) {
 	assert.Equal(t, "open", h.State(r, 10*time.Second).Breaker, "once the success has left it")
 }
 
-// What is no failure of the host's neither lengthens a row of failures nor ends
-// it, and neither does a result of an earlier state.
+// An outcome that says nothing about the host neither extends nor ends a run of
+// failures. Neither does a result from an earlier state.
 func TestBreaker_RunIgnores(t *testing.T) {
 	r := guarded(t)
 	var h retrip.Host
@@ -354,7 +355,7 @@ func TestBreaker_RunIgnores(t *testing.T) {
 	}
 	require.Equal(t, "open", h.State(r, 3*gap).Breaker)
 
-	// Opening and closing begin it anew.
+	// Opening and closing restart the count.
 	now := 3*gap + time.Minute
 	attempts(t, &h, r, now, 200, 200)
 	require.Equal(t, "closed", h.State(r, now).Breaker)
@@ -365,7 +366,8 @@ func TestBreaker_RunIgnores(t *testing.T) {
 	assert.Equal(t, "closed", h.State(r, now+2*gap).Breaker)
 }
 
-// A host is remembered while failures in a row may go on, for an hour at most.
+// A host stays in the table while a run of failures may go on, for at most an
+// hour.
 func TestBreaker_RunIsRemembered(t *testing.T) {
 	r := guarded(t)
 	var h retrip.Host

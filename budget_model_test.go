@@ -14,15 +14,15 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// budgetModel is a host's budget as its documentation has it, in thousandths
-// of tokens. A size of 0 is no limit.
+// budgetModel is a host's budget as documented, in thousandths of tokens. A
+// size of 0 means no limit.
 type budgetModel struct {
 	missing  int
 	row      int  // failed retries in a row, a timeout counting as two
 	timedOut bool // the last failure was a timeout
 
-	sharedSize, shared int           // what hosts have together, and what is missing of it
-	sharedFailed       time.Duration // when something last failed
+	sharedSize, shared int           // size of the shared budget, and what it misses
+	sharedFailed       time.Duration // instant of the last failure
 }
 
 // modelPolicy is a policy as the model sees it.
@@ -35,17 +35,17 @@ type modelPolicy struct {
 	pooled       bool
 }
 
-// modelRequest is a request under way.
+// modelRequest is a request in flight.
 type modelRequest struct {
 	call       Call
 	policy     *modelPolicy
 	attempts   int
-	paid       int // for the last attempt
+	paid       int // tokens for the last attempt
 	paidShared int
 	waiting    bool
 }
 
-// settle forgets everything about a budget that is full.
+// settle forgets everything about a full budget.
 func (m *budgetModel) settle() {
 	m.missing = max(0, m.missing)
 	m.shared = max(0, m.shared)
@@ -54,7 +54,7 @@ func (m *budgetModel) settle() {
 	}
 }
 
-// fit is what a change of policy does to a debt.
+// fit applies a change of policy to a debt.
 func (m *budgetModel) fit(size int) {
 	m.missing = min(m.missing, size)
 	m.settle()
@@ -108,7 +108,7 @@ func (m *budgetModel) failure(q *modelRequest, timeout bool) {
 	q.paid, q.paidShared = 0, 0
 }
 
-// spend pays for a retry, if there is to be one.
+// spend pays for a retry, if the budget allows it.
 func (m *budgetModel) spend(q *modelRequest, timeout bool, now time.Duration) bool {
 	cost := 500
 	if timeout {
@@ -144,8 +144,8 @@ func owedOf(m *budgetModel) owed {
 	return owed{missing: int64(m.missing) * 1000, streak: uint8(m.row), timedOut: m.timedOut}
 }
 
-// The budget does what its model does, over millions of random steps of up to
-// eight requests at a time whose policy changes under way.
+// The budget behaves like its model, over millions of random steps of up to
+// eight concurrent requests whose policy changes meanwhile.
 func TestBudget_Model(t *testing.T) {
 	testenv.Slow(t)
 	const runs, steps = 300, 10_000
@@ -156,7 +156,7 @@ func TestBudget_Model(t *testing.T) {
 		for step := range steps {
 			did := s.step()
 			s.check(step, did)
-			// Nobody notices that a host is forgotten.
+			// Forgetting a healed host has no effect.
 			if len(s.out) == 0 && s.host.Healed(s.now) {
 				s.host = &Host{}
 				counted["forgotten"]++
@@ -169,8 +169,8 @@ func TestBudget_Model(t *testing.T) {
 	}
 }
 
-// A budget that shrinks from 200 tokens to 5 owes no more than 5: at most 25
-// successes pay for the first retry, however deep the old one was in debt.
+// A budget that shrinks from 200 tokens to 5 misses at most 5: at most 25
+// successes pay for the first retry, however many tokens were missing before.
 func TestBudget_Shrunk(t *testing.T) {
 	large := defaultRules(t, Policy{Budget: Budget{Size: 200}})
 	small := defaultRules(t, Policy{Budget: Budget{Size: 5}})

@@ -22,7 +22,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// tenants is a Base behind which hosts are up or down together.
+// tenants is a Base whose hosts are all up or all down.
 type tenants struct {
 	down     atomic.Bool
 	attempts atomic.Int64
@@ -37,7 +37,7 @@ func (b *tenants) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }
 
-// get makes a request to a host and returns how many attempts it took.
+// get makes a request to a host and returns the number of attempts.
 func (b *tenants) get(t *testing.T, tr *retrip.Transport, host string) int64 {
 	before := b.attempts.Load()
 	resp, err := tr.RoundTrip((&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: host}, Header: http.Header{}}).WithContext(t.Context()))
@@ -49,8 +49,8 @@ func (b *tenants) get(t *testing.T, tr *retrip.Transport, host string) int64 {
 
 func tenant(i int) string { return fmt.Sprintf("t%d.tenants.example.com", i) }
 
-// Ten thousand names of one backend share a budget: when it is down they get
-// its tokens and no more, and when it is up again any name's success pays back.
+// Ten thousand names of one backend share a budget. While the backend is down,
+// they get its tokens and no more. Afterwards, a success of any name pays back.
 func TestBudgetShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := &tenants{}
@@ -76,7 +76,8 @@ retrip_shared_budget_tokens_missing{policy="*.tenants.example.com"} 50
 `), "retrip_shared_budget_tokens_missing"))
 		assert.EqualValues(t, 4, base.get(t, tr, "elsewhere.example"), "another policy's hosts have their own")
 
-		// Successes of healthy names pay, also without a place in the table.
+		// Successes of healthy names pay back, even for names without a place
+		// in the table.
 		base.down.Store(false)
 		for range 10 {
 			assert.EqualValues(t, 1, base.get(t, tr, tenant(20_000)))
@@ -85,7 +86,7 @@ retrip_shared_budget_tokens_missing{policy="*.tenants.example.com"} 50
 		base.down.Store(true)
 		assert.EqualValues(t, 4, base.get(t, tr, tenant(20_000)))
 
-		// An hour without a failure gives all back.
+		// After an hour without a failure, all tokens are back.
 		time.Sleep(time.Hour + time.Second)
 		assert.Equal(t, 50.0, must(tr.HostState(tenant(0)+":443")).SharedTokens)
 		assert.EqualValues(t, 4, base.get(t, tr, tenant(0)))
@@ -93,7 +94,8 @@ retrip_shared_budget_tokens_missing{policy="*.tenants.example.com"} 50
 	})
 }
 
-// A retry takes from both budgets or from none, and brings back to both.
+// A retry takes tokens from both budgets or from neither, and gives them back
+// to both.
 func TestBudgetShared_BesideTheHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503), replies(200), replies(503), replies(503), replies(503), replies(503))
@@ -119,7 +121,7 @@ func TestBudgetShared_BesideTheHosts(t *testing.T) {
 	})
 }
 
-// Whose tokens a pattern's hosts spend.
+// Which hosts share which budget.
 func TestBudgetShared_Scope(t *testing.T) {
 	tr := &retrip.Transport{
 		Policy: retrip.Policy{Budget: retrip.Budget{Shared: 100}},
@@ -146,7 +148,8 @@ func TestBudgetShared_Scope(t *testing.T) {
 	}
 }
 
-// What is owed survives a change of policies, as far as the new budget goes.
+// Missing tokens survive a change of policies, up to the size of the new
+// budget.
 func TestBudgetShared_SetPolicies(t *testing.T) {
 	base := &tenants{}
 	base.down.Store(true)
@@ -170,7 +173,7 @@ func TestBudgetShared_SetPolicies(t *testing.T) {
 	assert.Equal(t, 20.0, left(), "a policy that is gone is forgotten")
 }
 
-// No token is lost or made under contention.
+// No token is lost or created under contention.
 func TestBudgetShared_Contention(t *testing.T) {
 	base := &tenants{}
 	base.down.Store(true)
@@ -188,8 +191,8 @@ func TestBudgetShared_Contention(t *testing.T) {
 	assert.Empty(t, tr.HostStates(), "nothing is left of the hosts")
 }
 
-// A budget that shrinks owes no more than its new size, one that has become
-// unlimited nothing.
+// A budget that shrinks misses at most its new size. An unlimited one misses
+// nothing.
 func TestSetPolicies_Budget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := &tenants{}
@@ -203,7 +206,7 @@ func TestSetPolicies_Budget(t *testing.T) {
 			for range 399 {
 				base.down.Store(true)
 				base.get(t, tr, host)
-				// A success ends the row of failed retries, and pays little.
+				// A success ends the run of failed retries, and pays little.
 				base.down.Store(false)
 				base.get(t, tr, host)
 			}
@@ -230,8 +233,8 @@ func TestSetPolicies_Budget(t *testing.T) {
 	})
 }
 
-// Requests that began before their policies were replaced leave no more behind
-// than the new ones know.
+// Requests that began before a change of policies leave no more tokens missing
+// than the new budget has.
 func TestSetPolicies_BudgetOfRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503))
@@ -249,8 +252,8 @@ func TestSetPolicies_BudgetOfRequestsUnderWay(t *testing.T) {
 	})
 }
 
-// A host whose answers are usually slow pays its shared budget too, as long as
-// its failures aren't timeouts.
+// Slow successes pay the shared budget too, as long as the host's failures
+// aren't timeouts.
 func TestBudgetShared_SlowSuccesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slowly := func(reply step) step {

@@ -20,10 +20,10 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// timeoutOfTests is the AttemptTimeout of the policies that are played.
+// timeoutOfTests is the AttemptTimeout of the policies in these tests.
 const timeoutOfTests = time.Second
 
-// outcomes are what the words of a script stand for.
+// outcomes maps the words of a script to outcomes.
 var outcomes = map[string]retrip.Outcome{
 	"ok":      took(http.StatusOK, 700*time.Millisecond),
 	"slow":    took(http.StatusOK, 701*time.Millisecond),
@@ -40,7 +40,7 @@ var outcomes = map[string]retrip.Outcome{
 	"nohost":  {Hopeless: true},
 }
 
-// play makes the attempts of one request at h that end as the words of script
+// play makes the attempts of one request at h, which end as the words of script
 // say, and returns the last decision.
 func play(t testing.TB, h *retrip.Host, r *retrip.Rules, script string) retrip.Decision {
 	t.Helper()
@@ -66,10 +66,10 @@ func play(t testing.TB, h *retrip.Host, r *retrip.Rules, script string) retrip.D
 
 func TestBudget(t *testing.T) {
 	type step struct {
-		script string // what the attempts of one request end in
+		script string // outcomes of the attempts of one request
 		tokens float64
-		failed int           // retries in a row
-		reason retrip.Reason // of the last decision, if it gave up
+		failed int           // failed retries in a row
+		reason retrip.Reason // reason of the last decision, if it gave up
 	}
 	const (
 		exhausted = retrip.ReasonBudgetExhausted
@@ -163,7 +163,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Without an AttemptTimeout nothing is slow, however long it took.
+// Without an AttemptTimeout nothing is slow, however long it takes.
 func TestBudget_SlowWithoutTimeout(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{})
@@ -178,7 +178,7 @@ func TestBudget_State(t *testing.T) {
 	assert.Zero(t, h.State(rulesOf(t, retrip.Policy{Budget: retrip.Unlimited}), 0).Size)
 }
 
-// Time returns nothing.
+// Tokens don't come back with time.
 func TestBudget_IgnoresTime(t *testing.T) {
 	var h retrip.Host
 	drain(t, &h, 0)
@@ -186,7 +186,8 @@ func TestBudget_IgnoresTime(t *testing.T) {
 	assert.Equal(t, retrip.ReasonBudgetExhausted, fail(&h, r, 1000*time.Hour).Reason)
 }
 
-// Whatever an attempt came to, its token is taken or back, never both.
+// Whatever the outcome of an attempt, its token is either spent or back, never
+// both.
 func TestBudget_OfRetry(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -196,7 +197,7 @@ func TestBudget_OfRetry(t *testing.T) {
 		{"success", repeatable(200), 5},
 		{"answer", repeatable(404), 5},
 		{"Final answer", retrip.Outcome{Status: 503, Verdict: retrip.Final}, 5},
-		{"failure", repeatable(503), 4}, // with the next retry's
+		{"failure", repeatable(503), 4}, // with that of the next retry
 		{"failure that isn't repeated", retrip.Outcome{Status: 503, Replay: true}, 4.5},
 		{"canceled", retrip.Outcome{Canceled: true}, 4.5},
 		{"hidden sends", retrip.Outcome{Resent: true}, 4.5},
@@ -221,7 +222,7 @@ func TestBudget_OfRetry(t *testing.T) {
 	}
 }
 
-// A first attempt that says nothing of the host pays nothing back.
+// A first attempt that says nothing about the host pays nothing.
 func TestBudget_NoCreditForNothing(t *testing.T) {
 	for name, o := range map[string]retrip.Outcome{
 		"canceled":    {Canceled: true},
@@ -238,8 +239,8 @@ func TestBudget_NoCreditForNothing(t *testing.T) {
 	}
 }
 
-// Two policies may share a host; the smaller purse counts what the larger has
-// spent.
+// Two policies may share a host. The smaller budget counts what the larger one
+// has spent.
 func TestBudget_OfTwoPolicies(t *testing.T) {
 	var h retrip.Host
 	large, small := rulesOf(t, retrip.Policy{Budget: retrip.Budget{Size: 100}}), rulesOf(t, retrip.Policy{})
@@ -257,7 +258,7 @@ func TestBudget_OfTwoPolicies(t *testing.T) {
 	assert.Equal(t, 95.0, h.State(large, 0).Tokens, "nor does it come back")
 }
 
-// No token is lost or made under contention.
+// No token is lost or created under contention.
 func TestBudget_Contention(t *testing.T) {
 	const goroutines, each, size = 64, 500, 1000
 	var h retrip.Host
@@ -298,7 +299,7 @@ func TestBudget_Contention(t *testing.T) {
 	assert.Equal(t, float64(size), h.State(r, 0).Tokens, "never above Size")
 }
 
-// During an outage a client makes exactly four retries, one after the other.
+// In an outage, a client makes exactly four retries, one after the other.
 func TestBudget_Outage(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{})
@@ -313,8 +314,8 @@ func TestBudget_Outage(t *testing.T) {
 	assert.Equal(t, 1004, attempts)
 }
 
-// The success rates of independent failures (docs/retry-storms.md, "What a
-// budget costs"), and how many attempts they take.
+// The success rates with independent failures (docs/retry-storms.md, "What a
+// budget costs"), and the attempts they take.
 func TestBudget_IndependentFailures(t *testing.T) {
 	testenv.Slow(t)
 	tests := []struct {
@@ -347,10 +348,10 @@ func TestBudget_IndependentFailures(t *testing.T) {
 	}
 }
 
-// independentFailures has 100 clients make requests to hosts that fail an
-// attempt with probability p, and returns the percentage that succeed and the
-// attempts per request. Each client makes the given number of requests per
-// second, for 100 seconds.
+// independentFailures lets 100 clients make requests to hosts that fail an
+// attempt with probability p. It returns the percentage of requests that
+// succeed and the attempts per request. Each client makes the given number of
+// requests per second, for 100 seconds.
 func independentFailures(r *retrip.Rules, p, perSecond float64) (success, attempts float64) {
 	const clients, horizon = 100, 100 * time.Second
 	w := newWorld(1)

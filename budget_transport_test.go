@@ -16,7 +16,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// after answers as reply does, but d later, if the attempt lasts so long.
+// after answers like reply, but d later, if the attempt lasts that long.
 func after(d time.Duration, reply step) step {
 	return func(r *http.Request) (*http.Response, error) {
 		timer := time.NewTimer(d)
@@ -30,7 +30,7 @@ func after(d time.Duration, reply step) step {
 	}
 }
 
-// A Transport measures how long its attempts take, and knows which of them
+// A Transport measures the duration of its attempts, and knows which of them
 // timed out.
 func TestBudget_Durations(t *testing.T) {
 	const limit = time.Second
@@ -40,7 +40,7 @@ func TestBudget_Durations(t *testing.T) {
 		fail = after(900*time.Millisecond, replies(503))
 		hang = after(time.Hour, replies(200))
 
-		own = fails(os.ErrDeadlineExceeded) // a timeout of the base's own
+		own = fails(os.ErrDeadlineExceeded) // a timeout of the base itself
 	)
 	type turn struct {
 		attempts []step

@@ -22,8 +22,8 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// callerTransports are ways to set a Transport up that make a difference to how
-// the first attempt is made.
+// callerTransports are configurations of a Transport that make the first
+// attempt in different ways.
 var callerTransports = map[string]func(http.RoundTripper) *retrip.Transport{
 	"zero":     func(base http.RoundTripper) *retrip.Transport { return &retrip.Transport{Base: base} },
 	"timeouts": func(base http.RoundTripper) *retrip.Transport { return contractEnv{full: true}.transport(base) },
@@ -32,8 +32,8 @@ var callerTransports = map[string]func(http.RoundTripper) *retrip.Transport{
 	},
 }
 
-// A context that has ended before the first attempt gives what it gives without
-// us: its cause, and nothing around it.
+// If a context has ended before the first attempt, the caller gets its cause
+// and nothing else, as from bare net/http.
 func TestCaller_GoneBefore(t *testing.T) {
 	left := errors.New("the user left")
 	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
@@ -80,7 +80,7 @@ func TestCaller_GoneBefore(t *testing.T) {
 	}
 }
 
-// Request.Cancel before the first attempt has net/http's own text.
+// Request.Cancel before the first attempt yields net/http's own text.
 func TestCaller_CancelBefore(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		bubbled(t, setUp, func(t *testing.T) {
@@ -94,7 +94,8 @@ func TestCaller_CancelBefore(t *testing.T) {
 	}
 }
 
-// errOnly is a context that has an error and never ends. net/http goes by Done.
+// errOnly is a context that has an error but never ends. net/http relies on
+// Done.
 type errOnly struct{ context.Context }
 
 func (errOnly) Done() <-chan struct{} { return nil }
@@ -111,7 +112,7 @@ func TestCaller_ContextThatNeverEnds(t *testing.T) {
 	}
 }
 
-// A cause that Base tells is told once.
+// A cause that Base returns appears only once.
 func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		bubbled(t, setUp, func(t *testing.T) {
@@ -127,8 +128,8 @@ func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
 	}
 }
 
-// After one attempt, http.Client's Timeout gives the error that it gives
-// without us, in text, type and Timeout.
+// After one attempt, http.Client's Timeout yields the same error as without
+// retrip: text, type and Timeout.
 func TestCaller_ClientTimeout(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		for _, proto := range protos {
@@ -148,8 +149,8 @@ func TestCaller_ClientTimeout(t *testing.T) {
 						require.ErrorAs(t, err, &u)
 						return u
 					}
-					// On virtual time the client's clock stands still at its deadline,
-					// and it names its Timeout only after that.
+					// In virtual time the client's clock stands still at its
+					// deadline, and the client names its Timeout only after it.
 					const named = " (Client.Timeout exceeded while awaiting headers)"
 					want := strings.TrimSuffix(send(s.Transport()).Error(), named) + named
 					for range 5 {
@@ -168,8 +169,8 @@ func TestCaller_ClientTimeout(t *testing.T) {
 	}
 }
 
-// The caller's own deadline gives the error of the base, also beside a Timeout
-// of http.Client that is longer.
+// The caller's own deadline yields the error of the base, even beside a longer
+// Timeout of http.Client.
 func TestCaller_DeadlineInTheFirstAttempt(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		for _, timeout := range []time.Duration{0, time.Hour} {
@@ -186,7 +187,8 @@ func TestCaller_DeadlineInTheFirstAttempt(t *testing.T) {
 	}
 }
 
-// What failed in the instant in which a timeout of ours came isn't hidden by it.
+// A failure at the same instant as one of retrip's timeouts is not hidden by
+// it.
 func TestCaller_TimeoutHidesNothing(t *testing.T) {
 	lost := errors.New("lost")
 	for _, tt := range []struct {
@@ -209,7 +211,7 @@ func TestCaller_TimeoutHidesNothing(t *testing.T) {
 	}
 }
 
-// hang reads a request and doesn't answer it.
+// hang reads a request and never answers.
 func hang(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	<-r.Context().Done()

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCompatibility_Words holds names that alerts, dashboards and policies are
-// built on: see docs/compatibility.md. A line may be added, and before v1
-// changed with a line in the changelog.
+// TestCompatibility_Words lists the names on which alerts, dashboards and
+// policies depend: see docs/compatibility.md. A line may be added. Before v1, a
+// line may also change, with a line in the changelog.
 func TestCompatibility_Words(t *testing.T) {
 	metrics := NewMetrics()
 	countEverything(metrics)
@@ -81,7 +81,7 @@ func TestCompatibility_Words(t *testing.T) {
 	})
 }
 
-// countEverything makes every series appear, all of them of the policy "x".
+// countEverything makes every series of the policy "x" appear.
 func countEverything(m *Metrics) {
 	r := &Rules{name: "x"}
 	m.hold([]*Rules{r})

@@ -23,7 +23,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// What is sent again, when, and what is said of it.
+// Which requests are sent again, when, and how that is reported.
 var contractSafe = []contractRow{
 	{"P6 only what is idempotent is repeated", func(t *testing.T, e contractEnv) {
 		e.unlimited = true
@@ -278,7 +278,7 @@ var contractSafe = []contractRow{
 	{"P13 safe for concurrent use, nothing left behind", func(t *testing.T, e contractEnv) {
 		e.unlimited = true
 		var mu sync.Mutex
-		left := map[string]int{} // failures to come, by path
+		left := map[string]int{} // remaining failures, by path
 		for i := range 20 {
 			left[fmt.Sprint("/", i)] = i % 4
 		}
@@ -309,7 +309,7 @@ var contractSafe = []contractRow{
 			})
 		}
 		wg.Wait()
-		// A bubble ends with a panic if a goroutine of it is still there.
+		// A bubble panics at its end if one of its goroutines is still running.
 	}},
 	{"P17 an error never hides the one before it", func(t *testing.T, e contractEnv) {
 		first, second := errors.New("first"), errors.New("second")

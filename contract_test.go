@@ -22,14 +22,14 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// contractEnv is what one row of the contract runs against: a protocol, and a
-// Transport that is set up one way or the other.
+// contractEnv is the environment of a row of the contract: a protocol, and a
+// Transport with default settings or with everything set.
 type contractEnv struct {
 	proto memhttp.Proto
-	full  bool // of options
+	full  bool // with all options
 
-	// unlimited takes the budget away, for a row of more failures than one
-	// has tokens for.
+	// unlimited switches the budget off, for a row with more failures than the
+	// budget has tokens.
 	unlimited bool
 }
 
@@ -57,7 +57,8 @@ func (e contractEnv) transport(base http.RoundTripper) *retrip.Transport {
 	}
 }
 
-// serve starts a server for h and returns a Transport in front of it.
+// serve starts a server with the handler h and returns a Transport that reaches
+// it.
 func (e contractEnv) serve(t *testing.T, h http.HandlerFunc) (*memhttp.Server, *retrip.Transport) {
 	s := memhttp.NewServer(t, e.proto, h)
 	base := s.Transport()
@@ -67,8 +68,8 @@ func (e contractEnv) serve(t *testing.T, h http.HandlerFunc) (*memhttp.Server, *
 
 func echo(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
 
-// contractRow is a row of the contract; its name begins with the number of the
-// promise that it holds.
+// contractRow is a row of the contract. Its name begins with the number of the
+// promise that it guards.
 type contractRow struct {
 	name string
 	run  func(t *testing.T, e contractEnv)

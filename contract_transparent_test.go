@@ -23,7 +23,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// What a caller and a base see is what they would see without retrip.
+// A caller and a base see the same with retrip as without it.
 var contractTransparent = []contractRow{
 	{"P1 response as the base gave it", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {

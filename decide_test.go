@@ -15,15 +15,15 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// What is decided after one attempt at a healthy host.
+// The decisions after one attempt at a healthy host.
 func TestNext(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	tests := []struct {
 		name    string
 		policy  retrip.Policy
-		call    retrip.Call // Attempts 0 is 1
+		call    retrip.Call // Attempts of 0 stands for 1
 		outcome retrip.Outcome
-		lo, hi  time.Duration // of the wait, if there is one
+		lo, hi  time.Duration // bounds of the wait, if there is one
 		reason  retrip.Reason
 		retry   bool
 	}{
@@ -51,7 +51,7 @@ func TestNext(t *testing.T) {
 		{name: "hidden sends", outcome: retrip.Outcome{Resent: true, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonHiddenSends, hi: 100 * ms},
 		{name: "third attempt", call: retrip.Call{Attempts: 3}, outcome: repeatable(503), retry: true, reason: retrip.ReasonServerError, hi: 400 * ms},
 
-		// Statuses by policy.
+		// Statuses that a policy changes.
 		{name: "RetryOn 404", policy: retrip.Policy{RetryOn: []int{404}}, outcome: repeatable(404), retry: true, reason: retrip.ReasonStatus, hi: 100 * ms},
 		{name: "FailOn 501", policy: retrip.Policy{FailOn: []int{501}}, outcome: repeatable(501)},
 		{name: "FailOn 429", policy: retrip.Policy{FailOn: []int{429}}, outcome: repeatable(429)},
@@ -80,7 +80,7 @@ func TestNext(t *testing.T) {
 		{name: "not idempotent", outcome: retrip.Outcome{Status: 503, Replay: true}, reason: retrip.ReasonNotIdempotent},
 		{name: "body not replayable", outcome: retrip.Outcome{Status: 503, Idempotent: true}, reason: retrip.ReasonBodyNotReplayable},
 
-		// The server's word.
+		// Waits that the server asks for.
 		{name: "Retry-After: 1 on 503", outcome: retrip.Outcome{Status: 503, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonServerError, lo: s, hi: 1500 * ms},
 		{name: "Retry-After: 1 on 429", outcome: retrip.Outcome{Status: 429, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonThrottled, lo: s, hi: 1500 * ms},
 		{name: "Retry-After: 1 on 502", outcome: retrip.Outcome{Status: 502, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: retrip.ReasonServerError, lo: s, hi: 1500 * ms},
@@ -120,8 +120,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// An attempt to which several reasons apply gives the first in the order of
-// decisions.
+// If several reasons apply to an attempt, the first in the order of decisions
+// counts.
 func TestNext_Order(t *testing.T) {
 	const now = time.Hour
 	type situation struct {
@@ -154,8 +154,8 @@ func TestNext_Order(t *testing.T) {
 	for i, first := range order {
 		t.Run(first.name, func(t *testing.T) {
 			s := situation{call: retrip.Call{Attempts: 1}, outcome: repeatable(0)}
-			// A breaker that is open lets nobody take a token, and a pause
-			// spoils the time of a token: the last one goes first.
+			// An open breaker lets nobody take a token, and a pause changes the
+			// time of a token, so apply the last reason first.
 			for j := len(order) - 1; j >= i; j-- {
 				order[j].apply(t, &s)
 			}
@@ -167,7 +167,7 @@ func TestNext_Order(t *testing.T) {
 	}
 }
 
-// A caller's own deadline ends in its own word.
+// A caller's own deadline has its own reason.
 func TestNext_CanceledByDeadline(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{})
 	d := new(retrip.Host).Next(r, &retrip.Call{Deadline: 5}, retrip.Outcome{Canceled: true}, 5, 0)
@@ -210,8 +210,8 @@ func TestNext_HostPaused(t *testing.T) {
 	}
 }
 
-// Only a 503 speaks for the whole host, its word counts up to MaxWait, and a
-// pause only ever moves forward.
+// Only a 503 applies to the whole host. Its Retry-After counts up to MaxWait,
+// and a pause is never shortened.
 func TestNext_Pauses(t *testing.T) {
 	const s = time.Second
 	var h retrip.Host
@@ -220,7 +220,7 @@ func TestNext_Pauses(t *testing.T) {
 		now    time.Duration
 		status int
 		word   time.Duration
-		want   time.Duration // left of the pause
+		want   time.Duration // rest of the pause
 	}{
 		{0, 429, 5 * s, 0},
 		{0, 502, 5 * s, 0},
@@ -242,7 +242,7 @@ func TestNext_Pauses(t *testing.T) {
 	}
 }
 
-// A retry that isn't to be made still speaks for the host.
+// A 503 whose request isn't retried still pauses the host.
 func TestNext_PausesWithoutRetry(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{})
@@ -263,7 +263,8 @@ func TestDecide_AllocatesNothing(t *testing.T) {
 			refused := repeatable(429)
 			refused.RetryAfter = time.Millisecond
 			now, draw := time.Duration(0), uint64(1)
-			// What belongs to the host, as its breaker's window, is made once.
+			// State of the host, such as the window of its breaker, is
+			// allocated once.
 			h.Next(r, &retrip.Call{Attempts: 1}, refused, now, draw)
 			decisions := 0
 			ask := func(call *retrip.Call) retrip.Decision {
@@ -326,7 +327,7 @@ func ExampleHost_Next() {
 	// 6 s left: retry true, server_error, after 5 to 6 s: true
 }
 
-// A wait that fits the deadline, or MaxWait, to the nanosecond is begun.
+// A wait that fits the deadline or MaxWait to the nanosecond begins.
 func TestNext_PauseThatJustFits(t *testing.T) {
 	const now, word = time.Minute, 10 * time.Second
 	for _, tt := range []struct {

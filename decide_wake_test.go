@@ -15,8 +15,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// How long a waiter has waited counts from when its wait began, not from the
-// epoch, and a pause renewed to exactly its deadline is still waited for.
+// The duration of a wait counts from its beginning, not from the epoch. A pause
+// that is extended to exactly the deadline is still waited for.
 func TestWake_CountsFromTheBeginOfTheWait(t *testing.T) {
 	const now = time.Hour
 	var h retrip.Host
@@ -29,8 +29,7 @@ func TestWake_CountsFromTheBeginOfTheWait(t *testing.T) {
 	assert.Equal(t, 10*time.Second, d.Wait)
 }
 
-// What the gate lets through at once, at the end of a wait too, the breaker may
-// still refuse.
+// The breaker may refuse what the gate allows, also at the end of a wait.
 func TestWake_AsksGateAndBreaker(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{Gate: retrip.On, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Minute}})
 	var h retrip.Host
@@ -50,10 +49,10 @@ func TestWake(t *testing.T) {
 	const s = time.Second
 	tests := []struct {
 		name     string
-		paused   time.Duration // by others, during the wait
-		now      time.Duration // of waking; the wait began at 0
+		paused   time.Duration // pause by other requests during the wait
+		now      time.Duration // instant of waking; the wait began at 0
 		deadline time.Duration
-		want     retrip.Decision // at the lowest draw
+		want     retrip.Decision // with the lowest draw
 		hi       time.Duration
 	}{
 		{name: "go", now: s, want: retrip.Decision{Retry: true}},
@@ -90,15 +89,15 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// Whoever asks at a host that is paused, with a Call that has seen no attempt,
-// gets an answer.
+// A Call without attempts may ask at a paused host.
 func TestWake_Fresh(t *testing.T) {
 	var h retrip.Host
 	pause(t, &h, time.Second, 0)
 	assert.Equal(t, retrip.Decision{Retry: true, Wait: time.Second}, h.Wake(rulesOf(t, retrip.Policy{}), &retrip.Call{}, 0, 0))
 }
 
-// Waiters draw their own places behind the end of a pause, whoever began it.
+// Each waiter draws its own time after the end of a pause, whoever began the
+// pause.
 func TestPause_SpreadsWaiters(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{Budget: retrip.Unlimited})
@@ -114,7 +113,7 @@ func TestPause_SpreadsWaiters(t *testing.T) {
 	assert.Len(t, waits, 1000)
 }
 
-// First attempts are held back by nothing but a breaker or a gate.
+// Only a breaker or a gate holds back a first attempt.
 func TestFirst(t *testing.T) {
 	var h retrip.Host
 	drain(t, &h, 0)

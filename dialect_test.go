@@ -144,7 +144,7 @@ func TestDialects_Wait(t *testing.T) {
 	}
 }
 
-// The least wait is for refusals by a limit.
+// The minimum wait applies to refusals by a limit.
 func TestDialects_LeastWait(t *testing.T) {
 	r, err := Policy{Dialects: []string{"github"}}.Rules()
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestDialects_Verdict(t *testing.T) {
 	}
 }
 
-// The rules for Retry-After hold for every dialect.
+// The rules for Retry-After apply to every dialect.
 func TestDialects_ThroughTheTransport(t *testing.T) {
 	play := func(t *testing.T, p Policy, status int, h http.Header) (attempts []time.Duration, final int) {
 		synctest.Test(t, func(t *testing.T) {

@@ -30,7 +30,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// observation is all that a caller, and the server, can see of a request.
+// observation is everything that a caller and the server can see of a request.
 type observation struct {
 	Status, Proto    string
 	Header, Trailer  http.Header
@@ -43,7 +43,7 @@ type observation struct {
 	Close            bool
 	Encoding         []string
 	TLS              bool
-	OwnRequest       bool // Response.Request is the one that was sent
+	OwnRequest       bool // Response.Request is the request that was sent
 	FinalURL         string
 	BodyClosed       int32 // the request's
 	Interim, Replies int   // 1xx seen, first response bytes seen
@@ -51,7 +51,7 @@ type observation struct {
 	Served           []string // what the server saw
 }
 
-// errTypes names the types of err and of all that it wraps.
+// errTypes returns the types of err and of all errors that it wraps.
 func errTypes(err error) string {
 	var types []string
 	for ; err != nil; err = errors.Unwrap(err) {
@@ -60,7 +60,7 @@ func errTypes(err error) string {
 	return strings.Join(types, " ")
 }
 
-// differentialServer answers in every way that a script asks for by its path.
+// differentialServer answers in every way that a script selects by its path.
 func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(path string, h http.HandlerFunc) {
@@ -144,8 +144,8 @@ func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
 	return mux
 }
 
-// differential is one request of the script. Each is made so that retrip has
-// one attempt to make.
+// differential is one request of the script, for which retrip makes one
+// attempt.
 type differential struct {
 	name   string
 	method string
@@ -153,10 +153,10 @@ type differential struct {
 	body   func() io.Reader
 	change func(*http.Request)
 	client func(*http.Client)
-	// only limits it to protocols of that major version.
+	// only limits the request to protocols of that major version.
 	only int
-	// racy says that net/http itself words its error now so, now so: what ends
-	// the request is seen in several of its goroutines at once.
+	// racy says that net/http's own error text varies, because several of its
+	// goroutines see the end of the request at once.
 	racy bool
 }
 
@@ -242,8 +242,8 @@ func differentialScript() []differential {
 	return script
 }
 
-// observe makes the request d with a fresh client over the Transport that wrap
-// makes of a fresh base.
+// observe makes the request d with a fresh client. wrap puts the Transport
+// around a fresh base.
 func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.RoundTripper) http.RoundTripper) observation {
 	var mu sync.Mutex
 	var served []string
