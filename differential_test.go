@@ -262,7 +262,7 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	if d.client != nil {
 		d.client(c)
 	}
-	// The URLs of two servers differ in their ports.
+	// The URLs of the two servers have different ports.
 	u := "http://example.com" + d.path
 	if strings.HasPrefix(s.URL, "https") {
 		u = "https://example.com" + d.path
@@ -318,11 +318,12 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	return o
 }
 
-// clientBase hides what is behind a RoundTripper from http.Client, so that it
-// treats a bare http.Transport as it does any other.
+// clientBase hides the type of a RoundTripper from http.Client, which treats a
+// bare http.Transport specially.
 type clientBase struct{ http.RoundTripper }
 
-// The same script through bare net/http and through us: nothing differs.
+// The same script through bare net/http and through retrip gives the same
+// observations.
 func TestDifferential(t *testing.T) {
 	zero := func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} }
 	full := func(base http.RoundTripper) http.RoundTripper { return contractEnv{full: true}.transport(base) }
@@ -353,8 +354,8 @@ func TestDifferential(t *testing.T) {
 
 func none(base http.RoundTripper) http.RoundTripper { return base }
 
-// cloning is a base that makes its own request and context of what it gets, as
-// those that sign or trace do.
+// cloning returns a base that makes a request and a context of its own from
+// what it gets, like bases that sign or trace.
 func cloning(base http.RoundTripper) http.RoundTripper {
 	type key struct{}
 	return testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {

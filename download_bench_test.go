@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// zeros is a body of so many bytes that costs nothing to read.
+// zeros is a body of the given number of bytes that costs nothing to read.
 type zeros struct{ left int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -45,8 +45,8 @@ func (b *zerosBase) RoundTrip(req *http.Request) (*http.Response, error) {
 
 var zerosHeader = http.Header{"Etag": {`"a"`}}
 
-// What bodies cost that have to arrive whole, in allocations, while nothing
-// breaks. docs/performance.md accounts for each of them.
+// The allocations of bodies that must arrive whole, while nothing breaks.
+// docs/performance.md accounts for each.
 func TestAllocations_Bodies(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates too")
@@ -70,20 +70,21 @@ func TestAllocations_Bodies(t *testing.T) {
 			resp.Body.Close()
 		})
 	}
-	// BodyIdle needs an attempt with a context of its own, as a timeout does.
+	// BodyIdle needs an attempt with a context of its own, like a timeout.
 	timeouts := count(Policy{AttemptTimeout: time.Minute})
 	assert.Zero(t, count(Policy{}))
 	assert.EqualValues(t, 1, count(Policy{Resume: On}))
 	assert.EqualValues(t, timeouts+1, count(Policy{AttemptTimeout: time.Minute, BodyIdle: time.Minute}))
 	assert.EqualValues(t, timeouts+1, count(Policy{AttemptTimeout: time.Minute, BodyIdle: time.Minute, Resume: On}))
-	// The buffer, and what gives it.
+	// The buffer, and the body that returns it.
 	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, WholeBody: 64 << 10}))
 }
 
-// BenchmarkBodies compares, round by round in one run, what Reads cost without
-// retrip, through a Transport that does nothing to bodies, and with each setting:
-// nanoseconds beyond bare for each Read of 512 bytes, and the share of the time
-// that a body of 256 MiB takes at 1 GB/s, read 32 KiB at a time.
+// BenchmarkBodies compares, in rounds of one run, what Reads cost without
+// retrip, through a Transport that does nothing to bodies, and with each
+// setting. It reports nanoseconds beyond bare for each Read of 512 bytes, and
+// the share of the time that a body of 256 MiB takes at 1 GB/s, read 32 KiB at
+// a time.
 func BenchmarkBodies(b *testing.B) {
 	policies := map[string]Policy{
 		"off":            {},
@@ -131,8 +132,8 @@ func BenchmarkBodies(b *testing.B) {
 	}
 }
 
-// BenchmarkBodies_Request compares a request whose body nobody has to look after
-// with one that Resume is on for, each read at once.
+// BenchmarkBodies_Request compares a request whose body isn't watched with one
+// that uses Resume, both read at once.
 func BenchmarkBodies_Request(b *testing.B) {
 	for name, p := range map[string]*Policy{"bare": nil, "off": {}, "Resume": {Resume: On}, "AttemptTimeout": {AttemptTimeout: time.Minute},
 		"AttemptTimeoutBodyIdleResume": {AttemptTimeout: time.Minute, BodyIdle: time.Minute, Resume: On}} {

@@ -20,8 +20,8 @@ import (
 )
 
 // TestResume_LyingServers: whatever a server answers to the request for the
-// rest, the reader gets the one representation that it began with, or an error
-// after the part that it has.
+// rest, the reader gets the representation that it began with, or an error
+// after a part of it.
 func TestResume_LyingServers(t *testing.T) {
 	const size, cut = 4 << 20, 100_000
 	data, other := randomBytes(size, 1), randomBytes(size, 2)
@@ -51,8 +51,8 @@ func TestResume_LyingServers(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lie  func(*http.Response)
-		good bool // the body comes whole all the same
-		at   int  // where the first answer breaks, instead of cut
+		good bool // the body arrives whole nevertheless
+		at   int  // offset at which the first response breaks, instead of cut
 	}{
 		{name: "honest", lie: func(*http.Response) {}, good: true},
 		{name: "another entity under another ETag", lie: all(set("ETag", `"b"`), content(other[cut:]))},
@@ -136,7 +136,7 @@ func TestResume_LyingServers(t *testing.T) {
 }
 
 // TestResume_EntityChanges replaces the entity at a random moment, on servers
-// that understand If-Range and on such that don't.
+// that understand If-Range and on servers that don't.
 func TestResume_EntityChanges(t *testing.T) {
 	runs := 10_000
 	if testing.Short() {

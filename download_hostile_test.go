@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The rest of a body that stalls before its reader gets it is bounded by BodyIdle
-// all the same: where Classify looks at it, where WholeBody is on, and while an
-// overlap is skipped.
+// BodyIdle also bounds the rest of a body that stalls before its reader gets
+// it: while Classify looks at it, with WholeBody, and while an overlap is
+// skipped.
 func TestResume_RestStalls(t *testing.T) {
 	data := randomBytes(300<<10, 1)
 	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
@@ -84,7 +84,7 @@ func TestResume_RestStalls(t *testing.T) {
 	}
 }
 
-// A break that Peek meets within Classify is continued as any other.
+// A break that Peek sees within Classify is continued like any other.
 func TestResume_PeekMeetsTheBreak(t *testing.T) {
 	data := randomBytes(1000, 1)
 	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
@@ -116,8 +116,8 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 	})
 }
 
-// A stall of a body that had to be whole says of its connection what a timeout
-// says.
+// If a body that must be whole stalls, its connection is suspect, as after a
+// timeout.
 func TestWholeBody_StallIsDoubt(t *testing.T) {
 	x := &exchange{s: &settings{base: &http.Transport{}, epoch: time.Now()}, r: &Rules{}, err: tornError{errBodyIdle}}
 	x.doubts()
@@ -128,7 +128,8 @@ func TestWholeBody_StallIsDoubt(t *testing.T) {
 	assert.True(t, x.doubt.on && x.doubt.http2)
 }
 
-// A Base that gives the same response twice would have a body continue itself.
+// If Base returns the same response twice, the body would have to continue
+// itself.
 func TestResume_SameResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
@@ -145,7 +146,7 @@ func TestResume_SameResponse(t *testing.T) {
 	})
 }
 
-// A body that is longer than its response says, and then breaks, is not whole.
+// A body that is longer than announced and then breaks is not whole.
 func TestResume_StaleLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(700, syscall.ECONNRESET), lie: func(_ int, resp *http.Response) { resp.ContentLength = 300 }}
@@ -156,7 +157,7 @@ func TestResume_StaleLength(t *testing.T) {
 	})
 }
 
-// A Read that lies about its count ends the body, and panics nowhere.
+// A Read that returns a wrong count ends the body, and nothing panics.
 func TestResume_WrongCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, wrong := range []int{-1, 1 << 20} {
@@ -178,8 +179,8 @@ func TestResume_WrongCounts(t *testing.T) {
 	})
 }
 
-// A caller that goes while it reads is the reason, whether or not the body could
-// have been continued, and gets the body's own error.
+// If the caller goes while it reads, that is the reason, whether or not the
+// body could have been continued. The caller gets the body's own error.
 func TestResume_CallerGoesWhileReading(t *testing.T) {
 	for _, etag := range []string{`"a"`, ""} {
 		for _, want := range []Reason{ReasonCanceled, ReasonDeadline} {
@@ -203,7 +204,7 @@ func TestResume_CallerGoesWhileReading(t *testing.T) {
 	}
 }
 
-// A hook that panics while a body is continued leaves no response open.
+// A hook that panics during a continuation leaves no response open.
 func TestResume_HookPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		boom := func(Event) { panic("boom") }
@@ -237,7 +238,8 @@ func TestResume_HookPanics(t *testing.T) {
 	})
 }
 
-// After Close every Read says what net/http says then, whatever was before.
+// After Close, every Read returns what net/http returns, whatever happened
+// before.
 func TestResume_ReadAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(1000, 1)
@@ -275,7 +277,8 @@ func TestResume_ReadAfterClose(t *testing.T) {
 	})
 }
 
-// closable is a body that says so when it is read after Close, as net/http's do.
+// closable is a body whose Read after Close returns an error, as with
+// net/http's bodies.
 type closable struct {
 	io.ReadCloser
 	closed bool
@@ -293,7 +296,7 @@ func (b *closable) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// A Read that panics leaves the watch over the next one as it was.
+// After a Read that panicked, the next Read is watched as usual.
 func TestBodyIdle_AfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -326,7 +329,7 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 	})
 }
 
-// After a CONNECT there is a tunnel, not a body that comes to an end.
+// A CONNECT yields a tunnel, not a body with an end.
 func TestWholeBody_Tunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("hello", nil)}}

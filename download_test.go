@@ -23,18 +23,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// store is a Base that serves one entity as http.ServeContent does, and breaks
-// its bodies.
+// store is a Base that serves one entity like http.ServeContent, and breaks its
+// bodies.
 type store struct {
 	etag string
 	data []byte
 	asks []*http.Request
 
-	// at returns after how many bytes the body of the i-th answer breaks, and
-	// how; a negative number is never.
+	// at returns the number of bytes after which the body of response i breaks,
+	// and the error. A negative number means never.
 	at func(i int) (int, error)
 
-	// lie changes the i-th answer.
+	// lie changes response i.
 	lie func(i int, resp *http.Response)
 }
 
@@ -61,7 +61,7 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// breaking is a body that ends in an error, or hangs if there is none.
+// breaking is a body that ends with an error, or hangs if there is none.
 type breaking struct {
 	r      io.Reader
 	err    error
@@ -101,7 +101,7 @@ func once(n int, err error) func(int) (int, error) {
 	}
 }
 
-// fetch reads all of a GET.
+// fetch reads the whole body of a GET.
 func fetch(t *testing.T, tr *Transport, headers ...string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/file", nil)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// A part that the caller asked for is continued within itself.
+// If the caller asked for a part, the continuation stays within that part.
 func TestResume_CallersRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(1000, 1)
@@ -142,7 +142,7 @@ func TestResume_CallersRange(t *testing.T) {
 	})
 }
 
-// Everything that happens after the last byte is no one's business.
+// An error after the last byte doesn't matter.
 func TestResume_BreaksBehindTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(1000, 1)
@@ -154,8 +154,7 @@ func TestResume_BreaksBehindTheEnd(t *testing.T) {
 	})
 }
 
-// A body that stands still is continued, over a connection that isn't the one
-// that froze.
+// A body that stalls is continued over another connection.
 func TestResume_Stall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
@@ -180,8 +179,7 @@ func TestResume_Stall(t *testing.T) {
 	})
 }
 
-// Without Resume a stall is an error, and a timeout; a consumer that takes its
-// time is no stall.
+// Without Resume, a stall is a timeout error. A slow reader is not a stall.
 func TestBodyIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
@@ -204,8 +202,8 @@ func TestBodyIdle(t *testing.T) {
 	})
 }
 
-// The reasons not to continue a body are told, and the body ends in its own
-// error.
+// The reason why a body isn't continued is reported, and the body ends with its
+// own error.
 func TestResume_NotEligible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, lie := range map[Reason]func(*http.Response){
@@ -225,7 +223,7 @@ func TestResume_NotEligible(t *testing.T) {
 			assert.Len(t, s.asks, 1, want)
 			assert.EqualValues(t, 1, m.policies["default"].resumes[slices.Index(resumeResults, want)].Load(), want)
 		}
-		// A body that ends as it should is no matter for any of this.
+		// A body that ends properly is never reported.
 		s := &store{data: randomBytes(1000, 1), lie: func(_ int, r *http.Response) { r.ContentLength = -1 }}
 		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}})
 		require.NoError(t, err)
@@ -233,8 +231,9 @@ func TestResume_NotEligible(t *testing.T) {
 	})
 }
 
-// Each continuation is a retry: it waits, asks the budget, obeys Retry-After and
-// the deadline, and counts as an attempt until there has been much progress.
+// Each continuation is a retry. It waits, asks the budget, obeys Retry-After
+// and the deadline, and counts as an attempt until there has been much
+// progress.
 func TestResume_IsRetry(t *testing.T) {
 	data := randomBytes(4<<20, 1)
 	down := func(from, to int, retryAfter string) func(int, *http.Response) {
@@ -252,7 +251,7 @@ func TestResume_IsRetry(t *testing.T) {
 		lie    func(i int, resp *http.Response)
 		reason Reason
 		asks   int
-		took   time.Duration // at least
+		took   time.Duration // minimum
 	}{
 		{name: "attempts", at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 4},
 		{name: "attempts, switched off", policy: Policy{MaxAttempts: 1}, at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 1},
@@ -286,8 +285,8 @@ func TestResume_IsRetry(t *testing.T) {
 	}
 }
 
-// Close while a continuation waits, or its request is under way, returns at once
-// and ends it.
+// Close returns at once and ends a continuation, during its wait and during its
+// request.
 func TestResume_Close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, hang := range []bool{false, true} {
@@ -319,7 +318,7 @@ func TestResume_Close(t *testing.T) {
 	})
 }
 
-// The caller's context ends a continuation, and the body then has both errors.
+// The caller's context ends a continuation. The body then has both errors.
 func TestResume_CallerGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}

@@ -19,13 +19,14 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// ownBody is a body of a base's own making. It knows how it was closed.
+// ownBody is a body of a type that retrip doesn't know. It records how it was
+// closed.
 type ownBody struct {
 	read    func(p []byte) (int, error)
 	onClose func()
 	reading atomic.Int32
 	closed  atomic.Int32
-	amid    atomic.Bool // it was closed while it was being read
+	amid    atomic.Bool // closed during a Read
 }
 
 func (b *ownBody) Read(p []byte) (int, error) {
@@ -43,13 +44,13 @@ func (b *ownBody) Close() error {
 	return nil
 }
 
-// Whatever a discarded body is made of, it can't hold RoundTrip, and it is
-// closed once, while it is being read only if its time is up.
+// No discarded body can hold up RoundTrip. Each is closed once, and during a
+// Read only if its time is up.
 func TestDrain_HostileBodies(t *testing.T) {
 	type tell struct {
 		body *ownBody
-		amid bool          // it must be closed while it is being read
-		took time.Duration // at most, by two such bodies, in waits of 0
+		amid bool          // it must be closed during a Read
+		took time.Duration // maximum duration for two such bodies, with waits of 0
 	}
 	slow := func(d time.Duration) func([]byte) (int, error) {
 		return func([]byte) (int, error) { time.Sleep(d); return 0, io.EOF }
@@ -133,7 +134,7 @@ func TestDrain_HostileBodies(t *testing.T) {
 	}
 }
 
-// A response that comes with an error, or too late, is closed without holding
+// A response that comes with an error, or too late, is closed and can't hold up
 // RoundTrip either.
 func TestDrain_DismissedBodies(t *testing.T) {
 	for name, answer := range map[string]func(*http.Request, *http.Response) (*http.Response, error){

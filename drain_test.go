@@ -25,7 +25,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// Each of 1000 requests meets one 503 of 64 KiB: all of them share one connection.
+// Each of 1000 requests gets one 503 with 64 KiB first. All of them share one
+// connection.
 func TestDrain_KeepsConnections(t *testing.T) {
 	for _, chunked := range []bool{false, true} {
 		for _, proto := range protos {
@@ -46,7 +47,8 @@ func TestDrain_KeepsConnections(t *testing.T) {
 				tr := &retrip.Transport{Base: s.Transport()}
 				requests := 1000
 				if proto != memhttp.HTTP1 {
-					// The bodies are drained by the same code; less is quicker.
+					// The same code drains these bodies, and fewer requests are
+					// faster.
 					requests = 60
 				}
 				for range requests {
@@ -64,7 +66,7 @@ func TestDrain_KeepsConnections(t *testing.T) {
 	}
 }
 
-// Bodies that don't end cost less than 150 ms, and their connection.
+// A body that doesn't end costs less than 150 ms, and its connection.
 func TestDrain_GivesUp(t *testing.T) {
 	flush := func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
 	for _, tt := range []struct {
@@ -140,12 +142,12 @@ func TestDrain_GivesUp(t *testing.T) {
 	}
 }
 
-// Bounds, exactly.
+// The exact bounds.
 func TestDrain_Bounds(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		size   int64
-		length int64 // declared
+		length int64 // declared length
 		ended  bool
 	}{
 		{"nothing", 0, 0, true},
@@ -169,15 +171,14 @@ func TestDrain_Bounds(t *testing.T) {
 	}
 }
 
-// stuck is a body whose Read returns when it is closed, and not before.
+// stuck returns a response whose body blocks in Read until it is closed.
 func stuck(*http.Request) (*http.Response, error) {
 	b := newReply(nil)
 	b.r = testenv.Reader(func([]byte) (int, error) { <-b.done; return 0, io.ErrUnexpectedEOF })
 	return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: b}, nil
 }
 
-// Whoever waits for a body to end is freed by cancellation, of both kinds, and
-// by the deadline.
+// Both kinds of cancellation and the deadline end a drain.
 func TestDrain_Canceled(t *testing.T) {
 	bubbled(t, "context", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -215,7 +216,7 @@ func TestDrain_Canceled(t *testing.T) {
 	})
 }
 
-// A discarded response may have a nil body, or none.
+// A discarded response may have a nil body or no body.
 func TestDrain_NoBody(t *testing.T) {
 	for _, body := range []io.ReadCloser{nil, http.NoBody} {
 		base := plays(func(*http.Request) (*http.Response, error) {
@@ -230,14 +231,15 @@ func TestDrain_NoBody(t *testing.T) {
 }
 
 // A base may read its responses with http.ReadResponse. Close of such a body
-// waits for a Read, and reads the rest by itself.
+// waits for a Read, and then reads the rest.
 func TestDrain_ReadResponse(t *testing.T) {
 	for name, head := range map[string]string{
 		"stalls":          "HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf",
 		"stalls, chunked": "HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			// On real time: who waits for a mutex keeps virtual time from passing.
+			// In real time: a goroutine that waits for a mutex stops virtual
+			// time.
 			t.Parallel()
 			ended := make(chan struct{})
 			base := plays(func(r *http.Request) (*http.Response, error) {
@@ -275,6 +277,6 @@ func TestDrain_ReadResponse(t *testing.T) {
 		require.NoError(t, err)
 		finish(t, resp)
 		assert.LessOrEqual(t, time.Since(start), 100*time.Millisecond)
-		time.Sleep(time.Hour) // its Close goes on aside
+		time.Sleep(time.Hour) // its Close goes on in a goroutine of its own
 	})
 }

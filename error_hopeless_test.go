@@ -29,7 +29,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// Schemes that the base knows through RegisterProtocol are retried as http is.
+// Schemes that the base knows through RegisterProtocol are retried like http.
 func TestHopeless_RegisteredScheme(t *testing.T) {
 	for _, failure := range []error{io.EOF, syscall.ECONNRESET, &net.OpError{Op: "read", Err: syscall.ECONNRESET}, errors.New("a reason of its own"), timeout{}} {
 		for _, change := range []func(*http.Request){func(*http.Request) {}, func(r *http.Request) { r.URL.Host = "" }} {
@@ -64,8 +64,8 @@ type timeout struct{}
 func (timeout) Error() string { return "slow" }
 func (timeout) Timeout() bool { return true }
 
-// A Transport may be registered for a protocol itself. What its base leaves to
-// net/http goes back there untouched.
+// A Transport may itself be registered for a protocol. ErrSkipAltProtocol from
+// its base returns to net/http unchanged.
 func TestHopeless_SkipAltProtocol(t *testing.T) {
 	for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return stream([]byte("payload")) }} {
 		for _, attemptTimeout := range []time.Duration{0, time.Hour} {
@@ -87,7 +87,7 @@ func TestHopeless_SkipAltProtocol(t *testing.T) {
 	}
 }
 
-// What net/http refuses to write fails at once, over every protocol.
+// A request that net/http refuses to write fails at once, over every protocol.
 func TestHopeless_Unwritable(t *testing.T) {
 	for name, change := range map[string]func(*http.Request){
 		"control character in Opaque":   func(r *http.Request) { r.URL.Opaque = "//example.com/a\nb" },
@@ -134,7 +134,7 @@ func TestHopeless_Unwritable(t *testing.T) {
 	}
 }
 
-// The caller's own code refuses the server: no other attempt will change that.
+// If the caller's own code refuses the server, another attempt can't help.
 func TestHopeless_OwnVerification(t *testing.T) {
 	pinned := errors.New("not the pinned certificate")
 	for name, set := range map[string]func(*tls.Config, *atomic.Int32){
@@ -173,8 +173,8 @@ func TestHopeless_OwnVerification(t *testing.T) {
 	})
 }
 
-// A tunnel has errors of its own making. The caller's own verification isn't to
-// blame for them, whether it was asked or not.
+// A tunnel returns errors of its own types. The caller's verification is not to
+// blame for them, whether or not it was called.
 func TestHopeless_ErrorOfATunnel(t *testing.T) {
 	for _, verify := range []bool{false, true} {
 		bubbled(t, fmt.Sprint(verify), func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestHopeless_ErrorOfATunnel(t *testing.T) {
 			base := s.Transport()
 			var dials atomic.Int32
 			base.DialContext = func(_ context.Context, network, addr string) (net.Conn, error) {
-				// Without the context, net's hooks aren't called.
+				// Without the context, package net doesn't call its hooks.
 				c, err := s.Listener.Dial(context.Background(), network, addr)
 				if dials.Add(1) == 1 {
 					return tunnel{c}, err
@@ -199,12 +199,12 @@ func TestHopeless_ErrorOfATunnel(t *testing.T) {
 	}
 }
 
-// tunnel is a connection with errors of its own.
+// tunnel is a connection whose errors are of its own types.
 type tunnel struct{ net.Conn }
 
 func (tunnel) Read([]byte) (int, error) { return 0, errors.New("tunnel: session shutdown") }
 
-// A proxy that wants a password isn't asked again without one.
+// A proxy that requires a password isn't asked again without one.
 func TestHopeless_ProxyWantsAPassword(t *testing.T) {
 	for _, tt := range []struct{ status, want int }{{http.StatusProxyAuthRequired, 1}, {http.StatusBadGateway, 4}} {
 		bubbled(t, fmt.Sprint(tt.status), func(t *testing.T) {
@@ -222,8 +222,9 @@ func TestHopeless_ProxyWantsAPassword(t *testing.T) {
 	}
 }
 
-// An error that can't heal is found wherever it is wrapped, but not in the
-// history of an inner Transport, which ended for another reason.
+// An error that a retry can't fix is recognized wherever it is wrapped, except
+// among the earlier errors of an inner Transport, which ended for another
+// reason.
 func TestHopeless_Wrapped(t *testing.T) {
 	untrusted := &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
 	for _, tt := range []struct {
@@ -231,7 +232,7 @@ func TestHopeless_Wrapped(t *testing.T) {
 		want int
 	}{
 		{fmt.Errorf("wrapped: %w", untrusted), 1},
-		{fmt.Errorf("%w: %w", net.ErrClosed, untrusted), 1}, // as those of quic-go
+		{fmt.Errorf("%w: %w", net.ErrClosed, untrusted), 1}, // like the errors of quic-go
 		{&retrip.Error{Attempts: 2, Err: errors.Join(untrusted, io.EOF)}, 1},
 		{&retrip.Error{Attempts: 2, Reason: retrip.ReasonBudgetExhausted, Err: errors.Join(io.EOF, untrusted)}, 4},
 	} {
@@ -242,8 +243,8 @@ func TestHopeless_Wrapped(t *testing.T) {
 	}
 }
 
-// A base may know schemes that net/http doesn't: what failed on the network was
-// not refused for its form.
+// A base may know schemes that net/http doesn't know. A failure on the network
+// doesn't mean that the request is malformed.
 func TestHopeless_ForeignScheme(t *testing.T) {
 	bubbled(t, "unix", func(t *testing.T) {
 		attempts := 0
@@ -259,7 +260,7 @@ func TestHopeless_ForeignScheme(t *testing.T) {
 	})
 }
 
-// What net/http itself refuses fails at once, whoever the base is (P8).
+// What net/http itself refuses fails at once, whatever the base (P8).
 func TestHopeless(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -323,7 +324,7 @@ func TestHopeless(t *testing.T) {
 			assert.Equal(t, 2, base.attempts())
 		})
 	}
-	// All that a header may hold.
+	// Everything that a header may contain.
 	bubbled(t, "well-formed", func(t *testing.T) {
 		base := plays(fails(errors.New("broken")), replies(200))
 		req := request(t, "GET", strings.NewReader("x"))

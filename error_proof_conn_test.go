@@ -28,8 +28,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// Once net/http has had a connection within the attempt, that a later one
-// wasn't to be had proves nothing.
+// If net/http has had a connection within the attempt, a later dial error
+// proves nothing.
 func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 	bubbled(t, "by the hooks", func(t *testing.T) {
 		base := plays(func(r *http.Request) (*http.Response, error) {
@@ -50,7 +50,7 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 		base, l = h2Server(t, func(w *h2Writer, _ int, stream uint32) {
 			seen.Add(1)
 			l.Refuse(true)
-			w.reset(stream, 1) // PROTOCOL_ERROR, upon which net/http sends again
+			w.reset(stream, 1) // PROTOCOL_ERROR, after which net/http resends
 			w.goAway(stream, 0)
 			w.Close()
 		})
@@ -64,7 +64,7 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 	})
 }
 
-// What is taken as proof doesn't depend on whether a timeout is set.
+// The same errors count as proof with and without a timeout.
 func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Hour} {
 		send := func(t *testing.T, base http.RoundTripper, url string) int {
@@ -104,7 +104,7 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 		var dials atomic.Int32
 		base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			dials.Add(1)
-			time.Sleep(10 * time.Second) // net/http lets a dial go on without its request
+			time.Sleep(10 * time.Second) // net/http continues a dial without its request
 			return nil, errors.New("the dialer's own words")
 		}}
 		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
@@ -128,9 +128,9 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 	})
 }
 
-// A GOAWAY that leaves a stream unprocessed is the end of a connection, and not
-// trouble of the host's: the request is sent again at once, for no token, as
-// often as MaxSends allows.
+// A GOAWAY that leaves a stream unprocessed ends a connection, but is no sign
+// of trouble at the host. The request is sent again at once, without a token,
+// as often as MaxSends allows.
 func TestProof_GracefulShutdown(t *testing.T) {
 	for _, method := range []string{"POST", "PUT"} {
 		bubbled(t, method, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestProof_GracefulShutdown(t *testing.T) {
 	}
 }
 
-// hangsUp returns a dialer whose servers hang up at once.
+// hangsUp returns a dialer whose servers close each connection at once.
 func hangsUp(dials *atomic.Int32) func(context.Context, string, string) (net.Conn, error) {
 	return func(context.Context, string, string) (net.Conn, error) {
 		dials.Add(1)
@@ -196,8 +196,8 @@ func hangsUp(dials *atomic.Int32) func(context.Context, string, string) (net.Con
 	}
 }
 
-// A proxy that refuses CONNECT chooses the text of the error for that. Whatever
-// it says is no proof, and makes nobody send again at once.
+// A proxy that refuses CONNECT chooses the text of the error. No such text is
+// proof, and none makes retrip resend at once.
 func TestProof_TextsOfAProxy(t *testing.T) {
 	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
 	for name, text := range map[string]string{
@@ -234,7 +234,8 @@ func TestProof_TextsOfAProxy(t *testing.T) {
 	}
 }
 
-// A base whose connections can't be seen is asked once an attempt.
+// If the connections of a base can't be observed, the base is used once per
+// attempt.
 func TestProof_GracefulShutdownUnseen(t *testing.T) {
 	for _, method := range []string{"POST", "PUT"} {
 		bubbled(t, method, func(t *testing.T) {

@@ -29,11 +29,11 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A server reads the whole of a request and resets its stream, with every code
-// there is. A request that isn't idempotent reaches it as often as it does
-// without us, unless the code says that it was not processed.
+// A server reads a whole request and resets its stream, with every error code.
+// A request that isn't idempotent reaches the server as often as without
+// retrip, unless the code says that it was not processed.
 func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
-	const most = 50 // sends that the server resets
+	const most = 50 // number of sends that the server resets
 	bodies := map[string]func() io.Reader{
 		"none":    func() io.Reader { return nil },
 		"GetBody": func() io.Reader { return strings.NewReader("payload") },
@@ -89,8 +89,8 @@ func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
 	}
 }
 
-// An error that joins others proves what each of them proves, in whatever order
-// and depth they are joined.
+// An error that joins others proves only what each of them proves, whatever
+// their order and depth.
 func TestProof_EveryBranch(t *testing.T) {
 	proofs := []error{
 		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
@@ -154,8 +154,8 @@ func TestProof_EveryBranch(t *testing.T) {
 	assert.Greater(t, repeats, 500)
 }
 
-// The texts by which net/http tells that it would have sent a stream again prove
-// something as they are, for a request that had a connection, and no other way.
+// The texts with which net/http says that it would have resent a stream are
+// proof only verbatim, and only for a request that had a connection.
 func TestProof_Texts(t *testing.T) {
 	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
 	const refused, goAway = "stream error: stream ID 5; REFUSED_STREAM; received from peer", "http2: Transport received Server's graceful shutdown GOAWAY"
@@ -212,14 +212,14 @@ type textError string
 
 func (e textError) Error() string { return string(e) }
 
-// What an inner Transport went through proves nothing to the outer one, unless
-// all of it does.
+// The history of an inner Transport proves something to the outer one only if
+// all of it is proof.
 func TestProof_TransportInsideATransport(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for _, tt := range []struct {
 		name  string
 		steps []step
-		want  int // attempts of the inner one, of 3 each
+		want  int // attempts of the inner Transport, of 3 each
 	}{
 		{"never sent", []step{fails(dial)}, 12},
 		{"sent, then not", []step{fails(io.EOF), fails(dial)}, 3},
@@ -241,7 +241,7 @@ func TestProof_TransportInsideATransport(t *testing.T) {
 	}
 }
 
-// A base may wrap the error by which our own timeout ended the attempt.
+// A base may wrap the error of retrip's own timeout.
 func TestProof_WrappedTimeout(t *testing.T) {
 	for name, wrap := range map[string]func(error) error{
 		"as it is": func(err error) error { return err },
@@ -275,7 +275,7 @@ func TestProof_WrappedTimeout(t *testing.T) {
 	}
 }
 
-// A nil pointer for an error is an error, and proves nothing.
+// A nil pointer as an error is an error, and proves nothing.
 func TestProof_NilPointers(t *testing.T) {
 	for _, err := range []error{(*net.OpError)(nil), (*net.DNSError)(nil), (*url.Error)(nil), (*retrip.Error)(nil), (*ownError)(nil)} {
 		for method, want := range map[string]int{"GET": 4, "POST": 1} {

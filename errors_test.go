@@ -17,7 +17,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// notInTime is a timeout that is no context's.
+// notInTime is a timeout error that doesn't come from a context.
 type notInTime struct{}
 
 func (notInTime) Error() string { return "i/o timeout" }
@@ -57,7 +57,7 @@ func TestError(t *testing.T) {
 	}
 }
 
-// The last error can't heal: there is no reason of ours to name.
+// A retry can't fix the last error, so there is no reason.
 func TestError_Hopeless(t *testing.T) {
 	bubbled(t, "", func(t *testing.T) {
 		_, err := (&retrip.Transport{Base: plays(fails(errors.New("a")), fails(http.ErrSchemeMismatch)), Policy: steady}).RoundTrip(request(t, "GET", nil))
@@ -68,7 +68,7 @@ func TestError_Hopeless(t *testing.T) {
 	})
 }
 
-// An Error of the caller's making, for a test of its own.
+// A program may build an Error for its own tests.
 func TestError_Literal(t *testing.T) {
 	for _, tt := range []struct {
 		err       *retrip.Error
@@ -88,8 +88,8 @@ func TestError_Literal(t *testing.T) {
 	}
 }
 
-// The text of an Error has no userinfo and no query of a URL in it, however deep
-// and however malformed the URL is.
+// The text of an Error contains no userinfo and no query of a URL, however deep
+// and however malformed the URL.
 func TestError_Redacted(t *testing.T) {
 	inner := errors.New("reset")
 	for _, err := range []error{

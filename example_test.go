@@ -16,7 +16,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// failing returns a server that answers with status the first n times.
+// failing returns a server that answers with status n times, and then with 200.
 func failing(n int32, status int) *httptest.Server {
 	var calls atomic.Int32
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -94,7 +94,7 @@ func ExampleTransport_HostState() {
 	// Output: 3 of 5 tokens left, 4 failed retries in a row, breaker closed, last give-up budget_exhausted
 }
 
-// A POST is repeated on a status by which the host says that it did nothing.
+// A POST is repeated after a status that says that the host did nothing.
 func ExamplePolicy_unprocessed() {
 	server := failing(1, http.StatusTooManyRequests)
 	defer server.Close()
@@ -116,7 +116,7 @@ func ExampleWithPolicy() {
 	defer server.Close()
 	client := &http.Client{Transport: &retrip.Transport{}}
 
-	// Not worth a second attempt.
+	// This request isn't worth a second attempt.
 	ctx := retrip.WithPolicy(context.Background(), retrip.Policy{MaxAttempts: 1})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
 	if err != nil {
@@ -162,7 +162,7 @@ func ExampleWithTrace() {
 func ExampleError() {
 	server := failing(0, 0)
 	url := server.URL
-	server.Close() // nobody listens any more
+	server.Close() // nobody listens from here on
 
 	client := &http.Client{Transport: &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}}
 	_, err := client.Get(url)

@@ -18,11 +18,11 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// What happens before a first attempt at a host whose gate is closed or whose
-// breaker is open, and at the end of a wait.
+// These tests cover the time before a first attempt at a closed gate or an open
+// breaker, and the end of a wait.
 
-// gatedHost returns a Transport that a 429 has just told to leave example.com
-// alone for 8 s. What its base does afterwards is given.
+// gatedHost returns a Transport whose gate for example.com a 429 has just
+// closed for 8 s. The steps are what its base does afterwards.
 func gatedHost(t *testing.T, n *notes, steps ...step) (*retrip.Transport, *script) {
 	t.Helper()
 	base := plays(append([]step{replies(429, "Retry-After: 8")}, steps...)...)
@@ -51,7 +51,7 @@ func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
 	})
 }
 
-// A new request whose caller goes while it waits at the gate.
+// The caller of a new request goes while the request waits at the gate.
 func TestExchange_GateCanceled(t *testing.T) {
 	cause := errors.New("the user left")
 	for _, tt := range []struct {
@@ -96,7 +96,7 @@ func TestExchange_GateCanceled(t *testing.T) {
 			assert.Regexp(t, `^done #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[1])
 			assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,canceled} 1")
 
-			// The gate, and the host's entry, are as good as before.
+			// The gate and the host's entry are as before.
 			resp, err = tr.RoundTrip(request(t, "GET", nil))
 			require.NoError(t, err)
 			finish(t, resp)
@@ -106,7 +106,7 @@ func TestExchange_GateCanceled(t *testing.T) {
 	}
 }
 
-// A new request whose place at the gate comes too late for it.
+// A new request would get through the gate only after its deadline.
 func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 	for name, limit := range map[string]func(*http.Request, *retrip.Policy) (*http.Request, context.CancelFunc){
 		"Policy.Deadline": func(r *http.Request, p *retrip.Policy) (*http.Request, context.CancelFunc) {
@@ -151,7 +151,7 @@ func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 	}
 }
 
-// A request to a host whose breaker is open.
+// A request to a host with an open breaker.
 func TestExchange_BreakerFailsFast(t *testing.T) {
 	for name, body := range map[string]*sendBody{"no body": nil, "body": newSend("x")} {
 		bubbled(t, name, func(t *testing.T) {
@@ -204,8 +204,8 @@ func TestExchange_BreakerFailsFast(t *testing.T) {
 	}
 }
 
-// A retry whose breaker has opened during its wait ends with what the response
-// before it said.
+// If the breaker opens during the wait before a retry, the request ends with
+// the outcome before that wait.
 func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
@@ -251,7 +251,7 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 	})
 }
 
-// A caller that goes while a retry waits on at the gate, after its own wait.
+// The caller goes while a retry waits at the gate after its own wait.
 func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503, "X: y"), replies(429, "Retry-After: 20"))
@@ -283,7 +283,7 @@ func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 	})
 }
 
-// A hook that panics when it is told of a refusal leaves nothing behind.
+// A hook that panics about a refusal leaves nothing behind.
 func TestExchange_HookPanicsOnFailingFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503))
@@ -301,7 +301,7 @@ func TestExchange_HookPanicsOnFailingFast(t *testing.T) {
 	})
 }
 
-// The troubles of a thousand others hold back nobody.
+// A thousand hosts in trouble hold back no request to another host.
 func TestExchange_HealthyHostAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: retrip.On}}

@@ -30,7 +30,7 @@ func (f storeFunc) Add(ctx context.Context, host string, tokens, size float64) (
 	return f(ctx, host, tokens, size)
 }
 
-// fixedStore always tells the same level.
+// fixedStore always returns the same level.
 func fixedStore(level float64) storeFunc {
 	return func(context.Context, string, float64, float64) (float64, error) { return level, nil }
 }
@@ -51,7 +51,7 @@ func alwaysAnswers(status int) roundTripperFunc {
 	return func(r *http.Request) (*http.Response, error) { return answer(r, status), nil }
 }
 
-// gathered returns the counters of m, one a line, without help.
+// gathered returns the counters of m, one per line, without help texts.
 func gathered(t *testing.T, m *Metrics) string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -126,8 +126,8 @@ func TestFleet_HostState(t *testing.T) {
 	})
 }
 
-// A fleet of clients with a budget of their own, of which each alone would go
-// on.
+// A fleet of clients with budgets of their own, each of which would go on
+// alone.
 func TestFleet_SharedByTransports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := NewFleet(nil)
@@ -148,7 +148,7 @@ func TestFleet_SharedByTransports(t *testing.T) {
 			_, err := get(t, c, "http://a.example/")
 			require.NoError(t, err)
 		}
-		// One token each; the retries that follow the first one aren't charged.
+		// One token each: the retries after the first one aren't charged.
 		assert.Less(t, attempts, 1000+3*200, "the account is empty after some two hundred clients")
 		attempts, down = 0, false
 		for range 10 {
@@ -235,7 +235,7 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, asked)
 
-		// Swapped while in use.
+		// The policies change while the Transport is in use.
 		require.NoError(t, tr.SetPolicies(Policy{FleetBudget: Off}, nil))
 		_, err = get(t, tr, "http://plain2.example/")
 		require.NoError(t, err)
@@ -324,8 +324,8 @@ func TestFleet_ConcurrentUse(t *testing.T) {
 	}
 }
 
-// A request that succeeds at once pays no more for the Fleet than a number
-// drawn, and one in a hundred an operation handed over.
+// With a Fleet, a request that succeeds at once costs one random number more,
+// and one request in a hundred also hands over an operation.
 func BenchmarkFleet_Success(b *testing.B) {
 	run := func(fleet *Fleet) func(*testing.B) {
 		return func(b *testing.B) {

@@ -21,9 +21,9 @@ func TestFleet_AsksWithinTheWait(t *testing.T) {
 		delay, backoff, want time.Duration
 		attempts             int
 	}{
-		{10 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 2}, // the wait is as long as without
+		{10 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 2}, // the wait is as long as without a Fleet
 		{30 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 2},   // the answer takes longer than the wait
-		{300 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 2},  // nobody waits for it for longer
+		{300 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 2},  // a request waits for at most this long
 		{300 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 2},
 	} {
 		t.Run(fmt.Sprint(test.delay, test.backoff), func(t *testing.T) {

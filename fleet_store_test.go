@@ -23,7 +23,7 @@ import (
 	"github.com/retrip/retrip/internal/account"
 )
 
-// P22: the loss of the store leaves the local rule, decision by decision.
+// P22: without the store, every decision is that of the local budget.
 func TestFleet_StoreDownIsTheLocalRule(t *testing.T) {
 	stores := map[string]FleetStore{
 		"error":    storeFunc(func(context.Context, string, float64, float64) (float64, error) { return 0, errors.New("down") }),
@@ -50,8 +50,8 @@ func TestFleet_StoreDownIsTheLocalRule(t *testing.T) {
 	}
 }
 
-// decisions records all that a Transport decides about requests to a few hosts
-// that mostly fail.
+// decisions records everything that a Transport decides about requests to a few
+// hosts that mostly fail.
 func decisions(t *testing.T, seed uint64, fleet *Fleet) (events []string) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	began := time.Now()
@@ -59,7 +59,7 @@ func decisions(t *testing.T, seed uint64, fleet *Fleet) (events []string) {
 		return func(e Event) {
 			at := fmt.Sprint(time.Since(began))
 			if kind == "retry" {
-				at = "" // it is told when the account has been asked, which is a part of the wait
+				at = "" // the event comes after the account was asked, which is part of the wait
 			}
 			events = append(events, fmt.Sprint(at, kind, e.Request.URL.Host, e.Attempt, e.StatusCode, e.Err, e.Reason))
 		}
@@ -139,7 +139,7 @@ func TestFleet_LogsThatTheStoreIsBack(t *testing.T) {
 	})
 }
 
-// A store that never returns, whatever its context says.
+// A store may ignore the end of its context and never return.
 func TestFleet_StoreBlocksForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -20,7 +20,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// What a fleet of real Transports does to a server, on virtual time.
+// These tests show what a fleet of real Transports does to a server, in virtual
+// time.
 
 func answer(r *http.Request, status int, lines ...string) *http.Response {
 	return &http.Response{StatusCode: status, Header: header(lines...), Body: http.NoBody, Request: r}
@@ -44,7 +45,7 @@ func TestFleet_OutageCostsOneAttemptPerRequest(t *testing.T) {
 			perHost[r.URL.Host]++
 			return answer(r, 503), nil
 		})}
-		const requests = 600 // ten minutes at one a second
+		const requests = 600 // ten minutes at one per second
 		for range requests {
 			for _, host := range []string{"a.example.com", "b.example.com"} {
 				resp, err := get(t, tr, "http://"+host+"/")
@@ -83,8 +84,8 @@ func TestFleet_IndependentFailures(t *testing.T) {
 	}
 }
 
-// The overload that no backoff gets out of: 700 requests a second to a server
-// that can do 1000, which for ten seconds can only do 303.
+// The overload that no backoff ends: 700 requests per second to a server with a
+// capacity of 1000, which drops to 303 for ten seconds.
 func TestFleet_RecoversFromOverload(t *testing.T) {
 	for _, clients := range []int{100, 1000} {
 		t.Run(fmt.Sprintf("%d clients", clients), func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestFleet_RecoversFromOverload(t *testing.T) {
 }
 
 const (
-	offered = 700.0 // requests a second
+	offered = 700.0 // requests per second
 	never   = 1 << 30
 )
 
@@ -157,16 +158,16 @@ func overload(t *testing.T, clients int, budget Budget) (result overloadResult) 
 	return result
 }
 
-// modelServer has ten workers and a queue of 1000, and goes on working on
-// requests whose callers have left. What becomes of a request is known when it
-// arrives, so the server needs no goroutine of its own.
+// modelServer has ten workers and a queue of 1000, and continues to work on
+// requests whose callers have gone. The fate of a request is known when it
+// arrives, so the server needs no goroutine.
 type modelServer struct {
 	start               time.Time
 	trigger, triggerEnd time.Duration
 
 	mu      sync.Mutex
 	random  *rand.Rand
-	workers [10]time.Duration // when each is free
+	workers [10]time.Duration // instant at which each worker is free
 	starts  []time.Duration   // of requests that have not begun, in order
 }
 
@@ -174,7 +175,7 @@ func newModelServer(start time.Time, trigger, triggerEnd time.Duration) *modelSe
 	return &modelServer{start: start, trigger: trigger, triggerEnd: triggerEnd, random: rand.New(rand.NewPCG(5, 6))}
 }
 
-// done returns when a request that arrives now will have been served.
+// done returns when a request that arrives now will be complete.
 func (s *modelServer) done(now time.Duration) (at time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,8 +268,8 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 	assert.Greater(t, refused, 10*again)
 }
 
-// A Retry-After on a 503 holds back the retries of all requests to the host,
-// and they come back one by one.
+// A Retry-After on a 503 holds back the retries of all requests to the host.
+// Afterwards they come one by one.
 func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -286,7 +287,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 				first = false
 				return answer(r, 503, "Retry-After: 10"), nil
 			}
-			return answer(r, 500), nil // says nothing of a pause itself
+			return answer(r, 500), nil // doesn't ask for a pause
 		})}
 		var wg sync.WaitGroup
 		for range 20 {
@@ -295,7 +296,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 				assert.NoError(t, err)
 				assert.Equal(t, 200, resp.StatusCode)
 			})
-			synctest.Wait() // the one with the Retry-After is answered first
+			synctest.Wait() // the response with the Retry-After comes first
 		}
 		wg.Wait()
 		require.Len(t, retries, 20)
@@ -326,7 +327,7 @@ func TestFleet_ProbesDontComeInOneBurst(t *testing.T) {
 		for range clients {
 			tr := &Transport{Base: base, Policy: p}
 			wg.Go(func() {
-				for range 5 { // opens every breaker in the same instant
+				for range 5 { // opens all breakers at the same instant
 					get(t, tr, "http://example.com/")
 				}
 				for time.Since(start) < 8*time.Second {

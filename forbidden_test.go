@@ -15,8 +15,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// P8: every host may forbid a retry. The failure stays one: it costs what a
-// failure costs, and has a reason of its own.
+// P8: every host may forbid a retry. The outcome is still a failure, costs as
+// much as one, and has a reason of its own.
 func TestForbidden(t *testing.T) {
 	policies := map[string]Policy{
 		"zero":                 {},
@@ -51,7 +51,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// The word is about a failure; what isn't one is nothing to retry anyway.
+// The header applies to failures. Other responses aren't retried anyway.
 func TestForbidden_OnlyFailures(t *testing.T) {
 	for _, tt := range []struct {
 		status int
@@ -83,7 +83,7 @@ func TestForbidden_OnlyFailures(t *testing.T) {
 	}
 }
 
-// Classify speaks first: it is the caller's own code, and sees the header.
+// Classify decides first: it is the caller's own code, and sees the header.
 func TestForbidden_ClassifySpeaksFirst(t *testing.T) {
 	var attempts int
 	base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
@@ -99,8 +99,8 @@ func TestForbidden_ClassifySpeaksFirst(t *testing.T) {
 	assert.Equal(t, 4, attempts)
 }
 
-// What is done for a request that came in as a retry tells so to the next
-// server, from its first attempt on.
+// A request made on behalf of an incoming retry says so to the next server,
+// from its first attempt on.
 func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		incoming int

@@ -26,8 +26,8 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// Where a copy of the base would not do what the base does, or nothing is known
-// of it, the base makes every attempt.
+// If a copy of the base would behave differently, or the base is of unknown
+// type, the base makes every attempt.
 func TestFresh_OnlyTheBase(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -65,7 +65,8 @@ func TestFresh_OnlyTheBase(t *testing.T) {
 	}
 }
 
-// Another scheme's RoundTripper doesn't keep https from its spare.
+// A RoundTripper registered for another scheme doesn't prevent spares for
+// https.
 func TestFresh_OtherSchemeRegistered(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -78,7 +79,7 @@ func TestFresh_OtherSchemeRegistered(t *testing.T) {
 	})
 }
 
-// Without kept connections there is none to mistrust.
+// Without kept connections, no connection is suspect.
 func TestFresh_DisableKeepAlives(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -97,7 +98,7 @@ func TestFresh_DisableKeepAlives(t *testing.T) {
 	})
 }
 
-// Over HTTP/2 a limit of connections may be exceeded by one.
+// Over HTTP/2, a spare may exceed the limit of connections by one.
 func TestFresh_MaxConnsPerHost(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, bothHTTP2, func(w *freshWorld) {
@@ -111,7 +112,8 @@ func TestFresh_MaxConnsPerHost(t *testing.T) {
 	})
 }
 
-// A timeout before there was a connection says nothing against those there are.
+// A timeout before there was a connection says nothing about the existing
+// connections.
 func TestFresh_NoConnectionNoDoubt(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -134,7 +136,7 @@ func TestFresh_NoConnectionNoDoubt(t *testing.T) {
 	})
 }
 
-// A proxy of the base is the spare's, too, and so are its TLS sessions.
+// The spare uses the proxy and the TLS sessions of the base.
 func TestFresh_KeepsProxyAndSessions(t *testing.T) {
 	t.Parallel()
 	t.Run("proxy", func(t *testing.T) {
@@ -181,8 +183,8 @@ func TestFresh_KeepsProxyAndSessions(t *testing.T) {
 }
 
 // A pool may hold more dead connections than a request has attempts. The third
-// attempt at a PUT or DELETE takes a new connection, which net/http doesn't do
-// for these.
+// attempt of a PUT or DELETE uses a new connection, because net/http doesn't
+// resend these methods.
 func TestFresh_StalePool(t *testing.T) {
 	for _, method := range []string{"PUT", "DELETE", "POST"} {
 		for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return stream([]byte("payload")) }} {
@@ -195,7 +197,7 @@ func TestFresh_StalePool(t *testing.T) {
 					attempts := 0
 					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) {
 						if attempts++; attempts == 3 {
-							// Those of the pool are the dead ones.
+							// Only the connections of the pool are dead.
 							stale.Store(0)
 						}
 					}})

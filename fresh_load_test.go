@@ -24,17 +24,17 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// A host that is merely slow doesn't get a storm of new connections.
+// A slow host doesn't get a storm of new connections.
 func TestFresh_SlowHost(t *testing.T) {
 	t.Parallel()
 	const n = 200
 	for _, tt := range []struct {
 		name  string
-		slow  int64 // how many requests are
+		slow  int64 // number of slow requests
 		conns map[bool]int
 	}{
-		// Over HTTP/2 net/http opens another connection for every 100 streams
-		// that begin before the server has said how many it allows.
+		// Over HTTP/2, net/http opens another connection for every 100 streams
+		// that begin before the server has sent its limit.
 		{"once", n, map[bool]int{true: 2, false: n}},
 		{"always", 1 << 40, map[bool]int{true: 3 * 2, false: 3 * n}},
 	} {
@@ -69,18 +69,18 @@ func TestFresh_SlowHost(t *testing.T) {
 	}
 }
 
-// Of a steady stream of requests some are slow: retries share a spare for as
-// long as it answers.
+// In a steady stream with some slow requests, retries share a spare as long as
+// it answers.
 func TestFresh_SlowNowAndThen(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		every int // how many requests are slow: one of these many
-		most  int // new connections in a minute
+		every int // one in this many requests is slow
+		most  int // new connections per minute
 	}{
-		// net/http dials for HTTP/2 without TLS again when IdleConnTimeout has
+		// For HTTP/2 without TLS, net/http dials again once IdleConnTimeout has
 		// passed since the last dial.
 		{20, 2},
-		// Less often than the spare could prove itself meanwhile.
+		// Too rare for the spare to prove itself in between.
 		{200, 30},
 	} {
 		for _, proto := range bothHTTP2 {
@@ -114,7 +114,7 @@ func TestFresh_SlowNowAndThen(t *testing.T) {
 }
 
 // However many requests time out, and whenever they do, a host gets at most two
-// spares in the time of an attempt.
+// spares per AttemptTimeout.
 func TestFresh_TwoSparesAnAttempt(t *testing.T) {
 	t.Parallel()
 	for _, proto := range bothHTTP2 {
@@ -144,8 +144,8 @@ func TestFresh_TwoSparesAnAttempt(t *testing.T) {
 	}
 }
 
-// Nothing answers and nothing can be dialled: the dials are no more than without
-// spares.
+// In an outage where nothing answers and no dial succeeds, there are no more
+// dials than without spares.
 func TestFresh_Outage(t *testing.T) {
 	t.Parallel()
 	for _, proto := range bothHTTP2 {
@@ -175,7 +175,7 @@ func TestFresh_Outage(t *testing.T) {
 				t.Logf("%d dials for %d attempts", dials.Load(), w.attempts.Load())
 				assert.LessOrEqual(t, dials.Load()-1, int64(3))
 
-				// And once the network is back the next retry gets through.
+				// Once the network is back, the next retry succeeds.
 				out.Store(0)
 				attempts, err := w.get(w.transport)
 				require.NoError(t, err)
@@ -218,8 +218,8 @@ func TestFresh_ManyHosts(t *testing.T) {
 	})
 }
 
-// Connections freeze again and again under many requests: each is answered, and
-// nothing stays.
+// Connections freeze again and again under many requests. Each request gets its
+// response, and nothing stays behind.
 func TestFresh_Stress(t *testing.T) {
 	t.Parallel()
 	for _, proto := range allProtos {
@@ -253,7 +253,8 @@ func TestFresh_Stress(t *testing.T) {
 						for range 50 {
 							before := freezes.Load()
 							if _, err := w.get(w.transport); err != nil {
-								// It takes one under each retry.
+								// A request fails only if a connection
+								// freezes under every attempt.
 								assert.GreaterOrEqual(t, freezes.Load()-before, int64(3))
 								failed.Add(1)
 							}

@@ -17,14 +17,14 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// used returns base as its first request leaves it.
+// used returns base in the state after its first request.
 func used(base *http.Transport) *http.Transport {
 	base.CloseIdleConnections()
 	return base
 }
 
-// With a release of Go in which this fails, no retry takes another connection
-// any more: look at what registered reads.
+// If this fails with a new release of Go, no retry uses another connection any
+// more: check what registered reads.
 func TestRegistered(t *testing.T) {
 	t.Parallel()
 	other := testenv.RoundTripper(nil)
@@ -122,7 +122,7 @@ func TestSpares_AreBounded(t *testing.T) {
 		assert.Nil(t, list.list[key(1)])
 		assert.NotNil(t, list.list[key(10*maxSpares-1)])
 
-		// What nothing has used for long goes with the next one that is made.
+		// Making a new spare removes the spares that have long been unused.
 		time.Sleep(spareIdle + time.Millisecond)
 		get(1)
 		assert.Len(t, list.list, 1)

@@ -25,7 +25,7 @@ func TestFresh_CloseIdleConnections(t *testing.T) {
 		synctest.Wait()
 		require.NotZero(w.t, w.server.Listener.Open())
 		(&http.Client{Transport: w.transport}).CloseIdleConnections()
-		time.Sleep(time.Second) // TLS's farewell to a frozen peer
+		time.Sleep(time.Second) // TLS closes a frozen connection with a delay
 		assert.Zero(w.t, w.server.Listener.Open())
 
 		attempts, err := w.get(w.transport)
@@ -34,8 +34,8 @@ func TestFresh_CloseIdleConnections(t *testing.T) {
 	})
 }
 
-// A spare that nothing needs any more leaves no connection, whatever the base
-// does with its own.
+// An unused spare keeps no connection open, whatever the base does with its
+// own.
 func TestFresh_IdleSpareEnds(t *testing.T) {
 	t.Parallel()
 	for name, idle := range map[string]time.Duration{"base keeps them": 0, "base keeps them longer": time.Hour, "base keeps them less": 5 * time.Second} {
@@ -64,8 +64,8 @@ func TestFresh_IdleSpareEnds(t *testing.T) {
 	}
 }
 
-// A body that still comes from a spare is not cut when another spare takes its
-// place, nor when all idle connections are closed.
+// A body that still arrives from a spare survives the replacement of the spare
+// and the closing of idle connections.
 func TestFresh_BodyOfAnOldSpare(t *testing.T) {
 	t.Parallel()
 	for _, proto := range allProtos {

@@ -21,7 +21,8 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// hasty gives an attempt a second, and waits 100 ms before the first retry.
+// hasty allows each attempt one second, and waits 100 ms before the first
+// retry.
 var hasty = retrip.Policy{
 	AttemptTimeout: time.Second,
 	Backoff:        retrip.Backoff{Base: 100 * time.Millisecond, Jitter: retrip.NoJitter},
@@ -61,7 +62,7 @@ func newFreshWorld(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *fresh
 	w.base = w.server.Transport()
 	w.base.MaxIdleConnsPerHost = 16
 	policy := hasty
-	policy.Budget = retrip.Unlimited // two retries that time out in a row would be the last
+	policy.Budget = retrip.Unlimited // otherwise there would be no retry after two timeouts in a row
 	w.transport = &retrip.Transport{
 		Base: w.base, Policy: policy,
 		Trace: &retrip.Trace{Attempt: func(retrip.Event) { w.attempts.Add(1) }},
@@ -69,7 +70,7 @@ func newFreshWorld(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *fresh
 	return w
 }
 
-// get makes a request and returns how many attempts it took.
+// get makes a request and returns the number of attempts.
 func (w *freshWorld) get(rt http.RoundTripper) (attempts int, err error) {
 	w.t.Helper()
 	req, err := http.NewRequest(http.MethodGet, w.server.URL, nil)
@@ -125,8 +126,8 @@ func TestFresh_FrozenBeforeTheFirstRequest(t *testing.T) {
 	})
 }
 
-// All the connections of a pool died at once: there is no need to find that out
-// one by one.
+// All connections of a pool died at once. A request needn't try them one by
+// one.
 func TestFresh_WholePoolFrozen(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -135,7 +136,7 @@ func TestFresh_WholePoolFrozen(t *testing.T) {
 		attempts, newConns int
 	}{
 		{"no limit", 0, 2, 1},
-		// The limit of the caller holds: net/http goes through its pool.
+		// The caller's limit applies, so net/http goes through its pool.
 		{"limit", 8, 4, 0},
 	} {
 		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
@@ -165,7 +166,7 @@ func TestFresh_WholePoolFrozen(t *testing.T) {
 	}
 }
 
-// What a spare was good for before is no reason to trust it now.
+// Earlier responses from a spare don't prove that it still works.
 func TestFresh_SpareFrozenToo(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -178,7 +179,7 @@ func TestFresh_SpareFrozenToo(t *testing.T) {
 			assert.Equal(w.t, 2, attempts)
 			assert.Equal(w.t, dials+1, w.server.Listener.Dials())
 			if w.base.Protocols.HTTP1() {
-				// net/http has closed the one that froze.
+				// net/http has closed the frozen connection.
 				_, err := w.get(w.base)
 				require.NoError(w.t, err)
 			}
@@ -186,9 +187,9 @@ func TestFresh_SpareFrozenToo(t *testing.T) {
 	})
 }
 
-// The connections of base and spare die at once while requests are on their way
-// over both: that the spare answered as the attempt began is no proof that it
-// still does.
+// The connections of base and spare die at once while both carry requests. A
+// response of the spare at the beginning of the attempt doesn't prove that the
+// spare still works.
 func TestFresh_SpareFrozenMeanwhile(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, bothHTTP2, func(w *freshWorld) {
@@ -205,7 +206,7 @@ func TestFresh_SpareFrozenMeanwhile(t *testing.T) {
 		time.Sleep(time.Second)
 		began := time.Now()
 		get()
-		time.Sleep(200 * time.Millisecond) // the first retry is answered
+		time.Sleep(200 * time.Millisecond) // the first retry gets its response
 		w.server.Listener.Freeze()
 		wg.Wait()
 		assert.Equal(w.t, 1100*time.Millisecond, time.Since(began))
@@ -214,7 +215,8 @@ func TestFresh_SpareFrozenMeanwhile(t *testing.T) {
 	})
 }
 
-// A connection that freezes under the retry, too: the next retry has another.
+// If the connection freezes under the retry too, the next retry gets another
+// one.
 func TestFresh_FreezesAgain(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -235,8 +237,8 @@ func TestFresh_FreezesAgain(t *testing.T) {
 	})
 }
 
-// A retry after an answer from the spare stays with it: the pool of the base is
-// as suspicious as before.
+// A retry after a response from the spare uses the spare again: the pool of the
+// base is still suspect.
 func TestFresh_StaysAfterAFailure(t *testing.T) {
 	t.Parallel()
 	for _, proto := range allProtos {
@@ -260,7 +262,7 @@ func TestFresh_StaysAfterAFailure(t *testing.T) {
 				require.NoError(t, err)
 				want, took := 4, 1700*time.Millisecond
 				if w.base.Protocols.HTTP1() {
-					// net/http makes up for the reset within the attempt.
+					// net/http resends after the reset, within the attempt.
 					want, took = 3, 1300*time.Millisecond
 				}
 				assert.Equal(t, want, attempts)
@@ -271,8 +273,7 @@ func TestFresh_StaysAfterAFailure(t *testing.T) {
 	}
 }
 
-// ResponseHeaderTimeout is a timeout, too, also where nothing of ours goes with
-// the request.
+// ResponseHeaderTimeout counts as a timeout too, even for a plain attempt.
 func TestFresh_ResponseHeaderTimeout(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -293,7 +294,7 @@ func TestFresh_ResponseHeaderTimeout(t *testing.T) {
 	})
 }
 
-// parallel makes n requests at once and returns how many failed.
+// parallel makes n requests at once and returns the number of failures.
 func (w *freshWorld) parallel(n int) (failed int64) {
 	var wg sync.WaitGroup
 	var errs atomic.Int64
@@ -308,7 +309,7 @@ func (w *freshWorld) parallel(n int) (failed int64) {
 	return errs.Load()
 }
 
-// A request body goes again over the new connection, whole.
+// The new connection gets the whole request body.
 func TestFresh_Upload(t *testing.T) {
 	t.Parallel()
 	for _, proto := range allProtos {

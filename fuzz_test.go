@@ -22,8 +22,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// FuzzRoundTrip plays a script of outcomes. The first bytes set the request
-// and the policy up, each further pair is the outcome of an attempt.
+// FuzzRoundTrip plays a script of outcomes. The first bytes configure the
+// request and the policy; each further pair is the outcome of an attempt.
 func FuzzRoundTrip(f *testing.F) {
 	for _, seed := range []string{
 		"\x00\x00\x00\x00\x00\x00", "\x01\x04\x00\x00\x01\x02\x03\x04\x05\x06", "\x12\x03\x07\x01\x00\x01\x10\x02\x20\x03",
@@ -114,10 +114,10 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 
 	freed := make(chan struct{})
 	defer close(freed)
-	var notBefore time.Time // the server's word
+	var notBefore time.Time // earliest instant for a retry, by Retry-After
 	made := 0
 	var bodies []*replyBody
-	unsure := false // an attempt ended without proof that nothing was processed
+	unsure := false // an attempt ended without proof that the request was not processed
 	base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		made++
 		for name, values := range r.Header {
@@ -127,7 +127,7 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 		if req.Method == http.MethodPost {
 			assert.False(t, unsure, "a POST that may have been processed")
 		}
-		// The timeout of an outer Transport cuts the wait of an inner one.
+		// The timeout of an outer Transport ends the wait of an inner one.
 		assert.False(t, time.Now().Before(notBefore) && !nested, "attempt %d at %v, the server said not before %v", made, time.Now(), notBefore)
 		if !deadline.IsZero() {
 			assert.False(t, time.Now().After(deadline), "attempt %d after the deadline", made)
@@ -158,7 +158,7 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 			case 1:
 				b.r = zeros{}
 			case 2:
-				// Some ignore their Close.
+				// Some bodies ignore their Close.
 				end := b.done
 				if detail&0x10 != 0 {
 					end = freed
@@ -209,23 +209,22 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	})
 	tr := &retrip.Transport{Base: base, Policy: p}
 	if nested {
-		// Its own history proves nothing but what all of it proves.
+		// The history of the inner Transport is proof only if all of it is.
 		tr = &retrip.Transport{Base: &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Unlimited, AttemptTimeout: p.AttemptTimeout}}, Policy: p}
 		attempts *= 2
 	}
 	resp, err := tr.RoundTrip(req)
 	took := time.Since(begin)
-	synctest.Wait() // a body that ignores its Close is closed aside
+	synctest.Wait() // a body that ignores its Close is closed in another goroutine
 
 	assert.LessOrEqual(t, made, attempts)
 	if kinds&3 == 3 && !nested || faulty {
-		// What was read of the body is more than was kept, or the body is at
-		// fault.
+		// More of the body was read than kept, or the body is at fault.
 		assert.LessOrEqual(t, made, 1, "what must not be repeated")
 	}
 	assert.True(t, (resp == nil) != (err == nil), "a response or an error: %v, %v", resp, err)
 	if !deadline.IsZero() {
-		// An attempt of the script takes no notice of it for up to 300 ms.
+		// An attempt of the script ignores the deadline for up to 300 ms.
 		assert.LessOrEqual(t, took, deadline.Sub(begin)+400*time.Millisecond)
 	}
 	for i, b := range bodies {

@@ -14,8 +14,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Who can't make its deadline is told at once, and what is too long: the pause,
-// or the queue.
+// A request that can't get through before its deadline fails at once, with the
+// reason: the pause or the queue.
 func TestGate_Deadline(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -27,13 +27,13 @@ func TestGate_Deadline(t *testing.T) {
 	assert.Zero(t, h.State(r, 0).Waiting, "it takes no place")
 	assert.True(t, ask(9*time.Second, 0).Retry)
 
-	// While the rate is still to be found only the pause is known.
+	// Until the gate knows the rate, it knows only the pause.
 	line(t, &h, r, 50, 0)
 	assert.True(t, ask(10*time.Second, 0).Retry)
 }
 
-// settled returns a host whose gate has been refused at a second's gap: its
-// pace is known, to be about one in a second.
+// settled returns a host whose gate knows its pace, about one request per
+// second, because the server has refused a request at a gap of a second.
 func settled(t testing.TB, r *retrip.Rules) (*retrip.Host, time.Duration) {
 	t.Helper()
 	h := new(retrip.Host)
@@ -63,8 +63,8 @@ func TestGate_DeadlineInTheQueue(t *testing.T) {
 	assert.Equal(t, 31, h.State(r, now).Waiting)
 }
 
-// A new pause has those told at once who can't wait for its end, and nobody
-// waits longer for them.
+// At the beginning of a pause, waiting requests that can't wait for its end
+// fail at once, and the others don't wait for them.
 func TestGate_Dismisses(t *testing.T) {
 	r := gated(t)
 	var h retrip.Host
@@ -81,7 +81,7 @@ func TestGate_Dismisses(t *testing.T) {
 	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonHostPaused}, h.First(r, late, now, drawLowest))
 }
 
-// Waits of those with a deadline end at it, whether anyone wakes them or not.
+// The wait of a request ends at its deadline, even if nothing wakes it.
 func TestGate_GivesUpInTime(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -95,13 +95,13 @@ func TestGate_GivesUpInTime(t *testing.T) {
 	h.Return(r, calls[0])
 	h.Return(r, calls[1])
 
-	// Nor is an attempt made that can't succeed any more.
+	// An attempt that can't succeed any more isn't made either.
 	c = &retrip.Call{Deadline: 40 * time.Second}
 	assert.Equal(t, retrip.ReasonDeadline, h.First(r, c, 40*time.Second+1, drawLowest).Reason)
 }
 
-// A retry that can't make its deadline gives up with the response in hand, and
-// one that is already waiting with its token.
+// A retry that can't get through before its deadline gives up with the response
+// in hand. One that is already waiting also gives its token back.
 func TestGate_RetryDeadline(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -119,8 +119,8 @@ func TestGate_RetryDeadline(t *testing.T) {
 	assert.Equal(t, 5.0, h.State(r, 0).Tokens)
 }
 
-// A pause is what the server says, whatever MaxWait is: nothing is sent in it.
-// Who doesn't want to wait so long is told at once.
+// A pause lasts as long as the server says, whatever MaxWait is, and nothing is
+// sent during it. Requests that must not wait that long fail at once.
 func TestGate_MaxWait(t *testing.T) {
 	var h retrip.Host
 	short := rulesOf(t, retrip.Policy{Gate: retrip.On, MaxWait: 30 * time.Second})
@@ -138,19 +138,19 @@ func TestGate_MaxWait(t *testing.T) {
 	throttle(&h, short, time.Minute, 0)
 	assert.GreaterOrEqual(t, alone(t, &h, long, patient, 0), time.Minute)
 
-	// A server can't close it for good by mistake.
+	// A server's mistake can't close the gate forever.
 	h = retrip.Host{}
 	throttle(&h, short, math.MaxInt64, 0)
 	assert.Equal(t, 24*time.Hour, h.State(short, 0).PausedFor)
 
-	// What no server has asked for is no matter of MaxWait.
+	// MaxWait applies only to waits that a server asked for.
 	h = retrip.Host{}
 	none := rulesOf(t, retrip.Policy{Gate: retrip.On, MaxWait: 1})
 	assert.True(t, throttle(&h, none, 0, 0).Retry)
 	assert.True(t, h.First(none, &retrip.Call{}, 0, drawLowest).Retry)
 }
 
-// withoutChange returns what is exported of d.
+// withoutChange returns d without its unexported fields.
 func withoutChange(d retrip.Decision) retrip.Decision {
 	return retrip.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason, AtGate: d.AtGate, Wakes: d.Wakes}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// Nothing is sent in a pause that is longer than MaxWait: every request is
-// returned at once, and the log says for want of what.
+// Nothing is sent in a pause that is longer than MaxWait. Every request fails
+// at once, and the log names the MaxWait.
 func TestGate_MaxWaitIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -45,7 +45,7 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 		assert.Contains(t, counted(t, tr.Metrics), "give_ups_total{default,wait_too_long} 30")
 		assert.Regexp(t, `level=INFO msg="retrip: give up".* reason=wait_too_long max_wait=30s`, log.String())
 
-		time.Sleep(2 * time.Second) // 29 s are left, which is short enough
+		time.Sleep(2 * time.Second) // the remaining 29 s are short enough
 		resp, err = tr.RoundTrip(request(t, "GET", nil))
 		require.NoError(t, err)
 		finish(t, resp)
@@ -53,8 +53,8 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 	})
 }
 
-// Two keys behind one host have a gate each: the refusals of one hold back no
-// request of the other, and neither name is told to anyone.
+// Two keys of one host have a gate each. Refusals of one key hold back no
+// request of the other, and nothing reveals the keys.
 func TestGate_Key(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -104,8 +104,8 @@ func TestGate_Key(t *testing.T) {
 	})
 }
 
-// A key function that panics leaves nothing behind, and keys are bounded over
-// all hosts of a Transport.
+// A key function that panics leaves nothing behind. The number of keys of all
+// hosts of a Transport is bounded.
 func TestGate_Keys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var key string
@@ -146,8 +146,8 @@ func TestGate_Keys(t *testing.T) {
 	})
 }
 
-// What is waited at the gate is counted as it was, of first attempts and
-// retries, and who waits is shown.
+// Metrics count the waits at the gate, of first attempts and retries, and show
+// how many requests are waiting.
 func TestGate_Metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: retrip.On}}
@@ -177,7 +177,7 @@ func TestGate_Metrics(t *testing.T) {
 		require.NoError(t, err)
 		finish(t, resp)
 		waited += (time.Since(start) - begun).Seconds()
-		resp, err = tr.RoundTrip(request(t, "GET", nil)) // waits for a gap at most
+		resp, err = tr.RoundTrip(request(t, "GET", nil)) // waits for at most one gap
 		require.NoError(t, err)
 		finish(t, resp)
 
@@ -199,8 +199,8 @@ func TestGate_Metrics(t *testing.T) {
 	})
 }
 
-// Callers that go while they wait, at the head of the queue and elsewhere, wake
-// the next: nobody is forgotten, and nothing is left.
+// Callers may go while they wait, at the head of the queue and elsewhere. The
+// next request is woken, and nothing stays behind.
 func TestGate_CallersGo(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestGate_CallersGo(t *testing.T) {
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), leaves)
 					defer cancel()
-					if leaves%2 == 0 { // without a deadline that could be minded
+					if leaves%2 == 0 { // without a deadline that the gate knows
 						c, stop := context.WithCancel(t.Context())
 						time.AfterFunc(leaves, stop)
 						ctx = c
@@ -253,8 +253,8 @@ func TestGate_CallersGo(t *testing.T) {
 	}
 }
 
-// A hook that never returns, after the gate has let its request go, holds up
-// nobody else for long.
+// If a hook never returns after the gate has released its request, other
+// requests wait only for a short time.
 func TestGate_HookHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8"), replies(200)), Policy: retrip.Policy{Gate: retrip.On}}
