@@ -35,13 +35,10 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		if s.Size == 0 {
 			return "unlimited"
 		}
-		text := fmt.Sprintf("%.3g of %.7g", s.Tokens, s.Size)
-		if s.FailedRetries >= inARow {
-			text += fmt.Sprintf(", %d failed in a row", s.FailedRetries)
-		}
-		return text
+		return fmt.Sprintf("%.3g of %.7g", s.Tokens, s.Size)
 	},
 	"exhausted": exhausted,
+	"inARow":    func(s retrip.HostState) bool { return s.FailedRetries >= inARow },
 	"open":      func(s retrip.HostState) bool { return s.Breaker != "closed" },
 	"short": func(d time.Duration) string {
 		if d >= 10*time.Second {

@@ -127,7 +127,7 @@ func TestHandler_FailedInARow(t *testing.T) {
 	tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 5, Backoff: retrip.Backoff{Base: retrip.Off}}}
 	h := Handler(map[string]*retrip.Transport{"a": tr})
 	call(tr, "a.example")
-	assert.Contains(t, get(t, h, "/").Body.String(), `<span class="chip bad">3 of 5, 4 failed in a row</span>`)
+	assert.Contains(t, get(t, h, "/").Body.String(), `<span class="chip bad">3 of 5</span><br>4 failed in a row</td>`)
 }
 
 func TestHandler_HTTP(t *testing.T) {
