@@ -14,19 +14,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gateCaller is one who drives a Call as Transport does.
+// gateCaller drives a Call like Transport.
 type gateCaller struct {
 	call    Call
-	timer   time.Duration // noLimit is none
-	called  bool          // was woken
+	timer   time.Duration // noLimit means none
+	called  bool          // it was woken
 	sending bool
-	passed  int // by later ones
+	passed  int // how often later requests passed it
 }
 
-// Millions of random steps of callers that come, are answered in every way,
-// and go: nothing is released in a pause, nobody is passed more often than may
-// be, no wake-up is lost, nobody waits past its deadline, and when all have
-// left nothing is left.
+// Millions of random steps: requests arrive, get every kind of response, and
+// leave. Nothing is released in a pause, no request is passed more often than
+// allowed, no wake-up is lost, no request waits past its deadline, and in the
+// end no state is left.
 func TestGate_Invariants(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -50,7 +50,7 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 		rules = func() *Rules { return policies[2] }
 	}
 	var now time.Duration
-	told := map[string]time.Duration{} // by key: what the server has said
+	told := map[string]time.Duration{} // by key: the waits that the server asked for
 	var callers []*gateCaller
 	of := map[*gateCaller]*Rules{}
 	var ask func(c *gateCaller)
@@ -168,12 +168,12 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 			of[c] = rules()
 			callers = append(callers, c)
 			ask(c)
-		case k < 60: // an answer
+		case k < 60: // a response
 			i := slices.IndexFunc(callers, func(c *gateCaller) bool { return c.sending })
 			if i < 0 {
 				break
 			}
-			for random.IntN(3) == 0 { // not always of the oldest
+			for random.IntN(3) == 0 { // not always the oldest request
 				if j := random.IntN(len(callers)); callers[j].sending {
 					i = j
 				}
@@ -207,18 +207,18 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 			default:
 				c.timer = now + d.Wait
 			}
-		case k < 65 && len(callers) > 0: // a caller goes
+		case k < 65 && len(callers) > 0: // a caller leaves
 			if c := callers[random.IntN(len(callers))]; !c.sending || random.IntN(5) == 0 {
 				leave(c)
 			}
 		case k < 66:
 			now += time.Duration(random.Int64N(1e10))
-			for _, c := range slices.Clone(callers) { // timers that passed
+			for _, c := range slices.Clone(callers) { // timers that have expired
 				if of[c] != nil && !c.sending && c.timer <= now {
 					ask(c)
 				}
 			}
-		default: // the next timer, or who was woken
+		default: // the next timer, or a request that was woken
 			if c := next(); c != nil {
 				if !c.called {
 					now = max(now, c.timer)

@@ -25,7 +25,7 @@ func unique(all []any) (each []any) {
 	return each
 }
 
-// Each key has a gate of its own; a pause of the host is for all of them.
+// Each key has a gate of its own. A pause of the host applies to all of them.
 func TestGate_OnePerKey(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -49,8 +49,8 @@ func TestGate_OnePerKey(t *testing.T) {
 	assert.False(t, h.Healed(time.Hour), "one of a's waits")
 }
 
-// Keys beyond the bound share the gate of the host, and those that are
-// forgotten make room.
+// Keys beyond the bound share the gate of the host. Forgotten gates make room
+// for new keys.
 func TestGate_KeysAreBounded(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)

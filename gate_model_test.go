@@ -15,7 +15,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// steps is how many random steps a model is compared for.
+// steps returns the number of random steps for a comparison with a model.
 func steps(n int) int {
 	if testing.Short() || raceEnabled {
 		return n / 20
@@ -23,13 +23,13 @@ func steps(n int) int {
 	return n
 }
 
-// The queue against a sorted list that really forgets who has left.
+// The queue behaves like a sorted list without gaps.
 func TestGate_QueueModel(t *testing.T) {
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var q gateQueue
 	var model []gateWaiter
-	var away []gateWaiter // were released, and may come back
+	var away []gateWaiter // released, and may come back
 	last := int64(0)
 	for step := range steps(1_000_000) {
 		switch k := random.IntN(10); {
@@ -45,7 +45,7 @@ func TestGate_QueueModel(t *testing.T) {
 			q.insert(w)
 			at, _ := slices.BinarySearchFunc(model, w.number, func(a gateWaiter, n int64) int { return int(a.number - n) })
 			model = slices.Insert(model, at, w)
-		case k < 7 && len(model) > 0: // the one at the front goes
+		case k < 7 && len(model) > 0: // the request at the front is released
 			probe := random.IntN(4) == 0
 			i := 0
 			if probe && model[0].refused >= probeRefusals {
@@ -70,7 +70,7 @@ func TestGate_QueueModel(t *testing.T) {
 			if away = append(away, w); len(away) > 50 {
 				away = away[1:]
 			}
-		case k < 9 && len(model) > 0: // someone leaves
+		case k < 9 && len(model) > 0: // a request leaves
 			i := random.IntN(len(model))
 			require.True(t, q.has(model[i].number))
 			q.remove(model[i].number)
@@ -102,8 +102,8 @@ func TestGate_QueueModel(t *testing.T) {
 	}
 }
 
-// modelGate is the rule as docs/rate-limits.md has it, in seconds and requests
-// per second, without a queue.
+// modelGate is the rule of docs/rate-limits.md, in seconds and requests per
+// second, without a queue.
 type modelGate struct {
 	shut, slow, fresh                        bool
 	low, top, unit, gaps, x, since, accepted float64
@@ -172,7 +172,7 @@ func (m *modelGate) refuse(now, gap, word float64) {
 	m.closed = max(m.closed, now+pause)
 }
 
-// The pace against the rule as it is written.
+// The pace follows the documented rule.
 func TestGate_PaceModel(t *testing.T) {
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -194,11 +194,11 @@ func TestGate_PaceModel(t *testing.T) {
 		word := words[random.IntN(len(words))]
 		for range 400 {
 			if n--; now > 1e6*time.Second {
-				break // gaps of hours
+				break // the gaps would last hours
 			}
 			if m.shut {
-				// Sendings are the pace's to say, and a refusal comes the sooner
-				// the further it is above the limit.
+				// The pace decides when requests are sent. A refusal is more
+				// likely the further the pace is above the limit.
 				c := &Call{}
 				asked := now
 				for {

@@ -13,8 +13,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// A refusal closes the gate for the server's word, to the nanosecond, and the
-// first request after it goes within one gap: an eighth of the pause.
+// A refusal closes the gate for exactly as long as the server asks. The first
+// request after that goes within one gap, an eighth of the pause.
 func TestGate_Pause(t *testing.T) {
 	r := gated(t)
 	for draw := range uint64(100) {
@@ -31,7 +31,7 @@ func TestGate_Pause(t *testing.T) {
 	}
 }
 
-// A server that names no pause is given one, twice as long each time that
+// If the server names no pause, the gate makes one. It doubles each time that
 // nothing was accepted since, up to 30 s.
 func TestGate_OwnPause(t *testing.T) {
 	var h retrip.Host
@@ -55,7 +55,8 @@ func TestGate_OwnPause(t *testing.T) {
 	assert.Less(t, h.State(r, now).PausedFor, time.Second)
 }
 
-// Nor is a word obeyed again and again that has proved too short.
+// The gate doesn't follow a Retry-After again and again that has proved too
+// short.
 func TestGate_WordTooShort(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.On})
@@ -72,8 +73,8 @@ func TestGate_WordTooShort(t *testing.T) {
 	assert.Equal(t, []time.Duration{s, s, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, pauses)
 }
 
-// A pause that requests without a gate have met holds back those with one, and
-// its end has no burst.
+// A pause caused by requests without a gate also holds back those with a gate,
+// and no burst follows its end.
 func TestGate_MindsPause(t *testing.T) {
 	for name, used := range map[string]bool{"fresh host": false, "host that has had a gate": true} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestGate_MindsPause(t *testing.T) {
 	}
 }
 
-// Also while the gate is pacing.
+// The same applies while the gate paces requests.
 func TestGate_MindsLaterPause(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -105,7 +106,7 @@ func TestGate_MindsLaterPause(t *testing.T) {
 	assert.Equal(t, 7*time.Second, alone(t, &h, r, call, 2*time.Second))
 }
 
-// Under a gate it is 429 and 503 that pause a host, no other status.
+// At a gate, only 429 and 503 pause a host.
 func TestGate_PausesFor429And503Only(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{Gate: retrip.On})
 	for status, pauses := range map[int]bool{429: true, 503: true, 500: false, 502: false} {

@@ -13,8 +13,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Only who goes next has a timer. After the pause it goes alone, and the others
-// wait for its answer.
+// Only the next request has a timer. After the pause it goes alone, and the
+// others wait for its outcome.
 func TestGate_Probe(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -42,7 +42,7 @@ func TestGate_Probe(t *testing.T) {
 	assert.Zero(t, h.State(r, at).Waiting)
 }
 
-// A probe that has no answer for long holds nobody: another goes.
+// If a probe gets no response for long, another one goes.
 func TestGate_HangingProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		word, took, after time.Duration
@@ -59,7 +59,7 @@ func TestGate_HangingProbe(t *testing.T) {
 			var known retrip.Call
 			now := alone(t, &h, r, &known, 0)
 			if tt.took > 0 {
-				// A quarter of it is believed at first.
+				// The estimate starts at a quarter of the first duration.
 				now += tt.took
 				accept(&h, r, &known, now)
 				throttle(&h, r, tt.word, now)
@@ -79,8 +79,8 @@ func TestGate_HangingProbe(t *testing.T) {
 	}
 }
 
-// A probe that ends in nothing that tells of the limit is followed by another
-// at once.
+// A probe whose outcome says nothing about the limit is followed by another at
+// once.
 func TestGate_ProbeSaysNothing(t *testing.T) {
 	for name, end := range map[string]func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool{
 		"500": func(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) bool {
@@ -118,8 +118,8 @@ func TestGate_ProbeSaysNothing(t *testing.T) {
 	}
 }
 
-// A refusal of what was sent before the pause says nothing about the pace, but
-// a word that goes further is obeyed.
+// A refusal of a request that was sent before the pause says nothing about the
+// pace. A Retry-After that extends the pause is obeyed nevertheless.
 func TestGate_StaleRefusals(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -139,8 +139,8 @@ func TestGate_StaleRefusals(t *testing.T) {
 	assert.LessOrEqual(t, at, 10*time.Second, "the gap is that of 8 s")
 }
 
-// The probe falls to the next after two refusals, so that the request at the
-// front doesn't use up its attempts.
+// After two refusals, the next request becomes the probe, so that the request
+// at the front doesn't use up its attempts.
 func TestGate_ProbeIsPassedOn(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{Gate: retrip.On}) // four attempts
@@ -176,7 +176,7 @@ func TestGate_ProbeIsPassedOn(t *testing.T) {
 	for i, n := range refused {
 		assert.LessOrEqual(t, n, 3, "of %d", i)
 	}
-	// And then the one that has waited longest goes first again.
+	// After that, the request that has waited longest goes first again.
 	first := next()
 	calls[first].Attempts++
 	accept(&h, r, calls[first], now)

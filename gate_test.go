@@ -19,13 +19,13 @@ func gated(t testing.TB) *retrip.Rules {
 	return rulesOf(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.On})
 }
 
-// throttle has one request at h refused with a 429 that asks for word, 0 for
-// none.
+// throttle gets one request at h refused with a 429 that asks for word, or for
+// nothing if word is 0.
 func throttle(h *retrip.Host, r *retrip.Rules, word, now time.Duration) retrip.Decision {
 	return refuse(h, r, &retrip.Call{Attempts: 1}, word, now)
 }
 
-// refuse has c, which was sent, refused.
+// refuse ends the attempt of c with a refusal.
 func refuse(h *retrip.Host, r *retrip.Rules, c *retrip.Call, word, now time.Duration) retrip.Decision {
 	o := repeatable(http.StatusTooManyRequests)
 	o.RetryAfter = word
@@ -33,14 +33,14 @@ func refuse(h *retrip.Host, r *retrip.Rules, c *retrip.Call, word, now time.Dura
 	return h.Next(r, c, o, now, drawLowest)
 }
 
-// accept has c, which was sent, answered with a 200.
+// accept ends the attempt of c with a 200.
 func accept(h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) retrip.Decision {
 	c.Attempts = max(c.Attempts, 1)
 	return h.Next(r, c, repeatable(http.StatusOK), now, drawLowest)
 }
 
-// alone asks for an attempt of c, at whose gate nobody else waits, until it may
-// be made, and returns the instant.
+// alone asks for an attempt of c, which is alone at its gate, until the gate
+// allows it, and returns the instant.
 func alone(t testing.TB, h *retrip.Host, r *retrip.Rules, c *retrip.Call, now time.Duration) time.Duration {
 	t.Helper()
 	ask := h.First
@@ -58,7 +58,7 @@ func alone(t testing.TB, h *retrip.Host, r *retrip.Rules, c *retrip.Call, now ti
 	}
 }
 
-// line has n calls queue at h, who are called by their indices.
+// line queues n calls at h, whose Waiters are their indices.
 func line(t testing.TB, h *retrip.Host, r *retrip.Rules, n int, now time.Duration) []*retrip.Call {
 	t.Helper()
 	calls := make([]*retrip.Call, n)
@@ -70,7 +70,7 @@ func line(t testing.TB, h *retrip.Host, r *retrip.Rules, n int, now time.Duratio
 	return calls
 }
 
-// woken returns all that h wants woken.
+// woken returns the Waiters of all calls that h wants to wake.
 func woken(h *retrip.Host) (all []any) {
 	for who := h.Woken(); who != nil; who = h.Woken() {
 		all = append(all, who)
@@ -91,7 +91,7 @@ func TestGate_Open(t *testing.T) {
 	assert.Nil(t, h.Woken())
 }
 
-// Processes that were told the same don't start in one instant.
+// Processes that got the same Retry-After don't start at the same instant.
 func TestGate_SpreadsProcesses(t *testing.T) {
 	r := gated(t)
 	first := map[time.Duration]bool{}
@@ -105,8 +105,7 @@ func TestGate_SpreadsProcesses(t *testing.T) {
 	assert.Greater(t, len(first), 90)
 }
 
-// A request that is refused goes back to where it was, before all who came
-// later.
+// A request that is refused keeps its place before all later ones.
 func TestGate_KeepsPlaces(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -119,7 +118,7 @@ func TestGate_KeepsPlaces(t *testing.T) {
 	now = alone(t, &h, r, calls[2], now)
 	newcomer := &retrip.Call{Waiter: "newcomer"}
 	h.First(r, newcomer, now, drawLowest)
-	// They come back in another order than they were sent in.
+	// They come back in another order.
 	require.True(t, refuse(&h, r, calls[2], time.Second, now).Retry)
 	require.True(t, refuse(&h, r, calls[1], time.Second, now).Retry)
 	h.Wake(r, calls[2], now, drawLowest)
@@ -134,8 +133,8 @@ func TestGate_KeepsPlaces(t *testing.T) {
 	assert.Zero(t, h.State(r, now).Waiting)
 }
 
-// Who leaves the head of the queue has the next woken, and a queue that
-// everyone has left holds nobody back.
+// When the head of the queue leaves, the next request is woken. An empty queue
+// holds back nothing.
 func TestGate_Leave(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -154,7 +153,7 @@ func TestGate_Leave(t *testing.T) {
 	assert.LessOrEqual(t, alone(t, &h, r, &retrip.Call{}, 0), 9*time.Second)
 }
 
-// Time that nobody used isn't saved up for a burst.
+// Unused time doesn't add up to a burst.
 func TestGate_SavesNothing(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -171,8 +170,8 @@ func TestGate_SavesNothing(t *testing.T) {
 	assert.Equal(t, 500*time.Millisecond, c-b)
 }
 
-// A gate at which nobody waits is forgotten after the plateau, or a minute:
-// until then its pace is worth keeping.
+// A gate without waiting requests is forgotten after the plateau, or after a
+// minute. Until then its pace is worth keeping.
 func TestGate_Idle(t *testing.T) {
 	r := gated(t)
 	for word, over := range map[time.Duration]time.Duration{
@@ -196,8 +195,8 @@ func TestGate_Idle(t *testing.T) {
 	}
 }
 
-// A request that was sent before the gate was forgotten is a stranger when it
-// comes back.
+// A request that was sent before its gate was forgotten is new when it comes
+// back.
 func TestGate_ForgottenMeanwhile(t *testing.T) {
 	var h retrip.Host
 	r := gated(t)
@@ -220,7 +219,8 @@ func TestGate_ForgottenMeanwhile(t *testing.T) {
 	}
 }
 
-// What the gate holds back anyway costs nothing: a 429 with a word or without.
+// A 429 costs nothing at a gate, because the gate holds requests back already,
+// with or without a Retry-After.
 func TestGate_Prices(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -249,8 +249,8 @@ func TestGate_Prices(t *testing.T) {
 	}
 }
 
-// The success of a retry that cost nothing pays nothing back, and an empty
-// budget doesn't hold back those who obey.
+// The success of a retry that cost nothing pays nothing. An empty budget
+// doesn't hold back requests at a gate.
 func TestGate_WithEmptyBudget(t *testing.T) {
 	var h retrip.Host
 	drain(t, &h, 0)
@@ -263,7 +263,7 @@ func TestGate_WithEmptyBudget(t *testing.T) {
 	assert.Zero(t, h.State(r, now).Tokens)
 }
 
-// An attempt that the breaker holds back was none: the probe is due again.
+// An attempt that the breaker refuses was none, so the probe is due again.
 func TestGate_AndBreaker(t *testing.T) {
 	var h retrip.Host
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.On, Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2, OpenFor: time.Minute}})
@@ -290,7 +290,7 @@ func toggle(on bool) retrip.Switch {
 	return retrip.Off
 }
 
-// 200 requests at once at a server that allows 10 a second.
+// 200 concurrent workers and a server that allows 10 requests per second.
 func TestGate_Workers(t *testing.T) {
 	run := func(gate bool) (succeeded, throttled, atOnce int, took time.Duration) {
 		var h retrip.Host

@@ -23,18 +23,18 @@ func rulesOf(t testing.TB, p retrip.Policy) *retrip.Rules {
 	return r
 }
 
-// repeatable is an answer to a request that may be repeated.
+// repeatable returns the outcome of a request that may be repeated.
 func repeatable(status int) retrip.Outcome {
 	return retrip.Outcome{Status: status, Idempotent: true, Replay: true}
 }
 
-// fail makes one attempt at h fail in a way that others may heal, and returns
-// what was decided for it.
+// fail makes one attempt at h that fails in a way that a retry may fix, and
+// returns the decision.
 func fail(h *retrip.Host, r *retrip.Rules, now time.Duration) retrip.Decision {
 	return h.Next(r, &retrip.Call{Attempts: 1}, repeatable(http.StatusServiceUnavailable), now, drawLowest)
 }
 
-// drain takes all tokens of h.
+// drain spends all tokens of h.
 func drain(t testing.TB, h *retrip.Host, now time.Duration) {
 	t.Helper()
 	r := rulesOf(t, retrip.Policy{})
@@ -43,7 +43,7 @@ func drain(t testing.TB, h *retrip.Host, now time.Duration) {
 	require.Equal(t, retrip.ReasonBudgetExhausted, fail(h, r, now).Reason)
 }
 
-// pause makes h ask everyone to stay away for word from now on.
+// pause makes h ask all clients for a pause of word from now on.
 func pause(t testing.TB, h *retrip.Host, word, now time.Duration) {
 	t.Helper()
 	o := repeatable(http.StatusServiceUnavailable)
@@ -62,7 +62,7 @@ func eachProto(t *testing.T, f func(t *testing.T, proto memhttp.Proto)) {
 	}
 }
 
-// flaky answers the first n requests with status and the others by h.
+// flaky answers the first n requests with status, and the others with h.
 func flaky(n int32, status int, h http.HandlerFunc) (http.HandlerFunc, *atomic.Int32) {
 	var seen atomic.Int32
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -81,7 +81,7 @@ func mustRequest(t testing.TB, method, url string, body io.Reader) *http.Request
 	return req
 }
 
-// must returns v, which nothing is wrong with.
+// must returns v. It panics if err isn't nil.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

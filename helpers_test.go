@@ -21,7 +21,7 @@ func mustRead(t *testing.T, path string) string {
 	return string(data)
 }
 
-// must returns v, which nothing is wrong with.
+// must returns v. It panics if err isn't nil.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

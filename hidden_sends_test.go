@@ -25,8 +25,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A server has closed all pooled connections, and the client finds out when it
-// uses them. That doesn't use up MaxSends: the pool bounds it.
+// The server has closed all pooled connections, and the client notices when it
+// uses them. That doesn't count towards MaxSends, because the pool bounds it.
 func TestMaxSends_StalePool(t *testing.T) {
 	const pooled = 25
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
@@ -49,8 +49,8 @@ func TestMaxSends_StalePool(t *testing.T) {
 	}
 }
 
-// stalePool returns a server, and a base whose pool has n connections to it. The
-// server ends as many of the next requests' connections as stale says.
+// stalePool returns a server, and a base whose pool has n connections to it.
+// The server closes as many of the next requests' connections as stale says.
 func stalePool(t *testing.T, proto memhttp.Proto, n int) (s *memhttp.Server, base *http.Transport, stale *atomic.Int32) {
 	var arrived atomic.Int32
 	stale = new(atomic.Int32)
@@ -85,22 +85,21 @@ func stalePool(t *testing.T, proto memhttp.Proto, n int) (s *memhttp.Server, bas
 	return s, base, stale
 }
 
-// connOf returns a connection that is never used for anything, and that
-// compares unequal to all others.
+// connOf returns a connection for comparisons only, which is equal to no other.
 func connOf() net.Conn {
 	client, server := net.Pipe()
 	server.Close()
 	return client
 }
 
-// slices of connections can't be compared.
+// Structs that contain slices can't be compared.
 type incomparable struct {
 	net.Conn
 	_ []int
 }
 
-// What a base says of its connections, and how many sends that comes to. The
-// last send of each is over the bound.
+// What a base reports about its connections, and how many sends that makes. The
+// last send of each row exceeds the bound.
 func TestMaxSends_Counts(t *testing.T) {
 	a, b, c := connOf(), connOf(), connOf()
 	fresh := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c} }
@@ -139,8 +138,8 @@ func TestMaxSends_Counts(t *testing.T) {
 	}
 }
 
-// Reaching the bound costs an attempt, a wait and a token, as any other failure
-// does; the whole request may send n × MaxAttempts times.
+// Reaching the bound costs an attempt, a wait and a token, like any other
+// failure. The whole request may be sent n × MaxAttempts times.
 func TestMaxSends_IsAFailedAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		method   string
@@ -210,8 +209,8 @@ func TestHiddenSends(t *testing.T) {
 	}
 }
 
-// A kept connection dies in the instant in which it is used again: GET, PUT and
-// DELETE succeed all the same.
+// A kept connection breaks at the moment of its reuse. GET, PUT and DELETE
+// succeed nevertheless.
 func TestStaleConnection(t *testing.T) {
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
 		for _, body := range []func() io.Reader{

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The epoch is the caller's choice: decisions are the same whether the instants
-// are long after it, before it, or pass it.
+// The caller chooses the epoch. Decisions are the same for instants long after
+// the epoch, before it and around it.
 func TestHost_EpochDoesNotMatter(t *testing.T) {
 	for name, p := range map[string]Policy{
 		"pause":          {Budget: Unlimited},
@@ -26,7 +26,7 @@ func TestHost_EpochDoesNotMatter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := defaultRules(t, p)
 			for seed := range uint64(50) {
-				// 50 s are a multiple of the slots of the breaker's window.
+				// 50 s are a multiple of a slot of the breaker's window.
 				want := story(r, seed, 100*time.Hour)
 				for _, epoch := range []time.Duration{-50 * time.Second, -100 * time.Hour, -100 * 365 * 24 * time.Hour} {
 					require.Equal(t, want, story(r, seed, epoch), "seed %d, from %v on", seed, epoch)
@@ -36,7 +36,8 @@ func TestHost_EpochDoesNotMatter(t *testing.T) {
 	}
 }
 
-// story tells what a host decides about some requests that begin at an instant.
+// story describes what a host decides about a series of requests that begin at
+// an instant.
 func story(r *Rules, seed uint64, from time.Duration) []string {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var h Host

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What each result changes about the host, for those who watch: its breaker's
-// state, and nothing else.
+// Each result reports exactly the changes of the breaker's state that it
+// causes.
 func TestHost_TellsBreakerChange(t *testing.T) {
 	r, err := Policy{MaxAttempts: 1, Breaker: Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Second, Probes: 2}}.Rules()
 	require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Return may be called twice, and after an outcome: nothing is given back that
-// isn't held.
+// Return may be called twice, and after an outcome: it gives back only what the
+// call holds.
 func TestReturn_GivesBackOnce(t *testing.T) {
 	r := rulesOf(t, retrip.Policy{})
 	tokens := func(h *retrip.Host) float64 { return h.State(r, 0).Tokens }
@@ -42,8 +42,8 @@ func TestReturn_GivesBackOnce(t *testing.T) {
 	assert.InDelta(t, 4.5, tokens(&two), 1e-9)
 }
 
-// A probe whose outcome is known is given back no second time: no further
-// probe takes its place.
+// Returning a probe whose outcome is known has no effect: no further probe
+// takes its place.
 func TestReturn_GivesAProbeBackOnce(t *testing.T) {
 	const window, openFor = time.Minute, 10 * time.Second
 	r := rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, Window: window, OpenFor: openFor, Probes: 2}})

@@ -18,8 +18,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// When it is full, only those that miss no tokens give way, the one longest idle
-// first.
+// When the table is full, it evicts only hosts that miss no tokens, the one
+// idle longest first.
 func TestHostTable_Evicts(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
@@ -53,14 +53,14 @@ func TestHostTable_Evicts(t *testing.T) {
 	}
 	assert.EqualValues(t, hostsPerStripe, table.entries.Load())
 
-	// What nobody has asked for in an hour goes at once.
+	// An entry that nobody has used for an hour goes at once.
 	now += hostIdle + 1
 	failAt(&table, keys[hostsPerStripe+2], r, refusal, now)
 	assert.EqualValues(t, 1, table.entries.Load())
 }
 
-// Ten thousand names of one backend that is down: making room gives no tokens
-// back, however often each is called.
+// Ten thousand names of one backend that is down: eviction gives no tokens
+// back, however often each name is called.
 func TestHostTable_ManyDeadNames(t *testing.T) {
 	testenv.Slow(t)
 	const names, rounds = 10_000, 50
@@ -98,8 +98,8 @@ func TestHostTable_ManyDeadNames(t *testing.T) {
 	assert.LessOrEqual(t, total, names*rounds*105/100)
 	assert.LessOrEqual(t, total-names*rounds, (hostsPerStripe+1)*hostStripes*5, "a budget for each place, and one for the others of each stripe")
 
-	// A new host shares what is left to those without a place: nothing, until
-	// one of them succeeds.
+	// A new host uses the shared entry, which has no tokens left until one of
+	// its hosts succeeds.
 	now := rounds * time.Minute
 	fresh := hostKey{"fresh.example", "443"}
 	assert.Equal(t, 1, attempts(fresh, refusal, now))
@@ -122,8 +122,8 @@ func inTrouble(t *hostTable, now time.Duration) []*hostEntry {
 	return list
 }
 
-// A running pause, an open breaker and a host in use never give way: then new
-// hosts share one entry, which knows a budget only.
+// A host with a running pause, an open breaker or requests in flight is never
+// evicted. New hosts then share one entry, which has only a budget.
 func TestHostTable_Overflow(t *testing.T) {
 	paused := refusal
 	paused.RetryAfter = 30 * time.Second
@@ -160,7 +160,7 @@ func TestHostTable_Overflow(t *testing.T) {
 	}
 }
 
-// Hosts without a place get their tokens back as others do: by success.
+// Hosts without a place get their tokens back by successes, like other hosts.
 func TestHostTable_OverflowRefills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusServiceUnavailable
@@ -199,7 +199,7 @@ func TestHostTable_OverflowRefills(t *testing.T) {
 	})
 }
 
-// A crawler meets a million dead hosts.
+// A crawler calls a million dead hosts.
 func TestHostTable_Bounded(t *testing.T) {
 	testenv.Slow(t)
 	const hosts = 1_000_000

@@ -18,7 +18,7 @@ import (
 
 var refusal = Outcome{Status: 503, Idempotent: true, Replay: true}
 
-// failAt has one attempt at key fail, and what follows from it.
+// failAt makes one attempt at key fail, with everything that follows from it.
 func failAt(t *hostTable, key hostKey, r *Rules, o Outcome, now time.Duration) *hostEntry {
 	e := t.pinNew(key, now)
 	e.used.Store(int64(now))
@@ -42,7 +42,7 @@ func defaultRules(t testing.TB, p Policy) *Rules {
 	return r
 }
 
-// sameStripe returns n hosts that compete for the same places.
+// sameStripe returns n hosts of the same stripe.
 func sameStripe(t *hostTable, n int) []hostKey {
 	first := hostKey{"host", "443"}
 	keys := []hostKey{first}
@@ -81,8 +81,8 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
 }
 
-// An entry that can be found is whole: who looks at the table doesn't wait for
-// the request that has made it.
+// An entry is complete as soon as it can be found. Readers of the table don't
+// wait for the request that has made it.
 func TestHostTable_MakesWhole(t *testing.T) {
 	var table hostTable
 	key := hostKey{"example.com", "443"}
@@ -95,7 +95,7 @@ func TestHostTable_MakesWhole(t *testing.T) {
 	}
 }
 
-// An entry is kept while anything is left to remember.
+// An entry stays as long as it has any state.
 func TestHostTable_Keeps(t *testing.T) {
 	paused := refusal
 	paused.RetryAfter = 10 * time.Second
@@ -128,7 +128,7 @@ func TestHostTable_Keeps(t *testing.T) {
 	}
 }
 
-// What has been forgotten after an hour is not what holds anybody back.
+// After an hour, forgotten state holds back no request.
 func TestHostTable_Idle(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
@@ -160,8 +160,8 @@ func TestHostTable_Pins(t *testing.T) {
 	assert.Nil(t, table.pin(key, 0))
 }
 
-// What is known of a host ends an hour after its last failure, whether or not
-// anybody has looked meanwhile.
+// The state of a host ends an hour after its last failure, whether or not
+// anybody looks at it meanwhile.
 func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 	r := defaultRules(t, Policy{})
 	for _, scraped := range []bool{false, true} {
@@ -184,8 +184,8 @@ func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 		assert.Equal(t, 30, retries, "scraped: %v", scraped)
 	}
 
-	// So do those of a host that is in use all the time, and those of the hosts
-	// without a place.
+	// The same applies to hosts that are always in use, and to those without a
+	// place.
 	var table hostTable
 	keys := sameStripe(&table, hostsPerStripe+1)
 	for _, key := range keys[:hostsPerStripe] {
@@ -219,8 +219,8 @@ func TestRulesFor_Shared(t *testing.T) {
 	assert.True(t, r.policy.Gate == On && r.breaker, "the original is untouched")
 }
 
-// Whoever looks at the table while requests fail and heal sees whole entries,
-// and in the end nothing is left.
+// Readers of the table see complete entries while requests fail and recover. In
+// the end no entry is left.
 func TestHostTable_Concurrently(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})

@@ -44,7 +44,7 @@ func TestHostState_InTrouble(t *testing.T) {
 	assert.Zero(t, h.State(r, time.Minute).OpenFor, "it may be probed")
 }
 
-// Everything at once, from everywhere: for the race detector, and nothing is
+// Everything at once, from many goroutines, for the race detector. No token is
 // lost.
 func TestHost_Concurrently(t *testing.T) {
 	var h retrip.Host

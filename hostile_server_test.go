@@ -22,34 +22,34 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// hostileServer answers connections byte by byte, as no library would.
+// hostileServer answers connections byte by byte, unlike any library.
 type hostileServer struct {
 	URL      string
 	Base     *http.Transport
 	listener *memhttp.Listener
 	conns    atomic.Int64
 	written  atomic.Int64
-	read     atomic.Int64 // bytes of response bodies that the client has read
+	read     atomic.Int64 // bytes of response bodies read by the client
 	peak     atomic.Uint64
 	wg       sync.WaitGroup
 }
 
-// hostileConn is a connection of a hostileServer; writing measures.
+// hostileConn is a connection of a hostileServer. It measures what it writes.
 type hostileConn struct {
 	*memhttp.Conn
 	server *hostileServer
 	r      *bufio.Reader
-	n      int64 // its number, from 1
+	n      int64 // number of the connection, from 1
 }
 
-// newHostileServer starts a server that gives every connection to serve and
-// closes it afterwards. It belongs into a bubble, which fails the test if a
-// goroutine of client or server is left.
+// newHostileServer starts a server that passes each connection to serve and
+// then closes it. It must run in a bubble, which fails the test if a goroutine
+// of client or server is still running at the end.
 func newHostileServer(t *testing.T, serve func(*hostileConn)) *hostileServer {
 	l := memhttp.Listen()
 	s := &hostileServer{
 		URL: "http://" + l.Addr().String() + "/", listener: l,
-		// The limit is 10 MiB by default, and scales what it bounds.
+		// The default limit is 10 MiB. A smaller one makes the test faster.
 		Base: &http.Transport{DialContext: l.Dial, MaxResponseHeaderBytes: 1 << 20},
 	}
 	var mu sync.Mutex
@@ -83,7 +83,8 @@ func newHostileServer(t *testing.T, serve func(*hostileConn)) *hostileServer {
 	return s
 }
 
-// RoundTrip is the base with the reads of its bodies counted.
+// RoundTrip passes req to the base and counts the bytes read from the response
+// body.
 func (s *hostileServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := s.Base.RoundTrip(req)
 	if err == nil {
@@ -113,17 +114,18 @@ func (c *hostileConn) request() (body []byte, ok bool) {
 	return body, err == nil
 }
 
-// send writes, and reports whether the client still listens.
+// send writes text, and reports whether the client still reads.
 func (c *hostileConn) send(text string) bool {
 	before := c.server.written.Load() >> 18
 	n, err := io.WriteString(c.Conn, text)
-	if c.server.written.Add(int64(n))>>18 != before { // every 256 KiB
+	if c.server.written.Add(int64(n))>>18 != before { // once per 256 KiB
 		c.server.measure()
 	}
 	return err == nil
 }
 
-// measure takes down the heap, garbage included, if it is the largest so far.
+// measure records the size of the heap, including garbage, if it is the largest
+// so far.
 func (s *hostileServer) measure() {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -131,14 +133,14 @@ func (s *hostileServer) measure() {
 	}
 }
 
-// hostilePolicy makes no waits of its own: what time passes is the server's.
+// hostilePolicy has no waits, so all the time that passes is the server's.
 var hostilePolicy = retrip.Policy{
 	Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Second, Budget: retrip.Unlimited,
 }
 
 const ok200 = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// gzipBomb is 64 MiB of nothing.
+// gzipBomb returns 64 MiB of zeros, compressed.
 func gzipBomb(t *testing.T) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)

@@ -22,21 +22,22 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Four attempts at a server that does its worst: how long they take, how much
-// is sent to and read by the client, how many connections there are.
+// Four attempts at a hostile server: their duration, the bytes that the client
+// gets and reads, and the number of connections.
 func TestHostile(t *testing.T) {
 	const kib = 1 << 10
 	bomb := gzipBomb(t)
-	// A drained body, the connection's buffer, and what net/http reads ahead.
+	// A drained body, the connection's buffer, and the bytes that net/http
+	// reads ahead.
 	const drained = 3*(256*kib+64*kib+32*kib) + 64*kib + 32*kib
 	flood := strings.Repeat("x", 4*kib)
 	for _, tt := range []struct {
 		name   string
 		serve  func(*hostileConn)
-		status int // 0 is an error
+		status int // 0 means an error
 		time   time.Duration
-		sent   int64 // bytes the server may get rid of
-		read   int64 // bytes of bodies that are read
+		sent   int64 // bytes that the server can send
+		read   int64 // bytes of bodies that the client reads
 		conns  int64
 	}{
 		{"endless error body", func(c *hostileConn) {
@@ -63,7 +64,7 @@ func TestHostile(t *testing.T) {
 		}, 0, 4 * time.Second, 4 * kib, 0, 4},
 		{"silence", func(c *hostileConn) {
 			c.request()
-			c.request() // there is none: it waits for the client's end
+			c.request() // there is no request: waits until the client closes the connection
 		}, 0, 4 * time.Second, 0, 0, 4},
 		{"a billion bytes of header in one line", func(c *hostileConn) {
 			c.request()
@@ -142,7 +143,7 @@ func TestHostile(t *testing.T) {
 				read := s.read.Load()
 				synctest.Wait()
 				switch {
-				case tt.status == -1: // either may win the race
+				case tt.status == -1: // either outcome is possible
 				case tt.status == 0:
 					require.Error(t, err)
 				default:
@@ -165,14 +166,14 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// However a server spells Retry-After, the wait is neither negative nor longer
-// than MaxWait and its spread; one that is longer ends the retrying at once.
+// Whatever the form of Retry-After, the wait is neither negative nor longer
+// than MaxWait plus its spread. A longer Retry-After ends the retries at once.
 func TestHostile_RetryAfter(t *testing.T) {
 	const maxWait = 30 * time.Second
 	for _, tt := range []struct {
 		field string
 		least time.Duration
-		calls int64 // 2, or 1 where the word is too long to be waited for
+		calls int64 // 2, or 1 if Retry-After is too long
 	}{
 		{"Retry-After: 0", 0, 2},
 		{"Retry-After: 1", time.Second, 2},
@@ -237,8 +238,8 @@ func TestHostile_RetryAfter(t *testing.T) {
 	}
 }
 
-// A server that ends its direction after every answer costs a connection each
-// time, and no failure.
+// A server that closes its direction after every response costs a connection
+// each time, but no failure.
 func TestHostile_HalfClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newHostileServer(t, func(c *hostileConn) {
@@ -262,7 +263,8 @@ func TestHostile_HalfClosed(t *testing.T) {
 	})
 }
 
-// A retried upload that is reset half-way begins again from the start.
+// If an upload of a retry is reset half-way, the next attempt sends it from the
+// start.
 func TestHostile_ResetInRetriedUpload(t *testing.T) {
 	for _, size := range []int{48 << 10, 256 << 10} {
 		content := bytes.Repeat([]byte("0123456789abcdef"), size/16)
@@ -272,7 +274,7 @@ func TestHostile_ResetInRetriedUpload(t *testing.T) {
 			"section": func() io.Reader { return io.NewSectionReader(bytes.NewReader(content), 0, int64(size)) },
 		} {
 			if name == "stream" && size > 64<<10 {
-				continue // more than is kept
+				continue // longer than the part that is kept
 			}
 			t.Run(fmt.Sprint(name, " ", size), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -280,7 +282,8 @@ func TestHostile_ResetInRetriedUpload(t *testing.T) {
 					s := newHostileServer(t, func(c *hostileConn) {
 						switch c.n {
 						case 1:
-							// The answer comes, the body is not read.
+							// The response comes, but the server doesn't read
+							// the body.
 							_, _ = http.ReadRequest(c.r)
 							c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 						case 2, 3:
@@ -307,9 +310,9 @@ func TestHostile_ResetInRetriedUpload(t *testing.T) {
 	}
 }
 
-// A redirect to a host that has asked to be left alone: without a gate the
-// request goes there, as the first one it is; with one it waits if it can, and
-// fails at once if it can't.
+// A redirect leads to a host that has asked for a pause. Without a gate, the
+// request goes there, because it is a first attempt. With a gate, it waits if
+// the pause is short enough, and fails at once otherwise.
 func TestHostile_RedirectToPausedHost(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -15,7 +15,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// A policy declares methods and requests idempotent, and the other way round.
+// A policy may declare methods and requests idempotent, or not idempotent.
 func TestIdempotent_Policy(t *testing.T) {
 	no := func(*http.Request) bool { return false }
 	yes := func(*http.Request) bool { return true }
@@ -61,7 +61,7 @@ func TestIdempotent_Policy(t *testing.T) {
 	}
 }
 
-// Every attempt carries the same key, the caller's own included.
+// Every attempt carries the same key, also if it is the caller's.
 func TestIdempotencyKey(t *testing.T) {
 	keyed := func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }
 	bubbled(t, "fresh, quoted, the same on all attempts", func(t *testing.T) {

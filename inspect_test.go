@@ -28,7 +28,7 @@ func getFrom(t *testing.T, tr *retrip.Transport, url string) {
 	}
 }
 
-// A request that its caller ends says nothing about the host.
+// A request that its caller cancels says nothing about the host.
 func TestHostStates_Canceled(t *testing.T) {
 	for _, answered := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -105,8 +105,8 @@ func TestHostState(t *testing.T) {
 		}
 		assert.Equal(t, []string{"api.example.com:443", "free.example:8443", "plain.test:80"}, names)
 
-		// Time ends pauses, successes fill the budget, and then there is
-		// nothing to tell.
+		// Time ends pauses, successes fill the budget, and then nothing is left
+		// to report.
 		time.Sleep(2 * time.Hour)
 		status = 200
 		getFrom(t, tr, "http://plain.test/")
@@ -115,7 +115,7 @@ func TestHostState(t *testing.T) {
 	})
 }
 
-// A policy that is wrong makes nobody panic.
+// An invalid policy causes no panic.
 func TestHostState_OfWrongPolicy(t *testing.T) {
 	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: -1}}
 	_, err := tr.HostState("example.com:443")
@@ -135,8 +135,7 @@ func TestPolicyOf(t *testing.T) {
 	assert.Equal(t, 30*time.Second, must(tr.PolicyOf("example.com:80")).MaxWait)
 }
 
-// A dot at the end of a host makes no difference, neither to what is known of
-// it nor to its policy.
+// A trailing dot of a host affects neither its state nor its policy.
 func TestHostState_TrailingDot(t *testing.T) {
 	tr := &retrip.Transport{
 		Base:  answering(503),
@@ -160,7 +159,7 @@ func TestHostState_TrailingDot(t *testing.T) {
 	assert.Equal(t, 2, must(tr.PolicyOf("api.example.com.:443")).MaxAttempts)
 }
 
-// MaxSends is shown where the bound is the same for every attempt.
+// MaxSends has a value only if the bound is the same for every attempt.
 func TestPolicyOf_MaxSends(t *testing.T) {
 	tr := &retrip.Transport{Hosts: map[string]retrip.Policy{
 		"timeout.example":  {AttemptTimeout: time.Second},
@@ -171,20 +170,20 @@ func TestPolicyOf_MaxSends(t *testing.T) {
 	}}
 	for host, want := range map[string]int{
 		"timeout.example": 10, "deadline.example": 10, "off.example": retrip.Off, "set.example": 3, "both.example": 3,
-		"any.example": 0, // by the request
+		"any.example": 0, // depends on the request
 	} {
 		assert.Equal(t, want, must(tr.PolicyOf(host+":443")).MaxSends, host)
 	}
 	traced := &retrip.Transport{Trace: &retrip.Trace{}}
 	assert.Equal(t, 10, must(traced.PolicyOf("any.example:443")).MaxSends, "every attempt has a hook")
 
-	// Rules keep the policy as it was set: taken over by another, a bound of
-	// MaxSends would be a setting of its own.
+	// Rules keep the policy as it was set: in another policy, a filled-in
+	// MaxSends would be a setting.
 	assert.Zero(t, rulesOf(t, retrip.Policy{Deadline: time.Second}).Policy().MaxSends)
 }
 
-// A host is described under the policy that it follows now, whatever the last
-// request there asked for.
+// HostState describes a host under its current policy, whatever the last
+// request used.
 func TestHostState_PolicyFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: plays(replies(503)), Policy: retrip.Policy{MaxAttempts: 2}}
@@ -207,7 +206,8 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 	})
 }
 
-// A breaker that is switched off while it is open is open no more.
+// If a policy switches an open breaker off, the host's breaker is no longer
+// open.
 func TestHostState_BreakerSwitchedOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		on := retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{MinVolume: 1}}
@@ -222,7 +222,7 @@ func TestHostState_BreakerSwitchedOff(t *testing.T) {
 	})
 }
 
-// Asking for the state of hosts forgets none that still fails.
+// Asking for the states of hosts drops no host that still fails.
 func TestHostStates_LongOutage(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{
 		"plain":   {},

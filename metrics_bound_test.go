@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever the waits are, a native histogram has a bounded number of buckets,
-// and forgets none of them.
+// Whatever the waits, a native histogram has a bounded number of buckets and
+// loses no observation.
 func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
 	m, r := NewMetrics(), &Rules{name: "x"}
 	m.hold([]*Rules{r})

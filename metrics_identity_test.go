@@ -26,11 +26,11 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// sums are the series of one policy: each metric's sum, and each series by
-// metric and label.
+// sums holds the series of one policy: the sum of each metric, and each series
+// by metric and label.
 type sums map[string]float64
 
-// gather returns what m reports, by policy.
+// gather returns the metrics of m, by policy.
 func gather(t testing.TB, m *retrip.Metrics) map[string]sums {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -60,8 +60,8 @@ func gather(t testing.TB, m *retrip.Metrics) map[string]sums {
 	return all
 }
 
-// checkIdentities checks what docs/metrics.md says of a policy without requests
-// under way.
+// checkIdentities checks the identities of docs/metrics.md for a policy without
+// requests in flight.
 func checkIdentities(t *testing.T, policy string, s sums) {
 	t.Helper()
 	assert.Equal(t, s["requests_total"]-s["unattempted_requests_total"]+s["retries_total"], s["attempts_total"], "%s: attempts = requests - unattempted + retries", policy)
@@ -71,7 +71,7 @@ func checkIdentities(t *testing.T, policy string, s sums) {
 	assert.LessOrEqual(t, s["requests_total recovered"], s["retries_total"], policy)
 }
 
-// traffic is random traffic whose base keeps its own account of what happened.
+// traffic is random traffic whose base counts for itself what happens.
 type traffic struct {
 	mu    sync.Mutex
 	truth map[string]sums // by policy
@@ -86,7 +86,7 @@ func (w *traffic) count(policy, what string, n float64) {
 	w.truth[policy][what] += n
 }
 
-// ride is what the base knows of the request that it serves.
+// ride is what the base knows about the request that it serves.
 type ride struct {
 	*traffic
 	policy   string
@@ -98,7 +98,7 @@ type rideKey struct{}
 
 var errPanic = errors.New("the base panics")
 
-// RoundTrip is the base: it answers, fails, hangs or panics as it likes.
+// RoundTrip is the base: it responds, fails, hangs or panics at random.
 func (w *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := req.Context().Value(rideKey{}).(*ride)
 	if r.attempts++; r.attempts > 1 {
@@ -106,7 +106,7 @@ func (w *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	w.count(r.policy, "attempts_total", 1)
 	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.GotConn != nil {
-		// As net/http does where it sends again by itself.
+		// Like net/http when it resends by itself.
 		for i := range 1 + r.random.IntN(3) {
 			trace.GotConn(httptrace.GotConnInfo{Conn: new(net.TCPConn)})
 			if i > 0 {
@@ -153,7 +153,7 @@ func (w *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// random draws a policy. It always ends an attempt that hangs.
+// policy returns a random policy, which always ends an attempt that hangs.
 func (w *traffic) policy(random *rand.Rand) retrip.Policy {
 	p := retrip.Policy{MaxAttempts: 1 + random.IntN(4), Backoff: retrip.Backoff{Base: 10 * time.Millisecond}, AttemptTimeout: time.Second}
 	if random.IntN(2) == 0 {
@@ -191,7 +191,7 @@ func (w *traffic) request(t *testing.T, tr *retrip.Transport, host, policy strin
 	}
 	defer cancel()
 	if random.IntN(40) == 0 {
-		// Hooks of any kind may panic, and leave nothing uncounted.
+		// Hooks of any kind may panic, and everything is counted nevertheless.
 		boom := func(retrip.Event) { panic(errPanic) }
 		trace := &retrip.Trace{}
 		switch random.IntN(4) {
@@ -234,9 +234,9 @@ func (w *traffic) request(t *testing.T, tr *retrip.Transport, host, policy strin
 	}
 }
 
-// TestMetrics_Identities holds the identities of docs/metrics.md, and the counts
-// themselves, under random traffic from many goroutines, with policies that are
-// swapped, callers that go, hidden sends, and bases and hooks that panic.
+// TestMetrics_Identities checks the identities of docs/metrics.md, and the
+// counts themselves, under random traffic from many goroutines, with changes of
+// policies, callers that go, hidden sends, and bases and hooks that panic.
 func TestMetrics_Identities(t *testing.T) {
 	const rounds, workers, requests = 6, 8, 100
 	synctest.Test(t, func(t *testing.T) {

@@ -24,13 +24,13 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// policiesOf returns the policies that m has series of.
+// policiesOf returns the policies that have series in m.
 func policiesOf(t *testing.T, m *retrip.Metrics) []string {
 	t.Helper()
 	return slices.Sorted(maps.Keys(gather(t, m)))
 }
 
-// A pattern costs the five outcomes, everything else comes when it is used.
+// A pattern has five series for its outcomes. All others appear on first use.
 func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -49,7 +49,7 @@ func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 		resp, err := tr.RoundTrip(mustRequest(t, "GET", "http://h7.test/", nil))
 		require.NoError(t, err)
 		finish(t, resp)
-		// Two attempts, one retry, one wait; a healthy host has no gauges.
+		// Two attempts, one retry and one wait. A healthy host has no gauges.
 		assert.Equal(t, 301*5+4, testutil.CollectAndCount(m))
 
 		_, err = tr.RoundTrip(mustRequest(t, "GET", "http://h7.test/", nil).WithContext(retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})))
@@ -58,7 +58,7 @@ func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 	})
 }
 
-// A gauge that was ever more than zero is at zero afterwards, not gone.
+// A gauge that was once above zero drops to zero instead of disappearing.
 func TestMetrics_GaugesStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -75,8 +75,8 @@ func TestMetrics_GaugesStay(t *testing.T) {
 	})
 }
 
-// What the last Transport loses is gone at once, whatever is under way, and
-// starts anew when it is back.
+// When the last Transport loses a pattern, its series disappear at once, even
+// with requests in flight. They start from zero when the pattern returns.
 func TestMetrics_PatternsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -128,7 +128,7 @@ func TestMetrics_PatternsGo(t *testing.T) {
 	})
 }
 
-// What a Transport counted that is garbage now is in one more scrape.
+// The counts of a Transport that has become garbage appear in one more scrape.
 func TestMetrics_PatternsOfGarbage(t *testing.T) {
 	m := retrip.NewMetrics()
 	collected := make(chan struct{})
@@ -154,7 +154,7 @@ func TestMetrics_PatternsOfGarbage(t *testing.T) {
 	t.Error("a Transport is kept alive by its Metrics")
 }
 
-// One Metrics for very many Transports, each of them used once.
+// One Metrics for very many Transports, each of which is used once.
 func BenchmarkMetrics_NewTransport(b *testing.B) {
 	m := retrip.NewMetrics()
 	live := make([]*retrip.Transport, 16_000)
@@ -221,8 +221,8 @@ func TestMetrics_Exemplar(t *testing.T) {
 	}
 }
 
-// An attempt that its caller ends has the result that its request's reason to
-// give up has.
+// An attempt that its caller ends has the result that matches the reason for
+// the give-up.
 func TestMetrics_CallerEndsAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

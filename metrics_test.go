@@ -25,7 +25,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// counted returns all series of m that aren't zero, as "name{values} value".
+// counted returns all series of m that are not zero, as "name{values} value".
 func counted(t testing.TB, m *retrip.Metrics) []string {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -65,7 +65,7 @@ func TestMetrics_Counts(t *testing.T) {
 			if resp, err := tr.RoundTrip(req); err == nil {
 				finish(t, resp)
 			}
-			time.Sleep(time.Minute) // beyond pauses
+			time.Sleep(time.Minute) // longer than any pause
 		}
 		reset := errors.New("reset by a peer with a long story")
 		canceled, cancel := context.WithCancel(t.Context())
@@ -121,7 +121,8 @@ func TestMetrics_Counts(t *testing.T) {
 	})
 }
 
-// Labels are patterns and words: however many hosts, paths and errors.
+// Label values are patterns and fixed words, whatever the number of hosts,
+// paths and errors.
 func TestMetrics_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -160,7 +161,8 @@ func TestMetrics_Bounded(t *testing.T) {
 	})
 }
 
-// One Metrics for many Transports, scraped while it counts, registered or not.
+// Many Transports share one Metrics, which is scraped meanwhile, registered or
+// not.
 func TestMetrics_Shared(t *testing.T) {
 	m := retrip.NewMetrics()
 	reg := prometheus.NewPedanticRegistry()
@@ -188,7 +190,7 @@ func TestMetrics_Shared(t *testing.T) {
 	assert.Equal(t, []string{"attempts_total{default,2xx} 4000", "requests_total{default,answered} 4000"}, counted(t, m))
 }
 
-// Policies that are refused leave no series behind.
+// Invalid policies leave no series behind.
 func TestMetrics_RefusedPolicies(t *testing.T) {
 	m := retrip.NewMetrics()
 	tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m}
@@ -198,7 +200,7 @@ func TestMetrics_RefusedPolicies(t *testing.T) {
 	assert.NotZero(t, testutil.CollectAndCount(m))
 }
 
-// The gauges of hosts, and that a Transport isn't kept alive by its Metrics.
+// The gauges of hosts. Metrics doesn't keep a Transport alive.
 func TestMetrics_Hosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -237,8 +239,8 @@ func TestMetrics_Hosts(t *testing.T) {
 	t.Error("a Transport is kept alive by its Metrics")
 }
 
-// The zero Metrics counts as one of NewMetrics does, registered before the
-// first request or after it.
+// The zero Metrics counts like one of NewMetrics, whether it is registered
+// before the first request or after it.
 func TestMetrics_Zero(t *testing.T) {
 	play := func(m *retrip.Metrics) {
 		tr := &retrip.Transport{Base: plays(replies(503), replies(200)), Metrics: m, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
@@ -259,7 +261,7 @@ func TestMetrics_Zero(t *testing.T) {
 	assert.Contains(t, counted(t, &later), "requests_total{default,recovered} 1")
 }
 
-// It is made once, whoever comes first.
+// Concurrent first uses initialize it once.
 func TestMetrics_ZeroConcurrently(t *testing.T) {
 	var m retrip.Metrics
 	var wg sync.WaitGroup

@@ -27,7 +27,8 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// fakeStreamError looks like net/http's own, whose type is unexported.
+// fakeStreamError looks like net/http's own stream error, whose type is
+// unexported.
 type fakeStreamError struct {
 	StreamID uint32
 	Code     uint32
@@ -42,7 +43,7 @@ type wrapped struct{ error }
 
 func (w wrapped) Unwrap() error { return w.error }
 
-// Proof that a POST was not processed, and what is none (P6).
+// Which errors prove that a POST was not processed, and which don't (P6).
 func TestNeverProcessed(t *testing.T) {
 	op := func(op string, err error) error { return &net.OpError{Op: op, Net: "tcp", Err: err} }
 	for _, tt := range []struct {
@@ -105,8 +106,8 @@ func (textStreamError) Error() string   { return "no stream error" }
 func (signedStreamError) Error() string { return "no stream error" }
 func (wordyStreamError) Error() string  { return "no stream error" }
 
-// GetConn without GotConn is proof where both were listened for, and a missing
-// hook is none.
+// GetConn without GotConn is proof if the attempt observes both. A hook that
+// was never called is no proof.
 func TestNeverProcessed_Conn(t *testing.T) {
 	lost := errors.New("lost")
 	asks := func(got bool) step {
@@ -174,9 +175,9 @@ func TestNeverProcessed_Reset(t *testing.T) {
 	})
 }
 
-// h2Server speaks just enough HTTP/2 without TLS to answer streams the way
-// real servers don't on demand. answer gets the connection's and the stream's
-// number, from 1, and writes its frames.
+// h2Server speaks just enough HTTP/2 without TLS to answer streams in ways that
+// real servers can't be asked for. answer gets the numbers of the connection
+// and the stream, from 1, and writes the stream's frames.
 func h2Server(t *testing.T, answer func(w *h2Writer, conn int, stream uint32)) (*http.Transport, *memhttp.Listener) {
 	l := memhttp.Listen()
 	var mu sync.Mutex
@@ -243,23 +244,22 @@ func serveH2(c net.Conn, conn int, answer func(w *h2Writer, conn int, stream uin
 		switch kind, flags := head[3], head[4]; {
 		case kind == 4 && flags&1 == 0:
 			w.frame(4, 1, 0)
-		case kind <= 1 && flags&1 != 0: // the request has ended
+		case kind <= 1 && flags&1 != 0: // the request is complete
 			answer(w, conn, stream)
 		}
 	}
 }
 
-// What HTTP/2 says about a POST that proves that it was not processed, and what
-// doesn't.
+// Which HTTP/2 errors prove that a POST was not processed, and which don't.
 func TestNeverProcessed_HTTP2(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		answer func(w *h2Writer, stream uint32) // of the first request
+		answer func(w *h2Writer, stream uint32) // for the first request
 		again  bool
 	}{
 		{"REFUSED_STREAM", func(w *h2Writer, s uint32) { w.reset(s, 7) }, true},
 		{"GOAWAY below the stream", func(w *h2Writer, _ uint32) { w.goAway(0, 0) }, true},
-		// net/http's error for it is nothing but text.
+		// net/http's error for this has only a text.
 		{"GOAWAY with an error at the first stream", func(w *h2Writer, _ uint32) { w.goAway(0, 0xb); w.Close() }, false},
 		{"INTERNAL_ERROR", func(w *h2Writer, s uint32) { w.reset(s, 2) }, false},
 		{"CANCEL", func(w *h2Writer, s uint32) { w.reset(s, 8) }, false},

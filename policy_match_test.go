@@ -31,7 +31,7 @@ func TestMatch(t *testing.T) {
 		"http://EXAMPLE.com:81/path?query": "example.com",
 		"https://example.com:8443":         "example.com:8443",
 
-		// Default ports are those of the scheme.
+		// The default port depends on the scheme.
 		"https://example.org":     "example.org:443",
 		"https://example.org:443": "example.org:443",
 		"http://example.org:443":  "example.org:443",
@@ -59,7 +59,7 @@ func TestMatch(t *testing.T) {
 		"https://a.x":                    "*.x",
 		"https://example.net":            "default",
 
-		// A dot at the end makes no difference.
+		// A trailing dot makes no difference.
 		"https://example.com.":         "example.com",
 		"https://EXAMPLE.com.:8443":    "example.com:8443",
 		"http://plain.example.":        "plain.example:80",
@@ -76,7 +76,7 @@ func TestMatch(t *testing.T) {
 		"https://com.":                 "default",
 		"https://x.":                   "default",
 
-		// What only has empty labels there is no spelling of another name.
+		// A name with empty labels is not a spelling of another name.
 		"https://example.com..": "default",
 		"https://x..":           "default",
 		"https://.":             "default",
@@ -97,7 +97,7 @@ func TestMatch(t *testing.T) {
 	assert.Equal(t, "default", m.find(nil).name)
 }
 
-// IDNA is left alone: a name is compared as it stands.
+// Names are compared without IDNA conversion.
 func TestMatch_IDNA(t *testing.T) {
 	m, err := compile(Policy{}, map[string]Policy{"bücher.example": {}, "xn--bcher-kva.test": {}})
 	require.NoError(t, err)
@@ -188,8 +188,7 @@ func TestMatch_RefusesTwins(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// Of a name that is made of nothing else, or of an address in brackets, a dot
-// is a part.
+// If the name is only a dot, or an address in brackets, the dot is part of it.
 func TestHostPort_TrailingDot(t *testing.T) {
 	for in, want := range map[string]hostKey{
 		"api.example.com.":      {"api.example.com", "443"},
@@ -212,8 +211,8 @@ func TestHostPort_TrailingDot(t *testing.T) {
 	}
 }
 
-// FuzzMatch writes hosts and patterns with a dot at the end and without, in
-// capitals and not, and finds the same.
+// FuzzMatch varies the case and the trailing dot of hosts and patterns, which
+// doesn't change the match.
 func FuzzMatch(f *testing.F) {
 	for _, pattern := range []string{"example.com", "*.example.com", "example.com:8443", "*.example.com:80", "[::1]", "[::1]:80", "a..", ".", "127.0.0.1", "BÜCHER.example"} {
 		for _, host := range []string{"example.com", "a.example.com:80", "[::1]", "[::1]:80", "[::1].", "a.", "a..", ".", "", "bücher.example", "x:1]", "[[a]]"} {
@@ -222,7 +221,7 @@ func FuzzMatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, pattern, host string) {
 		if u, err := url.Parse("https://" + host + "/"); err != nil || u.Host != host {
-			return // no request has it
+			return // no request has such a host
 		}
 		at := func(host string) *url.URL { return &url.URL{Scheme: "https", Host: host} }
 		key := keyOf(at(host))
@@ -237,7 +236,7 @@ func FuzzMatch(f *testing.F) {
 		if by := m.find(at(key.String())).name; by != found {
 			t.Fatalf("%q finds %q, its key %q", host, found, by)
 		}
-		// dotted returns a name with a dot at its end, if that is another
+		// dotted returns a name with a trailing dot, if that is another
 		// spelling of it.
 		dotted := func(name string) (string, bool) {
 			bare, port, colon := strings.Cut(name, ":")

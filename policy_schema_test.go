@@ -45,13 +45,13 @@ func policySchema(t *testing.T) *schema {
 	require.NoError(t, err)
 	defer file.Close()
 	dec := json.NewDecoder(file)
-	dec.DisallowUnknownFields() // what the test doesn't know it doesn't check
+	dec.DisallowUnknownFields() // the test can't check keywords that it doesn't know
 	var s schema
 	require.NoError(t, dec.Decode(&s))
 	return &s
 }
 
-// find follows references from s, a schema of root.
+// find follows references from s, which is part of root.
 func (s *schema) find(root *schema) *schema {
 	for s.Ref != "" {
 		group, name, _ := strings.Cut(strings.TrimPrefix(s.Ref, "#/"), "/")
@@ -98,8 +98,8 @@ func (s *schema) accepts(root *schema, value any) bool {
 	return true
 }
 
-// TestSchema_IsThatOfTheCode holds the schema against the fields of Policy:
-// their names, and for a wide choice of values whether they are accepted.
+// TestSchema_IsThatOfTheCode compares the schema with the fields of Policy:
+// their names, and whether a wide choice of values is valid.
 func TestSchema_IsThatOfTheCode(t *testing.T) {
 	root := policySchema(t)
 	var probes []any
@@ -115,7 +115,7 @@ func TestSchema_IsThatOfTheCode(t *testing.T) {
 	}
 	checkSchemaOf(t, root, root, reflect.TypeFor[Policy](), probes, nil)
 
-	// A policy of a host is the same, without hosts of its own.
+	// The policy of a host has the same members, except hosts.
 	policy := root.Defs["policy"]
 	assert.Equal(t, "false", string(policy.Additional))
 	for name, property := range policy.Properties {
@@ -133,8 +133,8 @@ func TestSchema_IsThatOfTheCode(t *testing.T) {
 	assert.Same(t, policy, hosts.find(root))
 }
 
-// checkSchemaOf checks that s describes the members that the struct type has
-// in JSON, at the given path in a policy.
+// checkSchemaOf checks that s describes the members of structType in JSON, at
+// the given path in a policy.
 func checkSchemaOf(t *testing.T, root, s *schema, structType reflect.Type, probes []any, path []string) {
 	t.Helper()
 	assert.Equal(t, "object", s.Type, path)
@@ -174,7 +174,7 @@ func checkSchemaOf(t *testing.T, root, s *schema, structType reflect.Type, probe
 	}
 }
 
-// TestSchema_NamesTheDefaults checks the figures in the descriptions.
+// TestSchema_NamesTheDefaults checks the numbers in the descriptions.
 func TestSchema_NamesTheDefaults(t *testing.T) {
 	root := policySchema(t)
 	for path, value := range map[string]any{
@@ -192,8 +192,8 @@ func TestSchema_NamesTheDefaults(t *testing.T) {
 	}
 }
 
-// TestSchema_ExamplesAreValid holds the policies that the docs show against
-// the schema and the code.
+// TestSchema_ExamplesAreValid checks the policies in the docs against the
+// schema and the code.
 func TestSchema_ExamplesAreValid(t *testing.T) {
 	files, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)

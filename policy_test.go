@@ -18,8 +18,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// leaves calls f with every field of a policy that isn't a struct of fields,
-// so that a field added later is tested too.
+// leaves calls f for every field of a policy that isn't a struct of fields. It
+// finds fields that are added later, too.
 func leaves(v reflect.Value, path string, f func(path string, field reflect.Value)) {
 	for i := range v.NumField() {
 		name := path + v.Type().Field(i).Name
@@ -31,7 +31,7 @@ func leaves(v reflect.Value, path string, f func(path string, field reflect.Valu
 	}
 }
 
-// fill gives a field a value that is not zero; another one for each n.
+// fill sets a field to a value other than zero, a different one for each n.
 func fill(t *testing.T, path string, field reflect.Value, n int) {
 	t.Helper()
 	switch field.Kind() {
@@ -56,7 +56,7 @@ func fill(t *testing.T, path string, field reflect.Value, n int) {
 	}
 }
 
-// same compares two fields; funcs by their identity.
+// same compares two fields. Funcs are compared by identity.
 func same(a, b reflect.Value) bool {
 	if a.Kind() == reflect.Func {
 		return a.UnsafePointer() == b.UnsafePointer()
@@ -91,7 +91,8 @@ func TestPolicy_InheritsEveryField(t *testing.T) {
 	assert.Zero(t, Policy{}.over(Policy{}))
 }
 
-// A slice that is empty, but not nil, replaces; Off is a value like any other.
+// An empty slice that isn't nil replaces the inherited one. Off is a value like
+// any other.
 func TestPolicy_Replaces(t *testing.T) {
 	base := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"},
 		Deadline: time.Second, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}}
@@ -117,13 +118,13 @@ func TestPolicy_Defaults(t *testing.T) {
 		FleetBudget:   500,
 	}, r.Policy())
 
-	// The breaker is off, and one with any field set is on.
+	// The zero Breaker is off. A Breaker with any field set is on.
 	full := Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: time.Second, Probes: 2}
 	assert.Equal(t, full, defaultRules(t, Policy{Breaker: Breaker{OpenFor: time.Second}}).Policy().Breaker)
 	assert.Equal(t, Breaker{Ratio: Off, OpenFor: time.Second}, defaultRules(t, Policy{Breaker: Breaker{Ratio: Off, OpenFor: time.Second}}).Policy().Breaker)
 }
 
-// Nobody changes rules by way of the policy they hand out.
+// Changing the policy that Policy returns doesn't change the rules.
 func TestRules_PolicyIsACopy(t *testing.T) {
 	r := defaultRules(t, Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}, Dialects: []string{"github"}})
 	p := r.Policy()
@@ -171,7 +172,7 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 	assert.Zero(t, r.credit)
 }
 
-// One of them is enough for attempts to need a request of their own.
+// Each of these fields makes attempts derived.
 func TestRules_Derive(t *testing.T) {
 	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {MaxSends: 1}} {
 		assert.True(t, defaultRules(t, p).derives, "%+v", p)
@@ -247,7 +248,7 @@ func TestVerdict_String(t *testing.T) {
 	assert.Equal(t, []string{"by_rule", "retryable", "final", "not_processed", "Verdict(4)"}, words)
 }
 
-// Where a number can't be Off, the error says what to set instead.
+// If a number can't be Off, the error says what to set instead.
 func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 	var p Policy
 	leaves(reflect.ValueOf(&p).Elem(), "", func(path string, field reflect.Value) {
@@ -266,8 +267,7 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 	})
 }
 
-// A value of WithPolicy that is wrong is reported by RoundTrip, which sends
-// nothing.
+// RoundTrip reports an invalid value of WithPolicy and sends nothing.
 func TestWithPolicy_RefusedByRoundTrip(t *testing.T) {
 	sent := 0
 	tr := &Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) {
@@ -276,7 +276,7 @@ func TestWithPolicy_RefusedByRoundTrip(t *testing.T) {
 	})}
 	req, err := http.NewRequestWithContext(WithPolicy(t.Context(), Policy{MaxWait: -5}), http.MethodGet, "http://example.com", nil)
 	require.NoError(t, err)
-	resp, err := tr.RoundTrip(req) //nolint:bodyclose // there is none
+	resp, err := tr.RoundTrip(req) //nolint:bodyclose // there is no response
 	assert.Nil(t, resp)
 	assert.ErrorContains(t, err, "WithPolicy.MaxWait is -5ns")
 	assert.Zero(t, sent)

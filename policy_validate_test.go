@@ -43,11 +43,11 @@ func TestValidate_Accepts(t *testing.T) {
 	}
 }
 
-// Every bad value is named, with its host and its field.
+// The error names the host and field of every invalid value.
 func TestValidate_Refuses(t *testing.T) {
 	tests := []struct {
 		policy retrip.Policy
-		want   string // behind the host
+		want   string // the text after the host
 	}{
 		{retrip.Policy{MaxAttempts: -2}, "MaxAttempts is -2: it must be positive, or 0 to inherit"},
 		{retrip.Policy{MaxAttempts: retrip.Off}, "MaxAttempts is Off: use 1 for no retries"},
@@ -117,7 +117,7 @@ func TestValidate_Refuses(t *testing.T) {
 	}
 }
 
-// All that is wrong is told at once, in the same order every time.
+// The error reports all mistakes at once, in a fixed order.
 func TestValidate_TellsAll(t *testing.T) {
 	tr := &retrip.Transport{
 		Policy: retrip.Policy{MaxAttempts: -7, MaxWait: -2},
@@ -136,7 +136,7 @@ func TestValidate_TellsAll(t *testing.T) {
 	}
 }
 
-// Fields that are fine by themselves may not fit those that they inherit.
+// Fields that are valid by themselves may contradict inherited ones.
 func TestValidate_Inherited(t *testing.T) {
 	tr := &retrip.Transport{
 		Policy: retrip.Policy{Backoff: retrip.Backoff{Cap: time.Second}, Unprocessed: []int{429}},
@@ -200,7 +200,7 @@ func TestValidate_Deadline(t *testing.T) {
 	}
 }
 
-// What only Validate complains of doesn't stop a request.
+// What only Validate reports doesn't stop a request.
 func TestValidate_Advice(t *testing.T) {
 	tr := &retrip.Transport{
 		Base:   &retrip.Transport{Base: answering(200)},
@@ -303,7 +303,7 @@ func (status answering) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: int(status), Body: http.NoBody, Request: req}, nil
 }
 
-// A dialect says when to come back; it makes no POST repeatable.
+// A dialect says when to retry, but doesn't make a POST repeatable.
 func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
 	const want = `Dialects is "openai": calls of this API are POSTs, and the policy would never repeat a POST`
 	alone := retrip.Policy{Dialects: []string{"openai"}}

@@ -17,9 +17,9 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither: net/http repeats a
-// request that has a key and a GetBody when its connection turns out to be
-// dead. A body that only the caller has must not become such a one through us.
+// TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither: net/http resends a
+// request that has a key and a GetBody if its connection turns out to be dead.
+// retrip must not add a GetBody to a request that the policy forbids to repeat.
 func TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither(t *testing.T) {
 	for name, tt := range map[string]struct {
 		idempotent func(*http.Request) bool
@@ -39,7 +39,7 @@ func TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither(t *testing.T) {
 					}
 				}))
 				client := &http.Client{Transport: &Transport{Base: server.Transport(), Policy: Policy{Idempotent: tt.idempotent}}}
-				resp, err := client.Get(server.URL) // leaves a connection to be used again
+				resp, err := client.Get(server.URL) // leaves a connection in the pool
 				require.NoError(t, err)
 				require.NoError(t, resp.Body.Close())
 				req, err := http.NewRequest(http.MethodPost, server.URL, io.MultiReader(strings.NewReader("pay")))

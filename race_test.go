@@ -5,5 +5,6 @@
 
 package retrip
 
-// raceEnabled says that the race detector makes everything ten times slower.
+// raceEnabled says that the race detector is on, which makes everything ten
+// times slower.
 const raceEnabled = true

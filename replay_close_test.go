@@ -22,7 +22,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// stalledBody yields its text and then waits until it is closed.
+// stalledBody yields its text and then blocks until it is closed.
 type stalledBody struct {
 	io.Reader
 	closed chan struct{}
@@ -42,8 +42,8 @@ func (b *stalledBody) Close() error {
 	return nil
 }
 
-// The caller's body is closed when the last attempt closes what it was given,
-// which may be after RoundTrip has returned; not when an earlier attempt does.
+// The caller's body is closed when the last attempt closes its reader, which
+// may be after RoundTrip has returned. An earlier attempt doesn't close it.
 func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var readers []io.ReadCloser
@@ -72,7 +72,7 @@ func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 	})
 }
 
-// A base that panics has no use for its reader any more, closed or not.
+// A base that panics no longer uses its reader, closed or not.
 func TestReplay_ClosedAfterAPanicOfTheBase(t *testing.T) {
 	var reader io.ReadCloser
 	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
@@ -149,8 +149,8 @@ func TestReplay_ClosedOnce(t *testing.T) {
 	}
 }
 
-// net/http's HTTP/2 closes a body for which a connection turned out to be
-// unusable, and hands the same body to another one.
+// net/http's HTTP/2 closes a body whose connection turned out to be unusable,
+// and passes the same body to another connection.
 func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 	for name, body := range map[string]func() io.Reader{
 		"stream":  func() io.Reader { return stream([]byte("payload")) },
@@ -198,7 +198,7 @@ func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 		})
 	}
 	bubbled(t, "and not closed again", func(t *testing.T) {
-		// net/http closes a body once, whatever it does with it then.
+		// net/http closes a body once, whatever happens to it then.
 		sent := newSend("payload")
 		base := plays(func(r *http.Request) (*http.Response, error) {
 			assert.NoError(t, r.Body.Close())

@@ -28,8 +28,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// The server answers while the upload is under way; the third attempt is taken
-// whole. Run it with the race detector.
+// The server responds while the upload is still in progress. It reads all of
+// the third attempt. Run this test with the race detector.
 func TestReplay_EarlyAnswer(t *testing.T) {
 	payload := pattern(16 << 20)
 	want := sha256.Sum256(payload)
@@ -74,7 +74,7 @@ func TestReplay_EarlyAnswer(t *testing.T) {
 	}
 }
 
-// slowBody gives its bytes when told, and knows whether two read at once.
+// slowBody returns bytes when told to, and detects concurrent Reads.
 type slowBody struct {
 	give    chan string
 	reading atomic.Int32
@@ -99,8 +99,8 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 func (b *slowBody) Close() error { b.closed.Add(1); return nil }
 
-// exclusiveBody can't be closed while it is read, as that of a server's request
-// can't.
+// exclusiveBody can't be closed during a Read, like the body of a server's
+// request.
 type exclusiveBody struct {
 	slowBody
 	lock chan struct{}
@@ -118,8 +118,8 @@ func (b *exclusiveBody) Close() error {
 	return b.slowBody.Close()
 }
 
-// earlyStep answers 503 while a goroutine of the base still reads the body,
-// as net/http does.
+// earlyStep answers 503 while a goroutine of the base still reads the body, as
+// with net/http.
 func earlyStep(read *sync.WaitGroup, got *error) step {
 	return func(r *http.Request) (*http.Response, error) {
 		first := make([]byte, 10)
@@ -136,7 +136,8 @@ func earlyStep(read *sync.WaitGroup, got *error) step {
 	}
 }
 
-// An attempt that is blocked in the caller's Read meets the next one.
+// An attempt is still blocked in a Read of the caller's body when the next one
+// begins.
 func TestReplay_OldAttemptReads(t *testing.T) {
 	bubbled(t, "the next one gets what it read", func(t *testing.T) {
 		body := &slowBody{give: make(chan string)}
@@ -235,7 +236,7 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 	})
 }
 
-// A reader of an attempt that is over can't touch what later ones read.
+// The reader of an attempt that has ended can't affect what later readers get.
 func TestReplay_OldReaderIsDead(t *testing.T) {
 	for _, body := range []io.Reader{stream([]byte("abcdef")), io.NewSectionReader(strings.NewReader("abcdef"), 0, 6)} {
 		bubbled(t, fmt.Sprintf("%T", body), func(t *testing.T) {
@@ -264,8 +265,8 @@ func TestReplay_OldReaderIsDead(t *testing.T) {
 	}
 }
 
-// An answer that comes while the base waits for a byte beyond what is kept: the
-// byte may come and be lost, so that there is no retry.
+// The response arrives while the base waits for a byte beyond the part that is
+// kept. That byte may arrive and be lost, so there is no retry.
 func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
@@ -296,8 +297,8 @@ func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 	})
 }
 
-// A base that asks for the body again by GetBody gets all of it from the new
-// reader, and nothing any more from the old one.
+// If a base calls GetBody, it gets the whole body from the new reader and
+// nothing more from the old one.
 func TestReplay_GetBodyEndsTheReaderBeforeIt(t *testing.T) {
 	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		old := req.Body

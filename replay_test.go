@@ -51,7 +51,7 @@ func TestReplay_FirstByte(t *testing.T) {
 	})
 }
 
-// A base that asks for n bytes makes the caller's body give n bytes.
+// If a base asks for n bytes, retrip asks the caller's body for n bytes.
 func TestReplay_NeverReadsAhead(t *testing.T) {
 	body := &countingBody{data: pattern(10_000)}
 	base := plays(func(r *http.Request) (*http.Response, error) {
@@ -123,7 +123,7 @@ func TestReplay_Bound(t *testing.T) {
 	}
 }
 
-// What nobody has read from yet can be sent whatever its size.
+// A body that nobody has read from can be sent again, whatever its size.
 func TestReplay_Untouched(t *testing.T) {
 	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		payload := pattern(1 << 20)
@@ -137,7 +137,7 @@ func TestReplay_Untouched(t *testing.T) {
 		attempts := 0
 		tr := &retrip.Transport{Base: s.Transport(), Policy: with(func(p *retrip.Policy) { p.MaxReplayBody = retrip.Off }),
 			Trace: &retrip.Trace{Attempt: func(e retrip.Event) { attempts = e.Attempt }}}
-		// A dial that is refused proves that even a POST was not processed.
+		// A refused dial proves that even a POST was not processed.
 		resp, err := tr.RoundTrip(mustRequest(t, "POST", s.URL, stream(payload)))
 		require.NoError(t, err)
 		finish(t, resp)
@@ -192,7 +192,7 @@ func TestReplay_Sections(t *testing.T) {
 	}
 }
 
-// A file that lies about its size, and what is a file in name only.
+// A file with a wrong size, and something that is a file only by type.
 func TestReplay_OddFiles(t *testing.T) {
 	t.Run("size of zero", func(t *testing.T) {
 		f, err := os.Open("/proc/self/status")
@@ -234,8 +234,8 @@ func TestReplay_OddFiles(t *testing.T) {
 	})
 }
 
-// The request that a base gets has a GetBody only where GetBody can't fail, and
-// only if it may be sent twice.
+// The request for the base has a GetBody only if it may be sent twice and
+// GetBody can't fail.
 func TestReplay_GetBodyOfDerived(t *testing.T) {
 	file := func() io.Reader { return io.NewSectionReader(strings.NewReader("abcd"), 0, 4) }
 	text := func() io.Reader { return stream([]byte("abcd")) }
@@ -280,7 +280,7 @@ func TestReplay_GetBodyOfDerived(t *testing.T) {
 	}
 }
 
-// Errors on the way to a body.
+// Errors while a body is prepared or read.
 func TestReplay_Errors(t *testing.T) {
 	broken := errors.New("broken")
 	for _, kept := range []string{"", "some bytes"} {
@@ -332,7 +332,7 @@ func TestReplay_Errors(t *testing.T) {
 			assert.Equal(t, 503, resp.StatusCode)
 			assert.Equal(t, "ok", finish(t, resp))
 		}
-		// Its token came back each time.
+		// Its token was returned each time.
 		assert.Equal(t, []retrip.Reason{"body_not_replayable", "body_not_replayable", "body_not_replayable"}, reasons)
 		assert.Empty(t, tr.HostStates())
 	})
@@ -358,8 +358,8 @@ func TestReplay_Errors(t *testing.T) {
 	})
 }
 
-// Body, attempt timeout and retry together: the Content-Length is that of the
-// body on every attempt.
+// Body, attempt timeout and retry together: Content-Length matches the body on
+// every attempt.
 func TestReplay_ContentLength(t *testing.T) {
 	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		payload := pattern(50 << 10)

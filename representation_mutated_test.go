@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutant changes the header fields of a 206 at random. The body is honest, and so
-// is Content-Length, since net/http holds a body to it.
+// mutant changes header fields of a 206 at random. The body and Content-Length
+// are correct, because net/http checks the body against Content-Length.
 type mutant struct{ *rand.Rand }
 
 var (
@@ -29,7 +29,7 @@ var (
 	mutantNumbers   = []string{"0", "1", "-1", "9223372036854775807", "9223372036854775808", "18446744073709551616", "01", "1e3", "0x10", "", "*", "٣"}
 )
 
-// one returns one of the given.
+// one returns one of the given strings.
 func (m mutant) one(of []string) string { return of[m.IntN(len(of))] }
 
 // mutate changes one thing in h.
@@ -40,28 +40,28 @@ func (m mutant) mutate(h http.Header) {
 	}
 	at := m.IntN(len(cr) + 1)
 	switch m.IntN(12) {
-	case 0: // a byte is another
+	case 0: // changes a byte
 		if at < len(cr) {
 			cr = cr[:at] + string(mutantBytes[m.IntN(len(mutantBytes))]) + cr[at+1:]
 		}
-	case 1: // a byte is gone
+	case 1: // removes a byte
 		if at < len(cr) {
 			cr = cr[:at] + cr[at+1:]
 		}
-	case 2: // a byte more
+	case 2: // inserts a byte
 		cr = cr[:at] + string(mutantBytes[m.IntN(len(mutantBytes))]) + cr[at:]
-	case 3: // two bytes are exchanged
+	case 3: // swaps two bytes
 		if b := []byte(cr); len(b) > 1 {
 			i, j := m.IntN(len(b)), m.IntN(len(b))
 			b[i], b[j] = b[j], b[i]
 			cr = string(b)
 		}
-	case 4: // a number is another
+	case 4: // changes a number
 		parts := strings.FieldsFunc(cr, func(r rune) bool { return strings.ContainsRune(" -/", r) })
 		if len(parts) > 0 {
 			cr = strings.Replace(cr, parts[m.IntN(len(parts))], m.one(mutantNumbers), 1)
 		}
-	case 5: // letters
+	case 5: // changes case or spaces, or repeats the field
 		cr = []string{strings.ToUpper(cr), strings.TrimSpace(cr), cr + " ", "\t" + cr, cr + ", " + cr, cr + "/" + cr}[m.IntN(6)]
 	case 6:
 		h["Content-Range"] = [][]string{nil, {}, {""}, {cr, cr}, {"", cr}}[m.IntN(5)]
@@ -85,10 +85,10 @@ func (m mutant) mutate(h http.Header) {
 	h["Content-Range"] = []string{cr}
 }
 
-// TestRepresentationAccept_Mutants changes the header fields of right answers a
-// million times, once or more often each. What is accepted must say, byte for
-// byte, what the reader has to get; where a single field was changed, what it
-// says must also be true.
+// TestRepresentationAccept_Mutants changes the header fields of correct
+// responses a million times, each once or more. An accepted response must
+// describe exactly the bytes that the reader has to get. If only one field was
+// changed, the description must also be true.
 func TestRepresentationAccept_Mutants(t *testing.T) {
 	runs := 1_000_000
 	if testing.Short() || raceEnabled {
@@ -145,7 +145,8 @@ func TestRepresentationAccept_Mutants(t *testing.T) {
 	assert.Less(t, accepted, runs*2/3)
 }
 
-// allIdentity reports whether no body with the header fields h has a coding.
+// allIdentity reports whether a body with the header fields h has no content
+// coding.
 func allIdentity(h http.Header) bool {
 	for _, v := range h["Content-Encoding"] {
 		if v != "" && !strings.EqualFold(v, "identity") {
@@ -155,8 +156,8 @@ func allIdentity(h http.Header) bool {
 	return true
 }
 
-// TestResume_Mutants does it through a Transport: each answer to a request for the
-// rest has one field changed.
+// TestResume_Mutants does the same through a Transport: each response to a
+// request for the rest has one field changed.
 func TestResume_Mutants(t *testing.T) {
 	runs := 10_000
 	if testing.Short() || raceEnabled {

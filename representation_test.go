@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fielded makes a response of lines "Name: value", with the length that a
-// Content-Length among them names, -1 without one.
+// fielded returns a response with the given header lines "Name: value". Its
+// length is that of a Content-Length among them, or -1.
 func fielded(status int, lines ...string) *http.Response {
 	resp := &http.Response{StatusCode: status, Header: http.Header{}, ContentLength: -1}
 	for _, line := range lines {
@@ -94,8 +94,8 @@ func TestRepresentationAsk(t *testing.T) {
 	assert.Equal(t, http.Header{"Range": {"bytes=7-99"}, "If-Range": {`"a"`}, "Accept-Encoding": {"identity"}}, r.ask(nil, 7))
 }
 
-// TestRepresentationAccept has an answer that lies for each rule, each of them
-// but one header field away from one that is accepted.
+// TestRepresentationAccept has a wrong response for each rule. Each differs in
+// one header field from a response that is accepted.
 func TestRepresentationAccept(t *testing.T) {
 	const mib = 1 << 20
 	r := representation{etag: `"a"`, last: 4*mib - 1, total: 4 * mib}
@@ -165,7 +165,8 @@ func TestRepresentationAccept(t *testing.T) {
 		}
 	}
 
-	// A part that the caller asked for ends where the caller's does.
+	// If the caller asked for a part, the representation ends where that part
+	// ends.
 	r = representation{etag: `"a"`, first: 100, last: 199, total: 1000}
 	got, refusal := r.accept(fielded(200, `ETag: "a"`, "Content-Length: 1000"), 150)
 	assert.Empty(t, refusal)
@@ -180,9 +181,9 @@ func TestRepresentationAccept(t *testing.T) {
 	assert.EqualValues(t, "changed", refusal, "shorter than what was promised")
 }
 
-// FuzzRepresentationAccept gives servers any header fields. What is accepted
-// has to be exactly what was asked for, by a reading of Content-Range that is
-// not the one of the code.
+// FuzzRepresentationAccept lets a server send any header fields. An accepted
+// response must be exactly what was requested, by a reading of Content-Range
+// other than the code's.
 func FuzzRepresentationAccept(f *testing.F) {
 	f.Add(206, "bytes 10-99/100", `"a"`, "", "", int64(90), int64(10))
 	f.Add(206, "bytes 0-99/*", `"a"`, "", "", int64(-1), int64(10))

@@ -21,12 +21,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bodies is a Base whose i-th response has the i-th body, the last one from
-// there on.
+// bodies is a Base whose response i has body i. The last body repeats.
 type bodies struct {
 	status  int
 	header  http.Header
-	length  int64 // announced; 0 is none
+	length  int64 // announced length; 0 means none
 	answers []func(ctx context.Context) io.ReadCloser
 	asked   int
 	given   []*breaking
@@ -57,7 +56,7 @@ func broken(content string, err error) func(context.Context) io.ReadCloser {
 
 const document = `{"id": 17, "items": ["a", "b"], "total": {"amount": "12.50", "currency": "EUR"}}`
 
-// A document that breaks at any of its bytes is fetched again.
+// A document that breaks at any byte is fetched again.
 func TestWholeBody_BrokenAnywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, failure := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
@@ -78,8 +77,9 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 	})
 }
 
-// If no retry follows, the caller gets the response: what there was of its body,
-// and then the error. Half a document never comes with a nil error.
+// If no retry follows, the caller gets the response with the part of the body
+// that arrived, followed by the error. Half a document never comes with a nil
+// error.
 func TestWholeBody_NoRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n := range len(document) {
@@ -104,7 +104,8 @@ func TestWholeBody_NoRetry(t *testing.T) {
 	})
 }
 
-// All attempts break: the last response is the caller's, as far as it goes.
+// If all attempts break, the caller gets the last response with the part of its
+// body that arrived.
 func TestWholeBody_OutOfAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF)}}
@@ -118,12 +119,12 @@ func TestWholeBody_OutOfAttempts(t *testing.T) {
 	})
 }
 
-// Up to the limit a body is read within the attempt, and behind it streams.
+// The body is read within the attempt up to the limit, and streams after it.
 func TestWholeBody_Limit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			limit int64
-			asked int // 2 if the break is seen within the attempt
+			asked int // 2 if the attempt sees the break
 		}{{Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 2}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
 			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
 			got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: c.limit}})
@@ -139,8 +140,7 @@ func TestWholeBody_Limit(t *testing.T) {
 	})
 }
 
-// A body that is announced larger than it will ever be takes no memory before it
-// arrives.
+// A body with a huge announced length takes no memory before it arrives.
 func TestWholeBody_AnnouncedLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, length: 1 << 60, answers: []func(context.Context) io.ReadCloser{broken("abc", io.ErrUnexpectedEOF)}}
@@ -150,7 +150,7 @@ func TestWholeBody_AnnouncedLarge(t *testing.T) {
 	})
 }
 
-// The attempt's time runs until the short body is whole.
+// AttemptTimeout runs until a short body is complete.
 func TestWholeBody_Timeout(t *testing.T) {
 	for name, p := range map[string]Policy{
 		"AttemptTimeout": {AttemptTimeout: time.Second},
@@ -177,7 +177,7 @@ func TestWholeBody_Timeout(t *testing.T) {
 	}
 }
 
-// Time that runs out as the last byte has come takes nothing away.
+// If the time runs out just after the last byte, the body stays complete.
 func TestWholeBody_WholeAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{func(context.Context) io.ReadCloser {
@@ -202,8 +202,8 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// A caller who goes while the body is read ahead gets what there is, and why it
-// ended.
+// If the caller goes during the reading ahead, it gets the part that arrived,
+// and the reason why the body ended.
 func TestWholeBody_CallerGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil)}}
@@ -218,7 +218,7 @@ func TestWholeBody_CallerGoes(t *testing.T) {
 	})
 }
 
-// What somebody listens to is not read ahead.
+// Streams are not read ahead.
 func TestWholeBody_Streams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, kind := range []string{"text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/jsonl", "application/grpc", "application/grpc+proto",
@@ -237,13 +237,13 @@ func TestWholeBody_Streams(t *testing.T) {
 	})
 }
 
-// A response that comes while the body of the request is being sent isn't read
-// ahead: its caller may be waiting for it to send more.
+// A response that arrives while the request body is still being sent isn't read
+// ahead, because the caller may be waiting for it before it sends more.
 func TestWholeBody_WhileSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
 		base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-			// An echo.
+			// The server echoes the request.
 			return &http.Response{StatusCode: 200, Body: req.Body, ContentLength: -1}, nil
 		})
 		resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequest(http.MethodPut, "http://a.example/", r)))
@@ -258,8 +258,8 @@ func TestWholeBody_WhileSending(t *testing.T) {
 	})
 }
 
-// A response that is retried is not read for its own sake, and one that is left
-// when attempts are used up comes unread.
+// A response that is retried isn't read ahead. If attempts run out, it is
+// returned unread.
 func TestWholeBody_Failures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 503, answers: []func(context.Context) io.ReadCloser{broken("down", io.ErrUnexpectedEOF)}}
@@ -311,7 +311,7 @@ func TestPeek(t *testing.T) {
 	})
 }
 
-// An error inside a 200 is retried by a Classify that looks.
+// Classify finds an error inside a 200, which is retried.
 func TestPeek_InClassify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, p := range []Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdle: time.Second}, {Resume: On, BodyIdle: time.Second}} {
@@ -337,8 +337,8 @@ func TestPeek_InClassify(t *testing.T) {
 	})
 }
 
-// The attempt's time runs while Classify waits for bytes, and what it says of a
-// response that came too late doesn't count.
+// AttemptTimeout runs while Classify waits for bytes. Its verdict on a response
+// that came too late doesn't count.
 func TestPeek_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("a", nil), broken(document, io.EOF)}}

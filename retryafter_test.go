@@ -110,7 +110,7 @@ func FuzzParseRetryAfter(f *testing.F) {
 			t.Fatalf("%q is neither digits nor a date, and gives %v", value, wait)
 		}
 		if digits && value != "" {
-			// What has as many digits as that is never shorter.
+			// A number with more digits never yields a shorter wait.
 			if longer, _ := retrip.ParseRetryAfter(header("9"+value), now); longer < wait {
 				t.Fatalf("%q gives %v, with a digit before it %v", value, wait, longer)
 			}

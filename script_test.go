@@ -25,21 +25,21 @@ import (
 // step is the outcome of one attempt.
 type step func(*http.Request) (*http.Response, error)
 
-// script is a Base that plays its steps in order, the last one for ever. As
-// net/http does, it reads the request's body and closes it.
+// script is a Base that plays its steps in order and repeats the last one. Like
+// net/http, it reads the request body and closes it.
 type script struct {
 	steps []step
 
 	mu      sync.Mutex
 	began   time.Time
-	at      []time.Duration // of the attempts, since the first
+	at      []time.Duration // instants of the attempts, since the first one
 	reqs    []*http.Request
 	sent    []string      // request bodies
-	bodies  []*replyBody  // of the responses
-	readErr []error       // of the request bodies
+	bodies  []*replyBody  // response bodies
+	readErr []error       // errors of reading the request bodies
 	idle    int           // calls of CloseIdleConnections
-	keep    bool          // leaves request bodies alone
-	header  []http.Header // a copy of each request's
+	keep    bool          // doesn't read or close request bodies
+	header  []http.Header // copies of the requests' headers
 }
 
 func plays(steps ...step) *script { return &script{steps: steps} }
@@ -80,14 +80,14 @@ func (s *script) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (s *script) CloseIdleConnections() { s.idle++ }
 
-// attempts returns how many attempts were made.
+// attempts returns the number of attempts.
 func (s *script) attempts() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.reqs)
 }
 
-// closedBodies returns how many responses' bodies are closed.
+// closedBodies returns the number of closed response bodies.
 func (s *script) closedBodies() (n int) {
 	for _, b := range s.bodies {
 		if b.closed.Load() > 0 {
@@ -97,7 +97,7 @@ func (s *script) closedBodies() (n int) {
 	return n
 }
 
-// replyBody is a response's body that knows how it was treated.
+// replyBody is a response body that records how it is used.
 type replyBody struct {
 	r      io.Reader
 	closed atomic.Int32
@@ -125,7 +125,8 @@ func (b *replyBody) Close() error {
 	return nil
 }
 
-// replies makes a response with a small body and the header lines given.
+// replies returns a step that responds with a small body and the given header
+// lines.
 func replies(status int, lines ...string) step {
 	return func(*http.Request) (*http.Response, error) {
 		h := http.Header{}
@@ -139,7 +140,7 @@ func replies(status int, lines ...string) step {
 
 func fails(err error) step { return func(*http.Request) (*http.Response, error) { return nil, err } }
 
-// hangs until the request's context ends, as net/http does.
+// hangs blocks until the request's context ends, like net/http.
 func hangs(req *http.Request) (*http.Response, error) {
 	select {
 	case <-req.Context().Done():
@@ -149,7 +150,7 @@ func hangs(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// sendBody is a request's body that counts its closings.
+// sendBody is a request body that counts calls of Close.
 type sendBody struct {
 	io.Reader
 	closed atomic.Int32
@@ -159,7 +160,7 @@ func newSend(s string) *sendBody { return &sendBody{Reader: strings.NewReader(s)
 
 func (b *sendBody) Close() error { b.closed.Add(1); return nil }
 
-// request makes a request to an example host.
+// request returns a request to an example host.
 func request(t testing.TB, method string, body io.Reader) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://example.com/path", body)
@@ -167,20 +168,20 @@ func request(t testing.TB, method string, body io.Reader) *http.Request {
 	return req
 }
 
-// steady waits a second before every retry, and never runs out of tokens.
+// steady waits one second before every retry, and never runs out of tokens.
 var steady = retrip.Policy{
 	Backoff: retrip.Backoff{Base: time.Second, Cap: time.Second, Jitter: retrip.NoJitter},
 	Budget:  retrip.Unlimited,
 }
 
-// with returns steady with what change does to it.
+// with returns steady after change.
 func with(change func(*retrip.Policy)) retrip.Policy {
 	p := steady
 	change(&p)
 	return p
 }
 
-// bubbled runs f in a bubble of its own, in a parallel subtest.
+// bubbled runs f in a bubble of its own, as a parallel subtest.
 func bubbled(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -209,7 +210,7 @@ func asError(t testing.TB, err error) *retrip.Error {
 	return e
 }
 
-// pattern is n bytes of which no stretch repeats soon.
+// pattern returns n bytes that don't repeat soon.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	x := uint32(2463534242)
@@ -227,5 +228,5 @@ type onlyReader struct{ io.Reader }
 
 func stream(b []byte) io.Reader { return onlyReader{bytes.NewReader(b)} }
 
-// letPass lets d go by, in the time of a bubble.
+// letPass lets d pass in the time of a bubble.
 func letPass(d time.Duration) { time.Sleep(d) }

@@ -21,7 +21,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// Each change of a host's state is told once: by the hook, and by the counters.
+// The hook and the counters report each change of a host's state once.
 func TestHost_TellsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status, header := http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}}
@@ -49,13 +49,13 @@ func TestHost_TellsChanges(t *testing.T) {
 				resp.Body.Close()
 			}
 		}
-		call() // pauses
+		call() // begins a pause
 		header = http.Header{}
 		time.Sleep(2 * time.Second)
-		call() // opens
+		call() // opens the breaker
 		time.Sleep(2 * time.Second)
 		status = http.StatusOK
-		call() // probes, and closes
+		call() // probes, and closes the breaker
 		call()
 		assert.Equal(t, []string{"closed, paused", "open", "half-open", "closed"}, told)
 		lines := regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+) policy=default breaker=(\S+) open_for=\S+ paused_for=(\S+)`)

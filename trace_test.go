@@ -27,7 +27,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// notes records what hooks are told, one word each.
+// notes records the arguments of hooks, one word each.
 type notes struct{ lines []string }
 
 func (n *notes) trace() *retrip.Trace {
@@ -44,7 +44,8 @@ func (n *notes) trace() *retrip.Trace {
 	return &retrip.Trace{Attempt: note("attempt"), Retry: note("retry"), GiveUp: note("giveup"), Done: note("done")}
 }
 
-// A request's hooks run in the order of its stages, with the right numbers.
+// The hooks of a request run in the order of its stages, with the right
+// numbers.
 func TestTrace_Order(t *testing.T) {
 	p := with(func(p *retrip.Policy) { p.MaxAttempts = 3; p.AttemptTimeout = 2 * time.Second })
 	for _, tt := range []struct {
@@ -116,7 +117,7 @@ func TestTrace_FromServer(t *testing.T) {
 	})
 }
 
-// The order of own, outer and inner hooks, and hooks that aren't there.
+// The order of the Transport's, outer and inner hooks. Hooks may be missing.
 func TestTrace_Enclosing(t *testing.T) {
 	var order []string
 	done := func(name string) *retrip.Trace {
@@ -158,7 +159,7 @@ func TestTrace_Host(t *testing.T) {
 
 const secretURL = "http://user:hunter2@example.com/path?token=s3cret#frag"
 
-// The log has no userinfo and no query of a URL in it.
+// The log contains no userinfo and no query of a URL.
 func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -191,7 +192,8 @@ func TestLogger(t *testing.T) {
 	})
 }
 
-// A panicking handler is the caller's; one that is off costs nothing.
+// A handler that panics is the caller's problem. A handler that is off costs
+// nothing.
 func TestLogger_Off(t *testing.T) {
 	tr := &retrip.Transport{Base: plays(replies(503)), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Logger: slog.New(slog.DiscardHandler)}
 	resp, err := tr.RoundTrip(request(t, "GET", nil))
@@ -200,7 +202,7 @@ func TestLogger_Off(t *testing.T) {
 	finish(t, resp)
 }
 
-// hostLog returns what a log says of hosts, as "WARN budget_empty".
+// hostLog returns the records about hosts, such as "WARN budget_empty".
 func hostLog(text string) []string {
 	var said []string
 	for _, match := range regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+)`).FindAllStringSubmatch(text, -1) {
@@ -209,8 +211,8 @@ func hostLog(text string) []string {
 	return said
 }
 
-// A budget that runs out is said once, whatever the number of requests, and once
-// that it is full again.
+// A budget that runs out is logged once, whatever the number of requests, and
+// once more when it is full again.
 func TestTrace_HostBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -272,8 +274,9 @@ func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 	})
 }
 
-// An outage behind a breaker, and one with pauses, at hundreds of requests: what
-// the log says at level Info of the host, and of requests that are refused.
+// Outages of a host, one behind a breaker and one with pauses, under hundreds
+// of requests: what the log says at level Info about the host and about refused
+// requests.
 func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

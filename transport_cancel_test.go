@@ -23,7 +23,8 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// The first attempt fails, the deadline ends the second: the error shows both.
+// The first attempt fails, and the deadline ends the second. The error shows
+// both.
 func TestTransport_ErrorThenDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reset := errors.New("connection reset")
@@ -42,8 +43,8 @@ func TestTransport_ErrorThenDeadline(t *testing.T) {
 	})
 }
 
-// A caller that goes before an attempt, in one, or in a wait, by every way of
-// ending a request.
+// The caller goes before an attempt, in an attempt, or in a wait, by every way
+// to end a request.
 func TestTransport_Cancel(t *testing.T) {
 	cause := errors.New("the user left")
 	ends := []struct {
@@ -87,7 +88,7 @@ func TestTransport_Cancel(t *testing.T) {
 			}
 			bubbled(t, name+"/in the wait", func(t *testing.T) {
 				if tt.reason == "deadline" {
-					// Such a wait is not begun.
+					// Such a wait doesn't begin.
 					base := plays(replies(503))
 					req, _ := tt.end(request(t, "GET", nil))
 					start := time.Now()
@@ -145,7 +146,7 @@ func TestTransport_Cancel(t *testing.T) {
 				time.Sleep(time.Second)
 				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
 				if tt.name == "Request.Cancel" && timeout == 0 {
-					// Left to the base, which looks first.
+					// The base decides, because it checks first.
 					if err == nil {
 						return
 					}
@@ -163,7 +164,7 @@ func TestTransport_Cancel(t *testing.T) {
 	}
 }
 
-// The token for a retry that is never made comes back.
+// The token of a retry that is never made comes back.
 func TestTransport_CancelReturnsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503))
@@ -199,7 +200,7 @@ func TestTransport_ClientTimeout(t *testing.T) {
 		assert.True(t, u.Timeout())
 		assert.EqualValues(t, 2, seen.Load())
 
-		// It is a deadline: a wait that doesn't fit it isn't begun.
+		// It counts as a deadline: a wait that doesn't fit it doesn't begin.
 		seen.Store(0)
 		c.Timeout = 900 * time.Millisecond
 		start = time.Now()
@@ -211,7 +212,7 @@ func TestTransport_ClientTimeout(t *testing.T) {
 	})
 }
 
-// Our own deadlines aren't the caller's, and say so.
+// The errors of retrip's own timeouts say so, unlike the caller's.
 func TestTransport_OwnTimeouts(t *testing.T) {
 	bubbled(t, "attempt, once", func(t *testing.T) {
 		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
@@ -286,7 +287,7 @@ type endless struct{ context.Context }
 func (endless) Done() <-chan struct{} { return nil }
 func (endless) Err() error            { return nil }
 
-// The age of the Transport is not the duration of an attempt.
+// The age of the Transport must not count as the duration of an attempt.
 func TestTransport_DeadlineWithoutEnd(t *testing.T) {
 	bubbled(t, "", func(t *testing.T) {
 		base := plays(replies(200), replies(503), replies(200))

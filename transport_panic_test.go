@@ -62,7 +62,7 @@ func TestTransport_Panics(t *testing.T) {
 		for _, getBody := range []bool{false, true} {
 			bubbled(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {
 				base := plays(tt.steps...)
-				base.keep = strings.HasPrefix(tt.name, "base") // panics before it has closed the body
+				base.keep = strings.HasPrefix(tt.name, "base") // panics before it closes the body
 				tr := &retrip.Transport{Base: base, Policy: steady}
 				tr.Policy.Budget = retrip.Budget{Size: 1, Credit: 1}
 				tt.set(tr)
@@ -78,8 +78,8 @@ func TestTransport_Panics(t *testing.T) {
 					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
 				}
 				assert.Equal(t, len(base.bodies), base.closedBodies(), "response bodies closed")
-				time.Sleep(10 * time.Second)   // beyond any pause
-				if tt.name != "Trace.GiveUp" { // where a retry has failed and cost its token
+				time.Sleep(10 * time.Second)   // longer than any pause
+				if tt.name != "Trace.GiveUp" { // a failed retry has cost its token
 					assert.Empty(t, tr.HostStates())
 				}
 			})
@@ -87,13 +87,13 @@ func TestTransport_Panics(t *testing.T) {
 	}
 }
 
-// unclosable panics when it is closed.
+// unclosable is a body whose Close panics.
 type unclosable struct{ io.Reader }
 
 func (unclosable) Close() error { panic("unclosable") }
 
-// Whatever a body does when it is closed, its host isn't pinned for good, and
-// the panic is met where RoundTrip was called.
+// Whatever Close of a body does, the host doesn't stay pinned, and a panic
+// reaches the caller of RoundTrip.
 func TestTransport_PanicInClose(t *testing.T) {
 	for name, test := range map[string]struct {
 		request, response io.Reader

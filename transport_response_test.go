@@ -18,7 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A response is one, whatever the base has left out of it.
+// A response counts as one, whatever fields the base left out.
 func TestTransport_NoStatus(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{"plain": {}, "derived": {AttemptTimeout: time.Second}} {
 		bubbled(t, name, func(t *testing.T) {
@@ -39,7 +39,7 @@ type halfClosed struct {
 
 func (b *halfClosed) CloseWrite() error { b.closed = true; return nil }
 
-// A proxy ends one direction of an upgraded connection by itself.
+// A proxy closes one direction of an upgraded connection.
 func TestTransport_UpgradeCloseWrite(t *testing.T) {
 	for name, able := range map[string]bool{"able": true, "unable": false} {
 		bubbled(t, name, func(t *testing.T) {
@@ -72,15 +72,15 @@ func TestTransport_UpgradeCloseWrite(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 a server may end its response before it has read the request: what
-// is still being sent is not cut.
+// Over HTTP/2, a server may end its response before it has read the request.
+// The rest of the request is still sent.
 func TestTransport_ResponseEndsBeforeTheRequest(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
 		major          int
-		body           string // of the request
-		empty          bool   // response
-		atEnd, onClose bool   // whether the attempt's context has ended
+		body           string // request body
+		empty          bool   // the response has no body
+		atEnd, onClose bool   // whether the attempt's context has ended by then
 	}{
 		{"HTTP/2 upload", 2, "upload", false, false, true},
 		{"HTTP/2 upload, no response body", 2, "upload", true, false, true},

@@ -24,7 +24,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// What is attempted, when, and what comes of it.
+// Which attempts a Transport makes, when, and with which result.
 func TestTransport_Schedule(t *testing.T) {
 	reset := errors.New("reset")
 	for _, tt := range []struct {
@@ -32,7 +32,7 @@ func TestTransport_Schedule(t *testing.T) {
 		policy retrip.Policy
 		steps  []step
 		at     string
-		status int // 0 is an error
+		status int // 0 means an error
 	}{
 		{"success", steady, []step{replies(200)}, "[0s]", 200},
 		{"twice 503", steady, []step{replies(503), replies(503), replies(200)}, "[0s 1s 2s]", 200},
@@ -92,10 +92,10 @@ func TestTransport_Schedule(t *testing.T) {
 	}
 }
 
-// Retry-After as seconds, as several lines, and as each form of an HTTP date, also
-// where the server's clock is wrong.
+// Retry-After in seconds, in several lines, and in each form of an HTTP date,
+// even with a wrong server clock.
 func TestTransport_RetryAfter(t *testing.T) {
-	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // of every bubble
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the start of every bubble
 	at := start.Add(9 * time.Second)
 	for _, lines := range [][]string{
 		{"Retry-After: 9"},
@@ -119,7 +119,8 @@ func TestTransport_RetryAfter(t *testing.T) {
 	}
 }
 
-// Twenty requests that are told the same wait for different times, none for less.
+// Twenty requests that get the same Retry-After wait for different times, and
+// none for less than it.
 func TestTransport_RetryAfterSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := map[time.Duration]bool{}
@@ -162,7 +163,7 @@ func TestTransport_CloseIdleConnections(t *testing.T) {
 	assert.Zero(t, base.idle, "never of our own accord")
 	(&http.Client{Transport: tr}).CloseIdleConnections()
 	assert.Equal(t, 1, base.idle)
-	(&retrip.Transport{Base: testenv.RoundTripper(replies(200))}).CloseIdleConnections() // can't: no panic
+	(&retrip.Transport{Base: testenv.RoundTripper(replies(200))}).CloseIdleConnections() // the base has no such method: no panic
 	(&retrip.Transport{}).CloseIdleConnections()
 }
 
@@ -188,7 +189,7 @@ func TestTransport_SetPolicies(t *testing.T) {
 		assert.Equal(t, 3, count())
 		assert.Equal(t, steady.MaxAttempts, tr.Policy.MaxAttempts)
 
-		// One under way keeps what it began with.
+		// A request in flight keeps the policy with which it began.
 		done := make(chan int)
 		require.NoError(t, tr.SetPolicies(steady, nil))
 		before := base.attempts()
@@ -216,7 +217,7 @@ func TestTransport_SetPolicies(t *testing.T) {
 	})
 }
 
-// A policy by context is for that request only.
+// WithPolicy applies to that request only.
 func TestTransport_WithPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503))
@@ -250,7 +251,7 @@ func TestTransport_WithPolicy(t *testing.T) {
 	})
 }
 
-// A signing transport goes under ours, and signs every attempt.
+// A signing transport below retrip signs every attempt.
 func TestTransport_SigningBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := plays(replies(503), replies(503), replies(200))
@@ -275,7 +276,7 @@ func TestTransport_SigningBase(t *testing.T) {
 	})
 }
 
-// P7: a megabyte-sized upload isn't kept in memory before it is sent.
+// P7: an upload of a megabyte is not buffered before it is sent.
 func TestTransport_MemoryOfAnUpload(t *testing.T) {
 	const size = 64 << 20
 	var most uint64

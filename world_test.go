@@ -12,8 +12,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// world drives the decision core over simulated time: one event after another,
-// the same for the same seed.
+// world drives the decision core through simulated time, one event after
+// another. The same seed gives the same run.
 type world struct {
 	now    time.Duration
 	random *rand.Rand
@@ -26,8 +26,7 @@ func (w *world) at(instant time.Duration, f func()) {
 	heap.Push(&w.events, event{instant, w.made, f})
 }
 
-// run lets the world run until nothing is left to happen up to the instant
-// end.
+// run runs the world until the instant end or until no event is left.
 func (w *world) run(end time.Duration) {
 	for len(w.events) > 0 && w.events[0].at <= end {
 		e := heap.Pop(&w.events).(event)
@@ -36,14 +35,14 @@ func (w *world) run(end time.Duration) {
 	}
 }
 
-// request makes a request to h as a transport would. serve makes an attempt
-// and returns its outcome, which comes Took later; done gets the last outcome,
-// empty if there was none, and why it was the last.
+// request makes a request to h like a Transport. serve makes an attempt and
+// returns its outcome, which arrives Took later. done gets the last outcome,
+// empty if there was none, and the reason why it was the last.
 func (w *world) request(h *retrip.Host, r *retrip.Rules, serve func() retrip.Outcome, done func(retrip.Outcome, retrip.Reason)) {
 	w.call(h, r, new(retrip.Call), serve, done)
 }
 
-// call is request for a call that has something set.
+// call is request for a call with some fields set.
 func (w *world) call(h *retrip.Host, r *retrip.Rules, call *retrip.Call, serve func() retrip.Outcome, done func(retrip.Outcome, retrip.Reason)) {
 	var last retrip.Outcome
 	var ask func()
@@ -93,8 +92,8 @@ func (w *world) call(h *retrip.Host, r *retrip.Rules, call *retrip.Call, serve f
 	ask()
 }
 
-// wakeOthers calls the Waiters of those who must ask again, which are functions
-// in tests.
+// wakeOthers calls the Waiters of calls that must ask again. In these tests,
+// Waiters are functions.
 func wakeOthers(h *retrip.Host, any bool) {
 	for any {
 		wake, ok := h.Woken().(func())
@@ -107,7 +106,7 @@ func wakeOthers(h *retrip.Host, any bool) {
 
 type event struct {
 	at     time.Duration
-	nth    int // what was asked for first happens first
+	nth    int // order of events at the same instant
 	happen func()
 }
 
