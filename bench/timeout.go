@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// timeout is what a caller writes who wants nothing but a bound on the time of a
-// request: a context of its own for each, released with the body. It is what
-// timeouts of retrip have to be compared with.
+// timeout is what a caller writes who only wants a time limit for a request:
+// each request has a context of its own, released with the body. It is the
+// reference for retrip's timeouts.
 type timeout struct{ base http.RoundTripper }
 
 func (t timeout) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -9,14 +9,14 @@
 //	fleet := retrip.NewFleet(store)
 //	defer fleet.Close()
 //
-// An operation is one EVALSHA of a short script on one key, one round trip. A
+// An operation is one round trip: an EVALSHA of a short script on one key. A
 // key exists only while its account isn't full, and expires after a minute
-// without a change. The script compares no clocks: what the time of day is at
-// the server or at a client makes no difference.
+// without a change. The script compares no clocks, so the time of day at the
+// server and at the clients doesn't matter.
 //
 // The server's user needs the commands EVALSHA, EVAL, GET, SET and DEL for the
-// keys "retrip:*", or what Options.Prefix says. go-redis itself logs connections
-// that it can't make; redis.SetLogger changes that.
+// keys "retrip:*", or those with Options.Prefix. go-redis itself logs failed
+// connections; redis.SetLogger changes that.
 package fleetredis
 
 import (
@@ -33,19 +33,19 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Options say where accounts are kept. The zero Options are valid.
+// Options say where the accounts are kept. The zero Options are valid.
 type Options struct {
-	// Prefix begins every key. If empty, "retrip".
+	// Prefix begins every key. If empty, it is "retrip".
 	Prefix string
 
 	// Fleet names the processes that share accounts: up to 64 letters, digits,
-	// dots, hyphens and underscores. If empty, "default".
+	// dots, hyphens and underscores. If empty, it is "default".
 	Fleet string
 
-	// Shards is in how many accounts each one is split, 1 to 1000. A process
-	// uses one of them, drawn when the Store is made. Policy.FleetBudget is
-	// then the size of a shard: about the requests per second of its share of
-	// the processes. If 0, there is one.
+	// Shards is the number of shards into which each account is split, 1 to
+	// 1000. A process uses one of them, which New draws at random.
+	// Policy.FleetBudget is then the size of a shard: about the requests per
+	// second of the processes that share it. If 0, there is one shard.
 	Shards int
 }
 
@@ -61,10 +61,9 @@ var _ retrip.FleetStore = (*Store)(nil)
 
 var nameOK = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// New returns a Store that uses client, and never closes it. The client should
-// have ContextTimeoutEnabled set and MaxRetries at -1, so that it doesn't go on
-// with what nobody waits for any more: [Dial] does that. The error names an
-// option that is wrong.
+// New returns a Store that uses client and never closes it. The client should
+// have ContextTimeoutEnabled set and MaxRetries at -1, so that it stops work
+// that nobody waits for; [Dial] sets both. The error names an invalid option.
 func New(client redis.UniversalClient, o Options) (*Store, error) {
 	if client == nil {
 		return nil, fmt.Errorf("fleetredis: client is nil")
@@ -76,17 +75,18 @@ func New(client redis.UniversalClient, o Options) (*Store, error) {
 	if shards < 1 || shards > 1000 {
 		return nil, fmt.Errorf("fleetredis: Options.Shards is %d: it must be 1 to 1000", o.Shards)
 	}
-	// The name has no colon and the host comes last: two accounts never have one
-	// key, whatever a host is called.
+	// The name contains no colon and the host comes last, so two accounts never
+	// have the same key, whatever the host.
 	prefix := cmp.Or(o.Prefix, "retrip") + ":" + fleet + ":" + strconv.Itoa(rand.IntN(shards)) + ":"
 	return &Store{client: client, prefix: prefix}, nil
 }
 
-// Dial returns a Store with a client of its own, which Close closes. Addresses,
-// users, TLS and everything else are as options say, but for those by which a
-// client goes on for long: unless they are set, it dials within a second,
-// doesn't repeat a command, and keeps up to four connections. It doesn't connect yet. The
-// error names an option that is wrong.
+// Dial returns a Store with a client of its own, which Close closes. It uses
+// addresses, users, TLS and everything else from options, except what would
+// make a client continue for long. It always sets ContextTimeoutEnabled. Unless
+// options set them, it dials within a second, doesn't repeat commands, and
+// keeps up to four connections. Dial doesn't connect yet. The error names an
+// invalid option.
 func Dial(options *redis.UniversalOptions, o Options) (*Store, error) {
 	if options == nil {
 		return nil, fmt.Errorf("fleetredis: options are nil")
@@ -107,8 +107,8 @@ func Dial(options *redis.UniversalOptions, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close closes the client that Dial has made. It may be called while operations
-// are under way, which then fail.
+// Close closes the client that Dial has made. Operations that are in progress
+// fail.
 func (s *Store) Close() error {
 	if !s.own {
 		return nil
@@ -116,8 +116,9 @@ func (s *Store) Close() error {
 	return s.client.Close()
 }
 
-// An account that is full has no key, so reading one, or paying into one, writes
-// nothing. What isn't a number under the key is somebody else's: an error.
+// A full account has no key, so reading it or paying into it writes nothing. If
+// the key holds anything but a number, it belongs to another program, and the
+// script returns an error.
 var script = redis.NewScript(`
 local size = tonumber(ARGV[2])
 local found = redis.call('GET', KEYS[1])
@@ -137,7 +138,7 @@ return string.format('%.6f', sum)
 
 const life = time.Minute
 
-// Add adds tokens to the account of a host, as [retrip.FleetStore] has it.
+// Add implements [retrip.FleetStore].
 func (s *Store) Add(ctx context.Context, host string, tokens, size float64) (float64, error) {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 	text, err := script.Run(ctx, s.client, []string{s.prefix + host}, number(tokens), number(size), life.Milliseconds()).Text()
@@ -146,7 +147,7 @@ func (s *Store) Add(ctx context.Context, host string, tokens, size float64) (flo
 	}
 	level, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, fmt.Errorf("fleetredis: the script answers %q", text)
+		return 0, fmt.Errorf("fleetredis: the script returned %q, which is not a number", text)
 	}
 	return level, nil
 }

@@ -25,14 +25,14 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// server is a redis-server of the test's own.
+// server is a redis-server that belongs to the test.
 type server struct {
 	address string
 	process *exec.Cmd
 }
 
-// start runs a redis-server, at the address given or at a free one. Where there
-// is none, the test is skipped.
+// start runs a redis-server at the given address, or at a free one. It skips
+// the test if there is no redis-server.
 func start(t *testing.T, address string, args ...string) *server {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
@@ -103,13 +103,13 @@ func TestStore(t *testing.T) {
 	assert.Equal(t, 500.0, add(t, s, host, 1e300, 500))
 	assert.Zero(t, s.client.Exists(t.Context(), key).Val())
 
-	// As the account would be after a minute, or at a server whose clock has
-	// jumped ahead: it is full.
+	// The account after a minute, or at a server whose clock has jumped ahead,
+	// is full.
 	add(t, s, host, -100, 500)
 	require.True(t, s.client.PExpireAt(t.Context(), key, time.Now().Add(-time.Hour)).Val())
 	assert.Equal(t, 500.0, add(t, s, host, 0, 500))
 
-	// Nothing that a host is called reaches another account.
+	// No host name reaches another account.
 	other := dial(t, s.client.(*redis.Client).Options().Addr, Options{Fleet: "shop2"})
 	for _, host := range []string{"a:443", "0:a:443", "{x}:1", "\r\nFLUSHALL\r\n:1", "*:1", strings.Repeat("x", 255)} {
 		assert.Equal(t, 490.0, add(t, s, host, -10, 500), "%q", host)
@@ -136,8 +136,8 @@ func TestOptions(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// What is wrong with a server is an error within the time that a context has,
-// and it is over when the server is well again.
+// Any trouble of a server yields an error before the context ends. Operations
+// succeed again when the server has recovered.
 func TestStore_Troubles(t *testing.T) {
 	srv := start(t, "", "--enable-debug-command", "yes")
 	s := dial(t, srv.address, Options{})
@@ -181,7 +181,7 @@ func TestStore_Troubles(t *testing.T) {
 	works()
 
 	require.NoError(t, c.ScriptFlush(ctx).Err())
-	works() // it is loaded again
+	works() // the server has loaded its data
 
 	stop(t, srv)
 	fails("timeout")
@@ -194,8 +194,7 @@ func TestStore_Troubles(t *testing.T) {
 	works()
 }
 
-// A server that is loading its data answers LOADING to everything but a few
-// commands.
+// While a server loads its data, it answers LOADING to almost all commands.
 func TestStore_Loading(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -227,8 +226,8 @@ type baseFunc func(*http.Request) (*http.Response, error)
 
 func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Real Transports whose store is well, killed, stopped and started again: no
-// request waits for it for more than its 50 ms.
+// Real Transports use a store that works, is killed, is stopped and is started
+// again. No request waits for it for more than 50 ms.
 func TestFleet(t *testing.T) {
 	srv := start(t, "")
 	store := dial(t, srv.address, Options{})
@@ -253,7 +252,7 @@ func TestFleet(t *testing.T) {
 		require.NoError(t, err)
 		resp.Body.Close()
 	}
-	request("warm.example") // the connection is there now, or soon
+	request("warm.example") // the connection is open, or will be soon
 	for range 60 {
 		request("down.example")
 	}
@@ -271,7 +270,7 @@ func TestFleet(t *testing.T) {
 	assert.Equal(t, map[retrip.Reason]int{retrip.ReasonMaxAttempts: 200}, reasons)
 }
 
-// Two stores, as two processes have them, share an account.
+// Two stores, like those of two processes, share an account.
 func TestStore_Shared(t *testing.T) {
 	srv := start(t, "")
 	var wg sync.WaitGroup

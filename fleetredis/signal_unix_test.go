@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stop freezes the server: it takes connections and answers nothing.
+// stop freezes the server: it accepts connections and answers nothing.
 func stop(t *testing.T, s *server) {
 	t.Helper()
 	require.NoError(t, s.process.Process.Signal(syscall.SIGSTOP))

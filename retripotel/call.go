@@ -28,20 +28,20 @@ const (
 	waitSourceKey  = attribute.Key("retrip.wait_source")
 )
 
-// call is one RoundTrip. Its hooks and attempts run one after another: there is
-// no lock.
+// call is one RoundTrip. Its hooks and attempts run one after another, so it
+// needs no lock.
 type call struct {
 	span    trace.Span
 	metrics *instruments
 
-	sent    int // attempts so far, those before a redirect included
+	sent    int // attempts so far, including those before a redirect
 	last    retrip.Event
-	counted int // the attempt whose hidden sends were counted last
+	counted int // the last attempt whose hidden sends were counted
 }
 
 type callKey struct{}
 
-// sentBefore returns how many attempts were made before a redirect led to req.
+// sentBefore returns the number of attempts before a redirect led to req.
 func sentBefore(req *http.Request) int {
 	if req.Response == nil || req.Response.Request == nil {
 		return 0
@@ -76,7 +76,8 @@ func (c *call) trace() *retrip.Trace {
 	}
 }
 
-// hiddenSends counts those of the last attempt, which more than one hook tells.
+// hiddenSends counts the hidden sends of the last attempt once, although
+// several hooks report them.
 func (c *call) hiddenSends(ctx context.Context, e retrip.Event) {
 	if e.Sends > 1 && e.Attempt > c.counted {
 		c.counted = e.Attempt
@@ -91,7 +92,7 @@ func (c *call) end(ctx context.Context, req *http.Request, resp *http.Response, 
 	switch {
 	case err != nil:
 		outcome = semconv.ErrorType(err)
-	case resp == nil: // from a RoundTripper that breaks the rules
+	case resp == nil: // from a RoundTripper that violates its contract
 		outcome = semconv.ErrorTypeOther
 	default:
 		outcome, failed = semconv.HTTPResponseStatusCode(resp.StatusCode), resp.StatusCode >= 400
@@ -104,7 +105,7 @@ func (c *call) end(ctx context.Context, req *http.Request, resp *http.Response, 
 	}
 	c.span.SetAttributes(outcome)
 	if c.last.Policy == "" {
-		return // refused for a policy that is wrong: nothing was tried
+		return // an invalid policy refused the request: nothing was tried
 	}
 	attributes := []attribute.KeyValue{policyKey.String(c.last.Policy)}
 	if c.last.Reason != "" {
@@ -114,7 +115,7 @@ func (c *call) end(ctx context.Context, req *http.Request, resp *http.Response, 
 	c.metrics.done(ctx, elapsed, append(attributes, methodOf(req), outcome, retriedKey.Bool(c.last.Attempt > 1)))
 }
 
-// resends marks the span of a retry as one.
+// resends marks the span of an attempt as a retry.
 type resends struct{ base http.RoundTripper }
 
 func (r resends) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -125,8 +126,9 @@ func (r resends) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.base.RoundTrip(req)
 }
 
-// knownMethods are those of RFC 9110 and PATCH, which the conventions know, and
-// QUERY. Others count as one, so that a caller can't make any number of them.
+// knownMethods holds the methods that the conventions know (those of RFC 9110,
+// and PATCH) and QUERY. All others count as one, so that a caller can't create
+// any number of attribute values.
 var knownMethods = []string{"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"}
 
 func methodOf(req *http.Request) attribute.KeyValue {

@@ -24,12 +24,13 @@ type instruments struct {
 	sends    metric.Int64Counter
 }
 
-// Buckets in seconds: those that the conventions advise for durations of HTTP
-// requests, and two more for requests that wait.
+// Bucket bounds in seconds: those that the conventions recommend for durations
+// of HTTP requests, and two more for requests that wait.
 var buckets = metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 30, 60)
 
-// newInstruments makes the instruments. One that can't be made is reported to
-// OpenTelemetry's error handler, and what it would count isn't counted.
+// newInstruments creates the instruments. If one can't be created,
+// OpenTelemetry's error handler gets the error, and the instrument counts
+// nothing.
 func newInstruments(meter metric.Meter, t *retrip.Transport) *instruments {
 	var m instruments
 	var err error
@@ -63,10 +64,10 @@ func (m *instruments) done(ctx context.Context, elapsed time.Duration, attribute
 	m.duration.Record(ctx, elapsed.Seconds(), metric.WithAttributes(attributes...))
 }
 
-// observeHosts registers the gauges of t's hosts. They hold t weakly: what is
-// registered doesn't keep a Transport that nobody uses, and goes when t goes.
+// observeHosts registers the gauges of t's hosts. They hold t weakly: the
+// registration doesn't keep an unused Transport alive, and ends with it.
 func observeHosts(meter metric.Meter, t *retrip.Transport) error {
-	// What several Transports observe of one policy adds up.
+	// Observations of several Transports for the same policy add up.
 	gauge := func(name, unit, description string) (metric.Float64ObservableUpDownCounter, error) {
 		return meter.Float64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	}
@@ -97,7 +98,7 @@ func observeHosts(meter metric.Meter, t *retrip.Transport) error {
 	}
 	transport := weak.Make(t)
 	var mu sync.Mutex
-	seen := map[string]bool{} // policies, guarded by mu: what was once observed goes back to zero
+	seen := map[string]bool{} // policies observed before, which drop to zero; guarded by mu
 	registration, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		t := transport.Value()
 		if t == nil {

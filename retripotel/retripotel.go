@@ -21,12 +21,12 @@ import (
 const scope = "github.com/retrip/retrip/retripotel"
 
 // Config says where telemetry goes. The zero Config uses OpenTelemetry's
-// globals as they are when [New] is called.
+// globals at the time when [New] is called.
 type Config struct {
-	// TracerProvider makes the spans. If nil, it is otel.GetTracerProvider().
+	// TracerProvider creates the spans. If nil, it is otel.GetTracerProvider().
 	TracerProvider trace.TracerProvider
 
-	// MeterProvider makes the metrics. If nil, it is otel.GetMeterProvider().
+	// MeterProvider creates the metrics. If nil, it is otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
 	// Propagator writes the context of an attempt's span into the attempt's
@@ -34,22 +34,23 @@ type Config struct {
 	Propagator propagation.TextMapPropagator
 }
 
-// Transport is an [http.RoundTripper] that makes requests by a
-// [retrip.Transport] and reports what happens. Make one with [New]; the zero
-// Transport is not usable. It is safe for concurrent use.
+// Transport is an [http.RoundTripper] that sends requests through a
+// [retrip.Transport] and reports what happens. Create one with [New]; the zero
+// Transport is not usable. A Transport is safe for concurrent use.
 type Transport struct {
 	retry   *retrip.Transport
 	tracer  trace.Tracer
 	metrics *instruments
 }
 
-// New returns a Transport that makes requests by t. It replaces t.Base by one
-// that makes a span for each attempt, so t must not have been used, and must
-// not be given to New twice. t's Trace, Logger and Metrics stay t's own.
+// New returns a Transport that sends requests through t. It replaces t.Base
+// with one that creates a span for each attempt, so t must not have been used,
+// and must not be passed to New twice. Trace, Logger and Metrics of t keep
+// working.
 //
-// If t.Base is nil, attempts are made as by a retrip.Transport without Base. If
-// t.Base makes a span for each attempt already, as an otelhttp.Transport does,
-// each would have two: leave that to New.
+// If t.Base is nil, attempts use the default base of retrip.Transport. If
+// t.Base already creates a span for each attempt, like otelhttp.Transport, each
+// attempt would have two; use a Base without spans.
 func New(t *retrip.Transport, c Config) *Transport {
 	if c.TracerProvider == nil {
 		c.TracerProvider = otel.GetTracerProvider()
@@ -91,14 +92,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// CloseIdleConnections closes those of the [retrip.Transport].
+// CloseIdleConnections closes the idle connections of the [retrip.Transport].
 func (t *Transport) CloseIdleConnections() { t.retry.CloseIdleConnections() }
 
-// Unwrap returns the [retrip.Transport], to ask it for HostState, or to set
-// policies.
+// Unwrap returns the [retrip.Transport], for example to call HostState or
+// SetPolicies.
 func (t *Transport) Unwrap() http.RoundTripper { return t.retry }
 
-// attempts makes an attempt with a span of its own.
+// attempts is the Base that makes each attempt with a span of its own.
 type attempts struct {
 	base   http.RoundTripper
 	traced *otelhttp.Transport
@@ -108,12 +109,13 @@ func (a *attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.traced.RoundTrip(req)
 }
 
-// CloseIdleConnections is what otelhttp's Transport hasn't.
+// CloseIdleConnections passes the call on, because otelhttp's Transport
+// doesn't.
 func (a *attempts) CloseIdleConnections() {
 	if c, ok := a.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// Unwrap lets retrip.Transport.Validate see a Base that retries itself.
+// Unwrap lets retrip.Transport.Validate find a Base that retries by itself.
 func (a *attempts) Unwrap() http.RoundTripper { return a.base }

@@ -33,7 +33,7 @@ import (
 	"github.com/retrip/retrip/retripotel"
 )
 
-// world is a server in memory, and the telemetry of its clients.
+// world is a server in memory, with the telemetry of its clients.
 type world struct {
 	*memhttp.Server
 	spans  *tracetest.InMemoryExporter
@@ -63,7 +63,7 @@ func newWorld(t *testing.T, serve http.HandlerFunc) *world {
 	return w
 }
 
-// script serves statuses, one after another, and the last one again and again.
+// script serves statuses one after another, and repeats the last one.
 func script(statuses ...int) http.HandlerFunc {
 	var mu sync.Mutex
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -94,7 +94,8 @@ func do(t *testing.T, client *http.Client, method, url, body string) *http.Respo
 	return resp
 }
 
-// split returns the spans of attempts, as they ended, and those around them.
+// split returns the spans of attempts, in the order of their ends, and the
+// spans around them.
 func (w *world) split() (attempts, requests tracetest.SpanStubs) {
 	for _, span := range w.spans.GetSpans() {
 		if span.SpanKind == trace.SpanKindClient {
@@ -129,8 +130,8 @@ func (w *world) metrics(t *testing.T) map[string]metricdata.Aggregation {
 	return found
 }
 
-// sum returns the sum of a metric's points that have all of the attributes, and
-// for a histogram their count.
+// sum returns the sum of a metric's points that have all of the attributes, or
+// their count for a histogram.
 func sum(t *testing.T, data metricdata.Aggregation, attributes ...attribute.KeyValue) (sum float64, count uint64) {
 	t.Helper()
 	has := func(set attribute.Set) bool {
@@ -333,8 +334,8 @@ func TestNew_BudgetAndPause(t *testing.T) {
 	})
 }
 
-// TestNew_TransportsAreNotKept: an SDK that makes clients by the thousand leaves
-// no callback behind for each.
+// TestNew_TransportsAreNotKept: an SDK that creates thousands of clients must
+// not leave a callback behind for each.
 func TestNew_TransportsAreNotKept(t *testing.T) {
 	w := newWorld(t, script(503))
 	gone := make(chan struct{})
@@ -356,7 +357,8 @@ func TestNew_TransportsAreNotKept(t *testing.T) {
 	t.Fatal("it is still there")
 }
 
-// resending is a base by which net/http seems to send every request n times.
+// resending is a base through which net/http seems to send every request n
+// times.
 type resending struct{ n int }
 
 func (r resending) RoundTrip(req *http.Request) (*http.Response, error) {

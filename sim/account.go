@@ -11,30 +11,32 @@ import (
 	"github.com/retrip/retrip/internal/account"
 )
 
-// Store is where the account of the fleet is kept that clients of the preset
-// "account" ask before a retry. The zero Store answers at once.
+// Store describes the store of the fleet's account, which clients with the
+// preset "account" ask before a retry. The zero Store answers at once.
 type Store struct {
-	// Size is that of the account. If 0, 500.
+	// Size is the size of the account. If 0, it is 500.
 	Size float64
 
-	// Shards is in how many accounts the fleet's is split, each for its share of
-	// the clients, up to 1000. If 0, there is one.
+	// Shards is the number of accounts into which the fleet's account is split,
+	// up to 1000. Each serves an equal share of the clients. If 0, there is
+	// one.
 	Shards int
 
-	// Delay is the time an operation takes, there and back. From 50 ms on
-	// clients take the store for away.
+	// Delay is the round-trip time of an operation. From 50 ms on, clients stop
+	// using the store for a while.
 	Delay time.Duration
 
-	// Lag is how old the level is that an answer tells.
+	// Lag is the age of the level in an answer.
 	Lag time.Duration
 
-	// DownAt is when the store stops answering, DownFor for how long. If DownFor
-	// is 0, it always answers.
+	// DownAt is the time at which the store stops answering, and DownFor is how
+	// long it stays down. If DownFor is 0, it always answers.
 	DownAt, DownFor time.Duration
 }
 
-// accounts is the limiter that asks the fleet's account, besides the budget of
-// each client: the rule as Transport has it, with each client a process.
+// accounts is the limiter that asks the fleet's account in addition to the
+// budget of each client. It follows the rule of Transport, with each client as
+// a process.
 type accounts struct {
 	always
 	size    float64
@@ -42,11 +44,11 @@ type accounts struct {
 	views   []account.View
 	links   []account.Link
 	charges []account.Charge
-	answers []time.Duration // when the last answer is there
+	answers []time.Duration // when the last answer arrives
 	draws   *source
 
 	operations int64
-	second     int64 // the running one
+	second     int64 // the current second
 	inSecond   int64
 	peak       int64
 }
@@ -72,7 +74,8 @@ func newAccounts(s *Store, clients int, seed uint64) *accounts {
 	return a
 }
 
-// add is an operation of a client, unless it takes the store for away.
+// add runs an operation of a client, unless the client doesn't use the store at
+// the moment.
 func (a *accounts) add(client int32, now time.Duration, tokens float64) {
 	link := &a.links[client]
 	if !link.Up(now) {
@@ -114,7 +117,7 @@ func (a *accounts) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *
 	if link.Up(now) && view.Stale(now) {
 		a.add(client, now, 0)
 	}
-	// The decision falls when the answer is there.
+	// The client decides when the answer has arrived.
 	then := max(now, a.answers[client])
 	level, known := view.Level(then)
 	return !link.Up(then) || !known || !account.Forbids(level, a.size, a.draws.Uint64())

@@ -31,7 +31,8 @@ func ran(t *testing.T, s Scenario) *Result {
 	return r
 }
 
-// recoveryOf is the recovery of s, the median of so many seeds; an hour is never.
+// recoveryOf returns the recovery of s, as the median over the given number of
+// seeds. It returns an hour if s never recovers.
 func recoveryOf(t *testing.T, s Scenario, seeds int) time.Duration {
 	t.Helper()
 	var list []time.Duration
@@ -47,7 +48,8 @@ func recoveryOf(t *testing.T, s Scenario, seeds int) time.Duration {
 }
 
 // A fleet with an account recovers as fast as without retries, whatever its
-// size: within 2 s more up to 80 % load, within 1.3 times the time above.
+// size: within 2 s more at up to 80 % load, and within 1.3 times the time above
+// that.
 func TestAccount_Recovery(t *testing.T) {
 	fleets, loads, seeds := []int{100, 10_000}, []float64{0.7, 0.9}, 1
 	if os.Getenv("RETRIP_TABLES") != "" {
@@ -82,8 +84,8 @@ func TestAccount_MillionClients(t *testing.T) {
 	assert.LessOrEqual(t, recoveryOf(t, s, 1), 5*time.Second)
 }
 
-// Failures that have nothing to do with load cost no more than with the budgets
-// alone, as long as retries mostly work.
+// If failures are independent of load, an account costs no more than the
+// budgets alone, as long as most retries succeed.
 func TestAccount_Success(t *testing.T) {
 	for _, clients := range []int{100, 10_000} {
 		for _, share := range []float64{0.1, 0.2, 0.3} {
@@ -95,7 +97,7 @@ func TestAccount_Success(t *testing.T) {
 	}
 }
 
-// Clients whose own network is dead don't spend what the others need.
+// Clients whose own network is dead don't spend the tokens that others need.
 func TestAccount_DeadClients(t *testing.T) {
 	for _, dead := range []float64{0.1, 0.2} {
 		s := withAccount(t, Faults(0.1))
@@ -114,7 +116,7 @@ func TestAccount_Store(t *testing.T) {
 	}{
 		{Store{Delay: ms}, true},
 		{Store{Delay: 45 * ms}, true},
-		{Store{Delay: 60 * ms}, false}, // it is taken for away
+		{Store{Delay: 60 * ms}, false}, // the store counts as away
 		{Store{Lag: 3 * time.Second}, true},
 		{Store{Size: 100}, true},
 		{Store{Size: 2000}, true},
@@ -135,12 +137,12 @@ func TestAccount_Store(t *testing.T) {
 	}
 }
 
-// A store that is down leaves the local rule, decision by decision.
+// If the store is down, every decision is that of the local budget.
 func TestAccount_StoreDownIsTheLocalRule(t *testing.T) {
 	s := Overload()
 	s.Fleet.Clients, s.Horizon = 1000, 60*time.Second
 	s.Store = Store{DownFor: s.Horizon}
-	// Waits that are longer than the answer of a store that is away may take.
+	// These waits are longer than a request waits for a store that is down.
 	s.Policy.Retry.Backoff = retrip.Backoff{Base: 100 * time.Millisecond, Cap: time.Second, Jitter: retrip.EqualJitter}
 	local, with := ran(t, s), ran(t, withAccount(t, s))
 	with.Policy, with.StoreOperations, with.StorePeak = local.Policy, 0, 0

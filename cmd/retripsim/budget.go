@@ -14,19 +14,20 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// budgetCell is one line of the table by which retrip's budget was chosen.
+// budgetCell is one line of the table of cases for which retrip's budget was
+// designed.
 type budgetCell struct {
 	name     string
 	scenario sim.Scenario
 	measure  budgetMeasure
-	goal     float64 // for retrip's default: at most in seconds or attempts, at least in per cent
+	goal     float64 // for retrip's default: a maximum in seconds or attempts, or a minimum in %
 }
 
-// budgetMeasure is a figure of a run, and how it is written.
+// budgetMeasure is a result of a run, with its format.
 type budgetMeasure struct {
 	of     func(*sim.Result) float64
 	format string
-	share  bool // of what succeeds: more is better
+	share  bool // a share of successes: more is better
 }
 
 var (
@@ -100,7 +101,7 @@ func budgetCells() []budgetCell {
 type budgetResult struct {
 	Scenario, Policy string
 	Median, Worst    float64 // seconds, per cent or attempts; -1: never recovers
-	Goal             float64 // of retrip's default
+	Goal             float64 // for retrip's default
 }
 
 func newBudgetResult(c *budgetCell, policy string, group []*sim.Result) budgetResult {
@@ -129,18 +130,18 @@ func (r *budgetResult) text(m budgetMeasure) string {
 	return m.text(r.Median)
 }
 
-// misses says where retrip's default doesn't reach the goals.
+// misses reports the goals that retrip's default misses.
 func misses(cells []budgetCell, found []budgetResult) (notes []string) {
 	for _, b := range found {
 		i := slices.IndexFunc(cells, func(c budgetCell) bool { return c.name == b.Scenario })
 		if c := &cells[i]; b.Policy == "retrip" && !c.meets(b.Median) {
-			notes = append(notes, fmt.Sprintf("retrip misses a goal: %s is %s, for %s", c.name, c.measure.text(b.Median), c.goalText()))
+			notes = append(notes, fmt.Sprintf("retrip misses a goal: %s is %s, not %s", c.name, c.measure.text(b.Median), c.goalText()))
 		}
 	}
 	return notes
 }
 
-// budget compares budgets in the situations by which retrip's was chosen.
+// budget compares budgets in the cases for which retrip's budget was designed.
 func budget(f *flags) func(context.Context, func(float64)) (*report, error) {
 	var seed uint64
 	f.Uint64Var(&seed, "seed", 1, "of the random numbers")
@@ -163,9 +164,9 @@ func budget(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		results, err := sim.RunAll(ctx, all, progress)
 		r := &report{
-			title: "the situations by which retrip's budget was chosen",
+			title: "the cases for which retrip's budget was designed",
 			table: [][]string{{"case", "goal"}},
-			notes: []string{fmt.Sprintf("the median of %d runs, and in brackets the worst where it differs; goal: what the median of retrip's default policy was to reach", f.runs)},
+			notes: []string{fmt.Sprintf("the median of %d runs, with the worst in brackets if it differs; goal: what the median of retrip's default policy should reach", f.runs)},
 		}
 		for _, p := range policies {
 			r.table[0] = append(r.table[0], p.Name)

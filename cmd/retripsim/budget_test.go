@@ -13,8 +13,8 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// The default reaches the goals that its rule was chosen by. `make tables` runs
-// every case five times, as the command does.
+// The default reaches the goals of its design. `make tables` runs every case
+// five times, as the command does.
 func TestBudgetReachesItsGoals(t *testing.T) {
 	runs, all := 1, os.Getenv("RETRIP_TABLES") != ""
 	if all {
@@ -35,7 +35,7 @@ func TestBudgetReachesItsGoals(t *testing.T) {
 	}
 }
 
-// The rule before it doesn't.
+// The budget without its other rules misses them.
 func TestBudgetGoalsTell(t *testing.T) {
 	plain, err := sim.Preset("plain-budget", sim.Overload().Policy.Retry)
 	require.NoError(t, err)
@@ -62,5 +62,5 @@ func TestBudgetNeverIsNoGoal(t *testing.T) {
 	b := newBudgetResult(&c, "retrip", []*sim.Result{{Recovery: sim.Never}})
 	assert.False(t, c.meets(b.Median))
 	assert.Equal(t, "never", b.text(c.measure))
-	assert.Equal(t, []string{"retrip misses a goal: brown-out of 1s, 1000 clients: recovery is never, for ≤ 7 s"}, misses([]budgetCell{c}, []budgetResult{b}))
+	assert.Equal(t, []string{"retrip misses a goal: brown-out of 1s, 1000 clients: recovery is never, not ≤ 7 s"}, misses([]budgetCell{c}, []budgetResult{b}))
 }

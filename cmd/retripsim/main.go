@@ -52,7 +52,7 @@ var commands = []command{
 	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
 	{"triggers", "length of the trouble × requests per second and client: seconds to recover", triggers},
 	{"queues", "load × queue or timeout: where retries recover, where never", queues},
-	{"budget", "the situations by which retrip's budget was chosen: what it does, beside others", budget},
+	{"budget", "the cases for which retrip's budget was designed, with other budgets beside it", budget},
 	{"hysteresis", "goodput by load, coming up and coming down from an overload", hysteresis},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }

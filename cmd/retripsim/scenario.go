@@ -64,12 +64,12 @@ func (f *flags) scenario(s *sim.Scenario) {
 
 // store declares the flags for the store of the fleet's account.
 func (f *flags) store(s *sim.Store) {
-	f.Float64Var(&s.Size, f.field("account-size", "Store.Size"), s.Size, "tokens of the fleet's account; 0 is 500")
-	f.IntVar(&s.Shards, f.field("account-shards", "Store.Shards"), s.Shards, "accounts in which it is split; 0 is one")
-	f.DurationVar(&s.Delay, f.field("store-delay", "Store.Delay"), s.Delay, "of an operation of its store, there and back")
-	f.DurationVar(&s.Lag, f.field("store-lag", "Store.Lag"), s.Lag, "how old the level is that the store tells")
-	f.DurationVar(&s.DownAt, f.field("store-down-at", "Store.DownAt"), s.DownAt, "when the store stops answering")
-	f.DurationVar(&s.DownFor, f.field("store-down-for", "Store.DownFor"), s.DownFor, "how long it doesn't answer; 0 is never")
+	f.Float64Var(&s.Size, f.field("account-size", "Store.Size"), s.Size, "size of the fleet's account in tokens; 0 is 500")
+	f.IntVar(&s.Shards, f.field("account-shards", "Store.Shards"), s.Shards, "number of accounts into which it is split; 0 is one")
+	f.DurationVar(&s.Delay, f.field("store-delay", "Store.Delay"), s.Delay, "round-trip time of an operation of the store")
+	f.DurationVar(&s.Lag, f.field("store-lag", "Store.Lag"), s.Lag, "age of the level in the store's answers")
+	f.DurationVar(&s.DownAt, f.field("store-down-at", "Store.DownAt"), s.DownAt, "time at which the store stops answering")
+	f.DurationVar(&s.DownFor, f.field("store-down-for", "Store.DownFor"), s.DownFor, "how long the store doesn't answer; 0 means that it always does")
 	f.needs("store-down-at", "store-down-for")
 }
 
@@ -179,26 +179,27 @@ func loadRow(group []*sim.Result) []string {
 		fmt.Sprint(round(r.P50)), fmt.Sprint(round(r.P99))}
 }
 
-// storeNotes says what the store of the fleet's account had to do, and how the
-// clients fared whose network is alive, where others' is dead.
+// storeNotes reports the load on the store of the fleet's account and, if some
+// clients' network is dead, the success rate of the other clients.
 func storeNotes(groups [][]*sim.Result) []string {
 	var notes []string
 	for _, group := range groups {
 		name := group[0].Policy
 		if group[0].StoreOperations > 0 {
-			notes = append(notes, fmt.Sprintf("%s: %.0f operations/s at the store, %.0f in its busiest second", name,
+			notes = append(notes, fmt.Sprintf("%s: the store handles %.0f operations/s, and %.0f in its busiest second", name,
 				mid(group, func(r *sim.Result) float64 { return float64(r.StoreOperations) / r.Until.Seconds() }),
 				mid(group, func(r *sim.Result) float64 { return r.StorePeak })))
 		}
 		if group[0].DeadRequests > 0 {
-			notes = append(notes, fmt.Sprintf("%s: %.2f %% success of the clients whose network is alive", name,
+			notes = append(notes, fmt.Sprintf("%s: the clients whose network works succeed with %.2f %% of their requests", name,
 				mid(group, func(r *sim.Result) float64 { return 100 * r.AliveRate() })))
 		}
 	}
 	return notes
 }
 
-// mid returns the median over the group of what of returns.
+// mid returns the median of what the function of returns for the results in
+// group.
 func mid(group []*sim.Result, of func(*sim.Result) float64) float64 {
 	var list []float64
 	for _, r := range group {
