@@ -218,7 +218,7 @@ func TestHostState_BreakerSwitchedOff(t *testing.T) {
 		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastGiveUp: "max_attempts"}
 		assert.Equal(t, want, must(tr.HostState("example.com:80")))
 		require.NoError(t, tr.SetPolicies(on, nil))
-		assert.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker, "what is remembered isn't lost")
+		assert.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker, "the host keeps its state")
 	})
 }
 

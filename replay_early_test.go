@@ -190,7 +190,7 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 		assert.ErrorIs(t, err, broken)
 		assert.ErrorIs(t, newErr, broken)
 		assert.Equal(t, "one", string(sent))
-		assert.Empty(t, asError(t, err).Reason, "no retry heals it")
+		assert.Empty(t, asError(t, err).Reason, "no retry can fix it")
 		assert.EqualValues(t, 1, body.closed.Load())
 	})
 	bubbled(t, "canceled in the wait, and closing waits for the read", func(t *testing.T) {

@@ -71,11 +71,11 @@ func observeHosts(meter metric.Meter, t *retrip.Transport) error {
 	gauge := func(name, unit, description string) (metric.Float64ObservableUpDownCounter, error) {
 		return meter.Float64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	}
-	troubled, err := gauge("retrip.hosts.in_trouble", "{host}", "Hosts that anything is remembered of: tokens missing, a pause, failures that their breaker counts.")
+	troubled, err := gauge("retrip.hosts.in_trouble", "{host}", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts.")
 	if err != nil {
 		return err
 	}
-	paused, err := gauge("retrip.hosts.paused", "{host}", "Hosts that are left alone for now.")
+	paused, err := gauge("retrip.hosts.paused", "{host}", "Hosts to which requests are held back, at the request of the host or by a gate.")
 	if err != nil {
 		return err
 	}
