@@ -13,7 +13,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// A refusal closes the gate for exactly as long as the server asks. The first
+// A refusal closes the gate for exactly for the time that the server names. The first
 // request after that goes within one gap, an eighth of the pause.
 func TestGate_Pause(t *testing.T) {
 	r := gated(t)
