@@ -13,8 +13,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// A refusal closes the gate for exactly for the time that the server names. The first
-// request after that goes within one gap, an eighth of the pause.
+// A refusal closes the gate for exactly the time that the server names. The
+// first request after that goes within one gap, an eighth of the pause.
 func TestGate_Pause(t *testing.T) {
 	r := gated(t)
 	for draw := range uint64(100) {
