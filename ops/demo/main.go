@@ -98,7 +98,7 @@ func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err erro
 	if err := s.walk(ctx); err != nil || !stay {
 		return err
 	}
-	s.say("That was it. Prometheus stays at %s until Ctrl-C.", s.url)
+	s.say("That was the demo. Prometheus keeps running at %s until Ctrl-C.", s.url)
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -147,7 +147,7 @@ func (s *show) walk(ctx context.Context) error {
 	}{
 		{0, func() {
 			s.say("%d replicas call %s (GET, one request in 50 fails) and %s (POST).", replicas, inventory, payments)
-			s.say("Alerts are those of ops/alerts.yml with windows %d times shorter: an hour is a minute, five minutes are five seconds.", scale)
+			s.say("The alerts are those of ops/alerts.yml, with windows %d times shorter: an hour is a minute, five minutes are five seconds.", scale)
 			s.say("Requests by outcome: %s", s.graph(`sum by (policy, outcome) (rate(retrip_requests_total[5s]))`))
 			s.say("Retries per request: %s", s.graph(`sum by (policy) (rate(retrip_retries_total[5s])) / sum by (policy) (rate(retrip_requests_total[5s]))`))
 			s.say("Alerts:              %s", s.page("alerts"))
@@ -160,14 +160,14 @@ func (s *show) walk(ctx context.Context) error {
 			s.say("Expect a page about %s in seconds. Budgets run out, and retries per request fall to 0: the fleet adds no load to the outage.", inventory)
 		}},
 		{50 * time.Second, func() {
-			s.say("What replica 1 knows of its hosts, as its status page has it:")
+			s.say("The hosts in trouble, as the status page of replica 1 shows them:")
 			for _, state := range s.replicas[0].transport.HostStates() {
 				s.say("    %s", state)
 			}
 		}},
 		{60 * time.Second, func() {
 			s.backend.inventoryDown.Store(false)
-			s.say("%s is back. Nobody has to reset anything: successes refill the budgets, and the page ends when half a minute has been well.", inventory)
+			s.say("%s is back. Nobody has to reset anything: successes refill the budgets, and the page ends after half a minute without failures.", inventory)
 		}},
 		{85 * time.Second, func() {
 			s.backend.paymentsDown.Store(true)
@@ -176,7 +176,7 @@ func (s *show) walk(ctx context.Context) error {
 		}},
 		{105 * time.Second, func() {
 			s.backend.paymentsDown.Store(false)
-			s.say("%s is back. Page and tickets end when half a minute has been well.", payments)
+			s.say("%s is back. Page and tickets end after half a minute without failures.", payments)
 		}},
 		{2 * time.Minute, func() {}},
 	}
