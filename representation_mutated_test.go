@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutant changes header fields of a 206 at random. The body and Content-Length
+// mutator changes header fields of a 206 at random. The body and Content-Length
 // are correct, because net/http checks the body against Content-Length.
-type mutant struct{ *rand.Rand }
+type mutator struct{ *rand.Rand }
 
 var (
 	mutantTags      = []string{`"b"`, `W/"a"`, `a`, `"A"`, `"a`, `a"`, `""a""`, `"a" `, ` "a"`, ``, `""`, `"a","a"`, `"a"-gzip`, `w/"a"`, `*`}
@@ -30,10 +30,10 @@ var (
 )
 
 // one returns one of the given strings.
-func (m mutant) one(of []string) string { return of[m.IntN(len(of))] }
+func (m mutator) one(of []string) string { return of[m.IntN(len(of))] }
 
 // mutate changes one thing in h.
-func (m mutant) mutate(h http.Header) {
+func (m mutator) mutate(h http.Header) {
 	cr := ""
 	if v := h["Content-Range"]; len(v) > 0 {
 		cr = v[0]
@@ -94,7 +94,7 @@ func TestRepresentationAccept_Mutants(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		runs = 100_000
 	}
-	m := mutant{rand.New(rand.NewPCG(16, 206))}
+	m := mutator{rand.New(rand.NewPCG(16, 206))}
 	accepted := 0
 	for i := range runs {
 		total := 1 + m.Int64N([]int64{10, 1000, 1 << 20, 1 << 40}[m.IntN(4)])
@@ -164,7 +164,7 @@ func TestResume_Mutants(t *testing.T) {
 		runs = 1000
 	}
 	synctest.Test(t, func(t *testing.T) {
-		m := mutant{rand.New(rand.NewPCG(17, 206))}
+		m := mutator{rand.New(rand.NewPCG(17, 206))}
 		data := randomBytes(3000, 1)
 		whole := 0
 		for i := range runs {

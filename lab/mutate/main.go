@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command mutate checks the tests of the root package by mutation: it makes
-// every small change it knows to the decision core and the replay of bodies,
-// one at a time, and reports which changes no test notices. Run it in the root
-// of the repository:
+// every small change it knows to the decision core, the replay of bodies and what
+// makes response bodies arrive whole, one at a time, and reports which changes no
+// test notices. Run it in the root of the repository:
 //
 //	go run ./lab/mutate                     # all files of the core
 //	go run ./lab/mutate -files budget.go    # one file
@@ -32,7 +32,7 @@ import (
 	"time"
 )
 
-const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_pace.go,gate_queue.go,gate_table.go,host_guards.go,retryafter.go,rules.go,idempotency.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go"
+const core = "decide.go,backoff.go,budget.go,breaker.go,gate.go,gate_pace.go,gate_queue.go,gate_table.go,host_guards.go,retryafter.go,rules.go,idempotency.go,download.go,representation.go,response_ahead.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go,internal/body/prefixed.go,internal/body/stream.go,internal/body/idle.go"
 
 func main() {
 	log.SetFlags(0)

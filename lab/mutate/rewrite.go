@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -224,14 +225,26 @@ func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) string {
 	if f, _ := constant.Float64Val(constant.ToFloat(value.Value)); f > 100 {
 		other = "-1"
 	}
+	hidden := false
 	name := types.TypeString(value.Type, func(p *types.Package) string {
 		if p == r.types {
 			return ""
 		}
+		hidden = hidden || !r.imports(p)
 		return p.Name()
 	})
+	if hidden {
+		return r.raw(e)
+	}
 	id := r.new(e, "%s -> (%[1]s)%s", r.raw(e), other)
 	return fmt.Sprintf("mutantPick[%s](%d, %s, (%s)%s)", name, id, r.raw(e), r.raw(e), other)
+}
+
+// imports reports whether the file can name the types of p.
+func (r *rewriter) imports(p *types.Package) bool {
+	return slices.ContainsFunc(r.files[r.name].Imports, func(s *ast.ImportSpec) bool {
+		return s.Name == nil && s.Path.Value == strconv.Quote(p.Path())
+	})
 }
 
 func (r *rewriter) binary(n *ast.BinaryExpr) string {

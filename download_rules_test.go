@@ -1,0 +1,340 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// resumes returns how often a body that broke had the given result.
+func resumes(m *Metrics, result Reason) int {
+	return int(m.policies["default"].resumes[slices.Index(resumeResults, result)].Load())
+}
+
+// A body keeps the policy that its request began with, whatever SetPolicies does
+// while it is read, as a request in flight does.
+func TestResume_SetPolicies(t *testing.T) {
+	off, on := Policy{MaxAttempts: 1}, Policy{Resume: On, MaxAttempts: 8, BodyIdle: time.Second, Budget: Unlimited}
+	for _, c := range []struct {
+		before, after Policy
+		whole         bool
+	}{{on, off, true}, {off, on, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			data := randomBytes(1000, 1)
+			s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) {
+				return 200, []error{syscall.ECONNRESET, nil}[i%2] // every other one stalls
+			}}
+			tr := &Transport{Base: s, Hosts: map[string]Policy{"a.example": c.before}, Metrics: NewMetrics()}
+			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err)
+			got := make([]byte, 300)
+			n, err := io.ReadFull(resp.Body, got)
+			require.Equal(t, c.whole, err == nil)
+			require.NoError(t, tr.SetPolicies(c.after, nil))
+			rest, err := io.ReadAll(resp.Body)
+			require.NoError(t, resp.Body.Close())
+			if !c.whole {
+				assert.Equal(t, 200, n)
+				assert.ErrorIs(t, err, syscall.ECONNRESET)
+				assert.Len(t, s.asks, 1)
+				return
+			}
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(data, append(got, rest...)))
+			s.at = func(int) (int, error) { return 200, syscall.ECONNRESET }
+			_, err = fetch(t, tr)
+			assert.Equal(t, syscall.ECONNRESET, err, "the next request has the new policy")
+		})
+	}
+}
+
+// What the policy says of repeating a request holds for continuations.
+func TestResume_NotIdempotentByPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, p := range map[string]Policy{
+			"Idempotent":          {Idempotent: func(*http.Request) bool { return false }},
+			"with generated keys": {Idempotent: func(*http.Request) bool { return false }, IdempotencyKey: On},
+		} {
+			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
+			m := NewMetrics()
+			p.Resume = On
+			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
+			assert.ErrorIs(t, err, syscall.ECONNRESET, name)
+			assert.Len(t, s.asks, 1, name)
+			assert.Equal(t, 1, resumes(m, ReasonNotIdempotent), name)
+		}
+	})
+}
+
+// Classify judges what answers the request for the rest, too.
+func TestResume_Classify(t *testing.T) {
+	for _, c := range []struct {
+		verdict Verdict
+		asks    int
+		whole   bool
+	}{{Retryable, 3, true}, {Final, 2, true}, {ByRule, 2, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			data := randomBytes(1000, 1)
+			s := &store{etag: `"a"`, data: data, at: once(500, syscall.ECONNRESET)}
+			var seen []string
+			classify := func(req *http.Request, resp *http.Response, err error) Verdict {
+				if resp == nil {
+					seen = append(seen, "error")
+					return ByRule
+				}
+				seen = append(seen, fmt.Sprint(req.Header.Get("Range"), resp.StatusCode))
+				if resp.StatusCode == 206 && len(s.asks) == 2 {
+					return c.verdict
+				}
+				return ByRule
+			}
+			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, Classify: classify}})
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(data, got))
+			assert.Len(t, s.asks, c.asks)
+			assert.Equal(t, []string{"200", "error", "bytes=500-999206", "bytes=500-999206"}[:1+c.asks], seen)
+		})
+	}
+}
+
+// A caller that goes between two breaks gets the error of its context, and
+// nothing more is asked for.
+func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, at := range []int64{600, 700} { // within the second part, and at its end
+			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(i int) (int, error) {
+				return []int{500, 200}[i], []error{syscall.ECONNRESET, nil}[i]
+			}}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			m := NewMetrics()
+			tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdle: time.Second}}
+			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err)
+			_, err = io.CopyN(io.Discard, resp.Body, at)
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			cancel(errors.New("enough"))
+			began := time.Now()
+			_, err = io.ReadAll(resp.Body)
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Zero(t, time.Since(began))
+			assert.Len(t, s.asks, 2)
+			assert.Equal(t, 1, resumes(m, ReasonCanceled))
+			require.NoError(t, resp.Body.Close())
+		}
+	})
+}
+
+// A server that gives a byte now and then is slow, not stalled, as long as each
+// byte comes in time. If none does, the body ends after three continuations.
+func TestBodyIdle_Dribble(t *testing.T) {
+	for _, every := range []time.Duration{time.Second - time.Millisecond, 2 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			data := randomBytes(1000, 1)
+			s := &store{etag: `"a"`, data: data, lie: func(_ int, resp *http.Response) {
+				body, ctx := resp.Body, resp.Request.Context()
+				resp.Body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
+					select {
+					case <-time.After(every):
+						return body.Read(p[:1])
+					case <-ctx.Done():
+						return 0, ctx.Err()
+					}
+				}))
+			}}
+			m := NewMetrics()
+			began := time.Now()
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdle: time.Second, MaxAttempts: 10, Budget: Unlimited}})
+			if every < time.Second {
+				require.NoError(t, err)
+				assert.True(t, bytes.Equal(data, got))
+				assert.Len(t, s.asks, 1)
+				return
+			}
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Empty(t, got)
+			assert.Len(t, s.asks, 4)
+			assert.Equal(t, 1, resumes(m, refusedProgress))
+			assert.EqualValues(t, 4, m.policies["default"].stalls.Load())
+			assert.Less(t, time.Since(began), 10*time.Second)
+		})
+	}
+}
+
+// A Base of any kind makes a body that is whole, or an error.
+func TestResume_Bases(t *testing.T) {
+	data := randomBytes(1000, 1)
+	for name, c := range map[string]struct {
+		lie  func(i int, resp *http.Response)
+		want Reason // empty if the body comes whole
+		got  int
+	}{
+		"the error comes with the last bytes": {lie: func(i int, resp *http.Response) {
+			if i < 2 {
+				resp.Body = io.NopCloser(iotest.DataErrReader(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET))))
+			}
+		}},
+		"one byte at a time": {lie: func(i int, resp *http.Response) {
+			if i < 2 {
+				resp.Body = io.NopCloser(io.MultiReader(iotest.OneByteReader(io.LimitReader(resp.Body, 300)), iotest.ErrReader(syscall.ECONNRESET)))
+			}
+		}},
+		"Reads of nothing": {lie: func(i int, resp *http.Response) {
+			n, body := 0, io.LimitReader(resp.Body, 300)
+			resp.Body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
+				if n++; n%3 != 0 {
+					return 0, nil
+				}
+				return body.Read(p)
+			}))
+		}},
+		"more is announced than there is": {lie: func(i int, resp *http.Response) {
+			resp.ContentLength += 10
+			if i > 0 {
+				resp.Header = http.Header{"Etag": {`"a"`}, "Content-Range": {"bytes 1000-1009/1010"}}
+				resp.ContentLength, resp.StatusCode, resp.Body = 10, 206, io.NopCloser(strings.NewReader(""))
+			}
+		}, want: refusedProgress, got: 1000},
+		"a negative length": {lie: func(_ int, resp *http.Response) {
+			resp.ContentLength = -5
+			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+		}, want: refusedLength, got: 300},
+		"the smallest length": {lie: func(_ int, resp *http.Response) {
+			resp.ContentLength = math.MinInt64
+			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+		}, want: refusedLength, got: 300},
+		"no header at all": {lie: func(_ int, resp *http.Response) {
+			resp.Header = nil
+			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+		}, want: refusedValidator, got: 300},
+		"the rest has no header": {lie: func(i int, resp *http.Response) {
+			if i > 0 {
+				resp.Header = nil
+			}
+			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+		}, want: refusedValidator, got: 300},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{etag: `"a"`, data: data, lie: c.lie}
+				m := NewMetrics()
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdle: time.Second, Budget: Unlimited, MaxAttempts: 10}})
+				if c.want == "" {
+					require.NoError(t, err)
+					assert.True(t, bytes.Equal(data, got))
+					return
+				}
+				require.Error(t, err)
+				assert.True(t, bytes.Equal(data[:c.got], got))
+				assert.Equal(t, 1, resumes(m, c.want))
+			})
+		})
+	}
+}
+
+// Lengths beyond what a float64 counts exactly, up to the largest: no number
+// overflows, and the offsets are exact.
+func TestResume_HugeLengths(t *testing.T) {
+	for _, total := range []int64{1<<31 + 1, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64} {
+		for _, first := range []int64{0, total - 3000} {
+			synctest.Test(t, func(t *testing.T) {
+				var asks []string
+				base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+					asks = append(asks, req.Header.Get("Range"))
+					from := first + 100*int64(len(asks)-1)
+					resp := &http.Response{StatusCode: 206, ContentLength: total - from, Request: req, Header: http.Header{
+						"Etag": {`"a"`}, "Content-Range": {fmt.Sprintf("bytes %d-%d/%d", from, total-1, total)},
+					}}
+					if len(asks) == 1 && first == 0 {
+						resp.StatusCode = 200
+					}
+					resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(make([]byte, 100)), iotest.ErrReader(syscall.ECONNRESET)))
+					return resp, nil
+				})
+				req := must(http.NewRequest(http.MethodGet, "http://a.example/", nil))
+				if first > 0 {
+					req.Header.Set("Range", fmt.Sprintf("bytes=%d-", first))
+				}
+				m := NewMetrics()
+				resp, err := (&Transport{Base: base, Metrics: m, Policy: Policy{Resume: On}}).RoundTrip(req)
+				require.NoError(t, err)
+				n, err := io.CopyN(io.Discard, resp.Body, 250)
+				require.NoError(t, resp.Body.Close())
+				if total == math.MaxInt64 {
+					// The offset behind the last byte has to be a number, too.
+					assert.EqualValues(t, 100, n)
+					assert.Equal(t, 1, resumes(m, refusedContentRange))
+					return
+				}
+				require.NoError(t, err)
+				require.Len(t, asks, 3)
+				assert.Equal(t, fmt.Sprintf("bytes=%d-%d", first+200, total-1), asks[2])
+			})
+		}
+	}
+}
+
+// A request that waits for 100 Continue is repeated as any other if the short
+// body of its response breaks. Where the server answers without asking for the
+// body, the response may come back broken, but never as if it were whole.
+func TestWholeBody_ExpectContinue(t *testing.T) {
+	for _, reads := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var bodies []string
+			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				assert.Equal(t, "100-continue", r.Header.Get("Expect"))
+				if reads {
+					got, err := io.ReadAll(r.Body)
+					assert.NoError(t, err)
+					bodies = append(bodies, string(got))
+				} else {
+					bodies = append(bodies, "")
+				}
+				w.Header().Set("Content-Length", fmt.Sprint(len(document)))
+				if len(bodies) == 1 {
+					_, _ = io.WriteString(w, document[:20])
+					_ = http.NewResponseController(w).Flush()
+					memhttp.RequestConn(r).Reset()
+					return
+				}
+				_, _ = io.WriteString(w, document)
+			}))
+			base := server.Transport()
+			base.ExpectContinueTimeout = time.Minute
+			req := must(http.NewRequest(http.MethodPut, server.URL, io.MultiReader(strings.NewReader("upload"))))
+			req.Header.Set("Expect", "100-continue")
+			resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(req)
+			require.NoError(t, err)
+			got, err := io.ReadAll(resp.Body)
+			require.NoError(t, resp.Body.Close())
+			if err != nil {
+				assert.False(t, reads)
+				assert.Equal(t, document[:20], string(got))
+				return
+			}
+			assert.Equal(t, document, string(got))
+			if reads {
+				assert.Equal(t, []string{"upload", "upload"}, bodies)
+			}
+		})
+	}
+}

@@ -1,0 +1,299 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// cutServer serves data, and aborts the connection in the middle of the first
+// breaks responses.
+type cutServer struct {
+	data   []byte
+	breaks int32
+	n      atomic.Int32
+	asked  chan *http.Request // every request
+
+	// change changes the header of every response.
+	change func(http.Header)
+}
+
+func newCutServer(size int, breaks int32) *cutServer {
+	return &cutServer{data: randomBytes(size, 1), breaks: breaks, asked: make(chan *http.Request, 100)}
+}
+
+func (s *cutServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.asked <- r
+	w.Header().Set("ETag", `"a"`)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if s.change != nil {
+		s.change(w.Header())
+	}
+	if s.n.Add(1) <= s.breaks {
+		w = &cutWriter{w, len(s.data) / 4}
+	}
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.data))
+}
+
+// requests returns the requests so far.
+func (s *cutServer) requests() (all []*http.Request) {
+	for range len(s.asked) {
+		all = append(all, <-s.asked)
+	}
+	return all
+}
+
+// cutWriter aborts the connection after so many bytes.
+type cutWriter struct {
+	http.ResponseWriter
+	left int
+}
+
+func (w *cutWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p[:min(len(p), w.left)])
+	if w.left -= n; w.left == 0 {
+		_ = http.NewResponseController(w.ResponseWriter).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	return n, err
+}
+
+// A reverse proxy over a Transport hides the cuts of its upstream from its
+// clients: length and validators are those of the first response, hop-by-hop
+// fields stay on their hop, and what has arrived is passed on before the rest is
+// asked for.
+func TestResume_BelowReverseProxy(t *testing.T) {
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
+		t.Run(proto.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := newCutServer(300_000, 2)
+				upstream.change = func(h http.Header) {
+					if proto == memhttp.HTTP1 {
+						h.Set("Connection", "X-Hop")
+						h.Set("X-Hop", "upstream")
+					}
+				}
+				back := memhttp.NewServer(t, proto, upstream)
+				proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+				proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
+				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: On, BodyIdle: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
+				front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
+
+				req := must(http.NewRequest(http.MethodGet, front.URL, nil))
+				req.Header.Set("Connection", "X-Mine")
+				req.Header.Set("X-Mine", "client")
+				began := time.Now()
+				resp, err := front.Transport().RoundTrip(req)
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				assert.EqualValues(t, 300_000, resp.ContentLength)
+				assert.Equal(t, `"a"`, resp.Header.Get("ETag"))
+				assert.Empty(t, resp.Header.Get("X-Hop"))
+				first := make([]byte, 75_000)
+				_, err = io.ReadFull(resp.Body, first)
+				require.NoError(t, err)
+				assert.Less(t, time.Since(began), time.Minute, "held back until the rest came")
+				rest, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				assert.True(t, bytes.Equal(upstream.data, append(first, rest...)))
+				assert.GreaterOrEqual(t, time.Since(began), 2*time.Minute)
+				asked := upstream.requests()
+				require.Len(t, asked, 3)
+				assert.Equal(t, "bytes=75000-299999", asked[1].Header.Get("Range"))
+				assert.Equal(t, "bytes=150000-299999", asked[2].Header.Get("Range"))
+				for _, r := range asked {
+					assert.Empty(t, r.Header.Get("X-Mine"))
+				}
+			})
+		})
+	}
+}
+
+// What can't be continued breaks at the client, too: the proxy doesn't end it as
+// if it were whole.
+func TestResume_BelowReverseProxy_Broken(t *testing.T) {
+	for name, change := range map[string]func(http.Header){
+		"no validator": func(h http.Header) { h.Del("ETag") },
+		"trailers":     func(h http.Header) { h.Set("Trailer", "X-Sum") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := newCutServer(300_000, 1)
+				upstream.change = change
+				back := memhttp.NewServer(t, memhttp.HTTP2, upstream)
+				proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+				proxy.ErrorLog = log.New(io.Discard, "", 0)
+				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: On}}
+				front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
+				resp, err := front.Transport().RoundTrip(must(http.NewRequest(http.MethodGet, front.URL, nil)))
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				got, err := io.ReadAll(resp.Body)
+				assert.Error(t, err)
+				assert.True(t, bytes.HasPrefix(upstream.data, got) && len(got) < len(upstream.data))
+				assert.Len(t, upstream.requests(), 1)
+			})
+		})
+	}
+}
+
+// When the client of a reverse proxy goes while the rest waits, nothing more is
+// asked of the upstream, and nothing is left behind.
+func TestResume_BelowReverseProxy_ClientGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := newCutServer(300_000, 1)
+		back := memhttp.NewServer(t, memhttp.HTTP1, upstream)
+		proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+		proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
+		reasons := make(chan Reason, 10)
+		proxy.Transport = &Transport{
+			Base: back.Transport(), Trace: &Trace{Resume: func(e Event) { reasons <- e.Reason }},
+			Policy: Policy{Resume: On, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour},
+		}
+		front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
+		ctx, cancel := context.WithCancel(t.Context())
+		resp, err := front.Transport().RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, front.URL, nil)))
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		_, err = io.ReadFull(resp.Body, make([]byte, 75_000))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		cancel()
+		synctest.Wait()
+		assert.Equal(t, ReasonCanceled, <-reasons)
+		time.Sleep(time.Hour)
+		assert.Len(t, upstream.requests(), 1)
+	})
+}
+
+// A client follows redirects above the Transport: the rest is asked for where
+// the body came from, without the fields that the client took away on its way.
+func TestResume_Redirects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newCutServer(300_000, 1)
+		server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Host == "a.example.com" {
+				http.Redirect(w, r, "http://b.example.com/real", http.StatusFound)
+				return
+			}
+			s.ServeHTTP(w, r)
+		}))
+		client := &http.Client{Transport: &Transport{Base: server.Transport(), Policy: Policy{Resume: On, WholeBody: 1000}}}
+		get := func() ([]byte, error) {
+			req := must(http.NewRequest(http.MethodGet, "http://a.example.com/file", nil))
+			req.Header.Set("Authorization", "secret")
+			resp, err := client.Do(req)
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			assert.Equal(t, "/real", resp.Request.URL.Path)
+			return io.ReadAll(resp.Body)
+		}
+		got, err := get()
+		require.NoError(t, err)
+		assert.True(t, bytes.Equal(s.data, got))
+		asked := s.requests()
+		require.Len(t, asked, 2)
+		assert.Equal(t, "b.example.com", asked[1].Host)
+		assert.Equal(t, "/real", asked[1].URL.Path)
+		assert.Equal(t, "bytes=75000-299999", asked[1].Header.Get("Range"))
+		assert.Empty(t, asked[1].Header.Get("Authorization"))
+	})
+}
+
+// net/http's own decompression makes a body that can't be continued, and
+// DisableCompression one that can.
+func TestResume_Compression(t *testing.T) {
+	for _, disabled := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			// A server that compresses for those who accept it, under the same ETag.
+			s := newCutServer(300_000, 1)
+			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
+					w.Header().Set("Content-Encoding", "gzip")
+					w.Header().Set("Content-Length", "1000000")
+					w.Header().Set("ETag", `"a"`)
+					s.asked <- r
+					// The header of gzip and a stored block, and then no more.
+					_, _ = io.WriteString(w, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x00\x05\x00\xfa\xffhello")
+					_ = http.NewResponseController(w).Flush()
+					panic(http.ErrAbortHandler)
+				}
+				s.ServeHTTP(w, r)
+			}))
+			base := server.Transport()
+			base.DisableCompression = disabled
+			m := NewMetrics()
+			got, err := fetch(t, &Transport{Base: base, Metrics: m, Policy: Policy{Resume: On}})
+			if disabled {
+				require.NoError(t, err)
+				assert.True(t, bytes.Equal(s.data, got))
+				return
+			}
+			assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			assert.Equal(t, "hello", string(got))
+			assert.Len(t, s.requests(), 1)
+			assert.EqualValues(t, 1, m.policies["default"].resumes[slices.Index(resumeResults, refusedEncoded)].Load())
+		})
+	}
+}
+
+// Parts that callers ask for arrive whole, in whatever form they ask for one.
+// Several parts break as they would without Resume, unless the server answers
+// with all of the file.
+func TestResume_CallersRanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			asked       string
+			first, last int
+			broken      bool
+		}{
+			{asked: "bytes=100000-", first: 100_000, last: 299_999},
+			{asked: "bytes=-200000", first: 100_000, last: 299_999},
+			{asked: "bytes=100000-299998", first: 100_000, last: 299_998},
+			{asked: "bytes=100000-99999999", first: 100_000, last: 299_999},
+			{asked: "bytes= 100000-199999 ", first: 100_000, last: 199_999},
+			{asked: "bytes=0-150000,100-", first: 0, last: 299_999},
+			{asked: "bytes=100000-199999,", first: 100_000, last: 199_999, broken: true},
+			{asked: "bytes=0-99999,200000-", broken: true},
+			{asked: "bytes=100000-199999, 0-0", broken: true},
+		} {
+			s := newCutServer(300_000, 1)
+			server := memhttp.NewServer(t, memhttp.HTTP1, s)
+			req := must(http.NewRequest(http.MethodGet, server.URL, nil))
+			req.Header.Set("Range", c.asked)
+			resp, err := (&Transport{Base: server.Transport(), Policy: Policy{Resume: On}}).RoundTrip(req)
+			require.NoError(t, err)
+			got, err := io.ReadAll(resp.Body)
+			require.NoError(t, resp.Body.Close())
+			asked := s.requests()
+			if c.broken {
+				assert.Equal(t, io.ErrUnexpectedEOF, err, c.asked)
+				assert.Len(t, asked, 1, c.asked)
+				continue
+			}
+			require.NoError(t, err, c.asked)
+			assert.True(t, bytes.Equal(s.data[c.first:c.last+1], got), c.asked)
+			require.Len(t, asked, 2, c.asked)
+			assert.Equal(t, fmt.Sprintf("bytes=%d-%d", c.first+75_000, c.last), asked[1].Header.Get("Range"))
+		}
+	})
+}
