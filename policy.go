@@ -238,7 +238,9 @@ type Policy struct {
 	GateKey func(*http.Request) string `json:"-"`
 
 	// Classify, if not nil, judges the outcome of every attempt before the
-	// rules above do, except for an error after the caller has gone. Classify
+	// rules above do, except for an error after the caller has gone. With
+	// Resume, that includes the break of a body, as an error, and the responses
+	// to requests for the rest of it, most of which have status 206. Classify
 	// must be safe for concurrent use, must not close the response's body and
 	// must not read it except with [Peek]. If nil, it is inherited. A policy
 	// with a Classify can't be written as JSON.
