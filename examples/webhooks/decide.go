@@ -20,12 +20,14 @@ var schedule = []time.Duration{
 }
 
 const (
-	workers        = 16              // concurrent deliveries
+	workers        = 256             // concurrent deliveries; those to failing endpoints may use half
 	breakerOpensAt = 5               // consecutive failed runs to an endpoint
 	firstRest      = time.Minute     // of an open breaker; each failed probe doubles it
 	longestRest    = 2 * time.Hour   // between probes
 	longestPause   = 24 * time.Hour  // maximum pause that an endpoint may ask for
 	disableAfter   = 120 * time.Hour // of consecutive failures
+	streakEnds     = 48 * time.Hour  // without a failure: then the next one begins a new streak
+	farthest       = 48 * time.Hour  // beyond any wait: a later time comes from a clock that was wrong
 )
 
 // The states of a delivery.
@@ -57,7 +59,7 @@ func decide(d *Delivery, resp *http.Response, err error) verdict {
 	if d.Failures+1 >= breakerOpensAt {
 		v.rest = jitter(min(firstRest<<min(d.Failures+1-breakerOpensAt, 10), longestRest))
 	}
-	if d.FailedFor > disableAfter {
+	if time.Since(d.FailingSince) > disableAfter {
 		v.state, v.disable = dead, fmt.Sprintf("disabled: failing for %v", disableAfter)
 	}
 	if err != nil {
@@ -69,8 +71,7 @@ func decide(d *Delivery, resp *http.Response, err error) verdict {
 		v.state, v.disable = dead, "disabled: gone"
 		return v
 	}
-	// The endpoint's Retry-After applies to all its deliveries, whatever the
-	// status.
+	// Retry-After is for all deliveries to the endpoint, whatever the status.
 	if asked, ok := retrip.ParseRetryAfter(resp.Header, time.Now()); ok {
 		v.rest = max(v.rest, jitter(min(asked, longestPause)))
 	}

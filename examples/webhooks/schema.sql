@@ -3,7 +3,7 @@
 create table if not exists endpoints (
 	id          text primary key,
 	url         text not null,
-	secret      text not null,            -- whsec_ and base64
+	secrets     text not null,            -- each whsec_ and base64, with a space between them
 	disabled    text not null default '', -- why, if it is
 	failures    integer not null default 0, -- runs that failed in a row
 	failing     integer not null default 0, -- when the first of them did
@@ -27,4 +27,4 @@ create table if not exists deliveries (
 	unique (message, endpoint)
 );
 
-create index if not exists deliveries_by_state on deliveries (endpoint, state, due);
+create index if not exists deliveries_by_state on deliveries (state, endpoint, due);

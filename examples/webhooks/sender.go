@@ -34,21 +34,16 @@ func NewSender(store *Store, base http.RoundTripper, logger *slog.Logger) *Sende
 		Base:   signer{base},
 		Logger: logger,
 		Policy: retrip.Policy{
-			// The transport covers a broken connection or a restart. Longer
-			// failures belong in the queue, where they block nothing and
-			// survive a restart of this program.
-			MaxAttempts:    2,
+			MaxAttempts:    2, // longer failures belong in the queue, which outlives this program
 			Backoff:        retrip.Backoff{Base: time.Second},
 			AttemptTimeout: 20 * time.Second,
 			MaxWait:        5 * time.Second,
-			// Receivers recognize a repeated message by its id.
-			Idempotent: func(*http.Request) bool { return true },
+			Idempotent:     func(*http.Request) bool { return true }, // receivers know the id of a repeated message
 		},
 	}
 	return &Sender{store: store, logger: logger, wake: make(chan struct{}, 1), client: &http.Client{
 		Transport: transport,
-		// An endpoint that has moved must update its URL; redirects aren't
-		// followed.
+		// An endpoint that has moved must update its URL.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -70,8 +65,7 @@ func (s *Sender) Send(ctx context.Context, payload []byte) (id string, err error
 	return id, nil
 }
 
-// Wake makes Run look at the store. Call it after your own Enqueue or after
-// Replay.
+// Wake makes Run look at the store. Call it after your own Enqueue or Replay.
 func (s *Sender) Wake() {
 	select {
 	case s.wake <- struct{}{}:
@@ -111,7 +105,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		<-slots
 		var timer <-chan time.Time
 		if !next.IsZero() {
-			timer = time.After(time.Until(next))
+			timer = time.After(min(time.Until(next), 5*time.Minute)) // the clock may be set meanwhile
 		}
 		select {
 		case <-ctx.Done():
@@ -143,8 +137,7 @@ func (s *Sender) attempt(ctx context.Context, d *Delivery) verdict {
 	if err != nil {
 		return decide(d, nil, err)
 	}
-	// Read a little of the response, so that the connection can be reused.
-	io.CopyN(io.Discard, resp.Body, 64<<10)
+	io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be reused
 	resp.Body.Close()
 	return decide(d, resp, nil)
 }

@@ -26,7 +26,7 @@ type deliveryKey struct{}
 func (s signer) RoundTrip(req *http.Request) (*http.Response, error) {
 	d := req.Context().Value(deliveryKey{}).(*Delivery)
 	now := strconv.FormatInt(time.Now().Unix(), 10)
-	signature, err := sign(d.Secret, d.Message, now, d.Payload)
+	signature, err := sign(d.Secrets, d.Message, now, d.Payload)
 	if err != nil {
 		return nil, errors.Join(err, req.Body.Close())
 	}
@@ -37,21 +37,22 @@ func (s signer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.base.RoundTrip(req)
 }
 
-func sign(secret, id, timestamp string, payload []byte) (string, error) {
-	k, err := key(secret)
-	if err != nil {
-		return "", err
+// sign makes a signature by each of the secrets, which spaces separate. While a
+// secret is replaced, receivers know the old or the new one.
+func sign(secrets, id, timestamp string, payload []byte) (string, error) {
+	var signatures []string
+	for secret := range strings.FieldsSeq(secrets) {
+		encoded, ok := strings.CutPrefix(secret, "whsec_")
+		key, err := base64.StdEncoding.DecodeString(encoded)
+		if !ok || err != nil || len(key) < 24 || len(key) > 64 {
+			return "", errors.New("a secret is whsec_ and 24 to 64 bytes in base64")
+		}
+		mac := hmac.New(sha256.New, key)
+		fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, payload)
+		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	}
-	mac := hmac.New(sha256.New, k)
-	fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, payload)
-	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)), nil
-}
-
-func key(secret string) ([]byte, error) {
-	encoded, ok := strings.CutPrefix(secret, "whsec_")
-	k, err := base64.StdEncoding.DecodeString(encoded)
-	if !ok || err != nil || len(k) < 24 || len(k) > 64 {
-		return nil, errors.New("a secret is whsec_ and 24 to 64 bytes in base64")
+	if signatures == nil {
+		return "", errors.New("a secret is missing")
 	}
-	return k, nil
+	return strings.Join(signatures, " "), nil
 }

@@ -18,26 +18,26 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Store keeps endpoints, messages and deliveries. Only one process at a time
-// may use it.
+// Store keeps endpoints, messages and deliveries.
 type Store struct{ db *sql.DB }
 
 // Delivery is one message for one endpoint.
 type Delivery struct {
-	ID, Runs  int64 // Runs includes the current one
-	Message   string
-	Payload   []byte
-	Endpoint  string
-	URL       string
-	Secret    string
-	Failures  int           // consecutive failed runs to the endpoint before this one
-	FailedFor time.Duration // since the first of them
+	ID, Runs     int64 // Runs includes the current one
+	Message      string
+	Payload      []byte
+	Endpoint     string
+	URL          string
+	Secrets      string
+	Failures     int       // consecutive failed runs to the endpoint before this one
+	FailingSince time.Time // the first of them, or this one
 }
 
 // Open opens the store in a file, creating it if necessary. Deliveries that
-// were in progress when the last process died become due again.
+// were in progress when the last process died become due again. Another process
+// would repeat those of this one, so the file is locked until Close.
 func Open(ctx context.Context, file string) (*Store, error) {
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=foreign_keys(1)")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=locking_mode(exclusive)&_pragma=journal_mode(wal)&_pragma=foreign_keys(1)")
 	if err != nil {
 		return nil, err
 	}
@@ -51,13 +51,14 @@ func Open(ctx context.Context, file string) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// AddEndpoint adds an endpoint, or updates its URL and secret and enables it.
-func (s *Store) AddEndpoint(ctx context.Context, id, url, secret string) error {
-	if _, err := key(secret); err != nil {
+// AddEndpoint adds an endpoint, or updates its URL and secrets and enables it.
+// To replace a secret, pass both for some days, separated by a space.
+func (s *Store) AddEndpoint(ctx context.Context, id, url, secrets string) error {
+	if _, err := sign(secrets, id, "", nil); err != nil {
 		return fmt.Errorf("endpoint %s: %w", id, err)
 	}
-	_, err := s.db.ExecContext(ctx, `insert into endpoints (id, url, secret) values (?, ?, ?)
-		on conflict (id) do update set url = excluded.url, secret = excluded.secret, disabled = '', failures = 0, rests_until = 0`, id, url, secret)
+	_, err := s.db.ExecContext(ctx, `insert into endpoints (id, url, secrets) values (?, ?, ?)
+		on conflict (id) do update set url = excluded.url, secrets = excluded.secrets, disabled = '', failures = 0, rests_until = 0`, id, url, secrets)
 	return err
 }
 
@@ -75,37 +76,38 @@ func Enqueue(ctx context.Context, tx *sql.Tx, payload []byte) (string, error) {
 
 // nextDue selects the delivery to send next and its time: the earliest of each
 // endpoint's first due deliveries. An endpoint gets up to four deliveries at a
-// time, or one, as a probe, if its breaker is open.
+// time, or one if it fails; all that fail get half of the workers.
 const nextDue = `
 	with first as materialized (
 		select e.rests_until, (select d.id from deliveries d where d.endpoint = e.id and d.state = 'pending' order by d.due limit 1) as id
 		from endpoints e where e.disabled = ''
-		and (select count(*) from deliveries d where d.endpoint = e.id and d.state = 'sending') < iif(e.failures < ?, 4, 1))
-	select d.id, max(d.due, first.rests_until) as at from first join deliveries d on d.id = first.id order by at limit 1`
+		and (select count(*) from deliveries d where d.endpoint = e.id and d.state = 'sending') < iif(e.failures = 0, 4, 1)
+		and (e.failures = 0 or ?1 > (select count(*) from deliveries d join endpoints f on f.id = d.endpoint where d.state = 'sending' and f.failures > 0)))
+	select d.id, max(iif(d.due > ?2, 0, d.due), iif(first.rests_until > ?2, 0, first.rests_until)) as at
+	from first join deliveries d on d.id = first.id order by at limit 1`
 
-// claim takes the delivery that is due first. If none is due, it returns nil
-// and the time to check again, or the zero time if only the end of a run can
-// change that.
+// claim takes the delivery that is due first. If none is due, it returns nil and
+// the time to check again, or the zero time if that takes the end of a run.
 func (s *Store) claim(ctx context.Context) (*Delivery, time.Time, error) {
-	now := time.Now().UnixMilli()
+	now := time.Now()
 	var id, at, failing int64
-	err := s.db.QueryRowContext(ctx, nextDue, breakerOpensAt).Scan(&id, &at)
+	err := s.db.QueryRowContext(ctx, nextDue, workers/2, now.Add(farthest).UnixMilli()).Scan(&id, &at)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, time.Time{}, nil
 	}
-	if err != nil || at > now {
+	if err != nil || at > now.UnixMilli() {
 		return nil, time.UnixMilli(at), err
 	}
 	if _, err := s.db.ExecContext(ctx, `update deliveries set state = 'sending', runs = runs + 1 where id = ?`, id); err != nil {
 		return nil, time.Time{}, err
 	}
 	d := Delivery{ID: id}
-	err = s.db.QueryRowContext(ctx, `select d.runs, m.id, m.payload, e.id, e.url, e.secret, e.failures, e.failing from deliveries d
-		join messages m on m.id = d.message join endpoints e on e.id = d.endpoint where d.id = ?`, id).
-		Scan(&d.Runs, &d.Message, &d.Payload, &d.Endpoint, &d.URL, &d.Secret, &d.Failures, &failing)
-	if d.Failures > 0 {
-		d.FailedFor = time.Duration(now-failing) * time.Millisecond
-	}
+	err = s.db.QueryRowContext(ctx, `select d.runs, m.id, m.payload, e.id, e.url, e.secrets, e.failures,
+		iif(e.failures = 0 or e.rests_until < ?2, ?3, e.failing)
+		from deliveries d join messages m on m.id = d.message join endpoints e on e.id = d.endpoint where d.id = ?1`,
+		id, now.Add(-streakEnds).UnixMilli(), now.UnixMilli()).
+		Scan(&d.Runs, &d.Message, &d.Payload, &d.Endpoint, &d.URL, &d.Secrets, &d.Failures, &failing)
+	d.FailingSince = time.UnixMilli(failing)
 	return &d, time.Time{}, err
 }
 
@@ -126,8 +128,9 @@ func (s *Store) finish(ctx context.Context, d *Delivery, v verdict) error {
 	if v.state == delivered {
 		run(`update endpoints set failures = 0, rests_until = 0 where id = ?`, d.Endpoint)
 	} else {
-		run(`update endpoints set failing = iif(failures = 0, ?1, failing), failures = failures + 1, rests_until = max(rests_until, ?2),
-			disabled = iif(?3 = '', disabled, ?3) where id = ?4`, now.UnixMilli(), now.Add(v.rest).UnixMilli(), v.disable, d.Endpoint)
+		run(`update endpoints set failing = ?1, failures = failures + 1, rests_until = max(iif(rests_until > ?2, 0, rests_until), ?3),
+			disabled = iif(?4 = '', disabled, ?4) where id = ?5`,
+			d.FailingSince.UnixMilli(), now.Add(farthest).UnixMilli(), now.Add(v.rest).UnixMilli(), v.disable, d.Endpoint)
 	}
 	// Includes deliveries that were in progress when the endpoint was disabled.
 	run(`update deliveries set state = 'dead', outcome = 'endpoint disabled' where endpoint = ?1 and state = 'pending'
@@ -172,8 +175,7 @@ func (s *Store) Counts(ctx context.Context, endpoint string) (map[string]int, er
 		row := s.db.QueryRowContext(ctx, `select count(*) from deliveries where endpoint = ? and state = ?`, endpoint, state)
 		if err := row.Scan(&n); err != nil {
 			return nil, err
-		}
-		if n > 0 {
+		} else if n > 0 {
 			counts[state] = n
 		}
 	}

@@ -154,7 +154,14 @@ func TestSender_ScheduleOverDaysThenADeadLetterThenReplay(t *testing.T) {
 		sender.Wake()
 		time.Sleep(time.Second)
 		assert.Equal(t, map[string]int{delivered: 1}, counts(t, store, "a"))
+		assert.Equal(t, 1, number(t, store, `select runs from deliveries`), "the schedule began again")
 	})
+}
+
+func number(t *testing.T, store *Store, query string) (n int) {
+	t.Helper()
+	require.NoError(t, store.db.QueryRow(query).Scan(&n))
+	return n
 }
 
 func unique(s []string) map[string]bool {
@@ -252,6 +259,7 @@ func TestSender_AnEndpointThatIsDownCostsOthersNothing(t *testing.T) {
 		assert.LessOrEqual(t, r.count("/down"), 30, "of 500 messages, in an hour")
 		time.Sleep(time.Until(up) + 4*time.Hour)
 		assert.Equal(t, map[string]int{delivered: 500}, counts(t, store, "down"), "nothing is lost")
+		assert.Zero(t, number(t, store, `select failures from endpoints where id = 'down'`), "the streak is over")
 		assert.Equal(t, 500, r.count("/well"), "nothing twice")
 	})
 }
