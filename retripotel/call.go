@@ -54,8 +54,8 @@ func sentBefore(req *http.Request) int {
 
 func (c *call) trace() *retrip.Trace {
 	return &retrip.Trace{
-		Attempt: func(retrip.Event) { c.sent++ },
-		Retry: func(e retrip.Event) {
+		Attempt: c.own(func(retrip.Event) { c.sent++ }),
+		Retry: c.own(func(e retrip.Event) {
 			source := "backoff"
 			if e.FromServer {
 				source = "server"
@@ -65,14 +65,25 @@ func (c *call) trace() *retrip.Trace {
 			ctx := e.Request.Context()
 			c.metrics.retry(ctx, e, attributes)
 			c.hiddenSends(ctx, e)
-		},
-		GiveUp: func(e retrip.Event) {
+		}),
+		GiveUp: c.own(func(e retrip.Event) {
 			c.span.AddEvent("give up", trace.WithAttributes(reasonKey.String(string(e.Reason))))
-		},
-		Done: func(e retrip.Event) {
+		}),
+		Done: c.own(func(e retrip.Event) {
 			c.last = e
 			c.hiddenSends(e.Request.Context(), e)
-		},
+		}),
+	}
+}
+
+// own returns a hook for the requests of c alone. A caller may make other
+// requests with the context of c's response, several at once, and they run the
+// hooks of that context, too.
+func (c *call) own(hook func(retrip.Event)) func(retrip.Event) {
+	return func(e retrip.Event) {
+		if e.Request.Context().Value(callKey{}) == c {
+			hook(e)
+		}
 	}
 }
 
@@ -115,15 +126,25 @@ func (c *call) end(ctx context.Context, req *http.Request, resp *http.Response, 
 	c.metrics.done(ctx, elapsed, append(attributes, methodOf(req), outcome, retriedKey.Bool(c.last.Attempt > 1)))
 }
 
-// resends marks the span of an attempt as a retry.
+// resends marks the span of an attempt as a retry, and ends the span if the base
+// panics, because otelhttp does not.
 type resends struct{ base http.RoundTripper }
 
 func (r resends) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx := req.Context()
-	if c, ok := ctx.Value(callKey{}).(*call); ok && c.sent > 1 {
-		trace.SpanFromContext(ctx).SetAttributes(semconv.HTTPRequestResendCount(c.sent - 1))
+	span := trace.SpanFromContext(req.Context())
+	if c, ok := req.Context().Value(callKey{}).(*call); ok && c.sent > 1 {
+		span.SetAttributes(semconv.HTTPRequestResendCount(c.sent - 1))
 	}
-	return r.base.RoundTrip(req)
+	returned := false
+	defer func() {
+		if !returned {
+			span.SetStatus(codes.Error, "")
+			span.End()
+		}
+	}()
+	resp, err := r.base.RoundTrip(req)
+	returned = true
+	return resp, err
 }
 
 // knownMethods holds the methods that the conventions know (those of RFC 9110,

@@ -12,6 +12,9 @@
 // headers carry the context of that span, so a server's span belongs to the
 // attempt that it answered. From the second attempt on, the span has the
 // attribute http.request.resend_count. Attempts before a redirect count too.
+// The span ends when the attempt fails, or when the response body is closed or
+// read to its end. A body that nobody closes leaves its span open, as with
+// otelhttp alone.
 //
 // The attempts of one RoundTrip are children of a span of kind INTERNAL, which
 // lasts until the response headers arrive. Its name is the method followed by

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-cleanhttp"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
@@ -84,10 +85,17 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := &call{metrics: t.metrics, sent: sentBefore(req)}
 	ctx, span := t.tracer.Start(req.Context(), spanName(req),
 		trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(requestAttributes(req)...))
-	defer span.End()
+	returned := false
+	defer func() {
+		if !returned {
+			span.SetStatus(codes.Error, "")
+		}
+		span.End()
+	}()
 	c.span = span
 	ctx = retrip.WithTrace(context.WithValue(ctx, callKey{}, c), c.trace())
 	resp, err := t.retry.RoundTrip(req.WithContext(ctx))
+	returned = true
 	c.end(ctx, req, resp, err, time.Since(began))
 	return resp, err
 }

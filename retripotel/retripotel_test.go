@@ -429,16 +429,6 @@ func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {
 	assert.NotContains(t, w.metrics(t), "retrip.request.duration")
 }
 
-func TestNew_APanicEndsTheSpan(t *testing.T) {
-	w := newWorld(t, script(200))
-	transport := retripotel.New(&retrip.Transport{Base: panicking{}}, w.config)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL, nil)
-	require.NoError(t, err)
-	assert.Panics(t, func() { transport.RoundTrip(req) })
-	_, requests := w.split()
-	assert.Len(t, requests, 1)
-}
-
 type panicking struct{}
 
 func (panicking) RoundTrip(*http.Request) (*http.Response, error) { panic("base") }
