@@ -144,7 +144,7 @@ func misses(cells []budgetCell, found []budgetResult) (notes []string) {
 // budget compares budgets in the cases for which retrip's budget was designed.
 func budget(f *flags) func(context.Context, func(float64)) (*report, error) {
 	var seed uint64
-	f.Uint64Var(&seed, "seed", 1, "of the random numbers")
+	f.Uint64Var(&seed, "seed", 1, "seed of the random numbers")
 	f.choice("retrip,plain-budget,no-retries,aws-standard")
 	f.repeats(5)
 	f.noPicture = true

@@ -54,7 +54,7 @@ func newFlags(command string) *flags {
 	f := &flags{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), names: map[string]string{}}
 	f.SetOutput(io.Discard)
 	f.StringVar(&f.out, "o", "", "write to `file`: a picture (.svg, .png), the series (.csv), the table (.md) or everything (.json)")
-	f.BoolVar(&f.dark, "dark", false, "a picture for a dark page")
+	f.BoolVar(&f.dark, "dark", false, "draw the picture for a dark page")
 	return f
 }
 
@@ -107,12 +107,12 @@ func (f *flags) choice(policies string) {
 	f.StringVar(&f.host, "host", "", "use the policy that the files define for this `host`, at port 443 unless it names one (default the policy for all hosts)")
 	p := &f.override
 	f.IntVar(&p.MaxAttempts, "max-attempts", 0, "attempts, overriding the policy")
-	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "first window of waits, overriding the policy")
-	f.DurationVar(&p.Backoff.Cap, "backoff-cap", 0, "longest window of waits, overriding the policy")
-	f.StringVar(&f.jitter, "jitter", "", "full, equal, decorrelated or none, overriding the policy")
-	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens, overriding the policy; -1 for no budget")
-	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens back per success, overriding the policy")
-	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait a server may ask for, overriding the policy")
+	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "ceiling of the first wait, overriding the policy")
+	f.DurationVar(&p.Backoff.Cap, "backoff-cap", 0, "highest ceiling of a wait, overriding the policy")
+	f.StringVar(&f.jitter, "jitter", "", "jitter of the waits: full, equal, decorrelated or none, overriding the policy")
+	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens of the budget, overriding the policy; -1 for no budget")
+	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens that a success adds, overriding the policy")
+	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait that a server may ask for, overriding the policy")
 	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
 		on, err := strconv.ParseBool(text)
 		p.Gate = retrip.Off

@@ -25,8 +25,8 @@ type gateCell struct {
 func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 	var only string
 	seed := uint64(1)
-	f.StringVar(&only, "only", "", "the cases whose names contain `text`; if empty, all")
-	f.Uint64Var(&seed, "seed", seed, "of the random numbers")
+	f.StringVar(&only, "only", "", "run only the cases whose names contain `text`")
+	f.Uint64Var(&seed, "seed", seed, "seed of the random numbers")
 	f.noPicture = true
 	f.choice("retrip")
 	f.throttled()
@@ -42,9 +42,9 @@ func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, fmt.Errorf("-only is %q: no case name contains it", only)
 		}
 		r := &report{
-			title: "what clients get of a rate limit, at the cost of how many refusals, and how long the longest waits",
+			title: "the share of a rate limit that clients use, the refusals that this costs, and the longest wait",
 			table: [][]string{{"case", "policy", "used", "refused", "worst wait", "× fair", "largest share", "failed"}},
-			notes: []string{"used: accepted of what the limit allows; refused: per accepted attempt; fair: if all took turns at the whole limit; all after a warm-up, but for those that failed"},
+			notes: []string{"used: accepted attempts, as a share of the limit; refused: refusals per accepted attempt; fair: the longest wait relative to one in which all take turns at the full limit; failed: includes the warm-up, which the other figures leave out"},
 		}
 		var cells []gateCell
 		for i, c := range cases {

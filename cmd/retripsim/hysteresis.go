@@ -34,8 +34,8 @@ func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) 
 	loads := []float64{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2}
 	overload := 1.5
 	f.scenario(&s)
-	f.Var(floats(&loads), "loads", "`shares` of the capacity that arrive")
-	f.Float64Var(&overload, "overload", overload, "share of the capacity that arrives while the trouble lasts")
+	f.Var(floats(&loads), "loads", "loads, as `shares` of the capacity")
+	f.Float64Var(&overload, "overload", overload, "load during the trouble, as a share of the capacity")
 	f.choice("no-retries,no-budget,aws-standard,retrip")
 	f.repeats(1)
 	return func(ctx context.Context, progress func(float64)) (*report, error) {

@@ -20,7 +20,7 @@ func heatMap(f *flags) func(context.Context, func(float64)) (*report, error) {
 	loads := []float64{0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
 	f.scenario(&s)
 	f.Var(ints(&clients), f.field("fleets", "Fleet.Clients"), "`numbers` of clients of the fleet")
-	f.Var(floats(&loads), "loads", "`shares` of the capacity that arrive")
+	f.Var(floats(&loads), "loads", "loads, as `shares` of the capacity")
 	f.choice("retrip")
 	f.repeats(1)
 	f.replaces("loads", "load", "rate")
@@ -68,9 +68,9 @@ func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 	rates := []float64{7, 2.3, 0.7, 0.23, 0.07}
 	loads := []float64{0.7, 0.8, 0.9}
 	f.scenario(&s)
-	f.Var(durations(&lengths), f.field("lengths", "Trigger.For"), "of the trouble: `durations`")
-	f.Var(floats(&rates), f.field("per-client", "Fleet.Clients"), "requests per second and client: `numbers`")
-	f.Var(floats(&loads), "loads", "`shares` of the capacity that arrive")
+	f.Var(durations(&lengths), f.field("lengths", "Trigger.For"), "lengths of the trouble: `durations`")
+	f.Var(floats(&rates), f.field("per-client", "Fleet.Clients"), "`numbers` of requests per second and client")
+	f.Var(floats(&loads), "loads", "loads, as `shares` of the capacity")
 	f.choice("retrip")
 	f.repeats(3)
 	f.replaces("loads", "load", "rate")
@@ -122,8 +122,8 @@ func queues(f *flags) func(context.Context, func(float64)) (*report, error) {
 	loads := []float64{0.5, 0.6, 0.7, 0.8, 0.9, 0.95}
 	f.scenario(&s)
 	f.Var(ints(&lengths), f.field("queues", "Backend.Queue"), "`numbers` of requests that wait for a worker")
-	f.Var(durations(&timeouts), f.field("timeouts", "Fleet.Timeout"), "of an attempt: `durations`, to vary instead of the queue")
-	f.Var(floats(&loads), "loads", "`shares` of the capacity that arrive")
+	f.Var(durations(&timeouts), f.field("timeouts", "Fleet.Timeout"), "timeouts of an attempt: `durations`, varied instead of the queue")
+	f.Var(floats(&loads), "loads", "loads, as `shares` of the capacity")
 	f.choice("no-retries,no-budget,retrip")
 	f.repeats(3)
 	f.replaces("loads", "load", "rate")
