@@ -12,8 +12,8 @@ SOAKTIME ?= 10m
 # An example that hangs must not hang the build; not every system has timeout(1).
 TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 
-# The modules of our own code. The others are mostly SDKs and peers, and not
-# worth the minutes that more than one build of them takes.
+# The modules with mainly our own code. The others consist mostly of SDKs and
+# peers, and building them more than once takes too long.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
 .PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads examples demo cross api sdks stores figures bench bench-save
@@ -21,9 +21,9 @@ OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-check: lint test ## lint and test: what `make` alone does
+check: lint test ## lint and test; the default target
 
-quick: ## the inner loop: vet and the short tests of the root package and its walls
+quick: ## vet and the short tests of the root package and internal/, for the inner loop
 	@out=$$(gofmt -l *.go internal); [ -z "$$out" ] || { echo "$$out"; exit 1; }
 	$(GO) vet . ./internal/...
 	$(GO) test -short . ./internal/...
@@ -34,19 +34,19 @@ test: ## test the root module
 race: ## test the root module with the race detector, in random order
 	$(GO) test -race -shuffle=on ./...
 
-all-modules: ## test every module of the workspace, then those of our own code as race does
+all-modules: ## test every module of the workspace, and our own code with the race detector too
 	$(GO) test work
-	@# Its goroutines are those of sim, and its pictures take minutes with the race detector.
+	@# All goroutines of retripsim are those of sim, and the race detector makes its pictures take minutes.
 	$(GO) test -race -shuffle=on $(filter-out %/cmd/retripsim/...,$(OWN))
 
 lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sleeps in tests
 	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
 	$(GO) vet work
-	@# The tools' module stays out of the workspace: its versions are its own.
+	@# The module of the tools stays out of the workspace, because it has versions of its own.
 	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C tools tool -n staticcheck); "$$tool" work
 	$(GO) fix -diff work
-	@# make sdks and make stores look after the heavy modules; golangci-lint comes
-	@# with the tests of a hundred modules, which tidy would have to fetch.
+	@# make sdks and make stores tidy the heavy modules. For golangci-lint, tidy would
+	@# have to fetch the tests of a hundred modules.
 	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/sdks/heavy/*' -not -path './lab/stores/*' -not -path './tools/golangci/*' | sort); do \
 		echo "go mod tidy -diff  # $${mod%/go.mod}"; \
 		GOWORK=off $(GO) -C "$${mod%/go.mod}" mod tidy -diff || exit 1; \
@@ -61,29 +61,29 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 golangci: ## golangci-lint by .golangci.yml, built on first use (minutes)
 	tool=$$(GOWORK=off $(GO) -C tools/golangci tool -n golangci-lint); "$$tool" run ./...
 
-cover: ## statement coverage of the root package and its walls; fails below COVERMIN (95) %
+cover: ## statement coverage of the root package and its internal packages; fails below COVERMIN (95) %
 	$(GO) test -coverprofile=cover.out -coverpkg=.,./internal/attempt,./internal/body,./internal/replay .
 	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
 		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
 
-fuzz: ## each fuzz target of the root package for FUZZTIME (10s)
+fuzz: ## run each fuzz target of the root package for FUZZTIME (10s)
 	@targets=$$($(GO) test -list '^Fuzz' . | { grep '^Fuzz' || true; }); \
 	[ -n "$$targets" ] || echo 'no fuzz targets'; \
 	for f in $$targets; do \
 		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . || exit 1; \
 	done
 
-tables: ## every row of the simulator's tables, of which `make test` has the most telling (minutes)
+tables: ## test every row of the simulator's tables; `make test` tests only the most important (minutes)
 	RETRIP_TABLES=1 $(GO) test -timeout 30m ./sim
 	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
 
-mutate: ## break the core in small ways and see which the tests notice (minutes)
+mutate: ## break the core in small ways, and list the breaks that no test detects (minutes)
 	$(GO) run ./lab/mutate
 
-soak: ## load with faults for SOAKTIME (10m): fails unless all that is held stays flat and nothing is lost
+soak: ## run load with faults for SOAKTIME (10m); fails if resources grow or a request is lost
 	$(GO) run ./lab/cmd/soak -duration $(SOAKTIME)
 
-downloads: ## 100 bodies of 1 GiB through a proxy that cuts them every 10 MiB: each must arrive whole (half an hour)
+downloads: ## fetch 100 bodies of 1 GiB through a proxy that cuts them every 10 MiB; each must arrive whole (half an hour)
 	$(GO) run ./lab/cmd/downloads
 
 examples: ## run the examples of the root module; each must exit 0
@@ -97,7 +97,7 @@ examples: ## run the examples of the root module; each must exit 0
 			{ code=$$?; cat "$$dir/out"; echo "$$ex: exit status $$code"; exit 1; }; \
 	done
 
-demo: ## walk through two outages before a real Prometheus: two minutes, then until Ctrl-C
+demo: ## show two outages in a real Prometheus; takes two minutes, and then waits for Ctrl-C
 	.ci/tools prometheus
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	$(GO) build -C ops -o "$$dir/demo" ./demo; \
@@ -113,32 +113,32 @@ cross: ## vet our own code for Windows and macOS, and link the tests of the root
 api: ## compare the exported API with that of the last version tag
 	.ci/api
 
-sdks: ## test the examples with SDKs that take minutes to build
+sdks: ## test the examples whose SDKs take minutes to build
 	GOWORK=off $(GO) -C examples/sdks/heavy mod tidy -diff
 	GOWORK=off $(GO) -C examples/sdks/heavy vet ./...
 	GOWORK=off $(GO) -C examples/sdks/heavy test ./...
 
-stores: ## fetch large objects from an object store and an image registry, which take minutes to build
+stores: ## fetch large objects from an object store and an image registry (minutes to build)
 	GOWORK=off $(GO) -C lab/stores mod tidy -diff
 	GOWORK=off $(GO) -C lab/stores vet ./...
 	GOWORK=off $(GO) -C lab/stores test ./...
 
-figures: ## make the pictures and tables of docs, or of documents and commands with IN in them, anew from the commands beside them: some minutes
+figures: ## update pictures and tables of the docs from the commands beside them, all or those that contain IN (minutes)
 	$(GO) -C cmd/retripsim test -count=1 -run '^TestFigures$$' -timeout 60m . -args -figures=update -in='$(IN)'
 
-bench: ## what retries cost, beside the peers: some minutes
+bench: ## measure what retries cost with retrip and its peers (minutes)
 	$(GO) -C bench run ./cmd/peers
 
-bench-diff: ## compare what a request that succeeds costs with the last version tag
+bench-diff: ## compare the cost of successful requests with the last version tag
 	.ci/bench
 
-bench-save: ## bench, and keep the results in bench/results, README.md and docs
+bench-save: ## run bench, and save the results to bench/results, README.md and docs
 	$(GO) -C bench run ./cmd/peers -save
 
 .PHONY: rename rename-check
 
-rename: ## give the module another path, MODULE=example.org/team/name, everywhere
+rename: ## change the path of the module everywhere, with MODULE=example.org/team/name
 	.ci/rename "$(MODULE)"
 
-rename-check: ## do so in a copy, and see that it holds together
+rename-check: ## try rename in a copy, and check the result
 	.ci/rename -check
