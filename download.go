@@ -41,7 +41,7 @@ type download struct {
 	refusal  Reason // why the body can't be continued; empty if it can
 	attempts int    // attempts of the request so far
 	mark     int64  // offset at which the count of attempts started
-	last     int64  // offset at which the last continuation began; -1 before the first
+	last     int64  // offset at which the last continuation began
 	barren   int    // continuations in a row that yielded no byte
 	skipped  int64  // bytes discarded
 	restarts int    // whole representations among the continuations
@@ -73,7 +73,7 @@ func (x *exchange) enclose() {
 		x.encloseRest()
 		return
 	}
-	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.resp.ProtoMajor > 1, last: -1}
+	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.resp.ProtoMajor > 1}
 	d.cut.attempt, d.cut.metrics = x.attempt, x.r.metrics
 	d.Init(body.Part{Body: x.resp.Body, Cut: &d.cut})
 	if p.BodyIdle > 0 {

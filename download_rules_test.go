@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"slices"
@@ -114,6 +115,41 @@ func TestResume_Classify(t *testing.T) {
 			assert.Equal(t, []string{"200", "error", "bytes=500-999206", "bytes=500-999206"}[:1+c.asks], seen)
 		})
 	}
+}
+
+// The hooks of the Transport, those of the request and the log hear of each
+// broken body, continued or not.
+func TestResume_Told(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, etag := range []string{`"a"`, ""} {
+			var own, asked []string
+			record := func(to *[]string) *Trace {
+				return &Trace{Resume: func(e Event) {
+					*to = append(*to, fmt.Sprintf("%s %d %d %v %s %v", e.Reason, e.Offset, e.Attempt, e.Err, e.Policy, e.Request.Header))
+				}}
+			}
+			var log bytes.Buffer
+			m := NewMetrics()
+			s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
+			tr := &Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: Policy{Resume: On}}
+			ctx := WithTrace(t.Context(), record(&asked))
+			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			require.NoError(t, err)
+			_, _ = io.Copy(io.Discard, resp.Body)
+			require.NoError(t, resp.Body.Close())
+			want, spared := "continued 500 2 ", 500
+			if etag == "" {
+				want, spared = "no_validator 500 1 ", 0
+			}
+			want += "connection reset by peer default map[]"
+			assert.Equal(t, []string{want}, own)
+			assert.Equal(t, own, asked)
+			assert.Equal(t, 1, strings.Count(log.String(), "level=INFO msg=\"retrip: response body broke\""))
+			assert.Contains(t, log.String(), "offset=500")
+			assert.Contains(t, log.String(), "error=\"connection reset by peer\"")
+			assert.EqualValues(t, spared, m.policies["default"].resumedBytes.Load())
+		}
+	})
 }
 
 // A caller that goes between two breaks gets the error of its context, and

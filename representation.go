@@ -128,10 +128,10 @@ func (r representation) accept(resp *http.Response, at int64) (l landing, refusa
 	case multipart(h):
 		return l, refusedMultipart
 	}
-	etag, strong := strongETag(h)
+	etag, _ := strongETag(h)
 	if resp.StatusCode == http.StatusOK {
 		switch {
-		case !strong || etag != r.etag || resp.ContentLength < 0 || r.total >= 0 && resp.ContentLength != r.total || resp.ContentLength <= r.last:
+		case etag != r.etag || r.total >= 0 && resp.ContentLength != r.total || resp.ContentLength <= r.last:
 			return l, refusedChanged
 		case at > skipMost:
 			return l, refusedRanges
@@ -144,7 +144,7 @@ func (r representation) accept(resp *http.Response, at int64) (l landing, refusa
 	if len(h["Etag"]) == 0 {
 		return l, refusedValidator
 	}
-	if !strong || etag != r.etag {
+	if etag != r.etag {
 		return l, refusedChanged
 	}
 	first, last, total, ok := contentRange(h)
@@ -211,7 +211,7 @@ func digits(s string) (int64, bool) {
 }
 
 // strongETag returns the ETag of h, if there is exactly one and it is strong
-// (RFC 9110 §8.8.3). It rejects an empty ETag, which some servers send instead
+// (RFC 9110 §8.8.3), and "" otherwise. It rejects an empty ETag, which some servers send instead
 // of none.
 func strongETag(h http.Header) (string, bool) {
 	values := h["Etag"]

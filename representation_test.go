@@ -39,6 +39,10 @@ func TestRepresented(t *testing.T) {
 	require.NoError(t, err)
 	withBody, err := http.NewRequest(http.MethodGet, "http://a.example/", strings.NewReader("x"))
 	require.NoError(t, err)
+	noMethod := get()
+	noMethod.Method = ""
+	noBody := get()
+	noBody.Body = http.NoBody
 	uncompressed := fielded(200, `ETag: "a"`, "Content-Length: 10")
 	uncompressed.Uncompressed = true
 	trailers := fielded(200, `ETag: "a"`, "Content-Length: 10")
@@ -52,6 +56,9 @@ func TestRepresented(t *testing.T) {
 		want    representation
 	}{
 		{"200", get(), fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
+		{"no method is GET", noMethod, fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
+		{"NoBody", noBody, fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
+		{"206 of one byte without Content-Range", get("Range: bytes=0-0"), fielded(206, `ETag: "a"`, "Content-Length: 1"), "content_range", representation{}},
 		{"200, although a range was asked for", get("Range: bytes=5-"), fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
 		{"identity", get(), fielded(200, `ETag: "a"`, "Content-Length: 10", "Content-Encoding: identity"), "", whole},
 		{"empty", get(), fielded(200, `ETag: "a"`, "Content-Length: 0"), "", representation{etag: `"a"`, last: -1}},
@@ -177,6 +184,9 @@ func TestRepresentationAccept(t *testing.T) {
 	r.total = -1
 	_, refusal = r.accept(fielded(206, `ETag: "a"`, "Content-Length: 50", "Content-Range: bytes 150-199/1000"), 150)
 	assert.Empty(t, refusal)
+	got, refusal = r.accept(fielded(200, `ETag: "a"`, "Content-Length: 200"), 150)
+	assert.Empty(t, refusal)
+	assert.Equal(t, landing{skip: 150, until: 200, whole: true}, got)
 	_, refusal = r.accept(fielded(200, `ETag: "a"`, "Content-Length: 199"), 150)
 	assert.EqualValues(t, "changed", refusal, "shorter than what was promised")
 }

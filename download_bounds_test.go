@@ -1,0 +1,198 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The count of attempts includes those before the headers, and starts again
+// after 1 MiB of progress, not a byte earlier, counted from where it last started.
+func TestResume_Attempts(t *testing.T) {
+	const mib = 1 << 20
+	for _, c := range []struct {
+		name   string
+		ranged string
+		most   int
+		parts  []int // where each part breaks; the last one again and again
+		down   int   // how many of the first answers are 503
+		asks   int
+		got    int
+	}{
+		{name: "attempts before the headers count", most: 3, parts: []int{0, 10}, down: 1, asks: 3, got: 20},
+		{name: "each MiB", most: 2, parts: []int{mib}, asks: 4, got: 4 * mib},
+		{name: "a MiB in two parts", most: 2, parts: []int{10, mib - 10, mib}, asks: 5, got: 4 * mib},
+		{name: "a byte less", most: 2, parts: []int{10, mib - 11, mib}, asks: 2, got: mib - 1},
+		{name: "counted from the last start", most: 2, parts: []int{mib, 10, mib}, asks: 2, got: mib + 10},
+		{name: "counted from the first byte of a part", ranged: "bytes=2097152-", most: 2, parts: []int{10}, asks: 2, got: 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{etag: `"a"`, data: randomBytes(4*mib, 1), at: func(i int) (int, error) {
+					return c.parts[min(i, len(c.parts)-1)], io.ErrUnexpectedEOF
+				}, lie: func(i int, resp *http.Response) {
+					if i < c.down {
+						resp.StatusCode, resp.Body = 503, http.NoBody
+					}
+				}}
+				var header []string
+				if c.ranged != "" {
+					header = []string{"Range", c.ranged}
+				}
+				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, MaxAttempts: c.most, Budget: Unlimited}}, header...)
+				assert.Len(t, got, c.got)
+				assert.Equal(t, c.got < 4*mib, err != nil)
+				assert.Len(t, s.asks, c.asks)
+			})
+		})
+	}
+}
+
+// A server may send all of a representation again only once, and of a body no
+// more than its length is thrown away, counted over all continuations.
+func TestResume_Skips(t *testing.T) {
+	type part struct {
+		from   int64 // where the answer begins; -1 is a 200
+		breaks int   // after so many bytes of it
+	}
+	for _, c := range []struct {
+		name, ranged string
+		parts        []part
+		refused      Reason
+	}{
+		{name: "all, once", parts: []part{{0, 100}, {-1, 200}, {200, 1000}}},
+		{name: "all, twice", parts: []part{{0, 100}, {-1, 200}, {-1, 1000}}, refused: refusedRanges},
+		{name: "as much as there is", parts: []part{{0, 600}, {0, 700}, {300, 1000}}},
+		{name: "a byte more", parts: []part{{0, 600}, {0, 700}, {299, 1000}}, refused: refusedCost},
+		{name: "as much as there is of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1300, 1000}}},
+		{name: "a byte more than of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1299, 1000}}, refused: refusedCost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				size := 1000
+				var header []string
+				if c.ranged != "" {
+					size, header = 2000, []string{"Range", c.ranged}
+				}
+				data := randomBytes(size, 1)
+				var given []*breaking
+				s := &store{etag: `"a"`, data: data}
+				s.lie = func(i int, resp *http.Response) {
+					p := c.parts[i]
+					if from := max(0, p.from); i > 0 {
+						resp.StatusCode, resp.ContentLength, resp.Body = 206, int64(size)-from, io.NopCloser(bytes.NewReader(data[from:]))
+						resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, size-1, size))
+						if p.from < 0 {
+							resp.StatusCode = 200
+						}
+					}
+					b := &breaking{r: io.LimitReader(resp.Body, int64(p.breaks)), err: io.ErrUnexpectedEOF}
+					given = append(given, b)
+					resp.Body = b
+				}
+				m := NewMetrics()
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}, header...)
+				require.Len(t, s.asks, 3)
+				for i, b := range given {
+					assert.Equal(t, 1, b.closed, "response %d", i)
+				}
+				if c.refused == "" {
+					require.NoError(t, err)
+					assert.True(t, bytes.Equal(data[size-1000:], got))
+					return
+				}
+				assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				assert.Equal(t, 1, resumes(m, c.refused))
+			})
+		})
+	}
+}
+
+// The error of a body is its own and that of the caller's context, and neither
+// twice: also where the caller's deadline passes while the break is looked at.
+func TestResume_ErrorHasBoth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, context.Canceled)}
+		slow := func(*http.Request) bool {
+			time.Sleep(time.Duration(len(s.asks)) * time.Minute)
+			return true
+		}
+		tr := &Transport{Base: s, Policy: Policy{Resume: On, Idempotent: slow}}
+		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		require.NoError(t, err)
+		_, err = io.ReadAll(resp.Body)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, resp.Body.Close())
+
+		s = &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
+		_, err = fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, MaxAttempts: 1}})
+		assert.Equal(t, syscall.ECONNRESET, err)
+	})
+}
+
+// BodyIdle that is switched off watches nothing, wherever the body is looked at.
+func TestBodyIdle_Off(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
+			if resp != nil {
+				_, _ = Peek(resp, 10)
+			}
+			return ByRule
+		}
+		data := randomBytes(1000, 1)
+		s := &store{etag: `"a"`, data: data, at: once(500, syscall.ECONNRESET), lie: func(_ int, resp *http.Response) {
+			body := resp.Body
+			resp.Body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
+				time.Sleep(time.Hour)
+				return body.Read(p)
+			}))
+		}}
+		tr := &Transport{Base: s, Policy: Policy{BodyIdle: time.Second}, Hosts: map[string]Policy{"a.example": {Resume: On, BodyIdle: Off, Classify: peek}}}
+		got, err := fetch(t, tr)
+		require.NoError(t, err)
+		assert.True(t, bytes.Equal(data, got))
+	})
+}
+
+// Whether the connection of a stalled body is shared with other requests depends
+// on the version of HTTP that the response came over.
+func TestResume_KnowsHTTP2(t *testing.T) {
+	for major := range 4 {
+		s := &store{etag: `"a"`, data: randomBytes(10, 1), lie: func(_ int, resp *http.Response) { resp.ProtoMajor = major }}
+		resp, err := (&Transport{Base: s, Policy: Policy{Resume: On}}).RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		require.NoError(t, err)
+		assert.Equal(t, major > 1, resp.Body.(*download).http2)
+		require.NoError(t, resp.Body.Close())
+	}
+}
+
+// A body that had to be whole, and of which no attempt is left, ends in the error
+// that broke it: its request has been given up, so nothing continues it.
+func TestWholeBody_OutOfAttemptsWithResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}
+		m := NewMetrics()
+		got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, WholeBody: 2000, MaxAttempts: 3}})
+		assert.Equal(t, syscall.ECONNRESET, err)
+		assert.Len(t, got, 500)
+		assert.Len(t, s.asks, 3)
+		for _, result := range resumeResults {
+			assert.Zero(t, resumes(m, result), result)
+		}
+	})
+}
