@@ -5,7 +5,6 @@ package doccheck
 
 import (
 	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,10 +19,6 @@ var oldStyle = regexp.MustCompile(`(?i)\bhad (only )?(again|once)\b|\bcan be had
 	`\b(can|can't|cannot) heal\b|\bretry heals\b|\bis all there is\b|\bout of attempts with\b|\bas far as it goes\b|\bis code: it can't\b|` +
 	`\bstands in the log\b|\bsomebody looked\b|\bof no use\b|\beverything inherited\b|\bwhat (is|was) remembered\b|\bwith all that it comes to\b`)
 
-// unrevised are the pages that oldStyle may still match. The list shrinks with
-// every page that is revised.
-var unrevised = []string{"docs/performance.md"}
-
 // lineBreak is what separates two lines of a paragraph, in Markdown or in a
 // comment.
 var lineBreak = regexp.MustCompile(`\n[ \t]*(//|#)?[ \t]*`)
@@ -37,7 +32,7 @@ func oldPhrases(text string) []string {
 // modules.
 func TestWords_NoOldStyle(t *testing.T) {
 	for name, text := range readRepository(t) {
-		if name != "internal/doccheck/words_test.go" && !slices.Contains(unrevised, name) {
+		if name != "internal/doccheck/words_test.go" {
 			assert.Empty(t, oldPhrases(text), name)
 		}
 	}
