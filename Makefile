@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # peers, and building them more than once takes too long.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads examples demo cross api sdks stores figures bench bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads fleet fleet-save examples demo cross api sdks stores figures bench bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,14 @@ soak: ## run load with faults for SOAKTIME (10m); fails if resources grow or a r
 
 downloads: ## fetch 100 bodies of 1 GiB through a proxy that cuts them every 10 MiB; each must arrive whole (half an hour)
 	$(GO) run ./lab/cmd/downloads
+
+fleet: ## 64 processes with 10 000 clients in one outage, before a real redis-server, with and without the account of the fleet: 3 minutes
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	$(GO) build -C lab -o "$$dir/fleet" ./cmd/fleet; "$$dir/fleet" $(if $(FLEET_OUT),-o $(FLEET_OUT))
+
+fleet-save: ## fleet, and keep what was measured in docs, with its picture and table
+	$(MAKE) fleet FLEET_OUT=docs/fleet.json
+	$(MAKE) figures IN=measured
 
 examples: ## run the examples of the root module; each must exit 0
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \

@@ -9,11 +9,14 @@ require (
 	github.com/chromedp/chromedp v0.23.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/quic-go/quic-go v0.65.0
+	github.com/redis/go-redis/v9 v9.23.0
 	github.com/retrip/retrip v0.0.0
 	github.com/rs/zerolog v1.28.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/net v0.59.0
 )
+
+require go.uber.org/atomic v1.12.0 // indirect
 
 require (
 	github.com/aws/smithy-go v1.28.8 // indirect
@@ -29,6 +32,7 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
+	github.com/retrip/retrip/fleetredis v0.0.0
 	github.com/rs/xid v1.4.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
@@ -39,3 +43,5 @@ require (
 )
 
 replace github.com/retrip/retrip => ../
+
+replace github.com/retrip/retrip/fleetredis => ../fleetredis

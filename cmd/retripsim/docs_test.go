@@ -22,7 +22,6 @@ var figuresFlag = flag.String("figures", "", "the pictures and tables of the doc
 var figuresIn = flag.String("in", "", "only in documents whose name contains this, and for commands that do")
 
 const (
-	repository = "../.."
 	pictureDir = "docs/img/"
 	tableFile  = "table.md"
 )
@@ -71,10 +70,11 @@ func docCommands(lines []string) []docCommand {
 // each table that follows a command must be what that command writes. `make
 // figures` updates them.
 func TestFigures(t *testing.T) {
-	files, err := filepath.Glob(repository + "/docs/*.md")
+	t.Chdir("../..") // where the commands are run
+	files, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	pictures := map[string]bool{}
-	for _, file := range append(files, repository+"/README.md") {
+	for _, file := range append(files, "README.md") {
 		data, err := os.ReadFile(file)
 		require.NoError(t, err)
 		lines := strings.Split(string(data), "\n")
@@ -106,7 +106,7 @@ func TestFigures(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o644))
 		}
 	}
-	made, err := filepath.Glob(repository + "/" + pictureDir + "*.svg")
+	made, err := filepath.Glob(pictureDir + "*.svg")
 	require.NoError(t, err)
 	for _, name := range made {
 		light := strings.Replace(filepath.Base(name), "-dark.svg", ".svg", 1)
@@ -132,7 +132,7 @@ func checkPicture(t *testing.T, r *report, out string) {
 		require.NoError(t, err)
 		var drawn bytes.Buffer
 		require.NoError(t, f.write(&drawn, ".svg"))
-		name := filepath.Join(repository, strings.TrimSuffix(out, ".svg")+suffix)
+		name := strings.TrimSuffix(out, ".svg") + suffix
 		if *figuresFlag == "update" {
 			require.NoError(t, os.WriteFile(name, drawn.Bytes(), 0o644))
 			continue

@@ -54,6 +54,7 @@ var commands = []command{
 	{"queues", "load × queue or timeout: where retries recover, where never", queues},
 	{"budget", "the cases for which retrip's budget was designed, with other budgets beside it", budget},
 	{"hysteresis", "goodput by load, coming up and coming down from an overload", hysteresis},
+	{"measured", "what lab/cmd/fleet measured with real processes, as a table and a picture", drawn},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }
 

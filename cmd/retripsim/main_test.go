@@ -31,6 +31,9 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
+// measuredFile is what docs/fleet.md shows.
+const measuredFile = "../../docs/fleet.json"
+
 // quick makes each command small enough for a test.
 var quick = map[string][]string{
 	"overload":   {"-horizon", "50s", "-runs", "1"},
@@ -46,6 +49,7 @@ var quick = map[string][]string{
 	"budget":     {"-runs", "1", "-policy", "no-retries"},
 	"limit":      {"-horizon", "46s", "-clients", "50"},
 	"gate":       {"-only", "one pause"},
+	"measured":   {"-in", measuredFile},
 }
 
 func TestEveryCommandPrintsATable(t *testing.T) {
@@ -370,7 +374,7 @@ func TestHelp(t *testing.T) {
 		assert.Contains(t, out, c.name)
 		code, help, _ := call(t, c.name, "-h")
 		assert.Zero(t, code)
-		assert.Contains(t, help, "-policy")
+		assert.Contains(t, help, "-o file")
 	}
 	assert.Contains(t, out, "finagle")
 }

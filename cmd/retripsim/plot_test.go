@@ -114,6 +114,7 @@ var pictures = []string{
 	"queues -horizon 80s -runs 1 -queues 100,200,250,300,350,400,500,1000 -loads 0.5,0.7",
 	"queues -horizon 80s -runs 1 -timeouts 300ms,1s,2s -loads 0.5,0.7 -policy no-budget",
 	"hysteresis -horizon 70s -loads 0.3,0.7,1.2 -policy no-budget,retrip",
+	"measured -in " + measuredFile,
 }
 
 var reports = map[string]*report{}

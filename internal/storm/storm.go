@@ -10,6 +10,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,16 +21,26 @@ import (
 // Server works like a server with a bounded pool of workers: it finishes every
 // request it has begun, whether or not the client still waits. A shed.Handler
 // is meant to stand in front of it.
+//
+// When a request will be done is known when it arrives. So its capacity is
+// exact also on a busy machine, where a sleep ends late.
 type Server struct {
 	Workers int
 	Service time.Duration // mean of the exponentially distributed service time
 	Queue   int           // requests that may wait; others get a 503
 
-	workers chan struct{}
-	waiting atomic.Int64
-	slow    atomic.Int64 // percent of the usual time; 0 means the usual time
-	served  atomic.Int64
+	load   Load
+	began  time.Time
+	served atomic.Int64
+
+	mu     sync.Mutex
+	free   []time.Duration // when each worker is
+	starts []time.Duration // of requests that haven't begun, in order
 }
+
+// Begin has s suffer the trigger of l, which begins at the time given. It must
+// be called before the first request.
+func (s *Server) Begin(l Load, at time.Time) { s.load, s.began = l, at }
 
 // Served returns how many requests have been served, including those of clients
 // that had gone.
@@ -37,21 +48,45 @@ func (s *Server) Served() int64 { return s.served.Load() }
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	if s.waiting.Add(1) > int64(s.Queue+s.Workers) {
-		s.waiting.Add(-1)
+	done, ok := s.take(time.Since(s.began))
+	if !ok {
 		http.Error(w, "queue full", http.StatusServiceUnavailable)
 		return
 	}
-	s.workers <- struct{}{}
-	took := time.Duration(rand.ExpFloat64() * float64(s.Service))
-	if slow := s.slow.Load(); slow > 0 {
-		took = took * time.Duration(slow) / 100
-	}
-	time.Sleep(took)
-	<-s.workers
-	s.waiting.Add(-1)
+	time.Sleep(time.Until(s.began.Add(done)))
 	s.served.Add(1)
 	w.WriteHeader(http.StatusOK)
+}
+
+// take returns when a request that arrives now will be done, or that the queue
+// is full.
+func (s *Server) take(now time.Duration) (done time.Duration, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begun, _ := slices.BinarySearch(s.starts, now+1)
+	s.starts = s.starts[begun:]
+	if len(s.starts) >= s.Queue {
+		return 0, false
+	}
+	if s.free == nil {
+		s.free = make([]time.Duration, s.Workers)
+	}
+	worker := 0
+	for i, free := range s.free {
+		if free < s.free[worker] {
+			worker = i
+		}
+	}
+	start := max(now, s.free[worker])
+	took := time.Duration(rand.ExpFloat64() * float64(s.Service))
+	if start >= s.load.Trigger && start < s.load.TriggerEnd {
+		took = took * time.Duration(s.load.Slow) / 100
+	}
+	s.free[worker] = start + took
+	if start > now {
+		s.starts = append(s.starts, start)
+	}
+	return s.free[worker], true
 }
 
 // Load describes the requests of the clients and the trouble of the server.
@@ -69,7 +104,7 @@ type Load struct {
 // second to a server with a capacity of 1000, which drops to 303 for ten
 // seconds.
 func Brownout(clients int) (*Server, Load) {
-	server := &Server{Workers: 10, Service: 10 * time.Millisecond, Queue: 1000, workers: make(chan struct{}, 10)}
+	server := &Server{Workers: 10, Service: 10 * time.Millisecond, Queue: 1000}
 	return server, Load{
 		Clients: clients, Rate: 700,
 		Policy:  retrip.Policy{AttemptTimeout: 300 * time.Millisecond, Backoff: retrip.Backoff{Cap: time.Second}, RetryHeader: "Retry-Attempt"},
@@ -113,17 +148,40 @@ func (r *Result) Goodput(from, to int) float64 {
 	return float64(good) / float64(arrived)
 }
 
+// Add adds the requests of other clients in the same load.
+func (r *Result) Add(other *Result) {
+	sum := func(to, from []int64) []int64 {
+		to = append(to, make([]int64, max(0, len(from)-len(to)))...)
+		for i, n := range from {
+			to[i] += n
+		}
+		return to
+	}
+	r.Arrived, r.Good = sum(r.Arrived, other.Arrived), sum(r.Good, other.Good)
+	r.Attempts += other.Attempts
+	r.Refused += other.Refused
+}
+
 // Run sends the requests of l to url through base. It returns when all requests
 // have ended, or when ctx ends.
 func (l Load) Run(ctx context.Context, server *Server, base http.RoundTripper, url string) *Result {
+	began := time.Now()
+	server.Begin(l, began)
+	return l.Send(ctx, began, base, url, func(base http.RoundTripper) *retrip.Transport {
+		return &retrip.Transport{Base: base, Policy: l.Policy}
+	})
+}
+
+// Send is Run without the server. The load begins at the time given, and each
+// client is made by the function given, on a base that counts its attempts.
+func (l Load) Send(ctx context.Context, began time.Time, base http.RoundTripper, url string, client func(http.RoundTripper) *retrip.Transport) *Result {
 	fleet := make([]*retrip.Transport, l.Clients)
 	counting := &counter{base: base}
 	for i := range fleet {
-		fleet[i] = &retrip.Transport{Base: counting, Policy: l.Policy}
+		fleet[i] = client(counting)
 	}
 	seconds := int(l.End / time.Second)
 	arrived, good := make([]int64, seconds), make([]atomic.Int64, seconds)
-	start := time.Now()
 	var wg sync.WaitGroup
 	next := time.Duration(0)
 	for ctx.Err() == nil {
@@ -132,13 +190,8 @@ func (l Load) Run(ctx context.Context, server *Server, base http.RoundTripper, u
 			break
 		}
 		// In real time a sleep may end late; the next one makes up for it.
-		if wait := next - time.Since(start); wait > 0 {
+		if wait := next - time.Since(began); wait > 0 {
 			time.Sleep(wait)
-		}
-		if next >= l.Trigger && next < l.TriggerEnd {
-			server.slow.Store(l.Slow)
-		} else {
-			server.slow.Store(0)
 		}
 		second := int(next / time.Second)
 		arrived[second]++
