@@ -11,7 +11,7 @@
 //
 // An operation is one round trip: an EVALSHA of a short script on one key. A
 // key exists only while its account isn't full, and expires after a minute
-// without a change. The script compares no clocks, so the time of day at the
+// without use. The script compares no clocks, so the time of day at the
 // server and at the clients doesn't matter.
 //
 // The server's user needs the commands EVALSHA, EVAL, GET, SET and DEL for the
@@ -85,8 +85,9 @@ func New(client redis.UniversalClient, o Options) (*Store, error) {
 // addresses, users, TLS and everything else from options, except what would
 // make a client continue for long. It always sets ContextTimeoutEnabled. Unless
 // options set them, it dials within a second, doesn't repeat commands, and
-// keeps up to four connections. Dial doesn't connect yet. The error names an
-// invalid option.
+// keeps one to four connections. It opens the first one in the background, so
+// that the processes of a fleet don't all connect at the moment of an outage.
+// The error names an invalid option.
 func Dial(options *redis.UniversalOptions, o Options) (*Store, error) {
 	if options == nil {
 		return nil, fmt.Errorf("fleetredis: options are nil")
@@ -97,6 +98,7 @@ func Dial(options *redis.UniversalOptions, o Options) (*Store, error) {
 	own.DialTimeout = cmp.Or(own.DialTimeout, time.Second)
 	own.DialerRetries = cmp.Or(own.DialerRetries, 1)
 	own.PoolSize = cmp.Or(own.PoolSize, 4)
+	own.MinIdleConns = cmp.Or(own.MinIdleConns, 1)
 	client := redis.NewUniversalClient(&own)
 	s, err := New(client, o)
 	if err != nil {
@@ -116,24 +118,29 @@ func (s *Store) Close() error {
 	return s.client.Close()
 }
 
-// A full account has no key, so reading it or paying into it writes nothing. If
-// the key holds anything but a number, it belongs to another program, and the
-// script returns an error.
+// The key holds what the account lacks, not its level: processes with another
+// size may share it while a new size is rolled out, and an account that is full
+// for one of them must not become full for the others. A full account has no
+// key, so reading it or paying into it writes nothing. Reading any other
+// account keeps it: in a long outage nobody may retry, so nobody charges it,
+// and an expired account would be full. If the key holds anything but a number,
+// it belongs to another program, and the script returns an error.
 var script = redis.NewScript(`
-local size = tonumber(ARGV[2])
+local tokens, size = tonumber(ARGV[1]), tonumber(ARGV[2])
 local found = redis.call('GET', KEYS[1])
-local level = size
+local had = 0
 if found then
-  level = tonumber(found)
-  if not level or level ~= level then return redis.error_reply('WRONGTYPE the account is not a number') end
+  had = tonumber(found)
+  if not had or not (had >= 0) then return redis.error_reply('WRONGTYPE the account is not a number') end
 end
-local sum = math.max(0, math.min(size, level + tonumber(ARGV[1])))
-if sum >= size then
+local lacks = math.max(0, had - tokens)
+if tokens < 0 then lacks = math.max(had, math.min(size, lacks)) end
+if lacks == 0 then
   if found then redis.call('DEL', KEYS[1]) end
-elseif sum ~= level or not found then
-  redis.call('SET', KEYS[1], string.format('%.6f', sum), 'PX', ARGV[3])
+else
+  redis.call('SET', KEYS[1], string.format('%.6f', lacks), 'PX', ARGV[3])
 end
-return string.format('%.6f', sum)
+return string.format('%.6f', math.max(0, size - lacks))
 `)
 
 const life = time.Minute

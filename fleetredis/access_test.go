@@ -1,0 +1,135 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleetredis
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	cryptorand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The user that the package comment asks for is enough, and no more can be
+// taken from it.
+func TestStore_ACL(t *testing.T) {
+	rights := []string{"+evalsha", "+eval", "+get", "+set", "+del"}
+	for without := -1; without < len(rights); without++ {
+		name, missing := "all", ""
+		rules := slices.Clone(rights)
+		if without >= 0 {
+			missing = rights[without]
+			name, rules = "without "+missing, slices.Delete(rules, without, without+1)
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := start(t, "", limited(rules)...)
+			s, err := Dial(&redis.UniversalOptions{Addrs: []string{srv.address}, Username: "fleet", Password: "secret"}, Options{})
+			require.NoError(t, err)
+			defer s.Close()
+			err = errors.Join(errOf(s.Add(t.Context(), "a:443", -1, 500)), errOf(s.Add(t.Context(), "a:443", 1, 500)))
+			if missing == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.Regexp(t, "NOPERM|can't run this command", err)
+			}
+		})
+	}
+	srv := start(t, "", limited(rights)...)
+	for want, o := range map[string]redis.UniversalOptions{
+		"NOAUTH":    {},
+		"WRONGPASS": {Username: "fleet", Password: "guessed"},
+	} {
+		o.Addrs = []string{srv.address}
+		s, err := Dial(&o, Options{})
+		require.NoError(t, err)
+		defer s.Close()
+		assert.ErrorContains(t, errOf(s.Add(t.Context(), "a:443", -1, 500)), want)
+	}
+	s, err := Dial(&redis.UniversalOptions{Addrs: []string{srv.address}, Username: "fleet", Password: "secret"}, Options{Prefix: "others"})
+	require.NoError(t, err)
+	defer s.Close()
+	assert.ErrorContains(t, errOf(s.Add(t.Context(), "a:443", -1, 500)), "NOPERM", "keys of others")
+}
+
+// limited are the arguments of a server with a user that has the rights given.
+func limited(rights []string) []string {
+	return append([]string{"--user", "default", "off", "--user", "fleet", "on", ">secret", "~retrip:*", "-@all"}, rights...)
+}
+
+func errOf(_ float64, err error) error { return err }
+
+// certificates writes an authority, a certificate for loopback signed by it, and
+// its key to dir.
+func certificates(t *testing.T, dir string) (pair tls.Certificate, authority *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redis"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(cryptorand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cert.pem"), cert, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "key.pem"), keyPEM, 0o600))
+	pair, err = tls.X509KeyPair(cert, keyPEM)
+	require.NoError(t, err)
+	authority = x509.NewCertPool()
+	require.True(t, authority.AppendCertsFromPEM(cert))
+	return pair, authority
+}
+
+func TestStore_TLS(t *testing.T) {
+	dir := t.TempDir()
+	pair, authority := certificates(t, dir)
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	srv := start(t, "", "--tls-port", "0", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
+	admin := redis.NewClient(&redis.Options{Addr: srv.address})
+	defer admin.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	require.NoError(t, admin.ConfigSet(t.Context(), "tls-port", port).Err())
+
+	add := func(config *tls.Config) (float64, error) {
+		s, err := Dial(&redis.UniversalOptions{Addrs: []string{addr}, TLSConfig: config}, Options{})
+		require.NoError(t, err)
+		defer s.Close()
+		return s.Add(t.Context(), "a:443", -1, 500)
+	}
+	level, err := add(&tls.Config{RootCAs: authority, Certificates: []tls.Certificate{pair}})
+	require.NoError(t, err)
+	assert.Equal(t, 499.0, level)
+	_, err = add(&tls.Config{Certificates: []tls.Certificate{pair}})
+	var unknown x509.UnknownAuthorityError
+	assert.ErrorAs(t, err, &unknown, "nobody vouches for the server")
+	_, err = add(&tls.Config{RootCAs: authority})
+	assert.Error(t, err, "nobody vouches for the client")
+	_, err = add(nil)
+	assert.Error(t, err, "a client without TLS")
+	assert.Equal(t, "1.000000", admin.Get(t.Context(), "retrip:default:0:a:443").Val(), "none of the others got through")
+}

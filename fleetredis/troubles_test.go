@@ -1,0 +1,232 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleetredis
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// Any trouble of a server yields an error before the context ends. Operations
+// succeed again when the server has recovered.
+func TestStore_Troubles(t *testing.T) {
+	srv := start(t, "", "--enable-debug-command", "yes")
+	s := dial(t, srv.address, Options{})
+	ctx, c := t.Context(), s.client
+	const host = "a:443"
+	fails := func(want string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_, err := s.Add(ctx, host, -1, 500)
+		assert.ErrorContains(t, err, want)
+		assert.Less(t, time.Since(began), 2*time.Second)
+	}
+	works := func() {
+		t.Helper()
+		assert.Eventually(t, func() bool {
+			_, err := s.Add(ctx, host, -1, 500)
+			return err == nil
+		}, 10*time.Second, 20*time.Millisecond)
+	}
+	works()
+
+	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "1").Err())
+	fails("OOM")
+	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "0").Err())
+	works()
+
+	require.NoError(t, c.SlaveOf(ctx, "127.0.0.1", "1").Err())
+	fails("READONLY")
+	require.NoError(t, c.SlaveOf(ctx, "NO", "ONE").Err())
+	works()
+
+	require.NoError(t, c.Del(ctx, s.prefix+host).Err())
+	require.NoError(t, c.LPush(ctx, s.prefix+host, "x").Err())
+	fails("WRONGTYPE")
+	require.NoError(t, c.Del(ctx, s.prefix+host).Err())
+	require.NoError(t, c.Set(ctx, s.prefix+host, "nonsense", 0).Err())
+	fails("WRONGTYPE")
+	require.NoError(t, c.Del(ctx, s.prefix+host).Err())
+	works()
+
+	require.NoError(t, c.ScriptFlush(ctx).Err())
+	works() // the client loads the script again
+
+	stop(t, srv)
+	fails("timeout")
+	cont(t, srv)
+	works()
+
+	srv.kill()
+	fails("")
+	start(t, srv.address)
+	works()
+}
+
+// While a server loads its data, it answers LOADING to almost all commands.
+func TestStore_Loading(t *testing.T) {
+	srv := start(t, "", "--enable-debug-command", "yes")
+	s := dial(t, srv.address, Options{})
+	add(t, s, "a:443", -1, 500)
+	require.NoError(t, s.client.Do(t.Context(), "DEBUG", "POPULATE", "3000").Err())
+	dir := s.client.ConfigGet(t.Context(), "dir").Val()["dir"]
+	require.NoError(t, s.client.Save(t.Context()).Err())
+	srv.kill()
+	srv.run(t, "--dir", dir, "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
+	try := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := s.Add(ctx, "a:443", -1, 500)
+		return err
+	}
+	assert.Eventually(t, func() bool {
+		err := try()
+		return err != nil && strings.Contains(err.Error(), "LOADING")
+	}, 10*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return try() == nil }, time.Minute, 10*time.Millisecond)
+}
+
+// A server whose clock jumps makes accounts expire early, which then are full,
+// or late, until the next operation that changes them.
+func TestStore_Clock(t *testing.T) {
+	s := dial(t, start(t, "").address, Options{})
+	const host = "a:443"
+	key := s.prefix + host
+	for _, jump := range []time.Duration{-time.Hour, -365 * 24 * time.Hour} {
+		add(t, s, host, -100, 500)
+		require.True(t, s.client.PExpireAt(t.Context(), key, time.Now().Add(jump)).Val())
+		assert.Equal(t, 500.0, add(t, s, host, 0, 500))
+	}
+	for _, jump := range []time.Duration{time.Hour, 100 * 365 * 24 * time.Hour} {
+		add(t, s, host, -100, 500)
+		require.True(t, s.client.PExpireAt(t.Context(), key, time.Now().Add(jump)).Val())
+		assert.Equal(t, 399.0, add(t, s, host, -1, 500))
+		assert.LessOrEqual(t, s.client.PTTL(t.Context(), key).Val(), time.Minute)
+		add(t, s, host, 1000, 500)
+	}
+}
+
+// Processes with different sizes share an account, as they do while a new
+// FleetBudget is rolled out.
+func TestStore_Sizes(t *testing.T) {
+	s := dial(t, start(t, "").address, Options{})
+	const host = "a:443"
+	for _, step := range []struct{ tokens, size, want float64 }{
+		{0, 100, 100}, {-300, 500, 200}, {0, 100, 0}, {0, 500, 200}, {-50, 100, 0}, {0, 500, 200},
+		{250, 100, 50}, {0, 500, 450}, {1000, 500, 500}, {0, 100, 100},
+	} {
+		assert.Equal(t, step.want, add(t, s, host, step.tokens, step.size), "%+v", step)
+	}
+}
+
+// An account that is only read doesn't expire: in a long outage it forbids all
+// retries, so nobody charges it.
+func TestStore_ReadingKeepsAnAccount(t *testing.T) {
+	s := dial(t, start(t, "").address, Options{})
+	const host = "a:443"
+	add(t, s, host, -500, 500)
+	require.True(t, s.client.PExpire(t.Context(), s.prefix+host, 5*time.Second).Val())
+	assert.Zero(t, add(t, s, host, 0, 500))
+	assert.Greater(t, s.client.PTTL(t.Context(), s.prefix+host).Val(), 30*time.Second)
+}
+
+// As many keys as hosts in trouble, and each ends within a minute.
+func TestStore_TenThousandHosts(t *testing.T) {
+	s := dial(t, start(t, "").address, Options{})
+	const hosts = 10_000
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for j := i; j < hosts; j += 4 {
+				if _, err := s.Add(t.Context(), fmt.Sprintf("%d.example:443", j), -1, 500); !assert.NoError(t, err) {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	assert.EqualValues(t, hosts, s.client.DBSize(t.Context()).Val())
+	info := s.client.Info(t.Context(), "keyspace").Val()
+	assert.Contains(t, info, "keys=10000,expires=10000")
+}
+
+// Whatever a server answers, the Fleet goes by an account's level or by nothing.
+func TestStore_HostileAnswers(t *testing.T) {
+	for name, reply := range map[string]string{
+		"nan": "$3\r\nnan\r\n", "infinite": "$3\r\ninf\r\n", "too large": "$6\r\n1e9999\r\n", "negative": "$2\r\n-5\r\n", "nothing": "$-1\r\n",
+		"empty": "$0\r\n\r\n", "a list": "*2\r\n$1\r\n0\r\n$1\r\n0\r\n", "nested": strings.Repeat("*1\r\n", 10_000), "a table": "%1\r\n+a\r\n+b\r\n", "an error": "-" + strings.Repeat("x", 100_000) + "\r\n",
+		"not RESP": "HTTP/1.1 400 Bad Request\r\n\r\n", "words": "$4\r\nfull\r\n", "the end": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := dial(t, answering(t, reply), Options{})
+			fleet := retrip.NewFleet(store)
+			defer fleet.Close()
+			reasons := map[retrip.Reason]int{}
+			tr := &retrip.Transport{
+				Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: time.Millisecond}},
+				Base: baseFunc(func(r *http.Request) (*http.Response, error) {
+					return &http.Response{StatusCode: 503, Body: http.NoBody, Request: r}, nil
+				}),
+				Trace: &retrip.Trace{Done: func(e retrip.Event) { reasons[e.Reason]++ }},
+			}
+			for i := range 20 {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%d.example/", i), nil)
+				require.NoError(t, err)
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				resp.Body.Close()
+			}
+			assert.Equal(t, map[retrip.Reason]int{retrip.ReasonMaxAttempts: 20}, reasons, "the budgets alone")
+		})
+	}
+}
+
+// answering is a server that says the same to each EVALSHA, and OK to what a
+// client says before.
+func answering(t *testing.T, reply string) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					switch strings.ToLower(lines.Text()) {
+					case "hello":
+						fmt.Fprint(conn, "%1\r\n+proto\r\n:3\r\n")
+					case "client":
+						fmt.Fprint(conn, "+OK\r\n")
+					case "evalsha", "eval":
+						fmt.Fprint(conn, reply)
+						if reply == "" {
+							return
+						}
+					}
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
