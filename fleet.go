@@ -61,6 +61,7 @@ type Fleet struct {
 	mu     sync.Mutex
 	link   account.Link
 	views  map[hostKey]*fleetView
+	swept  time.Duration // instant at which sweep last looked
 	closed bool
 	news   fleetNews
 }
@@ -90,6 +91,7 @@ const (
 var (
 	errFleetSlow  = errors.New("retrip: the fleet's store took longer than 50ms")
 	errFleetPanic = errors.New("retrip: the fleet's store panicked")
+	errFleetGone  = errors.New("retrip: the fleet's store ended its goroutine")
 )
 
 // NewFleet returns a Fleet with its accounts in store. The Fleet has four
@@ -140,8 +142,9 @@ func (f *Fleet) Close() error {
 
 func (f *Fleet) now() time.Duration { return time.Since(f.epoch) }
 
-// up reports whether f may use the store. The caller must hold f.mu.
-func (f *Fleet) up(now time.Duration) bool { return !f.closed && f.link.Up(now) }
+// up reports whether f may use the store. A Fleet that NewFleet hasn't made has
+// none. The caller must hold f.mu.
+func (f *Fleet) up(now time.Duration) bool { return f.store != nil && !f.closed && f.link.Up(now) }
 
 // ask makes sure that the level of a host's account is known. It returns a
 // channel that is closed when the answer has arrived, or nil if there is
@@ -181,17 +184,17 @@ func (f *Fleet) forbids(host hostKey, size float64, draw uint64) (forbids, known
 	if v == nil || !f.up(now) {
 		return false, false
 	}
-	level, known := v.Level(now)
+	level, known := v.Level(size, now)
 	return known && account.Forbids(level, size, draw), known
 }
 
-// level returns the level of a host's account, if it is known.
-func (f *Fleet) level(host hostKey) (level float64, known bool) {
+// level returns the level of a host's account of the given size, if it is known.
+func (f *Fleet) level(host hostKey, size float64) (level float64, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
 	if v := f.views[host]; v != nil && f.up(now) {
-		return v.Level(now)
+		return v.Level(size, now)
 	}
 	return 0, false
 }
@@ -214,8 +217,14 @@ func (f *Fleet) view(host hostKey, now time.Duration) *fleetView {
 	return v
 }
 
-// sweep makes room, and reports whether it could. The caller must hold f.mu.
+// sweep makes room, and reports whether it could. It looks at all views only
+// once a second: a program with more hosts than that would do little else. The
+// caller must hold f.mu.
 func (f *Fleet) sweep(now time.Duration) bool {
+	if now-f.swept < time.Second {
+		return false
+	}
+	f.swept = now
 	for host, v := range f.views {
 		if v.idle(now) {
 			delete(f.views, host)
@@ -242,7 +251,7 @@ func (f *Fleet) begin(v *fleetView, size, tokens float64, now time.Duration) <-c
 	if f.own {
 		level, err := f.store.Add(context.Background(), v.host.String(), v.owed, size)
 		v.owed = 0
-		f.end(v, level, err)
+		f.end(v, level, size, err)
 		return answer
 	}
 	// The channel has room for all views, and each view is in it at most once.
@@ -257,37 +266,47 @@ func (f *Fleet) work() {
 		case <-f.ctx.Done():
 			return
 		case v := <-f.ready:
-			f.mu.Lock()
-			host, size, tokens := v.host.String(), v.size, v.owed
-			v.owed = 0
-			up := f.up(f.now())
-			f.mu.Unlock()
-			var level float64
-			err := errFleetSlow
-			if up {
-				level, err = f.operate(host, tokens, size)
-			}
-			f.mu.Lock()
-			f.end(v, level, err)
-			f.mu.Unlock()
+			f.operate(v)
 		}
 	}
 }
 
-// operate runs one operation of the store. It survives a panic of the store.
-func (f *Fleet) operate(host string, tokens, size float64) (level float64, err error) {
-	ctx, cancel := context.WithTimeout(f.ctx, fleetPatience)
-	defer cancel()
+// operate runs the operation of v. It survives a store that panics, and one
+// that ends its goroutine, which is a worker's.
+func (f *Fleet) operate(v *fleetView) {
+	f.mu.Lock()
+	host, size, tokens := v.host.String(), v.size, v.owed
+	v.owed = 0
+	up := f.up(f.now())
+	f.mu.Unlock()
+	level, err := 0.0, errFleetSlow
 	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errFleetPanic, p)
+		p := recover()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if err == errFleetGone {
+			if p != nil {
+				err = fleetError(fmt.Errorf("%w: %v", errFleetPanic, p))
+			} else if !f.closed {
+				f.workers.Go(f.work)
+			}
 		}
+		f.end(v, level, size, err)
 	}()
-	return f.store.Add(ctx, host, tokens, size)
+	if up {
+		ctx, cancel := context.WithTimeout(f.ctx, fleetPatience)
+		defer cancel()
+		err = errFleetGone
+		level, err = f.store.Add(ctx, host, tokens, size)
+		if err != nil {
+			err = fleetError(err)
+		}
+	}
 }
 
-// end records the result of the operation of v. The caller must hold f.mu.
-func (f *Fleet) end(v *fleetView, level float64, err error) {
+// end records the result of an operation of v, which was for an account of the
+// given size. The caller must hold f.mu.
+func (f *Fleet) end(v *fleetView, level, size float64, err error) {
 	now := f.now()
 	close(v.answer)
 	v.busy, v.answer = false, nil
@@ -296,7 +315,7 @@ func (f *Fleet) end(v *fleetView, level float64, err error) {
 		v.owed = 0
 		return
 	case err != nil:
-	case !v.Hear(level, v.size, now):
+	case !v.Hear(level, size, now):
 		err = fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level)
 	case now-v.since > account.OpTimeout:
 		err = errFleetSlow
@@ -334,35 +353,4 @@ func (f *Fleet) lose(err error, now time.Duration) {
 		f.link.Lose(now, rand.Uint64())
 		f.news.away(err)
 	}
-}
-
-// fleetNews is what the log says about the store.
-type fleetNews struct {
-	err    error // why the store is not used; nil if it is
-	unsaid bool
-	said   bool // the log says that the store is not used
-	at     time.Duration
-}
-
-const fleetNewsEvery = time.Minute
-
-func (n *fleetNews) away(err error) { n.err, n.unsaid = err, true }
-
-func (n *fleetNews) up() {
-	if n.err != nil {
-		n.err, n.unsaid = nil, n.said
-	}
-}
-
-// tell returns what the log should say, at most once a minute: the error that
-// made the store unusable, or nil if the store is back.
-func (f *Fleet) tell() (away error, news bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n, now := &f.news, f.now()
-	if !n.unsaid || n.at != 0 && now-n.at < fleetNewsEvery {
-		return nil, false
-	}
-	n.unsaid, n.said, n.at = false, n.err != nil, max(1, now)
-	return n.err, true
 }

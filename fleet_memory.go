@@ -10,11 +10,15 @@ import (
 
 // fleetMemory is the store of a Fleet without a FleetStore. The Fleet's lock
 // guards it.
-type fleetMemory struct{ accounts map[string]fleetAccount }
+type fleetMemory struct {
+	accounts map[string]fleetAccount
+	swept    time.Time
+}
 
-// fleetAccount is an account that is not full.
+// fleetAccount is an account that is not full: what it lacks, since processes
+// with another size may share it.
 type fleetAccount struct {
-	level float64
+	lacks float64
 	used  time.Time
 }
 
@@ -25,22 +29,32 @@ const (
 
 func (m *fleetMemory) Add(_ context.Context, host string, tokens, size float64) (float64, error) {
 	now := time.Now()
-	level := size
-	if a, ok := m.accounts[host]; ok && now.Sub(a.used) <= fleetAccountLife {
-		level = a.level
+	a, known := m.accounts[host]
+	lacks := a.lacks
+	if known && now.Sub(a.used) > fleetAccountLife {
+		lacks = 0
 	}
-	level = min(size, max(0, level+tokens))
-	switch _, known := m.accounts[host]; {
-	case level == size:
+	if tokens < 0 {
+		lacks = max(lacks, min(size, lacks-tokens))
+	} else {
+		lacks = max(0, lacks-tokens)
+	}
+	switch {
+	case lacks == 0:
 		delete(m.accounts, host)
 	case known || len(m.accounts) < fleetAccounts || m.sweep(now):
-		m.accounts[host] = fleetAccount{level, now}
+		m.accounts[host] = fleetAccount{lacks, now}
 	}
-	return level, nil
+	return max(0, size-lacks), nil
 }
 
-// sweep makes room, and reports whether it could.
+// sweep makes room, and reports whether it could. It looks at all accounts only
+// once a second.
 func (m *fleetMemory) sweep(now time.Time) bool {
+	if now.Sub(m.swept) < time.Second {
+		return false
+	}
+	m.swept = now
 	for host, a := range m.accounts {
 		if now.Sub(a.used) > fleetAccountLife {
 			delete(m.accounts, host)

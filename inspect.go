@@ -95,7 +95,7 @@ const otherHosts = "others"
 func (t *Transport) state(s *settings, e *hostEntry, key hostKey, now time.Duration) HostState {
 	state := s.state(e, key, now)
 	if size := s.find(&url.URL{Host: key.String()}).fleet; t.Fleet != nil && size > 0 {
-		if level, known := t.Fleet.level(key); known {
+		if level, known := t.Fleet.level(key, size); known {
 			state.FleetTokens, state.FleetSize = level, size
 		}
 	}

@@ -119,7 +119,7 @@ func (a *accounts) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *
 	}
 	// The client decides when the answer has arrived.
 	then := max(now, a.answers[client])
-	level, known := view.Level(then)
+	level, known := view.Level(a.size, then)
 	return !link.Up(then) || !known || !account.Forbids(level, a.size, a.draws.Uint64())
 }
 

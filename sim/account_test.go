@@ -160,3 +160,21 @@ func TestAccount_Operations(t *testing.T) {
 	r = ran(t, s)
 	assert.Less(t, r.StorePeak, 1600.0, "about one for each failing request")
 }
+
+// Split in a hundred shards, the account of a million clients that make 70 000
+// requests per second is as good as one, and no shard has more to do than the
+// account of 10 000 clients.
+func TestAccount_Shards(t *testing.T) {
+	if os.Getenv("RETRIP_TABLES") == "" {
+		t.Skip("a row of the tables: make tables")
+	}
+	for _, shards := range []int{1, 100} {
+		s := withAccount(t, Overload())
+		s.Fleet.Clients, s.Horizon = 1_000_000, 60*time.Second
+		s.Arrivals.Rate, s.Backend.Workers, s.Backend.Queue = 70_000, 1000, 100_000
+		s.Store.Shards = shards
+		r := ran(t, s)
+		assert.LessOrEqual(t, r.Recovery, 5*time.Second, "%d shards", shards)
+		assert.Less(t, r.StorePeak, 140_000.0, "about one operation for each request that fails")
+	}
+}

@@ -62,30 +62,33 @@ func Forbids(level, size float64, draw uint64) bool {
 func share(draw uint64) float64 { return float64(draw>>11) / (1 << 53) }
 
 // View is what a process knows about an account. The zero View knows nothing.
+//
+// It keeps what the account lacks, which is the same for all sizes: a new size
+// may be rolled out while processes share the account, or swapped while a
+// request asks.
 type View struct {
-	level float64
+	lacks float64
 	at    time.Duration
 	heard bool
 }
 
-// Hear records a level from the store. It returns false for an impossible
-// level, which it ignores.
+// Hear records the level of an account of the given size, as the store returned
+// it. It returns false for an impossible level, which it ignores.
 func (v *View) Hear(level, size float64, now time.Duration) bool {
 	if !(level >= 0) || math.IsInf(level, 0) {
 		return false
 	}
-	// Other processes may use another size for the same account.
-	v.level, v.at, v.heard = min(level, size), now, true
+	v.lacks, v.at, v.heard = max(0, size-level), now, true
 	return true
 }
 
 // Stale reports whether the process should ask for the level.
 func (v *View) Stale(now time.Duration) bool { return !v.heard || now-v.at > fresh }
 
-// Level returns the level, if it is known.
-func (v *View) Level(now time.Duration) (level float64, known bool) {
+// Level returns the level of an account of the given size, if it is known.
+func (v *View) Level(size float64, now time.Duration) (level float64, known bool) {
 	known = v.heard && now >= v.at && now-v.at <= Age
-	return v.level, known
+	return max(0, size-v.lacks), known
 }
 
 // Charge decides whether a process charges an account for a failed retry. The

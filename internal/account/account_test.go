@@ -50,28 +50,48 @@ func TestView(t *testing.T) {
 	const s = time.Second
 	var v View
 	assert.True(t, v.Stale(0))
-	_, known := v.Level(0)
+	_, known := v.Level(500, 0)
 	assert.False(t, known)
 
 	assert.True(t, v.Hear(3, 500, 10*s))
 	assert.False(t, v.Stale(11*s))
 	assert.True(t, v.Stale(11*s+1))
-	level, known := v.Level(15 * s)
+	level, known := v.Level(500, 15*s)
 	assert.Equal(t, 3.0, level)
 	assert.True(t, known)
-	_, known = v.Level(15*s + 1)
+	_, known = v.Level(500, 15*s+1)
 	assert.False(t, known, "what is older than Age is not known")
-	_, known = v.Level(10*s - 1)
+	_, known = v.Level(500, 10*s-1)
 	assert.False(t, known, "the answer is under way")
 
 	for _, lie := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(1e-9, -1)} {
 		assert.False(t, v.Hear(lie, 500, 12*s), "%v", lie)
 	}
-	level, _ = v.Level(12 * s)
+	level, _ = v.Level(500, 12*s)
 	assert.Equal(t, 3.0, level, "a lie changes nothing")
-	assert.True(t, v.Hear(2000, 500, 12*s), "others may have a larger size")
-	level, _ = v.Level(12 * s)
+	assert.True(t, v.Hear(2000, 500, 12*s), "more than there can be")
+	level, _ = v.Level(500, 12*s)
 	assert.Equal(t, 500.0, level)
+}
+
+// What was heard of an account of one size is good for another.
+func TestView_Sizes(t *testing.T) {
+	for _, test := range []struct{ level, size, other, want float64 }{
+		{100, 100, 500, 500}, // full is full
+		{500, 500, 100, 100},
+		{90, 100, 500, 490},
+		{490, 500, 100, 90},
+		{300, 500, 100, 0},
+		{0, 100, 500, 400}, // at least so much is spent
+		{0, 500, 100, 0},
+		{500, 100, 1000, 1000}, // more than there can be
+	} {
+		var v View
+		assert.True(t, v.Hear(test.level, test.size, 0))
+		level, known := v.Level(test.other, 0)
+		assert.True(t, known)
+		assert.Equal(t, test.want, level, "%+v", test)
+	}
 }
 
 func TestCharge(t *testing.T) {
@@ -103,7 +123,7 @@ func TestNothingAllocates(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		v.Hear(1, 500, 1)
 		v.Stale(2)
-		level, _ := v.Level(2)
+		level, _ := v.Level(500, 2)
 		l.Lose(1, 2)
 		_ = l.Up(3) && Forbids(level, 500, 4) && Deposit(500, 5) > 0
 	}))
