@@ -36,7 +36,7 @@ func drawWait(t testing.TB, r *retrip.Rules, call retrip.Call, word time.Duratio
 	o.RetryAfter = word
 	d := new(retrip.Host).Next(r, &call, o, 0, draw)
 	require.True(t, d.Retry, "%+v after %+v", d, call)
-	require.Equal(t, d.Wait, call.Wait, "the wait is remembered for the next one")
+	require.Equal(t, d.Wait, call.Wait, "the call stores the wait for the next one")
 	return d.Wait
 }
 
@@ -159,7 +159,7 @@ func TestBackoff_ThrottledElsewhere(t *testing.T) {
 	pause.RetryAfter = 100 * time.Millisecond
 	h.Next(r, &retrip.Call{}, pause, 0, 0)
 	assert.Equal(t, 200*time.Millisecond, h.Next(r, &retrip.Call{}, repeatable(429), 0, drawHighest).Wait)
-	assert.Equal(t, time.Second, h.Next(r, &retrip.Call{}, repeatable(429), 100*time.Millisecond, drawHighest).Wait, "once it is over")
+	assert.Equal(t, time.Second, h.Next(r, &retrip.Call{}, repeatable(429), 100*time.Millisecond, drawHighest).Wait, "after the pause")
 }
 
 // After a 429, no wait begins that can't end before the deadline.

@@ -155,9 +155,9 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout t
 	require.Error(t, err)
 	assert.NotErrorAs(t, err, new(*retrip.Error), "the base's own error")
 	assert.Equal(t, 1, used)
-	assert.LessOrEqual(t, seen.Load(), int32(1), "a longer one arrives as far as it was declared")
+	assert.LessOrEqual(t, seen.Load(), int32(1), "a longer body arrives up to its declared length")
 	assert.Zero(t, time.Since(start))
-	assert.Empty(t, tr.HostStates(), "nothing is known against the host")
+	assert.Empty(t, tr.HostStates(), "there is no failure of the host")
 	synctest.Wait()
 }
 

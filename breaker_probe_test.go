@@ -82,7 +82,7 @@ func TestBreaker_Probes(t *testing.T) {
 	assert.True(t, refused(h, r, now+2*gap), "two are enough")
 
 	h.Next(r, first, repeatable(200), now+2*gap, 0)
-	assert.True(t, refused(h, r, now+2*gap), "one has succeeded, one is under way")
+	assert.True(t, refused(h, r, now+2*gap), "one has succeeded, one is in flight")
 	h.Next(r, second, repeatable(200), now+2*gap, 0)
 	assert.False(t, refused(h, r, now+2*gap))
 	assert.Equal(t, "closed", h.State(r, now+2*gap).Breaker)
@@ -108,7 +108,7 @@ func TestBreaker_ProbeReturned(t *testing.T) {
 			require.True(t, refused(h, r, now))
 			giveUp(h, r, second, now)
 			begin(t, h, r, now)
-			assert.True(t, refused(h, r, now), "room for one, not for two")
+			assert.True(t, refused(h, r, now), "room for one more, not for two")
 		})
 	}
 }

@@ -234,7 +234,7 @@ func TestBreaker_Closes(t *testing.T) {
 	assert.Equal(t, "closed", h.State(r, now).Breaker)
 	assert.Zero(t, h.State(r, now).OpenFor)
 	attempts(t, h, r, now, 503, 503, 503)
-	assert.Equal(t, "closed", h.State(r, now).Breaker, "what was before is forgotten")
+	assert.Equal(t, "closed", h.State(r, now).Breaker, "earlier results don't count")
 	attempts(t, h, r, now, 503)
 	assert.Equal(t, "open", h.State(r, now).Breaker)
 }
@@ -262,7 +262,7 @@ func TestBreaker_StaleResults(t *testing.T) {
 	until := h.State(r, 0).OpenFor
 
 	h.Next(r, before[0], repeatable(503), until-1, 0)
-	assert.EqualValues(t, 1, h.State(r, until-1).OpenFor, "a failure doesn't open it anew")
+	assert.EqualValues(t, 1, h.State(r, until-1).OpenFor, "a failure doesn't open it again")
 	h.Next(r, before[1], repeatable(200), until-1, 0)
 	assert.Equal(t, "open", h.State(r, until-1).Breaker, "a success doesn't close it")
 
@@ -279,7 +279,7 @@ func TestBreaker_StaleResults(t *testing.T) {
 	for _, call := range before[5:] {
 		h.Next(r, call, repeatable(503), until, 0)
 	}
-	assert.Equal(t, "closed", h.State(r, until).Breaker, "nor are they counted later")
+	assert.Equal(t, "closed", h.State(r, until).Breaker, "they don't count later either")
 }
 
 // The instant of the next probe has no meaning once the breaker has closed.
@@ -310,7 +310,7 @@ func TestBreaker_AndRetry(t *testing.T) {
 	require.True(t, d.Retry)
 	other := begin(t, &h, r, 0)
 	assert.Equal(t, retrip.ReasonBreakerOpen, h.Next(r, other, repeatable(503), 0, 0).Reason)
-	assert.Equal(t, 4.5, h.State(r, 0).Tokens, "what isn't made isn't paid for")
+	assert.Equal(t, 4.5, h.State(r, 0).Tokens, "a retry that isn't made costs nothing")
 
 	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonBreakerOpen}, plain(h.Wake(r, call, d.Wait, 0)))
 	assert.Equal(t, 5.0, h.State(r, 0).Tokens)
@@ -323,7 +323,7 @@ func TestBreaker_OfTwoPolicies(t *testing.T) {
 	var h retrip.Host
 	attempts(t, &h, long, time.Second, 503, 503, 503)
 	attempts(t, &h, short, time.Second, 200, 503)
-	assert.Equal(t, "closed", h.State(long, time.Second).Breaker, "the window begins anew")
+	assert.Equal(t, "closed", h.State(long, time.Second).Breaker, "the window starts again")
 	attempts(t, &h, short, time.Second, 503)
 	assert.Equal(t, "open", h.State(long, time.Second).Breaker)
 }
@@ -336,7 +336,7 @@ func TestBreaker_RunWithinTheWindow(t *testing.T) {
 	attempts(t, &h, r, 0, 503, 200, 503, 503, 503, 503, 503, 503)
 	assert.Equal(t, "closed", h.State(r, 0).Breaker)
 	attempts(t, &h, r, 10*time.Second, 503)
-	assert.Equal(t, "open", h.State(r, 10*time.Second).Breaker, "once the success has left it")
+	assert.Equal(t, "open", h.State(r, 10*time.Second).Breaker, "after the success has left the window")
 }
 
 // An outcome that says nothing about the host neither extends nor ends a run of

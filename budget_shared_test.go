@@ -111,7 +111,7 @@ func TestBudgetShared_BesideTheHosts(t *testing.T) {
 		getFrom(t, tr, "http://other.example/")
 		assert.Equal(t, 6, base.attempts())
 		state = must(tr.HostState("other.example:80"))
-		assert.Equal(t, []float64{1, 0}, []float64{state.Tokens, state.SharedTokens}, "what is refused takes nothing")
+		assert.Equal(t, []float64{1, 0}, []float64{state.Tokens, state.SharedTokens}, "a refused retry takes no token")
 
 		ctx := retrip.WithPolicy(t.Context(), retrip.Policy{Budget: retrip.Unlimited})
 		resp, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
@@ -167,10 +167,10 @@ func TestBudgetShared_SetPolicies(t *testing.T) {
 	require.NoError(t, tr.SetPolicies(retrip.Policy{}, shared(5)))
 	assert.Zero(t, left())
 	require.NoError(t, tr.SetPolicies(retrip.Policy{}, shared(20)))
-	assert.Equal(t, 15.0, left(), "no more than the smaller budget is owed")
+	assert.Equal(t, 15.0, left(), "at most the smaller budget is missing")
 	require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
 	require.NoError(t, tr.SetPolicies(retrip.Policy{}, shared(20)))
-	assert.Equal(t, 20.0, left(), "a policy that is gone is forgotten")
+	assert.Equal(t, 20.0, left(), "a policy that was removed leaves no state")
 }
 
 // No token is lost or created under contention.
@@ -188,7 +188,7 @@ func TestBudgetShared_Contention(t *testing.T) {
 	}
 	wg.Wait()
 	assert.EqualValues(t, 16*50+200, base.attempts.Load())
-	assert.Empty(t, tr.HostStates(), "nothing is left of the hosts")
+	assert.Empty(t, tr.HostStates(), "no state of the hosts is left")
 }
 
 // A budget that shrinks misses at most its new size. An unlimited one misses
@@ -248,7 +248,7 @@ func TestSetPolicies_BudgetOfRequestsUnderWay(t *testing.T) {
 		require.NoError(t, tr.SetPolicies(retrip.Policy{Budget: retrip.Unlimited}, nil))
 		wg.Wait()
 		assert.Empty(t, tr.HostStates())
-		assert.Greater(t, base.attempts(), 40, "some retry after the change")
+		assert.Greater(t, base.attempts(), 40, "there are retries after the change")
 	})
 }
 

@@ -216,7 +216,7 @@ func TestBudget_OfRetry(t *testing.T) {
 			assert.Equal(t, tt.tokens, h.State(r, 0).Tokens)
 			if !again {
 				h.Return(r, &call)
-				assert.Equal(t, tt.tokens, h.State(r, 0).Tokens, "nothing is left to return")
+				assert.Equal(t, tt.tokens, h.State(r, 0).Tokens, "there is nothing left to return")
 			}
 		})
 	}
@@ -252,10 +252,10 @@ func TestBudget_OfTwoPolicies(t *testing.T) {
 	assert.Equal(t, 95.0, h.State(large, 0).Tokens)
 	unlimited := rulesOf(t, retrip.Policy{Budget: retrip.Unlimited})
 	assert.True(t, fail(&h, unlimited, 0).Retry)
-	assert.Equal(t, 95.0, h.State(large, 0).Tokens, "what is not paid for is not missing")
+	assert.Equal(t, 95.0, h.State(large, 0).Tokens, "a retry that cost nothing leaves no token missing")
 	play(t, &h, unlimited, "503 404")
 	play(t, &h, rulesOf(t, retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.On}), "503 ok")
-	assert.Equal(t, 95.0, h.State(large, 0).Tokens, "nor does it come back")
+	assert.Equal(t, 95.0, h.State(large, 0).Tokens, "it doesn't come back either")
 }
 
 // No token is lost or created under contention.

@@ -73,7 +73,7 @@ var contractSafe = []contractRow{
 		inner.Policy.IdempotentMethods = []string{"POST"}
 		_, err := e.transport(inner).RoundTrip(request(t, "POST", strings.NewReader("once")))
 		assert.Error(t, err)
-		assert.Equal(t, 4, base.attempts(), "by the inner one alone")
+		assert.Equal(t, 4, base.attempts(), "only by the inner Transport")
 	}},
 	{"P7 the body byte for byte on every attempt", func(t *testing.T, e contractEnv) {
 		payload := pattern(60 << 10)

@@ -81,7 +81,7 @@ func TestWake(t *testing.T) {
 			highest, _ := wake(drawHighest)
 			assert.Equal(t, tt.hi, highest.Wait)
 			if tt.want.Retry {
-				assert.Equal(t, 4.5, tokens, "what was taken stays taken")
+				assert.Equal(t, 4.5, tokens, "tokens stay taken")
 			} else {
 				assert.Equal(t, 5.0, tokens, "it is back")
 			}

@@ -287,7 +287,7 @@ func TestRetryHeader(t *testing.T) {
 		_, err = (&Transport{Base: base, Policy: Policy{RetryHeader: "retry-attempt"}}).RoundTrip(req)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"", "2", "3", "4"}, seen, "on retries only")
-		assert.Empty(t, req.Header, "the caller's request stays as it is")
+		assert.Empty(t, req.Header, "the caller's request is unchanged")
 	})
 	_, err := Policy{RetryHeader: "Retry Attempt"}.Rules()
 	assert.ErrorContains(t, err, `retrip: Policy.RetryHeader is "Retry Attempt": it must be the name of a header`)

@@ -111,7 +111,7 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 				first := make([]byte, 75_000)
 				_, err = io.ReadFull(resp.Body, first)
 				require.NoError(t, err)
-				assert.Less(t, time.Since(began), time.Minute, "held back until the rest came")
+				assert.Less(t, time.Since(began), time.Minute, "held back until the rest arrived")
 				rest, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(upstream.data, append(first, rest...)))

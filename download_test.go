@@ -173,7 +173,7 @@ func TestResume_Stall(t *testing.T) {
 		p := m.policies["default"]
 		assert.EqualValues(t, 2, p.stalls.Load())
 		assert.EqualValues(t, 4000, p.resumedBytes.Load())
-		assert.EqualValues(t, 1, p.outcomes[outcomeAnswered].Load()+p.plain[2].value(), "the request was counted when its headers came")
+		assert.EqualValues(t, 1, p.outcomes[outcomeAnswered].Load()+p.plain[2].value(), "the request was counted when its headers arrived")
 		assert.EqualValues(t, 3, p.results[2].Load())
 		assert.EqualValues(t, 2, p.retries[3].Load(), "timeout")
 	})

@@ -180,7 +180,7 @@ func TestProof_GracefulShutdown(t *testing.T) {
 			var done retrip.Event
 			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
 			_, err := tr.RoundTrip(mustRequest(t, method, "http://example.com/", stream([]byte("payload"))).WithContext(ctx))
-			assert.ErrorContains(t, err, "GOAWAY", "the cause, and not an error of ours")
+			assert.ErrorContains(t, err, "GOAWAY", "the cause, not an error of retrip's own")
 			assert.Equal(t, retrip.ReasonBodyNotReplayable, done.Reason)
 		})
 	}

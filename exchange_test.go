@@ -134,7 +134,7 @@ func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 			assert.Zero(t, e.Attempts)
 			assert.Zero(t, e.StatusCode)
 			assert.NoError(t, e.Unwrap())
-			assert.False(t, e.Timeout(), "nothing has run out of time")
+			assert.False(t, e.Timeout(), "nothing has timed out")
 			assert.True(t, e.Temporary())
 			assert.Equal(t, 1, base.attempts())
 			assert.EqualValues(t, 1, body.closed.Load())

@@ -101,7 +101,7 @@ func TestFleet_ForbidsAndGivesBack(t *testing.T) {
 		assert.Equal(t, []Reason{ReasonFleetBudget}, reasons)
 		state, err := tr.HostState("a.example:80")
 		require.NoError(t, err)
-		assert.Equal(t, state.Size, state.Tokens, "what the retry would have cost is back")
+		assert.Equal(t, state.Size, state.Tokens, "the retry's tokens are back")
 		assert.Contains(t, gathered(t, metrics), `retrip_fleet_checks_total{policy="default",result="forbidden"} 1`)
 		assert.Contains(t, gathered(t, metrics), `retrip_give_ups_total{policy="default",reason="fleet_budget"} 1`)
 	})
@@ -122,7 +122,7 @@ func TestFleet_HostState(t *testing.T) {
 		require.NoError(t, back.UnmarshalJSON(data))
 		assert.Equal(t, state, back)
 		time.Sleep(account.Age + 1)
-		assert.Zero(t, must(tr.HostState("a.example:80")).FleetSize, "what is older isn't known")
+		assert.Zero(t, must(tr.HostState("a.example:80")).FleetSize, "an older level isn't known")
 	})
 }
 
@@ -181,7 +181,7 @@ func TestFleet_OwnNetworkIsDead(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		require.NoError(t, fleet.Close())
-		assert.Equal(t, 1.0, spent, "whatever its own budget, it costs the others one token")
+		assert.Equal(t, 1.0, spent, "it costs the others one token, whatever its own budget")
 	})
 }
 

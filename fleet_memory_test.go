@@ -22,7 +22,7 @@ func TestFleetMemory(t *testing.T) {
 			assert.Equal(t, want, level)
 		}
 		add(0, 10)
-		assert.Empty(t, m.accounts, "a full one takes no place")
+		assert.Empty(t, m.accounts, "a full account takes no place")
 		add(-3, 7)
 		add(-100, 0)
 		time.Sleep(time.Minute)

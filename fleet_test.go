@@ -262,7 +262,7 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 	assert.EqualValues(t, callers, gated)
 	assert.LessOrEqual(t, again, int32(20), "refusals beyond the 190 in flight before the first")
 	without, _ := run(t, Policy{MaxAttempts: 10})
-	assert.Less(t, without, int32(50), "the budget of five is soon spent")
+	assert.Less(t, without, int32(50), "the five tokens are soon spent")
 	unlimited, refused := run(t, Policy{MaxAttempts: 10, Budget: Unlimited})
 	t.Logf("gate: %d of %d, %d further refusals; defaults: %d; no gate, no budget: %d, %d further refusals", gated, callers, again, without, unlimited, refused)
 	assert.Greater(t, refused, 10*again)
@@ -301,7 +301,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 		wg.Wait()
 		require.Len(t, retries, 20)
 		assert.GreaterOrEqual(t, retries[0], 10*time.Second, "never earlier than the server said")
-		assert.Len(t, slices.Compact(slices.Clone(retries)), 20, "20 waits for the same word, 20 different ones")
+		assert.Len(t, slices.Compact(slices.Clone(retries)), 20, "20 requests with the same Retry-After wait for 20 different times")
 		assert.Greater(t, retries[19]-retries[0], 2*time.Second, "spread out")
 		assert.Less(t, retries[19], 15*time.Second+time.Millisecond)
 	})
@@ -343,6 +343,6 @@ func TestFleet_ProbesDontComeInOneBurst(t *testing.T) {
 			most = max(most, n)
 		}
 		assert.GreaterOrEqual(t, total, clients, "all probed")
-		assert.Less(t, most, clients/10, "none of the tenths of a second between 2.5 s and 7.5 s has more than a tenth of them")
+		assert.Less(t, most, clients/10, "no tenth of a second between 2.5 s and 7.5 s has more than a tenth of the probes")
 	})
 }

@@ -46,7 +46,7 @@ func TestForbidden(t *testing.T) {
 			assert.Equal(t, ReasonRetryForbidden, gaveUp[0].Reason)
 			states := tr.HostStates()
 			require.Len(t, states, 1)
-			assert.Equal(t, 4.5, states[0].Tokens, "the retry has failed, and what it took is spent")
+			assert.Equal(t, 4.5, states[0].Tokens, "the retry has failed, so its tokens are spent")
 		})
 	}
 }
@@ -126,6 +126,6 @@ func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
 		require.NoError(t, err)
 		resp.Body.Close()
 		assert.Equal(t, tt.want, seen)
-		assert.Empty(t, req.Header, "the caller's request stays as it is")
+		assert.Empty(t, req.Header, "the caller's request is unchanged")
 	}
 }

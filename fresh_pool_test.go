@@ -116,7 +116,7 @@ func TestSpares_AreBounded(t *testing.T) {
 		for n := range 10 * maxSpares {
 			time.Sleep(time.Millisecond)
 			get(n)
-			assert.Same(t, first, get(0), "what is in use stays")
+			assert.Same(t, first, get(0), "a spare in use stays")
 		}
 		assert.Len(t, list.list, maxSpares)
 		assert.Nil(t, list.list[key(1)])

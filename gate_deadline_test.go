@@ -58,7 +58,7 @@ func TestGate_DeadlineInTheQueue(t *testing.T) {
 	d := h.First(r, &retrip.Call{Deadline: now + 15*time.Second}, now, drawLowest)
 	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonDeadline}, d, "the queue is too long for it")
 	d = h.First(r, &retrip.Call{Deadline: now + 5*time.Second}, now, drawLowest)
-	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonHostPaused}, d, "the pause already is")
+	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonHostPaused}, d, "the pause alone is too long")
 	assert.True(t, h.First(r, &retrip.Call{Deadline: now + 5*time.Minute}, now, drawLowest).Retry)
 	assert.Equal(t, 31, h.State(r, now).Waiting)
 }
@@ -132,7 +132,7 @@ func TestGate_MaxWait(t *testing.T) {
 		d := h.First(short, &retrip.Call{}, now, drawLowest)
 		assert.Equal(t, retrip.Decision{Reason: retrip.ReasonWaitTooLong}, d, "%v", now)
 	}
-	assert.True(t, h.First(short, &retrip.Call{}, 30*time.Second, drawLowest).Retry, "from now on it is short enough")
+	assert.True(t, h.First(short, &retrip.Call{}, 30*time.Second, drawLowest).Retry, "the pause is short enough from here on")
 	patient := &retrip.Call{}
 	h = retrip.Host{}
 	throttle(&h, short, time.Minute, 0)

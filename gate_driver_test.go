@@ -32,7 +32,7 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 			Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		resp, err := tr.RoundTrip(request(t, "GET", nil))
 		require.NoError(t, err)
-		assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode, "it is in hand")
+		assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode, "the response in hand is returned")
 		finish(t, resp)
 		for range 29 {
 			start := time.Now()
@@ -245,7 +245,7 @@ func TestGate_CallersGo(t *testing.T) {
 			}
 			wg.Wait()
 			assert.Equal(t, 60, good+gone)
-			assert.Greater(t, good, 20, "the limit is a minute's worth of 60")
+			assert.Greater(t, good, 20, "the limit is 60 per minute")
 			assert.Zero(t, must(tr.HostState("example.com:80")).Waiting)
 			time.Sleep(time.Hour)
 			assert.Empty(t, tr.HostStates())

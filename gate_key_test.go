@@ -46,7 +46,7 @@ func TestGate_OnePerKey(t *testing.T) {
 	assert.GreaterOrEqual(t, alone(t, &h, r, call("c"), 10*time.Second), 15*time.Second)
 	assert.False(t, h.Healed(time.Minute))
 	h.Return(r, a)
-	assert.False(t, h.Healed(time.Hour), "one of a's waits")
+	assert.False(t, h.Healed(time.Hour), "a request of a waits")
 }
 
 // Keys beyond the bound share the gate of the host. Forgotten gates make room
@@ -69,7 +69,7 @@ func TestGate_KeysAreBounded(t *testing.T) {
 	refuse(&h, r, call(bound+1), 8*time.Second, 0)
 	assert.Positive(t, first(bound+1, 0))
 	assert.Positive(t, first(bound+2, 0), "they share one")
-	assert.Positive(t, h.First(r, &retrip.Call{}, 0, 0).Wait, "that of the host")
+	assert.Positive(t, h.First(r, &retrip.Call{}, 0, 0).Wait, "the host's gate")
 
 	const later = time.Hour
 	refuse(&h, r, call(bound+3), time.Second, later)

@@ -27,14 +27,14 @@ func TestGate_Probe(t *testing.T) {
 	now := 9 * time.Second
 	d := h.First(r, calls[0], now, 0)
 	assert.Equal(t, retrip.Decision{Retry: true, Wakes: true}, d)
-	assert.Equal(t, []any{1}, woken(&h), "it goes next, and must know when")
-	assert.Equal(t, 8*time.Second, h.First(r, calls[1], now, 0).Wait, "as long as the pause, should the probe hang")
+	assert.Equal(t, []any{1}, woken(&h), "it is next, and must know when")
+	assert.Equal(t, 8*time.Second, h.First(r, calls[1], now, 0).Wait, "as long as the pause, if the probe hangs")
 	assert.Equal(t, untilWoken, h.First(r, calls[2], now, 0).Wait)
 
 	now += 100 * time.Millisecond
 	d = accept(&h, r, calls[0], now)
 	assert.True(t, d.Wakes)
-	assert.Equal(t, []any{1}, woken(&h), "earlier than it was told")
+	assert.Equal(t, []any{1}, woken(&h), "earlier than the caller was told")
 	at := alone(t, &h, r, calls[1], now)
 	assert.LessOrEqual(t, at, 10*time.Second, "a gap after the probe")
 	assert.Equal(t, []any{2}, woken(&h))
@@ -136,7 +136,7 @@ func TestGate_StaleRefusals(t *testing.T) {
 	assert.Equal(t, 8*time.Second, h.State(r, time.Second).PausedFor)
 	at := alone(t, &h, r, &retrip.Call{}, time.Second)
 	assert.GreaterOrEqual(t, at, 9*time.Second)
-	assert.LessOrEqual(t, at, 10*time.Second, "the gap is that of 8 s")
+	assert.LessOrEqual(t, at, 10*time.Second, "the gap follows from the pause of 8 s")
 }
 
 // After two refusals, the next request becomes the probe, so that the request

@@ -140,7 +140,7 @@ func TestGate_Leave(t *testing.T) {
 	r := gated(t)
 	throttle(&h, r, 8*time.Second, 0)
 	calls := line(t, &h, r, 5, 0)
-	assert.False(t, h.Return(r, calls[3]), "it was not the next")
+	assert.False(t, h.Return(r, calls[3]), "it was not the next request")
 	assert.False(t, h.Return(r, calls[3]), "it may be called twice")
 	assert.Equal(t, 4, h.State(r, 0).Waiting)
 	assert.True(t, h.Return(r, calls[0]))
@@ -209,7 +209,7 @@ func TestGate_ForgottenMeanwhile(t *testing.T) {
 	calls := line(t, &h, r, 3, now)
 	require.True(t, refuse(&h, r, old, time.Second, now).Retry)
 	h.Wake(r, old, now, drawLowest)
-	assert.Equal(t, 4, h.State(r, now).Waiting, "its number is nobody else's")
+	assert.Equal(t, 4, h.State(r, now).Waiting, "no other request has its number")
 	at := alone(t, &h, r, old, now)
 	assert.GreaterOrEqual(t, at, now+8*time.Second)
 	assert.LessOrEqual(t, at, now+9*time.Second)
@@ -278,7 +278,7 @@ func TestGate_AndBreaker(t *testing.T) {
 	assert.Equal(t, retrip.Decision{Reason: retrip.ReasonBreakerOpen, Wakes: true}, withoutChange(d))
 	assert.Equal(t, []any{1}, unique(woken(&h)))
 	d = h.First(r, calls[1], 3*time.Second, 0)
-	assert.Equal(t, retrip.ReasonBreakerOpen, d.Reason, "it needn't wait for a probe that never went")
+	assert.Equal(t, retrip.ReasonBreakerOpen, d.Reason, "it needn't wait for a probe that was never sent")
 	assert.Zero(t, h.State(r, 0).Waiting)
 }
 
@@ -328,7 +328,7 @@ func TestGate_Workers(t *testing.T) {
 	assert.Equal(t, 200, succeeded)
 	assert.Equal(t, 190, atOnce)
 	assert.LessOrEqual(t, throttled-atOnce, 10)
-	assert.Less(t, took, 30*time.Second, "it finds the rate")
+	assert.Less(t, took, 30*time.Second, "the gate finds the rate")
 
 	without, more, _, _ := run(false)
 	t.Logf("without: %d succeed, %d refusals later", without, more-atOnce)

@@ -88,5 +88,5 @@ func TestHost_PauseBeforeTheEpoch(t *testing.T) {
 	require.Equal(t, time.Second, h.pausedFor(-time.Hour))
 	require.Zero(t, h.pausedFor(-time.Hour+time.Second))
 	h.Next(r, &Call{}, o, -time.Second, 0)
-	require.Positive(t, h.pausedFor(-time.Second), "one that ends at the epoch itself")
+	require.Positive(t, h.pausedFor(-time.Second), "a pause that ends at the epoch")
 }

@@ -44,10 +44,10 @@ func TestHostTable_Evicts(t *testing.T) {
 	}
 	for i, gone := range []int{30, 40} {
 		failAt(&table, keys[hostsPerStripe+i], r, refusal, now)
-		assert.False(t, there(keys[gone]), "the longest idle that misses nothing")
+		assert.False(t, there(keys[gone]), "the host idle longest that misses no tokens")
 		assert.True(t, there(keys[hostsPerStripe+i]))
 	}
-	assert.True(t, failAt(&table, keys[40], r, refusal, now).others, "nobody else finds room")
+	assert.True(t, failAt(&table, keys[40], r, refusal, now).others, "there is no room for another host")
 	for i, key := range keys[:hostsPerStripe] {
 		assert.Equal(t, i != 30 && i != 40, there(key), "%d", i)
 	}
@@ -193,7 +193,7 @@ func TestHostTable_OverflowRefills(t *testing.T) {
 		for range 9 {
 			get(alive)
 		}
-		assert.Zero(t, others.debt.missing(), "it is theirs together")
+		assert.Zero(t, others.debt.missing(), "they share it")
 		get(alive)
 		assert.Nil(t, tr.hosts.pinGood(alive, 0))
 	})

@@ -87,7 +87,7 @@ func TestHostTable_MakesWhole(t *testing.T) {
 	var table hostTable
 	key := hostKey{"example.com", "443"}
 	e := table.make(key, 7)
-	assert.Same(t, e, table.make(key, 8), "of two who make it at once, one does")
+	assert.Same(t, e, table.make(key, 8), "if two requests make it at once, one wins")
 	assert.EqualValues(t, 2, e.pins.Load())
 	for _, e := range inTrouble(&table, 0) {
 		assert.Equal(t, key, e.key)
@@ -216,7 +216,7 @@ func TestRulesFor_Shared(t *testing.T) {
 	s := h.State(shared, 0)
 	assert.Equal(t, HostState{Tokens: 4, Size: 5, Breaker: "closed"}, s)
 	assert.Equal(t, Decision{Retry: true}, h.First(shared, &Call{}, 0, 0))
-	assert.True(t, r.policy.Gate == On && r.breaker, "the original is untouched")
+	assert.True(t, r.policy.Gate == On && r.breaker, "the original is unchanged")
 }
 
 // Readers of the table see complete entries while requests fail and recover. In

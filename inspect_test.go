@@ -147,7 +147,7 @@ func TestHostState_TrailingDot(t *testing.T) {
 		resp, err := tr.RoundTrip(req)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
-		assert.Equal(t, host, resp.Request.URL.Host, "the request stays as it is")
+		assert.Equal(t, host, resp.Request.URL.Host, "the request is unchanged")
 		for _, asked := range []string{"api.example.com:80", "api.example.com.:80"} {
 			state := must(tr.HostState(asked))
 			assert.Equal(t, "api.example.com:80", state.Host)
@@ -284,7 +284,7 @@ func TestHostState_WhatCantBeAHost(t *testing.T) {
 		require.NoError(t, err, host)
 		again, err := tr.HostState(state.Host)
 		require.NoError(t, err)
-		assert.Equal(t, state, again, "a state's host is a host")
+		assert.Equal(t, state, again, "Host of a HostState is a valid host")
 	}
 }
 
@@ -333,10 +333,10 @@ func TestTransport_Policies(t *testing.T) {
 	_, err = tr.HostState("api.example.com:443")
 	require.NoError(t, err)
 	getFrom(t, tr, "https://other.example/")
-	assert.Equal(t, []string{"api.example.com", "exmaple.com"}, tr.NeverMatched(), "asking is no request")
+	assert.Equal(t, []string{"api.example.com", "exmaple.com"}, tr.NeverMatched(), "asking for the state is not a request")
 
 	require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.example.com": {MaxWait: 1}, "new.example": {}}))
-	assert.Equal(t, []string{"new.example"}, tr.NeverMatched(), "those that stay are remembered")
+	assert.Equal(t, []string{"new.example"}, tr.NeverMatched(), "patterns that stay keep their matches")
 	_, hosts, _ = tr.Policies()
 	assert.Len(t, hosts, 2)
 }

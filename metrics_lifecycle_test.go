@@ -112,7 +112,7 @@ func TestMetrics_PatternsGo(t *testing.T) {
 		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "nothing comes back")
 
 		require.Error(t, two.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"x.test": {MaxAttempts: -1}}))
-		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "what is refused changes nothing")
+		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "refused policies change nothing")
 		require.NoError(t, two.SetPolicies(retrip.Policy{}, nil))
 		assert.Equal(t, []string{"d.test", "default"}, policiesOf(t, m))
 

@@ -167,7 +167,7 @@ func TestMetrics_Shared(t *testing.T) {
 	m := retrip.NewMetrics()
 	reg := prometheus.NewPedanticRegistry()
 	require.NoError(t, reg.Register(m))
-	assert.Error(t, reg.Register(m), "twice is the caller's mistake, and breaks no request")
+	assert.Error(t, reg.Register(m), "registering twice is the caller's mistake, and breaks no request")
 	var wg sync.WaitGroup
 	for range 4 {
 		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return replies(200)(r) }), Metrics: m}

@@ -140,7 +140,7 @@ func FuzzLoadPolicies(f *testing.F) {
 		}
 		tr := Transport{Policy: policy, Hosts: hosts}
 		_, err = compile(tr.Policy, tr.Hosts)
-		require.NoError(t, err, "what was loaded is valid")
+		require.NoError(t, err, "loaded policies are valid")
 		data, err := json.Marshal(policy)
 		require.NoError(t, err)
 		var back Policy

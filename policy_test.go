@@ -165,7 +165,7 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 	assert.False(t, r.derives)
 	assert.Zero(t, r.size, "unlimited")
 	assert.Zero(t, r.policy.Backoff.ceiling(3))
-	assert.Equal(t, 4, r.policy.MaxAttempts, "the rest is inherited")
+	assert.Equal(t, 4, r.policy.MaxAttempts, "other fields are inherited")
 
 	r = find("saving.example")
 	assert.Equal(t, int64(7e6), r.size)
@@ -191,7 +191,7 @@ func TestWithPolicy_Nests(t *testing.T) {
 	assert.Equal(t, Policy{MaxAttempts: 2, MaxWait: time.Second}, *o.policy)
 	assert.Len(t, o.traces, 1, "the hooks stay")
 	o = ctx.Value(overrideKey{}).(*override)
-	assert.Equal(t, 7, o.policy.MaxAttempts, "the outer one is as it was")
+	assert.Equal(t, 7, o.policy.MaxAttempts, "the outer policy is unchanged")
 }
 
 func TestWithPolicy_Resolves(t *testing.T) {

@@ -168,7 +168,7 @@ func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 				assert.NoError(t, r.Body.Close())
 				n, err := r.Body.Read(make([]byte, 1))
 				assert.Zero(t, n)
-				assert.Error(t, err, "closed after it was read")
+				assert.Error(t, err, "closed after the end was read")
 				return replies(503)(r)
 			}, func(r *http.Request) (*http.Response, error) {
 				old = r.Body // neither read nor closed

@@ -316,7 +316,7 @@ func TestReplay_Errors(t *testing.T) {
 		}}}
 		body := &sendBody{Reader: io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))}
 		_, err := tr.RoundTrip(request(t, "PUT", body))
-		assert.Same(t, broken, err, "what was kept is not the body")
+		assert.Same(t, broken, err, "the kept part is not the whole body")
 		assert.EqualValues(t, 1, body.closed.Load())
 	})
 	bubbled(t, "GetBody fails after a response", func(t *testing.T) {

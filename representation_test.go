@@ -188,7 +188,7 @@ func TestRepresentationAccept(t *testing.T) {
 	assert.Empty(t, refusal)
 	assert.Equal(t, landing{skip: 150, until: 200, whole: true}, got)
 	_, refusal = r.accept(fielded(200, `ETag: "a"`, "Content-Length: 199"), 150)
-	assert.EqualValues(t, "changed", refusal, "shorter than what was promised")
+	assert.EqualValues(t, "changed", refusal, "shorter than announced")
 }
 
 // FuzzRepresentationAccept lets a server send any header fields. An accepted

@@ -239,7 +239,7 @@ func TestTrace_HostBudget(t *testing.T) {
 		assert.Len(t, states, 1, "not yet full")
 		status = 503
 		call(5)
-		assert.Len(t, states, 1, "empty again is no news before it was full")
+		assert.Len(t, states, 1, "running out again is not reported before it was full")
 		status = 200
 		call(100)
 		assert.Equal(t, []string{"WARN budget_empty", "INFO budget_full"}, hostLog(log.String()))

@@ -160,7 +160,7 @@ func TestTransport_CloseIdleConnections(t *testing.T) {
 	resp, err := tr.RoundTrip(request(t, "GET", nil))
 	require.NoError(t, err)
 	finish(t, resp)
-	assert.Zero(t, base.idle, "never of our own accord")
+	assert.Zero(t, base.idle, "retrip never closes them by itself")
 	(&http.Client{Transport: tr}).CloseIdleConnections()
 	assert.Equal(t, 1, base.idle)
 	(&retrip.Transport{Base: testenv.RoundTripper(replies(200))}).CloseIdleConnections() // the base has no such method: no panic
@@ -272,7 +272,7 @@ func TestTransport_SigningBase(t *testing.T) {
 		}
 		assert.Len(t, seen, 3)
 		assert.Empty(t, req.Header)
-		assert.NotSame(t, req, resp.Request, "what the base says is left alone")
+		assert.NotSame(t, req, resp.Request, "the body of the response is unchanged")
 	})
 }
 

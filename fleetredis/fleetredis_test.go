@@ -221,5 +221,5 @@ func TestStore_Close(t *testing.T) {
 	given, err := New(client, Options{})
 	require.NoError(t, err)
 	require.NoError(t, given.Close())
-	assert.NoError(t, client.Ping(t.Context()).Err(), "what isn't ours stays open")
+	assert.NoError(t, client.Ping(t.Context()).Err(), "a client of the caller stays open")
 }

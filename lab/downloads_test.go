@@ -25,7 +25,7 @@ func TestDownloads(t *testing.T) {
 			require.NoError(t, err)
 			assert.GreaterOrEqual(t, d.Cuts, size/(10<<20)-1)
 			assert.LessOrEqual(t, d.Overhead(), 1.01)
-			assert.InDelta(t, d.Cuts, d.Continued, 1, "a cut behind the last byte is no break")
+			assert.InDelta(t, d.Cuts, d.Continued, 1, "a cut after the last byte doesn't break the body")
 			t.Logf("%d cuts, %.4f × the bytes on the wire", d.Cuts, d.Overhead())
 		})
 	}

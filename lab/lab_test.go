@@ -63,10 +63,10 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 	audit := load.Audit(ledger.Executions())
 	assert.True(t, audit.OK(), "%v", audit)
 	assert.Equal(t, audit.Begun, r.Requests, "each caller gets exactly one answer")
-	assert.Zero(t, ledger.Corrupt(), "bodies that arrived as something else")
+	assert.Zero(t, ledger.Corrupt(), "bodies that arrived changed")
 	t.Logf("%d faults, %d arrivals; %v; %v", faults, ledger.Arrivals(), audit, r)
 	// Timers that should be gone would last for a minute.
-	assert.Zero(t, load.Held(30*time.Second), "requests whose context is held by a timer, a goroutine or a table")
+	assert.Zero(t, load.Held(30*time.Second), "requests whose context a timer, a goroutine or a table still holds")
 	after, ok := before.Back(10 * time.Second)
 	assert.True(t, ok, "goroutines or file descriptors are left: %+v before, %+v after", before, after)
 	if t.Failed() {
@@ -96,7 +96,7 @@ func TestFaults(t *testing.T) {
 			assert.Zero(t, wrapped.Unclosed)
 			assert.Greater(t, faults, requests/50, "a trial without faults proves nothing")
 			failed, bareFailed := 1-wrapped.Rate(true), 1-bare.Rate(true)
-			assert.Less(t, failed, bareFailed/3, "of what may be repeated, the share that failed")
+			assert.Less(t, failed, bareFailed/3, "share of the repeatable requests that failed")
 			assert.Greater(t, wrapped.Rate(false), bare.Rate(false))
 		})
 	}

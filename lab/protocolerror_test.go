@@ -54,6 +54,6 @@ func TestProtocolError_NetHTTPRepeatsAPOST(t *testing.T) {
 		_, err := transport.RoundTrip(req)
 		require.Error(t, err)
 		require.NoError(t, req.Context().Err(), "it must end by the bound")
-		assert.LessOrEqual(t, s.requests.Load(), int64(3+1), "in one attempt: nothing proves that another is safe")
+		assert.LessOrEqual(t, s.requests.Load(), int64(3+1), "one attempt: nothing proves that another is safe")
 	})
 }

@@ -238,7 +238,7 @@ func TestNginx_RateLimit(t *testing.T) {
 	_, addr := startNginx(t, "", "")
 	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.On, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
 	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 32, nil, nil)
-	assert.NotZero(t, bare.lost(), "a limit that nobody meets proves nothing")
+	assert.NotZero(t, bare.lost(), "if no request exceeds the limit, the test proves nothing")
 	assert.Zero(t, wrapped.lost())
 }
 
@@ -351,7 +351,7 @@ func TestHAProxy_RateLimit(t *testing.T) {
 	_, addr := startHAProxy(t, "100", http.HandlerFunc(fine))
 	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.On, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
 	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 32, nil, nil)
-	assert.NotZero(t, bare.lost(), "a limit that nobody meets proves nothing")
+	assert.NotZero(t, bare.lost(), "if no request exceeds the limit, the test proves nothing")
 	assert.Zero(t, wrapped.lost())
 }
 

@@ -221,6 +221,6 @@ defaults
 	d.admin("disable server app/one")
 	resp := c.get("/", "")
 	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	assert.Empty(t, resp.Header["X-Should-Retry"], "no server at all: another attempt may heal that")
+	assert.Empty(t, resp.Header["X-Should-Retry"], "no server is up: another attempt may succeed")
 	assert.Equal(t, 4, c.attempts)
 }

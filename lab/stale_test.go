@@ -58,7 +58,7 @@ func TestStaleConnections_StreamedPOSTs(t *testing.T) {
 	}
 	server.Close() // no more requests are served
 	t.Logf("of %d: told of success bare %d, wrapped %d; served bare %d, wrapped %d", posts, told["bare"], told["wrapped"], served["bare"], served["wrapped"])
-	assert.Less(t, told["bare"], posts, "connections that nobody ends under a request prove nothing")
+	assert.Less(t, told["bare"], posts, "without connections that end under a request, the test proves nothing")
 	lost := func(name string) int { return posts - told[name] }
 	assert.LessOrEqual(t, lost("wrapped"), lost("bare")+lost("bare")/3+50)
 	// A POST that was served but not answered is lost; none is served twice.

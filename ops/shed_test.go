@@ -123,7 +123,7 @@ func TestShedDashboard_TellsWhatTheServerDid(t *testing.T) {
 			delete(want, name)
 		}
 	}
-	assert.Empty(t, want, "panels that there aren't")
+	assert.Empty(t, want, "panels that don't exist")
 	for _, variable := range readShedDashboard(t).Templating.List {
 		if variable.Definition != "" {
 			assert.Equal(t, "label_values(retrip_shed_requests_total, job)", variable.Definition)

@@ -123,7 +123,7 @@ func (w *world) metrics(t *testing.T) map[string]metricdata.Aggregation {
 	found := map[string]metricdata.Aggregation{}
 	for _, scope := range data.ScopeMetrics {
 		for _, m := range scope.Metrics {
-			require.NotContains(t, found, m.Name, "one metric, one scope")
+			require.NotContains(t, found, m.Name, "each metric has one scope")
 			found[m.Name] = m.Data
 		}
 	}
@@ -411,7 +411,7 @@ func TestNew_Errors(t *testing.T) {
 		_, requests := w.split()
 		require.Len(t, requests, 1)
 		assert.Equal(t, codes.Error, requests[0].Status.Code)
-		assert.Empty(t, requests[0].Status.Description, "texts of errors may hold secrets")
+		assert.Empty(t, requests[0].Status.Description, "error texts may contain secrets")
 		assert.Equal(t, "example.com", of(requests[0].Attributes, "server.address"))
 		assert.Equal(t, int64(8443), of(requests[0].Attributes, "server.port"))
 		assert.Contains(t, of(requests[0].Attributes, "error.type"), "retrip.Error")

@@ -127,7 +127,7 @@ func TestHandler_Refuses(t *testing.T) {
 		assert.Equal(t, 20*ms, a.took, "a retry waits a fifth of the time")
 		a = do(t.Context(), rt, "GET", s.URL+"/0s", nil, "Retry-Attempt: 2")
 		assert.Equal(t, 503, a.status)
-		assert.Zero(t, a.took, "and is refused at once when the queue is that old")
+		assert.Zero(t, a.took, "and is refused at once while the queue is that old")
 		assert.Equal(t, []string{"false"}, a.header["X-Should-Retry"])
 		assert.NotContains(t, a.header, "Retry-After", "it would pause the host")
 		assert.Equal(t, "overloaded\n", a.body)

@@ -188,7 +188,7 @@ func TestHostile_ManyStreams(t *testing.T) {
 		}
 		wg.Wait()
 		assert.EqualValues(t, 1000, good.Load()+refused.Load())
-		assert.GreaterOrEqual(t, good.Load(), int64(100), "what fits into the queue's time")
+		assert.GreaterOrEqual(t, good.Load(), int64(100), "as many as fit into QueueTime")
 	})
 }
 

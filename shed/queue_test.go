@@ -30,13 +30,13 @@ func TestQueue_RetriesAreRefusedFirst(t *testing.T) {
 	_, first, most, _ := q.arrive(0, false, forever)
 	assert.Equal(t, 100*ms, most)
 	_, second, most, _ := q.arrive(19*ms, true, forever)
-	require.NotNil(t, second, "the queue is young")
+	require.NotNil(t, second, "the oldest request is young")
 	assert.Equal(t, 20*ms, most)
 	_, w, _, why := q.arrive(20*ms, true, forever)
 	assert.Nil(t, w)
 	assert.Equal(t, retry, why)
 	_, third, most, _ := q.arrive(20*ms, false, 50*ms)
-	assert.Equal(t, 50*ms, most, "no longer than there is time left")
+	assert.Equal(t, 50*ms, most, "no longer than the time left")
 
 	q.finish(served, 30*ms)
 	require.NotNil(t, first.slot, "in the order of arrival")
@@ -73,7 +73,7 @@ func TestQueue_Hold(t *testing.T) {
 	_, waits, _, _ := q.arrive(950*ms, false, forever)
 	_, later, _, _ := q.arrive(time.Second, false, forever)
 	require.NotNil(t, waits.slot)
-	require.NotNil(t, later, "who came before goes before")
+	require.NotNil(t, later, "earlier requests go first")
 	assert.Equal(t, 2, q.running)
 	q.finish(old, time.Second)
 	assert.Equal(t, 2, q.running, "it gave its place up already")
@@ -130,7 +130,7 @@ func TestQueue_Model(t *testing.T) {
 				require.Equal(t, wantServed, s != nil, "seed %d", seed)
 				require.Equal(t, wantRefused, why != "", "seed %d", seed)
 				if s != nil {
-					require.NotContains(t, running, s, "a slot of one who still runs")
+					require.NotContains(t, running, s, "the slot of a request that still runs")
 					m.held, running = append(m.held, s), append(running, s)
 				}
 				if w != nil {
@@ -157,7 +157,7 @@ func TestQueue_Model(t *testing.T) {
 			require.Equal(t, len(m.waiters), q.waiting, "seed %d", seed)
 			require.LessOrEqual(t, q.running, limit)
 			require.LessOrEqual(t, q.spares, limit)
-			require.True(t, q.waiting == 0 || q.running == limit, "nobody waits beside a free place")
+			require.True(t, q.waiting == 0 || q.running == limit, "no request waits while a place is free")
 		}
 	}
 }

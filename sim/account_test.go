@@ -131,7 +131,7 @@ func TestAccount_Store(t *testing.T) {
 			} else {
 				local := s
 				local.Policy = Overload().Policy
-				assert.InDelta(t, recoveryOf(t, local, 1).Seconds(), got.Seconds(), 5, "as without a store")
+				assert.InDelta(t, recoveryOf(t, local, 1).Seconds(), got.Seconds(), 5, "like without a store")
 			}
 		})
 	}
@@ -158,7 +158,7 @@ func TestAccount_Operations(t *testing.T) {
 	s = withAccount(t, Overload())
 	s.Fleet.Clients = 10_000
 	r = ran(t, s)
-	assert.Less(t, r.StorePeak, 1600.0, "about one for each failing request")
+	assert.Less(t, r.StorePeak, 1600.0, "about one per failing request")
 }
 
 // Split in a hundred shards, the account of a million clients that make 70 000

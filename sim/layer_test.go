@@ -98,13 +98,13 @@ func TestServicesAbandoned(t *testing.T) {
 			}
 			for _, l := range run.layers {
 				if e, ok := l.limit.(*envoy); ok {
-					assert.Equal(t, make([]int32, len(e.out)), e.out, "requests under way")
-					assert.Equal(t, make([]int32, len(e.out)), e.retries, "retries under way")
+					assert.Equal(t, make([]int32, len(e.out)), e.out, "requests in flight")
+					assert.Equal(t, make([]int32, len(e.out)), e.retries, "retries in flight")
 				}
 			}
 		}
 		if preset == "no-budget" {
-			assert.EqualValues(t, 500*2, attempts[0], "one for each attempt of the first service that there is time for")
+			assert.EqualValues(t, 500*2, attempts[0], "one for each attempt that the first service has time for")
 			assert.Greater(t, attempts[1], 3*attempts[0])
 		} else {
 			assert.GreaterOrEqual(t, attempts[1], attempts[0], preset)

@@ -113,7 +113,7 @@ var rateLimitMusts = map[string]rateLimitMust{
 
 func TestRateLimits(t *testing.T) {
 	cases := RateLimits()
-	require.Len(t, rateLimitMusts, len(cases), "each case has its demands")
+	require.Len(t, rateLimitMusts, len(cases), "each case has requirements")
 	for _, c := range cases {
 		must, ok := rateLimitMusts[c.Name]
 		require.True(t, ok, c.Name)

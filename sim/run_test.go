@@ -187,8 +187,8 @@ func TestNothingIsLost(t *testing.T) {
 		assert.Zero(t, run.stations[0].busy, preset)
 		assert.Len(t, run.idle, len(run.working), preset)
 		if e, ok := run.layers[0].limit.(*envoy); ok {
-			assert.Equal(t, make([]int32, len(e.out)), e.out, "requests under way")
-			assert.Equal(t, make([]int32, len(e.out)), e.retries, "retries under way")
+			assert.Equal(t, make([]int32, len(e.out)), e.out, "requests in flight")
+			assert.Equal(t, make([]int32, len(e.out)), e.retries, "retries in flight")
 		}
 	}
 }

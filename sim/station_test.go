@@ -109,5 +109,5 @@ func TestCoDel(t *testing.T) {
 		assert.LessOrEqual(t, dropped[i]-dropped[i-1], dropped[i-1]-dropped[i-2]+time.Millisecond)
 	}
 	assert.False(t, c.drops(int64(3*time.Second), target-1, target))
-	assert.False(t, c.drops(int64(3*time.Second+1), 5*target, target), "a short wait starts it anew")
+	assert.False(t, c.drops(int64(3*time.Second+1), 5*target, target), "a short wait restarts it")
 }

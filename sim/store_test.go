@@ -19,9 +19,9 @@ func TestStore(t *testing.T) {
 	assert.Equal(t, 104*ms, at)
 	assert.True(t, ok)
 	level, _, _ = s.add(101*ms, -100)
-	assert.Zero(t, level, "it never falls below nothing")
+	assert.Zero(t, level, "it never falls below 0")
 	level, _, _ = s.add(102*ms, 100)
-	assert.Equal(t, 10.0, level, "nor rises above its size")
+	assert.Equal(t, 10.0, level, "it never exceeds its size")
 }
 
 func TestStore_Outage(t *testing.T) {
@@ -37,7 +37,7 @@ func TestStore_Outage(t *testing.T) {
 	assert.False(t, ok)
 	level, _, ok := s.add(198*ms, 0)
 	assert.True(t, ok)
-	assert.Equal(t, 9.0, level, "what was lost has changed nothing")
+	assert.Equal(t, 9.0, level, "a lost operation has no effect")
 }
 
 func TestStore_Lag(t *testing.T) {
@@ -51,5 +51,5 @@ func TestStore_Lag(t *testing.T) {
 		level, _, _ := s.add(step.at, -1)
 		assert.Equal(t, step.want, level, "at %v", step.at)
 	}
-	assert.Less(t, len(s.history), 4, "what nobody is told any more is dropped")
+	assert.Less(t, len(s.history), 4, "old levels are dropped")
 }

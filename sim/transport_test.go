@@ -271,7 +271,7 @@ func assertAgree(t *testing.T, what string, s [2]sample) {
 	bound := 4 * math.Sqrt(s[1].variance()*(1/s[0].n+1/s[1].n))
 	t.Logf("%s: %.0f by Transports, %.0f simulated, 4σ = %.0f", what, s[0].mean(), s[1].mean(), bound)
 	assert.InDelta(t, s[1].mean(), s[0].mean(), bound+2, what)
-	assert.Less(t, bound, 0.12*s[1].mean(), "a bound that says something")
+	assert.Less(t, bound, 0.12*s[1].mean(), "the bound is meaningful")
 }
 
 // work takes as long as d, in the time of a bubble.

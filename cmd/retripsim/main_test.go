@@ -56,7 +56,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 	for _, c := range commands {
 		code, out, errs := call(t, append([]string{c.name}, quick[c.name]...)...)
 		assert.Zero(t, code, "%s: %s", c.name, errs)
-		assert.Empty(t, errs, "no progress bar where there is no terminal")
+		assert.Empty(t, errs, "no progress bar without a terminal")
 		assert.Contains(t, out, "policy", c.name)
 		assert.NotContains(t, out, "partial", c.name)
 		// These commands have tables with few numbers, or draw a chart
@@ -67,7 +67,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
 	assert.Contains(t, out, "% success over p = 10, 30 %; all from 0 to 100:")
 	_, out, _ = call(t, "faults", "-horizon", "5s", "-rates", "0.1")
-	assert.NotContains(t, out, "; all from 0 to ", "a point is no line")
+	assert.NotContains(t, out, "; all from 0 to ", "a single point is not a line")
 }
 
 func TestEveryCommandWritesFiles(t *testing.T) {
@@ -241,7 +241,7 @@ func TestOutputIsCheckedFirst(t *testing.T) {
 	require.Zero(t, code, errs)
 	data, err = os.ReadFile(kept)
 	require.NoError(t, err)
-	assert.True(t, json.Valid(data), "nothing is left of what was there")
+	assert.True(t, json.Valid(data), "no old content is left")
 }
 
 // The length of the trouble and each client's rate decide how long budgets

@@ -34,7 +34,7 @@ func TestBar(t *testing.T) {
 			assert.Contains(t, out.String(), "simulating")
 			assert.Contains(t, out.String(), "40%")
 			b.close()
-			assert.Regexp(t, `\r *\r$`, out.String(), "an empty line is left")
+			assert.Regexp(t, `\r *\r$`, out.String(), "an empty line stays")
 		})
 	}
 }

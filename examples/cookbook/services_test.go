@@ -70,7 +70,7 @@ func TestLLMs_WhatIsRepeated(t *testing.T) {
 				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, tt.status, "{}", tt.header...) })
 				resp, body := post(t, LLMs(a.base()), "https://"+tt.host+"/v1/messages", "{}")
 				assert.Equal(t, tt.status, resp.StatusCode)
-				assert.Equal(t, "{}", body, "the last answer is the caller's")
+				assert.Equal(t, "{}", body, "the caller gets the last response")
 				assert.Len(t, a.requests(), tt.sends)
 			})
 		})
@@ -94,7 +94,7 @@ func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
 				resp, body := get(t, GitHub(a.base()), "https://api.github.com/user")
 				assert.Equal(t, 200, resp.StatusCode)
 				assert.Contains(t, body, "octocat")
-				assert.Len(t, a.requests(), 2, "not one too early")
+				assert.Len(t, a.requests(), 2, "none is too early")
 			})
 		})
 	}
@@ -211,7 +211,7 @@ func TestSlack_OthersWaitToo(t *testing.T) {
 		for range 10 {
 			assert.Contains(t, <-done, `"ok":true`)
 		}
-		assert.Equal(t, 1, refused, "who came later knew")
+		assert.Equal(t, 1, refused, "later requests know the pause")
 	})
 }
 

@@ -88,7 +88,7 @@ func TestProxy_NetHTTPDoesNotRepeatEither(t *testing.T) {
 				resp := w.do(http.MethodPost, strings.NewReader(body), int64(len(body)))
 				assert.Equal(t, http.StatusBadGateway, resp.StatusCode)
 				assert.Equal(t, int32(1), posts.Load())
-				assert.Equal(t, 1, w.backend.Listener.Dials(), "the connection was used again")
+				assert.Equal(t, 1, w.backend.Listener.Dials(), "the connection was reused")
 			})
 		})
 	}

@@ -130,7 +130,7 @@ func TestSender_TheClockIsSet(t *testing.T) {
 				set()
 				send(t, sender, 20)
 				pass(12 * time.Hour)
-				assert.Less(t, r.count("/a")-before, 60, "the breaker's rests begin again")
+				assert.Less(t, r.count("/a")-before, 60, "the waits of the breaker start again")
 				assert.Zero(t, counts(t, store, "a")[dead])
 				works = true
 				set()

@@ -144,7 +144,7 @@ func TestSender_ScheduleOverDaysThenADeadLetterThenReplay(t *testing.T) {
 		}
 		assert.Equal(t, map[string]int{dead: 1}, counts(t, store, "a"))
 		assert.Equal(t, 2*len(runs), r.count("/a"), "two attempts in a run")
-		assert.Len(t, unique(r.ids["/a"]), 1, "one id for all of it")
+		assert.Len(t, unique(r.ids["/a"]), 1, "all attempts have the same id")
 		assert.Greater(t, len(unique(r.times["/a"])), len(runs)-1, "a timestamp for each run")
 
 		r.serve = status(204)
@@ -154,7 +154,7 @@ func TestSender_ScheduleOverDaysThenADeadLetterThenReplay(t *testing.T) {
 		sender.Wake()
 		time.Sleep(time.Second)
 		assert.Equal(t, map[string]int{delivered: 1}, counts(t, store, "a"))
-		assert.Equal(t, 1, number(t, store, `select runs from deliveries`), "the schedule began again")
+		assert.Equal(t, 1, number(t, store, `select runs from deliveries`), "the schedule started again")
 	})
 }
 
@@ -201,11 +201,11 @@ func TestSender_GoneDisables(t *testing.T) {
 		r.endpoint(store, "a")
 		send(t, sender, 100)
 		time.Sleep(240 * time.Hour)
-		assert.LessOrEqual(t, r.count("/a"), 4, "those that were under way")
+		assert.LessOrEqual(t, r.count("/a"), 4, "deliveries that were in progress")
 		c := counts(t, store, "a")
-		assert.Equal(t, c[dead], sum(c), "no letter is left behind")
+		assert.Equal(t, c[dead], sum(c), "no message is left")
 		send(t, sender, 1)
-		assert.Equal(t, c, counts(t, store, "a"), "nothing is queued for it any more")
+		assert.Equal(t, c, counts(t, store, "a"), "its queue is empty")
 	})
 }
 
@@ -232,7 +232,7 @@ func TestSender_RetryAfterIsForTheWholeEndpoint(t *testing.T) {
 				r.endpoint(store, "a")
 				send(t, sender, 20)
 				time.Sleep(time.Until(until) - time.Second)
-				assert.LessOrEqual(t, r.count("/a"), 4, "only those that were under way when it was said")
+				assert.LessOrEqual(t, r.count("/a"), 4, "only deliveries in progress when the endpoint answered")
 				time.Sleep(3 * time.Hour)
 				assert.Equal(t, map[string]int{delivered: 20}, counts(t, store, "a"))
 			})
@@ -259,7 +259,7 @@ func TestSender_AnEndpointThatIsDownCostsOthersNothing(t *testing.T) {
 		assert.LessOrEqual(t, r.count("/down"), 30, "of 500 messages, in an hour")
 		time.Sleep(time.Until(up) + 4*time.Hour)
 		assert.Equal(t, map[string]int{delivered: 500}, counts(t, store, "down"), "nothing is lost")
-		assert.Zero(t, number(t, store, `select failures from endpoints where id = 'down'`), "the streak is over")
+		assert.Zero(t, number(t, store, `select failures from endpoints where id = 'down'`), "the run of failures has ended")
 		assert.Equal(t, 500, r.count("/well"), "nothing twice")
 	})
 }
@@ -330,7 +330,7 @@ func TestSender_StopsInTheMiddleOfARun(t *testing.T) {
 		defer store.Close()
 		var runs int
 		require.NoError(t, store.db.QueryRow(`select runs from deliveries where state = 'pending'`).Scan(&runs))
-		assert.Zero(t, runs, "a run that was cut off is none")
+		assert.Zero(t, runs, "a run that was cut off doesn't count")
 	})
 }
 
@@ -371,7 +371,7 @@ func TestEnqueue_IsPartOfTheCallersTransaction(t *testing.T) {
 		assert.Equal(t, commit, sum(counts(t, store, "a")) == 1)
 	}
 	require.NoError(t, store.Prune(t.Context(), time.Now().Add(time.Hour)))
-	assert.Equal(t, 1, sum(counts(t, store, "a")), "what is pending stays")
+	assert.Equal(t, 1, sum(counts(t, store, "a")), "pending deliveries stay")
 	_, err = store.db.Exec(`update deliveries set state = 'delivered'`)
 	require.NoError(t, err)
 	require.NoError(t, store.Prune(t.Context(), time.Now().Add(time.Hour)))

@@ -92,7 +92,7 @@ func TestReplay_EndIsReadOnce(t *testing.T) {
 			b := r.Reader()
 			n, err := b.Read(nil)
 			assert.Zero(t, n)
-			require.NoError(t, err, "nothing was asked for")
+			require.NoError(t, err, "nothing was requested")
 			got := make([]byte, 4)
 			_, err = io.ReadFull(b, got)
 			require.NoError(t, err)

@@ -91,7 +91,7 @@ func TestS3(t *testing.T) {
 			assert.NotEmpty(t, c.headers[0].Get("Authorization"))
 			if tt.signed == 1 {
 				assert.Equal(t, 1, c.different("Authorization"))
-				assert.Equal(t, 1, c.different("Amz-Sdk-Request"), "and all are called the first attempt")
+				assert.Equal(t, 1, c.different("Amz-Sdk-Request"), "and all are numbered as first attempts")
 			} else {
 				assert.GreaterOrEqual(t, c.different("Amz-Sdk-Request"), 3)
 			}

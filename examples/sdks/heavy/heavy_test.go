@@ -164,5 +164,5 @@ func TestKubernetes_RetriesOnce(t *testing.T) {
 	require.NoError(t, err)
 	err = client.CoreV1().RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(t.Context()).Error()
 	require.Error(t, err)
-	assert.Equal(t, 1, s.count(), "40 s is more than MaxWait, and client-go doesn't try either")
+	assert.Equal(t, 1, s.count(), "40 s is more than MaxWait, and client-go doesn't retry either")
 }

@@ -31,7 +31,7 @@ func TestStrangers_FillTheTable(t *testing.T) {
 	for range 2 {
 		states := s.HostStates()
 		assert.Len(t, states, table+1)
-		assert.Equal(t, "others", states[table].Host, "those without a place")
+		assert.Equal(t, "others", states[table].Host, "the entries of hosts without a place")
 		require.NoError(t, s.call(table))
 	}
 }
