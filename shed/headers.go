@@ -14,7 +14,6 @@ import (
 // attemptOf returns the attempt number in the values of a header, or 1 if they
 // don't mark a retry. Of several values the largest counts: a sender that marks
 // a request as a retry has a reason to.
-// reason to.
 func attemptOf(values []string) int {
 	attempt := 1
 	for _, value := range values {
