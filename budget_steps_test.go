@@ -21,17 +21,17 @@ type budgetSteps struct {
 	host    *Host
 	model   budgetModel
 	pool    *sharedBudget
-	policy  *modelPolicy // of requests to come
+	policy  *modelPolicy // for requests to come
 	out     []*modelRequest
 	now     time.Duration
-	bad     float64 // how often an attempt fails
-	late    float64 // how often it times out then
+	bad     float64 // failure rate of attempts
+	late    float64 // share of the failures that are timeouts
 	counted map[string]int
 }
 
 func pick[T any](random *rand.Rand, list ...T) T { return list[random.IntN(len(list))] }
 
-// swap puts another policy in force, as SetPolicies does.
+// swap puts another policy in force, like SetPolicies.
 func (s *budgetSteps) swap() {
 	p := &modelPolicy{
 		size:     pick(s.random, 0, 1000, 1500, 2000, 5000, 5000, 5000, 20_000, 200_000),
@@ -51,7 +51,7 @@ func (s *budgetSteps) swap() {
 			policy.Budget.Credit = float64(p.credit) / 1000
 		}
 	} else {
-		p.credit = 0 // there is no budget that it could go to
+		p.credit = 0 // there is no budget for it
 	}
 	p.rules = defaultRules(s.t, policy)
 	if p.pooled {
@@ -70,8 +70,8 @@ func (s *budgetSteps) swap() {
 	s.counted["swaps"]++
 }
 
-// end takes q off, and fits what it may have spent to the policy in force, as
-// an exchange does at its end.
+// end removes q, and fits the tokens that it may have spent to the policy in
+// force, like an exchange at its end.
 func (s *budgetSteps) end(i int) {
 	q := s.out[i]
 	s.out = append(s.out[:i], s.out[i+1:]...)
@@ -99,7 +99,7 @@ func (s *budgetSteps) asked(i int, d Decision) {
 	}
 }
 
-// attempt ends the attempt of the request i in a random way.
+// attempt ends the attempt of request i in a random way.
 func (s *budgetSteps) attempt(i int) (did string) {
 	q := s.out[i]
 	draw := s.random.Uint64()
@@ -152,7 +152,7 @@ func (s *budgetSteps) attempt(i int) (did string) {
 	d := s.host.Next(q.policy.rules, &q.call, o, s.now, draw)
 	s.model.failure(q, o.Timeout)
 	var want Reason
-	free := q.policy.gate && o.Status == http.StatusTooManyRequests // the gate has it wait instead
+	free := q.policy.gate && o.Status == http.StatusTooManyRequests // the gate makes it wait instead
 	switch {
 	case o.Resent && (q.attempts >= q.policy.attempts || !o.Idempotent):
 		want = ReasonHiddenSends
@@ -224,7 +224,7 @@ func (s *budgetSteps) step() (did string) {
 	}
 }
 
-// check compares the host with the model, and looks at what must always hold.
+// check compares the host with the model, and checks the invariants.
 func (s *budgetSteps) check(step int, did string) {
 	owed, m := s.host.debt.load(), &s.model
 	same := owed == owedOf(m)

@@ -18,16 +18,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The count of attempts includes those before the headers, and starts again
-// after 1 MiB of progress, not a byte earlier, counted from where it last started.
+// The count of attempts includes those before the headers. It starts again
+// after exactly 1 MiB of progress, counted from where it last started.
 func TestResume_Attempts(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
 		name   string
 		ranged string
 		most   int
-		parts  []int // where each part breaks; the last one again and again
-		down   int   // how many of the first answers are 503
+		parts  []int // where each part breaks; the last one repeats
+		down   int   // number of first responses that are 503
 		asks   int
 		got    int
 	}{
@@ -60,12 +60,12 @@ func TestResume_Attempts(t *testing.T) {
 	}
 }
 
-// A server may send all of a representation again only once, and of a body no
-// more than its length is thrown away, counted over all continuations.
+// A server may send a whole representation again only once. Over all
+// continuations, at most as many bytes as the body has may be discarded.
 func TestResume_Skips(t *testing.T) {
 	type part struct {
-		from   int64 // where the answer begins; -1 is a 200
-		breaks int   // after so many bytes of it
+		from   int64 // where the response begins; -1 means a 200
+		breaks int   // after this many bytes of it
 	}
 	for _, c := range []struct {
 		name, ranged string
@@ -120,8 +120,8 @@ func TestResume_Skips(t *testing.T) {
 	}
 }
 
-// The error of a body is its own and that of the caller's context, and neither
-// twice: also where the caller's deadline passes while the break is looked at.
+// A body fails with its own error and that of the caller's context, each once,
+// even if the caller's deadline passes while the break is handled.
 func TestResume_ErrorHasBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -145,7 +145,7 @@ func TestResume_ErrorHasBoth(t *testing.T) {
 	})
 }
 
-// BodyIdle that is switched off watches nothing, wherever the body is looked at.
+// With BodyIdle off, nothing is watched, wherever the body is read.
 func TestBodyIdle_Off(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
@@ -169,8 +169,8 @@ func TestBodyIdle_Off(t *testing.T) {
 	})
 }
 
-// Whether the connection of a stalled body is shared with other requests depends
-// on the version of HTTP that the response came over.
+// Whether a stalled body shares its connection with other requests depends on
+// the HTTP version of its response.
 func TestResume_KnowsHTTP2(t *testing.T) {
 	for major := range 4 {
 		s := &store{etag: `"a"`, data: randomBytes(10, 1), lie: func(_ int, resp *http.Response) { resp.ProtoMajor = major }}
@@ -181,8 +181,8 @@ func TestResume_KnowsHTTP2(t *testing.T) {
 	}
 }
 
-// A body that had to be whole, and of which no attempt is left, ends in the error
-// that broke it: its request has been given up, so nothing continues it.
+// If no attempt is left for a body that had to be whole, it ends with the error
+// that broke it. Its request has been given up, so nothing continues it.
 func TestWholeBody_OutOfAttemptsWithResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}

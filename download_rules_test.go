@@ -26,13 +26,13 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// resumes returns how often a body that broke had the given result.
+// resumes returns how many broken bodies had the given result.
 func resumes(m *Metrics, result Reason) int {
 	return int(m.policies["default"].resumes[slices.Index(resumeResults, result)].Load())
 }
 
-// A body keeps the policy that its request began with, whatever SetPolicies does
-// while it is read, as a request in flight does.
+// A body follows the policy of its request, whatever SetPolicies does while it
+// is read.
 func TestResume_SetPolicies(t *testing.T) {
 	off, on := Policy{MaxAttempts: 1}, Policy{Resume: On, MaxAttempts: 8, BodyIdle: time.Second, Budget: Unlimited}
 	for _, c := range []struct {
@@ -68,7 +68,7 @@ func TestResume_SetPolicies(t *testing.T) {
 	}
 }
 
-// What the policy says of repeating a request holds for continuations.
+// The policy's rules for repeating a request apply to continuations.
 func TestResume_NotIdempotentByPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, p := range map[string]Policy{
@@ -86,7 +86,7 @@ func TestResume_NotIdempotentByPolicy(t *testing.T) {
 	})
 }
 
-// Classify judges what answers the request for the rest, too.
+// Classify also judges the response to the request for the rest.
 func TestResume_Classify(t *testing.T) {
 	for _, c := range []struct {
 		verdict Verdict
@@ -117,8 +117,8 @@ func TestResume_Classify(t *testing.T) {
 	}
 }
 
-// The hooks of the Transport, those of the request and the log hear of each
-// broken body, continued or not.
+// The hooks of the Transport and of the request and the log report each broken
+// body, continued or not.
 func TestResume_Told(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, etag := range []string{`"a"`, ""} {
@@ -152,8 +152,8 @@ func TestResume_Told(t *testing.T) {
 	})
 }
 
-// A caller that goes between two breaks gets the error of its context, and
-// nothing more is asked for.
+// A caller that goes between two breaks gets the error of its context, and no
+// more requests are sent.
 func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, at := range []int64{600, 700} { // within the second part, and at its end
@@ -180,8 +180,8 @@ func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
 	})
 }
 
-// A server that gives a byte now and then is slow, not stalled, as long as each
-// byte comes in time. If none does, the body ends after three continuations.
+// A server that sends a byte now and then is slow, not stalled, if each byte
+// comes in time. If none does, the body ends after three continuations.
 func TestBodyIdle_Dribble(t *testing.T) {
 	for _, every := range []time.Duration{time.Second - time.Millisecond, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -216,12 +216,12 @@ func TestBodyIdle_Dribble(t *testing.T) {
 	}
 }
 
-// A Base of any kind makes a body that is whole, or an error.
+// With any Base, a body is whole or fails.
 func TestResume_Bases(t *testing.T) {
 	data := randomBytes(1000, 1)
 	for name, c := range map[string]struct {
 		lie  func(i int, resp *http.Response)
-		want Reason // empty if the body comes whole
+		want Reason // empty if the body arrives whole
 		got  int
 	}{
 		"the error comes with the last bytes": {lie: func(i int, resp *http.Response) {
@@ -287,7 +287,7 @@ func TestResume_Bases(t *testing.T) {
 	}
 }
 
-// Lengths beyond what a float64 counts exactly, up to the largest: no number
+// Lengths that a float64 can't represent exactly, up to the largest: no number
 // overflows, and the offsets are exact.
 func TestResume_HugeLengths(t *testing.T) {
 	for _, total := range []int64{1<<31 + 1, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64} {
@@ -316,7 +316,8 @@ func TestResume_HugeLengths(t *testing.T) {
 				n, err := io.CopyN(io.Discard, resp.Body, 250)
 				require.NoError(t, resp.Body.Close())
 				if total == math.MaxInt64 {
-					// The offset behind the last byte has to be a number, too.
+					// The offset after the last byte must fit into an int64
+					// too.
 					assert.EqualValues(t, 100, n)
 					assert.Equal(t, 1, resumes(m, refusedContentRange))
 					return
@@ -329,9 +330,9 @@ func TestResume_HugeLengths(t *testing.T) {
 	}
 }
 
-// A request that waits for 100 Continue is repeated as any other if the short
-// body of its response breaks. Where the server answers without asking for the
-// body, the response may come back broken, but never as if it were whole.
+// A request that waits for 100 Continue is repeated like any other if its short
+// response body breaks. If the server responds without asking for the request
+// body, the response may arrive broken, but never looks whole.
 func TestWholeBody_ExpectContinue(t *testing.T) {
 	for _, reads := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// cutServer serves data, and aborts the connection in the middle of the first
-// breaks responses.
+// cutServer serves data, and aborts the connection in the middle of its first
+// responses, as many as breaks says.
 type cutServer struct {
 	data   []byte
 	breaks int32
@@ -62,7 +62,7 @@ func (s *cutServer) requests() (all []*http.Request) {
 	return all
 }
 
-// cutWriter aborts the connection after so many bytes.
+// cutWriter aborts the connection after a number of bytes.
 type cutWriter struct {
 	http.ResponseWriter
 	left int
@@ -77,10 +77,10 @@ func (w *cutWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A reverse proxy over a Transport hides the cuts of its upstream from its
-// clients: length and validators are those of the first response, hop-by-hop
-// fields stay on their hop, and what has arrived is passed on before the rest is
-// asked for.
+// A reverse proxy over a Transport hides the breaks of its upstream from its
+// clients. Length and validators are those of the first response, hop-by-hop
+// fields stay on their hop, and the bytes that have arrived are passed on
+// before the rest is requested.
 func TestResume_BelowReverseProxy(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
 		t.Run(proto.String(), func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 	}
 }
 
-// What can't be continued breaks at the client, too: the proxy doesn't end it as
-// if it were whole.
+// A body that can't be continued also breaks for the client: the proxy doesn't
+// end it as if it were whole.
 func TestResume_BelowReverseProxy_Broken(t *testing.T) {
 	for name, change := range map[string]func(http.Header){
 		"no validator": func(h http.Header) { h.Del("ETag") },
@@ -156,8 +156,8 @@ func TestResume_BelowReverseProxy_Broken(t *testing.T) {
 	}
 }
 
-// When the client of a reverse proxy goes while the rest waits, nothing more is
-// asked of the upstream, and nothing is left behind.
+// If the client of a reverse proxy goes during a continuation, no more requests
+// reach the upstream, and nothing stays behind.
 func TestResume_BelowReverseProxy_ClientGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newCutServer(300_000, 1)
@@ -185,8 +185,9 @@ func TestResume_BelowReverseProxy_ClientGoes(t *testing.T) {
 	})
 }
 
-// A client follows redirects above the Transport: the rest is asked for where
-// the body came from, without the fields that the client took away on its way.
+// http.Client follows redirects above the Transport. The rest is requested from
+// where the body came from, without the header fields that the client removed
+// on the way.
 func TestResume_Redirects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newCutServer(300_000, 1)
@@ -219,12 +220,13 @@ func TestResume_Redirects(t *testing.T) {
 	})
 }
 
-// net/http's own decompression makes a body that can't be continued, and
-// DisableCompression one that can.
+// A body that net/http has decompressed can't be continued. With
+// DisableCompression, it can.
 func TestResume_Compression(t *testing.T) {
 	for _, disabled := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			// A server that compresses for those who accept it, under the same ETag.
+			// The server compresses for clients that accept it, under the same
+			// ETag.
 			s := newCutServer(300_000, 1)
 			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
@@ -232,7 +234,7 @@ func TestResume_Compression(t *testing.T) {
 					w.Header().Set("Content-Length", "1000000")
 					w.Header().Set("ETag", `"a"`)
 					s.asked <- r
-					// The header of gzip and a stored block, and then no more.
+					// The header of gzip and a stored block, and nothing more.
 					_, _ = io.WriteString(w, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x00\x05\x00\xfa\xffhello")
 					_ = http.NewResponseController(w).Flush()
 					panic(http.ErrAbortHandler)
@@ -256,9 +258,9 @@ func TestResume_Compression(t *testing.T) {
 	}
 }
 
-// Parts that callers ask for arrive whole, in whatever form they ask for one.
-// Several parts break as they would without Resume, unless the server answers
-// with all of the file.
+// A part that the caller requested arrives whole, in whatever form it was
+// requested. Several parts break as without Resume, unless the server answers
+// with the whole file.
 func TestResume_CallersRanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {

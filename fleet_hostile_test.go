@@ -22,8 +22,8 @@ import (
 	"github.com/retrip/retrip/internal/account"
 )
 
-// A store that is hostile for a while does no harm after it: what it did to the
-// Fleet's goroutines, or said, is over when it is well again.
+// The effects of a hostile store, on the Fleet's goroutines and on what it
+// knows, end when the store has recovered.
 func TestFleet_StoreIsWellAgain(t *testing.T) {
 	for name, hostile := range map[string]storeFunc{
 		"panics": func(context.Context, string, float64, float64) (float64, error) { panic("store") },
@@ -74,13 +74,13 @@ func TestFleet_StoreIsWellAgain(t *testing.T) {
 	}
 }
 
-// An answer that arrives after Close changes nothing, and nobody waits for it.
+// An answer that arrives after Close has no effect, and nothing waits for it.
 func TestFleet_StoreAnswersAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		fleet := NewFleet(storeFunc(func(context.Context, string, float64, float64) (float64, error) {
 			<-release
-			return 0, nil // forbids everything
+			return 0, nil // forbids every retry
 		}))
 		attempts := 0
 		tr := &Transport{Fleet: fleet, Policy: Policy{Backoff: Backoff{Base: Off}}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
@@ -106,7 +106,7 @@ func TestFleet_StoreAnswersAfterClose(t *testing.T) {
 	})
 }
 
-// A store that makes requests itself, through a Transport of the same Fleet.
+// A store may itself make requests through a Transport of the same Fleet.
 func TestFleet_StoreUsesItsFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &Transport{Policy: Policy{Backoff: Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Base: alwaysAnswers(503)}
@@ -132,7 +132,7 @@ func TestFleet_StoreUsesItsFleet(t *testing.T) {
 	})
 }
 
-// A Fleet that NewFleet hasn't made, and a store that isn't one.
+// A Fleet that NewFleet hasn't made, and a store that is a nil pointer.
 func TestFleet_Zero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var none storeFunc
@@ -154,8 +154,8 @@ func TestFleet_Zero(t *testing.T) {
 	})
 }
 
-// What a host is called stays one account's name: within bounds, and the same
-// for all spellings of a host.
+// A host has exactly one account, whose name is bounded and the same for all
+// spellings of the host.
 func TestFleet_HostNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]bool{}
@@ -186,9 +186,10 @@ func TestFleet_HostNames(t *testing.T) {
 	})
 }
 
-// Processes, and Transports of one, may have different sizes for one account:
-// while a new FleetBudget is rolled out, and after SetPolicies. What one of
-// them finds full must not refill it for the others, nor look empty to them.
+// Processes, and Transports of one process, may use different sizes for one
+// account: during the roll-out of a new FleetBudget, and after SetPolicies. An
+// account that is full for one of them must not be refilled for the others, nor
+// look empty to them.
 func TestFleet_Sizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := NewFleet(nil)
@@ -239,8 +240,8 @@ func TestFleet_HotSwap(t *testing.T) {
 	})
 }
 
-// In a long outage nobody is charged, because nobody may retry. An account that
-// expired for that would be full.
+// In a long outage no process charges the account, because retries are
+// forbidden. If the account expired then, it would be full.
 func TestFleet_LongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet, attempts := NewFleet(nil), 0
@@ -251,7 +252,7 @@ func TestFleet_LongOutage(t *testing.T) {
 		const clients = 200
 		minute := func() int {
 			attempts = 0
-			for range clients { // a process each, whose budget is full
+			for range clients { // each is a process with a full budget
 				tr := &Transport{Fleet: fleet, Policy: Policy{FleetBudget: 50}, Base: base}
 				_, err := get(t, tr, "http://a.example/")
 				require.NoError(t, err)
@@ -266,8 +267,8 @@ func TestFleet_LongOutage(t *testing.T) {
 	})
 }
 
-// More hosts than a Fleet knows cost no more than a look through them each
-// second.
+// If there are more hosts than a Fleet can know, it searches them at most once
+// per second.
 func TestFleet_SweepsOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := newTestFleet(t, storeFunc(hangingStore))
@@ -294,8 +295,8 @@ type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text }
 
-// Errors that a store makes up are one short line of the log, and their code
-// isn't run in a request.
+// An error of a store's own type becomes one short line in the log, and its
+// code doesn't run in a request.
 func TestFleet_StoreErrors(t *testing.T) {
 	var none *nilError
 	for name, test := range map[string]struct {

@@ -42,8 +42,8 @@ func (f *Fleet) tell() (away error, news bool) {
 
 const fleetErrorBytes = 500
 
-// fleetError returns what the log may hear of an error of the store. The text is
-// made here, in a worker, because the error's own code may panic.
+// fleetError returns the text of an error of the store for the log. It runs in
+// a worker, because the error's own code may panic.
 func fleetError(err error) (bounded error) {
 	defer func() {
 		if recover() != nil {

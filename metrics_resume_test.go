@@ -27,15 +27,15 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// cuts is a base that serves an entity which changes now and then, and whose
-// bodies break, stall and lie. It keeps its own account of what happened.
+// cuts is a base whose entity changes now and then, and whose bodies break,
+// stall and lie. It counts for itself what happens.
 type cuts struct {
 	*traffic
 	version atomic.Int64
 }
 
-// entity is the content of a version. No two versions have a byte in common at
-// the same offset.
+// entity returns the content of a version. No two versions have the same byte
+// at the same offset.
 func entity(version int64) []byte {
 	b := make([]byte, 3000)
 	for i := range b {
@@ -81,7 +81,7 @@ func (c *cuts) RoundTrip(req *http.Request) (*http.Response, error) {
 	rec.Header().Set("Content-Type", "application/octet-stream")
 	asked := req
 	if r.random.IntN(4) == 0 {
-		// A server that ignores If-Range, and perhaps Range.
+		// The server ignores If-Range, and perhaps Range.
 		asked = req.Clone(req.Context())
 		asked.Header.Del("If-Range")
 		if r.random.IntN(2) == 0 {
@@ -112,7 +112,7 @@ func (c *cuts) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// cutBody is a body that ends in an error, or stalls if there is none.
+// cutBody is a body that ends with an error, or stalls if there is none.
 type cutBody struct {
 	io.Reader
 	ctx    context.Context
@@ -142,7 +142,7 @@ func (b *cutBody) Close() error {
 	return nil
 }
 
-// settings draws a policy.
+// settings returns a random policy.
 func (c *cuts) settings(random *rand.Rand) retrip.Policy {
 	p := c.policy(random)
 	p.Backoff = retrip.Backoff{Base: time.Millisecond, Cap: 5 * time.Millisecond}
@@ -169,8 +169,8 @@ func (c *cuts) settings(random *rand.Rand) retrip.Policy {
 	return p
 }
 
-// fetch makes a request and reads its body, to the end or until the reader has
-// enough, while the caller may go and the body may be closed at any time.
+// fetch makes a request and reads its body to the end, or until the reader has
+// enough. Meanwhile the caller may go and the body may be closed at any time.
 func (c *cuts) fetch(t *testing.T, tr *retrip.Transport, host, policy string, random *rand.Rand) {
 	r := &ride{traffic: c.traffic, policy: policy, random: rand.New(rand.NewPCG(random.Uint64(), 1))}
 	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), rideKey{}, r), 20*time.Second)
@@ -236,10 +236,10 @@ func (c *cuts) fetch(t *testing.T, tr *retrip.Transport, host, policy string, ra
 	}
 }
 
-// TestMetrics_IdentitiesOfContinuations holds the identities of docs/metrics.md,
-// and the counts themselves, while bodies break, stall and are continued, callers
-// go and close bodies at any time, policies are swapped, and bases and hooks
-// panic. No reader gets bytes of two entities.
+// TestMetrics_IdentitiesOfContinuations checks the identities of
+// docs/metrics.md, and the counts themselves, while bodies break, stall and are
+// continued, callers go and close bodies at any time, policies change, and
+// bases and hooks panic. No reader gets bytes of two entities.
 func TestMetrics_IdentitiesOfContinuations(t *testing.T) {
 	const rounds, workers, requests = 5, 8, 100
 	synctest.Test(t, func(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The user that the package comment asks for is enough, and no more can be
-// taken from it.
+// The rights that the package comment names are enough, and all of them are
+// needed.
 func TestStore_ACL(t *testing.T) {
 	rights := []string{"+evalsha", "+eval", "+get", "+set", "+del"}
 	for without := -1; without < len(rights); without++ {
@@ -67,15 +67,16 @@ func TestStore_ACL(t *testing.T) {
 	assert.ErrorContains(t, errOf(s.Add(t.Context(), "a:443", -1, 500)), "NOPERM", "keys of others")
 }
 
-// limited are the arguments of a server with a user that has the rights given.
+// limited returns the arguments of a server with a user that has the given
+// rights.
 func limited(rights []string) []string {
 	return append([]string{"--user", "default", "off", "--user", "fleet", "on", ">secret", "~retrip:*", "-@all"}, rights...)
 }
 
 func errOf(_ float64, err error) error { return err }
 
-// certificates writes an authority, a certificate for loopback signed by it, and
-// its key to dir.
+// certificates writes a certificate authority, a certificate for loopback
+// signed by it, and its key to dir.
 func certificates(t *testing.T, dir string) (pair tls.Certificate, authority *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)

@@ -101,8 +101,8 @@ func TestStore_Loading(t *testing.T) {
 	assert.Eventually(t, func() bool { return try() == nil }, time.Minute, 10*time.Millisecond)
 }
 
-// A server whose clock jumps makes accounts expire early, which then are full,
-// or late, until the next operation that changes them.
+// If a server's clock jumps, accounts expire early, and are then full, or late,
+// at the next operation that changes them.
 func TestStore_Clock(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const host = "a:443"
@@ -121,8 +121,8 @@ func TestStore_Clock(t *testing.T) {
 	}
 }
 
-// Processes with different sizes share an account, as they do while a new
-// FleetBudget is rolled out.
+// Processes with different sizes share an account, for example during the
+// roll-out of a new FleetBudget.
 func TestStore_Sizes(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const host = "a:443"
@@ -134,8 +134,8 @@ func TestStore_Sizes(t *testing.T) {
 	}
 }
 
-// An account that is only read doesn't expire: in a long outage it forbids all
-// retries, so nobody charges it.
+// Reading an account keeps it from expiring: in a long outage it forbids all
+// retries, so no process charges it.
 func TestStore_ReadingKeepsAnAccount(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const host = "a:443"
@@ -145,7 +145,7 @@ func TestStore_ReadingKeepsAnAccount(t *testing.T) {
 	assert.Greater(t, s.client.PTTL(t.Context(), s.prefix+host).Val(), 30*time.Second)
 }
 
-// As many keys as hosts in trouble, and each ends within a minute.
+// There are as many keys as hosts in trouble, and each expires within a minute.
 func TestStore_TenThousandHosts(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const hosts = 10_000
@@ -165,7 +165,7 @@ func TestStore_TenThousandHosts(t *testing.T) {
 	assert.Contains(t, info, "keys=10000,expires=10000")
 }
 
-// Whatever a server answers, the Fleet goes by an account's level or by nothing.
+// Whatever a server answers, the Fleet uses a valid level or none.
 func TestStore_HostileAnswers(t *testing.T) {
 	for name, reply := range map[string]string{
 		"nan": "$3\r\nnan\r\n", "infinite": "$3\r\ninf\r\n", "too large": "$6\r\n1e9999\r\n", "negative": "$2\r\n-5\r\n", "nothing": "$-1\r\n",
@@ -197,8 +197,8 @@ func TestStore_HostileAnswers(t *testing.T) {
 	}
 }
 
-// answering is a server that says the same to each EVALSHA, and OK to what a
-// client says before.
+// answering is a server that gives the same answer to each EVALSHA, and OK to
+// everything before.
 func answering(t *testing.T, reply string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -26,7 +26,7 @@ import (
 
 func init() { redis.SetLogger(silent{}) }
 
-// silent keeps go-redis from logging the faults that tests make.
+// silent keeps go-redis from logging the faults that the tests cause.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
@@ -42,7 +42,7 @@ func startRedis(t *testing.T) string {
 	return addr
 }
 
-// fleetClient is a program with a Fleet, whose requests all fail.
+// fleetClient is a program with a Fleet whose requests all fail.
 type fleetClient struct {
 	t         *testing.T
 	transport *retrip.Transport
@@ -51,7 +51,7 @@ type fleetClient struct {
 	mu      sync.Mutex
 	log     bytes.Buffer
 	reasons map[retrip.Reason]int
-	first   []time.Duration // from the request to its first attempt
+	first   []time.Duration // time from the request to its first attempt
 }
 
 func (c *fleetClient) Write(line []byte) (int, error) {
@@ -100,8 +100,8 @@ func newFleetClient(t *testing.T, store string) *fleetClient {
 	return c
 }
 
-// request makes a request to a host that nobody has asked before, so that its
-// level isn't known, and returns how long it took and the host.
+// request makes a request to a new host, so that its level isn't known. It
+// returns how long the request took, and the host.
 func (c *fleetClient) request() (time.Duration, string) {
 	c.t.Helper()
 	c.hosts++
@@ -115,7 +115,7 @@ func (c *fleetClient) request() (time.Duration, string) {
 	return time.Since(began), host
 }
 
-// known makes a request and reports whether the account was asked in time.
+// known makes a request, and reports whether the account answered in time.
 func (c *fleetClient) known() bool {
 	_, host := c.request()
 	state, err := c.transport.HostState(host + ":80")
@@ -123,8 +123,8 @@ func (c *fleetClient) known() bool {
 	return state.FleetSize > 0
 }
 
-// A store behind a network with faults is never in the way of requests, and is
-// back by itself when the faults end.
+// A store behind a network with faults never holds up requests, and works again
+// when the faults end.
 func TestFleet_StoreBehindFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a store that was away is left alone for 5 to 15 s")
@@ -151,7 +151,7 @@ func TestFleet_StoreBehindFaults(t *testing.T) {
 			if toxic != "" {
 				require.NoError(t, faults.start(toxic))
 			}
-			// Whoever has asked just before may still hear an answer.
+			// A request that has asked just before may still get an answer.
 			require.True(t, within(time.Minute, func() bool { return !c.known() }))
 			clear(c.reasons)
 			c.first = nil
@@ -164,8 +164,9 @@ func TestFleet_StoreBehindFaults(t *testing.T) {
 			slices.Sort(took)
 			slices.Sort(c.first)
 			assert.Equal(t, map[retrip.Reason]int{retrip.ReasonMaxAttempts: requests}, c.reasons, "the budgets alone")
-			// Of a real clock on a busy machine no more can be asked. In virtual time
-			// TestFleet_AsksWithinTheWait has the bound of 50 ms.
+			// On a real clock and a busy machine, the bound can't be tighter.
+			// In virtual time, TestFleet_AsksWithinTheWait checks the bound of
+			// 50 ms.
 			assert.Less(t, took[requests/2], 500*time.Millisecond, "nobody waits for a store that takes 2 s")
 			assert.Less(t, c.first[requests/2], 500*time.Millisecond)
 			assert.Equal(t, 1, c.lines("the fleet's store is away"))

@@ -26,7 +26,7 @@ import (
 	"github.com/retrip/retrip/retripotel"
 )
 
-// unended counts the spans that began and haven't ended.
+// unended counts the spans that have begun and not ended.
 type unended struct {
 	mu    sync.Mutex
 	spans map[trace.SpanID]string
@@ -56,14 +56,14 @@ func (u *unended) names() (names []string) {
 	return names
 }
 
-// TestNew_SpansEndOnEveryPath lets requests end in every way that they can.
+// TestNew_SpansEndOnEveryPath ends requests in every possible way.
 func TestNew_SpansEndOnEveryPath(t *testing.T) {
 	wait := retrip.Policy{Backoff: retrip.Backoff{Base: time.Minute, Jitter: retrip.NoJitter}}
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
-		base   http.RoundTripper // nil: the server
+		base   http.RoundTripper // nil means the server
 		serve  http.HandlerFunc
-		cancel time.Duration // after which the caller cancels
+		cancel time.Duration // the caller cancels after this time
 		left   []string      // spans without an end
 	}{
 		"it succeeds":                 {serve: script(200)},
@@ -123,8 +123,8 @@ type nothing struct{}
 
 func (nothing) RoundTrip(*http.Request) (*http.Response, error) { return nil, nil }
 
-// TestNew_ABodyThatIsNeverClosed: the span of the attempt is open as long as the
-// body, that of the request isn't.
+// TestNew_ABodyThatIsNeverClosed: the span of the attempt stays open as long as
+// the body, and the span of the request doesn't.
 func TestNew_ABodyThatIsNeverClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(503, 200))
@@ -140,7 +140,8 @@ func TestNew_ABodyThatIsNeverClosed(t *testing.T) {
 	})
 }
 
-// TestNew_APanicIsTold: the span of an attempt whose base panicked is an error.
+// TestNew_APanicIsTold: if the base panics, the span of the attempt has an
+// error.
 func TestNew_APanicIsTold(t *testing.T) {
 	w := newWorld(t, script(200))
 	transport := retripotel.New(&retrip.Transport{Base: panicking{}}, w.config)
@@ -154,7 +155,7 @@ func TestNew_APanicIsTold(t *testing.T) {
 	assert.Equal(t, codes.Error, requests[0].Status.Code)
 }
 
-// TestNew_AnUpgradeIsHandedOn: 101 gives a body that can be written.
+// TestNew_AnUpgradeIsHandedOn: the body of a 101 can be written to.
 func TestNew_AnUpgradeIsHandedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -186,8 +187,8 @@ func TestNew_AnUpgradeIsHandedOn(t *testing.T) {
 	})
 }
 
-// TestNew_ContextsOfResponses: requests whose contexts come from a response, as
-// those of pages, count once each, also at once.
+// TestNew_ContextsOfResponses: requests with the context of a response, such as
+// the next page, count once each, even if they run at once.
 func TestNew_ContextsOfResponses(t *testing.T) {
 	w := newWorld(t, script(200))
 	client := &http.Client{Transport: retripotel.New(&retrip.Transport{

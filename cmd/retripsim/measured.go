@@ -13,7 +13,7 @@ import (
 	real "github.com/retrip/retrip/internal/storm"
 )
 
-// drawn reports what lab/cmd/fleet has measured: the only command that
+// drawn reports what lab/cmd/fleet has measured. It is the only command that
 // simulates nothing.
 func drawn(f *flags) func(context.Context, func(float64)) (*report, error) {
 	in := ""

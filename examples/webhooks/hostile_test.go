@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSender_EndpointsThatHangHoldUpNoOther has endpoints that accept every
-// connection and never answer, first unknown and then known to fail.
+// TestSender_EndpointsThatHangHoldUpNoOther uses endpoints that accept every
+// connection and never answer. At first they are unknown, then known to fail.
 func TestSender_EndpointsThatHangHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, nil)
@@ -54,7 +54,7 @@ func TestSender_EndpointsThatHangHoldUpNoOther(t *testing.T) {
 	})
 }
 
-// TestSender_FailingEndpointsGetHalfOfTheWorkers has more endpoints that hang
+// TestSender_FailingEndpointsGetHalfOfTheWorkers uses more endpoints that hang
 // than there are workers.
 func TestSender_FailingEndpointsGetHalfOfTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -85,12 +85,12 @@ func TestSender_FailingEndpointsGetHalfOfTheWorkers(t *testing.T) {
 	})
 }
 
-// TestSender_TheClockIsSet moves all that is stored into the future, as it is
-// when the clock goes back, or into the past.
+// TestSender_TheClockIsSet moves all stored times into the future, as if the
+// clock had been set back, or into the past.
 func TestSender_TheClockIsSet(t *testing.T) {
 	for name, tt := range map[string]struct {
 		by, latest time.Duration
-		busy       bool // others make the sender look all the time
+		busy       bool // other deliveries make the sender check all the time
 	}{
 		"an hour back":         {time.Hour, 2 * time.Hour, true},
 		"ten years back":       {10 * 365 * 24 * time.Hour, 10 * time.Minute, false},
@@ -141,8 +141,7 @@ func TestSender_TheClockIsSet(t *testing.T) {
 	}
 }
 
-// TestOpen_OneProcess: a second process would send again what the first is
-// sending.
+// TestOpen_OneProcess: a second process would resend what the first is sending.
 func TestOpen_OneProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "q.db")
 	store, err := Open(t.Context(), file)
@@ -157,7 +156,7 @@ func TestOpen_OneProcess(t *testing.T) {
 	require.NoError(t, store.Close())
 }
 
-// TestSender_RotatesASecret: while both secrets are in use, receivers that know
+// TestSender_RotatesASecret: while both secrets are in use, receivers with
 // either of them accept.
 func TestSender_RotatesASecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -195,8 +194,8 @@ func TestSender_RotatesASecret(t *testing.T) {
 	})
 }
 
-// TestSchedule holds the schedule to that of Standard Webhooks, and the jitter
-// to its bounds.
+// TestSchedule compares the schedule with that of Standard Webhooks, and the
+// jitter with its bounds.
 func TestSchedule(t *testing.T) {
 	const waits = "5s 5m0s 30m0s 2h0m0s 5h0m0s 10h0m0s 14h0m0s 20h0m0s 24h0m0s"
 	assert.Equal(t, "["+waits+"]", fmt.Sprint(schedule))
@@ -211,7 +210,8 @@ func TestSchedule(t *testing.T) {
 	assert.LessOrEqual(t, most, 75*time.Second)
 }
 
-// TestExample_IsShort: docs/cookbook.md says how long the sender is.
+// TestExample_IsShort checks the length of the sender that docs/cookbook.md
+// states.
 func TestExample_IsShort(t *testing.T) {
 	files, err := filepath.Glob("*.*")
 	require.NoError(t, err)
@@ -232,8 +232,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// TestSender_AFailureAfterMonthsIsNoStreak: an endpoint that is called seldom
-// isn't disabled because its last message was lost, too.
+// TestSender_AFailureAfterMonthsIsNoStreak: an endpoint that is rarely called
+// isn't disabled because its last message failed too.
 func TestSender_AFailureAfterMonthsIsNoStreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		works := false
@@ -256,8 +256,8 @@ func TestSender_AFailureAfterMonthsIsNoStreak(t *testing.T) {
 	})
 }
 
-// TestStore_ClaimsByIndex: with 100 000 deliveries due, none is looked at but
-// those that are sent.
+// TestStore_ClaimsByIndex: of 100 000 due deliveries, a claim reads only those
+// that it sends.
 func TestStore_ClaimsByIndex(t *testing.T) {
 	store, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	require.NoError(t, err)

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Measured is what lab/cmd/fleet measures and retripsim draws: the same load by
-// fleets with different rules.
+// Measured is the result of lab/cmd/fleet, which retripsim draws: the same load
+// by fleets with different rules.
 type Measured struct {
 	Clients   int
 	Processes int
@@ -19,18 +19,18 @@ type Measured struct {
 	Runs      []Run
 }
 
-// Run is one load. All series are by second.
+// Run is one load. All series are per second.
 type Run struct {
 	Rule       string
 	Recovery   int     // seconds, or Never
-	Requests   []int64 // by their arrival
-	Answered   []int64 // of those, how many got a 200 in the end
-	Attempts   []int64 // that arrived at the server
-	Retries    []int64 // of those, how many weren't first attempts
-	Operations []int64 // at the store
+	Requests   []int64 // by the second of their arrival
+	Answered   []int64 // of those requests, how many got a 200 in the end
+	Attempts   []int64 // attempts that arrived at the server
+	Retries    []int64 // of those attempts, how many were retries
+	Operations []int64 // operations of the store
 }
 
-// TableHead is the first row of a table of runs.
+// TableHead is the header of a table of runs.
 var TableHead = []string{"policy", "recovery", "answered in the trouble", "attempts/s: before", "worst second", "10 s after",
 	"store operations/s: before", "worst second", "10 s after"}
 
@@ -45,8 +45,8 @@ func (m *Measured) Row(r Run) []string {
 	return row
 }
 
-// Recovered says when the server has recovered, or that it had not while it was
-// watched.
+// Recovered says when the server recovered, or that it didn't within the
+// observed time.
 func (m *Measured) Recovered(r Run) string {
 	if r.Recovery == Never {
 		return fmt.Sprintf("> %.0f s", float64(len(r.Requests))-m.To-3)

@@ -33,12 +33,12 @@ type store struct {
 	name    string
 	handler http.Handler
 
-	// put stores the content and returns the path to get it from.
+	// put stores the content and returns its path.
 	put func(t *testing.T, server string, content []byte) string
 }
 
-// stores returns the servers under test. Each is a real implementation that
-// keeps its objects in memory.
+// stores returns the servers under test, which are real implementations that
+// keep their objects in memory.
 func stores(t *testing.T) []store {
 	config, err := configuration.Parse(strings.NewReader("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {inmemory: {}}\nhttp: {secret: lab}\n"))
 	require.NoError(t, err)
@@ -55,8 +55,8 @@ func putObject(t *testing.T, server string, content []byte) string {
 	return path
 }
 
-// pushLayer pushes the content as a layer of an image: an upload begins, and one
-// request brings all of it.
+// pushLayer pushes the content as a layer of an image, in one request after the
+// start of an upload.
 func pushLayer(t *testing.T, server string, content []byte) string {
 	resp := send(t, http.MethodPost, server+"/v2/team/image/blobs/uploads/", nil)
 	require.Equal(t, 202, resp.StatusCode)
@@ -66,7 +66,7 @@ func pushLayer(t *testing.T, server string, content []byte) string {
 	return "/v2/team/image/blobs/" + digest
 }
 
-// send makes a request without retrip and discards the response's body.
+// send makes a request without retrip and discards the response body.
 func send(t *testing.T, method, url string, content []byte, header ...string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader(content))
@@ -92,7 +92,7 @@ func content(size int) []byte {
 }
 
 // Large objects of real stores arrive whole through a proxy that cuts the
-// connection in every way.
+// connection in each of its ways.
 func TestStores(t *testing.T) {
 	const size, every = 64 << 20, 5 << 20
 	object := content(size)
@@ -116,9 +116,9 @@ func TestStores(t *testing.T) {
 	}
 }
 
-// What decides whether and how a body is continued: the ETag, Accept-Ranges, and
-// the status for a closed range with the right If-Range, with a wrong one, and for
-// an open range. docs/downloads.md has these facts.
+// Facts that decide whether a body can be continued: the ETag, Accept-Ranges,
+// and the status for a closed range with the right If-Range and with a wrong
+// one, and for an open range. docs/downloads.md lists them.
 func TestStores_Facts(t *testing.T) {
 	object := content(1 << 20)
 	sum := fmt.Sprintf(`"%x"`, md5.Sum(object))
@@ -147,7 +147,7 @@ func TestStores_Facts(t *testing.T) {
 	}
 }
 
-// An object that is replaced while it is read ends the body: the bytes of two
+// If an object is replaced while it is read, the body ends. Bytes of two
 // objects are never joined, although the object store ignores If-Range.
 func TestStores_ObjectReplaced(t *testing.T) {
 	const size, every = 4 << 20, 1 << 20

@@ -1,12 +1,13 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Fleet exposes 64 processes with 10 000 clients to one outage of one server,
-// with and without an account of the fleet in a real Redis. docs/fleet.md shows
-// its output. All connections are on loopback, and all clocks are real.
+// Fleet exposes one server to an outage under the load of 64 processes with 10
+// 000 clients, with and without a fleet account in a real Redis. docs/fleet.md
+// shows its output. All connections are on loopback, and all clocks are real.
 //
-// Each client is what a program with one Transport is: it has a budget, a Fleet
-// and a view of the account for itself. Those of a process share connections.
+// Each client behaves like a program with one Transport: it has a budget, a
+// Fleet and a view of the account of its own. The clients of a process share
+// connections.
 package main
 
 import (

@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain makes the test binary the program, and its children, where a test
-// starts it as that.
+// TestMain lets the test binary run as the program and as its child processes.
 func TestMain(m *testing.M) {
 	if os.Getenv("FLEET_PROGRAM") != "" {
 		main()
@@ -25,8 +24,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// However the program ends, its processes and its redis-server end: all of them
-// hold the standard error that it was given, which then has no writer left.
+// However the program ends, its processes and its redis-server end too. All of
+// them hold the standard error of the program, which has no writer once all
+// have ended.
 func TestProgram_LeavesNothing(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("redis-server isn't installed: .ci/tools redis-server")

@@ -24,16 +24,16 @@ import (
 )
 
 // child is a process that runs this program in another role. It ends when its
-// input does.
+// input ends.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// clientNice is the niceness of processes of the fleet. In a fleet the server
-// and the store have machines of their own. Here 64 clients would leave each of
-// the two a 66th of this one.
+// clientNice is the niceness of the fleet's processes. In a real fleet, the
+// server and the store have machines of their own. Here, 64 client processes
+// would leave each of them a 66th of this machine.
 const clientNice = 10
 
 func startChild(ctx context.Context, niceness int, args ...string) (*child, error) {
@@ -47,10 +47,10 @@ func startChild(ctx context.Context, niceness int, args ...string) (*child, erro
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stderr = os.Stderr
-	// Each is a small process among many.
+	// Each is one of many small processes.
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	c := &child{cmd: cmd}
-	// On Ctrl-C a guard has time to end what it guards.
+	// On Ctrl-C, a guard has time to end its command.
 	cmd.Cancel = func() error { return c.in.Close() }
 	cmd.WaitDelay = 5 * time.Second
 	if c.in, err = cmd.StdinPipe(); err != nil {
@@ -69,7 +69,7 @@ func (c *child) stop() {
 	c.cmd.Wait()
 }
 
-// arrivals counts the attempts that arrive at a server, by second.
+// arrivals counts the attempts that arrive at a server, per second.
 type arrivals struct {
 	http.Handler
 	began             atomic.Pointer[time.Time]
@@ -96,7 +96,7 @@ func loaded(list []atomic.Int64) []int64 {
 	return numbers
 }
 
-// measure runs a load by a fleet with one rule.
+// measure runs the load of a fleet with one rule.
 func measure(ctx context.Context, rule string, load storm.Load, m storm.Measured, s *store) (r storm.Run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,8 +107,8 @@ func measure(ctx context.Context, rule string, load storm.Load, m storm.Measured
 	if err != nil {
 		return r, err
 	}
-	// Over HTTP/2 an attempt that times out takes no connection with it.
-	// Thousands of new ones a second would keep this one machine busy.
+	// Over HTTP/2, an attempt that times out doesn't close a connection.
+	// Thousands of new connections per second would keep this machine busy.
 	web := &http.Server{Handler: handler, Protocols: lab.H2C.Protocols()}
 	defer web.Close()
 	go web.Serve(listener)

@@ -21,11 +21,11 @@ import (
 	"github.com/retrip/retrip/lab"
 )
 
-// processCommand is the first argument of this program as a process of the
-// fleet.
+// processCommand is the first argument of this program when it runs as a
+// process of the fleet.
 const processCommand = "process"
 
-// The rules by which a fleet may retry.
+// The rules for retries.
 const (
 	noRetries    = "no retries"
 	budgetsAlone = "budgets alone"
@@ -34,8 +34,8 @@ const (
 
 var rules = []string{noRetries, budgetsAlone, withAccount}
 
-// job is what a process is to do. It reads one from its input, says that it is
-// ready, reads when to begin, and writes a storm.Result.
+// job describes the work of a process. The process reads a job from its input,
+// says that it is ready, reads when to begin, and writes a storm.Result.
 type job struct {
 	Rule    string
 	Clients int
@@ -48,8 +48,8 @@ type job struct {
 
 const ready = "ready"
 
-// process is a process of the fleet. It ends when its input does: however the
-// program ends that started it, nothing is left.
+// process is a process of the fleet. It ends when its input ends, so nothing
+// stays behind, however the program that started it ends.
 func process(in io.Reader, out io.Writer) error {
 	lines := json.NewDecoder(bufio.NewReader(in))
 	var j job

@@ -20,11 +20,12 @@ import (
 	"github.com/retrip/retrip/lab"
 )
 
-// guardCommand is the first argument of this program as the guard of a server.
+// guardCommand is the first argument of this program when it runs as the guard
+// of a server.
 const guardCommand = "guard"
 
-// guard runs a command until its own input ends: however the program ends that
-// started the guard, the command ends too.
+// guard runs a command until guard's own input ends. The command thus ends,
+// however the program that started the guard ends.
 func guard(command []string) error {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
@@ -79,7 +80,7 @@ func (s *store) stop() {
 
 var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
 
-// operations returns how many operations of accounts the server has made.
+// operations returns the number of account operations that the server has run.
 func (s *store) operations(ctx context.Context) int64 {
 	text, _ := s.client.Info(ctx, "commandstats").Result()
 	match := evalsha.FindStringSubmatch(text)
