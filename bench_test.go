@@ -90,34 +90,40 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkHealthyBesideTroubled measures a request to a healthy host while the
-// given number of others are in trouble.
+// BenchmarkHealthyBesideTroubled measures requests to healthy hosts, in turn,
+// while the given number of others are in trouble.
 func BenchmarkHealthyBesideTroubled(b *testing.B) {
 	resp, down := &http.Response{StatusCode: 200, Body: http.NoBody}, &http.Response{StatusCode: 503, Body: http.NoBody}
-	req, err := http.NewRequest(http.MethodGet, "http://healthy.example.com/", nil)
-	if err != nil {
-		b.Fatal(err)
+	fails := http.Header{"Fails": {"1"}}
+	base := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		if r.Header["Fails"] != nil {
+			return down, nil
+		}
+		return resp, nil
+	})
+	requests := func(name string, n int) []*http.Request {
+		list := make([]*http.Request, n)
+		for i := range list {
+			var err error
+			if list[i], err = http.NewRequest(http.MethodGet, "http://"+name+strconv.Itoa(i)+".example.com/", nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return list
 	}
+	healthy := requests("healthy-", 64)
 	for _, n := range []int{0, 1, 100, 4096} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			tr := &Transport{Policy: Policy{Backoff: Backoff{Base: Off}}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
-				if r == req {
-					return resp, nil
-				}
-				return down, nil
-			})}
-			for i := range n {
-				other, err := http.NewRequest(http.MethodGet, "http://troubled-"+strconv.Itoa(i)+".example.com/", nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if _, err := tr.RoundTrip(other); err != nil {
+			tr := &Transport{Policy: Policy{Backoff: Backoff{Base: Off}}, Base: base}
+			for _, req := range requests("troubled-", n) {
+				req.Header = fails
+				if _, err := tr.RoundTrip(req); err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.ReportAllocs()
-			for b.Loop() {
-				tr.RoundTrip(req)
+			for i := 0; b.Loop(); i++ {
+				tr.RoundTrip(healthy[i%len(healthy)])
 			}
 		})
 	}

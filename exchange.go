@@ -50,11 +50,12 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	kind := replay.KindOf(req)
+	host := hostLookup{url: req.URL}
 	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten && (r.policy.MaxAttempts > 1 || r.breaker) ||
-		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(req.URL) {
+		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(&host) {
 		return t.exchange(s, r, req, kind, o)
 	}
-	return t.plain(s, r, req, kind)
+	return t.plain(s, r, req, kind, host)
 }
 
 // rules returns r as overridden by o. It must not be inlined: the stack frame
@@ -66,7 +67,7 @@ func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy
 // plain makes a first attempt with the caller's own request while the host is
 // in no trouble. An attempt that succeeds costs next to nothing; plain hands
 // any other one to resume.
-func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind) (*http.Response, error) {
+func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
 	var began time.Duration
 	ctx := req.Context()
 	if done := ctx.Done(); done != nil {
@@ -91,7 +92,7 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 	}()
 	resp, err := s.base.RoundTrip(req)
 	returned = true
-	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(req.URL) && !r.pool.owes() {
+	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() {
 		r.metrics.answered(resp.StatusCode)
 		t.payFleet(r, req.URL)
 		return resp, nil
@@ -259,7 +260,7 @@ func (x *exchange) take(resp *http.Response, err error) {
 func (x *exchange) decide(o *Outcome) (Decision, error) {
 	var now time.Duration
 	failed := x.r.retryable(*o)
-	if x.host == nil && (failed || !x.t.hosts.calm(x.req.URL)) {
+	if x.host == nil && (failed || !x.t.hosts.calm(&hostLookup{url: x.req.URL})) {
 		now = x.s.now()
 		if key := keyOf(x.req.URL); failed {
 			x.host = x.t.hosts.pinNew(key, now)

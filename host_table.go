@@ -5,8 +5,6 @@ package retrip
 
 import (
 	"cmp"
-	"hash/maphash"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,8 +24,8 @@ import (
 // evicted, the new hosts of a stripe share one entry, which has only a budget.
 //
 // While no host is in trouble, a request pays for one atomic load here. While
-// some hosts are, a request to another host pays for a hash and a second load,
-// and for a map lookup if one of them is in the same stripe.
+// some hosts are, a request to another host pays for a hash and a few more
+// loads, and for a map lookup only if it shares a mark with a host in trouble.
 type hostTable struct {
 	entries atomic.Int64
 	stripes [hostStripes]hostStripe
@@ -45,6 +43,7 @@ type hostStripe struct {
 	others  atomic.Pointer[hostEntry] // entry of all hosts without a place; nil until there is one
 	mu      sync.RWMutex
 	hosts   map[hostKey]*hostEntry
+	marks   hostMarks // of hosts
 
 	_ [64]byte // stripes don't share a cache line
 }
@@ -55,6 +54,7 @@ type hostStripe struct {
 type hostEntry struct {
 	Host
 	key    hostKey
+	hash   uint64       // of key
 	others bool         // the entry stands for hosts without a place, and has only a budget
 	used   atomic.Int64 // instant of the last failure
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
@@ -74,28 +74,29 @@ func (l *lastReason) load() Reason { return allReasons[l.Load()] }
 
 func (l *lastReason) store(reason Reason) { l.Store(uint32(max(0, slices.Index(allReasons, reason)))) }
 
-var hostSeed = maphash.MakeSeed()
+func (t *hostTable) stripe(key hostKey) *hostStripe { return t.stripeAt(key.hash()) }
 
-func (t *hostTable) stripe(key hostKey) *hostStripe {
-	return &t.stripes[maphash.Comparable(hostSeed, key)%hostStripes]
-}
+func (t *hostTable) stripeAt(hash uint64) *hostStripe { return &t.stripes[hash%hostStripes] }
 
-// calm reports whether the host of u is in no trouble.
-func (t *hostTable) calm(u *url.URL) bool { return t.entries.Load() == 0 || t.absent(u) }
+// calm reports whether the host that l looks up is in no trouble.
+func (t *hostTable) calm(l *hostLookup) bool { return t.entries.Load() == 0 || t.absent(l) }
 
-func (t *hostTable) absent(u *url.URL) bool {
-	key := keyOf(u)
-	s := t.stripe(key)
-	if s.entries.Load() == 0 {
-		return true
+func (t *hostTable) absent(l *hostLookup) bool {
+	if l.hash == 0 {
+		l.hash = hashOf(l.url)
 	}
+	s := t.stripeAt(l.hash)
 	if s.indebted() != nil {
 		// The host may be in trouble without a place here.
 		return false
 	}
+	return !s.marks.has(l.hash) || !s.holds(keyOf(l.url))
+}
+
+func (s *hostStripe) holds(key hostKey) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.hosts[key] == nil
+	return s.hosts[key] != nil
 }
 
 // indebted returns the entry of the hosts without a place, if the stripe is
@@ -113,8 +114,9 @@ func (s *hostStripe) indebted() *hostEntry {
 // pin returns the entry of key, pinned, or nil if the host is in no trouble.
 // The caller must pass the entry to unpin.
 func (t *hostTable) pin(key hostKey, now time.Duration) *hostEntry {
-	s := t.stripe(key)
-	if s.entries.Load() == 0 {
+	hash := key.hash()
+	s := t.stripeAt(hash)
+	if !s.marks.has(hash) {
 		return nil
 	}
 	e, over := s.find(key, now)
@@ -168,7 +170,8 @@ func (t *hostTable) pinNew(key hostKey, now time.Duration) *hostEntry {
 }
 
 func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
-	s := t.stripe(key)
+	hash := key.hash()
+	s := t.stripeAt(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.hosts[key]; e != nil {
@@ -181,14 +184,15 @@ func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
 	if s.hosts == nil {
 		s.hosts = map[hostKey]*hostEntry{}
 	}
-	e := &hostEntry{key: key}
+	e := &hostEntry{key: key, hash: hash}
 	e.keyed = &t.keyed
 	e.pins.Store(1)
 	e.used.Store(int64(now))
-	// Raise the counters before the entry can be found, so that a reader who
-	// sees zero has missed nothing.
+	// Raise the counters and set the mark before the entry can be found, so
+	// that a reader who sees neither has missed nothing.
 	s.entries.Add(1)
 	t.entries.Add(1)
+	s.marks.add(hash)
 	s.hosts[key] = e
 	return e
 }
@@ -198,7 +202,7 @@ func (t *hostTable) unpin(e *hostEntry, now time.Duration) {
 	if e.others || e.pins.Add(-1) > 0 || !e.Healed(now) {
 		return
 	}
-	s := t.stripe(e.key)
+	s := t.stripeAt(e.hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hosts[e.key] == e && e.pins.Load() == 0 && e.Healed(now) {
@@ -211,6 +215,7 @@ func (t *hostTable) drop(s *hostStripe, e *hostEntry) {
 		t.keyed.Add(-int64(guards.keyedGates()))
 	}
 	delete(s.hosts, e.key)
+	s.marks.remove(e.hash, s.hosts)
 	s.entries.Add(-1)
 	t.entries.Add(-1)
 }

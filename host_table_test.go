@@ -59,11 +59,11 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	r := defaultRules(t, Policy{})
 	key := hostKey{"example.com", "443"}
 	u := &url.URL{Scheme: "https", Host: "Example.com"}
-	assert.True(t, table.calm(u))
+	assert.True(t, table.calm(&hostLookup{url: u}))
 	assert.Nil(t, table.pin(key, 0), "a healthy host has no entry")
 
 	e := failAt(&table, key, r, refusal, 0)
-	assert.False(t, table.calm(u))
+	assert.False(t, table.calm(&hostLookup{url: u}))
 	assert.EqualValues(t, 1, table.entries.Load())
 	assert.Same(t, e, table.pin(key, 0))
 	table.unpin(e, 0)
@@ -75,7 +75,7 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	}
 	succeedAt(&table, key, r, 0)
 	assert.Nil(t, table.pin(key, 0), "healed")
-	assert.True(t, table.calm(u))
+	assert.True(t, table.calm(&hostLookup{url: u}))
 	assert.Empty(t, inTrouble(&table, 0))
 
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
@@ -257,7 +257,7 @@ func TestHostTable_Concurrently(t *testing.T) {
 					}
 				}
 				table.unpin(e, 0)
-				table.calm(&url.URL{Host: key.host})
+				table.calm(&hostLookup{url: &url.URL{Host: key.host}})
 			}
 		})
 	}

@@ -22,7 +22,7 @@ func (x *exchange) admit() ending {
 	if gone := x.gone(); gone != nil {
 		return ending{how: endAbsent, reason: reasonGone(gone), cause: gone}
 	}
-	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(x.req.URL) {
+	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(&hostLookup{url: x.req.URL}) {
 		return ending{}
 	}
 	if x.host = x.t.hosts.pin(keyOf(x.req.URL), x.s.now()); x.host == nil {
