@@ -20,8 +20,13 @@ import (
 type FleetStore interface {
 	// Add adds tokens to the account of a host, given as "example.com:443", and
 	// returns the new level. Tokens may be negative, or 0 to read the level.
-	// The level stays between 0 and size. An account that does not exist, or to
-	// which nobody has added for a minute, holds size.
+	// The level stays between 0 and size. An account that doesn't exist, or
+	// that nobody has used for a minute, holds size. Reading counts as use,
+	// because no process charges an account that forbids all retries.
+	//
+	// Processes may pass different sizes for one account, for example while a
+	// new size is rolled out. A store should therefore keep the number of
+	// missing tokens, not the level.
 	//
 	// No request waits for Add for more than 50 ms. After an error, a panic or
 	// an impossible level, the local budget decides alone. The Fleet calls Add

@@ -15,8 +15,8 @@ type fleetMemory struct {
 	swept    time.Time
 }
 
-// fleetAccount is an account that is not full: what it lacks, since processes
-// with another size may share it.
+// fleetAccount is an account that is not full. It holds the number of missing
+// tokens, because processes with different sizes may share it.
 type fleetAccount struct {
 	lacks float64
 	used  time.Time
