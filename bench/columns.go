@@ -40,10 +40,10 @@ type group struct {
 func (r *Results) groups() []group {
 	return []group{
 		{
-			about: `**A success**, over a stub: time and allocations that it adds to the same request in bare net/http in the same
-round. *Deep*: a context that can be cancelled, ten layers deep. *PUT 1 MiB*: a stream without GetBody that comes
-as fast as memory does. *Many hosts*: 10 000 in turn, 100 of them in trouble as far as anybody remembers such things. At the
-RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
+			about: `**A success**, over a stub: the time and the allocations that each peer adds to the same request in bare net/http in the
+same round. *Deep*: the context can be canceled and has ten layers. *PUT 1 MiB*: a stream from memory, without GetBody. *Many
+hosts*: requests to 10 000 hosts in turn, 100 of which have failed. The figures are for RoundTrip if the peer has
+one, and otherwise for ` + "`Client.Do`. The PUT goes through `Client.Do` with all peers.",
 			columns: []column{
 				r.over("GET", "Transport/GET/serial", "Client/GET/serial"),
 				r.over("deep GET", "Transport/GET-deep/serial", "Client/GET-deep/serial"),
@@ -53,7 +53,8 @@ RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
 			},
 		},
 		{
-			about: `**On all cores at once**: the same, and how many times the throughput of one core it comes to. (At ` + "`Client.Do`, which\nallocates, bare net/http comes to about 1×; that is what to compare go-retryablehttp and heimdall with.)",
+			about: `**On all cores at once**: the same, and the throughput as a multiple of that of one core. Compare go-retryablehttp and
+heimdall with about 1×, which is what bare net/http reaches through ` + "`Client.Do`, because `Client.Do` allocates.",
 			columns: []column{
 				r.parallel("parallel GET", "Transport/GET/parallel", "Client/GET/parallel"),
 				r.parallel("parallel deep GET", "Transport/GET-deep/parallel", "Client/GET-deep/parallel"),
@@ -62,16 +63,17 @@ RoundTripper where a peer is one, else (and for the PUT) at ` + "`Client.Do`.",
 			},
 		},
 		{
-			about: "**Two retries**, through an http.Client over a stub, without waits: time and allocations in all. The PUT has `GetBody`.",
+			about: "**Two retries**, through an http.Client over a stub, without waits: the time and the allocations of the whole request. The PUT has `GetBody`.",
 			columns: []column{
 				r.total("503, 503, 200", "Client/retry-GET"),
 				r.total("PUT 1 KiB: 503, 503, 200", "Client/retry-PUT"),
 			},
 		},
 		{
-			about: fmt.Sprintf(`**Over a loopback socket**: what a request takes longer than with bare net/http, and the half width of the 95 %% confidence
-interval of that median. The peers take turns request by request over the same connection, %d to a block, and ratios are
-taken within a block. *Parallel*: four requests a core at a time, timed in rounds as above, which move by some hundredths whoever is measured.`, Turns),
+			about: fmt.Sprintf(`**Over a loopback socket**: how much longer a request takes than with bare net/http, with half the width of the 95 %% confidence
+interval of that median. The peers take turns after each request over the same connection. The ratios are those within a block
+of %d requests. *Parallel*: the ratio to bare net/http with four concurrent requests per core, timed in rounds as above; it varies by
+several hundredths for every peer.`, Turns),
 			columns: []column{
 				r.pairs("loopback HTTP/1.1", "HTTP/1.1"),
 				r.pairs("loopback HTTP/2", "HTTP/2"),
@@ -80,9 +82,9 @@ taken within a block. *Parallel*: four requests a core at a time, timed in round
 			},
 		},
 		{
-			about: fmt.Sprintf(`**What is held**. *PUT 64 MiB*: a stream of 128 MiB/s without GetBody; how far the heap grows, and when the server
-has the first byte. *Connections*: opened by %d requests that meet one 503 each, with a body of that size. *Waiting*: what each of
-%d requests holds, beyond one that waits in bare net/http for its answer.`, Fetches, Waiters),
+			about: fmt.Sprintf(`**Memory and connections**. *PUT 64 MiB*: a stream of 128 MiB/s without GetBody; how far the heap grows, and when the server
+gets the first byte. *Connections*: how many connections %d requests open if each gets one 503 with a body of this size. *Waiting*: the
+memory that each of %d waiting requests holds beyond that of a request in bare net/http that waits for its response.`, Fetches, Waiters),
 			columns: []column{
 				r.heap(),
 				r.firstByte(),
