@@ -125,6 +125,7 @@ func TestRepresentationAccept(t *testing.T) {
 		{"later start", mib, fielded(206, part(mib+1, end)...), "content_range", landing{}},
 		{"ends before it begins to help", mib, fielded(206, part(mib-10, mib-1)...), "content_range", landing{}},
 		{"unknown length", mib, fielded(206, part(mib, end)[0], part(mib, end)[2]), "unknown_length", landing{}},
+		{"empty", mib, fielded(206, `ETag: "a"`, "Content-Length: 0", part(mib, end)[2]), "content_range", landing{}},
 		{"unknown total", mib, fielded(206, `ETag: "a"`, "Content-Length: 3145728", fmt.Sprintf("Content-Range: bytes %d-%d/*", mib, end)), "", landing{until: 4 * mib}},
 		{"unit in capitals", mib, fielded(206, `ETag: "a"`, "Content-Length: 3145728", fmt.Sprintf("Content-Range: Bytes %d-%d/*", mib, end)), "", landing{until: 4 * mib}},
 		{"other total", mib, fielded(206, `ETag: "a"`, fmt.Sprintf("Content-Range: bytes %d-%d/%d", mib, end, 4*mib+1)), "changed", landing{}},
