@@ -195,3 +195,16 @@ func TestPrometheus_RepeatsQueries(t *testing.T) {
 		assert.Len(t, s.at, 2)
 	})
 }
+
+// TestRun holds the program to what its comment says: each call succeeds at the
+// second attempt, and none is sent a third time.
+func TestRun(t *testing.T) {
+	t.Setenv("VAULT_ADDR", "")
+	var out strings.Builder
+	require.NoError(t, run(t.Context(), &out))
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 5, out.String())
+	for _, line := range lines {
+		assert.Regexp(t, `^(go-github|stripe-go|slack-go|vault|prometheus), a (GET|POST).* sent 2 times in .*: it succeeded$`, line)
+	}
+}
