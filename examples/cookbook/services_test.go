@@ -34,6 +34,11 @@ func TestLLMs_WaitsAsOpenAISaysAndStreams(t *testing.T) {
 					"Retry-After", "13", "Retry-After-Ms", "12250", "X-Ratelimit-Remaining-Requests", "0", "X-Ratelimit-Reset-Requests", "12.25s")
 				return
 			}
+			if n == 2 { // the tokens are used up, too, and nothing but the dialect says until when
+				answer(w, 429, `{"error":{"type":"tokens","code":"rate_limit_exceeded"}}`, "X-Ratelimit-Remaining-Requests", "100",
+					"X-Ratelimit-Reset-Requests", "1m0s", "X-Ratelimit-Remaining-Tokens", "0", "X-Ratelimit-Reset-Tokens", "20.5s")
+				return
+			}
 			w.Header().Set("Content-Type", "text/event-stream")
 			for i := range 5 { // longer than an attempt may wait for its headers
 				fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"%d\"}}]}\n\n", i)
@@ -45,9 +50,22 @@ func TestLLMs_WaitsAsOpenAISaysAndStreams(t *testing.T) {
 		resp, stream := post(t, LLMs(a.base()), "https://api.openai.com/v1/chat/completions", `{"stream":true}`)
 		assert.Equal(t, 200, resp.StatusCode)
 		assert.Contains(t, stream, "[DONE]")
-		require.Len(t, a.requests(), 2)
+		require.Len(t, a.requests(), 3)
 		assert.GreaterOrEqual(t, a.gap(1), 12250*time.Millisecond)
-		assert.Equal(t, `{"stream":true}`, a.requests()[1].body)
+		assert.GreaterOrEqual(t, a.gap(2), 20500*time.Millisecond)
+		assert.Less(t, a.gap(2), 40*time.Second, "not until the requests' limit is reset, which has some left")
+		assert.Equal(t, `{"stream":true}`, a.requests()[2].body)
+	})
+}
+
+func TestLLMs_AnAttemptThatHangsEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		start := time.Now()
+		_, err := LLMs(a.base()).Post("https://api.openai.com/v1/chat/completions", "application/json", strings.NewReader("{}"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 2*time.Minute, time.Since(start))
+		assert.Len(t, a.requests(), 1, "the completion may have been made")
 	})
 }
 
@@ -59,7 +77,7 @@ func TestLLMs_WhatIsRepeated(t *testing.T) {
 		sends  int
 	}{
 		"Anthropic is overloaded":        {"api.anthropic.com", 529, []string{"X-Should-Retry", "true"}, 4},
-		"Anthropic has a limit":          {"api.anthropic.com", 429, []string{"Retry-After", "7"}, 4},
+		"Anthropic has a limit":          {"api.anthropic.com", 429, []string{"Retry-After", "45"}, 4},
 		"the word not to retry":          {"api.openai.com", 429, []string{"X-Should-Retry", "false"}, 1},
 		"a failure that may have worked": {"api.openai.com", 500, nil, 1},
 		"a request that is wrong":        {"api.openai.com", 400, nil, 1},
@@ -170,6 +188,22 @@ func TestCharge_OneChargeHoweverOftenItIsSent(t *testing.T) {
 	})
 }
 
+func TestCharge_AnAttemptThatHangsIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(n int, _ http.ResponseWriter, r *http.Request) {
+			if n == 1 {
+				<-r.Context().Done()
+			}
+		})
+		start := time.Now()
+		resp, err := Charge(t.Context(), Payments(a.base()), "order-1", nil)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Less(t, time.Since(start), 31*time.Second)
+		assert.Len(t, a.requests(), 2)
+	})
+}
+
 func TestCharge_StripesWord(t *testing.T) {
 	for word, sends := range map[string]int{"true": 4, "false": 1} {
 		t.Run(word, func(t *testing.T) {
@@ -244,6 +278,20 @@ func TestObjectStore_SignsEachAttempt(t *testing.T) {
 	})
 }
 
+func TestSigned_LeavesTheRequestAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(int, http.ResponseWriter, *http.Request) {})
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://bucket.s3.amazonaws.com/key", nil)
+		require.NoError(t, err)
+		do(t, ObjectStore(a.base(), func(req *http.Request) error {
+			req.Header.Set("X-Amz-Date", "20000101T000000Z")
+			return nil
+		}), req)
+		assert.NotEmpty(t, a.requests()[0].header.Get("X-Amz-Date"))
+		assert.Empty(t, req.Header)
+	})
+}
+
 func TestObjectStore_WhatCantBeSignedIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, func(int, http.ResponseWriter, *http.Request) {})
@@ -263,6 +311,8 @@ func TestScraper_OneHostHoldsUpNoOther(t *testing.T) {
 				answer(w, 503, "", "Retry-After", "60")
 			case r.Host == "down.example.com":
 				answer(w, 502, "")
+			case r.Host == "hangs.example.com":
+				<-r.Context().Done()
 			}
 		})
 		client := Scraper(a.base())
@@ -271,9 +321,9 @@ func TestScraper_OneHostHoldsUpNoOther(t *testing.T) {
 			status int
 			after  time.Duration
 		}
-		results := make(chan result, 300)
+		results := make(chan result, 400)
 		for i := range 100 {
-			for _, host := range []string{"busy", "down", "well"} {
+			for _, host := range []string{"busy", "down", "well", "hangs"} {
 				go func() {
 					time.Sleep(time.Duration(i) * 100 * time.Millisecond)
 					start := time.Now()
@@ -289,8 +339,10 @@ func TestScraper_OneHostHoldsUpNoOther(t *testing.T) {
 				}()
 			}
 		}
-		for range 300 {
+		for range 400 {
 			switch r := <-results; r.host {
+			case "hangs":
+				assert.LessOrEqual(t, r.after, 61*time.Second, "three attempts")
 			case "well":
 				assert.Equal(t, 200, r.status)
 				assert.Less(t, r.after, time.Second)
@@ -328,6 +380,17 @@ func TestMesh_SaysWhatIsLeft(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, 220 <= left && left <= 250, "%d", left)
 		assert.Equal(t, "2", second.Get("Retry-Attempt"))
+	})
+}
+
+func TestMesh_WaitsNoLongerThanItsCallersHave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, 503, "", "Retry-After", "1") })
+		start := time.Now()
+		resp, _ := get(t, Mesh(a.base()), "http://orders.shop.svc.cluster.local/")
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Zero(t, time.Since(start))
+		assert.Len(t, a.requests(), 1)
 	})
 }
 
