@@ -11,7 +11,7 @@ import (
 )
 
 // LLMs returns a client for the APIs of OpenAI and Anthropic. A completion is a
-// POST, which retrip would never repeat without Unprocessed.
+// POST: without Unprocessed, retrip would return its 429 at once.
 func LLMs(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: base,
