@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,9 +42,10 @@ func TestFleet_StoreIsWellAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				sick := true
+				var sick atomic.Bool
+				sick.Store(true)
 				fleet := newTestFleet(t, storeFunc(func(ctx context.Context, host string, tokens, size float64) (float64, error) {
-					if sick {
+					if sick.Load() {
 						return hostile(ctx, host, tokens, size)
 					}
 					return 0, nil
@@ -66,7 +68,7 @@ func TestFleet_StoreIsWellAgain(t *testing.T) {
 					return forbidden
 				}
 				assert.Zero(t, requests(10*fleetWorkers*5), "the budgets alone")
-				sick = false
+				sick.Store(false)
 				time.Sleep(20 * time.Second)
 				assert.Equal(t, 20, requests(20), "the store is asked again")
 			})

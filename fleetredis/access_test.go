@@ -117,7 +117,7 @@ func TestStore_TLS(t *testing.T) {
 	require.NoError(t, admin.ConfigSet(t.Context(), "tls-port", port).Err())
 
 	add := func(config *tls.Config) (float64, error) {
-		s, err := Dial(&redis.UniversalOptions{Addrs: []string{addr}, TLSConfig: config}, Options{})
+		s, err := Dial(&redis.UniversalOptions{Addrs: []string{addr}, TLSConfig: config, DialTimeout: time.Minute}, Options{})
 		require.NoError(t, err)
 		defer s.Close()
 		return s.Add(t.Context(), "a:443", -1, 500)

@@ -68,17 +68,26 @@ func New(client redis.UniversalClient, o Options) (*Store, error) {
 	if client == nil {
 		return nil, fmt.Errorf("fleetredis: client is nil")
 	}
+	prefix, err := o.prefix()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{client: client, prefix: prefix}, nil
+}
+
+// prefix returns the start of the keys, or an error that names an invalid
+// option.
+func (o Options) prefix() (string, error) {
 	fleet, shards := cmp.Or(o.Fleet, "default"), cmp.Or(o.Shards, 1)
 	if !nameOK.MatchString(fleet) {
-		return nil, fmt.Errorf("fleetredis: Options.Fleet is %q: it must be up to 64 letters, digits, dots, hyphens and underscores", o.Fleet)
+		return "", fmt.Errorf("fleetredis: Options.Fleet is %q: it must be up to 64 letters, digits, dots, hyphens and underscores", o.Fleet)
 	}
 	if shards < 1 || shards > 1000 {
-		return nil, fmt.Errorf("fleetredis: Options.Shards is %d: it must be 1 to 1000", o.Shards)
+		return "", fmt.Errorf("fleetredis: Options.Shards is %d: it must be 1 to 1000", o.Shards)
 	}
 	// The name contains no colon and the host comes last, so two accounts never
 	// have the same key, whatever the host.
-	prefix := cmp.Or(o.Prefix, "retrip") + ":" + fleet + ":" + strconv.Itoa(rand.IntN(shards)) + ":"
-	return &Store{client: client, prefix: prefix}, nil
+	return cmp.Or(o.Prefix, "retrip") + ":" + fleet + ":" + strconv.Itoa(rand.IntN(shards)) + ":", nil
 }
 
 // Dial returns a Store with a client of its own, which Close closes. It uses
@@ -92,6 +101,10 @@ func Dial(options *redis.UniversalOptions, o Options) (*Store, error) {
 	if options == nil {
 		return nil, fmt.Errorf("fleetredis: options are nil")
 	}
+	prefix, err := o.prefix()
+	if err != nil {
+		return nil, err
+	}
 	own := *options
 	own.ContextTimeoutEnabled = true
 	own.MaxRetries = cmp.Or(own.MaxRetries, -1)
@@ -99,14 +112,7 @@ func Dial(options *redis.UniversalOptions, o Options) (*Store, error) {
 	own.DialerRetries = cmp.Or(own.DialerRetries, 1)
 	own.PoolSize = cmp.Or(own.PoolSize, 4)
 	own.MinIdleConns = cmp.Or(own.MinIdleConns, 1)
-	client := redis.NewUniversalClient(&own)
-	s, err := New(client, o)
-	if err != nil {
-		client.Close()
-		return nil, err
-	}
-	s.own = true
-	return s, nil
+	return &Store{client: redis.NewUniversalClient(&own), own: true, prefix: prefix}, nil
 }
 
 // Close closes the client that Dial has made. Operations that are in progress

@@ -213,7 +213,13 @@ var expected = map[string]func(a *answers) vector{
 	"panel: Requests held at gates: A": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return a.total("held", p) * a.rate })
 	},
-	"panel: Waits at gates: A":          func(*answers) vector { return vector{"policy=queue.test": heldFor.Seconds()} },
-	"panel: Pauses and hidden sends: A": func(a *answers) vector { return a.alone(a.total("pauses", "") * a.rate) },
-	"panel: Pauses and hidden sends: B": func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
+	"panel: Waits at gates: A": func(*answers) vector { return vector{"policy=queue.test": heldFor.Seconds()} },
+	"panel: Retries asked of the fleet account: A": func(a *answers) vector {
+		// A retry after a 429 at a gate asks nobody.
+		asked := a.total("retries", "") - a.total("retries", "queue.test")
+		return vector{"result=allowed": 0, "result=forbidden": 0, "result=unknown": asked * a.rate}
+	},
+	"panel: Share decided without the account: A": func(a *answers) vector { return a.alone(1) },
+	"panel: Pauses and hidden sends: A":           func(a *answers) vector { return a.alone(a.total("pauses", "") * a.rate) },
+	"panel: Pauses and hidden sends: B":           func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
 }
