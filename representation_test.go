@@ -230,3 +230,29 @@ func FuzzRepresentationAccept(f *testing.F) {
 		require.Equal(t, l.until-first, length)
 	})
 }
+
+// TestContentRange has what a Content-Range may and may not say, whatever it is
+// compared with later.
+func TestContentRange(t *testing.T) {
+	for value, want := range map[string][3]int64{
+		"bytes 0-9/10": {0, 9, 10},
+		"bytes 5-5/6":  {5, 5, 6},
+		"bytes 5-5/*":  {5, 5, -1},
+		"BYTES 0-0/1":  {0, 0, 1},
+		"bytes 9223372036854775805-9223372036854775806/*": {1<<63 - 3, 1<<63 - 2, -1},
+	} {
+		first, last, total, ok := contentRange(http.Header{"Content-Range": {value}})
+		assert.True(t, ok, value)
+		assert.Equal(t, want, [3]int64{first, last, total}, value)
+	}
+	for _, value := range []string{
+		"bytes 5-4/10", "bytes 0-10/10", "bytes 0-11/10", "bytes 0-0/0", "bytes 0-9", "bytes 09/10", "bytes /10", "bytes -9/10", "bytes 0-/10", "bytes 0-9/",
+		"bytes 0-9/10/10", "bytes 0-9-9/10", "bytes  0-9/10", "bytes\t0-9/10", "bytes=0-9/10", "bytes 0-9/10 ", "bytes 0-9/**", "bytes 0-9/-1",
+		"bytes 0-9223372036854775807/*", "bytes 0-9/9223372036854775807", "bytes 0-18446744073709551617/*", "bytes */10", "", "bytes", "bytes ",
+	} {
+		_, _, _, ok := contentRange(http.Header{"Content-Range": {value}})
+		assert.False(t, ok, value)
+	}
+	_, _, _, ok := contentRange(nil)
+	assert.False(t, ok)
+}
