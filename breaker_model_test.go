@@ -179,10 +179,11 @@ func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
 	return m.state == "closed" && failures == 0 && m.row(now) == 0
 }
 
-// The breaker behaves like its model, over millions of random steps.
+// The breaker behaves like its model, over a million random steps.
 func TestBreaker_Model(t *testing.T) {
 	testenv.Slow(t)
-	const runs, steps = 500, 5000
+	const steps = 5000
+	runs := testenv.Size(200, 500)
 	states, rows, forgotten := map[string]int{}, 0, 0
 	for seed := range uint64(runs) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"testing"
@@ -16,32 +17,53 @@ import (
 )
 
 // The cost of a breaker for a host that alternates between up and down, for one
-// that recovers slowly, and for one that fails 60 % of the attempts.
+// that recovers slowly, and for one that fails 60 % of the attempts: the table
+// of docs/retry-storms.md is from here.
 func TestBreaker_UpAndDown(t *testing.T) {
 	testenv.Slow(t)
+	rates := []float64{2, 7, 70, 700} // requests per second of a client
+	clients := []int{50, 30, 5, 1}
+	within := []float64{1.5, 1.5, 3, 6}    // per cent; the more clients, the less
+	type percent struct{ off, on float64 } // of the requests succeed, without a breaker and with one
 	for _, tt := range []struct {
 		name  string
 		fails func(now time.Duration) float64
-		least [2]float64 // % that succeed, with 1 and with 4 attempts
+		want  [][2]percent // by rate, with 1 and with 4 attempts
 	}{
-		{"5 s up, 5 s down", func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }, [2]float64{47, 47}},
-		{"each minute down for 5 s and back within 30 s", func(now time.Duration) float64 {
+		{"5 s up, 5 s down", func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }, [][2]percent{
+			{{50.5, 50.0}, {50.0, 48.9}},
+			{{50.0, 48.6}, {49.9, 49.4}},
+			{{49.9, 48.2}, {49.9, 48.7}},
+			{{50.1, 49.3}, {50.2, 49.5}},
+		}},
+		{"each minute down for 5 s, and back within 30 s", func(now time.Duration) float64 {
 			return max(0, min(1, 1-((now%time.Minute).Seconds()-5)/30))
-		}, [2]float64{60, 62}},
-		{"60 % fail", func(time.Duration) float64 { return .6 }, [2]float64{37, 46}},
+		}, [][2]percent{
+			{{66.2, 63.1}, {72.8, 67.5}},
+			{{66.7, 61.7}, {73.1, 66.6}},
+			{{66.7, 61.1}, {73.3, 66.7}},
+			{{66.5, 63.7}, {73.1, 69.4}},
+		}},
+		{"60 % of the attempts fail", func(time.Duration) float64 { return .6 }, [][2]percent{
+			{{40.0, 37.7}, {51.0, 46.8}},
+			{{39.7, 39.3}, {51.7, 50.6}},
+			{{40.0, 39.7}, {50.6, 49.2}},
+			{{39.8, 39.8}, {50.7, 50.7}},
+		}},
 	} {
-		for _, load := range []struct {
-			perSecond float64
-			clients   int
-		}{{2, 50}, {7, 30}, {70, 5}, {700, 1}} {
-			for i, attempts := range []int{1, 4} {
-				load := outage{fails: tt.fails, perSecond: load.perSecond, clients: load.clients, lasts: 300 * time.Second, took: 5 * time.Millisecond}
-				policy := retrip.Policy{MaxAttempts: attempts}
-				off := load.run(rulesOf(t, policy)).success
-				policy.Breaker.Ratio = .8
-				on := load.run(rulesOf(t, policy)).success
-				t.Logf("%s, %v requests a second of up to %d attempts: %.1f %% succeed, %.1f %% with a breaker", tt.name, load.perSecond, attempts, off, on)
-				assert.GreaterOrEqual(t, on, tt.least[i])
+		for i := range testenv.Size(3, len(rates)) {
+			for seed := range uint64(testenv.Size(1, 3)) {
+				for j, attempts := range []int{1, 4} {
+					load := outage{fails: tt.fails, perSecond: rates[i], clients: clients[i], lasts: 300 * time.Second, took: 5 * time.Millisecond, seed: 1 + seed}
+					policy := retrip.Policy{MaxAttempts: attempts}
+					off := load.run(rulesOf(t, policy)).success
+					policy.Breaker.Ratio = .8
+					on := load.run(rulesOf(t, policy)).success
+					what := fmt.Sprintf("%s, %v requests a second of up to %d attempts, seed %d", tt.name, rates[i], attempts, seed)
+					t.Logf("%s: %.1f %% succeed, %.1f %% with a breaker", what, off, on)
+					assert.InDelta(t, tt.want[i][j].off, off, 1, what)
+					assert.InDelta(t, tt.want[i][j].on, on, within[i], what)
+				}
 			}
 		}
 	}
@@ -52,22 +74,24 @@ func TestBreaker_UpAndDown(t *testing.T) {
 func TestBreaker_DeadHost(t *testing.T) {
 	testenv.Slow(t)
 	for _, tt := range []struct {
-		name      string
-		fails     float64
-		perSecond float64
-		took      time.Duration
-		most      float64
+		name        string
+		fails       float64
+		perSecond   float64
+		clients     int
+		took        time.Duration
+		least, most float64
 	}{
-		{"fails at once", 1, 2, 5 * time.Millisecond, 20},
-		{"fails at once", 1, 20, 5 * time.Millisecond, 22},
-		{"fails at once", 1, 200, 5 * time.Millisecond, 22},
-		{"hangs for 10 s", 1, 20, 10 * time.Second, 22},
-		{"95 % fail at once", .95, 20, 5 * time.Millisecond, 45},
+		{"fails at once", 1, 2, 20, 5 * time.Millisecond, 17, 20},
+		{"fails at once", 1, 20, 20, 5 * time.Millisecond, 20, 22},
+		{"fails at once", 1, 200, 4, 5 * time.Millisecond, 20, 22},
+		{"hangs for 10 s", 1, 20, 20, 10 * time.Second, 20, 22},
+		{"95 % fail at once", .95, 20, 20, 5 * time.Millisecond, 33, 45},
 	} {
-		load := outage{fails: func(time.Duration) float64 { return tt.fails }, perSecond: tt.perSecond, clients: 20, lasts: 300 * time.Second, took: tt.took}
+		load := outage{fails: func(time.Duration) float64 { return tt.fails }, perSecond: tt.perSecond, clients: tt.clients, lasts: 300 * time.Second, took: tt.took, seed: 1}
 		for _, attempts := range []int{1, 4} {
 			on := load.run(rulesOf(t, retrip.Policy{MaxAttempts: attempts, Breaker: retrip.Breaker{Ratio: .8}})).perMinute
 			t.Logf("%s, %v requests a second of up to %d attempts: %.1f attempts a minute", tt.name, tt.perSecond, attempts, on)
+			assert.GreaterOrEqual(t, on, tt.least)
 			assert.LessOrEqual(t, on, tt.most)
 		}
 	}
@@ -81,7 +105,7 @@ func TestBreaker_Recovers(t *testing.T) {
 				return 1
 			}
 			return 0
-		}, perSecond: 7, clients: 50, lasts: down + time.Minute, took: 5 * time.Millisecond, over: down}
+		}, perSecond: 7, clients: 50, lasts: down + time.Minute, took: 5 * time.Millisecond, over: down, seed: 1}
 		got := load.run(rulesOf(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: .8}})).recovery
 		t.Logf("down for %v: closed %.1f s after it on average", down, got.Seconds())
 		assert.Less(t, got, 3500*time.Millisecond)
@@ -95,6 +119,7 @@ type outage struct {
 	clients   int                             // each has a breaker of its own
 	lasts     time.Duration
 	took      time.Duration // duration of a failed attempt
+	seed      uint64
 	over      time.Duration // instant at which the host recovers; 0 if it never does
 }
 
@@ -105,7 +130,7 @@ type aftermath struct {
 }
 
 func (l outage) run(r *retrip.Rules) aftermath {
-	w := newWorld(1)
+	w := newWorld(l.seed)
 	requests, good, late, recovered := 0, 0, 0, 0
 	var recovery time.Duration
 	pause := func() time.Duration { return time.Duration(w.random.ExpFloat64() / l.perSecond * float64(time.Second)) }

@@ -144,11 +144,12 @@ func owedOf(m *budgetModel) owed {
 	return owed{missing: int64(m.missing) * 1000, streak: uint8(m.row), timedOut: m.timedOut}
 }
 
-// The budget behaves like its model, over millions of random steps of up to
+// The budget behaves like its model, over a million random steps of up to
 // eight concurrent requests whose policy changes meanwhile.
 func TestBudget_Model(t *testing.T) {
 	testenv.Slow(t)
-	const runs, steps = 300, 10_000
+	const steps = 10_000
+	runs := testenv.Size(100, 300)
 	counted := map[string]int{}
 	for seed := range uint64(runs) {
 		s := &budgetSteps{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), host: &Host{}, bad: .5, late: .5, counted: counted}

@@ -327,32 +327,38 @@ type clientBase struct{ http.RoundTripper }
 func TestDifferential(t *testing.T) {
 	zero := func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} }
 	full := func(base http.RoundTripper) http.RoundTripper { return contractEnv{full: true}.transport(base) }
-	wraps := map[string]struct {
-		bare, ours func(http.RoundTripper) http.RoundTripper
+	none := func(base http.RoundTripper) http.RoundTripper { return base }
+	comparisons := []struct {
+		base string
+		bare func(http.RoundTripper) http.RoundTripper
+		ours map[string]func(http.RoundTripper) http.RoundTripper
 	}{
-		"zero":                         {none, zero},
-		"full":                         {none, full},
-		"zero over a base that clones": {cloning, func(base http.RoundTripper) http.RoundTripper { return zero(cloning(base)) }},
-		"full over a base that clones": {cloning, func(base http.RoundTripper) http.RoundTripper { return full(cloning(base)) }},
-		"nested":                       {none, func(base http.RoundTripper) http.RoundTripper { return full(full(base)) }},
+		{"a Transport", none, map[string]func(http.RoundTripper) http.RoundTripper{
+			"zero":   zero,
+			"full":   full,
+			"nested": func(base http.RoundTripper) http.RoundTripper { return full(full(base)) },
+		}},
+		{"a base that clones", cloning, map[string]func(http.RoundTripper) http.RoundTripper{
+			"zero": func(base http.RoundTripper) http.RoundTripper { return zero(cloning(base)) },
+			"full": func(base http.RoundTripper) http.RoundTripper { return full(cloning(base)) },
+		}},
 	}
-	for name, wrap := range wraps {
+	for _, c := range comparisons {
 		for _, d := range differentialScript() {
 			for _, proto := range protos {
 				if d.only == 1 && (proto == memhttp.HTTP2 || proto == memhttp.H2C) {
 					continue
 				}
-				bubbled(t, fmt.Sprintf("%s/%s/%s", d.name, name, proto), func(t *testing.T) {
-					want := observe(t, proto, d, wrap.bare)
-					got := observe(t, proto, d, wrap.ours)
-					assert.Equal(t, want, got)
+				bubbled(t, fmt.Sprintf("%s/%s/%s", d.name, c.base, proto), func(t *testing.T) {
+					want := observe(t, proto, d, c.bare)
+					for name, ours := range c.ours {
+						assert.Equal(t, want, observe(t, proto, d, ours), name)
+					}
 				})
 			}
 		}
 	}
 }
-
-func none(base http.RoundTripper) http.RoundTripper { return base }
 
 // cloning returns a base that makes a request and a context of its own from
 // what it gets, like bases that sign or trace.

@@ -266,7 +266,7 @@ func TestFleet_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, store := range map[string]FleetStore{"memory": nil, "store": fixedStore(250)} {
 			fleet := newTestFleet(t, store)
-			for i := range 3 * fleetViews {
+			for i := range fleetViews + 500 {
 				fleet.ask(hostKey{fmt.Sprintf("%d.example", i), "443"}, 500)
 				fleet.add(hostKey{fmt.Sprintf("%d.example", i), "443"}, 500, -1)
 				synctest.Wait()

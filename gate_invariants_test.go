@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // gateCaller drives a Call like Transport.
@@ -31,7 +33,7 @@ func TestGate_Invariants(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			runGateInvariants(t, seed, steps(300_000))
+			runGateInvariants(t, seed, steps(testenv.Size(100_000, 300_000)))
 		})
 	}
 }

@@ -31,7 +31,7 @@ func TestGate_QueueModel(t *testing.T) {
 	var model []gateWaiter
 	var away []gateWaiter // released, and may come back
 	last := int64(0)
-	for step := range steps(1_000_000) {
+	for step := range steps(testenv.Size(400_000, 1_000_000)) {
 		switch k := random.IntN(10); {
 		case k < 4 && len(model) < 300:
 			last++
@@ -172,12 +172,15 @@ func (m *modelGate) refuse(now, gap, word float64) {
 	m.closed = max(m.closed, now+pause)
 }
 
+// near reports whether got is within a thousandth of want.
+func near(want, got float64) bool { return math.Abs(got-want) <= math.Abs(want)/1000 }
+
 // The pace follows the documented rule.
 func TestGate_PaceModel(t *testing.T) {
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	r := defaultRules(t, Policy{Gate: On, MaxWait: 24 * time.Hour, MaxAttempts: math.MaxInt32, Budget: Unlimited})
-	n := steps(400_000)
+	n := steps(testenv.Size(200_000, 400_000))
 	for n > 0 {
 		var h Host
 		var m modelGate
@@ -203,19 +206,26 @@ func TestGate_PaceModel(t *testing.T) {
 				asked := now
 				for {
 					d := h.First(r, c, now, 0)
-					require.True(t, d.Retry, d.Reason)
+					if !d.Retry {
+						t.Fatal(d.Reason)
+					}
 					if d.Wait == 0 {
 						break
 					}
 					now += d.Wait
 				}
 				out = append(out, sent{c, max(1e-5, min(86400, 1/m.rate())), true, now > asked})
-				require.InEpsilon(t, out[len(out)-1].gap, c.gap.Seconds(), 1e-3)
-				require.Equal(t, now > asked, c.limited)
-				require.GreaterOrEqual(t, now.Seconds(), m.closed-1e-6, "within a pause")
+				if s := out[len(out)-1]; !near(s.gap, c.gap.Seconds()) || c.limited != s.limited {
+					t.Fatalf("a gap of %v, limited: %v; the model says %+v", c.gap, c.limited, s)
+				}
+				if now.Seconds() < m.closed-1e-6 {
+					t.Fatalf("released at %v, within a pause that ends at %v", now, m.closed)
+				}
 			} else {
 				c := &Call{}
-				require.Zero(t, h.First(r, c, now, 0).Wait)
+				if d := h.First(r, c, now, 0); d.Wait != 0 {
+					t.Fatalf("an open gate makes a request wait: %+v", d)
+				}
 				out = append(out, sent{c, 0, true, false})
 			}
 			if random.IntN(2) == 0 && len(out) < 5 && m.fresh {
@@ -245,9 +255,10 @@ func TestGate_PaceModel(t *testing.T) {
 			}
 			if m.shut {
 				g := &h.guards.Load().gates.own
-				require.InEpsilon(t, m.rate(), g.pace.rate(), 1e-3)
-				require.InDelta(t, m.closed, g.closed.Seconds(), 1e-6)
-				require.Equal(t, m.misses, g.misses)
+				if !near(m.rate(), g.pace.rate()) || math.Abs(m.closed-g.closed.Seconds()) > 1e-6 || m.misses != g.misses {
+					t.Fatalf("%v a second, closed until %v, %d misses; the model says %v, %v, %d",
+						g.pace.rate(), g.closed, g.misses, m.rate(), m.closed, m.misses)
+				}
 			}
 		}
 	}

@@ -6,6 +6,7 @@ package retrip_test
 import (
 	"io"
 	"net/http"
+	"runtime/debug"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +16,14 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 )
+
+// measuresHeap undoes what TestMain sets, until t ends: garbage counts as part of
+// the heap, and is collected as often as in a program.
+func measuresHeap(t *testing.T) {
+	t.Helper()
+	rare := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(rare) })
+}
 
 func rulesOf(t testing.TB, p retrip.Policy) *retrip.Rules {
 	t.Helper()

@@ -5,12 +5,20 @@ package retrip
 
 import (
 	"os"
+	"runtime/debug"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/testenv"
 )
+
+// TestMain makes collections of garbage rare: tests make much of it on a heap so
+// small that it would be collected again and again.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 type roundTripperFunc = testenv.RoundTripper
 

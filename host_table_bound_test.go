@@ -199,13 +199,12 @@ func TestHostTable_OverflowRefills(t *testing.T) {
 	})
 }
 
-// A crawler calls a million dead hosts.
+// A crawler calls a great many dead hosts.
 func TestHostTable_Bounded(t *testing.T) {
 	testenv.Slow(t)
-	const hosts = 1_000_000
-	n := hosts
-	if testing.Short() || raceEnabled {
-		n /= 50
+	n := testenv.Size(100_000, 1_000_000)
+	if raceEnabled {
+		n /= 5
 	}
 	table := new(hostTable)
 	r := defaultRules(t, Policy{Breaker: Breaker{Ratio: 1}})

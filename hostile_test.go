@@ -25,6 +25,7 @@ import (
 // Four attempts at a hostile server: their duration, the bytes that the client
 // gets and reads, and the number of connections.
 func TestHostile(t *testing.T) {
+	measuresHeap(t)
 	const kib = 1 << 10
 	bomb := gzipBomb(t)
 	// A drained body, the connection's buffer, and the bytes that net/http

@@ -278,6 +278,7 @@ func TestTransport_SigningBase(t *testing.T) {
 
 // P7: an upload of a megabyte is not buffered before it is sent.
 func TestTransport_MemoryOfAnUpload(t *testing.T) {
+	measuresHeap(t)
 	const size = 64 << 20
 	var most uint64
 	base := plays(func(r *http.Request) (*http.Response, error) {

@@ -4,7 +4,6 @@
 package retrip_test
 
 import (
-	"container/heap"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -23,13 +22,13 @@ type world struct {
 
 func (w *world) at(instant time.Duration, f func()) {
 	w.made++
-	heap.Push(&w.events, event{instant, w.made, f})
+	w.events.push(event{instant, w.made, f})
 }
 
 // run runs the world until the instant end or until no event is left.
 func (w *world) run(end time.Duration) {
 	for len(w.events) > 0 && w.events[0].at <= end {
-		e := heap.Pop(&w.events).(event)
+		e := w.events.pop()
 		w.now = e.at
 		e.happen()
 	}
@@ -110,18 +109,44 @@ type event struct {
 	happen func()
 }
 
+func (e event) before(other event) bool {
+	return e.at < other.at || e.at == other.at && e.nth < other.nth
+}
+
+// events is a binary heap: the next event comes first. Unlike container/heap, it
+// allocates nothing for an event.
 type events []event
 
-func (q events) Len() int { return len(q) }
-func (q events) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].nth < q[j].nth
+func (q *events) push(e event) {
+	*q = append(*q, e)
+	list := *q
+	i := len(list) - 1
+	for i > 0 && e.before(list[(i-1)/2]) {
+		list[i] = list[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	list[i] = e
 }
-func (q events) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *events) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *events) Pop() any {
-	e := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return e
+
+func (q *events) pop() event {
+	list := *q
+	first, last := list[0], list[len(list)-1]
+	list[len(list)-1] = event{}
+	list = list[:len(list)-1]
+	*q = list
+	for i := 0; len(list) > 0; {
+		child := 2*i + 1
+		if child+1 < len(list) && list[child+1].before(list[child]) {
+			child++
+		}
+		if child >= len(list) || last.before(list[child]) {
+			list[i] = last
+			break
+		}
+		list[i] = list[child]
+		i = child
+	}
+	return first
 }
 
 func newWorld(seed uint64) *world { return &world{random: rand.New(rand.NewPCG(seed, 0))} }

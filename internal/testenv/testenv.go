@@ -1,10 +1,13 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testenv decides which slow tests run.
+// Package testenv decides which slow tests run, and how much of them.
 package testenv
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
 // Slow skips a test that takes a second or more if -short is set.
 func Slow(t testing.TB) {
@@ -12,4 +15,16 @@ func Slow(t testing.TB) {
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}
+}
+
+// Tables reports whether `make tables` runs: all rows, seeds and steps of the
+// long tests, of which `go test` alone takes the most telling.
+func Tables() bool { return os.Getenv("RETRIP_TABLES") != "" }
+
+// Size returns all if `make tables` runs, and usual otherwise.
+func Size(usual, all int) int {
+	if Tables() {
+		return all
+	}
+	return usual
 }
