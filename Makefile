@@ -73,8 +73,8 @@ fuzz: ## run each fuzz target of the root package for FUZZTIME (10s)
 		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . || exit 1; \
 	done
 
-tables: ## test every row of the simulator's tables; `make test` tests only the most important (minutes)
-	RETRIP_TABLES=1 $(GO) test -timeout 30m ./sim
+tables: ## test every row, seed and step of the long tests; `make test` tests only the most important (minutes)
+	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./shed ./sim
 	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
 
 mutate: ## break the core in small ways, and list the breaks that no test detects (minutes)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -126,7 +127,7 @@ func TestHostile_Mixture(t *testing.T) {
 				servers := []*memhttp.Server{memhttp.NewServer(t, proto, one), memhttp.NewServer(t, proto, two)}
 				transports := []http.RoundTripper{servers[0].Transport(), servers[1].Transport()}
 				var wg sync.WaitGroup
-				for range 600 {
+				for range testenv.Size(300, 600) {
 					wg.Go(func() {
 						time.Sleep(rand.N(300 * ms))
 						i := rand.IntN(2)

@@ -90,7 +90,9 @@ func TestHandler_EndsAStorm(t *testing.T) {
 	}
 	t.Parallel()
 	const clients = 10_000
-	short := func(l *storm.Load) { l.End = 21 * time.Second }
+	short := func(l *storm.Load) {
+		l.Trigger, l.TriggerEnd, l.End = time.Second, 7*time.Second, 14*time.Second
+	}
 	result, load := brownout(t, nil, clients, short)
 	assert.Equal(t, storm.Never, result.Recovery(load), "without: goodput %v", result.Good)
 	result, load = brownout(t, &shed.Handler{}, clients, short)

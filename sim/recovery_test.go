@@ -93,6 +93,10 @@ func TestCheckRecovery_Storms(t *testing.T) {
 func TestCheckRecovery_LargeBudget(t *testing.T) {
 	s := of(Overload(), 10)
 	s.Policy.Retry.Budget.Size = 10_000
+	if brief {
+		assert.NoError(t, RecoveryCheck{Troubles: []Trouble{}}.Run(t.Context(), s))
+		return
+	}
 	assert.NoError(t, CheckRecovery(t.Context(), s))
 }
 
@@ -154,6 +158,9 @@ func TestCheckRecovery_RefusesVacuousScenarios(t *testing.T) {
 
 // The width of Bin doesn't change a verdict.
 func TestCheckRecovery_Bin(t *testing.T) {
+	if brief {
+		t.Skip("TestBinChangesNothing is faster")
+	}
 	c := RecoveryCheck{Troubles: []Trouble{}}
 	s := as(t, Overload(), "finagle")
 	want := c.Run(t.Context(), s)

@@ -228,7 +228,10 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 		"overload": overload, "no budget": unbounded, "faults": faults,
 		"layers": layers, "detached layers": detached} {
 		t.Run(name, func(t *testing.T) {
-			const real, simulated = 4, 16
+			real, simulated := 4, 16
+			if brief {
+				real = 2
+			}
 			var ok, attempts [2]sample
 			for seed := range uint64(real) {
 				s.Seed = 1000 + seed
