@@ -33,8 +33,8 @@ import (
 // served at a time and how long others wait for their turn.
 //
 // A refused request gets a 503 with "X-Should-Retry: false", which clients with
-// retrip obey. The 503 has no Retry-After, because that would make a client
-// pause all its other requests to the host.
+// retrip obey. The 503 has no Retry-After, because a client would then hold back
+// its other retries to the host too, and with a Gate all its requests.
 //
 // If an incoming request is itself a retry, Transports of package retrip make
 // the calls that use its context without retries of their own. With
