@@ -34,7 +34,7 @@ const (
 	ReasonBreakerOpen       Reason = "breaker_open"        // the breaker of the host is open
 	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host is exhausted
 	ReasonFleetBudget       Reason = "fleet_budget"        // too many retries of all processes together failed
-	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself reached Policy.MaxSends in the last attempt
+	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself exceeded Policy.MaxSends in the last attempt
 	ReasonCanceled          Reason = "canceled"            // the caller canceled the request
 )
 
@@ -84,7 +84,7 @@ type Outcome struct {
 	Hopeless   bool          // the error can't be fixed by another attempt
 	Timeout    bool          // the error is a timeout
 	Canceled   bool          // the caller has canceled the request, or its own deadline has passed
-	Resent     bool          // the error is that net/http reached Policy.MaxSends within the attempt
+	Resent     bool          // the error is that net/http exceeded Policy.MaxSends within the attempt
 	Idempotent bool          // repeating is safe: the request is idempotent, or provably was not processed
 	Replay     bool          // the body can be replayed, or there is none
 	Forbidden  bool          // the server said not to retry, for example with X-Should-Retry: false

@@ -54,10 +54,10 @@
 // retry takes half a token, or three quarters after a timeout, and gets it back
 // if the retry succeeds. A success without a retry adds a fifth of a token.
 // After four failed retries in a row, there are no retries until a request
-// succeeds. In an outage, retries to the host therefore stop quickly, while
-// independent failures of up to a third of all attempts are still nearly always
-// retried. The budget doesn't restrain a caller that calls again at once in a
-// loop of its own; Policy.Gate does.
+// succeeds. In an outage, retries to the host therefore stop quickly. If up to
+// a third of all attempts fail independently of each other, the Transport still
+// retries nearly all of them. The budget doesn't restrain a caller that calls
+// again at once in a loop of its own; Policy.Gate does.
 //
 // How long a fleet takes to recover depends on the request rate of each client,
 // the length of the overload and the load. After a short overload, or when each

@@ -13,10 +13,11 @@ import (
 )
 
 // Error is the error that RoundTrip returns after several attempts, during a
-// wait, or when a breaker or gate refused the first attempt. In two cases
-// RoundTrip returns another error: if the only attempt fails, the error that
-// Base returned; if the context has ended before the first attempt, the cause
-// of the context.
+// wait, or when a breaker or gate refused the first attempt. If the only attempt
+// fails, RoundTrip returns the error that Base returned, with the limit of the
+// policy that ended the attempt, if one did. RoundTrip returns an Error instead
+// if Base's error hides why the caller canceled. If the context has ended before
+// the first attempt, RoundTrip returns the cause of the context.
 type Error struct {
 	// Attempts is the number of attempts made. It is 0 if the breaker or gate
 	// of the host refused the first attempt.

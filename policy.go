@@ -136,16 +136,16 @@ type Policy struct {
 	// net/http repeats some requests by itself: over HTTP/2 after GOAWAY and
 	// REFUSED_STREAM, endlessly with some servers, and a POST that has GetBody
 	// also after a PROTOCOL_ERROR, which proves nothing. An attempt that
-	// reaches the bound fails like any other, so a request may be sent up to
-	// MaxSends times MaxAttempts times in all. Sends over pooled HTTP/1
+	// exceeds the bound fails like any other, so net/http may send a request up
+	// to MaxSends times MaxAttempts times in all. Sends over pooled HTTP/1
 	// connections that turn out to be dead don't count, because the pool bounds
 	// them.
 	//
 	// A policy that sets MaxSends bounds every attempt. Off means no bound. If
-	// 0, it is inherited; the default is 10 for attempts that are derived
-	// anyway (see [Transport]), and no bound for others. With an AttemptTimeout
-	// or a Deadline, every attempt is derived; without them, it depends on the
-	// request.
+	// 0, it is inherited; the default is 10 for attempts that are derived for
+	// another reason (see [Transport]), and no bound for others. With an
+	// AttemptTimeout or a Deadline, every attempt is derived; without them, it
+	// depends on the request.
 	MaxSends int `json:"max_sends"`
 
 	// RetryOn lists statuses (400 to 599) to retry in addition to 5xx and 429.
@@ -188,10 +188,10 @@ type Policy struct {
 
 	// RetryHeader names a header that carries the number of the attempt on
 	// retries (2 and up) and is absent from first attempts, so that a server in
-	// trouble can shed retries first. An example is "Retry-Attempt". If a
-	// request is made with the context of an incoming request that is itself a
-	// retry and came through a [github.com/retrip/retrip/shed.Handler], its
-	// first attempt carries the header too, and the count continues from the
+	// trouble can shed retries first. An example is "Retry-Attempt". A server
+	// with a [github.com/retrip/retrip/shed.Handler] may make requests with the
+	// context of an incoming request that is itself a retry. The first attempts
+	// of these requests carry the header too, and the count continues from the
 	// incoming number. "off" means no header. If empty, it is inherited; the
 	// default is none.
 	RetryHeader string `json:"retry_header"`
@@ -201,11 +201,11 @@ type Policy struct {
 	Budget Budget `json:"budget"`
 
 	// FleetBudget is the size of the account by which all processes of a fleet
-	// together limit retries to one host, 1 to 1 000 000 tokens: about as many
-	// as requests arrive there in a second from all of them. It means something
-	// only with Transport.Fleet, and where Budget isn't Unlimited; every process
-	// should have the same. If 0, it is inherited; the default is 500. Off: no
-	// account.
+	// together limit retries to one host, 1 to 1 000 000 tokens. It should be
+	// about the number of requests that all processes together send to the host
+	// in a second, and the same in every process. It has an effect only with
+	// Transport.Fleet and if Budget isn't Unlimited. Off means no account. If 0,
+	// it is inherited; the default is 500.
 	FleetBudget float64 `json:"fleet_budget"`
 
 	// Breaker stops attempts to a host that is down. Its fields, if 0, are
@@ -217,10 +217,10 @@ type Policy struct {
 	// server asked for, with a 429 or with a 503 that has Retry-After; after a
 	// 429 that names no time, the gate chooses one. Then a single request goes
 	// as a probe. The others follow its success at a pace that the gate learns
-	// from what the server accepts and refuses. A request that would miss its
-	// deadline fails at once and doesn't hold up the queue. So does a request
-	// for which the server asks for more than MaxWait. If 0, it is inherited;
-	// the default is Off.
+	// from what the server accepts and refuses. A request fails at once, and
+	// doesn't hold up the queue, if it would miss its deadline or if the server
+	// asks for a wait longer than MaxWait. If 0, it is inherited; the default is
+	// Off.
 	Gate Switch `json:"gate"`
 
 	// GateKey, if not nil, names the gate at which a request waits. It is for

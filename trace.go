@@ -16,8 +16,9 @@ import (
 // says otherwise. It must not keep or change its argument. Different requests
 // may run a hook concurrently.
 //
-// The hooks of one request run in this order: Attempt, then either Retry and
-// Attempt again, or at most one GiveUp, and finally Done.
+// The hooks of one request run in this order: Attempt for the first attempt;
+// Retry and Attempt for each retry; at most one GiveUp; and Done. If a request
+// ends in the wait before a retry, the Attempt of that retry doesn't run.
 type Trace struct {
 	// Attempt runs before each attempt.
 	Attempt func(Event)

@@ -36,12 +36,12 @@ import (
 // retrip obey. The 503 has no Retry-After, because a client would then hold back
 // its other retries to the host too, and with a Gate all its requests.
 //
-// If an incoming request is itself a retry, Transports of package retrip make
-// the calls that use its context without retries of their own. With
-// Policy.RetryHeader, those calls also pass on the number of the incoming
-// attempt. Three layers that make 4 attempts each therefore make 10 calls at
-// the lowest layer instead of 64. A policy that the handler sets for such a
-// call with retrip.WithPolicy takes precedence.
+// If an incoming request is itself a retry, Transports of package retrip don't
+// retry the calls that are made with its context. With Policy.RetryHeader,
+// those calls also pass on the number of the incoming attempt. Three layers
+// that make 4 attempts each therefore make 10 calls at the lowest layer instead
+// of 64. A policy that the program sets for such a call with retrip.WithPolicy
+// takes precedence.
 //
 // A Handler is also a
 // [github.com/prometheus/client_golang/prometheus.Collector] that reports how
@@ -60,10 +60,10 @@ type Handler struct {
 
 	// Limit is how many requests are served at a time. It should be slightly
 	// more than what keeps the server busy: its capacity in requests per second
-	// times the seconds that one request takes. Requests above that wait inside
-	// the server, where QueueTime doesn't bound the wait. If 0, Limit is 100
-	// per CPU (runtime.GOMAXPROCS), which is a guess. Off means no limit: no
-	// request waits, and only requests without time left are refused.
+	// times the seconds that one request takes. If Limit is larger, requests
+	// wait inside the server, where QueueTime doesn't bound the wait. If 0,
+	// Limit is 100 per CPU (runtime.GOMAXPROCS), which is a guess. Off means no
+	// limit: no request waits, and only requests without time left are refused.
 	Limit int
 
 	// QueueTime is how long a request may wait for its turn before it is

@@ -14,7 +14,7 @@ import (
 // every few seconds, a CDN that fails for an instant, and an origin that asks
 // the requests it can't serve to come back later.
 //
-// A player whose request fails in the blip learns of the failure at once. The
+// A player whose request fails while the CDN fails learns of it at once. The
 // policy then decides, with one additional rule: a player retries at most once
 // per RetryEvery.
 type Stadium struct {
@@ -93,7 +93,7 @@ type StadiumResult struct {
 	Events  int64
 
 	Fetches int64 // first attempts
-	Failed  int64 // attempts that failed in the blip
+	Failed  int64 // attempts that failed while the CDN failed
 	Refused int64 // attempts that the origin refused
 	Retries int64 // attempts after the first
 	Lost    int64 // segments that never came
