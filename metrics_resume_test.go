@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -300,5 +301,6 @@ func TestMetrics_IdentitiesOfContinuations(t *testing.T) {
 			assert.Positive(t, s["body_stalls_total"])
 		}
 		assert.Greater(t, c.truth["all"]["whole"], 100.0)
+		runtime.KeepAlive(transports)
 	})
 }
