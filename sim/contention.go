@@ -62,8 +62,9 @@ func contender(b retrip.Backoff, name string) Policy {
 	return Policy{Name: name, Retry: retrip.Policy{MaxAttempts: math.MaxInt32, Backoff: b, Budget: retrip.Unlimited}}
 }
 
-// Contenders returns the article's policies in its order: no backoff,
-// exponential backoff without jitter, then equal, full and decorrelated jitter.
+// Contenders returns the policies that the article of [Contention] compares, in
+// its order: no backoff, exponential backoff without jitter, then equal, full
+// and decorrelated jitter.
 func Contenders() []Policy {
 	const base = 10 * time.Millisecond
 	return []Policy{
