@@ -312,6 +312,8 @@ func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
 	assert.ErrorContains(t, err, `api.openai.com`)
 	assert.ErrorContains(t, err, want)
 	assert.NoError(t, new(retrip.Transport).SetPolicies(alone, nil), "only Validate says so")
+	other := retrip.Transport{Policy: retrip.Policy{Dialects: []string{"anthropic"}}}
+	assert.ErrorContains(t, other.Validate(), `retrip: Policy.Dialects is "anthropic": calls of this API are POSTs`)
 
 	for name, change := range map[string]func(*retrip.Policy){
 		"Unprocessed":       func(p *retrip.Policy) { p.Unprocessed = []int{429} },
