@@ -154,7 +154,7 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	return s.policy.clone(), hosts, nil
 }
 
-// NeverMatched returns the patterns in force that no request has followed yet,
+// NeverMatched returns the patterns in force that no request has matched yet,
 // sorted. Such a pattern may be misspelled, or hidden by a more specific
 // pattern. If SetPolicies keeps a pattern, NeverMatched remembers the requests
 // before it. NeverMatched is safe for concurrent use.
