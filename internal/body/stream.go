@@ -69,7 +69,6 @@ type Stream struct {
 // Init prepares s for use as a response body that begins with part.
 func (s *Stream) Init(part Part) {
 	s.original, s.body, s.cut, s.first = part.Body, part.Body, part.Cut, true
-	s.until, s.end = -1, -1
 }
 
 // Original returns the body that s was made from.

@@ -264,11 +264,28 @@ func (r *rewriter) binary(n *ast.BinaryExpr) string {
 	if basic, ok := r.info.Types[n].Type.Underlying().(*types.Basic); !ok || basic.Info()&(types.IsNumeric|types.IsBoolean) == 0 {
 		return fmt.Sprintf("%s %s %s", x, n.Op, y)
 	} else if basic.Info()&types.IsNumeric != 0 {
+		if r.calls(n) {
+			// mutantPick would call twice.
+			return fmt.Sprintf("(%s) %s (%s)", x, n.Op, y)
+		}
 		id := r.new(n, "%s -> %s", r.raw(n), other)
 		return fmt.Sprintf("mutantPick(%d, (%s) %s (%s), (%[2]s) %[5]s (%[4]s))", id, x, n.Op, y, other)
 	}
 	id := r.new(n, "%s -> %s", r.raw(n), other)
 	return fmt.Sprintf("(mutant(%d) && (%s) %s (%s) || !mutant(%[1]d) && (%[2]s) %[5]s (%[4]s))", id, x, other, y, n.Op)
+}
+
+// calls reports whether n calls a function, which may do more than to return a
+// value.
+func (r *rewriter) calls(n ast.Node) (any bool) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			f := r.info.Types[call.Fun]
+			any = any || !f.IsType() && !f.IsBuiltin()
+		}
+		return !any
+	})
+	return any
 }
 
 // conditional negates conditions that aren't comparisons.
