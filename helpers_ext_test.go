@@ -17,8 +17,8 @@ import (
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
-// measuresHeap undoes what TestMain sets, until t ends: garbage counts as part of
-// the heap, and is collected as often as in a program.
+// measuresHeap undoes the setting of TestMain until t ends. Garbage counts as
+// part of the heap, so it must be collected as often as in a program.
 func measuresHeap(t *testing.T) {
 	t.Helper()
 	rare := debug.SetGCPercent(100)

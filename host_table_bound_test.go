@@ -199,7 +199,7 @@ func TestHostTable_OverflowRefills(t *testing.T) {
 	})
 }
 
-// A crawler calls a great many dead hosts.
+// A crawler calls very many dead hosts.
 func TestHostTable_Bounded(t *testing.T) {
 	testenv.Slow(t)
 	n := testenv.Size(100_000, 1_000_000)

@@ -231,8 +231,8 @@ func FuzzRepresentationAccept(f *testing.F) {
 	})
 }
 
-// TestContentRange has what a Content-Range may and may not say, whatever it is
-// compared with later.
+// TestContentRange lists valid and invalid values of Content-Range, independent
+// of any comparison.
 func TestContentRange(t *testing.T) {
 	for value, want := range map[string][3]int64{
 		"bytes 0-9/10": {0, 9, 10},

@@ -33,8 +33,8 @@ const ms = time.Millisecond
 
 var protos = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C}
 
-// TestMain makes collections of garbage rare: tests make much of it on a heap so
-// small that it would be collected again and again.
+// TestMain makes garbage collections rare. The tests produce much garbage on a
+// small heap, which would be collected again and again.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
 	os.Exit(m.Run())

@@ -1,8 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Fleet shows what an account of all clients together does: 1000 clients, each
-// with a budget of its own, make one request each to a server that is down.
+// Fleet shows the effect of an account that all clients share: 1000 clients,
+// each with a budget of its own, make one request each to a server that is
+// down.
 package main
 
 import (
@@ -39,15 +40,15 @@ func main() {
 	outage(url, nil)
 	fmt.Printf("  %4d attempts by their budgets alone: for each client, this is its first failure\n", attempts.Swap(0))
 
-	// The account is in the memory of this program. For clients in many programs
-	// it is in Redis: retrip.NewFleet takes a fleetredis.Store.
+	// The account is in the memory of this program. Clients in many programs
+	// can share one in Redis: pass a fleetredis.Store to retrip.NewFleet.
 	fleet := retrip.NewFleet(nil)
 	defer fleet.Close()
 	outage(url, fleet)
 	fmt.Printf("  %4d attempts with an account that all share\n", attempts.Load())
 }
 
-// outage has each client make a request, a few at a time.
+// outage makes one request for each client, a few at a time.
 func outage(url string, fleet *retrip.Fleet) {
 	base := &http.Transport{MaxIdleConnsPerHost: 20}
 	defer base.CloseIdleConnections()

@@ -196,8 +196,8 @@ func TestPrometheus_RepeatsQueries(t *testing.T) {
 	})
 }
 
-// TestRun holds the program to what its comment says: each call succeeds at the
-// second attempt, and none is sent a third time.
+// TestRun checks the program: each call succeeds at the second attempt, and
+// none is sent a third time.
 func TestRun(t *testing.T) {
 	t.Setenv("VAULT_ADDR", "")
 	var out strings.Builder

@@ -17,8 +17,8 @@ func Slow(t testing.TB) {
 	}
 }
 
-// Tables reports whether `make tables` runs: all rows, seeds and steps of the
-// long tests, of which `go test` alone takes the most telling.
+// Tables reports whether `make tables` runs. It runs all rows, seeds and steps
+// of the long tests; `go test` alone runs the most important.
 func Tables() bool { return os.Getenv("RETRIP_TABLES") != "" }
 
 // Size returns all if `make tables` runs, and usual otherwise.

@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Fleet exposes one server to an outage under the load of 64 processes with 10
-// 000 clients, with and without a fleet account in a real Redis. docs/fleet.md
+// Fleet exposes one server to an outage under the load of 10 000 clients in 64
+// processes, with and without a fleet account in a real Redis. docs/fleet.md
 // shows its output. All connections are on loopback, and all clocks are real.
 //
 // Each client behaves like a program with one Transport: it has a budget, a
