@@ -26,7 +26,7 @@ func SpanPerAttempt(base http.RoundTripper, options ...otelhttp.Option) *http.Cl
 	return &http.Client{Transport: &retrip.Transport{Base: otelhttp.NewTransport(base, options...)}}
 }
 
-// Both traces each attempt, with its number, and around the attempts the
+// Both traces each attempt as a span with its number, inside a span for the
 // request, with its waits and reasons. The conventions of OpenTelemetry ask for
 // this.
 func Both(base http.RoundTripper, config retripotel.Config) *http.Client {
