@@ -4,8 +4,9 @@
 // Ratelimited sends requests from 200 workers, over real sockets, to a server
 // that allows ten per second with a burst of ten (golang.org/x/time/rate) and
 // answers the others with 429 and Retry-After. It compares a policy with a
-// gate, one without, and one without gate and budget. It then shows two keys
-// with separate limits, first with one gate and then with a gate per key.
+// gate, one without a gate, and one without a gate or a budget. It then shows
+// two keys with separate limits, first with one gate and then with a gate per
+// key.
 package main
 
 import (
@@ -32,17 +33,17 @@ func main() {
 		policy retrip.Policy
 	}{
 		{"with a gate", retrip.Policy{Gate: retrip.On}},
-		{"without", retrip.Policy{}},
-		{"without, and no budget", retrip.Policy{Budget: retrip.Unlimited}},
+		{"without a gate", retrip.Policy{}},
+		{"without a gate or a budget", retrip.Policy{Budget: retrip.Unlimited}},
 	}
 	fmt.Printf("%d workers for %v at a server that allows 10 requests a second; this takes a minute and a half.\n\n", workers, lasts)
-	fmt.Printf("%-23s %9s %16s %12s %14s\n", "", "succeeded", "of what is allowed", "429 answers", "given up")
+	fmt.Printf("%-26s %9s %16s %12s %14s\n", "", "succeeded", "of what is allowed", "429 answers", "given up")
 	lines := make([]string, len(policies))
 	var wg sync.WaitGroup
 	for i, p := range policies {
 		wg.Go(func() {
 			r := run(map[string]*rate.Limiter{"": rate.NewLimiter(10, 10)}, p.policy, workers, lasts)
-			lines[i] = fmt.Sprintf("%-23s %9d %16.0f %% %12d %14d", p.name, r.succeeded[""], 100*float64(r.succeeded[""])/allowed, r.refused, r.gaveUp)
+			lines[i] = fmt.Sprintf("%-26s %9d %16.0f %% %12d %14d", p.name, r.succeeded[""], 100*float64(r.succeeded[""])/allowed, r.refused, r.gaveUp)
 		})
 	}
 	wg.Wait()
@@ -50,14 +51,14 @@ func main() {
 		fmt.Println(line)
 	}
 
-	fmt.Printf("\n%-23s %18s %18s\n", "two keys", "poor, 1 a second", "rich, 20 a second")
+	fmt.Printf("\n%-26s %18s %18s\n", "two keys", "poor, 1 a second", "rich, 20 a second")
 	keyed := func(r *http.Request) string { return r.Header.Get("Authorization") }
 	for _, p := range []struct {
 		name   string
 		policy retrip.Policy
 	}{{"one gate", retrip.Policy{Gate: retrip.On}}, {"a gate for each", retrip.Policy{Gate: retrip.On, GateKey: keyed}}} {
 		r := run(map[string]*rate.Limiter{"poor": rate.NewLimiter(1, 1), "rich": rate.NewLimiter(20, 20)}, p.policy, 40, lasts)
-		fmt.Printf("%-23s %18d %18d\n", p.name, r.succeeded["poor"], r.succeeded["rich"])
+		fmt.Printf("%-26s %18d %18d\n", p.name, r.succeeded["poor"], r.succeeded["rich"])
 	}
 }
 
