@@ -137,7 +137,7 @@ func TestAzure(t *testing.T) {
 		sends   int
 	}{
 		"as it should be": {AzureOptions, 4},
-		// It would be 4 times 4, but the budget ends the retries: 4, 3, 1 and
+		// It would be 4 times 4, but the budget ends the retries: 4, 2, 1 and
 		// 1.
 		"both layers": {func(base http.RoundTripper) azcore.ClientOptions {
 			o := AzureOptions(base)
