@@ -30,9 +30,9 @@ import "time"
 // A request that arrives after OpenFor is a probe, and the breaker lets it
 // through. An open breaker therefore refuses no request if requests come less
 // often than every one and a half times OpenFor (7.5 s by default); it only
-// saves the retries. At one request per OpenFor it refuses a fifth of the
-// requests, at five per OpenFor seven tenths. For a host with rare requests,
-// set OpenFor to several times the interval between them.
+// saves the retries. It refuses a fifth of the requests at one request per
+// OpenFor, and seven tenths at five requests per OpenFor. For a host with rare
+// requests, set OpenFor to several times the interval between them.
 //
 // The zero Breaker is off. A Breaker with any field set is on, with defaults
 // for its other fields. The defaults come from simulation

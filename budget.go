@@ -29,11 +29,11 @@ import (
 // isn't full, because a host that is almost too slow has no capacity for
 // retries. Without an AttemptTimeout, no success is slow.
 //
-// Only a retry that took tokens counts as a failed retry. If the caller cancels
-// a retry, it doesn't count, but gets tokens back only if it had not begun. A
-// retry whose error says nothing about the host doesn't count either, and gets
-// its tokens back. Each [Transport] keeps one budget per host, for all paths and
-// methods. A host without trouble needs none.
+// Only a retry that took tokens counts as a failed retry. A retry that the
+// caller cancels doesn't count, but gets its tokens back only if it had not
+// begun. A retry whose error says nothing about the host doesn't count either,
+// and gets its tokens back. Each [Transport] keeps one budget per host, for all
+// paths and methods. A host without trouble needs none.
 type Budget struct {
 	// Size is the number of tokens, 1 to 1 000 000. Off (see [Unlimited])
 	// refuses no retry, and none of the rules above applies. If 0, it is

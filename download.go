@@ -116,7 +116,7 @@ func (x *exchange) handOver() {
 }
 
 // Continue implements [body.Source]. It requests the rest of the representation
-// from the offset at, after the part before ended with broken.
+// from the offset at, after the part before it ended with the error broken.
 func (d *download) Continue(ctx context.Context, at int64, broken error) (body.Part, error) {
 	if d.barren++; at != d.last {
 		d.barren = 1

@@ -64,9 +64,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 //go:noinline
 func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy) }
 
-// plain makes a first attempt with the caller's own request while the host is
-// in no trouble. An attempt that succeeds costs next to nothing; plain hands
-// any other one to resume.
+// plain makes a first attempt with the caller's own request while the host
+// isn't in trouble. An attempt that succeeds costs next to nothing; plain hands
+// any other attempt to resume.
 func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
 	var began time.Duration
 	ctx := req.Context()

@@ -40,11 +40,12 @@ type FleetStore interface {
 // make one Fleet with [NewFleet] and set it as Transport.Fleet in all its
 // Transports. Policy.FleetBudget is the size of an account.
 //
-// A retry that fails costs one token. Until something succeeds again, further
-// failures of this process cost nothing, so that a process whose own network is
-// dead doesn't spend the tokens of all. A success without a retry pays 0.2
-// tokens. If the level is below half the size, the account lets retries through
-// with a probability of level/(size/2).
+// A retry that fails costs one token. After that charge, further failures of
+// the same Transport cost nothing until one of its requests to the host
+// succeeds, so that a process whose own network is dead doesn't spend the
+// tokens of all. A success without a retry pays 0.2 tokens. If the level is
+// below half the size, the account lets retries through with a probability of
+// level/(size/2).
 //
 // Before a retry, the process asks for the level if the last answer is older
 // than a second. The request waits for the answer for at most 50 ms, as part of
@@ -88,8 +89,9 @@ const (
 	fleetWorkers   = 4
 	fleetHostBytes = 255 + len(":65535")
 
-	// fleetPatience bounds an operation of the store. It is longer than a
-	// request waits, because the first operation may have to connect.
+	// fleetPatience bounds an operation of the store. It is longer than the
+	// time for which a request waits, because the first operation may have to
+	// connect.
 	fleetPatience = time.Second
 )
 
@@ -223,8 +225,8 @@ func (f *Fleet) view(host hostKey, now time.Duration) *fleetView {
 }
 
 // sweep makes room, and reports whether it could. It looks at all views only
-// once a second: a program with more hosts than that would do little else. The
-// caller must hold f.mu.
+// once a second: a program with more hosts than f has room for would do little
+// else. The caller must hold f.mu.
 func (f *Fleet) sweep(now time.Duration) bool {
 	if now-f.swept < time.Second {
 		return false
@@ -242,9 +244,10 @@ func (f *Fleet) sweep(now time.Duration) bool {
 func (v *fleetView) idle(now time.Duration) bool { return !v.busy && now-v.asked > account.Age }
 
 // begin starts an operation that adds tokens, and returns a channel that is
-// closed when its answer has arrived. If an operation for v is in progress, its
-// answer serves, and the tokens go with it or, if it has left already, with the
-// next one. The caller must hold f.mu.
+// closed when its answer has arrived. If an operation for v is in progress,
+// begin returns the channel of that operation. The tokens go with that
+// operation or, if it is already running, with the next one. The caller must
+// hold f.mu.
 func (f *Fleet) begin(v *fleetView, size, tokens float64, now time.Duration) <-chan struct{} {
 	v.size = size
 	v.owed += tokens

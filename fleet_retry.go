@@ -17,7 +17,7 @@ import (
 // This file connects an exchange with the fleet's account.
 
 // payFleet pays for a success without a retry into the account of its host.
-// Most calls pay nothing; a few pay for all.
+// Most calls pay nothing; a few pay for all of them.
 func (t *Transport) payFleet(r *Rules, u *url.URL) {
 	if t.Fleet == nil || r.fleet == 0 {
 		return

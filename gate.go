@@ -216,9 +216,9 @@ func (g *gate) accept(c *Call, now time.Duration) {
 	g.next -= max(0, before-g.pace.gap())
 }
 
-// refuse records that the server refused c with word, or 0 if it named no wait.
-// It reports whether all calls must wait longer, so that some may miss their
-// deadlines.
+// refuse records that the server refused c and asked for the wait word, or 0 if
+// the server named no wait. It reports whether all calls must wait longer, so
+// that some may miss their deadlines.
 func (g *gate) refuse(c *Call, word, now time.Duration, epoch uint32, draw uint64) bool {
 	current := c.out && c.epoch == g.epoch
 	c.out = false
@@ -270,8 +270,8 @@ func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
 	g.fresh, g.accepted, g.news, g.pause = false, 0, now, pause
 	g.epoch, g.probe = epoch, probeDue
 	g.closed = max(g.closed, addCapped(now, pause))
-	// The server told a whole fleet the same: its processes must not all start
-	// at the same instant.
+	// The server told all processes of a fleet the same time, but they must not
+	// all start at the same instant.
 	g.next = addCapped(g.closed, uniform(0, g.pace.gap(), remix(draw)))
 }
 

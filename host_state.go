@@ -31,7 +31,7 @@ type HostState struct {
 
 	FleetTokens float64       // tokens left in the fleet's account, as last heard
 	FleetSize   float64       // size of that account; 0 if there is none or its level is unknown
-	PausedFor   time.Duration // how much longer retries are held back, and new requests of at least one key at the host's gate
+	PausedFor   time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key
 	Breaker     string        // "closed", "open" or "half-open"
 	OpenFor     time.Duration // time until the breaker allows the next probe
 	Waiting     int           // requests waiting at the host's gates, for all keys together

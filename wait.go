@@ -170,8 +170,8 @@ func (x *exchange) mayQueue() {
 }
 
 // wakeOthers wakes the calls that must ask h again, if there are any. Each
-// channel has room for one wake-up, which is enough, because its call asks
-// after that.
+// channel has room for one wake-up. One is enough, because the call asks again
+// after it has received that wake-up.
 func wakeOthers(h *Host, any bool) {
 	for any {
 		woken, ok := h.Woken().(chan struct{})
