@@ -142,6 +142,8 @@ type exchange struct {
 
 	idempotent bool
 	key        string        // generated; empty if there is none
+	started    time.Time     // first reading of the clock; zero before
+	limited    time.Duration // instant of limit; 0 if there is no Policy.Deadline
 	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
 
 	sent    bool             // plain has made the first attempt
@@ -183,10 +185,27 @@ func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, 
 	}
 }
 
+// clock returns the first reading of the clock by x.
+func (x *exchange) clock() time.Time {
+	if x.started.IsZero() {
+		x.started = time.Now()
+	}
+	return x.started
+}
+
+// now returns the current instant.
+func (x *exchange) now() time.Duration {
+	if x.started.IsZero() {
+		return x.s.instant(x.clock())
+	}
+	return x.s.now()
+}
+
 // limit bounds x by Policy.Deadline.
 func (x *exchange) limit() {
 	if d := x.r.policy.Deadline; d > 0 {
-		if at := addCapped(x.s.now(), d); x.call.Deadline == 0 || at < x.call.Deadline {
+		x.limited = x.now()
+		if at := addCapped(x.limited, d); x.call.Deadline == 0 || at < x.call.Deadline {
 			x.call.Deadline, x.deadline = at, at
 		}
 	}
@@ -261,7 +280,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 	var now time.Duration
 	failed := x.r.retryable(*o)
 	if x.host == nil && (failed || !x.t.hosts.calm(&hostLookup{url: x.req.URL})) {
-		now = x.s.now()
+		now = x.now()
 		if key := keyOf(x.req.URL); failed {
 			x.host = x.t.hosts.pinNew(key, now)
 		} else {
@@ -274,7 +293,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		return Decision{}, nil
 	}
 	if now == 0 {
-		now = x.s.now()
+		now = x.now()
 	}
 	var host *Host
 	if x.host != nil {

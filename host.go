@@ -35,6 +35,10 @@ const (
 	hostRefilled
 )
 
+// undemanding reports whether h has never held back any request, nor counted
+// failures for a breaker.
+func (h *Host) undemanding() bool { return h.paused.Load() == 0 && h.guards.Load() == nil }
+
 // pausedFor returns the rest of the pause at the instant now, or 0.
 func (h *Host) pausedFor(now time.Duration) time.Duration {
 	return max(0, h.pausedUntil()-now)

@@ -24,7 +24,7 @@ func (x *exchange) send() {
 		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
 	}
 	x.attempt, x.sends, x.torn, x.whole, x.download = nil, 0, nil, false, nil
-	x.began = x.clock()
+	x.began = x.beginning()
 	if !x.derives() {
 		x.sending()
 		x.take(x.base().RoundTrip(x.req))
@@ -59,13 +59,18 @@ func isNetHTTP(base http.RoundTripper) bool {
 // timed reports whether the duration of an attempt matters.
 func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
 
-// clock returns the current instant, or 0 if the duration of an attempt doesn't
-// matter.
-func (x *exchange) clock() time.Duration {
-	if !x.timed() {
+// beginning returns the current instant, or 0 if the duration of an attempt
+// doesn't matter.
+func (x *exchange) beginning() time.Duration {
+	switch {
+	case !x.timed():
 		return 0
+	case x.limited != 0 && x.call.Attempts == 1 && x.host == nil && !x.watch.hooked() && x.r.policy.Idempotent == nil:
+		// Nothing that takes time has happened since limit.
+		return x.limited
+	default:
+		return x.now()
 	}
-	return x.s.now()
 }
 
 // derives reports whether the next attempt needs a request of its own.
@@ -98,7 +103,7 @@ func (x *exchange) derive() *http.Request {
 	if !x.idempotent {
 		watch |= attempt.WatchSend
 	}
-	x.attempt = attempt.Begin(x.req, limit, tooLate, maxSends, watch)
+	x.attempt = attempt.Begin(x.req, x.clock(), limit, tooLate, maxSends, watch)
 	req := &x.attempt.Req
 	x.payload.attach(x.attempt, x.idempotent)
 	if p.WholeBody > 0 && x.payload.kind >= replay.Gotten {

@@ -25,7 +25,7 @@ func (x *exchange) admit() ending {
 	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(&hostLookup{url: x.req.URL}) {
 		return ending{}
 	}
-	if x.host = x.t.hosts.pin(keyOf(x.req.URL), x.s.now()); x.host == nil {
+	if x.host = x.t.hosts.pin(keyOf(x.req.URL), x.now()); x.host == nil {
 		return ending{}
 	}
 	return x.wake()
@@ -42,9 +42,9 @@ func (x *exchange) wait(d Decision) ending {
 		x.seen, x.held = x.resp, false
 		most := min(max(d.Wait, body.DrainLeast), body.DrainTime)
 		if x.call.Deadline != 0 {
-			most = min(most, max(d.Wait, x.call.Deadline-x.s.now()))
+			most = min(most, max(d.Wait, x.call.Deadline-x.now()))
 		}
-		body.Discard(x.ctx, legacyCancel(x.req), x.resp, most)
+		body.Discard(x.ctx, legacyCancel(x.req), x.resp, x.clock(), most)
 	}
 	if end := x.sleep(timer, nil); end.how != goesOn {
 		return end
@@ -55,6 +55,9 @@ func (x *exchange) wait(d Decision) ending {
 // wake asks the host for permission to make the attempt, waiting as often and
 // as long as the host requires.
 func (x *exchange) wake() ending {
+	if x.host.undemanding() {
+		return ending{}
+	}
 	x.mayQueue()
 	since, end := x.ask()
 	if since != 0 {

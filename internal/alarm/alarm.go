@@ -34,13 +34,14 @@ func stopped() *Alarm {
 }
 
 // Set returns an Alarm that calls r.Ring after d. The caller must call Stop
-// when it no longer needs the alarm.
-func Set(d time.Duration, r Ringer) *Alarm {
+// when it no longer needs the alarm. clock is the result of any call of
+// time.Now by the same goroutine, however long ago.
+func Set(clock time.Time, d time.Duration, r Ringer) *Alarm {
 	// A timer created inside a testing/synctest bubble can't be used outside
-	// it, and vice versa. A time.Time from a bubble has no monotonic clock
-	// reading.
+	// it, and vice versa. A goroutine never changes bubbles, and a time.Time
+	// from a bubble has no monotonic clock reading.
 	var a *Alarm
-	if now := time.Now(); now == now.Round(0) {
+	if clock == clock.Round(0) {
 		a = stopped()
 	} else {
 		a = pool.Get().(*Alarm)

@@ -28,7 +28,7 @@ func (r *ringer) Ring(a *Alarm) {
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r ringer
-		a := Set(time.Second, &r)
+		a := Set(time.Now(), time.Second, &r)
 		time.Sleep(time.Second - 1)
 		synctest.Wait()
 		assert.Zero(t, r.rung.Load())
@@ -37,7 +37,7 @@ func TestAlarm(t *testing.T) {
 		assert.EqualValues(t, 1, r.rung.Load())
 		assert.False(t, a.Stop())
 
-		a = Set(time.Second, &r)
+		a = Set(time.Now(), time.Second, &r)
 		assert.True(t, a.Stop())
 		time.Sleep(time.Hour)
 		assert.EqualValues(t, 1, r.rung.Load())
@@ -47,7 +47,7 @@ func TestAlarm(t *testing.T) {
 func TestAlarm_Again(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := ringer{again: true}
-		a := Set(time.Second, &r)
+		a := Set(time.Now(), time.Second, &r)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		assert.EqualValues(t, 5, r.rung.Load())
@@ -61,7 +61,7 @@ func TestAlarm_Bubbles(t *testing.T) {
 	use := func() {
 		var r ringer
 		for range 50 {
-			Set(time.Hour, &r).Stop()
+			Set(time.Now(), time.Hour, &r).Stop()
 		}
 	}
 	for range 3 {
@@ -69,7 +69,7 @@ func TestAlarm_Bubbles(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			use()
 			var r ringer
-			Set(time.Second, &r)
+			Set(time.Now(), time.Second, &r)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			assert.EqualValues(t, 1, r.rung.Load())
@@ -85,7 +85,7 @@ func TestAlarm_Stress(t *testing.T) {
 			var stopped [2000]*ringer
 			for i := range stopped {
 				r := &ringer{}
-				if Set(time.Duration(i%50)*time.Microsecond, r).Stop() && r.rung.Load() == 0 {
+				if Set(time.Now(), time.Duration(i%50)*time.Microsecond, r).Stop() && r.rung.Load() == 0 {
 					stopped[i] = r
 				}
 			}

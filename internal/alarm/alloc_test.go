@@ -15,5 +15,5 @@ import (
 // Under the race detector, sync.Pool randomly drops values.
 func TestAlarm_Allocations(t *testing.T) {
 	var r ringer
-	assert.Zero(t, testing.AllocsPerRun(1000, func() { Set(time.Hour, &r).Stop() }))
+	assert.Zero(t, testing.AllocsPerRun(1000, func() { Set(time.Now(), time.Hour, &r).Stop() }))
 }

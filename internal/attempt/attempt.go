@@ -60,12 +60,12 @@ const (
 
 // Begin starts an attempt at req that must reach the response headers within
 // limit. If limit is 0, there is no limit. An attempt that takes longer ends
-// with the cause tooLate.
-func Begin(req *http.Request, limit time.Duration, tooLate error, maxSends int, watch Watch) *Attempt {
+// with the cause tooLate. clock is as in [alarm.Set].
+func Begin(req *http.Request, clock time.Time, limit time.Duration, tooLate error, maxSends int, watch Watch) *Attempt {
 	a := &Attempt{parent: req.Context(), tooLate: tooLate, maxSends: max(0, maxSends), watch: watch}
 	a.Req = *req.WithContext(a)
 	if limit > 0 {
-		a.alarm = alarm.Set(limit, a)
+		a.alarm = alarm.Set(clock, limit, a)
 	}
 	return a
 }

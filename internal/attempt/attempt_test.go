@@ -30,9 +30,9 @@ func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
 		require.NoError(t, err)
-		a := Begin(req, time.Second, errLate, 0, 0)
+		a := Begin(req, time.Now(), time.Second, errLate, 0, 0)
 		a.alarm.Stop()
-		a.alarm = alarm.Set(0, silent{})
+		a.alarm = alarm.Set(time.Now(), 0, silent{})
 		time.Sleep(time.Second)
 		body := &closeNoter{Reader: strings.NewReader("late")}
 		resp, err := a.End(&http.Response{StatusCode: 200, Body: body}, nil)
@@ -58,7 +58,7 @@ func begin(t *testing.T, ctx context.Context, limit time.Duration, maxSends int,
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com", nil)
 	require.NoError(t, err)
-	return Begin(req, limit, errLate, maxSends, watch)
+	return Begin(req, time.Now(), limit, errLate, maxSends, watch)
 }
 
 // An attempt must stay small, because every request with a timeout allocates

@@ -31,8 +31,9 @@ const (
 
 // Discard reads the body of resp to its end, so that its connection can be used
 // again, and closes it. It gives up after 256 KiB, after the given time, or
-// when the caller goes: ctx ends, or cancel is closed. cancel may be nil.
-func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, most time.Duration) {
+// when the caller goes: ctx ends, or cancel is closed. cancel may be nil. clock
+// is as in [alarm.Set].
+func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, clock time.Time, most time.Duration) {
 	if resp.Body == nil {
 		return
 	}
@@ -41,7 +42,7 @@ func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, m
 	case !endsWithClose(resp.Body):
 		discardAside(ctx, cancel, resp.Body, wanted, most)
 	case wanted:
-		drainHere(ctx, cancel, resp.Body, most)
+		drainHere(ctx, cancel, resp.Body, clock, most)
 	default:
 		resp.Body.Close()
 	}
@@ -82,10 +83,10 @@ func (d *discarded) drain() {
 
 // drainHere drains body in RoundTrip's goroutine, because closing such a body
 // ends a Read of it.
-func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, most time.Duration) {
+func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, clock time.Time, most time.Duration) {
 	w := drainWatches.Get().(*drainWatch)
 	w.body, w.ctx, w.cancel, w.most = body, ctx, cancel, most
-	a := alarm.Set(min(most, drainAtOnce), w)
+	a := alarm.Set(clock, min(most, drainAtOnce), w)
 	defer func() {
 		if a.Stop() {
 			// Nothing else refers to w.

@@ -55,7 +55,7 @@ func TestDrainHere_Ends(t *testing.T) {
 					go func() { <-gone; close(cancel) }()
 				}
 				began := time.Now()
-				drainHere(ctx, cancel, &stuck{closed: make(chan struct{})}, tt.most)
+				drainHere(ctx, cancel, &stuck{closed: make(chan struct{})}, time.Now(), tt.most)
 				assert.Equal(t, tt.want, time.Since(began), "%v, by Request.Cancel: %v", tt, legacy)
 			})
 		}
@@ -73,7 +73,7 @@ func TestDrainHere_Stress(t *testing.T) {
 					most = time.Duration(j%20) * time.Microsecond
 				}
 				b := &counted{left: 50}
-				drainHere(t.Context(), nil, b, most)
+				drainHere(t.Context(), nil, b, time.Now(), most)
 				b.mu.Lock()
 				if most == time.Second {
 					assert.Zero(t, b.left, "closed before its end")

@@ -86,7 +86,7 @@ func (s *Stream) arm() {
 	s.watch.set.Store(true)
 	s.watch.seen, s.watch.stuck = s.watch.state.Load(), 0
 	if s.watch.alarm == nil {
-		s.watch.alarm = alarm.Set(s.period(), s)
+		s.watch.alarm = alarm.Set(time.Now(), s.period(), s)
 	} else {
 		s.watch.alarm.Again(s.period())
 	}
