@@ -36,7 +36,8 @@ func TestResume_Attempts(t *testing.T) {
 		{name: "a MiB in two parts", most: 2, parts: []int{10, mib - 10, mib}, asks: 5, got: 4 * mib},
 		{name: "a byte less", most: 2, parts: []int{10, mib - 11, mib}, asks: 2, got: mib - 1},
 		{name: "counted from the last start", most: 2, parts: []int{mib, 10, mib}, asks: 2, got: mib + 10},
-		{name: "counted from the first byte of a part", ranged: "bytes=2097152-", most: 2, parts: []int{10}, asks: 2, got: 20},
+		{name: "counted from the first byte of a part", ranged: "bytes=2097152-", most: 3, parts: []int{0, 10}, down: 1, asks: 3, got: 20},
+		{name: "three without a byte", most: 10, parts: []int{10, 0}, asks: 4, got: 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
