@@ -60,7 +60,7 @@ func TestResume_SetPolicies(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			assert.True(t, bytes.Equal(data, append(got, rest...)))
+			assert.True(t, bytes.Equal(data, slices.Concat(got, rest)))
 			s.at = func(int) (int, error) { return 200, syscall.ECONNRESET }
 			_, err = fetch(t, tr)
 			assert.Equal(t, syscall.ECONNRESET, err, "the next request has the new policy")

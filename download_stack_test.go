@@ -114,7 +114,7 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 				assert.Less(t, time.Since(began), time.Minute, "held back until the rest arrived")
 				rest, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
-				assert.True(t, bytes.Equal(upstream.data, append(first, rest...)))
+				assert.True(t, bytes.Equal(upstream.data, slices.Concat(first, rest)))
 				assert.GreaterOrEqual(t, time.Since(began), 2*time.Minute)
 				asked := upstream.requests()
 				require.Len(t, asked, 3)

@@ -32,9 +32,8 @@ func TestFleet_StoreIsWellAgain(t *testing.T) {
 			runtime.Goexit()
 			return 0, nil
 		},
-		"nil map": func(context.Context, string, float64, float64) (float64, error) {
-			var m map[int]int
-			m[0]++
+		"nil pointer": func(context.Context, string, float64, float64) (float64, error) {
+			*map[int]*int{}[0] = 1
 			return 0, nil
 		},
 		"hangs":    hangingStore,
