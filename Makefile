@@ -58,8 +58,11 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 	real=$$([ -z "$$files" ] || grep -LF '"testing/synctest"' $$files) || true; \
 	[ -z "$$real" ] || { echo "$$real"; echo 'sleeps in real time: use a testing/synctest bubble'; exit 1; }
 
-golangci: ## golangci-lint by .golangci.yml, built on first use (minutes)
-	tool=$$(GOWORK=off $(GO) -C tools/golangci tool -n golangci-lint); "$$tool" run ./...
+golangci: ## golangci-lint by .golangci.yml on the modules that programs import, built on first use (minutes)
+	@tool=$$(GOWORK=off $(GO) -C tools/golangci tool -n golangci-lint); \
+	for mod in . fleetredis retripotel; do \
+		echo "golangci-lint  # $$mod"; (cd "$$mod" && "$$tool" run ./...) || exit 1; \
+	done
 
 cover: ## statement coverage of the root package and its internal packages; fails below COVERMIN (95) %
 	$(GO) test -coverprofile=cover.out -coverpkg=.,./internal/attempt,./internal/body,./internal/replay .
