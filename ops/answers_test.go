@@ -127,7 +127,7 @@ var expected = map[string]func(a *answers) vector{
 	"README: Which share of requests did retries save?": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return a.share("requests", p, "recovered") })
 	},
-	"README: Why do we give up?": func(a *answers) vector {
+	"README: Why does retrip give up?": func(a *answers) vector {
 		v := vector{}
 		for policy, tally := range a.known {
 			for what, n := range tally {
