@@ -202,6 +202,9 @@ func TestFaultsReference(t *testing.T) {
 		{0.60, 86.98, 2.18, 45.62, 50.9},
 		{1.00, 0, 4, 0, 0},
 	} {
+		if brief && row.p != 0.1 && row.p != 0.3 && row.p != 0.6 {
+			continue
+		}
 		r, err := as(t, Faults(row.p), "no-budget").Run(t.Context(), nil)
 		require.NoError(t, err)
 		assert.InDelta(t, row.without, 100*r.SuccessRate(), 0.5, "p = %v without a budget", row.p)

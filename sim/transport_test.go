@@ -230,6 +230,9 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			real, simulated := 4, 16
 			if brief {
+				if slices.Contains([]string{"cold", "crowding", "drops", "instances", "lifo", "patience", "silent", "spread", "tail"}, name) {
+					t.Skip("a property of the server alone: make tables")
+				}
 				real = 2
 			}
 			var ok, attempts [2]sample
