@@ -36,8 +36,8 @@ race: ## test the root module with the race detector, in random order
 
 all-modules: ## test every module of the workspace, and our own code with the race detector too
 	$(GO) test work
-	@# All goroutines of retripsim are those of sim, and the race detector makes its pictures take minutes.
-	$(GO) test -race -shuffle=on $(filter-out %/cmd/retripsim/...,$(OWN))
+	@# All goroutines of retripsim are those of sim, and the race detector makes its pictures take minutes. doccheck has no goroutines.
+	$(GO) test -race -shuffle=on $$($(GO) list $(filter-out %/cmd/retripsim/...,$(OWN)) | grep -v '/internal/doccheck$$')
 
 lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sleeps in tests
 	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
@@ -65,7 +65,7 @@ golangci: ## golangci-lint by .golangci.yml on the modules that programs import,
 	done
 
 cover: ## statement coverage of the root package and its internal packages; fails below COVERMIN (95) %
-	$(GO) test -coverprofile=cover.out -coverpkg=.,./internal/attempt,./internal/body,./internal/replay .
+	$(GO) test -short -coverprofile=cover.out -coverpkg=.,./internal/attempt,./internal/body,./internal/replay .
 	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
 		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
 
