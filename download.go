@@ -140,7 +140,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	var x exchange
 	x.init(d.t, d.s, d.r, req, replay.None, overrideOf(ctx))
 	x.continues = true
-	x.first(nil, broken, max(1, d.s.now()))
+	x.first(nil, nil, broken, max(1, d.s.now()))
 	x.call.Attempts, x.told, x.doubt.http2 = d.attempts, tally{}, d.http2
 	resp, err := x.run()
 	d.attempts = x.call.Attempts

@@ -51,9 +51,12 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	kind := replay.KindOf(req)
 	host := hostLookup{url: req.URL}
-	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten && (r.policy.MaxAttempts > 1 || r.breaker) ||
+	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten && r.tendsBodies ||
 		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(&host) {
 		return t.exchange(s, r, req, kind, o)
+	}
+	if r.derives {
+		return t.bounded(s, r, req, kind, host)
 	}
 	return t.plain(s, r, req, kind, host)
 }
@@ -97,25 +100,66 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 		t.payFleet(r, req.URL)
 		return resp, nil
 	}
-	return t.resume(s, r, req, kind, resp, err, began)
+	return t.resume(s, r, req, kind, nil, resp, err, began)
+}
+
+// bounded is plain for a policy with time limits: the attempt has a request and
+// a context of its own.
+func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
+	if done := req.Context().Done(); done != nil {
+		select {
+		case <-done:
+			return t.exchange(s, r, req, kind, nil)
+		default:
+		}
+	}
+	clock := time.Now()
+	began := s.instant(clock)
+	a := r.begin(req, clock, r.policy.Deadline, r.idempotent(req), s.watch)
+	returned := false
+	defer func() {
+		if !returned {
+			r.metrics.attempt(resultError)
+			r.metrics.hiddenSends(a.Sends() - 1)
+			r.metrics.request(outcomeFailed, true)
+			a.Abandon()
+			body.CloseRequest(req)
+		}
+	}()
+	resp, err := a.Use(s.base, false, &a.Req)
+	returned = true
+	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() {
+		a.GiveBack(resp, &a.Req, req)
+		if resp, err = a.End(resp, nil); err == nil {
+			r.metrics.answered(resp.StatusCode)
+			r.metrics.hiddenSends(a.Sends() - 1)
+			t.payFleet(r, req.URL)
+			return resp, nil
+		}
+	}
+	return t.resume(s, r, req, kind, a, resp, err, began)
 }
 
 // exchange handles a whole exchange.
 func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, o)
-	x.limit()
+	if r.policy.Deadline > 0 {
+		x.limit(x.now())
+	}
 	return x.run()
 }
 
-// resume makes the rest of an exchange whose first attempt used the caller's
-// own request. The attempt began at the instant began, which is 0 if its
-// duration doesn't matter.
-func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay.Kind, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
+// resume makes the rest of an exchange whose first attempt ended with resp or
+// err. If a is nil, the attempt used the caller's own request. The attempt began
+// at the instant began, which is 0 if its duration doesn't matter.
+func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay.Kind, a *attempt.Attempt, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, nil)
-	x.limit()
-	x.first(resp, err, began)
+	if r.policy.Deadline > 0 {
+		x.limit(began)
+	}
+	x.first(a, resp, err, began)
 	return x.run()
 }
 
@@ -146,7 +190,7 @@ type exchange struct {
 	limited    time.Duration // instant of limit; 0 if there is no Policy.Deadline
 	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
 
-	sent    bool             // plain has made the first attempt
+	sent    bool             // plain or bounded has made the first attempt
 	began   time.Duration    // instant at which the last attempt began; 0 if no deadline needs it
 	attempt *attempt.Attempt // the last one, if it was derived
 	sends   int              // number of sends seen in the last attempt
@@ -201,21 +245,25 @@ func (x *exchange) now() time.Duration {
 	return x.s.now()
 }
 
-// limit bounds x by Policy.Deadline.
-func (x *exchange) limit() {
-	if d := x.r.policy.Deadline; d > 0 {
-		x.limited = x.now()
-		if at := addCapped(x.limited, d); x.call.Deadline == 0 || at < x.call.Deadline {
-			x.call.Deadline, x.deadline = at, at
-		}
+// limit bounds x by Policy.Deadline, which is set, from the instant now on.
+func (x *exchange) limit(now time.Duration) {
+	x.limited = now
+	if at := addCapped(now, x.r.policy.Deadline); x.call.Deadline == 0 || at < x.call.Deadline {
+		x.call.Deadline, x.deadline = at, at
 	}
 }
 
-// first records the attempt that plain has made.
-func (x *exchange) first(resp *http.Response, err error, began time.Duration) {
+// first records the attempt that plain or bounded has made.
+func (x *exchange) first(a *attempt.Attempt, resp *http.Response, err error, began time.Duration) {
 	x.sent, x.began, x.call.Attempts = true, began, 1
 	x.told.attempted, x.told.pending = true, true
 	x.take(resp, err)
+	if a != nil {
+		x.attempt, x.sends = a, a.Sends()
+		if x.resp != nil {
+			a.GiveBack(x.resp, &a.Req, x.req)
+		}
+	}
 }
 
 // run takes the request from one attempt to the next, until an outcome is final

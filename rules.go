@@ -26,7 +26,8 @@ type Rules struct {
 	breaker     bool
 	dialects    []dialect
 	derives     bool           // every attempt needs a request and context of its own
-	apart       bool           // no request qualifies for Transport.plain
+	apart       bool           // no request qualifies for Transport.plain or Transport.bounded
+	tendsBodies bool           // nor does one whose body isn't in memory
 	pool        *sharedBudget  // budget that its hosts share; nil: none
 	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many hosts and has only a budget
@@ -88,7 +89,8 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	r.breaker = r.policy.Breaker.Ratio > 0
 	r.timed = r.size > 0 && p.AttemptTimeout > 0
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdle > 0
-	r.apart = r.derives || p.WholeBody > 0 || p.Resume == On
+	r.apart = p.WholeBody > 0 || p.Resume == On || p.BodyIdle > 0 || r.derives && p.Idempotent != nil
+	r.tendsBodies = r.derives || p.MaxAttempts > 1 || r.breaker
 	return r, p.checkTogether()
 }
 

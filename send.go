@@ -13,7 +13,7 @@ import (
 	"github.com/retrip/retrip/internal/replay"
 )
 
-// send makes an attempt, unless plain has made it.
+// send makes an attempt, unless plain or bounded has made it.
 func (x *exchange) send() {
 	if x.sent {
 		x.sent = false
@@ -89,21 +89,11 @@ func (x *exchange) number() int { return x.incoming - 1 + x.call.Attempts }
 // request everything that doesn't have to differ.
 func (x *exchange) derive() *http.Request {
 	p := &x.r.policy
-	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
+	var left time.Duration
 	if x.deadline != 0 {
-		if left := max(1, x.deadline-x.began); limit == 0 || left < limit {
-			limit, tooLate = left, errDeadline
-		}
+		left = max(1, x.deadline-x.began)
 	}
-	maxSends := p.MaxSends
-	if maxSends == 0 {
-		maxSends = defaultMaxSends
-	}
-	watch := x.s.watch
-	if !x.idempotent {
-		watch |= attempt.WatchSend
-	}
-	x.attempt = attempt.Begin(x.req, x.clock(), limit, tooLate, maxSends, watch)
+	x.attempt = x.r.begin(x.req, x.clock(), left, x.idempotent, x.s.watch)
 	req := &x.attempt.Req
 	x.payload.attach(x.attempt, x.idempotent)
 	if p.WholeBody > 0 && x.payload.kind >= replay.Gotten {
@@ -116,6 +106,25 @@ func (x *exchange) derive() *http.Request {
 		req.Header = withHeader(req.Header, name, strconv.Itoa(n))
 	}
 	return req
+}
+
+// begin starts an attempt that has a request of its own, at most left before
+// Policy.Deadline. If left is 0, Policy.Deadline doesn't bound it. clock is as in
+// [alarm.Set].
+func (r *Rules) begin(req *http.Request, clock time.Time, left time.Duration, idempotent bool, watch attempt.Watch) *attempt.Attempt {
+	p := &r.policy
+	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
+	if left > 0 && (limit == 0 || left < limit) {
+		limit, tooLate = left, errDeadline
+	}
+	maxSends := p.MaxSends
+	if maxSends == 0 {
+		maxSends = defaultMaxSends
+	}
+	if !idempotent {
+		watch |= attempt.WatchSend
+	}
+	return attempt.Begin(req, clock, limit, tooLate, maxSends, watch)
 }
 
 // withHeader returns a copy of h with one more field.
