@@ -138,7 +138,11 @@ func (x *exchange) cleanUp(ended bool) {
 		if s := x.t.settings.Load(); s != x.s && s.err == nil {
 			x.host.debt.fit(s.sizeOf(x.host))
 		}
-		x.t.hosts.unpin(x.host, x.s.now())
+		now := x.decided
+		if now == 0 {
+			now = x.s.now()
+		}
+		x.t.hosts.unpin(x.host, now)
 	}
 	if !ended && x.attempt != nil {
 		x.attempt.Abandon()

@@ -192,6 +192,7 @@ type exchange struct {
 
 	sent    bool             // plain or bounded has made the first attempt
 	began   time.Duration    // instant at which the last attempt began; 0 if no deadline needs it
+	decided time.Duration    // instant of the decision about the last attempt, until the wait that follows it
 	attempt *attempt.Attempt // the last one, if it was derived
 	sends   int              // number of sends seen in the last attempt
 	resp    *http.Response   // of the last attempt
@@ -353,6 +354,7 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 	} else {
 		host = new(Host)
 	}
+	x.decided = now
 	if x.timed() {
 		o.Took = now - x.began
 	}
@@ -393,5 +395,5 @@ func (x *exchange) goOn(d Decision, o Outcome) {
 	}
 	x.announce(d, o)
 	// A wait may be long, and nobody needs the attempt any more.
-	x.attempt = nil
+	x.attempt, x.decided = nil, 0
 }

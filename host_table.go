@@ -59,6 +59,8 @@ type hostEntry struct {
 	used   atomic.Int64 // instant of the last failure
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
+	dropped bool // the table has another entry for the host, or none; guarded by the stripe's lock
+
 	failed, gaveUp lastReason
 	charge         account.Charge // of the fleet's account
 	news           hostNews
@@ -114,7 +116,10 @@ func (s *hostStripe) indebted() *hostEntry {
 // pin returns the entry of key, pinned, or nil if the host is in no trouble.
 // The caller must pass the entry to unpin.
 func (t *hostTable) pin(key hostKey, now time.Duration) *hostEntry {
-	hash := key.hash()
+	return t.pinAt(key.hash(), key, now)
+}
+
+func (t *hostTable) pinAt(hash uint64, key hostKey, now time.Duration) *hostEntry {
 	s := t.stripeAt(hash)
 	if !s.marks.has(hash) {
 		return nil
@@ -162,15 +167,15 @@ func (t *hostTable) pinGood(key hostKey, now time.Duration) *hostEntry {
 // pinNew is pin for a host that has just failed. It makes the entry if there is
 // none.
 func (t *hostTable) pinNew(key hostKey, now time.Duration) *hostEntry {
-	e := t.pin(key, now)
+	hash := key.hash()
+	e := t.pinAt(hash, key, now)
 	if e == nil {
-		e = t.make(key, now)
+		e = t.make(hash, key, now)
 	}
 	return e
 }
 
-func (t *hostTable) make(key hostKey, now time.Duration) *hostEntry {
-	hash := key.hash()
+func (t *hostTable) make(hash uint64, key hostKey, now time.Duration) *hostEntry {
 	s := t.stripeAt(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +210,7 @@ func (t *hostTable) unpin(e *hostEntry, now time.Duration) {
 	s := t.stripeAt(e.hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hosts[e.key] == e && e.pins.Load() == 0 && e.Healed(now) {
+	if !e.dropped && e.pins.Load() == 0 && e.Healed(now) {
 		t.drop(s, e)
 	}
 }
@@ -214,6 +219,7 @@ func (t *hostTable) drop(s *hostStripe, e *hostEntry) {
 	if guards := e.guards.Load(); guards != nil {
 		t.keyed.Add(-int64(guards.keyedGates()))
 	}
+	e.dropped = true
 	delete(s.hosts, e.key)
 	s.marks.remove(e.hash, s.hosts)
 	s.entries.Add(-1)

@@ -304,6 +304,7 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *policyMetrics, sum *[g
 	counter(m.resumedBytes, p.resumedBytes.Load())
 	counter(m.stalls, p.stalls.Load())
 	p.waits.collect(ch)
+	p.waitsOfServer.collect(ch)
 	p.gateWaits.collect(ch)
 	for i, desc := range m.gauges {
 		var v float64

@@ -25,7 +25,7 @@ func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
 		r.metrics.retry(context.Background(), ReasonError, wait, false)
 	}
 	registry := prometheus.NewRegistry()
-	require.NoError(t, registry.Register(r.metrics.waits.vec.Load()))
+	require.NoError(t, registry.Register(*r.metrics.waits.series.Load()))
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	h := families[0].Metric[0].GetHistogram()

@@ -106,9 +106,9 @@ type policyMetrics struct {
 	resumedBytes atomic.Uint64
 	stalls       atomic.Uint64
 
-	giveUpExemplars  [12]atomic.Pointer[prometheus.Exemplar]
-	waits, gateWaits histogram
-	gauged           [gauges]atomic.Bool // which gauges have ever been more than zero
+	giveUpExemplars                 [12]atomic.Pointer[prometheus.Exemplar]
+	waits, waitsOfServer, gateWaits histogram
+	gauged                          [gauges]atomic.Bool // which gauges have ever been more than zero
 }
 
 // answered counts a request whose first attempt got a final response.
@@ -155,11 +155,11 @@ func (p *policyMetrics) retry(ctx context.Context, reason Reason, wait time.Dura
 	}
 	exemplar := p.exemplar(ctx) // before anything is counted: it may panic
 	p.retries[slices.Index(retryReasons, reason)].Add(1)
-	source := "backoff"
+	source, h := "backoff", &p.waits
 	if fromServer {
-		source = "server"
+		source, h = "server", &p.waitsOfServer
 	}
-	p.waits.observe(makeWaits, wait, exemplar, p.name, source)
+	h.observe(makeWaits, wait, exemplar, p.name, source)
 }
 
 func (p *policyMetrics) waitedAtGate(ctx context.Context, d time.Duration) {
@@ -215,29 +215,29 @@ func (p *policyMetrics) hostChanged(change hostChange) {
 	}
 }
 
-// histogram is one policy's part of a histogram. It exists from the first
-// observation on, as long as its policyMetrics.
+// histogram is one series of one policy. It exists from the first observation
+// on, as long as its policyMetrics.
 type histogram struct {
-	vec atomic.Pointer[prometheus.HistogramVec]
+	series atomic.Pointer[prometheus.Histogram]
 }
 
 func (h *histogram) observe(made func() *prometheus.HistogramVec, d time.Duration, exemplar prometheus.Labels, labels ...string) {
-	vec := h.vec.Load()
-	if vec == nil {
-		h.vec.CompareAndSwap(nil, made())
-		vec = h.vec.Load()
+	series := h.series.Load()
+	if series == nil {
+		first := made().WithLabelValues(labels...).(prometheus.Histogram)
+		h.series.CompareAndSwap(nil, &first)
+		series = h.series.Load()
 	}
-	observer := vec.WithLabelValues(labels...)
 	if exemplar == nil {
-		observer.Observe(d.Seconds())
+		(*series).Observe(d.Seconds())
 		return
 	}
-	observer.(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), exemplar)
+	(*series).(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), exemplar)
 }
 
 func (h *histogram) collect(ch chan<- prometheus.Metric) {
-	if vec := h.vec.Load(); vec != nil {
-		vec.Collect(ch)
+	if series := h.series.Load(); series != nil {
+		(*series).Collect(ch)
 	}
 }
 

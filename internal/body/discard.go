@@ -32,13 +32,17 @@ const (
 // Discard reads the body of resp to its end, so that its connection can be used
 // again, and closes it. It gives up after 256 KiB, after the given time, or
 // when the caller goes: ctx ends, or cancel is closed. cancel may be nil. clock
-// is as in [alarm.Set].
+// is as in [alarm.Set]. Discard doesn't read a body in memory, which has no
+// connection.
 func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, clock time.Time, most time.Duration) {
 	if resp.Body == nil {
 		return
 	}
+	_, inMemory := InMemory(innermost(resp.Body))
 	wanted := resp.Body != http.NoBody && resp.ContentLength <= drainBytes
 	switch {
+	case inMemory:
+		resp.Body.Close()
 	case !endsWithClose(resp.Body):
 		discardAside(ctx, cancel, resp.Body, wanted, most)
 	case wanted:
