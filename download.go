@@ -209,10 +209,7 @@ func (d *download) end(why Reason, at int64, broken, err error) (body.Part, erro
 // tell reports the result for a body that has ended with broken to hooks and
 // log.
 func (d *download) tell(result Reason, at int64, broken error) {
-	w := watcher{own: d.t.Trace, logger: d.t.Logger}
-	if o := overrideOf(d.req.Context()); o != nil {
-		w.asked = o.traces
-	}
+	w := watcher{d.t, overrideOf(d.req.Context())}
 	w.run(hookResume, Event{Request: d.req, Policy: d.r.name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
 }
 

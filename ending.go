@@ -122,15 +122,14 @@ func (x *exchange) fail(reason Reason, err error) error {
 	return e
 }
 
-// cleanUp releases everything that the exchange holds. ended is false if a
-// base, a body or a hook has panicked.
-func (x *exchange) cleanUp(ended bool) {
+// cleanUp releases everything that the exchange holds.
+func (x *exchange) cleanUp() {
 	// Release first what other requests depend on: closing a body may panic.
-	if !ended {
+	if !x.ended {
 		x.countRest()
 	}
 	if x.host != nil {
-		if !ended {
+		if !x.ended {
 			x.giveBack(&x.host.Host)
 		}
 		// If SetPolicies has replaced the policies meanwhile, the exchange may
@@ -144,13 +143,13 @@ func (x *exchange) cleanUp(ended bool) {
 		}
 		x.t.hosts.unpin(x.host, now)
 	}
-	if !ended && x.attempt != nil {
+	if !x.ended && x.attempt != nil {
 		x.attempt.Abandon()
 	}
-	if !ended && x.held {
+	if !x.ended && x.held {
 		body.Dismiss(x.resp)
 	}
-	x.payload.end(!ended, x.call.Attempts)
+	x.payload.end(!x.ended, x.call.Attempts)
 }
 
 // awaitClient waits until http.Client knows that its Timeout has passed. The

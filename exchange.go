@@ -115,7 +115,8 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 	}
 	clock := time.Now()
 	began := s.instant(clock)
-	a := r.begin(req, clock, r.policy.Deadline, r.idempotent(req), s.watch)
+	a := r.begin(req, r.idempotent(req), s.watch)
+	r.limit(a, clock, r.policy.Deadline)
 	returned := false
 	defer func() {
 		if !returned {
@@ -167,62 +168,65 @@ func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay
 // what Host decides, and records what has to be cleaned up at the end. It lives
 // on the stack of RoundTrip, as long as nothing keeps a pointer to it.
 type exchange struct {
-	t       *Transport
-	s       *settings
-	r       *Rules
-	req     *http.Request
-	ctx     context.Context
-	watch   watcher
-	told    tally
-	call    Call
-	payload payload
-	host    *hostEntry    // pinned; nil while the host is in no trouble
-	keyed   bool          // call.Gate is known
-	woken   chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
-	doubt   doubt
-	atFleet bool // the attempt under way is a retry that the fleet's account has let through
+	t        *Transport
+	s        *settings
+	r        *Rules
+	req      *http.Request
+	ctx      context.Context
+	watch    watcher
+	call     Call
+	payload  payload
+	host     *hostEntry    // pinned; nil while the host is in no trouble
+	woken    chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
+	doubt    doubt
+	incoming int    // number of the incoming attempt on whose behalf the request is made; 1 if none
+	key      string // generated; empty if there is none
 
-	incoming int // number of the incoming attempt on whose behalf the request is made; 1 if none
+	started  time.Time     // first reading of the clock; zero before
+	hooked   time.Duration // instant at which RoundTrip began, if there are hooks
+	limited  time.Duration // instant of limit; 0 if there is no Policy.Deadline
+	deadline time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
+	began    time.Duration // instant at which the last attempt began; 0 if no deadline needs it
+	decided  time.Duration // instant of the decision about the last attempt, until the wait that follows it
 
+	attempt  *attempt.Attempt // the last one, if it was derived
+	sends    int              // number of sends seen in the last attempt
+	resp     *http.Response   // of the last attempt
+	err      error            // of the last attempt
+	torn     *body.Prefixed   // the body of resp, if it had to be whole and broke
+	download *download        // the body of resp, if it is watched or may be continued
+	cut      *cutter          // ends a stalled Read of the body of resp, if x continues another body
+	outcome  Outcome          // of the last attempt
+	decision Decision         // about the next attempt
+	gaveUp   Reason           // the reason for the give-up, if any
+	met      []error          // errors of all attempts, in order
+	seen     *http.Response   // the last discarded response
+
+	// Together these take little space.
+	told       tally
 	idempotent bool
-	key        string        // generated; empty if there is none
-	started    time.Time     // first reading of the clock; zero before
-	limited    time.Duration // instant of limit; 0 if there is no Policy.Deadline
-	deadline   time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
-
-	sent    bool             // plain or bounded has made the first attempt
-	began   time.Duration    // instant at which the last attempt began; 0 if no deadline needs it
-	decided time.Duration    // instant of the decision about the last attempt, until the wait that follows it
-	attempt *attempt.Attempt // the last one, if it was derived
-	sends   int              // number of sends seen in the last attempt
-	resp    *http.Response   // of the last attempt
-	err     error            // of the last attempt
-	held    bool             // resp is in hand: neither returned nor discarded
-
-	torn      *body.Prefixed // the body of resp, if it had to be whole and broke
-	whole     bool           // all of the body of resp has been read
-	download  *download      // the body of resp, if it is watched or may be continued
-	continues bool           // x continues the body of a response that was returned
-	cut       *cutter        // ends a stalled Read of the body of resp, if x continues another body
-	gaveUp    Reason         // the reason for the give-up, if any
-
-	met  []error        // errors of all attempts, in order
-	seen *http.Response // the last discarded response
+	keyed      bool // call.Gate is known
+	atFleet    bool // the attempt under way is a retry that the fleet's account has let through
+	sent       bool // plain or bounded has made the first attempt
+	held       bool // resp is in hand: neither returned nor discarded
+	whole      bool // all of the body of resp has been read
+	continues  bool // x continues the body of a response that was returned
+	ended      bool // run has returned; false if a base, a body or a hook panicked
 }
 
 func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) {
 	x.t, x.s, x.r, x.req, x.ctx = t, s, r, req, req.Context()
 	x.payload = payload{req: req, kind: kind, given: req.Body}
-	x.watch.own, x.watch.logger = t.Trace, t.Logger
+	x.watch.t = t
 	x.incoming = 1
 	if o != nil {
-		x.watch.asked = o.traces
+		x.watch.asked = o
 		if r.retryHeader != "" {
 			x.incoming = incoming.Attempt(x.ctx)
 		}
 	}
 	if x.watch.hooked() {
-		x.watch.began = time.Now()
+		x.hooked = x.now()
 	}
 	if deadline, ok := x.ctx.Deadline(); ok {
 		// An instant of 0 would mean no deadline.
@@ -270,29 +274,32 @@ func (x *exchange) first(a *attempt.Attempt, resp *http.Response, err error, beg
 // run takes the request from one attempt to the next, until an outcome is final
 // or a rule forbids another attempt.
 func (x *exchange) run() (*http.Response, error) {
-	ended := false
-	defer func() { x.cleanUp(ended) }()
+	defer x.cleanUp()
 	x.prepare()
 	end := x.admit()
 	for end.how == goesOn {
 		x.send()
-		o := x.outcome()
-		d, err := x.decide(&o)
-		x.count(o, d.Reason)
-		x.tellFleet(o)
-		if !d.Retry {
-			end = ending{how: endAnswered, reason: d.Reason, cause: err, canceled: o.Canceled}
+		x.classify()
+		err := x.decide()
+		x.count(&x.outcome, x.decision.Reason)
+		x.tellFleet()
+		if !x.decision.Retry {
+			end = ending{how: endAnswered, reason: x.decision.Reason, cause: err, canceled: x.outcome.Canceled}
 			break
 		}
-		if end = x.askFleet(&d, o); end.how != goesOn {
+		if end = x.askFleet(); end.how != goesOn {
 			break
 		}
-		x.goOn(d, o)
-		end = x.wait(d)
+		x.goOn()
+		// A request spends its time in sleep, so nothing else is on the stack.
+		timer := x.startWait()
+		if end = x.sleep(timer, nil); end.how == goesOn {
+			end = x.wake()
+		}
 	}
 	resp, err := x.finish(end)
 	x.awaitClient(err)
-	ended = true
+	x.ended = true
 	return resp, err
 }
 
@@ -325,25 +332,22 @@ func (x *exchange) take(resp *http.Response, err error) {
 
 // decide asks the host what to do after an attempt. If there is no retry
 // because GetBody failed, it returns the error of GetBody.
-func (x *exchange) decide(o *Outcome) (Decision, error) {
-	var now time.Duration
+func (x *exchange) decide() error {
+	o, d := &x.outcome, &x.decision
+	*d = Decision{}
 	failed := x.r.retryable(*o)
-	if x.host == nil && (failed || !x.t.hosts.calm(&hostLookup{url: x.req.URL})) {
-		now = x.now()
-		if key := keyOf(x.req.URL); failed {
-			x.host = x.t.hosts.pinNew(key, now)
-		} else {
-			x.host = x.t.hosts.pinGood(key, now)
-		}
+	if x.host == nil {
+		x.pin(failed)
 	}
 	if x.host == nil && !o.Canceled && !x.r.pool.owes() {
 		// There is nothing to retry, and a success doesn't change the state of
 		// a host without trouble.
-		return Decision{}, nil
+		return nil
 	}
-	if now == 0 {
-		now = x.now()
+	if x.decided == 0 {
+		x.decided = x.now()
 	}
+	now := x.decided
 	var host *Host
 	if x.host != nil {
 		host = &x.host.Host
@@ -354,19 +358,15 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 	} else {
 		host = new(Host)
 	}
-	x.decided = now
 	if x.timed() {
 		o.Took = now - x.began
 	}
 	x.nameGate()
-	var d Decision
 	faulty := x.faulty()
-	x.payload.decide(func(replayable bool) bool {
-		o.Replay = replayable && !faulty
-		d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
-		wakeOthers(host, d.Wakes)
-		return d.Retry
-	})
+	o.Replay = x.payload.hold() && !faulty
+	*d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
+	x.payload.release(d.Retry)
+	wakeOthers(host, d.Wakes)
 	if d.Reason == ReasonBudgetExhausted && x.host.ranOut() {
 		d.change |= hostEmptied
 	}
@@ -376,14 +376,31 @@ func (x *exchange) decide(o *Outcome) (Decision, error) {
 		// if it fails.
 		if err := x.payload.renew(); err != nil {
 			x.giveBack(host)
-			return Decision{Reason: ReasonBodyNotReplayable}, err
+			*d = Decision{Reason: ReasonBodyNotReplayable}
+			return err
 		}
 	}
-	return d, nil
+	return nil
+}
+
+// pin finds the host of the request, if the attempt failed or the host is in
+// trouble. It must not be inlined, to keep the stack frame of decide small.
+//
+//go:noinline
+func (x *exchange) pin(failed bool) {
+	if !failed && x.t.hosts.calm(&hostLookup{url: x.req.URL}) {
+		return
+	}
+	x.decided = x.now()
+	if key := keyOf(x.req.URL); failed {
+		x.host = x.t.hosts.pinNew(key, x.decided)
+	} else {
+		x.host = x.t.hosts.pinGood(key, x.decided)
+	}
 }
 
 // goOn records the decision to make another attempt.
-func (x *exchange) goOn(d Decision, o Outcome) {
+func (x *exchange) goOn() {
 	if x.torn != nil {
 		x.err = x.failure()
 		body.Dismiss(x.resp)
@@ -393,7 +410,7 @@ func (x *exchange) goOn(d Decision, o Outcome) {
 		x.met = append(x.met, x.err)
 		x.doubts()
 	}
-	x.announce(d, o)
+	x.announce()
 	// A wait may be long, and nobody needs the attempt any more.
 	x.attempt, x.decided = nil, 0
 }

@@ -28,13 +28,14 @@ func (t *Transport) payFleet(r *Rules, u *url.URL) {
 }
 
 // tellFleet tells the account how the attempt ended.
-func (x *exchange) tellFleet(o Outcome) {
+func (x *exchange) tellFleet() {
+	o := &x.outcome
 	if x.t.Fleet == nil || x.r.fleet == 0 {
 		return
 	}
 	retry := x.atFleet
 	x.atFleet = false
-	switch failed := x.r.retryable(o) || o.Canceled; {
+	switch failed := x.r.retryable(*o) || o.Canceled; {
 	case failed || o.Status == 0 && !o.Hopeless:
 		// As with the budget, a retry counts no matter who ended it.
 		if retry && x.host.charge.Failed() {
@@ -53,16 +54,17 @@ func (x *exchange) tellFleet(o Outcome) {
 // askFleet asks the account about the retry that decide has allowed, while the
 // outcome before it is in hand. It subtracts the time that this takes from the
 // wait.
-func (x *exchange) askFleet(d *Decision, o Outcome) ending {
+func (x *exchange) askFleet() ending {
+	d := &x.decision
 	f, size := x.t.Fleet, x.r.fleet
-	if f == nil || size == 0 || d.AtGate && o.Status == http.StatusTooManyRequests {
+	if f == nil || size == 0 || d.AtGate && x.outcome.Status == http.StatusTooManyRequests {
 		return ending{}
 	}
 	host, began := keyOf(x.req.URL), x.s.now()
 	if answer := f.ask(host, size); answer != nil {
 		if end := x.awaitFleet(host, answer); end.how != goesOn {
 			// Waiting for the answer is part of the wait, so end as in a wait.
-			x.goOn(*d, o)
+			x.goOn()
 			if x.held {
 				x.seen, x.held = x.resp, false
 				body.Dismiss(x.resp)
@@ -105,15 +107,15 @@ func (x *exchange) awaitFleet(host hostKey, answer <-chan struct{}) ending {
 
 // logFleet logs that the store is away or back, if that is news.
 func (x *exchange) logFleet() {
-	if x.watch.logger == nil {
+	if x.t.Logger == nil {
 		return
 	}
 	away, news := x.t.Fleet.tell()
 	switch {
 	case !news:
 	case away != nil:
-		x.watch.logger.LogAttrs(x.ctx, slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", errorText(away)))
+		x.t.Logger.LogAttrs(x.ctx, slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", errorText(away)))
 	default:
-		x.watch.logger.LogAttrs(x.ctx, slog.LevelInfo, "retrip: the fleet's store is back")
+		x.t.Logger.LogAttrs(x.ctx, slog.LevelInfo, "retrip: the fleet's store is back")
 	}
 }

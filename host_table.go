@@ -116,25 +116,28 @@ func (s *hostStripe) indebted() *hostEntry {
 // pin returns the entry of key, pinned, or nil if the host is in no trouble.
 // The caller must pass the entry to unpin.
 func (t *hostTable) pin(key hostKey, now time.Duration) *hostEntry {
-	return t.pinAt(key.hash(), key, now)
-}
-
-func (t *hostTable) pinAt(hash uint64, key hostKey, now time.Duration) *hostEntry {
+	hash := key.hash()
 	s := t.stripeAt(hash)
 	if !s.marks.has(hash) {
 		return nil
 	}
 	e, over := s.find(key, now)
 	if over {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if e = s.hosts[key]; e != nil && t.forget(s, e, now) {
-			return nil
-		}
-		if e != nil {
-			e.pins.Add(1)
-		}
+		e = t.review(s, key, now)
 	}
+	return e
+}
+
+// review drops the entry of key if it must be forgotten. Otherwise it pins the
+// entry.
+func (t *hostTable) review(s *hostStripe, key hostKey, now time.Duration) *hostEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.hosts[key]
+	if e == nil || t.forget(s, e, now) {
+		return nil
+	}
+	e.pins.Add(1)
 	return e
 }
 
@@ -168,18 +171,20 @@ func (t *hostTable) pinGood(key hostKey, now time.Duration) *hostEntry {
 // none.
 func (t *hostTable) pinNew(key hostKey, now time.Duration) *hostEntry {
 	hash := key.hash()
-	e := t.pinAt(hash, key, now)
-	if e == nil {
-		e = t.make(hash, key, now)
+	s := t.stripeAt(hash)
+	if s.marks.has(hash) {
+		if e, _ := s.find(key, now); e != nil {
+			return e
+		}
 	}
-	return e
+	return t.make(s, hash, key, now)
 }
 
-func (t *hostTable) make(hash uint64, key hostKey, now time.Duration) *hostEntry {
-	s := t.stripeAt(hash)
+// make is pinNew for a host that had no entry, or one that must be forgotten.
+func (t *hostTable) make(s *hostStripe, hash uint64, key hostKey, now time.Duration) *hostEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.hosts[key]; e != nil {
+	if e := s.hosts[key]; e != nil && !t.forget(s, e, now) {
 		e.pins.Add(1)
 		return e
 	}

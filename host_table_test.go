@@ -86,8 +86,9 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 func TestHostTable_MakesWhole(t *testing.T) {
 	var table hostTable
 	key := hostKey{"example.com", "443"}
-	e := table.make(key.hash(), key, 7)
-	assert.Same(t, e, table.make(key.hash(), key, 8), "if two requests make it at once, one wins")
+	make := func(now time.Duration) *hostEntry { return table.make(table.stripe(key), key.hash(), key, now) }
+	e := make(7)
+	assert.Same(t, e, make(8), "if two requests make it at once, one wins")
 	assert.EqualValues(t, 2, e.pins.Load())
 	for _, e := range inTrouble(&table, 0) {
 		assert.Equal(t, key, e.key)

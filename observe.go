@@ -3,10 +3,7 @@
 
 package retrip
 
-import (
-	"cmp"
-	"time"
-)
+import "cmp"
 
 // This file reports what an exchange does to metrics, hooks and the log.
 // Reports that need a large stack frame have functions of their own, so that
@@ -19,22 +16,25 @@ type tally struct {
 	pending   bool // the last attempt is not counted yet
 	ended     bool // the request is counted
 
-	reason     Reason        // reason for the next retry
-	wait       time.Duration // wait before the next retry
-	fromServer bool
+	fromServer bool // a server asked for the wait before the next retry
+}
+
+// tellAttempt reports the next attempt to hooks.
+func (x *exchange) tellAttempt() {
+	x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: x.s.now() - x.hooked})
 }
 
 // sending counts the next attempt if it is a retry. count counts its result.
 func (x *exchange) sending() {
 	if x.call.Attempts > 1 {
-		x.r.metrics.retry(x.ctx, x.told.reason, x.told.wait, x.told.fromServer)
+		x.r.metrics.retry(x.ctx, x.decision.Reason, x.decision.Wait, x.told.fromServer)
 	}
 	x.told.attempted, x.told.pending = true, true
 }
 
 // count counts the attempt that ended in o. The reason, if not empty, says why
 // it is the last attempt.
-func (x *exchange) count(o Outcome, reason Reason) {
+func (x *exchange) count(o *Outcome, reason Reason) {
 	if x.continues && len(x.met) == 0 {
 		// The attempt was counted when its headers arrived.
 		return
@@ -63,7 +63,7 @@ func (x *exchange) countRest() {
 		if x.held {
 			o.Status = cmp.Or(x.resp.StatusCode, 1)
 		}
-		x.count(o, "")
+		x.count(&o, "")
 	}
 	if !x.told.ended && !x.continues {
 		x.r.metrics.request(outcomeFailed, x.told.attempted)
@@ -71,16 +71,17 @@ func (x *exchange) countRest() {
 }
 
 // announce reports the decision to retry.
-func (x *exchange) announce(d Decision, o Outcome) {
-	x.told.reason, x.told.wait = d.Reason, d.Wait
-	x.told.fromServer = d.Wait > 0 && (o.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
+func (x *exchange) announce() {
+	d := &x.decision
+	x.told.fromServer = d.Wait > 0 && (x.outcome.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
 	if x.watch.anybody() {
-		x.tellRetry(d)
+		x.tellRetry()
 	}
 }
 
 // tellRetry reports the decision to retry to hooks and log.
-func (x *exchange) tellRetry(d Decision) {
+func (x *exchange) tellRetry() {
+	d := &x.decision
 	e := x.event(d.Reason)
 	e.Wait, e.FromServer = d.Wait, x.told.fromServer
 	x.watch.run(hookRetry, e)
@@ -137,7 +138,7 @@ func (x *exchange) event(reason Reason) Event {
 	}
 	e.Sends = x.sends
 	if x.watch.hooked() {
-		e.Elapsed = time.Since(x.watch.began)
+		e.Elapsed = x.s.now() - x.hooked
 	}
 	return e
 }
@@ -148,7 +149,7 @@ func (x *exchange) changed(change hostChange) {
 		return
 	}
 	x.r.metrics.hostChanged(change)
-	if x.watch.logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
+	if x.t.Logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
 		x.tellChange(change)
 	}
 }

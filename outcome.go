@@ -11,9 +11,10 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 )
 
-// outcome reduces what the base returned to what a decision needs.
-func (x *exchange) outcome() Outcome {
-	o := Outcome{Idempotent: x.idempotent}
+// classify reduces what the base returned to what a decision needs.
+func (x *exchange) classify() {
+	o := &x.outcome
+	*o = Outcome{Idempotent: x.idempotent}
 	classify := x.r.policy.Classify
 	x.enclose()
 	x.readWhole()
@@ -25,7 +26,7 @@ func (x *exchange) outcome() Outcome {
 	if err := x.failure(); err != nil {
 		if x.gone() != nil {
 			o.Canceled = true
-			return o
+			return
 		}
 		o.Timeout = isTimeout(err)
 		o.Hopeless = x.faulty()
@@ -48,13 +49,12 @@ func (x *exchange) outcome() Outcome {
 			o.Verdict, o.Forbidden = ByRule, true
 		}
 	}
-	if o.Status != 0 && x.r.retryable(o) {
+	if o.Status != 0 && x.r.retryable(*o) {
 		o.Canceled = x.gone() != nil
 		if x.r.dialects != nil || x.resp.Header["Retry-After"] != nil {
 			o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
 		}
 	}
-	return o
 }
 
 // faulty reports whether the caller's own body caused the failure.

@@ -29,15 +29,16 @@ func (p *payload) open(limit int64) {
 	}
 }
 
-// decide tells f whether the body can be replayed, as far as is known. If f
-// returns true, the body stays replayable until the next attempt. f must only
-// decide.
-func (p *payload) decide(f func(replayable bool) (again bool)) {
+// hold reports whether the body can be replayed, as far as is known. The caller
+// must then decide at once about another attempt, and call release.
+func (p *payload) hold() (replayable bool) { return p.once == nil || p.once.Hold() }
+
+// release ends hold. If again is true, the body stays replayable until the next
+// attempt.
+func (p *payload) release(again bool) {
 	if p.once != nil {
-		p.once.Decide(f)
-		return
+		p.once.Release(again)
 	}
-	f(true)
 }
 
 // renew calls GetBody for the body of the next attempt.
@@ -80,10 +81,8 @@ func (p *payload) again() (again bool) {
 	if p.once == nil {
 		return false
 	}
-	p.once.Decide(func(replayable bool) bool {
-		again = replayable
-		return again
-	})
+	again = p.hold()
+	p.release(again)
 	return again
 }
 

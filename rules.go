@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -25,6 +26,7 @@ type Rules struct {
 	fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
 	breaker     bool
 	dialects    []dialect
+	maxSends    int
 	derives     bool           // every attempt needs a request and context of its own
 	apart       bool           // no request qualifies for Transport.plain or Transport.bounded
 	tendsBodies bool           // nor does one whose body isn't in memory
@@ -88,6 +90,7 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	r.policy.Breaker = p.Breaker.orDefault()
 	r.breaker = r.policy.Breaker.Ratio > 0
 	r.timed = r.size > 0 && p.AttemptTimeout > 0
+	r.maxSends = cmp.Or(p.MaxSends, defaultMaxSends)
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdle > 0
 	r.apart = p.WholeBody > 0 || p.Resume == On || p.BodyIdle > 0 || r.derives && p.Idempotent != nil
 	r.tendsBodies = r.derives || p.MaxAttempts > 1 || r.breaker

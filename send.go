@@ -21,7 +21,7 @@ func (x *exchange) send() {
 	}
 	x.call.Attempts++
 	if x.watch.hooked() {
-		x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: time.Since(x.watch.began)})
+		x.tellAttempt()
 	}
 	x.attempt, x.sends, x.torn, x.whole, x.download = nil, 0, nil, false, nil
 	x.began = x.beginning()
@@ -33,6 +33,11 @@ func (x *exchange) send() {
 	base, req := x.base(), x.derive()
 	netHTTP := isNetHTTP(base)
 	x.sending()
+	var left time.Duration
+	if x.deadline != 0 {
+		left = max(1, x.deadline-x.began)
+	}
+	x.r.limit(x.attempt, x.clock(), left)
 	resp, err := x.attempt.Use(base, netHTTP, req)
 	for resp == nil && goneAway(err) && x.attempt.MayUseAgain() && x.payload.again() {
 		// net/http does the same if the request has a GetBody. The connection
@@ -88,15 +93,10 @@ func (x *exchange) number() int { return x.incoming - 1 + x.call.Attempts }
 // derive returns a request for the next attempt. It shares with the caller's
 // request everything that doesn't have to differ.
 func (x *exchange) derive() *http.Request {
-	p := &x.r.policy
-	var left time.Duration
-	if x.deadline != 0 {
-		left = max(1, x.deadline-x.began)
-	}
-	x.attempt = x.r.begin(x.req, x.clock(), left, x.idempotent, x.s.watch)
+	x.attempt = x.r.begin(x.req, x.idempotent, x.s.watch)
 	req := &x.attempt.Req
 	x.payload.attach(x.attempt, x.idempotent)
-	if p.WholeBody > 0 && x.payload.kind >= replay.Gotten {
+	if x.r.policy.WholeBody > 0 && x.payload.kind >= replay.Gotten {
 		x.attempt.WatchSent()
 	}
 	if x.key != "" {
@@ -108,23 +108,24 @@ func (x *exchange) derive() *http.Request {
 	return req
 }
 
-// begin starts an attempt that has a request of its own, at most left before
-// Policy.Deadline. If left is 0, Policy.Deadline doesn't bound it. clock is as in
-// [alarm.Set].
-func (r *Rules) begin(req *http.Request, clock time.Time, left time.Duration, idempotent bool, watch attempt.Watch) *attempt.Attempt {
-	p := &r.policy
-	limit, tooLate := max(0, p.AttemptTimeout), errAttemptTimeout
-	if left > 0 && (limit == 0 || left < limit) {
-		limit, tooLate = left, errDeadline
-	}
-	maxSends := p.MaxSends
-	if maxSends == 0 {
-		maxSends = defaultMaxSends
-	}
+// begin returns an attempt that has a request of its own.
+func (r *Rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
 	if !idempotent {
 		watch |= attempt.WatchSend
 	}
-	return attempt.Begin(req, clock, limit, tooLate, maxSends, watch)
+	return attempt.Begin(req, r.maxSends, watch)
+}
+
+// limit bounds a by AttemptTimeout and, if left isn't 0, by Policy.Deadline,
+// which ends after left. clock is as in [alarm.Set].
+func (r *Rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration) {
+	limit, tooLate := r.policy.AttemptTimeout, errAttemptTimeout
+	if left > 0 && (limit <= 0 || left < limit) {
+		limit, tooLate = left, errDeadline
+	}
+	if limit > 0 {
+		a.Limit(clock, limit, tooLate)
+	}
 }
 
 // withHeader returns a copy of h with one more field.

@@ -111,14 +111,14 @@ func WithTrace(ctx context.Context, t *Trace) context.Context {
 
 // watcher runs the hooks of one request and writes its log records.
 type watcher struct {
-	own    *Trace   // of the Transport
-	asked  []*Trace // of the context
-	logger *slog.Logger
-	began  time.Time
+	t     *Transport
+	asked *override // of the context; nil if there is none
 }
 
 // hooked reports whether there is any hook to run.
-func (w *watcher) hooked() bool { return w.own != nil || len(w.asked) > 0 }
+func (w *watcher) hooked() bool {
+	return w.t.Trace != nil || w.asked != nil && len(w.asked.traces) > 0
+}
 
 type hook uint8
 
@@ -148,20 +148,20 @@ func (t *Trace) hook(h hook) func(Event) {
 }
 
 // anybody reports whether there is a hook or a log.
-func (w *watcher) anybody() bool { return w.logger != nil || w.hooked() }
+func (w *watcher) anybody() bool { return w.t.Logger != nil || w.hooked() }
 
 func (w *watcher) run(h hook, e Event) {
-	if w.hooked() {
-		if f := w.own.hook(h); f != nil {
-			f(e)
-		}
-		for _, t := range w.asked {
+	if f := w.t.Trace.hook(h); f != nil {
+		f(e)
+	}
+	if w.asked != nil {
+		for _, t := range w.asked.traces {
 			if f := t.hook(h); f != nil {
 				f(e)
 			}
 		}
 	}
-	if w.logger != nil {
+	if w.t.Logger != nil {
 		w.log(h, e)
 	}
 }
@@ -183,7 +183,7 @@ func (w *watcher) log(h hook, e Event) {
 		return
 	}
 	ctx := e.Request.Context()
-	if !w.logger.Enabled(ctx, level) {
+	if !w.t.Logger.Enabled(ctx, level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 8)
@@ -208,15 +208,15 @@ func (w *watcher) log(h hook, e Event) {
 	if e.maxWait != 0 {
 		attrs = append(attrs, slog.Duration("max_wait", e.maxWait))
 	}
-	w.logger.LogAttrs(ctx, level, message, attrs...)
+	w.t.Logger.LogAttrs(ctx, level, message, attrs...)
 }
 
 // host runs the hook for a change of a host, and logs the change.
 func (w *watcher) host(ctx context.Context, s HostState, change hostChange, news *hostNews, now time.Duration) {
-	if w.logger != nil {
+	if w.t.Logger != nil {
 		for i, name := range hostChangeNames {
 			if bit := hostChange(1) << i; change&bit != 0 {
-				w.logger.LogAttrs(ctx, news.level(bit, now, s.PausedFor), "retrip: host",
+				w.t.Logger.LogAttrs(ctx, news.level(bit, now, s.PausedFor), "retrip: host",
 					slog.String("host", s.Host),
 					slog.String("change", name),
 					slog.String("policy", s.Policy),
@@ -227,7 +227,7 @@ func (w *watcher) host(ctx context.Context, s HostState, change hostChange, news
 			}
 		}
 	}
-	if w.own != nil && w.own.Host != nil {
-		w.own.Host(s)
+	if w.t.Trace != nil && w.t.Trace.Host != nil {
+		w.t.Trace.Host(s)
 	}
 }

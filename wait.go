@@ -31,25 +31,26 @@ func (x *exchange) admit() ending {
 	return x.wake()
 }
 
-// wait waits before a retry. Meanwhile it drains the response of the last
-// attempt.
-func (x *exchange) wait(d Decision) ending {
-	var timer *time.Timer
-	if d.Wait > 0 && !d.AtGate {
+// startWait starts the timer of the wait before a retry, if it isn't at the gate,
+// and drains the response of the last attempt.
+func (x *exchange) startWait() (timer *time.Timer) {
+	if d := &x.decision; d.Wait > 0 && !d.AtGate {
 		timer = time.NewTimer(d.Wait)
 	}
 	if x.held {
-		x.seen, x.held = x.resp, false
-		most := min(max(d.Wait, body.DrainLeast), body.DrainTime)
-		if x.call.Deadline != 0 {
-			most = min(most, max(d.Wait, x.call.Deadline-x.now()))
-		}
-		body.Discard(x.ctx, legacyCancel(x.req), x.resp, x.clock(), most)
+		x.discard(x.decision.Wait)
 	}
-	if end := x.sleep(timer, nil); end.how != goesOn {
-		return end
+	return timer
+}
+
+// discard drains the response in hand before a wait.
+func (x *exchange) discard(wait time.Duration) {
+	x.seen, x.held = x.resp, false
+	most := min(max(wait, body.DrainLeast), body.DrainTime)
+	if x.call.Deadline != 0 && most > wait {
+		most = min(most, max(wait, x.call.Deadline-x.now()))
 	}
-	return x.wake()
+	body.Discard(x.ctx, legacyCancel(x.req), x.resp, x.clock(), most)
 }
 
 // wake asks the host for permission to make the attempt, waiting as often and
@@ -104,7 +105,6 @@ func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) ending {
 	if timer != nil || woken != nil {
 		var over <-chan time.Time
 		if timer != nil {
-			defer timer.Stop()
 			over = timer.C
 		}
 		select {
@@ -112,6 +112,9 @@ func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) ending {
 		case <-woken:
 		case <-x.ctx.Done():
 		case <-legacyCancel(x.req):
+		}
+		if timer != nil {
+			timer.Stop()
 		}
 	}
 	gone := x.gone()

@@ -32,8 +32,8 @@ type Attempt struct {
 	parent   context.Context
 	alarm    *alarm.Alarm   // nil if there is no limit, or once it is stopped
 	body     body.Releasing // if the response needs one
-	tooLate  error
-	maxSends int // 0 means no limit
+	tooLate  error          // nil if there is no limit
+	maxSends int            // 0 means no limit
 
 	mu    sync.Mutex      // guards cause and the creation of ctx
 	ctx   context.Context // child of parent; nil until made is set
@@ -58,17 +58,26 @@ const (
 	ExpectHTTP2                      // every connection without TLS speaks HTTP/2
 )
 
-// Begin starts an attempt at req that must reach the response headers within
-// limit. If limit is 0, there is no limit. An attempt that takes longer ends
-// with the cause tooLate. clock is as in [alarm.Set].
-func Begin(req *http.Request, clock time.Time, limit time.Duration, tooLate error, maxSends int, watch Watch) *Attempt {
-	a := &Attempt{parent: req.Context(), tooLate: tooLate, maxSends: max(0, maxSends), watch: watch}
-	a.Req = *req.WithContext(a)
-	if limit > 0 {
-		a.alarm = alarm.Set(clock, limit, a)
-	}
+// Begin returns an attempt at req.
+func Begin(req *http.Request, maxSends int, watch Watch) *Attempt {
+	a := &Attempt{parent: req.Context(), maxSends: max(0, maxSends), watch: watch}
+	a.adopt(req)
 	return a
 }
+
+// Limit ends a with the cause tooLate unless it reaches the response headers
+// within limit from now. clock is as in [alarm.Set]. Limit may be called once,
+// before Use.
+func (a *Attempt) Limit(clock time.Time, limit time.Duration, tooLate error) {
+	a.tooLate = tooLate
+	a.alarm = alarm.Set(clock, limit, a)
+}
+
+// adopt makes Req a copy of req with a as its context. The compiler makes the
+// copy twice, the first time on the stack, so adopt must not be inlined.
+//
+//go:noinline
+func (a *Attempt) adopt(req *http.Request) { a.Req = *req.WithContext(a) }
 
 // ErrHiddenSends ends an attempt in which the base sent the request more often
 // than MaxSends allows.
@@ -137,7 +146,7 @@ func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 		a.cancel(a.tooLate)
 	}
 	cause := context.Cause(a)
-	own := a.parent.Err() == nil && (errors.Is(cause, a.tooLate) || errors.Is(cause, ErrHiddenSends))
+	own := cause != nil && a.parent.Err() == nil && (errors.Is(cause, a.tooLate) || errors.Is(cause, ErrHiddenSends))
 	if err == nil {
 		if own {
 			// The headers arrived as the time ran out: the body is lost.

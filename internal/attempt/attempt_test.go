@@ -30,7 +30,8 @@ func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
 		require.NoError(t, err)
-		a := Begin(req, time.Now(), time.Second, errLate, 0, 0)
+		a := Begin(req, 0, 0)
+		a.Limit(time.Now(), time.Second, errLate)
 		a.alarm.Stop()
 		a.alarm = alarm.Set(time.Now(), 0, silent{})
 		time.Sleep(time.Second)
@@ -58,7 +59,11 @@ func begin(t *testing.T, ctx context.Context, limit time.Duration, maxSends int,
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com", nil)
 	require.NoError(t, err)
-	return Begin(req, time.Now(), limit, errLate, maxSends, watch)
+	a := Begin(req, maxSends, watch)
+	if limit > 0 {
+		a.Limit(time.Now(), limit, errLate)
+	}
+	return a
 }
 
 // An attempt must stay small, because every request with a timeout allocates

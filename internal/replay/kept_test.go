@@ -88,10 +88,8 @@ func TestReplay_PanickingBodyIsNotReplayed(t *testing.T) {
 	r := Open(put(t, testenv.Reader(func([]byte) (int, error) { panic("no") })), 100)
 	b := r.Reader()
 	assert.Panics(t, func() { _, _ = b.Read(make([]byte, 1)) })
-	r.Decide(func(replayable bool) bool {
-		assert.False(t, replayable)
-		return false
-	})
+	assert.False(t, r.Hold())
+	r.Release(false)
 	_, err := b.Read(make([]byte, 1))
 	assert.Equal(t, errPanicked, err)
 	assert.True(t, r.AtFault())

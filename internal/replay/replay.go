@@ -132,19 +132,26 @@ func (r *Body) newReader() *reader {
 	return b
 }
 
-// Decide calls f with whether the body can be replayed. If f returns true, the
-// answer stays true until the next attempt. Decide holds the lock meanwhile, so
-// f must only decide.
-func (r *Body) Decide(f func(replayable bool) (again bool)) {
+// Hold reports whether the body can be replayed, and keeps r locked until the
+// caller has decided about another attempt and calls Release.
+func (r *Body) Hold() (replayable bool) {
 	if r.section {
-		f(true)
-		return
+		return true
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if f(r.replayable()) {
+	return r.replayable()
+}
+
+// Release ends Hold. If again is true, the answer of Hold stays true until the
+// next attempt.
+func (r *Body) Release(again bool) {
+	if r.section {
+		return
+	}
+	if again {
 		r.supersede()
 	}
+	r.mu.Unlock()
 }
 
 func (r *Body) replayable() bool {
