@@ -7,10 +7,12 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -42,8 +44,18 @@ type foreignBody struct{}
 func (foreignBody) Read([]byte) (int, error) { return 0, io.EOF }
 func (foreignBody) Close() error             { return nil }
 
-// knownBody is drained like net/http's own bodies.
-var knownBody = io.NopCloser(strings.NewReader(""))
+// inMemory is a body that is closed without being drained.
+var inMemory = io.NopCloser(strings.NewReader(""))
+
+// bodyOfNetHTTP returns a body that is drained like any other of net/http.
+func bodyOfNetHTTP(t *testing.T) io.ReadCloser {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") }))
+	defer server.Close()
+	resp, err := server.Client().Get(server.URL)
+	require.NoError(t, err)
+	resp.Body.Close()
+	return resp.Body
+}
 
 // deepContext can be cancelled and is ten layers deep.
 func deepContext(t *testing.T) context.Context {
@@ -65,7 +77,7 @@ func TestAllocations_Counted(t *testing.T) {
 	now := Policy{Backoff: Backoff{Base: Off}, Budget: Unlimited}
 	both := Policy{Deadline: time.Hour, AttemptTimeout: time.Minute, Backoff: now.Backoff, Budget: now.Budget}
 	success, failures := []int{200}, []int{503, 503, 200}
-	deep := deepContext(t)
+	deep, drained := deepContext(t), bodyOfNetHTTP(t)
 	for _, tt := range []struct {
 		name     string
 		policy   Policy
@@ -79,10 +91,11 @@ func TestAllocations_Counted(t *testing.T) {
 		{"GET with timeouts", timeouts, context.Background(), "GET", "", success, foreignBody{}, 1},
 		{"GET with timeouts, deep context", timeouts, deep, "GET", "", success, foreignBody{}, 1},
 		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, foreignBody{}, 1},
-		{"503, 503, 200", now, context.Background(), "GET", "", failures, knownBody, 1},
-		{"503, 503, 200, cancellable", now, deep, "GET", "", failures, knownBody, 1},
-		{"503, 503, 200 with timeouts", both, context.Background(), "GET", "", failures, knownBody, 4},
-		{"503, 503, 200 with a key", now, context.Background(), "POST", "x", failures, knownBody, 7},
+		{"503, 503, 200", now, context.Background(), "GET", "", failures, drained, 1},
+		{"503, 503, 200, in memory", now, context.Background(), "GET", "", failures, inMemory, 1},
+		{"503, 503, 200, cancellable", now, deep, "GET", "", failures, drained, 1},
+		{"503, 503, 200 with timeouts", both, context.Background(), "GET", "", failures, drained, 4},
+		{"503, 503, 200 with a key", now, context.Background(), "POST", "x", failures, drained, 7},
 		{"503, 503, 200, foreign bodies", now, context.Background(), "GET", "", failures, foreignBody{}, 15},
 		{"503, 503, 200 without bodies", now, context.Background(), "GET", "", failures, http.NoBody, 1},
 	} {
@@ -180,6 +193,43 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 		}
 		resp.Body.Close()
 	}))
+}
+
+// The stack of a goroutine that makes one request, and waits for its retry,
+// stays at 4 KiB, with or without timeouts. A few hundred bytes more on the way
+// to the wait would double it, as does a body of net/http that is drained.
+func TestWaiting_SmallStack(t *testing.T) {
+	if raceEnabled || testing.CoverMode() != "" {
+		t.Skip("instrumented code needs larger frames")
+	}
+	const requests = 2000
+	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}} {
+		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Unlimited
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 503, Body: http.NoBody, Request: req}, nil
+			})
+			client := &http.Client{Transport: &Transport{Base: base, Policy: policy, Metrics: NewMetrics()}}
+			list := make([]*http.Request, requests)
+			for i := range list {
+				var err error
+				list[i], err = http.NewRequestWithContext(ctx, "GET", "http://example.com/", nil)
+				require.NoError(t, err)
+			}
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			for _, req := range list {
+				go func() { _, _ = client.Do(req) }()
+			}
+			synctest.Wait()
+			runtime.ReadMemStats(&after)
+			assert.Less(t, (after.StackInuse-before.StackInuse)/requests, uint64(6<<10), name)
+			cancel()
+			synctest.Wait()
+		})
+	}
 }
 
 // The context of an attempt is of retrip's own type. If a base derives further
