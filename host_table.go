@@ -59,8 +59,6 @@ type hostEntry struct {
 	used   atomic.Int64 // instant of the last failure
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
-	dropped bool // the table has another entry for the host, or none; guarded by the stripe's lock
-
 	failed, gaveUp lastReason
 	charge         account.Charge // of the fleet's account
 	news           hostNews
@@ -215,7 +213,7 @@ func (t *hostTable) unpin(e *hostEntry, now time.Duration) {
 	s := t.stripeAt(e.hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !e.dropped && e.pins.Load() == 0 && e.Healed(now) {
+	if s.hosts[e.key] == e && e.pins.Load() == 0 && e.Healed(now) {
 		t.drop(s, e)
 	}
 }
@@ -224,7 +222,6 @@ func (t *hostTable) drop(s *hostStripe, e *hostEntry) {
 	if guards := e.guards.Load(); guards != nil {
 		t.keyed.Add(-int64(guards.keyedGates()))
 	}
-	e.dropped = true
 	delete(s.hosts, e.key)
 	s.marks.remove(e.hash, s.hosts)
 	s.entries.Add(-1)
