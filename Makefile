@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # peers, and building them more than once takes too long.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads fleet fleet-save examples demo cross api sdks stores figures bench bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads fleet fleet-save examples demo cross api sdks stores figures bench bench-guard bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,9 @@ bench: ## measure what retries cost with retrip and its peers (minutes)
 
 bench-diff: ## compare the cost of successful requests with the last version tag
 	.ci/bench
+
+bench-guard: ## fail if requests have got much slower, compared with other libraries in the same run
+	$(GO) -C bench run ./cmd/peers -guard -rounds 5
 
 bench-save: ## run bench, and save the results to bench/results, README.md and docs
 	$(GO) -C bench run ./cmd/peers -save

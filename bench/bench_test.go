@@ -98,6 +98,36 @@ func TestLoopback_IsMedianAndMargin(t *testing.T) {
 	assert.False(t, ok)
 }
 
+// TestGuards checks that a guard notices what is out of bounds or missing.
+func TestGuards(t *testing.T) {
+	r := &Results{Loopback: map[string]map[string][]float64{}}
+	add := func(name, peer string, ns float64) { r.Runs = append(r.Runs, Run{Case: name, Peer: peer, Ns: ns}) }
+	set := func(timeouts, retry, loopback float64) {
+		r.Runs = nil
+		add("Transport/GET/serial", "bare", 100)
+		add("Transport/GET/serial", "bare-timeout", 1100)
+		add("Transport/GET/serial", "retrip", 150)
+		add("Transport/GET/serial", "retrip-timeouts", 100+timeouts)
+		add("Client/retry-GET", "loop", 1000)
+		add("Client/retry-GET", "retrip", retry)
+		add("Client/retry-GET", "retrip-timeouts", 3000)
+		for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+			r.Loopback[protocol] = map[string][]float64{"bare-timeout": {1.05}, "retrip-timeouts": {1 + loopback}}
+		}
+	}
+	set(700, 1500, 0.08)
+	assert.True(t, r.WriteGuards(io.Discard))
+	set(1300, 1500, 0.08)
+	assert.False(t, r.WriteGuards(io.Discard))
+	set(700, 3500, 0.08)
+	assert.False(t, r.WriteGuards(io.Discard))
+	set(700, 1500, 0.3)
+	assert.False(t, r.WriteGuards(io.Discard))
+	set(700, 1500, 0.08)
+	delete(r.Loopback, "HTTP/2")
+	assert.False(t, r.WriteGuards(io.Discard), "not measured")
+}
+
 // counter records how many bytes each request body held.
 type counter struct {
 	stub

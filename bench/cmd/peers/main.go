@@ -10,6 +10,7 @@
 //	go run ./cmd/peers                  measure and print
 //	go run ./cmd/peers -save            also save the results, and update the pages and the chart
 //	go run ./cmd/peers -render          update the pages and the chart from the saved results
+//	go run ./cmd/peers -guard           fail if times have got much longer, compared with those of the peers
 package main
 
 import (
@@ -36,6 +37,7 @@ var (
 	benchtime = flag.Duration("benchtime", 3*time.Millisecond, "how long each time")
 	run       = flag.String("run", "", "regular expression for the timings to make, and for pairs, upload, waiting and connections")
 	save      = flag.Bool("save", false, "write results, their sections in README.md and docs/performance.md, and the chart")
+	guard     = flag.Bool("guard", false, "measure only what is guarded, and fail if a ratio is out of bounds")
 	render    = flag.Bool("render", false, "write sections and chart from the results written before")
 	root      = flag.String("root", "..", "directory of the repository")
 	child     = flag.String("child", "", "what to measure in this process; used by the command itself")
@@ -54,6 +56,9 @@ func main() {
 		}
 		return
 	}
+	if *guard {
+		*run = bench.GuardedRuns
+	}
 	path := filepath.Join(*root, "bench", "results")
 	r := &bench.Results{}
 	if *render {
@@ -63,6 +68,12 @@ func main() {
 		}
 	} else if err := measure(r); err != nil {
 		log.Fatal(err)
+	}
+	if *guard {
+		if !r.WriteGuards(os.Stdout) {
+			log.Fatal("a ratio is out of bounds")
+		}
+		return
 	}
 	r.WriteText(os.Stdout)
 	if *save {
