@@ -11,35 +11,36 @@ import (
 	"sync/atomic"
 )
 
-// hostMarks has a mark for each host of a stripe. Two hosts may share a mark,
-// so a mark doesn't prove that a host is there, but the lack of a mark proves
-// that it is not. Any goroutine may look for a mark. To change marks, it must
-// hold the stripe's lock.
+// hostMarks has a mark for each host of a stripe (a Bloom filter). The marks of
+// other hosts may cover that of a host, so a mark doesn't prove that a host is
+// there, but the lack of a mark proves that it is not. Any goroutine may look
+// for a mark. To change marks, it must hold the stripe's lock.
 type hostMarks [16]atomic.Uint64
 
-// mark returns where in hostMarks a host with the given hash has its mark.
-func mark(hash uint64) (word int, bit uint64) {
+// mark returns the mark of a host with the given hash: two bits of one word of
+// hostMarks, which other hosts cover less often than a single bit.
+func mark(hash uint64) (word int, bits uint64) {
 	hash /= hostStripes // the rest chose the stripe
-	return int(hash / 64 % uint64(len(hostMarks{}))), 1 << (hash % 64)
+	return int(hash >> 12 % uint64(len(hostMarks{}))), 1<<(hash%64) | 1<<(hash>>6%64)
 }
 
 func (m *hostMarks) has(hash uint64) bool {
-	word, bit := mark(hash)
-	return m[word].Load()&bit != 0
+	word, bits := mark(hash)
+	return m[word].Load()&bits == bits
 }
 
 func (m *hostMarks) add(hash uint64) {
-	word, bit := mark(hash)
-	m[word].Or(bit)
+	word, bits := mark(hash)
+	m[word].Or(bits)
 }
 
-// remove drops the mark of a host, unless one of the hosts that stay shares it.
+// remove drops the mark of a host, except what hosts that stay share.
 func (m *hostMarks) remove(hash uint64, stay map[hostKey]*hostEntry) {
 	word, _ := mark(hash)
 	var bits uint64
 	for _, e := range stay {
-		if w, bit := mark(e.hash); w == word {
-			bits |= bit
+		if w, mark := mark(e.hash); w == word {
+			bits |= mark
 		}
 	}
 	m[word].Store(bits)

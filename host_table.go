@@ -25,7 +25,7 @@ import (
 //
 // While no host is in trouble, a request pays for one atomic load here. While
 // some hosts are, a request to another host pays for a hash and a few more
-// loads, and for a map lookup only if it shares a mark with a host in trouble.
+// loads, and for a map lookup only if the marks of hosts in trouble cover its own.
 type hostTable struct {
 	entries atomic.Int64
 	stripes [hostStripes]hostStripe
