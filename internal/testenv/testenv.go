@@ -17,6 +17,15 @@ func Slow(t testing.TB) {
 	}
 }
 
+// Alone skips a slow test that starts no goroutine if the race detector is on:
+// it could find nothing there, and takes ten times as long.
+func Alone(t testing.TB) {
+	t.Helper()
+	if race {
+		t.Skip("no goroutines: left out with -race")
+	}
+}
+
 // Tables reports whether `make tables` runs. It runs all rows, seeds and steps
 // of the long tests; `go test` alone runs the most important.
 func Tables() bool { return os.Getenv("RETRIP_TABLES") != "" }

@@ -1,0 +1,8 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !race
+
+package testenv
+
+const race = false
