@@ -38,8 +38,8 @@ all-modules: ## test every module of the workspace, and our own code with the ra
 	$(GO) test work
 	@# All goroutines of retripsim are those of sim, and the race detector makes its pictures take minutes. doccheck has no goroutines.
 	$(GO) test -race -shuffle=on $$($(GO) list $(filter-out %/cmd/retripsim/...,$(OWN)) | grep -vE '/(internal/doccheck|sim)$$')
-	@# A run of the simulator has one goroutine. The short tests make all that share anything.
-	$(GO) test -race -short -shuffle=on ./sim
+	@# A run of the simulator has one goroutine. These tests make several runs at once, or drive the Transport.
+	$(GO) test -race -short -shuffle=on -run 'Transports|Parallel|RunAll|Rate.*(Seeds|Interrupted)' ./sim
 
 lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sleeps in tests
 	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
