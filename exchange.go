@@ -127,6 +127,8 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 			body.CloseRequest(req)
 		}
 	}()
+	// A body that net/http can't send twice takes exchange, so it doesn't matter
+	// here whether the base is net/http's.
 	resp, err := a.Use(s.base, false, &a.Req)
 	returned = true
 	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() {

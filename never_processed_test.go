@@ -296,3 +296,37 @@ func TestNeverProcessed_HTTP2(t *testing.T) {
 		}
 	}
 }
+
+// net/http can send http.NoBody again without a GetBody, and does so after a
+// PROTOCOL_ERROR, which proves nothing. A later send that was refused doesn't
+// prove that the first one was.
+func TestNeverProcessed_ResentWithoutBody(t *testing.T) {
+	for name, policy := range map[string]retrip.Policy{
+		"hooks":    steady,
+		"timeouts": with(func(p *retrip.Policy) { p.Deadline = time.Hour }),
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			const protocolError, refusedStream = 1, 7
+			var seen atomic.Int32
+			base, _ := h2Server(t, func(w *h2Writer, _ int, stream uint32) {
+				if seen.Add(1) == 1 {
+					w.reset(stream, protocolError)
+					return
+				}
+				w.reset(stream, refusedStream)
+			})
+			tr, attempts := &retrip.Transport{Base: base, Policy: policy}, 0
+			if name == "hooks" {
+				tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}
+			}
+			req := mustRequest(t, "POST", "http://example.com/", nil)
+			req.Body = http.NoBody
+			_, err := tr.RoundTrip(req)
+			require.Error(t, err)
+			var e *retrip.Error
+			assert.False(t, errors.As(err, &e), "one attempt: %v", err)
+			assert.LessOrEqual(t, attempts, 1)
+			assert.Greater(t, seen.Load(), int32(2))
+		})
+	}
+}

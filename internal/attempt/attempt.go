@@ -206,7 +206,7 @@ func (a *Attempt) Use(base http.RoundTripper, netHTTP bool, req *http.Request) (
 	resp, err := base.RoundTrip(req)
 	n := a.Sends() - before
 	a.sent = n > 0
-	if n > 1 && req.Body != nil && req.GetBody == nil && netHTTP {
+	if n > 1 && req.Body != nil && req.Body != http.NoBody && req.GetBody == nil && netHTTP {
 		// net/http can't send this body twice, so it moved to another
 		// connection because the earlier ones couldn't take a request.
 		a.refused += int32(n - 1)
