@@ -72,17 +72,12 @@ func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy
 // any other attempt to resume.
 func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
 	var began time.Duration
-	ctx := req.Context()
-	if done := ctx.Done(); done != nil {
-		select {
-		case <-done:
-			return t.exchange(s, r, req, kind, nil)
-		default:
-		}
+	if hasGone(req) {
+		return t.exchange(s, r, req, kind, nil)
 	}
 	// The duration of an attempt matters only with a deadline. A custom
 	// context may have a deadline and no Done channel.
-	if _, ok := ctx.Deadline(); ok {
+	if _, ok := req.Context().Deadline(); ok {
 		began = s.now()
 	}
 	returned := false
@@ -106,17 +101,20 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 // bounded is plain for a policy with time limits: the attempt has a request and
 // a context of its own.
 func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
-	if done := req.Context().Done(); done != nil {
-		select {
-		case <-done:
-			return t.exchange(s, r, req, kind, nil)
-		default:
-		}
+	if hasGone(req) {
+		return t.exchange(s, r, req, kind, nil)
 	}
 	clock := time.Now()
-	began := s.instant(clock)
+	began, left := s.instant(clock), r.policy.Deadline
+	if left > 0 {
+		// As in limit of an exchange, the context's deadline stands for both if
+		// it isn't later.
+		if at, ok := req.Context().Deadline(); ok && s.instant(at) <= addCapped(began, left) {
+			left = 0
+		}
+	}
 	a := r.begin(req, r.idempotent(req), s.watch)
-	r.limit(a, clock, r.policy.Deadline)
+	r.limit(a, clock, left)
 	returned := false
 	defer func() {
 		if !returned {
@@ -141,6 +139,23 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 		}
 	}
 	return t.resume(s, r, req, kind, a, resp, err, began)
+}
+
+// hasGone reports whether the caller has gone already.
+func hasGone(req *http.Request) bool {
+	if done := req.Context().Done(); done != nil {
+		select {
+		case <-done:
+			return true
+		default:
+		}
+	}
+	select {
+	case <-legacyCancel(req):
+		return true
+	default:
+		return false
+	}
 }
 
 // exchange handles a whole exchange.
