@@ -129,14 +129,13 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 	// here whether the base is net/http's.
 	resp, err := a.Use(s.base, false, &a.Req)
 	returned = true
-	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() {
+	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() && a.InTime() {
 		a.GiveBack(resp, &a.Req, req)
-		if resp, err = a.End(resp, nil); err == nil {
-			r.metrics.answered(resp.StatusCode)
-			r.metrics.hiddenSends(a.Sends() - 1)
-			t.payFleet(r, req.URL)
-			return resp, nil
-		}
+		resp, _ = a.End(resp, nil)
+		r.metrics.answered(resp.StatusCode)
+		r.metrics.hiddenSends(a.Sends() - 1)
+		t.payFleet(r, req.URL)
+		return resp, nil
 	}
 	return t.resume(s, r, req, kind, a, resp, err, began)
 }
@@ -275,16 +274,14 @@ func (x *exchange) limit(now time.Duration) {
 	}
 }
 
-// first records the attempt that plain or bounded has made.
+// first records the attempt that plain or bounded has made, as what send will
+// take.
 func (x *exchange) first(a *attempt.Attempt, resp *http.Response, err error, began time.Duration) {
 	x.sent, x.began, x.call.Attempts = true, began, 1
 	x.told.attempted, x.told.pending = true, true
-	x.take(resp, err)
+	x.resp, x.err, x.held = resp, err, resp != nil
 	if a != nil {
 		x.attempt, x.sends = a, a.Sends()
-		if x.resp != nil {
-			a.GiveBack(x.resp, &a.Req, x.req)
-		}
 	}
 }
 

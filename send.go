@@ -16,7 +16,11 @@ import (
 // send makes an attempt, unless plain or bounded has made it.
 func (x *exchange) send() {
 	if x.sent {
-		x.sent = false
+		x.sent, x.held = false, false
+		x.take(x.resp, x.err)
+		if x.attempt != nil && x.resp != nil {
+			x.attempt.GiveBack(x.resp, &x.attempt.Req, x.req)
+		}
 		return
 	}
 	x.call.Attempts++

@@ -43,6 +43,7 @@ type Attempt struct {
 
 	watch   Watch
 	sent    bool         // the last use of the base got a connection
+	late    bool         // the alarm has rung
 	fault   atomic.Bool  // the caller's body failed, not the host
 	refused int32        // sends that the server provably didn't process, each followed by one of ours
 	upload  *body.Ending // the request body, if it matters whether it was sent
@@ -118,25 +119,28 @@ func (a *Attempt) BodySent() bool { return a.upload == nil || a.upload.Ended() }
 
 // Abandon ends an attempt whose base has panicked.
 func (a *Attempt) Abandon() {
-	a.inTime()
+	a.InTime()
 	a.cancel(nil)
 }
 
 // Ring implements [alarm.Ringer].
 func (a *Attempt) Ring(*alarm.Alarm) { a.cancel(a.tooLate) }
 
-// inTime stops the alarm and reports whether it has not rung.
-func (a *Attempt) inTime() bool {
-	r := a.alarm
-	a.alarm = nil // it may belong to somebody else from here on
-	return r == nil || r.Stop()
+// InTime ends the attempt's time limit, as End does, and reports whether it has
+// not passed.
+func (a *Attempt) InTime() bool {
+	if r := a.alarm; r != nil {
+		a.alarm = nil // it may belong to somebody else from here on
+		a.late = !r.Stop()
+	}
+	return !a.late
 }
 
 // End processes what the base returned. Once the response headers have arrived,
 // the attempt's time limit no longer applies: its alarm is stopped, and its
 // context lives as long as the body.
 func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
-	inTime := a.inTime()
+	inTime := a.InTime()
 	if inTime && err == nil {
 		a.release(resp)
 		return resp, nil

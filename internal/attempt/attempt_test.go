@@ -178,5 +178,5 @@ func TestAttempt_AlarmIsGivenBackOnce(t *testing.T) {
 	answer(t, a)
 	others := begin(t, t.Context(), time.Hour, 0, 0)
 	a.Abandon()
-	assert.True(t, others.inTime())
+	assert.True(t, others.InTime())
 }
