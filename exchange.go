@@ -140,23 +140,6 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 	return t.resume(s, r, req, kind, a, resp, err, began)
 }
 
-// hasGone reports whether the caller has gone already.
-func hasGone(req *http.Request) bool {
-	if done := req.Context().Done(); done != nil {
-		select {
-		case <-done:
-			return true
-		default:
-		}
-	}
-	select {
-	case <-legacyCancel(req):
-		return true
-	default:
-		return false
-	}
-}
-
 // exchange handles a whole exchange.
 func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
 	var x exchange

@@ -150,6 +150,23 @@ func (x *exchange) gone() error {
 	}
 }
 
+// hasGone reports whether the caller has gone already.
+func hasGone(req *http.Request) bool {
+	if done := req.Context().Done(); done != nil {
+		select {
+		case <-done:
+			return true
+		default:
+		}
+	}
+	select {
+	case <-legacyCancel(req):
+		return true
+	default:
+		return false
+	}
+}
+
 // reasonGone returns the reason for the give-up when the caller has gone
 // because of err.
 func reasonGone(err error) Reason {
