@@ -152,19 +152,18 @@ func (x *exchange) gone() error {
 
 // hasGone reports whether the caller has gone already.
 func hasGone(req *http.Request) bool {
-	if done := req.Context().Done(); done != nil {
-		select {
-		case <-done:
-			return true
-		default:
-		}
-	}
+	done, canceled := req.Context().Done(), legacyCancel(req)
+	return (done != nil || canceled != nil) && eitherClosed(done, canceled)
+}
+
+func eitherClosed(a, b <-chan struct{}) bool {
 	select {
-	case <-legacyCancel(req):
-		return true
+	case <-a:
+	case <-b:
 	default:
 		return false
 	}
+	return true
 }
 
 // reasonGone returns the reason for the give-up when the caller has gone
