@@ -129,15 +129,17 @@ func (s *Store) Close() error {
 // for one of them must not become full for the others. A full account has no
 // key, so reading it or paying into it writes nothing. Reading any other
 // account keeps it: in a long outage nobody may retry, so nobody charges it,
-// and an expired account would be full. If the key holds anything but a number,
-// it belongs to another program, and the script returns an error.
+// and an expired account would be full. If the key holds anything but a number
+// up to the largest Policy.FleetBudget, it belongs to another program, and the
+// script returns an error: no payments would ever refill an account that lacks
+// an infinite number of tokens.
 var script = redis.NewScript(`
 local tokens, size = tonumber(ARGV[1]), tonumber(ARGV[2])
 local found = redis.call('GET', KEYS[1])
 local had = 0
 if found then
   had = tonumber(found)
-  if not had or not (had >= 0) then return redis.error_reply('WRONGTYPE the account is not a number') end
+  if not had or not (had >= 0 and had <= 1000000) then return redis.error_reply('WRONGTYPE the account is not a number') end
 end
 local lacks = math.max(0, had - tokens)
 if tokens < 0 then lacks = math.max(had, math.min(size, lacks)) end

@@ -59,10 +59,17 @@ func TestStore_Troubles(t *testing.T) {
 	require.NoError(t, c.LPush(ctx, s.prefix+host, "x").Err())
 	fails("WRONGTYPE")
 	require.NoError(t, c.Del(ctx, s.prefix+host).Err())
-	require.NoError(t, c.Set(ctx, s.prefix+host, "nonsense", 0).Err())
-	fails("WRONGTYPE")
+	// The value of another program stays as it is. As what an account lacks, the
+	// last three would forbid all retries for as long as anyone asks.
+	for _, other := range []string{"nonsense", "", "nan", "-1", "inf", "1e300", "1763822603"} {
+		require.NoError(t, c.Set(ctx, s.prefix+host, other, 0).Err())
+		fails("WRONGTYPE")
+		assert.Equal(t, other, c.Get(ctx, s.prefix+host).Val())
+	}
 	require.NoError(t, c.Del(ctx, s.prefix+host).Err())
 	works()
+	assert.Equal(t, 0.0, add(t, s, host, -1e6, 1e6), "the largest account is valid when it is empty")
+	assert.Equal(t, 20.0, add(t, s, host, 20, 1e6))
 
 	require.NoError(t, c.ScriptFlush(ctx).Err())
 	works() // the client loads the script again
