@@ -390,6 +390,9 @@ func (x *exchange) pin(failed bool) {
 	}
 	x.decided = x.now()
 	if key := keyOf(x.req.URL); failed {
+		if isLong(x.req.URL) {
+			key = key.clone()
+		}
 		x.host = x.t.hosts.pinNew(key, x.decided)
 	} else {
 		x.host = x.t.hosts.pinGood(key, x.decided)

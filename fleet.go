@@ -219,6 +219,7 @@ func (f *Fleet) view(host hostKey, now time.Duration) *fleetView {
 	if len(f.views) >= fleetViews && !f.sweep(now) {
 		return nil
 	}
+	host = host.clone()
 	v = &fleetView{host: host, asked: now - account.Age - 1}
 	f.views[host] = v
 	return v

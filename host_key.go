@@ -14,6 +14,15 @@ type hostKey struct{ host, port string }
 
 func (k hostKey) String() string { return net.JoinHostPort(k.host, k.port) }
 
+// clone returns a copy of k for keeping. The strings of k are parts of a URL,
+// which may be long and would be kept with them.
+func (k hostKey) clone() hostKey { return hostKey{strings.Clone(k.host), strings.Clone(k.port)} }
+
+// isLong reports whether u is too long to be kept for the sake of its host.
+func isLong(u *url.URL) bool {
+	return u != nil && (u.User != nil || len(u.Opaque)+len(u.Path)+len(u.RawPath)+len(u.RawQuery)+len(u.Fragment)+len(u.RawFragment) > 256)
+}
+
 func keyOf(u *url.URL) hostKey {
 	if u == nil {
 		return hostKey{}
