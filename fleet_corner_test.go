@@ -4,10 +4,15 @@
 package retrip
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -40,4 +45,50 @@ func TestFleet_KeepsNoURLs(t *testing.T) {
 	assert.Len(t, fleet.views, hosts)
 	assert.Len(t, tr.HostStates(), hosts)
 	runtime.KeepAlive(tr)
+}
+
+// A shared budget may be the only budget of a policy. Its hosts miss no tokens
+// of their own, but a process whose network is dead still costs the others one
+// token for each host.
+func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var spent float64
+		fleet := newTestFleet(t, storeFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
+			spent -= min(0, tokens)
+			return size, nil
+		}))
+		dead := true
+		tr := &Transport{Fleet: fleet, Policy: Policy{Budget: Budget{Size: Off, Shared: 1e6}},
+			Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if !dead {
+					return answer(r, 200), nil
+				}
+				return nil, errors.New("no route to host")
+			})}
+		for range 2 {
+			spent, dead = 0, true
+			for range 100 {
+				_, err := get(t, tr, "http://a.example/")
+				require.Error(t, err)
+				time.Sleep(time.Second)
+			}
+			assert.Equal(t, 1.0, spent)
+			// Then something succeeds, and the next trouble costs a token again.
+			dead = false
+			_, err := get(t, tr, "http://a.example/")
+			require.NoError(t, err)
+			assert.Empty(t, tr.HostStates(), "the host has recovered")
+		}
+
+		// The account may be switched off before that success.
+		dead = true
+		_, err := get(t, tr, "http://a.example/")
+		require.Error(t, err)
+		assert.Len(t, tr.HostStates(), 1)
+		require.NoError(t, tr.SetPolicies(Policy{Budget: Budget{Size: Off, Shared: 1e6}, FleetBudget: Off}, nil))
+		dead = false
+		_, err = get(t, tr, "http://a.example/")
+		require.NoError(t, err)
+		assert.Empty(t, tr.HostStates(), "the host has recovered")
+	})
 }

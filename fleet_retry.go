@@ -30,7 +30,7 @@ func (t *Transport) payFleet(r *Rules, u *url.URL) {
 // tellFleet tells the account how the attempt ended.
 func (x *exchange) tellFleet() {
 	o := &x.outcome
-	if x.t.Fleet == nil || x.r.fleet == 0 {
+	if x.t.Fleet == nil {
 		return
 	}
 	retry := x.atFleet

@@ -64,6 +64,11 @@ type hostEntry struct {
 	news           hostNews
 }
 
+// Healed is [Host.Healed] for an entry that may have charged the fleet's
+// account. Without Budget.Size, the host misses no tokens. If its entry were
+// dropped before anything succeeds, each request would charge the account.
+func (e *hostEntry) Healed(now time.Duration) bool { return !e.charge.Made() && e.Host.Healed(now) }
+
 // lastReason is the last Reason stored, "" at first. It is safe for concurrent
 // use, and store allocates nothing.
 type lastReason struct{ atomic.Uint32 } // index in allReasons

@@ -103,6 +103,9 @@ type Charge struct{ made atomic.Bool }
 // Failed records a failed retry, and reports whether it must be charged.
 func (c *Charge) Failed() bool { return !c.made.Swap(true) }
 
+// Made reports whether the account was charged and nothing has succeeded since.
+func (c *Charge) Made() bool { return c.made.Load() }
+
 // Succeeded records that an attempt has succeeded.
 func (c *Charge) Succeeded() {
 	if c.made.Load() {
