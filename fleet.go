@@ -165,7 +165,7 @@ func (f *Fleet) ask(host hostKey, size float64) <-chan struct{} {
 		return nil
 	}
 	v.asked = now
-	if !v.Stale(now) {
+	if !v.Stale(size, now) {
 		return nil
 	}
 	return f.begin(v, size, 0, now)
@@ -250,7 +250,11 @@ func (v *fleetView) idle(now time.Duration) bool { return !v.busy && now-v.asked
 // operation or, if it is already running, with the next one. The caller must
 // hold f.mu.
 func (f *Fleet) begin(v *fleetView, size, tokens float64, now time.Duration) <-chan struct{} {
-	v.size = size
+	if !v.busy || size > v.size {
+		// What an operation charges ends at its size. With a smaller size, the
+		// tokens owed for a larger one would be lost.
+		v.size = size
+	}
 	v.owed += tokens
 	if v.busy {
 		return v.answer

@@ -92,3 +92,50 @@ func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
 		assert.Empty(t, tr.HostStates(), "the host has recovered")
 	})
 }
+
+// Transports with different sizes use one Fleet. An account that is empty for
+// the smaller size says nothing about how much more is missing, so its level
+// must not be taken for that of the larger size.
+func TestFleet_SmallerSizeHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := NewFleet(nil)
+		host := hostKey{"a.example", "80"}
+		fleet.add(host, 500, -500)
+		for range 10 {
+			time.Sleep(1001 * time.Millisecond)
+			fleet.ask(host, 100)
+			fleet.ask(host, 500)
+			level, known := fleet.level(host, 500)
+			assert.True(t, known)
+			assert.Zero(t, level)
+			level, known = fleet.level(host, 100)
+			assert.True(t, known)
+			assert.Zero(t, level)
+		}
+	})
+}
+
+// What a Transport with a large account has spent isn't lost because one with a
+// smaller account asks before the store has heard of it.
+func TestFleet_SmallerSizeLosesNoCharge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &fleetMemory{accounts: map[string]fleetAccount{}}
+		fleet := newTestFleet(t, storeFunc(func(ctx context.Context, host string, tokens, size float64) (float64, error) {
+			time.Sleep(10 * time.Millisecond)
+			return m.Add(ctx, host, tokens, size)
+		}))
+		host := hostKey{"a.example", "80"}
+		answer := fleet.ask(host, 500)
+		fleet.ask(host, 100)
+		time.Sleep(5 * time.Millisecond)
+		for range 300 { // while an operation is running
+			fleet.add(host, 500, -1)
+		}
+		fleet.add(host, 100, -1)
+		<-answer
+		time.Sleep(2 * time.Second)
+		<-fleet.ask(host, 500)
+		level, _ := fleet.level(host, 500)
+		assert.Equal(t, 199.0, level)
+	})
+}

@@ -114,7 +114,7 @@ func (a *accounts) result(client int32, now time.Duration, o *retrip.Outcome, at
 
 func (a *accounts) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32) bool {
 	link, view := &a.links[client], &a.views[client]
-	if link.Up(now) && view.Stale(now) {
+	if link.Up(now) && view.Stale(a.size, now) {
 		a.add(client, now, 0)
 	}
 	// The client decides when the answer has arrived.

@@ -68,6 +68,7 @@ func share(draw uint64) float64 { return float64(draw>>11) / (1 << 53) }
 // request asks.
 type View struct {
 	lacks float64
+	of    float64 // size of the account as heard: lacks is never more
 	at    time.Duration
 	heard bool
 }
@@ -78,12 +79,16 @@ func (v *View) Hear(level, size float64, now time.Duration) bool {
 	if !(level >= 0) || math.IsInf(level, 0) {
 		return false
 	}
-	v.lacks, v.at, v.heard = max(0, size-level), now, true
+	v.lacks, v.of, v.at, v.heard = max(0, size-level), size, now, true
 	return true
 }
 
-// Stale reports whether the process should ask for the level.
-func (v *View) Stale(now time.Duration) bool { return !v.heard || now-v.at > fresh }
+// Stale reports whether the process should ask for the level of an account of
+// the given size. An account that was empty for a smaller size may lack more
+// than that size.
+func (v *View) Stale(size float64, now time.Duration) bool {
+	return !v.heard || now-v.at > fresh || v.lacks >= v.of && size > v.of
+}
 
 // Level returns the level of an account of the given size, if it is known.
 func (v *View) Level(size float64, now time.Duration) (level float64, known bool) {

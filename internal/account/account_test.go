@@ -49,13 +49,13 @@ func TestDeposit(t *testing.T) {
 func TestView(t *testing.T) {
 	const s = time.Second
 	var v View
-	assert.True(t, v.Stale(0))
+	assert.True(t, v.Stale(500, 0))
 	_, known := v.Level(500, 0)
 	assert.False(t, known)
 
 	assert.True(t, v.Hear(3, 500, 10*s))
-	assert.False(t, v.Stale(11*s))
-	assert.True(t, v.Stale(11*s+1))
+	assert.False(t, v.Stale(500, 11*s))
+	assert.True(t, v.Stale(500, 11*s+1))
 	level, known := v.Level(500, 15*s)
 	assert.Equal(t, 3.0, level)
 	assert.True(t, known)
@@ -91,6 +91,7 @@ func TestView_Sizes(t *testing.T) {
 		level, known := v.Level(test.other, 0)
 		assert.True(t, known)
 		assert.Equal(t, test.want, level, "%+v", test)
+		assert.Equal(t, test.level == 0 && test.other > test.size, v.Stale(test.other, 0), "%+v: more may be spent", test)
 	}
 }
 
@@ -122,7 +123,7 @@ func TestNothingAllocates(t *testing.T) {
 	var l Link
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		v.Hear(1, 500, 1)
-		v.Stale(2)
+		v.Stale(500, 2)
 		level, _ := v.Level(500, 2)
 		l.Lose(1, 2)
 		_ = l.Up(3) && Forbids(level, 500, 4) && Deposit(500, 5) > 0
