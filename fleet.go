@@ -284,37 +284,45 @@ func (f *Fleet) work() {
 	}
 }
 
-// operate runs the operation of v. It survives a store that panics, and one
-// that ends its goroutine, which is a worker's.
+// operate runs the operation of v. It survives a store that ends its goroutine,
+// which is a worker's.
 func (f *Fleet) operate(v *fleetView) {
 	f.mu.Lock()
 	host, size, tokens := v.host.String(), v.size, v.owed
 	v.owed = 0
 	up := f.up(f.now())
 	f.mu.Unlock()
-	level, err := 0.0, errFleetSlow
+	level, err := 0.0, errFleetGone
 	defer func() {
-		p := recover()
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if err == errFleetGone {
-			if p != nil {
-				err = fleetError(fmt.Errorf("%w: %v", errFleetPanic, p))
-			} else if !f.closed {
-				f.workers.Go(f.work)
-			}
+		if err == errFleetGone && !f.closed {
+			f.workers.Go(f.work)
 		}
 		f.end(v, level, size, err)
 	}()
-	if up {
-		ctx, cancel := context.WithTimeout(f.ctx, fleetPatience)
-		defer cancel()
-		err = errFleetGone
-		level, err = f.store.Add(ctx, host, tokens, size)
-		if err != nil {
-			err = fleetError(err)
-		}
+	if !up {
+		err = errFleetSlow
+		return
 	}
+	level, err = f.call(host, tokens, size)
+}
+
+// call calls the store, which may panic. The caller must not hold f.mu: not
+// only Add is code of the store, but also its errors and what it panics with.
+func (f *Fleet) call(host string, tokens, size float64) (level float64, err error) {
+	ctx, cancel := context.WithTimeout(f.ctx, fleetPatience)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			level, err = 0, fleetError(fmt.Errorf("%w: %v", errFleetPanic, p))
+		}
+	}()
+	level, err = f.store.Add(ctx, host, tokens, size)
+	if err != nil {
+		err = fleetError(err)
+	}
+	return level, err
 }
 
 // end records the result of an operation of v, which was for an account of the

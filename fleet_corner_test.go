@@ -93,6 +93,59 @@ func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
 	})
 }
 
+// codeError is an error with code of its own.
+type codeError struct{ text func() string }
+
+func (e codeError) Error() string { return e.text() }
+
+// The value with which a store panics may be an error with code of its own,
+// which may take its time, so it must not run with the lock for which requests
+// wait.
+func TestFleet_PanicWithError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fleet *Fleet
+		asked := 0
+		fleet = newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+			panic(codeError{func() string {
+				asked++
+				if assert.True(t, fleet.mu.TryLock(), "no request waits for this text") {
+					fleet.mu.Unlock()
+				}
+				return "text"
+			}})
+		}))
+		fleet.ask(hostKey{"a.example", "80"}, 500)
+		synctest.Wait()
+		assert.Positive(t, asked)
+	})
+}
+
+// An error may end the goroutine that asks for its text, for example a mock
+// that calls t.FailNow. The Fleet then starts another worker.
+func TestFleet_ErrorEndsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sick, operations := true, 0
+		fleet := newTestFleet(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
+			if operations++; sick {
+				return 0, codeError{func() string { runtime.Goexit(); return "" }}
+			}
+			return size, nil
+		}))
+		host := hostKey{"a.example", "80"}
+		for range 2 * fleetWorkers {
+			fleet.ask(host, 500)
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+		}
+		assert.Equal(t, 2*fleetWorkers, operations)
+		sick = false
+		fleet.ask(host, 500)
+		time.Sleep(time.Second)
+		_, known := fleet.level(host, 500)
+		assert.True(t, known, "the store is well again")
+	})
+}
+
 // Transports with different sizes use one Fleet. An account that is empty for
 // the smaller size says nothing about how much more is missing, so its level
 // must not be taken for that of the larger size.
