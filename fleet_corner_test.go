@@ -192,3 +192,28 @@ func TestFleet_SmallerSizeLosesNoCharge(t *testing.T) {
 		assert.Equal(t, 199.0, level)
 	})
 }
+
+// A request that switches its budget off takes no part in the account either,
+// whatever the policy of the host says about shared budgets.
+func TestFleet_WithPolicyWithoutBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range map[string]Budget{"Unlimited": Unlimited, "Size: Off": {Size: Off}} {
+			operations := 0
+			fleet := newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+				operations++
+				return 0, nil
+			}))
+			attempts := 0
+			tr := &Transport{Fleet: fleet, Policy: Policy{Budget: Budget{Shared: 5}}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				return answer(r, 503), nil
+			})}
+			req, err := http.NewRequestWithContext(WithPolicy(t.Context(), Policy{Budget: b}), http.MethodGet, "http://a.example/", nil)
+			require.NoError(t, err)
+			_, err = tr.RoundTrip(req)
+			require.NoError(t, err)
+			assert.Equal(t, 4, attempts, name)
+			assert.Zero(t, operations, name)
+		}
+	})
+}

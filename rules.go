@@ -133,6 +133,8 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 	}
 	if p.Budget.Size != Off {
 		own.pool = r.pool
+	} else {
+		own.fleet = 0
 	}
 	own.name, own.metrics = r.name, r.metrics
 	return own, nil
