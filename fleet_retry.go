@@ -17,11 +17,14 @@ import (
 // This file connects an exchange with the fleet's account.
 
 // payFleet pays for a success without a retry into the account of its host.
-// Most calls pay nothing; a few pay for all of them.
 func (t *Transport) payFleet(r *Rules, u *url.URL) {
-	if t.Fleet == nil || r.fleet == 0 {
-		return
+	if t.Fleet != nil && r.fleet != 0 {
+		t.deposit(r, u)
 	}
+}
+
+// deposit pays for many successes in a few calls, and nothing in the others.
+func (t *Transport) deposit(r *Rules, u *url.URL) {
 	if tokens := account.Deposit(r.fleet, rand.Uint64()); tokens > 0 {
 		t.Fleet.add(keyOf(u), r.fleet, tokens)
 	}

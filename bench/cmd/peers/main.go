@@ -15,6 +15,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -25,6 +26,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +38,7 @@ var (
 	rounds    = flag.Int("rounds", 41, "how often each peer is timed in each case")
 	benchtime = flag.Duration("benchtime", 3*time.Millisecond, "how long each time")
 	run       = flag.String("run", "", "regular expression for the timings to make, and for pairs, upload, waiting and connections")
+	among     = flag.String("among", "", "regular expression for the peers to measure, which always include bare net/http")
 	save      = flag.Bool("save", false, "write results, their sections in README.md and docs/performance.md, and the chart")
 	guard     = flag.Bool("guard", false, "measure only what is guarded, and fail if a ratio is out of bounds")
 	render    = flag.Bool("render", false, "write sections and chart from the results written before")
@@ -58,6 +61,9 @@ func main() {
 	}
 	if *guard {
 		*run = bench.GuardedRuns
+	}
+	if err := choosePeers(); err != nil {
+		log.Fatal(err)
 	}
 	path := filepath.Join(*root, "bench", "results")
 	r := &bench.Results{}
@@ -89,6 +95,21 @@ func main() {
 			log.Fatal(err)
 		}
 	}
+}
+
+// choosePeers leaves out the peers that nobody has asked for.
+func choosePeers() error {
+	wanted, err := regexp.Compile(*among)
+	if err != nil {
+		return fmt.Errorf("-among: %w", err)
+	}
+	if *among != "" && (*save || *guard) {
+		return errors.New("-among: -save and -guard need all peers")
+	}
+	bench.Peers = slices.DeleteFunc(bench.Peers, func(p bench.Peer) bool {
+		return p.Name != bench.Peers[0].Name && !wanted.MatchString(p.Name)
+	})
+	return nil
 }
 
 func write(r *bench.Results, path string) error {
