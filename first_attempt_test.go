@@ -309,11 +309,12 @@ func seriesOf(t *testing.T, m *Metrics, drawn bool) (lines []string) {
 					value += fmt.Sprint(" ", h.GetSampleSum())
 				}
 			}
-			name := f.GetName()
+			var name strings.Builder
+			name.WriteString(f.GetName())
 			for _, l := range s.GetLabel() {
-				name += " " + l.GetValue()
+				name.WriteString(" " + l.GetValue())
 			}
-			lines = append(lines, name+" "+value)
+			lines = append(lines, name.String()+" "+value)
 		}
 	}
 	return lines
