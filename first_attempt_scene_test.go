@@ -19,7 +19,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // scene is a Transport and requests to it. A scene of the same seed is the
@@ -349,7 +348,7 @@ func (s *act) response(u *firstRun, req *http.Request) *http.Response {
 	case "reply":
 		resp.Body = heard
 		if s.late > 0 {
-			heard.Reader = io.MultiReader(testenv.Reader(func([]byte) (int, error) { time.Sleep(s.late); return 0, io.EOF }), heard.Reader)
+			heard.Reader = io.MultiReader(endsAfter(s.late), heard.Reader)
 		}
 	case "conn":
 		resp.Body = replyConn{heard}

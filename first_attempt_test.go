@@ -319,3 +319,8 @@ func seriesOf(t *testing.T, m *Metrics, drawn bool) (lines []string) {
 	}
 	return lines
 }
+
+// endsAfter returns an empty reader whose end takes a while.
+func endsAfter(d time.Duration) io.Reader {
+	return testenv.Reader(func([]byte) (int, error) { time.Sleep(d); return 0, io.EOF })
+}
