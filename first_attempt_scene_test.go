@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
 )
 
 // scene is a Transport and requests to it. A scene of the same seed is the
