@@ -57,7 +57,8 @@ func MeasureLoopback(http2 bool, blocks int) (map[string][]float64, error) {
 	return ratios, nil
 }
 
-// fetch makes a request and returns how long it took.
+// fetch makes a request and returns how long it took until its body was closed,
+// which is when some peers release what they hold.
 func fetch(d Doer, c *call, http2 bool) (time.Duration, error) {
 	req := c.next()
 	begin := time.Now()
@@ -65,11 +66,12 @@ func fetch(d Doer, c *call, http2 bool) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+	_, err = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	took := time.Since(begin)
+	if err != nil {
 		return 0, err
 	}
-	took := time.Since(begin)
 	if resp.StatusCode != http.StatusOK || http2 != (resp.ProtoMajor == 2) {
 		return 0, fmt.Errorf("%s over %s", resp.Status, resp.Proto)
 	}
