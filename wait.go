@@ -46,6 +46,9 @@ func (x *exchange) startWait() (timer *time.Timer) {
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
 	x.seen, x.held = x.resp, false
+	if body.CloseLocal(x.resp) {
+		return
+	}
 	most := min(max(wait, body.DrainLeast), body.DrainTime)
 	if x.call.Deadline != 0 && most > wait {
 		most = min(most, max(wait, x.call.Deadline-x.now()))

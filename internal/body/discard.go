@@ -32,17 +32,13 @@ const (
 // Discard reads the body of resp to its end, so that its connection can be used
 // again, and closes it. It gives up after 256 KiB, after the given time, or
 // when the caller goes: ctx ends, or cancel is closed. cancel may be nil. clock
-// is as in [alarm.Set]. Discard doesn't read a body in memory, which has no
-// connection.
+// is as in [alarm.Set].
 func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, clock time.Time, most time.Duration) {
-	if resp.Body == nil {
+	if CloseLocal(resp) {
 		return
 	}
-	_, inMemory := InMemory(innermost(resp.Body))
-	wanted := resp.Body != http.NoBody && resp.ContentLength <= drainBytes
+	wanted := resp.ContentLength <= drainBytes
 	switch {
-	case inMemory:
-		resp.Body.Close()
 	case !endsWithClose(resp.Body):
 		discardAside(ctx, cancel, resp.Body, wanted, most)
 	case wanted:
@@ -50,6 +46,20 @@ func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, c
 	default:
 		resp.Body.Close()
 	}
+}
+
+// CloseLocal closes the body of resp if it is empty or in memory, and reports
+// whether it did. No connection depends on such a body, so it needs no reading.
+func CloseLocal(resp *http.Response) bool {
+	if resp.Body == nil {
+		return true
+	}
+	b := innermost(resp.Body)
+	if _, ok := InMemory(b); !ok && b != http.NoBody {
+		return false
+	}
+	resp.Body.Close()
+	return true
 }
 
 // discarded is the body of a response that nobody wants. It is closed once. It
