@@ -198,27 +198,30 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 // A goroutine that makes one request, and waits for its retry, has the small
 // stack with which bare net/http waits for the response, with or without
 // timeouts. A few hundred bytes more on the way to the wait would double it, as
-// does a body of net/http that is drained.
-func TestWaiting_SmallStack(t *testing.T) {
+// does a body of net/http that is drained. The heap has a timer and the response
+// in addition, but no attempt.
+func TestWaiting_Small(t *testing.T) {
 	if raceEnabled || testing.CoverMode() != "" {
 		t.Skip("instrumented code needs larger frames")
 	}
-	bare := stackOfRequests(t, testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+	bareStack, bareHeap := sizeOfRequests(t, testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		<-req.Context().Done()
 		return nil, req.Context().Err()
 	}))
 	failing := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 503, Body: http.NoBody, Request: req}, nil
+		return &http.Response{StatusCode: 503, Body: io.NopCloser(strings.NewReader("later")), Request: req}, nil
 	})
 	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}} {
 		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Unlimited
-		own := stackOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: NewMetrics()})
-		assert.Less(t, own, bare+2048, name)
+		stack, heap := sizeOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: NewMetrics()})
+		assert.Less(t, stack, bareStack+2048, name)
+		assert.Less(t, heap, bareHeap+800, "%s: no attempt is kept", name)
 	}
 }
 
-// stackOfRequests returns the bytes of stack per request, while many wait.
-func stackOfRequests(t *testing.T, transport http.RoundTripper) (bytes int) {
+// sizeOfRequests returns the bytes of stack and heap per request, while many
+// wait.
+func sizeOfRequests(t *testing.T, transport http.RoundTripper) (stack, heap int) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		client := &http.Client{Transport: transport}
@@ -236,11 +239,15 @@ func stackOfRequests(t *testing.T, transport http.RoundTripper) (bytes int) {
 		}
 		synctest.Wait()
 		runtime.ReadMemStats(&after)
-		bytes = int(after.StackInuse-before.StackInuse) / len(list)
+		stack = int(after.StackInuse-before.StackInuse) / len(list)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		heap = int(after.HeapAlloc-before.HeapAlloc) / len(list)
+		runtime.KeepAlive(list)
 		cancel()
 		synctest.Wait()
 	})
-	return bytes
+	return stack, heap
 }
 
 // The context of an attempt is of retrip's own type. If a base derives further

@@ -46,14 +46,17 @@ func (x *exchange) startWait() (timer *time.Timer) {
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
 	x.seen, x.held = x.resp, false
-	if body.CloseLocal(x.resp) {
-		return
+	if !body.CloseLocal(x.resp) {
+		most := min(max(wait, body.DrainLeast), body.DrainTime)
+		if x.call.Deadline != 0 && most > wait {
+			most = min(most, max(wait, x.call.Deadline-x.now()))
+		}
+		body.Discard(x.ctx, legacyCancel(x.req), x.resp, x.clock(), most)
 	}
-	most := min(max(wait, body.DrainLeast), body.DrainTime)
-	if x.call.Deadline != 0 && most > wait {
-		most = min(most, max(wait, x.call.Deadline-x.now()))
+	if b, ours := x.resp.Body.(*body.Releasing); ours {
+		// b is part of the attempt, which would stay in memory during the wait.
+		x.resp.Body = b.ReadCloser
 	}
-	body.Discard(x.ctx, legacyCancel(x.req), x.resp, x.clock(), most)
 }
 
 // wake asks the host for permission to make the attempt, waiting as often and
