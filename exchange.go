@@ -142,7 +142,9 @@ func (x *exchange) run() (*http.Response, error) {
 		x.goOn()
 		// A request spends its time in sleep, so nothing else is on the stack.
 		timer := x.startWait()
-		if end = x.sleep(timer, nil); end.how == goesOn {
+		if gone := x.sleep(timer, nil); gone != nil {
+			end = x.leave(gone)
+		} else {
 			end = x.wake()
 		}
 	}

@@ -99,8 +99,8 @@ func (x *exchange) awaitFleet(host hostKey, answer <-chan struct{}) ending {
 	most, now := account.OpTimeout, x.s.now()
 	left := x.call.timeLeft(now)
 	timer := time.NewTimer(min(most, left))
-	if end := x.sleep(timer, answer); end.how != goesOn {
-		return end
+	if gone := x.sleep(timer, answer); gone != nil {
+		return x.leave(gone)
 	}
 	if x.s.now()-now >= most {
 		x.t.Fleet.overdue(host, answer)

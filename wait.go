@@ -99,15 +99,16 @@ func (x *exchange) ask() (since time.Duration, end ending) {
 		if d.Wait < noLimit {
 			timer = time.NewTimer(d.Wait)
 		}
-		if end := x.sleep(timer, x.woken); end.how != goesOn {
-			return since, end
+		if gone := x.sleep(timer, x.woken); gone != nil {
+			return since, x.leave(gone)
 		}
 	}
 }
 
 // sleep waits for timer or woken; either may be nil. If the caller goes
-// meanwhile, sleep gives back what the attempt has taken.
-func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) ending {
+// meanwhile, sleep returns why. Its stack frame is part of every request that
+// waits.
+func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) {
 	if timer != nil || woken != nil {
 		var over <-chan time.Time
 		if timer != nil {
@@ -123,10 +124,12 @@ func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) ending {
 			timer.Stop()
 		}
 	}
-	gone := x.gone()
-	if gone == nil {
-		return ending{}
-	}
+	return x.gone()
+}
+
+// leave ends a wait because the caller has gone. It gives back what the attempt
+// has taken.
+func (x *exchange) leave(gone error) ending {
 	x.giveBack(&x.host.Host)
 	return ending{how: endHeldBack, reason: reasonGone(gone), cause: gone}
 }

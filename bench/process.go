@@ -135,14 +135,15 @@ type Waiting struct {
 	Goroutines  float64 // including the caller's
 }
 
-// MeasureWaiting makes Waiters requests wait before their first retry or, if p
+// MeasureWaiting makes Waiters requests, which can be canceled, wait before their
+// first retry or, if p
 // doesn't retry, for their response.
 func MeasureWaiting(p Peer) (Waiting, error) {
 	base := &failing{hang: !p.Retries()}
 	c := p.Client(base, Hour)
 	requests := make([]*http.Request, Waiters)
 	for i := range requests {
-		requests[i] = newCall(context.Background(), http.MethodGet, target, 0, false).req
+		requests[i] = newCall(cancellable, http.MethodGet, target, 0, false).req
 	}
 	var before, after runtime.MemStats
 	runtime.GC()
