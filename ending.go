@@ -108,9 +108,7 @@ func (x *exchange) fail(reason Reason, err error) error {
 		x.met = append(x.met, err)
 	}
 	e := &Error{Attempts: x.call.Attempts, Reason: reason, last: x.err}
-	if x.seen != nil {
-		e.StatusCode, e.Header = x.seen.StatusCode, x.seen.Header
-	}
+	e.StatusCode, e.Header = x.seen.status, x.seen.header
 	if n := len(x.met); n > 0 {
 		joined := make([]error, n)
 		for i, err := range x.met {

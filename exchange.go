@@ -51,7 +51,7 @@ type exchange struct {
 	decision Decision         // about the next attempt
 	gaveUp   Reason           // the reason for the give-up, if any
 	met      []error          // errors of all attempts, in order
-	seen     *http.Response   // the last discarded response
+	seen     seen             // of the last discarded response
 
 	// Together these take little space.
 	told       tally
@@ -60,9 +60,17 @@ type exchange struct {
 	atFleet    bool // the attempt under way is a retry that the fleet's account has let through
 	sent       bool // plain or bounded has made the first attempt
 	held       bool // resp is in hand: neither returned nor discarded
+	discarded  bool // the response of the last attempt has been discarded
 	whole      bool // all of the body of resp has been read
 	continues  bool // x continues the body of a response that was returned
 	ended      bool // run has returned; false if a base, a body or a hook panicked
+}
+
+// seen is what an error or hook may have to show of a discarded response. The
+// response itself would keep its attempt in memory during a wait.
+type seen struct {
+	status int
+	header http.Header
 }
 
 func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) {
@@ -178,7 +186,7 @@ func (x *exchange) take(resp *http.Response, err error) {
 	case resp == nil:
 		err = errNothing
 	}
-	x.resp, x.err, x.held = resp, err, resp != nil
+	x.resp, x.err, x.held, x.discarded = resp, err, resp != nil, false
 }
 
 // decide asks the host what to do after an attempt. If there is no retry
@@ -266,5 +274,5 @@ func (x *exchange) goOn() {
 	}
 	x.announce()
 	// A wait may be long, and nobody needs the attempt any more.
-	x.attempt, x.decided = nil, 0
+	x.attempt, x.download, x.decided = nil, nil, 0
 }

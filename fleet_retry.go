@@ -69,8 +69,7 @@ func (x *exchange) askFleet() ending {
 			// Waiting for the answer is part of the wait, so end as in a wait.
 			x.goOn()
 			if x.held {
-				x.seen, x.held = x.resp, false
-				body.Dismiss(x.resp)
+				body.Dismiss(x.release())
 			}
 			return end
 		}

@@ -133,8 +133,11 @@ func (x *exchange) ending(reason Reason) int {
 // event describes the state after the last attempt.
 func (x *exchange) event(reason Reason) Event {
 	e := Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Reason: reason, Err: x.failure()}
-	if x.resp != nil {
+	switch {
+	case x.resp != nil:
 		e.StatusCode, e.Header = x.resp.StatusCode, x.resp.Header
+	case x.discarded:
+		e.StatusCode, e.Header = x.seen.status, x.seen.header
 	}
 	e.Sends = x.sends
 	if x.watch.hooked() {

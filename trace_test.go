@@ -102,6 +102,39 @@ func TestTrace_Order(t *testing.T) {
 	}
 }
 
+// If the caller goes in the wait before a retry, the hooks show the outcome of
+// the last attempt, although its response has been discarded.
+func TestTrace_CallerGoesInTheWait(t *testing.T) {
+	for name, tt := range map[string]struct {
+		steps  []step
+		status int
+	}{
+		"after a response":              {[]step{replies(503, "Left: 1")}, 503},
+		"after a response and an error": {[]step{replies(503, "Left: 1"), fails(errors.New("reset"))}, 0},
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			var ends []retrip.Event
+			note := func(e retrip.Event) { ends = append(ends, e) }
+			p := with(func(p *retrip.Policy) { p.AttemptTimeout = time.Minute })
+			tr := &retrip.Transport{Base: plays(tt.steps...), Policy: p, Trace: &retrip.Trace{GiveUp: note, Done: note}}
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Duration(len(tt.steps))*time.Second-time.Millisecond, cancel)
+			_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			require.ErrorIs(t, err, context.Canceled)
+			var e *retrip.Error
+			require.ErrorAs(t, err, &e)
+			assert.Equal(t, 503, e.StatusCode)
+			assert.Equal(t, "1", e.Header.Get("Left"))
+			require.Len(t, ends, 2)
+			for _, end := range ends {
+				assert.Equal(t, tt.status, end.StatusCode)
+				assert.Equal(t, tt.status == 503, end.Header.Get("Left") == "1")
+				assert.ErrorIs(t, end.Err, context.Canceled)
+			}
+		})
+	}
+}
+
 func TestTrace_FromServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got retrip.Event

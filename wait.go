@@ -45,18 +45,23 @@ func (x *exchange) startWait() (timer *time.Timer) {
 
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
-	x.seen, x.held = x.resp, false
-	if !body.CloseLocal(x.resp) {
-		most := min(max(wait, body.DrainLeast), body.DrainTime)
-		if x.call.Deadline != 0 && most > wait {
-			most = min(most, max(wait, x.call.Deadline-x.now()))
-		}
-		body.Discard(x.ctx, legacyCancel(x.req), x.resp, x.clock(), most)
+	resp := x.release()
+	if body.CloseLocal(resp) {
+		return
 	}
-	if b, ours := x.resp.Body.(*body.Releasing); ours {
-		// b is part of the attempt, which would stay in memory during the wait.
-		x.resp.Body = b.ReadCloser
+	most := min(max(wait, body.DrainLeast), body.DrainTime)
+	if x.call.Deadline != 0 && most > wait {
+		most = min(most, max(wait, x.call.Deadline-x.now()))
 	}
+	body.Discard(x.ctx, legacyCancel(x.req), resp, x.clock(), most)
+}
+
+// release returns the response in hand, which the caller must discard.
+func (x *exchange) release() *http.Response {
+	resp := x.resp
+	x.seen = seen{resp.StatusCode, resp.Header}
+	x.resp, x.held, x.discarded = nil, false, true
+	return resp
 }
 
 // wake asks the host for permission to make the attempt, waiting as often and
