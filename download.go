@@ -107,7 +107,7 @@ func (x *exchange) handOver() {
 		end = d.whole.last + 1
 	}
 	d.mark = d.whole.first
-	d.Resumable(x.ctx, d, d.whole.first, end)
+	d.Resumable(x.req.Context(), d, d.whole.first, end)
 	if ahead := body.PrefixedOf(x.resp.Body); ahead != nil && x.torn == nil {
 		// Classify has peeked at the body. If it saw an error, so did d, which
 		// decides whether to continue the body.

@@ -54,7 +54,7 @@ func (x *exchange) failed(end ending) error {
 	}
 	single := len(x.met) == 1 && x.call.Attempts == 1
 	if gone := x.gone(); end.canceled && x.hides(gone) {
-		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.ctx) != x.ctx.Err() {
+		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.req.Context()) != x.req.Context().Err() {
 			if errors.Is(gone, x.err) {
 				// gone already wraps the error.
 				x.met = x.met[:len(x.met)-1]
@@ -78,9 +78,9 @@ func (x *exchange) failed(end ending) error {
 // goneBefore ends the exchange for a caller that went before the first attempt,
 // with the error that net/http returns in that case.
 func (x *exchange) goneBefore(end ending) error {
-	x.err = context.Cause(x.ctx)
+	x.err = context.Cause(x.req.Context())
 	switch {
-	case x.err != nil && x.ctx.Done() != nil:
+	case x.err != nil && x.req.Context().Done() != nil:
 	case end.reason == ReasonDeadline:
 		x.err = end.cause
 	default:
@@ -94,10 +94,10 @@ func (x *exchange) goneBefore(end ending) error {
 // After Request.Cancel, the base's error is returned alone if it is the only
 // one.
 func (x *exchange) hides(gone error) bool {
-	if x.ctx.Err() == nil {
+	if x.req.Context().Err() == nil {
 		return gone != nil && (len(x.met) > 1 || !errors.Is(gone, context.Canceled))
 	}
-	return !(errors.Is(x.err, x.ctx.Err()) && errors.Is(x.err, context.Cause(x.ctx)))
+	return !(errors.Is(x.err, x.req.Context().Err()) && errors.Is(x.err, context.Cause(x.req.Context())))
 }
 
 // fail ends the exchange with an *Error. If err isn't nil, it is the last error
@@ -156,7 +156,7 @@ func (x *exchange) cleanUp() {
 // Request.Cancel.
 func (x *exchange) awaitClient(err error) {
 	canceled := legacyCancel(x.req)
-	if err == nil || canceled == nil || x.ctx.Err() != context.DeadlineExceeded {
+	if err == nil || canceled == nil || x.req.Context().Err() != context.DeadlineExceeded {
 		return
 	}
 	timer := time.NewTimer(clientGrace)

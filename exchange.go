@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"context"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -23,7 +22,6 @@ type exchange struct {
 	s        *settings
 	r        *Rules
 	req      *http.Request
-	ctx      context.Context
 	watch    watcher
 	call     Call
 	payload  payload
@@ -74,20 +72,20 @@ type seen struct {
 }
 
 func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) {
-	x.t, x.s, x.r, x.req, x.ctx = t, s, r, req, req.Context()
+	x.t, x.s, x.r, x.req = t, s, r, req
 	x.payload = payload{req: req, kind: kind, given: req.Body}
 	x.watch.t = t
 	x.incoming = 1
 	if o != nil {
 		x.watch.asked = o
 		if r.retryHeader != "" {
-			x.incoming = incoming.Attempt(x.ctx)
+			x.incoming = incoming.Attempt(x.req.Context())
 		}
 	}
 	if x.watch.hooked() {
 		x.hooked = x.now()
 	}
-	if deadline, ok := x.ctx.Deadline(); ok {
+	if deadline, ok := x.req.Context().Deadline(); ok {
 		// An instant of 0 would mean no deadline.
 		x.call.Deadline = max(1, s.instant(deadline))
 	}

@@ -116,8 +116,8 @@ func (x *exchange) logFleet() {
 	switch {
 	case !news:
 	case away != nil:
-		x.t.Logger.LogAttrs(x.ctx, slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", errorText(away)))
+		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", errorText(away)))
 	default:
-		x.t.Logger.LogAttrs(x.ctx, slog.LevelInfo, "retrip: the fleet's store is back")
+		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
 	}
 }

@@ -27,7 +27,7 @@ func (x *exchange) tellAttempt() {
 // sending counts the next attempt if it is a retry. count counts its result.
 func (x *exchange) sending() {
 	if x.call.Attempts > 1 {
-		x.r.metrics.retry(x.ctx, x.decision.Reason, x.decision.Wait, x.told.fromServer)
+		x.r.metrics.retry(x.req.Context(), x.decision.Reason, x.decision.Wait, x.told.fromServer)
 	}
 	x.told.attempted, x.told.pending = true, true
 }
@@ -103,7 +103,7 @@ func (x *exchange) report(reason Reason) {
 			x.host.gaveUp.store(reason)
 		}
 		if !x.continues {
-			x.r.metrics.giveUp(x.ctx, reason)
+			x.r.metrics.giveUp(x.req.Context(), reason)
 		}
 		if reason == ReasonWaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
@@ -164,5 +164,5 @@ func (x *exchange) tellChange(change hostChange) {
 	if x.host.others {
 		state.Host = otherHosts
 	}
-	x.watch.host(x.ctx, state, change, &x.host.news, now)
+	x.watch.host(x.req.Context(), state, change, &x.host.news, now)
 }

@@ -53,7 +53,7 @@ func (x *exchange) discard(wait time.Duration) {
 	if x.call.Deadline != 0 && most > wait {
 		most = min(most, max(wait, x.call.Deadline-x.now()))
 	}
-	body.Discard(x.ctx, legacyCancel(x.req), resp, x.clock(), most)
+	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.clock(), most)
 }
 
 // release returns the response in hand, which the caller must discard.
@@ -73,7 +73,7 @@ func (x *exchange) wake() ending {
 	x.mayQueue()
 	since, end := x.ask()
 	if since != 0 {
-		x.r.metrics.waitedAtGate(x.ctx, x.s.now()-since)
+		x.r.metrics.waitedAtGate(x.req.Context(), x.s.now()-since)
 	}
 	return end
 }
@@ -122,7 +122,7 @@ func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) 
 		select {
 		case <-over:
 		case <-woken:
-		case <-x.ctx.Done():
+		case <-x.req.Context().Done():
 		case <-legacyCancel(x.req):
 		}
 		if timer != nil {
@@ -145,8 +145,8 @@ func (x *exchange) leave(gone error) ending {
 func (x *exchange) gone() error {
 	// Check Done, as net/http does: a custom context may have an error but no
 	// Done channel.
-	if err := x.ctx.Err(); err != nil && x.ctx.Done() != nil {
-		if cause := context.Cause(x.ctx); !errors.Is(cause, err) {
+	if err := x.req.Context().Err(); err != nil && x.req.Context().Done() != nil {
+		if cause := context.Cause(x.req.Context()); !errors.Is(cause, err) {
 			return errors.Join(err, cause)
 		}
 		return err
@@ -155,7 +155,7 @@ func (x *exchange) gone() error {
 	case <-legacyCancel(x.req):
 		// http.Client closes the channel for its Timeout, when the deadline of
 		// the context passes.
-		if deadline, ok := x.ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		if deadline, ok := x.req.Context().Deadline(); ok && !time.Now().Before(deadline) {
 			return context.DeadlineExceeded
 		}
 		return context.Canceled
