@@ -143,7 +143,7 @@ bench: ## measure what retries cost with retrip and its peers (minutes)
 bench-diff: ## compare the cost of successful requests with the last version tag
 	.ci/bench
 
-bench-guard: ## fail if requests have got much slower, compared with other libraries in the same run
+bench-guard: ## fail if requests have got much slower, compared with other libraries in the same run (on a quiet machine)
 	$(GO) -C bench run ./cmd/peers -guard -rounds 5
 
 bench-save: ## run bench, and save the results to bench/results, README.md and docs

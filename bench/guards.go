@@ -11,7 +11,8 @@ import (
 
 // A guard is a bound on a ratio of times that were measured in one run. The
 // bounds are about twice what a quiet machine measures, so that only a real loss
-// exceeds them. Allocations have exact tests of their own.
+// exceeds them there; beside other work, timers and the garbage collector take
+// more than their share. Allocations have exact tests of their own.
 type guard struct {
 	what  string
 	most  float64

@@ -135,9 +135,8 @@ type Waiting struct {
 	Goroutines  float64 // including the caller's
 }
 
-// MeasureWaiting makes Waiters requests, which can be canceled, wait before their
-// first retry or, if p
-// doesn't retry, for their response.
+// MeasureWaiting makes Waiters requests, which can be canceled, wait before
+// their first retry or, if p doesn't retry, for their response.
 func MeasureWaiting(p Peer) (Waiting, error) {
 	base := &failing{hang: !p.Retries()}
 	c := p.Client(base, Hour)
