@@ -5,4 +5,5 @@
 
 package testenv
 
-const race = false
+// Race says that the race detector is on.
+const Race = false

@@ -5,4 +5,5 @@
 
 package testenv
 
-const race = true
+// Race says that the race detector is on.
+const Race = true
