@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // stubborn is the policy of the lab's tests: as many attempts as the faults may
@@ -67,11 +66,7 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 	assert.Zero(t, ledger.Corrupt(), "bodies that arrived changed")
 	t.Logf("%d faults, %d arrivals; %v; %v", faults, ledger.Arrivals(), audit, r)
 	// Timers that should be gone would last for a minute.
-	// With the race detector, on a busy machine, a few requests over HTTP/2 stay
-	// for more than 50 s, after their goroutines have ended.
-	if held := load.Held(30 * time.Second); !testenv.Race {
-		assert.Zero(t, held, "requests whose context a timer, a goroutine or a table still holds")
-	}
+	assert.Zero(t, load.Held(30*time.Second), "requests whose context a timer, a goroutine or a table still holds")
 	after, ok := before.Back(10 * time.Second)
 	assert.True(t, ok, "goroutines or file descriptors are left: %+v before, %+v after", before, after)
 	if t.Failed() {

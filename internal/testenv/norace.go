@@ -5,5 +5,4 @@
 
 package testenv
 
-// Race says that the race detector is on.
-const Race = false
+const race = false
