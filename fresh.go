@@ -112,38 +112,59 @@ func (l *spares) get(s *settings, base *http.Transport, key spareKey, since time
 		l.mu.Unlock()
 		return nil
 	}
-	gone := l.makeRoom(key, now)
+	gone := l.makeRoom(key)
 	if l.list == nil {
 		l.list = map[spareKey]*spare{}
 	}
 	p = &spare{pool: pool, set: s, made: now, used: now}
 	l.list[key] = p
 	l.mu.Unlock()
+	l.dropLater(s, key, now, spareIdle)
 	// Don't hold the lock: closing may have to wait for a peer.
 	closeIdle(gone)
 	return p
 }
 
-// makeRoom removes and returns the spare of key, spares that have long been
-// unused, and one more if there are still too many. Requests that still use one
-// of them are not affected.
-func (l *spares) makeRoom(key spareKey, now time.Duration) (gone []*spare) {
-	var oldest spareKey
-	used := now
-	for k, p := range l.list {
-		switch {
-		case k == key || now-p.used > spareIdle:
-			gone = append(gone, p)
-			delete(l.list, k)
-		case p.used <= used:
-			oldest, used = k, p.used
+// makeRoom removes and returns the spare of key, or the least recently used one
+// if there is no room for another. A request that still uses it is not
+// affected.
+func (l *spares) makeRoom(key spareKey) *spare {
+	gone, ok := l.list[key]
+	if !ok && len(l.list) >= maxSpares {
+		for k, p := range l.list {
+			if gone == nil || p.used < gone.used {
+				key, gone = k, p
+			}
 		}
 	}
-	if len(l.list) >= maxSpares {
-		gone = append(gone, l.list[oldest])
-		delete(l.list, oldest)
-	}
+	delete(l.list, key)
 	return gone
+}
+
+// dropLater removes the spare of key that was made at the instant made, once
+// nothing has used it for spareIdle, but not before d has passed. Besides
+// connections, a spare keeps what net/http keeps in its pool: the contexts of
+// requests that waited for another request's connection. The timer doesn't
+// refer to the spare, so one that is removed earlier is garbage at once.
+func (l *spares) dropLater(s *settings, key spareKey, made, d time.Duration) {
+	time.AfterFunc(d, func() {
+		l.mu.Lock()
+		p := l.list[key]
+		if p == nil || p.made != made {
+			l.mu.Unlock()
+			return
+		}
+		left := p.used + spareIdle - s.now()
+		if left <= 0 {
+			delete(l.list, key)
+		}
+		l.mu.Unlock()
+		if left > 0 {
+			l.dropLater(s, key, made, left)
+			return
+		}
+		closeIdle(p)
+	})
 }
 
 // close removes all spares and closes their idle connections.
@@ -155,12 +176,14 @@ func (l *spares) close() {
 	}
 	clear(l.list)
 	l.mu.Unlock()
-	closeIdle(gone)
+	closeIdle(gone...)
 }
 
-func closeIdle(gone []*spare) {
+func closeIdle(gone ...*spare) {
 	for _, p := range gone {
-		p.pool.CloseIdleConnections()
+		if p != nil {
+			p.pool.CloseIdleConnections()
+		}
 	}
 }
 

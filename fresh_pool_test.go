@@ -122,12 +122,50 @@ func TestSpares_AreBounded(t *testing.T) {
 		assert.Nil(t, list.list[key(1)])
 		assert.NotNil(t, list.list[key(10*maxSpares-1)])
 
-		// Making a new spare removes the spares that have long been unused.
-		time.Sleep(spareIdle + time.Millisecond)
-		get(1)
-		assert.Len(t, list.list, 1)
 		list.close()
 		assert.Empty(t, list.list)
+	})
+}
+
+func TestSpares_UnusedOnesGo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var list spares
+		set, base := &settings{epoch: time.Now()}, defaultBase()
+		key := func(n int) spareKey { return spareKey{hostKey{strconv.Itoa(n), "443"}, "https", true} }
+		get := func(n int) *spare { return list.get(set, base, key(n), -1) }
+		kept := func() (n int) {
+			synctest.Wait()
+			list.mu.Lock()
+			defer list.mu.Unlock()
+			return len(list.list)
+		}
+		for n := range 10 {
+			get(n)
+		}
+		time.Sleep(spareIdle - time.Millisecond)
+		assert.Equal(t, 10, kept())
+		used := get(0)
+		time.Sleep(time.Millisecond)
+		assert.Equal(t, 1, kept(), "the one that was used last")
+		for range 10 {
+			time.Sleep(spareIdle / 2)
+			assert.Same(t, used, get(0))
+		}
+		time.Sleep(spareIdle - time.Millisecond)
+		assert.Equal(t, 1, kept())
+		time.Sleep(time.Millisecond)
+		assert.Zero(t, kept())
+
+		// The timer of a spare that is gone doesn't remove its successor.
+		get(0)
+		time.Sleep(spareIdle / 2)
+		list.close()
+		get(0)
+		time.Sleep(spareIdle - time.Millisecond)
+		assert.Equal(t, 1, kept())
+		time.Sleep(time.Millisecond)
+		assert.Zero(t, kept())
 	})
 }
 

@@ -4,15 +4,21 @@
 package retrip_test
 
 import (
+	"context"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
 )
 
 func TestFresh_CloseIdleConnections(t *testing.T) {
@@ -60,6 +66,50 @@ func TestFresh_IdleSpareEnds(t *testing.T) {
 				time.Sleep(2 * time.Millisecond)
 				assert.Zero(w.t, w.server.Listener.Open())
 			})
+		})
+	}
+}
+
+// net/http keeps the contexts of requests that waited for another request's
+// connection, for as long as it keeps the pool. They go with the spare.
+func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
+	t.Parallel()
+	for _, proto := range bothHTTP2 {
+		t.Run(proto.String(), func(t *testing.T) {
+			t.Parallel()
+			var held atomic.Int64
+			var transport *retrip.Transport
+			synctest.Test(t, func(t *testing.T) {
+				w := newFreshWorld(t, proto, func(http.ResponseWriter, *http.Request) {})
+				transport = w.transport
+				w.warm()
+				w.server.Listener.Freeze()
+				var wg sync.WaitGroup
+				for range 16 {
+					wg.Go(func() {
+						mark := new([64]byte)
+						held.Add(1)
+						runtime.AddCleanup(mark, func(n *atomic.Int64) { n.Add(-1) }, &held)
+						req, err := http.NewRequestWithContext(context.WithValue(t.Context(), w, mark), http.MethodGet, w.server.URL, nil)
+						if assert.NoError(t, err) {
+							resp, err := w.transport.RoundTrip(req)
+							if assert.NoError(t, err) {
+								assert.NoError(t, resp.Body.Close())
+							}
+						}
+					})
+				}
+				wg.Wait()
+				time.Sleep(30 * time.Second)
+			})
+			for range 100 {
+				if runtime.GC(); held.Load() == 0 {
+					break
+				}
+				runtime.Gosched()
+			}
+			assert.Zero(t, held.Load(), "requests whose context is still referenced")
+			runtime.KeepAlive(transport)
 		})
 	}
 }

@@ -43,7 +43,6 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 		defer proxy.Stop()
 		base := Base(p, server)
 		base.TLSHandshakeTimeout = 2 * time.Second // toxiproxy leaves some connections open and silent
-		defer base.CloseIdleConnections()
 
 		ctx, cancel := context.WithCancel(t.Context())
 		made := make(chan error, 1)
@@ -53,6 +52,9 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 			Client: &http.Client{Transport: wrap(base)}, URL: func(int) string { return url },
 			Seed: seed, Callers: 16, Files: t.TempDir(),
 		}
+		// It also ends the spares, which keep contexts until they have been
+		// unused for 30 s.
+		defer load.Client.CloseIdleConnections()
 		r, err = load.Run(t.Context(), most)
 		require.NoError(t, err)
 		cancel()
