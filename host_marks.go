@@ -15,13 +15,13 @@ import (
 // other hosts may cover that of a host, so a mark doesn't prove that a host is
 // there, but the lack of a mark proves that it is not. Any goroutine may look
 // for a mark. To change marks, it must hold the stripe's lock.
-type hostMarks [16]atomic.Uint64
+type hostMarks [32]atomic.Uint64
 
-// mark returns the mark of a host with the given hash: two bits of one word of
-// hostMarks, which other hosts cover less often than a single bit.
+// mark returns the mark of a host with the given hash: three bits of one word
+// of hostMarks. In a full table, others cover one mark in 580.
 func mark(hash uint64) (word int, bits uint64) {
 	hash /= hostStripes // the rest chose the stripe
-	return int(hash >> 12 % uint64(len(hostMarks{}))), 1<<(hash%64) | 1<<(hash>>6%64)
+	return int(hash >> 18 % uint64(len(hostMarks{}))), 1<<(hash%64) | 1<<(hash>>6%64) | 1<<(hash>>12%64)
 }
 
 func (m *hostMarks) has(hash uint64) bool {

@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -72,79 +73,121 @@ func TestHash_Spreads(t *testing.T) {
 	for name, host := range map[string]func(i int) string{
 		"names": func(i int) string { return fmt.Sprintf("tenant-%d.example.com", i) },
 		"short": func(i int) string { return strconv.Itoa(i) },
-		"ports": func(i int) string { return fmt.Sprintf("127.0.0.1:%d", 1+i) },
+		"ports": func(i int) string { return fmt.Sprintf("127.0.0.%d:%d", i>>15, 1+i&0x7fff) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			const hosts = 1 << 16
+			const hosts = 1 << 17
 			var stripes [hostStripes]int
-			var bits [64 * len(hostMarks{})]int
+			var marks [64 * len(hostMarks{})]int
 			for i := range hosts {
 				hash := hashOf(&url.URL{Scheme: "https", Host: host(i)})
 				stripes[hash%hostStripes]++
 				word, mark := mark(hash)
 				for n := range 64 {
-					bits[64*word+n] += int(mark >> n & 1)
+					marks[64*word+n] += int(mark >> n & 1)
 				}
 			}
 			for _, n := range stripes {
 				assert.InDelta(t, hosts/len(stripes), n, hosts/float64(len(stripes))/4)
 			}
-			for _, n := range bits {
-				assert.InDelta(t, 2*hosts/len(bits), n, hosts/float64(len(bits)))
+			for _, n := range marks {
+				assert.InDelta(t, 3*hosts/len(marks), n, 1.5*hosts/float64(len(marks)))
 			}
 		})
 	}
 }
 
-// sameMark returns n hosts that share one mark of one stripe.
-func sameMark(n int) []string {
-	return likeFirst(n, func(mark, first uint64) bool { return mark == first })
-}
-
-// halfMark returns n hosts of one stripe whose marks share a bit with one mark.
-func halfMark(n int) []string {
-	return likeFirst(n, func(mark, first uint64) bool { return mark != first && mark&first != 0 })
-}
-
-func likeFirst(n int, like func(mark, first uint64) bool) []string {
-	var hosts []string
-	first := hashOf(&url.URL{Scheme: "https", Host: "host.example"})
-	word, bits := mark(first)
+// likeFirst returns n hosts of one stripe. The marks of all but the first share
+// the given number of their three bits with that of the first.
+func likeFirst(n, shared int) []string {
+	hosts := []string{"host.example"}
+	first := hashOf(&url.URL{Scheme: "https", Host: hosts[0]})
+	word, mine := mark(first)
 	for i := 0; len(hosts) < n; i++ {
 		host := "host" + strconv.Itoa(i) + ".example"
 		hash := hashOf(&url.URL{Scheme: "https", Host: host})
-		if w, b := mark(hash); w == word && like(b, bits) && hash%hostStripes == first%hostStripes {
+		if w, b := mark(hash); w == word && bits.OnesCount64(b&mine) == shared && hash%hostStripes == first%hostStripes {
 			hosts = append(hosts, host)
 		}
 	}
 	return hosts
 }
 
-// A mark stays as long as one of the hosts that share it is in trouble, and
-// proves nothing about the others.
-func TestHostMarks_Shared(t *testing.T) {
+// A bit stays as long as a host has it that stays, whichever others come and go.
+func TestHostMarks_Model(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	hashes := make([]uint64, 40)
+	for i := range hashes {
+		// Marks in two words, of bits 0 to 3.
+		hashes[i] = random.Uint64() & (3 | 3<<6 | 3<<12 | 1<<18) * hostStripes
+	}
+	var marks hostMarks
+	stay := map[hostKey]*hostEntry{}
+	for step := range 20_000 {
+		i := random.IntN(len(hashes))
+		key, hash := hostKey{host: strconv.Itoa(i)}, hashes[i]
+		if stay[key] == nil {
+			stay[key] = &hostEntry{hash: hash}
+			marks.add(hash)
+		} else {
+			delete(stay, key)
+			marks.remove(hash, stay)
+		}
+		var want hostMarks
+		for _, e := range stay {
+			require.True(t, marks.has(e.hash), "step %d", step)
+			want.add(e.hash)
+		}
+		for i := range want {
+			require.Equal(t, want[i].Load(), marks[i].Load(), "step %d", step)
+		}
+	}
+}
+
+// In a full table, the marks of hosts in trouble cover that of one healthy host
+// in about 580.
+func TestHostMarks_RarelyCovered(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	stripes := make([]hostMarks, hostStripes)
+	for i := range hostStripes * hostsPerStripe {
+		stripes[i%hostStripes].add(random.Uint64())
+	}
+	const healthy = 1 << 20
+	covered := 0
+	for i := range healthy {
+		if stripes[i%hostStripes].has(random.Uint64()) {
+			covered++
+		}
+	}
+	assert.InDelta(t, 1.0/580, float64(covered)/healthy, 0.0001)
+}
+
+// The marks of hosts in trouble may cover that of another host, and prove
+// nothing about it. They stay as long as their own hosts are in trouble.
+func TestHostMarks_Covered(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
-	hosts := sameMark(3)
 	calm := func(host string) bool {
 		return table.calm(&hostLookup{url: &url.URL{Scheme: "https", Host: host}})
 	}
-	for _, host := range hosts[:2] {
+	hosts := likeFirst(1, 0)
+	hash := hashOf(&url.URL{Scheme: "https", Host: hosts[0]})
+	stripe := &table.stripes[hash%hostStripes]
+	for _, host := range likeFirst(40, 1)[1:] {
+		hosts = append(hosts, host)
 		failAt(&table, hostKey{host, "443"}, r, refusal, 0)
 	}
-	assert.True(t, calm(hosts[2]))
-	for range 3 {
-		succeedAt(&table, hostKey{hosts[0], "443"}, r, 0)
-	}
+	require.True(t, stripe.marks.has(hash), "covered")
 	assert.True(t, calm(hosts[0]))
-	assert.False(t, calm(hosts[1]))
-	for range 3 {
-		succeedAt(&table, hostKey{hosts[1], "443"}, r, 0)
-	}
-	for i := range table.stripes {
-		for n := range table.stripes[i].marks {
-			assert.Zero(t, table.stripes[i].marks[n].Load())
+	for i, host := range hosts[1:] {
+		for range 3 {
+			assert.False(t, calm(host))
+			succeedAt(&table, hostKey{host, "443"}, r, 0)
 		}
+		assert.True(t, calm(host), i)
+	}
+	for n := range stripe.marks {
+		assert.Zero(t, stripe.marks[n].Load())
 	}
 }
 
@@ -154,7 +197,7 @@ func TestHostMarks_Shared(t *testing.T) {
 func TestHostMarks_NeverForget(t *testing.T) {
 	var table hostTable
 	r := defaultRules(t, Policy{})
-	hosts := append(append(sameMark(4), halfMark(4)...), "a.example", "b.example")
+	hosts := append(append(likeFirst(4, 1), likeFirst(4, 2)[1:]...), "a.example", "b.example")
 	for _, key := range sameStripe(&table, 6) {
 		hosts = append(hosts, key.host)
 	}
@@ -249,7 +292,7 @@ func TestHostMarks_TroubleMeanwhile(t *testing.T) {
 			assert.NoError(t, tr.SetPolicies(tr.Policy, map[string]Policy{fmt.Sprintf("*.other%d.example", i%3): {}}))
 		}
 	})
-	for _, host := range append(sameMark(4), "a.example", "b.example:8443") {
+	for _, host := range append(likeFirst(4, 2), "a.example", "b.example:8443") {
 		working.Go(func() {
 			tokens := func() float64 {
 				return must(tr.HostState(keyOf(&url.URL{Scheme: "https", Host: host}).String())).Tokens
