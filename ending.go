@@ -122,6 +122,7 @@ func (x *exchange) fail(reason Reason, err error) error {
 
 // cleanUp releases everything that the exchange holds.
 func (x *exchange) cleanUp() {
+	defer func() { x.payload.end(!x.ended, x.call.Attempts) }()
 	// Release first what other requests depend on: closing a body may panic.
 	if !x.ended {
 		x.countRest()
@@ -147,7 +148,6 @@ func (x *exchange) cleanUp() {
 	if !x.ended && x.held {
 		body.Dismiss(x.resp)
 	}
-	x.payload.end(!x.ended, x.call.Attempts)
 }
 
 // awaitClient waits until http.Client knows that its Timeout has passed. The

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -128,5 +129,53 @@ func TestTransport_PanicInClose(t *testing.T) {
 			time.Sleep(time.Hour + time.Minute)
 			assert.Empty(t, transport.HostStates(), "healed and not pinned")
 		})
+	}
+}
+
+// If Close of a response's body panics, the request's bodies are closed
+// nevertheless.
+func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
+	closePanics := func(r io.Reader) step {
+		return func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, ProtoMajor: 1, Header: http.Header{}, ContentLength: -1, Body: unclosable{r}}, nil
+		}
+	}
+	ok := strings.NewReader("ok")
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		step   step
+	}{
+		"after another panic": {
+			retrip.Policy{Classify: func(*http.Request, *http.Response, error) retrip.Verdict { panic("boom") }},
+			closePanics(ok),
+		},
+		"of a torn body": {
+			retrip.Policy{WholeBody: 100},
+			closePanics(io.MultiReader(ok, iotest.ErrReader(io.ErrUnexpectedEOF))),
+		},
+		"of late headers": {
+			retrip.Policy{AttemptTimeout: time.Second},
+			func(req *http.Request) (*http.Response, error) {
+				time.Sleep(2 * time.Second)
+				return closePanics(ok)(req)
+			},
+		},
+	} {
+		for _, getBody := range []bool{false, true} {
+			bubbled(t, fmt.Sprint(name, " GetBody ", getBody), func(t *testing.T) {
+				body := newSend("x")
+				var made []*sendBody
+				req := request(t, http.MethodPut, body)
+				if getBody {
+					req.GetBody = func() (io.ReadCloser, error) { made = append(made, newSend("x")); return made[len(made)-1], nil }
+				}
+				tr := &retrip.Transport{Base: plays(tt.step), Policy: tt.policy}
+				assert.Panics(t, func() { _, _ = tr.RoundTrip(req) })
+				assert.Positive(t, body.closed.Load(), "request body closed")
+				for _, b := range made {
+					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
+				}
+			})
+		}
 	}
 }
