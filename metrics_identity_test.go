@@ -301,3 +301,39 @@ func TestMetrics_Identities(t *testing.T) {
 		runtime.KeepAlive(transports)
 	})
 }
+
+// A Host hook that panics when a give-up has filled the budget doesn't hide that
+// give-up.
+func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		tr := &retrip.Transport{Base: plays(replies(503)), Metrics: m, Policy: retrip.Policy{
+			Budget:  retrip.Budget{Size: 1, Credit: 1},
+			Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter},
+		}}
+		full := false
+		tr.Trace = &retrip.Trace{Host: func(s retrip.HostState) {
+			if s.Tokens == s.Size {
+				full = true
+				panic("boom")
+			}
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 { // each waits with half a token
+			go func() {
+				defer func() { _ = recover() }()
+				_, _ = tr.RoundTrip(request(t, http.MethodGet, nil).WithContext(ctx))
+			}()
+		}
+		synctest.Wait()
+		resp, err := tr.RoundTrip(request(t, http.MethodGet, nil)) // notices that the budget is empty
+		assert.NoError(t, err)
+		finish(t, resp)
+		cancel()
+		synctest.Wait()
+		assert.True(t, full)
+		s := gather(t, m)["default"]
+		checkIdentities(t, "default", s)
+		assert.EqualValues(t, 2, s["give_ups_total canceled"])
+	})
+}

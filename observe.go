@@ -95,9 +95,6 @@ func (x *exchange) report(reason Reason) {
 		x.told.ended = true
 		x.r.metrics.request(x.ending(reason), x.told.attempted)
 	}
-	if x.host != nil && x.host.refilled() {
-		x.changed(hostRefilled)
-	}
 	if reason != "" {
 		if x.host != nil {
 			x.host.gaveUp.store(reason)
@@ -105,6 +102,12 @@ func (x *exchange) report(reason Reason) {
 		if !x.continues {
 			x.r.metrics.giveUp(x.req.Context(), reason)
 		}
+	}
+	// A hook may panic, so count first.
+	if x.host != nil && x.host.refilled() {
+		x.changed(hostRefilled)
+	}
+	if reason != "" {
 		if reason == ReasonWaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
 		}
