@@ -222,7 +222,8 @@ func (x *exchange) decide() error {
 	faulty := x.faulty()
 	o.Replay = x.payload.hold() && !faulty
 	*d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
-	x.payload.release(d.Retry)
+	// The fleet may still forbid the retry, and the upload must then go on.
+	x.payload.release(d.Retry && !x.asksFleet())
 	wakeOthers(host, d.Wakes)
 	if d.Reason == ReasonBudgetExhausted && x.host.ranOut() {
 		d.change |= hostEmptied

@@ -54,15 +54,21 @@ func (x *exchange) tellFleet() {
 	}
 }
 
+// asksFleet reports whether the retry that decide has allowed needs the
+// account's permission too.
+func (x *exchange) asksFleet() bool {
+	return x.t.Fleet != nil && x.r.fleet != 0 && x.decision.Retry && !(x.decision.AtGate && x.outcome.Status == http.StatusTooManyRequests)
+}
+
 // askFleet asks the account about the retry that decide has allowed, while the
 // outcome before it is in hand. It subtracts the time that this takes from the
 // wait.
 func (x *exchange) askFleet() ending {
-	d := &x.decision
-	f, size := x.t.Fleet, x.r.fleet
-	if f == nil || size == 0 || d.AtGate && x.outcome.Status == http.StatusTooManyRequests {
+	if !x.asksFleet() {
 		return ending{}
 	}
+	d := &x.decision
+	f, size := x.t.Fleet, x.r.fleet
 	host, began := keyOf(x.req.URL), x.s.now()
 	if answer := f.ask(host, size); answer != nil {
 		if end := x.awaitFleet(host, answer); end.how != goesOn {
@@ -77,9 +83,14 @@ func (x *exchange) askFleet() ending {
 	forbids, known := f.forbids(host, size, rand.Uint64())
 	x.r.metrics.askedFleet(forbids, known)
 	x.logFleet()
-	if forbids {
+	switch {
+	case forbids:
 		x.giveBack(&x.host.Host)
 		return ending{how: endAnswered, reason: ReasonFleetBudget}
+	case x.payload.once != nil && !x.payload.again():
+		// Meanwhile the base has read more of the body than is kept.
+		x.giveBack(&x.host.Host)
+		return ending{how: endAnswered, reason: ReasonBodyNotReplayable}
 	}
 	x.atFleet = true
 	if d.Wait > 0 && !d.AtGate {
