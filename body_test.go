@@ -239,3 +239,38 @@ func TestTransport_GetBodyYieldsNothing(t *testing.T) {
 		finish(t, resp)
 	})
 }
+
+// A body that fails is the caller's failure and no give-up, with and without
+// retries, hooks and bounds.
+func TestBody_FailsWithOneAttempt(t *testing.T) {
+	for name, set := range map[string]func(*retrip.Transport){
+		"alone":        func(*retrip.Transport) {},
+		"a Trace":      func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{} },
+		"MaxSends":     func(tr *retrip.Transport) { tr.Policy.MaxSends = 3 },
+		"a breaker":    func(tr *retrip.Transport) { tr.Policy.Breaker.Ratio = 0.5 },
+		"a timeout":    func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour },
+		"two attempts": func(tr *retrip.Transport) { tr.Policy.MaxAttempts = 2 },
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			m := retrip.NewMetrics()
+			tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
+			set(tr)
+			_, err := tr.RoundTrip(request(t, http.MethodPut, iotest.ErrReader(errors.New("the file is gone"))))
+			assert.ErrorContains(t, err, "the file is gone")
+			s := gather(t, m)["default"]
+			assert.EqualValues(t, 1, s["requests_total failed"], "%v", s)
+			assert.Zero(t, s["give_ups_total max_attempts"])
+		})
+	}
+}
+
+// With one attempt, too, a body that isn't in memory makes the attempt derived.
+func TestBody_IsWatchedWithOneAttempt(t *testing.T) {
+	base := plays(replies(200))
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 1}}
+	req := request(t, http.MethodPut, stream([]byte("x")))
+	resp, err := tr.RoundTrip(req)
+	require.NoError(t, err)
+	finish(t, resp)
+	assert.NotSame(t, req, base.reqs[0])
+}

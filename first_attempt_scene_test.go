@@ -176,10 +176,6 @@ func (r sceneMaker) ask(c *scene) *ask {
 	if a.method == "GET" || a.method == "HEAD" {
 		a.body = ""
 	}
-	if c.transport.Policy.MaxAttempts == 1 && (a.body == "again" || a.body == "again fails" || a.body == "stream" || a.body == "memory longer") {
-		// With one attempt, plain doesn't watch the body.
-		a.body = "none"
-	}
 	if r.odds(15) {
 		p := Policy{AttemptTimeout: r.limit(3 * time.Second), Deadline: r.limit(6 * time.Second), MaxSends: pick(r.Rand, 0, Off, 1)}
 		if c.drawn {

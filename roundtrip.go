@@ -48,7 +48,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	kind := replay.KindOf(req)
 	host := hostLookup{url: req.URL}
-	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten && r.tendsBodies ||
+	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten ||
 		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(&host) {
 		return t.exchange(s, r, req, kind, o)
 	}

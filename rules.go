@@ -29,7 +29,6 @@ type Rules struct {
 	maxSends    int
 	derives     bool           // every attempt needs a request and context of its own
 	apart       bool           // no request qualifies for Transport.plain or Transport.bounded
-	tendsBodies bool           // nor does one whose body isn't in memory
 	pool        *sharedBudget  // budget that its hosts share; nil: none
 	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many hosts and has only a budget
@@ -93,7 +92,6 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	r.maxSends = cmp.Or(p.MaxSends, defaultMaxSends)
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdle > 0
 	r.apart = p.WholeBody > 0 || p.Resume == On || p.BodyIdle > 0 || r.derives && p.Idempotent != nil
-	r.tendsBodies = r.derives || p.MaxAttempts > 1 || r.breaker
 	return r, p.checkTogether()
 }
 
