@@ -60,6 +60,7 @@ type doubt struct {
 // use.
 type spare struct {
 	pool     *http.Transport
+	http2    bool
 	set      *settings // for its clock
 	made     time.Duration
 	answered atomic.Int64  // instant of the last response
@@ -76,16 +77,18 @@ func (p *spare) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // fresh reports whether p may serve a retry after an attempt that was still
-// waiting at the instant since: p is newer, or has delivered a response after
-// that instant.
+// waiting at the instant since: p is newer or, over HTTP/2, has delivered a
+// response after that instant. Over HTTP/1 a response says nothing about the
+// other connections of p.
 func (p *spare) fresh(since time.Duration) bool {
-	return p.made > since || time.Duration(p.answered.Load()) > since
+	return p.made > since || p.http2 && time.Duration(p.answered.Load()) > since
 }
 
 // spares are the spares of a Transport. The zero spares is empty.
 type spares struct {
-	mu   sync.Mutex
-	list map[spareKey]*spare
+	mu       sync.Mutex
+	list     map[spareKey]*spare
+	sweeping bool // a timer of sweepLater is running
 }
 
 // spareKey includes the protocol, because spares for different protocols
@@ -116,10 +119,13 @@ func (l *spares) get(s *settings, base *http.Transport, key spareKey, since time
 	if l.list == nil {
 		l.list = map[spareKey]*spare{}
 	}
-	p = &spare{pool: pool, set: s, made: now, used: now}
+	p = &spare{pool: pool, http2: key.http2, set: s, made: now, used: now}
 	l.list[key] = p
+	if !l.sweeping {
+		l.sweeping = true
+		l.sweepLater(s, spareIdle)
+	}
 	l.mu.Unlock()
-	l.dropLater(s, key, now, spareIdle)
 	// Don't hold the lock: closing may have to wait for a peer.
 	closeIdle(gone)
 	return p
@@ -141,29 +147,28 @@ func (l *spares) makeRoom(key spareKey) *spare {
 	return gone
 }
 
-// dropLater removes the spare of key that was made at the instant made, once
-// nothing has used it for spareIdle, but not before d has passed. Besides
-// connections, a spare keeps what net/http keeps in its pool: the contexts of
-// requests that waited for another request's connection. The timer doesn't
-// refer to the spare, so one that is removed earlier is garbage at once.
-func (l *spares) dropLater(s *settings, key spareKey, made, d time.Duration) {
+// sweepLater removes spares that nothing has used for spareIdle, for the first
+// time after d. Besides connections, a spare keeps what net/http keeps in its
+// pool: the contexts of requests that waited for another request's connection.
+func (l *spares) sweepLater(s *settings, d time.Duration) {
 	time.AfterFunc(d, func() {
 		l.mu.Lock()
-		p := l.list[key]
-		if p == nil || p.made != made {
-			l.mu.Unlock()
-			return
+		now, next := s.now(), noLimit
+		var gone []*spare
+		for key, p := range l.list {
+			if left := p.used + spareIdle - now; left > 0 {
+				next = min(next, left)
+			} else {
+				gone = append(gone, p)
+				delete(l.list, key)
+			}
 		}
-		left := p.used + spareIdle - s.now()
-		if left <= 0 {
-			delete(l.list, key)
+		l.sweeping = len(l.list) > 0
+		if l.sweeping {
+			l.sweepLater(s, next)
 		}
 		l.mu.Unlock()
-		if left > 0 {
-			l.dropLater(s, key, made, left)
-			return
-		}
-		closeIdle(p)
+		closeIdle(gone...)
 	})
 }
 
@@ -323,7 +328,8 @@ func (x *exchange) base() http.RoundTripper {
 //
 //go:noinline
 func (x *exchange) spare() http.RoundTripper {
-	key := spareKey{keyOf(x.req.URL), x.req.URL.Scheme, x.doubt.http2}
+	// The parts of a URL keep all of it in memory.
+	key := spareKey{keyOf(x.req.URL).clone(), strings.Clone(x.req.URL.Scheme), x.doubt.http2}
 	if p := x.t.spares.get(x.s, x.s.base.(*http.Transport), key, x.doubt.since); p != nil {
 		return p
 	}

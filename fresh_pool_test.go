@@ -182,6 +182,9 @@ func TestSpare_Fresh(t *testing.T) {
 		time.Sleep(time.Second)
 		p.answered.Store(int64(set.now()))
 		assert.Same(t, p, get(1500*time.Millisecond), "answered after the attempt began")
+		p.http2 = false
+		assert.False(t, p.fresh(1500*time.Millisecond), "another connection may have answered")
+		p.http2 = true
 		time.Sleep(time.Second)
 		next := get(2 * time.Second)
 		assert.NotSame(t, p, next, "neither")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
 )
 
 func TestFresh_CloseIdleConnections(t *testing.T) {
@@ -157,4 +159,60 @@ func TestFresh_BodyOfAnOldSpare(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Over HTTP/1 a spare has several connections, and one that delivers responses
+// says nothing about the others. A retry never gets one that is older than the
+// attempt that timed out.
+func TestFresh_OneConnectionDoesNotSpeakForAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		attempts := map[string]int{}
+		answered := map[any]time.Time{} // by connection
+		idle := map[string]time.Duration{}
+		w := newFreshWorld(t, memhttp.HTTP1, func(_ http.ResponseWriter, r *http.Request) {
+			conn := memhttp.RequestConn(r)
+			mu.Lock()
+			attempts[r.URL.Path]++
+			first := attempts[r.URL.Path] == 1
+			if at, ok := answered[conn]; ok && !first {
+				idle[r.URL.Path] = time.Since(at)
+			}
+			mu.Unlock()
+			if first {
+				<-r.Context().Done()
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+			mu.Lock()
+			answered[conn] = time.Now()
+			mu.Unlock()
+		})
+		var requests sync.WaitGroup
+		get := func(path string) {
+			requests.Go(func() {
+				resp, err := (&http.Client{Transport: w.transport}).Get(w.server.URL + path)
+				if assert.NoError(t, err) {
+					assert.NoError(t, resp.Body.Close())
+				}
+			})
+		}
+		// Two retries at once take two connections; from then on, one is enough.
+		get("/a")
+		get("/b")
+		for i := range 40 {
+			time.Sleep(300 * time.Millisecond)
+			get("/" + strconv.Itoa(i))
+		}
+		time.Sleep(300 * time.Millisecond)
+		get("/x")
+		get("/y")
+		requests.Wait()
+		for path, d := range idle {
+			assert.LessOrEqual(t, d, 1100*time.Millisecond, "%s: timeout and backoff", path)
+		}
+		assert.Len(t, attempts, 44)
+		w.transport.CloseIdleConnections()
+	})
 }
