@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/retrip/retrip/internal/attempt"
 )
 
 // HostState returns what t knows about a host, given as "example.com:443" or
@@ -120,7 +122,8 @@ func (s *settings) state(e *hostEntry, key hostKey, now time.Duration) HostState
 // PolicyOf returns the policy in force for a host, given as for HostState, with
 // every inherited field and every default filled in. MaxSends is 0 only if its
 // bound depends on the request: 10 for requests whose attempts are derived (see
-// [Transport]), none for others. The error says why host isn't valid, or what
+// [Transport]), none for others. PolicyOf knows the callbacks of Base, which
+// make all attempts derived, from the first RoundTrip on. The error says why host isn't valid, or what
 // is wrong with t's policies. PolicyOf is safe for concurrent use.
 func (t *Transport) PolicyOf(host string) (Policy, error) {
 	key, err := parseHost(host)
@@ -133,7 +136,7 @@ func (t *Transport) PolicyOf(host string) (Policy, error) {
 	}
 	r := s.find(&url.URL{Host: key.String()})
 	p := r.Policy()
-	if p.MaxSends == 0 && (r.derives || t.Trace != nil) {
+	if p.MaxSends == 0 && (r.derives || t.Trace != nil || s.watch&attempt.WatchHandshake != 0) {
 		p.MaxSends = defaultMaxSends
 	}
 	return p, nil

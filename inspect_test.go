@@ -5,6 +5,7 @@ package retrip_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -176,6 +177,10 @@ func TestPolicyOf_MaxSends(t *testing.T) {
 	}
 	traced := &retrip.Transport{Trace: &retrip.Trace{}}
 	assert.Equal(t, 10, must(traced.PolicyOf("any.example:443")).MaxSends, "every attempt has a hook")
+	verifying := &retrip.Transport{Base: &http.Transport{TLSClientConfig: &tls.Config{VerifyConnection: func(tls.ConnectionState) error { return nil }}}}
+	_, err := verifying.RoundTrip(&http.Request{})
+	assert.Error(t, err)
+	assert.Equal(t, 10, must(verifying.PolicyOf("any.example:443")).MaxSends, "every attempt may fail to verify")
 
 	// Rules keep the policy as it was set: in another policy, a filled-in
 	// MaxSends would be a setting.
