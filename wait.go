@@ -164,20 +164,21 @@ func (x *exchange) gone() error {
 	}
 }
 
-// hasGone reports whether the caller has gone already.
+// hasGone reports whether the caller has gone already. It asks the channels one
+// after the other: a select of two locks them, and requests that share a context
+// would wait for each other.
 func hasGone(req *http.Request) bool {
 	done, canceled := req.Context().Done(), legacyCancel(req)
-	return (done != nil || canceled != nil) && eitherClosed(done, canceled)
+	return done != nil && isClosed(done) || canceled != nil && isClosed(canceled)
 }
 
-func eitherClosed(a, b <-chan struct{}) bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-a:
-	case <-b:
+	case <-c:
+		return true
 	default:
 		return false
 	}
-	return true
 }
 
 // reasonGone returns the reason for the give-up when the caller has gone
