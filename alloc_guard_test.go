@@ -70,7 +70,7 @@ func deepContext(t *testing.T) context.Context {
 // These are the allocations of timeouts and retries in addition to those of the
 // base. docs/performance.md accounts for each.
 func TestAllocations_Counted(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector allocates too")
 	}
 	timeouts := Policy{Deadline: time.Hour, AttemptTimeout: time.Minute}
@@ -127,7 +127,7 @@ func TestAllocations_Counted(t *testing.T) {
 // allocations are the attempt, the state of the body, and one by reflection
 // that looks into an io.NopCloser.
 func TestAllocations_Stream(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector allocates too")
 	}
 	resp := &http.Response{StatusCode: 200, Body: http.NoBody}
@@ -166,7 +166,7 @@ func TestAllocations_Stream(t *testing.T) {
 // A host in trouble costs requests to other hosts nothing, even if they share a
 // stripe of the table.
 func TestAllocations_ManyInTrouble(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector allocates too")
 	}
 	base := &allocBase{statuses: []int{503}, body: foreignBody{}}
@@ -201,7 +201,7 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 // does a body of net/http that is drained. The heap has a timer and the response
 // in addition, but no attempt.
 func TestWaiting_Small(t *testing.T) {
-	if raceEnabled || testing.CoverMode() != "" {
+	if testenv.Race || testing.CoverMode() != "" {
 		t.Skip("instrumented code needs larger frames")
 	}
 	bareStack, bareHeap := sizeOfRequests(t, testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // zeros is a body of the given number of bytes that costs nothing to read.
@@ -48,7 +50,7 @@ var zerosHeader = http.Header{"Etag": {`"a"`}}
 // The allocations of bodies that must arrive whole, while nothing breaks.
 // docs/performance.md accounts for each.
 func TestAllocations_Bodies(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector allocates too")
 	}
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)

@@ -30,10 +30,14 @@ type gateCaller struct {
 // allowed, no wake-up is lost, no request waits past its deadline, and in the
 // end no state is left.
 func TestGate_Invariants(t *testing.T) {
+	steps := testenv.Size(100_000, 300_000)
+	if testing.Short() || testenv.Race {
+		steps /= 20
+	}
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			runGateInvariants(t, seed, steps(testenv.Size(100_000, 300_000)))
+			runGateInvariants(t, seed, steps)
 		})
 	}
 }

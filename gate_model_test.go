@@ -15,14 +15,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// steps returns the number of random steps for a comparison with a model.
-func steps(n int) int {
-	if testing.Short() || raceEnabled {
-		return n / 20
-	}
-	return n
-}
-
 // The queue behaves like a sorted list without gaps.
 func TestGate_QueueModel(t *testing.T) {
 	testenv.Alone(t)
@@ -32,7 +24,7 @@ func TestGate_QueueModel(t *testing.T) {
 	var model []gateWaiter
 	var away []gateWaiter // released, and may come back
 	last := int64(0)
-	for step := range steps(testenv.Size(400_000, 1_000_000)) {
+	for step := range testenv.Size(400_000, 1_000_000) {
 		switch k := random.IntN(10); {
 		case k < 4 && len(model) < 300:
 			last++
@@ -182,7 +174,7 @@ func TestGate_PaceModel(t *testing.T) {
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	r := defaultRules(t, Policy{Gate: On, MaxWait: 24 * time.Hour, MaxAttempts: math.MaxInt32, Budget: Unlimited})
-	n := steps(testenv.Size(200_000, 400_000))
+	n := testenv.Size(200_000, 400_000)
 	for n > 0 {
 		var h Host
 		var m modelGate

@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Two URLs of the same host have the same hash, however they spell it.
@@ -215,7 +217,7 @@ func TestHostMarks_NeverForget(t *testing.T) {
 		}
 	})
 	rounds := 5000
-	if raceEnabled {
+	if testenv.Race {
 		rounds = 1000
 	}
 	for _, host := range hosts {
@@ -277,7 +279,7 @@ func TestHostMarks_TroubleMeanwhile(t *testing.T) {
 		return &http.Response{StatusCode: status, Body: http.NoBody, Request: req}, nil
 	})
 	rounds := 300
-	if raceEnabled {
+	if testenv.Race {
 		rounds = 100
 	}
 	done := make(chan struct{})

@@ -204,7 +204,7 @@ func TestHostTable_OverflowRefills(t *testing.T) {
 func TestHostTable_Bounded(t *testing.T) {
 	testenv.Slow(t)
 	n := testenv.Size(100_000, 1_000_000)
-	if raceEnabled {
+	if testenv.Race {
 		n /= 5
 	}
 	table := new(hostTable)

@@ -94,7 +94,7 @@ func (m mutator) mutate(h http.Header) {
 func TestRepresentationAccept_Mutants(t *testing.T) {
 	testenv.Alone(t)
 	runs := testenv.Size(300_000, 1_000_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		runs = 100_000
 	}
 	m := mutator{rand.New(rand.NewPCG(16, 206))}
@@ -163,7 +163,7 @@ func allIdentity(h http.Header) bool {
 // request for the rest has one field changed.
 func TestResume_Mutants(t *testing.T) {
 	runs := 10_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || testenv.Race {
 		runs = 1000
 	}
 	synctest.Test(t, func(t *testing.T) {

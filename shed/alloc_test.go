@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -31,7 +32,7 @@ func calm() *http.Request {
 }
 
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector allocates too")
 	}
 	w := idle{http.Header{}}

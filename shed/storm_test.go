@@ -17,6 +17,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/storm"
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -85,7 +86,7 @@ func TestTable(t *testing.T) {
 // The storm that the clients can't end by themselves: with one request per 14 s
 // and client, their budgets don't help.
 func TestHandler_EndsAStorm(t *testing.T) {
-	if testing.Short() || raceEnabled {
+	if testing.Short() || testenv.Race {
 		t.Skip("takes some seconds, and is about figures")
 	}
 	t.Parallel()

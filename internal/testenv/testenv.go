@@ -21,7 +21,7 @@ func Slow(t testing.TB) {
 // it could find nothing there, and takes ten times as long.
 func Alone(t testing.TB) {
 	t.Helper()
-	if race {
+	if Race {
 		t.Skip("no goroutines: left out with -race")
 	}
 }
