@@ -48,8 +48,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	kind := replay.KindOf(req)
 	host := hostLookup{url: req.URL}
-	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten ||
-		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || !t.hosts.calm(&host) {
+	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || // hooks, or a number in a header
+		r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten ||
+		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || // it may need a key
+		!t.hosts.calm(&host) || hasGone(req) {
 		return t.exchange(s, r, req, kind, o)
 	}
 	if r.derives {
@@ -68,12 +70,9 @@ func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy
 // isn't in trouble. An attempt that succeeds costs next to nothing; plain hands
 // any other attempt to resume.
 func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
-	var began time.Duration
-	if hasGone(req) {
-		return t.exchange(s, r, req, kind, nil)
-	}
 	// The duration of an attempt matters only with a deadline. A custom
 	// context may have a deadline and no Done channel.
+	var began time.Duration
 	if _, ok := req.Context().Deadline(); ok {
 		began = s.now()
 	}
@@ -98,9 +97,6 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 // bounded is plain for a policy with time limits: the attempt has a request and
 // a context of its own.
 func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
-	if hasGone(req) {
-		return t.exchange(s, r, req, kind, nil)
-	}
 	clock := time.Now()
 	began, left := s.instant(clock), r.policy.Deadline
 	if left > 0 {
