@@ -198,8 +198,8 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 // A goroutine that makes one request, and waits for its retry, has the small
 // stack with which bare net/http waits for the response, with or without
 // timeouts. A few hundred bytes more on the way to the wait would double it, as
-// does a body of net/http that is drained. The heap has a timer and the response
-// in addition, but no attempt.
+// does a body of net/http that is drained. The heap has a timer in addition, but
+// neither the response nor the attempt.
 func TestWaiting_Small(t *testing.T) {
 	if testenv.Race || testing.CoverMode() != "" {
 		t.Skip("instrumented code needs larger frames")

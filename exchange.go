@@ -35,8 +35,8 @@ type exchange struct {
 	hooked   time.Duration // instant at which RoundTrip began, if there are hooks
 	limited  time.Duration // instant of limit; 0 if there is no Policy.Deadline
 	deadline time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
-	began    time.Duration // instant at which the last attempt began; 0 if no deadline needs it
-	decided  time.Duration // instant of the decision about the last attempt, until the wait that follows it
+	began    time.Duration // instant at which the last attempt began; 0 if its duration doesn't matter
+	decided  time.Duration // instant of the decision about the last attempt; 0 before it
 
 	attempt  *attempt.Attempt // the last one, if it was derived
 	sends    int              // number of sends seen in the last attempt
@@ -56,7 +56,7 @@ type exchange struct {
 	idempotent bool
 	keyed      bool // call.Gate is known
 	atFleet    bool // the attempt under way is a retry that the fleet's account has let through
-	sent       bool // plain or bounded has made the first attempt
+	sent       bool // resp and err are of an attempt that send must take, not make
 	held       bool // resp is in hand: neither returned nor discarded
 	discarded  bool // the response of the last attempt has been discarded
 	whole      bool // all of the body of resp has been read
@@ -107,7 +107,7 @@ func (x *exchange) now() time.Duration {
 	return x.s.now()
 }
 
-// limit bounds x by Policy.Deadline, which is set, from the instant now on.
+// limit bounds x by Policy.Deadline, which must be set, from the instant now on.
 func (x *exchange) limit(now time.Duration) {
 	x.limited = now
 	if at := addCapped(now, x.r.policy.Deadline); x.call.Deadline == 0 || at < x.call.Deadline {
@@ -115,8 +115,7 @@ func (x *exchange) limit(now time.Duration) {
 	}
 }
 
-// first records the attempt that plain or bounded has made, as what send will
-// take.
+// first records an attempt that was made before x ran. send takes its result.
 func (x *exchange) first(a *attempt.Attempt, resp *http.Response, err error, began time.Duration) {
 	x.sent, x.began, x.call.Attempts = true, began, 1
 	x.told.attempted, x.told.pending = true, true
@@ -146,7 +145,8 @@ func (x *exchange) run() (*http.Response, error) {
 			break
 		}
 		x.goOn()
-		// A request spends its time in sleep, so nothing else is on the stack.
+		// A request spends its time in sleep, so run calls it directly: every
+		// frame between them would be part of each waiting request.
 		timer := x.startWait()
 		if gone := x.sleep(timer, nil); gone != nil {
 			end = x.leave(gone)
@@ -187,8 +187,8 @@ func (x *exchange) take(resp *http.Response, err error) {
 	x.resp, x.err, x.held, x.discarded = resp, err, resp != nil, false
 }
 
-// decide asks the host what to do after an attempt. If there is no retry
-// because GetBody failed, it returns the error of GetBody.
+// decide asks the host what to do after an attempt, and sets x.decision. If
+// there is no retry because GetBody failed, it returns the error of GetBody.
 func (x *exchange) decide() error {
 	o, d := &x.outcome, &x.decision
 	*d = Decision{}
@@ -252,6 +252,7 @@ func (x *exchange) pin(failed bool) {
 	x.decided = x.now()
 	if key := keyOf(x.req.URL); failed {
 		if isLong(x.req.URL) {
+			// A new entry keeps the key, and with it the string of the URL.
 			key = key.clone()
 		}
 		x.host = x.t.hosts.pinNew(key, x.decided)

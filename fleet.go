@@ -251,8 +251,8 @@ func (v *fleetView) idle(now time.Duration) bool { return !v.busy && now-v.asked
 // hold f.mu.
 func (f *Fleet) begin(v *fleetView, size, tokens float64, now time.Duration) <-chan struct{} {
 	if !v.busy || size > v.size {
-		// What an operation charges ends at its size. With a smaller size, the
-		// tokens owed for a larger one would be lost.
+		// An operation charges at most its size, so a smaller size would lose
+		// tokens that are owed for a larger one.
 		v.size = size
 	}
 	v.owed += tokens
@@ -308,8 +308,9 @@ func (f *Fleet) operate(v *fleetView) {
 	level, err = f.call(host, tokens, size)
 }
 
-// call calls the store, which may panic. The caller must not hold f.mu: not
-// only Add is code of the store, but also its errors and what it panics with.
+// call calls the store, which may panic. The errors of the store, and the value
+// with which it panics, may also run code of its own, so the caller must not
+// hold f.mu.
 func (f *Fleet) call(host string, tokens, size float64) (level float64, err error) {
 	ctx, cancel := context.WithTimeout(f.ctx, fleetPatience)
 	defer cancel()

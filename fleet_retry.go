@@ -23,7 +23,7 @@ func (t *Transport) payFleet(r *Rules, u *url.URL) {
 	}
 }
 
-// deposit pays for many successes in a few calls, and nothing in the others.
+// deposit pays nothing in most calls. The others pay for them too.
 func (t *Transport) deposit(r *Rules, u *url.URL) {
 	if tokens := account.Deposit(r.fleet, rand.Uint64()); tokens > 0 {
 		t.Fleet.add(keyOf(u), r.fleet, tokens)
@@ -46,6 +46,8 @@ func (x *exchange) tellFleet() {
 		}
 	case o.Status != 0:
 		if x.host != nil {
+			// Even if the policy takes no part in the account: an earlier
+			// one may have charged it.
 			x.host.charge.Succeeded()
 		}
 		if x.call.Attempts == 1 && !x.continues {

@@ -14,11 +14,12 @@ type hostKey struct{ host, port string }
 
 func (k hostKey) String() string { return net.JoinHostPort(k.host, k.port) }
 
-// clone returns a copy of k for keeping. The strings of k are parts of a URL,
-// which may be long and would be kept with them.
+// clone returns a copy of k for keeping. The strings of k are parts of the
+// string of a URL, which may be long, and which they would keep in memory.
 func (k hostKey) clone() hostKey { return hostKey{strings.Clone(k.host), strings.Clone(k.port)} }
 
-// isLong reports whether u is too long to be kept for the sake of its host.
+// isLong reports whether u may be too long to be kept for the sake of its host.
+// It doesn't measure userinfo.
 func isLong(u *url.URL) bool {
 	return u != nil && (u.User != nil || len(u.Opaque)+len(u.Path)+len(u.RawPath)+len(u.RawQuery)+len(u.Fragment)+len(u.RawFragment) > 256)
 }

@@ -34,7 +34,7 @@ func (m *hostMarks) add(hash uint64) {
 	m[word].Or(bits)
 }
 
-// remove drops the mark of a host, except what hosts that stay share.
+// remove drops the mark of a host, except the bits of hosts that stay.
 func (m *hostMarks) remove(hash uint64, stay map[hostKey]*hostEntry) {
 	word, _ := mark(hash)
 	var bits uint64

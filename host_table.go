@@ -64,9 +64,9 @@ type hostEntry struct {
 	news           hostNews
 }
 
-// Healed is [Host.Healed] for an entry that may have charged the fleet's
-// account. Without Budget.Size, the host misses no tokens. If its entry were
-// dropped before anything succeeds, each request would charge the account.
+// Healed is [Host.Healed], but false from a charge to the fleet's account until
+// something succeeds. Without Budget.Size, the host misses no tokens, so its
+// entry would go at once, and each request would charge the account.
 func (e *hostEntry) Healed(now time.Duration) bool { return !e.charge.Made() && e.Host.Healed(now) }
 
 // lastReason is the last Reason stored, "" at first. It is safe for concurrent
@@ -131,8 +131,8 @@ func (t *hostTable) pin(key hostKey, now time.Duration) *hostEntry {
 	return e
 }
 
-// review drops the entry of key if it must be forgotten. Otherwise it pins the
-// entry.
+// review drops the entry of key if it must be forgotten, and otherwise pins and
+// returns it.
 func (t *hostTable) review(s *hostStripe, key hostKey, now time.Duration) *hostEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 )
 
-// classify reduces what the base returned to what a decision needs.
+// classify reduces what the base returned to what a decision needs, and sets
+// x.outcome.
 func (x *exchange) classify() {
 	o := &x.outcome
 	*o = Outcome{Idempotent: x.idempotent}

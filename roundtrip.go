@@ -100,8 +100,8 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 	clock := time.Now()
 	began, left := s.instant(clock), r.policy.Deadline
 	if left > 0 {
-		// As in limit of an exchange, the context's deadline stands for both if
-		// it isn't later.
+		// As in exchange.limit, the context's deadline stands for both if it
+		// isn't later.
 		if at, ok := req.Context().Deadline(); ok && s.instant(at) <= addCapped(began, left) {
 			left = 0
 		}
@@ -118,8 +118,8 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 			body.CloseRequest(req)
 		}
 	}()
-	// A body that net/http can't send twice takes exchange, so it doesn't matter
-	// here whether the base is net/http's.
+	// It doesn't matter whether the base is net/http's: a request with a body
+	// that net/http can't send twice takes exchange.
 	resp, err := a.Use(s.base, false, &a.Req)
 	returned = true
 	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() && a.InTime() {
@@ -144,8 +144,8 @@ func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind repl
 }
 
 // resume makes the rest of an exchange whose first attempt ended with resp or
-// err. If a is nil, the attempt used the caller's own request. The attempt began
-// at the instant began, which is 0 if its duration doesn't matter.
+// err. If a is nil, the attempt used the caller's own request. It began at the
+// instant began, which is 0 if its duration doesn't matter.
 func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay.Kind, a *attempt.Attempt, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
 	var x exchange
 	x.init(t, s, r, req, kind, nil)

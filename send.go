@@ -13,9 +13,11 @@ import (
 	"github.com/retrip/retrip/internal/replay"
 )
 
-// send makes an attempt, unless plain or bounded has made it.
+// send makes an attempt, or takes the one that first has recorded.
 func (x *exchange) send() {
 	if x.sent {
+		// take may panic as it closes the response. cleanUp must not close it
+		// again.
 		x.sent, x.held = false, false
 		x.take(x.resp, x.err)
 		if x.attempt != nil && x.resp != nil {

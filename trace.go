@@ -112,7 +112,7 @@ func WithTrace(ctx context.Context, t *Trace) context.Context {
 // watcher runs the hooks of one request and writes its log records.
 type watcher struct {
 	t     *Transport
-	asked *override // of the context; nil if there is none
+	asked *override // of the context, for its hooks; nil if there is none
 }
 
 // hooked reports whether there is any hook to run.

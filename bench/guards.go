@@ -11,7 +11,7 @@ import (
 
 // A guard is a bound on a ratio of times that were measured in one run. The
 // bounds are about twice what a quiet machine measures, so that only a real loss
-// exceeds them there; beside other work, timers and the garbage collector take
+// exceeds them there. On a busy machine, timers and the garbage collector take
 // more than their share. Allocations have exact tests of their own.
 type guard struct {
 	what  string
@@ -63,7 +63,10 @@ func (r *Results) WriteGuards(out io.Writer) bool {
 	for _, g := range guards {
 		ratio, ok := g.ratio(r)
 		verdict := ""
-		if !ok || !(ratio <= g.most) {
+		switch {
+		case !ok:
+			verdict, within = "not measured", false
+		case !(ratio <= g.most): // NaN is out of bounds
 			verdict, within = "too much", false
 		}
 		fmt.Fprintf(w, "%s\t%.2f\tat most %.1f\t%s\n", g.what, ratio, g.most, verdict)

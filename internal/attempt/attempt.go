@@ -43,7 +43,7 @@ type Attempt struct {
 
 	watch   Watch
 	sent    bool         // the last use of the base got a connection
-	late    bool         // the alarm has rung
+	late    bool         // the time limit passed before the alarm was stopped
 	fault   atomic.Bool  // the caller's body failed, not the host
 	refused int32        // sends that the server provably didn't process, each followed by one of ours
 	upload  *body.Ending // the request body, if it matters whether it was sent
@@ -74,8 +74,8 @@ func (a *Attempt) Limit(clock time.Time, limit time.Duration, tooLate error) {
 	a.alarm = alarm.Set(clock, limit, a)
 }
 
-// adopt makes Req a copy of req with a as its context. The compiler makes the
-// copy twice, the first time on the stack, so adopt must not be inlined.
+// adopt makes Req a copy of req with a as its context. It must not be inlined:
+// the compiler makes another copy on the stack, in the frame of the caller.
 //
 //go:noinline
 func (a *Attempt) adopt(req *http.Request) { a.Req = *req.WithContext(a) }
@@ -126,8 +126,8 @@ func (a *Attempt) Abandon() {
 // Ring implements [alarm.Ringer].
 func (a *Attempt) Ring(*alarm.Alarm) { a.cancel(a.tooLate) }
 
-// InTime ends the attempt's time limit, as End does, and reports whether it has
-// not passed.
+// InTime stops the alarm and reports whether the time limit has not passed. It
+// may be called again.
 func (a *Attempt) InTime() bool {
 	if r := a.alarm; r != nil {
 		a.alarm = nil // it may belong to somebody else from here on
