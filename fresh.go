@@ -119,6 +119,8 @@ func (l *spares) get(s *settings, base *http.Transport, key spareKey, since time
 	if l.list == nil {
 		l.list = map[spareKey]*spare{}
 	}
+	// The strings of key are parts of a URL, which may be long.
+	key.hostKey, key.scheme = key.hostKey.clone(), strings.Clone(key.scheme)
 	p = &spare{pool: pool, http2: key.http2, set: s, made: now, used: now}
 	l.list[key] = p
 	if !l.sweeping {
@@ -328,8 +330,7 @@ func (x *exchange) base() http.RoundTripper {
 //
 //go:noinline
 func (x *exchange) spare() http.RoundTripper {
-	// The parts of a URL keep all of it in memory.
-	key := spareKey{keyOf(x.req.URL).clone(), strings.Clone(x.req.URL.Scheme), x.doubt.http2}
+	key := spareKey{keyOf(x.req.URL), x.req.URL.Scheme, x.doubt.http2}
 	if p := x.t.spares.get(x.s, x.s.base.(*http.Transport), key, x.doubt.since); p != nil {
 		return p
 	}

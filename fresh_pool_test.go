@@ -6,7 +6,10 @@ package retrip
 import (
 	"crypto/tls"
 	"net/http"
+	"net/url"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,6 +169,30 @@ func TestSpares_UnusedOnesGo(t *testing.T) {
 		assert.Equal(t, 1, kept())
 		time.Sleep(time.Millisecond)
 		assert.Zero(t, kept())
+	})
+}
+
+// A spare doesn't keep the URL of the request for which it was made.
+func TestSpares_KeepNoURLs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hosts, query = 50, 1 << 20
+		var list spares
+		set, base := &settings{epoch: time.Now()}, defaultBase()
+		heap := func() uint64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := heap()
+		for i := range hosts {
+			u, err := url.Parse("https://" + strconv.Itoa(i) + ".example:8080/?" + strings.Repeat("x", query))
+			require.NoError(t, err)
+			require.NotNil(t, list.get(set, base, spareKey{keyOf(u), u.Scheme, true}, -1))
+		}
+		assert.Less(t, int64(heap()-before), int64(hosts*query/10), "bytes kept for %d hosts", hosts)
+		assert.Len(t, list.list, hosts)
+		list.close()
 	})
 }
 
