@@ -32,11 +32,8 @@ const (
 // Discard reads the body of resp to its end, so that its connection can be used
 // again, and closes it. It gives up after 256 KiB, after the given time, or
 // when the caller goes: ctx ends, or cancel is closed. cancel may be nil. clock
-// is as in [alarm.Set].
+// is as in [alarm.Set]. The caller must have called CloseLocal before.
 func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, clock time.Time, most time.Duration) {
-	if CloseLocal(resp) {
-		return
-	}
 	wanted := resp.ContentLength <= drainBytes
 	switch {
 	case !endsWithClose(resp.Body):
