@@ -211,7 +211,7 @@ func TestWaiting_Small(t *testing.T) {
 	failing := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 503, Body: io.NopCloser(strings.NewReader("later")), Request: req}, nil
 	})
-	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}} {
+	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}, "bodies": {Resume: On, BodyIdle: time.Hour}} {
 		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Unlimited
 		stack, heap := sizeOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: NewMetrics()})
 		assert.Less(t, stack, bareStack+2048, name)

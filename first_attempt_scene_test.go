@@ -32,7 +32,8 @@ type scene struct {
 	asks      []*ask
 	acts      []*act
 
-	sent *http.Request // the caller's request under way
+	sent   *http.Request // the caller's request under way
+	judged int           // calls of Policy.Idempotent
 }
 
 // ask is one request.
@@ -122,7 +123,7 @@ func newScene(t *testing.T, seed uint64) *scene {
 	}
 	if r.odds(10) {
 		yes := r.odds(50)
-		p.Idempotent = func(*http.Request) bool { return yes }
+		p.Idempotent = func(*http.Request) bool { c.judged++; return yes }
 	}
 	if r.odds(10) {
 		p.Dialects = pick(r.Rand, []string{"should-retry"}, []string{"openai"})

@@ -152,6 +152,11 @@ func playFirst(t *testing.T, c *scene, send func(*Transport, *http.Request) (*ht
 	synctest.Wait()
 	u.log("paid %.1f", u.paid)
 	u.log("left %d", tr.hosts.entries.Load())
+	overrides := slices.ContainsFunc(c.asks, func(a *ask) bool { return a.override != nil })
+	if r, err := tr.Policy.Rules(); err == nil && r.derives && !overrides {
+		// plain doesn't call Idempotent before it must.
+		u.log("judged %d", c.judged)
+	}
 	slices.Sort(u.other)
 	return slices.Concat(u.lines, u.other, seriesOf(t, tr.Metrics, c.drawn))
 }
