@@ -232,7 +232,9 @@ func sizeOfRequests(t *testing.T, transport http.RoundTripper) (stack, heap int)
 			require.NoError(t, err)
 		}
 		var before, after runtime.MemStats
-		runtime.GC()
+		for range 3 { // what earlier tests have left in pools outlives one
+			runtime.GC()
+		}
 		runtime.ReadMemStats(&before)
 		for _, req := range list {
 			go func() { _, _ = client.Do(req) }()
