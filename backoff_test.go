@@ -225,7 +225,7 @@ func TestBackoff_Off(t *testing.T) {
 // Pearson's chi-square over 100 bins: with 99 degrees of freedom a uniform
 // source stays below 148.2 in 999 of 1000 cases.
 func TestBackoff_Uniform(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	const draws, bins, critical = 10_000, 100, 148.2
 	for _, j := range jitters {

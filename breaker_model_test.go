@@ -181,7 +181,7 @@ func (m *breakerModel) healed(p Breaker, now time.Duration) bool {
 
 // The breaker behaves like its model, over a million random steps.
 func TestBreaker_Model(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	const steps = 5000
 	runs := testenv.Size(200, 500)

@@ -47,7 +47,7 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 // 1000 clients see a host fail at the same instant. Their probes are spread
 // out.
 func TestBreaker_ProbesOfManyClients(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	const clients = 1000
 	const window = 50 * time.Millisecond
@@ -92,7 +92,7 @@ func TestBreaker_ProbesOfManyClients(t *testing.T) {
 // With the documented ratio, independent failures don't open the breaker. A low
 // ratio makes a partial outage worse.
 func TestBreaker_IndependentFailures(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	rates := []float64{.1, .2, .3, .4, .5}
 	success := map[float64][]float64{}
@@ -172,7 +172,7 @@ func TestBreaker_AtALowRate(t *testing.T) {
 
 // While its breaker is open, a host that is down costs almost no attempts.
 func TestBreaker_SavesAttempts(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	_, off := independentFailures(rulesOf(t, retrip.Policy{}), 1, 20)
 	_, on := independentFailures(rulesOf(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}), 1, 20)

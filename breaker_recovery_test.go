@@ -20,7 +20,7 @@ import (
 // that recovers slowly, and for one that fails 60 % of the attempts: the table
 // of docs/retry-storms.md is from here.
 func TestBreaker_UpAndDown(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	rates := []float64{2, 7, 70, 700} // requests per second of a client
 	clients := []int{50, 30, 5, 1}
@@ -73,7 +73,7 @@ func TestBreaker_UpAndDown(t *testing.T) {
 // How many attempts per minute a host that is down gets while its breaker is
 // open: at most Probes per OpenFor, even if they hang.
 func TestBreaker_DeadHost(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	for _, tt := range []struct {
 		name        string

@@ -147,7 +147,7 @@ func owedOf(m *budgetModel) owed {
 // The budget behaves like its model, over a million random steps of up to
 // eight concurrent requests whose policy changes meanwhile.
 func TestBudget_Model(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	const steps = 10_000
 	runs := testenv.Size(100, 300)

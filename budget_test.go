@@ -317,7 +317,7 @@ func TestBudget_Outage(t *testing.T) {
 // The success rates with independent failures (docs/retry-storms.md, "What a
 // budget costs"), and the attempts they take.
 func TestBudget_IndependentFailures(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	tests := []struct {
 		budget retrip.Budget

@@ -290,7 +290,11 @@ func (f *Fleet) operate(v *fleetView) {
 	f.mu.Lock()
 	host, size, tokens := v.host.String(), v.size, v.owed
 	v.owed = 0
-	up := f.up(f.now())
+	if !f.up(f.now()) {
+		f.end(v, 0, size, errFleetSlow)
+		f.mu.Unlock()
+		return
+	}
 	f.mu.Unlock()
 	level, err := 0.0, errFleetGone
 	defer func() {
@@ -301,10 +305,6 @@ func (f *Fleet) operate(v *fleetView) {
 		}
 		f.end(v, level, size, err)
 	}()
-	if !up {
-		err = errFleetSlow
-		return
-	}
 	level, err = f.call(host, tokens, size)
 }
 

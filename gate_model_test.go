@@ -17,7 +17,7 @@ import (
 
 // The queue behaves like a sorted list without gaps.
 func TestGate_QueueModel(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var q gateQueue
@@ -170,7 +170,7 @@ func near(want, got float64) bool { return math.Abs(got-want) <= math.Abs(want)/
 
 // The pace follows the documented rule.
 func TestGate_PaceModel(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	r := defaultRules(t, Policy{Gate: On, MaxWait: 24 * time.Hour, MaxAttempts: math.MaxInt32, Budget: Unlimited})

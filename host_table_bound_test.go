@@ -62,7 +62,7 @@ func TestHostTable_Evicts(t *testing.T) {
 // Ten thousand names of one backend that is down: eviction gives no tokens
 // back, however often each name is called.
 func TestHostTable_ManyDeadNames(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	const names, rounds = 10_000, 50
 	table := new(hostTable)

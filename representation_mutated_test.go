@@ -92,7 +92,7 @@ func (m mutator) mutate(h http.Header) {
 // describe exactly the bytes that the reader has to get. If only one field was
 // changed, the description must also be true.
 func TestRepresentationAccept_Mutants(t *testing.T) {
-	testenv.Alone(t)
+	testenv.OneGoroutine(t)
 	runs := testenv.Size(300_000, 1_000_000)
 	if testing.Short() {
 		runs = 100_000

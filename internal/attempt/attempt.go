@@ -150,6 +150,8 @@ func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 		a.cancel(a.tooLate)
 	}
 	cause := context.Cause(a)
+	// Without a limit tooLate is nil, and so is the cause of an attempt that goes
+	// on.
 	own := cause != nil && a.parent.Err() == nil && (errors.Is(cause, a.tooLate) || errors.Is(cause, ErrHiddenSends))
 	if err == nil {
 		if own {

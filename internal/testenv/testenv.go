@@ -17,9 +17,9 @@ func Slow(t testing.TB) {
 	}
 }
 
-// Alone skips a slow test that starts no goroutine if the race detector is on:
-// it could find nothing there, and takes ten times as long.
-func Alone(t testing.TB) {
+// OneGoroutine skips a slow test that starts no goroutine if the race detector
+// is on: it could find nothing there, and takes ten times as long.
+func OneGoroutine(t testing.TB) {
 	t.Helper()
 	if Race {
 		t.Skip("no goroutines: left out with -race")

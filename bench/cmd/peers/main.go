@@ -103,6 +103,9 @@ func choosePeers() error {
 	if err != nil {
 		return fmt.Errorf("-among: %w", err)
 	}
+	if *guard && *save {
+		return errors.New("-guard: -save needs all runs")
+	}
 	if *among != "" && (*save || *guard) {
 		return errors.New("-among: -save and -guard need all peers")
 	}
