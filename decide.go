@@ -61,20 +61,19 @@ type Call struct {
 	period uint32        // period of the breaker in which it allowed the last attempt
 	paid   int32         // micro-tokens that the last attempt, a retry, took from the host's budget
 
-	paidShared int32 // micro-tokens that it took from the shared budget
-
-	probe bool // the last attempt is a probe of the breaker
+	paidShared int32  // micro-tokens that it took from the shared budget
+	epoch      uint32 // epoch of the gate when it released the last attempt
 
 	gate    *gate         // the gate at which the call has been; nil if none yet
 	number  int64         // number of the call's arrival there; 0 if none
 	gap     time.Duration // gap of the gate when it released the last attempt
 	sent    time.Duration // instant of that release
-	epoch   uint32        // epoch of the gate at that release
 	refused uint8         // how often the server has refused the call
 	passed  uint8         // how often a later call was released first, as a probe
 	held    bool          // the call waits, or has waited, for its next attempt
 	out     bool          // the gate has released the call and doesn't know the outcome yet
 	limited bool          // only the pace kept the call from being released earlier
+	probe   bool          // the last attempt is a probe of the breaker
 }
 
 // Outcome is the outcome of an attempt, reduced to what a decision needs.
@@ -98,10 +97,6 @@ type Decision struct {
 	// agrees.
 	Retry bool
 
-	// Wait is how long to wait first. In a result of First or Wake, 0 means to
-	// make the attempt now.
-	Wait time.Duration
-
 	// AtGate says that the wait is at the host's gate. In a result of First or
 	// Wake, the wait also ends when [Host.Woken] returns the call's Waiter; if
 	// Wait is the longest duration, nothing else ends it. In a result of Next,
@@ -113,11 +108,15 @@ type Decision struct {
 	// [Host.Woken] returns.
 	Wakes bool
 
+	change hostChange
+
+	// Wait is how long to wait first. In a result of First or Wake, 0 means to
+	// make the attempt now.
+	Wait time.Duration
+
 	// Reason says why. It is empty if there is nothing to retry because the
 	// outcome is final.
 	Reason Reason
-
-	change hostChange
 }
 
 // First decides before the first attempt: whether to make it, to wait first, or

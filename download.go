@@ -148,10 +148,10 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		if !errors.Is(err, broken) {
 			err = errors.Join(broken, err)
 		}
-		return d.end(cmp.Or(x.gaveUp, refusedError), at, broken, err)
+		return d.end(cmp.Or(x.decision.Reason, refusedError), at, broken, err)
 	}
 	var land landing
-	refusal := x.gaveUp
+	refusal := x.decision.Reason
 	if refusal == "" {
 		land, refusal = d.land(resp, at)
 	}

@@ -12,12 +12,11 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// ending says how an exchange ends. The zero ending means that it continues.
+// ending says how an exchange ends. The reason is that of its last decision.
+// The zero ending means that the exchange continues.
 type ending struct {
-	how      endKind
-	reason   Reason // reason for the give-up; empty if there is nothing to retry
-	cause    error  // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
-	canceled bool   // the caller went during the last attempt
+	how   endKind
+	cause error // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
 }
 
 type endKind uint8
@@ -35,9 +34,9 @@ func (x *exchange) finish(end ending) (*http.Response, error) {
 	case end.how == endAbsent:
 		return nil, x.goneBefore(end)
 	case end.how == endHeldBack:
-		return nil, x.fail(end.reason, end.cause)
+		return nil, x.fail(end.cause)
 	case x.resp != nil:
-		x.report(end.reason)
+		x.report()
 		x.held = false
 		x.handOver()
 		return x.resp, nil
@@ -50,25 +49,25 @@ func (x *exchange) finish(end ending) (*http.Response, error) {
 func (x *exchange) failed(end ending) error {
 	x.met = append(x.met, x.err)
 	if end.cause != nil {
-		return x.fail(end.reason, end.cause)
+		return x.fail(end.cause)
 	}
 	single := len(x.met) == 1 && x.call.Attempts == 1
-	if gone := x.gone(); end.canceled && x.hides(gone) {
+	if gone := x.gone(); x.outcome.Canceled && x.hides(gone) {
 		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.req.Context()) != x.req.Context().Err() {
 			if errors.Is(gone, x.err) {
 				// gone already wraps the error.
 				x.met = x.met[:len(x.met)-1]
 			}
-			return x.fail(end.reason, gone)
+			return x.fail(gone)
 		}
 		if canceled(x.err) {
 			x.err = context.DeadlineExceeded
 		}
 	}
 	if !single {
-		return x.fail(end.reason, nil)
+		return x.fail(nil)
 	}
-	x.report(end.reason)
+	x.report()
 	if e, ok := x.err.(nilPointer); ok {
 		return e.err
 	}
@@ -81,12 +80,12 @@ func (x *exchange) goneBefore(end ending) error {
 	x.err = context.Cause(x.req.Context())
 	switch {
 	case x.err != nil && x.req.Context().Done() != nil:
-	case end.reason == ReasonDeadline:
+	case x.decision.Reason == ReasonDeadline:
 		x.err = end.cause
 	default:
 		x.err = errRequestCanceled
 	}
-	x.report(end.reason)
+	x.report()
 	return x.err
 }
 
@@ -102,12 +101,12 @@ func (x *exchange) hides(gone error) bool {
 
 // fail ends the exchange with an *Error. If err isn't nil, it is the last error
 // in it.
-func (x *exchange) fail(reason Reason, err error) error {
+func (x *exchange) fail(err error) error {
 	if err != nil {
 		x.err = err
 		x.met = append(x.met, err)
 	}
-	e := &Error{Attempts: x.call.Attempts, Reason: reason, last: x.err}
+	e := &Error{Attempts: x.call.Attempts, Reason: x.decision.Reason, last: x.err}
 	e.StatusCode, e.Header = x.seen.status, x.seen.header
 	if n := len(x.met); n > 0 {
 		joined := make([]error, n)
@@ -116,7 +115,7 @@ func (x *exchange) fail(reason Reason, err error) error {
 		}
 		e.Err = errors.Join(joined...)
 	}
-	x.report(reason)
+	x.report()
 	return e
 }
 

@@ -46,8 +46,7 @@ type exchange struct {
 	download *download        // the body of resp, if it is watched or may be continued
 	cut      *cutter          // ends a stalled Read of the body of resp, if x continues another body
 	outcome  Outcome          // of the last attempt
-	decision Decision         // about the next attempt
-	gaveUp   Reason           // the reason for the give-up, if any
+	decision Decision         // about the next attempt; in the end, why there is none
 	met      []error          // errors of all attempts, in order
 	seen     seen             // of the last discarded response
 
@@ -132,32 +131,44 @@ func (x *exchange) run() (*http.Response, error) {
 	x.prepare()
 	end := x.admit()
 	for end.how == goesOn {
-		x.send()
-		x.classify()
-		err := x.decide()
-		x.count(&x.outcome, x.decision.Reason)
-		x.tellFleet()
-		if !x.decision.Retry {
-			end = ending{how: endAnswered, reason: x.decision.Reason, cause: err, canceled: x.outcome.Canceled}
+		if end = x.attemptOnce(); end.how != goesOn {
 			break
 		}
-		if end = x.askFleet(); end.how != goesOn {
-			break
-		}
-		x.goOn()
-		// A request spends its time in sleep, so run calls it directly: every
-		// frame between them would be part of each waiting request.
+		// A request spends its time in sleep, so as little as possible is on the
+		// stack.
 		timer := x.startWait()
-		if gone := x.sleep(timer, nil); gone != nil {
-			end = x.leave(gone)
-		} else {
-			end = x.wake()
-		}
+		end = x.awake(x.sleep(timer, nil))
 	}
 	resp, err := x.finish(end)
 	x.awaitClient(err)
 	x.ended = true
 	return resp, err
+}
+
+// attemptOnce makes an attempt and decides whether there is another one.
+func (x *exchange) attemptOnce() ending {
+	x.send()
+	x.classify()
+	err := x.decide()
+	x.count(&x.outcome, x.decision.Reason)
+	x.tellFleet()
+	if !x.decision.Retry {
+		return ending{endAnswered, err}
+	}
+	end := x.askFleet()
+	if end.how == goesOn {
+		x.goOn()
+	}
+	return end
+}
+
+// awake ends the wait before a retry. If gone isn't nil, the caller has gone
+// meanwhile.
+func (x *exchange) awake(gone error) ending {
+	if gone != nil {
+		return x.leave(gone)
+	}
+	return x.wake()
 }
 
 // prepare sets up what all attempts share.

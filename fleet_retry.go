@@ -73,13 +73,13 @@ func (x *exchange) askFleet() ending {
 	f, size := x.t.Fleet, x.r.fleet
 	host, began := keyOf(x.req.URL), x.s.now()
 	if answer := f.ask(host, size); answer != nil {
-		if end := x.awaitFleet(host, answer); end.how != goesOn {
+		if gone := x.awaitFleet(host, answer); gone != nil {
 			// Waiting for the answer is part of the wait, so end as in a wait.
 			x.goOn()
 			if x.held {
 				body.Dismiss(x.release())
 			}
-			return end
+			return x.leave(gone)
 		}
 	}
 	forbids, known := f.forbids(host, size, rand.Uint64())
@@ -87,12 +87,10 @@ func (x *exchange) askFleet() ending {
 	x.logFleet()
 	switch {
 	case forbids:
-		x.giveBack(&x.host.Host)
-		return ending{how: endAnswered, reason: ReasonFleetBudget}
+		return x.forgo(ReasonFleetBudget)
 	case x.payload.once != nil && !x.payload.again():
 		// Meanwhile the base has read more of the body than is kept.
-		x.giveBack(&x.host.Host)
-		return ending{how: endAnswered, reason: ReasonBodyNotReplayable}
+		return x.forgo(ReasonBodyNotReplayable)
 	}
 	x.atFleet = true
 	if d.Wait > 0 && !d.AtGate {
@@ -101,23 +99,32 @@ func (x *exchange) askFleet() ending {
 	return ending{}
 }
 
-// awaitFleet waits for the store's answer, for as long as a request may.
-func (x *exchange) awaitFleet(host hostKey, answer <-chan struct{}) ending {
+// forgo gives back the retry that decide has allowed. The outcome in hand is
+// final.
+func (x *exchange) forgo(reason Reason) ending {
+	x.giveBack(&x.host.Host)
+	x.decision = Decision{Reason: reason}
+	return ending{how: endAnswered}
+}
+
+// awaitFleet waits for the store's answer, for as long as a request may. If the
+// caller goes meanwhile, it returns why.
+func (x *exchange) awaitFleet(host hostKey, answer <-chan struct{}) (gone error) {
 	select {
 	case <-answer:
-		return ending{}
+		return nil
 	default:
 	}
 	most, now := account.OpTimeout, x.s.now()
 	left := x.call.timeLeft(now)
 	timer := time.NewTimer(min(most, left))
 	if gone := x.sleep(timer, answer); gone != nil {
-		return x.leave(gone)
+		return gone
 	}
 	if x.s.now()-now >= most {
 		x.t.Fleet.overdue(host, answer)
 	}
-	return ending{}
+	return nil
 }
 
 // logFleet logs that the store is away or back, if that is news.

@@ -51,8 +51,8 @@ const (
 // doubt is what a request knows about bad connections to its host.
 type doubt struct {
 	on    bool          // the next attempt avoids the pool of the base
-	lost  int           // attempts whose connection was lost
 	http2 bool          // the connection of the last attempt spoke HTTP/2
+	lost  int32         // attempts whose connection was lost
 	since time.Duration // an instant by which that attempt should have been answered
 }
 

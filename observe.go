@@ -88,8 +88,8 @@ func (x *exchange) tellRetry() {
 }
 
 // report reports how the exchange ended.
-func (x *exchange) report(reason Reason) {
-	x.gaveUp = reason
+func (x *exchange) report() {
+	reason := x.decision.Reason
 	e := x.event(reason)
 	if !x.continues {
 		x.told.ended = true

@@ -20,7 +20,8 @@ func (x *exchange) admit() ending {
 		return ending{}
 	}
 	if gone := x.gone(); gone != nil {
-		return ending{how: endAbsent, reason: reasonGone(gone), cause: gone}
+		x.decision = Decision{Reason: reasonGone(gone)}
+		return ending{endAbsent, gone}
 	}
 	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(&hostLookup{url: x.req.URL}) {
 		return ending{}
@@ -92,7 +93,8 @@ func (x *exchange) ask() (since time.Duration, end ending) {
 		wakeOthers(&x.host.Host, d.Wakes)
 		x.changed(d.change)
 		if !d.Retry {
-			return since, ending{how: endHeldBack, reason: d.Reason}
+			x.decision = d
+			return since, ending{how: endHeldBack}
 		}
 		if d.Wait == 0 {
 			return since, ending{}
@@ -136,7 +138,8 @@ func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) 
 // has taken.
 func (x *exchange) leave(gone error) ending {
 	x.giveBack(&x.host.Host)
-	return ending{how: endHeldBack, reason: reasonGone(gone), cause: gone}
+	x.decision = Decision{Reason: reasonGone(gone)}
+	return ending{endHeldBack, gone}
 }
 
 // gone returns why the caller no longer wants a response, or nil if it still
