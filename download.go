@@ -137,8 +137,8 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	// Continue as the exchange of a request whose last attempt has just failed.
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.ask(req.Header, at)
-	var x exchange
-	x.init(d.t, d.s, d.r, req, replay.None, overrideOf(ctx))
+	x := exchange{t: d.t, s: d.s, r: d.r, req: req}
+	x.init(replay.None, overrideOf(ctx))
 	x.continues = true
 	x.first(nil, nil, broken, max(1, d.s.now()))
 	x.call.Attempts, x.told, x.doubt.http2 = d.attempts, tally{}, d.http2

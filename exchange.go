@@ -22,7 +22,7 @@ type exchange struct {
 	s        *settings
 	r        *Rules
 	req      *http.Request
-	watch    watcher
+	asked    *override // of the context, for its hooks; nil if there is none
 	call     Call
 	payload  payload
 	host     *hostEntry    // pinned; nil while the host is in no trouble
@@ -33,7 +33,6 @@ type exchange struct {
 
 	started  time.Time     // first reading of the clock; zero before
 	hooked   time.Duration // instant at which RoundTrip began, if there are hooks
-	limited  time.Duration // instant of limit; 0 if there is no Policy.Deadline
 	deadline time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
 	began    time.Duration // instant at which the last attempt began; 0 if its duration doesn't matter
 	decided  time.Duration // instant of the decision about the last attempt; 0 before it
@@ -70,23 +69,22 @@ type seen struct {
 	header http.Header
 }
 
-func (x *exchange) init(t *Transport, s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) {
-	x.t, x.s, x.r, x.req = t, s, r, req
-	x.payload = payload{req: req, kind: kind, given: req.Body}
-	x.watch.t = t
+// init completes x, which has its first four fields.
+func (x *exchange) init(kind replay.Kind, o *override) {
+	x.payload = payload{req: x.req, kind: kind, given: x.req.Body}
 	x.incoming = 1
 	if o != nil {
-		x.watch.asked = o
-		if r.retryHeader != "" {
+		x.asked = o
+		if x.r.retryHeader != "" {
 			x.incoming = incoming.Attempt(x.req.Context())
 		}
 	}
-	if x.watch.hooked() {
+	if x.watch().hooked() {
 		x.hooked = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
 		// An instant of 0 would mean no deadline.
-		x.call.Deadline = max(1, s.instant(deadline))
+		x.call.Deadline = max(1, x.s.instant(deadline))
 	}
 }
 
@@ -108,7 +106,6 @@ func (x *exchange) now() time.Duration {
 
 // limit bounds x by Policy.Deadline, which must be set, from the instant now on.
 func (x *exchange) limit(now time.Duration) {
-	x.limited = now
 	if at := addCapped(now, x.r.policy.Deadline); x.call.Deadline == 0 || at < x.call.Deadline {
 		x.call.Deadline, x.deadline = at, at
 	}
@@ -131,7 +128,8 @@ func (x *exchange) run() (*http.Response, error) {
 	x.prepare()
 	end := x.admit()
 	for end.how == goesOn {
-		if end = x.attemptOnce(); end.how != goesOn {
+		x.send()
+		if end = x.judge(); end.how != goesOn {
 			break
 		}
 		// A request spends its time in sleep, so as little as possible is on the
@@ -145,9 +143,9 @@ func (x *exchange) run() (*http.Response, error) {
 	return resp, err
 }
 
-// attemptOnce makes an attempt and decides whether there is another one.
-func (x *exchange) attemptOnce() ending {
-	x.send()
+// judge decides whether there is another attempt after the one that send has
+// made.
+func (x *exchange) judge() ending {
 	x.classify()
 	err := x.decide()
 	x.count(&x.outcome, x.decision.Reason)

@@ -21,7 +21,7 @@ type tally struct {
 
 // tellAttempt reports the next attempt to hooks.
 func (x *exchange) tellAttempt() {
-	x.watch.run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: x.s.now() - x.hooked})
+	x.watch().run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: x.s.now() - x.hooked})
 }
 
 // sending counts the next attempt if it is a retry. count counts its result.
@@ -74,7 +74,7 @@ func (x *exchange) countRest() {
 func (x *exchange) announce() {
 	d := &x.decision
 	x.told.fromServer = d.Wait > 0 && (x.outcome.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
-	if x.watch.anybody() {
+	if x.watch().anybody() {
 		x.tellRetry()
 	}
 }
@@ -84,7 +84,7 @@ func (x *exchange) tellRetry() {
 	d := &x.decision
 	e := x.event(d.Reason)
 	e.Wait, e.FromServer = d.Wait, x.told.fromServer
-	x.watch.run(hookRetry, e)
+	x.watch().run(hookRetry, e)
 }
 
 // report reports how the exchange ended.
@@ -111,10 +111,10 @@ func (x *exchange) report() {
 		if reason == ReasonWaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
 		}
-		x.watch.run(hookGiveUp, e)
+		x.watch().run(hookGiveUp, e)
 	}
 	if !x.continues {
-		x.watch.run(hookDone, e)
+		x.watch().run(hookDone, e)
 	}
 }
 
@@ -143,7 +143,7 @@ func (x *exchange) event(reason Reason) Event {
 		e.StatusCode, e.Header = x.seen.status, x.seen.header
 	}
 	e.Sends = x.sends
-	if x.watch.hooked() {
+	if x.watch().hooked() {
 		e.Elapsed = x.s.now() - x.hooked
 	}
 	return e
@@ -167,5 +167,5 @@ func (x *exchange) tellChange(change hostChange) {
 	if x.host.others {
 		state.Host = otherHosts
 	}
-	x.watch.host(x.req.Context(), state, change, &x.host.news, now)
+	x.watch().host(x.req.Context(), state, change, &x.host.news, now)
 }

@@ -135,8 +135,8 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 
 // exchange handles a whole exchange.
 func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
-	var x exchange
-	x.init(t, s, r, req, kind, o)
+	x := exchange{t: t, s: s, r: r, req: req}
+	x.init(kind, o)
 	if r.policy.Deadline > 0 {
 		x.limit(x.now())
 	}
@@ -147,8 +147,8 @@ func (t *Transport) exchange(s *settings, r *Rules, req *http.Request, kind repl
 // err. If a is nil, the attempt used the caller's own request. It began at the
 // instant began, which is 0 if its duration doesn't matter.
 func (t *Transport) resume(s *settings, r *Rules, req *http.Request, kind replay.Kind, a *attempt.Attempt, resp *http.Response, err error, began time.Duration) (*http.Response, error) {
-	var x exchange
-	x.init(t, s, r, req, kind, nil)
+	x := exchange{t: t, s: s, r: r, req: req}
+	x.init(kind, nil)
 	if r.policy.Deadline > 0 {
 		x.limit(began)
 	}

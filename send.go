@@ -26,7 +26,7 @@ func (x *exchange) send() {
 		return
 	}
 	x.call.Attempts++
-	if x.watch.hooked() {
+	if x.watch().hooked() {
 		x.tellAttempt()
 	}
 	x.attempt, x.sends, x.torn, x.whole, x.download = nil, 0, nil, false, nil
@@ -73,20 +73,15 @@ func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
 // beginning returns the current instant, or 0 if the duration of an attempt
 // doesn't matter.
 func (x *exchange) beginning() time.Duration {
-	switch {
-	case !x.timed():
+	if !x.timed() {
 		return 0
-	case x.limited != 0 && x.call.Attempts == 1 && x.host == nil && !x.watch.hooked() && x.r.policy.Idempotent == nil:
-		// Nothing that takes time has happened since limit.
-		return x.limited
-	default:
-		return x.now()
 	}
+	return x.now()
 }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.key != "" || x.payload.kind >= replay.Gotten || x.watch.hooked() || x.s.watch&attempt.WatchHandshake != 0 {
+	if x.r.derives || x.key != "" || x.payload.kind >= replay.Gotten || x.watch().hooked() || x.s.watch&attempt.WatchHandshake != 0 {
 		return true
 	}
 	return x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.retryHeader != "" && x.number() > 1

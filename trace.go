@@ -115,8 +115,10 @@ type watcher struct {
 	asked *override // of the context, for its hooks; nil if there is none
 }
 
+func (x *exchange) watch() watcher { return watcher{x.t, x.asked} }
+
 // hooked reports whether there is any hook to run.
-func (w *watcher) hooked() bool {
+func (w watcher) hooked() bool {
 	return w.t.Trace != nil || w.asked != nil && len(w.asked.traces) > 0
 }
 
@@ -148,9 +150,9 @@ func (t *Trace) hook(h hook) func(Event) {
 }
 
 // anybody reports whether there is a hook or a log.
-func (w *watcher) anybody() bool { return w.t.Logger != nil || w.hooked() }
+func (w watcher) anybody() bool { return w.t.Logger != nil || w.hooked() }
 
-func (w *watcher) run(h hook, e Event) {
+func (w watcher) run(h hook, e Event) {
 	if f := w.t.Trace.hook(h); f != nil {
 		f(e)
 	}
@@ -166,7 +168,7 @@ func (w *watcher) run(h hook, e Event) {
 	}
 }
 
-func (w *watcher) log(h hook, e Event) {
+func (w watcher) log(h hook, e Event) {
 	level, message := slog.LevelDebug, "retrip: retry"
 	switch h {
 	case hookRetry:
@@ -212,7 +214,7 @@ func (w *watcher) log(h hook, e Event) {
 }
 
 // host runs the hook for a change of a host, and logs the change.
-func (w *watcher) host(ctx context.Context, s HostState, change hostChange, news *hostNews, now time.Duration) {
+func (w watcher) host(ctx context.Context, s HostState, change hostChange, news *hostNews, now time.Duration) {
 	if w.t.Logger != nil {
 		for i, name := range hostChangeNames {
 			if bit := hostChange(1) << i; change&bit != 0 {
