@@ -28,12 +28,6 @@ func TestFleet_KeepsNoURLs(t *testing.T) {
 	const hosts, query = 100, 1 << 20
 	fleet := NewFleet(nil)
 	tr := &Transport{Fleet: fleet, Policy: Policy{Backoff: Backoff{Base: Off}}, Base: alwaysAnswers(503)}
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	before := heap()
 	for i := range hosts {
 		long := strings.Repeat("x", query)
@@ -44,7 +38,7 @@ func TestFleet_KeepsNoURLs(t *testing.T) {
 		_, err := get(t, tr, u)
 		require.NoError(t, err)
 	}
-	grown := int64(heap()) - int64(before)
+	grown := heap() - before
 	assert.Less(t, grown, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
 	assert.Len(t, fleet.views, hosts)
 	assert.Len(t, tr.HostStates(), hosts)
@@ -228,8 +222,8 @@ func TestFleet_WithPolicyWithoutBudget(t *testing.T) {
 func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
 	// Over HTTP/2 net/http itself stops the upload after an early 503.
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
-		for _, level := range []float64{0, 100} {
-			t.Run(fmt.Sprint(proto, " level ", level), func(t *testing.T) {
+		for _, full := range []bool{false, true} {
+			t.Run(fmt.Sprint(proto, " full ", full), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					const pieces, size = 32, 1 << 10
 					var got int64
@@ -243,14 +237,17 @@ func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
 					}))
 					base := s.Transport()
 					defer base.CloseIdleConnections()
-					tr := &Transport{Base: base, Policy: steady, Fleet: newTestFleet(t, fixedStore(level))}
-					if level > 0 {
+					tr := &Transport{Base: base, Policy: steady, Fleet: newTestFleet(t, fixedStore(0))}
+					want, reason := ReasonFleetBudget, Reason("")
+					tr.Trace = &Trace{GiveUp: func(e Event) { reason = e.Reason }}
+					if full {
+						want = ReasonBodyNotReplayable
 						// The account allows the retry, but until its answer the
 						// base has read more than is kept.
 						tr.Policy.MaxReplayBody = 2 * size
-						tr.Fleet = newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+						tr.Fleet = newTestFleet(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
 							time.Sleep(45 * time.Millisecond)
-							return level, nil
+							return size, nil
 						}))
 					}
 					body, pipe := io.Pipe()
@@ -269,6 +266,7 @@ func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
 					resp, err := tr.RoundTrip(req)
 					require.NoError(t, err)
 					assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+					assert.Equal(t, want, reason)
 					text, err := io.ReadAll(resp.Body)
 					assert.NoError(t, err)
 					assert.Equal(t, "in hand", string(text))

@@ -76,44 +76,39 @@ func TestFresh_IdleSpareEnds(t *testing.T) {
 // connection, for as long as it keeps the pool. They go with the spare.
 func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
 	t.Parallel()
-	for _, proto := range bothHTTP2 {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			var held atomic.Int64
-			var transport *retrip.Transport
-			synctest.Test(t, func(t *testing.T) {
-				w := newFreshWorld(t, proto, func(http.ResponseWriter, *http.Request) {})
-				transport = w.transport
-				w.warm()
-				w.server.Listener.Freeze()
-				var wg sync.WaitGroup
-				for range 16 {
-					wg.Go(func() {
-						mark := new([64]byte)
-						held.Add(1)
-						runtime.AddCleanup(mark, func(n *atomic.Int64) { n.Add(-1) }, &held)
-						req, err := http.NewRequestWithContext(context.WithValue(t.Context(), w, mark), http.MethodGet, w.server.URL, nil)
-						if assert.NoError(t, err) {
-							resp, err := w.transport.RoundTrip(req)
-							if assert.NoError(t, err) {
-								assert.NoError(t, resp.Body.Close())
-							}
-						}
-					})
+	var held atomic.Int64
+	var transport *retrip.Transport
+	synctest.Test(t, func(t *testing.T) {
+		w := newFreshWorld(t, memhttp.HTTP2, func(http.ResponseWriter, *http.Request) {})
+		transport = w.transport
+		w.warm()
+		w.server.Listener.Freeze()
+		var requests sync.WaitGroup
+		for range 16 {
+			requests.Go(func() {
+				mark := new([64]byte)
+				held.Add(1)
+				runtime.AddCleanup(mark, func(n *atomic.Int64) { n.Add(-1) }, &held)
+				req, err := http.NewRequestWithContext(context.WithValue(t.Context(), w, mark), http.MethodGet, w.server.URL, nil)
+				if assert.NoError(t, err) {
+					resp, err := w.transport.RoundTrip(req)
+					if assert.NoError(t, err) {
+						assert.NoError(t, resp.Body.Close())
+					}
 				}
-				wg.Wait()
-				time.Sleep(30 * time.Second)
 			})
-			for range 100 {
-				if runtime.GC(); held.Load() == 0 {
-					break
-				}
-				runtime.Gosched()
-			}
-			assert.Zero(t, held.Load(), "requests whose context is still referenced")
-			runtime.KeepAlive(transport)
-		})
+		}
+		requests.Wait()
+		time.Sleep(30 * time.Second)
+	})
+	for range 100 {
+		if runtime.GC(); held.Load() == 0 {
+			break
+		}
+		runtime.Gosched()
 	}
+	assert.Zero(t, held.Load(), "requests whose context is still referenced")
+	runtime.KeepAlive(transport)
 }
 
 // A body that still arrives from a spare survives the replacement of the spare

@@ -123,8 +123,9 @@ func (s *settings) state(e *hostEntry, key hostKey, now time.Duration) HostState
 // every inherited field and every default filled in. MaxSends is 0 only if its
 // bound depends on the request: 10 for requests whose attempts are derived (see
 // [Transport]), none for others. PolicyOf knows the callbacks of Base, which
-// make all attempts derived, from the first RoundTrip on. The error says why host isn't valid, or what
-// is wrong with t's policies. PolicyOf is safe for concurrent use.
+// make all attempts derived, from the first RoundTrip on. The error says why
+// host isn't valid, or what is wrong with t's policies. PolicyOf is safe for
+// concurrent use.
 func (t *Transport) PolicyOf(host string) (Policy, error) {
 	key, err := parseHost(host)
 	if err != nil {

@@ -177,12 +177,15 @@ func (w *panicStorm) policy() retrip.Policy {
 }
 
 func (w *panicStorm) request(t *testing.T) (req *http.Request, cancel context.CancelFunc) {
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx := t.Context()
 	switch w.draw(3) {
 	case 0:
+		ctx, cancel = context.WithCancel(ctx)
 		time.AfterFunc(w.millis(1500), cancel)
 	case 1:
 		ctx, cancel = context.WithTimeout(ctx, w.millis(3000))
+	default:
+		ctx, cancel = context.WithCancel(ctx)
 	}
 	switch w.draw(5) {
 	case 0:
