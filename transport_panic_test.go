@@ -135,29 +135,29 @@ func TestTransport_PanicInClose(t *testing.T) {
 // If Close of a response's body panics, the request's bodies are closed
 // nevertheless.
 func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
-	closePanics := func(r io.Reader) step {
+	closePanics := func(end error) step {
 		return func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, ProtoMajor: 1, Header: http.Header{}, ContentLength: -1, Body: unclosable{r}}, nil
+			body := unclosable{io.MultiReader(strings.NewReader("ok"), iotest.ErrReader(end))}
+			return &http.Response{StatusCode: 200, ProtoMajor: 1, Header: http.Header{}, ContentLength: -1, Body: body}, nil
 		}
 	}
-	ok := strings.NewReader("ok")
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
 		step   step
 	}{
 		"after another panic": {
 			retrip.Policy{Classify: func(*http.Request, *http.Response, error) retrip.Verdict { panic("boom") }},
-			closePanics(ok),
+			closePanics(io.EOF),
 		},
 		"of a torn body": {
 			retrip.Policy{WholeBody: 100},
-			closePanics(io.MultiReader(ok, iotest.ErrReader(io.ErrUnexpectedEOF))),
+			closePanics(io.ErrUnexpectedEOF),
 		},
 		"of late headers": {
 			retrip.Policy{AttemptTimeout: time.Second},
 			func(req *http.Request) (*http.Response, error) {
 				time.Sleep(2 * time.Second)
-				return closePanics(ok)(req)
+				return closePanics(io.EOF)(req)
 			},
 		},
 	} {
