@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"time"
@@ -89,7 +90,13 @@ type Outcome struct {
 	Forbidden  bool          // the server said not to retry, for example with X-Should-Retry: false
 	RetryAfter time.Duration // the wait that the server asked for, from now; 0 means none
 	Took       time.Duration // duration of the attempt; needed only with a deadline or an AttemptTimeout
+
+	lost int // status of a response that came before the error; 0 if none did
 }
+
+// received returns the status of the response, lost or not; 0 means that there
+// was none.
+func (o Outcome) received() int { return cmp.Or(o.Status, o.lost) }
 
 // Decision says what to do next.
 type Decision struct {
@@ -207,7 +214,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 		switch word := max(o.RetryAfter, paused); {
 		case word > 0:
 			lo, hi = p.Backoff.serverWindow(word, c.Attempts, c.Wait)
-		case o.Status == http.StatusTooManyRequests:
+		case o.received() == http.StatusTooManyRequests:
 			lo, hi = p.Backoff.throttled().window(c.Attempts, c.Wait)
 		default:
 			lo, hi = p.Backoff.window(c.Attempts, c.Wait)
@@ -222,7 +229,7 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	}
 	// A 429 costs nothing at a gate: the gate has already slowed down all
 	// further requests, including this one.
-	if priced := queues && o.Status == http.StatusTooManyRequests; !priced {
+	if priced := queues && o.received() == http.StatusTooManyRequests; !priced {
 		if !h.spend(r, c, o.Timeout, now) {
 			return giveUp(ReasonBudgetExhausted)
 		}
@@ -295,7 +302,7 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 	}
 	if failed {
 		h.debt.fail(r, c.paid, o.Timeout)
-		if o.RetryAfter > 0 && r.pauses(o.Status) {
+		if o.RetryAfter > 0 && r.pauses(o.received()) {
 			word := min(o.RetryAfter, p.MaxWait)
 			if p.Gate == On {
 				// MaxWait would let new requests through before the time

@@ -274,8 +274,8 @@ func (x *exchange) pin(failed bool) {
 func (x *exchange) goOn() {
 	if x.torn != nil {
 		x.err = x.failure()
-		body.Dismiss(x.resp)
-		x.resp, x.held, x.torn = nil, false, nil
+		body.Dismiss(x.release())
+		x.torn = nil
 	}
 	if x.err != nil {
 		x.met = append(x.met, x.err)

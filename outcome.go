@@ -6,6 +6,7 @@ package retrip
 import (
 	"cmp"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
@@ -23,6 +24,7 @@ func (x *exchange) classify() {
 	if classify != nil && x.resp != nil && x.torn == nil {
 		o.Verdict = classify(x.req, x.resp, nil)
 	}
+	came := x.resp
 	x.settle()
 	if err := x.failure(); err != nil {
 		if x.gone() != nil {
@@ -40,6 +42,9 @@ func (x *exchange) classify() {
 			o.Verdict = classify(x.req, nil, err)
 		}
 		o.Hopeless = o.Hopeless && o.Verdict == ByRule
+		if came != nil {
+			x.heed(came)
+		}
 	} else {
 		// A response without a status is still a response.
 		o.Status = cmp.Or(x.resp.StatusCode, 1)
@@ -55,6 +60,18 @@ func (x *exchange) classify() {
 		if x.r.dialects != nil || x.resp.Header["Retry-After"] != nil {
 			o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
 		}
+	}
+}
+
+// heed records what the server said about retries in a response whose body
+// broke or that came too late. What the server said holds nevertheless.
+func (x *exchange) heed(resp *http.Response) {
+	o := &x.outcome
+	o.lost = resp.StatusCode
+	o.Forbidden = o.Verdict == ByRule && x.r.verdict(resp.StatusCode, resp.Header) == Final
+	o.RetryAfter = x.r.serverWord(resp.StatusCode, resp.Header, time.Now())
+	if x.resp == nil {
+		x.forget(resp)
 	}
 }
 

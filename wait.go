@@ -60,9 +60,14 @@ func (x *exchange) discard(wait time.Duration) {
 // release returns the response in hand, which the caller must discard.
 func (x *exchange) release() *http.Response {
 	resp := x.resp
+	x.forget(resp)
+	return resp
+}
+
+// forget keeps of resp, which is discarded, what x.seen keeps.
+func (x *exchange) forget(resp *http.Response) {
 	x.seen = seen{resp.StatusCode, resp.Header}
 	x.resp, x.held, x.discarded = nil, false, true
-	return resp
 }
 
 // wake asks the host for permission to make the attempt, waiting as often and

@@ -1,0 +1,190 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// loses answers with a response whose body breaks.
+func loses(status int, lines ...string) step {
+	return answers(status, lines, func(context.Context) io.Reader {
+		return io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF))
+	})
+}
+
+// stalls answers with a response whose body stalls.
+func stalls(status int, lines ...string) step {
+	return answers(status, lines, func(ctx context.Context) io.Reader {
+		return testenv.Reader(func([]byte) (int, error) { <-ctx.Done(); return 0, context.Cause(ctx) })
+	})
+}
+
+func answers(status int, lines []string, body func(context.Context) io.Reader) step {
+	return func(req *http.Request) (*http.Response, error) {
+		resp, err := replies(status, lines...)(req)
+		resp.ContentLength, resp.Body = 10, newReply(body(req.Context()))
+		return resp, err
+	}
+}
+
+// peeks is a Classify that waits for the body.
+func peeks(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+	if resp != nil {
+		_, _ = retrip.Peek(resp, 512)
+	}
+	return retrip.ByRule
+}
+
+// If the body of a response breaks or comes too late, what its header says about
+// retries holds nevertheless.
+func TestLostResponse_RetryAfter(t *testing.T) {
+	const after = "Retry-After: 20"
+	peek := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		step   step
+	}{
+		"404":          {retrip.Policy{WholeBody: 100}, loses(404, after)},
+		"202":          {retrip.Policy{WholeBody: 100}, loses(202, after)},
+		"dialect":      {retrip.Policy{WholeBody: 100, Dialects: []string{"github"}}, loses(403, after)},
+		"FailOn":       {retrip.Policy{WholeBody: 100, FailOn: []int{503}}, loses(503, after)},
+		"milliseconds": {retrip.Policy{WholeBody: 100, Dialects: []string{"openai"}}, loses(404, "Retry-After-Ms: 20000")},
+		"Peek":         {peek, stalls(503, after)},
+		"Peek at 200":  {peek, stalls(200, after)},
+		"late headers": {retrip.Policy{AttemptTimeout: time.Second}, func(req *http.Request) (*http.Response, error) {
+			time.Sleep(2 * time.Second)
+			return replies(503, after)(req)
+		}},
+	} {
+		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+			bubbled(t, fmt.Sprint(name, " gate ", gate), func(t *testing.T) {
+				policy := tt.policy
+				policy.Gate = gate
+				base := plays(tt.step, replies(200))
+				var ended time.Duration
+				began := time.Now()
+				tr := &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(retrip.Event) { ended = time.Since(began) }}}
+				resp, err := tr.RoundTrip(request(t, "GET", nil))
+				require.NoError(t, err)
+				finish(t, resp)
+				require.Equal(t, 2, base.attempts())
+				assert.GreaterOrEqual(t, base.at[1], ended+20*time.Second)
+				assert.Equal(t, len(base.bodies), base.closedBodies())
+			})
+		}
+	}
+}
+
+// A 503 that was lost holds back the retries of other requests too.
+func TestLostResponse_Pauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{
+			Base:   plays(stalls(503, "Retry-After: 20"), replies(503)),
+			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, MaxAttempts: 1},
+		}
+		_, err := tr.RoundTrip(request(t, "GET", nil))
+		require.Error(t, err)
+		states := tr.HostStates()
+		require.Len(t, states, 1)
+		assert.Equal(t, 20*time.Second, states[0].PausedFor)
+	})
+}
+
+// A lost 429 is as cheap at a gate as any other.
+func TestLostResponse_ThrottledAtTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{
+			Base:   plays(stalls(429, "Retry-After: 2"), replies(200)),
+			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Gate: retrip.On},
+			Trace:  &retrip.Trace{},
+		}
+		var atRetry retrip.HostState
+		tr.Trace.Retry = func(retrip.Event) { atRetry = tr.HostStates()[0] }
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Positive(t, atRetry.Size)
+		assert.Equal(t, atRetry.Size, atRetry.Tokens)
+	})
+}
+
+func TestLostResponse_RetryForbidden(t *testing.T) {
+	const never = "X-Should-Retry: false"
+	retries := func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable }
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		step   step
+		want   int // attempts
+	}{
+		"200":            {retrip.Policy{WholeBody: 100}, loses(200, never), 1},
+		"404":            {retrip.Policy{WholeBody: 100}, loses(404, never), 1},
+		"Peek":           {retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}, stalls(503, never), 1},
+		"Classify first": {retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100, Classify: retries}, loses(404, never), 4},
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			base := plays(tt.step, replies(200))
+			var reason retrip.Reason
+			tr := &retrip.Transport{Base: base, Policy: tt.policy, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }}}
+			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			if err == nil {
+				resp.Body.Close()
+			}
+			assert.Equal(t, tt.want, base.attempts())
+			assert.Equal(t, tt.want == 1, reason == retrip.ReasonRetryForbidden, "%q", reason)
+		})
+	}
+}
+
+// An error describes the last response even if that response was lost.
+func TestLostResponse_InTheError(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		step   step
+	}{
+		"body": {retrip.Policy{MaxAttempts: 2, WholeBody: 100}, loses(404, "X-A: 1")},
+		"Peek": {retrip.Policy{MaxAttempts: 2, AttemptTimeout: time.Second, Classify: peeks}, stalls(404, "X-A: 1")},
+	} {
+		bubbled(t, name, func(t *testing.T) {
+			var retry retrip.Event
+			tr := &retrip.Transport{Base: plays(tt.step, fails(io.EOF)), Policy: tt.policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { retry = e }}}
+			_, err := tr.RoundTrip(request(t, "GET", nil))
+			e := asError(t, err)
+			assert.Equal(t, 404, e.StatusCode)
+			assert.Equal(t, "1", e.Header.Get("X-A"))
+			assert.Equal(t, 404, retry.StatusCode)
+			assert.Error(t, retry.Err)
+		})
+	}
+}
+
+// A lost 429 is followed by as long a wait as any other 429.
+func TestLostResponse_Throttled(t *testing.T) {
+	waits := func(t *testing.T, first step) (wait time.Duration) {
+		policy := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}
+		tr := &retrip.Transport{Base: plays(first, replies(200)), Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { wait = e.Wait }}}
+		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		return wait
+	}
+	synctest.Test(t, func(t *testing.T) {
+		assert.Equal(t, waits(t, replies(429)), waits(t, stalls(429)))
+		assert.NotEqual(t, waits(t, replies(503)), waits(t, stalls(429)))
+	})
+}
