@@ -108,7 +108,7 @@ func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
 	handle("/chunked", func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 5 {
 			fmt.Fprint(w, i)
-			_ = http.NewResponseController(w).Flush()
+			flush(w)
 			time.Sleep(time.Second)
 		}
 	})
@@ -131,7 +131,7 @@ func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
 	handle("/cut", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		fmt.Fprint(w, "short")
-		_ = http.NewResponseController(w).Flush()
+		flush(w)
 		panic(http.ErrAbortHandler)
 	})
 	handle("/close", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })

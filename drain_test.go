@@ -68,7 +68,6 @@ func TestDrain_KeepsConnections(t *testing.T) {
 
 // A body that doesn't end costs less than 150 ms, and its connection.
 func TestDrain_GivesUp(t *testing.T) {
-	flush := func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
 	for _, tt := range []struct {
 		name  string
 		serve func(w http.ResponseWriter, r *http.Request)

@@ -278,6 +278,9 @@ func (x *exchange) doubts() {
 	had := a != nil && a.HadConn()
 	switch {
 	case errors.Is(x.err, errBodyIdle):
+		if a != nil && !x.doubt.on && !had {
+			return
+		}
 		limit = x.r.policy.BodyIdle
 	case errors.Is(x.err, errAttemptTimeout):
 		// An attempt without a connection waited for a dial or for its turn.

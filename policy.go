@@ -106,10 +106,11 @@ type Policy struct {
 
 	// BodyIdle is how long a Read of a response body may wait for bytes. After
 	// at most half a second more, the body fails with a timeout error, or is
-	// continued; see Resume. Time between Reads doesn't count. BodyIdle needs a
-	// Base whose bodies end with the context of the request, as net/http's do.
-	// Off lets a Read wait forever. If 0, it is inherited; the default is to
-	// wait forever.
+	// continued; see Resume. Time between Reads doesn't count. The response
+	// headers of each attempt at a continuation must arrive within BodyIdle
+	// too. BodyIdle needs a Base whose bodies end with the context of the
+	// request, as net/http's do. Off lets a Read wait forever. If 0, it is
+	// inherited; the default is to wait forever.
 	BodyIdle time.Duration `json:"body_idle"`
 
 	// Resume makes the Transport continue the body of a GET where it broke or

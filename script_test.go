@@ -190,6 +190,9 @@ func bubbled(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
+// flush sends what the handler of w has written.
+func flush(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
+
 // finish reads and closes the body of resp.
 func finish(t testing.TB, resp *http.Response) string {
 	t.Helper()

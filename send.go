@@ -43,7 +43,12 @@ func (x *exchange) send() {
 	if x.deadline != 0 {
 		left = max(1, x.deadline-x.began)
 	}
-	x.r.limit(x.attempt, x.clock(), left)
+	awaits := x.awaitsRest()
+	if awaits {
+		x.attempt.Limit(x.clock(), x.r.policy.BodyIdle, errBodyIdle)
+	} else {
+		x.r.limit(x.attempt, x.clock(), left)
+	}
 	resp, err := x.attempt.Use(base, netHTTP, req)
 	for resp == nil && goneAway(err) && x.attempt.MayUseAgain() && x.payload.again() {
 		// net/http does the same if the request has a GetBody. The connection
@@ -51,11 +56,22 @@ func (x *exchange) send() {
 		req = x.attempt.Again(x.payload.once.Reader())
 		resp, err = x.attempt.Use(base, netHTTP, req)
 	}
+	if awaits {
+		// From here on, the stream that gets the body watches it.
+		x.attempt.InTime()
+	}
 	x.sends = x.attempt.Sends()
 	x.take(resp, err)
 	if x.resp != nil {
 		x.attempt.GiveBack(x.resp, req, x.req)
 	}
+}
+
+// awaitsRest reports whether the response to the next attempt must arrive within
+// BodyIdle, because a Read of the body that it continues waits for it.
+func (x *exchange) awaitsRest() bool {
+	p := &x.r.policy
+	return x.continues && p.BodyIdle > 0 && (p.AttemptTimeout <= 0 || p.BodyIdle < p.AttemptTimeout)
 }
 
 // isNetHTTP reports whether base is a transport of net/http.
