@@ -93,7 +93,7 @@ func (x *exchange) settle() {
 		_, err := a.End(nil, x.torn.Err())
 		x.torn.SetErr(err)
 	case x.whole:
-		a.Abandon()
+		a.Finish(x.resp)
 	default:
 		x.resp, x.err = a.End(x.resp, x.err)
 		x.held = x.resp != nil

@@ -240,22 +240,40 @@ func TestWholeBody_Streams(t *testing.T) {
 // A response that arrives while the request body is still being sent isn't read
 // ahead, because the caller may be waiting for it before it sends more.
 func TestWholeBody_WhileSending(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, w := io.Pipe()
-		base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-			// The server echoes the request.
-			return &http.Response{StatusCode: 200, Body: req.Body, ContentLength: -1}, nil
+	// The server echoes the body that it gets.
+	for name, body := range map[string]func(*http.Request) (io.ReadCloser, error){
+		"Body": func(req *http.Request) (io.ReadCloser, error) { return req.Body, nil },
+		"GetBody": func(req *http.Request) (io.ReadCloser, error) {
+			req.Body.Close()
+			return req.GetBody()
+		},
+		"GetBody, then Body": func(req *http.Request) (io.ReadCloser, error) {
+			b, err := req.GetBody()
+			b.Close()
+			return req.Body, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, w := io.Pipe()
+				base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+					b, err := body(req)
+					return &http.Response{StatusCode: 200, Body: b, ContentLength: -1}, err
+				})
+				req := must(http.NewRequest(http.MethodPut, "http://a.example/", io.NopCloser(r)))
+				req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(r), nil }
+				resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(req)
+				require.NoError(t, err)
+				go func() {
+					_, _ = w.Write([]byte("ping"))
+					w.Close()
+				}()
+				got, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				assert.Equal(t, "ping", string(got))
+			})
 		})
-		resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequest(http.MethodPut, "http://a.example/", r)))
-		require.NoError(t, err)
-		go func() {
-			_, _ = w.Write([]byte("ping"))
-			w.Close()
-		}()
-		got, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		assert.Equal(t, "ping", string(got))
-	})
+	}
 }
 
 // A response that is retried isn't read ahead. If attempts run out, it is

@@ -42,11 +42,11 @@ type Attempt struct {
 	made  atomic.Bool
 
 	watch   Watch
-	sent    bool         // the last use of the base got a connection
-	late    bool         // the time limit passed before the alarm was stopped
-	fault   atomic.Bool  // the caller's body failed, not the host
-	refused int32        // sends that the server provably didn't process, each followed by one of ours
-	upload  *body.Ending // the request body, if it matters whether it was sent
+	sent    bool                        // the last use of the base got a connection
+	late    bool                        // the time limit passed before the alarm was stopped
+	fault   atomic.Bool                 // the caller's body failed, not the host
+	refused int32                       // sends that the server provably didn't process, each followed by one of ours
+	upload  atomic.Pointer[body.Ending] // the last request body, if it matters whether it was sent
 	hooks   atomic.Pointer[hooks]
 }
 
@@ -106,21 +106,58 @@ func (a *Attempt) NeverSent() bool {
 	return h != nil && h.wanted.Load() && h.sends.Load() == 0
 }
 
-// WatchSent makes BodySent report on the body of a's request. It must be the
-// last change to the body.
+// WatchSent makes BodySent report on the body of a's request, and on those that
+// the base gets from GetBody. It must be the last change to the body.
 func (a *Attempt) WatchSent() {
-	a.upload = body.WatchEnd(a.Req.Body, a.Req.ContentLength)
-	a.Req.Body = a.upload
+	a.Req.Body = a.watchEnd(a.Req.Body)
+	if get := a.Req.GetBody; get != nil {
+		a.Req.GetBody = func() (io.ReadCloser, error) {
+			made, err := get()
+			if err != nil || made == nil {
+				return made, err
+			}
+			return a.watchEnd(made), nil
+		}
+	}
 }
 
-// BodySent reports whether the body of a's request has been read to its end. It
-// returns true if WatchSent wasn't called.
-func (a *Attempt) BodySent() bool { return a.upload == nil || a.upload.Ended() }
+func (a *Attempt) watchEnd(b io.ReadCloser) *body.Ending {
+	for {
+		before := a.upload.Load()
+		if watched := body.WatchEnd(b, a.Req.ContentLength, before); a.upload.CompareAndSwap(before, watched) {
+			return watched
+		}
+	}
+}
+
+// BodySent reports whether the bodies of a's request have been read to their
+// end. It returns true if WatchSent wasn't called.
+func (a *Attempt) BodySent() bool {
+	b := a.upload.Load()
+	return b == nil || b.Ended()
+}
 
 // Abandon ends an attempt whose base has panicked.
 func (a *Attempt) Abandon() {
 	a.InTime()
 	a.cancel(nil)
+}
+
+// Finish ends a, whose response resp has been read to its end. If the request
+// body may still be being sent, a lives until the response body is closed.
+func (a *Attempt) Finish(resp *http.Response) {
+	if !a.uploading(resp) {
+		a.Abandon()
+		return
+	}
+	a.InTime()
+	a.release(resp)
+}
+
+// uploading reports whether the request body may still be being sent: over
+// HTTP/2, a response may end before that.
+func (a *Attempt) uploading(resp *http.Response) bool {
+	return resp.ProtoMajor > 1 && a.Req.Body != nil && a.Req.Body != http.NoBody && (a.upload.Load() == nil || !a.BodySent())
 }
 
 // Ring implements [alarm.Ringer].
@@ -185,9 +222,8 @@ func (a *Attempt) release(resp *http.Response) {
 	if a.parent.Done() == nil {
 		return
 	}
-	// Over HTTP/2 a response may end while the request body is still being
-	// sent, and sending it needs the context too.
-	uploading := resp.ProtoMajor > 1 && a.Req.Body != nil && a.Req.Body != http.NoBody
+	// Sending the request body needs the context too.
+	uploading := a.uploading(resp)
 	switch b := resp.Body.(type) {
 	case nil:
 		a.cancel(nil)
@@ -265,9 +301,8 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 	// The base may have kept the previous request.
 	req := a.Req
 	req.Body = b
-	if a.upload != nil {
-		a.upload = body.WatchEnd(b, req.ContentLength)
-		req.Body = a.upload
+	if a.upload.Load() != nil {
+		req.Body = a.watchEnd(b)
 	}
 	return &req
 }

@@ -58,16 +58,25 @@ type Ending struct {
 	length int64 // unknown if not positive
 	n      int64
 	ended  atomic.Bool
+	before *Ending // an earlier body of the same request; nil if there is none
 }
 
-// WatchEnd returns b as a body that knows whether it has been read to its end.
-// If length is positive, the end comes after that many bytes.
-func WatchEnd(b io.ReadCloser, length int64) *Ending {
-	return &Ending{ReadCloser: b, length: length}
+// WatchEnd returns b as a body that knows whether it, and the body before it if
+// there is one, have been read to their end. If length is positive, the end
+// comes after that many bytes.
+func WatchEnd(b io.ReadCloser, length int64, before *Ending) *Ending {
+	return &Ending{ReadCloser: b, length: length, before: before}
 }
 
-// Ended reports whether nobody reads b any more.
-func (b *Ending) Ended() bool { return b.ended.Load() }
+// Ended reports whether nobody reads b, or a body before it, any more.
+func (b *Ending) Ended() bool {
+	for ; b != nil; b = b.before {
+		if !b.ended.Load() {
+			return false
+		}
+	}
+	return true
+}
 
 func (b *Ending) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
