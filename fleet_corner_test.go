@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -277,4 +278,29 @@ func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Operations that wait for a worker while the store is lost aren't made, and an
+// operation that fails after that doesn't lose the store again.
+func TestFleet_IsLostOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var operations atomic.Int32
+		fleet := newTestFleet(t, storeFunc(func(ctx context.Context, _ string, _, _ float64) (float64, error) {
+			operations.Add(1)
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}))
+		first := hostKey{"0.example", "80"}
+		answer := fleet.ask(first, 500)
+		for i := range 3 * fleetWorkers {
+			fleet.ask(hostKey{fmt.Sprint(i+1, ".example"), "80"}, 500)
+		}
+		time.Sleep(50 * time.Millisecond)
+		fleet.overdue(first, answer)
+		lost := fleet.link
+		time.Sleep(fleetPatience + time.Second)
+		synctest.Wait()
+		assert.EqualValues(t, fleetWorkers, operations.Load())
+		assert.Equal(t, lost, fleet.link)
+	})
 }

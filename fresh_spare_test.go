@@ -211,3 +211,19 @@ func TestFresh_OneConnectionDoesNotSpeakForAnother(t *testing.T) {
 		w.transport.CloseIdleConnections()
 	})
 }
+
+// A spare that is replaced keeps no idle connection open.
+func TestFresh_ReplacedSpareEnds(t *testing.T) {
+	t.Parallel()
+	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+		w.warm()
+		for range 3 {
+			w.server.Listener.Freeze()
+			_, err := w.get(w.transport)
+			require.NoError(w.t, err)
+		}
+		time.Sleep(10 * time.Second) // TLS closes a frozen connection with a delay
+		assert.Equal(w.t, 4, w.server.Listener.Dials())
+		assert.Equal(w.t, 2, w.server.Listener.Open(), "those of the base and of the last spare")
+	})
+}

@@ -140,6 +140,7 @@ func TestMetrics_PatternsOfGarbage(t *testing.T) {
 		require.NoError(t, err)
 		finish(t, resp)
 		assert.Equal(t, []string{"default", "example.com"}, policiesOf(t, m))
+		runtime.KeepAlive(tr)
 	}()
 	for range 100 {
 		// When GC returns, the weak pointers to all garbage are nil. Cleanups may run

@@ -60,8 +60,8 @@ func TestTransport_Panics(t *testing.T) {
 			return &http.Response{StatusCode: 503, ContentLength: -1, Body: newReply(testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
 		}}},
 	} {
-		for _, getBody := range []bool{false, true} {
-			bubbled(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {
+		for _, kind := range []string{"none", "stream", "GetBody"} {
+			bubbled(t, tt.name+" body "+kind, func(t *testing.T) {
 				base := plays(tt.steps...)
 				base.keep = strings.HasPrefix(tt.name, "base") // panics before it closes the body
 				tr := &retrip.Transport{Base: base, Policy: steady}
@@ -70,11 +70,14 @@ func TestTransport_Panics(t *testing.T) {
 				body := newSend("x")
 				var made []*sendBody
 				req := request(t, "PUT", body)
-				if getBody {
+				switch kind {
+				case "none":
+					req = request(t, "PUT", nil)
+				case "GetBody":
 					req.GetBody = func() (io.ReadCloser, error) { made = append(made, newSend("x")); return made[len(made)-1], nil }
 				}
 				assert.PanicsWithValue(t, "boom", func() { _, _ = tr.RoundTrip(req) })
-				assert.Positive(t, body.closed.Load(), "request body closed")
+				assert.Equal(t, kind != "none", body.closed.Load() > 0, "request body closed")
 				for _, b := range made {
 					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
 				}
