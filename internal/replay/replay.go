@@ -40,10 +40,11 @@ type Body struct {
 	// The fields below are for streams.
 	limit    int64 // bytes to keep
 	kept     kept
-	read     int64 // bytes read of the caller's body
-	spilling bool  // a read is in progress whose bytes would not be kept
-	spilled  bool  // bytes were read that were not kept
-	ended    error // how the stream ended, io.EOF included
+	read     int64   // bytes read of the caller's body
+	spilling bool    // a read is in progress whose bytes would not be kept
+	spilled  bool    // bytes were read that were not kept
+	ended    error   // how the stream ended, io.EOF included
+	last     *reader // the reader that has read the caller's body last
 
 	fault atomic.Bool // the caller's body failed, not the host
 }
@@ -94,14 +95,22 @@ func (r *Body) Always() bool {
 	return r.section || 0 < r.req.ContentLength && r.req.ContentLength < r.limit
 }
 
-// GetBody is the GetBody of a derived request.
+// GetBody is the GetBody of a derived request. Like net/http, a base calls it
+// when it has closed the previous reader. If it hasn't, because it signs what it
+// sends, for example, it gets a copy beside that reader.
 func (r *Body) GetBody() (io.ReadCloser, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.replayable() {
 		return nil, errNotKept
 	}
-	return r.newReader(), nil
+	b := r.current
+	if b == nil || b.finished() {
+		return r.newReader(), nil
+	}
+	copied := r.open(new(reader))
+	copied.beside = b
+	return copied, nil
 }
 
 // Reader returns a reader of the whole body for an attempt. The decision to
@@ -124,6 +133,11 @@ func (r *Body) newReader() *reader {
 	if b.replay != nil {
 		b = new(reader)
 	}
+	return r.open(b)
+}
+
+// open makes b the current reader. The caller holds r's lock.
+func (r *Body) open(b *reader) *reader {
 	b.replay = r
 	if r.section {
 		b.section = io.NewSectionReader(r.at, r.off, r.n)
@@ -158,8 +172,9 @@ func (r *Body) replayable() bool {
 	return !r.spilled && !r.spilling && (r.ended == nil || r.ended == io.EOF)
 }
 
+// supersede ends the current reader, and those beside it.
 func (r *Body) supersede() {
-	if b := r.current; b != nil {
+	for b := r.current; b != nil; b = b.beside {
 		b.over = true
 		b.end()
 	}
@@ -191,13 +206,13 @@ func (r *Body) Seal(abandon bool) {
 // kept bytes, because the reader lives as long as the response. The caller
 // holds r's lock.
 func (r *Body) done() bool {
-	if !r.sealed || r.closed || r.current != nil && !r.current.closed {
+	if !r.sealed || r.closed || r.current != nil && !r.current.finished() {
 		return false
 	}
 	r.closed = true
 	r.drop()
-	if r.current != nil {
-		r.current.end()
+	for b := r.current; b != nil; b = b.beside {
+		b.end()
 	}
 	return true
 }

@@ -1,0 +1,173 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// counted is a body that counts its Closes.
+type counted struct {
+	io.Reader
+	closed atomic.Int32
+}
+
+func (b *counted) Close() error { b.closed.Add(1); return nil }
+
+// readerModel is what a reader should be.
+type readerModel struct {
+	io.ReadCloser
+	read                int
+	begun, closed, late bool
+	copied              bool
+}
+
+// finished reports whether the base no longer needs m.
+func (m *readerModel) finished(size int) bool { return m.closed || m.copied && m.read == size }
+
+// Bases read, copy and close bodies in any order, and attempts follow each
+// other. Each reader of the attempt under way yields the whole body, each other
+// one nothing, and the caller's body is closed once, when no attempt follows and
+// nobody can need it any more.
+func TestReplay_CopiesModel(t *testing.T) {
+	for seed := range uint64(testenv.Size(5_000, 200_000)) {
+		draws := rand.New(rand.NewPCG(seed, 3))
+		content := make([]byte, draws.IntN(40))
+		for i := range content {
+			content[i] = byte(draws.Uint32())
+		}
+		body := &counted{Reader: bytes.NewReader(content)}
+		req := put(t, nil)
+		req.Body, req.ContentLength = body, int64(len(content))
+		if draws.IntN(2) == 0 {
+			section := io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
+			req.Body = struct {
+				*io.SectionReader
+				io.Closer
+			}{section, body}
+		}
+		r := Open(req, 50)
+		if !r.Always() {
+			continue // there is no GetBody
+		}
+		live, dead := []*readerModel{{ReadCloser: r.Reader()}}, []*readerModel(nil)
+		sealed := false
+		for range 30 {
+			switch m := live[draws.IntN(len(live))]; draws.IntN(8) {
+			case 0, 1, 2:
+				p := make([]byte, 1+draws.IntN(20))
+				n, err := m.Read(p)
+				m.late = m.late || m.closed && !m.begun && !sealed
+				m.begun = true
+				if m.closed && !m.late {
+					require.Zero(t, n, "seed %d", seed)
+					require.Error(t, err, "seed %d", seed)
+					break
+				}
+				require.Equal(t, content[m.read:m.read+n], p[:n], "seed %d", seed)
+				m.read += n
+				if err != nil {
+					require.Equal(t, io.EOF, err, "seed %d", seed)
+					require.Equal(t, len(content), m.read, "seed %d", seed)
+				}
+			case 3:
+				if sealed {
+					break
+				}
+				open := slices.ContainsFunc(live, func(m *readerModel) bool { return !m.finished(len(content)) })
+				b, err := r.GetBody()
+				require.NoError(t, err, "seed %d", seed)
+				if !open {
+					dead, live = append(dead, live...), nil
+				}
+				live = append(live, &readerModel{ReadCloser: b, copied: open})
+			case 4, 5:
+				require.NoError(t, m.Close(), "seed %d", seed)
+				m.closed, m.late = true, false
+			case 6:
+				if sealed || draws.IntN(2) == 0 {
+					break
+				}
+				require.True(t, r.Hold(), "seed %d", seed)
+				r.Release(true)
+				dead, live = append(dead, live...), []*readerModel{{ReadCloser: r.Reader()}}
+			case 7:
+				if draws.IntN(4) == 0 && !sealed {
+					sealed = true
+					r.Seal(false)
+				}
+			}
+			for _, m := range dead {
+				n, err := m.Read(make([]byte, 5))
+				require.Zero(t, n, "seed %d", seed)
+				require.Error(t, err, "seed %d", seed)
+			}
+			over := sealed && !slices.ContainsFunc(live, func(m *readerModel) bool { return !m.finished(len(content)) })
+			if body.closed.Load() > 0 {
+				require.True(t, over, "seed %d", seed)
+				break
+			}
+		}
+		if !sealed {
+			r.Seal(false)
+		}
+		for _, m := range live {
+			require.NoError(t, m.Close(), "seed %d", seed)
+		}
+		assert.EqualValues(t, 1, body.closed.Load(), "seed %d", seed)
+	}
+}
+
+// If a body turns out to be longer than announced, and too long to be kept, a
+// copy never continues where another reader has left off.
+func TestReplay_CopyOfALongerBody(t *testing.T) {
+	for _, first := range []int{0, 1} {
+		req := put(t, nil)
+		req.Body, req.ContentLength = &counted{Reader: bytes.NewReader(make([]byte, 100))}, 10
+		r := Open(req, 50)
+		readers := []io.ReadCloser{r.Reader()}
+		again, err := r.GetBody()
+		require.NoError(t, err)
+		readers = append(readers, again)
+		n, err := io.ReadFull(readers[first], make([]byte, 60))
+		require.NoError(t, err)
+		require.Equal(t, 60, n)
+		n, err = readers[1-first].Read(make([]byte, 10))
+		assert.Zero(t, n)
+		assert.ErrorIs(t, err, errNotKept)
+		_, err = r.GetBody()
+		assert.ErrorIs(t, err, errNotKept)
+	}
+}
+
+// If a body ends early, its copies need no Close either.
+func TestReplay_CopyOfAShorterBody(t *testing.T) {
+	body := &counted{Reader: bytes.NewReader(make([]byte, 5))}
+	req := put(t, nil)
+	req.Body, req.ContentLength = body, 10
+	r := Open(req, 50)
+	main := r.Reader()
+	for range 2 {
+		again, err := r.GetBody()
+		require.NoError(t, err)
+		got, err := io.ReadAll(again)
+		require.NoError(t, err)
+		assert.Len(t, got, 5)
+	}
+	assert.True(t, r.AtFault())
+	r.Seal(false)
+	assert.Zero(t, body.closed.Load())
+	require.NoError(t, main.Close())
+	assert.EqualValues(t, 1, body.closed.Load())
+}
