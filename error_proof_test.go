@@ -275,11 +275,16 @@ func TestProof_WrappedTimeout(t *testing.T) {
 	}
 }
 
-// A nil pointer as an error is an error, and proves nothing.
+// A nil pointer as an error is an error, wrapped or not, and proves nothing.
 func TestProof_NilPointers(t *testing.T) {
-	for _, err := range []error{(*net.OpError)(nil), (*net.DNSError)(nil), (*url.Error)(nil), (*retrip.Error)(nil), (*ownError)(nil)} {
+	pointers := []error{(*net.OpError)(nil), (*net.DNSError)(nil), (*url.Error)(nil), (*retrip.Error)(nil), (*ownError)(nil)}
+	var all []error
+	for _, err := range pointers {
+		all = append(all, err, fmt.Errorf("%T: %w", err, err), errors.Join(io.EOF, err), &net.OpError{Op: "dial", Err: err})
+	}
+	for i, err := range all {
 		for method, want := range map[string]int{"GET": 4, "POST": 1} {
-			bubbled(t, fmt.Sprintf("%T/%s", err, method), func(t *testing.T) {
+			bubbled(t, fmt.Sprintf("%d/%T/%s", i, err, method), func(t *testing.T) {
 				base := plays(fails(err))
 				_, got := (&retrip.Transport{Base: base, Policy: steady, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}).RoundTrip(request(t, method, nil))
 				assert.Equal(t, want, base.attempts())

@@ -123,16 +123,36 @@ var (
 	errNothing = errors.New("retrip: Base returned neither a response nor an error")
 )
 
-// nilPointer replaces an error that is a nil pointer, because most methods of
-// such an error would panic.
-type nilPointer struct{ err error }
+// nilPointer replaces an error that is, or wraps, a nil pointer, because most
+// methods of such a pointer would panic.
+type nilPointer struct{ err, pointer error }
 
-func (e nilPointer) Error() string { return fmt.Sprintf("a nil %T", e.err) }
+func (e nilPointer) Error() string { return fmt.Sprintf("a nil %T", e.pointer) }
 
 // usable returns err, or a nilPointer in place of err.
 func usable(err error) error {
-	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
-		return nilPointer{err}
+	if pointer := nilPointerIn(err); pointer != nil {
+		return nilPointer{err, pointer}
 	}
 	return err
+}
+
+// nilPointerIn returns an error in the tree of err that is a nil pointer, or nil
+// if there is none.
+func nilPointerIn(err error) error {
+	for err != nil {
+		if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+			return err
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, err := range joined.Unwrap() {
+				if pointer := nilPointerIn(err); pointer != nil {
+					return pointer
+				}
+			}
+			return nil
+		}
+		err = errors.Unwrap(err)
+	}
+	return nil
 }

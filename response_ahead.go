@@ -104,7 +104,7 @@ func (x *exchange) settle() {
 // that of a response body that had to be whole.
 func (x *exchange) failure() error {
 	if x.torn != nil {
-		return tornError{x.torn.Err()}
+		return tornError{usable(x.torn.Err())}
 	}
 	return x.err
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -186,5 +187,16 @@ func TestLostResponse_Throttled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		assert.Equal(t, waits(t, replies(429)), waits(t, stalls(429)))
 		assert.NotEqual(t, waits(t, replies(503)), waits(t, stalls(429)))
+	})
+}
+
+// A body may break with an error that is a nil pointer.
+func TestLostResponse_NilPointer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := plays(answers(200, nil, func(context.Context) io.Reader { return iotest.ErrReader((*net.OpError)(nil)) }), replies(200))
+		resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 100}}).RoundTrip(request(t, "GET", nil))
+		require.NoError(t, err)
+		finish(t, resp)
+		assert.Equal(t, 2, base.attempts())
 	})
 }

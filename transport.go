@@ -21,8 +21,8 @@ import (
 //	client := &http.Client{Transport: &retrip.Transport{}}
 //
 // The zero value is ready to use. Fields must not be changed after the first
-// RoundTrip; [Transport.SetPolicies] changes policies at run time. A Transport
-// is safe for concurrent use and must not be copied.
+// call of a method other than Validate; [Transport.SetPolicies] changes policies
+// at run time. A Transport is safe for concurrent use and must not be copied.
 //
 // Transport passes the caller's own request to Base for the first attempt
 // unless the attempt needs something that the request lacks. In that case the
