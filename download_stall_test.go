@@ -85,7 +85,7 @@ func TestBodyIdle_SlowContinuation(t *testing.T) {
 		time.Sleep(900 * time.Millisecond)
 		w.WriteHeader(http.StatusPartialContent)
 		flush(w)
-		for _, c := range strings.Split("56789", "") {
+		for c := range strings.SplitSeq("56789", "") {
 			time.Sleep(900 * time.Millisecond)
 			_, _ = io.WriteString(w, c)
 			flush(w)
