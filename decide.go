@@ -95,7 +95,8 @@ type Outcome struct {
 }
 
 // received returns the status of the response, lost or not; 0 means that there
-// was none.
+// was none. It is for what a refusal means to other requests, and Status is for
+// how the attempt ended.
 func (o Outcome) received() int { return cmp.Or(o.Status, o.lost) }
 
 // Decision says what to do next.

@@ -108,3 +108,42 @@ func TestBodyIdle_SlowContinuation(t *testing.T) {
 		}
 	}
 }
+
+// AttemptTimeout bounds what Classify waits for, in a continuation too.
+func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
+	for _, idle := range []time.Duration{time.Second, 3 * time.Second} {
+		bubbled(t, idle.String(), func(t *testing.T) {
+			s := stallingServer(t, memhttp.HTTP1, 0, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusPartialContent)
+				flush(w)
+				for c := range strings.SplitSeq("56789", "") {
+					time.Sleep(900 * time.Millisecond)
+					_, _ = io.WriteString(w, c)
+					flush(w)
+				}
+			})
+			var peeked []time.Duration
+			tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
+				Resume: retrip.On, BodyIdle: idle, AttemptTimeout: 2 * time.Second, MaxAttempts: 3,
+				Classify: func(req *http.Request, resp *http.Response, err error) retrip.Verdict {
+					if resp == nil || resp.StatusCode != http.StatusPartialContent {
+						return retrip.ByRule
+					}
+					began := time.Now()
+					defer func() { peeked = append(peeked, time.Since(began)) }()
+					return peeks(req, resp, err)
+				},
+			}}
+			defer tr.CloseIdleConnections()
+			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			require.NoError(t, err)
+			_, err = io.ReadAll(resp.Body)
+			assert.ErrorContains(t, err, "AttemptTimeout")
+			require.NoError(t, resp.Body.Close())
+			require.NotEmpty(t, peeked)
+			for _, d := range peeked {
+				assert.LessOrEqual(t, d, 2*time.Second)
+			}
+		})
+	}
+}

@@ -299,6 +299,25 @@ func TestProof_NilPointers(t *testing.T) {
 	}
 }
 
+// GetBody and the cause of a context may also be such errors.
+func TestProof_NilPointersOfTheCaller(t *testing.T) {
+	pointer := error((*net.OpError)(nil))
+	req := request(t, "PUT", newSend("x"))
+	req.GetBody = func() (io.ReadCloser, error) { return nil, pointer }
+	_, err := (&retrip.Transport{Base: plays(fails(io.EOF)), Policy: retrip.Policy{MaxAttempts: 2}}).RoundTrip(req)
+	assert.ErrorContains(t, err, "nil *net.OpError")
+
+	for _, timeout := range []time.Duration{0, time.Hour} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		base := plays(func(*http.Request) (*http.Response, error) {
+			cancel(pointer)
+			return nil, context.Canceled
+		})
+		_, err = (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: timeout}}).RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		assert.ErrorContains(t, err, "canceled")
+	}
+}
+
 type ownError struct{ timeout bool }
 
 func (e *ownError) Error() string { return fmt.Sprint(e.timeout) }

@@ -29,7 +29,7 @@ type Error struct {
 
 	// StatusCode and Header are those of the last response, or zero if there
 	// was none. The body of that response is gone: the Transport discarded it
-	// before a wait.
+	// before a wait, or the body broke or came too late.
 	StatusCode int
 	Header     http.Header
 

@@ -244,22 +244,25 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 }
 
 func TestFleet_RefusalsAtAGateAreFree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fleet := newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-			t.Error("a 429 at a gate costs nothing, here either")
-			return 0, nil
-		}))
-		n := 0
-		tr := &Transport{Fleet: fleet, Policy: Policy{Gate: On}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
-			if n++; n < 3 {
-				return answer(r, 429, "Retry-After: 1"), nil
-			}
-			return answer(r, 200), nil
-		})}
-		resp, err := get(t, tr, "http://a.example/")
-		require.NoError(t, err)
-		assert.Equal(t, 200, resp.StatusCode)
-	})
+	for _, took := range []time.Duration{0, 2 * time.Second} { // the second comes too late
+		synctest.Test(t, func(t *testing.T) {
+			fleet := newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+				t.Error("a 429 at a gate costs nothing, here either")
+				return 0, nil
+			}))
+			n := 0
+			tr := &Transport{Fleet: fleet, Policy: Policy{Gate: On, AttemptTimeout: time.Second}, Base: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if n++; n < 3 {
+					time.Sleep(took)
+					return answer(r, 429, "Retry-After: 1"), nil
+				}
+				return answer(r, 200), nil
+			})}
+			resp, err := get(t, tr, "http://a.example/")
+			require.NoError(t, err)
+			assert.Equal(t, 200, resp.StatusCode)
+		})
+	}
 }
 
 func TestFleet_Bounded(t *testing.T) {

@@ -59,7 +59,7 @@ func (x *exchange) tellFleet() {
 // asksFleet reports whether the retry that decide has allowed needs the
 // account's permission too.
 func (x *exchange) asksFleet() bool {
-	return x.t.Fleet != nil && x.r.fleet != 0 && x.decision.Retry && !(x.decision.AtGate && x.outcome.Status == http.StatusTooManyRequests)
+	return x.t.Fleet != nil && x.r.fleet != 0 && x.decision.Retry && !(x.decision.AtGate && x.outcome.received() == http.StatusTooManyRequests)
 }
 
 // askFleet asks the account about the retry that decide has allowed, while the

@@ -277,15 +277,14 @@ func (x *exchange) doubts() {
 	a := x.attempt
 	had := a != nil && a.HadConn()
 	switch {
+	// An attempt without a connection waited for a dial or for its turn. That
+	// says nothing about a connection of the base, but counts against a spare.
 	case errors.Is(x.err, errBodyIdle):
 		if a != nil && !x.doubt.on && !had {
 			return
 		}
 		limit = x.r.policy.BodyIdle
 	case errors.Is(x.err, errAttemptTimeout):
-		// An attempt without a connection waited for a dial or for its turn.
-		// That says nothing about a connection of the base, but counts against
-		// a spare.
 		if a == nil || !x.doubt.on && !had {
 			return
 		}

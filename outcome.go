@@ -44,6 +44,9 @@ func (x *exchange) classify() {
 		o.Hopeless = o.Hopeless && o.Verdict == ByRule
 		if came != nil {
 			x.heed(came)
+			if x.resp == nil {
+				x.forget(came)
+			}
 		}
 	} else {
 		// A response without a status is still a response.
@@ -70,9 +73,6 @@ func (x *exchange) heed(resp *http.Response) {
 	o.lost = resp.StatusCode
 	o.Forbidden = o.Verdict == ByRule && x.r.verdict(resp.StatusCode, resp.Header) == Final
 	o.RetryAfter = x.r.serverWord(resp.StatusCode, resp.Header, time.Now())
-	if x.resp == nil {
-		x.forget(resp)
-	}
 }
 
 // faulty reports whether the caller's own body caused the failure.

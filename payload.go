@@ -51,7 +51,7 @@ func (p *payload) renew() error {
 		err = replay.ErrNoBody
 	}
 	if err != nil {
-		return err
+		return usable(err)
 	}
 	p.next = next
 	return nil

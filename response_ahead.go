@@ -67,6 +67,7 @@ func (x *exchange) readWhole() {
 	case io.EOF:
 		x.whole = true
 	default:
+		ahead.SetErr(usable(err))
 		x.torn = ahead
 	}
 }
@@ -104,7 +105,7 @@ func (x *exchange) settle() {
 // that of a response body that had to be whole.
 func (x *exchange) failure() error {
 	if x.torn != nil {
-		return tornError{usable(x.torn.Err())}
+		return tornError{x.torn.Err()}
 	}
 	return x.err
 }

@@ -192,11 +192,15 @@ func TestLostResponse_Throttled(t *testing.T) {
 
 // A body may break with an error that is a nil pointer.
 func TestLostResponse_NilPointer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		base := plays(answers(200, nil, func(context.Context) io.Reader { return iotest.ErrReader((*net.OpError)(nil)) }), replies(200))
-		resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 100}}).RoundTrip(request(t, "GET", nil))
-		require.NoError(t, err)
-		finish(t, resp)
-		assert.Equal(t, 2, base.attempts())
-	})
+	for name, read := range map[string]func(context.Context){"at once": func(context.Context) {}, "at the timeout": func(ctx context.Context) { <-ctx.Done() }} {
+		bubbled(t, name, func(t *testing.T) {
+			base := plays(answers(200, nil, func(ctx context.Context) io.Reader {
+				return testenv.Reader(func([]byte) (int, error) { read(ctx); return 0, (*net.OpError)(nil) })
+			}), replies(200))
+			resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100}}).RoundTrip(request(t, "GET", nil))
+			require.NoError(t, err)
+			finish(t, resp)
+			assert.Equal(t, 2, base.attempts())
+		})
+	}
 }

@@ -56,9 +56,10 @@ func (x *exchange) send() {
 		req = x.attempt.Again(x.payload.once.Reader())
 		resp, err = x.attempt.Use(base, netHTTP, req)
 	}
-	if awaits {
-		// From here on, the stream that gets the body watches it.
-		x.attempt.InTime()
+	if awaits && x.attempt.InTime() {
+		// From here on, the stream that gets the body watches it. What Classify
+		// waits for must still arrive within AttemptTimeout.
+		x.r.limit(x.attempt, x.clock(), 0)
 	}
 	x.sends = x.attempt.Sends()
 	x.take(resp, err)

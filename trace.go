@@ -63,8 +63,9 @@ type Event struct {
 	// none yet.
 	Attempt int
 
-	// StatusCode, Header and Err are the outcome of the last attempt. Header
-	// must not be changed.
+	// StatusCode, Header and Err are the outcome of the last attempt. If the
+	// body of a response broke or came too late, all three are set. Header must
+	// not be changed.
 	StatusCode int
 	Header     http.Header
 	Err        error

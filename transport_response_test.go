@@ -89,30 +89,39 @@ func TestTransport_ResponseEndsBeforeTheRequest(t *testing.T) {
 		{"HTTP/2 without any body", 2, "", true, true, true},
 		{"HTTP/1.1 upload", 1, "upload", false, true, true},
 	} {
-		for _, wholeBody := range []int64{retrip.Off, 1000} {
-			t.Run(fmt.Sprint(tt.name, " WholeBody ", wholeBody), func(t *testing.T) {
-				t.Parallel()
-				var attempt context.Context
-				base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-					attempt = r.Context()
-					body := io.NopCloser(strings.NewReader("done"))
-					if tt.empty {
-						body = http.NoBody
+		for _, wholeBody := range []int64{retrip.Off, 2, 1000} {
+			for _, streamed := range []bool{false, true} {
+				t.Run(fmt.Sprint(tt.name, " WholeBody ", wholeBody, " streamed ", streamed), func(t *testing.T) {
+					t.Parallel()
+					var attempt context.Context
+					base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+						attempt = r.Context()
+						if r.Body != nil {
+							// What has been read may still wait for room in the stream.
+							_, _ = io.Copy(io.Discard, r.Body)
+						}
+						body := io.NopCloser(strings.NewReader("done"))
+						if tt.empty {
+							body = http.NoBody
+						}
+						return &http.Response{StatusCode: 200, ProtoMajor: tt.major, Body: body, Request: r}, nil
+					})
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://example.com/", strings.NewReader(tt.body))
+					require.NoError(t, err)
+					if streamed && tt.body != "" {
+						req.GetBody = nil
 					}
-					return &http.Response{StatusCode: 200, ProtoMajor: tt.major, Body: body, Request: r}, nil
+					resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Minute, WholeBody: wholeBody}}).RoundTrip(req)
+					require.NoError(t, err)
+					_, err = io.Copy(io.Discard, resp.Body)
+					require.NoError(t, err)
+					assert.Equal(t, tt.atEnd, attempt.Err() != nil, "at the end of the response")
+					require.NoError(t, resp.Body.Close())
+					assert.Equal(t, tt.onClose, attempt.Err() != nil, "when it is closed")
 				})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://example.com/", strings.NewReader(tt.body))
-				require.NoError(t, err)
-				resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Minute, WholeBody: wholeBody}}).RoundTrip(req)
-				require.NoError(t, err)
-				_, err = io.Copy(io.Discard, resp.Body)
-				require.NoError(t, err)
-				assert.Equal(t, tt.atEnd, attempt.Err() != nil, "at the end of the response")
-				require.NoError(t, resp.Body.Close())
-				assert.Equal(t, tt.onClose, attempt.Err() != nil, "when it is closed")
-			})
+			}
 		}
 	}
 }

@@ -154,7 +154,7 @@ func (x *exchange) gone() error {
 	// Check Done, as net/http does: a custom context may have an error but no
 	// Done channel.
 	if err := x.req.Context().Err(); err != nil && x.req.Context().Done() != nil {
-		if cause := context.Cause(x.req.Context()); !errors.Is(cause, err) {
+		if cause := usable(context.Cause(x.req.Context())); !errors.Is(cause, err) {
 			return errors.Join(err, cause)
 		}
 		return err

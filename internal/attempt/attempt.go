@@ -67,8 +67,8 @@ func Begin(req *http.Request, maxSends int, watch Watch) *Attempt {
 }
 
 // Limit ends a with the cause tooLate unless it reaches the response headers
-// within limit from now. clock is as in [alarm.Set]. Limit may be called once,
-// before Use.
+// within limit from now. clock is as in [alarm.Set]. Limit may be called again
+// only after InTime has returned true.
 func (a *Attempt) Limit(clock time.Time, limit time.Duration, tooLate error) {
 	a.tooLate = tooLate
 	a.alarm = alarm.Set(clock, limit, a)
@@ -137,7 +137,7 @@ func (a *Attempt) BodySent() bool {
 	return b == nil || b.Ended()
 }
 
-// Abandon ends an attempt whose base has panicked.
+// Abandon ends a at once: nothing more is expected of it.
 func (a *Attempt) Abandon() {
 	a.InTime()
 	a.cancel(nil)
@@ -155,9 +155,10 @@ func (a *Attempt) Finish(resp *http.Response) {
 }
 
 // uploading reports whether the request body may still be being sent: over
-// HTTP/2, a response may end before that.
+// HTTP/2, a response may end before that. A body that has been read to its end
+// may still wait for room in the stream.
 func (a *Attempt) uploading(resp *http.Response) bool {
-	return resp.ProtoMajor > 1 && a.Req.Body != nil && a.Req.Body != http.NoBody && (a.upload.Load() == nil || !a.BodySent())
+	return resp.ProtoMajor > 1 && a.Req.Body != nil && a.Req.Body != http.NoBody
 }
 
 // Ring implements [alarm.Ringer].

@@ -25,16 +25,33 @@ type counted struct {
 
 func (b *counted) Close() error { b.closed.Add(1); return nil }
 
+// openCounted opens content, as a section or as a stream. The caller's body is
+// closed through the body that it also returns.
+func openCounted(t *testing.T, content []byte, section bool) (*Body, *counted) {
+	body := &counted{Reader: bytes.NewReader(content)}
+	req := put(t, nil)
+	req.Body, req.ContentLength = body, int64(len(content))
+	if section {
+		req.Body = io.NopCloser(io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content))))
+	}
+	r := Open(req, 50)
+	require.Equal(t, section, r.section)
+	req.Body = body
+	return r, body
+}
+
 // readerModel is what a reader should be.
 type readerModel struct {
 	io.ReadCloser
 	read                int
 	begun, closed, late bool
-	copied              bool
+	ended               bool
 }
 
-// finished reports whether the base no longer needs m.
-func (m *readerModel) finished(size int) bool { return m.closed || m.copied && m.read == size }
+// unfinished reports whether the base still needs one of live.
+func unfinished(live []*readerModel) bool {
+	return slices.ContainsFunc(live, func(m *readerModel) bool { return !m.closed && !(m.ended && len(live) > 1) })
+}
 
 // Bases read, copy and close bodies in any order, and attempts follow each
 // other. Each reader of the attempt under way yields the whole body, each other
@@ -47,17 +64,7 @@ func TestReplay_CopiesModel(t *testing.T) {
 		for i := range content {
 			content[i] = byte(draws.Uint32())
 		}
-		body := &counted{Reader: bytes.NewReader(content)}
-		req := put(t, nil)
-		req.Body, req.ContentLength = body, int64(len(content))
-		if draws.IntN(2) == 0 {
-			section := io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
-			req.Body = struct {
-				*io.SectionReader
-				io.Closer
-			}{section, body}
-		}
-		r := Open(req, 50)
+		r, body := openCounted(t, content, draws.IntN(2) == 0)
 		if !r.Always() {
 			continue // there is no GetBody
 		}
@@ -78,6 +85,7 @@ func TestReplay_CopiesModel(t *testing.T) {
 				require.Equal(t, content[m.read:m.read+n], p[:n], "seed %d", seed)
 				m.read += n
 				if err != nil {
+					m.ended = true
 					require.Equal(t, io.EOF, err, "seed %d", seed)
 					require.Equal(t, len(content), m.read, "seed %d", seed)
 				}
@@ -85,13 +93,13 @@ func TestReplay_CopiesModel(t *testing.T) {
 				if sealed {
 					break
 				}
-				open := slices.ContainsFunc(live, func(m *readerModel) bool { return !m.finished(len(content)) })
+				open := unfinished(live)
 				b, err := r.GetBody()
 				require.NoError(t, err, "seed %d", seed)
 				if !open {
 					dead, live = append(dead, live...), nil
 				}
-				live = append(live, &readerModel{ReadCloser: b, copied: open})
+				live = append(live, &readerModel{ReadCloser: b})
 			case 4, 5:
 				require.NoError(t, m.Close(), "seed %d", seed)
 				m.closed, m.late = true, false
@@ -113,7 +121,7 @@ func TestReplay_CopiesModel(t *testing.T) {
 				require.Zero(t, n, "seed %d", seed)
 				require.Error(t, err, "seed %d", seed)
 			}
-			over := sealed && !slices.ContainsFunc(live, func(m *readerModel) bool { return !m.finished(len(content)) })
+			over := sealed && !unfinished(live)
 			if body.closed.Load() > 0 {
 				require.True(t, over, "seed %d", seed)
 				break
@@ -170,4 +178,38 @@ func TestReplay_CopyOfAShorterBody(t *testing.T) {
 	assert.Zero(t, body.closed.Load())
 	require.NoError(t, main.Close())
 	assert.EqualValues(t, 1, body.closed.Load())
+}
+
+// A base may read the body, for example to sign it, and send a copy.
+func TestReplay_CopyIsSent(t *testing.T) {
+	r, body := openCounted(t, make([]byte, 5), false)
+	_, err := io.ReadAll(r.Reader())
+	require.NoError(t, err)
+	again, err := r.GetBody()
+	require.NoError(t, err)
+	_, err = io.ReadAll(again)
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+	assert.Zero(t, body.closed.Load())
+	r.Seal(false)
+	assert.EqualValues(t, 1, body.closed.Load())
+}
+
+// net/http asks for one more byte after the announced length. By then the
+// response may have come.
+func TestReplay_CopyAfterItsLength(t *testing.T) {
+	for _, section := range []bool{false, true} {
+		r, body := openCounted(t, make([]byte, 5), section)
+		main := r.Reader()
+		sent, err := r.GetBody()
+		require.NoError(t, err)
+		require.NoError(t, main.Close())
+		_, err = io.ReadFull(sent, make([]byte, 5))
+		require.NoError(t, err)
+		r.Seal(false)
+		_, err = sent.Read(make([]byte, 1))
+		assert.Equal(t, io.EOF, err)
+		require.NoError(t, sent.Close())
+		assert.EqualValues(t, 1, body.closed.Load())
+	}
 }

@@ -21,16 +21,19 @@ type reader struct {
 	closed  bool    // superseded, or closed by the base
 	late    bool    // read after the base has closed it
 	beside  *reader // an older reader of the same attempt, of which this is a copy
-	whole   bool    // read to its end
+	whole   bool    // has returned its end
 }
 
 // finished reports whether the base needs neither b nor the readers beside it
-// any more. It may forget to close a copy that it has read to the end, because
-// the copy of a body in memory needs no Close. The caller holds the replay's
-// lock.
+// any more. If there are several, it may forget to close one that it has read to
+// the end, because the copy of a body in memory needs no Close. The caller holds
+// the replay's lock.
 func (b *reader) finished() bool {
+	if b.beside == nil {
+		return b.closed
+	}
 	for ; b != nil; b = b.beside {
-		if !b.closed && !(b.whole && b.beside != nil) {
+		if !b.closed && !b.whole {
 			return false
 		}
 	}
@@ -95,7 +98,7 @@ func (b *reader) readSection(p []byte) (int, error) {
 	}
 	n, err := b.section.Read(p)
 	b.read += int64(n)
-	if length := b.replay.req.ContentLength; err != nil || 0 < length && length <= b.read {
+	if err != nil {
 		b.replay.mu.Lock()
 		b.whole = true
 		b.replay.mu.Unlock()
@@ -118,7 +121,7 @@ func (b *reader) claim(p []byte) (into []byte, n int, err error) {
 		switch {
 		case b.pos < r.kept.len:
 			n = r.kept.read(p, b.pos)
-			b.advance(n)
+			b.pos += n
 			return nil, n, nil
 		case r.spilled && r.last != b:
 			return nil, 0, errNotKept
@@ -132,12 +135,6 @@ func (b *reader) claim(p []byte) (into []byte, n int, err error) {
 		r.await()
 	}
 	return nil, 0, errSuperseded
-}
-
-// advance moves b forward by n kept bytes. The caller holds the replay's lock.
-func (b *reader) advance(n int) {
-	b.pos += n
-	b.whole = b.whole || b.replay.req.ContentLength == int64(b.pos)
 }
 
 // room announces a read of the caller's body into p, and shortens p. The caller
@@ -175,7 +172,7 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 		}
 	case !r.spilled:
 		r.kept.add(p[:n])
-		b.advance(n)
+		b.pos += n
 	}
 	r.read += int64(n)
 	if err != nil {
