@@ -47,6 +47,17 @@ func wholeRest(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "56789")
 }
 
+// slowRest takes 900 ms for each byte.
+func slowRest(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusPartialContent)
+	flush(w)
+	for c := range strings.SplitSeq("56789", "") {
+		time.Sleep(900 * time.Millisecond)
+		_, _ = io.WriteString(w, c)
+		flush(w)
+	}
+}
+
 // With BodyIdle, a continuation also gets a response in time, or ends.
 func TestBodyIdle_SilentContinuation(t *testing.T) {
 	for _, proto := range protos {
@@ -81,15 +92,9 @@ func TestBodyIdle_SilentContinuation(t *testing.T) {
 // The bound on the response to a continuation doesn't cut its body, nor what
 // Classify waits for.
 func TestBodyIdle_SlowContinuation(t *testing.T) {
-	slow := func(w http.ResponseWriter, _ *http.Request) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(900 * time.Millisecond)
-		w.WriteHeader(http.StatusPartialContent)
-		flush(w)
-		for c := range strings.SplitSeq("56789", "") {
-			time.Sleep(900 * time.Millisecond)
-			_, _ = io.WriteString(w, c)
-			flush(w)
-		}
+		slowRest(w, r)
 	}
 	for name, classify := range map[string]func(*http.Request, *http.Response, error) retrip.Verdict{"": nil, "Peek": peeks} {
 		for _, proto := range protos {
@@ -113,15 +118,7 @@ func TestBodyIdle_SlowContinuation(t *testing.T) {
 func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
 	for _, idle := range []time.Duration{time.Second, 3 * time.Second} {
 		bubbled(t, idle.String(), func(t *testing.T) {
-			s := stallingServer(t, memhttp.HTTP1, 0, func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(http.StatusPartialContent)
-				flush(w)
-				for c := range strings.SplitSeq("56789", "") {
-					time.Sleep(900 * time.Millisecond)
-					_, _ = io.WriteString(w, c)
-					flush(w)
-				}
-			})
+			s := stallingServer(t, memhttp.HTTP1, 0, slowRest)
 			var peeked []time.Duration
 			tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
 				Resume: retrip.On, BodyIdle: idle, AttemptTimeout: 2 * time.Second, MaxAttempts: 3,

@@ -143,7 +143,7 @@ func (b *reader) room(p []byte) []byte {
 	r := b.replay
 	r.reading, r.last = true, b
 	if r.sealed && b.beside == nil && r.current == b {
-		// No replay will ever need the data.
+		// Neither a replay nor a copy will ever need the data.
 		r.drop()
 	}
 	if r.spilled {
