@@ -67,7 +67,7 @@ golangci: ## golangci-lint by .golangci.yml on the modules that programs import,
 	done
 
 cover: ## statement coverage of the root package and its internal packages; fails below COVERMIN (95) %
-	$(GO) test -short -coverprofile=cover.out -coverpkg=.,./internal/attempt,./internal/body,./internal/replay .
+	$(GO) test -short -coverprofile=cover.out -coverpkg=.,./internal/attempt,./internal/body,./internal/breaker,./internal/budget,./internal/dialect,./internal/fault,./internal/fleet,./internal/gate,./internal/host,./internal/hostkey,./internal/meter,./internal/redact,./internal/replay,./internal/resume,./internal/span,./internal/spare,./internal/syntax . ./internal/...
 	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
 		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
 

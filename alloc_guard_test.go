@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -178,10 +179,10 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 		require.NoError(t, err)
 		resp.Body.Close()
 	}
-	for i := range 2 * hostStripes {
+	for i := range 2 * host.Stripes {
 		get("troubled-" + string(rune('a'+i%26)) + strings.Repeat("x", i))
 	}
-	require.Len(t, transport.HostStates(), 2*hostStripes)
+	require.Len(t, transport.HostStates(), 2*host.Stripes)
 	base.statuses = []int{200}
 	req, err := http.NewRequest("GET", "http://example.com/", nil)
 	require.NoError(t, err)

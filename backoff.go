@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/bits"
 	"time"
+
+	"github.com/retrip/retrip/internal/span"
 )
 
 // Backoff is the schedule of waits before retries. The ceiling of the wait
@@ -134,6 +136,6 @@ func (b Backoff) window(retry int, previous time.Duration) (lo, hi time.Duration
 func (b Backoff) serverWindow(word time.Duration, retry int, previous time.Duration) (lo, hi time.Duration) {
 	lo, _ = b.window(retry, previous)
 	lo = max(word, lo)
-	hi = addCapped(word, max(b.ceiling(retry), word/2))
+	hi = span.Add(word, max(b.ceiling(retry), word/2))
 	return lo, max(lo, hi)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -19,10 +20,10 @@ import (
 // Prometheus's own counter.
 func BenchmarkCounter(b *testing.B) {
 	b.Run("striped", func(b *testing.B) {
-		var c stripedCounter
+		var c meter.Striped
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				c.inc()
+				c.Inc()
 			}
 		})
 	})

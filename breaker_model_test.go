@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -134,7 +135,7 @@ func (m *breakerModel) verdict(p Breaker, fail bool) (closes bool) {
 
 func (m *breakerModel) open(p Breaker, now time.Duration, draw uint64) {
 	m.enter("open")
-	m.until = now + between(p.OpenFor/2, p.OpenFor+p.OpenFor/2, remix(draw))
+	m.until = now + between(p.OpenFor/2, p.OpenFor+p.OpenFor/2, span.Remix(draw))
 }
 
 // window returns the results that count for the ratio at the instant now: those

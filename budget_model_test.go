@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -140,8 +141,8 @@ func (m *budgetModel) spend(q *modelRequest, timeout bool, now time.Duration) bo
 	return true
 }
 
-func owedOf(m *budgetModel) owed {
-	return owed{missing: int64(m.missing) * 1000, streak: uint8(m.row), timedOut: m.timedOut}
+func owedOf(m *budgetModel) budget.Owed {
+	return budget.Owed{Missing: int64(m.missing) * 1000, Streak: uint8(m.row), TimedOut: m.timedOut}
 }
 
 // The budget behaves like its model, over a million random steps of up to
@@ -182,7 +183,7 @@ func TestBudget_Shrunk(t *testing.T) {
 		require.True(t, h.Next(large, &Call{Attempts: 1}, fails, 0, 0).Retry)
 	}
 	require.False(t, h.Next(large, &Call{Attempts: 1}, fails, 0, 0).Retry)
-	h.debt.fit(small.size)
+	h.record.Debt.Fit(small.budget.Size)
 	successes := 0
 	for !h.Next(small, &Call{Attempts: 1}, fails, 0, 0).Retry {
 		h.Next(small, &Call{Attempts: 1}, Outcome{Status: http.StatusOK}, 0, 0)

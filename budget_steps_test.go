@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/budget"
 )
 
 // budgetSteps drives one host and its model through steps random steps, and
@@ -20,7 +22,7 @@ type budgetSteps struct {
 	random  *rand.Rand
 	host    *Host
 	model   budgetModel
-	pool    *sharedBudget
+	pool    *budget.Shared
 	policy  *modelPolicy // for requests to come
 	out     []*modelRequest
 	now     time.Duration
@@ -56,16 +58,16 @@ func (s *budgetSteps) swap() {
 	p.rules = defaultRules(s.t, policy)
 	if p.pooled {
 		size := pick(s.random, 1000, 5000, 50_000)
-		s.pool = s.pool.resized(int64(size) * 1000)
+		s.pool = s.pool.Resized(int64(size) * 1000)
 		p.rules.pool = s.pool
 		s.model.sharedSize = size
 		s.model.shared = min(s.model.shared, size)
 	}
 	s.policy = p
-	s.host.debt.fit(p.rules.size)
+	s.host.record.Debt.Fit(p.rules.budget.Size)
 	s.model.fit(p.size)
 	if p.size == 0 {
-		require.Zero(s.t, s.host.debt.word.Load(), "an unlimited budget leaves nothing")
+		require.Zero(s.t, s.host.record.Debt.Word.Load(), "an unlimited budget leaves nothing")
 	}
 	s.counted["swaps"]++
 }
@@ -76,7 +78,7 @@ func (s *budgetSteps) end(i int) {
 	q := s.out[i]
 	s.out = append(s.out[:i], s.out[i+1:]...)
 	if q.policy != s.policy {
-		s.host.debt.fit(s.policy.rules.size)
+		s.host.record.Debt.Fit(s.policy.rules.budget.Size)
 		s.model.fit(s.policy.size)
 	}
 }
@@ -105,13 +107,13 @@ func (s *budgetSteps) attempt(i int) (did string) {
 	draw := s.random.Uint64()
 	took := pick(s.random, 0, 700*time.Millisecond, 700*time.Millisecond+1, 999*time.Millisecond)
 	o := Outcome{Idempotent: s.random.IntN(12) > 0, Replay: s.random.IntN(12) > 0, Took: took}
-	before := s.host.debt.load()
+	before := s.host.record.Debt.Load()
 	switch n := s.random.IntN(16); {
 	case n == 0:
 		o.Canceled, o.Timeout = true, s.random.IntN(2) == 0
 		d := s.host.Next(q.policy.rules, &q.call, o, s.now, draw)
 		require.Equal(s.t, ReasonCanceled, d.Reason)
-		require.Equal(s.t, before, s.host.debt.load(), "a canceled attempt counts for nothing")
+		require.Equal(s.t, before, s.host.record.Debt.Load(), "a canceled attempt counts for nothing")
 		q.paid, q.paidShared = 0, 0
 		s.end(i)
 		return "canceled"
@@ -138,7 +140,7 @@ func (s *budgetSteps) attempt(i int) (did string) {
 		require.Empty(s.t, d.Reason)
 		s.model.success(q, took)
 		if q.policy.size > 0 {
-			require.Zero(s.t, s.host.debt.load().streak, "any success unlocks")
+			require.Zero(s.t, s.host.record.Debt.Load().Streak, "any success unlocks")
 		}
 		s.end(i)
 		return "success"
@@ -191,7 +193,7 @@ func (s *budgetSteps) step() (did string) {
 		s.swap()
 		return "swap"
 	case n == 3:
-		s.host.debt.clear()
+		s.host.record.Debt.Clear()
 		s.model.missing = 0
 		s.model.settle()
 		return "an hour without a failure"
@@ -226,27 +228,27 @@ func (s *budgetSteps) step() (did string) {
 
 // check compares the host with the model, and checks the invariants.
 func (s *budgetSteps) check(step int, did string) {
-	owed, m := s.host.debt.load(), &s.model
+	owed, m := s.host.record.Debt.Load(), &s.model
 	same := owed == owedOf(m)
 	if s.pool != nil {
-		left, size := s.pool.tokens(s.now)
+		left, size := s.pool.Tokens(s.now)
 		shared := m.shared
 		if s.now-m.sharedFailed > time.Hour {
 			shared = 0
 		}
-		same = same && microTokens(left) == int64(m.sharedSize-shared)*1000 && microTokens(size) == int64(m.sharedSize)*1000
+		same = same && budget.Micro(left) == int64(m.sharedSize-shared)*1000 && budget.Micro(size) == int64(m.sharedSize)*1000
 	}
 	if !same {
 		s.t.Fatalf("run %d, step %d: %s: %+v and %+v of the pool, the model says %+v", s.seed, step, did, owed, s.pool, *m)
 	}
-	most := s.policy.rules.size
+	most := s.policy.rules.budget.Size
 	for _, q := range s.out {
-		most = max(most, q.policy.rules.size)
+		most = max(most, q.policy.rules.budget.Size)
 	}
-	if owed.missing < 0 || owed.missing > most {
-		s.t.Fatalf("run %d, step %d: %s: %d micro-tokens of %d are missing", s.seed, step, did, owed.missing, most)
+	if owed.Missing < 0 || owed.Missing > most {
+		s.t.Fatalf("run %d, step %d: %s: %d micro-tokens of %d are missing", s.seed, step, did, owed.Missing, most)
 	}
-	if owed.missing == 0 && (owed.streak > 0 || owed.timedOut) || owed.streak > streakLimit {
+	if owed.Missing == 0 && (owed.Streak > 0 || owed.TimedOut) || owed.Streak > budget.StreakLimit {
 		s.t.Fatalf("run %d, step %d: %s: %+v", s.seed, step, did, owed)
 	}
 	state := s.host.State(s.policy.rules, s.now)

@@ -13,6 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/meter"
 )
 
 // TestCompatibility_Words lists the names on which alerts, dashboards and
@@ -75,7 +79,7 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_unattempted_requests_total counter",
 		"retrip_wait_seconds histogram source=[backoff server]",
 	}, got)
-	assert.Subset(t, dialectNames(), []string{
+	assert.Subset(t, dialect.Names(), []string{
 		"anthropic", "azure", "discord", "github", "openai", "ratelimit", "retry-after-ms", "shopify", "should-retry", "stripe",
 		"x-amz-retry-after", "x-ms-retry-after-ms", "x-ratelimit-reset",
 	})
@@ -86,29 +90,29 @@ func countEverything(m *Metrics) {
 	r := &Rules{name: "x"}
 	m.hold([]*Rules{r})
 	p := r.metrics
-	for i := range resultNames {
-		p.attempt(i)
+	for i := range meter.Results {
+		p.Attempt(i)
 	}
-	for i := range outcomeNames {
-		p.request(i, false)
+	for i := range meter.Outcomes {
+		p.Request(i, false)
 	}
 	for _, reason := range retryReasons {
-		p.retry(context.Background(), reason, time.Second, reason == ReasonThrottled)
+		p.Retry(context.Background(), string(reason), time.Second, reason == ReasonThrottled)
 	}
 	for _, reason := range giveUpReasons {
-		p.giveUp(context.Background(), reason)
+		p.GiveUp(context.Background(), string(reason))
 	}
-	p.waitedAtGate(context.Background(), time.Second)
-	p.hiddenSends(1)
-	p.askedFleet(false, true)
-	p.askedFleet(true, true)
-	p.askedFleet(false, false)
+	p.WaitedAtGate(context.Background(), time.Second)
+	p.HiddenSends(1)
+	p.AskedFleet(false, true)
+	p.AskedFleet(true, true)
+	p.AskedFleet(false, false)
 	for _, result := range resumeResults {
-		p.resumed(result, 1)
+		p.Resumed(string(result), 1)
 	}
-	p.stalled()
-	p.hostChanged(hostPaused | hostOpened | hostProbed | hostClosed)
-	for i := range p.gauged {
-		p.gauged[i].Store(true)
+	p.Stalled()
+	p.HostChanged(host.Paused | host.Opened | host.Probed | host.Closed)
+	for i := range p.Gauged {
+		p.Gauged[i].Store(true)
 	}
 }

@@ -8,6 +8,11 @@ import (
 	"math"
 	"net/http"
 	"time"
+
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/gate"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/span"
 )
 
 // Reason is the one cause of a retry or a give-up. Metrics, logs, hooks and
@@ -57,24 +62,14 @@ type Call struct {
 	// which must then ask from time to time.
 	Waiter any
 
-	began  time.Duration // instant at which the current wait began
-	took   time.Duration // duration of the last attempt
-	period uint32        // period of the breaker in which it allowed the last attempt
-	paid   int32         // micro-tokens that the last attempt, a retry, took from the host's budget
+	pass breaker.Pass // of the host's breaker
 
-	paidShared int32  // micro-tokens that it took from the shared budget
-	epoch      uint32 // epoch of the gate when it released the last attempt
+	began time.Duration // instant at which the current wait began
+	took  time.Duration // duration of the last attempt
+	paid  int32         // micro-tokens that the last attempt, a retry, took from the host's budget
 
-	gate    *gate         // the gate at which the call has been; nil if none yet
-	number  int64         // number of the call's arrival there; 0 if none
-	gap     time.Duration // gap of the gate when it released the last attempt
-	sent    time.Duration // instant of that release
-	refused uint8         // how often the server has refused the call
-	passed  uint8         // how often a later call was released first, as a probe
-	held    bool          // the call waits, or has waited, for its next attempt
-	out     bool          // the gate has released the call and doesn't know the outcome yet
-	limited bool          // only the pace kept the call from being released earlier
-	probe   bool          // the last attempt is a probe of the breaker
+	paidShared int32       // micro-tokens that it took from the shared budget
+	ticket     gate.Ticket // of the host's gates
 }
 
 // Outcome is the outcome of an attempt, reduced to what a decision needs.
@@ -116,7 +111,7 @@ type Decision struct {
 	// [Host.Woken] returns.
 	Wakes bool
 
-	change hostChange
+	change host.Change
 
 	// Wait is how long to wait first. In a result of First or Wake, 0 means to
 	// make the attempt now.
@@ -127,38 +122,47 @@ type Decision struct {
 	Reason Reason
 }
 
-// First decides before the first attempt: whether to make it, to wait first, or
-// to fail at once. The draw must be uniformly distributed. Only a breaker or
-// gate ever holds back a first attempt.
-func (h *Host) First(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+// first implements [Host.First].
+func (r *Rules) first(h *host.Record, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
 	if r.policy.Gate == On {
-		d = h.throughGate(r, c, now, draw)
+		d = r.throughGate(h, c, now, draw)
 	}
-	return h.through(r, c, d, now, draw)
+	return r.through(h, c, d, now, draw)
+}
+
+// throughGate asks the gate of c.
+func (r *Rules) throughGate(h *host.Record, c *Call, now time.Duration, draw uint64) Decision {
+	q := r.atGate(c)
+	a := h.ThroughGate(&c.ticket, &q, now, draw)
+	return Decision{Retry: a.Refusal == 0, Wait: a.Wait, AtGate: a.Waits, Wakes: a.Wakes, Reason: gateReasons[a.Refusal]}
+}
+
+// gateReasons maps a refusal of a gate to a reason.
+var gateReasons = [...]Reason{gate.TooLong: ReasonWaitTooLong, gate.Paused: ReasonHostPaused, gate.Late: ReasonDeadline}
+
+// atGate returns c as its gate sees it.
+func (r *Rules) atGate(c *Call) gate.Request {
+	return gate.Request{Key: c.Gate, Who: c.Waiter, Deadline: c.Deadline, Took: c.took, Patience: r.policy.MaxWait}
 }
 
 // through also asks the breaker, if nothing before it forbids the attempt.
-func (h *Host) through(r *Rules, c *Call, d Decision, now time.Duration, draw uint64) Decision {
-	if d.Retry && d.Wait == 0 {
-		wakes := d.Wakes
-		d = h.throughBreaker(r, c, now, draw)
-		d.Wakes = wakes
+func (r *Rules) through(h *host.Record, c *Call, d Decision, now time.Duration, draw uint64) Decision {
+	if d.Retry && d.Wait == 0 && r.breaker != nil {
+		allowed, change := h.ThroughBreaker(r.breaker, &c.pass, now, draw)
+		d = Decision{Retry: allowed, Wakes: d.Wakes, change: change}
+		if !allowed {
+			d.Reason = ReasonBreakerOpen
+		}
 	}
-	if !d.Retry && h.Return(r, c) {
+	if !d.Retry && r.giveBack(h, c) {
 		d.Wakes = true
 	}
 	return d
 }
 
-// Next decides after an attempt that ended in o at the instant now. It checks,
-// in this order: the caller has gone; the outcome is accepted or hopeless; the
-// server forbids a retry; attempts are used up; a repetition isn't safe; the
-// body can't be replayed; the wait is too long; the host is paused; the
-// deadline; the breaker; the budget. Next also records what o says about the
-// host. If it decides to retry, it takes the tokens for the retry, so the
-// caller must make the attempt or call [Host.Return].
-func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
+// next implements [Host.Next].
+func (r *Rules) next(h *host.Record, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
 	p := &r.policy
 	c.Attempts = max(c.Attempts, 1)
 	if o.Canceled {
@@ -166,15 +170,15 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 		// Otherwise the callers' deadlines would make retries to an
 		// overloaded host free.
 		c.paid, c.paidShared = 0, 0
-		d := Decision{Reason: ReasonCanceled, Wakes: h.Return(r, c)}
+		d := Decision{Reason: ReasonCanceled, Wakes: r.giveBack(h, c)}
 		if c.Deadline != 0 && now >= c.Deadline {
 			d.Reason = ReasonDeadline
 		}
 		return d
 	}
-	paused := h.pausedFor(now)
+	paused := h.PausedFor(now)
 	failed := r.retryable(o)
-	change, wakes := h.learn(r, c, o, failed, now, draw)
+	change, wakes := r.learn(h, c, o, failed, now, draw)
 	giveUp := func(reason Reason) Decision { return Decision{Reason: reason, Wakes: wakes, change: change} }
 	switch {
 	case !failed:
@@ -197,9 +201,10 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	left := c.timeLeft(now)
 	var atGate time.Duration
 	if p.Gate == On {
-		var reason Reason
-		if atGate, reason = h.outlook(r, c, now); reason != "" {
-			return giveUp(reason)
+		q := r.atGate(c)
+		var refusal gate.Refusal
+		if atGate, refusal = h.Outlook(&c.ticket, &q, now); refusal != 0 {
+			return giveUp(gateReasons[refusal])
 		}
 	} else if paused > o.RetryAfter {
 		if lo, _ := p.Backoff.serverWindow(paused, c.Attempts, c.Wait); lo > left || paused > p.MaxWait {
@@ -223,15 +228,15 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 		if lo > left {
 			return giveUp(ReasonDeadline)
 		}
-		wait = uniform(lo, min(hi, left), draw)
+		wait = span.Draw(lo, min(hi, left), draw)
 	}
-	if r.breaker && h.breakerRefuses(addCapped(now, wait)) {
+	if r.breaker != nil && h.BreakerRefuses(span.Add(now, wait)) {
 		return giveUp(ReasonBreakerOpen)
 	}
 	// A 429 costs nothing at a gate: the gate has already slowed down all
 	// further requests, including this one.
 	if priced := queues && o.received() == http.StatusTooManyRequests; !priced {
-		if !h.spend(r, c, o.Timeout, now) {
+		if !r.spend(h, c, o.Timeout, now) {
 			return giveUp(ReasonBudgetExhausted)
 		}
 	}
@@ -242,14 +247,12 @@ func (h *Host) Next(r *Rules, c *Call, o Outcome, now time.Duration, draw uint64
 	return Decision{Retry: true, Wait: wait, AtGate: queues, Wakes: wakes, Reason: retryReason(o), change: change}
 }
 
-// Wake decides at the end of a wait: whether to make the attempt, to keep
-// waiting because the host has asked for more time, or to stop. If Wake decides
-// to stop, there is nothing left to return with [Host.Return].
-func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision {
+// wake implements [Host.Wake].
+func (r *Rules) wake(h *host.Record, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
 	if r.policy.Gate == On {
-		d = h.throughGate(r, c, now, draw)
-	} else if paused := h.pausedFor(now); paused > 0 {
+		d = r.throughGate(h, c, now, draw)
+	} else if paused := h.PausedFor(now); paused > 0 {
 		lo, hi := r.policy.Backoff.serverWindow(paused, c.Attempts, c.Wait)
 		left := c.timeLeft(now)
 		// A host that keeps renewing its pause must not hold a caller without
@@ -257,39 +260,34 @@ func (h *Host) Wake(r *Rules, c *Call, now time.Duration, draw uint64) Decision 
 		if lo > left || now-c.began+paused > r.policy.MaxWait {
 			d = Decision{Reason: ReasonHostPaused}
 		} else {
-			d.Wait = uniform(lo, min(hi, left), draw)
+			d.Wait = span.Draw(lo, min(hi, left), draw)
 		}
 	}
-	return h.through(r, c, d, now, draw)
+	return r.through(h, c, d, now, draw)
 }
 
-// Return gives back what a decision to make an attempt has taken, when no
-// attempt follows or when the attempt says nothing about the host: tokens, a
-// place at the gate and a place among the breaker's probes. It reports whether
-// other calls at the gate must ask again now: those that [Host.Woken] returns.
-// Calling Return twice is harmless.
-func (h *Host) Return(r *Rules, c *Call) (wakes bool) {
+// giveBack implements [Host.Return].
+func (r *Rules) giveBack(h *host.Record, c *Call) (wakes bool) {
 	if c.paid > 0 {
-		h.debt.giveBack(c.paid)
+		h.Debt.GiveBack(c.paid)
 		c.paid = 0
 	}
 	if c.paidShared > 0 {
-		r.pool.earn(int64(c.paidShared))
+		r.pool.Earn(int64(c.paidShared))
 		c.paidShared = 0
 	}
-	if c.probe {
-		c.probe = false
-		h.returnProbe(c)
+	if c.pass.Probe {
+		h.ReturnProbe(&c.pass)
 	}
-	if c.held || c.out {
-		return h.leaveGate(c)
+	if c.ticket.Held || c.ticket.Out {
+		return h.LeaveGate(&c.ticket)
 	}
 	return false
 }
 
 // learn records what the outcome of an attempt says about the host. It reports
 // whether any call waiting at the gate must be woken.
-func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) (change hostChange, wakes bool) {
+func (r *Rules) learn(h *host.Record, c *Call, o Outcome, failed bool, now time.Duration, draw uint64) (change host.Change, wakes bool) {
 	p := &r.policy
 	if !failed && o.Status == 0 {
 		// Without a response nothing has succeeded. A hopeless error is a
@@ -299,43 +297,50 @@ func (h *Host) learn(r *Rules, c *Call, o Outcome, failed bool, now time.Duratio
 		if !o.Hopeless {
 			c.paid, c.paidShared = 0, 0
 		}
-		return 0, h.Return(r, c)
+		return 0, r.giveBack(h, c)
 	}
 	if failed {
-		h.debt.fail(r, c.paid, o.Timeout)
+		h.Debt.Fail(r.budget, c.paid, o.Timeout)
 		if o.RetryAfter > 0 && r.pauses(o.received()) {
 			word := min(o.RetryAfter, p.MaxWait)
 			if p.Gate == On {
 				// MaxWait would let new requests through before the time
 				// that the server asked for.
-				word = min(o.RetryAfter, gatePauseMost)
+				word = min(o.RetryAfter, gate.PauseMost)
 			}
-			if h.pauseUntil(addCapped(now, word)) {
-				change |= hostPaused
+			if h.PauseUntil(span.Add(now, word)) {
+				change |= host.Paused
 			}
 		}
 	} else {
-		switch pays := h.debt.succeed(r, c.paid, c.Attempts == 1, r.slow(o)); {
+		switch pays := h.Debt.Succeed(r.budget, c.paid, c.Attempts == 1, r.slow(o)); {
 		case !pays:
 		case c.Attempts == 1:
-			r.pool.earn(r.credit)
+			r.pool.Earn(r.budget.Credit)
 		default:
-			r.pool.earn(int64(c.paidShared))
+			r.pool.Earn(int64(c.paidShared))
 		}
 	}
 	c.paid, c.paidShared = 0, 0
 	if p.Gate == On {
-		var told bool
-		if told, wakes = h.atGate(c, o, failed, failed && r.refused(o), now, draw); told {
-			change |= hostPaused
+		if failed && r.refused(o) {
+			var told bool
+			if told, wakes = h.RefusedAt(&c.ticket, c.Gate, o.RetryAfter, now, draw); told {
+				change |= host.Paused
+			}
+		} else {
+			// A 429 that the policy doesn't retry is a refusal too, but not one
+			// that the gate can learn from.
+			accepted := !failed && o.Status != http.StatusTooManyRequests && o.Status != 0
+			wakes = h.PassedAt(&c.ticket, c.Gate, accepted, now)
 		}
 	}
-	if r.breaker {
-		change |= h.recordResult(r, c, failed, now, draw)
+	if r.breaker != nil {
+		change |= h.RecordResult(r.breaker, &c.pass, failed, now, draw)
 	} else if !failed {
-		h.endRun()
+		h.EndRun()
 	}
-	c.probe = false
+	c.pass.Probe = false
 	return change, wakes
 }
 
@@ -363,4 +368,20 @@ func retryReason(o Outcome) Reason {
 	default:
 		return ReasonError
 	}
+}
+
+// spend takes the tokens for a retry of c after a failure from the budget of h
+// and from the shared budget, or reports that one of them has too few.
+func (r *Rules) spend(h *host.Record, c *Call, timeout bool, now time.Duration) bool {
+	paid, ok := h.Debt.Spend(r.budget, timeout)
+	if !ok {
+		return false
+	}
+	shared, ok := r.pool.Spend(timeout, now)
+	if !ok {
+		h.Debt.GiveBack(paid)
+		return false
+	}
+	c.paid, c.paidShared = paid, shared
+	return true
 }

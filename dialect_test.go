@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/syntax"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -234,7 +236,7 @@ func TestDialects_UnknownName(t *testing.T) {
 
 func TestPolicy_DocumentsEveryDialect(t *testing.T) {
 	docs := mustRead(t, "policy.go")
-	for _, name := range dialectNames() {
+	for _, name := range dialect.Names() {
 		assert.Contains(t, docs, `"`+name+`"`)
 	}
 }
@@ -243,7 +245,7 @@ func FuzzDialects(f *testing.F) {
 	f.Add(`"default";r=0;t=30`, "12ms", "1767323050")
 	f.Add(`a;r=0, "b";t=5;r=0`, "6m0s", "1.5")
 	f.Add("Fri, 02 Jan 2026 03:04:05 GMT", "2026-01-02T03:04:35Z", "30")
-	r, err := Policy{Dialects: dialectNames()}.Rules()
+	r, err := Policy{Dialects: dialect.Names()}.Rules()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -256,8 +258,8 @@ func FuzzDialects(f *testing.F) {
 			"Retry-After": {number}, "Retry-After-Ms": {number}, "X-Ms-Retry-After-Ms": {number}, "X-Amz-Retry-After": {number},
 			"Date": {field},
 		}
-		for name, d := range dialects {
-			for _, read := range []func(http.Header, time.Time) (time.Duration, bool){d.instead, d.besides} {
+		for name, d := range dialect.ByName {
+			for _, read := range []func(http.Header, time.Time) (time.Duration, bool){d.Instead, d.Besides} {
 				if read == nil {
 					continue
 				}
@@ -266,8 +268,8 @@ func FuzzDialects(f *testing.F) {
 				require.True(t, ok || wait == 0, name)
 			}
 		}
-		wait, ok := parseDecimal(number, time.Second)
-		if seconds, whole := parseSeconds(number); whole && isDigits(number) {
+		wait, ok := dialect.ParseDecimal(number, time.Second)
+		if seconds, whole := dialect.ParseSeconds(number); whole && syntax.IsDigits(number) {
 			require.True(t, ok)
 			require.GreaterOrEqual(t, wait, min(seconds, math.MaxInt64-2*time.Second), "a whole number means the same")
 		}

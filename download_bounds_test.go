@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/resume"
 )
 
 // The count of attempts includes those before the headers. It starts again
@@ -74,11 +76,11 @@ func TestResume_Skips(t *testing.T) {
 		refused      Reason
 	}{
 		{name: "all, once", parts: []part{{0, 100}, {-1, 200}, {200, 1000}}},
-		{name: "all, twice", parts: []part{{0, 100}, {-1, 200}, {-1, 1000}}, refused: refusedRanges},
+		{name: "all, twice", parts: []part{{0, 100}, {-1, 200}, {-1, 1000}}, refused: resume.RefusedRanges},
 		{name: "as much as there is", parts: []part{{0, 600}, {0, 700}, {300, 1000}}},
-		{name: "a byte more", parts: []part{{0, 600}, {0, 700}, {299, 1000}}, refused: refusedCost},
+		{name: "a byte more", parts: []part{{0, 600}, {0, 700}, {299, 1000}}, refused: resume.RefusedCost},
 		{name: "as much as there is of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1300, 1000}}},
-		{name: "a byte more than of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1299, 1000}}, refused: refusedCost},
+		{name: "a byte more than of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1299, 1000}}, refused: resume.RefusedCost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

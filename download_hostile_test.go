@@ -71,7 +71,7 @@ func TestResume_RestStalls(t *testing.T) {
 				began := time.Now()
 				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
 				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Millisecond)
-				assert.EqualValues(t, 1, m.policies["default"].stalls.Load())
+				assert.EqualValues(t, 1, m.policies["default"].Stalls.Load())
 				assert.Len(t, s.asks, 3)
 				if c.broken {
 					assert.ErrorIs(t, err, errBodyIdle, "how it broke last")
@@ -197,7 +197,7 @@ func TestResume_CallerGoesWhileReading(t *testing.T) {
 				require.NoError(t, err)
 				_, err = io.ReadAll(resp.Body)
 				assert.Equal(t, ctx.Err(), err)
-				assert.EqualValues(t, 1, m.policies["default"].resumes[slices.Index(resumeResults, want)].Load())
+				assert.EqualValues(t, 1, m.policies["default"].Resumes[slices.Index(resumeResults, want)].Load())
 				assert.Len(t, s.asks, 1)
 			})
 		}

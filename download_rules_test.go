@@ -24,11 +24,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/resume"
 )
 
 // resumes returns how many broken bodies had the given result.
 func resumes(m *Metrics, result Reason) int {
-	return int(m.policies["default"].resumes[slices.Index(resumeResults, result)].Load())
+	return int(m.policies["default"].Resumes[slices.Index(resumeResults, result)].Load())
 }
 
 // A body follows the policy of its request, whatever SetPolicies does while it
@@ -147,7 +148,7 @@ func TestResume_Told(t *testing.T) {
 			assert.Equal(t, 1, strings.Count(log.String(), "level=INFO msg=\"retrip: response body broke\""))
 			assert.Contains(t, log.String(), "offset=500")
 			assert.Contains(t, log.String(), "error=\"connection reset by peer\"")
-			assert.EqualValues(t, spared, m.policies["default"].resumedBytes.Load())
+			assert.EqualValues(t, spared, m.policies["default"].ResumedBytes.Load())
 		}
 	})
 }
@@ -209,8 +210,8 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.Empty(t, got)
 			assert.Len(t, s.asks, 4)
-			assert.Equal(t, 1, resumes(m, refusedProgress))
-			assert.EqualValues(t, 4, m.policies["default"].stalls.Load())
+			assert.Equal(t, 1, resumes(m, resume.RefusedProgress))
+			assert.EqualValues(t, 4, m.policies["default"].Stalls.Load())
 			assert.Less(t, time.Since(began), 10*time.Second)
 		})
 	}
@@ -249,25 +250,25 @@ func TestResume_Bases(t *testing.T) {
 				resp.Header = http.Header{"Etag": {`"a"`}, "Content-Range": {"bytes 1000-1009/1010"}}
 				resp.ContentLength, resp.StatusCode, resp.Body = 10, 206, io.NopCloser(strings.NewReader(""))
 			}
-		}, want: refusedProgress, got: 1000},
+		}, want: resume.RefusedProgress, got: 1000},
 		"a negative length": {lie: func(_ int, resp *http.Response) {
 			resp.ContentLength = -5
 			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
-		}, want: refusedLength, got: 300},
+		}, want: resume.RefusedLength, got: 300},
 		"the smallest length": {lie: func(_ int, resp *http.Response) {
 			resp.ContentLength = math.MinInt64
 			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
-		}, want: refusedLength, got: 300},
+		}, want: resume.RefusedLength, got: 300},
 		"no header at all": {lie: func(_ int, resp *http.Response) {
 			resp.Header = nil
 			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
-		}, want: refusedValidator, got: 300},
+		}, want: resume.RefusedValidator, got: 300},
 		"the rest has no header": {lie: func(i int, resp *http.Response) {
 			if i > 0 {
 				resp.Header = nil
 			}
 			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
-		}, want: refusedValidator, got: 300},
+		}, want: resume.RefusedValidator, got: 300},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -319,7 +320,7 @@ func TestResume_HugeLengths(t *testing.T) {
 					// The offset after the last byte must fit into an int64
 					// too.
 					assert.EqualValues(t, 100, n)
-					assert.Equal(t, 1, resumes(m, refusedContentRange))
+					assert.Equal(t, 1, resumes(m, resume.RefusedContentRange))
 					return
 				}
 				require.NoError(t, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/resume"
 )
 
 // cutServer serves data, and aborts the connection in the middle of its first
@@ -253,7 +254,7 @@ func TestResume_Compression(t *testing.T) {
 			assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 			assert.Equal(t, "hello", string(got))
 			assert.Len(t, s.requests(), 1)
-			assert.EqualValues(t, 1, m.policies["default"].resumes[slices.Index(resumeResults, refusedEncoded)].Load())
+			assert.EqualValues(t, 1, m.policies["default"].Resumes[slices.Index(resumeResults, resume.RefusedEncoded)].Load())
 		})
 	}
 }

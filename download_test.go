@@ -21,6 +21,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/resume"
 )
 
 // store is a Base that serves one entity like http.ServeContent, and breaks its
@@ -162,7 +166,7 @@ func TestResume_Stall(t *testing.T) {
 		m := NewMetrics()
 		var told []string
 		trace := &Trace{Resume: func(e Event) {
-			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", isTimeout(e.Err)))
+			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", fault.Timeout(e.Err)))
 		}}
 		began := time.Now()
 		got, err := fetch(t, &Transport{Base: s, Metrics: m, Trace: trace, Policy: Policy{Resume: On, BodyIdle: time.Second, Backoff: Backoff{Base: 1, Cap: 1}}})
@@ -171,11 +175,11 @@ func TestResume_Stall(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(began), 2*1500*time.Millisecond+time.Millisecond)
 		assert.Equal(t, []string{"continued 1000 true", "continued 3000 true"}, told)
 		p := m.policies["default"]
-		assert.EqualValues(t, 2, p.stalls.Load())
-		assert.EqualValues(t, 4000, p.resumedBytes.Load())
-		assert.EqualValues(t, 1, p.outcomes[outcomeAnswered].Load()+p.plain[2].value(), "the request was counted when its headers arrived")
-		assert.EqualValues(t, 3, p.results[2].Load())
-		assert.EqualValues(t, 2, p.retries[3].Load(), "timeout")
+		assert.EqualValues(t, 2, p.Stalls.Load())
+		assert.EqualValues(t, 4000, p.ResumedBytes.Load())
+		assert.EqualValues(t, 1, p.Outcomes[meter.Answered].Load()+p.Plain[2].Value(), "the request was counted when its headers arrived")
+		assert.EqualValues(t, 3, p.Results[2].Load())
+		assert.EqualValues(t, 2, p.Retries[3].Load(), "timeout")
 	})
 }
 
@@ -195,7 +199,7 @@ func TestBodyIdle(t *testing.T) {
 		began := time.Now()
 		_, err = resp.Body.Read(make([]byte, 1))
 		require.Error(t, err)
-		assert.True(t, isTimeout(err))
+		assert.True(t, fault.Timeout(err))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
 		require.NoError(t, resp.Body.Close())
@@ -207,13 +211,13 @@ func TestBodyIdle(t *testing.T) {
 func TestResume_NotEligible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, lie := range map[Reason]func(*http.Response){
-			refusedValidator: func(r *http.Response) { r.Header.Del("ETag") },
-			refusedLength:    func(r *http.Response) { r.ContentLength = -1 },
-			refusedEncoded:   func(r *http.Response) { r.Uncompressed = true },
-			refusedMultipart: func(r *http.Response) { r.Header.Set("Content-Type", "multipart/mixed") },
-			refusedTrailers:  func(r *http.Response) { r.Trailer = http.Header{"X": nil} },
-			refusedRanges:    func(r *http.Response) { r.Header.Set("Accept-Ranges", "none") },
-			refusedStatus:    func(r *http.Response) { r.StatusCode = 404 },
+			resume.RefusedValidator: func(r *http.Response) { r.Header.Del("ETag") },
+			resume.RefusedLength:    func(r *http.Response) { r.ContentLength = -1 },
+			resume.RefusedEncoded:   func(r *http.Response) { r.Uncompressed = true },
+			resume.RefusedMultipart: func(r *http.Response) { r.Header.Set("Content-Type", "multipart/mixed") },
+			resume.RefusedTrailers:  func(r *http.Response) { r.Trailer = http.Header{"X": nil} },
+			resume.RefusedRanges:    func(r *http.Response) { r.Header.Set("Accept-Ranges", "none") },
+			resume.RefusedStatus:    func(r *http.Response) { r.StatusCode = 404 },
 		} {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET), lie: func(_ int, r *http.Response) { lie(r) }}
 			m := NewMetrics()
@@ -221,7 +225,7 @@ func TestResume_NotEligible(t *testing.T) {
 			assert.Equal(t, syscall.ECONNRESET, err, want)
 			assert.Len(t, got, 500, want)
 			assert.Len(t, s.asks, 1, want)
-			assert.EqualValues(t, 1, m.policies["default"].resumes[slices.Index(resumeResults, want)].Load(), want)
+			assert.EqualValues(t, 1, m.policies["default"].Resumes[slices.Index(resumeResults, want)].Load(), want)
 		}
 		// A body that ends properly is never reported.
 		s := &store{data: randomBytes(1000, 1), lie: func(_ int, r *http.Response) { r.ContentLength = -1 }}
@@ -257,7 +261,7 @@ func TestResume_IsRetry(t *testing.T) {
 		{name: "attempts, switched off", policy: Policy{MaxAttempts: 1}, at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 1},
 		{name: "attempts anew after much progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: resumeContinued, asks: 4},
 		{name: "but not before", at: func(int) (int, error) { return 200 << 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 4},
-		{name: "no progress", policy: Policy{MaxAttempts: 10}, at: func(int) (int, error) { return 0, io.ErrUnexpectedEOF }, reason: refusedProgress, asks: 4},
+		{name: "no progress", policy: Policy{MaxAttempts: 10}, at: func(int) (int, error) { return 0, io.ErrUnexpectedEOF }, reason: resume.RefusedProgress, asks: 4},
 		{name: "budget", policy: Policy{MaxAttempts: 10, Budget: Budget{Size: 1}}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 100, "0"), reason: ReasonBudgetExhausted, asks: 3},
 		{name: "Retry-After", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
 		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
@@ -279,7 +283,7 @@ func TestResume_IsRetry(t *testing.T) {
 				}
 				assert.Len(t, s.asks, c.asks)
 				assert.GreaterOrEqual(t, time.Since(began), c.took)
-				assert.NotZero(t, m.policies["default"].resumes[slices.Index(resumeResults, c.reason)].Load(), "%v", c.reason)
+				assert.NotZero(t, m.policies["default"].Resumes[slices.Index(resumeResults, c.reason)].Load(), "%v", c.reason)
 			})
 		})
 	}
@@ -367,7 +371,7 @@ func TestResume_SparedBytes(t *testing.T) {
 			}
 			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}, header...)
 			require.NoError(t, err)
-			assert.EqualValues(t, c.spared, m.policies["default"].resumedBytes.Load(), c.name)
+			assert.EqualValues(t, c.spared, m.policies["default"].ResumedBytes.Load(), c.name)
 		}
 	})
 }

@@ -5,11 +5,12 @@ package retrip
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"strings"
+
+	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // Error is the error that RoundTrip returns after several attempts, during a
@@ -65,7 +66,7 @@ func (e *Error) Error() string {
 		} else {
 			b.WriteString("; before that: ")
 		}
-		b.WriteString(errorText(err))
+		b.WriteString(redact.Error(err))
 	}
 	return b.String()
 }
@@ -82,7 +83,7 @@ func (e *Error) met() []error {
 	var show []error
 	seen := map[string]bool{}
 	for _, err := range joined.Unwrap() {
-		if text := errorText(err); !seen[text] {
+		if text := redact.Error(err); !seen[text] {
 			seen[text] = true
 			show = append(show, err)
 		}
@@ -98,9 +99,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // deadline is not a timeout.
 func (e *Error) Timeout() bool {
 	if e.last == nil && e.StatusCode == 0 {
-		return isTimeout(e.Err)
+		return fault.Timeout(e.Err)
 	}
-	return isTimeout(e.last)
+	return fault.Timeout(e.last)
 }
 
 // Temporary reports whether trying again later may help. It returns false only
@@ -119,40 +120,14 @@ var (
 	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
 	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
 	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdle"}
-
-	errNothing = errors.New("retrip: Base returned neither a response nor an error")
 )
 
-// nilPointer replaces an error that is, or wraps, a nil pointer, because most
-// methods of such a pointer would panic.
-type nilPointer struct{ err, pointer error }
-
-func (e nilPointer) Error() string { return fmt.Sprintf("a nil %T", e.pointer) }
-
-// usable returns err, or a nilPointer in place of err.
-func usable(err error) error {
-	if pointer := nilPointerIn(err); pointer != nil {
-		return nilPointer{err, pointer}
+// innerError reads the error of another Transport, which may be, or be below, the
+// Base.
+func innerError(err error) (fault.Inner, bool) {
+	e, ok := err.(*Error)
+	if !ok {
+		return fault.Inner{}, false
 	}
-	return err
-}
-
-// nilPointerIn returns an error in the tree of err that is a nil pointer, or nil
-// if there is none.
-func nilPointerIn(err error) error {
-	for err != nil {
-		if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
-			return err
-		}
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, err := range joined.Unwrap() {
-				if pointer := nilPointerIn(err); pointer != nil {
-					return pointer
-				}
-			}
-			return nil
-		}
-		err = errors.Unwrap(err)
-	}
-	return nil
+	return fault.Inner{Attempts: e.Attempts, StatusCode: e.StatusCode, Hopeless: e.Reason == ""}, true
 }

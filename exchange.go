@@ -10,8 +10,12 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/incoming"
 	"github.com/retrip/retrip/internal/replay"
+	"github.com/retrip/retrip/internal/span"
 )
 
 // exchange is one RoundTrip on its way through its attempts. It carries out
@@ -25,7 +29,7 @@ type exchange struct {
 	asked    *override // of the context, for its hooks; nil if there is none
 	call     Call
 	payload  payload
-	host     *hostEntry    // pinned; nil while the host is in no trouble
+	host     *host.Entry   // pinned; nil while the host is in no trouble
 	woken    chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
 	doubt    doubt
 	incoming int    // number of the incoming attempt on whose behalf the request is made; 1 if none
@@ -106,7 +110,7 @@ func (x *exchange) now() time.Duration {
 
 // limit bounds x by Policy.Deadline, which must be set, from the instant now on.
 func (x *exchange) limit(now time.Duration) {
-	if at := addCapped(now, x.r.policy.Deadline); x.call.Deadline == 0 || at < x.call.Deadline {
+	if at := span.Add(now, x.r.policy.Deadline); x.call.Deadline == 0 || at < x.call.Deadline {
 		x.call.Deadline, x.deadline = at, at
 	}
 }
@@ -189,9 +193,9 @@ func (x *exchange) take(resp *http.Response, err error) {
 	switch {
 	case err != nil:
 		body.Dismiss(resp)
-		resp, err = nil, usable(err)
+		resp, err = nil, fault.Usable(err)
 	case resp == nil:
-		err = errNothing
+		err = fault.ErrNothing
 	}
 	x.resp, x.err, x.held, x.discarded = resp, err, resp != nil, false
 }
@@ -205,7 +209,7 @@ func (x *exchange) decide() error {
 	if x.host == nil {
 		x.pin(failed)
 	}
-	if x.host == nil && !o.Canceled && !x.r.pool.owes() {
+	if x.host == nil && !o.Canceled && !x.r.pool.Owes() {
 		// There is nothing to retry, and a success doesn't change the state of
 		// a host without trouble.
 		return nil
@@ -214,15 +218,15 @@ func (x *exchange) decide() error {
 		x.decided = x.now()
 	}
 	now := x.decided
-	var host *Host
+	var record *host.Record
 	if x.host != nil {
-		host = &x.host.Host
+		record = &x.host.Record
 		if failed {
-			x.host.used.Store(int64(now))
-			x.host.failed.store(retryReason(*o))
+			x.host.Used.Store(int64(now))
+			x.host.Failed.Store(numberOf(retryReason(*o)))
 		}
 	} else {
-		host = new(Host)
+		record = new(host.Record)
 	}
 	if x.timed() {
 		o.Took = now - x.began
@@ -230,19 +234,19 @@ func (x *exchange) decide() error {
 	x.nameGate()
 	faulty := x.faulty()
 	o.Replay = x.payload.hold() && !faulty
-	*d = host.Next(x.rules(), &x.call, *o, now, rand.Uint64())
+	*d = x.rules().next(record, &x.call, *o, now, rand.Uint64())
 	// The fleet may still forbid the retry, and the upload must then go on.
 	x.payload.release(d.Retry && !x.asksFleet())
-	wakeOthers(host, d.Wakes)
-	if d.Reason == ReasonBudgetExhausted && x.host.ranOut() {
-		d.change |= hostEmptied
+	wakeOthers(record, d.Wakes)
+	if d.Reason == ReasonBudgetExhausted && x.host.RanOut() {
+		d.change |= host.Emptied
 	}
 	x.changed(d.change)
 	if d.Retry {
 		// Call GetBody now, while the response in hand can still be returned
 		// if it fails.
 		if err := x.payload.renew(); err != nil {
-			x.giveBack(host)
+			x.giveBack(record)
 			*d = Decision{Reason: ReasonBodyNotReplayable}
 			return err
 		}
@@ -255,18 +259,18 @@ func (x *exchange) decide() error {
 //
 //go:noinline
 func (x *exchange) pin(failed bool) {
-	if !failed && x.t.hosts.calm(&hostLookup{url: x.req.URL}) {
+	if !failed && x.t.hosts.Calm(&host.Lookup{URL: x.req.URL}) {
 		return
 	}
 	x.decided = x.now()
-	if key := keyOf(x.req.URL); failed {
-		if isLong(x.req.URL) {
+	if key := hostkey.Of(x.req.URL); failed {
+		if hostkey.IsLong(x.req.URL) {
 			// A new entry keeps the key, and with it the string of the URL.
-			key = key.clone()
+			key = key.Clone()
 		}
-		x.host = x.t.hosts.pinNew(key, x.decided)
+		x.host = x.t.hosts.PinNew(key, x.decided)
 	} else {
-		x.host = x.t.hosts.pinGood(key, x.decided)
+		x.host = x.t.hosts.PinGood(key, x.decided)
 	}
 }
 

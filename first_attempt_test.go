@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -151,7 +152,7 @@ func playFirst(t *testing.T, c *scene, send func(*Transport, *http.Request) (*ht
 	}
 	synctest.Wait()
 	u.log("paid %.1f", u.paid)
-	u.log("left %d", tr.hosts.entries.Load())
+	u.log("left %d", tr.hosts.Entries.Load())
 	overrides := slices.ContainsFunc(c.asks, func(a *ask) bool { return a.override != nil })
 	if r, err := tr.Policy.Rules(); err == nil && r.derives && !overrides {
 		// plain doesn't call Idempotent before it must.
@@ -178,7 +179,7 @@ func (a *ask) ask(t *testing.T, u *firstRun) {
 		}()
 		resp, err := u.send(req)
 		returned = true
-		u.log("returned %T %v, timeout %v", err, err, err != nil && isTimeout(usable(err)))
+		u.log("returned %T %v, timeout %v", err, err, err != nil && fault.Timeout(fault.Usable(err)))
 		if resp == nil {
 			return
 		}
@@ -269,7 +270,7 @@ func (s *act) wait(req *http.Request) error {
 	}
 	select {
 	case <-legacyCancel(req):
-		return errRequestCanceled
+		return fault.ErrRequestCanceled
 	default:
 		return nil
 	}

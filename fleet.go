@@ -5,13 +5,17 @@ package retrip
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"log/slog"
 	"math/rand/v2"
-	"sync"
+	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/fleet"
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // FleetStore keeps the accounts of a [Fleet], one number for each host, for all
@@ -54,68 +58,15 @@ type FleetStore interface {
 // decides alone. docs/fleet.md in the repository has the rule and its figures.
 //
 // A Fleet is safe for concurrent use.
-type Fleet struct {
-	store FleetStore
-	own   bool // the store is the memory of this program, which answers at once
-	epoch time.Time
-
-	ready   chan *fleetView // views with an operation to make
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
-
-	mu     sync.Mutex
-	link   account.Link
-	views  map[hostKey]*fleetView
-	swept  time.Duration // instant at which sweep last looked
-	closed bool
-	news   fleetNews
-}
-
-// fleetView is what a Fleet knows about one account. Fleet.mu guards it.
-type fleetView struct {
-	account.View
-	host   hostKey
-	size   float64
-	owed   float64       // tokens that the next operation adds
-	busy   bool          // an operation is running or waits for a worker
-	since  time.Duration // instant at which that operation began
-	answer chan struct{} // closed when that operation has ended
-	asked  time.Duration // instant at which a retry last asked
-}
-
-const (
-	fleetViews     = 4096 // maximum number of known hosts; for others, the budget decides alone
-	fleetWorkers   = 4
-	fleetHostBytes = 255 + len(":65535")
-
-	// fleetPatience bounds an operation of the store. It is longer than the
-	// time for which a request waits, because the first operation may have to
-	// connect.
-	fleetPatience = time.Second
-)
-
-var (
-	errFleetSlow  = errors.New("retrip: the fleet's store took longer than 50ms")
-	errFleetPanic = errors.New("retrip: the fleet's store panicked")
-	errFleetGone  = errors.New("retrip: the fleet's store ended its goroutine")
-)
+type Fleet struct{ accounts fleet.Accounts }
 
 // NewFleet returns a Fleet with its accounts in store. The Fleet has four
 // goroutines, which Close ends. If store is nil, the accounts are in the memory
 // of this program and all Transports with this Fleet share them; such a Fleet
 // has no goroutines and needs no Close.
 func NewFleet(store FleetStore) *Fleet {
-	f := &Fleet{store: store, epoch: time.Now(), views: map[hostKey]*fleetView{}}
-	if store == nil {
-		f.store, f.own = &fleetMemory{accounts: map[string]fleetAccount{}}, true
-		return f
-	}
-	f.ready = make(chan *fleetView, fleetViews)
-	f.ctx, f.cancel = context.WithCancel(context.Background())
-	for range fleetWorkers {
-		f.workers.Go(f.work)
-	}
+	f := &Fleet{}
+	f.accounts.Open(store)
 	return f
 }
 
@@ -123,256 +74,132 @@ func NewFleet(store FleetStore) *Fleet {
 // cancels the operations in progress and waits for them for up to a second. It
 // returns an error if an operation hasn't returned by then. It doesn't close
 // the store. Calling Close twice, or while requests are in flight, is harmless.
-func (f *Fleet) Close() error {
-	f.mu.Lock()
-	if !f.closed {
-		f.closed = true
-		if f.cancel != nil {
-			f.cancel()
+func (f *Fleet) Close() error { return f.accounts.Close() }
+
+// This file connects an exchange with the fleet's account.
+
+// payFleet pays for a success without a retry into the account of its host.
+func (t *Transport) payFleet(r *Rules, u *url.URL) {
+	if t.Fleet != nil && r.fleet != 0 {
+		t.deposit(r, u)
+	}
+}
+
+// deposit pays nothing in most calls. The others pay for them too.
+func (t *Transport) deposit(r *Rules, u *url.URL) {
+	if tokens := account.Deposit(r.fleet, rand.Uint64()); tokens > 0 {
+		t.Fleet.accounts.Add(hostkey.Of(u), r.fleet, tokens)
+	}
+}
+
+// tellFleet tells the account how the attempt ended.
+func (x *exchange) tellFleet() {
+	o := &x.outcome
+	if x.t.Fleet == nil {
+		return
+	}
+	retry := x.atFleet
+	x.atFleet = false
+	switch failed := x.r.retryable(*o) || o.Canceled; {
+	case failed || o.Status == 0 && !o.Hopeless:
+		// As with the budget, a retry counts no matter who ended it.
+		if retry && x.host.Charge.Failed() {
+			x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, -1)
+		}
+	case o.Status != 0:
+		if x.host != nil {
+			// Even if the policy takes no part in the account: an earlier
+			// one may have charged it.
+			x.host.Charge.Succeeded()
+		}
+		if x.call.Attempts == 1 && !x.continues {
+			x.t.payFleet(x.r, x.req.URL)
 		}
 	}
-	f.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		f.workers.Wait()
-		close(ended)
-	}()
-	timer := time.NewTimer(fleetPatience)
-	defer timer.Stop()
+}
+
+// asksFleet reports whether the retry that decide has allowed needs the
+// account's permission too.
+func (x *exchange) asksFleet() bool {
+	return x.t.Fleet != nil && x.r.fleet != 0 && x.decision.Retry && !(x.decision.AtGate && x.outcome.received() == http.StatusTooManyRequests)
+}
+
+// askFleet asks the account about the retry that decide has allowed, while the
+// outcome before it is in hand. It subtracts the time that this takes from the
+// wait.
+func (x *exchange) askFleet() ending {
+	if !x.asksFleet() {
+		return ending{}
+	}
+	d := &x.decision
+	f, size := &x.t.Fleet.accounts, x.r.fleet
+	host, began := hostkey.Of(x.req.URL), x.s.now()
+	if answer := f.Ask(host, size); answer != nil {
+		if gone := x.awaitFleet(host, answer); gone != nil {
+			// Waiting for the answer is part of the wait, so end as in a wait.
+			x.goOn()
+			if x.held {
+				body.Dismiss(x.release())
+			}
+			return x.leave(gone)
+		}
+	}
+	forbids, known := f.Forbids(host, size, rand.Uint64())
+	x.r.metrics.AskedFleet(forbids, known)
+	x.logFleet()
+	switch {
+	case forbids:
+		return x.forgo(ReasonFleetBudget)
+	case x.payload.once != nil && !x.payload.again():
+		// Meanwhile the base has read more of the body than is kept.
+		return x.forgo(ReasonBodyNotReplayable)
+	}
+	x.atFleet = true
+	if d.Wait > 0 && !d.AtGate {
+		d.Wait = max(0, d.Wait-(x.s.now()-began))
+	}
+	return ending{}
+}
+
+// forgo gives back the retry that decide has allowed. The outcome in hand is
+// final.
+func (x *exchange) forgo(reason Reason) ending {
+	x.giveBack(&x.host.Record)
+	x.decision = Decision{Reason: reason}
+	return ending{how: endAnswered}
+}
+
+// awaitFleet waits for the store's answer, for as long as a request may. If the
+// caller goes meanwhile, it returns why.
+func (x *exchange) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error) {
 	select {
-	case <-ended:
+	case <-answer:
 		return nil
-	case <-timer.C:
-		return errors.New("retrip: the fleet's store hasn't returned from Add within a second after Close")
+	default:
 	}
+	most, now := account.OpTimeout, x.s.now()
+	left := x.call.timeLeft(now)
+	timer := time.NewTimer(min(most, left))
+	if gone := x.sleep(timer, answer); gone != nil {
+		return gone
+	}
+	if x.s.now()-now >= most {
+		x.t.Fleet.accounts.Overdue(host, answer)
+	}
+	return nil
 }
 
-func (f *Fleet) now() time.Duration { return time.Since(f.epoch) }
-
-// up reports whether f may use the store. A Fleet that NewFleet hasn't made has
-// none. The caller must hold f.mu.
-func (f *Fleet) up(now time.Duration) bool { return f.store != nil && !f.closed && f.link.Up(now) }
-
-// ask makes sure that the level of a host's account is known. It returns a
-// channel that is closed when the answer has arrived, or nil if there is
-// nothing to wait for.
-func (f *Fleet) ask(host hostKey, size float64) <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.now()
-	v := f.view(host, now)
-	if v == nil {
-		return nil
-	}
-	v.asked = now
-	if !v.Stale(size, now) {
-		return nil
-	}
-	return f.begin(v, size, 0, now)
-}
-
-// add adds tokens to a host's account without waiting for the answer.
-func (f *Fleet) add(host hostKey, size, tokens float64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.now()
-	if v := f.view(host, now); v != nil {
-		f.begin(v, size, tokens, now)
-	}
-}
-
-// forbids reports whether a host's account forbids a retry, and whether its
-// level is known.
-func (f *Fleet) forbids(host hostKey, size float64, draw uint64) (forbids, known bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.now()
-	v := f.views[host]
-	if v == nil || !f.up(now) {
-		return false, false
-	}
-	level, known := v.Level(size, now)
-	return known && account.Forbids(level, size, draw), known
-}
-
-// level returns the level of a host's account of the given size, if it is known.
-func (f *Fleet) level(host hostKey, size float64) (level float64, known bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.now()
-	if v := f.views[host]; v != nil && f.up(now) {
-		return v.Level(size, now)
-	}
-	return 0, false
-}
-
-// view returns the view of a host. It makes a view for a new host, or returns
-// nil if there must be none. The caller must hold f.mu.
-func (f *Fleet) view(host hostKey, now time.Duration) *fleetView {
-	if !f.up(now) {
-		return nil
-	}
-	v := f.views[host]
-	if v != nil || len(host.host)+1+len(host.port) > fleetHostBytes {
-		return v
-	}
-	if len(f.views) >= fleetViews && !f.sweep(now) {
-		return nil
-	}
-	host = host.clone()
-	v = &fleetView{host: host, asked: now - account.Age - 1}
-	f.views[host] = v
-	return v
-}
-
-// sweep makes room, and reports whether it could. It looks at all views only
-// once a second: a program with more hosts than f has room for would do little
-// else. The caller must hold f.mu.
-func (f *Fleet) sweep(now time.Duration) bool {
-	if now-f.swept < time.Second {
-		return false
-	}
-	f.swept = now
-	for host, v := range f.views {
-		if v.idle(now) {
-			delete(f.views, host)
-		}
-	}
-	return len(f.views) < fleetViews
-}
-
-// idle reports whether v may be forgotten without loss.
-func (v *fleetView) idle(now time.Duration) bool { return !v.busy && now-v.asked > account.Age }
-
-// begin starts an operation that adds tokens, and returns a channel that is
-// closed when its answer has arrived. If an operation for v is in progress,
-// begin returns the channel of that operation. The tokens go with that
-// operation or, if it is already running, with the next one. The caller must
-// hold f.mu.
-func (f *Fleet) begin(v *fleetView, size, tokens float64, now time.Duration) <-chan struct{} {
-	if !v.busy || size > v.size {
-		// An operation charges at most its size, so a smaller size would lose
-		// tokens that are owed for a larger one.
-		v.size = size
-	}
-	v.owed += tokens
-	if v.busy {
-		return v.answer
-	}
-	v.busy, v.since, v.answer = true, now, make(chan struct{})
-	answer := v.answer
-	if f.own {
-		level, err := f.store.Add(context.Background(), v.host.String(), v.owed, size)
-		v.owed = 0
-		f.end(v, level, size, err)
-		return answer
-	}
-	// The channel has room for all views, and each view is in it at most once.
-	f.ready <- v
-	return answer
-}
-
-// work runs operations, one after the other, until f is closed.
-func (f *Fleet) work() {
-	for {
-		select {
-		case <-f.ctx.Done():
-			return
-		case v := <-f.ready:
-			f.operate(v)
-		}
-	}
-}
-
-// operate runs the operation of v. It survives a store that ends its goroutine,
-// which is a worker's.
-func (f *Fleet) operate(v *fleetView) {
-	f.mu.Lock()
-	host, size, tokens := v.host.String(), v.size, v.owed
-	v.owed = 0
-	if !f.up(f.now()) {
-		f.end(v, 0, size, errFleetSlow)
-		f.mu.Unlock()
+// logFleet logs that the store is away or back, if that is news.
+func (x *exchange) logFleet() {
+	if x.t.Logger == nil {
 		return
 	}
-	f.mu.Unlock()
-	level, err := 0.0, errFleetGone
-	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if err == errFleetGone && !f.closed {
-			f.workers.Go(f.work)
-		}
-		f.end(v, level, size, err)
-	}()
-	level, err = f.call(host, tokens, size)
-}
-
-// call calls the store, which may panic. The errors of the store, and the value
-// with which it panics, may also run code of its own, so the caller must not
-// hold f.mu.
-func (f *Fleet) call(host string, tokens, size float64) (level float64, err error) {
-	ctx, cancel := context.WithTimeout(f.ctx, fleetPatience)
-	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			level, err = 0, fleetError(fmt.Errorf("%w: %v", errFleetPanic, p))
-		}
-	}()
-	level, err = f.store.Add(ctx, host, tokens, size)
-	if err != nil {
-		err = fleetError(err)
-	}
-	return level, err
-}
-
-// end records the result of an operation of v, which was for an account of the
-// given size. The caller must hold f.mu.
-func (f *Fleet) end(v *fleetView, level, size float64, err error) {
-	now := f.now()
-	close(v.answer)
-	v.busy, v.answer = false, nil
+	away, news := x.t.Fleet.accounts.Tell()
 	switch {
-	case f.closed:
-		v.owed = 0
-		return
-	case err != nil:
-	case !v.Hear(level, size, now):
-		err = fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level)
-	case now-v.since > account.OpTimeout:
-		err = errFleetSlow
-	}
-	if err != nil {
-		f.lose(err, now)
-	} else {
-		f.news.up()
-	}
-	if !f.link.Up(now) {
-		v.owed = 0
-	}
-	switch {
-	case v.owed != 0:
-		f.begin(v, v.size, 0, now)
-	case v.idle(now):
-		delete(f.views, v.host)
-	}
-}
-
-// overdue records that a request has waited for answer as long as it may.
-// Without it, a store that never returns would go unnoticed.
-func (f *Fleet) overdue(host hostKey, answer <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if v := f.views[host]; v != nil && v.answer == answer {
-		f.lose(errFleetSlow, f.now())
-	}
-}
-
-// lose stops the use of the store for a while, unless it has stopped already.
-// The caller must hold f.mu.
-func (f *Fleet) lose(err error, now time.Duration) {
-	if f.link.Up(now) {
-		f.link.Lose(now, rand.Uint64())
-		f.news.away(err)
+	case !news:
+	case away != nil:
+		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
+	default:
+		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
 	}
 }

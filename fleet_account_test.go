@@ -158,7 +158,7 @@ func TestFleet_SharedByTransports(t *testing.T) {
 			}
 		}
 		assert.Equal(t, 10_000, attempts, "no first attempt is held back")
-		level, err := fleet.store.Add(t.Context(), "a.example:80", 0, 100)
+		level, err := fleet.accounts.Store.Add(t.Context(), "a.example:80", 0, 100)
 		require.NoError(t, err)
 		assert.Equal(t, 100.0, level, "successes have filled the account")
 		assert.NoError(t, fleet.Close())
@@ -263,29 +263,6 @@ func TestFleet_RefusalsAtAGateAreFree(t *testing.T) {
 			assert.Equal(t, 200, resp.StatusCode)
 		})
 	}
-}
-
-func TestFleet_Bounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, store := range map[string]FleetStore{"memory": nil, "store": fixedStore(250)} {
-			fleet := newTestFleet(t, store)
-			for i := range fleetViews + 500 {
-				fleet.ask(hostKey{fmt.Sprintf("%d.example", i), "443"}, 500)
-				fleet.add(hostKey{fmt.Sprintf("%d.example", i), "443"}, 500, -1)
-				synctest.Wait()
-			}
-			assert.Len(t, fleet.views, fleetViews, name)
-			if m, ok := fleet.store.(*fleetMemory); ok {
-				assert.LessOrEqual(t, len(m.accounts), fleetAccounts)
-			}
-			time.Sleep(2 * time.Minute)
-			fleet.ask(hostKey{"new.example", "443"}, 500)
-			synctest.Wait()
-			assert.Len(t, fleet.views, 1, "%s: what nobody has asked for is forgotten", name)
-			long := hostKey{strings.Repeat("x", 300), "443"}
-			assert.Nil(t, fleet.ask(long, 500), "no host has such a name")
-		}
-	})
 }
 
 func TestFleet_ConcurrentUse(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A host's name is part of the string of its URL. Whoever chooses URLs must not
@@ -29,7 +29,7 @@ func TestFleet_KeepsNoURLs(t *testing.T) {
 	const hosts, query = 100, 1 << 20
 	fleet := NewFleet(nil)
 	tr := &Transport{Fleet: fleet, Policy: Policy{Backoff: Backoff{Base: Off}}, Base: alwaysAnswers(503)}
-	before := heap()
+	before := testenv.Heap()
 	for i := range hosts {
 		long := strings.Repeat("x", query)
 		u := fmt.Sprintf([]string{"http://%d.example:8080/?%s", "http://%d.example:8080/%s", "http://%d.example:8080/#%s"}[i%3], i, long)
@@ -39,9 +39,9 @@ func TestFleet_KeepsNoURLs(t *testing.T) {
 		_, err := get(t, tr, u)
 		require.NoError(t, err)
 	}
-	grown := heap() - before
+	grown := testenv.Heap() - before
 	assert.Less(t, grown, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
-	assert.Len(t, fleet.views, hosts)
+	assert.Len(t, fleet.accounts.Views, hosts)
 	assert.Len(t, tr.HostStates(), hosts)
 	runtime.KeepAlive(tr)
 }
@@ -89,106 +89,6 @@ func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
 		_, err = get(t, tr, "http://a.example/")
 		require.NoError(t, err)
 		assert.Empty(t, tr.HostStates(), "the host has recovered")
-	})
-}
-
-// codeError is an error with code of its own.
-type codeError struct{ text func() string }
-
-func (e codeError) Error() string { return e.text() }
-
-// The value with which a store panics may be an error with code of its own,
-// which may take its time, so it must not run with the lock for which requests
-// wait.
-func TestFleet_PanicWithError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var fleet *Fleet
-		asked := 0
-		fleet = newTestFleet(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-			panic(codeError{func() string {
-				asked++
-				if assert.True(t, fleet.mu.TryLock(), "no request waits for this text") {
-					fleet.mu.Unlock()
-				}
-				return "text"
-			}})
-		}))
-		fleet.ask(hostKey{"a.example", "80"}, 500)
-		synctest.Wait()
-		assert.Positive(t, asked)
-	})
-}
-
-// An error may end the goroutine that asks for its text, for example a mock
-// that calls t.FailNow. The Fleet then starts another worker.
-func TestFleet_ErrorEndsGoroutine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sick, operations := true, 0
-		fleet := newTestFleet(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
-			if operations++; sick {
-				return 0, codeError{func() string { runtime.Goexit(); return "" }}
-			}
-			return size, nil
-		}))
-		host := hostKey{"a.example", "80"}
-		for range 2 * fleetWorkers {
-			fleet.ask(host, 500)
-			time.Sleep(20 * time.Second)
-			synctest.Wait()
-		}
-		assert.Equal(t, 2*fleetWorkers, operations)
-		sick = false
-		fleet.ask(host, 500)
-		time.Sleep(time.Second)
-		_, known := fleet.level(host, 500)
-		assert.True(t, known, "the store is well again")
-	})
-}
-
-// Transports with different sizes use one Fleet. An account that is empty for
-// the smaller size says nothing about how much more is missing, so its level
-// must not be taken for that of the larger size.
-func TestFleet_SmallerSizeHidesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fleet := NewFleet(nil)
-		host := hostKey{"a.example", "80"}
-		fleet.add(host, 500, -500)
-		for range 10 {
-			time.Sleep(1001 * time.Millisecond)
-			fleet.ask(host, 100)
-			fleet.ask(host, 500)
-			level, known := fleet.level(host, 500)
-			assert.True(t, known)
-			assert.Zero(t, level)
-			level, known = fleet.level(host, 100)
-			assert.True(t, known)
-			assert.Zero(t, level)
-		}
-	})
-}
-
-// What a Transport with a large account has spent isn't lost because one with a
-// smaller account asks before the store has heard of it.
-func TestFleet_SmallerSizeLosesNoCharge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &fleetMemory{accounts: map[string]fleetAccount{}}
-		fleet := newTestFleet(t, storeFunc(func(ctx context.Context, host string, tokens, size float64) (float64, error) {
-			time.Sleep(10 * time.Millisecond)
-			return m.Add(ctx, host, tokens, size)
-		}))
-		host := hostKey{"a.example", "80"}
-		answer := fleet.ask(host, 500)
-		fleet.ask(host, 100)
-		time.Sleep(5 * time.Millisecond)
-		for range 300 { // while an operation is running
-			fleet.add(host, 500, -1)
-		}
-		fleet.add(host, 100, -1)
-		<-answer
-		time.Sleep(2 * time.Second)
-		<-fleet.ask(host, 500)
-		level, _ := fleet.level(host, 500)
-		assert.Equal(t, 199.0, level)
 	})
 }
 
@@ -278,29 +178,4 @@ func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Operations that wait for a worker while the store is lost aren't made, and an
-// operation that fails after that doesn't lose the store again.
-func TestFleet_IsLostOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var operations atomic.Int32
-		fleet := newTestFleet(t, storeFunc(func(ctx context.Context, _ string, _, _ float64) (float64, error) {
-			operations.Add(1)
-			<-ctx.Done()
-			return 0, ctx.Err()
-		}))
-		first := hostKey{"0.example", "80"}
-		answer := fleet.ask(first, 500)
-		for i := range 3 * fleetWorkers {
-			fleet.ask(hostKey{fmt.Sprint(i+1, ".example"), "80"}, 500)
-		}
-		time.Sleep(50 * time.Millisecond)
-		fleet.overdue(first, answer)
-		lost := fleet.link
-		time.Sleep(fleetPatience + time.Second)
-		synctest.Wait()
-		assert.EqualValues(t, fleetWorkers, operations.Load())
-		assert.Equal(t, lost, fleet.link)
-	})
 }

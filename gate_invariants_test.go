@@ -13,13 +13,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/gate"
+	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
 // gateCaller drives a Call like Transport.
 type gateCaller struct {
 	call    Call
-	timer   time.Duration // noLimit means none
+	timer   time.Duration // span.Forever means none
 	called  bool          // it was woken
 	sending bool
 	passed  int // how often later requests passed it
@@ -75,7 +77,7 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 		callers = slices.DeleteFunc(callers, func(other *gateCaller) bool { return other == c })
 	}
 	ask = func(c *gateCaller) {
-		c.called, c.timer = false, noLimit
+		c.called, c.timer = false, span.Forever
 		decide := h.First
 		if c.call.Attempts > 0 {
 			decide = h.Wake
@@ -87,7 +89,7 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 			leave(c)
 		case d.Wait > 0:
 			require.True(t, d.AtGate)
-			if d.Wait < noLimit {
+			if d.Wait < span.Forever {
 				c.timer = now + d.Wait
 			}
 			if c.call.Deadline != 0 {
@@ -100,17 +102,17 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 			}
 			c.sending = true
 			c.call.Attempts++
-			if g := c.call.gate; g != nil {
+			if g := c.call.ticket.Gate; g != nil {
 				for _, other := range callers {
-					if other.call.gate != g || !g.queue.has(other.call.number) || other.sending {
+					if other.call.ticket.Gate != g || !g.Queue.Has(other.call.ticket.Number) || other.sending {
 						continue
 					}
-					if c.call.number == 0 {
+					if c.call.ticket.Number == 0 {
 						t.Fatal("it has not even queued")
 					}
-					if other.call.number < c.call.number {
+					if other.call.ticket.Number < c.call.ticket.Number {
 						other.passed++
-						if other.passed > maxPassed {
+						if other.passed > gate.MaxPassed {
 							t.Fatal("passed too often")
 						}
 					}
@@ -119,26 +121,26 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 		}
 	}
 	check := func() {
-		s := h.guards.Load()
+		s := h.record.Guards.Load()
 		if s == nil {
 			return
 		}
-		list := []*gate{&s.gates.own}
-		for _, g := range s.gates.keyed {
+		list := []*gate.Gate{&s.Gates.Own}
+		for _, g := range s.Gates.Keyed {
 			list = append(list, g)
 		}
 		waiting := 0
 		for _, g := range list {
-			w := g.queue.front(g.probe == probeDue)
-			waiting += g.queue.len()
+			w := g.Queue.Front(g.Probe == gate.ProbeDue)
+			waiting += g.Queue.Len()
 			if w == nil {
 				continue
 			}
-			c := w.who.(*gateCaller)
+			c := w.Who.(*gateCaller)
 			if of[c] == nil {
 				t.Fatal("the one to go next has gone")
 			}
-			if !c.called && c.timer > max(now, g.ready(h.pausedUntil())) {
+			if !c.called && c.timer > max(now, g.Ready(h.record.PausedUntil())) {
 				t.Fatal("nobody will ask: a wake-up is lost")
 			}
 		}
@@ -153,7 +155,7 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 			case c.sending:
 			case c.called:
 				return c
-			case c.timer < noLimit && (first == nil || c.timer < first.timer):
+			case c.timer < span.Forever && (first == nil || c.timer < first.timer):
 				first = c
 			}
 		}
@@ -163,7 +165,7 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 	for range steps {
 		switch k := random.IntN(100); {
 		case k < 25 && len(callers) < crowd:
-			c := &gateCaller{timer: noLimit}
+			c := &gateCaller{timer: span.Forever}
 			c.call.Waiter = c
 			if keyed {
 				c.call.Gate = fmt.Sprint(random.IntN(3))
@@ -240,11 +242,11 @@ func runGateInvariants(t *testing.T, seed uint64, steps int) {
 	}
 	assert.Zero(t, h.State(policies[0], now).Waiting)
 	assert.Nil(t, h.Woken())
-	assert.True(t, h.Healed(now+48*time.Hour) || h.debt.missing() > 0)
-	if s := h.guards.Load(); s != nil {
-		h.debt.word.Store(0)
+	assert.True(t, h.Healed(now+48*time.Hour) || h.record.Debt.Missing() > 0)
+	if s := h.record.Guards.Load(); s != nil {
+		h.record.Debt.Word.Store(0)
 		assert.True(t, h.Healed(now+48*time.Hour))
-		assert.Empty(t, s.gates.keyed)
-		assert.Zero(t, s.gates.made.Load())
+		assert.Empty(t, s.Gates.Keyed)
+		assert.Zero(t, s.Gates.Made.Load())
 	}
 }

@@ -10,90 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// The queue behaves like a sorted list without gaps.
-func TestGate_QueueModel(t *testing.T) {
-	testenv.OneGoroutine(t)
-	testenv.Slow(t)
-	random := rand.New(rand.NewPCG(1, 2))
-	var q gateQueue
-	var model []gateWaiter
-	var away []gateWaiter // released, and may come back
-	last := int64(0)
-	for step := range testenv.Size(400_000, 1_000_000) {
-		switch k := random.IntN(10); {
-		case k < 4 && len(model) < 300:
-			last++
-			w := gateWaiter{number: last, refused: uint8(random.IntN(3))}
-			q.insert(w)
-			model = append(model, w)
-		case k < 5 && len(away) > 0:
-			i := random.IntN(len(away))
-			w := away[i]
-			away = slices.Delete(away, i, i+1)
-			q.insert(w)
-			at, _ := slices.BinarySearchFunc(model, w.number, func(a gateWaiter, n int64) int { return int(a.number - n) })
-			model = slices.Insert(model, at, w)
-		case k < 7 && len(model) > 0: // the request at the front is released
-			probe := random.IntN(4) == 0
-			i := 0
-			if probe && model[0].refused >= probeRefusals {
-				for j, w := range model[:min(len(model), probeAmong)] {
-					if w.refused < model[i].refused {
-						i = j
-					}
-					if w.passed >= maxPassed {
-						break
-					}
-				}
-			}
-			front := q.front(probe)
-			require.Equal(t, model[i].number, front.number)
-			require.Equal(t, model[i].passed, q.release(front.number))
-			for j := range i {
-				model[j].passed++
-			}
-			w := model[i]
-			w.refused = uint8(random.IntN(4))
-			model = slices.Delete(model, i, i+1)
-			if away = append(away, w); len(away) > 50 {
-				away = away[1:]
-			}
-		case k < 9 && len(model) > 0: // a request leaves
-			i := random.IntN(len(model))
-			require.True(t, q.has(model[i].number))
-			q.remove(model[i].number)
-			require.False(t, q.has(model[i].number))
-			q.remove(model[i].number)
-			model = slices.Delete(model, i, i+1)
-		case k == 9 && step%100 == 0: // a pause
-			seen := 0
-			q.keep(func(w *gateWaiter, ahead int) bool {
-				require.Equal(t, seen, ahead)
-				if w.number%7 == 0 {
-					return false
-				}
-				seen++
-				return true
-			})
-			model = slices.DeleteFunc(model, func(w gateWaiter) bool { return w.number%7 == 0 })
-		}
-		if len(model) != q.len() || len(q.list) > 4*300 {
-			t.Fatalf("%d wait, not %d, in %d places", q.len(), len(model), len(q.list))
-		}
-		if len(model) == 0 {
-			require.Nil(t, q.front(false))
-			continue
-		}
-		if q.front(false).number != model[0].number || q.ahead(model[0].number) != 0 || q.ahead(last+1) != len(model) {
-			t.Fatal("the queue is in another order")
-		}
-	}
-}
 
 // modelGate is the rule of docs/rate-limits.md, in seconds and requests per
 // second, without a queue.
@@ -209,8 +127,8 @@ func TestGate_PaceModel(t *testing.T) {
 					now += d.Wait
 				}
 				out = append(out, sent{c, max(1e-5, min(86400, 1/m.rate())), true, now > asked})
-				if s := out[len(out)-1]; !near(s.gap, c.gap.Seconds()) || c.limited != s.limited {
-					t.Fatalf("a gap of %v, limited: %v; the model says %+v", c.gap, c.limited, s)
+				if s := out[len(out)-1]; !near(s.gap, c.ticket.Gap.Seconds()) || c.ticket.Limited != s.limited {
+					t.Fatalf("a gap of %v, limited: %v; the model says %+v", c.ticket.Gap, c.ticket.Limited, s)
 				}
 				if now.Seconds() < m.closed-1e-6 {
 					t.Fatalf("released at %v, within a pause that ends at %v", now, m.closed)
@@ -248,10 +166,10 @@ func TestGate_PaceModel(t *testing.T) {
 				}
 			}
 			if m.shut {
-				g := &h.guards.Load().gates.own
-				if !near(m.rate(), g.pace.rate()) || math.Abs(m.closed-g.closed.Seconds()) > 1e-6 || m.misses != g.misses {
+				g := &h.record.Guards.Load().Gates.Own
+				if !near(m.rate(), g.Pace.Rate()) || math.Abs(m.closed-g.Closed.Seconds()) > 1e-6 || m.misses != g.Misses {
 					t.Fatalf("%v a second, closed until %v, %d misses; the model says %v, %v, %d",
-						g.pace.rate(), g.closed, g.misses, m.rate(), m.closed, m.misses)
+						g.Pace.Rate(), g.Closed, g.Misses, m.rate(), m.closed, m.misses)
 				}
 			}
 		}

@@ -81,12 +81,12 @@ func story(r *Rules, seed uint64, from time.Duration) []string {
 func TestHost_PauseBeforeTheEpoch(t *testing.T) {
 	r := defaultRules(t, Policy{Budget: Unlimited})
 	var h Host
-	require.Zero(t, h.pausedFor(-time.Hour), "a healthy host isn't paused until the epoch")
+	require.Zero(t, h.record.PausedFor(-time.Hour), "a healthy host isn't paused until the epoch")
 	o := refusal
 	o.RetryAfter = time.Second
 	h.Next(r, &Call{}, o, -time.Hour, 0)
-	require.Equal(t, time.Second, h.pausedFor(-time.Hour))
-	require.Zero(t, h.pausedFor(-time.Hour+time.Second))
+	require.Equal(t, time.Second, h.record.PausedFor(-time.Hour))
+	require.Zero(t, h.record.PausedFor(-time.Hour+time.Second))
 	h.Next(r, &Call{}, o, -time.Second, 0)
-	require.Positive(t, h.pausedFor(-time.Second), "a pause that ends at the epoch")
+	require.Positive(t, h.record.PausedFor(-time.Second), "a pause that ends at the epoch")
 }

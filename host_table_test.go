@@ -14,24 +14,28 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
 )
 
 var refusal = Outcome{Status: 503, Idempotent: true, Replay: true}
 
 // failAt makes one attempt at key fail, with everything that follows from it.
-func failAt(t *hostTable, key hostKey, r *Rules, o Outcome, now time.Duration) *hostEntry {
-	e := t.pinNew(key, now)
-	e.used.Store(int64(now))
+func failAt(t *host.Table, key hostkey.Key, r *Rules, o Outcome, now time.Duration) *host.Entry {
+	e := t.PinNew(key, now)
+	e.Used.Store(int64(now))
 	call := Call{Attempts: 1}
-	e.Next(r, &call, o, now, 0)
-	t.unpin(e, now)
+	r.next(&e.Record, &call, o, now, 0)
+	t.Unpin(e, now)
 	return e
 }
 
-func succeedAt(t *hostTable, key hostKey, r *Rules, now time.Duration) {
-	if e := t.pin(key, now); e != nil {
-		e.Next(r, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
-		t.unpin(e, now)
+func succeedAt(t *host.Table, key hostkey.Key, r *Rules, now time.Duration) {
+	if e := t.Pin(key, now); e != nil {
+		r.next(&e.Record, &Call{Attempts: 1}, Outcome{Status: 200}, now, 0)
+		t.Unpin(e, now)
 	}
 }
 
@@ -43,11 +47,11 @@ func defaultRules(t testing.TB, p Policy) *Rules {
 }
 
 // sameStripe returns n hosts of the same stripe.
-func sameStripe(t *hostTable, n int) []hostKey {
-	first := hostKey{"host", "443"}
-	keys := []hostKey{first}
+func sameStripe(t *host.Table, n int) []hostkey.Key {
+	first := hostkey.Key{Host: "host", Port: "443"}
+	keys := []hostkey.Key{first}
 	for i := 0; len(keys) < n; i++ {
-		if k := (hostKey{"host" + strconv.Itoa(i), "443"}); t.stripe(k) == t.stripe(first) {
+		if k := (hostkey.Key{Host: "host" + strconv.Itoa(i), Port: "443"}); t.Stripe(k) == t.Stripe(first) {
 			keys = append(keys, k)
 		}
 	}
@@ -55,27 +59,27 @@ func sameStripe(t *hostTable, n int) []hostKey {
 }
 
 func TestHostTable_MakesAndDrops(t *testing.T) {
-	var table hostTable
+	var table host.Table
 	r := defaultRules(t, Policy{})
-	key := hostKey{"example.com", "443"}
+	key := hostkey.Key{Host: "example.com", Port: "443"}
 	u := &url.URL{Scheme: "https", Host: "Example.com"}
-	assert.True(t, table.calm(&hostLookup{url: u}))
-	assert.Nil(t, table.pin(key, 0), "a healthy host has no entry")
+	assert.True(t, table.Calm(&host.Lookup{URL: u}))
+	assert.Nil(t, table.Pin(key, 0), "a healthy host has no entry")
 
 	e := failAt(&table, key, r, refusal, 0)
-	assert.False(t, table.calm(&hostLookup{url: u}))
-	assert.EqualValues(t, 1, table.entries.Load())
-	assert.Same(t, e, table.pin(key, 0))
-	table.unpin(e, 0)
+	assert.False(t, table.Calm(&host.Lookup{URL: u}))
+	assert.EqualValues(t, 1, table.Entries.Load())
+	assert.Same(t, e, table.Pin(key, 0))
+	table.Unpin(e, 0)
 
 	for range 2 {
 		succeedAt(&table, key, r, 0)
-		require.Same(t, e, table.pin(key, 0), "not healed yet")
-		table.unpin(e, 0)
+		require.Same(t, e, table.Pin(key, 0), "not healed yet")
+		table.Unpin(e, 0)
 	}
 	succeedAt(&table, key, r, 0)
-	assert.Nil(t, table.pin(key, 0), "healed")
-	assert.True(t, table.calm(&hostLookup{url: u}))
+	assert.Nil(t, table.Pin(key, 0), "healed")
+	assert.True(t, table.Calm(&host.Lookup{URL: u}))
 	assert.Empty(t, inTrouble(&table, 0))
 
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
@@ -84,15 +88,15 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 // An entry is complete as soon as it can be found. Readers of the table don't
 // wait for the request that has made it.
 func TestHostTable_MakesWhole(t *testing.T) {
-	var table hostTable
-	key := hostKey{"example.com", "443"}
-	make := func(now time.Duration) *hostEntry { return table.make(table.stripe(key), key.hash(), key, now) }
+	var table host.Table
+	key := hostkey.Key{Host: "example.com", Port: "443"}
+	make := func(now time.Duration) *host.Entry { return table.Make(table.Stripe(key), key.Hash(), key, now) }
 	e := make(7)
 	assert.Same(t, e, make(8), "if two requests make it at once, one wins")
-	assert.EqualValues(t, 2, e.pins.Load())
+	assert.EqualValues(t, 2, e.Pins.Load())
 	for _, e := range inTrouble(&table, 0) {
-		assert.Equal(t, key, e.key)
-		assert.EqualValues(t, 7, e.used.Load())
+		assert.Equal(t, key, e.Key)
+		assert.EqualValues(t, 7, e.Used.Load())
 	}
 }
 
@@ -109,56 +113,56 @@ func TestHostTable_Keeps(t *testing.T) {
 		until   time.Duration
 	}{
 		{"pause", Policy{Budget: Unlimited}, paused, 10 * time.Second},
-		{"failure that its breaker counts", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}}, refusal, hostIdle + 1},
+		{"failure that its breaker counts", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1}}, refusal, host.Idle + 1},
 		{"gate", Policy{Budget: Unlimited, Gate: On}, throttled, 170*time.Second + 1},
 		{"nothing", Policy{Budget: Unlimited}, refusal, 0},
-		{"tokens", Policy{}, refusal, hostIdle + 1},
-		{"open breaker", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, hostIdle + 2<<20},
+		{"tokens", Policy{}, refusal, host.Idle + 1},
+		{"open breaker", Policy{Budget: Unlimited, Breaker: Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, host.Idle + 2<<20},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var table hostTable
-			key := hostKey{"example.com", "443"}
+			var table host.Table
+			key := hostkey.Key{Host: "example.com", Port: "443"}
 			failAt(&table, key, defaultRules(t, tt.policy), tt.outcome, 0)
 			if tt.until > 0 {
 				assert.Len(t, inTrouble(&table, tt.until-1<<20), 1)
 			}
 			assert.Empty(t, inTrouble(&table, tt.until))
-			assert.Zero(t, table.entries.Load())
+			assert.Zero(t, table.Entries.Load())
 		})
 	}
 }
 
 // After an hour, forgotten state holds back no request.
 func TestHostTable_Idle(t *testing.T) {
-	var table hostTable
+	var table host.Table
 	r := defaultRules(t, Policy{})
-	idle, busy, pinned := hostKey{"idle", "80"}, hostKey{"busy", "80"}, hostKey{"pinned", "80"}
+	idle, busy, pinned := hostkey.Key{Host: "idle", Port: "80"}, hostkey.Key{Host: "busy", Port: "80"}, hostkey.Key{Host: "pinned", Port: "80"}
 	failAt(&table, idle, r, refusal, 0)
 	failAt(&table, busy, r, refusal, 0)
-	p := table.pinNew(pinned, 0)
-	failAt(&table, busy, r, refusal, hostIdle)
+	p := table.PinNew(pinned, 0)
+	failAt(&table, busy, r, refusal, host.Idle)
 	var names []string
-	for _, e := range inTrouble(&table, hostIdle+1) {
-		names = append(names, e.key.String())
+	for _, e := range inTrouble(&table, host.Idle+1) {
+		names = append(names, e.Key.String())
 	}
 	assert.Equal(t, []string{"busy:80", "pinned:80"}, names)
-	table.unpin(p, hostIdle+1)
-	assert.Nil(t, table.pin(pinned, hostIdle+1))
+	table.Unpin(p, host.Idle+1)
+	assert.Nil(t, table.Pin(pinned, host.Idle+1))
 }
 
 func TestHostTable_Pins(t *testing.T) {
-	var table hostTable
-	key := hostKey{"example.com", "443"}
-	first := table.pinNew(key, 0)
-	second := table.pinNew(key, 0)
+	var table host.Table
+	key := hostkey.Key{Host: "example.com", Port: "443"}
+	first := table.PinNew(key, 0)
+	second := table.PinNew(key, 0)
 	assert.Same(t, first, second)
-	table.unpin(first, 0)
-	third := table.pin(key, 0)
+	table.Unpin(first, 0)
+	third := table.Pin(key, 0)
 	assert.Same(t, first, third, "healed, but in use")
-	table.unpin(second, 0)
-	table.unpin(third, 0)
-	assert.Nil(t, table.pin(key, 0))
+	table.Unpin(second, 0)
+	table.Unpin(third, 0)
+	assert.Nil(t, table.Pin(key, 0))
 }
 
 // The state of a host ends an hour after its last failure, whether or not
@@ -166,20 +170,20 @@ func TestHostTable_Pins(t *testing.T) {
 func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 	r := defaultRules(t, Policy{})
 	for _, scraped := range []bool{false, true} {
-		var table hostTable
-		key := hostKey{"dead.example", "443"}
+		var table host.Table
+		key := hostkey.Key{Host: "dead.example", Port: "443"}
 		retries := 0
 		for i := range 10 {
 			now := time.Duration(i) * 61 * time.Minute
-			e := table.pinNew(key, now)
-			e.used.Store(int64(now))
-			for call := (Call{Attempts: 1}); e.Next(r, &call, refusal, now, 0).Retry; call.Attempts++ {
+			e := table.PinNew(key, now)
+			e.Used.Store(int64(now))
+			for call := (Call{Attempts: 1}); r.next(&e.Record, &call, refusal, now, 0).Retry; call.Attempts++ {
 				retries++
 			}
-			table.unpin(e, now)
+			table.Unpin(e, now)
 			if scraped {
-				table.all(now + time.Hour/2)
-				table.all(now + time.Hour + time.Second)
+				table.All(now + time.Hour/2)
+				table.All(now + time.Hour + time.Second)
 			}
 		}
 		assert.Equal(t, 30, retries, "scraped: %v", scraped)
@@ -187,19 +191,19 @@ func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 
 	// The same applies to hosts that are always in use, and to those without a
 	// place.
-	var table hostTable
-	keys := sameStripe(&table, hostsPerStripe+1)
-	for _, key := range keys[:hostsPerStripe] {
-		table.pinNew(key, 0)
+	var table host.Table
+	keys := sameStripe(&table, host.PerStripe+1)
+	for _, key := range keys[:host.PerStripe] {
+		table.PinNew(key, 0)
 	}
-	for _, key := range []hostKey{keys[0], keys[hostsPerStripe]} {
+	for _, key := range []hostkey.Key{keys[0], keys[host.PerStripe]} {
 		failAt(&table, key, r, refusal, 0)
-		e := table.pinNew(key, hostIdle)
-		assert.EqualValues(t, retryCost, e.debt.missing())
-		e = table.pinNew(key, hostIdle+1)
-		assert.Zero(t, e.debt.missing())
-		failAt(&table, key, r, refusal, hostIdle+2)
-		assert.EqualValues(t, retryCost, table.pinNew(key, hostIdle+3).debt.missing(), "once")
+		e := table.PinNew(key, host.Idle)
+		assert.EqualValues(t, budget.RetryCost, e.Debt.Missing())
+		e = table.PinNew(key, host.Idle+1)
+		assert.Zero(t, e.Debt.Missing())
+		failAt(&table, key, r, refusal, host.Idle+2)
+		assert.EqualValues(t, budget.RetryCost, table.PinNew(key, host.Idle+3).Debt.Missing(), "once")
 	}
 }
 
@@ -217,13 +221,13 @@ func TestRulesFor_Shared(t *testing.T) {
 	s := h.State(shared, 0)
 	assert.Equal(t, HostState{Tokens: 4, Size: 5, Breaker: "closed"}, s)
 	assert.Equal(t, Decision{Retry: true}, h.First(shared, &Call{}, 0, 0))
-	assert.True(t, r.policy.Gate == On && r.breaker, "the original is unchanged")
+	assert.True(t, r.policy.Gate == On && r.breaker != nil, "the original is unchanged")
 }
 
 // Readers of the table see complete entries while requests fail and recover. In
 // the end no entry is left.
 func TestHostTable_Concurrently(t *testing.T) {
-	var table hostTable
+	var table host.Table
 	r := defaultRules(t, Policy{})
 	done := make(chan struct{})
 	var watching, working sync.WaitGroup
@@ -235,7 +239,7 @@ func TestHostTable_Concurrently(t *testing.T) {
 			default:
 			}
 			for _, e := range inTrouble(&table, 0) {
-				if !assert.NotZero(t, e.key, "an entry without a host") {
+				if !assert.NotZero(t, e.Key, "an entry without a host") {
 					return
 				}
 			}
@@ -245,20 +249,20 @@ func TestHostTable_Concurrently(t *testing.T) {
 		working.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 0))
 			for range 2000 {
-				key := hostKey{fmt.Sprint("host", random.IntN(50)), "80"}
-				e := table.pinNew(key, 0)
+				key := hostkey.Key{Host: fmt.Sprint("host", random.IntN(50)), Port: "80"}
+				e := table.PinNew(key, 0)
 				var call Call
 				for call.Attempts = 1; ; call.Attempts++ {
 					o := refusal
 					if call.Attempts == 2 {
 						o.Status = 200
 					}
-					if !e.Next(r, &call, o, 0, 0).Retry {
+					if !r.next(&e.Record, &call, o, 0, 0).Retry {
 						break
 					}
 				}
-				table.unpin(e, 0)
-				table.calm(&hostLookup{url: &url.URL{Host: key.host}})
+				table.Unpin(e, 0)
+				table.Calm(&host.Lookup{URL: &url.URL{Host: key.Host}})
 			}
 		})
 	}
@@ -266,5 +270,5 @@ func TestHostTable_Concurrently(t *testing.T) {
 	close(done)
 	watching.Wait()
 	assert.Empty(t, inTrouble(&table, 0))
-	assert.Zero(t, table.entries.Load())
+	assert.Zero(t, table.Entries.Load())
 }

@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"net/http"
 	"slices"
+
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // idempotent reports whether sending req twice has the same effect as sending
@@ -16,11 +18,11 @@ func (r *Rules) idempotent(req *http.Request) bool {
 	if r.policy.Idempotent != nil {
 		return r.policy.Idempotent(req)
 	}
-	switch method(req) {
+	switch syntax.Method(req) {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete, "QUERY": // RFC 10008
 		return true
 	}
-	return hasKey(req.Header) || slices.Contains(r.policy.IdempotentMethods, method(req))
+	return hasKey(req.Header) || slices.Contains(r.policy.IdempotentMethods, syntax.Method(req))
 }
 
 // hasKey reports whether h marks a request as idempotent, by net/http's rule:

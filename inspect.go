@@ -4,17 +4,16 @@
 package retrip
 
 import (
-	"errors"
-	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
 )
 
 // HostState returns what t knows about a host, given as "example.com:443" or
@@ -23,7 +22,7 @@ import (
 // says why host isn't valid, or what is wrong with t's policies. HostState is
 // safe for concurrent use.
 func (t *Transport) HostState(host string) (HostState, error) {
-	key, err := parseHost(host)
+	key, err := hostkey.Parse(host)
 	if err != nil {
 		return HostState{}, err
 	}
@@ -32,17 +31,19 @@ func (t *Transport) HostState(host string) (HostState, error) {
 		return HostState{}, s.err
 	}
 	now := s.now()
-	e := t.hosts.pin(key, now)
-	switch others := t.hosts.stripe(key).indebted(); {
+	e := t.hosts.Pin(key, now)
+	switch others := t.hosts.Stripe(key).Indebted(); {
 	case e != nil:
-		defer t.hosts.unpin(e, now)
-	case others != nil && !others.lapsed(now):
+		defer t.hosts.Unpin(e, now)
+	case others != nil && !others.Lapsed(now):
 		e = others
 	default:
-		e = &hostEntry{}
+		e = untroubled()
 	}
 	return t.state(s, e, key, now), nil
 }
+
+func untroubled() *host.Entry { return &host.Entry{} }
 
 // HostStates returns the states of all hosts in trouble, sorted by name. If
 // about 4096 hosts are in trouble at once, further hosts share budgets. The
@@ -56,15 +57,15 @@ func (t *Transport) HostStates() []HostState {
 		return nil
 	}
 	now := s.now()
-	entries, others := t.hosts.all(now)
+	entries, others := t.hosts.All(now)
 	states := make([]HostState, 0, len(entries)+1)
 	for _, e := range entries {
-		states = append(states, t.state(s, e, e.key, now))
+		states = append(states, t.state(s, e, e.Key, now))
 	}
 	if len(others) > 0 {
-		all := HostState{Host: otherHosts, Policy: s.fallback.name, Breaker: breakerNames[breakerClosed]}
+		all := HostState{Host: otherHosts, Policy: s.fallback.name, Breaker: breaker.Names[breaker.Closed]}
 		for _, e := range others {
-			state := e.State(s.fallback, now)
+			state := s.fallback.state(&e.Record, now)
 			all.Tokens += state.Tokens
 			all.Size += state.Size
 			all.FailedRetries = max(all.FailedRetries, state.FailedRetries)
@@ -83,7 +84,7 @@ func (t *Transport) sharedMissing() map[string]float64 {
 	}
 	missing := make(map[string]float64, len(s.pools))
 	for policy, pool := range s.pools {
-		left, size := pool.tokens(s.now())
+		left, size := pool.Tokens(s.now())
 		missing[policy] = size - left
 	}
 	return missing
@@ -94,10 +95,10 @@ func (t *Transport) sharedMissing() map[string]float64 {
 const otherHosts = "others"
 
 // state is that of s, with what is known of the fleet's account.
-func (t *Transport) state(s *settings, e *hostEntry, key hostKey, now time.Duration) HostState {
+func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.Duration) HostState {
 	state := s.state(e, key, now)
 	if size := s.find(&url.URL{Host: key.String()}).fleet; t.Fleet != nil && size > 0 {
-		if level, known := t.Fleet.level(key, size); known {
+		if level, known := t.Fleet.accounts.Level(key, size); known {
 			state.FleetTokens, state.FleetSize = level, size
 		}
 	}
@@ -106,15 +107,15 @@ func (t *Transport) state(s *settings, e *hostEntry, key hostKey, now time.Durat
 
 // state describes e, the entry of the host of key, under the policy that the
 // host follows.
-func (s *settings) state(e *hostEntry, key hostKey, now time.Duration) HostState {
+func (s *settings) state(e *host.Entry, key hostkey.Key, now time.Duration) HostState {
 	r := s.find(&url.URL{Host: key.String()})
-	state := e.State(r, now)
+	state := r.state(&e.Record, now)
 	state.Host, state.Policy = key.String(), r.name
-	if reason := e.failed.load(); reason != "" && !e.others {
-		state.LastFailure, state.FailedAgo = reason, max(0, now-time.Duration(e.used.Load()))
+	if reason := allReasons[e.Failed.Load()]; reason != "" && !e.Others {
+		state.LastFailure, state.FailedAgo = reason, max(0, now-time.Duration(e.Used.Load()))
 	}
-	if !e.others {
-		state.LastGiveUp = e.gaveUp.load()
+	if !e.Others {
+		state.LastGiveUp = allReasons[e.GaveUp.Load()]
 	}
 	return state
 }
@@ -127,7 +128,7 @@ func (s *settings) state(e *hostEntry, key hostKey, now time.Duration) HostState
 // host isn't valid, or what is wrong with t's policies. PolicyOf is safe for
 // concurrent use.
 func (t *Transport) PolicyOf(host string) (Policy, error) {
-	key, err := parseHost(host)
+	key, err := hostkey.Parse(host)
 	if err != nil {
 		return Policy{}, err
 	}
@@ -176,58 +177,7 @@ func (t *Transport) NeverMatched() []string {
 	return never
 }
 
-// parseHost parses a host with its port, as in a URL.
-func parseHost(host string) (hostKey, error) {
-	bad := func(format string, args ...any) (hostKey, error) {
-		return hostKey{}, fmt.Errorf("retrip: %q is not a valid host: %w", host, fmt.Errorf(format, args...))
-	}
-	if u, err := url.Parse(host); err == nil && u.Host != "" {
-		return bad("it is a URL; its host is %q", keyOf(u))
-	}
-	if strings.ContainsAny(host, "/\\?#@") {
-		return bad(`it must be a host and port as in a URL, such as "example.com:443"`)
-	}
-	if strings.HasPrefix(host, "*") {
-		return bad("it is a pattern, not a host")
-	}
-	if strings.Count(host, ":") > 1 && host[0] != '[' {
-		return bad("an IPv6 address must be in brackets: [::1]:8080")
-	}
-	name, port := splitPort(strings.ToLower(host))
-	bracketed := strings.HasPrefix(host, "[")
-	if name = undotted(name); port == "" {
-		if name == "" {
-			return bad("it is empty")
-		}
-		return bad("it has no port; for https it is %q, for http %q", net.JoinHostPort(name, "443"), net.JoinHostPort(name, "80"))
-	}
-	if err := checkPort(port); err != nil {
-		return bad("%w", err)
-	}
-	if err := checkName(name, bracketed); err != nil {
-		return bad("%w", err)
-	}
-	return hostKey{name, port}, nil
-}
+// allReasons numbers the reasons, for an entry of a host.
+var allReasons = slices.Concat([]Reason{""}, retryReasons, giveUpReasons)
 
-// checkName returns why name, without its brackets, can't be the name of a
-// host.
-func checkName(name string, bracketed bool) error {
-	if bracketed {
-		if addr, err := netip.ParseAddr(name); err != nil || !addr.Is6() {
-			return errors.New("only an IPv6 address may be in brackets")
-		}
-		return nil
-	}
-	switch {
-	case name == "":
-		return errors.New("the name is missing before the port")
-	case len(name) > 253:
-		return errors.New("a name may have at most 253 bytes")
-	case strings.HasPrefix(name, ".") || strings.Contains(name+".", ".."):
-		return errors.New("a label of the name is empty")
-	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r) }):
-		return errors.New("the name contains a character that no host name may contain")
-	}
-	return nil
-}
+func numberOf(reason Reason) uint32 { return uint32(max(0, slices.Index(allReasons, reason))) }

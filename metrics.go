@@ -10,6 +10,10 @@ import (
 	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/resume"
 )
 
 // Metrics counts what Transports do. It is a [prometheus.Collector]:
@@ -49,10 +53,10 @@ type Metrics struct {
 	requests, unattempted, attempts, retries, giveUps, sends, fleetChecks, transitions, pauses *prometheus.Desc
 	resumes, resumedBytes, stalls                                                              *prometheus.Desc
 	waits, gateWaits                                                                           *prometheus.Desc
-	gauges                                                                                     [gauges]*prometheus.Desc
+	gauges                                                                                     [meter.Gauges]*prometheus.Desc
 
 	mu       sync.Mutex
-	policies map[string]*policyMetrics
+	policies map[string]*meter.Policy
 	holders  []*holder
 	tidyAt   int // number of holders at which watch removes those of dead Transports
 }
@@ -60,7 +64,7 @@ type Metrics struct {
 // holder is a Transport as its Metrics knows it.
 type holder struct {
 	transport weak.Pointer[Transport]
-	held      []*policyMetrics // of its policies; guarded by Metrics.mu
+	held      []*meter.Policy // of its policies; guarded by Metrics.mu
 }
 
 // NewMetrics returns a new Metrics, like &Metrics{}.
@@ -88,9 +92,9 @@ func (m *Metrics) make() {
 	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume on, by result: continued, or the reason why not.", "result")
 	m.resumedBytes = desc("body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
 	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for Policy.BodyIdle.")
-	m.waits = desc("wait_seconds", waitHelp, "source")
-	m.gateWaits = desc("gate_wait_seconds", gateWaitHelp)
-	m.gauges = [gauges]*prometheus.Desc{
+	m.waits = desc("wait_seconds", meter.WaitHelp, "source")
+	m.gateWaits = desc("gate_wait_seconds", meter.GateWaitHelp)
+	m.gauges = [meter.Gauges]*prometheus.Desc{
 		gaugeOpen:     desc("breaker_open_hosts", "Hosts whose breaker is open or half-open."),
 		gaugeMissing:  desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together."),
 		gaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts."),
@@ -98,7 +102,7 @@ func (m *Metrics) make() {
 		gaugePaused:   desc("paused_hosts", "Hosts to which requests are held back, at the request of the host or by a gate."),
 		gaugeShared:   desc("shared_budget_tokens_missing", "Tokens missing from the budgets that the hosts of a policy share, by the policy that sets them."),
 	}
-	m.policies = map[string]*policyMetrics{}
+	m.policies = map[string]*meter.Policy{}
 }
 
 // watch includes t's hosts in what m reports, as long as t is reachable.
@@ -124,7 +128,7 @@ func (m *Metrics) tidy() {
 		dead := h.transport.Value() == nil
 		if dead {
 			for _, p := range h.held {
-				p.holders--
+				p.Holders--
 			}
 		}
 		return dead
@@ -133,21 +137,21 @@ func (m *Metrics) tidy() {
 
 // hold gives each of the rules its counters. The counters stay as long as the
 // holder to which the caller passes the result of hold.
-func (m *Metrics) hold(rules []*Rules) []*policyMetrics {
+func (m *Metrics) hold(rules []*Rules) []*meter.Policy {
 	if m == nil {
 		return nil
 	}
 	m.made()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	held := make([]*policyMetrics, len(rules))
+	held := make([]*meter.Policy, len(rules))
 	for i, r := range rules {
 		p := m.policies[r.name]
 		if p == nil {
-			p = &policyMetrics{name: r.name, exemplar: m.exemplar}
+			p = meter.New(r.name, m.exemplar, &countedWords)
 			m.policies[r.name] = p
 		}
-		p.holders++
+		p.Holders++
 		r.metrics, held[i] = p, p
 	}
 	return held
@@ -155,7 +159,7 @@ func (m *Metrics) hold(rules []*Rules) []*policyMetrics {
 
 // swap replaces what h holds by held. It drops the counters that no holder has
 // any more.
-func (m *Metrics) swap(h *holder, held []*policyMetrics) {
+func (m *Metrics) swap(h *holder, held []*meter.Policy) {
 	if m == nil {
 		return
 	}
@@ -163,15 +167,15 @@ func (m *Metrics) swap(h *holder, held []*policyMetrics) {
 	defer m.mu.Unlock()
 	held, h.held = h.held, held
 	for _, p := range held {
-		if p.holders--; p.holders == 0 {
+		if p.Holders--; p.Holders == 0 {
 			m.drop(p)
 		}
 	}
 }
 
-func (m *Metrics) drop(p *policyMetrics) {
-	if p.name != defaultName && m.policies[p.name] == p {
-		delete(m.policies, p.name)
+func (m *Metrics) drop(p *meter.Policy) {
+	if p.Name != defaultName && m.policies[p.Name] == p {
+		delete(m.policies, p.Name)
 	}
 }
 
@@ -209,10 +213,10 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.made()
 	m.mu.Lock()
 	m.tidy()
-	policies := make([]*policyMetrics, 0, len(m.policies))
+	policies := make([]*meter.Policy, 0, len(m.policies))
 	for _, p := range m.policies {
 		policies = append(policies, p)
-		if p.holders == 0 {
+		if p.Holders == 0 {
 			// Its last Transport is garbage. This scrape still exports what that
 			// Transport has counted since the last one.
 			m.drop(p)
@@ -221,22 +225,22 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	holders := slices.Clone(m.holders)
 	m.mu.Unlock()
 
-	sums := map[string]*[gauges]float64{}
+	sums := map[string]*[meter.Gauges]float64{}
 	for _, h := range holders {
 		if t := h.transport.Value(); t != nil {
 			t.addHosts(sums)
 		}
 	}
 	for _, p := range policies {
-		m.collect(ch, p, sums[p.name])
+		m.collect(ch, p, sums[p.Name])
 	}
 }
 
 // addHosts adds up what t knows about hosts in trouble, by policy.
-func (t *Transport) addHosts(sums map[string]*[gauges]float64) {
-	of := func(policy string) *[gauges]float64 {
+func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
+	of := func(policy string) *[meter.Gauges]float64 {
 		if sums[policy] == nil {
-			sums[policy] = new([gauges]float64)
+			sums[policy] = new([meter.Gauges]float64)
 		}
 		return sums[policy]
 	}
@@ -251,7 +255,7 @@ func (t *Transport) addHosts(sums map[string]*[gauges]float64) {
 		if state.PausedFor > 0 {
 			sum[gaugePaused]++
 		}
-		if state.Breaker != breakerNames[breakerClosed] {
+		if state.Breaker != breaker.Names[breaker.Closed] {
 			sum[gaugeOpen]++
 		}
 	}
@@ -259,77 +263,108 @@ func (t *Transport) addHosts(sums map[string]*[gauges]float64) {
 
 // collect reports the series of p: the outcomes of its requests, and every
 // other series that has ever been above zero.
-func (m *Metrics) collect(ch chan<- prometheus.Metric, p *policyMetrics, sum *[gauges]float64) {
+func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[meter.Gauges]float64) {
 	outcome := func(n uint64, name string) {
-		ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), p.name, name)
+		ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), p.Name, name)
 	}
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		if n > 0 {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{p.name}, labels...)...)
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{p.Name}, labels...)...)
 		}
 	}
 	var plain uint64
-	for i, name := range resultNames {
-		n := p.results[i].Load()
-		if i < len(p.plain) {
-			answered := p.plain[i].value()
+	for i, name := range meter.Results {
+		n := p.Results[i].Load()
+		if i < len(p.Plain) {
+			answered := p.Plain[i].Value()
 			plain += answered
 			n += answered
 		}
 		counter(m.attempts, n, name)
 	}
-	for i, name := range outcomeNames {
-		n := p.outcomes[i].Load()
-		if i == outcomeAnswered {
+	for i, name := range meter.Outcomes {
+		n := p.Outcomes[i].Load()
+		if i == meter.Answered {
 			n += plain
 		}
 		outcome(n, name)
 	}
-	counter(m.unattempted, p.unattempted.Load())
+	counter(m.unattempted, p.Unattempted.Load())
 	for i, reason := range retryReasons {
-		counter(m.retries, p.retries[i].Load(), string(reason))
+		counter(m.retries, p.Retries[i].Load(), string(reason))
 	}
 	m.collectGiveUps(ch, p)
-	for i, result := range fleetResults {
-		counter(m.fleetChecks, p.fleetChecks[i].Load(), result)
+	for i, result := range meter.FleetResults {
+		counter(m.fleetChecks, p.FleetChecks[i].Load(), result)
 	}
-	for i, state := range breakerNames {
-		counter(m.transitions, p.transitions[i].Load(), state)
+	for i, state := range breaker.Names {
+		counter(m.transitions, p.Transitions[i].Load(), state)
 	}
-	counter(m.sends, p.sends.Load())
-	counter(m.pauses, p.pauses.Load())
+	counter(m.sends, p.Sends.Load())
+	counter(m.pauses, p.Pauses.Load())
 	for i, result := range resumeResults {
-		counter(m.resumes, p.resumes[i].Load(), string(result))
+		counter(m.resumes, p.Resumes[i].Load(), string(result))
 	}
-	counter(m.resumedBytes, p.resumedBytes.Load())
-	counter(m.stalls, p.stalls.Load())
-	p.waits.collect(ch)
-	p.waitsOfServer.collect(ch)
-	p.gateWaits.collect(ch)
+	counter(m.resumedBytes, p.ResumedBytes.Load())
+	counter(m.stalls, p.Stalls.Load())
+	p.Waits.Collect(ch)
+	p.WaitsOfServer.Collect(ch)
+	p.GateWaits.Collect(ch)
 	for i, desc := range m.gauges {
 		var v float64
 		if sum != nil {
 			v = sum[i]
 		}
 		if v != 0 {
-			p.gauged[i].Store(true)
+			p.Gauged[i].Store(true)
 		}
-		if p.gauged[i].Load() {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, p.name)
+		if p.Gauged[i].Load() {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, p.Name)
 		}
 	}
 }
 
-func (m *Metrics) collectGiveUps(ch chan<- prometheus.Metric, p *policyMetrics) {
+func (m *Metrics) collectGiveUps(ch chan<- prometheus.Metric, p *meter.Policy) {
 	for i, reason := range giveUpReasons {
-		n := p.giveUps[i].Load()
+		n := p.GiveUps[i].Load()
 		if n == 0 {
 			continue
 		}
-		metric := prometheus.MustNewConstMetric(m.giveUps, prometheus.CounterValue, float64(n), p.name, string(reason))
-		if e := p.giveUpExemplars[i].Load(); e != nil {
+		metric := prometheus.MustNewConstMetric(m.giveUps, prometheus.CounterValue, float64(n), p.Name, string(reason))
+		if e := p.GiveUpExemplars[i].Load(); e != nil {
 			metric = prometheus.MustNewMetricWithExemplars(metric, *e)
 		}
 		ch <- metric
 	}
+}
+
+// The gauges, which each scrape computes from the hosts in trouble.
+const (
+	gaugeOpen = iota
+	gaugeMissing
+	gaugeTroubled
+	gaugeWaiting
+	gaugePaused
+	gaugeShared
+)
+
+var (
+	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
+	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
+		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonFleetBudget, ReasonHiddenSends, ReasonCanceled}
+
+	// The results for a response body that has broken: continued, or the reason
+	// why not.
+	resumeResults = append([]Reason{resumeContinued, resume.RefusedMethod, resume.RefusedStatus, resume.RefusedEncoded, resume.RefusedMultipart, resume.RefusedTrailers, resume.RefusedLength,
+		resume.RefusedRanges, resume.RefusedValidator, resume.RefusedContentRange, resume.RefusedChanged, resume.RefusedCost, resume.RefusedProgress, resume.RefusedError}, giveUpReasons...)
+)
+
+var countedWords = meter.Words{Retries: texts(retryReasons), GiveUps: texts(giveUpReasons), Resumes: texts(resumeResults)}
+
+func texts(reasons []Reason) []string {
+	texts := make([]string, len(reasons))
+	for i, reason := range reasons {
+		texts[i] = string(reason)
+	}
+	return texts
 }

@@ -22,10 +22,10 @@ func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
 	const waits = 10_000
 	for i := range waits {
 		wait := time.Duration(math.Pow(1.004, float64(i%9900)))
-		r.metrics.retry(context.Background(), ReasonError, wait, false)
+		r.metrics.Retry(context.Background(), string(ReasonError), wait, false)
 	}
 	registry := prometheus.NewRegistry()
-	require.NoError(t, registry.Register(*r.metrics.waits.series.Load()))
+	require.NoError(t, registry.Register(*r.metrics.Waits.Series.Load()))
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	h := families[0].Metric[0].GetHistogram()

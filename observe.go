@@ -3,7 +3,13 @@
 
 package retrip
 
-import "cmp"
+import (
+	"cmp"
+
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/meter"
+)
 
 // This file reports what an exchange does to metrics, hooks and the log.
 // Reports that need a large stack frame have functions of their own, so that
@@ -27,7 +33,7 @@ func (x *exchange) tellAttempt() {
 // sending counts the next attempt if it is a retry. count counts its result.
 func (x *exchange) sending() {
 	if x.call.Attempts > 1 {
-		x.r.metrics.retry(x.req.Context(), x.decision.Reason, x.decision.Wait, x.told.fromServer)
+		x.r.metrics.Retry(x.req.Context(), string(x.decision.Reason), x.decision.Wait, x.told.fromServer)
 	}
 	x.told.attempted, x.told.pending = true, true
 }
@@ -39,19 +45,19 @@ func (x *exchange) count(o *Outcome, reason Reason) {
 		// The attempt was counted when its headers arrived.
 		return
 	}
-	result := resultError
+	result := meter.Error
 	switch {
 	case o.Status != 0:
-		result = resultOf(o.Status)
+		result = meter.ResultOf(o.Status)
 	case o.Timeout || o.Canceled && reason == ReasonDeadline:
-		result = resultTimeout
+		result = meter.Timeout
 	case o.Canceled:
-		result = resultCanceled
+		result = meter.Canceled
 	}
 	x.told.pending = false
-	x.r.metrics.attempt(result)
+	x.r.metrics.Attempt(result)
 	if x.attempt != nil {
-		x.r.metrics.hiddenSends(x.attempt.Sends() - 1)
+		x.r.metrics.HiddenSends(x.attempt.Sends() - 1)
 	}
 }
 
@@ -66,14 +72,14 @@ func (x *exchange) countRest() {
 		x.count(&o, "")
 	}
 	if !x.told.ended && !x.continues {
-		x.r.metrics.request(outcomeFailed, x.told.attempted)
+		x.r.metrics.Request(meter.Failed, x.told.attempted)
 	}
 }
 
 // announce reports the decision to retry.
 func (x *exchange) announce() {
 	d := &x.decision
-	x.told.fromServer = d.Wait > 0 && (x.outcome.RetryAfter > 0 || x.host.pausedFor(x.s.now()) > 0)
+	x.told.fromServer = d.Wait > 0 && (x.outcome.RetryAfter > 0 || x.host.PausedFor(x.s.now()) > 0)
 	if x.watch().anybody() {
 		x.tellRetry()
 	}
@@ -93,19 +99,19 @@ func (x *exchange) report() {
 	e := x.event(reason)
 	if !x.continues {
 		x.told.ended = true
-		x.r.metrics.request(x.ending(reason), x.told.attempted)
+		x.r.metrics.Request(x.ending(reason), x.told.attempted)
 	}
 	if reason != "" {
 		if x.host != nil {
-			x.host.gaveUp.store(reason)
+			x.host.GaveUp.Store(numberOf(reason))
 		}
 		if !x.continues {
-			x.r.metrics.giveUp(x.req.Context(), reason)
+			x.r.metrics.GiveUp(x.req.Context(), string(reason))
 		}
 	}
 	// A hook may panic, so count first.
-	if x.host != nil && x.host.refilled() {
-		x.changed(hostRefilled)
+	if x.host != nil && x.host.Refilled() {
+		x.changed(host.Refilled)
 	}
 	if reason != "" {
 		if reason == ReasonWaitTooLong {
@@ -121,15 +127,15 @@ func (x *exchange) report() {
 func (x *exchange) ending(reason Reason) int {
 	switch {
 	case reason == ReasonCanceled:
-		return outcomeCanceled
+		return meter.GaveIn
 	case reason != "":
-		return outcomeGaveUp
+		return meter.GaveUp
 	case x.failure() != nil:
-		return outcomeFailed
+		return meter.Failed
 	case x.call.Attempts > 1:
-		return outcomeRecovered
+		return meter.Recovered
 	default:
-		return outcomeAnswered
+		return meter.Answered
 	}
 }
 
@@ -150,22 +156,22 @@ func (x *exchange) event(reason Reason) Event {
 }
 
 // changed reports a change of the host's state.
-func (x *exchange) changed(change hostChange) {
+func (x *exchange) changed(change host.Change) {
 	if change == 0 {
 		return
 	}
-	x.r.metrics.hostChanged(change)
+	x.r.metrics.HostChanged(change)
 	if x.t.Logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
 		x.tellChange(change)
 	}
 }
 
 // tellChange reports a change of the host's state to hooks and log.
-func (x *exchange) tellChange(change hostChange) {
+func (x *exchange) tellChange(change host.Change) {
 	now := x.s.now()
-	state := x.t.state(x.s, x.host, keyOf(x.req.URL), now)
-	if x.host.others {
+	state := x.t.state(x.s, x.host, hostkey.Of(x.req.URL), now)
+	if x.host.Others {
 		state.Host = otherHosts
 	}
-	x.watch().host(x.req.Context(), state, change, &x.host.news, now)
+	x.watch().host(x.req.Context(), state, change, &x.host.News, now)
 }

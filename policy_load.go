@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/retrip/retrip/internal/hostkey"
 )
 
 // LoadPolicies reads policies from a JSON object: the members of a [Policy] for
@@ -92,7 +94,7 @@ func (l *policyLoader) policy(p *Policy, hosts map[string]Policy) error {
 		if name == "hosts" && hosts != nil {
 			seen := map[[2]string]bool{}
 			return l.object(func(pattern string) error {
-				host, port, err := splitPattern(pattern)
+				host, port, err := hostkey.ParsePattern(pattern)
 				if err != nil {
 					return l.errorf("%w", err)
 				}

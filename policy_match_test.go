@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/hostkey"
 )
 
 func TestMatch(t *testing.T) {
@@ -188,29 +190,6 @@ func TestMatch_RefusesTwins(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// If the name is only a dot, or an address in brackets, the dot is part of it.
-func TestHostPort_TrailingDot(t *testing.T) {
-	for in, want := range map[string]hostKey{
-		"api.example.com.":      {"api.example.com", "443"},
-		"API.example.com.:8443": {"api.example.com", "8443"},
-		"a.":                    {"a", "443"},
-		"a..":                   {"a..", "443"},
-		".":                     {".", "443"},
-		"..":                    {"..", "443"},
-		".:80":                  {".", "80"},
-		"":                      {"", "443"},
-		"127.0.0.1.":            {"127.0.0.1", "443"},
-		"[::1]":                 {"::1", "443"},
-		"[::1.]":                {"::1.", "443"},
-		"[::1].":                {"[::1].", "443"},
-		"[fe80::1%25a.]:80":     {"fe80::1%25a.", "80"},
-	} {
-		key := keyOf(&url.URL{Scheme: "https", Host: in})
-		assert.Equal(t, want, key, in)
-		assert.Equal(t, key, keyOf(&url.URL{Host: key.String()}), in)
-	}
-}
-
 // FuzzMatch varies the case and the trailing dot of hosts and patterns, which
 // doesn't change the match.
 func FuzzMatch(f *testing.F) {
@@ -224,8 +203,8 @@ func FuzzMatch(f *testing.F) {
 			return // no request has such a host
 		}
 		at := func(host string) *url.URL { return &url.URL{Scheme: "https", Host: host} }
-		key := keyOf(at(host))
-		if again := keyOf(at(key.String())); again != key {
+		key := hostkey.Of(at(host))
+		if again := hostkey.Of(at(key.String())); again != key {
 			t.Fatalf("%q is %+v, which is %+v", host, key, again)
 		}
 		m, err := compile(Policy{}, map[string]Policy{pattern: {}})
@@ -246,7 +225,7 @@ func FuzzMatch(f *testing.F) {
 			return bare + "." + port, bare != "" && !strings.HasSuffix(bare, ".") && !strings.ContainsAny(name, "[]") && strings.Count(name, ":") < 2
 		}
 		if other, ok := dotted(host); ok {
-			if k := keyOf(at(other)); k != key {
+			if k := hostkey.Of(at(other)); k != key {
 				t.Fatalf("%q is %+v, %q is %+v", host, key, other, k)
 			}
 			if by := m.find(at(other)).name; by != found {

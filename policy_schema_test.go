@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/dialect"
 )
 
 // schema is the part of JSON Schema that docs/policies.schema.json uses.
@@ -110,7 +112,7 @@ func TestSchema_IsThatOfTheCode(t *testing.T) {
 		[], [399], [400], [408, 599], [600], [400.5], ["408"], [null], [[]],
 		["SEARCH"], ["SEARCH", "X-1"], [""], ["A B"], ["github", "ratelimit"], ["no such dialect"], [true]]`), &probes))
 	probes = append(probes, "`")
-	for _, name := range dialectNames() {
+	for _, name := range dialect.Names() {
 		probes = append(probes, []any{name})
 	}
 	checkSchemaOf(t, root, root, reflect.TypeFor[Policy](), probes, nil)

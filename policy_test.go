@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -151,25 +152,25 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 	find := func(host string) *Rules { return m.find(&url.URL{Scheme: "https", Host: host}) }
 
 	r := find("example.com")
-	assert.True(t, r.breaker)
+	assert.NotNil(t, r.breaker)
 	assert.True(t, r.derives)
-	assert.Equal(t, int64(7e6), r.size)
-	assert.Equal(t, int64(1e6), r.credit)
+	assert.Equal(t, int64(7e6), r.budget.Size)
+	assert.Equal(t, int64(1e6), r.budget.Credit)
 	assert.Equal(t, "Retry-Attempt", r.retryHeader)
 
 	r = find("off.example")
 	assert.Equal(t, Off, int(r.policy.Gate))
 	assert.Equal(t, Off, int(r.policy.IdempotencyKey))
 	assert.Empty(t, r.retryHeader)
-	assert.False(t, r.breaker)
+	assert.Nil(t, r.breaker)
 	assert.False(t, r.derives)
-	assert.Zero(t, r.size, "unlimited")
+	assert.Zero(t, r.budget.Size, "unlimited")
 	assert.Zero(t, r.policy.Backoff.ceiling(3))
 	assert.Equal(t, 4, r.policy.MaxAttempts, "other fields are inherited")
 
 	r = find("saving.example")
-	assert.Equal(t, int64(7e6), r.size)
-	assert.Zero(t, r.credit)
+	assert.Equal(t, int64(7e6), r.budget.Size)
+	assert.Zero(t, r.budget.Credit)
 }
 
 // Each of these fields makes attempts derived.
@@ -202,16 +203,16 @@ func TestWithPolicy_Resolves(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2, r.policy.MaxAttempts)
 	assert.Equal(t, time.Minute, r.policy.MaxWait)
-	assert.Equal(t, int64(7e6), r.size)
-	assert.True(t, r.breaker && r.policy.Gate == On)
+	assert.Equal(t, int64(7e6), r.budget.Size)
+	assert.True(t, r.breaker != nil && r.policy.Gate == On)
 	assert.Equal(t, "host.example", r.name)
 
 	r, err = host.override(Policy{Budget: Unlimited, Breaker: Breaker{Ratio: Off}, Gate: On})
 	require.NoError(t, err)
-	assert.Zero(t, r.size)
-	assert.False(t, r.breaker)
+	assert.Zero(t, r.budget.Size)
+	assert.Nil(t, r.breaker)
 	assert.Equal(t, 6, host.policy.MaxAttempts)
-	assert.True(t, host.breaker)
+	assert.True(t, host.breaker != nil)
 }
 
 func TestWithPolicy_Refuses(t *testing.T) {
@@ -295,6 +296,6 @@ func TestMulCapped(t *testing.T) {
 		{longest / 2, 3, longest},
 		{longest, 1, longest},
 	} {
-		assert.Equal(t, tt.want, mulCapped(tt.d, tt.n), "%d · %d", tt.d, tt.n)
+		assert.Equal(t, tt.want, span.Mul(tt.d, tt.n), "%d · %d", tt.d, tt.n)
 	}
 }

@@ -11,6 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/span"
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // Validate reports everything that is wrong with t's policies. The error names
@@ -124,17 +128,17 @@ func (p Policy) check(path string) error {
 	statuses("FailOn", p.FailOn)
 	statuses("Unprocessed", p.Unprocessed)
 	for _, method := range p.IdempotentMethods {
-		if !isToken(method) {
+		if !syntax.IsToken(method) {
 			bad("IdempotentMethods", fmt.Sprintf("%q", method), "it must be an HTTP method")
 		}
 	}
 	for _, name := range p.Dialects {
-		if _, ok := dialects[name]; !ok {
-			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("it must be one of %q", dialectNames()))
+		if _, ok := dialect.ByName[name]; !ok {
+			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("it must be one of %q", dialect.Names()))
 		}
 	}
 	toggle("IdempotencyKey", p.IdempotencyKey)
-	if p.RetryHeader != "" && !isToken(p.RetryHeader) {
+	if p.RetryHeader != "" && !syntax.IsToken(p.RetryHeader) {
 		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header, or "off"`)
 	}
 	number("Budget.Size", p.Budget.Size, 1, maxBudget)
@@ -174,9 +178,9 @@ func checkFit(path string, p, base Policy) error {
 	if r.policy.Deadline <= 0 || r.policy.AttemptTimeout <= 0 {
 		return nil
 	}
-	attempts := mulCapped(r.policy.AttemptTimeout, r.policy.MaxAttempts)
+	attempts := span.Mul(r.policy.AttemptTimeout, r.policy.MaxAttempts)
 	waits := r.longestWaits()
-	if sum := addCapped(attempts, waits); sum > r.policy.Deadline {
+	if sum := span.Add(attempts, waits); sum > r.policy.Deadline {
 		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in total need %v",
 			path, r.policy.Deadline, r.policy.MaxAttempts, r.policy.AttemptTimeout, waits, sum)
 	}
@@ -191,7 +195,7 @@ func checkPosts(path string, p Policy) error {
 		return nil
 	}
 	for _, name := range p.Dialects {
-		if dialects[name].posts {
+		if dialect.ByName[name].Posts {
 			return fmt.Errorf("retrip: %s.Dialects is %q: calls of this API are POSTs, and the policy would never repeat a POST; "+
 				"set Unprocessed, for example to []int{429}, or IdempotencyKey, IdempotentMethods, Idempotent or Classify", path, name)
 		}

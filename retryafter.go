@@ -4,10 +4,11 @@
 package retrip
 
 import (
-	"math"
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/retrip/retrip/internal/dialect"
 )
 
 // ParseRetryAfter returns the wait that the Retry-After of the response header
@@ -22,43 +23,56 @@ import (
 // or otherwise malformed. Among several Retry-After lines, the longest wait
 // wins. It is safe for concurrent use.
 func ParseRetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
-	longest, found := time.Duration(0), false
-	for _, value := range h["Retry-After"] {
-		if wait, ok := parseRetryAfter(strings.Trim(value, " \t"), h, now); ok {
-			longest, found = max(longest, wait), true
-		}
-	}
-	return longest, found
+	return dialect.RetryAfter(h, now)
 }
 
-func parseRetryAfter(value string, h http.Header, now time.Time) (time.Duration, bool) {
-	if value == "" {
-		return 0, false
+// verdict returns what the server says about retrying, or ByRule if it says
+// nothing. Any server may forbid a retry, because that is safe; a permission
+// counts only in the dialects that have one.
+func (r *Rules) verdict(status int, h http.Header) Verdict {
+	for _, value := range h["X-Should-Retry"] {
+		if strings.EqualFold(strings.Trim(value, " \t"), "false") {
+			return Final
+		}
 	}
-	if value[0] >= '0' && value[0] <= '9' {
-		return parseSeconds(value)
+	for _, d := range r.dialects {
+		if d.Verdict == nil {
+			continue
+		}
+		switch d.Verdict(status, h) {
+		case dialect.Retry:
+			return Retryable
+		case dialect.Stop:
+			return Final
+		}
 	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0, false
-	}
-	return max(0, at.Sub(serverNow(h, now))), true
+	return ByRule
 }
 
-// parseSeconds parses *DIGIT.
-func parseSeconds(digits string) (time.Duration, bool) {
-	const most = int64(math.MaxInt64 / time.Second)
-	var seconds int64
-	for _, c := range []byte(digits) {
-		if c < '0' || c > '9' {
-			return 0, false
+// serverWord returns how long the server of a retryable response asks to wait,
+// or 0.
+func (r *Rules) serverWord(status int, h http.Header, now time.Time) time.Duration {
+	for _, d := range r.dialects {
+		if d.Instead != nil {
+			if wait, ok := d.Instead(h, now); ok {
+				return wait
+			}
 		}
-		// Saturate beyond the longest duration, but keep checking that the
-		// rest are digits.
-		seconds = min(seconds*10+int64(c-'0'), most+1)
 	}
-	if seconds > most {
-		return math.MaxInt64, true
+	if wait, ok := ParseRetryAfter(h, now); ok {
+		return wait
 	}
-	return time.Duration(seconds) * time.Second, true
+	for _, d := range r.dialects {
+		if d.Besides != nil {
+			if wait, ok := d.Besides(h, now); ok {
+				return wait
+			}
+		}
+	}
+	for _, d := range r.dialects {
+		if d.Least > 0 && status == http.StatusTooManyRequests {
+			return d.Least
+		}
+	}
+	return 0
 }

@@ -9,7 +9,10 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/replay"
+	"github.com/retrip/retrip/internal/span"
 )
 
 // RoundTrip sends req, retrying until it gets a final answer or a rule forbids
@@ -47,11 +50,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	kind := replay.KindOf(req)
-	host := hostLookup{url: req.URL}
+	host := host.Lookup{URL: req.URL}
 	if t.Trace != nil || o != nil && (o.traces != nil || r.retryHeader != "") || // hooks, or a number in a header
 		r.apart || s.watch&attempt.WatchHandshake != 0 || kind >= replay.Gotten ||
 		r.policy.IdempotencyKey == On && (r.policy.Idempotent != nil || !r.idempotent(req)) || // it may need a key
-		!t.hosts.calm(&host) || hasGone(req) {
+		!t.hosts.Calm(&host) || hasGone(req) {
 		return t.exchange(s, r, req, kind, o)
 	}
 	if r.derives {
@@ -69,7 +72,7 @@ func (o *override) rules(r *Rules) (*Rules, error) { return r.override(*o.policy
 // plain makes a first attempt with the caller's own request while the host
 // isn't in trouble. An attempt that succeeds costs next to nothing; plain hands
 // any other attempt to resume.
-func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
+func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.Kind, host host.Lookup) (*http.Response, error) {
 	// The duration of an attempt matters only with a deadline. A custom
 	// context may have a deadline and no Done channel.
 	var began time.Duration
@@ -79,15 +82,15 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 	returned := false
 	defer func() {
 		if !returned {
-			r.metrics.attempt(resultError)
-			r.metrics.request(outcomeFailed, true)
+			r.metrics.Attempt(meter.Error)
+			r.metrics.Request(meter.Failed, true)
 			body.CloseRequest(req)
 		}
 	}()
 	resp, err := s.base.RoundTrip(req)
 	returned = true
-	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() {
-		r.metrics.answered(resp.StatusCode)
+	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.Calm(&host) && !r.pool.Owes() {
+		r.metrics.Answered(resp.StatusCode)
 		t.payFleet(r, req.URL)
 		return resp, nil
 	}
@@ -96,13 +99,13 @@ func (t *Transport) plain(s *settings, r *Rules, req *http.Request, kind replay.
 
 // bounded is plain for a policy with time limits: the attempt has a request and
 // a context of its own.
-func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind replay.Kind, host hostLookup) (*http.Response, error) {
+func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind replay.Kind, host host.Lookup) (*http.Response, error) {
 	clock := time.Now()
 	began, left := s.instant(clock), r.policy.Deadline
 	if left > 0 {
 		// As in exchange.limit, the context's deadline stands for both if it
 		// isn't later.
-		if at, ok := req.Context().Deadline(); ok && s.instant(at) <= addCapped(began, left) {
+		if at, ok := req.Context().Deadline(); ok && s.instant(at) <= span.Add(began, left) {
 			left = 0
 		}
 	}
@@ -111,9 +114,9 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 	returned := false
 	defer func() {
 		if !returned {
-			r.metrics.attempt(resultError)
-			r.metrics.hiddenSends(a.Sends() - 1)
-			r.metrics.request(outcomeFailed, true)
+			r.metrics.Attempt(meter.Error)
+			r.metrics.HiddenSends(a.Sends() - 1)
+			r.metrics.Request(meter.Failed, true)
 			a.Abandon()
 			body.CloseRequest(req)
 		}
@@ -122,11 +125,11 @@ func (t *Transport) bounded(s *settings, r *Rules, req *http.Request, kind repla
 	// that net/http can't send twice takes exchange.
 	resp, err := a.Use(s.base, false, &a.Req)
 	returned = true
-	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.calm(&host) && !r.pool.owes() && a.InTime() {
+	if err == nil && resp != nil && r.plainly(resp.StatusCode) && t.hosts.Calm(&host) && !r.pool.Owes() && a.InTime() {
 		a.GiveBack(resp, &a.Req, req)
 		resp, _ = a.End(resp, nil)
-		r.metrics.answered(resp.StatusCode)
-		r.metrics.hiddenSends(a.Sends() - 1)
+		r.metrics.Answered(resp.StatusCode)
+		r.metrics.HiddenSends(a.Sends() - 1)
 		t.payFleet(r, req.URL)
 		return resp, nil
 	}

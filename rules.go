@@ -12,6 +12,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/span"
 )
 
 // Rules is a [Policy] prepared for decisions: resolved, checked and immutable.
@@ -20,21 +26,20 @@ type Rules struct {
 	policy      Policy // every field resolved
 	retry       statusSet
 	unprocessed statusSet
-	size        int64   // size of the budget, in micro-tokens; 0 means unlimited
-	credit      int64   // micro-tokens back per success without retry
-	timed       bool    // the budget depends on the duration of successes
-	fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
-	breaker     bool
-	dialects    []dialect
+	budget      budget.Rule
+	timed       bool          // the budget depends on the duration of successes
+	fleet       float64       // size of the fleet's account; 0 if the policy takes no part in it
+	breaker     *breaker.Rule // nil: off
+	dialects    []dialect.Dialect
 	maxSends    int
 	derives     bool           // every attempt needs a request and context of its own
 	apart       bool           // no request qualifies for Transport.plain or Transport.bounded
-	pool        *sharedBudget  // budget that its hosts share; nil: none
+	pool        *budget.Shared // budget that its hosts share; nil: none
 	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many hosts and has only a budget
 	name        string         // the pattern in Transport.Hosts, or "default"
 	matched     *atomic.Bool   // whether a request has followed the rules; nil: not tracked
-	metrics     *policyMetrics // nil counts nothing
+	metrics     *meter.Policy  // nil counts nothing
 }
 
 // Rules resolves p, giving unset fields their defaults, and checks it. The
@@ -70,9 +75,9 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 		r.retry.remove(status)
 	}
 	if p.Budget.Size != Off {
-		r.size = microTokens(p.Budget.Size)
+		r.budget.Size = budget.Micro(p.Budget.Size)
 		if p.Budget.Credit != Off {
-			r.credit = microTokens(p.Budget.Credit)
+			r.budget.Credit = budget.Micro(p.Budget.Credit)
 		}
 	}
 	if p.Budget.Size != Off || p.Budget.Shared > 0 {
@@ -81,14 +86,16 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 		r.fleet = max(0, p.FleetBudget)
 	}
 	for _, name := range p.Dialects {
-		r.dialects = append(r.dialects, dialects[name])
+		r.dialects = append(r.dialects, dialect.ByName[name])
 	}
 	if !strings.EqualFold(p.RetryHeader, noRetryHeader) {
 		r.retryHeader = http.CanonicalHeaderKey(p.RetryHeader)
 	}
 	r.policy.Breaker = p.Breaker.orDefault()
-	r.breaker = r.policy.Breaker.Ratio > 0
-	r.timed = r.size > 0 && p.AttemptTimeout > 0
+	if r.policy.Breaker.Ratio > 0 {
+		r.breaker = (*breaker.Rule)(&r.policy.Breaker)
+	}
+	r.timed = r.budget.Size > 0 && p.AttemptTimeout > 0
 	r.maxSends = cmp.Or(p.MaxSends, defaultMaxSends)
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdle > 0
 	r.apart = p.WholeBody > 0 || p.Resume == On || p.BodyIdle > 0 || r.derives && p.Idempotent != nil
@@ -141,7 +148,7 @@ func (r *Rules) override(p Policy) (*Rules, error) {
 // forShared returns r for a Host that stands for many hosts.
 func (r *Rules) forShared() *Rules {
 	s := *r
-	s.breaker, s.policy.Gate, s.shared = false, Off, true
+	s.breaker, s.policy.Gate, s.shared = nil, Off, true
 	return &s
 }
 
@@ -207,9 +214,9 @@ func (r *Rules) longestWaits() time.Duration {
 		if hi == previous {
 			// The waits have reached the cap, or there is no backoff: every
 			// further wait is the same.
-			return addCapped(sum, mulCapped(hi, r.policy.MaxAttempts-retry))
+			return span.Add(sum, span.Mul(hi, r.policy.MaxAttempts-retry))
 		}
-		sum, previous = addCapped(sum, hi), hi
+		sum, previous = span.Add(sum, hi), hi
 	}
 	return sum
 }

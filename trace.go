@@ -8,6 +8,10 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/redact"
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // Trace is a set of hooks that run at the stages of a request, much as the
@@ -191,8 +195,8 @@ func (w watcher) log(h hook, e Event) {
 	}
 	attrs := make([]slog.Attr, 0, 8)
 	attrs = append(attrs,
-		slog.String("method", method(e.Request)),
-		slog.String("url", redact(e.Request.URL)),
+		slog.String("method", syntax.Method(e.Request)),
+		slog.String("url", redact.URL(e.Request.URL)),
 		slog.String("policy", e.Policy),
 		slog.Int("attempt", e.Attempt),
 		slog.String("reason", string(e.Reason)))
@@ -200,7 +204,7 @@ func (w watcher) log(h hook, e Event) {
 		attrs = append(attrs, slog.Int("status", e.StatusCode))
 	}
 	if e.Err != nil {
-		attrs = append(attrs, slog.String("error", errorText(e.Err)))
+		attrs = append(attrs, slog.String("error", redact.Error(e.Err)))
 	}
 	if h == hookResume {
 		attrs = append(attrs, slog.Int64("offset", e.Offset))
@@ -215,11 +219,11 @@ func (w watcher) log(h hook, e Event) {
 }
 
 // host runs the hook for a change of a host, and logs the change.
-func (w watcher) host(ctx context.Context, s HostState, change hostChange, news *hostNews, now time.Duration) {
+func (w watcher) host(ctx context.Context, s HostState, change host.Change, news *host.News, now time.Duration) {
 	if w.t.Logger != nil {
-		for i, name := range hostChangeNames {
-			if bit := hostChange(1) << i; change&bit != 0 {
-				w.t.Logger.LogAttrs(ctx, news.level(bit, now, s.PausedFor), "retrip: host",
+		for i, name := range host.ChangeNames {
+			if bit := host.Change(1) << i; change&bit != 0 {
+				w.t.Logger.LogAttrs(ctx, news.Level(bit, now, s.PausedFor), "retrip: host",
 					slog.String("host", s.Host),
 					slog.String("change", name),
 					slog.String("policy", s.Policy),

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/go-cleanhttp"
 
 	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/spare"
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
@@ -76,8 +78,8 @@ type Transport struct {
 
 	settling sync.Mutex // guards changes of settings
 	settings atomic.Pointer[settings]
-	hosts    hostTable
-	spares   spares
+	hosts    host.Table
+	spares   spare.Pools
 }
 
 // settings is what the fields of a Transport amount to. It is immutable.
@@ -172,7 +174,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 		m.carry(next.matcher)
 	}
 	next.matcher, next.err = m, nil
-	t.hosts.refit(m.sizeOf)
+	t.hosts.Refit(m.sizeOf)
 	t.settings.Store(&next)
 	t.Metrics.swap(next.counted, counted)
 	return nil
@@ -183,7 +185,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 // calls it from its own method of that name. Transport never closes connections
 // of Base by itself. CloseIdleConnections is safe for concurrent use.
 func (t *Transport) CloseIdleConnections() {
-	t.spares.close()
+	t.spares.Close()
 	if c, ok := t.start().base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}

@@ -11,6 +11,10 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/span"
 )
 
 // admit asks the host whether it allows the first attempt, and waits if it
@@ -23,10 +27,10 @@ func (x *exchange) admit() ending {
 		x.decision = Decision{Reason: reasonGone(gone)}
 		return ending{endAbsent, gone}
 	}
-	if !x.r.breaker && x.r.policy.Gate != On || x.t.hosts.calm(&hostLookup{url: x.req.URL}) {
+	if x.r.breaker == nil && x.r.policy.Gate != On || x.t.hosts.Calm(&host.Lookup{URL: x.req.URL}) {
 		return ending{}
 	}
-	if x.host = x.t.hosts.pin(keyOf(x.req.URL), x.now()); x.host == nil {
+	if x.host = x.t.hosts.Pin(hostkey.Of(x.req.URL), x.now()); x.host == nil {
 		return ending{}
 	}
 	return x.wake()
@@ -73,13 +77,13 @@ func (x *exchange) forget(resp *http.Response) {
 // wake asks the host for permission to make the attempt, waiting as often and
 // as long as the host requires.
 func (x *exchange) wake() ending {
-	if x.host.undemanding() {
+	if x.host.Undemanding() {
 		return ending{}
 	}
 	x.mayQueue()
 	since, end := x.ask()
 	if since != 0 {
-		x.r.metrics.waitedAtGate(x.req.Context(), x.s.now()-since)
+		x.r.metrics.WaitedAtGate(x.req.Context(), x.s.now()-since)
 	}
 	return end
 }
@@ -91,11 +95,11 @@ func (x *exchange) ask() (since time.Duration, end ending) {
 		var d Decision
 		now := x.s.now()
 		if x.call.Attempts == 0 {
-			d = x.host.First(x.rules(), &x.call, now, rand.Uint64())
+			d = x.rules().first(&x.host.Record, &x.call, now, rand.Uint64())
 		} else {
-			d = x.host.Wake(x.rules(), &x.call, now, rand.Uint64())
+			d = x.rules().wake(&x.host.Record, &x.call, now, rand.Uint64())
 		}
-		wakeOthers(&x.host.Host, d.Wakes)
+		wakeOthers(&x.host.Record, d.Wakes)
 		x.changed(d.change)
 		if !d.Retry {
 			x.decision = d
@@ -108,7 +112,7 @@ func (x *exchange) ask() (since time.Duration, end ending) {
 			since = max(1, now)
 		}
 		var timer *time.Timer
-		if d.Wait < noLimit {
+		if d.Wait < span.Forever {
 			timer = time.NewTimer(d.Wait)
 		}
 		if gone := x.sleep(timer, x.woken); gone != nil {
@@ -142,7 +146,7 @@ func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) 
 // leave ends a wait because the caller has gone. It gives back what the attempt
 // has taken.
 func (x *exchange) leave(gone error) ending {
-	x.giveBack(&x.host.Host)
+	x.giveBack(&x.host.Record)
 	x.decision = Decision{Reason: reasonGone(gone)}
 	return ending{endHeldBack, gone}
 }
@@ -154,7 +158,7 @@ func (x *exchange) gone() error {
 	// Check Done, as net/http does: a custom context may have an error but no
 	// Done channel.
 	if err := x.req.Context().Err(); err != nil && x.req.Context().Done() != nil {
-		if cause := usable(context.Cause(x.req.Context())); !errors.Is(cause, err) {
+		if cause := fault.Usable(context.Cause(x.req.Context())); !errors.Is(cause, err) {
 			return errors.Join(err, cause)
 		}
 		return err
@@ -217,7 +221,7 @@ func (x *exchange) mayQueue() {
 // wakeOthers wakes the calls that must ask h again, if there are any. Each
 // channel has room for one wake-up. One is enough, because the call asks again
 // after it has received that wake-up.
-func wakeOthers(h *Host, any bool) {
+func wakeOthers(h *host.Record, any bool) {
 	for any {
 		woken, ok := h.Woken().(chan struct{})
 		if !ok {
@@ -232,11 +236,11 @@ func wakeOthers(h *Host, any bool) {
 
 // giveBack returns to the host what a decision took for an attempt that isn't
 // made.
-func (x *exchange) giveBack(h *Host) { wakeOthers(h, h.Return(x.rules(), &x.call)) }
+func (x *exchange) giveBack(h *host.Record) { wakeOthers(h, x.rules().giveBack(h, &x.call)) }
 
 // rules returns the rules that x follows at its host.
 func (x *exchange) rules() *Rules {
-	if x.host != nil && x.host.others {
+	if x.host != nil && x.host.Others {
 		return x.sharedRules()
 	}
 	return x.r

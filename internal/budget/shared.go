@@ -1,0 +1,88 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budget
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Idle is the time without a failure after which a budget is full again.
+const Idle = time.Hour
+
+// Shared is the budget that the hosts of a policy with Budget.Shared have
+// in common. The same outcomes change it as change the hosts' own budgets, and
+// it refills after an hour without a failure, as they do. A nil Shared
+// refuses nothing. It is safe for concurrent use.
+type Shared struct {
+	Size    int64        // in micro-tokens
+	missing atomic.Int64 // changed under mu
+
+	mu     sync.Mutex
+	failed time.Duration // instant of the last failure
+}
+
+// Owes reports whether any tokens are missing.
+func (b *Shared) Owes() bool { return b != nil && b.missing.Load() > 0 }
+
+// Spend takes the tokens for a retry after a failure and returns their number,
+// or reports that too few are left.
+func (b *Shared) Spend(timeout bool, now time.Duration) (paid int32, ok bool) {
+	if b == nil {
+		return 0, true
+	}
+	paid = RetryCost
+	if timeout {
+		paid = timeoutRetryCost
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	missing := b.missing.Load()
+	if now-b.failed > Idle {
+		missing = 0
+	}
+	b.failed = now
+	ok = missing+int64(paid) <= b.Size
+	if ok {
+		missing += int64(paid)
+	}
+	b.missing.Store(missing)
+	return paid, ok
+}
+
+// Earn puts micro-tokens back, up to the size of the budget.
+func (b *Shared) Earn(micro int64) {
+	if !b.Owes() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.missing.Store(max(0, b.missing.Load()-micro))
+}
+
+// Tokens returns the number of tokens left and the size of the budget, in
+// tokens.
+func (b *Shared) Tokens(now time.Duration) (left, size float64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	missing := b.missing.Load()
+	if now-b.failed > Idle {
+		missing = 0
+	}
+	return float64(b.Size-missing) / Token, float64(b.Size) / Token
+}
+
+// Resized gives b another size, making a new budget if b is nil. It changes b
+// in place, because requests in flight hold it.
+func (b *Shared) Resized(size int64) *Shared {
+	if b == nil {
+		return &Shared{Size: size}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Size = size
+	b.missing.Store(min(size, b.missing.Load()))
+	return b
+}

@@ -1,0 +1,152 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/retrip/retrip/internal/syntax"
+)
+
+// Hopeless reports whether no further attempt can fix err: the request is
+// malformed, the server is not who it claims to be, or the host name doesn't
+// exist.
+func Hopeless(req *http.Request, err error, read Reader) bool {
+	if incurable(err, read) {
+		return true
+	}
+	// A request that reached the network was not malformed.
+	var op *net.OpError
+	return !errors.As(err, &op) && malformed(req, err)
+}
+
+// incurable reports whether err, or an error that err wraps, shows by itself
+// that a retry can't help. For the error of another Transport, that Transport
+// decides.
+func incurable(err error, read Reader) bool {
+	for err != nil {
+		switch err {
+		case ErrNothing, http.ErrSchemeMismatch, http.ErrNotSupported, http.ErrSkipAltProtocol:
+			return true
+		}
+		if inner, ok := read(err); ok {
+			return inner.Hopeless
+		}
+		switch e := err.(type) {
+		case *tls.CertificateVerificationError, *net.AddrError:
+			return true
+		case *net.DNSError:
+			return e.IsNotFound && !e.IsTemporary && !e.IsTimeout
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return incurable(err, read) })
+		default:
+			return refusedForm(err)
+		}
+	}
+	return false
+}
+
+// refusedForm reports whether err is an untyped net/http error which says that
+// HTTP/2 can't carry the request or that the proxy requires authentication.
+func refusedForm(err error) bool {
+	if reflect.TypeOf(err) != plainErrorType {
+		return false
+	}
+	text := err.Error()
+	for _, begin := range formTexts {
+		if strings.HasPrefix(text, begin) {
+			return true
+		}
+	}
+	return text == http.StatusText(http.StatusProxyAuthRequired)
+}
+
+var formTexts = []string{
+	"invalid request :path ", "invalid Upgrade request header: ", "invalid Transfer-Encoding request header: ",
+	"invalid Connection request header: ", "invalid Host header", "invalid :protocol header",
+	"request header list larger than peer's advertised limit",
+}
+
+// malformed reports whether net/http refuses to send req. net/http's errors for
+// malformed requests have no type, so malformed examines the request. It runs
+// only after a failure, so a valid request doesn't pay for it.
+func malformed(req *http.Request, err error) bool {
+	u := req.URL
+	if u == nil || req.Header == nil {
+		return true
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		// The base may know the scheme: see http.Transport.RegisterProtocol.
+		return strings.HasSuffix(err.Error(), fmt.Sprintf("unsupported protocol scheme %q", u.Scheme))
+	}
+	if u.Host == "" || req.Body == nil && req.ContentLength > 0 || syntax.HasControl(u.RequestURI()) {
+		return true
+	}
+	if req.Body == nil && req.ContentLength < 0 && strings.HasSuffix(err.Error(), "with nil Body") {
+		// HTTP/2 accepts such a request.
+		return true
+	}
+	return !syntax.IsToken(syntax.Method(req)) || !validHeader(req.Header) || !validHeader(req.Trailer) || !validTrailer(req.Trailer)
+}
+
+func validHeader(h http.Header) bool {
+	for name, values := range h {
+		if !syntax.IsToken(name) {
+			return false
+		}
+		for _, value := range values {
+			if syntax.HasControl(strings.ReplaceAll(value, "\t", "")) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// validTrailer reports whether h has none of the fields that net/http refuses
+// in a trailer.
+func validTrailer(h http.Header) bool {
+	for name := range h {
+		switch http.CanonicalHeaderKey(name) {
+		case "Transfer-Encoding", "Trailer", "Content-Length":
+			return false
+		}
+	}
+	return true
+}
+
+// RefusedByCaller reports whether the error of a TLS handshake over a
+// connection of package net comes from the caller's own code, such as
+// tls.Config.VerifyConnection. crypto/tls returns such an error unchanged. Its
+// own errors and those of the connection have other types.
+func RefusedByCaller(err error) bool {
+	for _, own := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, own) {
+			return false
+		}
+	}
+	var (
+		network net.Error
+		alert   tls.AlertError
+		record  tls.RecordHeaderError
+		ech     *tls.ECHRejectionError
+	)
+	if errors.As(err, &network) || errors.As(err, &alert) || errors.As(err, &record) || errors.As(err, &ech) {
+		return false
+	}
+	return !strings.HasPrefix(err.Error(), "tls: ")
+}

@@ -1,0 +1,160 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"errors"
+	"net"
+	"reflect"
+	"strings"
+
+	"github.com/retrip/retrip/internal/syntax"
+)
+
+// proof is what an error proves about its request. An error that only makes it
+// likely that no server processed the request proves nothing.
+type proof uint8
+
+const (
+	noProof           proof = iota
+	unprocessedByText       // unprocessed, but only the text of the error says so
+	unprocessed             // the server did not process the last send
+	unsent                  // nothing was sent: there was no connection to send over
+)
+
+// NeverProcessed reports whether err proves that no server has processed the
+// request. sends is the known number of sends within the attempt that a server
+// may have processed; err proves something about the last send only. sent says
+// that the last send is known to have had a connection. Only then does the text
+// of err count, because a proxy that refuses CONNECT chooses the text of the
+// error.
+func NeverProcessed(err error, sends int, sent bool, read Reader) bool {
+	switch p := prove(err, read); p {
+	case unsent:
+		return sends == 0
+	case unprocessed, unprocessedByText:
+		return sends <= 1 && (sent || p == unprocessed)
+	default:
+		return false
+	}
+}
+
+// prove returns what err proves. An error that joins others proves only what
+// each of the others proves.
+func prove(err error, read Reader) proof {
+	for err != nil {
+		if inner, ok := read(err); ok {
+			switch {
+			case inner.Attempts == 0:
+				return unsent
+			case inner.StatusCode != 0:
+				// A server answered an attempt of this inner Transport.
+				return noProof
+			}
+		}
+		switch e := err.(type) {
+		case *net.OpError:
+			if e.Op == "dial" || e.Op == "proxyconnect" || e.Op == "socks connect" {
+				return unsent
+			}
+			return noProof
+		case *net.DNSError:
+			return unsent
+		}
+		switch {
+		case refusedStream(err):
+			return unprocessed
+		case refusedText(err) || reflect.TypeOf(err) == plainErrorType && err.Error() == cannotRewindText:
+			return unprocessedByText
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			return proveAll(e.Unwrap(), read)
+		default:
+			return noProof
+		}
+	}
+	return noProof
+}
+
+// proveAll returns the weakest proof among errs, which may describe different
+// events.
+func proveAll(errs []error, read Reader) proof {
+	weakest := noProof
+	for i, err := range errs {
+		if p := prove(err, read); i == 0 || p < weakest {
+			weakest = p
+		}
+	}
+	return weakest
+}
+
+// refusedStream reports whether err itself is an HTTP/2 RST_STREAM with the
+// code REFUSED_STREAM (RFC 9113 §8.7). net/http's type for it is unexported,
+// and this module doesn't depend on x/net/http2, but both types have the same
+// fields.
+func refusedStream(err error) bool {
+	v := reflect.ValueOf(err)
+	if v.Kind() != reflect.Struct || !strings.HasSuffix(v.Type().Name(), "StreamError") {
+		return false
+	}
+	const refused = 0x7
+	id, code := v.FieldByName("StreamID"), v.FieldByName("Code")
+	return id.Kind() == reflect.Uint32 && code.Kind() == reflect.Uint32 && code.Uint() == refused
+}
+
+// net/http returns this error instead of resending a request that has no
+// GetBody. The error contains the cause only as text, so only the text tells a
+// REFUSED_STREAM, which proves that the request was not processed, from a
+// PROTOCOL_ERROR, which proves nothing. TestProof_NetHTTPTexts fails if
+// net/http changes these texts.
+const (
+	cannotRetryBegin = "http2: Transport: cannot retry err ["
+	cannotRetryEnd   = "] after Request.Body was written; define Request.GetBody to avoid this error"
+	goAwayText       = "http2: Transport received Server's graceful shutdown GOAWAY"
+	refusedBegin     = "stream error: stream ID "
+	refusedEnd       = "; REFUSED_STREAM; received from peer"
+)
+
+// net/http returns this error for a request that has neither GetBody nor a key
+// and that no pooled connection could take: nothing of the request was sent.
+const cannotRewindText = "net/http: cannot rewind body after connection loss"
+
+// cannotRetryCause returns the text of the cause in such an error.
+func cannotRetryCause(err error) (cause string, ok bool) {
+	if reflect.TypeOf(err) != plainErrorType {
+		return "", false
+	}
+	cause, ok = strings.CutPrefix(err.Error(), cannotRetryBegin)
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(cause, cannotRetryEnd)
+}
+
+// plainErrorType is the type of an error that has only a text.
+var plainErrorType = reflect.TypeOf(errors.New(""))
+
+// refusedText reports whether err says that the server refused the HTTP/2
+// stream of the request, or that a GOAWAY left the stream unprocessed.
+func refusedText(err error) bool {
+	cause, ok := cannotRetryCause(err)
+	if !ok || cause == goAwayText {
+		return ok
+	}
+	id, begins := strings.CutPrefix(cause, refusedBegin)
+	id, ends := strings.CutSuffix(id, refusedEnd)
+	return begins && ends && syntax.IsDigits(id)
+}
+
+// GoneAway reports whether err says that a GOAWAY left the request unprocessed
+// during a graceful shutdown, or that the connection could take no more
+// requests. Either is the end of a connection, not a sign of trouble at the
+// host.
+func GoneAway(err error) bool {
+	cause, ok := cannotRetryCause(err)
+	return ok && cause == goAwayText || reflect.TypeOf(err) == plainErrorType && err.Error() == cannotRewindText
+}

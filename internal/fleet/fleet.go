@@ -1,0 +1,342 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fleet keeps what a process knows about the accounts of a fleet, and makes the
+// operations of their store. Package account has the rule.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/hostkey"
+)
+
+// Store keeps the accounts. retrip.FleetStore documents it.
+type Store interface {
+	Add(ctx context.Context, host string, tokens, size float64) (level float64, err error)
+}
+
+// Accounts are the accounts of a fleet as one process knows them. The zero
+// Accounts have no store and decide nothing. They are safe for concurrent use.
+type Accounts struct {
+	Store Store
+	own   bool // the store is the memory of this program, which answers at once
+	epoch time.Time
+
+	ready   chan *view      // views with an operation to make
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	workers sync.WaitGroup
+
+	Mu     sync.Mutex
+	Link   account.Link
+	Views  map[hostkey.Key]*view
+	Swept  time.Duration // instant at which sweep last looked
+	closed bool
+	news   news
+}
+
+// view is what a Fleet knows about one account. Fleet.mu guards it.
+type view struct {
+	account.View
+	host   hostkey.Key
+	size   float64
+	owed   float64       // tokens that the next operation adds
+	Busy   bool          // an operation is running or waits for a worker
+	since  time.Duration // instant at which that operation began
+	answer chan struct{} // closed when that operation has ended
+	Asked  time.Duration // instant at which a retry last asked
+}
+
+const (
+	Views     = 4096 // maximum number of known hosts; for others, the budget decides alone
+	workers   = 4
+	hostBytes = 255 + len(":65535")
+
+	// patience bounds an operation of the store. It is longer than the
+	// time for which a request waits, because the first operation may have to
+	// connect.
+	patience = time.Second
+)
+
+var (
+	errSlow  = errors.New("retrip: the fleet's store took longer than 50ms")
+	errPanic = errors.New("retrip: the fleet's store panicked")
+	errGone  = errors.New("retrip: the fleet's store ended its goroutine")
+)
+
+// Open gives f its store: the memory of this program if store is nil.
+func (f *Accounts) Open(store Store) {
+	f.Store, f.epoch, f.Views = store, time.Now(), map[hostkey.Key]*view{}
+	if store == nil {
+		f.Store, f.own = &memory{Accounts: map[string]memoryAccount{}}, true
+		return
+	}
+	f.ready = make(chan *view, Views)
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	for range workers {
+		f.workers.Go(f.work)
+	}
+}
+
+// Close implements Fleet.Close.
+func (f *Accounts) Close() error {
+	f.Mu.Lock()
+	if !f.closed {
+		f.closed = true
+		if f.cancel != nil {
+			f.cancel()
+		}
+	}
+	f.Mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		f.workers.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-timer.C:
+		return errors.New("retrip: the fleet's store hasn't returned from Add within a second after Close")
+	}
+}
+
+func (f *Accounts) now() time.Duration { return time.Since(f.epoch) }
+
+// up reports whether f may use the store. One that was not opened has none. The caller must hold f.mu.
+func (f *Accounts) up(now time.Duration) bool {
+	return f.Store != nil && !f.closed && f.Link.Up(now)
+}
+
+// Ask makes sure that the level of a host's account is known. It returns a
+// channel that is closed when the answer has arrived, or nil if there is
+// nothing to wait for.
+func (f *Accounts) Ask(host hostkey.Key, size float64) <-chan struct{} {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	now := f.now()
+	v := f.view(host, now)
+	if v == nil {
+		return nil
+	}
+	v.Asked = now
+	if !v.Stale(size, now) {
+		return nil
+	}
+	return f.begin(v, size, 0, now)
+}
+
+// Add adds tokens to a host's account without waiting for the answer.
+func (f *Accounts) Add(host hostkey.Key, size, tokens float64) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	now := f.now()
+	if v := f.view(host, now); v != nil {
+		f.begin(v, size, tokens, now)
+	}
+}
+
+// Forbids reports whether a host's account forbids a retry, and whether its
+// level is known.
+func (f *Accounts) Forbids(host hostkey.Key, size float64, draw uint64) (forbids, known bool) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	now := f.now()
+	v := f.Views[host]
+	if v == nil || !f.up(now) {
+		return false, false
+	}
+	level, known := v.Level(size, now)
+	return known && account.Forbids(level, size, draw), known
+}
+
+// Level returns the level of a host's account of the given size, if it is known.
+func (f *Accounts) Level(host hostkey.Key, size float64) (level float64, known bool) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	now := f.now()
+	if v := f.Views[host]; v != nil && f.up(now) {
+		return v.Level(size, now)
+	}
+	return 0, false
+}
+
+// view returns the view of a host. It makes a view for a new host, or returns
+// nil if there must be none. The caller must hold f.mu.
+func (f *Accounts) view(host hostkey.Key, now time.Duration) *view {
+	if !f.up(now) {
+		return nil
+	}
+	v := f.Views[host]
+	if v != nil || len(host.Host)+1+len(host.Port) > hostBytes {
+		return v
+	}
+	if len(f.Views) >= Views && !f.sweep(now) {
+		return nil
+	}
+	host = host.Clone()
+	v = &view{host: host, Asked: now - account.Age - 1}
+	f.Views[host] = v
+	return v
+}
+
+// sweep makes room, and reports whether it could. It looks at all views only
+// once a second: a program with more hosts than f has room for would do little
+// else. The caller must hold f.mu.
+func (f *Accounts) sweep(now time.Duration) bool {
+	if now-f.Swept < time.Second {
+		return false
+	}
+	f.Swept = now
+	for host, v := range f.Views {
+		if v.idle(now) {
+			delete(f.Views, host)
+		}
+	}
+	return len(f.Views) < Views
+}
+
+// idle reports whether v may be forgotten without loss.
+func (v *view) idle(now time.Duration) bool { return !v.Busy && now-v.Asked > account.Age }
+
+// begin starts an operation that adds tokens, and returns a channel that is
+// closed when its answer has arrived. If an operation for v is in progress,
+// begin returns the channel of that operation. The tokens go with that
+// operation or, if it is already running, with the next one. The caller must
+// hold f.mu.
+func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-chan struct{} {
+	if !v.Busy || size > v.size {
+		// An operation charges at most its size, so a smaller size would lose
+		// tokens that are owed for a larger one.
+		v.size = size
+	}
+	v.owed += tokens
+	if v.Busy {
+		return v.answer
+	}
+	v.Busy, v.since, v.answer = true, now, make(chan struct{})
+	answer := v.answer
+	if f.own {
+		level, err := f.Store.Add(context.Background(), v.host.String(), v.owed, size)
+		v.owed = 0
+		f.end(v, level, size, err)
+		return answer
+	}
+	// The channel has room for all views, and each view is in it at most once.
+	f.ready <- v
+	return answer
+}
+
+// work runs operations, one after the other, until f is closed.
+func (f *Accounts) work() {
+	for {
+		select {
+		case <-f.ctx.Done():
+			return
+		case v := <-f.ready:
+			f.operate(v)
+		}
+	}
+}
+
+// operate runs the operation of v. It survives a store that ends its goroutine,
+// which is a worker's.
+func (f *Accounts) operate(v *view) {
+	f.Mu.Lock()
+	host, size, tokens := v.host.String(), v.size, v.owed
+	v.owed = 0
+	if !f.up(f.now()) {
+		f.end(v, 0, size, errSlow)
+		f.Mu.Unlock()
+		return
+	}
+	f.Mu.Unlock()
+	level, err := 0.0, errGone
+	defer func() {
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
+		if err == errGone && !f.closed {
+			f.workers.Go(f.work)
+		}
+		f.end(v, level, size, err)
+	}()
+	level, err = f.call(host, tokens, size)
+}
+
+// call calls the store, which may panic. The errors of the store, and the value
+// with which it panics, may also run code of its own, so the caller must not
+// hold f.mu.
+func (f *Accounts) call(host string, tokens, size float64) (level float64, err error) {
+	ctx, cancel := context.WithTimeout(f.ctx, patience)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			level, err = 0, storeError(fmt.Errorf("%w: %v", errPanic, p))
+		}
+	}()
+	level, err = f.Store.Add(ctx, host, tokens, size)
+	if err != nil {
+		err = storeError(err)
+	}
+	return level, err
+}
+
+// end records the result of an operation of v, which was for an account of the
+// given size. The caller must hold f.mu.
+func (f *Accounts) end(v *view, level, size float64, err error) {
+	now := f.now()
+	close(v.answer)
+	v.Busy, v.answer = false, nil
+	switch {
+	case f.closed:
+		v.owed = 0
+		return
+	case err != nil:
+	case !v.Hear(level, size, now):
+		err = fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level)
+	case now-v.since > account.OpTimeout:
+		err = errSlow
+	}
+	if err != nil {
+		f.lose(err, now)
+	} else {
+		f.news.up()
+	}
+	if !f.Link.Up(now) {
+		v.owed = 0
+	}
+	switch {
+	case v.owed != 0:
+		f.begin(v, v.size, 0, now)
+	case v.idle(now):
+		delete(f.Views, v.host)
+	}
+}
+
+// Overdue records that a request has waited for answer as long as it may.
+// Without it, a store that never returns would go unnoticed.
+func (f *Accounts) Overdue(host hostkey.Key, answer <-chan struct{}) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	if v := f.Views[host]; v != nil && v.answer == answer {
+		f.lose(errSlow, f.now())
+	}
+}
+
+// lose stops the use of the store for a while, unless it has stopped already.
+// The caller must hold f.mu.
+func (f *Accounts) lose(err error, now time.Duration) {
+	if f.Link.Up(now) {
+		f.Link.Lose(now, rand.Uint64())
+		f.news.away(err)
+	}
+}

@@ -1,0 +1,349 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gate is the rule by which requests wait for a host that has refused one:
+// one queue, at a pace that it learns. It has no clock and no lock, and makes nobody
+// wait: callers come back. Instants are durations since an epoch of their choice.
+package gate
+
+import (
+	"math"
+	"time"
+
+	"github.com/retrip/retrip/internal/span"
+)
+
+// Gate releases the requests to a host that has refused one. The requests wait
+// in one queue, in the order in which they first came. The gate releases one
+// after another, at a rate that it learns from what the server accepts and
+// refuses. After each pause one request goes alone, as a probe, and the others
+// wait for its result. The zero gate is open: the server has refused nothing
+// yet. Its owner must lock it.
+type Gate struct {
+	Queue queue
+	Pace  pace
+
+	Closed  time.Duration // end of the pause
+	told    time.Duration // end of the wait that the server asked for; never after closed
+	next    time.Duration // the next release that the pace allows
+	probed  time.Duration // when the current probe was released
+	Probe   probe
+	shut    bool // a request was refused: the fields below are valid
+	dropped bool // the gate no longer belongs to its key
+
+	epoch    uint32        // number of the pause before which the rate was set
+	fresh    bool          // a request of this epoch was accepted
+	news     time.Duration // when that pause began
+	accepted float64       // requests accepted since then, whenever they were sent
+	pause    time.Duration // planned length of that pause
+	Misses   int           // pauses in a row after which nothing was accepted
+	took     time.Duration // usual duration of an attempt
+	busy     time.Duration // when a request last waited
+
+	asker int64         // number of the request that was last told when to ask again
+	askAt time.Duration // the instant it was told, which may be in the past
+}
+
+// Ticket is what a gate keeps about a request. The zero Ticket is that of a
+// new request.
+type Ticket struct {
+	Gate    *Gate         // the gate at which the request has been; nil if none yet
+	Number  int64         // number of its arrival there; 0 if none
+	Gap     time.Duration // gap of the gate when it released the last attempt
+	sent    time.Duration // instant of that release
+	epoch   uint32        // epoch of the gate then
+	refused uint8         // how often the server has refused the request
+	passed  uint8         // how often a later request was released first, as a probe
+	Held    bool          // the request waits, or has waited, for its next attempt
+	Out     bool          // the gate has released it and doesn't know the outcome yet
+	Limited bool          // only the pace kept it from being released earlier
+}
+
+// Request is a request at the gates of a host.
+type Request struct {
+	Key      string        // names its gate; empty: the host's own
+	Who      any           // Woken returns it when the request must ask again; nil: never
+	Deadline time.Duration // instant by which its response must arrive; 0: none
+	Took     time.Duration // duration of its last attempt
+	Patience time.Duration // the longest pause that it waits for
+}
+
+// Answer is what a gate says to a request that asks for a release.
+type Answer struct {
+	Refusal Refusal       // why the request must not wait; 0 if it may go or wait
+	Waits   bool          // ask again after Wait, or when woken; otherwise go now
+	Wakes   bool          // other requests must ask again now: see Woken
+	Wait    time.Duration // the longest duration if only a wake-up ends it
+}
+
+// Refusal is why a request must not wait at a gate.
+type Refusal uint8
+
+const (
+	TooLong Refusal = iota + 1 // longer than its Patience
+	Paused                     // the server asked for a pause beyond its deadline
+	Late                       // its turn would come after its deadline
+)
+
+// probe is the state of the single request that goes alone after a pause.
+type probe uint8
+
+const (
+	probeNone probe = iota
+	ProbeDue
+	probeAway
+)
+
+const (
+	// The shortest and longest pause if the server names none.
+	pauseLow  = 250 * time.Millisecond
+	pauseHigh = 30 * time.Second
+
+	// No pause is longer, whatever the server asks for. Requests that wait at
+	// most MaxWait fail at once either way, and a mistake of the server doesn't
+	// last forever.
+	PauseMost = 24 * time.Hour
+
+	// A gate at which no request waits is forgotten after this time, or after
+	// the plateau if that is longer. Until then the rate is worth keeping.
+	idleAfter = time.Minute
+
+	// A second probe joins one that has no result after this time, after the
+	// length of the pause, and after four times the usual duration of an
+	// attempt.
+	hangs = time.Second
+)
+
+// opens returns the instant at which pause and pace allow the next release, for
+// a host that is paused until paused.
+func (g *Gate) opens(paused time.Duration) time.Duration {
+	if !g.shut {
+		return paused
+	}
+	return max(g.next, g.Closed, paused)
+}
+
+// Ready is like opens, but also waits for the result of the probe for as long
+// as one can be expected.
+func (g *Gate) Ready(paused time.Duration) time.Duration {
+	at := g.opens(paused)
+	if g.Probe == probeAway {
+		at = max(at, span.Add(g.probed, max(hangs, g.pause, 4*g.took)))
+	}
+	return at
+}
+
+// unfit returns why a request must not wait behind ahead others, or 0 if it may.
+func (g *Gate) unfit(w *waiter, ahead int, now, paused time.Duration) Refusal {
+	told := max(g.told, paused)
+	at := g.opens(paused)
+	switch {
+	case told-now > w.patience:
+		return TooLong
+	case told > now && told > w.until:
+		return Paused
+	case max(at, now) > w.until:
+		return Late
+	case g.shut && !g.Pace.slow && float64(max(at, now))+float64(float64(ahead)*float64(g.Pace.gap())) > float64(w.until):
+		// While the rate is slow only the pause is known.
+		return Late
+	}
+	return 0
+}
+
+// until returns the instant by which an attempt must begin to end before the
+// deadline, if the attempt takes as long as the last one, or as usual.
+func (q *Request) until(usual time.Duration) time.Duration {
+	if q.Deadline == 0 {
+		return span.Forever
+	}
+	return q.Deadline - max(q.Took, usual)
+}
+
+// ask releases c if it is c's turn; otherwise it makes c wait or give up.
+func (g *Gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
+	w := waiter{number: c.Number, until: q.until(g.took), patience: q.Patience, Who: q.Who, refused: c.refused, passed: c.passed}
+	waits := c.Number != 0 && g.Queue.Has(c.Number)
+	at := g.Ready(paused)
+	if q.Deadline != 0 && now > q.Deadline {
+		return Answer{Refusal: Late}
+	}
+	if !waits {
+		if g.Queue.Len() == 0 && at <= now {
+			g.release(c, now)
+			return Answer{}
+		}
+		if c.Number == 0 {
+			g.Queue.last++
+			c.Number, w.number = g.Queue.last, g.Queue.last
+		}
+		if refusal := g.unfit(&w, g.Queue.ahead(w.number), now, paused); refusal != 0 {
+			return Answer{Refusal: refusal}
+		}
+		g.Queue.insert(w)
+	}
+	g.busy, c.Held = now, true
+	d := Answer{Waits: true, Wait: span.Forever}
+	if g.Queue.Front(g.Probe == ProbeDue).number == c.Number {
+		if at <= now {
+			g.release(c, now)
+			return Answer{}
+		}
+		if refusal := g.unfit(&w, 0, now, paused); refusal != 0 {
+			return Answer{Refusal: refusal}
+		}
+		g.asker, g.askAt = c.Number, at
+		d.Wait = at - now
+	}
+	if w.until < span.Forever {
+		if now >= w.until {
+			return Answer{Refusal: Late}
+		}
+		d.Wait = min(d.Wait, w.until-now)
+	}
+	return d
+}
+
+// release lets c go.
+func (g *Gate) release(c *Ticket, now time.Duration) {
+	c.passed = max(c.passed, g.Queue.release(c.Number))
+	c.Out, c.epoch, c.sent = true, g.epoch, now
+	if !g.shut {
+		return
+	}
+	c.Gap = g.Pace.gap()
+	// Only a request that the pace held back is evidence that the pace could be
+	// higher.
+	c.Limited = c.Held || g.Queue.Len() > 0
+	c.Held = false
+	// Unused time doesn't accumulate.
+	g.next = span.Add(max(g.next, now), c.Gap)
+	if g.Probe != probeNone {
+		g.Probe, g.probed = probeAway, now
+	}
+}
+
+// leave gives up what c has at the gate: its place, or the role of the probe if
+// c was the probe and its outcome says nothing about the pace.
+func (g *Gate) leave(c *Ticket) {
+	if c.Number != 0 {
+		g.Queue.remove(c.Number)
+	}
+	if c.Out && c.epoch == g.epoch && g.Probe == probeAway {
+		g.Probe = ProbeDue
+	}
+	c.Out, c.Held = false, false
+}
+
+// accept records that the server accepted c.
+func (g *Gate) accept(c *Ticket, now time.Duration) {
+	out := c.Out
+	c.Out = false
+	if !g.shut {
+		return
+	}
+	g.accepted++
+	if !out {
+		return
+	}
+	g.took += (now - c.sent - g.took) / 4
+	if c.epoch != g.epoch {
+		return
+	}
+	g.Misses, g.fresh = 0, true
+	g.Probe = probeNone
+	if !c.Limited {
+		return
+	}
+	before := g.Pace.gap()
+	g.Pace.grow(c.Gap)
+	// A shorter gap counts from the last release on.
+	g.next -= max(0, before-g.Pace.gap())
+}
+
+// refuse records that the server refused c and asked for the wait word, or 0 if
+// the server named no wait. It reports whether all calls must wait longer, so
+// that some may miss their deadlines.
+func (g *Gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uint64) bool {
+	current := c.Out && c.epoch == g.epoch
+	c.Out = false
+	c.refused += min(1, math.MaxUint8-c.refused)
+	word = min(word, PauseMost)
+	if g.shut && !current {
+		// The request was sent before the last pause. Its refusal says
+		// nothing about the pace, but the gate obeys the wait it names.
+		shift := now + word - g.Closed
+		if word > 0 {
+			g.told = max(g.told, now+word)
+		}
+		if word == 0 || shift <= 0 {
+			return false
+		}
+		g.Closed += shift
+		g.next = span.Add(g.next, shift)
+		return shift > time.Second
+	}
+	pause := word
+	if word == 0 {
+		pause = doubled(pauseLow, g.Misses)
+		if g.shut {
+			pause = max(pause, min(2*c.Gap, time.Second))
+		}
+	} else if g.Misses > 0 {
+		pause = max(pause, doubled(word, g.Misses-1)) // the last pause was too short
+	}
+	if !g.shut {
+		g.told = now
+	}
+	g.told = max(g.told, span.Add(now, word))
+	switch {
+	case !g.shut:
+		g.begin(pause, now)
+	case !g.fresh:
+		// The server refused the probe, which says nothing about the pace.
+		g.Misses++
+	default:
+		g.Pace.learn(c.Gap, g.accepted, now-g.news, pause)
+	}
+	g.close(pause, now, epoch, draw)
+	return true
+}
+
+// close begins a pause.
+func (g *Gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
+	g.Pace.restart(pause)
+	g.fresh, g.accepted, g.news, g.pause = false, 0, now, pause
+	g.epoch, g.Probe = epoch, ProbeDue
+	g.Closed = max(g.Closed, span.Add(now, pause))
+	// The server told all processes of a fleet the same time, but they must not
+	// all start at the same instant.
+	g.next = span.Add(g.Closed, span.Draw(0, g.Pace.gap(), span.Remix(draw)))
+}
+
+// begin sets the first rate of a gate that was open.
+func (g *Gate) begin(pause, now time.Duration) {
+	g.Pace = firstPace(pause)
+	g.shut, g.Closed, g.busy = true, now, now
+}
+
+// doubled returns d, doubled n times, but at most the longest pause that the
+// gate chooses itself.
+func doubled(d time.Duration, n int) time.Duration {
+	for ; n > 0 && d < pauseHigh; n-- {
+		d *= 2
+	}
+	return min(d, pauseHigh)
+}
+
+// idle reports whether the gate has no state worth keeping.
+func (g *Gate) idle(now time.Duration) bool {
+	if !g.shut {
+		return g.Queue.Len() == 0
+	}
+	keep := max(idleAfter, time.Duration(g.Pace.plateau()*float64(time.Second)))
+	return g.Queue.Len() == 0 && now > span.Add(max(g.Closed, g.busy), keep)
+}
+
+// binding reports whether forgetting g would let requests through that it holds
+// back now.
+func (g *Gate) binding(now time.Duration) bool { return g.Queue.Len() > 0 || g.Closed > now }

@@ -1,0 +1,250 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Table are the gates of one host: its own, and one for each key that the
+// host has refused. Their owner must lock them.
+type Table struct {
+	Own   Gate
+	Keyed map[string]*Gate
+	Made  *atomic.Int64 // number of keyed gates of all hosts that share the bound
+	epoch uint32        // the newest epoch of all gates: no two pauses have the same
+	woken []any         // Who of the requests that must ask again
+}
+
+// MaxKeyed is the maximum number of gates of keys for all hosts of a
+// Transport together. Further keys share the gate of their host.
+const MaxKeyed = 4096
+
+// of returns the gate of c. If there is none yet, it makes one if create is
+// set, and otherwise returns nil.
+func (s *Table) of(c *Ticket, key string, now time.Duration, create bool) *Gate {
+	g := c.Gate
+	if g == nil || g.dropped {
+		if g = s.find(key, now, create); g == nil {
+			return nil
+		}
+		// The number belonged to another gate.
+		c.Gate, c.Number, c.Out, c.Held = g, 0, false, false
+	}
+	if g.shut && g.idle(now) {
+		// Requests that the gate has released may come back, so it must not
+		// give their numbers again.
+		*g = Gate{Queue: queue{last: g.Queue.last}}
+	}
+	return g
+}
+
+func (s *Table) find(key string, now time.Duration, create bool) *Gate {
+	if key == "" {
+		return &s.Own
+	}
+	if g := s.Keyed[key]; g != nil {
+		return g
+	}
+	if s.Made.Load() >= MaxKeyed {
+		if s.sweep(now); s.Made.Load() >= MaxKeyed {
+			return &s.Own
+		}
+	}
+	if !create {
+		return nil
+	}
+	if s.Keyed == nil {
+		s.Keyed = map[string]*Gate{}
+	}
+	// Other hosts may add gates concurrently: a few too many do no harm.
+	s.Made.Add(1)
+	g := &Gate{}
+	s.Keyed[key] = g
+	return g
+}
+
+// sweep drops the keyed gates that have no state worth keeping.
+func (s *Table) sweep(now time.Duration) {
+	for key, g := range s.Keyed {
+		if g.idle(now) {
+			s.drop(key, g)
+		}
+	}
+}
+
+func (s *Table) drop(key string, g *Gate) {
+	g.dropped = true
+	delete(s.Keyed, key)
+	s.Made.Add(-1)
+}
+
+// Idle reports whether no gate has state worth keeping.
+func (s *Table) Idle(now time.Duration) bool {
+	for key, g := range s.Keyed {
+		if !g.idle(now) {
+			return false
+		}
+		s.drop(key, g)
+	}
+	return s.Own.idle(now)
+}
+
+// any reports whether f holds for any gate.
+func (s *Table) any(f func(*Gate) bool) bool {
+	for _, g := range s.Keyed {
+		if f(g) {
+			return true
+		}
+	}
+	return f(&s.Own)
+}
+
+// settle makes sure that the next call at g asks in time: it wakes the call
+// unless the call was last told to ask by that time. It reports whether any
+// call must be woken.
+func (s *Table) settle(g *Gate, paused time.Duration) bool {
+	if w := g.Queue.Front(g.Probe == ProbeDue); w != nil {
+		if at := g.Ready(paused); w.number != g.asker || at < g.askAt {
+			g.asker, g.askAt = w.number, at
+			if w.Who != nil {
+				s.woken = append(s.woken, w.Who)
+			}
+		}
+	}
+	return len(s.woken) > 0
+}
+
+// dismiss removes the calls from g's queue that would miss their deadlines or
+// that don't wait that long. It wakes them, so that they learn about it.
+func (s *Table) dismiss(g *Gate, now, paused time.Duration) {
+	g.Queue.keep(func(w *waiter, ahead int) bool {
+		if g.unfit(w, ahead, now, paused) == 0 {
+			return true
+		}
+		if w.Who != nil {
+			s.woken = append(s.woken, w.Who)
+		}
+		return false
+	})
+}
+
+// Admit asks for a release of c at the instant now, from a host that is paused
+// until paused, which may be in the past.
+func (s *Table) Admit(c *Ticket, q *Request, now, paused time.Duration, draw uint64) Answer {
+	g := s.of(c, q.Key, now, paused > now)
+	if g == nil {
+		return Answer{}
+	}
+	if !g.shut && paused > now {
+		// The server paused the host for another key, or for requests whose
+		// policy has no gate. The calls that wait for the end of the pause
+		// must not all go at that instant.
+		s.epoch++
+		g.begin(paused-now, now)
+		g.close(paused-now, now, s.epoch, draw)
+		g.told = paused
+	}
+	d := g.ask(c, q, now, paused)
+	if d.Refusal != 0 {
+		g.leave(c)
+	}
+	d.Wakes = s.settle(g, paused)
+	return d
+}
+
+// Refuse records that the server refused c with word, or 0 if it named no wait.
+// It reports whether the server told the host or its key to wait longer, and
+// whether any call must be woken.
+func (s *Table) Refuse(c *Ticket, key string, word, now, paused time.Duration, draw uint64) (told, wakes bool) {
+	g := s.of(c, key, now, true)
+	before := g.told
+	if !g.shut {
+		before = now
+	}
+	if g.refuse(c, word, now, s.epoch+1, draw) {
+		s.dismiss(g, now, paused)
+	}
+	s.epoch = max(s.epoch, g.epoch)
+	return g.told > before, s.settle(g, paused)
+}
+
+// Accept records that the server accepted c, and reports whether any call must
+// be woken.
+func (s *Table) Accept(c *Ticket, key string, now, paused time.Duration) (wakes bool) {
+	g := s.of(c, key, now, false)
+	if g == nil {
+		return false
+	}
+	g.accept(c, now)
+	return s.settle(g, paused)
+}
+
+// Pass records an outcome of c that says nothing about the pace, and reports
+// whether any call must be woken.
+func (s *Table) Pass(c *Ticket, key string, now, paused time.Duration) (wakes bool) {
+	g := s.of(c, key, now, false)
+	if g == nil {
+		return false
+	}
+	g.leave(c)
+	return s.settle(g, paused)
+}
+
+// Leave gives up what c has at its gate, and reports whether any call must be
+// woken.
+func (s *Table) Leave(c *Ticket, paused time.Duration) (wakes bool) {
+	c.Gate.leave(c)
+	return s.settle(c.Gate, paused)
+}
+
+// Outlook returns how long the pause and the pace of its gate would make c
+// wait, and why c must not wait there.
+func (s *Table) Outlook(c *Ticket, q *Request, now, paused time.Duration) (time.Duration, Refusal) {
+	g := s.of(c, q.Key, now, false)
+	if g == nil || !g.shut {
+		return 0, 0
+	}
+	w := waiter{until: q.until(g.took), patience: q.Patience}
+	var ahead int
+	if c.Number != 0 {
+		ahead = g.Queue.ahead(c.Number)
+	} else {
+		ahead = g.Queue.Len()
+	}
+	return max(0, g.opens(paused)-now), g.unfit(&w, ahead, now, paused)
+}
+
+// NextWoken returns the Waiter of a call that must ask again now, or nil if
+// there is none.
+func (s *Table) NextWoken() any {
+	n := len(s.woken)
+	if n == 0 {
+		return nil
+	}
+	who := s.woken[n-1]
+	s.woken[n-1] = nil
+	s.woken = s.woken[:n-1]
+	return who
+}
+
+// Look calls f with the state of every gate: how many requests wait, and how long it
+// stays closed, which is not positive if it is open.
+func (s *Table) Look(now time.Duration, f func(waiting int, closed time.Duration)) {
+	s.any(func(g *Gate) bool {
+		closed := time.Duration(0)
+		if g.shut {
+			closed = g.Closed - now
+		}
+		f(g.Queue.Len(), closed)
+		return false
+	})
+}
+
+// Binding reports whether forgetting s would let requests through that it holds back
+// now.
+func (s *Table) Binding(now time.Duration) bool {
+	return s.any(func(g *Gate) bool { return g.binding(now) })
+}

@@ -1,0 +1,205 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"cmp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/gate"
+)
+
+// guards are the breaker and the gates of a host, which few hosts need. Packages
+// breaker and gate have the rules; Record locks and delegates. No goroutine holds
+// the lock during a wait or an attempt.
+type guards struct {
+	mu      sync.Mutex
+	breaker breaker.Breaker
+	Gates   gate.Table
+}
+
+// guard returns s's guards, made on first use.
+func (s *Record) guard() *guards {
+	if g := s.Guards.Load(); g != nil {
+		return g
+	}
+	s.Guards.CompareAndSwap(nil, &guards{Gates: gate.Table{Made: cmp.Or(s.keyed, new(atomic.Int64))}})
+	return s.Guards.Load()
+}
+
+// healed reports whether g has no state worth keeping.
+func (g *guards) healed(now time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.breaker.Healed(now) && g.Gates.Idle(now)
+}
+
+// binding reports whether forgetting g would let requests through that it holds
+// back now.
+func (g *guards) binding(now time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.breaker.Binding(now) || g.Gates.Binding(now)
+}
+
+// keyedGates returns the number of gates of keys.
+func (g *guards) keyedGates() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.Gates.Keyed)
+}
+
+// Troubles is what an operator wants to know of the guards of a host.
+type Troubles struct {
+	Breaker breaker.State
+	OpenFor time.Duration // time until the breaker allows the next probe
+	Waiting int           // requests at the gates
+	Closed  time.Duration // how much longer a gate stays closed
+}
+
+// Troubles describes the guards of s.
+func (s *Record) Troubles(now time.Duration) (t Troubles) {
+	g := s.Guards.Load()
+	if g == nil {
+		return t
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.Breaker, t.OpenFor = g.breaker.Trouble(now)
+	g.Gates.Look(now, func(waiting int, closed time.Duration) {
+		t.Waiting += waiting
+		t.Closed = max(t.Closed, closed)
+	})
+	return t
+}
+
+// breakerChanges maps a change of the breaker to that of its host.
+var breakerChanges = [...]Change{breaker.Same: 0, breaker.Opened: Opened, breaker.Probing: Probed, breaker.Shut: Closed}
+
+// ThroughBreaker asks the breaker for an attempt at the instant now.
+func (s *Record) ThroughBreaker(rule *breaker.Rule, p *breaker.Pass, now time.Duration, draw uint64) (allowed bool, change Change) {
+	g := s.Guards.Load()
+	if g == nil {
+		return true, 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	allowed, changed := g.breaker.Admit(rule, p, now, draw)
+	return allowed, breakerChanges[changed]
+}
+
+// BreakerRefuses reports whether the breaker, in its current state, allows no
+// attempt at the instant at.
+func (s *Record) BreakerRefuses(at time.Duration) bool {
+	g := s.guard()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.breaker.Refuses(at)
+}
+
+// RecordResult tells the breaker how an attempt ended.
+func (s *Record) RecordResult(rule *breaker.Rule, p *breaker.Pass, failed bool, now time.Duration, draw uint64) Change {
+	if !failed && s.Guards.Load() == nil {
+		return 0
+	}
+	g := s.guard()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return breakerChanges[g.breaker.Record(rule, p, failed, now, draw)]
+}
+
+// EndRun tells the breaker, if there is one, about a success of a request that
+// doesn't follow it.
+func (s *Record) EndRun() {
+	if g := s.Guards.Load(); g != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.breaker.EndRun()
+	}
+}
+
+// ReturnProbe frees the place of a probe that had no result.
+func (s *Record) ReturnProbe(p *breaker.Pass) {
+	g := s.guard()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.breaker.ReturnProbe(p)
+}
+
+// ThroughGate asks the gate of a request to release it at the instant now.
+func (s *Record) ThroughGate(t *gate.Ticket, q *gate.Request, now time.Duration, draw uint64) gate.Answer {
+	paused := s.PausedUntil()
+	g := s.Guards.Load()
+	if g == nil {
+		if paused <= now {
+			return gate.Answer{}
+		}
+		g = s.guard()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.Gates.Admit(t, q, now, paused, draw)
+}
+
+// RefusedAt tells the gate of a request that the server refused it and asked for the
+// wait word, or named none. It reports whether the server told the host or its key to
+// wait, and whether any request must be woken.
+func (s *Record) RefusedAt(t *gate.Ticket, key string, word, now time.Duration, draw uint64) (told, wakes bool) {
+	g := s.guard()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.Gates.Refuse(t, key, word, now, s.PausedUntil(), draw)
+}
+
+// PassedAt tells the gate of a request about any other outcome: that the server
+// accepted it, or nothing that the gate can learn from. It reports whether any request
+// must be woken.
+func (s *Record) PassedAt(t *gate.Ticket, key string, accepted bool, now time.Duration) (wakes bool) {
+	g := s.Guards.Load()
+	if g == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if accepted {
+		return g.Gates.Accept(t, key, now, s.PausedUntil())
+	}
+	return g.Gates.Pass(t, key, now, s.PausedUntil())
+}
+
+// LeaveGate gives up what a request has at its gate, and reports whether any request
+// must be woken.
+func (s *Record) LeaveGate(t *gate.Ticket) (wakes bool) {
+	g := s.guard()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.Gates.Leave(t, s.PausedUntil())
+}
+
+// Outlook returns how long the pause and the pace of its gate would make a request
+// wait, and why it must not wait there.
+func (s *Record) Outlook(t *gate.Ticket, q *gate.Request, now time.Duration) (time.Duration, gate.Refusal) {
+	g := s.Guards.Load()
+	if g == nil {
+		return 0, 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.Gates.Outlook(t, q, now, s.PausedUntil())
+}
+
+// Woken returns the Who of a request that waits at a gate and must ask again now, or
+// nil if there is none.
+func (s *Record) Woken() any {
+	g := s.Guards.Load()
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.Gates.NextWoken()
+}

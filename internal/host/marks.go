@@ -1,0 +1,53 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"net/url"
+	"sync/atomic"
+
+	"github.com/retrip/retrip/internal/hostkey"
+)
+
+// marks has a mark for each host of a stripe (a Bloom filter). The marks of
+// other hosts may cover that of a host, so a mark doesn't prove that a host is
+// there, but the lack of a mark proves that it is not. Any goroutine may look
+// for a mark. To change marks, it must hold the stripe's lock.
+type marks [32]atomic.Uint64
+
+// Mark returns the mark of a host with the given hash: three bits of one word
+// of marks. In a full table, others cover one mark in 580.
+func Mark(hash uint64) (word int, bits uint64) {
+	hash /= Stripes // the rest chose the stripe
+	return int(hash >> 18 % uint64(len(marks{}))), 1<<(hash%64) | 1<<(hash>>6%64) | 1<<(hash>>12%64)
+}
+
+func (m *marks) Has(hash uint64) bool {
+	word, bits := Mark(hash)
+	return m[word].Load()&bits == bits
+}
+
+func (m *marks) add(hash uint64) {
+	word, bits := Mark(hash)
+	m[word].Or(bits)
+}
+
+// remove drops the mark of a host, except the bits of hosts that stay.
+func (m *marks) remove(hash uint64, stay map[hostkey.Key]*Entry) {
+	word, _ := Mark(hash)
+	var bits uint64
+	for _, e := range stay {
+		if w, mark := Mark(e.hash); w == word {
+			bits |= mark
+		}
+	}
+	m[word].Store(bits)
+}
+
+// Lookup looks a host up in a table, as often as needed, and hashes it at
+// most once.
+type Lookup struct {
+	URL  *url.URL
+	hash uint64 // 0 until it is needed
+}

@@ -1,0 +1,349 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/hostkey"
+)
+
+// Table holds the hosts in trouble, and only those. The table makes an
+// entry at the first failure of a host, and drops the entry when the host has
+// recovered or has not failed for an hour. A lookup drops such an entry itself,
+// so results don't depend on earlier lookups.
+//
+// The table is bounded, and making room never gives tokens back. Only an entry
+// that misses no tokens may be evicted: the one that has been idle longest,
+// unless the entry is in use, paused or behind a breaker. If no entry can be
+// evicted, the new hosts of a stripe share one entry, which has only a budget.
+//
+// While no host is in trouble, a request pays for one atomic load here. While
+// some hosts are, a request to another host pays for a hash and a few more
+// loads, and for a map lookup only if the marks of hosts in trouble cover its own.
+type Table struct {
+	Entries atomic.Int64
+	Stripes [Stripes]stripe
+	keyed   atomic.Int64 // number of gates of keys
+}
+
+const (
+	Stripes   = 64
+	PerStripe = 64
+	Idle      = time.Hour
+)
+
+type stripe struct {
+	entries atomic.Int32
+	Others  atomic.Pointer[Entry] // entry of all hosts without a place; nil until there is one
+	mu      sync.RWMutex
+	hosts   map[hostkey.Key]*Entry
+	Marks   marks // of hosts
+
+	_ [64]byte // stripes don't share a cache line
+}
+
+// Entry is a host in the table. A request that fails there pins the entry
+// until the request ends, so that the request takes tokens from, and returns
+// them to, the same Host.
+type Entry struct {
+	Record
+	Key    hostkey.Key
+	hash   uint64       // of key
+	Others bool         // the entry stands for hosts without a place, and has only a budget
+	Used   atomic.Int64 // instant of the last failure
+	Pins   atomic.Int32 // changes from 0 only under the stripe's lock
+
+	Failed, GaveUp atomic.Uint32  // the last Reason of each kind, as its owner numbers them; 0: none
+	Charge         account.Charge // of the fleet's account
+	News           News
+}
+
+// Healed is that of its record, but false from a charge to the fleet's account until
+// something succeeds. Without Budget.Size, the host misses no tokens, so its
+// entry would go at once, and each request would charge the account.
+func (e *Entry) Healed(now time.Duration) bool {
+	return !e.Charge.Made() && e.Record.Healed(now)
+}
+
+func (t *Table) Stripe(key hostkey.Key) *stripe { return t.stripeAt(key.Hash()) }
+
+func (t *Table) stripeAt(hash uint64) *stripe { return &t.Stripes[hash%Stripes] }
+
+// Calm reports whether the host that l looks up is in no trouble.
+func (t *Table) Calm(l *Lookup) bool { return t.Entries.Load() == 0 || t.absent(l) }
+
+func (t *Table) absent(l *Lookup) bool {
+	if l.hash == 0 {
+		l.hash = hostkey.Hash(l.URL)
+	}
+	s := t.stripeAt(l.hash)
+	if s.Indebted() != nil {
+		// The host may be in trouble without a place here.
+		return false
+	}
+	return !s.Marks.Has(l.hash) || !s.holds(hostkey.Of(l.URL))
+}
+
+func (s *stripe) holds(key hostkey.Key) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.hosts[key] != nil
+}
+
+// Indebted returns the entry of the hosts without a place, if the stripe is
+// full and that entry misses tokens. Otherwise it returns nil.
+func (s *stripe) Indebted() *Entry {
+	if s.entries.Load() < PerStripe {
+		return nil
+	}
+	if e := s.Others.Load(); e != nil && e.Debt.Missing() > 0 {
+		return e
+	}
+	return nil
+}
+
+// Pin returns the entry of key, pinned, or nil if the host is in no trouble.
+// The caller must pass the entry to unpin.
+func (t *Table) Pin(key hostkey.Key, now time.Duration) *Entry {
+	hash := key.Hash()
+	s := t.stripeAt(hash)
+	if !s.Marks.Has(hash) {
+		return nil
+	}
+	e, over := s.find(key, now)
+	if over {
+		e = t.review(s, key, now)
+	}
+	return e
+}
+
+// review drops the entry of key if it must be forgotten, and otherwise pins and
+// returns it.
+func (t *Table) review(s *stripe, key hostkey.Key, now time.Duration) *Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.hosts[key]
+	if e == nil || t.forget(s, e, now) {
+		return nil
+	}
+	e.Pins.Add(1)
+	return e
+}
+
+// find pins the entry of key, unless it reports that the entry must be
+// forgotten.
+func (s *stripe) find(key hostkey.Key, now time.Duration) (e *Entry, over bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	e = s.hosts[key]
+	switch {
+	case e == nil:
+		return nil, false
+	case e.Lapsed(now) || e.Pins.Load() == 0 && e.Healed(now):
+		return nil, true
+	}
+	e.Pins.Add(1)
+	return e, false
+}
+
+// PinGood is pin for a host that has just responded. A host without a place in
+// a full stripe may also have failed without one. Its success then counts for
+// the entry of all such hosts, which nothing else would ever refill.
+func (t *Table) PinGood(key hostkey.Key, now time.Duration) *Entry {
+	if e := t.Pin(key, now); e != nil {
+		return e
+	}
+	return t.Stripe(key).Indebted()
+}
+
+// PinNew is pin for a host that has just failed. It makes the entry if there is
+// none.
+func (t *Table) PinNew(key hostkey.Key, now time.Duration) *Entry {
+	hash := key.Hash()
+	s := t.stripeAt(hash)
+	if s.Marks.Has(hash) {
+		if e, _ := s.find(key, now); e != nil {
+			return e
+		}
+	}
+	return t.Make(s, hash, key, now)
+}
+
+// Make is PinNew for a host that had no entry, or one that must be forgotten.
+func (t *Table) Make(s *stripe, hash uint64, key hostkey.Key, now time.Duration) *Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.hosts[key]; e != nil && !t.forget(s, e, now) {
+		e.Pins.Add(1)
+		return e
+	}
+	if len(s.hosts) >= PerStripe && !t.evict(s, now) {
+		return s.shared(now)
+	}
+	if s.hosts == nil {
+		s.hosts = map[hostkey.Key]*Entry{}
+	}
+	e := &Entry{Key: key, hash: hash}
+	e.keyed = &t.keyed
+	e.Pins.Store(1)
+	e.Used.Store(int64(now))
+	// Raise the counters and set the mark before the entry can be found, so
+	// that a reader who sees neither has missed nothing.
+	s.entries.Add(1)
+	t.Entries.Add(1)
+	s.Marks.add(hash)
+	s.hosts[key] = e
+	return e
+}
+
+// Unpin releases e, and drops e if the host has recovered.
+func (t *Table) Unpin(e *Entry, now time.Duration) {
+	if e.Others || e.Pins.Add(-1) > 0 || !e.Healed(now) {
+		return
+	}
+	s := t.stripeAt(e.hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hosts[e.Key] == e && e.Pins.Load() == 0 && e.Healed(now) {
+		t.drop(s, e)
+	}
+}
+
+func (t *Table) drop(s *stripe, e *Entry) {
+	if guards := e.Guards.Load(); guards != nil {
+		t.keyed.Add(-int64(guards.keyedGates()))
+	}
+	delete(s.hosts, e.Key)
+	s.Marks.remove(e.hash, s.hosts)
+	s.entries.Add(-1)
+	t.Entries.Add(-1)
+}
+
+// evict makes room in s, and reports whether it could. A host that misses
+// tokens stays, because a new entry would have all of them again.
+func (t *Table) evict(s *stripe, now time.Duration) bool {
+	t.sweep(s, now)
+	if len(s.hosts) < PerStripe {
+		return true
+	}
+	var idlest *Entry
+	for _, e := range s.hosts {
+		if e.Pins.Load() > 0 || e.Debt.Missing() > 0 || e.binding(now) {
+			continue
+		}
+		if idlest == nil || e.Used.Load() < idlest.Used.Load() {
+			idlest = e
+		}
+	}
+	if idlest == nil {
+		return false
+	}
+	t.drop(s, idlest)
+	return true
+}
+
+// sweep drops the entries that have healed or lapsed. The stripe must be
+// locked.
+func (t *Table) sweep(s *stripe, now time.Duration) {
+	for _, e := range s.hosts {
+		t.forget(s, e, now)
+	}
+	if e := s.Others.Load(); e != nil && e.Lapsed(now) {
+		e.pardon(now)
+	}
+}
+
+// shared returns the entry of the hosts without a place. The stripe must be
+// locked.
+func (s *stripe) shared(now time.Duration) *Entry {
+	if s.Others.Load() == nil {
+		e := &Entry{Others: true}
+		e.Used.Store(int64(now))
+		s.Others.Store(e)
+	}
+	return s.Others.Load()
+}
+
+// forget drops e if it has healed or lapsed, and reports whether it did. If an
+// entry has lapsed but is in use, forget clears only its missing tokens. The
+// stripe must be locked.
+func (t *Table) forget(s *stripe, e *Entry, now time.Duration) bool {
+	lapsed := e.Lapsed(now)
+	if e.Pins.Load() == 0 && (lapsed || e.Healed(now)) {
+		t.drop(s, e)
+		return true
+	}
+	if lapsed {
+		e.pardon(now)
+	}
+	return false
+}
+
+// pardon forgets the missing tokens of e, once an hour. The stripe must be
+// locked.
+func (e *Entry) pardon(now time.Duration) {
+	e.Debt.Clear()
+	e.Used.Store(int64(now))
+}
+
+// Lapsed reports whether the host of e has not failed for an hour and holds
+// back no request.
+func (e *Entry) Lapsed(now time.Duration) bool {
+	return now-time.Duration(e.Used.Load()) > Idle && !e.binding(now)
+}
+
+// binding reports whether forgetting e would let requests through that are held
+// back now.
+func (e *Entry) binding(now time.Duration) bool {
+	if e.PausedFor(now) > 0 {
+		return true
+	}
+	guards := e.Guards.Load()
+	return guards != nil && guards.binding(now)
+}
+
+// Refit adapts the debts of all hosts to the sizes of their budgets.
+func (t *Table) Refit(sizeOf func(*Entry) int64) {
+	for i := range t.Stripes {
+		s := &t.Stripes[i]
+		s.mu.Lock()
+		for _, e := range s.hosts {
+			e.Debt.Fit(sizeOf(e))
+		}
+		if e := s.Others.Load(); e != nil {
+			e.Debt.Fit(sizeOf(e))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// All drops the entries that have healed. It returns the hosts in trouble,
+// sorted, and the entries of the hosts without a place that miss tokens.
+func (t *Table) All(now time.Duration) (list, others []*Entry) {
+	for i := range t.Stripes {
+		s := &t.Stripes[i]
+		if s.entries.Load() == 0 {
+			continue
+		}
+		s.mu.Lock()
+		t.sweep(s, now)
+		for _, e := range s.hosts {
+			list = append(list, e)
+		}
+		if e := s.Others.Load(); e != nil && e.Debt.Missing() > 0 {
+			others = append(others, e)
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(list, func(a, b *Entry) int {
+		return cmp.Or(cmp.Compare(a.Key.Host, b.Key.Host), cmp.Compare(a.Key.Port, b.Key.Port))
+	})
+	return list, others
+}

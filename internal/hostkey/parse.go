@@ -1,0 +1,133 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostkey
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Parse parses a host with its port, as in a URL.
+func Parse(host string) (Key, error) {
+	bad := func(format string, args ...any) (Key, error) {
+		return Key{}, fmt.Errorf("retrip: %q is not a valid host: %w", host, fmt.Errorf(format, args...))
+	}
+	if u, err := url.Parse(host); err == nil && u.Host != "" {
+		return bad("it is a URL; its host is %q", Of(u))
+	}
+	if strings.ContainsAny(host, "/\\?#@") {
+		return bad(`it must be a host and port as in a URL, such as "example.com:443"`)
+	}
+	if strings.HasPrefix(host, "*") {
+		return bad("it is a pattern, not a host")
+	}
+	if strings.Count(host, ":") > 1 && host[0] != '[' {
+		return bad("an IPv6 address must be in brackets: [::1]:8080")
+	}
+	name, port := splitPort(strings.ToLower(host))
+	bracketed := strings.HasPrefix(host, "[")
+	if name = undotted(name); port == "" {
+		if name == "" {
+			return bad("it is empty")
+		}
+		return bad("it has no port; for https it is %q, for http %q", net.JoinHostPort(name, "443"), net.JoinHostPort(name, "80"))
+	}
+	if err := checkPort(port); err != nil {
+		return bad("%w", err)
+	}
+	if err := checkName(name, bracketed); err != nil {
+		return bad("%w", err)
+	}
+	return Key{name, port}, nil
+}
+
+// checkName returns why name, without its brackets, can't be the name of a
+// host.
+func checkName(name string, bracketed bool) error {
+	if bracketed {
+		if addr, err := netip.ParseAddr(name); err != nil || !addr.Is6() {
+			return errors.New("only an IPv6 address may be in brackets")
+		}
+		return nil
+	}
+	switch {
+	case name == "":
+		return errors.New("the name is missing before the port")
+	case len(name) > 253:
+		return errors.New("a name may have at most 253 bytes")
+	case strings.HasPrefix(name, ".") || strings.Contains(name+".", ".."):
+		return errors.New("a label of the name is empty")
+	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r) }):
+		return errors.New("the name contains a character that no host name may contain")
+	}
+	return nil
+}
+
+// ParsePattern parses a key of Transport.Hosts into a name and a port. The name
+// is in lower case, has no trailing dot and keeps its leading "*". The port is
+// "" if any port matches.
+func ParsePattern(pattern string) (name, port string, err error) {
+	switch {
+	case pattern == "":
+		return "", "", errors.New("a host pattern must not be empty")
+	case strings.Contains(pattern, "/"):
+		return "", "", errors.New("a host pattern must not have a scheme or a path")
+	case strings.ContainsAny(pattern, " \t\r\n@?#"):
+		return "", "", errors.New("a host pattern must not contain spaces, @, ? or #")
+	}
+	bare := strings.Count(pattern, ":") > 1 && pattern[0] != '['
+	if bare {
+		return "", "", errors.New("an IPv6 address must be in brackets: [::1] or [::1]:8080")
+	}
+	name, port = splitPort(strings.ToLower(pattern))
+	if strings.HasSuffix(pattern, ":") {
+		return "", "", errors.New("the port is missing after the colon")
+	}
+	if port != "" {
+		if err := checkPort(port); err != nil {
+			return "", "", err
+		}
+	}
+	name = undotted(name)
+	if strings.ContainsAny(name, "[]") || strings.HasPrefix(pattern, "[") && !strings.Contains(name, ":") {
+		return "", "", errors.New("only an IPv6 address may be in brackets: [::1] or [::1]:8080")
+	}
+	if rest, ok := strings.CutPrefix(name, "*"); ok {
+		if len(rest) < 2 || rest[0] != '.' {
+			return "", "", errors.New(`a pattern for many hosts must be "*." and a suffix, such as "*.example.com"; for all hosts, use Policy`)
+		}
+		if strings.Contains(rest, "*") {
+			return "", "", errors.New(`only the first label may be "*"`)
+		}
+		if strings.Contains(rest+".", "..") {
+			return "", "", errors.New("a label of the name is empty")
+		}
+		return name, port, nil
+	}
+	if name == "" {
+		return "", "", errors.New("the host is missing before the port")
+	}
+	if strings.Contains(name, "*") {
+		return "", "", errors.New(`"*" may only stand for the first labels, as in "*.example.com"`)
+	}
+	if suffix := strings.TrimLeft(name, "."); suffix != name && suffix != "" {
+		return "", "", fmt.Errorf(`a host must not begin with a dot; for all hosts below %[1]s, use "*.%[1]s"`, suffix)
+	}
+	if name == "." || !strings.Contains(name, ":") && strings.Contains(name+".", "..") {
+		return "", "", errors.New("a label of the name is empty")
+	}
+	return name, port, nil
+}
+
+func checkPort(port string) error {
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
+		return fmt.Errorf("the port is %q: it must be 1 to 65535", port)
+	}
+	return nil
+}

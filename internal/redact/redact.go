@@ -1,0 +1,60 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package redact writes errors and URLs for people, without secrets.
+package redact
+
+import (
+	"errors"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Error returns the text of err on one line, without the secrets of URLs.
+func Error(err error) string {
+	text := err.Error()
+	urls := urlsIn(err, nil)
+	// Longest first: one URL may be a prefix of another.
+	slices.SortFunc(urls, func(a, b string) int { return len(b) - len(a) })
+	for _, u := range urls {
+		clean := "(malformed URL)"
+		if parsed, err := url.Parse(u); err == nil {
+			clean = URL(parsed)
+		}
+		quoted := strconv.Quote(u)
+		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], clean)
+		text = strings.ReplaceAll(text, u, clean)
+	}
+	return strings.ReplaceAll(text, "\n", "; ")
+}
+
+// urlsIn appends the URLs in err and in the errors that err wraps.
+func urlsIn(err error, urls []string) []string {
+	for err != nil {
+		if u, ok := err.(*url.Error); ok && u.URL != "" {
+			urls = append(urls, u.URL)
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, err := range joined.Unwrap() {
+				urls = urlsIn(err, urls)
+			}
+			return urls
+		}
+		err = errors.Unwrap(err)
+	}
+	return urls
+}
+
+// URL returns u without userinfo, query and fragment.
+func URL(u *url.URL) string {
+	if u == nil {
+		return ""
+	}
+	if u.Opaque != "" {
+		return u.Scheme + ":"
+	}
+	clean := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
+	return clean.String()
+}

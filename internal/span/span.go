@@ -1,0 +1,31 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package span calculates with durations, which end at the longest one instead
+// of overflowing, and draws from intervals of them.
+package span
+
+import (
+	"math"
+	"time"
+)
+
+// Forever is the instant or wait of a request without a bound.
+const Forever = time.Duration(math.MaxInt64)
+
+// Add returns a+b, or the longest duration if the sum overflows. b must
+// not be negative; a may be an instant.
+func Add(a, b time.Duration) time.Duration {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return math.MaxInt64
+}
+
+// Mul returns d·n, or the longest duration if the product overflows.
+func Mul(d time.Duration, n int) time.Duration {
+	if d > 0 && time.Duration(n) > math.MaxInt64/d {
+		return math.MaxInt64
+	}
+	return d * time.Duration(n)
+}

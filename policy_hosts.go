@@ -1,0 +1,209 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
+)
+
+// matcher finds the rules of a host. The most specific pattern wins: an exact
+// host before the longest suffix and, for the same name, a pattern with the
+// port before one without. Case and a trailing dot of the name don't matter.
+type matcher struct {
+	fallback *Rules
+	exact    map[string]portRules // by host
+	suffix   map[string]portRules // by what follows the "*", with its dot
+
+	policy  Policy // policy and hosts are what compile was given
+	hosts   map[string]Policy
+	matched map[string]*atomic.Bool   // by pattern in lower case: whether a request has followed the pattern
+	rules   []*Rules                  // the rules of all policies
+	pools   map[string]*budget.Shared // by the name of the policy that sets each
+}
+
+// defaultName names the policy of hosts without a policy of their own.
+const defaultName = "default"
+
+// portRules are the rules of one name: for any port, and for particular ports.
+type portRules struct {
+	any    *Rules
+	byPort map[string]*Rules
+}
+
+func (p portRules) find(port string) *Rules {
+	if r := p.byPort[port]; r != nil {
+		return r
+	}
+	return p.any
+}
+
+// compile makes the rules of policy and hosts. The error reports every invalid
+// value and pattern in them.
+func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
+	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{},
+		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts)), matched: make(map[string]*atomic.Bool, len(hosts))}
+	var errs []error
+	var all []*Rules
+	rules := func(path, name string, p, base Policy) *Rules {
+		err := p.check(path)
+		if err == nil {
+			r, together := p.resolve(base)
+			if together == nil {
+				r.name = name
+				all = append(all, r)
+				return r
+			}
+			err = fmt.Errorf("retrip: %s.%w", path, together)
+		}
+		errs = append(errs, err)
+		return nil
+	}
+	m.pools = map[string]*budget.Shared{}
+	pool := func(r *Rules, own, inherited Budget) {
+		switch shared := own.Shared; {
+		case r == nil || shared == Off:
+		case shared > 0:
+			r.pool = &budget.Shared{Size: budget.Micro(shared)}
+			m.pools[r.name] = r.pool
+		case inherited.Shared > 0:
+			r.pool = m.fallback.pool
+		}
+	}
+	m.fallback = rules("Policy", defaultName, policy, defaults)
+	pool(m.fallback, policy.Budget, Budget{})
+	base := policy.over(defaults)
+	for _, pattern := range sortedKeys(hosts) {
+		path := hostPath(pattern)
+		name, port, err := hostkey.ParsePattern(pattern)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("retrip: %s: %w", path, err))
+			continue
+		}
+		// A mistake in Policy is reported once, not for every pattern.
+		if m.fallback == nil {
+			if err := hosts[pattern].check(path); err != nil {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		r := rules(path, strings.ToLower(pattern), hosts[pattern], base)
+		if r == nil {
+			continue
+		}
+		pool(r, hosts[pattern].Budget, policy.Budget)
+		set := m.exact
+		if rest, ok := strings.CutPrefix(name, "*"); ok {
+			set, name = m.suffix, rest
+		}
+		if !add(set, name, port, r) {
+			errs = append(errs, fmt.Errorf("retrip: %s: another pattern names the same host, spelled differently", path))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	// Policies are kept only if all are valid.
+	for pattern, p := range hosts {
+		m.hosts[pattern] = p.clone()
+	}
+	for _, r := range all {
+		r.matched = new(atomic.Bool)
+		m.matched[r.name] = r.matched
+	}
+	m.rules = all
+	return m, nil
+}
+
+// sizeOf returns the size of the budget of the host that e stands for.
+func (m *matcher) sizeOf(e *host.Entry) int64 {
+	if e.Others {
+		return m.fallback.budget.Size
+	}
+	return m.find(&url.URL{Host: e.Key.String()}).budget.Size
+}
+
+// share makes the rules that follow the shared budget from follow the shared
+// budget to.
+func (m *matcher) share(name string, from, to *budget.Shared) {
+	m.pools[name] = to
+	for _, r := range m.rules {
+		if r.pool == from {
+			r.pool = to
+		}
+	}
+}
+
+// carry takes over the state that requests have left in old.
+func (m *matcher) carry(old *matcher) {
+	for name, pool := range m.pools {
+		if was := old.pools[name]; was != nil {
+			m.share(name, pool, was.Resized(pool.Size))
+		}
+	}
+	for pattern, matched := range m.matched {
+		if was := old.matched[pattern]; was != nil {
+			matched.Store(was.Load())
+		}
+	}
+}
+
+// add puts r into set and reports whether its place was free.
+func add(set map[string]portRules, name, port string, r *Rules) bool {
+	p := set[name]
+	if port == "" {
+		if p.any != nil {
+			return false
+		}
+		p.any = r
+	} else {
+		if p.byPort[port] != nil {
+			return false
+		}
+		if p.byPort == nil {
+			p.byPort = map[string]*Rules{}
+		}
+		p.byPort[port] = r
+	}
+	set[name] = p
+	return true
+}
+
+// find returns the rules for requests to u.
+func (m *matcher) find(u *url.URL) *Rules {
+	if len(m.exact) == 0 && len(m.suffix) == 0 || u == nil {
+		return m.fallback
+	}
+	host, port := hostkey.Split(u)
+	if r := m.exact[host].find(port); r != nil {
+		return r
+	}
+	if len(m.suffix) == 0 {
+		return m.fallback
+	}
+	for i := range len(host) {
+		if host[i] != '.' {
+			continue
+		}
+		if r := m.suffix[host[i:]].find(port); r != nil {
+			return r
+		}
+	}
+	return m.fallback
+}
+
+func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", pattern) }
+
+// sortedKeys returns the patterns in a fixed order, so that errors come in the
+// same order every time.
+func sortedKeys(hosts map[string]Policy) []string { return slices.Sorted(maps.Keys(hosts)) }
