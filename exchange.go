@@ -152,7 +152,9 @@ func (x *exchange) run() (*http.Response, error) {
 func (x *exchange) judge() ending {
 	x.classify()
 	err := x.decide()
-	x.count(&x.outcome, x.decision.Reason)
+	if !x.answered() {
+		x.count(&x.outcome, x.decision.Reason)
+	}
 	x.tellFleet()
 	if !x.decision.Retry {
 		return ending{endAnswered, err}

@@ -45,6 +45,7 @@ func (x *exchange) count(o *Outcome, reason Reason) {
 		// The attempt was counted when its headers arrived.
 		return
 	}
+	x.countSends()
 	result := meter.Error
 	switch {
 	case o.Status != 0:
@@ -56,9 +57,19 @@ func (x *exchange) count(o *Outcome, reason Reason) {
 	}
 	x.told.pending = false
 	x.r.metrics.Attempt(result)
+}
+
+// countSends counts what net/http has sent by itself within the attempt.
+func (x *exchange) countSends() {
 	if x.attempt != nil {
 		x.r.metrics.HiddenSends(x.attempt.Sends() - 1)
 	}
+}
+
+// answered reports whether the first attempt has got the final response. report
+// then counts the attempt and the request at once.
+func (x *exchange) answered() bool {
+	return x.call.Attempts == 1 && x.outcome.Status != 0 && !x.decision.Retry && x.decision.Reason == "" && !x.continues
 }
 
 // countRest counts what a panic has left uncounted: the attempt, by what is
@@ -99,7 +110,13 @@ func (x *exchange) report() {
 	e := x.event(reason)
 	if !x.continues {
 		x.told.ended = true
-		x.r.metrics.Request(x.ending(reason), x.told.attempted)
+		if x.told.pending {
+			x.told.pending = false
+			x.countSends()
+			x.r.metrics.Answered(x.resp.StatusCode)
+		} else {
+			x.r.metrics.Request(x.ending(reason), x.told.attempted)
+		}
 	}
 	if reason != "" {
 		if x.host != nil {

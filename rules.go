@@ -33,7 +33,6 @@ type Rules struct {
 	dialects    []dialect.Dialect
 	maxSends    int
 	derives     bool           // every attempt needs a request and context of its own
-	apart       bool           // no request qualifies for Transport.plain or Transport.bounded
 	pool        *budget.Shared // budget that its hosts share; nil: none
 	retryHeader string         // in canonical form; empty: none
 	shared      bool           // for a Host that stands for many hosts and has only a budget
@@ -98,7 +97,6 @@ func (p Policy) resolve(base Policy) (*Rules, error) {
 	r.timed = r.budget.Size > 0 && p.AttemptTimeout > 0
 	r.maxSends = cmp.Or(p.MaxSends, defaultMaxSends)
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdle > 0
-	r.apart = p.WholeBody > 0 || p.Resume == On || p.BodyIdle > 0 || r.derives && p.Idempotent != nil
 	return r, p.checkTogether()
 }
 
@@ -178,12 +176,6 @@ func (r *Rules) retryable(o Outcome) bool {
 	default:
 		return o.Status == 0 || r.retry.has(o.Status)
 	}
-}
-
-// plainly reports whether a response with the given status is final, without
-// asking Classify or a dialect.
-func (r *Rules) plainly(status int) bool {
-	return !r.retry.has(status) && r.policy.Classify == nil && (r.dialects == nil || status < 400)
 }
 
 // repeatable reports whether a request that ended in o may be repeated without
