@@ -71,15 +71,14 @@ cover: ## statement coverage of the root package and its internal packages; fail
 	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
 		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
 
-fuzz: ## run each fuzz target of the root package for FUZZTIME (10s)
-	@targets=$$($(GO) test -list '^Fuzz' . | { grep '^Fuzz' || true; }); \
-	[ -n "$$targets" ] || echo 'no fuzz targets'; \
-	for f in $$targets; do \
-		echo "$$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . || exit 1; \
+fuzz: ## run each fuzz target of the root package and internal/ for FUZZTIME (10s)
+	@grep -o '^func Fuzz[A-Za-z0-9_]*' *_test.go internal/*/*_test.go | while IFS=': ' read -r file _ f; do \
+		dir=./$$(dirname "$$file"); echo "$$dir $$f"; \
+		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null || exit 1; \
 	done
 
 tables: ## test every row, seed and step of the long tests; `make test` tests only the most important (minutes)
-	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./shed ./sim
+	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./internal/... ./shed ./sim
 	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
 
 mutate: ## break the core in small ways, and list the breaks that no test detects (minutes)

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -66,6 +65,68 @@ func deepContext(t *testing.T) context.Context {
 		ctx = context.WithValue(ctx, key(i), i)
 	}
 	return ctx
+}
+
+// P16: a first attempt that succeeds is the caller's own request and allocates
+// nothing, even while another host is in trouble.
+func TestAllocations(t *testing.T) {
+	deep := deepContext(t)
+	deadline, cancel := context.WithTimeout(deep, time.Hour)
+	defer cancel()
+	request := func(method, url string, body io.Reader) *http.Request {
+		return must(http.NewRequestWithContext(t.Context(), method, url, body))
+	}
+	const here = "http://example.com/path"
+	post := request("POST", here, strings.NewReader("body"))
+	require.NotNil(t, post.GetBody)
+	for _, tt := range []struct {
+		name   string
+		req    *http.Request
+		status int
+	}{
+		{"GET", request("GET", here, nil), 200},
+		{"HEAD", request("HEAD", here, nil), 200},
+		{"POST with GetBody", post, 200},
+		{"deep context", request("GET", here, nil).WithContext(deep), 200},
+		{"deadline", request("GET", here, nil).WithContext(deadline), 200},
+		{"404", request("GET", here, nil), 404},
+	} {
+		for _, setUp := range []struct {
+			name string
+			tr   *Transport
+		}{
+			{"zero", &Transport{}},
+			{"metrics", &Transport{Metrics: NewMetrics()}},
+			{"hosts", &Transport{Metrics: NewMetrics(), Hosts: map[string]Policy{"*.com": {MaxAttempts: 2}, "api.example.com:80": {}}}},
+			{"breaker and gate", &Transport{Policy: Policy{Gate: Gate{Enabled: On}, Breaker: Breaker{Ratio: .5}}}},
+			{"dialects", &Transport{Policy: Policy{Dialects: []string{"github", "openai"}}}},
+		} {
+			for _, trouble := range []bool{false, true} {
+				resp := &http.Response{StatusCode: tt.status, Body: http.NoBody}
+				var got *http.Request
+				down := &http.Response{StatusCode: 500, Body: http.NoBody}
+				tr := &Transport{Policy: setUp.tr.Policy, Hosts: setUp.tr.Hosts, Metrics: setUp.tr.Metrics, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					if r.URL.Host == "elsewhere.org" {
+						return down, nil
+					}
+					got = r
+					return resp, nil
+				})}
+				if trouble {
+					_, err := tr.RoundTrip(request("GET", "http://elsewhere.org", nil).WithContext(WithPolicy(t.Context(), Policy{Backoff: Backoff{Base: Off}})))
+					require.NoError(t, err)
+					require.NotEmpty(t, tr.HostStates())
+				}
+				n := testing.AllocsPerRun(100, func() {
+					if _, err := tr.RoundTrip(tt.req); err != nil {
+						t.Error(err)
+					}
+				})
+				assert.Zero(t, n, "%s, %s, trouble elsewhere %v", tt.name, setUp.name, trouble)
+				assert.Same(t, tt.req, got)
+			}
+		}
+	}
 }
 
 // These are the allocations of timeouts and retries in addition to those of the
@@ -179,10 +240,11 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 		require.NoError(t, err)
 		resp.Body.Close()
 	}
-	for i := range 2 * host.Stripes {
+	const troubled = 128 // two for each stripe of the table, on average
+	for i := range troubled {
 		get("troubled-" + string(rune('a'+i%26)) + strings.Repeat("x", i))
 	}
-	require.Len(t, transport.HostStates(), 2*host.Stripes)
+	require.Len(t, transport.HostStates(), troubled)
 	base.statuses = []int{200}
 	req, err := http.NewRequest("GET", "http://example.com/", nil)
 	require.NoError(t, err)
@@ -212,7 +274,7 @@ func TestWaiting_Small(t *testing.T) {
 	failing := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 503, Body: io.NopCloser(strings.NewReader("later")), Request: req}, nil
 	})
-	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}, "bodies": {Resume: On, BodyIdle: time.Hour}} {
+	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}, "bodies": {Resume: On, BodyIdleTimeout: time.Hour}} {
 		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Unlimited
 		stack, heap := sizeOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: NewMetrics()})
 		assert.Less(t, stack, bareStack+2048, name)

@@ -6,60 +6,30 @@ package retrip
 import (
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// The benefit of stripes: the same increment on one cache line, and by
-// Prometheus's own counter.
-func BenchmarkCounter(b *testing.B) {
-	b.Run("striped", func(b *testing.B) {
-		var c meter.Striped
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				c.Inc()
-			}
-		})
-	})
-	b.Run("atomic", func(b *testing.B) {
-		var c atomic.Uint64
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				c.Add(1)
-			}
-		})
-	})
-	b.Run("prometheus", func(b *testing.B) {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				c.Inc()
-			}
-		})
-	})
-}
-
 // One decision of the core, of which the simulator makes millions.
 func BenchmarkDecision(b *testing.B) {
-	r, err := Policy{MaxAttempts: 1 << 30}.Rules()
+	r, _, err := lend.Rules(Policy{MaxAttempts: 1 << 30})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
-	var h Host
-	failed := Outcome{Status: 503, Idempotent: true, Replay: true}
-	good := Outcome{Status: 200}
+	var h host.Record
+	failed := decide.Outcome{Status: 503, Idempotent: true, Replay: true}
+	good := decide.Outcome{Status: 200}
 	for i := 0; b.Loop(); i++ {
-		call := Call{Attempts: 1}
-		if h.Next(r, &call, failed, 0, uint64(i)<<40).Retry {
+		call := decide.Call{Attempts: 1}
+		if r.Next(&h, &call, failed, 0, uint64(i)<<40).Retry {
 			call.Attempts++
-			h.Next(r, &call, good, 0, uint64(i)<<40)
+			r.Next(&h, &call, good, 0, uint64(i)<<40)
 		}
 	}
 }
@@ -72,9 +42,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 		b.Fatal(err)
 	}
 	for name, rt := range map[string]http.RoundTripper{
-		"bare":    base,
-		"retrip":  &Transport{Base: base},
-		"metrics": &Transport{Base: base, Metrics: NewMetrics()},
+		"bare":     base,
+		"retrip":   &Transport{Base: base},
+		"metrics":  &Transport{Base: base, Metrics: NewMetrics()},
+		"timeouts": &Transport{Base: base, Policy: Policy{AttemptTimeout: time.Minute, Deadline: time.Minute}},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // callerTransports are configurations of a Transport that make the first
@@ -55,23 +56,23 @@ func TestCaller_GoneBefore(t *testing.T) {
 		},
 	} {
 		for setUp, transport := range callerTransports {
-			bubbled(t, name+"/"+setUp, func(t *testing.T) {
+			play.Bubble(t, name+"/"+setUp, func(t *testing.T) {
 				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 				ctx, cancel := end(t.Context())
 				defer cancel()
-				send := func(rt http.RoundTripper) (*sendBody, error) {
-					body := newSend("payload")
-					_, err := rt.RoundTrip(mustRequest(t, "PUT", s.URL, body).WithContext(ctx))
+				send := func(rt http.RoundTripper) (*play.SendBody, error) {
+					body := play.NewSend("payload")
+					_, err := rt.RoundTrip(play.MustRequest(t, "PUT", s.URL, body).WithContext(ctx))
 					return body, err
 				}
 				_, want := send(s.Transport())
 				require.True(t, want == context.Cause(ctx), "%v", want)
 				body, got := send(transport(s.Transport()))
 				assert.True(t, got == want, "%v", got)
-				assert.EqualValues(t, 1, body.closed.Load())
+				assert.EqualValues(t, 1, body.Closed.Load())
 				assert.Zero(t, s.Listener.Dials())
 
-				_, err := (&http.Client{Transport: transport(s.Transport())}).Do(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+				_, err := (&http.Client{Transport: transport(s.Transport())}).Do(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 				var u *url.Error
 				require.ErrorAs(t, err, &u)
 				assert.True(t, u.Err == want, "%v", u.Err)
@@ -83,9 +84,9 @@ func TestCaller_GoneBefore(t *testing.T) {
 // Request.Cancel before the first attempt yields net/http's own text.
 func TestCaller_CancelBefore(t *testing.T) {
 	for setUp, transport := range callerTransports {
-		bubbled(t, setUp, func(t *testing.T) {
+		play.Bubble(t, setUp, func(t *testing.T) {
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
-			req, gone := mustRequest(t, "GET", s.URL, nil), make(chan struct{})
+			req, gone := play.MustRequest(t, "GET", s.URL, nil), make(chan struct{})
 			req.Cancel = gone //lint:ignore SA1019 it must be obeyed
 			close(gone)
 			_, err := transport(s.Transport()).RoundTrip(req)
@@ -103,11 +104,11 @@ func (errOnly) Err() error            { return context.Canceled }
 
 func TestCaller_ContextThatNeverEnds(t *testing.T) {
 	for setUp, transport := range callerTransports {
-		bubbled(t, setUp, func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(echo))
-			resp, err := transport(s.Transport()).RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(errOnly{t.Context()}))
+		play.Bubble(t, setUp, func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
+			resp, err := transport(s.Transport()).RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(errOnly{t.Context()}))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 		})
 	}
 }
@@ -115,12 +116,12 @@ func TestCaller_ContextThatNeverEnds(t *testing.T) {
 // A cause that Base returns appears only once.
 func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
 	for setUp, transport := range callerTransports {
-		bubbled(t, setUp, func(t *testing.T) {
+		play.Bubble(t, setUp, func(t *testing.T) {
 			left := errors.New("the user left")
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(time.Second, func() { cancel(left) })
-			_, err := transport(s.Transport()).RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+			_, err := transport(s.Transport()).RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 			assert.ErrorIs(t, err, left)
 			assert.ErrorIs(t, err, context.Canceled)
 			assert.Equal(t, 1, strings.Count(err.Error(), left.Error()), err.Error())
@@ -132,9 +133,9 @@ func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
 // retrip: text, type and Timeout.
 func TestCaller_ClientTimeout(t *testing.T) {
 	for setUp, transport := range callerTransports {
-		for _, proto := range protos {
+		for _, proto := range play.Protos {
 			for _, kind := range []string{"GET", "POST", "POST of a stream"} {
-				bubbled(t, fmt.Sprintf("%s/%s/%s", setUp, proto, kind), func(t *testing.T) {
+				play.Bubble(t, fmt.Sprintf("%s/%s/%s", setUp, proto, kind), func(t *testing.T) {
 					s := memhttp.NewServer(t, proto, http.HandlerFunc(hang))
 					send := func(rt http.RoundTripper) *url.Error {
 						method, body := "GET", io.Reader(nil)
@@ -142,9 +143,9 @@ func TestCaller_ClientTimeout(t *testing.T) {
 						case "POST":
 							method, body = "POST", strings.NewReader("payload")
 						case "POST of a stream":
-							method, body = "POST", stream([]byte("payload"))
+							method, body = "POST", play.Stream([]byte("payload"))
 						}
-						_, err := (&http.Client{Transport: rt, Timeout: time.Second}).Do(mustRequest(t, method, s.URL, body))
+						_, err := (&http.Client{Transport: rt, Timeout: time.Second}).Do(play.MustRequest(t, method, s.URL, body))
 						var u *url.Error
 						require.ErrorAs(t, err, &u)
 						return u
@@ -174,11 +175,11 @@ func TestCaller_ClientTimeout(t *testing.T) {
 func TestCaller_DeadlineInTheFirstAttempt(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		for _, timeout := range []time.Duration{0, time.Hour} {
-			bubbled(t, fmt.Sprint(setUp, " client ", timeout), func(t *testing.T) {
+			play.Bubble(t, fmt.Sprint(setUp, " client ", timeout), func(t *testing.T) {
 				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				_, err := (&http.Client{Transport: transport(s.Transport()), Timeout: timeout}).Do(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+				_, err := (&http.Client{Transport: transport(s.Transport()), Timeout: timeout}).Do(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 				var u *url.Error
 				require.ErrorAs(t, err, &u)
 				assert.True(t, u.Err == context.DeadlineExceeded, "%v", u.Err)
@@ -198,12 +199,12 @@ func TestCaller_TimeoutHidesNothing(t *testing.T) {
 		{"AttemptTimeout", retrip.Policy{AttemptTimeout: time.Second, MaxAttempts: 1}},
 		{"Deadline", retrip.Policy{Deadline: time.Second, MaxAttempts: 1}},
 	} {
-		bubbled(t, tt.name, func(t *testing.T) {
-			base := plays(func(r *http.Request) (*http.Response, error) {
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			base := play.Base(func(r *http.Request) (*http.Response, error) {
 				<-r.Context().Done()
 				return nil, lost
 			})
-			_, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(request(t, "GET", nil))
+			_, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(play.Request(t, "GET", nil))
 			assert.ErrorIs(t, err, lost)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.ErrorContains(t, err, tt.name)

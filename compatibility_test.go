@@ -6,6 +6,8 @@ package retrip
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -87,8 +89,8 @@ func TestCompatibility_Words(t *testing.T) {
 
 // countEverything makes every series of the policy "x" appear.
 func countEverything(m *Metrics) {
-	r := &Rules{name: "x"}
-	m.hold([]*Rules{r})
+	r := &rules{name: "x"}
+	m.hold([]*rules{r})
 	p := r.metrics
 	for i := range meter.Results {
 		p.Attempt(i)
@@ -115,4 +117,33 @@ func countEverything(m *Metrics) {
 	for i := range p.Gauged {
 		p.Gauged[i].Store(true)
 	}
+}
+
+func TestREADME_NamesEveryField(t *testing.T) {
+	readme, policy, metrics := mustRead(t, "README.md"), mustRead(t, "docs/policy.md"), mustRead(t, "docs/metrics.md")
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Policy]()) {
+		assert.Contains(t, policy, "| `"+f.Name+"` |", "the table of defaults")
+	}
+	for _, reason := range giveUpReasons {
+		assert.Contains(t, policy, "`"+string(reason)+"`")
+	}
+	for _, reason := range retryReasons {
+		assert.Contains(t, metrics, "`"+string(reason)+"`")
+	}
+	names := metricNames(t, NewMetrics())
+	for _, name := range regexp.MustCompile(`retrip_[a-z_]+`).FindAllString(readme+policy, -1) {
+		assert.Contains(t, names, name)
+	}
+}
+
+func metricNames(t *testing.T, m *Metrics) string {
+	t.Helper()
+	descs := make(chan *prometheus.Desc, 100)
+	m.Describe(descs)
+	close(descs)
+	var names []string
+	for d := range descs {
+		names = append(names, d.String())
+	}
+	return strings.Join(names, "\n")
 }

@@ -21,13 +21,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Which requests are sent again, when, and how that is reported.
 var contractSafe = []contractRow{
 	{"P6 only what is idempotent is repeated", func(t *testing.T, e contractEnv) {
 		e.unlimited = true
-		h, seen := flaky(99, 503, nil)
+		h, seen := play.Flaky(99, 503, nil)
 		s, tr := e.serve(t, h)
 		for method, want := range map[string]int32{"GET": 4, "HEAD": 4, "OPTIONS": 4, "TRACE": 4, "PUT": 4, "DELETE": 4, "QUERY": 4, "POST": 1, "PATCH": 1, "LOCK": 1} {
 			seen.Store(0)
@@ -35,7 +38,7 @@ var contractSafe = []contractRow{
 			require.NoError(t, err)
 			resp, err := tr.RoundTrip(req)
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			assert.Equal(t, want, seen.Load(), method)
 		}
 		for _, key := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
@@ -46,7 +49,7 @@ var contractSafe = []contractRow{
 				req.Header[key] = value
 				resp, err := tr.RoundTrip(req)
 				require.NoError(t, err)
-				finish(t, resp)
+				play.Finish(t, resp)
 				assert.EqualValues(t, 4, seen.Load(), "%s %q", key, value)
 			}
 		}
@@ -55,28 +58,28 @@ var contractSafe = []contractRow{
 		e.unlimited = true
 		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 		for _, err := range []error{errors.Join(dial, io.EOF), errors.Join(io.EOF, dial), fmt.Errorf("%w: %w", io.EOF, dial), fmt.Errorf("wrapped: %w", errors.Join(dial, dial, syscall.EPIPE))} {
-			base := plays(fails(err))
-			_, got := e.transport(base).RoundTrip(request(t, "POST", strings.NewReader("once")))
+			base := play.Base(play.Err(err))
+			_, got := e.transport(base).RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
 			assert.Equal(t, err, got)
-			assert.Equal(t, 1, base.attempts())
+			assert.Equal(t, 1, base.Attempts())
 		}
-		base := plays(fails(errors.Join(dial, dial)), replies(200))
-		resp, err := e.transport(base).RoundTrip(request(t, "POST", strings.NewReader("once")))
+		base := play.Base(play.Err(errors.Join(dial, dial)), play.Reply(200))
+		resp, err := e.transport(base).RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 	}},
 	{"P6 an inner Transport's history is no proof", func(t *testing.T, e contractEnv) {
 		e.unlimited = true
 		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-		base := plays(fails(io.EOF), fails(dial))
+		base := play.Base(play.Err(io.EOF), play.Err(dial))
 		inner := e.transport(base)
 		inner.Policy.IdempotentMethods = []string{"POST"}
-		_, err := e.transport(inner).RoundTrip(request(t, "POST", strings.NewReader("once")))
+		_, err := e.transport(inner).RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
 		assert.Error(t, err)
-		assert.Equal(t, 4, base.attempts(), "only by the inner Transport")
+		assert.Equal(t, 4, base.Attempts(), "only by the inner Transport")
 	}},
 	{"P7 the body byte for byte on every attempt", func(t *testing.T, e contractEnv) {
-		payload := pattern(60 << 10)
+		payload := play.Pattern(60 << 10)
 		var got []string
 		var mu sync.Mutex
 		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -90,13 +93,13 @@ var contractSafe = []contractRow{
 				w.WriteHeader(502)
 			}
 		})
-		for _, body := range []io.Reader{strings.NewReader(string(payload)), stream(payload), io.NewSectionReader(strings.NewReader("--"+string(payload)+"--"), 2, int64(len(payload)))} {
+		for _, body := range []io.Reader{strings.NewReader(string(payload)), play.Stream(payload), io.NewSectionReader(strings.NewReader("--"+string(payload)+"--"), 2, int64(len(payload)))} {
 			got = nil
 			req, err := http.NewRequest("PUT", s.URL, body)
 			require.NoError(t, err)
 			resp, err := tr.RoundTrip(req)
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			assert.Equal(t, 200, resp.StatusCode)
 			require.Len(t, got, 3, "%T", body)
 			for _, b := range got {
@@ -106,18 +109,18 @@ var contractSafe = []contractRow{
 	}},
 	{"P7 a body at fault is the caller's fault", func(t *testing.T, e contractEnv) {
 		for _, set := range []func(*http.Request){
-			func(r *http.Request) { r.Body = io.NopCloser(brokenAt("payload", 3)) },
+			func(r *http.Request) { r.Body = io.NopCloser(play.BrokenAt("payload", 3)) },
 			func(r *http.Request) { r.ContentLength = 8 },
-			func(r *http.Request) { r.Body = io.NopCloser(io.NewSectionReader(unreadable{3}, 0, 7)) },
+			func(r *http.Request) { r.Body = io.NopCloser(io.NewSectionReader(play.Unreadable{N: 3}, 0, 7)) },
 		} {
-			base := plays(fails(io.ErrUnexpectedEOF))
+			base := play.Base(play.Err(io.ErrUnexpectedEOF))
 			tr := e.transport(base)
-			req := request(t, "PUT", strings.NewReader("payload"))
+			req := play.Request(t, "PUT", strings.NewReader("payload"))
 			set(req)
 			_, err := tr.RoundTrip(req)
 			assert.Error(t, err)
 			assert.NotErrorAs(t, err, new(*retrip.Error))
-			assert.Equal(t, 1, base.attempts())
+			assert.Equal(t, 1, base.Attempts())
 			assert.Empty(t, tr.HostStates())
 		}
 	}},
@@ -131,9 +134,9 @@ var contractSafe = []contractRow{
 		for code := 200; code < 600; code++ {
 			seen.Store(0)
 			status.Store(int32(code))
-			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			if code == 429 || code >= 500 {
 				assert.EqualValues(t, 2, seen.Load(), code)
 				assert.Equal(t, 200, resp.StatusCode)
@@ -144,13 +147,13 @@ var contractSafe = []contractRow{
 		}
 	}},
 	{"P8 a scheme that the base knows", func(t *testing.T, e contractEnv) {
-		alternate := plays(fails(io.EOF), replies(503), replies(200))
+		alternate := play.Base(play.Err(io.EOF), play.Reply(503), play.Reply(200))
 		base := &http.Transport{}
 		base.RegisterProtocol("http+unix", alternate)
-		resp, err := e.transport(base).RoundTrip(mustRequest(t, "GET", "http+unix://socket/", nil))
+		resp, err := e.transport(base).RoundTrip(play.MustRequest(t, "GET", "http+unix://socket/", nil))
 		require.NoError(t, err)
-		finish(t, resp)
-		assert.Equal(t, 3, alternate.attempts())
+		play.Finish(t, resp)
+		assert.Equal(t, 3, alternate.Attempts())
 	}},
 	{"P9 never earlier than the server said", func(t *testing.T, e contractEnv) {
 		for _, status := range []int{429, 503} {
@@ -161,9 +164,9 @@ var contractSafe = []contractRow{
 					w.WriteHeader(status)
 				}
 			})
-			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			require.Len(t, at, 2)
 			assert.GreaterOrEqual(t, at[1].Sub(at[0]), 7*time.Second)
 			assert.LessOrEqual(t, at[1].Sub(at[0]), 11*time.Second)
@@ -175,9 +178,9 @@ var contractSafe = []contractRow{
 			http.Error(w, "in an hour", http.StatusServiceUnavailable)
 		})
 		start := time.Now()
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 		require.NoError(t, err)
-		assert.Equal(t, "in an hour\n", finish(t, resp))
+		assert.Equal(t, "in an hour\n", play.Finish(t, resp))
 		assert.Zero(t, time.Since(start))
 	}},
 	{"P10 no wait that can't end before the deadline", func(t *testing.T, e contractEnv) {
@@ -190,9 +193,9 @@ var contractSafe = []contractRow{
 		ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 		require.NoError(t, err)
-		assert.Equal(t, "in 2 s\n", finish(t, resp))
+		assert.Equal(t, "in 2 s\n", play.Finish(t, resp))
 		assert.Less(t, time.Since(start), 50*time.Millisecond)
 		assert.Equal(t, 1, seen)
 	}},
@@ -205,11 +208,11 @@ var contractSafe = []contractRow{
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(cause) })
 		start := time.Now()
-		_, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		_, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 		assert.Equal(t, time.Second, time.Since(start))
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, err, cause)
-		e1 := asError(t, err)
+		e1 := play.AsError(t, err)
 		assert.Equal(t, retrip.ReasonCanceled, e1.Reason)
 		assert.Equal(t, 503, e1.StatusCode)
 		assert.Equal(t, "10", e1.Header.Get("Retry-After"))
@@ -217,17 +220,17 @@ var contractSafe = []contractRow{
 	}},
 	{"P11 a timeout never cuts a body", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
-			flush(w)
+			play.Flush(w)
 			for i := range 10 {
-				letPass(time.Minute)
+				play.LetPass(time.Minute)
 				fmt.Fprint(w, i)
-				flush(w)
+				play.Flush(w)
 			}
 		})
 		tr.Policy.AttemptTimeout, tr.Policy.Deadline = 200*time.Millisecond, time.Second
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 		require.NoError(t, err)
-		assert.Equal(t, "0123456789", finish(t, resp))
+		assert.Equal(t, "0123456789", play.Finish(t, resp))
 	}},
 	{"P11 an attempt that hangs is followed by another", func(t *testing.T, e contractEnv) {
 		var seen atomic.Int32
@@ -239,9 +242,9 @@ var contractSafe = []contractRow{
 		tr.Policy.AttemptTimeout = 50 * time.Millisecond
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.EqualValues(t, 2, seen.Load())
 	}},
 	{"P12 a small error body keeps its connection", func(t *testing.T, e contractEnv) {
@@ -253,9 +256,9 @@ var contractSafe = []contractRow{
 			}
 		})
 		for range 60 {
-			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			assert.Equal(t, 200, resp.StatusCode)
 		}
 		assert.EqualValues(t, 120, seen.Load())
@@ -264,16 +267,16 @@ var contractSafe = []contractRow{
 	{"P12 a body that ignores its Close", func(t *testing.T, e contractEnv) {
 		end := make(chan struct{})
 		defer close(end)
-		body := &ownBody{read: func([]byte) (int, error) { <-end; return 0, io.EOF }}
-		base := plays(func(r *http.Request) (*http.Response, error) {
+		body := play.NewReply(testenv.Reader(func([]byte) (int, error) { <-end; return 0, io.EOF }))
+		base := play.Base(func(r *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: body, Request: r}, nil
-		}, replies(200))
+		}, play.Reply(200))
 		start := time.Now()
-		resp, err := e.transport(base).RoundTrip(request(t, "GET", nil))
+		resp, err := e.transport(base).RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.LessOrEqual(t, time.Since(start), 150*time.Millisecond)
-		assert.EqualValues(t, 1, body.closed.Load())
+		assert.EqualValues(t, 1, body.Closed.Load())
 	}},
 	{"P13 safe for concurrent use, nothing left behind", func(t *testing.T, e contractEnv) {
 		e.unlimited = true
@@ -291,20 +294,20 @@ var contractSafe = []contractRow{
 				w.WriteHeader(503)
 				return
 			}
-			echo(w, r)
+			play.Echo(w, r)
 		})
 		c := &http.Client{Transport: tr, Timeout: time.Minute}
 		var wg sync.WaitGroup
 		for i := range 20 {
 			wg.Go(func() {
 				want := fmt.Sprint("body ", i)
-				req, err := http.NewRequest("PUT", fmt.Sprint(s.URL, "/", i), stream([]byte(want)))
+				req, err := http.NewRequest("PUT", fmt.Sprint(s.URL, "/", i), play.Stream([]byte(want)))
 				if !assert.NoError(t, err) {
 					return
 				}
 				resp, err := c.Do(req)
 				if assert.NoError(t, err) && assert.Equal(t, 200, resp.StatusCode) {
-					assert.Equal(t, want, finish(t, resp))
+					assert.Equal(t, want, play.Finish(t, resp))
 				}
 			})
 		}
@@ -313,34 +316,34 @@ var contractSafe = []contractRow{
 	}},
 	{"P17 an error never hides the one before it", func(t *testing.T, e contractEnv) {
 		first, second := errors.New("first"), errors.New("second")
-		tr := e.transport(plays(fails(first), fails(second), replies(503, "Retry-After: 5")))
+		tr := e.transport(play.Base(play.Err(first), play.Err(second), play.Reply(503, "Retry-After: 5")))
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Hour, errors.New("slo"))
 		defer cancel()
 		time.AfterFunc(4*time.Second, cancel)
-		_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 		for _, want := range []error{first, second, context.Canceled} {
 			assert.ErrorIs(t, err, want)
 		}
-		assert.Equal(t, 503, asError(t, err).StatusCode)
+		assert.Equal(t, 503, play.AsError(t, err).StatusCode)
 	}},
 	{"P18 net/http's own sends are counted", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(http.ResponseWriter, *http.Request) {})
 		sends := -1
 		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(ev retrip.Event) { sends = ev.Sends }})
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Equal(t, 1, sends)
 	}},
 	{"P19 one reason, the same everywhere", func(t *testing.T, e contractEnv) {
-		h, _ := flaky(99, 500, nil)
+		h, _ := play.Flaky(99, 500, nil)
 		s, tr := e.serve(t, h)
 		var reasons []retrip.Reason
 		note := func(ev retrip.Event) { reasons = append(reasons, ev.Reason) }
 		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Retry: note, GiveUp: note, Done: note})
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Equal(t, []retrip.Reason{"server_error", "server_error", "server_error", "max_attempts", "max_attempts"}, reasons)
 	}},
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // contractEnv is the environment of a row of the contract: a protocol, and a
@@ -66,8 +67,6 @@ func (e contractEnv) serve(t *testing.T, h http.HandlerFunc) (*memhttp.Server, *
 	return s, e.transport(base)
 }
 
-func echo(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
-
 // contractRow is a row of the contract. Its name begins with the number of the
 // promise that it guards.
 type contractRow struct {
@@ -83,7 +82,7 @@ func TestContract(t *testing.T) {
 				if full {
 					setUp = "full"
 				}
-				bubbled(t, fmt.Sprintf("%s/%s/%s", row.name, setUp, proto), func(t *testing.T) {
+				play.Bubble(t, fmt.Sprintf("%s/%s/%s", row.name, setUp, proto), func(t *testing.T) {
 					row.run(t, contractEnv{proto: proto, full: full})
 				})
 			}
@@ -95,12 +94,12 @@ func TestContract(t *testing.T) {
 func TestContract_P4_Upgrade(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
-			bubbled(t, fmt.Sprint(full, proto), func(t *testing.T) {
+			play.Bubble(t, fmt.Sprint(full, proto), func(t *testing.T) {
 				e := contractEnv{proto: proto, full: full}
 				s, tr := e.serve(t, upgradeEcho)
 				ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 				defer cancel()
-				req := mustRequest(t, "GET", s.URL, nil).WithContext(ctx)
+				req := play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx)
 				req.Header.Set("Connection", "Upgrade")
 				req.Header.Set("Upgrade", "echo")
 				resp, err := tr.RoundTrip(req)
@@ -109,7 +108,7 @@ func TestContract_P4_Upgrade(t *testing.T) {
 				conn, ok := resp.Body.(io.ReadWriteCloser)
 				require.True(t, ok)
 				// Longer than every timeout of the Transport.
-				letPass(time.Hour)
+				play.LetPass(time.Hour)
 				_, err = io.WriteString(conn, "hello\n")
 				require.NoError(t, err)
 				line, err := bufio.NewReader(conn).ReadString('\n')
@@ -135,11 +134,11 @@ func upgradeEcho(w http.ResponseWriter, r *http.Request) {
 func TestContract_P8_Hopeless(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		for _, proto := range []memhttp.Proto{memhttp.HTTPS, memhttp.HTTP2} {
-			bubbled(t, fmt.Sprint(full, proto), func(t *testing.T) {
+			play.Bubble(t, fmt.Sprint(full, proto), func(t *testing.T) {
 				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 				base := s.Transport()
 				base.TLSClientConfig = nil
-				_, err := contractEnv{proto: proto, full: full}.transport(base).RoundTrip(mustRequest(t, "GET", s.URL, nil))
+				_, err := contractEnv{proto: proto, full: full}.transport(base).RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 				var want *tls.CertificateVerificationError
 				assert.ErrorAs(t, err, &want)
 				assert.Equal(t, 1, s.Listener.Dials())

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -47,23 +48,23 @@ var contractTransparent = []contractRow{
 		assert.Same(t, given, resp)
 		assert.Same(t, req, resp.Request)
 		assert.Equal(t, http.StatusTeapot, resp.StatusCode)
-		assert.Equal(t, "short and stout", finish(t, resp))
+		assert.Equal(t, "short and stout", play.Finish(t, resp))
 		assert.Equal(t, "42", resp.Trailer.Get("Sum"))
 	}},
 	{"P2 request never modified, body closed", func(t *testing.T, e contractEnv) {
-		h, seen := flaky(2, 503, echo)
+		h, seen := play.Flaky(2, 503, play.Echo)
 		s, tr := e.serve(t, h)
-		body := newSend("payload")
+		body := play.NewSend("payload")
 		req, err := http.NewRequestWithContext(t.Context(), "PUT", s.URL, body)
 		require.NoError(t, err)
 		req.Header.Set("X-A", "b")
 		before, header := *req, req.Header.Clone()
 		resp, err := tr.RoundTrip(req)
 		require.NoError(t, err)
-		assert.Equal(t, "payload", finish(t, resp))
+		assert.Equal(t, "payload", play.Finish(t, resp))
 		synctest.Wait()
 		assert.EqualValues(t, 3, seen.Load())
-		assert.EqualValues(t, 1, body.closed.Load())
+		assert.EqualValues(t, 1, body.Closed.Load())
 		assert.Equal(t, header, req.Header)
 		assert.Same(t, body, req.Body)
 		assert.Nil(t, req.GetBody)
@@ -71,12 +72,12 @@ var contractTransparent = []contractRow{
 		assert.Equal(t, before.Context(), req.Context())
 	}},
 	{"P3 the last response, unread, when attempts are used up", func(t *testing.T, e contractEnv) {
-		h, seen := flaky(99, 503, nil)
+		h, seen := play.Flaky(99, 503, nil)
 		s, tr := e.serve(t, h)
 		resp, err := (&http.Client{Transport: tr}).Get(s.URL)
 		require.NoError(t, err)
 		assert.Equal(t, 503, resp.StatusCode)
-		assert.Equal(t, "later\n", finish(t, resp))
+		assert.Equal(t, "later\n", play.Finish(t, resp))
 		assert.EqualValues(t, 4, seen.Load())
 	}},
 	{"P3 the base's error after one attempt, a joined one after several", func(t *testing.T, e contractEnv) {
@@ -95,7 +96,7 @@ var contractTransparent = []contractRow{
 		require.Len(t, given, 1)
 		assert.Same(t, given[0], err)
 		_, err = tr.RoundTrip(req)
-		e2 := asError(t, err)
+		e2 := play.AsError(t, err)
 		assert.Equal(t, 4, e2.Attempts)
 		assert.Equal(t, retrip.ReasonMaxAttempts, e2.Reason)
 		require.Len(t, given, 5)
@@ -108,7 +109,7 @@ var contractTransparent = []contractRow{
 		left := errors.New("the user left")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(left)
-		_, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+		_, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 		assert.Same(t, left, err)
 		assert.Zero(t, s.Listener.Dials())
 	}},
@@ -128,7 +129,7 @@ var contractTransparent = []contractRow{
 		require.NoError(t, err)
 		resp, err := tr.RoundTrip(req)
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Equal(t, []int{1, 1, 1}, []int{hints, conns, bytes})
 	}},
 	{"P4 redirects, cookies and replays stay http.Client's", func(t *testing.T, e contractEnv) {
@@ -139,17 +140,17 @@ var contractTransparent = []contractRow{
 				return
 			}
 			fmt.Fprintf(w, "%s %s", r.Method, r.Header.Get("Referer"))
-			echo(w, r)
+			play.Echo(w, r)
 		})
 		resp, err := (&http.Client{Transport: tr}).Post(s.URL+"/", "text/plain", strings.NewReader("again"))
 		require.NoError(t, err)
-		body := finish(t, resp)
+		body := play.Finish(t, resp)
 		assert.True(t, strings.HasPrefix(body, "POST "), body)
 		assert.True(t, strings.HasSuffix(body, "again"), body)
 		c := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		resp, err = c.Get(s.URL + "/")
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Equal(t, http.StatusTemporaryRedirect, resp.StatusCode)
 		assert.Len(t, resp.Cookies(), 1)
 	}},
@@ -158,7 +159,7 @@ var contractTransparent = []contractRow{
 		c := &http.Client{Transport: tr}
 		resp, err := c.Get(s.URL)
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		synctest.Wait()
 		assert.Equal(t, 1, s.Listener.Open())
 		c.CloseIdleConnections()
@@ -180,28 +181,28 @@ var contractTransparent = []contractRow{
 			r.Header.Set("X-Signed", fmt.Sprint(keyed, r.Header["X-A"]))
 			return inner.RoundTrip(r)
 		})
-		req := mustRequest(t, "PUT", s.URL, strings.NewReader("payload"))
+		req := play.MustRequest(t, "PUT", s.URL, strings.NewReader("payload"))
 		req.Header.Set("X-A", "b")
 		resp, err := tr.RoundTrip(req)
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.EqualValues(t, 3, seen.Load())
 	}},
 	{"P5 nothing from the base, and a panic of it", func(t *testing.T, e contractEnv) {
-		tr := e.transport(plays(fails(nil), func(*http.Request) (*http.Response, error) { panic("base") }, replies(200)))
-		body := newSend("x")
-		_, err := tr.RoundTrip(request(t, "PUT", body))
+		tr := e.transport(play.Base(play.Err(nil), func(*http.Request) (*http.Response, error) { panic("base") }, play.Reply(200)))
+		body := play.NewSend("x")
+		_, err := tr.RoundTrip(play.Request(t, "PUT", body))
 		assert.ErrorContains(t, err, "neither a response nor an error")
-		assert.EqualValues(t, 1, body.closed.Load())
-		body = newSend("x")
-		assert.PanicsWithValue(t, "base", func() { _, _ = tr.RoundTrip(request(t, "PUT", body)) })
-		assert.Positive(t, body.closed.Load())
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		assert.EqualValues(t, 1, body.Closed.Load())
+		body = play.NewSend("x")
+		assert.PanicsWithValue(t, "base", func() { _, _ = tr.RoundTrip(play.Request(t, "PUT", body)) })
+		assert.Positive(t, body.Closed.Load())
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 	}},
 	{"P5 a base that clones, and panics", func(t *testing.T, e contractEnv) {
-		s, tr := e.serve(t, echo)
+		s, tr := e.serve(t, play.Echo)
 		inner, calls := tr.Base, 0
 		tr.Base = cloning(testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			if calls++; calls == 2 {
@@ -210,11 +211,11 @@ var contractTransparent = []contractRow{
 			return inner.RoundTrip(r)
 		}))
 		for call := range 3 {
-			body := newSend("payload")
+			body := play.NewSend("payload")
 			send := func() {
-				resp, err := tr.RoundTrip(mustRequest(t, "PUT", s.URL, body))
+				resp, err := tr.RoundTrip(play.MustRequest(t, "PUT", s.URL, body))
 				require.NoError(t, err)
-				assert.Equal(t, "payload", finish(t, resp))
+				assert.Equal(t, "payload", play.Finish(t, resp))
 				assert.NoError(t, resp.Request.Context().Err())
 			}
 			if call == 1 {
@@ -223,7 +224,7 @@ var contractTransparent = []contractRow{
 				send()
 			}
 			synctest.Wait()
-			assert.Positive(t, body.closed.Load())
+			assert.Positive(t, body.Closed.Load())
 		}
 	}},
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
-	"github.com/retrip/retrip/internal/syntax"
+	"github.com/retrip/retrip/internal/incoming"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -139,7 +140,7 @@ func TestDialects_Wait(t *testing.T) {
 			if tt.dialects != "" {
 				p.Dialects = strings.Split(tt.dialects, ",")
 			}
-			r, err := p.Rules()
+			r, err := p.resolve(defaults)
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, r.serverWord(http.StatusTooManyRequests, tt.header, now))
 		})
@@ -148,7 +149,7 @@ func TestDialects_Wait(t *testing.T) {
 
 // The minimum wait applies to refusals by a limit.
 func TestDialects_LeastWait(t *testing.T) {
-	r, err := Policy{Dialects: []string{"github"}}.Rules()
+	r, err := Policy{Dialects: []string{"github"}}.resolve(defaults)
 	require.NoError(t, err)
 	assert.Equal(t, time.Minute, r.serverWord(http.StatusTooManyRequests, header(), time.Now()))
 	assert.Zero(t, r.serverWord(http.StatusServiceUnavailable, header(), time.Now()))
@@ -159,25 +160,25 @@ func TestDialects_Verdict(t *testing.T) {
 		dialect string
 		status  int
 		header  http.Header
-		want    Verdict
+		want    decide.Verdict
 	}{
-		{"openai", 409, header("x-should-retry: true"), Retryable},
-		{"anthropic", 529, header("x-should-retry: false"), Final},
-		{"anthropic", 529, header("x-should-retry: perhaps"), ByRule},
-		{"stripe", 429, header("Stripe-Should-Retry: false"), Final},
-		{"github", 403, header("X-RateLimit-Remaining: 0"), Retryable},
-		{"github", 403, header("Retry-After: 60"), Retryable},
-		{"github", 403, header("X-RateLimit-Remaining: 10"), ByRule},
-		{"github", 404, header("X-RateLimit-Remaining: 0"), ByRule},
-		{"azure", 503, header("x-should-retry: false"), Final},
-		{"azure", 503, header("x-should-retry: False "), Final},
-		{"azure", 503, http.Header{"X-Should-Retry": {"true", "false"}}, Final},
-		{"azure", 503, header("x-should-retry: true"), ByRule},
-		{"azure", 503, header("x-should-retry: falsehood"), ByRule},
-		{"azure", 503, header("Stripe-Should-Retry: false"), ByRule},
-		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), Final},
+		{"openai", 409, header("x-should-retry: true"), decide.Retryable},
+		{"anthropic", 529, header("x-should-retry: false"), decide.Final},
+		{"anthropic", 529, header("x-should-retry: perhaps"), decide.ByRule},
+		{"stripe", 429, header("Stripe-Should-Retry: false"), decide.Final},
+		{"github", 403, header("X-RateLimit-Remaining: 0"), decide.Retryable},
+		{"github", 403, header("Retry-After: 60"), decide.Retryable},
+		{"github", 403, header("X-RateLimit-Remaining: 10"), decide.ByRule},
+		{"github", 404, header("X-RateLimit-Remaining: 0"), decide.ByRule},
+		{"azure", 503, header("x-should-retry: false"), decide.Final},
+		{"azure", 503, header("x-should-retry: False "), decide.Final},
+		{"azure", 503, http.Header{"X-Should-Retry": {"true", "false"}}, decide.Final},
+		{"azure", 503, header("x-should-retry: true"), decide.ByRule},
+		{"azure", 503, header("x-should-retry: falsehood"), decide.ByRule},
+		{"azure", 503, header("Stripe-Should-Retry: false"), decide.ByRule},
+		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), decide.Final},
 	} {
-		r, err := Policy{Dialects: []string{tt.dialect}}.Rules()
+		r, err := Policy{Dialects: []string{tt.dialect}}.resolve(defaults)
 		require.NoError(t, err)
 		assert.Equal(t, tt.want, r.verdict(tt.status, tt.header), "%v", tt)
 	}
@@ -230,7 +231,7 @@ func TestDialects_ThroughTheTransport(t *testing.T) {
 }
 
 func TestDialects_UnknownName(t *testing.T) {
-	_, err := Policy{Dialects: []string{"github", "gitlab"}}.Rules()
+	_, err := compile(Policy{Dialects: []string{"github", "gitlab"}}, nil)
 	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["anthropic" "azure"`)
 }
 
@@ -239,42 +240,6 @@ func TestPolicy_DocumentsEveryDialect(t *testing.T) {
 	for _, name := range dialect.Names() {
 		assert.Contains(t, docs, `"`+name+`"`)
 	}
-}
-
-func FuzzDialects(f *testing.F) {
-	f.Add(`"default";r=0;t=30`, "12ms", "1767323050")
-	f.Add(`a;r=0, "b";t=5;r=0`, "6m0s", "1.5")
-	f.Add("Fri, 02 Jan 2026 03:04:05 GMT", "2026-01-02T03:04:35Z", "30")
-	r, err := Policy{Dialects: dialect.Names()}.Rules()
-	if err != nil {
-		f.Fatal(err)
-	}
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	f.Fuzz(func(t *testing.T, field, duration, number string) {
-		h := http.Header{
-			"Ratelimit": {field}, "Ratelimit-Policy": {field}, "X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {number},
-			"X-Ratelimit-Remaining-Tokens": {"0"}, "X-Ratelimit-Reset-Tokens": {duration}, "X-Ratelimit-Reset-After": {number},
-			"Anthropic-Ratelimit-Tokens-Remaining": {"0"}, "Anthropic-Ratelimit-Tokens-Reset": {duration},
-			"Retry-After": {number}, "Retry-After-Ms": {number}, "X-Ms-Retry-After-Ms": {number}, "X-Amz-Retry-After": {number},
-			"Date": {field},
-		}
-		for name, d := range dialect.ByName {
-			for _, read := range []func(http.Header, time.Time) (time.Duration, bool){d.Instead, d.Besides} {
-				if read == nil {
-					continue
-				}
-				wait, ok := read(h, now)
-				require.GreaterOrEqual(t, wait, time.Duration(0), name)
-				require.True(t, ok || wait == 0, name)
-			}
-		}
-		wait, ok := dialect.ParseDecimal(number, time.Second)
-		if seconds, whole := dialect.ParseSeconds(number); whole && syntax.IsDigits(number) {
-			require.True(t, ok)
-			require.GreaterOrEqual(t, wait, min(seconds, math.MaxInt64-2*time.Second), "a whole number means the same")
-		}
-		require.GreaterOrEqual(t, r.serverWord(http.StatusTooManyRequests, h, now), time.Duration(0))
-	})
 }
 
 func TestRetryHeader(t *testing.T) {
@@ -291,6 +256,37 @@ func TestRetryHeader(t *testing.T) {
 		assert.Equal(t, []string{"", "2", "3", "4"}, seen, "on retries only")
 		assert.Empty(t, req.Header, "the caller's request is unchanged")
 	})
-	_, err := Policy{RetryHeader: "Retry Attempt"}.Rules()
+	_, err := compile(Policy{RetryHeader: "Retry Attempt"}, nil)
 	assert.ErrorContains(t, err, `retrip: Policy.RetryHeader is "Retry Attempt": it must be the name of a header`)
+}
+
+// A request made on behalf of an incoming retry says so to the next server,
+// from its first attempt on.
+func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
+	for _, tt := range []struct {
+		incoming int
+		policy   Policy
+		want     []string
+	}{
+		{1, Policy{RetryHeader: "retry-attempt"}, []string{"", "2", "3", "4"}},
+		{3, Policy{RetryHeader: "retry-attempt"}, []string{"3", "4", "5", "6"}},
+		{3, Policy{RetryHeader: "retry-attempt", MaxAttempts: 1}, []string{"3"}},
+		{3, Policy{MaxAttempts: 1}, []string{""}},
+	} {
+		var seen []string
+		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			seen = append(seen, strings.Join(r.Header["Retry-Attempt"], "+"))
+			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		tt.policy.Backoff.Base = Off
+		tr := &Transport{Base: base, Policy: tt.policy}
+		ctx := incoming.WithAttempt(WithPolicy(t.Context(), Policy{}), tt.incoming)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
+		require.NoError(t, err)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.Equal(t, tt.want, seen)
+		assert.Empty(t, req.Header, "the caller's request is unchanged")
+	}
 }

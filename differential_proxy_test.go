@@ -18,12 +18,13 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // Through an HTTP proxy, and with CONNECT through one.
 func TestDifferential_Proxy(t *testing.T) {
 	for _, target := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2} {
-		bubbled(t, target.String(), func(t *testing.T) {
+		play.Bubble(t, target.String(), func(t *testing.T) {
 			run := func(wrap func(http.RoundTripper) http.RoundTripper, fail bool) (string, error) {
 				origin := memhttp.NewServer(t, target, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					fmt.Fprint(w, r.Method, " ", r.URL.Path, " ", r.Proto)
@@ -62,7 +63,7 @@ func TestDifferential_Proxy(t *testing.T) {
 				if err != nil {
 					return errTypes(err), err
 				}
-				return finish(t, resp), nil
+				return play.Finish(t, resp), nil
 			}
 			bare := func(base http.RoundTripper) http.RoundTripper { return base }
 			ours := func(base http.RoundTripper) http.RoundTripper {
@@ -80,7 +81,7 @@ func TestDifferential_Proxy(t *testing.T) {
 
 // CONNECT as a request of its own: a tunnel over the response's body.
 func TestDifferential_Connect(t *testing.T) {
-	bubbled(t, "", func(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
 		l := memhttp.Listen()
 		defer l.Close()
 		go func() {

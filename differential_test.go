@@ -27,6 +27,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -108,7 +109,7 @@ func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
 	handle("/chunked", func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 5 {
 			fmt.Fprint(w, i)
-			flush(w)
+			play.Flush(w)
 			time.Sleep(time.Second)
 		}
 	})
@@ -131,7 +132,7 @@ func differentialServer(served *[]string, mu *sync.Mutex) http.Handler {
 	handle("/cut", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		fmt.Fprint(w, "short")
-		flush(w)
+		play.Flush(w)
 		panic(http.ErrAbortHandler)
 	})
 	handle("/close", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
@@ -162,8 +163,8 @@ type differential struct {
 
 func differentialScript() []differential {
 	text := func() io.Reader { return strings.NewReader("a body with GetBody") }
-	plain := func() io.Reader { return stream([]byte("a body without GetBody")) }
-	large := func() io.Reader { return stream(pattern(300 << 10)) }
+	plain := func() io.Reader { return play.Stream([]byte("a body without GetBody")) }
+	large := func() io.Reader { return play.Stream(play.Pattern(300 << 10)) }
 	noFollow := func(c *http.Client) {
 		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	}
@@ -193,7 +194,7 @@ func differentialScript() []differential {
 		}},
 		{name: "key with no value", method: "POST", path: "/echo", body: text, change: func(r *http.Request) { r.Header["Idempotency-Key"] = []string{} }},
 		{name: "POST of no body", method: "POST", path: "/echo", body: func() io.Reader { return http.NoBody }},
-		{name: "POST of an empty stream", method: "POST", path: "/echo", body: func() io.Reader { return stream(nil) }},
+		{name: "POST of an empty stream", method: "POST", path: "/echo", body: func() io.Reader { return play.Stream(nil) }},
 		{name: "POST of much", method: "POST", path: "/echo", body: large},
 		{name: "answered early", method: "POST", path: "/early", body: plain},
 		{name: "gzip", method: "GET", path: "/gzip"},
@@ -267,14 +268,14 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	if strings.HasPrefix(s.URL, "https") {
 		u = "https://example.com" + d.path
 	}
-	var body *sendBody
+	var body *play.SendBody
 	var reader io.Reader
 	if d.body != nil {
 		reader = d.body()
 	}
-	req := mustRequest(t, d.method, u, reader)
+	req := play.MustRequest(t, d.method, u, reader)
 	if req.Body != nil && req.Body != http.NoBody {
-		body = &sendBody{Reader: req.Body}
+		body = &play.SendBody{Reader: req.Body}
 		req.Body = body
 	}
 	o := observation{}
@@ -307,7 +308,7 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	o.Took = time.Since(start)
 	time.Sleep(time.Minute)
 	if body != nil {
-		o.BodyClosed = min(1, body.closed.Load())
+		o.BodyClosed = min(1, body.Closed.Load())
 	}
 	c.CloseIdleConnections()
 	base.CloseIdleConnections()
@@ -345,11 +346,11 @@ func TestDifferential(t *testing.T) {
 	}
 	for _, c := range comparisons {
 		for _, d := range differentialScript() {
-			for _, proto := range protos {
+			for _, proto := range play.Protos {
 				if d.only == 1 && (proto == memhttp.HTTP2 || proto == memhttp.H2C) {
 					continue
 				}
-				bubbled(t, fmt.Sprintf("%s/%s/%s", d.name, c.base, proto), func(t *testing.T) {
+				play.Bubble(t, fmt.Sprintf("%s/%s/%s", d.name, c.base, proto), func(t *testing.T) {
 					want := observe(t, proto, d, c.bare)
 					for name, ours := range c.ours {
 						assert.Equal(t, want, observe(t, proto, d, ours), name)

@@ -72,12 +72,12 @@ func TestAllocations_Bodies(t *testing.T) {
 			resp.Body.Close()
 		})
 	}
-	// BodyIdle needs an attempt with a context of its own, like a timeout.
+	// BodyIdleTimeout needs an attempt with a context of its own, like a timeout.
 	timeouts := count(Policy{AttemptTimeout: time.Minute})
 	assert.Zero(t, count(Policy{}))
 	assert.EqualValues(t, 1, count(Policy{Resume: On}))
-	assert.EqualValues(t, timeouts+1, count(Policy{AttemptTimeout: time.Minute, BodyIdle: time.Minute}))
-	assert.EqualValues(t, timeouts+1, count(Policy{AttemptTimeout: time.Minute, BodyIdle: time.Minute, Resume: On}))
+	assert.EqualValues(t, timeouts+1, count(Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute}))
+	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: On}))
 	// The buffer, and the body that returns it.
 	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, WholeBody: 64 << 10}))
 }
@@ -89,10 +89,10 @@ func TestAllocations_Bodies(t *testing.T) {
 // a time.
 func BenchmarkBodies(b *testing.B) {
 	policies := map[string]Policy{
-		"off":            {},
-		"Resume":         {Resume: On},
-		"BodyIdle":       {BodyIdle: time.Minute},
-		"BodyIdleResume": {BodyIdle: time.Minute, Resume: On},
+		"off":             {},
+		"Resume":          {Resume: On},
+		"BodyIdleTimeout": {BodyIdleTimeout: time.Minute},
+		"BodyIdleResume":  {BodyIdleTimeout: time.Minute, Resume: On},
 	}
 	measure := func(rt http.RoundTripper, chunk int) float64 {
 		req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
@@ -138,7 +138,7 @@ func BenchmarkBodies(b *testing.B) {
 // that uses Resume, both read at once.
 func BenchmarkBodies_Request(b *testing.B) {
 	for name, p := range map[string]*Policy{"bare": nil, "off": {}, "Resume": {Resume: On}, "AttemptTimeout": {AttemptTimeout: time.Minute},
-		"AttemptTimeoutBodyIdleResume": {AttemptTimeout: time.Minute, BodyIdle: time.Minute, Resume: On}} {
+		"AttemptTimeoutBodyIdleResume": {AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: On}} {
 		b.Run(name, func(b *testing.B) {
 			var rt http.RoundTripper = &zerosBase{size: 512}
 			if p != nil {

@@ -40,6 +40,11 @@ func TestResume_Attempts(t *testing.T) {
 		{name: "counted from the last start", most: 2, parts: []int{mib, 10, mib}, asks: 2, got: mib + 10},
 		{name: "counted from the first byte of a part", ranged: "bytes=2097152-", most: 3, parts: []int{0, 10}, down: 1, asks: 3, got: 20},
 		{name: "three without a byte", most: 10, parts: []int{10, 0}, asks: 4, got: 10},
+		{name: "one without a byte, after four attempts", most: 10, parts: []int{10, 10, 10, 10, 0}, asks: 5, got: 40},
+		{name: "two without a byte, not in a row", most: 10, parts: []int{10, 0, 10, 0}, asks: 4, got: 20},
+		{name: "none yet without a byte", most: 10, parts: []int{0, 0, 0, 0, 0, 4 * mib}, down: 4, asks: 6, got: 4 * mib},
+		{name: "many with a byte", most: 10, parts: []int{1}, asks: 10, got: 10},
+		{name: "without a byte, after a MiB", most: 10, parts: []int{10, 10, 10, mib, 0, 0, mib, mib, 4 * mib}, asks: 9, got: 4 * mib},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -63,8 +68,9 @@ func TestResume_Attempts(t *testing.T) {
 	}
 }
 
-// A server may send a whole representation again only once. Over all
-// continuations, at most as many bytes as the body has may be discarded.
+// A server may send the whole representation again only if nothing has been
+// discarded before, so once. Over all continuations, at most as many bytes as
+// the body has may be discarded.
 func TestResume_Skips(t *testing.T) {
 	type part struct {
 		from   int64 // where the response begins; -1 means a 200
@@ -77,6 +83,9 @@ func TestResume_Skips(t *testing.T) {
 	}{
 		{name: "all, once", parts: []part{{0, 100}, {-1, 200}, {200, 1000}}},
 		{name: "all, twice", parts: []part{{0, 100}, {-1, 200}, {-1, 1000}}, refused: resume.RefusedRanges},
+		{name: "all, twice, with nothing to skip", parts: []part{{0, 0}, {-1, 0}, {-1, 1000}}},
+		{name: "all, then a block", parts: []part{{0, 100}, {-1, 200}, {150, 1000}}},
+		{name: "a block, then all", parts: []part{{0, 100}, {50, 100}, {-1, 1000}}, refused: resume.RefusedRanges},
 		{name: "as much as there is", parts: []part{{0, 600}, {0, 700}, {300, 1000}}},
 		{name: "a byte more", parts: []part{{0, 600}, {0, 700}, {299, 1000}}, refused: resume.RefusedCost},
 		{name: "as much as there is of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1300, 1000}}},
@@ -148,7 +157,7 @@ func TestResume_ErrorHasBoth(t *testing.T) {
 	})
 }
 
-// With BodyIdle off, nothing is watched, wherever the body is read.
+// With BodyIdleTimeout off, nothing is watched, wherever the body is read.
 func TestBodyIdle_Off(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
@@ -165,23 +174,11 @@ func TestBodyIdle_Off(t *testing.T) {
 				return body.Read(p)
 			}))
 		}}
-		tr := &Transport{Base: s, Policy: Policy{BodyIdle: time.Second}, Hosts: map[string]Policy{"a.example": {Resume: On, BodyIdle: Off, Classify: peek}}}
+		tr := &Transport{Base: s, Policy: Policy{BodyIdleTimeout: time.Second}, Hosts: map[string]Policy{"a.example": {Resume: On, BodyIdleTimeout: Off, Classify: peek}}}
 		got, err := fetch(t, tr)
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))
 	})
-}
-
-// Whether a stalled body shares its connection with other requests depends on
-// the HTTP version of its response.
-func TestResume_KnowsHTTP2(t *testing.T) {
-	for major := range 4 {
-		s := &store{etag: `"a"`, data: randomBytes(10, 1), lie: func(_ int, resp *http.Response) { resp.ProtoMajor = major }}
-		resp, err := (&Transport{Base: s, Policy: Policy{Resume: On}}).RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
-		assert.Equal(t, major > 1, resp.Body.(*download).http2)
-		require.NoError(t, resp.Body.Close())
-	}
 }
 
 // If no attempt is left for a body that had to be whole, it ends with the error

@@ -42,7 +42,7 @@ func TestResume_ObeysItsHost(t *testing.T) {
 		{name: "429 that names no time", status: 429, failures: 1, reason: resumeContinued},
 		{name: "500", status: 500, failures: 2, reason: resumeContinued},
 		{name: "a pause", paused: "20", reason: resumeContinued, took: 20 * time.Second},
-		{name: "a pause at the gate", policy: Policy{Gate: On}, paused: "20", reason: resumeContinued, took: 20 * time.Second},
+		{name: "a pause at the gate", policy: Policy{Gate: Gate{Enabled: On}}, paused: "20", reason: resumeContinued, took: 20 * time.Second},
 		{name: "a pause that is too long", policy: Policy{MaxWait: 5 * time.Second}, paused: "20", reason: ReasonHostPaused, most: time.Second},
 		{name: "a breaker that opens", policy: Policy{Breaker: Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: time.Hour}}, status: 503, failures: 10, reason: ReasonBreakerOpen},
 		{name: "no time left", status: 503, after: "7", failures: 1, deadline: 5 * time.Second, reason: ReasonDeadline, most: time.Second},
@@ -154,7 +154,7 @@ func TestWholeBody_EndsWithItsConnection(t *testing.T) {
 
 // While nothing breaks, no goroutine looks after a body.
 func TestResume_NoGoroutine(t *testing.T) {
-	tr := &Transport{Base: &zerosBase{size: 1 << 20}, Policy: Policy{Resume: On, BodyIdle: time.Minute}}
+	tr := &Transport{Base: &zerosBase{size: 1 << 20}, Policy: Policy{Resume: On, BodyIdleTimeout: time.Minute}}
 	before := runtime.NumGoroutine()
 	resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BodyIdle also bounds the rest of a body that stalls before its reader gets
+// BodyIdleTimeout also bounds the rest of a body that stalls before its reader gets
 // it: while Classify looks at it, with WholeBody, and while an overlap is
 // skipped.
 func TestResume_RestStalls(t *testing.T) {
@@ -67,7 +67,7 @@ func TestResume_RestStalls(t *testing.T) {
 				}}
 				m := NewMetrics()
 				p := c.policy
-				p.Resume, p.BodyIdle, p.Backoff = On, time.Second, Backoff{Base: 1, Cap: 1}
+				p.Resume, p.BodyIdleTimeout, p.Backoff = On, time.Second, Backoff{Base: 1, Cap: 1}
 				began := time.Now()
 				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
 				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Millisecond)
@@ -102,7 +102,7 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
 			for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, nil} {
 				s := &store{etag: `"a"`, data: data, at: once(500, broken)}
-				tr := &Transport{Base: s, Policy: Policy{Resume: On, BodyIdle: time.Second, Classify: peek}}
+				tr := &Transport{Base: s, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Classify: peek}}
 				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				require.NoError(t, err)
 				got, err := io.ReadAll(resp.Body)
@@ -119,10 +119,10 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 // If a body that must be whole stalls, its connection is suspect, as after a
 // timeout.
 func TestWholeBody_StallIsDoubt(t *testing.T) {
-	x := &exchange{s: &settings{base: &http.Transport{}, epoch: time.Now()}, r: &Rules{}, err: tornError{errBodyIdle}}
+	x := &exchange{place: place{clock: clock{s: &settings{base: &http.Transport{}, epoch: time.Now()}}, r: &rules{}}, last: last{err: tornError{errBodyIdle}}}
 	x.doubts()
 	assert.True(t, x.doubt.on)
-	x = &exchange{s: &settings{base: &http.Transport{}, epoch: time.Now()}, r: &Rules{}, err: errBodyIdle, continues: true}
+	x = &exchange{place: x.place, last: last{err: errBodyIdle}, continues: true}
 	x.doubt.http2 = true
 	x.doubts()
 	assert.True(t, x.doubt.on && x.doubt.http2)
@@ -131,17 +131,24 @@ func TestWholeBody_StallIsDoubt(t *testing.T) {
 // If Base returns the same response twice, the body would have to continue
 // itself.
 func TestResume_SameResponse(t *testing.T) {
+	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
+		_, _ = Peek(resp, 5)
+		return ByRule
+	}
 	synctest.Test(t, func(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
-			resp := &http.Response{StatusCode: 200, ContentLength: 10, Header: http.Header{"Etag": {`"a"`}},
-				Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
-			tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: Policy{Resume: On, AttemptTimeout: time.Second}}
-			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-			require.NoError(t, err)
-			got, err := io.ReadAll(resp.Body)
-			assert.ErrorIs(t, err, syscall.ECONNRESET)
-			assert.Equal(t, "abc", string(got))
-			require.NoError(t, resp.Body.Close())
+			for _, p := range []Policy{{AttemptTimeout: time.Second}, {BodyIdleTimeout: time.Second}, {BodyIdleTimeout: time.Second, Classify: peek}, {WholeBody: 2}} {
+				resp := &http.Response{StatusCode: 200, ContentLength: 10, Header: http.Header{"Etag": {`"a"`}},
+					Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
+				p.Resume = On
+				tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: p}
+				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				require.NoError(t, err)
+				got, err := io.ReadAll(resp.Body)
+				assert.ErrorIs(t, err, syscall.ECONNRESET)
+				assert.Equal(t, "abc", string(got))
+				require.NoError(t, resp.Body.Close())
+			}
 		}
 	})
 }
@@ -171,7 +178,7 @@ func TestResume_WrongCounts(t *testing.T) {
 				if part == 0 {
 					s.at = nil
 				}
-				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, BodyIdle: time.Second}})
+				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second}})
 				assert.Error(t, err)
 				assert.Len(t, got, 500*part)
 			}
@@ -221,7 +228,7 @@ func TestResume_HookPanics(t *testing.T) {
 				parts, given = append(parts, resp), append(given, resp.Body.(*breaking))
 				return resp, err
 			})
-			tr := &Transport{Base: base, Trace: trace, Policy: Policy{Resume: On, BodyIdle: time.Second}}
+			tr := &Transport{Base: base, Trace: trace, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second}}
 			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			assert.PanicsWithValue(t, "boom", func() { _, _ = io.ReadAll(resp.Body) }, name)
@@ -263,7 +270,7 @@ func TestResume_ReadAfterClose(t *testing.T) {
 				resp.Body = &closable{ReadCloser: resp.Body}
 				return resp, err
 			})
-			tr := &Transport{Base: base, Policy: Policy{Resume: On, BodyIdle: time.Second, WholeBody: 5}}
+			tr := &Transport{Base: base, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, WholeBody: 5}}
 			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			_, _ = io.CopyN(io.Discard, resp.Body, c.read)
@@ -312,7 +319,7 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 				return 1, req.Context().Err()
 			}))}, nil
 		})
-		tr := &Transport{Base: base, Policy: Policy{BodyIdle: time.Second}}
+		tr := &Transport{Base: base, Policy: Policy{BodyIdleTimeout: time.Second}}
 		resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		require.NoError(t, err)
 		assert.Panics(t, func() { _, _ = resp.Body.Read(make([]byte, 1)) })

@@ -35,7 +35,7 @@ func resumes(m *Metrics, result Reason) int {
 // A body follows the policy of its request, whatever SetPolicies does while it
 // is read.
 func TestResume_SetPolicies(t *testing.T) {
-	off, on := Policy{MaxAttempts: 1}, Policy{Resume: On, MaxAttempts: 8, BodyIdle: time.Second, Budget: Unlimited}
+	off, on := Policy{MaxAttempts: 1}, Policy{Resume: On, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: Unlimited}
 	for _, c := range []struct {
 		before, after Policy
 		whole         bool
@@ -163,7 +163,7 @@ func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
 			}}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			m := NewMetrics()
-			tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdle: time.Second}}
+			tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second}}
 			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			_, err = io.CopyN(io.Discard, resp.Body, at)
@@ -200,7 +200,7 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			}}
 			m := NewMetrics()
 			began := time.Now()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdle: time.Second, MaxAttempts: 10, Budget: Unlimited}})
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: Unlimited}})
 			if every < time.Second {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -274,7 +274,7 @@ func TestResume_Bases(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{etag: `"a"`, data: data, lie: c.lie}
 				m := NewMetrics()
-				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdle: time.Second, Budget: Unlimited, MaxAttempts: 10}})
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Budget: Unlimited, MaxAttempts: 10}})
 				if c.want == "" {
 					require.NoError(t, err)
 					assert.True(t, bytes.Equal(data, got))

@@ -96,7 +96,7 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 				back := memhttp.NewServer(t, proto, upstream)
 				proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
 				proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
-				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: On, BodyIdle: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
+				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
 				front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 
 				req := must(http.NewRequest(http.MethodGet, front.URL, nil))

@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // stallingServer sends half of its text and stalls. The next silent requests get
@@ -30,7 +32,7 @@ func stallingServer(t *testing.T, proto memhttp.Proto, silent int32, rest http.H
 			w.Header().Set("ETag", `"a"`)
 			w.Header().Set("Content-Length", "10")
 			_, _ = io.WriteString(w, "01234")
-			flush(w)
+			play.Flush(w)
 		case i > 1+silent:
 			w.Header().Set("ETag", `"a"`)
 			w.Header().Set("Content-Range", "bytes 5-9/10")
@@ -50,27 +52,27 @@ func wholeRest(w http.ResponseWriter, _ *http.Request) {
 // slowRest takes 900 ms for each byte.
 func slowRest(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusPartialContent)
-	flush(w)
+	play.Flush(w)
 	for c := range strings.SplitSeq("56789", "") {
 		time.Sleep(900 * time.Millisecond)
 		_, _ = io.WriteString(w, c)
-		flush(w)
+		play.Flush(w)
 	}
 }
 
-// With BodyIdle, a continuation also gets a response in time, or ends.
+// With BodyIdleTimeout, a continuation also gets a response in time, or ends.
 func TestBodyIdle_SilentContinuation(t *testing.T) {
-	for _, proto := range protos {
+	for _, proto := range play.Protos {
 		for _, attemptTimeout := range []time.Duration{0, time.Second / 2, time.Hour} {
 			for _, silent := range []int32{0, 2, 1000} {
-				bubbled(t, fmt.Sprintf("%s/AttemptTimeout %s/%d", proto, attemptTimeout, silent), func(t *testing.T) {
+				play.Bubble(t, fmt.Sprintf("%s/AttemptTimeout %s/%d", proto, attemptTimeout, silent), func(t *testing.T) {
 					s := stallingServer(t, proto, silent, wholeRest)
 					tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
-						Resume: retrip.On, BodyIdle: time.Second, AttemptTimeout: attemptTimeout, Budget: retrip.Unlimited,
+						Resume: retrip.On, BodyIdleTimeout: time.Second, AttemptTimeout: attemptTimeout, Budget: retrip.Unlimited,
 						Backoff: retrip.Backoff{Base: time.Nanosecond, Cap: time.Nanosecond},
 					}}
 					defer tr.CloseIdleConnections()
-					resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 					require.NoError(t, err)
 					defer resp.Body.Close()
 					began := time.Now()
@@ -78,7 +80,7 @@ func TestBodyIdle_SilentContinuation(t *testing.T) {
 					assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Duration(min(silent, 3))*time.Second+time.Millisecond)
 					if silent == 1000 {
 						assert.Equal(t, "01234", string(got))
-						assert.ErrorContains(t, err, "BodyIdle")
+						assert.ErrorContains(t, err, "BodyIdleTimeout")
 						return
 					}
 					require.NoError(t, err)
@@ -97,12 +99,12 @@ func TestBodyIdle_SlowContinuation(t *testing.T) {
 		slowRest(w, r)
 	}
 	for name, classify := range map[string]func(*http.Request, *http.Response, error) retrip.Verdict{"": nil, "Peek": peeks} {
-		for _, proto := range protos {
-			bubbled(t, name+"/"+proto.String(), func(t *testing.T) {
+		for _, proto := range play.Protos {
+			play.Bubble(t, name+"/"+proto.String(), func(t *testing.T) {
 				s := stallingServer(t, proto, 0, slow)
-				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Resume: retrip.On, BodyIdle: time.Second, Classify: classify}}
+				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Resume: retrip.On, BodyIdleTimeout: time.Second, Classify: classify}}
 				defer tr.CloseIdleConnections()
-				resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+				resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 				require.NoError(t, err)
 				got, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
@@ -117,11 +119,11 @@ func TestBodyIdle_SlowContinuation(t *testing.T) {
 // AttemptTimeout bounds what Classify waits for, in a continuation too.
 func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
 	for _, idle := range []time.Duration{time.Second, 3 * time.Second} {
-		bubbled(t, idle.String(), func(t *testing.T) {
+		play.Bubble(t, idle.String(), func(t *testing.T) {
 			s := stallingServer(t, memhttp.HTTP1, 0, slowRest)
 			var peeked []time.Duration
 			tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
-				Resume: retrip.On, BodyIdle: idle, AttemptTimeout: 2 * time.Second, MaxAttempts: 3,
+				Resume: retrip.On, BodyIdleTimeout: idle, AttemptTimeout: 2 * time.Second, MaxAttempts: 3,
 				Classify: func(req *http.Request, resp *http.Response, err error) retrip.Verdict {
 					if resp == nil || resp.StatusCode != http.StatusPartialContent {
 						return retrip.ByRule
@@ -132,7 +134,7 @@ func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
 				},
 			}}
 			defer tr.CloseIdleConnections()
-			resp, err := tr.RoundTrip(mustRequest(t, "GET", s.URL, nil))
+			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
 			require.NoError(t, err)
 			_, err = io.ReadAll(resp.Body)
 			assert.ErrorContains(t, err, "AttemptTimeout")
@@ -141,6 +143,44 @@ func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
 			for _, d := range peeked {
 				assert.LessOrEqual(t, d, 2*time.Second)
 			}
+		})
+	}
+}
+
+// After a stall over HTTP/2, whose connection other requests share, the rest
+// comes over another connection even if the base may have only one. Over HTTP/1
+// the rest waits for its turn at the one connection.
+func TestResume_KnowsHTTP2(t *testing.T) {
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
+		play.Bubble(t, proto.String(), func(t *testing.T) {
+			s := stallingServer(t, proto, 0, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/other" {
+					<-r.Context().Done()
+					return
+				}
+				wholeRest(w, r)
+			})
+			base := s.Transport()
+			base.MaxConnsPerHost = 1
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: retrip.On, BodyIdleTimeout: time.Second}}
+			defer tr.CloseIdleConnections()
+			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			go func() { _, _ = base.RoundTrip(play.MustRequest(t, "GET", s.URL+"/other", nil).WithContext(ctx)) }()
+			synctest.Wait()
+			require.Equal(t, 1, s.Listener.Dials())
+			got, err := io.ReadAll(resp.Body)
+			assert.Equal(t, 2, s.Listener.Dials())
+			if proto == memhttp.HTTP1 {
+				assert.Equal(t, "01234", string(got), "the other request has the connection")
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "0123456789", string(got))
 		})
 	}
 }

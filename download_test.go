@@ -169,7 +169,7 @@ func TestResume_Stall(t *testing.T) {
 			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", fault.Timeout(e.Err)))
 		}}
 		began := time.Now()
-		got, err := fetch(t, &Transport{Base: s, Metrics: m, Trace: trace, Policy: Policy{Resume: On, BodyIdle: time.Second, Backoff: Backoff{Base: 1, Cap: 1}}})
+		got, err := fetch(t, &Transport{Base: s, Metrics: m, Trace: trace, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: 1, Cap: 1}}})
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))
 		assert.LessOrEqual(t, time.Since(began), 2*1500*time.Millisecond+time.Millisecond)
@@ -188,7 +188,7 @@ func TestBodyIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
 		s := &store{etag: `"a"`, data: data, at: func(int) (int, error) { return 3000, nil }}
-		tr := &Transport{Base: s, Policy: Policy{BodyIdle: time.Second}}
+		tr := &Transport{Base: s, Policy: Policy{BodyIdleTimeout: time.Second}}
 		resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		require.NoError(t, err)
 		for range 30 {

@@ -9,28 +9,55 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/redact"
 )
 
-// Error is the error that RoundTrip returns after several attempts, during a
-// wait, or when a breaker or gate refused the first attempt. If the only attempt
-// fails, RoundTrip returns the error that Base returned, with the limit of the
-// policy that ended the attempt, if one did. RoundTrip returns an Error instead
-// if Base's error hides why the caller canceled. If the context has ended before
-// the first attempt, RoundTrip returns the cause of the context.
-type Error struct {
-	// Attempts is the number of attempts made. It is 0 if the breaker or gate
-	// of the host refused the first attempt.
-	Attempts int
+// Reason is the one cause of a retry or a give-up. Metrics, logs, hooks and
+// [Error] all use the same word for it.
+type Reason string
 
-	// Reason says why there was no further attempt. It is empty if a retry
-	// can't fix the last error.
-	Reason Reason
+// Reasons for a retry.
+const (
+	ReasonServerError Reason = "server_error" // a 5xx response
+	ReasonThrottled   Reason = "throttled"    // a 429 response
+	ReasonStatus      Reason = "status"       // another response that the policy marks as retryable
+	ReasonTimeout     Reason = "timeout"      // the attempt timed out
+	ReasonError       Reason = "error"        // any other error
+)
+
+// Reasons for a give-up: RoundTrip returned although a retry might have helped.
+const (
+	ReasonMaxAttempts       Reason = "max_attempts"        // the request has used all of Policy.MaxAttempts
+	ReasonNotIdempotent     Reason = "not_idempotent"      // the server might process the request twice
+	ReasonBodyNotReplayable Reason = "body_not_replayable" // the request body can't be replayed
+	ReasonRetryForbidden    Reason = "retry_forbidden"     // the server said not to retry
+	ReasonWaitTooLong       Reason = "wait_too_long"       // the server asked for a wait longer than Policy.MaxWait
+	ReasonHostPaused        Reason = "host_paused"         // the host asked all clients to pause for longer than MaxWait or the deadline allows
+	ReasonDeadline          Reason = "deadline"            // the deadline leaves no time for the wait and another attempt
+	ReasonBreakerOpen       Reason = "breaker_open"        // the breaker of the host is open
+	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host is exhausted
+	ReasonFleetBudget       Reason = "fleet_budget"        // too many retries of all processes together failed
+	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself exceeded Policy.MaxSends in the last attempt; also a reason for a retry
+	ReasonCanceled          Reason = "canceled"            // the caller canceled the request
+)
+
+// wordOf returns the word for r.
+func wordOf(r decide.Reason) Reason { return Reason(r.String()) }
+
+// Error is the error that RoundTrip returns after several attempts, during a
+// wait, or when a breaker or gate refused the first attempt. If the only
+// attempt fails, RoundTrip returns Base's error, with the limit of the policy
+// that ended the attempt, if one did, or an Error if Base's error hides why the
+// caller canceled. If the context has ended before the first attempt, RoundTrip
+// returns the cause of the context.
+type Error struct {
+	Attempts int    // number of attempts made; 0 if a breaker or gate refused the first
+	Reason   Reason // why no further attempt followed; empty if a retry can't fix the last error
 
 	// StatusCode and Header are those of the last response, or zero if there
-	// was none. The body of that response is gone: the Transport discarded it
-	// before a wait, or the body broke or came too late.
+	// was none. The body of that response is gone.
 	StatusCode int
 	Header     http.Header
 
@@ -95,18 +122,14 @@ func (e *Error) met() []error {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Timeout reports whether the last failure was a timeout: of the attempt, of
-// Policy.Deadline or of the context. Giving up because a wait doesn't fit the
-// deadline is not a timeout.
+// Policy.Deadline or of the context. A wait that doesn't fit the deadline is
+// not a timeout.
 func (e *Error) Timeout() bool {
 	if e.last == nil && e.StatusCode == 0 {
 		return fault.Timeout(e.Err)
 	}
 	return fault.Timeout(e.last)
 }
-
-// Temporary reports whether trying again later may help. It returns false only
-// if the caller has canceled the request or a retry can't fix the last error.
-func (e *Error) Temporary() bool { return e.Reason != "" && e.Reason != ReasonCanceled }
 
 // timeoutError is the error of an attempt that ran out of time.
 type timeoutError struct{ text string }
@@ -119,7 +142,7 @@ func (e *timeoutError) Is(target error) bool { return target == context.Deadline
 var (
 	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
 	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
-	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdle"}
+	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdleTimeout"}
 )
 
 // innerError reads the error of another Transport, which may be, or be below, the

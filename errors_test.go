@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/play"
 )
 
 // notInTime is a timeout error that doesn't come from a context.
@@ -27,22 +29,22 @@ func TestError(t *testing.T) {
 	a, b := errors.New("a"), errors.New("b")
 	for _, tt := range []struct {
 		name    string
-		steps   []step
+		steps   []play.Step
 		text    string
 		is      []error
 		timeout bool
 	}{
-		{"two errors", []step{fails(a), fails(b)}, "retrip: gave up after 2 attempts (max_attempts): b; before that: a", []error{a, b}, false},
-		{"the same twice", []step{fails(a), fails(a)}, "retrip: gave up after 2 attempts (max_attempts): a", []error{a}, false},
-		{"a timeout last", []step{fails(a), fails(notInTime{})}, "retrip: gave up after 2 attempts (max_attempts): i/o timeout; before that: a", []error{a, notInTime{}}, true},
-		{"a timeout before", []step{fails(notInTime{}), fails(a)}, "retrip: gave up after 2 attempts (max_attempts): a; before that: i/o timeout", []error{a, notInTime{}}, false},
-		{"a context's timeout", []step{fails(a), fails(fmt.Errorf("x: %w", context.DeadlineExceeded))}, "retrip: gave up after 2 attempts (max_attempts): x: context deadline exceeded; before that: a", []error{a, context.DeadlineExceeded}, true},
-		{"after a response", []step{replies(503), fails(b)}, "retrip: gave up after 2 attempts (max_attempts), last status 503: b", []error{b}, false},
+		{"two errors", []play.Step{play.Err(a), play.Err(b)}, "retrip: gave up after 2 attempts (max_attempts): b; before that: a", []error{a, b}, false},
+		{"the same twice", []play.Step{play.Err(a), play.Err(a)}, "retrip: gave up after 2 attempts (max_attempts): a", []error{a}, false},
+		{"a timeout last", []play.Step{play.Err(a), play.Err(notInTime{})}, "retrip: gave up after 2 attempts (max_attempts): i/o timeout; before that: a", []error{a, notInTime{}}, true},
+		{"a timeout before", []play.Step{play.Err(notInTime{}), play.Err(a)}, "retrip: gave up after 2 attempts (max_attempts): a; before that: i/o timeout", []error{a, notInTime{}}, false},
+		{"a context's timeout", []play.Step{play.Err(a), play.Err(fmt.Errorf("x: %w", context.DeadlineExceeded))}, "retrip: gave up after 2 attempts (max_attempts): x: context deadline exceeded; before that: a", []error{a, context.DeadlineExceeded}, true},
+		{"after a response", []play.Step{play.Reply(503), play.Err(b)}, "retrip: gave up after 2 attempts (max_attempts), last status 503: b", []error{b}, false},
 	} {
-		bubbled(t, tt.name, func(t *testing.T) {
-			p := with(func(p *retrip.Policy) { p.MaxAttempts = 2 })
-			_, err := (&retrip.Transport{Base: plays(tt.steps...), Policy: p}).RoundTrip(request(t, "GET", nil))
-			e := asError(t, err)
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			p := play.With(func(p *retrip.Policy) { p.MaxAttempts = 2 })
+			_, err := (&retrip.Transport{Base: play.Base(tt.steps...), Policy: p}).RoundTrip(play.Request(t, "GET", nil))
+			e := play.AsError(t, err)
 			assert.Same(t, e, err)
 			assert.Equal(t, tt.text, err.Error())
 			for _, want := range tt.is {
@@ -50,7 +52,6 @@ func TestError(t *testing.T) {
 			}
 			assert.Equal(t, tt.timeout, e.Timeout())
 			assert.Equal(t, tt.timeout, (&url.Error{Op: "Get", URL: "x", Err: err}).Timeout())
-			assert.True(t, e.Temporary())
 			assert.Equal(t, 2, e.Attempts)
 			assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
 		})
@@ -59,11 +60,10 @@ func TestError(t *testing.T) {
 
 // A retry can't fix the last error, so there is no reason.
 func TestError_Hopeless(t *testing.T) {
-	bubbled(t, "", func(t *testing.T) {
-		_, err := (&retrip.Transport{Base: plays(fails(errors.New("a")), fails(http.ErrSchemeMismatch)), Policy: steady}).RoundTrip(request(t, "GET", nil))
-		e := asError(t, err)
+	play.Bubble(t, "", func(t *testing.T) {
+		_, err := (&retrip.Transport{Base: play.Base(play.Err(errors.New("a")), play.Err(http.ErrSchemeMismatch)), Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
+		e := play.AsError(t, err)
 		assert.Empty(t, e.Reason)
-		assert.False(t, e.Temporary())
 		assert.Equal(t, "retrip: gave up after 2 attempts: http: server gave HTTP response to HTTPS client; before that: a", err.Error())
 	})
 }
@@ -71,20 +71,18 @@ func TestError_Hopeless(t *testing.T) {
 // A program may build an Error for its own tests.
 func TestError_Literal(t *testing.T) {
 	for _, tt := range []struct {
-		err       *retrip.Error
-		text      string
-		timeout   bool
-		temporary bool
+		err     *retrip.Error
+		text    string
+		timeout bool
 	}{
-		{&retrip.Error{}, "retrip: not sent", false, false},
-		{&retrip.Error{Reason: retrip.ReasonBreakerOpen}, "retrip: not sent (breaker_open)", false, true},
-		{&retrip.Error{Attempts: 1, Reason: retrip.ReasonCanceled, Err: context.Canceled}, "retrip: gave up after 1 attempt (canceled): context canceled", false, false},
-		{&retrip.Error{Attempts: 3, Reason: retrip.ReasonDeadline, Err: context.DeadlineExceeded}, "retrip: gave up after 3 attempts (deadline): context deadline exceeded", true, true},
-		{&retrip.Error{Attempts: 1, StatusCode: 503, Reason: retrip.ReasonHostPaused}, "retrip: gave up after 1 attempt (host_paused), last status 503", false, true},
+		{&retrip.Error{}, "retrip: not sent", false},
+		{&retrip.Error{Reason: retrip.ReasonBreakerOpen}, "retrip: not sent (breaker_open)", false},
+		{&retrip.Error{Attempts: 1, Reason: retrip.ReasonCanceled, Err: context.Canceled}, "retrip: gave up after 1 attempt (canceled): context canceled", false},
+		{&retrip.Error{Attempts: 3, Reason: retrip.ReasonDeadline, Err: context.DeadlineExceeded}, "retrip: gave up after 3 attempts (deadline): context deadline exceeded", true},
+		{&retrip.Error{Attempts: 1, StatusCode: 503, Reason: retrip.ReasonHostPaused}, "retrip: gave up after 1 attempt (host_paused), last status 503", false},
 	} {
 		assert.Equal(t, tt.text, tt.err.Error())
 		assert.Equal(t, tt.timeout, tt.err.Timeout())
-		assert.Equal(t, tt.temporary, tt.err.Temporary())
 	}
 }
 
@@ -102,8 +100,8 @@ func TestError_Redacted(t *testing.T) {
 		errors.Join(&url.Error{Op: "Get", URL: "http://a/?", Err: inner}, &url.Error{Op: "Get", URL: "http://a/?s3cret", Err: inner}),
 		&url.Error{Op: "Get", URL: "mailto:hunter2?s3cret", Err: inner},
 	} {
-		bubbled(t, fmt.Sprint(err), func(t *testing.T) {
-			_, got := (&retrip.Transport{Base: plays(fails(err)), Policy: steady}).RoundTrip(request(t, "GET", nil))
+		play.Bubble(t, fmt.Sprint(err), func(t *testing.T) {
+			_, got := (&retrip.Transport{Base: play.Base(play.Err(err)), Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
 			require.ErrorIs(t, got, inner)
 			require.ErrorAs(t, got, new(*retrip.Error))
 			for _, secret := range []string{"hunter2", "s3cret", "user:"} {

@@ -55,14 +55,14 @@ func ExampleTransport_Validate() {
 	// retrip: Hosts["http://localhost"]: a host pattern must not have a scheme or a path
 }
 
-func ExampleTransport_PolicyOf() {
+func ExampleTransport_PolicyFor() {
 	transport := &retrip.Transport{
 		Policy: retrip.Policy{AttemptTimeout: 2 * time.Second},
 		Hosts: map[string]retrip.Policy{
 			"*.example.com": {MaxAttempts: 6},
 		},
 	}
-	p, err := transport.PolicyOf("api.example.com:443")
+	p, err := transport.PolicyFor("api.example.com:443")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -185,7 +185,7 @@ func ExampleLoadPolicies() {
 		return
 	}
 	transport := &retrip.Transport{Policy: policy, Hosts: hosts}
-	fraud, err := transport.PolicyOf("fraud.internal:443")
+	fraud, err := transport.PolicyFor("fraud.internal:443")
 	if err != nil {
 		fmt.Println(err)
 		return

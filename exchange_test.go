@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/play"
 )
 
 // These tests cover the time before a first attempt at a closed gate or an open
@@ -23,14 +25,14 @@ import (
 
 // gatedHost returns a Transport whose gate for example.com a 429 has just
 // closed for 8 s. The steps are what its base does afterwards.
-func gatedHost(t *testing.T, n *notes, steps ...step) (*retrip.Transport, *script) {
+func gatedHost(t *testing.T, n *notes, steps ...play.Step) (*retrip.Transport, *play.Script) {
 	t.Helper()
-	base := plays(append([]step{replies(429, "Retry-After: 8")}, steps...)...)
-	tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.On}}
-	resp, err := tr.RoundTrip(request(t, "POST", nil))
+	base := play.Base(append([]play.Step{play.Reply(429, "Retry-After: 8")}, steps...)...)
+	tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+	resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
 	require.NoError(t, err)
-	finish(t, resp)
-	require.Equal(t, 8*time.Second, must(tr.HostState("example.com:80")).PausedFor)
+	play.Finish(t, resp)
+	require.Equal(t, 8*time.Second, play.Must(tr.HostState("example.com:80")).PausedFor)
 	n.lines = nil
 	return tr, base
 }
@@ -38,15 +40,15 @@ func gatedHost(t *testing.T, n *notes, steps ...step) (*retrip.Transport, *scrip
 func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
-		tr, base := gatedHost(t, &n, replies(200))
-		body := newSend("x")
-		resp, err := tr.RoundTrip(request(t, "PUT", body))
+		tr, base := gatedHost(t, &n, play.Reply(200))
+		body := play.NewSend("x")
+		resp, err := tr.RoundTrip(play.Request(t, "PUT", body))
 		require.NoError(t, err)
-		finish(t, resp)
-		assert.GreaterOrEqual(t, base.at[1], 8*time.Second)
-		assert.LessOrEqual(t, base.at[1], 9*time.Second)
-		assert.Equal(t, "x", base.sent[0])
-		assert.Zero(t, must(tr.HostState("example.com:80")).Waiting)
+		play.Finish(t, resp)
+		assert.GreaterOrEqual(t, base.At[1], 8*time.Second)
+		assert.LessOrEqual(t, base.At[1], 9*time.Second)
+		assert.Equal(t, "x", base.Sent[0])
+		assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting)
 		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,answered} 1")
 	})
 }
@@ -70,12 +72,12 @@ func TestExchange_GateCanceled(t *testing.T) {
 			return r, func() { close(gone) }
 		}},
 	} {
-		bubbled(t, tt.name, func(t *testing.T) {
+		play.Bubble(t, tt.name, func(t *testing.T) {
 			var n notes
-			tr, base := gatedHost(t, &n, replies(200))
-			before := must(tr.HostState("example.com:80"))
-			body := newSend("x")
-			req, end := tt.end(request(t, "PUT", body))
+			tr, base := gatedHost(t, &n, play.Reply(200))
+			before := play.Must(tr.HostState("example.com:80"))
+			body := play.NewSend("x")
+			req, end := tt.end(play.Request(t, "PUT", body))
 			start := time.Now()
 			time.AfterFunc(3*time.Second, end)
 			resp, err := tr.RoundTrip(req)
@@ -84,22 +86,22 @@ func TestExchange_GateCanceled(t *testing.T) {
 			for _, want := range tt.is {
 				assert.ErrorIs(t, err, want)
 			}
-			e := asError(t, err)
+			e := play.AsError(t, err)
 			assert.Equal(t, tt.reason, e.Reason)
 			assert.Zero(t, e.Attempts)
 			assert.Zero(t, e.StatusCode)
-			assert.Equal(t, 1, base.attempts())
-			assert.EqualValues(t, 1, body.closed.Load())
-			assert.Equal(t, before.Tokens, must(tr.HostState("example.com:80")).Tokens)
+			assert.Equal(t, 1, base.Attempts())
+			assert.EqualValues(t, 1, body.Closed.Load())
+			assert.Equal(t, before.Tokens, play.Must(tr.HostState("example.com:80")).Tokens)
 			require.Len(t, n.lines, 2)
 			assert.Regexp(t, `^giveup #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[0])
 			assert.Regexp(t, `^done #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[1])
 			assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,canceled} 1")
 
 			// The gate and the host's entry are as before.
-			resp, err = tr.RoundTrip(request(t, "GET", nil))
+			resp, err = tr.RoundTrip(play.Request(t, "GET", nil))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			time.Sleep(5 * time.Minute)
 			assert.Empty(t, tr.HostStates())
 		})
@@ -118,27 +120,26 @@ func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 			return r.WithContext(ctx), cancel
 		},
 	} {
-		bubbled(t, name, func(t *testing.T) {
+		play.Bubble(t, name, func(t *testing.T) {
 			var n notes
-			tr, base := gatedHost(t, &n, replies(200))
-			body := newSend("x")
+			tr, base := gatedHost(t, &n, play.Reply(200))
+			body := play.NewSend("x")
 			var p retrip.Policy
-			req, cancel := limit(request(t, "PUT", body), &p)
+			req, cancel := limit(play.Request(t, "PUT", body), &p)
 			defer cancel()
 			start := time.Now()
 			resp, err := tr.RoundTrip(req.WithContext(retrip.WithPolicy(req.Context(), p)))
 			assert.Nil(t, resp)
 			assert.Zero(t, time.Since(start))
-			e := asError(t, err)
+			e := play.AsError(t, err)
 			assert.Equal(t, retrip.ReasonHostPaused, e.Reason)
 			assert.Zero(t, e.Attempts)
 			assert.Zero(t, e.StatusCode)
 			assert.NoError(t, e.Unwrap())
 			assert.False(t, e.Timeout(), "nothing has timed out")
-			assert.True(t, e.Temporary())
-			assert.Equal(t, 1, base.attempts())
-			assert.EqualValues(t, 1, body.closed.Load())
-			assert.Zero(t, must(tr.HostState("example.com:80")).Waiting, "it takes no place")
+			assert.Equal(t, 1, base.Attempts())
+			assert.EqualValues(t, 1, body.Closed.Load())
+			assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting, "it takes no place")
 			assert.Equal(t, []string{
 				"giveup #0 0 host_paused wait=0s server=false at=0s default",
 				"done #0 0 host_paused wait=0s server=false at=0s default",
@@ -153,36 +154,36 @@ func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 
 // A request to a host with an open breaker.
 func TestExchange_BreakerFailsFast(t *testing.T) {
-	for name, body := range map[string]*sendBody{"no body": nil, "body": newSend("x")} {
-		bubbled(t, name, func(t *testing.T) {
+	for name, body := range map[string]*play.SendBody{"no body": nil, "body": play.NewSend("x")} {
+		play.Bubble(t, name, func(t *testing.T) {
 			var n notes
-			base := plays(replies(503), replies(200))
+			base := play.Base(play.Reply(503), play.Reply(200))
 			tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: retrip.Policy{
-				Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second, Probes: 1},
+				Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second},
 			}}
-			resp, err := tr.RoundTrip(request(t, "POST", nil))
+			resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
 			require.NoError(t, err)
-			finish(t, resp)
-			require.Equal(t, "open", must(tr.HostState("example.com:80")).Breaker)
+			play.Finish(t, resp)
+			require.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker)
 
-			req := request(t, "GET", nil)
+			req := play.Request(t, "GET", nil)
 			if body != nil {
-				req = request(t, "PUT", body)
+				req = play.Request(t, "PUT", body)
 			}
 			start := time.Now()
 			resp, err = tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), n.trace())))
 			assert.Nil(t, resp)
 			assert.Zero(t, time.Since(start))
-			e := asError(t, err)
+			e := play.AsError(t, err)
 			assert.Equal(t, retrip.ReasonBreakerOpen, e.Reason)
 			assert.Zero(t, e.Attempts)
 			assert.Zero(t, e.StatusCode)
 			assert.Nil(t, e.Header)
 			assert.NoError(t, e.Unwrap())
 			assert.False(t, e.Timeout())
-			assert.Equal(t, 1, base.attempts())
+			assert.Equal(t, 1, base.Attempts())
 			if body != nil {
-				assert.EqualValues(t, 1, body.closed.Load())
+				assert.EqualValues(t, 1, body.Closed.Load())
 			}
 			assert.Equal(t, []string{
 				"giveup #0 0 breaker_open wait=0s server=false at=0s default",
@@ -195,9 +196,9 @@ func TestExchange_BreakerFailsFast(t *testing.T) {
 			assert.Contains(t, metrics, "attempts_total{default,5xx} 1")
 
 			time.Sleep(15 * time.Second)
-			resp, err = tr.RoundTrip(request(t, "GET", nil))
+			resp, err = tr.RoundTrip(play.Request(t, "GET", nil))
 			require.NoError(t, err, "the probe")
-			finish(t, resp)
+			play.Finish(t, resp)
 			time.Sleep(time.Minute)
 			assert.Empty(t, tr.HostStates())
 		})
@@ -209,34 +210,34 @@ func TestExchange_BreakerFailsFast(t *testing.T) {
 func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
-		base := plays(replies(503, "X: first"), replies(503, "X: second"))
-		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: with(func(p *retrip.Policy) {
+		base := play.Base(play.Reply(503, "X: first"), play.Reply(503, "X: second"))
+		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: play.With(func(p *retrip.Policy) {
 			p.Budget = retrip.Budget{Size: 5}
 			p.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}
 		})}
 		time.AfterFunc(500*time.Millisecond, func() {
-			resp, err := tr.RoundTrip(request(t, "POST", nil))
+			resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
 			if assert.NoError(t, err) {
-				finish(t, resp)
+				play.Finish(t, resp)
 			}
 		})
-		body := newSend("x")
-		req := request(t, "PUT", body)
+		body := play.NewSend("x")
+		req := play.Request(t, "PUT", body)
 		start := time.Now()
 		resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), n.trace())))
 		assert.Nil(t, resp)
 		assert.Equal(t, time.Second, time.Since(start))
-		e := asError(t, err)
+		e := play.AsError(t, err)
 		assert.Equal(t, retrip.ReasonBreakerOpen, e.Reason)
 		assert.Equal(t, 1, e.Attempts)
 		assert.Equal(t, 503, e.StatusCode)
 		assert.Equal(t, "first", e.Header.Get("X"))
 		assert.NoError(t, e.Unwrap())
-		assert.Equal(t, 2, base.attempts())
-		assert.Equal(t, 2, base.closedBodies())
-		assert.EqualValues(t, 1, body.closed.Load())
-		state := must(tr.HostState("example.com:80"))
-		assert.Equal(t, "open", state.Breaker)
+		assert.Equal(t, 2, base.Attempts())
+		assert.Equal(t, 2, base.ClosedBodies())
+		assert.EqualValues(t, 1, body.Closed.Load())
+		state := play.Must(tr.HostState("example.com:80"))
+		assert.Equal(t, retrip.BreakerOpen, state.Breaker)
 		assert.Equal(t, 5.0, state.Tokens, "the token for the retry is back")
 		assert.Equal(t, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
@@ -254,61 +255,61 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 // The caller goes while a retry waits at the gate after its own wait.
 func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := plays(replies(503, "X: y"), replies(429, "Retry-After: 20"))
-		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) {
+		base := play.Base(play.Reply(503, "X: y"), play.Reply(429, "Retry-After: 20"))
+		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
 			p.Budget = retrip.Budget{Size: 5}
-			p.Gate = retrip.On
+			p.Gate.Enabled = retrip.On
 		})}
 		time.AfterFunc(500*time.Millisecond, func() {
-			resp, err := tr.RoundTrip(request(t, "POST", nil))
+			resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
 			if assert.NoError(t, err) {
-				finish(t, resp)
+				play.Finish(t, resp)
 			}
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Second, cancel)
-		body := newSend("x")
+		body := play.NewSend("x")
 		start := time.Now()
-		_, err := tr.RoundTrip(request(t, "PUT", body).WithContext(ctx))
+		_, err := tr.RoundTrip(play.Request(t, "PUT", body).WithContext(ctx))
 		assert.Equal(t, 10*time.Second, time.Since(start))
 		assert.ErrorIs(t, err, context.Canceled)
-		e := asError(t, err)
+		e := play.AsError(t, err)
 		assert.Equal(t, retrip.ReasonCanceled, e.Reason)
 		assert.Equal(t, 1, e.Attempts)
 		assert.Equal(t, 503, e.StatusCode)
 		assert.Equal(t, "y", e.Header.Get("X"))
-		assert.EqualValues(t, 1, body.closed.Load())
-		assert.Equal(t, 5.0, must(tr.HostState("example.com:80")).Tokens)
-		assert.Equal(t, 2, base.attempts())
+		assert.EqualValues(t, 1, body.Closed.Load())
+		assert.Equal(t, 5.0, play.Must(tr.HostState("example.com:80")).Tokens)
+		assert.Equal(t, 2, base.Attempts())
 	})
 }
 
 // A hook that panics about a refusal leaves nothing behind.
 func TestExchange_HookPanicsOnFailingFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := plays(replies(503))
+		base := play.Base(play.Reply(503))
 		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second}}}
-		resp, err := tr.RoundTrip(request(t, "POST", nil))
+		resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
 		require.NoError(t, err)
-		finish(t, resp)
-		body := newSend("x")
-		req := request(t, "PUT", body)
+		play.Finish(t, resp)
+		body := play.NewSend("x")
+		req := play.Request(t, "PUT", body)
 		ctx := retrip.WithTrace(req.Context(), &retrip.Trace{GiveUp: func(retrip.Event) { panic("hook") }})
 		assert.PanicsWithValue(t, "hook", func() { _, _ = tr.RoundTrip(req.WithContext(ctx)) })
-		assert.EqualValues(t, 1, body.closed.Load())
-		_, err = tr.RoundTrip(request(t, "GET", nil))
-		assert.Equal(t, retrip.ReasonBreakerOpen, asError(t, err).Reason)
+		assert.EqualValues(t, 1, body.Closed.Load())
+		_, err = tr.RoundTrip(play.Request(t, "GET", nil))
+		assert.Equal(t, retrip.ReasonBreakerOpen, play.AsError(t, err).Reason)
 	})
 }
 
 // A thousand hosts in trouble hold back no request to another host.
 func TestExchange_HealthyHostAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: retrip.On}}
+		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
 		get := func(host string) {
-			resp, err := tr.RoundTrip(mustRequest(t, "POST", "http://"+host+"/", nil))
+			resp, err := tr.RoundTrip(play.MustRequest(t, "POST", "http://"+host+"/", nil))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 		}
 		for i := range 1000 {
 			get(fmt.Sprintf("h%d.example.com", i))

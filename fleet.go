@@ -13,6 +13,7 @@ import (
 
 	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fleet"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/redact"
@@ -25,45 +26,34 @@ type FleetStore interface {
 	// Add adds tokens to the account of a host, given as "example.com:443", and
 	// returns the new level. Tokens may be negative, or 0 to read the level.
 	// The level stays between 0 and size. An account that doesn't exist, or
-	// that nobody has used for a minute, holds size. Reading counts as use,
-	// because no process charges an account that forbids all retries.
-	//
-	// Processes may pass different sizes for one account, for example while a
-	// new size is rolled out. A store should therefore keep the number of
+	// that nobody has used or read for a minute, holds size. Processes may pass
+	// different sizes for one account, so a store should keep the number of
 	// missing tokens, not the level.
 	//
-	// No request waits for Add for more than 50 ms. After an error, a panic or
-	// an impossible level, the local budget decides alone. The Fleet calls Add
-	// from up to four goroutines of its own. Add should return when ctx ends.
+	// The Fleet calls Add from up to four goroutines of its own. Add should
+	// return when ctx ends. No request waits for Add for more than 50 ms. After
+	// an error, a panic or an impossible level, the local budget decides alone.
 	Add(ctx context.Context, host string, tokens, size float64) (level float64, err error)
 }
 
 // Fleet limits what all processes together spend on retries, with one account
-// for each host. An account may forbid a retry that the budget of this process
-// allows, but it never allows a retry that the budget forbids. A program should
-// make one Fleet with [NewFleet] and set it as Transport.Fleet in all its
-// Transports. Policy.FleetBudget is the size of an account.
+// of Policy.FleetBudget tokens for each host. An account may forbid a retry
+// that the budget of this process allows, but never the reverse. A program
+// should make one Fleet with [NewFleet] and set it as Transport.Fleet in all
+// its Transports. A Fleet is safe for concurrent use.
 //
-// A retry that fails costs one token. After that charge, further failures of
-// the same Transport cost nothing until one of its requests to the host
-// succeeds, so that a process whose own network is dead doesn't spend the
-// tokens of all. A success without a retry pays 0.2 tokens. If the level is
-// below half the size, the account lets retries through with a probability of
-// level/(size/2).
-//
-// Before a retry, the process asks for the level if the last answer is older
-// than a second. The request waits for the answer for at most 50 ms, as part of
-// the wait before the retry. First attempts never ask. If an operation of the
-// store fails, the process doesn't use the store for 5 to 15 s, and the budget
-// decides alone. docs/fleet.md in the repository has the rule and its figures.
-//
-// A Fleet is safe for concurrent use.
+// A retry that fails costs one token, but a Transport pays only once until one
+// of its requests to the host succeeds. A success without a retry pays 0.2
+// tokens. If the level of an account is below half its size, the account lets
+// retries through with a probability of level/(size/2). A retry waits for the
+// level for at most 50 ms, as part of its wait; first attempts never ask. If
+// the store fails, the process doesn't use it for 5 to 15 s, and the budget
+// decides alone. docs/fleet.md has the rule and its figures.
 type Fleet struct{ accounts fleet.Accounts }
 
-// NewFleet returns a Fleet with its accounts in store. The Fleet has four
-// goroutines, which Close ends. If store is nil, the accounts are in the memory
-// of this program and all Transports with this Fleet share them; such a Fleet
-// has no goroutines and needs no Close.
+// NewFleet returns a Fleet with its accounts in store and four goroutines,
+// which Close ends. If store is nil, the accounts are in the memory of this
+// program, for all Transports with this Fleet; such a Fleet needs no Close.
 func NewFleet(store FleetStore) *Fleet {
 	f := &Fleet{}
 	f.accounts.Open(store)
@@ -71,22 +61,22 @@ func NewFleet(store FleetStore) *Fleet {
 }
 
 // Close closes f: from then on, the budget of each process decides alone. Close
-// cancels the operations in progress and waits for them for up to a second. It
-// returns an error if an operation hasn't returned by then. It doesn't close
-// the store. Calling Close twice, or while requests are in flight, is harmless.
+// cancels the operations in progress and returns an error if one hasn't
+// returned after a second. Close doesn't close the store. Calling Close twice,
+// or while requests are in flight, is harmless.
 func (f *Fleet) Close() error { return f.accounts.Close() }
 
 // This file connects an exchange with the fleet's account.
 
 // payFleet pays for a success without a retry into the account of its host.
-func (t *Transport) payFleet(r *Rules, u *url.URL) {
+func (t *Transport) payFleet(r *rules, u *url.URL) {
 	if t.Fleet != nil && r.fleet != 0 {
 		t.deposit(r, u)
 	}
 }
 
 // deposit pays nothing in most calls. The others pay for them too.
-func (t *Transport) deposit(r *Rules, u *url.URL) {
+func (t *Transport) deposit(r *rules, u *url.URL) {
 	if tokens := account.Deposit(r.fleet, rand.Uint64()); tokens > 0 {
 		t.Fleet.accounts.Add(hostkey.Of(u), r.fleet, tokens)
 	}
@@ -94,13 +84,13 @@ func (t *Transport) deposit(r *Rules, u *url.URL) {
 
 // tellFleet tells the account how the attempt ended.
 func (x *exchange) tellFleet() {
-	o := &x.outcome
+	o := &x.last.outcome
 	if x.t.Fleet == nil {
 		return
 	}
 	retry := x.atFleet
 	x.atFleet = false
-	switch failed := x.r.retryable(*o) || o.Canceled; {
+	switch failed := x.r.Retryable(*o) || o.Canceled; {
 	case failed || o.Status == 0 && !o.Hopeless:
 		// As with the budget, a retry counts no matter who ended it.
 		if retry && x.host.Charge.Failed() {
@@ -121,7 +111,7 @@ func (x *exchange) tellFleet() {
 // asksFleet reports whether the retry that decide has allowed needs the
 // account's permission too.
 func (x *exchange) asksFleet() bool {
-	return x.t.Fleet != nil && x.r.fleet != 0 && x.decision.Retry && !(x.decision.AtGate && x.outcome.received() == http.StatusTooManyRequests)
+	return x.t.Fleet != nil && x.r.fleet != 0 && x.decision.Retry && !(x.decision.AtGate && x.last.outcome.Received() == http.StatusTooManyRequests)
 }
 
 // askFleet asks the account about the retry that decide has allowed, while the
@@ -138,7 +128,7 @@ func (x *exchange) askFleet() ending {
 		if gone := x.awaitFleet(host, answer); gone != nil {
 			// Waiting for the answer is part of the wait, so end as in a wait.
 			x.goOn()
-			if x.held {
+			if x.last.held {
 				body.Dismiss(x.release())
 			}
 			return x.leave(gone)
@@ -149,10 +139,10 @@ func (x *exchange) askFleet() ending {
 	x.logFleet()
 	switch {
 	case forbids:
-		return x.forgo(ReasonFleetBudget)
+		return x.forgo(decide.FleetBudget)
 	case x.payload.once != nil && !x.payload.again():
 		// Meanwhile the base has read more of the body than is kept.
-		return x.forgo(ReasonBodyNotReplayable)
+		return x.forgo(decide.BodyNotReplayable)
 	}
 	x.atFleet = true
 	if d.Wait > 0 && !d.AtGate {
@@ -163,9 +153,9 @@ func (x *exchange) askFleet() ending {
 
 // forgo gives back the retry that decide has allowed. The outcome in hand is
 // final.
-func (x *exchange) forgo(reason Reason) ending {
+func (x *exchange) forgo(reason decide.Reason) ending {
 	x.giveBack(&x.host.Record)
-	x.decision = Decision{Reason: reason}
+	x.decision = decide.Decision{Reason: reason}
 	return ending{how: endAnswered}
 }
 
@@ -178,7 +168,7 @@ func (x *exchange) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone er
 	default:
 	}
 	most, now := account.OpTimeout, x.s.now()
-	left := x.call.timeLeft(now)
+	left := x.call.TimeLeft(now)
 	timer := time.NewTimer(min(most, left))
 	if gone := x.sleep(timer, answer); gone != nil {
 		return gone

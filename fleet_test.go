@@ -258,7 +258,7 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 		})
 		return succeeded, refusedLater
 	}
-	gated, again := run(t, Policy{MaxAttempts: 10, Gate: On})
+	gated, again := run(t, Policy{MaxAttempts: 10, Gate: Gate{Enabled: On}})
 	assert.EqualValues(t, callers, gated)
 	assert.LessOrEqual(t, again, int32(20), "refusals beyond the 190 in flight before the first")
 	without, _ := run(t, Policy{MaxAttempts: 10})

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -65,19 +66,19 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 		p.Breaker = retrip.Breaker{Ratio: .5, MinVolume: 3, OpenFor: 2 * time.Second}
 	}
 	if options&8 != 0 {
-		p.Gate = retrip.On
+		p.Gate.Enabled = retrip.On
 	}
 	nested, lies := options&0x10 != 0, options&0x20 != 0
 
 	const payload = "the request's body"
 	faulty := lies && kinds&3 != 0 // the body is shorter than its request declares
-	var body *sendBody
+	var body *play.SendBody
 	var reader io.Reader
 	if kinds&3 != 0 {
-		body = newSend(payload)
+		body = play.NewSend(payload)
 		reader = body
 	}
-	req := request(t, []string{"GET", "PUT", "POST", "DELETE"}[kinds>>2&3], reader)
+	req := play.Request(t, []string{"GET", "PUT", "POST", "DELETE"}[kinds>>2&3], reader)
 	if kinds&3 == 2 {
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(payload)), nil }
 	}
@@ -116,7 +117,7 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	defer close(freed)
 	var notBefore time.Time // earliest instant for a retry, by Retry-After
 	made := 0
-	var bodies []*replyBody
+	var bodies []*play.ReplyBody
 	unsure := false // an attempt ended without proof that the request was not processed
 	base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		made++
@@ -153,19 +154,19 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 					notBefore = time.Now().Add(time.Duration(seconds) * time.Second)
 				}
 			}
-			b := newReply(strings.NewReader("small"))
+			b := play.NewReply(strings.NewReader("small"))
 			switch detail >> 5 & 3 {
 			case 1:
-				b.r = zeros{}
+				b.R = play.Zeros{}
 			case 2:
 				// Some bodies ignore their Close.
-				end := b.done
+				end := b.Done
 				if detail&0x10 != 0 {
 					end = freed
 				}
-				b.r = testenv.Reader(func([]byte) (int, error) { <-end; return 0, io.ErrUnexpectedEOF })
+				b.R = testenv.Reader(func([]byte) (int, error) { <-end; return 0, io.ErrUnexpectedEOF })
 			case 3:
-				b.r = testenv.Reader(func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF })
+				b.R = testenv.Reader(func([]byte) (int, error) { return 0, io.ErrUnexpectedEOF })
 			}
 			bodies = append(bodies, b)
 			return &http.Response{StatusCode: status, Header: h, ContentLength: -1, Body: b, Request: r}, nil
@@ -184,7 +185,7 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 			return nil, io.ErrUnexpectedEOF
 		case 6:
 			if p.AttemptTimeout > 0 || !deadline.IsZero() || kinds&0x80 != 0 {
-				return hangs(r)
+				return play.Hang(r)
 			}
 			return nil, nil
 		case 7:
@@ -202,7 +203,7 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 		case 13:
 			return nil, errors.Join(io.ErrUnexpectedEOF, fmt.Errorf("wrapped: %w", dial))
 		case 14:
-			return nil, fakeStreamError{StreamID: 1, Code: uint32(detail & 3)}
+			return nil, play.StreamError{StreamID: 1, Code: uint32(detail & 3)}
 		default:
 			return answer(502)
 		}
@@ -229,14 +230,14 @@ func fuzzRoundTrip(t *testing.T, script []byte) {
 	}
 	for i, b := range bodies {
 		if resp != nil && i == len(bodies)-1 {
-			assert.Zero(t, b.closed.Load(), "the body of the response returned")
+			assert.Zero(t, b.Closed.Load(), "the body of the response returned")
 			_ = resp.Body.Close()
 		} else {
-			assert.Positive(t, b.closed.Load(), "body %d was discarded", i)
+			assert.Positive(t, b.Closed.Load(), "body %d was discarded", i)
 		}
 	}
 	if body != nil {
-		assert.EqualValues(t, 1, body.closed.Load(), "request body")
+		assert.EqualValues(t, 1, body.Closed.Load(), "request body")
 	}
 	if resp != nil {
 		assert.Same(t, req, resp.Request)

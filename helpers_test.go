@@ -5,7 +5,6 @@ package retrip
 
 import (
 	"os"
-	"runtime/debug"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,12 +12,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// TestMain makes garbage collections rare. The tests produce much garbage on a
-// small heap, which would be collected again and again.
-func TestMain(m *testing.M) {
-	debug.SetGCPercent(400)
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testenv.RareGC(m) }
 
 type roundTripperFunc = testenv.RoundTripper
 
@@ -35,4 +29,12 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// resolved returns the rules of p as Transport.Policy.
+func resolved(t testing.TB, p Policy) *rules {
+	t.Helper()
+	r, err := p.resolve(defaults)
+	require.NoError(t, err)
+	return r
 }

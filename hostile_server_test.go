@@ -20,6 +20,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // hostileServer answers connections byte by byte, unlike any library.
@@ -144,7 +145,7 @@ const ok200 = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 func gzipBomb(t *testing.T) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, err := io.CopyN(w, zeros{}, 64<<20)
+	_, err := io.CopyN(w, play.Zeros{}, 64<<20)
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
 	return b.String()

@@ -20,12 +20,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/play"
 )
 
 // Four attempts at a hostile server: their duration, the bytes that the client
 // gets and reads, and the number of connections.
 func TestHostile(t *testing.T) {
-	measuresHeap(t)
+	play.MeasureHeap(t)
 	const kib = 1 << 10
 	bomb := gzipBomb(t)
 	// A drained body, the connection's buffer, and the bytes that net/http
@@ -344,7 +346,7 @@ func TestHostile_RedirectToPausedHost(t *testing.T) {
 					}
 				})
 				both := hostileRoute{lure.URL: lure, target.URL: target}
-				transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: toggle(tt.gate)}}
+				transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}}}
 				client := &http.Client{Transport: transport}
 				never := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})
 				req, err := http.NewRequestWithContext(never, http.MethodGet, target.URL, nil)

@@ -14,7 +14,7 @@ import (
 // idempotent reports whether sending req twice has the same effect as sending
 // it once: by its method (RFC 9110 §9.2.2), by a key, or because the policy
 // says so.
-func (r *Rules) idempotent(req *http.Request) bool {
+func (r *rules) idempotent(req *http.Request) bool {
 	if r.policy.Idempotent != nil {
 		return r.policy.Idempotent(req)
 	}

@@ -4,15 +4,21 @@
 package retrip_test
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // A policy may declare methods and requests idempotent, or not idempotent.
@@ -40,7 +46,7 @@ func TestIdempotent_Policy(t *testing.T) {
 		{"Classify vouches", "POST", func(p *retrip.Policy) {
 			p.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 				if resp.StatusCode == 503 {
-					return retrip.NotProcessed
+					return retrip.Unprocessed
 				}
 				return retrip.ByRule
 			}
@@ -50,13 +56,13 @@ func TestIdempotent_Policy(t *testing.T) {
 		}, 1},
 		{"a key of ours", "POST", func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }, 3},
 	} {
-		bubbled(t, tt.name, func(t *testing.T) {
-			base := plays(replies(503), replies(503), replies(200))
-			resp, err := (&retrip.Transport{Base: base, Policy: with(tt.change)}).RoundTrip(&http.Request{
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			base := play.Base(play.Reply(503), play.Reply(503), play.Reply(200))
+			resp, err := (&retrip.Transport{Base: base, Policy: play.With(tt.change)}).RoundTrip(&http.Request{
 				Method: tt.method, URL: &url.URL{Scheme: "http", Host: "example.com"}, Header: http.Header{}})
 			require.NoError(t, err)
-			finish(t, resp)
-			assert.Equal(t, tt.want, base.attempts())
+			play.Finish(t, resp)
+			assert.Equal(t, tt.want, base.Attempts())
 		})
 	}
 }
@@ -64,21 +70,21 @@ func TestIdempotent_Policy(t *testing.T) {
 // Every attempt carries the same key, also if it is the caller's.
 func TestIdempotencyKey(t *testing.T) {
 	keyed := func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }
-	bubbled(t, "fresh, quoted, the same on all attempts", func(t *testing.T) {
-		base := plays(replies(503), replies(503), replies(200))
-		tr := &retrip.Transport{Base: base, Policy: with(keyed)}
+	play.Bubble(t, "fresh, quoted, the same on all attempts", func(t *testing.T) {
+		base := play.Base(play.Reply(503), play.Reply(503), play.Reply(200))
+		tr := &retrip.Transport{Base: base, Policy: play.With(keyed)}
 		seen := map[string]bool{}
 		for range 3 {
-			base.reqs, base.header = nil, nil
-			req := request(t, "POST", strings.NewReader("x"))
+			base.Reqs, base.Header = nil, nil
+			req := play.Request(t, "POST", strings.NewReader("x"))
 			header := req.Header
 			resp, err := tr.RoundTrip(req)
 			require.NoError(t, err)
-			finish(t, resp)
-			require.Equal(t, 3, base.attempts())
-			key := base.header[0].Get("Idempotency-Key")
+			play.Finish(t, resp)
+			require.Equal(t, 3, base.Attempts())
+			key := base.Header[0].Get("Idempotency-Key")
 			assert.Regexp(t, `^"[A-Z2-7]{26,}"$`, key)
-			for _, h := range base.header {
+			for _, h := range base.Header {
 				assert.Equal(t, []string{key}, h["Idempotency-Key"])
 			}
 			assert.False(t, seen[key])
@@ -87,48 +93,85 @@ func TestIdempotencyKey(t *testing.T) {
 			assert.Empty(t, req.Header)
 		}
 	})
-	bubbled(t, "a request without a header map", func(t *testing.T) {
-		base := plays(replies(200))
-		req := request(t, "POST", nil)
+	play.Bubble(t, "a request without a header map", func(t *testing.T) {
+		base := play.Base(play.Reply(200))
+		req := play.Request(t, "POST", nil)
 		req.Header = nil
-		resp, err := (&retrip.Transport{Base: base, Policy: with(keyed)}).RoundTrip(req)
+		resp, err := (&retrip.Transport{Base: base, Policy: play.With(keyed)}).RoundTrip(req)
 		require.NoError(t, err)
-		finish(t, resp)
-		assert.NotEmpty(t, base.header[0].Get("Idempotency-Key"))
+		play.Finish(t, resp)
+		assert.NotEmpty(t, base.Header[0].Get("Idempotency-Key"))
 		assert.Nil(t, req.Header)
 	})
-	bubbled(t, "the caller's own stays", func(t *testing.T) {
-		base := plays(replies(503), replies(200))
-		req := request(t, "POST", nil)
+	play.Bubble(t, "the caller's own stays", func(t *testing.T) {
+		base := play.Base(play.Reply(503), play.Reply(200))
+		req := play.Request(t, "POST", nil)
 		req.Header.Set("Idempotency-Key", "mine")
-		resp, err := (&retrip.Transport{Base: base, Policy: with(keyed)}).RoundTrip(req)
+		resp, err := (&retrip.Transport{Base: base, Policy: play.With(keyed)}).RoundTrip(req)
 		require.NoError(t, err)
-		finish(t, resp)
-		for _, h := range base.header {
+		play.Finish(t, resp)
+		for _, h := range base.Header {
 			assert.Equal(t, []string{"mine"}, h["Idempotency-Key"])
 		}
-		assert.Same(t, req, base.reqs[0])
+		assert.Same(t, req, base.Reqs[0])
 	})
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		bubbled(t, name+" of the caller's stays, also where the policy forbids to go by it", func(t *testing.T) {
-			base := plays(replies(503))
-			req := request(t, "POST", nil)
+		play.Bubble(t, name+" of the caller's stays, also where the policy forbids to go by it", func(t *testing.T) {
+			base := play.Base(play.Reply(503))
+			req := play.Request(t, "POST", nil)
 			req.Header.Set(name, "mine")
-			tr := &retrip.Transport{Base: base, Policy: with(keyed)}
+			tr := &retrip.Transport{Base: base, Policy: play.With(keyed)}
 			tr.Policy.Idempotent = func(*http.Request) bool { return false }
 			resp, err := tr.RoundTrip(req)
 			require.NoError(t, err)
-			finish(t, resp)
-			require.Equal(t, 1, base.attempts())
-			assert.Equal(t, http.Header{name: {"mine"}}, base.header[0])
+			play.Finish(t, resp)
+			require.Equal(t, 1, base.Attempts())
+			assert.Equal(t, http.Header{name: {"mine"}}, base.Header[0])
 		})
 	}
-	bubbled(t, "none where none is needed", func(t *testing.T) {
-		base := plays(replies(503), replies(200))
-		resp, err := (&retrip.Transport{Base: base, Policy: with(keyed)}).RoundTrip(request(t, "GET", nil))
+	play.Bubble(t, "none where none is needed", func(t *testing.T) {
+		base := play.Base(play.Reply(503), play.Reply(200))
+		resp, err := (&retrip.Transport{Base: base, Policy: play.With(keyed)}).RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
-		assert.NotContains(t, base.header[0], "Idempotency-Key")
-		assert.NotContains(t, base.header[1], "Idempotency-Key")
+		play.Finish(t, resp)
+		assert.NotContains(t, base.Header[0], "Idempotency-Key")
+		assert.NotContains(t, base.Header[1], "Idempotency-Key")
 	})
+}
+
+// TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither: net/http resends a
+// request that has a key and a GetBody if its connection turns out to be dead.
+// retrip must not add a GetBody to a request that the policy forbids to repeat.
+func TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither(t *testing.T) {
+	for name, tt := range map[string]struct {
+		idempotent func(*http.Request) bool
+		want       int32
+	}{
+		"forbidden": {func(*http.Request) bool { return false }, 1},
+		"allowed":   {nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var posts atomic.Int32
+				server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					io.Copy(io.Discard, r.Body)
+					if r.Method == http.MethodPost && posts.Add(1) == 1 {
+						panic(http.ErrAbortHandler)
+					}
+				}))
+				client := &http.Client{Transport: &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{Idempotent: tt.idempotent}}}
+				resp, err := client.Get(server.URL) // leaves a connection in the pool
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				req, err := http.NewRequest(http.MethodPost, server.URL, io.MultiReader(strings.NewReader("pay")))
+				require.NoError(t, err)
+				req.Header.Set("Idempotency-Key", "foreign")
+				if resp, err := client.Do(req); err == nil {
+					resp.Body.Close()
+				}
+				assert.Equal(t, tt.want, posts.Load())
+			})
+		})
+	}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
-	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 )
@@ -19,8 +19,7 @@ import (
 // HostState returns what t knows about a host, given as "example.com:443" or
 // "[::1]:8080". Case and a trailing dot of the name don't matter. A host
 // without trouble has all its tokens, no pause and a closed breaker. The error
-// says why host isn't valid, or what is wrong with t's policies. HostState is
-// safe for concurrent use.
+// says why host isn't valid, or what is wrong with t's policies.
 func (t *Transport) HostState(host string) (HostState, error) {
 	key, err := hostkey.Parse(host)
 	if err != nil {
@@ -32,7 +31,7 @@ func (t *Transport) HostState(host string) (HostState, error) {
 	}
 	now := s.now()
 	e := t.hosts.Pin(key, now)
-	switch others := t.hosts.Stripe(key).Indebted(); {
+	switch others := t.hosts.Indebted(key); {
 	case e != nil:
 		defer t.hosts.Unpin(e, now)
 	case others != nil && !others.Lapsed(now):
@@ -45,12 +44,11 @@ func (t *Transport) HostState(host string) (HostState, error) {
 
 func untroubled() *host.Entry { return &host.Entry{} }
 
-// HostStates returns the states of all hosts in trouble, sorted by name. If
-// about 4096 hosts are in trouble at once, further hosts share budgets. The
-// last entry then has the Host "others", without a port, and the policy
-// "default"; it adds up the tokens of the shared budgets and has the largest of
-// their FailedRetries. HostStates returns nil if t's policies are invalid. It
-// is safe for concurrent use.
+// HostStates returns the states of all hosts in trouble, sorted by name, or nil
+// if t's policies are invalid. If about 4096 hosts are in trouble at once,
+// further hosts share budgets. The last entry then has the Host "others" and
+// the policy "default"; it adds up the tokens of these budgets and has the
+// largest of their FailedRetries.
 func (t *Transport) HostStates() []HostState {
 	s := t.start()
 	if s.err != nil {
@@ -63,7 +61,7 @@ func (t *Transport) HostStates() []HostState {
 		states = append(states, t.state(s, e, e.Key, now))
 	}
 	if len(others) > 0 {
-		all := HostState{Host: otherHosts, Policy: s.fallback.name, Breaker: breaker.Names[breaker.Closed]}
+		all := HostState{Host: otherHosts, Policy: s.fallback.name, Breaker: BreakerClosed}
 		for _, e := range others {
 			state := s.fallback.state(&e.Record, now)
 			all.Tokens += state.Tokens
@@ -111,23 +109,21 @@ func (s *settings) state(e *host.Entry, key hostkey.Key, now time.Duration) Host
 	r := s.find(&url.URL{Host: key.String()})
 	state := r.state(&e.Record, now)
 	state.Host, state.Policy = key.String(), r.name
-	if reason := allReasons[e.Failed.Load()]; reason != "" && !e.Others {
-		state.LastFailure, state.FailedAgo = reason, max(0, now-time.Duration(e.Used.Load()))
+	if reason := decide.Reason(e.Failed.Load()); reason != decide.None && !e.Others {
+		state.LastFailure, state.FailedAgo = wordOf(reason), max(0, now-time.Duration(e.Used.Load()))
 	}
 	if !e.Others {
-		state.LastGiveUp = allReasons[e.GaveUp.Load()]
+		state.LastGiveUp = wordOf(decide.Reason(e.GaveUp.Load()))
 	}
 	return state
 }
 
-// PolicyOf returns the policy in force for a host, given as for HostState, with
-// every inherited field and every default filled in. MaxSends is 0 only if its
-// bound depends on the request: 10 for requests whose attempts are derived (see
-// [Transport]), none for others. PolicyOf knows the callbacks of Base, which
-// make all attempts derived, from the first RoundTrip on. The error says why
-// host isn't valid, or what is wrong with t's policies. PolicyOf is safe for
-// concurrent use.
-func (t *Transport) PolicyOf(host string) (Policy, error) {
+// PolicyFor returns the policy in force for a host, given as for HostState,
+// with every inherited field and every default filled in. MaxSends is 0 only if
+// its bound depends on whether an attempt is derived (see [Transport]).
+// PolicyFor knows the callbacks of Base, which make all attempts derived, from
+// the first RoundTrip on. The error is as for HostState.
+func (t *Transport) PolicyFor(host string) (Policy, error) {
 	key, err := hostkey.Parse(host)
 	if err != nil {
 		return Policy{}, err
@@ -137,7 +133,7 @@ func (t *Transport) PolicyOf(host string) (Policy, error) {
 		return Policy{}, s.err
 	}
 	r := s.find(&url.URL{Host: key.String()})
-	p := r.Policy()
+	p := r.policy.clone()
 	if p.MaxSends == 0 && (r.derives || t.Trace != nil || s.watch&attempt.WatchHandshake != 0) {
 		p.MaxSends = defaultMaxSends
 	}
@@ -146,7 +142,7 @@ func (t *Transport) PolicyOf(host string) (Policy, error) {
 
 // Policies returns the policies in force as they were set, by the fields Policy
 // and Hosts or by SetPolicies. The caller may change the result. The error says
-// what is wrong with t's policies. Policies is safe for concurrent use.
+// what is wrong with t's policies.
 func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	s := t.start()
 	if s.err != nil {
@@ -159,11 +155,10 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	return s.policy.clone(), hosts, nil
 }
 
-// NeverMatched returns the patterns in force that no request has matched yet,
-// sorted. Such a pattern may be misspelled, or hidden by a more specific
-// pattern. If SetPolicies keeps a pattern, NeverMatched remembers the requests
-// before it. NeverMatched is safe for concurrent use.
-func (t *Transport) NeverMatched() []string {
+// UnmatchedPatterns returns the patterns in force that no request has matched
+// yet, sorted. Such a pattern may be misspelled, or hidden by a more specific
+// one. SetPolicies forgets nothing about the patterns that it keeps.
+func (t *Transport) UnmatchedPatterns() []string {
 	s := t.start()
 	if s.err != nil {
 		return nil
@@ -176,8 +171,3 @@ func (t *Transport) NeverMatched() []string {
 	}
 	return never
 }
-
-// allReasons numbers the reasons, for an entry of a host.
-var allReasons = slices.Concat([]Reason{""}, retryReasons, giveUpReasons)
-
-func numberOf(reason Reason) uint32 { return uint32(max(0, slices.Index(allReasons, reason))) }

@@ -25,27 +25,17 @@ import (
 // One Metrics may serve many Transports. The label policy is the pattern in
 // Transport.Hosts that a request follows, in lower case, or "default". No label
 // ever holds a host, path or error from a request. Counting allocates nothing,
-// needs no registration and can't fail.
-//
-// The request outcomes of a pattern are exported, at zero, from the first use
-// of a Transport that has the pattern. Every other series appears when its
-// value first changes. All series of a pattern disappear when
-// [Transport.SetPolicies] removes the pattern from the last Transport that had
-// it, or at the second scrape after the last such Transport has become garbage.
-// The series of "default" stay. Requests that are still in flight when their
-// pattern disappears are no longer counted. docs/metrics.md in the repository
-// lists all metrics, when each one counts, and how they add up.
+// needs no registration and can't fail. docs/metrics.md lists all metrics, when
+// each one counts, when its series appear and disappear, and how they add up.
 //
 // The zero Metrics is ready to use. A Metrics is safe for concurrent use and
 // must not be copied.
 type Metrics struct {
-	// Exemplar returns the labels of an exemplar for a request with the given
-	// context, such as the trace_id of its span, or nil for no exemplar.
-	// Metrics calls it only for retries, waits at gates and give-ups. Exemplar
-	// must be safe for concurrent use. Metrics drops labels that Prometheus
-	// would reject, such as labels of more than 128 characters in total. If
-	// nil, there are no exemplars. Exemplar must not be changed after the first
-	// use of m.
+	// Exemplar, if not nil, returns the labels of an exemplar for a request
+	// with the given context, such as the trace_id of its span, or nil for
+	// none. Metrics calls Exemplar only for retries, waits at gates and
+	// give-ups, and drops labels that Prometheus would reject. Exemplar must be
+	// safe for concurrent use and must not be changed after the first use of m.
 	Exemplar func(context.Context) prometheus.Labels
 
 	once sync.Once // initializes the fields below, on first use
@@ -91,7 +81,7 @@ func (m *Metrics) make() {
 	m.pauses = desc("pauses_total", "Times that a host asked all clients to wait.")
 	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume on, by result: continued, or the reason why not.", "result")
 	m.resumedBytes = desc("body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
-	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for Policy.BodyIdle.")
+	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for Policy.BodyIdleTimeout.")
 	m.waits = desc("wait_seconds", meter.WaitHelp, "source")
 	m.gateWaits = desc("gate_wait_seconds", meter.GateWaitHelp)
 	m.gauges = [meter.Gauges]*prometheus.Desc{
@@ -137,7 +127,7 @@ func (m *Metrics) tidy() {
 
 // hold gives each of the rules its counters. The counters stay as long as the
 // holder to which the caller passes the result of hold.
-func (m *Metrics) hold(rules []*Rules) []*meter.Policy {
+func (m *Metrics) hold(rules []*rules) []*meter.Policy {
 	if m == nil {
 		return nil
 	}
@@ -196,7 +186,7 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 	return labels
 }
 
-// Describe implements [prometheus.Collector]. It is safe for concurrent use.
+// Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.made()
 	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.fleetChecks, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
@@ -207,8 +197,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]. It is safe for concurrent use with
-// RoundTrip.
+// Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.made()
 	m.mu.Lock()
@@ -255,7 +244,7 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 		if state.PausedFor > 0 {
 			sum[gaugePaused]++
 		}
-		if state.Breaker != breaker.Names[breaker.Closed] {
+		if state.Breaker != BreakerClosed {
 			sum[gaugeOpen]++
 		}
 	}

@@ -21,44 +21,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/play"
 )
 
-// sums holds the series of one policy: the sum of each metric, and each series
-// by metric and label.
-type sums map[string]float64
+var gather = play.Gather
 
-// gather returns the metrics of m, by policy.
-func gather(t testing.TB, m *retrip.Metrics) map[string]sums {
-	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(m))
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	all := map[string]sums{}
-	for _, family := range families {
-		name := strings.TrimPrefix(family.GetName(), "retrip_")
-		for _, metric := range family.Metric {
-			var policy, word string
-			for _, label := range metric.Label {
-				if label.GetName() == "policy" {
-					policy = label.GetValue()
-				} else {
-					word = label.GetValue()
-				}
-			}
-			value := metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
-			if all[policy] == nil {
-				all[policy] = sums{}
-			}
-			all[policy][name] += value
-			all[policy][name+" "+word] = value
-		}
-	}
-	return all
-}
+type sums = play.Sums
 
 // checkIdentities checks the identities of docs/metrics.md for a policy without
 // requests in flight.
@@ -160,7 +131,7 @@ func (w *traffic) policy(random *rand.Rand) retrip.Policy {
 		p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 5, OpenFor: 500 * time.Millisecond}
 	}
 	if random.IntN(2) == 0 {
-		p.Gate = retrip.On
+		p.Gate.Enabled = retrip.On
 	}
 	if random.IntN(2) == 0 {
 		p.Budget = retrip.Unlimited
@@ -307,8 +278,8 @@ func TestMetrics_Identities(t *testing.T) {
 func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
-		tr := &retrip.Transport{Base: plays(replies(503)), Metrics: m, Policy: retrip.Policy{
-			Budget:  retrip.Budget{Size: 1, Credit: 1},
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Metrics: m, Policy: retrip.Policy{
+			Budget:  retrip.Budget{Size: 1},
 			Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter},
 		}}
 		full := false
@@ -322,13 +293,13 @@ func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {
 		for range 2 { // each waits with half a token
 			go func() {
 				defer func() { _ = recover() }()
-				_, _ = tr.RoundTrip(request(t, http.MethodGet, nil).WithContext(ctx))
+				_, _ = tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
 			}()
 		}
 		synctest.Wait()
-		resp, err := tr.RoundTrip(request(t, http.MethodGet, nil)) // notices that the budget is empty
+		resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil)) // notices that the budget is empty
 		assert.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		cancel()
 		synctest.Wait()
 		assert.True(t, full)

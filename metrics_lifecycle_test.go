@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -39,7 +40,7 @@ func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 		for i := range 300 {
 			hosts[fmt.Sprintf("h%d.test", i)] = retrip.Policy{}
 		}
-		tr := &retrip.Transport{Base: plays(replies(503), replies(200)), Metrics: m, Hosts: hosts}
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Metrics: m, Hosts: hosts}
 		assert.Zero(t, testutil.CollectAndCount(m))
 		tr.HostStates()
 		assert.Equal(t, 301*5, testutil.CollectAndCount(m))
@@ -47,13 +48,13 @@ func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 			assert.Equal(t, sums{"requests_total": 0, "requests_total answered": 0, "requests_total recovered": 0, "requests_total gave_up": 0,
 				"requests_total failed": 0, "requests_total canceled": 0}, s, policy)
 		}
-		resp, err := tr.RoundTrip(mustRequest(t, "GET", "http://h7.test/", nil))
+		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", "http://h7.test/", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		// Two attempts, one retry and one wait. A healthy host has no gauges.
 		assert.Equal(t, 301*5+4, testutil.CollectAndCount(m))
 
-		_, err = tr.RoundTrip(mustRequest(t, "GET", "http://h7.test/", nil).WithContext(retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})))
+		_, err = tr.RoundTrip(play.MustRequest(t, "GET", "http://h7.test/", nil).WithContext(retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})))
 		require.NoError(t, err)
 		assert.Equal(t, 301*5+4, testutil.CollectAndCount(m))
 	})
@@ -63,10 +64,10 @@ func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 func TestMetrics_GaugesStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
-		tr := &retrip.Transport{Base: plays(replies(503, "Retry-After: 5"), replies(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503, "Retry-After: 5"), play.Reply(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Equal(t, 1.0, gather(t, m)["default"]["paused_hosts"])
 		time.Sleep(time.Minute)
 		s := gather(t, m)["default"]
@@ -90,7 +91,7 @@ func TestMetrics_PatternsGo(t *testing.T) {
 		}
 		slow := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Second)
-			return replies(503)(r)
+			return play.Reply(503)(r)
 		})
 		one := &retrip.Transport{Base: slow, Metrics: m, Hosts: hosts("a.test", "b.test")}
 		two := &retrip.Transport{Base: slow, Metrics: m, Hosts: hosts("B.test", "c.test")}
@@ -101,9 +102,9 @@ func TestMetrics_PatternsGo(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			resp, err := one.RoundTrip(mustRequest(t, "GET", "http://a.test/", nil))
+			resp, err := one.RoundTrip(play.MustRequest(t, "GET", "http://a.test/", nil))
 			if assert.NoError(t, err) {
-				finish(t, resp)
+				play.Finish(t, resp)
 			}
 		}()
 		time.Sleep(1500 * time.Millisecond)
@@ -134,11 +135,11 @@ func TestMetrics_PatternsOfGarbage(t *testing.T) {
 	m := retrip.NewMetrics()
 	var transport weak.Pointer[retrip.Transport]
 	func() {
-		tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m, Hosts: map[string]retrip.Policy{"example.com": {}}}
+		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Hosts: map[string]retrip.Policy{"example.com": {}}}
 		transport = weak.Make(tr)
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Equal(t, []string{"default", "example.com"}, policiesOf(t, m))
 		runtime.KeepAlive(tr)
 	}()
@@ -171,9 +172,9 @@ func BenchmarkMetrics_NewTransport(b *testing.B) {
 func TestMetrics_Panics(t *testing.T) {
 	m := retrip.NewMetrics()
 	tr := &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { panic("base") }), Metrics: m}
-	assert.Panics(t, func() { tr.RoundTrip(request(t, "GET", nil)) })
-	tr = &retrip.Transport{Base: plays(replies(200)), Metrics: m, Trace: &retrip.Trace{Attempt: func(retrip.Event) { panic("hook") }}}
-	assert.Panics(t, func() { tr.RoundTrip(request(t, "GET", nil)) })
+	assert.Panics(t, func() { tr.RoundTrip(play.Request(t, "GET", nil)) })
+	tr = &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Trace: &retrip.Trace{Attempt: func(retrip.Event) { panic("hook") }}}
+	assert.Panics(t, func() { tr.RoundTrip(play.Request(t, "GET", nil)) })
 	assert.Equal(t, []string{"attempts_total{default,error} 1", "requests_total{default,failed} 2", "unattempted_requests_total{default} 1"}, counted(t, m))
 }
 
@@ -207,11 +208,11 @@ func TestMetrics_Exemplar(t *testing.T) {
 			span, _ := ctx.Value(spanKey{}).(prometheus.Labels)
 			return span
 		}}
-		tr := &retrip.Transport{Base: plays(replies(503)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
-		req := request(t, "GET", nil)
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
+		req := play.Request(t, "GET", nil)
 		resp, err := tr.RoundTrip(req.WithContext(context.WithValue(req.Context(), spanKey{}, labels)))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		return m
 	}
 	assert.Equal(t, map[string]string{"retrip_give_ups_total": "4bf92f35", "retrip_wait_seconds": "4bf92f35"},
@@ -239,12 +240,12 @@ func TestMetrics_CallerEndsAttempt(t *testing.T) {
 			return ctx, cancel
 		}, []string{"attempts_total{default,canceled} 1", "give_ups_total{default,canceled} 1", "requests_total{default,canceled} 1"}},
 	} {
-		bubbled(t, tt.name, func(t *testing.T) {
+		play.Bubble(t, tt.name, func(t *testing.T) {
 			m := retrip.NewMetrics()
-			tr := &retrip.Transport{Base: plays(hangs), Metrics: m}
+			tr := &retrip.Transport{Base: play.Base(play.Hang), Metrics: m}
 			ctx, cancel := tt.within(t.Context())
 			defer cancel()
-			_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 			require.Error(t, err)
 			assert.Equal(t, tt.want, counted(t, m))
 		})

@@ -148,13 +148,13 @@ func (c *cuts) settings(random *rand.Rand) retrip.Policy {
 	p := c.policy(random)
 	p.Backoff = retrip.Backoff{Base: time.Millisecond, Cap: 5 * time.Millisecond}
 	if random.IntN(4) > 0 {
-		p.Breaker, p.Gate, p.Budget = retrip.Breaker{}, 0, retrip.Unlimited
+		p.Breaker, p.Gate, p.Budget = retrip.Breaker{}, retrip.Gate{}, retrip.Unlimited
 	}
 	if random.IntN(4) > 0 {
 		p.Resume = retrip.On
 	}
 	if random.IntN(3) > 0 {
-		p.BodyIdle = 200 * time.Millisecond
+		p.BodyIdleTimeout = 200 * time.Millisecond
 	}
 	if random.IntN(3) == 0 {
 		p.WholeBody = random.Int64N(4000)

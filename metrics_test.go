@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
-	"sort"
 	"strings"
 	"sync"
 	"testing"
@@ -22,65 +21,37 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// counted returns all series of m that are not zero, as "name{values} value".
-func counted(t testing.TB, m *retrip.Metrics) []string {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	require.NoError(t, reg.Register(m))
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	var lines []string
-	for _, f := range families {
-		for _, s := range f.Metric {
-			var labels []string
-			for _, l := range s.Label {
-				if l.GetName() == "policy" {
-					labels = append([]string{l.GetValue()}, labels...)
-				} else {
-					labels = append(labels, l.GetValue())
-				}
-			}
-			value := s.GetCounter().GetValue() + s.GetGauge().GetValue()
-			if h := s.GetHistogram(); h != nil {
-				value = float64(h.GetSampleCount())
-			}
-			if value != 0 {
-				lines = append(lines, fmt.Sprintf("%s{%s} %g", strings.TrimPrefix(f.GetName(), "retrip_"), strings.Join(labels, ","), value))
-			}
-		}
-	}
-	sort.Strings(lines)
-	return lines
-}
+var counted = play.Counted
 
 func TestMetrics_Counts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
-		run := func(host, method string, p retrip.Policy, ctx context.Context, steps ...step) {
-			tr := &retrip.Transport{Base: plays(steps...), Metrics: m, Policy: p, Hosts: map[string]retrip.Policy{"*.Example.com": {MaxAttempts: 2}}}
-			req := mustRequest(t, method, "http://"+host+"/secret-path?q=1", nil).WithContext(ctx)
+		run := func(host, method string, p retrip.Policy, ctx context.Context, steps ...play.Step) {
+			tr := &retrip.Transport{Base: play.Base(steps...), Metrics: m, Policy: p, Hosts: map[string]retrip.Policy{"*.Example.com": {MaxAttempts: 2}}}
+			req := play.MustRequest(t, method, "http://"+host+"/secret-path?q=1", nil).WithContext(ctx)
 			if resp, err := tr.RoundTrip(req); err == nil {
-				finish(t, resp)
+				play.Finish(t, resp)
 			}
 			time.Sleep(time.Minute) // longer than any pause
 		}
 		reset := errors.New("reset by a peer with a long story")
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		run("a.com", "GET", steady, t.Context(), replies(200))
-		run("b.com", "GET", steady, t.Context(), replies(404))
-		run("c.com", "GET", steady, t.Context(), replies(503), replies(429, "Retry-After: 3"), fails(reset), replies(201))
-		run("d.com", "POST", steady, t.Context(), replies(503))
-		run("e.com", "GET", with(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), t.Context(), hangs)
-		run("f.com", "GET", steady, t.Context(), fails(http.ErrSchemeMismatch))
-		run("g.com", "GET", steady, canceled, replies(200))
-		run("h.com", "GET", steady, t.Context(), replies(503, "Retry-After: 31"))
-		run("x.example.com", "GET", steady, t.Context(), replies(500))
-		run("i.com", "GET", steady, t.Context(), replies(302), replies(200))
-		run("j.com", "GET", steady, t.Context(), func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 999}, nil })
+		run("a.com", "GET", play.Steady, t.Context(), play.Reply(200))
+		run("b.com", "GET", play.Steady, t.Context(), play.Reply(404))
+		run("c.com", "GET", play.Steady, t.Context(), play.Reply(503), play.Reply(429, "Retry-After: 3"), play.Err(reset), play.Reply(201))
+		run("d.com", "POST", play.Steady, t.Context(), play.Reply(503))
+		run("e.com", "GET", play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), t.Context(), play.Hang)
+		run("f.com", "GET", play.Steady, t.Context(), play.Err(http.ErrSchemeMismatch))
+		run("g.com", "GET", play.Steady, canceled, play.Reply(200))
+		run("h.com", "GET", play.Steady, t.Context(), play.Reply(503, "Retry-After: 31"))
+		run("x.example.com", "GET", play.Steady, t.Context(), play.Reply(500))
+		run("i.com", "GET", play.Steady, t.Context(), play.Reply(302), play.Reply(200))
+		run("j.com", "GET", play.Steady, t.Context(), func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 999}, nil })
 		assert.Equal(t, []string{
 			"attempts_total{*.example.com,5xx} 2",
 			"attempts_total{default,2xx} 2",
@@ -131,7 +102,7 @@ func TestMetrics_Bounded(t *testing.T) {
 				if r.URL.Path == "/e" {
 					return nil, errors.New(r.URL.Host)
 				}
-				return replies(500 + len(r.URL.Host)%90)(r)
+				return play.Reply(500 + len(r.URL.Host)%90)(r)
 			})}
 		series := func() int {
 			reg := prometheus.NewPedanticRegistry()
@@ -143,10 +114,10 @@ func TestMetrics_Bounded(t *testing.T) {
 		call := func(hosts string) {
 			for i := range 300 {
 				for _, path := range []string{"/", "/e"} {
-					req := mustRequest(t, "GET", fmt.Sprintf("http://%s%d%s%s", hosts, i, map[bool]string{true: ".example.com", false: ".org"}[i%2 == 0], path), nil)
+					req := play.MustRequest(t, "GET", fmt.Sprintf("http://%s%d%s%s", hosts, i, map[bool]string{true: ".example.com", false: ".org"}[i%2 == 0], path), nil)
 					req.Method = fmt.Sprint("METHOD", i)
 					if resp, err := tr.RoundTrip(req); err == nil {
-						finish(t, resp)
+						play.Finish(t, resp)
 					}
 				}
 			}
@@ -170,13 +141,13 @@ func TestMetrics_Shared(t *testing.T) {
 	assert.Error(t, reg.Register(m), "registering twice is the caller's mistake, and breaks no request")
 	var wg sync.WaitGroup
 	for range 4 {
-		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return replies(200)(r) }), Metrics: m}
+		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return play.Reply(200)(r) }), Metrics: m}
 		for range 2 {
 			wg.Go(func() {
 				for range 500 {
-					resp, err := tr.RoundTrip(request(t, "GET", nil))
+					resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 					if assert.NoError(t, err) {
-						finish(t, resp)
+						play.Finish(t, resp)
 					}
 				}
 			})
@@ -193,7 +164,7 @@ func TestMetrics_Shared(t *testing.T) {
 // Invalid policies leave no series behind.
 func TestMetrics_RefusedPolicies(t *testing.T) {
 	m := retrip.NewMetrics()
-	tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m}
+	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
 	require.Error(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"good.example": {}, "bad.example": {MaxAttempts: -1}}))
 	assert.Zero(t, testutil.CollectAndCount(m))
 	require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"good.example": {}}))
@@ -204,9 +175,9 @@ func TestMetrics_RefusedPolicies(t *testing.T) {
 func TestMetrics_Hosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
-		tr := &retrip.Transport{Base: plays(fails(errors.New("down"))), Metrics: m, Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2}}}
+		tr := &retrip.Transport{Base: play.Base(play.Err(errors.New("down"))), Metrics: m, Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2}}}
 		for range 3 {
-			_, err := tr.RoundTrip(request(t, "GET", nil))
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
 			require.Error(t, err)
 		}
 		got := strings.Join(counted(t, m), "\n")
@@ -220,11 +191,11 @@ func TestMetrics_Hosts(t *testing.T) {
 	m := retrip.NewMetrics()
 	collected := make(chan struct{})
 	func() {
-		tr := &retrip.Transport{Base: plays(replies(200)), Metrics: m}
+		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
 		runtime.AddCleanup(tr, func(c chan struct{}) { close(c) }, collected)
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 	}()
 	for range 100 {
 		runtime.GC()
@@ -243,10 +214,10 @@ func TestMetrics_Hosts(t *testing.T) {
 // before the first request or after it.
 func TestMetrics_Zero(t *testing.T) {
 	play := func(m *retrip.Metrics) {
-		tr := &retrip.Transport{Base: plays(replies(503), replies(200)), Metrics: m, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-		resp, err := tr.RoundTrip(request(t, http.MethodGet, nil))
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Metrics: m, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
+		resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 	}
 	want := retrip.NewMetrics()
 	play(want)
@@ -269,7 +240,7 @@ func TestMetrics_ZeroConcurrently(t *testing.T) {
 		wg.Go(func() {
 			tr := &retrip.Transport{Base: answering(200), Metrics: &m}
 			for range 10 {
-				resp, err := tr.RoundTrip(request(t, http.MethodGet, nil))
+				resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil))
 				if assert.NoError(t, err) {
 					assert.NoError(t, resp.Body.Close())
 				}

@@ -6,6 +6,7 @@ package retrip
 import (
 	"cmp"
 
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
@@ -33,14 +34,14 @@ func (x *exchange) tellAttempt() {
 // sending counts the next attempt if it is a retry. count counts its result.
 func (x *exchange) sending() {
 	if x.call.Attempts > 1 {
-		x.r.metrics.Retry(x.req.Context(), string(x.decision.Reason), x.decision.Wait, x.told.fromServer)
+		x.r.metrics.Retry(x.req.Context(), x.decision.Reason.String(), x.decision.Wait, x.told.fromServer)
 	}
 	x.told.attempted, x.told.pending = true, true
 }
 
 // count counts the attempt that ended in o. The reason, if not empty, says why
 // it is the last attempt.
-func (x *exchange) count(o *Outcome, reason Reason) {
+func (x *exchange) count(o *decide.Outcome, reason decide.Reason) {
 	if x.continues && len(x.met) == 0 {
 		// The attempt was counted when its headers arrived.
 		return
@@ -50,7 +51,7 @@ func (x *exchange) count(o *Outcome, reason Reason) {
 	switch {
 	case o.Status != 0:
 		result = meter.ResultOf(o.Status)
-	case o.Timeout || o.Canceled && reason == ReasonDeadline:
+	case o.Timeout || o.Canceled && reason == decide.Deadline:
 		result = meter.Timeout
 	case o.Canceled:
 		result = meter.Canceled
@@ -61,26 +62,26 @@ func (x *exchange) count(o *Outcome, reason Reason) {
 
 // countSends counts what net/http has sent by itself within the attempt.
 func (x *exchange) countSends() {
-	if x.attempt != nil {
-		x.r.metrics.HiddenSends(x.attempt.Sends() - 1)
+	if x.last.attempt != nil {
+		x.r.metrics.HiddenSends(x.last.attempt.Sends() - 1)
 	}
 }
 
 // answered reports whether the first attempt has got the final response. report
 // then counts the attempt and the request at once.
 func (x *exchange) answered() bool {
-	return x.call.Attempts == 1 && x.outcome.Status != 0 && !x.decision.Retry && x.decision.Reason == "" && !x.continues
+	return x.call.Attempts == 1 && x.last.outcome.Status != 0 && !x.decision.Retry && x.decision.Reason == decide.None && !x.continues
 }
 
 // countRest counts what a panic has left uncounted: the attempt, by what is
 // known about it, and the request as failed.
 func (x *exchange) countRest() {
 	if x.told.pending {
-		var o Outcome
-		if x.held {
-			o.Status = cmp.Or(x.resp.StatusCode, 1)
+		var o decide.Outcome
+		if x.last.held {
+			o.Status = cmp.Or(x.last.resp.StatusCode, 1)
 		}
-		x.count(&o, "")
+		x.count(&o, decide.None)
 	}
 	if !x.told.ended && !x.continues {
 		x.r.metrics.Request(meter.Failed, x.told.attempted)
@@ -90,7 +91,7 @@ func (x *exchange) countRest() {
 // announce reports the decision to retry.
 func (x *exchange) announce() {
 	d := &x.decision
-	x.told.fromServer = d.Wait > 0 && (x.outcome.RetryAfter > 0 || x.host.PausedFor(x.s.now()) > 0)
+	x.told.fromServer = d.Wait > 0 && (x.last.outcome.RetryAfter > 0 || x.host.PausedFor(x.s.now()) > 0)
 	if x.watch().anybody() {
 		x.tellRetry()
 	}
@@ -107,31 +108,34 @@ func (x *exchange) tellRetry() {
 // report reports how the exchange ended.
 func (x *exchange) report() {
 	reason := x.decision.Reason
-	e := x.event(reason)
 	if !x.continues {
 		x.told.ended = true
 		if x.told.pending {
 			x.told.pending = false
 			x.countSends()
-			x.r.metrics.Answered(x.resp.StatusCode)
+			x.r.metrics.Answered(x.last.resp.StatusCode)
 		} else {
 			x.r.metrics.Request(x.ending(reason), x.told.attempted)
 		}
 	}
-	if reason != "" {
+	if reason != decide.None {
 		if x.host != nil {
-			x.host.GaveUp.Store(numberOf(reason))
+			x.host.GaveUp.Store(uint32(reason))
 		}
 		if !x.continues {
-			x.r.metrics.GiveUp(x.req.Context(), string(reason))
+			x.r.metrics.GiveUp(x.req.Context(), reason.String())
 		}
 	}
 	// A hook may panic, so count first.
 	if x.host != nil && x.host.Refilled() {
 		x.changed(host.Refilled)
 	}
-	if reason != "" {
-		if reason == ReasonWaitTooLong {
+	if !x.watch().anybody() {
+		return
+	}
+	e := x.event(reason)
+	if reason != decide.None {
+		if reason == decide.WaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
 		}
 		x.watch().run(hookGiveUp, e)
@@ -141,13 +145,13 @@ func (x *exchange) report() {
 	}
 }
 
-func (x *exchange) ending(reason Reason) int {
+func (x *exchange) ending(reason decide.Reason) int {
 	switch {
-	case reason == ReasonCanceled:
+	case reason == decide.Canceled:
 		return meter.GaveIn
-	case reason != "":
+	case reason != decide.None:
 		return meter.GaveUp
-	case x.failure() != nil:
+	case x.last.failure() != nil:
 		return meter.Failed
 	case x.call.Attempts > 1:
 		return meter.Recovered
@@ -157,15 +161,15 @@ func (x *exchange) ending(reason Reason) int {
 }
 
 // event describes the state after the last attempt.
-func (x *exchange) event(reason Reason) Event {
-	e := Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Reason: reason, Err: x.failure()}
+func (x *exchange) event(reason decide.Reason) Event {
+	e := Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Reason: wordOf(reason), Err: x.last.failure()}
 	switch {
-	case x.resp != nil:
-		e.StatusCode, e.Header = x.resp.StatusCode, x.resp.Header
-	case x.discarded:
+	case x.last.resp != nil:
+		e.StatusCode, e.Header = x.last.resp.StatusCode, x.last.resp.Header
+	case x.last.discarded:
 		e.StatusCode, e.Header = x.seen.status, x.seen.header
 	}
-	e.Sends = x.sends
+	e.Sends = x.last.sends
 	if x.watch().hooked() {
 		e.Elapsed = x.s.now() - x.hooked
 	}

@@ -7,103 +7,170 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 )
 
+// last is the last attempt and its outcome. The next attempt begins with a
+// zero last, so that nothing of an earlier attempt can be taken for its own.
+type last struct {
+	attempt   *attempt.Attempt // nil if it wasn't derived
+	began     time.Duration    // instant; 0 if its duration doesn't matter
+	decided   time.Duration    // instant of the decision about it; 0 before that
+	sends     int              // number of sends seen
+	resp      *http.Response
+	err       error
+	torn      *body.Prefixed // the body of resp, if it had to be whole and broke
+	outcome   decide.Outcome
+	held      bool // resp is in hand: neither returned nor discarded
+	discarded bool // its response has been discarded
+	whole     bool // all of the body of resp has been read
+}
+
+// kept returns what a wait before the next attempt still needs of l. A wait may be
+// long, and nobody needs the attempt any more.
+func (l *last) kept() last {
+	return last{sends: l.sends, resp: l.resp, err: l.err, held: l.held, discarded: l.discarded}
+}
+
+// take records what the base returned.
+func (l *last) take(resp *http.Response, err error) {
+	switch {
+	case err != nil:
+		body.Dismiss(resp)
+		resp, err = nil, fault.Usable(err)
+	case resp == nil:
+		err = fault.ErrNothing
+	}
+	l.resp, l.err, l.held = resp, err, resp != nil
+}
+
 // classify reduces what the base returned to what a decision needs, and sets
-// x.outcome.
+// x.last.outcome.
 func (x *exchange) classify() {
-	o := &x.outcome
-	*o = Outcome{Idempotent: x.idempotent}
+	o := &x.last.outcome
+	o.Idempotent = x.idempotent
 	classify := x.r.policy.Classify
-	x.enclose()
+	x.requireProgress()
 	x.readWhole()
 	// Classify may peek at the body, so it runs within the attempt.
-	if classify != nil && x.resp != nil && x.torn == nil {
-		o.Verdict = classify(x.req, x.resp, nil)
+	if classify != nil && x.last.resp != nil && x.last.torn == nil {
+		o.Verdict = decide.Verdict(classify(x.req, x.last.resp, nil))
 	}
-	came := x.resp
-	x.settle()
-	if err := x.failure(); err != nil {
+	came := x.last.resp
+	x.last.settle()
+	if err := x.last.failure(); err != nil {
 		if x.gone() != nil {
 			o.Canceled = true
 			return
 		}
 		o.Timeout = fault.Timeout(err)
 		o.Hopeless = x.faulty()
-		if x.torn == nil {
+		if x.last.torn == nil {
 			o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-			o.Hopeless = o.Hopeless || fault.Hopeless(x.req, err, innerError) || x.refusedByCaller()
-			o.Idempotent = o.Idempotent || x.neverProcessed()
+			o.Hopeless = o.Hopeless || fault.Hopeless(x.req, err, innerError) || x.last.refusedByCaller()
+			o.Idempotent = o.Idempotent || x.last.neverProcessed()
 		}
 		if classify != nil {
-			o.Verdict = classify(x.req, nil, err)
+			o.Verdict = decide.Verdict(classify(x.req, nil, err))
 		}
-		o.Hopeless = o.Hopeless && o.Verdict == ByRule
+		o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
 		if came != nil {
 			x.heed(came)
-			if x.resp == nil {
+			if x.last.resp == nil {
 				x.forget(came)
 			}
 		}
 	} else {
 		// A response without a status is still a response.
-		o.Status = cmp.Or(x.resp.StatusCode, 1)
+		o.Status = cmp.Or(x.last.resp.StatusCode, 1)
 	}
-	if o.Status >= 400 && o.Verdict == ByRule {
-		if o.Verdict = x.r.verdict(o.Status, x.resp.Header); o.Verdict == Final {
+	if o.Status >= 400 && o.Verdict == decide.ByRule {
+		if o.Verdict = x.r.verdict(o.Status, x.last.resp.Header); o.Verdict == decide.Final {
 			// The header forbids a retry but doesn't make the response a success.
-			o.Verdict, o.Forbidden = ByRule, true
+			o.Verdict, o.Forbidden = decide.ByRule, true
 		}
 	}
-	if o.Status != 0 && x.r.retryable(*o) {
+	if o.Status != 0 && x.r.Retryable(*o) {
 		o.Canceled = x.gone() != nil
-		if x.r.dialects != nil || x.resp.Header["Retry-After"] != nil {
-			o.RetryAfter = x.r.serverWord(o.Status, x.resp.Header, time.Now())
+		if x.r.dialects != nil || x.last.resp.Header["Retry-After"] != nil {
+			o.RetryAfter = x.r.serverWord(o.Status, x.last.resp.Header, time.Now())
 		}
 	}
 }
 
+// settle ends the attempt once its outcome is known.
+func (l *last) settle() {
+	a := l.attempt
+	switch {
+	case a == nil:
+	case l.torn != nil:
+		_, err := a.End(nil, l.torn.Err())
+		l.torn.SetErr(err)
+	case l.whole:
+		a.Finish(l.resp)
+	default:
+		l.resp, l.err = a.End(l.resp, l.err)
+		l.held = l.resp != nil
+	}
+}
+
+// failure returns the error of the attempt, if it failed: that of the base, or
+// that of a response body that had to be whole.
+func (l *last) failure() error {
+	if l.torn != nil {
+		return tornError{l.torn.Err()}
+	}
+	return l.err
+}
+
+// tornError is the error of a body that broke within its attempt.
+type tornError struct{ error }
+
+func (e tornError) Error() string { return fmt.Sprintf("response body: %v", e.error) }
+func (e tornError) Unwrap() error { return e.error }
+
 // heed records what the server said about retries in a response whose body
 // broke or that came too late. What the server said holds nevertheless.
 func (x *exchange) heed(resp *http.Response) {
-	o := &x.outcome
-	o.lost = resp.StatusCode
-	o.Forbidden = o.Verdict == ByRule && x.r.verdict(resp.StatusCode, resp.Header) == Final
+	o := &x.last.outcome
+	o.Lost = resp.StatusCode
+	o.Forbidden = o.Verdict == decide.ByRule && x.r.verdict(resp.StatusCode, resp.Header) == decide.Final
 	o.RetryAfter = x.r.serverWord(resp.StatusCode, resp.Header, time.Now())
 }
 
 // faulty reports whether the caller's own body caused the failure.
 func (x *exchange) faulty() bool {
-	return x.payload.faulty() || x.attempt != nil && x.attempt.AtFault()
+	return x.payload.faulty() || x.last.attempt != nil && x.last.attempt.AtFault()
 }
 
-// fault.NeverProcessed reports whether the error of the attempt proves that no server
+// neverProcessed reports whether the error of the attempt proves that no server
 // has processed the request.
-func (x *exchange) neverProcessed() bool {
-	a := x.attempt
+func (l *last) neverProcessed() bool {
+	a := l.attempt
 	if a == nil {
 		// There is no record of what the base did before the error.
-		return fault.NeverProcessed(x.err, 0, false, innerError)
+		return fault.NeverProcessed(l.err, 0, false, innerError)
 	}
-	if fault.Wraps(x.err, errAttemptTimeout) || fault.Wraps(x.err, errDeadline) {
+	if fault.Wraps(l.err, errAttemptTimeout) || fault.Wraps(l.err, errDeadline) {
 		return a.NeverSent()
 	}
-	return fault.NeverProcessed(x.err, a.Processable(), a.Sent(), innerError)
+	return fault.NeverProcessed(l.err, a.Processable(), a.Sent(), innerError)
 }
 
-// fault.RefusedByCaller reports whether the caller's own code has refused the server.
-func (x *exchange) refusedByCaller() bool {
-	if x.attempt == nil {
+// refusedByCaller reports whether the caller's own code has refused the server.
+func (l *last) refusedByCaller() bool {
+	if l.attempt == nil {
 		return false
 	}
-	err := x.attempt.HandshakeError()
-	return err != nil && errors.Is(x.err, err) && fault.RefusedByCaller(err)
+	err := l.attempt.HandshakeError()
+	return err != nil && errors.Is(l.err, err) && fault.RefusedByCaller(err)
 }
 
 // ending says how an exchange ends. The reason is that of its last decision.
@@ -129,11 +196,11 @@ func (x *exchange) finish(end ending) (*http.Response, error) {
 		return nil, x.goneBefore(end)
 	case end.how == endHeldBack:
 		return nil, x.fail(end.cause)
-	case x.resp != nil:
+	case x.last.resp != nil:
 		x.report()
-		x.held = false
-		x.handOver()
-		return x.resp, nil
+		x.last.held = false
+		x.join()
+		return x.last.resp, nil
 	default:
 		return nil, x.failed(end)
 	}
@@ -141,46 +208,46 @@ func (x *exchange) finish(end ending) (*http.Response, error) {
 
 // failed ends the exchange with the error of its last attempt.
 func (x *exchange) failed(end ending) error {
-	x.met = append(x.met, x.err)
+	x.met = append(x.met, x.last.err)
 	if end.cause != nil {
 		return x.fail(end.cause)
 	}
 	single := len(x.met) == 1 && x.call.Attempts == 1
-	if gone := x.gone(); x.outcome.Canceled && x.hides(gone) {
+	if gone := x.gone(); x.last.outcome.Canceled && x.hides(gone) {
 		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.req.Context()) != x.req.Context().Err() {
-			if errors.Is(gone, x.err) {
+			if errors.Is(gone, x.last.err) {
 				// gone already wraps the error.
 				x.met = x.met[:len(x.met)-1]
 			}
 			return x.fail(gone)
 		}
-		if fault.Canceled(x.err) {
-			x.err = context.DeadlineExceeded
+		if fault.Canceled(x.last.err) {
+			x.last.err = context.DeadlineExceeded
 		}
 	}
 	if !single {
 		return x.fail(nil)
 	}
 	x.report()
-	if e, ok := x.err.(fault.NilPointer); ok {
+	if e, ok := x.last.err.(fault.NilPointer); ok {
 		return e.Err
 	}
-	return x.err
+	return x.last.err
 }
 
 // goneBefore ends the exchange for a caller that went before the first attempt,
 // with the error that net/http returns in that case.
 func (x *exchange) goneBefore(end ending) error {
-	x.err = context.Cause(x.req.Context())
+	x.last.err = context.Cause(x.req.Context())
 	switch {
-	case x.err != nil && x.req.Context().Done() != nil:
-	case x.decision.Reason == ReasonDeadline:
-		x.err = end.cause
+	case x.last.err != nil && x.req.Context().Done() != nil:
+	case x.decision.Reason == decide.Deadline:
+		x.last.err = end.cause
 	default:
-		x.err = fault.ErrRequestCanceled
+		x.last.err = fault.ErrRequestCanceled
 	}
 	x.report()
-	return x.err
+	return x.last.err
 }
 
 // hides reports whether the last error doesn't say why the caller has gone.
@@ -190,17 +257,17 @@ func (x *exchange) hides(gone error) bool {
 	if x.req.Context().Err() == nil {
 		return gone != nil && (len(x.met) > 1 || !errors.Is(gone, context.Canceled))
 	}
-	return !(errors.Is(x.err, x.req.Context().Err()) && errors.Is(x.err, context.Cause(x.req.Context())))
+	return !(errors.Is(x.last.err, x.req.Context().Err()) && errors.Is(x.last.err, context.Cause(x.req.Context())))
 }
 
 // fail ends the exchange with an *Error. If err isn't nil, it is the last error
 // in it.
 func (x *exchange) fail(err error) error {
 	if err != nil {
-		x.err = err
+		x.last.err = err
 		x.met = append(x.met, err)
 	}
-	e := &Error{Attempts: x.call.Attempts, Reason: x.decision.Reason, last: x.err}
+	e := &Error{Attempts: x.call.Attempts, Reason: wordOf(x.decision.Reason), last: x.last.err}
 	e.StatusCode, e.Header = x.seen.status, x.seen.header
 	if n := len(x.met); n > 0 {
 		joined := make([]error, n)
@@ -229,17 +296,17 @@ func (x *exchange) cleanUp() {
 		if s := x.t.settings.Load(); s != x.s && s.err == nil {
 			x.host.Debt.Fit(s.sizeOf(x.host))
 		}
-		now := x.decided
+		now := x.last.decided
 		if now == 0 {
 			now = x.s.now()
 		}
 		x.t.hosts.Unpin(x.host, now)
 	}
-	if !x.ended && x.attempt != nil {
-		x.attempt.Abandon()
+	if !x.ended && x.last.attempt != nil {
+		x.last.attempt.Abandon()
 	}
-	if !x.ended && x.held {
-		body.Dismiss(x.resp)
+	if !x.ended && x.last.held {
+		body.Dismiss(x.last.resp)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -146,7 +147,7 @@ func (w *panicStorm) RoundTrip(req *http.Request) (*http.Response, error) {
 func (w *panicStorm) policy() retrip.Policy {
 	p := retrip.Policy{
 		MaxAttempts: 1 + w.draw(4),
-		Budget:      []retrip.Budget{{}, {Size: 1, Credit: 1}, {Shared: 3}, retrip.Unlimited}[w.draw(4)],
+		Budget:      []retrip.Budget{{}, {Size: 1}, {Shared: 3}, retrip.Unlimited}[w.draw(4)],
 		MaxWait:     5 * time.Second,
 	}
 	if w.odds(50) {
@@ -156,13 +157,13 @@ func (w *panicStorm) policy() retrip.Policy {
 		p.Deadline = time.Second
 	}
 	if w.odds(50) {
-		p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 4, OpenFor: time.Second, Probes: 1 + w.draw(3)}
+		p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 4, OpenFor: time.Second}
 	}
 	if w.odds(60) {
-		p.Gate = retrip.On
+		p.Gate.Enabled = retrip.On
 	}
 	if w.odds(30) {
-		p.GateKey = func(req *http.Request) string { w.mayPanic(); return req.URL.Path }
+		p.Gate.Key = func(req *http.Request) string { w.mayPanic(); return req.URL.Path }
 	}
 	if w.odds(30) {
 		p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { w.mayPanic(); return retrip.ByRule }
@@ -189,7 +190,7 @@ func (w *panicStorm) request(t *testing.T) (req *http.Request, cancel context.Ca
 	}
 	switch w.draw(5) {
 	case 0:
-		ctx = retrip.WithPolicy(ctx, retrip.Policy{Gate: retrip.Off, Breaker: retrip.Breaker{Ratio: retrip.Off}})
+		ctx = retrip.WithPolicy(ctx, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.Off}, Breaker: retrip.Breaker{Ratio: retrip.Off}})
 	case 1:
 		ctx = retrip.WithPolicy(ctx, retrip.Policy{Budget: retrip.Unlimited})
 	}
@@ -268,8 +269,8 @@ func (w *panicStorm) play(t *testing.T) {
 	time.Sleep(2 * time.Hour)
 	assert.Empty(t, w.transport.HostStates())
 	w.calm = true
-	resp, err := w.transport.RoundTrip(request(t, http.MethodGet, nil))
+	resp, err := w.transport.RoundTrip(play.Request(t, http.MethodGet, nil))
 	if assert.NoError(t, err) {
-		finish(t, resp)
+		play.Finish(t, resp)
 	}
 }

@@ -21,14 +21,14 @@ import (
 // host before the longest suffix and, for the same name, a pattern with the
 // port before one without. Case and a trailing dot of the name don't matter.
 type matcher struct {
-	fallback *Rules
+	fallback *rules
 	exact    map[string]portRules // by host
 	suffix   map[string]portRules // by what follows the "*", with its dot
 
 	policy  Policy // policy and hosts are what compile was given
 	hosts   map[string]Policy
 	matched map[string]*atomic.Bool   // by pattern in lower case: whether a request has followed the pattern
-	rules   []*Rules                  // the rules of all policies
+	rules   []*rules                  // the rules of all policies
 	pools   map[string]*budget.Shared // by the name of the policy that sets each
 }
 
@@ -37,11 +37,11 @@ const defaultName = "default"
 
 // portRules are the rules of one name: for any port, and for particular ports.
 type portRules struct {
-	any    *Rules
-	byPort map[string]*Rules
+	any    *rules
+	byPort map[string]*rules
 }
 
-func (p portRules) find(port string) *Rules {
+func (p portRules) find(port string) *rules {
 	if r := p.byPort[port]; r != nil {
 		return r
 	}
@@ -54,8 +54,8 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{},
 		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts)), matched: make(map[string]*atomic.Bool, len(hosts))}
 	var errs []error
-	var all []*Rules
-	rules := func(path, name string, p, base Policy) *Rules {
+	var all []*rules
+	resolve := func(path, name string, p, base Policy) *rules {
 		err := p.check(path)
 		if err == nil {
 			r, together := p.resolve(base)
@@ -70,17 +70,17 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 		return nil
 	}
 	m.pools = map[string]*budget.Shared{}
-	pool := func(r *Rules, own, inherited Budget) {
+	pool := func(r *rules, own, inherited Budget) {
 		switch shared := own.Shared; {
 		case r == nil || shared == Off:
 		case shared > 0:
-			r.pool = &budget.Shared{Size: budget.Micro(shared)}
-			m.pools[r.name] = r.pool
+			r.Pool = &budget.Shared{Size: budget.Micro(shared)}
+			m.pools[r.name] = r.Pool
 		case inherited.Shared > 0:
-			r.pool = m.fallback.pool
+			r.Pool = m.fallback.Pool
 		}
 	}
-	m.fallback = rules("Policy", defaultName, policy, defaults)
+	m.fallback = resolve("Policy", defaultName, policy, defaults)
 	pool(m.fallback, policy.Budget, Budget{})
 	base := policy.over(defaults)
 	for _, pattern := range sortedKeys(hosts) {
@@ -97,7 +97,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 			}
 			continue
 		}
-		r := rules(path, strings.ToLower(pattern), hosts[pattern], base)
+		r := resolve(path, strings.ToLower(pattern), hosts[pattern], base)
 		if r == nil {
 			continue
 		}
@@ -128,9 +128,9 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 // sizeOf returns the size of the budget of the host that e stands for.
 func (m *matcher) sizeOf(e *host.Entry) int64 {
 	if e.Others {
-		return m.fallback.budget.Size
+		return m.fallback.Budget.Size
 	}
-	return m.find(&url.URL{Host: e.Key.String()}).budget.Size
+	return m.find(&url.URL{Host: e.Key.String()}).Budget.Size
 }
 
 // share makes the rules that follow the shared budget from follow the shared
@@ -138,8 +138,8 @@ func (m *matcher) sizeOf(e *host.Entry) int64 {
 func (m *matcher) share(name string, from, to *budget.Shared) {
 	m.pools[name] = to
 	for _, r := range m.rules {
-		if r.pool == from {
-			r.pool = to
+		if r.Pool == from {
+			r.Pool = to
 		}
 	}
 }
@@ -159,7 +159,7 @@ func (m *matcher) carry(old *matcher) {
 }
 
 // add puts r into set and reports whether its place was free.
-func add(set map[string]portRules, name, port string, r *Rules) bool {
+func add(set map[string]portRules, name, port string, r *rules) bool {
 	p := set[name]
 	if port == "" {
 		if p.any != nil {
@@ -171,7 +171,7 @@ func add(set map[string]portRules, name, port string, r *Rules) bool {
 			return false
 		}
 		if p.byPort == nil {
-			p.byPort = map[string]*Rules{}
+			p.byPort = map[string]*rules{}
 		}
 		p.byPort[port] = r
 	}
@@ -180,7 +180,7 @@ func add(set map[string]portRules, name, port string, r *Rules) bool {
 }
 
 // find returns the rules for requests to u.
-func (m *matcher) find(u *url.URL) *Rules {
+func (m *matcher) find(u *url.URL) *rules {
 	if len(m.exact) == 0 && len(m.suffix) == 0 || u == nil {
 		return m.fallback
 	}

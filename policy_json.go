@@ -4,79 +4,110 @@
 package retrip
 
 import (
-	"bytes"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"reflect"
-	"time"
+	"io"
+	"strings"
+
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/policyjson"
 )
 
-// The JSON of a policy has the json tags of Policy as its members. Durations are
-// strings ("100ms"), Off is "off" (false for a Switch), and a jitter is its name.
+var jsonRule = policyjson.Rule{
+	Words:   map[string][]string{"Backoff.Jitter": jitterNames[1:]},
+	Instead: insteadOfOff,
+}
+
+// LoadPolicies reads policies from a JSON object: the members of a [Policy] for
+// all hosts, and a member "hosts" with an object of policies by pattern, as in
+// Transport.Hosts. The JSON of a single Policy is valid input. If anything is
+// wrong, LoadPolicies returns no policies, and the error names line, field and
+// value. docs/policies.schema.json describes the format. For example:
+//
+//	{
+//	  "max_attempts": 3,
+//	  "backoff": {"base": "50ms", "cap": "2s", "jitter": "full"},
+//	  "hosts": {
+//	    "*.example.com": {"attempt_timeout": "150ms"},
+//	    "legacy.example.com": {"attempt_timeout": "off"}
+//	  }
+//	}
+func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return Policy{}, nil, fmt.Errorf("retrip: reading policies: %w", err)
+	}
+	l := policyjson.NewLoader(data, jsonRule)
+	start := l.Place()
+	var policy Policy
+	hosts, places, seen := map[string]Policy{}, map[string]policyjson.Place{}, map[[2]string]bool{}
+	err = l.Document(func(name string) error {
+		if name != "hosts" {
+			return policy.load(l, name)
+		}
+		return l.Object(func(pattern string) error {
+			host, port, err := hostkey.ParsePattern(pattern)
+			if err != nil {
+				return l.Errorf("%w", err)
+			}
+			if seen[[2]string{host, port}] {
+				return l.Errorf("another pattern names the same host, spelled differently")
+			}
+			seen[[2]string{host, port}] = true
+			places[pattern] = l.Place()
+			var p Policy
+			err = l.Object(func(name string) error { return p.load(l, name) })
+			hosts[pattern] = p
+			return err
+		})
+	})
+	if err != nil {
+		return Policy{}, nil, err
+	}
+
+	// The fields are valid on their own. Are they together?
+	if _, err := policy.resolve(defaults); err != nil {
+		return Policy{}, nil, start.Errorf("Policy.%w", err)
+	}
+	base := policy.over(defaults)
+	var errs []error
+	for _, pattern := range sortedKeys(hosts) {
+		if _, err := hosts[pattern].resolve(base); err != nil {
+			errs = append(errs, places[pattern].Errorf("Policy.%w", err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Policy{}, nil, err
+	}
+	return policy, hosts, nil
+}
+
+// UnmarshalJSON reads p as [LoadPolicies] does, but without the member "hosts".
+// If anything is wrong, UnmarshalJSON leaves p unchanged.
+func (p *Policy) UnmarshalJSON(data []byte) error {
+	l := policyjson.NewLoader(data, jsonRule)
+	var policy Policy
+	if err := l.Document(func(name string) error { return policy.load(l, name) }); err != nil {
+		return err
+	}
+	*p = policy
+	return nil
+}
+
+// load reads the member with the given name. The members before it are valid,
+// so what check reports is about this one.
+func (p *Policy) load(l *policyjson.Loader, name string) error {
+	if err := l.Member(p, name); err != nil {
+		return err
+	}
+	if err := p.check("Policy"); err != nil {
+		return l.Errorf("%s", strings.TrimPrefix(err.Error(), "retrip: "))
+	}
+	return nil
+}
 
 // MarshalJSON writes the fields of p that are set. It returns an error that
-// names the field if GateKey, Classify or Idempotent is set, because functions
-// have no JSON.
+// names the field if a function is set: Gate.Key, Classify or Idempotent.
 func (p Policy) MarshalJSON() ([]byte, error) {
-	for field, set := range map[string]bool{"Classify": p.Classify != nil, "Idempotent": p.Idempotent != nil, "GateKey": p.GateKey != nil} {
-		if set {
-			return nil, fmt.Errorf("retrip: Policy.%s is a function: it can't be written as JSON", field)
-		}
-	}
-	var b bytes.Buffer
-	appendStruct(&b, reflect.ValueOf(p))
-	return b.Bytes(), nil
-}
-
-func appendStruct(b *bytes.Buffer, v reflect.Value) {
-	b.WriteByte('{')
-	first := true
-	for i := range v.NumField() {
-		name, field := jsonName(v.Type().Field(i)), v.Field(i)
-		// An empty slice is written if it isn't nil: it replaces the inherited one.
-		if name == "" || field.IsZero() {
-			continue
-		}
-		if !first {
-			b.WriteByte(',')
-		}
-		first = false
-		fmt.Fprintf(b, "%q:", name)
-		appendValue(b, field)
-	}
-	b.WriteByte('}')
-}
-
-func appendValue(b *bytes.Buffer, v reflect.Value) {
-	switch value := v.Interface().(type) {
-	case Backoff, Budget, Breaker:
-		appendStruct(b, v)
-	case Jitter:
-		fmt.Fprintf(b, "%q", value.String())
-	case Switch:
-		fmt.Fprint(b, value == On)
-	case time.Duration:
-		if value == Off {
-			b.WriteString(`"off"`)
-		} else {
-			fmt.Fprintf(b, "%q", value.String())
-		}
-	case int, int64, float64:
-		if fmt.Sprint(value) == "-1" {
-			b.WriteString(`"off"`)
-		} else {
-			fmt.Fprint(b, value)
-		}
-	default:
-		// Strings and lists of numbers or strings can't fail.
-		data, _ := json.Marshal(value)
-		b.Write(data)
-	}
-}
-
-func jsonName(f reflect.StructField) string {
-	if name := f.Tag.Get("json"); name != "-" {
-		return name
-	}
-	return ""
+	return policyjson.Marshal(p)
 }

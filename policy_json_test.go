@@ -19,15 +19,15 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 		"zero": {},
 		"off": {
 			Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
-			Backoff: Backoff{Base: Off, ThrottleBase: Off}, Budget: Budget{Size: Off, Credit: Off}, Breaker: Breaker{Ratio: Off},
-			IdempotencyKey: Off, Gate: Off, RetryHeader: "off",
+			Backoff: Backoff{Base: Off, ThrottleBase: Off}, Budget: Budget{Size: Off, Shared: Off}, Breaker: Breaker{Ratio: Off},
+			IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
 		},
 		"full": {
 			MaxAttempts: 5, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 90 * time.Second, ThrottleBase: 2 * time.Second, Jitter: DecorrelatedJitter},
 			Deadline: 2 * time.Second, AttemptTimeout: 150 * time.Millisecond, MaxWait: time.Minute, MaxReplayBody: 1 << 20, MaxSends: 3,
 			RetryOn: []int{408}, FailOn: []int{501, 505}, Unprocessed: []int{429}, IdempotentMethods: []string{"SEARCH"},
-			IdempotencyKey: On, Budget: Budget{Size: 10, Credit: 0.1},
-			Breaker: Breaker{Ratio: 0.5, Window: 20 * time.Second, MinVolume: 50, OpenFor: time.Second, Probes: 2}, Gate: On, RetryHeader: "Retry-Attempt",
+			IdempotencyKey: On, Budget: Budget{Size: 10, Shared: 100},
+			Breaker: Breaker{Ratio: 0.5, Window: 20 * time.Second, MinVolume: 50, OpenFor: time.Second}, Gate: Gate{Enabled: On}, RetryHeader: "Retry-Attempt",
 		},
 		"empty lists replace": {RetryOn: []int{}, IdempotentMethods: []string{}},
 	} {
@@ -40,9 +40,9 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 			assert.Equal(t, p, back, "%s", data)
 		})
 	}
-	data, err := json.Marshal(Policy{Backoff: Backoff{Base: 100 * time.Millisecond}, Deadline: Off, RetryOn: []int{}, Gate: On, IdempotencyKey: Off})
+	data, err := json.Marshal(Policy{Backoff: Backoff{Base: 100 * time.Millisecond}, Deadline: Off, RetryOn: []int{}, Gate: Gate{Enabled: On}, IdempotencyKey: Off})
 	require.NoError(t, err)
-	assert.JSONEq(t, `{"backoff":{"base":"100ms"},"deadline":"off","retry_on":[],"idempotency_key":false,"gate":true}`, string(data))
+	assert.JSONEq(t, `{"backoff":{"base":"100ms"},"deadline":"off","retry_on":[],"idempotency_key":false,"gate":{"enabled":true}}`, string(data))
 }
 
 func TestPolicy_MarshalRefusesCode(t *testing.T) {
@@ -50,8 +50,8 @@ func TestPolicy_MarshalRefusesCode(t *testing.T) {
 	assert.ErrorContains(t, err, "Policy.Classify is a function")
 	_, err = json.Marshal(map[string]Policy{"x": {Idempotent: func(*http.Request) bool { return true }}})
 	assert.ErrorContains(t, err, "Policy.Idempotent is a function")
-	_, err = json.Marshal(Policy{GateKey: func(*http.Request) string { return "" }})
-	assert.ErrorContains(t, err, "Policy.GateKey is a function")
+	_, err = json.Marshal(Policy{Gate: Gate{Key: func(*http.Request) string { return "" }}})
+	assert.ErrorContains(t, err, "Policy.Gate.Key is a function")
 }
 
 func TestLoadPolicies(t *testing.T) {
@@ -73,54 +73,34 @@ func TestLoadPolicies(t *testing.T) {
 
 func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 	for input, want := range map[string]string{
-		"{\n\"bsae\": 1}":                                        "line 2: bsae: there is no such field; the fields are max_attempts, backoff",
-		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                    "line 2: backoff.bsae: there is no such field; the fields are base, cap, throttle_base, jitter",
-		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":         `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
-		`{"deadline": 5}`:                                        "line 1: deadline: it is 5: it must be a duration",
-		`{"deadline": "-5s"}`:                                    `deadline: it is "-5s"`,
-		"{\"gate\": true,\n\"gate\": true}":                      "line 2: gate: the field occurs twice",
-		`{"hosts": {"a": {}, "a": {}}}`:                          "hosts.a: the field occurs twice",
-		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:  "hosts.A.example.com: another pattern names the same host, spelled differently",
-		`{"hosts": {"a.example.com": {}, "a.example.com.": {}}}`: "hosts.a.example.com.: another pattern names the same host, spelled differently",
-		`{"hosts": {"http://a": {}}}`:                            "hosts.http://a: a host pattern must not have a scheme",
-		`{"hosts": {"a": {"hosts": {}}}}`:                        "hosts.a.hosts: there is no such field",
-		`{"hosts": {"a": {"max_attempts": -5}}}`:                 "line 1: hosts.a.max_attempts: it is -5: it must be positive",
-		`{"max_attempts": "off"}`:                                `line 1: max_attempts: it is "off": use 1 for no retries`,
-		`{"max_attempts": -1}`:                                   `line 1: max_attempts: it is -1: use 1 for no retries`,
-		`{"max_attempts": -2}`:                                   `max_attempts: it is -2: it must be positive, 0 to inherit`,
-		`{"max_sends": -2}`:                                      `max_sends: it is -2: it must be positive, 0 to inherit, or "off"`,
-		`{"max_wait": "off"}`:                                    `max_wait: it is "off": use 1ns to refuse every wait`,
-		`{"max_wait": "-1ns"}`:                                   `max_wait: it is "-1ns": it must be a duration such as "100ms"`,
-		`{"backoff": {"cap": "off"}}`:                            `backoff.cap: it is "off": use a long duration, such as 24h`,
-		`{"breaker": {"min_volume": "off"}}`:                     `breaker.min_volume: it is "off": set Ratio to Off for no breaker`,
-		`{"hosts": {"a": {"breaker": {"probes": -1}}}}`:          `line 1: hosts.a.breaker.probes: it is -1: set Ratio to Off for no breaker`,
-		`{"max_attempts": 2.5}`:                                  "max_attempts: it is 2.5: it must be a whole number",
-		`{"max_attempts": null}`:                                 "max_attempts: it is null",
-		`{"max_attempts": [1]}`:                                  "max_attempts: it is a list",
-		`{"retry_on": [200]}`:                                    "retry_on: Policy.RetryOn is 200: a status must be 400 to 599",
-		`{"retry_on": 408}`:                                      "retry_on: it is 408: it must be a list",
-		`{"retry_on": ["408"]}`:                                  `retry_on: it is "408": it must be a whole number`,
-		`{"idempotent_methods": [1]}`:                            "idempotent_methods: it contains 1",
-		`{"backoff": {"jitter": "some"}}`:                        `backoff.jitter: it is "some": it must be one of ["full" "equal" "decorrelated" "none"]`,
-		`{"backoff": {"base": "1m"}}`:                            "line 1: the policy: Policy.Backoff.Base is 1m0s: it must not be more than Backoff.Cap, which is 10s",
+		"{\n\"bsae\": 1}":                                                         "line 2: bsae: there is no such field; the fields are max_attempts, backoff",
+		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                                     "line 2: backoff.bsae: there is no such field; the fields are base, cap, throttle_base, jitter",
+		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":                          `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
+		`{"hosts": {"a": {}, "a": {}}}`:                                           "hosts.a: the field occurs twice",
+		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:                   "hosts.A.example.com: another pattern names the same host, spelled differently",
+		`{"hosts": {"a.example.com": {}, "a.example.com.": {}}}`:                  "hosts.a.example.com.: another pattern names the same host, spelled differently",
+		`{"hosts": {"http://a": {}}}`:                                             "hosts.http://a: a host pattern must not have a scheme",
+		`{"hosts": {"a": {"hosts": {}}}}`:                                         "hosts.a.hosts: there is no such field",
+		`{"hosts": {"a": {"max_attempts": -5}}}`:                                  "line 1: hosts.a.max_attempts: it is -5: it must be positive",
+		`{"max_attempts": "off"}`:                                                 `line 1: max_attempts: it is "off": use 1 for no retries`,
+		`{"max_attempts": -1}`:                                                    `line 1: max_attempts: it is -1: use 1 for no retries`,
+		`{"max_attempts": -2}`:                                                    `max_attempts: it is -2: it must be positive, 0 to inherit`,
+		`{"max_sends": -2}`:                                                       `max_sends: it is -2: it must be positive, 0 to inherit, or "off"`,
+		`{"max_wait": "off"}`:                                                     `max_wait: it is "off": use 1ns to refuse every wait`,
+		`{"max_wait": "-1ns"}`:                                                    `max_wait: it is "-1ns": it must be a duration such as "100ms"`,
+		`{"backoff": {"cap": "off"}}`:                                             `backoff.cap: it is "off": use a long duration, such as 24h`,
+		`{"breaker": {"min_volume": "off"}}`:                                      `breaker.min_volume: it is "off": set Ratio to Off for no breaker`,
+		`{"hosts": {"a": {"breaker": {"min_volume": -1}}}}`:                       `line 1: hosts.a.breaker.min_volume: it is -1: set Ratio to Off for no breaker`,
+		`{"retry_on": [200]}`:                                                     "retry_on: Policy.RetryOn is 200: a status must be 400 to 599",
+		`{"retry_on": [200, 300]}`:                                                "retry_on: Policy.RetryOn is 200: a status must be 400 to 599\nretrip: Policy.RetryOn is 300",
+		`{"backoff": {"jitter": "some"}}`:                                         `backoff.jitter: it is "some": it must be one of ["full" "equal" "decorrelated" "none"]`,
+		`{"backoff": {"base": "1m"}}`:                                             "line 1: the policy: Policy.Backoff.Base is 1m0s: it must not be more than Backoff.Cap, which is 10s",
 		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}": "line 3: hosts.b: Policy.Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms",
 		"{\"fail_on\": [500],\n\"hosts\": {\n\"A\": {\"retry_on\": [500]}}}":      "line 3: hosts.A: Policy.FailOn is 500: RetryOn lists this status too",
-		`{"budget": {"size": 0.5}}`:           "budget: Policy.Budget.Size is 0.5: it must be 1 to 1e+06",
-		`{"budget": 5}`:                       "budget: it is 5: it must be an object",
-		`{"budget": {"size": 1e-400}}`:        `budget.size: it is 1e-400: it must be a positive number, or "off"`,
-		`{"budget": {"credit": 0.0001e-999}}`: "budget.credit: it is 0.0001e-999",
-		`{"breaker": {"ratio": 1e999}}`:       "breaker.ratio: it is 1e999",
-		`{"gate": 1}`:                         "gate: it is 1: it must be true or false",
-		`{"gate": "off"}`:                     `gate: it is "off": it must be true or false`,
-		`{"idempotency_key": null}`:           "idempotency_key: it is null: it must be true or false",
-		`{"retry_header": ""}`:                `retry_header: it is "": leave it out to inherit, or use "off"`,
-		`{"retry_header": false}`:             "retry_header: it is false: it must be a string",
-		`{"retry_header": "A B"}`:             `Policy.RetryHeader is "A B": it must be the name of a header, or "off"`,
-		`{"gate": true} {}`:                   "there is more data after the policy",
-		`[]`:                                  "the policy: it is a list: it must be an object",
-		`{"gate": tru}`:                       "line 1: gate: invalid character",
-		`{"gate": true`:                       "the policy ends unexpectedly",
-		``:                                    "the policy ends unexpectedly",
+		`{"budget": {"size": 0.5}}`:                                               "budget: Policy.Budget.Size is 0.5: it must be 1 to 1e+06",
+		`{"retry_header": "A B"}`:                                                 `Policy.RetryHeader is "A B": it must be the name of a header, or "off"`,
+		`{"gate": {"enabled": true}} {}`:                                          "there is more data after the policy",
+		``:                                                                        "the policy ends unexpectedly",
 	} {
 		_, _, err := LoadPolicies(strings.NewReader(input))
 		if assert.Error(t, err, input) {
@@ -128,6 +108,14 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 			assert.Contains(t, err.Error(), "retrip: ", input)
 		}
 	}
+}
+
+func TestPolicy_UnmarshalMistakeLeavesUnchanged(t *testing.T) {
+	p := Policy{MaxAttempts: 7}
+	assert.ErrorContains(t, json.Unmarshal([]byte(`{"gate": {"enabled": true}, "max_attempts": "off"}`), &p), "use 1 for no retries")
+	assert.ErrorContains(t, p.UnmarshalJSON([]byte(`{"gate": {"enabled": true}} {}`)), "there is more data after the policy")
+	assert.ErrorContains(t, p.UnmarshalJSON([]byte(`{"hosts": {}}`)), "hosts: there is no such field")
+	assert.Equal(t, Policy{MaxAttempts: 7}, p)
 }
 
 func FuzzLoadPolicies(f *testing.F) {

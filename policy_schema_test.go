@@ -143,8 +143,8 @@ func checkSchemaOf(t *testing.T, root, s *schema, structType reflect.Type, probe
 	assert.Equal(t, "false", string(s.Additional), path)
 	var names []string
 	for field := range structType.Fields() {
-		name := jsonName(field)
-		if name == "" {
+		name := field.Tag.Get("json")
+		if name == "-" {
 			continue
 		}
 		names = append(names, name)
@@ -182,9 +182,9 @@ func TestSchema_NamesTheDefaults(t *testing.T) {
 	for path, value := range map[string]any{
 		"max_attempts": defaultMaxAttempts, "max_wait": defaultMaxWait, "max_replay_body": defaultMaxReplayBody, "max_sends": defaultMaxSends,
 		"backoff.base": defaultBackoffBase, "backoff.cap": defaultBackoffCap, "backoff.throttle_base": defaultThrottleBase, "backoff.jitter": defaults.Backoff.Jitter,
-		"budget.size": defaultBudgetSize, "budget.credit": defaultBudgetCredit,
+		"budget.size":   defaultBudgetSize,
 		"breaker.ratio": defaultBreaker.Ratio, "breaker.window": defaultBreaker.Window, "breaker.min_volume": defaultBreaker.MinVolume,
-		"breaker.open_for": defaultBreaker.OpenFor, "breaker.probes": defaultBreaker.Probes,
+		"breaker.open_for": defaultBreaker.OpenFor,
 	} {
 		s := root
 		for name := range strings.SplitSeq(path, ".") {

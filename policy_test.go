@@ -109,77 +109,86 @@ func TestPolicy_Replaces(t *testing.T) {
 }
 
 func TestPolicy_Defaults(t *testing.T) {
-	r := defaultRules(t, Policy{})
+	r := resolved(t, Policy{})
 	assert.Equal(t, Policy{
 		MaxAttempts:   4,
 		Backoff:       Backoff{Base: 100 * time.Millisecond, Cap: 10 * time.Second, ThrottleBase: time.Second, Jitter: FullJitter},
 		MaxWait:       30 * time.Second,
 		MaxReplayBody: 64 << 10,
-		Budget:        Budget{Size: 5, Credit: 0.2},
+		Budget:        Budget{Size: 5},
 		FleetBudget:   500,
-	}, r.Policy())
+	}, r.policy)
 
 	// The zero Breaker is off. A Breaker with any field set is on.
-	full := Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: time.Second, Probes: 2}
-	assert.Equal(t, full, defaultRules(t, Policy{Breaker: Breaker{OpenFor: time.Second}}).Policy().Breaker)
-	assert.Equal(t, Breaker{Ratio: Off, OpenFor: time.Second}, defaultRules(t, Policy{Breaker: Breaker{Ratio: Off, OpenFor: time.Second}}).Policy().Breaker)
+	full := Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: time.Second}
+	assert.Equal(t, full, resolved(t, Policy{Breaker: Breaker{OpenFor: time.Second}}).policy.Breaker)
+	assert.Equal(t, Breaker{Ratio: Off, OpenFor: time.Second}, resolved(t, Policy{Breaker: Breaker{Ratio: Off, OpenFor: time.Second}}).policy.Breaker)
 }
 
-// Changing the policy that Policy returns doesn't change the rules.
-func TestRules_PolicyIsACopy(t *testing.T) {
-	r := defaultRules(t, Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}, Dialects: []string{"github"}})
-	p := r.Policy()
-	p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0] = 1, 1, 1, "x"
-	p.Dialects[0] = "x"
-	assert.Equal(t, []int{404}, r.Policy().RetryOn)
-	assert.Equal(t, []int{501}, r.Policy().FailOn)
-	assert.Equal(t, []int{429}, r.Policy().Unprocessed)
-	assert.Equal(t, []string{"PATCH"}, r.Policy().IdempotentMethods)
-	assert.Equal(t, []string{"github"}, r.Policy().Dialects)
+// Changing a policy that a Transport returns doesn't change its rules.
+func TestTransport_PoliciesAreCopies(t *testing.T) {
+	given := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}, Dialects: []string{"github"}}
+	tr := &Transport{}
+	require.NoError(t, tr.SetPolicies(given, nil))
+	spoil := func(p Policy) {
+		p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0] = 1, 1, 1, "x"
+		p.Dialects[0] = "x"
+	}
+	set, _, err := tr.Policies()
+	require.NoError(t, err)
+	for _, p := range []Policy{set, must(tr.PolicyFor("a.example:443"))} {
+		spoil(p)
+	}
+	in, _, err := tr.Policies()
+	require.NoError(t, err)
+	for _, p := range []Policy{must(tr.PolicyFor("a.example:443")), in} {
+		assert.Equal(t, []int{404}, p.RetryOn)
+		assert.Equal(t, []int{501}, p.FailOn)
+		assert.Equal(t, []int{429}, p.Unprocessed)
+		assert.Equal(t, []string{"PATCH"}, p.IdempotentMethods)
+		assert.Equal(t, []string{"github"}, p.Dialects)
+	}
 }
 
 func TestPolicy_OffForOneHost(t *testing.T) {
 	on := Policy{
 		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
-		Budget: Budget{Size: 7, Credit: 1}, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: On, RetryHeader: "retry-attempt",
+		Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: Gate{Enabled: On}, RetryHeader: "retry-attempt",
 	}
 	off := Policy{
 		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
-		Budget: Unlimited, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Off, RetryHeader: "off",
+		Budget: Unlimited, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
 	}
-	m, err := compile(on, map[string]Policy{"off.example": off, "saving.example": {Budget: Budget{Credit: Off}}})
+	m, err := compile(on, map[string]Policy{"off.example": off})
 	require.NoError(t, err)
-	find := func(host string) *Rules { return m.find(&url.URL{Scheme: "https", Host: host}) }
+	find := func(host string) *rules { return m.find(&url.URL{Scheme: "https", Host: host}) }
 
 	r := find("example.com")
-	assert.NotNil(t, r.breaker)
+	assert.NotNil(t, r.Breaker)
 	assert.True(t, r.derives)
-	assert.Equal(t, int64(7e6), r.budget.Size)
-	assert.Equal(t, int64(1e6), r.budget.Credit)
+	assert.Equal(t, int64(7e6), r.Budget.Size)
 	assert.Equal(t, "Retry-Attempt", r.retryHeader)
 
 	r = find("off.example")
-	assert.Equal(t, Off, int(r.policy.Gate))
+	assert.Equal(t, Off, int(r.policy.Gate.Enabled))
 	assert.Equal(t, Off, int(r.policy.IdempotencyKey))
 	assert.Empty(t, r.retryHeader)
-	assert.Nil(t, r.breaker)
+	assert.Nil(t, r.Breaker)
 	assert.False(t, r.derives)
-	assert.Zero(t, r.budget.Size, "unlimited")
-	assert.Zero(t, r.policy.Backoff.ceiling(3))
+	assert.Zero(t, r.Budget.Size, "unlimited")
+	_, hi := r.Backoff.Window(3, 0)
+	assert.Zero(t, hi)
 	assert.Equal(t, 4, r.policy.MaxAttempts, "other fields are inherited")
 
-	r = find("saving.example")
-	assert.Equal(t, int64(7e6), r.budget.Size)
-	assert.Zero(t, r.budget.Credit)
 }
 
 // Each of these fields makes attempts derived.
 func TestRules_Derive(t *testing.T) {
 	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {MaxSends: 1}} {
-		assert.True(t, defaultRules(t, p).derives, "%+v", p)
+		assert.True(t, resolved(t, p).derives, "%+v", p)
 	}
 	for _, p := range []Policy{{}, {AttemptTimeout: Off}, {Deadline: Off}, {MaxSends: Off}} {
-		assert.False(t, defaultRules(t, p).derives, "%+v", p)
+		assert.False(t, resolved(t, p).derives, "%+v", p)
 	}
 }
 
@@ -196,34 +205,34 @@ func TestWithPolicy_Nests(t *testing.T) {
 }
 
 func TestWithPolicy_Resolves(t *testing.T) {
-	host := defaultRules(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, Gate: On})
+	host := resolved(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
 	host.name = "host.example"
 
 	r, err := host.override(Policy{MaxAttempts: 2})
 	require.NoError(t, err)
 	assert.Equal(t, 2, r.policy.MaxAttempts)
 	assert.Equal(t, time.Minute, r.policy.MaxWait)
-	assert.Equal(t, int64(7e6), r.budget.Size)
-	assert.True(t, r.breaker != nil && r.policy.Gate == On)
+	assert.Equal(t, int64(7e6), r.Budget.Size)
+	assert.True(t, r.Breaker != nil && r.policy.Gate.Enabled == On)
 	assert.Equal(t, "host.example", r.name)
 
-	r, err = host.override(Policy{Budget: Unlimited, Breaker: Breaker{Ratio: Off}, Gate: On})
+	r, err = host.override(Policy{Budget: Unlimited, Breaker: Breaker{Ratio: Off}, Gate: Gate{Enabled: On}})
 	require.NoError(t, err)
-	assert.Zero(t, r.budget.Size)
-	assert.Nil(t, r.breaker)
+	assert.Zero(t, r.Budget.Size)
+	assert.Nil(t, r.Breaker)
 	assert.Equal(t, 6, host.policy.MaxAttempts)
-	assert.True(t, host.breaker != nil)
+	assert.True(t, host.Breaker != nil)
 }
 
 func TestWithPolicy_Refuses(t *testing.T) {
-	host := defaultRules(t, Policy{Unprocessed: []int{429}})
+	host := resolved(t, Policy{Unprocessed: []int{429}})
 	for want, p := range map[string]Policy{
 		"WithPolicy.MaxAttempts is Off":  {MaxAttempts: Off},
 		"WithPolicy.Budget is {Size:10":  {Budget: Budget{Size: 10}},
-		"WithPolicy.Budget is {Size:0 C": {Budget: Budget{Credit: Off}},
+		"WithPolicy.Budget is {Size:0 S": {Budget: Budget{Shared: Off}},
 		"WithPolicy.Breaker is {Ratio:0": {Breaker: Breaker{Ratio: 0.5}},
-		"WithPolicy.Breaker is {Ratio:":  {Breaker: Breaker{Probes: 1}},
-		"WithPolicy.Gate is on":          {Gate: On},
+		"WithPolicy.Breaker is {Ratio:":  {Breaker: Breaker{MinVolume: 1}},
+		"WithPolicy.Gate.Enabled is on":  {Gate: Gate{Enabled: On}},
 		"WithPolicy.Backoff.Base is 1m":  {Backoff: Backoff{Base: time.Minute}},
 		"WithPolicy.FailOn is 429":       {FailOn: []int{429}},
 	} {
@@ -231,11 +240,11 @@ func TestWithPolicy_Refuses(t *testing.T) {
 		assert.Nil(t, r)
 		assert.ErrorContains(t, err, "retrip: "+want)
 	}
-	gated := defaultRules(t, Policy{Gate: On})
-	r, err := gated.override(Policy{Gate: Off})
+	gated := resolved(t, Policy{Gate: Gate{Enabled: On}})
+	r, err := gated.override(Policy{Gate: Gate{Enabled: Off}})
 	require.NoError(t, err)
-	assert.NotEqual(t, On, r.policy.Gate)
-	_, err = host.override(Policy{MaxAttempts: -1, Budget: Budget{Size: 10}, Breaker: Breaker{Ratio: 0.5}, Gate: On})
+	assert.False(t, r.Gate)
+	_, err = host.override(Policy{MaxAttempts: -1, Budget: Budget{Size: 10}, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
 	for _, want := range []string{"MaxAttempts", "Budget", "Breaker", "Gate"} {
 		assert.ErrorContains(t, err, "retrip: WithPolicy."+want, "all at once")
 	}
@@ -243,10 +252,10 @@ func TestWithPolicy_Refuses(t *testing.T) {
 
 func TestVerdict_String(t *testing.T) {
 	var words []string
-	for v := range NotProcessed + 2 {
+	for v := range Unprocessed + 2 {
 		words = append(words, v.String())
 	}
-	assert.Equal(t, []string{"by_rule", "retryable", "final", "not_processed", "Verdict(4)"}, words)
+	assert.Equal(t, []string{"by_rule", "retryable", "final", "unprocessed", "Verdict(4)"}, words)
 }
 
 // If a number can't be Off, the error says what to set instead.

@@ -12,25 +12,22 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// Validate reports everything that is wrong with t's policies. The error names
-// the host, field and value of each mistake. Validate also reports three
-// problems that RoundTrip tolerates:
+// Validate reports everything that is wrong with the policies in the fields of
+// t, for program start and for tests. The error names the host, field and value
+// of each mistake. Validate also reports three problems that RoundTrip
+// tolerates:
 //
-//   - The attempts and waits of a policy can't fit its Deadline. The error
-//     gives their sum, which leaves out waits that a server asks for, with
-//     Retry-After or with a bare 429 (Backoff.ThrottleBase).
-//   - Base retries by itself, so the attempts multiply.
+//   - The attempts and waits of a policy can't fit its Deadline, even if no
+//     server sends Retry-After or a 429.
+//   - Base is, or wraps, a Transport, so the attempts multiply.
 //   - A dialect belongs to an API whose calls are POSTs, but the policy never
 //     allows a POST to be repeated.
-//
-// Validate is meant for program start and for tests. It checks the fields of t,
-// not the policies that SetPolicies has put in their place. It is safe for
-// concurrent use as long as no goroutine changes a field.
 func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts)
 	errs := []error{err}
@@ -61,7 +58,6 @@ var insteadOfOff = map[string]string{
 	"Breaker.Window":    "set Ratio to Off for no breaker",
 	"Breaker.MinVolume": "set Ratio to Off for no breaker",
 	"Breaker.OpenFor":   "set Ratio to Off for no breaker",
-	"Breaker.Probes":    "set Ratio to Off for no breaker",
 }
 
 // check returns what is wrong with the values of p, each named by its path.
@@ -120,7 +116,7 @@ func (p Policy) check(path string) error {
 	duration("AttemptTimeout", p.AttemptTimeout)
 	duration("MaxWait", p.MaxWait)
 	count("WholeBody", p.WholeBody)
-	duration("BodyIdle", p.BodyIdle)
+	duration("BodyIdleTimeout", p.BodyIdleTimeout)
 	toggle("Resume", p.Resume)
 	count("MaxReplayBody", p.MaxReplayBody)
 	count("MaxSends", int64(p.MaxSends))
@@ -142,15 +138,13 @@ func (p Policy) check(path string) error {
 		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header, or "off"`)
 	}
 	number("Budget.Size", p.Budget.Size, 1, maxBudget)
-	number("Budget.Credit", p.Budget.Credit, minCredit, maxBudget)
 	number("Budget.Shared", p.Budget.Shared, 1, maxBudget)
 	number("FleetBudget", p.FleetBudget, 1, maxBudget)
 	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
 	duration("Breaker.Window", p.Breaker.Window)
 	count("Breaker.MinVolume", int64(p.Breaker.MinVolume))
 	duration("Breaker.OpenFor", p.Breaker.OpenFor)
-	count("Breaker.Probes", int64(p.Breaker.Probes))
-	toggle("Gate", p.Gate)
+	toggle("Gate.Enabled", p.Gate.Enabled)
 	return errors.Join(errs...)
 }
 
@@ -179,7 +173,7 @@ func checkFit(path string, p, base Policy) error {
 		return nil
 	}
 	attempts := span.Mul(r.policy.AttemptTimeout, r.policy.MaxAttempts)
-	waits := r.longestWaits()
+	waits := r.LongestWaits()
 	if sum := span.Add(attempts, waits); sum > r.policy.Deadline {
 		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in total need %v",
 			path, r.policy.Deadline, r.policy.MaxAttempts, r.policy.AttemptTimeout, waits, sum)
@@ -233,4 +227,82 @@ func retries(rt http.RoundTripper, depth int) bool {
 		}
 	}
 	return false
+}
+
+// What a zero field of Transport.Policy inherits.
+const (
+	defaultMaxAttempts   = 4
+	defaultBackoffBase   = 100 * time.Millisecond
+	defaultBackoffCap    = 10 * time.Second
+	defaultThrottleBase  = time.Second
+	defaultMaxWait       = 30 * time.Second
+	defaultMaxReplayBody = 64 << 10
+	defaultMaxSends      = 10
+	defaultBudgetSize    = 5
+)
+
+// over returns p with its unset fields taken from base.
+func (p Policy) over(base Policy) Policy {
+	inherit(&p.MaxAttempts, base.MaxAttempts)
+	inherit(&p.Backoff.Base, base.Backoff.Base)
+	inherit(&p.Backoff.Cap, base.Backoff.Cap)
+	inherit(&p.Backoff.ThrottleBase, base.Backoff.ThrottleBase)
+	inherit(&p.Backoff.Jitter, base.Backoff.Jitter)
+	inherit(&p.Deadline, base.Deadline)
+	inherit(&p.AttemptTimeout, base.AttemptTimeout)
+	inherit(&p.MaxWait, base.MaxWait)
+	inherit(&p.WholeBody, base.WholeBody)
+	inherit(&p.BodyIdleTimeout, base.BodyIdleTimeout)
+	inherit(&p.Resume, base.Resume)
+	inherit(&p.MaxReplayBody, base.MaxReplayBody)
+	inherit(&p.MaxSends, base.MaxSends)
+	inheritSlice(&p.RetryOn, base.RetryOn)
+	inheritSlice(&p.FailOn, base.FailOn)
+	inheritSlice(&p.Unprocessed, base.Unprocessed)
+	inheritSlice(&p.IdempotentMethods, base.IdempotentMethods)
+	inherit(&p.IdempotencyKey, base.IdempotencyKey)
+	inheritSlice(&p.Dialects, base.Dialects)
+	inherit(&p.RetryHeader, base.RetryHeader)
+	inherit(&p.Budget.Size, base.Budget.Size)
+	inherit(&p.Budget.Shared, base.Budget.Shared)
+	inherit(&p.FleetBudget, base.FleetBudget)
+	inherit(&p.Breaker.Ratio, base.Breaker.Ratio)
+	inherit(&p.Breaker.Window, base.Breaker.Window)
+	inherit(&p.Breaker.MinVolume, base.Breaker.MinVolume)
+	inherit(&p.Breaker.OpenFor, base.Breaker.OpenFor)
+	inherit(&p.Gate.Enabled, base.Gate.Enabled)
+	if p.Gate.Key == nil {
+		p.Gate.Key = base.Gate.Key
+	}
+	if p.Classify == nil {
+		p.Classify = base.Classify
+	}
+	if p.Idempotent == nil {
+		p.Idempotent = base.Idempotent
+	}
+	return p
+}
+
+func inherit[T comparable](field *T, base T) {
+	var zero T
+	if *field == zero {
+		*field = base
+	}
+}
+
+func inheritSlice[T any](field *[]T, base []T) {
+	if *field == nil {
+		*field = base
+	}
+}
+
+// defaults is what Transport.Policy inherits from. MaxSends stays 0, because
+// its default depends on the attempt.
+var defaults = Policy{
+	MaxAttempts:   defaultMaxAttempts,
+	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, ThrottleBase: defaultThrottleBase, Jitter: FullJitter},
+	MaxWait:       defaultMaxWait,
+	MaxReplayBody: defaultMaxReplayBody,
+	Budget:        Budget{Size: defaultBudgetSize},
+	FleetBudget:   account.DefaultSize,
 }

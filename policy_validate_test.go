@@ -15,29 +15,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/lend"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/span"
 )
 
 func TestValidate_Accepts(t *testing.T) {
 	const off = retrip.Off
+	const forever = span.Forever
 	for name, p := range map[string]retrip.Policy{
 		"zero": {},
 		"everything off": {Backoff: retrip.Backoff{Base: off, ThrottleBase: off}, Deadline: off, AttemptTimeout: off, MaxReplayBody: off, MaxSends: off,
-			Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: off}, IdempotencyKey: off, Gate: off, RetryHeader: "Off"},
-		"no credit":                             {Budget: retrip.Budget{Credit: off}},
+			Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: off}, IdempotencyKey: off, Gate: retrip.Gate{Enabled: off}, RetryHeader: "Off"},
 		"a cap below the default ThrottleBase":  {Backoff: retrip.Backoff{Cap: 500 * time.Millisecond}},
 		"a base above the default ThrottleBase": {Backoff: retrip.Backoff{Base: 5 * time.Second}},
 		"a ThrottleBase above the cap":          {Backoff: retrip.Backoff{ThrottleBase: time.Minute}},
 		"lowest": {MaxAttempts: 1, Backoff: retrip.Backoff{Base: 1, Cap: 1, ThrottleBase: 1, Jitter: retrip.FullJitter}, Deadline: 10, AttemptTimeout: 1, MaxWait: 1,
-			MaxReplayBody: 1, MaxSends: 1, RetryOn: []int{400}, FailOn: []int{500}, Budget: retrip.Budget{Size: 1, Credit: 0.001},
-			Breaker: retrip.Breaker{Ratio: 0.01, Window: 1, MinVolume: 1, OpenFor: 1, Probes: 1}},
+			MaxReplayBody: 1, MaxSends: 1, RetryOn: []int{400}, FailOn: []int{500}, Budget: retrip.Budget{Size: 1, Shared: 1},
+			Breaker: retrip.Breaker{Ratio: 0.01, Window: 1, MinVolume: 1, OpenFor: 1}},
 		"highest": {MaxAttempts: math.MaxInt, Backoff: retrip.Backoff{Base: forever, Cap: forever, ThrottleBase: forever, Jitter: retrip.NoJitter}, Deadline: forever,
 			MaxWait: forever, MaxReplayBody: math.MaxInt64, MaxSends: math.MaxInt, RetryOn: []int{599}, IdempotentMethods: []string{"PATCH", "x!"},
-			Budget: retrip.Budget{Size: 1e6, Credit: 1e6}, Breaker: retrip.Breaker{Ratio: 1, Window: forever, MinVolume: math.MaxInt, OpenFor: forever, Probes: math.MaxInt}},
+			Budget: retrip.Budget{Size: 1e6, Shared: 1e6}, Breaker: retrip.Breaker{Ratio: 1, Window: forever, MinVolume: math.MaxInt, OpenFor: forever}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.NoError(t, (&retrip.Transport{Policy: p}).Validate())
 			assert.NoError(t, (&retrip.Transport{Hosts: map[string]retrip.Policy{"example.com": p}}).Validate())
-			_, err := p.Rules()
+			_, _, err := lend.Rules(p)
 			assert.NoError(t, err)
 		})
 	}
@@ -68,15 +72,15 @@ func TestValidate_Refuses(t *testing.T) {
 		{retrip.Policy{IdempotentMethods: []string{"PATCH", ""}}, `IdempotentMethods is "": it must be an HTTP method`},
 		{retrip.Policy{IdempotentMethods: []string{"A B"}}, `IdempotentMethods is "A B"`},
 		{retrip.Policy{IdempotencyKey: 2}, "IdempotencyKey is Switch(2): it must be On, 0 to inherit or Off"},
-		{retrip.Policy{Gate: -2}, "Gate is Switch(-2): it must be On"},
+		{retrip.Policy{Gate: retrip.Gate{Enabled: -2}}, "Gate.Enabled is Switch(-2): it must be On"},
 		{retrip.Policy{RetryHeader: "A B"}, `RetryHeader is "A B": it must be the name of a header, or "off"`},
 		{retrip.Policy{Budget: retrip.Budget{Size: -2}}, "Budget.Size is -2: it must be 1 to 1e+06, 0 to inherit or Off"},
 		{retrip.Policy{Budget: retrip.Budget{Size: 0.5}}, "Budget.Size is 0.5"},
 		{retrip.Policy{Budget: retrip.Budget{Size: 1e6 + 1}}, "Budget.Size is 1.000001e+06"},
 		{retrip.Policy{Budget: retrip.Budget{Size: math.NaN()}}, "Budget.Size is NaN"},
 		{retrip.Policy{Budget: retrip.Budget{Size: math.Inf(1)}}, "Budget.Size is +Inf"},
-		{retrip.Policy{Budget: retrip.Budget{Credit: 0.0001}}, "Budget.Credit is 0.0001"},
-		{retrip.Policy{Budget: retrip.Budget{Credit: math.NaN()}}, "Budget.Credit is NaN"},
+		{retrip.Policy{Budget: retrip.Budget{Shared: 0.5}}, "Budget.Shared is 0.5"},
+		{retrip.Policy{Budget: retrip.Budget{Shared: math.NaN()}}, "Budget.Shared is NaN"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 1.1}}, "Breaker.Ratio is 1.1: it must be 0.01 to 1"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.001}}, "Breaker.Ratio is 0.001"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: math.NaN()}}, "Breaker.Ratio is NaN"},
@@ -86,8 +90,6 @@ func TestValidate_Refuses(t *testing.T) {
 		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: retrip.Off}}, "Breaker.MinVolume is Off: set Ratio to Off for no breaker"},
 		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: -2}}, "Breaker.OpenFor is -2ns: it must be positive, or 0"},
 		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: retrip.Off}}, "Breaker.OpenFor is Off: set Ratio to Off for no breaker"},
-		{retrip.Policy{Breaker: retrip.Breaker{Probes: -2}}, "Breaker.Probes is -2: it must be positive, or 0"},
-		{retrip.Policy{Breaker: retrip.Breaker{Probes: retrip.Off}}, "Breaker.Probes is Off: set Ratio to Off for no breaker"},
 
 		{retrip.Policy{Backoff: retrip.Backoff{Base: 11 * time.Second}}, "Backoff.Base is 11s: it must not be more than Backoff.Cap, which is 10s"},
 		{retrip.Policy{Backoff: retrip.Backoff{Cap: time.Millisecond}}, "Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms"},
@@ -96,7 +98,7 @@ func TestValidate_Refuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.want, func(t *testing.T) {
-			_, err := tt.policy.Rules()
+			_, _, err := lend.Rules(tt.policy)
 			assert.ErrorContains(t, err, "retrip: Policy."+tt.want)
 			for path, tr := range map[string]*retrip.Transport{
 				"Policy":               {Policy: tt.policy},
@@ -207,7 +209,7 @@ func TestValidate_Advice(t *testing.T) {
 		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second},
 	}
 	require.Error(t, tr.Validate())
-	resp, err := tr.RoundTrip(mustRequest(t, http.MethodGet, "http://example.com/", nil))
+	resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, "http://example.com/", nil))
 	require.NoError(t, err)
 	assert.Equal(t, 200, resp.StatusCode)
 	assert.NoError(t, resp.Body.Close())

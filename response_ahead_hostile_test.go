@@ -55,7 +55,7 @@ func TestPeek_Errors(t *testing.T) {
 func TestWholeBody_NoBody(t *testing.T) {
 	for _, none := range []io.ReadCloser{nil, http.NoBody} {
 		base := roundTripperFunc(func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 204, Body: none}, nil })
-		resp, err := (&Transport{Base: base, Policy: Policy{Resume: On, BodyIdle: time.Second, WholeBody: 1000}}).RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		resp, err := (&Transport{Base: base, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, WholeBody: 1000}}).RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		require.NoError(t, err)
 		assert.Equal(t, none, resp.Body)
 	}

@@ -153,9 +153,9 @@ func TestWholeBody_AnnouncedLarge(t *testing.T) {
 // AttemptTimeout runs until a short body is complete.
 func TestWholeBody_Timeout(t *testing.T) {
 	for name, p := range map[string]Policy{
-		"AttemptTimeout": {AttemptTimeout: time.Second},
-		"Deadline":       {Deadline: time.Second},
-		"BodyIdle":       {BodyIdle: time.Second},
+		"AttemptTimeout":  {AttemptTimeout: time.Second},
+		"Deadline":        {Deadline: time.Second},
+		"BodyIdleTimeout": {BodyIdleTimeout: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -332,7 +332,7 @@ func TestPeek(t *testing.T) {
 // Classify finds an error inside a 200, which is retried.
 func TestPeek_InClassify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, p := range []Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdle: time.Second}, {Resume: On, BodyIdle: time.Second}} {
+		for _, p := range []Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdleTimeout: time.Second}, {Resume: On, BodyIdleTimeout: time.Second}} {
 			const overloaded = "event: error\ndata: {\"type\":\"overloaded_error\"}\n\n"
 			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(overloaded, io.EOF), broken(document, io.EOF)}}
 			p.Classify = func(_ *http.Request, resp *http.Response, err error) Verdict {

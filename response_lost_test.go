@@ -19,27 +19,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
 // loses answers with a response whose body breaks.
-func loses(status int, lines ...string) step {
+func loses(status int, lines ...string) play.Step {
 	return answers(status, lines, func(context.Context) io.Reader {
 		return io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF))
 	})
 }
 
 // stalls answers with a response whose body stalls.
-func stalls(status int, lines ...string) step {
+func stalls(status int, lines ...string) play.Step {
 	return answers(status, lines, func(ctx context.Context) io.Reader {
 		return testenv.Reader(func([]byte) (int, error) { <-ctx.Done(); return 0, context.Cause(ctx) })
 	})
 }
 
-func answers(status int, lines []string, body func(context.Context) io.Reader) step {
+func answers(status int, lines []string, body func(context.Context) io.Reader) play.Step {
 	return func(req *http.Request) (*http.Response, error) {
-		resp, err := replies(status, lines...)(req)
-		resp.ContentLength, resp.Body = 10, newReply(body(req.Context()))
+		resp, err := play.Reply(status, lines...)(req)
+		resp.ContentLength, resp.Body = 10, play.NewReply(body(req.Context()))
 		return resp, err
 	}
 }
@@ -59,7 +60,7 @@ func TestLostResponse_RetryAfter(t *testing.T) {
 	peek := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
-		step   step
+		step   play.Step
 	}{
 		"404":          {retrip.Policy{WholeBody: 100}, loses(404, after)},
 		"202":          {retrip.Policy{WholeBody: 100}, loses(202, after)},
@@ -70,23 +71,23 @@ func TestLostResponse_RetryAfter(t *testing.T) {
 		"Peek at 200":  {peek, stalls(200, after)},
 		"late headers": {retrip.Policy{AttemptTimeout: time.Second}, func(req *http.Request) (*http.Response, error) {
 			time.Sleep(2 * time.Second)
-			return replies(503, after)(req)
+			return play.Reply(503, after)(req)
 		}},
 	} {
 		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
-			bubbled(t, fmt.Sprint(name, " gate ", gate), func(t *testing.T) {
+			play.Bubble(t, fmt.Sprint(name, " gate ", gate), func(t *testing.T) {
 				policy := tt.policy
-				policy.Gate = gate
-				base := plays(tt.step, replies(200))
+				policy.Gate.Enabled = gate
+				base := play.Base(tt.step, play.Reply(200))
 				var ended time.Duration
 				began := time.Now()
 				tr := &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(retrip.Event) { ended = time.Since(began) }}}
-				resp, err := tr.RoundTrip(request(t, "GET", nil))
+				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 				require.NoError(t, err)
-				finish(t, resp)
-				require.Equal(t, 2, base.attempts())
-				assert.GreaterOrEqual(t, base.at[1], ended+20*time.Second)
-				assert.Equal(t, len(base.bodies), base.closedBodies())
+				play.Finish(t, resp)
+				require.Equal(t, 2, base.Attempts())
+				assert.GreaterOrEqual(t, base.At[1], ended+20*time.Second)
+				assert.Equal(t, len(base.Bodies), base.ClosedBodies())
 			})
 		}
 	}
@@ -96,10 +97,10 @@ func TestLostResponse_RetryAfter(t *testing.T) {
 func TestLostResponse_Pauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{
-			Base:   plays(stalls(503, "Retry-After: 20"), replies(503)),
+			Base:   play.Base(stalls(503, "Retry-After: 20"), play.Reply(503)),
 			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, MaxAttempts: 1},
 		}
-		_, err := tr.RoundTrip(request(t, "GET", nil))
+		_, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.Error(t, err)
 		states := tr.HostStates()
 		require.Len(t, states, 1)
@@ -111,15 +112,15 @@ func TestLostResponse_Pauses(t *testing.T) {
 func TestLostResponse_ThrottledAtTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{
-			Base:   plays(stalls(429, "Retry-After: 2"), replies(200)),
-			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Gate: retrip.On},
+			Base:   play.Base(stalls(429, "Retry-After: 2"), play.Reply(200)),
+			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Gate: retrip.Gate{Enabled: retrip.On}},
 			Trace:  &retrip.Trace{},
 		}
 		var atRetry retrip.HostState
 		tr.Trace.Retry = func(retrip.Event) { atRetry = tr.HostStates()[0] }
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Positive(t, atRetry.Size)
 		assert.Equal(t, atRetry.Size, atRetry.Tokens)
 	})
@@ -130,7 +131,7 @@ func TestLostResponse_RetryForbidden(t *testing.T) {
 	retries := func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable }
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
-		step   step
+		step   play.Step
 		want   int // attempts
 	}{
 		"200":            {retrip.Policy{WholeBody: 100}, loses(200, never), 1},
@@ -138,15 +139,15 @@ func TestLostResponse_RetryForbidden(t *testing.T) {
 		"Peek":           {retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}, stalls(503, never), 1},
 		"Classify first": {retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100, Classify: retries}, loses(404, never), 4},
 	} {
-		bubbled(t, name, func(t *testing.T) {
-			base := plays(tt.step, replies(200))
+		play.Bubble(t, name, func(t *testing.T) {
+			base := play.Base(tt.step, play.Reply(200))
 			var reason retrip.Reason
 			tr := &retrip.Transport{Base: base, Policy: tt.policy, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }}}
-			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 			if err == nil {
 				resp.Body.Close()
 			}
-			assert.Equal(t, tt.want, base.attempts())
+			assert.Equal(t, tt.want, base.Attempts())
 			assert.Equal(t, tt.want == 1, reason == retrip.ReasonRetryForbidden, "%q", reason)
 		})
 	}
@@ -156,16 +157,16 @@ func TestLostResponse_RetryForbidden(t *testing.T) {
 func TestLostResponse_InTheError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
-		step   step
+		step   play.Step
 	}{
 		"body": {retrip.Policy{MaxAttempts: 2, WholeBody: 100}, loses(404, "X-A: 1")},
 		"Peek": {retrip.Policy{MaxAttempts: 2, AttemptTimeout: time.Second, Classify: peeks}, stalls(404, "X-A: 1")},
 	} {
-		bubbled(t, name, func(t *testing.T) {
+		play.Bubble(t, name, func(t *testing.T) {
 			var retry retrip.Event
-			tr := &retrip.Transport{Base: plays(tt.step, fails(io.EOF)), Policy: tt.policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { retry = e }}}
-			_, err := tr.RoundTrip(request(t, "GET", nil))
-			e := asError(t, err)
+			tr := &retrip.Transport{Base: play.Base(tt.step, play.Err(io.EOF)), Policy: tt.policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { retry = e }}}
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
+			e := play.AsError(t, err)
 			assert.Equal(t, 404, e.StatusCode)
 			assert.Equal(t, "1", e.Header.Get("X-A"))
 			assert.Equal(t, 404, retry.StatusCode)
@@ -176,31 +177,31 @@ func TestLostResponse_InTheError(t *testing.T) {
 
 // A lost 429 is followed by as long a wait as any other 429.
 func TestLostResponse_Throttled(t *testing.T) {
-	waits := func(t *testing.T, first step) (wait time.Duration) {
+	waits := func(t *testing.T, first play.Step) (wait time.Duration) {
 		policy := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}
-		tr := &retrip.Transport{Base: plays(first, replies(200)), Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { wait = e.Wait }}}
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		tr := &retrip.Transport{Base: play.Base(first, play.Reply(200)), Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { wait = e.Wait }}}
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		return wait
 	}
 	synctest.Test(t, func(t *testing.T) {
-		assert.Equal(t, waits(t, replies(429)), waits(t, stalls(429)))
-		assert.NotEqual(t, waits(t, replies(503)), waits(t, stalls(429)))
+		assert.Equal(t, waits(t, play.Reply(429)), waits(t, stalls(429)))
+		assert.NotEqual(t, waits(t, play.Reply(503)), waits(t, stalls(429)))
 	})
 }
 
 // A body may break with an error that is a nil pointer.
 func TestLostResponse_NilPointer(t *testing.T) {
 	for name, read := range map[string]func(context.Context){"at once": func(context.Context) {}, "at the timeout": func(ctx context.Context) { <-ctx.Done() }} {
-		bubbled(t, name, func(t *testing.T) {
-			base := plays(answers(200, nil, func(ctx context.Context) io.Reader {
+		play.Bubble(t, name, func(t *testing.T) {
+			base := play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
 				return testenv.Reader(func([]byte) (int, error) { read(ctx); return 0, (*net.OpError)(nil) })
-			}), replies(200))
-			resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100}}).RoundTrip(request(t, "GET", nil))
+			}), play.Reply(200))
+			resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100}}).RoundTrip(play.Request(t, "GET", nil))
 			require.NoError(t, err)
-			finish(t, resp)
-			assert.Equal(t, 2, base.attempts())
+			play.Finish(t, resp)
+			assert.Equal(t, 2, base.Attempts())
 		})
 	}
 }

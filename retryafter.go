@@ -8,20 +8,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
 )
 
 // ParseRetryAfter returns the wait that the Retry-After of the response header
 // h asks for, counted from the receipt of the response, and reports whether h
-// has a valid Retry-After. It accepts delay-seconds and the three forms of an
-// HTTP date (RFC 9110 §10.2.3, §5.6.7). ParseRetryAfter measures a date against
-// the Date of the response, so that the clocks of server and client needn't
-// agree, or against now if there is no Date.
-//
-// A date in the past yields 0, and a value too large for a duration yields the
-// longest duration. ParseRetryAfter ignores values that are signed, fractional
-// or otherwise malformed. Among several Retry-After lines, the longest wait
-// wins. It is safe for concurrent use.
+// has a valid Retry-After: delay-seconds or one of the three forms of an HTTP
+// date (RFC 9110 §10.2.3, §5.6.7). ParseRetryAfter measures a date against the
+// Date of the response, or against now if there is none. A date in the past
+// yields 0, and a value too large for a duration yields the longest duration.
+// ParseRetryAfter ignores values that are signed, fractional or otherwise
+// malformed. Among several lines, the longest wait wins. ParseRetryAfter is
+// safe for concurrent use.
 func ParseRetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	return dialect.RetryAfter(h, now)
 }
@@ -29,10 +28,10 @@ func ParseRetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 // verdict returns what the server says about retrying, or ByRule if it says
 // nothing. Any server may forbid a retry, because that is safe; a permission
 // counts only in the dialects that have one.
-func (r *Rules) verdict(status int, h http.Header) Verdict {
+func (r *rules) verdict(status int, h http.Header) decide.Verdict {
 	for _, value := range h["X-Should-Retry"] {
 		if strings.EqualFold(strings.Trim(value, " \t"), "false") {
-			return Final
+			return decide.Final
 		}
 	}
 	for _, d := range r.dialects {
@@ -41,17 +40,17 @@ func (r *Rules) verdict(status int, h http.Header) Verdict {
 		}
 		switch d.Verdict(status, h) {
 		case dialect.Retry:
-			return Retryable
+			return decide.Retryable
 		case dialect.Stop:
-			return Final
+			return decide.Final
 		}
 	}
-	return ByRule
+	return decide.ByRule
 }
 
 // serverWord returns how long the server of a retryable response asks to wait,
 // or 0.
-func (r *Rules) serverWord(status int, h http.Header, now time.Time) time.Duration {
+func (r *rules) serverWord(status int, h http.Header, now time.Time) time.Duration {
 	for _, d := range r.dialects {
 		if d.Instead != nil {
 			if wait, ok := d.Instead(h, now); ok {

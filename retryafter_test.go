@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 )
 
 func TestParseRetryAfter(t *testing.T) {
@@ -121,4 +123,76 @@ func FuzzParseRetryAfter(f *testing.F) {
 			t.Fatalf("%q and %q give %v, %v", value, second, both, bothOK)
 		}
 	})
+}
+
+// P8: every host may forbid a retry. The outcome is still a failure, costs as
+// much as one, and has a reason of its own.
+func TestForbidden(t *testing.T) {
+	policies := map[string]retrip.Policy{
+		"zero":                 {},
+		"should-retry":         {Dialects: []string{"should-retry"}},
+		"stripe":               {Dialects: []string{"stripe"}},
+		"gate":                 {Gate: retrip.Gate{Enabled: retrip.On}},
+		"a failure costs more": {Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2}},
+	}
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			policy.Backoff.Base = retrip.Off
+			base := play.Base(play.Reply(503), play.Reply(503, "X-Should-Retry: false"))
+			var gaveUp []retrip.Event
+			tr := &retrip.Transport{Base: base, Policy: policy, Metrics: retrip.NewMetrics(), Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { gaveUp = append(gaveUp, e) }}}
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+			require.NoError(t, err)
+			play.Finish(t, resp)
+			assert.Equal(t, 503, resp.StatusCode, "the caller gets the answer")
+			assert.Equal(t, 2, base.Attempts())
+			require.Len(t, gaveUp, 1)
+			assert.Equal(t, retrip.ReasonRetryForbidden, gaveUp[0].Reason)
+			states := tr.HostStates()
+			require.Len(t, states, 1)
+			assert.Equal(t, 4.5, states[0].Tokens, "the retry has failed, so its tokens are spent")
+		})
+	}
+}
+
+// The header applies to failures. Other responses aren't retried anyway.
+func TestForbidden_OnlyFailures(t *testing.T) {
+	for _, tt := range []struct {
+		status int
+		policy retrip.Policy
+		want   retrip.Reason
+	}{
+		{200, retrip.Policy{}, ""},
+		{301, retrip.Policy{}, ""},
+		{404, retrip.Policy{}, ""},
+		{404, retrip.Policy{Dialects: []string{"openai"}}, ""},
+		{404, retrip.Policy{RetryOn: []int{404}}, retrip.ReasonRetryForbidden},
+		{503, retrip.Policy{FailOn: []int{503}}, ""},
+		{429, retrip.Policy{}, retrip.ReasonRetryForbidden},
+		{503, retrip.Policy{MaxAttempts: 1}, retrip.ReasonRetryForbidden},
+		{503, retrip.Policy{Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }}, ""},
+		{503, retrip.Policy{Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule }}, retrip.ReasonRetryForbidden},
+	} {
+		base := play.Base(play.Reply(tt.status, "X-Should-Retry: false"))
+		var reason retrip.Reason
+		tr := &retrip.Transport{Base: base, Policy: tt.policy, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }}}
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+		require.NoError(t, err)
+		play.Finish(t, resp)
+		assert.Equal(t, tt.want, reason, "%d with %+v", tt.status, tt.policy)
+		assert.Equal(t, 1, base.Attempts())
+	}
+}
+
+// Classify decides first: it is the caller's own code, and sees the header.
+func TestForbidden_ClassifySpeaksFirst(t *testing.T) {
+	base := play.Base(play.Reply(503, "X-Should-Retry: false"))
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{
+		Backoff:  retrip.Backoff{Base: retrip.Off},
+		Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable },
+	}}
+	resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+	require.NoError(t, err)
+	play.Finish(t, resp)
+	assert.Equal(t, 4, base.Attempts())
 }

@@ -4,40 +4,35 @@
 package retrip
 
 import (
+	"errors"
 	"io"
 	"maps"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
 )
 
-// send makes an attempt, or takes the one that first has recorded.
+// send makes an attempt.
 func (x *exchange) send() {
-	if x.sent {
-		// take may panic as it closes the response. cleanUp must not close it
-		// again.
-		x.sent, x.held = false, false
-		x.take(x.resp, x.err)
-		if x.attempt != nil && x.resp != nil {
-			x.attempt.GiveBack(x.resp, &x.attempt.Req, x.req)
-		}
-		return
-	}
 	x.call.Attempts++
+	x.last = last{}
 	if x.watch().hooked() {
 		x.tellAttempt()
 	}
-	x.attempt, x.sends, x.torn, x.whole, x.download = nil, 0, nil, false, nil
-	x.began = x.beginning()
+	if x.timed() {
+		x.last.began = x.beginning()
+	}
 	if !x.derives() {
 		x.sending()
-		x.take(x.base().RoundTrip(x.req))
+		x.last.take(x.base().RoundTrip(x.req))
 		return
 	}
 	base, req := x.base(), x.derive()
@@ -45,38 +40,46 @@ func (x *exchange) send() {
 	x.sending()
 	var left time.Duration
 	if x.deadline != 0 {
-		left = max(1, x.deadline-x.began)
+		left = max(1, x.deadline-x.last.began)
 	}
 	awaits := x.awaitsRest()
 	if awaits {
-		x.attempt.Limit(x.clock(), x.r.policy.BodyIdle, errBodyIdle)
+		x.last.attempt.Limit(x.start(), x.r.policy.BodyIdleTimeout, errBodyIdle)
 	} else {
-		x.r.limit(x.attempt, x.clock(), left)
+		x.r.limit(x.last.attempt, x.start(), left)
 	}
-	resp, err := x.attempt.Use(base, netHTTP, req)
-	for resp == nil && fault.GoneAway(err) && x.attempt.MayUseAgain() && x.payload.again() {
+	resp, err := x.last.attempt.Use(base, netHTTP, req)
+	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.again() {
 		// net/http does the same if the request has a GetBody. The connection
 		// has ended, which is no sign of trouble at the host.
-		req = x.attempt.Again(x.payload.once.Reader())
-		resp, err = x.attempt.Use(base, netHTTP, req)
+		req = x.last.attempt.Again(x.payload.once.Reader())
+		resp, err = x.last.attempt.Use(base, netHTTP, req)
 	}
-	if awaits && x.attempt.InTime() {
-		// From here on, the stream that gets the body watches it. What Classify
-		// waits for must still arrive within AttemptTimeout.
-		x.r.limit(x.attempt, x.clock(), 0)
+	if awaits && x.last.attempt.InTime() {
+		// What Classify waits for must still arrive within AttemptTimeout.
+		x.r.limit(x.last.attempt, x.start(), 0)
 	}
-	x.sends = x.attempt.Sends()
-	x.take(resp, err)
-	if x.resp != nil {
-		x.attempt.GiveBack(x.resp, req, x.req)
+	x.last.sends = x.last.attempt.Sends()
+	x.last.take(resp, err)
+	if x.last.resp != nil {
+		x.last.attempt.GiveBack(x.last.resp, req, x.req)
 	}
 }
 
+// beginning returns the current instant. At first attempts to hosts in no trouble,
+// that is the first reading of the clock: nothing has waited since.
+func (x *exchange) beginning() time.Duration {
+	if x.call.Attempts == 1 && x.host == nil {
+		return x.s.instant(x.start())
+	}
+	return x.now()
+}
+
 // awaitsRest reports whether the response to the next attempt must arrive within
-// BodyIdle, because a Read of the body that it continues waits for it.
+// BodyIdleTimeout, because a Read of the body that it continues waits for it.
 func (x *exchange) awaitsRest() bool {
 	p := &x.r.policy
-	return x.continues && p.BodyIdle > 0 && (p.AttemptTimeout <= 0 || p.BodyIdle < p.AttemptTimeout)
+	return x.continues && p.BodyIdleTimeout > 0 && (p.AttemptTimeout <= 0 || p.BodyIdleTimeout < p.AttemptTimeout)
 }
 
 // isNetHTTP reports whether base is a transport of net/http.
@@ -90,15 +93,6 @@ func isNetHTTP(base http.RoundTripper) bool {
 
 // timed reports whether the duration of an attempt matters.
 func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
-
-// beginning returns the current instant, or 0 if the duration of an attempt
-// doesn't matter.
-func (x *exchange) beginning() time.Duration {
-	if !x.timed() {
-		return 0
-	}
-	return x.now()
-}
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
@@ -115,11 +109,11 @@ func (x *exchange) number() int { return x.incoming - 1 + x.call.Attempts }
 // derive returns a request for the next attempt. It shares with the caller's
 // request everything that doesn't have to differ.
 func (x *exchange) derive() *http.Request {
-	x.attempt = x.r.begin(x.req, x.idempotent, x.s.watch)
-	req := &x.attempt.Req
-	x.payload.attach(x.attempt, x.idempotent)
+	x.last.attempt = x.r.begin(x.req, x.idempotent, x.s.watch)
+	req := &x.last.attempt.Req
+	x.payload.attach(x.last.attempt, x.idempotent)
 	if x.r.policy.WholeBody > 0 && x.payload.kind >= replay.Gotten {
-		x.attempt.WatchSent()
+		x.last.attempt.WatchSent()
 	}
 	if x.key != "" {
 		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
@@ -131,7 +125,7 @@ func (x *exchange) derive() *http.Request {
 }
 
 // begin returns an attempt that has a request of its own.
-func (r *Rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
+func (r *rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
 	if !idempotent {
 		watch |= attempt.WatchSend
 	}
@@ -140,7 +134,7 @@ func (r *Rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *
 
 // limit bounds a by AttemptTimeout and, if left isn't 0, by Policy.Deadline,
 // which ends after left. clock is as in [alarm.Set].
-func (r *Rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration) {
+func (r *rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration) {
 	limit, tooLate := r.policy.AttemptTimeout, errAttemptTimeout
 	if left > 0 && (limit <= 0 || left < limit) {
 		limit, tooLate = left, errDeadline
@@ -158,6 +152,91 @@ func withHeader(h http.Header, name, value string) http.Header {
 	}
 	h[name] = []string{value}
 	return h
+}
+
+// lostLately is how long a lost connection is assumed to have been dead
+// before its attempt failed, at most.
+const lostLately = time.Second
+
+// doubt is what a request knows about bad connections to its host.
+type doubt struct {
+	on    bool          // the next attempt avoids the pool of the base
+	http2 bool          // the connection of the last attempt spoke HTTP/2
+	lost  int32         // attempts whose connection was lost
+	since time.Duration // an instant by which that attempt should have been answered
+}
+
+// doubts records what the error of the last attempt says about its connection.
+// From then on the request may avoid the pool of the base.
+func (x *exchange) doubts() {
+	base, ok := x.s.base.(*http.Transport)
+	if !ok {
+		return
+	}
+	var limit time.Duration
+	a := x.last.attempt
+	had := a != nil && a.HadConn()
+	switch {
+	// An attempt without a connection waited for a dial or for its turn. That
+	// says nothing about a connection of the base, but counts against a spare.
+	case errors.Is(x.last.err, errBodyIdle):
+		if a != nil && !x.doubt.on && !had {
+			return
+		}
+		limit = x.r.policy.BodyIdleTimeout
+	case errors.Is(x.last.err, errAttemptTimeout):
+		if a == nil || !x.doubt.on && !had {
+			return
+		}
+		limit = x.r.policy.AttemptTimeout
+	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(x.last.err.Error(), awaitingHeaders):
+		limit = base.ResponseHeaderTimeout
+	case fault.Lost(x.last.err):
+		if x.doubt.lost++; x.doubt.lost < 2 || had && a.SpokeHTTP2() {
+			return
+		}
+		limit = lostLately
+	default:
+		// A dial that failed, for instance.
+		return
+	}
+	switch {
+	case x.continues && a == nil:
+		// x.doubt.http2 is already set, from the body that broke.
+	case a == nil:
+		x.doubt.http2 = strings.HasPrefix(x.last.err.Error(), "http2: ")
+	case had:
+		x.doubt.http2 = a.SpokeHTTP2()
+	}
+	// Ignore responses from the first half of the attempt: the connection may
+	// have frozen after them. The second half lets requests that time out at
+	// different moments share a spare.
+	x.doubt.on, x.doubt.since = true, x.s.now()-limit/2
+}
+
+// awaitingHeaders ends the texts of net/http's errors for
+// ResponseHeaderTimeout.
+const awaitingHeaders = "timeout awaiting response headers"
+
+// base returns the RoundTripper for the next attempt.
+func (x *exchange) base() http.RoundTripper {
+	if !x.doubt.on {
+		return x.s.base
+	}
+	return x.spare()
+}
+
+// spare returns the spare of the request's host, or the base if there can't be
+// one. It must not be inlined, to keep the stack frames of other attempts
+// small.
+//
+//go:noinline
+func (x *exchange) spare() http.RoundTripper {
+	key := spare.Key{Key: hostkey.Of(x.req.URL), Scheme: x.req.URL.Scheme, HTTP2: x.doubt.http2}
+	if p := x.t.spares.Get(x.s.epoch, x.s.base.(*http.Transport), key, x.doubt.since); p != nil {
+		return p
+	}
+	return x.s.base
 }
 
 // payload is the body of a request, which each attempt gets anew.

@@ -14,58 +14,41 @@ import (
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// Trace is a set of hooks that run at the stages of a request, much as the
-// hooks of [net/http/httptrace.ClientTrace] run within one attempt. Any hook
-// may be nil. A hook runs in the goroutine of RoundTrip, unless its comment
-// says otherwise. It must not keep or change its argument. Different requests
-// may run a hook concurrently.
+// Trace is a set of hooks that run at the stages of a request. Any hook may be
+// nil. Different requests may run a hook concurrently. A hook runs in the
+// goroutine of RoundTrip, unless its comment says otherwise, and must not keep
+// or change its argument.
 //
 // The hooks of one request run in this order: Attempt for the first attempt;
 // Retry and Attempt for each retry; at most one GiveUp; and Done. If a request
 // ends in the wait before a retry, the Attempt of that retry doesn't run.
 type Trace struct {
-	// Attempt runs before each attempt.
-	Attempt func(Event)
+	Attempt func(Event) // runs before each attempt
+	Retry   func(Event) // runs after the decision to retry, before the wait
+	GiveUp  func(Event) // runs when the Transport gives up although a retry might have helped
+	Done    func(Event) // runs once, just before RoundTrip returns
 
-	// Retry runs after the decision to retry, before the wait.
-	Retry func(Event)
-
-	// GiveUp runs when the Transport gives up on a request that a retry might
-	// have helped.
-	GiveUp func(Event)
-
-	// Done runs once, just before RoundTrip returns.
-	Done func(Event)
-
-	// Resume runs if Policy.Resume is on and the body of a response breaks
-	// while it is read. It runs in the goroutine that reads, once the Transport
-	// has continued the body or can't. The Attempt, Retry and GiveUp hooks for
-	// the requests that try to continue the body run before it.
+	// Resume runs if Policy.Resume is on and the body of a response breaks, in
+	// the goroutine that reads, once the Transport has continued the body or
+	// can't. The hooks of the requests for the rest run before Resume.
 	Resume func(Event)
 
 	// Host runs when the state of a host changes: a pause begins or grows; a
 	// breaker opens, begins to probe or closes; a budget runs out, so that a
-	// request gets no retry, or is full again afterwards. A budget that has run
-	// out is not reported again until it has been full, or until the host has
-	// been forgotten after an hour without a failure. Only the Host hook of
+	// request gets no retry, or is full again. A budget that has run out is
+	// reported again only after it has been full. Only the Host hook of
 	// Transport.Trace runs, not that of [WithTrace].
 	Host func(HostState)
 }
 
 // Event is the argument of the hooks of [Trace].
 type Event struct {
-	// Request is the caller's request. In hooks for the continuation of a body,
-	// Request is the request for the rest.
+	// Request is the caller's request or, in hooks for the continuation of a
+	// body, the request for the rest.
 	Request *http.Request
 
-	// Policy is the name of the policy that the request follows: the pattern in
-	// Transport.Hosts, or "default".
-	Policy string
-
-	// Attempt is the number of the attempt that begins or, in other hooks, of
-	// the last attempt made. The first attempt is 1; 0 means that there was
-	// none yet.
-	Attempt int
+	Policy  string // pattern in Transport.Hosts that the request follows, or "default"
+	Attempt int    // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
 
 	// StatusCode, Header and Err are the outcome of the last attempt. If the
 	// body of a response broke or came too late, all three are set. Header must
@@ -76,34 +59,27 @@ type Event struct {
 
 	// Reason says why the Transport retries or gives up. In Done, Reason is
 	// empty if the Transport didn't give up. In Resume, Reason is "continued"
-	// or a word that says why the body can't be continued.
+	// or says why the body can't be continued, and Offset is the number of
+	// bytes of the representation that the reader has.
 	Reason Reason
-
-	// Offset is set for Resume: the number of bytes of the representation that
-	// the reader has.
 	Offset int64
 
 	// Wait is the length of the wait before the next attempt, and FromServer
-	// says whether a server asked for that wait. At a gate, Wait is the time
-	// for which the gate holds all requests back; the time for requests ahead
-	// in the queue comes on top.
+	// says whether a server asked for it. At a gate, Wait is the time for which
+	// the gate holds all requests back; the queue comes on top.
 	Wait       time.Duration
 	FromServer bool
 
-	// Sends is the number of times that net/http sent the request within the
-	// last attempt; 0 means unknown.
-	Sends int
-
-	// Elapsed is the time since RoundTrip began.
-	Elapsed time.Duration
+	Sends   int           // how often net/http sent the request in the last attempt; 0 means unknown
+	Elapsed time.Duration // time since RoundTrip began
 
 	maxWait time.Duration // the policy's MaxWait if it is the reason to give up; 0 otherwise
 }
 
 // WithTrace returns a context whose requests run the hooks of t after those of
 // Transport.Trace and of an enclosing WithTrace. If t is nil, WithTrace adds no
-// hooks. t must not be changed after the call. WithTrace and the context it
-// returns are safe for concurrent use.
+// hooks. The context is safe for concurrent use. t must not be changed after
+// the call.
 func WithTrace(ctx context.Context, t *Trace) context.Context {
 	next := &override{}
 	if o := overrideOf(ctx); o != nil {
@@ -227,7 +203,7 @@ func (w watcher) host(ctx context.Context, s HostState, change host.Change, news
 					slog.String("host", s.Host),
 					slog.String("change", name),
 					slog.String("policy", s.Policy),
-					slog.String("breaker", s.Breaker),
+					slog.String("breaker", string(s.Breaker)),
 					slog.Duration("open_for", s.OpenFor),
 					slog.Duration("paused_for", s.PausedFor),
 					slog.Float64("tokens", s.Tokens))

@@ -33,9 +33,9 @@ func TestHost_TellsChanges(t *testing.T) {
 		metrics := retrip.NewMetrics()
 		transport := &retrip.Transport{
 			Base: base, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, Window: time.Minute, OpenFor: time.Second, Probes: 1}},
+			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, Window: time.Minute, OpenFor: time.Second}},
 			Trace: &retrip.Trace{Host: func(s retrip.HostState) {
-				what := s.Breaker
+				what := string(s.Breaker)
 				if s.PausedFor > 0 {
 					what += ", paused"
 				}

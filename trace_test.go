@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -47,18 +48,18 @@ func (n *notes) trace() *retrip.Trace {
 // The hooks of a request run in the order of its stages, with the right
 // numbers.
 func TestTrace_Order(t *testing.T) {
-	p := with(func(p *retrip.Policy) { p.MaxAttempts = 3; p.AttemptTimeout = 2 * time.Second })
+	p := play.With(func(p *retrip.Policy) { p.MaxAttempts = 3; p.AttemptTimeout = 2 * time.Second })
 	for _, tt := range []struct {
 		name   string
 		method string
-		steps  []step
+		steps  []play.Step
 		want   []string
 	}{
-		{"success", "GET", []step{replies(200)}, []string{
+		{"success", "GET", []play.Step{play.Reply(200)}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"done #1 200 wait=0s server=false at=0s default",
 		}},
-		{"recovered", "GET", []step{replies(503), fails(errors.New("reset")), replies(204)}, []string{
+		{"recovered", "GET", []play.Step{play.Reply(503), play.Err(errors.New("reset")), play.Reply(204)}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"retry #1 503 server_error wait=1s server=false at=0s default",
 			"attempt #2 0 wait=0s server=false at=1s default",
@@ -66,7 +67,7 @@ func TestTrace_Order(t *testing.T) {
 			"attempt #3 0 wait=0s server=false at=2s default",
 			"done #3 204 wait=0s server=false at=2s default",
 		}},
-		{"used up", "GET", []step{replies(429), hangs, replies(500)}, []string{
+		{"used up", "GET", []play.Step{play.Reply(429), play.Hang, play.Reply(500)}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"retry #1 429 throttled wait=1s server=false at=0s default",
 			"attempt #2 0 wait=0s server=false at=1s default",
@@ -75,26 +76,26 @@ func TestTrace_Order(t *testing.T) {
 			"giveup #3 500 max_attempts wait=0s server=false at=4s default",
 			"done #3 500 max_attempts wait=0s server=false at=4s default",
 		}},
-		{"not idempotent", "POST", []step{replies(503)}, []string{
+		{"not idempotent", "POST", []play.Step{play.Reply(503)}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"giveup #1 503 not_idempotent wait=0s server=false at=0s default",
 			"done #1 503 not_idempotent wait=0s server=false at=0s default",
 		}},
-		{"too long", "GET", []step{replies(503, "Retry-After: 60")}, []string{
+		{"too long", "GET", []play.Step{play.Reply(503, "Retry-After: 60")}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"giveup #1 503 wait_too_long wait=0s server=false at=0s default",
 			"done #1 503 wait_too_long wait=0s server=false at=0s default",
 		}},
 	} {
-		bubbled(t, tt.name, func(t *testing.T) {
+		play.Bubble(t, tt.name, func(t *testing.T) {
 			own, outer, inner := &notes{}, &notes{}, &notes{}
-			tr := &retrip.Transport{Base: plays(tt.steps...), Policy: p, Trace: own.trace()}
-			req := request(t, tt.method, nil)
+			tr := &retrip.Transport{Base: play.Base(tt.steps...), Policy: p, Trace: own.trace()}
+			req := play.Request(t, tt.method, nil)
 			ctx := retrip.WithTrace(retrip.WithTrace(req.Context(), outer.trace()), inner.trace())
 			ctx = retrip.WithPolicy(ctx, retrip.Policy{})
 			resp, err := tr.RoundTrip(req.WithContext(ctx))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			assert.Equal(t, tt.want, own.lines)
 			assert.Equal(t, tt.want, outer.lines)
 			assert.Equal(t, tt.want, inner.lines)
@@ -106,20 +107,20 @@ func TestTrace_Order(t *testing.T) {
 // the last attempt, although its response has been discarded.
 func TestTrace_CallerGoesInTheWait(t *testing.T) {
 	for name, tt := range map[string]struct {
-		steps  []step
+		steps  []play.Step
 		status int
 	}{
-		"after a response":              {[]step{replies(503, "Left: 1")}, 503},
-		"after a response and an error": {[]step{replies(503, "Left: 1"), fails(errors.New("reset"))}, 0},
+		"after a response":              {[]play.Step{play.Reply(503, "Left: 1")}, 503},
+		"after a response and an error": {[]play.Step{play.Reply(503, "Left: 1"), play.Err(errors.New("reset"))}, 0},
 	} {
-		bubbled(t, name, func(t *testing.T) {
+		play.Bubble(t, name, func(t *testing.T) {
 			var ends []retrip.Event
 			note := func(e retrip.Event) { ends = append(ends, e) }
-			p := with(func(p *retrip.Policy) { p.AttemptTimeout = time.Minute })
-			tr := &retrip.Transport{Base: plays(tt.steps...), Policy: p, Trace: &retrip.Trace{GiveUp: note, Done: note}}
+			p := play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Minute })
+			tr := &retrip.Transport{Base: play.Base(tt.steps...), Policy: p, Trace: &retrip.Trace{GiveUp: note, Done: note}}
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Duration(len(tt.steps))*time.Second-time.Millisecond, cancel)
-			_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 			require.ErrorIs(t, err, context.Canceled)
 			var e *retrip.Error
 			require.ErrorAs(t, err, &e)
@@ -138,11 +139,11 @@ func TestTrace_CallerGoesInTheWait(t *testing.T) {
 func TestTrace_FromServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got retrip.Event
-		tr := &retrip.Transport{Base: plays(replies(429, "Retry-After: 4", "X: y"), replies(200)), Trace: &retrip.Trace{Retry: func(e retrip.Event) { got = e }}}
-		req := request(t, "GET", nil)
+		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 4", "X: y"), play.Reply(200)), Trace: &retrip.Trace{Retry: func(e retrip.Event) { got = e }}}
+		req := play.Request(t, "GET", nil)
 		resp, err := tr.RoundTrip(req)
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.True(t, got.FromServer)
 		assert.GreaterOrEqual(t, got.Wait, 4*time.Second)
 		assert.Equal(t, "y", got.Header.Get("X"))
@@ -156,14 +157,14 @@ func TestTrace_Enclosing(t *testing.T) {
 	done := func(name string) *retrip.Trace {
 		return &retrip.Trace{Done: func(retrip.Event) { order = append(order, name) }}
 	}
-	tr := &retrip.Transport{Base: plays(replies(200)), Trace: done("own")}
-	req := request(t, "GET", nil)
+	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Trace: done("own")}
+	req := play.Request(t, "GET", nil)
 	ctx := retrip.WithTrace(req.Context(), done("outer"))
 	ctx = retrip.WithTrace(ctx, nil)
 	ctx = retrip.WithTrace(ctx, &retrip.Trace{})
 	resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(ctx, done("inner"))))
 	require.NoError(t, err)
-	finish(t, resp)
+	play.Finish(t, resp)
 	assert.Equal(t, []string{"own", "outer", "inner"}, order)
 }
 
@@ -172,19 +173,19 @@ func TestTrace_Host(t *testing.T) {
 		var states []retrip.HostState
 		var log bytes.Buffer
 		tr := &retrip.Transport{
-			Base:   plays(replies(503, "Retry-After: 5"), replies(200)),
+			Base:   play.Base(play.Reply(503, "Retry-After: 5"), play.Reply(200)),
 			Hosts:  map[string]retrip.Policy{"Example.com": {Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}},
 			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		require.Len(t, states, 1)
 		assert.Equal(t, "example.com:80", states[0].Host)
 		assert.Equal(t, "example.com", states[0].Policy)
 		assert.Equal(t, 5*time.Second, states[0].PausedFor)
-		assert.Equal(t, "closed", states[0].Breaker)
+		assert.Equal(t, retrip.BreakerClosed, states[0].Breaker)
 		assert.Contains(t, log.String(), `level=WARN msg="retrip: host" host=example.com:80 change=paused policy=example.com breaker=closed open_for=0s paused_for=5s`)
 		assert.NotContains(t, log.String(), "retrip: retry", "below the level")
 	})
@@ -197,11 +198,11 @@ func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		tr := &retrip.Transport{
-			Base:   plays(replies(503), fails(&url.Error{Op: "Get", URL: secretURL, Err: errors.New("reset")})),
-			Policy: with(func(p *retrip.Policy) { p.MaxAttempts = 3 }),
+			Base:   play.Base(play.Reply(503), play.Err(&url.Error{Op: "Get", URL: secretURL, Err: errors.New("reset")})),
+			Policy: play.With(func(p *retrip.Policy) { p.MaxAttempts = 3 }),
 			Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		}
-		_, err := tr.RoundTrip(mustRequest(t, "", secretURL, nil))
+		_, err := tr.RoundTrip(play.MustRequest(t, "", secretURL, nil))
 		require.Error(t, err)
 		var records []map[string]any
 		for line := range strings.Lines(log.String()) {
@@ -228,11 +229,11 @@ func TestLogger(t *testing.T) {
 // A handler that panics is the caller's problem. A handler that is off costs
 // nothing.
 func TestLogger_Off(t *testing.T) {
-	tr := &retrip.Transport{Base: plays(replies(503)), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Logger: slog.New(slog.DiscardHandler)}
-	resp, err := tr.RoundTrip(request(t, "GET", nil))
+	tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Logger: slog.New(slog.DiscardHandler)}
+	resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	finish(t, resp)
+	play.Finish(t, resp)
 }
 
 // hostLog returns the records about hosts, such as "WARN budget_empty".
@@ -252,15 +253,15 @@ func TestTrace_HostBudget(t *testing.T) {
 		var states []retrip.HostState
 		status := 503
 		tr := &retrip.Transport{
-			Base:   testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return replies(status)(r) }),
+			Base:   testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return play.Reply(status)(r) }),
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
 		}
 		call := func(times int) {
 			for range times {
-				resp, err := tr.RoundTrip(request(t, "GET", nil))
+				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 				require.NoError(t, err)
-				finish(t, resp)
+				play.Finish(t, resp)
 			}
 		}
 		call(50)
@@ -290,7 +291,7 @@ func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 		var log bytes.Buffer
 		tr := &retrip.Transport{
 			Base:   testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, os.ErrDeadlineExceeded }),
-			Policy: with(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1}; p.MaxAttempts = 2 }),
+			Policy: play.With(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1}; p.MaxAttempts = 2 }),
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -298,10 +299,10 @@ func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 		time.AfterFunc(500*time.Millisecond, cancel)
 		go func() {
 			time.Sleep(100 * time.Millisecond)
-			_, err := tr.RoundTrip(request(t, "GET", nil))
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
 			assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		}()
-		_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, []string{"WARN budget_empty", "INFO budget_full"}, hostLog(log.String()))
 	})
@@ -313,37 +314,37 @@ func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		step := replies(503)
+		step := play.Reply(503)
 		tr := &retrip.Transport{
 			Base:   testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return step(r) }),
 			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 5}},
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		for range 1800 {
-			if resp, err := tr.RoundTrip(request(t, "GET", nil)); err == nil {
-				finish(t, resp)
+			if resp, err := tr.RoundTrip(play.Request(t, "GET", nil)); err == nil {
+				play.Finish(t, resp)
 			}
 			time.Sleep(time.Second / 30)
 		}
 		assert.Equal(t, []string{"WARN breaker_open"}, hostLog(log.String()))
 		assert.Less(t, strings.Count(log.String(), "\n"), 40, "a minute of 1800 requests")
-		step = replies(200)
+		step = play.Reply(200)
 		time.Sleep(10 * time.Second)
 		for range 30 {
-			if resp, err := tr.RoundTrip(request(t, "GET", nil)); err == nil {
-				finish(t, resp)
+			if resp, err := tr.RoundTrip(play.Request(t, "GET", nil)); err == nil {
+				play.Finish(t, resp)
 			}
 			time.Sleep(time.Second)
 		}
 		assert.Equal(t, []string{"WARN breaker_open", "INFO breaker_closed"}, hostLog(log.String()))
 
 		log.Reset()
-		step = replies(503, "Retry-After: 5")
+		step = play.Reply(503, "Retry-After: 5")
 		tr = &retrip.Transport{Base: tr.Base, Logger: tr.Logger, Policy: retrip.Policy{MaxAttempts: 1}}
 		for range 100 {
-			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 			require.NoError(t, err)
-			finish(t, resp)
+			play.Finish(t, resp)
 			time.Sleep(time.Second)
 		}
 		assert.Equal(t, []string{"WARN paused"}, hostLog(log.String()), "one pause that grows")

@@ -13,37 +13,31 @@ import (
 	"github.com/hashicorp/go-cleanhttp"
 
 	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
-// retry is safe, useful and bearable for the server:
+// retry is safe, useful and bearable for the server. The zero value is ready to
+// use. Fields must not be changed after the first call of a method other than
+// Validate; [Transport.SetPolicies] changes policies at run time. All methods
+// are safe for concurrent use. A Transport must not be copied.
 //
-//	client := &http.Client{Transport: &retrip.Transport{}}
-//
-// The zero value is ready to use. Fields must not be changed after the first
-// call of a method other than Validate; [Transport.SetPolicies] changes policies
-// at run time. A Transport is safe for concurrent use and must not be copied.
-//
-// Transport passes the caller's own request to Base for the first attempt
-// unless the attempt needs something that the request lacks. In that case the
-// attempt is derived: Base gets a shallow copy of the request with a context of
-// its own. An attempt is derived if it has a timeout, a bound on sends
-// (MaxSends), a hook or a generated idempotency key, if the request has a body
-// that http.NewRequest didn't make from a buffer, byte slice or string, or if
-// the TLSClientConfig of Base has a VerifyConnection or VerifyPeerCertificate
-// callback.
+// In the first attempt, Base gets the caller's own request, unless the attempt
+// is derived: Base then gets a shallow copy of the request with a context of
+// its own. An attempt is derived if it has a timeout, MaxSends, a hook or a
+// generated header, if it has a body that http.NewRequest didn't make from a
+// buffer, byte slice or string, or if the TLSClientConfig of Base has a
+// VerifyConnection or VerifyPeerCertificate.
 type Transport struct {
 	// Base makes each attempt. If nil, Transport uses go-cleanhttp's pooled
 	// transport, with HTTP/2 pings that detect dead connections. Each Transport
-	// has a pool of its own, so a program should make one Transport and keep
-	// it. Anything that each attempt needs afresh, such as a signature, belongs
-	// in Base.
-	//
-	// If Base is nil or an [*http.Transport], a retry after a timeout uses
-	// another connection, from a clone of Base with its own pool; see
-	// Policy.AttemptTimeout. Any other Base makes every attempt itself.
+	// then has a pool of its own, so a program should make one and keep it.
+	// Anything that each attempt needs afresh, such as a signature, belongs in
+	// Base. After a timeout, a retry uses another connection, from a clone of
+	// Base with its own pool, if Base is nil or an [*http.Transport].
 	Base http.RoundTripper
 
 	// Policy applies to every host. The zero Policy is a sound default.
@@ -52,13 +46,11 @@ type Transport struct {
 	// Hosts holds policies for particular hosts, by pattern: "api.example.com"
 	// (any port), "api.example.com:8443", "*.example.com" (all hosts below
 	// example.com) or "[::1]". The most specific pattern wins. Case and a
-	// trailing dot don't matter. Unset fields inherit from Policy. If nil, all
-	// hosts follow Policy.
+	// trailing dot don't matter. Unset fields inherit from Policy.
 	Hosts map[string]Policy
 
 	// Fleet limits retries by what all processes of a fleet together have spent
-	// on them; see Policy.FleetBudget. If nil, only the budget of this process
-	// limits them.
+	// on them. If nil, only the budget of this process limits them.
 	Fleet *Fleet
 
 	// Metrics receives the counts. If nil, Transport counts nothing.
@@ -68,8 +60,7 @@ type Transport struct {
 	// at Info, or at Debug if an open breaker refused the request. Logger also
 	// receives the trouble of a host: at Warn when a pause begins, a breaker
 	// opens or a budget runs out, at Info when the trouble ends, and at Debug
-	// in between. Logged URLs have neither userinfo nor query. If nil,
-	// Transport logs nothing.
+	// in between. URLs lack userinfo and query. If nil, Transport logs nothing.
 	Logger *slog.Logger
 
 	// Trace holds hooks that run at the stages of every request. If nil, only
@@ -98,6 +89,48 @@ type settings struct {
 func (s *settings) now() time.Duration { return time.Since(s.epoch) }
 
 func (s *settings) instant(t time.Time) time.Duration { return t.Sub(s.epoch) }
+
+// RoundTrip sends req, retrying until it gets a final answer or a rule forbids
+// another attempt. If RoundTrip gives up with a response in hand, it returns
+// that response and a nil error; for its errors, see [Error]. If t's policies,
+// or a policy from [WithPolicy], are invalid, the error names each field and
+// value, and nothing is sent. RoundTrip always closes the request body, but may
+// do so after it has returned. It implements [http.RoundTripper].
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	s := t.settings.Load()
+	if s == nil {
+		s = t.start()
+	}
+	if !s.looked {
+		s = t.look()
+	}
+	if s.err != nil {
+		body.CloseRequest(req)
+		return nil, s.err
+	}
+	o := overrideOf(req.Context())
+	r := s.find(req.URL)
+	if !r.matched.Load() {
+		r.matched.Store(true)
+	}
+	if o != nil && o.policy != nil {
+		var err error
+		if r, err = o.apply(r); err != nil {
+			body.CloseRequest(req)
+			return nil, err
+		}
+	}
+
+	var x exchange
+	x.init(t, s, r, req, replay.KindOf(req), o)
+	return x.run()
+}
+
+// apply returns r as overridden by o. It must not be inlined: the stack frame
+// of every request would then hold a Policy.
+//
+//go:noinline
+func (o *override) apply(r *rules) (*rules, error) { return r.override(*o.policy) }
 
 // start makes t's settings on first use.
 func (t *Transport) start() *settings {
@@ -154,12 +187,11 @@ func defaultBase() *http.Transport {
 	return base
 }
 
-// SetPolicies replaces Policy and Hosts for requests that begin after the call.
+// SetPolicies replaces the policies for requests that begin after the call.
 // Requests in flight keep the policies that they began with, and hosts keep
 // their state. If a new policy is invalid, SetPolicies changes nothing and
 // returns an error that names what is wrong. The fields Policy and Hosts keep
-// their values; [Transport.Policies] returns the policies in force. SetPolicies
-// is safe for concurrent use with RoundTrip.
+// their values; [Transport.Policies] returns the policies in force.
 func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	m, err := compile(policy, hosts)
 	if err != nil {
@@ -181,9 +213,8 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 }
 
 // CloseIdleConnections closes the idle connections of Base, if Base has a
-// method of that name, and those left by retries after a timeout. [http.Client]
-// calls it from its own method of that name. Transport never closes connections
-// of Base by itself. CloseIdleConnections is safe for concurrent use.
+// method of that name, and those left by retries after a timeout. Transport
+// never closes connections of Base by itself.
 func (t *Transport) CloseIdleConnections() {
 	t.spares.Close()
 	if c, ok := t.start().base.(interface{ CloseIdleConnections() }); ok {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // The first attempt fails, and the deadline ends the second. The error shows
@@ -28,15 +29,15 @@ import (
 func TestTransport_ErrorThenDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reset := errors.New("connection reset")
-		base := plays(fails(reset), hangs)
+		base := play.Base(play.Err(reset), play.Hang)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil).WithContext(ctx))
+		_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 		assert.ErrorIs(t, err, reset)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "connection reset")
 		assert.ErrorContains(t, err, "deadline exceeded")
-		e := asError(t, err)
+		e := play.AsError(t, err)
 		assert.Equal(t, 2, e.Attempts)
 		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
 		assert.True(t, e.Timeout())
@@ -75,32 +76,31 @@ func TestTransport_Cancel(t *testing.T) {
 	for _, tt := range ends {
 		for _, timeout := range []time.Duration{0, time.Minute} {
 			name := fmt.Sprint(tt.name, " timeout ", timeout)
-			policy := with(func(p *retrip.Policy) { p.AttemptTimeout = timeout })
+			policy := play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })
 			check := func(t *testing.T, err error) *retrip.Error {
 				for _, want := range tt.is {
 					assert.ErrorIs(t, err, want)
 				}
-				e := asError(t, err)
+				e := play.AsError(t, err)
 				assert.Equal(t, tt.reason, e.Reason)
 				assert.Equal(t, tt.reason == "deadline", e.Timeout())
-				assert.Equal(t, tt.reason == "deadline", e.Temporary())
 				return e
 			}
-			bubbled(t, name+"/in the wait", func(t *testing.T) {
+			play.Bubble(t, name+"/in the wait", func(t *testing.T) {
 				if tt.reason == "deadline" {
 					// Such a wait doesn't begin.
-					base := plays(replies(503))
-					req, _ := tt.end(request(t, "GET", nil))
+					base := play.Base(play.Reply(503))
+					req, _ := tt.end(play.Request(t, "GET", nil))
 					start := time.Now()
 					resp, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
 					require.NoError(t, err)
-					finish(t, resp)
+					play.Finish(t, resp)
 					assert.Zero(t, time.Since(start))
 					return
 				}
-				base := plays(replies(503, "X: y"))
-				body := newSend("x")
-				req, end := tt.end(request(t, "PUT", body))
+				base := play.Base(play.Reply(503, "X: y"))
+				body := play.NewSend("x")
+				req, end := tt.end(play.Request(t, "PUT", body))
 				time.AfterFunc(500*time.Millisecond, end)
 				start := time.Now()
 				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
@@ -109,12 +109,12 @@ func TestTransport_Cancel(t *testing.T) {
 				assert.Equal(t, 503, e.StatusCode)
 				assert.Equal(t, "y", e.Header.Get("X"))
 				assert.Equal(t, 1, e.Attempts)
-				assert.EqualValues(t, 1, body.closed.Load())
-				assert.Equal(t, 1, base.closedBodies())
+				assert.EqualValues(t, 1, body.Closed.Load())
+				assert.Equal(t, 1, base.ClosedBodies())
 			})
-			bubbled(t, name+"/in flight, second attempt", func(t *testing.T) {
-				base := plays(fails(io.ErrUnexpectedEOF), hangs)
-				req, end := tt.end(request(t, "GET", nil))
+			play.Bubble(t, name+"/in flight, second attempt", func(t *testing.T) {
+				base := play.Base(play.Err(io.ErrUnexpectedEOF), play.Hang)
+				req, end := tt.end(play.Request(t, "GET", nil))
 				p := policy
 				p.Backoff.Base = 100 * time.Millisecond
 				time.AfterFunc(500*time.Millisecond, end)
@@ -122,14 +122,14 @@ func TestTransport_Cancel(t *testing.T) {
 				_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(req)
 				assert.Equal(t, 500*time.Millisecond, time.Since(start))
 				assert.ErrorIs(t, check(t, err), io.ErrUnexpectedEOF)
-				assert.Equal(t, 2, base.attempts())
+				assert.Equal(t, 2, base.Attempts())
 			})
-			bubbled(t, name+"/in flight, first attempt", func(t *testing.T) {
-				base := plays(hangs)
-				req, end := tt.end(request(t, "GET", nil))
+			play.Bubble(t, name+"/in flight, first attempt", func(t *testing.T) {
+				base := play.Base(play.Hang)
+				req, end := tt.end(play.Request(t, "GET", nil))
 				time.AfterFunc(500*time.Millisecond, end)
 				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
-				assert.Equal(t, 1, base.attempts())
+				assert.Equal(t, 1, base.Attempts())
 				if tt.name == "Request.Cancel" {
 					assert.EqualError(t, err, "net/http: request canceled", "the base's own error")
 					return
@@ -138,10 +138,10 @@ func TestTransport_Cancel(t *testing.T) {
 					assert.ErrorIs(t, err, want)
 				}
 			})
-			bubbled(t, name+"/before", func(t *testing.T) {
-				base := plays(replies(200))
-				body := newSend("x")
-				req, end := tt.end(request(t, "PUT", body))
+			play.Bubble(t, name+"/before", func(t *testing.T) {
+				base := play.Base(play.Reply(200))
+				body := play.NewSend("x")
+				req, end := tt.end(play.Request(t, "PUT", body))
 				end()
 				time.Sleep(time.Second)
 				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
@@ -157,8 +157,8 @@ func TestTransport_Cancel(t *testing.T) {
 				} else {
 					assert.True(t, err == want, "%v", err)
 				}
-				assert.Zero(t, base.attempts())
-				assert.EqualValues(t, 1, body.closed.Load())
+				assert.Zero(t, base.Attempts())
+				assert.EqualValues(t, 1, body.Closed.Load())
 			})
 		}
 	}
@@ -167,22 +167,22 @@ func TestTransport_Cancel(t *testing.T) {
 // The token of a retry that is never made comes back.
 func TestTransport_CancelReturnsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := plays(replies(503))
-		tr := &retrip.Transport{Base: base, Policy: with(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1} })}
+		base := play.Base(play.Reply(503))
+		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1} })}
 		for range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second/2, cancel)
-			_, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
-			assert.Equal(t, retrip.ReasonCanceled, asError(t, err).Reason)
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+			assert.Equal(t, retrip.ReasonCanceled, play.AsError(t, err).Reason)
 			assert.Empty(t, tr.HostStates())
 		}
-		assert.Equal(t, 3, base.attempts())
+		assert.Equal(t, 3, base.Attempts())
 	})
 }
 
 // http.Client.Timeout ends an attempt, and no wait begins that doesn't fit it.
 func TestTransport_ClientTimeout(t *testing.T) {
-	eachProto(t, func(t *testing.T, proto memhttp.Proto) {
+	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		var seen atomic.Int32
 		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if seen.Add(1) == 1 {
@@ -191,7 +191,7 @@ func TestTransport_ClientTimeout(t *testing.T) {
 			}
 			<-r.Context().Done()
 		}))
-		c := &http.Client{Transport: &retrip.Transport{Base: s.Transport(), Policy: steady}, Timeout: 10 * time.Second}
+		c := &http.Client{Transport: &retrip.Transport{Base: s.Transport(), Policy: play.Steady}, Timeout: 10 * time.Second}
 		start := time.Now()
 		_, err := c.Get(s.URL)
 		assert.Equal(t, 10*time.Second, time.Since(start))
@@ -206,7 +206,7 @@ func TestTransport_ClientTimeout(t *testing.T) {
 		start = time.Now()
 		resp, err := c.Get(s.URL)
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		assert.Equal(t, 503, resp.StatusCode)
 		assert.Zero(t, time.Since(start))
 	})
@@ -214,9 +214,9 @@ func TestTransport_ClientTimeout(t *testing.T) {
 
 // The errors of retrip's own timeouts say so, unlike the caller's.
 func TestTransport_OwnTimeouts(t *testing.T) {
-	bubbled(t, "attempt, once", func(t *testing.T) {
-		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
-		_, err := (&retrip.Transport{Base: plays(hangs), Policy: p}).RoundTrip(request(t, "GET", nil))
+	play.Bubble(t, "attempt, once", func(t *testing.T) {
+		p := play.With(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
+		_, err := (&retrip.Transport{Base: play.Base(play.Hang), Policy: p}).RoundTrip(play.Request(t, "GET", nil))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.NotErrorIs(t, err, context.Canceled)
 		assert.ErrorContains(t, err, "AttemptTimeout")
@@ -224,60 +224,60 @@ func TestTransport_OwnTimeouts(t *testing.T) {
 		assert.True(t, (&url.Error{Err: err}).Timeout())
 		assert.True(t, err.(interface{ Temporary() bool }).Temporary())
 	})
-	bubbled(t, "attempts, all", func(t *testing.T) {
-		base := plays(hangs)
-		p := with(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
-		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
-		assert.True(t, asError(t, err).Timeout())
-		assert.Equal(t, "[0s 1.05s 2.1s 3.15s]", fmt.Sprint(base.at))
+	play.Bubble(t, "attempts, all", func(t *testing.T) {
+		base := play.Base(play.Hang)
+		p := play.With(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
+		assert.True(t, play.AsError(t, err).Timeout())
+		assert.Equal(t, "[0s 1.05s 2.1s 3.15s]", fmt.Sprint(base.At))
 		assert.Equal(t, 1, strings.Count(err.Error(), "AttemptTimeout"), "said once: %v", err)
 	})
-	bubbled(t, "a base that calls it a cancellation", func(t *testing.T) {
-		p := with(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
-		_, err := (&retrip.Transport{Base: plays(func(r *http.Request) (*http.Response, error) {
+	play.Bubble(t, "a base that calls it a cancellation", func(t *testing.T) {
+		p := play.With(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
+		_, err := (&retrip.Transport{Base: play.Base(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
-		}), Policy: p}).RoundTrip(request(t, "GET", nil))
+		}), Policy: p}).RoundTrip(play.Request(t, "GET", nil))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.NotErrorIs(t, err, context.Canceled)
 	})
-	bubbled(t, "a POST that timed out may have been processed", func(t *testing.T) {
-		base := plays(hangs)
-		p := with(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
-		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "POST", nil))
+	play.Bubble(t, "a POST that timed out may have been processed", func(t *testing.T) {
+		base := play.Base(play.Hang)
+		p := play.With(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "POST", nil))
 		assert.Error(t, err)
-		assert.Equal(t, 1, base.attempts())
+		assert.Equal(t, 1, base.Attempts())
 	})
-	bubbled(t, "deadline in flight", func(t *testing.T) {
-		base := plays(replies(503), hangs)
-		p := with(func(p *retrip.Policy) { p.Deadline, p.AttemptTimeout = 3*time.Second, time.Hour })
+	play.Bubble(t, "deadline in flight", func(t *testing.T) {
+		base := play.Base(play.Reply(503), play.Hang)
+		p := play.With(func(p *retrip.Policy) { p.Deadline, p.AttemptTimeout = 3*time.Second, time.Hour })
 		start := time.Now()
-		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
 		assert.Equal(t, 3*time.Second, time.Since(start))
-		e := asError(t, err)
+		e := play.AsError(t, err)
 		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
 		assert.True(t, e.Timeout())
 		assert.ErrorContains(t, err, "Policy.Deadline")
 	})
-	bubbled(t, "room for an attempt as long as the last one", func(t *testing.T) {
-		base := plays(func(r *http.Request) (*http.Response, error) { time.Sleep(2 * time.Second); return replies(503)(r) })
-		p := with(func(p *retrip.Policy) { p.Deadline = 6 * time.Second })
+	play.Bubble(t, "room for an attempt as long as the last one", func(t *testing.T) {
+		base := play.Base(func(r *http.Request) (*http.Response, error) { time.Sleep(2 * time.Second); return play.Reply(503)(r) })
+		p := play.With(func(p *retrip.Policy) { p.Deadline = 6 * time.Second })
 		start := time.Now()
-		resp, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(request(t, "GET", nil))
+		resp, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
-		assert.Equal(t, 2, base.attempts())
+		play.Finish(t, resp)
+		assert.Equal(t, 2, base.Attempts())
 		assert.Equal(t, 5*time.Second, time.Since(start))
 	})
-	bubbled(t, "a response that comes with an error", func(t *testing.T) {
-		lost := newReply(strings.NewReader("lost"))
-		base := plays(func(*http.Request) (*http.Response, error) {
+	play.Bubble(t, "a response that comes with an error", func(t *testing.T) {
+		lost := play.NewReply(strings.NewReader("lost"))
+		base := play.Base(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Body: lost}, io.ErrUnexpectedEOF
-		}, replies(200))
-		resp, err := (&retrip.Transport{Base: base, Policy: steady}).RoundTrip(request(t, "GET", nil))
+		}, play.Reply(200))
+		resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		assert.Equal(t, "ok", finish(t, resp))
-		assert.EqualValues(t, 1, lost.closed.Load())
+		assert.Equal(t, "ok", play.Finish(t, resp))
+		assert.EqualValues(t, 1, lost.Closed.Load())
 	})
 }
 
@@ -289,18 +289,18 @@ func (endless) Err() error            { return nil }
 
 // The age of the Transport must not count as the duration of an attempt.
 func TestTransport_DeadlineWithoutEnd(t *testing.T) {
-	bubbled(t, "", func(t *testing.T) {
-		base := plays(replies(200), replies(503), replies(200))
+	play.Bubble(t, "", func(t *testing.T) {
+		base := play.Base(play.Reply(200), play.Reply(503), play.Reply(200))
 		transport := &retrip.Transport{Base: base}
-		resp, err := transport.RoundTrip(request(t, http.MethodGet, nil))
+		resp, err := transport.RoundTrip(play.Request(t, http.MethodGet, nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		time.Sleep(time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		resp, err = transport.RoundTrip(request(t, http.MethodGet, nil).WithContext(endless{ctx}))
+		resp, err = transport.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(endless{ctx}))
 		require.NoError(t, err)
 		assert.Equal(t, 200, resp.StatusCode)
-		finish(t, resp)
+		play.Finish(t, resp)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -26,62 +27,62 @@ func TestTransport_Panics(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		set   func(*retrip.Transport)
-		steps []step
+		steps []play.Step
 	}{
-		{"base, first attempt", func(*retrip.Transport) {}, []step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
-		{"base, second attempt", func(*retrip.Transport) {}, []step{replies(503), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
-		{"base, second attempt after an error", func(*retrip.Transport) {}, []step{fails(io.EOF), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
-		{"base with a timeout", func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour }, []step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base, first attempt", func(*retrip.Transport) {}, []play.Step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base, second attempt", func(*retrip.Transport) {}, []play.Step{play.Reply(503), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base, second attempt after an error", func(*retrip.Transport) {}, []play.Step{play.Err(io.EOF), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
+		{"base with a timeout", func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour }, []play.Step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
 		{"Classify", func(tr *retrip.Transport) {
 			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
-		}, []step{replies(503)}},
+		}, []play.Step{play.Reply(503)}},
 		{"Classify with a timeout", func(tr *retrip.Transport) {
 			tr.Policy.AttemptTimeout = time.Hour
 			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
-		}, []step{replies(200)}},
-		{"Idempotent", func(tr *retrip.Transport) { tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false } }, []step{replies(503)}},
+		}, []play.Step{play.Reply(200)}},
+		{"Idempotent", func(tr *retrip.Transport) { tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false } }, []play.Step{play.Reply(503)}},
 		{"Idempotent with keys", func(tr *retrip.Transport) {
 			tr.Policy.IdempotencyKey = retrip.On
 			tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false }
-		}, []step{replies(503)}},
-		{"Trace.Attempt", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { boom() }} }, []step{replies(200)}},
+		}, []play.Step{play.Reply(503)}},
+		{"Trace.Attempt", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(200)}},
 		{"Trace.Attempt, second", func(tr *retrip.Transport) {
 			tr.Trace = &retrip.Trace{Attempt: func(e retrip.Event) {
 				if e.Attempt == 2 {
 					boom()
 				}
 			}}
-		}, []step{replies(503)}},
-		{"Trace.Retry", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Retry: func(retrip.Event) { boom() }} }, []step{replies(503)}},
-		{"Trace.GiveUp", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{GiveUp: func(retrip.Event) { boom() }} }, []step{replies(503)}},
-		{"Trace.Done", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Done: func(retrip.Event) { boom() }} }, []step{replies(200)}},
-		{"Trace.Host", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Host: func(retrip.HostState) { boom() }} }, []step{replies(503, "Retry-After: 1")}},
-		{"a response body", func(*retrip.Transport) {}, []step{func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 503, ContentLength: -1, Body: newReply(testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
+		}, []play.Step{play.Reply(503)}},
+		{"Trace.Retry", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Retry: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(503)}},
+		{"Trace.GiveUp", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{GiveUp: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(503)}},
+		{"Trace.Done", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Done: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(200)}},
+		{"Trace.Host", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Host: func(retrip.HostState) { boom() }} }, []play.Step{play.Reply(503, "Retry-After: 1")}},
+		{"a response body", func(*retrip.Transport) {}, []play.Step{func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, ContentLength: -1, Body: play.NewReply(testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
 		}}},
 	} {
 		for _, kind := range []string{"none", "stream", "GetBody"} {
-			bubbled(t, tt.name+" body "+kind, func(t *testing.T) {
-				base := plays(tt.steps...)
-				base.keep = strings.HasPrefix(tt.name, "base") // panics before it closes the body
-				tr := &retrip.Transport{Base: base, Policy: steady}
-				tr.Policy.Budget = retrip.Budget{Size: 1, Credit: 1}
+			play.Bubble(t, tt.name+" body "+kind, func(t *testing.T) {
+				base := play.Base(tt.steps...)
+				base.Keep = strings.HasPrefix(tt.name, "base") // panics before it closes the body
+				tr := &retrip.Transport{Base: base, Policy: play.Steady}
+				tr.Policy.Budget = retrip.Budget{Size: 1}
 				tt.set(tr)
-				body := newSend("x")
-				var made []*sendBody
-				req := request(t, "PUT", body)
+				body := play.NewSend("x")
+				var made []*play.SendBody
+				req := play.Request(t, "PUT", body)
 				switch kind {
 				case "none":
-					req = request(t, "PUT", nil)
+					req = play.Request(t, "PUT", nil)
 				case "GetBody":
-					req.GetBody = func() (io.ReadCloser, error) { made = append(made, newSend("x")); return made[len(made)-1], nil }
+					req.GetBody = func() (io.ReadCloser, error) { made = append(made, play.NewSend("x")); return made[len(made)-1], nil }
 				}
 				assert.PanicsWithValue(t, "boom", func() { _, _ = tr.RoundTrip(req) })
-				assert.Equal(t, kind != "none", body.closed.Load() > 0, "request body closed")
+				assert.Equal(t, kind != "none", body.Closed.Load() > 0, "request body closed")
 				for _, b := range made {
-					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
+					assert.Positive(t, b.Closed.Load(), "body from GetBody closed")
 				}
-				assert.Equal(t, len(base.bodies), base.closedBodies(), "response bodies closed")
+				assert.Equal(t, len(base.Bodies), base.ClosedBodies(), "response bodies closed")
 				time.Sleep(10 * time.Second)   // longer than any pause
 				if tt.name != "Trace.GiveUp" { // a failed retry has cost its token
 					assert.Empty(t, tr.HostStates())
@@ -106,9 +107,9 @@ func TestTransport_PanicInClose(t *testing.T) {
 		"response":          {response: strings.NewReader("text")},
 		"stalled, response": {response: testenv.Reader(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF })},
 	} {
-		bubbled(t, name, func(t *testing.T) {
+		play.Bubble(t, name, func(t *testing.T) {
 			transport := &retrip.Transport{Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.9}}}
-			transport.Base = plays(func(*http.Request) (*http.Response, error) {
+			transport.Base = play.Base(func(*http.Request) (*http.Response, error) {
 				resp := &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: http.NoBody}
 				if test.response != nil {
 					resp.Body = unclosable{test.response}
@@ -120,7 +121,7 @@ func TestTransport_PanicInClose(t *testing.T) {
 					panic("hook")
 				}
 			}}
-			req := request(t, http.MethodPut, nil)
+			req := play.Request(t, http.MethodPut, nil)
 			if test.request != nil {
 				req.Body = unclosable{test.request}
 			}
@@ -138,7 +139,7 @@ func TestTransport_PanicInClose(t *testing.T) {
 // If Close of a response's body panics, the request's bodies are closed
 // nevertheless.
 func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
-	closePanics := func(end error) step {
+	closePanics := func(end error) play.Step {
 		return func(*http.Request) (*http.Response, error) {
 			body := unclosable{io.MultiReader(strings.NewReader("ok"), iotest.ErrReader(end))}
 			return &http.Response{StatusCode: 200, ProtoMajor: 1, Header: http.Header{}, ContentLength: -1, Body: body}, nil
@@ -146,7 +147,7 @@ func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
-		step   step
+		step   play.Step
 	}{
 		"after another panic": {
 			retrip.Policy{Classify: func(*http.Request, *http.Response, error) retrip.Verdict { panic("boom") }},
@@ -165,18 +166,18 @@ func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
 		},
 	} {
 		for _, getBody := range []bool{false, true} {
-			bubbled(t, fmt.Sprint(name, " GetBody ", getBody), func(t *testing.T) {
-				body := newSend("x")
-				var made []*sendBody
-				req := request(t, http.MethodPut, body)
+			play.Bubble(t, fmt.Sprint(name, " GetBody ", getBody), func(t *testing.T) {
+				body := play.NewSend("x")
+				var made []*play.SendBody
+				req := play.Request(t, http.MethodPut, body)
 				if getBody {
-					req.GetBody = func() (io.ReadCloser, error) { made = append(made, newSend("x")); return made[len(made)-1], nil }
+					req.GetBody = func() (io.ReadCloser, error) { made = append(made, play.NewSend("x")); return made[len(made)-1], nil }
 				}
-				tr := &retrip.Transport{Base: plays(tt.step), Policy: tt.policy}
+				tr := &retrip.Transport{Base: play.Base(tt.step), Policy: tt.policy}
 				assert.Panics(t, func() { _, _ = tr.RoundTrip(req) })
-				assert.Positive(t, body.closed.Load(), "request body closed")
+				assert.Positive(t, body.Closed.Load(), "request body closed")
 				for _, b := range made {
-					assert.Positive(t, b.closed.Load(), "body from GetBody closed")
+					assert.Positive(t, b.Closed.Load(), "body from GetBody closed")
 				}
 			})
 		}

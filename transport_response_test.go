@@ -16,18 +16,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A response counts as one, whatever fields the base left out.
 func TestTransport_NoStatus(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{"plain": {}, "derived": {AttemptTimeout: time.Second}} {
-		bubbled(t, name, func(t *testing.T) {
-			base := plays(replies(0))
-			resp, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(request(t, http.MethodGet, nil))
+		play.Bubble(t, name, func(t *testing.T) {
+			base := play.Base(play.Reply(0))
+			resp, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(play.Request(t, http.MethodGet, nil))
 			require.NoError(t, err)
-			assert.Equal(t, 1, base.attempts())
-			finish(t, resp)
+			assert.Equal(t, 1, base.Attempts())
+			play.Finish(t, resp)
 		})
 	}
 }
@@ -43,33 +44,38 @@ func (b *halfClosed) CloseWrite() error { b.closed = true; return nil }
 // A proxy closes one direction of an upgraded connection.
 func TestTransport_UpgradeCloseWrite(t *testing.T) {
 	for name, able := range map[string]bool{"able": true, "unable": false} {
-		bubbled(t, name, func(t *testing.T) {
-			var rwc struct {
-				io.Reader
-				io.Writer
-				io.Closer
+		for _, status := range []int{101, 200} { // a CONNECT may be answered by a 200
+			for _, policy := range []retrip.Policy{{AttemptTimeout: time.Second}, {Resume: retrip.On, BodyIdleTimeout: time.Second, WholeBody: 1000}} {
+				play.Bubble(t, fmt.Sprint(name, status, policy.Resume), func(t *testing.T) {
+					var rwc struct {
+						io.Reader
+						io.Writer
+						io.Closer
+					}
+					full := &halfClosed{ReadWriteCloser: rwc}
+					transport := &retrip.Transport{Policy: policy}
+					transport.Base = play.Base(func(*http.Request) (*http.Response, error) {
+						resp := &http.Response{StatusCode: status, Body: full}
+						if !able {
+							resp.Body = rwc
+						}
+						return resp, nil
+					})
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					resp, err := transport.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
+					require.NoError(t, err)
+					require.Implements(t, (*io.ReadWriteCloser)(nil), resp.Body)
+					body, ok := resp.Body.(interface{ CloseWrite() error })
+					require.True(t, ok)
+					err = body.CloseWrite()
+					assert.Equal(t, able, full.closed)
+					if !able {
+						assert.ErrorIs(t, err, http.ErrNotSupported)
+					}
+				})
 			}
-			full := &halfClosed{ReadWriteCloser: rwc}
-			transport := &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: time.Second}}
-			transport.Base = plays(func(*http.Request) (*http.Response, error) {
-				resp := &http.Response{StatusCode: 101, Body: full}
-				if !able {
-					resp.Body = rwc
-				}
-				return resp, nil
-			})
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			resp, err := transport.RoundTrip(request(t, http.MethodGet, nil).WithContext(ctx))
-			require.NoError(t, err)
-			body, ok := resp.Body.(interface{ CloseWrite() error })
-			require.True(t, ok)
-			err = body.CloseWrite()
-			assert.Equal(t, able, full.closed)
-			if !able {
-				assert.ErrorIs(t, err, http.ErrNotSupported)
-			}
-		})
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -30,55 +31,55 @@ func TestTransport_Schedule(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		policy retrip.Policy
-		steps  []step
+		steps  []play.Step
 		at     string
 		status int // 0 means an error
 	}{
-		{"success", steady, []step{replies(200)}, "[0s]", 200},
-		{"twice 503", steady, []step{replies(503), replies(503), replies(200)}, "[0s 1s 2s]", 200},
-		{"503 for ever", with(func(p *retrip.Policy) { p.MaxAttempts = 3 }), []step{replies(503)}, "[0s 1s 2s]", 503},
-		{"404", steady, []step{replies(404)}, "[0s]", 404},
-		{"429", steady, []step{replies(429), replies(200)}, "[0s 1s]", 200},
-		{"one attempt", with(func(p *retrip.Policy) { p.MaxAttempts = 1 }), []step{replies(503)}, "[0s]", 503},
-		{"error, then success", steady, []step{fails(reset), replies(200)}, "[0s 1s]", 200},
-		{"errors for ever", steady, []step{fails(reset)}, "[0s 1s 2s 3s]", 0},
-		{"a status added", with(func(p *retrip.Policy) { p.RetryOn = []int{404} }), []step{replies(404), replies(200)}, "[0s 1s]", 200},
-		{"a status taken away", with(func(p *retrip.Policy) { p.FailOn = []int{501} }), []step{replies(501)}, "[0s]", 501},
+		{"success", play.Steady, []play.Step{play.Reply(200)}, "[0s]", 200},
+		{"twice 503", play.Steady, []play.Step{play.Reply(503), play.Reply(503), play.Reply(200)}, "[0s 1s 2s]", 200},
+		{"503 for ever", play.With(func(p *retrip.Policy) { p.MaxAttempts = 3 }), []play.Step{play.Reply(503)}, "[0s 1s 2s]", 503},
+		{"404", play.Steady, []play.Step{play.Reply(404)}, "[0s]", 404},
+		{"429", play.Steady, []play.Step{play.Reply(429), play.Reply(200)}, "[0s 1s]", 200},
+		{"one attempt", play.With(func(p *retrip.Policy) { p.MaxAttempts = 1 }), []play.Step{play.Reply(503)}, "[0s]", 503},
+		{"error, then success", play.Steady, []play.Step{play.Err(reset), play.Reply(200)}, "[0s 1s]", 200},
+		{"errors for ever", play.Steady, []play.Step{play.Err(reset)}, "[0s 1s 2s 3s]", 0},
+		{"a status added", play.With(func(p *retrip.Policy) { p.RetryOn = []int{404} }), []play.Step{play.Reply(404), play.Reply(200)}, "[0s 1s]", 200},
+		{"a status taken away", play.With(func(p *retrip.Policy) { p.FailOn = []int{501} }), []play.Step{play.Reply(501)}, "[0s]", 501},
 		{"exponential", retrip.Policy{MaxAttempts: 6, Backoff: retrip.Backoff{Base: time.Second, Cap: 5 * time.Second, Jitter: retrip.NoJitter}, Budget: retrip.Unlimited},
-			[]step{replies(500)}, "[0s 1s 3s 7s 12s 17s]", 500},
-		{"no backoff", with(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off }), []step{replies(500)}, "[0s 0s 0s 0s]", 500},
-		{"Retry-After in the past", steady, []step{replies(503, "Retry-After: Fri, 31 Dec 1999 00:00:00 GMT"), replies(200)}, "[0s 1s]", 200},
-		{"Retry-After 0", steady, []step{replies(503, "Retry-After: 0"), replies(200)}, "[0s 1s]", 200},
-		{"Retry-After negative", steady, []step{replies(503, "Retry-After: -5"), replies(200)}, "[0s 1s]", 200},
-		{"Retry-After with a fraction", steady, []step{replies(503, "Retry-After: 5.5"), replies(200)}, "[0s 1s]", 200},
-		{"Retry-After empty", steady, []step{replies(503, "Retry-After: "), replies(200)}, "[0s 1s]", 200},
-		{"Retry-After longer than any duration", steady, []step{replies(503, "Retry-After: 9223372037"), replies(200)}, "[0s]", 503},
-		{"Retry-After with an exponent", steady, []step{replies(503, "Retry-After: 1e30"), replies(200)}, "[0s 1s]", 200},
-		{"Retry-After of more than 64 bits", steady, []step{replies(503, "Retry-After: 99999999999999999999999"), replies(200)}, "[0s]", 503},
-		{"Retry-After longer than MaxWait", steady, []step{replies(503, "Retry-After: 31"), replies(200)}, "[0s]", 503},
-		{"Retry-After as a Unix timestamp", steady, []step{replies(429, "Retry-After: 1742608800"), replies(200)}, "[0s]", 429},
-		{"NoJitter past the deadline", with(func(p *retrip.Policy) { p.Deadline = 600 * time.Millisecond }), []step{replies(503)}, "[0s]", 503},
-		{"Retry-After past the deadline", retrip.Policy{Deadline: 600 * time.Millisecond}, []step{replies(503, "Retry-After: 2")}, "[0s]", 503},
-		{"Classify: a 200 isn't one", with(func(p *retrip.Policy) {
+			[]play.Step{play.Reply(500)}, "[0s 1s 3s 7s 12s 17s]", 500},
+		{"no backoff", play.With(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off }), []play.Step{play.Reply(500)}, "[0s 0s 0s 0s]", 500},
+		{"Retry-After in the past", play.Steady, []play.Step{play.Reply(503, "Retry-After: Fri, 31 Dec 1999 00:00:00 GMT"), play.Reply(200)}, "[0s 1s]", 200},
+		{"Retry-After 0", play.Steady, []play.Step{play.Reply(503, "Retry-After: 0"), play.Reply(200)}, "[0s 1s]", 200},
+		{"Retry-After negative", play.Steady, []play.Step{play.Reply(503, "Retry-After: -5"), play.Reply(200)}, "[0s 1s]", 200},
+		{"Retry-After with a fraction", play.Steady, []play.Step{play.Reply(503, "Retry-After: 5.5"), play.Reply(200)}, "[0s 1s]", 200},
+		{"Retry-After empty", play.Steady, []play.Step{play.Reply(503, "Retry-After: "), play.Reply(200)}, "[0s 1s]", 200},
+		{"Retry-After longer than any duration", play.Steady, []play.Step{play.Reply(503, "Retry-After: 9223372037"), play.Reply(200)}, "[0s]", 503},
+		{"Retry-After with an exponent", play.Steady, []play.Step{play.Reply(503, "Retry-After: 1e30"), play.Reply(200)}, "[0s 1s]", 200},
+		{"Retry-After of more than 64 bits", play.Steady, []play.Step{play.Reply(503, "Retry-After: 99999999999999999999999"), play.Reply(200)}, "[0s]", 503},
+		{"Retry-After longer than MaxWait", play.Steady, []play.Step{play.Reply(503, "Retry-After: 31"), play.Reply(200)}, "[0s]", 503},
+		{"Retry-After as a Unix timestamp", play.Steady, []play.Step{play.Reply(429, "Retry-After: 1742608800"), play.Reply(200)}, "[0s]", 429},
+		{"NoJitter past the deadline", play.With(func(p *retrip.Policy) { p.Deadline = 600 * time.Millisecond }), []play.Step{play.Reply(503)}, "[0s]", 503},
+		{"Retry-After past the deadline", retrip.Policy{Deadline: 600 * time.Millisecond}, []play.Step{play.Reply(503, "Retry-After: 2")}, "[0s]", 503},
+		{"Classify: a 200 isn't one", play.With(func(p *retrip.Policy) {
 			p.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 				if resp != nil && resp.Header.Get("X-Busy") != "" {
 					return retrip.Retryable
 				}
 				return retrip.ByRule
 			}
-		}), []step{replies(200, "X-Busy: 1"), replies(200)}, "[0s 1s]", 200},
-		{"Classify: a 503 is final", with(func(p *retrip.Policy) {
+		}), []play.Step{play.Reply(200, "X-Busy: 1"), play.Reply(200)}, "[0s 1s]", 200},
+		{"Classify: a 503 is final", play.With(func(p *retrip.Policy) {
 			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
-		}), []step{replies(503)}, "[0s]", 503},
-		{"Classify: an error is final", with(func(p *retrip.Policy) {
+		}), []play.Step{play.Reply(503)}, "[0s]", 503},
+		{"Classify: an error is final", play.With(func(p *retrip.Policy) {
 			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
-		}), []step{fails(reset)}, "[0s]", 0},
+		}), []play.Step{play.Err(reset)}, "[0s]", 0},
 	} {
-		bubbled(t, tt.name, func(t *testing.T) {
-			base := plays(tt.steps...)
-			req := request(t, "GET", nil)
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			base := play.Base(tt.steps...)
+			req := play.Request(t, "GET", nil)
 			resp, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(req)
-			assert.Equal(t, tt.at, fmt.Sprint(base.at))
+			assert.Equal(t, tt.at, fmt.Sprint(base.At))
 			if tt.status == 0 {
 				assert.ErrorIs(t, err, reset)
 				return
@@ -86,8 +87,8 @@ func TestTransport_Schedule(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, tt.status, resp.StatusCode)
 			assert.Same(t, req, resp.Request)
-			assert.Equal(t, "ok", finish(t, resp))
-			assert.Equal(t, len(base.bodies), base.closedBodies())
+			assert.Equal(t, "ok", play.Finish(t, resp))
+			assert.Equal(t, len(base.Bodies), base.ClosedBodies())
 		})
 	}
 }
@@ -106,14 +107,14 @@ func TestTransport_RetryAfter(t *testing.T) {
 		{"Retry-After: " + at.Add(time.Hour).Format(http.TimeFormat), "Date: " + start.Add(time.Hour).Format(http.TimeFormat)},
 	} {
 		for _, status := range []int{429, 500, 503} {
-			bubbled(t, fmt.Sprint(status, lines), func(t *testing.T) {
-				base := plays(replies(status, lines...), replies(200))
-				resp, err := (&retrip.Transport{Base: base}).RoundTrip(request(t, "GET", nil))
+			play.Bubble(t, fmt.Sprint(status, lines), func(t *testing.T) {
+				base := play.Base(play.Reply(status, lines...), play.Reply(200))
+				resp, err := (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "GET", nil))
 				require.NoError(t, err)
-				finish(t, resp)
-				require.Equal(t, 2, base.attempts())
-				assert.GreaterOrEqual(t, base.at[1], 9*time.Second)
-				assert.LessOrEqual(t, base.at[1], 13500*time.Millisecond)
+				play.Finish(t, resp)
+				require.Equal(t, 2, base.Attempts())
+				assert.GreaterOrEqual(t, base.At[1], 9*time.Second)
+				assert.LessOrEqual(t, base.At[1], 13500*time.Millisecond)
 			})
 		}
 	}
@@ -129,9 +130,9 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if r.Header.Get("Seen") == "" {
-				return replies(429, "Retry-After: 10")(r)
+				return play.Reply(429, "Retry-After: 10")(r)
 			}
-			return replies(200)(r)
+			return play.Reply(200)(r)
 		})
 		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Unlimited}, Trace: &retrip.Trace{Retry: func(e retrip.Event) {
 			mu.Lock()
@@ -143,9 +144,9 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				resp, err := tr.RoundTrip(request(t, "GET", nil))
+				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 				if assert.NoError(t, err) {
-					finish(t, resp)
+					play.Finish(t, resp)
 				}
 			})
 		}
@@ -155,31 +156,31 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 }
 
 func TestTransport_CloseIdleConnections(t *testing.T) {
-	base := plays(replies(503), replies(200))
+	base := play.Base(play.Reply(503), play.Reply(200))
 	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-	resp, err := tr.RoundTrip(request(t, "GET", nil))
+	resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 	require.NoError(t, err)
-	finish(t, resp)
-	assert.Zero(t, base.idle, "retrip never closes them by itself")
+	play.Finish(t, resp)
+	assert.Zero(t, base.Idle, "retrip never closes them by itself")
 	(&http.Client{Transport: tr}).CloseIdleConnections()
-	assert.Equal(t, 1, base.idle)
-	(&retrip.Transport{Base: testenv.RoundTripper(replies(200))}).CloseIdleConnections() // the base has no such method: no panic
+	assert.Equal(t, 1, base.Idle)
+	(&retrip.Transport{Base: testenv.RoundTripper(play.Reply(200))}).CloseIdleConnections() // the base has no such method: no panic
 	(&retrip.Transport{}).CloseIdleConnections()
 }
 
 func TestTransport_SetPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := plays(replies(503))
-		tr := &retrip.Transport{Base: base, Policy: steady}
+		base := play.Base(play.Reply(503))
+		tr := &retrip.Transport{Base: base, Policy: play.Steady}
 		count := func() int {
-			before := base.attempts()
-			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			before := base.Attempts()
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 			require.NoError(t, err)
-			finish(t, resp)
-			return base.attempts() - before
+			play.Finish(t, resp)
+			return base.Attempts() - before
 		}
 		assert.Equal(t, 4, count())
-		two := with(func(p *retrip.Policy) { p.MaxAttempts = 2 })
+		two := play.With(func(p *retrip.Policy) { p.MaxAttempts = 2 })
 		require.NoError(t, tr.SetPolicies(two, nil))
 		assert.Equal(t, 2, count())
 		require.NoError(t, tr.SetPolicies(two, map[string]retrip.Policy{"EXAMPLE.com:80": {MaxAttempts: 3}}))
@@ -187,47 +188,47 @@ func TestTransport_SetPolicies(t *testing.T) {
 		err := tr.SetPolicies(two, map[string]retrip.Policy{"example.com": {MaxAttempts: -2}})
 		assert.ErrorContains(t, err, `Hosts["example.com"].MaxAttempts is -2`)
 		assert.Equal(t, 3, count())
-		assert.Equal(t, steady.MaxAttempts, tr.Policy.MaxAttempts)
+		assert.Equal(t, play.Steady.MaxAttempts, tr.Policy.MaxAttempts)
 
 		// A request in flight keeps the policy with which it began.
 		done := make(chan int)
-		require.NoError(t, tr.SetPolicies(steady, nil))
-		before := base.attempts()
+		require.NoError(t, tr.SetPolicies(play.Steady, nil))
+		before := base.Attempts()
 		go func() {
-			resp, err := tr.RoundTrip(request(t, "GET", nil))
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 			if assert.NoError(t, err) {
-				finish(t, resp)
+				play.Finish(t, resp)
 			}
-			done <- base.attempts() - before
+			done <- base.Attempts() - before
 		}()
 		synctest.Wait()
 		require.NoError(t, tr.SetPolicies(two, nil))
 		assert.Equal(t, 4, <-done)
 	})
 	t.Run("heals a Transport that began with a bad one", func(t *testing.T) {
-		tr := &retrip.Transport{Base: plays(replies(200)), Policy: retrip.Policy{MaxAttempts: -1}}
-		_, err := tr.RoundTrip(request(t, "GET", nil))
+		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Policy: retrip.Policy{MaxAttempts: -1}}
+		_, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		assert.ErrorContains(t, err, "Policy.MaxAttempts is Off")
 		_, err = tr.HostState("example.com:443")
 		assert.ErrorContains(t, err, "Policy.MaxAttempts is Off")
 		require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
-		resp, err := tr.RoundTrip(request(t, "GET", nil))
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 	})
 }
 
 // WithPolicy applies to that request only.
 func TestTransport_WithPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := plays(replies(503))
-		tr := &retrip.Transport{Base: base, Policy: steady}
+		base := play.Base(play.Reply(503))
+		tr := &retrip.Transport{Base: base, Policy: play.Steady}
 		count := func(ctx context.Context) int {
-			before := base.attempts()
-			resp, err := tr.RoundTrip(request(t, "GET", nil).WithContext(ctx))
+			before := base.Attempts()
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 			require.NoError(t, err)
-			finish(t, resp)
-			return base.attempts() - before
+			play.Finish(t, resp)
+			return base.Attempts() - before
 		}
 		ctx := t.Context()
 		two := retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: 2})
@@ -238,15 +239,15 @@ func TestTransport_WithPolicy(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		assert.Equal(t, 2, count(retrip.WithTrace(two, &retrip.Trace{})))
 		for _, bad := range []retrip.Policy{
-			{MaxAttempts: -7}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: retrip.Budget{Size: 3}}, {Gate: retrip.On},
+			{MaxAttempts: -7}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: retrip.Budget{Size: 3}}, {Gate: retrip.Gate{Enabled: retrip.On}},
 			{Backoff: retrip.Backoff{Base: time.Hour}}, {FailOn: []int{500}, RetryOn: []int{500}},
 		} {
-			body := newSend("x")
-			before := base.attempts()
-			_, err := tr.RoundTrip(request(t, "PUT", body).WithContext(retrip.WithPolicy(ctx, bad)))
+			body := play.NewSend("x")
+			before := base.Attempts()
+			_, err := tr.RoundTrip(play.Request(t, "PUT", body).WithContext(retrip.WithPolicy(ctx, bad)))
 			assert.ErrorContains(t, err, "retrip: WithPolicy.")
-			assert.EqualValues(t, 1, body.closed.Load())
-			assert.Equal(t, before, base.attempts())
+			assert.EqualValues(t, 1, body.Closed.Load())
+			assert.Equal(t, before, base.Attempts())
 		}
 	})
 }
@@ -254,7 +255,7 @@ func TestTransport_WithPolicy(t *testing.T) {
 // A signing transport below retrip signs every attempt.
 func TestTransport_SigningBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := plays(replies(503), replies(503), replies(200))
+		base := play.Base(play.Reply(503), play.Reply(503), play.Reply(200))
 		n := 0
 		signer := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			n++
@@ -262,12 +263,12 @@ func TestTransport_SigningBase(t *testing.T) {
 			r.Header.Set("Authorization", fmt.Sprint("signature ", n, " at ", time.Now().Unix()))
 			return base.RoundTrip(r)
 		})
-		req := request(t, "GET", nil)
-		resp, err := (&retrip.Transport{Base: signer, Policy: steady}).RoundTrip(req)
+		req := play.Request(t, "GET", nil)
+		resp, err := (&retrip.Transport{Base: signer, Policy: play.Steady}).RoundTrip(req)
 		require.NoError(t, err)
-		finish(t, resp)
+		play.Finish(t, resp)
 		seen := map[string]bool{}
-		for _, h := range base.header {
+		for _, h := range base.Header {
 			seen[h.Get("Authorization")] = true
 		}
 		assert.Len(t, seen, 3)
@@ -278,10 +279,10 @@ func TestTransport_SigningBase(t *testing.T) {
 
 // P7: an upload of a megabyte is not buffered before it is sent.
 func TestTransport_MemoryOfAnUpload(t *testing.T) {
-	measuresHeap(t)
+	play.MeasureHeap(t)
 	const size = 64 << 20
 	var most uint64
-	base := plays(func(r *http.Request) (*http.Response, error) {
+	base := play.Base(func(r *http.Request) (*http.Response, error) {
 		var m runtime.MemStats
 		buf := make([]byte, 64<<10)
 		for i := 0; ; i++ {
@@ -294,15 +295,15 @@ func TestTransport_MemoryOfAnUpload(t *testing.T) {
 			}
 		}
 		_ = r.Body.Close()
-		return replies(200)(r)
+		return play.Reply(200)(r)
 	})
-	base.keep = true
+	base.Keep = true
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	resp, err := (&retrip.Transport{Base: base}).RoundTrip(request(t, "PUT", io.LimitReader(zeros{}, size)))
+	resp, err := (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", io.LimitReader(play.Zeros{}, size)))
 	require.NoError(t, err)
-	finish(t, resp)
+	play.Finish(t, resp)
 	assert.Less(t, int64(most)-int64(before.HeapAlloc), int64(8<<20))
 }
 
@@ -320,11 +321,11 @@ func TestTransport_Loopback(t *testing.T) {
 	c := &http.Client{Transport: &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}}
 	defer c.CloseIdleConnections()
 	for range 3 {
-		req, err := http.NewRequest("PUT", s.URL, stream([]byte("over loopback")))
+		req, err := http.NewRequest("PUT", s.URL, play.Stream([]byte("over loopback")))
 		require.NoError(t, err)
 		resp, err := c.Do(req)
 		require.NoError(t, err)
-		assert.Equal(t, "over loopback", finish(t, resp))
+		assert.Equal(t, "over loopback", play.Finish(t, resp))
 	}
 	assert.EqualValues(t, 9, seen.Load())
 }

@@ -11,26 +11,191 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/span"
 )
 
+// place is where a request stands: at its host, in its waits. It knows nothing of
+// attempts.
+type place struct {
+	clock
+	table *host.Table
+	r     *rules
+	req   *http.Request
+	call  decide.Call
+	host  *host.Entry   // pinned; nil while the host is in no trouble
+	woken chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
+	keyed bool          // call.Gate is known
+}
+
+// pin finds the host of the request, if the attempt failed or the host is in
+// trouble. It returns the current instant, or 0 if it didn't look. It must not be
+// inlined, to keep the stack frame of decide small.
+//
+//go:noinline
+func (p *place) pin(failed bool) time.Duration {
+	if !failed && p.table.Calm(&host.Lookup{URL: p.req.URL}) {
+		return 0
+	}
+	now := p.now()
+	if key := hostkey.Of(p.req.URL); failed {
+		if hostkey.IsLong(p.req.URL) {
+			// A new entry keeps the key, and with it the string of the URL.
+			key = key.Clone()
+		}
+		p.host = p.table.PinNew(key, now)
+	} else {
+		p.host = p.table.PinGood(key, now)
+	}
+	return now
+}
+
+// rules returns the rules that the request follows at its host.
+func (p *place) rules() *decide.Rules {
+	if p.host != nil && p.host.Others {
+		return p.othersRules()
+	}
+	return &p.r.Rules
+}
+
+// othersRules must not be inlined: the stack frame of every request that waits
+// would then hold a copy of its rules.
+//
+//go:noinline
+func (p *place) othersRules() *decide.Rules { return p.r.ForOthers() }
+
+// ask asks the host whether the attempt may be made now.
+func (p *place) ask(now time.Duration) decide.Decision {
+	h, draw := &p.host.Record, rand.Uint64()
+	var d decide.Decision
+	if p.call.Attempts == 0 {
+		d = p.rules().First(h, &p.call, now, draw)
+	} else {
+		d = p.rules().Wake(h, &p.call, now, draw)
+	}
+	wakeOthers(h, d.Wakes)
+	return d
+}
+
+// giveBack returns to the host what a decision took for an attempt that isn't
+// made.
+func (p *place) giveBack(h *host.Record) { wakeOthers(h, p.rules().Return(h, &p.call)) }
+
+// nameGate calls GateKey for the request, the first time that the gate matters.
+func (p *place) nameGate() {
+	if f := p.r.policy.Gate.Key; f != nil && p.r.Gate && !p.keyed {
+		p.call.Gate, p.keyed = f(p.req), true
+	}
+}
+
+// mayQueue prepares p for a wait at the gate.
+func (p *place) mayQueue() {
+	if p.r.Gate && p.woken == nil {
+		p.woken = make(chan struct{}, 1)
+		p.call.Waiter = p.woken
+	}
+	p.nameGate()
+}
+
+// wakeOthers wakes the calls that must ask h again, if there are any. Each
+// channel has room for one wake-up. One is enough, because the call asks again
+// after it has received that wake-up.
+func wakeOthers(h *host.Record, any bool) {
+	for any {
+		woken, ok := h.Woken().(chan struct{})
+		if !ok {
+			return
+		}
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// sleep waits for timer or woken; either may be nil. If the caller goes
+// meanwhile, sleep returns why. Its stack frame is part of every request that
+// waits.
+func (p *place) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) {
+	if timer != nil || woken != nil {
+		var over <-chan time.Time
+		if timer != nil {
+			over = timer.C
+		}
+		select {
+		case <-over:
+		case <-woken:
+		case <-p.req.Context().Done():
+		case <-legacyCancel(p.req):
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+	return p.gone()
+}
+
+// gone returns why the caller no longer wants a response, or nil if it still
+// does. If a context has a cause, gone joins the context's error and its cause;
+// net/http returns only one of them.
+func (p *place) gone() error {
+	// Check Done, as net/http does: a custom context may have an error but no
+	// Done channel.
+	if err := p.req.Context().Err(); err != nil && p.req.Context().Done() != nil {
+		if cause := fault.Usable(context.Cause(p.req.Context())); !errors.Is(cause, err) {
+			return errors.Join(err, cause)
+		}
+		return err
+	}
+	canceled := legacyCancel(p.req)
+	if canceled == nil {
+		return nil
+	}
+	select {
+	case <-canceled:
+		// http.Client closes the channel for its Timeout, when the deadline of
+		// the context passes.
+		if deadline, ok := p.req.Context().Deadline(); ok && !time.Now().Before(deadline) {
+			return context.DeadlineExceeded
+		}
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// reasonGone returns the reason for the give-up when the caller has gone
+// because of err.
+func reasonGone(err error) decide.Reason {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return decide.Deadline
+	}
+	return decide.Canceled
+}
+
+// legacyCancel returns the channel of Request.Cancel, which is deprecated. But
+// http.Client closes it for its Timeout, and net/http obeys it.
+func legacyCancel(req *http.Request) <-chan struct{} {
+	return req.Cancel //lint:ignore SA1019 see above
+}
+
 // admit asks the host whether it allows the first attempt, and waits if it
 // must.
 func (x *exchange) admit() ending {
-	if x.sent {
+	if x.continues {
 		return ending{}
 	}
 	if gone := x.gone(); gone != nil {
-		x.decision = Decision{Reason: reasonGone(gone)}
+		x.decision = decide.Decision{Reason: reasonGone(gone)}
 		return ending{endAbsent, gone}
 	}
-	if x.r.breaker == nil && x.r.policy.Gate != On || x.t.hosts.Calm(&host.Lookup{URL: x.req.URL}) {
+	if x.r.Breaker == nil && !x.r.Gate || x.table.Calm(&host.Lookup{URL: x.req.URL}) {
 		return ending{}
 	}
-	if x.host = x.t.hosts.Pin(hostkey.Of(x.req.URL), x.now()); x.host == nil {
+	if x.host = x.table.Pin(hostkey.Of(x.req.URL), x.now()); x.host == nil {
 		return ending{}
 	}
 	return x.wake()
@@ -42,7 +207,7 @@ func (x *exchange) startWait() (timer *time.Timer) {
 	if d := &x.decision; d.Wait > 0 && !d.AtGate {
 		timer = time.NewTimer(d.Wait)
 	}
-	if x.held {
+	if x.last.held {
 		x.discard(x.decision.Wait)
 	}
 	return timer
@@ -58,12 +223,12 @@ func (x *exchange) discard(wait time.Duration) {
 	if x.call.Deadline != 0 && most > wait {
 		most = min(most, max(wait, x.call.Deadline-x.now()))
 	}
-	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.clock(), most)
+	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.start(), most)
 }
 
 // release returns the response in hand, which the caller must discard.
 func (x *exchange) release() *http.Response {
-	resp := x.resp
+	resp := x.last.resp
 	x.forget(resp)
 	return resp
 }
@@ -71,7 +236,7 @@ func (x *exchange) release() *http.Response {
 // forget keeps of resp, which is discarded, what x.seen keeps.
 func (x *exchange) forget(resp *http.Response) {
 	x.seen = seen{resp.StatusCode, resp.Header}
-	x.resp, x.held, x.discarded = nil, false, true
+	x.last.resp, x.last.held, x.last.discarded = nil, false, true
 }
 
 // wake asks the host for permission to make the attempt, waiting as often and
@@ -81,26 +246,20 @@ func (x *exchange) wake() ending {
 		return ending{}
 	}
 	x.mayQueue()
-	since, end := x.ask()
+	since, end := x.queue()
 	if since != 0 {
 		x.r.metrics.WaitedAtGate(x.req.Context(), x.s.now()-since)
 	}
 	return end
 }
 
-// ask does the work of wake. It also returns the instant at which a wait at the
+// queue does the work of wake. It also returns the instant at which a wait at the
 // gate began, or 0 if there was none.
-func (x *exchange) ask() (since time.Duration, end ending) {
+func (x *exchange) queue() (since time.Duration, end ending) {
 	for {
-		var d Decision
 		now := x.s.now()
-		if x.call.Attempts == 0 {
-			d = x.rules().first(&x.host.Record, &x.call, now, rand.Uint64())
-		} else {
-			d = x.rules().wake(&x.host.Record, &x.call, now, rand.Uint64())
-		}
-		wakeOthers(&x.host.Record, d.Wakes)
-		x.changed(d.change)
+		d := x.ask(now)
+		x.changed(d.Change)
 		if !d.Retry {
 			x.decision = d
 			return since, ending{how: endHeldBack}
@@ -121,139 +280,10 @@ func (x *exchange) ask() (since time.Duration, end ending) {
 	}
 }
 
-// sleep waits for timer or woken; either may be nil. If the caller goes
-// meanwhile, sleep returns why. Its stack frame is part of every request that
-// waits.
-func (x *exchange) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) {
-	if timer != nil || woken != nil {
-		var over <-chan time.Time
-		if timer != nil {
-			over = timer.C
-		}
-		select {
-		case <-over:
-		case <-woken:
-		case <-x.req.Context().Done():
-		case <-legacyCancel(x.req):
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-	}
-	return x.gone()
-}
-
 // leave ends a wait because the caller has gone. It gives back what the attempt
 // has taken.
 func (x *exchange) leave(gone error) ending {
 	x.giveBack(&x.host.Record)
-	x.decision = Decision{Reason: reasonGone(gone)}
+	x.decision = decide.Decision{Reason: reasonGone(gone)}
 	return ending{endHeldBack, gone}
-}
-
-// gone returns why the caller no longer wants a response, or nil if it still
-// does. If a context has a cause, gone joins the context's error and its cause;
-// net/http returns only one of them.
-func (x *exchange) gone() error {
-	// Check Done, as net/http does: a custom context may have an error but no
-	// Done channel.
-	if err := x.req.Context().Err(); err != nil && x.req.Context().Done() != nil {
-		if cause := fault.Usable(context.Cause(x.req.Context())); !errors.Is(cause, err) {
-			return errors.Join(err, cause)
-		}
-		return err
-	}
-	select {
-	case <-legacyCancel(x.req):
-		// http.Client closes the channel for its Timeout, when the deadline of
-		// the context passes.
-		if deadline, ok := x.req.Context().Deadline(); ok && !time.Now().Before(deadline) {
-			return context.DeadlineExceeded
-		}
-		return context.Canceled
-	default:
-		return nil
-	}
-}
-
-// hasGone reports whether the caller has gone already. It asks the channels one
-// after the other: a select of two locks them, and requests that share a context
-// would wait for each other.
-func hasGone(req *http.Request) bool {
-	done, canceled := req.Context().Done(), legacyCancel(req)
-	return done != nil && isClosed(done) || canceled != nil && isClosed(canceled)
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// reasonGone returns the reason for the give-up when the caller has gone
-// because of err.
-func reasonGone(err error) Reason {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return ReasonDeadline
-	}
-	return ReasonCanceled
-}
-
-// nameGate calls GateKey for the request, the first time that the gate matters.
-func (x *exchange) nameGate() {
-	if f := x.r.policy.GateKey; f != nil && x.r.policy.Gate == On && !x.keyed {
-		x.call.Gate, x.keyed = f(x.req), true
-	}
-}
-
-// mayQueue prepares x for a wait at the gate.
-func (x *exchange) mayQueue() {
-	if x.r.policy.Gate == On && x.woken == nil {
-		x.woken = make(chan struct{}, 1)
-		x.call.Waiter = x.woken
-	}
-	x.nameGate()
-}
-
-// wakeOthers wakes the calls that must ask h again, if there are any. Each
-// channel has room for one wake-up. One is enough, because the call asks again
-// after it has received that wake-up.
-func wakeOthers(h *host.Record, any bool) {
-	for any {
-		woken, ok := h.Woken().(chan struct{})
-		if !ok {
-			return
-		}
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// giveBack returns to the host what a decision took for an attempt that isn't
-// made.
-func (x *exchange) giveBack(h *host.Record) { wakeOthers(h, x.rules().giveBack(h, &x.call)) }
-
-// rules returns the rules that x follows at its host.
-func (x *exchange) rules() *Rules {
-	if x.host != nil && x.host.Others {
-		return x.sharedRules()
-	}
-	return x.r
-}
-
-// sharedRules must not be inlined: the stack frame of every request that waits
-// would then hold a copy of its rules.
-//
-//go:noinline
-func (x *exchange) sharedRules() *Rules { return x.r.forShared() }
-
-// legacyCancel returns the channel of Request.Cancel, which is deprecated. But
-// http.Client closes it for its Timeout, and net/http obeys it.
-func legacyCancel(req *http.Request) <-chan struct{} {
-	return req.Cancel //lint:ignore SA1019 see above
 }

@@ -165,7 +165,7 @@ func TestFleet_StoreBehindFaults(t *testing.T) {
 			slices.Sort(c.first)
 			assert.Equal(t, map[retrip.Reason]int{retrip.ReasonMaxAttempts: requests}, c.reasons, "the budgets alone")
 			// On a real clock and a busy machine, the bound can't be tighter.
-			// In virtual time, TestFleet_AsksWithinTheWait checks the bound of
+			// In virtual time, a test of internal/fleet checks the bound of
 			// 50 ms.
 			assert.Less(t, took[requests/2], 500*time.Millisecond, "nobody waits for a store that takes 2 s")
 			assert.Less(t, took[requests-1], 2*time.Second)

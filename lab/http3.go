@@ -19,7 +19,7 @@ import (
 // for concurrent use.
 func ClassifyHTTP3(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
 	if e, ok := errors.AsType[*http3.Error](err); ok && e.Remote && e.ErrorCode == http3.ErrCodeRequestRejected {
-		return retrip.NotProcessed
+		return retrip.Unprocessed
 	}
 	return retrip.ByRule
 }

@@ -92,7 +92,7 @@ func TestResume_RealServers(t *testing.T) {
 			base.Protocols.SetUnencryptedHTTP2(c.http2)
 			defer base.CloseIdleConnections()
 			metrics := retrip.NewMetrics()
-			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: retrip.On, BodyIdle: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
+			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: retrip.On, BodyIdleTimeout: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
 			resp, err := client.Get("http://" + server + "/image.tar")
 			require.NoError(t, err)
 			defer resp.Body.Close()

@@ -236,7 +236,7 @@ func startNginx(t *testing.T, options, limits string) (*daemon, string) {
 func TestNginx_RateLimit(t *testing.T) {
 	t.Parallel()
 	_, addr := startNginx(t, "", "")
-	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.On, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
+	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
 	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 32, nil, nil)
 	assert.NotZero(t, bare.lost(), "if no request exceeds the limit, the test proves nothing")
 	assert.Zero(t, wrapped.lost())
@@ -349,7 +349,7 @@ func fine(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok
 func TestHAProxy_RateLimit(t *testing.T) {
 	t.Parallel()
 	_, addr := startHAProxy(t, "100", http.HandlerFunc(fine))
-	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.On, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
+	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
 	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 32, nil, nil)
 	assert.NotZero(t, bare.lost(), "if no request exceeds the limit, the test proves nothing")
 	assert.Zero(t, wrapped.lost())

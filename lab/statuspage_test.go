@@ -43,7 +43,7 @@ func troubled(t *testing.T) map[string]*retrip.Transport {
 		Policy: retrip.Policy{AttemptTimeout: 2 * time.Second, Backoff: retrip.Backoff{Base: retrip.Off}, MaxWait: 10 * time.Second},
 		Hosts: map[string]retrip.Policy{
 			"*.search.internal": {MaxAttempts: 3, Breaker: retrip.Breaker{MinVolume: 2, OpenFor: time.Minute}},
-			"*.partner.example": {Gate: retrip.On, Dialects: []string{"ratelimit"}},
+			"*.partner.example": {Gate: retrip.Gate{Enabled: retrip.On}, Dialects: []string{"ratelimit"}},
 			"fruad.internal":    {AttemptTimeout: 150 * time.Millisecond},
 			"ledger.internal":   {RetryOn: []int{409}, Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule }},
 		},

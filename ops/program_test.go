@@ -119,12 +119,12 @@ func scenes() []scene {
 		}, {
 			// The gate holds one request, for slightly longer than the pause.
 			host: "queue.test", n: 1, serve: asking(429, "Retry-After-Ms", fmt.Sprint(heldFor.Milliseconds())),
-			policy: &retrip.Policy{Gate: retrip.On, Dialects: []string{"retry-after-ms"}},
+			policy: &retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Dialects: []string{"retry-after-ms"}},
 			each:   tally{"requests recovered": 1, "attempts 429": 1, "attempts 2xx": 1, "retries throttled": 1, "pauses": 1, "held": 1},
 			whole:  tally{"troubled": 1},
 		}, {
 			// The wait is longer than the policy allows.
-			host: "quota.test", policy: &retrip.Policy{Gate: retrip.On}, n: 25, serve: asking(429, "Retry-After", "3600"),
+			host: "quota.test", policy: &retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}, n: 25, serve: asking(429, "Retry-After", "3600"),
 			each:  tally{"requests gave_up": 1, "give_ups wait_too_long": 1},
 			whole: tally{"attempts 429": 1, "pauses": 1, "paused": 1, "troubled": 1},
 		}, {

@@ -77,7 +77,7 @@ func TestDefaults(t *testing.T) {
 		waits = retriesOf(t, func(base http.RoundTripper) doer { return httpretry.NewCustomClient(&http.Client{Transport: base}) })
 		says("| `WithMaxRetryCount(n)` (%d) |", len(waits))
 
-		p, err := new(retrip.Transport).PolicyOf("example.com:443")
+		p, err := new(retrip.Transport).PolicyFor("example.com:443")
 		require.NoError(t, err)
 		says("one more than `RetryMax` (%d) |", p.MaxAttempts)
 		says("`Backoff.Base` (%d ms; %d s after a 429 without `Retry-After`, by `ThrottleBase`), `Backoff.Cap` (%d s) |",

@@ -7,8 +7,8 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/decide"
 )
 
 // Store describes the store of the fleet's account, which clients with the
@@ -97,7 +97,7 @@ func (a *accounts) add(client int32, now time.Duration, tokens float64) {
 	a.views[client].Hear(level, a.size, answered)
 }
 
-func (a *accounts) result(client int32, now time.Duration, o *retrip.Outcome, attempts int, _ *int32) {
+func (a *accounts) result(client int32, now time.Duration, o *decide.Outcome, attempts int, _ *int32) {
 	if !succeeded(o) {
 		if attempts > 1 && a.charges[client].Failed() {
 			a.add(client, now, -1)
@@ -112,7 +112,7 @@ func (a *accounts) result(client int32, now time.Duration, o *retrip.Outcome, at
 	}
 }
 
-func (a *accounts) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32) bool {
+func (a *accounts) retry(client int32, now time.Duration, _ *decide.Outcome, _ *int32) bool {
 	link, view := &a.links[client], &a.views[client]
 	if link.Up(now) && view.Stale(a.size, now) {
 		a.add(client, now, 0)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
 )
 
 // ParameterError reports a parameter of a model that is out of bounds.
@@ -54,11 +56,11 @@ func (c *checker) duration(field string, d, least, most time.Duration) {
 // Validate reports the first parameter that is out of bounds, as a
 // *[ParameterError], or an invalid policy. Run validates too.
 func (s Scenario) Validate() error {
-	_, err := s.rules()
+	_, _, err := s.rules()
 	return err
 }
 
-func (s Scenario) rules() (*retrip.Rules, error) {
+func (s Scenario) rules() (*decide.Rules, retrip.Policy, error) {
 	var c checker
 	c.count("Fleet.Clients", s.Fleet.Clients, 1, maxClients)
 	c.duration("Fleet.Timeout", s.Fleet.Timeout, 0, maxHorizon)
@@ -96,14 +98,14 @@ func (s Scenario) rules() (*retrip.Rules, error) {
 	c.duration("Bin", s.Bin, 0, maxHorizon)
 	c.want(s.Bin == 0 || s.Horizon/s.Bin <= 1_000_000, "Bin", s.Bin, fmt.Sprintf("at least a millionth of the horizon, %v", s.Horizon))
 	if c.err != nil {
-		return nil, c.err
+		return nil, retrip.Policy{}, c.err
 	}
 	for i, service := range s.Fleet.Services {
 		if service.Policy != nil {
-			if _, err := service.Policy.Retry.Rules(); err != nil {
-				return nil, fmt.Errorf("sim: Fleet.Services[%d]: %w", i, err)
+			if _, _, err := service.Policy.rules(); err != nil {
+				return nil, retrip.Policy{}, fmt.Errorf("sim: Fleet.Services[%d]: %w", i, err)
 			}
 		}
 	}
-	return s.Policy.Retry.Rules()
+	return s.Policy.rules()
 }

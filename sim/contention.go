@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // Contention models clients that all update one row with optimistic locking:
@@ -109,7 +112,7 @@ func (m Contention) Validate() error {
 	if c.err != nil {
 		return c.err
 	}
-	_, err := m.Policy.Retry.Rules()
+	_, _, err := m.Policy.rules()
 	return err
 }
 
@@ -129,13 +132,13 @@ func (m Contention) Run(ctx context.Context, progress func(done float64)) (*Cont
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	rules, err := m.Policy.Retry.Rules()
+	rules, policy, err := m.Policy.rules()
 	if err != nil {
 		return nil, err
 	}
 	trials := make([]contentionTrial, m.Trials)
 	err = parallel(ctx, m.Trials, progress, func(ctx context.Context, i int, _ func(float64)) error {
-		trials[i] = m.trial(ctx, rules, i)
+		trials[i] = m.trial(ctx, rules, policy, i)
 		return ctx.Err()
 	})
 	return m.sum(trials, err != nil), err
@@ -189,17 +192,16 @@ const (
 )
 
 // trial simulates until every client has written once or given up.
-func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) contentionTrial {
+func (m *Contention) trial(ctx context.Context, rules *decide.Rules, policy retrip.Policy, index int) contentionTrial {
 	var t contentionTrial
 	seed := m.Seed + uint64(index)*0x9e3779b97f4a7c15
 	network, draws := newSource(seed, streamNetwork), newSource(seed, streamDraws)
 	hop := func() int64 {
 		return int64(math.Abs(float64(network.normal()*float64(m.Deviation)) + float64(m.Delay)))
 	}
-	hosts := make([]retrip.Host, m.Clients)
-	calls := make([]retrip.Call, m.Clients)
+	hosts := make([]host.Record, m.Clients)
+	calls := make([]decide.Call, m.Clients)
 	seen := make([]int64, m.Clients) // the version each client read
-	policy := rules.Policy()
 	asks := asksFirst(policy)
 	var limit limiter
 	paid := make([]int32, m.Clients)
@@ -236,17 +238,17 @@ func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) 
 		}
 		answered := e.at + hop()
 		t.time = max(t.time, answered)
-		o := retrip.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+		o := decide.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
 		if seen[i] == version {
 			version++
 		} else {
-			o.Status, o.Verdict = http.StatusPreconditionFailed, retrip.Retryable
+			o.Status, o.Verdict = http.StatusPreconditionFailed, decide.Retryable
 		}
 		now := time.Duration(answered)
 		if limit != nil {
 			limit.result(i, now, &o, calls[i].Attempts, &paid[i])
 		}
-		d := hosts[i].Next(rules, &calls[i], o, now, draws.Uint64())
+		d := rules.Next(&hosts[i], &calls[i], o, now, draws.Uint64())
 		if d.Retry && limit != nil && !limit.retry(i, now, &o, &paid[i]) {
 			d.Retry = false
 		}
@@ -263,7 +265,7 @@ func (m *Contention) trial(ctx context.Context, rules *retrip.Rules, index int) 
 		// the wait.
 		due := answered + int64(d.Wait)
 		for asks && d.Retry {
-			if d = hosts[i].Wake(rules, &calls[i], time.Duration(due), draws.Uint64()); d.Wait == 0 {
+			if d = rules.Wake(&hosts[i], &calls[i], time.Duration(due), draws.Uint64()); d.Wait == 0 {
 				break
 			}
 			due += int64(d.Wait)

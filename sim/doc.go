@@ -3,7 +3,7 @@
 
 // Package sim shows what a retry policy does to a backend before you ship it. A
 // simulated fleet of clients runs the decision code of [retrip.Transport]
-// ([retrip.Host]) on virtual time, against a simulated backend.
+// ([host.Record]) on virtual time, against a simulated backend.
 //
 // There are four models:
 //

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // largestSeeds is the number of runs that must all recover for a scenario to
@@ -169,23 +172,22 @@ func bisect(limit Limit, least, most float64, try func(float64) (bool, error)) (
 // for a policy without retries, and Never for a policy without a budget or with
 // the rule of another system.
 func (s Scenario) PurseTime() (time.Duration, error) {
-	rules, err := s.rules()
+	rules, p, err := s.rules()
 	if err != nil {
 		return 0, err
 	}
-	p := rules.Policy()
 	if p.MaxAttempts < 2 {
 		return 0, nil
 	}
 	if p.Budget.Size == retrip.Off || s.Policy.limit != nil {
 		return Never, nil
 	}
-	var host retrip.Host
+	var record host.Record
 	retries := 0
 	for before := -1; before < retries; {
 		before = retries
-		call := retrip.Call{Attempts: 1}
-		for host.Next(rules, &call, retrip.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}, 0, 0).Retry {
+		call := decide.Call{Attempts: 1}
+		for rules.Next(&record, &call, decide.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}, 0, 0).Retry {
 			call.Attempts++
 			retries++
 		}

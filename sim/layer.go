@@ -7,12 +7,16 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/lend"
 )
 
 // layer is one level of senders: the clients, or a service in front of the
 // backend.
 type layer struct {
-	rules    *retrip.Rules
+	rules    *decide.Rules
 	policy   retrip.Policy // resolved
 	draw     func(*source, retrip.Policy, int) time.Duration
 	timeout  time.Duration
@@ -49,12 +53,12 @@ func (r *run) build() error {
 			// The budget depends on the attempt timeout.
 			retry.AttemptTimeout = service.Timeout
 		}
-		rules, err := retry.Rules()
+		rules, resolved, err := lend.Rules(retry)
 		if err != nil {
 			return err
 		}
 		l := &r.layers[i]
-		l.rules, l.policy, l.draw, l.detached = rules, rules.Policy(), policy.draw, service.Detached
+		l.rules, l.policy, l.draw, l.detached = rules, resolved, policy.draw, service.Detached
 		l.timeout = max(0, l.policy.AttemptTimeout)
 		if service.Replicas > 0 {
 			l.shared, size = true, service.Replicas
@@ -67,7 +71,7 @@ func (r *run) build() error {
 			l.limit, l.refusal = l.account, reasonFleet
 		}
 		l.asks = asksFirst(l.policy)
-		l.gated = l.policy.Gate == retrip.On
+		l.gated = l.policy.Gate.Enabled == retrip.On
 		asks = asks || l.asks
 		l.first, l.size = int32(hosts), int32(size)
 		hosts += size
@@ -76,7 +80,7 @@ func (r *run) build() error {
 		}
 	}
 	r.layers[0].deadEach = uint64(r.Fleet.Dead * (1 << 32))
-	r.hosts = make([]retrip.Host, hosts)
+	r.hosts = make([]host.Record, hosts)
 	if asks {
 		r.out = make([]int32, hosts)
 	}
@@ -110,7 +114,7 @@ func (r *run) abandon(i int32) {
 	if l.limit != nil {
 		l.limit.canceled(q.host-l.first, &q.paid)
 	}
-	wakes := r.hosts[q.host].Return(l.rules, &q.call)
+	wakes := l.rules.Return(&r.hosts[q.host], &q.call)
 	r.wakeOthers(q.host, wakes)
 	r.finish(child, false, retrip.ReasonCanceled)
 }

@@ -72,7 +72,7 @@ func TestServicesAbandoned(t *testing.T) {
 	for _, preset := range append(PresetNames(), "gate", "breaker") {
 		s := Faults(0)
 		if preset == "gate" {
-			s.Policy.Retry.Gate = retrip.On
+			s.Policy.Retry.Gate.Enabled = retrip.On
 		} else {
 			s = as(t, s, preset)
 		}
@@ -94,7 +94,7 @@ func TestServicesAbandoned(t *testing.T) {
 			assert.Len(t, run.free, len(run.requests), preset)
 			assert.Zero(t, r.Succeeded, preset)
 			for i := range run.hosts {
-				assert.Zero(t, run.hosts[i].State(run.layers[0].rules, s.Horizon).Waiting, "%s: at the gate", preset)
+				assert.Zero(t, run.hosts[i].Troubles(s.Horizon).Waiting, "%s: at the gate", preset)
 			}
 			for _, l := range run.layers {
 				if e, ok := l.limit.(*envoy); ok {

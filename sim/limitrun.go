@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // The kind of an event is in the lowest bits of its tag. The remaining bits are
@@ -29,10 +32,10 @@ const (
 
 // limitCall is one request, or a worker that makes requests one after another.
 type limitCall struct {
-	call    retrip.Call
+	call    decide.Call
 	arrived time.Duration
 	sent    time.Duration
-	outcome retrip.Outcome
+	outcome decide.Outcome
 	process int32
 	tenant  int32
 	turn    uint32
@@ -42,9 +45,9 @@ type limitCall struct {
 // limitRun is a RateLimit in progress.
 type limitRun struct {
 	*RateLimit
-	rules    *retrip.Rules
-	gated    bool
-	hosts    []retrip.Host
+	rules    *decide.Rules
+	policy   retrip.Policy // every field resolved
+	hosts    []host.Record
 	out      []int // requests in progress, by host
 	told     [][]time.Duration
 	servers  []limitServer
@@ -65,15 +68,15 @@ func (m RateLimit) Run(ctx context.Context, progress func(done float64)) (*RateL
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	rules, err := m.Policy.Retry.Rules()
+	rules, policy, err := m.Policy.rules()
 	if err != nil {
 		return nil, err
 	}
 	r := &limitRun{
 		RateLimit: &m,
 		rules:     rules,
-		gated:     rules.Policy().Gate == retrip.On,
-		hosts:     make([]retrip.Host, m.Processes),
+		policy:    policy,
+		hosts:     make([]host.Record, m.Processes),
 		out:       make([]int, m.Processes),
 		told:      make([][]time.Duration, m.Processes),
 		servers:   m.servers(),
@@ -194,14 +197,14 @@ func (r *limitRun) way() time.Duration {
 
 func (r *limitRun) begin(i int32) {
 	q := &r.requests[i]
-	q.call, q.arrived, q.outcome = retrip.Call{}, r.now, retrip.Outcome{}
+	q.call, q.arrived, q.outcome = decide.Call{}, r.now, decide.Outcome{}
 	if r.Deadline > 0 {
 		q.call.Deadline = r.now + r.Deadline
 	}
-	if d := r.rules.Policy().Deadline; d > 0 && (q.call.Deadline == 0 || d < r.Deadline) {
+	if d := r.policy.Deadline; d > 0 && (q.call.Deadline == 0 || d < r.Deadline) {
 		q.call.Deadline = r.now + d
 	}
-	if r.gated {
+	if r.rules.Gate {
 		q.call.Waiter = i
 		if r.GatePerTenant {
 			q.call.Gate = strconv.Itoa(int(q.tenant))
@@ -215,16 +218,16 @@ func (r *limitRun) begin(i int32) {
 func (r *limitRun) ask(i int32) {
 	q := &r.requests[i]
 	h, draw := &r.hosts[q.process], r.draws.Uint64()
-	var d retrip.Decision
+	var d decide.Decision
 	if q.call.Attempts == 0 {
-		d = h.First(r.rules, &q.call, r.now, draw)
+		d = r.rules.First(h, &q.call, r.now, draw)
 	} else {
-		d = h.Wake(r.rules, &q.call, r.now, draw)
+		d = r.rules.Wake(h, &q.call, r.now, draw)
 	}
 	r.wakeOthers(h, d.Wakes)
 	switch {
 	case !d.Retry:
-		r.end(i, false, d.Reason)
+		r.end(i, false, retrip.Reason(d.Reason.String()))
 	case d.Wait > 0:
 		r.push(i, d.Wait, limitAsk)
 	default:
@@ -238,7 +241,7 @@ func (r *limitRun) ask(i int32) {
 	}
 }
 
-func (r *limitRun) wakeOthers(h *retrip.Host, any bool) {
+func (r *limitRun) wakeOthers(h *host.Record, any bool) {
 	for any {
 		i, ok := h.Woken().(int32)
 		if !ok {
@@ -252,7 +255,7 @@ func (r *limitRun) wakeOthers(h *retrip.Host, any bool) {
 func (r *limitRun) reach(i int32) {
 	q := &r.requests[i]
 	ok, exact := r.servers[q.tenant].arrive(r.now)
-	q.outcome = retrip.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+	q.outcome = decide.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
 	if !ok {
 		q.outcome.Status, q.outcome.RetryAfter = http.StatusTooManyRequests, r.Limit.Word.of(exact)
 		r.push(i, r.way(), limitAnswered)
@@ -285,11 +288,11 @@ func (r *limitRun) answered(i int32) {
 		r.shares[q.process]++
 	}
 	h := &r.hosts[q.process]
-	d := h.Next(r.rules, &q.call, o, r.now, r.draws.Uint64())
+	d := r.rules.Next(h, &q.call, o, r.now, r.draws.Uint64())
 	r.wakeOthers(h, d.Wakes)
 	switch {
 	case !d.Retry:
-		r.end(i, o.Status == http.StatusOK, d.Reason)
+		r.end(i, o.Status == http.StatusOK, retrip.Reason(d.Reason.String()))
 	case d.AtGate:
 		r.push(i, 0, limitAsk)
 	default:
@@ -316,7 +319,7 @@ func (r *limitRun) end(i int32, good bool, reason retrip.Reason) {
 	// it has no state left to keep.
 	p := q.process
 	if r.out[p]--; r.out[p] == 0 && r.hosts[p].Healed(r.now) {
-		r.hosts[p] = retrip.Host{}
+		r.hosts[p] = host.Record{}
 	}
 	switch {
 	case !q.worker:

@@ -28,7 +28,7 @@ func RateLimits() []RateLimitCase {
 	var cases []RateLimitCase
 	add := func(name string, l ServerLimit, workers int, horizon, warmUp time.Duration, change ...func(*RateLimit)) {
 		m := RateLimit{
-			Policy:    Policy{Retry: retrip.Policy{Gate: retrip.On, MaxWait: time.Hour}},
+			Policy:    Policy{Retry: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour}},
 			Limit:     l,
 			Processes: 1,
 			Workers:   workers,

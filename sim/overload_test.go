@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // as returns s with a preset on top of its policy.
@@ -226,7 +227,7 @@ func TestFaultsReference(t *testing.T) {
 }
 
 // The simulator makes no decisions of its own: every decision of a run is the
-// answer of a separate Host that is asked the same with the same draw.
+// answer of a separate record that is asked the same with the same draw.
 func TestDecisionsAreTheHosts(t *testing.T) {
 	s := of(Overload(), 50)
 	s.Network.Delay = time.Millisecond
@@ -235,20 +236,20 @@ func TestDecisionsAreTheHosts(t *testing.T) {
 	s.Policy.Retry.AttemptTimeout = s.Fleet.Timeout
 	r, err := newRun(&s)
 	require.NoError(t, err)
-	rules, err := s.Policy.Retry.Rules()
+	rules, _, err := s.Policy.rules()
 	require.NoError(t, err)
-	hosts := make([]retrip.Host, 50)
+	hosts := make([]host.Record, 50)
 	decisions, retries := 0, 0
-	r.traceForget = func(host int32) { hosts[host] = retrip.Host{} }
-	r.traceAsk = func(client int32, first bool, call retrip.Call, now time.Duration, draw uint64, d retrip.Decision) {
-		ask := hosts[client].Wake
+	r.traceForget = func(client int32) { hosts[client] = host.Record{} }
+	r.traceAsk = func(client int32, first bool, call decide.Call, now time.Duration, draw uint64, d decide.Decision) {
+		ask := rules.Wake
 		if first {
-			ask = hosts[client].First
+			ask = rules.First
 		}
-		require.Equal(t, d, ask(rules, &call, now, draw))
+		require.Equal(t, d, ask(&hosts[client], &call, now, draw))
 	}
-	r.traceNext = func(client int32, call retrip.Call, o retrip.Outcome, now time.Duration, draw uint64, d retrip.Decision) {
-		require.Equal(t, d, hosts[client].Next(rules, &call, o, now, draw))
+	r.traceNext = func(client int32, call decide.Call, o decide.Outcome, now time.Duration, draw uint64, d decide.Decision) {
+		require.Equal(t, d, rules.Next(&hosts[client], &call, o, now, draw))
 		decisions++
 		if d.Retry {
 			retries++

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/lend"
 )
 
 // Policy is the policy of the clients of a simulated fleet. The zero Policy is
@@ -27,6 +30,9 @@ type Policy struct {
 	draw    func(*source, retrip.Policy, int) time.Duration
 }
 
+// rules returns the rules of p, and its Retry with every unset field filled in.
+func (p Policy) rules() (*decide.Rules, retrip.Policy, error) { return lend.Rules(p.Retry) }
+
 func (p Policy) name() string {
 	if p.Name == "" {
 		return "retrip"
@@ -41,9 +47,9 @@ type limiter interface {
 	// first reports whether a request may make its first attempt.
 	first(client int32, now time.Duration) bool
 	// result records how an attempt ended.
-	result(client int32, now time.Duration, o *retrip.Outcome, attempts int, paid *int32)
+	result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32)
 	// retry reports whether another attempt may follow a failed one.
-	retry(client int32, now time.Duration, o *retrip.Outcome, paid *int32) bool
+	retry(client int32, now time.Duration, o *decide.Outcome, paid *int32) bool
 	// delay returns how long it takes to find that out, as part of the wait.
 	delay(client int32, now time.Duration) time.Duration
 	// wake reports whether the retry is still allowed after its wait.
@@ -105,7 +111,7 @@ var presets = []preset{
 
 // asksFirst reports whether p decides about first attempts, and about retries
 // after their wait, even at a host that hasn't asked for a pause.
-func asksFirst(p retrip.Policy) bool { return p.Breaker.Ratio > 0 || p.Gate == retrip.On }
+func asksFirst(p retrip.Policy) bool { return p.Breaker.Ratio > 0 || p.Gate.Enabled == retrip.On }
 
 func jittered(j retrip.Jitter) func(retrip.Policy) Policy {
 	return changed(func(p *retrip.Policy) { p.Budget, p.Backoff.Jitter = retrip.Unlimited, j })

@@ -7,21 +7,21 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
 )
 
 // always is a limiter that allows everything. Other limiters embed it.
 type always struct{}
 
 func (always) first(int32, time.Duration) bool                           { return true }
-func (always) result(int32, time.Duration, *retrip.Outcome, int, *int32) {}
-func (always) retry(int32, time.Duration, *retrip.Outcome, *int32) bool  { return true }
+func (always) result(int32, time.Duration, *decide.Outcome, int, *int32) {}
+func (always) retry(int32, time.Duration, *decide.Outcome, *int32) bool  { return true }
 func (always) delay(int32, time.Duration) time.Duration                  { return 0 }
 func (always) wake(int32, time.Duration) bool                            { return true }
 func (always) canceled(int32, *int32)                                    {}
 func (always) done(int32)                                                {}
 
-func succeeded(o *retrip.Outcome) bool {
+func succeeded(o *decide.Outcome) bool {
 	return o.Status != 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
 }
 func fill(n int, value int32) []int32 {
@@ -80,7 +80,7 @@ func (f *finagle) first(client int32, now time.Duration) bool {
 	return true
 }
 
-func (f *finagle) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32) bool {
+func (f *finagle) retry(client int32, now time.Duration, _ *decide.Outcome, _ *int32) bool {
 	b := &f.balance[client]
 	b.advance(now, time.Second)
 	if b.sum()+finagleReserve < finagleCost {
@@ -112,12 +112,12 @@ func (e *envoy) first(client int32, _ time.Duration) bool {
 	return true
 }
 
-func (e *envoy) result(client int32, _ time.Duration, _ *retrip.Outcome, _ int, paid *int32) {
+func (e *envoy) result(client int32, _ time.Duration, _ *decide.Outcome, _ int, paid *int32) {
 	e.retries[client] -= *paid
 	*paid = 0
 }
 
-func (e *envoy) retry(client int32, _ time.Duration, _ *retrip.Outcome, paid *int32) bool {
+func (e *envoy) retry(client int32, _ time.Duration, _ *decide.Outcome, paid *int32) bool {
 	limit := int32(3)
 	if e.share {
 		limit = max(limit, e.out[client]/5)
@@ -148,7 +148,7 @@ const grpcMax, grpcRatio = 10_000, 100
 
 func newGRPC(clients int) limiter { return &grpc{tokens: fill(clients, grpcMax)} }
 
-func (g *grpc) result(client int32, _ time.Duration, o *retrip.Outcome, _ int, _ *int32) {
+func (g *grpc) result(client int32, _ time.Duration, o *decide.Outcome, _ int, _ *int32) {
 	t := &g.tokens[client]
 	if succeeded(o) {
 		*t = min(*t+grpcRatio, grpcMax)
@@ -157,7 +157,7 @@ func (g *grpc) result(client int32, _ time.Duration, o *retrip.Outcome, _ int, _
 	}
 }
 
-func (g *grpc) retry(client int32, _ time.Duration, _ *retrip.Outcome, _ *int32) bool {
+func (g *grpc) retry(client int32, _ time.Duration, _ *decide.Outcome, _ *int32) bool {
 	return g.tokens[client] > grpcMax/2
 }
 
@@ -187,7 +187,7 @@ func newPlainBudget(clients int) limiter {
 	return newQuota(clients, quota{most: 5 * 5, cost: 5, timeout: 5, throttled: 5})
 }
 
-func (q *quota) result(client int32, _ time.Duration, o *retrip.Outcome, attempts int, paid *int32) {
+func (q *quota) result(client int32, _ time.Duration, o *decide.Outcome, attempts int, paid *int32) {
 	if succeeded(o) {
 		back := *paid
 		if attempts == 1 {
@@ -198,7 +198,7 @@ func (q *quota) result(client int32, _ time.Duration, o *retrip.Outcome, attempt
 	*paid = 0
 }
 
-func (q *quota) retry(client int32, _ time.Duration, o *retrip.Outcome, paid *int32) bool {
+func (q *quota) retry(client int32, _ time.Duration, o *decide.Outcome, paid *int32) bool {
 	cost := q.cost
 	switch {
 	case o.Timeout:
@@ -223,13 +223,13 @@ type bucket10 struct {
 
 func newBucket10(clients int) limiter { return &bucket10{tokens: fill(clients, 100)} }
 
-func (b *bucket10) result(client int32, _ time.Duration, o *retrip.Outcome, _ int, _ *int32) {
+func (b *bucket10) result(client int32, _ time.Duration, o *decide.Outcome, _ int, _ *int32) {
 	if succeeded(o) {
 		b.tokens[client] = min(b.tokens[client]+2, 100)
 	}
 }
 
-func (b *bucket10) retry(client int32, _ time.Duration, _ *retrip.Outcome, _ *int32) bool {
+func (b *bucket10) retry(client int32, _ time.Duration, _ *decide.Outcome, _ *int32) bool {
 	if b.tokens[client] < 10 {
 		return false
 	}
@@ -257,7 +257,7 @@ func (s *sre) first(client int32, now time.Duration) bool {
 	return true
 }
 
-func (s *sre) retry(client int32, now time.Duration, _ *retrip.Outcome, _ *int32) bool {
+func (s *sre) retry(client int32, now time.Duration, _ *decide.Outcome, _ *int32) bool {
 	sent, retries := &s.sent[client], &s.retries[client]
 	sent.advance(now, sreSlot)
 	retries.advance(now, sreSlot)
@@ -301,7 +301,7 @@ func (p *polly) wake(client int32, now time.Duration) bool {
 	return true
 }
 
-func (p *polly) result(client int32, now time.Duration, o *retrip.Outcome, _ int, _ *int32) {
+func (p *polly) result(client int32, now time.Duration, o *decide.Outcome, _ int, _ *int32) {
 	const slot, openFor, least = 3 * time.Second, 5 * time.Second, 100
 	c := &p.clients[client]
 	ok := succeeded(o)

@@ -25,7 +25,7 @@ type RateLimit struct {
 	// through the keys. If nil, there is one key, limited by Limit.
 	Tenants []float64
 
-	// GatePerTenant gives each key its own gate, as Policy.GateKey does.
+	// GatePerTenant gives each key its own gate, as Policy.Gate.Key does.
 	GatePerTenant bool
 
 	// Processes is how many processes share the limit, 1 to 1000. They start
@@ -142,6 +142,6 @@ func (m RateLimit) Validate() error {
 	if c.err != nil {
 		return c.err
 	}
-	_, err := m.Policy.Retry.Rules()
+	_, _, err := m.Policy.rules()
 	return err
 }

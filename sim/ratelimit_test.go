@@ -212,7 +212,7 @@ func TestRateLimit_Keys(t *testing.T) {
 // The gate makes the difference.
 func TestRateLimit_WithoutAGate(t *testing.T) {
 	m := rateLimitCase(t, "10/s, burst 10, always 1 s")
-	m.Policy.Retry.Gate = retrip.Off
+	m.Policy.Retry.Gate.Enabled = retrip.Off
 	r, err := m.Run(t.Context(), nil)
 	require.NoError(t, err)
 	assert.Greater(t, r.Refusals, 1.0, "more refusals than answers")
@@ -354,7 +354,7 @@ func TestRateLimit_Interrupted(t *testing.T) {
 // A pool of two workers at a server that allows one request in two seconds.
 func ExampleRateLimit() {
 	result, err := RateLimit{
-		Policy:    Policy{Retry: retrip.Policy{Gate: retrip.On}},
+		Policy:    Policy{Retry: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}},
 		Limit:     ServerLimit{Rate: 0.5, Count: 1},
 		Processes: 1,
 		Workers:   2,

@@ -102,7 +102,7 @@ func TestRateLimit_Transports(t *testing.T) {
 				policy := m.Policy.Retry
 				policy.Dialects = []string{"retry-after-ms"}
 				if m.GatePerTenant {
-					policy.GateKey = func(r *http.Request) string { return r.Header.Get("Tenant") }
+					policy.Gate.Key = func(r *http.Request) string { return r.Header.Get("Tenant") }
 				}
 				var wg sync.WaitGroup
 				for range m.Processes {

@@ -247,7 +247,7 @@ func (c RecoveryCheck) without(ctx context.Context, p place) (outcome, error) {
 // single returns p without retries and without a breaker, gate or limiter.
 func (p Policy) single() Policy {
 	p.limit, p.draw = nil, nil
-	p.Retry.MaxAttempts, p.Retry.Breaker, p.Retry.Gate = 1, retrip.Breaker{Ratio: retrip.Off}, retrip.Off
+	p.Retry.MaxAttempts, p.Retry.Breaker, p.Retry.Gate.Enabled = 1, retrip.Breaker{Ratio: retrip.Off}, retrip.Off
 	return p
 }
 
@@ -262,8 +262,7 @@ func (c RecoveryCheck) with(ctx context.Context, p place, without outcome) (outc
 // before the recovery may arrive.
 func (s Scenario) tail() time.Duration {
 	tail := recoveryTail
-	if rules, err := s.Policy.Retry.Rules(); err == nil {
-		p := rules.Policy()
+	if _, p, err := s.Policy.rules(); err == nil {
 		window, sum := p.Backoff.Base, time.Duration(0)
 		for range min(p.MaxAttempts-1, 20) {
 			sum += min(window, p.Backoff.Cap)

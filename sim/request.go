@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // request is one RoundTrip in progress.
 type request struct {
-	call    retrip.Call
+	call    decide.Call
 	arrived int64
 	began   int64 // start of the last attempt
 	host    int32
@@ -88,18 +91,18 @@ func (r *run) ask(i int32, first bool) {
 	q := &r.requests[i]
 	rules, host, now, draw := r.layers[q.layer].rules, q.host, time.Duration(r.now), r.draws.Uint64()
 	before := q.call
-	var d retrip.Decision
+	var d decide.Decision
 	if first {
-		d = r.hosts[host].First(rules, &q.call, now, draw)
+		d = rules.First(&r.hosts[host], &q.call, now, draw)
 	} else {
-		d = r.hosts[host].Wake(rules, &q.call, now, draw)
+		d = rules.Wake(&r.hosts[host], &q.call, now, draw)
 	}
 	if r.traceAsk != nil {
 		r.traceAsk(host, first, before, now, draw, d)
 	}
 	switch {
 	case !d.Retry:
-		r.finish(i, false, d.Reason)
+		r.finish(i, false, retrip.Reason(d.Reason.String()))
 	case d.Wait > 0:
 		r.sleep(i, d.Wait)
 	default:
@@ -183,7 +186,7 @@ func (r *run) send(i int32) {
 }
 
 // ended processes the outcome of an attempt.
-func (r *run) ended(i int32, o retrip.Outcome) {
+func (r *run) ended(i int32, o decide.Outcome) {
 	q := &r.requests[i]
 	q.gen += generationStep
 	now, host := time.Duration(r.now), q.host
@@ -195,17 +198,17 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 	if l.limit != nil {
 		l.limit.result(host-l.first, now, &o, q.call.Attempts, &q.paid)
 	}
-	d := r.hosts[host].Next(l.rules, &q.call, o, now, draw)
+	d := l.rules.Next(&r.hosts[host], &q.call, o, now, draw)
 	if r.traceNext != nil {
 		r.traceNext(host, before, o, now, draw, d)
 	}
 	r.wakeOthers(host, d.Wakes)
 	if !d.Retry {
-		r.finish(i, o.Status == http.StatusOK, d.Reason)
+		r.finish(i, o.Status == http.StatusOK, retrip.Reason(d.Reason.String()))
 		return
 	}
 	if l.limit != nil && !l.limit.retry(host-l.first, now, &o, &q.paid) {
-		r.wakeOthers(host, r.hosts[host].Return(l.rules, &q.call))
+		r.wakeOthers(host, l.rules.Return(&r.hosts[host], &q.call))
 		r.finish(i, false, l.refusal)
 		return
 	}
@@ -225,12 +228,12 @@ func (r *run) ended(i int32, o retrip.Outcome) {
 // forget resets a host when Transport would: when it has healed and has no
 // request in progress. A breaker's window then counts from the next failure on,
 // so its failure ratio is biased high.
-func (r *run) forget(host int32) {
-	r.out[host]--
-	if r.out[host] == 0 && r.hosts[host].Healed(time.Duration(r.now)) {
-		r.hosts[host] = retrip.Host{}
+func (r *run) forget(at int32) {
+	r.out[at]--
+	if r.out[at] == 0 && r.hosts[at].Healed(time.Duration(r.now)) {
+		r.hosts[at] = host.Record{}
 		if r.traceForget != nil {
-			r.traceForget(host)
+			r.traceForget(at)
 		}
 	}
 }
@@ -258,7 +261,7 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 		if !good {
 			status = http.StatusServiceUnavailable
 		}
-		r.ended(parent, retrip.Outcome{Status: status})
+		r.ended(parent, decide.Outcome{Status: status})
 		return
 	}
 	r.result.Requests++

@@ -8,7 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // The kind of an event is in the lowest bits of its tag. The remaining bits are
@@ -31,7 +32,7 @@ const (
 type run struct {
 	*Scenario
 	layers []layer
-	hosts  []retrip.Host // of all layers
+	hosts  []host.Record // of all layers
 	out    []int32       // requests in progress by host, kept where a layer asks
 
 	queue    *queue
@@ -62,8 +63,8 @@ type run struct {
 	// What the hosts are asked and answer, for tests.
 	traceAttempt func(now time.Duration)
 	traceForget  func(host int32)
-	traceNext    func(client int32, before retrip.Call, o retrip.Outcome, now time.Duration, draw uint64, d retrip.Decision)
-	traceAsk     func(client int32, first bool, before retrip.Call, now time.Duration, draw uint64, d retrip.Decision)
+	traceNext    func(client int32, before decide.Call, o decide.Outcome, now time.Duration, draw uint64, d decide.Decision)
+	traceAsk     func(client int32, first bool, before decide.Call, now time.Duration, draw uint64, d decide.Decision)
 }
 
 // Run simulates s. It calls progress, if not nil, from time to time with the
@@ -189,13 +190,13 @@ func (r *run) happen(e event) {
 	switch e.what & happensMask {
 	case happensTimeout:
 		r.abandon(e.who)
-		r.ended(e.who, retrip.Outcome{Timeout: true})
+		r.ended(e.who, decide.Outcome{Timeout: true})
 	case happensGood:
-		r.ended(e.who, retrip.Outcome{Status: http.StatusOK})
+		r.ended(e.who, decide.Outcome{Status: http.StatusOK})
 	case happensBad:
-		r.ended(e.who, retrip.Outcome{Status: http.StatusServiceUnavailable})
+		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable})
 	case happensRefused:
-		r.ended(e.who, retrip.Outcome{Status: http.StatusServiceUnavailable, RetryAfter: r.Backend.RetryAfter, Forbidden: r.Backend.NoRetry})
+		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable, RetryAfter: r.Backend.RetryAfter, Forbidden: r.Backend.NoRetry})
 	}
 }
 

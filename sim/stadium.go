@@ -134,6 +134,6 @@ func (m Stadium) Validate() error {
 	if c.err != nil {
 		return c.err
 	}
-	_, err := m.Policy.Retry.Rules()
+	_, _, err := m.Policy.rules()
 	return err
 }

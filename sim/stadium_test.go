@@ -130,7 +130,7 @@ func TestStadiumGate(t *testing.T) {
 		m.For = 0
 		m.Capacity = 50_000
 		m.RetryAfter = 10 * time.Second
-		m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Gate: gate}
+		m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: gate}}
 		r, err := m.Run(t.Context(), nil)
 		require.NoError(t, err)
 		return r

@@ -10,13 +10,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // player is the state of a player that has had a failure. Other players need no
 // state but their phase, because their Host would be the zero Host.
 type player struct {
-	host    retrip.Host
+	host    host.Record
 	retried int64 // time of the last retry; 0 means none
 }
 
@@ -25,7 +26,7 @@ const playersPerChunk = 1 << 14
 // stadium is a Stadium in progress.
 type stadium struct {
 	*Stadium
-	rules   *retrip.Rules
+	rules   *decide.Rules
 	asks    bool     // a breaker or gate decides about first attempts
 	phases  []uint32 // of the players, ascending, in 2^-32 of the interval
 	trouble []uint32 // index of the player's state plus one; 0 means none
@@ -43,7 +44,7 @@ type stadium struct {
 
 // segment is a request that waits for its retry or its first attempt.
 type segment struct {
-	call   retrip.Call
+	call   decide.Call
 	player uint32
 	turn   uint32 // of the current wait; events of earlier waits are stale
 }
@@ -53,7 +54,7 @@ func (m Stadium) Run(ctx context.Context, progress func(done float64)) (*Stadium
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	rules, err := m.Policy.Retry.Rules()
+	rules, policy, err := m.Policy.rules()
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (m Stadium) Run(ctx context.Context, progress func(done float64)) (*Stadium
 	s := &stadium{
 		Stadium: &m,
 		rules:   rules,
-		asks:    asksFirst(rules.Policy()),
+		asks:    asksFirst(policy),
 		phases:  phases(newSource(m.Seed, streamArrivals), m.Players),
 		trouble: make([]uint32, m.Players),
 		queue:   newQueue(15),
@@ -147,8 +148,8 @@ func (s *stadium) run(ctx context.Context, progress func(float64)) (*StadiumResu
 func (s *stadium) point(now int64) *StadiumPoint { return &s.result.Series[now/int64(s.Bin)] }
 
 // send makes an attempt and returns its outcome and the time of the answer.
-func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
-	o = retrip.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+func (s *stadium) send(now int64) (o decide.Outcome, answered int64) {
+	o = decide.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
 	begin, end := int64(s.At), int64(s.At+s.For)
 	if now >= begin-int64(s.Flight) && now < end && begin < end {
 		s.result.Failed++
@@ -168,7 +169,7 @@ func (s *stadium) send(now int64) (o retrip.Outcome, answered int64) {
 
 // begin handles a player that wants its next segment.
 func (s *stadium) begin(p uint32, now int64) {
-	var call retrip.Call
+	var call decide.Call
 	if s.asks && s.trouble[p] != 0 {
 		// A request that may be woken needs a slot first.
 		i := s.hold(p, call)
@@ -179,7 +180,7 @@ func (s *stadium) begin(p uint32, now int64) {
 }
 
 // fetch makes the first attempt for a segment.
-func (s *stadium) fetch(p uint32, call retrip.Call, now int64) {
+func (s *stadium) fetch(p uint32, call decide.Call, now int64) {
 	s.result.Fetches++
 	s.point(now).Fetches++
 	o, answered := s.send(now)
@@ -198,11 +199,11 @@ func (s *stadium) wake(i int32, turn uint32, now int64) {
 	}
 	p := s.state(q.player)
 	first := q.call.Attempts == 0
-	var d retrip.Decision
+	var d decide.Decision
 	if first {
-		d = p.host.First(s.rules, &q.call, time.Duration(now), s.draws.Uint64())
+		d = s.rules.First(&p.host, &q.call, time.Duration(now), s.draws.Uint64())
 	} else {
-		d = p.host.Wake(s.rules, &q.call, time.Duration(now), s.draws.Uint64())
+		d = s.rules.Wake(&p.host, &q.call, time.Duration(now), s.draws.Uint64())
 	}
 	s.wakeOthers(&p.host, d.Wakes, now)
 	if d.Retry && d.Wait > 0 {
@@ -230,9 +231,9 @@ func (s *stadium) wake(i int32, turn uint32, now int64) {
 }
 
 // ended processes the outcome of an attempt.
-func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now int64) {
+func (s *stadium) ended(player uint32, call *decide.Call, o decide.Outcome, now int64) {
 	p := s.state(player)
-	d := p.host.Next(s.rules, call, o, time.Duration(now), s.draws.Uint64())
+	d := s.rules.Next(&p.host, call, o, time.Duration(now), s.draws.Uint64())
 	s.wakeOthers(&p.host, d.Wakes, now)
 	if !d.Retry {
 		if o.Status != http.StatusOK {
@@ -241,7 +242,7 @@ func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now 
 		return
 	}
 	if p.retried > 0 && now-p.retried < int64(s.RetryEvery) {
-		s.wakeOthers(&p.host, p.host.Return(s.rules, call), now)
+		s.wakeOthers(&p.host, s.rules.Return(&p.host, call), now)
 		s.result.Lost++
 		return
 	}
@@ -252,7 +253,7 @@ func (s *stadium) ended(player uint32, call *retrip.Call, o retrip.Outcome, now 
 }
 
 // hold stores a waiting request and returns its slot.
-func (s *stadium) hold(player uint32, call retrip.Call) int32 {
+func (s *stadium) hold(player uint32, call decide.Call) int32 {
 	i := int32(len(s.calls))
 	if n := len(s.free); n > 0 {
 		i = s.free[n-1]
@@ -280,7 +281,7 @@ func (s *stadium) sleep(i int32, wait time.Duration, now int64) {
 
 // wakeOthers wakes waiting requests of h that must ask it again, if there are
 // any.
-func (s *stadium) wakeOthers(h *retrip.Host, any bool, now int64) {
+func (s *stadium) wakeOthers(h *host.Record, any bool, now int64) {
 	for any {
 		i, ok := h.Woken().(int32)
 		if !ok {

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
 )
 
 // job is one attempt as the backend sees it.
@@ -155,7 +155,7 @@ func (r *run) served(worker int32) {
 		// The answer can be delivered directly, since there is no delay and
 		// send isn't on the call stack.
 		if r.requests[j.who].gen == j.gen {
-			r.ended(j.who, retrip.Outcome{Status: http.StatusOK})
+			r.ended(j.who, decide.Outcome{Status: http.StatusOK})
 		}
 		return
 	}

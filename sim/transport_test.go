@@ -147,7 +147,7 @@ func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 func TestTransportsAgreeExactly(t *testing.T) {
 	behind := []Service{{}, {Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 3, Budget: retrip.Budget{Size: 20},
 		Backoff: retrip.Backoff{Base: 31 * time.Millisecond, Jitter: retrip.NoJitter}}}}}
-	for i, budget := range []retrip.Budget{{}, {Size: 2, Credit: 0.5}, retrip.Unlimited, retrip.Unlimited} {
+	for i, budget := range []retrip.Budget{{}, {Size: 2}, retrip.Unlimited, retrip.Unlimited} {
 		s := Storm(Continuing)
 		if i == 3 {
 			s.Fleet.Services = behind

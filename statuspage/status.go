@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/lend"
 )
 
 // Limits, so that many hosts or patterns can't make the page too large for a
@@ -45,10 +47,10 @@ type transportStatus struct {
 }
 
 type policyStatus struct {
-	Pattern      string          `json:"pattern"` // or "default"
-	NeverMatched bool            `json:"never_matched,omitempty"`
-	Policy       json.RawMessage `json:"policy"`         // the default with inherited values filled in; of a host, the fields that it sets
-	Code         []string        `json:"code,omitempty"` // fields that are Go functions
+	Pattern   string          `json:"pattern"` // or "default"
+	Unmatched bool            `json:"unmatched,omitempty"`
+	Policy    json.RawMessage `json:"policy"`         // the default with inherited values filled in; of a host, the fields that it sets
+	Code      []string        `json:"code,omitempty"` // fields that are Go functions
 }
 
 // asked describes the one host that the request asked for.
@@ -82,7 +84,7 @@ func look(transports map[string]*retrip.Transport, host string) *status {
 			continue
 		}
 		state, err := t.HostState(host)
-		policy, policyErr := t.PolicyOf(host)
+		policy, policyErr := t.PolicyFor(host)
 		if err = cmp.Or(err, policyErr); err != nil {
 			s.Asked.Error = shortened(redacted(err.Error()))
 			continue
@@ -119,19 +121,19 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 	}
 
 	s.Patterns = len(hosts)
-	if rules, err := policy.Rules(); err == nil {
-		policy = rules.Policy()
+	if _, resolved, err := lend.Rules(policy); err == nil {
+		policy = resolved
 	}
 	data, code := inWords(policy)
 	s.Policies = append(s.Policies, policyStatus{Pattern: "default", Policy: data, Code: code})
-	never := t.NeverMatched()
+	never := t.UnmatchedPatterns()
 	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
 		if len(s.Policies) == maxPolicies {
 			break
 		}
 		data, code := inWords(hosts[pattern])
 		_, unmatched := slices.BinarySearch(never, pattern)
-		s.Policies = append(s.Policies, policyStatus{Pattern: shortened(pattern), NeverMatched: unmatched, Policy: data, Code: code})
+		s.Policies = append(s.Policies, policyStatus{Pattern: shortened(pattern), Unmatched: unmatched, Policy: data, Code: code})
 	}
 	return s
 }
@@ -170,8 +172,8 @@ func exhausted(s retrip.HostState) bool {
 // inWords returns p as JSON, and the names of its fields that are Go functions.
 func inWords(p retrip.Policy) (json.RawMessage, []string) {
 	var code []string
-	if p.GateKey != nil {
-		code = append(code, "GateKey")
+	if p.Gate.Key != nil {
+		code = append(code, "Gate.Key")
 	}
 	if p.Classify != nil {
 		code = append(code, "Classify")
@@ -179,7 +181,7 @@ func inWords(p retrip.Policy) (json.RawMessage, []string) {
 	if p.Idempotent != nil {
 		code = append(code, "Idempotent")
 	}
-	p.GateKey, p.Classify, p.Idempotent = nil, nil, nil
+	p.Gate.Key, p.Classify, p.Idempotent = nil, nil, nil
 	data, err := json.Marshal(p)
 	if err != nil {
 		data, _ = json.Marshal(err.Error())

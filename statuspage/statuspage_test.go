@@ -60,7 +60,7 @@ func TestHandler(t *testing.T) {
 		tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}},
 			Hosts: map[string]retrip.Policy{
 				"open.example": {Breaker: retrip.Breaker{MinVolume: 1, OpenFor: time.Minute}},
-				"typo.exmaple": {Gate: retrip.On, Idempotent: func(*http.Request) bool { return true }},
+				"typo.exmaple": {Gate: retrip.Gate{Enabled: retrip.On}, Idempotent: func(*http.Request) bool { return true }},
 			}}
 		for _, host := range []string{"a.example", "a.example", "open.example"} {
 			call(tr, host)
@@ -81,10 +81,10 @@ func TestHandler(t *testing.T) {
 		assert.Equal(t, retrip.ReasonMaxAttempts, a.Hosts[1].LastGiveUp)
 		require.Len(t, a.Policies, 3)
 		assert.Contains(t, string(a.Policies[0].Policy), `"max_wait": "30s"`, "with inherited values")
-		assert.False(t, a.Policies[1].NeverMatched)
+		assert.False(t, a.Policies[1].Unmatched)
 		assert.Equal(t, "typo.exmaple", a.Policies[2].Pattern)
-		assert.True(t, a.Policies[2].NeverMatched)
-		assert.JSONEq(t, `{"gate":true}`, string(a.Policies[2].Policy), "only what it sets")
+		assert.True(t, a.Policies[2].Unmatched)
+		assert.JSONEq(t, `{"gate":{"enabled":true}}`, string(a.Policies[2].Policy), "only what it sets")
 		assert.Equal(t, []string{"Idempotent"}, a.Policies[2].Code)
 		assert.Empty(t, s.Transports[1].Hosts)
 

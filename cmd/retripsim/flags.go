@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/sim"
 )
 
@@ -111,20 +113,18 @@ func (f *flags) choice(policies string) {
 	f.DurationVar(&p.Backoff.Cap, "backoff-cap", 0, "highest ceiling of a wait, overriding the policy")
 	f.StringVar(&f.jitter, "jitter", "", "jitter of the waits: full, equal, decorrelated or none, overriding the policy")
 	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens of the budget, overriding the policy; -1 for no budget")
-	f.Float64Var(&p.Budget.Credit, "budget-credit", 0, "tokens that a success adds, overriding the policy")
 	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait that a server may ask for, overriding the policy")
 	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
 		on, err := strconv.ParseBool(text)
-		p.Gate = retrip.Off
+		p.Gate.Enabled = retrip.Off
 		if on {
-			p.Gate = retrip.On
+			p.Gate.Enabled = retrip.On
 		}
 		return err
 	})
 	f.DurationVar(&p.Breaker.Window, "breaker-window", 0, "window of the breaker, overriding the policy")
 	f.IntVar(&p.Breaker.MinVolume, "breaker-min-volume", 0, "results in the breaker's window, overriding the policy")
 	f.DurationVar(&p.Breaker.OpenFor, "breaker-open-for", 0, "how long the breaker stays open, overriding the policy")
-	f.IntVar(&p.Breaker.Probes, "breaker-probes", 0, "probes that decide whether the breaker closes, overriding the policy")
 	f.Float64Var(&p.Breaker.Ratio, "breaker-ratio", 0, "share of failures that opens the breaker, overriding the policy")
 }
 
@@ -239,7 +239,7 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 		if _, _, err := net.SplitHostPort(host); err != nil {
 			host = net.JoinHostPort(host, "443")
 		}
-		if policy, err = (&retrip.Transport{Policy: policy, Hosts: hosts}).PolicyOf(host); err != nil {
+		if policy, err = (&retrip.Transport{Policy: policy, Hosts: hosts}).PolicyFor(host); err != nil {
 			return sim.Policy{}, fmt.Errorf("-host: %w", err)
 		}
 	}
@@ -265,8 +265,6 @@ func (f *flags) change(p *retrip.Policy) error {
 			p.Backoff.ThrottleBase = o.Backoff.ThrottleBase
 		case "budget-size":
 			p.Budget.Size = o.Budget.Size
-		case "budget-credit":
-			p.Budget.Credit = o.Budget.Credit
 		case "attempt-timeout":
 			p.AttemptTimeout = o.AttemptTimeout
 		case "deadline":
@@ -281,8 +279,6 @@ func (f *flags) change(p *retrip.Policy) error {
 			p.Breaker.MinVolume = o.Breaker.MinVolume
 		case "breaker-open-for":
 			p.Breaker.OpenFor = o.Breaker.OpenFor
-		case "breaker-probes":
-			p.Breaker.Probes = o.Breaker.Probes
 		case "breaker-ratio":
 			p.Breaker.Ratio = o.Breaker.Ratio
 		}
@@ -309,16 +305,14 @@ var policyFlags = strings.NewReplacer(
 	"retrip: Policy.Backoff.Cap", "-backoff-cap",
 	"retrip: Policy.Backoff.ThrottleBase", "-throttle-base",
 	"retrip: Policy.Budget.Size", "-budget-size",
-	"retrip: Policy.Budget.Credit", "-budget-credit",
 	"retrip: Policy.Breaker.Ratio", "-breaker-ratio",
 	"retrip: Policy.Breaker.Window", "-breaker-window",
 	"retrip: Policy.Breaker.MinVolume", "-breaker-min-volume",
 	"retrip: Policy.Breaker.OpenFor", "-breaker-open-for",
-	"retrip: Policy.Breaker.Probes", "-breaker-probes",
 )
 
 func (f *flags) checked(p retrip.Policy) error {
-	if _, err := p.Rules(); err != nil {
+	if _, _, err := lend.Rules(p); err != nil {
 		return errors.New(policyFlags.Replace(oneLine(err)))
 	}
 	return nil

@@ -157,7 +157,6 @@ func TestBadInput(t *testing.T) {
 		{"overload -max-attempts -2", "-max-attempts is -2: it must be positive"},
 		{"overload -budget-size 0.5", "-budget-size is 0.5: it must be 1 to 1e+06"},
 		{"overload -breaker-ratio 2", "-breaker-ratio is 2: it must be 0.01 to 1"},
-		{"overload -breaker-probes -2", "-breaker-probes is -2: it must be positive"},
 		{"overload -jitter some", `-jitter is "some": it must be full, equal, decorrelated or none`},
 		{"overload -policy netflix", `-policy is "netflix": it must be a file or one of`},
 		{"overload -policy ./missing.json", "missing.json"},

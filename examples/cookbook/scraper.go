@@ -20,7 +20,7 @@ func Scraper(base http.RoundTripper) *http.Client {
 			MaxAttempts:    3,
 			AttemptTimeout: 20 * time.Second,
 			MaxWait:        2 * time.Minute,
-			Gate:           retrip.On,
+			Gate:           retrip.Gate{Enabled: retrip.On},
 			Breaker:        retrip.Breaker{MinVolume: 5, OpenFor: time.Minute},
 		},
 	}}

@@ -18,7 +18,7 @@ func Slack(base http.RoundTripper) *http.Client {
 		Base: base,
 		Policy: retrip.Policy{
 			Unprocessed: []int{429},
-			Gate:        retrip.On,
+			Gate:        retrip.Gate{Enabled: retrip.On},
 			MaxWait:     time.Minute,
 		},
 	}}

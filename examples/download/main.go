@@ -38,10 +38,10 @@ func download(ctx context.Context, url string, out io.Writer, terminal bool) (re
 	var r result
 	transport := &retrip.Transport{
 		Policy: retrip.Policy{
-			AttemptTimeout: 10 * time.Second, // up to the response headers
-			Resume:         retrip.On,
-			BodyIdle:       10 * time.Second,
-			Backoff:        retrip.Backoff{Base: 50 * time.Millisecond},
+			AttemptTimeout:  10 * time.Second, // up to the response headers
+			Resume:          retrip.On,
+			BodyIdleTimeout: 10 * time.Second,
+			Backoff:         retrip.Backoff{Base: 50 * time.Millisecond},
 		},
 		Trace: &retrip.Trace{Resume: func(e retrip.Event) {
 			if e.Reason == "continued" {

@@ -66,7 +66,7 @@ func main() {
 	}
 
 	// The effective policy of a host, with everything it inherits.
-	policy, err := transport.PolicyOf(host(search))
+	policy, err := transport.PolicyFor(host(search))
 	if err != nil {
 		log.Fatal(err)
 	}

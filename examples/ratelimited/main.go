@@ -32,7 +32,7 @@ func main() {
 		name   string
 		policy retrip.Policy
 	}{
-		{"with a gate", retrip.Policy{Gate: retrip.On}},
+		{"with a gate", retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}},
 		{"without a gate", retrip.Policy{}},
 		{"without a gate or a budget", retrip.Policy{Budget: retrip.Unlimited}},
 	}
@@ -56,7 +56,7 @@ func main() {
 	for _, p := range []struct {
 		name   string
 		policy retrip.Policy
-	}{{"one gate", retrip.Policy{Gate: retrip.On}}, {"a gate for each", retrip.Policy{Gate: retrip.On, GateKey: keyed}}} {
+	}{{"one gate", retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}, {"a gate for each", retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On, Key: keyed}}}} {
 		r := run(map[string]*rate.Limiter{"poor": rate.NewLimiter(1, 1), "rich": rate.NewLimiter(20, 20)}, p.policy, 40, lasts)
 		fmt.Printf("%-26s %18d %18d\n", p.name, r.succeeded["poor"], r.succeeded["rich"])
 	}

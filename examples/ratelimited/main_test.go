@@ -16,7 +16,7 @@ import (
 // Three seconds in real time and over real sockets.
 func TestRun(t *testing.T) {
 	const lasts = 3 * time.Second
-	gated := run(map[string]*rate.Limiter{"": rate.NewLimiter(50, 50)}, retrip.Policy{Gate: retrip.On}, 100, lasts)
+	gated := run(map[string]*rate.Limiter{"": rate.NewLimiter(50, 50)}, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}, 100, lasts)
 	assert.LessOrEqual(t, gated.succeeded[""], 50*3+50)
 	assert.Greater(t, gated.succeeded[""], 50, "more than the burst")
 	assert.LessOrEqual(t, gated.refused, int32(120), "one for each in the first instant, and few later")

@@ -93,7 +93,7 @@ func main() {
 			log.Printf("policies refused, the previous ones stay in force: %v", err)
 			return
 		}
-		policy, err := transport.PolicyOf("api.example.com:443")
+		policy, err := transport.PolicyFor("api.example.com:443")
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -61,7 +61,7 @@ func (w *watched) expect(attempts int, told ...string) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	policy, err := w.transport.PolicyOf("api.example.com:443")
+	policy, err := w.transport.PolicyFor("api.example.com:443")
 	require.NoError(w.t, err)
 	assert.Equal(w.t, attempts, policy.MaxAttempts)
 	require.Len(w.t, w.told, len(told), "%v", w.told)

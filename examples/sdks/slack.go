@@ -17,7 +17,7 @@ import (
 func Slack(base http.RoundTripper, url, token string) *slack.Client {
 	transport := &retrip.Transport{
 		Base:   base,
-		Policy: retrip.Policy{Unprocessed: []int{http.StatusTooManyRequests}, Gate: retrip.On},
+		Policy: retrip.Policy{Unprocessed: []int{http.StatusTooManyRequests}, Gate: retrip.Gate{Enabled: retrip.On}},
 	}
 	return slack.New(token, slack.OptionAPIURL(url), slack.OptionHTTPClient(&http.Client{Transport: transport}))
 }

@@ -311,7 +311,7 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 // WatchBody makes a record whether its request's body, or a body from GetBody,
 // caused a failure of the attempt.
 func (a *Attempt) WatchBody() {
-	watch := func(b io.ReadCloser) io.ReadCloser { return body.Watch(b, a.Req.ContentLength, &a.fault) }
+	watch := func(b io.ReadCloser) io.ReadCloser { return body.Blame(b, a.Req.ContentLength, &a.fault) }
 	a.Req.Body = watch(a.Req.Body)
 	if get := a.Req.GetBody; get != nil {
 		a.Req.GetBody = func() (io.ReadCloser, error) {

@@ -9,12 +9,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -69,7 +69,7 @@ func begin(t *testing.T, ctx context.Context, limit time.Duration, maxSends int,
 // An attempt must stay small, because every request with a timeout allocates
 // one.
 func TestAttempt_Size(t *testing.T) {
-	assert.LessOrEqual(t, unsafe.Sizeof(Attempt{}), uintptr(480))
+	assert.LessOrEqual(t, reflect.TypeFor[Attempt]().Size(), uintptr(480))
 }
 
 // A base that asks for the context late still learns what has happened before.

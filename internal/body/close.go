@@ -20,14 +20,17 @@ func CloseRequest(req *http.Request) {
 // Dismiss closes the body of resp, if there is one. It doesn't wait for a Close
 // that doesn't return.
 func Dismiss(resp *http.Response) {
-	if resp == nil || resp.Body == nil {
+	if resp != nil && resp.Body != nil {
+		dismiss(resp.Body)
+	}
+}
+
+func dismiss(body io.ReadCloser) {
+	if endsWithClose(body) {
+		body.Close()
 		return
 	}
-	if endsWithClose(resp.Body) {
-		resp.Body.Close()
-		return
-	}
-	closeWithin(func() { resp.Body.Close() }, DrainLeast)
+	closeWithin(func() { body.Close() }, DrainLeast)
 }
 
 // closeWithin runs closing in a goroutine of its own, and waits for it for at
@@ -84,38 +87,26 @@ func endsWithClose(body io.ReadCloser) bool {
 	return false
 }
 
-// Wraps reports whether inner, which has a method Original, is b or is inside
-// b.
-func Wraps(b, inner io.ReadCloser) bool {
-	for {
-		switch outer := b.(type) {
-		case *Releasing:
-			b = outer.ReadCloser
-		case *Prefixed:
-			b = outer.ReadCloser
-		case interface{ Original() io.ReadCloser }:
-			if b == inner {
-				return true
-			}
-			b = outer.Original()
-		default:
-			return false
-		}
-	}
-}
-
 // innermost returns the body inside the wrappers of this package.
 func innermost(b io.ReadCloser) io.ReadCloser {
-	for {
-		switch outer := b.(type) {
-		case *Releasing:
-			b = outer.ReadCloser
-		case *Prefixed:
-			b = outer.ReadCloser
-		case interface{ Original() io.ReadCloser }:
-			b = outer.Original()
-		default:
-			return b
-		}
+	for next := b; next != nil; next = inside(b) {
+		b = next
 	}
+	return b
+}
+
+// inside returns the body inside b, if b is a wrapper of this package, and nil
+// otherwise.
+func inside(b io.ReadCloser) io.ReadCloser {
+	switch outer := b.(type) {
+	case *Joined:
+		return outer.first
+	case *Releasing:
+		return outer.ReadCloser
+	case *Prefixed:
+		return outer.ReadCloser
+	case *Watched:
+		return outer.ReadCloser
+	}
+	return nil
 }

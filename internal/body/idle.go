@@ -4,22 +4,31 @@
 package body
 
 import (
+	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/retrip/retrip/internal/alarm"
 )
 
-// watch observes whether Reads make progress. A Read doesn't read the clock. It
-// changes a counter, and an alarm compares the counter with its last value. The
-// alarm is set only while somebody reads.
-type watch struct {
+// Watched is a response body that must make progress. A Read doesn't read the
+// clock. It changes a counter, and an alarm compares the counter with its last
+// value. The alarm is set only while somebody reads. One goroutine may call
+// Read while another calls Close.
+type Watched struct {
+	io.ReadCloser
+	limit   time.Duration
+	stalled error
+	context Cutter // of the attempt
+	stalls  interface{ Stalled() }
+
 	// state is odd during a Read, and grows by two with each Read that returns
 	// bytes. Its highest bit says that a Read has stalled.
 	state atomic.Uint64
-	set   atomic.Bool // the alarm will ring
+	set   atomic.Bool // the alarm will ring, or never has to again
 
-	// Guarded by Stream.mu.
+	mu    sync.Mutex // guards the fields below
 	alarm *alarm.Alarm
 	seen  uint64        // state when the alarm last rang
 	stuck time.Duration // for how long state has been the same
@@ -27,104 +36,117 @@ type watch struct {
 
 const stalledBit = 1 << 63
 
-// enter begins a Read, and reports whether the alarm must be set.
-func (w *watch) enter() bool {
-	if w.state.Add(1)&1 == 0 {
+// Watch returns body as one that must make progress. At most half a second after
+// a Read has waited for limit without a byte, it counts in stalls and ends
+// context, and with it the Read. Each Read that fails from then on returns
+// stalled.
+func Watch(body io.ReadCloser, limit time.Duration, stalled error, context Cutter, stalls interface{ Stalled() }) *Watched {
+	return &Watched{ReadCloser: body, limit: limit, stalled: stalled, context: context, stalls: stalls}
+}
+
+func (b *Watched) Read(p []byte) (int, error) {
+	if b.state.Add(1)&1 == 0 {
 		// The previous Read panicked.
-		w.state.Add(1)
+		b.state.Add(1)
 	}
-	return !w.set.Load()
-}
-
-// leave ends a Read, and reports whether a Read has stalled.
-func (w *watch) leave(progress bool) bool {
-	for {
-		was := w.state.Load()
-		next := was - 1
-		if progress {
-			next = was + 1
-		}
-		if was&stalledBit != 0 {
-			next = was&^1 | stalledBit
-		}
-		if w.state.CompareAndSwap(was, next) {
-			return was&stalledBit != 0
-		}
+	if !b.set.Load() {
+		b.arm()
 	}
-}
-
-// reset forgets a stall.
-func (w *watch) reset() {
-	w.state.Store(0)
-	w.seen, w.stuck = 0, 0
-}
-
-// stop stops the alarm until another Read sets one.
-func (w *watch) stop() {
-	if w.alarm != nil {
-		w.alarm.Stop()
-		w.alarm = nil
-		w.set.Store(false)
+	n, err := b.ReadCloser.Read(p)
+	leave := ^uint64(0) // back to what state was before
+	if n > 0 {
+		leave = 1
 	}
+	stalled := b.state.Add(leave)&stalledBit != 0
+	if err == nil {
+		return n, nil
+	}
+	b.disarm(false)
+	if stalled && err != io.EOF {
+		err = b.stalled
+	}
+	return n, err
 }
 
-// period is the interval at which the alarm of s rings: BodyIdle divided into
-// equal parts of at most half a second.
-func (s *Stream) period() time.Duration {
+// Close closes the body.
+func (b *Watched) Close() error {
+	b.disarm(true)
+	return b.ReadCloser.Close()
+}
+
+// period is the interval at which the alarm rings: the limit divided into equal
+// parts of at most half a second.
+func (b *Watched) period() time.Duration {
 	const least, most = time.Millisecond, time.Second / 2
-	times := (s.idle + most - 1) / most
-	return max(least, (s.idle+times-1)/times)
+	times := (b.limit + most - 1) / most
+	return max(least, (b.limit+times-1)/times)
 }
 
 // arm sets the alarm.
-func (s *Stream) arm() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.watch.set.Load() || s.watch.state.Load()&stalledBit != 0 {
+func (b *Watched) arm() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.set.Load() {
 		return
 	}
-	s.watch.set.Store(true)
-	s.watch.seen, s.watch.stuck = s.watch.state.Load(), 0
-	if s.watch.alarm == nil {
-		s.watch.alarm = alarm.Set(time.Now(), s.period(), s)
+	b.set.Store(true)
+	b.seen, b.stuck = b.state.Load(), 0
+	if b.alarm == nil {
+		b.alarm = alarm.Set(time.Now(), b.period(), b)
 	} else {
-		s.watch.alarm.Again(s.period())
+		b.alarm.Again(b.period())
+	}
+}
+
+// disarm stops the alarm, for good or until another Read sets one.
+func (b *Watched) disarm(forGood bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.alarm != nil {
+		b.alarm.Stop()
+		b.alarm = nil
+		b.set.Store(false)
+	}
+	if forGood {
+		b.set.Store(true)
 	}
 }
 
 // Ring implements [alarm.Ringer].
-func (s *Stream) Ring(a *alarm.Alarm) {
-	s.mu.Lock()
-	w := &s.watch
-	if w.alarm != a {
-		s.mu.Unlock()
-		return
+func (b *Watched) Ring(a *alarm.Alarm) {
+	if b.overdue(a) {
+		b.stalls.Stalled()
+		b.context.Cut()
 	}
-	state := w.state.Load()
+}
+
+// overdue reports whether a Read has stalled, the first time that one has.
+// Otherwise it sets the alarm again, unless nobody reads.
+func (b *Watched) overdue(a *alarm.Alarm) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.alarm != a {
+		return false
+	}
+	state := b.state.Load()
 	switch {
-	case state != w.seen:
-		w.seen, w.stuck = state, 0
+	case state != b.seen:
+		b.seen, b.stuck = state, 0
 	case state&1 == 0:
 		// Nobody reads. The next Read sets the alarm again. If a Read has just
-		// begun and saw that the alarm was set, Ring sets it.
-		w.set.Store(false)
-		if w.state.Load() == state {
-			s.mu.Unlock()
-			return
+		// begun and saw that the alarm was set, it is set here.
+		b.set.Store(false)
+		if b.state.Load() == state {
+			return false
 		}
-		w.set.Store(true)
+		b.set.Store(true)
 	default:
-		w.stuck += s.period()
+		b.stuck += b.period()
 	}
-	if w.stuck >= s.idle && w.state.CompareAndSwap(state, state|stalledBit) {
-		w.set.Store(false)
-		cut := s.cut
-		s.mu.Unlock()
-		if cut != nil {
-			cut.Cut()
-		}
-		return
+	if b.stuck >= b.limit && b.state.CompareAndSwap(state, state|stalledBit) {
+		b.alarm = nil // and stays set
+		return true
 	}
-	w.alarm.Again(s.period())
-	s.mu.Unlock()
+	b.alarm.Again(b.period())
+	return false
 }

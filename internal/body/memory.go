@@ -11,7 +11,6 @@ import (
 	"io"
 	"reflect"
 	"strings"
-	"unsafe"
 )
 
 // Sound reports whether body can neither fail nor differ in length from the
@@ -24,14 +23,10 @@ func Sound(body io.ReadCloser, length int64) bool {
 // InMemory reports whether body is what http.NewRequest makes from a buffer,
 // byte slice or string, and returns the number of bytes still to be read.
 func InMemory(body io.ReadCloser) (unread int64, ok bool) {
-	if reflect.TypeOf(body) != nopCloserWriterToType || !nopCloserIsReader {
+	if reflect.TypeOf(body) != nopCloserWriterToType {
 		return 0, false
 	}
-	// Every POST passes here, and reflection would take as long as the rest of
-	// a successful request. The interface points to a struct whose only field
-	// is an io.Reader.
-	type words struct{ _, data unsafe.Pointer }
-	switch r := (*(*io.Reader)((*words)(unsafe.Pointer(&body)).data)).(type) {
+	switch r := Unwrap(body).(type) {
 	case *bytes.Reader:
 		return int64(r.Len()), true
 	case *strings.Reader:
@@ -41,11 +36,6 @@ func InMemory(body io.ReadCloser) (unread int64, ok bool) {
 	}
 	return 0, false
 }
-
-// nopCloserIsReader reports whether a nopCloserWriterToType still has the
-// layout that InMemory relies on.
-var nopCloserIsReader = nopCloserWriterToType.Kind() == reflect.Struct && nopCloserWriterToType.NumField() == 1 &&
-	nopCloserWriterToType.Field(0).Type == reflect.TypeFor[io.Reader]()
 
 var nopCloserWriterToType = reflect.TypeOf(io.NopCloser(struct {
 	io.Reader

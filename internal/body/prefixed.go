@@ -85,15 +85,6 @@ func (b *Prefixed) Bytes() []byte { return b.ahead }
 // the body. It returns nil if there is more to read.
 func (b *Prefixed) Err() error { return b.err }
 
-// PrefixedOf returns the Prefixed that b is or wraps, or nil if there is none.
-func PrefixedOf(b io.ReadCloser) *Prefixed {
-	if r, ok := b.(*Releasing); ok {
-		b = r.ReadCloser
-	}
-	p, _ := b.(*Prefixed)
-	return p
-}
-
 // SetErr replaces the error that ended the reading ahead.
 func (b *Prefixed) SetErr(err error) { b.err = err }
 

@@ -9,6 +9,9 @@ import (
 	"net/http"
 )
 
+// Cutter is a context that can be ended.
+type Cutter interface{ Cut() }
+
 // Releasing is a response body that ends the context of its attempt when it is
 // closed, and also with its last byte unless the request body may still need
 // the context.

@@ -22,14 +22,14 @@ func AtFault(length, n int64, err error) bool {
 	}
 }
 
-// Watch returns a body that sets fault if body, and not the host, causes a
+// Blame returns a body that sets fault if body, and not the host, causes a
 // failure. length is the declared length, unknown if it is not positive.
-func Watch(body io.ReadCloser, length int64, fault *atomic.Bool) io.ReadCloser {
-	return &watched{ReadCloser: body, length: length, fault: fault}
+func Blame(body io.ReadCloser, length int64, fault *atomic.Bool) io.ReadCloser {
+	return &blamed{ReadCloser: body, length: length, fault: fault}
 }
 
-// watched is what Watch returns.
-type watched struct {
+// blamed is what Blame returns.
+type blamed struct {
 	io.ReadCloser
 	length int64
 	n      int64
@@ -37,7 +37,7 @@ type watched struct {
 	fault  *atomic.Bool
 }
 
-func (b *watched) Read(p []byte) (int, error) {
+func (b *blamed) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
 	// What a body returns after its Close doesn't matter.
@@ -47,7 +47,7 @@ func (b *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *watched) Close() error {
+func (b *blamed) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()
 }

@@ -11,15 +11,18 @@ import (
 	"github.com/retrip/retrip/internal/span"
 )
 
-// Rule says when a breaker opens and closes. The fields are those of the
-// policy, whose comments describe them.
+// Rule says when a breaker opens and closes. The fields but the last are those of
+// the policy, whose comments describe them.
 type Rule struct {
 	Ratio     float64
 	Window    time.Duration
 	MinVolume int
 	OpenFor   time.Duration
-	Probes    int
+	Probes    int // number of attempts that decide, by Ratio, whether the breaker closes or opens again
 }
+
+// Probes is the number of probes in programs.
+const Probes = 2
 
 const (
 	slots  = 10 // slots of the sliding window

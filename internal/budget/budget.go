@@ -20,20 +20,12 @@ const (
 const (
 	RetryCost        = Token / 2
 	timeoutRetryCost = Token * 3 / 4 // cost of a retry after a timeout
-	StreakLimit      = 4             // weighted number of failed retries in a row that ends retries
+	streakLimit      = 4             // weighted number of failed retries in a row that ends retries
 	timeoutWeight    = 2             // weight of a timeout in that number
+	Credit           = Token / 5     // back per success without a retry
 	SlowShare        = 0.7           // a success that took more than this share of AttemptTimeout is slow
 	slowCost         = 2 * Token
 )
-
-// Fit reduces the debt to a budget of the given size: a smaller budget can't
-// miss more than all its tokens, and an unlimited one misses none.
-func (d *Debt) Fit(size int64) {
-	d.change(func(o Owed) (Owed, bool) {
-		o.Missing = min(o.Missing, size)
-		return o, true
-	})
-}
 
 // Micro returns a number of tokens in micro-tokens.
 func Micro(tokens float64) int64 { return int64(math.Round(tokens * Token)) }
@@ -46,7 +38,7 @@ type Rule struct {
 
 // Debt is the state of a host's budget. The zero debt is a full budget. All
 // parts are in one word, so that they always belong to the same instant.
-type Debt struct{ Word atomic.Uint64 }
+type Debt struct{ word atomic.Uint64 }
 
 // Owed is a debt at one instant.
 type Owed struct {
@@ -60,12 +52,12 @@ const (
 	timedOutFlag = 1 << 56
 )
 
-func (d *Debt) Load() Owed { return unpack(d.Word.Load()) }
+func (d *Debt) Load() Owed { return unpack(d.word.Load()) }
 
 // Missing returns the number of missing micro-tokens.
 func (d *Debt) Missing() int64 { return d.Load().Missing }
 
-func (d *Debt) Clear() { d.Word.Store(0) }
+func (d *Debt) Clear() { d.word.Store(0) }
 
 func unpack(word uint64) Owed {
 	return Owed{
@@ -91,12 +83,12 @@ func (o Owed) pack() uint64 {
 // change replaces the debt by what step makes of it, unless step declines.
 func (d *Debt) change(step func(Owed) (Owed, bool)) bool {
 	for {
-		word := d.Word.Load()
+		word := d.word.Load()
 		next, ok := step(unpack(word))
 		if !ok {
 			return false
 		}
-		if packed := next.pack(); packed == word || d.Word.CompareAndSwap(word, packed) {
+		if packed := next.pack(); packed == word || d.word.CompareAndSwap(word, packed) {
 			return true
 		}
 	}
@@ -113,7 +105,7 @@ func (d *Debt) Spend(r Rule, timeout bool) (paid int32, ok bool) {
 		paid = timeoutRetryCost
 	}
 	return paid, d.change(func(o Owed) (Owed, bool) {
-		if o.Streak >= StreakLimit || o.Missing+int64(paid) > r.Size {
+		if o.Streak >= streakLimit || o.Missing+int64(paid) > r.Size {
 			return o, false
 		}
 		o.Missing += int64(paid)
@@ -130,9 +122,18 @@ func (d *Debt) GiveBack(paid int32) {
 	})
 }
 
+// Fit reduces the debt to a budget of the given size: a smaller budget can't
+// miss more than all its tokens, and an unlimited one misses none.
+func (d *Debt) Fit(size int64) {
+	d.change(func(o Owed) (Owed, bool) {
+		o.Missing = min(o.Missing, size)
+		return o, true
+	})
+}
+
 // Fail records a failure: that of a retry if paid isn't 0.
 func (d *Debt) Fail(r Rule, paid int32, timeout bool) {
-	if r.Size == 0 || d.Word.Load() == 0 {
+	if r.Size == 0 || d.word.Load() == 0 {
 		return
 	}
 	d.change(func(o Owed) (Owed, bool) {
@@ -140,9 +141,9 @@ func (d *Debt) Fail(r Rule, paid int32, timeout bool) {
 		switch {
 		case paid == 0:
 		case timeout:
-			o.Streak = min(StreakLimit, o.Streak+timeoutWeight)
+			o.Streak = min(streakLimit, o.Streak+timeoutWeight)
 		default:
-			o.Streak = min(StreakLimit, o.Streak+1)
+			o.Streak = min(streakLimit, o.Streak+1)
 		}
 		return o, true
 	})
@@ -152,7 +153,7 @@ func (d *Debt) Fail(r Rule, paid int32, timeout bool) {
 // a first attempt if first is true. A retry that took no tokens only ends the
 // streak.
 func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) (pays bool) {
-	if r.Size == 0 || d.Word.Load() == 0 {
+	if r.Size == 0 || d.word.Load() == 0 {
 		return true
 	}
 	d.change(func(o Owed) (Owed, bool) {

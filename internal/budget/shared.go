@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Idle is the time without a failure after which a budget is full again.
-const Idle = time.Hour
+// idle is the time without a failure after which a budget is full again.
+const idle = time.Hour
 
 // Shared is the budget that the hosts of a policy with Budget.Shared have
 // in common. The same outcomes change it as change the hosts' own budgets, and
@@ -40,7 +40,7 @@ func (b *Shared) Spend(timeout bool, now time.Duration) (paid int32, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	missing := b.missing.Load()
-	if now-b.failed > Idle {
+	if now-b.failed > idle {
 		missing = 0
 	}
 	b.failed = now
@@ -68,7 +68,7 @@ func (b *Shared) Tokens(now time.Duration) (left, size float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	missing := b.missing.Load()
-	if now-b.failed > Idle {
+	if now-b.failed > idle {
 		missing = 0
 	}
 	return float64(b.Size-missing) / Token, float64(b.Size) / Token

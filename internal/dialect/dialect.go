@@ -78,17 +78,17 @@ func firstOf(reads ...func(http.Header, time.Time) (time.Duration, bool)) func(h
 
 func milliseconds(name string) func(http.Header, time.Time) (time.Duration, bool) {
 	return func(h http.Header, _ time.Time) (time.Duration, bool) {
-		return ParseDecimal(h.Get(name), time.Millisecond)
+		return parseDecimal(h.Get(name), time.Millisecond)
 	}
 }
 
 func decimalSeconds(name string) func(http.Header, time.Time) (time.Duration, bool) {
-	return func(h http.Header, _ time.Time) (time.Duration, bool) { return ParseDecimal(h.Get(name), time.Second) }
+	return func(h http.Header, _ time.Time) (time.Duration, bool) { return parseDecimal(h.Get(name), time.Second) }
 }
 
-// ParseDecimal parses 1*DIGIT with an optional fraction, in units of unit. It
+// parseDecimal parses 1*DIGIT with an optional fraction, in units of unit. It
 // rounds up, so that the wait is never too short.
-func ParseDecimal(s string, unit time.Duration) (time.Duration, bool) {
+func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
 	whole, fraction, pointed := strings.Cut(s, ".")
 	if !syntax.IsDigits(whole) || pointed && !syntax.IsDigits(fraction) {
 		return 0, false
@@ -140,7 +140,7 @@ func rateLimitReset(h http.Header, now time.Time) (time.Duration, bool) {
 		return 0, false
 	}
 	value := h.Get("X-Ratelimit-Reset")
-	wait, ok := ParseSeconds(value)
+	wait, ok := parseSeconds(value)
 	if !ok || value == "" {
 		return 0, false
 	}
@@ -157,7 +157,7 @@ func discordReset(h http.Header, _ time.Time) (time.Duration, bool) {
 	if remaining := h.Get("X-Ratelimit-Remaining"); remaining != "" && remaining != "0" {
 		return 0, false
 	}
-	return ParseDecimal(h.Get("X-Ratelimit-Reset-After"), time.Second)
+	return parseDecimal(h.Get("X-Ratelimit-Reset-After"), time.Second)
 }
 
 // openAIResets reads the times until the exhausted limits are full again. That
@@ -254,7 +254,7 @@ func parseLimits(lines []string) []limit {
 			if !syntax.IsDigits(value) || len(value) > 15 {
 				return nil
 			}
-			*number, _ = ParseSeconds(value)
+			*number, _ = parseSeconds(value)
 		}
 		limits = append(limits, l)
 	}

@@ -26,7 +26,7 @@ func parseRetryAfter(value string, h http.Header, now time.Time) (time.Duration,
 		return 0, false
 	}
 	if value[0] >= '0' && value[0] <= '9' {
-		return ParseSeconds(value)
+		return parseSeconds(value)
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {
@@ -35,8 +35,8 @@ func parseRetryAfter(value string, h http.Header, now time.Time) (time.Duration,
 	return max(0, at.Sub(serverNow(h, now))), true
 }
 
-// ParseSeconds parses *DIGIT.
-func ParseSeconds(digits string) (time.Duration, bool) {
+// parseSeconds parses *DIGIT.
+func parseSeconds(digits string) (time.Duration, bool) {
 	const most = int64(math.MaxInt64 / time.Second)
 	var seconds int64
 	for _, c := range []byte(digits) {

@@ -4,7 +4,6 @@
 package doccheck
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -15,7 +14,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,30 +28,12 @@ import (
 	_ "github.com/retrip/retrip"
 )
 
-// layers lists the layers of docs/architecture.md, from the one that may call
-// all others to the one that may call none of them.
-var layers = []string{"Driver", "Core", "Ground"}
-
-// TestArchitecture compares the map of docs/architecture.md with the root
-// package: the map names every file once, and no function calls a function of a
-// layer above its own.
-func TestArchitecture(t *testing.T) {
-	page, err := os.ReadFile(root + "/docs/architecture.md")
-	require.NoError(t, err)
-	layerOf, problems := parseMap(string(page))
+// TestArchitecture_Way checks that the files of the root package that the page
+// names on the way of a request exist, and that no other file calls them.
+func TestArchitecture_Way(t *testing.T) {
 	fset, files, info := load(t)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if _, ok := layerOf[name]; !ok {
-			problems = append(problems, name+" is not on the map")
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(layerOf)) {
-		if files[name] == nil {
-			problems = append(problems, name+" is on the map, but not in the package")
-		}
-	}
-	problems = append(problems, checkCalls(layerOf, fset, files, info)...)
-	for _, problem := range problems {
+	way, problems := filesOf(sectionOf(architecture(t), "The way of a request"), files)
+	for _, problem := range append(problems, checkCalls(way, fset, files, info)...) {
 		t.Error(problem)
 	}
 }
@@ -61,13 +41,15 @@ func TestArchitecture(t *testing.T) {
 // TestArchitecture_Names checks that the tests, files and directories on the
 // page exist.
 func TestArchitecture_Names(t *testing.T) {
-	page, err := os.ReadFile(root + "/docs/architecture.md")
-	require.NoError(t, err)
+	page := architecture(t)
 	tests := testNames(readRepository(t))
-	for _, m := range namedTest.FindAllStringSubmatch(string(page), -1) {
+	for _, m := range namedTest.FindAllStringSubmatch(page, -1) {
 		assert.True(t, tests[filepath.ToSlash(filepath.Join(m[1], m[2]))], m[0])
 	}
-	links := regexp.MustCompile(`\]\(([^)#:]+)[^)]*\)`).FindAllStringSubmatch(string(page), -1)
+	for _, m := range fileSpan.FindAllStringSubmatch(page, -1) {
+		assert.True(t, exists(filepath.Join(root, m[1])), m[0])
+	}
+	links := regexp.MustCompile(`\]\(([^)#:]+)[^)]*\)`).FindAllStringSubmatch(page, -1)
 	assert.NotEmpty(t, links)
 	for _, m := range links {
 		assert.True(t, exists(filepath.Join(root, "docs", m[1])), m[1])
@@ -79,34 +61,31 @@ func exists(name string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// mapRow is a row of the map: the layer, and its files in code spans.
-var (
-	mapRow  = regexp.MustCompile(`(?m)^\| \*\*(\w+)\*\* \|(.*)$`)
-	mapFile = regexp.MustCompile("`(\\w+\\.go)`")
-)
+// fileSpan is a Go file in a code span.
+var fileSpan = regexp.MustCompile("`([\\w/]+\\.go)`")
 
-// parseMap returns the index of the layer of each file on the map.
-func parseMap(page string) (layerOf map[string]int, problems []string) {
-	layerOf = map[string]int{}
-	for _, row := range mapRow.FindAllStringSubmatch(page, -1) {
-		layer := slices.Index(layers, row[1])
-		if layer < 0 {
-			problems = append(problems, fmt.Sprintf("%q is not a layer", row[1]))
-			continue
-		}
-		for _, file := range mapFile.FindAllStringSubmatch(row[2], -1) {
-			if _, twice := layerOf[file[1]]; twice {
-				problems = append(problems, file[1]+" is on the map twice")
-			}
-			layerOf[file[1]] = layer
+// filesOf returns the files that text names. It must name some, and each must
+// be one of files.
+func filesOf(text string, files map[string]*ast.File) (named map[string]bool, problems []string) {
+	named = map[string]bool{}
+	for _, span := range fileSpan.FindAllStringSubmatch(text, -1) {
+		if named[span[1]] = true; files[span[1]] == nil {
+			problems = append(problems, "the root package has no "+span[1])
 		}
 	}
-	return layerOf, problems
+	if len(named) == 0 {
+		problems = append(problems, "no file is on the way of a request")
+	}
+	return named, problems
 }
 
-// checkCalls reports uses of functions that are declared in a layer above.
-func checkCalls(layerOf map[string]int, fset *token.FileSet, files map[string]*ast.File, info *types.Info) (problems []string) {
+// checkCalls reports uses of functions that the files in way declare, in other
+// files.
+func checkCalls(way map[string]bool, fset *token.FileSet, files map[string]*ast.File, info *types.Info) (problems []string) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if way[name] {
+			continue
+		}
 		ast.Inspect(files[name], func(n ast.Node) bool {
 			id, ok := n.(*ast.Ident)
 			if !ok {
@@ -116,12 +95,10 @@ func checkCalls(layerOf map[string]int, fset *token.FileSet, files map[string]*a
 			if !ok {
 				return true
 			}
-			at := filepath.Base(fset.Position(f.Origin().Pos()).Filename)
-			if files[at] == nil || layerOf[at] >= layerOf[name] {
-				return true
+			if at := filepath.Base(fset.Position(f.Origin().Pos()).Filename); files[at] != nil && way[at] {
+				problems = append(problems, fmt.Sprintf("%s:%d uses %s, which is on the way of a request (%s)",
+					name, fset.Position(id.Pos()).Line, id.Name, at))
 			}
-			problems = append(problems, fmt.Sprintf("%s:%d: %s uses %s of %s: %s", name, fset.Position(id.Pos()).Line,
-				strings.ToLower(layers[layerOf[name]]), id.Name, strings.ToLower(layers[layerOf[at]]), at))
 			return true
 		})
 	}
@@ -131,40 +108,53 @@ func checkCalls(layerOf map[string]int, fset *token.FileSet, files map[string]*a
 // load parses and type-checks the root package. Its imports come from the
 // export data that the go command has built.
 func load(t *testing.T) (*token.FileSet, map[string]*ast.File, *types.Info) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,GoFiles,DepOnly", ".")
-	cmd.Dir, cmd.Stderr = root, os.Stderr
-	out, err := cmd.Output()
-	require.NoError(t, err)
-	exports := map[string]string{}
-	var names []string
-	for in := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p struct {
-			ImportPath, Export string
-			GoFiles            []string
-			DepOnly            bool
-		}
-		if err := in.Decode(&p); err == io.EOF {
-			break
-		} else {
-			require.NoError(t, err)
-		}
+	exports, sources := map[string]string{}, map[string]any{}
+	goList(t, func(p listed) {
 		exports[p.ImportPath] = p.Export
 		if !p.DepOnly {
-			names = p.GoFiles
+			for _, name := range p.GoFiles {
+				sources[name] = nil
+			}
 		}
-	}
-	fset, files, list := token.NewFileSet(), map[string]*ast.File{}, []*ast.File{}
-	for _, name := range names {
-		file, err := parser.ParseFile(fset, filepath.Join(root, name), nil, parser.SkipObjectResolution)
+	}, "-export", "-deps", ".")
+	fset := token.NewFileSet()
+	files, info := typeCheck(t, fset, sources, importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	}))
+	return fset, files, info
+}
+
+// typeCheck type-checks a package of the named files in the root directory. A
+// source that isn't nil takes the place of the file.
+func typeCheck(t *testing.T, fset *token.FileSet, sources map[string]any, imports types.Importer) (map[string]*ast.File, *types.Info) {
+	files, info := map[string]*ast.File{}, &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	for name, source := range sources {
+		file, err := parser.ParseFile(fset, filepath.Join(root, name), source, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		files[name] = file
-		list = append(list, file)
 	}
-	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(exports[path])
-	})}
-	_, err = config.Check("github.com/retrip/retrip", fset, list, info)
+	config := types.Config{Importer: imports}
+	_, err := config.Check(module, fset, slices.Collect(maps.Values(files)), info)
 	require.NoError(t, err)
-	return fset, files, info
+	return files, info
+}
+
+// TestArchitecture_WaySeesWhatIsWrong breaks each rule once.
+func TestArchitecture_WaySeesWhatIsWrong(t *testing.T) {
+	fset := token.NewFileSet()
+	files, info := typeCheck(t, fset, map[string]any{
+		"loop.go":  "package p\n\ntype loop[T any] struct{}\n\nfunc (loop[T]) run() { decide() }\n\nfunc begin() {}\n",
+		"rules.go": "package p\n\nfunc decide() { help() }\n\nfunc help() {}\n",
+		"bad.go":   "package p\n\nvar start = begin\n\nfunc bad() {\n\tloop[int]{}.run()\n}\n",
+	}, nil)
+	way, problems := filesOf("`loop.go` runs; see `f` and loop.", files)
+	assert.Empty(t, problems)
+	assert.Equal(t, []string{
+		"bad.go:3 uses begin, which is on the way of a request (loop.go)",
+		"bad.go:6 uses run, which is on the way of a request (loop.go)",
+	}, checkCalls(way, fset, files, info))
+	_, problems = filesOf("`loop.go` and `gone.go`", files)
+	assert.Equal(t, []string{"the root package has no gone.go"}, problems)
+	_, problems = filesOf(strings.ToUpper("`loop.go`"), files)
+	assert.Equal(t, []string{"no file is on the way of a request"}, problems)
 }

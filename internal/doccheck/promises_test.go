@@ -261,7 +261,12 @@ func testNames(files map[string]string) map[string]bool {
 // TestPromises_SeesWhatIsWrong breaks each rule once.
 func TestPromises_SeesWhatIsWrong(t *testing.T) {
 	rows := []string{"P1 a row", "P2 a row"}
-	tests := map[string]bool{"TestContract": true, "lab/TestFaults": true}
+	tests := testNames(map[string]string{
+		"contract_test.go":            "package p\n\nfunc TestContract(t *testing.T) {}\n",
+		"lab/faults_test.go":          "package lab_test\n\nfunc TestFaults(t *testing.T) {}\n",
+		"internal/gate/queue_test.go": "package gate_test\n\nfunc TestQueue(t *testing.T) {}\n",
+		"internal/gate/queue.go":      "package gate\n\nfunc TestQueues() {}\n",
+	})
 	const page = "# Title\n\n## P1: The first one\n\n`TestContract/P1 a row`, `lab.TestFaults`\n\n## P2: The second one\n\n`lab.TestFaults`\n"
 	for _, tt := range []struct {
 		name, old, new string
@@ -275,6 +280,9 @@ func TestPromises_SeesWhatIsWrong(t *testing.T) {
 		{"no test", "\n\n`lab.TestFaults`\n", "\n\nNone.\n", []string{"P2 names no test"}},
 		{"no such test", "one\n\n`lab.TestFaults`", "one\n\n`lab.TestFault`, `lab.TestFaults`", []string{"P2 names the test lab/TestFault, which doesn't exist"}},
 		{"no such directory", "one\n\n`lab.TestFaults`", "one\n\n`TestFaults`, `lab.TestFaults`", []string{"P2 names the test TestFaults, which doesn't exist"}},
+		{"no such test in a package", "one\n\n`lab.TestFaults`", "one\n\n`internal/gate.TestQueues`, `lab.TestFaults`", []string{"P2 names the test internal/gate/TestQueues, which doesn't exist"}},
+		{"a test of a package without its path", "one\n\n`lab.TestFaults`", "one\n\n`TestQueue`, `internal/gate.TestQueue`", []string{"P2 names the test TestQueue, which doesn't exist"}},
+		{"a test that has left its package", "one\n\n`lab.TestFaults`", "one\n\n`internal/gate.TestContract`, `lab.TestFaults`", []string{"P2 names the test internal/gate/TestContract, which doesn't exist"}},
 		{"no such row", "P1 a row", "P1 another row", []string{`P1 names the row "P1 another row" of TestContract, which doesn't exist`}},
 		{"a row of another promise", "P1 a row", "P2 a row", []string{`P1 names the row "P2 a row", which is of another promise`}},
 	} {

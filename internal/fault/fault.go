@@ -25,8 +25,8 @@ type Inner struct {
 // Reader reads the error of another Transport, if err is one.
 type Reader func(err error) (inner Inner, ok bool)
 
-// This file classifies errors by how an attempt ended. error_hopeless.go decides
-// whether a retry can fix an error, error_proof.go whether an error proves that
+// This file classifies errors by how an attempt ended. hopeless.go decides
+// whether a retry can fix an error, proof.go whether an error proves that
 // the request was not processed.
 
 // Wraps reports whether err is target, or wraps target alone.

@@ -109,8 +109,8 @@ func refusedStream(err error) bool {
 // net/http returns this error instead of resending a request that has no
 // GetBody. The error contains the cause only as text, so only the text tells a
 // REFUSED_STREAM, which proves that the request was not processed, from a
-// PROTOCOL_ERROR, which proves nothing. TestProof_NetHTTPTexts fails if
-// net/http changes these texts.
+// PROTOCOL_ERROR, which proves nothing. TestProof_HTTP2CodesAfterAFullRead and
+// TestProof_GracefulShutdown fail if net/http changes these texts.
 const (
 	cannotRetryBegin = "http2: Transport: cannot retry err ["
 	cannotRetryEnd   = "] after Request.Body was written; define Request.GetBody to avoid this error"

@@ -25,7 +25,7 @@ type Store interface {
 // Accounts are the accounts of a fleet as one process knows them. The zero
 // Accounts have no store and decide nothing. They are safe for concurrent use.
 type Accounts struct {
-	Store Store
+	store Store
 	own   bool // the store is the memory of this program, which answers at once
 	epoch time.Time
 
@@ -34,28 +34,28 @@ type Accounts struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
 
-	Mu     sync.Mutex
-	Link   account.Link
-	Views  map[hostkey.Key]*view
-	Swept  time.Duration // instant at which sweep last looked
+	mu     sync.Mutex
+	link   account.Link
+	views  map[hostkey.Key]*view
+	swept  time.Duration // instant at which sweep last looked
 	closed bool
 	news   news
 }
 
-// view is what a Fleet knows about one account. Fleet.mu guards it.
+// view is what a Fleet knows about one account. Accounts.mu guards it.
 type view struct {
 	account.View
 	host   hostkey.Key
 	size   float64
 	owed   float64       // tokens that the next operation adds
-	Busy   bool          // an operation is running or waits for a worker
+	busy   bool          // an operation is running or waits for a worker
 	since  time.Duration // instant at which that operation began
 	answer chan struct{} // closed when that operation has ended
-	Asked  time.Duration // instant at which a retry last asked
+	asked  time.Duration // instant at which a retry last asked
 }
 
 const (
-	Views     = 4096 // maximum number of known hosts; for others, the budget decides alone
+	mostViews = 4096 // maximum number of known hosts; for others, the budget decides alone
 	workers   = 4
 	hostBytes = 255 + len(":65535")
 
@@ -73,12 +73,12 @@ var (
 
 // Open gives f its store: the memory of this program if store is nil.
 func (f *Accounts) Open(store Store) {
-	f.Store, f.epoch, f.Views = store, time.Now(), map[hostkey.Key]*view{}
+	f.store, f.epoch, f.views = store, time.Now(), map[hostkey.Key]*view{}
 	if store == nil {
-		f.Store, f.own = &memory{Accounts: map[string]memoryAccount{}}, true
+		f.store, f.own = &memory{accounts: map[string]memoryAccount{}}, true
 		return
 	}
-	f.ready = make(chan *view, Views)
+	f.ready = make(chan *view, mostViews)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	for range workers {
 		f.workers.Go(f.work)
@@ -87,14 +87,14 @@ func (f *Accounts) Open(store Store) {
 
 // Close implements Fleet.Close.
 func (f *Accounts) Close() error {
-	f.Mu.Lock()
+	f.mu.Lock()
 	if !f.closed {
 		f.closed = true
 		if f.cancel != nil {
 			f.cancel()
 		}
 	}
-	f.Mu.Unlock()
+	f.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
 		f.workers.Wait()
@@ -114,21 +114,21 @@ func (f *Accounts) now() time.Duration { return time.Since(f.epoch) }
 
 // up reports whether f may use the store. One that was not opened has none. The caller must hold f.mu.
 func (f *Accounts) up(now time.Duration) bool {
-	return f.Store != nil && !f.closed && f.Link.Up(now)
+	return f.store != nil && !f.closed && f.link.Up(now)
 }
 
 // Ask makes sure that the level of a host's account is known. It returns a
 // channel that is closed when the answer has arrived, or nil if there is
 // nothing to wait for.
 func (f *Accounts) Ask(host hostkey.Key, size float64) <-chan struct{} {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	now := f.now()
 	v := f.view(host, now)
 	if v == nil {
 		return nil
 	}
-	v.Asked = now
+	v.asked = now
 	if !v.Stale(size, now) {
 		return nil
 	}
@@ -137,8 +137,8 @@ func (f *Accounts) Ask(host hostkey.Key, size float64) <-chan struct{} {
 
 // Add adds tokens to a host's account without waiting for the answer.
 func (f *Accounts) Add(host hostkey.Key, size, tokens float64) {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	now := f.now()
 	if v := f.view(host, now); v != nil {
 		f.begin(v, size, tokens, now)
@@ -148,10 +148,10 @@ func (f *Accounts) Add(host hostkey.Key, size, tokens float64) {
 // Forbids reports whether a host's account forbids a retry, and whether its
 // level is known.
 func (f *Accounts) Forbids(host hostkey.Key, size float64, draw uint64) (forbids, known bool) {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	now := f.now()
-	v := f.Views[host]
+	v := f.views[host]
 	if v == nil || !f.up(now) {
 		return false, false
 	}
@@ -161,10 +161,10 @@ func (f *Accounts) Forbids(host hostkey.Key, size float64, draw uint64) (forbids
 
 // Level returns the level of a host's account of the given size, if it is known.
 func (f *Accounts) Level(host hostkey.Key, size float64) (level float64, known bool) {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	now := f.now()
-	if v := f.Views[host]; v != nil && f.up(now) {
+	if v := f.views[host]; v != nil && f.up(now) {
 		return v.Level(size, now)
 	}
 	return 0, false
@@ -176,16 +176,16 @@ func (f *Accounts) view(host hostkey.Key, now time.Duration) *view {
 	if !f.up(now) {
 		return nil
 	}
-	v := f.Views[host]
+	v := f.views[host]
 	if v != nil || len(host.Host)+1+len(host.Port) > hostBytes {
 		return v
 	}
-	if len(f.Views) >= Views && !f.sweep(now) {
+	if len(f.views) >= mostViews && !f.sweep(now) {
 		return nil
 	}
 	host = host.Clone()
-	v = &view{host: host, Asked: now - account.Age - 1}
-	f.Views[host] = v
+	v = &view{host: host, asked: now - account.Age - 1}
+	f.views[host] = v
 	return v
 }
 
@@ -193,20 +193,20 @@ func (f *Accounts) view(host hostkey.Key, now time.Duration) *view {
 // once a second: a program with more hosts than f has room for would do little
 // else. The caller must hold f.mu.
 func (f *Accounts) sweep(now time.Duration) bool {
-	if now-f.Swept < time.Second {
+	if now-f.swept < time.Second {
 		return false
 	}
-	f.Swept = now
-	for host, v := range f.Views {
+	f.swept = now
+	for host, v := range f.views {
 		if v.idle(now) {
-			delete(f.Views, host)
+			delete(f.views, host)
 		}
 	}
-	return len(f.Views) < Views
+	return len(f.views) < mostViews
 }
 
 // idle reports whether v may be forgotten without loss.
-func (v *view) idle(now time.Duration) bool { return !v.Busy && now-v.Asked > account.Age }
+func (v *view) idle(now time.Duration) bool { return !v.busy && now-v.asked > account.Age }
 
 // begin starts an operation that adds tokens, and returns a channel that is
 // closed when its answer has arrived. If an operation for v is in progress,
@@ -214,19 +214,19 @@ func (v *view) idle(now time.Duration) bool { return !v.Busy && now-v.Asked > ac
 // operation or, if it is already running, with the next one. The caller must
 // hold f.mu.
 func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-chan struct{} {
-	if !v.Busy || size > v.size {
+	if !v.busy || size > v.size {
 		// An operation charges at most its size, so a smaller size would lose
 		// tokens that are owed for a larger one.
 		v.size = size
 	}
 	v.owed += tokens
-	if v.Busy {
+	if v.busy {
 		return v.answer
 	}
-	v.Busy, v.since, v.answer = true, now, make(chan struct{})
+	v.busy, v.since, v.answer = true, now, make(chan struct{})
 	answer := v.answer
 	if f.own {
-		level, err := f.Store.Add(context.Background(), v.host.String(), v.owed, size)
+		level, err := f.store.Add(context.Background(), v.host.String(), v.owed, size)
 		v.owed = 0
 		f.end(v, level, size, err)
 		return answer
@@ -251,19 +251,19 @@ func (f *Accounts) work() {
 // operate runs the operation of v. It survives a store that ends its goroutine,
 // which is a worker's.
 func (f *Accounts) operate(v *view) {
-	f.Mu.Lock()
+	f.mu.Lock()
 	host, size, tokens := v.host.String(), v.size, v.owed
 	v.owed = 0
 	if !f.up(f.now()) {
 		f.end(v, 0, size, errSlow)
-		f.Mu.Unlock()
+		f.mu.Unlock()
 		return
 	}
-	f.Mu.Unlock()
+	f.mu.Unlock()
 	level, err := 0.0, errGone
 	defer func() {
-		f.Mu.Lock()
-		defer f.Mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		if err == errGone && !f.closed {
 			f.workers.Go(f.work)
 		}
@@ -283,7 +283,7 @@ func (f *Accounts) call(host string, tokens, size float64) (level float64, err e
 			level, err = 0, storeError(fmt.Errorf("%w: %v", errPanic, p))
 		}
 	}()
-	level, err = f.Store.Add(ctx, host, tokens, size)
+	level, err = f.store.Add(ctx, host, tokens, size)
 	if err != nil {
 		err = storeError(err)
 	}
@@ -295,7 +295,7 @@ func (f *Accounts) call(host string, tokens, size float64) (level float64, err e
 func (f *Accounts) end(v *view, level, size float64, err error) {
 	now := f.now()
 	close(v.answer)
-	v.Busy, v.answer = false, nil
+	v.busy, v.answer = false, nil
 	switch {
 	case f.closed:
 		v.owed = 0
@@ -311,23 +311,23 @@ func (f *Accounts) end(v *view, level, size float64, err error) {
 	} else {
 		f.news.up()
 	}
-	if !f.Link.Up(now) {
+	if !f.link.Up(now) {
 		v.owed = 0
 	}
 	switch {
 	case v.owed != 0:
 		f.begin(v, v.size, 0, now)
 	case v.idle(now):
-		delete(f.Views, v.host)
+		delete(f.views, v.host)
 	}
 }
 
 // Overdue records that a request has waited for answer as long as it may.
 // Without it, a store that never returns would go unnoticed.
 func (f *Accounts) Overdue(host hostkey.Key, answer <-chan struct{}) {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	if v := f.Views[host]; v != nil && v.answer == answer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v := f.views[host]; v != nil && v.answer == answer {
 		f.lose(errSlow, f.now())
 	}
 }
@@ -335,8 +335,8 @@ func (f *Accounts) Overdue(host hostkey.Key, answer <-chan struct{}) {
 // lose stops the use of the store for a while, unless it has stopped already.
 // The caller must hold f.mu.
 func (f *Accounts) lose(err error, now time.Duration) {
-	if f.Link.Up(now) {
-		f.Link.Lose(now, rand.Uint64())
+	if f.link.Up(now) {
+		f.link.Lose(now, rand.Uint64())
 		f.news.away(err)
 	}
 }

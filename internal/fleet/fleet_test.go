@@ -6,6 +6,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -16,19 +17,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/testenv"
 )
-
-type storeFunc func(ctx context.Context, host string, tokens, size float64) (float64, error)
-
-func (f storeFunc) Add(ctx context.Context, host string, tokens, size float64) (float64, error) {
-	return f(ctx, host, tokens, size)
-}
-
-// fixedStore is a store whose accounts always have the given level.
-func fixedStore(level float64) storeFunc {
-	return func(context.Context, string, float64, float64) (float64, error) { return level, nil }
-}
 
 // opened returns accounts in the given store.
 func opened(t *testing.T, store Store) *Accounts {
@@ -40,25 +32,40 @@ func opened(t *testing.T, store Store) *Accounts {
 
 func TestAccounts_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, store := range map[string]Store{"memory": nil, "store": fixedStore(250)} {
+		for name, store := range map[string]Store{"memory": nil, "store": FixedStore(250)} {
 			accounts := opened(t, store)
-			for i := range Views + 500 {
+			for i := range mostViews + 500 {
 				accounts.Ask(hostkey.Key{Host: fmt.Sprintf("%d.example", i), Port: "443"}, 500)
 				accounts.Add(hostkey.Key{Host: fmt.Sprintf("%d.example", i), Port: "443"}, 500, -1)
 				synctest.Wait()
 			}
-			assert.Len(t, accounts.Views, Views, name)
-			if m, ok := accounts.Store.(*memory); ok {
-				assert.LessOrEqual(t, len(m.Accounts), MemoryMost)
+			assert.Len(t, accounts.views, mostViews, name)
+			if m, ok := accounts.store.(*memory); ok {
+				assert.LessOrEqual(t, len(m.accounts), memoryMost)
 			}
 			time.Sleep(2 * time.Minute)
 			accounts.Ask(hostkey.Key{Host: "new.example", Port: "443"}, 500)
 			synctest.Wait()
-			assert.Len(t, accounts.Views, 1, "%s: what nobody has asked for is forgotten", name)
+			assert.Len(t, accounts.views, 1, "%s: what nobody has asked for is forgotten", name)
 			long := hostkey.Key{Host: strings.Repeat("x", 300), Port: "443"}
 			assert.Nil(t, accounts.Ask(long, 500), "no host has such a name")
 		}
 	})
+}
+
+// The URL of which a host's name is a part may be long, and is not kept with it.
+func TestAccounts_KeepNoURLs(t *testing.T) {
+	const hosts, query = 100, 1 << 20
+	accounts := opened(t, nil)
+	before := testenv.Heap()
+	for i := range hosts {
+		u, err := url.Parse(fmt.Sprintf("http://%d.example:8080/?%s", i, strings.Repeat("x", query)))
+		require.NoError(t, err)
+		accounts.Ask(hostkey.Of(u), 500)
+	}
+	grown := testenv.Heap() - before
+	assert.Less(t, grown, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
+	assert.Len(t, accounts.views, hosts)
 }
 
 // The value with which a store panics may be an error with code of its own,
@@ -68,11 +75,11 @@ func TestAccounts_PanicWithError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var accounts *Accounts
 		asked := 0
-		accounts = opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+		accounts = opened(t, StoreFunc(func(context.Context, string, float64, float64) (float64, error) {
 			panic(codeError{func() string {
 				asked++
-				if assert.True(t, accounts.Mu.TryLock(), "no request waits for this text") {
-					accounts.Mu.Unlock()
+				if assert.True(t, accounts.mu.TryLock(), "no request waits for this text") {
+					accounts.mu.Unlock()
 				}
 				return "text"
 			}})
@@ -88,7 +95,7 @@ func TestAccounts_PanicWithError(t *testing.T) {
 func TestAccounts_ErrorEndsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sick, operations := true, 0
-		accounts := opened(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
+		accounts := opened(t, StoreFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
 			if operations++; sick {
 				return 0, codeError{func() string { runtime.Goexit(); return "" }}
 			}
@@ -135,8 +142,8 @@ func TestAccounts_SmallerSizeHidesNothing(t *testing.T) {
 // smaller account asks before the store has heard of it.
 func TestAccounts_SmallerSizeLosesNoCharge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &memory{Accounts: map[string]memoryAccount{}}
-		accounts := opened(t, storeFunc(func(ctx context.Context, host string, tokens, size float64) (float64, error) {
+		m := &memory{accounts: map[string]memoryAccount{}}
+		accounts := opened(t, StoreFunc(func(ctx context.Context, host string, tokens, size float64) (float64, error) {
 			time.Sleep(10 * time.Millisecond)
 			return m.Add(ctx, host, tokens, size)
 		}))
@@ -161,7 +168,7 @@ func TestAccounts_SmallerSizeLosesNoCharge(t *testing.T) {
 func TestAccounts_IsLostOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var operations atomic.Int32
-		accounts := opened(t, storeFunc(func(ctx context.Context, _ string, _, _ float64) (float64, error) {
+		accounts := opened(t, StoreFunc(func(ctx context.Context, _ string, _, _ float64) (float64, error) {
 			operations.Add(1)
 			<-ctx.Done()
 			return 0, ctx.Err()
@@ -173,11 +180,11 @@ func TestAccounts_IsLostOnce(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 		accounts.Overdue(first, answer)
-		lost := accounts.Link
+		lost := accounts.link
 		time.Sleep(patience + time.Second)
 		synctest.Wait()
 		assert.EqualValues(t, workers, operations.Load())
-		assert.Equal(t, lost, accounts.Link)
+		assert.Equal(t, lost, accounts.link)
 	})
 }
 
@@ -219,22 +226,22 @@ func TestAccounts_Sizes(t *testing.T) {
 // per second.
 func TestAccounts_SweepsOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		accounts := opened(t, storeFunc(hangingStore))
-		for i := range Views {
-			accounts.Views[hostkey.Key{Host: fmt.Sprint(i), Port: "80"}] = &view{Busy: true}
+		accounts := opened(t, StoreFunc(HangingStore))
+		for i := range mostViews {
+			accounts.views[hostkey.Key{Host: fmt.Sprint(i), Port: "80"}] = &view{busy: true}
 		}
 		time.Sleep(10 * time.Second)
 		accounts.Ask(hostkey.Key{Host: "new", Port: "80"}, 500)
-		swept := accounts.Swept
+		swept := accounts.swept
 		assert.Positive(t, swept)
-		for _, v := range accounts.Views {
-			v.Busy, v.Asked = false, -time.Hour
+		for _, v := range accounts.views {
+			v.busy, v.asked = false, -time.Hour
 		}
 		assert.Nil(t, accounts.Ask(hostkey.Key{Host: "new", Port: "80"}, 500))
-		assert.Equal(t, swept, accounts.Swept)
+		assert.Equal(t, swept, accounts.swept)
 		time.Sleep(time.Second)
 		assert.NotNil(t, accounts.Ask(hostkey.Key{Host: "new", Port: "80"}, 500))
-		assert.Len(t, accounts.Views, 1)
+		assert.Len(t, accounts.views, 1)
 	})
 }
 
@@ -243,7 +250,42 @@ type codeError struct{ text func() string }
 
 func (e codeError) Error() string { return e.text() }
 
-func hangingStore(ctx context.Context, _ string, _, _ float64) (float64, error) {
-	<-ctx.Done()
-	return 0, ctx.Err()
+// Tokens that are added while an operation runs go to the store right after it,
+// even if nobody asks any more.
+func TestAccounts_ChargesDuringAnOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var added []float64
+		accounts := opened(t, StoreFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
+			time.Sleep(10 * time.Millisecond)
+			added = append(added, tokens)
+			return size, nil
+		}))
+		host := hostkey.Key{Host: "a.example", Port: "80"}
+		accounts.Add(host, 500, -1)
+		time.Sleep(5 * time.Millisecond)
+		accounts.Add(host, 500, -2)
+		accounts.Add(host, 500, -3)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, []float64{-1, -5}, added)
+	})
+}
+
+// A store that answers too late is away, even if no request has waited for it.
+func TestAccounts_SlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, took := range []time.Duration{account.OpTimeout, account.OpTimeout + 1} {
+			accounts := opened(t, StoreFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
+				time.Sleep(took)
+				return size, nil
+			}))
+			host := hostkey.Key{Host: "a.example", Port: "80"}
+			accounts.Ask(host, 500)
+			time.Sleep(time.Second)
+			_, known := accounts.Level(host, 500)
+			assert.Equal(t, took <= account.OpTimeout, known, took)
+			away, _ := accounts.Tell()
+			assert.Equal(t, took > account.OpTimeout, away != nil, took)
+		}
+	})
 }

@@ -11,7 +11,7 @@ import (
 // memory is the store of a Fleet without a FleetStore. The Fleet's lock
 // guards it.
 type memory struct {
-	Accounts map[string]memoryAccount
+	accounts map[string]memoryAccount
 	swept    time.Time
 }
 
@@ -23,13 +23,13 @@ type memoryAccount struct {
 }
 
 const (
-	MemoryMost = 4096 // maximum number of accounts kept; all others count as full
+	memoryMost = 4096 // maximum number of accounts kept; all others count as full
 	memoryLife = time.Minute
 )
 
 func (m *memory) Add(_ context.Context, host string, tokens, size float64) (float64, error) {
 	now := time.Now()
-	a, known := m.Accounts[host]
+	a, known := m.accounts[host]
 	lacks := a.lacks
 	if known && now.Sub(a.used) > memoryLife {
 		lacks = 0
@@ -41,9 +41,9 @@ func (m *memory) Add(_ context.Context, host string, tokens, size float64) (floa
 	}
 	switch {
 	case lacks == 0:
-		delete(m.Accounts, host)
-	case known || len(m.Accounts) < MemoryMost || m.sweep(now):
-		m.Accounts[host] = memoryAccount{lacks, now}
+		delete(m.accounts, host)
+	case known || len(m.accounts) < memoryMost || m.sweep(now):
+		m.accounts[host] = memoryAccount{lacks, now}
 	}
 	return max(0, size-lacks), nil
 }
@@ -55,10 +55,10 @@ func (m *memory) sweep(now time.Time) bool {
 		return false
 	}
 	m.swept = now
-	for host, a := range m.Accounts {
+	for host, a := range m.accounts {
 		if now.Sub(a.used) > memoryLife {
-			delete(m.Accounts, host)
+			delete(m.accounts, host)
 		}
 	}
-	return len(m.Accounts) < MemoryMost
+	return len(m.accounts) < memoryMost
 }

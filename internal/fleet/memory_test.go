@@ -14,7 +14,7 @@ import (
 
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &memory{Accounts: map[string]memoryAccount{}}
+		m := &memory{accounts: map[string]memoryAccount{}}
 		add := func(tokens, want float64) {
 			t.Helper()
 			level, err := m.Add(t.Context(), "a.example:443", tokens, 10)
@@ -22,14 +22,14 @@ func TestMemory(t *testing.T) {
 			assert.Equal(t, want, level)
 		}
 		add(0, 10)
-		assert.Empty(t, m.Accounts, "a full account takes no place")
+		assert.Empty(t, m.accounts, "a full account takes no place")
 		add(-3, 7)
 		add(-100, 0)
 		time.Sleep(time.Minute)
 		add(0, 0)
 		add(2, 2)
 		add(100, 10)
-		assert.Empty(t, m.Accounts)
+		assert.Empty(t, m.accounts)
 		add(-3, 7)
 		time.Sleep(time.Minute + 1)
 		add(0, 10)

@@ -32,8 +32,8 @@ func (n *news) up() {
 // Tell returns what the log should say, at most once a minute: the error that
 // made the store unusable, or nil if the store is back.
 func (f *Accounts) Tell() (away error, news bool) {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n, now := &f.news, f.now()
 	if !n.unsaid || n.at != 0 && now-n.at < newsEvery {
 		return nil, false

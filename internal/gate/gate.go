@@ -13,21 +13,21 @@ import (
 	"github.com/retrip/retrip/internal/span"
 )
 
-// Gate releases the requests to a host that has refused one. The requests wait
+// gate releases the requests to a host that has refused one. The requests wait
 // in one queue, in the order in which they first came. The gate releases one
 // after another, at a rate that it learns from what the server accepts and
 // refuses. After each pause one request goes alone, as a probe, and the others
 // wait for its result. The zero gate is open: the server has refused nothing
 // yet. Its owner must lock it.
-type Gate struct {
-	Queue queue
-	Pace  pace
+type gate struct {
+	queue queue
+	pace  pace
 
-	Closed  time.Duration // end of the pause
+	closed  time.Duration // end of the pause
 	told    time.Duration // end of the wait that the server asked for; never after closed
 	next    time.Duration // the next release that the pace allows
 	probed  time.Duration // when the current probe was released
-	Probe   probe
+	probe   probe
 	shut    bool // a request was refused: the fields below are valid
 	dropped bool // the gate no longer belongs to its key
 
@@ -36,7 +36,7 @@ type Gate struct {
 	news     time.Duration // when that pause began
 	accepted float64       // requests accepted since then, whenever they were sent
 	pause    time.Duration // planned length of that pause
-	Misses   int           // pauses in a row after which nothing was accepted
+	misses   int           // pauses in a row after which nothing was accepted
 	took     time.Duration // usual duration of an attempt
 	busy     time.Duration // when a request last waited
 
@@ -47,22 +47,22 @@ type Gate struct {
 // Ticket is what a gate keeps about a request. The zero Ticket is that of a
 // new request.
 type Ticket struct {
-	Gate    *Gate         // the gate at which the request has been; nil if none yet
-	Number  int64         // number of its arrival there; 0 if none
-	Gap     time.Duration // gap of the gate when it released the last attempt
+	gate    *gate         // the gate at which the request has been; nil if none yet
+	number  int64         // number of its arrival there; 0 if none
+	gap     time.Duration // gap of the gate when it released the last attempt
 	sent    time.Duration // instant of that release
 	epoch   uint32        // epoch of the gate then
 	refused uint8         // how often the server has refused the request
 	passed  uint8         // how often a later request was released first, as a probe
 	Held    bool          // the request waits, or has waited, for its next attempt
 	Out     bool          // the gate has released it and doesn't know the outcome yet
-	Limited bool          // only the pace kept it from being released earlier
+	limited bool          // only the pace kept it from being released earlier
 }
 
 // Request is a request at the gates of a host.
 type Request struct {
 	Key      string        // names its gate; empty: the host's own
-	Who      any           // Woken returns it when the request must ask again; nil: never
+	Who      any           // NextWoken returns it when the request must ask again; nil: never
 	Deadline time.Duration // instant by which its response must arrive; 0: none
 	Took     time.Duration // duration of its last attempt
 	Patience time.Duration // the longest pause that it waits for
@@ -72,7 +72,7 @@ type Request struct {
 type Answer struct {
 	Refusal Refusal       // why the request must not wait; 0 if it may go or wait
 	Waits   bool          // ask again after Wait, or when woken; otherwise go now
-	Wakes   bool          // other requests must ask again now: see Woken
+	Wakes   bool          // other requests must ask again now: see NextWoken
 	Wait    time.Duration // the longest duration if only a wake-up ends it
 }
 
@@ -90,7 +90,7 @@ type probe uint8
 
 const (
 	probeNone probe = iota
-	ProbeDue
+	probeDue
 	probeAway
 )
 
@@ -116,25 +116,25 @@ const (
 
 // opens returns the instant at which pause and pace allow the next release, for
 // a host that is paused until paused.
-func (g *Gate) opens(paused time.Duration) time.Duration {
+func (g *gate) opens(paused time.Duration) time.Duration {
 	if !g.shut {
 		return paused
 	}
-	return max(g.next, g.Closed, paused)
+	return max(g.next, g.closed, paused)
 }
 
-// Ready is like opens, but also waits for the result of the probe for as long
+// ready is like opens, but also waits for the result of the probe for as long
 // as one can be expected.
-func (g *Gate) Ready(paused time.Duration) time.Duration {
+func (g *gate) ready(paused time.Duration) time.Duration {
 	at := g.opens(paused)
-	if g.Probe == probeAway {
+	if g.probe == probeAway {
 		at = max(at, span.Add(g.probed, max(hangs, g.pause, 4*g.took)))
 	}
 	return at
 }
 
 // unfit returns why a request must not wait behind ahead others, or 0 if it may.
-func (g *Gate) unfit(w *waiter, ahead int, now, paused time.Duration) Refusal {
+func (g *gate) unfit(w *waiter, ahead int, now, paused time.Duration) Refusal {
 	told := max(g.told, paused)
 	at := g.opens(paused)
 	switch {
@@ -144,7 +144,7 @@ func (g *Gate) unfit(w *waiter, ahead int, now, paused time.Duration) Refusal {
 		return Paused
 	case max(at, now) > w.until:
 		return Late
-	case g.shut && !g.Pace.slow && float64(max(at, now))+float64(float64(ahead)*float64(g.Pace.gap())) > float64(w.until):
+	case g.shut && !g.pace.slow && float64(max(at, now))+float64(float64(ahead)*float64(g.pace.gap())) > float64(w.until):
 		// While the rate is slow only the pause is known.
 		return Late
 	}
@@ -161,30 +161,30 @@ func (q *Request) until(usual time.Duration) time.Duration {
 }
 
 // ask releases c if it is c's turn; otherwise it makes c wait or give up.
-func (g *Gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
-	w := waiter{number: c.Number, until: q.until(g.took), patience: q.Patience, Who: q.Who, refused: c.refused, passed: c.passed}
-	waits := c.Number != 0 && g.Queue.Has(c.Number)
-	at := g.Ready(paused)
+func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
+	w := waiter{number: c.number, until: q.until(g.took), patience: q.Patience, who: q.Who, refused: c.refused, passed: c.passed}
+	waits := c.number != 0 && g.queue.has(c.number)
+	at := g.ready(paused)
 	if q.Deadline != 0 && now > q.Deadline {
 		return Answer{Refusal: Late}
 	}
 	if !waits {
-		if g.Queue.Len() == 0 && at <= now {
+		if g.queue.len() == 0 && at <= now {
 			g.release(c, now)
 			return Answer{}
 		}
-		if c.Number == 0 {
-			g.Queue.last++
-			c.Number, w.number = g.Queue.last, g.Queue.last
+		if c.number == 0 {
+			g.queue.last++
+			c.number, w.number = g.queue.last, g.queue.last
 		}
-		if refusal := g.unfit(&w, g.Queue.ahead(w.number), now, paused); refusal != 0 {
+		if refusal := g.unfit(&w, g.queue.ahead(w.number), now, paused); refusal != 0 {
 			return Answer{Refusal: refusal}
 		}
-		g.Queue.insert(w)
+		g.queue.insert(w)
 	}
 	g.busy, c.Held = now, true
 	d := Answer{Waits: true, Wait: span.Forever}
-	if g.Queue.Front(g.Probe == ProbeDue).number == c.Number {
+	if g.queue.front(g.probe == probeDue).number == c.number {
 		if at <= now {
 			g.release(c, now)
 			return Answer{}
@@ -192,7 +192,7 @@ func (g *Gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 		if refusal := g.unfit(&w, 0, now, paused); refusal != 0 {
 			return Answer{Refusal: refusal}
 		}
-		g.asker, g.askAt = c.Number, at
+		g.asker, g.askAt = c.number, at
 		d.Wait = at - now
 	}
 	if w.until < span.Forever {
@@ -205,38 +205,38 @@ func (g *Gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 }
 
 // release lets c go.
-func (g *Gate) release(c *Ticket, now time.Duration) {
-	c.passed = max(c.passed, g.Queue.release(c.Number))
+func (g *gate) release(c *Ticket, now time.Duration) {
+	c.passed = max(c.passed, g.queue.release(c.number))
 	c.Out, c.epoch, c.sent = true, g.epoch, now
 	if !g.shut {
 		return
 	}
-	c.Gap = g.Pace.gap()
+	c.gap = g.pace.gap()
 	// Only a request that the pace held back is evidence that the pace could be
 	// higher.
-	c.Limited = c.Held || g.Queue.Len() > 0
+	c.limited = c.Held || g.queue.len() > 0
 	c.Held = false
 	// Unused time doesn't accumulate.
-	g.next = span.Add(max(g.next, now), c.Gap)
-	if g.Probe != probeNone {
-		g.Probe, g.probed = probeAway, now
+	g.next = span.Add(max(g.next, now), c.gap)
+	if g.probe != probeNone {
+		g.probe, g.probed = probeAway, now
 	}
 }
 
 // leave gives up what c has at the gate: its place, or the role of the probe if
 // c was the probe and its outcome says nothing about the pace.
-func (g *Gate) leave(c *Ticket) {
-	if c.Number != 0 {
-		g.Queue.remove(c.Number)
+func (g *gate) leave(c *Ticket) {
+	if c.number != 0 {
+		g.queue.remove(c.number)
 	}
-	if c.Out && c.epoch == g.epoch && g.Probe == probeAway {
-		g.Probe = ProbeDue
+	if c.Out && c.epoch == g.epoch && g.probe == probeAway {
+		g.probe = probeDue
 	}
 	c.Out, c.Held = false, false
 }
 
 // accept records that the server accepted c.
-func (g *Gate) accept(c *Ticket, now time.Duration) {
+func (g *gate) accept(c *Ticket, now time.Duration) {
 	out := c.Out
 	c.Out = false
 	if !g.shut {
@@ -250,21 +250,21 @@ func (g *Gate) accept(c *Ticket, now time.Duration) {
 	if c.epoch != g.epoch {
 		return
 	}
-	g.Misses, g.fresh = 0, true
-	g.Probe = probeNone
-	if !c.Limited {
+	g.misses, g.fresh = 0, true
+	g.probe = probeNone
+	if !c.limited {
 		return
 	}
-	before := g.Pace.gap()
-	g.Pace.grow(c.Gap)
+	before := g.pace.gap()
+	g.pace.grow(c.gap)
 	// A shorter gap counts from the last release on.
-	g.next -= max(0, before-g.Pace.gap())
+	g.next -= max(0, before-g.pace.gap())
 }
 
 // refuse records that the server refused c and asked for the wait word, or 0 if
 // the server named no wait. It reports whether all calls must wait longer, so
 // that some may miss their deadlines.
-func (g *Gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uint64) bool {
+func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uint64) bool {
 	current := c.Out && c.epoch == g.epoch
 	c.Out = false
 	c.refused += min(1, math.MaxUint8-c.refused)
@@ -272,25 +272,25 @@ func (g *Gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 	if g.shut && !current {
 		// The request was sent before the last pause. Its refusal says
 		// nothing about the pace, but the gate obeys the wait it names.
-		shift := now + word - g.Closed
+		shift := now + word - g.closed
 		if word > 0 {
 			g.told = max(g.told, now+word)
 		}
 		if word == 0 || shift <= 0 {
 			return false
 		}
-		g.Closed += shift
+		g.closed += shift
 		g.next = span.Add(g.next, shift)
 		return shift > time.Second
 	}
 	pause := word
 	if word == 0 {
-		pause = doubled(pauseLow, g.Misses)
+		pause = doubled(pauseLow, g.misses)
 		if g.shut {
-			pause = max(pause, min(2*c.Gap, time.Second))
+			pause = max(pause, min(2*c.gap, time.Second))
 		}
-	} else if g.Misses > 0 {
-		pause = max(pause, doubled(word, g.Misses-1)) // the last pause was too short
+	} else if g.misses > 0 {
+		pause = max(pause, doubled(word, g.misses-1)) // the last pause was too short
 	}
 	if !g.shut {
 		g.told = now
@@ -301,29 +301,29 @@ func (g *Gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 		g.begin(pause, now)
 	case !g.fresh:
 		// The server refused the probe, which says nothing about the pace.
-		g.Misses++
+		g.misses++
 	default:
-		g.Pace.learn(c.Gap, g.accepted, now-g.news, pause)
+		g.pace.learn(c.gap, g.accepted, now-g.news, pause)
 	}
 	g.close(pause, now, epoch, draw)
 	return true
 }
 
 // close begins a pause.
-func (g *Gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
-	g.Pace.restart(pause)
+func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
+	g.pace.restart(pause)
 	g.fresh, g.accepted, g.news, g.pause = false, 0, now, pause
-	g.epoch, g.Probe = epoch, ProbeDue
-	g.Closed = max(g.Closed, span.Add(now, pause))
+	g.epoch, g.probe = epoch, probeDue
+	g.closed = max(g.closed, span.Add(now, pause))
 	// The server told all processes of a fleet the same time, but they must not
 	// all start at the same instant.
-	g.next = span.Add(g.Closed, span.Draw(0, g.Pace.gap(), span.Remix(draw)))
+	g.next = span.Add(g.closed, span.Draw(0, g.pace.gap(), span.Remix(draw)))
 }
 
 // begin sets the first rate of a gate that was open.
-func (g *Gate) begin(pause, now time.Duration) {
-	g.Pace = firstPace(pause)
-	g.shut, g.Closed, g.busy = true, now, now
+func (g *gate) begin(pause, now time.Duration) {
+	g.pace = firstPace(pause)
+	g.shut, g.closed, g.busy = true, now, now
 }
 
 // doubled returns d, doubled n times, but at most the longest pause that the
@@ -336,14 +336,14 @@ func doubled(d time.Duration, n int) time.Duration {
 }
 
 // idle reports whether the gate has no state worth keeping.
-func (g *Gate) idle(now time.Duration) bool {
+func (g *gate) idle(now time.Duration) bool {
 	if !g.shut {
-		return g.Queue.Len() == 0
+		return g.queue.len() == 0
 	}
-	keep := max(idleAfter, time.Duration(g.Pace.plateau()*float64(time.Second)))
-	return g.Queue.Len() == 0 && now > span.Add(max(g.Closed, g.busy), keep)
+	keep := max(idleAfter, time.Duration(g.pace.plateau()*float64(time.Second)))
+	return g.queue.len() == 0 && now > span.Add(max(g.closed, g.busy), keep)
 }
 
 // binding reports whether forgetting g would let requests through that it holds
 // back now.
-func (g *Gate) binding(now time.Duration) bool { return g.Queue.Len() > 0 || g.Closed > now }
+func (g *gate) binding(now time.Duration) bool { return g.queue.len() > 0 || g.closed > now }

@@ -80,10 +80,10 @@ func firstPace(pause time.Duration) pace {
 // target, in seconds.
 func (p *pace) plateau() float64 { return plateauUnits * p.unit }
 
-// Rate returns the pace in requests per second. Here and elsewhere in the gate,
+// rate returns the pace in requests per second. Here and elsewhere in the gate,
 // products within sums are converted explicitly: the compiler must not fuse
 // them, or simulations would give different results on other machines.
-func (p *pace) Rate() float64 {
+func (p *pace) rate() float64 {
 	plateau := p.plateau()
 	switch {
 	case p.slow:
@@ -102,7 +102,7 @@ func (p *pace) Rate() float64 {
 
 // gap returns the time between two releases.
 func (p *pace) gap() time.Duration {
-	return time.Duration(min(max(float64(time.Second)/p.Rate(), float64(gapLow)), float64(gapHigh)))
+	return time.Duration(min(max(float64(time.Second)/p.rate(), float64(gapLow)), float64(gapHigh)))
 }
 
 // grow records that the server accepted a request that the pace held back, gap

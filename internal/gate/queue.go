@@ -24,13 +24,13 @@ type waiter struct {
 	number   int64
 	until    time.Duration // instant by which it must be released to meet its deadline
 	patience time.Duration // the longest pause that it waits for
-	Who      any           // Request.Who; nil once the waiter is gone
+	who      any           // Request.Who; nil once the waiter is gone
 	refused  uint8         // how often the server has refused it
 	passed   uint8         // how often a probe from behind it went first
 	gone     bool
 }
 
-func (q *queue) Len() int { return len(q.list) - q.first - q.gone }
+func (q *queue) len() int { return len(q.list) - q.first - q.gone }
 
 // search returns the index of the first waiter whose number is not below n.
 func (q *queue) search(n int64) (int, bool) {
@@ -38,7 +38,7 @@ func (q *queue) search(n int64) (int, bool) {
 	return q.first + i, found
 }
 
-func (q *queue) Has(n int64) bool {
+func (q *queue) has(n int64) bool {
 	i, found := q.search(n)
 	return found && !q.list[i].gone
 }
@@ -47,7 +47,7 @@ func (q *queue) Has(n int64) bool {
 // from the middle may have been before or behind n.
 func (q *queue) ahead(n int64) int {
 	i, _ := q.search(n)
-	return min(i-q.first, q.Len())
+	return min(i-q.first, q.len())
 }
 
 func (q *queue) insert(w waiter) {
@@ -121,12 +121,12 @@ const (
 	probeAmong    = 8
 
 	// No request is passed more often than this.
-	MaxPassed = 16
+	maxPassed = 16
 )
 
-// Front returns the waiter that goes next, or nil if the queue is empty.
-func (q *queue) Front(probe bool) *waiter {
-	if q.Len() == 0 {
+// front returns the waiter that goes next, or nil if the queue is empty.
+func (q *queue) front(probe bool) *waiter {
+	if q.len() == 0 {
 		return nil
 	}
 	best := &q.list[q.first]
@@ -142,7 +142,7 @@ func (q *queue) Front(probe bool) *waiter {
 		if seen++; w.refused < best.refused {
 			best = w
 		}
-		if w.passed >= MaxPassed {
+		if w.passed >= maxPassed {
 			break
 		}
 	}

@@ -44,12 +44,12 @@ func TestQueue_Model(t *testing.T) {
 					if w.refused < model[i].refused {
 						i = j
 					}
-					if w.passed >= MaxPassed {
+					if w.passed >= maxPassed {
 						break
 					}
 				}
 			}
-			front := q.Front(probe)
+			front := q.front(probe)
 			require.Equal(t, model[i].number, front.number)
 			require.Equal(t, model[i].passed, q.release(front.number))
 			for j := range i {
@@ -63,9 +63,9 @@ func TestQueue_Model(t *testing.T) {
 			}
 		case k < 9 && len(model) > 0: // a request leaves
 			i := random.IntN(len(model))
-			require.True(t, q.Has(model[i].number))
+			require.True(t, q.has(model[i].number))
 			q.remove(model[i].number)
-			require.False(t, q.Has(model[i].number))
+			require.False(t, q.has(model[i].number))
 			q.remove(model[i].number)
 			model = slices.Delete(model, i, i+1)
 		case k == 9 && step%100 == 0: // a pause
@@ -80,14 +80,14 @@ func TestQueue_Model(t *testing.T) {
 			})
 			model = slices.DeleteFunc(model, func(w waiter) bool { return w.number%7 == 0 })
 		}
-		if len(model) != q.Len() || len(q.list) > 4*300 {
-			t.Fatalf("%d wait, not %d, in %d places", q.Len(), len(model), len(q.list))
+		if len(model) != q.len() || len(q.list) > 4*300 {
+			t.Fatalf("%d wait, not %d, in %d places", q.len(), len(model), len(q.list))
 		}
 		if len(model) == 0 {
-			require.Nil(t, q.Front(false))
+			require.Nil(t, q.front(false))
 			continue
 		}
-		if q.Front(false).number != model[0].number || q.ahead(model[0].number) != 0 || q.ahead(last+1) != len(model) {
+		if q.front(false).number != model[0].number || q.ahead(model[0].number) != 0 || q.ahead(last+1) != len(model) {
 			t.Fatal("the queue is in another order")
 		}
 	}

@@ -11,106 +11,106 @@ import (
 // Table are the gates of one host: its own, and one for each key that the
 // host has refused. Their owner must lock them.
 type Table struct {
-	Own   Gate
-	Keyed map[string]*Gate
+	own   gate
+	keyed map[string]*gate
 	Made  *atomic.Int64 // number of keyed gates of all hosts that share the bound
 	epoch uint32        // the newest epoch of all gates: no two pauses have the same
 	woken []any         // Who of the requests that must ask again
 }
 
-// MaxKeyed is the maximum number of gates of keys for all hosts of a
+// maxKeyed is the maximum number of gates of keys for all hosts of a
 // Transport together. Further keys share the gate of their host.
-const MaxKeyed = 4096
+const maxKeyed = 4096
 
 // of returns the gate of c. If there is none yet, it makes one if create is
 // set, and otherwise returns nil.
-func (s *Table) of(c *Ticket, key string, now time.Duration, create bool) *Gate {
-	g := c.Gate
+func (s *Table) of(c *Ticket, key string, now time.Duration, create bool) *gate {
+	g := c.gate
 	if g == nil || g.dropped {
 		if g = s.find(key, now, create); g == nil {
 			return nil
 		}
 		// The number belonged to another gate.
-		c.Gate, c.Number, c.Out, c.Held = g, 0, false, false
+		c.gate, c.number, c.Out, c.Held = g, 0, false, false
 	}
 	if g.shut && g.idle(now) {
 		// Requests that the gate has released may come back, so it must not
 		// give their numbers again.
-		*g = Gate{Queue: queue{last: g.Queue.last}}
+		*g = gate{queue: queue{last: g.queue.last}}
 	}
 	return g
 }
 
-func (s *Table) find(key string, now time.Duration, create bool) *Gate {
+func (s *Table) find(key string, now time.Duration, create bool) *gate {
 	if key == "" {
-		return &s.Own
+		return &s.own
 	}
-	if g := s.Keyed[key]; g != nil {
+	if g := s.keyed[key]; g != nil {
 		return g
 	}
-	if s.Made.Load() >= MaxKeyed {
-		if s.sweep(now); s.Made.Load() >= MaxKeyed {
-			return &s.Own
+	if s.Made.Load() >= maxKeyed {
+		if s.sweep(now); s.Made.Load() >= maxKeyed {
+			return &s.own
 		}
 	}
 	if !create {
 		return nil
 	}
-	if s.Keyed == nil {
-		s.Keyed = map[string]*Gate{}
+	if s.keyed == nil {
+		s.keyed = map[string]*gate{}
 	}
 	// Other hosts may add gates concurrently: a few too many do no harm.
 	s.Made.Add(1)
-	g := &Gate{}
-	s.Keyed[key] = g
+	g := &gate{}
+	s.keyed[key] = g
 	return g
 }
 
 // sweep drops the keyed gates that have no state worth keeping.
 func (s *Table) sweep(now time.Duration) {
-	for key, g := range s.Keyed {
+	for key, g := range s.keyed {
 		if g.idle(now) {
 			s.drop(key, g)
 		}
 	}
 }
 
-func (s *Table) drop(key string, g *Gate) {
+func (s *Table) drop(key string, g *gate) {
 	g.dropped = true
-	delete(s.Keyed, key)
+	delete(s.keyed, key)
 	s.Made.Add(-1)
 }
 
 // Idle reports whether no gate has state worth keeping.
 func (s *Table) Idle(now time.Duration) bool {
-	for key, g := range s.Keyed {
+	for key, g := range s.keyed {
 		if !g.idle(now) {
 			return false
 		}
 		s.drop(key, g)
 	}
-	return s.Own.idle(now)
+	return s.own.idle(now)
 }
 
 // any reports whether f holds for any gate.
-func (s *Table) any(f func(*Gate) bool) bool {
-	for _, g := range s.Keyed {
+func (s *Table) any(f func(*gate) bool) bool {
+	for _, g := range s.keyed {
 		if f(g) {
 			return true
 		}
 	}
-	return f(&s.Own)
+	return f(&s.own)
 }
 
 // settle makes sure that the next call at g asks in time: it wakes the call
 // unless the call was last told to ask by that time. It reports whether any
 // call must be woken.
-func (s *Table) settle(g *Gate, paused time.Duration) bool {
-	if w := g.Queue.Front(g.Probe == ProbeDue); w != nil {
-		if at := g.Ready(paused); w.number != g.asker || at < g.askAt {
+func (s *Table) settle(g *gate, paused time.Duration) bool {
+	if w := g.queue.front(g.probe == probeDue); w != nil {
+		if at := g.ready(paused); w.number != g.asker || at < g.askAt {
 			g.asker, g.askAt = w.number, at
-			if w.Who != nil {
-				s.woken = append(s.woken, w.Who)
+			if w.who != nil {
+				s.woken = append(s.woken, w.who)
 			}
 		}
 	}
@@ -119,13 +119,13 @@ func (s *Table) settle(g *Gate, paused time.Duration) bool {
 
 // dismiss removes the calls from g's queue that would miss their deadlines or
 // that don't wait that long. It wakes them, so that they learn about it.
-func (s *Table) dismiss(g *Gate, now, paused time.Duration) {
-	g.Queue.keep(func(w *waiter, ahead int) bool {
+func (s *Table) dismiss(g *gate, now, paused time.Duration) {
+	g.queue.keep(func(w *waiter, ahead int) bool {
 		if g.unfit(w, ahead, now, paused) == 0 {
 			return true
 		}
-		if w.Who != nil {
-			s.woken = append(s.woken, w.Who)
+		if w.who != nil {
+			s.woken = append(s.woken, w.who)
 		}
 		return false
 	})
@@ -196,8 +196,8 @@ func (s *Table) Pass(c *Ticket, key string, now, paused time.Duration) (wakes bo
 // Leave gives up what c has at its gate, and reports whether any call must be
 // woken.
 func (s *Table) Leave(c *Ticket, paused time.Duration) (wakes bool) {
-	c.Gate.leave(c)
-	return s.settle(c.Gate, paused)
+	c.gate.leave(c)
+	return s.settle(c.gate, paused)
 }
 
 // Outlook returns how long the pause and the pace of its gate would make c
@@ -209,15 +209,15 @@ func (s *Table) Outlook(c *Ticket, q *Request, now, paused time.Duration) (time.
 	}
 	w := waiter{until: q.until(g.took), patience: q.Patience}
 	var ahead int
-	if c.Number != 0 {
-		ahead = g.Queue.ahead(c.Number)
+	if c.number != 0 {
+		ahead = g.queue.ahead(c.number)
 	} else {
-		ahead = g.Queue.Len()
+		ahead = g.queue.len()
 	}
 	return max(0, g.opens(paused)-now), g.unfit(&w, ahead, now, paused)
 }
 
-// NextWoken returns the Waiter of a call that must ask again now, or nil if
+// NextWoken returns the Who of a request that must ask again now, or nil if
 // there is none.
 func (s *Table) NextWoken() any {
 	n := len(s.woken)
@@ -230,15 +230,18 @@ func (s *Table) NextWoken() any {
 	return who
 }
 
+// Keys returns the number of gates of keys.
+func (s *Table) Keys() int { return len(s.keyed) }
+
 // Look calls f with the state of every gate: how many requests wait, and how long it
 // stays closed, which is not positive if it is open.
 func (s *Table) Look(now time.Duration, f func(waiting int, closed time.Duration)) {
-	s.any(func(g *Gate) bool {
+	s.any(func(g *gate) bool {
 		closed := time.Duration(0)
 		if g.shut {
-			closed = g.Closed - now
+			closed = g.closed - now
 		}
-		f(g.Queue.Len(), closed)
+		f(g.queue.len(), closed)
 		return false
 	})
 }
@@ -246,5 +249,5 @@ func (s *Table) Look(now time.Duration, f func(waiting int, closed time.Duration
 // Binding reports whether forgetting s would let requests through that it holds back
 // now.
 func (s *Table) Binding(now time.Duration) bool {
-	return s.any(func(g *Gate) bool { return g.binding(now) })
+	return s.any(func(g *gate) bool { return g.binding(now) })
 }

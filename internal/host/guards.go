@@ -19,23 +19,23 @@ import (
 type guards struct {
 	mu      sync.Mutex
 	breaker breaker.Breaker
-	Gates   gate.Table
+	gates   gate.Table
 }
 
 // guard returns s's guards, made on first use.
 func (s *Record) guard() *guards {
-	if g := s.Guards.Load(); g != nil {
+	if g := s.guards.Load(); g != nil {
 		return g
 	}
-	s.Guards.CompareAndSwap(nil, &guards{Gates: gate.Table{Made: cmp.Or(s.keyed, new(atomic.Int64))}})
-	return s.Guards.Load()
+	s.guards.CompareAndSwap(nil, &guards{gates: gate.Table{Made: cmp.Or(s.keyed, new(atomic.Int64))}})
+	return s.guards.Load()
 }
 
 // healed reports whether g has no state worth keeping.
 func (g *guards) healed(now time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.breaker.Healed(now) && g.Gates.Idle(now)
+	return g.breaker.Healed(now) && g.gates.Idle(now)
 }
 
 // binding reports whether forgetting g would let requests through that it holds
@@ -43,14 +43,14 @@ func (g *guards) healed(now time.Duration) bool {
 func (g *guards) binding(now time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.breaker.Binding(now) || g.Gates.Binding(now)
+	return g.breaker.Binding(now) || g.gates.Binding(now)
 }
 
 // keyedGates returns the number of gates of keys.
 func (g *guards) keyedGates() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.Gates.Keyed)
+	return g.gates.Keys()
 }
 
 // Troubles is what an operator wants to know of the guards of a host.
@@ -63,14 +63,14 @@ type Troubles struct {
 
 // Troubles describes the guards of s.
 func (s *Record) Troubles(now time.Duration) (t Troubles) {
-	g := s.Guards.Load()
+	g := s.guards.Load()
 	if g == nil {
 		return t
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t.Breaker, t.OpenFor = g.breaker.Trouble(now)
-	g.Gates.Look(now, func(waiting int, closed time.Duration) {
+	g.gates.Look(now, func(waiting int, closed time.Duration) {
 		t.Waiting += waiting
 		t.Closed = max(t.Closed, closed)
 	})
@@ -82,7 +82,7 @@ var breakerChanges = [...]Change{breaker.Same: 0, breaker.Opened: Opened, breake
 
 // ThroughBreaker asks the breaker for an attempt at the instant now.
 func (s *Record) ThroughBreaker(rule *breaker.Rule, p *breaker.Pass, now time.Duration, draw uint64) (allowed bool, change Change) {
-	g := s.Guards.Load()
+	g := s.guards.Load()
 	if g == nil {
 		return true, 0
 	}
@@ -103,7 +103,7 @@ func (s *Record) BreakerRefuses(at time.Duration) bool {
 
 // RecordResult tells the breaker how an attempt ended.
 func (s *Record) RecordResult(rule *breaker.Rule, p *breaker.Pass, failed bool, now time.Duration, draw uint64) Change {
-	if !failed && s.Guards.Load() == nil {
+	if !failed && s.guards.Load() == nil {
 		return 0
 	}
 	g := s.guard()
@@ -115,7 +115,7 @@ func (s *Record) RecordResult(rule *breaker.Rule, p *breaker.Pass, failed bool, 
 // EndRun tells the breaker, if there is one, about a success of a request that
 // doesn't follow it.
 func (s *Record) EndRun() {
-	if g := s.Guards.Load(); g != nil {
+	if g := s.guards.Load(); g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.breaker.EndRun()
@@ -132,8 +132,8 @@ func (s *Record) ReturnProbe(p *breaker.Pass) {
 
 // ThroughGate asks the gate of a request to release it at the instant now.
 func (s *Record) ThroughGate(t *gate.Ticket, q *gate.Request, now time.Duration, draw uint64) gate.Answer {
-	paused := s.PausedUntil()
-	g := s.Guards.Load()
+	paused := s.pausedUntil()
+	g := s.guards.Load()
 	if g == nil {
 		if paused <= now {
 			return gate.Answer{}
@@ -142,7 +142,7 @@ func (s *Record) ThroughGate(t *gate.Ticket, q *gate.Request, now time.Duration,
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.Gates.Admit(t, q, now, paused, draw)
+	return g.gates.Admit(t, q, now, paused, draw)
 }
 
 // RefusedAt tells the gate of a request that the server refused it and asked for the
@@ -152,23 +152,23 @@ func (s *Record) RefusedAt(t *gate.Ticket, key string, word, now time.Duration, 
 	g := s.guard()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.Gates.Refuse(t, key, word, now, s.PausedUntil(), draw)
+	return g.gates.Refuse(t, key, word, now, s.pausedUntil(), draw)
 }
 
 // PassedAt tells the gate of a request about any other outcome: that the server
 // accepted it, or nothing that the gate can learn from. It reports whether any request
 // must be woken.
 func (s *Record) PassedAt(t *gate.Ticket, key string, accepted bool, now time.Duration) (wakes bool) {
-	g := s.Guards.Load()
+	g := s.guards.Load()
 	if g == nil {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if accepted {
-		return g.Gates.Accept(t, key, now, s.PausedUntil())
+		return g.gates.Accept(t, key, now, s.pausedUntil())
 	}
-	return g.Gates.Pass(t, key, now, s.PausedUntil())
+	return g.gates.Pass(t, key, now, s.pausedUntil())
 }
 
 // LeaveGate gives up what a request has at its gate, and reports whether any request
@@ -177,29 +177,29 @@ func (s *Record) LeaveGate(t *gate.Ticket) (wakes bool) {
 	g := s.guard()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.Gates.Leave(t, s.PausedUntil())
+	return g.gates.Leave(t, s.pausedUntil())
 }
 
 // Outlook returns how long the pause and the pace of its gate would make a request
 // wait, and why it must not wait there.
 func (s *Record) Outlook(t *gate.Ticket, q *gate.Request, now time.Duration) (time.Duration, gate.Refusal) {
-	g := s.Guards.Load()
+	g := s.guards.Load()
 	if g == nil {
 		return 0, 0
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.Gates.Outlook(t, q, now, s.PausedUntil())
+	return g.gates.Outlook(t, q, now, s.pausedUntil())
 }
 
 // Woken returns the Who of a request that waits at a gate and must ask again now, or
 // nil if there is none.
 func (s *Record) Woken() any {
-	g := s.Guards.Load()
+	g := s.guards.Load()
 	if g == nil {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.Gates.NextWoken()
+	return g.gates.NextWoken()
 }

@@ -75,18 +75,18 @@ func TestHash_Spreads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const hosts = 1 << 17
-			var stripes [Stripes]int
+			var inStripe [stripes]int
 			var marks [64 * len(marks{})]int
 			for i := range hosts {
 				hash := hostkey.Hash(&url.URL{Scheme: "https", Host: host(i)})
-				stripes[hash%Stripes]++
-				word, mark := Mark(hash)
+				inStripe[hash%stripes]++
+				word, bits := mark(hash)
 				for n := range 64 {
-					marks[64*word+n] += int(mark >> n & 1)
+					marks[64*word+n] += int(bits >> n & 1)
 				}
 			}
-			for _, n := range stripes {
-				assert.InDelta(t, hosts/len(stripes), n, hosts/float64(len(stripes))/4)
+			for _, n := range inStripe {
+				assert.InDelta(t, hosts/len(inStripe), n, hosts/float64(len(inStripe))/4)
 			}
 			for _, n := range marks {
 				assert.InDelta(t, 3*hosts/len(marks), n, 1.5*hosts/float64(len(marks)))

@@ -16,29 +16,29 @@ import (
 // for a mark. To change marks, it must hold the stripe's lock.
 type marks [32]atomic.Uint64
 
-// Mark returns the mark of a host with the given hash: three bits of one word
+// mark returns the mark of a host with the given hash: three bits of one word
 // of marks. In a full table, others cover one mark in 580.
-func Mark(hash uint64) (word int, bits uint64) {
-	hash /= Stripes // the rest chose the stripe
+func mark(hash uint64) (word int, bits uint64) {
+	hash /= stripes // the rest chose the stripe
 	return int(hash >> 18 % uint64(len(marks{}))), 1<<(hash%64) | 1<<(hash>>6%64) | 1<<(hash>>12%64)
 }
 
-func (m *marks) Has(hash uint64) bool {
-	word, bits := Mark(hash)
+func (m *marks) has(hash uint64) bool {
+	word, bits := mark(hash)
 	return m[word].Load()&bits == bits
 }
 
 func (m *marks) add(hash uint64) {
-	word, bits := Mark(hash)
+	word, bits := mark(hash)
 	m[word].Or(bits)
 }
 
 // remove drops the mark of a host, except the bits of hosts that stay.
 func (m *marks) remove(hash uint64, stay map[hostkey.Key]*Entry) {
-	word, _ := Mark(hash)
+	word, _ := mark(hash)
 	var bits uint64
 	for _, e := range stay {
-		if w, mark := Mark(e.hash); w == word {
+		if w, mark := mark(e.hash); w == word {
 			bits |= mark
 		}
 	}

@@ -20,7 +20,7 @@ func TestMarks_Model(t *testing.T) {
 	hashes := make([]uint64, 40)
 	for i := range hashes {
 		// Marks in two words, of bits 0 to 3.
-		hashes[i] = random.Uint64() & (3 | 3<<6 | 3<<12 | 1<<18) * Stripes
+		hashes[i] = random.Uint64() & (3 | 3<<6 | 3<<12 | 1<<18) * stripes
 	}
 	var m marks
 	stay := map[hostkey.Key]*Entry{}
@@ -36,7 +36,7 @@ func TestMarks_Model(t *testing.T) {
 		}
 		var want marks
 		for _, e := range stay {
-			require.True(t, m.Has(e.hash), "step %d", step)
+			require.True(t, m.has(e.hash), "step %d", step)
 			want.add(e.hash)
 		}
 		for i := range want {
@@ -49,16 +49,16 @@ func TestMarks_Model(t *testing.T) {
 // in about 580.
 func TestMarks_RarelyCovered(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	stripes := make([]marks, Stripes)
+	marked := make([]marks, stripes)
 	// hashIn returns the hash of a host of a stripe.
-	hashIn := func(stripe int) uint64 { return random.Uint64()/Stripes*Stripes + uint64(stripe) }
-	for i := range Stripes * PerStripe {
-		stripes[i%Stripes].add(hashIn(i % Stripes))
+	hashIn := func(stripe int) uint64 { return random.Uint64()/stripes*stripes + uint64(stripe) }
+	for i := range stripes * perStripe {
+		marked[i%stripes].add(hashIn(i % stripes))
 	}
 	const healthy = 1 << 20
 	covered := 0
 	for i := range healthy {
-		if stripes[i%Stripes].Has(hashIn(i % Stripes)) {
+		if marked[i%stripes].has(hashIn(i % stripes)) {
 			covered++
 		}
 	}

@@ -4,7 +4,7 @@
 // Package host keeps what is known of the hosts in trouble, and of no others: the
 // tokens that they lack, their pauses, breakers and gates. It knows no policy, has no
 // clock and decides nothing: the rules are in packages budget, breaker and gate, and
-// their order is that of retrip.Host.Next.
+// their order is that of package decide.
 package host
 
 import (
@@ -20,8 +20,8 @@ import (
 // without trouble. It is safe for concurrent use and must not be copied.
 type Record struct {
 	Debt   budget.Debt            // what is missing from its budget
-	Paused atomic.Int64           // instant at which the pause ends that the host asked for
-	Guards atomic.Pointer[guards] // nil until a breaker or a gate needs it
+	paused atomic.Int64           // instant at which the pause ends that the host asked for
+	guards atomic.Pointer[guards] // nil until a breaker or a gate needs it
 	keyed  *atomic.Int64          // number of keyed gates of all hosts of a table; nil: counts this host alone
 }
 
@@ -39,17 +39,17 @@ const (
 
 // Undemanding reports whether s has never held back any request, nor counted
 // failures for a breaker.
-func (s *Record) Undemanding() bool { return s.Paused.Load() == 0 && s.Guards.Load() == nil }
+func (s *Record) Undemanding() bool { return s.paused.Load() == 0 && s.guards.Load() == nil }
 
 // PausedFor returns the rest of the pause at the instant now, or 0.
 func (s *Record) PausedFor(now time.Duration) time.Duration {
-	return max(0, s.PausedUntil()-now)
+	return max(0, s.pausedUntil()-now)
 }
 
-// PausedUntil returns the instant at which the pause of the whole host ends,
+// pausedUntil returns the instant at which the pause of the whole host ends,
 // which may be in the past.
-func (s *Record) PausedUntil() time.Duration {
-	if until := s.Paused.Load(); until != 0 {
+func (s *Record) pausedUntil() time.Duration {
+	if until := s.paused.Load(); until != 0 {
 		return time.Duration(until)
 	}
 	return neverPaused
@@ -63,11 +63,11 @@ const neverPaused = time.Duration(math.MinInt64 / 2)
 // whether it moved.
 func (s *Record) PauseUntil(until time.Duration) bool {
 	for {
-		paused := s.Paused.Load()
+		paused := s.paused.Load()
 		if paused != 0 && int64(until) <= paused {
 			return false
 		}
-		if s.Paused.CompareAndSwap(paused, cmp.Or(int64(until), 1)) {
+		if s.paused.CompareAndSwap(paused, cmp.Or(int64(until), 1)) {
 			return true
 		}
 	}
@@ -79,6 +79,6 @@ func (s *Record) Healed(now time.Duration) bool {
 	if s.Debt.Missing() != 0 || s.PausedFor(now) > 0 {
 		return false
 	}
-	guards := s.Guards.Load()
+	guards := s.guards.Load()
 	return guards == nil || guards.healed(now)
 }

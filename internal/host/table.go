@@ -28,23 +28,23 @@ import (
 // some hosts are, a request to another host pays for a hash and a few more
 // loads, and for a map lookup only if the marks of hosts in trouble cover its own.
 type Table struct {
-	Entries atomic.Int64
-	Stripes [Stripes]stripe
+	entries atomic.Int64
+	stripes [stripes]stripe
 	keyed   atomic.Int64 // number of gates of keys
 }
 
 const (
-	Stripes   = 64
-	PerStripe = 64
-	Idle      = time.Hour
+	stripes   = 64
+	perStripe = 64
+	idle      = time.Hour
 )
 
 type stripe struct {
 	entries atomic.Int32
-	Others  atomic.Pointer[Entry] // entry of all hosts without a place; nil until there is one
+	others  atomic.Pointer[Entry] // entry of all hosts without a place; nil until there is one
 	mu      sync.RWMutex
 	hosts   map[hostkey.Key]*Entry
-	Marks   marks // of hosts
+	marks   marks // of hosts
 
 	_ [64]byte // stripes don't share a cache line
 }
@@ -58,7 +58,7 @@ type Entry struct {
 	hash   uint64       // of key
 	Others bool         // the entry stands for hosts without a place, and has only a budget
 	Used   atomic.Int64 // instant of the last failure
-	Pins   atomic.Int32 // changes from 0 only under the stripe's lock
+	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
 	Failed, GaveUp atomic.Uint32  // the last Reason of each kind, as its owner numbers them; 0: none
 	Charge         account.Charge // of the fleet's account
@@ -72,23 +72,23 @@ func (e *Entry) Healed(now time.Duration) bool {
 	return !e.Charge.Made() && e.Record.Healed(now)
 }
 
-func (t *Table) Stripe(key hostkey.Key) *stripe { return t.stripeAt(key.Hash()) }
+func (t *Table) stripe(key hostkey.Key) *stripe { return t.stripeAt(key.Hash()) }
 
-func (t *Table) stripeAt(hash uint64) *stripe { return &t.Stripes[hash%Stripes] }
+func (t *Table) stripeAt(hash uint64) *stripe { return &t.stripes[hash%stripes] }
 
 // Calm reports whether the host that l looks up is in no trouble.
-func (t *Table) Calm(l *Lookup) bool { return t.Entries.Load() == 0 || t.absent(l) }
+func (t *Table) Calm(l *Lookup) bool { return t.entries.Load() == 0 || t.absent(l) }
 
 func (t *Table) absent(l *Lookup) bool {
 	if l.hash == 0 {
 		l.hash = hostkey.Hash(l.URL)
 	}
 	s := t.stripeAt(l.hash)
-	if s.Indebted() != nil {
+	if s.indebted() != nil {
 		// The host may be in trouble without a place here.
 		return false
 	}
-	return !s.Marks.Has(l.hash) || !s.holds(hostkey.Of(l.URL))
+	return !s.marks.has(l.hash) || !s.holds(hostkey.Of(l.URL))
 }
 
 func (s *stripe) holds(key hostkey.Key) bool {
@@ -97,24 +97,28 @@ func (s *stripe) holds(key hostkey.Key) bool {
 	return s.hosts[key] != nil
 }
 
-// Indebted returns the entry of the hosts without a place, if the stripe is
+// indebted returns the entry of the hosts without a place, if the stripe is
 // full and that entry misses tokens. Otherwise it returns nil.
-func (s *stripe) Indebted() *Entry {
-	if s.entries.Load() < PerStripe {
+func (s *stripe) indebted() *Entry {
+	if s.entries.Load() < perStripe {
 		return nil
 	}
-	if e := s.Others.Load(); e != nil && e.Debt.Missing() > 0 {
+	if e := s.others.Load(); e != nil && e.Debt.Missing() > 0 {
 		return e
 	}
 	return nil
 }
 
+// Indebted returns the entry of the hosts without a place, if the host of key would
+// share it and it misses tokens. Otherwise it returns nil.
+func (t *Table) Indebted(key hostkey.Key) *Entry { return t.stripe(key).indebted() }
+
 // Pin returns the entry of key, pinned, or nil if the host is in no trouble.
-// The caller must pass the entry to unpin.
+// The caller must pass the entry to Unpin.
 func (t *Table) Pin(key hostkey.Key, now time.Duration) *Entry {
 	hash := key.Hash()
 	s := t.stripeAt(hash)
-	if !s.Marks.Has(hash) {
+	if !s.marks.has(hash) {
 		return nil
 	}
 	e, over := s.find(key, now)
@@ -133,7 +137,7 @@ func (t *Table) review(s *stripe, key hostkey.Key, now time.Duration) *Entry {
 	if e == nil || t.forget(s, e, now) {
 		return nil
 	}
-	e.Pins.Add(1)
+	e.pins.Add(1)
 	return e
 }
 
@@ -146,45 +150,45 @@ func (s *stripe) find(key hostkey.Key, now time.Duration) (e *Entry, over bool) 
 	switch {
 	case e == nil:
 		return nil, false
-	case e.Lapsed(now) || e.Pins.Load() == 0 && e.Healed(now):
+	case e.Lapsed(now) || e.pins.Load() == 0 && e.Healed(now):
 		return nil, true
 	}
-	e.Pins.Add(1)
+	e.pins.Add(1)
 	return e, false
 }
 
-// PinGood is pin for a host that has just responded. A host without a place in
+// PinGood is Pin for a host that has just responded. A host without a place in
 // a full stripe may also have failed without one. Its success then counts for
 // the entry of all such hosts, which nothing else would ever refill.
 func (t *Table) PinGood(key hostkey.Key, now time.Duration) *Entry {
 	if e := t.Pin(key, now); e != nil {
 		return e
 	}
-	return t.Stripe(key).Indebted()
+	return t.Indebted(key)
 }
 
-// PinNew is pin for a host that has just failed. It makes the entry if there is
+// PinNew is Pin for a host that has just failed. It makes the entry if there is
 // none.
 func (t *Table) PinNew(key hostkey.Key, now time.Duration) *Entry {
 	hash := key.Hash()
 	s := t.stripeAt(hash)
-	if s.Marks.Has(hash) {
+	if s.marks.has(hash) {
 		if e, _ := s.find(key, now); e != nil {
 			return e
 		}
 	}
-	return t.Make(s, hash, key, now)
+	return t.make(s, hash, key, now)
 }
 
-// Make is PinNew for a host that had no entry, or one that must be forgotten.
-func (t *Table) Make(s *stripe, hash uint64, key hostkey.Key, now time.Duration) *Entry {
+// make is PinNew for a host that had no entry, or one that must be forgotten.
+func (t *Table) make(s *stripe, hash uint64, key hostkey.Key, now time.Duration) *Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.hosts[key]; e != nil && !t.forget(s, e, now) {
-		e.Pins.Add(1)
+		e.pins.Add(1)
 		return e
 	}
-	if len(s.hosts) >= PerStripe && !t.evict(s, now) {
+	if len(s.hosts) >= perStripe && !t.evict(s, now) {
 		return s.shared(now)
 	}
 	if s.hosts == nil {
@@ -192,50 +196,50 @@ func (t *Table) Make(s *stripe, hash uint64, key hostkey.Key, now time.Duration)
 	}
 	e := &Entry{Key: key, hash: hash}
 	e.keyed = &t.keyed
-	e.Pins.Store(1)
+	e.pins.Store(1)
 	e.Used.Store(int64(now))
 	// Raise the counters and set the mark before the entry can be found, so
 	// that a reader who sees neither has missed nothing.
 	s.entries.Add(1)
-	t.Entries.Add(1)
-	s.Marks.add(hash)
+	t.entries.Add(1)
+	s.marks.add(hash)
 	s.hosts[key] = e
 	return e
 }
 
 // Unpin releases e, and drops e if the host has recovered.
 func (t *Table) Unpin(e *Entry, now time.Duration) {
-	if e.Others || e.Pins.Add(-1) > 0 || !e.Healed(now) {
+	if e.Others || e.pins.Add(-1) > 0 || !e.Healed(now) {
 		return
 	}
 	s := t.stripeAt(e.hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hosts[e.Key] == e && e.Pins.Load() == 0 && e.Healed(now) {
+	if s.hosts[e.Key] == e && e.pins.Load() == 0 && e.Healed(now) {
 		t.drop(s, e)
 	}
 }
 
 func (t *Table) drop(s *stripe, e *Entry) {
-	if guards := e.Guards.Load(); guards != nil {
+	if guards := e.guards.Load(); guards != nil {
 		t.keyed.Add(-int64(guards.keyedGates()))
 	}
 	delete(s.hosts, e.Key)
-	s.Marks.remove(e.hash, s.hosts)
+	s.marks.remove(e.hash, s.hosts)
 	s.entries.Add(-1)
-	t.Entries.Add(-1)
+	t.entries.Add(-1)
 }
 
 // evict makes room in s, and reports whether it could. A host that misses
 // tokens stays, because a new entry would have all of them again.
 func (t *Table) evict(s *stripe, now time.Duration) bool {
 	t.sweep(s, now)
-	if len(s.hosts) < PerStripe {
+	if len(s.hosts) < perStripe {
 		return true
 	}
 	var idlest *Entry
 	for _, e := range s.hosts {
-		if e.Pins.Load() > 0 || e.Debt.Missing() > 0 || e.binding(now) {
+		if e.pins.Load() > 0 || e.Debt.Missing() > 0 || e.binding(now) {
 			continue
 		}
 		if idlest == nil || e.Used.Load() < idlest.Used.Load() {
@@ -255,7 +259,7 @@ func (t *Table) sweep(s *stripe, now time.Duration) {
 	for _, e := range s.hosts {
 		t.forget(s, e, now)
 	}
-	if e := s.Others.Load(); e != nil && e.Lapsed(now) {
+	if e := s.others.Load(); e != nil && e.Lapsed(now) {
 		e.pardon(now)
 	}
 }
@@ -263,12 +267,12 @@ func (t *Table) sweep(s *stripe, now time.Duration) {
 // shared returns the entry of the hosts without a place. The stripe must be
 // locked.
 func (s *stripe) shared(now time.Duration) *Entry {
-	if s.Others.Load() == nil {
+	if s.others.Load() == nil {
 		e := &Entry{Others: true}
 		e.Used.Store(int64(now))
-		s.Others.Store(e)
+		s.others.Store(e)
 	}
-	return s.Others.Load()
+	return s.others.Load()
 }
 
 // forget drops e if it has healed or lapsed, and reports whether it did. If an
@@ -276,7 +280,7 @@ func (s *stripe) shared(now time.Duration) *Entry {
 // stripe must be locked.
 func (t *Table) forget(s *stripe, e *Entry, now time.Duration) bool {
 	lapsed := e.Lapsed(now)
-	if e.Pins.Load() == 0 && (lapsed || e.Healed(now)) {
+	if e.pins.Load() == 0 && (lapsed || e.Healed(now)) {
 		t.drop(s, e)
 		return true
 	}
@@ -296,7 +300,7 @@ func (e *Entry) pardon(now time.Duration) {
 // Lapsed reports whether the host of e has not failed for an hour and holds
 // back no request.
 func (e *Entry) Lapsed(now time.Duration) bool {
-	return now-time.Duration(e.Used.Load()) > Idle && !e.binding(now)
+	return now-time.Duration(e.Used.Load()) > idle && !e.binding(now)
 }
 
 // binding reports whether forgetting e would let requests through that are held
@@ -305,19 +309,19 @@ func (e *Entry) binding(now time.Duration) bool {
 	if e.PausedFor(now) > 0 {
 		return true
 	}
-	guards := e.Guards.Load()
+	guards := e.guards.Load()
 	return guards != nil && guards.binding(now)
 }
 
 // Refit adapts the debts of all hosts to the sizes of their budgets.
 func (t *Table) Refit(sizeOf func(*Entry) int64) {
-	for i := range t.Stripes {
-		s := &t.Stripes[i]
+	for i := range t.stripes {
+		s := &t.stripes[i]
 		s.mu.Lock()
 		for _, e := range s.hosts {
 			e.Debt.Fit(sizeOf(e))
 		}
-		if e := s.Others.Load(); e != nil {
+		if e := s.others.Load(); e != nil {
 			e.Debt.Fit(sizeOf(e))
 		}
 		s.mu.Unlock()
@@ -327,8 +331,8 @@ func (t *Table) Refit(sizeOf func(*Entry) int64) {
 // All drops the entries that have healed. It returns the hosts in trouble,
 // sorted, and the entries of the hosts without a place that miss tokens.
 func (t *Table) All(now time.Duration) (list, others []*Entry) {
-	for i := range t.Stripes {
-		s := &t.Stripes[i]
+	for i := range t.stripes {
+		s := &t.stripes[i]
 		if s.entries.Load() == 0 {
 			continue
 		}
@@ -337,7 +341,7 @@ func (t *Table) All(now time.Duration) (list, others []*Entry) {
 		for _, e := range s.hosts {
 			list = append(list, e)
 		}
-		if e := s.Others.Load(); e != nil && e.Debt.Missing() > 0 {
+		if e := s.others.Load(); e != nil && e.Debt.Missing() > 0 {
 			others = append(others, e)
 		}
 		s.mu.Unlock()

@@ -214,15 +214,15 @@ func (p *Policy) HostChanged(change host.Change) {
 // histogram is one series of one policy. It exists from the first observation
 // on, as long as its Policy.
 type histogram struct {
-	Series atomic.Pointer[prometheus.Histogram]
+	series atomic.Pointer[prometheus.Histogram]
 }
 
 func (h *histogram) observe(made func() *prometheus.HistogramVec, d time.Duration, exemplar prometheus.Labels, labels ...string) {
-	series := h.Series.Load()
+	series := h.series.Load()
 	if series == nil {
 		first := made().WithLabelValues(labels...).(prometheus.Histogram)
-		h.Series.CompareAndSwap(nil, &first)
-		series = h.Series.Load()
+		h.series.CompareAndSwap(nil, &first)
+		series = h.series.Load()
 	}
 	if exemplar == nil {
 		(*series).Observe(d.Seconds())
@@ -232,7 +232,7 @@ func (h *histogram) observe(made func() *prometheus.HistogramVec, d time.Duratio
 }
 
 func (h *histogram) Collect(ch chan<- prometheus.Metric) {
-	if series := h.Series.Load(); series != nil {
+	if series := h.series.Load(); series != nil {
 		(*series).Collect(ch)
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// TestRepresentationAccept_Mutants changes the header fields of correct
+// TestAccept_Mutants changes the header fields of correct
 // responses many times, each once or more. An accepted response must
 // describe exactly the bytes that the reader has to get. If only one field was
 // changed, the description must also be true.
-func TestRepresentationAccept_Mutants(t *testing.T) {
+func TestAccept_Mutants(t *testing.T) {
 	testenv.OneGoroutine(t)
 	runs := testenv.Size(300_000, 1_000_000)
 	if testing.Short() {

@@ -43,7 +43,7 @@ const (
 	RefusedContentRange = "content_range"  // not the requested part
 	RefusedChanged      = "changed"        // another representation
 	RefusedCost         = "too_much"       // more bytes to discard than the limits allow
-	RefusedProgress     = "no_progress"    // three continuations in a row without a byte
+	RefusedProgress     = "no_progress"    // continuations without a byte
 	RefusedError        = "error"          // an error that a retry can't fix
 )
 

@@ -101,7 +101,7 @@ func TestAsk(t *testing.T) {
 	assert.Equal(t, http.Header{"Range": {"bytes=7-99"}, "If-Range": {`"a"`}, "Accept-Encoding": {"identity"}}, r.Ask(nil, 7))
 }
 
-// TestRepresentationAccept has a wrong response for each rule. Each differs in
+// TestAccept has a wrong response for each rule. Each differs in
 // one header field from a response that is accepted.
 func TestAccept(t *testing.T) {
 	const mib = 1 << 20
@@ -192,7 +192,7 @@ func TestAccept(t *testing.T) {
 	assert.EqualValues(t, "changed", refusal, "shorter than announced")
 }
 
-// FuzzRepresentationAccept lets a server send any header fields. An accepted
+// FuzzAccept lets a server send any header fields. An accepted
 // response must be exactly what was requested, by a reading of Content-Range
 // other than the code's.
 func FuzzAccept(f *testing.F) {

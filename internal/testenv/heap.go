@@ -3,7 +3,11 @@
 
 package testenv
 
-import "runtime"
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
 
 func Heap() int64 {
 	runtime.GC()
@@ -11,4 +15,11 @@ func Heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// RareGC is the TestMain of a package whose tests produce much garbage on a small
+// heap, which would be collected again and again.
+func RareGC(m *testing.M) {
+	debug.SetGCPercent(400)
+	m.Run()
 }

@@ -32,7 +32,7 @@ import (
 	"time"
 )
 
-const core = "decide.go,backoff.go,retryafter.go,rules.go,idempotency.go,body.go,internal/budget/budget.go,internal/budget/shared.go,internal/breaker/breaker.go,internal/gate/gate.go,internal/gate/pace.go,internal/gate/queue.go,internal/gate/table.go,internal/host/guards.go,internal/host/record.go,internal/resume/resume.go,internal/dialect/retryafter.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go,internal/body/prefixed.go,internal/body/stream.go,internal/body/idle.go"
+const core = "decide.go,backoff.go,retryafter.go,rules.go,idempotency.go,body.go,internal/budget/budget.go,internal/budget/shared.go,internal/breaker/breaker.go,internal/gate/gate.go,internal/gate/pace.go,internal/gate/queue.go,internal/gate/table.go,internal/host/guards.go,internal/host/record.go,internal/resume/resume.go,internal/dialect/retryafter.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go,internal/body/prefixed.go,internal/body/joined.go,internal/body/idle.go"
 
 func main() {
 	log.SetFlags(0)

@@ -81,7 +81,7 @@ func soak(duration time.Duration, seed uint64, callers int) error {
 			MaxAttempts:    8,
 			Backoff:        retrip.Backoff{Base: 10 * time.Millisecond, Cap: 300 * time.Millisecond},
 			AttemptTimeout: time.Minute,
-			Budget:         retrip.Budget{Size: 1000, Credit: 1}, // so that hosts often get into trouble and out of it
+			Budget:         retrip.Budget{Size: 200}, // so that hosts often get into trouble and out of it
 		}}
 		load := &lab.Load{Client: &http.Client{Transport: transport}, URL: spread(p), Seed: seed + uint64(i), Callers: callers, Files: files}
 		transports, loads = append(transports, transport), append(loads, load)

@@ -1,0 +1,32 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import "net/http"
+
+// Gate makes all requests to a host that has refused a request wait in one
+// queue, first come, first served. The gate closes for the time that the server
+// asked for, with a 429 or with a 503 that has Retry-After; after a 429 that
+// names no time, the gate chooses one. Then a single request goes as a probe.
+// The others follow the success of the probe at a pace that the gate learns
+// from what the server accepts and refuses. A request fails at once if it would
+// miss its deadline or if the server asks for a wait longer than
+// Policy.MaxWait.
+//
+// The zero Gate is off. Fields that are 0 or nil inherit, as in [Policy].
+type Gate struct {
+	// Enabled switches the gate on or off.
+	Enabled Switch `json:"enabled"`
+
+	// Key names the gate at which a request waits, for servers that limit each
+	// tenant or API key instead of the whole host: a refusal of one name holds
+	// back no other. An empty name means the host's own gate. Up to 4096
+	// refused names have gates at a time; further names share the gate of their
+	// host. Names stay in memory and appear in no metric, log record or
+	// HostState. By default, every host has one gate.
+	//
+	// Key must always return the same name for the same request, must be safe
+	// for concurrent use and must not read the request's body.
+	Key func(*http.Request) string `json:"-"`
+}

@@ -1,0 +1,284 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package body_test
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
+// Each of 1000 requests gets one 503 with 64 KiB first. All of them share one
+// connection.
+func TestDrain_KeepsConnections(t *testing.T) {
+	for _, chunked := range []bool{false, true} {
+		for _, proto := range play.Protos {
+			play.Bubble(t, fmt.Sprintf("%s/chunked %v", proto, chunked), func(t *testing.T) {
+				var seen atomic.Int32
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if seen.Add(1)%2 == 0 {
+						return
+					}
+					if !chunked {
+						w.Header().Set("Content-Length", "65536")
+					}
+					w.WriteHeader(503)
+					for range 64 {
+						_, _ = w.Write(make([]byte, 1<<10))
+					}
+				}))
+				tr := &retrip.Transport{Base: s.Transport()}
+				requests := 1000
+				if proto != memhttp.HTTP1 {
+					// The same code drains these bodies, and fewer requests are
+					// faster.
+					requests = 60
+				}
+				for range requests {
+					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
+					require.NoError(t, err)
+					require.Equal(t, 200, resp.StatusCode)
+					play.Finish(t, resp)
+				}
+				assert.EqualValues(t, 2*requests, seen.Load())
+				synctest.Wait()
+				assert.Equal(t, 1, s.Listener.Dials())
+				assert.Equal(t, 1, s.Listener.Open())
+			})
+		}
+	}
+}
+
+// A body that doesn't end costs less than 150 ms, and its connection.
+func TestDrain_GivesUp(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		serve func(w http.ResponseWriter, r *http.Request)
+	}{
+		{"endless", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(503)
+			for r.Context().Err() == nil {
+				if _, err := w.Write(make([]byte, 16<<10)); err != nil {
+					return
+				}
+			}
+		}},
+		{"dripping", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(503)
+			for r.Context().Err() == nil {
+				_, _ = w.Write([]byte{'.'})
+				play.Flush(w)
+				time.Sleep(50 * time.Millisecond)
+			}
+		}},
+		{"stalled", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			w.WriteHeader(503)
+			play.Flush(w)
+			<-r.Context().Done()
+		}},
+		{"dripping, compressed", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			w.WriteHeader(503)
+			z := gzip.NewWriter(w)
+			for r.Context().Err() == nil {
+				_, _ = z.Write([]byte{'.'})
+				_ = z.Flush()
+				play.Flush(w)
+				time.Sleep(50 * time.Millisecond)
+			}
+		}},
+		{"longer by its own word", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(256<<10+1))
+			w.WriteHeader(503)
+			play.Flush(w)
+			<-r.Context().Done()
+		}},
+	} {
+		for _, proto := range play.Protos {
+			play.Bubble(t, tt.name+"/"+proto.String(), func(t *testing.T) {
+				var seen atomic.Int32
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if seen.Add(1)%2 == 1 {
+						tt.serve(w, r)
+					}
+				}))
+				for _, base := range []time.Duration{retrip.Off, time.Millisecond, 40 * time.Millisecond, time.Second} {
+					tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base = base })}
+					start := time.Now()
+					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
+					took := time.Since(start)
+					require.NoError(t, err)
+					play.Finish(t, resp)
+					assert.Less(t, took-max(0, base), 150*time.Millisecond)
+					if base == time.Second {
+						assert.Equal(t, base, took, "the wait is not lengthened")
+					}
+					if tt.name == "longer by its own word" {
+						assert.Equal(t, max(0, base), took)
+					}
+					tr.CloseIdleConnections()
+				}
+			})
+		}
+	}
+}
+
+// The exact bounds.
+func TestDrain_Bounds(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		size   int64
+		length int64 // declared length
+		ended  bool
+	}{
+		{"nothing", 0, 0, true},
+		{"256 KiB, declared", 256 << 10, 256 << 10, true},
+		{"256 KiB, not declared", 256 << 10, -1, true},
+		{"more, declared", 256<<10 + 1, 256<<10 + 1, false},
+		{"much more, not declared", 1 << 20, -1, false},
+	} {
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			base := play.Base(func(*http.Request) (*http.Response, error) {
+				body := play.NewReply(io.LimitReader(play.Zeros{}, tt.size))
+				return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: tt.length, Body: body}, nil
+			}, play.Reply(200))
+			resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
+			require.NoError(t, err)
+			play.Finish(t, resp)
+			assert.Equal(t, tt.ended, base.Bodies[0].Ended.Load())
+			assert.Positive(t, base.Bodies[0].Closed.Load())
+			assert.Equal(t, time.Second, base.At[1])
+		})
+	}
+}
+
+// stuck returns a response whose body blocks in Read until it is closed.
+func stuck(*http.Request) (*http.Response, error) {
+	b := play.NewReply(nil)
+	b.R = testenv.Reader(func([]byte) (int, error) { <-b.Done; return 0, io.ErrUnexpectedEOF })
+	return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: b}, nil
+}
+
+// Both kinds of cancellation and the deadline end a drain.
+func TestDrain_Canceled(t *testing.T) {
+	play.Bubble(t, "context", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: play.Base(stuck), Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 10*time.Millisecond, time.Since(start))
+	})
+	play.Bubble(t, "Request.Cancel", func(t *testing.T) {
+		req, gone := play.Request(t, "GET", nil), make(chan struct{})
+		req.Cancel = gone //lint:ignore SA1019 it must be obeyed
+		time.AfterFunc(10*time.Millisecond, func() { close(gone) })
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: play.Base(stuck), Policy: play.Steady}).RoundTrip(req)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 10*time.Millisecond, time.Since(start))
+	})
+	play.Bubble(t, "Request.Cancel not used", func(t *testing.T) {
+		req := play.Request(t, "GET", nil)
+		req.Cancel = make(chan struct{}) //lint:ignore SA1019 it must be obeyed
+		resp, err := (&retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Policy: play.Steady}).RoundTrip(req)
+		require.NoError(t, err)
+		play.Finish(t, resp)
+	})
+	play.Bubble(t, "deadline", func(t *testing.T) {
+		p := play.With(func(p *retrip.Policy) { p.Backoff.Base, p.Deadline = time.Millisecond, 20*time.Millisecond })
+		base := play.Base(stuck)
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
+		if err != nil {
+			assert.Equal(t, retrip.ReasonDeadline, play.AsError(t, err).Reason)
+		}
+		assert.LessOrEqual(t, time.Since(start), 20*time.Millisecond)
+	})
+}
+
+// A discarded response may have a nil body or no body.
+func TestDrain_NoBody(t *testing.T) {
+	for _, body := range []io.ReadCloser{nil, http.NoBody} {
+		base := play.Base(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Body: body}, nil
+		})
+		resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Minute}}).
+			RoundTrip(play.Request(t, "HEAD", strings.NewReader("")).WithContext(t.Context()))
+		require.NoError(t, err)
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Equal(t, 4, base.Attempts())
+	}
+}
+
+// A base may read its responses with http.ReadResponse. Close of such a body
+// waits for a Read, and then reads the rest.
+func TestDrain_ReadResponse(t *testing.T) {
+	for name, head := range map[string]string{
+		"stalls":          "HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf",
+		"stalls, chunked": "HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			// In real time: a goroutine that waits for a mutex stops virtual
+			// time.
+			t.Parallel()
+			ended := make(chan struct{})
+			base := play.Base(func(r *http.Request) (*http.Response, error) {
+				client, server := net.Pipe()
+				t.Cleanup(func() { client.Close(); server.Close() })
+				go func() { _, _ = io.WriteString(server, head) }()
+				return http.ReadResponse(bufio.NewReader(client), r)
+			}, play.Reply(200))
+			go func() {
+				defer close(ended)
+				resp, err := (&retrip.Transport{Base: base}).RoundTrip(play.MustRequest(t, "GET", "http://example.com/", nil))
+				if assert.NoError(t, err) {
+					play.Finish(t, resp)
+				}
+			}()
+			select {
+			case <-ended:
+			case <-time.After(20 * time.Second):
+				t.Error("RoundTrip is held")
+			}
+		})
+	}
+	play.Bubble(t, "endless", func(t *testing.T) {
+		var read atomic.Int64
+		base := play.Base(func(r *http.Request) (*http.Response, error) {
+			return http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 503 X\r\nContent-Length: 1000000000\r\n\r\n"),
+				testenv.Reader(func(p []byte) (int, error) {
+					time.Sleep(time.Millisecond)
+					read.Add(int64(len(p)))
+					return len(p), nil
+				}))), r)
+		}, play.Reply(200))
+		start := time.Now()
+		resp, err := (&retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off })}).RoundTrip(play.MustRequest(t, "GET", "http://example.com/", nil))
+		require.NoError(t, err)
+		play.Finish(t, resp)
+		assert.LessOrEqual(t, time.Since(start), 100*time.Millisecond)
+		time.Sleep(time.Hour) // its Close goes on in a goroutine of its own
+	})
+}

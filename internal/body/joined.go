@@ -1,0 +1,225 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package body
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/http"
+	"sync"
+)
+
+// Part is a piece of a representation: the body of one response.
+type Part struct {
+	Body  io.ReadCloser
+	Skip  int64 // number of bytes to discard first
+	Until int64 // offset after the last useful byte
+}
+
+// Source provides the rest of a representation.
+type Source interface {
+	// Continue returns the part that begins at the given offset, after the
+	// previous part ended with err. Its error is the error for the reader. When
+	// ctx ends, Continue and a Read of the part's body must return at once.
+	Continue(ctx context.Context, at int64, err error) (Part, error)
+}
+
+// Joined is a response body that other responses continue when it breaks. One
+// goroutine may call Read while another calls Close.
+type Joined struct {
+	first  io.ReadCloser // the response's own body
+	source Source
+	ctx    context.Context // of all continuations
+	at     int64           // offset of the next byte
+	until  int64           // offset after the last byte of the current part
+	end    int64           // offset after the last byte of all
+	broken error           // how the current part ended
+	err    error           // how everything ended
+
+	mu     sync.Mutex // guards the fields below
+	body   io.ReadCloser
+	cancel context.CancelFunc // ends the last continuation; nil if there was none
+	closed bool
+}
+
+// Join prepares j for use as a response body that begins with b, at the offset
+// at. If it breaks before the offset end, source continues it, until ctx ends.
+// A negative end is unknown; j then ends where b says so.
+func (j *Joined) Join(ctx context.Context, b io.ReadCloser, source Source, at, end int64) {
+	// The first part is the caller's to judge, even if it is too long.
+	j.first, j.body, j.until = b, b, math.MaxInt64
+	j.ctx, j.source, j.at, j.end = ctx, source, at, end
+}
+
+// Read reads the body and its continuations.
+func (j *Joined) Read(p []byte) (int, error) {
+	for {
+		switch {
+		case j.err != nil:
+			return 0, j.over()
+		case j.broken != nil:
+			if err := j.proceed(p); err != nil {
+				return 0, err
+			}
+		}
+		room := p[:min(int64(len(p)), j.until-j.at)]
+		if len(room) == 0 && len(p) > 0 {
+			// The part has been read completely.
+			j.ended(io.EOF)
+			continue
+		}
+		// Only this goroutine changes j.body.
+		n, err := j.body.Read(room)
+		if n < 0 || n > len(room) {
+			// The number of bytes read is unknown from here on.
+			j.finish(errNegative)
+			return 0, j.err
+		}
+		j.at += int64(n)
+		if err == nil {
+			return n, nil
+		}
+		if j.ended(err); j.err != nil || n > 0 {
+			return n, j.err
+		}
+	}
+}
+
+// over returns the error of a Read after the end.
+func (j *Joined) over() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return http.ErrBodyReadAfterClose
+	}
+	return j.err
+}
+
+// ended records that the current part has ended with err.
+func (j *Joined) ended(err error) {
+	switch {
+	case j.at == j.end, j.end < 0 && err == io.EOF:
+		// The reader has all bytes, so an error after them doesn't matter.
+		j.finish(io.EOF)
+	case j.end >= 0 && j.at > j.end:
+		// The body is longer than announced, so its offset in the
+		// representation is unknown.
+		j.finish(err)
+	case err == io.EOF:
+		j.broken = io.ErrUnexpectedEOF
+	default:
+		j.broken = err
+	}
+}
+
+// finish ends j with err.
+func (j *Joined) finish(err error) {
+	j.err = err
+	// Only this goroutine changes j.cancel.
+	if j.cancel != nil {
+		j.cancel()
+	}
+}
+
+// proceed switches to the next part, or returns an error if there is none. It
+// uses p as the buffer for bytes to discard.
+func (j *Joined) proceed(p []byte) error {
+	for j.broken != nil {
+		skip, err := j.next()
+		if err != nil {
+			return err
+		}
+		j.broken = j.skip(skip, p)
+	}
+	return nil
+}
+
+// next makes the next part current, and returns the number of bytes to discard
+// from it.
+func (j *Joined) next() (skip int64, err error) {
+	ctx, old := j.begin()
+	if old == nil {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	// If any of this panics, or Continue reads j itself, j has ended.
+	j.err = j.broken
+	defer func() {
+		if j.err != nil {
+			j.cancel()
+		}
+	}()
+	dismiss(old)
+	part, err := j.source.Continue(ctx, j.at, j.broken)
+	if j.err = err; err != nil {
+		return 0, j.over()
+	}
+	j.mu.Lock()
+	closed := j.closed
+	if !closed {
+		j.body, j.until = part.Body, part.Until
+	}
+	j.mu.Unlock()
+	if closed {
+		dismiss(part.Body)
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return part.Skip, nil
+}
+
+// begin returns a context for the next part, and the body of the previous one,
+// which Close no longer closes. It returns nil if j is closed.
+func (j *Joined) begin() (ctx context.Context, old io.ReadCloser) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return nil, nil
+	}
+	if j.cancel != nil {
+		j.cancel()
+	}
+	ctx, j.cancel = context.WithCancel(j.ctx)
+	old, j.body = j.body, http.NoBody
+	return ctx, old
+}
+
+// skip discards n bytes of the current part.
+func (j *Joined) skip(n int64, p []byte) error {
+	if n > 0 && len(p) < 512 {
+		p = make([]byte, min(n, 16<<10))
+	}
+	for n > 0 {
+		m, err := readSome(j.body, p[:min(n, int64(len(p)))])
+		switch n -= int64(m); err {
+		case nil:
+		case io.EOF:
+			return io.ErrUnexpectedEOF
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes the body and ends a continuation that is in progress.
+func (j *Joined) Close() error {
+	j.mu.Lock()
+	body, cancel := j.body, j.cancel
+	j.closed = true
+	j.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	return body.Close()
+}
+
+// Within reports whether j is b or is inside b.
+func (j *Joined) Within(b io.ReadCloser) bool {
+	for ; b != nil; b = inside(b) {
+		if b == j {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,329 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package body
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	errReset   = errors.New("connection reset")
+	errStalled = errors.New("stalled")
+	errRefused = errors.New("refused")
+)
+
+// piece is a body that breaks: with an error, or when Cut ends a Read that
+// waits.
+type piece struct {
+	r      io.Reader
+	err    error // at the end of r; io.EOF if nil
+	hangs  bool  // at the end of r, until Cut
+	once   sync.Once
+	cut    chan struct{}
+	closed atomic.Int32 // number of calls of Close
+}
+
+func newPiece(r io.Reader) *piece { return &piece{r: r, cut: make(chan struct{})} }
+
+func (b *piece) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if err == io.EOF {
+		switch {
+		case b.hangs:
+			<-b.cut
+			err = context.Canceled
+		case b.err != nil:
+			err = b.err
+		}
+		if n > 0 && b.hangs {
+			err = nil
+		}
+	}
+	return n, err
+}
+
+func (b *piece) Close() error {
+	b.closed.Add(1)
+	b.Cut()
+	return nil
+}
+
+func (b *piece) Cut() { b.once.Do(func() { close(b.cut) }) }
+
+// sourceFunc turns a function into a Source.
+type sourceFunc func(ctx context.Context, at int64, err error) (Part, error)
+
+func (f sourceFunc) Continue(ctx context.Context, at int64, err error) (Part, error) {
+	return f(ctx, at, err)
+}
+
+func join(t *testing.T, b io.ReadCloser, source Source, at, end int64) *Joined {
+	j := &Joined{}
+	j.Join(t.Context(), b, source, at, end)
+	return j
+}
+
+// TestJoined_Model reads a representation through parts of every shape, broken
+// in every kind of place, and compares the bytes with those of the
+// representation.
+func TestJoined_Model(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(500) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			whole := make([]byte, random.IntN(2000))
+			for i := range whole {
+				whole[i] = byte(random.Uint32())
+			}
+			end := int64(len(whole))
+			var pieces []*piece
+			cut := func(data []byte) *piece {
+				n := random.IntN(len(data) + 1)
+				var r io.Reader = bytes.NewReader(data[:n])
+				switch random.IntN(4) {
+				case 0:
+					r = iotest.OneByteReader(r)
+				case 1:
+					r = iotest.DataErrReader(r)
+				case 2:
+					r = iotest.HalfReader(r)
+				}
+				b := newPiece(r)
+				if random.IntN(2) == 0 {
+					b.err = errReset
+				}
+				pieces = append(pieces, b)
+				return b
+			}
+			refuses, asked := random.IntN(3) == 0, 0
+			source := sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+				asked++
+				assert.True(t, at < end, "asked for nothing")
+				assert.True(t, err == io.ErrUnexpectedEOF || err == errReset, "%v", err)
+				if refuses && asked > 3 {
+					return Part{}, errors.Join(err, errRefused)
+				}
+				skip := int64(random.IntN(int(at) + 1))
+				until := at + 1 + random.Int64N(end-at)
+				b := cut(whole[at-skip : until])
+				return Part{Body: b, Skip: skip, Until: until}, nil
+			})
+			j := join(t, cut(whole), source, 0, end)
+			var got bytes.Buffer
+			var err error
+			buffer := make([]byte, 1+random.IntN(600))
+			for err == nil {
+				var n int
+				n, err = j.Read(buffer[:1+random.IntN(len(buffer))])
+				got.Write(buffer[:n])
+			}
+			again, err2 := j.Read(buffer)
+			require.Zero(t, again)
+			require.Equal(t, err, err2)
+			require.NoError(t, j.Close())
+			if err == io.EOF {
+				require.True(t, bytes.Equal(whole, got.Bytes()), "seed %d", seed)
+			} else {
+				require.ErrorIs(t, err, errRefused)
+				require.True(t, bytes.HasPrefix(whole, got.Bytes()), "seed %d", seed)
+			}
+			for _, b := range pieces {
+				require.EqualValues(t, 1, b.closed.Load(), "seed %d", seed)
+			}
+		}
+	})
+}
+
+// If a server breaks every body, the source ends the loop.
+func TestJoined_SourceEnds(t *testing.T) {
+	asked := 0
+	b := newPiece(bytes.NewReader(nil))
+	j := join(t, b, sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+		if asked++; asked == 10 {
+			return Part{}, err
+		}
+		return Part{Body: newPiece(bytes.NewReader(nil)), Until: 5}, nil
+	}), 0, 5)
+	_, err := io.ReadAll(j)
+	assert.Equal(t, io.ErrUnexpectedEOF, err)
+	assert.Equal(t, 10, asked)
+}
+
+// The reader never gets bytes beyond the end of a part.
+func TestJoined_PartTooLong(t *testing.T) {
+	first := newPiece(bytes.NewReader([]byte("abc")))
+	j := join(t, first, sourceFunc(func(_ context.Context, at int64, _ error) (Part, error) {
+		return Part{Body: newPiece(bytes.NewReader([]byte("--def?"))), Skip: 2, Until: 6}, nil
+	}), 0, 6)
+	got, err := io.ReadAll(j)
+	require.NoError(t, err)
+	assert.Equal(t, "abcdef", string(got))
+}
+
+// An error after the last byte doesn't matter.
+func TestJoined_ErrorBehindTheEnd(t *testing.T) {
+	first := newPiece(bytes.NewReader([]byte("abc")))
+	first.err = errReset
+	j := join(t, first, sourceFunc(func(context.Context, int64, error) (Part, error) {
+		t.Error("asked")
+		return Part{}, errRefused
+	}), 0, 3)
+	got, err := io.ReadAll(j)
+	require.NoError(t, err)
+	assert.Equal(t, "abc", string(got))
+}
+
+func TestJoined_CloseWhileContinuing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := newPiece(bytes.NewReader([]byte("abc")))
+		j := join(t, first, sourceFunc(func(ctx context.Context, _ int64, err error) (Part, error) {
+			<-ctx.Done()
+			return Part{}, errors.Join(err, ctx.Err())
+		}), 0, 6)
+		go func() {
+			time.Sleep(time.Second)
+			assert.NoError(t, j.Close())
+		}()
+		began := time.Now()
+		got, err := io.ReadAll(j)
+		assert.Equal(t, "abc", string(got))
+		assert.Equal(t, http.ErrBodyReadAfterClose, err)
+		assert.Equal(t, time.Second, time.Since(began))
+		_, err = j.Read(make([]byte, 1))
+		assert.Equal(t, http.ErrBodyReadAfterClose, err)
+		assert.EqualValues(t, 1, first.closed.Load())
+	})
+}
+
+// If the reader closes the body while the next part arrives, that part is
+// disposed of.
+func TestJoined_CloseAsPartComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := newPiece(bytes.NewReader([]byte("abc")))
+		var j *Joined
+		j = join(t, newPiece(bytes.NewReader(nil)), sourceFunc(func(context.Context, int64, error) (Part, error) {
+			assert.NoError(t, j.Close())
+			return Part{Body: next, Until: 3}, nil
+		}), 0, 3)
+		_, err := io.ReadAll(j)
+		assert.Equal(t, http.ErrBodyReadAfterClose, err)
+		assert.EqualValues(t, 1, next.closed.Load())
+	})
+}
+
+// A Read that panics leaves no goroutine behind.
+func TestJoined_Panics(t *testing.T) {
+	j := join(t, newPiece(bytes.NewReader(nil)), sourceFunc(func(context.Context, int64, error) (Part, error) { panic("x") }), 0, 3)
+	assert.Panics(t, func() { _, _ = j.Read(make([]byte, 1)) })
+	_, err := j.Read(make([]byte, 1))
+	assert.Equal(t, io.ErrUnexpectedEOF, err)
+	assert.NoError(t, j.Close())
+}
+
+// A stalled body is continued, and the next part is watched too.
+func TestJoined_StallContinued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPiece(bytes.NewReader([]byte("ab")))
+		b.hangs = true
+		j := join(t, watch(b, time.Second, b), sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+			assert.Equal(t, errStalled, err)
+			b := newPiece(bytes.NewReader([]byte("abcdef")[at : at+2]))
+			b.hangs = true
+			return Part{Body: watch(b, time.Second, b), Until: 6}, nil
+		}), 0, 6)
+		began := time.Now()
+		got, err := io.ReadAll(j)
+		require.NoError(t, err)
+		assert.Equal(t, "abcdef", string(got))
+		assert.LessOrEqual(t, time.Since(began), 3*time.Second)
+		require.NoError(t, j.Close())
+	})
+}
+
+// Close may come at any moment; the race detector checks.
+func TestJoined_CloseAnywhere(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		b := newPiece(bytes.NewReader(make([]byte, 100)))
+		b.hangs = true
+		j := join(t, watch(b, time.Millisecond, b), sourceFunc(func(ctx context.Context, at int64, err error) (Part, error) {
+			b := newPiece(bytes.NewReader(make([]byte, 10)))
+			b.hangs = true
+			return Part{Body: watch(b, time.Millisecond, b), Until: 1 << 40}, ctx.Err()
+		}), 0, 1<<40)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err := io.Copy(io.Discard, j)
+			assert.Error(t, err)
+		}()
+		time.AfterFunc(time.Duration(random.IntN(5000))*time.Microsecond, func() { j.Close() })
+		<-done
+	}
+}
+
+// If a part ends while its overlap is skipped, the source gets that error. A
+// body that returns no bytes at all is given up.
+func TestJoined_SkipBreaks(t *testing.T) {
+	for name, c := range map[string]struct {
+		r    io.Reader
+		err  error
+		want error
+	}{
+		"reset":    {r: bytes.NewReader([]byte("ab")), err: errReset, want: errReset},
+		"end":      {r: bytes.NewReader([]byte("ab")), want: io.ErrUnexpectedEOF},
+		"nothing":  {r: readFunc(func([]byte) (int, error) { return 0, nil }), want: io.ErrNoProgress},
+		"negative": {r: readFunc(func([]byte) (int, error) { return -1, nil }), want: errNegative},
+		"too much": {r: readFunc(func(p []byte) (int, error) { return len(p) + 1, nil }), want: errNegative},
+	} {
+		var met []error
+		j := join(t, newPiece(bytes.NewReader([]byte("abc"))), sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+			if met = append(met, err); len(met) > 1 {
+				return Part{}, err
+			}
+			b := newPiece(c.r)
+			b.err = c.err
+			return Part{Body: b, Skip: 3, Until: 6}, nil
+		}), 0, 6)
+		got, err := io.ReadAll(j)
+		assert.Equal(t, "abc", string(got), name)
+		assert.Equal(t, c.want, err, name)
+		assert.Equal(t, []error{io.ErrUnexpectedEOF, c.want}, met, name)
+	}
+}
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// A body that ends while something reads it ahead is continued after the bytes
+// read ahead.
+func TestJoined_EndsWhileReadAhead(t *testing.T) {
+	for _, broken := range []error{errReset, nil} {
+		first := newPiece(bytes.NewReader([]byte("abc")))
+		first.err = broken
+		ahead := Ahead(first, 100, 6)
+		assert.Equal(t, "abc", string(ahead.Bytes()))
+		j := join(t, ahead, sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+			assert.EqualValues(t, 3, at)
+			return Part{Body: newPiece(bytes.NewReader([]byte("def"))), Until: 6}, nil
+		}), 0, 6)
+		got, err := io.ReadAll(j)
+		require.NoError(t, err)
+		assert.Equal(t, "abcdef", string(got))
+	}
+}

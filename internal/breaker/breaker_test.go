@@ -1,0 +1,384 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package breaker_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// guarded returns the rules of most tests here. They allow no retries, so that
+// every attempt is a request of its own.
+func guarded(t testing.TB) *decide.Rules {
+	return probing(2, play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{
+		Ratio: 0.5, Window: 10 * time.Second, MinVolume: 4, OpenFor: 6 * time.Second,
+	}}))
+}
+
+// begin begins an attempt at h, or fails the test.
+func begin(t testing.TB, h *host.Record, r *decide.Rules, now time.Duration) *decide.Call {
+	t.Helper()
+	var call decide.Call
+	require.Equal(t, decide.Decision{Retry: true}, plain(r.First(h, &call, now, play.Lowest)))
+	call.Attempts = 1
+	return &call
+}
+
+// plain returns d without the parts that only a Transport uses.
+func plain(d decide.Decision) decide.Decision {
+	return decide.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason}
+}
+
+func refused(h *host.Record, r *decide.Rules, now time.Duration) bool {
+	d := r.First(h, &decide.Call{}, now, play.Lowest)
+	return !d.Retry && d.Reason == decide.BreakerOpen && d.Wait == 0
+}
+
+// attempts makes attempts at h that end at once with the given statuses.
+func attempts(t testing.TB, h *host.Record, r *decide.Rules, now time.Duration, statuses ...int) {
+	t.Helper()
+	for _, status := range statuses {
+		r.Next(h, begin(t, h, r, now), play.Repeatable(status), now, play.Lowest)
+	}
+}
+
+// opened returns a host whose breaker opened at the instant 0 and allows a
+// probe from 3 s on.
+func opened(t testing.TB, r *decide.Rules) *host.Record {
+	t.Helper()
+	var h host.Record
+	attempts(t, &h, r, 0, 503, 503, 503)
+	r.Next(&h, begin(t, &h, r, 0), play.Repeatable(503), 0, drawThatOpensFor(r, 3*time.Second))
+	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
+	require.InDelta(t, 3*time.Second, r.State(&h, 0).OpenFor, float64(10*time.Millisecond))
+	return &h
+}
+
+// drawThatOpensFor returns a draw that keeps a breaker open for about d.
+func drawThatOpensFor(r *decide.Rules, d time.Duration) uint64 {
+	random := rand.New(rand.NewPCG(1, 1))
+	for {
+		draw := random.Uint64()
+		if got := openTime(r, draw); got >= d && got < d+10*time.Millisecond {
+			return draw
+		}
+	}
+}
+
+// openTime returns how long a draw keeps a breaker open.
+func openTime(r *decide.Rules, draw uint64) time.Duration {
+	var h host.Record
+	for range r.Breaker.MinVolume {
+		r.Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(503), 0, draw)
+	}
+	return r.State(&h, 0).OpenFor
+}
+
+func TestBreaker_Opens(t *testing.T) {
+	const s = time.Second
+	type result struct {
+		at     time.Duration
+		status int
+	}
+	tests := []struct {
+		name    string
+		results []result
+		want    breaker.State
+	}{
+		{"below the volume", []result{{0, 503}, {0, 503}, {0, 503}}, breaker.Closed},
+		{"at the volume", []result{{0, 503}, {0, 503}, {0, 503}, {0, 503}}, breaker.Open},
+		{"errors", []result{{0, 0}, {0, 0}, {0, 0}, {0, 0}}, breaker.Open},
+		{"429s", []result{{0, 429}, {0, 429}, {0, 429}, {0, 429}}, breaker.Open},
+		{"below the ratio", []result{{0, 503}, {0, 200}, {0, 200}, {0, 200}, {0, 503}}, breaker.Closed},
+		{"at the ratio", []result{{0, 503}, {0, 200}, {0, 200}, {0, 503}}, breaker.Open},
+		{"a success opens nothing", []result{{0, 503}, {0, 503}, {0, 503}, {0, 200}}, breaker.Closed},
+		{"4xx come from a healthy host", []result{{0, 404}, {0, 401}, {0, 409}, {0, 400}, {0, 404}}, breaker.Closed},
+		{"successes before the first failure aren't seen", []result{{0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 503}, {0, 503}, {0, 503}, {0, 503}}, breaker.Open},
+		{"within the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {9 * s, 503}}, breaker.Open},
+		{"within the window, with nothing between", []result{{0, 503}, {0, 503}, {0, 503}, {9 * s, 503}}, breaker.Open},
+		{"the oldest has left the window", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}}, breaker.Closed},
+		{"the window slides", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}, {12 * s, 503}}, breaker.Open},
+
+		// If the window holds too few results, this many failures in a row open
+		// the breaker.
+		{"in a row, at a low rate", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {60 * s, 503}}, breaker.Open},
+		{"one fewer", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}}, breaker.Closed},
+		{"a success between", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {50 * s, 200}, {60 * s, 503}, {80 * s, 503}, {100 * s, 503}}, breaker.Closed},
+		{"a success between, and in a row after it", []result{{0, 503}, {20 * s, 200}, {40 * s, 503}, {60 * s, 503}, {80 * s, 503}, {100 * s, 503}}, breaker.Open},
+		{"an hour between", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour, 503}}, breaker.Open},
+		{"more than an hour between", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour + 1, 503}, {time.Hour + 1, 503}, {time.Hour + 1, 503}}, breaker.Closed},
+		{"hours in all", []result{{0, 503}, {time.Hour, 503}, {2 * time.Hour, 503}, {3 * time.Hour, 503}}, breaker.Open},
+		{"successes leave the window too", []result{{0, 503}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}}, breaker.Open},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var h host.Record
+			r := guarded(t)
+			last := time.Duration(0)
+			for _, x := range tt.results {
+				require.Equal(t, breaker.Closed, r.State(&h, x.at).Breaker)
+				attempts(t, &h, r, x.at, x.status)
+				last = x.at
+			}
+			assert.Equal(t, tt.want, r.State(&h, last).Breaker)
+			assert.Equal(t, tt.want == breaker.Open, refused(&h, r, last))
+		})
+	}
+}
+
+// Ratio is exact: 7 of 25 are 0.28, although 0.28·25 is more than 7 in floating
+// point.
+func TestBreaker_RatioIsExact(t *testing.T) {
+	for n := 2; n <= 100; n++ {
+		for percent := 1; percent <= 100; percent++ {
+			bad := n * percent / 100
+			if bad < 2 || bad*100 != n*percent {
+				continue
+			}
+			r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: float64(percent) / 100, MinVolume: n}})
+			var h host.Record
+			// The host is watched from its first failure on.
+			attempts(t, &h, r, 0, 503)
+			attempts(t, &h, r, 0, slices.Repeat([]int{200}, n-bad)...)
+			attempts(t, &h, r, 0, slices.Repeat([]int{503}, bad-2)...)
+			require.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
+			attempts(t, &h, r, 0, 503)
+			assert.Equal(t, breaker.Open, r.State(&h, 0).Breaker, "%d of %d", bad, n)
+		}
+	}
+}
+
+// An outcome that says nothing about the host counts neither as a failure nor
+// as a success.
+func TestBreaker_Ignores(t *testing.T) {
+	for name, o := range map[string]decide.Outcome{
+		"canceled":    {Canceled: true},
+		"hopeless":    {Hopeless: true},
+		"Final error": {Verdict: decide.Final},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h host.Record
+			r := guarded(t)
+			for range 100 {
+				r.Next(&h, begin(t, &h, r, 0), o, 0, play.Lowest)
+			}
+			assert.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
+			attempts(t, &h, r, 0, 503)
+			for range 100 {
+				r.Next(&h, begin(t, &h, r, 0), o, 0, play.Lowest)
+			}
+			attempts(t, &h, r, 0, 503, 503, 503)
+			assert.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
+		})
+	}
+}
+
+func TestBreaker_Off(t *testing.T) {
+	for name, p := range map[string]retrip.Policy{"default": {MaxAttempts: 1}, "Off": {MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: retrip.Off}}} {
+		t.Run(name, func(t *testing.T) {
+			var h host.Record
+			r := play.Rules(t, p)
+			for range 1000 {
+				attempts(t, &h, r, 0, 503)
+			}
+			assert.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
+		})
+	}
+	// A breaker doesn't hold back a request whose policy has none.
+	r := play.Rules(t, retrip.Policy{})
+	assert.True(t, r.First(opened(t, guarded(t)), &decide.Call{}, 0, 0).Retry)
+}
+
+func TestBreaker_OpenTime(t *testing.T) {
+	r := guarded(t)
+	random := rand.New(rand.NewPCG(2, 3))
+	var times []time.Duration
+	for range 1000 {
+		d := openTime(r, random.Uint64())
+		require.GreaterOrEqual(t, d, 3*time.Second)
+		require.LessOrEqual(t, d, 9*time.Second)
+		times = append(times, d)
+	}
+	slices.Sort(times)
+	assert.InDelta(t, 6*time.Second, times[500], float64(300*time.Millisecond), "the median is OpenFor")
+	assert.InDelta(t, 3*time.Second, times[0], float64(100*time.Millisecond))
+	assert.InDelta(t, 9*time.Second, times[999], float64(100*time.Millisecond))
+}
+
+func TestBreaker_FailsFast(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	for _, now := range []time.Duration{0, time.Second, 2999 * time.Millisecond} {
+		assert.True(t, refused(h, r, now), "at %v", now)
+		assert.Equal(t, breaker.Open, r.State(h, now).Breaker)
+	}
+	assert.False(t, refused(h, r, 3010*time.Millisecond))
+	assert.Equal(t, breaker.HalfOpen, r.State(h, 3010*time.Millisecond).Breaker)
+}
+
+func TestBreaker_Closes(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	attempts(t, h, r, now, 200)
+	assert.Equal(t, breaker.HalfOpen, r.State(h, now).Breaker)
+	attempts(t, h, r, now, 404)
+	assert.Equal(t, breaker.Closed, r.State(h, now).Breaker)
+	assert.Zero(t, r.State(h, now).OpenFor)
+	attempts(t, h, r, now, 503, 503, 503)
+	assert.Equal(t, breaker.Closed, r.State(h, now).Breaker, "earlier results don't count")
+	attempts(t, h, r, now, 503)
+	assert.Equal(t, breaker.Open, r.State(h, now).Breaker)
+}
+
+func TestBreaker_Reopens(t *testing.T) {
+	r := guarded(t)
+	h := opened(t, r)
+	now := 4 * time.Second
+	attempts(t, h, r, now, 200, 503)
+	assert.Equal(t, breaker.Open, r.State(h, now).Breaker)
+	assert.GreaterOrEqual(t, r.State(h, now).OpenFor, 3*time.Second)
+	assert.True(t, refused(h, r, now+3*time.Second-1))
+}
+
+// The result of an attempt that began in an earlier state doesn't count.
+func TestBreaker_StaleResults(t *testing.T) {
+	r := guarded(t)
+	var h host.Record
+	var before []*decide.Call
+	for range 10 {
+		before = append(before, begin(t, &h, r, 0))
+	}
+	attempts(t, &h, r, 0, 503, 503, 503, 503)
+	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
+	until := r.State(&h, 0).OpenFor
+
+	r.Next(&h, before[0], play.Repeatable(503), until-1, 0)
+	assert.EqualValues(t, 1, r.State(&h, until-1).OpenFor, "a failure doesn't open it again")
+	r.Next(&h, before[1], play.Repeatable(200), until-1, 0)
+	assert.Equal(t, breaker.Open, r.State(&h, until-1).Breaker, "a success doesn't close it")
+
+	probe := begin(t, &h, r, until)
+	r.Next(&h, before[2], play.Repeatable(503), until, 0)
+	r.Next(&h, before[3], play.Repeatable(200), until, 0)
+	r.Next(&h, before[4], play.Repeatable(200), until, 0)
+	assert.Equal(t, breaker.HalfOpen, r.State(&h, until).Breaker, "only probes count")
+	r.Next(&h, probe, play.Repeatable(200), until, 0)
+	attempts(t, &h, r, until, 200)
+	require.Equal(t, breaker.Closed, r.State(&h, until).Breaker)
+
+	attempts(t, &h, r, until, 503, 503, 503)
+	for _, call := range before[5:] {
+		r.Next(&h, call, play.Repeatable(503), until, 0)
+	}
+	assert.Equal(t, breaker.Closed, r.State(&h, until).Breaker, "they don't count later either")
+}
+
+// The instant of the next probe has no meaning once the breaker has closed.
+func TestBreaker_RetryAfterItHasClosed(t *testing.T) {
+	r := probing(1, play.Rules(t, retrip.Policy{
+		Backoff: retrip.Backoff{Base: retrip.Off},
+		Breaker: retrip.Breaker{Ratio: 1, MinVolume: 3, OpenFor: 6 * time.Second},
+	}))
+	var h host.Record
+	for range 3 {
+		r.Next(&h, begin(t, &h, r, 0), play.Repeatable(503), 0, 0)
+	}
+	const now = time.Minute
+	var probe decide.Call
+	require.True(t, r.First(&h, &probe, now, play.Highest).Retry)
+	r.Next(&h, &probe, play.Repeatable(200), now, 0)
+	require.Equal(t, breaker.Closed, r.State(&h, now).Breaker)
+	assert.True(t, r.Next(&h, begin(t, &h, r, now), play.Repeatable(503), now, 0).Retry)
+}
+
+// A retry doesn't wait if the breaker will refuse it anyway. Its tokens come
+// back if the breaker opens during the wait.
+func TestBreaker_AndRetry(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}})
+	var h host.Record
+	call := begin(t, &h, r, 0)
+	d := r.Next(&h, call, play.Repeatable(503), 0, play.Highest)
+	require.True(t, d.Retry)
+	other := begin(t, &h, r, 0)
+	assert.Equal(t, decide.BreakerOpen, r.Next(&h, other, play.Repeatable(503), 0, 0).Reason)
+	assert.Equal(t, 4.5, r.State(&h, 0).Tokens, "a retry that isn't made costs nothing")
+
+	assert.Equal(t, decide.Decision{Reason: decide.BreakerOpen}, plain(r.Wake(&h, call, d.Wait, 0)))
+	assert.Equal(t, 5.0, r.State(&h, 0).Tokens)
+}
+
+// Two policies with different windows may share a host.
+func TestBreaker_OfTwoPolicies(t *testing.T) {
+	long := guarded(t)
+	short := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, Window: 1, MinVolume: 3}})
+	var h host.Record
+	attempts(t, &h, long, time.Second, 503, 503, 503)
+	attempts(t, &h, short, time.Second, 200, 503)
+	assert.Equal(t, breaker.Closed, long.State(&h, time.Second).Breaker, "the window starts again")
+	attempts(t, &h, short, time.Second, 503)
+	assert.Equal(t, breaker.Open, long.State(&h, time.Second).Breaker)
+}
+
+// If the window holds enough results, their ratio decides, even if the last
+// ones were failures.
+func TestBreaker_RunWithinTheWindow(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 4}})
+	var h host.Record
+	attempts(t, &h, r, 0, 503, 200, 503, 503, 503, 503, 503, 503)
+	assert.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
+	attempts(t, &h, r, 10*time.Second, 503)
+	assert.Equal(t, breaker.Open, r.State(&h, 10*time.Second).Breaker, "after the success has left the window")
+}
+
+// An outcome that says nothing about the host neither extends nor ends a run of
+// failures. Neither does a result from an earlier state.
+func TestBreaker_RunIgnores(t *testing.T) {
+	r := guarded(t)
+	var h host.Record
+	const gap = 20 * time.Second
+	late := begin(t, &h, r, 0)
+	for i := range time.Duration(4) {
+		require.Equal(t, breaker.Closed, r.State(&h, i*gap).Breaker)
+		for _, o := range []decide.Outcome{{Canceled: true}, {Hopeless: true}, {Verdict: decide.Final}} {
+			r.Next(&h, begin(t, &h, r, i*gap), o, i*gap, 0)
+		}
+		attempts(t, &h, r, i*gap, 503)
+	}
+	require.Equal(t, breaker.Open, r.State(&h, 3*gap).Breaker)
+
+	// Opening and closing restart the count.
+	now := 3*gap + time.Minute
+	attempts(t, &h, r, now, 200, 200)
+	require.Equal(t, breaker.Closed, r.State(&h, now).Breaker)
+	r.Next(&h, late, play.Repeatable(503), now, 0)
+	for i := range time.Duration(3) {
+		attempts(t, &h, r, now+i*gap, 503)
+	}
+	assert.Equal(t, breaker.Closed, r.State(&h, now+2*gap).Breaker)
+}
+
+// A host stays in the table while a run of failures may go on, for at most an
+// hour.
+func TestBreaker_RunIsRemembered(t *testing.T) {
+	r := guarded(t)
+	var h host.Record
+	attempts(t, &h, r, 0, 503, 200)
+	assert.False(t, h.Healed(0), "the window holds it")
+	assert.True(t, h.Healed(10*time.Second), "a success ends it")
+	attempts(t, &h, r, time.Minute, 503)
+	assert.False(t, h.Healed(time.Minute+time.Hour))
+	assert.True(t, h.Healed(time.Minute+time.Hour+1))
+}

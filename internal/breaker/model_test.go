@@ -1,0 +1,309 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package breaker_test
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/span"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// model is the breaker as documented: it keeps a list of results and
+// searches it each time, where the breaker keeps counters.
+type model struct {
+	state   breaker.State
+	since   int  // number of the current state
+	watched bool // a failure has been counted: successes before it don't count
+	results []modelResult
+	until   time.Duration   // open: instant of the first probe; half-open: instant of the next probe
+	probes  []*modelAttempt // in flight
+	probed  time.Duration   // instant of the last probe
+	said    []bool          // for each probe that has ended, whether it failed
+	closed  time.Duration   // instant at which it last closed
+	tripped bool            // it has been open: its successes count for a while
+}
+
+type modelResult struct {
+	at     time.Duration
+	failed bool
+}
+
+// modelAttempt is an attempt in flight.
+type modelAttempt struct {
+	since int // number of the state in which it was allowed
+	pass  breaker.Pass
+	call  decide.Call
+}
+
+// between returns the point of [lo, hi] to which a draw corresponds.
+func between(lo, hi time.Duration, draw uint64) time.Duration {
+	offset, _ := bits.Mul64(draw, uint64(hi-lo+1))
+	return lo + time.Duration(offset)
+}
+
+func (m *model) enter(state breaker.State) {
+	m.state, m.probes, m.said, m.results = state, nil, nil, nil
+	m.since++
+}
+
+// admit reports whether an attempt is allowed at the instant now.
+func (m *model) admit(p *breaker.Rule, a *modelAttempt, now time.Duration, draw uint64) bool {
+	a.since = m.since
+	if m.state == breaker.Closed {
+		return true
+	}
+	if m.state == breaker.Open {
+		if now < m.until {
+			return false
+		}
+		m.enter(breaker.HalfOpen)
+	}
+	if len(m.probes) > 0 && now-m.probed >= p.OpenFor {
+		m.enter(breaker.HalfOpen) // they have hung
+	}
+	if now < m.until || len(m.probes) > 0 && len(m.probes)+len(m.said) >= p.Probes {
+		return false
+	}
+	a.since = m.since
+	m.probes = append(m.probes, a)
+	m.probed = now
+	m.until = now + between(0, p.OpenFor/time.Duration(2*p.Probes), draw)
+	return true
+}
+
+// settle ends a probe in flight, and reports whether a is one.
+func (m *model) settle(a *modelAttempt) bool {
+	for i, probe := range m.probes {
+		if probe == a {
+			m.probes = append(m.probes[:i:i], m.probes[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// result records how an attempt ended.
+func (m *model) result(p *breaker.Rule, a *modelAttempt, failed bool, now time.Duration, draw uint64) {
+	if a.since != m.since {
+		return
+	}
+	switch m.state {
+	case breaker.Closed:
+		if m.watched = m.watched || failed; !m.watched {
+			return
+		}
+		m.results = append(m.results, modelResult{now, failed})
+		if failed && m.tooBad(p, now) {
+			m.open(p, now, draw)
+		}
+	case breaker.HalfOpen:
+		if !m.settle(a) {
+			return
+		}
+		m.said = append(m.said, failed)
+		// It closes if even failures of all remaining probes would close it,
+		// and opens if even their successes would open it.
+		if best, worst := m.verdict(p, false), m.verdict(p, true); best == worst {
+			if best {
+				m.enter(breaker.Closed)
+				m.closed, m.tripped = now, true
+			} else {
+				m.open(p, now, draw)
+			}
+		}
+	}
+}
+
+// verdict reports whether fewer than Ratio of the probes fail, if all remaining
+// probes end in the same way.
+func (m *model) verdict(p *breaker.Rule, fail bool) (closes bool) {
+	failures := 0
+	for i := range p.Probes {
+		if i < len(m.said) && m.said[i] || i >= len(m.said) && fail {
+			failures++
+		}
+	}
+	return float64(failures) < p.Ratio*float64(p.Probes)*(1-1e-12)
+}
+
+func (m *model) open(p *breaker.Rule, now time.Duration, draw uint64) {
+	m.enter(breaker.Open)
+	m.until = now + between(p.OpenFor/2, p.OpenFor+p.OpenFor/2, span.Remix(draw))
+}
+
+// window returns the results that count for the ratio at the instant now: those
+// in the last ten tenths of Window.
+func (m *model) window(p *breaker.Rule, now time.Duration) (results, failures int) {
+	tenth := max(1, p.Window/10)
+	for _, r := range m.results {
+		if r.at/tenth+10 > now/tenth {
+			results++
+			if r.failed {
+				failures++
+			}
+		}
+	}
+	return results, failures
+}
+
+// row returns the number of failures in a row that count at the instant now.
+func (m *model) row(now time.Duration) int {
+	n := 0
+	for i := len(m.results) - 1; i >= 0 && m.results[i].failed && now-m.results[i].at <= time.Hour; i-- {
+		now = m.results[i].at
+		n++
+	}
+	return n
+}
+
+func (m *model) tooBad(p *breaker.Rule, now time.Duration) bool {
+	results, failures := m.window(p, now)
+	if results < p.MinVolume {
+		return m.row(now) >= p.MinVolume
+	}
+	return float64(failures) >= p.Ratio*float64(results)*(1-1e-12)
+}
+
+// healed reports whether there is no state worth keeping.
+func (m *model) healed(p *breaker.Rule, now time.Duration) bool {
+	if m.tripped && now < m.closed+60*max(1, p.Window/10) {
+		return false
+	}
+	_, failures := m.window(p, now)
+	return m.state == breaker.Closed && failures == 0 && m.row(now) == 0
+}
+
+// change returns what must be reported if the model goes from a state to
+// another, or keeps its own.
+func change(from, to breaker.State) breaker.Change {
+	switch {
+	case from == to:
+		return breaker.Same
+	case to == breaker.Open:
+		return breaker.Opened
+	case to == breaker.HalfOpen:
+		return breaker.Probing
+	default:
+		return breaker.Shut
+	}
+}
+
+// The breaker behaves like its model, over a million random steps, by itself and
+// as decisions use it.
+func TestBreaker_Model(t *testing.T) {
+	testenv.OneGoroutine(t)
+	testenv.Slow(t)
+	t.Run("alone", func(t *testing.T) {
+		behavesLikeModel(t, true, func(_ *decide.Rules, p *breaker.Rule) subject { return &alone{rule: p} })
+	})
+	// A host has no breaker before its first failure.
+	t.Run("at a host", func(t *testing.T) {
+		behavesLikeModel(t, false, func(r *decide.Rules, _ *breaker.Rule) subject { return &atHost{t: t, rules: r} })
+	})
+}
+
+// behavesLikeModel compares the breakers that fresh returns with the model. watched
+// says whether successes before the first failure count.
+func behavesLikeModel(t *testing.T, watched bool, fresh func(*decide.Rules, *breaker.Rule) subject) {
+	const steps = 5000
+	runs := testenv.Size(200, 500)
+	states, rows, forgotten := map[breaker.State]int{}, 0, 0
+	for seed := range uint64(runs) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Budget: retrip.Unlimited, Breaker: retrip.Breaker{
+			Ratio:     float64(1+random.IntN(100)) / 100,
+			Window:    []time.Duration{time.Nanosecond, time.Second, 10 * time.Second}[random.IntN(3)],
+			MinVolume: 1 + random.IntN(8),
+			OpenFor:   []time.Duration{time.Nanosecond, time.Second, 5 * time.Second, time.Minute}[random.IntN(4)],
+		}})
+		p := probing(1+random.IntN(6), r).Breaker
+		// The maximum duration of a step, and the failure rate; both change
+		// from time to time.
+		pace, failing := time.Second, 0.5
+		b, m := fresh(r, p), &model{watched: watched}
+		var now time.Duration
+		var out []*modelAttempt
+		for step := range steps {
+			if random.IntN(100) == 0 {
+				pace = []time.Duration{1, 10 * time.Millisecond, time.Second, 20 * time.Second, 45 * time.Minute, 2 * time.Hour}[random.IntN(6)]
+				failing = []float64{0, .1, .5, .9, 1}[random.IntN(5)]
+			}
+			now += time.Duration(random.Int64N(int64(pace) + 1))
+			draw := random.Uint64()
+			before := m.state
+			var did string
+			var changed breaker.Change
+			switch choice := random.IntN(16); {
+			case choice < 8 && len(out) < 12:
+				a := &modelAttempt{}
+				did = "an attempt"
+				var allowed bool
+				allowed, changed = b.admit(a, now, draw)
+				if want := m.admit(p, a, now, draw); allowed != want {
+					t.Fatalf("run %d, step %d: %v, the model says %v: %+v at %v: %+v", seed, step, allowed, want, p, now, m)
+				}
+				if allowed {
+					out = append(out, a)
+				}
+			case len(out) == 0:
+				continue
+			default:
+				i := random.IntN(len(out))
+				a := out[i]
+				out = append(out[:i], out[i+1:]...)
+				switch choice {
+				case 8:
+					did = "given back"
+					b.giveBack(a)
+					m.settle(a)
+				case 9:
+					did = "nothing learned"
+					b.taughtNothing(a, []decide.Outcome{{Canceled: true}, {Hopeless: true}, {Verdict: decide.Final}}[random.IntN(3)], now, draw)
+					m.settle(a)
+				default:
+					failed := random.Float64() < failing
+					did = "answered"
+					results, _ := m.window(p, now)
+					changed = b.answered(a, failed, now, draw)
+					m.result(p, a, failed, now, draw)
+					if before == breaker.Closed && m.state == breaker.Open && results+1 < p.MinVolume {
+						rows++
+					}
+				}
+			}
+			states[m.state]++
+			state, openFor := b.trouble(now)
+			healed := m.healed(p, now)
+			if state != m.state || m.state != breaker.Closed && openFor != max(0, m.until-now) || b.healed(now) != healed || changed != change(before, m.state) {
+				t.Fatalf("run %d, step %d: %s: %s, open for %v, change %v, healed: %v; the model: healed: %v, %+v; %+v at %v",
+					seed, step, did, breaker.Names[state], openFor, changed, b.healed(now), healed, m, p, now)
+			}
+			// Forgetting the breaker has no effect if no attempt is in flight.
+			if healed && len(out) == 0 && random.IntN(2) == 0 {
+				b, m = fresh(r, p), &model{watched: watched}
+				forgotten++
+			}
+			// Drop results that are too old for any rule.
+			if n := len(m.results); n > 2000 {
+				m.results = m.results[n-1000:]
+			}
+		}
+	}
+	t.Logf("steps by state: %v; opened by failures in a row %d times; forgotten %d times", states, rows, forgotten)
+	for _, state := range []breaker.State{breaker.Closed, breaker.Open, breaker.HalfOpen} {
+		require.Greater(t, states[state], runs*steps/50, breaker.Names[state])
+	}
+	require.Greater(t, rows, 1000)
+	require.Greater(t, forgotten, 1000)
+}

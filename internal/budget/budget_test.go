@@ -1,0 +1,319 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budget_test
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// timeoutOfTests is the AttemptTimeout of the policies in these tests.
+const timeoutOfTests = time.Second
+
+// outcomes maps the words of a script to outcomes.
+var outcomes = map[string]decide.Outcome{
+	"ok":      took(http.StatusOK, 700*time.Millisecond),
+	"slow":    took(http.StatusOK, 701*time.Millisecond),
+	"404":     took(http.StatusNotFound, 0),
+	"slow404": took(http.StatusNotFound, 999*time.Millisecond),
+	"503":     took(http.StatusServiceUnavailable, 0),
+	"429":     took(http.StatusTooManyRequests, 0),
+	"error":   took(0, 0),
+	"timeout": {Timeout: true, Idempotent: true, Replay: true, Took: time.Second},
+	"final":   {Status: http.StatusServiceUnavailable, Verdict: decide.Final},
+	"POST503": {Status: http.StatusServiceUnavailable, Replay: true},
+	"POSTout": {Timeout: true, Replay: true, Took: time.Second},
+	"gone":    {Canceled: true},
+	"nohost":  {Hopeless: true},
+}
+
+// perform makes the attempts of one request at h, which end as the words of script
+// say, and returns the last decision.
+func perform(t testing.TB, h *host.Record, r *decide.Rules, script string) decide.Decision {
+	t.Helper()
+	var call decide.Call
+	var d decide.Decision
+	for i, word := range strings.Fields(script) {
+		o, ok := outcomes[word]
+		require.True(t, ok, word)
+		require.True(t, i == 0 || d.Retry, "%q ends before %q: %v", script, word, d.Reason)
+		call.Attempts++
+		d = r.Next(h, &call, o, 0, play.Lowest)
+		if d.Retry {
+			if d = r.Wake(h, &call, 0, play.Lowest); !d.Retry {
+				return d
+			}
+		}
+	}
+	if d.Retry {
+		r.Return(h, &call)
+	}
+	return d
+}
+
+func TestBudget(t *testing.T) {
+	type step struct {
+		script string // outcomes of the attempts of one request
+		tokens float64
+		failed int           // failed retries in a row
+		reason decide.Reason // reason of the last decision, if it gave up
+	}
+	const (
+		none      = decide.None
+		exhausted = decide.BudgetExhausted
+		most      = decide.MaxAttempts
+		post      = decide.NotIdempotent
+	)
+	tests := []struct {
+		name   string
+		budget retrip.Budget
+		steps  []step
+	}{
+		{"a retry that works costs nothing", retrip.Budget{}, []step{
+			{"503 ok", 5, 0, none}, {"503 404", 5, 0, none}, {"error ok", 5, 0, none}, {"timeout ok", 5, 0, none},
+		}},
+		{"a retry that fails costs a half", retrip.Budget{}, []step{
+			{"503 503 ok", 4.5, 0, none}, {"503 error error ok", 3.5, 0, none},
+		}},
+		{"after a timeout three quarters", retrip.Budget{}, []step{
+			{"timeout 503 ok", 4.25, 0, none}, {"503 timeout ok", 3.75, 0, none}, {"timeout timeout ok", 3, 0, none},
+		}},
+		{"a plain success pays back a fifth", retrip.Budget{}, []step{
+			{"503 503 ok", 4.5, 0, none}, {"ok", 4.7, 0, none}, {"ok", 4.9, 0, none}, {"ok", 5, 0, none}, {"ok", 5, 0, none},
+		}},
+		{"a 404 comes from a healthy host", retrip.Budget{}, []step{
+			{"503 503 ok", 4.5, 0, none}, {"404", 4.7, 0, none},
+		}},
+		{"a success of a retry is not a plain one", retrip.Budget{}, []step{
+			{"503 503 ok", 4.5, 0, none}, {"503 ok", 4.5, 0, none},
+		}},
+		{"empty", retrip.Budget{Size: 1.5}, []step{
+			{"503 503 503 503", 0, 3, most}, {"503", 0, 3, exhausted},
+			{"ok", .2, 0, none}, {"503", .2, 0, exhausted}, {"ok", .4, 0, none}, {"503", .4, 0, exhausted}, {"ok", .6, 0, none}, {"timeout", .6, 0, exhausted},
+			{"503 503", .1, 1, exhausted},
+		}},
+		{"four failed retries in a row are the last", retrip.Budget{}, []step{
+			{"503 503 503 503", 3.5, 3, most}, {"503 503", 3, 4, exhausted}, {"503", 3, 4, exhausted}, {"error", 3, 4, exhausted},
+			{"404", 3.2, 0, none}, {"503 ok", 3.2, 0, none},
+		}},
+		{"a timeout counts two", retrip.Budget{}, []step{
+			{"timeout timeout timeout", 3.5, 4, exhausted}, {"timeout", 3.5, 4, exhausted}, {"503", 3.5, 4, exhausted},
+			{"ok", 3.7, 0, none}, {"503 503 timeout 503", 1.95, 4, most}, {"503", 1.95, 4, exhausted},
+			{"slow", 2.15, 0, none},
+		}},
+		{"first attempts aren't in the row", retrip.Budget{}, []step{
+			{"503 503 503 503", 3.5, 3, most}, {"POST503", 3.5, 3, post}, {"POSTout", 3.5, 3, post}, {"503 503", 3, 4, exhausted},
+		}},
+		{"a success of anything ends the row", retrip.Budget{Size: 10}, []step{
+			{"503 503 503 503", 8.5, 3, most}, {"503 ok", 8.5, 0, none},
+			{"503 503 503 503", 7, 3, most}, {"final", 7.2, 0, none},
+			{"503 503 503 503", 5.7, 3, most}, {"slow404", 5.9, 0, none},
+		}},
+		{"what says nothing about the host changes nothing", retrip.Budget{}, []step{
+			{"503 503 503 503", 3.5, 3, most}, {"gone", 3.5, 3, decide.Canceled}, {"nohost", 3.5, 3, none},
+			{"503 gone", 3, 3, decide.Canceled},
+			{"503 503", 2.5, 4, exhausted}, {"gone", 2.5, 4, decide.Canceled}, {"nohost", 2.5, 4, none}, {"503", 2.5, 4, exhausted},
+		}},
+		{"while attempts time out a slow success takes two", retrip.Budget{}, []step{
+			{"timeout timeout ok", 4.25, 0, none}, {"slow", 2.25, 0, none}, {"slow404", .25, 0, none}, {"slow", 0, 0, none},
+			{"ok", .2, 0, none}, {"ok", .4, 0, none}, {"slow", 0, 0, none},
+		}},
+		{"and that of a retry gets nothing back", retrip.Budget{}, []step{
+			{"timeout slow", 4.25, 0, none}, {"503 ok", 4.25, 0, none}, {"timeout timeout slow", 2.75, 0, none},
+		}},
+		{"once something fails otherwise it does as others", retrip.Budget{}, []step{
+			{"timeout timeout ok", 4.25, 0, none}, {"POST503", 4.25, 0, post}, {"slow", 4.45, 0, none},
+			{"POSTout", 4.45, 0, post}, {"slow", 2.45, 0, none}, {"503 slow", 2.45, 0, none},
+		}},
+		{"a host in no trouble may be slow", retrip.Budget{}, []step{
+			{"slow", 5, 0, none}, {"POSTout", 5, 0, post}, {"slow", 5, 0, none}, {"503 slow", 5, 0, none},
+		}},
+		{"unlimited", retrip.Unlimited, []step{
+			{"503 503 503 503", 0, 0, most}, {"timeout timeout timeout timeout", 0, 0, most},
+			{"timeout timeout timeout timeout", 0, 0, most}, {"slow", 0, 0, none},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var h host.Record
+			r := play.Rules(t, retrip.Policy{Budget: tt.budget, AttemptTimeout: timeoutOfTests})
+			for i, s := range tt.steps {
+				d := perform(t, &h, r, s.script)
+				state := r.State(&h, 0)
+				assert.Equal(t, s.reason, d.Reason, "step %d: %s", i, s.script)
+				assert.Equal(t, s.tokens, state.Tokens, "step %d: %s", i, s.script)
+				assert.Equal(t, s.failed, state.FailedRetries, "step %d: %s", i, s.script)
+			}
+		})
+	}
+}
+
+// Without an AttemptTimeout nothing is slow, however long it takes.
+func TestBudget_SlowWithoutTimeout(t *testing.T) {
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{})
+	perform(t, &h, r, "timeout timeout ok")
+	r.Next(&h, &decide.Call{Attempts: 1}, took(http.StatusOK, time.Hour), 0, 0)
+	assert.Equal(t, 4.45, r.State(&h, 0).Tokens)
+}
+
+func TestBudget_State(t *testing.T) {
+	var h host.Record
+	assert.Equal(t, 5.0, play.Rules(t, retrip.Policy{}).State(&h, 0).Size)
+	assert.Zero(t, play.Rules(t, retrip.Policy{Budget: retrip.Unlimited}).State(&h, 0).Size)
+}
+
+// Tokens don't come back with time.
+func TestBudget_IgnoresTime(t *testing.T) {
+	var h host.Record
+	play.Drain(t, &h, 0)
+	r := play.Rules(t, retrip.Policy{})
+	assert.Equal(t, decide.BudgetExhausted, play.Fail(&h, r, 1000*time.Hour).Reason)
+}
+
+// Whatever the outcome of an attempt, its token is either spent or back, never
+// both.
+func TestBudget_OfRetry(t *testing.T) {
+	tests := []struct {
+		name    string
+		outcome decide.Outcome
+		tokens  float64
+	}{
+		{"success", play.Repeatable(200), 5},
+		{"answer", play.Repeatable(404), 5},
+		{"Final answer", decide.Outcome{Status: 503, Verdict: decide.Final}, 5},
+		{"failure", play.Repeatable(503), 4}, // with that of the next retry
+		{"failure that isn't repeated", decide.Outcome{Status: 503, Replay: true}, 4.5},
+		{"canceled", decide.Outcome{Canceled: true}, 4.5},
+		{"hidden sends", decide.Outcome{Resent: true}, 4.5},
+		{"hopeless", decide.Outcome{Hopeless: true}, 5},
+		{"Final error", decide.Outcome{Verdict: decide.Final}, 4.5},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var h host.Record
+			r := play.Rules(t, retrip.Policy{})
+			call := decide.Call{Attempts: 1}
+			require.True(t, r.Next(&h, &call, play.Repeatable(503), 0, 0).Retry)
+			require.Equal(t, 4.5, r.State(&h, 0).Tokens, "taken at the decision")
+			call.Attempts++
+			again := r.Next(&h, &call, tt.outcome, 0, 0).Retry
+			assert.Equal(t, tt.tokens, r.State(&h, 0).Tokens)
+			if !again {
+				r.Return(&h, &call)
+				assert.Equal(t, tt.tokens, r.State(&h, 0).Tokens, "there is nothing left to return")
+			}
+		})
+	}
+}
+
+// A first attempt that says nothing about the host pays nothing.
+func TestBudget_NoCreditForNothing(t *testing.T) {
+	for name, o := range map[string]decide.Outcome{
+		"canceled":    {Canceled: true},
+		"hopeless":    {Hopeless: true},
+		"Final error": {Verdict: decide.Final},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h host.Record
+			play.Drain(t, &h, 0)
+			r := play.Rules(t, retrip.Policy{})
+			r.Next(&h, &decide.Call{Attempts: 1}, o, 0, 0)
+			assert.Zero(t, r.State(&h, 0).Tokens)
+		})
+	}
+}
+
+// Two policies may share a host. The smaller budget counts what the larger one
+// has spent.
+func TestBudget_OfTwoPolicies(t *testing.T) {
+	var h host.Record
+	large, small := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 100}}), play.Rules(t, retrip.Policy{})
+	for range 10 {
+		require.True(t, play.Fail(&h, large, 0).Retry)
+	}
+	assert.Zero(t, small.State(&h, 0).Tokens)
+	assert.Equal(t, decide.BudgetExhausted, play.Fail(&h, small, 0).Reason)
+	assert.Equal(t, 95.0, large.State(&h, 0).Tokens)
+	unlimited := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited})
+	assert.True(t, play.Fail(&h, unlimited, 0).Retry)
+	assert.Equal(t, 95.0, large.State(&h, 0).Tokens, "a retry that cost nothing leaves no token missing")
+	perform(t, &h, unlimited, "503 404")
+	perform(t, &h, play.Rules(t, retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.Gate{Enabled: retrip.On}}), "503 ok")
+	assert.Equal(t, 95.0, large.State(&h, 0).Tokens, "it doesn't come back either")
+}
+
+// No token is lost or created under contention.
+func TestBudget_Contention(t *testing.T) {
+	const goroutines, each, size = 64, 500, 1000
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: size}})
+	run := func(f func()) {
+		var wg sync.WaitGroup
+		for range goroutines {
+			wg.Go(func() {
+				for range each {
+					f()
+				}
+			})
+		}
+		wg.Wait()
+	}
+
+	run(func() { perform(t, &h, r, "503 ok") })
+	assert.Equal(t, float64(size), r.State(&h, 0).Tokens, "all came back")
+
+	var granted atomic.Int64
+	run(func() {
+		if play.Fail(&h, r, 0).Retry {
+			granted.Add(1)
+		}
+	})
+	assert.EqualValues(t, 2*size, granted.Load())
+	assert.Zero(t, r.State(&h, 0).Tokens)
+
+	var plain atomic.Int64
+	run(func() {
+		if n := plain.Add(1); n <= 4321 {
+			perform(t, &h, r, "ok")
+		}
+	})
+	assert.InDelta(t, 4321*0.2, r.State(&h, 0).Tokens, 1e-9)
+
+	run(func() { perform(t, &h, r, "ok") })
+	assert.Equal(t, float64(size), r.State(&h, 0).Tokens, "never above Size")
+}
+
+// In an outage, a client makes exactly four retries, one after the other.
+func TestBudget_Outage(t *testing.T) {
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{})
+	attempts := 0
+	for range 1000 {
+		call := decide.Call{}
+		for again := true; again; attempts++ {
+			call.Attempts++
+			again = r.Next(&h, &call, play.Repeatable(0), 0, 0).Retry
+		}
+	}
+	assert.Equal(t, 1004, attempts)
+}
+
+func took(status int, d time.Duration) decide.Outcome {
+	o := play.Repeatable(status)
+	o.Took = d
+	return o
+}

@@ -1,0 +1,198 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budget_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// model is a host's budget as documented, in thousandths of tokens. A
+// size of 0 means no limit.
+type model struct {
+	missing  int
+	row      int  // failed retries in a row, a timeout counting as two
+	timedOut bool // the last failure was a timeout
+
+	sharedSize, shared int           // size of the shared budget, and what it misses
+	sharedFailed       time.Duration // instant of the last failure
+}
+
+// modelPolicy is a policy as the model sees it.
+type modelPolicy struct {
+	rules        *decide.Rules
+	size, credit int
+	limit        time.Duration // AttemptTimeout
+	attempts     int
+	gate         bool
+	pooled       bool
+}
+
+// modelRequest is a request in flight.
+type modelRequest struct {
+	call       decide.Call
+	policy     *modelPolicy
+	attempts   int
+	paid       int // tokens for the last attempt
+	paidShared int
+	waiting    bool
+}
+
+// settle forgets everything about a full budget.
+func (m *model) settle() {
+	m.missing = max(0, m.missing)
+	m.shared = max(0, m.shared)
+	if m.missing == 0 {
+		m.row, m.timedOut = 0, false
+	}
+}
+
+// fit applies a change of policy to a debt.
+func (m *model) fit(size int) {
+	m.missing = min(m.missing, size)
+	m.settle()
+}
+
+// giveBack undoes the payment for an attempt that isn't made.
+func (m *model) giveBack(q *modelRequest) {
+	m.missing -= q.paid
+	m.shared -= q.paidShared
+	q.paid, q.paidShared = 0, 0
+	m.settle()
+}
+
+func (m *model) success(q *modelRequest, took time.Duration) {
+	p := q.policy
+	slow := p.size > 0 && p.limit > 0 && 10*took > 7*p.limit && m.missing > 0 && m.timedOut
+	if p.size > 0 {
+		m.row = 0
+		switch {
+		case slow && q.attempts == 1 && m.missing < p.size:
+			m.missing = min(p.size, m.missing+2000)
+		case slow:
+		case q.attempts == 1:
+			m.missing -= p.credit
+		default:
+			m.missing -= q.paid
+		}
+	}
+	if p.pooled && !slow {
+		if q.attempts == 1 {
+			m.shared -= p.credit
+		} else {
+			m.shared -= q.paidShared
+		}
+	}
+	q.paid, q.paidShared = 0, 0
+	m.settle()
+}
+
+func (m *model) failure(q *modelRequest, timeout bool) {
+	if q.policy.size > 0 && m.missing > 0 {
+		m.timedOut = timeout
+		if q.paid > 0 {
+			m.row++
+			if timeout {
+				m.row++
+			}
+			m.row = min(m.row, 4)
+		}
+	}
+	q.paid, q.paidShared = 0, 0
+}
+
+// spend pays for a retry, if the budget allows it.
+func (m *model) spend(q *modelRequest, timeout bool, now time.Duration) bool {
+	cost := 500
+	if timeout {
+		cost = 750
+	}
+	before := *m
+	if q.policy.size > 0 {
+		if m.row >= 4 || m.missing+cost > q.policy.size {
+			return false
+		}
+		m.missing += cost
+		m.timedOut = timeout
+		q.paid = cost
+	}
+	if q.policy.pooled {
+		if now-m.sharedFailed > time.Hour {
+			m.shared = 0
+		}
+		m.sharedFailed = now
+		if m.shared+cost > m.sharedSize {
+			m.missing = before.missing
+			m.settle()
+			q.paid = 0
+			return false
+		}
+		m.shared += cost
+		q.paidShared = cost
+	}
+	return true
+}
+
+func owedOf(m *model) budget.Owed {
+	return budget.Owed{Missing: int64(m.missing) * 1000, Streak: uint8(m.row), TimedOut: m.timedOut}
+}
+
+// The budget behaves like its model, over a million random steps of up to
+// eight concurrent requests whose policy changes meanwhile.
+func TestBudget_Model(t *testing.T) {
+	testenv.OneGoroutine(t)
+	testenv.Slow(t)
+	const steps = 10_000
+	runs := testenv.Size(100, 300)
+	counted := map[string]int{}
+	for seed := range uint64(runs) {
+		s := &walk{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), host: &host.Record{}, bad: .5, late: .5, counted: counted}
+		s.swap()
+		for step := range steps {
+			did := s.step()
+			s.check(step, did)
+			// Forgetting a healed host has no effect.
+			if len(s.out) == 0 && s.host.Healed(s.now) {
+				s.host = &host.Record{}
+				counted["forgotten"]++
+			}
+		}
+	}
+	t.Logf("%d steps: %v", runs*steps, counted)
+	for _, what := range []string{"retries", "stopped by the row", "forgotten", "swaps", decide.BudgetExhausted.String(), decide.MaxAttempts.String(), decide.HiddenSends.String()} {
+		require.Greater(t, counted[what], runs, what)
+	}
+}
+
+// A budget that shrinks from 200 tokens to 5 misses at most 5: at most 25
+// successes pay for the first retry, however many tokens were missing before.
+func TestBudget_Shrunk(t *testing.T) {
+	large := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 200}})
+	small := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 5}})
+	fails := decide.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}
+	var h host.Record
+	for range 400 {
+		require.True(t, large.Next(&h, &decide.Call{Attempts: 1}, fails, 0, 0).Retry)
+	}
+	require.False(t, large.Next(&h, &decide.Call{Attempts: 1}, fails, 0, 0).Retry)
+	h.Debt.Fit(small.Budget.Size)
+	successes := 0
+	for !small.Next(&h, &decide.Call{Attempts: 1}, fails, 0, 0).Retry {
+		small.Next(&h, &decide.Call{Attempts: 1}, decide.Outcome{Status: http.StatusOK}, 0, 0)
+		successes++
+		require.LessOrEqual(t, successes, 25)
+	}
+	require.Equal(t, 3, successes, "half a token is enough")
+}

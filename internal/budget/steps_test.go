@@ -1,0 +1,260 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budget_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// walk drives one host and its model through random steps, and counts what
+// happened.
+type walk struct {
+	t       *testing.T
+	seed    uint64
+	random  *rand.Rand
+	host    *host.Record
+	model   model
+	pool    *budget.Shared
+	policy  *modelPolicy // for requests to come
+	out     []*modelRequest
+	now     time.Duration
+	bad     float64 // failure rate of attempts
+	late    float64 // share of the failures that are timeouts
+	counted map[string]int
+}
+
+func pick[T any](random *rand.Rand, list ...T) T { return list[random.IntN(len(list))] }
+
+// swap puts another policy in force, like SetPolicies.
+func (s *walk) swap() {
+	p := &modelPolicy{
+		size:     pick(s.random, 0, 1000, 1500, 2000, 5000, 5000, 5000, 20_000, 200_000),
+		credit:   pick(s.random, 0, 1, 200, 200, 200, 250, 7000),
+		limit:    pick(s.random, 0, time.Second, time.Second),
+		attempts: pick(s.random, 1, 2, 4, 4, 4, 10),
+		gate:     s.random.IntN(6) == 0,
+		pooled:   s.random.IntN(3) == 0,
+	}
+	policy := retrip.Policy{MaxAttempts: p.attempts, AttemptTimeout: p.limit, Gate: retrip.Gate{Enabled: retrip.Off}, Budget: retrip.Budget{Size: retrip.Off}}
+	if p.gate {
+		policy.Gate.Enabled = retrip.On
+	}
+	if p.size > 0 {
+		policy.Budget.Size = float64(p.size) / 1000
+	} else {
+		p.credit = 0 // there is no budget for it
+	}
+	p.rules = play.Rules(s.t, policy)
+	p.rules.Budget.Credit = int64(p.credit) * 1000
+	if p.pooled {
+		size := pick(s.random, 1000, 5000, 50_000)
+		s.pool = s.pool.Resized(int64(size) * 1000)
+		p.rules.Pool = s.pool
+		s.model.sharedSize = size
+		s.model.shared = min(s.model.shared, size)
+	}
+	s.policy = p
+	s.host.Debt.Fit(p.rules.Budget.Size)
+	s.model.fit(p.size)
+	if p.size == 0 {
+		require.Zero(s.t, s.host.Debt.Load(), "an unlimited budget leaves nothing")
+	}
+	s.counted["swaps"]++
+}
+
+// end removes q, and fits the tokens that it may have spent to the policy in
+// force, like an exchange at its end.
+func (s *walk) end(i int) {
+	q := s.out[i]
+	s.out = append(s.out[:i], s.out[i+1:]...)
+	if q.policy != s.policy {
+		s.host.Debt.Fit(s.policy.rules.Budget.Size)
+		s.model.fit(s.policy.size)
+	}
+}
+
+// asked acts on an answer of First or Wake for the request i.
+func (s *walk) asked(i int, d decide.Decision) {
+	q := s.out[i]
+	switch {
+	case !d.Retry:
+		require.True(s.t, q.policy.gate, "only a gate stops a request here: %v", d.Reason)
+		s.model.giveBack(q)
+		s.end(i)
+	case d.Wait > 0:
+		require.True(s.t, q.policy.gate, "only a gate makes it wait on")
+		q.waiting = true
+	default:
+		q.waiting = false
+		q.attempts++
+		q.call.Attempts++
+	}
+}
+
+// attempt ends the attempt of request i in a random way.
+func (s *walk) attempt(i int) (did string) {
+	q := s.out[i]
+	draw := s.random.Uint64()
+	took := pick(s.random, 0, 700*time.Millisecond, 700*time.Millisecond+1, 999*time.Millisecond)
+	o := decide.Outcome{Idempotent: s.random.IntN(12) > 0, Replay: s.random.IntN(12) > 0, Took: took}
+	before := s.host.Debt.Load()
+	switch n := s.random.IntN(16); {
+	case n == 0:
+		o.Canceled, o.Timeout = true, s.random.IntN(2) == 0
+		d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
+		require.Equal(s.t, decide.Canceled, d.Reason)
+		require.Equal(s.t, before, s.host.Debt.Load(), "a canceled attempt counts for nothing")
+		q.paid, q.paidShared = 0, 0
+		s.end(i)
+		return "canceled"
+	case n == 1:
+		o.Hopeless = true
+		require.Zero(s.t, q.policy.rules.Next(s.host, &q.call, o, s.now, draw).Reason)
+		s.model.giveBack(q)
+		s.end(i)
+		return "hopeless"
+	case n == 2:
+		o.Verdict, o.Timeout = decide.Final, s.random.IntN(2) == 0
+		require.Zero(s.t, q.policy.rules.Next(s.host, &q.call, o, s.now, draw).Reason)
+		q.paid, q.paidShared = 0, 0
+		s.end(i)
+		return "final error"
+	}
+	if s.random.Float64() >= s.bad {
+		o.Status = pick(s.random, http.StatusOK, http.StatusOK, http.StatusOK, http.StatusNotFound, http.StatusServiceUnavailable)
+		if o.Status >= 500 {
+			o.Verdict = decide.Final
+		}
+		d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
+		require.False(s.t, d.Retry)
+		require.Zero(s.t, d.Reason)
+		s.model.success(q, took)
+		if q.policy.size > 0 {
+			require.Zero(s.t, s.host.Debt.Load().Streak, "any success unlocks")
+		}
+		s.end(i)
+		return "success"
+	}
+	if s.random.Float64() < s.late {
+		o.Timeout = true
+	} else {
+		o.Status = pick(s.random, 0, http.StatusServiceUnavailable, http.StatusTooManyRequests)
+		o.Resent = o.Status == 0 && s.random.IntN(8) == 0
+	}
+	d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
+	s.model.failure(q, o.Timeout)
+	var want decide.Reason
+	free := q.policy.gate && o.Status == http.StatusTooManyRequests // the gate makes it wait instead
+	switch {
+	case o.Resent && (q.attempts >= q.policy.attempts || !o.Idempotent):
+		want = decide.HiddenSends
+	case q.attempts >= q.policy.attempts:
+		want = decide.MaxAttempts
+	case !o.Idempotent:
+		want = decide.NotIdempotent
+	case !o.Replay:
+		want = decide.BodyNotReplayable
+	case q.policy.gate && !d.Retry && d.Reason != decide.BudgetExhausted:
+		want = d.Reason // a rule of the gate
+	case !free && !s.model.spend(q, o.Timeout, s.now):
+		want = decide.BudgetExhausted
+	}
+	if want != decide.None {
+		require.False(s.t, d.Retry, "run %d: %v expected", s.seed, want)
+		require.Equal(s.t, want, d.Reason, "run %d", s.seed)
+		if want == decide.BudgetExhausted && s.model.row == 4 {
+			s.counted["stopped by the row"]++
+		}
+		s.end(i)
+		s.counted[want.String()]++
+		return "gave up: " + want.String()
+	}
+	require.True(s.t, d.Retry, "run %d: %v, the model retries", s.seed, d.Reason)
+	q.waiting = true
+	s.counted["retries"]++
+	return "retry"
+}
+
+func (s *walk) step() (did string) {
+	s.now += time.Duration(s.random.Int64N(int64(50 * time.Millisecond)))
+	draw := s.random.Uint64()
+	switch n := s.random.IntN(1000); {
+	case n < 3:
+		s.swap()
+		return "swap"
+	case n == 3:
+		s.host.Debt.Clear()
+		s.model.missing = 0
+		s.model.settle()
+		return "an hour without a failure"
+	case n == 4:
+		s.now += 61 * time.Minute
+		return "an hour"
+	case n < 10:
+		s.bad, s.late = pick(s.random, 0, .2, .5, .8, 1), pick(s.random, 0, .1, .5, 1)
+		return "weather"
+	case len(s.out) == 0 || n < 300 && len(s.out) < 8:
+		q := &modelRequest{policy: s.policy}
+		s.out = append(s.out, q)
+		s.asked(len(s.out)-1, q.policy.rules.First(s.host, &q.call, s.now, draw))
+		return "a request"
+	}
+	i := s.random.IntN(len(s.out))
+	q := s.out[i]
+	switch {
+	case q.waiting && s.random.IntN(10) == 0:
+		q.policy.rules.Return(s.host, &q.call)
+		q.policy.rules.Return(s.host, &q.call)
+		s.model.giveBack(q)
+		s.end(i)
+		return "returned"
+	case q.waiting:
+		s.asked(i, q.policy.rules.Wake(s.host, &q.call, s.now, draw))
+		return "woken"
+	default:
+		return s.attempt(i)
+	}
+}
+
+// check compares the host with the model, and checks the invariants.
+func (s *walk) check(step int, did string) {
+	owed, m := s.host.Debt.Load(), &s.model
+	same := owed == owedOf(m)
+	if s.pool != nil {
+		left, size := s.pool.Tokens(s.now)
+		shared := m.shared
+		if s.now-m.sharedFailed > time.Hour {
+			shared = 0
+		}
+		same = same && budget.Micro(left) == int64(m.sharedSize-shared)*1000 && budget.Micro(size) == int64(m.sharedSize)*1000
+	}
+	if !same {
+		s.t.Fatalf("run %d, step %d: %s: %+v and %+v of the pool, the model says %+v", s.seed, step, did, owed, s.pool, *m)
+	}
+	most := s.policy.rules.Budget.Size
+	for _, q := range s.out {
+		most = max(most, q.policy.rules.Budget.Size)
+	}
+	if owed.Missing < 0 || owed.Missing > most {
+		s.t.Fatalf("run %d, step %d: %s: %d micro-tokens of %d are missing", s.seed, step, did, owed.Missing, most)
+	}
+	if owed.Missing == 0 && (owed.Streak > 0 || owed.TimedOut) || owed.Streak > 4 {
+		s.t.Fatalf("run %d, step %d: %s: %+v", s.seed, step, did, owed)
+	}
+	state := s.policy.rules.State(s.host, s.now)
+	if state.Tokens < 0 || state.Tokens > state.Size {
+		s.t.Fatalf("run %d, step %d: %s: %+v", s.seed, step, did, state)
+	}
+}

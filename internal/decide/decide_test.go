@@ -1,0 +1,365 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decide_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/lend"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// The decisions after one attempt at a healthy host.
+func TestNext(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	tests := []struct {
+		name    string
+		policy  retrip.Policy
+		call    decide.Call // Attempts of 0 stands for 1
+		outcome decide.Outcome
+		lo, hi  time.Duration // bounds of the wait, if there is one
+		reason  decide.Reason
+		retry   bool
+	}{
+		// Accepted.
+		{name: "200", outcome: play.Repeatable(200)},
+		{name: "101", outcome: play.Repeatable(101)},
+		{name: "302", outcome: play.Repeatable(302)},
+		{name: "400", outcome: play.Repeatable(400)},
+		{name: "401", outcome: play.Repeatable(401)},
+		{name: "404", outcome: play.Repeatable(404)},
+		{name: "409", outcome: play.Repeatable(409)},
+		{name: "499", outcome: play.Repeatable(499)},
+		{name: "600", outcome: play.Repeatable(600)},
+		{name: "999", outcome: play.Repeatable(999)},
+		{name: "hopeless error", outcome: decide.Outcome{Hopeless: true, Idempotent: true, Replay: true}},
+		{name: "Retry-After on a 404 means nothing", outcome: decide.Outcome{Status: 404, RetryAfter: s, Idempotent: true, Replay: true}},
+
+		// Retried.
+		{name: "500", outcome: play.Repeatable(500), retry: true, reason: decide.ServerError, hi: 100 * ms},
+		{name: "503", outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 100 * ms},
+		{name: "599", outcome: play.Repeatable(599), retry: true, reason: decide.ServerError, hi: 100 * ms},
+		{name: "429", outcome: play.Repeatable(429), retry: true, reason: decide.Throttled, hi: s},
+		{name: "error", outcome: play.Repeatable(0), retry: true, reason: decide.Error, hi: 100 * ms},
+		{name: "timeout", outcome: decide.Outcome{Timeout: true, Idempotent: true, Replay: true}, retry: true, reason: decide.Timeout, hi: 100 * ms},
+		{name: "hidden sends", outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, retry: true, reason: decide.HiddenSends, hi: 100 * ms},
+		{name: "third attempt", call: decide.Call{Attempts: 3}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 400 * ms},
+
+		// Statuses that a policy changes.
+		{name: "RetryOn 404", policy: retrip.Policy{RetryOn: []int{404}}, outcome: play.Repeatable(404), retry: true, reason: decide.Status, hi: 100 * ms},
+		{name: "FailOn 501", policy: retrip.Policy{FailOn: []int{501}}, outcome: play.Repeatable(501)},
+		{name: "FailOn 429", policy: retrip.Policy{FailOn: []int{429}}, outcome: play.Repeatable(429)},
+		{name: "FailOn 501 leaves 502", policy: retrip.Policy{FailOn: []int{501}}, outcome: play.Repeatable(502), retry: true, reason: decide.ServerError, hi: 100 * ms},
+		{name: "Unprocessed 429, not idempotent", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: decide.Outcome{Status: 429, Replay: true}, retry: true, reason: decide.Throttled, hi: s},
+		{name: "Unprocessed 409, not idempotent", policy: retrip.Policy{Unprocessed: []int{409}}, outcome: decide.Outcome{Status: 409, Replay: true}, retry: true, reason: decide.Status, hi: 100 * ms},
+		{name: "Unprocessed 429 says nothing of 503", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: decide.Outcome{Status: 503, Replay: true}, reason: decide.NotIdempotent},
+
+		// Verdicts of Classify.
+		{name: "Retryable 200", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Idempotent: true, Replay: true}, retry: true, reason: decide.Status, hi: 100 * ms},
+		{name: "Retryable 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Replay: true}, reason: decide.NotIdempotent},
+		{name: "NotProcessed 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Status, hi: 100 * ms},
+		{name: "NotProcessed error, not idempotent", outcome: decide.Outcome{Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Error, hi: 100 * ms},
+		{name: "Final 503", outcome: decide.Outcome{Status: 503, Verdict: decide.Final, Idempotent: true, Replay: true}},
+		{name: "Final error", outcome: decide.Outcome{Verdict: decide.Final, Idempotent: true, Replay: true}},
+
+		// Given up.
+		{name: "canceled", outcome: decide.Outcome{Canceled: true, Idempotent: true, Replay: true}, reason: decide.Canceled},
+		{name: "canceled before the deadline", call: decide.Call{Deadline: 1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Canceled},
+		{name: "hidden sends, attempts used up", call: decide.Call{Attempts: 4}, outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: decide.HiddenSends},
+		{name: "hidden sends, not idempotent", outcome: decide.Outcome{Resent: true, Replay: true}, reason: decide.HiddenSends},
+		{name: "hidden sends, body not replayable", outcome: decide.Outcome{Resent: true, Idempotent: true}, reason: decide.BodyNotReplayable},
+		{name: "attempts used up", call: decide.Call{Attempts: 4}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
+		{name: "more than used up", call: decide.Call{Attempts: 5}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
+		{name: "one attempt only", policy: retrip.Policy{MaxAttempts: 1}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
+		{name: "not idempotent", outcome: decide.Outcome{Status: 503, Replay: true}, reason: decide.NotIdempotent},
+		{name: "body not replayable", outcome: decide.Outcome{Status: 503, Idempotent: true}, reason: decide.BodyNotReplayable},
+
+		// Waits that the server asks for.
+		{name: "Retry-After: 1 on 503", outcome: decide.Outcome{Status: 503, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1500 * ms},
+		{name: "Retry-After: 1 on 429", outcome: decide.Outcome{Status: 429, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.Throttled, lo: s, hi: 1500 * ms},
+		{name: "Retry-After: 1 on 502", outcome: decide.Outcome{Status: 502, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1500 * ms},
+		{name: "as long as MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30 * s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
+		{name: "longer than MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30*s + 1, Idempotent: true, Replay: true}, reason: decide.WaitTooLong},
+		{name: "484289 hours", outcome: decide.Outcome{Status: 429, RetryAfter: 484289 * time.Hour, Idempotent: true, Replay: true}, reason: decide.WaitTooLong},
+		{name: "for ever", outcome: decide.Outcome{Status: 503, RetryAfter: math.MaxInt64, Idempotent: true, Replay: true}, reason: decide.WaitTooLong},
+
+		// Deadlines. All attempts end at the instant 0.
+		{name: "hi is cut", call: decide.Call{Deadline: 60 * ms}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 60 * ms},
+		{name: "the attempt to come takes as long as the last", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 25 * ms, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 35 * ms},
+		{name: "no room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60*ms + 1, Idempotent: true, Replay: true}, reason: decide.Deadline},
+		{name: "just room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60 * ms, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError},
+		{name: "room enough", call: decide.Call{Deadline: 10 * s}, outcome: decide.Outcome{Status: 503, Took: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 100 * ms},
+		{name: "without a deadline the duration means nothing", outcome: decide.Outcome{Status: 503, Took: time.Hour, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 100 * ms},
+		{name: "lo never moves", call: decide.Call{Deadline: 1100 * ms}, outcome: decide.Outcome{Status: 503, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1100 * ms},
+		{name: "the server's word doesn't fit", call: decide.Call{Deadline: 600 * ms}, outcome: decide.Outcome{Status: 503, RetryAfter: 2 * s, Idempotent: true, Replay: true}, reason: decide.Deadline},
+		{name: "an unjittered wait doesn't fit", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.NoJitter}}, call: decide.Call{Deadline: 600 * ms}, outcome: play.Repeatable(503), reason: decide.Deadline},
+		{name: "an unjittered wait just fits", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.NoJitter}}, call: decide.Call{Deadline: 2 * s}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, lo: 2 * s, hi: 2 * s},
+		{name: "equal jitter keeps its lower half", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.EqualJitter}}, call: decide.Call{Deadline: 999 * ms}, outcome: play.Repeatable(503), reason: decide.Deadline},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := play.Rules(t, tt.policy)
+			next := func(draw uint64) decide.Decision {
+				call := tt.call
+				return r.Next(new(host.Record), &call, tt.outcome, 0, draw)
+			}
+			lowest, highest := next(play.Lowest), next(play.Highest)
+			assert.Equal(t, tt.reason, lowest.Reason)
+			assert.Equal(t, tt.reason, highest.Reason)
+			assert.Equal(t, tt.retry, lowest.Retry)
+			assert.Equal(t, tt.retry, highest.Retry)
+			assert.Equal(t, tt.lo, lowest.Wait)
+			assert.Equal(t, tt.hi, highest.Wait)
+		})
+	}
+}
+
+// If several reasons apply to an attempt, the first in the order of decisions
+// counts.
+func TestNext_Order(t *testing.T) {
+	const now = time.Hour
+	type situation struct {
+		host    host.Record
+		call    decide.Call
+		outcome decide.Outcome
+	}
+	opener := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}, Budget: retrip.Unlimited})
+	order := []struct {
+		name   string
+		reason decide.Reason
+		apply  func(*testing.T, *situation)
+	}{
+		{"canceled", decide.Canceled, func(_ *testing.T, s *situation) { s.outcome.Canceled = true }},
+		{"accepted", decide.None, func(_ *testing.T, s *situation) { s.outcome.Status = 200 }},
+		{"hopeless", decide.None, func(_ *testing.T, s *situation) { s.outcome.Hopeless = true }},
+		{"forbidden", decide.RetryForbidden, func(_ *testing.T, s *situation) { s.outcome.Forbidden = true }},
+		{"hidden sends", decide.HiddenSends, func(_ *testing.T, s *situation) { s.outcome.Resent = true }},
+		{"attempts used up", decide.MaxAttempts, func(_ *testing.T, s *situation) { s.call.Attempts = 4 }},
+		{"not idempotent", decide.NotIdempotent, func(_ *testing.T, s *situation) { s.outcome.Idempotent = false }},
+		{"body not replayable", decide.BodyNotReplayable, func(_ *testing.T, s *situation) { s.outcome.Replay = false }},
+		{"wait too long", decide.WaitTooLong, func(_ *testing.T, s *situation) { s.outcome.RetryAfter = time.Minute }},
+		{"host paused", decide.HostPaused, func(t *testing.T, s *situation) { play.Pause(t, &s.host, 50*time.Second, now-time.Second) }},
+		{"deadline", decide.Deadline, func(_ *testing.T, s *situation) { s.call.Deadline, s.outcome.Took = now+time.Second, 2*time.Second }},
+		{"breaker open", decide.BreakerOpen, func(_ *testing.T, s *situation) { play.Fail(&s.host, opener, now-time.Second) }},
+		{"budget exhausted", decide.BudgetExhausted, func(t *testing.T, s *situation) { play.Drain(t, &s.host, now-time.Second) }},
+		{"nothing", decide.Error, func(*testing.T, *situation) {}},
+	}
+	r := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1}})
+	for i, first := range order {
+		t.Run(first.name, func(t *testing.T) {
+			s := situation{call: decide.Call{Attempts: 1}, outcome: play.Repeatable(0)}
+			// An open breaker lets nobody take a token, and a pause changes the
+			// time of a token, so apply the last reason first.
+			for j := len(order) - 1; j >= i; j-- {
+				order[j].apply(t, &s)
+			}
+			d := r.Next(&s.host, &s.call, s.outcome, now, play.Lowest)
+			assert.Equal(t, first.reason, d.Reason)
+			assert.Equal(t, first.name == "nothing", d.Retry)
+			assert.Zero(t, d.Wait)
+		})
+	}
+}
+
+// A caller's own deadline has its own reason.
+func TestNext_CanceledByDeadline(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{})
+	d := r.Next(new(host.Record), &decide.Call{Deadline: 5}, decide.Outcome{Canceled: true}, 5, 0)
+	assert.Equal(t, decide.Decision{Reason: decide.Deadline}, d)
+}
+
+func TestNext_HostPaused(t *testing.T) {
+	const s = time.Second
+	tests := []struct {
+		name     string
+		pause    time.Duration
+		own      time.Duration // Retry-After of the attempt
+		deadline time.Duration
+		reason   decide.Reason
+		lo, hi   time.Duration
+	}{
+		{name: "waited for", pause: 10 * s, reason: decide.ServerError, lo: 10 * s, hi: 15 * s},
+		{name: "own word is longer", pause: 10 * s, own: 20 * s, reason: decide.ServerError, lo: 20 * s, hi: 30 * s},
+		{name: "own word is shorter", pause: 10 * s, own: 2 * s, reason: decide.ServerError, lo: 10 * s, hi: 15 * s},
+		{name: "fits the deadline", pause: 10 * s, deadline: 12 * s, reason: decide.ServerError, lo: 10 * s, hi: 12 * s},
+		{name: "doesn't fit the deadline", pause: 10 * s, deadline: 10*s - 1, reason: decide.HostPaused},
+		{name: "own word doesn't fit either", pause: 10 * s, own: 20 * s, deadline: 5 * s, reason: decide.Deadline},
+		{name: "longer than MaxWait", pause: 31 * s, reason: decide.HostPaused},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := play.Rules(t, retrip.Policy{})
+			next := func(draw uint64) decide.Decision {
+				var h host.Record
+				play.Pause(t, &h, tt.pause, 0)
+				o := play.Repeatable(502)
+				o.RetryAfter = tt.own
+				return r.Next(&h, &decide.Call{Attempts: 1, Deadline: tt.deadline}, o, 0, draw)
+			}
+			lowest, highest := next(play.Lowest), next(play.Highest)
+			assert.Equal(t, tt.reason, lowest.Reason)
+			assert.Equal(t, tt.lo, lowest.Wait)
+			assert.Equal(t, tt.hi, highest.Wait)
+		})
+	}
+}
+
+// Only a 503 applies to the whole host. Its Retry-After counts up to MaxWait,
+// and a pause is never shortened.
+func TestNext_Pauses(t *testing.T) {
+	const s = time.Second
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited})
+	steps := []struct {
+		now    time.Duration
+		status int
+		word   time.Duration
+		want   time.Duration // rest of the pause
+	}{
+		{0, 429, 5 * s, 0},
+		{0, 502, 5 * s, 0},
+		{0, 0, 5 * s, 0},
+		{0, 404, 5 * s, 0},
+		{0, 503, 0, 0},
+		{0, 503, 5 * s, 5 * s},
+		{1 * s, 503, 2 * s, 4 * s},
+		{1 * s, 503, 6 * s, 6 * s},
+		{2 * s, 503, time.Hour, 30 * s},
+		{31 * s, 200, 0, 1 * s},
+		{33 * s, 200, 0, 0},
+	}
+	for i, step := range steps {
+		o := play.Repeatable(step.status)
+		o.RetryAfter = step.word
+		r.Next(&h, &decide.Call{Attempts: 1}, o, step.now, play.Lowest)
+		assert.Equal(t, step.want, r.State(&h, step.now).PausedFor, "step %d", i)
+	}
+}
+
+// A 503 whose request isn't retried still pauses the host.
+func TestNext_PausesWithoutRetry(t *testing.T) {
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{})
+	d := r.Next(&h, &decide.Call{Attempts: 1}, decide.Outcome{Status: 503, RetryAfter: time.Second}, 0, 0)
+	assert.Equal(t, decide.NotIdempotent, d.Reason)
+	assert.Equal(t, time.Second, r.State(&h, 0).PausedFor)
+}
+
+func TestDecide_AllocatesNothing(t *testing.T) {
+	for name, p := range map[string]retrip.Policy{
+		"defaults": {},
+		"all": {Breaker: retrip.Breaker{Ratio: 0.9, MinVolume: 1000}, Gate: retrip.Gate{Enabled: retrip.On},
+			RetryOn: []int{404}, Unprocessed: []int{429}, Backoff: retrip.Backoff{Jitter: retrip.DecorrelatedJitter}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h host.Record
+			r := play.Rules(t, p)
+			refused := play.Repeatable(429)
+			refused.RetryAfter = time.Millisecond
+			now, draw := time.Duration(0), uint64(1)
+			// State of the host, such as the window of its breaker, is
+			// allocated once.
+			r.Next(&h, &decide.Call{Attempts: 1}, refused, now, draw)
+			decisions := 0
+			ask := func(call *decide.Call) decide.Decision {
+				if call.Attempts == 0 {
+					return r.First(&h, call, now, draw)
+				}
+				return r.Wake(&h, call, now, draw)
+			}
+			allocs := testing.AllocsPerRun(1000, func() {
+				call := decide.Call{Deadline: now + time.Minute}
+				for _, o := range []decide.Outcome{play.Repeatable(503), play.Repeatable(0), refused, play.Repeatable(200)} {
+					for d := ask(&call); d.Retry && d.Wait > 0; d = ask(&call) {
+						now += d.Wait
+						decisions++
+					}
+					call.Attempts++
+					now += time.Millisecond
+					draw = draw*6364136223846793005 + 1442695040888963407
+					now += r.Next(&h, &call, o, now, draw).Wait
+					decisions++
+				}
+				r.Return(&h, &call)
+			})
+			assert.Zero(t, allocs)
+			assert.Greater(t, decisions, 4000)
+		})
+	}
+}
+
+func BenchmarkNext(b *testing.B) {
+	r := play.Rules(b, retrip.Policy{Budget: retrip.Unlimited})
+	var h host.Record
+	b.ReportAllocs()
+	for b.Loop() {
+		call := decide.Call{Attempts: 1}
+		r.Next(&h, &call, play.Repeatable(503), time.Second, 1<<63)
+	}
+}
+
+// A 503 with Retry-After: 5 at attempt 3 with 2 seconds left: what happens?
+func ExampleRules_Next() {
+	rules, _, err := lend.Rules(retrip.Policy{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var healthy host.Record
+	outcome := decide.Outcome{Status: 503, RetryAfter: 5 * time.Second, Idempotent: true, Replay: true}
+
+	call := decide.Call{Attempts: 3, Deadline: 2 * time.Second}
+	d := rules.Next(&healthy, &call, outcome, 0, rand.Uint64())
+	fmt.Printf("2 s left: retry %t, %s\n", d.Retry, d.Reason)
+
+	call = decide.Call{Attempts: 3, Deadline: 6 * time.Second}
+	d = rules.Next(&healthy, &call, outcome, 0, rand.Uint64())
+	fmt.Printf("6 s left: retry %t, %s, after 5 to 6 s: %t\n", d.Retry, d.Reason, 5*time.Second <= d.Wait && d.Wait <= 6*time.Second)
+
+	// Output:
+	// 2 s left: retry false, deadline
+	// 6 s left: retry true, server_error, after 5 to 6 s: true
+}
+
+// A wait that fits the deadline or MaxWait to the nanosecond begins.
+func TestNext_PauseThatJustFits(t *testing.T) {
+	const now, word = time.Minute, 10 * time.Second
+	for _, tt := range []struct {
+		name    string
+		policy  retrip.Policy
+		call    decide.Call
+		retries bool
+	}{
+		{"deadline", retrip.Policy{}, decide.Call{Attempts: 1, Deadline: now + word}, true},
+		{"a nanosecond before the deadline", retrip.Policy{}, decide.Call{Attempts: 1, Deadline: now + word - 1}, false},
+		{"MaxWait", retrip.Policy{MaxWait: word}, decide.Call{Attempts: 1}, true},
+		{"a nanosecond more than MaxWait", retrip.Policy{MaxWait: word - 1}, decide.Call{Attempts: 1}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var h host.Record
+			play.Pause(t, &h, word, now)
+			d := play.Rules(t, tt.policy).Next(&h, &tt.call, play.Repeatable(http.StatusInternalServerError), now, play.Lowest)
+			assert.Equal(t, tt.retries, d.Retry)
+			if !tt.retries {
+				assert.Equal(t, decide.HostPaused, d.Reason)
+			}
+		})
+	}
+}
+
+func TestNext_ReasonOf499(t *testing.T) {
+	var h host.Record
+	d := play.Rules(t, retrip.Policy{RetryOn: []int{499}}).Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(499), 0, play.Lowest)
+	assert.Equal(t, decide.Status, d.Reason)
+}

@@ -1,0 +1,103 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip/internal/backoff"
+	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/span"
+)
+
+// Rules is what a policy amounts to for decisions. Nothing in it is inherited any
+// more. It must not change while it is in use.
+type Rules struct {
+	MaxAttempts int
+	MaxWait     time.Duration
+	Backoff     backoff.Rule
+	Retry       Statuses // to retry
+	Unprocessed Statuses // by which the server says that it hasn't processed the request
+	Budget      budget.Rule
+	Pool        *budget.Shared // budget that its hosts share; nil: none
+	Slow        time.Duration  // a success that takes longer is slow for the budget; 0: none is
+	Breaker     *breaker.Rule  // nil: off
+	Gate        bool
+	others      bool // see ForOthers
+}
+
+// ForOthers returns r for a record that stands for many hosts, which has only a
+// budget.
+func (r *Rules) ForOthers() *Rules {
+	o := *r
+	o.Breaker, o.Gate, o.others = nil, false, true
+	return &o
+}
+
+// Retryable reports whether o is a failure that another attempt may fix.
+func (r *Rules) Retryable(o Outcome) bool {
+	switch {
+	case o.Canceled || o.Hopeless || o.Verdict == Final:
+		return false
+	case o.Verdict == Retryable || o.Verdict == Unprocessed:
+		return true
+	default:
+		return o.Status == 0 || r.Retry.Has(o.Status)
+	}
+}
+
+// repeatable reports whether a request that ended in o may be repeated without
+// unwanted effects.
+func (r *Rules) repeatable(o Outcome) bool {
+	return o.Idempotent || o.Verdict == Unprocessed || r.Unprocessed.Has(o.Status)
+}
+
+// refused reports whether o is a refusal in the eyes of a gate. The gate then
+// holds back all further requests.
+func (r *Rules) refused(o Outcome) bool {
+	return o.Received() == http.StatusTooManyRequests || o.Received() == http.StatusServiceUnavailable && o.RetryAfter > 0
+}
+
+// pauses reports whether a Retry-After on status applies to all clients of the
+// host. That of a 429 applies to one key or tenant, and only a gate obeys it
+// for other requests.
+func (r *Rules) pauses(status int) bool {
+	return !r.others && status == http.StatusServiceUnavailable
+}
+
+// slow reports whether the success o took long enough to count as slow.
+func (r *Rules) slow(o Outcome) bool { return r.Slow > 0 && o.Took > r.Slow }
+
+// LongestWaits returns the sum of the longest waits between the attempts of one
+// request, if no server asks for more, not even with a bare 429.
+func (r *Rules) LongestWaits() time.Duration {
+	var sum, previous time.Duration
+	for retry := 1; retry < r.MaxAttempts; retry++ {
+		_, hi := r.Backoff.Window(retry, previous)
+		if hi == previous {
+			// The waits have reached the cap, or there is no backoff: every
+			// further wait is the same.
+			return span.Add(sum, span.Mul(hi, r.MaxAttempts-retry))
+		}
+		sum, previous = span.Add(sum, hi), hi
+	}
+	return sum
+}
+
+// Statuses is a set of statuses from 400 to 599.
+type Statuses [4]uint64
+
+// Add adds status, which must be 400 to 599.
+func (s *Statuses) Add(status int) { s[(status-400)/64] |= 1 << ((status - 400) % 64) }
+
+// Remove removes status, which must be 400 to 599.
+func (s *Statuses) Remove(status int) { s[(status-400)/64] &^= 1 << ((status - 400) % 64) }
+
+// Has reports whether s holds status, which may be any number.
+func (s *Statuses) Has(status int) bool {
+	i := uint(status - 400)
+	return i < 200 && s[i/64]&(1<<(i%64)) != 0
+}

@@ -1,0 +1,84 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doccheck
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestREADME_Commands checks that the quick start of the README names the two
+// commands that try retrip on a machine that has nothing but Go, and that
+// .ci/run runs them.
+func TestREADME_Commands(t *testing.T) {
+	files := map[string]string{}
+	for _, name := range []string{"README.md", ".ci/run", "Makefile"} {
+		source, err := os.ReadFile(filepath.Join(root, name))
+		require.NoError(t, err)
+		files[name] = string(source)
+	}
+	for _, problem := range checkCommands(files) {
+		t.Error(problem)
+	}
+	assert.True(t, exists(filepath.Join(root, "examples/quickstart/main.go")))
+}
+
+// checkCommands reports which command is missing where.
+func checkCommands(files map[string]string) (problems []string) {
+	start := sectionOf(files["README.md"], "Quick start")
+	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
+		if !strings.Contains(start, "`"+command+"`") && !strings.Contains(start, "\n    "+command+"\n") {
+			problems = append(problems, "the quick start of README.md lacks "+command)
+		}
+	}
+	for _, step := range []struct{ target, command string }{
+		{"examples", `for main in examples/*/main.go; do \`},
+		{"test", "$(GO) test ./..."},
+	} {
+		if !strings.Contains(files[".ci/run"], "\nmake "+step.target+"\n") {
+			problems = append(problems, ".ci/run lacks make "+step.target)
+		}
+		_, recipe, _ := strings.Cut(files["Makefile"], "\n"+step.target+": ")
+		if recipe, _, _ = strings.Cut(recipe, "\n\n"); !strings.Contains(recipe+"\n", "\t"+step.command+"\n") {
+			problems = append(problems, "make "+step.target+" in Makefile lacks "+step.command)
+		}
+	}
+	return problems
+}
+
+// TestREADME_CommandsSeesWhatIsWrong removes each command once.
+func TestREADME_CommandsSeesWhatIsWrong(t *testing.T) {
+	good := map[string]string{
+		"README.md": "# R\n\n## Quick start\n\nUse `go test ./...`:\n\n    go run ./examples/quickstart\n\n## More\n\nNothing.\n",
+		".ci/run":   "step 1\nmake test\n\nstep 2\nmake examples\n",
+		"Makefile":  "all: test\n\ntest: ## test\n\t$(GO) test ./...\n\nexamples: ## run\n\tfor main in examples/*/main.go; do \\\n\t\tgo run\n",
+	}
+	assert.Empty(t, checkCommands(good))
+	for _, tt := range []struct{ file, old, new, want string }{
+		{"README.md", "`go test ./...`", "`go vet ./...`", "the quick start of README.md lacks go test ./..."},
+		{"README.md", "`go test ./...`", "go test ./...", "the quick start of README.md lacks go test ./..."},
+		{"README.md", "go run ./examples/quickstart", "go run ./examples/quick", "the quick start of README.md lacks go run ./examples/quickstart"},
+		{"README.md", "`go test ./...`:\n\n    go run ./examples/quickstart\n\n## More\n", "`go test ./...`:\n\n## More\n\n    go run ./examples/quickstart\n",
+			"the quick start of README.md lacks go run ./examples/quickstart"},
+		{".ci/run", "make test", "make race", ".ci/run lacks make test"},
+		{".ci/run", "make examples", "true", ".ci/run lacks make examples"},
+		{"Makefile", "test ./...", "test -short ./...", "make test in Makefile lacks $(GO) test ./..."},
+		{"Makefile", "examples/*/main.go", "examples/[a-p]*/main.go", `make examples in Makefile lacks for main in examples/*/main.go; do \`},
+	} {
+		files := map[string]string{}
+		for name, source := range good {
+			if name == tt.file {
+				require.Equal(t, 1, strings.Count(source, tt.old), tt.old)
+				source = strings.Replace(source, tt.old, tt.new, 1)
+			}
+			files[name] = source
+		}
+		assert.Equal(t, []string{tt.want}, checkCommands(files))
+	}
+}

@@ -1,0 +1,206 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fault_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// The server has closed all pooled connections, and the client notices when it
+// uses them. That doesn't count towards MaxSends, because the pool bounds it.
+func TestMaxSends_StalePool(t *testing.T) {
+	const pooled = 25
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
+		for _, maxSends := range []int{0, 1, 5} {
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				play.Bubble(t, fmt.Sprintf("%s/MaxSends %d/timeout %v", proto, maxSends, timeout), func(t *testing.T) {
+					s, base, stale := play.StalePool(t, proto, pooled)
+					stale.Store(pooled)
+					var done retrip.Event
+					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+					tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxSends, p.AttemptTimeout = maxSends, timeout })}
+					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+					require.NoError(t, err)
+					play.Finish(t, resp)
+					assert.Equal(t, 1, done.Attempt)
+					assert.Equal(t, pooled+1, done.Sends)
+				})
+			}
+		}
+	}
+}
+
+// connOf returns a connection for comparisons only, which is equal to no other.
+func connOf() net.Conn {
+	client, server := net.Pipe()
+	server.Close()
+	return client
+}
+
+// Structs that contain slices can't be compared.
+type incomparable struct {
+	net.Conn
+	_ []int
+}
+
+// What a base reports about its connections, and how many sends that makes. The
+// last send of each row exceeds the bound.
+func TestMaxSends_Counts(t *testing.T) {
+	a, b, c := connOf(), connOf(), connOf()
+	fresh := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c} }
+	reused := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c, Reused: true} }
+	for _, tt := range []struct {
+		name  string
+		bound int
+		sends []httptrace.GotConnInfo
+	}{
+		{"fresh ones", 2, []httptrace.GotConnInfo{fresh(a), fresh(b), fresh(c)}},
+		{"one, fresh", 1, []httptrace.GotConnInfo{fresh(a), fresh(b)}},
+		{"fresh ones after stale ones", 1, []httptrace.GotConnInfo{reused(a), reused(b), fresh(c), fresh(c)}},
+		{"the same one again, as over HTTP/2", 2, []httptrace.GotConnInfo{reused(a), reused(a), reused(a)}},
+		{"the same ones by turns", 3, []httptrace.GotConnInfo{reused(a), reused(b), reused(a), reused(b)}},
+		{"a fresh one, again and again", 2, []httptrace.GotConnInfo{fresh(a), reused(a), reused(a)}},
+		{"none named", 2, []httptrace.GotConnInfo{reused(nil), reused(nil), reused(nil)}},
+		{"ones that can't be compared", 2, []httptrace.GotConnInfo{reused(incomparable{Conn: a}), reused(incomparable{Conn: b}), reused(incomparable{Conn: c})}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sent := 0
+			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				for _, info := range tt.sends {
+					httptrace.ContextClientTrace(r.Context()).GotConn(info)
+					if r.Context().Err() != nil {
+						return nil, r.Context().Err()
+					}
+					sent++
+				}
+				return nil, io.EOF
+			})
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxSends: tt.bound, MaxAttempts: 1}}
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
+			assert.ErrorContains(t, err, "MaxSends")
+			assert.Equal(t, len(tt.sends)-1, sent)
+		})
+	}
+}
+
+// Reaching the bound costs an attempt, a wait and a token, like any other
+// failure. The whole request may be sent n × MaxAttempts times.
+func TestMaxSends_IsAFailedAttempt(t *testing.T) {
+	for _, tt := range []struct {
+		method   string
+		attempts int
+	}{{"GET", 4}, {"POST", 1}} {
+		play.Bubble(t, tt.method, func(t *testing.T) {
+			var seen atomic.Int32
+			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) {
+				seen.Add(1)
+				w.GoAway(0, 0)
+				w.Close()
+			})
+			metrics := retrip.NewMetrics()
+			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{MaxSends: 3, Backoff: play.Steady.Backoff}}
+			var done retrip.Event
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+			start := time.Now()
+			_, err := tr.RoundTrip(play.MustRequest(t, tt.method, "http://example.com/", strings.NewReader("x")).WithContext(ctx))
+			assert.ErrorContains(t, err, "MaxSends")
+			assert.Equal(t, retrip.ReasonHiddenSends, done.Reason)
+			assert.Equal(t, tt.attempts, done.Attempt)
+			assert.LessOrEqual(t, seen.Load(), int32(3*tt.attempts))
+			assert.Equal(t, time.Duration(tt.attempts-1)*time.Second, time.Since(start))
+			assert.Equal(t, 5-float64(tt.attempts-1)/2, play.Must(tr.HostState("example.com:80")).Tokens)
+			if retries := "retries_total{default,hidden_sends} 3"; tt.attempts > 1 {
+				assert.Contains(t, play.Counted(t, metrics), retries)
+			}
+		})
+	}
+}
+
+// MaxSends bounds what net/http sends within one attempt (P18).
+func TestHiddenSends(t *testing.T) {
+	for _, tt := range []struct {
+		maxSends int
+		timeout  time.Duration
+		want     int
+	}{
+		{0, time.Hour, 10},
+		{3, time.Hour, 3},
+		{3, 0, 3},
+	} {
+		play.Bubble(t, fmt.Sprint("MaxSends ", tt.maxSends, ", timeout ", tt.timeout), func(t *testing.T) {
+			var seen atomic.Int32
+			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) {
+				seen.Add(1)
+				w.GoAway(0, 0)
+				w.Close()
+			})
+			metrics := retrip.NewMetrics()
+			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: play.With(func(p *retrip.Policy) {
+				p.MaxSends, p.AttemptTimeout = tt.maxSends, tt.timeout
+			})}
+			var last retrip.Event
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { last = e }})
+			_, err := tr.RoundTrip(play.MustRequest(t, "GET", "http://example.com/", nil).WithContext(ctx))
+			require.Error(t, err)
+			assert.ErrorContains(t, err, "MaxSends")
+			assert.Equal(t, retrip.ReasonHiddenSends, last.Reason)
+			// Reaching the bound is a failed attempt like any other.
+			assert.Equal(t, 4, last.Attempt)
+			assert.Equal(t, 3*time.Second, last.Elapsed)
+			assert.LessOrEqual(t, seen.Load(), int32(4*tt.want))
+			assert.Equal(t, tt.want+1, last.Sends)
+			assert.NotErrorIs(t, err, context.Canceled)
+		})
+	}
+}
+
+// A kept connection breaks at the moment of its reuse. GET, PUT and DELETE
+// succeed nevertheless.
+func TestStaleConnection(t *testing.T) {
+	for _, method := range []string{"GET", "PUT", "DELETE"} {
+		for _, body := range []func() io.Reader{
+			func() io.Reader { return nil },
+			func() io.Reader { return strings.NewReader("payload") },
+			func() io.Reader { return play.Stream([]byte("payload")) },
+		} {
+			play.Bubble(t, fmt.Sprintf("%s %T", method, body()), func(t *testing.T) {
+				var dead atomic.Bool
+				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					assert.NotContains(t, r.Header, "Idempotency-Key")
+					_, _ = io.Copy(io.Discard, r.Body)
+					if dead.CompareAndSwap(true, false) {
+						c := memhttp.RequestConn(r)
+						c.Close()
+						panic(http.ErrAbortHandler)
+					}
+				}))
+				tr := &retrip.Transport{Base: s.Transport(), Policy: play.Steady}
+				for range 2 {
+					resp, err := tr.RoundTrip(play.MustRequest(t, method, s.URL, body()))
+					require.NoError(t, err)
+					play.Finish(t, resp)
+					assert.Equal(t, 200, resp.StatusCode)
+					dead.Store(true)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,97 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := map[string]float64{}
+		fleet := opened(t, storeFunc(func(_ context.Context, host string, _, size float64) (float64, error) {
+			asked[host] = size
+			return 0, nil
+		}))
+		tr := &retrip.Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Hosts: map[string]retrip.Policy{
+			"off.example":       {FleetBudget: retrip.Off},
+			"small.example":     {FleetBudget: 50},
+			"unlimited.example": {Budget: retrip.Unlimited},
+			"once.example":      {MaxAttempts: 1},
+		}}
+		for _, host := range []string{"off", "small", "unlimited", "once", "plain"} {
+			_, err := get(t, tr, "http://"+host+".example/")
+			require.NoError(t, err)
+		}
+		assert.Equal(t, map[string]float64{"small.example:80": 50, "plain.example:80": 500}, asked)
+		clear(asked)
+		ctx := retrip.WithPolicy(t.Context(), retrip.Policy{FleetBudget: retrip.Off})
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://other.example/", nil)
+		require.NoError(t, err)
+		_, err = tr.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Empty(t, asked)
+
+		// The policies change while the Transport is in use.
+		require.NoError(t, tr.SetPolicies(retrip.Policy{FleetBudget: retrip.Off}, nil))
+		_, err = get(t, tr, "http://plain2.example/")
+		require.NoError(t, err)
+		assert.Empty(t, asked)
+	})
+}
+
+// A request that switches its budget off takes no part in the account either,
+// whatever the policy of the host says about shared budgets.
+func TestFleet_WithPolicyWithoutBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range map[string]retrip.Budget{"Unlimited": retrip.Unlimited, "Size: retrip.Off": {Size: retrip.Off}} {
+			operations := 0
+			fleet := opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+				operations++
+				return 0, nil
+			}))
+			attempts := 0
+			tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Budget: retrip.Budget{Shared: 5}}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				return answer(r, 503), nil
+			})}
+			req, err := http.NewRequestWithContext(retrip.WithPolicy(t.Context(), retrip.Policy{Budget: b}), http.MethodGet, "http://a.example/", nil)
+			require.NoError(t, err)
+			_, err = tr.RoundTrip(req)
+			require.NoError(t, err)
+			assert.Equal(t, 4, attempts, name)
+			assert.Zero(t, operations, name)
+		}
+	})
+}
+
+func TestFleet_HotSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reasons []retrip.Reason
+		tr := &retrip.Transport{Fleet: retrip.NewFleet(nil), Policy: steady, Base: alwaysAnswers(503),
+			Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reasons = append(reasons, e.Reason) }}}
+		p := steady
+		for i, size := range []float64{10, 1e6, 100, 500, retrip.Off, 20} {
+			p.FleetBudget = size
+			require.NoError(t, tr.SetPolicies(p, nil))
+			_, err := get(t, tr, fmt.Sprintf("http://%d.example/", i))
+			require.NoError(t, err)
+			_, err = get(t, tr, "http://a.example/") // its budget is soon spent
+			require.NoError(t, err)
+		}
+		for _, r := range reasons {
+			assert.NotEqual(t, retrip.ReasonFleetBudget, r, "nobody has spent anything of the account but a token per host")
+		}
+	})
+}

@@ -1,0 +1,283 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gate_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// Nothing is sent in a pause that is longer than MaxWait. Every request fails
+// at once, and the log names the MaxWait.
+func TestGate_MaxWaitIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		base := play.Base(play.Reply(429, "Retry-After: 60"), play.Reply(200))
+		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}},
+			Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode, "the response in hand is returned")
+		play.Finish(t, resp)
+		for range 29 {
+			start := time.Now()
+			_, err = tr.RoundTrip(play.Request(t, "GET", nil))
+			assert.Equal(t, retrip.ReasonWaitTooLong, play.AsError(t, err).Reason)
+			assert.Zero(t, time.Since(start))
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, 1, base.Attempts())
+		assert.Contains(t, play.Counted(t, tr.Metrics), "give_ups_total{default,wait_too_long} 30")
+		assert.Regexp(t, `level=INFO msg="retrip: give up".* reason=wait_too_long max_wait=30s`, log.String())
+
+		time.Sleep(2 * time.Second) // the remaining 29 s are short enough
+		resp, err = tr.RoundTrip(play.Request(t, "GET", nil))
+		require.NoError(t, err)
+		play.Finish(t, resp)
+		assert.GreaterOrEqual(t, base.At[1], 60*time.Second)
+	})
+}
+
+// Two keys of one host have a gate each. Refusals of one key hold back no
+// request of the other, and nothing reveals the keys.
+func TestGate_Key(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		asked := 0
+		tr := &retrip.Transport{
+			Metrics: retrip.NewMetrics(),
+			Logger:  slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("Authorization") == "poor-secret" {
+					return play.Reply(429, "Retry-After: 8")(r)
+				}
+				return play.Reply(200)(r)
+			}),
+			Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On, Key: func(r *http.Request) string {
+				asked++
+				return r.Header.Get("Authorization")
+			}}},
+		}
+		send := func(method, key string) time.Duration {
+			req := play.Request(t, method, nil)
+			req.Header.Set("Authorization", key)
+			start := time.Now()
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			play.Finish(t, resp)
+			return time.Since(start)
+		}
+		send("POST", "rich-secret")
+		assert.Zero(t, asked, "no host is in trouble")
+		send("POST", "poor-secret")
+		assert.Equal(t, 1, asked)
+		assert.Zero(t, send("POST", "rich-secret"))
+		state := play.Must(tr.HostState("example.com:80"))
+		assert.Equal(t, 8*time.Second, state.PausedFor)
+		assert.GreaterOrEqual(t, send("POST", "poor-secret"), 8*time.Second)
+		assert.Zero(t, send("GET", "rich-secret"))
+		time.Sleep(time.Minute)
+		assert.Zero(t, send("GET", "rich-secret"))
+		for _, s := range tr.HostStates() {
+			assert.NotContains(t, s.Host+s.Policy, "secret")
+		}
+		for _, line := range play.Counted(t, tr.Metrics) {
+			assert.NotContains(t, line, "secret")
+		}
+		assert.NotEmpty(t, log.String())
+		assert.NotContains(t, log.String(), "secret")
+	})
+}
+
+// A key function that panics leaves nothing behind. The number of keys of all
+// hosts of a Transport is bounded.
+func TestGate_Keys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var key string
+		status := 429
+		tr := &retrip.Transport{
+			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return play.Reply(status, "Retry-After: 8")(r) }),
+			Policy: retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: retrip.On, Key: func(*http.Request) string {
+				if key == "panic" {
+					panic(key)
+				}
+				return key
+			}}},
+		}
+		send := func(host, k string) {
+			key = k
+			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", "http://"+host+"/", nil))
+			require.NoError(t, err)
+			play.Finish(t, resp)
+		}
+		for i := range 4096 {
+			send([]string{"a.test", "b.test"}[i%2], string(rune('a'+i)))
+		}
+		start := time.Now()
+		send("a.test", "one more")
+		assert.Zero(t, time.Since(start))
+		status = 200
+		send("a.test", "yet another")
+		assert.GreaterOrEqual(t, time.Since(start), 8*time.Second, "it shares the host's gate")
+		assert.PanicsWithValue(t, "panic", func() { send("a.test", "panic") })
+		time.Sleep(time.Hour)
+		assert.Empty(t, tr.HostStates())
+		start = time.Now()
+		status = 429
+		send("a.test", "one more")
+		status = 200
+		send("a.test", "yet another")
+		assert.Zero(t, time.Since(start), "there is room again")
+	})
+}
+
+// Metrics count the waits at the gate, of first attempts and retries, and show
+// how many requests are waiting.
+func TestGate_Metrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		start := time.Now()
+		var waited float64
+		for range 3 {
+			wg.Go(func() {
+				resp, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+				if err == nil {
+					play.Finish(t, resp)
+				}
+			})
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Second)
+		all := play.Counted(t, tr.Metrics)
+		assert.Contains(t, all, "gate_waiting_requests{default} 3")
+		assert.Contains(t, all, "paused_hosts{default} 1")
+		cancel()
+		wg.Wait()
+		waited += 3 * 5
+
+		begun := time.Since(start)
+		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+		require.NoError(t, err)
+		play.Finish(t, resp)
+		waited += (time.Since(start) - begun).Seconds()
+		resp, err = tr.RoundTrip(play.Request(t, "GET", nil)) // waits for at most one gap
+		require.NoError(t, err)
+		play.Finish(t, resp)
+
+		all = play.Counted(t, tr.Metrics)
+		for _, line := range all {
+			assert.NotRegexp(t, `^(gate_waiting_requests|paused_hosts)\{`, line)
+		}
+		reg := prometheus.NewPedanticRegistry()
+		reg.MustRegister(tr.Metrics)
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "retrip_gate_wait_seconds" {
+				h := f.Metric[0].GetHistogram()
+				assert.InDelta(t, waited, h.GetSampleSum(), 1)
+				assert.InDelta(t, 4.5, float64(h.GetSampleCount()), .6)
+			}
+		}
+	})
+}
+
+// Callers may go while they wait, at the head of the queue and elsewhere. The
+// next request is woken, and nothing stays behind.
+func TestGate_CallersGo(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			var mu sync.Mutex
+			var limited time.Time
+			tr := &retrip.Transport{Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxAttempts: 10}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				select {
+				case <-time.After(20 * time.Millisecond):
+				case <-r.Context().Done():
+					return nil, r.Context().Err()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if time.Since(limited) < time.Second {
+					return play.Reply(429, "Retry-After: 1")(r)
+				}
+				limited = time.Now()
+				return play.Reply(200)(r)
+			})}
+			var good, gone int
+			var wg sync.WaitGroup
+			for range 60 {
+				leaves := time.Duration(random.Int64N(int64(2 * time.Minute)))
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), leaves)
+					defer cancel()
+					if leaves%2 == 0 { // without a deadline that the gate knows
+						c, stop := context.WithCancel(t.Context())
+						time.AfterFunc(leaves, stop)
+						ctx = c
+					}
+					resp, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil && resp.StatusCode == 200 {
+						good++
+					} else {
+						gone++
+					}
+				})
+			}
+			wg.Wait()
+			assert.Equal(t, 60, good+gone)
+			assert.Greater(t, good, 20, "the limit is 60 per minute")
+			assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting)
+			time.Sleep(time.Hour)
+			assert.Empty(t, tr.HostStates())
+		})
+	}
+}
+
+// If a hook never returns after the gate has released its request, other
+// requests wait only for a short time.
+func TestGate_HookHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200)), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+		resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
+		require.NoError(t, err)
+		play.Finish(t, resp)
+		hang := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			req := play.Request(t, "GET", nil)
+			resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), &retrip.Trace{Attempt: func(retrip.Event) { <-hang }})))
+			if assert.NoError(t, err) {
+				play.Finish(t, resp)
+			}
+		})
+		synctest.Wait()
+		start := time.Now()
+		resp, err = tr.RoundTrip(play.Request(t, "GET", nil))
+		require.NoError(t, err)
+		play.Finish(t, resp)
+		assert.Less(t, time.Since(start), 20*time.Second)
+		close(hang)
+		wg.Wait()
+	})
+}

@@ -1,0 +1,122 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gate_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// A refusal closes the gate for exactly the time that the server names. The
+// first request after that goes within one gap, an eighth of the pause.
+func TestGate_Pause(t *testing.T) {
+	r := gated(t)
+	for draw := range uint64(100) {
+		var h host.Record
+		o := play.Repeatable(429)
+		o.RetryAfter = 8 * time.Second
+		d := r.Next(&h, &decide.Call{Attempts: 1}, o, 0, draw)
+		require.True(t, d.Retry && d.AtGate)
+		require.Equal(t, decide.Throttled, d.Reason)
+		require.Equal(t, 8*time.Second, r.State(&h, 0).PausedFor)
+		at := alone(t, &h, r, &decide.Call{}, time.Second)
+		require.GreaterOrEqual(t, at, 8*time.Second, "never before the end of the pause")
+		require.LessOrEqual(t, at, 9*time.Second)
+	}
+}
+
+// If the server names no pause, the gate makes one. It doubles each time that
+// nothing was accepted since, up to 30 s.
+func TestGate_OwnPause(t *testing.T) {
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.Gate{Enabled: retrip.On}})
+	c := new(decide.Call)
+	now := time.Duration(0)
+	var pauses []time.Duration
+	for range 11 {
+		c.Attempts = 1
+		require.True(t, refuse(&h, r, c, 0, now).Retry)
+		pauses = append(pauses, r.State(&h, now).PausedFor)
+		now = alone(t, &h, r, c, now)
+	}
+	const ms = time.Millisecond
+	assert.Equal(t, []time.Duration{250 * ms, 250 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms, 8000 * ms, 16000 * ms, 30000 * ms, 30000 * ms, 30000 * ms}, pauses)
+	now += 10 * ms
+	accept(&h, r, c, now)
+	c = new(decide.Call)
+	now = alone(t, &h, r, c, now)
+	refuse(&h, r, c, 0, now)
+	assert.Less(t, r.State(&h, now).PausedFor, time.Second)
+}
+
+// The gate doesn't follow a Retry-After again and again that has proved too
+// short.
+func TestGate_WordTooShort(t *testing.T) {
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.Gate{Enabled: retrip.On}})
+	c := new(decide.Call)
+	now := time.Duration(0)
+	var pauses []time.Duration
+	for range 9 {
+		c.Attempts = 1
+		require.True(t, refuse(&h, r, c, time.Second, now).Retry)
+		pauses = append(pauses, r.State(&h, now).PausedFor)
+		now = alone(t, &h, r, c, now)
+	}
+	const s = time.Second
+	assert.Equal(t, []time.Duration{s, s, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, pauses)
+}
+
+// A pause caused by requests without a gate also holds back those with a gate,
+// and no burst follows its end.
+func TestGate_MindsPause(t *testing.T) {
+	for name, used := range map[string]bool{"fresh host": false, "host that has had a gate": true} {
+		t.Run(name, func(t *testing.T) {
+			var h host.Record
+			r := gated(t)
+			now := time.Hour
+			if used {
+				throttle(&h, r, time.Second, 0)
+			}
+			play.Pause(t, &h, 5*time.Second, now)
+			d := r.First(&h, &decide.Call{Deadline: now + time.Second}, now, 0)
+			assert.Equal(t, decide.Decision{Reason: decide.HostPaused}, d)
+			calls := line(t, &h, r, 3, now)
+			at := alone(t, &h, r, calls[0], now)
+			assert.GreaterOrEqual(t, at, now+5*time.Second)
+			accept(&h, r, calls[0], at)
+			assert.Greater(t, alone(t, &h, r, calls[1], at), at)
+		})
+	}
+}
+
+// The same applies while the gate paces requests.
+func TestGate_MindsLaterPause(t *testing.T) {
+	var h host.Record
+	r := gated(t)
+	throttle(&h, r, time.Second, 0)
+	call := line(t, &h, r, 1, 0)[0]
+	play.Pause(t, &h, 5*time.Second, 2*time.Second)
+	assert.Equal(t, 7*time.Second, alone(t, &h, r, call, 2*time.Second))
+}
+
+// At a gate, only 429 and 503 pause a host.
+func TestGate_PausesFor429And503Only(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}})
+	for status, pauses := range map[int]bool{429: true, 503: true, 500: false, 502: false} {
+		var h host.Record
+		o := play.Repeatable(status)
+		o.RetryAfter = time.Second
+		r.Next(&h, &decide.Call{Attempts: 1}, o, 0, play.Lowest)
+		assert.Equal(t, pauses, r.State(&h, 0).PausedFor > 0, status)
+	}
+}

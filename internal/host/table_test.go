@@ -1,0 +1,244 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/play"
+)
+
+var refusal = decide.Outcome{Status: 503, Idempotent: true, Replay: true}
+
+// failAt makes one attempt at key fail, with everything that follows from it.
+func failAt(t *host.Table, key hostkey.Key, r *decide.Rules, o decide.Outcome, now time.Duration) *host.Entry {
+	e := t.PinNew(key, now)
+	e.Used.Store(int64(now))
+	call := decide.Call{Attempts: 1}
+	r.Next(&e.Record, &call, o, now, 0)
+	t.Unpin(e, now)
+	return e
+}
+
+func succeedAt(t *host.Table, key hostkey.Key, r *decide.Rules, now time.Duration) {
+	if e := t.Pin(key, now); e != nil {
+		r.Next(&e.Record, &decide.Call{Attempts: 1}, decide.Outcome{Status: 200}, now, 0)
+		t.Unpin(e, now)
+	}
+}
+
+// inTrouble returns the hosts in trouble.
+func inTrouble(t *host.Table, now time.Duration) []*host.Entry {
+	list, _ := t.All(now)
+	return list
+}
+
+// sameStripe returns n hosts of the same stripe.
+func sameStripe(n int) []hostkey.Key {
+	first := hostkey.Key{Host: "host", Port: "443"}
+	keys := []hostkey.Key{first}
+	for i := 0; len(keys) < n; i++ {
+		if k := (hostkey.Key{Host: "host" + strconv.Itoa(i), Port: "443"}); k.Hash()%host.Stripes == first.Hash()%host.Stripes {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+func TestHostTable_MakesAndDrops(t *testing.T) {
+	var table host.Table
+	r := play.Rules(t, retrip.Policy{})
+	key := hostkey.Key{Host: "example.com", Port: "443"}
+	u := &url.URL{Scheme: "https", Host: "Example.com"}
+	assert.True(t, table.Calm(&host.Lookup{URL: u}))
+	assert.Nil(t, table.Pin(key, 0), "a healthy host has no entry")
+
+	e := failAt(&table, key, r, refusal, 0)
+	assert.False(t, table.Calm(&host.Lookup{URL: u}))
+	assert.EqualValues(t, 1, table.Entries())
+	assert.Same(t, e, table.Pin(key, 0))
+	table.Unpin(e, 0)
+
+	for range 2 {
+		succeedAt(&table, key, r, 0)
+		require.Same(t, e, table.Pin(key, 0), "not healed yet")
+		table.Unpin(e, 0)
+	}
+	succeedAt(&table, key, r, 0)
+	assert.Nil(t, table.Pin(key, 0), "healed")
+	assert.True(t, table.Calm(&host.Lookup{URL: u}))
+	assert.Empty(t, inTrouble(&table, 0))
+
+	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
+}
+
+// An entry stays as long as it has any state.
+func TestHostTable_Keeps(t *testing.T) {
+	paused := refusal
+	paused.RetryAfter = 10 * time.Second
+	throttled := paused
+	throttled.Status = 429
+	tests := []struct {
+		name    string
+		policy  retrip.Policy
+		outcome decide.Outcome
+		until   time.Duration
+	}{
+		{"pause", retrip.Policy{Budget: retrip.Unlimited}, paused, 10 * time.Second},
+		{"failure that its breaker counts", retrip.Policy{Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1}}, refusal, host.Idle + 1},
+		{"gate", retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.Gate{Enabled: retrip.On}}, throttled, 170*time.Second + 1},
+		{"nothing", retrip.Policy{Budget: retrip.Unlimited}, refusal, 0},
+		{"tokens", retrip.Policy{}, refusal, host.Idle + 1},
+		{"open breaker", retrip.Policy{Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, host.Idle + 2<<20},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var table host.Table
+			key := hostkey.Key{Host: "example.com", Port: "443"}
+			failAt(&table, key, play.Rules(t, tt.policy), tt.outcome, 0)
+			if tt.until > 0 {
+				assert.Len(t, inTrouble(&table, tt.until-1<<20), 1)
+			}
+			assert.Empty(t, inTrouble(&table, tt.until))
+			assert.Zero(t, table.Entries())
+		})
+	}
+}
+
+// After an hour, forgotten state holds back no request.
+func TestHostTable_Idle(t *testing.T) {
+	var table host.Table
+	r := play.Rules(t, retrip.Policy{})
+	idle, busy, pinned := hostkey.Key{Host: "idle", Port: "80"}, hostkey.Key{Host: "busy", Port: "80"}, hostkey.Key{Host: "pinned", Port: "80"}
+	failAt(&table, idle, r, refusal, 0)
+	failAt(&table, busy, r, refusal, 0)
+	p := table.PinNew(pinned, 0)
+	failAt(&table, busy, r, refusal, host.Idle)
+	var names []string
+	for _, e := range inTrouble(&table, host.Idle+1) {
+		names = append(names, e.Key.String())
+	}
+	assert.Equal(t, []string{"busy:80", "pinned:80"}, names)
+	table.Unpin(p, host.Idle+1)
+	assert.Nil(t, table.Pin(pinned, host.Idle+1))
+}
+
+func TestHostTable_Pins(t *testing.T) {
+	var table host.Table
+	key := hostkey.Key{Host: "example.com", Port: "443"}
+	first := table.PinNew(key, 0)
+	second := table.PinNew(key, 0)
+	assert.Same(t, first, second)
+	table.Unpin(first, 0)
+	third := table.Pin(key, 0)
+	assert.Same(t, first, third, "healed, but in use")
+	table.Unpin(second, 0)
+	table.Unpin(third, 0)
+	assert.Nil(t, table.Pin(key, 0))
+}
+
+// The state of a host ends an hour after its last failure, whether or not
+// anybody looks at it meanwhile.
+func TestHostTable_ForgetsAtLookUp(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{})
+	for _, scraped := range []bool{false, true} {
+		var table host.Table
+		key := hostkey.Key{Host: "dead.example", Port: "443"}
+		retries := 0
+		for i := range 10 {
+			now := time.Duration(i) * 61 * time.Minute
+			e := table.PinNew(key, now)
+			e.Used.Store(int64(now))
+			for call := (decide.Call{Attempts: 1}); r.Next(&e.Record, &call, refusal, now, 0).Retry; call.Attempts++ {
+				retries++
+			}
+			table.Unpin(e, now)
+			if scraped {
+				table.All(now + time.Hour/2)
+				table.All(now + time.Hour + time.Second)
+			}
+		}
+		assert.Equal(t, 30, retries, "scraped: %v", scraped)
+	}
+
+	// The same applies to hosts that are always in use, and to those without a
+	// place.
+	var table host.Table
+	keys := sameStripe(host.PerStripe + 1)
+	for _, key := range keys[:host.PerStripe] {
+		table.PinNew(key, 0)
+	}
+	for _, key := range []hostkey.Key{keys[0], keys[host.PerStripe]} {
+		failAt(&table, key, r, refusal, 0)
+		e := table.PinNew(key, host.Idle)
+		assert.EqualValues(t, budget.RetryCost, e.Debt.Missing())
+		e = table.PinNew(key, host.Idle+1)
+		assert.Zero(t, e.Debt.Missing())
+		failAt(&table, key, r, refusal, host.Idle+2)
+		assert.EqualValues(t, budget.RetryCost, table.PinNew(key, host.Idle+3).Debt.Missing(), "once")
+	}
+}
+
+// Readers of the table see complete entries while requests fail and recover. In
+// the end no entry is left.
+func TestHostTable_Concurrently(t *testing.T) {
+	var table host.Table
+	r := play.Rules(t, retrip.Policy{})
+	done := make(chan struct{})
+	var watching, working sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			for _, e := range inTrouble(&table, 0) {
+				if !assert.NotZero(t, e.Key, "an entry without a host") {
+					return
+				}
+			}
+		}
+	})
+	for g := range 8 {
+		working.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(g), 0))
+			for range 2000 {
+				key := hostkey.Key{Host: fmt.Sprint("host", random.IntN(50)), Port: "80"}
+				e := table.PinNew(key, 0)
+				var call decide.Call
+				for call.Attempts = 1; ; call.Attempts++ {
+					o := refusal
+					if call.Attempts == 2 {
+						o.Status = 200
+					}
+					if !r.Next(&e.Record, &call, o, 0, 0).Retry {
+						break
+					}
+				}
+				table.Unpin(e, 0)
+				table.Calm(&host.Lookup{URL: &url.URL{Host: key.Host}})
+			}
+		})
+	}
+	working.Wait()
+	close(done)
+	watching.Wait()
+	assert.Empty(t, inTrouble(&table, 0))
+	assert.Zero(t, table.Entries())
+}

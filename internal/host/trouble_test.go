@@ -1,0 +1,198 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"fmt"
+	"math/bits"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// likeFirst returns n hosts of one stripe. The marks of all but the first share
+// the given number of their three bits with that of the first.
+func likeFirst(n, shared int) []string {
+	var hosts []string
+	var first, mine uint64
+	var word int
+	for i := 0; len(hosts) < n; i++ {
+		name := "host" + strconv.Itoa(i) + ".example"
+		hash := hostkey.Hash(&url.URL{Scheme: "https", Host: name})
+		if hosts == nil {
+			// In one process of 22, two of the bits of the first host's mark are
+			// the same, and in one of 4096 all three. Then no other shares two.
+			if word, mine = host.Mark(hash); bits.OnesCount64(mine) == 3 {
+				first, hosts = hash, []string{name}
+			}
+			continue
+		}
+		if w, b := host.Mark(hash); w == word && bits.OnesCount64(b&mine) == shared && hash%host.Stripes == first%host.Stripes {
+			hosts = append(hosts, name)
+		}
+	}
+	return hosts
+}
+
+// The marks of hosts in trouble may cover that of another host, and prove
+// nothing about it. They stay as long as their own hosts are in trouble.
+func TestHostMarks_Covered(t *testing.T) {
+	var table host.Table
+	r := play.Rules(t, retrip.Policy{})
+	calm := func(name string) bool {
+		return table.Calm(&host.Lookup{URL: &url.URL{Scheme: "https", Host: name}})
+	}
+	hosts := likeFirst(1, 0)
+	hash := hostkey.Hash(&url.URL{Scheme: "https", Host: hosts[0]})
+	for _, name := range likeFirst(40, 1)[1:] {
+		hosts = append(hosts, name)
+		failAt(&table, hostkey.Key{Host: name, Port: "443"}, r, refusal, 0)
+	}
+	require.True(t, table.Covers(hash), "covered")
+	assert.True(t, calm(hosts[0]))
+	for i, name := range hosts[1:] {
+		for range 3 {
+			assert.False(t, calm(name))
+			succeedAt(&table, hostkey.Key{Host: name, Port: "443"}, r, 0)
+		}
+		assert.True(t, calm(name), i)
+	}
+	for _, word := range table.Marks(hash) {
+		assert.Zero(t, word)
+	}
+}
+
+// A host in trouble is never taken for a healthy one: not while others that
+// share its stripe or its mark come and go, and not while someone looks at the
+// table or replaces the policies.
+func TestHostMarks_NeverForget(t *testing.T) {
+	var table host.Table
+	r := play.Rules(t, retrip.Policy{})
+	hosts := append(append(likeFirst(4, 1), likeFirst(4, 2)[1:]...), "a.example", "b.example")
+	for _, key := range sameStripe(6) {
+		hosts = append(hosts, key.Host)
+	}
+	done := make(chan struct{})
+	var watching, working sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			table.All(0)
+			table.Refit(func(*host.Entry) int64 { return r.Budget.Size })
+		}
+	})
+	rounds := 5000
+	if testenv.Race {
+		rounds = 1000
+	}
+	for _, name := range hosts {
+		working.Go(func() {
+			// This goroutine alone decides about its host.
+			key, u := hostkey.Key{Host: name, Port: "443"}, &url.URL{Scheme: "https", Host: name}
+			look := func(want bool, when string) bool {
+				return assert.Equal(t, want, table.Calm(&host.Lookup{URL: u}), "%s %s", name, when)
+			}
+			for range rounds {
+				failAt(&table, key, r, refusal, 0)
+				if !look(false, "has failed") {
+					return
+				}
+				succeedAt(&table, key, r, 0)
+				if !look(false, "has not healed") {
+					return
+				}
+				succeedAt(&table, key, r, 0)
+				succeedAt(&table, key, r, 0)
+				if !look(true, "has healed") {
+					return
+				}
+			}
+		})
+	}
+	working.Wait()
+	close(done)
+	watching.Wait()
+	assert.Empty(t, inTrouble(&table, 0))
+}
+
+// A success pays into the budget of a host that came into trouble while the
+// request was under way, whatever happens to other hosts and to the policies
+// meanwhile.
+func TestHostMarks_TroubleMeanwhile(t *testing.T) {
+	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
+	get := func(name string, header http.Header) {
+		req, err := http.NewRequest(http.MethodGet, "https://"+name, nil)
+		if assert.NoError(t, err) {
+			req.Header = header
+			resp, err := tr.RoundTrip(req)
+			if assert.NoError(t, err) {
+				resp.Body.Close()
+			}
+		}
+	}
+	failing, nesting := http.Header{"Fails": {"1"}}, http.Header{"Nests": {"1"}}
+	tr.Base = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		status := http.StatusOK
+		switch {
+		case req.Header["Fails"] != nil:
+			status = http.StatusServiceUnavailable
+		case req.Header["Nests"] != nil:
+			get(req.URL.Host, failing)
+		}
+		return &http.Response{StatusCode: status, Body: http.NoBody, Request: req}, nil
+	})
+	rounds := 300
+	if testenv.Race {
+		rounds = 100
+	}
+	done := make(chan struct{})
+	var swapping, working sync.WaitGroup
+	swapping.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			assert.NoError(t, tr.SetPolicies(tr.Policy, map[string]retrip.Policy{fmt.Sprintf("*.other%d.example", i%3): {}}))
+		}
+	})
+	for _, name := range append(likeFirst(4, 2), "a.example", "b.example:8443") {
+		working.Go(func() {
+			tokens := func() float64 {
+				return play.Must(tr.HostState(hostkey.Of(&url.URL{Scheme: "https", Host: name}).String())).Tokens
+			}
+			for range rounds {
+				get(name, nesting)
+				if !assert.InDelta(t, 4.7, tokens(), 1e-9, "a failed retry takes half a token, a success gives 0.2") {
+					return
+				}
+				get(name, nil)
+				get(name, nil)
+				if !assert.InDelta(t, 5, tokens(), 1e-9) {
+					return
+				}
+			}
+		})
+	}
+	working.Wait()
+	close(done)
+	swapping.Wait()
+	assert.Empty(t, tr.HostStates())
+}

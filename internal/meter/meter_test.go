@@ -1,0 +1,76 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package meter
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// waits collects the waits of a Policy.
+type waits struct{ *Policy }
+
+func (waits) Describe(chan<- *prometheus.Desc)      {}
+func (w waits) Collect(ch chan<- prometheus.Metric) { w.Waits.Collect(ch) }
+
+// Whatever the waits, a native histogram has a bounded number of buckets and
+// loses no observation.
+func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
+	plain := func(context.Context) prometheus.Labels { return nil }
+	p := New("x", plain, &Words{Retries: []string{"error"}})
+	const retries = 10_000
+	for i := range retries {
+		wait := time.Duration(math.Pow(1.004, float64(i%9900)))
+		p.Retry(t.Context(), "error", wait, false)
+	}
+	registry := prometheus.NewRegistry()
+	require.NoError(t, registry.Register(waits{p}))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	h := families[0].Metric[0].GetHistogram()
+	assert.EqualValues(t, retries, h.GetSampleCount())
+	var buckets uint32
+	for _, span := range h.PositiveSpan {
+		buckets += span.GetLength()
+	}
+	assert.Greater(t, buckets, uint32(20))
+	assert.LessOrEqual(t, buckets, uint32(160))
+}
+
+// The benefit of stripes: the same increment on one cache line, and by
+// Prometheus's own counter.
+func BenchmarkCounter(b *testing.B) {
+	b.Run("striped", func(b *testing.B) {
+		var c Striped
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				c.Inc()
+			}
+		})
+	})
+	b.Run("atomic", func(b *testing.B) {
+		var c atomic.Uint64
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				c.Add(1)
+			}
+		})
+	})
+	b.Run("prometheus", func(b *testing.B) {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				c.Inc()
+			}
+		})
+	})
+}
