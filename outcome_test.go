@@ -1,0 +1,64 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"net/http"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/replay"
+)
+
+// Nothing of an earlier attempt can be taken for that of the next one: its sends, an
+// error beside a response, a body that broke, a status that belongs to a response
+// already discarded. Whatever is added to last is part of this test at once.
+func TestExchange_AttemptsShareNothing(t *testing.T) {
+	earlier := last{
+		attempt: attempt.Begin(&http.Request{}, 1, 0), began: 1, decided: 2, sends: 3, resp: &http.Response{}, err: errors.New("earlier"),
+		torn: &body.Prefixed{}, outcome: decide.Outcome{Status: 503}, held: true, discarded: true, whole: true,
+	}
+	fields := reflect.ValueOf(earlier)
+	for i := range fields.NumField() {
+		require.False(t, fields.Field(i).IsZero(), "%s is new: set it above", fields.Type().Field(i).Name)
+	}
+	answer := &http.Response{StatusCode: 200, Body: http.NoBody}
+	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return answer, nil })}
+	s := tr.start()
+	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
+	require.NoError(t, err)
+	var x exchange
+	x.init(tr, s, s.fallback, req, replay.None, nil)
+	x.call.Attempts, x.last = 1, earlier
+	x.send()
+	assert.Equal(t, last{resp: answer, held: true}, x.last)
+
+	assert.Equal(t, last{sends: 3, resp: earlier.resp, err: earlier.err, held: true, discarded: true}, earlier.kept(), "a wait keeps no attempt")
+}
+
+// A deadline makes the duration of each attempt matter, from its own beginning.
+func TestExchange_AttemptsBeginAnew(t *testing.T) {
+	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, errors.New("fails") })}
+	s := tr.start()
+	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
+	require.NoError(t, err)
+	r := resolved(t, Policy{Deadline: time.Hour})
+	var x exchange
+	x.init(tr, s, r, req, replay.None, nil)
+	x.send()
+	first := x.last.began
+	assert.Equal(t, s.instant(x.started), first, "the first reading of the clock")
+	for s.now() == first {
+	}
+	x.send()
+	assert.Greater(t, x.last.began, first)
+}
