@@ -20,18 +20,18 @@ import (
 // Dialect is what servers of one kind say, besides Retry-After, about when to
 // retry and whether to.
 type Dialect struct {
-	// instead reads a wait that is more exact than Retry-After and overrides
-	// it; besides reads a wait that counts only without a Retry-After. Each
+	// Instead reads a wait that is more exact than Retry-After and overrides
+	// it; Besides reads a wait that counts only without a Retry-After. Each
 	// gets the header and the instant of its receipt.
 	Instead, Besides func(h http.Header, now time.Time) (time.Duration, bool)
 
-	// verdict reads whether to retry at all.
+	// Verdict reads whether to retry at all.
 	Verdict func(status int, h http.Header) Verdict
 
-	// posts says that nearly all calls of the service are POSTs.
+	// Posts says that nearly all calls of the service are POSTs.
 	Posts bool
 
-	// least is the wait after a 429 that names no wait.
+	// Least is the wait after a 429 that names no wait.
 	Least time.Duration
 }
 
@@ -44,7 +44,7 @@ const (
 	Stop
 )
 
-// dialects maps the names for Policy.Dialects to dialects. A policy may list
+// ByName maps the names for Policy.Dialects to dialects. A policy may list
 // several; of several waits, the first in the order of the list counts.
 var ByName = map[string]Dialect{
 	"retry-after-ms":      {Instead: milliseconds("Retry-After-Ms")},
