@@ -28,9 +28,8 @@ const (
 	// attempts starts again.
 	muchProgress = 1 << 20
 
-	// mustYield is the count of attempts from which on a continuation that
-	// yields no byte is the last one.
-	mustYield = 4
+	// barrenMost is the number of attempts in a row that may yield no byte.
+	barrenMost = 3
 )
 
 // download is a response body that is continued when it breaks. It is a single
@@ -48,6 +47,7 @@ type download struct {
 	attempts int    // attempts of the request so far
 	mark     int64  // offset at which the count of attempts started
 	last     int64  // offset at which the last continuation began; -1 if there was none
+	since    int    // attempts before the first continuation at that offset
 	skipped  int64  // bytes discarded
 }
 
@@ -77,12 +77,14 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		return d.end(wordOf(reasonGone(context.Cause(ctx))), at, broken, broken)
 	case d.refusal != "":
 		return d.end(d.refusal, at, broken, broken)
-	case at == d.last && d.attempts >= mustYield:
+	case at == d.last && d.attempts-d.since >= barrenMost && d.attempts < d.r.MaxAttempts:
 		return d.end(resume.RefusedProgress, at, broken, broken)
 	case at-d.mark >= muchProgress:
 		d.mark, d.attempts = at, 1
 	}
-	d.last = at
+	if at != d.last {
+		d.last, d.since = at, d.attempts
+	}
 
 	// Continue as the exchange of a request whose last attempt has just failed.
 	req := d.req.WithContext(ctx)
@@ -100,24 +102,27 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		}
 		return d.end(cmp.Or(wordOf(x.decision.Reason), resume.RefusedError), at, broken, err)
 	}
-	continued := false
-	defer func() {
-		if !continued && !d.Within(resp.Body) {
+	taken := false
+	dismiss := func() {
+		if !taken && !d.Within(resp.Body) {
 			body.Dismiss(resp)
 		}
-	}()
+		taken = true
+	}
+	defer dismiss()
 	var land resume.Landing
 	refusal := wordOf(x.decision.Reason)
 	if refusal == "" {
 		land, refusal = d.land(resp, at)
 	}
 	if refusal != "" {
+		dismiss()
 		return d.end(refusal, at, broken,
 			errors.Join(broken, fmt.Errorf("retrip: the response body can't be continued at byte %d: %s, in a response with status %d", at, refusal, resp.StatusCode)))
 	}
 	d.r.metrics.Resumed(string(resumeContinued), max(0, at-d.whole.First-land.Skip))
 	d.tell(resumeContinued, at, broken)
-	continued = true
+	taken = true
 	return body.Part{Body: resp.Body, Skip: land.Skip, Until: land.Until}, nil
 }
 

@@ -40,8 +40,8 @@ func TestResume_Attempts(t *testing.T) {
 		{name: "counted from the last start", most: 2, parts: []int{mib, 10, mib}, asks: 2, got: mib + 10},
 		{name: "counted from the first byte of a part", ranged: "bytes=2097152-", most: 3, parts: []int{0, 10}, down: 1, asks: 3, got: 20},
 		{name: "three without a byte", most: 10, parts: []int{10, 0}, asks: 4, got: 10},
-		{name: "one without a byte, after four attempts", most: 10, parts: []int{10, 10, 10, 10, 0}, asks: 5, got: 40},
-		{name: "two without a byte, not in a row", most: 10, parts: []int{10, 0, 10, 0}, asks: 4, got: 20},
+		{name: "three without a byte, after others", most: 10, parts: []int{10, 10, 10, 10, 0}, asks: 7, got: 40},
+		{name: "three without a byte, but not in a row", most: 10, parts: []int{10, 0, 10, 0}, asks: 6, got: 20},
 		{name: "none yet without a byte", most: 10, parts: []int{0, 0, 0, 0, 0, 4 * mib}, down: 4, asks: 6, got: 4 * mib},
 		{name: "many with a byte", most: 10, parts: []int{1}, asks: 10, got: 10},
 		{name: "without a byte, after a MiB", most: 10, parts: []int{10, 10, 10, mib, 0, 0, mib, mib, 4 * mib}, asks: 9, got: 4 * mib},
@@ -194,5 +194,29 @@ func TestWholeBody_OutOfAttemptsWithResume(t *testing.T) {
 		for _, result := range resumeResults {
 			assert.Zero(t, resumes(m, result), result)
 		}
+	})
+}
+
+// If the last attempt that the policy allows brings no byte, the request gives up as
+// others do: hooks, the reader and the state of the host learn why.
+func TestResume_LastAttemptWithoutAByte(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{etag: `"a"`, data: randomBytes(10, 1), at: func(i int) (int, error) {
+			return []int{0, 0, 5, 0}[min(i, 3)], io.ErrUnexpectedEOF
+		}, lie: func(i int, resp *http.Response) {
+			if i < 2 {
+				resp.StatusCode, resp.Body = 503, http.NoBody
+			}
+		}}
+		var gave Reason
+		tr := &Transport{Base: s, Policy: Policy{Resume: On}, Trace: &Trace{GiveUp: func(e Event) { gave = e.Reason }}}
+		got, err := fetch(t, tr)
+		assert.Len(t, got, 5)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, ReasonMaxAttempts, e.Reason)
+		assert.Equal(t, ReasonMaxAttempts, gave)
+		assert.Len(t, s.asks, 4)
+		assert.Equal(t, ReasonMaxAttempts, tr.HostStates()[0].LastGiveUp)
 	})
 }

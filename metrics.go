@@ -265,7 +265,7 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[me
 	for i, name := range meter.Results {
 		n := p.Results[i].Load()
 		if i < len(p.Plain) {
-			answered := p.Plain[i].Value()
+			answered := p.Plain[i].Load()
 			plain += answered
 			n += answered
 		}

@@ -177,7 +177,8 @@ type Policy struct {
 	// the request's method and key. Even so, the Transport repeats a request
 	// that the server provably did not process, and net/http may repeat a GET,
 	// HEAD, OPTIONS, TRACE or a request with a key after a dead pooled
-	// connection. Idempotent must be safe for concurrent use.
+	// connection. Idempotent runs once per request, before the first attempt, and
+	// must be safe for concurrent use.
 	Idempotent func(*http.Request) bool `json:"-"`
 }
 

@@ -73,9 +73,9 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 	for _, status := range p.FailOn {
 		r.Retry.Remove(status)
 	}
+	r.Budget.Credit = budget.Credit // also into a shared budget that is the only one
 	if p.Budget.Size != Off {
 		r.Budget.Size = budget.Micro(p.Budget.Size)
-		r.Budget.Credit = budget.Credit
 	}
 	if p.Budget.Size != Off || p.Budget.Shared > 0 {
 		// Without a budget, a process whose own network is dead would spend what

@@ -36,7 +36,8 @@ type Transport struct {
 	// transport, with HTTP/2 pings that detect dead connections. Each Transport
 	// then has a pool of its own, so a program should make one and keep it.
 	// Anything that each attempt needs afresh, such as a signature, belongs in
-	// Base. After a timeout, a retry uses another connection, from a clone of
+	// Base, and protocols must be registered with it before the first request.
+	// After a timeout, a retry uses another connection, from a clone of
 	// Base with its own pool, if Base is nil or an [*http.Transport].
 	Base http.RoundTripper
 

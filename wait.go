@@ -84,7 +84,7 @@ func (p *place) ask(now time.Duration) decide.Decision {
 // made.
 func (p *place) giveBack(h *host.Record) { wakeOthers(h, p.rules().Return(h, &p.call)) }
 
-// nameGate calls GateKey for the request, the first time that the gate matters.
+// nameGate calls Gate.Key for the request, the first time that the gate matters.
 func (p *place) nameGate() {
 	if f := p.r.policy.Gate.Key; f != nil && p.r.Gate && !p.keyed {
 		p.call.Gate, p.keyed = f(p.req), true

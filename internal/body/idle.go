@@ -5,6 +5,7 @@ package body
 
 import (
 	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,9 @@ func (b *Watched) Read(p []byte) (int, error) {
 		b.arm()
 	}
 	n, err := b.ReadCloser.Read(p)
+	if n < 0 || n > len(p) {
+		n, err = 0, errNegative
+	}
 	leave := ^uint64(0) // back to what state was before
 	if n > 0 {
 		leave = 1
@@ -62,7 +66,7 @@ func (b *Watched) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	b.disarm(false)
-	if stalled && err != io.EOF {
+	if stalled && err != io.EOF && err != http.ErrBodyReadAfterClose {
 		err = b.stalled
 	}
 	return n, err

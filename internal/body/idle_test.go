@@ -8,6 +8,8 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -164,4 +166,55 @@ func TestWatched_Ends(t *testing.T) {
 		assert.Equal(t, errReset, err)
 		assert.Zero(t, w.stalls.(*stalls).n.Load())
 	})
+}
+
+// A Read that returns a wrong count ends the body: a reader that believed it would
+// read beyond its buffer.
+func TestWatched_WrongCount(t *testing.T) {
+	for _, wrong := range []int{-1, 11, 1 << 20} {
+		b := newPiece(nil)
+		w := watch(wrongCount{b, wrong}, time.Second, b)
+		n, err := w.Read(make([]byte, 10))
+		assert.Zero(t, n)
+		assert.Equal(t, errNegative, err)
+		require.NoError(t, w.Close())
+
+		var j Joined
+		j.Join(t.Context(), &Watched{ReadCloser: wrongCount{b, wrong}, limit: time.Second}, nil, 0, 100)
+		n, err = j.Read(make([]byte, 10))
+		assert.Zero(t, n)
+		assert.Equal(t, errNegative, err, "it isn't continued")
+		require.NoError(t, j.Close())
+	}
+}
+
+type wrongCount struct {
+	*piece
+	n int
+}
+
+func (b wrongCount) Read([]byte) (int, error) { return b.n, nil }
+
+// After Close, a body that had stalled says that it is closed, as others do.
+func TestWatched_ClosedAfterAStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPiece(strings.NewReader(""))
+		b.hangs = true
+		w := watch(closable{b}, time.Second, b)
+		_, err := w.Read(make([]byte, 1))
+		require.Equal(t, errStalled, err)
+		require.NoError(t, w.Close())
+		_, err = w.Read(make([]byte, 1))
+		assert.Equal(t, http.ErrBodyReadAfterClose, err)
+	})
+}
+
+// closable fails after Close as the bodies of net/http do.
+type closable struct{ *piece }
+
+func (b closable) Read(p []byte) (int, error) {
+	if b.closed.Load() > 0 {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return b.piece.Read(p)
 }

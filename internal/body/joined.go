@@ -100,6 +100,9 @@ func (j *Joined) over() error {
 // ended records that the current part has ended with err.
 func (j *Joined) ended(err error) {
 	switch {
+	case err == errNegative:
+		// The number of bytes read is unknown.
+		j.finish(err)
 	case j.at == j.end, j.end < 0 && err == io.EOF:
 		// The reader has all bytes, so an error after them doesn't matter.
 		j.finish(io.EOF)

@@ -222,3 +222,17 @@ func TestBudgetShared_SlowSuccesses(t *testing.T) {
 		assert.Equal(t, []float64{4.7, 4.7}, tokens())
 	})
 }
+
+// A shared budget that is the only one refills like one beside the budgets of hosts.
+func TestBudgetShared_AloneRefills(t *testing.T) {
+	base := &tenants{}
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Budget{Size: retrip.Off, Shared: 2}}}
+	base.down.Store(true)
+	for base.get(t, tr, "a.example") == 2 {
+	}
+	base.down.Store(false)
+	for range 10 {
+		base.get(t, tr, "a.example")
+	}
+	assert.Equal(t, 2.0, play.Must(tr.HostState("a.example:443")).SharedTokens)
+}

@@ -50,6 +50,13 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// No code of the root module depends on how a Go release lays out memory.
+func TestImports_NothingUnsafe(t *testing.T) {
+	goList(t, func(p listed) {
+		assert.NotContains(t, p.Imports, "unsafe", p.ImportPath)
+	}, "./...")
+}
+
 // architecture returns the page that tells where things are.
 func architecture(t *testing.T) string {
 	page, err := os.ReadFile(root + "/docs/architecture.md")

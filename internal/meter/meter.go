@@ -84,9 +84,9 @@ type Policy struct {
 	exemplar func(context.Context) prometheus.Labels
 	words    *Words
 
-	// plain counts requests whose first attempt got a final response. Each counts
-	// as an attempt and as a request.
-	Plain [statusResults]Striped
+	// Plain counts requests whose first attempt got a final response. Each counts
+	// as an attempt and as a request, so that most requests change one counter.
+	Plain [statusResults]atomic.Uint64
 
 	Outcomes    [outcomeCount]atomic.Uint64
 	Unattempted atomic.Uint64
@@ -110,7 +110,7 @@ type Policy struct {
 // Answered counts a request whose first attempt got a final response.
 func (p *Policy) Answered(status int) {
 	if p != nil {
-		p.Plain[ResultOf(status)].Inc()
+		p.Plain[ResultOf(status)].Add(1)
 	}
 }
 

@@ -6,7 +6,6 @@ package meter
 import (
 	"context"
 	"math"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,33 +43,4 @@ func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
 	}
 	assert.Greater(t, buckets, uint32(20))
 	assert.LessOrEqual(t, buckets, uint32(160))
-}
-
-// The benefit of stripes: the same increment on one cache line, and by
-// Prometheus's own counter.
-func BenchmarkCounter(b *testing.B) {
-	b.Run("striped", func(b *testing.B) {
-		var c Striped
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				c.Inc()
-			}
-		})
-	})
-	b.Run("atomic", func(b *testing.B) {
-		var c atomic.Uint64
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				c.Add(1)
-			}
-		})
-	})
-	b.Run("prometheus", func(b *testing.B) {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				c.Inc()
-			}
-		})
-	})
 }
