@@ -16,6 +16,10 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # peers, and building them more than once takes too long.
 OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
 
+# The root package and the packages of this repository that it imports. Helpers
+# of tests aren't among them.
+LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
+
 .PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads fleet fleet-save examples demo cross api sdks stores figures picture bench bench-guard bench-save
 
 help: ## list the targets
@@ -66,9 +70,8 @@ golangci: ## golangci-lint by .golangci.yml on the modules that programs import,
 		echo "golangci-lint  # $$mod"; (cd "$$mod" && "$$tool" run ./...) || exit 1; \
 	done
 
-cover: ## statement coverage of the root package and internal/, without what is only for tests; fails below COVERMIN (95) %
-	@of=$$($(GO) list . ./internal/... | grep -vE '/internal/(doccheck|memhttp|play|storm|testenv)(/|$$)' | paste -sd, -); \
-	$(GO) test -short -coverprofile=cover.out -coverpkg="$$of" . ./internal/...
+cover: ## statement coverage of the root package and the packages that it imports; fails below COVERMIN (95) %
+	$(GO) test -short -coverprofile=cover.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) . ./internal/...
 	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
 		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
 
@@ -82,8 +85,8 @@ tables: ## test every row, seed and step of the long tests; `make test` tests on
 	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./internal/... ./shed ./sim
 	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
 
-mutate: ## break the core in small ways, and list the breaks that no test detects (minutes)
-	$(GO) run ./lab/mutate
+mutate: ## break the packages IN, or the whole library (hours), in small ways, and list the breaks that no test detects
+	$(GO) run ./lab/mutate $(or $(IN),$(LIBRARY))
 
 soak: ## run load with faults for SOAKTIME (10m); fails if resources grow or a request is lost
 	$(GO) run ./lab/cmd/soak -duration $(SOAKTIME)

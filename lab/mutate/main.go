@@ -1,30 +1,29 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mutate checks the tests of the root package by mutation: it makes
-// every small change it knows to the decision core, the replay of bodies and what
-// makes response bodies arrive whole, one at a time, and reports which changes no
-// test notices. Run it in the root of the repository:
+// Command mutate checks tests by mutation: it makes every small change it knows
+// to the code of the given packages, one at a time, and reports the changes that
+// no test notices. Run it in the root of the repository:
 //
-//	go run ./lab/mutate                     # all files of the core
-//	go run ./lab/mutate -files budget.go    # one file
+//	go run ./lab/mutate ./internal/budget ./internal/breaker
 //
-// All mutants are compiled into one test binary with go build's overlay and
-// switched on by an environment variable. The repository stays unchanged. The
-// exit status is 1 if the score is below -least.
+// All mutants are compiled into the test binaries with go build's overlay and
+// switched on by an environment variable. So nothing is compiled for a single
+// mutant, and the repository stays unchanged. Each test first runs alone, to
+// learn which mutants it reaches. For a mutant, only the tests that reach it run.
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
+	"cmp"
 	"flag"
 	"fmt"
 	"log"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,188 +31,181 @@ import (
 	"time"
 )
 
-const core = "decide.go,backoff.go,retryafter.go,rules.go,idempotency.go,body.go,internal/budget/budget.go,internal/budget/shared.go,internal/breaker/breaker.go,internal/gate/gate.go,internal/gate/pace.go,internal/gate/queue.go,internal/gate/table.go,internal/host/guards.go,internal/host/record.go,internal/resume/resume.go,internal/dialect/retryafter.go,internal/replay/replay.go,internal/replay/reader.go,internal/body/discard.go,internal/body/prefixed.go,internal/body/joined.go,internal/body/idle.go"
-
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("mutate: ")
-	files := flag.String("files", core, "what to mutate")
-	run := flag.String("run", ".", "the tests to run, a regular expression")
-	slow := flag.String("slow", "IndependentFailures|Fleet|ManyClients|SavesAttempts|Hostile|BackoffUniform|Replay_EarlyAnswer", "tests to run only where the others have noticed nothing, a regular expression")
-	workers := flag.Int("workers", 2, "mutants tested at a time")
-	timeout := flag.Duration("timeout", 30*time.Second, "for the tests of one mutant; a mutant that hangs is noticed")
-	only := flag.String("mutants", "", "numbers of the mutants to test, separated by commas; empty is all")
-	sample := flag.Int("sample", 1, "test every nth mutant only")
-	least := flag.Float64("least", 0, "the score in % to reach")
+	tests := flag.String("tests", ". ./internal/...", "the packages whose tests to run")
 	flag.Parse()
-	score, err := mutate(strings.Split(*files, ","), *run, *slow, *workers, *timeout, *only, *sample)
-	if err != nil {
+	if err := mutate(flag.Args(), strings.Fields(*tests)); err != nil {
 		log.Fatal(err)
-	}
-	if score < *least {
-		log.Fatalf("%.1f %% is less than the %.1f %% wanted", score, *least)
 	}
 }
 
-func mutate(files []string, run, slow string, workers int, timeout time.Duration, only string, sample int) (float64, error) {
+func mutate(packages, tested []string) error {
 	dir, err := os.MkdirTemp("", "mutate")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer os.RemoveAll(dir)
-	mutants, err := prepare(dir, files)
+	mutants, err := prepare(dir, packages)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	binary := filepath.Join(dir, "core.test")
-	build := exec.Command("go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("the mutants don't compile: %w\n%s", err, out)
+	tests, err := build(dir, tested)
+	if err != nil {
+		return err
 	}
-	began := time.Now()
-	if out, killed := test(binary, run, skipped, false, 0, timeout); killed {
-		return 0, fmt.Errorf("the tests fail without any mutant:\n%s", out)
-	}
-	fmt.Printf("%d mutants; all the tests take %v\n", len(mutants), time.Since(began).Round(time.Millisecond))
-	if only != "" {
-		wanted := strings.Split(only, ",")
-		mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !slices.Contains(wanted, strconv.Itoa(m.id)) })
-	}
+	fmt.Printf("%d mutants, %d tests\n", len(mutants), len(tests))
 
-	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return m.id%sample != 0 })
+	var mu sync.Mutex
+	parallel(tests, func(t *test) {
+		reached, err := t.explore(dir)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			log.Printf("left out, because it fails without a mutant: %s: %v", t.name, err)
+		}
+		for _, id := range reached {
+			mutants[id-1].tests = append(mutants[id-1].tests, t)
+		}
+	})
+	parallel(mutants, func(m *mutant) {
+		m.noticed = m.test()
+		switch {
+		case len(m.tests) == 0:
+			fmt.Printf("not reached: %s: %s\n", m.at, m.what)
+		case !m.noticed:
+			fmt.Printf("survived: %s: %s\n", m.at, m.what)
+		}
+	})
 
-	survived := make([]bool, len(mutants))
-	work := make(chan int)
+	count := func(in string, of []*mutant) {
+		noticed := 0
+		for _, m := range of {
+			if m.noticed {
+				noticed++
+			}
+		}
+		fmt.Printf("%-20s %4d of %4d noticed, %5.1f %%\n", in, noticed, len(of), 100*float64(noticed)/float64(max(len(of), 1)))
+	}
+	byPackage := map[string][]*mutant{}
+	for _, m := range mutants {
+		byPackage[path.Dir(m.at)] = append(byPackage[path.Dir(m.at)], m)
+	}
+	for _, in := range slices.Sorted(maps.Keys(byPackage)) {
+		count(in, byPackage[in])
+	}
+	count("all", mutants)
+	return nil
+}
+
+// parallel calls do for all, with as many calls at a time as there are CPUs.
+func parallel[T any](all []T, do func(T)) {
+	work := make(chan T)
 	var wg sync.WaitGroup
-	for range workers {
+	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
-			for i := range work {
-				_, killed := test(binary, run, skipped+"|"+slow, true, mutants[i].id, timeout)
-				if !killed {
-					_, killed = test(binary, run, skipped, false, mutants[i].id, timeout)
-				}
-				if survived[i] = !killed; survived[i] {
-					m := mutants[i]
-					fmt.Printf("survived: #%d %s:%d: %s\n", m.id, m.file, m.line, m.what)
-				}
+			for one := range work {
+				do(one)
 			}
 		})
 	}
-	for i := range mutants {
-		work <- i
+	for _, one := range all {
+		work <- one
 	}
 	close(work)
 	wg.Wait()
-
-	type tally struct{ all, killed int }
-	tallies := map[string]*tally{}
-	total := tally{}
-	for i, m := range mutants {
-		t := tallies[m.file]
-		if t == nil {
-			t = &tally{}
-			tallies[m.file] = t
-		}
-		t.all++
-		total.all++
-		if !survived[i] {
-			t.killed++
-			total.killed++
-		}
-	}
-	for _, file := range files {
-		if t := tallies[file]; t != nil {
-			fmt.Printf("%-28s %4d of %4d noticed, %5.1f %%\n", file, t.killed, t.all, 100*float64(t.killed)/float64(t.all))
-		}
-	}
-	score := 100 * float64(total.killed) / float64(max(total.all, 1))
-	fmt.Printf("%-28s %4d of %4d noticed, %5.1f %% (%v)\n", "all", total.killed, total.all, score, time.Since(began).Round(time.Second))
-	return score, nil
 }
 
-// test runs the tests with one mutant switched on (0 means none) and reports
-// whether they failed.
-func test(binary, run, skip string, short bool, id int, timeout time.Duration) (out []byte, killed bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, fmt.Sprint("-test.short=", short), "-test.failfast", "-test.run", run, "-test.skip", skip)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", variable, id))
-	out, err := cmd.CombinedOutput()
-	return out, err != nil
+// test is one test function.
+type test struct {
+	binary string // that contains it
+	in     string // the directory of its package
+	name   string
+	took   time.Duration
 }
 
-// skipped matches examples, which run in real time.
-const skipped = "^Example"
-
-const variable = "RETRIP_MUTANT"
-
-// prepare writes the mutated files into dir, and the overlay that substitutes
-// them for the original files.
-func prepare(dir string, files []string) ([]mutant, error) {
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	var mutants []mutant
-	packages := map[string]*pkg{}
-	for _, name := range files {
-		in := path.Dir(name)
-		if packages[in] == nil {
-			pkg, err := load(in)
-			if err != nil {
-				return nil, err
-			}
-			packages[in] = pkg
-			if err := put(&overlay.Replace, dir, path.Join(in, "mutant_on.go"), []byte("package "+pkg.name+switches)); err != nil {
-				return nil, err
-			}
-		}
-		text, found, err := packages[in].mutate(name, len(mutants)+1)
-		if err != nil {
-			return nil, err
-		}
-		mutants = append(mutants, found...)
-		if err := put(&overlay.Replace, dir, name, text); err != nil {
-			return nil, err
-		}
+// build compiles the tests of the given packages with the overlay in dir.
+func build(dir string, packages []string) ([]*test, error) {
+	args := []string{"test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-o", dir + "/"}
+	if out, err := exec.Command("go", append(args, packages...)...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("the mutants don't compile: %w\n%s", err, out)
 	}
-	text, err := json.Marshal(overlay)
+	list, err := exec.Command("go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}\t{{.Dir}}{{end}}"}, packages...)...).Output()
 	if err != nil {
 		return nil, err
 	}
-	return mutants, os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600)
+	var tests []*test
+	for line := range strings.Lines(string(list)) {
+		name, in, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		binary := filepath.Join(dir, path.Base(name)+".test")
+		// Examples run in real time.
+		out, err := exec.Command(binary, "-test.list", "^(Test|Fuzz)").Output()
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range strings.Fields(string(out)) {
+			tests = append(tests, &test{binary: binary, in: in, name: name})
+		}
+	}
+	return tests, nil
 }
 
-func put(replace *map[string]string, dir, name string, text []byte) error {
-	real, err := filepath.Abs(name)
+// explore runs a test without a mutant. It returns the numbers of the mutants
+// that the test reaches.
+func (t *test) explore(dir string) (reached []int, err error) {
+	file, err := os.CreateTemp(dir, "reached")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	copied := filepath.Join(dir, name)
-	(*replace)[real] = copied
-	if err := os.MkdirAll(filepath.Dir(copied), 0o700); err != nil {
-		return err
+	defer file.Close()
+	began := time.Now()
+	if err := run([]*test{t}, 10*time.Minute, "REACHED="+file.Name()); err != nil {
+		return nil, err
 	}
-	return os.WriteFile(copied, bytes.TrimLeft(text, "\n"), 0o600)
+	t.took = time.Since(began)
+	for id := 0; ; {
+		if _, err := fmt.Fscan(file, &id); err != nil {
+			return reached, nil
+		}
+		reached = append(reached, id)
+	}
 }
 
-// switches is the code that the mutated files call.
-const switches = `
-
-import (
-	"os"
-	"strconv"
-)
-
-var mutantOn, _ = strconv.Atoi(os.Getenv("` + variable + `"))
-
-func mutant(id int) bool { return mutantOn == id }
-
-// mutantPick is not inlined: what follows from the real value must not be
-// known to the compiler.
-//
-//go:noinline
-func mutantPick[T any](id int, real, other T) T {
-	if mutantOn == id {
-		return other
+// test reports whether a test fails with the mutant.
+func (m *mutant) test() bool {
+	// Most mutants fail a quick test, so the slow ones seldom run.
+	type group struct {
+		binary string
+		slow   bool
 	}
-	return real
+	groups := map[group][]*test{}
+	for _, t := range m.tests {
+		g := group{t.binary, t.took > 200*time.Millisecond}
+		groups[g] = append(groups[g], t)
+	}
+	inOrder := slices.SortedFunc(maps.Values(groups), func(a, b []*test) int { return cmp.Compare(took(a), took(b)) })
+	return slices.ContainsFunc(inOrder, func(tests []*test) bool {
+		// A mutant that hangs is noticed.
+		return run(tests, 10*time.Second+5*took(tests), "MUTANT="+strconv.Itoa(m.id)) != nil
+	})
 }
-`
+
+func took(tests []*test) (sum time.Duration) {
+	for _, t := range tests {
+		sum += t.took
+	}
+	return sum
+}
+
+// run runs tests of one binary, and returns an error if they fail.
+func run(tests []*test, timeout time.Duration, env string) error {
+	var names []string
+	for _, t := range tests {
+		names = append(names, t.name)
+	}
+	cmd := exec.Command(tests[0].binary, "-test.failfast", "-test.timeout", timeout.String(), "-test.run", "^("+strings.Join(names, "|")+")$")
+	cmd.Dir = tests[0].in
+	cmd.Env = append(os.Environ(), prefix+env)
+	return cmd.Run()
+}

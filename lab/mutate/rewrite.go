@@ -16,7 +16,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,137 +24,234 @@ import (
 
 // mutant is one change to the code.
 type mutant struct {
-	id   int
-	file string
-	line int
-	what string
+	id      int
+	at      string // file, line and column
+	what    string
+	tests   []*test // that reach it
+	noticed bool
 }
 
-// pkg is a type-checked package.
-type pkg struct {
-	dir   string
-	name  string
-	fset  *token.FileSet
-	files map[string]*ast.File
-	info  types.Info
-	types *types.Package
-}
-
-// load parses and type-checks the package in dir. Imports come from export data
-// built by the go command.
-func load(dir string) (*pkg, error) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,Name,GoFiles,DepOnly", "./"+dir)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+// prepare writes the mutated files of packages into dir, and the overlay that
+// substitutes them for the original files.
+func prepare(dir string, packages []string) ([]*mutant, error) {
+	args := []string{"list", "-deps", "-export", "-json=ImportPath,Export,Name,Dir,GoFiles,DepOnly"}
+	list, err := exec.Command("go", append(args, packages...)...).Output()
 	if err != nil {
 		return nil, err
 	}
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	put := func(name string, text []byte) error {
+		name = filepath.Join(root, name)
+		overlay.Replace[name] = filepath.Join(dir, fmt.Sprint(len(overlay.Replace), ".go"))
+		return os.WriteFile(overlay.Replace[name], text, 0o600)
+	}
+	r := &rewriter{fset: token.NewFileSet()}
 	exports := map[string]string{}
-	k := &pkg{dir: dir, fset: token.NewFileSet(), files: map[string]*ast.File{}}
-	var importPath string
-	var names []string
-	for in := json.NewDecoder(bytes.NewReader(out)); ; {
+	imports := importer.ForCompiler(r.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for in := json.NewDecoder(bytes.NewReader(list)); in.More(); {
 		var p struct {
-			ImportPath, Export, Name string
-			GoFiles                  []string
-			DepOnly                  bool
+			ImportPath, Export, Name, Dir string
+			GoFiles                       []string
+			DepOnly                       bool
 		}
-		if err := in.Decode(&p); err == io.EOF {
-			break
-		} else if err != nil {
+		if err := in.Decode(&p); err != nil {
 			return nil, err
 		}
 		exports[p.ImportPath] = p.Export
-		if !p.DepOnly {
-			importPath, k.name, names = p.ImportPath, p.Name, p.GoFiles
+		if p.DepOnly {
+			continue
 		}
-	}
-	k.info = types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
-	var files []*ast.File
-	for _, name := range names {
-		name = path.Join(dir, name)
-		file, err := parser.ParseFile(k.fset, name, nil, parser.SkipObjectResolution)
-		if err != nil {
+		if p.Dir, err = filepath.Rel(root, p.Dir); err != nil {
 			return nil, err
 		}
-		k.files[name] = file
-		files = append(files, file)
-	}
-	config := types.Config{Importer: importer.ForCompiler(k.fset, "gc", func(imported string) (io.ReadCloser, error) {
-		return os.Open(exports[imported])
-	})}
-	k.types, err = config.Check(importPath, k.fset, files, &k.info)
-	return k, err
-}
-
-// rewriter prints one file with its mutants.
-type rewriter struct {
-	*pkg
-	name    string
-	source  []byte
-	next    int
-	results [][]string // result types of the enclosing functions
-	mutants []mutant
-}
-
-// mutate returns the text of a file with all its mutants.
-func (k *pkg) mutate(name string, first int) ([]byte, []mutant, error) {
-	file := k.files[name]
-	if file == nil {
-		return nil, nil, fmt.Errorf("%s is not a Go file of a package", name)
-	}
-	source, err := os.ReadFile(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	r := &rewriter{pkg: k, name: name, source: source, next: first}
-	text := r.text(file.FileStart, file.FileEnd, func(yield func(ast.Node)) {
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Body != nil && f.Name.Name != "String" {
-				yield(f)
+		var files []*ast.File
+		for i, name := range p.GoFiles {
+			p.GoFiles[i] = filepath.Join(p.Dir, name)
+			file, err := parser.ParseFile(r.fset, p.GoFiles[i], nil, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, file)
+		}
+		r.info = types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
+		if r.pkg, err = (&types.Config{Importer: imports}).Check(p.ImportPath, r.fset, files, &r.info); err != nil {
+			return nil, err
+		}
+		for i, file := range files {
+			if r.source, err = os.ReadFile(p.GoFiles[i]); err != nil {
+				return nil, err
+			}
+			if err := put(p.GoFiles[i], r.rewrite(file)); err != nil {
+				return nil, err
 			}
 		}
-	})
-	return []byte(text), r.mutants, nil
+		if err := put(filepath.Join(p.Dir, "mutants.go"), fmt.Appendf(nil, switches, p.Name, len(r.mutants)+1)); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		return nil, err
+	}
+	return r.mutants, os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600)
 }
+
+// prefix is that of the environment variables that the mutated code reads.
+const prefix = "RETRIP_MUTATE_"
+
+// switches is the code that the mutated files call: %s is the name of their
+// package, and %d is more than the number of any mutant in it.
+const switches = `package %s
+
+import (
+	"os"
+	"strconv"
+	"sync/atomic"
+)
+
+var (
+	mutantOn, _       = strconv.Atoi(os.Getenv("` + prefix + `MUTANT"))
+	mutantsReached, _ = os.OpenFile(os.Getenv("` + prefix + `REACHED"), os.O_APPEND|os.O_WRONLY, 0)
+	mutantSeen        [%d]atomic.Bool
+)
+
+func mutant(id int) bool {
+	if mutantsReached != nil && !mutantSeen[id].Swap(true) {
+		mutantsReached.WriteString(strconv.Itoa(id) + "\n")
+	}
+	return mutantOn == id
+}
+
+// mutantPick is not inlined: what follows from the real value must not be
+// known to the compiler.
+//
+//go:noinline
+func mutantPick[T any](id int, real, other T) T {
+	if mutant(id) {
+		return other
+	}
+	return real
+}
+`
+
+// rewriter puts mutants into files.
+type rewriter struct {
+	fset    *token.FileSet
+	mutants []*mutant
+
+	// Of the current package:
+	pkg  *types.Package
+	info types.Info
+
+	// Of the current file:
+	file          *ast.File
+	source        []byte
+	before, after map[int]string // what to insert at an offset, before and after nodes
+}
+
+// rewrite returns the text of a file with all its mutants.
+func (r *rewriter) rewrite(file *ast.File) (text []byte) {
+	r.file, r.before, r.after = file, map[int]string{}, map[int]string{}
+	for _, decl := range file.Decls {
+		if f, ok := decl.(*ast.FuncDecl); ok && f.Body != nil && f.Name.Name != "String" {
+			r.walk(f.Body, f.Type)
+		}
+	}
+	for i, c := range r.source {
+		text = append(text, r.after[i]+r.before[i]...)
+		text = append(text, c)
+	}
+	return text
+}
+
+func (r *rewriter) offset(p token.Pos) int { return r.fset.Position(p).Offset }
 
 func (r *rewriter) raw(n ast.Node) string {
-	return string(r.source[r.fset.Position(n.Pos()).Offset:r.fset.Position(n.End()).Offset])
+	return string(r.source[r.offset(n.Pos()):r.offset(n.End())])
 }
 
-// text returns the source between two positions, with the child nodes rendered.
-func (r *rewriter) text(from, to token.Pos, children func(yield func(ast.Node))) string {
-	var b strings.Builder
-	at := r.fset.Position(from).Offset
-	children(func(child ast.Node) {
-		start := r.fset.Position(child.Pos()).Offset
-		b.Write(r.source[at:start])
-		b.WriteString(r.render(child))
-		at = r.fset.Position(child.End()).Offset
-	})
-	b.Write(r.source[at:r.fset.Position(to).Offset])
-	return b.String()
+// around inserts text before and after a node. Nodes come before those that
+// they contain.
+func (r *rewriter) around(n ast.Node, before, after string) {
+	r.before[r.offset(n.Pos())] += before
+	r.after[r.offset(n.End())] = after + r.after[r.offset(n.End())]
 }
 
-// inner renders a node's children and keeps the node itself.
-func (r *rewriter) inner(n ast.Node) string {
-	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
-		ast.Inspect(n, func(child ast.Node) bool {
-			if child == nil || child == n {
-				return child != nil
+// new gives a mutant its number.
+func (r *rewriter) new(n ast.Node, what string) int {
+	m := &mutant{id: len(r.mutants) + 1, at: r.fset.Position(n.Pos()).String(), what: strings.Join(strings.Fields(what), " ")}
+	r.mutants = append(r.mutants, m)
+	return m.id
+}
+
+// walk makes the mutants in a node of a function's body.
+func (r *rewriter) walk(n ast.Node, in *ast.FuncType) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		if e, ok := n.(ast.Expr); ok {
+			switch value := r.info.Types[e]; {
+			case value.IsType() || value.IsBuiltin():
+				return false
+			case value.Value != nil:
+				r.constant(e, value)
+				return false
 			}
-			yield(child)
+		}
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			r.walk(n.Body, n.Type)
 			return false
-		})
+		case *ast.GenDecl:
+			return n.Tok == token.VAR
+		case *ast.KeyValueExpr:
+			r.walk(n.Value, in)
+			return false
+		case *ast.BinaryExpr:
+			r.binary(n)
+		case *ast.IfStmt:
+			r.negate(n.Cond)
+		case *ast.CaseClause:
+			for _, e := range n.List {
+				r.negate(e)
+			}
+			r.omit(n.Body)
+		case *ast.BlockStmt:
+			r.omit(n.List)
+		case *ast.CommClause:
+			r.omit(n.Body)
+		case *ast.ReturnStmt:
+			r.returned(n, in.Results)
+		}
+		return true
 	})
 }
 
-// new assigns a mutant its number.
-func (r *rewriter) new(n ast.Node, format string, args ...any) int {
-	what := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
-	r.mutants = append(r.mutants, mutant{r.next, r.name, r.fset.Position(n.Pos()).Line, what})
-	r.next++
-	return r.next - 1
+// constant replaces a number by another one.
+func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) {
+	basic, ok := value.Type.Underlying().(*types.Basic)
+	if !ok || basic.Info()&types.IsNumeric == 0 || basic.Info()&types.IsUntyped != 0 {
+		return
+	}
+	other := fmt.Sprintf("(%s)+1", r.raw(e))
+	if f, _ := constant.Float64Val(constant.ToFloat(value.Value)); f > 100 {
+		other = fmt.Sprintf("(%s)-1", r.raw(e))
+	}
+	hidden := false
+	name := types.TypeString(value.Type, func(p *types.Package) string {
+		if p == r.pkg {
+			return ""
+		}
+		hidden = hidden || !slices.ContainsFunc(r.file.Imports, func(s *ast.ImportSpec) bool {
+			return s.Name == nil && s.Path.Value == strconv.Quote(p.Path())
+		})
+		return p.Name()
+	})
+	if !hidden {
+		r.around(e, fmt.Sprintf("mutantPick[%s](%d, ", name, r.new(e, r.raw(e)+" -> "+other)), ", "+other+")")
+	}
 }
 
 var swapped = map[token.Token]token.Token{
@@ -164,115 +261,36 @@ var swapped = map[token.Token]token.Token{
 	token.SHL: token.SHR, token.SHR: token.SHL, token.AND: token.OR, token.OR: token.AND,
 }
 
-// render returns the text of a node with its mutants and those of its children.
-func (r *rewriter) render(n ast.Node) string {
-	if e, ok := n.(ast.Expr); ok && !isNegated(n) {
-		value := r.info.Types[e]
-		switch {
-		case value.IsType() || value.IsBuiltin():
-			return r.raw(n)
-		case value.Value != nil:
-			return r.constant(e, value)
-		}
-	}
-	switch n := n.(type) {
-	case *ast.FuncDecl:
-		return r.function(n, n.Type, n.Body)
-	case *ast.FuncLit:
-		return r.function(n, n.Type, n.Body)
-	case *ast.GenDecl, *ast.FuncType:
-		return r.raw(n)
-	case *ast.SelectorExpr:
-		return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) { yield(n.X) })
-	case *ast.KeyValueExpr:
-		return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) { yield(n.Value) })
-	case *ast.BinaryExpr:
-		return r.binary(n)
-	case *ast.IfStmt:
-		return r.conditional(n)
-	case removed:
-		id := r.new(n, "%s: left out", r.raw(n.Stmt))
-		return fmt.Sprintf("if !mutant(%d) { %s }", id, r.render(n.Stmt))
-	case negated:
-		id := r.new(n, "%s: negated", r.raw(n.Expr))
-		return fmt.Sprintf("mutant(%d) != (%s)", id, r.render(n.Expr))
-	case *ast.BlockStmt:
-		return r.list(n, nil, n.List)
-	case *ast.CaseClause:
-		return r.list(n, n.List, n.Body)
-	case *ast.CommClause:
-		return r.list(n, nil, n.Body)
-	case *ast.AssignStmt:
-		text := r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
-			for _, right := range n.Rhs {
-				yield(right)
-			}
-		})
-		return text
-	case *ast.ReturnStmt:
-		return r.returned(n)
-	}
-	return r.inner(n)
-}
-
-// constant replaces a number by another one.
-func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) string {
-	basic, ok := value.Type.Underlying().(*types.Basic)
-	if !ok || basic.Info()&types.IsNumeric == 0 || basic.Info()&types.IsUntyped != 0 {
-		return r.raw(e)
-	}
-	other := "+1"
-	if f, _ := constant.Float64Val(constant.ToFloat(value.Value)); f > 100 {
-		other = "-1"
-	}
-	hidden := false
-	name := types.TypeString(value.Type, func(p *types.Package) string {
-		if p == r.types {
-			return ""
-		}
-		hidden = hidden || !r.imports(p)
-		return p.Name()
-	})
-	if hidden {
-		return r.raw(e)
-	}
-	id := r.new(e, "%s -> (%[1]s)%s", r.raw(e), other)
-	return fmt.Sprintf("mutantPick[%s](%d, %s, (%s)%s)", name, id, r.raw(e), r.raw(e), other)
-}
-
-// imports reports whether the file can name the types of p.
-func (r *rewriter) imports(p *types.Package) bool {
-	return slices.ContainsFunc(r.files[r.name].Imports, func(s *ast.ImportSpec) bool {
-		return s.Name == nil && s.Path.Value == strconv.Quote(p.Path())
-	})
-}
-
-func (r *rewriter) binary(n *ast.BinaryExpr) string {
-	other, ok := swapped[n.Op]
-	if !ok && n.Op != token.LAND && n.Op != token.LOR {
-		return r.inner(n)
-	}
-	x, y := r.render(n.X), r.render(n.Y)
+// binary leaves out an operand, or replaces the operator.
+func (r *rewriter) binary(n *ast.BinaryExpr) {
 	switch n.Op {
 	case token.LAND:
-		a, b := r.new(n.X, "%s && …: without it", r.raw(n.X)), r.new(n.Y, "… && %s: without it", r.raw(n.Y))
-		return fmt.Sprintf("((mutant(%d) || (%s)) && (mutant(%d) || (%s)))", a, x, b, y)
+		r.around(n.X, fmt.Sprintf("(mutant(%d) || (", r.new(n.X, r.raw(n.X)+" && …: without it")), "))")
+		r.around(n.Y, fmt.Sprintf("(mutant(%d) || (", r.new(n.Y, "… && "+r.raw(n.Y)+": without it")), "))")
+		return
 	case token.LOR:
-		a, b := r.new(n.X, "%s || …: without it", r.raw(n.X)), r.new(n.Y, "… || %s: without it", r.raw(n.Y))
-		return fmt.Sprintf("((!mutant(%d) && (%s)) || (!mutant(%d) && (%s)))", a, x, b, y)
+		r.around(n.X, fmt.Sprintf("(!mutant(%d) && (", r.new(n.X, r.raw(n.X)+" || …: without it")), "))")
+		r.around(n.Y, fmt.Sprintf("(!mutant(%d) && (", r.new(n.Y, "… || "+r.raw(n.Y)+": without it")), "))")
+		return
 	}
-	if basic, ok := r.info.Types[n].Type.Underlying().(*types.Basic); !ok || basic.Info()&(types.IsNumeric|types.IsBoolean) == 0 {
-		return fmt.Sprintf("%s %s %s", x, n.Op, y)
-	} else if basic.Info()&types.IsNumeric != 0 {
-		if r.calls(n) {
-			// mutantPick would call twice.
-			return fmt.Sprintf("(%s) %s (%s)", x, n.Op, y)
-		}
-		id := r.new(n, "%s -> %s", r.raw(n), other)
-		return fmt.Sprintf("mutantPick(%d, (%s) %s (%s), (%[2]s) %[5]s (%[4]s))", id, x, n.Op, y, other)
+	op, ok := swapped[n.Op]
+	if !ok {
+		return
 	}
-	id := r.new(n, "%s -> %s", r.raw(n), other)
-	return fmt.Sprintf("(mutant(%d) && (%s) %s (%s) || !mutant(%[1]d) && (%[2]s) %[5]s (%[4]s))", id, x, other, y, n.Op)
+	other := fmt.Sprintf("(%s) %s (%s)", r.raw(n.X), op, r.raw(n.Y))
+	number, _ := r.info.Types[n].Type.Underlying().(*types.Basic)
+	switch {
+	case r.isBool(n):
+		id := r.new(n, r.raw(n)+" -> "+op.String())
+		r.around(n, fmt.Sprintf("(mutant(%d) && %s || !mutant(%[1]d) && (", id, other), "))")
+	case number != nil && number.Info()&types.IsNumeric != 0 && !r.calls(n): // mutantPick would call twice
+		r.around(n, fmt.Sprintf("mutantPick(%d, ", r.new(n, r.raw(n)+" -> "+op.String())), ", "+other+")")
+	}
+}
+
+func (r *rewriter) isBool(e ast.Expr) bool {
+	basic, ok := r.info.Types[e].Type.(*types.Basic)
+	return ok && basic.Info()&types.IsBoolean != 0
 }
 
 // calls reports whether n calls a function, which may do more than to return a
@@ -288,103 +306,53 @@ func (r *rewriter) calls(n ast.Node) (any bool) {
 	return any
 }
 
-// conditional negates conditions that aren't comparisons.
-func (r *rewriter) conditional(n *ast.IfStmt) string {
-	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
-		if n.Init != nil {
-			yield(n.Init)
-		}
-		if _, ok := n.Cond.(*ast.BinaryExpr); ok {
-			yield(n.Cond)
-		} else {
-			yield(negated{n.Cond})
-		}
-		yield(n.Body)
-		if n.Else != nil {
-			yield(n.Else)
-		}
-	})
-}
-
-// negated is a condition to negate.
-type negated struct{ ast.Expr }
-
-func isNegated(n ast.Node) bool {
-	_, ok := n.(negated)
-	return ok
-}
-
-func (r *rewriter) function(n ast.Node, f *ast.FuncType, body *ast.BlockStmt) string {
-	var results []string
-	if f.Results != nil {
-		for _, field := range f.Results.List {
-			for range max(1, len(field.Names)) {
-				results = append(results, r.raw(field.Type))
-			}
-		}
+// negate negates a condition that isn't a comparison.
+func (r *rewriter) negate(e ast.Expr) {
+	if _, binary := e.(*ast.BinaryExpr); !binary && r.isBool(e) && r.info.Types[e].Value == nil {
+		r.around(e, fmt.Sprintf("mutant(%d) != (", r.new(e, r.raw(e)+": negated")), ")")
 	}
-	r.results = append(r.results, results)
-	defer func() { r.results = r.results[:len(r.results)-1] }()
-	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) { yield(body) })
 }
 
 // returned replaces returned values by the opposite, or by zeros.
-func (r *rewriter) returned(n *ast.ReturnStmt) string {
-	text := r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
-		for _, result := range n.Results {
-			yield(result)
-		}
-	})
-	types := r.results[len(r.results)-1]
-	if len(types) == 1 && types[0] == "bool" {
-		id := r.new(n, "%s: negated", r.raw(n))
-		return fmt.Sprintf("return mutant(%d) != (%s)", id, strings.TrimPrefix(text, "return"))
-	}
-	var zeros []string
-	for _, t := range types {
-		zeros = append(zeros, "*new("+t+")")
+func (r *rewriter) returned(n *ast.ReturnStmt, results *ast.FieldList) {
+	if len(n.Results) == 1 && r.isBool(n.Results[0]) {
+		r.around(n.Results[0], fmt.Sprintf("mutant(%d) != (", r.new(n, r.raw(n)+": negated")), ")")
+		return
 	}
 	if !slices.ContainsFunc(n.Results, func(e ast.Expr) bool { return !isZero(r.raw(e)) }) {
-		return text
+		return
 	}
-	id := r.new(n, "%s: zeros", r.raw(n))
-	return fmt.Sprintf("if mutant(%d) { return %s }; %s", id, strings.Join(zeros, ", "), text)
+	var zeros []string
+	for _, field := range results.List {
+		for range max(1, len(field.Names)) {
+			zeros = append(zeros, "*new("+r.raw(field.Type)+")")
+		}
+	}
+	r.around(n, fmt.Sprintf("if mutant(%d) { return %s }; ", r.new(n, r.raw(n)+": zeros"), strings.Join(zeros, ", ")), "")
 }
 
 func isZero(text string) bool {
 	return text == "nil" || text == "0" || text == "false" || text == `""` || strings.HasSuffix(text, "{}")
 }
 
-// list renders statements, each of which may be omitted.
-func (r *rewriter) list(n ast.Node, cases []ast.Expr, list []ast.Stmt) string {
-	return r.text(n.Pos(), n.End(), func(yield func(ast.Node)) {
-		for _, c := range cases {
-			yield(c)
-		}
-		for _, stmt := range list {
-			if r.removable(stmt) {
-				yield(removed{stmt})
-			} else {
-				yield(stmt)
+// omit leaves out statements.
+func (r *rewriter) omit(list []ast.Stmt) {
+	for _, n := range list {
+		text := r.raw(n)
+		switch s := n.(type) {
+		case *ast.ExprStmt:
+			// A test without an unlock or an end would only hang.
+			if strings.Contains(text, "Lock()") || strings.HasPrefix(text, "panic(") {
+				continue
 			}
+		case *ast.AssignStmt:
+			if s.Tok == token.DEFINE {
+				continue
+			}
+		case *ast.IncDecStmt:
+		default:
+			continue
 		}
-	})
-}
-
-// removed is a statement to omit.
-type removed struct{ ast.Stmt }
-
-// removable reports whether a statement can be omitted.
-func (r *rewriter) removable(n ast.Stmt) bool {
-	text := r.raw(n)
-	switch n := n.(type) {
-	case *ast.ExprStmt:
-		// A test without an unlock or an end would only hang.
-		return !strings.Contains(text, "Lock()") && !strings.HasPrefix(text, "panic(")
-	case *ast.AssignStmt:
-		return n.Tok != token.DEFINE
-	case *ast.IncDecStmt:
-		return true
+		r.around(n, fmt.Sprintf("if !mutant(%d) { ", r.new(n, text+": left out")), " }")
 	}
-	return false
 }
