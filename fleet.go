@@ -19,23 +19,6 @@ import (
 	"github.com/retrip/retrip/internal/redact"
 )
 
-// FleetStore keeps the accounts of a [Fleet], one number for each host, for all
-// processes of the fleet. The module github.com/retrip/retrip/fleetredis is a
-// store in Redis or Valkey.
-type FleetStore interface {
-	// Add adds tokens to the account of a host, given as "example.com:443", and
-	// returns the new level. Tokens may be negative, or 0 to read the level.
-	// The level stays between 0 and size. An account that doesn't exist, or
-	// that nobody has used or read for a minute, holds size. Processes may pass
-	// different sizes for one account, so a store should keep the number of
-	// missing tokens, not the level.
-	//
-	// The Fleet calls Add from up to four goroutines of its own. Add should
-	// return when ctx ends. No request waits for Add for more than 50 ms. After
-	// an error, a panic or an impossible level, the local budget decides alone.
-	Add(ctx context.Context, host string, tokens, size float64) (level float64, err error)
-}
-
 // Fleet limits what all processes together spend on retries, with one account
 // of Policy.FleetBudget tokens for each host. An account may forbid a retry
 // that the budget of this process allows, but never the reverse. A program
@@ -51,12 +34,24 @@ type FleetStore interface {
 // decides alone. docs/fleet.md has the rule and its figures.
 type Fleet struct{ accounts fleet.Accounts }
 
-// NewFleet returns a Fleet with its accounts in store and four goroutines,
-// which Close ends. If store is nil, the accounts are in the memory of this
-// program, for all Transports with this Fleet; such a Fleet needs no Close.
-func NewFleet(store FleetStore) *Fleet {
+// NewFleet returns a Fleet with its accounts in a store that all processes of the
+// fleet share, and four goroutines, which Close ends. If add is nil, the accounts
+// are in the memory of this program, for all Transports with this Fleet; such a
+// Fleet needs no Close. The module github.com/retrip/retrip/fleetredis is a store
+// in Redis or Valkey, whose method Add is such a function.
+//
+// add adds tokens to the account of a host, given as "example.com:443", and
+// returns the new level. Tokens may be negative, or 0 to read the level. The level
+// stays between 0 and size. An account that doesn't exist, or that nobody has used
+// or read for a minute, holds size. Processes may pass different sizes for one
+// account, so a store should keep the number of missing tokens, not the level.
+//
+// The Fleet calls add from up to four goroutines. add should return when ctx ends.
+// No request waits for add for more than 50 ms. After an error, a panic or an
+// impossible level, the local budget decides alone.
+func NewFleet(add func(ctx context.Context, host string, tokens, size float64) (level float64, err error)) *Fleet {
 	f := &Fleet{}
-	f.accounts.Open(store)
+	f.accounts.Open(add)
 	return f
 }
 

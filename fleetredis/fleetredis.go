@@ -6,7 +6,7 @@
 //	store, err := fleetredis.Dial(&redis.UniversalOptions{Addrs: []string{"redis:6379"}}, fleetredis.Options{Fleet: "shop"})
 //	if err != nil { ... }
 //	defer store.Close()
-//	fleet := retrip.NewFleet(store)
+//	fleet := retrip.NewFleet(store.Add)
 //	defer fleet.Close()
 //
 // An operation is one round trip: an EVALSHA of a short script on one key. A
@@ -30,7 +30,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/retrip/retrip"
 )
 
 // Options say where the accounts are kept. The zero Options are valid.
@@ -49,15 +48,13 @@ type Options struct {
 	Shards int
 }
 
-// Store is a [retrip.FleetStore] in Redis or Valkey. It is safe for concurrent
-// use.
+// Store keeps the accounts of a [retrip.Fleet] in Redis or Valkey. It is safe for
+// concurrent use.
 type Store struct {
 	client redis.UniversalClient
 	own    bool
 	prefix string
 }
-
-var _ retrip.FleetStore = (*Store)(nil)
 
 var nameOK = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
@@ -153,7 +150,7 @@ return string.format('%.6f', math.max(0, size - lacks))
 
 const life = time.Minute
 
-// Add implements [retrip.FleetStore].
+// Add is the function for [retrip.NewFleet].
 func (s *Store) Add(ctx context.Context, host string, tokens, size float64) (float64, error) {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 	text, err := script.Run(ctx, s.client, []string{s.prefix + host}, number(tokens), number(size), life.Milliseconds()).Text()

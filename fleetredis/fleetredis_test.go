@@ -152,7 +152,7 @@ func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(
 func TestFleet(t *testing.T) {
 	srv := start(t, "")
 	store := dial(t, srv.address, Options{})
-	fleet := retrip.NewFleet(store)
+	fleet := retrip.NewFleet(store.Add)
 	defer fleet.Close()
 	base := baseFunc(func(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 503, Body: http.NoBody, Request: r}, nil

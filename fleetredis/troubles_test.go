@@ -183,7 +183,7 @@ func TestStore_HostileAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := dial(t, answering(t, reply), Options{})
-			fleet := retrip.NewFleet(store)
+			fleet := retrip.NewFleet(store.Add)
 			defer fleet.Close()
 			reasons := map[retrip.Reason]int{}
 			tr := &retrip.Transport{

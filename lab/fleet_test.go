@@ -70,7 +70,7 @@ func newFleetClient(t *testing.T, store string) *fleetClient {
 	t.Helper()
 	accounts, err := fleetredis.Dial(&redis.UniversalOptions{Addrs: []string{store}}, fleetredis.Options{Fleet: "lab"})
 	require.NoError(t, err)
-	fleet := retrip.NewFleet(accounts)
+	fleet := retrip.NewFleet(accounts.Add)
 	t.Cleanup(func() {
 		assert.NoError(t, fleet.Close())
 		accounts.Close()

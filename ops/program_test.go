@@ -206,7 +206,7 @@ func newProgram(t *testing.T) *program {
 	p.metrics = httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	t.Cleanup(p.metrics.Close)
 
-	fleet := retrip.NewFleet(away{})
+	fleet := retrip.NewFleet(away{}.Add)
 	t.Cleanup(func() { fleet.Close() })
 
 	hosts := map[string]retrip.Policy{}

@@ -163,7 +163,7 @@ func TestFleet_RefusalsAtAGateAreFree(t *testing.T) {
 }
 
 func TestFleet_ConcurrentUse(t *testing.T) {
-	for name, store := range map[string]retrip.FleetStore{"memory": nil, "store": fixedStore(100), "panics": storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic(1) })} {
+	for name, store := range map[string]storeFunc{"memory": nil, "store": fixedStore(100), "panics": storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic(1) })} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fleet := retrip.NewFleet(store)

@@ -17,16 +17,14 @@ import (
 	"github.com/retrip/retrip/internal/hostkey"
 )
 
-// Store keeps the accounts. retrip.FleetStore documents it.
-type Store interface {
-	Add(ctx context.Context, host string, tokens, size float64) (level float64, err error)
-}
+// Add is what a store does. retrip.NewFleet describes it.
+type Add func(ctx context.Context, host string, tokens, size float64) (level float64, err error)
 
 // Accounts are the accounts of a fleet as one process knows them. The zero
 // Accounts have no store and decide nothing. They are safe for concurrent use.
 type Accounts struct {
-	store Store
-	own   bool // the store is the memory of this program, which answers at once
+	add   Add     // of the store
+	own   *memory // the store, if it is the memory of this program, which answers at once
 	epoch time.Time
 
 	ready   chan *view      // views with an operation to make
@@ -71,11 +69,12 @@ var (
 	errGone  = errors.New("retrip: the fleet's store ended its goroutine")
 )
 
-// Open gives f its store: the memory of this program if store is nil.
-func (f *Accounts) Open(store Store) {
-	f.store, f.epoch, f.views = store, time.Now(), map[hostkey.Key]*view{}
-	if store == nil {
-		f.store, f.own = &memory{accounts: map[string]memoryAccount{}}, true
+// Open gives f its store: the memory of this program if add is nil.
+func (f *Accounts) Open(add Add) {
+	f.add, f.epoch, f.views = add, time.Now(), map[hostkey.Key]*view{}
+	if add == nil {
+		f.own = &memory{accounts: map[string]memoryAccount{}}
+		f.add = f.own.Add
 		return
 	}
 	f.ready = make(chan *view, mostViews)
@@ -114,7 +113,7 @@ func (f *Accounts) now() time.Duration { return time.Since(f.epoch) }
 
 // up reports whether f may use the store. One that was not opened has none. The caller must hold f.mu.
 func (f *Accounts) up(now time.Duration) bool {
-	return f.store != nil && !f.closed && f.link.Up(now)
+	return f.add != nil && !f.closed && f.link.Up(now)
 }
 
 // Ask makes sure that the level of a host's account is known. It returns a
@@ -225,8 +224,8 @@ func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-cha
 	}
 	v.busy, v.since, v.answer = true, now, make(chan struct{})
 	answer := v.answer
-	if f.own {
-		level, err := f.store.Add(context.Background(), v.host.String(), v.owed, size)
+	if f.own != nil {
+		level, err := f.add(context.Background(), v.host.String(), v.owed, size)
 		v.owed = 0
 		f.end(v, level, size, err)
 		return answer
@@ -283,7 +282,7 @@ func (f *Accounts) call(host string, tokens, size float64) (level float64, err e
 			level, err = 0, storeError(fmt.Errorf("%w: %v", errPanic, p))
 		}
 	}()
-	level, err = f.store.Add(ctx, host, tokens, size)
+	level, err = f.add(ctx, host, tokens, size)
 	if err != nil {
 		err = storeError(err)
 	}

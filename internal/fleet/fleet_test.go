@@ -23,7 +23,7 @@ import (
 )
 
 // opened returns accounts in the given store.
-func opened(t *testing.T, store Store) *Accounts {
+func opened(t *testing.T, store Add) *Accounts {
 	a := &Accounts{}
 	a.Open(store)
 	t.Cleanup(func() { a.Close() })
@@ -32,7 +32,7 @@ func opened(t *testing.T, store Store) *Accounts {
 
 func TestAccounts_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, store := range map[string]Store{"memory": nil, "store": FixedStore(250)} {
+		for name, store := range map[string]Add{"memory": nil, "store": FixedStore(250)} {
 			accounts := opened(t, store)
 			for i := range mostViews + 500 {
 				accounts.Ask(hostkey.Key{Host: fmt.Sprintf("%d.example", i), Port: "443"}, 500)
@@ -40,7 +40,7 @@ func TestAccounts_Bounded(t *testing.T) {
 				synctest.Wait()
 			}
 			assert.Len(t, accounts.views, mostViews, name)
-			if m, ok := accounts.store.(*memory); ok {
+			if m := accounts.own; m != nil {
 				assert.LessOrEqual(t, len(m.accounts), memoryMost)
 			}
 			time.Sleep(2 * time.Minute)

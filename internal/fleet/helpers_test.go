@@ -23,7 +23,7 @@ type storeFunc = fleet.StoreFunc
 
 var fixedStore, hangingStore = fleet.FixedStore, fleet.HangingStore
 
-func opened(t *testing.T, store retrip.FleetStore) *retrip.Fleet {
+func opened(t *testing.T, store storeFunc) *retrip.Fleet {
 	t.Helper()
 	f := retrip.NewFleet(store)
 	t.Cleanup(func() { assert.NoError(t, f.Close()) })

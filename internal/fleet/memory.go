@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// memory is the store of a Fleet without a FleetStore. The Fleet's lock
+// memory is the store of a Fleet without another. The Fleet's lock
 // guards it.
 type memory struct {
 	accounts map[string]memoryAccount

@@ -26,7 +26,7 @@ import (
 
 // P22: without the store, every decision is that of the local budget.
 func TestFleet_StoreDownIsTheLocalRule(t *testing.T) {
-	stores := map[string]retrip.FleetStore{
+	stores := map[string]storeFunc{
 		"error":    storeFunc(func(context.Context, string, float64, float64) (float64, error) { return 0, errors.New("down") }),
 		"hangs":    storeFunc(hangingStore),
 		"panics":   storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic("store") }),

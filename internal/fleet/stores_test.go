@@ -7,12 +7,8 @@ import "context"
 
 // The stores are exported for the tests of package fleet_test too.
 
-// StoreFunc is a function as a Store.
-type StoreFunc func(ctx context.Context, host string, tokens, size float64) (float64, error)
-
-func (f StoreFunc) Add(ctx context.Context, host string, tokens, size float64) (float64, error) {
-	return f(ctx, host, tokens, size)
-}
+// StoreFunc is what a store does.
+type StoreFunc = Add
 
 // FixedStore returns a store whose accounts always have the given level.
 func FixedStore(level float64) StoreFunc {

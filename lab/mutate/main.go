@@ -144,7 +144,7 @@ func build(dir string, packages []string) ([]*test, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range strings.Fields(string(out)) {
+		for name := range strings.FieldsSeq(string(out)) {
 			tests = append(tests, &test{binary: binary, in: in, name: name})
 		}
 	}

@@ -61,7 +61,7 @@ func process(in io.Reader, out io.Writer) error {
 	if j.Rule == noRetries {
 		load.Policy.MaxAttempts = 1
 	}
-	var store retrip.FleetStore
+	var store *fleetredis.Store
 	if j.Rule == withAccount {
 		redis, err := fleetredis.Dial(&redis.UniversalOptions{Addrs: []string{j.Store}}, fleetredis.Options{Fleet: j.Fleet})
 		if err != nil {
@@ -86,7 +86,7 @@ func process(in io.Reader, out io.Writer) error {
 	result := load.Send(ctx, began, base, j.Server, func(base http.RoundTripper) *retrip.Transport {
 		t := &retrip.Transport{Base: base, Policy: load.Policy}
 		if store != nil {
-			t.Fleet = retrip.NewFleet(store)
+			t.Fleet = retrip.NewFleet(store.Add)
 		}
 		return t
 	})
