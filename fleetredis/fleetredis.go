@@ -29,7 +29,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
 )
 
 // Options say where the accounts are kept. The zero Options are valid.
