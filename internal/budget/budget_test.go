@@ -25,13 +25,13 @@ const timeoutOfTests = time.Second
 
 // outcomes maps the words of a script to outcomes.
 var outcomes = map[string]decide.Outcome{
-	"ok":      took(http.StatusOK, 700*time.Millisecond),
-	"slow":    took(http.StatusOK, 701*time.Millisecond),
-	"404":     took(http.StatusNotFound, 0),
-	"slow404": took(http.StatusNotFound, 999*time.Millisecond),
-	"503":     took(http.StatusServiceUnavailable, 0),
-	"429":     took(http.StatusTooManyRequests, 0),
-	"error":   took(0, 0),
+	"ok":      play.Took(http.StatusOK, 700*time.Millisecond),
+	"slow":    play.Took(http.StatusOK, 701*time.Millisecond),
+	"404":     play.Took(http.StatusNotFound, 0),
+	"slow404": play.Took(http.StatusNotFound, 999*time.Millisecond),
+	"503":     play.Took(http.StatusServiceUnavailable, 0),
+	"429":     play.Took(http.StatusTooManyRequests, 0),
+	"error":   play.Took(0, 0),
 	"timeout": {Timeout: true, Idempotent: true, Replay: true, Took: time.Second},
 	"final":   {Status: http.StatusServiceUnavailable, Verdict: decide.Final},
 	"POST503": {Status: http.StatusServiceUnavailable, Replay: true},
@@ -166,7 +166,7 @@ func TestBudget_SlowWithoutTimeout(t *testing.T) {
 	var h host.Record
 	r := play.Rules(t, retrip.Policy{})
 	perform(t, &h, r, "timeout timeout ok")
-	r.Next(&h, &decide.Call{Attempts: 1}, took(http.StatusOK, time.Hour), 0, 0)
+	r.Next(&h, &decide.Call{Attempts: 1}, play.Took(http.StatusOK, time.Hour), 0, 0)
 	assert.Equal(t, 4.45, r.State(&h, 0).Tokens)
 }
 
@@ -310,10 +310,4 @@ func TestBudget_Outage(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 1004, attempts)
-}
-
-func took(status int, d time.Duration) decide.Outcome {
-	o := play.Repeatable(status)
-	o.Took = d
-	return o
 }
