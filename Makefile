@@ -85,7 +85,7 @@ tables: ## test every row, seed and step of the long tests; `make test` tests on
 	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./internal/... ./shed ./sim
 	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
 
-mutate: ## break the packages IN, or the whole library (hours), in small ways, and list the breaks that no test detects
+mutate: ## break the packages IN, or the whole library (an hour), in small ways, and list the breaks that no test detects
 	$(GO) run ./lab/mutate $(or $(IN),$(LIBRARY))
 
 soak: ## run load with faults for SOAKTIME (10m); fails if resources grow or a request is lost

@@ -41,13 +41,13 @@ func main() {
 	}
 }
 
-func mutate(packages, tested []string) error {
+func mutate(patterns, tested []string) error {
 	dir, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	mutants, err := prepare(dir, packages)
+	mutants, err := prepare(dir, patterns)
 	if err != nil {
 		return err
 	}
@@ -79,41 +79,32 @@ func mutate(packages, tested []string) error {
 		}
 	})
 
-	count := func(in string, of []*mutant) {
-		noticed := 0
-		for _, m := range of {
+	noticed, all := map[string]int{}, map[string]int{}
+	for _, m := range mutants {
+		for _, in := range []string{path.Dir(m.at), "total"} {
+			all[in]++
 			if m.noticed {
-				noticed++
+				noticed[in]++
 			}
 		}
-		fmt.Printf("%-20s %4d of %4d noticed, %5.1f %%\n", in, noticed, len(of), 100*float64(noticed)/float64(max(len(of), 1)))
 	}
-	byPackage := map[string][]*mutant{}
-	for _, m := range mutants {
-		byPackage[path.Dir(m.at)] = append(byPackage[path.Dir(m.at)], m)
+	for _, in := range slices.Sorted(maps.Keys(all)) {
+		fmt.Printf("%-20s %4d of %4d noticed, %5.1f %%\n", in, noticed[in], all[in], 100*float64(noticed[in])/float64(all[in]))
 	}
-	for _, in := range slices.Sorted(maps.Keys(byPackage)) {
-		count(in, byPackage[in])
-	}
-	count("all", mutants)
 	return nil
 }
 
 // parallel calls do for all, with as many calls at a time as there are CPUs.
 func parallel[T any](all []T, do func(T)) {
-	work := make(chan T)
 	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for _, one := range all {
+		slots <- struct{}{}
 		wg.Go(func() {
-			for one := range work {
-				do(one)
-			}
+			do(one)
+			<-slots
 		})
 	}
-	for _, one := range all {
-		work <- one
-	}
-	close(work)
 	wg.Wait()
 }
 

@@ -4,22 +4,20 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/constant"
-	"go/importer"
-	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/tools/go/packages"
 )
 
 // mutant is one change to the code.
@@ -31,13 +29,15 @@ type mutant struct {
 	noticed bool
 }
 
-// prepare writes the mutated files of packages into dir, and the overlay that
-// substitutes them for the original files.
-func prepare(dir string, packages []string) ([]*mutant, error) {
-	args := []string{"list", "-deps", "-export", "-json=ImportPath,Export,Name,Dir,GoFiles,DepOnly"}
-	list, err := exec.Command("go", append(args, packages...)...).Output()
+// prepare writes the mutated files of the packages that match patterns into dir,
+// and the overlay that substitutes them for the original files.
+func prepare(dir string, patterns []string) ([]*mutant, error) {
+	loaded, err := packages.Load(&packages.Config{Mode: packages.LoadSyntax}, patterns...)
 	if err != nil {
 		return nil, err
+	}
+	if packages.PrintErrors(loaded) > 0 {
+		return nil, errors.New("nothing to mutate")
 	}
 	root, err := os.Getwd()
 	if err != nil {
@@ -45,51 +45,20 @@ func prepare(dir string, packages []string) ([]*mutant, error) {
 	}
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	put := func(name string, text []byte) error {
-		name = filepath.Join(root, name)
 		overlay.Replace[name] = filepath.Join(dir, fmt.Sprint(len(overlay.Replace), ".go"))
 		return os.WriteFile(overlay.Replace[name], text, 0o600)
 	}
-	r := &rewriter{fset: token.NewFileSet()}
-	exports := map[string]string{}
-	imports := importer.ForCompiler(r.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	for in := json.NewDecoder(bytes.NewReader(list)); in.More(); {
-		var p struct {
-			ImportPath, Export, Name, Dir string
-			GoFiles                       []string
-			DepOnly                       bool
-		}
-		if err := in.Decode(&p); err != nil {
-			return nil, err
-		}
-		exports[p.ImportPath] = p.Export
-		if p.DepOnly {
-			continue
-		}
-		if p.Dir, err = filepath.Rel(root, p.Dir); err != nil {
-			return nil, err
-		}
-		var files []*ast.File
-		for i, name := range p.GoFiles {
-			p.GoFiles[i] = filepath.Join(p.Dir, name)
-			file, err := parser.ParseFile(r.fset, p.GoFiles[i], nil, parser.SkipObjectResolution)
-			if err != nil {
+	r := &rewriter{root: root + string(filepath.Separator)}
+	for _, r.Package = range loaded {
+		for i, name := range r.CompiledGoFiles {
+			if r.source, err = os.ReadFile(name); err != nil {
 				return nil, err
 			}
-			files = append(files, file)
-		}
-		r.info = types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
-		if r.pkg, err = (&types.Config{Importer: imports}).Check(p.ImportPath, r.fset, files, &r.info); err != nil {
-			return nil, err
-		}
-		for i, file := range files {
-			if r.source, err = os.ReadFile(p.GoFiles[i]); err != nil {
-				return nil, err
-			}
-			if err := put(p.GoFiles[i], r.rewrite(file)); err != nil {
+			if err := put(name, r.rewrite(r.Syntax[i])); err != nil {
 				return nil, err
 			}
 		}
-		if err := put(filepath.Join(p.Dir, "mutants.go"), fmt.Appendf(nil, switches, p.Name, len(r.mutants)+1)); err != nil {
+		if err := put(filepath.Join(r.Dir, "mutants.go"), fmt.Appendf(nil, switches, r.Name, len(r.mutants)+1)); err != nil {
 			return nil, err
 		}
 	}
@@ -140,14 +109,11 @@ func mutantPick[T any](id int, real, other T) T {
 
 // rewriter puts mutants into files.
 type rewriter struct {
-	fset    *token.FileSet
+	root    string // the directory that names of files are relative to
 	mutants []*mutant
 
-	// Of the current package:
-	pkg  *types.Package
-	info types.Info
-
-	// Of the current file:
+	// What is being mutated:
+	*packages.Package
 	file          *ast.File
 	source        []byte
 	before, after map[int]string // what to insert at an offset, before and after nodes
@@ -168,7 +134,7 @@ func (r *rewriter) rewrite(file *ast.File) (text []byte) {
 	return text
 }
 
-func (r *rewriter) offset(p token.Pos) int { return r.fset.Position(p).Offset }
+func (r *rewriter) offset(p token.Pos) int { return r.Fset.Position(p).Offset }
 
 func (r *rewriter) raw(n ast.Node) string {
 	return string(r.source[r.offset(n.Pos()):r.offset(n.End())])
@@ -183,7 +149,8 @@ func (r *rewriter) around(n ast.Node, before, after string) {
 
 // new gives a mutant its number.
 func (r *rewriter) new(n ast.Node, what string) int {
-	m := &mutant{id: len(r.mutants) + 1, at: r.fset.Position(n.Pos()).String(), what: strings.Join(strings.Fields(what), " ")}
+	at := strings.TrimPrefix(r.Fset.Position(n.Pos()).String(), r.root)
+	m := &mutant{id: len(r.mutants) + 1, at: at, what: strings.Join(strings.Fields(what), " ")}
 	r.mutants = append(r.mutants, m)
 	return m.id
 }
@@ -192,7 +159,7 @@ func (r *rewriter) new(n ast.Node, what string) int {
 func (r *rewriter) walk(n ast.Node, in *ast.FuncType) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if e, ok := n.(ast.Expr); ok {
-			switch value := r.info.Types[e]; {
+			switch value := r.TypesInfo.Types[e]; {
 			case value.IsType() || value.IsBuiltin():
 				return false
 			case value.Value != nil:
@@ -241,7 +208,7 @@ func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) {
 	}
 	hidden := false
 	name := types.TypeString(value.Type, func(p *types.Package) string {
-		if p == r.pkg {
+		if p == r.Types {
 			return ""
 		}
 		hidden = hidden || !slices.ContainsFunc(r.file.Imports, func(s *ast.ImportSpec) bool {
@@ -278,7 +245,7 @@ func (r *rewriter) binary(n *ast.BinaryExpr) {
 		return
 	}
 	other := fmt.Sprintf("(%s) %s (%s)", r.raw(n.X), op, r.raw(n.Y))
-	number, _ := r.info.Types[n].Type.Underlying().(*types.Basic)
+	number, _ := r.TypesInfo.Types[n].Type.Underlying().(*types.Basic)
 	switch {
 	case r.isBool(n):
 		id := r.new(n, r.raw(n)+" -> "+op.String())
@@ -289,7 +256,7 @@ func (r *rewriter) binary(n *ast.BinaryExpr) {
 }
 
 func (r *rewriter) isBool(e ast.Expr) bool {
-	basic, ok := r.info.Types[e].Type.(*types.Basic)
+	basic, ok := r.TypesInfo.Types[e].Type.(*types.Basic)
 	return ok && basic.Info()&types.IsBoolean != 0
 }
 
@@ -298,7 +265,7 @@ func (r *rewriter) isBool(e ast.Expr) bool {
 func (r *rewriter) calls(n ast.Node) (any bool) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok {
-			f := r.info.Types[call.Fun]
+			f := r.TypesInfo.Types[call.Fun]
 			any = any || !f.IsType() && !f.IsBuiltin()
 		}
 		return !any
@@ -308,7 +275,7 @@ func (r *rewriter) calls(n ast.Node) (any bool) {
 
 // negate negates a condition that isn't a comparison.
 func (r *rewriter) negate(e ast.Expr) {
-	if _, binary := e.(*ast.BinaryExpr); !binary && r.isBool(e) && r.info.Types[e].Value == nil {
+	if _, binary := e.(*ast.BinaryExpr); !binary && r.isBool(e) && r.TypesInfo.Types[e].Value == nil {
 		r.around(e, fmt.Sprintf("mutant(%d) != (", r.new(e, r.raw(e)+": negated")), ")")
 	}
 }
