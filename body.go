@@ -104,10 +104,13 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	}
 	taken := false
 	dismiss := func() {
-		if !taken && !d.Within(resp.Body) {
+		if taken {
+			return
+		}
+		// Dismiss may panic, and must not run again then.
+		if taken = true; !d.Within(resp.Body) {
 			body.Dismiss(resp)
 		}
-		taken = true
 	}
 	defer dismiss()
 	var land resume.Landing
