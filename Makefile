@@ -20,7 +20,7 @@ OWN = $(shell $(GO) list -m -f '{{.Dir}}/...' | grep -vE '/(examples/[^/]+|peers
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads fleet fleet-save examples demo cross api sdks stores figures picture bench bench-guard bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ figures: ## update pictures and tables of the docs from the commands beside them
 picture: ## draw the packages of docs/architecture.md with what they import, with graphviz
 	.ci/tools dot
 	$(GO) test -count=1 -run '^TestPicture$$' ./internal/doccheck -args -draw
+
+promises: ## list the tests of docs/promises.md in docs/promises-tests.md
+	$(GO) test -count=1 -run '^TestPromises$$' ./internal/doccheck -args -update
 
 bench: ## measure what retries cost with retrip and its peers (minutes)
 	$(GO) -C bench run ./cmd/peers

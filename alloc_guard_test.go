@@ -11,6 +11,7 @@ import (
 	"net/http/httptrace"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,6 +70,8 @@ func deepContext(t *testing.T) context.Context {
 
 // P16: a first attempt that succeeds is the caller's own request and allocates
 // nothing, even while another host is in trouble.
+//
+//retrip:promise P16
 func TestAllocations(t *testing.T) {
 	deep := deepContext(t)
 	deadline, cancel := context.WithTimeout(deep, time.Hour)
@@ -131,6 +134,8 @@ func TestAllocations(t *testing.T) {
 
 // These are the allocations of timeouts and retries in addition to those of the
 // base. docs/performance.md accounts for each.
+//
+//retrip:promise P16
 func TestAllocations_Counted(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector allocates too")
@@ -227,6 +232,8 @@ func TestAllocations_Stream(t *testing.T) {
 
 // A host in trouble costs requests to other hosts nothing, even if they share a
 // stripe of the table.
+//
+//retrip:promise P16
 func TestAllocations_ManyInTrouble(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector allocates too")
@@ -263,6 +270,8 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 // timeouts. A few hundred bytes more on the way to the wait would double it, as
 // does a body of net/http that is drained. The heap has a timer in addition, but
 // neither the response nor the attempt.
+//
+//retrip:promise P16
 func TestWaiting_Small(t *testing.T) {
 	if testenv.Race || testing.CoverMode() != "" {
 		t.Skip("instrumented code needs larger frames")
@@ -274,12 +283,38 @@ func TestWaiting_Small(t *testing.T) {
 	failing := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 503, Body: io.NopCloser(strings.NewReader("later")), Request: req}, nil
 	})
-	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}, "bodies": {Resume: On, BodyIdleTimeout: time.Hour}} {
+	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}, "bodies": {Resume: 24 * time.Hour, BodyIdleTimeout: time.Hour}} {
 		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Unlimited
 		stack, heap := sizeOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: NewMetrics()})
 		assert.Less(t, stack, bareStack+2048, name)
 		assert.Less(t, heap, bareHeap+800, "%s: no attempt is kept", name)
 	}
+}
+
+// A body that waits for its turn costs its reader's goroutine a larger stack, and less
+// than 2 KiB besides.
+//
+//retrip:promise P20
+func TestWaiting_SmallBodies(t *testing.T) {
+	if testenv.Race || testing.CoverMode() != "" {
+		t.Skip("instrumented code needs larger frames")
+	}
+	base := func(read func(context.Context) error) http.RoundTripper {
+		header := http.Header{"Etag": {`"a"`}}
+		return testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Header.Get("Range") != "" {
+				return nil, syscall.ECONNREFUSED
+			}
+			body := io.MultiReader(strings.NewReader("a"), readerFunc(func([]byte) (int, error) { return 0, read(req.Context()) }))
+			return &http.Response{StatusCode: 200, Header: header, ContentLength: 2, Body: io.NopCloser(body), Request: req}, nil
+		})
+	}
+	bareStack, bareHeap := sizeOfRequests(t, base(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }))
+	policy := Policy{Resume: 24 * time.Hour, Backoff: Backoff{Base: time.Nanosecond, Cap: time.Nanosecond}, MaxAttempts: 2}
+	stack, heap := sizeOfRequests(t, &Transport{Base: base(func(context.Context) error { return syscall.ECONNRESET }), Policy: policy})
+	t.Logf("stack %d, bare %d; heap %d, bare %d", stack, bareStack, heap, bareHeap)
+	assert.LessOrEqual(t, stack, bareStack+5120)
+	assert.Less(t, heap, bareHeap+2048)
 }
 
 // sizeOfRequests returns the bytes of stack and heap per request, while many
@@ -300,7 +335,12 @@ func sizeOfRequests(t *testing.T, transport http.RoundTripper) (stack, heap int)
 		}
 		runtime.ReadMemStats(&before)
 		for _, req := range list {
-			go func() { _, _ = client.Do(req) }()
+			go func() {
+				if resp, err := client.Do(req); err == nil {
+					_, _ = resp.Body.Read(make([]byte, 1))
+					_, _ = resp.Body.Read(make([]byte, 1))
+				}
+			}()
 		}
 		synctest.Wait()
 		runtime.ReadMemStats(&after)
@@ -318,6 +358,8 @@ func sizeOfRequests(t *testing.T, transport http.RoundTripper) (stack, heap int)
 // The context of an attempt is of retrip's own type. If a base derives further
 // contexts from it, as net/http does, that must not need a goroutine, and the
 // caller's hooks must stay visible.
+//
+//retrip:promise P4 P13
 func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
 	type key struct{}
 	var asked []string

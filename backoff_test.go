@@ -27,7 +27,7 @@ func TestTransport_ThrottleBase(t *testing.T) {
 		{"Retry-After names the wait", false, []play.Step{play.Reply(429, "Retry-After: 1"), play.Reply(200)}, "[0s 1s]"},
 		{"in the dialect", false, []play.Step{play.Reply(429, "Retry-After-Ms: 1000"), play.Reply(200)}, "[0s 1s]"},
 		{"Retry-After: 0 names none", false, []play.Step{play.Reply(429, "Retry-After: 0"), play.Reply(200)}, "[0s 5s]"},
-		{"a gate", true, []play.Step{play.Reply(429), play.Reply(200)}, "[0s 0s]"},
+		{"a gate", true, []play.Step{play.Reply(429), play.Reply(200)}, "[0s 5s]"},
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {
 			base := play.Base(tt.steps...)

@@ -10,27 +10,28 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net/http"
-	"strings"
+	"sync"
+	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/resume"
+	"github.com/retrip/retrip/internal/span"
+	"github.com/retrip/retrip/internal/turns"
 )
 
 // resumeContinued is the result for a body that was continued. If it can't be, the
 // result is a [resume.Refusal] or the Reason why the request for the rest was given up.
 const resumeContinued Reason = "continued"
 
-const (
-	// muchProgress is the number of bytes of a body after which the count of
-	// attempts starts again.
-	muchProgress = 1 << 20
-
-	// barrenMost is the number of attempts in a row that may yield no byte.
-	barrenMost = 3
-)
+// barrenMost is the number of attempts in a row that may yield no byte until the body
+// waits for turns.
+const barrenMost = 3
 
 // download is a response body that is continued when it breaks. It is a single
 // allocation.
@@ -43,27 +44,30 @@ type download struct {
 	req      *http.Request // the caller's
 	http2    bool          // the response came over HTTP/2
 	whole    resume.Representation
-	refusal  Reason // why the body can't be continued; empty if it can
-	attempts int    // attempts of the request so far
-	mark     int64  // offset at which the count of attempts started
-	last     int64  // offset at which the last continuation began; -1 if there was none
-	since    int    // attempts before the first continuation at that offset
-	skipped  int64  // bytes discarded
+	refusal  Reason        // why the body can't be continued; empty if it can
+	attempts int           // attempts since the last byte, and before it those of the request
+	last     int64         // offset at which the last continuation began; -1 if there was none
+	since    int           // attempts before the first continuation at that offset
+	broke    time.Duration // instant at which the body broke at that offset
+	waited   bool          // for a turn, at that offset
+	met      error         // how the body broke at that offset before
+	skipped  int64         // bytes discarded
+	usual    time.Duration // that the response took, if its duration matters
 }
 
 // join makes the body of the response a download, if the policy says so. A body
 // that had to be whole and broke has been given up already.
 func (x *exchange) join() {
-	if x.r.policy.Resume != On || x.continues || x.last.torn != nil || !hasBody(x.last.resp) {
+	if x.r.policy.Resume <= 0 || x.continues || x.last.torn != nil || !hasBody(x.last.resp) {
 		return
 	}
-	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
+	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1, usual: x.usual()}
 	end := int64(-1)
 	whole, refusal := resume.Of(x.req, x.last.resp)
 	if d.whole, d.refusal = whole, Reason(refusal); refusal == "" {
 		end = whole.Last + 1
+		d.Keep(int(whole.Repeats(math.MaxInt64)))
 	}
-	d.mark = whole.First
 	d.Join(x.req.Context(), x.last.resp.Body, d, whole.First, end)
 	x.last.resp.Body = &d.Joined
 }
@@ -76,31 +80,67 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		// The body broke because the caller has gone.
 		return d.end(wordOf(reasonGone(context.Cause(ctx))), at, broken, broken)
 	case d.refusal != "":
-		return d.end(d.refusal, at, broken, broken)
-	case at == d.last && d.attempts-d.since >= barrenMost && d.attempts < d.r.MaxAttempts:
-		return d.end(resume.RefusedProgress, at, broken, broken)
-	case at-d.mark >= muchProgress:
-		d.mark, d.attempts = at, 1
+		return d.end(d.refusal, at, broken, d.lost(d.refusal, at, broken, 0))
 	}
 	if at != d.last {
-		d.last, d.since = at, d.attempts
+		if at > d.whole.First {
+			d.attempts = 1
+		}
+		d.last, d.since, d.met, d.broke, d.waited = at, d.attempts, nil, d.s.now(), false
 	}
+	r := reply{why: resume.RefusedProgress, waits: true}
+	if d.attempts-d.since < barrenMost {
+		r = d.ask(ctx, at, broken, nil)
+	}
+	if r.waits {
+		r = d.wait(ctx, at, broken, r)
+	}
+	if r.why != "" {
+		return d.end(r.why, at, broken, d.lost(r.why, at, cmp.Or(r.err, broken), r.status))
+	}
+	return r.part, nil
+}
 
-	// Continue as the exchange of a request whose last attempt has just failed.
+// reply is the outcome of a request for the rest of a body.
+type reply struct {
+	part    body.Part
+	why     Reason // why the part doesn't continue the body; empty if it does
+	err     error  // how the body broke, and what the request met
+	status  int    // of a response that doesn't continue the body
+	waits   bool   // the body may wait for a turn, and ask again
+	retry   decide.Reason
+	timeout bool
+	word    time.Duration // the wait that the server asked for
+	took    time.Duration // the last attempt
+}
+
+// ask requests the rest of the representation as the exchange of a request whose last
+// attempt has just failed, or, with a decision, as a turn.
+func (d *download) ask(ctx context.Context, at int64, broken error, turn *decide.Decision) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
-	x := exchange{continues: true}
+	x := exchange{continues: true, turn: turn != nil}
 	x.init(d.t, d.s, d.r, req, replay.None, overrideOf(ctx))
+	x.endBy(d.limit())
 	x.last.take(nil, broken)
 	x.last.began = max(1, d.s.now())
 	x.call.Attempts, x.doubt.http2 = d.attempts, d.http2
+	if x.turn {
+		x.decision = *turn
+		// The turn is the last attempt for now.
+		x.call.Attempts = max(d.attempts, d.r.MaxAttempts-1)
+	}
 	resp, err := x.run()
 	d.attempts = x.call.Attempts
+	o := &x.last.outcome
+	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, word: o.RetryAfter, took: d.s.now() - x.last.began}
+	refusal := wordOf(x.decision.Reason)
+	if x.decision.Reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
+		refusal = resume.RefusedProgress
+	}
 	if err != nil {
-		if !errors.Is(err, broken) {
-			err = errors.Join(broken, err)
-		}
-		return d.end(cmp.Or(wordOf(x.decision.Reason), resume.RefusedError), at, broken, err)
+		r.why, r.err = cmp.Or(refusal, resume.RefusedError), joined(broken, err)
+		return r
 	}
 	taken := false
 	dismiss := func() {
@@ -114,20 +154,172 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	}
 	defer dismiss()
 	var land resume.Landing
-	refusal := wordOf(x.decision.Reason)
 	if refusal == "" {
 		land, refusal = d.land(resp, at)
 	}
+	skip := land.Skip
+	if n := d.whole.Repeats(at); n > 0 && refusal == "" {
+		same, err := d.Repeated(resp.Body, skip, n)
+		if err != nil {
+			// The reader of this part learns how it broke.
+			d.meet(broken)
+			r.part = body.Part{Body: brokenBody{err}, Until: land.Until}
+			return r
+		}
+		if skip = 0; !same {
+			refusal = resume.RefusedChanged
+		}
+	}
 	if refusal != "" {
 		dismiss()
-		return d.end(refusal, at, broken,
-			errors.Join(broken, fmt.Errorf("retrip: the response body can't be continued at byte %d: %s, in a response with status %d", at, refusal, resp.StatusCode)))
+		r.why, r.err, r.status = refusal, broken, resp.StatusCode
+		return r
 	}
 	d.r.metrics.Resumed(string(resumeContinued), max(0, at-d.whole.First-land.Skip))
 	d.tell(resumeContinued, at, broken)
 	taken = true
-	return body.Part{Body: resp.Body, Skip: land.Skip, Until: land.Until}, nil
+	d.meet(broken)
+	r.part = body.Part{Body: resp.Body, Skip: skip, Until: land.Until}
+	return r
 }
+
+// limit returns the instant at which Policy.Resume is over.
+func (d *download) limit() time.Duration {
+	return max(1, span.Add(d.broke, d.r.policy.Resume))
+}
+
+// meet records how the body broke. It keeps few errors of those at one offset.
+func (d *download) meet(broken error) {
+	if d.met == nil || d.attempts-d.since <= barrenMost {
+		d.met = joined(d.met, broken)
+	}
+}
+
+// wait continues a body that may not be retried now. It asks the host whenever it is
+// the body's turn among all that wait for the host.
+func (d *download) wait(ctx context.Context, at int64, broken error, r reply) reply {
+	key, rule := hostkey.Of(d.req.URL), d.r.turns()
+	d.waited = true
+	q := d.t.turns.Join(key)
+	defer d.t.turns.Leave(key, q)
+	if r.err == nil {
+		q.Learn(rule, turns.Barren, 0)
+	}
+	// The reader learns what happened before the wait and last, however many turns failed.
+	before := r.err
+	for r.waits {
+		if r.word > d.r.MaxWait {
+			r.why = ReasonWaitTooLong
+			break
+		}
+		if r.word > 0 {
+			q.Hold(span.Add(d.s.now(), r.word))
+		}
+		r = d.takeTurn(ctx, at, broken, r, q, rule)
+	}
+	if r.why != "" && before != nil {
+		r.err = joined(before, r.err)
+	}
+	return r
+}
+
+// takeTurn waits for a turn and asks the host.
+func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply, q *turns.Queue, rule turns.Rule) reply {
+	p := place{req: d.req.WithContext(ctx)}
+	stop := func() reply {
+		r.waits, r.why = false, resume.RefusedProgress
+		if gone := p.gone(); gone != nil {
+			r.why, r.err, r.status = wordOf(reasonGone(gone)), joined(cmp.Or(r.err, broken), gone), 0
+		}
+		return r
+	}
+	over := time.NewTimer(d.limit() - d.s.now())
+	defer over.Stop()
+	select {
+	case <-q.Turn():
+	case <-over.C:
+		return stop()
+	case <-ctx.Done():
+		return stop()
+	case <-legacyCancel(p.req):
+		return stop()
+	}
+	pass := sync.OnceFunc(q.Pass)
+	defer pass()
+	next := decide.Decision{Retry: true, Reason: r.retry}
+	for next.Reason = cmp.Or(next.Reason, decide.Error); ; {
+		now := d.s.now()
+		wait, ok := q.Wait(rule, now, d.limit(), rand.Uint64())
+		if !ok || p.sleep(time.NewTimer(wait), nil) != nil {
+			return stop()
+		}
+		next.Wait += wait
+		if h := d.t.hosts.Look(hostkey.Of(d.req.URL), d.s.now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
+			break
+		}
+	}
+	// A turn that isn't answered holds up no other body for long.
+	defer time.AfterFunc(rule.Cap, pass).Stop()
+	r = d.ask(ctx, at, broken, &next)
+	result := turns.Continued
+	switch {
+	case r.waits && r.timeout:
+		result = turns.TimedOut
+	case r.waits:
+		result = turns.Failed
+	}
+	q.Learn(rule, result, max(0, r.took-d.usual))
+	return r
+}
+
+// brokenBody is the body of a part that broke before it had a byte for the reader.
+type brokenBody struct{ err error }
+
+func (b brokenBody) Read([]byte) (int, error) { return 0, b.err }
+func (brokenBody) Close() error               { return nil }
+
+// lost returns the error of a body that can't be continued after err.
+func (d *download) lost(why Reason, at int64, err error, status int) error {
+	var idle time.Duration
+	if d.waited {
+		idle = d.s.now() - d.broke
+	}
+	return &continueError{joined(d.met, err), at, why, status, idle}
+}
+
+// joined returns an error that wraps both, each of them once. earlier may be nil.
+func joined(earlier, err error) error {
+	switch {
+	case earlier == nil || errors.Is(err, earlier):
+		return err
+	case errors.Is(earlier, err):
+		return earlier
+	}
+	return errors.Join(earlier, err)
+}
+
+// continueError is the error of a body that broke and can't be continued.
+type continueError struct {
+	error                // how the body broke, and what the requests for the rest met
+	at     int64         // offset at which it broke
+	why    Reason        // the result in metrics, hooks and the log
+	status int           // of the response that doesn't continue the body; 0 if there was none
+	idle   time.Duration // how long the body went without a byte, if it waited for turns
+}
+
+func (e *continueError) Error() string {
+	text := fmt.Sprintf("%v; retrip: the response body can't be continued at byte %d: %s", e.error, e.at, e.why)
+	if e.status != 0 {
+		text += fmt.Sprintf(", in a response with status %d", e.status)
+	}
+	if idle := e.idle.Round(time.Millisecond); idle > 0 {
+		text += fmt.Sprintf(", %v after the last byte", idle)
+	}
+	return text
+}
+
+func (e *continueError) Unwrap() error { return e.error }
+func (e *continueError) Timeout() bool { return fault.Timeout(e.error) }
 
 // land checks that resp continues the representation at the given offset. It
 // returns where the continuation begins and ends, or the reason why it is
@@ -143,7 +335,8 @@ func (d *download) land(resp *http.Response, at int64) (resume.Landing, Reason) 
 	case l.Whole && d.skipped > 0:
 		return l, resume.RefusedRanges
 	}
-	if d.skipped += l.Skip; d.skipped > d.whole.Last-d.whole.First+1 {
+	// What retrip itself asks for twice isn't the server's fault.
+	if d.skipped += l.Skip - d.whole.Repeats(at); d.skipped > d.whole.Last-d.whole.First+1 {
 		return l, resume.RefusedCost
 	}
 	return l, ""
@@ -172,30 +365,29 @@ func (x *exchange) requireProgress() {
 }
 
 // Peek returns the first n bytes of the body of resp without consuming them, or
-// fewer if the body ends or breaks earlier. Peek is meant for Policy.Classify,
-// because some services report an error inside a 200. AttemptTimeout keeps
-// running while Peek waits for the bytes. If the body broke before n bytes,
-// Peek returns the body's error, as a later Read does; [io.EOF] is not an
-// error. The bytes must not be changed, and are valid until the body is read.
-// Peek returns no bytes if n is not positive, resp has no body, or resp is a
-// 101. No other goroutine may use resp during the call.
+// fewer if the body ends or breaks earlier. Without a Content-Length, Peek waits
+// at most 100 ms after the first bytes. Peek is meant for Policy.Classify, and
+// ends with AttemptTimeout there: some services report an error inside a 200. If
+// the body broke before n bytes, Peek returns its error, as a later Read does;
+// [io.EOF] is not an error. The bytes must not be changed, and are valid until
+// the body is read. Peek returns none if n is not positive, resp has no body, or
+// resp is a 101. Nobody else may use resp meanwhile.
 func Peek(resp *http.Response, n int) ([]byte, error) {
 	if n <= 0 || !hasBody(resp) {
 		return nil, nil
 	}
-	ahead := readAhead(resp, int64(n))
-	if err := ahead.Err(); err != nil && err != io.EOF && len(ahead.Bytes()) < n {
-		return ahead.Bytes(), err
+	ahead := body.AheadSoon(resp, int64(n), peekPatience)
+	resp.Body = ahead
+	start := ahead.Bytes(n)
+	if err := ahead.Err(); err != nil && err != io.EOF && len(start) < n {
+		return start, err
 	}
-	return ahead.Bytes()[:min(n, len(ahead.Bytes()))], nil
+	return start, nil
 }
 
-// readAhead reads up to n bytes of the body of resp ahead.
-func readAhead(resp *http.Response, n int64) *body.Prefixed {
-	ahead := body.Ahead(resp.Body, n, resp.ContentLength)
-	resp.Body = ahead
-	return ahead
-}
+// peekPatience is how long Peek waits for more bytes after the first ones. It is
+// longer than the way of a second packet, and hardly delays a stream.
+const peekPatience = 100 * time.Millisecond
 
 // hasBody reports whether resp has a body to read. After 101 Switching
 // Protocols it has a connection instead.
@@ -205,38 +397,4 @@ func hasBody(resp *http.Response) bool {
 	}
 	_, conn := resp.Body.(io.Writer)
 	return !conn
-}
-
-// readWhole reads the body of the response ahead, within the attempt, up to
-// Policy.WholeBody. It skips a response that is retried anyway, one whose body
-// the server produces over time, and one that continues a body, because the
-// reader of that body watches and continues it.
-func (x *exchange) readWhole() {
-	limit := x.r.policy.WholeBody
-	if limit <= 0 || x.continues || x.req.Method == http.MethodConnect || !hasBody(x.last.resp) || x.r.Retry.Has(x.last.resp.StatusCode) || endless(x.last.resp.Header) || x.last.attempt != nil && !x.last.attempt.BodySent() {
-		return
-	}
-	// One more byte reveals the end of a body of exactly that length.
-	ahead := readAhead(x.last.resp, min(limit, math.MaxInt64-1)+1)
-	switch err := ahead.Err(); err {
-	case nil:
-	case io.EOF:
-		x.last.whole = true
-	default:
-		ahead.SetErr(fault.Usable(err))
-		x.last.torn = ahead
-	}
-}
-
-// endless reports whether a body with the header fields h is a stream that
-// lasts for as long as the server has something to send.
-func endless(h http.Header) bool {
-	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	kind = strings.ToLower(strings.TrimSpace(kind))
-	switch kind {
-	case "text/event-stream", "multipart/x-mixed-replace",
-		"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines", "application/json-seq", "application/stream+json":
-		return true
-	}
-	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
 }

@@ -28,8 +28,7 @@ import (
 //
 // The zero Breaker is off. A Breaker with any field set is on; fields that are
 // 0 inherit, as in [Policy]. Only Ratio can be Off. docs/policy.md has the
-// details, and docs/retry-storms.md the figures: a low Ratio turns a partial
-// outage into a full one.
+// details. A low Ratio turns a partial outage into a full one.
 type Breaker struct {
 	// Ratio is the share of failures that opens the breaker, 0.01 to 1. Off
 	// switches the breaker off. The default is 0.8.

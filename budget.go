@@ -4,27 +4,29 @@
 package retrip
 
 // Budget limits the retries to one host, so that retries don't keep an outage
-// going (P14 in docs/promises.md). A Budget starts full. A retry takes half a
-// token, or three quarters if the attempt before it timed out, and gets its
-// tokens back if it succeeds: if its response is one that the policy doesn't
-// retry. A success without a retry adds a fifth of a token. If too few tokens
-// are left, the Transport doesn't retry, and the caller gets the response or
-// error in hand at once. The same applies after four failed retries in a row,
-// where a timeout counts as two, until an attempt succeeds.
+// going (P14 in docs/promises.md). A Budget starts full. A success without a
+// retry adds a fifth of a token. Of a request's retries, only the first costs
+// half a token, and nothing if it succeeds: if its response is one that the
+// policy doesn't retry. If too few tokens are left, or too many retries have
+// failed in a row (see Size), the Transport doesn't retry, and the caller gets
+// the response or error in hand at once.
 //
-// While attempts time out, a success that took more than 0.7 of
-// Policy.AttemptTimeout is slow: a slow retry gets no tokens back, and a slow
-// first attempt adds nothing, but takes two tokens from a budget that isn't
-// full.
+// While one of the last ten outcomes is a timeout, every failed retry costs 0.7
+// tokens and counts, and a success that took more than 0.7 of
+// Policy.AttemptTimeout is slow: a slow retry doesn't get its tokens back, and a
+// slow first attempt takes two tokens from a budget that isn't full. A retry
+// after a timeout must leave a fifth of the tokens.
 //
 // First attempts are never refused, so the budget of a host that has recovered
-// refills. A caller that calls again at once in a loop of its own needs a
-// [Gate]. Time alone refills a budget only after an hour without a failure.
-// Each [Transport] keeps one budget per host, for all paths and methods. Fields
-// that are 0 inherit, as in [Policy].
+// refills. Time alone refills it only after an hour without a failure. A caller
+// that calls again at once in a loop needs a [Gate]. A [Transport] keeps one
+// budget per host. Fields that are 0 inherit, as in [Policy].
 type Budget struct {
 	// Size is the number of tokens, 1 to 1 000 000. With Off, the host has no
-	// budget of its own. The default is 5.
+	// budget of its own. After 0.6 times Size failed retries in a row, or 0.4
+	// times Size if the attempt timed out, there is no retry until an attempt
+	// succeeds. A larger Size outlasts longer outages, and prolongs an overload
+	// of a fleet. The default is 5.
 	Size float64 `json:"size"`
 
 	// Shared is the number of tokens, 1 to 1 000 000, in a second budget for

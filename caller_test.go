@@ -35,6 +35,8 @@ var callerTransports = map[string]func(http.RoundTripper) *retrip.Transport{
 
 // If a context has ended before the first attempt, the caller gets its cause
 // and nothing else, as from bare net/http.
+//
+//retrip:promise P3
 func TestCaller_GoneBefore(t *testing.T) {
 	left := errors.New("the user left")
 	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
@@ -82,6 +84,8 @@ func TestCaller_GoneBefore(t *testing.T) {
 }
 
 // Request.Cancel before the first attempt yields net/http's own text.
+//
+//retrip:promise P3
 func TestCaller_CancelBefore(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		play.Bubble(t, setUp, func(t *testing.T) {
@@ -102,6 +106,7 @@ type errOnly struct{ context.Context }
 func (errOnly) Done() <-chan struct{} { return nil }
 func (errOnly) Err() error            { return context.Canceled }
 
+//retrip:promise P3
 func TestCaller_ContextThatNeverEnds(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		play.Bubble(t, setUp, func(t *testing.T) {
@@ -114,6 +119,8 @@ func TestCaller_ContextThatNeverEnds(t *testing.T) {
 }
 
 // A cause that Base returns appears only once.
+//
+//retrip:promise P3
 func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		play.Bubble(t, setUp, func(t *testing.T) {
@@ -131,6 +138,8 @@ func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
 
 // After one attempt, http.Client's Timeout yields the same error as without
 // retrip: text, type and Timeout.
+//
+//retrip:promise P3
 func TestCaller_ClientTimeout(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		for _, proto := range play.Protos {
@@ -172,6 +181,8 @@ func TestCaller_ClientTimeout(t *testing.T) {
 
 // The caller's own deadline yields the error of the base, even beside a longer
 // Timeout of http.Client.
+//
+//retrip:promise P3
 func TestCaller_DeadlineInTheFirstAttempt(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		for _, timeout := range []time.Duration{0, time.Hour} {
@@ -190,6 +201,8 @@ func TestCaller_DeadlineInTheFirstAttempt(t *testing.T) {
 
 // A failure at the same instant as one of retrip's timeouts is not hidden by
 // it.
+//
+//retrip:promise P17
 func TestCaller_TimeoutHidesNothing(t *testing.T) {
 	lost := errors.New("lost")
 	for _, tt := range []struct {

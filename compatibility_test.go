@@ -24,6 +24,8 @@ import (
 // TestCompatibility_Words lists the names on which alerts, dashboards and
 // policies depend: see docs/compatibility.md. A line may be added. Before v1, a
 // line may also change, with a line in the changelog.
+//
+//retrip:promise P19
 func TestCompatibility_Words(t *testing.T) {
 	metrics := NewMetrics()
 	countEverything(metrics)
@@ -60,17 +62,18 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx canceled error other timeout]",
 		"retrip_body_resumed_bytes_total counter",
 		"retrip_body_resumes_total counter result=[body_not_replayable breaker_open budget_exhausted canceled changed content_range continued deadline " +
-			"encoded error fleet_budget hidden_sends host_paused max_attempts method multipart no_progress no_ranges no_validator not_idempotent retry_forbidden status " +
+			"encoded error fleet_budget hidden_sends host_paused max_attempts method multipart no_progress no_ranges no_validator not_idempotent retries_failing retry_forbidden status " +
 			"too_much trailers unknown_length wait_too_long]",
 		"retrip_body_stalls_total counter",
 		"retrip_breaker_open_hosts gauge",
 		"retrip_breaker_transitions_total counter to=[closed half-open open]",
 		"retrip_budget_tokens_missing gauge",
+		"retrip_failing_hosts gauge",
 		"retrip_fleet_checks_total counter result=[allowed forbidden unknown]",
 		"retrip_gate_wait_seconds histogram",
 		"retrip_gate_waiting_requests gauge",
 		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline fleet_budget hidden_sends host_paused " +
-			"max_attempts not_idempotent retry_forbidden wait_too_long]",
+			"max_attempts not_idempotent retries_failing retry_forbidden wait_too_long]",
 		"retrip_hidden_sends_total counter",
 		"retrip_hosts_in_trouble gauge",
 		"retrip_paused_hosts gauge",

@@ -121,7 +121,7 @@ var contractSafe = []contractRow{
 			assert.Error(t, err)
 			assert.NotErrorAs(t, err, new(*retrip.Error))
 			assert.Equal(t, 1, base.Attempts())
-			assert.Empty(t, tr.HostStates())
+			assert.Empty(t, play.Held(tr))
 		}
 	}},
 	{"P8 5xx and 429 retry, all else passes", func(t *testing.T, e contractEnv) {

@@ -91,6 +91,8 @@ func TestContract(t *testing.T) {
 }
 
 // An upgraded connection only exists over HTTP/1.1.
+//
+//retrip:promise P4 P11
 func TestContract_P4_Upgrade(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
@@ -131,6 +133,7 @@ func upgradeEcho(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(conn, rw)
 }
 
+//retrip:promise P8
 func TestContract_P8_Hopeless(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		for _, proto := range []memhttp.Proto{memhttp.HTTPS, memhttp.HTTP2} {

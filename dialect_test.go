@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"strings"
@@ -155,6 +156,7 @@ func TestDialects_LeastWait(t *testing.T) {
 	assert.Zero(t, r.serverWord(http.StatusServiceUnavailable, header(), time.Now()))
 }
 
+//retrip:promise P8
 func TestDialects_Verdict(t *testing.T) {
 	for _, tt := range []struct {
 		dialect string
@@ -185,6 +187,8 @@ func TestDialects_Verdict(t *testing.T) {
 }
 
 // The rules for Retry-After apply to every dialect.
+//
+//retrip:promise P9
 func TestDialects_ThroughTheTransport(t *testing.T) {
 	play := func(t *testing.T, p Policy, status int, h http.Header) (attempts []time.Duration, final int) {
 		synctest.Test(t, func(t *testing.T) {
@@ -242,6 +246,7 @@ func TestPolicy_DocumentsEveryDialect(t *testing.T) {
 	}
 }
 
+//retrip:promise P2 P4
 func TestRetryHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
@@ -262,6 +267,8 @@ func TestRetryHeader(t *testing.T) {
 
 // A request made on behalf of an incoming retry says so to the next server,
 // from its first attempt on.
+//
+//retrip:promise P4
 func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		incoming int
@@ -280,7 +287,8 @@ func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
 		})
 		tt.policy.Backoff.Base = Off
 		tr := &Transport{Base: base, Policy: tt.policy}
-		ctx := incoming.WithAttempt(WithPolicy(t.Context(), Policy{}), tt.incoming)
+		ctx, _ := incoming.WithAttempt(t.Context(), tt.incoming)
+		ctx = WithPolicy(ctx, Policy{MaxAttempts: cmp.Or(tt.policy.MaxAttempts, 4)})
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
 		require.NoError(t, err)
 		resp, err := tr.RoundTrip(req)

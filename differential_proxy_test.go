@@ -22,6 +22,8 @@ import (
 )
 
 // Through an HTTP proxy, and with CONNECT through one.
+//
+//retrip:promise P4
 func TestDifferential_Proxy(t *testing.T) {
 	for _, target := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2} {
 		play.Bubble(t, target.String(), func(t *testing.T) {
@@ -80,6 +82,8 @@ func TestDifferential_Proxy(t *testing.T) {
 }
 
 // CONNECT as a request of its own: a tunnel over the response's body.
+//
+//retrip:promise P4
 func TestDifferential_Connect(t *testing.T) {
 	play.Bubble(t, "", func(t *testing.T) {
 		l := memhttp.Listen()

@@ -325,6 +325,8 @@ type clientBase struct{ http.RoundTripper }
 
 // The same script through bare net/http and through retrip gives the same
 // observations.
+//
+//retrip:promise P1 P3 P4
 func TestDifferential(t *testing.T) {
 	zero := func(base http.RoundTripper) http.RoundTripper { return &retrip.Transport{Base: base} }
 	full := func(base http.RoundTripper) http.RoundTripper { return contractEnv{full: true}.transport(base) }

@@ -75,9 +75,9 @@ func TestAllocations_Bodies(t *testing.T) {
 	// BodyIdleTimeout needs an attempt with a context of its own, like a timeout.
 	timeouts := count(Policy{AttemptTimeout: time.Minute})
 	assert.Zero(t, count(Policy{}))
-	assert.EqualValues(t, 1, count(Policy{Resume: On}))
+	assert.EqualValues(t, 1, count(Policy{Resume: time.Minute}))
 	assert.EqualValues(t, timeouts+1, count(Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute}))
-	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: On}))
+	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: time.Minute}))
 	// The buffer, and the body that returns it.
 	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, WholeBody: 64 << 10}))
 }
@@ -90,9 +90,9 @@ func TestAllocations_Bodies(t *testing.T) {
 func BenchmarkBodies(b *testing.B) {
 	policies := map[string]Policy{
 		"off":             {},
-		"Resume":          {Resume: On},
+		"Resume":          {Resume: time.Minute},
 		"BodyIdleTimeout": {BodyIdleTimeout: time.Minute},
-		"BodyIdleResume":  {BodyIdleTimeout: time.Minute, Resume: On},
+		"BodyIdleResume":  {BodyIdleTimeout: time.Minute, Resume: time.Minute},
 	}
 	measure := func(rt http.RoundTripper, chunk int) float64 {
 		req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
@@ -137,8 +137,8 @@ func BenchmarkBodies(b *testing.B) {
 // BenchmarkBodies_Request compares a request whose body isn't watched with one
 // that uses Resume, both read at once.
 func BenchmarkBodies_Request(b *testing.B) {
-	for name, p := range map[string]*Policy{"bare": nil, "off": {}, "Resume": {Resume: On}, "AttemptTimeout": {AttemptTimeout: time.Minute},
-		"AttemptTimeoutBodyIdleResume": {AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: On}} {
+	for name, p := range map[string]*Policy{"bare": nil, "off": {}, "Resume": {Resume: time.Minute}, "AttemptTimeout": {AttemptTimeout: time.Minute},
+		"AttemptTimeoutBodyIdleResume": {AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: time.Minute}} {
 		b.Run(name, func(b *testing.B) {
 			var rt http.RoundTripper = &zerosBase{size: 512}
 			if p != nil {

@@ -20,49 +20,56 @@ import (
 	"github.com/retrip/retrip/internal/resume"
 )
 
-// The count of attempts includes those before the headers. It starts again
-// after exactly 1 MiB of progress, counted from where it last started.
+// Any progress starts the count of attempts and the time of Resume again, so a line
+// that always breaks finishes. A host that answers and breaks without a byte is asked
+// less and less often, until the time of Resume is over.
+//
+//retrip:promise P20
 func TestResume_Attempts(t *testing.T) {
-	const mib = 1 << 20
 	for _, c := range []struct {
 		name   string
-		ranged string
 		most   int
+		size   int
 		parts  []int // where each part breaks; the last one repeats
 		down   int   // number of first responses that are 503
-		asks   int
+		asks   int   // at most
 		got    int
+		longer bool // than the time of Resume
 	}{
-		{name: "attempts before the headers count", most: 3, parts: []int{0, 10}, down: 1, asks: 3, got: 20},
-		{name: "each MiB", most: 2, parts: []int{mib}, asks: 4, got: 4 * mib},
-		{name: "a MiB in two parts", most: 2, parts: []int{10, mib - 10, mib}, asks: 5, got: 4 * mib},
-		{name: "a byte less", most: 2, parts: []int{10, mib - 11, mib}, asks: 2, got: mib - 1},
-		{name: "counted from the last start", most: 2, parts: []int{mib, 10, mib}, asks: 2, got: mib + 10},
-		{name: "counted from the first byte of a part", ranged: "bytes=2097152-", most: 3, parts: []int{0, 10}, down: 1, asks: 3, got: 20},
-		{name: "three without a byte", most: 10, parts: []int{10, 0}, asks: 4, got: 10},
-		{name: "three without a byte, after others", most: 10, parts: []int{10, 10, 10, 10, 0}, asks: 7, got: 40},
-		{name: "three without a byte, but not in a row", most: 10, parts: []int{10, 0, 10, 0}, asks: 6, got: 20},
-		{name: "none yet without a byte", most: 10, parts: []int{0, 0, 0, 0, 0, 4 * mib}, down: 4, asks: 6, got: 4 * mib},
-		{name: "many with a byte", most: 10, parts: []int{1}, asks: 10, got: 10},
-		{name: "without a byte, after a MiB", most: 10, parts: []int{10, 10, 10, mib, 0, 0, mib, mib, 4 * mib}, asks: 9, got: 4 * mib},
+		{name: "each byte", most: 2, size: 3000, parts: []int{1}, asks: 3000, got: 3000, longer: true},
+		{name: "each KiB", most: 2, size: 256 << 10, parts: []int{1 << 10}, asks: 256, got: 256 << 10},
+		{name: "each 64 KiB", most: 4, size: 4 << 20, parts: []int{64 << 10}, asks: 64, got: 4 << 20},
+		{name: "attempts before the headers count", most: 3, size: 100, parts: []int{0, 10}, down: 1, asks: 11, got: 100},
+		{name: "without a byte, then with", most: 10, size: 100, parts: []int{10, 0, 0, 0, 0, 0, 0, 100}, asks: 8, got: 100},
+		{name: "never a byte", most: 4, size: 100, parts: []int{0}, asks: 14, got: 0},
+		{name: "never a byte, many attempts", most: 1000, size: 100, parts: []int{0}, asks: 14, got: 0},
+		{name: "no more bytes", most: 4, size: 100, parts: []int{10, 20, 0}, asks: 16, got: 30},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &store{etag: `"a"`, data: randomBytes(4*mib, 1), at: func(i int) (int, error) {
+				s := &store{etag: `"a"`, data: randomBytes(c.size, 1), at: func(i int) (int, error) {
 					return c.parts[min(i, len(c.parts)-1)], io.ErrUnexpectedEOF
 				}, lie: func(i int, resp *http.Response) {
 					if i < c.down {
 						resp.StatusCode, resp.Body = 503, http.NoBody
 					}
 				}}
-				var header []string
-				if c.ranged != "" {
-					header = []string{"Range", c.ranged}
-				}
-				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, MaxAttempts: c.most, Budget: Unlimited}}, header...)
+				m, began := NewMetrics(), time.Now()
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, MaxAttempts: c.most, Backoff: Backoff{Jitter: EqualJitter}}})
 				assert.Len(t, got, c.got)
-				assert.Equal(t, c.got < 4*mib, err != nil)
-				assert.Len(t, s.asks, c.asks)
+				assert.True(t, bytes.HasPrefix(s.data, got))
+				assert.LessOrEqual(t, len(s.asks), c.asks)
+				took := time.Since(began)
+				if c.got == c.size {
+					require.NoError(t, err)
+					assert.Equal(t, c.longer, took > time.Minute, took)
+					return
+				}
+				assert.ErrorContains(t, err, ": no_progress, ")
+				assert.ErrorContains(t, err, " after the last byte")
+				assert.Equal(t, 1, resumes(m, resume.RefusedProgress))
+				assert.Greater(t, took, 50*time.Second)
+				assert.LessOrEqual(t, took, time.Minute+time.Second)
 			})
 		})
 	}
@@ -71,6 +78,8 @@ func TestResume_Attempts(t *testing.T) {
 // A server may send the whole representation again only if nothing has been
 // discarded before, so once. Over all continuations, at most as many bytes as
 // the body has may be discarded.
+//
+//retrip:promise P20
 func TestResume_Skips(t *testing.T) {
 	type part struct {
 		from   int64 // where the response begins; -1 means a 200
@@ -115,7 +124,7 @@ func TestResume_Skips(t *testing.T) {
 					resp.Body = b
 				}
 				m := NewMetrics()
-				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}, header...)
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute}}, header...)
 				require.Len(t, s.asks, 3)
 				for i, b := range given {
 					assert.Equal(t, 1, b.closed, "response %d", i)
@@ -143,7 +152,7 @@ func TestResume_ErrorHasBoth(t *testing.T) {
 			time.Sleep(time.Duration(len(s.asks)) * time.Minute)
 			return true
 		}
-		tr := &Transport{Base: s, Policy: Policy{Resume: On, Idempotent: slow}}
+		tr := &Transport{Base: s, Policy: Policy{Resume: time.Minute, Idempotent: slow}}
 		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		require.NoError(t, err)
 		_, err = io.ReadAll(resp.Body)
@@ -152,8 +161,9 @@ func TestResume_ErrorHasBoth(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 
 		s = &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-		_, err = fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, MaxAttempts: 1}})
-		assert.Equal(t, syscall.ECONNRESET, err)
+		_, err = fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, MaxAttempts: 1}})
+		assert.ErrorIs(t, err, syscall.ECONNRESET)
+		assert.EqualError(t, err, "connection reset by peer; retrip: the response body can't be continued at byte 500: max_attempts")
 	})
 }
 
@@ -174,7 +184,7 @@ func TestBodyIdle_Off(t *testing.T) {
 				return body.Read(p)
 			}))
 		}}
-		tr := &Transport{Base: s, Policy: Policy{BodyIdleTimeout: time.Second}, Hosts: map[string]Policy{"a.example": {Resume: On, BodyIdleTimeout: Off, Classify: peek}}}
+		tr := &Transport{Base: s, Policy: Policy{BodyIdleTimeout: time.Second}, Hosts: map[string]Policy{"a.example": {Resume: 24 * time.Hour, BodyIdleTimeout: Off, Classify: peek}}}
 		got, err := fetch(t, tr)
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))
@@ -187,36 +197,12 @@ func TestWholeBody_OutOfAttemptsWithResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}
 		m := NewMetrics()
-		got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, WholeBody: 2000, MaxAttempts: 3}})
+		got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, WholeBody: 2000, MaxAttempts: 3}})
 		assert.Equal(t, syscall.ECONNRESET, err)
 		assert.Len(t, got, 500)
 		assert.Len(t, s.asks, 3)
 		for _, result := range resumeResults {
 			assert.Zero(t, resumes(m, result), result)
 		}
-	})
-}
-
-// If the last attempt that the policy allows brings no byte, the request gives up as
-// others do: hooks, the reader and the state of the host learn why.
-func TestResume_LastAttemptWithoutAByte(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &store{etag: `"a"`, data: randomBytes(10, 1), at: func(i int) (int, error) {
-			return []int{0, 0, 5, 0}[min(i, 3)], io.ErrUnexpectedEOF
-		}, lie: func(i int, resp *http.Response) {
-			if i < 2 {
-				resp.StatusCode, resp.Body = 503, http.NoBody
-			}
-		}}
-		var gave Reason
-		tr := &Transport{Base: s, Policy: Policy{Resume: On}, Trace: &Trace{GiveUp: func(e Event) { gave = e.Reason }}}
-		got, err := fetch(t, tr)
-		assert.Len(t, got, 5)
-		var e *Error
-		require.ErrorAs(t, err, &e)
-		assert.Equal(t, ReasonMaxAttempts, e.Reason)
-		assert.Equal(t, ReasonMaxAttempts, gave)
-		assert.Len(t, s.asks, 4)
-		assert.Equal(t, ReasonMaxAttempts, tr.HostStates()[0].LastGiveUp)
 	})
 }

@@ -5,23 +5,32 @@ package retrip
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/resume"
 )
 
 // TestResume_LyingServers: whatever a server answers to the request for the
 // rest, the reader gets the representation that it began with, or an error
 // after a part of it.
+//
+//retrip:promise P20
 func TestResume_LyingServers(t *testing.T) {
 	const size, cut = 4 << 20, 100_000
 	data, other := randomBytes(size, 1), randomBytes(size, 2)
@@ -121,7 +130,7 @@ func TestResume_LyingServers(t *testing.T) {
 						c.lie(resp)
 					}
 				}}
-				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}})
+				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
 				if c.good {
 					require.NoError(t, err)
 					require.True(t, bytes.Equal(data, got))
@@ -137,6 +146,8 @@ func TestResume_LyingServers(t *testing.T) {
 
 // TestResume_EntityChanges replaces the entity at a random moment, on servers
 // that understand If-Range and on servers that don't.
+//
+//retrip:promise P20
 func TestResume_EntityChanges(t *testing.T) {
 	runs := 10_000
 	if testing.Short() {
@@ -166,7 +177,7 @@ func TestResume_EntityChanges(t *testing.T) {
 				}
 				return s.RoundTrip(req)
 			})
-			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: On, Budget: Unlimited, MaxAttempts: 8}})
+			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Unlimited, MaxAttempts: 8}})
 			first := entities[0]
 			if changes == 0 {
 				first = entities[1]
@@ -182,4 +193,100 @@ func TestResume_EntityChanges(t *testing.T) {
 		assert.Greater(t, whole, runs/4)
 		assert.Greater(t, broken, runs/20)
 	})
+}
+
+// TestResume_ErrorNamesReason: if nothing continues a body, its error ends with
+// the word that hooks, metrics and log have.
+//
+//retrip:promise P20
+func TestResume_ErrorNamesReason(t *testing.T) {
+	set := func(name, value string) func(*http.Response) {
+		return func(resp *http.Response) { resp.Header.Set(name, value) }
+	}
+	status := func(n int) func(*http.Response) { return func(resp *http.Response) { resp.StatusCode = n } }
+	often := func(int) (int, error) { return 0, io.ErrUnexpectedEOF }
+	at10 := "unexpected EOF; retrip: the response body can't be continued at byte 10: "
+	for _, c := range []struct {
+		reason Reason
+		policy Policy
+		method string
+		at     func(int) (int, error)
+		first  func(*http.Response) // changes the first response
+		lie    func(*http.Response) // changes the others
+		fails  error                // instead of other responses
+		text   string
+	}{
+		{reason: resume.RefusedMethod, method: http.MethodPost, text: at10 + "method"},
+		{reason: resume.RefusedStatus, first: status(203), text: at10 + "status"},
+		{reason: resume.RefusedEncoded, first: set("Content-Encoding", "gzip"), text: at10 + "encoded"},
+		{reason: resume.RefusedMultipart, first: set("Content-Type", "multipart/mixed"), text: at10 + "multipart"},
+		{reason: resume.RefusedTrailers, first: func(r *http.Response) { r.Trailer = http.Header{"X": nil} }, text: at10 + "trailers"},
+		{reason: resume.RefusedLength, first: func(r *http.Response) { r.ContentLength = -1 }, text: at10 + "unknown_length"},
+		{reason: resume.RefusedRanges, first: set("Accept-Ranges", "none"), text: at10 + "no_ranges"},
+		{reason: resume.RefusedValidator, first: set("ETag", `W/"a"`), text: at10 + "no_validator"},
+		{reason: resume.RefusedContentRange, first: set("Content-Range", "bytes 0-999/2000"), text: at10 + "content_range"},
+
+		{reason: resume.RefusedStatus, lie: status(404), text: at10 + "status, in a response with status 404"},
+		{reason: resume.RefusedEncoded, lie: set("Content-Encoding", "gzip"), text: at10 + "encoded, in a response with status 206"},
+		{reason: resume.RefusedMultipart, lie: set("Content-Type", "multipart/byteranges"), text: at10 + "multipart, in a response with status 206"},
+		{reason: resume.RefusedLength, lie: func(r *http.Response) { r.ContentLength = -1 }, text: at10 + "unknown_length, in a response with status 206"},
+		{reason: resume.RefusedValidator, lie: func(r *http.Response) { r.Header.Del("ETag") }, text: at10 + "no_validator, in a response with status 206"},
+		{reason: resume.RefusedContentRange, lie: set("Content-Range", "bytes 11-999/1000"), text: at10 + "content_range, in a response with status 206"},
+		{reason: resume.RefusedChanged, lie: set("ETag", `"b"`), text: at10 + "changed, in a response with status 206"},
+
+		{reason: resume.RefusedProgress, policy: Policy{MaxAttempts: 9, Budget: Unlimited}, at: often, text: "unexpected EOF; retrip: the response body can't be continued at byte 0: no_progress, 50s after the last byte"},
+		{reason: resume.RefusedError, fails: errors.New("x509: certificate has expired"), policy: Policy{Classify: finalError},
+			text: "retrip: gave up after 2 attempts: x509: certificate has expired; before that: unexpected EOF; retrip: the response body can't be continued at byte 10: error"},
+		{reason: ReasonMaxAttempts, policy: Policy{MaxAttempts: 1}, text: at10 + "max_attempts"},
+		{reason: ReasonNotIdempotent, policy: Policy{Idempotent: func(*http.Request) bool { return false }}, text: at10 + "not_idempotent"},
+		{reason: ReasonWaitTooLong, lie: func(r *http.Response) { r.StatusCode = 503; r.Header.Set("Retry-After", "86400") }, text: at10 + "wait_too_long, in a response with status 503"},
+	} {
+		t.Run(c.text, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: c.at, lie: func(i int, resp *http.Response) {
+					switch {
+					case i == 0 && c.first != nil:
+						c.first(resp)
+					case i > 0 && c.lie != nil:
+						c.lie(resp)
+					}
+				}}
+				if s.at == nil {
+					s.at = once(10, io.ErrUnexpectedEOF)
+				}
+				base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+					if c.fails != nil && len(s.asks) > 0 {
+						return nil, c.fails
+					}
+					return s.RoundTrip(req)
+				})
+				var log bytes.Buffer
+				var told []Reason
+				m := NewMetrics()
+				c.policy.Resume = time.Minute
+				tr := &Transport{Base: base, Metrics: m, Policy: c.policy, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+					Trace: &Trace{Resume: func(e Event) { told = append(told, e.Reason) }}}
+				resp, err := tr.RoundTrip(must(http.NewRequest(cmp.Or(c.method, http.MethodGet), "http://a.example/", nil)))
+				require.NoError(t, err)
+				_, err = io.ReadAll(resp.Body)
+				require.NoError(t, resp.Body.Close())
+				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				assert.Equal(t, c.text, waited.ReplaceAllString(err.Error(), ", 50s after"))
+				assert.Equal(t, c.reason, told[len(told)-1])
+				assert.Equal(t, 1, resumes(m, c.reason))
+				assert.Contains(t, log.String(), "reason="+string(c.reason)+" ")
+			})
+		})
+	}
+}
+
+// waited matches how long a body waited that gave up within the last seconds of Resume.
+var waited = regexp.MustCompile(`, 5\d[.\d]*s after`)
+
+// finalError forbids a retry after an error that isn't the break of a body.
+func finalError(_ *http.Request, _ *http.Response, err error) Verdict {
+	if err != nil && err != io.ErrUnexpectedEOF {
+		return Final
+	}
+	return ByRule
 }

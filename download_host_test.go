@@ -21,10 +21,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/resume"
 )
 
 // A continuation obeys what its host has asked for and what the host's breaker
 // and the caller's deadline allow, as any retry does.
+//
+//retrip:promise P20
 func TestResume_ObeysItsHost(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -44,7 +47,8 @@ func TestResume_ObeysItsHost(t *testing.T) {
 		{name: "a pause", paused: "20", reason: resumeContinued, took: 20 * time.Second},
 		{name: "a pause at the gate", policy: Policy{Gate: Gate{Enabled: On}}, paused: "20", reason: resumeContinued, took: 20 * time.Second},
 		{name: "a pause that is too long", policy: Policy{MaxWait: 5 * time.Second}, paused: "20", reason: ReasonHostPaused, most: time.Second},
-		{name: "a breaker that opens", policy: Policy{Breaker: Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: time.Hour}}, status: 503, failures: 10, reason: ReasonBreakerOpen},
+		{name: "a breaker that opens", policy: Policy{Breaker: Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: time.Hour}}, status: 503, failures: 10, reason: resume.RefusedProgress, took: 50 * time.Second},
+		{name: "a breaker that closes", policy: Policy{Breaker: Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: 7 * time.Second}}, status: 503, failures: 4, reason: resumeContinued, took: 7 * time.Second},
 		{name: "no time left", status: 503, after: "7", failures: 1, deadline: 5 * time.Second, reason: ReasonDeadline, most: time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,7 +68,7 @@ func TestResume_ObeysItsHost(t *testing.T) {
 					}
 					return s.RoundTrip(req)
 				})
-				c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = On, Unlimited, 10
+				c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = time.Minute, Unlimited, 10
 				m := NewMetrics()
 				tr := &Transport{Base: base, Metrics: m, Policy: c.policy}
 				ctx, cancel := context.WithCancel(t.Context())
@@ -101,6 +105,8 @@ func TestResume_ObeysItsHost(t *testing.T) {
 }
 
 // WholeBody counts decoded bytes: what the reader would get.
+//
+//retrip:promise P20
 func TestWholeBody_Decoded(t *testing.T) {
 	document := strings.Repeat("a compressible document ", 200)
 	for limit, asked := range map[int64]int32{1000: 1, 2000: 1, 2500: 2, 10_000: 2} {
@@ -145,7 +151,7 @@ func TestWholeBody_EndsWithItsConnection(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"+document[:20])
 			conn.Close()
 		}))
-		got, err := fetch(t, &Transport{Base: server.Transport(), Policy: Policy{WholeBody: 1000, Resume: On}})
+		got, err := fetch(t, &Transport{Base: server.Transport(), Policy: Policy{WholeBody: 1000, Resume: time.Minute}})
 		require.NoError(t, err)
 		assert.Equal(t, document[:20], string(got))
 		assert.Equal(t, 1, asked)
@@ -154,7 +160,7 @@ func TestWholeBody_EndsWithItsConnection(t *testing.T) {
 
 // While nothing breaks, no goroutine looks after a body.
 func TestResume_NoGoroutine(t *testing.T) {
-	tr := &Transport{Base: &zerosBase{size: 1 << 20}, Policy: Policy{Resume: On, BodyIdleTimeout: time.Minute}}
+	tr := &Transport{Base: &zerosBase{size: 1 << 20}, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Minute}}
 	before := runtime.NumGoroutine()
 	resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 	require.NoError(t, err)

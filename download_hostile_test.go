@@ -67,7 +67,7 @@ func TestResume_RestStalls(t *testing.T) {
 				}}
 				m := NewMetrics()
 				p := c.policy
-				p.Resume, p.BodyIdleTimeout, p.Backoff = On, time.Second, Backoff{Base: 1, Cap: 1}
+				p.Resume, p.BodyIdleTimeout, p.Backoff = time.Minute, time.Second, Backoff{Base: 1, Cap: 1}
 				began := time.Now()
 				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
 				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Millisecond)
@@ -102,7 +102,7 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
 			for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, nil} {
 				s := &store{etag: `"a"`, data: data, at: once(500, broken)}
-				tr := &Transport{Base: s, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Classify: peek}}
+				tr := &Transport{Base: s, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: peek}}
 				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				require.NoError(t, err)
 				got, err := io.ReadAll(resp.Body)
@@ -119,10 +119,11 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 // If a body that must be whole stalls, its connection is suspect, as after a
 // timeout.
 func TestWholeBody_StallIsDoubt(t *testing.T) {
-	x := &exchange{place: place{clock: clock{s: &settings{base: &http.Transport{}, epoch: time.Now()}}, r: &rules{}}, last: last{err: tornError{errBodyIdle}}}
+	x := &exchange{t: &Transport{}, place: place{clock: clock{s: &settings{base: &http.Transport{}, epoch: time.Now()}}, r: &rules{}}, last: last{err: tornError{errBodyIdle}}}
+	x.req = must(http.NewRequest(http.MethodGet, "http://a.example/", nil))
 	x.doubts()
 	assert.True(t, x.doubt.on)
-	x = &exchange{place: x.place, last: last{err: errBodyIdle}, continues: true}
+	x = &exchange{t: x.t, place: x.place, last: last{err: errBodyIdle}, continues: true}
 	x.doubt.http2 = true
 	x.doubts()
 	assert.True(t, x.doubt.on && x.doubt.http2)
@@ -140,7 +141,7 @@ func TestResume_SameResponse(t *testing.T) {
 			for _, p := range []Policy{{AttemptTimeout: time.Second}, {BodyIdleTimeout: time.Second}, {BodyIdleTimeout: time.Second, Classify: peek}, {WholeBody: 2}} {
 				resp := &http.Response{StatusCode: 200, ContentLength: 10, Header: http.Header{"Etag": {`"a"`}},
 					Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
-				p.Resume = On
+				p.Resume = time.Minute
 				tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: p}
 				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				require.NoError(t, err)
@@ -157,7 +158,7 @@ func TestResume_SameResponse(t *testing.T) {
 func TestResume_StaleLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(700, syscall.ECONNRESET), lie: func(_ int, resp *http.Response) { resp.ContentLength = 300 }}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}})
+		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
 		assert.ErrorIs(t, err, syscall.ECONNRESET)
 		assert.Len(t, got, 700)
 		assert.Len(t, s.asks, 1)
@@ -178,7 +179,7 @@ func TestResume_WrongCounts(t *testing.T) {
 				if part == 0 {
 					s.at = nil
 				}
-				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second}})
+				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}})
 				assert.Error(t, err)
 				assert.Len(t, got, 500*part)
 			}
@@ -199,7 +200,7 @@ func TestResume_CallerGoesWhileReading(t *testing.T) {
 					time.AfterFunc(time.Second/2, cancel)
 				}
 				m := NewMetrics()
-				tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}
+				tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute}}
 				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				require.NoError(t, err)
 				_, err = io.ReadAll(resp.Body)
@@ -228,7 +229,7 @@ func TestResume_HookPanics(t *testing.T) {
 				parts, given = append(parts, resp), append(given, resp.Body.(*breaking))
 				return resp, err
 			})
-			tr := &Transport{Base: base, Trace: trace, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second}}
+			tr := &Transport{Base: base, Trace: trace, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
 			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			assert.PanicsWithValue(t, "boom", func() { _, _ = io.ReadAll(resp.Body) }, name)
@@ -270,7 +271,7 @@ func TestResume_ReadAfterClose(t *testing.T) {
 				resp.Body = &closable{ReadCloser: resp.Body}
 				return resp, err
 			})
-			tr := &Transport{Base: base, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, WholeBody: 5}}
+			tr := &Transport{Base: base, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 5}}
 			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			_, _ = io.CopyN(io.Discard, resp.Body, c.read)

@@ -5,11 +5,14 @@ package retrip
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -40,7 +43,7 @@ func TestResume_Mutants(t *testing.T) {
 					m.Mutate(resp.Header)
 				}
 			}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, Budget: Unlimited, MaxAttempts: 8}})
+			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, Budget: Unlimited, MaxAttempts: 8}})
 			if err == nil {
 				whole++
 				require.True(t, bytes.Equal(data, got), "%d", i)
@@ -52,5 +55,64 @@ func TestResume_Mutants(t *testing.T) {
 		assert.Greater(t, whole, runs/50, "some changes change nothing")
 		assert.Less(t, whole, runs/2)
 		t.Log(whole, "whole")
+	})
+}
+
+// TestResume_TrueRanges: a server answers every request with any part of a file,
+// under any status. If its Content-Range says which part that is, no body is
+// spliced.
+//
+//retrip:promise P20
+func TestResume_TrueRanges(t *testing.T) {
+	runs := 20_000
+	if testing.Short() || testenv.Race {
+		runs = 2000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(18, 206))
+		const size = 1000
+		data := randomBytes(size, 1)
+		whole, cut := 0, 0
+		for i := range runs {
+			begins, served := 0, 0
+			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				from, to := 0, size
+				if asked, ok := strings.CutPrefix(req.Header.Get("Range"), "bytes="); ok && random.IntN(3) > 0 {
+					_, err := fmt.Sscanf(asked, "%d-%d", &from, &to)
+					require.NoError(t, err)
+					to++
+				}
+				if random.IntN(2) == 0 {
+					from = random.IntN(min(from+1, size-1) + 1)
+					to = from + 1 + random.IntN(size-from)
+				}
+				resp := &http.Response{StatusCode: []int{200, 200, 206, 206, 203, 226}[random.IntN(6)], Header: http.Header{"Etag": {`"a"`}}, Request: req, ContentLength: int64(to - from)}
+				if resp.StatusCode != 200 || to-from < size || random.IntN(2) == 0 {
+					resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%s", from, to-1, []string{"1000", "*"}[random.IntN(2)]))
+				}
+				if served++; served == 1 {
+					begins = from
+				}
+				resp.Body = io.NopCloser(bytes.NewReader(data[from:to]))
+				if random.IntN(2) == 0 {
+					resp.Body = &breaking{r: bytes.NewReader(data[from : from+random.IntN(to-from)]), err: io.ErrUnexpectedEOF}
+				}
+				return resp, nil
+			})
+			var header []string
+			if random.IntN(2) == 0 {
+				first := random.IntN(size)
+				header = []string{"Range", fmt.Sprintf("bytes=%d-%d", first, first+random.IntN(size-first))}
+			}
+			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Unlimited, MaxAttempts: 8}}, header...)
+			require.True(t, bytes.HasPrefix(data[begins:], got), "run %d: another byte than that of its offset", i)
+			if err == nil {
+				whole++
+			} else {
+				cut++
+			}
+		}
+		assert.Greater(t, whole, runs/10)
+		assert.Greater(t, cut, runs/10)
 	})
 }

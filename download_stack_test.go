@@ -82,6 +82,8 @@ func (w *cutWriter) Write(p []byte) (int, error) {
 // clients. Length and validators are those of the first response, hop-by-hop
 // fields stay on their hop, and the bytes that have arrived are passed on
 // before the rest is requested.
+//
+//retrip:promise P20
 func TestResume_BelowReverseProxy(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
 		t.Run(proto.String(), func(t *testing.T) {
@@ -96,7 +98,7 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 				back := memhttp.NewServer(t, proto, upstream)
 				proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
 				proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
-				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
+				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: 24 * time.Hour, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
 				front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 
 				req := must(http.NewRequest(http.MethodGet, front.URL, nil))
@@ -143,7 +145,7 @@ func TestResume_BelowReverseProxy_Broken(t *testing.T) {
 				back := memhttp.NewServer(t, memhttp.HTTP2, upstream)
 				proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
 				proxy.ErrorLog = log.New(io.Discard, "", 0)
-				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: On}}
+				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: time.Minute}}
 				front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 				resp, err := front.Transport().RoundTrip(must(http.NewRequest(http.MethodGet, front.URL, nil)))
 				require.NoError(t, err)
@@ -168,7 +170,7 @@ func TestResume_BelowReverseProxy_ClientGoes(t *testing.T) {
 		reasons := make(chan Reason, 10)
 		proxy.Transport = &Transport{
 			Base: back.Transport(), Trace: &Trace{Resume: func(e Event) { reasons <- e.Reason }},
-			Policy: Policy{Resume: On, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour},
+			Policy: Policy{Resume: 24 * time.Hour, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour},
 		}
 		front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -199,7 +201,7 @@ func TestResume_Redirects(t *testing.T) {
 			}
 			s.ServeHTTP(w, r)
 		}))
-		client := &http.Client{Transport: &Transport{Base: server.Transport(), Policy: Policy{Resume: On, WholeBody: 1000}}}
+		client := &http.Client{Transport: &Transport{Base: server.Transport(), Policy: Policy{Resume: time.Minute, WholeBody: 1000}}}
 		get := func() ([]byte, error) {
 			req := must(http.NewRequest(http.MethodGet, "http://a.example.com/file", nil))
 			req.Header.Set("Authorization", "secret")
@@ -245,7 +247,7 @@ func TestResume_Compression(t *testing.T) {
 			base := server.Transport()
 			base.DisableCompression = disabled
 			m := NewMetrics()
-			got, err := fetch(t, &Transport{Base: base, Metrics: m, Policy: Policy{Resume: On}})
+			got, err := fetch(t, &Transport{Base: base, Metrics: m, Policy: Policy{Resume: time.Minute}})
 			if disabled {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(s.data, got))
@@ -283,13 +285,13 @@ func TestResume_CallersRanges(t *testing.T) {
 			server := memhttp.NewServer(t, memhttp.HTTP1, s)
 			req := must(http.NewRequest(http.MethodGet, server.URL, nil))
 			req.Header.Set("Range", c.asked)
-			resp, err := (&Transport{Base: server.Transport(), Policy: Policy{Resume: On}}).RoundTrip(req)
+			resp, err := (&Transport{Base: server.Transport(), Policy: Policy{Resume: time.Minute}}).RoundTrip(req)
 			require.NoError(t, err)
 			got, err := io.ReadAll(resp.Body)
 			require.NoError(t, resp.Body.Close())
 			asked := s.requests()
 			if c.broken {
-				assert.Equal(t, io.ErrUnexpectedEOF, err, c.asked)
+				assert.ErrorIs(t, err, io.ErrUnexpectedEOF, c.asked)
 				assert.Len(t, asked, 1, c.asked)
 				continue
 			}

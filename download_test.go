@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/resume"
 )
@@ -118,12 +121,22 @@ func fetch(t *testing.T, tr *Transport, headers ...string) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
+// owe makes the host of fetch owe what n retries of other requests cost that
+// failed.
+func owe(tr *Transport, n int) {
+	host := tr.hosts.PinNew(hostkey.Key{Host: "a.example", Port: "80"}, 0)
+	for range n {
+		host.Debt.Spend(budget.Rule{Size: 5 * budget.Token}, false, false)
+	}
+}
+
+//retrip:promise P20
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(300<<10, 1)
 		for _, broken := range []error{io.ErrUnexpectedEOF, io.EOF, syscall.ECONNRESET, errors.New("stream error")} {
 			s := &store{etag: `"a"`, data: data, at: once(100_000, broken)}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}}, "Accept-Encoding", "br", "X", "y")
+			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}}, "Accept-Encoding", "br", "X", "y")
 			require.NoError(t, err)
 			assert.True(t, bytes.Equal(data, got))
 			require.Len(t, s.asks, 2)
@@ -138,7 +151,7 @@ func TestResume_CallersRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(1000, 1)
 		s := &store{etag: `"a"`, data: data, at: once(100, io.ErrUnexpectedEOF)}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}}, "Range", "bytes=300-899", "If-Range", `"a"`)
+		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}}, "Range", "bytes=300-899", "If-Range", `"a"`)
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data[300:900], got))
 		require.Len(t, s.asks, 2)
@@ -151,7 +164,7 @@ func TestResume_BreaksBehindTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(1000, 1)
 		s := &store{etag: `"a"`, data: data, at: once(1000, syscall.ECONNRESET)}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}})
+		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))
 		assert.Len(t, s.asks, 1)
@@ -159,6 +172,8 @@ func TestResume_BreaksBehindTheEnd(t *testing.T) {
 }
 
 // A body that stalls is continued over another connection.
+//
+//retrip:promise P20
 func TestResume_Stall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
@@ -169,7 +184,7 @@ func TestResume_Stall(t *testing.T) {
 			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", fault.Timeout(e.Err)))
 		}}
 		began := time.Now()
-		got, err := fetch(t, &Transport{Base: s, Metrics: m, Trace: trace, Policy: Policy{Resume: On, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: 1, Cap: 1}}})
+		got, err := fetch(t, &Transport{Base: s, Metrics: m, Trace: trace, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: 1, Cap: 1}}})
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))
 		assert.LessOrEqual(t, time.Since(began), 2*1500*time.Millisecond+time.Millisecond)
@@ -184,6 +199,8 @@ func TestResume_Stall(t *testing.T) {
 }
 
 // Without Resume, a stall is a timeout error. A slow reader is not a stall.
+//
+//retrip:promise P20
 func TestBodyIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
@@ -207,7 +224,9 @@ func TestBodyIdle(t *testing.T) {
 }
 
 // The reason why a body isn't continued is reported, and the body ends with its
-// own error.
+// own error and that reason.
+//
+//retrip:promise P20
 func TestResume_NotEligible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, lie := range map[Reason]func(*http.Response){
@@ -218,26 +237,31 @@ func TestResume_NotEligible(t *testing.T) {
 			resume.RefusedTrailers:  func(r *http.Response) { r.Trailer = http.Header{"X": nil} },
 			resume.RefusedRanges:    func(r *http.Response) { r.Header.Set("Accept-Ranges", "none") },
 			resume.RefusedStatus:    func(r *http.Response) { r.StatusCode = 404 },
+
+			resume.RefusedContentRange: func(r *http.Response) { r.Header.Set("Content-Range", "bytes 0-999/2000") },
 		} {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET), lie: func(_ int, r *http.Response) { lie(r) }}
 			m := NewMetrics()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}})
-			assert.Equal(t, syscall.ECONNRESET, err, want)
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute}})
+			assert.ErrorIs(t, err, syscall.ECONNRESET, want)
+			assert.EqualError(t, err, "connection reset by peer; retrip: the response body can't be continued at byte 500: "+string(want), want)
 			assert.Len(t, got, 500, want)
 			assert.Len(t, s.asks, 1, want)
 			assert.EqualValues(t, 1, m.policies["default"].Resumes[slices.Index(resumeResults, want)].Load(), want)
 		}
 		// A body that ends properly is never reported.
 		s := &store{data: randomBytes(1000, 1), lie: func(_ int, r *http.Response) { r.ContentLength = -1 }}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: On}})
+		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
 		require.NoError(t, err)
 		assert.Len(t, got, 1000)
 	})
 }
 
 // Each continuation is a retry. It waits, asks the budget, obeys Retry-After
-// and the deadline, and counts as an attempt until there has been much
+// and the deadline, and counts as an attempt until there has been
 // progress.
+//
+//retrip:promise P20
 func TestResume_IsRetry(t *testing.T) {
 	data := randomBytes(4<<20, 1)
 	down := func(from, to int, retryAfter string) func(int, *http.Response) {
@@ -254,15 +278,22 @@ func TestResume_IsRetry(t *testing.T) {
 		at     func(i int) (int, error)
 		lie    func(i int, resp *http.Response)
 		reason Reason
+		failed int // retries of other requests before
 		asks   int
 		took   time.Duration // minimum
 	}{
-		{name: "attempts", at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 4},
 		{name: "attempts, switched off", policy: Policy{MaxAttempts: 1}, at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 1},
-		{name: "attempts anew after much progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: resumeContinued, asks: 4},
-		{name: "but not before", at: func(int) (int, error) { return 200 << 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 4},
-		{name: "no progress", policy: Policy{MaxAttempts: 10}, at: func(int) (int, error) { return 0, io.ErrUnexpectedEOF }, reason: resume.RefusedProgress, asks: 4},
-		{name: "budget", policy: Policy{MaxAttempts: 10, Budget: Budget{Size: 1}}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 100, "0"), reason: ReasonBudgetExhausted, asks: 3},
+		{name: "attempts anew after progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: resumeContinued, asks: 4},
+		{name: "budget", policy: Policy{MaxAttempts: 10}, failed: 10, at: once(10, io.ErrUnexpectedEOF), reason: resumeContinued, asks: 2, took: 1250 * time.Millisecond},
+		{name: "attempts", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
+		{name: "Retry-After in a turn", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 3, "17"), reason: resumeContinued, asks: 4, took: 34 * time.Second},
+		{name: "Retry-After of a 429 in a turn", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
+			if down(1, 3, "17")(i, resp); i == 1 || i == 2 {
+				resp.StatusCode = 429
+			}
+		}, reason: resumeContinued, asks: 4, took: 34 * time.Second},
+		{name: "Retry-After beyond Resume", policy: Policy{Resume: 10 * time.Second, MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "17"), reason: resume.RefusedProgress, asks: 2},
+		{name: "Retry-After beyond MaxWait in a turn", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
 		{name: "Retry-After", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
 		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
 		{name: "Policy.Deadline is none of a body's", policy: Policy{Deadline: time.Second}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
@@ -271,9 +302,11 @@ func TestResume_IsRetry(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
 				m := NewMetrics()
-				c.policy.Resume = On
+				c.policy.Resume = cmp.Or(c.policy.Resume, time.Minute)
 				began := time.Now()
-				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: c.policy})
+				tr := &Transport{Base: s, Metrics: m, Policy: c.policy}
+				owe(tr, c.failed)
+				got, err := fetch(t, tr)
 				assert.True(t, bytes.HasPrefix(data, got))
 				if c.reason == resumeContinued {
 					require.NoError(t, err)
@@ -291,6 +324,8 @@ func TestResume_IsRetry(t *testing.T) {
 
 // Close returns at once and ends a continuation, during its wait and during its
 // request.
+//
+//retrip:promise P20
 func TestResume_Close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, hang := range []bool{false, true} {
@@ -302,7 +337,7 @@ func TestResume_Close(t *testing.T) {
 				}
 				return s.RoundTrip(req)
 			})
-			tr := &Transport{Base: base, Policy: Policy{Resume: On, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
+			tr := &Transport{Base: base, Policy: Policy{Resume: 24 * time.Hour, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
 			if hang {
 				tr.Policy.Backoff = Backoff{Base: 1, Cap: 1}
 			}
@@ -327,7 +362,7 @@ func TestResume_CallerGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
 		ctx, cancel := context.WithCancel(t.Context())
-		tr := &Transport{Base: s, Policy: Policy{Resume: On, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
+		tr := &Transport{Base: s, Policy: Policy{Resume: 24 * time.Hour, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
 		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		require.NoError(t, err)
 		time.AfterFunc(time.Second, cancel)
@@ -358,6 +393,7 @@ func TestResume_SparedBytes(t *testing.T) {
 				switch {
 				case i == 0:
 				case c.from < 0:
+					resp.Header.Del("Content-Range")
 					resp.StatusCode, resp.ContentLength, resp.Body = 200, 1000, io.NopCloser(bytes.NewReader(data))
 				default:
 					resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-999/1000", c.from))
@@ -369,7 +405,7 @@ func TestResume_SparedBytes(t *testing.T) {
 			if c.asked == "" {
 				header = nil
 			}
-			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: On}}, header...)
+			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute}}, header...)
 			require.NoError(t, err)
 			assert.EqualValues(t, c.spared, m.policies["default"].ResumedBytes.Load(), c.name)
 		}

@@ -37,7 +37,8 @@ const (
 	ReasonHostPaused        Reason = "host_paused"         // the host asked all clients to pause for longer than MaxWait or the deadline allows
 	ReasonDeadline          Reason = "deadline"            // the deadline leaves no time for the wait and another attempt
 	ReasonBreakerOpen       Reason = "breaker_open"        // the breaker of the host is open
-	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host is exhausted
+	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host has too few tokens
+	ReasonRetriesFailing    Reason = "retries_failing"     // too many retries to the host have failed in a row; see Budget
 	ReasonFleetBudget       Reason = "fleet_budget"        // too many retries of all processes together failed
 	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself exceeded Policy.MaxSends in the last attempt; also a reason for a retry
 	ReasonCanceled          Reason = "canceled"            // the caller canceled the request
@@ -122,8 +123,7 @@ func (e *Error) met() []error {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Timeout reports whether the last failure was a timeout: of the attempt, of
-// Policy.Deadline or of the context. A wait that doesn't fit the deadline is
-// not a timeout.
+// Policy.Deadline or of the context. A wait that doesn't fit is no timeout.
 func (e *Error) Timeout() bool {
 	if e.last == nil && e.StatusCode == 0 {
 		return fault.Timeout(e.Err)
@@ -142,6 +142,7 @@ func (e *timeoutError) Is(target error) bool { return target == context.Deadline
 var (
 	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
 	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
+	errNoProgress     = &timeoutError{"retrip: no response within Policy.Resume"}
 	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdleTimeout"}
 )
 

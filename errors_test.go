@@ -25,6 +25,7 @@ type notInTime struct{}
 func (notInTime) Error() string { return "i/o timeout" }
 func (notInTime) Timeout() bool { return true }
 
+//retrip:promise P3 P17
 func TestError(t *testing.T) {
 	a, b := errors.New("a"), errors.New("b")
 	for _, tt := range []struct {
@@ -59,6 +60,8 @@ func TestError(t *testing.T) {
 }
 
 // A retry can't fix the last error, so there is no reason.
+//
+//retrip:promise P8
 func TestError_Hopeless(t *testing.T) {
 	play.Bubble(t, "", func(t *testing.T) {
 		_, err := (&retrip.Transport{Base: play.Base(play.Err(errors.New("a")), play.Err(http.ErrSchemeMismatch)), Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))

@@ -91,7 +91,7 @@ func ExampleTransport_HostState() {
 		return
 	}
 	fmt.Printf("%v of %v tokens left, %v failed retries in a row, breaker %s, last give-up %s\n", state.Tokens, state.Size, state.FailedRetries, state.Breaker, state.LastGiveUp)
-	// Output: 3 of 5 tokens left, 4 failed retries in a row, breaker closed, last give-up budget_exhausted
+	// Output: 3.5 of 5 tokens left, 3 failed retries in a row, breaker closed, last give-up retries_failing
 }
 
 // A POST is repeated after a status that says that the host did nothing.

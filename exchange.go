@@ -11,7 +11,6 @@ import (
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
-	"github.com/retrip/retrip/internal/incoming"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/span"
 )
@@ -34,12 +33,16 @@ type exchange struct {
 	seen     seen            // of the last discarded response
 	key      string          // generated Idempotency-Key; empty if there is none
 	incoming int             // number of the incoming attempt on whose behalf the request is made; 1 if none
+	asking   asking          // of the fleet's account
 
 	// Together these take little space.
 	told       tally
+	how        host.Failure // of the last attempt that failed; 0: none
 	idempotent bool
-	atFleet    bool // the attempt under way is a retry that the fleet's account has let through
+	atFleet    bool // the next attempt is a retry that the fleet's account has let through
+	charged    bool // the attempt under way is a retry that the account was charged for
 	continues  bool // x continues the body of a response that was returned
+	turn       bool // x is the turn of a body that waits: one attempt, to which the host's budget doesn't apply
 	ended      bool // run has returned; false if a base, a body or a hook panicked
 }
 
@@ -55,8 +58,8 @@ type seen struct {
 type clock struct {
 	s        *settings     // for its epoch
 	started  time.Time     // first reading; zero before
-	hooked   time.Duration // instant at which RoundTrip began, if there are hooks
-	deadline time.Duration // instant at which Policy.Deadline ends an attempt; 0 if the context's deadline does
+	hooked   time.Duration // instant at which RoundTrip began, if there are hooks or histograms of durations
+	deadline time.Duration // instant at which Policy.Deadline, or Policy.Resume, ends an attempt; 0 if the context's deadline does
 }
 
 // start returns the first reading of the clock.
@@ -75,7 +78,8 @@ func (c *clock) now() time.Duration {
 	return c.s.now()
 }
 
-// init begins x, for a request that follows r. Only x.continues may be set before.
+// init begins x, for a request that follows r. Only x.continues and x.turn may be set
+// before.
 func (x *exchange) init(t *Transport, s *settings, r *rules, req *http.Request, kind replay.Kind, asked *override) {
 	x.t, x.s, x.r, x.req, x.table = t, s, r, req, &t.hosts
 	x.payload.req, x.payload.kind, x.payload.given = req, kind, req.Body
@@ -83,10 +87,10 @@ func (x *exchange) init(t *Transport, s *settings, r *rules, req *http.Request, 
 	if asked != nil {
 		x.asked = asked
 		if x.r.retryHeader != "" {
-			x.incoming = incoming.Attempt(x.req.Context())
+			x.incoming = asked.from.Attempt(req.Context())
 		}
 	}
-	if x.watch().hooked() {
+	if x.watch().hooked() || r.metrics.Timed() {
 		x.hooked = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
@@ -94,9 +98,14 @@ func (x *exchange) init(t *Transport, s *settings, r *rules, req *http.Request, 
 		x.call.Deadline = max(1, x.s.instant(deadline))
 	}
 	if x.r.policy.Deadline > 0 && !x.continues {
-		if at := span.Add(x.now(), x.r.policy.Deadline); x.call.Deadline == 0 || at < x.call.Deadline {
-			x.call.Deadline, x.deadline = at, at
-		}
+		x.endBy(span.Add(x.now(), x.r.policy.Deadline))
+	}
+}
+
+// endBy makes the instant at the deadline of x, unless the context's is earlier.
+func (x *exchange) endBy(at time.Duration) {
+	if x.call.Deadline == 0 || at < x.call.Deadline {
+		x.call.Deadline, x.deadline = at, at
 	}
 }
 
@@ -107,7 +116,7 @@ func (x *exchange) run() (*http.Response, error) {
 	defer x.cleanUp()
 	x.prepare()
 	end := x.admit()
-	for made := x.continues; end.how == goesOn; made = false {
+	for made := x.continues && !x.turn; end.how == goesOn; made = false {
 		if !made {
 			x.send()
 		}
@@ -180,8 +189,9 @@ func (x *exchange) decide() error {
 	if x.host != nil {
 		record = &x.host.Record
 		if failed {
-			x.host.Used.Store(int64(now))
-			x.host.Failed.Store(uint32(o.Why()))
+			x.host.FailsAt(now)
+			x.how = x.describe()
+			x.host.Failed.Store(uint32(x.how))
 		}
 	} else {
 		record = new(host.Record)
@@ -196,7 +206,8 @@ func (x *exchange) decide() error {
 	// The fleet may still forbid the retry, and the upload must then go on.
 	x.payload.release(d.Retry && !x.asksFleet())
 	wakeOthers(record, d.Wakes)
-	if d.Reason == decide.BudgetExhausted && x.host.RanOut() {
+	if (d.Reason == decide.BudgetExhausted || d.Reason == decide.RetriesFailing) && x.host.RanOut() {
+		x.host.GaveUp.Store(uint32(d.Reason))
 		d.Change |= host.Emptied
 	}
 	x.changed(d.Change)
@@ -233,5 +244,9 @@ func (x *exchange) awake(gone error) ending {
 	if gone != nil {
 		return x.leave(gone)
 	}
-	return x.wake()
+	end := x.wake()
+	if x.atFleet && end.how == goesOn {
+		return x.payRetry()
+	}
+	return end
 }

@@ -37,6 +37,7 @@ func gatedHost(t *testing.T, n *notes, steps ...play.Step) (*retrip.Transport, *
 	return tr, base
 }
 
+//retrip:promise P9
 func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
@@ -54,6 +55,8 @@ func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
 }
 
 // The caller of a new request goes while the request waits at the gate.
+//
+//retrip:promise P10
 func TestExchange_GateCanceled(t *testing.T) {
 	cause := errors.New("the user left")
 	for _, tt := range []struct {
@@ -109,6 +112,8 @@ func TestExchange_GateCanceled(t *testing.T) {
 }
 
 // A new request would get through the gate only after its deadline.
+//
+//retrip:promise P3 P10
 func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 	for name, limit := range map[string]func(*http.Request, *retrip.Policy) (*http.Request, context.CancelFunc){
 		"Policy.Deadline": func(r *http.Request, p *retrip.Policy) (*http.Request, context.CancelFunc) {
@@ -153,6 +158,8 @@ func TestExchange_GateBeyondTheDeadline(t *testing.T) {
 }
 
 // A request to a host with an open breaker.
+//
+//retrip:promise P3
 func TestExchange_BreakerFailsFast(t *testing.T) {
 	for name, body := range map[string]*play.SendBody{"no body": nil, "body": play.NewSend("x")} {
 		play.Bubble(t, name, func(t *testing.T) {
@@ -200,13 +207,15 @@ func TestExchange_BreakerFailsFast(t *testing.T) {
 			require.NoError(t, err, "the probe")
 			play.Finish(t, resp)
 			time.Sleep(time.Minute)
-			assert.Empty(t, tr.HostStates())
+			assert.Empty(t, play.Held(tr))
 		})
 	}
 }
 
 // If the breaker opens during the wait before a retry, the request ends with
 // the outcome before that wait.
+//
+//retrip:promise P17
 func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
@@ -253,6 +262,8 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 }
 
 // The caller goes while a retry waits at the gate after its own wait.
+//
+//retrip:promise P10
 func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503, "X: y"), play.Reply(429, "Retry-After: 20"))
@@ -285,6 +296,8 @@ func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 }
 
 // A hook that panics about a refusal leaves nothing behind.
+//
+//retrip:promise P5
 func TestExchange_HookPanicsOnFailingFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503))
@@ -303,6 +316,8 @@ func TestExchange_HookPanicsOnFailingFast(t *testing.T) {
 }
 
 // A thousand hosts in trouble hold back no request to another host.
+//
+//retrip:promise P16
 func TestExchange_HealthyHostAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}

@@ -25,17 +25,17 @@ import (
 // should make one Fleet with [NewFleet] and set it as Transport.Fleet in all
 // its Transports. A Fleet is safe for concurrent use.
 //
-// A retry that fails costs one token, but a Transport pays only once until one
-// of its requests to the host succeeds. A success without a retry pays 0.2
-// tokens. If the level of an account is below half its size, the account lets
-// retries through with a probability of level/(size/2). A retry waits for the
+// A retry costs one token, which comes back if it succeeds. A Transport pays only
+// once until one of its requests to the host succeeds. A success without a retry
+// pays 0.2 tokens. If the level of an account is below a quarter of its size, the account
+// lets retries through with a probability of level/(size/4). A retry waits for the
 // level for at most 50 ms, as part of its wait; first attempts never ask. If
-// the store fails, the process doesn't use it for 5 to 15 s, and the budget
-// decides alone. docs/fleet.md has the rule and its figures.
+// the store fails, for one host or for all, the process doesn't use it there for
+// 5 to 15 s, and the budget decides alone. docs/fleet.md has the rule and its figures.
 type Fleet struct{ accounts fleet.Accounts }
 
 // NewFleet returns a Fleet with its accounts in a store that all processes of the
-// fleet share, and four goroutines, which Close ends. If add is nil, the accounts
+// fleet share, and a goroutine, which Close ends. If add is nil, the accounts
 // are in the memory of this program, for all Transports with this Fleet; such a
 // Fleet needs no Close. The module github.com/retrip/retrip/fleetredis is a store
 // in Redis or Valkey, whose method Add is such a function.
@@ -46,7 +46,7 @@ type Fleet struct{ accounts fleet.Accounts }
 // or read for a minute, holds size. Processes may pass different sizes for one
 // account, so a store should keep the number of missing tokens, not the level.
 //
-// The Fleet calls add from up to four goroutines. add should return when ctx ends.
+// The Fleet calls add from up to 64 goroutines. add should return when ctx ends.
 // No request waits for add for more than 50 ms. After an error, a panic or an
 // impossible level, the local budget decides alone.
 func NewFleet(add func(ctx context.Context, host string, tokens, size float64) (level float64, err error)) *Fleet {
@@ -83,24 +83,68 @@ func (x *exchange) tellFleet() {
 	if x.t.Fleet == nil {
 		return
 	}
-	retry := x.atFleet
-	x.atFleet = false
-	switch failed := x.r.Retryable(*o) || o.Canceled; {
-	case failed || o.Status == 0 && !o.Hopeless:
+	charged := x.charged
+	x.charged = false
+	if failed := x.r.Retryable(*o) || o.Canceled; failed || o.Status == 0 && !o.Hopeless {
 		// As with the budget, a retry counts no matter who ended it.
-		if retry && x.host.Charge.Failed() {
-			x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, -1)
-		}
-	case o.Status != 0:
-		if x.host != nil {
-			// Even if the policy takes no part in the account: an earlier
-			// one may have charged it.
-			x.host.Charge.Succeeded()
-		}
-		if x.call.Attempts == 1 && !x.continues {
-			x.t.payFleet(x.r, x.req.URL)
+		return
+	}
+	if x.host != nil && (o.Status != 0 || charged) {
+		// Even if the policy takes no part in the account: an earlier one may
+		// have charged it.
+		x.host.Charge.Succeeded()
+	}
+	switch {
+	case charged:
+		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, account.Cost)
+	case o.Status != 0 && x.call.Attempts == 1 && !x.continues:
+		x.t.payFleet(x.r, x.req.URL)
+	}
+}
+
+// asking is what a retry keeps of its question to the account, to ask again
+// after a long wait.
+type asking struct {
+	at   time.Duration // instant at which the account has allowed it
+	draw uint64        // decides again, so that asking twice forbids no more retries
+}
+
+// payRetry charges the account for the retry that is about to be made. The
+// account may be empty since it allowed the retry, if that was long ago.
+func (x *exchange) payRetry() ending {
+	x.atFleet = false
+	f, size, host := &x.t.Fleet.accounts, x.r.fleet, hostkey.Of(x.req.URL)
+	if x.s.now()-x.asking.at > account.LongWait {
+		forbids, gone := x.forbidden(host)
+		switch {
+		case gone != nil:
+			return x.leave(gone)
+		case forbids:
+			x.giveBack(&x.host.Record)
+			x.decision = decide.Decision{Reason: decide.FleetBudget}
+			return ending{how: endHeldBack}
 		}
 	}
+	if x.host.Charge.Sent() {
+		x.charged = true
+		f.Add(host, size, -account.Cost)
+	}
+	return ending{}
+}
+
+// forbidden asks the account about a retry. If the caller goes meanwhile, it
+// returns why.
+func (x *exchange) forbidden(host hostkey.Key) (forbids bool, gone error) {
+	f, size := &x.t.Fleet.accounts, x.r.fleet
+	if answer := f.Ask(host, size); answer != nil {
+		if gone := x.awaitFleet(host, answer); gone != nil {
+			return false, gone
+		}
+	}
+	forbids, known := f.Forbids(host, size, x.asking.draw)
+	x.r.metrics.AskedFleet(forbids, known)
+	x.logFleet()
+	return forbids, nil
 }
 
 // asksFleet reports whether the retry that decide has allowed needs the
@@ -117,22 +161,16 @@ func (x *exchange) askFleet() ending {
 		return ending{}
 	}
 	d := &x.decision
-	f, size := &x.t.Fleet.accounts, x.r.fleet
-	host, began := hostkey.Of(x.req.URL), x.s.now()
-	if answer := f.Ask(host, size); answer != nil {
-		if gone := x.awaitFleet(host, answer); gone != nil {
-			// Waiting for the answer is part of the wait, so end as in a wait.
-			x.goOn()
-			if x.last.held {
-				body.Dismiss(x.release())
-			}
-			return x.leave(gone)
-		}
-	}
-	forbids, known := f.Forbids(host, size, rand.Uint64())
-	x.r.metrics.AskedFleet(forbids, known)
-	x.logFleet()
+	x.asking = asking{x.s.now(), rand.Uint64()}
+	forbids, gone := x.forbidden(hostkey.Of(x.req.URL))
 	switch {
+	case gone != nil:
+		// Waiting for the answer is part of the wait, so end as in a wait.
+		x.goOn()
+		if x.last.held {
+			body.Dismiss(x.release())
+		}
+		return x.leave(gone)
 	case forbids:
 		return x.forgo(decide.FleetBudget)
 	case x.payload.once != nil && !x.payload.again():
@@ -141,7 +179,7 @@ func (x *exchange) askFleet() ending {
 	}
 	x.atFleet = true
 	if d.Wait > 0 && !d.AtGate {
-		d.Wait = max(0, d.Wait-(x.s.now()-began))
+		d.Wait = max(0, d.Wait-(x.s.now()-x.asking.at))
 	}
 	return ending{}
 }
@@ -179,9 +217,11 @@ func (x *exchange) logFleet() {
 	if x.t.Logger == nil {
 		return
 	}
-	away, news := x.t.Fleet.accounts.Tell()
+	host, news, away := x.t.Fleet.accounts.Tell()
 	switch {
 	case !news:
+	case host != "":
+		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away for a host, whose budget decides alone", slog.String("host", host), slog.String("error", redact.Error(away)))
 	case away != nil:
 		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
 	default:

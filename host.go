@@ -9,21 +9,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/host"
 )
 
-// HostState describes what a Transport knows of a host: why it doesn't retry
-// requests to the host, or holds them back.
+// HostState describes what a Transport knows of a host: how requests to it fail,
+// and why the Transport doesn't retry them, or holds them back.
 type HostState struct {
-	Host   string  // host:port; "others" for hosts without a state of their own, see [Transport.HostStates]
-	Policy string  // the pattern in Transport.Hosts that the host follows, or "default"
-	Tokens float64 // tokens left in the host's budget
-	Size   float64 // size of the host's budget; 0 means unlimited
-
-	SharedTokens float64 // tokens left in the budget that the hosts of the policy share; see Budget.Shared
-	SharedSize   float64 // size of that budget; 0 if there is none
-
-	FailedRetries int           // retries that failed in a row; a timeout counts as two; at 4, the maximum, there are no retries until a request succeeds
+	Host          string        // host:port; "others" for hosts without a state of their own, see [Transport.HostStates]
+	Policy        string        // the pattern in Transport.Hosts that the host follows, or "default"
+	Tokens        float64       // tokens left in the host's budget
+	Size          float64       // size of the host's budget; 0 means unlimited
+	SharedTokens  float64       // tokens left in the budget that the hosts of the policy share; see Budget.Shared
+	SharedSize    float64       // size of that budget; 0 if there is none
+	FailedRetries int           // retries that failed in a row, as Budget counts them; if too many, there are no retries until a request succeeds
 	FleetTokens   float64       // tokens left in the fleet's account, as last heard
 	FleetSize     float64       // size of that account; 0 if there is none or its level is unknown
 	PausedFor     time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key
@@ -31,8 +30,14 @@ type HostState struct {
 	OpenFor       time.Duration // time until the breaker allows the next probe
 	Waiting       int           // requests waiting at the host's gates, for all keys together
 	LastFailure   Reason        // reason of the last failed attempt; empty if unknown
+	LastStatus    int           // status of its response; 0 if it had none
+	LastError     string        // kind of its error, such as "connection_refused"; empty if it had none
 	FailedAgo     time.Duration // time since LastFailure
 	LastGiveUp    Reason        // reason of the last give-up; empty if there was none
+	Failed        int           // requests that failed in the last five minutes, for any reason
+	Canceled      int           // requests that their callers canceled in the last five minutes
+	FailingFor    time.Duration // time since the first of the failed requests between which never passed five minutes
+	Held          bool          // the host is in trouble: its budget, pause, breaker or gate may hold back requests
 }
 
 // state describes h under the rules r at the instant now. In the result, what
@@ -44,23 +49,26 @@ func (r *rules) state(h *host.Record, now time.Duration) HostState {
 }
 
 // String describes s on one line, such as "api.example.com:443 (policy
-// default): 2 of 5 tokens, breaker open, next probe in 3s".
+// default): 2 of 5 tokens, 3 requests failed, last failure timeout 2s ago".
 func (s HostState) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (policy %s): ", s.Host, s.Policy)
 	if s.Size == 0 {
 		b.WriteString("unlimited tokens")
 	} else {
-		fmt.Fprintf(&b, "%.3g of %.7g tokens", s.Tokens, s.Size)
+		fmt.Fprintf(&b, "%s of %s tokens", budget.Text(s.Tokens), budget.Text(s.Size))
 	}
 	if s.SharedSize > 0 {
-		fmt.Fprintf(&b, ", %.3g of %.7g shared tokens", s.SharedTokens, s.SharedSize)
+		fmt.Fprintf(&b, ", %s of %s shared tokens", budget.Text(s.SharedTokens), budget.Text(s.SharedSize))
 	}
-	if s.FailedRetries > 0 {
+	switch {
+	case s.FailedRetries == 1:
+		b.WriteString(", 1 failed retry")
+	case s.FailedRetries > 1:
 		fmt.Fprintf(&b, ", %d failed retries in a row", s.FailedRetries)
 	}
 	if s.FleetSize > 0 {
-		fmt.Fprintf(&b, ", %.3g of %.7g of the fleet's", s.FleetTokens, s.FleetSize)
+		fmt.Fprintf(&b, ", %s of %s of the fleet's", budget.Text(s.FleetTokens), budget.Text(s.FleetSize))
 	}
 	if s.PausedFor > 0 {
 		fmt.Fprintf(&b, ", paused for %v", s.PausedFor.Round(time.Millisecond))
@@ -74,13 +82,33 @@ func (s HostState) String() string {
 	if s.Waiting > 0 {
 		fmt.Fprintf(&b, ", %d waiting at the gate", s.Waiting)
 	}
+	if s.Failed > 0 {
+		fmt.Fprintf(&b, ", %s failed in 5 minutes, the first %v ago", requests(s.Failed), s.FailingFor.Round(time.Millisecond))
+	}
+	if s.Canceled > 0 {
+		fmt.Fprintf(&b, ", %s canceled", requests(s.Canceled))
+	}
 	if s.LastFailure != "" {
-		fmt.Fprintf(&b, ", last failure %s %v ago", s.LastFailure, s.FailedAgo.Round(time.Millisecond))
+		fmt.Fprintf(&b, ", last failure %s ", s.LastFailure)
+		if s.LastStatus > 0 {
+			fmt.Fprintf(&b, "%d ", s.LastStatus)
+		}
+		if s.LastError != "" && s.LastError != string(s.LastFailure) {
+			fmt.Fprintf(&b, "%s ", s.LastError)
+		}
+		fmt.Fprintf(&b, "%v ago", s.FailedAgo.Round(time.Millisecond))
 	}
 	if s.LastGiveUp != "" {
 		fmt.Fprintf(&b, ", last give-up %s", s.LastGiveUp)
 	}
 	return b.String()
+}
+
+func requests(n int) string {
+	if n == 1 {
+		return "1 request"
+	}
+	return fmt.Sprint(n, " requests")
 }
 
 // hostStateJSON is the JSON form of a HostState.
@@ -96,18 +124,24 @@ type hostStateJSON struct {
 	Breaker       BreakerState `json:"breaker"`
 	OpenFor       string       `json:"open_for"`
 	Waiting       int          `json:"waiting"`
+	Held          bool         `json:"held"`
+	Failed        int          `json:"failed,omitempty"`   // within 5 minutes
+	Canceled      int          `json:"canceled,omitempty"` // within 5 minutes
+	FailingFor    string       `json:"failing_for,omitempty"`
 	LastFailure   Reason       `json:"last_failure,omitempty"`
+	LastStatus    int          `json:"last_status,omitempty"`
+	LastError     string       `json:"last_error,omitempty"`
 	FailedAgo     string       `json:"failed_ago,omitempty"`
 	LastGiveUp    Reason       `json:"last_give_up,omitempty"`
 	FleetTokens   *float64     `json:"fleet_tokens,omitempty"` // nil: not known
 	FleetSize     float64      `json:"fleet_size,omitempty"`
 }
 
-// MarshalJSON writes durations as strings, such as "1.5s", and an unlimited
-// Size as "off", as in policies.
+// MarshalJSON writes durations like "1.5s" and an unlimited Size as "off".
 func (s HostState) MarshalJSON() ([]byte, error) {
 	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
-		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, LastFailure: s.LastFailure, LastGiveUp: s.LastGiveUp}
+		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled,
+		LastFailure: s.LastFailure, LastStatus: s.LastStatus, LastError: s.LastError, LastGiveUp: s.LastGiveUp}
 	if s.Size == 0 {
 		wire.Tokens, wire.Size = nil, "off"
 	}
@@ -119,6 +153,9 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 	}
 	if s.LastFailure != "" {
 		wire.FailedAgo = s.FailedAgo.String()
+	}
+	if s.Failed > 0 {
+		wire.FailingFor = s.FailingFor.String()
 	}
 	return json.Marshal(wire)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,8 @@ import (
 
 // Four attempts at a hostile server: their duration, the bytes that the client
 // gets and reads, and the number of connections.
+//
+//retrip:promise P12
 func TestHostile(t *testing.T) {
 	play.MeasureHeap(t)
 	const kib = 1 << 10
@@ -105,7 +108,9 @@ func TestHostile(t *testing.T) {
 		{"more body than declared", func(c *hostileConn) {
 			c.request()
 			c.send("HTTP/1.1 503 No\r\nContent-Length: 1\r\n\r\nx" + ok200 + flood)
-		}, 503, 0, 20 * kib, 3, 4},
+			// If the retry comes before net/http has seen that bytes are left, it takes them
+			// for the response.
+		}, -1, 0, 20 * kib, 5, 4},
 		{"two lengths", func(c *hostileConn) {
 			c.request()
 			c.send("HTTP/1.1 503 No\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx")
@@ -137,6 +142,8 @@ func TestHostile(t *testing.T) {
 				var before runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&before)
+				// The more earlier tests have left, the more garbage would be let grow.
+				defer debug.SetGCPercent(debug.SetGCPercent(min(100, 1+100*(4<<20)/int(before.HeapAlloc))))
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
 				require.NoError(t, err)
 				began := time.Now()
@@ -171,6 +178,8 @@ func TestHostile(t *testing.T) {
 
 // Whatever the form of Retry-After, the wait is neither negative nor longer
 // than MaxWait plus its spread. A longer Retry-After ends the retries at once.
+//
+//retrip:promise P9
 func TestHostile_RetryAfter(t *testing.T) {
 	const maxWait = 30 * time.Second
 	for _, tt := range []struct {
@@ -268,6 +277,8 @@ func TestHostile_HalfClosed(t *testing.T) {
 
 // If an upload of a retry is reset half-way, the next attempt sends it from the
 // start.
+//
+//retrip:promise P7
 func TestHostile_ResetInRetriedUpload(t *testing.T) {
 	for _, size := range []int{48 << 10, 256 << 10} {
 		content := bytes.Repeat([]byte("0123456789abcdef"), size/16)
@@ -316,6 +327,8 @@ func TestHostile_ResetInRetriedUpload(t *testing.T) {
 // A redirect leads to a host that has asked for a pause. Without a gate, the
 // request goes there, because it is a first attempt. With a gate, it waits if
 // the pause is short enough, and fails at once otherwise.
+//
+//retrip:promise P9
 func TestHostile_RedirectToPausedHost(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/retrip/retrip/internal/syntax"
 )
@@ -25,14 +26,20 @@ func (r *rules) idempotent(req *http.Request) bool {
 	return hasKey(req.Header) || slices.Contains(r.policy.IdempotentMethods, syntax.Method(req))
 }
 
-// hasKey reports whether h marks a request as idempotent, by net/http's rule:
-// the header is present, even without a value.
+// hasKey reports whether h marks a request as idempotent. By net/http's rule, the
+// header is present, even without a value. If the map spells the name in another
+// way, net/http doesn't know it, but sends its values, and the server sees a key.
 func hasKey(h http.Header) bool {
-	_, ok := h["Idempotency-Key"]
-	if !ok {
-		_, ok = h["X-Idempotency-Key"]
+	const key, other = "Idempotency-Key", "X-Idempotency-Key"
+	for name, values := range h {
+		switch {
+		case name == key, name == other:
+			return true
+		case len(values) > 0 && (strings.EqualFold(name, key) || strings.EqualFold(name, other)):
+			return true
+		}
 	}
-	return ok
+	return false
 }
 
 // newKey returns a new value for the Idempotency-Key header: an sf-string

@@ -22,6 +22,8 @@ import (
 )
 
 // A policy may declare methods and requests idempotent, or not idempotent.
+//
+//retrip:promise P6
 func TestIdempotent_Policy(t *testing.T) {
 	no := func(*http.Request) bool { return false }
 	yes := func(*http.Request) bool { return true }
@@ -68,6 +70,8 @@ func TestIdempotent_Policy(t *testing.T) {
 }
 
 // Every attempt carries the same key, also if it is the caller's.
+//
+//retrip:promise P2 P4 P6
 func TestIdempotencyKey(t *testing.T) {
 	keyed := func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }
 	play.Bubble(t, "fresh, quoted, the same on all attempts", func(t *testing.T) {
@@ -142,6 +146,8 @@ func TestIdempotencyKey(t *testing.T) {
 // TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither: net/http resends a
 // request that has a key and a GetBody if its connection turns out to be dead.
 // retrip must not add a GetBody to a request that the policy forbids to repeat.
+//
+//retrip:promise P6
 func TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither(t *testing.T) {
 	for name, tt := range map[string]struct {
 		idempotent func(*http.Request) bool
@@ -173,5 +179,71 @@ func TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither(t *testing.T) {
 				assert.Equal(t, tt.want, posts.Load())
 			})
 		})
+	}
+}
+
+// A server reads the caller's fields however the map spells their names. Each has one
+// line on the wire, over all protocols.
+//
+//retrip:promise P4 P6
+func TestHeaders_OneLineOnTheWire(t *testing.T) {
+	for _, tt := range []struct {
+		name, field string // of the caller's map
+		values      []string
+		read        string
+		want        []string // by attempt; * is anything
+	}{
+		{"a key", "idempotency-key", []string{"mine"}, "Idempotency-Key", []string{"mine", "mine"}},
+		{"a key in capitals", "IDEMPOTENCY-KEY", []string{"mine"}, "Idempotency-Key", []string{"mine", "mine"}},
+		{"another key", "x-idempotency-key", []string{"mine"}, "Idempotency-Key", []string{"", ""}},
+		{"no value", "idempotency-key", []string{}, "Idempotency-Key", []string{"*", "*"}},
+		{"an attempt", "retry-attempt", []string{"7"}, "Retry-Attempt", []string{"7", "2"}},
+		{"an attempt in capitals", "RETRY-ATTEMPT", []string{"7"}, "Retry-Attempt", []string{"7", "2"}},
+		{"attempts", "Retry-attempt", []string{"7", "8"}, "Retry-Attempt", []string{"7+8", "2"}},
+		{"none", "Other", []string{"7"}, "Retry-Attempt", []string{"", "2"}},
+	} {
+		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C} {
+			play.Bubble(t, tt.name+" "+proto.String(), func(t *testing.T) {
+				var seen []string
+				server := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					seen = append(seen, strings.Join(r.Header[tt.read], "+"))
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}))
+				tr := &retrip.Transport{Base: server.Transport(), Policy: play.With(func(p *retrip.Policy) {
+					p.IdempotencyKey, p.RetryHeader, p.MaxAttempts = retrip.On, "Retry-Attempt", 2
+				})}
+				req := play.MustRequest(t, "POST", server.URL, strings.NewReader("x"))
+				req.Header = http.Header{tt.field: tt.values}
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				play.Finish(t, resp)
+				require.Len(t, seen, len(tt.want), "repeated, by its key")
+				for i, want := range tt.want {
+					if want == "*" {
+						assert.Regexp(t, `^"[A-Z2-7]{26,}"$`, seen[i])
+					} else {
+						assert.Equal(t, want, seen[i])
+					}
+				}
+				assert.Equal(t, http.Header{tt.field: tt.values}, req.Header)
+			})
+		}
+	}
+}
+
+// A header that means something else doesn't carry the number of an attempt, and nor
+// does one that net/http doesn't send from the map.
+//
+//retrip:promise P4
+func TestRetryHeader_Refused(t *testing.T) {
+	for _, name := range []string{"Host", "Content-Length", "transfer-encoding", "TRAILER", "User-Agent", "Authorization", "Proxy-Authorization", "Range", "If-Range",
+		"if-none-match", "Cookie", "Connection", "Keep-Alive", "Te", "Upgrade", "Accept-Encoding", "Content-Type", "Expect", "Idempotency-Key", "X-Idempotency-Key"} {
+		err := (&retrip.Transport{Policy: retrip.Policy{RetryHeader: name}}).Validate()
+		assert.EqualError(t, err, `retrip: Policy.RetryHeader is "`+name+`": it must be the name of a header without another meaning, or "off"`)
+		_, _, err = retrip.LoadPolicies(strings.NewReader("{\n\"retry_header\": \"" + name + "\"}"))
+		assert.EqualError(t, err, `retrip: line 2: retry_header: it is "`+name+`": it must be the name of a header without another meaning, or "off"`)
+	}
+	for _, name := range []string{"Retry-Attempt", "X-Envoy-Attempt-Count", "x-attempt", "off", "OFF", "Hosts", "Content-Attempt", "X-Range"} {
+		assert.NoError(t, (&retrip.Transport{Policy: retrip.Policy{RetryHeader: name}}).Validate(), name)
 	}
 }

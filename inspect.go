@@ -4,20 +4,21 @@
 package retrip
 
 import (
+	"cmp"
 	"maps"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 )
 
 // HostState returns what t knows about a host, given as "example.com:443" or
-// "[::1]:8080". Case and a trailing dot of the name don't matter. A host
+// "[::1]:8080". Its spelling doesn't matter, as in Transport.Hosts. A host
 // without trouble has all its tokens, no pause and a closed breaker. The error
 // says why host isn't valid, or what is wrong with t's policies.
 func (t *Transport) HostState(host string) (HostState, error) {
@@ -30,25 +31,14 @@ func (t *Transport) HostState(host string) (HostState, error) {
 		return HostState{}, s.err
 	}
 	now := s.now()
-	e := t.hosts.Pin(key, now)
-	switch others := t.hosts.Indebted(key); {
-	case e != nil:
-		defer t.hosts.Unpin(e, now)
-	case others != nil && !others.Lapsed(now):
-		e = others
-	default:
-		e = untroubled()
-	}
-	return t.state(s, e, key, now), nil
+	return t.state(s, t.hosts.Look(key, now), key, now), nil
 }
 
-func untroubled() *host.Entry { return &host.Entry{} }
-
-// HostStates returns the states of all hosts in trouble, sorted by name, or nil
-// if t's policies are invalid. If about 4096 hosts are in trouble at once,
-// further hosts share budgets. The last entry then has the Host "others" and
-// the policy "default"; it adds up the tokens of these budgets and has the
-// largest of their FailedRetries.
+// HostStates returns the states, by name, of the hosts in trouble and of those
+// at which requests failed or were canceled in the last five minutes, or nil if
+// t's policies are invalid. If about 4096 hosts are in trouble at once, further
+// ones share budgets: the last entry, with the Host "others" and the policy
+// "default", adds up their tokens and has the largest FailedRetries.
 func (t *Transport) HostStates() []HostState {
 	s := t.start()
 	if s.err != nil {
@@ -56,12 +46,21 @@ func (t *Transport) HostStates() []HostState {
 	}
 	now := s.now()
 	entries, others := t.hosts.All(now)
-	states := make([]HostState, 0, len(entries)+1)
+	known := make(map[hostkey.Key]*host.Entry, len(entries))
 	for _, e := range entries {
-		states = append(states, t.state(s, e, e.Key, now))
+		known[e.Key] = e
+	}
+	for _, f := range t.failures.All(now) {
+		if known[f.Key] == nil {
+			known[f.Key] = nil // listed, without an entry
+		}
+	}
+	states := make([]HostState, 0, len(known)+1)
+	for _, key := range slices.SortedFunc(maps.Keys(known), hostkey.Key.Compare) {
+		states = append(states, t.state(s, known[key], key, now))
 	}
 	if len(others) > 0 {
-		all := HostState{Host: otherHosts, Policy: s.fallback.name, Breaker: BreakerClosed}
+		all := HostState{Host: host.OtherHosts, Policy: s.fallback.name, Held: true, Breaker: BreakerClosed}
 		for _, e := range others {
 			state := s.fallback.state(&e.Record, now)
 			all.Tokens += state.Tokens
@@ -88,18 +87,41 @@ func (t *Transport) sharedMissing() map[string]float64 {
 	return missing
 }
 
-// otherHosts stands for the hosts that share a budget because the table is
-// full. It has no port, unlike every host.
-const otherHosts = "others"
-
-// state is that of s, with what is known of the fleet's account.
+// state is that of s, with what is known of the fleet's account and of the requests
+// that failed. e is nil if the host is in no trouble.
 func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.Duration) HostState {
+	held := e != nil
+	if !held {
+		e = &host.Entry{}
+	}
 	state := s.state(e, key, now)
+	state.Held = held
 	if size := s.find(&url.URL{Host: key.String()}).fleet; t.Fleet != nil && size > 0 {
 		if level, known := t.Fleet.accounts.Level(key, size); known {
 			state.FleetTokens, state.FleetSize = level, size
 		}
 	}
+	how, at := host.Failure(e.Failed.Load()), time.Duration(e.Used.Load())
+	gaveUp := e.GaveUp.Load()
+	if e.Others {
+		how, gaveUp = 0, 0
+	}
+	if f, ok := t.failures.Look(key, now); ok {
+		state.Failed, state.Canceled = f.Failed, f.Canceled
+		if f.Failed > 0 {
+			state.FailingFor = max(0, now-f.Since)
+		}
+		if how == 0 || f.How != 0 && at < f.At {
+			how, at = f.How, f.At
+		}
+		gaveUp = cmp.Or(gaveUp, f.GaveUp)
+	}
+	if how != 0 {
+		why, kind, status := how.Parts()
+		state.LastFailure, state.FailedAgo = wordOf(decide.Reason(why)), max(0, now-at)
+		state.LastStatus, state.LastError = status, fault.Kind(kind).String()
+	}
+	state.LastGiveUp = wordOf(decide.Reason(gaveUp))
 	return state
 }
 
@@ -108,13 +130,10 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 func (s *settings) state(e *host.Entry, key hostkey.Key, now time.Duration) HostState {
 	r := s.find(&url.URL{Host: key.String()})
 	state := r.state(&e.Record, now)
+	if e.Missing(now) == 0 {
+		state.Tokens, state.FailedRetries = state.Size, 0
+	}
 	state.Host, state.Policy = key.String(), r.name
-	if reason := decide.Reason(e.Failed.Load()); reason != decide.None && !e.Others {
-		state.LastFailure, state.FailedAgo = wordOf(reason), max(0, now-time.Duration(e.Used.Load()))
-	}
-	if !e.Others {
-		state.LastGiveUp = wordOf(decide.Reason(e.GaveUp.Load()))
-	}
 	return state
 }
 
@@ -165,7 +184,7 @@ func (t *Transport) UnmatchedPatterns() []string {
 	}
 	var never []string
 	for _, pattern := range slices.Sorted(maps.Keys(s.hosts)) {
-		if !s.matched[strings.ToLower(pattern)].Load() {
+		if !s.matched[hostkey.Lower(pattern)].Load() {
 			never = append(never, pattern)
 		}
 	}

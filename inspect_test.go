@@ -31,7 +31,8 @@ func getFrom(t *testing.T, tr *retrip.Transport, url string) {
 	}
 }
 
-// A request that its caller cancels says nothing about the host.
+// A request that its caller cancels doesn't say that the host fails. But people see that
+// callers cancel.
 func TestHostStates_Canceled(t *testing.T) {
 	for _, answered := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +49,7 @@ func TestHostStates_Canceled(t *testing.T) {
 		tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) {
 			told = true
 			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
-			assert.Empty(t, tr.HostStates())
+			assert.Equal(t, []retrip.HostState{{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", Canceled: 1}}, tr.HostStates())
 		}}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
 		require.NoError(t, err)
@@ -179,10 +180,15 @@ func TestPolicyFor_MaxSends(t *testing.T) {
 	}
 	traced := &retrip.Transport{Trace: &retrip.Trace{}}
 	assert.Equal(t, 10, play.Must(traced.PolicyFor("any.example:443")).MaxSends, "every attempt has a hook")
-	verifying := &retrip.Transport{Base: &http.Transport{TLSClientConfig: &tls.Config{VerifyConnection: func(tls.ConnectionState) error { return nil }}}}
-	_, err := verifying.RoundTrip(&http.Request{})
-	assert.Error(t, err)
-	assert.Equal(t, 10, play.Must(verifying.PolicyFor("any.example:443")).MaxSends, "every attempt may fail to verify")
+	for _, base := range []*http.Transport{
+		{TLSClientConfig: &tls.Config{VerifyConnection: func(tls.ConnectionState) error { return nil }}},
+		{DialTLSContext: new(tls.Dialer).DialContext},
+	} {
+		verifying := &retrip.Transport{Base: base}
+		_, err := verifying.RoundTrip(&http.Request{})
+		assert.Error(t, err)
+		assert.Equal(t, 10, play.Must(verifying.PolicyFor("any.example:443")).MaxSends, "every attempt may fail to verify")
+	}
 
 	// Rules keep the policy as it was set: in another policy, a filled-in
 	// MaxSends would be a setting.
@@ -197,7 +203,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{MaxAttempts: 2}}
 		getFrom(t, tr, "http://example.com/")
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4.5, Size: 5, FailedRetries: 1, Breaker: "closed", LastFailure: "server_error", LastGiveUp: "max_attempts"}
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4.5, Size: 5, FailedRetries: 1, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, Held: true}
 		require.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
 		req := play.Request(t, "GET", nil)
@@ -205,6 +211,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 		resp, err := tr.RoundTrip(req.WithContext(ctx))
 		require.NoError(t, err)
 		play.Finish(t, resp)
+		want.Failed = 2
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
@@ -224,7 +231,7 @@ func TestHostState_BreakerSwitchedOff(t *testing.T) {
 		getFrom(t, tr, "http://example.com/")
 		require.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker)
 		require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1}, nil))
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastGiveUp: "max_attempts"}
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, Held: true}
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		require.NoError(t, tr.SetPolicies(on, nil))
 		assert.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker, "the host keeps its state")
@@ -232,6 +239,8 @@ func TestHostState_BreakerSwitchedOff(t *testing.T) {
 }
 
 // Asking for the states of hosts drops no host that still fails.
+//
+//retrip:promise P15
 func TestHostStates_LongOutage(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{
 		"plain":   {},
@@ -246,7 +255,7 @@ func TestHostStates_LongOutage(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.Len(t, tr.HostStates(), 1)
 			}
-			assert.Equal(t, 100+4, base.Attempts())
+			assert.Equal(t, 100+7, base.Attempts())
 		})
 	}
 }
@@ -299,18 +308,19 @@ func TestHostState_WhatCantBeAHost(t *testing.T) {
 
 func TestHostState_JSON(t *testing.T) {
 	full := retrip.HostState{Host: "example.com:443", Policy: "*.com", Tokens: 1.5, Size: 5, PausedFor: 1500 * time.Millisecond, Breaker: "open", OpenFor: time.Second,
-		Waiting: 3, LastFailure: retrip.ReasonTimeout, FailedAgo: time.Minute, LastGiveUp: retrip.ReasonBudgetExhausted}
+		Waiting: 3, LastFailure: retrip.ReasonTimeout, LastStatus: 504, LastError: "timeout", FailedAgo: time.Minute, LastGiveUp: retrip.ReasonBudgetExhausted,
+		Failed: 17, Canceled: 1, FailingFor: 2 * time.Minute, Held: true}
 	for want, s := range map[string]retrip.HostState{
-		`{"host":"example.com:443","policy":"*.com","tokens":1.5,"size":5,"paused_for":"1.5s","breaker":"open","open_for":"1s","waiting":3,` +
-			`"last_failure":"timeout","failed_ago":"1m0s","last_give_up":"budget_exhausted"}`: full,
-		`{"host":"a:80","policy":"default","size":"off","paused_for":"0s","breaker":"closed","open_for":"0s","waiting":0}`: {Host: "a:80", Policy: "default", Breaker: "closed"},
+		`{"host":"example.com:443","policy":"*.com","tokens":1.5,"size":5,"paused_for":"1.5s","breaker":"open","open_for":"1s","waiting":3,"held":true,` +
+			`"failed":17,"canceled":1,"failing_for":"2m0s","last_failure":"timeout","last_status":504,"last_error":"timeout","failed_ago":"1m0s","last_give_up":"budget_exhausted"}`: full,
+		`{"host":"a:80","policy":"default","size":"off","paused_for":"0s","breaker":"closed","open_for":"0s","waiting":0,"held":false}`: {Host: "a:80", Policy: "default", Breaker: "closed"},
 	} {
 		data, err := json.Marshal(s)
 		require.NoError(t, err)
 		assert.JSONEq(t, want, string(data))
 	}
 	assert.Equal(t, "example.com:443 (policy *.com): 1.5 of 5 tokens, paused for 1.5s, breaker open, next probe in 1s, 3 waiting at the gate, "+
-		"last failure timeout 1m0s ago, last give-up budget_exhausted", full.String())
+		"17 requests failed in 5 minutes, the first 2m0s ago, 1 request canceled, last failure timeout 504 1m0s ago, last give-up budget_exhausted", full.String())
 	assert.Equal(t, "a:80 (policy default): unlimited tokens, breaker half-open", retrip.HostState{Host: "a:80", Policy: "default", Breaker: "half-open"}.String())
 }
 
@@ -340,4 +350,26 @@ func TestTransport_Policies(t *testing.T) {
 	assert.Equal(t, []string{"new.example"}, tr.UnmatchedPatterns(), "patterns that stay keep their matches")
 	_, hosts, _ = tr.Policies()
 	assert.Len(t, hosts, 2)
+}
+
+// The last failure is that of the last attempt, whether or not a retry could fix it.
+func TestHostState_LastFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}},
+			Base: play.Base(play.Reply(503), play.Reply(502), play.Err(http.ErrSchemeMismatch), play.Reply(500))}
+		get := func() retrip.HostState {
+			if resp, err := tr.RoundTrip(play.Request(t, "GET", nil)); err == nil {
+				play.Finish(t, resp)
+			}
+			return play.Must(tr.HostState("example.com:80"))
+		}
+		s := get()
+		assert.Equal(t, []any{retrip.ReasonServerError, 502, ""}, []any{s.LastFailure, s.LastStatus, s.LastError})
+		time.Sleep(time.Second)
+		s = get()
+		assert.Equal(t, []any{true, retrip.ReasonError, 0, "tls", time.Duration(0)}, []any{s.Held, s.LastFailure, s.LastStatus, s.LastError, s.FailedAgo})
+		time.Sleep(time.Second)
+		s = get()
+		assert.Equal(t, []any{retrip.ReasonServerError, 500, "", 3}, []any{s.LastFailure, s.LastStatus, s.LastError, s.Failed})
+	})
 }

@@ -24,12 +24,12 @@ import (
 //
 // One Metrics may serve many Transports. The label policy is the pattern in
 // Transport.Hosts that a request follows, in lower case, or "default". No label
-// ever holds a host, path or error from a request. Counting allocates nothing,
-// needs no registration and can't fail. docs/metrics.md lists all metrics, when
-// each one counts, when its series appear and disappear, and how they add up.
+// ever holds a path or error from a request, or a host that isn't in Durations.
+// Counting can't fail and, without Durations, allocates nothing. docs/metrics.md
+// says what each metric counts and when its series appear and disappear.
 //
-// The zero Metrics is ready to use. A Metrics is safe for concurrent use and
-// must not be copied.
+// The zero Metrics is ready to use. It is safe for concurrent use and must not
+// be copied.
 type Metrics struct {
 	// Exemplar, if not nil, returns the labels of an exemplar for a request
 	// with the given context, such as the trace_id of its span, or nil for
@@ -38,13 +38,20 @@ type Metrics struct {
 	// safe for concurrent use and must not be changed after the first use of m.
 	Exemplar func(context.Context) prometheus.Labels
 
+	// Durations, if not nil, adds the histograms retrip_request_duration_seconds
+	// and retrip_request_attempts. The values of their label host are these
+	// names, such as "api.example.com", and "other". Durations must not be
+	// changed after the first use of m, and cost two readings of the clock.
+	Durations []string
+
 	once sync.Once // initializes the fields below, on first use
 
 	requests, unattempted, attempts, retries, giveUps, sends, fleetChecks, transitions, pauses *prometheus.Desc
 	resumes, resumedBytes, stalls                                                              *prometheus.Desc
-	waits, gateWaits                                                                           *prometheus.Desc
+	waits, gateWaits, durations, tries                                                         *prometheus.Desc
 	gauges                                                                                     [meter.Gauges]*prometheus.Desc
 
+	hosts    *meter.Hosts // nil without Durations
 	mu       sync.Mutex
 	policies map[string]*meter.Policy
 	holders  []*holder
@@ -79,17 +86,21 @@ func (m *Metrics) make() {
 	m.fleetChecks = desc("fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result")
 	m.transitions = desc("breaker_transitions_total", "State changes of host breakers, by new state.", "to")
 	m.pauses = desc("pauses_total", "Times that a host asked all clients to wait.")
-	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume on, by result: continued, or the reason why not.", "result")
+	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume, by result: continued, or the reason why not.", "result")
 	m.resumedBytes = desc("body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
 	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for Policy.BodyIdleTimeout.")
 	m.waits = desc("wait_seconds", meter.WaitHelp, "source")
 	m.gateWaits = desc("gate_wait_seconds", meter.GateWaitHelp)
+	m.durations = prometheus.NewDesc("retrip_request_duration_seconds", meter.DurationHelp, meter.RequestLabels, nil)
+	m.tries = prometheus.NewDesc("retrip_request_attempts", meter.AttemptsHelp, meter.RequestLabels, nil)
+	m.hosts, _ = meter.NewHosts(m.Durations) // Transport.Validate tells of mistakes
 	m.gauges = [meter.Gauges]*prometheus.Desc{
 		gaugeOpen:     desc("breaker_open_hosts", "Hosts whose breaker is open or half-open."),
 		gaugeMissing:  desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together."),
 		gaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts."),
 		gaugeWaiting:  desc("gate_waiting_requests", "Requests waiting at the gates of all hosts together."),
 		gaugePaused:   desc("paused_hosts", "Hosts to which requests are held back, at the request of the host or by a gate."),
+		gaugeFailing:  desc("failing_hosts", "Hosts at which a request failed in the last five minutes, for whatever reason."),
 		gaugeShared:   desc("shared_budget_tokens_missing", "Tokens missing from the budgets that the hosts of a policy share, by the policy that sets them."),
 	}
 	m.policies = map[string]*meter.Policy{}
@@ -138,7 +149,7 @@ func (m *Metrics) hold(rules []*rules) []*meter.Policy {
 	for i, r := range rules {
 		p := m.policies[r.name]
 		if p == nil {
-			p = meter.New(r.name, m.exemplar, &countedWords)
+			p = meter.New(r.name, m.exemplar, &countedWords, m.hosts)
 			m.policies[r.name] = p
 		}
 		p.Holders++
@@ -192,6 +203,10 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.fleetChecks, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
 		ch <- d
 	}
+	if m.hosts != nil {
+		ch <- m.durations
+		ch <- m.tries
+	}
 	for _, d := range m.gauges {
 		ch <- d
 	}
@@ -238,6 +253,12 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 	}
 	for _, state := range t.HostStates() {
 		sum := of(state.Policy)
+		if state.Failed > 0 {
+			sum[gaugeFailing]++
+		}
+		if !state.Held {
+			continue
+		}
 		sum[gaugeTroubled]++
 		sum[gaugeMissing] += state.Size - state.Tokens
 		sum[gaugeWaiting] += float64(state.Waiting)
@@ -299,6 +320,7 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[me
 	p.Waits.Collect(ch)
 	p.WaitsOfServer.Collect(ch)
 	p.GateWaits.Collect(ch)
+	p.CollectRequests(ch)
 	for i, desc := range m.gauges {
 		var v float64
 		if sum != nil {
@@ -335,12 +357,13 @@ const (
 	gaugeWaiting
 	gaugePaused
 	gaugeShared
+	gaugeFailing
 )
 
 var (
 	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
-		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonFleetBudget, ReasonHiddenSends, ReasonCanceled}
+		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonRetriesFailing, ReasonFleetBudget, ReasonHiddenSends, ReasonCanceled}
 
 	// The results for a response body that has broken: continued, or the reason
 	// why not.

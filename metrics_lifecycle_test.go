@@ -175,7 +175,7 @@ func TestMetrics_Panics(t *testing.T) {
 	assert.Panics(t, func() { tr.RoundTrip(play.Request(t, "GET", nil)) })
 	tr = &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Trace: &retrip.Trace{Attempt: func(retrip.Event) { panic("hook") }}}
 	assert.Panics(t, func() { tr.RoundTrip(play.Request(t, "GET", nil)) })
-	assert.Equal(t, []string{"attempts_total{default,error} 1", "requests_total{default,failed} 2", "unattempted_requests_total{default} 1"}, counted(t, m))
+	assert.Equal(t, []string{"attempts_total{default,error} 1", "failing_hosts{default} 1", "requests_total{default,failed} 2", "unattempted_requests_total{default} 1"}, counted(t, m))
 }
 
 // exemplars returns the trace_id of the exemplars of m, by metric.
@@ -233,7 +233,7 @@ func TestMetrics_CallerEndsAttempt(t *testing.T) {
 		{"deadline", func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, time.Second)
 		},
-			[]string{"attempts_total{default,timeout} 1", "give_ups_total{default,deadline} 1", "requests_total{default,gave_up} 1"}},
+			[]string{"attempts_total{default,timeout} 1", "failing_hosts{default} 1", "give_ups_total{default,deadline} 1", "requests_total{default,gave_up} 1"}},
 		{"cancellation", func(ctx context.Context) (context.Context, context.CancelFunc) {
 			ctx, cancel := context.WithCancel(ctx)
 			time.AfterFunc(time.Second, cancel)

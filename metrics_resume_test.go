@@ -151,7 +151,7 @@ func (c *cuts) settings(random *rand.Rand) retrip.Policy {
 		p.Breaker, p.Gate, p.Budget = retrip.Breaker{}, retrip.Gate{}, retrip.Unlimited
 	}
 	if random.IntN(4) > 0 {
-		p.Resume = retrip.On
+		p.Resume = time.Minute
 	}
 	if random.IntN(3) > 0 {
 		p.BodyIdleTimeout = 200 * time.Millisecond

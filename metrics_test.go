@@ -27,6 +27,7 @@ import (
 
 var counted = play.Counted
 
+//retrip:promise P19
 func TestMetrics_Counts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -62,6 +63,8 @@ func TestMetrics_Counts(t *testing.T) {
 			"attempts_total{default,error} 2",
 			"attempts_total{default,other} 1",
 			"attempts_total{default,timeout} 4",
+			"failing_hosts{*.example.com} 1",
+			"failing_hosts{default} 1",
 			"give_ups_total{*.example.com,max_attempts} 1",
 			"give_ups_total{default,canceled} 1",
 			"give_ups_total{default,max_attempts} 1",
@@ -94,6 +97,8 @@ func TestMetrics_Counts(t *testing.T) {
 
 // Label values are patterns and fixed words, whatever the number of hosts,
 // paths and errors.
+//
+//retrip:promise P15
 func TestMetrics_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -172,6 +177,8 @@ func TestMetrics_RefusedPolicies(t *testing.T) {
 }
 
 // The gauges of hosts. Metrics doesn't keep a Transport alive.
+//
+//retrip:promise P13
 func TestMetrics_Hosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()

@@ -7,6 +7,7 @@ import (
 	"cmp"
 
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
@@ -85,6 +86,61 @@ func (x *exchange) countRest() {
 	}
 	if !x.told.ended && !x.continues {
 		x.r.metrics.Request(meter.Failed, x.told.attempted)
+		x.took(meter.Failed)
+		if x.told.attempted {
+			x.record(meter.Failed, decide.None, host.FailureOf(uint8(decide.Error), uint8(fault.KindPanic), 0))
+		}
+	}
+}
+
+// took observes how long a request took that has ended.
+func (x *exchange) took(end int) {
+	if x.r.metrics.Timed() {
+		x.r.metrics.Took(x.req.URL, end, x.s.now()-x.hooked, x.call.Attempts)
+	}
+}
+
+// describe describes the failure of the last attempt, for people.
+//
+//go:noinline
+func (x *exchange) describe() host.Failure {
+	o := &x.last.outcome
+	why, kind := o.Why(), fault.KindOf(x.last.failure())
+	switch {
+	case x.faulty():
+		kind = fault.KindBody
+	case o.Hopeless && x.last.refusedByCaller():
+		kind = fault.KindCaller
+	case o.Hopeless && kind == fault.KindOther && fault.Malformed(x.req, x.last.failure()):
+		kind = fault.KindRequest
+	case o.Canceled && o.Status == 0:
+		// The caller's deadline has ended the attempt.
+		why, kind = decide.Timeout, fault.KindTimeout
+	}
+	return host.FailureOf(uint8(why), uint8(kind), o.Received())
+}
+
+// record remembers a request that got no answer, for people who look at its host.
+// how describes the last attempt, if the outcome of that attempt doesn't.
+func (x *exchange) record(end int, reason decide.Reason, how host.Failure) {
+	switch {
+	case end == meter.Answered || end == meter.Recovered:
+		return
+	case x.call.Attempts == 0 && x.host == nil || x.req.URL == nil || x.req.URL.Host == "":
+		// The caller had gone before the first attempt, or there is no host.
+		return
+	case how != 0:
+	case x.call.Attempts > 0 && !x.r.Retryable(x.last.outcome):
+		how = x.describe()
+	default:
+		how = x.how
+	}
+	x.how = how
+	key, now := hostkey.Of(x.req.URL), x.s.now()
+	if end == meter.GaveIn {
+		x.t.failures.Cancel(key, now)
+	} else {
+		x.t.failures.Fail(key, how, uint32(reason), now)
 	}
 }
 
@@ -108,15 +164,25 @@ func (x *exchange) tellRetry() {
 // report reports how the exchange ended.
 func (x *exchange) report() {
 	reason := x.decision.Reason
+	answered := x.told.pending && !x.continues
 	if !x.continues {
 		x.told.ended = true
-		if x.told.pending {
+		if answered {
 			x.told.pending = false
 			x.countSends()
 			x.r.metrics.Answered(x.last.resp.StatusCode)
 		} else {
 			x.r.metrics.Request(x.ending(reason), x.told.attempted)
 		}
+		x.took(x.ending(reason))
+	}
+	waits := x.bodyWaits()
+	if !answered && !waits {
+		x.record(x.ending(reason), reason, 0)
+	}
+	if waits {
+		// The body hasn't been given up.
+		reason = decide.None
 	}
 	if reason != decide.None {
 		if x.host != nil {
@@ -141,8 +207,23 @@ func (x *exchange) report() {
 		x.watch().run(hookGiveUp, e)
 	}
 	if !x.continues {
+		e.why = x.why(e.Err)
 		x.watch().run(hookDone, e)
 	}
+}
+
+// why says for the log why the last attempt that failed did. err is the error of the
+// request, if no retry can fix it.
+func (x *exchange) why(err error) Reason {
+	why, kind, _ := x.how.Parts()
+	switch {
+	case err != nil && kind != 0:
+		return Reason(fault.Kind(kind).String())
+	case x.r.Gate && decide.Reason(why) == decide.Throttled:
+		// That is how a gate follows a rate limit.
+		return ""
+	}
+	return wordOf(decide.Reason(why))
 }
 
 func (x *exchange) ending(reason decide.Reason) int {
@@ -192,7 +273,7 @@ func (x *exchange) tellChange(change host.Change) {
 	now := x.s.now()
 	state := x.t.state(x.s, x.host, hostkey.Of(x.req.URL), now)
 	if x.host.Others {
-		state.Host = otherHosts
+		state.Host = host.OtherHosts
 	}
-	x.watch().host(x.req.Context(), state, change, &x.host.News, now)
+	x.watch().host(x.req.Context(), &state, change, &x.host.News, now)
 }

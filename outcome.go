@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
@@ -62,6 +64,7 @@ func (x *exchange) classify() {
 	// Classify may peek at the body, so it runs within the attempt.
 	if classify != nil && x.last.resp != nil && x.last.torn == nil {
 		o.Verdict = decide.Verdict(classify(x.req, x.last.resp, nil))
+		x.last.resp = body.Apart(x.last.resp)
 	}
 	came := x.last.resp
 	x.last.settle()
@@ -103,6 +106,40 @@ func (x *exchange) classify() {
 			o.RetryAfter = x.r.serverWord(o.Status, x.last.resp.Header, time.Now())
 		}
 	}
+}
+
+// readWhole reads the body of the response ahead, within the attempt, up to
+// Policy.WholeBody. It skips a response that is retried anyway, one whose body
+// the server produces over time, and one that continues a body, because the
+// reader of that body watches and continues it.
+func (x *exchange) readWhole() {
+	limit := x.r.policy.WholeBody
+	if limit <= 0 || x.continues || x.req.Method == http.MethodConnect || !hasBody(x.last.resp) || x.r.Retry.Has(x.last.resp.StatusCode) || endless(x.last.resp.Header) || x.last.attempt != nil && !x.last.attempt.BodySent() {
+		return
+	}
+	ahead := body.Ahead(x.last.resp.Body, limit, x.last.resp.ContentLength)
+	x.last.resp.Body = ahead
+	switch err := ahead.Err(); err {
+	case nil:
+	case io.EOF:
+		x.last.whole = true
+	default:
+		ahead.SetErr(fault.Usable(err))
+		x.last.torn = ahead
+	}
+}
+
+// endless reports whether a body with the header fields h is a stream that
+// lasts for as long as the server has something to send.
+func endless(h http.Header) bool {
+	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	switch kind {
+	case "text/event-stream", "multipart/x-mixed-replace",
+		"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines", "application/json-seq", "application/stream+json":
+		return true
+	}
+	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
 }
 
 // settle ends the attempt once its outcome is known.
@@ -164,13 +201,17 @@ func (l *last) neverProcessed() bool {
 	return fault.NeverProcessed(l.err, a.Processable(), a.Sent(), innerError)
 }
 
-// refusedByCaller reports whether the caller's own code has refused the server.
+// refusedByCaller reports whether the caller's own code has refused the server,
+// or an interim response.
 func (l *last) refusedByCaller() bool {
 	if l.attempt == nil {
 		return false
 	}
-	err := l.attempt.HandshakeError()
-	return err != nil && errors.Is(l.err, err) && fault.RefusedByCaller(err)
+	if l.attempt.InterimRefused() {
+		return true
+	}
+	err := l.attempt.HandshakeError(l.err)
+	return err != nil && fault.RefusedByCaller(err)
 }
 
 // ending says how an exchange ends. The reason is that of its last decision.
@@ -199,6 +240,7 @@ func (x *exchange) finish(end ending) (*http.Response, error) {
 	case x.last.resp != nil:
 		x.report()
 		x.last.held = false
+		x.payload.answered(x.last.resp)
 		x.join()
 		return x.last.resp, nil
 	default:
@@ -282,7 +324,7 @@ func (x *exchange) fail(err error) error {
 
 // cleanUp releases everything that the exchange holds.
 func (x *exchange) cleanUp() {
-	defer func() { x.payload.end(!x.ended, x.call.Attempts) }()
+	defer func() { x.payload.end(x.last.err != nil, !x.ended, x.call.Attempts) }()
 	// Release first what other requests depend on: closing a body may panic.
 	if !x.ended {
 		x.countRest()

@@ -27,6 +27,8 @@ import (
 // The base, hooks, callbacks and bodies panic at random, callers go, and hooks
 // replace the policies. Whatever meets whatever, all bodies are closed, no slot
 // of a gate stays taken, the metrics add up, and every host heals.
+//
+//retrip:promise P5
 func TestTransport_PanicStorm(t *testing.T) {
 	for seed := range uint64(testenv.Size(40, 1500)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -225,8 +227,8 @@ func (w *panicStorm) call(t *testing.T) {
 	resp, err := w.transport.RoundTrip(req)
 	assert.NotEqual(t, resp == nil, err == nil, "a response or an error")
 	if resp != nil {
+		defer resp.Body.Close() // even if a Read panics
 		_, _ = io.ReadAll(resp.Body)
-		resp.Body.Close()
 	}
 }
 

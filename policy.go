@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/retrip/retrip/internal/incoming"
 )
 
 // Off, as the value of a field of a [Policy], switches off what the field
@@ -42,17 +44,17 @@ func (s Switch) String() string {
 var Unlimited = Budget{Size: Off, Shared: Off}
 
 // Policy says how to retry requests to a set of hosts. It is a plain value: a
-// program can print it, compare it field by field, store it as JSON and reuse
-// it.
+// program can print, compare, store (as JSON) and reuse it.
 //
 // The zero Policy is a sound default. A field that is 0, "" or nil inherits its
 // value: in [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the
-// policy of the host, and in Transport.Policy from the default that the comment
-// of the field names. A field whose comment names no default is off, or has no
-// bound, by default. A non-nil slice replaces the inherited one, even if empty.
+// policy of the host, and in Transport.Policy from the default that its comment
+// names. A field whose comment names no default is off, or has no bound. A
+// non-nil slice replaces the inherited one, even if empty.
 type Policy struct {
 	// MaxAttempts is the maximum number of attempts, including the first. 1
-	// means no retries. MaxAttempts can't be Off. The default is 4.
+	// means no retries. MaxAttempts can't be Off. The Budget bounds retries after
+	// timeouts: to two, if its Size is 5. The default is 4.
 	MaxAttempts int `json:"max_attempts"`
 
 	// Backoff is the schedule of waits before retries.
@@ -63,9 +65,10 @@ type Policy struct {
 	Deadline time.Duration `json:"deadline"`
 
 	// AttemptTimeout bounds one attempt, up to the response headers, and never
-	// cuts off a body. The timeout should be at least 1.5 times the usual
-	// response time: while attempts time out, successes that take longer than
-	// 0.7 of the timeout cost tokens of the [Budget].
+	// cuts off a body. The timeout should be at least 1.5 times as long as a
+	// new connection and the usual response take together: over TLS, three
+	// round trips and the server's own time. While attempts time out, successes
+	// that take longer than 0.7 of the timeout cost tokens of the [Budget].
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
 
 	// MaxWait is the longest wait that a server may ask for. If a server asks
@@ -93,13 +96,13 @@ type Policy struct {
 
 	// Resume continues the body of a GET where the body broke or stalled, with
 	// Range and If-Range (RFC 9110 §14, §13.1.5), and the reader notices
-	// nothing. The response must have a strong ETag and a Content-Length but no
-	// Content-Encoding, and net/http must not have decompressed it. The
-	// Transport never joins bytes of different representations. Each
-	// continuation is a retry, but Deadline doesn't bound it. A body that can't
-	// be continued fails with its own error joined with the reason.
-	// docs/downloads.md has all rules.
-	Resume Switch `json:"resume"`
+	// nothing, for as long as the body goes without a new byte: a minute, for
+	// example. The response must have a Content-Length, no Content-Encoding, and
+	// a strong ETag or an old enough Last-Modified. The Transport never joins
+	// bytes of different representations. Each continuation is a retry; where
+	// MaxAttempts or a budget allows none, the body waits for its turn at the
+	// host. docs/downloads.md has all rules.
+	Resume time.Duration `json:"resume"`
 
 	// MaxReplayBody is the number of bytes of a request body that the Transport
 	// keeps for replay if the request has no GetBody and the body is neither an
@@ -144,12 +147,12 @@ type Policy struct {
 	// forbid a retry with "X-Should-Retry: false", without a dialect.
 	Dialects []string `json:"dialects"`
 
-	// RetryHeader names a header, such as "Retry-Attempt", that carries the
-	// number of the attempt on retries (2 and up), so that a server in trouble
-	// can shed retries first. First attempts carry the header only if the
-	// request is made on behalf of an incoming retry, with the context that a
-	// [github.com/retrip/retrip/shed.Handler] passes on; the count then
-	// continues from the incoming number. "off" means no header.
+	// RetryHeader names a header without another meaning, such as
+	// "Retry-Attempt", that carries the number of the attempt on retries (2 and
+	// up), so that a server in trouble can shed retries first. First attempts
+	// carry it only if the request is made on behalf of an incoming retry, with
+	// the context that a [github.com/retrip/retrip/shed.Handler] passes on; the
+	// count then continues from the incoming number. "off" means no header.
 	RetryHeader string `json:"retry_header"`
 
 	// Budget limits the retries to one host.
@@ -158,9 +161,9 @@ type Policy struct {
 	// FleetBudget is the size of the account by which all processes of a
 	// [Fleet] limit retries to one host, 1 to 1 000 000 tokens. The size should
 	// be about the number of requests that all processes together send to the
-	// host in a second, and the same in every process. FleetBudget has no
-	// effect without Transport.Fleet or if Budget is Unlimited. The default is
-	// 500.
+	// host in a quarter of a second, and the same in every process. FleetBudget
+	// has no effect without Transport.Fleet or if Budget is Unlimited. The
+	// default is 175.
 	FleetBudget float64 `json:"fleet_budget"`
 
 	Breaker Breaker `json:"breaker"` // stops attempts to a host that is down
@@ -217,9 +220,10 @@ const noRetryHeader = "off"
 // Off}. RoundTrip returns an error if p is invalid. The context is safe for
 // concurrent use. The slices in p must not be changed after the call.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
-	next := &override{policy: &p}
+	next := &override{policy: &p, from: incoming.Of(ctx), limits: p.MaxAttempts != 0}
 	if o := overrideOf(ctx); o != nil {
 		next.traces = o.traces
+		next.limits = next.limits || o.limits && o.from == next.from
 		if o.policy != nil {
 			p = p.over(*o.policy)
 		}
@@ -227,12 +231,13 @@ func WithPolicy(ctx context.Context, p Policy) context.Context {
 	return next.in(ctx)
 }
 
-// override holds what a context sets for its requests. The policy and the
-// traces share one context value, so that a request which has neither needs one
-// lookup.
+// override holds what a context sets for its requests. All share one context
+// value, so that a request which has nothing of it needs one lookup.
 type override struct {
 	policy *Policy
 	traces []*Trace
+	from   *incoming.Mark // nil if there is none
+	limits bool           // policy sets MaxAttempts for work on behalf of from
 }
 
 type overrideKey struct{}

@@ -19,7 +19,7 @@ import (
 
 // matcher finds the rules of a host. The most specific pattern wins: an exact
 // host before the longest suffix and, for the same name, a pattern with the
-// port before one without. Case and a trailing dot of the name don't matter.
+// port before one without. All spellings of a host, as in package hostkey, are one.
 type matcher struct {
 	fallback *rules
 	exact    map[string]portRules // by host
@@ -97,7 +97,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 			}
 			continue
 		}
-		r := resolve(path, strings.ToLower(pattern), hosts[pattern], base)
+		r := resolve(path, hostkey.Lower(pattern), hosts[pattern], base)
 		if r == nil {
 			continue
 		}

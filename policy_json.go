@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	"github.com/retrip/retrip/internal/hostkey"
@@ -15,7 +16,58 @@ import (
 
 var jsonRule = policyjson.Rule{
 	Words:   map[string][]string{"Backoff.Jitter": jitterNames[1:]},
-	Instead: insteadOfOff,
+	Instead: instead(),
+	Check:   checkValue,
+}
+
+// jsonWords writes what a value should be as JSON has it.
+var jsonWords = strings.NewReplacer("Off", `"off"`, "Base", "base", "Ratio", "ratio")
+
+func instead() map[string]string {
+	words := make(map[string]string, len(insteadOfOff))
+	for field, text := range insteadOfOff {
+		words[field] = jsonWords.Replace(text)
+	}
+	return words
+}
+
+// checkValue returns what the field with the given path, or an element of it, should
+// be, or "" if it may be v.
+func checkValue(path string, v reflect.Value) (want string) {
+	var p Policy
+	field := reflect.ValueOf(&p).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		field = field.FieldByName(name)
+	}
+	if field.Kind() == reflect.Slice {
+		v = reflect.Append(field, v)
+	}
+	field.Set(v)
+	p.eachMistake(func(_ string, _ any, text string) { want = jsonWords.Replace(text) })
+	return want
+}
+
+// places are the places of the fields that a policy in JSON sets.
+type places map[string]policyjson.Place
+
+func (p places) set(path string, at policyjson.Place) { p[path] = at }
+
+// report returns err, which checkTogether has returned, with the line of the field.
+func (p places) report(whole policyjson.Place, err error) error {
+	var c *conflict
+	if !errors.As(err, &c) {
+		return err
+	}
+	field, other := policyjson.NameOf(reflect.TypeFor[Policy](), c.field), policyjson.NameOf(reflect.TypeFor[Policy](), c.other)
+	for _, suffix := range []string{"", fmt.Sprintf("[%v]", c.value)} {
+		if at, ok := p[c.field+suffix]; ok {
+			return at.Errorf("%s", c.say("it", other))
+		}
+		if at, ok := p[c.other+suffix]; ok {
+			return at.Errorf("%s", c.say(field, other))
+		}
+	}
+	return whole.Errorf("%s", c.say(field, other))
 }
 
 // LoadPolicies reads policies from a JSON object: the members of a [Policy] for
@@ -40,10 +92,12 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	l := policyjson.NewLoader(data, jsonRule)
 	start := l.Place()
 	var policy Policy
-	hosts, places, seen := map[string]Policy{}, map[string]policyjson.Place{}, map[[2]string]bool{}
+	hosts, begins, seen := map[string]Policy{}, map[string]policyjson.Place{}, map[[2]string]bool{}
+	of, ofHosts := places{}, map[string]places{}
+	l.Set = of.set
 	err = l.Document(func(name string) error {
 		if name != "hosts" {
-			return policy.load(l, name)
+			return l.Member(&policy, name)
 		}
 		return l.Object(func(pattern string) error {
 			host, port, err := hostkey.ParsePattern(pattern)
@@ -54,9 +108,11 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 				return l.Errorf("another pattern names the same host, spelled differently")
 			}
 			seen[[2]string{host, port}] = true
-			places[pattern] = l.Place()
+			begins[pattern], ofHosts[pattern] = l.Place(), places{}
+			l.Set = ofHosts[pattern].set
+			defer func() { l.Set = of.set }()
 			var p Policy
-			err = l.Object(func(name string) error { return p.load(l, name) })
+			err = l.Object(func(name string) error { return l.Member(&p, name) })
 			hosts[pattern] = p
 			return err
 		})
@@ -67,13 +123,13 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 
 	// The fields are valid on their own. Are they together?
 	if _, err := policy.resolve(defaults); err != nil {
-		return Policy{}, nil, start.Errorf("Policy.%w", err)
+		return Policy{}, nil, of.report(start, err)
 	}
 	base := policy.over(defaults)
 	var errs []error
 	for _, pattern := range sortedKeys(hosts) {
 		if _, err := hosts[pattern].resolve(base); err != nil {
-			errs = append(errs, places[pattern].Errorf("Policy.%w", err))
+			errs = append(errs, ofHosts[pattern].report(begins[pattern], err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -87,22 +143,10 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 func (p *Policy) UnmarshalJSON(data []byte) error {
 	l := policyjson.NewLoader(data, jsonRule)
 	var policy Policy
-	if err := l.Document(func(name string) error { return policy.load(l, name) }); err != nil {
+	if err := l.Document(func(name string) error { return l.Member(&policy, name) }); err != nil {
 		return err
 	}
 	*p = policy
-	return nil
-}
-
-// load reads the member with the given name. The members before it are valid,
-// so what check reports is about this one.
-func (p *Policy) load(l *policyjson.Loader, name string) error {
-	if err := l.Member(p, name); err != nil {
-		return err
-	}
-	if err := p.check("Policy"); err != nil {
-		return l.Errorf("%s", strings.TrimPrefix(err.Error(), "retrip: "))
-	}
 	return nil
 }
 

@@ -73,39 +73,70 @@ func TestLoadPolicies(t *testing.T) {
 
 func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 	for input, want := range map[string]string{
-		"{\n\"bsae\": 1}":                                                         "line 2: bsae: there is no such field; the fields are max_attempts, backoff",
-		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                                     "line 2: backoff.bsae: there is no such field; the fields are base, cap, throttle_base, jitter",
-		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":                          `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
-		`{"hosts": {"a": {}, "a": {}}}`:                                           "hosts.a: the field occurs twice",
-		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:                   "hosts.A.example.com: another pattern names the same host, spelled differently",
-		`{"hosts": {"a.example.com": {}, "a.example.com.": {}}}`:                  "hosts.a.example.com.: another pattern names the same host, spelled differently",
-		`{"hosts": {"http://a": {}}}`:                                             "hosts.http://a: a host pattern must not have a scheme",
-		`{"hosts": {"a": {"hosts": {}}}}`:                                         "hosts.a.hosts: there is no such field",
-		`{"hosts": {"a": {"max_attempts": -5}}}`:                                  "line 1: hosts.a.max_attempts: it is -5: it must be positive",
-		`{"max_attempts": "off"}`:                                                 `line 1: max_attempts: it is "off": use 1 for no retries`,
-		`{"max_attempts": -1}`:                                                    `line 1: max_attempts: it is -1: use 1 for no retries`,
-		`{"max_attempts": -2}`:                                                    `max_attempts: it is -2: it must be positive, 0 to inherit`,
-		`{"max_sends": -2}`:                                                       `max_sends: it is -2: it must be positive, 0 to inherit, or "off"`,
-		`{"max_wait": "off"}`:                                                     `max_wait: it is "off": use 1ns to refuse every wait`,
-		`{"max_wait": "-1ns"}`:                                                    `max_wait: it is "-1ns": it must be a duration such as "100ms"`,
-		`{"backoff": {"cap": "off"}}`:                                             `backoff.cap: it is "off": use a long duration, such as 24h`,
-		`{"breaker": {"min_volume": "off"}}`:                                      `breaker.min_volume: it is "off": set Ratio to Off for no breaker`,
-		`{"hosts": {"a": {"breaker": {"min_volume": -1}}}}`:                       `line 1: hosts.a.breaker.min_volume: it is -1: set Ratio to Off for no breaker`,
-		`{"retry_on": [200]}`:                                                     "retry_on: Policy.RetryOn is 200: a status must be 400 to 599",
-		`{"retry_on": [200, 300]}`:                                                "retry_on: Policy.RetryOn is 200: a status must be 400 to 599\nretrip: Policy.RetryOn is 300",
-		`{"backoff": {"jitter": "some"}}`:                                         `backoff.jitter: it is "some": it must be one of ["full" "equal" "decorrelated" "none"]`,
-		`{"backoff": {"base": "1m"}}`:                                             "line 1: the policy: Policy.Backoff.Base is 1m0s: it must not be more than Backoff.Cap, which is 10s",
-		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}": "line 3: hosts.b: Policy.Backoff.Base is 100ms: it must not be more than Backoff.Cap, which is 1ms",
-		"{\"fail_on\": [500],\n\"hosts\": {\n\"A\": {\"retry_on\": [500]}}}":      "line 3: hosts.A: Policy.FailOn is 500: RetryOn lists this status too",
-		`{"budget": {"size": 0.5}}`:                                               "budget: Policy.Budget.Size is 0.5: it must be 1 to 1e+06",
-		`{"retry_header": "A B"}`:                                                 `Policy.RetryHeader is "A B": it must be the name of a header, or "off"`,
-		`{"gate": {"enabled": true}} {}`:                                          "there is more data after the policy",
-		``:                                                                        "the policy ends unexpectedly",
+		"{\n\"bsae\": 1}":                                                             "line 2: bsae: there is no such field; the fields are max_attempts, backoff",
+		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                                         "line 2: backoff.bsae: there is no such field; the fields are base, cap, throttle_base, jitter",
+		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":                              `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
+		`{"hosts": {"a": {}, "a": {}}}`:                                               "hosts.a: the field occurs twice",
+		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:                       "hosts.A.example.com: another pattern names the same host, spelled differently",
+		`{"hosts": {"a.example.com": {}, "a.example.com.": {}}}`:                      "hosts.a.example.com.: another pattern names the same host, spelled differently",
+		`{"hosts": {"http://a": {}}}`:                                                 "hosts.http://a: a host pattern must not have a scheme",
+		`{"hosts": {"a": {"hosts": {}}}}`:                                             "hosts.a.hosts: there is no such field",
+		`{"hosts": {"a": {"max_attempts": -5}}}`:                                      "line 1: hosts.a.max_attempts: it is -5: it must be positive",
+		`{"max_attempts": "off"}`:                                                     `line 1: max_attempts: it is "off": use 1 for no retries`,
+		`{"max_attempts": -1}`:                                                        `line 1: max_attempts: it is -1: use 1 for no retries`,
+		`{"max_attempts": -2}`:                                                        `max_attempts: it is -2: it must be positive, 0 to inherit`,
+		`{"max_sends": -2}`:                                                           `max_sends: it is -2: it must be positive, 0 to inherit, or "off"`,
+		`{"max_wait": "off"}`:                                                         `max_wait: it is "off": use 1ns to refuse every wait`,
+		`{"max_wait": "-1ns"}`:                                                        `max_wait: it is "-1ns": it must be a duration such as "100ms"`,
+		`{"backoff": {"cap": "off"}}`:                                                 `backoff.cap: it is "off": use a long duration, such as 24h`,
+		`{"breaker": {"min_volume": "off"}}`:                                          `breaker.min_volume: it is "off": set ratio to "off" for no breaker`,
+		`{"hosts": {"a": {"breaker": {"min_volume": -1}}}}`:                           `line 1: hosts.a.breaker.min_volume: it is -1: set ratio to "off" for no breaker`,
+		`{"retry_on": [200]}`:                                                         "line 1: retry_on: it contains 200: a status must be 400 to 599",
+		`{"retry_on": [200, 300]}`:                                                    "retry_on: it contains 200: a status must be 400 to 599\nretrip: line 1: retry_on: it contains 300: a",
+		`{"backoff": {"jitter": "some"}}`:                                             `backoff.jitter: it is "some": it must be one of ["full" "equal" "decorrelated" "none"]`,
+		`{"backoff": {"base": "1m"}}`:                                                 "line 1: backoff.base: it is 1m0s: it must not be more than backoff.cap, which is 10s",
+		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}":     "line 4: hosts.b.backoff.cap: backoff.base is 100ms: it must not be more than backoff.cap, which is 1ms",
+		"{\"fail_on\": [500],\n\"hosts\": {\n\"A\": {\"retry_on\": [500]}}}":          "line 3: hosts.A.retry_on: fail_on is 500: retry_on lists this status too",
+		`{"budget": {"size": 0.5}}`:                                                   `line 1: budget.size: it is 0.5: it must be 1 to 1e+06, 0 to inherit or "off"`,
+		`{"retry_header": "A B"}`:                                                     `line 1: retry_header: it is "A B": it must be the name of a header, or "off"`,
+		"{\"budget\": {\n\"size\": 2,\n\"shared\": 0.5,\n\"x\": 1}}":                  `line 3: budget.shared: it is 0.5: it must be 1 to 1e+06, 0 to inherit or "off"`,
+		"{\"hosts\": {\"a\": {\n\"breaker\": {\n\"ratio\":\n2}}}}":                    `line 4: hosts.a.breaker.ratio: it is 2: it must be 0.01 to 1, 0 to inherit or "off"`,
+		"{\"fail_on\": [\n500,\n1,\n501,\n2\n]}":                                      "line 3: fail_on: it contains 1: a status must be 400 to 599\nretrip: line 5: fail_on: it contains 2: a status",
+		"{\"idempotent_methods\": [\n\"A\",\n\"B C\"\n],\n\"retry_on\": []}":          `line 3: idempotent_methods: it contains "B C": it must be an HTTP method`,
+		"{\"dialects\": [\n\"azure\",\n\"azzure\"\n]}":                                `line 3: dialects: it contains "azzure": it must be one of ["anthropic"`,
+		"{\"retry_on\": [\n500,\n501],\n\"fail_on\": [\n502,\n501]}":                  "line 6: fail_on: it is 501: retry_on lists this status too",
+		"{\"unprocessed\": [\n501],\n\"hosts\": {\"a\": {\n\"fail_on\": [501\n]\n}}}": "line 4: hosts.a.fail_on: it is 501: unprocessed lists this status too",
+		"{\"fail_on\": [501],\n\"hosts\": {\"a\": {\"max_attempts\": 2,\n\"unprocessed\": [429,\n501\n]}}}": "line 4: hosts.a.unprocessed: fail_on is 501: unprocessed lists this status too",
+		"{\"hosts\": {\"a\": {\"backoff\": {\"cap\": \"1s\"}}},\n\"backoff\": {\n\"base\": \"1m\"}}":        "line 3: backoff.base: it is 1m0s: it must not be more than backoff.cap, which is 10s",
+		`{"gate": {"enabled": true}} {}`: "there is more data after the policy",
+		``:                               "the policy ends unexpectedly",
 	} {
 		_, _, err := LoadPolicies(strings.NewReader(input))
 		if assert.Error(t, err, input) {
 			assert.Contains(t, err.Error(), want, input)
 			assert.Contains(t, err.Error(), "retrip: ", input)
+		}
+	}
+}
+
+// An error stays short and on its lines, whatever the input holds.
+func TestLoadPolicies_ShortErrors(t *testing.T) {
+	long := strings.Repeat("x", 1<<18)
+	many := strings.Repeat("1, ", 1<<16) + "1"
+	for _, input := range []string{
+		`{"` + long + `": 1}`, `{"` + long + `": 1, "` + long + `": 1}`, `{"retry_header": "` + long + ` "}`, `{"deadline": "` + long + `"}`, `{"retry_on": ["` + long + `"]}`,
+		`{"max_attempts": ` + strings.Repeat("9", 1<<18) + `}`, `{"budget": {"size": ` + strings.Repeat("9", 1<<18) + `}}`, `{"budget": {"` + long + `": 1}}`,
+		`{"idempotent_methods": ["` + long + ` "]}`, `{"dialects": ["` + long + `"]}`, `{"backoff": {"jitter": "` + long + `"}}`, `{"gate": "` + long + `"}`,
+		`{"hosts": {"` + long + `/": {}}}`, `{"hosts": {".` + long + `": {}}}`, `{"hosts": {"a:` + long + `": {}}}`, `{"hosts": {"[` + long + `]": {}}}`, `{"hosts": {"*` + long + `": {}}}`,
+		`{"hosts": {"` + long + `": {"` + long + `": 1}}}`, `{"hosts": {"` + long + `": {"backoff": {"base": "1h"}}}}`, `{"hosts": "` + long + `"}`, `"` + long + `"`, `{"a\nb\u0000": 1}`,
+		`{"retry_on": [` + many + `]}`, `{"hosts": {"a": {"idempotent_methods": [` + many + `]}}}`, `{"dialects": [` + many + `]}`,
+	} {
+		_, _, err := LoadPolicies(strings.NewReader(input))
+		if assert.Error(t, err, "%.60s", input) {
+			assert.Less(t, len(err.Error()), 8000, "%.60s", input)
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				assert.True(t, strings.HasPrefix(line, "retrip: line 1: "), "%.60s: %.80q", input, line)
+			}
 		}
 	}
 }

@@ -128,7 +128,9 @@ func TestMatch_Refuses(t *testing.T) {
 		"example.com\n":       "not contain spaces",
 		"example.com:":        "port is missing",
 		"example.com:0":       `the port is "0"`,
-		"example.com:080":     `the port is "080"`,
+		"example.com:000":     `the port is "000"`,
+		"[1:2]":               "only an IPv6 address may be in brackets",
+		"[::1::2]:80":         "only an IPv6 address may be in brackets",
 		"example.com:65536":   `the port is "65536"`,
 		"example.com:https":   `the port is "https"`,
 		"example.com:-1":      `the port is "-1"`,
@@ -172,6 +174,7 @@ func TestMatch_Refuses(t *testing.T) {
 	}
 }
 
+//retrip:promise P15
 func TestMatch_RefusesTwins(t *testing.T) {
 	for _, twins := range [][2]string{
 		{"example.com", "EXAMPLE.com"},
@@ -182,6 +185,11 @@ func TestMatch_RefusesTwins(t *testing.T) {
 		{"example.com:8443", "EXAMPLE.com.:8443"},
 		{"*.example.com", "*.example.com."},
 		{"*.example.com:80", "*.example.com.:80"},
+		{"example.com:8443", "example.com:08443"},
+		{"*.example.com:80", "*.example.com:0080"},
+		{"[::1]", "[0:0:0:0:0:0:0:1]"},
+		{"[2001:db8::1]:80", "[2001:DB8:0::1]:080"},
+		{"127.0.0.1", "[::ffff:127.0.0.1]"},
 	} {
 		_, err := compile(Policy{}, map[string]Policy{twins[0]: {}, twins[1]: {}})
 		assert.ErrorContains(t, err, "spelled differently", "%q", twins)

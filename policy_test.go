@@ -116,7 +116,7 @@ func TestPolicy_Defaults(t *testing.T) {
 		MaxWait:       30 * time.Second,
 		MaxReplayBody: 64 << 10,
 		Budget:        Budget{Size: 5},
-		FleetBudget:   500,
+		FleetBudget:   175,
 	}, r.policy)
 
 	// The zero Breaker is off. A Breaker with any field set is on.
@@ -183,6 +183,8 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 }
 
 // Each of these fields makes attempts derived.
+//
+//retrip:promise P16
 func TestRules_Derive(t *testing.T) {
 	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {MaxSends: 1}} {
 		assert.True(t, resolved(t, p).derives, "%+v", p)
@@ -278,6 +280,8 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 }
 
 // RoundTrip reports an invalid value of WithPolicy and sends nothing.
+//
+//retrip:promise P2
 func TestWithPolicy_RefusedByRoundTrip(t *testing.T) {
 	sent := 0
 	tr := &Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) {

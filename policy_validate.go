@@ -14,6 +14,7 @@ import (
 
 	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/syntax"
 )
@@ -30,7 +31,7 @@ import (
 //     allows a POST to be repeated.
 func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts)
-	errs := []error{err}
+	errs := []error{err, checkDurations(t.Metrics)}
 	if err == nil {
 		errs = append(errs, checkFit("Policy", t.Policy, defaults), checkPosts("Policy", t.Policy.over(defaults)))
 		base := t.Policy.over(defaults)
@@ -48,6 +49,17 @@ func (t *Transport) Validate() error {
 	return errors.Join(errs...)
 }
 
+// checkDurations checks the names in Metrics.Durations.
+func checkDurations(m *Metrics) error {
+	if m == nil {
+		return nil
+	}
+	if _, err := meter.NewHosts(m.Durations); err != nil {
+		return fmt.Errorf("retrip: Metrics.Durations: %w", err)
+	}
+	return nil
+}
+
 // insteadOfOff says, for each number in a policy that can't be Off, what to set
 // to get the effect that Off might have been meant to have. Keys are field
 // paths.
@@ -63,9 +75,14 @@ var insteadOfOff = map[string]string{
 // check returns what is wrong with the values of p, each named by its path.
 func (p Policy) check(path string) error {
 	var errs []error
-	bad := func(field string, value any, want string) {
+	p.eachMistake(func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("retrip: %s.%s is %v: %s", path, field, value, want))
-	}
+	})
+	return errors.Join(errs...)
+}
+
+// eachMistake calls bad for each value of p that is wrong, with what it should be.
+func (p Policy) eachMistake(bad func(field string, value any, want string)) {
 	negative := func(field string, n int64, value any) {
 		switch instead, ok := insteadOfOff[field]; {
 		case n == Off && ok:
@@ -117,7 +134,7 @@ func (p Policy) check(path string) error {
 	duration("MaxWait", p.MaxWait)
 	count("WholeBody", p.WholeBody)
 	duration("BodyIdleTimeout", p.BodyIdleTimeout)
-	toggle("Resume", p.Resume)
+	duration("Resume", p.Resume)
 	count("MaxReplayBody", p.MaxReplayBody)
 	count("MaxSends", int64(p.MaxSends))
 	statuses("RetryOn", p.RetryOn)
@@ -134,8 +151,12 @@ func (p Policy) check(path string) error {
 		}
 	}
 	toggle("IdempotencyKey", p.IdempotencyKey)
-	if p.RetryHeader != "" && !syntax.IsToken(p.RetryHeader) {
+	switch {
+	case p.RetryHeader == "":
+	case !syntax.IsToken(p.RetryHeader):
 		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header, or "off"`)
+	case syntax.HasMeaning(p.RetryHeader):
+		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header without another meaning, or "off"`)
 	}
 	number("Budget.Size", p.Budget.Size, 1, maxBudget)
 	number("Budget.Shared", p.Budget.Shared, 1, maxBudget)
@@ -145,21 +166,34 @@ func (p Policy) check(path string) error {
 	count("Breaker.MinVolume", int64(p.Breaker.MinVolume))
 	duration("Breaker.OpenFor", p.Breaker.OpenFor)
 	toggle("Gate.Enabled", p.Gate.Enabled)
-	return errors.Join(errs...)
+}
+
+// conflict says that the value of a field doesn't go together with that of another.
+type conflict struct {
+	field, other string
+	value, limit any
+	text         string // for a Printf of these, in the order field, value, other, limit
+}
+
+func (c *conflict) Error() string { return c.say(c.field, c.other) }
+
+func (c *conflict) say(field, other string) string {
+	return fmt.Sprintf(c.text, field, c.value, other, c.limit)
 }
 
 // checkTogether returns what is wrong with the combination of fields of a
-// resolved policy.
+// resolved policy, which is a conflict.
 func (p Policy) checkTogether() error {
 	if p.Backoff.Base > p.Backoff.Cap {
-		return fmt.Errorf("Backoff.Base is %v: it must not be more than Backoff.Cap, which is %v", p.Backoff.Base, p.Backoff.Cap)
+		return &conflict{"Backoff.Base", "Backoff.Cap", p.Backoff.Base, p.Backoff.Cap, "%[1]s is %[2]v: it must not be more than %[3]s, which is %[4]v"}
 	}
+	const twice = "%[1]s is %[2]v: %[3]s lists this status too"
 	for _, status := range p.FailOn {
 		if slices.Contains(p.RetryOn, status) {
-			return fmt.Errorf("FailOn is %d: RetryOn lists this status too", status)
+			return &conflict{"FailOn", "RetryOn", status, status, twice}
 		}
 		if slices.Contains(p.Unprocessed, status) {
-			return fmt.Errorf("FailOn is %d: Unprocessed lists this status too", status)
+			return &conflict{"FailOn", "Unprocessed", status, status, twice}
 		}
 	}
 	return nil

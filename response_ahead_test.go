@@ -57,6 +57,8 @@ func broken(content string, err error) func(context.Context) io.ReadCloser {
 const document = `{"id": 17, "items": ["a", "b"], "total": {"amount": "12.50", "currency": "EUR"}}`
 
 // A document that breaks at any byte is fetched again.
+//
+//retrip:promise P20
 func TestWholeBody_BrokenAnywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, failure := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
@@ -80,6 +82,8 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 // If no retry follows, the caller gets the response with the part of the body
 // that arrived, followed by the error. Half a document never comes with a nil
 // error.
+//
+//retrip:promise P20
 func TestWholeBody_NoRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n := range len(document) {
@@ -106,6 +110,8 @@ func TestWholeBody_NoRetry(t *testing.T) {
 
 // If all attempts break, the caller gets the last response with the part of its
 // body that arrived.
+//
+//retrip:promise P20
 func TestWholeBody_OutOfAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF)}}
@@ -120,12 +126,14 @@ func TestWholeBody_OutOfAttempts(t *testing.T) {
 }
 
 // The body is read within the attempt up to the limit, and streams after it.
+//
+//retrip:promise P20
 func TestWholeBody_Limit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			limit int64
 			asked int // 2 if the attempt sees the break
-		}{{Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 2}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
+		}{{Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 1}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
 			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
 			got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: c.limit}})
 			assert.Equal(t, c.asked, b.asked, "%d", c.limit)
@@ -151,6 +159,8 @@ func TestWholeBody_AnnouncedLarge(t *testing.T) {
 }
 
 // AttemptTimeout runs until a short body is complete.
+//
+//retrip:promise P20
 func TestWholeBody_Timeout(t *testing.T) {
 	for name, p := range map[string]Policy{
 		"AttemptTimeout":  {AttemptTimeout: time.Second},
@@ -219,6 +229,8 @@ func TestWholeBody_CallerGoes(t *testing.T) {
 }
 
 // Streams are not read ahead.
+//
+//retrip:promise P20
 func TestWholeBody_Streams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, kind := range []string{"text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/jsonl", "application/grpc", "application/grpc+proto",
@@ -239,6 +251,8 @@ func TestWholeBody_Streams(t *testing.T) {
 
 // A response that arrives while the request body is still being sent isn't read
 // ahead, because the caller may be waiting for it before it sends more.
+//
+//retrip:promise P20
 func TestWholeBody_WhileSending(t *testing.T) {
 	// The server echoes the body that it gets.
 	for name, body := range map[string]func(*http.Request) (io.ReadCloser, error){
@@ -330,9 +344,11 @@ func TestPeek(t *testing.T) {
 }
 
 // Classify finds an error inside a 200, which is retried.
+//
+//retrip:promise P20
 func TestPeek_InClassify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, p := range []Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdleTimeout: time.Second}, {Resume: On, BodyIdleTimeout: time.Second}} {
+		for _, p := range []Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdleTimeout: time.Second}, {Resume: time.Minute, BodyIdleTimeout: time.Second}} {
 			const overloaded = "event: error\ndata: {\"type\":\"overloaded_error\"}\n\n"
 			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(overloaded, io.EOF), broken(document, io.EOF)}}
 			p.Classify = func(_ *http.Request, resp *http.Response, err error) Verdict {
@@ -359,7 +375,7 @@ func TestPeek_InClassify(t *testing.T) {
 // that came too late doesn't count.
 func TestPeek_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("a", nil), broken(document, io.EOF)}}
+		b := &bodies{status: 200, length: int64(len(document)), answers: []func(context.Context) io.ReadCloser{broken("a", nil), broken(document, io.EOF)}}
 		var asked []bool
 		p := Policy{AttemptTimeout: time.Second, Backoff: Backoff{Base: 1, Cap: 1}, Classify: func(_ *http.Request, resp *http.Response, err error) Verdict {
 			asked = append(asked, err != nil)

@@ -55,6 +55,8 @@ func peeks(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 
 // If the body of a response breaks or comes too late, what its header says about
 // retries holds nevertheless.
+//
+//retrip:promise P9
 func TestLostResponse_RetryAfter(t *testing.T) {
 	const after = "Retry-After: 20"
 	peek := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}
@@ -94,6 +96,8 @@ func TestLostResponse_RetryAfter(t *testing.T) {
 }
 
 // A 503 that was lost holds back the retries of other requests too.
+//
+//retrip:promise P9
 func TestLostResponse_Pauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{
@@ -126,6 +130,7 @@ func TestLostResponse_ThrottledAtTheGate(t *testing.T) {
 	})
 }
 
+//retrip:promise P8
 func TestLostResponse_RetryForbidden(t *testing.T) {
 	const never = "X-Should-Retry: false"
 	retries := func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable }
@@ -154,6 +159,8 @@ func TestLostResponse_RetryForbidden(t *testing.T) {
 }
 
 // An error describes the last response even if that response was lost.
+//
+//retrip:promise P17
 func TestLostResponse_InTheError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policy retrip.Policy

@@ -17,6 +17,7 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
+//retrip:promise P9
 func TestParseRetryAfter(t *testing.T) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	tests := []struct {
@@ -90,6 +91,7 @@ func dated(retryAfter, date string) http.Header {
 	return http.Header{"Retry-After": {retryAfter}, "Date": {date}}
 }
 
+//retrip:promise P9
 func FuzzParseRetryAfter(f *testing.F) {
 	for _, value := range []string{"", "0", "1", "-1", "1.5", "1e30", "9223372037", "18446744073709551617",
 		"Sun, 01 Nov 2026 12:00:30 GMT", "Sunday, 01-Nov-26 12:00:30 GMT", "Sun Nov  1 12:00:30 2026"} {
@@ -127,6 +129,8 @@ func FuzzParseRetryAfter(f *testing.F) {
 
 // P8: every host may forbid a retry. The outcome is still a failure, costs as
 // much as one, and has a reason of its own.
+//
+//retrip:promise P8
 func TestForbidden(t *testing.T) {
 	policies := map[string]retrip.Policy{
 		"zero":                 {},
@@ -156,6 +160,8 @@ func TestForbidden(t *testing.T) {
 }
 
 // The header applies to failures. Other responses aren't retried anyway.
+//
+//retrip:promise P8
 func TestForbidden_OnlyFailures(t *testing.T) {
 	for _, tt := range []struct {
 		status int
@@ -185,6 +191,8 @@ func TestForbidden_OnlyFailures(t *testing.T) {
 }
 
 // Classify decides first: it is the caller's own code, and sees the header.
+//
+//retrip:promise P8
 func TestForbidden_ClassifySpeaksFirst(t *testing.T) {
 	base := play.Base(play.Reply(503, "X-Should-Retry: false"))
 	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{

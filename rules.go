@@ -20,6 +20,7 @@ import (
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/turns"
 )
 
 // rules is what a Policy amounts to for the requests that follow it. It is
@@ -98,6 +99,15 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 	r.maxSends = cmp.Or(p.MaxSends, defaultMaxSends)
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdleTimeout > 0
 	return r, p.checkTogether()
+}
+
+// turns returns the rule for the turns of bodies that wait.
+func (r *rules) turns() turns.Rule {
+	p := &r.policy
+	return turns.Rule{
+		Cap:  max(1, min(max(turns.CapLeast, p.Backoff.Cap), p.Resume/4)),
+		Slow: time.Duration(turns.SlowShare * float64(max(0, p.AttemptTimeout))),
+	}
 }
 
 // orDefault returns b with the defaults of its unset fields, if b is on.

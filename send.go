@@ -4,9 +4,9 @@
 package retrip
 
 import (
+	"cmp"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -18,6 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // send makes an attempt.
@@ -32,7 +33,9 @@ func (x *exchange) send() {
 	}
 	if !x.derives() {
 		x.sending()
-		x.last.take(x.base().RoundTrip(x.req))
+		base := x.base()
+		x.last.take(base.RoundTrip(x.req))
+		x.learn(base)
 		return
 	}
 	base, req := x.base(), x.derive()
@@ -42,11 +45,11 @@ func (x *exchange) send() {
 	if x.deadline != 0 {
 		left = max(1, x.deadline-x.last.began)
 	}
-	awaits := x.awaitsRest()
+	awaits := x.awaitsRest() && (left == 0 || x.r.policy.BodyIdleTimeout < left)
 	if awaits {
 		x.last.attempt.Limit(x.start(), x.r.policy.BodyIdleTimeout, errBodyIdle)
 	} else {
-		x.r.limit(x.last.attempt, x.start(), left)
+		x.r.limit(x.last.attempt, x.start(), left, x.late())
 	}
 	resp, err := x.last.attempt.Use(base, netHTTP, req)
 	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.again() {
@@ -57,10 +60,11 @@ func (x *exchange) send() {
 	}
 	if awaits && x.last.attempt.InTime() {
 		// What Classify waits for must still arrive within AttemptTimeout.
-		x.r.limit(x.last.attempt, x.start(), 0)
+		x.r.limit(x.last.attempt, x.start(), 0, nil)
 	}
 	x.last.sends = x.last.attempt.Sends()
 	x.last.take(resp, err)
+	x.learn(base)
 	if x.last.resp != nil {
 		x.last.attempt.GiveBack(x.last.resp, req, x.req)
 	}
@@ -85,7 +89,7 @@ func (x *exchange) awaitsRest() bool {
 // isNetHTTP reports whether base is a transport of net/http.
 func isNetHTTP(base http.RoundTripper) bool {
 	switch base.(type) {
-	case *http.Transport, *spare.Pool:
+	case *http.Transport, *spare.Turn:
 		return true
 	}
 	return false
@@ -96,10 +100,13 @@ func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.key != "" || x.payload.kind >= replay.Gotten || x.watch().hooked() || x.s.watch&attempt.WatchHandshake != 0 {
+	if x.r.derives || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.watch().hooked() || x.s.watch&attempt.WatchHandshake != 0 {
 		return true
 	}
-	return x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.retryHeader != "" && x.number() > 1
+	if x.call.Attempts > 1 && (x.payload.kind == replay.Memory || x.doubt.on) || x.r.retryHeader != "" && x.number() > 1 {
+		return true
+	}
+	return attempt.ChecksInterim(x.req.Context())
 }
 
 // number returns the number of the attempt, continuing the count of the
@@ -116,10 +123,10 @@ func (x *exchange) derive() *http.Request {
 		x.last.attempt.WatchSent()
 	}
 	if x.key != "" {
-		req.Header = withHeader(req.Header, "Idempotency-Key", x.key)
+		req.Header = syntax.WithHeader(req.Header, "Idempotency-Key", x.key)
 	}
 	if name, n := x.r.retryHeader, x.number(); name != "" && n > 1 {
-		req.Header = withHeader(req.Header, name, strconv.Itoa(n))
+		req.Header = syntax.WithHeader(req.Header, name, strconv.Itoa(n))
 	}
 	return req
 }
@@ -132,62 +139,57 @@ func (r *rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *
 	return attempt.Begin(req, r.maxSends, watch)
 }
 
-// limit bounds a by AttemptTimeout and, if left isn't 0, by Policy.Deadline,
-// which ends after left. clock is as in [alarm.Set].
-func (r *rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration) {
-	limit, tooLate := r.policy.AttemptTimeout, errAttemptTimeout
+// late returns the error of an attempt that ends with x.deadline.
+func (x *exchange) late() error {
+	if x.continues {
+		return errNoProgress
+	}
+	return errDeadline
+}
+
+// limit bounds a by AttemptTimeout and, if left isn't 0, by a deadline which ends
+// after left with the error late. clock is as in [alarm.Set].
+func (r *rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration, late error) {
+	limit, tooLate := r.policy.AttemptTimeout, error(errAttemptTimeout)
 	if left > 0 && (limit <= 0 || left < limit) {
-		limit, tooLate = left, errDeadline
+		limit, tooLate = left, late
 	}
 	if limit > 0 {
 		a.Limit(clock, limit, tooLate)
 	}
 }
 
-// withHeader returns a copy of h with one more field.
-func withHeader(h http.Header, name, value string) http.Header {
-	h = maps.Clone(h)
-	if h == nil {
-		h = http.Header{}
-	}
-	h[name] = []string{value}
-	return h
-}
-
 // lostLately is how long a lost connection is assumed to have been dead
-// before its attempt failed, at most.
+// before its attempt failed, at most. It is also how long the next attempt may
+// wait for a new one.
 const lostLately = time.Second
 
 // doubt is what a request knows about bad connections to its host.
 type doubt struct {
-	on    bool          // the next attempt avoids the pool of the base
-	http2 bool          // the connection of the last attempt spoke HTTP/2
-	lost  int32         // attempts whose connection was lost
-	since time.Duration // an instant by which that attempt should have been answered
+	on       bool          // the next attempt avoids the pool of the base
+	http2    bool          // the connection of the last attempt spoke HTTP/2
+	atBase   bool          // the last attempt was for a spare that had no connection, and used the base
+	lost     int32         // attempts whose connection was lost
+	since    time.Duration // an instant by which that attempt should have been answered
+	patience time.Duration // how long an attempt waits for a connection of a spare
 }
 
 // doubts records what the error of the last attempt says about its connection.
 // From then on the request may avoid the pool of the base.
 func (x *exchange) doubts() {
 	base, ok := x.s.base.(*http.Transport)
-	if !ok {
+	if !ok || x.doubt.atBase && !x.doubt.http2 {
+		// The attempt says nothing about the spare that it did without. Over
+		// HTTP/2 it says that no earlier response speaks for the base.
 		return
 	}
-	var limit time.Duration
+	var limit, patience time.Duration
 	a := x.last.attempt
 	had := a != nil && a.HadConn()
 	switch {
-	// An attempt without a connection waited for a dial or for its turn. That
-	// says nothing about a connection of the base, but counts against a spare.
 	case errors.Is(x.last.err, errBodyIdle):
-		if a != nil && !x.doubt.on && !had {
-			return
-		}
 		limit = x.r.policy.BodyIdleTimeout
 	case errors.Is(x.last.err, errAttemptTimeout):
-		if a == nil || !x.doubt.on && !had {
-			return
-		}
 		limit = x.r.policy.AttemptTimeout
 	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(x.last.err.Error(), awaitingHeaders):
 		limit = base.ResponseHeaderTimeout
@@ -195,9 +197,16 @@ func (x *exchange) doubts() {
 		if x.doubt.lost++; x.doubt.lost < 2 || had && a.SpokeHTTP2() {
 			return
 		}
-		limit = lostLately
+		limit, patience = lostLately, lostLately
 	default:
 		// A dial that failed, for instance.
+		return
+	}
+	// Leave the base the time in which it usually answers.
+	x.doubt.patience = cmp.Or(patience, limit/3)
+	if a != nil && !had && patience == 0 {
+		// An attempt without a connection waited for a dial or for its turn.
+		// That says nothing about any connection.
 		return
 	}
 	switch {
@@ -212,6 +221,9 @@ func (x *exchange) doubts() {
 	// have frozen after them. The second half lets requests that time out at
 	// different moments share a spare.
 	x.doubt.on, x.doubt.since = true, x.s.now()-limit/2
+	if x.doubt.http2 {
+		x.t.spares.Doubt(x.s.epoch, x.spareKey())
+	}
 }
 
 // awaitingHeaders ends the texts of net/http's errors for
@@ -226,17 +238,51 @@ func (x *exchange) base() http.RoundTripper {
 	return x.spare()
 }
 
-// spare returns the spare of the request's host, or the base if there can't be
-// one. It must not be inlined, to keep the stack frames of other attempts
-// small.
+// spare returns the spare of the request's host, or the base if it needs none
+// or there can't be one. It must not be inlined, to keep the stack frames of
+// other attempts small.
 //
 //go:noinline
 func (x *exchange) spare() http.RoundTripper {
-	key := spare.Key{Key: hostkey.Of(x.req.URL), Scheme: x.req.URL.Scheme, HTTP2: x.doubt.http2}
-	if p := x.t.spares.Get(x.s.epoch, x.s.base.(*http.Transport), key, x.doubt.since); p != nil {
-		return p
+	base := x.s.base.(*http.Transport)
+	limit, patience := x.r.policy.AttemptTimeout, x.doubt.patience
+	if x.awaitsRest() {
+		limit = x.r.policy.BodyIdleTimeout
+	}
+	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (limit <= 0 || left < limit) {
+		limit = left
+	}
+	if limit > 0 {
+		// Leave the base time to answer.
+		patience = min(patience, limit/3)
+	}
+	if t := x.t.spares.Get(x.s.epoch, base, x.spareKey(), x.doubt.since, patience); t != nil {
+		return t
 	}
 	return x.s.base
+}
+
+// spareKey returns the key of the spare for the request's host.
+func (x *exchange) spareKey() spare.Key {
+	return spare.Key{Key: hostkey.Of(x.req.URL), Scheme: x.req.URL.Scheme, HTTP2: x.doubt.http2}
+}
+
+// learn records what the last use of base says about connections.
+func (x *exchange) learn(base http.RoundTripper) {
+	if x.doubt.on || x.last.resp != nil && x.last.resp.ProtoMajor == 2 && x.t.spares.Some() {
+		x.learnMore(base)
+	}
+}
+
+//go:noinline
+func (x *exchange) learnMore(base http.RoundTripper) {
+	turn, ok := base.(*spare.Turn)
+	x.doubt.atBase = ok && turn.AtBase()
+	if (!ok || x.doubt.atBase) && x.last.resp != nil && x.last.resp.ProtoMajor == 2 {
+		key := x.spareKey()
+		key.HTTP2 = true
+		x.t.spares.Answered(x.s.epoch, key)
+	}
 }
 
 // payload is the body of a request, which each attempt gets anew.
@@ -300,6 +346,9 @@ func (p *payload) attach(a *attempt.Attempt, idempotent bool) {
 	case p.kind != replay.None && !body.Sound(a.Req.Body, a.Req.ContentLength):
 		a.WatchBody()
 	}
+	if p.kind >= replay.Gotten {
+		a.EndBodies()
+	}
 }
 
 // again reports whether a one-shot body can be replayed within the attempt. If
@@ -316,9 +365,18 @@ func (p *payload) again() (again bool) {
 // faulty reports whether a one-shot body caused the failure.
 func (p *payload) faulty() bool { return p.once != nil && p.once.AtFault() }
 
-// end closes every body of the request that nothing else closes. panicked says
-// that the last of the attempts may not have returned.
-func (p *payload) end(panicked bool, attempts int) {
+// answered prepares for returning resp: the end of resp is also the end of a
+// request body that the base may still be about to read.
+func (p *payload) answered(resp *http.Response) {
+	if p.once != nil && p.once.Seal(false, false) {
+		body.EndWith(resp, p.once)
+	}
+}
+
+// end closes every body of the request that nothing else closes. failed says
+// that the last of the attempts has failed, panicked that it may not have
+// returned.
+func (p *payload) end(failed, panicked bool, attempts int) {
 	if p.next != nil {
 		p.next.Close()
 	}
@@ -328,7 +386,7 @@ func (p *payload) end(panicked bool, attempts int) {
 	unused := panicked || attempts == 0
 	switch {
 	case p.once != nil:
-		p.once.Seal(unused)
+		p.once.Seal(failed, unused)
 	case unused:
 		body.CloseRequest(p.req)
 	}

@@ -10,14 +10,16 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/redact"
+	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// Trace is a set of hooks that run at the stages of a request. Any hook may be
-// nil. Different requests may run a hook concurrently. A hook runs in the
-// goroutine of RoundTrip, unless its comment says otherwise, and must not keep
-// or change its argument.
+// Trace is a set of hooks that run at the stages of a request. Any may be nil.
+// Different requests may run a hook concurrently. A hook runs in the goroutine of
+// RoundTrip, unless its comment says otherwise, and must not keep or change its
+// argument.
 //
 // The hooks of one request run in this order: Attempt for the first attempt;
 // Retry and Attempt for each retry; at most one GiveUp; and Done. If a request
@@ -28,7 +30,7 @@ type Trace struct {
 	GiveUp  func(Event) // runs when the Transport gives up although a retry might have helped
 	Done    func(Event) // runs once, just before RoundTrip returns
 
-	// Resume runs if Policy.Resume is on and the body of a response breaks, in
+	// Resume runs if Policy.Resume is set and the body of a response breaks, in
 	// the goroutine that reads, once the Transport has continued the body or
 	// can't. The hooks of the requests for the rest run before Resume.
 	Resume func(Event)
@@ -51,8 +53,7 @@ type Event struct {
 	Attempt int    // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
 
 	// StatusCode, Header and Err are the outcome of the last attempt. If the
-	// body of a response broke or came too late, all three are set. Header must
-	// not be changed.
+	// body of a response broke or came too late, all are set. Header is read-only.
 	StatusCode int
 	Header     http.Header
 	Err        error
@@ -74,16 +75,16 @@ type Event struct {
 	Elapsed time.Duration // time since RoundTrip began
 
 	maxWait time.Duration // the policy's MaxWait if it is the reason to give up; 0 otherwise
+	why     Reason        // for the log: why the last attempt that failed did, or the kind of its error if no retry can fix it; empty for none and for nothing to log
 }
 
 // WithTrace returns a context whose requests run the hooks of t after those of
 // Transport.Trace and of an enclosing WithTrace. If t is nil, WithTrace adds no
-// hooks. The context is safe for concurrent use. t must not be changed after
-// the call.
+// hooks. The context is safe for concurrent use. t must not change later.
 func WithTrace(ctx context.Context, t *Trace) context.Context {
 	next := &override{}
 	if o := overrideOf(ctx); o != nil {
-		next.policy = o.policy
+		*next = override{policy: o.policy, from: o.from, limits: o.limits}
 		next.traces = append(next.traces, o.traces...)
 	}
 	next.traces = append(next.traces, t)
@@ -151,6 +152,7 @@ func (w watcher) run(h hook, e Event) {
 
 func (w watcher) log(h hook, e Event) {
 	level, message := slog.LevelDebug, "retrip: retry"
+	omitted, others := 0, false
 	switch h {
 	case hookRetry:
 	case hookGiveUp:
@@ -163,11 +165,31 @@ func (w watcher) log(h hook, e Event) {
 	case hookResume:
 		level, message = slog.LevelInfo, "retrip: response body broke"
 	default:
-		return
+		if w.t.journal.Pending() {
+			w.logRest(e.Request.Context(), w.t.settings.Load().now())
+		}
+		switch {
+		case e.Reason != "" || e.Attempt == 0 || e.Err == nil && (e.Attempt == 1 || e.why == ""):
+			return
+		case e.Err == nil:
+			level, message = slog.LevelInfo, "retrip: recovered"
+		default:
+			level, message = slog.LevelInfo, "retrip: failed"
+		}
+		e.Reason = e.why
 	}
 	ctx := e.Request.Context()
 	if !w.t.Logger.Enabled(ctx, level) {
 		return
+	}
+	if level == slog.LevelInfo {
+		topic := host.Topic{Host: hostkey.Of(e.Request.URL).String(), Policy: e.Policy, Record: message, Reason: string(e.Reason)}
+		var say bool
+		if say, omitted, others = w.t.journal.Tell(topic, w.t.settings.Load().now()); !say {
+			if level = slog.LevelDebug; !w.t.Logger.Enabled(ctx, level) {
+				return
+			}
+		}
 	}
 	attrs := make([]slog.Attr, 0, 8)
 	attrs = append(attrs,
@@ -191,26 +213,68 @@ func (w watcher) log(h hook, e Event) {
 	if e.maxWait != 0 {
 		attrs = append(attrs, slog.Duration("max_wait", e.maxWait))
 	}
+	if omitted != 0 {
+		attrs = append(attrs, slog.Int("omitted", omitted))
+		if others {
+			attrs = append(attrs, slog.String("omitted_host", host.OtherHosts))
+		}
+	}
 	w.t.Logger.LogAttrs(ctx, level, message, attrs...)
 }
 
+// logRest logs what the records of requests have left unsaid.
+func (w watcher) logRest(ctx context.Context, now time.Duration) {
+	w.t.journal.Rest(now, func(topic host.Topic, omitted int) {
+		if topic.Record != "" {
+			w.t.Logger.LogAttrs(ctx, slog.LevelInfo, "retrip: omitted",
+				slog.String("record", topic.Record),
+				slog.String("host", topic.Host),
+				slog.String("policy", topic.Policy),
+				slog.String("reason", topic.Reason),
+				slog.Int("omitted", omitted))
+			return
+		}
+		state := HostState{Host: topic.Host, Policy: topic.Policy}
+		if known, err := w.t.HostState(topic.Host); err == nil {
+			state = known
+		}
+		w.logHost(ctx, slog.LevelInfo, host.PauseOver, &state)
+	})
+}
+
 // host runs the hook for a change of a host, and logs the change.
-func (w watcher) host(ctx context.Context, s HostState, change host.Change, news *host.News, now time.Duration) {
+func (w watcher) host(ctx context.Context, s *HostState, change host.Change, news *host.News, now time.Duration) {
 	if w.t.Logger != nil {
 		for i, name := range host.ChangeNames {
-			if bit := host.Change(1) << i; change&bit != 0 {
-				w.t.Logger.LogAttrs(ctx, news.Level(bit, now, s.PausedFor), "retrip: host",
-					slog.String("host", s.Host),
-					slog.String("change", name),
-					slog.String("policy", s.Policy),
-					slog.String("breaker", string(s.Breaker)),
-					slog.Duration("open_for", s.OpenFor),
-					slog.Duration("paused_for", s.PausedFor),
-					slog.Float64("tokens", s.Tokens))
+			switch bit := host.Change(1) << i; {
+			case change&bit == 0:
+			case bit != host.Paused:
+				w.logHost(ctx, news.Level(bit), name, s)
+			default:
+				w.logRest(ctx, now)
+				level := slog.LevelDebug
+				if w.t.journal.Pause(s.Host, s.Policy, span.Add(now, s.PausedFor), now) {
+					level = slog.LevelWarn
+				}
+				w.logHost(ctx, level, name, s)
 			}
 		}
 	}
 	if w.t.Trace != nil && w.t.Trace.Host != nil {
-		w.t.Trace.Host(s)
+		w.t.Trace.Host(*s)
 	}
+}
+
+// logHost logs a change of a host.
+func (w watcher) logHost(ctx context.Context, level slog.Level, change string, s *HostState) {
+	w.t.Logger.LogAttrs(ctx, level, "retrip: host",
+		slog.String("host", s.Host),
+		slog.String("change", change),
+		slog.String("policy", s.Policy),
+		slog.String("breaker", string(s.Breaker)),
+		slog.Duration("open_for", s.OpenFor),
+		slog.Duration("paused_for", s.PausedFor),
+		slog.Float64("tokens", s.Tokens),
+		slog.Int("failed_retries", s.FailedRetries),
+		slog.String("last_give_up", string(s.LastGiveUp)))
 }

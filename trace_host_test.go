@@ -22,6 +22,8 @@ import (
 )
 
 // The hook and the counters report each change of a host's state once.
+//
+//retrip:promise P19
 func TestHost_TellsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status, header := http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}}

@@ -47,6 +47,8 @@ func (n *notes) trace() *retrip.Trace {
 
 // The hooks of a request run in the order of its stages, with the right
 // numbers.
+//
+//retrip:promise P19
 func TestTrace_Order(t *testing.T) {
 	p := play.With(func(p *retrip.Policy) { p.MaxAttempts = 3; p.AttemptTimeout = 2 * time.Second })
 	for _, tt := range []struct {
@@ -194,6 +196,8 @@ func TestTrace_Host(t *testing.T) {
 const secretURL = "http://user:hunter2@example.com/path?token=s3cret#frag"
 
 // The log contains no userinfo and no query of a URL.
+//
+//retrip:promise P19
 func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -236,7 +240,7 @@ func TestLogger_Off(t *testing.T) {
 	play.Finish(t, resp)
 }
 
-// hostLog returns the records about hosts, such as "WARN budget_empty".
+// hostLog returns the records about hosts, such as "WARN retries_stopped".
 func hostLog(text string) []string {
 	var said []string
 	for _, match := range regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+)`).FindAllStringSubmatch(text, -1) {
@@ -265,9 +269,10 @@ func TestTrace_HostBudget(t *testing.T) {
 			}
 		}
 		call(50)
-		assert.Equal(t, []string{"WARN budget_empty"}, hostLog(log.String()))
+		assert.Equal(t, []string{"WARN retries_stopped"}, hostLog(log.String()))
 		require.Len(t, states, 1)
-		assert.Equal(t, 4, states[0].FailedRetries)
+		assert.Equal(t, 3, states[0].FailedRetries)
+		assert.Contains(t, log.String(), "tokens=3.5 failed_retries=3 last_give_up=retries_failing")
 		status = 200
 		call(1)
 		assert.Len(t, states, 1, "not yet full")
@@ -276,7 +281,7 @@ func TestTrace_HostBudget(t *testing.T) {
 		assert.Len(t, states, 1, "running out again is not reported before it was full")
 		status = 200
 		call(100)
-		assert.Equal(t, []string{"WARN budget_empty", "INFO budget_full"}, hostLog(log.String()))
+		assert.Equal(t, []string{"WARN retries_stopped", "INFO budget_full"}, hostLog(log.String()))
 		require.Len(t, states, 2)
 		assert.Equal(t, states[1].Size, states[1].Tokens)
 		status = 503
@@ -304,7 +309,7 @@ func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 		}()
 		_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, []string{"WARN budget_empty", "INFO budget_full"}, hostLog(log.String()))
+		assert.Equal(t, []string{"WARN retries_stopped", "INFO budget_full"}, hostLog(log.String()))
 	})
 }
 

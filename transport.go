@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
+	"github.com/retrip/retrip/internal/turns"
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
@@ -27,18 +29,19 @@ import (
 //
 // In the first attempt, Base gets the caller's own request, unless the attempt
 // is derived: Base then gets a shallow copy of the request with a context of
-// its own. An attempt is derived if it has a timeout, MaxSends, a hook or a
-// generated header, if it has a body that http.NewRequest didn't make from a
-// buffer, byte slice or string, or if the TLSClientConfig of Base has a
-// VerifyConnection or VerifyPeerCertificate.
+// its own. An attempt is derived if it has a timeout, MaxSends, a hook, a
+// generated header or a body that http.NewRequest didn't make from a buffer,
+// byte slice or string, if the httptrace of its context has a Got1xxResponse,
+// or if Base has a DialTLSContext or its TLSClientConfig a check of servers.
 type Transport struct {
 	// Base makes each attempt. If nil, Transport uses go-cleanhttp's pooled
 	// transport, with HTTP/2 pings that detect dead connections. Each Transport
 	// then has a pool of its own, so a program should make one and keep it.
 	// Anything that each attempt needs afresh, such as a signature, belongs in
 	// Base, and protocols must be registered with it before the first request.
-	// After a timeout, a retry uses another connection, from a clone of
-	// Base with its own pool, if Base is nil or an [*http.Transport].
+	// If Base is nil or an [*http.Transport], a retry after a timeout uses
+	// another connection, from a clone of Base with its own pool, that is ready
+	// within a third of the attempt.
 	Base http.RoundTripper
 
 	// Policy applies to every host. The zero Policy is a sound default.
@@ -46,8 +49,8 @@ type Transport struct {
 
 	// Hosts holds policies for particular hosts, by pattern: "api.example.com"
 	// (any port), "api.example.com:8443", "*.example.com" (all hosts below
-	// example.com) or "[::1]". The most specific pattern wins. Case and a
-	// trailing dot don't matter. Unset fields inherit from Policy.
+	// example.com) or "[::1]". The most specific pattern wins. The spelling of a
+	// host doesn't matter. Unset fields inherit from Policy.
 	Hosts map[string]Policy
 
 	// Fleet limits retries by what all processes of a fleet together have spent
@@ -57,11 +60,11 @@ type Transport struct {
 	// Metrics receives the counts. If nil, Transport counts nothing.
 	Metrics *Metrics
 
-	// Logger receives a record of each retry at level Debug and of each give-up
-	// at Info, or at Debug if an open breaker refused the request. Logger also
-	// receives the trouble of a host: at Warn when a pause begins, a breaker
-	// opens or a budget runs out, at Info when the trouble ends, and at Debug
-	// in between. URLs lack userinfo and query. If nil, Transport logs nothing.
+	// Logger receives records of retries at level Debug; of requests that retries
+	// saved, that failed or were given up, and of broken bodies at Info, for each
+	// host and reason the first and then one a minute, which counts the others;
+	// and of the trouble of a host at Warn, and at Info when it ends (see
+	// docs/runbook.md). URLs lack userinfo and query. If nil, it logs nothing.
 	Logger *slog.Logger
 
 	// Trace holds hooks that run at the stages of every request. If nil, only
@@ -71,7 +74,10 @@ type Transport struct {
 	settling sync.Mutex // guards changes of settings
 	settings atomic.Pointer[settings]
 	hosts    host.Table
+	failures host.Failures
+	journal  host.Journal
 	spares   spare.Pools
+	turns    turns.Table
 }
 
 // settings is what the fields of a Transport amount to. It is immutable.
@@ -116,7 +122,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if o != nil && o.policy != nil {
 		var err error
-		if r, err = o.apply(r); err != nil {
+		if r, err = o.apply(req.Context(), r); err != nil {
 			body.CloseRequest(req)
 			return nil, err
 		}
@@ -127,11 +133,18 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return x.run()
 }
 
-// apply returns r as overridden by o. It must not be inlined: the stack frame
+// apply returns r as overridden by o: a call on behalf of an incoming retry gets
+// one attempt, unless the program has said otherwise. apply must not be inlined: the stack frame
 // of every request would then hold a Policy.
 //
 //go:noinline
-func (o *override) apply(r *rules) (*rules, error) { return r.override(*o.policy) }
+func (o *override) apply(ctx context.Context, r *rules) (*rules, error) {
+	p := *o.policy
+	if !o.limits && o.from.Attempt(ctx) > 1 {
+		p.MaxAttempts = 1
+	}
+	return r.override(p)
+}
 
 // start makes t's settings on first use.
 func (t *Transport) start() *settings {
@@ -176,6 +189,10 @@ func watchOf(base *http.Transport) (watch attempt.Watch) {
 		// The caller's own code may refuse a server.
 		watch |= attempt.WatchHandshake
 	}
+	if base.DialTLSContext != nil {
+		// It may have a certificate check that can't be seen here.
+		watch |= attempt.WatchHandshake | attempt.WatchDialTLS
+	}
 	if p := base.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
 		watch |= attempt.ExpectHTTP2
 	}
@@ -189,10 +206,9 @@ func defaultBase() *http.Transport {
 }
 
 // SetPolicies replaces the policies for requests that begin after the call.
-// Requests in flight keep the policies that they began with, and hosts keep
-// their state. If a new policy is invalid, SetPolicies changes nothing and
-// returns an error that names what is wrong. The fields Policy and Hosts keep
-// their values; [Transport.Policies] returns the policies in force.
+// Requests in flight keep theirs, and hosts keep their state. If a policy is
+// invalid, SetPolicies changes nothing, and the error names what is wrong. The
+// fields Policy and Hosts keep their values; see [Transport.Policies].
 func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	m, err := compile(policy, hosts)
 	if err != nil {

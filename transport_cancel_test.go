@@ -26,6 +26,8 @@ import (
 
 // The first attempt fails, and the deadline ends the second. The error shows
 // both.
+//
+//retrip:promise P17
 func TestTransport_ErrorThenDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reset := errors.New("connection reset")
@@ -46,6 +48,8 @@ func TestTransport_ErrorThenDeadline(t *testing.T) {
 
 // The caller goes before an attempt, in an attempt, or in a wait, by every way
 // to end a request.
+//
+//retrip:promise P2 P3 P10 P17
 func TestTransport_Cancel(t *testing.T) {
 	cause := errors.New("the user left")
 	ends := []struct {
@@ -165,6 +169,8 @@ func TestTransport_Cancel(t *testing.T) {
 }
 
 // The token of a retry that is never made comes back.
+//
+//retrip:promise P10
 func TestTransport_CancelReturnsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503))
@@ -174,13 +180,15 @@ func TestTransport_CancelReturnsToken(t *testing.T) {
 			time.AfterFunc(time.Second/2, cancel)
 			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 			assert.Equal(t, retrip.ReasonCanceled, play.AsError(t, err).Reason)
-			assert.Empty(t, tr.HostStates())
+			assert.Empty(t, play.Held(tr))
 		}
 		assert.Equal(t, 3, base.Attempts())
 	})
 }
 
 // http.Client.Timeout ends an attempt, and no wait begins that doesn't fit it.
+//
+//retrip:promise P3 P10
 func TestTransport_ClientTimeout(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		var seen atomic.Int32
@@ -213,6 +221,8 @@ func TestTransport_ClientTimeout(t *testing.T) {
 }
 
 // The errors of retrip's own timeouts say so, unlike the caller's.
+//
+//retrip:promise P3 P5 P6 P10 P11
 func TestTransport_OwnTimeouts(t *testing.T) {
 	play.Bubble(t, "attempt, once", func(t *testing.T) {
 		p := play.With(func(p *retrip.Policy) { p.MaxAttempts, p.AttemptTimeout = 1, 50*time.Millisecond })
@@ -288,6 +298,8 @@ func (endless) Done() <-chan struct{} { return nil }
 func (endless) Err() error            { return nil }
 
 // The age of the Transport must not count as the duration of an attempt.
+//
+//retrip:promise P10
 func TestTransport_DeadlineWithoutEnd(t *testing.T) {
 	play.Bubble(t, "", func(t *testing.T) {
 		base := play.Base(play.Reply(200), play.Reply(503), play.Reply(200))

@@ -22,6 +22,8 @@ import (
 )
 
 // P5: whatever panics, nothing is left behind.
+//
+//retrip:promise P2 P5
 func TestTransport_Panics(t *testing.T) {
 	boom := func() { panic("boom") }
 	for _, tt := range []struct {
@@ -85,7 +87,7 @@ func TestTransport_Panics(t *testing.T) {
 				assert.Equal(t, len(base.Bodies), base.ClosedBodies(), "response bodies closed")
 				time.Sleep(10 * time.Second)   // longer than any pause
 				if tt.name != "Trace.GiveUp" { // a failed retry has cost its token
-					assert.Empty(t, tr.HostStates())
+					assert.Empty(t, play.Held(tr))
 				}
 			})
 		}
@@ -99,6 +101,8 @@ func (unclosable) Close() error { panic("unclosable") }
 
 // Whatever Close of a body does, the host doesn't stay pinned, and a panic
 // reaches the caller of RoundTrip.
+//
+//retrip:promise P5 P12
 func TestTransport_PanicInClose(t *testing.T) {
 	for name, test := range map[string]struct {
 		request, response io.Reader
@@ -138,6 +142,8 @@ func TestTransport_PanicInClose(t *testing.T) {
 
 // If Close of a response's body panics, the request's bodies are closed
 // nevertheless.
+//
+//retrip:promise P5
 func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
 	closePanics := func(end error) play.Step {
 		return func(*http.Request) (*http.Response, error) {

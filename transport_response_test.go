@@ -21,6 +21,8 @@ import (
 )
 
 // A response counts as one, whatever fields the base left out.
+//
+//retrip:promise P1
 func TestTransport_NoStatus(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{"plain": {}, "derived": {AttemptTimeout: time.Second}} {
 		play.Bubble(t, name, func(t *testing.T) {
@@ -42,10 +44,12 @@ type halfClosed struct {
 func (b *halfClosed) CloseWrite() error { b.closed = true; return nil }
 
 // A proxy closes one direction of an upgraded connection.
+//
+//retrip:promise P1 P4
 func TestTransport_UpgradeCloseWrite(t *testing.T) {
 	for name, able := range map[string]bool{"able": true, "unable": false} {
 		for _, status := range []int{101, 200} { // a CONNECT may be answered by a 200
-			for _, policy := range []retrip.Policy{{AttemptTimeout: time.Second}, {Resume: retrip.On, BodyIdleTimeout: time.Second, WholeBody: 1000}} {
+			for _, policy := range []retrip.Policy{{AttemptTimeout: time.Second}, {Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000}} {
 				play.Bubble(t, fmt.Sprint(name, status, policy.Resume), func(t *testing.T) {
 					var rwc struct {
 						io.Reader
@@ -81,6 +85,8 @@ func TestTransport_UpgradeCloseWrite(t *testing.T) {
 
 // Over HTTP/2, a server may end its response before it has read the request.
 // The rest of the request is still sent.
+//
+//retrip:promise P4
 func TestTransport_ResponseEndsBeforeTheRequest(t *testing.T) {
 	for _, tt := range []struct {
 		name           string

@@ -26,6 +26,8 @@ import (
 )
 
 // Which attempts a Transport makes, when, and with which result.
+//
+//retrip:promise P3 P8 P9
 func TestTransport_Schedule(t *testing.T) {
 	reset := errors.New("reset")
 	for _, tt := range []struct {
@@ -95,6 +97,8 @@ func TestTransport_Schedule(t *testing.T) {
 
 // Retry-After in seconds, in several lines, and in each form of an HTTP date,
 // even with a wrong server clock.
+//
+//retrip:promise P9
 func TestTransport_RetryAfter(t *testing.T) {
 	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the start of every bubble
 	at := start.Add(9 * time.Second)
@@ -122,6 +126,8 @@ func TestTransport_RetryAfter(t *testing.T) {
 
 // Twenty requests that get the same Retry-After wait for different times, and
 // none for less than it.
+//
+//retrip:promise P9
 func TestTransport_RetryAfterSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := map[time.Duration]bool{}
@@ -155,6 +161,7 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 	})
 }
 
+//retrip:promise P4
 func TestTransport_CloseIdleConnections(t *testing.T) {
 	base := play.Base(play.Reply(503), play.Reply(200))
 	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
@@ -253,6 +260,8 @@ func TestTransport_WithPolicy(t *testing.T) {
 }
 
 // A signing transport below retrip signs every attempt.
+//
+//retrip:promise P4
 func TestTransport_SigningBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503), play.Reply(503), play.Reply(200))
@@ -278,6 +287,8 @@ func TestTransport_SigningBase(t *testing.T) {
 }
 
 // P7: an upload of a megabyte is not buffered before it is sent.
+//
+//retrip:promise P7
 func TestTransport_MemoryOfAnUpload(t *testing.T) {
 	play.MeasureHeap(t)
 	const size = 64 << 20

@@ -185,6 +185,9 @@ func legacyCancel(req *http.Request) <-chan struct{} {
 // admit asks the host whether it allows the first attempt, and waits if it
 // must.
 func (x *exchange) admit() ending {
+	if x.turn {
+		return x.takeTurn()
+	}
 	if x.continues {
 		return ending{}
 	}
@@ -199,6 +202,38 @@ func (x *exchange) admit() ending {
 		return ending{}
 	}
 	return x.wake()
+}
+
+// bodyWaits reports whether x, which has been given up, continues a body that may wait
+// for a turn.
+func (x *exchange) bodyWaits() bool {
+	if !x.continues || x.r.MaxAttempts <= 1 {
+		return false
+	}
+	switch x.decision.Reason {
+	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen:
+		return true
+	case decide.HostPaused:
+		return x.host.PausedFor(x.s.now()) <= x.r.MaxWait
+	}
+	return false
+}
+
+// takeTurn asks the host for permission to use a turn, as after a wait before a retry.
+func (x *exchange) takeTurn() ending {
+	now := x.pin(true)
+	x.call.WaitsFrom(now)
+	x.goOn()
+	return x.wake()
+}
+
+// usual returns how long the response in hand took, if the duration of an attempt
+// matters. It is bounded, because the host may have been overloaded.
+func (x *exchange) usual() time.Duration {
+	if !x.timed() {
+		return 0
+	}
+	return min(x.s.now()-x.last.began, x.r.turns().Slow/3*4)
 }
 
 // startWait starts the timer of the wait before a retry, if it isn't at the gate,

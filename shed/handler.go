@@ -17,16 +17,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
-	"runtime"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/incoming"
+	"github.com/retrip/retrip/internal/limit"
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // Handler sheds load for another http.Handler: it bounds how many requests are
@@ -34,10 +33,13 @@ import (
 //
 // A refused request gets a 503 with "X-Should-Retry: false", which clients with
 // retrip obey. The 503 has no Retry-After, because a client would then hold back
-// its other retries to the host too, and with a Gate all its requests.
+// its other retries to the host too, and with a Gate all its requests. It doesn't
+// wait for an upload: over HTTP/1.1 it says "Connection: close" if the body of
+// the request hasn't arrived yet. The Handler then goes on reading that body for
+// up to 5 s, because a reset would lose the answer.
 //
 // If an incoming request is itself a retry, Transports of package retrip don't
-// retry the calls that are made with its context. With Policy.RetryHeader,
+// retry the calls that are made with its context until it ends. With Policy.RetryHeader,
 // those calls also pass on the number of the incoming attempt. Three layers
 // that make 4 attempts each therefore make 10 calls at the lowest layer instead
 // of 64. A policy that the program sets for such a call with retrip.WithPolicy
@@ -58,11 +60,12 @@ type Handler struct {
 	// http.DefaultServeMux.
 	Handler http.Handler
 
-	// Limit is how many requests are served at a time. It should be slightly
-	// more than what keeps the server busy: its capacity in requests per second
-	// times the seconds that one request takes. If Limit is larger, requests
-	// wait inside the server, where QueueTime doesn't bound the wait. If 0,
-	// Limit is 100 per CPU (runtime.GOMAXPROCS), which is a guess. Off means no
+	// Limit is how many requests are served at a time. If 0, the Handler finds
+	// it, from the time that requests take: slightly more than what keeps the
+	// server busy. It begins with 20 and learns only while requests wait. Above
+	// what keeps the server busy, requests wait inside the server, where
+	// QueueTime doesn't bound the wait. What keeps it busy is its capacity in
+	// requests per second times the seconds that one request takes. Off means no
 	// limit: no request waits, and only requests without time left are refused.
 	Limit int
 
@@ -113,11 +116,17 @@ type Handler struct {
 
 // Defaults of the fields.
 const (
-	defaultLimitPerCPU = 100
 	defaultQueueTime   = 100 * time.Millisecond
 	defaultRetryShare  = 0.2
 	defaultHoldTime    = 10 * time.Second
 	defaultRetryHeader = "Retry-Attempt"
+)
+
+// While requests take less than this share of QueueTime, or than leastCalm, it
+// doesn't matter whether they wait inside the server too.
+const (
+	calmShare = 4
+	leastCalm = time.Millisecond
 )
 
 // Validate returns an error that describes every invalid field of h, or nil. A
@@ -141,8 +150,12 @@ func (h *Handler) Validate() error {
 		bad("HoldTime", h.HoldTime, "positive, 0 for the default or Off")
 	}
 	for field, name := range map[string]string{"RetryHeader": h.RetryHeader, "DeadlineHeader": h.DeadlineHeader} {
-		if name != "" && !isToken(name) {
+		switch {
+		case name == "":
+		case !syntax.IsToken(name):
 			bad(field, fmt.Sprintf("%q", name), "the name of a header")
+		case syntax.HasMeaning(name):
+			bad(field, fmt.Sprintf("%q", name), "the name of a header without another meaning")
 		}
 	}
 	return errors.Join(errs...)
@@ -182,11 +195,14 @@ func (h *Handler) make() {
 	}
 	s.retryHeader = http.CanonicalHeaderKey(orDefault(h.RetryHeader, defaultRetryHeader))
 	s.deadlineHeader = http.CanonicalHeaderKey(h.DeadlineHeader)
-	s.limit = orDefault(h.Limit, defaultLimitPerCPU*runtime.GOMAXPROCS(0))
-	if s.limit < 0 {
+	s.patience = max(0, orDefault(h.QueueTime, defaultQueueTime))
+	switch s.limit = h.Limit; {
+	case s.limit == 0:
+		rule := limit.New(max(leastCalm, s.patience/calmShare))
+		s.rule, s.limit = &rule, rule.Limit()
+	case s.limit < 0:
 		s.limit = math.MaxInt
 	}
-	s.patience = max(0, orDefault(h.QueueTime, defaultQueueTime))
 	switch share := orDefault(h.RetryShare, defaultRetryShare); {
 	case share == 1: // a float64 can't represent every duration
 		s.retryPatience = s.patience
@@ -216,8 +232,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	attempt, arrived := 1, r
 	if values := r.Header[s.retryHeader]; values != nil {
 		if attempt = attemptOf(values); attempt > 1 {
-			ctx := retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 1})
-			r = r.WithContext(incoming.WithAttempt(ctx, attempt))
+			ctx, mark := incoming.WithAttempt(r.Context(), attempt)
+			defer mark.End()
+			r = r.WithContext(retrip.WithPolicy(ctx, retrip.Policy{}))
 		}
 	}
 	if s.exempt(r) {
@@ -235,9 +252,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r = r.WithContext(ctx)
 		}
 	}
-	slot, reason := s.enter(r, attempt, left)
+	slot, early, reason := s.enter(w, r, attempt, left)
+	if early != nil {
+		defer early.wait()
+		if r == arrived {
+			r = r.WithContext(r.Context())
+		}
+		r.Body = early
+	}
 	if reason != "" {
-		refuse(w)
+		refuse(w, r)
 		return
 	}
 	var long *stream
@@ -260,8 +284,8 @@ func handBack(arrived, r *http.Request) {
 }
 
 // enter returns a slot for r, waiting for it if necessary, or the reason why r
-// is refused.
-func (s *state) enter(r *http.Request, attempt int, left time.Duration) (*slot, reason) {
+// is refused. If r has waited, its body may have been read ahead.
+func (s *state) enter(w http.ResponseWriter, r *http.Request, attempt int, left time.Duration) (*slot, *ahead, reason) {
 	now := s.now()
 	s.mu.Lock()
 	s.arrived(attempt)
@@ -272,47 +296,61 @@ func (s *state) enter(r *http.Request, attempt int, left time.Duration) (*slot, 
 	case why != "":
 		s.refused(why)
 	}
+	next := s.due()
 	s.mu.Unlock()
 	if waiter == nil {
-		return slot, why
+		return slot, nil, why
 	}
-	timer := time.NewTimer(most)
+	early := readAhead(w, r)
+	end, atEnd := now+min(most, math.MaxInt64-now), queueTime
+	if attempt > 1 {
+		atEnd = retry
+	}
+	if most == left {
+		atEnd = deadline
+	}
+	timer := time.NewTimer(min(end, next) - now)
 	defer timer.Stop()
-	select {
-	case <-waiter.ready:
-	case <-timer.C:
-		if why = queueTime; attempt > 1 {
-			why = retry
+	for {
+		select {
+		case <-waiter.ready:
+		case <-timer.C:
+		case <-r.Context().Done():
 		}
-		if most == left {
+		if err := r.Context().Err(); errors.Is(err, context.DeadlineExceeded) {
 			why = deadline
+		} else if err != nil {
+			why = canceled
 		}
-	case <-r.Context().Done():
-		if why = canceled; errors.Is(r.Context().Err(), context.DeadlineExceeded) {
-			why = deadline
+		now = s.now()
+		s.mu.Lock()
+		s.releaseOverdue(now)
+		if waiter.slot != nil || why != "" || now >= end {
+			break
 		}
+		next = s.due()
+		s.mu.Unlock()
+		timer.Reset(min(end, next) - now)
 	}
-	then := s.now()
-	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot = waiter.slot
 	switch {
-	case why == "":
 	case slot == nil:
 		s.giveUp(waiter)
-	case why == canceled || why == deadline:
+		if why == "" {
+			why = atEnd
+		}
+	case why != "":
 		// The slot was granted as the wait ended, and isn't needed any more.
-		s.finish(slot, then)
+		s.finish(slot, now)
 		slot = nil
-	default:
-		why = ""
 	}
 	if why != "" {
 		s.refused(why)
 	} else {
 		s.waited(slot.since - waiter.since)
 	}
-	return slot, why
+	return slot, early, why
 }
 
 // leave returns a slot to the queue and detaches long from it.
@@ -322,34 +360,16 @@ func (s *state) leave(slot *slot, long *stream) {
 	if long != nil {
 		long.slot = nil
 	}
-	s.finish(slot, s.nowIfAnyoneWaits())
+	s.finish(slot, s.nowIfNeeded(slot))
 }
 
-// nowIfAnyoneWaits returns the current time if a request is waiting, and 0
+// nowIfNeeded returns the current time if the return of slot needs it, and 0
 // otherwise.
-func (s *state) nowIfAnyoneWaits() time.Duration {
-	if s.first == nil {
+func (s *state) nowIfNeeded(slot *slot) time.Duration {
+	if !s.needsTime(slot) {
 		return 0
 	}
 	return s.now()
-}
-
-// Headers of a refusal. Responses share them, so they must not be modified in
-// place.
-var (
-	refusalNever  = []string{"false"}
-	refusalType   = []string{"text/plain; charset=utf-8"}
-	refusalLength = []string{"11"}
-)
-
-const refusalBody = "overloaded\n"
-
-// refuse answers a request with the 503 of a refusal.
-func refuse(w http.ResponseWriter) {
-	h := w.Header()
-	h["X-Should-Retry"], h["Content-Type"], h["Content-Length"] = refusalNever, refusalType, refusalLength
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, refusalBody)
 }
 
 func isHealthCheck(r *http.Request) bool {
@@ -358,15 +378,4 @@ func isHealthCheck(r *http.Request) bool {
 		return true
 	}
 	return false
-}
-
-// isToken reports whether s is a valid header name (RFC 9110 §5.6.2).
-func isToken(s string) bool {
-	for _, c := range []byte(s) {
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && !('0' <= c && c <= '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != ""
 }

@@ -345,6 +345,7 @@ func TestHandler_Validate(t *testing.T) {
 		{&shed.Handler{RetryShare: -0.5}, "shed: Handler.RetryShare is -0.5: it must be above 0 and at most 1, 0 for the default or Off"},
 		{&shed.Handler{RetryShare: math.NaN()}, "shed: Handler.RetryShare is NaN: it must be above 0 and at most 1, 0 for the default or Off"},
 		{&shed.Handler{RetryHeader: "a b"}, `shed: Handler.RetryHeader is "a b": it must be the name of a header`},
+		{&shed.Handler{RetryHeader: "Host"}, `shed: Handler.RetryHeader is "Host": it must be the name of a header without another meaning`},
 		{&shed.Handler{DeadlineHeader: "Ümlaut"}, `shed: Handler.DeadlineHeader is "Ümlaut": it must be the name of a header`},
 		{&shed.Handler{Limit: -2, QueueTime: -2}, "shed: Handler.QueueTime is -2ns"},
 	} {
@@ -472,5 +473,119 @@ func TestHandler_Overload(t *testing.T) {
 		counts := counted(t, h)
 		assert.Zero(t, counts["running_requests"])
 		assert.Zero(t, counts["waiting_requests"])
+	})
+}
+
+// A request that waits is served as soon as another has run for HoldTime.
+func TestHandler_HoldTimeEndsAWait(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 2, QueueTime: 300 * ms, HoldTime: 100 * ms}
+		s := memhttp.NewServer(t, proto, h)
+		rt := s.Transport()
+		get := func(path string, at time.Duration, header ...string) <-chan answered {
+			return meanwhile(func() answered {
+				time.Sleep(at)
+				return do(t.Context(), rt, "GET", s.URL+path, nil, header...)
+			})
+		}
+		hangs, ends := get("/1s", 0), get("/60ms", 10*ms) // until 100 ms and 70 ms
+		hangsToo := get("/1s", 20*ms)                     // served at 70 ms, until 170 ms
+		first, last := get("/200ms", 30*ms), get("/0s", 40*ms)
+		retry := get("/0s", 60*ms, "Retry-Attempt: 2") // gives up before
+		for _, tt := range []struct {
+			c      <-chan answered
+			status int
+			took   time.Duration
+		}{{hangs, 204, time.Second}, {ends, 204, 60 * ms}, {hangsToo, 204, 1050 * ms}, {first, 204, 270 * ms}, {last, 204, 130 * ms}, {retry, 503, 60 * ms}} {
+			a := <-tt.c
+			assert.Equal(t, tt.status, a.status)
+			assert.Equal(t, tt.took, a.took)
+		}
+		assert.Zero(t, counted(t, h)["running_requests"])
+	})
+}
+
+// A request whose client goes while it waits is never served, if its body has
+// arrived.
+func TestHandler_ServesNobody(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		for _, size := range []int{0, 1, 1000, 16 << 10} {
+			for _, known := range []bool{true, false} {
+				var served atomic.Int64
+				h := &shed.Handler{Limit: 1, QueueTime: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if served.Add(1); r.ContentLength != 0 {
+						text, err := io.ReadAll(r.Body)
+						assert.NoError(t, err)
+						assert.Len(t, text, size)
+					}
+					sleeper(w, r)
+				})}
+				s := memhttp.NewServer(t, proto, h)
+				rt := s.Transport()
+				post := func(ctx context.Context, path string) <-chan answered {
+					var body io.Reader = strings.NewReader(strings.Repeat("x", size))
+					if !known {
+						body = struct{ io.Reader }{body}
+					}
+					return meanwhile(func() answered { return do(ctx, rt, "POST", s.URL+path, body) })
+				}
+				running := post(t.Context(), "/500ms")
+				ctx, cancel := context.WithCancel(t.Context())
+				goes, stays := post(ctx, "/1h"), post(t.Context(), "/100ms")
+				time.Sleep(100 * ms)
+				cancel()
+				assert.ErrorIs(t, (<-goes).err, context.Canceled)
+				assert.Equal(t, 204, (<-running).status)
+				a := <-stays
+				assert.Equal(t, 204, a.status, "%d %v", size, known)
+				assert.Equal(t, 600*ms, a.took)
+				assert.EqualValues(t, 2, served.Load())
+				assert.Equal(t, 1.0, counted(t, h)["refused_total canceled"])
+			}
+		}
+	})
+}
+
+// Work that a retry has started, and that goes on without it, makes calls of
+// its own.
+func TestHandler_BackgroundWork(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		var got []string
+		leaf := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			got = append(got, strings.Join(r.Header["Retry-Attempt"], "+"))
+			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		rt := &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Retry-Attempt", MaxAttempts: 2, Budget: retrip.Unlimited}}
+		call := func(ctx context.Context) []string {
+			got = nil
+			do(ctx, rt, "GET", "http://example.com", nil)
+			return got
+		}
+		own, inherited := []string{"", "2"}, []string{"3"}
+		var kept context.Context
+		h := &shed.Handler{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			assert.Equal(t, inherited, call(r.Context()))
+			assert.Equal(t, inherited, call(retrip.WithPolicy(r.Context(), retrip.Policy{AttemptTimeout: time.Second})))
+			assert.Equal(t, inherited, call(retrip.WithTrace(r.Context(), nil)))
+			assert.Equal(t, []string{"3", "4"}, call(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2})))
+			assert.Equal(t, []string{"3", "4"}, call(retrip.WithTrace(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2}), nil)))
+			ctx := retrip.WithPolicy(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2}), retrip.Policy{AttemptTimeout: time.Second})
+			assert.Equal(t, []string{"3", "4"}, call(ctx))
+			assert.Equal(t, own, call(context.WithoutCancel(r.Context())), "it has begun")
+			var cancel context.CancelFunc
+			kept, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), time.Hour)
+			t.Cleanup(cancel)
+			assert.Equal(t, inherited, call(kept), "it may be part of the request")
+		})}
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r.WithContext(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2})))
+		}))
+		assert.Equal(t, 200, do(t.Context(), s.Transport(), "GET", s.URL, nil, "Retry-Attempt: 3").status)
+		assert.Equal(t, own, call(kept))
+		assert.Equal(t, own, call(retrip.WithPolicy(kept, retrip.Policy{AttemptTimeout: time.Second})))
+		assert.Equal(t, []string{"", "2", "3"}, call(retrip.WithPolicy(kept, retrip.Policy{MaxAttempts: 3})))
 	})
 }

@@ -53,7 +53,7 @@ var (
 	queueDesc    = prometheus.NewDesc("retrip_shed_queue_seconds", "Time in the queue of requests that were then served.", nil, nil)
 	runningDesc  = prometheus.NewDesc("retrip_shed_running_requests", "Requests being served that count towards the limit.", nil, nil)
 	waitingDesc  = prometheus.NewDesc("retrip_shed_waiting_requests", "Requests in the queue.", nil, nil)
-	limitDesc    = prometheus.NewDesc("retrip_shed_limit", "Requests that may be served at a time; +Inf is no limit.", nil, nil)
+	limitDesc    = prometheus.NewDesc("retrip_shed_limit", "Requests that may be served at a time, which changes if the Handler finds it; +Inf is no limit.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector]. It is safe for concurrent use.
@@ -67,7 +67,7 @@ func (h *Handler) Describe(ch chan<- *prometheus.Desc) {
 func (h *Handler) Collect(ch chan<- prometheus.Metric) {
 	s := h.start()
 	s.mu.Lock()
-	c, running, waiting := s.counts, s.running, s.waiting
+	c, running, waiting, limit := s.counts, s.running, s.waiting, s.limit
 	s.mu.Unlock()
 	for i, name := range attemptNames {
 		ch <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(c.attempts[i]), name)
@@ -84,7 +84,7 @@ func (h *Handler) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstHistogram(queueDesc, c.served, c.queueTime.Seconds(), buckets)
 	ch <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(running))
 	ch <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(waiting))
-	ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, limitValue(s.limit))
+	ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, limitValue(limit))
 }
 
 func limitValue(limit int) float64 {

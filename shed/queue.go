@@ -3,7 +3,12 @@
 
 package shed
 
-import "time"
+import (
+	"math"
+	"time"
+
+	"github.com/retrip/retrip/internal/limit"
+)
 
 // reason is why a request was refused, as a label value of the metrics.
 type reason string
@@ -20,6 +25,7 @@ const (
 // and never blocks. It is not safe for concurrent use.
 type queue struct {
 	limit                         int
+	rule                          *limit.Rule // of limit; nil if it is fixed
 	patience, retryPatience, hold time.Duration
 
 	running        int   // slots in use
@@ -35,7 +41,8 @@ type queue struct {
 // and must finish it.
 type slot struct {
 	since        time.Duration
-	held         bool // counts towards the limit
+	held         bool   // counts towards the limit
+	tag          uint32 // of the rule
 	older, newer *slot
 }
 
@@ -127,18 +134,45 @@ func (q *queue) release(s *slot, now time.Duration) {
 	}
 	s.older, s.newer = nil, nil
 	q.running--
-	if w := q.first; w != nil && q.running < q.limit {
+	if s.tag != 0 {
+		q.rule.End(s.tag, now-s.since)
+		q.limit = q.rule.Limit()
+	}
+	for q.first != nil && q.running < q.limit {
+		w := q.first
 		q.giveUp(w)
 		w.slot = q.hand(now)
 		w.ready <- struct{}{}
 	}
 }
 
+// releaseStream is release for a request whose end says nothing about the
+// server.
+func (q *queue) releaseStream(s *slot, now time.Duration) {
+	if s.held && s.tag != 0 {
+		q.rule.Drop(s.tag)
+		s.tag = 0
+	}
+	q.release(s, now)
+}
+
+// needsTime reports whether finish and release need to know the time.
+func (q *queue) needsTime(s *slot) bool { return q.first != nil || s.tag != 0 }
+
 // releaseOverdue releases all slots that have been held longer than HoldTime.
 func (q *queue) releaseOverdue(now time.Duration) {
 	for s := q.oldest; s != nil && now-s.since >= q.hold; s = q.oldest {
 		q.release(s, now)
 	}
+}
+
+// due returns when the oldest slot will have been held for HoldTime, or the
+// longest duration if that never happens.
+func (q *queue) due() time.Duration {
+	if q.oldest == nil || q.hold > math.MaxInt64-q.oldest.since {
+		return math.MaxInt64
+	}
+	return q.oldest.since + q.hold
 }
 
 // hand returns a slot that is held from now on.
@@ -158,5 +192,8 @@ func (q *queue) hand(now time.Duration) *slot {
 	}
 	q.newest = s
 	q.running++
+	if q.rule != nil {
+		s.tag = q.rule.Begin(q.running)
+	}
 	return s
 }

@@ -168,15 +168,15 @@ func TestEnter_GrantedToOneWhoGoes(t *testing.T) {
 		for range 200 {
 			h := &Handler{Limit: 1}
 			s := h.start()
-			held, why := s.enter(httptest.NewRequest("GET", "/", nil), 1, forever)
+			held, _, why := s.enter(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), 1, forever)
 			require.Empty(t, why)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if slot, _ := s.enter(httptest.NewRequestWithContext(ctx, "GET", "/", nil), 1, forever); slot != nil {
-					s.leave(slot, nil)
-				}
+				slot, _, why := s.enter(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil), 1, forever)
+				assert.Nil(t, slot)
+				assert.Equal(t, canceled, why)
 			}()
 			synctest.Wait()
 			cancel()

@@ -28,7 +28,7 @@ func (w *stream) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.slot != nil {
-		s.queue.release(w.slot, s.nowIfAnyoneWaits())
+		s.releaseStream(w.slot, s.nowIfNeeded(w.slot))
 	}
 }
 

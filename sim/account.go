@@ -97,22 +97,44 @@ func (a *accounts) add(client int32, now time.Duration, tokens float64) {
 	a.views[client].Hear(level, a.size, answered)
 }
 
-func (a *accounts) result(client int32, now time.Duration, o *decide.Outcome, attempts int, _ *int32) {
+func (a *accounts) result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32) {
+	retry := *paid&charged != 0
+	*paid &^= charged
 	if !succeeded(o) {
-		if attempts > 1 && a.charges[client].Failed() {
-			a.add(client, now, -1)
-		}
 		return
 	}
 	a.charges[client].Succeeded()
-	if attempts == 1 {
+	if retry {
+		a.add(client, now, account.Cost)
+	} else if attempts == 1 {
 		if tokens := account.Deposit(a.size, a.draws.Uint64()); tokens > 0 {
 			a.add(client, now, tokens)
 		}
 	}
 }
 
-func (a *accounts) retry(client int32, now time.Duration, _ *decide.Outcome, _ *int32) bool {
+func (a *accounts) retry(client int32, now time.Duration, _ *decide.Outcome, paid *int32) bool {
+	draw := a.draws.Uint64()
+	*paid = int32(draw>>33) &^ charged
+	return a.allows(client, now, draw)
+}
+
+// A request keeps the draw of its retry, for a second look, and in the lowest
+// bit whether the retry was charged.
+const charged = 1
+
+func (a *accounts) send(client int32, now, waited time.Duration, paid *int32) bool {
+	if waited > account.LongWait && !a.allows(client, now, uint64(*paid)<<33) {
+		return false
+	}
+	if a.charges[client].Sent() {
+		*paid |= charged
+		a.add(client, now, -account.Cost)
+	}
+	return true
+}
+
+func (a *accounts) allows(client int32, now time.Duration, draw uint64) bool {
 	link, view := &a.links[client], &a.views[client]
 	if link.Up(now) && view.Stale(a.size, now) {
 		a.add(client, now, 0)
@@ -120,7 +142,7 @@ func (a *accounts) retry(client int32, now time.Duration, _ *decide.Outcome, _ *
 	// The client decides when the answer has arrived.
 	then := max(now, a.answers[client])
 	level, known := view.Level(a.size, then)
-	return !link.Up(then) || !known || !account.Forbids(level, a.size, a.draws.Uint64())
+	return !link.Up(then) || !known || !account.Forbids(level, a.size, draw)
 }
 
 func (a *accounts) delay(client int32, now time.Duration) time.Duration {

@@ -50,6 +50,8 @@ func recoveryOf(t *testing.T, s Scenario, seeds int) time.Duration {
 // A fleet with an account recovers as fast as without retries, whatever its
 // size: within 2 s more at up to 80 % load, and within 1.3 times the time above
 // that.
+//
+//retrip:promise P22
 func TestAccount_Recovery(t *testing.T) {
 	fleets, loads, seeds := []int{100, 10_000}, []float64{0.7, 0.9}, 1
 	if os.Getenv("RETRIP_TABLES") != "" {
@@ -77,6 +79,8 @@ func TestAccount_Recovery(t *testing.T) {
 
 // If failures are independent of load, an account costs no more than the
 // budgets alone, as long as most retries succeed.
+//
+//retrip:promise P22
 func TestAccount_Success(t *testing.T) {
 	for _, clients := range []int{100, 10_000} {
 		for _, share := range []float64{0.1, 0.2, 0.3} {
@@ -89,6 +93,8 @@ func TestAccount_Success(t *testing.T) {
 }
 
 // Clients whose own network is dead don't spend the tokens that others need.
+//
+//retrip:promise P22
 func TestAccount_DeadClients(t *testing.T) {
 	for _, dead := range []float64{0.1, 0.2} {
 		s := withAccount(t, Faults(0.1))
@@ -99,6 +105,7 @@ func TestAccount_DeadClients(t *testing.T) {
 	}
 }
 
+//retrip:promise P22
 func TestAccount_Store(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
@@ -109,8 +116,8 @@ func TestAccount_Store(t *testing.T) {
 		{Store{Delay: 45 * ms}, true},
 		{Store{Delay: 60 * ms}, false}, // the store counts as away
 		{Store{Lag: 3 * time.Second}, true},
-		{Store{Size: 100}, true},
-		{Store{Size: 2000}, true},
+		{Store{Size: 20}, true},
+		{Store{Size: 500}, true},
 		{Store{DownFor: 150 * time.Second}, false},
 	} {
 		t.Run(fmt.Sprintf("%+v", test.store), func(t *testing.T) {
@@ -129,6 +136,8 @@ func TestAccount_Store(t *testing.T) {
 }
 
 // If the store is down, every decision is that of the local budget.
+//
+//retrip:promise P22
 func TestAccount_StoreDownIsTheLocalRule(t *testing.T) {
 	s := Overload()
 	s.Fleet.Clients, s.Horizon = 1000, 60*time.Second
@@ -145,12 +154,12 @@ func TestAccount_Operations(t *testing.T) {
 	s.Fleet.Clients = 10_000
 	s.Trigger = Trigger{}
 	r := ran(t, s)
-	assert.InDelta(t, 7, float64(r.StoreOperations)/r.Until.Seconds(), 1, "one success in a hundred pays")
+	assert.InDelta(t, 8, float64(r.StoreOperations)/r.Until.Seconds(), 1, "one success in 87 pays")
 	s = withAccount(t, Overload())
 	s.Fleet.Clients = 10_000
 	r = ran(t, s)
 	assert.Less(t, r.StorePeak, 1600.0, "about one per failing request")
-	for share, want := range map[float64]float64{0.1: 83, 0.3: 274} {
+	for share, want := range map[float64]float64{0.1: 212, 0.3: 570} {
 		s = withAccount(t, Overload())
 		s.Fleet.Clients, s.Trigger = 10_000, Trigger{}
 		s.Backend.Workers, s.Backend.FailureRate = 0, share
@@ -174,5 +183,48 @@ func TestAccount_Shards(t *testing.T) {
 		r := ran(t, s)
 		assert.LessOrEqual(t, r.Recovery, 5*time.Second, "%d shards", shards)
 		assert.Less(t, r.StorePeak, 140_000.0, "about one operation for each request that fails")
+	}
+}
+
+// An account that follows the size of the traffic recovers as without retries,
+// whatever the clients' timeout and the length of the trouble.
+//
+//retrip:promise P22
+func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
+	lengths, fleets, slowdowns, seeds := []time.Duration{time.Second, 3 * time.Second}, []int{1000}, []float64{1 / 0.303, 100}, 1
+	if os.Getenv("RETRIP_TABLES") != "" {
+		lengths, fleets, slowdowns, seeds = append(lengths, 10*time.Second), []int{100, 1000, 10_000, 100_000}, append(slowdowns, 10), 5
+	}
+	for _, timeout := range []time.Duration{300 * time.Millisecond, time.Second, 2 * time.Second} {
+		for _, length := range lengths {
+			for _, slowdown := range slowdowns {
+				plain := Overload()
+				plain.Fleet.Timeout, plain.Trigger.For, plain.Trigger.Slowdown = timeout, length, slowdown
+				plain.Backend.Queue, plain.Horizon, plain.Seed = 10_000, 90*time.Second, 42
+				with := withAccount(t, plain)
+				plain.Policy.Retry.MaxAttempts = 1
+				without := recoveryOf(t, plain, seeds)
+				for _, clients := range fleets {
+					with.Fleet.Clients = clients
+					assert.LessOrEqual(t, recoveryOf(t, with, seeds), without+2*time.Second, "timeout %v, %v of a slowdown of %v, %d clients", timeout, length, slowdown, clients)
+				}
+			}
+		}
+	}
+}
+
+// A server may ask all clients to wait for 10 s. Their retries then come back
+// together, and the account holds back those that are too many.
+//
+//retrip:promise P22
+func TestAccount_RetryAfter(t *testing.T) {
+	for _, clients := range []int{3000, 10_000} {
+		s := Overload()
+		s.Fleet.Clients, s.Horizon = clients, 100*time.Second
+		s.Trigger.Slowdown, s.Trigger.FailureRate, s.Trigger.RetryAfter = 0, 1, 10*time.Second
+		alone := ran(t, s).SuccessRate()
+		got := ran(t, withAccount(t, s)).SuccessRate()
+		assert.GreaterOrEqual(t, got, 0.88, "%d clients", clients)
+		assert.Less(t, alone, 0.85, "%d clients, the budgets alone", clients)
 	}
 }

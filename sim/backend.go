@@ -80,6 +80,11 @@ type Backend struct {
 	// regardless of load, 0 to 1.
 	FailureRate float64
 
+	// BrokenShare of the requests go to a broken route: all their attempts fail
+	// with 503, or without an answer if BrokenSilent is set.
+	BrokenShare  float64
+	BrokenSilent bool
+
 	// Instances is how many servers share the name, each with its own workers
 	// and queue. Each attempt goes to a random instance. If 0, 1. Of the
 	// instances, Slow take SlowBy times as long, and Dead fail every attempt at
@@ -135,6 +140,7 @@ func (c *checker) backend(b *Backend) {
 	c.want(b.Cold == 0 || b.Refill > 0, "Backend.Refill", b.Refill, "positive, for the cache to fill")
 	c.count("Backend.Refill", b.Refill, 0, 1_000_000_000)
 	c.number("Backend.FailureRate", b.FailureRate, 0, 1)
+	c.number("Backend.BrokenShare", b.BrokenShare, 0, 1)
 	c.count("Backend.Instances", b.Instances, 0, 10_000)
 	c.count("Backend.Slow", b.Slow, 0, max(1, b.Instances))
 	c.count("Backend.Dead", b.Dead, 0, max(1, b.Instances)-b.Slow)

@@ -16,24 +16,22 @@ import (
 	"github.com/retrip/retrip/internal/host"
 )
 
-// largestSeeds is the number of runs that must all recover for a scenario to
-// count as recovering.
-const largestSeeds = 3
-
+// recovers reports whether s passes [CheckRecovery] with its own load and trigger.
 func (s Scenario) recovers(ctx context.Context) (bool, error) {
 	if s.Trigger.For == 0 {
 		return false, &ParameterError{"Trigger.For", s.Trigger.For, "positive, for something to recover from"}
 	}
-	results, err := RunAll(ctx, s.Seeds(largestSeeds), nil)
-	if err != nil {
+	c := RecoveryCheck{Allowed: recoveryAllowed, Troubles: []Trouble{}}
+	if err := c.validate(s); err != nil {
 		return false, err
 	}
-	for _, r := range results {
-		if r.Recovery == Never {
-			return false, nil
-		}
+	p := c.places(s)[0]
+	without, err := c.without(ctx, p)
+	if err != nil || without.recovery == Never || !without.effect {
+		return err == nil && without.recovery != Never, err
 	}
-	return true, nil
+	seen, err := c.with(ctx, p, without)
+	return seen.ok, err
 }
 
 // Quantity is the parameter that [Largest] maximizes.
@@ -95,9 +93,9 @@ type Limit struct {
 	Unbounded bool    // Value is the largest value tried
 }
 
-// Largest returns the largest value of a quantity with which s recovers from
-// its trigger before its horizon, with each of three seeds and all other
-// parameters unchanged. It assumes that if a value recovers, every smaller
+// Largest returns the largest value of a quantity with which s passes
+// [CheckRecovery] with its own load and trigger, all other parameters unchanged.
+// It assumes that if a value recovers, every smaller
 // value does too. The result is exact to 1 % where the quantity is larger than
 // 100. Largest calls progress, if not nil, after each step with an estimate of
 // the share that is complete.

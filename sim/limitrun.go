@@ -55,9 +55,11 @@ type limitRun struct {
 	requests []limitCall
 	free     []int32
 
-	arrivals, service, faults, draws, network *source
+	arrivals, service, faults, draws, network, refusals *source
 
 	failure chance
+	random  chance // that the server refuses an attempt at random
+	reached int    // attempts that have reached the server
 	now     time.Duration
 	shares  []int64
 	result  RateLimitResult
@@ -86,7 +88,9 @@ func (m RateLimit) Run(ctx context.Context, progress func(done float64)) (*RateL
 		faults:    newSource(m.Seed, streamFaults),
 		draws:     newSource(m.Seed, streamDraws),
 		network:   newSource(m.Seed, streamNetwork),
+		refusals:  newSource(m.Seed, streamRefusals),
 		failure:   newChance(m.Failures),
+		random:    newChance(m.Limit.Random),
 		shares:    make([]int64, m.Processes),
 		result:    RateLimitResult{Policy: m.Policy.name(), Seed: m.Seed, Tenants: make([]int64, len(m.servers()))},
 	}
@@ -225,6 +229,11 @@ func (r *limitRun) ask(i int32) {
 		d = r.rules.Wake(h, &q.call, r.now, draw)
 	}
 	r.wakeOthers(h, d.Wakes)
+	if r.Obeys && d.Retry && d.Wait == 0 {
+		if d.Wait = slices.Max(r.told[q.process]) - r.now; q.call.Deadline > 0 && d.Wait > q.call.Deadline-r.now {
+			d = decide.Decision{Reason: decide.Deadline}
+		}
+	}
 	switch {
 	case !d.Retry:
 		r.end(i, false, retrip.Reason(d.Reason.String()))
@@ -254,7 +263,14 @@ func (r *limitRun) wakeOthers(h *host.Record, any bool) {
 // reach handles an attempt that reaches the server.
 func (r *limitRun) reach(i int32) {
 	q := &r.requests[i]
-	ok, exact := r.servers[q.tenant].arrive(r.now)
+	r.reached++
+	var ok bool
+	var exact time.Duration
+	if r.Limit.Every == 0 || r.reached%r.Limit.Every != 0 {
+		if !r.refusals.happens(r.random) {
+			ok, exact = r.servers[q.tenant].arrive(r.now)
+		}
+	}
 	q.outcome = decide.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
 	if !ok {
 		q.outcome.Status, q.outcome.RetryAfter = http.StatusTooManyRequests, r.Limit.Word.of(exact)
@@ -348,5 +364,6 @@ func (r *limitRun) finish() {
 	}
 	if res.Accepted > 0 {
 		res.Share = float64(slices.Max(r.shares)) / float64(res.Accepted)
+		res.Least = float64(slices.Min(r.shares)) / float64(res.Accepted)
 	}
 }

@@ -17,6 +17,8 @@ import (
 // The map of docs/promises.md, P14: length of the trigger × requests per second
 // and client × load. Cells at both ends of each are simulated here; all of them
 // by `make figures`.
+//
+//retrip:promise P14
 func TestOverloadMap(t *testing.T) {
 	if brief {
 		t.Skip("the map has medians of 3 runs")

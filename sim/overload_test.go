@@ -53,6 +53,8 @@ func median(t *testing.T, s Scenario) float64 {
 const never = 1e9
 
 // Seconds from the end of the brown-out to 95 % goodput, by size of the fleet.
+//
+//retrip:promise P14
 func TestOverloadReference(t *testing.T) {
 	fleets := []int{10, 100, 1000, 3000, 10_000}
 	for _, row := range []struct {
@@ -86,6 +88,8 @@ func TestOverloadReference(t *testing.T) {
 
 // A trigger of 1 s is over before larger fleets have emptied their budgets, and
 // what is left of them prolongs the overload. Without retries it ends after 1 s.
+//
+//retrip:promise P14
 func TestOverloadShortTrigger(t *testing.T) {
 	for i, clients := range []int{100, 300, 1000, 3000, 10_000} {
 		if brief && i != 0 {
@@ -104,6 +108,8 @@ func TestOverloadShortTrigger(t *testing.T) {
 
 // After the trigger of 10 s, fleets of 100 and 1000 clients recover as fast as
 // without retries, at loads of 80 to 95 %.
+//
+//retrip:promise P14
 func TestOverloadByLoad(t *testing.T) {
 	for _, clients := range []int{100, 1000} {
 		for _, load := range []float64{0.8, 0.85, 0.9, 0.95} {
@@ -121,6 +127,8 @@ func TestOverloadByLoad(t *testing.T) {
 }
 
 // Variations that could break a rule tuned on one model.
+//
+//retrip:promise P14
 func TestOverloadVariants(t *testing.T) {
 	unequal := Overload()
 	unequal.Fleet.Unequal = true
@@ -164,6 +172,8 @@ func TestOverloadVariants(t *testing.T) {
 }
 
 // A share of the attempts fails at once for 10 s: the goodput during that time.
+//
+//retrip:promise P14
 func TestPartialOutage(t *testing.T) {
 	s := Overload()
 	s.Trigger.Slowdown, s.Trigger.FailureRate = 0, 0.34
@@ -190,6 +200,8 @@ func TestPartialOutage(t *testing.T) {
 }
 
 // Success and attempts per request with independent failures.
+//
+//retrip:promise P14
 func TestFaultsReference(t *testing.T) {
 	for _, row := range []struct {
 		p, without, attempts, plain, success float64
@@ -199,8 +211,8 @@ func TestFaultsReference(t *testing.T) {
 		{0.10, 99.98, 1.11, 99.99, 99.99},
 		{0.20, 99.84, 1.25, 99.72, 99.84},
 		{0.30, 99.18, 1.42, 95.41, 99.15},
-		{0.45, 95.92, 1.74, 68.85, 81.8},
-		{0.60, 86.98, 2.18, 45.62, 50.9},
+		{0.45, 95.92, 1.74, 68.85, 94.3},
+		{0.60, 86.98, 2.18, 45.62, 62},
 		{1.00, 0, 4, 0, 0},
 	} {
 		if brief && row.p != 0.1 && row.p != 0.3 && row.p != 0.6 {
@@ -228,6 +240,8 @@ func TestFaultsReference(t *testing.T) {
 
 // The simulator makes no decisions of its own: every decision of a run is the
 // answer of a separate record that is asked the same with the same draw.
+//
+//retrip:promise P14
 func TestDecisionsAreTheHosts(t *testing.T) {
 	s := of(Overload(), 50)
 	s.Network.Delay = time.Millisecond

@@ -54,6 +54,9 @@ type limiter interface {
 	delay(client int32, now time.Duration) time.Duration
 	// wake reports whether the retry is still allowed after its wait.
 	wake(client int32, now time.Duration) bool
+	// send records a retry that has waited for so long, and reports whether it
+	// is still allowed.
+	send(client int32, now, waited time.Duration, paid *int32) bool
 	// canceled ends an attempt or a wait whose caller has gone.
 	canceled(client int32, paid *int32)
 	// done ends a request.

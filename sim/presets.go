@@ -18,6 +18,7 @@ func (always) result(int32, time.Duration, *decide.Outcome, int, *int32) {}
 func (always) retry(int32, time.Duration, *decide.Outcome, *int32) bool  { return true }
 func (always) delay(int32, time.Duration) time.Duration                  { return 0 }
 func (always) wake(int32, time.Duration) bool                            { return true }
+func (always) send(int32, time.Duration, time.Duration, *int32) bool     { return true }
 func (always) canceled(int32, *int32)                                    {}
 func (always) done(int32)                                                {}
 

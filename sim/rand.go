@@ -27,6 +27,7 @@ const (
 	streamInstances
 	streamTails
 	streamAccount
+	streamRefusals
 )
 
 func newSource(seed, stream uint64) *source {

@@ -25,6 +25,10 @@ type RateLimit struct {
 	// through the keys. If nil, there is one key, limited by Limit.
 	Tenants []float64
 
+	// Obeys makes each process keep to every Retry-After for all of its requests,
+	// and otherwise send: a client to compare with, for a policy without a gate.
+	Obeys bool
+
 	// GatePerTenant gives each key its own gate, as Policy.Gate.Key does.
 	GatePerTenant bool
 
@@ -93,6 +97,7 @@ type RateLimitResult struct {
 	Waited   time.Duration // the sum of all times from arrival to success
 	Last     time.Duration // the time of the last success
 	Share    float64       // of the process that got the largest share, after the warm-up
+	Least    float64       // of the process that got the smallest
 	Tenants  []int64       // accepted by key, after the warm-up
 	Attempts int           // the largest number for one request
 	Early    int64         // attempts made while the process, or its key, had been told to wait
@@ -103,16 +108,18 @@ type RateLimitResult struct {
 func (m RateLimit) Validate() error {
 	var c checker
 	l := m.Limit
-	c.want(l.Kind >= TokenBucket && l.Kind <= Outage, "Limit.Kind", int(l.Kind), "one of the constants")
+	c.want(l.Kind >= TokenBucket && l.Kind <= Unlimited, "Limit.Kind", int(l.Kind), "one of the constants")
 	if m.Tenants == nil && l.Kind == TokenBucket {
 		c.number("Limit.Rate", l.Rate, 0.001, maxRate)
 	}
-	if m.Tenants == nil && l.Kind != Outage {
+	if m.Tenants == nil && l.Kind != Outage && l.Kind != Unlimited {
 		c.count("Limit.Count", l.Count, 1, maxRate)
 	}
 	if l.Kind == FixedWindow || l.Kind == SlidingWindow {
 		c.duration("Limit.Window", l.Window, time.Millisecond, maxHorizon)
 	}
+	c.number("Limit.Random", l.Random, 0, 1)
+	c.count("Limit.Every", l.Every, 0, maxRate)
 	c.duration("Limit.Phase", l.Phase, 0, maxHorizon)
 	c.duration("Limit.Until", l.Until, 0, maxHorizon)
 	c.duration("Limit.From", l.From, 0, maxHorizon)

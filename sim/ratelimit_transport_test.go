@@ -74,7 +74,9 @@ func (b *limitBench) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // Real Transports get the share of the limits that the simulator predicts,
-// within 3 points.
+// within 3 points; 6 in the single minute after a limit falls.
+//
+//retrip:promise P23
 func TestRateLimit_Transports(t *testing.T) {
 	for _, name := range []string{
 		"1/s, burst 1, 50 workers",
@@ -137,8 +139,12 @@ func TestRateLimit_Transports(t *testing.T) {
 					}
 					used := float64(b.accepted) / allowed
 					t.Logf("%.1f %% and %.1f %% refused, simulated %.1f and %.1f", 100*used, 100*float64(b.refused)/float64(b.accepted), 100*want.Used, 100*want.Refusals)
-					assert.InDelta(t, want.Used, used, .03)
-					assert.InDelta(t, want.Refusals, float64(b.refused)/float64(b.accepted), .03)
+					delta := .03
+					if m.Limit.Meanwhile > 0 {
+						delta = .06
+					}
+					assert.InDelta(t, want.Used, used, delta)
+					assert.InDelta(t, want.Refusals, float64(b.refused)/float64(b.accepted), delta)
 				} else {
 					assert.InDelta(t, want.Last.Seconds(), b.last.Seconds(), 1.5)
 				}

@@ -5,6 +5,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -68,8 +69,8 @@ type RecoveryCheck struct {
 	Fleets []float64
 }
 
-// attemptTimeout returns the timeout of an attempt at the backend; 0 means
-// none.
+// attemptTimeout returns how long a client waits for an attempt at the backend; 0
+// means without end.
 func (s Scenario) attemptTimeout() time.Duration {
 	policy, timeout := s.Policy, s.Fleet.Timeout
 	if n := len(s.Fleet.Services); n > 0 {
@@ -80,7 +81,10 @@ func (s Scenario) attemptTimeout() time.Duration {
 		}
 	}
 	if policy.Retry.AttemptTimeout != 0 {
-		return max(0, policy.Retry.AttemptTimeout)
+		timeout = max(0, policy.Retry.AttemptTimeout)
+	}
+	if timeout == 0 {
+		return max(0, policy.Retry.Deadline)
 	}
 	return timeout
 }
@@ -88,46 +92,100 @@ func (s Scenario) attemptTimeout() time.Duration {
 // Run performs the check that [CheckRecovery] describes, with the triggers,
 // loads and fleets of c.
 func (c RecoveryCheck) Run(ctx context.Context, s Scenario) error {
+	_, err := c.measure(ctx, s, false, nil)
+	return err
+}
+
+// RecoveryCase is what a [RecoveryCheck] measured with one load and trigger.
+type RecoveryCase struct {
+	Load    float64 // arrivals as a share of the backend's capacity
+	Trigger Trigger
+
+	// Recovery and Without are the times to recover with and without retries,
+	// medians of several seeds; [Never] if the case was not seen to recover
+	// within a minute, or without retries within half a minute. If it doesn't
+	// recover without retries, the policy isn't tried and passes.
+	Recovery, Without time.Duration
+
+	// Good and GoodWithout are the shares of the requests that are answered in
+	// the end, of those that arrive during the trigger and in the 20 s after it.
+	Good, GoodWithout float64
+
+	// OK reports whether the policy passes here: it recovers in time, and for
+	// good, with every seed.
+	OK bool
+}
+
+// Cases performs the check like [RecoveryCheck.Run], but goes on after a case in
+// which the policy fails, and returns what it measured in all cases that had an
+// effect. The error is that of Run. If ctx ends, Cases returns the cases
+// measured until then. It calls progress, if not nil, after each case with the
+// share that is complete.
+func (c RecoveryCheck) Cases(ctx context.Context, s Scenario, progress func(done float64)) ([]RecoveryCase, error) {
+	return c.measure(ctx, s, true, progress)
+}
+
+func (c RecoveryCheck) measure(ctx context.Context, s Scenario, all bool, progress func(float64)) (cases []RecoveryCase, err error) {
 	if err := c.validate(s); err != nil {
-		return err
+		return nil, err
 	}
 	if c.Allowed == 0 {
-		c.Allowed = 5 * time.Second
+		c.Allowed = recoveryAllowed
 	}
 	if c.Troubles == nil {
 		c.Troubles = []Trouble{{BrownOut, time.Second}, {BrownOut, 10 * time.Second}, {BrownOut, time.Minute},
 			{TotalOutage, 10 * time.Second}, {Surge, 10 * time.Second}, {LateAnswers, 10 * time.Second}}
 	}
 	places := c.places(s)
-	effect := false
-	for _, p := range places {
+	var failed error
+	for i, p := range places {
 		without, err := c.without(ctx, p)
 		if err != nil {
-			return err
+			return cases, err
+		}
+		if without.recovery == Never && all {
+			cases = append(cases, RecoveryCase{Load: p.Load(), Trigger: p.Trigger, Recovery: Never, Without: Never, GoodWithout: without.during, OK: true})
+			continue
 		}
 		if without.recovery == Never {
-			return &ParameterError{"Arrivals.Rate", p.Arrivals.Rate,
+			return cases, &ParameterError{"Arrivals.Rate", p.Arrivals.Rate,
 				fmt.Sprintf("less: after %s there is no recovery within %v without retries either", p.Trigger.about(), recoveryWatch)}
 		}
 		if !without.effect {
 			if p.own {
-				return &ParameterError{"Trigger", "of no effect", "one in which more than 5 % of the requests fail without retries"}
+				return cases, &ParameterError{"Trigger", "of no effect", "one in which more than 5 % of the requests fail without retries"}
 			}
 			continue
 		}
-		effect = true
 		seen, err := c.with(ctx, p, without)
 		if err != nil {
-			return err
+			return cases, err
 		}
-		if !seen.ok {
-			return c.explain(ctx, p, s, without)
+		one := RecoveryCase{p.Load(), p.Trigger, seen.recovery, without.recovery, seen.during, without.during, seen.ok}
+		if !seen.ok && failed == nil {
+			if failed = c.explain(ctx, p, s, without); !errors.As(failed, new(*RecoveryError)) || !all {
+				return cases, failed
+			}
+		}
+		if !seen.ok && seen.recovery == Never {
+			longer, err := c.watch(ctx, p.Scenario, recoveryLonger, 0, &without)
+			if err != nil {
+				return cases, err
+			}
+			one.Recovery = longer.recovery
+		}
+		cases = append(cases, one)
+		if progress != nil {
+			progress(float64(i+1) / float64(len(places)+1))
 		}
 	}
-	if !effect {
-		return &ParameterError{"Arrivals.Rate", s.Arrivals.Rate, "more: no trigger has an effect"}
+	if failed != nil {
+		return cases, failed
 	}
-	return c.challenge(ctx, s, places)
+	if len(cases) == 0 {
+		return nil, &ParameterError{"Arrivals.Rate", s.Arrivals.Rate, "more: no trigger has an effect"}
+	}
+	return cases, c.challenge(ctx, s, places)
 }
 
 func (c RecoveryCheck) validate(s Scenario) error {
@@ -228,6 +286,7 @@ type outcome struct {
 	effect   bool          // the trigger had an effect
 	recovery time.Duration // the median
 	normal   float64       // share of requests that are answered before the trigger
+	during   float64       // the same, during the trigger and some time after it
 	steady   float64       // attempts per second in the last five seconds, as a share of the capacity
 }
 
@@ -268,7 +327,11 @@ func (s Scenario) tail() time.Duration {
 			sum += min(window, p.Backoff.Cap)
 			window = min(2*window, p.Backoff.Cap)
 		}
-		tail = min(max(tail, sum), time.Minute)
+		if s.Backend.RetryAfter <= p.MaxWait {
+			// The waits are spread by up to as much again.
+			sum = max(sum, 2*s.Backend.RetryAfter)
+		}
+		tail = min(max(tail, sum), recoveryLonger)
 	}
 	return tail
 }
@@ -294,7 +357,7 @@ func (c RecoveryCheck) watch(ctx context.Context, s Scenario, after, limit time.
 	}
 	begin, end := sums[0].index(int64(s.Trigger.At)), sums[0].index(int64(s.Trigger.end()))
 	all := add(sums, s.Horizon)
-	o := outcome{normal: shareOf(all[:begin])}
+	o := outcome{normal: shareOf(all[:begin]), during: shareOf(all[begin:min(len(all), int(end)+recoveryPrice)])}
 	good := o.normal
 	if without != nil {
 		good = without.normal

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/retrip/retrip"
 )
 
 // RecoveryError reports a scenario in which retries prolong an overload.
@@ -33,6 +35,10 @@ type RecoveryError struct {
 	// of the backend's capacity.
 	Steady float64
 
+	// Breaker means that the scenario recovers in time without the policy's
+	// breaker.
+	Breaker bool
+
 	// Recovers is the largest fleet that recovers in time from this trigger, at
 	// this load and with the same policy; 0 if there is none.
 	Recovers int
@@ -54,9 +60,12 @@ func (e *RecoveryError) Error() string {
 		fmt.Fprintf(&b, "%s takes %v to recover", name, e.Recovery)
 	}
 	fmt.Fprintf(&b, "; without retries it takes %v; ", e.Without)
-	if e.Recovers > 0 {
+	switch {
+	case e.Breaker:
+		b.WriteString("without its breaker it recovers in time")
+	case e.Recovers > 0:
 		fmt.Fprintf(&b, "in time is up to about %d clients (%s requests/s each)", e.Recovers, twoDigits(e.PerClient*float64(e.Clients)/float64(e.Recovers)))
-	} else {
+	default:
 		b.WriteString("no fleet size recovers in time")
 	}
 	return b.String()
@@ -103,6 +112,15 @@ func (c RecoveryCheck) explain(ctx context.Context, p place, asked Scenario, wit
 		Without:   without.recovery,
 		Relapsed:  longer.recovery != Never && longer.recovery <= without.recovery+c.Allowed,
 		Steady:    longer.steady,
+	}
+	if p.Policy.Retry.Breaker.Ratio > 0 {
+		other := p
+		other.Policy.Retry.Breaker = retrip.Breaker{Ratio: retrip.Off}
+		seen, err := c.with(ctx, other, without)
+		if err != nil {
+			return err
+		}
+		e.Breaker = seen.ok
 	}
 	scale := float64(asked.Backend.Workers) / float64(p.Backend.Workers)
 	e.Clients = int(math.Round(float64(p.Fleet.Clients) * scale))

@@ -14,6 +14,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
+//retrip:promise P14
 func TestCheckRecovery(t *testing.T) {
 	s := of(Overload(), 100)
 	require.NoError(t, CheckRecovery(t.Context(), s))
@@ -88,16 +89,18 @@ func TestCheckRecovery_Storms(t *testing.T) {
 	}
 }
 
-// A large budget prolongs nothing: retries that fail in a row end before it is
-// spent.
+// A budget of the default size passes, and one that is far too large for the fleet
+// doesn't.
 func TestCheckRecovery_LargeBudget(t *testing.T) {
 	s := of(Overload(), 10)
-	s.Policy.Retry.Budget.Size = 10_000
+	check := RecoveryCheck{}
 	if brief {
-		assert.NoError(t, RecoveryCheck{Troubles: []Trouble{}}.Run(t.Context(), s))
-		return
+		check.Troubles = []Trouble{}
 	}
-	assert.NoError(t, CheckRecovery(t.Context(), s))
+	assert.NoError(t, check.Run(t.Context(), s))
+	s.Policy.Retry.Budget.Size = 10_000
+	var e *RecoveryError
+	assert.ErrorAs(t, check.Run(t.Context(), s), &e)
 }
 
 // The check takes as long for a large fleet as for a small one, and gives the
@@ -184,4 +187,56 @@ func TestFullRecovery(t *testing.T) {
 	// One cell of the matrix.
 	c := RecoveryCheck{Troubles: []Trouble{{LateAnswers, time.Second}}, Fleets: []float64{0.1}}
 	assert.NoError(t, c.Run(t.Context(), Overload()))
+}
+
+// The check blames a breaker that keeps a backend down, not the size of the fleet.
+func TestCheckRecovery_Breaker(t *testing.T) {
+	s := Overload()
+	s.Policy.Retry.Breaker = retrip.Breaker{Ratio: 0.5, OpenFor: time.Minute}
+	err := RecoveryCheck{Troubles: []Trouble{}}.Run(t.Context(), s)
+	var e *RecoveryError
+	require.ErrorAs(t, err, &e)
+	assert.True(t, e.Breaker)
+	assert.ErrorContains(t, err, "without its breaker it recovers in time")
+}
+
+// A backend that asks for a wait is watched until the waits are over.
+func TestCheckRecovery_WatchesWaits(t *testing.T) {
+	s := Overload()
+	assert.Equal(t, recoveryTail, s.tail())
+	s.Backend.RetryAfter = 25 * time.Second
+	assert.Equal(t, 50*time.Second, s.tail())
+	s.Backend.RetryAfter = 31 * time.Second // more than MaxWait: nobody waits
+	assert.Equal(t, recoveryTail, s.tail())
+}
+
+// A client with only a deadline waits for an attempt until then.
+func TestCheckRecovery_Deadline(t *testing.T) {
+	s := Overload()
+	s.Fleet.Timeout = 0
+	assert.Zero(t, s.attemptTimeout())
+	s.Policy.Retry.Deadline = 2 * time.Second
+	assert.Equal(t, 2*time.Second, s.attemptTimeout())
+	s.Policy.Retry.AttemptTimeout = time.Second
+	assert.Equal(t, time.Second, s.attemptTimeout())
+}
+
+// Cases measures all cases, also after one that fails, and returns the error of Run.
+func TestRecoveryCheck_Cases(t *testing.T) {
+	c := RecoveryCheck{Loads: []float64{0.9}, Troubles: []Trouble{{BrownOut, time.Second}, {BrownOut, 10 * time.Second}}}
+	s := Overload()
+	s.Trigger.For = 0
+	s.Fleet.Clients = 3000
+	done := 0.0
+	cases, err := c.Cases(t.Context(), s, func(d float64) { assert.Greater(t, d, done); done = d })
+	require.Len(t, cases, 4)
+	assert.Less(t, done, 1.0)
+	run := c.Run(t.Context(), s)
+	assert.Equal(t, run, err)
+	assert.ErrorContains(t, err, "after 1s")
+	assert.False(t, cases[0].OK)
+	for _, one := range cases {
+		assert.Equal(t, one.OK, one.Recovery <= one.Without+5*time.Second, one)
+		assert.LessOrEqual(t, one.Good, one.GoodWithout+0.01, one)
+	}
 }

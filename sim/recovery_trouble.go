@@ -22,6 +22,7 @@ const (
 )
 
 const (
+	recoveryAllowed = 5 * time.Second  // later than without retries
 	recoveryWarmUp  = 10 * time.Second // until the trigger
 	recoveryWatch   = 30 * time.Second // how long to watch without retries
 	recoveryTail    = 15 * time.Second // during which a recovered backend must stay so
@@ -29,6 +30,7 @@ const (
 	recoveryShare   = 0.95             // of the goodput without retries before the trigger
 	recoveryGroups  = 3                // of seeds: the median of their times counts, and all must recover eventually
 	recoveryGroup   = 7                // seeds in one group, at most
+	recoveryPrice   = 20               // seconds after a trigger whose requests count for its price
 	recoveryGrace   = 5 * time.Second  // beyond the median, within which all must recover
 	recoveryRate    = 700              // requests per second that suffice
 	recoveryWorkers = 10               // workers that suffice

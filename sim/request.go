@@ -18,6 +18,7 @@ type request struct {
 	call    decide.Call
 	arrived int64
 	began   int64 // start of the last attempt
+	decided int64 // end of the attempt that the wait follows
 	host    int32
 	parent  int32  // index of the request whose attempt made this one, none, or orphan
 	child   int32  // index of the request that the next service makes for the current attempt, or none
@@ -26,6 +27,7 @@ type request struct {
 	layer   int32
 
 	timedOut bool // the last attempt; the next one needs a new connection
+	broken   bool // the request goes to a broken route
 }
 
 const (
@@ -51,6 +53,7 @@ func (r *run) begin(n, level, parent int32) {
 	if parent >= 0 {
 		r.requests[parent].child = i
 	}
+	q.broken = r.faults.happens(r.broken)
 	if d := l.policy.Deadline; d > 0 {
 		q.call.Deadline = max(1, time.Duration(r.now)+d)
 	}
@@ -78,6 +81,14 @@ func (r *run) wake(i int32) {
 	if l.limit != nil && !l.limit.wake(q.host-l.first, time.Duration(r.now)) {
 		r.finish(i, false, l.refusal)
 		return
+	}
+	if q.call.Attempts > 0 && l.limit != nil {
+		waited := time.Duration(r.now - q.decided)
+		if !l.limit.send(q.host-l.first, time.Duration(r.now), waited, &q.paid) {
+			r.wakeOthers(q.host, l.rules.Return(&r.hosts[q.host], &q.call))
+			r.finish(i, false, l.refusal)
+			return
+		}
 	}
 	if q.call.Attempts == 0 {
 		r.ask(i, true)
@@ -192,7 +203,7 @@ func (r *run) ended(i int32, o decide.Outcome) {
 	now, host := time.Duration(r.now), q.host
 	l := &r.layers[q.layer]
 	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
-	q.timedOut = o.Timeout
+	q.timedOut, q.decided = o.Timeout, r.now
 	before := q.call
 	draw := r.draws.Uint64()
 	if l.limit != nil {
@@ -265,7 +276,7 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 		return
 	}
 	r.result.Requests++
-	if l.dead(q.host) {
+	if l.dead(q.host) || q.broken {
 		r.result.DeadRequests++
 	}
 	if !good {

@@ -31,8 +31,8 @@ type Result struct {
 	Retries   int64 // attempts that are retries; first attempts of inner layers don't count
 	GaveUp    []ReasonCount
 
-	// DeadRequests is how many requests of [Fleet.Dead] clients ended. None of
-	// them succeeded.
+	// DeadRequests is how many requests ended that couldn't succeed: those of
+	// [Fleet.Dead] clients, and those to a broken route.
 	DeadRequests int64
 
 	// StoreOperations is how many operations [Scenario.Store] was asked for, and
@@ -87,8 +87,8 @@ func (r *Result) SuccessRate() float64 {
 	return float64(r.Succeeded) / float64(r.Requests)
 }
 
-// AliveRate returns the share of requests that succeeded, of those by clients
-// that are not dead.
+// AliveRate returns the share of requests that succeeded, of those that could: see
+// DeadRequests.
 func (r *Result) AliveRate() float64 {
 	if r.Requests == r.DeadRequests {
 		return 0

@@ -52,6 +52,7 @@ type run struct {
 	missing   int // answers still needed to fill the cache
 
 	failure chance
+	broken  chance
 	trouble chance
 	arrived int
 
@@ -96,6 +97,7 @@ func newRun(s *Scenario) (*run, error) {
 		tails:     newSource(s.Seed, streamTails),
 		tail:      newChance(s.Backend.TailShare),
 		failure:   newChance(s.Backend.FailureRate),
+		broken:    newChance(s.Backend.BrokenShare),
 		trouble:   newChance(s.Trigger.FailureRate),
 		seconds:   newSeconds(s),
 	}
@@ -194,7 +196,11 @@ func (r *run) happen(e event) {
 	case happensGood:
 		r.ended(e.who, decide.Outcome{Status: http.StatusOK})
 	case happensBad:
-		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable})
+		o := decide.Outcome{Status: http.StatusServiceUnavailable}
+		if r.troubled() {
+			o.RetryAfter = r.Trigger.RetryAfter
+		}
+		r.ended(e.who, o)
 	case happensRefused:
 		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable, RetryAfter: r.Backend.RetryAfter, Forbidden: r.Backend.NoRetry})
 	}

@@ -33,11 +33,11 @@ func TestSameBytesEverywhere(t *testing.T) {
 		s    Scenario
 		want string
 	}{
-		{"overload", Overload(), "ce0bce7c02b790bb"},
+		{"overload", Overload(), "d55dc3080a0a466f"},
 		{"finagle", as(t, Overload(), "finagle"), "60f45526366dc5ff"},
-		{"unequal", unequal, "3e95bee08491f5fc"},
+		{"unequal", unequal, "df1a009a0e59670b"},
 		{"gaussian", as(t, Storm(Herd), "gaussian"), "85900eefe5a0ec42"},
-		{"faults", Faults(0.3), "1495a8dc83dbb691"},
+		{"faults", Faults(0.3), "727358ec50b3e3cd"},
 	} {
 		r, err := c.s.Run(t.Context(), nil)
 		require.NoError(t, err)
@@ -238,6 +238,7 @@ func TestScenarioRefusesParameters(t *testing.T) {
 		"Trigger.Surge":              func(s *Scenario) { s.Trigger.Surge = math.Inf(1) },
 		"Trigger.Delay":              func(s *Scenario) { s.Trigger.Delay = -1 },
 		"Trigger.FailureRate":        func(s *Scenario) { s.Trigger.FailureRate = -0.1 },
+		"Trigger.RetryAfter":         func(s *Scenario) { s.Trigger.RetryAfter = -1 },
 		"Horizon":                    func(s *Scenario) { s.Horizon = 0 },
 		"Bin":                        func(s *Scenario) { s.Bin = 1 },
 	} {

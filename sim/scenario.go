@@ -136,6 +136,9 @@ type Trigger struct {
 	// FailureRate is the share of requests that the backend answers with 503 at
 	// once, 0 to 1.
 	FailureRate float64
+
+	// RetryAfter is the Retry-After of these answers, 0 for none.
+	RetryAfter time.Duration
 }
 
 func (t *Trigger) end() time.Duration { return t.At + t.For }

@@ -33,7 +33,15 @@ type ServerLimit struct {
 	From, To  time.Duration
 	Meanwhile float64
 
-	// Word is the Retry-After of a refusal.
+	// Random is the share of attempts that the server refuses at random, and
+	// Every refuses each attempt whose number it divides, as a balancer does that
+	// takes turns among backends of which one refuses. Neither depends on the
+	// rate, and an attempt that is refused so doesn't count towards the limit.
+	Random float64
+	Every  int
+
+	// Word is the Retry-After of a refusal. The correct wait after one by Random
+	// or Every is none.
 	Word Word
 }
 
@@ -46,6 +54,7 @@ const (
 	SlidingWindow
 	Concurrency
 	Outage
+	Unlimited
 )
 
 // Word describes how a server computes the Retry-After of a refusal.
@@ -103,6 +112,8 @@ func (m *RateLimit) servers() []limitServer {
 		return []limitServer{&concurrent{ServerLimit: l, service: m.Service}}
 	case Outage:
 		return []limitServer{outage(l.Until)}
+	case Unlimited:
+		return []limitServer{outage(0)}
 	default:
 		return []limitServer{newBucket(l)}
 	}

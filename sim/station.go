@@ -46,6 +46,12 @@ func newStations(b *Backend) []station {
 
 // reach handles an attempt that reaches the backend.
 func (r *run) reach(i int32, gen uint32) {
+	if r.requests[i].broken {
+		if !r.Backend.BrokenSilent {
+			r.answer(i, gen|happensBad)
+		}
+		return
+	}
 	if r.faults.happens(r.failure) || r.trouble != 0 && r.troubled() && r.faults.happens(r.trouble) {
 		r.fault(i, gen)
 		return

@@ -144,6 +144,8 @@ func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 
 // Without randomness, real Transports make the same attempts at the same times
 // as the simulated clients.
+//
+//retrip:promise P14
 func TestTransportsAgreeExactly(t *testing.T) {
 	behind := []Service{{}, {Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 3, Budget: retrip.Budget{Size: 20},
 		Backoff: retrip.Backoff{Base: 31 * time.Millisecond, Jitter: retrip.NoJitter}}}}}
@@ -179,6 +181,8 @@ func TestTransportsAgreeExactly(t *testing.T) {
 }
 
 // With random waits and failures, counts agree within their statistical error.
+//
+//retrip:promise P14
 func TestTransportsAgreeStatistically(t *testing.T) {
 	overload := Overload()
 	overload.Fleet.Clients = 40

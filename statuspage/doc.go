@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package statuspage serves the state of Transports, as a page for people and
-// as JSON for programs. It shows the hosts in trouble with their tokens, pauses,
-// breakers, queues and last reasons, and the policies in force:
+// as JSON for programs. It shows the hosts at which requests failed in the last five
+// minutes, and those in trouble, with their last failures and reasons, tokens,
+// pauses, breakers and queues, and the policies in force:
 //
 //	mux.Handle("GET /debug/retrip", statuspage.Handler(map[string]*retrip.Transport{"payments": payments}))
 //

@@ -10,10 +10,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
 )
 
 //go:embed page.html
@@ -35,16 +37,27 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		if s.Size == 0 {
 			return "unlimited"
 		}
-		return fmt.Sprintf("%.3g of %.7g", s.Tokens, s.Size)
+		return fmt.Sprintf("%s of %s", budget.Text(s.Tokens), budget.Text(s.Size))
 	},
 	"exhausted": exhausted,
-	"inARow":    func(s retrip.HostState) bool { return s.FailedRetries >= inARow },
+	"inARow":    inARow,
 	"open":      func(s retrip.HostState) bool { return s.Breaker != "closed" },
 	"short": func(d time.Duration) string {
 		if d >= 10*time.Second {
 			return d.Round(time.Second).String()
 		}
 		return d.Round(100 * time.Millisecond).String()
+	},
+	// What the status and the error add to the reason.
+	"failure": func(s retrip.HostState) string {
+		var words []string
+		if s.LastStatus > 0 {
+			words = append(words, strconv.Itoa(s.LastStatus))
+		}
+		if s.LastError != "" && s.LastError != string(s.LastFailure) {
+			words = append(words, strings.ReplaceAll(s.LastError, "_", " "))
+		}
+		return strings.Join(words, " ")
 	},
 	"words": func(r retrip.Reason) string { return strings.ReplaceAll(string(r), "_", "_\u200b") },
 	// Spaces let the browser break the line between fields.

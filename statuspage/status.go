@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
 
 	"github.com/retrip/retrip/internal/lend"
 )
@@ -36,11 +37,14 @@ type transportStatus struct {
 	Name  string `json:"name"`
 	Error string `json:"error,omitempty"` // why its policies are invalid
 
+	Failing   int                `json:"hosts_failing"`  // at which a request failed in the last minutes
+	Canceled  int                `json:"hosts_canceled"` // at which callers only canceled requests
 	InTrouble int                `json:"hosts_in_trouble"`
 	Open      int                `json:"breakers_open"`
 	Paused    int                `json:"hosts_paused"`
 	Waiting   int                `json:"waiting_at_gates"`
-	Hosts     []retrip.HostState `json:"hosts"` // the worst first, at most maxHosts
+	Listed    int                `json:"hosts_listed"`
+	Hosts     []retrip.HostState `json:"hosts"` // of any of these kinds, the worst first, at most maxHosts
 
 	Policies []policyStatus `json:"policies"` // the default first, at most maxPolicies
 	Patterns int            `json:"patterns"`
@@ -104,8 +108,17 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 		return s
 	}
 	s.Hosts = t.HostStates()
-	s.InTrouble = len(s.Hosts)
+	s.Listed = len(s.Hosts)
 	for _, h := range s.Hosts {
+		switch {
+		case h.Failed > 0:
+			s.Failing++
+		case !h.Held:
+			s.Canceled++
+		}
+		if h.Held {
+			s.InTrouble++
+		}
 		if h.Breaker != "closed" {
 			s.Open++
 		}
@@ -114,7 +127,9 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 		}
 		s.Waiting += h.Waiting
 	}
-	slices.SortStableFunc(s.Hosts, func(a, b retrip.HostState) int { return cmp.Compare(severity(b), severity(a)) })
+	slices.SortStableFunc(s.Hosts, func(a, b retrip.HostState) int {
+		return cmp.Or(cmp.Compare(severity(b), severity(a)), cmp.Compare(b.Failed, a.Failed))
+	})
 	s.Hosts = s.Hosts[:min(len(s.Hosts), maxHosts)]
 	for i := range s.Hosts {
 		s.Hosts[i].Host = shortened(s.Hosts[i].Host)
@@ -138,10 +153,13 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 	return s
 }
 
-// severity orders hosts: trouble that stops requests comes before trouble that
-// stops retries.
+// severity orders hosts: those that fail come first, and trouble that stops requests
+// comes before trouble that stops retries.
 func severity(s retrip.HostState) int {
 	n := 0
+	if s.Failed > 0 {
+		n += 16
+	}
 	if s.Breaker != "closed" {
 		n += 8
 	}
@@ -157,16 +175,16 @@ func severity(s retrip.HostState) int {
 	return n
 }
 
-// retryCost is the minimum cost of a retry in tokens. After inARow failed
-// retries in a row, retrip makes no retry until a request succeeds.
-const (
-	retryCost = 0.5
-	inARow    = 4
-)
+// inARow reports whether so many retries in a row have failed that retrip makes
+// none until a request succeeds.
+func inARow(s retrip.HostState) bool {
+	return budget.Rule{Size: budget.Micro(s.Size)}.Stopped(uint32(s.FailedRetries))
+}
 
 // exhausted reports whether the budgets of s allow no further retry.
 func exhausted(s retrip.HostState) bool {
-	return s.Size > 0 && (s.Tokens < retryCost || s.FailedRetries >= inARow) || s.SharedSize > 0 && s.SharedTokens < retryCost
+	const cost = float64(budget.RetryCost) / budget.Token // of a request's first retry, at least
+	return s.Size > 0 && s.Tokens < cost || inARow(s) || s.SharedSize > 0 && s.SharedTokens < cost
 }
 
 // inWords returns p as JSON, and the names of its fields that are Go functions.

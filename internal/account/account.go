@@ -7,10 +7,13 @@
 // durations since an epoch of the caller's choice. Draws must be uniformly
 // distributed.
 //
-// A retry that fails costs the account a token, but each process pays only once
-// until something succeeds there again. A success without a retry pays a fifth
-// of a token. Below half its size, the account forbids retries, and the lower
-// its level, the more of them. It never allows what the local budget refuses.
+// A retry costs the account a token when it is sent, and gives it back when it
+// succeeds. So the account also holds the retries under way, and a host that
+// answers ever later is noticed before it answers too late. Each process pays
+// only once until something succeeds there again. A success without a retry pays
+// a fifth of a token. Below a quarter of its size, the account forbids retries, and
+// the lower its level, the more of them. It never allows what the local budget
+// refuses.
 package account
 
 import (
@@ -21,19 +24,27 @@ import (
 )
 
 const (
-	// DefaultSize is about the traffic of one second in the simulations of the
-	// rule. Anything from a seventh of it to three times as much gave the same
-	// results there.
-	DefaultSize = 500
+	// DefaultSize is the traffic of a quarter of a second in the simulations
+	// of the rule. A larger account notices an overload later, and a smaller one
+	// forbids retries when many attempts fail whatever the load.
+	DefaultSize = 175
 
 	// OpTimeout is how long the store may take to answer. A slower store counts
 	// as away.
 	OpTimeout = 50 * time.Millisecond
 
+	// LongWait is the longest wait before a retry after which the account need
+	// not be asked again.
+	LongWait = time.Second
+
 	// Age is how old a level may be to count as known.
 	Age = 5 * time.Second
 
+	// Cost is what a retry costs.
+	Cost = 1
+
 	fresh    = time.Second // a level of this age must be asked for again
+	low      = 0.25        // share of the size below which retries are forbidden
 	pay      = 0.2         // tokens per success without a retry
 	maxBatch = 100         // maximum number of successes that one deposit pays for
 
@@ -55,7 +66,7 @@ func Deposit(size float64, draw uint64) float64 {
 // Forbids reports whether an account of the given size forbids a retry at the
 // given level.
 func Forbids(level, size float64, draw uint64) bool {
-	return share(draw) >= min(1, level/(size/2))
+	return share(draw) >= min(1, level/(size*low))
 }
 
 // share maps a draw to [0, 1).
@@ -96,8 +107,8 @@ func (v *View) Level(size float64, now time.Duration) (level float64, known bool
 	return max(0, size-v.lacks), known
 }
 
-// Charge decides whether a process charges an account for a failed retry. The
-// zero Charge does. A Charge is safe for concurrent use.
+// Charge decides whether a process charges an account for a retry. The zero
+// Charge does. A Charge is safe for concurrent use.
 //
 // A process whose own network is dead must not spend the tokens of all. It
 // can't know that its network is dead, so it charges once and then not again
@@ -105,8 +116,8 @@ func (v *View) Level(size float64, now time.Duration) (level float64, known bool
 // account.
 type Charge struct{ made atomic.Bool }
 
-// Failed records a failed retry, and reports whether it must be charged.
-func (c *Charge) Failed() bool { return !c.made.Swap(true) }
+// Sent records a retry, and reports whether it must be charged.
+func (c *Charge) Sent() bool { return !c.made.Swap(true) }
 
 // Made reports whether the account was charged and nothing has succeeded since.
 func (c *Charge) Made() bool { return c.made.Load() }

@@ -40,10 +40,12 @@ type Attempt struct {
 	stop  context.CancelCauseFunc
 	cause error // why the attempt ended, if it ended before ctx was made
 	made  atomic.Bool
+	fate  atomic.Uint32 // what came first: undecided, answered or exceeded
 
 	watch   Watch
 	sent    bool                        // the last use of the base got a connection
 	late    bool                        // the time limit passed before the alarm was stopped
+	using   atomic.Bool                 // the base is at work
 	fault   atomic.Bool                 // the caller's body failed, not the host
 	refused int32                       // sends that the server provably didn't process, each followed by one of ours
 	upload  atomic.Pointer[body.Ending] // the last request body, if it matters whether it was sent
@@ -56,6 +58,7 @@ type Watch uint8
 const (
 	WatchSend      Watch = 1 << iota // for [Attempt.NeverSent]
 	WatchHandshake                   // for [Attempt.HandshakeError]
+	WatchDialTLS                     // a function of the caller may make the handshake; needs WatchHandshake
 	ExpectHTTP2                      // every connection without TLS speaks HTTP/2
 )
 
@@ -84,20 +87,6 @@ func (a *Attempt) adopt(req *http.Request) { a.Req = *req.WithContext(a) }
 // than MaxSends allows.
 var ErrHiddenSends = errors.New("retrip: net/http by itself sent the request more often than Policy.MaxSends within an attempt")
 
-// HandshakeError returns the error of the last failed TLS handshake over a
-// connection of package net. On other connections a handshake error may have
-// any cause.
-func (a *Attempt) HandshakeError() error {
-	h := a.hooks.Load()
-	if h == nil || !h.connected.Load() {
-		return nil
-	}
-	if err := h.handshake.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
 // NeverSent reports whether the attempt asked for a connection and got none,
 // which proves that nothing was sent. If the first hook was never called, there
 // is no proof, because the base may not support httptrace.
@@ -109,16 +98,64 @@ func (a *Attempt) NeverSent() bool {
 // WatchSent makes BodySent report on the body of a's request, and on those that
 // the base gets from GetBody. It must be the last change to the body.
 func (a *Attempt) WatchSent() {
-	a.Req.Body = a.watchEnd(a.Req.Body)
+	a.wrapBodies(func(b io.ReadCloser) io.ReadCloser { return a.watchEnd(b) })
+}
+
+// wrapBodies replaces the body of a's request, and those that the base gets from
+// GetBody.
+func (a *Attempt) wrapBodies(wrap func(io.ReadCloser) io.ReadCloser) {
+	a.Req.Body = wrap(a.Req.Body)
 	if get := a.Req.GetBody; get != nil {
 		a.Req.GetBody = func() (io.ReadCloser, error) {
 			made, err := get()
 			if err != nil || made == nil {
 				return made, err
 			}
-			return a.watchEnd(made), nil
+			return wrap(made), nil
 		}
 	}
+}
+
+// EndBodies makes the body of a's request, and those that the base gets from
+// GetBody, fail if a ends while the base is at work.
+func (a *Attempt) EndBodies() {
+	if a.Req.ContentLength > 0 {
+		a.wrapBodies(a.timely)
+	}
+}
+
+// timely returns b as a body that fails if a ends while the base is at work.
+// net/http's HTTP/1 reads a body to its end even if it is longer than announced,
+// and doesn't return before that. If no length was announced, it notices the end
+// of its context in time.
+func (a *Attempt) timely(b io.ReadCloser) io.ReadCloser {
+	if a.Req.ContentLength <= 0 {
+		return b
+	}
+	return &timely{b, a}
+}
+
+// timely is what [Attempt.timely] returns.
+type timely struct {
+	io.ReadCloser
+	attempt *Attempt
+}
+
+func (b *timely) Read(p []byte) (int, error) {
+	if a := b.attempt; a.using.Load() && a.over() {
+		return 0, context.Cause(a)
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// over reports whether a has ended. It doesn't create the context behind a.
+func (a *Attempt) over() bool {
+	if a.made.Load() {
+		return a.ctx.Err() != nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cause != nil || a.parent.Err() != nil
 }
 
 func (a *Attempt) watchEnd(b io.ReadCloser) *body.Ending {
@@ -146,6 +183,7 @@ func (a *Attempt) Abandon() {
 // Finish ends a, whose response resp has been read to its end. If the request
 // body may still be being sent, a lives until the response body is closed.
 func (a *Attempt) Finish(resp *http.Response) {
+	a.answer(resp)
 	if !a.uploading(resp) {
 		a.Abandon()
 		return
@@ -174,12 +212,30 @@ func (a *Attempt) InTime() bool {
 	return !a.late
 }
 
+// The fates of an attempt.
+const (
+	undecided uint32 = iota
+	answered         // it has a response: what the base still sends doesn't end it
+	exceeded         // the base sent too often, which has ended it
+)
+
+// answer decides that a has a response, and reports whether resp can be used. If
+// the base had sent too often before, only a response without a body can.
+func (a *Attempt) answer(resp *http.Response) bool {
+	return a.fate.CompareAndSwap(undecided, answered) || a.bodiless(resp)
+}
+
+// bodiless reports whether resp has no body. HTTP/2 doesn't use http.NoBody.
+func (a *Attempt) bodiless(resp *http.Response) bool {
+	return resp.Body == nil || resp.Body == http.NoBody || a.Req.Method == http.MethodHead || resp.ProtoMajor > 1 && resp.ContentLength == 0
+}
+
 // End processes what the base returned. Once the response headers have arrived,
 // the attempt's time limit no longer applies: its alarm is stopped, and its
 // context lives as long as the body.
 func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 	inTime := a.InTime()
-	if inTime && err == nil {
+	if inTime && err == nil && a.answer(resp) {
 		a.release(resp)
 		return resp, nil
 	}
@@ -193,7 +249,7 @@ func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 	own := cause != nil && a.parent.Err() == nil && (errors.Is(cause, a.tooLate) || errors.Is(cause, ErrHiddenSends))
 	if err == nil {
 		if own {
-			// The headers arrived as the time ran out: the body is lost.
+			// The headers arrived as the attempt was ended: the body is lost.
 			body.Dismiss(resp)
 			a.cancel(nil)
 			return nil, cause
@@ -246,7 +302,9 @@ func (a *Attempt) release(resp *http.Response) {
 // netHTTP says that base is net/http's own transport.
 func (a *Attempt) Use(base http.RoundTripper, netHTTP bool, req *http.Request) (*http.Response, error) {
 	before := a.Sends()
+	a.using.Store(true)
 	resp, err := base.RoundTrip(req)
+	a.using.Store(false)
 	n := a.Sends() - before
 	a.sent = n > 0
 	if n > 1 && req.Body != nil && req.Body != http.NoBody && req.GetBody == nil && netHTTP {
@@ -301,9 +359,9 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 	a.refused++
 	// The base may have kept the previous request.
 	req := a.Req
-	req.Body = b
+	req.Body = a.timely(b)
 	if a.upload.Load() != nil {
-		req.Body = a.watchEnd(b)
+		req.Body = a.watchEnd(req.Body)
 	}
 	return &req
 }
@@ -311,15 +369,5 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 // WatchBody makes a record whether its request's body, or a body from GetBody,
 // caused a failure of the attempt.
 func (a *Attempt) WatchBody() {
-	watch := func(b io.ReadCloser) io.ReadCloser { return body.Blame(b, a.Req.ContentLength, &a.fault) }
-	a.Req.Body = watch(a.Req.Body)
-	if get := a.Req.GetBody; get != nil {
-		a.Req.GetBody = func() (io.ReadCloser, error) {
-			made, err := get()
-			if err != nil || made == nil {
-				return made, err
-			}
-			return watch(made), nil
-		}
-	}
+	a.wrapBodies(func(b io.ReadCloser) io.ReadCloser { return body.Blame(b, a.Req.ContentLength, &a.fault) })
 }

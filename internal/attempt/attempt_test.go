@@ -20,12 +20,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/alarm"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 var errLate = errors.New("too late")
 
 // The headers arrive after the timer has fired, but before its function has
 // run. The function would then cut the body, so the attempt counts as failed.
+//
+//retrip:promise P11
 func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
@@ -171,6 +174,27 @@ func TestAttempt_AskedAtOnce(t *testing.T) {
 	}
 }
 
+// What a base sends after its response doesn't end the attempt: the request may
+// still be being sent.
+//
+//retrip:promise P18
+func TestAttempt_SendsAfterTheWholeResponse(t *testing.T) {
+	for _, end := range []func(a *Attempt, resp *http.Response){
+		func(a *Attempt, resp *http.Response) { a.Finish(resp) },
+		func(a *Attempt, resp *http.Response) { _, _ = a.End(resp, nil) },
+	} {
+		a := begin(t, t.Context(), time.Hour, 1, 0)
+		a.Req.Body = io.NopCloser(strings.NewReader("upload"))
+		tracedSends(a, 1)
+		resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: io.NopCloser(strings.NewReader("text"))}
+		end(a, resp)
+		tracedSends(a, 5)
+		assert.NoError(t, a.Err())
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, context.Canceled, context.Cause(a))
+	}
+}
+
 // A base may panic after the attempt has ended, when its alarm already serves
 // another attempt.
 func TestAttempt_AlarmIsGivenBackOnce(t *testing.T) {
@@ -179,4 +203,68 @@ func TestAttempt_AlarmIsGivenBackOnce(t *testing.T) {
 	others := begin(t, t.Context(), time.Hour, 0, 0)
 	a.Abandon()
 	assert.True(t, others.InTime())
+}
+
+// An error of a dial function with TLS of its own counts if package net had
+// connected it to the server. net/http and package net call the hooks in this
+// order.
+//
+//retrip:promise P8
+func TestAttempt_HandshakeErrorOfADialFunction(t *testing.T) {
+	const get, lookUp, connect, fail, got, again = "get ", "look up ", "connect ", "fail ", "got", "again"
+	for _, tt := range []struct {
+		events []string
+		want   bool
+	}{
+		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443"}, true},
+		{[]string{get + "example.com:443", lookUp + "EXAMPLE.com", connect + "192.0.2.1:443"}, true},
+		{[]string{get + "example.com:443", lookUp + "example.com", fail + "192.0.2.1:443", connect + "192.0.2.2:443"}, true},
+		{[]string{get + "example.com:443", lookUp + "example.com", fail + "192.0.2.1:443"}, false},
+		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:3128"}, false},
+		{[]string{get + "example.com:443", lookUp + "proxy.example", connect + "192.0.2.1:443"}, false},
+		{[]string{get + "example.com:443", connect + "192.0.2.1:443"}, false},
+		{[]string{get + "proxy.example:443", lookUp + "proxy.example", connect + "192.0.2.1:443"}, false},
+		{[]string{get + "example.com:443"}, false},
+		{nil, false},
+		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got}, false},
+		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got, again, get + "example.com:443"}, false},
+		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got, again, get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443"}, true},
+	} {
+		a := begin(t, t.Context(), 0, 0, WatchHandshake|WatchDialTLS)
+		a.Req.URL.Scheme = "https"
+		refusal, events := errors.New("refused"), tt.events
+		for more := true; more; {
+			more = false
+			_, err := a.Use(testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				trace := httptrace.ContextClientTrace(r.Context())
+				for i, event := range events {
+					what, of, _ := strings.Cut(event, " ")
+					switch what + " " {
+					case get:
+						trace.GetConn(of)
+					case "look ":
+						trace.DNSStart(httptrace.DNSStartInfo{Host: strings.TrimPrefix(of, "up ")})
+					case connect:
+						trace.ConnectDone("tcp", of, nil)
+					case fail:
+						trace.ConnectDone("tcp", of, io.EOF)
+					case got + " ":
+						trace.GotConn(httptrace.GotConnInfo{})
+					case again + " ":
+						events, more = events[i+1:], true
+						return nil, io.EOF
+					}
+				}
+				return nil, refusal
+			}), true, &a.Req)
+			if !more {
+				assert.Equal(t, refusal, err)
+			}
+		}
+		var want error
+		if tt.want {
+			want = refusal
+		}
+		assert.Equal(t, want, a.HandshakeError(refusal), "%q", tt.events)
+	}
 }

@@ -74,6 +74,9 @@ func (a *Attempt) Value(key any) any {
 	case attemptKey{}:
 		return a
 	}
+	if a.watch&WatchHandshake != 0 {
+		return a.hooked().handshakes.ctx.Value(key)
+	}
 	// The key may be the one with which package context finds its own contexts.
 	return a.behind().Value(key)
 }
@@ -98,14 +101,15 @@ func (a *Attempt) GiveBack(resp *http.Response, req, callers *http.Request) {
 type attemptKey struct{}
 
 // outlived is a context that a base derived from an attempt's context, without
-// the end of the attempt.
+// the end of the attempt. It ends when the caller's context ends, for the same
+// cause.
 type outlived struct {
 	context.Context                 // the caller's
 	values          context.Context // the base's
 }
 
 func (c outlived) Value(key any) any {
-	if key == (attemptKey{}) {
+	if key == cancelKey || key == (attemptKey{}) {
 		return c.Context.Value(key)
 	}
 	return c.values.Value(key)

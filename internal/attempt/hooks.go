@@ -5,8 +5,8 @@ package attempt
 
 import (
 	"context"
-	"crypto/tls"
 	"net/http/httptrace"
+	"net/textproto"
 	"sync/atomic"
 )
 
@@ -15,12 +15,12 @@ import (
 type hooks struct {
 	httptrace.ClientTrace
 
-	attempt   *Attempt
-	wanted    atomic.Bool  // net/http asked for a connection
-	sends     atomic.Int32 // connections that the base got, each for one send
-	connected atomic.Bool  // package net made a connection
-	handshake atomic.Pointer[error]
-	bounded   boundedSends
+	attempt    *Attempt
+	wanted     atomic.Bool  // net/http asked for a connection
+	sends      atomic.Int32 // connections that the base got, each for one send
+	bounded    boundedSends
+	interim    atomic.Bool // the caller's Got1xxResponse has ended the last send
+	handshakes *handshakes // nil unless they are watched
 }
 
 // hooked returns the hooks of a, made on first use.
@@ -33,15 +33,23 @@ func (a *Attempt) hooked() *hooks {
 	if a.watch&WatchSend != 0 {
 		h.GetConn = h.getConn
 	}
-	if a.watch&WatchHandshake != 0 {
-		h.ConnectDone = h.connectDone
-		h.TLSHandshakeDone = h.tlsHandshakeDone
-	}
-	if httptrace.ContextClientTrace(a.parent) != nil {
+	switch {
+	case a.watch&WatchHandshake != 0:
+		h.watchHandshakes()
+	case httptrace.ContextClientTrace(a.parent) != nil:
 		// WithClientTrace chains the caller's hooks behind ours, in place.
 		// Value provides the trace, so the context that it returns isn't
 		// needed.
 		httptrace.WithClientTrace(a.parent, &h.ClientTrace)
+	}
+	if callers := h.Got1xxResponse; callers != nil {
+		h.Got1xxResponse = func(status int, header textproto.MIMEHeader) error {
+			err := callers(status, header)
+			if err != nil {
+				h.interim.Store(true)
+			}
+			return err
+		}
 	}
 	a.hooks.CompareAndSwap(nil, h)
 	return a.hooks.Load()
@@ -49,38 +57,50 @@ func (a *Attempt) hooked() *hooks {
 
 func (h *hooks) getConn(string) { h.wanted.Store(true) }
 
-func (h *hooks) connectDone(_, _ string, err error) {
-	if err == nil {
-		h.connected.Store(true)
-	}
-}
-
-func (h *hooks) tlsHandshakeDone(_ tls.ConnectionState, err error) {
-	if err != nil {
-		h.handshake.Store(&err)
-	}
-}
-
 func (h *hooks) gotConn(info httptrace.GotConnInfo) {
 	h.sends.Add(1)
+	h.interim.Store(false)
 	a := h.attempt
-	if n := h.bounded.count(info.Conn, info.Reused, a.watch&ExpectHTTP2 != 0); a.maxSends > 0 && n > a.maxSends {
+	n := h.bounded.count(info.Conn, info.Reused, a.watch&ExpectHTTP2 != 0)
+	if a.maxSends > 0 && n > a.maxSends && a.fate.CompareAndSwap(undecided, exceeded) {
 		a.cancel(ErrHiddenSends)
 	}
 }
 
 // traceKey is the context key under which httptrace looks for its hooks.
-var traceKey = func() any {
-	var asked keyRecorder
-	httptrace.ContextClientTrace(&asked)
-	return asked.key
-}()
+var traceKey = keyOf(func(ctx context.Context) { httptrace.ContextClientTrace(ctx) })
 
-// keyRecorder is a context that records the key it was asked for.
+// cancelKey is the context key under which package context looks for the cause
+// of an end, and for the context that ends children.
+var cancelKey = keyOf(func(ctx context.Context) { _ = context.Cause(ctx) })
+
+// keyOf returns the key for which ask asks a context.
+func keyOf(ask func(context.Context)) any {
+	var asked keyRecorder
+	ask(&asked)
+	return asked.key
+}
+
+// ChecksInterim reports whether a hook of ctx may refuse an interim response.
+func ChecksInterim(ctx context.Context) bool {
+	trace := httptrace.ContextClientTrace(ctx)
+	return trace != nil && trace.Got1xxResponse != nil
+}
+
+// InterimRefused reports whether the caller's own hook has ended the last send
+// because of an interim response.
+func (a *Attempt) InterimRefused() bool {
+	h := a.hooks.Load()
+	return h != nil && h.interim.Load()
+}
+
+// keyRecorder is a context that has ended, and records the key it was asked for.
 type keyRecorder struct {
 	context.Context
 	key any
 }
+
+func (*keyRecorder) Err() error { return context.Canceled }
 
 func (r *keyRecorder) Value(key any) any {
 	r.key = key

@@ -148,7 +148,9 @@ func TestBackoff_Throttled(t *testing.T) {
 // ThrottleBase doesn't apply if a pause names the wait or a gate sets the pace.
 func TestBackoff_ThrottledElsewhere(t *testing.T) {
 	gated := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}})
-	d := gated.Next(new(host.Record), &decide.Call{}, play.Repeatable(429), 0, play.Highest)
+	told := play.Repeatable(429)
+	told.RetryAfter = 250 * time.Millisecond
+	d := gated.Next(new(host.Record), &decide.Call{}, told, 0, play.Highest)
 	assert.True(t, d.AtGate)
 	assert.InDelta(t, 265*time.Millisecond, d.Wait, float64(16*time.Millisecond))
 

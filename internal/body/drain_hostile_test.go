@@ -47,6 +47,8 @@ func (b *ownBody) Close() error {
 
 // No discarded body can hold up RoundTrip. Each is closed once, and during a
 // Read only if its time is up.
+//
+//retrip:promise P12
 func TestDrain_HostileBodies(t *testing.T) {
 	type tell struct {
 		body *ownBody
@@ -137,6 +139,8 @@ func TestDrain_HostileBodies(t *testing.T) {
 
 // A response that comes with an error, or too late, is closed and can't hold up
 // RoundTrip either.
+//
+//retrip:promise P12
 func TestDrain_DismissedBodies(t *testing.T) {
 	for name, answer := range map[string]func(*http.Request, *http.Response) (*http.Response, error){
 		"with an error": func(_ *http.Request, resp *http.Response) (*http.Response, error) { return resp, io.ErrUnexpectedEOF },

@@ -30,6 +30,8 @@ func TestMain(m *testing.M) { testenv.RareGC(m) }
 
 // Each of 1000 requests gets one 503 with 64 KiB first. All of them share one
 // connection.
+//
+//retrip:promise P12
 func TestDrain_KeepsConnections(t *testing.T) {
 	for _, chunked := range []bool{false, true} {
 		for _, proto := range play.Protos {
@@ -70,6 +72,8 @@ func TestDrain_KeepsConnections(t *testing.T) {
 }
 
 // A body that doesn't end costs less than 150 ms, and its connection.
+//
+//retrip:promise P12
 func TestDrain_GivesUp(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -145,6 +149,8 @@ func TestDrain_GivesUp(t *testing.T) {
 }
 
 // The exact bounds.
+//
+//retrip:promise P12
 func TestDrain_Bounds(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -181,6 +187,8 @@ func stuck(*http.Request) (*http.Response, error) {
 }
 
 // Both kinds of cancellation and the deadline end a drain.
+//
+//retrip:promise P10 P12
 func TestDrain_Canceled(t *testing.T) {
 	play.Bubble(t, "context", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -219,6 +227,8 @@ func TestDrain_Canceled(t *testing.T) {
 }
 
 // A discarded response may have a nil body or no body.
+//
+//retrip:promise P12
 func TestDrain_NoBody(t *testing.T) {
 	for _, body := range []io.ReadCloser{nil, http.NoBody} {
 		base := play.Base(func(*http.Request) (*http.Response, error) {
@@ -234,6 +244,8 @@ func TestDrain_NoBody(t *testing.T) {
 
 // A base may read its responses with http.ReadResponse. Close of such a body
 // waits for a Read, and then reads the rest.
+//
+//retrip:promise P12
 func TestDrain_ReadResponse(t *testing.T) {
 	for name, head := range map[string]string{
 		"stalls":          "HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf",

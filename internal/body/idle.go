@@ -102,6 +102,10 @@ func (b *Watched) arm() {
 	}
 }
 
+// pause lets the Read in progress take any time, because nobody waits for it,
+// until arm is called.
+func (b *Watched) pause() { b.disarm(false) }
+
 // disarm stops the alarm, for good or until another Read sets one.
 func (b *Watched) disarm(forGood bool) {
 	b.mu.Lock()

@@ -4,6 +4,7 @@
 package body
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"math"
@@ -35,6 +36,8 @@ type Joined struct {
 	at     int64           // offset of the next byte
 	until  int64           // offset after the last byte of the current part
 	end    int64           // offset after the last byte of all
+	tail   []byte          // the last bytes that the reader got, if keep isn't 0
+	keep   int             // how many of them to keep at least
 	broken error           // how the current part ended
 	err    error           // how everything ended
 
@@ -51,6 +54,50 @@ func (j *Joined) Join(ctx context.Context, b io.ReadCloser, source Source, at, e
 	// The first part is the caller's to judge, even if it is too long.
 	j.first, j.body, j.until = b, b, math.MaxInt64
 	j.ctx, j.source, j.at, j.end = ctx, source, at, end
+}
+
+// Keep makes j remember the last n bytes that its reader gets, for Repeated. It
+// must be called before the first Read.
+func (j *Joined) Keep(n int) { j.keep = n }
+
+// remember keeps the end of p, which the reader gets.
+func (j *Joined) remember(p []byte) {
+	if len(p) > j.keep {
+		p = p[len(p)-j.keep:]
+	}
+	if j.tail == nil {
+		j.tail = make([]byte, 0, 2*j.keep)
+	}
+	if len(j.tail)+len(p) > cap(j.tail) {
+		// Moving the kept bytes only if the buffer is full makes short Reads cheap.
+		j.tail = j.tail[:copy(j.tail, j.tail[len(j.tail)-j.keep:])]
+	}
+	j.tail = append(j.tail, p...)
+}
+
+// Repeated discards the first skip bytes of b, and reports whether the last n of
+// them are the last n, at least one, that the reader got. It returns the error
+// of b if b ends with them or before.
+func (j *Joined) Repeated(b io.Reader, skip, n int64) (bool, error) {
+	if n > skip || n > int64(len(j.tail)) {
+		return false, nil
+	}
+	p := make([]byte, n)
+	for at := -(skip - n); at < n; {
+		room := p[max(0, at):]
+		if at < 0 {
+			room = p[:min(n, -at)]
+		}
+		m, err := readSome(b, room)
+		switch at += int64(m); err {
+		case nil:
+		case io.EOF:
+			return false, io.ErrUnexpectedEOF
+		default:
+			return false, err
+		}
+	}
+	return bytes.Equal(p, j.tail[len(j.tail)-len(p):]), nil
 }
 
 // Read reads the body and its continuations.
@@ -76,6 +123,9 @@ func (j *Joined) Read(p []byte) (int, error) {
 			// The number of bytes read is unknown from here on.
 			j.finish(errNegative)
 			return 0, j.err
+		}
+		if j.keep > 0 {
+			j.remember(room[:n])
 		}
 		j.at += int64(n)
 		if err == nil {

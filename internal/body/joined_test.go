@@ -317,7 +317,7 @@ func TestJoined_EndsWhileReadAhead(t *testing.T) {
 		first := newPiece(bytes.NewReader([]byte("abc")))
 		first.err = broken
 		ahead := Ahead(first, 100, 6)
-		assert.Equal(t, "abc", string(ahead.Bytes()))
+		assert.Equal(t, "abc", string(ahead.Bytes(100)))
 		j := join(t, ahead, sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
 			assert.EqualValues(t, 3, at)
 			return Part{Body: newPiece(bytes.NewReader([]byte("def"))), Until: 6}, nil
@@ -326,4 +326,83 @@ func TestJoined_EndsWhileReadAhead(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "abcdef", string(got))
 	}
+}
+
+// TestJoined_Repeated compares what a part repeats with the last bytes that the
+// reader got, however the reader and the part deliver them.
+//
+//retrip:promise P20
+func TestJoined_Repeated(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 11))
+	for i := range 3000 {
+		truth := make([]byte, 2+random.IntN(300))
+		for i := range truth {
+			truth[i] = byte(random.Uint32())
+		}
+		j := join(t, newPiece(bytes.NewReader(truth)), nil, 0, 1<<40)
+		keep := 1 + random.IntN(100)
+		j.Keep(keep)
+		at := 0
+		for want := random.IntN(len(truth)); at < want; {
+			n, err := j.Read(make([]byte, 1+random.IntN(min(want-at, 1+random.IntN(150)))))
+			require.NoError(t, err)
+			at += n
+		}
+		n := random.IntN(min(at, keep) + 1)
+		skip := n + random.IntN(at-n+1)
+		if n == 0 {
+			continue
+		}
+		part := bytes.Clone(truth[at-skip:])
+		wrong := random.IntN(skip + 1)
+		if wrong < skip {
+			part[wrong]++
+		}
+		short := random.IntN(4) == 0
+		if short {
+			part = part[:random.IntN(skip)]
+		}
+		var r io.Reader = bytes.NewReader(part)
+		if random.IntN(2) == 0 {
+			r = iotest.OneByteReader(r)
+		}
+		if random.IntN(2) == 0 {
+			r = iotest.DataErrReader(r)
+		}
+		same, err := j.Repeated(r, int64(skip), int64(n))
+		if short {
+			require.Equal(t, io.ErrUnexpectedEOF, err, "run %d", i)
+			continue
+		}
+		require.NoError(t, err, "run %d", i)
+		require.Equal(t, wrong < skip-n || wrong == skip, same, "run %d: keep %d, at %d, skip %d, n %d, wrong %d", i, keep, at, skip, n, wrong)
+		rest, err := io.ReadAll(r)
+		require.NoError(t, err)
+		require.Equal(t, truth[at:], rest, "run %d", i)
+	}
+}
+
+// A part that repeats too little, or whose Reads go wrong, repeats nothing.
+//
+//retrip:promise P20
+func TestJoined_RepeatedWrongly(t *testing.T) {
+	j := join(t, newPiece(bytes.NewReader([]byte("abc"))), nil, 0, 10)
+	j.Keep(5)
+	_, err := io.ReadFull(j, make([]byte, 3))
+	require.NoError(t, err)
+	for _, c := range [][2]int64{{2, 3}, {10, 4}} {
+		same, err := j.Repeated(bytes.NewReader([]byte("abcabcabcabc")), c[0], c[1])
+		assert.NoError(t, err)
+		assert.False(t, same)
+	}
+	for want, f := range map[error]readFunc{
+		errNegative:      func([]byte) (int, error) { return -1, nil },
+		io.ErrNoProgress: func([]byte) (int, error) { return 0, nil },
+		errReset:         func(p []byte) (int, error) { return copy(p, "a"), errReset },
+	} {
+		_, err := j.Repeated(f, 3, 3)
+		assert.Equal(t, want, err)
+	}
+	_, err = j.Repeated(readFunc(func(p []byte) (int, error) { return len(p) + 1, nil }), 3, 3)
+	assert.Equal(t, errNegative, err)
 }

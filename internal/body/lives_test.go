@@ -30,16 +30,17 @@ type life struct {
 	ctx    context.Context
 	end    context.CancelFunc
 	closed atomic.Int32
-	panics bool // Close panics
-	ended  bool // a Read failed
+	panics bool        // Close panics
+	ended  atomic.Bool // a Read failed
+	spent  atomic.Bool // data is empty
 }
 
 func (l *life) Read(p []byte) (_ int, err error) {
-	l.ended = true // if it panics
+	l.ended.Store(true) // if it panics
 	if l.boom--; l.boom == 0 {
 		panic(errBoom)
 	}
-	defer func() { l.ended = err != nil }()
+	defer func() { l.ended.Store(err != nil) }()
 	if l.closed.Load() > 0 {
 		return 0, http.ErrBodyReadAfterClose
 	}
@@ -49,7 +50,9 @@ func (l *life) Read(p []byte) (_ int, err error) {
 		return 0, l.ctx.Err()
 	}
 	n := copy(p[:min(len(p), l.random.IntN(300))], l.data)
-	switch l.data = l.data[n:]; {
+	l.data = l.data[n:]
+	l.spent.Store(len(l.data) == 0)
+	switch {
 	case len(l.data) > 0 || n > 0 && l.random.IntN(2) == 0:
 		return n, nil
 	case l.err == nil && n == 0:
@@ -73,9 +76,11 @@ func (l *life) Cut() { l.end() }
 
 // TestLives stacks the wrappers as the Transport does, and lets bodies break,
 // stall, panic and end too early, while their reader, who may look ahead, reads
-// in pieces of any size and closes at any time. The reader gets the bytes of the
+// in pieces of any size, with pauses, and closes at any time. The reader gets the bytes of the
 // representation up to some point, and all of them if they end with EOF. Every
 // body is closed once, every context has ended, and no alarm is left.
+//
+//retrip:promise P20
 func TestLives(t *testing.T) {
 	seeds := uint64(2000)
 	if testing.Short() {
@@ -110,13 +115,18 @@ func TestLives(t *testing.T) {
 				}
 				l.panics = random.IntN(60) == 0
 				l.ctx, l.end = context.WithCancel(ctx)
+				l.spent.Store(n == 0)
 				lives = append(lives, l)
 				w := watch(l, idle, l)
 				alarms = append(alarms, w)
 				var b io.ReadCloser = w
-				if random.IntN(3) == 0 {
+				switch random.IntN(6) {
+				case 0, 1:
 					l.boom = -1 // reading ahead, it would end the request
 					b = Ahead(b, random.Int64N(2000), int64(len(data)))
+				case 2, 3:
+					l.boom = -1
+					b = AheadSoon(&http.Response{Body: b, ContentLength: -1}, random.Int64N(2000), time.Duration(random.IntN(300))*time.Millisecond)
 				}
 				r := &Releasing{}
 				r.Release(b, l, false)
@@ -131,7 +141,7 @@ func TestLives(t *testing.T) {
 				}
 				asked = append(asked, ctx)
 				last := lives[len(lives)-1]
-				require.True(t, last.ended || len(last.data) == 0, "seed %d: asked too early", seed)
+				require.True(t, last.ended.Load() || last.spent.Load(), "seed %d: asked too early", seed)
 				for _, l := range lives {
 					require.EqualValues(t, 1, l.closed.Load(), "seed %d: not closed before the next one", seed)
 				}
@@ -181,6 +191,9 @@ func TestLives(t *testing.T) {
 			buffer := make([]byte, 1+random.IntN(600))
 			for err == nil || err == errBoom && random.IntN(2) == 0 {
 				var n int
+				if random.IntN(8) == 0 {
+					time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+				}
 				began := time.Now()
 				err = safely(func() (err error) {
 					n, err = j.Read(buffer[:random.IntN(len(buffer)+1)])

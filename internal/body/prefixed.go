@@ -6,53 +6,212 @@ package body
 import (
 	"errors"
 	"io"
+	"maps"
+	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 // Prefixed is a body of which some bytes have been read ahead. Its Read returns
 // those bytes first. Then it returns the error that ended the reading ahead, if
-// there was one, or the rest of the body.
+// there was one, or the rest of the body. One goroutine may call Read while
+// another calls Close.
 type Prefixed struct {
-	io.ReadCloser        // the rest
-	ahead         []byte // bytes read ahead that Read has not returned yet
+	io.ReadCloser          // the rest
+	ahead         []byte   // bytes read ahead that Read has not returned yet
+	more          [][]byte // those after them
+	n             int64    // number of all those bytes
 	err           error
+	late          *lateRead   // a Read whose end nobody has awaited; nil if there is none
+	reading       atomic.Bool // late is in progress
 	closed        atomic.Bool
+	source        *http.Response // whose trailers a late Read may set; nil if there was none
+	apart         *http.Response // a copy of source from before the first late Read
 }
 
-// firstBuffer is how much is read ahead at first. The buffer grows as bytes
-// arrive: an announced length must not allocate memory.
-const firstBuffer = 4 << 10
+const (
+	// firstBuffer is how much is read ahead at first if the length of the body is
+	// unknown.
+	firstBuffer = 4 << 10
 
-// Ahead reads up to n bytes of body ahead, or fewer if body ends earlier. It
-// returns a body that begins with them. length is the length of body, or
-// negative if it is unknown.
+	// mostTrust is the largest buffer that an announced length gets before its
+	// bytes arrive.
+	mostTrust = 64 << 10
+)
+
+// Ahead reads n bytes of body ahead, or fewer if body is shorter or breaks. It
+// returns a body that begins with them. length is the announced length of body,
+// unknown if it is not positive. Ahead doesn't wait for the end of a body that
+// has arrived completely.
 func Ahead(body io.ReadCloser, n, length int64) *Prefixed {
-	b, ok := body.(*Prefixed)
-	if !ok {
-		b = &Prefixed{ReadCloser: body}
-	}
-	if b.err != nil || int64(len(b.ahead)) >= n {
-		return b
-	}
-	size := int64(firstBuffer)
-	if length >= 0 {
-		// One more byte reveals the end.
-		size = min(size, length+1)
-	}
-	if int64(cap(b.ahead)) < min(size, n) {
-		b.ahead = append(make([]byte, 0, min(size, n)), b.ahead...)
-	}
-	for int64(len(b.ahead)) < n && b.err == nil {
-		if len(b.ahead) == cap(b.ahead) {
-			b.ahead = append(b.ahead, 0)[:len(b.ahead)]
-		}
-		free := b.ahead[len(b.ahead):cap(b.ahead)]
-		free = free[:min(int64(len(free)), n-int64(len(b.ahead)))]
-		m, err := readSome(b.ReadCloser, free)
-		b.ahead = b.ahead[:len(b.ahead)+m]
-		b.err = err
+	b := prefixed(body)
+	n = most(n, length)
+	for b.n < n && b.err == nil {
+		b.fill(n, length)
 	}
 	return b
+}
+
+// AheadSoon is Ahead for the body of resp, whose bytes may take long to arrive. If
+// the length is unknown, AheadSoon waits for the first bytes, and at most for the
+// time more after them. A Read may still be in progress then; see [Apart].
+func AheadSoon(resp *http.Response, n int64, more time.Duration) *Prefixed {
+	b, length := prefixed(resp.Body), resp.ContentLength
+	n = most(n, length)
+	for b.n < n && b.err == nil && (length > 0 || b.n == 0) {
+		b.fill(n, length)
+	}
+	if b.n >= n || b.err != nil {
+		return b
+	}
+	timer := time.NewTimer(more)
+	defer timer.Stop()
+	for b.n < n && b.err == nil {
+		if b.late == nil {
+			if b.apart == nil {
+				b.source, b.apart = resp, new(*resp)
+				b.apart.Trailer = maps.Clone(resp.Trailer)
+			}
+			b.late = b.readLate(n)
+		}
+		select {
+		case <-b.late.ended:
+			b.absorb()
+		case <-timer.C:
+			if w := b.watched(); w != nil {
+				w.pause()
+			}
+			return b
+		}
+	}
+	return b
+}
+
+// Apart returns resp, or a copy if AheadSoon has left a Read of its body in
+// progress: net/http sets the trailers of resp in that Read, while the caller may
+// look at those that resp announces. The copy gets them at the end of its body.
+func Apart(resp *http.Response) *http.Response {
+	b, ok := resp.Body.(*Prefixed)
+	if !ok || b.late == nil || b.source != resp {
+		return resp
+	}
+	b.apart.Body = b
+	return b.apart
+}
+
+func prefixed(body io.ReadCloser) *Prefixed {
+	if b, ok := body.(*Prefixed); ok {
+		return b
+	}
+	return &Prefixed{ReadCloser: body}
+}
+
+// most returns n, or the length of a body if that is known to be less.
+func most(n, length int64) int64 {
+	if length > 0 {
+		return min(n, length)
+	}
+	return n
+}
+
+// fill reads once, towards a total of n bytes. An announced length allocates what
+// it says, within limits. Other buffers grow as bytes arrive, without copying
+// what has arrived.
+func (b *Prefixed) fill(n, length int64) {
+	if b.late != nil {
+		b.await()
+		return
+	}
+	last := b.last()
+	if len(*last) == cap(*last) {
+		size := max(firstBuffer, b.n)
+		if length > 0 {
+			size = max(mostTrust, b.n)
+		}
+		last = b.add(make([]byte, 0, min(size, n-b.n)))
+	}
+	free := (*last)[len(*last):cap(*last)]
+	m, err := readSome(b.ReadCloser, free[:min(int64(len(free)), n-b.n)])
+	*last = (*last)[:len(*last)+m]
+	b.n += int64(m)
+	b.err = err
+}
+
+// last returns the last buffer.
+func (b *Prefixed) last() *[]byte {
+	if len(b.more) > 0 {
+		return &b.more[len(b.more)-1]
+	}
+	return &b.ahead
+}
+
+// add appends a buffer.
+func (b *Prefixed) add(p []byte) *[]byte {
+	if b.n == 0 {
+		b.ahead = p
+		return &b.ahead
+	}
+	b.more = append(b.more, p)
+	return &b.more[len(b.more)-1]
+}
+
+// lateRead is a Read in a goroutine of its own. Its results are valid once ended
+// is closed.
+type lateRead struct {
+	ended    chan struct{}
+	got      []byte
+	err      error
+	panicked any
+}
+
+// readLate begins a Read towards a total of n bytes. It ends when bytes arrive,
+// or when the body ends or is closed.
+func (b *Prefixed) readLate(n int64) *lateRead {
+	r := &lateRead{ended: make(chan struct{}), got: make([]byte, min(n-b.n, firstBuffer))}
+	b.reading.Store(true)
+	go func() {
+		defer close(r.ended)
+		defer b.reading.Store(false)
+		defer func() { r.panicked = recover() }()
+		var m int
+		m, r.err = readSome(b.ReadCloser, r.got)
+		r.got = r.got[:m]
+	}()
+	return r
+}
+
+// await waits for the late Read, which must make progress from here on.
+func (b *Prefixed) await() {
+	if w := b.watched(); w != nil {
+		w.arm()
+	}
+	<-b.late.ended
+	b.absorb()
+}
+
+// absorb takes over the results of the late Read, which has ended.
+func (b *Prefixed) absorb() {
+	r := b.late
+	b.late = nil
+	rethrow(r.panicked)
+	switch last := b.last(); {
+	case len(r.got) <= cap(*last)-len(*last):
+		*last = append(*last, r.got...)
+	case len(r.got) > 0:
+		b.add(r.got)
+	}
+	b.n += int64(len(r.got))
+	b.err = r.err
+}
+
+// watched returns the body below that must make progress, or nil.
+func (b *Prefixed) watched() *Watched {
+	for below := b.ReadCloser; below != nil; below = inside(below) {
+		if w, ok := below.(*Watched); ok {
+			return w
+		}
+	}
+	return nil
 }
 
 // errNegative is the error for a Read that reports a negative count, or more
@@ -77,9 +236,21 @@ func readSome(r io.Reader, p []byte) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// Bytes returns the bytes read ahead that Read has not returned yet. They must
-// not be changed, and are valid until the next Read.
-func (b *Prefixed) Bytes() []byte { return b.ahead }
+// Bytes returns up to n of the bytes read ahead that Read has not returned yet.
+// They must not be changed, and are valid until the next Read. Appending to them
+// copies them.
+func (b *Prefixed) Bytes(n int) []byte {
+	if len(b.ahead) < n && len(b.more) > 0 {
+		all := make([]byte, 0, b.n)
+		all = append(all, b.ahead...)
+		for _, p := range b.more {
+			all = append(all, p...)
+		}
+		b.ahead, b.more = all, nil
+	}
+	n = min(n, len(b.ahead))
+	return b.ahead[:n:n]
+}
 
 // Err returns the error that ended the reading ahead, or [io.EOF] at the end of
 // the body. It returns nil if there is more to read.
@@ -90,29 +261,57 @@ func (b *Prefixed) SetErr(err error) { b.err = err }
 
 // Read returns the bytes read ahead, then the rest of the body.
 func (b *Prefixed) Read(p []byte) (int, error) {
+	n, err := b.read(p)
+	if err == io.EOF && b.apart != nil {
+		b.apart.Trailer = b.source.Trailer
+	}
+	return n, err
+}
+
+func (b *Prefixed) read(p []byte) (int, error) {
 	switch {
+	case b.closed.Load() && b.late != nil:
+		return 0, http.ErrBodyReadAfterClose
 	case b.closed.Load():
 		// The body below decides what a Read after Close returns.
 		return b.ReadCloser.Read(p)
-	case len(b.ahead) > 0:
-		n := copy(p, b.ahead)
-		b.ahead = b.ahead[n:]
-		if len(b.ahead) == 0 {
-			b.ahead = nil
-			if b.err == io.EOF {
-				return n, io.EOF
-			}
-		}
-		return n, nil
+	case b.n == 0 && b.late != nil && len(p) > 0:
+		b.await()
+	}
+	switch {
+	case b.n > 0:
+		return b.take(p)
 	case b.err != nil:
 		return 0, b.err
+	case b.late != nil:
+		return 0, nil
 	default:
 		return b.ReadCloser.Read(p)
 	}
 }
 
-// Close closes the body.
+// take moves bytes read ahead to p.
+func (b *Prefixed) take(p []byte) (int, error) {
+	n := copy(p, b.ahead)
+	b.ahead = b.ahead[n:]
+	b.n -= int64(n)
+	if len(b.ahead) == 0 {
+		b.ahead = nil
+		if len(b.more) > 0 {
+			b.ahead, b.more = b.more[0], b.more[1:]
+		} else if b.err == io.EOF {
+			return n, io.EOF
+		}
+	}
+	return n, nil
+}
+
+// Close closes the body. It doesn't wait for a Read that is in progress.
 func (b *Prefixed) Close() error {
 	b.closed.Store(true)
+	if b.reading.Load() {
+		dismiss(b.ReadCloser)
+		return nil
+	}
 	return b.ReadCloser.Close()
 }

@@ -35,9 +35,24 @@ func (b *Releasing) Read(p []byte) (int, error) {
 }
 
 func (b *Releasing) Close() error {
-	err := b.ReadCloser.Close()
-	b.context.Cut()
-	return err
+	defer b.context.Cut() // even if Close panics
+	return b.ReadCloser.Close()
+}
+
+// EndWith cuts c when the body of resp is closed. If it has no body, that is now.
+func EndWith(resp *http.Response, c Cutter) {
+	switch b := resp.Body.(type) {
+	case nil:
+		c.Cut()
+	case io.ReadWriteCloser:
+		resp.Body = NewReleasingConn(b, c)
+	default:
+		if b == http.NoBody {
+			c.Cut()
+			return
+		}
+		resp.Body = &Releasing{ReadCloser: b, context: c, uploading: true}
+	}
 }
 
 // ReleasingConn is a Releasing that can also be written to.
@@ -52,9 +67,8 @@ func NewReleasingConn(body io.ReadWriteCloser, context Cutter) *ReleasingConn {
 }
 
 func (b *ReleasingConn) Close() error {
-	err := b.ReadWriteCloser.Close()
-	b.context.Cut()
-	return err
+	defer b.context.Cut()
+	return b.ReadWriteCloser.Close()
 }
 
 // CloseWrite closes the writing direction, if the body below can.

@@ -57,6 +57,7 @@ type Ending struct {
 	io.ReadCloser
 	length int64 // unknown if not positive
 	n      int64
+	begun  atomic.Bool
 	ended  atomic.Bool
 	before *Ending // an earlier body of the same request; nil if there is none
 }
@@ -68,10 +69,13 @@ func WatchEnd(b io.ReadCloser, length int64, before *Ending) *Ending {
 	return &Ending{ReadCloser: b, length: length, before: before}
 }
 
-// Ended reports whether nobody reads b, or a body before it, any more.
+// Ended reports whether nobody reads b, or a body before it, any more. A copy
+// that nobody had begun to read when a later one was made has been dropped.
 func (b *Ending) Ended() bool {
+	latest := b
 	for ; b != nil; b = b.before {
-		if !b.ended.Load() {
+		dropped := b != latest && b.before != nil && !b.begun.Load()
+		if !b.ended.Load() && !dropped {
 			return false
 		}
 	}
@@ -79,6 +83,7 @@ func (b *Ending) Ended() bool {
 }
 
 func (b *Ending) Read(p []byte) (int, error) {
+	b.begun.Store(true)
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
 	if err != nil || b.length > 0 && b.n >= b.length {

@@ -94,7 +94,7 @@ func (b *Breaker) Admit(p *Rule, c *Pass, now time.Duration, draw uint64) (allow
 		b.enter(HalfOpen)
 		change = Probing
 	}
-	if b.out > 0 && now-b.probed >= p.OpenFor {
+	if b.out > 0 && span.Sub(now, b.probed) >= p.OpenFor {
 		// The probes in flight have hung for longer than the breaker stays
 		// open, so stop waiting for their results.
 		b.enter(HalfOpen)
@@ -220,7 +220,7 @@ func (b *Breaker) count(window time.Duration, failed bool, now time.Duration) {
 
 // lapsed reports whether the failures in a row are so old that the host table
 // may have forgotten them.
-func (b *Breaker) lapsed(now time.Duration) bool { return now-b.last > Idle }
+func (b *Breaker) lapsed(now time.Duration) bool { return span.Sub(now, b.last) > Idle }
 
 func (b *Breaker) advance(slot int64) {
 	if slot-b.slot >= slots {
@@ -265,10 +265,11 @@ func (b *Breaker) Healed(now time.Duration) bool {
 	if b.tripped && now < span.Add(b.closed, span.Mul(b.width, memory*slots)) {
 		return false
 	}
-	if b.width > 0 {
-		b.advance(slotOf(now, b.width))
+	w := *b
+	if w.width > 0 {
+		w.advance(slotOf(now, w.width))
 	}
-	_, failed := b.sum()
+	_, failed := w.sum()
 	return failed == 0
 }
 
@@ -284,5 +285,5 @@ func (b *Breaker) Trouble(now time.Duration) (state State, openFor time.Duration
 	if b.state == Closed {
 		return Closed, 0
 	}
-	return b.state, max(0, b.until-now)
+	return b.state, max(0, span.Sub(b.until, now))
 }

@@ -18,13 +18,28 @@ const (
 // The constants of the rule come from experiments: `retripsim budget` compares the
 // rule with and without them.
 const (
-	RetryCost        = Token / 2
-	timeoutRetryCost = Token * 3 / 4 // cost of a retry after a timeout
-	streakLimit      = 4             // weighted number of failed retries in a row that ends retries
-	timeoutWeight    = 2             // weight of a timeout in that number
-	Credit           = Token / 5     // back per success without a retry
-	SlowShare        = 0.7           // a success that took more than this share of AttemptTimeout is slow
+	RetryCost        = Token / 2      // cost of a request's retries after failures that aren't timeouts
+	timeoutRetryCost = Token * 7 / 10 // cost of each retry while attempts time out
+	recentOutcomes   = 10             // attempts time out while a timeout is among so many last outcomes
+	Credit           = Token / 5      // back per success without a retry
+	SlowShare        = 0.7            // a success that took more than this share of AttemptTimeout is slow
 	slowCost         = 2 * Token
+
+	// These are shares of a budget's size.
+	rowTenths        = 6 // failed retries in a row that end retries, at least rowLeast
+	timeoutRowTenths = 4 // the same after a timeout
+	timeoutReserve   = 5 // a retry after a timeout leaves one token in so many
+
+	rowLeast = 2
+)
+
+// Refusal says why a budget allows no retry.
+type Refusal uint8
+
+const (
+	_         Refusal = iota
+	Exhausted         // too few tokens are left
+	Failing           // too many retries in a row have failed
 )
 
 // Micro returns a number of tokens in micro-tokens.
@@ -36,23 +51,35 @@ type Rule struct {
 	Credit int64 // back per success without a retry
 }
 
+// row returns how many failed retries in a row end retries, as tenths of the size,
+// rounded up.
+func (r Rule) row(tenths int64) uint32 { return uint32((r.Size*tenths + 10*Token - 1) / (10 * Token)) }
+
+// Stopped reports whether so many failed retries in a row end all retries until
+// something succeeds. After a timeout, fewer do.
+func (r Rule) Stopped(row uint32) bool { return r.Size > 0 && row >= max(rowLeast, r.row(rowTenths)) }
+
 // Debt is the state of a host's budget. The zero debt is a full budget. All
 // parts are in one word, so that they always belong to the same instant.
 type Debt struct{ word atomic.Uint64 }
 
 // Owed is a debt at one instant.
 type Owed struct {
-	Missing  int64 // micro-tokens
-	Streak   uint8 // weighted number of retries that failed in a row
-	TimedOut bool  // the last failure was a timeout
+	Missing int64  // micro-tokens
+	Row     uint32 // retries that failed in a row
+	Recent  uint8  // outcomes until the last timeout is forgotten
 }
 
 const (
-	streakShift  = 48 // above the largest budget in micro-tokens, 10^12
-	timedOutFlag = 1 << 56
+	rowShift    = 40 // above the largest budget in micro-tokens, 10^12
+	rowMost     = 1<<20 - 1
+	recentShift = 60
 )
 
 func (d *Debt) Load() Owed { return unpack(d.word.Load()) }
+
+// TimingOut reports whether one of the last outcomes was a timeout.
+func (d *Debt) TimingOut() bool { return d.Load().Recent > 0 }
 
 // Missing returns the number of missing micro-tokens.
 func (d *Debt) Missing() int64 { return d.Load().Missing }
@@ -61,23 +88,42 @@ func (d *Debt) Clear() { d.word.Store(0) }
 
 func unpack(word uint64) Owed {
 	return Owed{
-		Missing:  int64(word & (1<<streakShift - 1)),
-		Streak:   uint8(word >> streakShift),
-		TimedOut: word&timedOutFlag != 0,
+		Missing: int64(word & (1<<rowShift - 1)),
+		Row:     uint32(word >> rowShift & rowMost),
+		Recent:  uint8(word >> recentShift),
 	}
 }
 
-// pack drops everything once no token is missing: a failed retry always leaves
-// tokens missing, so there is nothing to remember.
+// pack drops everything once no token is missing, so that a host without debt needs
+// no state. If successes have paid back what a retry took before the retry fails, the
+// failure therefore leaves no trace: it costs nothing and begins no row.
 func (o Owed) pack() uint64 {
 	if o.Missing == 0 {
 		return 0
 	}
-	word := uint64(o.Missing) | uint64(o.Streak)<<streakShift
-	if o.TimedOut {
-		word |= timedOutFlag
+	return uint64(o.Missing) | uint64(o.Row)<<rowShift | uint64(o.Recent)<<recentShift
+}
+
+// after returns for how many outcomes the last timeout is remembered after an
+// outcome.
+func after(recent uint8, timeout bool) uint8 {
+	if timeout {
+		return recentOutcomes
 	}
-	return word
+	return max(recent, 1) - 1
+}
+
+// price returns the cost of a retry. Unless attempts time out, a request pays
+// once for all retries that fail.
+func price(recent uint8, again bool) int32 {
+	switch {
+	case recent > 0:
+		return timeoutRetryCost
+	case again:
+		return 0
+	default:
+		return RetryCost
+	}
 }
 
 // change replaces the debt by what step makes of it, unless step declines.
@@ -95,23 +141,30 @@ func (d *Debt) change(step func(Owed) (Owed, bool)) bool {
 }
 
 // Spend takes the tokens for a retry after a failure and returns their number,
-// or reports that there must be no retry.
-func (d *Debt) Spend(r Rule, timeout bool) (paid int32, ok bool) {
+// or says why there must be no retry. again says that a retry of the same request
+// has already failed.
+func (d *Debt) Spend(r Rule, again, timeout bool) (paid int32, refusal Refusal) {
 	if r.Size == 0 {
-		return 0, true
+		return 0, 0
 	}
-	paid = RetryCost
-	if timeout {
-		paid = timeoutRetryCost
-	}
-	return paid, d.change(func(o Owed) (Owed, bool) {
-		if o.Streak >= streakLimit || o.Missing+int64(paid) > r.Size {
-			return o, false
+	d.change(func(o Owed) (Owed, bool) {
+		stopped, left := r.Stopped(o.Row), int64(0)
+		if timeout {
+			o.Recent = recentOutcomes
+			stopped, left = o.Row >= r.row(timeoutRowTenths), r.Size/timeoutReserve
 		}
-		o.Missing += int64(paid)
-		o.TimedOut = timeout
-		return o, true
+		paid, refusal = price(o.Recent, again), 0
+		switch {
+		case stopped:
+			refusal = Failing
+		case o.Missing+int64(paid)+left > r.Size:
+			refusal = Exhausted
+		default:
+			o.Missing += int64(paid)
+		}
+		return o, refusal == 0
 	})
+	return paid, refusal
 }
 
 // GiveBack returns the tokens that a retry took.
@@ -131,34 +184,33 @@ func (d *Debt) Fit(size int64) {
 	})
 }
 
-// Fail records a failure: that of a retry if paid isn't 0.
-func (d *Debt) Fail(r Rule, paid int32, timeout bool) {
+// Fail records a failure: that of a retry that the budget allowed, if retry is
+// true. Unless attempts time out, the failed retries of a request count once: again
+// says that one has failed before. While no token is missing, there is nothing to
+// record.
+func (d *Debt) Fail(r Rule, retry, again, timeout bool) {
 	if r.Size == 0 || d.word.Load() == 0 {
 		return
 	}
 	d.change(func(o Owed) (Owed, bool) {
-		o.TimedOut = timeout
-		switch {
-		case paid == 0:
-		case timeout:
-			o.Streak = min(streakLimit, o.Streak+timeoutWeight)
-		default:
-			o.Streak = min(streakLimit, o.Streak+1)
+		o.Recent = after(o.Recent, timeout)
+		if retry && (!again || o.Recent > 0) {
+			o.Row = min(rowMost, o.Row+1)
 		}
 		return o, true
 	})
 }
 
-// Succeed records a success: that of a retry if paid isn't 0, otherwise that of
-// a first attempt if first is true. A retry that took no tokens only ends the
-// streak.
+// Succeed records a success: that of a first attempt if first is true, or else of a
+// retry, which took paid. It reports whether the success pays back.
 func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) (pays bool) {
 	if r.Size == 0 || d.word.Load() == 0 {
 		return true
 	}
 	d.change(func(o Owed) (Owed, bool) {
-		o.Streak = 0
-		pays = !slow || !o.TimedOut
+		o.Row = 0
+		pays = !slow || o.Recent == 0
+		o.Recent = after(o.Recent, false)
 		switch {
 		case !pays && first:
 			o.Missing = max(o.Missing, min(r.Size, o.Missing+slowCost))

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
@@ -64,6 +65,7 @@ func perform(t testing.TB, h *host.Record, r *decide.Rules, script string) decid
 	return d
 }
 
+//retrip:promise P14
 func TestBudget(t *testing.T) {
 	type step struct {
 		script string // outcomes of the attempts of one request
@@ -74,6 +76,7 @@ func TestBudget(t *testing.T) {
 	const (
 		none      = decide.None
 		exhausted = decide.BudgetExhausted
+		failing   = decide.RetriesFailing
 		most      = decide.MaxAttempts
 		post      = decide.NotIdempotent
 	)
@@ -85,11 +88,17 @@ func TestBudget(t *testing.T) {
 		{"a retry that works costs nothing", retrip.Budget{}, []step{
 			{"503 ok", 5, 0, none}, {"503 404", 5, 0, none}, {"error ok", 5, 0, none}, {"timeout ok", 5, 0, none},
 		}},
-		{"a retry that fails costs a half", retrip.Budget{}, []step{
-			{"503 503 ok", 4.5, 0, none}, {"503 error error ok", 3.5, 0, none},
+		{"a request's first failed retry costs a half, and its further ones nothing", retrip.Budget{}, []step{
+			{"503 503 ok", 4.5, 0, none}, {"503 error error ok", 4, 0, none}, {"503 503 503 503", 3.5, 1, most},
 		}},
-		{"after a timeout three quarters", retrip.Budget{}, []step{
-			{"timeout 503 ok", 4.25, 0, none}, {"503 timeout ok", 3.75, 0, none}, {"timeout timeout ok", 3, 0, none},
+		{"while attempts time out each costs 0.7", retrip.Budget{}, []step{
+			{"timeout 503 ok", 4.3, 0, none}, {"503 503 503 ok", 2.9, 0, none}, {"timeout timeout ok", 2.2, 0, none},
+		}},
+		{"a timeout is forgotten after ten outcomes", retrip.Budget{Size: 100}, []step{
+			{"503 503 ok", 99.5, 0, none}, {"503 503 ok", 99, 0, none}, {"503 503 ok", 98.5, 0, none}, {"503 503 ok", 98, 0, none}, {"503 503 ok", 97.5, 0, none},
+			{"timeout timeout ok", 96.8, 0, none}, // the first outcome
+			{"ok", 97, 0, none}, {"ok", 97.2, 0, none}, {"ok", 97.4, 0, none}, {"ok", 97.6, 0, none}, {"ok", 97.8, 0, none},
+			{"ok", 98, 0, none}, {"ok", 98.2, 0, none}, {"503 503 ok", 97.5, 0, none}, {"503 503 ok", 97, 0, none},
 		}},
 		{"a plain success pays back a fifth", retrip.Budget{}, []step{
 			{"503 503 ok", 4.5, 0, none}, {"ok", 4.7, 0, none}, {"ok", 4.9, 0, none}, {"ok", 5, 0, none}, {"ok", 5, 0, none},
@@ -100,43 +109,43 @@ func TestBudget(t *testing.T) {
 		{"a success of a retry is not a plain one", retrip.Budget{}, []step{
 			{"503 503 ok", 4.5, 0, none}, {"503 ok", 4.5, 0, none},
 		}},
-		{"empty", retrip.Budget{Size: 1.5}, []step{
-			{"503 503 503 503", 0, 3, most}, {"503", 0, 3, exhausted},
-			{"ok", .2, 0, none}, {"503", .2, 0, exhausted}, {"ok", .4, 0, none}, {"503", .4, 0, exhausted}, {"ok", .6, 0, none}, {"timeout", .6, 0, exhausted},
-			{"503 503", .1, 1, exhausted},
+		{"empty", retrip.Budget{Size: 1}, []step{
+			{"503 503 503 503", .5, 1, most}, {"503 503", 0, 2, failing}, {"ok", .2, 0, none},
+			{"503", .2, 0, exhausted}, {"ok", .4, 0, none}, {"timeout", .4, 0, exhausted}, {"ok", .6, 0, none}, {"timeout", .6, 0, exhausted},
 		}},
-		{"four failed retries in a row are the last", retrip.Budget{}, []step{
-			{"503 503 503 503", 3.5, 3, most}, {"503 503", 3, 4, exhausted}, {"503", 3, 4, exhausted}, {"error", 3, 4, exhausted},
-			{"404", 3.2, 0, none}, {"503 ok", 3.2, 0, none},
+		{"after three failed retries in a row, of three requests, none", retrip.Budget{}, []step{
+			{"503 503 503 503", 4.5, 1, most}, {"503 503 503 503", 4, 2, most}, {"503 503", 3.5, 3, failing}, {"error", 3.5, 3, failing},
+			{"404", 3.7, 0, none}, {"503 ok", 3.7, 0, none},
 		}},
-		{"a timeout counts two", retrip.Budget{}, []step{
-			{"timeout timeout timeout", 3.5, 4, exhausted}, {"timeout", 3.5, 4, exhausted}, {"503", 3.5, 4, exhausted},
-			{"ok", 3.7, 0, none}, {"503 503 timeout 503", 1.95, 4, most}, {"503", 1.95, 4, exhausted},
-			{"slow", 2.15, 0, none},
+		{"after two, none after a timeout", retrip.Budget{}, []step{
+			{"timeout timeout timeout", 3.6, 2, failing}, {"timeout", 3.6, 2, failing}, {"503 503", 2.9, 3, failing},
+			{"slow", .9, 0, none}, {"timeout", .9, 0, exhausted}, {"503 ok", .9, 0, none},
+		}},
+		{"a retry after a timeout leaves a fifth", retrip.Budget{}, []step{
+			{"timeout timeout ok", 4.3, 0, none}, {"timeout timeout ok", 3.6, 0, none}, {"timeout timeout ok", 2.9, 0, none}, {"timeout timeout ok", 2.2, 0, none},
+			{"timeout timeout", 1.5, 1, exhausted}, {"503 503 503", .1, 3, failing},
+		}},
+		{"a larger size allows more in a row", retrip.Budget{Size: 10}, []step{
+			{"timeout timeout timeout timeout", 7.9, 3, most}, {"timeout timeout", 7.2, 4, failing}, {"503 503 503", 5.8, 6, failing},
 		}},
 		{"first attempts aren't in the row", retrip.Budget{}, []step{
-			{"503 503 503 503", 3.5, 3, most}, {"POST503", 3.5, 3, post}, {"POSTout", 3.5, 3, post}, {"503 503", 3, 4, exhausted},
+			{"503 503 503 503", 4.5, 1, most}, {"POST503", 4.5, 1, post}, {"POSTout", 4.5, 1, post}, {"503 503 503", 3.1, 3, failing},
 		}},
-		{"a success of anything ends the row", retrip.Budget{Size: 10}, []step{
-			{"503 503 503 503", 8.5, 3, most}, {"503 ok", 8.5, 0, none},
-			{"503 503 503 503", 7, 3, most}, {"final", 7.2, 0, none},
-			{"503 503 503 503", 5.7, 3, most}, {"slow404", 5.9, 0, none},
+		{"a success of anything ends the row", retrip.Budget{}, []step{
+			{"503 503 503 503", 4.5, 1, most}, {"503 ok", 4.5, 0, none},
+			{"503 503 503 503", 4, 1, most}, {"final", 4.2, 0, none},
+			{"503 503 503 503", 3.7, 1, most}, {"slow404", 3.9, 0, none},
 		}},
 		{"what says nothing about the host changes nothing", retrip.Budget{}, []step{
-			{"503 503 503 503", 3.5, 3, most}, {"gone", 3.5, 3, decide.Canceled}, {"nohost", 3.5, 3, none},
-			{"503 gone", 3, 3, decide.Canceled},
-			{"503 503", 2.5, 4, exhausted}, {"gone", 2.5, 4, decide.Canceled}, {"nohost", 2.5, 4, none}, {"503", 2.5, 4, exhausted},
+			{"503 503 503 503", 4.5, 1, most}, {"gone", 4.5, 1, decide.Canceled}, {"nohost", 4.5, 1, none},
+			{"503 gone", 4, 1, decide.Canceled},
 		}},
 		{"while attempts time out a slow success takes two", retrip.Budget{}, []step{
-			{"timeout timeout ok", 4.25, 0, none}, {"slow", 2.25, 0, none}, {"slow404", .25, 0, none}, {"slow", 0, 0, none},
+			{"timeout timeout ok", 4.3, 0, none}, {"slow", 2.3, 0, none}, {"slow404", .3, 0, none}, {"slow", 0, 0, none},
 			{"ok", .2, 0, none}, {"ok", .4, 0, none}, {"slow", 0, 0, none},
 		}},
 		{"and that of a retry gets nothing back", retrip.Budget{}, []step{
-			{"timeout slow", 4.25, 0, none}, {"503 ok", 4.25, 0, none}, {"timeout timeout slow", 2.75, 0, none},
-		}},
-		{"once something fails otherwise it does as others", retrip.Budget{}, []step{
-			{"timeout timeout ok", 4.25, 0, none}, {"POST503", 4.25, 0, post}, {"slow", 4.45, 0, none},
-			{"POSTout", 4.45, 0, post}, {"slow", 2.45, 0, none}, {"503 slow", 2.45, 0, none},
+			{"timeout slow", 4.3, 0, none}, {"503 ok", 4.3, 0, none}, {"timeout timeout slow", 2.9, 0, none},
 		}},
 		{"a host in no trouble may be slow", retrip.Budget{}, []step{
 			{"slow", 5, 0, none}, {"POSTout", 5, 0, post}, {"slow", 5, 0, none}, {"503 slow", 5, 0, none},
@@ -154,7 +163,7 @@ func TestBudget(t *testing.T) {
 				d := perform(t, &h, r, s.script)
 				state := r.State(&h, 0)
 				assert.Equal(t, s.reason, d.Reason, "step %d: %s", i, s.script)
-				assert.Equal(t, s.tokens, state.Tokens, "step %d: %s", i, s.script)
+				assert.InDelta(t, s.tokens, state.Tokens, 1e-9, "step %d: %s", i, s.script)
 				assert.Equal(t, s.failed, state.FailedRetries, "step %d: %s", i, s.script)
 			}
 		})
@@ -167,7 +176,7 @@ func TestBudget_SlowWithoutTimeout(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{})
 	perform(t, &h, r, "timeout timeout ok")
 	r.Next(&h, &decide.Call{Attempts: 1}, play.Took(http.StatusOK, time.Hour), 0, 0)
-	assert.Equal(t, 4.45, r.State(&h, 0).Tokens)
+	assert.Equal(t, 4.5, r.State(&h, 0).Tokens)
 }
 
 func TestBudget_State(t *testing.T) {
@@ -195,7 +204,7 @@ func TestBudget_OfRetry(t *testing.T) {
 		{"success", play.Repeatable(200), 5},
 		{"answer", play.Repeatable(404), 5},
 		{"Final answer", decide.Outcome{Status: 503, Verdict: decide.Final}, 5},
-		{"failure", play.Repeatable(503), 4}, // with that of the next retry
+		{"failure", play.Repeatable(503), 4.5}, // the next retry costs nothing
 		{"failure that isn't repeated", decide.Outcome{Status: 503, Replay: true}, 4.5},
 		{"canceled", decide.Outcome{Canceled: true}, 4.5},
 		{"hidden sends", decide.Outcome{Resent: true}, 4.5},
@@ -297,7 +306,10 @@ func TestBudget_Contention(t *testing.T) {
 	assert.Equal(t, float64(size), r.State(&h, 0).Tokens, "never above Size")
 }
 
-// In an outage, a client makes exactly four retries, one after the other.
+// In an outage, a client makes exactly seven retries, one after the other: all
+// those of two requests, and one of the third.
+//
+//retrip:promise P14
 func TestBudget_Outage(t *testing.T) {
 	var h host.Record
 	r := play.Rules(t, retrip.Policy{})
@@ -309,5 +321,31 @@ func TestBudget_Outage(t *testing.T) {
 			again = r.Next(&h, &call, play.Repeatable(0), 0, 0).Retry
 		}
 	}
-	assert.Equal(t, 1004, attempts)
+	assert.Equal(t, 1007, attempts)
+}
+
+// A retry that fails after successes have filled the budget again leaves no trace.
+//
+//retrip:promise P14
+func TestDebt_FilledBeforeTheFailure(t *testing.T) {
+	r := budget.Rule{Size: 5 * budget.Token, Credit: budget.Credit}
+	var d budget.Debt
+	_, refusal := d.Spend(r, false, false)
+	require.Zero(t, refusal)
+	for range 2 {
+		d.Succeed(r, 0, true, false)
+	}
+	d.Fail(r, true, false, false)
+	assert.Equal(t, budget.Owed{Missing: budget.RetryCost - 2*budget.Credit, Row: 1}, d.Load(), "tokens are missing, so it counts")
+	d.Clear()
+	d.Spend(r, false, false)
+	for range 3 {
+		d.Succeed(r, 0, true, false)
+	}
+	d.Fail(r, true, false, false)
+	assert.Zero(t, d.Load())
+	for range 3 {
+		_, refusal := d.Spend(r, false, false)
+		assert.Zero(t, refusal)
+	}
 }

@@ -33,6 +33,8 @@ func after(d time.Duration, reply play.Step) play.Step {
 
 // A Transport measures the duration of its attempts, and knows which of them
 // timed out.
+//
+//retrip:promise P14
 func TestBudget_Durations(t *testing.T) {
 	const limit = time.Second
 	var (
@@ -54,23 +56,25 @@ func TestBudget_Durations(t *testing.T) {
 		requests []turn
 	}{
 		{"two retries that time out are the last", limit, []turn{
-			{[]play.Step{hang, hang, hang}, 3.5, 4},
-			{[]play.Step{hang}, 3.5, 4},
-			{[]play.Step{fail}, 3.5, 4},
-			{[]play.Step{fine}, 3.7, 0},
-			{[]play.Step{fail, fine}, 3.7, 0},
+			{[]play.Step{hang, hang, hang}, 3.6, 2},
+			{[]play.Step{hang}, 3.6, 2},
+			{[]play.Step{fail, fail}, 2.9, 3},
+			{[]play.Step{fail}, 2.9, 3},
+			{[]play.Step{fine}, 3.1, 0},
+			{[]play.Step{fail, fine}, 3.1, 0},
 		}},
-		{"so are four that fail otherwise", limit, []turn{
-			{[]play.Step{fail, fail, fail, fail}, 3.5, 3},
-			{[]play.Step{fail, fail}, 3, 4},
-			{[]play.Step{fail}, 3, 4},
-			{[]play.Step{slow}, 3.2, 0},
+		{"so are those of three requests that fail otherwise", limit, []turn{
+			{[]play.Step{fail, fail, fail, fail}, 4.5, 1},
+			{[]play.Step{fail, fail, fail, fail}, 4, 2},
+			{[]play.Step{fail, fail}, 3.5, 3},
+			{[]play.Step{fail}, 3.5, 3},
+			{[]play.Step{slow}, 3.7, 0},
 		}},
 		{"while attempts time out slow successes take tokens", limit, []turn{
-			{[]play.Step{hang, hang, fine}, 4.25, 0},
-			{[]play.Step{slow}, 2.25, 0},
-			{[]play.Step{fine}, 2.45, 0},
-			{[]play.Step{hang, slow}, 1.7, 0},
+			{[]play.Step{hang, hang, fine}, 4.3, 0},
+			{[]play.Step{slow}, 2.3, 0},
+			{[]play.Step{fine}, 2.5, 0},
+			{[]play.Step{hang, slow}, 1.8, 0},
 			{[]play.Step{slow}, 0, 0},
 			{[]play.Step{hang}, 0, 0},
 			{[]play.Step{fine}, .2, 0},
@@ -80,8 +84,8 @@ func TestBudget_Durations(t *testing.T) {
 			{[]play.Step{slow}, 4.7, 0},
 		}},
 		{"without a timeout nothing is slow", retrip.Off, []turn{
-			{[]play.Step{own, own, after(10*time.Minute, play.Reply(200))}, 4.25, 0},
-			{[]play.Step{after(10*time.Minute, play.Reply(200))}, 4.45, 0},
+			{[]play.Step{own, own, after(10*time.Minute, play.Reply(200))}, 4.3, 0},
+			{[]play.Step{after(10*time.Minute, play.Reply(200))}, 4.5, 0},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

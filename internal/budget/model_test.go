@@ -22,12 +22,13 @@ import (
 // model is a host's budget as documented, in thousandths of tokens. A
 // size of 0 means no limit.
 type model struct {
-	missing  int
-	row      int  // failed retries in a row, a timeout counting as two
-	timedOut bool // the last failure was a timeout
+	missing int
+	row     int // failed retries in a row
+	recent  int // outcomes until the last timeout is forgotten
 
 	sharedSize, shared int           // size of the shared budget, and what it misses
 	sharedFailed       time.Duration // instant of the last failure
+	sharedRecent       int
 }
 
 // modelPolicy is a policy as the model sees it.
@@ -47,6 +48,8 @@ type modelRequest struct {
 	attempts   int
 	paid       int // tokens for the last attempt
 	paidShared int
+	budgeted   bool // the last attempt is a retry that the budgets allowed
+	charged    bool // such a retry has failed
 	waiting    bool
 }
 
@@ -55,7 +58,7 @@ func (m *model) settle() {
 	m.missing = max(0, m.missing)
 	m.shared = max(0, m.shared)
 	if m.missing == 0 {
-		m.row, m.timedOut = 0, false
+		m.row, m.recent = 0, 0
 	}
 }
 
@@ -67,90 +70,119 @@ func (m *model) fit(size int) {
 
 // giveBack undoes the payment for an attempt that isn't made.
 func (m *model) giveBack(q *modelRequest) {
-	m.missing -= q.paid
+	if q.paid > 0 {
+		m.missing -= q.paid
+	}
 	m.shared -= q.paidShared
-	q.paid, q.paidShared = 0, 0
+	q.spent()
 	m.settle()
 }
 
+func (q *modelRequest) spent() { q.paid, q.paidShared, q.budgeted = 0, 0, false }
+
 func (m *model) success(q *modelRequest, took time.Duration) {
 	p := q.policy
-	slow := p.size > 0 && p.limit > 0 && 10*took > 7*p.limit && m.missing > 0 && m.timedOut
+	slow := p.size > 0 && p.limit > 0 && 10*took > 7*p.limit && m.missing > 0 && m.recent > 0
+	first := q.attempts == 1
 	if p.size > 0 {
-		m.row = 0
+		m.row, m.recent = 0, max(0, m.recent-1)
 		switch {
-		case slow && q.attempts == 1 && m.missing < p.size:
+		case slow && first && m.missing < p.size:
 			m.missing = min(p.size, m.missing+2000)
 		case slow:
-		case q.attempts == 1:
+		case first:
 			m.missing -= p.credit
 		default:
 			m.missing -= q.paid
 		}
 	}
-	if p.pooled && !slow {
-		if q.attempts == 1 {
+	if p.pooled && !slow && m.shared > 0 {
+		if first {
 			m.shared -= p.credit
 		} else {
 			m.shared -= q.paidShared
 		}
+		m.sharedRecent = max(0, m.sharedRecent-1)
 	}
-	q.paid, q.paidShared = 0, 0
+	q.spent()
 	m.settle()
 }
 
 func (m *model) failure(q *modelRequest, timeout bool) {
 	if q.policy.size > 0 && m.missing > 0 {
-		m.timedOut = timeout
-		if q.paid > 0 {
+		m.recent = max(0, m.recent-1)
+		if timeout {
+			m.recent = 10
+		}
+		if q.budgeted && (!q.charged || m.recent > 0) {
 			m.row++
-			if timeout {
-				m.row++
-			}
-			m.row = min(m.row, 4)
 		}
 	}
-	q.paid, q.paidShared = 0, 0
+	q.charged = q.charged || q.budgeted
+	q.spent()
 }
 
-// spend pays for a retry, if the budget allows it.
-func (m *model) spend(q *modelRequest, timeout bool, now time.Duration) bool {
-	cost := 500
-	if timeout {
-		cost = 750
+func modelPrice(q *modelRequest, recent int) int {
+	switch {
+	case recent > 0:
+		return 700
+	case q.charged:
+		return 0
+	default:
+		return 500
 	}
-	before := *m
-	if q.policy.size > 0 {
-		if m.row >= 4 || m.missing+cost > q.policy.size {
-			return false
+}
+
+// spend pays for a retry, if the budget allows it, or says why it doesn't.
+func (m *model) spend(q *modelRequest, timeout bool, now time.Duration) decide.Reason {
+	before, size := *m, q.policy.size
+	if size > 0 {
+		most, left, recent := max(2, (6*size+9999)/10_000), 0, m.recent
+		if timeout {
+			most, left, recent = (4*size+9999)/10_000, size/5, 10
+		}
+		cost := modelPrice(q, recent)
+		switch {
+		case m.row >= most:
+			return decide.RetriesFailing
+		case m.missing+cost+left > size:
+			return decide.BudgetExhausted
 		}
 		m.missing += cost
-		m.timedOut = timeout
+		m.recent = recent
 		q.paid = cost
 	}
 	if q.policy.pooled {
 		if now-m.sharedFailed > time.Hour {
-			m.shared = 0
+			m.shared, m.sharedRecent = 0, 0
 		}
 		m.sharedFailed = now
-		if m.shared+cost > m.sharedSize {
+		left := 0
+		if m.sharedRecent = max(0, m.sharedRecent-1); timeout {
+			left, m.sharedRecent = m.sharedSize/5, 10
+		}
+		cost := modelPrice(q, m.sharedRecent)
+		if m.shared+cost+left > m.sharedSize {
 			m.missing = before.missing
 			m.settle()
 			q.paid = 0
-			return false
+			return decide.BudgetExhausted
 		}
 		m.shared += cost
 		q.paidShared = cost
 	}
-	return true
+	q.budgeted = true
+	return 0
 }
 
 func owedOf(m *model) budget.Owed {
-	return budget.Owed{Missing: int64(m.missing) * 1000, Streak: uint8(m.row), TimedOut: m.timedOut}
+	return budget.Owed{Missing: int64(m.missing) * 1000, Row: uint32(m.row), Recent: uint8(m.recent)}
 }
 
 // The budget behaves like its model, over a million random steps of up to
 // eight concurrent requests whose policy changes meanwhile.
+//
+//retrip:promise P14
 func TestBudget_Model(t *testing.T) {
 	testenv.OneGoroutine(t)
 	testenv.Slow(t)
@@ -171,13 +203,15 @@ func TestBudget_Model(t *testing.T) {
 		}
 	}
 	t.Logf("%d steps: %v", runs*steps, counted)
-	for _, what := range []string{"retries", "stopped by the row", "forgotten", "swaps", decide.BudgetExhausted.String(), decide.MaxAttempts.String(), decide.HiddenSends.String()} {
+	for _, what := range []string{"retries", decide.RetriesFailing.String(), "forgotten", "swaps", decide.BudgetExhausted.String(), decide.MaxAttempts.String(), decide.HiddenSends.String()} {
 		require.Greater(t, counted[what], runs, what)
 	}
 }
 
 // A budget that shrinks from 200 tokens to 5 misses at most 5: at most 25
 // successes pay for the first retry, however many tokens were missing before.
+//
+//retrip:promise P14
 func TestBudget_Shrunk(t *testing.T) {
 	large := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 200}})
 	small := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 5}})

@@ -22,29 +22,31 @@ type Shared struct {
 
 	mu     sync.Mutex
 	failed time.Duration // instant of the last failure
+	recent uint8         // outcomes until the last timeout is forgotten
 }
 
 // Owes reports whether any tokens are missing.
 func (b *Shared) Owes() bool { return b != nil && b.missing.Load() > 0 }
 
 // Spend takes the tokens for a retry after a failure and returns their number,
-// or reports that too few are left.
-func (b *Shared) Spend(timeout bool, now time.Duration) (paid int32, ok bool) {
+// or reports that too few are left. again says that a retry of the same request has
+// already failed.
+func (b *Shared) Spend(again, timeout bool, now time.Duration) (paid int32, ok bool) {
 	if b == nil {
 		return 0, true
 	}
-	paid = RetryCost
-	if timeout {
-		paid = timeoutRetryCost
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	missing := b.missing.Load()
+	missing, left := b.missing.Load(), int64(0)
 	if now-b.failed > idle {
-		missing = 0
+		missing, b.recent = 0, 0
 	}
 	b.failed = now
-	ok = missing+int64(paid) <= b.Size
+	if b.recent = after(b.recent, timeout); timeout {
+		left = b.Size / timeoutReserve
+	}
+	paid = price(b.recent, again)
+	ok = missing+int64(paid)+left <= b.Size
 	if ok {
 		missing += int64(paid)
 	}
@@ -52,14 +54,24 @@ func (b *Shared) Spend(timeout bool, now time.Duration) (paid int32, ok bool) {
 	return paid, ok
 }
 
-// Earn puts micro-tokens back, up to the size of the budget.
-func (b *Shared) Earn(micro int64) {
-	if !b.Owes() {
-		return
+// Succeed records a success, which puts micro-tokens back, up to the size of the
+// budget.
+func (b *Shared) Succeed(micro int64) {
+	if b.Owes() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.recent = after(b.recent, false)
+		b.missing.Store(max(0, b.missing.Load()-micro))
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.missing.Store(max(0, b.missing.Load()-micro))
+}
+
+// GiveBack returns the tokens that a retry took.
+func (b *Shared) GiveBack(paid int32) {
+	if b.Owes() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.missing.Store(max(0, b.missing.Load()-int64(paid)))
+	}
 }
 
 // Tokens returns the number of tokens left and the size of the budget, in

@@ -54,7 +54,7 @@ func (s *walk) swap() {
 	if p.size > 0 {
 		policy.Budget.Size = float64(p.size) / 1000
 	} else {
-		p.credit = 0 // there is no budget for it
+		p.credit = 0
 	}
 	p.rules = play.Rules(s.t, policy)
 	p.rules.Budget.Credit = int64(p.credit) * 1000
@@ -116,7 +116,7 @@ func (s *walk) attempt(i int) (did string) {
 		d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
 		require.Equal(s.t, decide.Canceled, d.Reason)
 		require.Equal(s.t, before, s.host.Debt.Load(), "a canceled attempt counts for nothing")
-		q.paid, q.paidShared = 0, 0
+		q.spent()
 		s.end(i)
 		return "canceled"
 	case n == 1:
@@ -128,7 +128,7 @@ func (s *walk) attempt(i int) (did string) {
 	case n == 2:
 		o.Verdict, o.Timeout = decide.Final, s.random.IntN(2) == 0
 		require.Zero(s.t, q.policy.rules.Next(s.host, &q.call, o, s.now, draw).Reason)
-		q.paid, q.paidShared = 0, 0
+		q.spent()
 		s.end(i)
 		return "final error"
 	}
@@ -142,7 +142,7 @@ func (s *walk) attempt(i int) (did string) {
 		require.Zero(s.t, d.Reason)
 		s.model.success(q, took)
 		if q.policy.size > 0 {
-			require.Zero(s.t, s.host.Debt.Load().Streak, "any success unlocks")
+			require.Zero(s.t, s.host.Debt.Load().Row, "any success unlocks")
 		}
 		s.end(i)
 		return "success"
@@ -166,17 +166,14 @@ func (s *walk) attempt(i int) (did string) {
 		want = decide.NotIdempotent
 	case !o.Replay:
 		want = decide.BodyNotReplayable
-	case q.policy.gate && !d.Retry && d.Reason != decide.BudgetExhausted:
+	case q.policy.gate && !d.Retry && d.Reason != decide.BudgetExhausted && d.Reason != decide.RetriesFailing:
 		want = d.Reason // a rule of the gate
-	case !free && !s.model.spend(q, o.Timeout, s.now):
-		want = decide.BudgetExhausted
+	case !free:
+		want = s.model.spend(q, o.Timeout, s.now)
 	}
 	if want != decide.None {
 		require.False(s.t, d.Retry, "run %d: %v expected", s.seed, want)
 		require.Equal(s.t, want, d.Reason, "run %d", s.seed)
-		if want == decide.BudgetExhausted && s.model.row == 4 {
-			s.counted["stopped by the row"]++
-		}
 		s.end(i)
 		s.counted[want.String()]++
 		return "gave up: " + want.String()
@@ -250,7 +247,7 @@ func (s *walk) check(step int, did string) {
 	if owed.Missing < 0 || owed.Missing > most {
 		s.t.Fatalf("run %d, step %d: %s: %d micro-tokens of %d are missing", s.seed, step, did, owed.Missing, most)
 	}
-	if owed.Missing == 0 && (owed.Streak > 0 || owed.TimedOut) || owed.Streak > 4 {
+	if owed.Missing == 0 && (owed.Row > 0 || owed.Recent > 0) {
 		s.t.Fatalf("run %d, step %d: %s: %+v", s.seed, step, did, owed)
 	}
 	state := s.policy.rules.State(s.host, s.now)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/span"
@@ -47,7 +48,14 @@ type Call struct {
 
 	paidShared int32       // micro-tokens that it took from the shared budget
 	ticket     gate.Ticket // of the host's gates
+
+	budgeted bool // the last attempt is a retry that the budgets allowed
+	charged  bool // such a retry has failed
 }
+
+// WaitsFrom says that c, of which an attempt has failed, has waited since the instant
+// now by no decision of Next. Wake then decides as after any other wait.
+func (c *Call) WaitsFrom(now time.Duration) { c.began = now }
 
 // Outcome is the outcome of an attempt, reduced to what a decision needs.
 type Outcome struct {
@@ -152,7 +160,7 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 		// The attempt was made, so its tokens stay spent, whoever ended it.
 		// Otherwise the callers' deadlines would make retries to an
 		// overloaded host free.
-		c.paid, c.paidShared = 0, 0
+		c.spent()
 		d := Decision{Reason: Canceled, Wakes: r.Return(h, c)}
 		if c.Deadline != 0 && now >= c.Deadline {
 			d.Reason = Deadline
@@ -195,7 +203,8 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 		}
 	}
 	var wait time.Duration
-	queues := r.Gate && r.refused(o)
+	refused := r.Gate && r.refused(o)
+	queues := refused && !c.ticket.Alone
 	if queues {
 		wait = atGate
 	} else {
@@ -218,9 +227,9 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 	}
 	// A 429 costs nothing at a gate: the gate has already slowed down all
 	// further requests, including this one.
-	if priced := queues && o.Received() == http.StatusTooManyRequests; !priced {
-		if !r.spend(h, c, o.Timeout, now) {
-			return giveUp(BudgetExhausted)
+	if priced := refused && o.Received() == http.StatusTooManyRequests; !priced {
+		if refusal := r.spend(h, c, o.Timeout, now); refusal != 0 {
+			return giveUp(budgetReasons[refusal])
 		}
 	}
 	if !queues {
@@ -242,7 +251,7 @@ func (r *Rules) Wake(h *host.Record, c *Call, now time.Duration, draw uint64) De
 		left := c.TimeLeft(now)
 		// A host that keeps renewing its pause must not hold a caller without
 		// a deadline forever.
-		if lo > left || now-c.began+paused > r.MaxWait {
+		if lo > left || span.Add(span.Sub(now, c.began), paused) > r.MaxWait {
 			d = Decision{Reason: HostPaused}
 		} else {
 			d.Wait = span.Draw(lo, min(hi, left), draw)
@@ -263,9 +272,10 @@ func (r *Rules) Return(h *host.Record, c *Call) (wakes bool) {
 		c.paid = 0
 	}
 	if c.paidShared > 0 {
-		r.Pool.Earn(int64(c.paidShared))
+		r.Pool.GiveBack(c.paidShared)
 		c.paidShared = 0
 	}
+	c.budgeted = false
 	if c.pass.Probe {
 		h.ReturnProbe(&c.pass)
 	}
@@ -284,12 +294,13 @@ func (r *Rules) learn(h *host.Record, c *Call, o Outcome, failed bool, now time.
 		// nothing about the host. An error that the policy marks as final
 		// keeps the tokens it took.
 		if !o.Hopeless {
-			c.paid, c.paidShared = 0, 0
+			c.spent()
 		}
 		return 0, r.Return(h, c)
 	}
 	if failed {
-		h.Debt.Fail(r.Budget, c.paid, o.Timeout)
+		h.Debt.Fail(r.Budget, c.budgeted, c.charged, o.Timeout)
+		c.charged = c.charged || c.budgeted
 		if o.RetryAfter > 0 && r.pauses(o.Received()) {
 			word := min(o.RetryAfter, r.MaxWait)
 			if r.Gate {
@@ -302,15 +313,16 @@ func (r *Rules) learn(h *host.Record, c *Call, o Outcome, failed bool, now time.
 			}
 		}
 	} else {
-		switch pays := h.Debt.Succeed(r.Budget, c.paid, c.Attempts == 1, r.slow(o)); {
+		first := c.Attempts == 1
+		switch pays := h.Debt.Succeed(r.Budget, c.paid, first, r.slow(o)); {
 		case !pays:
-		case c.Attempts == 1:
-			r.Pool.Earn(r.Budget.Credit)
+		case first:
+			r.Pool.Succeed(r.Budget.Credit)
 		default:
-			r.Pool.Earn(int64(c.paidShared))
+			r.Pool.Succeed(int64(c.paidShared))
 		}
 	}
-	c.paid, c.paidShared = 0, 0
+	c.spent()
 	if r.Gate {
 		if failed && r.refused(o) {
 			var told bool
@@ -333,13 +345,16 @@ func (r *Rules) learn(h *host.Record, c *Call, o Outcome, failed bool, now time.
 	return change, wakes
 }
 
+// spent keeps what the last attempt took: it isn't given back.
+func (c *Call) spent() { c.paid, c.paidShared, c.budgeted = 0, 0, false }
+
 // TimeLeft returns how long a wait that begins now may last and still leave
 // time before the deadline for an attempt as long as the last one.
 func (c *Call) TimeLeft(now time.Duration) time.Duration {
 	if c.Deadline == 0 {
 		return math.MaxInt64
 	}
-	return c.Deadline - now - c.took
+	return span.Sub(span.Sub(c.Deadline, now), c.took)
 }
 
 // Why returns the reason to retry after o.
@@ -361,17 +376,20 @@ func (o Outcome) Why() Reason {
 }
 
 // spend takes the tokens for a retry of c after a failure from the budget of h
-// and from the shared budget, or reports that one of them has too few.
-func (r *Rules) spend(h *host.Record, c *Call, timeout bool, now time.Duration) bool {
-	paid, ok := h.Debt.Spend(r.Budget, timeout)
-	if !ok {
-		return false
+// and from the shared budget, or says why one of them refuses.
+func (r *Rules) spend(h *host.Record, c *Call, timeout bool, now time.Duration) budget.Refusal {
+	paid, refusal := h.Debt.Spend(r.Budget, c.charged, timeout)
+	if refusal != 0 {
+		return refusal
 	}
-	shared, ok := r.Pool.Spend(timeout, now)
+	shared, ok := r.Pool.Spend(c.charged, timeout, now)
 	if !ok {
 		h.Debt.GiveBack(paid)
-		return false
+		return budget.Exhausted
 	}
-	c.paid, c.paidShared = paid, shared
-	return true
+	c.paid, c.paidShared, c.budgeted = paid, shared, true
+	return 0
 }
+
+// budgetReasons maps a refusal of a budget to a reason.
+var budgetReasons = [...]Reason{budget.Exhausted: BudgetExhausted, budget.Failing: RetriesFailing}

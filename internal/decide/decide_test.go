@@ -21,6 +21,8 @@ import (
 )
 
 // The decisions after one attempt at a healthy host.
+//
+//retrip:promise P6 P8 P10 P19
 func TestNext(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	tests := []struct {
@@ -127,6 +129,8 @@ func TestNext(t *testing.T) {
 
 // If several reasons apply to an attempt, the first in the order of decisions
 // counts.
+//
+//retrip:promise P19
 func TestNext_Order(t *testing.T) {
 	const now = time.Hour
 	type situation struct {
@@ -179,6 +183,7 @@ func TestNext_CanceledByDeadline(t *testing.T) {
 	assert.Equal(t, decide.Decision{Reason: decide.Deadline}, d)
 }
 
+//retrip:promise P9
 func TestNext_HostPaused(t *testing.T) {
 	const s = time.Second
 	tests := []struct {
@@ -217,6 +222,8 @@ func TestNext_HostPaused(t *testing.T) {
 
 // Only a 503 applies to the whole host. Its Retry-After counts up to MaxWait,
 // and a pause is never shortened.
+//
+//retrip:promise P9
 func TestNext_Pauses(t *testing.T) {
 	const s = time.Second
 	var h host.Record
@@ -256,6 +263,7 @@ func TestNext_PausesWithoutRetry(t *testing.T) {
 	assert.Equal(t, time.Second, r.State(&h, 0).PausedFor)
 }
 
+//retrip:promise P16
 func TestDecide_AllocatesNothing(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
 		"defaults": {},
@@ -333,6 +341,8 @@ func ExampleRules_Next() {
 }
 
 // A wait that fits the deadline or MaxWait to the nanosecond begins.
+//
+//retrip:promise P10
 func TestNext_PauseThatJustFits(t *testing.T) {
 	const now, word = time.Minute, 10 * time.Second
 	for _, tt := range []struct {

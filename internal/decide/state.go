@@ -29,7 +29,7 @@ func (r *Rules) State(h *host.Record, now time.Duration) State {
 	if r.Budget.Size > 0 {
 		owed := h.Debt.Load()
 		s.Tokens = max(0, float64(r.Budget.Size-owed.Missing)/budget.Token)
-		s.FailedRetries = int(owed.Streak)
+		s.FailedRetries = int(owed.Row)
 		s.Size = float64(r.Budget.Size) / budget.Token
 	}
 	if r.Pool != nil {

@@ -50,6 +50,8 @@ func TestHostState_InTrouble(t *testing.T) {
 
 // Everything at once, from many goroutines, for the race detector. No token is
 // lost.
+//
+//retrip:promise P13
 func TestHost_Concurrently(t *testing.T) {
 	var h host.Record
 	r := play.Rules(t, retrip.Policy{

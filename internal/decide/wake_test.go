@@ -49,6 +49,7 @@ func TestWake_AsksGateAndBreaker(t *testing.T) {
 	assert.Equal(t, decide.BreakerOpen, r.Wake(&h, waiting, time.Second, play.Lowest).Reason)
 }
 
+//retrip:promise P9
 func TestWake(t *testing.T) {
 	const s = time.Second
 	tests := []struct {
@@ -102,6 +103,8 @@ func TestWake_Fresh(t *testing.T) {
 
 // Each waiter draws its own time after the end of a pause, whoever began the
 // pause.
+//
+//retrip:promise P9
 func TestPause_SpreadsWaiters(t *testing.T) {
 	var h host.Record
 	r := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited})

@@ -14,6 +14,7 @@ import (
 	"github.com/retrip/retrip/internal/syntax"
 )
 
+//retrip:promise P9
 func FuzzDialects(f *testing.F) {
 	f.Add(`"default";r=0;t=30`, "12ms", "1767323050")
 	f.Add(`a;r=0, "b";t=5;r=0`, "6m0s", "1.5")

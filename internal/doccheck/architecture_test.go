@@ -38,14 +38,10 @@ func TestArchitecture_Way(t *testing.T) {
 	}
 }
 
-// TestArchitecture_Names checks that the tests, files and directories on the
-// page exist.
+// TestArchitecture_Names checks that the files and directories on the page
+// exist.
 func TestArchitecture_Names(t *testing.T) {
 	page := architecture(t)
-	tests := testNames(readRepository(t))
-	for _, m := range namedTest.FindAllStringSubmatch(page, -1) {
-		assert.True(t, tests[filepath.ToSlash(filepath.Join(m[1], m[2]))], m[0])
-	}
 	for _, m := range fileSpan.FindAllStringSubmatch(page, -1) {
 		assert.True(t, exists(filepath.Join(root, m[1])), m[0])
 	}

@@ -4,13 +4,17 @@
 package doccheck
 
 import (
+	"cmp"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/scanner"
 	"go/token"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,25 +36,38 @@ func upTo(last int) (numbers []int) {
 	return numbers
 }
 
-// TestPromises checks that docs/promises.md names existing tests, and that the
-// rest of the repository names existing promises.
+var update = flag.Bool("update", false, "write the list of the tests of the promises")
+
+// pageOfTests is generated. It lists the tests of each promise.
+const pageOfTests = "docs/promises-tests.md"
+
+// TestPromises checks that each promise of docs/promises.md has tests, that
+// docs/promises-tests.md lists them, and that the rest of the repository names
+// existing promises. With -update, it writes the list.
 func TestPromises(t *testing.T) {
 	files := readRepository(t)
 	rows := contractRows(t, files)
 	promises, problems := parsePromises(files["docs/promises.md"], promised)
-	problems = append(problems, checkPromises(promises, testNames(files), rows)...)
-	problems = append(problems, checkRows(promises, rows)...)
+	guards, wrong := findGuards(files, rows)
+	problems = append(problems, wrong...)
+	problems = append(problems, checkGuards(promises, guards)...)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		problems = append(problems, checkMentions(promises, name, files[name])...)
 	}
 	for _, problem := range problems {
 		t.Error(problem)
 	}
+	page := listGuards(promises, guards)
+	if *update {
+		require.NoError(t, os.WriteFile(filepath.Join(root, pageOfTests), []byte(page), 0o644))
+		return
+	}
+	assert.Equal(t, page, files[pageOfTests], "make promises writes it")
 }
 
 // promise is a section of docs/promises.md.
 type promise struct {
-	id, anchor, text string
+	id, anchor, headline string
 }
 
 var promiseHeading = regexp.MustCompile(`(?m)^## (P\d+)(: ([^\n]*))?$`)
@@ -61,18 +78,13 @@ func parsePromises(page string, numbers []int) (map[string]promise, []string) {
 	promises := map[string]promise{}
 	var problems []string
 	var ids, want []string
-	headings := promiseHeading.FindAllStringSubmatchIndex(page, -1)
-	for i, at := range headings {
-		end := len(page)
-		if i+1 < len(headings) {
-			end = headings[i+1][0]
-		}
-		p := promise{id: page[at[2]:at[3]], text: page[at[1]:end]}
+	for _, m := range promiseHeading.FindAllStringSubmatch(page, -1) {
+		p := promise{id: m[1], headline: strings.TrimSpace(m[3])}
 		ids = append(ids, p.id)
-		if at[6] < 0 || !strings.Contains(strings.TrimSpace(page[at[6]:at[7]]), " ") {
+		if !strings.Contains(p.headline, " ") {
 			problems = append(problems, p.id+" has no headline")
 		} else {
-			p.anchor = anchorOf(page[at[2]:at[7]])
+			p.anchor = anchorOf(p.id + ": " + p.headline)
 		}
 		promises[p.id] = p
 	}
@@ -91,45 +103,97 @@ func anchorOf(heading string) string {
 	return regexp.MustCompile(`[^a-z0-9_-]`).ReplaceAllString(heading, "")
 }
 
-// namedTest is a test in a code span: an optional directory, a function, and an
-// optional row of a table.
-var namedTest = regexp.MustCompile("`(?:([a-z][\\w/]*)\\.)?((?:Test|Fuzz|Benchmark|Example)[A-Z_]\\w*)(/[^`]+)?`")
+// guard is a test that fails if a promise is broken: a function that is marked
+// with guardMark, or a row of TestContract.
+type guard struct {
+	dir, file, name string
+}
 
-// checkPromises reports promises that name no test, and tests that don't exist.
-func checkPromises(promises map[string]promise, tests map[string]bool, rows []string) []string {
-	var problems []string
-	for _, id := range slices.Sorted(maps.Keys(promises)) {
-		found := 0
-		for _, m := range namedTest.FindAllStringSubmatch(promises[id].text, -1) {
-			name, row := path.Join(m[1], m[2]), strings.TrimPrefix(m[3], "/")
-			switch {
-			case !tests[name]:
-				problems = append(problems, fmt.Sprintf("%s names the test %s, which doesn't exist", id, name))
-			case row != "" && (name != "TestContract" || !slices.Contains(rows, row)):
-				problems = append(problems, fmt.Sprintf("%s names the row %q of %s, which doesn't exist", id, row, name))
-			case row != "" && !strings.HasPrefix(row, id+" "):
-				problems = append(problems, fmt.Sprintf("%s names the row %q, which is of another promise", id, row))
-			default:
-				found++
+// guardMark is a line in the doc comment of a test. The numbers of promises
+// follow.
+const guardMark = "//retrip:promise "
+
+var testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark|Example)([A-Z_]|$)`)
+
+// findGuards returns the guards of each promise, in order.
+func findGuards(files map[string]string, rows []string) (guards map[string][]guard, problems []string) {
+	guards = map[string][]guard{}
+	for _, row := range rows {
+		id, _, _ := strings.Cut(row, " ")
+		guards[id] = append(guards[id], guard{".", "contract_test.go", "TestContract/" + row})
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, "_test.go") || !strings.Contains(files[name], "\n"+guardMark) {
+			continue
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, name, files[name], parser.ParseComments)
+		if err != nil {
+			return nil, append(problems, err.Error())
+		}
+		marks := strings.Count(files[name], "\n"+guardMark)
+		for _, decl := range file.Decls {
+			fun, ok := decl.(*ast.FuncDecl)
+			if !ok || fun.Doc == nil || !testName.MatchString(fun.Name.Name) {
+				continue
+			}
+			for _, line := range fun.Doc.List {
+				ids, ok := strings.CutPrefix(line.Text, guardMark)
+				if !ok {
+					continue
+				}
+				marks--
+				for id := range strings.FieldsSeq(ids) {
+					guards[id] = append(guards[id], guard{path.Dir(name), name, fun.Name.Name})
+				}
 			}
 		}
-		if found == 0 {
-			problems = append(problems, id+" names no test")
+		if marks != 0 {
+			problems = append(problems, name+" marks something that isn't a test")
+		}
+	}
+	return guards, problems
+}
+
+// checkGuards reports promises without a guard, and guards of nothing.
+func checkGuards(promises map[string]promise, guards map[string][]guard) (problems []string) {
+	for _, id := range slices.Sorted(maps.Keys(promises)) {
+		if len(guards[id]) == 0 {
+			problems = append(problems, id+" has no test")
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(guards)) {
+		if _, ok := promises[id]; !ok {
+			problems = append(problems, fmt.Sprintf("%s belongs to %s, which is no promise", guards[id][0].name, id))
 		}
 	}
 	return problems
 }
 
-// checkRows reports rows of the contract that belong to no promise.
-func checkRows(promises map[string]promise, rows []string) []string {
-	var problems []string
-	for _, row := range rows {
-		id, _, _ := strings.Cut(row, " ")
-		if _, ok := promises[id]; !ok {
-			problems = append(problems, fmt.Sprintf("the row %q of the contract begins with no promise", row))
+// listGuards returns the page with the guards of each promise.
+func listGuards(promises map[string]promise, guards map[string][]guard) string {
+	var page strings.Builder
+	page.WriteString(`# The tests of the promises
+
+` + "`make promises`" + ` writes this page. It lists, for each of the [promises](promises.md), the tests that fail if it is broken: those whose
+comment has a line ` + "`" + strings.TrimSpace(guardMark) + "`" + ` with its number, and rows of TestContract.
+`)
+	byNumber := func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
+	for _, id := range slices.SortedFunc(maps.Keys(promises), byNumber) {
+		fmt.Fprintf(&page, "\n## [%s: %s](promises.md#%s)\n\n", id, promises[id].headline, promises[id].anchor)
+		byDir := map[string][]string{}
+		for _, g := range guards[id] {
+			byDir[g.dir] = append(byDir[g.dir], fmt.Sprintf("[%s](../%s)", g.name, g.file))
+		}
+		for _, dir := range slices.Sorted(maps.Keys(byDir)) {
+			name := "`" + dir + "`"
+			if dir == "." {
+				name = "the root"
+			}
+			fmt.Fprintf(&page, "- %s:\n  %s\n", name, strings.Join(byDir[dir], ",\n  "))
 		}
 	}
-	return problems
+	return page.String()
 }
 
 var (
@@ -242,65 +306,47 @@ func isContract(table *ast.CompositeLit) bool {
 	return ok && row.Name == "contractRow"
 }
 
-var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
-
-// testNames returns the tests of all modules, prefixed with their directory.
-func testNames(files map[string]string) map[string]bool {
-	tests := map[string]bool{}
-	for name, source := range files {
-		if !strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		for _, m := range testFunction.FindAllStringSubmatch(source, -1) {
-			tests[path.Join(path.Dir(name), m[1])] = true
-		}
-	}
-	return tests
-}
-
 // TestPromises_SeesWhatIsWrong breaks each rule once.
 func TestPromises_SeesWhatIsWrong(t *testing.T) {
-	rows := []string{"P1 a row", "P2 a row"}
-	tests := testNames(map[string]string{
-		"contract_test.go":            "package p\n\nfunc TestContract(t *testing.T) {}\n",
-		"lab/faults_test.go":          "package lab_test\n\nfunc TestFaults(t *testing.T) {}\n",
-		"internal/gate/queue_test.go": "package gate_test\n\nfunc TestQueue(t *testing.T) {}\n",
-		"internal/gate/queue.go":      "package gate\n\nfunc TestQueues() {}\n",
-	})
-	const page = "# Title\n\n## P1: The first one\n\n`TestContract/P1 a row`, `lab.TestFaults`\n\n## P2: The second one\n\n`lab.TestFaults`\n"
+	const (
+		page  = "# Title\n\n## P1: The first one\n\nText.\n\n## P2: The second one\n\nText.\n"
+		tests = "package lab\n\n//retrip:promise P1 P2\nfunc TestA(t *testing.T) {}\n\n// TestB is a test.\n//\n//retrip:promise P2\nfunc TestB(t *testing.T) {}\n"
+	)
 	for _, tt := range []struct {
-		name, old, new string
-		want           []string
+		name     string
+		old, new string // in page or tests
+		row      string
+		want     []string
 	}{
-		{"nothing", "", "", nil},
-		{"a promise is missing", "## P2: The second one", "", []string{"the sections are [P1], want [P1 P2]", `the row "P2 a row" of the contract begins with no promise`}},
-		{"one too many", "## P2: The second one", "## P2: The second one\n`lab.TestFaults`\n## P3: The third one", []string{"the sections are [P1 P2 P3], want [P1 P2]"}},
-		{"one twice", "## P2:", "## P1: Again and again\n`lab.TestFaults`\n## P2:", []string{"the sections are [P1 P1 P2], want [P1 P2]"}},
-		{"no headline", "## P2: The second one", "## P2", []string{"P2 has no headline"}},
-		{"no test", "\n\n`lab.TestFaults`\n", "\n\nNone.\n", []string{"P2 names no test"}},
-		{"no such test", "one\n\n`lab.TestFaults`", "one\n\n`lab.TestFault`, `lab.TestFaults`", []string{"P2 names the test lab/TestFault, which doesn't exist"}},
-		{"no such directory", "one\n\n`lab.TestFaults`", "one\n\n`TestFaults`, `lab.TestFaults`", []string{"P2 names the test TestFaults, which doesn't exist"}},
-		{"no such test in a package", "one\n\n`lab.TestFaults`", "one\n\n`internal/gate.TestQueues`, `lab.TestFaults`", []string{"P2 names the test internal/gate/TestQueues, which doesn't exist"}},
-		{"a test of a package without its path", "one\n\n`lab.TestFaults`", "one\n\n`TestQueue`, `internal/gate.TestQueue`", []string{"P2 names the test TestQueue, which doesn't exist"}},
-		{"a test that has left its package", "one\n\n`lab.TestFaults`", "one\n\n`internal/gate.TestContract`, `lab.TestFaults`", []string{"P2 names the test internal/gate/TestContract, which doesn't exist"}},
-		{"no such row", "P1 a row", "P1 another row", []string{`P1 names the row "P1 another row" of TestContract, which doesn't exist`}},
-		{"a row of another promise", "P1 a row", "P2 a row", []string{`P1 names the row "P2 a row", which is of another promise`}},
+		{"nothing", "", "", "P1 a row", nil},
+		{"a promise is missing", "## P2: The second one", "", "P1 a row", []string{"the sections are [P1], want [P1 P2]", "TestA belongs to P2, which is no promise"}},
+		{"one too many", "## P2: The second one", "## P2: The second one\n\n## P3: The third one", "P3 a row", []string{"the sections are [P1 P2 P3], want [P1 P2]"}},
+		{"one twice", "## P2:", "## P1: Again and again\n\n## P2:", "P1 a row", []string{"the sections are [P1 P1 P2], want [P1 P2]"}},
+		{"no headline", "## P2: The second one", "## P2", "P1 a row", []string{"P2 has no headline"}},
+		{"no test", "P1 P2", "P2", "P2 a row", []string{"P1 has no test"}},
+		{"a row is a test", "P1 P2", "P2", "P1 a row", nil},
+		{"a row of nothing", "", "", "case 4", []string{"TestContract/case 4 belongs to case, which is no promise"}},
+		{"a test of nothing", "P1 P2", "P1 P7", "P1 a row", []string{"TestA belongs to P7, which is no promise"}},
+		{"a mark at something else", "TestA", "helper", "P1 a row", []string{"lab/a_test.go marks something that isn't a test"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			broken := page
+			page, tests := page, tests
 			if tt.old != "" {
-				require.Equal(t, 1, strings.Count(page, tt.old))
-				broken = strings.Replace(page, tt.old, tt.new, 1)
+				require.Equal(t, 1, strings.Count(page, tt.old)+strings.Count(tests, tt.old))
+				page, tests = strings.Replace(page, tt.old, tt.new, 1), strings.Replace(tests, tt.old, tt.new, 1)
 			}
-			promises, got := parsePromises(broken, upTo(2))
-			got = append(got, checkPromises(promises, tests, rows)...)
-			got = append(got, checkRows(promises, rows)...)
-			assert.Equal(t, tt.want, got)
+			promises, got := parsePromises(page, upTo(2))
+			guards, wrong := findGuards(map[string]string{"lab/a_test.go": tests, "lab/a.go": "package lab\n\n//retrip:promise P9\n"}, []string{tt.row})
+			got = append(got, wrong...)
+			assert.Equal(t, tt.want, append(got, checkGuards(promises, guards)...))
 		})
 	}
 
 	promises, _ := parsePromises(page, upTo(2))
-	assert.Equal(t, []string{`the row "case 4" of the contract begins with no promise`}, checkRows(promises, []string{"P1 x", "case 4"}))
+	guards, _ := findGuards(map[string]string{"lab/a_test.go": tests}, []string{"P1 a row"})
+	list := listGuards(promises, guards)
+	assert.Contains(t, list, "\n## [P1: The first one](promises.md#p1-the-first-one)\n\n- the root:\n  [TestContract/P1 a row](../contract_test.go)\n- `lab`:\n  [TestA](../lab/a_test.go)\n")
+	assert.Contains(t, list, "\n- `lab`:\n  [TestA](../lab/a_test.go),\n  [TestB](../lab/a_test.go)\n")
 	for _, tt := range []struct {
 		name, source string
 		want         []string

@@ -58,10 +58,15 @@ func Canceled(err error) bool {
 // Lost reports whether err comes from an HTTP/1 connection that the peer
 // closed. Such errors are common, and net/http drops the connection.
 func Lost(err error) bool {
+	return ended(err) || err.Error() == "http: server closed idle connection"
+}
+
+// ended is Lost, as far as the type of err tells.
+func ended(err error) bool {
 	for _, end := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed} {
 		if errors.Is(err, end) {
 			return true
 		}
 	}
-	return err.Error() == "http: server closed idle connection"
+	return false
 }

@@ -26,6 +26,8 @@ import (
 
 // The server has closed all pooled connections, and the client notices when it
 // uses them. That doesn't count towards MaxSends, because the pool bounds it.
+//
+//retrip:promise P18
 func TestMaxSends_StalePool(t *testing.T) {
 	const pooled = 25
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
@@ -63,6 +65,8 @@ type incomparable struct {
 
 // What a base reports about its connections, and how many sends that makes. The
 // last send of each row exceeds the bound.
+//
+//retrip:promise P18
 func TestMaxSends_Counts(t *testing.T) {
 	a, b, c := connOf(), connOf(), connOf()
 	fresh := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c} }
@@ -103,6 +107,8 @@ func TestMaxSends_Counts(t *testing.T) {
 
 // Reaching the bound costs an attempt, a wait and a token, like any other
 // failure. The whole request may be sent n × MaxAttempts times.
+//
+//retrip:promise P18
 func TestMaxSends_IsAFailedAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		method   string
@@ -126,7 +132,7 @@ func TestMaxSends_IsAFailedAttempt(t *testing.T) {
 			assert.Equal(t, tt.attempts, done.Attempt)
 			assert.LessOrEqual(t, seen.Load(), int32(3*tt.attempts))
 			assert.Equal(t, time.Duration(tt.attempts-1)*time.Second, time.Since(start))
-			assert.Equal(t, 5-float64(tt.attempts-1)/2, play.Must(tr.HostState("example.com:80")).Tokens)
+			assert.Equal(t, 5-min(0.5, float64(tt.attempts-1)), play.Must(tr.HostState("example.com:80")).Tokens)
 			if retries := "retries_total{default,hidden_sends} 3"; tt.attempts > 1 {
 				assert.Contains(t, play.Counted(t, metrics), retries)
 			}
@@ -135,6 +141,8 @@ func TestMaxSends_IsAFailedAttempt(t *testing.T) {
 }
 
 // MaxSends bounds what net/http sends within one attempt (P18).
+//
+//retrip:promise P18
 func TestHiddenSends(t *testing.T) {
 	for _, tt := range []struct {
 		maxSends int
@@ -174,6 +182,8 @@ func TestHiddenSends(t *testing.T) {
 
 // A kept connection breaks at the moment of its reuse. GET, PUT and DELETE
 // succeed nevertheless.
+//
+//retrip:promise P18
 func TestStaleConnection(t *testing.T) {
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
 		for _, body := range []func() io.Reader{

@@ -22,9 +22,11 @@ import (
 // malformed, the server is not who it claims to be, or the host name doesn't
 // exist.
 func Hopeless(req *http.Request, err error, read Reader) bool {
-	if incurable(err, read) {
-		return true
-	}
+	return incurable(err, read) || Malformed(req, err)
+}
+
+// Malformed reports whether err is that of a request that can't be sent.
+func Malformed(req *http.Request, err error) bool {
 	// A request that reached the network was not malformed.
 	var op *net.OpError
 	return !errors.As(err, &op) && malformed(req, err)
@@ -134,7 +136,7 @@ func validTrailer(h http.Header) bool {
 // tls.Config.VerifyConnection. crypto/tls returns such an error unchanged. Its
 // own errors and those of the connection have other types.
 func RefusedByCaller(err error) bool {
-	for _, own := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+	for _, own := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled} {
 		if errors.Is(err, own) {
 			return false
 		}
@@ -145,7 +147,7 @@ func RefusedByCaller(err error) bool {
 		record  tls.RecordHeaderError
 		ech     *tls.ECHRejectionError
 	)
-	if errors.As(err, &network) || errors.As(err, &alert) || errors.As(err, &record) || errors.As(err, &ech) {
+	if Timeout(err) || errors.As(err, &network) || errors.As(err, &alert) || errors.As(err, &record) || errors.As(err, &ech) {
 		return false
 	}
 	return !strings.HasPrefix(err.Error(), "tls: ")

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +30,8 @@ import (
 )
 
 // Schemes that the base knows through RegisterProtocol are retried like http.
+//
+//retrip:promise P8
 func TestHopeless_RegisteredScheme(t *testing.T) {
 	for _, failure := range []error{io.EOF, syscall.ECONNRESET, &net.OpError{Op: "read", Err: syscall.ECONNRESET}, errors.New("a reason of its own"), timeout{}} {
 		for _, change := range []func(*http.Request){func(*http.Request) {}, func(r *http.Request) { r.URL.Host = "" }} {
@@ -67,6 +68,8 @@ func (timeout) Timeout() bool { return true }
 
 // A Transport may itself be registered for a protocol. ErrSkipAltProtocol from
 // its base returns to net/http unchanged.
+//
+//retrip:promise P4 P8
 func TestHopeless_SkipAltProtocol(t *testing.T) {
 	for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return play.Stream([]byte("payload")) }} {
 		for _, attemptTimeout := range []time.Duration{0, time.Hour} {
@@ -89,6 +92,8 @@ func TestHopeless_SkipAltProtocol(t *testing.T) {
 }
 
 // A request that net/http refuses to write fails at once, over every protocol.
+//
+//retrip:promise P8
 func TestHopeless_Unwritable(t *testing.T) {
 	for name, change := range map[string]func(*http.Request){
 		"control character in Opaque":   func(r *http.Request) { r.URL.Opaque = "//example.com/a\nb" },
@@ -109,7 +114,7 @@ func TestHopeless_Unwritable(t *testing.T) {
 			require.Error(t, err)
 			assert.NotErrorAs(t, err, new(*retrip.Error))
 			assert.Equal(t, 1, attempts)
-			assert.Empty(t, tr.HostStates())
+			assert.Empty(t, play.Held(tr))
 		})
 	}
 	for name, change := range map[string]func(*http.Request){
@@ -135,33 +140,11 @@ func TestHopeless_Unwritable(t *testing.T) {
 	}
 }
 
-// If the caller's own code refuses the server, another attempt can't help.
+// A handshake that fails over another connection than one of package net may have
+// any cause.
+//
+//retrip:promise P8
 func TestHopeless_OwnVerification(t *testing.T) {
-	pinned := errors.New("not the pinned certificate")
-	for name, set := range map[string]func(*tls.Config, *atomic.Int32){
-		"VerifyConnection": func(c *tls.Config, n *atomic.Int32) {
-			c.VerifyConnection = func(tls.ConnectionState) error { n.Add(1); return pinned }
-		},
-		"VerifyPeerCertificate": func(c *tls.Config, n *atomic.Int32) {
-			c.VerifyPeerCertificate = func([][]byte, [][]*x509.Certificate) error { n.Add(1); return pinned }
-		},
-	} {
-		for _, proto := range []memhttp.Proto{memhttp.HTTPS, memhttp.HTTP2} {
-			for _, attemptTimeout := range []time.Duration{0, time.Hour} {
-				play.Bubble(t, fmt.Sprintf("%s/%s/timeout %v", name, proto, attemptTimeout), func(t *testing.T) {
-					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-					var asked atomic.Int32
-					base := s.Transport()
-					set(base.TLSClientConfig, &asked)
-					tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = attemptTimeout })}
-					_, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-					assert.Same(t, pinned, err)
-					assert.EqualValues(t, 1, asked.Load())
-					assert.Empty(t, tr.HostStates())
-				})
-			}
-		}
-	}
 	play.Bubble(t, "another failure of the handshake", func(t *testing.T) {
 		var dials atomic.Int32
 		base := &http.Transport{
@@ -176,15 +159,16 @@ func TestHopeless_OwnVerification(t *testing.T) {
 
 // A tunnel returns errors of its own types. The caller's verification is not to
 // blame for them, whether or not it was called.
+//
+//retrip:promise P8
 func TestHopeless_ErrorOfATunnel(t *testing.T) {
 	for _, verify := range []bool{false, true} {
 		play.Bubble(t, fmt.Sprint(verify), func(t *testing.T) {
 			s := memhttp.NewServer(t, memhttp.HTTPS, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			base := s.Transport()
 			var dials atomic.Int32
-			base.DialContext = func(_ context.Context, network, addr string) (net.Conn, error) {
-				// Without the context, package net doesn't call its hooks.
-				c, err := s.Listener.Dial(context.Background(), network, addr)
+			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := s.Listener.Dial(ctx, network, addr)
 				if dials.Add(1) == 1 {
 					return tunnel{c}, err
 				}
@@ -206,6 +190,8 @@ type tunnel struct{ net.Conn }
 func (tunnel) Read([]byte) (int, error) { return 0, errors.New("tunnel: session shutdown") }
 
 // A proxy that requires a password isn't asked again without one.
+//
+//retrip:promise P8
 func TestHopeless_ProxyWantsAPassword(t *testing.T) {
 	for _, tt := range []struct{ status, want int }{{http.StatusProxyAuthRequired, 1}, {http.StatusBadGateway, 4}} {
 		play.Bubble(t, fmt.Sprint(tt.status), func(t *testing.T) {
@@ -226,6 +212,8 @@ func TestHopeless_ProxyWantsAPassword(t *testing.T) {
 // An error that a retry can't fix is recognized wherever it is wrapped, except
 // among the earlier errors of an inner Transport, which ended for another
 // reason.
+//
+//retrip:promise P8
 func TestHopeless_Wrapped(t *testing.T) {
 	untrusted := &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
 	for _, tt := range []struct {
@@ -246,6 +234,8 @@ func TestHopeless_Wrapped(t *testing.T) {
 
 // A base may know schemes that net/http doesn't know. A failure on the network
 // doesn't mean that the request is malformed.
+//
+//retrip:promise P8
 func TestHopeless_ForeignScheme(t *testing.T) {
 	play.Bubble(t, "unix", func(t *testing.T) {
 		attempts := 0
@@ -262,6 +252,8 @@ func TestHopeless_ForeignScheme(t *testing.T) {
 }
 
 // What net/http itself refuses fails at once, whatever the base (P8).
+//
+//retrip:promise P8
 func TestHopeless(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -296,7 +288,7 @@ func TestHopeless(t *testing.T) {
 			assert.Error(t, err)
 			assert.NotErrorAs(t, err, new(*retrip.Error))
 			assert.Equal(t, 1, attempts)
-			assert.Empty(t, tr.HostStates())
+			assert.Empty(t, play.Held(tr))
 		})
 	}
 	for _, err := range []error{

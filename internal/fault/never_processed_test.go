@@ -30,6 +30,8 @@ type wrapped struct{ error }
 func (w wrapped) Unwrap() error { return w.error }
 
 // Which errors prove that a POST was not processed, and which don't (P6).
+//
+//retrip:promise P6
 func TestNeverProcessed(t *testing.T) {
 	op := func(op string, err error) error { return &net.OpError{Op: op, Net: "tcp", Err: err} }
 	for _, tt := range []struct {
@@ -94,6 +96,8 @@ func (wordyStreamError) Error() string  { return "no stream error" }
 
 // GetConn without GotConn is proof if the attempt observes both. A hook that
 // was never called is no proof.
+//
+//retrip:promise P6
 func TestNeverProcessed_Conn(t *testing.T) {
 	lost := errors.New("lost")
 	asks := func(got bool) play.Step {
@@ -134,6 +138,8 @@ func TestNeverProcessed_Conn(t *testing.T) {
 }
 
 // A POST whose connection is reset after it was sent is not repeated; a PUT is.
+//
+//retrip:promise P6
 func TestNeverProcessed_Reset(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		var seen atomic.Int32
@@ -162,6 +168,8 @@ func TestNeverProcessed_Reset(t *testing.T) {
 }
 
 // Which HTTP/2 errors prove that a POST was not processed, and which don't.
+//
+//retrip:promise P6
 func TestNeverProcessed_HTTP2(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -211,6 +219,8 @@ func TestNeverProcessed_HTTP2(t *testing.T) {
 // net/http can send http.NoBody again without a GetBody, and does so after a
 // PROTOCOL_ERROR, which proves nothing. A later send that was refused doesn't
 // prove that the first one was.
+//
+//retrip:promise P6
 func TestNeverProcessed_ResentWithoutBody(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{
 		"hooks":    play.Steady,

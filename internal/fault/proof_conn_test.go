@@ -31,6 +31,8 @@ import (
 
 // If net/http has had a connection within the attempt, a later dial error
 // proves nothing.
+//
+//retrip:promise P6
 func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 	play.Bubble(t, "by the hooks", func(t *testing.T) {
 		base := play.Base(func(r *http.Request) (*http.Response, error) {
@@ -66,6 +68,8 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 }
 
 // The same errors count as proof with and without a timeout.
+//
+//retrip:promise P6
 func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Hour} {
 		send := func(t *testing.T, base http.RoundTripper, url string) int {
@@ -132,6 +136,8 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 // A GOAWAY that leaves a stream unprocessed ends a connection, but is no sign
 // of trouble at the host. The request is sent again at once, without a token,
 // as often as MaxSends allows.
+//
+//retrip:promise P6 P17
 func TestProof_GracefulShutdown(t *testing.T) {
 	for _, method := range []string{"POST", "PUT"} {
 		play.Bubble(t, method, func(t *testing.T) {
@@ -199,6 +205,8 @@ func hangsUp(dials *atomic.Int32) func(context.Context, string, string) (net.Con
 
 // A proxy that refuses CONNECT chooses the text of the error. No such text is
 // proof, and none makes retrip resend at once.
+//
+//retrip:promise P6
 func TestProof_TextsOfAProxy(t *testing.T) {
 	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
 	for name, text := range map[string]string{
@@ -237,6 +245,8 @@ func TestProof_TextsOfAProxy(t *testing.T) {
 
 // If the connections of a base can't be observed, the base is used once per
 // attempt.
+//
+//retrip:promise P6
 func TestProof_GracefulShutdownUnseen(t *testing.T) {
 	for _, method := range []string{"POST", "PUT"} {
 		play.Bubble(t, method, func(t *testing.T) {

@@ -33,6 +33,8 @@ import (
 // A server reads a whole request and resets its stream, with every error code.
 // A request that isn't idempotent reaches the server as often as without
 // retrip, unless the code says that it was not processed.
+//
+//retrip:promise P6
 func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
 	const most = 50 // number of sends that the server resets
 	bodies := map[string]func() io.Reader{
@@ -92,6 +94,8 @@ func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
 
 // An error that joins others proves only what each of them proves, whatever
 // their order and depth.
+//
+//retrip:promise P6
 func TestProof_EveryBranch(t *testing.T) {
 	proofs := []error{
 		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
@@ -157,6 +161,8 @@ func TestProof_EveryBranch(t *testing.T) {
 
 // The texts with which net/http says that it would have resent a stream are
 // proof only verbatim, and only for a request that had a connection.
+//
+//retrip:promise P6
 func TestProof_Texts(t *testing.T) {
 	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
 	const refused, goAway = "stream error: stream ID 5; REFUSED_STREAM; received from peer", "http2: Transport received Server's graceful shutdown GOAWAY"
@@ -215,6 +221,8 @@ func (e textError) Error() string { return string(e) }
 
 // The history of an inner Transport proves something to the outer one only if
 // all of it is proof.
+//
+//retrip:promise P6
 func TestProof_TransportInsideATransport(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for _, tt := range []struct {
@@ -243,6 +251,8 @@ func TestProof_TransportInsideATransport(t *testing.T) {
 }
 
 // A base may wrap the error of retrip's own timeout.
+//
+//retrip:promise P6
 func TestProof_WrappedTimeout(t *testing.T) {
 	for name, wrap := range map[string]func(error) error{
 		"as it is": func(err error) error { return err },
@@ -277,6 +287,8 @@ func TestProof_WrappedTimeout(t *testing.T) {
 }
 
 // A nil pointer as an error is an error, wrapped or not, and proves nothing.
+//
+//retrip:promise P6
 func TestProof_NilPointers(t *testing.T) {
 	pointers := []error{(*net.OpError)(nil), (*net.DNSError)(nil), (*url.Error)(nil), (*retrip.Error)(nil), (*ownError)(nil)}
 	var all []error

@@ -24,6 +24,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+//retrip:promise P22
 func TestFleet_ForbidsAndGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet, attempts := opened(t, fixedStore(0)), 0
@@ -63,10 +64,10 @@ func TestFleet_HostState(t *testing.T) {
 		require.NoError(t, err)
 		state := play.Must(tr.HostState("a.example:80"))
 		assert.Equal(t, 123.0, state.FleetTokens)
-		assert.Equal(t, 500.0, state.FleetSize)
-		assert.Contains(t, state.String(), "123 of 500 of the fleet's")
+		assert.Equal(t, 175.0, state.FleetSize)
+		assert.Contains(t, state.String(), "123 of 175 of the fleet's")
 		data := play.Must(state.MarshalJSON())
-		assert.Contains(t, string(data), `"fleet_tokens":123,"fleet_size":500`)
+		assert.Contains(t, string(data), `"fleet_tokens":123,"fleet_size":175`)
 		time.Sleep(account.Age + 1)
 		assert.Zero(t, play.Must(tr.HostState("a.example:80")).FleetSize, "an older level isn't known")
 	})
@@ -113,6 +114,8 @@ func TestFleet_SharedByTransports(t *testing.T) {
 
 // In a long outage no process charges the account, because retries are
 // forbidden. If the account expired then, it would be full.
+//
+//retrip:promise P22
 func TestFleet_LongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet, attempts := retrip.NewFleet(nil), 0
@@ -162,6 +165,7 @@ func TestFleet_RefusalsAtAGateAreFree(t *testing.T) {
 	}
 }
 
+//retrip:promise P22
 func TestFleet_ConcurrentUse(t *testing.T) {
 	for name, store := range map[string]storeFunc{"memory": nil, "store": fixedStore(100), "panics": storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic(1) })} {
 		t.Run(name, func(t *testing.T) {

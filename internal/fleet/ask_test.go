@@ -20,6 +20,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+//retrip:promise P22
 func TestFleet_AsksWithinTheWait(t *testing.T) {
 	for _, test := range []struct {
 		delay, backoff, want time.Duration
@@ -52,6 +53,7 @@ func TestFleet_AsksWithinTheWait(t *testing.T) {
 	}
 }
 
+//retrip:promise P22
 func TestFleet_DeadlineBoundsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := opened(t, storeFunc(hangingStore))
@@ -70,6 +72,7 @@ func TestFleet_DeadlineBoundsTheAnswer(t *testing.T) {
 	})
 }
 
+//retrip:promise P22
 func TestFleet_CallerGoesWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := opened(t, storeFunc(hangingStore))

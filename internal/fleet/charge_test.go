@@ -15,9 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+//retrip:promise P22
 func TestFleet_OwnNetworkIsDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var spent float64
@@ -40,6 +42,8 @@ func TestFleet_OwnNetworkIsDead(t *testing.T) {
 // A shared budget may be the only budget of a policy. Its hosts miss no tokens
 // of their own, but a process whose network is dead still costs the others one
 // token for each host.
+//
+//retrip:promise P22
 func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var spent float64
@@ -67,7 +71,7 @@ func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
 			dead = false
 			_, err := get(t, tr, "http://a.example/")
 			require.NoError(t, err)
-			assert.Empty(t, tr.HostStates(), "the host has recovered")
+			assert.Empty(t, play.Held(tr), "the host has recovered")
 		}
 
 		// The account may be switched off before that success.
@@ -79,10 +83,11 @@ func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
 		dead = false
 		_, err = get(t, tr, "http://a.example/")
 		require.NoError(t, err)
-		assert.Empty(t, tr.HostStates(), "the host has recovered")
+		assert.Empty(t, play.Held(tr), "the host has recovered")
 	})
 }
 
+//retrip:promise P22
 func TestFleet_FirstAttemptsNeverAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		operations, paid := 0, 0.0

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -27,35 +26,42 @@ type Accounts struct {
 	own   *memory // the store, if it is the memory of this program, which answers at once
 	epoch time.Time
 
-	ready   chan *view      // views with an operation to make
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
+	ready  chan *view      // views with an operation to make
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup
 
-	mu     sync.Mutex
-	link   account.Link
-	views  map[hostkey.Key]*view
-	swept  time.Duration // instant at which sweep last looked
-	closed bool
-	news   news
+	mu      sync.Mutex
+	link    link
+	views   map[hostkey.Key]*view
+	running map[*view]struct{} // views whose operation has begun
+	swept   time.Duration      // instant at which sweep last looked
+	closed  bool
+	news    news
 }
 
 // view is what a Fleet knows about one account. Accounts.mu guards it.
 type view struct {
 	account.View
+	link   account.Link // of this account alone
 	host   hostkey.Key
 	size   float64
 	owed   float64       // tokens that the next operation adds
-	busy   bool          // an operation is running or waits for a worker
-	since  time.Duration // instant at which that operation began
-	answer chan struct{} // closed when that operation has ended
+	busy   bool          // an operation is running or due
+	since  time.Duration // instant at which that operation became due
+	sent   time.Duration // instant at which it began
+	answer chan struct{} // closed when it has ended
 	asked  time.Duration // instant at which a retry last asked
 }
 
 const (
 	mostViews = 4096 // maximum number of known hosts; for others, the budget decides alone
-	workers   = 4
 	hostBytes = 255 + len(":65535")
+
+	// atOnce is the maximum number of operations under way. If 1000 hosts begin to
+	// fail at once, and the store answers in 40 ms, each of them has an answer
+	// within a second.
+	atOnce = 64
 
 	// patience bounds an operation of the store. It is longer than the
 	// time for which a request waits, because the first operation may have to
@@ -77,11 +83,9 @@ func (f *Accounts) Open(add Add) {
 		f.add = f.own.Add
 		return
 	}
-	f.ready = make(chan *view, mostViews)
+	f.ready, f.running = make(chan *view, mostViews), map[*view]struct{}{}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	for range workers {
-		f.workers.Go(f.work)
-	}
+	f.work.Go(f.dispatch)
 }
 
 // Close implements Fleet.Close.
@@ -96,7 +100,7 @@ func (f *Accounts) Close() error {
 	f.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
-		f.workers.Wait()
+		f.work.Wait()
 		close(ended)
 	}()
 	timer := time.NewTimer(patience)
@@ -116,6 +120,15 @@ func (f *Accounts) up(now time.Duration) bool {
 	return f.add != nil && !f.closed && f.link.Up(now)
 }
 
+// known returns the view of a host, or nil if f has none that it may use. The
+// caller must hold f.mu.
+func (f *Accounts) known(host hostkey.Key, now time.Duration) *view {
+	if v := f.views[host]; v != nil && f.up(now) && v.link.Up(now) {
+		return v
+	}
+	return nil
+}
+
 // Ask makes sure that the level of a host's account is known. It returns a
 // channel that is closed when the answer has arrived, or nil if there is
 // nothing to wait for.
@@ -128,7 +141,8 @@ func (f *Accounts) Ask(host hostkey.Key, size float64) <-chan struct{} {
 		return nil
 	}
 	v.asked = now
-	if !v.Stale(size, now) {
+	if !v.Stale(size, now) || v.busy && now-v.since >= account.OpTimeout {
+		// Another request has already waited as long as one may.
 		return nil
 	}
 	return f.begin(v, size, 0, now)
@@ -150,8 +164,8 @@ func (f *Accounts) Forbids(host hostkey.Key, size float64, draw uint64) (forbids
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
-	v := f.views[host]
-	if v == nil || !f.up(now) {
+	v := f.known(host, now)
+	if v == nil {
 		return false, false
 	}
 	level, known := v.Level(size, now)
@@ -163,20 +177,17 @@ func (f *Accounts) Level(host hostkey.Key, size float64) (level float64, known b
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
-	if v := f.views[host]; v != nil && f.up(now) {
+	if v := f.known(host, now); v != nil {
 		return v.Level(size, now)
 	}
 	return 0, false
 }
 
 // view returns the view of a host. It makes a view for a new host, or returns
-// nil if there must be none. The caller must hold f.mu.
+// nil if f must not use it. The caller must hold f.mu.
 func (f *Accounts) view(host hostkey.Key, now time.Duration) *view {
-	if !f.up(now) {
-		return nil
-	}
-	v := f.views[host]
-	if v != nil || len(host.Host)+1+len(host.Port) > hostBytes {
+	v := f.known(host, now)
+	if v != nil || !f.up(now) || f.views[host] != nil || len(host.Host)+1+len(host.Port) > hostBytes {
 		return v
 	}
 	if len(f.views) >= mostViews && !f.sweep(now) {
@@ -205,7 +216,9 @@ func (f *Accounts) sweep(now time.Duration) bool {
 }
 
 // idle reports whether v may be forgotten without loss.
-func (v *view) idle(now time.Duration) bool { return !v.busy && now-v.asked > account.Age }
+func (v *view) idle(now time.Duration) bool {
+	return !v.busy && v.link.Up(now) && now-v.asked > account.Age
+}
 
 // begin starts an operation that adds tokens, and returns a channel that is
 // closed when its answer has arrived. If an operation for v is in progress,
@@ -222,12 +235,12 @@ func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-cha
 	if v.busy {
 		return v.answer
 	}
-	v.busy, v.since, v.answer = true, now, make(chan struct{})
+	v.busy, v.since, v.sent, v.answer = true, now, now, make(chan struct{})
 	answer := v.answer
 	if f.own != nil {
 		level, err := f.add(context.Background(), v.host.String(), v.owed, size)
 		v.owed = 0
-		f.end(v, level, size, err)
+		f.end(v, level, size, err, refused)
 		return answer
 	}
 	// The channel has room for all views, and each view is in it at most once.
@@ -235,82 +248,93 @@ func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-cha
 	return answer
 }
 
-// work runs operations, one after the other, until f is closed.
-func (f *Accounts) work() {
+// dispatch starts operations, until f is closed.
+func (f *Accounts) dispatch() {
+	slots := make(chan struct{}, atOnce)
 	for {
 		select {
 		case <-f.ctx.Done():
 			return
+		case slots <- struct{}{}:
+		}
+		select {
+		case <-f.ctx.Done():
+			return
 		case v := <-f.ready:
-			f.operate(v)
+			f.work.Go(func() {
+				defer func() { <-slots }()
+				f.operate(v)
+			})
 		}
 	}
 }
 
-// operate runs the operation of v. It survives a store that ends its goroutine,
-// which is a worker's.
+// operate runs the operation of v. The store may end its goroutine.
 func (f *Accounts) operate(v *view) {
 	f.mu.Lock()
 	host, size, tokens := v.host.String(), v.size, v.owed
-	v.owed = 0
-	if !f.up(f.now()) {
-		f.end(v, 0, size, errSlow)
+	v.owed, v.sent = 0, f.now()
+	if !f.up(v.sent) {
+		f.end(v, 0, size, errSlow, refused)
 		f.mu.Unlock()
 		return
 	}
+	f.running[v] = struct{}{}
 	f.mu.Unlock()
-	level, err := 0.0, errGone
+	level, err, why := 0.0, errGone, refused
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if err == errGone && !f.closed {
-			f.workers.Go(f.work)
-		}
-		f.end(v, level, size, err)
+		delete(f.running, v)
+		f.end(v, level, size, err, why)
 	}()
-	level, err = f.call(host, tokens, size)
+	level, why, err = f.call(host, tokens, size)
 }
 
 // call calls the store, which may panic. The errors of the store, and the value
 // with which it panics, may also run code of its own, so the caller must not
 // hold f.mu.
-func (f *Accounts) call(host string, tokens, size float64) (level float64, err error) {
+func (f *Accounts) call(host string, tokens, size float64) (level float64, why failure, err error) {
 	ctx, cancel := context.WithTimeout(f.ctx, patience)
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			level, err = 0, storeError(fmt.Errorf("%w: %v", errPanic, p))
+			level = 0
+			why, err = storeError(fmt.Errorf("%w: %v", errPanic, p))
 		}
 	}()
 	level, err = f.add(ctx, host, tokens, size)
 	if err != nil {
-		err = storeError(err)
+		why, err = storeError(err)
 	}
-	return level, err
+	return level, why, err
 }
 
 // end records the result of an operation of v, which was for an account of the
 // given size. The caller must hold f.mu.
-func (f *Accounts) end(v *view, level, size float64, err error) {
+func (f *Accounts) end(v *view, level, size float64, err error, why failure) {
 	now := f.now()
 	close(v.answer)
 	v.busy, v.answer = false, nil
-	switch {
-	case f.closed:
+	if f.closed {
 		v.owed = 0
 		return
-	case err != nil:
-	case !v.Hear(level, size, now):
-		err = fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level)
-	case now-v.since > account.OpTimeout:
-		err = errSlow
 	}
-	if err != nil {
-		f.lose(err, now)
-	} else {
+	inTime := now-v.sent <= account.OpTimeout
+	switch {
+	case err != nil:
+		f.fail(v, err, why, now)
+	case !inTime && !f.link.works(now):
+		if f.link.late(v.sent, now) {
+			f.lose(errSlow, now)
+		}
+	case !v.Hear(level, size, now):
+		f.fail(v, fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level), refused, now)
+	case inTime:
+		f.link.answers(v.host, now)
 		f.news.up()
 	}
-	if !f.link.Up(now) {
+	if !f.link.Up(now) || !v.link.Up(now) {
 		v.owed = 0
 	}
 	switch {
@@ -318,24 +342,5 @@ func (f *Accounts) end(v *view, level, size float64, err error) {
 		f.begin(v, v.size, 0, now)
 	case v.idle(now):
 		delete(f.views, v.host)
-	}
-}
-
-// Overdue records that a request has waited for answer as long as it may.
-// Without it, a store that never returns would go unnoticed.
-func (f *Accounts) Overdue(host hostkey.Key, answer <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if v := f.views[host]; v != nil && v.answer == answer {
-		f.lose(errSlow, f.now())
-	}
-}
-
-// lose stops the use of the store for a while, unless it has stopped already.
-// The caller must hold f.mu.
-func (f *Accounts) lose(err error, now time.Duration) {
-	if f.link.Up(now) {
-		f.link.Lose(now, rand.Uint64())
-		f.news.away(err)
 	}
 }

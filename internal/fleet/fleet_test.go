@@ -30,6 +30,7 @@ func opened(t *testing.T, store Add) *Accounts {
 	return a
 }
 
+//retrip:promise P22
 func TestAccounts_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, store := range map[string]Add{"memory": nil, "store": FixedStore(250)} {
@@ -54,6 +55,8 @@ func TestAccounts_Bounded(t *testing.T) {
 }
 
 // The URL of which a host's name is a part may be long, and is not kept with it.
+//
+//retrip:promise P22
 func TestAccounts_KeepNoURLs(t *testing.T) {
 	const hosts, query = 100, 1 << 20
 	accounts := opened(t, nil)
@@ -71,6 +74,8 @@ func TestAccounts_KeepNoURLs(t *testing.T) {
 // The value with which a store panics may be an error with code of its own,
 // which may take its time, so it must not run with the lock for which requests
 // wait.
+//
+//retrip:promise P22
 func TestAccounts_PanicWithError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var accounts *Accounts
@@ -91,7 +96,9 @@ func TestAccounts_PanicWithError(t *testing.T) {
 }
 
 // An error may end the goroutine that asks for its text, for example a mock
-// that calls t.FailNow. The Fleet then starts another worker.
+// that calls t.FailNow. The Fleet can then still make operations.
+//
+//retrip:promise P22
 func TestAccounts_ErrorEndsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sick, operations := true, 0
@@ -102,12 +109,12 @@ func TestAccounts_ErrorEndsGoroutine(t *testing.T) {
 			return size, nil
 		}))
 		host := hostkey.Key{Host: "a.example", Port: "80"}
-		for range 2 * workers {
+		for range atOnce + 1 {
 			accounts.Ask(host, 500)
 			time.Sleep(20 * time.Second)
 			synctest.Wait()
 		}
-		assert.Equal(t, 2*workers, operations)
+		assert.Equal(t, atOnce+1, operations)
 		sick = false
 		accounts.Ask(host, 500)
 		time.Sleep(time.Second)
@@ -119,6 +126,8 @@ func TestAccounts_ErrorEndsGoroutine(t *testing.T) {
 // Transports with different sizes use one Fleet. An account that is empty for
 // the smaller size says nothing about how much more is missing, so its level
 // must not be taken for that of the larger size.
+//
+//retrip:promise P22
 func TestAccounts_SmallerSizeHidesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accounts := opened(t, nil)
@@ -140,6 +149,8 @@ func TestAccounts_SmallerSizeHidesNothing(t *testing.T) {
 
 // What a Transport with a large account has spent isn't lost because one with a
 // smaller account asks before the store has heard of it.
+//
+//retrip:promise P22
 func TestAccounts_SmallerSizeLosesNoCharge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{accounts: map[string]memoryAccount{}}
@@ -163,7 +174,7 @@ func TestAccounts_SmallerSizeLosesNoCharge(t *testing.T) {
 	})
 }
 
-// Operations that wait for a worker while the store is lost aren't made, and an
+// Operations that wait for their turn while the store is lost aren't made, and an
 // operation that fails after that doesn't lose the store again.
 func TestAccounts_IsLostOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -173,18 +184,26 @@ func TestAccounts_IsLostOnce(t *testing.T) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}))
+		now := func() link {
+			accounts.mu.Lock()
+			defer accounts.mu.Unlock()
+			return accounts.link
+		}
 		first := hostkey.Key{Host: "0.example", Port: "80"}
 		answer := accounts.Ask(first, 500)
-		for i := range 3 * workers {
+		for i := range 3 * atOnce {
 			accounts.Ask(hostkey.Key{Host: fmt.Sprint(i+1, ".example"), Port: "80"}, 500)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(account.OpTimeout)
 		accounts.Overdue(first, answer)
-		lost := accounts.link
+		assert.Zero(t, now().Link, "they may have waited for a processor")
+		time.Sleep(patience)
+		synctest.Wait()
+		lost := now()
 		time.Sleep(patience + time.Second)
 		synctest.Wait()
-		assert.EqualValues(t, workers, operations.Load())
-		assert.Equal(t, lost, accounts.link)
+		assert.EqualValues(t, atOnce, operations.Load())
+		assert.Equal(t, lost, now())
 	})
 }
 
@@ -192,6 +211,8 @@ func TestAccounts_IsLostOnce(t *testing.T) {
 // account: during the roll-out of a new FleetBudget, and after SetPolicies. An
 // account that is full for one of them must not be refilled for the others, nor
 // look empty to them.
+//
+//retrip:promise P22
 func TestAccounts_Sizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accounts := opened(t, nil)
@@ -224,6 +245,8 @@ func TestAccounts_Sizes(t *testing.T) {
 
 // If there are more hosts than a Fleet can know, it searches them at most once
 // per second.
+//
+//retrip:promise P22
 func TestAccounts_SweepsOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accounts := opened(t, StoreFunc(HangingStore))
@@ -271,7 +294,8 @@ func TestAccounts_ChargesDuringAnOperation(t *testing.T) {
 	})
 }
 
-// A store that answers too late is away, even if no request has waited for it.
+// A store that answers too late, and does so a second later too, is away, even if no
+// request has waited for it. Its answers don't count.
 func TestAccounts_SlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, took := range []time.Duration{account.OpTimeout, account.OpTimeout + 1} {
@@ -280,11 +304,13 @@ func TestAccounts_SlowStore(t *testing.T) {
 				return size, nil
 			}))
 			host := hostkey.Key{Host: "a.example", Port: "80"}
-			accounts.Ask(host, 500)
-			time.Sleep(time.Second)
-			_, known := accounts.Level(host, 500)
-			assert.Equal(t, took <= account.OpTimeout, known, took)
-			away, _ := accounts.Tell()
+			for range 2 {
+				accounts.Ask(host, 500)
+				time.Sleep(2 * time.Second)
+				_, known := accounts.Level(host, 500)
+				assert.Equal(t, took <= account.OpTimeout, known, took)
+			}
+			_, _, away := accounts.Tell()
 			assert.Equal(t, took > account.OpTimeout, away != nil, took)
 		}
 	})

@@ -27,6 +27,8 @@ import (
 
 // The effects of a hostile store, on the Fleet's goroutines and on what it
 // knows, end when the store has recovered.
+//
+//retrip:promise P22
 func TestFleet_StoreIsWellAgain(t *testing.T) {
 	for name, hostile := range map[string]storeFunc{
 		"panics": func(context.Context, string, float64, float64) (float64, error) { panic("store") },
@@ -78,6 +80,8 @@ func TestFleet_StoreIsWellAgain(t *testing.T) {
 }
 
 // An answer that arrives after Close has no effect, and nothing waits for it.
+//
+//retrip:promise P22
 func TestFleet_StoreAnswersAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -110,6 +114,8 @@ func TestFleet_StoreAnswersAfterClose(t *testing.T) {
 }
 
 // A store may ignore the end of its context and never return.
+//
+//retrip:promise P22
 func TestFleet_StoreBlocksForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -133,6 +139,8 @@ func TestFleet_StoreBlocksForEver(t *testing.T) {
 }
 
 // A store may itself make requests through a Transport of the same Fleet.
+//
+//retrip:promise P22
 func TestFleet_StoreUsesItsFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Base: alwaysAnswers(503)}
@@ -159,6 +167,8 @@ func TestFleet_StoreUsesItsFleet(t *testing.T) {
 }
 
 // A Fleet that NewFleet hasn't made, and a store that is a nil pointer.
+//
+//retrip:promise P22
 func TestFleet_Zero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var none storeFunc
@@ -189,6 +199,8 @@ func (e *nilError) Error() string { return e.text }
 
 // An error of a store's own type becomes one short line in the log, and its
 // code doesn't run in a request.
+//
+//retrip:promise P22
 func TestFleet_StoreErrors(t *testing.T) {
 	var none *nilError
 	for name, test := range map[string]struct {

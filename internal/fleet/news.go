@@ -15,13 +15,18 @@ import (
 type news struct {
 	err    error // why the store is not used; nil if it is
 	unsaid bool
-	said   bool // the log says that the store is not used
-	at     time.Duration
+	said   bool          // the log says that the store is not used
+	at     time.Duration // instant of the last news told; 0 if there was none
+
+	host string // whose account is not used, if that is news
+	why  error
 }
 
 const newsEvery = time.Minute
 
-func (n *news) away(err error) { n.err, n.unsaid = err, true }
+func (n *news) away(err error) { n.err, n.unsaid, n.host, n.why = err, true, "", nil }
+
+func (n *news) refused(host string, err error) { n.host, n.why = host, err }
 
 func (n *news) up() {
 	if n.err != nil {
@@ -30,23 +35,31 @@ func (n *news) up() {
 }
 
 // Tell returns what the log should say, at most once a minute: the error that
-// made the store unusable, or nil if the store is back.
-func (f *Accounts) Tell() (away error, news bool) {
+// made the store unusable, or its account of a host, or no error if the store is
+// back.
+func (f *Accounts) Tell() (host string, news bool, away error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, now := &f.news, f.now()
-	if !n.unsaid || n.at != 0 && now-n.at < newsEvery {
-		return nil, false
+	if !n.unsaid && n.host == "" || n.at != 0 && now-n.at < newsEvery {
+		return "", false, nil
 	}
-	n.unsaid, n.said, n.at = false, n.err != nil, max(1, now)
-	return n.err, true
+	n.at = max(1, now)
+	if n.unsaid {
+		n.unsaid, n.said = false, n.err != nil
+		return "", true, n.err
+	}
+	away, host = n.why, n.host
+	n.host, n.why = "", nil
+	return host, true, away
 }
 
 const errorBytes = 500
 
-// storeError returns the text of an error of the store for the log. It runs in
-// a worker, because the error's own code may panic.
-func storeError(err error) (bounded error) {
+// storeError returns why an operation failed, and the text of the error for the
+// log. The caller must not hold Accounts.mu, because the error's own code runs, and
+// may panic.
+func storeError(err error) (why failure, bounded error) {
 	defer func() {
 		if recover() != nil {
 			bounded = errPanic
@@ -56,5 +69,5 @@ func storeError(err error) (bounded error) {
 	if len(text) > errorBytes {
 		text = strings.ToValidUTF8(text[:errorBytes], "") + "…"
 	}
-	return errors.New(text)
+	return kindOf(err), errors.New(text)
 }

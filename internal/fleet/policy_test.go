@@ -17,6 +17,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+//retrip:promise P22
 func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]float64{}
@@ -34,7 +35,7 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 			_, err := get(t, tr, "http://"+host+".example/")
 			require.NoError(t, err)
 		}
-		assert.Equal(t, map[string]float64{"small.example:80": 50, "plain.example:80": 500}, asked)
+		assert.Equal(t, map[string]float64{"small.example:80": 50, "plain.example:80": 175}, asked)
 		clear(asked)
 		ctx := retrip.WithPolicy(t.Context(), retrip.Policy{FleetBudget: retrip.Off})
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://other.example/", nil)
@@ -53,6 +54,8 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 
 // A request that switches its budget off takes no part in the account either,
 // whatever the policy of the host says about shared budgets.
+//
+//retrip:promise P22
 func TestFleet_WithPolicyWithoutBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range map[string]retrip.Budget{"Unlimited": retrip.Unlimited, "Size: retrip.Off": {Size: retrip.Off}} {
@@ -76,6 +79,7 @@ func TestFleet_WithPolicyWithoutBudget(t *testing.T) {
 	})
 }
 
+//retrip:promise P22
 func TestFleet_HotSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reasons []retrip.Reason

@@ -11,8 +11,10 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +27,8 @@ import (
 )
 
 // P22: without the store, every decision is that of the local budget.
+//
+//retrip:promise P22
 func TestFleet_StoreDownIsTheLocalRule(t *testing.T) {
 	stores := map[string]storeFunc{
 		"error":    storeFunc(func(context.Context, string, float64, float64) (float64, error) { return 0, errors.New("down") }),
@@ -88,13 +92,14 @@ func decisions(t *testing.T, seed uint64, fleet *retrip.Fleet) (events []string)
 	return events
 }
 
+//retrip:promise P22
 func TestFleet_AwayForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []time.Duration
 		began := time.Now()
 		fleet := opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
 			asked = append(asked, time.Since(began))
-			return 0, errors.New("dial tcp: connection refused")
+			return 0, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 		}))
 		var log bytes.Buffer
 		tr := &retrip.Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Logger: slog.New(slog.NewTextHandler(&log, nil))}

@@ -23,6 +23,8 @@ import (
 // A server may answer before it has read the request's body. If the account
 // then forbids the retry, the upload goes on, and the caller can read the
 // response, as after a refusal of the budget.
+//
+//retrip:promise P22
 func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
 	// Over HTTP/2 net/http itself stops the upload after an early 503.
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {

@@ -19,6 +19,8 @@ import (
 
 // A request that can't get through before its deadline fails at once, with the
 // reason: the pause or the queue.
+//
+//retrip:promise P10
 func TestGate_Deadline(t *testing.T) {
 	var h host.Record
 	r := gated(t)
@@ -35,25 +37,26 @@ func TestGate_Deadline(t *testing.T) {
 	assert.True(t, ask(10*time.Second, 0).Retry)
 }
 
-// settled returns a host whose gate knows its pace, about one request per
-// second, because the server has refused a request at a gap of a second.
+// settled returns a host whose gate has a pace that rules, of more than one request
+// in 15 s, because the server has refused every second request.
 func settled(t testing.TB, r *decide.Rules) (*host.Record, time.Duration) {
 	t.Helper()
 	h := new(host.Record)
 	throttle(h, r, 8*time.Second, 0)
 	now := time.Duration(0)
-	for range 8 {
+	for range 16 {
 		c := new(decide.Call)
 		now = alone(t, h, r, c, now)
 		accept(h, r, c, now)
+		c = new(decide.Call)
+		now = alone(t, h, r, c, now)
+		refuse(h, r, c, 8*time.Second, now)
+		r.Return(h, c)
 	}
-	c := new(decide.Call)
-	now = alone(t, h, r, c, now)
-	refuse(h, r, c, 8*time.Second, now)
-	r.Return(h, c)
 	return h, now
 }
 
+//retrip:promise P10
 func TestGate_DeadlineInTheQueue(t *testing.T) {
 	r := gated(t)
 	h, now := settled(t, r)
@@ -68,6 +71,8 @@ func TestGate_DeadlineInTheQueue(t *testing.T) {
 
 // At the beginning of a pause, waiting requests that can't wait for its end
 // fail at once, and the others don't wait for them.
+//
+//retrip:promise P10
 func TestGate_Dismisses(t *testing.T) {
 	r := gated(t)
 	var h host.Record
@@ -85,6 +90,8 @@ func TestGate_Dismisses(t *testing.T) {
 }
 
 // The wait of a request ends at its deadline, even if nothing wakes it.
+//
+//retrip:promise P10
 func TestGate_GivesUpInTime(t *testing.T) {
 	var h host.Record
 	r := gated(t)
@@ -124,6 +131,8 @@ func TestGate_RetryDeadline(t *testing.T) {
 
 // A pause lasts as long as the server says, whatever MaxWait is, and nothing is
 // sent during it. Requests that must not wait that long fail at once.
+//
+//retrip:promise P9
 func TestGate_MaxWait(t *testing.T) {
 	var h host.Record
 	short := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: 30 * time.Second})

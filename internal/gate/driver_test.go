@@ -6,9 +6,11 @@ package gate_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,6 +27,8 @@ import (
 
 // Nothing is sent in a pause that is longer than MaxWait. Every request fails
 // at once, and the log names the MaxWait.
+//
+//retrip:promise P23
 func TestGate_MaxWaitIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -44,7 +48,7 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 		}
 		assert.Equal(t, 1, base.Attempts())
 		assert.Contains(t, play.Counted(t, tr.Metrics), "give_ups_total{default,wait_too_long} 30")
-		assert.Regexp(t, `level=INFO msg="retrip: give up".* reason=wait_too_long max_wait=30s`, log.String())
+		assert.Regexp(t, `level=INFO msg="retrip: give up".* reason=wait_too_long status=429 max_wait=30s`, log.String())
 
 		time.Sleep(2 * time.Second) // the remaining 29 s are short enough
 		resp, err = tr.RoundTrip(play.Request(t, "GET", nil))
@@ -54,8 +58,86 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 	})
 }
 
+// A lone 429 that names no wait makes its own request wait, and no other: there is no
+// evidence of a limit. One that names a wait makes all wait.
+//
+//retrip:promise P23
+func TestGate_LoneRefusal(t *testing.T) {
+	for _, word := range []string{"", "Retry-After: 2"} {
+		t.Run(word, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				refusal := play.Reply(429)
+				if word != "" {
+					refusal = play.Reply(429, word)
+				}
+				base := play.Base(refusal, play.Reply(200))
+				tr := &retrip.Transport{Base: base, Policy: play.Steady}
+				tr.Policy.Gate = retrip.Gate{Enabled: retrip.On}
+				start := time.Now()
+				var wg sync.WaitGroup
+				send := func() time.Duration {
+					resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+					require.NoError(t, err)
+					assert.Equal(t, http.StatusOK, resp.StatusCode)
+					play.Finish(t, resp)
+					return time.Since(start)
+				}
+				wg.Go(func() { assert.Positive(t, send()) })
+				synctest.Wait()
+				var longest time.Duration
+				for range 20 {
+					longest = max(longest, send())
+				}
+				if word == "" {
+					assert.Less(t, longest, time.Millisecond)
+				} else {
+					assert.GreaterOrEqual(t, longest, 2*time.Second)
+				}
+				wg.Wait()
+				assert.Equal(t, 22, base.Attempts())
+			})
+		})
+	}
+}
+
+// A caller who is alone waits for at most two of the times that the server asks for,
+// and a second, whatever the pace is: each of its requests is refused once.
+//
+//retrip:promise P23
+func TestGate_LoneCaller(t *testing.T) {
+	for _, word := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
+		for _, pause := range []time.Duration{word + time.Second, 2 * word, 6 * word, time.Minute} {
+			t.Run(fmt.Sprint(word, " ", pause), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					sent := 0
+					base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+						time.Sleep(50 * time.Millisecond)
+						resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: r}
+						if sent++; sent%2 == 1 {
+							resp.StatusCode = http.StatusTooManyRequests
+							resp.Header.Set("Retry-After", strconv.Itoa(int(word.Seconds())))
+						}
+						return resp, nil
+					})
+					tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Minute}}
+					for range 200 {
+						start := time.Now()
+						resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+						require.NoError(t, err)
+						assert.Equal(t, http.StatusOK, resp.StatusCode)
+						assert.LessOrEqual(t, time.Since(start), 2*word+time.Second+200*time.Millisecond)
+						time.Sleep(pause)
+					}
+				})
+			})
+		}
+	}
+}
+
 // Two keys of one host have a gate each. Refusals of one key hold back no
 // request of the other, and nothing reveals the keys.
+//
+//retrip:promise P23
 func TestGate_Key(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -202,6 +284,8 @@ func TestGate_Metrics(t *testing.T) {
 
 // Callers may go while they wait, at the head of the queue and elsewhere. The
 // next request is woken, and nothing stays behind.
+//
+//retrip:promise P23
 func TestGate_CallersGo(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -256,6 +340,8 @@ func TestGate_CallersGo(t *testing.T) {
 
 // If a hook never returns after the gate has released its request, other
 // requests wait only for a short time.
+//
+//retrip:promise P23
 func TestGate_HookHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200)), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}

@@ -26,6 +26,7 @@ type gate struct {
 	closed  time.Duration // end of the pause
 	told    time.Duration // end of the wait that the server asked for; never after closed
 	next    time.Duration // the next release that the pace allows
+	left    time.Duration // when the gate last released a request
 	probed  time.Duration // when the current probe was released
 	probe   probe
 	shut    bool // a request was refused: the fields below are valid
@@ -56,6 +57,7 @@ type Ticket struct {
 	passed  uint8         // how often a later request was released first, as a probe
 	Held    bool          // the request waits, or has waited, for its next attempt
 	Out     bool          // the gate has released it and doesn't know the outcome yet
+	Alone   bool          // its last refusal says nothing about the other requests
 	limited bool          // only the pace kept it from being released earlier
 }
 
@@ -112,6 +114,10 @@ const (
 	// length of the pause, and after four times the usual duration of an
 	// attempt.
 	hangs = time.Second
+
+	// A request that waits alone waits no longer for the pace than for the length of
+	// the pause and this: a pace is for those who would otherwise go together.
+	alone = time.Second
 )
 
 // opens returns the instant at which pause and pace allow the next release, for
@@ -120,7 +126,11 @@ func (g *gate) opens(paused time.Duration) time.Duration {
 	if !g.shut {
 		return paused
 	}
-	return max(g.next, g.closed, paused)
+	next := g.next
+	if g.queue.len() <= 1 {
+		next = min(next, span.Add(max(g.left, g.closed), span.Add(g.pause, alone)))
+	}
+	return max(next, g.closed, paused)
 }
 
 // ready is like opens, but also waits for the result of the probe for as long
@@ -128,7 +138,7 @@ func (g *gate) opens(paused time.Duration) time.Duration {
 func (g *gate) ready(paused time.Duration) time.Duration {
 	at := g.opens(paused)
 	if g.probe == probeAway {
-		at = max(at, span.Add(g.probed, max(hangs, g.pause, 4*g.took)))
+		at = max(at, span.Add(g.probed, max(hangs, g.pause, span.Mul(g.took, 4))))
 	}
 	return at
 }
@@ -138,14 +148,14 @@ func (g *gate) unfit(w *waiter, ahead int, now, paused time.Duration) Refusal {
 	told := max(g.told, paused)
 	at := g.opens(paused)
 	switch {
-	case told-now > w.patience:
+	case span.Sub(told, now) > w.patience:
 		return TooLong
 	case told > now && told > w.until:
 		return Paused
 	case max(at, now) > w.until:
 		return Late
-	case g.shut && !g.pace.slow && float64(max(at, now))+float64(float64(ahead)*float64(g.pace.gap())) > float64(w.until):
-		// While the rate is slow only the pause is known.
+	case g.shut && !g.pace.free && float64(max(at, now))+float64(float64(ahead)*float64(g.pace.gap())) > float64(w.until):
+		// While the pace is free only the pause is known.
 		return Late
 	}
 	return 0
@@ -157,7 +167,7 @@ func (q *Request) until(usual time.Duration) time.Duration {
 	if q.Deadline == 0 {
 		return span.Forever
 	}
-	return q.Deadline - max(q.Took, usual)
+	return span.Sub(q.Deadline, max(q.Took, usual))
 }
 
 // ask releases c if it is c's turn; otherwise it makes c wait or give up.
@@ -193,13 +203,13 @@ func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 			return Answer{Refusal: refusal}
 		}
 		g.asker, g.askAt = c.number, at
-		d.Wait = at - now
+		d.Wait = span.Sub(at, now)
 	}
 	if w.until < span.Forever {
 		if now >= w.until {
 			return Answer{Refusal: Late}
 		}
-		d.Wait = min(d.Wait, w.until-now)
+		d.Wait = min(d.Wait, span.Sub(w.until, now))
 	}
 	return d
 }
@@ -211,13 +221,13 @@ func (g *gate) release(c *Ticket, now time.Duration) {
 	if !g.shut {
 		return
 	}
-	c.gap = g.pace.gap()
+	c.gap, g.left = g.pace.gap(), now
 	// Only a request that the pace held back is evidence that the pace could be
 	// higher.
 	c.limited = c.Held || g.queue.len() > 0
 	c.Held = false
 	// Unused time doesn't accumulate.
-	g.next = span.Add(max(g.next, now), c.gap)
+	g.next = span.Add(now, c.gap)
 	if g.probe != probeNone {
 		g.probe, g.probed = probeAway, now
 	}
@@ -243,10 +253,11 @@ func (g *gate) accept(c *Ticket, now time.Duration) {
 		return
 	}
 	g.accepted++
+	g.pace.good++
 	if !out {
 		return
 	}
-	g.took += (now - c.sent - g.took) / 4
+	g.took += (span.Sub(now, c.sent) - g.took) / 4
 	if c.epoch != g.epoch {
 		return
 	}
@@ -269,41 +280,49 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 	c.Out = false
 	c.refused += min(1, math.MaxUint8-c.refused)
 	word = min(word, PauseMost)
-	if g.shut && !current {
+	if !g.shut {
+		g.begin(word, now)
+	}
+	news := current && g.fresh || word == 0 && g.pace.free && g.pace.good > 0
+	turned := g.pace.judge(news, max(word, g.pause), now)
+	if c.Alone = word == 0 && g.pace.free; c.Alone {
+		if current && g.probe == probeAway {
+			g.probe = probeDue
+		}
+		return false
+	}
+	if turned {
+		g.pace.restart(max(word, g.pause))
+	}
+	if !current && g.epoch != 0 {
 		// The request was sent before the last pause. Its refusal says
 		// nothing about the pace, but the gate obeys the wait it names.
-		shift := now + word - g.closed
+		until := span.Add(now, word)
+		shift := span.Sub(until, g.closed)
 		if word > 0 {
-			g.told = max(g.told, now+word)
+			g.told = max(g.told, until)
 		}
 		if word == 0 || shift <= 0 {
 			return false
 		}
-		g.closed += shift
+		g.closed = until
 		g.next = span.Add(g.next, shift)
 		return shift > time.Second
 	}
 	pause := word
 	if word == 0 {
-		pause = doubled(pauseLow, g.misses)
-		if g.shut {
-			pause = max(pause, min(2*c.gap, time.Second))
-		}
+		pause = max(doubled(pauseLow, g.misses), min(2*c.gap, time.Second))
 	} else if g.misses > 0 {
 		pause = max(pause, doubled(word, g.misses-1)) // the last pause was too short
 	}
-	if !g.shut {
-		g.told = now
-	}
 	g.told = max(g.told, span.Add(now, word))
 	switch {
-	case !g.shut:
-		g.begin(pause, now)
+	case turned || g.epoch == 0:
 	case !g.fresh:
 		// The server refused the probe, which says nothing about the pace.
 		g.misses++
-	default:
-		g.pace.learn(c.gap, g.accepted, now-g.news, pause)
+	case !g.pace.free:
+		g.pace.learn(c.gap, g.accepted, now-g.news)
 	}
 	g.close(pause, now, epoch, draw)
 	return true
@@ -317,13 +336,14 @@ func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
 	g.closed = max(g.closed, span.Add(now, pause))
 	// The server told all processes of a fleet the same time, but they must not
 	// all start at the same instant.
-	g.next = span.Add(g.closed, span.Draw(0, g.pace.gap(), span.Remix(draw)))
+	g.next = span.Add(g.closed, span.Draw(0, max(g.pace.gap(), pause/16), span.Remix(draw)))
 }
 
 // begin sets the first rate of a gate that was open.
 func (g *gate) begin(pause, now time.Duration) {
-	g.pace = firstPace(pause)
-	g.shut, g.closed, g.busy = true, now, now
+	g.pace = firstPace(pause, now)
+	g.pace.restart(pause)
+	g.shut, g.told, g.closed, g.busy, g.next, g.news = true, now, now, now, now, now
 }
 
 // doubled returns d, doubled n times, but at most the longest pause that the

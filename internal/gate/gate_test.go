@@ -110,6 +110,8 @@ func TestGate_SpreadsProcesses(t *testing.T) {
 }
 
 // A request that is refused keeps its place before all later ones.
+//
+//retrip:promise P23
 func TestGate_KeepsPlaces(t *testing.T) {
 	var h host.Record
 	r := gated(t)
@@ -139,6 +141,8 @@ func TestGate_KeepsPlaces(t *testing.T) {
 
 // When the head of the queue leaves, the next request is woken. An empty queue
 // holds back nothing.
+//
+//retrip:promise P23
 func TestGate_Leave(t *testing.T) {
 	var h host.Record
 	r := gated(t)
@@ -180,7 +184,7 @@ func TestGate_Idle(t *testing.T) {
 	r := gated(t)
 	for word, over := range map[time.Duration]time.Duration{
 		time.Second:     time.Second + time.Minute,
-		8 * time.Second: 8*time.Second + 16*8*time.Second,
+		8 * time.Second: 8*time.Second + 16*5*time.Second,
 	} {
 		var h host.Record
 		throttle(&h, r, word, 0)
@@ -201,6 +205,8 @@ func TestGate_Idle(t *testing.T) {
 
 // A request that was sent before its gate was forgotten is new when it comes
 // back.
+//
+//retrip:promise P23
 func TestGate_ForgottenMeanwhile(t *testing.T) {
 	var h host.Record
 	r := gated(t)
@@ -334,7 +340,7 @@ func TestGate_Workers(t *testing.T) {
 	t.Logf("with the gate: %d succeed in %v, %d refusals at once and %d later", succeeded, took, atOnce, throttled-atOnce)
 	assert.Equal(t, 200, succeeded)
 	assert.Equal(t, 190, atOnce)
-	assert.LessOrEqual(t, throttled-atOnce, 10)
+	assert.LessOrEqual(t, throttled-atOnce, 45)
 	assert.Less(t, took, 30*time.Second, "the gate finds the rate")
 
 	without, more, _, _ := run(false)

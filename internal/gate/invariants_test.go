@@ -48,6 +48,8 @@ type caller struct {
 // leave. Nothing is released in a pause, no request is passed more often than
 // allowed, no wake-up is lost, no request waits past its deadline, and in the
 // end no state is left.
+//
+//retrip:promise P9 P23
 func TestGate_Invariants(t *testing.T) {
 	steps := testenv.Size(100_000, 300_000)
 	if testing.Short() || testenv.Race {
@@ -86,7 +88,7 @@ func (w *crowd) run(seed uint64, steps int) {
 			w.pass(time.Duration(w.random.Int64N(1e10)))
 		case k < 67 && w.random.IntN(10) == 0: // some gates are forgotten
 			w.pass(time.Duration(w.random.Int64N(1e12)))
-			w.gates.sweep(w.now)
+			w.gates.Sweep(w.now)
 		default: // the next timer, or a request that was woken
 			if c := w.next(); c != nil {
 				if !c.called {
@@ -104,7 +106,7 @@ func (w *crowd) run(seed uint64, steps int) {
 	assert.Zero(w.t, w.waiting())
 	assert.Nil(w.t, w.gates.NextWoken())
 	assert.True(w.t, w.gates.Idle(w.now+48*time.Hour))
-	assert.Zero(w.t, w.gates.Keys())
+	assert.Empty(w.t, w.gates.keyed)
 	assert.Zero(w.t, w.gates.Made.Load())
 }
 

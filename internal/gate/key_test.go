@@ -17,6 +17,8 @@ import (
 )
 
 // Each key has a gate of its own. A pause of the host applies to all of them.
+//
+//retrip:promise P23
 func TestGate_OnePerKey(t *testing.T) {
 	var h host.Record
 	r := gated(t)
@@ -42,6 +44,8 @@ func TestGate_OnePerKey(t *testing.T) {
 
 // Keys beyond the bound share the gate of the host. Forgotten gates make room
 // for new keys.
+//
+//retrip:promise P23
 func TestGate_KeysAreBounded(t *testing.T) {
 	var h host.Record
 	r := gated(t)

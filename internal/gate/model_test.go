@@ -18,77 +18,135 @@ import (
 // model is the rule of docs/rate-limits.md, in seconds and requests per
 // second, without a queue.
 type model struct {
-	shut, slow, fresh                        bool
-	low, top, unit, gaps, x, since, accepted float64
+	shut, free, fresh, paused                bool
+	low, top, unit, x, since, accepted       float64
+	from, good, bad, best, could, was, until float64
 	misses                                   int
-	closed                                   float64
+	closed, pause                            float64
 }
 
 func (m *model) rate() float64 {
-	if m.slow {
-		return m.low
+	rate := m.low
+	if progress := m.x / (16 * m.unit); !m.free && progress < 1 {
+		rate = m.top - (m.top-m.low)*math.Pow(1-progress, 3)
+	} else if !m.free {
+		rate = m.top * (1 + 0.005*min(10, math.Sqrt(10/(m.top*m.unit)))*math.Pow(m.x/m.unit-16, 4))
 	}
-	if progress := m.x / (16 * m.unit); progress < 1 {
-		return m.top - (m.top-m.low)*math.Pow(1-progress, 3)
-	}
-	d := m.x/m.unit - 16
-	return m.top * (1 + 0.005*min(10, math.Sqrt(10/(m.top*m.unit)))*math.Pow(d, 4))
+	return max(rate, m.best*4/5)
 }
 
 func (m *model) accept(gap float64, current, limited bool) {
 	m.accepted++
+	m.good++
 	if !current {
 		return
 	}
 	m.misses, m.fresh = 0, true
 	switch {
 	case !limited:
-	case m.slow:
-		m.low = min(1e5, m.low*(1+min(1, 8*gap/m.unit)))
+	case m.free:
+		m.low = min(1e5, 2*m.low)
 	default:
-		m.x += gap
+		m.x += min(gap, m.unit+max(0, 16*m.unit-m.x))
 	}
 }
 
-func (m *model) refuse(now, gap, word float64) {
+func (m *model) restart(pause float64) {
+	m.unit = min(max(pause, 3/m.low, 0.5), max(5, 1/m.low/7, (pause-1/m.low)/2))
+	m.x = 0
+}
+
+func (m *model) between(lower, upper float64) {
+	m.low, m.top = min(math.Sqrt(lower*upper), 0.95*0.99*upper), 0.99*upper
+}
+
+// judge decides whether the pace is free, and reports whether it has set another.
+func (m *model) judge(now, pause float64, news bool) bool {
+	took, all := now-m.from, m.good+m.bad
+	enough := all >= 16 && took >= max(pause, 1e-5)
+	if m.free {
+		enough = enough && all >= 32 && took >= 0.5
+	}
+	if !news || !enough {
+		return false
+	}
+	share, rate, best := m.bad/all, m.good/took, m.best
+	m.from, m.good, m.bad, m.best = now, 0, 0, max(rate, m.best)
+	if m.free {
+		if share <= 1./8 && pause <= 5 || now < m.until && share <= max(0.5, min(2*m.was, (1+m.was)/2)) {
+			return false
+		}
+		m.best, m.could = rate, rate
+		m.between(rate, min(max(m.low, rate), 8*rate))
+	} else {
+		same := share > max(1./16, m.was/2)
+		if rate >= m.could/16 && !(same && (m.was < 0.6 || rate < m.could/2)) {
+			if rate < best*4/5 {
+				m.best = max(rate, best*4/5)
+				m.between(2*best, 2*best)
+				return true
+			}
+			return false
+		}
+		m.low, m.until = m.rate(), now+16*took
+	}
+	m.free, m.was = !m.free, share
+	return true
+}
+
+// refuse reports whether the refusal concerns its own request alone.
+func (m *model) refuse(now, gap, word float64, current bool) bool {
+	if !m.shut {
+		*m = model{shut: true, free: true, low: 1e5, from: now, until: now, since: now, closed: now}
+		if word > 0 {
+			m.low = min(1e5, 8/word)
+		}
+		m.restart(word)
+	}
+	news := current && m.fresh || word == 0 && m.free && m.good > 0
+	if m.free || news {
+		m.bad++
+	}
+	turned := m.judge(now, max(word, m.pause), news)
+	if word == 0 && m.free {
+		return true
+	}
+	if turned {
+		m.restart(max(word, m.pause))
+	}
+	if !current && m.paused {
+		if word > 0 {
+			m.closed = max(m.closed, now+word)
+		}
+		return false
+	}
 	pause := word
 	if word == 0 {
-		if pause = min(30, 0.25*math.Pow(2, float64(m.misses))); m.shut {
-			pause = max(pause, min(2*gap, 1))
-		}
+		pause = max(min(30, 0.25*math.Pow(2, float64(m.misses))), min(2*gap, 1))
 	} else if m.misses > 0 {
 		pause = max(word, min(30, word*math.Pow(2, float64(m.misses-1))))
 	}
 	switch {
-	case !m.shut:
-		m.shut, m.slow, m.gaps, m.low = true, true, 3, min(1e5, 8/pause)
+	case turned || !m.paused:
 	case !m.fresh:
 		m.misses++
-	default:
-		if !m.slow && m.x < 4*m.unit {
-			m.gaps = max(1, m.gaps/2)
-		} else if !m.slow {
-			m.gaps = 3
-		}
+	case !m.free:
 		upper := 1 / gap
 		lower := min(max(1, m.accepted)/max(now-m.since, 1e-5), upper)
-		m.top = upper
-		if pause > 5 && upper > 2*lower {
-			m.top = min(upper, 3*lower)
-		}
-		m.low = min(math.Sqrt(lower*m.top), 0.95*0.99*m.top)
-		m.top *= 0.99
-		m.slow = false
+		m.between(lower, upper)
 	}
-	m.unit = min(30, max(pause, m.gaps/m.low, 0.5))
-	m.x, m.fresh, m.accepted, m.since = 0, false, 0, now
+	m.restart(pause)
+	m.fresh, m.accepted, m.since, m.pause, m.paused = false, 0, now, pause, true
 	m.closed = max(m.closed, now+pause)
+	return false
 }
 
 // near reports whether got is within a thousandth of want.
 func near(want, got float64) bool { return math.Abs(got-want) <= math.Abs(want)/1000 }
 
 // The pace follows the documented rule.
+//
+//retrip:promise P23
 func TestGate_PaceModel(t *testing.T) {
 	testenv.OneGoroutine(t)
 	testenv.Slow(t)
@@ -110,6 +168,7 @@ func TestGate_PaceModel(t *testing.T) {
 		limit := math.Exp(random.Float64()*12 - 5) // requests per second, 0.007 to 1000
 		words := []time.Duration{0, time.Duration(random.Int64N(1e9)), time.Second, 7 * time.Second, time.Minute}
 		word := words[random.IntN(len(words))]
+		noise := []float64{0, 0, .1, .3, .6}[random.IntN(5)] // refused at random
 		for range 400 {
 			if n--; now > 1e6*time.Second {
 				break // the gaps would last hours
@@ -150,7 +209,7 @@ func TestGate_PaceModel(t *testing.T) {
 			s := out[i]
 			out = slices.Delete(out, i, i+1)
 			now += time.Duration(random.Int64N(1e8))
-			refused := !m.shut && random.IntN(5) == 0 || m.shut && m.rate() > limit*(0.9+random.Float64()/5)
+			refused := !m.shut && random.IntN(5) == 0 || m.shut && (m.rate() > limit*(0.9+random.Float64()/5) || random.Float64() < noise)
 			if !refused {
 				gates.Accept(s.c, "", now, never)
 				if m.shut {
@@ -158,13 +217,13 @@ func TestGate_PaceModel(t *testing.T) {
 				}
 			} else {
 				gates.Refuse(s.c, "", word, now, never, 0)
-				if s.current {
-					m.refuse(now.Seconds(), s.gap, word.Seconds())
+				closed := m.closed
+				if alone := m.refuse(now.Seconds(), s.gap, word.Seconds(), s.current); alone != s.c.Alone {
+					t.Fatalf("alone: %v; the model says %+v", s.c.Alone, m)
+				} else if s.current && !alone && m.closed > closed {
 					for j := range out {
 						out[j].current = false
 					}
-				} else if word > 0 {
-					m.closed = max(m.closed, (now + word).Seconds())
 				}
 			}
 			if m.shut {

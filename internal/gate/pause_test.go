@@ -18,6 +18,8 @@ import (
 
 // A refusal closes the gate for exactly the time that the server names. The
 // first request after that goes within one gap, an eighth of the pause.
+//
+//retrip:promise P9 P23
 func TestGate_Pause(t *testing.T) {
 	r := gated(t)
 	for draw := range uint64(100) {
@@ -34,28 +36,71 @@ func TestGate_Pause(t *testing.T) {
 	}
 }
 
-// If the server names no pause, the gate makes one. It doubles each time that
-// nothing was accepted since, up to 30 s.
-func TestGate_OwnPause(t *testing.T) {
+// A refusal that names no wait holds back only its own request, which backs off as
+// without a gate, as long as few are refused.
+func TestGate_RefusedAlone(t *testing.T) {
 	var h host.Record
-	r := play.Rules(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.Gate{Enabled: retrip.On}})
-	c := new(decide.Call)
+	r := gated(t)
+	var now time.Duration
+	for i := range 200 {
+		c := new(decide.Call)
+		require.Equal(t, decide.Decision{Retry: true}, r.First(&h, c, now, play.Lowest))
+		if i%10 == 0 {
+			d := refuse(&h, r, c, 0, now)
+			require.True(t, d.Retry && !d.AtGate)
+			require.Zero(t, r.State(&h, now).PausedFor)
+			require.Equal(t, 5.0, r.State(&h, now).Tokens)
+			require.Equal(t, decide.Decision{Retry: true}, withoutChange(r.First(&h, new(decide.Call), now+time.Millisecond, play.Lowest)), "nobody else waits")
+			require.Equal(t, decide.Decision{Retry: true}, withoutChange(r.Wake(&h, c, now+max(d.Wait, 2*time.Millisecond), play.Lowest)))
+		}
+		now += 100 * time.Millisecond
+		accept(&h, r, c, now)
+	}
+}
+
+// ruled returns a host whose gate has a pace that rules, because the server has
+// refused most requests without naming a wait, and the instant of the last refusal.
+func ruled(t testing.TB, r *decide.Rules) (*host.Record, time.Duration) {
+	t.Helper()
+	h := new(host.Record)
 	now := time.Duration(0)
+	for i := range 33 {
+		c := new(decide.Call)
+		require.Equal(t, decide.Decision{Retry: true}, withoutChange(r.First(h, c, now, play.Lowest)), "until then, the pace is free")
+		now += 20 * time.Millisecond
+		if i%3 == 1 {
+			accept(h, r, c, now)
+		} else {
+			refuse(h, r, c, 0, now)
+			r.Return(h, c)
+		}
+	}
+	require.Positive(t, r.State(h, now).PausedFor, "the evidence of a limit")
+	return h, now
+}
+
+// Once there is evidence of a limit, the gate makes a pause if the server names
+// none. It doubles each time that nothing was accepted since, up to 30 s.
+func TestGate_OwnPause(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.Gate{Enabled: retrip.On}})
+	h, now := ruled(t, r)
+	c := new(decide.Call)
+	now = alone(t, h, r, c, now)
 	var pauses []time.Duration
-	for range 11 {
+	for range 10 {
 		c.Attempts = 1
-		require.True(t, refuse(&h, r, c, 0, now).Retry)
-		pauses = append(pauses, r.State(&h, now).PausedFor)
-		now = alone(t, &h, r, c, now)
+		require.True(t, refuse(h, r, c, 0, now).Retry)
+		pauses = append(pauses, r.State(h, now).PausedFor)
+		now = alone(t, h, r, c, now)
 	}
 	const ms = time.Millisecond
-	assert.Equal(t, []time.Duration{250 * ms, 250 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms, 8000 * ms, 16000 * ms, 30000 * ms, 30000 * ms, 30000 * ms}, pauses)
+	assert.Equal(t, []time.Duration{250 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms, 8000 * ms, 16000 * ms, 30000 * ms, 30000 * ms, 30000 * ms}, pauses)
 	now += 10 * ms
-	accept(&h, r, c, now)
+	accept(h, r, c, now)
 	c = new(decide.Call)
-	now = alone(t, &h, r, c, now)
-	refuse(&h, r, c, 0, now)
-	assert.Less(t, r.State(&h, now).PausedFor, time.Second)
+	now = alone(t, h, r, c, now)
+	refuse(h, r, c, 0, now)
+	assert.Less(t, r.State(h, now).PausedFor, time.Second)
 }
 
 // The gate doesn't follow a Retry-After again and again that has proved too

@@ -18,6 +18,8 @@ import (
 
 // Only the next request has a timer. After the pause it goes alone, and the
 // others wait for its outcome.
+//
+//retrip:promise P23
 func TestGate_Probe(t *testing.T) {
 	var h host.Record
 	r := gated(t)
@@ -46,6 +48,8 @@ func TestGate_Probe(t *testing.T) {
 }
 
 // If a probe gets no response for long, another one goes.
+//
+//retrip:promise P23
 func TestGate_HangingProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		word, took, after time.Duration
@@ -144,10 +148,12 @@ func TestGate_StaleRefusals(t *testing.T) {
 
 // After two refusals, the next request becomes the probe, so that the request
 // at the front doesn't use up its attempts.
+//
+//retrip:promise P23
 func TestGate_ProbeIsPassedOn(t *testing.T) {
 	var h host.Record
 	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}) // four attempts
-	throttle(&h, r, 0, 0)
+	throttle(&h, r, time.Second, 0)
 	calls := line(t, &h, r, 10, 0)
 	refused := make([]int, len(calls))
 	now := time.Duration(0)
@@ -172,7 +178,7 @@ func TestGate_ProbeIsPassedOn(t *testing.T) {
 		i := next()
 		refused[i]++
 		calls[i].Attempts++
-		require.True(t, refuse(&h, r, calls[i], 0, now).Retry, "after %v", refused)
+		require.True(t, refuse(&h, r, calls[i], time.Second, now).Retry, "after %v", refused)
 		r.Wake(&h, calls[i], now, play.Lowest)
 	}
 	t.Log(refused)

@@ -14,6 +14,8 @@ import (
 )
 
 // The queue behaves like a sorted list without gaps.
+//
+//retrip:promise P23
 func TestQueue_Model(t *testing.T) {
 	testenv.OneGoroutine(t)
 	testenv.Slow(t)

@@ -6,6 +6,8 @@ package gate
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/retrip/retrip/internal/span"
 )
 
 // Table are the gates of one host: its own, and one for each key that the
@@ -18,16 +20,16 @@ type Table struct {
 	woken []any         // Who of the requests that must ask again
 }
 
-// maxKeyed is the maximum number of gates of keys for all hosts of a
+// MostKeys is the maximum number of gates of keys for all hosts of a
 // Transport together. Further keys share the gate of their host.
-const maxKeyed = 4096
+const MostKeys = 4096
 
 // of returns the gate of c. If there is none yet, it makes one if create is
 // set, and otherwise returns nil.
 func (s *Table) of(c *Ticket, key string, now time.Duration, create bool) *gate {
 	g := c.gate
 	if g == nil || g.dropped {
-		if g = s.find(key, now, create); g == nil {
+		if g = s.find(key, create); g == nil {
 			return nil
 		}
 		// The number belonged to another gate.
@@ -41,17 +43,15 @@ func (s *Table) of(c *Ticket, key string, now time.Duration, create bool) *gate 
 	return g
 }
 
-func (s *Table) find(key string, now time.Duration, create bool) *gate {
+func (s *Table) find(key string, create bool) *gate {
 	if key == "" {
 		return &s.own
 	}
 	if g := s.keyed[key]; g != nil {
 		return g
 	}
-	if s.Made.Load() >= maxKeyed {
-		if s.sweep(now); s.Made.Load() >= maxKeyed {
-			return &s.own
-		}
+	if s.Full() {
+		return &s.own
 	}
 	if !create {
 		return nil
@@ -66,12 +66,23 @@ func (s *Table) find(key string, now time.Duration, create bool) *gate {
 	return g
 }
 
-// sweep drops the keyed gates that have no state worth keeping.
-func (s *Table) sweep(now time.Duration) {
+// Full reports whether keys without a gate must share that of their host. It needs
+// no lock.
+func (s *Table) Full() bool { return s.Made.Load() >= MostKeys }
+
+// Sweep drops the keyed gates that have no state worth keeping.
+func (s *Table) Sweep(now time.Duration) {
 	for key, g := range s.keyed {
 		if g.idle(now) {
 			s.drop(key, g)
 		}
+	}
+}
+
+// Clear drops all keyed gates.
+func (s *Table) Clear() {
+	for key, g := range s.keyed {
+		s.drop(key, g)
 	}
 }
 
@@ -81,7 +92,8 @@ func (s *Table) drop(key string, g *gate) {
 	s.Made.Add(-1)
 }
 
-// Idle reports whether no gate has state worth keeping.
+// Idle reports whether no gate has state worth keeping. It drops gates of keys that
+// have none, so that the next call has less to do.
 func (s *Table) Idle(now time.Duration) bool {
 	for key, g := range s.keyed {
 		if !g.idle(now) {
@@ -90,6 +102,11 @@ func (s *Table) Idle(now time.Duration) bool {
 		s.drop(key, g)
 	}
 	return s.own.idle(now)
+}
+
+// Rests is Idle, but drops nothing.
+func (s *Table) Rests(now time.Duration) bool {
+	return !s.any(func(g *gate) bool { return !g.idle(now) })
 }
 
 // any reports whether f holds for any gate.
@@ -143,8 +160,9 @@ func (s *Table) Admit(c *Ticket, q *Request, now, paused time.Duration, draw uin
 		// policy has no gate. The calls that wait for the end of the pause
 		// must not all go at that instant.
 		s.epoch++
-		g.begin(paused-now, now)
-		g.close(paused-now, now, s.epoch, draw)
+		left := span.Sub(paused, now)
+		g.begin(left, now)
+		g.close(left, now, s.epoch, draw)
 		g.told = paused
 	}
 	d := g.ask(c, q, now, paused)
@@ -214,7 +232,7 @@ func (s *Table) Outlook(c *Ticket, q *Request, now, paused time.Duration) (time.
 	} else {
 		ahead = g.queue.len()
 	}
-	return max(0, g.opens(paused)-now), g.unfit(&w, ahead, now, paused)
+	return max(0, span.Sub(g.opens(paused), now)), g.unfit(&w, ahead, now, paused)
 }
 
 // NextWoken returns the Who of a request that must ask again now, or nil if
@@ -230,16 +248,13 @@ func (s *Table) NextWoken() any {
 	return who
 }
 
-// Keys returns the number of gates of keys.
-func (s *Table) Keys() int { return len(s.keyed) }
-
 // Look calls f with the state of every gate: how many requests wait, and how long it
 // stays closed, which is not positive if it is open.
 func (s *Table) Look(now time.Duration, f func(waiting int, closed time.Duration)) {
 	s.any(func(g *gate) bool {
 		closed := time.Duration(0)
 		if g.shut {
-			closed = g.closed - now
+			closed = span.Sub(g.closed, now)
 		}
 		f(g.queue.len(), closed)
 		return false

@@ -3,19 +3,26 @@
 
 package host
 
+import "github.com/retrip/retrip/internal/gate"
+
 // The tests of the table fail hosts by decisions, as a Transport does. Package decide
 // imports this one, so they are outside of it, and need this to look inside.
 
 const (
-	Stripes   = stripes
-	PerStripe = perStripe
-	Idle      = idle
+	Stripes    = stripes
+	PerStripe  = perStripe
+	Idle       = idle
+	MostKeys   = gate.MostKeys
+	MostTopics = mostTopics
 )
 
 func Mark(hash uint64) (word int, bits uint64) { return mark(hash) }
 
 // Entries returns the number of entries, those that have healed or lapsed included.
 func (t *Table) Entries() int64 { return t.entries.Load() }
+
+// Keyed returns the number of gates of keys.
+func (t *Table) Keyed() int64 { return t.keyed.Load() }
 
 // Covers reports whether the marks of hosts in trouble cover that of the host with
 // the given hash.

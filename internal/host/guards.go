@@ -4,7 +4,6 @@
 package host
 
 import (
-	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,15 +26,37 @@ func (s *Record) guard() *guards {
 	if g := s.guards.Load(); g != nil {
 		return g
 	}
-	s.guards.CompareAndSwap(nil, &guards{gates: gate.Table{Made: cmp.Or(s.keyed, new(atomic.Int64))}})
+	made := new(atomic.Int64)
+	if s.table != nil {
+		made = &s.table.keyed
+	}
+	s.guards.CompareAndSwap(nil, &guards{gates: gate.Table{Made: made}})
 	return s.guards.Load()
 }
 
-// healed reports whether g has no state worth keeping.
-func (g *guards) healed(now time.Duration) bool {
+// makeRoom drops gates of keys that have no state worth keeping, at whichever host,
+// if there is no place for the gate of another key.
+func (s *Record) makeRoom(g *guards, key string, now time.Duration) {
+	switch {
+	case key == "" || !g.gates.Full():
+	case s.table != nil:
+		s.table.sweepGates(now)
+	default:
+		g.sweep(now)
+	}
+}
+
+func (g *guards) sweep(now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.breaker.Healed(now) && g.gates.Idle(now)
+	g.gates.Sweep(now)
+}
+
+// healed reports whether g has no state worth keeping.
+func (g *guards) healed(now time.Duration, idle func(*gate.Table, time.Duration) bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.breaker.Healed(now) && idle(&g.gates, now)
 }
 
 // binding reports whether forgetting g would let requests through that it holds
@@ -46,11 +67,11 @@ func (g *guards) binding(now time.Duration) bool {
 	return g.breaker.Binding(now) || g.gates.Binding(now)
 }
 
-// keyedGates returns the number of gates of keys.
-func (g *guards) keyedGates() int {
+// clear drops the gates of keys.
+func (g *guards) clear() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.gates.Keys()
+	g.gates.Clear()
 }
 
 // Troubles is what an operator wants to know of the guards of a host.
@@ -140,6 +161,7 @@ func (s *Record) ThroughGate(t *gate.Ticket, q *gate.Request, now time.Duration,
 		}
 		g = s.guard()
 	}
+	s.makeRoom(g, q.Key, now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.gates.Admit(t, q, now, paused, draw)
@@ -150,6 +172,7 @@ func (s *Record) ThroughGate(t *gate.Ticket, q *gate.Request, now time.Duration,
 // wait, and whether any request must be woken.
 func (s *Record) RefusedAt(t *gate.Ticket, key string, word, now time.Duration, draw uint64) (told, wakes bool) {
 	g := s.guard()
+	s.makeRoom(g, key, now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.gates.Refuse(t, key, word, now, s.pausedUntil(), draw)

@@ -6,29 +6,28 @@ package host
 import (
 	"log/slog"
 	"sync/atomic"
-	"time"
 )
 
 // News is what the log already says about a host in trouble, so that the
 // log reports each trouble once, not with every request.
 type News struct {
-	emptied atomic.Bool  // the budget has run out and has not been full since
-	opened  atomic.Bool  // the breaker has opened and has not closed since
-	paused  atomic.Int64 // end of the pause, as of the last change
+	emptied atomic.Bool // the budget has run out and has not been full since
+	opened  atomic.Bool // the breaker has opened and has not closed since
 }
 
-// ChangeNames are the values of the log attribute "change", by the bits of
-// a Change.
-var ChangeNames = [...]string{"paused", "breaker_open", "breaker_half_open", "breaker_closed", "budget_empty", "budget_full"}
+// PauseOver is the value of the log attribute "change" after an hour without a pause.
+const PauseOver = "pause_over"
 
-// Level returns the log level for one change of the host, whose pause lasts for
-// paused from now. Trouble that begins is a warning, and its end is
+// ChangeNames are the other values of the log attribute "change", by the bits of
+// a Change.
+var ChangeNames = [...]string{"paused", "breaker_open", "breaker_half_open", "breaker_closed", "retries_stopped", "budget_full"}
+
+// Level returns the log level for one change of the host, but for a pause, of which
+// the Journal knows more. Trouble that begins is a warning, and its end is
 // information. Changes in between are for debugging.
-func (n *News) Level(change Change, now, paused time.Duration) slog.Level {
+func (n *News) Level(change Change) slog.Level {
 	begun := true
 	switch change {
-	case Paused:
-		begun = time.Duration(n.paused.Swap(int64(now+paused))) <= now
 	case Opened:
 		begun = n.opened.CompareAndSwap(false, true)
 	case Probed:
@@ -45,7 +44,7 @@ func (n *News) Level(change Change, now, paused time.Duration) slog.Level {
 	return slog.LevelDebug
 }
 
-// RanOut records that a request got no retry because tokens were missing, and
+// RanOut records that the budget refused a request a retry, and
 // reports whether that is news.
 func (e *Entry) RanOut() bool { return e.News.emptied.CompareAndSwap(false, true) }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/gate"
+	"github.com/retrip/retrip/internal/span"
 )
 
 // Record is what is known of a host in trouble. The zero Record is that of a host
@@ -22,7 +24,7 @@ type Record struct {
 	Debt   budget.Debt            // what is missing from its budget
 	paused atomic.Int64           // instant at which the pause ends that the host asked for
 	guards atomic.Pointer[guards] // nil until a breaker or a gate needs it
-	keyed  *atomic.Int64          // number of keyed gates of all hosts of a table; nil: counts this host alone
+	table  *Table                 // counts the gates of keys of all its hosts; nil: this host counts its own
 }
 
 // Change is what a decision changed about a host, for hooks and logs.
@@ -43,7 +45,7 @@ func (s *Record) Undemanding() bool { return s.paused.Load() == 0 && s.guards.Lo
 
 // PausedFor returns the rest of the pause at the instant now, or 0.
 func (s *Record) PausedFor(now time.Duration) time.Duration {
-	return max(0, s.pausedUntil()-now)
+	return max(0, span.Sub(s.pausedUntil(), now))
 }
 
 // pausedUntil returns the instant at which the pause of the whole host ends,
@@ -55,9 +57,8 @@ func (s *Record) pausedUntil() time.Duration {
 	return neverPaused
 }
 
-// neverPaused is an instant before all others, small enough to sort first and
-// large enough for differences not to overflow.
-const neverPaused = time.Duration(math.MinInt64 / 2)
+// neverPaused is an instant before all others.
+const neverPaused = time.Duration(math.MinInt64)
 
 // PauseUntil moves the end of the pause forward, never back, and reports
 // whether it moved.
@@ -75,10 +76,13 @@ func (s *Record) PauseUntil(until time.Duration) bool {
 
 // Healed reports whether s holds back no request and its breaker counts no
 // failure.
-func (s *Record) Healed(now time.Duration) bool {
+func (s *Record) Healed(now time.Duration) bool { return s.healed(now, (*gate.Table).Idle) }
+
+// healed is Healed, with what says that no gate has state worth keeping.
+func (s *Record) healed(now time.Duration, idle func(*gate.Table, time.Duration) bool) bool {
 	if s.Debt.Missing() != 0 || s.PausedFor(now) > 0 {
 		return false
 	}
 	guards := s.guards.Load()
-	return guards == nil || guards.healed(now)
+	return guards == nil || guards.healed(now, idle)
 }

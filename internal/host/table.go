@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/hostkey"
 )
 
@@ -31,6 +32,7 @@ type Table struct {
 	entries atomic.Int64
 	stripes [stripes]stripe
 	keyed   atomic.Int64 // number of gates of keys
+	swept   atomic.Int64 // instant at which sweepGates last looked; 0: never
 }
 
 const (
@@ -60,9 +62,10 @@ type Entry struct {
 	Used   atomic.Int64 // instant of the last failure
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
-	Failed, GaveUp atomic.Uint32  // the last Reason of each kind, as its owner numbers them; 0: none
-	Charge         account.Charge // of the fleet's account
-	News           News
+	Failed atomic.Uint32  // the last Failure of an attempt; 0: none
+	GaveUp atomic.Uint32  // the last reason to give up, as its owner numbers them; 0: none
+	Charge account.Charge // of the fleet's account
+	News   News
 }
 
 // Healed is that of its record, but false from a charge to the fleet's account until
@@ -109,10 +112,6 @@ func (s *stripe) indebted() *Entry {
 	return nil
 }
 
-// Indebted returns the entry of the hosts without a place, if the host of key would
-// share it and it misses tokens. Otherwise it returns nil.
-func (t *Table) Indebted(key hostkey.Key) *Entry { return t.stripe(key).indebted() }
-
 // Pin returns the entry of key, pinned, or nil if the host is in no trouble.
 // The caller must pass the entry to Unpin.
 func (t *Table) Pin(key hostkey.Key, now time.Duration) *Entry {
@@ -150,7 +149,7 @@ func (s *stripe) find(key hostkey.Key, now time.Duration) (e *Entry, over bool) 
 	switch {
 	case e == nil:
 		return nil, false
-	case e.Lapsed(now) || e.pins.Load() == 0 && e.Healed(now):
+	case e.Missing(now) != e.Debt.Missing() || e.pins.Load() == 0 && (e.over(now) || e.Healed(now)):
 		return nil, true
 	}
 	e.pins.Add(1)
@@ -164,7 +163,7 @@ func (t *Table) PinGood(key hostkey.Key, now time.Duration) *Entry {
 	if e := t.Pin(key, now); e != nil {
 		return e
 	}
-	return t.Indebted(key)
+	return t.stripe(key).indebted()
 }
 
 // PinNew is Pin for a host that has just failed. It makes the entry if there is
@@ -195,7 +194,7 @@ func (t *Table) make(s *stripe, hash uint64, key hostkey.Key, now time.Duration)
 		s.hosts = map[hostkey.Key]*Entry{}
 	}
 	e := &Entry{Key: key, hash: hash}
-	e.keyed = &t.keyed
+	e.table = t
 	e.pins.Store(1)
 	e.Used.Store(int64(now))
 	// Raise the counters and set the mark before the entry can be found, so
@@ -222,7 +221,9 @@ func (t *Table) Unpin(e *Entry, now time.Duration) {
 
 func (t *Table) drop(s *stripe, e *Entry) {
 	if guards := e.guards.Load(); guards != nil {
-		t.keyed.Add(-int64(guards.keyedGates()))
+		// A request that has just unpinned e may still look for gates to drop, and
+		// must not count them again.
+		guards.clear()
 	}
 	delete(s.hosts, e.Key)
 	s.marks.remove(e.hash, s.hosts)
@@ -259,8 +260,31 @@ func (t *Table) sweep(s *stripe, now time.Duration) {
 	for _, e := range s.hosts {
 		t.forget(s, e, now)
 	}
-	if e := s.others.Load(); e != nil && e.Lapsed(now) {
-		e.pardon(now)
+	if e := s.others.Load(); e != nil && e.lapsed(now) {
+		e.Debt.Clear()
+	}
+}
+
+// sweepGates drops the gates of keys that have no state worth keeping. It looks at
+// all hosts only once a second: a program with more keys than there are places would
+// do little else. The caller must hold no lock.
+func (t *Table) sweepGates(now time.Duration) {
+	last := t.swept.Load()
+	if last != 0 && now-time.Duration(last) < time.Second || !t.swept.CompareAndSwap(last, cmp.Or(int64(now), 1)) {
+		return
+	}
+	for i := range t.stripes {
+		t.stripes[i].sweepGates(now)
+	}
+}
+
+func (s *stripe) sweepGates(now time.Duration) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, e := range s.hosts {
+		if g := e.guards.Load(); g != nil {
+			g.sweep(now)
+		}
 	}
 }
 
@@ -275,33 +299,49 @@ func (s *stripe) shared(now time.Duration) *Entry {
 	return s.others.Load()
 }
 
-// forget drops e if it has healed or lapsed, and reports whether it did. If an
-// entry has lapsed but is in use, forget clears only its missing tokens. The
-// stripe must be locked.
+// forget drops e if it has healed or is over, and reports whether it did. If an
+// entry that lacks tokens has lapsed but must stay, forget gives it its tokens
+// back. The stripe must be locked.
 func (t *Table) forget(s *stripe, e *Entry, now time.Duration) bool {
-	lapsed := e.Lapsed(now)
-	if e.pins.Load() == 0 && (lapsed || e.Healed(now)) {
+	if e.pins.Load() == 0 && (e.over(now) || e.Healed(now)) {
 		t.drop(s, e)
 		return true
 	}
-	if lapsed {
-		e.pardon(now)
+	if e.lapsed(now) {
+		e.Debt.Clear()
 	}
 	return false
 }
 
-// pardon forgets the missing tokens of e, once an hour. The stripe must be
-// locked.
-func (e *Entry) pardon(now time.Duration) {
-	e.Debt.Clear()
-	e.Used.Store(int64(now))
+// FailsAt records that the host of e fails at the instant now. If its last failure
+// is more than an hour ago, the host has its tokens back.
+func (e *Entry) FailsAt(now time.Duration) {
+	if last := time.Duration(e.Used.Swap(int64(now))); now-last > idle {
+		e.Debt.Clear()
+		e.News.emptied.Store(false)
+	}
 }
 
-// Lapsed reports whether the host of e has not failed for an hour and holds
-// back no request.
-func (e *Entry) Lapsed(now time.Duration) bool {
-	return now-time.Duration(e.Used.Load()) > idle && !e.binding(now)
+// TimingOut reports whether the host of e has failed since the given instant, and one
+// of its last outcomes was a timeout.
+func (e *Entry) TimingOut(since time.Duration) bool {
+	return time.Duration(e.Used.Load()) >= since && e.Debt.TimingOut()
 }
+
+// Missing returns the number of micro-tokens that the host of e lacks.
+func (e *Entry) Missing(now time.Duration) int64 {
+	if e.lapsed(now) {
+		return 0
+	}
+	return e.Debt.Missing()
+}
+
+// lapsed reports whether the host of e has not failed for an hour.
+func (e *Entry) lapsed(now time.Duration) bool { return now-time.Duration(e.Used.Load()) > idle }
+
+// over reports whether the host of e has not failed for an hour and holds back no
+// request.
+func (e *Entry) over(now time.Duration) bool { return e.lapsed(now) && !e.binding(now) }
 
 // binding reports whether forgetting e would let requests through that are held
 // back now.
@@ -328,26 +368,46 @@ func (t *Table) Refit(sizeOf func(*Entry) int64) {
 	}
 }
 
-// All drops the entries that have healed. It returns the hosts in trouble,
-// sorted, and the entries of the hosts without a place that miss tokens.
+// Look returns the entry of a host in trouble, or that of the hosts without a place
+// if the host would share it and it lacks tokens. Otherwise it returns nil. Unlike
+// Pin, Look changes nothing: decisions are the same whether or not anybody looks.
+func (t *Table) Look(key hostkey.Key, now time.Duration) *Entry {
+	s := t.stripe(key)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if e := s.hosts[key]; e != nil && e.troubled(now) {
+		return e
+	}
+	if e := s.indebted(); e != nil && e.Missing(now) > 0 {
+		return e
+	}
+	return nil
+}
+
+// All returns the hosts in trouble, sorted, and the entries of the hosts without a
+// place that lack tokens. It changes nothing, as Look.
 func (t *Table) All(now time.Duration) (list, others []*Entry) {
 	for i := range t.stripes {
 		s := &t.stripes[i]
 		if s.entries.Load() == 0 {
 			continue
 		}
-		s.mu.Lock()
-		t.sweep(s, now)
+		s.mu.RLock()
 		for _, e := range s.hosts {
-			list = append(list, e)
+			if e.troubled(now) {
+				list = append(list, e)
+			}
 		}
-		if e := s.others.Load(); e != nil && e.Debt.Missing() > 0 {
+		if e := s.others.Load(); e != nil && e.Missing(now) > 0 {
 			others = append(others, e)
 		}
-		s.mu.Unlock()
+		s.mu.RUnlock()
 	}
-	slices.SortFunc(list, func(a, b *Entry) int {
-		return cmp.Or(cmp.Compare(a.Key.Host, b.Key.Host), cmp.Compare(a.Key.Port, b.Key.Port))
-	})
+	slices.SortFunc(list, func(a, b *Entry) int { return a.Key.Compare(b.Key) })
 	return list, others
+}
+
+// troubled reports whether a request to the host of e would find e.
+func (e *Entry) troubled(now time.Duration) bool {
+	return e.pins.Load() > 0 || !e.over(now) && (e.Charge.Made() || !e.healed(now, (*gate.Table).Rests))
 }

@@ -60,6 +60,7 @@ func sameStripe(n int) []hostkey.Key {
 	return keys
 }
 
+//retrip:promise P15
 func TestHostTable_MakesAndDrops(t *testing.T) {
 	var table host.Table
 	r := play.Rules(t, retrip.Policy{})
@@ -88,6 +89,8 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 }
 
 // An entry stays as long as it has any state.
+//
+//retrip:promise P15
 func TestHostTable_Keeps(t *testing.T) {
 	paused := refusal
 	paused.RetryAfter = 10 * time.Second
@@ -101,7 +104,7 @@ func TestHostTable_Keeps(t *testing.T) {
 	}{
 		{"pause", retrip.Policy{Budget: retrip.Unlimited}, paused, 10 * time.Second},
 		{"failure that its breaker counts", retrip.Policy{Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1}}, refusal, host.Idle + 1},
-		{"gate", retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.Gate{Enabled: retrip.On}}, throttled, 170*time.Second + 1},
+		{"gate", retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.Gate{Enabled: retrip.On}}, throttled, 90*time.Second + 1},
 		{"nothing", retrip.Policy{Budget: retrip.Unlimited}, refusal, 0},
 		{"tokens", retrip.Policy{}, refusal, host.Idle + 1},
 		{"open breaker", retrip.Policy{Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, host.Idle + 2<<20},
@@ -115,12 +118,15 @@ func TestHostTable_Keeps(t *testing.T) {
 				assert.Len(t, inTrouble(&table, tt.until-1<<20), 1)
 			}
 			assert.Empty(t, inTrouble(&table, tt.until))
+			assert.Nil(t, table.Pin(key, tt.until))
 			assert.Zero(t, table.Entries())
 		})
 	}
 }
 
 // After an hour, forgotten state holds back no request.
+//
+//retrip:promise P15
 func TestHostTable_Idle(t *testing.T) {
 	var table host.Table
 	r := play.Rules(t, retrip.Policy{})
@@ -138,6 +144,7 @@ func TestHostTable_Idle(t *testing.T) {
 	assert.Nil(t, table.Pin(pinned, host.Idle+1))
 }
 
+//retrip:promise P15
 func TestHostTable_Pins(t *testing.T) {
 	var table host.Table
 	key := hostkey.Key{Host: "example.com", Port: "443"}
@@ -154,6 +161,8 @@ func TestHostTable_Pins(t *testing.T) {
 
 // The state of a host ends an hour after its last failure, whether or not
 // anybody looks at it meanwhile.
+//
+//retrip:promise P15
 func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{})
 	for _, scraped := range []bool{false, true} {
@@ -196,6 +205,8 @@ func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 
 // Readers of the table see complete entries while requests fail and recover. In
 // the end no entry is left.
+//
+//retrip:promise P13
 func TestHostTable_Concurrently(t *testing.T) {
 	var table host.Table
 	r := play.Rules(t, retrip.Policy{})

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -194,5 +196,40 @@ func TestHostMarks_TroubleMeanwhile(t *testing.T) {
 	working.Wait()
 	close(done)
 	swapping.Wait()
-	assert.Empty(t, tr.HostStates())
+	assert.Empty(t, play.Held(tr))
+}
+
+// A host that has no state of its own, because all places are taken, is known by its name
+// while it fails.
+//
+//retrip:promise P15
+func TestFailures_OfAHostWithoutAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
+		fail := func(name string) {
+			resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, "http://"+name+"/", nil))
+			require.NoError(t, err)
+			play.Finish(t, resp)
+		}
+		for n := range 12_000 {
+			fail(fmt.Sprintf("%d.example", n))
+		}
+		assert.LessOrEqual(t, len(tr.HostStates()), 2*4096+1)
+		time.Sleep(6 * time.Minute)
+		require.Len(t, tr.HostStates(), 4096+1, "all places are taken")
+		for i := range 20 {
+			name := fmt.Sprintf("victim%d.example", i)
+			fail(name)
+			fail(name)
+			var mine []retrip.HostState
+			for _, s := range tr.HostStates() {
+				if s.Host == name+":80" {
+					mine = append(mine, s)
+				}
+			}
+			require.Len(t, mine, 1)
+			assert.Equal(t, []any{false, 2, retrip.ReasonServerError, 503}, []any{mine[0].Held, mine[0].Failed, mine[0].LastFailure, mine[0].LastStatus})
+		}
+		require.Len(t, tr.HostStates(), 4096+1+20)
+	})
 }

@@ -5,15 +5,24 @@
 package hostkey
 
 import (
+	"cmp"
 	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 )
 
-// Key identifies a host, whichever pattern chose its policy.
+// Key identifies a host, whichever pattern chose its policy. All spellings of a
+// host have the same Key, except that a name outside ASCII and its form in
+// Punycode are two.
 type Key struct{ Host, Port string }
 
 func (k Key) String() string { return net.JoinHostPort(k.Host, k.Port) }
+
+// Compare orders keys by host, and then by port.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Host, other.Host), cmp.Compare(k.Port, other.Port))
+}
 
 // Clone returns a copy of k for keeping. The strings of k are parts of the
 // string of a URL, which may be long, and which they would keep in memory.
@@ -33,8 +42,8 @@ func Of(u *url.URL) Key {
 	return Key{host, port}
 }
 
-// Split returns the host of u, in lower case and without brackets or a
-// trailing dot, and its port: the default port of the scheme if u names none.
+// Split returns the host of u, as a Key spells it, and its port: the default
+// port of the scheme if u names none.
 func Split(u *url.URL) (host, port string) {
 	host, port = splitPort(u.Host)
 	if port == "" {
@@ -45,16 +54,63 @@ func Split(u *url.URL) (host, port string) {
 			port = "443"
 		}
 	}
-	return undotted(strings.ToLower(host)), port
+	if strings.IndexByte(host, ':') < 0 { // most hosts: no address with a zone
+		return undotted(strings.ToLower(host)), unpadded(port)
+	}
+	return spell(Lower(host)), unpadded(port)
+}
+
+// Lower returns host, or a pattern of hosts, in lower case, but for the zone of
+// an IPv6 address: the names of interfaces differ in case.
+func Lower(host string) string {
+	address, zone, zoned := strings.Cut(host, "%")
+	if !zoned {
+		return strings.ToLower(host)
+	}
+	if lower := strings.ToLower(address); lower != address {
+		return lower + "%" + zone
+	}
+	return host
+}
+
+// spell returns the one spelling of host, which is in lower case and has no
+// brackets: a name without its trailing dot, and an IP address as RFC 5952
+// writes it. Package net takes an IPv4 address that is mapped to IPv6 for the
+// IPv4 address.
+func spell(host string) string {
+	if strings.IndexByte(host, ':') < 0 {
+		return undotted(host)
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	var space [64]byte
+	text := addr.Unmap().AppendTo(space[:0])
+	if string(text) == host { // allocates nothing
+		return host
+	}
+	return string(text)
+}
+
+// unpadded returns port without leading zeros, as package net reads it.
+func unpadded(port string) string {
+	if len(port) < 2 || port[0] != '0' || strings.Trim(port, "0123456789") != "" {
+		return port
+	}
+	if number := strings.TrimLeft(port, "0"); number != "" {
+		return number
+	}
+	return "0"
 }
 
 // undotted returns the name of a host without its trailing dot, which stands
 // for the root of DNS (RFC 3986 §3.2.2): the name is the same host with or
-// without the dot. Anything that isn't a name stays as it is, such as an IPv6
-// address, "." or a name with an empty label before the dot.
+// without the dot. Anything that isn't a name stays as it is, such as "." or a
+// name with an empty label before the dot.
 func undotted(host string) string {
 	name, ok := strings.CutSuffix(host, ".")
-	if !ok || name == "" || name[len(name)-1] == '.' || strings.ContainsAny(name, ":[]") {
+	if !ok || name == "" || name[len(name)-1] == '.' || strings.ContainsAny(name, "[]") {
 		return host
 	}
 	return name

@@ -30,10 +30,10 @@ func Parse(host string) (Key, error) {
 	if strings.Count(host, ":") > 1 && host[0] != '[' {
 		return bad("an IPv6 address must be in brackets: [::1]:8080")
 	}
-	name, port := splitPort(strings.ToLower(host))
+	name, port := splitPort(unescaped(Lower(host)))
 	bracketed := strings.HasPrefix(host, "[")
-	if name = undotted(name); port == "" {
-		if name == "" {
+	if port == "" {
+		if name = spell(name); name == "" {
 			return bad("it is empty")
 		}
 		return bad("it has no port; for https it is %q, for http %q", net.JoinHostPort(name, "443"), net.JoinHostPort(name, "80"))
@@ -41,18 +41,38 @@ func Parse(host string) (Key, error) {
 	if err := checkPort(port); err != nil {
 		return bad("%w", err)
 	}
+	if !bracketed {
+		name = undotted(name)
+	}
 	if err := checkName(name, bracketed); err != nil {
 		return bad("%w", err)
 	}
-	return Key{name, port}, nil
+	return Key{spell(name), unpadded(port)}, nil
+}
+
+// unescaped returns host with the percent sign before the zone of an IPv6 address
+// as url.Parse leaves it in URL.Host.
+func unescaped(host string) string {
+	if !strings.HasPrefix(host, "[") {
+		return host
+	}
+	return strings.Replace(host, "%25", "%", 1)
+}
+
+var errBrackets = errors.New("only an IPv6 address may be in brackets: [::1] or [::1]:8080")
+
+// isIPv6 reports whether text is an IPv6 address, without brackets.
+func isIPv6(text string) bool {
+	addr, err := netip.ParseAddr(text)
+	return err == nil && addr.Is6()
 }
 
 // checkName returns why name, without its brackets, can't be the name of a
 // host.
 func checkName(name string, bracketed bool) error {
 	if bracketed {
-		if addr, err := netip.ParseAddr(name); err != nil || !addr.Is6() {
-			return errors.New("only an IPv6 address may be in brackets")
+		if !isIPv6(name) {
+			return errBrackets
 		}
 		return nil
 	}
@@ -69,9 +89,9 @@ func checkName(name string, bracketed bool) error {
 	return nil
 }
 
-// ParsePattern parses a key of Transport.Hosts into a name and a port. The name
-// is in lower case, has no trailing dot and keeps its leading "*". The port is
-// "" if any port matches.
+// ParsePattern parses a key of Transport.Hosts into a name and a port, which are
+// spelled as in a Key. The name keeps its leading "*". The port is "" if any port
+// matches.
 func ParsePattern(pattern string) (name, port string, err error) {
 	switch {
 	case pattern == "":
@@ -85,7 +105,7 @@ func ParsePattern(pattern string) (name, port string, err error) {
 	if bare {
 		return "", "", errors.New("an IPv6 address must be in brackets: [::1] or [::1]:8080")
 	}
-	name, port = splitPort(strings.ToLower(pattern))
+	name, port = splitPort(unescaped(Lower(pattern)))
 	if strings.HasSuffix(pattern, ":") {
 		return "", "", errors.New("the port is missing after the colon")
 	}
@@ -93,11 +113,15 @@ func ParsePattern(pattern string) (name, port string, err error) {
 		if err := checkPort(port); err != nil {
 			return "", "", err
 		}
+		port = unpadded(port)
+	}
+	if strings.ContainsAny(name, "[]") || pattern[0] == '[' && !isIPv6(name) {
+		return "", "", errBrackets
+	}
+	if pattern[0] == '[' {
+		return spell(name), port, nil
 	}
 	name = undotted(name)
-	if strings.ContainsAny(name, "[]") || strings.HasPrefix(pattern, "[") && !strings.Contains(name, ":") {
-		return "", "", errors.New("only an IPv6 address may be in brackets: [::1] or [::1]:8080")
-	}
 	if rest, ok := strings.CutPrefix(name, "*"); ok {
 		if len(rest) < 2 || rest[0] != '.' {
 			return "", "", errors.New(`a pattern for many hosts must be "*." and a suffix, such as "*.example.com"; for all hosts, use Policy`)
@@ -117,17 +141,26 @@ func ParsePattern(pattern string) (name, port string, err error) {
 		return "", "", errors.New(`"*" may only stand for the first labels, as in "*.example.com"`)
 	}
 	if suffix := strings.TrimLeft(name, "."); suffix != name && suffix != "" {
-		return "", "", fmt.Errorf(`a host must not begin with a dot; for all hosts below %[1]s, use "*.%[1]s"`, suffix)
+		return "", "", fmt.Errorf(`a host must not begin with a dot; for all hosts below %[1]s, use "*.%[1]s"`, short(suffix))
 	}
-	if name == "." || !strings.Contains(name, ":") && strings.Contains(name+".", "..") {
+	if strings.Contains(name+".", "..") {
 		return "", "", errors.New("a label of the name is empty")
 	}
 	return name, port, nil
 }
 
 func checkPort(port string) error {
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
-		return fmt.Errorf("the port is %q: it must be 1 to 65535", port)
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("the port is %q: it must be 1 to 65535", short(port))
 	}
 	return nil
+}
+
+// short returns text as errors show it.
+func short(text string) string {
+	const most = 260 // more than any valid name has
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }

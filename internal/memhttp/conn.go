@@ -19,28 +19,37 @@ import (
 const bufferSize = 64 << 10
 
 // Conn is one end of an in-memory connection that behaves like a TCP connection
-// on loopback. Each direction has a buffer of 64 KiB, so both ends may write at
-// the same time. Conns come from [Listener.Dial] and [Listener.Accept]; the
-// zero Conn is not usable. A Conn is safe for concurrent use.
+// of package net on loopback, under Linux: a test compares them. Conns come from
+// [Listener.Dial] and [Listener.Accept]; the zero Conn is not usable. A Conn is
+// safe for concurrent use.
 //
-// Errors have the same form as those of package net: a *net.OpError that wraps
-// net.ErrClosed, os.ErrDeadlineExceeded, or the system call error EPIPE or
-// ECONNRESET.
+// These differences remain. Each direction buffers 64 KiB, not some megabytes.
+// What one end does reaches the other at once. A Conn has none of the other
+// methods of a net.TCPConn. Only a Conn can be frozen.
 type Conn struct {
+	mu            *sync.Mutex // of both directions
 	in, out       *half
 	local, remote net.Addr
 	onClose       func()
+}
 
-	mu     sync.Mutex
-	closed bool
+// news says that the peer has reset the connection. A socket reports that once, to
+// Read or to Write.
+type news struct{ reset bool }
+
+func (n *news) take() bool {
+	was := n.reset
+	n.reset = false
+	return was
 }
 
 // newConns returns the two ends of a new connection. It calls onClientClose
 // once, when the client's end is closed or reset.
 func newConns(clientAddr, serverAddr net.Addr, onClientClose func()) (client, server *Conn) {
-	up, down := newHalf(), newHalf()
-	client = &Conn{in: down, out: up, local: clientAddr, remote: serverAddr, onClose: onClientClose}
-	server = &Conn{in: up, out: down, local: serverAddr, remote: clientAddr, onClose: func() {}}
+	mu, clients, servers := &sync.Mutex{}, &news{}, &news{}
+	up, down := newHalf(mu, servers, clients), newHalf(mu, clients, servers)
+	client = &Conn{mu: mu, in: down, out: up, local: clientAddr, remote: serverAddr, onClose: onClientClose}
+	server = &Conn{mu: mu, in: up, out: down, local: serverAddr, remote: clientAddr, onClose: func() {}}
 	return client, server
 }
 
@@ -52,35 +61,39 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // Write copies p into the connection's buffer and blocks while the buffer is
-// full. If the peer has closed the connection, Write fails at once with EPIPE,
-// even the first one.
+// full. If the peer has closed the connection, the first Write succeeds
+// nevertheless, and later ones fail with EPIPE.
 func (c *Conn) Write(p []byte) (int, error) {
 	n, err := c.out.write(p)
 	return n, c.wrap("write", err)
 }
 
-// Close closes the connection. The peer can still read what was written before.
-// Data from the peer that was not read is dropped.
-func (c *Conn) Close() error {
-	return c.end(io.EOF, syscall.EPIPE)
-}
+// Close closes the connection. The peer can still read what was written before,
+// and then reads io.EOF. If c has not read everything that the peer wrote, Close
+// resets the connection.
+func (c *Conn) Close() error { return c.end(false) }
 
 // CloseWrite ends the direction towards the peer, which reads io.EOF after the
 // data written before. Reading from the peer continues to work.
 func (c *Conn) CloseWrite() error {
-	if c.isClosed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch h := c.out; {
+	case h.writeClosed:
 		return c.wrap("close", net.ErrClosed)
+	case h.broken && !h.frozen:
+		return &net.OpError{Op: "close", Net: "tcp", Source: c.local, Addr: c.remote, Err: os.NewSyscallError("shutdown", syscall.ENOTCONN)}
+	default:
+		h.ended = true
+		h.cond.Broadcast()
+		return nil
 	}
-	c.out.endWriter(syscall.EPIPE, io.EOF)
-	return nil
 }
 
-// Reset closes the connection abruptly, like a TCP RST. The peer's writes fail
-// with ECONNRESET at once; its reads fail after the data written before the
-// reset. Resetting a closed Conn has no effect.
-func (c *Conn) Reset() {
-	_ = c.end(syscall.ECONNRESET, syscall.ECONNRESET)
-}
+// Reset closes the connection abruptly, like a TCP RST. The peer can still read
+// what was written before; otherwise its next Read or Write fails with
+// ECONNRESET. Resetting a closed Conn has no effect.
+func (c *Conn) Reset() { _ = c.end(true) }
 
 // Freeze turns the connection into a black hole, as when the peer loses power
 // or a firewall forgets the connection: neither end reads what the other
@@ -100,17 +113,22 @@ func (c *Conn) resetFrozen() {
 	}
 }
 
-// end closes this end. The peer gets the given errors from now on.
-func (c *Conn) end(peerRead, peerWrite error) error {
+// end closes this end.
+func (c *Conn) end(reset bool) error {
 	c.mu.Lock()
-	was := c.closed
-	c.closed = true
+	was := c.in.readClosed
+	if !was {
+		reset = reset || c.in.buf.Len() > 0
+		if reset && !c.out.ended {
+			c.out.reader.reset = true
+		}
+		c.in.endReader(reset)
+		c.out.endWriter()
+	}
 	c.mu.Unlock()
 	if was {
 		return c.wrap("close", net.ErrClosed)
 	}
-	c.out.endWriter(net.ErrClosed, peerRead)
-	c.in.endReader(peerWrite)
 	c.onClose()
 	return nil
 }
@@ -118,7 +136,7 @@ func (c *Conn) end(peerRead, peerWrite error) error {
 func (c *Conn) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closed
+	return c.in.readClosed
 }
 
 // LocalAddr returns this end's fictitious TCP address.
@@ -139,7 +157,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 // including reads that are already blocked. A zero time clears the deadline.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.isClosed() {
-		return c.wrap("set", net.ErrClosed)
+		return &net.OpError{Op: "set", Net: "tcp", Addr: c.local, Err: net.ErrClosed}
 	}
 	c.in.setDeadline(&c.in.readDeadline, t)
 	return nil
@@ -149,7 +167,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 // including writes that are already blocked. A zero time clears the deadline.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.isClosed() {
-		return c.wrap("set", net.ErrClosed)
+		return &net.OpError{Op: "set", Net: "tcp", Addr: c.local, Err: net.ErrClosed}
 	}
 	c.out.setDeadline(&c.out.writeDeadline, t)
 	return nil
@@ -170,13 +188,17 @@ func (c *Conn) wrap(op string, err error) error {
 // these are durably blocking in a synctest bubble, so that time can advance.
 // Waiting for a Mutex or a socket is not.
 type half struct {
-	mu            sync.Mutex
-	cond          sync.Cond // broadcast on any change of the fields below
+	reader, writer *news // of the two ends
+
+	mu            *sync.Mutex // of both directions
+	cond          sync.Cond   // broadcast on any change of the fields below
 	buf           bytes.Buffer
-	writing       bool  // a Write is in progress: Writes don't interleave
-	frozen        bool  // nothing gets through, not even errors caused by the other end
-	readErr       error // for reads when buf is empty; net.ErrClosed for all reads
-	writeErr      error
+	writing       bool // a Write is in progress: Writes don't interleave
+	frozen        bool // nothing gets through, not even errors caused by the other end
+	readClosed    bool // the reader has closed its end
+	writeClosed   bool // the writer has closed its end
+	ended         bool // nothing follows what buf holds
+	broken        bool // the writer knows that nobody reads
 	readDeadline  deadline
 	writeDeadline deadline
 }
@@ -195,9 +217,9 @@ func (d *deadline) passed() bool {
 	return d.fired || !d.at.IsZero() && !time.Now().Before(d.at)
 }
 
-func newHalf() *half {
-	h := &half{}
-	h.cond.L = &h.mu
+func newHalf(mu *sync.Mutex, reader, writer *news) *half {
+	h := &half{mu: mu, reader: reader, writer: writer}
+	h.cond.L = mu
 	return h
 }
 
@@ -206,19 +228,22 @@ func (h *half) read(p []byte) (int, error) {
 	defer h.mu.Unlock()
 	for {
 		switch {
-		case h.readErr == net.ErrClosed:
-			return 0, h.readErr
-		case h.readDeadline.passed():
-			return 0, os.ErrDeadlineExceeded
+		case h.readClosed:
+			return 0, net.ErrClosed
 		case len(p) == 0:
 			return 0, nil
+		case h.readDeadline.passed():
+			return 0, os.ErrDeadlineExceeded
 		case h.frozen:
 		case h.buf.Len() > 0:
 			n, _ := h.buf.Read(p) // a non-empty Buffer returns no error
 			h.cond.Broadcast()
 			return n, nil
-		case h.readErr != nil:
-			return 0, h.readErr
+		case h.ended:
+			if h.reader.take() {
+				return 0, syscall.ECONNRESET
+			}
+			return 0, io.EOF
 		}
 		h.cond.Wait()
 	}
@@ -236,44 +261,46 @@ func (h *half) write(p []byte) (n int, err error) {
 		h.cond.Broadcast()
 	}()
 	for {
-		if h.writeErr != nil && (!h.frozen || h.writeErr == net.ErrClosed) {
-			return n, h.writeErr
-		}
-		if h.writeDeadline.passed() {
+		switch {
+		case h.writeClosed:
+			return n, net.ErrClosed
+		case h.writeDeadline.passed():
 			return n, os.ErrDeadlineExceeded
+		case h.frozen && !h.ended:
+		case h.broken || h.ended:
+			if !h.frozen && h.writer.take() {
+				return n, syscall.ECONNRESET
+			}
+			return n, syscall.EPIPE
 		}
 		m := min(len(p)-n, bufferSize-h.buf.Len())
-		h.buf.Write(p[n : n+m])
+		if !h.frozen && h.readClosed {
+			// The reader answers with a reset.
+			h.broken = m > 0
+		} else {
+			h.buf.Write(p[n : n+m])
+		}
 		n += m
 		h.cond.Broadcast()
 		if n == len(p) {
 			return n, nil
 		}
-		h.cond.Wait()
+		if h.frozen || !h.broken {
+			h.cond.Wait()
+		}
 	}
 }
 
-// endWriter ends the half on behalf of its writer: no more data follows.
-func (h *half) endWriter(writer, reader error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.writeErr = writer
-	if h.readErr == nil {
-		h.readErr = reader
-	}
+// endWriter ends the half on behalf of its writer, who closes its end.
+func (h *half) endWriter() {
+	h.writeClosed, h.ended = true, true
 	h.writeDeadline.stop()
 	h.cond.Broadcast()
 }
 
-// endReader ends the half on behalf of its reader, which will not read any
-// more.
-func (h *half) endReader(writer error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.readErr = net.ErrClosed
-	if h.writeErr == nil {
-		h.writeErr = writer
-	}
+// endReader ends the half on behalf of its reader, who closes its end.
+func (h *half) endReader(reset bool) {
+	h.readClosed, h.broken = true, h.broken || reset
 	h.buf = bytes.Buffer{}
 	h.readDeadline.stop()
 	h.cond.Broadcast()
@@ -295,9 +322,6 @@ func (h *half) thaw() bool {
 	}
 	h.frozen = false
 	h.buf = bytes.Buffer{}
-	if h.readErr == nil {
-		h.readErr = syscall.ECONNRESET
-	}
 	h.cond.Broadcast()
 	return true
 }

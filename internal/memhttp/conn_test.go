@@ -112,6 +112,8 @@ func TestConn_Close(t *testing.T) {
 		got, err := io.ReadAll(server)
 		require.NoError(t, err)
 		assert.Equal(t, "last words", string(got))
+		_, err = server.Write([]byte("into the void"))
+		require.NoError(t, err)
 		_, err = server.Write([]byte("x"))
 		assertOpError(t, err, "write", syscall.EPIPE)
 
@@ -155,8 +157,10 @@ func TestConn_Reset(t *testing.T) {
 		got, err := io.ReadAll(client)
 		assert.Equal(t, "half an ans", string(got))
 		assertOpError(t, err, "read", syscall.ECONNRESET)
+		_, err = client.Read(make([]byte, 1))
+		assert.Equal(t, io.EOF, err)
 		_, err = client.Write([]byte("x"))
-		assertOpError(t, err, "write", syscall.ECONNRESET)
+		assertOpError(t, err, "write", syscall.EPIPE)
 		_, err = server.Read(make([]byte, 1))
 		assertOpError(t, err, "read", net.ErrClosed)
 	})
@@ -257,7 +261,7 @@ func TestConn_EndsWaits(t *testing.T) {
 		{"read, peer's reset", read, func(_, s *Conn) { s.Reset() }, syscall.ECONNRESET},
 		{"read, deadline", read, func(c, _ *Conn) { _ = c.SetReadDeadline(time.Unix(1, 0)) }, os.ErrDeadlineExceeded},
 		{"write, own close", write, func(c, _ *Conn) { _ = c.Close() }, net.ErrClosed},
-		{"write, peer's close", write, func(_, s *Conn) { _ = s.Close() }, syscall.EPIPE},
+		{"write, peer's close", write, func(_, s *Conn) { _ = s.Close() }, syscall.ECONNRESET},
 		{"write, peer's reset", write, func(_, s *Conn) { s.Reset() }, syscall.ECONNRESET},
 		{"write, deadline", write, func(c, _ *Conn) { _ = c.SetWriteDeadline(time.Unix(1, 0)) }, os.ErrDeadlineExceeded},
 	}

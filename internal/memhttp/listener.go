@@ -19,7 +19,6 @@ import (
 	"context"
 	"maps"
 	"net"
-	"net/http/httptrace"
 	"os"
 	"slices"
 	"sync"
@@ -58,13 +57,15 @@ func Listen() *Listener {
 // to any host reaches l. Use it as [net/http.Transport.DialContext]. It never
 // blocks. After Close, and while Refuse(true) is in effect, it fails like a
 // dial to a port without a listener: with a *net.OpError whose Op is "dial" and
-// that wraps ECONNREFUSED.
+// that wraps ECONNREFUSED. Unlike package net, Dial calls no hooks of httptrace,
+// and any number of connections may wait for Accept.
 func (l *Listener) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	fail := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: l.addr, Err: err}
 	}
-	if err := ctx.Err(); err != nil {
-		return fail(err)
+	if ctx.Err() != nil {
+		// Package net has its own words for this, and doesn't dial.
+		return new(net.Dialer).DialContext(ctx, network, l.addr.String())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,10 +79,6 @@ func (l *Listener) Dial(ctx context.Context, network, addr string) (net.Conn, er
 		defer l.mu.Unlock()
 		delete(l.clients, client)
 	})
-	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.ConnectDone != nil {
-		// As package net does.
-		defer trace.ConnectDone(network, addr, nil)
-	}
 	l.dials++
 	l.clients[client] = true
 	l.queue = append(l.queue, server)
@@ -104,12 +101,16 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close closes the listener: Accept fails with net.ErrClosed, and Dial is
+// Close closes the listener: Accept and another Close fail with net.ErrClosed, and Dial is
 // refused. Connections that were not yet accepted are reset; accepted ones
 // continue. Frozen connections are reset too, because calls that wait for them
 // could never return otherwise.
 func (l *Listener) Close() error {
 	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return &net.OpError{Op: "close", Net: "tcp", Addr: l.addr, Err: net.ErrClosed}
+	}
 	queue := l.queue
 	l.queue = nil
 	l.closed = true

@@ -137,7 +137,7 @@ func (s *Server) connState(_ net.Conn, state http.ConnState) {
 
 func (s *Server) close(t testing.TB) {
 	t.Helper()
-	_ = s.http.Close() // a Listener's Close returns no error
+	_ = s.http.Close() // its error says that the Listener is already closed
 	s.wg.Wait()
 	const pause = time.Millisecond
 	for left := 10 * time.Second; s.Listener.Open() > 0 && left > 0; left -= pause {

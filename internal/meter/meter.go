@@ -58,7 +58,7 @@ const (
 var FleetResults = [...]string{"allowed", "forbidden", "unknown"}
 
 // gauges is the number of gauges that each scrape computes from the hosts in trouble.
-const Gauges = 6
+const Gauges = 7
 
 const (
 	WaitHelp     = "Planned waits before the retries that were sent, by source: the backoff or the server."
@@ -68,9 +68,10 @@ const (
 // Words are the label values that the counters of a policy tell apart.
 type Words struct{ Retries, GiveUps, Resumes []string }
 
-// New returns counters for the policy name.
-func New(name string, exemplar func(context.Context) prometheus.Labels, words *Words) *Policy {
-	return &Policy{Name: name, exemplar: exemplar, words: words,
+// New returns counters for the policy name. If hosts isn't nil, it also observes how
+// long requests take.
+func New(name string, exemplar func(context.Context) prometheus.Labels, words *Words, hosts *Hosts) *Policy {
+	return &Policy{Name: name, exemplar: exemplar, words: words, requests: newRequests(hosts),
 		Retries: make([]atomic.Uint64, len(words.Retries)), GiveUps: make([]atomic.Uint64, len(words.GiveUps)), Resumes: make([]atomic.Uint64, len(words.Resumes)),
 		GiveUpExemplars: make([]atomic.Pointer[prometheus.Exemplar], len(words.GiveUps))}
 }
@@ -83,6 +84,7 @@ type Policy struct {
 	Holders  int // Transports that have the policy; guarded by its Metrics
 	exemplar func(context.Context) prometheus.Labels
 	words    *Words
+	requests *requests // nil observes nothing
 
 	// Plain counts requests whose first attempt got a final response. Each counts
 	// as an attempt and as a request, so that most requests change one counter.

@@ -24,7 +24,7 @@ func (w waits) Collect(ch chan<- prometheus.Metric) { w.Waits.Collect(ch) }
 // loses no observation.
 func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
 	plain := func(context.Context) prometheus.Labels { return nil }
-	p := New("x", plain, &Words{Retries: []string{"error"}})
+	p := New("x", plain, &Words{Retries: []string{"error"}}, nil)
 	const retries = 10_000
 	for i := range retries {
 		wait := time.Duration(math.Pow(1.004, float64(i%9900)))

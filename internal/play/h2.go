@@ -20,6 +20,17 @@ import (
 // real servers can't be asked for. answer gets the numbers of the connection
 // and the stream, from 1, and writes the stream's frames.
 func H2Server(t *testing.T, answer func(w *H2Writer, conn int, stream uint32)) (*http.Transport, *memhttp.Listener) {
+	return H2EarlyServer(t, func(w *H2Writer, conn int, stream uint32, sent int) {
+		if sent >= 0 {
+			answer(w, conn, stream)
+		}
+	})
+}
+
+// H2EarlyServer is an [H2Server] that may answer before it gets the request
+// body. It calls answer twice for a request with a body: first with a negative
+// sent, and at the end of the body with its length.
+func H2EarlyServer(t *testing.T, answer func(w *H2Writer, conn int, stream uint32, sent int)) (*http.Transport, *memhttp.Listener) {
 	l := memhttp.Listen()
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -61,23 +72,36 @@ func (w *H2Writer) frame(kind, flags byte, stream uint32, payload ...byte) {
 // OK answers the stream with status 200 and no body.
 func (w *H2Writer) OK(stream uint32) { w.frame(1, 4|1, stream, 0x88) } // HEADERS: END_HEADERS, END_STREAM, ":status: 200"
 
+// Part answers the stream with status 200 and a part of a body.
+func (w *H2Writer) Part(stream uint32, text string) {
+	w.frame(1, 4, stream, 0x88)
+	w.frame(0, 0, stream, []byte(text)...)
+}
+
+// End ends an answer that began with a part.
+func (w *H2Writer) End(stream uint32) { w.frame(0, 1, stream) }
+
 // Reset ends the stream with an error code.
 func (w *H2Writer) Reset(stream, code uint32) {
 	w.frame(3, 0, stream, binary.BigEndian.AppendUint32(nil, code)...)
 }
+
+// MaxStreams limits the concurrent streams of the connection.
+func (w *H2Writer) MaxStreams(n byte) { w.frame(4, 0, 0, 0, 3, 0, 0, 0, n) } // SETTINGS
 
 // GoAway says that no stream after last was or will be processed.
 func (w *H2Writer) GoAway(last, code uint32) {
 	w.frame(7, 0, 0, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, last), code)...)
 }
 
-func serveH2(c net.Conn, conn int, answer func(w *H2Writer, conn int, stream uint32)) {
+func serveH2(c net.Conn, conn int, answer func(w *H2Writer, conn int, stream uint32, sent int)) {
 	defer c.Close()
 	r, w := bufio.NewReader(c), &H2Writer{c}
 	if _, err := io.ReadFull(r, make([]byte, len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))); err != nil {
 		return
 	}
 	w.frame(4, 0, 0)
+	sent := map[uint32]int{}
 	for {
 		head := make([]byte, 9)
 		if _, err := io.ReadFull(r, head); err != nil {
@@ -91,8 +115,16 @@ func serveH2(c net.Conn, conn int, answer func(w *H2Writer, conn int, stream uin
 		switch kind, flags := head[3], head[4]; {
 		case kind == 4 && flags&1 == 0:
 			w.frame(4, 1, 0)
-		case kind <= 1 && flags&1 != 0: // the request is complete
-			answer(w, conn, stream)
+		case kind == 1 && flags&1 == 0:
+			answer(w, conn, stream, -1)
+		case kind <= 1:
+			if kind == 0 && n > 0 {
+				sent[stream] += int(n)
+				w.frame(8, 0, 0, binary.BigEndian.AppendUint32(nil, uint32(n))...)
+			}
+			if flags&1 != 0 { // the request is complete
+				answer(w, conn, stream, sent[stream])
+			}
 		}
 	}
 }

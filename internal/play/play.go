@@ -125,3 +125,13 @@ func Toggle(on bool) retrip.Switch {
 	}
 	return retrip.Off
 }
+
+// Held returns the states of the hosts from which t may hold requests back.
+func Held(t *retrip.Transport) (held []retrip.HostState) {
+	for _, s := range t.HostStates() {
+		if s.Held {
+			held = append(held, s)
+		}
+	}
+	return held
+}

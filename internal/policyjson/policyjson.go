@@ -12,6 +12,7 @@ package policyjson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 const off = -1
@@ -30,10 +32,18 @@ const off = -1
 type Rule struct {
 	Words   map[string][]string // names of the values 1, 2, … of a uint8
 	Instead map[string]string   // for a number that can't be off: what to do instead
+
+	// Check returns what a field, or the element of a list, should be, or "" if it
+	// may be v. If nil, it may be anything of its type.
+	Check func(path string, v reflect.Value) (want string)
 }
 
 // Loader reads JSON token by token, so that errors can name the line.
 type Loader struct {
+	// Set, if not nil, is called with the path and the place of each field that is
+	// set. For an element of a list, the path ends in "[element]".
+	Set func(path string, at Place)
+
 	data []byte
 	dec  *json.Decoder
 	rule Rule
@@ -102,36 +112,84 @@ func (l *Loader) value(v reflect.Value, path string) error {
 	if v.Kind() == reflect.Struct {
 		return l.Object(func(name string) error { return l.member(v, path+".", name) })
 	}
-	switch list := v.Addr().Interface().(type) {
-	case *[]int:
-		*list = []int{} // not nil, which is unset
-		return l.each('[', func(token json.Token) error {
-			n, ok := whole(token, strconv.IntSize)
-			if !ok {
-				return l.Errorf("it is %s: it must be a whole number", shown(token))
-			}
-			*list = append(*list, int(n))
-			return nil
-		})
-	case *[]string:
-		*list = []string{}
-		return l.each('[', func(token json.Token) error {
-			text, ok := token.(string)
-			if !ok {
-				return l.Errorf("it contains %s: it must be a list of strings", shown(token))
-			}
-			*list = append(*list, text)
-			return nil
-		})
+	if v.Kind() == reflect.Slice {
+		return l.list(v, path)
 	}
 	token, err := l.token()
 	if err != nil {
 		return err
 	}
-	if want := set(v, token, l.rule.Words[path], l.rule.Instead[path]); want != "" {
+	want := set(v, token, l.rule.Words[path], l.rule.Instead[path])
+	if want == "" {
+		want = l.check(path, v)
+	}
+	if want != "" {
 		return l.Errorf("it is %s: %s", shown(token), want)
 	}
+	l.tell(path)
 	return nil
+}
+
+// mostMistakes is how many mistakes in one list an error names.
+const mostMistakes = 20
+
+// list reads a list of ints or strings into v. The error names several elements if
+// several are wrong.
+func (l *Loader) list(v reflect.Value, path string) error {
+	v.Set(reflect.MakeSlice(v.Type(), 0, 0)) // not nil, which is unset
+	var errs []error
+	err := l.each('[', func(token json.Token) error {
+		element := reflect.New(v.Type().Elem()).Elem()
+		want := setElement(element, token)
+		if want == "" {
+			want = l.check(path, element)
+		}
+		if want == "" {
+			v.Set(reflect.Append(v, element))
+			l.tell(fmt.Sprintf("%s[%v]", path, element))
+			return nil
+		}
+		errs = append(errs, l.Errorf("it contains %s: %s", shown(token), want))
+		if _, nested := token.(json.Delim); nested || len(errs) == mostMistakes {
+			return errors.Join(errs...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(errs...)
+}
+
+// setElement sets v to what token says, or returns what it should say.
+func setElement(v reflect.Value, token json.Token) (want string) {
+	if v.Kind() == reflect.String {
+		text, ok := token.(string)
+		if !ok {
+			return "it must be a list of strings"
+		}
+		v.SetString(text)
+		return ""
+	}
+	n, ok := whole(token, v.Type().Bits())
+	if !ok {
+		return "it must be a whole number"
+	}
+	v.SetInt(n)
+	return ""
+}
+
+func (l *Loader) check(path string, v reflect.Value) (want string) {
+	if l.rule.Check == nil {
+		return ""
+	}
+	return l.rule.Check(path, v)
+}
+
+func (l *Loader) tell(path string) {
+	if l.Set != nil {
+		l.Set(path, l.Place())
+	}
 }
 
 // set sets v to what token says, or returns what it should say.
@@ -171,7 +229,7 @@ func set(v reflect.Value, token json.Token, words []string, instead string) (wan
 		v.Set(reflect.ValueOf(off).Convert(v.Type()))
 	case v.Type() == reflect.TypeFor[time.Duration]():
 		d, err := time.ParseDuration(text)
-		if err != nil || d < 0 {
+		if err != nil || text[0] == '-' {
 			return `it must be a duration such as "100ms"` + orOff
 		}
 		v.SetInt(int64(d))
@@ -199,9 +257,22 @@ func set(v reflect.Value, token json.Token, words []string, instead string) (wan
 	return ""
 }
 
+// whole returns the value of a number without a fraction, however JSON spells it:
+// 20, 20.0 and 2e1 are the same number.
 func whole(token json.Token, bits int) (n int64, ok bool) {
 	number, _ := token.(json.Number)
-	n, err := strconv.ParseInt(number.String(), 10, bits)
+	mantissa, power, _ := strings.Cut(strings.ToLower(number.String()), "e")
+	before, after, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimRight(before+after, "0")
+	if strings.Trim(digits, "-") == "" {
+		return 0, mantissa != ""
+	}
+	exponent, err := strconv.Atoi(cmp.Or(power, "0"))
+	zeros := len(before) + exponent - len(digits)
+	if err != nil || zeros < 0 || zeros > bits {
+		return 0, false
+	}
+	n, err = strconv.ParseInt(digits+strings.Repeat("0", zeros), 10, bits)
 	return n, err == nil
 }
 
@@ -248,7 +319,9 @@ func (l *Loader) token() (json.Token, error) {
 func shown(token json.Token) string {
 	switch token := token.(type) {
 	case string:
-		return strconv.Quote(token)
+		return strconv.Quote(short(token))
+	case json.Number:
+		return short(token.String())
 	case nil:
 		return "null"
 	case json.Delim:
@@ -271,9 +344,42 @@ type Place struct {
 func (l *Loader) Place() Place {
 	member := "the policy"
 	if len(l.path) > 0 {
-		member = strings.Join(l.path, ".")
+		names := slices.Clone(l.path)
+		for i, name := range names {
+			names[i] = printable(short(name))
+		}
+		member = strings.Join(names, ".")
 	}
 	return Place{l.data[:l.dec.InputOffset()], member}
+}
+
+// shortBytes is how much of a name or a value errors show.
+const shortBytes = 80
+
+func short(text string) string {
+	if len(text) <= shortBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:shortBytes], "") + "…"
+}
+
+// printable returns name with escapes for what isn't printable, such as a line break.
+func printable(name string) string {
+	if !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return name
+	}
+	quoted := strconv.Quote(name)
+	return quoted[1 : len(quoted)-1]
+}
+
+// NameOf returns the name in JSON of the field of t with the given path.
+func NameOf(t reflect.Type, path string) string {
+	var names []string
+	for name := range strings.SplitSeq(path, ".") {
+		field, _ := t.FieldByName(name)
+		names, t = append(names, field.Tag.Get("json")), field.Type
+	}
+	return strings.Join(names, ".")
 }
 
 // Errorf returns an error that names the line and the member at p.

@@ -92,6 +92,9 @@ func TestLoader_Bounds(t *testing.T) {
 	s, err := load(fmt.Sprintf(`{"tries": 0, "bytes": %d, "limit": "0s", "status": [-1, 0], "waits": {"size": 0E5}}`, int64(math.MaxInt64)))
 	require.NoError(t, err)
 	assert.Equal(t, settings{Bytes: math.MaxInt64, Status: []int{-1, 0}}, s)
+	s, err = load(`{"tries": 20.0, "bytes": 9223372036854775.807e3, "limit": "1μs", "status": [4.08E2, 5000e-1, -0.0, 0e99999999999999999999]}`)
+	require.NoError(t, err)
+	assert.Equal(t, settings{Tries: 20, Bytes: math.MaxInt64, Limit: time.Microsecond, Status: []int{408, 500, 0, 0}}, s)
 	s, err = load(`{"waits": {"size": 4.9e-324}, "limit": "2562047h47m16.854775807s"}`)
 	require.NoError(t, err)
 	assert.Equal(t, settings{Limit: math.MaxInt64, Waits: waits{Size: math.SmallestNonzeroFloat64}}, s)
@@ -114,7 +117,13 @@ func TestLoader_NamesLineMemberAndValue(t *testing.T) {
 		// Numbers.
 		`{"tries": "1"}`:                     `line 1: tries: it is "1": it must be a whole number`,
 		`{"tries": null}`:                    "line 1: tries: it is null: it must be a whole number",
-		`{"tries": 1e2}`:                     "line 1: tries: it is 1e2: it must be a whole number",
+		`{"tries": 12e-1}`:                   "line 1: tries: it is 12e-1: it must be a whole number",
+		`{"tries": 1.01e1}`:                  "line 1: tries: it is 1.01e1: it must be a whole number",
+		`{"tries": 1e19}`:                    "line 1: tries: it is 1e19: it must be a whole number",
+		`{"tries": 1e999999999}`:             "line 1: tries: it is 1e999999999: it must be a whole number",
+		`{"tries": 1e99999999999999999999}`:  "line 1: tries: it is 1e99999999999999999999: it must be a whole number",
+		`{"tries": 1e-99999999999999999999}`: "line 1: tries: it is 1e-99999999999999999999: it must be a whole number",
+		`{"limit": "-0s"}`:                   `line 1: limit: it is "-0s": it must be a duration such as "100ms", or "off"`,
 		`{"tries": [1]}`:                     "line 1: tries: it is a list: it must be a whole number",
 		`{"tries": {"a": 1}}`:                "line 1: tries: it is an object: it must be a whole number",
 		`{"tries": true}`:                    "line 1: tries: it is true: it must be a whole number",
@@ -148,8 +157,8 @@ func TestLoader_NamesLineMemberAndValue(t *testing.T) {
 		// Lists and objects.
 		`{"status": 408}`:             "line 1: status: it is 408: it must be a list",
 		`{"status": {}}`:              "line 1: status: it is an object: it must be a list",
-		"{\"status\": [1,\n\"408\"]}": `line 2: status: it is "408": it must be a whole number`,
-		`{"status": [[]]}`:            "line 1: status: it is a list: it must be a whole number",
+		"{\"status\": [1,\n\"408\"]}": `line 2: status: it contains "408": it must be a whole number`,
+		`{"status": [[]]}`:            "line 1: status: it contains a list: it must be a whole number",
 		"{\"methods\": [\n\"\",\n1]}": "line 3: methods: it contains 1: it must be a list of strings",
 		`{"methods": [{}]}`:           "line 1: methods: it contains an object: it must be a list of strings",
 		`{"waits": 5}`:                "line 1: waits: it is 5: it must be an object",

@@ -94,6 +94,8 @@ func setBytes(r *http.Request, s string) {
 // A failure of the caller's own body is the caller's: retrip doesn't retry it,
 // takes no token, and holds nothing against the host, whatever the kind of
 // body.
+//
+//retrip:promise P7
 func TestBody_AtFault(t *testing.T) {
 	for name, fault := range faultyBodies {
 		for _, proto := range play.Protos {
@@ -138,12 +140,14 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout t
 	assert.Equal(t, 1, used)
 	assert.LessOrEqual(t, seen.Load(), int32(1), "a longer body arrives up to its declared length")
 	assert.Zero(t, time.Since(start))
-	assert.Empty(t, tr.HostStates(), "there is no failure of the host")
+	assert.Empty(t, play.Held(tr), "there is no failure of the host")
 	synctest.Wait()
 }
 
 // A body that fails after its Close is not at fault, because the Close ends its
 // reading.
+//
+//retrip:promise P7
 func TestBody_FailsOnceClosed(t *testing.T) {
 	play.Bubble(t, "pipe", func(t *testing.T) {
 		pipe, _ := io.Pipe()
@@ -170,6 +174,8 @@ func TestBody_FailsOnceClosed(t *testing.T) {
 
 // If the body is at fault but there is a response, retrip sends nothing again
 // and returns the response.
+//
+//retrip:promise P7
 func TestBody_AtFaultWithAResponse(t *testing.T) {
 	for name, fault := range faultyBodies {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +198,8 @@ func TestBody_AtFaultWithAResponse(t *testing.T) {
 
 // The error of GetBody is the last one, so it comes first in the text. It
 // doesn't hide the error that made the retry necessary.
+//
+//retrip:promise P7 P17
 func TestBody_GetBodyFails(t *testing.T) {
 	lost := errors.New("the connection was lost")
 	base := play.Base(play.Err(lost))
@@ -208,6 +216,8 @@ func TestBody_GetBodyFails(t *testing.T) {
 
 // If GetBody returns no body, the retry must not continue to read the body that
 // the first attempt has used up.
+//
+//retrip:promise P7
 func TestTransport_GetBodyYieldsNothing(t *testing.T) {
 	play.Bubble(t, "", func(t *testing.T) {
 		base := play.Base(play.Reply(503), play.Reply(200))

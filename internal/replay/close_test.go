@@ -45,6 +45,8 @@ func (b *stalledBody) Close() error {
 
 // The caller's body is closed when the last attempt closes its reader, which
 // may be after RoundTrip has returned. An earlier attempt doesn't close it.
+//
+//retrip:promise P2
 func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var readers []io.ReadCloser
@@ -74,6 +76,8 @@ func TestReplay_ClosedWithTheLastReader(t *testing.T) {
 }
 
 // A base that panics no longer uses its reader, closed or not.
+//
+//retrip:promise P5
 func TestReplay_ClosedAfterAPanicOfTheBase(t *testing.T) {
 	var reader io.ReadCloser
 	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
@@ -102,6 +106,8 @@ func (c closeFunc) Close() error {
 }
 
 // The caller's body is closed once, whatever happens.
+//
+//retrip:promise P2
 func TestReplay_ClosedOnce(t *testing.T) {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -152,6 +158,8 @@ func TestReplay_ClosedOnce(t *testing.T) {
 
 // net/http's HTTP/2 closes a body whose connection turned out to be unusable,
 // and passes the same body to another connection.
+//
+//retrip:promise P7
 func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 	for name, body := range map[string]func() io.Reader{
 		"stream":  func() io.Reader { return play.Stream([]byte("payload")) },

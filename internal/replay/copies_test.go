@@ -43,20 +43,27 @@ func openCounted(t *testing.T, content []byte, section bool) (*Body, *counted) {
 // readerModel is what a reader should be.
 type readerModel struct {
 	io.ReadCloser
-	read                int
-	begun, closed, late bool
-	ended               bool
+	read                 int
+	begun, closed, again bool
+	ended, copied        bool
 }
 
-// unfinished reports whether the base still needs one of live.
-func unfinished(live []*readerModel) bool {
-	return slices.ContainsFunc(live, func(m *readerModel) bool { return !m.closed && !(m.ended && len(live) > 1) })
+// unfinished reports whether the base still needs one of live. After its last
+// use, it doesn't need those that it has dropped.
+func unfinished(live []*readerModel, sealed, failed bool) bool {
+	return slices.ContainsFunc(live, func(m *readerModel) bool {
+		dropped := sealed && m.copied && !m.begun && (failed || m != live[len(live)-1])
+		passed := m.closed && sealed && m.again && !m.ended
+		return (!m.closed || passed) && !dropped && !(m.ended && len(live) > 1)
+	})
 }
 
 // Bases read, copy and close bodies in any order, and attempts follow each
 // other. Each reader of the attempt under way yields the whole body, each other
 // one nothing, and the caller's body is closed once, when no attempt follows and
 // nobody can need it any more.
+//
+//retrip:promise P2 P7
 func TestReplay_CopiesModel(t *testing.T) {
 	for seed := range uint64(testenv.Size(5_000, 200_000)) {
 		draws := rand.New(rand.NewPCG(seed, 3))
@@ -69,15 +76,14 @@ func TestReplay_CopiesModel(t *testing.T) {
 			continue // there is no GetBody
 		}
 		live, dead := []*readerModel{{ReadCloser: r.Reader()}}, []*readerModel(nil)
-		sealed := false
+		sealed, failed := false, draws.IntN(2) == 0
 		for range 30 {
 			switch m := live[draws.IntN(len(live))]; draws.IntN(8) {
 			case 0, 1, 2:
 				p := make([]byte, 1+draws.IntN(20))
 				n, err := m.Read(p)
-				m.late = m.late || m.closed && !m.begun && !sealed
 				m.begun = true
-				if m.closed && !m.late {
+				if m.closed && !m.again {
 					require.Zero(t, n, "seed %d", seed)
 					require.Error(t, err, "seed %d", seed)
 					break
@@ -93,16 +99,17 @@ func TestReplay_CopiesModel(t *testing.T) {
 				if sealed {
 					break
 				}
-				open := unfinished(live)
+				open := unfinished(live, false, false)
 				b, err := r.GetBody()
 				require.NoError(t, err, "seed %d", seed)
 				if !open {
 					dead, live = append(dead, live...), nil
 				}
-				live = append(live, &readerModel{ReadCloser: b})
+				live = append(live, &readerModel{ReadCloser: b, copied: true})
 			case 4, 5:
 				require.NoError(t, m.Close(), "seed %d", seed)
-				m.closed, m.late = true, false
+				m.again = !m.begun && !sealed
+				m.closed = true
 			case 6:
 				if sealed || draws.IntN(2) == 0 {
 					break
@@ -113,7 +120,12 @@ func TestReplay_CopiesModel(t *testing.T) {
 			case 7:
 				if draws.IntN(4) == 0 && !sealed {
 					sealed = true
-					r.Seal(false)
+					passed := false
+					for i, m := range live {
+						m.again = m.again && !failed && (m.begun || !m.copied && i == len(live)-1)
+						passed = passed || m.again && !m.ended
+					}
+					require.Equal(t, passed, r.Seal(failed, false), "seed %d", seed)
 				}
 			}
 			for _, m := range dead {
@@ -121,17 +133,19 @@ func TestReplay_CopiesModel(t *testing.T) {
 				require.Zero(t, n, "seed %d", seed)
 				require.Error(t, err, "seed %d", seed)
 			}
-			over := sealed && !unfinished(live)
+			over := sealed && !unfinished(live, sealed, failed)
 			if body.closed.Load() > 0 {
 				require.True(t, over, "seed %d", seed)
 				break
 			}
 		}
 		if !sealed {
-			r.Seal(false)
+			r.Seal(failed, false)
 		}
 		for _, m := range live {
-			require.NoError(t, m.Close(), "seed %d", seed)
+			if m.begun || !m.copied || !failed && m == live[len(live)-1] {
+				require.NoError(t, m.Close(), "seed %d", seed)
+			}
 		}
 		assert.EqualValues(t, 1, body.closed.Load(), "seed %d", seed)
 	}
@@ -139,6 +153,8 @@ func TestReplay_CopiesModel(t *testing.T) {
 
 // If a body turns out to be longer than announced, and too long to be kept, a
 // copy never continues where another reader has left off.
+//
+//retrip:promise P7
 func TestReplay_CopyOfALongerBody(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		req := put(t, nil)
@@ -174,13 +190,15 @@ func TestReplay_CopyOfAShorterBody(t *testing.T) {
 		assert.Len(t, got, 5)
 	}
 	assert.True(t, r.AtFault())
-	r.Seal(false)
+	r.Seal(false, false)
 	assert.Zero(t, body.closed.Load())
 	require.NoError(t, main.Close())
 	assert.EqualValues(t, 1, body.closed.Load())
 }
 
 // A base may read the body, for example to sign it, and send a copy.
+//
+//retrip:promise P7
 func TestReplay_CopyIsSent(t *testing.T) {
 	r, body := openCounted(t, make([]byte, 5), false)
 	_, err := io.ReadAll(r.Reader())
@@ -191,12 +209,14 @@ func TestReplay_CopyIsSent(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
 	assert.Zero(t, body.closed.Load())
-	r.Seal(false)
+	r.Seal(false, false)
 	assert.EqualValues(t, 1, body.closed.Load())
 }
 
 // net/http asks for one more byte after the announced length. By then the
 // response may have come.
+//
+//retrip:promise P7
 func TestReplay_CopyAfterItsLength(t *testing.T) {
 	for _, section := range []bool{false, true} {
 		r, body := openCounted(t, make([]byte, 5), section)
@@ -206,7 +226,7 @@ func TestReplay_CopyAfterItsLength(t *testing.T) {
 		require.NoError(t, main.Close())
 		_, err = io.ReadFull(sent, make([]byte, 5))
 		require.NoError(t, err)
-		r.Seal(false)
+		r.Seal(false, false)
 		_, err = sent.Read(make([]byte, 1))
 		assert.Equal(t, io.EOF, err)
 		require.NoError(t, sent.Close())

@@ -31,6 +31,8 @@ import (
 
 // The server responds while the upload is still in progress. It reads all of
 // the third attempt. Run this test with the race detector.
+//
+//retrip:promise P7
 func TestReplay_EarlyAnswer(t *testing.T) {
 	payload := play.Pattern(16 << 20)
 	want := sha256.Sum256(payload)
@@ -139,6 +141,8 @@ func earlyStep(read *sync.WaitGroup, got *error) play.Step {
 
 // An attempt is still blocked in a Read of the caller's body when the next one
 // begins.
+//
+//retrip:promise P7 P13
 func TestReplay_OldAttemptReads(t *testing.T) {
 	play.Bubble(t, "the next one gets what it read", func(t *testing.T) {
 		body := &slowBody{give: make(chan string)}
@@ -238,6 +242,8 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 }
 
 // The reader of an attempt that has ended can't affect what later readers get.
+//
+//retrip:promise P7
 func TestReplay_OldReaderIsDead(t *testing.T) {
 	for _, body := range []io.Reader{play.Stream([]byte("abcdef")), io.NewSectionReader(strings.NewReader("abcdef"), 0, 6)} {
 		play.Bubble(t, fmt.Sprintf("%T", body), func(t *testing.T) {
@@ -268,6 +274,8 @@ func TestReplay_OldReaderIsDead(t *testing.T) {
 
 // The response arrives while the base waits for a byte beyond the part that is
 // kept. That byte may arrive and be lost, so there is no retry.
+//
+//retrip:promise P7
 func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
@@ -300,6 +308,8 @@ func TestReplay_AnswerDuringAReadBeyondTheBound(t *testing.T) {
 
 // A base that signs requests may read the body from GetBody first and send the
 // body after that. It also may read the body and send another.
+//
+//retrip:promise P4
 func TestReplay_SigningBase(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "upload")
 	require.NoError(t, os.WriteFile(file, []byte("payload"), 0o600))
@@ -367,6 +377,8 @@ func TestReplay_SigningBase(t *testing.T) {
 
 // If a base calls GetBody before it has closed the body, it gets a copy, and the
 // body goes on.
+//
+//retrip:promise P7
 func TestReplay_GetBodyIsACopy(t *testing.T) {
 	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		old := req.Body

@@ -74,7 +74,7 @@ func TestReplay_ChunksStress(t *testing.T) {
 				got, err := io.ReadAll(last)
 				assert.NoError(t, err)
 				assert.True(t, bytes.Equal(want, got))
-				r.Seal(false)
+				r.Seal(false, false)
 				assert.NoError(t, last.Close())
 				readers.Wait()
 			}

@@ -17,60 +17,89 @@ type reader struct {
 	read    int64 // bytes read of the section
 	pos     int   // position in the kept part of a stream
 	begun   bool
+	copied  bool    // came from GetBody
 	over    bool    // superseded
 	closed  bool    // superseded, or closed by the base
-	late    bool    // read after the base has closed it
+	again   bool    // closed before it was read, but may still be read
 	beside  *reader // an older reader of the same attempt, of which this is a copy
 	whole   bool    // has returned its end
 }
 
 // finished reports whether the base needs neither b nor the readers beside it
-// any more. If there are several, it may forget to close one that it has read to
-// the end, because the copy of a body in memory needs no Close. The caller holds
-// the replay's lock.
+// any more. The caller holds the replay's lock.
 func (b *reader) finished() bool {
-	if b.beside == nil {
-		return b.closed
-	}
+	alone := b.beside == nil
 	for ; b != nil; b = b.beside {
-		if !b.closed && !b.whole {
+		switch {
+		case b.closed && !b.passed(), b.dropped():
+		case b.whole && !alone:
+			// The base may forget to close one of several readers that it has
+			// read to the end, because the copy of a body in memory needs no
+			// Close.
+		default:
 			return false
 		}
 	}
 	return true
 }
 
+// dropped reports whether b is a copy that the base has dropped unread and
+// unclosed. net/http's HTTP/2 takes a copy before it waits for another send, and
+// drops it if the request ends meanwhile, or if there is no connection. After a
+// response, the base may still begin with its latest copy. The caller holds the
+// replay's lock.
+func (b *reader) dropped() bool {
+	r := b.replay
+	return r.sealed && b.copied && !b.begun && (r.failed || b != r.current)
+}
+
+// passed reports whether the base may still read b to its end, after a response,
+// although it has closed it. The caller holds the replay's lock.
+func (b *reader) passed() bool { return b.replay.sealed && b.again && !b.whole }
+
 // end makes b return no more bytes. The caller holds the replay's lock.
 func (b *reader) end() {
-	if !b.closed || b.late {
-		b.closed, b.late = true, false
+	if !b.dead() {
+		b.closed, b.again = true, false
 		b.replay.wake()
 	}
 }
 
 // begin begins a Read, and reports whether b may return bytes. The caller holds
 // the replay's lock.
-//
-// When a connection turns out to be unusable for a request, net/http's HTTP/2
-// closes the request body and then passes the same body to another connection.
-// So a reader that was closed before it was read may still be read, until no
-// attempt follows: nobody will close it again.
 func (b *reader) begin() bool {
-	if b.closed && !b.begun && !b.over && !b.replay.sealed {
-		b.late = true
-	}
 	b.begun = true
 	return !b.dead()
 }
 
 // dead reports whether b returns no more bytes. The caller holds the replay's
 // lock.
-func (b *reader) dead() bool { return b.closed && !b.late }
+func (b *reader) dead() bool { return b.closed && !b.again }
 
 func (b *reader) Read(p []byte) (n int, err error) {
+	read := b.readStream
 	if b.section != nil {
-		return b.readSection(p)
+		read = b.readSection
 	}
+	if n, err = read(p); err != nil {
+		b.ended()
+	}
+	return n, err
+}
+
+// ended closes the caller's body if the base has closed b before, and nobody
+// needs it any more.
+func (b *reader) ended() {
+	r := b.replay
+	r.mu.Lock()
+	done := b.again && r.done()
+	r.mu.Unlock()
+	if done {
+		r.req.Body.Close()
+	}
+}
+
+func (b *reader) readStream(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -187,11 +216,19 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 	return n, err
 }
 
-// Close ends the attempt's use of the body.
+// Close ends the attempt's use of the body. When a connection turns out to be
+// unusable for a request, net/http's HTTP/2 closes the request body and then
+// passes the same body to another connection. So a reader that is closed before
+// it is read may still be read, even after the response, and net/http doesn't
+// close it again.
 func (b *reader) Close() error {
 	r := b.replay
 	r.mu.Lock()
-	b.end()
+	if b.begun || b.over || r.sealed {
+		b.end()
+	} else {
+		b.closed, b.again = true, true
+	}
 	done := r.done()
 	r.mu.Unlock()
 	if done {

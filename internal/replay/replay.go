@@ -33,6 +33,7 @@ type Body struct {
 	current *reader
 	first   reader        // the first reader needs no allocation of its own
 	sealed  bool          // no further attempt follows
+	failed  bool          // the last attempt has failed
 	closed  bool          // the caller's body is closed, or about to be
 	reading bool          // a reader is reading the caller's body
 	change  chan struct{} // closed when reading or a reader ends; nil if nobody waits for that
@@ -106,10 +107,12 @@ func (r *Body) GetBody() (io.ReadCloser, error) {
 	}
 	b := r.current
 	if b == nil || b.finished() {
-		return r.newReader(), nil
+		again := r.newReader()
+		again.copied = true
+		return again, nil
 	}
 	copied := r.open(new(reader))
-	copied.beside = b
+	copied.beside, copied.copied = b, true
 	return copied, nil
 }
 
@@ -181,13 +184,24 @@ func (r *Body) supersede() {
 }
 
 // Seal declares that no further attempt follows. The caller's body is closed as
-// soon as the last attempt has closed its reader, or at once if abandon is
-// true, which means that no attempt will close one.
-func (r *Body) Seal(abandon bool) {
+// soon as the last attempt has closed its readers, except for copies that it
+// has dropped. failed says that the last attempt has failed. If abandon is true,
+// no attempt will close a reader.
+//
+// If Seal reports true, the base may still be about to read a reader that it has
+// closed, and won't close it again. Then Cut must follow.
+func (r *Body) Seal(failed, abandon bool) (passed bool) {
 	r.mu.Lock()
-	r.sealed = true
+	r.sealed, r.failed = true, failed
 	if abandon {
 		r.supersede()
+	}
+	for b := r.current; b != nil; b = b.beside {
+		// Only a base without copies passes a closed body on.
+		if b.again && (failed || !b.begun && (b.copied || b != r.current)) {
+			b.end()
+		}
+		passed = passed || b.passed()
 	}
 	done, reading := r.done(), r.reading
 	r.mu.Unlock()
@@ -200,7 +214,11 @@ func (r *Body) Seal(abandon bool) {
 	default:
 		r.req.Body.Close()
 	}
+	return passed
 }
+
+// Cut declares that the response is over, and with it the request.
+func (r *Body) Cut() { r.Seal(false, true) }
 
 // done reports, once, that nobody will read the body any more, and releases the
 // kept bytes, because the reader lives as long as the response. The caller

@@ -26,6 +26,8 @@ func put(t *testing.T, body io.Reader) *http.Request {
 
 // A superseded attempt that still reads gets an error, never zero bytes without
 // one: its write loop must end, not spin.
+//
+//retrip:promise P7
 func TestReplay_LateReaders(t *testing.T) {
 	stream := func() io.Reader { return io.MultiReader(strings.NewReader("some text")) }
 	for name, body := range map[string]io.Reader{
@@ -51,6 +53,8 @@ func TestReplay_LateReaders(t *testing.T) {
 }
 
 // Closing a reader wakes it if it waits for its turn.
+//
+//retrip:promise P13
 func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pr, pw := io.Pipe()
@@ -81,6 +85,8 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 }
 
 // No attempt reads the caller's body beyond its end.
+//
+//retrip:promise P7
 func TestReplay_EndIsReadOnce(t *testing.T) {
 	for _, end := range []error{io.EOF, io.ErrClosedPipe} {
 		reads := 0
@@ -109,6 +115,8 @@ func TestReplay_EndIsReadOnce(t *testing.T) {
 
 // A section that was read to its end, or beyond, has nothing left, whatever
 // follows it in the file.
+//
+//retrip:promise P7
 func TestReplay_SectionAtItsEnd(t *testing.T) {
 	for _, pos := range []int64{4, 5} {
 		section := io.NewSectionReader(strings.NewReader("some text"), 0, 4)
@@ -122,6 +130,8 @@ func TestReplay_SectionAtItsEnd(t *testing.T) {
 
 // A device that can be read by offset, but returns different data each time, is
 // kept like any stream.
+//
+//retrip:promise P7
 func TestReplay_Device(t *testing.T) {
 	f, err := os.Open("/dev/urandom")
 	if err != nil {
@@ -139,13 +149,15 @@ func TestReplay_Device(t *testing.T) {
 
 // Once no attempt follows, the kept bytes are released as soon as the last
 // attempt has read them.
+//
+//retrip:promise P13
 func TestReplay_KeepsNothingForNobody(t *testing.T) {
 	r := Open(put(t, io.MultiReader(strings.NewReader("some text"), strings.NewReader("more"))), 100)
 	b := r.Reader()
 	_, err := io.ReadFull(b, make([]byte, 9))
 	require.NoError(t, err)
 	require.Equal(t, 9, r.kept.len)
-	r.Seal(false)
+	r.Seal(false, false)
 	_, err = io.ReadFull(b, make([]byte, 4))
 	require.NoError(t, err)
 	assert.Zero(t, r.kept)
@@ -153,6 +165,8 @@ func TestReplay_KeepsNothingForNobody(t *testing.T) {
 
 // The usual case: the base reads the body to its end, and closes it before or
 // after the response arrives.
+//
+//retrip:promise P13
 func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 	for _, closedFirst := range []bool{true, false} {
 		r := Open(put(t, io.MultiReader(strings.NewReader("some text"))), 100)
@@ -164,7 +178,7 @@ func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 			require.NoError(t, b.Close())
 			require.Equal(t, 9, r.kept.len, "for another attempt")
 		}
-		r.Seal(false)
+		r.Seal(false, false)
 		if !closedFirst {
 			require.Equal(t, 9, r.kept.len, "for net/http")
 			require.NoError(t, b.Close())

@@ -29,6 +29,8 @@ import (
 func TestMain(m *testing.M) { testenv.RareGC(m) }
 
 // The first byte isn't delayed, and nothing is read ahead of the server.
+//
+//retrip:promise P7
 func TestReplay_FirstByte(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		saw := make(chan byte)
@@ -56,6 +58,8 @@ func TestReplay_FirstByte(t *testing.T) {
 }
 
 // If a base asks for n bytes, retrip asks the caller's body for n bytes.
+//
+//retrip:promise P7
 func TestReplay_NeverReadsAhead(t *testing.T) {
 	body := &countingBody{data: play.Pattern(10_000)}
 	base := play.Base(func(r *http.Request) (*http.Response, error) {
@@ -90,6 +94,7 @@ func (b *countingBody) Read(p []byte) (int, error) {
 
 func (b *countingBody) Close() error { b.closed++; return nil }
 
+//retrip:promise P7
 func TestReplay_Bound(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -128,6 +133,8 @@ func TestReplay_Bound(t *testing.T) {
 }
 
 // A body that nobody has read from can be sent again, whatever its size.
+//
+//retrip:promise P7
 func TestReplay_Untouched(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		payload := play.Pattern(1 << 20)
@@ -149,6 +156,7 @@ func TestReplay_Untouched(t *testing.T) {
 	})
 }
 
+//retrip:promise P7
 func TestReplay_Sections(t *testing.T) {
 	payload := play.Pattern(300 << 10)
 	file := filepath.Join(t.TempDir(), "body")
@@ -197,6 +205,8 @@ func TestReplay_Sections(t *testing.T) {
 }
 
 // A file with a wrong size, and something that is a file only by type.
+//
+//retrip:promise P7
 func TestReplay_OddFiles(t *testing.T) {
 	t.Run("size of zero", func(t *testing.T) {
 		f, err := os.Open("/proc/self/status")
@@ -240,6 +250,8 @@ func TestReplay_OddFiles(t *testing.T) {
 
 // The request for the base has a GetBody only if it may be sent twice and
 // GetBody can't fail.
+//
+//retrip:promise P7
 func TestReplay_GetBodyOfDerived(t *testing.T) {
 	file := func() io.Reader { return io.NewSectionReader(strings.NewReader("abcd"), 0, 4) }
 	text := func() io.Reader { return play.Stream([]byte("abcd")) }
@@ -285,6 +297,8 @@ func TestReplay_GetBodyOfDerived(t *testing.T) {
 }
 
 // Errors while a body is prepared or read.
+//
+//retrip:promise P7 P17
 func TestReplay_Errors(t *testing.T) {
 	broken := errors.New("broken")
 	for _, kept := range []string{"", "some bytes"} {
@@ -307,7 +321,7 @@ func TestReplay_Errors(t *testing.T) {
 			_, err := tr.RoundTrip(play.Request(t, "PUT", io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))))
 			assert.Same(t, broken, err)
 		}
-		assert.Empty(t, tr.HostStates())
+		assert.Empty(t, play.Held(tr))
 		assert.Contains(t, play.Counted(t, tr.Metrics), "requests_total{default,failed} 3")
 	})
 	play.Bubble(t, "Read fails, and Classify says to retry all the same", func(t *testing.T) {
@@ -338,7 +352,7 @@ func TestReplay_Errors(t *testing.T) {
 		}
 		// Its token was returned each time.
 		assert.Equal(t, []retrip.Reason{"body_not_replayable", "body_not_replayable", "body_not_replayable"}, reasons)
-		assert.Empty(t, tr.HostStates())
+		assert.Empty(t, play.Held(tr))
 	})
 	play.Bubble(t, "GetBody fails after an error", func(t *testing.T) {
 		reset := errors.New("reset")
@@ -364,6 +378,8 @@ func TestReplay_Errors(t *testing.T) {
 
 // Body, attempt timeout and retry together: Content-Length matches the body on
 // every attempt.
+//
+//retrip:promise P7 P11
 func TestReplay_ContentLength(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		payload := play.Pattern(50 << 10)

@@ -7,11 +7,13 @@
 package resume
 
 import (
-	"maps"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // The number of bytes to discard from a response that continues another.
@@ -23,6 +25,25 @@ const (
 	// skipMost is how much of a whole representation may be skipped to reach the
 	// requested byte, if the server ignores ranges.
 	skipMost = 1 << 20
+)
+
+// What a date needs to prove that two responses are parts of one representation.
+const (
+	// settled is how many seconds after Last-Modified the origin must have sent a
+	// response. A file that changes twice within a second keeps its
+	// Last-Modified, and so may one that a clock behind the origin's stamps. The
+	// number is that of RFC 7232 §2.2.2; RFC 9110 §8.8.2.2 leaves it open.
+	settled = 60
+
+	// firstYear is the first year that is taken for the time of a change. The
+	// files of reproducible builds have constant dates: 1970 (Nix, container
+	// images), 1980 (archives), 1985 (npm).
+	firstYear = 1990
+
+	// repeated is how many bytes that the reader has, a continuation by date must
+	// repeat. Tools that keep the date of a file, such as cp -p and rsync -t, may
+	// put another file of the same length and date in its place.
+	repeated = 4 << 10
 )
 
 // Refusal is a word for why a response body that has broken can't be continued.
@@ -39,18 +60,19 @@ const (
 	RefusedTrailers     = "trailers"       // continuing would lose the trailers
 	RefusedLength       = "unknown_length" // no Content-Length
 	RefusedRanges       = "no_ranges"      // the server doesn't serve parts
-	RefusedValidator    = "no_validator"   // no strong ETag
+	RefusedValidator    = "no_validator"   // no strong ETag, and no date that can replace it
 	RefusedContentRange = "content_range"  // not the requested part
 	RefusedChanged      = "changed"        // another representation
 	RefusedCost         = "too_much"       // more bytes to discard than the limits allow
-	RefusedProgress     = "no_progress"    // continuations without a byte
+	RefusedProgress     = "no_progress"    // no byte for as long as the policy allows
 	RefusedError        = "error"          // an error that a retry can't fix
 )
 
 // Representation is what a response is a part of, reduced to what a request for
 // more of it has to match (RFC 9110 §14). It is a plain value.
 type Representation struct {
-	etag  string // strong, with its quotes
+	etag  string // strong, with its quotes; empty if the date is the validator
+	date  string // Last-Modified, if it is the validator
 	First int64  // offset of the first byte of the response's body
 	Last  int64  // offset of its last byte; first-1 if the body is empty
 	total int64  // length of the representation; -1 if the server doesn't say
@@ -80,9 +102,14 @@ func Of(req *http.Request, resp *http.Response) (r Representation, refusal Refus
 	}
 	var ok bool
 	if r.etag, ok = strongETag(h); !ok {
-		return r, RefusedValidator
+		if r.date, ok = strongDate(h); !ok {
+			return r, RefusedValidator
+		}
 	}
 	if resp.StatusCode == http.StatusOK {
+		if !whole(resp) {
+			return r, RefusedContentRange
+		}
 		r.Last, r.total = resp.ContentLength-1, resp.ContentLength
 		return r, ""
 	}
@@ -96,18 +123,23 @@ func Of(req *http.Request, resp *http.Response) (r Representation, refusal Refus
 	return r, ""
 }
 
-// Ask returns the header h of the request for r, changed to ask for the rest of
-// r from the offset at.
-func (r Representation) Ask(h http.Header, at int64) http.Header {
-	h = maps.Clone(h)
-	if h == nil {
-		h = http.Header{}
+// Repeats returns how many bytes before the offset at a continuation must
+// repeat. Its caller has to compare them with those that the reader has.
+func (r Representation) Repeats(at int64) int64 {
+	if r.date == "" {
+		return 0
 	}
+	return min(at-r.First, repeated)
+}
+
+// Ask returns the header h of the request for r, changed to ask for the rest of
+// r from the offset at, and for what must be repeated before it.
+func (r Representation) Ask(h http.Header, at int64) http.Header {
 	// Some servers respond with 416 to a range without an end.
-	h["Range"] = []string{"bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(r.Last, 10)}
-	h["If-Range"] = []string{r.etag}
-	if len(h["Accept-Encoding"]) == 0 {
-		h["Accept-Encoding"] = []string{"identity"}
+	h = syntax.WithHeader(h, "Range", "bytes="+strconv.FormatInt(at-r.Repeats(at), 10)+"-"+strconv.FormatInt(r.Last, 10))
+	h = syntax.WithHeader(h, "If-Range", r.etag+r.date)
+	if !syntax.HasHeader(h, "Accept-Encoding") {
+		h = syntax.WithHeader(h, "Accept-Encoding", "identity")
 	}
 	return h
 }
@@ -133,32 +165,37 @@ func (r Representation) Accept(resp *http.Response, at int64) (l Landing, refusa
 	case multipart(h):
 		return l, RefusedMultipart
 	}
-	etag, _ := strongETag(h)
+	given, same := r.validates(h)
 	if resp.StatusCode == http.StatusOK {
 		switch {
-		case etag != r.etag || r.total >= 0 && resp.ContentLength != r.total || resp.ContentLength <= r.Last:
+		case !same || r.total >= 0 && resp.ContentLength != r.total || resp.ContentLength <= r.Last:
 			return l, RefusedChanged
-		case at > skipMost:
+		case !whole(resp):
+			return l, RefusedContentRange
+		case at > skipMost || r.date != "":
+			// A server that ignores ranges may make each response anew, under the
+			// date of what it makes it from.
 			return l, RefusedRanges
 		}
 		return Landing{Skip: at, Until: r.Last + 1, Whole: true}, ""
 	}
-	// A 206 must repeat the ETag of the 200 (RFC 9110 §15.3.7). Without an ETag
-	// nothing shows that the server understood If-Range, and the bytes may belong
-	// to another representation.
-	if len(h["Etag"]) == 0 {
+	// A 206 must repeat the ETag of the 200 (RFC 9110 §15.3.7). Without a
+	// validator nothing shows that the server understood If-Range, and the bytes
+	// may belong to another representation.
+	switch {
+	case !given:
 		return l, RefusedValidator
-	}
-	if etag != r.etag {
+	case !same:
 		return l, RefusedChanged
 	}
 	first, last, total, ok := contentRange(h)
+	asked := at - r.Repeats(at)
 	switch {
 	case !ok:
 		return l, RefusedContentRange
 	case total >= 0 && r.total >= 0 && total != r.total:
 		return l, RefusedChanged
-	case first > at || last < at || last > r.Last || at-first > overlapMost:
+	case first > asked || last < at || last > r.Last || asked-first > overlapMost:
 		return l, RefusedContentRange
 	case resp.ContentLength < 0:
 		// The body may be a range other than the announced one, and only its
@@ -168,6 +205,17 @@ func (r Representation) Accept(resp *http.Response, at int64) (l Landing, refusa
 		return l, RefusedContentRange
 	}
 	return Landing{Skip: at - first, Until: last + 1}, ""
+}
+
+// whole reports whether the header of resp, a 200 of known length, leaves no
+// doubt that its body is a whole representation. Content-Range means nothing in a
+// 200 (RFC 9110 §14.4), but some servers send a part with that status.
+func whole(resp *http.Response) bool {
+	if len(resp.Header["Content-Range"]) == 0 {
+		return true
+	}
+	first, last, total, ok := contentRange(resp.Header)
+	return ok && first == 0 && last == total-1 && total == resp.ContentLength
 }
 
 // contentRange returns what the Content-Range of h says: the offsets of the
@@ -233,6 +281,53 @@ func strongETag(h http.Header) (string, bool) {
 		}
 	}
 	return etag, true
+}
+
+// strongDate returns the Last-Modified of h, if it is a strong validator (RFC
+// 9110 §8.8.2.2) and h has no ETag (§13.1.5): the file that it dates was no longer
+// changing when the origin sent the response, as far as dates show that.
+func strongDate(h http.Header) (string, bool) {
+	modified, ok1 := date(h["Last-Modified"])
+	sent, ok2 := date(h["Date"])
+	if !ok1 || !ok2 || len(h["Etag"]) > 0 || modified.Year() < firstYear {
+		return "", false
+	}
+	// A cache must keep the origin's Date, but may send its own.
+	age := int64(0)
+	if values := h["Age"]; len(values) > 0 {
+		var ok bool
+		if age, ok = digits(values[0]); !ok || len(values) > 1 {
+			return "", false
+		}
+	}
+	for _, v := range h["Vary"] {
+		// The next representation may be chosen by anything, and have the same date.
+		if strings.Contains(v, "*") {
+			return "", false
+		}
+	}
+	return h["Last-Modified"][0], age <= sent.Unix()-modified.Unix()-settled
+}
+
+// date returns the time in a header field with the given values, if there is
+// exactly one, in the form that servers must send.
+func date(values []string) (time.Time, bool) {
+	if len(values) != 1 {
+		return time.Time{}, false
+	}
+	t, err := time.Parse(http.TimeFormat, values[0])
+	return t, err == nil && t.Format(http.TimeFormat) == values[0]
+}
+
+// validates reports whether h has a validator of the kind that r has, and
+// whether it is the same.
+func (r Representation) validates(h http.Header) (given, same bool) {
+	if r.date == "" {
+		etag, _ := strongETag(h)
+		return len(h["Etag"]) > 0, etag == r.etag
+	}
+	values := h["Last-Modified"]
+	return len(values) > 0, len(values) == 1 && values[0] == r.date && len(h["Etag"]) == 0
 }
 
 // encoded reports whether a body with the header fields h has a content coding.

@@ -62,8 +62,8 @@ func TestOf(t *testing.T) {
 		{"200, although a range was asked for", get("Range: bytes=5-"), fielded(200, `ETag: "a"`, "Content-Length: 10"), "", whole},
 		{"identity", get(), fielded(200, `ETag: "a"`, "Content-Length: 10", "Content-Encoding: identity"), "", whole},
 		{"empty", get(), fielded(200, `ETag: "a"`, "Content-Length: 0"), "", Representation{etag: `"a"`, Last: -1}},
-		{"206", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/10"), "", Representation{`"a"`, 5, 9, 10}},
-		{"206 of unknown length", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/*"), "", Representation{`"a"`, 5, 9, -1}},
+		{"206", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/10"), "", Representation{etag: `"a"`, First: 5, Last: 9, total: 10}},
+		{"206 of unknown length", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/*"), "", Representation{etag: `"a"`, First: 5, Last: 9, total: -1}},
 		{"206 nobody asked for", get(), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/10"), "status", Representation{}},
 		{"206 of two ranges", get("Range: bytes=0-1,4-5"), fielded(206, `ETag: "a"`, "Content-Length: 5", "Content-Range: bytes 5-9/10"), "status", Representation{}},
 		{"206 of another length than its range", get("Range: bytes=5-"), fielded(206, `ETag: "a"`, "Content-Length: 4", "Content-Range: bytes 5-9/10"), "content_range", Representation{}},
@@ -93,16 +93,47 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// A 200 with a Content-Range is whole only if the field says so, both when it
+// begins a body and when it continues one.
+//
+//retrip:promise P20
+func TestContentRangeOfA200(t *testing.T) {
+	req, err := http.NewRequest(http.MethodGet, "http://a.example/", nil)
+	require.NoError(t, err)
+	r := Representation{etag: `"a"`, Last: 9, total: 10}
+	both := func(want Refusal, lines ...string) {
+		resp := fielded(200, append(lines, `ETag: "a"`, "Content-Length: 10")...)
+		_, refusal := Of(req, resp)
+		assert.Equal(t, want, refusal, "%q", lines)
+		_, refusal = r.Accept(resp, 5)
+		assert.Equal(t, want, refusal, "%q", lines)
+	}
+	both("")
+	both("", "Content-Range: bytes 0-9/10")
+	both("", "Content-Range: BYTES 0-9/10")
+	for _, v := range []string{
+		"bytes 5-14/20", "bytes 5-14/*", "bytes 0-9/*", "bytes 0-9/11", "bytes 0-9/20", "bytes 0-8/10", "bytes 0-8/9", "bytes 1-9/10", "bytes 0-10/11", "bytes */10", "", " ",
+		"items 0-9/10", "bytes 00-9/10", "bytes 0-9/10, bytes 0-9/10", "bytes 0-18446744073709551625/18446744073709551626", "bytes -10--1/10",
+	} {
+		both(RefusedContentRange, "Content-Range: "+v)
+	}
+	both(RefusedContentRange, "Content-Range: bytes 0-9/10", "Content-Range: bytes 0-9/10")
+}
+
 func TestAsk(t *testing.T) {
 	callers := http.Header{"Range": {"bytes=0-"}, "If-Range": {"x"}, "Accept-Encoding": {"br"}, "X": {"y"}}
 	r := Representation{etag: `"a"`, First: 0, Last: 99, total: 100}
 	assert.Equal(t, http.Header{"Range": {"bytes=7-99"}, "If-Range": {`"a"`}, "Accept-Encoding": {"br"}, "X": {"y"}}, r.Ask(callers, 7))
 	assert.Equal(t, http.Header{"Range": {"bytes=0-"}, "If-Range": {"x"}, "Accept-Encoding": {"br"}, "X": {"y"}}, callers, "the caller's")
 	assert.Equal(t, http.Header{"Range": {"bytes=7-99"}, "If-Range": {`"a"`}, "Accept-Encoding": {"identity"}}, r.Ask(nil, 7))
+	odd := http.Header{"range": {"bytes=0-"}, "RANGE": {"bytes=1-"}, "if-Range": {"x"}, "accept-encoding": {"br"}}
+	assert.Equal(t, http.Header{"Range": {"bytes=7-99"}, "If-Range": {`"a"`}, "accept-encoding": {"br"}}, r.Ask(odd, 7), "net/http sends every spelling")
 }
 
 // TestAccept has a wrong response for each rule. Each differs in
 // one header field from a response that is accepted.
+//
+//retrip:promise P20
 func TestAccept(t *testing.T) {
 	const mib = 1 << 20
 	r := Representation{etag: `"a"`, Last: 4*mib - 1, total: 4 * mib}
@@ -195,6 +226,8 @@ func TestAccept(t *testing.T) {
 // FuzzAccept lets a server send any header fields. An accepted
 // response must be exactly what was requested, by a reading of Content-Range
 // other than the code's.
+//
+//retrip:promise P20
 func FuzzAccept(f *testing.F) {
 	f.Add(206, "bytes 10-99/100", `"a"`, "", "", int64(90), int64(10))
 	f.Add(206, "bytes 0-99/*", `"a"`, "", "", int64(-1), int64(10))

@@ -22,6 +22,19 @@ func Add(a, b time.Duration) time.Duration {
 	return math.MaxInt64
 }
 
+// Sub returns a-b, or the longest or shortest duration if the difference
+// overflows.
+func Sub(a, b time.Duration) time.Duration {
+	switch d := a - b; {
+	case b < 0 && d < a:
+		return math.MaxInt64
+	case b > 0 && d > a:
+		return math.MinInt64
+	default:
+		return d
+	}
+}
+
 // Mul returns d·n, or the longest duration if the product overflows.
 func Mul(d time.Duration, n int) time.Duration {
 	if d > 0 && time.Duration(n) > math.MaxInt64/d {

@@ -29,6 +29,8 @@ import (
 
 // If a copy of the base would behave differently, or the base is of unknown
 // type, the base makes every attempt.
+//
+//retrip:promise P11
 func TestFresh_OnlyTheBase(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -100,6 +102,8 @@ func TestFresh_DisableKeepAlives(t *testing.T) {
 }
 
 // Over HTTP/2, a spare may exceed the limit of connections by one.
+//
+//retrip:promise P11
 func TestFresh_MaxConnsPerHost(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, bothHTTP2, func(w *freshWorld) {
@@ -186,6 +190,8 @@ func TestFresh_KeepsProxyAndSessions(t *testing.T) {
 // A pool may hold more dead connections than a request has attempts. The third
 // attempt of a PUT or DELETE uses a new connection, because net/http doesn't
 // resend these methods.
+//
+//retrip:promise P11
 func TestFresh_StalePool(t *testing.T) {
 	for _, method := range []string{"PUT", "DELETE", "POST"} {
 		for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return play.Stream([]byte("payload")) }} {
@@ -216,5 +222,42 @@ func TestFresh_StalePool(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A retry after two lost connections waits no longer for a new one than a retry
+// after a timeout, so that the base can still answer within the attempt.
+//
+//retrip:promise P11
+func TestFresh_StalePoolSlowDial(t *testing.T) {
+	for _, tt := range []struct{ dial, timeout, deadline, waits time.Duration }{
+		{time.Hour, 0, 0, time.Second},
+		{time.Hour, time.Hour, time.Hour, time.Second},
+		{time.Hour, 6 * time.Second, 0, time.Second},
+		{time.Hour, 900 * time.Millisecond, 0, 300 * time.Millisecond},
+		{600 * time.Millisecond, 300 * time.Millisecond, 0, 100 * time.Millisecond},
+		{600 * time.Millisecond, 1200 * time.Millisecond, 0, 400 * time.Millisecond},
+		{600 * time.Millisecond, 0, 0, 600 * time.Millisecond},
+		{time.Hour, 0, 2600 * time.Millisecond, 200 * time.Millisecond},
+		{time.Hour, time.Second, 2600 * time.Millisecond, 200 * time.Millisecond},
+	} {
+		play.Bubble(t, fmt.Sprint(tt), func(t *testing.T) {
+			s, base, stale := play.StalePool(t, memhttp.HTTP1, 25)
+			dial := base.DialContext
+			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				time.Sleep(tt.dial)
+				return dial(ctx, network, addr)
+			}
+			stale.Store(2)
+			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout, p.Deadline, p.MaxAttempts = tt.timeout, tt.deadline, 3 })}
+			var began time.Time
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) { began = time.Now() }})
+			resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodPut, s.URL, strings.NewReader("payload")).WithContext(ctx))
+			require.NoError(t, err)
+			play.Finish(t, resp)
+			assert.Equal(t, tt.waits, time.Since(began))
+			tr.CloseIdleConnections()
+			time.Sleep(2 * time.Hour) // the dial ends
+		})
 	}
 }

@@ -97,6 +97,7 @@ func (w *freshWorld) warm() {
 	require.Equal(w.t, 1, w.server.Listener.Open())
 }
 
+//retrip:promise P11
 func TestFresh_FrozenAfterARequest(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -112,6 +113,7 @@ func TestFresh_FrozenAfterARequest(t *testing.T) {
 	})
 }
 
+//retrip:promise P11
 func TestFresh_FrozenBeforeTheFirstRequest(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
@@ -131,6 +133,8 @@ func TestFresh_FrozenBeforeTheFirstRequest(t *testing.T) {
 
 // All connections of a pool died at once. A request needn't try them one by
 // one.
+//
+//retrip:promise P11
 func TestFresh_WholePoolFrozen(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -170,6 +174,8 @@ func TestFresh_WholePoolFrozen(t *testing.T) {
 }
 
 // Earlier responses from a spare don't prove that it still works.
+//
+//retrip:promise P11
 func TestFresh_SpareFrozenToo(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {

@@ -74,6 +74,8 @@ func TestFresh_IdleSpareEnds(t *testing.T) {
 
 // net/http keeps the contexts of requests that waited for another request's
 // connection, for as long as it keeps the pool. They go with the spare.
+//
+//retrip:promise P13
 func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
 	t.Parallel()
 	var held atomic.Int64
@@ -113,6 +115,8 @@ func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
 
 // A body that still arrives from a spare survives the replacement of the spare
 // and the closing of idle connections.
+//
+//retrip:promise P11
 func TestFresh_BodyOfAnOldSpare(t *testing.T) {
 	t.Parallel()
 	for _, proto := range allProtos {
@@ -159,6 +163,8 @@ func TestFresh_BodyOfAnOldSpare(t *testing.T) {
 // Over HTTP/1 a spare has several connections, and one that delivers responses
 // says nothing about the others. A retry never gets one that is older than the
 // attempt that timed out.
+//
+//retrip:promise P11
 func TestFresh_OneConnectionDoesNotSpeakForAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,4 +232,47 @@ func TestFresh_ReplacedSpareEnds(t *testing.T) {
 		assert.Equal(w.t, 4, w.server.Listener.Dials())
 		assert.Equal(w.t, 2, w.server.Listener.Open(), "those of the base and of the last spare")
 	})
+}
+
+// listened is a context that counts who waits for its end.
+type listened struct {
+	context.Context
+	done    chan struct{}
+	waiting atomic.Int64
+}
+
+func (c *listened) Done() <-chan struct{} { return c.done }
+
+func (c *listened) AfterFunc(func()) (stop func() bool) {
+	c.waiting.Add(1)
+	return func() bool { c.waiting.Add(-1); return true }
+}
+
+// A request leaves nothing in a context that the caller goes on using, with a
+// timeout of retrip's or of the base's.
+//
+//retrip:promise P13
+func TestFresh_ContextsEndWithTheBody(t *testing.T) {
+	t.Parallel()
+	for _, bare := range []bool{false, true} {
+		eachFresh(t, allProtos, func(w *freshWorld) {
+			if bare {
+				w.base.ResponseHeaderTimeout = w.transport.Policy.AttemptTimeout
+				w.transport.Policy.AttemptTimeout, w.transport.Trace = 0, nil
+			}
+			w.warm()
+			ctx := &listened{Context: w.t.Context(), done: make(chan struct{})}
+			for range 8 {
+				w.server.Listener.Freeze()
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL, nil)
+				require.NoError(w.t, err)
+				resp, err := w.transport.RoundTrip(req)
+				require.NoError(w.t, err)
+				_, _ = io.Copy(io.Discard, resp.Body)
+				require.NoError(w.t, resp.Body.Close())
+			}
+			synctest.Wait()
+			assert.Zero(w.t, ctx.waiting.Load())
+		})
+	}
 }

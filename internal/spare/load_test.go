@@ -25,6 +25,8 @@ import (
 )
 
 // A slow host doesn't get a storm of new connections.
+//
+//retrip:promise P11
 func TestFresh_SlowHost(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -146,6 +148,8 @@ func TestFresh_TwoSparesAnAttempt(t *testing.T) {
 
 // In an outage where nothing answers and no dial succeeds, there are no more
 // dials than without spares.
+//
+//retrip:promise P11
 func TestFresh_Outage(t *testing.T) {
 	t.Parallel()
 	for _, proto := range bothHTTP2 {

@@ -34,8 +34,15 @@ import (
 //
 // Such a retry therefore goes to a spare: a clone of the base, with a pool of
 // its own. Requests to one host share its spare while nothing speaks for a dead
-// connection in it; see spare.fresh. That bounds the cost of a slow host: its
+// connection in it; see Pool.fresh. That bounds the cost of a slow host: its
 // spares are made at least half an AttemptTimeout apart.
+//
+// But the host may only have been slow, and then the connection of the base
+// works while the spare still has to connect, which may take longer than an
+// attempt, or fail. So an attempt waits a part of its time for a connection of
+// the spare, and then goes to the base; see Turn. The dial goes on, for the next
+// retry. If the HTTP/2 connection of the base has delivered a response meanwhile,
+// no spare is needed at all.
 
 const (
 	// most bounds the spares of a Transport. Beyond it, the least recently
@@ -45,6 +52,21 @@ const (
 	// idle is how long a spare keeps an idle connection, and how long a
 	// Transport keeps a spare that nothing uses.
 	idle = 30 * time.Second
+
+	// connecting is how long a spare may take to connect, at least. That is
+	// enough for two lost packets in a row: TCP sends a SYN again after one
+	// second, and once more after three.
+	connecting = 4 * time.Second
+
+	// waits is how many times as long as an attempt waits for it a spare may
+	// take to connect, at least: four attempts that wait a third of their time.
+	waits = 12
+
+	// mostScouts bounds the requests to a host over HTTP/2 that are at the base
+	// because the spare had no connection in time. If their connection is
+	// frozen, each takes a stream of it that never ends, and once these have run
+	// out, net/http dials for each request. If the connection works, they tell.
+	mostScouts = 8
 )
 
 // Pool is a second pool of connections to one host. It is safe for concurrent
@@ -54,32 +76,43 @@ type Pool struct {
 	http2    bool
 	epoch    time.Time // instants are durations since then
 	made     time.Duration
-	answered atomic.Int64  // instant of the last response
-	used     time.Duration // instant of the last retry sent here; guarded by spares.mu
+	answered atomic.Int64 // instant of the last response
+
+	mu      sync.Mutex
+	waiting map[*wait]struct{} // requests without a connection
+	had     bool               // a request has got a connection
+	http1   bool               // the pool is for HTTP/2, but its connection speaks HTTP/1
 }
 
-// RoundTrip implements [http.RoundTripper].
-func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := p.pool.RoundTrip(req)
-	if err == nil {
-		p.answered.Store(int64(time.Since(p.epoch)))
+// fresh reports whether p may serve, at the instant now, a retry after an
+// attempt that was still waiting at the instant since: p is newer or, over
+// HTTP/2, has delivered a response after that instant. Over HTTP/1 a response
+// says nothing about the other connections of p. A pool that is still connecting
+// is newer than any doubt, but not for ever: its dial may hang.
+func (p *Pool) fresh(now, since, patience time.Duration) bool {
+	if p.made > since || p.http2 && time.Duration(p.answered.Load()) > since {
+		return true
 	}
-	return resp, err
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.had && now-p.made < max(connecting, span.Mul(patience, waits))
 }
 
-// fresh reports whether p may serve a retry after an attempt that was still
-// waiting at the instant since: p is newer or, over HTTP/2, has delivered a
-// response after that instant. Over HTTP/1 a response says nothing about the
-// other connections of p.
-func (p *Pool) fresh(since time.Duration) bool {
-	return p.made > since || p.http2 && time.Duration(p.answered.Load()) > since
-}
-
-// Pools are the spares of a Transport. The zero spares is empty.
+// Pools are the spares of a Transport. The zero Pools is empty.
 type Pools struct {
 	mu       sync.Mutex
-	list     map[Key]*Pool
-	sweeping bool // a timer of sweepLater is running
+	list     map[Key]*entry
+	some     atomic.Bool // list isn't empty
+	sweeping bool        // a timer of sweepLater is running
+}
+
+// entry is what is known of the connections to a host. The mutex of its Pools
+// guards it.
+type entry struct {
+	pool     *Pool         // nil if none has been needed
+	answered time.Duration // instant of the base's last response over HTTP/2; 0 if none is known
+	used     time.Duration // instant of the last doubt or retry
+	scouts   int           // requests at the base that had no connection of the spare in time
 }
 
 // Key includes the protocol, because spares for different protocols
@@ -90,57 +123,122 @@ type Key struct {
 	HTTP2  bool
 }
 
-// Get returns the spare of key if it is fresh, and otherwise a new one in its
-// place. It returns nil if base allows no spare.
-func (l *Pools) Get(epoch time.Time, base *http.Transport, key Key, since time.Duration) *Pool {
+// Some reports whether l may know the host of a response; see Answered.
+func (l *Pools) Some() bool { return l.some.Load() }
+
+// Doubt tells l that a connection of the base is suspect. From now on l wants to
+// know of responses from the base.
+func (l *Pools) Doubt(epoch time.Time, key Key) {
 	l.mu.Lock()
-	now := time.Since(epoch)
-	p := l.list[key]
-	if p != nil && p.fresh(since) {
-		p.used = now
-		l.mu.Unlock()
-		return p
+	e, gone := l.entry(epoch, key)
+	e.used = time.Since(epoch)
+	l.mu.Unlock()
+	closeIdle(gone)
+}
+
+// Answered tells l of a response from the base over HTTP/2. Requests that wait
+// for a connection of the spare then go to the base.
+func (l *Pools) Answered(epoch time.Time, key Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.list[key]
+	if e == nil {
+		return
 	}
-	pool := newPool(base, key.Scheme, key.HTTP2)
-	if pool == nil {
+	e.answered = time.Since(epoch)
+	if e.pool != nil {
+		e.pool.dismissAll()
+	}
+}
+
+// scout reports whether a request whose doubt dates from since may go to the base
+// because the spare is slow to connect. The caller calls home afterwards.
+func (l *Pools) scout(e *entry, http2 bool, since time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if http2 && e.scouts >= mostScouts && e.answered <= max(0, since) {
+		return false
+	}
+	e.scouts++
+	return true
+}
+
+func (l *Pools) home(e *entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.scouts--
+}
+
+// Get returns the base's spare of key for one attempt, which waits for a
+// connection as long as patience says. It makes a new spare if there is none or
+// if it isn't fresh. It returns nil if the attempt should use the base: it has
+// delivered a response after the instant since, or it allows no spare.
+func (l *Pools) Get(epoch time.Time, base *http.Transport, key Key, since, patience time.Duration) *Turn {
+	l.mu.Lock()
+	e, gone := l.entry(epoch, key)
+	now := time.Since(epoch)
+	e.used = now
+	var old *Pool
+	switch {
+	case key.HTTP2 && e.answered > max(0, since):
 		l.mu.Unlock()
 		return nil
+	case e.pool == nil || !e.pool.fresh(now, since, patience):
+		old = e.pool
+		e.pool = nil
+		if pool := newPool(base, key.Scheme, key.HTTP2); pool != nil {
+			e.pool = &Pool{pool: pool, http2: key.HTTP2, epoch: epoch, made: now}
+		}
 	}
-	gone := l.makeRoom(key)
+	p := e.pool
+	l.mu.Unlock()
+	// Don't hold the lock: closing may have to wait for a peer.
+	closeIdle(gone, old)
+	if p == nil {
+		return nil
+	}
+	return &Turn{pools: l, entry: e, pool: p, base: base, key: key, since: since, patience: patience}
+}
+
+// entry returns the entry of key, made on first use, and a spare that has to go
+// for it. The caller holds l.mu.
+func (l *Pools) entry(epoch time.Time, key Key) (e *entry, gone *Pool) {
+	if e := l.list[key]; e != nil {
+		return e, nil
+	}
+	if len(l.list) >= most {
+		gone = l.makeRoom()
+	}
 	if l.list == nil {
-		l.list = map[Key]*Pool{}
+		l.list = map[Key]*entry{}
 	}
 	// The strings of key are parts of a URL, which may be long.
 	key.Key, key.Scheme = key.Key.Clone(), strings.Clone(key.Scheme)
-	p = &Pool{pool: pool, http2: key.HTTP2, epoch: epoch, made: now, used: now}
-	l.list[key] = p
+	e = new(entry)
+	l.list[key] = e
+	l.some.Store(true)
 	if !l.sweeping {
 		l.sweeping = true
 		l.sweepLater(epoch, idle)
 	}
-	l.mu.Unlock()
-	// Don't hold the lock: closing may have to wait for a peer.
-	closeIdle(gone)
-	return p
+	return e, gone
 }
 
-// makeRoom removes and returns the spare of key, or the least recently used one
-// if there is no room for another. A request that still uses it is not
-// affected.
-func (l *Pools) makeRoom(key Key) *Pool {
-	gone, ok := l.list[key]
-	if !ok && len(l.list) >= most {
-		for k, p := range l.list {
-			if gone == nil || p.used < gone.used {
-				key, gone = k, p
-			}
+// makeRoom removes the least recently used entry and returns its spare. A
+// request that still uses the spare is not affected.
+func (l *Pools) makeRoom() *Pool {
+	var oldest Key
+	var gone *entry
+	for key, e := range l.list {
+		if gone == nil || e.used < gone.used {
+			oldest, gone = key, e
 		}
 	}
-	delete(l.list, key)
-	return gone
+	delete(l.list, oldest)
+	return gone.pool
 }
 
-// sweepLater removes spares that nothing has used for idle, for the first
+// sweepLater removes entries that nothing has used for idle, for the first
 // time after d. Besides connections, a spare keeps what net/http keeps in its
 // pool: the contexts of requests that waited for another request's connection.
 func (l *Pools) sweepLater(epoch time.Time, d time.Duration) {
@@ -148,15 +246,16 @@ func (l *Pools) sweepLater(epoch time.Time, d time.Duration) {
 		l.mu.Lock()
 		now, next := time.Since(epoch), span.Forever
 		var gone []*Pool
-		for key, p := range l.list {
-			if left := p.used + idle - now; left > 0 {
+		for key, e := range l.list {
+			if left := e.used + idle - now; left > 0 {
 				next = min(next, left)
 			} else {
-				gone = append(gone, p)
+				gone = append(gone, e.pool)
 				delete(l.list, key)
 			}
 		}
 		l.sweeping = len(l.list) > 0
+		l.some.Store(l.sweeping)
 		if l.sweeping {
 			l.sweepLater(epoch, next)
 		}
@@ -169,10 +268,11 @@ func (l *Pools) sweepLater(epoch time.Time, d time.Duration) {
 func (l *Pools) Close() {
 	l.mu.Lock()
 	gone := make([]*Pool, 0, len(l.list))
-	for _, p := range l.list {
-		gone = append(gone, p)
+	for _, e := range l.list {
+		gone = append(gone, e.pool)
 	}
 	clear(l.list)
+	l.some.Store(false)
 	l.mu.Unlock()
 	closeIdle(gone...)
 }

@@ -112,9 +112,9 @@ func TestSpares_AreBounded(t *testing.T) {
 		epoch, base := time.Now(), cleanhttp.DefaultPooledTransport()
 		key := func(n int) Key { return Key{hostkey.Key{Host: strconv.Itoa(n), Port: "443"}, "https", true} }
 		get := func(n int) *Pool {
-			p := list.Get(epoch, base, key(n), -1)
-			require.NotNil(t, p)
-			return p
+			turn := list.Get(epoch, base, key(n), -1, time.Second)
+			require.NotNil(t, turn)
+			return turn.pool
 		}
 		first := get(0)
 		for n := range 10 * most {
@@ -123,21 +123,22 @@ func TestSpares_AreBounded(t *testing.T) {
 			assert.Same(t, first, get(0), "a spare in use stays")
 		}
 		assert.Len(t, list.list, most)
-		assert.Nil(t, list.list[key(1)])
-		assert.NotNil(t, list.list[key(10*most-1)])
+		assert.NotContains(t, list.list, key(1))
+		assert.Contains(t, list.list, key(10*most-1))
 
 		list.Close()
 		assert.Empty(t, list.list)
 	})
 }
 
+//retrip:promise P13
 func TestSpares_UnusedOnesGo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var list Pools
 		epoch, base := time.Now(), cleanhttp.DefaultPooledTransport()
 		key := func(n int) Key { return Key{hostkey.Key{Host: strconv.Itoa(n), Port: "443"}, "https", true} }
-		get := func(n int) *Pool { return list.Get(epoch, base, key(n), -1) }
+		get := func(n int) *Pool { return list.Get(epoch, base, key(n), -1, time.Second).pool }
 		kept := func() (n int) {
 			synctest.Wait()
 			list.mu.Lock()
@@ -174,6 +175,8 @@ func TestSpares_UnusedOnesGo(t *testing.T) {
 }
 
 // A spare doesn't keep the URL of the request for which it was made.
+//
+//retrip:promise P13
 func TestSpares_KeepNoURLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hosts, query = 50, 1 << 20
@@ -183,7 +186,7 @@ func TestSpares_KeepNoURLs(t *testing.T) {
 		for i := range hosts {
 			u, err := url.Parse("https://" + strconv.Itoa(i) + ".example:8080/?" + strings.Repeat("x", query))
 			require.NoError(t, err)
-			require.NotNil(t, list.Get(epoch, base, Key{hostkey.Of(u), u.Scheme, true}, -1))
+			require.NotNil(t, list.Get(epoch, base, Key{hostkey.Of(u), u.Scheme, true}, -1, time.Second))
 		}
 		assert.Less(t, testenv.Heap()-before, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
 		assert.Len(t, list.list, hosts)
@@ -197,20 +200,41 @@ func TestSpare_Fresh(t *testing.T) {
 		var list Pools
 		epoch, base := time.Now(), cleanhttp.DefaultPooledTransport()
 		key := Key{hostkey.Key{Host: "example.com", Port: "443"}, "https", true}
-		get := func(since time.Duration) *Pool { return list.Get(epoch, base, key, since) }
+		get := func(since time.Duration) *Pool { return list.Get(epoch, base, key, since, time.Second).pool }
 		time.Sleep(time.Second)
 		p := get(0)
 		assert.Same(t, p, get(999*time.Millisecond), "made after the attempt began")
 		time.Sleep(time.Second)
+		assert.Same(t, p, get(1500*time.Millisecond), "still connecting")
+		p.had = true
 		p.answered.Store(int64(time.Since(epoch)))
 		assert.Same(t, p, get(1500*time.Millisecond), "answered after the attempt began")
 		p.http2 = false
-		assert.False(t, p.fresh(1500*time.Millisecond), "another connection may have answered")
+		assert.False(t, p.fresh(time.Since(epoch), 1500*time.Millisecond, 0), "another connection may have answered")
 		p.http2 = true
 		time.Sleep(time.Second)
 		next := get(2 * time.Second)
 		assert.NotSame(t, p, next, "neither")
 		assert.Same(t, next, get(2*time.Second))
 		assert.Len(t, list.list, 1)
+
+		time.Sleep(12*time.Second - time.Millisecond)
+		assert.Same(t, next, get(14*time.Second), "connecting for four attempts of 3 s")
+		time.Sleep(time.Millisecond)
+		p = get(14 * time.Second)
+		assert.NotSame(t, next, p, "its dial hangs")
+		assert.True(t, p.fresh(time.Since(epoch)+4*time.Second-1, 20*time.Second, time.Millisecond))
+		assert.False(t, p.fresh(time.Since(epoch)+4*time.Second, 20*time.Second, time.Millisecond), "however short the attempts")
+
+		// The base has answered.
+		turn := func(since time.Duration) *Turn { return list.Get(epoch, base, key, since, time.Second) }
+		list.Answered(epoch, key)
+		assert.Nil(t, turn(time.Since(epoch)-1))
+		assert.NotNil(t, turn(time.Since(epoch)))
+		assert.True(t, list.Some())
+		list.Close()
+		assert.False(t, list.Some())
+		list.Answered(epoch, key)
+		assert.Empty(t, list.list, "of no interest")
 	})
 }

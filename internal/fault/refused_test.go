@@ -1,0 +1,457 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fault_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// The tests in this file run over real TCP, because only package net calls its
+// hooks as package net does.
+
+// realServer returns a TLS server on loopback and the configuration of a client
+// that trusts it.
+func realServer(t *testing.T, http2 bool, h http.HandlerFunc) (*httptest.Server, *tls.Config) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.EnableHTTP2 = http2
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	config := s.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.ServerName = "example.com"
+	return s, config
+}
+
+// connectProxy answers CONNECT by connecting the client with addr.
+func connectProxy(addr string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		up, err := net.Dial("tcp", addr)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer up.Close()
+		client, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		_, _ = io.WriteString(client, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() { _, _ = io.Copy(client, up); client.Close() }()
+		_, _ = io.Copy(up, buffered)
+	}
+}
+
+// atOnce is a policy whose retries don't wait.
+var atOnce = retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}
+
+// dialers are the ways in which a program may make connections with package net.
+var dialers = map[string]func(base *http.Transport){
+	"default": func(*http.Transport) {},
+	"net.Dialer": func(base *http.Transport) {
+		base.DialContext = (&net.Dialer{Timeout: time.Minute}).DialContext
+	},
+	"resolver of its own": func(base *http.Transport) {
+		base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			_, port, _ := net.SplitHostPort(addr)
+			return new(net.Dialer).DialContext(ctx, network, "127.0.0.1:"+port)
+		}
+	},
+	"tls.Dialer": func(base *http.Transport) {
+		base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
+	},
+	"DialTLSContext": func(base *http.Transport) {
+		config := base.TLSClientConfig
+		base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			plain, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			c := tls.Client(plain, config)
+			if err := c.HandshakeContext(ctx); err != nil {
+				plain.Close()
+				return nil, err
+			}
+			return c, nil
+		}
+	},
+	"DialTLSContext without a handshake": func(base *http.Transport) {
+		config := base.TLSClientConfig
+		base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			plain, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return tls.Client(plain, config), nil
+		}
+	},
+}
+
+// ways are the ways to a server, each with how many handshakes it takes until the
+// caller's own code refuses the server.
+var ways = []struct {
+	name string
+	want int32
+}{{"the address", 1}, {"a name", 1}, {"an HTTP proxy", 1}, {"an HTTPS proxy", 2}, {"a refused HTTPS proxy", 1}, {"a SOCKS proxy", 1}}
+
+// take makes base reach s by a way, and returns the URL.
+func take(t *testing.T, way string, s *httptest.Server, base *http.Transport) string {
+	t.Helper()
+	through := func(u string) {
+		base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(u) }
+	}
+	connect := connectProxy(s.Listener.Addr().String())
+	switch way {
+	case "a name":
+		return strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
+	case "an HTTP proxy":
+		p := httptest.NewServer(connect)
+		t.Cleanup(p.Close)
+		through(p.URL)
+	case "an HTTPS proxy", "a refused HTTPS proxy":
+		p, _ := realServer(t, false, connect)
+		through(p.URL)
+	case "a SOCKS proxy":
+		through("socks5://" + socksProxy(t, s.Listener.Addr().String()))
+	}
+	return s.URL
+}
+
+// A server that the caller's own code refuses is not asked again, whichever way
+// leads to it, and neither the budget nor the breaker pays for it.
+//
+//retrip:promise P8
+func TestRefused_OverTCP(t *testing.T) {
+	for dialer, dials := range dialers {
+		for _, way := range ways {
+			for _, http2 := range []bool{false, true} {
+				for check, set := range checks {
+					t.Run(fmt.Sprintf("%s/by %s/HTTP2 %v/%s", dialer, way.name, http2, check), func(t *testing.T) {
+						t.Parallel()
+						s, config := realServer(t, http2, func(http.ResponseWriter, *http.Request) {})
+						pinned, asked := errors.New("not the pinned certificate"), atomic.Int32{}
+						set(config, func() error {
+							if asked.Add(1) < way.want {
+								return nil // the proxy's certificate
+							}
+							return pinned
+						})
+						base := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: http2}
+						t.Cleanup(base.CloseIdleConnections)
+						dials(base)
+						target := take(t, way.name, s, base)
+						tr := &retrip.Transport{Base: base, Policy: atOnce}
+						_, err := tr.RoundTrip(request(t, target))
+						assert.ErrorIs(t, err, pinned)
+						assert.Equal(t, way.want, asked.Load())
+						assert.Empty(t, play.Held(tr))
+					})
+				}
+			}
+		}
+	}
+}
+
+// checks are the places where the caller's own code can refuse a server.
+var checks = map[string]func(*tls.Config, func() error){
+	"VerifyConnection": func(c *tls.Config, refuse func() error) {
+		c.VerifyConnection = func(tls.ConnectionState) error { return refuse() }
+	},
+	"VerifyPeerCertificate": func(c *tls.Config, refuse func() error) {
+		c.VerifyPeerCertificate = func([][]byte, [][]*x509.Certificate) error { return refuse() }
+	},
+}
+
+// The caller's code may return an error of any kind.
+//
+//retrip:promise P8
+func TestRefused_AnyError(t *testing.T) {
+	for _, refusal := range []error{
+		errors.New("plain"), fmt.Errorf("wrapped: %w", errors.New("plain")), errors.Join(errors.New("one"), errors.New("two")),
+		x509.UnknownAuthorityError{}, &tls.CertificateVerificationError{Err: errors.New("untrusted")},
+		incomparableError{"a", "b"}, dynamicError{[]int{1}},
+	} {
+		for dialer, dials := range dialers {
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				t.Run(fmt.Sprintf("%T/%s/timeout %v", refusal, dialer, timeout), func(t *testing.T) {
+					t.Parallel()
+					s, config := realServer(t, false, func(http.ResponseWriter, *http.Request) {})
+					asked := 0
+					config.VerifyConnection = func(tls.ConnectionState) error { asked++; return refusal }
+					base := &http.Transport{TLSClientConfig: config}
+					dials(base)
+					policy := atOnce
+					policy.AttemptTimeout = timeout
+					tr := &retrip.Transport{Base: base, Policy: policy}
+					_, err := tr.RoundTrip(request(t, s.URL))
+					assert.EqualError(t, err, refusal.Error())
+					assert.Equal(t, 1, asked)
+					assert.Empty(t, play.Held(tr))
+				})
+			}
+		}
+	}
+}
+
+// incomparableError can't be compared.
+type incomparableError []string
+
+func (e incomparableError) Error() string { return strings.Join(e, ", ") }
+
+// dynamicError can be compared only if what it holds can.
+type dynamicError struct{ held any }
+
+func (e dynamicError) Error() string { return fmt.Sprint(e.held) }
+
+// A failure on the way to a server is no refusal, even if the caller's code
+// reports it with an error of its own.
+//
+//retrip:promise P8
+func TestRefused_NoRefusal(t *testing.T) {
+	dial := new(net.Dialer).DialContext
+	for name, set := range map[string]func(t *testing.T, base *http.Transport, addr string){
+		"the server hangs up": func(t *testing.T, base *http.Transport, _ string) {
+			base.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return dial(ctx, network, hangingUp(t))
+			}
+		},
+		"the server hangs up, DialTLSContext": func(t *testing.T, base *http.Transport, _ string) {
+			config := base.TLSClientConfig
+			base.DialTLSContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return (&tls.Dialer{Config: config}).DialContext(ctx, network, hangingUp(t))
+			}
+		},
+		"the server hangs up, tls.Dialer": func(t *testing.T, base *http.Transport, addr string) {
+			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse("https://" + hangingUp(t)) }
+			base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
+		},
+		"the dial function's own proxy": func(_ *testing.T, base *http.Transport, addr string) {
+			base.DialTLSContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+				c, err := dial(ctx, network, addr)
+				if err != nil {
+					return nil, err
+				}
+				c.Close()
+				return nil, errors.New("the proxy is busy")
+			}
+		},
+		"the dial function's own timeout": func(_ *testing.T, base *http.Transport, _ string) {
+			base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := dial(ctx, network, addr)
+				if err != nil {
+					return nil, err
+				}
+				c.Close()
+				return nil, fmt.Errorf("handshake: %w", slowHandshake{})
+			}
+		},
+		"the dial function's own limit": func(_ *testing.T, base *http.Transport, _ string) {
+			base.DialTLSContext = func(context.Context, string, string) (net.Conn, error) {
+				return nil, errors.New("too many connections")
+			}
+		},
+		"a tunnel": func(_ *testing.T, base *http.Transport, _ string) {
+			base.DialContext = func(_ context.Context, network, addr string) (net.Conn, error) {
+				c, err := net.Dial(network, addr)
+				return tunnel{c}, err
+			}
+		},
+		"CONNECT fails": func(t *testing.T, base *http.Transport, _ string) {
+			p, _ := realServer(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(p.URL) }
+			base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
+		},
+		"CONNECT fails, net/http's handshake": func(t *testing.T, base *http.Transport, _ string) {
+			p, _ := realServer(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(p.URL) }
+		},
+		"the answer isn't HTTP": func(t *testing.T, base *http.Transport, _ string) {
+			base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := dial(ctx, network, addr)
+				return gibberish{c}, err
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, config := realServer(t, false, func(http.ResponseWriter, *http.Request) {})
+			elsewhere, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			t.Cleanup(func() { elsewhere.Close() })
+			config.VerifyConnection = func(tls.ConnectionState) error { return nil }
+			base := &http.Transport{TLSClientConfig: config}
+			set(t, base, elsewhere.Addr().String())
+			tr := &retrip.Transport{Base: base, Policy: atOnce}
+			attempts := 0
+			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }})
+			_, err = tr.RoundTrip(request(t, s.URL).WithContext(ctx))
+			assert.Error(t, err)
+			want := 4
+			if name == "the dial function's own timeout" {
+				want = 3 // the budget allows two retries after timeouts
+			}
+			assert.Equal(t, want, attempts)
+			assert.NotEmpty(t, tr.HostStates())
+		})
+	}
+}
+
+// slowHandshake is a timeout of another implementation of TLS.
+type slowHandshake struct{}
+
+func (slowHandshake) Error() string { return "the handshake takes too long" }
+func (slowHandshake) Timeout() bool { return true }
+
+// gibberish is a connection on which something other than HTTP arrives.
+type gibberish struct{ net.Conn }
+
+func (gibberish) Write(p []byte) (int, error) { return len(p), nil }
+func (gibberish) Read(p []byte) (int, error)  { return copy(p, "SSH-2.0-x\r\n\r\n"), nil }
+
+// hangingUp returns the address of a server that closes its one connection at
+// once.
+func hangingUp(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// The hooks of the caller run as often as without retrip, whether or not retrip
+// watches the handshakes.
+//
+//retrip:promise P4
+func TestRefused_CallersHooks(t *testing.T) {
+	for dialer, dials := range dialers {
+		for _, verify := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", dialer, verify), func(t *testing.T) {
+				t.Parallel()
+				count := func(wrap func(http.RoundTripper) http.RoundTripper) map[string]int {
+					s, config := realServer(t, false, func(http.ResponseWriter, *http.Request) {})
+					if verify {
+						config.VerifyConnection = func(tls.ConnectionState) error { return nil }
+					}
+					base := &http.Transport{TLSClientConfig: config}
+					dials(base)
+					defer base.CloseIdleConnections()
+					seen, trace := hooksThatCount()
+					req := request(t, strings.Replace(s.URL, "127.0.0.1", "localhost", 1))
+					resp, err := wrap(base).RoundTrip(req.WithContext(httptrace.WithClientTrace(t.Context(), trace)))
+					require.NoError(t, err)
+					resp.Body.Close()
+					return seen()
+				}
+				bare := count(func(base http.RoundTripper) http.RoundTripper { return base })
+				for _, policy := range []retrip.Policy{atOnce, {AttemptTimeout: time.Hour}} {
+					assert.Equal(t, bare, count(func(base http.RoundTripper) http.RoundTripper {
+						return &retrip.Transport{Base: base, Policy: policy}
+					}))
+				}
+			})
+		}
+	}
+}
+
+// hooksThatCount returns hooks, and what they have counted.
+func hooksThatCount() (seen func() map[string]int, trace *httptrace.ClientTrace) {
+	var mu sync.Mutex
+	counts := map[string]int{}
+	count := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		counts[name]++
+	}
+	seen = func() map[string]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(counts)
+	}
+	return seen, &httptrace.ClientTrace{
+		GetConn:           func(string) { count("GetConn") },
+		GotConn:           func(httptrace.GotConnInfo) { count("GotConn") },
+		DNSStart:          func(httptrace.DNSStartInfo) { count("DNSStart") },
+		DNSDone:           func(httptrace.DNSDoneInfo) { count("DNSDone") },
+		ConnectStart:      func(string, string) { count("ConnectStart") },
+		ConnectDone:       func(string, string, error) { count("ConnectDone") },
+		TLSHandshakeStart: func() { count("TLSHandshakeStart") },
+		TLSHandshakeDone:  func(tls.ConnectionState, error) { count("TLSHandshakeDone") },
+		WroteHeaders:      func() { count("WroteHeaders") },
+	}
+}
+
+// socksProxy returns the address of a SOCKS5 proxy that connects every client
+// with addr.
+func socksProxy(t *testing.T, addr string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	serve := func(c net.Conn) {
+		defer c.Close()
+		ask := make([]byte, 3) // version, one method, no password
+		if _, err := io.ReadFull(c, ask); err != nil {
+			return
+		}
+		_, _ = c.Write([]byte{5, 0})
+		ask = make([]byte, 10) // version, CONNECT, an IPv4 address and a port
+		if _, err := io.ReadFull(c, ask); err != nil {
+			return
+		}
+		up, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		defer up.Close()
+		_, _ = c.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0})
+		go func() { _, _ = io.Copy(c, up); c.Close() }()
+		_, _ = io.Copy(up, c)
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(c)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func request(t *testing.T, url string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	require.NoError(t, err)
+	return req
+}

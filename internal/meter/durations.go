@@ -1,0 +1,134 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package meter
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/retrip/retrip/internal/hostkey"
+)
+
+const (
+	DurationHelp = "Time from the beginning of RoundTrip to its end, by outcome and host, with all attempts and waits."
+	AttemptsHelp = "Attempts per request, by outcome and host."
+
+	otherHosts = "other"
+)
+
+// RequestLabels are the labels of the histograms of requests.
+var RequestLabels = []string{"policy", "outcome", "host"}
+
+// Hosts are the values of the label host: those of a list, and one for all others.
+type Hosts struct {
+	index map[string]int // by name, or by name and port
+	names []string       // the last one is that of all others
+}
+
+// NewHosts returns the values for a list of names, each with a port or without. It
+// returns nil if the list is nil, and an error that says what is wrong with the others.
+func NewHosts(list []string) (*Hosts, error) {
+	if list == nil {
+		return nil, nil
+	}
+	h := &Hosts{index: map[string]int{}}
+	var wrong error
+	for _, text := range list {
+		name, port, err := hostkey.ParsePattern(text)
+		switch {
+		case err != nil:
+			wrong = fmt.Errorf("%q: %w", text, err)
+			continue
+		case strings.HasPrefix(name, "*"):
+			wrong = fmt.Errorf("%q is a pattern, not a host", text)
+			continue
+		case port != "":
+			name = net.JoinHostPort(name, port)
+		}
+		if _, known := h.index[name]; !known {
+			h.index[name] = len(h.names)
+			h.names = append(h.names, name)
+		}
+	}
+	h.names = append(h.names, otherHosts)
+	return h, wrong
+}
+
+// of returns the index of the host of u, which may be nil.
+func (h *Hosts) of(u *url.URL) int {
+	if u != nil && len(h.index) > 0 {
+		name, port := hostkey.Split(u)
+		if i, ok := h.index[net.JoinHostPort(name, port)]; ok {
+			return i
+		}
+		if i, ok := h.index[name]; ok {
+			return i
+		}
+	}
+	return len(h.names) - 1
+}
+
+// requests are the histograms of the requests under a policy.
+type requests struct {
+	hosts          *Hosts
+	took, attempts [][outcomeCount]histogram // by host
+}
+
+func newRequests(hosts *Hosts) *requests {
+	if hosts == nil {
+		return nil
+	}
+	n := len(hosts.names)
+	return &requests{hosts: hosts, took: make([][outcomeCount]histogram, n), attempts: make([][outcomeCount]histogram, n)}
+}
+
+// Timed reports whether Took observes anything.
+func (p *Policy) Timed() bool { return p != nil && p.requests != nil }
+
+// Took observes a request to u that has ended. It must be Timed.
+func (p *Policy) Took(u *url.URL, outcome int, d time.Duration, attempts int) {
+	r := p.requests
+	i := r.hosts.of(u)
+	labels := []string{p.Name, Outcomes[outcome], r.hosts.names[i]}
+	r.took[i][outcome].observe(makeDurations, d, nil, labels...)
+	// The histogram counts attempts as seconds.
+	r.attempts[i][outcome].observe(makeAttempts, time.Duration(attempts)*time.Second, nil, labels...)
+}
+
+// CollectRequests collects the histograms of Took.
+func (p *Policy) CollectRequests(ch chan<- prometheus.Metric) {
+	if p.requests == nil {
+		return
+	}
+	for _, histograms := range [][][outcomeCount]histogram{p.requests.took, p.requests.attempts} {
+		for i := range histograms {
+			for outcome := range histograms[i] {
+				histograms[i][outcome].Collect(ch)
+			}
+		}
+	}
+}
+
+func makeDurations() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:                           "retrip_request_duration_seconds",
+		Help:                           DurationHelp,
+		Buckets:                        []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		NativeHistogramBucketFactor:    1.1,
+		NativeHistogramMaxBucketNumber: 160,
+	}, RequestLabels)
+}
+
+func makeAttempts() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "retrip_request_attempts",
+		Help:    AttemptsHelp,
+		Buckets: []float64{0, 1, 2, 3, 4, 5, 10},
+	}, RequestLabels)
+}

@@ -1,0 +1,130 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spare_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/retrip/retrip/internal/memhttp"
+)
+
+// turncoat is a host whose connections speak HTTP/2 first and HTTP/1 later, as
+// behind a load balancer with backends that differ.
+func turncoat(t *testing.T, ownTLS bool, slow time.Duration) (w *freshWorld, turn func()) {
+	h := func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Millisecond) }
+	w = newFreshWorld(t, memhttp.HTTP2, h)
+	old := newFreshWorld(t, memhttp.HTTPS, h)
+	var turned atomic.Bool
+	dial := w.base.DialContext
+	w.base.Protocols.SetHTTP1(true)
+	w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		time.Sleep(slow)
+		if turned.Load() {
+			return old.base.DialContext(ctx, network, addr)
+		}
+		return dial(ctx, network, addr)
+	}
+	if ownTLS {
+		// The program's own dialer makes TLS connections.
+		config := w.base.TLSClientConfig.Clone()
+		config.NextProtos, config.ServerName = []string{"h2", "http/1.1"}, "example.com"
+		plain := w.base.DialContext
+		w.base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := plain(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return tls.Client(c, config), nil
+		}
+	}
+	return w, func() { turned.Store(true); w.server.Listener.Freeze() }
+}
+
+// A spare for HTTP/2 has one connection. If that speaks HTTP/1, it doesn't carry
+// all requests to the host one by one.
+//
+//retrip:promise P11
+func TestSpare_SpeaksHTTP1(t *testing.T) {
+	t.Parallel()
+	for _, own := range []bool{false, true} {
+		for _, n := range []int{1, 2, 20, 200} {
+			for _, slow := range []time.Duration{0, 300 * time.Millisecond} {
+				t.Run(fmt.Sprintf("%d requests/own TLS %v/dial %v", n, own, slow), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						w, turn := turncoat(t, own, slow)
+						w.warm()
+						turn()
+						assert.Zero(t, w.parallel(n))
+						assert.EqualValues(t, 2*n, w.attempts.Load())
+						w.transport.CloseIdleConnections()
+						w.base.CloseIdleConnections()
+						time.Sleep(time.Minute)
+					})
+				})
+			}
+		}
+	}
+}
+
+// If the base limits connections, the spare stays with its one connection, which
+// serves what it can: an HTTP/1 request that is cut off takes it along.
+//
+//retrip:promise P11
+func TestSpare_SpeaksHTTP1WithinTheLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, turn := turncoat(t, false, 0)
+		w.base.MaxConnsPerHost = 5
+		var open openConns
+		dial := w.base.DialContext
+		w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dial(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return open.add(c), nil
+		}
+		w.warm()
+		turn()
+		assert.Less(t, w.parallel(20), int64(17), "the one connection serves what it can")
+		// The frozen connection, the spare's, and one that is being replaced: net/http
+		// dials the next before it closes the last.
+		assert.LessOrEqual(t, open.most.Load(), int64(3))
+		w.transport.CloseIdleConnections()
+		time.Sleep(time.Minute)
+	})
+}
+
+// openConns counts the connections that are open at once.
+type openConns struct{ now, most atomic.Int64 }
+
+func (o *openConns) add(c net.Conn) net.Conn {
+	now := o.now.Add(1)
+	for most := o.most.Load(); now > most && !o.most.CompareAndSwap(most, now); most = o.most.Load() {
+	}
+	return &openConn{Conn: c, of: o}
+}
+
+type openConn struct {
+	net.Conn
+	of   *openConns
+	once sync.Once
+}
+
+func (c *openConn) Close() error {
+	c.once.Do(func() { c.of.now.Add(-1) })
+	return c.Conn.Close()
+}

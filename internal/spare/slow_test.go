@@ -1,0 +1,563 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spare_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// slowWorld is a host that is slow to connect to, and answers late now and then.
+type slowWorld struct {
+	proto    memhttp.Proto
+	dial     time.Duration // how long a dial takes; negative: after the first one, it never ends
+	refuses  bool          // after the first dial, every other fails
+	trip     time.Duration // how long an ordinary answer takes
+	timeout  time.Duration
+	late     int // one in this many answers comes too late; 0: the first one to each request
+	requests int
+	workers  int
+	attempts int
+	budget   retrip.Budget
+	freezes  bool          // before each request, all connections freeze
+	whole    time.Duration // http.Client.Timeout
+}
+
+func (s slowWorld) String() string {
+	return fmt.Sprintf("%v/dial %v/refuses %v/trip %v/timeout %v/late 1 in %d/%d requests/%d workers/%d attempts/freezes %v/whole %v",
+		s.proto, s.dial, s.refuses, s.trip, s.timeout, s.late, s.requests, s.workers, s.attempts, s.freezes, s.whole)
+}
+
+// outcome is what became of the requests of a slowWorld.
+type outcome struct {
+	failed, attempts, dials int
+	took                    time.Duration // of all requests together
+}
+
+func (o outcome) String() string {
+	return fmt.Sprintf("%d failed, %d attempts, %d dials, %v", o.failed, o.attempts, o.dials, o.took)
+}
+
+// run makes the requests of s, with spares or without. Which answers are late
+// depends on the request and on how often it has arrived, so that both have the
+// same luck.
+func (s slowWorld) run(t *testing.T, spares bool) (o outcome) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		arrived := map[string]uint64{}
+		w := newFreshWorld(t, s.proto, func(_ http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			arrived[r.URL.Path]++
+			n := arrived[r.URL.Path]
+			mu.Unlock()
+			i, _ := strconv.ParseUint(strings.TrimPrefix(r.URL.Path, "/"), 10, 64)
+			switch {
+			case i == 0:
+			case s.late == 0 && n == 1, s.late > 0 && rand.New(rand.NewPCG(i, n)).IntN(s.late) == 0:
+				<-r.Context().Done()
+			default:
+				time.Sleep(s.trip)
+			}
+		})
+		var dials atomic.Int64
+		dial := w.base.DialContext
+		w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			wait := s.dial
+			if dials.Add(1) > 1 {
+				if s.refuses {
+					return nil, errors.New("connection refused")
+				}
+				if s.dial < 0 {
+					wait = time.Hour
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(wait):
+			}
+			return dial(ctx, network, addr)
+		}
+		w.transport.Policy = retrip.Policy{
+			AttemptTimeout: s.timeout, MaxAttempts: s.attempts, Budget: s.budget,
+			Backoff: retrip.Backoff{Base: 50 * time.Millisecond, Jitter: retrip.NoJitter},
+		}
+		if !spares {
+			w.transport.Base = struct{ http.RoundTripper }{w.base}
+		}
+		w.warm()
+		var workers sync.WaitGroup
+		var failed, took atomic.Int64
+		jobs := make(chan int)
+		for range s.workers {
+			workers.Go(func() {
+				for i := range jobs {
+					if s.freezes {
+						w.server.Listener.Freeze()
+					}
+					began := time.Now()
+					req, err := http.NewRequest(http.MethodGet, w.server.URL+"/"+strconv.Itoa(i+1), nil)
+					assert.NoError(t, err)
+					client := http.Client{Transport: w.transport, Timeout: s.whole}
+					if resp, err := client.Do(req); err != nil {
+						failed.Add(1)
+					} else {
+						assert.NoError(t, resp.Body.Close())
+					}
+					took.Add(int64(time.Since(began)))
+				}
+			})
+		}
+		for i := range s.requests {
+			jobs <- i
+		}
+		close(jobs)
+		workers.Wait()
+		o = outcome{int(failed.Load()), int(w.attempts.Load()), int(dials.Load()), time.Duration(took.Load())}
+		time.Sleep(2 * time.Hour) // spares go by themselves, and dials end
+		w.base.CloseIdleConnections()
+		synctest.Wait()
+		assert.Zero(t, w.server.Listener.Open())
+	})
+	return o
+}
+
+// A retry can succeed where connecting takes longer than the timeout, and a
+// late answer costs no request: with spares no more fail than without.
+//
+//retrip:promise P11
+func TestSlow_LateAnswer(t *testing.T) {
+	t.Parallel()
+	for _, proto := range allProtos {
+		for _, tt := range []struct {
+			slowWorld
+			dials int // over HTTP/2; without spares 1
+		}{
+			{slowWorld{dial: 600 * time.Millisecond, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, requests: 1}, 2},
+			{slowWorld{dial: 120 * time.Millisecond, trip: 60 * time.Millisecond, timeout: 100 * time.Millisecond, late: 20, requests: 80}, 4},
+			{slowWorld{dial: -1, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, requests: 1}, 2},
+			{slowWorld{refuses: true, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, requests: 1}, 2},
+		} {
+			for i := range 4 {
+				s, attempts := tt.slowWorld, 2+i/2*2
+				s.proto, s.workers, s.attempts, s.budget = proto, 1, attempts, retrip.Unlimited
+				s.whole = time.Duration(i%2) * time.Hour
+				t.Run(s.String(), func(t *testing.T) {
+					t.Parallel()
+					without, with := s.run(t, false), s.run(t, true)
+					t.Logf("without %v; with %v", without, with)
+					if attempts > 2 {
+						// Two attempts of 100 ms may be too few to connect over
+						// HTTP/1 and get an answer, with spares and without.
+						assert.LessOrEqual(t, with.failed, without.failed)
+					}
+					if proto == memhttp.HTTP2 || proto == memhttp.H2C {
+						assert.Zero(t, with.failed)
+						assert.LessOrEqual(t, with.dials, tt.dials)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A frozen connection is still noticed where connecting takes longer than the
+// timeout.
+//
+//retrip:promise P11
+func TestSlow_Frozen(t *testing.T) {
+	t.Parallel()
+	for _, proto := range bothHTTP2 {
+		for i, dial := range []time.Duration{0, 100, 200, 390, 600, 800, 0, 100, 200, 390, 600, 800} {
+			s := slowWorld{
+				proto: proto, dial: dial * time.Millisecond, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, late: 1 << 30,
+				requests: 20, workers: 1, attempts: 4, budget: retrip.Unlimited, freezes: true, whole: time.Duration(i/6) * time.Hour,
+			}
+			t.Run(s.String(), func(t *testing.T) {
+				t.Parallel()
+				without, with := s.run(t, false), s.run(t, true)
+				t.Logf("without %v; with %v", without, with)
+				assert.Equal(t, s.requests, without.failed)
+				assert.Zero(t, with.failed)
+				assert.LessOrEqual(t, with.dials, 1+s.requests)
+				attempts := 2
+				switch {
+				case s.dial > 2*s.timeout-s.timeout/3:
+					attempts = 4
+				case s.dial > s.timeout/3:
+					attempts = 3
+				}
+				assert.Equal(t, attempts*s.requests, with.attempts)
+			})
+		}
+	}
+}
+
+// The same over HTTP/1, where a whole pool is frozen. A connection that is ready
+// for one request doesn't make another request connect again.
+//
+//retrip:promise P11
+func TestSlow_WholePoolFrozen(t *testing.T) {
+	t.Parallel()
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
+		t.Run(proto.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newFreshWorld(t, proto, func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) })
+				w.transport.Policy.AttemptTimeout, w.transport.Policy.MaxAttempts = 400*time.Millisecond, 3
+				var slow atomic.Bool
+				dial := w.base.DialContext
+				w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if slow.Load() {
+						time.Sleep(600 * time.Millisecond)
+					}
+					return dial(ctx, network, addr)
+				}
+				var requests sync.WaitGroup
+				get := func(rt http.RoundTripper) {
+					requests.Go(func() {
+						_, err := w.get(rt)
+						assert.NoError(t, err)
+					})
+				}
+				for range 8 {
+					get(w.base)
+				}
+				requests.Wait()
+				synctest.Wait()
+				require.Equal(t, 8, w.server.Listener.Open())
+				slow.Store(true)
+				w.server.Listener.Freeze()
+				get(w.transport)
+				time.Sleep(150 * time.Millisecond)
+				get(w.transport)
+				requests.Wait()
+				assert.EqualValues(t, 6, w.attempts.Load())
+				w.transport.CloseIdleConnections()
+				time.Sleep(time.Minute)
+				w.base.CloseIdleConnections()
+			})
+		})
+	}
+}
+
+// randomWorld returns a world in which ordinary answers arrive in time.
+func randomWorld(r *rand.Rand) slowWorld {
+	pick := func(of ...time.Duration) time.Duration { return of[r.IntN(len(of))] * time.Millisecond }
+	s := slowWorld{
+		proto: allProtos[r.IntN(len(allProtos))], dial: pick(0, 20, 120, 300, 600, 1500), timeout: pick(100, 400, 1000),
+		late: []int{5, 20, 100}[r.IntN(3)], requests: 40 + r.IntN(60), workers: []int{1, 3, 20, 100}[r.IntN(4)], attempts: 2 + r.IntN(3),
+	}
+	s.trip = s.timeout * time.Duration(r.IntN(60)) / 100
+	switch r.IntN(8) {
+	case 0:
+		s.dial = -1
+	case 1:
+		s.refuses = true
+	}
+	if r.IntN(2) == 0 {
+		s.budget = retrip.Unlimited
+	}
+	s.whole = time.Duration(r.IntN(2)) * time.Hour
+	return s
+}
+
+// covered reports whether the timeout is as long as its documentation demands.
+func (s slowWorld) covered() bool { return s.dial >= 0 && s.dial+s.trip <= s.timeout*2/3 }
+
+// Whatever the host is like, spares cost few requests and few dials.
+//
+//retrip:promise P11
+func TestSlow_NoWorseThanWithout(t *testing.T) {
+	testenv.Slow(t)
+	t.Parallel()
+	var without, with atomic.Int64
+	seeds := testenv.Size(40, 1500)
+	if testenv.Race {
+		seeds /= 4
+	}
+	t.Run("worlds", func(t *testing.T) {
+		for seed := range uint64(seeds) {
+			s := randomWorld(rand.New(rand.NewPCG(seed, 1)))
+			t.Run(s.String(), func(t *testing.T) {
+				t.Parallel()
+				a, b := s.run(t, false), s.run(t, true)
+				t.Logf("without %v; with %v", a, b)
+				without.Add(int64(a.failed))
+				with.Add(int64(b.failed))
+				if s.covered() && s.budget == retrip.Unlimited && b.failed > a.failed+1 {
+					// Which of two requests gets a connection first is chance.
+					const runs = 50
+					var failed [2]int
+					for range runs {
+						failed[0] += s.run(t, false).failed
+						failed[1] += s.run(t, true).failed
+					}
+					assert.LessOrEqual(t, failed[1], failed[0]+runs)
+				}
+				most := a.dials
+				if s.proto == memhttp.HTTP1 || s.proto == memhttp.HTTPS {
+					// At which moment a connection is back in its pool is chance.
+					most *= 2
+				}
+				assert.LessOrEqual(t, b.dials, most+b.attempts-s.requests+2, "a dial for each retry, at most")
+			})
+		}
+	})
+	t.Logf("%d requests failed without spares, %d with", without.Load(), with.Load())
+	assert.LessOrEqual(t, with.Load(), without.Load()+without.Load()/20)
+}
+
+// A dial that never ends, and doesn't obey its context, is followed by another
+// only now and then, and holds no request for long.
+//
+//retrip:promise P11
+func TestSlow_HangingDial(t *testing.T) {
+	t.Parallel()
+	for _, proto := range bothHTTP2 {
+		t.Run(proto.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var dials atomic.Int64
+				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
+					if r.Header.Get("Retry") == "" {
+						<-r.Context().Done()
+					}
+				})
+				w.transport.Policy.RetryHeader = "Retry"
+				dial := w.base.DialContext
+				w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if dials.Add(1) > 1 {
+						time.Sleep(time.Hour)
+						return nil, errors.New("connection timed out")
+					}
+					return dial(ctx, network, addr)
+				}
+				const seconds = 60
+				for range seconds {
+					began := time.Now()
+					attempts, err := w.get(w.transport)
+					require.NoError(t, err)
+					assert.Equal(t, 2, attempts)
+					assert.LessOrEqual(t, time.Since(began), 1100*time.Millisecond+334*time.Millisecond)
+				}
+				assert.LessOrEqual(t, dials.Load()-1, int64(2*seconds/4), "one in 4 s")
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}
+
+// If other responses arrive over HTTP/2, the connection works, and a retry needs
+// no other: neither one that begins later, nor one that already waits, however the
+// caller bounds it.
+//
+//retrip:promise P11
+func TestSlow_BaseAnswers(t *testing.T) {
+	t.Parallel()
+	bounds := map[string]func(*http.Client, *http.Request){
+		"nothing":        func(*http.Client, *http.Request) {},
+		"Client.Timeout": func(c *http.Client, _ *http.Request) { c.Timeout = time.Hour },
+		"Request.Cancel": func(_ *http.Client, r *http.Request) {
+			r.Cancel = make(chan struct{}) //lint:ignore SA1019 it must be obeyed
+		},
+	}
+	test := func(name string, proto memhttp.Proto, dial, others time.Duration) {
+		t.Run(fmt.Sprintf("%s/%v/dial %v/others after %v", name, proto, dial, others), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/late" && r.Header.Get("Retry") == "" {
+						<-r.Context().Done()
+					}
+				})
+				w.transport.Policy.RetryHeader = "Retry"
+				w.warm()
+				dials := 0
+				slow := w.base.DialContext
+				w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					dials++
+					time.Sleep(dial)
+					return slow(ctx, network, addr)
+				}
+				time.AfterFunc(others, func() {
+					_, err := w.get(w.transport)
+					assert.NoError(t, err)
+				})
+				began := time.Now()
+				client := &http.Client{Transport: w.transport}
+				req, err := http.NewRequest(http.MethodGet, w.server.URL+"/late", nil)
+				require.NoError(t, err)
+				bounds[name](client, req)
+				resp, err := client.Do(req)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, max(others, 1100*time.Millisecond), time.Since(began))
+				if others < 1100*time.Millisecond {
+					assert.Zero(t, dials)
+				}
+				time.Sleep(2 * time.Hour) // the dial ends, and the spare goes by itself
+				w.base.CloseIdleConnections()
+			})
+		})
+	}
+	for name := range bounds {
+		for _, proto := range bothHTTP2 {
+			for _, dial := range []time.Duration{300 * time.Millisecond, time.Hour} {
+				test(name, proto, dial, 1050*time.Millisecond) // before the retry
+				test(name, proto, dial, 1200*time.Millisecond)
+			}
+		}
+	}
+}
+
+// A response of the base speaks for its connection only until the next attempt over
+// it times out.
+//
+//retrip:promise P11
+func TestSlow_BaseAnswersAndFreezes(t *testing.T) {
+	t.Parallel()
+	for _, proto := range bothHTTP2 {
+		for _, dial := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond} {
+			// The retry begins after 1.1 s, and waits until 1.433 s.
+			for _, answer := range []time.Duration{700 * time.Millisecond, 1050 * time.Millisecond, 1110 * time.Millisecond, 1200 * time.Millisecond, 1500 * time.Millisecond} {
+				if answer == 1050*time.Millisecond && dial > 333*time.Millisecond {
+					continue // the base has the second attempt, and the dial begins with the third
+				}
+				t.Run(fmt.Sprintf("%v/dial %v/base answers after %v", proto, dial, answer), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
+							if r.URL.Path == "/late" && r.Header.Get("Retry") == "" {
+								<-r.Context().Done()
+							}
+							if r.URL.Path == "/late" {
+								time.Sleep(20 * time.Millisecond)
+							}
+						})
+						w.transport.Policy.RetryHeader, w.transport.Policy.MaxAttempts = "Retry", 3
+						w.warm()
+						slow := w.base.DialContext
+						w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+							time.Sleep(dial)
+							return slow(ctx, network, addr)
+						}
+						time.AfterFunc(answer, func() {
+							_, err := w.get(w.transport)
+							assert.NoError(t, err)
+							w.server.Listener.Freeze()
+						})
+						resp, err := (&http.Client{Transport: w.transport}).Get(w.server.URL + "/late")
+						require.NoError(t, err)
+						require.NoError(t, resp.Body.Close())
+						time.Sleep(time.Minute) // the spare goes by itself
+						w.base.CloseIdleConnections()
+					})
+				})
+			}
+		}
+	}
+}
+
+// The base gets the whole body of a request for which the spare had no
+// connection, and the body is closed once, even if nobody needs it any more.
+//
+//retrip:promise P2
+func TestSlow_Upload(t *testing.T) {
+	t.Parallel()
+	for _, proto := range bothHTTP2 {
+		for _, dial := range []time.Duration{0, 100 * time.Millisecond, time.Second / 3, 600 * time.Millisecond, -1, time.Hour} {
+			for _, gone := range []time.Duration{time.Hour, 1200 * time.Millisecond} {
+				t.Run(fmt.Sprintf("%v dial %v/gone after %v", proto, dial, gone), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						var mu sync.Mutex
+						var sizes []int
+						w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
+							body, _ := io.ReadAll(r.Body)
+							if r.Method != http.MethodPut {
+								return
+							}
+							mu.Lock()
+							sizes = append(sizes, len(body))
+							n := len(sizes)
+							mu.Unlock()
+							if n == 1 {
+								<-r.Context().Done()
+							}
+						})
+						w.warm()
+						plain := w.base.DialContext
+						w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+							if dial < 0 {
+								return nil, errors.New("connection refused")
+							}
+							select {
+							case <-ctx.Done():
+								return nil, ctx.Err()
+							case <-time.After(dial):
+							}
+							return plain(ctx, network, addr)
+						}
+						var opened, closed atomic.Int64
+						get := func() (io.ReadCloser, error) {
+							opened.Add(1)
+							return &countedCloser{strings.NewReader(strings.Repeat("x", 300<<10)), &closed}, nil
+						}
+						ctx, cancel := context.WithTimeout(t.Context(), gone)
+						defer cancel()
+						body, _ := get()
+						req, err := http.NewRequestWithContext(ctx, http.MethodPut, w.server.URL, body)
+						require.NoError(t, err)
+						req.ContentLength, req.GetBody = 300<<10, get
+						resp, err := w.transport.RoundTrip(req)
+						if gone == time.Hour || err == nil {
+							require.NoError(t, err)
+							require.NoError(t, resp.Body.Close())
+							assert.Equal(t, 300<<10, sizes[len(sizes)-1])
+							assert.EqualValues(t, len(sizes), w.attempts.Load())
+						} else {
+							assert.ErrorIs(t, err, context.DeadlineExceeded)
+						}
+						time.Sleep(2 * time.Hour)
+						assert.Equal(t, opened.Load(), closed.Load(), "bodies closed")
+					})
+				})
+			}
+		}
+	}
+}
+
+// countedCloser is a body that counts its end once.
+type countedCloser struct {
+	io.Reader
+	closed *atomic.Int64
+}
+
+func (c *countedCloser) Close() error {
+	if c.closed != nil {
+		c.closed.Add(1)
+		c.closed = nil
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package shed_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/shed"
+)
+
+// slowly is an upload that pauses before each kilobyte.
+type slowly struct {
+	size  int
+	pause time.Duration
+}
+
+func (s *slowly) Read(p []byte) (int, error) {
+	if s.size == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(s.pause)
+	n := min(len(p), s.size, 1<<10)
+	s.size -= n
+	return n, nil
+}
+
+// A refusal doesn't wait for the rest of an upload, of known or unknown length,
+// whether or not the client waits for a 100.
+func TestRefusal_DoesNotWaitForAnUpload(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), DeadlineHeader: "Timeout-Ms"}
+		s := memhttp.NewServer(t, proto, h)
+		rt := s.Transport()
+		rt.ExpectContinueTimeout = time.Second
+		for _, size := range []int{1, 1 << 10, 100 << 10, 300 << 10, 3 << 20} {
+			for _, known := range []bool{true, false} {
+				for _, header := range []string{"A: b", "Expect: 100-continue"} {
+					t.Log(size, known, header)
+					req, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/0s", &slowly{size, 10 * ms})
+					require.NoError(t, err)
+					if known {
+						req.ContentLength = int64(size)
+					}
+					name, value, _ := strings.Cut(header, ": ")
+					req.Header.Set(name, value)
+					req.Header.Set("Timeout-Ms", "0")
+					start := time.Now()
+					resp, err := rt.RoundTrip(req)
+					require.NoError(t, err)
+					text, err := io.ReadAll(resp.Body)
+					took := time.Since(start)
+					require.NoError(t, err)
+					resp.Body.Close()
+					assert.Equal(t, 503, resp.StatusCode)
+					assert.Equal(t, "overloaded\n", string(text))
+					assert.LessOrEqual(t, took, ms)
+				}
+			}
+		}
+		time.Sleep(time.Minute) // the uploads end
+		assert.LessOrEqual(t, s.Listener.Open(), 1)
+	})
+}
+
+// A client that reads nothing before it has sent everything gets the refusal
+// too, not a reset.
+func TestRefusal_SurvivesTheUpload(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		pieces, size int
+		pause        time.Duration
+		length       bool
+		header       string
+	}{
+		{1, 1, 0, true, ""}, {300, 1 << 10, 10 * ms, true, ""}, {300, 1 << 10, 10 * ms, false, ""},
+		{1000, 16 << 10, 0, true, ""}, {1000, 16 << 10, 0, false, ""},
+		{60, 100 << 10, 70 * ms, true, ""}, {60, 100 << 10, 70 * ms, false, ""},
+		{10, 1 << 10, 30 * ms, true, ""}, {10, 1 << 10, 30 * ms, false, ""},
+		{60, 100 << 10, 70 * ms, true, "Expect: 100-continue\r\n"}, {60, 100 << 10, 70 * ms, false, "Expect: 100-continue\r\n"},
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, HoldTime: time.Hour}
+				s := memhttp.NewServer(t, memhttp.HTTP1, h)
+				meanwhile(func() answered { return do(t.Context(), s.Transport(), "GET", s.URL+"/10s", nil) })
+				conn, err := s.Listener.Dial(t.Context(), "tcp", s.Listener.Addr().String())
+				require.NoError(t, err)
+				defer conn.Close()
+				framing := "Transfer-Encoding: chunked"
+				if tt.length {
+					framing = fmt.Sprint("Content-Length: ", tt.pieces*tt.size)
+				}
+				_, err = fmt.Fprintf(conn, "POST /0s HTTP/1.1\r\nHost: a\r\n%s%s\r\n\r\n", tt.header, framing)
+				require.NoError(t, err)
+				piece := strings.Repeat("x", tt.size)
+				if !tt.length {
+					piece = fmt.Sprintf("%x\r\n%s\r\n", tt.size, piece)
+				}
+				for range tt.pieces {
+					time.Sleep(tt.pause)
+					_, err = io.WriteString(conn, piece)
+					require.NoError(t, err)
+				}
+				if !tt.length {
+					_, err = io.WriteString(conn, "0\r\n\r\n")
+					require.NoError(t, err)
+				}
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				require.NoError(t, err)
+				assert.Equal(t, 503, resp.StatusCode)
+				text, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				assert.Equal(t, "overloaded\n", string(text))
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// An outer handler may hide what a refusal needs to read on. The refusal still
+// comes at once.
+func TestRefusal_BehindAnotherWriter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), DeadlineHeader: "Timeout-Ms"}
+		s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(struct{ http.ResponseWriter }{w}, r)
+		}))
+		a := do(t.Context(), s.Transport(), "POST", s.URL+"/0s", &slowly{100 << 10, 10 * ms}, "Timeout-Ms: 0")
+		assert.NoError(t, a.err)
+		assert.Equal(t, 503, a.status)
+		assert.Zero(t, a.took)
+		time.Sleep(time.Minute)
+	})
+}

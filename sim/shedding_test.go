@@ -1,0 +1,44 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/sim"
+)
+
+// The limit that a Handler finds keeps a server busy, whatever its size and
+// times, without many requests inside.
+func TestShedding(t *testing.T) {
+	for _, workers := range []int{1, 10, 50} {
+		for _, service := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond} {
+			for times := sim.ConstantTimes; times <= sim.BimodalTimes; times++ {
+				for seed := range uint64(1) {
+					m := sim.Shedding{Workers: workers, Service: service, Times: times, Load: 2, Retries: 0.3, Seed: seed, From: 10 * time.Second, Until: 15 * time.Second}
+					_, best, err := m.Best(t.Context())
+					require.NoError(t, err)
+					got, err := m.Run(t.Context())
+					require.NoError(t, err)
+					assert.GreaterOrEqual(t, got.Goodput, 0.9*best.Goodput, "%+v", m)
+					assert.LessOrEqual(t, got.P99, 8*best.P99, "%+v", m)
+					again, err := m.Run(t.Context())
+					require.NoError(t, err)
+					assert.Equal(t, got, again)
+				}
+			}
+		}
+	}
+}
+
+func TestShedding_Validates(t *testing.T) {
+	_, err := sim.Shedding{}.Run(t.Context())
+	var wrong *sim.ParameterError
+	require.ErrorAs(t, err, &wrong)
+	assert.ErrorContains(t, err, "Workers")
+}

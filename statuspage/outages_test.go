@@ -1,0 +1,194 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package statuspage
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// outages are total failures of one host, each under a policy with which retrip
+// keeps no state that holds anything back.
+var outages = []struct {
+	name   string
+	method string
+	policy retrip.Policy
+	base   testenv.RoundTripper // nil: each request gets a 503
+	fleet  bool                 // the fleet's account is empty
+	status int
+	kind   string // of the error
+	giveUp retrip.Reason
+}{
+	{name: "POST", method: "POST", status: 503, giveUp: "not_idempotent"},
+	{name: "one attempt", policy: retrip.Policy{MaxAttempts: 1}, status: 503, giveUp: "max_attempts"},
+	{name: "unlimited", policy: retrip.Policy{Budget: retrip.Unlimited}, status: 503, giveUp: "max_attempts"},
+	{name: "refused dials", policy: retrip.Policy{MaxAttempts: 1}, base: refused, kind: "connection_refused", giveUp: "max_attempts"},
+	{name: "refused by the fleet", policy: retrip.Policy{Budget: retrip.Budget{Size: 1000}}, fleet: true, status: 503, giveUp: "fleet_budget"},
+	{name: "throttled", policy: retrip.Policy{MaxAttempts: 1}, base: answer(429), status: 429, giveUp: "max_attempts"},
+	{name: "no such host", base: failWith(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), kind: "no_such_host"},
+	{name: "too long a wait", base: askToWait, status: 503, giveUp: "wait_too_long"},
+}
+
+func answer(status int) testenv.RoundTripper {
+	return func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+	}
+}
+
+func failWith(err error) testenv.RoundTripper {
+	return func(*http.Request) (*http.Response, error) { return nil, err }
+}
+
+var refused = failWith(&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
+
+func askToWait(r *http.Request) (*http.Response, error) {
+	resp, err := down(r)
+	resp.Header.Set("Retry-After", "7200")
+	return resp, err
+}
+
+const calm = "no request has failed"
+
+// The page says which host fails, whatever retrip's policy for it, and forgets the host
+// minutes after its last failure.
+//
+//retrip:promise P15
+func TestHandler_EveryOutage(t *testing.T) {
+	for _, tt := range outages {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				policy, well := tt.policy, true
+				policy.Backoff.Base = retrip.Off
+				base := tt.base
+				if base == nil {
+					base = down
+				}
+				metrics := retrip.NewMetrics()
+				tr := &retrip.Transport{Policy: policy, Metrics: metrics, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					if well {
+						return answer(200)(r)
+					}
+					return base(r)
+				})}
+				if tt.fleet {
+					tr.Fleet = retrip.NewFleet(func(context.Context, string, float64, float64) (float64, error) { return 0, nil })
+					defer tr.Fleet.Close()
+				}
+				h := Handler(map[string]*retrip.Transport{"shop": tr})
+				send := func() {
+					req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://down.example/", nil)
+					require.NoError(t, err)
+					if resp, err := tr.RoundTrip(req); err == nil {
+						resp.Body.Close()
+					}
+					time.Sleep(time.Second)
+				}
+				html := func() string { return get(t, h, "/").Body.String() }
+				send()
+				require.Contains(t, html(), calm)
+				require.Empty(t, tr.HostStates())
+
+				well = false
+				send()
+				for i := range 99 {
+					state := tr.HostStates()[0]
+					require.Equal(t, i+1, state.Failed)
+					require.NotContains(t, html(), calm)
+					send()
+				}
+				states := tr.HostStates()
+				require.Len(t, states, 1)
+				state := states[0]
+				assert.Equal(t, []any{"down.example:80", 100, 0, tt.status, tt.kind, 100 * time.Second, time.Second},
+					[]any{state.Host, state.Failed, state.Canceled, state.LastStatus, state.LastError, state.FailingFor, state.FailedAgo})
+				assert.Equal(t, tt.giveUp, state.LastGiveUp)
+				assert.Equal(t, state, must(tr.HostState("down.example:80")))
+				text := html()
+				for _, want := range []string{"1 host fails", "100 requests", "down.example:80", "for 1m40s"} {
+					assert.Contains(t, text, want)
+				}
+				assert.NotContains(t, text, calm)
+				assert.Equal(t, 1.0, failing(t, metrics))
+
+				// The host stays for minutes, whatever happens meanwhile, and then it is gone.
+				well = true
+				time.Sleep(4*time.Minute + 30*time.Second)
+				send()
+				require.Len(t, tr.HostStates(), 1)
+				assert.Contains(t, html(), "1 host fails")
+				time.Sleep(30 * time.Second)
+				for _, s := range tr.HostStates() {
+					assert.True(t, s.Held && s.Failed == 0 && s.FailingFor == 0, s)
+				}
+				assert.NotContains(t, html(), "1 host fails")
+				assert.Zero(t, failing(t, metrics))
+			})
+		})
+	}
+}
+
+// failing returns the number of hosts that fail, by their metric.
+func failing(t *testing.T, m *retrip.Metrics) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(m)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == "retrip_failing_hosts" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return 0
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// While callers cancel every request, the page isn't green either, but doesn't say that
+// the host fails.
+func TestHandler_Canceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := retrip.NewMetrics()
+		tr := &retrip.Transport{Metrics: metrics, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})}
+		h := Handler(map[string]*retrip.Transport{"shop": tr})
+		for range 10 {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://hangs.example/", nil)
+			require.NoError(t, err)
+			_, err = tr.RoundTrip(req)
+			require.Error(t, err)
+		}
+		text := get(t, h, "/").Body.String()
+		assert.NotContains(t, text, calm)
+		assert.Contains(t, text, "requests canceled at 1 host")
+		assert.Contains(t, text, "10 canceled")
+		assert.Zero(t, failing(t, metrics))
+		state := tr.HostStates()[0]
+		assert.Equal(t, []any{10, 0, false}, []any{state.Canceled, state.Failed, state.Held})
+		time.Sleep(5*time.Minute + 1)
+		assert.Contains(t, get(t, h, "/").Body.String(), calm)
+	})
+}
