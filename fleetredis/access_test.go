@@ -27,6 +27,8 @@ import (
 
 // The rights that the package comment names are enough, and all of them are
 // needed.
+//
+//retrip:promise P22
 func TestStore_ACL(t *testing.T) {
 	rights := []string{"+evalsha", "+eval", "+get", "+set", "+del"}
 	for without := -1; without < len(rights); without++ {
@@ -101,6 +103,7 @@ func certificates(t *testing.T, dir string) (pair tls.Certificate, authority *x5
 	return pair, authority
 }
 
+//retrip:promise P22
 func TestStore_TLS(t *testing.T) {
 	dir := t.TempDir()
 	pair, authority := certificates(t, dir)

@@ -26,6 +26,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -42,8 +43,8 @@ type Options struct {
 
 	// Shards is the number of shards into which each account is split, 1 to
 	// 1000. A process uses one of them, which New draws at random.
-	// Policy.FleetBudget is then the size of a shard: about the requests per
-	// second of the processes that share it. If 0, there is one shard.
+	// Policy.FleetBudget is then the size of a shard: about the requests of
+	// the processes that share it in a quarter of a second. If 0, there is one shard.
 	Shards int
 }
 
@@ -53,6 +54,7 @@ type Store struct {
 	client redis.UniversalClient
 	own    bool
 	prefix string
+	queues queues
 }
 
 var nameOK = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -152,13 +154,47 @@ const life = time.Minute
 // Add is the function for [retrip.NewFleet].
 func (s *Store) Add(ctx context.Context, host string, tokens, size float64) (float64, error) {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
-	text, err := script.Run(ctx, s.client, []string{s.prefix + host}, number(tokens), number(size), life.Milliseconds()).Text()
+	text, err := s.run(ctx, s.prefix+host, number(tokens), number(size), life.Milliseconds())
 	if err != nil {
-		return 0, fmt.Errorf("fleetredis: %w", err)
+		return 0, fmt.Errorf("fleetredis: %w%s", err, hint(err))
 	}
 	level, err := strconv.ParseFloat(text, 64)
 	if err != nil {
 		return 0, fmt.Errorf("fleetredis: the script returned %q, which is not a number", text)
 	}
 	return level, nil
+}
+
+// run runs the script on a key and returns what the script does.
+func (s *Store) run(ctx context.Context, key string, args ...any) (string, error) {
+	client := s.client
+	cluster, clustered := client.(*redis.ClusterClient)
+	if clustered {
+		node, err := cluster.MasterForKey(ctx, key)
+		if err != nil {
+			return "", err
+		}
+		client = node
+	}
+	text, err := s.queues.do(client, &operation{ctx: ctx, key: key, args: args, done: make(chan struct{})})
+	if clustered && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")) {
+		// The key is at another node now. The client follows, and learns it.
+		return script.Run(ctx, cluster, []string{key}, args...).Text()
+	}
+	return text, err
+}
+
+// hint returns which setting helps against an error, if one does.
+func hint(err error) string {
+	switch {
+	case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "ASK"):
+		return " (the server is part of a cluster: set UniversalOptions.IsClusterMode)"
+	case redis.HasErrorPrefix(err, "CLUSTERDOWN"):
+		return " (the cluster lacks nodes: with cluster-require-full-coverage no, the others serve their keys)"
+	case strings.Contains(err.Error(), "cluster support disabled"):
+		return " (the server is no cluster: leave UniversalOptions.IsClusterMode unset, and set MasterName for several Sentinels)"
+	case redis.HasErrorPrefix(err, "READONLY"):
+		return " (the server is a replica: give the address of the primary, or of the Sentinels with UniversalOptions.MasterName)"
+	}
+	return ""
 }

@@ -149,6 +149,8 @@ func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(
 
 // Real Transports use a store that works, is killed, is stopped and is started
 // again. No request waits for it for more than 50 ms.
+//
+//retrip:promise P22
 func TestFleet(t *testing.T) {
 	srv := start(t, "")
 	store := dial(t, srv.address, Options{})

@@ -22,6 +22,8 @@ import (
 
 // Any trouble of a server yields an error before the context ends. Operations
 // succeed again when the server has recovered.
+//
+//retrip:promise P22
 func TestStore_Troubles(t *testing.T) {
 	srv := start(t, "", "--enable-debug-command", "yes")
 	s := dial(t, srv.address, Options{})
@@ -87,6 +89,8 @@ func TestStore_Troubles(t *testing.T) {
 }
 
 // While a server loads its data, it answers LOADING to almost all commands.
+//
+//retrip:promise P22
 func TestStore_Loading(t *testing.T) {
 	srv := start(t, "", "--enable-debug-command", "yes")
 	s := dial(t, srv.address, Options{})
@@ -111,6 +115,8 @@ func TestStore_Loading(t *testing.T) {
 
 // If a server's clock jumps, accounts expire early, and are then full, or late,
 // at the next operation that changes them.
+//
+//retrip:promise P22
 func TestStore_Clock(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const host = "a:443"
@@ -131,6 +137,8 @@ func TestStore_Clock(t *testing.T) {
 
 // Processes with different sizes share an account, for example during the
 // roll-out of a new FleetBudget.
+//
+//retrip:promise P22
 func TestStore_Sizes(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const host = "a:443"
@@ -144,6 +152,8 @@ func TestStore_Sizes(t *testing.T) {
 
 // Reading an account keeps it from expiring: in a long outage it forbids all
 // retries, so no process charges it.
+//
+//retrip:promise P22
 func TestStore_ReadingKeepsAnAccount(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const host = "a:443"
@@ -154,6 +164,8 @@ func TestStore_ReadingKeepsAnAccount(t *testing.T) {
 }
 
 // There are as many keys as hosts in trouble, and each expires within a minute.
+//
+//retrip:promise P22
 func TestStore_TenThousandHosts(t *testing.T) {
 	s := dial(t, start(t, "").address, Options{})
 	const hosts = 10_000
@@ -174,6 +186,8 @@ func TestStore_TenThousandHosts(t *testing.T) {
 }
 
 // Whatever a server answers, the Fleet uses a valid level or none.
+//
+//retrip:promise P22
 func TestStore_HostileAnswers(t *testing.T) {
 	for name, reply := range map[string]string{
 		"nan": "$3\r\nnan\r\n", "infinite": "$3\r\ninf\r\n", "too large": "$6\r\n1e9999\r\n", "negative": "$2\r\n-5\r\n", "nothing": "$-1\r\n",
