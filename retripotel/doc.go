@@ -41,9 +41,11 @@
 //   - retrip.hidden_sends, a counter: how often net/http resent a request
 //     within an attempt, as far as that can be observed. Attribute:
 //     retrip.policy.
-//   - retrip.hosts.in_trouble, retrip.hosts.paused, retrip.hosts.breaker_open,
-//     retrip.budget.tokens_missing and retrip.gate.waiting: the state of hosts at
-//     the time of the export. Attribute: retrip.policy.
+//   - retrip.hosts.failing, the hosts at which a request failed in the last five
+//     minutes, and retrip.hosts.in_trouble, retrip.hosts.paused,
+//     retrip.hosts.breaker_open, retrip.budget.tokens_missing and
+//     retrip.gate.waiting, the state of hosts in trouble: all at the time of the
+//     export. Attribute: retrip.policy.
 //
 // No attribute of these metrics holds a host, path or error text from a
 // request. Programs that use Prometheus should use [retrip.Metrics] instead.

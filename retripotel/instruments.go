@@ -91,7 +91,11 @@ func observeHosts(meter metric.Meter, t *retrip.Transport) error {
 	if err != nil {
 		return err
 	}
-	gauges := []metric.Float64Observable{troubled, paused, open, missing, waiting}
+	failing, err := gauge("retrip.hosts.failing", "{host}", "Hosts at which a request failed in the last five minutes, for whatever reason.")
+	if err != nil {
+		return err
+	}
+	gauges := []metric.Float64Observable{troubled, paused, open, missing, waiting, failing}
 	observables := make([]metric.Observable, len(gauges))
 	for i, g := range gauges {
 		observables[i] = g
@@ -106,15 +110,21 @@ func observeHosts(meter metric.Meter, t *retrip.Transport) error {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		sums := map[string]*[5]float64{}
+		sums := map[string]*[6]float64{}
 		for policy := range seen {
-			sums[policy] = new([5]float64)
+			sums[policy] = new([6]float64)
 		}
 		for _, h := range t.HostStates() {
 			s := sums[h.Policy]
 			if s == nil {
-				s = new([5]float64)
+				s = new([6]float64)
 				sums[h.Policy], seen[h.Policy] = s, true
+			}
+			if h.Failed > 0 {
+				s[5]++
+			}
+			if !h.Held {
+				continue
 			}
 			s[0]++
 			if h.PausedFor > 0 {
