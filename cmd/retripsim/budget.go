@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/sim"
 )
 
@@ -20,7 +21,8 @@ type budgetCell struct {
 	name     string
 	scenario sim.Scenario
 	measure  budgetMeasure
-	goal     float64 // for retrip's default: a maximum in seconds or attempts, or a minimum in %
+	goal     float64              // for retrip's default: a maximum in seconds or attempts, or a minimum in %
+	tune     func(*retrip.Policy) // changes retrip's default; nil doesn't
 }
 
 // budgetMeasure is a result of a run, with its format.
@@ -34,7 +36,15 @@ var (
 	toRecover = budgetMeasure{recoverySeconds, "%.0f s", false}
 	perCall   = budgetMeasure{func(r *sim.Result) float64 { return r.Amplification }, "%.2f×", false}
 	succeeds  = budgetMeasure{func(r *sim.Result) float64 { return 100 * r.SuccessRate() }, "%.2f %%", true}
+	healthy   = budgetMeasure{func(r *sim.Result) float64 { return 100 * r.AliveRate() }, "%.2f %%", true}
+	made      = budgetMeasure{func(r *sim.Result) float64 { return r.Amplification }, "%.0f", true}
+	saved     = budgetMeasure{func(r *sim.Result) float64 {
+		return 100 * r.Goodput * blip.Seconds() / float64(r.TriggerRequests)
+	}, "%.0f %%", true}
 )
+
+// blip is the length of a short outage.
+const blip = 200 * time.Millisecond
 
 func (m budgetMeasure) text(x float64) string {
 	if x < 0 {
@@ -62,8 +72,9 @@ func (c *budgetCell) goalText() string {
 func budgetCells() []budgetCell {
 	var cells []budgetCell
 	add := func(m budgetMeasure, goal float64, s sim.Scenario, name string, args ...any) {
-		cells = append(cells, budgetCell{fmt.Sprintf(name, args...), s, m, goal})
+		cells = append(cells, budgetCell{fmt.Sprintf(name, args...), s, m, goal, nil})
 	}
+	tuned := func(tune func(*retrip.Policy)) { cells[len(cells)-1].tune = tune }
 	brownOut := func(length time.Duration, clients int, goal float64) {
 		s := sim.Overload()
 		s.Trigger.For, s.Fleet.Clients = length, clients
@@ -85,16 +96,63 @@ func budgetCells() []budgetCell {
 	add(succeeds, 99.7, usual, "10 %% time out, answers take half the timeout: success")
 	add(perCall, 1.01, sim.Faults(1), "all fail: attempts per request")
 	for i, p := range []float64{0.1, 0.2, 0.3, 0.45, 0.6} {
-		add(succeeds, []float64{99.98, 99.66, 98, 77, 50}[i], sim.Faults(p), "%v %% fail: success", percent(p))
+		add(succeeds, []float64{99.98, 99.66, 98.5, 93, 60}[i], sim.Faults(p), "%v %% fail: success", percent(p))
 	}
-	for _, clients := range []int{10, 100, 1000} {
+	for i, clients := range []int{10, 100, 1000, 3000, 10_000} {
+		s := tenBackends(clients)
+		if clients > 1000 {
+			s.Horizon = 150 * time.Second
+		}
+		add(succeeds, []float64{78, 78, 78, 65, 40}[i], s.LoadOf(0.9), "90 %% load on ten backends, %d clients: success", clients)
+	}
+	for i, clients := range []int{1, 10, 100, 1000} {
+		s := tenBackends(clients)
+		s.Backend.Dead = 3
+		add(succeeds, []float64{85, 84, 83, 75}[i], s.LoadOf(0.7), "70 %% load on ten backends, 3 of them dead, %d clients: success", clients)
+	}
+	for i, share := range []float64{0.05, 0.1, 0.2, 0.3} {
+		s := sim.Faults(0.1)
+		s.Backend.BrokenShare = share
+		add(healthy, []float64{99.95, 99.9, 99.7, 97.5}[i], s, "10 %% fail, and %v %% go to a broken route: success of the others", percent(share))
+	}
+	silent := sim.Faults(0.1)
+	silent.Backend.BrokenShare, silent.Backend.BrokenSilent = 0.2, true
+	add(healthy, 99.5, silent, "10 %% fail, and 20 %% go to a route that times out: success of the others")
+	alone := sim.Faults(1)
+	alone.Fleet.Clients, alone.Arrivals.Count = 1, 1
+	add(made, 10, alone, "MaxAttempts 10, a lone request fails: attempts")
+	tuned(func(p *retrip.Policy) { p.MaxAttempts = 10 })
+	alone.Backend.Silent = true
+	for _, c := range []struct{ size, want float64 }{{5, 3}, {10, 5}, {22.5, 10}} {
+		add(made, c.want, alone, "MaxAttempts 10, Size %v, a lone request times out: attempts", c.size)
+		tuned(func(p *retrip.Policy) { p.MaxAttempts, p.Budget.Size = 10, c.size })
+	}
+	for _, c := range []struct{ size, want float64 }{{5, 0}, {50, 5}, {200, 90}, {500, 90}} {
 		s := sim.Overload()
-		s.Trigger, s.Horizon = sim.Trigger{}, 300*time.Second
-		s.Backend.Instances, s.Backend.Workers, s.Backend.Queue = 10, 1, 100
-		s.Fleet.Timeout, s.Fleet.Clients = 500*time.Millisecond, clients
-		add(succeeds, 78, s.LoadOf(0.9), "90 %% load on ten backends, %d clients: success", clients)
+		s.Fleet.Clients, s.Trigger, s.Horizon = 1, sim.Trigger{At: 10 * time.Second, For: blip, FailureRate: 1}, 30*time.Second
+		add(saved, c.want, s, "outage of %v, Size %v, one client: requests saved", blip, c.size)
+		tuned(func(p *retrip.Policy) { p.Budget.Size = c.size })
 	}
 	return cells
+}
+
+// tenBackends is a fleet in front of ten backends of one worker, without trouble.
+func tenBackends(clients int) sim.Scenario {
+	s := sim.Overload()
+	s.Trigger, s.Horizon = sim.Trigger{}, 300*time.Second
+	s.Backend.Instances, s.Backend.Workers, s.Backend.Queue = 10, 1, 100
+	s.Fleet.Timeout, s.Fleet.Clients = 500*time.Millisecond, clients
+	return s
+}
+
+// under returns the scenario of c under policy.
+func (c *budgetCell) under(policy sim.Policy) sim.Scenario {
+	s := c.scenario
+	s.Policy = policy
+	if c.tune != nil && (policy.Name == "" || policy.Name == "retrip") {
+		c.tune(&s.Policy.Retry)
+	}
+	return s
 }
 
 // budgetResult is a line of the table under one policy.
@@ -157,8 +215,8 @@ func budget(f *flags) func(context.Context, func(float64)) (*report, error) {
 		var all []sim.Scenario
 		for _, c := range cells {
 			for _, p := range policies {
-				s := c.scenario
-				s.Policy, s.Seed = p, seed
+				s := c.under(p)
+				s.Seed = seed
 				all = append(all, s.Seeds(f.runs)...)
 			}
 		}

@@ -40,7 +40,9 @@ type flags struct {
 	loadShare  float64 // 0 if -load is not set
 	layerCount int
 	services   []string
-	noPicture  bool // the command's report has no picture
+	noPicture  bool     // the command's report has no picture
+	json       bool     // print the report as JSON
+	first      []string // flags that the help names first; if nil, all are alike
 	conflicts  []conflict
 }
 
@@ -322,8 +324,23 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 
 func (f *flags) help(w io.Writer, about string) {
 	fmt.Fprintf(w, "retripsim %s: %s\n\nFlags:\n\n", f.Name(), about)
-	f.SetOutput(w)
-	f.PrintDefaults()
+	rest := flag.NewFlagSet("", flag.ContinueOnError)
+	first := flag.NewFlagSet("", flag.ContinueOnError)
+	f.VisitAll(func(one *flag.Flag) {
+		to := rest
+		if slices.Contains(f.first, one.Name) {
+			to = first
+		}
+		to.Var(one.Value, one.Name, one.Usage)
+		to.Lookup(one.Name).DefValue = one.DefValue
+	})
+	first.SetOutput(w)
+	rest.SetOutput(w)
+	if f.first != nil {
+		first.PrintDefaults()
+		fmt.Fprint(w, "\nMore flags:\n\n")
+	}
+	rest.PrintDefaults()
 }
 
 // numbers is a flag that holds a list of numbers.

@@ -27,13 +27,14 @@ func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 	seed := uint64(1)
 	f.StringVar(&only, "only", "", "run only the cases whose names contain `text`")
 	f.Uint64Var(&seed, "seed", seed, "seed of the random numbers")
+	obeys := f.Bool("obeys", false, "clients also keep to every Retry-After for the whole host; for policies without a gate")
 	f.noPicture = true
 	f.choice("retrip")
 	f.throttled()
 	f.names["Policy"] = "policy"
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		var cases []sim.RateLimitCase
-		for _, c := range sim.RateLimits() {
+		for _, c := range append(sim.RateLimits(), sim.Refusals()...) {
 			if strings.Contains(c.Name, only) {
 				cases = append(cases, c)
 			}
@@ -43,7 +44,7 @@ func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r := &report{
 			title: "the share of a rate limit that clients use, the refusals that this costs, and the longest wait",
-			table: [][]string{{"case", "policy", "used", "refused", "worst wait", "× fair", "largest share", "failed"}},
+			table: [][]string{{"case", "policy", "used", "refused", "worst wait", "× fair", "largest share", "failed", "accepted"}},
 			notes: []string{"used: accepted attempts, as a share of the limit; refused: refusals per accepted attempt; fair: the longest wait relative to one in which all take turns at the full limit; failed: includes the warm-up, which the other figures leave out"},
 		}
 		var cells []gateCell
@@ -53,7 +54,7 @@ func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 				return nil, err
 			}
 			for j, p := range policies {
-				c.Model.Policy, c.Model.Seed = p, seed
+				c.Model.Policy, c.Model.Seed, c.Model.Obeys = p, seed, *obeys
 				part := float64(i*len(policies) + j)
 				all := float64(len(cases) * len(policies))
 				result, err := c.Model.Run(ctx, func(done float64) { progress((part + done) / all) })
@@ -85,7 +86,7 @@ func gate(f *flags) func(context.Context, func(float64)) (*report, error) {
 }
 
 func gateRow(c sim.RateLimitCase, r *sim.RateLimitResult) []string {
-	row := []string{c.Name, r.Policy, "", fmt.Sprintf("%.1f %%", 100*r.Refusals), r.Worst.Round(100 * time.Millisecond).String(), "", "", ""}
+	row := []string{c.Name, r.Policy, "", fmt.Sprintf("%.1f %%", 100*r.Refusals), r.Worst.Round(100 * time.Millisecond).String(), "", "", "", strconv.FormatInt(r.Accepted, 10)}
 	if r.Used > 0 {
 		row[2] = fmt.Sprintf("%.1f %%", 100*r.Used)
 	}

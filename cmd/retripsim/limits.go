@@ -10,6 +10,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/retrip/retrip/sim"
 )
@@ -19,17 +20,22 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.noPicture = true
 	f.scenario(&s)
 	f.choice("retrip")
+	f.first = []string{"policy", "host", "clients", "rate", "load", "service", "workers", "queue"}
+	lengths := []time.Duration{time.Second, 10 * time.Second, time.Minute}
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		if err := f.settle(&s); err != nil {
 			return nil, err
+		}
+		if f.given("trigger-for") {
+			lengths = []time.Duration{s.Trigger.For}
 		}
 		policies, err := f.load(s.Policy.Retry)
 		if err != nil {
 			return nil, err
 		}
 		r := &report{
-			title: fmt.Sprintf("the largest that recovers within %v of the trouble, everything else being as it is (%d clients, %.0f %% load)",
-				s.Horizon-s.Trigger.At-s.Trigger.For, s.Fleet.Clients, 100*s.Load()),
+			title: fmt.Sprintf("the largest that recovers at most 5 s later than without retries, after trouble of %s, everything else being as it is (%d clients, %.0f %% load)",
+				list(lengths), s.Fleet.Clients, 100*s.Load()),
 			table: [][]string{{"policy", "clients", "load", "budget size", "attempts"}},
 		}
 		type answer struct {
@@ -57,7 +63,7 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 					continue
 				}
 				part := float64(i*len(quantities) + j)
-				l, err := sim.Largest(ctx, s, q, func(done float64) { progress((part + done) / float64(len(policies)*len(quantities))) })
+				l, err := largest(ctx, s, q, lengths, func(done float64) { progress((part + done) / float64(len(policies)*len(quantities))) })
 				if err != nil {
 					if l.Value > 0 {
 						row = append(row, "at least "+limitText(l))
@@ -76,6 +82,29 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		return r, err
 	}
+}
+
+// largest returns the largest value with which s recovers from trouble of all lengths.
+func largest(ctx context.Context, s sim.Scenario, q sim.Quantity, lengths []time.Duration, progress func(float64)) (least sim.Limit, err error) {
+	for i, d := range lengths {
+		s.Trigger.For = d
+		l, err := sim.Largest(ctx, s, q, func(done float64) { progress((float64(i) + done) / float64(len(lengths))) })
+		if i == 0 || l.Value < least.Value || err != nil {
+			least = l
+		}
+		if err != nil {
+			return least, err
+		}
+	}
+	return least, nil
+}
+
+func list(lengths []time.Duration) string {
+	var texts []string
+	for _, d := range lengths {
+		texts = append(texts, number(d.Seconds()))
+	}
+	return strings.Join(texts, ", ") + " s"
 }
 
 func limitText(l sim.Limit) string {

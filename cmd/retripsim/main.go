@@ -42,6 +42,7 @@ type command struct {
 }
 
 var commands = []command{
+	{"check", "is this policy safe for my fleet? exit status 1 if it isn't", check},
 	{"overload", "a brown-out of 10 s under a steady load: does the backend recover?", overload},
 	{"storm", "an outage of 200 ms, and the crowd that returns after it", storm},
 	{"faults", "failures independent of load: the benefit of retries", faults},
@@ -52,9 +53,12 @@ var commands = []command{
 	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
 	{"triggers", "length of the trouble × requests per second and client: seconds to recover", triggers},
 	{"queues", "load × queue or timeout: where retries recover, where never", queues},
+	{"accounts", "the size of the fleet's account: what it costs after overloads, and in partial failures", accounts},
+	{"sizes", "what the size of the budget costs fleets of several sizes", sizes},
 	{"budget", "the cases for which retrip's budget was designed, with other budgets beside it", budget},
 	{"hysteresis", "goodput by load, coming up and coming down from an overload", hysteresis},
 	{"measured", "what lab/cmd/fleet measured with real processes, as a table and a picture", drawn},
+	{"shed", "the limit that shed.Handler finds, beside the best fixed limit", shedding},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }
 
@@ -107,15 +111,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 		return fail(exitUsage, f.inFlags(err))
 	}
 	report.partial = interrupted
-	report.print(stdout, width(stdout))
+	if f.json {
+		err = report.encode(stdout, ".json", f.dark)
+		if err != nil {
+			return fail(exitFailed, err)
+		}
+	} else {
+		report.print(stdout, width(stdout))
+	}
 	if f.out != "" {
 		if err := file.write(report, f.dark); err != nil {
 			return fail(exitFailed, err)
 		}
-		fmt.Fprintf(stdout, "\nwritten: %s\n", f.out)
+		if !f.json {
+			fmt.Fprintf(stdout, "\nwritten: %s\n", f.out)
+		}
 	}
 	if interrupted {
 		return exitInterrupted
+	}
+	if report.failed {
+		return exitFailed
 	}
 	return 0
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,9 +47,13 @@ var quick = map[string][]string{
 	"triggers":   {"-horizon", "50s", "-runs", "1", "-lengths", "1s,2s", "-per-client", "7", "-loads", "0.5,0.7"},
 	"queues":     {"-horizon", "50s", "-runs", "1", "-queues", "100,1000", "-loads", "0.5,0.7"},
 	"hysteresis": {"-horizon", "70s", "-loads", "0.5,0.7", "-policy", "no-budget,retrip"},
+	"accounts":   {"-runs", "1", "-rates", "7", "-sizes", "20"},
+	"sizes":      {"-runs", "1", "-fleets", "10,100"},
 	"budget":     {"-runs", "1", "-policy", "no-retries"},
-	"limit":      {"-horizon", "46s", "-clients", "50"},
+	"limit":      {"-trigger-for", "1s", "-clients", "50"},
+	"check":      {"-lengths", "1s", "-loads", "0.7"},
 	"gate":       {"-only", "one pause"},
+	"shed":       {"-workers", "3"},
 	"measured":   {"-in", measuredFile},
 }
 
@@ -61,7 +66,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.NotContains(t, out, "partial", c.name)
 		// These commands have tables with few numbers, or draw a chart
 		// themselves.
-		chart := !slices.Contains([]string{"map", "triggers", "queues", "budget", "limit", "gate"}, c.name)
+		chart := !slices.Contains([]string{"map", "triggers", "queues", "sizes", "budget", "limit", "gate", "check", "shed", "accounts"}, c.name)
 		assert.Equal(t, chart, strings.Contains(out, "; all from 0 to "), "%s: %s", c.name, out)
 	}
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
@@ -76,7 +81,7 @@ func TestEveryCommandWritesFiles(t *testing.T) {
 		for _, ext := range outputs {
 			name := filepath.Join(dir, c.name+ext)
 			code, _, errs := call(t, append([]string{c.name, "-o", name}, quick[c.name]...)...)
-			if slices.Contains([]string{"budget", "limit", "gate"}, c.name) && (ext == ".svg" || ext == ".png") {
+			if slices.Contains([]string{"sizes", "budget", "limit", "gate", "shed", "accounts"}, c.name) && (ext == ".svg" || ext == ".png") {
 				assert.Equal(t, exitUsage, code)
 				assert.Contains(t, errs, "no picture")
 				assert.NoFileExists(t, name)
@@ -97,7 +102,7 @@ func TestEveryCommandWritesFiles(t *testing.T) {
 				require.NoError(t, err)
 				assert.Greater(t, len(rows), 1, c.name)
 			case ".md":
-				assert.Regexp(t, `^\| policy .*\|\n\|---\|.*\n\| `, strings.Replace(string(data), "| case ", "| policy ", 1), c.name)
+				assert.Regexp(t, `^\| policy .*\|\n\|---\|.*\n\| `, regexp.MustCompile(`^\| (case|workers) `).ReplaceAllString(string(data), "| policy "), c.name)
 			case ".json":
 				var all struct {
 					Title   string
@@ -250,7 +255,7 @@ func TestTriggers(t *testing.T) {
 	require.Zero(t, code, errs)
 	assert.Regexp(t, `(?m)^retrip +70 % +7 +[23] s \(1 s\) +3 s \(3 s\)$`, out)
 	assert.Regexp(t, `(?m)^retrip +70 % +0\.7 +[678] s \(1 s\) +3 s \(3 s\)$`, out)
-	assert.Contains(t, out, "within 1.33 of its own requests")
+	assert.Contains(t, out, "within 2.33 of its own requests")
 	assert.Contains(t, out, "not within the 1m20s")
 }
 
@@ -272,7 +277,7 @@ func TestQueues(t *testing.T) {
 func TestLayers(t *testing.T) {
 	code, out, errs := call(t, "overload", "-layers", "3", "-clients", "1000", "-slowdown", "0", "-trigger-failures", "1", "-runs", "1", "-horizon", "50s")
 	require.Zero(t, code, errs)
-	assert.Regexp(t, `retrip: clients made 1\.\d\d attempts per request, and 2\d\d\d in the worst second; service 1 .*; service 2 made .* and 5\d\d\d in the worst second`, out)
+	assert.Regexp(t, `retrip: clients made 1\.\d\d attempts per request, and 2\d\d\d in the worst second; service 1 .*; service 2 made .* and 7\d\d\d in the worst second`, out)
 	code, out, errs = call(t, "overload", "-layer", "no-retries:7:1s:detached", "-layer", ":0:300ms", "-runs", "1", "-horizon", "50s")
 	require.Zero(t, code, errs)
 	assert.Regexp(t, `service 1 made 1\.00 attempts per request`, out)
@@ -326,9 +331,9 @@ func TestLawOfThePolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 3, "budget": {"size": 70}}`), 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"", "retrip: when everything fails, the budget of a client stops its retries in about 190.5ms"},
-		{"-budget-size 50 -max-attempts 2", "retrip: when everything fails, the budget of a client stops its retries in about 571.4ms"},
-		{"-policy " + file, "mine: when everything fails, the budget of a client stops its retries in about 285.7ms"},
+		{"", "retrip: when everything fails, the budget of a client stops its retries in about 333.3ms"},
+		{"-budget-size 50 -max-attempts 2", "retrip: when everything fails, the budget of a client stops its retries in about 4.29s"},
+		{"-policy " + file, "mine: when everything fails, the budget of a client stops its retries in about 5.93s"},
 		{"-policy no-retries,finagle,no-budget", ""},
 	} {
 		code, out, errs := call(t, append([]string{"overload"}, append(quick["overload"], strings.Fields(c.args)...)...)...)
@@ -340,7 +345,7 @@ func TestLawOfThePolicy(t *testing.T) {
 
 // An interrupt shows the results so far, marked as partial.
 func TestInterrupt(t *testing.T) {
-	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000", "limit -horizon 46s"} {
+	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000", "limit"} {
 		var out, errs bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		f := newFlags("")
@@ -378,7 +383,63 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, out, "finagle")
 }
 
+// check says whether a policy is safe, in its table, a sentence, JSON and its exit
+// status, whatever the size of the fleet.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		args, says string
+		code       int
+	}{
+		{"", "retrip recovers as fast as without retries", 0},
+		{"-clients 1 -rate 5", "retrip recovers as fast as without retries", 0},
+		{"-clients 7 -rate 30", "retrip recovers as fast as without retries", 0},
+		{"-clients 10000", "in time is up to about 1018 clients", exitFailed},
+		{"-policy no-budget -lengths 1s -loads 0.7", "no fleet size recovers in time", exitFailed},
+		{"-policy no-budget -clients 1 -rate 10 -lengths 1s -loads 0.7", "1 clients with 10 requests/s each", exitFailed},
+		{"-breaker-ratio 0.5 -breaker-open-for 60s -lengths 1s -loads 0.7", "without its breaker it recovers in time", exitFailed},
+		{"-queue 100ms -policy no-budget", "any policy recovers here: a full queue of 100ms", 0},
+		{"-timeout 250ms", "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0},
+	} {
+		code, out, errs := call(t, append([]string{"check"}, strings.Fields(c.args)...)...)
+		assert.Equal(t, c.code, code, c.args)
+		assert.Empty(t, errs, c.args)
+		assert.Contains(t, out, c.says, c.args)
+		assert.Equal(t, code != 0, strings.Contains(out, "FAILS"), c.args)
+
+		code, out, _ = call(t, append([]string{"check", "-json"}, strings.Fields(c.args)...)...)
+		assert.Equal(t, c.code, code, c.args)
+		var all struct{ Results []checked }
+		require.NoError(t, json.Unmarshal([]byte(out), &all), c.args)
+		require.Len(t, all.Results, 1)
+		assert.Equal(t, code == 0, all.Results[0].OK, c.args)
+		assert.NotEmpty(t, all.Results[0].Cases, c.args)
+	}
+	for args, says := range map[string]string{
+		"-queue 0s":    "-queue is 0s: it must be more than 0 and at most 1m",
+		"-loads 1.5":   "-loads is 1.5: it must be less than 1",
+		"-clients 0":   "-clients is 0",
+		"-lengths 1ms": "-lengths is 1ms",
+	} {
+		code, _, errs := call(t, append([]string{"check"}, strings.Fields(args)...)...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Contains(t, errs, says, args)
+	}
+}
+
+// limit and check agree.
+func TestLimitAgreesWithCheck(t *testing.T) {
+	_, out, _ := call(t, "limit", "-o", filepath.Join(t.TempDir(), "x.json"))
+	largest, err := strconv.Atoi(strings.Fields(strings.Split(out, "\n")[3])[1])
+	require.NoError(t, err, out)
+	for clients, want := range map[int]int{largest * 9 / 10: 0, largest * 5 / 4: exitFailed} {
+		code, out, _ := call(t, "check", "-loads", "0.7", "-clients", strconv.Itoa(clients))
+		assert.Equal(t, want, code, out)
+	}
+}
+
 // A gate raises the share of a rate limit that clients use.
+//
+//retrip:promise P23
 func TestGate(t *testing.T) {
 	row := func(args ...string) string {
 		code, out, errs := call(t, append([]string{"gate", "-only", "10/s, burst 10, exact"}, args...)...)

@@ -19,6 +19,7 @@ type report struct {
 	unit    string // of the lines
 	over    string // the x axis of the lines; if empty, seconds
 	partial bool
+	failed  bool // a policy did not pass
 
 	json any
 	csv  func(io.Writer) error

@@ -42,6 +42,8 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.IntVar(&s.Backend.Queue, f.field("queue", "Backend.Queue"), s.Backend.Queue, "maximum number of requests that wait for a worker; others get a 503")
 	f.BoolVar(&s.Backend.DropAbandoned, "drop-abandoned", s.Backend.DropAbandoned, "don't work on requests whose client has gone")
 	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
+	f.Float64Var(&s.Backend.BrokenShare, f.field("broken", "Backend.BrokenShare"), s.Backend.BrokenShare, "share of requests that go to a broken route, which answers every attempt with a 503")
+	f.BoolVar(&s.Backend.BrokenSilent, "broken-silent", s.Backend.BrokenSilent, "the -broken route gives no response")
 	f.BoolVar(&s.Backend.Silent, "silent", s.Backend.Silent, "these requests, and attempts at -dead backends, get no response and time out")
 	f.server(&s.Backend)
 	f.store(&s.Store)
@@ -52,6 +54,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.Float64Var(&s.Trigger.Surge, f.field("surge", "Trigger.Surge"), s.Trigger.Surge, "during the trouble, this many times the requests arrive; 0 means no change")
 	f.DurationVar(&s.Trigger.Delay, f.field("answer-delay", "Trigger.Delay"), s.Trigger.Delay, "during the trouble, responses are late by this time, although the work is done in time")
 	f.Float64Var(&s.Trigger.FailureRate, f.field("trigger-failures", "Trigger.FailureRate"), s.Trigger.FailureRate, "during the trouble, this share of requests gets a 503 at once")
+	f.DurationVar(&s.Trigger.RetryAfter, f.field("trigger-retry-after", "Trigger.RetryAfter"), s.Trigger.RetryAfter, "wait that these answers ask for; 0 means none")
 	f.DurationVar(&s.Horizon, f.field("horizon", "Horizon"), s.Horizon, "end of the simulated time")
 	f.DurationVar(&s.Bin, f.field("bin", "Bin"), s.Bin, "width of the intervals of time series; 0 means a second")
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
@@ -120,6 +123,7 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 	f.choice(policies)
 	f.repeats(runs)
 	f.plots("load", "goodput", "waits")
+	f.first = []string{"policy", "host", "clients", "rate", "load", "trigger-for", "runs", "o"}
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		if err := f.settle(&s); err != nil {
 			return nil, err
@@ -191,7 +195,7 @@ func storeNotes(groups [][]*sim.Result) []string {
 				mid(group, func(r *sim.Result) float64 { return r.StorePeak })))
 		}
 		if group[0].DeadRequests > 0 {
-			notes = append(notes, fmt.Sprintf("%s: the clients whose network works succeed with %.2f %% of their requests", name,
+			notes = append(notes, fmt.Sprintf("%s: %.2f %% of the requests succeed that can, without those of clients with a dead network and those to a broken route", name,
 				mid(group, func(r *sim.Result) float64 { return 100 * r.AliveRate() })))
 		}
 	}
@@ -218,6 +222,9 @@ func meanwhile(r *sim.Result) float64 {
 func recovery(group []*sim.Result) string {
 	seconds := mid(group, recoverySeconds)
 	if seconds >= neverSeconds {
+		if group[0].Partial {
+			return "not yet"
+		}
 		return "never"
 	}
 	return fmt.Sprintf("%.0f s", seconds)

@@ -1,0 +1,204 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip/sim"
+)
+
+// checked is the result of check for one policy.
+type checked struct {
+	Policy   string        `json:"policy"`
+	OK       bool          `json:"ok"`
+	Sentence string        `json:"sentence"`
+	Cases    []checkedCase `json:"cases"`
+}
+
+// checkedCase is a case with times in seconds. A time that was not seen to end is null.
+type checkedCase struct {
+	Load            float64  `json:"load"`
+	Trouble         float64  `json:"trouble_seconds"`
+	Recovery        *float64 `json:"recovery_seconds"`
+	Without         *float64 `json:"recovery_seconds_without_retries"`
+	Answered        float64  `json:"answered"`
+	AnsweredWithout float64  `json:"answered_without_retries"`
+	OK              bool     `json:"ok"`
+}
+
+func newCheckedCase(c sim.RecoveryCase) checkedCase {
+	seconds := func(d time.Duration) *float64 {
+		if d == sim.Never {
+			return nil
+		}
+		return new(d.Seconds())
+	}
+	share := func(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+	return checkedCase{share(c.Load), c.Trigger.For.Seconds(), seconds(c.Recovery), seconds(c.Without), share(c.Good), share(c.GoodWithout), c.OK}
+}
+
+// leastWorkers is the number of workers below which a backend is too small for
+// statistics of seconds. A smaller fleet stands for a part of a larger one.
+const leastWorkers = 10
+
+// check runs sim.CheckRecovery for a backend of which the caller knows little.
+func check(f *flags) func(context.Context, func(float64)) (*report, error) {
+	s := sim.Overload()
+	loads := []float64{0.7, 0.9}
+	lengths := []time.Duration{time.Second, 10 * time.Second, time.Minute}
+	full := time.Second
+	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "processes with a Transport, each with a budget of its own")
+	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second of all clients to this host, at the first of the loads")
+	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
+	f.DurationVar(&full, "queue", full, "how long a full queue takes to work off")
+	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
+	f.Var(floats(&loads), f.field("loads", "Loads"), "`shares` of the backend's capacity that arrive")
+	f.Var(durations(&lengths), f.field("lengths", "Troubles.For"), "lengths of the brown-outs: `durations`")
+	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
+	f.BoolVar(&f.json, "json", false, "print the result as JSON")
+	f.timeouts()
+	f.choice("retrip")
+	f.first = []string{"policy", "host", "clients", "rate", "service", "queue", "json", "o"}
+	f.excludes("attempt-timeout", "timeout")
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		if !(full > 0 && full <= time.Minute) {
+			return nil, fmt.Errorf("-queue is %v: it must be more than 0 and at most 1m", full)
+		}
+		if !(loads[0] > 0 && loads[0] < 1) {
+			return nil, fmt.Errorf("-loads is %v: it must be less than 1", loads[0])
+		}
+		capacity := s.Arrivals.Rate / loads[0]
+		title := fmt.Sprintf("clients: %d, with %.3g requests/s each; seconds to recover from a backend that works three times as slowly",
+			s.Fleet.Clients, s.Arrivals.Rate/float64(s.Fleet.Clients))
+		times := max(1, int(math.Ceil(leastWorkers/(capacity*s.Backend.Service.Seconds()))))
+		capacity *= float64(times)
+		s.Arrivals.Rate *= float64(times)
+		s.Fleet.Clients *= times
+		s.Backend.Workers = int(math.Ceil(capacity * s.Backend.Service.Seconds()))
+		s.Backend.Service = time.Duration(float64(s.Backend.Workers) / capacity * float64(time.Second))
+		s.Backend.Queue = max(1, int(capacity*full.Seconds()))
+		s.Trigger.For = 0
+		policies, err := f.load(s.Policy.Retry)
+		if err != nil {
+			return nil, err
+		}
+		c := sim.RecoveryCheck{Loads: loads[1:]}
+		for _, d := range lengths {
+			c.Troubles = append(c.Troubles, sim.Trouble{Kind: sim.BrownOut, For: d})
+		}
+		r := &report{
+			title: title,
+			table: [][]string{{"policy", "load", "trouble", "recovers after", "without retries", "answered until 20 s after", "without retries", ""}},
+		}
+		var all []checked
+		r.json = all
+		for i, p := range policies {
+			s.Policy = p
+			cases, err := c.Cases(ctx, s, func(done float64) { progress((float64(i) + done) / float64(len(policies))) })
+			var bad *sim.RecoveryError
+			var idle *sim.ParameterError // a case in which no policy could fail
+			harmless := errors.As(err, &idle) && idle.Field == "Backend.Queue"
+			if err != nil && !errors.As(err, &bad) && !harmless {
+				if len(all) == 0 && (len(cases) == 0 || ctx.Err() == nil) {
+					return nil, err
+				}
+				return r, err
+			}
+			one := checked{Policy: p.Name, OK: bad == nil}
+			for _, c := range cases {
+				one.Cases = append(one.Cases, newCheckedCase(c))
+				r.table = append(r.table, caseRow(p.Name, c))
+			}
+			switch {
+			case bad != nil:
+				bad.Clients, bad.Recovers = bad.Clients/times, bad.Recovers/times
+				one.Sentence = strings.TrimPrefix(bad.Error(), "sim: ")
+			case harmless:
+				one.Sentence = fmt.Sprintf("any policy recovers here: a full queue of %v is worked off while clients still wait", full)
+			default:
+				one.Sentence = p.Name + " recovers as fast as without retries, or at most 5 s later"
+			}
+			r.notes = append(r.notes, one.Sentence)
+			if p.Retry.AttemptTimeout <= 0 {
+				r.notes = append(r.notes, fmt.Sprintf("%s sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", p.Name, s.Fleet.Timeout))
+			}
+			all = append(all, one)
+			r.json, r.failed = all, r.failed || bad != nil
+		}
+		r.csv = func(w io.Writer) error { return checkCSV(w, all) }
+		r.draw = func(t *theme) (*figure, error) { return f.checkFigure(ctx, t, s, policies, loads, lengths) }
+		return r, nil
+	}
+}
+
+func caseRow(policy string, c sim.RecoveryCase) []string {
+	row := []string{policy, fmt.Sprintf("%.0f %%", 100*c.Load), fmt.Sprint(c.Trigger.For)}
+	share := func(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+	switch {
+	case c.Without == sim.Never:
+		return append(row, "–", "more than 30 s", "–", share(c.GoodWithout), "not due to retries")
+	case c.OK:
+		return append(row, after(c.Recovery), after(c.Without), share(c.Good), share(c.GoodWithout), "")
+	default:
+		return append(row, after(c.Recovery), after(c.Without), share(c.Good), share(c.GoodWithout), "FAILS")
+	}
+}
+
+func after(d time.Duration) string {
+	if d == sim.Never {
+		return "more than 60 s"
+	}
+	return fmt.Sprintf("%.0f s", d.Seconds())
+}
+
+func checkCSV(w io.Writer, all []checked) error {
+	out := csv.NewWriter(w)
+	out.Write(strings.Split("policy,load,trouble_s,recovery_s,without_s,answered,answered_without,ok", ","))
+	text := func(seconds *float64) string {
+		if seconds == nil {
+			return "never"
+		}
+		return number(*seconds)
+	}
+	for _, one := range all {
+		for _, c := range one.Cases {
+			out.Write([]string{one.Policy, number(c.Load), number(c.Trouble), text(c.Recovery), text(c.Without),
+				number(c.Answered), number(c.AnsweredWithout), fmt.Sprint(c.OK)})
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// checkFigure draws the attempts of the policies, and without retries, at the highest
+// load in the trouble of medium length.
+func (f *flags) checkFigure(ctx context.Context, t *theme, s sim.Scenario, policies []sim.Policy, loads []float64, lengths []time.Duration) (*figure, error) {
+	lengths = slices.Sorted(slices.Values(lengths))
+	s = s.LoadOf(slices.Max(loads))
+	s.Trigger = sim.Trigger{At: 10 * time.Second, For: lengths[len(lengths)/2], Slowdown: 3.3}
+	s.Horizon = s.Trigger.At + s.Trigger.For + time.Minute
+	none, err := sim.Preset("no-retries", s.Policy.Retry)
+	if err != nil {
+		return nil, err
+	}
+	var groups [][]*sim.Result
+	for _, p := range append([]sim.Policy{none}, policies...) {
+		s.Policy = p
+		results, err := sim.RunAll(ctx, s.Seeds(3), nil)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, results)
+	}
+	return seriesFigure(t, s, groups, "Requests answered in the end", func(p sim.Point) int32 { return p.Good })
+}
