@@ -129,7 +129,7 @@ func Fetch(ctx context.Context, upstream, path string, every int64, http2 bool) 
 	transport := &retrip.Transport{
 		Base: base,
 		Policy: retrip.Policy{
-			Resume: retrip.On, BodyIdleTimeout: 10 * time.Second, AttemptTimeout: 10 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond},
+			Resume: time.Minute, BodyIdleTimeout: 10 * time.Second, AttemptTimeout: 10 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond},
 		},
 		Trace: &retrip.Trace{Resume: func(e retrip.Event) {
 			if e.Reason == "continued" {

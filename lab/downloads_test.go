@@ -14,6 +14,8 @@ import (
 // Bodies that are cut repeatedly arrive whole, with hardly more bytes on the
 // wire than in the body. "make downloads" runs this with 1 GiB, a hundred
 // times.
+//
+//retrip:promise P20
 func TestDownloads(t *testing.T) {
 	size := int64(256 << 20)
 	if testing.Short() {

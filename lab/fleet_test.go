@@ -125,6 +125,8 @@ func (c *fleetClient) known() bool {
 
 // A store behind a network with faults never holds up requests, and works again
 // when the faults end.
+//
+//retrip:promise P22
 func TestFleet_StoreBehindFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a store that was away is left alone for 5 to 15 s")

@@ -100,6 +100,8 @@ func forward(dst, src net.Conn, ice *atomic.Bool) {
 
 // A frozen connection costs one attempt, over HTTP/2 too, and a second freeze
 // costs another.
+//
+//retrip:promise P11
 func TestFresh_FrozenConnection(t *testing.T) {
 	for _, p := range Protos {
 		for _, tt := range []struct {

@@ -31,6 +31,8 @@ func refuse(f *frameConn, stream uint32, _ int64) bool {
 }
 
 // Without a bound, net/http resends a request as long as the server allows it.
+//
+//retrip:promise P18
 func TestHiddenSends_AreUnboundedInNetHTTP(t *testing.T) {
 	const enough = 50
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -50,6 +52,8 @@ func TestHiddenSends_AreUnboundedInNetHTTP(t *testing.T) {
 
 // The bound applies to each attempt, and an attempt that reaches it has failed:
 // an idempotent request may be sent MaxSends times MaxAttempts in all.
+//
+//retrip:promise P18
 func TestHiddenSends_AreBoundedAndCounted(t *testing.T) {
 	for method, attempts := range map[string]int64{http.MethodGet: 4, http.MethodPost: 1} {
 		for _, tt := range []struct {
@@ -94,6 +98,8 @@ func TestHiddenSends_AreBoundedAndCounted(t *testing.T) {
 // After REFUSED_STREAM, net/http waits 1, 2, 4, … s between its own sends,
 // within one attempt. A timeout of retrip ends that, and MaxSends ends it
 // earlier.
+//
+//retrip:promise P18
 func TestHiddenSends_RefusedStream(t *testing.T) {
 	t.Parallel()
 	for method, attempts := range map[string]int64{http.MethodGet: 4, http.MethodPost: 1} {
@@ -119,6 +125,8 @@ func TestHiddenSends_RefusedStream(t *testing.T) {
 
 // A server that goes away once, or refuses a stream once, has processed
 // nothing: the next connection or stream answers the POST, which arrives once.
+//
+//retrip:promise P6
 func TestHiddenSends_UnprocessedOnceIsRepeated(t *testing.T) {
 	for name, fault := range map[string]func(*frameConn, uint32, int64) bool{"GOAWAY": goAway, "REFUSED_STREAM": refuse} {
 		for _, kind := range []string{"bytes", "stream"} {
@@ -147,6 +155,8 @@ func TestHiddenSends_UnprocessedOnceIsRepeated(t *testing.T) {
 }
 
 // An error code that doesn't prove anything doesn't make a POST repeatable.
+//
+//retrip:promise P6
 func TestHiddenSends_OtherCodesAreNoProof(t *testing.T) {
 	for _, code := range []http2.ErrCode{http2.ErrCodeInternal, http2.ErrCodeCancel, http2.ErrCodeEnhanceYourCalm} {
 		t.Run(code.String(), func(t *testing.T) {

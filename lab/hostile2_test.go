@@ -20,6 +20,8 @@ import (
 // Two attempts at a hostile HTTP/2 server, frame by frame: they end in time,
 // and the server can send only a bounded number of bytes. (The root package's
 // tests cover such HTTP/1.1 servers.)
+//
+//retrip:promise P12
 func TestHostileHTTP2(t *testing.T) {
 	const mib = 1 << 20
 	long := string(bytes.Repeat([]byte("x"), 8<<10))

@@ -66,6 +66,8 @@ func reset(w http.ResponseWriter, code http3.ErrCode) {
 // With HTTP/3 as the base, the contract is the same: which requests are
 // retried, when, and with which body. The first answer fails, the others
 // succeed.
+//
+//retrip:promise P6 P11
 func TestHTTP3(t *testing.T) {
 	answer := func(status int, fields ...string) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -159,6 +161,8 @@ func TestHTTP3(t *testing.T) {
 
 // quic-go repeats rejected requests on its own where it can. A server that
 // rejects everything gets our attempts, and no more.
+//
+//retrip:promise P18
 func TestHTTP3_RejectsEverything(t *testing.T) {
 	var arrivals atomic.Int64
 	url, base := serve3(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -179,6 +183,8 @@ func TestHTTP3_RejectsEverything(t *testing.T) {
 // No server listens. In QUIC that is silence, not a refusal. Our own timeout
 // ends an attempt that had no connection yet, so a POST is repeated too. If
 // quic-go gives up the handshake, its error proves nothing, as over TCP.
+//
+//retrip:promise P6
 func TestHTTP3_NobodyListens(t *testing.T) {
 	for _, tt := range []struct {
 		method      string
@@ -212,6 +218,8 @@ func TestHTTP3_NobodyListens(t *testing.T) {
 }
 
 // Repeating a request doesn't make an untrusted certificate trusted.
+//
+//retrip:promise P8
 func TestHTTP3_CertificateIsHopeless(t *testing.T) {
 	url, _ := serve3(t, http.NotFoundHandler())
 	base := base3(t)

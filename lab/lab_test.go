@@ -80,6 +80,8 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 // No fault of the network or the server makes the server execute a POST without
 // a key twice, corrupts a body, sends an answer to the wrong caller, or leaks a
 // resource. Most requests that would fail over a bare transport succeed.
+//
+//retrip:promise P6 P7 P13
 func TestFaults(t *testing.T) {
 	requests := 1200
 	if testing.Short() {

@@ -21,6 +21,8 @@ import (
 // A peer's PROTOCOL_ERROR proves nothing about a request. Bare net/http still
 // repeats a POST after it, without limit, if the caller's request has GetBody.
 // retrip can't prevent that; MaxSends bounds it (P6, P18).
+//
+//retrip:promise P6 P18
 func TestProtocolError_NetHTTPRepeatsAPOST(t *testing.T) {
 	server := func(t *testing.T) *frameServer {
 		return newFrameServer(t, func(f *frameConn, stream uint32, _ int64) bool {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,6 +52,8 @@ backend files
 
 // Files served by nginx arrive whole although the connection is cut: directly,
 // over HTTP/2, and behind HAProxy, which passes on the cuts in its own way.
+//
+//retrip:promise P20
 func TestResume_RealServers(t *testing.T) {
 	const size, every = 24 << 20, 3 << 20
 	addr, err := FreeAddr()
@@ -92,7 +95,7 @@ func TestResume_RealServers(t *testing.T) {
 			base.Protocols.SetUnencryptedHTTP2(c.http2)
 			defer base.CloseIdleConnections()
 			metrics := retrip.NewMetrics()
-			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: retrip.On, BodyIdleTimeout: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
+			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
 			resp, err := client.Get("http://" + server + "/image.tar")
 			require.NoError(t, err)
 			defer resp.Body.Close()
@@ -106,10 +109,60 @@ func TestResume_RealServers(t *testing.T) {
 	}
 }
 
+// Downloads from nginx arrive whole although nginx is stopped below them and away for a
+// second, and so do those through a proxy that resets them. The budget alone would
+// let ten continue.
+//
+//retrip:promise P20
+func TestResume_RestartedServer(t *testing.T) {
+	const size, downloads = 4 << 20, 20
+	addr, err := FreeAddr()
+	require.NoError(t, err)
+	addr2, err := FreeAddr()
+	require.NoError(t, err)
+	// The rate keeps the downloads going until nginx is stopped.
+	config := strings.Replace(filesConfig, "root $DIR; }", "root $DIR; limit_rate 4m; }", 1)
+	nginx := startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(config), addr, "-c", "$DIR/config", "-p", "$DIR/")
+	content, err := io.ReadAll(io.NewSectionReader(file{size}, 0, size))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(nginx.dir, "image.tar"), content, 0o644))
+	cuts, err := NewCuts(addr, 1<<20, false, CutRST)
+	require.NoError(t, err)
+	defer cuts.Close()
+
+	metrics := retrip.NewMetrics()
+	transport := &retrip.Transport{Metrics: metrics, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 5 * time.Second}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	var group sync.WaitGroup
+	for i := range downloads {
+		server := addr
+		if i%4 == 0 {
+			server = cuts.Addr()
+		}
+		resp, err := client.Get("http://" + server + "/image.tar")
+		require.NoError(t, err)
+		group.Go(func() {
+			defer resp.Body.Close()
+			got, err := io.ReadAll(resp.Body)
+			assert.NoError(t, err)
+			assert.Equal(t, sha256.Sum256(content), sha256.Sum256(got))
+		})
+	}
+	<-time.After(200 * time.Millisecond)
+	nginx.stop()
+	<-time.After(time.Second)
+	nginx.start(addr)
+	group.Wait()
+	assert.GreaterOrEqual(t, series(t, metrics, "retrip_body_resumes_total", "result", "continued"), float64(downloads))
+}
+
 // What decides whether and how nginx and http.ServeContent let a body be
 // continued: the ETag, Accept-Ranges, and the status for a closed range with the
 // right If-Range, with a wrong one, and for an open range. docs/downloads.md has
 // these facts.
+//
+//retrip:promise P20
 func TestResume_ServerFacts(t *testing.T) {
 	addr, err := FreeAddr()
 	require.NoError(t, err)

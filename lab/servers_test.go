@@ -43,7 +43,7 @@ func startDaemon(t *testing.T, program, config string, addr string, args ...stri
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		t.Skipf("%s is not installed (apt-get install nginx-light haproxy)", program)
+		t.Skipf("%s is not installed (apt-get install nginx-light haproxy lighttpd python3)", program)
 	}
 	d := &daemon{t: t, dir: t.TempDir(), path: path}
 	write := func(name, content string) {
@@ -300,6 +300,8 @@ func TestNginx_Reload(t *testing.T) {
 
 // nginx answers 413 while the upload is still in progress. That is the final
 // answer, on the first attempt.
+//
+//retrip:promise P8
 func TestNginx_RefusedUpload(t *testing.T) {
 	t.Parallel()
 	_, addr := startNginx(t, "", "")
@@ -372,6 +374,8 @@ func TestHAProxy_ConnectionLimit(t *testing.T) {
 
 // While HAProxy restarts, nothing listens. A request that never had a
 // connection is repeated whatever its method; a POST in progress is not.
+//
+//retrip:promise P6
 func TestHAProxy_Restart(t *testing.T) {
 	t.Parallel()
 	var posts sync.Map

@@ -81,6 +81,8 @@ func checkSignature(r *http.Request) error {
 
 // A Base that signs every attempt signs exactly what is sent, so that a strict
 // server accepts all of them.
+//
+//retrip:promise P4
 func TestSigningBase(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
 		for _, timeout := range []time.Duration{0, time.Minute} {

@@ -20,6 +20,8 @@ import (
 // An HTTP/1 server closes idle connections just as the next POST with a stream
 // is sent. There is rarely proof that such a POST wasn't processed. The wrapped
 // client loses no more of them than the bare one, and none runs twice.
+//
+//retrip:promise P6
 func TestStaleConnections_StreamedPOSTs(t *testing.T) {
 	const (
 		idle  = time.Millisecond
@@ -67,6 +69,8 @@ func TestStaleConnections_StreamedPOSTs(t *testing.T) {
 
 // http.Client.Timeout gives the same error with retrip and without, in its text
 // and in Timeout, every time.
+//
+//retrip:promise P3
 func TestClientTimeout(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

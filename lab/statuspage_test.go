@@ -6,12 +6,14 @@ package lab
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +32,8 @@ func troubled(t *testing.T) map[string]*retrip.Transport {
 	base := rtFunc(func(req *http.Request) (*http.Response, error) {
 		resp := &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: req}
 		switch req.URL.Host {
+		case "search-2.internal":
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 		case "quota.partner.example":
 			resp.StatusCode = 429
 			resp.Header.Set("Retry-After", "20")
@@ -58,7 +62,7 @@ func troubled(t *testing.T) map[string]*retrip.Transport {
 	}
 	call(hostile, `"><img src=x onerror="document.title='broken'">`)
 	for _, host := range []string{"quota.partner.example", "maintenance.example", "a.search.internal:8443", "a.search.internal:8443", "ledger.internal",
-		"ledger.internal", "ledger.internal", "ledger.internal", "cards.internal"} {
+		"ledger.internal", "ledger.internal", "ledger.internal", "cards.internal", "search-2.internal"} {
 		call(payments, host)
 	}
 	return map[string]*retrip.Transport{"payments": payments, "unkind names": hostile}
@@ -156,6 +160,11 @@ func TestStatusPage_InABrowser(t *testing.T) {
 	wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.documentElement.scrollWidth + " of " + innerWidth`))
 	require.NoError(t, err)
 	assert.Equal(t, "360 of 360", wide)
+	if dir := os.Getenv("SCREENSHOTS"); dir != "" {
+		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "statuspage-phone.png"), png, 0o644))
+	}
 
 	cancel()
 	for m, err := range messages {

@@ -106,6 +106,11 @@ func (a *answers) failing(above float64) vector {
 	}), above, "requests", "gave_up", "failed")
 }
 
+// hostsFailing returns the number of hosts that fail under a policy: each run has one.
+func (a *answers) hostsFailing(policy string) float64 {
+	return runs * min(1, a.total("requests", policy, "gave_up", "failed"))
+}
+
 func sum(values []float64) float64 {
 	var total float64
 	for _, v := range values {
@@ -141,8 +146,14 @@ var expected = map[string]func(a *answers) vector{
 
 	"alert: RetripRequestsFailing":       func(a *answers) vector { return a.failing(0.006) },
 	"alert: RetripRequestsFailingSlowly": func(a *answers) vector { return a.failing(0.001) },
+	"alert: RetripHostsFailing": func(a *answers) vector {
+		return a.alerting(a.byPolicy(a.hostsFailing), 0, "requests", "gave_up", "failed")
+	},
+	"alert: RetripRequestsCanceled": func(a *answers) vector {
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("requests", p, "canceled") }), 0.05, "requests", "canceled")
+	},
 	"alert: RetripBudgetExhausted": func(a *answers) vector {
-		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "budget_exhausted") }), 0.01, "give_ups", "budget_exhausted")
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("give_ups", p, "budget_exhausted", "retries_failing") }), 0.01, "give_ups", "budget_exhausted", "retries_failing")
 	},
 	// The program's store never answers.
 	"alert: RetripFleetStoreAway": func(a *answers) vector { return a.alone(1) },
@@ -157,7 +168,7 @@ var expected = map[string]func(a *answers) vector{
 		for policy, tally := range a.known {
 			for what := range tally {
 				reason, ok := strings.CutPrefix(what, "give_ups ")
-				if ok && !slices.Contains([]string{"budget_exhausted", "breaker_open", "canceled"}, reason) {
+				if ok && !slices.Contains([]string{"budget_exhausted", "retries_failing", "breaker_open", "canceled"}, reason) {
 					v["policy="+policy+" reason="+reason] = a.share("give_ups", policy, reason)
 				}
 			}
@@ -176,10 +187,13 @@ var expected = map[string]func(a *answers) vector{
 	"panel: Saved by retries: A":             func(a *answers) vector { return a.alone(a.share("requests", "", "recovered")) },
 	"panel: Load added by retries: A":        func(a *answers) vector { return a.alone(a.share("retries", "")) },
 	"panel: Hosts behind an open breaker: A": func(a *answers) vector { return a.alone(a.total("open", "")) },
-	"panel: Hosts in trouble: A":             func(a *answers) vector { return a.alone(a.total("troubled", "")) },
-	"panel: Budget tokens missing: A":        func(a *answers) vector { return a.alone(a.total("missing", "")) },
-	"panel: Requests by outcome: A":          func(a *answers) vector { return a.byLabel("requests", "outcome") },
-	"panel: Attempts by result: A":           func(a *answers) vector { return a.byLabel("attempts", "result") },
+	"panel: Hosts that fail or are in trouble: A": func(a *answers) vector {
+		return a.alone(sum(slices.Collect(maps.Values(a.byPolicy(a.hostsFailing)))))
+	},
+	"panel: Hosts that fail or are in trouble: B": func(a *answers) vector { return a.alone(a.total("troubled", "")) },
+	"panel: Budget tokens missing: A":             func(a *answers) vector { return a.alone(a.total("missing", "")) },
+	"panel: Requests by outcome: A":               func(a *answers) vector { return a.byLabel("requests", "outcome") },
+	"panel: Attempts by result: A":                func(a *answers) vector { return a.byLabel("attempts", "result") },
 	"panel: Answered by policy: A": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return a.share("requests", p, "answered", "recovered") })
 	},
@@ -221,5 +235,12 @@ var expected = map[string]func(a *answers) vector{
 	},
 	"panel: Share decided without the account: A": func(a *answers) vector { return a.alone(1) },
 	"panel: Pauses and hidden sends: A":           func(a *answers) vector { return a.alone(a.total("pauses", "") * a.rate) },
-	"panel: Pauses and hidden sends: B":           func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
+	// That a duration is known is enough: it is that of the machine.
+	"panel: Duration of requests: A": func(a *answers) vector {
+		return a.byPolicy(func(string) float64 { return 1 })
+	},
+	"panel: Duration of requests: B": func(a *answers) vector {
+		return a.byPolicy(func(p string) float64 { return min(1, a.total("requests", p, "answered")) })
+	},
+	"panel: Pauses and hidden sends: B": func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
 }

@@ -3,5 +3,6 @@
 
 // Package peers backs docs/migrating.md. Its tests show how other retry
 // libraries behave in the configuration that their own documentation starts
-// with, and how retrip behaves in the same situation.
+// with, and how retrip behaves in the same situation. TestMixed compares retrip
+// with other programs that continue downloads.
 package peers

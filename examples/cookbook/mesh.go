@@ -11,9 +11,11 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Mesh returns a client for an internal service that answers within 50 ms and
-// whose callers have half a second. Switch off the retries of the mesh for this
-// route (in Istio: retries.attempts: 0), or attempts multiply.
+// Mesh returns a client for an internal service that is a millisecond away and
+// answers within 50 ms, whose callers have half a second. For a distant service,
+// AttemptTimeout must cover two more round trips, for TCP and TLS. Switch off the
+// retries of the mesh for this route (in Istio: retries.attempts: 0), or attempts
+// multiply.
 func Mesh(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: TimeLeft{base},

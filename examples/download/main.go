@@ -39,7 +39,7 @@ func download(ctx context.Context, url string, out io.Writer, terminal bool) (re
 	transport := &retrip.Transport{
 		Policy: retrip.Policy{
 			AttemptTimeout:  10 * time.Second, // up to the response headers
-			Resume:          retrip.On,
+			Resume:          time.Minute,
 			BodyIdleTimeout: 10 * time.Second,
 			Backoff:         retrip.Backoff{Base: 50 * time.Millisecond},
 		},

@@ -58,7 +58,7 @@ func outage(url string, fleet *retrip.Fleet) {
 		wg.Go(func() {
 			for range next {
 				client := &http.Client{Transport: &retrip.Transport{Base: base, Fleet: fleet, Policy: retrip.Policy{
-					FleetBudget: 100, // about the requests per second of all clients
+					FleetBudget: 100, // small, so that the few requests here empty it
 					Backoff:     retrip.Backoff{Base: 10 * time.Millisecond, Cap: 10 * time.Millisecond},
 				}}}
 				resp, err := client.Get(url)

@@ -72,6 +72,8 @@ func TestProxy_RepeatsByMethodAlone(t *testing.T) {
 
 // TestProxy_NetHTTPDoesNotRepeatEither breaks the connection that a POST
 // reuses. net/http would repeat the POST if it took it for idempotent.
+//
+//retrip:promise P6
 func TestProxy_NetHTTPDoesNotRepeatEither(t *testing.T) {
 	for name, body := range map[string]string{"no body": "", "body": "pay 10 EUR"} {
 		t.Run(name, func(t *testing.T) {

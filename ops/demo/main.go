@@ -40,6 +40,7 @@ type show struct {
 	*server
 	backend  *backend
 	replicas []*replica
+	tour     *tour
 	began    time.Time
 
 	mu  sync.Mutex
@@ -62,8 +63,9 @@ func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	s := &show{backend: newBackend(), began: time.Now(), out: out}
+	s := &show{backend: newBackend(), tour: newTour(), began: time.Now(), out: out}
 	defer s.backend.Close()
+	defer s.tour.close()
 	// The output of one of five identical replicas is enough.
 	var targets []string
 	for i := range replicas {
@@ -141,6 +143,7 @@ func (s *show) tellAlerts(ctx context.Context) {
 
 // walk runs through the outages.
 func (s *show) walk(ctx context.Context) error {
+	var failed error
 	acts := []struct {
 		at time.Duration // since the start
 		do func()
@@ -157,10 +160,10 @@ func (s *show) walk(ctx context.Context) error {
 		{30 * time.Second, func() {
 			s.backend.inventoryDown.Store(true)
 			s.say("%s is down: each request gets a 503.", inventory)
-			s.say("Expect a page about %s in seconds. Budgets run out, and retries per request fall to 0: the fleet adds no load to the outage.", inventory)
+			s.say("Expect a page about %s in seconds. The budgets stop the retries, which fall to 0 per request: the fleet adds no load to the outage.", inventory)
 		}},
 		{50 * time.Second, func() {
-			s.say("The hosts in trouble, as the status page of replica 1 shows them:")
+			s.say("The hosts that fail or are in trouble, as the status page of replica 1 shows them:")
 			for _, state := range s.replicas[0].transport.HostStates() {
 				s.say("    %s", state)
 			}
@@ -178,13 +181,21 @@ func (s *show) walk(ctx context.Context) error {
 			s.backend.paymentsDown.Store(false)
 			s.say("%s is back. Page and tickets end after half a minute without failures.", payments)
 		}},
+		{115 * time.Second, func() {
+			s.say("Now hosts fail from which retrip holds nothing back. Each is on the status page at once: %s", s.tour.page.URL)
+			failed = s.tour.run(ctx, func(what, state string, after time.Duration) {
+				s.say("    %s, after %.1f s: %s", what, after.Seconds(), state)
+			})
+		}},
 		{2 * time.Minute, func() {}},
 	}
 	for _, act := range acts {
 		if !sleep(ctx, time.Until(s.began.Add(act.at))) {
 			return ctx.Err()
 		}
-		act.do()
+		if act.do(); failed != nil {
+			return failed
+		}
 	}
 	return nil
 }

@@ -14,9 +14,9 @@ import (
 // an hour becomes a minute.
 const scale = 60
 
-// windows matches the durations in a rules file: ranges in expressions, and how
-// long a condition must last before its alert fires.
-var windows = regexp.MustCompile(`(\[|\n +for: )(\d+)([smhd])(\]|\n)`)
+// windows matches the durations in a rules file: ranges and offsets in expressions,
+// and how long a condition must last before its alert fires.
+var windows = regexp.MustCompile(`(\[| offset |\n +for: )(\d+)([smhd])(\]|\)|\n)`)
 
 var units = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 

@@ -51,10 +51,10 @@ func watch(ctx context.Context, duration time.Duration, loads []*lab.Load, trans
 		for _, l := range loads {
 			notes += uint64(l.Notes())
 		}
-		s := sample{Usage: lab.Resources(), Strangers: len(down.HostStates())}
+		s := sample{Usage: lab.Resources(), Strangers: len(troubled(&down.Transport))}
 		s.Heap -= notes
 		for _, t := range transports {
-			s.Hosts += len(t.HostStates())
+			s.Hosts += len(troubled(t))
 		}
 		samples = append(samples, s)
 		if len(samples)%4 == 0 {

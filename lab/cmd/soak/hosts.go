@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 
 	"github.com/retrip/retrip"
@@ -44,7 +45,7 @@ const credit = 0.2
 // have paid back the missing tokens. It returns the hosts for which t still has
 // state afterwards. There must be no more faults.
 func heal(t *retrip.Transport, p lab.Proto) ([]retrip.HostState, error) {
-	for _, s := range t.HostStates() {
+	for _, s := range troubled(t) {
 		for range int(math.Ceil((s.Size - s.Tokens) / credit)) {
 			req, err := http.NewRequest(http.MethodGet, p.Scheme()+"://"+s.Host, nil)
 			if err != nil {
@@ -58,7 +59,13 @@ func heal(t *retrip.Transport, p lab.Proto) ([]retrip.HostState, error) {
 			resp.Body.Close()
 		}
 	}
-	return t.HostStates(), nil
+	return troubled(t), nil
+}
+
+// troubled returns the states of the hosts in trouble, without those that are only known
+// for requests that failed.
+func troubled(t *retrip.Transport) []retrip.HostState {
+	return slices.DeleteFunc(t.HostStates(), func(s retrip.HostState) bool { return !s.Held })
 }
 
 // strangers is a Transport that calls many hosts once each, all of which are

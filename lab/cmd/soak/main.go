@@ -126,7 +126,7 @@ func soak(duration time.Duration, seed uint64, callers int) error {
 	}
 	for i, p := range lab.Protos {
 		transports[i].CloseIdleConnections() // the faults have left dead connections
-		inTrouble := len(transports[i].HostStates())
+		inTrouble := len(troubled(transports[i]))
 		left, err := heal(transports[i], p)
 		if err != nil {
 			return err
