@@ -212,6 +212,7 @@ func (x *exchange) decide() error {
 	}
 	x.changed(d.Change)
 	if d.Retry {
+		x.told.fromServer = d.Wait > 0 && (o.RetryAfter > 0 || x.host.PausedFor(now) > 0)
 		// Call GetBody now, while the response in hand can still be returned
 		// if it fails.
 		if err := x.payload.renew(); err != nil {

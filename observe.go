@@ -146,8 +146,6 @@ func (x *exchange) record(end int, reason decide.Reason, how host.Failure) {
 
 // announce reports the decision to retry.
 func (x *exchange) announce() {
-	d := &x.decision
-	x.told.fromServer = d.Wait > 0 && (x.last.outcome.RetryAfter > 0 || x.host.PausedFor(x.s.now()) > 0)
 	if x.watch().anybody() {
 		x.tellRetry()
 	}

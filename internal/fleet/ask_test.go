@@ -53,6 +53,44 @@ func TestFleet_AsksWithinTheWait(t *testing.T) {
 	}
 }
 
+// The answer takes longer than the wait that the server asked for, which is the
+// server's nevertheless.
+func TestFleet_AsksWithinTheServersWait(t *testing.T) {
+	for _, test := range []struct {
+		name, header string
+		want         bool
+	}{
+		{"the response asks", "5", true},
+		{"nobody asks", "", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fleet := opened(t, storeFunc(func(ctx context.Context, _ string, _, size float64) (float64, error) {
+					time.Sleep(30 * time.Millisecond)
+					return size, ctx.Err()
+				}))
+				var got []bool
+				tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Dialects: []string{"retry-after-ms"}, Backoff: retrip.Backoff{Base: 5 * time.Millisecond, Jitter: retrip.NoJitter}},
+					Trace: &retrip.Trace{Retry: func(e retrip.Event) {
+						assert.Zero(t, e.Wait)
+						got = append(got, e.FromServer)
+					}},
+					Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+						resp := answer(r, 503)
+						if test.header != "" {
+							resp.Header.Set("Retry-After-Ms", test.header)
+						}
+						return resp, nil
+					})}
+				_, err := get(t, tr, "http://a.example/")
+				require.NoError(t, err)
+				assert.Equal(t, []bool{test.want}, got)
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
 //retrip:promise P22
 func TestFleet_DeadlineBoundsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
