@@ -40,7 +40,7 @@ type schema struct {
 	Not         *schema            `json:"not"`
 	Minimum     json.Number        `json:"minimum"`
 	Maximum     json.Number        `json:"maximum"`
-	Pattern     string             `json:"pattern"`
+	Pattern     *regexp.Regexp     `json:"pattern"`
 	Items       *schema            `json:"items"`
 	Properties  map[string]*schema `json:"properties"`
 	Additional  json.RawMessage    `json:"additionalProperties"` // false or a schema
@@ -122,7 +122,7 @@ func (s *schema) accepts(root *schema, value any) bool {
 		s.Not != nil && s.Not.accepts(root, value),
 		s.Minimum != "" && isNumber && n.rat().Cmp(number(s.Minimum).rat()) < 0,
 		s.Maximum != "" && isNumber && n.rat().Cmp(number(s.Maximum).rat()) > 0,
-		isText && !regexp.MustCompile(s.Pattern).MatchString(text),
+		isText && s.Pattern != nil && !s.Pattern.MatchString(text),
 		s.Items != nil && slices.ContainsFunc(list, func(one any) bool { return !s.Items.accepts(root, one) }):
 		return false
 	}
@@ -265,6 +265,7 @@ func TestSchema_ExamplesAreValid(t *testing.T) {
 // same, which patterns are hosts and how long the longest duration is.
 func TestSchema_MutatedPolicies(t *testing.T) {
 	onlyCode := regexp.MustCompile(`must not be more than|lists this status too|occurs twice|another pattern|: a host |host pattern|the host is|label of the name|brackets|pattern for many|may only stand|only the first|the port is|port is missing`)
+	extreme := regexp.MustCompile(`[0-9]{7}|[eE][-+]?[0-9]{4}`)
 	seeds := []string{
 		`{"max_attempts": 3, "backoff": {"base": "50ms", "cap": "2s", "throttle_base": "1.5s", "jitter": "full"}, "deadline": "1m30s", "attempt_timeout": "off"}`,
 		`{"max_wait": "3µs", "whole_body": 1024, "body_idle_timeout": "10s", "resume": "1m", "max_replay_body": "off", "max_sends": 20.0, "retry_on": [408, 4.25e2]}`,
@@ -297,19 +298,16 @@ func TestSchema_MutatedPolicies(t *testing.T) {
 			text = slices.Replace(text, at, end, []rune(pieces[r.IntN(len(pieces))])...)
 		}
 		data := []byte(string(text))
-		if !json.Valid(data) || regexp.MustCompile(`[0-9]{7}|[eE][-+]?[0-9]{4}`).Match(data) {
+		if !json.Valid(data) || extreme.Match(data) {
 			continue
 		}
 		valid++
 		_, _, err := LoadPolicies(bytes.NewReader(data))
-		if err != nil && onlyCode.MatchString(err.Error()) {
-			continue
-		}
 		if err == nil {
 			accepted++
 		}
-		if !assert.Equal(t, err == nil, root.accepts(root, decoded(t, data)), "%s: the code says: %v", data, err) {
-			return
+		if (err == nil) != root.accepts(root, decoded(t, data)) && (err == nil || !onlyCode.MatchString(err.Error())) {
+			t.Fatalf("code and schema disagree about %s: the code says: %v", data, err)
 		}
 	}
 	t.Logf("%d valid documents, %d of them accepted", valid, accepted)

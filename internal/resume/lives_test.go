@@ -194,6 +194,7 @@ func TestDates_Lives(t *testing.T) {
 		for _, etag := range []bool{false, true} {
 			name := fmt.Sprintf("changed=%q, ETag=%t", way, etag)
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					var broke, continued, old, oldContinued, mixed int
 					for seed := range uint64(lives) {
