@@ -42,7 +42,7 @@ type Cuts struct {
 
 // NewCuts starts a proxy to upstream on a free loopback port.
 func NewCuts(upstream string, every int64, http2 bool, ways ...Cut) (*Cuts, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen()
 	if err != nil {
 		return nil, err
 	}

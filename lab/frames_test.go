@@ -36,7 +36,7 @@ type frameServer struct {
 // number, and closes the connection when request returns false.
 func newFrameServer(t *testing.T, request func(f *frameConn, stream uint32, number int64) bool) *frameServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen()
 	require.NoError(t, err)
 	s := &frameServer{URL: "http://" + l.Addr().String(), listener: l, open: map[net.Conn]bool{}}
 	s.wg.Go(func() {

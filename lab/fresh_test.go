@@ -33,7 +33,7 @@ type icebox struct {
 
 func newIcebox(t *testing.T, upstream string) *icebox {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen()
 	require.NoError(t, err)
 	b := &icebox{addr: l.Addr().String(), ice: new(atomic.Bool)}
 	var wg sync.WaitGroup

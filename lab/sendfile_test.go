@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -33,7 +32,7 @@ func TestSink(t *testing.T) {
 	if os.Getenv(sinkEnv) == "" {
 		t.Skip("started by BenchmarkUploadOfAFile")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen()
 	require.NoError(t, err)
 	go func() {
 		_ = http.Serve(l, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))

@@ -76,19 +76,28 @@ func Base(p Proto, s *httptest.Server) *http.Transport {
 
 var lastPort atomic.Int64
 
-// FreeAddr returns a loopback address without a listener. Its port is below the
-// range that systems assign to outgoing sockets: otherwise a client that
-// repeatedly dials a port without a listener may be assigned that very port and
-// connect to itself.
-func FreeAddr() (string, error) {
+// listen listens on a loopback port that no client of an ended server still
+// dials. Its port is below the range that systems assign to outgoing sockets and
+// to listeners on port 0.
+func listen() (net.Listener, error) {
 	const first, ports = 12_000, 16_000
 	for range ports {
 		port := first + (int64(os.Getpid())*131+lastPort.Add(1))%ports
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		l, err := net.Listen("tcp", addr)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
-			return addr, l.Close()
+			return l, nil
 		}
 	}
-	return "", errors.New("lab: no free port")
+	return nil, errors.New("lab: no free port")
+}
+
+// FreeAddr returns a loopback address without a listener, as listen chooses it: a
+// client that repeatedly dials a port without a listener may otherwise be
+// assigned that very port, and connect to itself.
+func FreeAddr() (string, error) {
+	l, err := listen()
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }
