@@ -327,11 +327,13 @@ func (s Scenario) tail() time.Duration {
 			sum += min(window, p.Backoff.Cap)
 			window = min(2*window, p.Backoff.Cap)
 		}
-		if s.Backend.RetryAfter <= p.MaxWait {
-			// The waits are spread by up to as much again.
-			sum = max(sum, 2*s.Backend.RetryAfter)
-		}
 		tail = min(max(tail, sum), recoveryLonger)
+		for _, wait := range []time.Duration{s.Backend.RetryAfter, s.Trigger.RetryAfter} {
+			if wait <= p.MaxWait {
+				// The waits are spread by up to as much again.
+				tail = max(tail, min(2*wait, recoveryLongest))
+			}
+		}
 	}
 	return tail
 }
@@ -420,14 +422,18 @@ func (c RecoveryCheck) challenge(ctx context.Context, s Scenario, places []place
 		if err != nil {
 			return err
 		}
-		p.Policy = Policy{Retry: retrip.Policy{AttemptTimeout: p.Policy.Retry.AttemptTimeout, Budget: retrip.Unlimited,
-			Backoff: retrip.Backoff{Cap: time.Second}}}
+		p.Policy = Policy{Retry: retrip.Policy{AttemptTimeout: p.Policy.Retry.AttemptTimeout, Deadline: p.Policy.Retry.Deadline,
+			MaxWait: p.Policy.Retry.MaxWait, Budget: retrip.Unlimited, Backoff: retrip.Backoff{Cap: time.Second}}}
 		seen, err := c.with(ctx, p, without)
 		if err != nil || !seen.ok {
 			return err
 		}
 	}
+	clients := "clients wait without end"
+	if d := s.attemptTimeout(); d > 0 {
+		clients = fmt.Sprintf("clients wait %v", d)
+	}
 	return &ParameterError{"Backend.Queue", s.Backend.Queue, fmt.Sprintf(
-		"longer: nothing fails here, not even retries without any limit, since a full queue takes %v and clients wait %v for an attempt",
-		time.Duration(float64(s.Backend.Queue*max(1, s.Backend.Instances))/s.Backend.capacity()*float64(time.Second)).Round(time.Millisecond), s.attemptTimeout())}
+		"longer: nothing fails here, not even retries without any limit, since a full queue takes %v and %s for an attempt",
+		time.Duration(float64(s.Backend.Queue*max(1, s.Backend.Instances))/s.Backend.capacity()*float64(time.Second)).Round(time.Millisecond), clients)}
 }

@@ -40,8 +40,10 @@ type RecoveryError struct {
 	Breaker bool
 
 	// Recovers is the largest fleet that recovers in time from this trigger, at
-	// this load and with the same policy; 0 if there is none.
-	Recovers int
+	// this load and with the same policy; 0 if there is none. WithoutBreaker is
+	// the same without the policy's breaker, at most Clients; 0 if the policy has
+	// no breaker, or if no larger fleet recovers without it.
+	Recovers, WithoutBreaker int
 }
 
 func (e *RecoveryError) Error() string {
@@ -63,12 +65,28 @@ func (e *RecoveryError) Error() string {
 	switch {
 	case e.Breaker:
 		b.WriteString("without its breaker it recovers in time")
+	case e.WithoutBreaker > 2*e.Recovers:
+		fmt.Fprintf(&b, "without its breaker, in time is up to about %s, and with it ", e.fleet(e.WithoutBreaker))
+		if e.Recovers == 0 {
+			b.WriteString("no fleet size")
+		} else {
+			fmt.Fprintf(&b, "only up to %d", e.Recovers)
+		}
 	case e.Recovers > 0:
-		fmt.Fprintf(&b, "in time is up to about %d clients (%s requests/s each)", e.Recovers, twoDigits(e.PerClient*float64(e.Clients)/float64(e.Recovers)))
+		fmt.Fprintf(&b, "in time is up to about %s", e.fleet(e.Recovers))
 	default:
 		b.WriteString("no fleet size recovers in time")
 	}
 	return b.String()
+}
+
+// fleet describes a fleet of n clients that sends what the whole fleet sends.
+func (e *RecoveryError) fleet(n int) string {
+	word := "clients"
+	if n == 1 {
+		word = "client"
+	}
+	return fmt.Sprintf("%d %s (%s requests/s each)", n, word, twoDigits(e.PerClient*float64(e.Clients)/float64(n)))
 }
 
 func twoDigits(x float64) string {
@@ -91,7 +109,11 @@ func (t Trigger) about() string {
 		parts = append(parts, fmt.Sprintf("answers are %v late", t.Delay))
 	}
 	if t.FailureRate > 0 {
-		parts = append(parts, fmt.Sprintf("%.0f %% of attempts fail", 100*t.FailureRate))
+		text := fmt.Sprintf("%.0f %% of attempts fail", 100*t.FailureRate)
+		if t.RetryAfter > 0 {
+			text += fmt.Sprintf(" with Retry-After: %.0f", math.Ceil(t.RetryAfter.Seconds()))
+		}
+		parts = append(parts, text)
 	}
 	return fmt.Sprintf("%v in which %s", t.For, strings.Join(parts, " and "))
 }
@@ -113,26 +135,32 @@ func (c RecoveryCheck) explain(ctx context.Context, p place, asked Scenario, wit
 		Relapsed:  longer.recovery != Never && longer.recovery <= without.recovery+c.Allowed,
 		Steady:    longer.steady,
 	}
-	if p.Policy.Retry.Breaker.Ratio > 0 {
-		other := p
-		other.Policy.Retry.Breaker = retrip.Breaker{Ratio: retrip.Off}
-		seen, err := c.with(ctx, other, without)
-		if err != nil {
-			return err
-		}
-		e.Breaker = seen.ok
-	}
 	scale := float64(asked.Backend.Workers) / float64(p.Backend.Workers)
 	e.Clients = int(math.Round(float64(p.Fleet.Clients) * scale))
+	if e.Recovers, err = c.largest(ctx, p, without, scale); err != nil {
+		return err
+	}
+	if p.Policy.Retry.Breaker.Ratio > 0 {
+		p.Policy.Retry.Breaker = retrip.Breaker{Ratio: retrip.Off}
+		if e.WithoutBreaker, err = c.largest(ctx, p, without, scale); err != nil {
+			return err
+		}
+		if e.WithoutBreaker <= e.Recovers {
+			e.WithoutBreaker = 0
+		}
+		e.Breaker = e.WithoutBreaker == e.Clients
+	}
+	return e
+}
+
+// largest returns the largest fleet of at most the clients of p that recovers in
+// time, times scale; 0 if there is none.
+func (c RecoveryCheck) largest(ctx context.Context, p place, without outcome, scale float64) (int, error) {
 	limit, err := bisect(Limit{Quantity: OfClients}, 1, float64(p.Fleet.Clients), func(clients float64) (bool, error) {
 		smaller := p
 		smaller.Fleet.Clients = int(clients)
 		seen, err := c.with(ctx, smaller, without)
 		return seen.ok, err
 	})
-	if err != nil {
-		return err
-	}
-	e.Recovers = int(math.Round(limit.Value * scale))
-	return e
+	return int(math.Round(limit.Value * scale)), err
 }

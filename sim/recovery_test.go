@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -136,7 +137,9 @@ func TestCheckRecovery_RefusesVacuousScenarios(t *testing.T) {
 		"Arrivals.Rate is 1100: it must be less":                                 func(s *Scenario) { s.Arrivals.Rate = 1100 },
 		"Backend.Queue is 100: it must be longer: nothing fails here, not even":  func(s *Scenario) { s.Backend.Queue = 100 },
 		"since a full queue takes 1s and clients wait 2s for an attempt":         func(s *Scenario) { s.Policy.Retry.AttemptTimeout = 2 * time.Second },
-		"Fleet.Clients is 0":                                                     func(s *Scenario) { s.Fleet.Clients = 0 },
+		"full queue takes 1s and clients wait 3s for an attempt":                 func(s *Scenario) { s.Fleet.Timeout, s.Policy.Retry.Deadline = 0, 3*time.Second },
+		"full queue takes 1s and clients wait without end for an attempt":        func(s *Scenario) { s.Fleet.Timeout = 0 },
+		"Fleet.Clients is 0": func(s *Scenario) { s.Fleet.Clients = 0 },
 	} {
 		if brief && (strings.Contains(want, "queue") || strings.Contains(want, "Queue")) {
 			continue
@@ -197,7 +200,19 @@ func TestCheckRecovery_Breaker(t *testing.T) {
 	var e *RecoveryError
 	require.ErrorAs(t, err, &e)
 	assert.True(t, e.Breaker)
+	assert.Equal(t, e.Clients, e.WithoutBreaker)
 	assert.ErrorContains(t, err, "without its breaker it recovers in time")
+
+	// Where the fleet is too large as well, it is said how large it may be with and
+	// without the breaker.
+	s.Fleet.Clients, s.Policy.Retry.Breaker = 3000, retrip.Breaker{Ratio: 0.5}
+	err = RecoveryCheck{Troubles: []Trouble{{BrownOut, time.Second}}}.Run(t.Context(), s)
+	require.ErrorAs(t, err, &e)
+	assert.False(t, e.Breaker)
+	assert.Less(t, e.Recovers, 10)
+	assert.InDelta(t, 900, e.WithoutBreaker, 600)
+	assert.ErrorContains(t, err, fmt.Sprintf("; without its breaker, in time is up to about %d clients (", e.WithoutBreaker))
+	assert.Regexp(t, `requests/s each\), and with it (no fleet size|only up to \d)$`, err.Error())
 }
 
 // A backend that asks for a wait is watched until the waits are over.
@@ -208,6 +223,30 @@ func TestCheckRecovery_WatchesWaits(t *testing.T) {
 	assert.Equal(t, 50*time.Second, s.tail())
 	s.Backend.RetryAfter = 31 * time.Second // more than MaxWait: nobody waits
 	assert.Equal(t, recoveryTail, s.tail())
+	s.Trigger.RetryAfter = 20 * time.Second
+	assert.Equal(t, 40*time.Second, s.tail())
+	s.Policy.Retry.MaxWait = 5 * time.Minute
+	s.Trigger.RetryAfter = 3 * time.Minute
+	assert.Equal(t, 6*time.Minute, s.tail())
+}
+
+// The check sees the herd that an outage sends away for a while: all come back
+// together, long after the backend has recovered.
+func TestCheckRecovery_Herd(t *testing.T) {
+	s := of(Overload(), 1000)
+	for _, wait := range []time.Duration{25 * time.Second, 30 * time.Second} {
+		s.Trigger = Trigger{For: 10 * time.Second, FailureRate: 1, RetryAfter: wait}
+		var e *RecoveryError
+		err := RecoveryCheck{Troubles: []Trouble{}}.Run(t.Context(), s)
+		require.ErrorAs(t, err, &e, wait)
+		assert.True(t, e.Relapsed)
+		assert.ErrorContains(t, err, fmt.Sprintf("100 %% of attempts fail with Retry-After: %.0f, ", wait.Seconds()))
+		if brief {
+			return
+		}
+	}
+	s.Trigger.RetryAfter = 31 * time.Second // nobody waits that long
+	assert.NoError(t, RecoveryCheck{}.Run(t.Context(), of(s, 100)))
 }
 
 // A client with only a deadline waits for an attempt until then.

@@ -27,6 +27,7 @@ const (
 	recoveryWatch   = 30 * time.Second // how long to watch without retries
 	recoveryTail    = 15 * time.Second // during which a recovered backend must stay so
 	recoveryLonger  = 60 * time.Second // how long to watch a backend that doesn't recover in time
+	recoveryLongest = time.Hour        // how long to wait for waits that a server asks for
 	recoveryShare   = 0.95             // of the goodput without retries before the trigger
 	recoveryGroups  = 3                // of seeds: the median of their times counts, and all must recover eventually
 	recoveryGroup   = 7                // seeds in one group, at most

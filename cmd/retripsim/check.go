@@ -121,7 +121,7 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			}
 			switch {
 			case bad != nil:
-				bad.Clients, bad.Recovers = bad.Clients/times, bad.Recovers/times
+				bad.Clients, bad.Recovers, bad.WithoutBreaker = bad.Clients/times, bad.Recovers/times, bad.WithoutBreaker/times
 				one.Sentence = strings.TrimPrefix(bad.Error(), "sim: ")
 			case harmless:
 				one.Sentence = fmt.Sprintf("any policy recovers here: a full queue of %v is worked off while clients still wait", full)
