@@ -36,7 +36,7 @@ func (r *report) chart(columns int) []string {
 		if len(l.y) == 0 {
 			continue
 		}
-		head := "at most " + tickText(roundTo3(highest(l)))
+		head := "at most " + cmp.Or(l.peak, tickText(roundTo3(highest(l))))
 		pad := max(1, wide-utf8.RuneCountInString(l.name)-len(head))
 		rows = append(rows, l.name+strings.Repeat(" ", pad)+head)
 		rows = append(rows, l.blocks(wide, longest, top)...)

@@ -109,8 +109,11 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			var idle *sim.ParameterError // a case in which no policy could fail
 			harmless := errors.As(err, &idle) && idle.Field == "Backend.Queue"
 			if err != nil && !errors.As(err, &bad) && !harmless {
-				if len(all) == 0 && (len(cases) == 0 || ctx.Err() == nil) {
+				if ctx.Err() == nil || len(r.table) == 1 && len(cases) == 0 {
 					return nil, err
+				}
+				for _, c := range cases {
+					r.table = append(r.table, caseRow(p.Name, c))
 				}
 				return r, err
 			}

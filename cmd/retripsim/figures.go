@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,10 +65,12 @@ func seconds(d time.Duration) string {
 	return number(d.Seconds()) + "\u00a0s"
 }
 
-// recoveryFinding says which policies recover from the trouble and which don't.
+// recoveryFinding says which policies recover from the trouble and which don't. It
+// says nothing about a run that was interrupted before the backend recovered.
 func recoveryFinding(s sim.Scenario, groups [][]*sim.Result) string {
 	var lost []string
 	slowest, name := -1.0, ""
+	groups = slices.DeleteFunc(slices.Clone(groups), func(group []*sim.Result) bool { return recovery(group) == notYet })
 	for _, group := range groups {
 		seconds := mid(group, recoverySeconds)
 		if seconds >= neverSeconds {
@@ -78,7 +81,7 @@ func recoveryFinding(s sim.Scenario, groups [][]*sim.Result) string {
 	}
 	after := seconds(s.Horizon - s.Trigger.At - s.Trigger.For)
 	switch {
-	case s.Trigger.For == 0:
+	case s.Trigger.For == 0 || len(groups) == 0:
 		return fmt.Sprintf("%s clients at %.0f %% load", count(int64(s.Fleet.Clients)), 100*s.Load())
 	case len(groups) == 1 && len(lost) == 1:
 		return fmt.Sprintf("With %s the backend has not recovered %s after the trouble", lost[0], after)

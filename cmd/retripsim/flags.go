@@ -147,7 +147,7 @@ func (f *flags) throttled() {
 
 // repeats declares the flag for the number of runs.
 func (f *flags) repeats(runs int) {
-	f.IntVar(&f.runs, "runs", runs, "`number` of runs, with consecutive seeds; the report shows medians")
+	f.IntVar(&f.runs, "runs", runs, "`number` of runs, with consecutive seeds; the report shows medians, or ranges where the seeds differ much")
 }
 
 // field makes name the flag for a field of the model.

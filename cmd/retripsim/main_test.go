@@ -345,7 +345,7 @@ func TestLawOfThePolicy(t *testing.T) {
 
 // An interrupt shows the results so far, marked as partial.
 func TestInterrupt(t *testing.T) {
-	for _, args := range []string{"contention -trials 100000", "compare -runs 100 -horizon 1h", "stadium -players 5000000", "limit"} {
+	for _, args := range []string{"contention -trials 100000", "check", "compare -runs 100 -horizon 1h", "stadium -players 5000000", "limit"} {
 		var out, errs bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		f := newFlags("")

@@ -269,6 +269,7 @@ func millions(x float64) string { return fmt.Sprintf("%.2f M", x/1e6) }
 type line struct {
 	name string
 	x, y []float64
+	peak string // of the table; if empty, the highest point
 }
 
 func (l *line) add(x, y float64) { l.x, l.y = append(l.x, x), append(l.y, y) }

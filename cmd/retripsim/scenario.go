@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -88,7 +89,8 @@ func (f *flags) settle(s *sim.Scenario) error {
 }
 
 // byPolicy runs s with each policy as often as -runs says, and returns the
-// results by policy. If ctx ends, it omits the missing results.
+// results by policy. If ctx ends, it omits the missing results, and partial ones of
+// a policy that has a complete one.
 func (f *flags) byPolicy(ctx context.Context, s sim.Scenario, progress func(float64)) ([][]*sim.Result, error) {
 	policies, err := f.load(s.Policy.Retry)
 	if err != nil {
@@ -102,7 +104,12 @@ func (f *flags) byPolicy(ctx context.Context, s sim.Scenario, progress func(floa
 	results, err := sim.RunAll(ctx, all, progress)
 	var groups [][]*sim.Result
 	for group := range slices.Chunk(results, f.runs) {
-		if group = slices.DeleteFunc(group, func(r *sim.Result) bool { return r == nil }); len(group) > 0 {
+		group = slices.DeleteFunc(group, func(r *sim.Result) bool { return r == nil })
+		cut := func(r *sim.Result) bool { return r.Partial }
+		if slices.ContainsFunc(group, func(r *sim.Result) bool { return !cut(r) }) {
+			group = slices.DeleteFunc(group, cut)
+		}
+		if len(group) > 0 {
 			groups = append(groups, group)
 		}
 	}
@@ -152,7 +159,7 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 				r.notes = append(r.notes, fmt.Sprintf("%s: when everything fails, the budget of a client stops its retries in about %v", p.Name, round(d)))
 			}
 		}
-		r.lines = seriesLines(groups, func(p sim.Point) int32 { return p.Attempts })
+		r.lines = shownLines(groups, peakSecond, " in a second", func(p sim.Point) int32 { return p.Attempts })
 		r.unit = "attempts/s"
 		r.draw = func(t *theme) (*figure, error) {
 			switch f.plot {
@@ -175,12 +182,77 @@ func loadRow(group []*sim.Result) []string {
 	}
 	return []string{name, recovery(group),
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Goodput })),
-		fmt.Sprintf("%.1f %%", mid(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })),
+		successText(group),
 		fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
 		fmt.Sprintf("%.2f", mid(group, meanwhile)),
-		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.PeakSecond })),
+		peakText(group, peakSecond),
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Steady })),
-		fmt.Sprint(round(r.P50)), fmt.Sprint(round(r.P99))}
+		percentile(group, func(r *sim.Result) time.Duration { return r.P50 }),
+		percentile(group, func(r *sim.Result) time.Duration { return r.P99 })}
+}
+
+func peakSecond(r *sim.Result) float64 { return r.PeakSecond }
+func peakServed(r *sim.Result) float64 { return r.PeakServed }
+
+func peakText(group []*sim.Result, peak func(*sim.Result) float64) string {
+	return fmt.Sprintf("%.0f", mid(group, peak))
+}
+
+// shownLines returns rates over time for the run of each group whose peak is the
+// median, which is the one in the table.
+// The unit of the peaks follows them.
+func shownLines(groups [][]*sim.Result, peak func(*sim.Result) float64, unit string, of func(sim.Point) int32) []line {
+	shown := make([][]*sim.Result, len(groups))
+	for i, group := range groups {
+		most := mid(group, peak)
+		shown[i] = group[slices.IndexFunc(group, func(r *sim.Result) bool { return peak(r) == most }):]
+	}
+	lines := seriesLines(shown, of)
+	for i, group := range groups {
+		lines[i].peak = peakText(group, peak) + unit
+	}
+	return lines
+}
+
+// bistable is the difference in percentage points between runs from which on
+// a table has a range: the outcome then depends on the seed.
+const bistable = 5
+
+// successText returns the share of requests that succeed: the median, or the range
+// if it differs much from seed to seed.
+func successText(group []*sim.Result) string {
+	return shareText(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })
+}
+
+func shareText(group []*sim.Result, percent func(*sim.Result) float64) string {
+	least, most := 100.0, 0.0
+	for _, r := range group {
+		x := percent(r)
+		least, most = min(least, x), max(most, x)
+	}
+	if most-least > bistable {
+		return fmt.Sprintf("%.0f–%.0f %%", least, most)
+	}
+	return fmt.Sprintf("%.1f %%", mid(group, percent))
+}
+
+// percentile formats the median of a percentile with as many digits as the bins of
+// a result have: they are up to an eighth wide.
+func percentile(group []*sim.Result, of func(*sim.Result) time.Duration) string {
+	d := time.Duration(mid(group, func(r *sim.Result) float64 { return float64(of(r)) }))
+	if d <= 0 {
+		return "–" // nothing succeeds
+	}
+	unit, name := time.Second, "s"
+	switch {
+	case d < time.Millisecond:
+		unit, name = time.Microsecond, "µs"
+	case d < 995*time.Millisecond:
+		unit, name = time.Millisecond, "ms"
+	}
+	x := float64(d) / float64(unit)
+	step := math.Pow(10, math.Floor(math.Log10(x))-1)
+	return fmt.Sprintf("≈ %s %s", number(math.Round(x/step)*step), name)
 }
 
 // storeNotes reports the load on the store of the fleet's account and, if some
@@ -220,15 +292,24 @@ func meanwhile(r *sim.Result) float64 {
 }
 
 func recovery(group []*sim.Result) string {
-	seconds := mid(group, recoverySeconds)
-	if seconds >= neverSeconds {
-		if group[0].Partial {
-			return "not yet"
+	least, most := float64(neverSeconds), 0.0
+	for _, r := range group {
+		if r.Partial && r.Recovery == sim.Never {
+			return notYet
 		}
-		return "never"
+		least, most = min(least, recoverySeconds(r)), max(most, recoverySeconds(r))
 	}
-	return fmt.Sprintf("%.0f s", seconds)
+	switch {
+	case least >= neverSeconds:
+		return "never"
+	case most >= neverSeconds: // it depends on the seed
+		return fmt.Sprintf("%.0f s–never", least)
+	}
+	return fmt.Sprintf("%.0f s", mid(group, recoverySeconds))
 }
+
+// notYet stands for the recovery of a run that was interrupted before it.
+const notYet = "not yet"
 
 const neverSeconds = 1e9
 
@@ -298,7 +379,7 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 			table: [][]string{{"policy", "peak served/s", "peak attempts/s", "success", "attempts/request", "in the outage", "p99"}},
 			json:  groups,
 			csv:   seriesCSV(groups),
-			lines: seriesLines(groups, func(p sim.Point) int32 { return p.Served }),
+			lines: shownLines(groups, peakServed, "", func(p sim.Point) int32 { return p.Served }),
 			unit:  "served/s",
 		}
 		if crowd == "passing" {
@@ -307,12 +388,12 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 		r.notes = append(r.notes, "in the outage: attempts made in it per request that arrived in it")
 		for _, group := range groups {
 			row := []string{group[0].Policy,
-				fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.PeakServed })),
+				peakText(group, peakServed),
 				fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Peak })),
-				fmt.Sprintf("%.1f %%", mid(group, func(r *sim.Result) float64 { return 100 * r.SuccessRate() })),
+				successText(group),
 				fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
 				fmt.Sprintf("%.2f", mid(group, meanwhile)),
-				fmt.Sprint(round(group[0].P99))}
+				percentile(group, func(r *sim.Result) time.Duration { return r.P99 })}
 			if crowd == "passing" {
 				row = append(row, published[group[0].Policy])
 			}
