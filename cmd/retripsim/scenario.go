@@ -104,16 +104,22 @@ func (f *flags) byPolicy(ctx context.Context, s sim.Scenario, progress func(floa
 	results, err := sim.RunAll(ctx, all, progress)
 	var groups [][]*sim.Result
 	for group := range slices.Chunk(results, f.runs) {
-		group = slices.DeleteFunc(group, func(r *sim.Result) bool { return r == nil })
-		cut := func(r *sim.Result) bool { return r.Partial }
-		if slices.ContainsFunc(group, func(r *sim.Result) bool { return !cut(r) }) {
-			group = slices.DeleteFunc(group, cut)
-		}
-		if len(group) > 0 {
+		if group = ended(group); len(group) > 0 {
 			groups = append(groups, group)
 		}
 	}
 	return groups, err
+}
+
+// ended returns the results that exist, without the partial ones if there is a
+// complete one.
+func ended(group []*sim.Result) []*sim.Result {
+	group = slices.DeleteFunc(group, func(r *sim.Result) bool { return r == nil })
+	cut := func(r *sim.Result) bool { return r.Partial }
+	if whole := slices.DeleteFunc(slices.Clone(group), cut); len(whole) > 0 {
+		return whole
+	}
+	return group
 }
 
 func overload(f *flags) func(context.Context, func(float64)) (*report, error) {

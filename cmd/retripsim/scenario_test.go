@@ -4,8 +4,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"regexp"
 	"strings"
 	"testing"
@@ -62,20 +60,10 @@ func TestRanges(t *testing.T) {
 	assert.Contains(t, recoveryFinding(s, [][]*sim.Result{{run(sim.Never, 0, false)}}), "has not recovered")
 
 	// Of the runs that an interrupt cuts off, those that ended count.
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	f := newFlags("")
-	work := overload(f)
-	require.NoError(t, f.parse(strings.Fields("-runs 40 -horizon 300s")))
-	r, err := work(ctx, func(done float64) {
-		if done > 0.1 {
-			cancel()
-		}
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	var out bytes.Buffer
-	r.print(&out, 200)
-	assert.Regexp(t, `(?m)^retrip +3 s `, out.String())
+	whole, cut := run(3*time.Second, 900, false), run(sim.Never, 900, true)
+	assert.Equal(t, []*sim.Result{whole}, ended([]*sim.Result{whole, cut, nil}))
+	assert.Equal(t, []*sim.Result{cut}, ended([]*sim.Result{cut, nil}))
+	assert.Empty(t, ended([]*sim.Result{nil}))
 }
 
 // The peak of a chart is the peak of the table, in a run that has it.
