@@ -23,6 +23,7 @@ type checked struct {
 	OK       bool          `json:"ok"`
 	Sentence string        `json:"sentence"`
 	Cases    []checkedCase `json:"cases"`
+	Price    []priced      `json:"price,omitempty"`
 }
 
 // checkedCase is a case with times in seconds. A time that was not seen to end is null.
@@ -65,6 +66,7 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.Var(floats(&loads), f.field("loads", "Loads"), "`shares` of the backend's capacity that arrive")
 	f.Var(durations(&lengths), f.field("lengths", "Troubles.For"), "lengths of the brown-outs: `durations`")
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
+	costs := f.Bool("price", true, "also measure what the policy costs where no overload ends: some seconds")
 	f.BoolVar(&f.json, "json", false, "print the result as JSON")
 	f.timeouts()
 	f.choice("retrip")
@@ -78,8 +80,9 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, fmt.Errorf("-loads is %v: it must be less than 1", loads[0])
 		}
 		capacity := s.Arrivals.Rate / loads[0]
+		clients, perClient := s.Fleet.Clients, s.Arrivals.Rate/float64(s.Fleet.Clients)
 		title := fmt.Sprintf("clients: %d, with %.3g requests/s each; seconds to recover from a backend that works three times as slowly",
-			s.Fleet.Clients, s.Arrivals.Rate/float64(s.Fleet.Clients))
+			clients, perClient)
 		times := max(1, int(math.Ceil(leastWorkers/(capacity*s.Backend.Service.Seconds()))))
 		capacity *= float64(times)
 		s.Arrivals.Rate *= float64(times)
@@ -124,7 +127,7 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			}
 			switch {
 			case bad != nil:
-				bad.Clients, bad.Recovers, bad.WithoutBreaker = bad.Clients/times, bad.Recovers/times, bad.WithoutBreaker/times
+				bad.Clients, bad.Recovers, bad.WithoutBreaker = clients, bad.Recovers/times, bad.WithoutBreaker/times
 				one.Sentence = strings.TrimPrefix(bad.Error(), "sim: ")
 			case harmless:
 				one.Sentence = fmt.Sprintf("any policy recovers here: a full queue of %v is worked off while clients still wait", full)
@@ -135,13 +138,37 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			if p.Retry.AttemptTimeout <= 0 {
 				r.notes = append(r.notes, fmt.Sprintf("%s sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", p.Name, s.Fleet.Timeout))
 			}
+			if *costs && p.Retry.MaxAttempts != 1 {
+				if one.Price, err = priceOf(ctx, p, perClient, s.Seed); err != nil && ctx.Err() == nil {
+					return nil, err
+				}
+			}
+			if one.Price != nil {
+				r.notes = append(r.notes, priceSentence(one.Price, perClient))
+			}
 			all = append(all, one)
 			r.json, r.failed = all, r.failed || bad != nil
+			if err := ctx.Err(); err != nil {
+				return r, err
+			}
 		}
 		r.csv = func(w io.Writer) error { return checkCSV(w, all) }
 		r.draw = func(t *theme) (*figure, error) { return f.checkFigure(ctx, t, s, policies, loads, lengths) }
 		return r, nil
 	}
+}
+
+// priceOf measures what a policy costs clients that send perClient requests per
+// second each, and what happens without retries: two results per case.
+func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) ([]priced, error) {
+	cases := []priceCase{steadyLoad(clientsOf(900, perClient)), threeRefuse(clientsOf(700, perClient)), shortOutage(clientsOf(700, perClient))}
+	return pricesOf(ctx, p, cases, remedies[:2], priceRuns, seed, func(float64) {})
+}
+
+func priceSentence(found []priced, perClient float64) string {
+	return fmt.Sprintf("what %s costs clients with %.3g requests/s each: at a steady 90 %% load on ten backends chosen at random %s of the requests succeed, without retries %s; "+
+		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s (retripsim price: what helps)",
+		found[0].Policy, perClient, found[1].text(), found[0].text(), found[3].text(), found[2].text(), blip, found[5].text())
 }
 
 func caseRow(policy string, c sim.RecoveryCase) []string {

@@ -54,6 +54,7 @@ var commands = []command{
 	{"triggers", "length of the trouble × requests per second and client: seconds to recover", triggers},
 	{"queues", "load × queue or timeout: where retries recover, where never", queues},
 	{"accounts", "the size of the fleet's account: what it costs after overloads, and in partial failures", accounts},
+	{"price", "where retries or their budget cost most, and what helps: the fleet's account, shed, Size", price},
 	{"sizes", "what the size of the budget costs fleets of several sizes", sizes},
 	{"budget", "the cases for which retrip's budget was designed, with other budgets beside it", budget},
 	{"hysteresis", "goodput by load, coming up and coming down from an overload", hysteresis},

@@ -51,7 +51,8 @@ var quick = map[string][]string{
 	"sizes":      {"-runs", "1", "-fleets", "10,100"},
 	"budget":     {"-runs", "1", "-policy", "no-retries"},
 	"limit":      {"-trigger-for", "1s", "-clients", "50"},
-	"check":      {"-lengths", "1s", "-loads", "0.7"},
+	"price":      {"-runs", "1", "-policy", "no-budget"},
+	"check":      {"-lengths", "1s", "-loads", "0.7", "-price=false"},
 	"gate":       {"-only", "one pause"},
 	"shed":       {"-workers", "3"},
 	"measured":   {"-in", measuredFile},
@@ -66,7 +67,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.NotContains(t, out, "partial", c.name)
 		// These commands have tables with few numbers, or draw a chart
 		// themselves.
-		chart := !slices.Contains([]string{"map", "triggers", "queues", "sizes", "budget", "limit", "gate", "check", "shed", "accounts"}, c.name)
+		chart := !slices.Contains([]string{"map", "triggers", "queues", "sizes", "budget", "limit", "gate", "check", "shed", "accounts", "price"}, c.name)
 		assert.Equal(t, chart, strings.Contains(out, "; all from 0 to "), "%s: %s", c.name, out)
 	}
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
@@ -81,7 +82,7 @@ func TestEveryCommandWritesFiles(t *testing.T) {
 		for _, ext := range outputs {
 			name := filepath.Join(dir, c.name+ext)
 			code, _, errs := call(t, append([]string{c.name, "-o", name}, quick[c.name]...)...)
-			if slices.Contains([]string{"sizes", "budget", "limit", "gate", "shed", "accounts"}, c.name) && (ext == ".svg" || ext == ".png") {
+			if slices.Contains([]string{"sizes", "budget", "limit", "gate", "shed", "accounts", "price"}, c.name) && (ext == ".svg" || ext == ".png") {
 				assert.Equal(t, exitUsage, code)
 				assert.Contains(t, errs, "no picture")
 				assert.NoFileExists(t, name)
@@ -400,13 +401,13 @@ func TestCheck(t *testing.T) {
 		{"-queue 100ms -policy no-budget", "any policy recovers here: a full queue of 100ms", 0},
 		{"-timeout 250ms", "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0},
 	} {
-		code, out, errs := call(t, append([]string{"check"}, strings.Fields(c.args)...)...)
+		code, out, errs := call(t, append([]string{"check", "-price=false"}, strings.Fields(c.args)...)...)
 		assert.Equal(t, c.code, code, c.args)
 		assert.Empty(t, errs, c.args)
 		assert.Contains(t, out, c.says, c.args)
 		assert.Equal(t, code != 0, strings.Contains(out, "FAILS"), c.args)
 
-		code, out, _ = call(t, append([]string{"check", "-json"}, strings.Fields(c.args)...)...)
+		code, out, _ = call(t, append([]string{"check", "-price=false", "-json"}, strings.Fields(c.args)...)...)
 		assert.Equal(t, c.code, code, c.args)
 		var all struct{ Results []checked }
 		require.NoError(t, json.Unmarshal([]byte(out), &all), c.args)
@@ -426,13 +427,49 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// price says what retries cost and what helps, and check says what they cost the
+// fleet in question.
+func TestPrice(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "price.json")
+	code, out, errs := call(t, "price", "-runs", "3", "-policy", "retrip,no-budget", "-o", file)
+	require.Zero(t, code, errs)
+	assert.Regexp(t, `no-budget +90 % .* – `, out, "without a budget there is no account and no Size")
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var all struct{ Results []priced }
+	require.NoError(t, json.Unmarshal(data, &all))
+	find := func(words, remedy string) priced {
+		for _, p := range all.Results {
+			if p.Policy == "retrip" && strings.Contains(p.Case, words) && p.Remedy == remedy {
+				return p
+			}
+		}
+		require.Fail(t, "no such row", "%s, %s", words, remedy)
+		return priced{}
+	}
+	for _, fleet := range []string{" 3000 clients", "90 % load on ten backends, 10000 clients"} {
+		assert.Greater(t, find(fleet, "without retries").Least, 98.0)
+		assert.Less(t, find(fleet, "as it is").Least, 98.0)
+		assert.Greater(t, find(fleet, "servers shed retries").Least, 99.0)
+	}
+	refuse := "3 of them refuse"
+	assert.Less(t, find(refuse, "as it is").Most, find(refuse, "without retries").Least)
+	assert.Greater(t, find(refuse, "with the fleet's account").Least, find(refuse, "without retries").Most)
+	assert.Less(t, find("outage of 200ms", "as it is").Most, 5.0)
+	assert.Greater(t, find("outage of 200ms", "Size 200").Least, 80.0)
+
+	_, out, errs = call(t, "check", "-lengths", "1s", "-loads", "0.7", "-clients", "300")
+	assert.Empty(t, errs)
+	assert.Contains(t, out, "what retrip costs clients with 2.33 requests/s each: at a steady 90 % load on ten backends chosen at random 80–100 % of the requests succeed, without retries 99.2 %")
+}
+
 // limit and check agree.
 func TestLimitAgreesWithCheck(t *testing.T) {
 	_, out, _ := call(t, "limit", "-o", filepath.Join(t.TempDir(), "x.json"))
 	largest, err := strconv.Atoi(strings.Fields(strings.Split(out, "\n")[3])[1])
 	require.NoError(t, err, out)
 	for clients, want := range map[int]int{largest * 9 / 10: 0, largest * 5 / 4: exitFailed} {
-		code, out, _ := call(t, "check", "-loads", "0.7", "-clients", strconv.Itoa(clients))
+		code, out, _ := call(t, "check", "-price=false", "-loads", "0.7", "-clients", strconv.Itoa(clients))
 		assert.Equal(t, want, code, out)
 	}
 }
