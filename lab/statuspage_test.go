@@ -94,6 +94,13 @@ const headers = `[...document.querySelectorAll('table')].filter(t =>
 	[...t.querySelectorAll('thead th')].some(h => h.scope !== 'col') ||
 	[...t.querySelectorAll('tbody tr')].some(r => r.children[0].tagName !== 'TH' || r.children[0].scope !== 'row' || r.children.length !== t.querySelectorAll('thead th').length)).length`
 
+// broken returns the names of the Transport payments that don't stay on one line.
+const broken = `[...document.querySelectorAll('section[aria-label="payments"] .name')].filter(e => {
+	const text = document.createRange();
+	text.selectNode(e.firstChild);
+	return text.getClientRects().length > 1;
+}).map(e => e.textContent)`
+
 // The page works in a real browser, in light and dark mode, and a name never
 // becomes markup. If SCREENSHOTS is set in the environment, the test saves
 // screenshots to that directory; docs/img/statuspage.png is one of them.
@@ -160,6 +167,9 @@ func TestStatusPage_InABrowser(t *testing.T) {
 	wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.documentElement.scrollWidth + " of " + innerWidth`))
 	require.NoError(t, err)
 	assert.Equal(t, "360 of 360", wide)
+	names, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](broken))
+	require.NoError(t, err)
+	assert.Empty(t, names, "a line ends within a name")
 	if dir := os.Getenv("SCREENSHOTS"); dir != "" {
 		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 		require.NoError(t, err)
