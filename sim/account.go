@@ -14,7 +14,7 @@ import (
 // Store describes the store of the fleet's account, which clients with the
 // preset "account" ask before a retry. The zero Store answers at once.
 type Store struct {
-	// Size is the size of the account. If 0, it is 500.
+	// Size is the size of the account. If 0, it is 175, the default of Policy.FleetBudget.
 	Size float64
 
 	// Shards is the number of accounts into which the fleet's account is split,

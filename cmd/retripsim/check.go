@@ -70,7 +70,7 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.BoolVar(&f.json, "json", false, "print the result as JSON")
 	f.timeouts()
 	f.choice("retrip")
-	f.first = []string{"policy", "host", "clients", "rate", "service", "queue", "json", "o"}
+	f.first = strings.Fields("policy host clients rate service queue json o")
 	f.excludes("attempt-timeout", "timeout")
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		if !(full > 0 && full <= time.Minute) {

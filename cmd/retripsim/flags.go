@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -322,25 +323,50 @@ func (f *flags) checked(p retrip.Policy) error {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
+// groups are the titles under which help lists the flags of a scenario, after the
+// most important ones.
+var groups = []struct{ title, names string }{
+	{"The fleet", "clients fleets rate rates per-client load loads unequal timeout timeouts requests regular at-once layers layer"},
+	{"The policy", "sizes max-attempts attempt-timeout deadline max-wait backoff-base backoff-cap jitter budget-size gate breaker-ratio breaker-window breaker-min-volume breaker-open-for"},
+	{"The fleet's account", "account-size account-shards store-delay store-lag store-down-at store-down-for"},
+	{"The backend", "workers service fixed spread tail-share tail-times queue queues order patience codel shed-retries refusal-cost retry-after no-retry drop-abandoned crowding cold refill instances"},
+	{"The trouble", "crowd overload trigger-at trigger-for lengths slowdown surge trigger-failures trigger-retry-after answer-delay"},
+	{"What fails at any time", "failures broken broken-silent dead slow slow-by silent dead-clients"},
+	{"The network", "delay connect"},
+	{"The run and its output", "seed runs horizon bin price plot o dark"},
+}
+
+// help lists the flags: those of f.first before all others, which are in groups.
 func (f *flags) help(w io.Writer, about string) {
-	fmt.Fprintf(w, "retripsim %s: %s\n\nFlags:\n\n", f.Name(), about)
-	rest := flag.NewFlagSet("", flag.ContinueOnError)
-	first := flag.NewFlagSet("", flag.ContinueOnError)
-	f.VisitAll(func(one *flag.Flag) {
-		to := rest
-		if slices.Contains(f.first, one.Name) {
-			to = first
+	fmt.Fprintf(w, "retripsim %s: %s\n", f.Name(), about)
+	left := map[string]*flag.Flag{}
+	f.VisitAll(func(one *flag.Flag) { left[one.Name] = one })
+	list := func(title string, names []string) {
+		set := flag.NewFlagSet("", flag.ContinueOnError)
+		set.SetOutput(w)
+		any := false
+		for _, name := range names {
+			if one := left[name]; one != nil {
+				set.Var(one.Value, name, one.Usage)
+				set.Lookup(name).DefValue = one.DefValue
+				delete(left, name)
+				any = true
+			}
 		}
-		to.Var(one.Value, one.Name, one.Usage)
-		to.Lookup(one.Name).DefValue = one.DefValue
-	})
-	first.SetOutput(w)
-	rest.SetOutput(w)
-	if f.first != nil {
-		first.PrintDefaults()
-		fmt.Fprint(w, "\nMore flags:\n\n")
+		if any {
+			fmt.Fprintf(w, "\n%s:\n\n", title)
+			set.PrintDefaults()
+		}
 	}
-	rest.PrintDefaults()
+	title := "Flags"
+	if f.first != nil {
+		list(title, f.first)
+		for _, g := range groups {
+			list(g.title, strings.Fields(g.names))
+		}
+		title = "More flags"
+	}
+	list(title, slices.Collect(maps.Keys(left)))
 }
 
 // numbers is a flag that holds a list of numbers.

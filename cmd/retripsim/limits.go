@@ -20,7 +20,7 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.noPicture = true
 	f.scenario(&s)
 	f.choice("retrip")
-	f.first = []string{"policy", "host", "clients", "rate", "load", "service", "workers", "queue"}
+	f.first = strings.Fields("policy host clients rate load service workers queue")
 	lengths := []time.Duration{time.Second, 10 * time.Second, time.Minute}
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		if err := f.settle(&s); err != nil {

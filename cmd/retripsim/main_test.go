@@ -380,6 +380,10 @@ func TestHelp(t *testing.T) {
 		code, help, _ := call(t, c.name, "-h")
 		assert.Zero(t, code)
 		assert.Contains(t, help, "-o file")
+		assert.NotContains(t, help, "More flags", "a flag of %s without a group", c.name)
+		for _, line := range regexp.MustCompile(`(?m)^  -[a-z-]+`).FindAllString(help, -1) {
+			assert.Equal(t, 1, strings.Count(help, line+" ")+strings.Count(help, line+"\n"), "%s:%s", c.name, line)
+		}
 	}
 	assert.Contains(t, out, "finagle")
 }

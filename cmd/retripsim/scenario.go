@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/retrip/retrip/sim"
@@ -18,6 +19,7 @@ const maxLoad = 10 // as a share of the capacity
 
 // scenario declares the flags for all parts of s.
 func (f *flags) scenario(s *sim.Scenario) {
+	f.first = strings.Fields("policy host clients fleets rate per-client load loads lengths queues timeouts trigger-for runs o")
 	f.timeouts()
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
 	f.BoolVar(&s.Fleet.Unequal, "unequal", s.Fleet.Unequal, "a few clients send most of the requests")
@@ -68,7 +70,7 @@ func (f *flags) scenario(s *sim.Scenario) {
 
 // store declares the flags for the store of the fleet's account.
 func (f *flags) store(s *sim.Store) {
-	f.Float64Var(&s.Size, f.field("account-size", "Store.Size"), s.Size, "size of the fleet's account in tokens; 0 means 500")
+	f.Float64Var(&s.Size, f.field("account-size", "Store.Size"), s.Size, "size of the fleet's account in tokens; 0 means 175")
 	f.IntVar(&s.Shards, f.field("account-shards", "Store.Shards"), s.Shards, "number of accounts into which it is split; 0 means one")
 	f.DurationVar(&s.Delay, f.field("store-delay", "Store.Delay"), s.Delay, "round-trip time of an operation of the store")
 	f.DurationVar(&s.Lag, f.field("store-lag", "Store.Lag"), s.Lag, "age of the level in the store's answers")
@@ -136,7 +138,6 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 	f.choice(policies)
 	f.repeats(runs)
 	f.plots("load", "goodput", "waits")
-	f.first = []string{"policy", "host", "clients", "rate", "load", "trigger-for", "runs", "o"}
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		if err := f.settle(&s); err != nil {
 			return nil, err
