@@ -431,6 +431,33 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// The workflow of examples/check passes, and fails once somebody removes the budget.
+// docs/platform-engineers.md has the same command.
+func TestCheckInAWorkflow(t *testing.T) {
+	const dir = "../../examples/check/"
+	workflow, err := os.ReadFile(dir + ".github/workflows/policies.yml")
+	require.NoError(t, err)
+	command := regexp.MustCompile(`(?m)run: go -C retrip run \./cmd/retripsim (check -policy "\$GITHUB_WORKSPACE/policies\.json" .*)$`).FindSubmatch(workflow)
+	require.NotNil(t, command)
+	line := strings.ReplaceAll(string(command[1]), `"$GITHUB_WORKSPACE/policies.json"`, "policies.json")
+	docs, err := os.ReadFile("../../docs/platform-engineers.md")
+	require.NoError(t, err)
+	assert.Contains(t, string(docs), "\n    go run ./cmd/retripsim "+line+"\n")
+
+	run := func(file string) int {
+		args := strings.Fields(strings.Replace(line, "policies.json", file, 1))
+		code, _, errs := call(t, append(args, "-price=false")...)
+		require.Empty(t, errs)
+		return code
+	}
+	assert.Zero(t, run(dir+"policies.json"))
+	policies, err := os.ReadFile(dir + "policies.json")
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "policies.json")
+	require.NoError(t, os.WriteFile(file, bytes.Replace(policies, []byte(`"deadline": "1s"`), []byte(`"deadline": "1s", "budget": {"size": "off"}`), 1), 0o600))
+	assert.Equal(t, exitFailed, run(file))
+}
+
 // price says what retries cost and what helps, and check says what they cost the
 // fleet in question.
 func TestPrice(t *testing.T) {
