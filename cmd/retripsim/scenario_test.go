@@ -73,7 +73,7 @@ func TestPeaksAgree(t *testing.T) {
 		require.Empty(t, errs)
 		head, _, _ := strings.Cut(out, "; all from 0")
 		column := strings.Split(regexp.MustCompile(`(?m)^policy .*`).FindString(head), "peak")[0]
-		for _, name := range strings.Fields("no-budget retrip full equal") {
+		for name := range strings.FieldsSeq("no-budget retrip full equal") {
 			row := regexp.MustCompile(`(?m)^` + name + ` .*`).FindString(head)
 			if row == "" {
 				continue
