@@ -50,139 +50,144 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // value: in [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the
 // policy of the host, and in Transport.Policy from the default that its comment
 // names. A field whose comment names no default is off, or has no bound. A
-// non-nil slice replaces the inherited one, even if empty.
+// non-nil slice replaces the inherited one, even if empty. Functions must be
+// safe for concurrent use.
+//
+// # Attempts and waits
+//
+// The Budget bounds retries after timeouts: to two, if its Size is 5.
+// MaxAttempts can't be Off.
+//
+// If a server asks for a wait longer than MaxWait, the Transport gives up at
+// once and returns the response in hand; at a [Gate], every request that would
+// have to wait that long gives up. MaxWait can't be Off: 1 ns refuses every
+// wait, and 24 h accepts nearly any.
+//
+// AttemptTimeout and Deadline bound the time up to the response headers, and
+// never cut off a body. AttemptTimeout should be at least 1.5 times as long as
+// a new connection and the usual response take together: over TLS, three round
+// trips and the server's own time. While attempts time out, successes that take
+// longer than 0.7 of AttemptTimeout cost tokens of the [Budget].
+//
+// # What is retried
+//
+// Dialects are ways in which services talk about retries besides Retry-After:
+// single headers ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after",
+// "ratelimit", "x-ratelimit-reset", "should-retry") or everything that a
+// service sends ("anthropic", "azure", "discord", "github", "openai",
+// "shopify", "stripe"). The first dialect that says something wins. All rules
+// for Retry-After apply to a wait from a dialect. A dialect that says whether to
+// retry overrides RetryOn and FailOn, but not Classify. Any host may forbid a
+// retry with "X-Should-Retry: false", without a dialect.
+//
+// Classify comes before all other rules, except for an error after the caller
+// has gone. With Resume, Classify also judges the break of a body, as an error,
+// and the responses to requests for the rest, mostly 206. Classify must neither
+// close the response's body nor read it except with [Peek].
+//
+// # What may be repeated
+//
+// Unprocessed is for statuses by which the hosts say that they have not
+// processed the request, as most APIs do with 429.
+//
+// Idempotent replaces the judgement by method and key, and runs once per
+// request, before the first attempt. Even so, the Transport repeats a request
+// that the server provably did not process, and net/http may repeat a GET, HEAD,
+// OPTIONS, TRACE or a request with a key after a dead pooled connection.
+//
+// IdempotencyKey should be on only for hosts that document the header. The key
+// is the same on all attempts.
+//
+// net/http repeats some requests by itself, even POSTs, and endlessly with some
+// HTTP/2 servers. An attempt that exceeds MaxSends fails like any other, so there
+// may be MaxSends times MaxAttempts sends in all.
+//
+// # Response bodies
+//
+// If a body breaks within the first WholeBody bytes, the attempt fails like any
+// other. If no retry follows, the caller gets the response, whose body yields
+// the bytes read and then its own error. A longer body streams after these
+// bytes. AttemptTimeout, Deadline and BodyIdleTimeout apply until the bytes have
+// arrived. The Transport reads nothing ahead of event streams and the like
+// (docs/downloads.md has the list), but holds back any other slow stream until
+// the bytes have arrived.
+//
+// Time between Reads doesn't count for BodyIdleTimeout. At most half a second
+// after it, the body fails with a timeout error, or Resume continues it.
+// BodyIdleTimeout needs a Base whose bodies end with the request's context, as
+// net/http's do.
+//
+// Resume uses Range and If-Range (RFC 9110 §14, §13.1.5), and the reader notices
+// nothing. The response must have a Content-Length, no Content-Encoding, and a
+// strong ETag or an old enough Last-Modified. The Transport never joins bytes of
+// different representations. Each continuation is a retry; where MaxAttempts or
+// a budget allows none, the body waits for its turn at the host.
+// docs/downloads.md has all rules.
+//
+// # Protection of the hosts
+//
+// FleetBudget, 1 to 1 000 000 tokens, should be about the number of requests
+// that all processes together send to the host in a quarter of a second, and the
+// same in every process. It has no effect without Transport.Fleet or if Budget
+// is [Unlimited].
+//
+// RetryHeader names a header without another meaning, such as "Retry-Attempt",
+// so that an overloaded server can shed retries first. First attempts carry it
+// only if the request is made on behalf of an incoming retry, with the context
+// that a [github.com/retrip/retrip/shed.Handler] passes on; the count then
+// continues from the incoming number.
 type Policy struct {
-	// MaxAttempts is the maximum number of attempts, including the first. 1
-	// means no retries. MaxAttempts can't be Off. The Budget bounds retries after
-	// timeouts: to two, if its Size is 5. The default is 4.
+	// MaxAttempts bounds the attempts, including the first; 1 means no retries. The default is 4.
 	MaxAttempts int `json:"max_attempts"`
-
 	// Backoff is the schedule of waits before retries.
 	Backoff Backoff `json:"backoff"`
-
-	// Deadline bounds one RoundTrip, with all its attempts and waits, up to the
-	// response headers, and never cuts off a body.
+	// MaxWait is the longest wait that a server may ask for. The default is 30 s.
+	MaxWait time.Duration `json:"max_wait"`
+	// AttemptTimeout bounds one attempt, up to the response headers.
+	AttemptTimeout time.Duration `json:"attempt_timeout"`
+	// Deadline bounds one RoundTrip, with all its attempts and waits, up to the response headers.
 	Deadline time.Duration `json:"deadline"`
 
-	// AttemptTimeout bounds one attempt, up to the response headers, and never
-	// cuts off a body. The timeout should be at least 1.5 times as long as a
-	// new connection and the usual response take together: over TLS, three
-	// round trips and the server's own time. While attempts time out, successes
-	// that take longer than 0.7 of the timeout cost tokens of the [Budget].
-	AttemptTimeout time.Duration `json:"attempt_timeout"`
+	// RetryOn lists statuses, 400 to 599, to retry besides 5xx and 429.
+	RetryOn []int `json:"retry_on"`
+	// FailOn lists statuses, of 5xx and 429, not to retry.
+	FailOn []int `json:"fail_on"`
+	// Dialects lists, by name, what these hosts say about retries besides Retry-After.
+	Dialects []string `json:"dialects"`
+	// Classify, if not nil, judges the outcome of every attempt.
+	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
 
-	// MaxWait is the longest wait that a server may ask for. If a server asks
-	// for more, the Transport gives up at once and returns the response in
-	// hand; at a [Gate], every request that would have to wait that long gives
-	// up. MaxWait can't be Off: 1 ns refuses every wait, and 24 h accepts
-	// nearly any. The default is 30 s.
-	MaxWait time.Duration `json:"max_wait"`
-
-	// WholeBody is the number of bytes of a response body that the Transport
-	// reads before RoundTrip returns. If the body breaks within them, the
-	// attempt fails like any other. If no retry follows, the caller gets the
-	// response, whose body yields the bytes read and then its own error. A
-	// longer body streams after these bytes. AttemptTimeout, Deadline and
-	// BodyIdleTimeout apply until the bytes have arrived. The Transport reads
-	// nothing ahead of event streams and the like (docs/downloads.md has the
-	// list), but holds back any other slow stream until the bytes have arrived.
-	WholeBody int64 `json:"whole_body"`
-
-	// BodyIdleTimeout is how long a Read of a response body may wait for bytes;
-	// time between Reads doesn't count. At most half a second later, the body
-	// fails with a timeout error, or Resume continues it. BodyIdleTimeout needs
-	// a Base whose bodies end with the request's context, as net/http's do.
-	BodyIdleTimeout time.Duration `json:"body_idle_timeout"`
-
-	// Resume continues the body of a GET where the body broke or stalled, with
-	// Range and If-Range (RFC 9110 §14, §13.1.5), and the reader notices
-	// nothing, for as long as the body goes without a new byte: a minute, for
-	// example. The response must have a Content-Length, no Content-Encoding, and
-	// a strong ETag or an old enough Last-Modified. The Transport never joins
-	// bytes of different representations. Each continuation is a retry; where
-	// MaxAttempts or a budget allows none, the body waits for its turn at the
-	// host. docs/downloads.md has all rules.
-	Resume time.Duration `json:"resume"`
-
-	// MaxReplayBody is the number of bytes of a request body that the Transport
-	// keeps for replay if the request has no GetBody and the body is neither an
-	// *os.File nor an *io.SectionReader. The default is 64 KiB.
+	// IdempotentMethods lists methods to repeat, besides those of RFC 9110 §9.2.2 and QUERY (RFC 10008).
+	IdempotentMethods []string `json:"idempotent_methods"`
+	// Unprocessed lists statuses, 400 to 599, after which to repeat a request whatever its method.
+	Unprocessed []int `json:"unprocessed"`
+	// Idempotent, if not nil, decides instead of method and key whether to repeat a request.
+	Idempotent func(*http.Request) bool `json:"-"`
+	// IdempotencyKey adds a generated key to requests that aren't idempotent and have none.
+	IdempotencyKey Switch `json:"idempotency_key"`
+	// MaxReplayBody is the number of bytes kept of a stream without GetBody. The default is 64 KiB.
 	MaxReplayBody int64 `json:"max_replay_body"`
-
-	// MaxSends bounds how often net/http may send a request within one attempt,
-	// because net/http repeats some requests by itself, even POSTs, and
-	// endlessly with some HTTP/2 servers. An attempt that exceeds the bound
-	// fails like any other, so there may be MaxSends times MaxAttempts sends in
-	// all. The default is 10 for derived attempts (see [Transport]), such as
-	// those with a timeout, and no bound for others.
+	// MaxSends bounds how often net/http sends a request within one attempt. The default is 10
+	// for derived attempts (see [Transport]), such as those with a timeout, and no bound for others.
 	MaxSends int `json:"max_sends"`
 
-	// RetryOn lists statuses (400 to 599) to retry besides 5xx and 429. FailOn
-	// lists those of 5xx and 429 not to retry.
-	RetryOn []int `json:"retry_on"`
-	FailOn  []int `json:"fail_on"`
-
-	// Unprocessed lists statuses (400 to 599) by which these hosts say that
-	// they have not processed the request, as most APIs do with 429. The
-	// Transport may repeat such a request whatever its method.
-	Unprocessed []int `json:"unprocessed"`
-
-	// IdempotentMethods lists methods that are idempotent at these hosts,
-	// besides those of RFC 9110 §9.2.2 and QUERY (RFC 10008).
-	IdempotentMethods []string `json:"idempotent_methods"`
-
-	// IdempotencyKey makes the Transport add a generated Idempotency-Key, the
-	// same on all attempts, to a request that is not idempotent and has no key.
-	// It should be on only for hosts that document the header.
-	IdempotencyKey Switch `json:"idempotency_key"`
-
-	// Dialects lists, by name, the ways in which these hosts talk about retries
-	// besides Retry-After: single headers ("retry-after-ms",
-	// "x-ms-retry-after-ms", "x-amz-retry-after", "ratelimit",
-	// "x-ratelimit-reset", "should-retry") or everything that a service sends
-	// ("anthropic", "azure", "discord", "github", "openai", "shopify",
-	// "stripe"). The first dialect that says something wins. All rules for
-	// Retry-After apply to a wait from a dialect. A dialect that says whether
-	// to retry overrides RetryOn and FailOn, but not Classify. Any host may
-	// forbid a retry with "X-Should-Retry: false", without a dialect.
-	Dialects []string `json:"dialects"`
-
-	// RetryHeader names a header without another meaning, such as
-	// "Retry-Attempt", that carries the number of the attempt on retries (2 and
-	// up), so that a server in trouble can shed retries first. First attempts
-	// carry it only if the request is made on behalf of an incoming retry, with
-	// the context that a [github.com/retrip/retrip/shed.Handler] passes on; the
-	// count then continues from the incoming number. "off" means no header.
-	RetryHeader string `json:"retry_header"`
+	// WholeBody is the number of bytes of a response body to read before RoundTrip returns.
+	WholeBody int64 `json:"whole_body"`
+	// BodyIdleTimeout is how long a Read of a response body may wait for bytes.
+	BodyIdleTimeout time.Duration `json:"body_idle_timeout"`
+	// Resume is how long to continue the broken body of a GET without a new byte, such as a minute.
+	Resume time.Duration `json:"resume"`
 
 	// Budget limits the retries to one host.
 	Budget Budget `json:"budget"`
-
-	// FleetBudget is the size of the account by which all processes of a
-	// [Fleet] limit retries to one host, 1 to 1 000 000 tokens. The size should
-	// be about the number of requests that all processes together send to the
-	// host in a quarter of a second, and the same in every process. FleetBudget
-	// has no effect without Transport.Fleet or if Budget is Unlimited. The
-	// default is 175.
+	// FleetBudget is the size of the account that limits the retries of a [Fleet] to one host. The default is 175.
 	FleetBudget float64 `json:"fleet_budget"`
-
-	Breaker Breaker `json:"breaker"` // stops attempts to a host that is down
-	Gate    Gate    `json:"gate"`    // makes requests to a host that refuses some of them wait in one queue
-
-	// Classify judges the outcome of every attempt before the rules above do,
-	// except for an error after the caller has gone. With Resume, Classify also
-	// judges the break of a body, as an error, and the responses to requests
-	// for the rest, mostly 206. Classify must be safe for concurrent use, and
-	// must neither close the response's body nor read it except with [Peek].
-	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
-
-	// Idempotent decides whether the Transport may repeat a request, instead of
-	// the request's method and key. Even so, the Transport repeats a request
-	// that the server provably did not process, and net/http may repeat a GET,
-	// HEAD, OPTIONS, TRACE or a request with a key after a dead pooled
-	// connection. Idempotent runs once per request, before the first attempt, and
-	// must be safe for concurrent use.
-	Idempotent func(*http.Request) bool `json:"-"`
+	// Breaker stops attempts to a host that is down.
+	Breaker Breaker `json:"breaker"`
+	// Gate makes requests to a host that refuses some of them wait in one queue.
+	Gate Gate `json:"gate"`
+	// RetryHeader names a header that carries the number of the attempt on retries, 2 and up. "off" means none.
+	RetryHeader string `json:"retry_header"`
 }
 
 // Verdict is what Policy.Classify decides about the outcome of an attempt.
