@@ -14,9 +14,29 @@
 // without use. The script compares no clocks, so the time of day at the
 // server and at the clients doesn't matter.
 //
+// # In production
+//
+// The options of go-redis set users and TLS. For a cluster, also one behind a
+// single configuration endpoint such as that of ElastiCache, set IsClusterMode.
+// For Sentinels, give their addresses and MasterName. The errors MOVED and
+// READONLY name these settings. If cluster-require-full-coverage is no, a
+// missing node costs only the accounts that it holds.
+//
 // The server's user needs the commands EVALSHA, EVAL, GET, SET and DEL for the
-// keys "retrip:*", or those with Options.Prefix. go-redis itself logs failed
-// connections; redis.SetLogger changes that.
+// keys "retrip:*", or those with Options.Prefix.
+//
+// Each process keeps one to four connections for each node. It opens the first
+// one when it starts, because thousands of new connections in an outage would
+// slow the store down. So Redis's maxclients, 10 000 by default, must exceed
+// the number of processes. Operations that find all connections busy share the
+// next round trip.
+//
+// The budgets decide alone while Redis is down, hangs, is out of memory, is
+// read-only or is still loading, or if another program has written something
+// else under a key. A store that is far away, and one whose clients lack the
+// processor time to read an answer within 50 ms, count as down. Meanwhile
+// retrip logs at most one line per minute. go-redis logs each connection that
+// it can't make, one every 5 to 15 s; redis.SetLogger turns that off.
 package fleetredis
 
 import (
