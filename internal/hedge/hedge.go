@@ -1,0 +1,235 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hedge is the rule of hedged requests: when a request is late, and whether
+// a second attempt may race the first one then. Transport and the simulator share it.
+// It has no clock, no randomness and no timer. Instants are durations since an epoch
+// of the caller's choice.
+//
+// A request is late if it is still out at the delay of its host, a high percentile of
+// the times to an answer. The delay follows that percentile in steps: being out at the
+// delay is the observation, so a hedge that wins hides nothing from the estimate, and
+// the share of late requests stays the same whatever the latencies do.
+//
+// A share of the successes pays for the hedges, up to two ahead. What a hedge costs
+// never comes back, whether or not it wins: where a queue makes requests late, hedges
+// win and make the queue longer. While hedges rarely win, the share is a tenth.
+//
+// The rule follows "The Tail at Scale" (Dean and Barroso, 2013). Its steps are those of
+// a stochastic approximation of a quantile (Robbins and Monro, 1951).
+package hedge
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/retrip/retrip/internal/span"
+)
+
+const (
+	// MinRate is the number of requests per second below which a host gets no hedges.
+	// A slower client knows the delay too late, and together many such clients would
+	// have too many hedges saved up.
+	MinRate = 2
+
+	// MostSaved is the largest number of hedges saved up for one host.
+	MostSaved = 2
+
+	// Warmup is the number of answers before the first delay, which is the largest of
+	// their times.
+	Warmup = 20
+
+	lateShare = 0.4 // late requests per hedge that Rule.Share pays for; the rest is for stalls
+
+	minStep   = 0.1 // of the logarithm of the delay
+	firstStep = 0.5 // the first step; the next ones are a half of it, a third, …
+	quietRuns = 3   // answers in time between late requests, in multiples of the mean, that show a fall of latencies
+	quietStep = 4   // factor of steps down after that
+
+	minDelay = float64(time.Millisecond) // timers are no more exact
+	maxDelay = float64(time.Hour)
+
+	gapWeight = 0.05             // of the last gap in the mean gap between requests
+	maxGap    = 10 * time.Second // longer gaps count as this: after a silence, a busy host is soon busy again
+
+	memory    = 50  // number of hedges whose results count
+	minWins   = 10  // of these
+	lostShare = 0.1 // of Rule.Share, while fewer win
+	whole     = 1e6 // hedges are paid for in millionths
+)
+
+// Rule is what a policy says about hedges.
+type Rule struct {
+	// Share is the largest number of hedges per request: more than 0 and at most 1.
+	Share float64
+}
+
+// lateShare returns the share of requests that the delay of a host makes late.
+func (r Rule) lateShare() float64 { return lateShare * r.Share }
+
+// Skip is why there is no hedge of a late request.
+type Skip uint8
+
+const (
+	None    Skip = iota // there is a hedge
+	Trouble             // the caller doesn't allow one
+	LowRate             // the host gets fewer than MinRate requests per second
+	Spent               // the hedges of Rule.Share are spent
+)
+
+// Host is what the rule knows about one host. The zero Host knows nothing. A Host is
+// safe for concurrent use. Only first attempts of requests that may be hedged count.
+type Host struct {
+	mu    sync.Mutex
+	delay float64       // in nanoseconds; the longest time of an answer so far, unless ready
+	gap   float64       // mean time between requests, in nanoseconds
+	last  time.Duration // instant of the last request, if begun
+	wins  uint64        // a bit for each of the last hedges, the last one lowest; 1: it won
+	saved uint32        // hedges saved up, in millionths
+	quiet uint32        // answers in time since the last late request
+	steps uint8         // answers so far; if ready, steps of the delay, as far as they matter
+	known uint8         // number of hedges of which wins knows the result
+	begun bool
+	ready bool
+}
+
+// Begin records a request at the instant now. It returns the delay after which the
+// caller must call Late if no attempt has ended. A delay of 0 means not to: the delay
+// isn't known yet, or isn't shorter than limit, the time that the attempt has. A limit
+// of 0 means no limit.
+func (h *Host) Begin(now, limit time.Duration) (delay time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.begun {
+		gap := float64(min(max(0, span.Sub(now, h.last)), maxGap))
+		if h.gap == 0 {
+			h.gap = gap
+		}
+		h.gap += gapWeight * (gap - h.gap)
+		now = max(now, h.last)
+	}
+	h.last, h.begun = now, true
+	if delay = time.Duration(h.delay); !h.ready || limit > 0 && delay >= limit {
+		return 0
+	}
+	return delay
+}
+
+// Late records that a request is still out at its delay, and decides whether to hedge
+// it. If it returns None, the caller must make the hedge, and must call Hedged when the
+// request has ended. The caller allows no hedge if the host is in trouble: while it is
+// paused, gated or behind a breaker, or while retries to it fail.
+func (h *Host) Late(r Rule, allowed bool) Skip {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.late(r)
+	switch {
+	case !allowed:
+		return Trouble
+	case h.gap > float64(time.Second)/MinRate:
+		return LowRate
+	case h.saved < whole:
+		return Spent
+	}
+	h.saved -= whole
+	return None
+}
+
+// Answered records that the first attempt of a request without a hedge has succeeded.
+// Late says that Late was called for it. Took is how long it took; it matters only if
+// Begin returned 0, and may otherwise be 0.
+func (h *Host) Answered(r Rule, took time.Duration, late bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.earn(r)
+	switch {
+	case !h.ready:
+		h.learn(took)
+	case late:
+	case float64(took) >= h.delay: // the delay was not known when the request began
+		h.late(r)
+	default:
+		h.inTime(r)
+	}
+}
+
+// TimedOut records that the first attempt of a request has timed out, after took.
+func (h *Host) TimedOut(took time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ready {
+		h.learn(took)
+	}
+}
+
+// Hedged records the result of a hedge: whether the request got its answer from it.
+func (h *Host) Hedged(won bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.wins = h.wins << 1 & (1<<memory - 1)
+	if won {
+		h.wins |= 1
+	}
+	h.known = min(h.known+1, memory)
+}
+
+// Delay returns the delay of h, or 0 if it isn't known yet.
+func (h *Host) Delay() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ready {
+		return 0
+	}
+	return time.Duration(h.delay)
+}
+
+// used returns the instant of the last request.
+func (h *Host) used() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last
+}
+
+// learn records one of the times before the first delay.
+func (h *Host) learn(took time.Duration) {
+	h.delay = min(max(minDelay, h.delay, float64(took)), maxDelay)
+	if h.steps++; h.steps == Warmup {
+		h.ready, h.steps = true, 0
+	}
+}
+
+// late moves the delay up.
+func (h *Host) late(r Rule) {
+	h.quiet = 0
+	h.step(1 - r.lateShare())
+}
+
+// inTime moves the delay down.
+func (h *Host) inTime(r Rule) {
+	by := -r.lateShare()
+	h.quiet++
+	if float64(h.quiet) > math.Round(quietRuns/r.lateShare()) {
+		by *= quietStep
+	}
+	h.step(by)
+}
+
+// step moves the logarithm of the delay by a multiple of the length of a step.
+func (h *Host) step(by float64) {
+	length := max(minStep, firstStep/float64(1+h.steps))
+	h.delay = min(max(minDelay, h.delay*math.Exp(length*by)), maxDelay)
+	if h.steps < firstStep/minStep {
+		h.steps++
+	}
+}
+
+// earn pays for hedges.
+func (h *Host) earn(r Rule) {
+	share := r.Share
+	if h.known == memory && bits.OnesCount64(h.wins) < minWins {
+		share *= lostShare
+	}
+	h.saved = min(h.saved+uint32(share*whole+0.5), MostSaved*whole)
+}

@@ -1,0 +1,279 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hedge
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const ms = time.Millisecond
+
+var rule = Rule{Share: 0.05}
+
+// ready returns a host that has learned a delay of 20 ms from requests that came every
+// 10 ms, and the instant of the next one. It has no hedge saved up.
+func ready(t *testing.T) (h *Host, now time.Duration) {
+	h = new(Host)
+	for range Warmup {
+		require.Zero(t, h.Begin(now, 0))
+		h.Answered(rule, 20*ms, false)
+		now += 10 * ms
+	}
+	h.saved = 0
+	require.Equal(t, 20*ms, h.Delay())
+	return h, now
+}
+
+func TestHost_Size(t *testing.T) {
+	assert.LessOrEqual(t, unsafe.Sizeof(Host{}), uintptr(64))
+}
+
+// The first delay is the largest of the first times to an answer, timeouts included.
+func TestHost_Warmup(t *testing.T) {
+	for name, tt := range map[string]struct {
+		took, want time.Duration
+		timeout    bool
+	}{
+		"answer":       {took: 30 * ms, want: 30 * ms},
+		"timeout":      {took: time.Second, want: time.Second, timeout: true},
+		"too exact":    {took: 0, want: ms},
+		"negative":     {took: -time.Second, want: ms},
+		"immeasurable": {took: math.MaxInt64, want: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := new(Host)
+			for i := range Warmup {
+				assert.Zero(t, h.Begin(0, 0))
+				assert.Zero(t, h.Delay())
+				switch {
+				case i != 7:
+					h.Answered(rule, 0, false)
+				case tt.timeout:
+					h.TimedOut(tt.took)
+				default:
+					h.Answered(rule, tt.took, false)
+				}
+			}
+			assert.Equal(t, tt.want, h.Delay())
+			assert.Equal(t, tt.want, h.Begin(0, 0))
+		})
+	}
+}
+
+// After the warm-up, timeouts say nothing that Late has not said.
+func TestHost_TimeoutsLater(t *testing.T) {
+	h, _ := ready(t)
+	h.TimedOut(time.Minute)
+	assert.Equal(t, 20*ms, h.Delay())
+}
+
+// A hedge after the attempt has ended would be no hedge.
+func TestHost_Limit(t *testing.T) {
+	h, now := ready(t)
+	assert.Equal(t, 20*ms, h.Begin(now, 0))
+	assert.Equal(t, 20*ms, h.Begin(now, 20*ms+1))
+	assert.Zero(t, h.Begin(now, 20*ms))
+	assert.Zero(t, h.Begin(now, 1))
+}
+
+// Twenty successes without a hedge pay for one, and no more than two are saved up.
+// Nothing else pays.
+func TestHost_Saves(t *testing.T) {
+	h, _ := ready(t)
+	for range 2 {
+		for range 19 {
+			h.Answered(rule, 0, true)
+			assert.Equal(t, Spent, h.Late(rule, true))
+			h.TimedOut(time.Second)
+		}
+		h.Answered(rule, 0, false)
+		assert.Equal(t, None, h.Late(rule, true))
+		h.Hedged(true)
+		assert.Equal(t, Spent, h.Late(rule, true))
+	}
+	for range 1000 {
+		h.Answered(rule, 0, false)
+	}
+	for range MostSaved {
+		assert.Equal(t, None, h.Late(rule, true))
+	}
+	assert.Equal(t, Spent, h.Late(rule, true))
+}
+
+// Whatever a caller forbids costs nothing.
+func TestHost_Trouble(t *testing.T) {
+	h, _ := ready(t)
+	for range 20 {
+		h.Answered(rule, 0, false)
+	}
+	assert.Equal(t, Trouble, h.Late(rule, false))
+	assert.Equal(t, None, h.Late(rule, true))
+}
+
+func TestHost_LowRate(t *testing.T) {
+	for _, tt := range []struct {
+		every time.Duration
+		want  Skip
+	}{{10 * ms, None}, {495 * ms, None}, {500 * ms, None}, {505 * ms, LowRate}, {time.Hour, LowRate}} {
+		h, now := ready(t)
+		for range 300 {
+			now += tt.every
+			h.Begin(now, 0)
+			h.Answered(rule, 0, false)
+		}
+		assert.Equal(t, tt.want, h.Late(rule, true), tt.every)
+	}
+}
+
+// A busy host is soon busy again after a silence, even a long one, and a clock that goes
+// backwards is no silence.
+func TestHost_Silence(t *testing.T) {
+	h, now := ready(t)
+	for range 40 {
+		h.Answered(rule, 0, false)
+	}
+	now += 24 * time.Hour
+	h.Begin(now, 0)
+	require.Equal(t, LowRate, h.Late(rule, true))
+	n := 0
+	for h.Late(rule, true) == LowRate {
+		now += 10 * ms
+		h.Begin(now, 0)
+		n++
+	}
+	assert.LessOrEqual(t, n, 5)
+	h.Begin(now-time.Hour, 0)
+	h.Begin(now+10*ms, 0)
+	assert.Equal(t, None, h.Late(rule, true))
+	h.Begin(math.MinInt64, 0)
+	h.Begin(math.MaxInt64, 0)
+	assert.Less(t, h.gap, float64(time.Second))
+}
+
+// While fewer than a fifth of the last 50 hedges win, a hedge costs 200 successes. When
+// the hedges win again, it costs 20.
+func TestHost_Losing(t *testing.T) {
+	h, _ := ready(t)
+	price := func() (n int) {
+		h.saved = 0
+		for h.saved < whole {
+			h.Answered(rule, 0, true)
+			n++
+		}
+		return n
+	}
+	for i := range 50 {
+		assert.Equal(t, 20, price(), i)
+		h.Hedged(false)
+	}
+	assert.Equal(t, 200, price())
+	for range 9 {
+		h.Hedged(true)
+		assert.Equal(t, 200, price())
+	}
+	h.Hedged(true)
+	assert.Equal(t, 20, price())
+	for range 40 {
+		h.Hedged(false)
+	}
+	assert.Equal(t, 20, price())
+	h.Hedged(false)
+	assert.Equal(t, 200, price())
+}
+
+// The delay of steady latencies has the share of late requests that leaves slack below
+// the hedges that are paid for.
+func TestHost_Quantile(t *testing.T) {
+	for _, share := range []float64{0.02, 0.05, 0.1, 0.2, 1} {
+		r, h := Rule{share}, new(Host)
+		draw := rand.New(rand.NewPCG(1, 2))
+		late, n := 0, int(4000/share)
+		for i := range 2 * n {
+			took := time.Duration(float64(20*ms) * math.Exp(0.4*draw.NormFloat64()))
+			delay := h.Begin(time.Duration(i)*ms, 0)
+			isLate := delay > 0 && took > delay
+			if isLate {
+				h.Late(r, true)
+				if i >= n {
+					late++
+				}
+			}
+			h.Answered(r, took, isLate)
+		}
+		assert.InEpsilon(t, 0.4*share, float64(late)/float64(n), 0.08, share)
+	}
+}
+
+// A request that began before the delay was known counts as what it was.
+func TestHost_BeganInWarmup(t *testing.T) {
+	h, _ := ready(t)
+	h.Answered(rule, 20*ms, false)
+	assert.Greater(t, h.Delay(), 20*ms)
+	h, _ = ready(t)
+	h.Answered(rule, 19*ms, false)
+	assert.Less(t, h.Delay(), 20*ms)
+}
+
+// The delay stays within bounds however long latencies rise or fall.
+func TestHost_Bounds(t *testing.T) {
+	h, _ := ready(t)
+	for range 1000 {
+		h.Late(rule, true)
+	}
+	assert.Equal(t, time.Hour, h.Delay())
+	for range 10000 {
+		h.Answered(rule, 0, false)
+	}
+	assert.Equal(t, ms, h.Delay())
+}
+
+func TestHost_AllocatesNothing(t *testing.T) {
+	var table Table
+	key := keyOf(1)
+	table.Host(key, 0)
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		h := table.Host(key, 0)
+		h.Begin(0, 0)
+		h.Late(rule, true)
+		h.Hedged(true)
+		h.Answered(rule, 0, false)
+		h.TimedOut(0)
+		h.Delay()
+	}))
+}
+
+// BenchmarkUnhedged is what the rule costs a request that is in time.
+func BenchmarkUnhedged(b *testing.B) {
+	b.ReportAllocs()
+	var table Table
+	key := keyOf(1)
+	now := time.Duration(0)
+	for b.Loop() {
+		now += ms
+		h := table.Host(key, now)
+		h.Begin(now, 0)
+		h.Answered(rule, 0, false)
+	}
+}
+
+func BenchmarkUnhedged_Parallel(b *testing.B) {
+	var table Table
+	key := keyOf(1)
+	b.RunParallel(func(pb *testing.PB) {
+		now := time.Duration(0)
+		for pb.Next() {
+			now += ms
+			h := table.Host(key, now)
+			h.Begin(now, 0)
+			h.Answered(rule, 0, false)
+		}
+	})
+}
