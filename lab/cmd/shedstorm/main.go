@@ -3,7 +3,7 @@
 
 // Shedstorm runs fleets of real clients against a server with a brown-out, over
 // loopback sockets and in real time, with and without a shed.Handler.
-// docs/shed.md shows its output. TestTable of package shed measures the same on
+// docs/shed-tables.md shows its output. TestTable of package shed measures the same on
 // virtual time.
 package main
 
