@@ -195,6 +195,10 @@ func (x *exchange) admit() ending {
 		x.decision = decide.Decision{Reason: reasonGone(gone)}
 		return ending{endAbsent, gone}
 	}
+	if x.s.orders != nil && x.forbiddenByHand() {
+		x.decision = decide.Decision{Reason: decide.ByHand}
+		return ending{how: endHeldBack}
+	}
 	if x.r.Breaker == nil && !x.r.Gate || x.table.Calm(&host.Lookup{URL: x.req.URL}) {
 		return ending{}
 	}
@@ -211,7 +215,7 @@ func (x *exchange) bodyWaits() bool {
 		return false
 	}
 	switch x.decision.Reason {
-	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen:
+	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen, decide.ByHand:
 		return true
 	case decide.HostPaused:
 		return x.host.PausedFor(x.s.now()) <= x.r.MaxWait
@@ -277,7 +281,7 @@ func (x *exchange) forget(resp *http.Response) {
 // wake asks the host for permission to make the attempt, waiting as often and
 // as long as the host requires.
 func (x *exchange) wake() ending {
-	if x.host.Undemanding() {
+	if x.host.Undemanding() && !x.forbiddenByHand() {
 		return ending{}
 	}
 	x.mayQueue()
@@ -293,6 +297,7 @@ func (x *exchange) wake() ending {
 func (x *exchange) queue() (since time.Duration, end ending) {
 	for {
 		now := x.s.now()
+		x.call.Forbidden = x.forbiddenByHand()
 		d := x.ask(now)
 		x.changed(d.Change)
 		if !d.Retry {
@@ -321,4 +326,11 @@ func (x *exchange) leave(gone error) ending {
 	x.giveBack(&x.host.Record)
 	x.decision = decide.Decision{Reason: reasonGone(gone)}
 	return ending{endHeldBack, gone}
+}
+
+// forbiddenByHand reports whether a person forbids the next attempt. A request that waits
+// obeys orders that are younger than it, too.
+func (x *exchange) forbiddenByHand() bool {
+	orders := x.t.settings.Load().orders
+	return orders != nil && x.t.forbids(orders, x.req.URL, x.r.name, x.call.Attempts > 0 || x.continues, x.s.now())
 }
