@@ -2,48 +2,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package retrip is a drop-in [net/http.RoundTripper] that retries failed
-// requests when a retry is safe. It honours Retry-After and deadlines, limits
-// retries to each host so that a fleet doesn't prolong an outage, and says why
-// it gave up.
+// requests when a retry is safe, and says why it gave up.
 //
 //	client := &http.Client{Transport: &retrip.Transport{}}
 //
-// # Defaults
+// # What is retried
 //
-// A request gets up to four attempts. The Transport retries 5xx and 429
-// responses and transient errors, and returns everything else at once. Before
-// retry n, it waits for a random time between zero and 100 ms·2^(n-1), or
-// 1 s·2^(n-1) after a 429 that names no wait, capped at 10 s. If the server
-// sends a Retry-After of at most 30 s, the wait is at least that long; a longer
-// Retry-After ends the retries. No wait starts that leaves no time for another
-// attempt before the context's deadline.
+// The Transport retries 5xx and 429 responses and transient errors, up to four
+// attempts in all, and returns everything else at once. It repeats a request
+// only if the request is idempotent, by its method (RFC 9110 §9.2.2, RFC 10008),
+// an Idempotency-Key header or the [Policy], or if the server provably did not
+// process it. A body is replayed byte for byte, or the request is not repeated.
 //
-// The Transport repeats a request only if the request is idempotent: by its
-// method (GET, HEAD, OPTIONS, TRACE, PUT, DELETE by RFC 9110 §9.2.2, QUERY by
-// RFC 10008), by an Idempotency-Key or X-Idempotency-Key header, or by Policy.
-// Any other request needs proof that the server did not process the request:
-// the connection could not be made, HTTP/2 reported the request as unprocessed,
-// or the policy says so. A body is replayed byte for byte, from GetBody, a file
-// or a copy of up to 64 KiB of a stream, or the request is not repeated.
-// net/http repeats some requests by itself; Policy.MaxSends bounds how often.
+// # Waits
 //
-// If the Transport gives up on a response, the caller gets that response. If
-// several attempts end in an error, the caller gets an [*Error] that wraps
-// every failure. docs/promises.md, in the repository, states each promise
-// exactly.
+// Before retry n, the Transport waits for a random time of up to
+// 100 ms·2^(n-1), or 1 s·2^(n-1) after a 429, at most 10 s. It never retries
+// earlier than a Retry-After asks. If the Retry-After is longer than 30 s, or
+// the context's deadline leaves no time for the wait and another attempt, the
+// Transport gives up at once.
 //
-// # Safety of the fleet
+// # Results
 //
-// Backoff delays retries, but doesn't make them fewer; the [Budget] of a host
-// does. A 503 with Retry-After holds back all retries of the Transport to that
-// host, for at most MaxWait. [Breaker], [Gate] and [Fleet] do more. After a
-// short overload, or when each client sends few requests, a fleet recovers more
-// slowly with retries than without: docs/retry-storms.md has the figures.
+// When the Transport gives up on a response, the caller gets that response,
+// with its body unread. If several attempts end in an error, the caller gets an
+// [*Error] that wraps every failure. [Metrics], Transport.Logger and [Trace]
+// give each retry and give-up exactly one [Reason].
 //
-// # Observing and testing
+// # Fleets
 //
-// [Metrics], Transport.Logger and [Trace] report every retry and every give-up
-// with exactly one [Reason]; [Transport.HostState] shows why a host gets no
-// retries. In a testing/synctest bubble, time is virtual and waits are exact.
-// Package sim simulates what a fleet with a given policy does to a server.
+// The [Budget] of a host stops retries that keep failing, so that a fleet
+// doesn't prolong an overload. [Breaker], [Gate] and [Fleet] do more. Package
+// sim simulates what a fleet with a given policy does to a server. In a
+// testing/synctest bubble, waits are exact and take no time.
+//
+// docs/promises.md, in the repository, states each promise with its limits.
 package retrip
