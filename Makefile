@@ -162,10 +162,13 @@ bench-guard: ## fail if requests have got much slower, compared with other libra
 bench-save: ## run bench, and save the results to bench/results, README.md and docs
 	$(GO) -C bench run ./cmd/peers -save
 
-.PHONY: rename rename-check
+.PHONY: rename install-check rename-check
 
 rename: ## change the path of the module everywhere, with MODULE=example.org/team/name
 	.ci/rename "$(MODULE)"
+
+install-check: ## run the installation commands of the README with this checkout
+	.ci/install
 
 rename-check: ## try rename in a copy, and check the result
 	.ci/rename -check

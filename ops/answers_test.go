@@ -128,22 +128,6 @@ func quantile(q float64) func([]float64) float64 {
 
 // expected computes the expected answer of each query, by name.
 var expected = map[string]func(a *answers) vector{
-	"README: How much load do retries add?": func(a *answers) vector { return a.alone(a.share("retries", "")) },
-	"README: Which share of requests did retries save?": func(a *answers) vector {
-		return a.byPolicy(func(p string) float64 { return a.share("requests", p, "recovered") })
-	},
-	"README: Why does retrip give up?": func(a *answers) vector {
-		v := vector{}
-		for policy, tally := range a.known {
-			for what, n := range tally {
-				if reason, ok := strings.CutPrefix(what, "give_ups "); ok {
-					v["policy="+policy+" reason="+reason] = n * a.rate
-				}
-			}
-		}
-		return v
-	},
-
 	"alert: RetripRequestsFailing":       func(a *answers) vector { return a.failing(0.006) },
 	"alert: RetripRequestsFailingSlowly": func(a *answers) vector { return a.failing(0.001) },
 	"alert: RetripHostsFailing": func(a *answers) vector {

@@ -5,6 +5,6 @@
 // alert rules for Prometheus; alerts_test.yml, the unit tests of the alerts,
 // for promtool; grafana-dashboard.json; and shed-dashboard.json for servers
 // with a shed.Handler. The package's only code is its tests, which check these
-// files, the README and the runbook against a real Prometheus that scrapes a
+// files and the runbook against a real Prometheus that scrapes a
 // program under load.
 package ops

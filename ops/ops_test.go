@@ -24,7 +24,7 @@ import (
 )
 
 // TestQueries_TellWhatTheProgramDid lets Prometheus scrape a program under load
-// and runs every query of the README, the alerts and the dashboard, once with
+// and runs every query of the alerts and the dashboard, once with
 // classic histograms and once with native ones.
 //
 //retrip:promise P19

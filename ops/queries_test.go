@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -21,11 +20,10 @@ type query struct {
 	expr string
 }
 
-// allQueries returns every query of the README, the alerts and the dashboard.
+// allQueries returns every query of the alerts and the dashboard.
 func allQueries(t *testing.T) []query {
 	t.Helper()
 	var all []query
-	all = append(all, readmeQueries(t)...)
 	for _, rule := range alertRules(t) {
 		all = append(all, query{"alert: " + rule.Alert, rule.Expr})
 	}
@@ -40,24 +38,6 @@ func allQueries(t *testing.T) []query {
 		}
 	}
 	return all
-}
-
-// readmeQueries returns the queries in the README's promql blocks. The comment
-// above each is its name.
-func readmeQueries(t *testing.T) []query {
-	t.Helper()
-	readme, err := os.ReadFile("../README.md")
-	require.NoError(t, err)
-	var queries []query
-	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
-		for paragraph := range strings.SplitSeq(strings.TrimSpace(block[1]), "\n\n") {
-			comment, expr, ok := strings.Cut(paragraph, "\n")
-			name, commented := strings.CutPrefix(comment, "# ")
-			require.True(t, ok && commented, "a query of README without a comment above it: %s", paragraph)
-			queries = append(queries, query{"README: " + name, expr})
-		}
-	}
-	return queries
 }
 
 type alertRule struct {

@@ -5,7 +5,9 @@ package doccheck
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -28,6 +30,27 @@ func TestREADME_Commands(t *testing.T) {
 	}
 	assert.True(t, exists(filepath.Join(root, "examples/quickstart/main.go")))
 }
+
+// TestREADME_Output compares the output of the quick start, without its times,
+// with the block that quotes the beginning of it.
+func TestREADME_Output(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits as the quick start does")
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	command := exec.Command("go", "run", "./examples/quickstart")
+	command.Dir = root
+	out, err := command.Output()
+	require.NoError(t, err)
+	_, quoted, _ := strings.Cut(sectionOf(string(readme), "Quick start"), "```text\n")
+	quoted, _, _ = strings.Cut(quoted, "```")
+	assert.Greater(t, strings.Count(quoted, "\n"), 5)
+	timeless := func(text string) string { return durations.ReplaceAllString(text, "…") }
+	assert.Contains(t, timeless(string(out)), timeless(quoted))
+}
+
+var durations = regexp.MustCompile(` *[0-9.]+m?s\b`)
 
 // checkCommands reports which command is missing where.
 func checkCommands(files map[string]string) (problems []string) {

@@ -21,6 +21,7 @@ const (
 	mostLines     = 400
 	mostTestFiles = 60
 	mostPageLines = 70 // of docs/architecture.md
+	mostReadme    = 90 // lines of README.md
 )
 
 // TestSize checks the size of the root package and of the page about it.
@@ -37,6 +38,9 @@ func TestSize(t *testing.T) {
 		t.Error(problem)
 	}
 	assert.LessOrEqual(t, strings.Count(architecture(t), "\n"), mostPageLines, "lines of docs/architecture.md")
+	readme, err := os.ReadFile(root + "/README.md")
+	require.NoError(t, err)
+	assert.LessOrEqual(t, strings.Count(string(readme), "\n"), mostReadme, "lines of README.md")
 }
 
 // checkSize reports what is too much of the Go files of the root package, of
