@@ -23,7 +23,6 @@ import (
 	"golang.org/x/oauth2"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/retripotel"
 )
@@ -100,56 +99,6 @@ func TestLayersOfSpans(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, 503, "") })
-		client := &http.Client{Transport: &retrip.Transport{Base: a.base()}}
-		resp, err := Once(t.Context(), client, "https://api.example.com/")
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		assert.Len(t, a.requests(), 1)
-		get(t, client, "https://api.example.com/")
-		assert.Len(t, a.requests(), 1+4, "others have theirs")
-	})
-}
-
-func TestTimeout_BoundsAllOfIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
-			switch {
-			case r.URL.Path == "/hangs":
-				<-r.Context().Done()
-			default:
-				answer(w, 503, "", "Retry-After", "20")
-			}
-		})
-		client := Timeout(a.base())
-		start := time.Now()
-		resp, _ := get(t, client, "https://api.example.com/busy")
-		assert.Equal(t, 503, resp.StatusCode)
-		assert.Zero(t, time.Since(start), "20 s don't fit: at once")
-		start = time.Now()
-		_, err := client.Get("https://other.example.com/hangs")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.LessOrEqual(t, time.Since(start), 10*time.Second)
-		assert.Len(t, a.requests(), 1+3, "three attempts of 3 s")
-	})
-}
-
-// TestCountingRetries is itself a recipe in docs/cookbook.md.
-func TestCountingRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-			if n < 3 {
-				answer(w, 503, "")
-			}
-		})
-		retries, err := CountRetries(t.Context(), &http.Client{Transport: &retrip.Transport{Base: a.base()}}, "https://api.example.com/")
-		require.NoError(t, err)
-		assert.Equal(t, 2, retries)
-	})
 }
 
 type (

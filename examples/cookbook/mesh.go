@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/shed"
 )
 
-// Mesh returns a client for an internal service that is a millisecond away and
-// answers within 50 ms, whose callers have half a second. For a distant service,
-// AttemptTimeout must cover two more round trips, for TCP and TLS. Switch off the
-// retries of the mesh for this route (in Istio: retries.attempts: 0), or attempts
-// multiply.
+// Mesh returns a client for an internal service that answers within 50 ms and
+// whose callers have half a second. Switch off the retries of the mesh for this
+// route (in Istio: retries.attempts: 0), or attempts multiply.
 func Mesh(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: TimeLeft{base},
@@ -30,11 +29,9 @@ func Mesh(base http.RoundTripper) *http.Client {
 	}}
 }
 
-// TimeLeft tells the server how many milliseconds the caller still has, so that
-// the server doesn't work for a caller that has gone. Envoy uses the header as
-// the timeout of the request. Below retrip, each attempt sends the time left at
-// that moment. The deadline comes from the caller's context. AttemptTimeout and
-// Deadline of a Policy don't set it, because they never cut a body.
+// TimeLeft tells the server, with each attempt, how many milliseconds the
+// caller still has. Envoy uses the header as the timeout of the request. The
+// deadline is that of the caller's context, not one of the Policy.
 type TimeLeft struct{ Base http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -45,4 +42,17 @@ func (t TimeLeft) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set("X-Envoy-Upstream-Rq-Timeout-Ms", strconv.FormatInt(left, 10))
 	}
 	return t.Base.RoundTrip(req)
+}
+
+// BelowMesh wraps the handler of a service that gets its requests through a mesh
+// whose retries stay on. Envoy numbers its attempts if the route sets
+// include_request_attempt_count. Calls that the service makes with the context
+// of a repeated request make one attempt, and under load the handler refuses
+// repeated requests first.
+func BelowMesh(service http.Handler) http.Handler {
+	return &shed.Handler{
+		Handler:        service,
+		RetryHeader:    "X-Envoy-Attempt-Count",
+		DeadlineHeader: "X-Envoy-Expected-Rq-Timeout-Ms",
+	}
 }

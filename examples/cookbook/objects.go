@@ -12,8 +12,8 @@ import (
 )
 
 // ObjectStore returns a client for S3 or a similar object store. sign signs a
-// request in place. Below retrip, it signs each attempt, so a retry has a fresh
-// date; signatures are valid for only a quarter of an hour.
+// request in place, and each attempt anew: a signature is valid for only a
+// quarter of an hour.
 func ObjectStore(base http.RoundTripper, sign func(*http.Request) error) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: Signed{Base: base, Sign: sign},
@@ -41,14 +41,9 @@ func (s Signed) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // Upload uploads a file. For a retry, retrip rereads the file from its start
-// and keeps nothing in memory. Set the length: without it, net/http would send
-// chunks, which S3 refuses.
-func Upload(ctx context.Context, client *http.Client, url, name string) (*http.Response, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
+// and keeps nothing in memory. Without a length, net/http would send chunks,
+// which S3 refuses.
+func Upload(ctx context.Context, client *http.Client, url string, file *os.File) (*http.Response, error) {
 	info, err := file.Stat()
 	if err != nil {
 		return nil, err

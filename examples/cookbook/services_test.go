@@ -263,11 +263,14 @@ func TestObjectStore_SignsEachAttempt(t *testing.T) {
 		})
 		name := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
+		file, err := os.Open(name)
+		require.NoError(t, err)
+		defer file.Close()
 		client := ObjectStore(a.base(), func(req *http.Request) error {
 			req.Header.Set("X-Amz-Date", time.Now().UTC().Format("20060102T150405Z"))
 			return nil
 		})
-		resp, err := Upload(t.Context(), client, "https://bucket.s3.eu-central-1.amazonaws.com/key", name)
+		resp, err := Upload(t.Context(), client, "https://bucket.s3.eu-central-1.amazonaws.com/key", file)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, 200, resp.StatusCode)

@@ -1,0 +1,268 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func respond(req *http.Request, status int) (*http.Response, error) {
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+}
+
+// restarting is a service that refuses connections and then answers 503, for as
+// long each.
+func restarting(from time.Time, each time.Duration, attempts *atomic.Int64) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		attempts.Add(1)
+		switch since := time.Since(from); {
+		case since < 0 || since >= 2*each:
+			return respond(req, 200)
+		case since < each:
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		default:
+			return respond(req, 503)
+		}
+	})
+}
+
+// load sends rate requests per second for the given time, and returns how many
+// don't get a 200.
+func load(t *testing.T, client *http.Client, method string, rate int, lasts time.Duration) (lost int64) {
+	var failed atomic.Int64
+	all := int(lasts.Seconds() * float64(rate))
+	done := make(chan struct{})
+	for i := range all {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			time.Sleep(time.Duration(i) * lasts / time.Duration(all))
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://orders.internal/", nil)
+			assert.NoError(t, err)
+			resp, err := client.Do(req)
+			if err != nil || resp.StatusCode != 200 {
+				failed.Add(1)
+			}
+			if err == nil {
+				resp.Body.Close()
+			}
+		}()
+	}
+	for range all {
+		<-done
+	}
+	return failed.Load()
+}
+
+func TestDeploy_LosesNoRequest(t *testing.T) {
+	for _, rate := range []int{1, 20, 200} {
+		t.Run(strconv.Itoa(rate), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var attempts atomic.Int64
+				base := restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts)
+				assert.Zero(t, load(t, Deploy(base, float64(rate)), http.MethodGet, rate, 15*time.Second))
+				assert.Less(t, attempts.Load(), int64(15*rate+6*3*rate))
+			})
+			synctest.Test(t, func(t *testing.T) {
+				var attempts atomic.Int64
+				base := restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts)
+				lost := load(t, &http.Client{Transport: &retrip.Transport{Base: base}}, http.MethodGet, rate, 15*time.Second)
+				assert.Greater(t, lost, int64(rate), "with the default policy")
+			})
+		})
+	}
+}
+
+// A POST is repeated while connections are refused, and not after a 503.
+func TestDeploy_POST(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts atomic.Int64
+		base := restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts)
+		lost := load(t, Deploy(base, 20), http.MethodPost, 20, 15*time.Second)
+		assert.True(t, 30 <= lost && lost <= 60, "%d lost", lost)
+		client := Deploy(restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts), 20)
+		client.Transport.(*retrip.Transport).Policy.Unprocessed = []int{503}
+		assert.Zero(t, load(t, client, http.MethodPost, 20, 15*time.Second))
+	})
+}
+
+// A service that doesn't come back costs at most the budget, and then one
+// attempt for each request.
+func TestDeploy_AnOutageStaysBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate = 20
+		var attempts atomic.Int64
+		base := restarting(time.Now(), time.Hour, &attempts)
+		assert.EqualValues(t, rate*60, load(t, Deploy(base, rate), http.MethodGet, rate, time.Minute))
+		assert.Less(t, attempts.Load(), int64(rate*60+6*(20+2*3*rate)))
+	})
+}
+
+func TestRoutes_TheOthersKeepTheirRetries(t *testing.T) {
+	lost := func(t *testing.T, client func(http.RoundTripper) *http.Client) (lost int) {
+		synctest.Test(t, func(t *testing.T) {
+			orders := 0
+			c := client(roundTripper(func(req *http.Request) (*http.Response, error) {
+				if strings.HasPrefix(req.URL.Path, "/search/") {
+					return respond(req, 500)
+				}
+				orders++
+				if orders%10 == 0 {
+					return respond(req, 503)
+				}
+				return respond(req, 200)
+			}))
+			for i := range 1000 {
+				resp, _ := get(t, c, "http://shop.internal/search/")
+				assert.Equal(t, 500, resp.StatusCode)
+				resp, _ = get(t, c, "http://shop.internal/orders/"+strconv.Itoa(i))
+				if resp.StatusCode != 200 {
+					lost++
+				}
+			}
+			c.CloseIdleConnections()
+		})
+		return lost
+	}
+	assert.Zero(t, lost(t, func(base http.RoundTripper) *http.Client { return NewRoutes(base, "/search/") }))
+	assert.Greater(t, lost(t, func(base http.RoundTripper) *http.Client {
+		return &http.Client{Transport: &retrip.Transport{Base: base}}
+	}), 20, "with one Transport")
+}
+
+func TestRoutes_ClosesIdleConnections(t *testing.T) {
+	closed := &closer{}
+	NewRoutes(closed, "/search/").CloseIdleConnections()
+	assert.NotZero(t, closed.times)
+	routes := NewRoutes(nil, "/search/").Transport.(Routes)
+	assert.NoError(t, routes.Apart.Validate())
+	assert.NoError(t, routes.Rest.Validate())
+}
+
+type closer struct {
+	http.RoundTripper
+	times int
+}
+
+func (c *closer) CloseIdleConnections() { c.times++ }
+
+// The connection of every response breaks after 300 kB, or freezes once.
+func TestDownload_IsWhole(t *testing.T) {
+	file := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	for _, tag := range []string{`"v1"`, ""} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
+				if tag != "" {
+					w.Header().Set("ETag", tag)
+				}
+				if n == 2 {
+					time.Sleep(time.Hour) // hangs: AttemptTimeout and BodyIdleTimeout end it
+				}
+				http.ServeContent(&breaking{w, 300_000}, r, "model.bin", time.Time{}, bytes.NewReader(file))
+			})
+			var got bytes.Buffer
+			err := Download(t.Context(), Downloader(a.base()), "http://files.internal/model.bin", &got)
+			if tag == "" {
+				assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "nothing shows that the rest is of the same file")
+				assert.Less(t, got.Len(), len(file))
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, sha256.Sum256(file), sha256.Sum256(got.Bytes()))
+			assert.Len(t, a.requests(), 5)
+			assert.Empty(t, a.requests()[0].header.Get("Range"))
+			assert.Equal(t, tag, a.requests()[1].header.Get("If-Range"))
+		})
+	}
+}
+
+// breaking aborts the response after left bytes.
+type breaking struct {
+	http.ResponseWriter
+	left int
+}
+
+func (b *breaking) Write(p []byte) (int, error) {
+	n, err := b.ResponseWriter.Write(p[:min(len(p), b.left)])
+	if b.left -= n; b.left == 0 {
+		b.ResponseWriter.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	return n, err
+}
+
+func TestDownload_RefusedIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, 404, "no such file") })
+		var got bytes.Buffer
+		assert.ErrorContains(t, Download(t.Context(), Downloader(a.base()), "http://files.internal/model.bin", &got), "404")
+		assert.Zero(t, got.Len())
+	})
+}
+
+// The mesh makes three attempts, and the service calls a store that is down.
+func TestBelowMesh_AttemptsDoNotMultiply(t *testing.T) {
+	calls := func(t *testing.T, wrap func(http.Handler) http.Handler) (calls int) {
+		synctest.Test(t, func(t *testing.T) {
+			store := &http.Client{Transport: &retrip.Transport{Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+				calls++
+				return respond(req, 503)
+			}), Policy: retrip.Policy{Budget: retrip.Unlimited}}}
+			service := wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "http://store.internal/", nil)
+				assert.NoError(t, err)
+				resp, err := store.Do(req)
+				assert.NoError(t, err)
+				w.WriteHeader(resp.StatusCode)
+			}))
+			a := newAPI(t, func(_ int, w http.ResponseWriter, r *http.Request) { service.ServeHTTP(w, r) })
+			for attempt := 1; attempt <= 3; attempt++ {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://orders.internal/", nil)
+				require.NoError(t, err)
+				req.Header.Set("X-Envoy-Attempt-Count", strconv.Itoa(attempt))
+				req.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", "60000")
+				resp, _ := do(t, &http.Client{Transport: a.base()}, req)
+				assert.Equal(t, 503, resp.StatusCode)
+			}
+		})
+		return calls
+	}
+	assert.Equal(t, 4+1+1, calls(t, BelowMesh))
+	assert.Equal(t, 3*4, calls(t, func(h http.Handler) http.Handler { return h }))
+}
+
+func TestBelowMesh_PassesTheDeadlineOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service := BelowMesh(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			deadline, ok := r.Context().Deadline()
+			assert.True(t, ok)
+			assert.LessOrEqual(t, time.Until(deadline), 300*time.Millisecond)
+		}))
+		a := newAPI(t, func(_ int, w http.ResponseWriter, r *http.Request) { service.ServeHTTP(w, r) })
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://orders.internal/", nil)
+		require.NoError(t, err)
+		req.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", "300")
+		resp, _ := do(t, &http.Client{Transport: a.base()}, req)
+		assert.Equal(t, 200, resp.StatusCode)
+	})
+}
