@@ -39,8 +39,13 @@ func (x *exchange) send() {
 		return
 	}
 	base, req := x.base(), x.derive()
-	netHTTP := isNetHTTP(base)
 	x.sending()
+	x.use(base, req)
+}
+
+// use makes an attempt with a request of its own.
+func (x *exchange) use(base http.RoundTripper, req *http.Request) {
+	netHTTP := isNetHTTP(base)
 	var left time.Duration
 	if x.deadline != 0 {
 		left = max(1, x.deadline-x.last.began)
