@@ -69,17 +69,6 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // trips and the server's own time. While attempts time out, successes that take
 // longer than 0.7 of AttemptTimeout cost tokens of the [Budget].
 //
-// # Hedges
-//
-// If a first attempt takes longer than nearly all others at its host, Hedge sends
-// a second one beside it, if possible over another connection. The first good
-// answer wins, and the other attempt is canceled. Both may run Classify at the
-// same time. The share 0.05, for example, allows one hedge per 20 requests. Only
-// a GET, HEAD, OPTIONS or QUERY without a body, or with GetBody, gets a hedge.
-// HedgeWrites is only for hosts at which two copies of a write may run at the
-// same time, which no method or key promises. A Base must return when the
-// context of the request ends. P21 in docs/promises.md has the rest.
-//
 // # What is retried
 //
 // Dialects are ways in which services talk about retries besides Retry-After:
@@ -109,8 +98,8 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // IdempotencyKey should be on only for hosts that document the header. The key
 // is the same on all attempts.
 //
-// net/http repeats some requests by itself, even POSTs, and endlessly with some
-// HTTP/2 servers. An attempt that exceeds MaxSends fails like any other, so there
+// net/http makes transparent retries: it repeats some requests by itself, even
+// POSTs, and endlessly with some HTTP/2 servers. An attempt that exceeds MaxSends fails like any other, so there
 // may be MaxSends times MaxAttempts sends in all.
 //
 // # Response bodies
@@ -158,11 +147,6 @@ type Policy struct {
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
 	// Deadline bounds one RoundTrip, with all its attempts and waits, up to the response headers.
 	Deadline time.Duration `json:"deadline"`
-
-	// Hedge is the largest share of hedges, 0.001 to 0.2: second attempts beside late first ones.
-	Hedge float64 `json:"hedge"`
-	// HedgeWrites extends Hedge to PUT, DELETE and everything else that may be repeated.
-	HedgeWrites Switch `json:"hedge_writes"`
 
 	// RetryOn lists statuses, 400 to 599, to retry besides 5xx and 429.
 	RetryOn []int `json:"retry_on"`

@@ -211,7 +211,7 @@ func give(t *testing.T, m *retrip.Metrics, reason retrip.Reason) int {
 	return int(series(t, m, "retrip_give_ups_total", "reason", string(reason)))
 }
 
-// hidden returns how many hidden sends were counted.
+// hidden returns how many transparent retries were counted.
 func hidden(t *testing.T, m *retrip.Metrics) int64 {
 	return int64(series(t, m, "retrip_hidden_sends_total", "policy", "default"))
 }

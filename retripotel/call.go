@@ -36,7 +36,7 @@ type call struct {
 
 	sent    int // attempts so far, including those before a redirect
 	last    retrip.Event
-	counted int // the last attempt whose hidden sends were counted
+	counted int // the last attempt whose transparent retries were counted
 }
 
 type callKey struct{}
@@ -87,7 +87,7 @@ func (c *call) own(hook func(retrip.Event)) func(retrip.Event) {
 	}
 }
 
-// hiddenSends counts the hidden sends of the last attempt once, although
+// hiddenSends counts the transparent retries of the last attempt once, although
 // several hooks report them.
 func (c *call) hiddenSends(ctx context.Context, e retrip.Event) {
 	if e.Sends > 1 && e.Attempt > c.counted {

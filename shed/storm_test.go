@@ -41,7 +41,7 @@ func servers() []server {
 	}
 }
 
-// brownout runs a load against a server with a brown-out, in a bubble.
+// brownout runs a load against a server with a brownout, in a bubble.
 func brownout(t *testing.T, h *shed.Handler, clients int, change func(*storm.Load)) (result *storm.Result, load storm.Load) {
 	synctest.Test(t, func(t *testing.T) {
 		var server *storm.Server

@@ -187,7 +187,7 @@ func TestAccount_Shards(t *testing.T) {
 }
 
 // An account that follows the size of the traffic recovers as without retries,
-// whatever the clients' timeout and the length of the trouble.
+// whatever the clients' timeout and the length of the brownout.
 //
 //retrip:promise P22
 func TestAccount_RecoversWithAnyTimeout(t *testing.T) {

@@ -9,7 +9,7 @@
 //
 //   - [Scenario] is assembled from parts: a fleet, arrivals, a backend, a
 //     network, a trigger and a policy. [Overload] returns the most important
-//     one, a brown-out that retries may prolong forever. [Storm] is an outage
+//     one, a brownout that retries may prolong forever. [Storm] is an outage
 //     with a crowd of callers waiting for its end. [Faults] has failures that
 //     are independent of load.
 //   - [Contention] has optimistic writers of one row. It shows the effect of

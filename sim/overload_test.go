@@ -52,7 +52,7 @@ func median(t *testing.T, s Scenario) float64 {
 
 const never = 1e9
 
-// Seconds from the end of the brown-out to 95 % goodput, by size of the fleet.
+// Seconds from the end of the brownout to 95 % goodput, by size of the fleet.
 //
 //retrip:promise P14
 func TestOverloadReference(t *testing.T) {

@@ -56,7 +56,7 @@ type RecoveryCheck struct {
 	Allowed time.Duration
 
 	// Troubles are the triggers that the backend must recover from, in addition
-	// to the scenario's own. If nil: brown-outs of 1, 10 and 60 s, and an
+	// to the scenario's own. If nil: brownouts of 1, 10 and 60 s, and an
 	// outage, a surge and late answers of 10 s each.
 	Troubles []Trouble
 

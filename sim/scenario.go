@@ -10,7 +10,7 @@ import (
 )
 
 // Scenario is a fleet of clients that send requests to one backend through a
-// policy, and the trouble that the backend has. Set its parts one by one,
+// policy, and the trigger that overloads the backend. Set its parts one by one,
 // preferably starting from the result of [Overload], [Storm] or [Faults]. It is
 // a plain value: copy it to vary it.
 type Scenario struct {
@@ -159,7 +159,7 @@ const (
 // to less than half of the load: 100 clients send 700 requests per second in
 // total to 10 workers that take 10 ms each, with a queue of 1000 and attempts
 // of 300 ms. From t = 30 s to 40 s, the capacity is 303/s. The question is
-// whether load and goodput return to normal when the brown-out is over.
+// whether load and goodput return to normal when the brownout is over.
 //
 // The policy is retrip's default with waits of at most 1 s. A policy without
 // AttemptTimeout uses the fleet's 300 ms.

@@ -112,7 +112,7 @@ func (t *accountTable) report(results []*sim.Result) *report {
 	r := &report{
 		title: "the size of the fleet's account, by the requests per second of all clients",
 		table: [][]string{{"policy", "requests/s", "recovery: mean", "worst", "Retry-After", "20 % fail", "30 %", "34 %", "20 % time out", "30 %", "34 %"}},
-		notes: []string{"recovery: seconds after 36 overloads beyond those without retries: brown-outs to 30 % and to 1 % of the capacity for 1, 3 and 10 s, timeouts of 0.3, 1 and 2 s, 1.4 and 14 clients per request/s, a queue of 10 s, at 70 % load",
+		notes: []string{"recovery: seconds after 36 overloads beyond those without retries: brownouts to 30 % and to 1 % of the capacity for 1, 3 and 10 s, timeouts of 0.3, 1 and 2 s, 1.4 and 14 clients per request/s, a queue of 10 s, at 70 % load",
 			"Retry-After: requests that succeed in 100 s of which 10 s have only 503s with Retry-After: 10; fail, time out: requests that succeed if such a share of attempts fails at once, or without an answer"},
 		json: results,
 	}

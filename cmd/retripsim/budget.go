@@ -75,17 +75,17 @@ func budgetCells() []budgetCell {
 		cells = append(cells, budgetCell{fmt.Sprintf(name, args...), s, m, goal, nil})
 	}
 	tuned := func(tune func(*retrip.Policy)) { cells[len(cells)-1].tune = tune }
-	brownOut := func(length time.Duration, clients int, goal float64) {
+	brownout := func(length time.Duration, clients int, goal float64) {
 		s := sim.Overload()
 		s.Trigger.For, s.Fleet.Clients = length, clients
 		s.Horizon = 180 * time.Second
-		add(toRecover, goal, s, "brown-out of %v, %d clients: recovery", length, clients)
+		add(toRecover, goal, s, "brownout of %v, %d clients: recovery", length, clients)
 	}
-	brownOut(time.Second, 1000, 7)
-	brownOut(time.Second, 3000, 13)
-	brownOut(time.Second, 10_000, 33)
-	brownOut(10*time.Second, 3000, 5)
-	brownOut(10*time.Second, 10_000, 27)
+	brownout(time.Second, 1000, 7)
+	brownout(time.Second, 3000, 13)
+	brownout(time.Second, 10_000, 33)
+	brownout(10*time.Second, 3000, 5)
+	brownout(10*time.Second, 10_000, 27)
 	for i, p := range []float64{0.1, 0.2, 0.3} {
 		s := sim.Faults(p)
 		s.Backend.Silent = true
@@ -136,7 +136,7 @@ func budgetCells() []budgetCell {
 	return cells
 }
 
-// tenBackends is a fleet in front of ten backends of one worker, without trouble.
+// tenBackends is a fleet in front of ten backends of one worker, without a trigger.
 func tenBackends(clients int) sim.Scenario {
 	s := sim.Overload()
 	s.Trigger, s.Horizon = sim.Trigger{}, 300*time.Second

@@ -64,5 +64,5 @@ func TestBudgetNeverIsNoGoal(t *testing.T) {
 	b := newBudgetResult(&c, "retrip", []*sim.Result{{Recovery: sim.Never}})
 	assert.False(t, c.meets(b.Median))
 	assert.Equal(t, "never", b.text(c.measure))
-	assert.Equal(t, []string{"retrip misses a goal: brown-out of 1s, 1000 clients: recovery is never, not ≤ 7 s"}, misses([]budgetCell{c}, []budgetResult{b}))
+	assert.Equal(t, []string{"retrip misses a goal: brownout of 1s, 1000 clients: recovery is never, not ≤ 7 s"}, misses([]budgetCell{c}, []budgetResult{b}))
 }

@@ -29,7 +29,7 @@ type checked struct {
 // checkedCase is a case with times in seconds. A time that was not seen to end is null.
 type checkedCase struct {
 	Load            float64  `json:"load"`
-	Trouble         float64  `json:"trouble_seconds"`
+	Brownout        float64  `json:"brownout_seconds"`
 	Recovery        *float64 `json:"recovery_seconds"`
 	Without         *float64 `json:"recovery_seconds_without_retries"`
 	Answered        float64  `json:"answered"`
@@ -64,7 +64,7 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.DurationVar(&full, "queue", full, "how long a full queue takes to work off")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
 	f.Var(floats(&loads), f.field("loads", "Loads"), "`shares` of the backend's capacity that arrive")
-	f.Var(durations(&lengths), f.field("lengths", "Troubles.For"), "lengths of the brown-outs: `durations`")
+	f.Var(durations(&lengths), f.field("lengths", "Troubles.For"), "lengths of the brownouts: `durations`")
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
 	costs := f.Bool("price", true, "also measure what the policy costs where no overload ends: some seconds")
 	f.BoolVar(&f.json, "json", false, "print the result as JSON")
@@ -101,7 +101,7 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r := &report{
 			title: title,
-			table: [][]string{{"policy", "load", "trouble", "recovers after", "without retries", "answered until 20 s after", "without retries", ""}},
+			table: [][]string{{"policy", "load", "brownout", "recovers after", "without retries", "answered until 20 s after", "without retries", ""}},
 		}
 		var all []checked
 		r.json = all
@@ -193,7 +193,7 @@ func after(d time.Duration) string {
 
 func checkCSV(w io.Writer, all []checked) error {
 	out := csv.NewWriter(w)
-	out.Write(strings.Split("policy,load,trouble_s,recovery_s,without_s,answered,answered_without,ok", ","))
+	out.Write(strings.Split("policy,load,brownout_s,recovery_s,without_s,answered,answered_without,ok", ","))
 	text := func(seconds *float64) string {
 		if seconds == nil {
 			return "never"
@@ -202,7 +202,7 @@ func checkCSV(w io.Writer, all []checked) error {
 	}
 	for _, one := range all {
 		for _, c := range one.Cases {
-			out.Write([]string{one.Policy, number(c.Load), number(c.Trouble), text(c.Recovery), text(c.Without),
+			out.Write([]string{one.Policy, number(c.Load), number(c.Brownout), text(c.Recovery), text(c.Without),
 				number(c.Answered), number(c.AnsweredWithout), fmt.Sprint(c.OK)})
 		}
 	}
@@ -211,7 +211,7 @@ func checkCSV(w io.Writer, all []checked) error {
 }
 
 // checkFigure draws the attempts of the policies, and without retries, at the highest
-// load in the trouble of medium length.
+// load in the brownout of medium length.
 func (f *flags) checkFigure(ctx context.Context, t *theme, s sim.Scenario, policies []sim.Policy, loads []float64, lengths []time.Duration) (*figure, error) {
 	lengths = slices.Sorted(slices.Values(lengths))
 	s = s.LoadOf(slices.Max(loads))
@@ -230,5 +230,5 @@ func (f *flags) checkFigure(ctx context.Context, t *theme, s sim.Scenario, polic
 		}
 		groups = append(groups, results)
 	}
-	return seriesFigure(t, s, groups, "Requests answered in the end", func(p sim.Point) int32 { return p.Good })
+	return seriesFigure(t, s, groups, "Requests answered", func(p sim.Point) int32 { return p.Good })
 }

@@ -19,21 +19,21 @@ func lineFigure(t *theme, title, unit, about string, lines []line, notes []strin
 	return f, f.multiples(multiples{lines: lines, notes: notes, dots: true})
 }
 
-// seriesFigure shows rates over time and shades the trouble.
+// seriesFigure shows rates over time and shades the time of the trigger.
 func seriesFigure(t *theme, s sim.Scenario, groups [][]*sim.Result, what string, of func(sim.Point) int32) (*figure, error) {
 	lines := quietEndCut(seriesLines(groups, of))
-	m := multiples{lines: lines, steps: groups[0][0].Bin < time.Second}
+	m := multiples{lines: lines, cause: cause(s.Trigger), steps: groups[0][0].Bin < time.Second}
 	if s.Trigger.For > 0 {
-		m.trouble = [2]float64{s.Trigger.At.Seconds(), (s.Trigger.At + s.Trigger.For).Seconds()}
+		m.during = [2]float64{s.Trigger.At.Seconds(), (s.Trigger.At + s.Trigger.For).Seconds()}
 	}
 	if m.steps { // a short event, which a long time before and after it would hide
-		m.from, m.to = max(0, m.trouble[0]-0.3), min(last(lines), m.trouble[1]+2)
+		m.from, m.to = max(0, m.during[0]-0.3), min(last(lines), m.during[1]+2)
 	}
 	f := &figure{unit: what + " per second, by seconds", theme: t}
 	if s.Backend.Workers > 0 && s.Load() > 0 {
 		f.title, f.about = recoveryFinding(s, groups), loadAbout(s)+" "+neverAbout(s)
 		for _, group := range groups {
-			m.notes = append(m.notes, recovery(group))
+			m.notes = append(m.notes, recoveryNote(group))
 		}
 		m.limit, m.limitKey = s.Arrivals.Rate/s.Load(), "capacity"
 	} else {
@@ -46,15 +46,27 @@ func seriesFigure(t *theme, s sim.Scenario, groups [][]*sim.Result, what string,
 	return f, f.multiples(m)
 }
 
+// recoveryNote says below the name of a policy when the backend recovers.
+func recoveryNote(group []*sim.Result) string {
+	switch text := recovery(group); text {
+	case "never":
+		return "never recovers"
+	case notYet:
+		return "has not recovered yet"
+	default:
+		return "recovers in " + text
+	}
+}
+
 func loadAbout(s sim.Scenario) string {
-	return fmt.Sprintf("%s clients, %s requests/s in all, %.0f %% of the capacity; trouble from %s to %s.",
-		count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate), 100*s.Load(), seconds(s.Trigger.At), seconds(s.Trigger.At+s.Trigger.For))
+	return fmt.Sprintf("%s clients, %s requests/s in all, %.0f %% of the capacity; %s from %s to %s.",
+		count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate), 100*s.Load(), cause(s.Trigger), seconds(s.Trigger.At), seconds(s.Trigger.At+s.Trigger.For))
 }
 
 // neverAbout defines "never" for the reader of a picture.
 func neverAbout(s sim.Scenario) string {
-	return fmt.Sprintf("Seconds: from the end of the trouble until 95 %% of what arrives is answered. Never: not within %s, where the simulation ends.",
-		seconds(s.Horizon-s.Trigger.At-s.Trigger.For))
+	return fmt.Sprintf("Recovery: from the end of the %s until 95 %% of the arriving requests are answered. Never: not within %s, where the simulation ends.",
+		cause(s.Trigger), seconds(s.Horizon-s.Trigger.At-s.Trigger.For))
 }
 
 // seconds formats d in seconds or milliseconds, as people write it.
@@ -65,7 +77,7 @@ func seconds(d time.Duration) string {
 	return number(d.Seconds()) + "\u00a0s"
 }
 
-// recoveryFinding says which policies recover from the trouble and which don't. It
+// recoveryFinding says which policies recover and which don't. It
 // says nothing about a run that was interrupted before the backend recovered.
 func recoveryFinding(s sim.Scenario, groups [][]*sim.Result) string {
 	var lost []string
@@ -79,22 +91,22 @@ func recoveryFinding(s sim.Scenario, groups [][]*sim.Result) string {
 			slowest, name = seconds, group[0].Policy
 		}
 	}
-	after := seconds(s.Horizon - s.Trigger.At - s.Trigger.For)
+	after := fmt.Sprintf("%s after the %s", seconds(s.Horizon-s.Trigger.At-s.Trigger.For), cause(s.Trigger))
 	switch {
 	case s.Trigger.For == 0 || len(groups) == 0:
 		return fmt.Sprintf("%s clients at %.0f %% load", count(int64(s.Fleet.Clients)), 100*s.Load())
 	case len(groups) == 1 && len(lost) == 1:
-		return fmt.Sprintf("With %s the backend has not recovered %s after the trouble", lost[0], after)
+		return fmt.Sprintf("With %s the backend has not recovered %s", lost[0], after)
 	case len(groups) == 1:
 		return fmt.Sprintf("With %s the backend recovers in %.0f s", name, slowest)
 	case len(lost) == len(groups):
-		return fmt.Sprintf("With none of these policies the backend has recovered %s after the trouble", after)
+		return fmt.Sprintf("With none of these policies the backend has recovered %s", after)
 	case len(lost) == 0:
 		return fmt.Sprintf("With all of these policies the backend recovers: %s takes longest, %.0f s", name, slowest)
 	case len(lost) <= 3:
-		return fmt.Sprintf("%s after the trouble the backend has not recovered with %s", after, and(lost))
+		return fmt.Sprintf("%s the backend has not recovered with %s", after, and(lost))
 	}
-	return fmt.Sprintf("%s after the trouble the backend has not recovered with %d of %d policies", after, len(lost), len(groups))
+	return fmt.Sprintf("%s the backend has not recovered with %d of %d policies", after, len(lost), len(groups))
 }
 
 // and joins names into a list with "and".
@@ -290,29 +302,36 @@ func waitsFigure(t *theme, groups [][]*sim.Result) (*figure, error) {
 	return f, f.multiples(multiples{lines: lines, notes: notes, steps: false, to: longest, most: 100})
 }
 
-// stadiumFigure shows the time from just before the blip until the load is back
-// to normal.
+// stadiumFigure shows the time from just before the outage until the load is back
+// to normal: for each policy all attempts and, of those, the retries.
 func stadiumFigure(t *theme, m sim.Stadium, lines []line) (*figure, error) {
+	var totals, retries []line
+	for _, l := range lines {
+		if strings.HasSuffix(l.name, retriesSuffix) {
+			retries = append(retries, l)
+		} else {
+			totals = append(totals, l)
+		}
+	}
 	steady := float64(m.Players) / m.Interval.Seconds() / 1e6
 	from := max(0, m.At.Seconds()-0.5)
 	to, peak := from+1, 0.0
-	for _, l := range lines {
-		retries := strings.HasSuffix(l.name, retriesSuffix)
-		for i, x := range l.x {
-			if retries && l.y[i] > 0.01*steady {
+	for i, l := range totals {
+		for k, x := range l.x {
+			if retries[i].y[k] > 0.01*steady {
 				to = max(to, x+0.5)
 			}
-			peak = max(peak, l.y[i])
+			peak = max(peak, l.y[k])
 		}
 	}
 	f := &figure{
 		title: fmt.Sprintf("%s players who lose their CDN for %s send up to %.1f million attempts per second, %.1f times the usual",
 			count(int64(m.Players)), seconds(m.For), peak, peak/steady),
 		unit: "Millions of attempts per second, by seconds", theme: t,
-		about: fmt.Sprintf("Shown from half a second before the blip until fewer than 1 %% of the usual %.2f million requests per second are retries.", steady),
+		about: fmt.Sprintf("Shown from half a second before the outage until fewer than 1 %% of the usual %.2f million requests per second are retries.", steady),
 	}
-	return f, f.multiples(multiples{lines: lines, from: from, to: to, steps: true, limit: m.Capacity / 1e6, limitKey: "capacity of the origin",
-		trouble: [2]float64{m.At.Seconds(), (m.At + m.For).Seconds()}})
+	return f, f.multiples(multiples{lines: totals, parts: retries, names: [2]string{"all attempts", "retries"}, from: from, to: to, steps: true,
+		limit: m.Capacity / 1e6, limitKey: "capacity of the origin", cause: "outage", during: [2]float64{m.At.Seconds(), (m.At + m.For).Seconds()}})
 }
 
 const retriesSuffix = ", retries"

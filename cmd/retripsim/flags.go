@@ -330,7 +330,7 @@ var groups = []struct{ title, names string }{
 	{"The policy", "sizes max-attempts attempt-timeout deadline max-wait backoff-base backoff-cap jitter budget-size gate breaker-ratio breaker-window breaker-min-volume breaker-open-for"},
 	{"The fleet's account", "account-size account-shards store-delay store-lag store-down-at store-down-for"},
 	{"The backend", "workers service fixed spread tail-share tail-times queue queues order patience codel shed-retries refusal-cost retry-after no-retry drop-abandoned crowding cold refill instances"},
-	{"The trouble", "crowd overload trigger-at trigger-for lengths slowdown surge trigger-failures trigger-retry-after answer-delay"},
+	{"The trigger of the overload", "crowd overload trigger-at trigger-for lengths slowdown surge trigger-failures trigger-retry-after answer-delay"},
 	{"What fails at any time", "failures broken broken-silent dead slow slow-by silent dead-clients"},
 	{"The network", "delay connect"},
 	{"The run and its output", "seed runs horizon bin price plot o dark"},

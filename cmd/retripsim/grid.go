@@ -209,7 +209,7 @@ func cellsCSV(cells []cell) func(io.Writer) error {
 // neverNote defines "never" for a grid in which each trigger leaves as much
 // time as the longest.
 func neverNote(s sim.Scenario, longest time.Duration) string {
-	return fmt.Sprintf("never: not within the %v that were simulated after the trouble", s.Horizon-s.Trigger.At-longest)
+	return fmt.Sprintf("never: not within the %v that were simulated after the trigger", s.Horizon-s.Trigger.At-longest)
 }
 
 // loadAxis varies the load, in shares of the capacity.

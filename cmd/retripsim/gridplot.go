@@ -31,7 +31,7 @@ func (g *grid) draws(s sim.Scenario, cells []*cell, about string) func(*theme) (
 			if len(a.labels) > 1 {
 				axes = append(axes, a)
 			} else if len(g.rows) > 1 {
-				f.about = strings.ToUpper(a.name[:1]) + a.name[1:] + ": " + a.labels[0] + ". " + f.about
+				f.about = capital(a.name) + ": " + a.labels[0] + ". " + f.about
 			}
 		}
 		if len(axes) == 0 {
@@ -63,6 +63,9 @@ func (g *grid) draws(s sim.Scenario, cells []*cell, about string) func(*theme) (
 		return f, nil
 	}
 }
+
+// capital returns s with a capital letter.
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // finding says under which policies the backend recovers.
 func (g *grid) finding(cells []*cell) string {
@@ -136,9 +139,9 @@ func (m *panelMap) note() string {
 		low, high := m.without()
 		return fmt.Sprintf("without retries %s", span(low, high))
 	case recovers == all && all > 0:
-		return fmt.Sprintf("in up to %.0f s", longest)
+		return fmt.Sprintf("within %.0f s", longest)
 	}
-	return fmt.Sprintf("%d of %d", recovers, all)
+	return fmt.Sprintf("in %d of %d cases", recovers, all)
 }
 
 // without returns the shortest and the longest recovery without retries.
@@ -163,15 +166,15 @@ func (m *panelMap) finding() string {
 	recovers, same, all, longest := m.counts()
 	switch {
 	case recovers == 0:
-		return "nowhere"
+		return "in no case"
 	case same >= 0 && same == all:
-		return "everywhere as without retries"
+		return "everywhere as fast as without retries"
 	case same >= 0 && recovers == all:
-		return fmt.Sprintf("as without retries in %d of %d cases, and in up to %.0f s", same, all, longest)
+		return fmt.Sprintf("as fast as without retries in %d of %d cases, and within %.0f s in all", same, all, longest)
 	case same >= 0:
-		return fmt.Sprintf("as without retries in %d of %d cases, and not at all in %d", same, all, all-recovers)
+		return fmt.Sprintf("as fast as without retries in %d of %d cases, and never in %d", same, all, all-recovers)
 	case recovers == all:
-		return fmt.Sprintf("everywhere, in up to %.0f s", longest)
+		return fmt.Sprintf("in all cases, within %.0f s", longest)
 	}
 	return fmt.Sprintf("in %d of %d cases", recovers, all)
 }
@@ -215,7 +218,7 @@ func (m *panelMap) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		style := text(inkOn(fill), 9.5, one.Seconds < 0)
 		style.XAlign, style.YAlign = draw.XCenter, draw.YCenter
-		for style.Width(label) > hi.X-lo.X-2 && style.Font.Size > 6 {
+		for roomy(style, label) > hi.X-lo.X && style.Font.Size > 6 {
 			style.Font.Size -= 0.5
 		}
 		c.FillText(style, vg.Point{X: (lo.X + hi.X) / 2, Y: (lo.Y + hi.Y) / 2}, label)

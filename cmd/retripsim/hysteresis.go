@@ -35,7 +35,7 @@ func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) 
 	overload := 1.5
 	f.scenario(&s)
 	f.Var(floats(&loads), "loads", "loads, as `shares` of the capacity")
-	f.Float64Var(&overload, "overload", overload, "load during the trouble, as a share of the capacity")
+	f.Float64Var(&overload, "overload", overload, "load during the overload, as a share of the capacity")
 	f.choice("no-retries,no-budget,aws-standard,retrip")
 	f.repeats(1)
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
@@ -46,7 +46,7 @@ func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) 
 			return nil, fmt.Errorf("-overload is %v: it must be more than 0 and at most %v", overload, maxLoad)
 		}
 		if s.Trigger.For <= 0 || s.Horizon < s.Trigger.At+s.Trigger.For+settled+measured {
-			return nil, fmt.Errorf("-horizon is %v: it must be %v after a trouble that lasts for a while", s.Horizon, settled+measured)
+			return nil, fmt.Errorf("-horizon is %v: it must be at least %v after the end of the overload, and -trigger-for positive", s.Horizon, settled+measured)
 		}
 		policies, err := f.load(s.Policy.Retry)
 		if err != nil {
@@ -68,7 +68,7 @@ func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) 
 		}
 		results, err := sim.RunAll(ctx, all, progress)
 		r := &report{
-			title: "requests answered per second at each load: coming up / coming down from an overload",
+			title: "requests answered per second at each load: load rising / load falling from an overload",
 			table: [][]string{{"policy"}},
 			notes: []string{hysteresisAbout(&s, overload)},
 			unit:  "answered/s",
@@ -112,7 +112,7 @@ func hysteresis(f *flags) func(context.Context, func(float64)) (*report, error) 
 }
 
 // measured is how long goodput is measured, up to the last requests that can
-// still be answered. settled is the minimum time between the trouble and the
+// still be answered. settled is the minimum time between the overload and the
 // measurement.
 const (
 	measured = 20 * time.Second
@@ -131,7 +131,7 @@ func lateGoodput(r *sim.Result) float64 {
 }
 
 func hysteresisAbout(s *sim.Scenario, overload float64) string {
-	return fmt.Sprintf("%s clients, capacity %s requests/s. Coming up: the load alone. Coming down: the load %s after %s at %.0f %% of the capacity.",
+	return fmt.Sprintf("%s clients, capacity %s requests/s. Load rising: no overload before. Load falling: %s after an overload of %s at %.0f %% of the capacity.",
 		count(int64(s.Fleet.Clients)), tickText(s.LoadOf(1).Arrivals.Rate), seconds(s.Horizon-measured-s.Trigger.At-s.Trigger.For), seconds(s.Trigger.For), 100*overload)
 }
 
@@ -151,7 +151,7 @@ func stuck(up, down line) (from, to float64) {
 
 func hysteresisFigure(t *theme, s *sim.Scenario, overload float64, ups, downs []line) (*figure, error) {
 	f := &figure{unit: "Requests answered per second, by load in %", about: hysteresisAbout(s, overload), theme: t, keys: []key{
-		{"coming up", t.accent, nil, 5}, {"coming down", t.second, nil, 1.8}, {"lost by the past", t.shade, nil, 10},
+		{"load rising", t.accent, nil, 5}, {"load falling", t.second, nil, 1.8}, {"lost capacity", t.shade, nil, 10},
 	}}
 	var lost, kept []string
 	most := 0.0
@@ -159,9 +159,9 @@ func hysteresisFigure(t *theme, s *sim.Scenario, overload float64, ups, downs []
 		most = max(most, highest(ups[i]), highest(downs[i]))
 	}
 	for i, up := range ups {
-		note := "comes back as it went"
+		note := "recovers at every load"
 		if from, to := stuck(up, downs[i]); from > 0 {
-			note = fmt.Sprintf("stuck from %v to %v %%", from, to)
+			note = fmt.Sprintf("stays down from %v to %v %% load", from, to)
 			lost = append(lost, up.name)
 		} else {
 			kept = append(kept, up.name)
@@ -188,14 +188,14 @@ func hysteresisFigure(t *theme, s *sim.Scenario, overload float64, ups, downs []
 		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, m.to, 0, most*1.04
 		f.panels = append(f.panels, panel{up.name, note, p})
 	}
-	f.title = "After an overload the backend answers as before it, at every load"
+	f.title = "After an overload the backend recovers at every load"
 	if len(lost) > 0 {
 		f.title = "After an overload the backend stays down with " + and(lost)
 		if len(kept) > 0 {
-			f.title += ", and answers as before it with " + and(kept)
+			f.title += ", and recovers with " + and(kept)
 		}
 	}
-	f.cell = []vg.Length{0, 230, 190, 130, 105}[f.columns()]
+	f.cell = []vg.Length{0, 230, 160, 130, 105}[f.columns()]
 	for _, p := range f.panels {
 		p.plot.X.Tick.Marker, p.plot.Y.Tick.Marker = ticks(12/f.columns()), ticks(4)
 	}

@@ -34,7 +34,7 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, err
 		}
 		r := &report{
-			title: fmt.Sprintf("the largest that recovers at most 5 s later than without retries, after trouble of %s, everything else being as it is (%d clients, %.0f %% load)",
+			title: fmt.Sprintf("the largest that recovers at most 5 s later than without retries, after a brownout of %s, everything else being as it is (%d clients, %.0f %% load)",
 				list(lengths), s.Fleet.Clients, 100*s.Load()),
 			table: [][]string{{"policy", "clients", "load", "budget size", "attempts"}},
 		}
@@ -84,7 +84,7 @@ func limit(f *flags) func(context.Context, func(float64)) (*report, error) {
 	}
 }
 
-// largest returns the largest value with which s recovers from trouble of all lengths.
+// largest returns the largest value with which s recovers from triggers of all lengths.
 func largest(ctx context.Context, s sim.Scenario, q sim.Quantity, lengths []time.Duration, progress func(float64)) (least sim.Limit, err error) {
 	for i, d := range lengths {
 		s.Trigger.For = d

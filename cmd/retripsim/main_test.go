@@ -249,8 +249,8 @@ func TestOutputIsCheckedFirst(t *testing.T) {
 	assert.True(t, json.Valid(data), "no old content is left")
 }
 
-// The length of the trouble and each client's rate decide how long budgets
-// prolong the trouble.
+// The length of the brownout and each client's rate decide how long budgets
+// prolong the overload.
 func TestTriggers(t *testing.T) {
 	code, out, errs := call(t, "triggers", "-runs", "1", "-horizon", "120s", "-lengths", "1s,10s", "-per-client", "7,0.7", "-loads", "0.7")
 	require.Zero(t, code, errs)

@@ -32,13 +32,13 @@ func heatMap(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		g.columns = clientsAxis(clients)
 		cells, err := g.run(ctx, s, progress)
-		r := g.report("seconds from the end of the trouble until the backend has recovered, by load and clients", cells)
+		r := g.report("seconds from the end of the trigger until the backend has recovered, by load and clients", cells)
 		if r == nil {
 			return nil, err
 		}
 		r.notes = append(r.notes, neverNote(s, s.Trigger.For))
-		r.draw = g.draws(s, cells, fmt.Sprintf("%s of trouble; the capacity is %s requests/s; k: thousand.",
-			seconds(s.Trigger.For), tickText(s.LoadOf(1).Arrivals.Rate)))
+		r.draw = g.draws(s, cells, fmt.Sprintf("%s of %s; the capacity is %s requests/s; k: thousand.",
+			capital(cause(s.Trigger)), seconds(s.Trigger.For), tickText(s.LoadOf(1).Arrivals.Rate)))
 		return r, err
 	}
 }
@@ -59,7 +59,7 @@ func (f *flags) grid(s *sim.Scenario, loads []float64) (*grid, error) {
 	return &grid{policies: policies, rows: []axis{a}, runs: f.runs}, nil
 }
 
-// triggers varies the length of the trouble and the requests per second of each
+// triggers varies the length of the trigger and the requests per second of each
 // client.
 func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
@@ -68,7 +68,7 @@ func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 	rates := []float64{7, 2.3, 0.7, 0.23, 0.07}
 	loads := []float64{0.7, 0.8, 0.9}
 	f.scenario(&s)
-	f.Var(durations(&lengths), f.field("lengths", "Trigger.For"), "lengths of the trouble: `durations`")
+	f.Var(durations(&lengths), f.field("lengths", "Trigger.For"), "lengths of the trigger: `durations`")
 	f.Var(floats(&rates), f.field("per-client", "Fleet.Clients"), "`numbers` of requests per second and client")
 	f.Var(floats(&loads), "loads", "loads, as `shares` of the capacity")
 	f.choice("retrip")
@@ -94,7 +94,7 @@ func triggers(f *flags) func(context.Context, func(float64)) (*report, error) {
 		g.columns = durationsAxis("trigger", lengths, func(s *sim.Scenario, d time.Duration) { s.Trigger.For = d })
 		g.compared = true
 		cells, err := g.run(ctx, s, progress)
-		r := g.report("seconds from the end of the trouble until the backend has recovered, by its length (in brackets: without retries)", cells)
+		r := g.report("seconds from the end of the trigger until the backend has recovered, by its length (in brackets: without retries)", cells)
 		if r == nil {
 			return nil, err
 		}
@@ -146,15 +146,15 @@ func queues(f *flags) func(context.Context, func(float64)) (*report, error) {
 			g.columns = durationsAxis("timeout", timeouts, func(s *sim.Scenario, d time.Duration) { s.Fleet.Timeout = d })
 		}
 		cells, err := g.run(ctx, s, progress)
-		r := g.report("seconds from the end of the trouble until the backend has recovered, "+title, cells)
+		r := g.report("seconds from the end of the trigger until the backend has recovered, "+title, cells)
 		if r == nil {
 			return nil, err
 		}
 		r.notes = append(r.notes, note, neverNote(s, s.Trigger.For))
 		g.findEdge(s)
-		about := fmt.Sprintf("%s of trouble. Clients wait %s for an attempt.", seconds(s.Trigger.For), seconds(s.Fleet.Timeout))
+		about := fmt.Sprintf("%s of %s. Clients wait %s for an attempt.", capital(cause(s.Trigger)), seconds(s.Trigger.For), seconds(s.Fleet.Timeout))
 		if timeouts != nil {
-			about = fmt.Sprintf("%s of trouble. A full queue takes %s.", seconds(s.Trigger.For), seconds(queueWait(s)))
+			about = fmt.Sprintf("%s of %s. A full queue takes %s.", capital(cause(s.Trigger)), seconds(s.Trigger.For), seconds(queueWait(s)))
 		}
 		r.draw = g.draws(s, cells, about)
 		return r, err

@@ -54,7 +54,7 @@ func complete(m real.Measured) error {
 
 func measuredReport(m real.Measured) *report {
 	r := &report{
-		title: fmt.Sprintf("%d clients in %d processes make %s requests/s to a server that can do %s; trouble from %s to %s s",
+		title: fmt.Sprintf("%d clients in %d processes make %s requests/s to a server that can do %s; brownout from %s to %s s",
 			m.Clients, m.Processes, number(m.Rate), number(m.Capacity), number(m.From), number(m.To)),
 		table: [][]string{real.TableHead},
 		json:  m.Runs,
@@ -77,7 +77,7 @@ func measuredReport(m real.Measured) *report {
 
 // measuredFigure shows the attempts that arrived at the server.
 func measuredFigure(t *theme, m real.Measured, lines []line) (*figure, error) {
-	what := multiples{lines: lines, trouble: [2]float64{m.From, m.To}, limit: m.Capacity, limitKey: "capacity before and after"}
+	what := multiples{lines: lines, cause: "brownout", during: [2]float64{m.From, m.To}, limit: m.Capacity, limitKey: "capacity before and after"}
 	var found []string
 	for _, run := range m.Runs {
 		found = append(found, fmt.Sprintf("%s (%s)", m.Recovered(run), run.Rule))
@@ -90,7 +90,7 @@ func measuredFigure(t *theme, m real.Measured, lines []line) (*figure, error) {
 	f := &figure{
 		title: fmt.Sprintf("Measured with %s clients in %d processes: recovery takes %s", count(int64(m.Clients)), m.Processes, and(found)),
 		unit:  "Attempts per second at the server, by seconds", theme: t,
-		about: fmt.Sprintf("%s requests/s, %.0f %% of the capacity; in the trouble the server can do less than half of them. Recovery: seconds until 95 %% of what arrives is answered. Real processes, sockets and clocks on one machine, with a real redis-server.",
+		about: fmt.Sprintf("%s requests/s, %.0f %% of the capacity; during the brownout the server can do less than half of them. Recovery: until 95 %% of the arriving requests are answered. Real processes, sockets and clocks on one machine, with a real redis-server.",
 			tickText(m.Rate), 100*m.Rate/m.Capacity),
 	}
 	return f, f.multiples(what)

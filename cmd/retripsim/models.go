@@ -213,7 +213,7 @@ func stadium(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, err
 		}
 		r := &report{
-			title: fmt.Sprintf("%d players, a blip of %v, Retry-After %v", m.Players, m.For, m.RetryAfter),
+			title: fmt.Sprintf("%d players, an outage of %v, Retry-After %v", m.Players, m.For, m.RetryAfter),
 			table: [][]string{{"policy", "fetches", "failed", "refused", "retries", "lost", "peak load/s", "peak retries/s", "waiting", "90 % of retries within"}},
 			unit:  "attempts/s, millions",
 		}

@@ -82,13 +82,16 @@ func (b band) Plot(c draw.Canvas, p *plot.Plot) {
 // axes.
 type multiples struct {
 	lines    []line
-	notes    []string // one per line; may be nil
-	dots     bool     // few points, marked
-	steps    bool     // lines are counts per interval
-	from, to float64  // range of x; if to is 0, the last point
-	most     float64  // maximum of y; if 0, the highest point
-	trouble  [2]float64
-	limit    float64 // a dashed horizontal line, if not 0
+	parts    []line     // one per line, drawn in the same panel; may be nil
+	names    [2]string  // of lines and parts, for the keys
+	notes    []string   // one per line; may be nil
+	dots     bool       // few points, marked
+	steps    bool       // lines are counts per interval
+	from, to float64    // range of x; if to is 0, the last point
+	most     float64    // maximum of y; if 0, the highest point
+	during   [2]float64 // the time of the trigger, shaded
+	cause    string     // what the trigger is
+	limit    float64    // a dashed horizontal line, if not 0
 	limitKey string
 }
 
@@ -129,8 +132,11 @@ func (f *figure) multiples(m multiples) error {
 	if m.most == 0 {
 		m.most = most * 1.04
 	}
-	if m.trouble[1] > 0 {
-		f.keys = append(f.keys, key{"trouble", f.theme.shade, nil, 10})
+	if m.during[1] > 0 {
+		f.keys = append(f.keys, key{m.cause, f.theme.shade, nil, 10})
+	}
+	if m.parts != nil {
+		f.keys = append(f.keys, key{m.names[0], f.theme.accent, nil, 1.8}, key{m.names[1], f.theme.second, nil, 1.8})
 	}
 	if m.limit > 0 {
 		f.keys = append(f.keys, key{m.limitKey, f.theme.ink, []vg.Length{4, 3}, 1})
@@ -145,7 +151,7 @@ func (f *figure) multiples(m multiples) error {
 		}
 		f.panels = append(f.panels, panel{m.lines[i].name, notes[i], p})
 	}
-	f.cell = []vg.Length{0, 230, 190, 130, 105}[f.columns()]
+	f.cell = []vg.Length{0, 230, 160, 130, 105}[f.columns()]
 	for i := range f.panels {
 		p := f.panels[i].plot
 		p.X.Tick.Marker, p.Y.Tick.Marker = ticks(12/f.columns()), ticks(4)
@@ -156,8 +162,8 @@ func (f *figure) multiples(m multiples) error {
 // panelPlot draws line number own, and the others in pale below it.
 func (f *figure) panelPlot(m *multiples, own int) (*plot.Plot, error) {
 	p := f.theme.newPlot()
-	if m.trouble[1] > 0 {
-		p.Add(band{m.trouble[0], m.trouble[1], f.theme.shade})
+	if m.during[1] > 0 {
+		p.Add(band{m.during[0], m.during[1], f.theme.shade})
 	}
 	if len(m.lines) <= contextLines {
 		for i := range m.lines {
@@ -178,6 +184,11 @@ func (f *figure) panelPlot(m *multiples, own int) (*plot.Plot, error) {
 	}
 	if err := f.add(p, m, m.lines[own], f.theme.accent, 1.8, m.dots); err != nil {
 		return nil, err
+	}
+	if m.parts != nil {
+		if err := f.add(p, m, m.parts[own], f.theme.second, 1.8, m.dots); err != nil {
+			return nil, err
+		}
 	}
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = m.from, m.to, 0, m.most
 	return p, nil

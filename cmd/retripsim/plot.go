@@ -11,6 +11,7 @@ import (
 	xfont "golang.org/x/image/font"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
+	ptext "gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
@@ -68,11 +69,12 @@ const (
 	margin       = 16
 	pictureDPI   = 160
 
-	titleHeight, unitHeight, headHeight, aboutHeight = 19, 17, 19, 13
+	titleHeight, unitHeight, headHeight, noteHeight, aboutHeight = 19, 17, 19, 13, 13
 )
 
 func init() {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
+	plot.DefaultTextHandler = aligner{ptext.Plain{Fonts: font.DefaultCache}}
 }
 
 // text returns a text style of one color, size and weight.
@@ -92,7 +94,7 @@ func wrap(s string, style draw.TextStyle, width vg.Length) []string {
 	row := ""
 	for word := range strings.SplitSeq(s, " ") {
 		longer := strings.TrimPrefix(row+" "+word, " ")
-		if row != "" && style.Width(longer) > width {
+		if row != "" && roomy(style, longer) > width {
 			lines = append(lines, row)
 			longer = word
 		}
@@ -127,14 +129,45 @@ func (f *figure) texts() (title, about []string) {
 
 func (f *figure) height() vg.Length {
 	title, about := f.texts()
-	h := vg.Length(2*margin + titleHeight*len(title) + unitHeight + aboutHeight*len(about) + 4)
-	return h + vg.Length(f.rows())*(f.cell+headHeight)
+	h := vg.Length(2*margin + titleHeight*len(title) + aboutHeight*len(about) + 4)
+	return h + f.unitHeight() + vg.Length(f.rows())*(f.cell+f.headHeight())
+}
+
+// headHeight returns the height of the name and the note above a panel.
+func (f *figure) headHeight() vg.Length {
+	for _, p := range f.panels {
+		if p.note != "" {
+			return headHeight + noteHeight
+		}
+	}
+	return headHeight
+}
+
+// keysBelow reports whether the keys need a line of their own, below the unit.
+func (f *figure) keysBelow() bool {
+	style := f.unitStyle()
+	width := roomy(style, f.unit) + 18
+	for _, k := range f.keys {
+		width += keyWidth(style, k)
+	}
+	return width > pictureWidth-2*margin
+}
+
+func (f *figure) unitStyle() draw.TextStyle { return text(f.theme.muted, 10.5, false) }
+
+func keyWidth(style draw.TextStyle, k key) vg.Length { return 25 + roomy(style, k.name) + 10 }
+
+func (f *figure) unitHeight() vg.Length {
+	if f.keysBelow() {
+		return 2 * unitHeight
+	}
+	return unitHeight
 }
 
 // write draws the figure in the format of the extension ext.
 func (f *figure) write(w io.Writer, ext string) error {
 	if ext == ".svg" {
-		c := vgsvg.New(pictureWidth, f.height())
+		c := &svgCanvas{Canvas: vgsvg.New(pictureWidth, f.height())}
 		f.paint(draw.New(c))
 		return writeSVG(w, c, f.title, f.description())
 	}
@@ -164,7 +197,7 @@ func (f *figure) paint(dc draw.Canvas) {
 		y -= titleHeight
 	}
 	f.paintKeys(dc, y)
-	y -= unitHeight
+	y -= f.unitHeight()
 	for i, row := range about {
 		dc.FillText(text(f.theme.muted, 10, false), vg.Point{X: dc.Min.X, Y: dc.Min.Y + aboutHeight*vg.Length(len(about)-i) - 2}, row)
 	}
@@ -172,22 +205,26 @@ func (f *figure) paint(dc draw.Canvas) {
 	f.paintPanels(body)
 }
 
-// paintKeys writes the unit and the keys in one line.
+// paintKeys writes the unit and the keys, in one line if there is room.
 func (f *figure) paintKeys(dc draw.Canvas, y vg.Length) {
-	style := text(f.theme.muted, 10.5, false)
+	style := f.unitStyle()
 	dc.FillText(style, vg.Point{X: dc.Min.X, Y: y}, f.unit)
-	x := dc.Min.X + style.Width(f.unit) + 18
+	x := dc.Min.X + roomy(style, f.unit) + 18
+	if f.keysBelow() {
+		x, y = dc.Min.X, y-unitHeight
+	}
 	for _, k := range f.keys {
 		middle := y - 6
 		dc.StrokeLine2(draw.LineStyle{Color: k.color, Width: k.width, Dashes: k.dashes}, x, middle, x+20, middle)
 		dc.FillText(style, vg.Point{X: x + 25, Y: y}, k.name)
-		x += 25 + style.Width(k.name) + 14
+		x += keyWidth(style, k)
 	}
 }
 
 // paintPanels draws the panels with aligned axes and their names above them.
 func (f *figure) paintPanels(body draw.Canvas) {
-	tiles := draw.Tiles{Rows: f.rows(), Cols: f.columns(), PadX: 12, PadY: headHeight, PadTop: headHeight}
+	head := f.headHeight()
+	tiles := draw.Tiles{Rows: f.rows(), Cols: f.columns(), PadX: 12, PadY: head, PadTop: head}
 	grid := make([][]*plot.Plot, tiles.Rows)
 	for i := range grid {
 		grid[i] = make([]*plot.Plot, tiles.Cols)
@@ -201,11 +238,11 @@ func (f *figure) paintPanels(body draw.Canvas) {
 	for k, p := range f.panels {
 		c := canvases[k/tiles.Cols][k%tiles.Cols]
 		p.plot.Draw(c)
-		name, note := text(f.theme.ink, 11, true), text(f.theme.muted, 11, false)
-		at := vg.Point{X: c.Min.X + 2, Y: c.Max.Y + headHeight - 4}
+		name, note := text(f.theme.ink, 11, true), text(f.theme.muted, 10.5, false)
+		at := vg.Point{X: c.Min.X + 2, Y: c.Max.Y + head - 4}
 		c.FillText(name, at, p.name)
 		if p.note != "" {
-			at.X += name.Width(p.name) + 6
+			at.Y -= noteHeight
 			c.FillText(note, at, p.note)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"gonum.org/v1/plot/vg"
 
 	"github.com/retrip/retrip/sim"
 )
@@ -34,11 +35,34 @@ type picture struct {
 	fonts         map[string]bool
 }
 
-// box is the bounding box of a text; y grows upwards.
+// box is the bounding box of a text in the widest font that a renderer may take;
+// y grows upwards.
 type box struct {
 	text                     string
+	x                        float64
+	anchor                   string
+	bold                     bool
 	left, right, low, height float64
 }
+
+// place sets the text, and how far it may reach to the left and right of x.
+func (b *box) place(s string) {
+	b.text += s
+	width := roomy(text(light.ink, vg.Length(b.height/lineShare), b.bold), b.text).Points()
+	switch b.anchor {
+	case "start":
+		b.left, b.right = b.x, b.x+width
+	case "middle":
+		b.left, b.right = b.x-width/2, b.x+width/2
+	case "end":
+		b.left, b.right = b.x-width, b.x
+	default:
+		panic("text-anchor is " + b.anchor)
+	}
+}
+
+// lineShare is the part of a line that most letters fill.
+const lineShare = 0.8
 
 func readPicture(t *testing.T, data []byte) picture {
 	t.Helper()
@@ -68,8 +92,7 @@ func readPicture(t *testing.T, data []byte) picture {
 				p.width, p.height = number("width"), number("height")
 				assert.Equal(t, "img", attr["role"])
 			case "text":
-				b := box{left: number("x"), low: -number("y")}
-				b.right = b.left + number("textLength")
+				b := box{x: number("x"), anchor: attr["text-anchor"], low: -number("y")}
 				for style := range strings.SplitSeq(attr["style"], ";") {
 					name, value, _ := strings.Cut(style, ":")
 					switch name {
@@ -78,11 +101,13 @@ func readPicture(t *testing.T, data []byte) picture {
 						require.NoError(t, err)
 					case "fill":
 						p.colors[value] = true
+					case "font-weight":
+						b.bold = value == "bold"
 					case "font-family":
 						p.fonts[value] = true
 					}
 				}
-				b.height *= 0.8 // the part of a line that most letters fill
+				b.height *= lineShare
 				p.texts = append(p.texts, b)
 			}
 		case xml.CharData:
@@ -92,7 +117,7 @@ func readPicture(t *testing.T, data []byte) picture {
 			case "desc":
 				p.desc += string(e)
 			case "text":
-				p.texts[len(p.texts)-1].text += string(e)
+				p.texts[len(p.texts)-1].place(string(e))
 			}
 		case xml.EndElement:
 			inside = ""
@@ -258,8 +283,8 @@ func TestPictureWords(t *testing.T) {
 		return readPicture(t, data)
 	}
 	p := of("compare -runs 1 -policy no-budget,retrip")
-	assert.Equal(t, "80\u00a0s after the trouble the backend has not recovered with no-budget", p.title)
-	assert.Contains(t, p.desc, "no-budget: never. retrip: 3 s.")
+	assert.Equal(t, "80\u00a0s after the brownout the backend has not recovered with no-budget", p.title)
+	assert.Contains(t, p.desc, "no-budget: never recovers. retrip: recovers in 3 s.")
 	assert.Contains(t, p.desc, "Never: not within 80\u00a0s")
 	assert.Contains(t, of("map -horizon 80s -fleets 10 -loads 0.7").desc, "Never: not within 40\u00a0s")
 	p = of("contention -trials 20 -plot time")
@@ -269,7 +294,7 @@ func TestPictureWords(t *testing.T) {
 			assert.LessOrEqual(t, x, 15, "on the axis of seconds")
 		}
 	}
-	assert.Equal(t, "With none of these policies the backend has recovered 80\u00a0s after the trouble",
+	assert.Equal(t, "With none of these policies the backend has recovered 80\u00a0s after the brownout",
 		recoveryFinding(sim.Overload(), [][]*sim.Result{{{Recovery: sim.Never}}, {{Recovery: sim.Never}}}))
 	assert.Equal(t, "With all of these policies the backend recovers: b takes longest, 7 s",
 		recoveryFinding(sim.Overload(), [][]*sim.Result{{{Policy: "a"}}, {{Policy: "b", Recovery: 7 * time.Second}}}))

@@ -51,12 +51,12 @@ func (f *flags) scenario(s *sim.Scenario) {
 	f.server(&s.Backend)
 	f.store(&s.Store)
 	f.DurationVar(&s.Network.Delay, f.field("delay", "Network.Delay"), s.Network.Delay, "delay of the network, each way")
-	f.DurationVar(&s.Trigger.At, f.field("trigger-at", "Trigger.At"), s.Trigger.At, "time at which the trouble begins")
-	f.DurationVar(&s.Trigger.For, f.field("trigger-for", "Trigger.For"), s.Trigger.For, "length of the trouble; 0 means none")
-	f.Float64Var(&s.Trigger.Slowdown, f.field("slowdown", "Trigger.Slowdown"), s.Trigger.Slowdown, "during the trouble, requests take this many times as long; 0 means no change")
-	f.Float64Var(&s.Trigger.Surge, f.field("surge", "Trigger.Surge"), s.Trigger.Surge, "during the trouble, this many times the requests arrive; 0 means no change")
-	f.DurationVar(&s.Trigger.Delay, f.field("answer-delay", "Trigger.Delay"), s.Trigger.Delay, "during the trouble, responses are late by this time, although the work is done in time")
-	f.Float64Var(&s.Trigger.FailureRate, f.field("trigger-failures", "Trigger.FailureRate"), s.Trigger.FailureRate, "during the trouble, this share of requests gets a 503 at once")
+	f.DurationVar(&s.Trigger.At, f.field("trigger-at", "Trigger.At"), s.Trigger.At, "time at which the trigger of the overload begins")
+	f.DurationVar(&s.Trigger.For, f.field("trigger-for", "Trigger.For"), s.Trigger.For, "length of the trigger; 0 means none")
+	f.Float64Var(&s.Trigger.Slowdown, f.field("slowdown", "Trigger.Slowdown"), s.Trigger.Slowdown, "during the trigger, requests take this many times as long; 0 means no change")
+	f.Float64Var(&s.Trigger.Surge, f.field("surge", "Trigger.Surge"), s.Trigger.Surge, "during the trigger, this many times the requests arrive; 0 means no change")
+	f.DurationVar(&s.Trigger.Delay, f.field("answer-delay", "Trigger.Delay"), s.Trigger.Delay, "during the trigger, responses are late by this time, although the work is done in time")
+	f.Float64Var(&s.Trigger.FailureRate, f.field("trigger-failures", "Trigger.FailureRate"), s.Trigger.FailureRate, "during the trigger, this share of requests gets a 503 at once")
 	f.DurationVar(&s.Trigger.RetryAfter, f.field("trigger-retry-after", "Trigger.RetryAfter"), s.Trigger.RetryAfter, "wait that these answers ask for; 0 means none")
 	f.DurationVar(&s.Horizon, f.field("horizon", "Horizon"), s.Horizon, "end of the simulated time")
 	f.DurationVar(&s.Bin, f.field("bin", "Bin"), s.Bin, "width of the intervals of time series; 0 means a second")
@@ -147,8 +147,8 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 			return nil, err
 		}
 		r := &report{
-			title: fmt.Sprintf("%d clients at %.0f %% load; trouble from %v to %v", s.Fleet.Clients, 100*s.Load(), s.Trigger.At, s.Trigger.At+s.Trigger.For),
-			table: [][]string{{"policy", "recovery", "good meanwhile/s", "success", "attempts/request", "meanwhile", "peak/s", "in the end/s", "p50", "p99"}},
+			title: fmt.Sprintf("%d clients at %.0f %% load; %s from %v to %v", s.Fleet.Clients, 100*s.Load(), cause(s.Trigger), s.Trigger.At, s.Trigger.At+s.Trigger.For),
+			table: [][]string{{"policy", "recovery", "answered/s during", "success", "attempts/request", "during", "peak/s", "at the end/s", "p50", "p99"}},
 			json:  groups,
 			csv:   seriesCSV(groups),
 		}
@@ -156,7 +156,7 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 			r.table = append(r.table, loadRow(group))
 		}
 		if s.Trigger.For > 0 {
-			r.notes = append(r.notes, "recovery: from the end of the trouble until 95 % of what arrives is answered; meanwhile: attempts made in the trouble per request that arrived in it; peak: in one second")
+			r.notes = append(r.notes, fmt.Sprintf("recovery: from the end of the %s until 95 %% of the arriving requests are answered; during: of the requests that arrive during the %[1]s, those answered, and the attempts made per request; peak: in one second", cause(s.Trigger)))
 		}
 		r.notes = append(r.notes, layerNotes(groups)...)
 		r.notes = append(r.notes, storeNotes(groups)...)
@@ -171,7 +171,7 @@ func underLoad(f *flags, policies string, runs int) func(context.Context, func(f
 		r.draw = func(t *theme) (*figure, error) {
 			switch f.plot {
 			case "goodput":
-				return seriesFigure(t, s, groups, "Requests answered in the end", func(p sim.Point) int32 { return p.Good })
+				return seriesFigure(t, s, groups, "Requests answered", func(p sim.Point) int32 { return p.Good })
 			case "waits":
 				return waitsFigure(t, groups)
 			}
@@ -191,11 +191,26 @@ func loadRow(group []*sim.Result) []string {
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Goodput })),
 		successText(group),
 		fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
-		fmt.Sprintf("%.2f", mid(group, meanwhile)),
+		fmt.Sprintf("%.2f", mid(group, during)),
 		peakText(group, peakSecond),
 		fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Steady })),
 		percentile(group, func(r *sim.Result) time.Duration { return r.P50 }),
 		percentile(group, func(r *sim.Result) time.Duration { return r.P99 })}
+}
+
+// cause names what a trigger does to the backend.
+func cause(t sim.Trigger) string {
+	switch {
+	case t.Slowdown > 0 || t.Delay > 0:
+		return "brownout"
+	case t.Surge > 0:
+		return "surge"
+	case t.FailureRate >= 1:
+		return "outage"
+	case t.FailureRate > 0:
+		return "partial outage"
+	}
+	return "brownout"
 }
 
 func peakSecond(r *sim.Result) float64 { return r.PeakSecond }
@@ -292,9 +307,9 @@ func mid(group []*sim.Result, of func(*sim.Result) float64) float64 {
 	return list[len(list)/2]
 }
 
-// meanwhile returns the number of attempts made during the trigger per request
+// during returns the number of attempts made during the trigger per request
 // that arrived during it.
-func meanwhile(r *sim.Result) float64 {
+func during(r *sim.Result) float64 {
 	return float64(r.TriggerAttempts) / float64(max(1, r.TriggerRequests))
 }
 
@@ -383,7 +398,7 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r := &report{
 			title: fmt.Sprintf("%s crowd; outage from %v to %v", crowd, s.Trigger.At, s.Trigger.At+s.Trigger.For),
-			table: [][]string{{"policy", "peak served/s", "peak attempts/s", "success", "attempts/request", "in the outage", "p99"}},
+			table: [][]string{{"policy", "peak served/s", "peak attempts/s", "success", "attempts/request", "during the outage", "p99"}},
 			json:  groups,
 			csv:   seriesCSV(groups),
 			lines: shownLines(groups, peakServed, "", func(p sim.Point) int32 { return p.Served }),
@@ -392,14 +407,13 @@ func storm(f *flags) func(context.Context, func(float64)) (*report, error) {
 		if crowd == "passing" {
 			r.table[0] = append(r.table[0], "published")
 		}
-		r.notes = append(r.notes, "in the outage: attempts made in it per request that arrived in it")
 		for _, group := range groups {
 			row := []string{group[0].Policy,
 				peakText(group, peakServed),
 				fmt.Sprintf("%.0f", mid(group, func(r *sim.Result) float64 { return r.Peak })),
 				successText(group),
 				fmt.Sprintf("%.2f", mid(group, func(r *sim.Result) float64 { return r.Amplification })),
-				fmt.Sprintf("%.2f", mid(group, meanwhile)),
+				fmt.Sprintf("%.2f", mid(group, during)),
 				percentile(group, func(r *sim.Result) time.Duration { return r.P99 })}
 			if crowd == "passing" {
 				row = append(row, published[group[0].Policy])

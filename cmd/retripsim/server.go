@@ -32,7 +32,7 @@ func (f *flags) server(b *sim.Backend) {
 	f.Float64Var(&b.RefusalCost, f.field("refusal-cost", "Backend.RefusalCost"), b.RefusalCost, "time that a refusal takes a worker, as a share of -service")
 	f.Float64Var(&b.Crowding, f.field("crowding", "Backend.Crowding"), b.Crowding, "with a full queue, requests take longer by this many times; 0 means no longer")
 	f.DurationVar(&b.Connect, f.field("connect", "Backend.Connect"), b.Connect, "extra work on an attempt after a timeout, for its new connection")
-	f.Float64Var(&b.Cold, f.field("cold", "Backend.Cold"), b.Cold, "after the trouble, requests take this many times as long until the cache is full again; 0 means no cache")
+	f.Float64Var(&b.Cold, f.field("cold", "Backend.Cold"), b.Cold, "after the trigger, requests take this many times as long until the cache is full again; 0 means no cache")
 	f.IntVar(&b.Refill, f.field("refill", "Backend.Refill"), b.Refill, "number of requests answered in time until the cache is full again")
 	f.IntVar(&b.Instances, f.field("instances", "Backend.Instances"), b.Instances, "number of backends behind the name, each with -workers and -queue; 0 means one")
 	f.IntVar(&b.Slow, f.field("slow", "Backend.Slow"), b.Slow, "number of backends that take -slow-by times as long")

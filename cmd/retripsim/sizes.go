@@ -11,7 +11,7 @@ import (
 	"github.com/retrip/retrip/sim"
 )
 
-// sizes varies the size of the budget, the length of the trouble and the fleet.
+// sizes varies the size of the budget, the length of the trigger and the fleet.
 func sizes(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
 	s.Horizon = 240 * time.Second
@@ -21,7 +21,7 @@ func sizes(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.scenario(&s)
 	f.Var(floats(&tokens), f.field("sizes", "Budget.Size"), "`numbers` of tokens of the budget")
 	f.Var(ints(&clients), f.field("fleets", "Fleet.Clients"), "`numbers` of clients of the fleet")
-	f.Var(durations(&lengths), f.field("lengths", "Trigger.For"), "lengths of the trouble: `durations`")
+	f.Var(durations(&lengths), f.field("lengths", "Trigger.For"), "lengths of the trigger: `durations`")
 	f.repeats(5)
 	f.noPicture = true
 	f.replaces("fleets", "clients")
@@ -38,6 +38,6 @@ func sizes(f *flags) func(context.Context, func(float64)) (*report, error) {
 			g.policies = append(g.policies, p)
 		}
 		cells, err := g.run(ctx, s, progress)
-		return g.report("seconds from the end of the trouble until the backend has recovered, by the size of the budget, length and clients", cells), err
+		return g.report("seconds from the end of the trigger until the backend has recovered, by the size of the budget, length and clients", cells), err
 	}
 }

@@ -207,7 +207,7 @@ func TestBudget_OfRetry(t *testing.T) {
 		{"failure", play.Repeatable(503), 4.5}, // the next retry costs nothing
 		{"failure that isn't repeated", decide.Outcome{Status: 503, Replay: true}, 4.5},
 		{"canceled", decide.Outcome{Canceled: true}, 4.5},
-		{"hidden sends", decide.Outcome{Resent: true}, 4.5},
+		{"transparent retries", decide.Outcome{Resent: true}, 4.5},
 		{"hopeless", decide.Outcome{Hopeless: true}, 5},
 		{"Final error", decide.Outcome{Verdict: decide.Final}, 4.5},
 	}

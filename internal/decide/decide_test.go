@@ -55,7 +55,7 @@ func TestNext(t *testing.T) {
 		{name: "429", outcome: play.Repeatable(429), retry: true, reason: decide.Throttled, hi: s},
 		{name: "error", outcome: play.Repeatable(0), retry: true, reason: decide.Error, hi: 100 * ms},
 		{name: "timeout", outcome: decide.Outcome{Timeout: true, Idempotent: true, Replay: true}, retry: true, reason: decide.Timeout, hi: 100 * ms},
-		{name: "hidden sends", outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, retry: true, reason: decide.HiddenSends, hi: 100 * ms},
+		{name: "transparent retries", outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, retry: true, reason: decide.HiddenSends, hi: 100 * ms},
 		{name: "third attempt", call: decide.Call{Attempts: 3}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 400 * ms},
 
 		// Statuses that a policy changes.
@@ -78,9 +78,9 @@ func TestNext(t *testing.T) {
 		// Given up.
 		{name: "canceled", outcome: decide.Outcome{Canceled: true, Idempotent: true, Replay: true}, reason: decide.Canceled},
 		{name: "canceled before the deadline", call: decide.Call{Deadline: 1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Canceled},
-		{name: "hidden sends, attempts used up", call: decide.Call{Attempts: 4}, outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: decide.HiddenSends},
-		{name: "hidden sends, not idempotent", outcome: decide.Outcome{Resent: true, Replay: true}, reason: decide.HiddenSends},
-		{name: "hidden sends, body not replayable", outcome: decide.Outcome{Resent: true, Idempotent: true}, reason: decide.BodyNotReplayable},
+		{name: "transparent retries, attempts used up", call: decide.Call{Attempts: 4}, outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: decide.HiddenSends},
+		{name: "transparent retries, not idempotent", outcome: decide.Outcome{Resent: true, Replay: true}, reason: decide.HiddenSends},
+		{name: "transparent retries, body not replayable", outcome: decide.Outcome{Resent: true, Idempotent: true}, reason: decide.BodyNotReplayable},
 		{name: "attempts used up", call: decide.Call{Attempts: 4}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
 		{name: "more than used up", call: decide.Call{Attempts: 5}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
 		{name: "one attempt only", policy: retrip.Policy{MaxAttempts: 1}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
@@ -148,7 +148,7 @@ func TestNext_Order(t *testing.T) {
 		{"accepted", decide.None, func(_ *testing.T, s *situation) { s.outcome.Status = 200 }},
 		{"hopeless", decide.None, func(_ *testing.T, s *situation) { s.outcome.Hopeless = true }},
 		{"forbidden", decide.RetryForbidden, func(_ *testing.T, s *situation) { s.outcome.Forbidden = true }},
-		{"hidden sends", decide.HiddenSends, func(_ *testing.T, s *situation) { s.outcome.Resent = true }},
+		{"transparent retries", decide.HiddenSends, func(_ *testing.T, s *situation) { s.outcome.Resent = true }},
 		{"attempts used up", decide.MaxAttempts, func(_ *testing.T, s *situation) { s.call.Attempts = 4 }},
 		{"not idempotent", decide.NotIdempotent, func(_ *testing.T, s *situation) { s.outcome.Idempotent = false }},
 		{"body not replayable", decide.BodyNotReplayable, func(_ *testing.T, s *situation) { s.outcome.Replay = false }},

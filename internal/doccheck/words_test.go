@@ -17,6 +17,7 @@ var oldStyle = regexp.MustCompile(`(?i)\bhad (only )?(again|once)\b|\bcan be had
 	`\bin vain\b|\bis told so at once\b|\bwhat is under way\b|\bin spite of\b|\bcame of it\b|\bfor who(m)?ever\b|\bwhoever may\b|` +
 	`\bas long as the server asks\b|\bis to be seen of\b|\bleft alone for now\b|\bholds nobody back\b|\babove suspicion\b|\bfor want of\b|` +
 	`\b(can|can't|cannot) heal\b|\bretry heals\b|\bis all there is\b|\bout of attempts with\b|\bas far as it goes\b|\bis code: it can't\b|` +
+	`\bbrown-outs?\b|\bgood meanwhile\b|\bhidden sends?\b|\blost by the past\b|\bcoming (up|down)\b|\btroubles? of \d|\blengths? of (the )?trouble\b|\b(in|after) the trouble\b|` + // the field's words: brownout, transparent retry, lost capacity, load rising
 	`\bstands in the log\b|\bsomebody looked\b|\bof no use\b|\beverything inherited\b|\bwhat (is|was) remembered\b|\bwith all that it comes to\b`)
 
 // lineBreak is what separates two lines of a paragraph, in Markdown or in a

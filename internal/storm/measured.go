@@ -31,7 +31,7 @@ type Run struct {
 }
 
 // TableHead is the header of a table of runs.
-var TableHead = []string{"policy", "recovery", "answered in the trouble", "attempts/s: before", "worst second", "10 s after",
+var TableHead = []string{"policy", "recovery", "answered during", "attempts/s: before", "worst second", "10 s after",
 	"store operations/s: before", "worst second", "10 s after"}
 
 // Row is a row of a table of runs.

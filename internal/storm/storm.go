@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package storm exposes a real server to a fleet of real clients and a
-// brown-out, on virtual time in a testing/synctest bubble or in real time, and
+// brownout, on virtual time in a testing/synctest bubble or in real time, and
 // reports when the server has recovered.
 package storm
 
@@ -89,7 +89,7 @@ func (s *Server) take(now time.Duration) (done time.Duration, ok bool) {
 	return s.free[worker], true
 }
 
-// Load describes the requests of the clients and the trouble of the server.
+// Load describes the requests of the clients and the brownout of the server.
 type Load struct {
 	Clients int
 	Rate    float64 // requests per second of all clients together

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Shedstorm runs fleets of real clients against a server with a brown-out, over
+// Shedstorm runs fleets of real clients against a server with a brownout, over
 // loopback sockets and in real time, with and without a shed.Handler.
 // docs/shed-tables.md shows its output. TestTable of package shed measures the same on
 // virtual time.
