@@ -31,7 +31,7 @@ func (c column) ahead() []string {
 	return names
 }
 
-// group is a table of docs/performance.md.
+// group is a table of docs/performance-tables.md.
 type group struct {
 	about   string
 	columns []column

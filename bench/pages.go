@@ -67,7 +67,7 @@ func (r *Results) UpdatePages(root string) error {
 
 // pages returns the generated sections by file.
 func (r *Results) pages() map[string]string {
-	return map[string]string{"README.md": r.summary(), "docs/performance.md": r.figures()}
+	return map[string]string{"README.md": r.summary(), "docs/performance-tables.md": r.figures()}
 }
 
 func replaceSection(text []byte, section string) ([]byte, error) {
@@ -96,11 +96,11 @@ func (r *Results) summary() string {
 		return "–"
 	}
 	return fmt.Sprintf(`A GET that succeeds at once costs %s allocations more than bare net/http, and with metrics and timeouts %s; some libraries
-cost less, which [Performance](docs/performance.md#figures) shows in bold. %s.
+cost less, which [Performance](docs/performance-tables.md) shows in bold. %s.
 `, value("GET", "retrip"), value("GET", "retrip-timeouts"), r.made())
 }
 
-// figures is the section of docs/performance.md: everything.
+// figures is the section of docs/performance-tables.md: everything.
 func (r *Results) figures() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s. **Bold**: ahead of retrip with metrics, by however little.\n\n![added time of a request, and heap growth of an upload](performance.png)\n", r.made())

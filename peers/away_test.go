@@ -104,12 +104,12 @@ func (s *leaving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestAway breaks a download in the middle and lets its server refuse connections
-// for one and for ten seconds. The cells of the table in docs/downloads.md say
+// for one and for ten seconds. The cells of the table in docs/downloads-tables.md say
 // whether the client ends with the whole file.
 //
 //retrip:promise P20
 func TestAway(t *testing.T) {
-	page, err := os.ReadFile("../docs/downloads.md")
+	page, err := os.ReadFile("../docs/downloads-tables.md")
 	require.NoError(t, err)
 	clients := maps.Clone(fetchers)
 	delete(clients, "curl -C - in a loop")
@@ -150,7 +150,7 @@ func TestAway(t *testing.T) {
 				t.Skip("not installed")
 			}
 			row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(name) + ` ?([\d.]*)[^|]*\| (whole \| .*|fails \| .*) \|$`).FindSubmatch(page)
-			require.NotNil(t, row, "docs/downloads.md has no row")
+			require.NotNil(t, row, "docs/downloads-tables.md has no row")
 			if command, ok := versions[name]; ok {
 				out, err := exec.Command(command[0], command[1:]...).Output()
 				require.NoError(t, err)

@@ -39,7 +39,7 @@ var (
 	benchtime = flag.Duration("benchtime", 3*time.Millisecond, "how long each time")
 	run       = flag.String("run", "", "regular expression for the timings to make, and for pairs, upload, waiting and connections")
 	among     = flag.String("among", "", "regular expression for the peers to measure, which always include bare net/http")
-	save      = flag.Bool("save", false, "write results, their sections in README.md and docs/performance.md, and the chart")
+	save      = flag.Bool("save", false, "write results, their sections in README.md and docs/performance-tables.md, and the chart")
 	guard     = flag.Bool("guard", false, "measure only what is guarded, and fail if a ratio is out of bounds")
 	render    = flag.Bool("render", false, "write sections and chart from the results written before")
 	root      = flag.String("root", "..", "directory of the repository")
