@@ -20,6 +20,7 @@ import (
 	"math"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -35,8 +36,9 @@ import (
 // retrip obey. The 503 has no Retry-After, because a client would then hold back
 // its other retries to the host too, and with a Gate all its requests. It doesn't
 // wait for an upload: over HTTP/1.1 it says "Connection: close" if the body of
-// the request hasn't arrived yet. The Handler then goes on reading that body for
-// up to 5 s, because a reset would lose the answer.
+// the request hasn't arrived yet. The Handler then goes on reading that body, of up
+// to 100 such requests at a time, for up to 5 s and 32 MiB, because a reset would
+// lose the answer.
 //
 // If an incoming request is itself a retry, Transports of package retrip don't
 // retry the calls that are made with its context until it ends. With Policy.RetryHeader,
@@ -167,7 +169,8 @@ type state struct {
 	next                        http.Handler
 	exempt                      func(*http.Request) bool
 	retryHeader, deadlineHeader string
-	epoch                       time.Time // all times are durations since epoch
+	epoch                       time.Time    // all times are durations since epoch
+	lingering                   atomic.Int32 // refused uploads that are read on
 
 	mu sync.Mutex // guards the fields below; never held during a wait
 	queue
@@ -261,7 +264,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = early
 	}
 	if reason != "" {
-		refuse(w, r)
+		s.refuse(w, r)
 		return
 	}
 	var long *stream

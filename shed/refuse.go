@@ -34,12 +34,18 @@ const (
 	// connection were closed while they send, the reset would make them lose the
 	// refusal, and try again.
 	lingerTime = 5 * time.Second
+
+	// mostLingering is how many uploads a Handler reads on at a time, and
+	// lingerSize how much of each. net/http waits half a second before it closes
+	// the connection of any other refused upload.
+	mostLingering = 100
+	lingerSize    = 32 << 20
 )
 
 // refuse answers r with the 503 of a refusal. It doesn't wait for an upload, as
 // net/http would: that reads up to 256 KB of the body before it sends a
 // response, unless the connection is to be closed.
-func refuse(w http.ResponseWriter, r *http.Request) {
+func (s *state) refuse(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["X-Should-Retry"], h["Content-Type"], h["Content-Length"] = refusalNever, refusalType, refusalLength
 	unread := hasUnread(r) && !readAll(w, r)
@@ -49,7 +55,7 @@ func refuse(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, refusalBody)
 	if unread {
-		linger(w, r)
+		s.linger(w, r)
 	}
 }
 
@@ -83,16 +89,17 @@ func readAll(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // linger reads the rest of the body of r after its answer.
-func linger(w http.ResponseWriter, r *http.Request) {
+func (s *state) linger(w http.ResponseWriter, r *http.Request) {
 	if !hasReadDeadline(w) {
 		return
 	}
 	wait := lingerTime
-	if http.NewResponseController(w).Flush() != nil {
+	if s.lingering.Add(1) > mostLingering || http.NewResponseController(w).Flush() != nil {
 		wait = 0
 	}
+	defer s.lingering.Add(-1)
 	if setReadDeadline(w, time.Now().Add(wait)) == nil {
-		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.CopyN(io.Discard, r.Body, lingerSize)
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,3 +149,50 @@ func TestRefusal_BehindAnotherWriter(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// However many uploads are refused, few connections stay open for them, and
+// little is read.
+func TestRefusal_BoundsUploads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memhttp.NewServer(t, memhttp.HTTP1, &shed.Handler{DeadlineHeader: "Timeout-Ms"})
+		dial := func() net.Conn {
+			conn, err := s.Listener.Dial(t.Context(), "tcp", s.Listener.Addr().String())
+			require.NoError(t, err)
+			_, err = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nTimeout-Ms: 0\r\nContent-Length: %d\r\n\r\n", 1<<30)
+			require.NoError(t, err)
+			return conn
+		}
+		var ended []time.Duration
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range 300 {
+			conn := dial()
+			wg.Go(func() {
+				defer conn.Close()
+				all, err := io.ReadAll(conn)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.NoError(t, err)
+				assert.Contains(t, string(all), "503")
+				ended = append(ended, time.Since(start))
+			})
+		}
+		wg.Wait()
+		slices.Sort(ended)
+		assert.LessOrEqual(t, ended[199], time.Second)
+		assert.InDelta(t, 5, ended[200].Seconds(), 1)
+		assert.InDelta(t, 5, ended[299].Seconds(), 1)
+
+		conn := dial()
+		defer conn.Close()
+		sent, err := io.Copy(conn, io.LimitReader(zeros{}, 1<<30))
+		require.Error(t, err)
+		assert.InDelta(t, 32<<20, sent, 2<<20)
+	})
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
