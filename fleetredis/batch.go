@@ -6,6 +6,7 @@ package fleetredis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +85,11 @@ func (q *queues) send(client redis.UniversalClient, server *queue) {
 			return
 		}
 		q.mu.Unlock()
-		trip(client, batch)
+		// A caller that has gone must not have its key changed later.
+		batch = slices.DeleteFunc(batch, func(o *operation) bool { return o.ctx.Err() != nil })
+		if len(batch) > 0 {
+			trip(client, batch)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package fleetredis
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -134,6 +135,37 @@ func TestFleet_ManyHostsFarAway(t *testing.T) {
 			t.Logf("%d of %d", decided.Load(), requests.Load())
 		})
 	}
+}
+
+// An operation whose caller has gone isn't sent.
+func TestStore_GoneCallers(t *testing.T) {
+	srv := start(t, "")
+	s := dial(t, srv.address, Options{})
+	server := &queue{lines: lines} // all round trips are under way
+	s.queues.all = map[redis.UniversalClient]*queue{s.client: server}
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error)
+	go func() {
+		_, err := s.Add(ctx, "gone.example:80", -1, 10)
+		failed <- err
+	}()
+	go func() {
+		_, err := s.Add(t.Context(), "here.example:80", -1, 10)
+		failed <- err
+	}()
+	due := func() bool {
+		s.queues.mu.Lock()
+		defer s.queues.mu.Unlock()
+		return len(server.due) == 2
+	}
+	require.Eventually(t, due, 10*time.Second, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-failed, context.Canceled)
+	s.queues.send(s.client, server)
+	require.NoError(t, <-failed)
+	keys, err := s.client.Keys(t.Context(), "*").Result()
+	require.NoError(t, err)
+	assert.Equal(t, []string{s.prefix + "here.example:80"}, keys)
 }
 
 // Each operation of a round trip has a result of its own.
