@@ -55,6 +55,7 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println("state at the end:", state)
+	fmt.Println("So after the first timeouts, requests to the hanging host failed at once instead of waiting, and a probe found that it had recovered.")
 }
 
 // tally sends requests, 10 ms after each answer, and prints their outcomes.

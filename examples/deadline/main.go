@@ -56,6 +56,8 @@ func main() {
 		outcome := get(client, server.URL+path)
 		fmt.Printf("%-17s %4d ms  %s\n", path, time.Since(began).Milliseconds()/10*10, outcome)
 	}
+	fmt.Println("So AttemptTimeout cuts an attempt that hangs, Deadline bounds attempts and waits together, and a wait of 2 s that can't fit isn't begun.")
+	fmt.Println("Neither cuts a body that is arriving.")
 }
 
 func get(client *http.Client, url string) string {

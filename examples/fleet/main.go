@@ -46,6 +46,7 @@ func main() {
 	defer fleet.Close()
 	outage(url, fleet)
 	fmt.Printf("  %4d attempts with an account that all share\n", attempts.Load())
+	fmt.Println("So alone, each client takes the outage for bad luck and makes all its attempts. The account has seen the failures of the others.")
 }
 
 // outage makes one request for each client, a few at a time.

@@ -42,6 +42,7 @@ func main() {
 	show("a POST is not repeated", retrip.Policy{}, "")
 	show("a POST with a key of the caller's", retrip.Policy{}, `"order-4711"`)
 	show("a POST given a key by the policy", retrip.Policy{IdempotencyKey: retrip.On}, "")
+	fmt.Println("So nobody is charged twice: without a key, retrip doesn't repeat the POST; with one, the bank recognizes the second request.")
 }
 
 // bank charges once per key, and fails the first response.

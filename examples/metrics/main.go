@@ -98,4 +98,5 @@ func scrape(address string) {
 			fmt.Print(line)
 		}
 	}
+	fmt.Println("So callers saw no failure, and the metrics show what hides behind that: recovered requests, retries and their cause.")
 }

@@ -86,6 +86,7 @@ func run(out io.Writer) error {
 			}
 		}
 	}
+	fmt.Fprintln(out, "So one trace shows the request, its three attempts and the reasons for its two retries.")
 	return nil
 }
 

@@ -75,6 +75,7 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Printf("\nThe effective policy of search:\n%s\n", effective)
+	fmt.Println("\nSo each host has a policy of its own: a POST that may be repeated after a 429, up to 6 attempts, a single one. It inherits the rest.")
 }
 
 // failing answers with status n times, then with 200.

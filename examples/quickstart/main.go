@@ -56,6 +56,7 @@ func main() {
 	if err := printMetrics(os.Stdout, metrics); err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println("\nSo retrip repeats what is safe to repeat, waits as the server asks, and says why it stops. The caller sees ordinary responses.")
 }
 
 // flaky breaks the first GET, fails and throttles the next two, and then

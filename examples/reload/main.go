@@ -126,6 +126,7 @@ func show(transport *retrip.Transport, told func(error)) {
 		}
 		p.load(false)
 	}
+	log.Print("so a mistake in the file changes nothing, and the next valid version is in force without a restart")
 }
 
 // project does what the kubelet does with a ConfigMap of one file: the file is

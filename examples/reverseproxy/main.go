@@ -104,4 +104,5 @@ func main() {
 		resp.Body.Close()
 		fmt.Printf("client: %s: %s (%s)\n", request.method, resp.Status, request.note)
 	}
+	fmt.Println("So clients see fewer failures of the backend, and the proxy never repeats a request that may run only once.")
 }

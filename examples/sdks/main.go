@@ -23,6 +23,7 @@ func main() {
 	if err := run(context.Background(), os.Stdout); err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println("So the SDKs leave the retries to retrip below them: two sends for each call, where two layers of retries could multiply.")
 }
 
 // run makes a call through each SDK to a service that is busy at first, and

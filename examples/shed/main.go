@@ -63,6 +63,7 @@ func main() {
 			}
 		}
 	}
+	fmt.Println("So without a Handler, the server works for clients that have given up. With one, it refuses what it can't do in time, and does all it can.")
 }
 
 // budgeted is a Base that tells the server how long the caller will wait.
