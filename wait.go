@@ -196,6 +196,7 @@ func (x *exchange) admit() ending {
 		return ending{endAbsent, gone}
 	}
 	if x.s.orders != nil && x.forbiddenByHand() {
+		x.host = x.table.Pin(hostkey.Of(x.req.URL), x.now()) // for its state to tell
 		x.decision = decide.Decision{Reason: decide.ByHand}
 		return ending{how: endHeldBack}
 	}
@@ -332,5 +333,5 @@ func (x *exchange) leave(gone error) ending {
 // obeys orders that are younger than it, too.
 func (x *exchange) forbiddenByHand() bool {
 	orders := x.t.settings.Load().orders
-	return orders != nil && x.t.forbids(orders, x.req.URL, x.r.name, x.call.Attempts > 0 || x.continues, x.s.now())
+	return orders != nil && x.t.forbids(orders, x.req.URL, x.r.name, x.call.Attempts > 0, x.s.now())
 }

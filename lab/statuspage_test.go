@@ -101,24 +101,33 @@ const broken = `[...document.querySelectorAll('section[aria-label="payments"] .n
 	return text.getClientRects().length > 1;
 }).map(e => e.textContent)`
 
-// The page works in a real browser, in light and dark mode, and a name never
-// becomes markup. If SCREENSHOTS is set in the environment, the test saves
-// screenshots to that directory; docs/img/statuspage.png is one of them.
-func TestStatusPage_InABrowser(t *testing.T) {
+// browser returns the context of a headless browser, in which ops.internal is this
+// machine, or skips the test.
+func browser(t *testing.T) context.Context {
+	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip("chromium is not installed (apt-get install chromium)")
 	}
-	server := httptest.NewServer(statuspage.Handler(troubled(t)))
-	defer server.Close()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
-		chromedp.Flag("disable-quic", true), chromedp.WindowSize(1280, 900))
+		chromedp.Flag("disable-quic", true), chromedp.Flag("host-resolver-rules", "MAP ops.internal 127.0.0.1"), chromedp.WindowSize(1280, 900))
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
-	defer cancel()
+	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
-	defer cancel()
+	t.Cleanup(cancel)
 	ctx, cancel = context.WithTimeout(ctx, 25*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// The page works in a real browser, in light and dark mode, and a name never
+// becomes markup. If SCREENSHOTS is set in the environment, the test saves
+// screenshots to that directory; docs/img/statuspage.png is one of them.
+func TestStatusPage_InABrowser(t *testing.T) {
+	server := httptest.NewServer(statuspage.Handler(troubled(t)))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(browser(t))
 	defer cancel()
 
 	// The console listener must not miss a CSP violation.
@@ -182,5 +191,63 @@ func TestStatusPage_InABrowser(t *testing.T) {
 			break
 		}
 		assert.NotContains(t, fmt.Sprint(m), "Content Security Policy", "the browser refuses a part of the page")
+	}
+}
+
+// A person holds a host, sees so on both pages, and undoes it, with a real browser: in a
+// wide window and on a phone, and also where the browser tells a server less because the
+// connection isn't secure.
+func TestControl_InABrowser(t *testing.T) {
+	ctx := browser(t)
+	transports := troubled(t)
+	mux := http.NewServeMux()
+	mux.Handle("/control", statuspage.Control(transports))
+	mux.Handle("/", statuspage.Handler(transports))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	run := func(actions ...chromedp.Action[chromedp.Void]) { t.Helper(); require.NoError(t, chromedp.Do(ctx, actions...)) }
+	text := func() string {
+		t.Helper()
+		text, err := chromedp.Run(ctx, chromedp.Text("main"))
+		require.NoError(t, err)
+		return text
+	}
+	shot := func(name string) {
+		if dir := os.Getenv("SCREENSHOTS"); dir != "" {
+			png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), png, 0o644))
+		}
+	}
+	for i, host := range []string{"127.0.0.1", "ops.internal"} {
+		url, width := "http://"+host+":"+port, int64(1280-920*i)
+		run(chromedp.EmulateViewport(width, 900), chromedp.Navigate(url+"/control"),
+			chromedp.SendKeys("#hold [name=host]", "ledger.internal:443"), chromedp.SendKeys("#hold [name=for]", "10m"), chromedp.SendKeys("#hold [name=who]", "Ann\r"), chromedp.WaitVisible(".done:first-of-type"))
+		assert.Contains(t, text(), "payments forbids requests to ledger.internal:443 for 10m0s")
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://ledger.internal/", nil)
+		require.NoError(t, err)
+		_, err = transports["payments"].RoundTrip(req)
+		assert.ErrorContains(t, err, "not sent (by_hand)")
+		low, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](contrast))
+		require.NoError(t, err)
+		assert.Empty(t, low, "too little contrast")
+		bad, err := chromedp.Run(ctx, chromedp.Evaluate[int](headers))
+		require.NoError(t, err)
+		assert.Zero(t, bad, "tables without headers")
+		wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.documentElement.scrollWidth + " of " + innerWidth`))
+		require.NoError(t, err)
+		assert.Equal(t, fmt.Sprintf("%d of %[1]d", width), wide)
+		shot([]string{"control.png", "control-phone.png"}[i])
+		run(chromedp.Navigate(url + "/"))
+		assert.Contains(t, text(), "Ann")
+		shot([]string{"held.png", "held-phone.png"}[i])
+		run(chromedp.Navigate(url+"/control"), chromedp.SendKeys("td [name=who]", "Ben\r"), chromedp.WaitVisible(".done:first-of-type"))
+		assert.Contains(t, text(), "payments allows requests to ledger.internal:443 again")
+
+		// A mistake.
+		run(chromedp.SendKeys("#stop [name=for]", "soon"), chromedp.SendKeys("#stop [name=who]", "Ann\r"), chromedp.WaitVisible(".error:first-of-type"))
+		assert.Contains(t, text(), `for is "soon": it must be a duration such as 10m`)
 	}
 }

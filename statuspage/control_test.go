@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -421,6 +423,63 @@ func TestControl_SetPolicies(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, results[0].Error, "MaxAttempts is -5")
 	assert.Equal(t, "forbids all retries for 1m0s", results[1].Done)
+}
+
+// What the state of a host tells is the newest reason, also of a host in trouble.
+func TestControl_HoldInTrouble(t *testing.T) {
+	s := newScene(retrip.Policy{MaxAttempts: 2})
+	s.status.Store(503)
+	s.get(t, "a.example")
+	require.Equal(t, retrip.ReasonMaxAttempts, must(s.tr.HostState("a.example:80")).LastGiveUp)
+	ok(t, s.control, "action", "hold", "host", "a.example:80", "for", "1m")
+	s.get(t, "a.example")
+	assert.Equal(t, retrip.ReasonByHand, must(s.tr.HostState("a.example:80")).LastGiveUp)
+}
+
+// A body that broke waits while a person forbids the request for its rest, for as long as
+// Policy.Resume allows.
+//
+//retrip:promise P20
+func TestControl_Bodies(t *testing.T) {
+	for _, hold := range []string{"10s", "2m"} {
+		for _, action := range [][]string{{"action", "hold", "host", "a.example:80"}, {"action", "stop"}} {
+			synctest.Test(t, func(t *testing.T) {
+				const whole = "0123456789"
+				asked := 0
+				tr := &retrip.Transport{Policy: retrip.Policy{Resume: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					resp, err := answer(200)(r)
+					resp.Header.Set("ETag", `"1"`)
+					resp.ContentLength = 10
+					if r.Header.Get("Range") == "" {
+						resp.Body = io.NopCloser(io.MultiReader(strings.NewReader(whole[:4]), iotest.ErrReader(io.ErrUnexpectedEOF)))
+						return resp, err
+					}
+					asked++
+					resp.StatusCode, resp.ContentLength = http.StatusPartialContent, 6
+					resp.Header.Set("Content-Range", "bytes 4-9/10")
+					resp.Body = io.NopCloser(strings.NewReader(whole[4:]))
+					return resp, err
+				})}
+				h := Control(map[string]*retrip.Transport{"shop": tr})
+				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)))
+				require.NoError(t, err)
+				ok(t, h, append(action, "for", hold)...)
+				began := time.Now()
+				body, err := io.ReadAll(resp.Body)
+				if hold == "10s" {
+					assert.NoError(t, err)
+					assert.Equal(t, whole, string(body))
+					assert.Equal(t, 1, asked)
+					assert.GreaterOrEqual(t, time.Since(began), 10*time.Second)
+					assert.Less(t, time.Since(began), 30*time.Second)
+				} else {
+					assert.ErrorContains(t, err, "by_hand")
+					assert.Zero(t, asked)
+					assert.InDelta(t, 60, time.Since(began).Seconds(), 15)
+				}
+			})
+		}
+	}
 }
 
 // The account of a fleet isn't charged for a retry that a person forbids, and forgetting a

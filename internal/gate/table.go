@@ -105,11 +105,10 @@ func (s *Table) WakeAll() (wakes bool) {
 func (s *Table) Forget() (wakes bool) {
 	wakes = s.WakeAll()
 	s.any(func(g *gate) bool {
-		// As for an idle gate, numbers aren't given again.
+		// As for an idle gate, numbers aren't given again. The next sweep drops it.
 		*g = gate{queue: queue{last: g.queue.last}}
 		return false
 	})
-	s.Clear()
 	return wakes
 }
 
