@@ -207,7 +207,10 @@ func TestControl_InABrowser(t *testing.T) {
 	defer server.Close()
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	require.NoError(t, err)
-	run := func(actions ...chromedp.Action[chromedp.Void]) { t.Helper(); require.NoError(t, chromedp.Do(ctx, actions...)) }
+	run := func(actions ...chromedp.Action[chromedp.Void]) {
+		t.Helper()
+		require.NoError(t, chromedp.Do(ctx, actions...))
+	}
 	text := func() string {
 		t.Helper()
 		text, err := chromedp.Run(ctx, chromedp.Text("main"))
