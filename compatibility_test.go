@@ -59,7 +59,7 @@ func TestCompatibility_Words(t *testing.T) {
 		got = append(got, line.String())
 	}
 	assert.Equal(t, []string{
-		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx canceled error other timeout]",
+		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx canceled error other superseded timeout]",
 		"retrip_body_resumed_bytes_total counter",
 		"retrip_body_resumes_total counter result=[body_not_replayable breaker_open budget_exhausted by_hand canceled changed content_range continued deadline " +
 			"encoded error fleet_budget hidden_sends host_paused max_attempts method multipart no_progress no_ranges no_validator not_idempotent retries_failing retry_forbidden status " +
@@ -74,6 +74,9 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_gate_waiting_requests gauge",
 		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted by_hand canceled deadline fleet_budget hidden_sends host_paused " +
 			"max_attempts not_idempotent retries_failing retry_forbidden wait_too_long]",
+		"retrip_hedge_delay_seconds gauge",
+		"retrip_hedges_skipped_total counter reason=[body breaker by_hand fleet gate low_rate paused spent tokens]",
+		"retrip_hedges_total counter result=[failed lost won]",
 		"retrip_hidden_sends_total counter",
 		"retrip_hosts_in_trouble gauge",
 		"retrip_paused_hosts gauge",
@@ -106,6 +109,12 @@ func countEverything(m *Metrics) {
 	}
 	for _, reason := range giveUpReasons {
 		p.GiveUp(context.Background(), string(reason))
+	}
+	for i := range meter.HedgeResults {
+		p.Hedge(i)
+	}
+	for i := range meter.HedgeSkips {
+		p.SkipHedge(i)
 	}
 	p.WaitedAtGate(context.Background(), time.Second)
 	p.HiddenSends(1)

@@ -109,6 +109,18 @@ func (x *exchange) endBy(at time.Duration) {
 	}
 }
 
+// most returns how long the attempt may take, or 0 if nothing bounds it.
+func (x *exchange) most() time.Duration {
+	most := max(0, x.r.policy.AttemptTimeout)
+	if x.awaitsRest() {
+		most = x.r.policy.BodyIdleTimeout
+	}
+	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (most == 0 || left < most) {
+		most = left
+	}
+	return most
+}
+
 // run takes the request from one attempt to the next, until an outcome is final
 // or a rule forbids another attempt. If x continues a body, the attempt that
 // broke has already been made.
@@ -152,6 +164,9 @@ func (x *exchange) prepare() {
 // judge decides whether there is another attempt after the last one.
 func (x *exchange) judge() ending {
 	x.classify()
+	if x.last.race != nil {
+		x.endRace(false)
+	}
 	err := x.decide()
 	if !x.answered() {
 		x.count(&x.last.outcome, x.decision.Reason)

@@ -190,3 +190,13 @@ func (t *Transport) UnmatchedPatterns() []string {
 	}
 	return never
 }
+
+// hedgeDelays calls f with the delay of each host, and its policy if that has hedges.
+func (t *Transport) hedgeDelays(f func(policy string, delay time.Duration)) {
+	s := t.start()
+	t.hedges.All(func(key hostkey.Key, delay time.Duration) {
+		if r := s.find(&url.URL{Host: key.String()}); r != nil && r.hedge.Share > 0 {
+			f(r.name, delay)
+		}
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,7 +48,7 @@ type Metrics struct {
 	once sync.Once // initializes the fields below, on first use
 
 	requests, unattempted, attempts, retries, giveUps, sends, fleetChecks, transitions, pauses *prometheus.Desc
-	resumes, resumedBytes, stalls                                                              *prometheus.Desc
+	resumes, resumedBytes, stalls, hedges, hedgeSkips                                          *prometheus.Desc
 	waits, gateWaits, durations, tries                                                         *prometheus.Desc
 	gauges                                                                                     [meter.Gauges]*prometheus.Desc
 
@@ -79,11 +80,13 @@ func (m *Metrics) make() {
 	}
 	m.requests = desc("requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed with an error that no retry can fix, canceled by the caller.", "outcome")
 	m.unattempted = desc("unattempted_requests_total", "Requests that ended before their first attempt.")
-	m.attempts = desc("attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled or error.", "result")
+	m.attempts = desc("attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled, error, or superseded by the other attempt of a hedge.", "result")
 	m.retries = desc("retries_total", "Retries sent, by reason.", "reason")
 	m.giveUps = desc("give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason")
 	m.sends = desc("hidden_sends_total", "Transparent retries: times that net/http sent a request again within an attempt, where observable.")
 	m.fleetChecks = desc("fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result")
+	m.hedges = desc("hedges_total", "Hedges sent, by result: won if the request got its answer from the hedge, lost if from the other attempt, failed if the hedge failed.", "result")
+	m.hedgeSkips = desc("hedges_skipped_total", "Requests that were late without getting a hedge, by reason.", "reason")
 	m.transitions = desc("breaker_transitions_total", "State changes of host breakers, by new state.", "to")
 	m.pauses = desc("pauses_total", "Times that a host asked all clients to wait.")
 	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume, by result: continued, or the reason why not.", "result")
@@ -101,6 +104,7 @@ func (m *Metrics) make() {
 		gaugeWaiting:  desc("gate_waiting_requests", "Requests waiting at the gates of all hosts together."),
 		gaugePaused:   desc("paused_hosts", "Hosts to which requests are held back, at the request of the host or by a gate."),
 		gaugeFailing:  desc("failing_hosts", "Hosts at which a request failed in the last five minutes, for whatever reason."),
+		gaugeHedge:    desc("hedge_delay_seconds", "Delay after which a request gets a hedge, the longest of all hosts."),
 		gaugeShared:   desc("shared_budget_tokens_missing", "Tokens missing from the budgets that the hosts of a policy share, by the policy that sets them."),
 	}
 	m.policies = map[string]*meter.Policy{}
@@ -200,7 +204,7 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 // Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.made()
-	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.fleetChecks, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
+	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.fleetChecks, m.hedges, m.hedgeSkips, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
 		ch <- d
 	}
 	if m.hosts != nil {
@@ -251,6 +255,9 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 	for policy, shared := range t.sharedMissing() {
 		of(policy)[gaugeShared] += shared
 	}
+	t.hedgeDelays(func(policy string, delay time.Duration) {
+		of(policy)[gaugeHedge] = max(of(policy)[gaugeHedge], delay.Seconds())
+	})
 	for _, state := range t.HostStates() {
 		sum := of(state.Policy)
 		if state.Failed > 0 {
@@ -307,6 +314,12 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[me
 	for i, result := range meter.FleetResults {
 		counter(m.fleetChecks, p.FleetChecks[i].Load(), result)
 	}
+	for i, result := range meter.HedgeResults {
+		counter(m.hedges, p.Hedges[i].Load(), result)
+	}
+	for i, reason := range meter.HedgeSkips {
+		counter(m.hedgeSkips, p.HedgeSkips[i].Load(), reason)
+	}
 	for i, state := range breaker.Names {
 		counter(m.transitions, p.Transitions[i].Load(), state)
 	}
@@ -358,6 +371,7 @@ const (
 	gaugePaused
 	gaugeShared
 	gaugeFailing
+	gaugeHedge
 )
 
 var (

@@ -35,7 +35,7 @@ type sums = play.Sums
 // requests in flight.
 func checkIdentities(t *testing.T, policy string, s sums) {
 	t.Helper()
-	assert.Equal(t, s["requests_total"]-s["unattempted_requests_total"]+s["retries_total"], s["attempts_total"], "%s: attempts = requests - unattempted + retries", policy)
+	assert.Equal(t, s["requests_total"]-s["unattempted_requests_total"]+s["retries_total"]+s["hedges_total"], s["attempts_total"], "%s: attempts = requests - unattempted + retries + hedges", policy)
 	assert.Equal(t, s["requests_total gave_up"]+s["requests_total canceled"], s["give_ups_total"], "%s: give-ups = requests that gave up or were canceled", policy)
 	assert.Equal(t, s["requests_total canceled"], s["give_ups_total canceled"], policy)
 	assert.Equal(t, s["retries_total"], s["wait_seconds"], "%s: each retry has one wait", policy)

@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
@@ -48,17 +49,22 @@ func (x *exchange) count(o *decide.Outcome, reason decide.Reason) {
 		return
 	}
 	x.countSends()
-	result := meter.Error
+	x.told.pending = false
+	x.r.metrics.Attempt(resultOf(o, reason))
+}
+
+// resultOf returns the result of an attempt that ended in o. The reason, if not
+// empty, says why there is no other.
+func resultOf(o *decide.Outcome, reason decide.Reason) int {
 	switch {
 	case o.Status != 0:
-		result = meter.ResultOf(o.Status)
+		return meter.ResultOf(o.Status)
 	case o.Timeout || o.Canceled && reason == decide.Deadline:
-		result = meter.Timeout
+		return meter.Timeout
 	case o.Canceled:
-		result = meter.Canceled
+		return meter.Canceled
 	}
-	x.told.pending = false
-	x.r.metrics.Attempt(result)
+	return meter.Error
 }
 
 // countSends counts what net/http has sent by itself within the attempt.
@@ -159,6 +165,15 @@ func (x *exchange) tellRetry() {
 	x.watch().run(hookRetry, e)
 }
 
+// tellHedge reports a hedge, sent after delay, to hooks and log.
+//
+//go:noinline
+func (x *exchange) tellHedge(result int, delay time.Duration) {
+	e := x.event(decide.None)
+	e.Reason, e.Wait = Reason(meter.HedgeResults[result]), delay
+	x.watch().run(hookHedge, e)
+}
+
 // report reports how the exchange ended.
 func (x *exchange) report() {
 	reason := x.decision.Reason
@@ -232,7 +247,7 @@ func (x *exchange) ending(reason decide.Reason) int {
 		return meter.GaveUp
 	case x.last.failure() != nil:
 		return meter.Failed
-	case x.call.Attempts > 1:
+	case x.call.Attempts > 1 && !(x.call.Hedged && x.call.Attempts == 2):
 		return meter.Recovered
 	default:
 		return meter.Answered

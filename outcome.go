@@ -23,6 +23,7 @@ import (
 // zero last, so that nothing of an earlier attempt can be taken for its own.
 type last struct {
 	attempt   *attempt.Attempt // nil if it wasn't derived
+	race      *race            // nil if there is no hedge, whatever happens
 	began     time.Duration    // instant; 0 if its duration doesn't matter
 	decided   time.Duration    // instant of the decision about it; 0 before that
 	sends     int              // number of sends seen
@@ -69,6 +70,10 @@ func (x *exchange) classify() {
 	came := x.last.resp
 	x.last.settle()
 	if err := x.last.failure(); err != nil {
+		if x.last.race != nil && x.last.race.decided() {
+			// The error is that the hedge was faster.
+			return
+		}
 		if x.gone() != nil {
 			o.Canceled = true
 			return
@@ -343,6 +348,9 @@ func (x *exchange) cleanUp() {
 			now = x.s.now()
 		}
 		x.t.hosts.Unpin(x.host, now)
+	}
+	if !x.ended && x.last.race != nil {
+		x.endRace(true)
 	}
 	if !x.ended && x.last.attempt != nil {
 		x.last.attempt.Abandon()

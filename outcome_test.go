@@ -25,7 +25,7 @@ import (
 func TestExchange_AttemptsShareNothing(t *testing.T) {
 	earlier := last{
 		attempt: attempt.Begin(&http.Request{}, 1, 0), began: 1, decided: 2, sends: 3, resp: &http.Response{}, err: errors.New("earlier"),
-		torn: &body.Prefixed{}, outcome: decide.Outcome{Status: 503}, held: true, discarded: true, whole: true,
+		race: &race{}, torn: &body.Prefixed{}, outcome: decide.Outcome{Status: 503}, held: true, discarded: true, whole: true,
 	}
 	fields := reflect.ValueOf(earlier)
 	for i := range fields.NumField() {

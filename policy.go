@@ -69,6 +69,17 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // trips and the server's own time. While attempts time out, successes that take
 // longer than 0.7 of AttemptTimeout cost tokens of the [Budget].
 //
+// # Hedges
+//
+// If a first attempt takes longer than nearly all others at its host, Hedge sends
+// a second one beside it, if possible over another connection. The first good
+// answer wins, and the other attempt is canceled. Both may run Classify at the
+// same time. The share 0.05, for example, allows one hedge per 20 requests. Only
+// a GET, HEAD, OPTIONS or QUERY without a body, or with GetBody, gets a hedge.
+// HedgeWrites is only for hosts at which two copies of a write may run at the
+// same time, which no method or key promises. A Base must return when the
+// context of the request ends. P21 in docs/promises.md has the rest.
+//
 // # What is retried
 //
 // Dialects are ways in which services talk about retries besides Retry-After:
@@ -147,6 +158,11 @@ type Policy struct {
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
 	// Deadline bounds one RoundTrip, with all its attempts and waits, up to the response headers.
 	Deadline time.Duration `json:"deadline"`
+
+	// Hedge is the largest share of hedges, 0.001 to 0.2: second attempts beside late first ones.
+	Hedge float64 `json:"hedge"`
+	// HedgeWrites extends Hedge to PUT, DELETE and everything else that may be repeated.
+	HedgeWrites Switch `json:"hedge_writes"`
 
 	// RetryOn lists statuses, 400 to 599, to retry besides 5xx and 429.
 	RetryOn []int `json:"retry_on"`

@@ -18,6 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/turns"
@@ -31,6 +32,7 @@ type rules struct {
 	timed       bool    // the duration of attempts matters
 	fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
 	dialects    []dialect.Dialect
+	hedge       hedge.Rule // no hedges if its Share is 0
 	maxSends    int
 	derives     bool          // every attempt needs a request and context of its own
 	retryHeader string        // in canonical form; empty: none
@@ -96,6 +98,9 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 	if r.Budget.Size > 0 && p.AttemptTimeout > 0 {
 		r.timed = true
 		r.Slow = max(1, time.Duration(budget.SlowShare*float64(p.AttemptTimeout)))
+	}
+	if p.Hedge > 0 && p.MaxAttempts > 1 {
+		r.hedge.Share, r.timed = p.Hedge, true
 	}
 	r.maxSends = cmp.Or(p.MaxSends, defaultMaxSends)
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdleTimeout > 0

@@ -39,8 +39,14 @@ func (x *exchange) send() {
 		return
 	}
 	base, req := x.base(), x.derive()
-	netHTTP := isNetHTTP(base)
 	x.sending()
+	x.race()
+	x.use(base, req)
+}
+
+// use makes an attempt with a request of its own.
+func (x *exchange) use(base http.RoundTripper, req *http.Request) {
+	netHTTP := isNetHTTP(base)
 	var left time.Duration
 	if x.deadline != 0 {
 		left = max(1, x.deadline-x.last.began)
@@ -100,7 +106,7 @@ func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.watch().hooked() || x.s.watch&attempt.WatchHandshake != 0 {
+	if x.r.derives || x.hedges() || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.watch().hooked() || x.s.watch&attempt.WatchHandshake != 0 {
 		return true
 	}
 	if x.call.Attempts > 1 && (x.payload.kind == replay.Memory || x.doubt.on) || x.r.retryHeader != "" && x.number() > 1 {
@@ -245,21 +251,19 @@ func (x *exchange) base() http.RoundTripper {
 //go:noinline
 func (x *exchange) spare() http.RoundTripper {
 	base := x.s.base.(*http.Transport)
-	limit, patience := x.r.policy.AttemptTimeout, x.doubt.patience
-	if x.awaitsRest() {
-		limit = x.r.policy.BodyIdleTimeout
-	}
-	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (limit <= 0 || left < limit) {
-		limit = left
-	}
-	if limit > 0 {
-		// Leave the base time to answer.
-		patience = min(patience, limit/3)
-	}
-	if t := x.t.spares.Get(x.s.epoch, base, x.spareKey(), x.doubt.since, patience); t != nil {
+	if t := x.t.spares.Get(x.s.epoch, base, x.spareKey(), x.doubt.since, x.patience()); t != nil {
 		return t
 	}
 	return x.s.base
+}
+
+// patience returns how long the attempt waits for a connection of a spare: it leaves the
+// base time to answer.
+func (x *exchange) patience() time.Duration {
+	if most := x.most(); most > 0 {
+		return min(x.doubt.patience, most/3)
+	}
+	return x.doubt.patience
 }
 
 // spareKey returns the key of the spare for the request's host.

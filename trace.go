@@ -23,7 +23,7 @@ import (
 // argument.
 //
 // The hooks of one request run in this order: Attempt for the first attempt;
-// Retry and Attempt for each retry; at most one GiveUp; and Done. If a request
+// Hedge, if there was one; Retry and Attempt for each retry; at most one GiveUp; and Done. If a request
 // ends in the wait before a retry, the Attempt of that retry doesn't run.
 type Trace struct {
 	Attempt func(Event) // runs before each attempt
@@ -35,6 +35,11 @@ type Trace struct {
 	// the goroutine that reads, once the Transport has continued the body or
 	// can't. The hooks of the requests for the rest run before Resume.
 	Resume func(Event)
+
+	// Hedge runs after a hedge, for which Attempt doesn't run. Reason is "won" if
+	// the hedge brought the answer, "lost" if it didn't, and "failed" if it
+	// failed. Wait is the delay after which it was sent.
+	Hedge func(Event)
 
 	// Host runs when the state of a host changes: a pause begins or grows; a
 	// breaker opens, begins to probe or closes; a budget runs out, so that a
@@ -113,6 +118,7 @@ const (
 	hookGiveUp
 	hookDone
 	hookResume
+	hookHedge
 )
 
 func (t *Trace) hook(h hook) func(Event) {
@@ -127,6 +133,8 @@ func (t *Trace) hook(h hook) func(Event) {
 		return t.GiveUp
 	case h == hookResume:
 		return t.Resume
+	case h == hookHedge:
+		return t.Hedge
 	default:
 		return t.Done
 	}
@@ -156,6 +164,8 @@ func (w watcher) log(h hook, e Event) {
 	omitted, others := 0, false
 	switch h {
 	case hookRetry:
+	case hookHedge:
+		message = "retrip: hedge"
 	case hookGiveUp:
 		level, message = slog.LevelInfo, "retrip: give up"
 		if e.Reason == ReasonBreakerOpen && e.Attempt == 0 {
@@ -208,7 +218,7 @@ func (w watcher) log(h hook, e Event) {
 	if h == hookResume {
 		attrs = append(attrs, slog.Int64("offset", e.Offset))
 	}
-	if h == hookRetry {
+	if h == hookRetry || h == hookHedge {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))
 	}
 	if e.maxWait != 0 {

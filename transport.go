@@ -19,6 +19,7 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/control"
+	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
@@ -36,8 +37,9 @@ import (
 // is derived: Base then gets a shallow copy of the request with a context of
 // its own. An attempt is derived if it has a timeout, MaxSends, a hook, a
 // generated header or a body that http.NewRequest didn't make from a buffer,
-// byte slice or string, if the httptrace of its context has a Got1xxResponse,
-// or if Base has a DialTLSContext or its TLSClientConfig a check of servers.
+// byte slice or string, if it may get a hedge, if the httptrace of its context
+// has a Got1xxResponse, or if Base has a DialTLSContext or its TLSClientConfig a
+// check of servers.
 type Transport struct {
 	// Base makes each attempt. If nil, Transport uses go-cleanhttp's pooled
 	// transport, with HTTP/2 pings that detect dead connections. Each Transport
@@ -83,6 +85,7 @@ type Transport struct {
 	journal  host.Journal
 	spares   spare.Pools
 	turns    turns.Table
+	hedges   hedge.Table
 }
 
 // settings is what the fields of a Transport amount to. It is immutable.

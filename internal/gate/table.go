@@ -135,6 +135,13 @@ func (s *Table) Rests(now time.Duration) bool {
 	return !s.any(func(g *gate) bool { return !g.idle(now) })
 }
 
+// RestsFor reports whether neither the gate of key nor that of the host has state worth
+// keeping.
+func (s *Table) RestsFor(key string, now time.Duration) bool {
+	g := s.keyed[key]
+	return (g == nil || g.idle(now)) && s.own.idle(now)
+}
+
 // any reports whether f holds for any gate.
 func (s *Table) any(f func(*gate) bool) bool {
 	for _, g := range s.keyed {

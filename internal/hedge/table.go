@@ -110,3 +110,18 @@ func (s *set) place() (place int) {
 	}
 	return place
 }
+
+// All calls f with the key and the delay of each host whose delay is known.
+func (t *Table) All(f func(key hostkey.Key, delay time.Duration)) {
+	all := t.sets.Load()
+	for i := 0; all != nil && i < sets; i++ {
+		s := all[i].Load()
+		for j := 0; s != nil && j < perSet; j++ {
+			if e := s.hosts[j].Load(); e != nil {
+				if delay := e.Delay(); delay > 0 {
+					f(e.key, delay)
+				}
+			}
+		}
+	}
+}

@@ -129,3 +129,23 @@ func TestTable_Concurrent(t *testing.T) {
 	})
 	assert.LessOrEqual(t, table.size(), sets*perSet)
 }
+
+// All has the hosts whose delay is known, and no others.
+func TestTable_All(t *testing.T) {
+	var table Table
+	table.All(func(hostkey.Key, time.Duration) { t.Error("there is no host") })
+	want := map[hostkey.Key]time.Duration{}
+	for i := range 300 {
+		key := hostkey.Key{Host: fmt.Sprint("host-", i), Port: "443"}
+		h := table.Host(key, 0)
+		for range Warmup - i%2 {
+			h.Answered(rule, time.Duration(i+1)*ms, false)
+		}
+		if i%2 == 0 {
+			want[key] = time.Duration(i+1) * ms
+		}
+	}
+	got := map[hostkey.Key]time.Duration{}
+	table.All(func(key hostkey.Key, delay time.Duration) { got[key] = delay })
+	assert.Equal(t, want, got)
+}

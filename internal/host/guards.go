@@ -230,6 +230,18 @@ func (s *Record) LeaveGate(t *gate.Ticket) (wakes bool) {
 	return g.gates.Leave(t, s.pausedUntil())
 }
 
+// GateRests reports whether the gate of a request, and that of the host, have nothing
+// to apply.
+func (s *Record) GateRests(key string, now time.Duration) bool {
+	g := s.guards.Load()
+	if g == nil {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.gates.RestsFor(key, now)
+}
+
 // Outlook returns how long the pause and the pace of its gate would make a request
 // wait, and why it must not wait there.
 func (s *Record) Outlook(t *gate.Ticket, q *gate.Request, now time.Duration) (time.Duration, gate.Refusal) {

@@ -19,7 +19,7 @@ import (
 
 // Results are the results of an attempt, as label values. Those of a
 // response come first, so that ResultOf needs no table.
-var Results = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx", "429", "timeout", "canceled", "error"}
+var Results = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx", "429", "timeout", "canceled", "error", "superseded"}
 
 const (
 	resultOther     = 0
@@ -27,7 +27,8 @@ const (
 	Timeout         = 7
 	Canceled        = 8
 	Error           = 9
-	resultCount     = 10
+	Superseded      = 10
+	resultCount     = 11
 	statusResults   = 7 // results of a response
 )
 
@@ -57,8 +58,32 @@ const (
 // FleetResults are the answers of the fleet's account to a retry, as label values.
 var FleetResults = [...]string{"allowed", "forbidden", "unknown"}
 
+// HedgeResults are the results of a hedge, as label values.
+var HedgeResults = [...]string{"won", "lost", "failed"}
+
+const (
+	HedgeWon = iota
+	HedgeLost
+	HedgeFailed
+)
+
+// HedgeSkips are the reasons why a late request got no hedge, as label values.
+var HedgeSkips = [...]string{"spent", "low_rate", "body", "tokens", "paused", "gate", "breaker", "fleet", "by_hand"}
+
+const (
+	SkipSpent = iota
+	SkipLowRate
+	SkipBody
+	SkipTokens
+	SkipPaused
+	SkipGate
+	SkipBreaker
+	SkipFleet
+	SkipByHand
+)
+
 // gauges is the number of gauges that each scrape computes from the hosts in trouble.
-const Gauges = 7
+const Gauges = 8
 
 const (
 	WaitHelp     = "Planned waits before the retries that were sent, by source: the backoff or the server."
@@ -97,6 +122,8 @@ type Policy struct {
 	GiveUps     []atomic.Uint64
 	Sends       atomic.Uint64
 	FleetChecks [len(FleetResults)]atomic.Uint64
+	Hedges      [len(HedgeResults)]atomic.Uint64
+	HedgeSkips  [len(HedgeSkips)]atomic.Uint64
 	Pauses      atomic.Uint64
 	Transitions [len(breaker.Names)]atomic.Uint64
 
@@ -132,6 +159,20 @@ func (p *Policy) AskedFleet(forbids, known bool) {
 		p.FleetChecks[0].Add(1)
 	default:
 		p.FleetChecks[2].Add(1)
+	}
+}
+
+// Hedge counts a hedge, by result.
+func (p *Policy) Hedge(result int) {
+	if p != nil {
+		p.Hedges[result].Add(1)
+	}
+}
+
+// SkipHedge counts a late request without a hedge, by reason.
+func (p *Policy) SkipHedge(reason int) {
+	if p != nil {
+		p.HedgeSkips[reason].Add(1)
 	}
 }
 

@@ -69,6 +69,11 @@ const (
 	mostScouts = 8
 )
 
+// mostSilent is the number of requests in a row after whose silence an attempt beside
+// another one no longer uses a connection. Most of these requests had no time to be
+// answered, because the other attempt was, so one or two tell nothing.
+const mostSilent = 3
+
 // Pool is a second pool of connections to one host. It is safe for concurrent
 // use.
 type Pool struct {
@@ -77,6 +82,7 @@ type Pool struct {
 	epoch    time.Time // instants are durations since then
 	made     time.Duration
 	answered atomic.Int64 // instant of the last response
+	silent   atomic.Int32 // requests since then that got a connection, and no response
 
 	mu      sync.Mutex
 	waiting map[*wait]struct{} // requests without a connection
@@ -174,16 +180,33 @@ func (l *Pools) home(e *entry) {
 // if it isn't fresh. It returns nil if the attempt should use the base: it has
 // delivered a response after the instant since, or it allows no spare.
 func (l *Pools) Get(epoch time.Time, base *http.Transport, key Key, since, patience time.Duration) *Turn {
+	return l.get(epoch, base, key, since, patience, func(e *entry, now time.Duration) (use, pool bool) {
+		return !key.HTTP2 || e.answered <= max(0, since), e.pool != nil && e.pool.fresh(now, since, patience)
+	})
+}
+
+// Beside returns the base's spare of key for an attempt beside one that the base is
+// making. It makes a new spare if there is none, or if the last requests that got a
+// connection of it had no answer. It returns nil if the base allows no spare.
+func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, patience time.Duration) *Turn {
+	return l.get(epoch, base, key, time.Since(epoch), patience, func(e *entry, now time.Duration) (use, pool bool) {
+		return true, e.pool != nil && e.pool.silent.Load() < mostSilent
+	})
+}
+
+// get does the work of Get and Beside. fit reports whether a spare should be used, and
+// whether the one of the entry can be.
+func (l *Pools) get(epoch time.Time, base *http.Transport, key Key, since, patience time.Duration, fit func(e *entry, now time.Duration) (use, pool bool)) *Turn {
 	l.mu.Lock()
 	e, gone := l.entry(epoch, key)
 	now := time.Since(epoch)
 	e.used = now
 	var old *Pool
-	switch {
-	case key.HTTP2 && e.answered > max(0, since):
+	switch use, fits := fit(e, now); {
+	case !use:
 		l.mu.Unlock()
 		return nil
-	case e.pool == nil || !e.pool.fresh(now, since, patience):
+	case !fits:
 		old = e.pool
 		e.pool = nil
 		if pool := newPool(base, key.Scheme, key.HTTP2); pool != nil {

@@ -111,8 +111,10 @@ func (w *wait) roundTrip(req *http.Request) (resp *http.Response, err error) {
 		}
 		return nil, lateError{}
 	case err != nil:
+		p.silent.Add(1)
 		return nil, err
 	}
+	p.silent.Store(0)
 	p.answered.Store(int64(time.Since(p.epoch)))
 	if resp.Request == own {
 		resp.Request = req

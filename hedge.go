@@ -1,0 +1,398 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/retrip/retrip/internal/alarm"
+	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/hedge"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/replay"
+	"github.com/retrip/retrip/internal/syntax"
+)
+
+// race is a first attempt that gets a hedge if it is late: a second attempt beside it.
+// Package hedge has the rule. The first attempt runs in the goroutine of RoundTrip, as
+// without a race. Until its delay has passed, a race is a timer and nothing else. The
+// hedge then runs in the goroutine of the timer, as an exchange of one attempt, with a
+// request, a context and a judgement of its own. endRace makes one outcome of the two,
+// so the rest of an exchange knows nothing of races.
+type race struct {
+	place    // of the request
+	t        *Transport
+	key      string
+	incoming int
+	kind     replay.Kind
+
+	first *attempt.Attempt
+	known *hedge.Host
+	delay time.Duration // 0: the first attempt is never late
+	alarm *alarm.Alarm  // nil without a delay
+
+	mu     sync.Mutex
+	over   bool             // it is known which attempt counts
+	won    bool             // the hedge does
+	late   bool             // the first attempt was still out at its delay
+	ended  chan struct{}    // closed when the hedge has ended; nil if there was none
+	sent   bool             // there is a hedge
+	second *attempt.Attempt // of the hedge; nil until it begins
+	hedge  *exchange        // the hedge, if it has ended and the first attempt hadn't won
+	broke  any              // what the hedge has panicked with
+}
+
+// hedges reports whether the next attempt may get a hedge. A hedge may be processed at
+// the same time as the first attempt, which no retry ever is.
+func (x *exchange) hedges() bool {
+	if x.r.hedge.Share == 0 || x.call.Attempts != 1 || x.continues || x.incoming > 1 || !x.idempotent || x.payload.kind == replay.Once || x.req.Header["Upgrade"] != nil {
+		return false
+	}
+	switch syntax.Method(x.req) {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, "QUERY":
+		return true
+	}
+	return x.r.policy.HedgeWrites == On
+}
+
+// race begins a race for the attempt that is about to be made, if it may get a hedge.
+func (x *exchange) race() {
+	if !x.hedges() {
+		return
+	}
+	c := &race{t: x.t, key: x.key, incoming: x.incoming, kind: x.payload.kind, first: x.last.attempt}
+	c.clock, c.r, c.req, c.keyed, c.call = x.clock, x.r, x.req, x.keyed, decide.Call{Gate: x.call.Gate, Deadline: x.call.Deadline}
+	c.known = x.t.hedges.Host(hostkey.Of(x.req.URL), x.last.began)
+	if c.delay = c.known.Begin(x.last.began, x.most()); c.delay > 0 {
+		if c.kind != replay.None {
+			c.watchBody()
+		}
+		c.alarm = alarm.Set(x.start(), c.delay, c)
+	}
+	x.last.race = c
+}
+
+// watchBody makes sure that no attempt gets a request body while the other one reads
+// its own: bodies from GetBody may share a file, for example. So there is no hedge
+// before the body of the first attempt has been sent, and the first attempt gets no
+// other body after that.
+func (c *race) watchBody() {
+	if c.r.policy.WholeBody <= 0 || c.kind < replay.Gotten {
+		c.first.WatchSent()
+	}
+	get := c.first.Req.GetBody
+	c.first.Req.GetBody = func() (io.ReadCloser, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.sent {
+			return nil, errHedged
+		}
+		return get()
+	}
+}
+
+var errHedged = errors.New("retrip: the request body belongs to the hedge of this attempt")
+
+// Ring implements [alarm.Ringer]: the first attempt is late.
+func (c *race) Ring(*alarm.Alarm) {
+	var h *exchange
+	defer func() { c.end(h, recover()) }()
+	if !c.allowed() {
+		return
+	}
+	if h = c.begin(); h != nil {
+		h.use(h.beside(c.first), c.enter(h))
+		h.classify()
+		h.ended = true
+	}
+}
+
+// allowed decides whether there is a hedge.
+func (c *race) allowed() bool {
+	reason, forbidden := c.forbids()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return false
+	}
+	if !c.first.BodySent() {
+		reason, forbidden = meter.SkipBody, true
+	}
+	c.late = true
+	switch c.known.Late(c.r.hedge, !forbidden) {
+	case hedge.None:
+		c.sent, c.ended = true, make(chan struct{})
+		return true
+	case hedge.Spent:
+		reason = meter.SkipSpent
+	case hedge.LowRate:
+		reason = meter.SkipLowRate
+	}
+	c.r.metrics.SkipHedge(reason)
+	return false
+}
+
+// holds maps what forbids hedges to a host to the reason for metrics.
+var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.SkipPaused, decide.OfGate: meter.SkipGate, decide.OfBreaker: meter.SkipBreaker}
+
+// forbids reports whether the state of the host forbids a hedge, and why.
+func (c *race) forbids() (reason int, forbidden bool) {
+	key, now := hostkey.Of(c.req.URL), c.s.now()
+	if orders := c.t.settings.Load().orders; orders != nil && c.t.forbids(orders, c.req.URL, c.r.name, true, now) {
+		return meter.SkipByHand, true
+	}
+	record := new(host.Record)
+	if c.host = c.t.hosts.Look(key, now); c.host != nil {
+		record = &c.host.Record
+		c.nameGate()
+	}
+	if hold := c.rules().HoldsHedge(record, c.call.Gate, now); hold != decide.NoHold {
+		return holds[hold], true
+	}
+	if c.t.Fleet != nil && c.r.fleet != 0 {
+		forbidden, _ = c.t.Fleet.accounts.Forbids(key, c.r.fleet, rand.Uint64())
+	}
+	return meter.SkipFleet, forbidden
+}
+
+// begin returns the exchange of the hedge, or nil if there is no request body for it.
+// Its request shares nothing with the caller's, who may reuse that one when the first
+// attempt has won.
+func (c *race) begin() *exchange {
+	h := &exchange{t: c.t, key: c.key, incoming: c.incoming, idempotent: true}
+	h.clock, h.r, h.req = c.clock, c.r, c.req.Clone(c.req.Context())
+	h.payload = payload{req: h.req, kind: c.kind}
+	if err := h.payload.renew(); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.over {
+			c.sent = false
+			c.known.Hedged(false)
+			c.r.metrics.SkipHedge(meter.SkipBody)
+		}
+		return nil
+	}
+	h.call.Attempts, h.call.Deadline, h.last.began = 2, c.call.Deadline, c.s.now()
+	return h
+}
+
+// enter returns the request of h, which the first attempt can end from now on.
+func (c *race) enter(h *exchange) *http.Request {
+	req := h.derive()
+	c.mu.Lock()
+	c.second = h.last.attempt
+	over := c.over
+	c.mu.Unlock()
+	if over {
+		h.last.attempt.Cut()
+	}
+	return req
+}
+
+// beside returns the RoundTripper for an attempt beside first. Over HTTP/2, the base
+// would use the same connection, which may be why first is late. Over HTTP/1, the base
+// uses another connection by itself.
+func (x *exchange) beside(first *attempt.Attempt) http.RoundTripper {
+	base, ok := x.s.base.(*http.Transport)
+	if !ok || !first.SpokeHTTP2() {
+		return x.s.base
+	}
+	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, lostLately
+	if t := x.t.spares.Beside(x.s.epoch, base, x.spareKey(), x.patience()); t != nil {
+		return t
+	}
+	return x.s.base
+}
+
+// end ends the hedge h, unless it is nil. What the hedge has panicked with, if anything,
+// panics in the goroutine of RoundTrip.
+func (c *race) end(h *exchange, broke any) {
+	c.mu.Lock()
+	lost := c.over
+	switch {
+	case lost:
+	case broke != nil:
+		c.over, c.broke = true, broke
+	default:
+		c.hedge = h
+		c.won = h != nil && h.ended && h.good()
+		c.over = c.won
+	}
+	decides := c.over && !lost
+	if c.ended != nil {
+		close(c.ended)
+	}
+	c.mu.Unlock()
+	if decides {
+		c.first.Cut()
+	}
+	if h != nil && (lost || broke != nil) {
+		h.drop()
+	}
+}
+
+// drop releases what the hedge x holds.
+func (x *exchange) drop() {
+	// Nobody would recover a panic of a body that is closed here.
+	defer func() { _ = recover() }()
+	x.last.attempt.Abandon()
+	if !x.ended && x.payload.given != nil {
+		defer x.payload.given.Close()
+	}
+	if x.last.held {
+		body.Dismiss(x.release())
+	}
+}
+
+// good reports whether the outcome of the attempt is an answer that no other attempt
+// should replace.
+func (x *exchange) good() bool {
+	o := &x.last.outcome
+	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !x.r.Retryable(*o)
+}
+
+// decided reports whether the hedge has decided the race.
+func (c *race) decided() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+// endRace makes one outcome of the first attempt and of the hedge, if there is one: that
+// of the first good answer. A failure waits for the other attempt. panics says that the
+// first attempt has ended in a panic, and the request with it.
+func (x *exchange) endRace(panics bool) {
+	c := x.last.race
+	if c.alarm != nil {
+		c.alarm.Stop()
+	}
+	x.last.outcome.Canceled = x.last.outcome.Canceled || panics
+	good := x.good()
+	c.mu.Lock()
+	failed := c.sent && !c.over && !good && !x.last.outcome.Canceled
+	if failed {
+		c.mu.Unlock()
+		x.last.outcome.Canceled = x.sleep(nil, c.ended) != nil
+		c.mu.Lock()
+	}
+	c.over = true
+	won, sent, second, h := c.won, c.sent || c.broke != nil, c.second, c.hedge
+	c.mu.Unlock()
+	x.last.race = nil
+	if !sent {
+		x.learnDelay(c, good)
+		return
+	}
+	x.call.Attempts, x.call.Hedged = 2, true
+	first, result, loser := x.last.attempt, meter.HedgeFailed, meter.Error
+	switch {
+	case panics && h != nil:
+		h.drop()
+		result, loser = meter.HedgeLost, meter.Superseded
+	case won:
+		if result, loser = meter.HedgeWon, meter.Superseded; failed {
+			loser = resultOf(&x.last.outcome, decide.None)
+		}
+		x.follow(h)
+		second = first
+	case c.broke != nil:
+	case h != nil:
+		if loser = x.mergeFailure(h, good); x.last.attempt != first {
+			second = first
+		}
+	default:
+		if result, loser = meter.HedgeLost, meter.Superseded; !good && !panics {
+			loser = meter.Canceled
+		}
+		if second != nil {
+			second.Cut()
+		}
+	}
+	c.known.Hedged(won)
+	x.r.metrics.Hedge(result)
+	x.r.metrics.Attempt(loser)
+	if second != nil {
+		x.r.metrics.HiddenSends(second.Sends() - 1)
+	}
+	switch {
+	case panics:
+	case c.broke != nil:
+		panic(c.broke)
+	case x.watch().anybody():
+		x.tellHedge(result, c.delay)
+	}
+}
+
+// follow makes the outcome of the hedge h that of x, and drops that of the first attempt.
+func (x *exchange) follow(h *exchange) {
+	first := x.last
+	if x.last = h.last; x.last.discarded {
+		x.seen = h.seen
+	}
+	if x.last.resp != nil && x.last.resp.Request == h.req {
+		x.last.resp.Request = x.req
+	}
+	first.attempt.Abandon()
+	if first.held {
+		body.Dismiss(first.resp)
+	}
+}
+
+// mergeFailure makes the failure of the hedge h part of the outcome of x, unless the
+// first attempt was good. It returns the result of the attempt that doesn't go on.
+// Both failures are one to all rules. A response in hand comes before an error, and
+// whatever a server has said about retries holds.
+func (x *exchange) mergeFailure(h *exchange, good bool) (loser int) {
+	if !h.ended {
+		// Its goroutine has ended within the base.
+		h.drop()
+		h.last = last{attempt: h.last.attempt, err: fault.ErrNothing}
+	}
+	other := h.last.outcome
+	switch {
+	case good:
+		h.drop()
+		return resultOf(&other, decide.None)
+	case x.last.resp == nil && h.last.resp != nil:
+		other = x.last.outcome
+		x.met = append(x.met, x.last.err)
+		x.doubts()
+		x.follow(h)
+	default:
+		if err := h.last.failure(); err != nil {
+			x.met = append(x.met, err)
+		}
+		h.drop()
+	}
+	o := &x.last.outcome
+	o.RetryAfter = max(o.RetryAfter, other.RetryAfter)
+	o.Forbidden = o.Forbidden || other.Forbidden
+	o.Timeout = o.Timeout || other.Timeout
+	o.Canceled = o.Canceled || other.Canceled
+	return resultOf(&other, decide.None)
+}
+
+// learnDelay tells the rule how the first attempt ended, of which there was no hedge.
+func (x *exchange) learnDelay(c *race, good bool) {
+	var took time.Duration
+	if c.delay == 0 || !good {
+		took = x.s.now() - x.last.began
+	}
+	switch {
+	case good:
+		c.known.Answered(x.r.hedge, took, c.late)
+	case x.last.outcome.Timeout:
+		c.known.TimedOut(took)
+	}
+}
