@@ -4,9 +4,6 @@
 package cookbook
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -24,25 +21,4 @@ func Downloader(base http.RoundTripper) *http.Client {
 			Resume:          time.Minute, // without a new byte
 		},
 	}}
-}
-
-// Download writes the file at url to w. If it returns nil, w has the whole
-// file, and no bytes of another version of it.
-func Download(ctx context.Context, client *http.Client, url string, w io.Writer) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	// net/http asks for gzip by default, and can't continue what it unpacks.
-	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, resp.Status)
-	}
-	_, err = io.Copy(w, resp.Body)
-	return err
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/oauth2"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/retripotel"
 )
@@ -56,20 +57,22 @@ func TestOAuth2_ATokenThatExpiresInAWaitIsRenewed(t *testing.T) {
 	})
 }
 
-func TestLayersOfSpans(t *testing.T) {
+func TestTraced_AndOtherLayers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		client   func(http.RoundTripper, trace.TracerProvider) *http.Client
 		attempts int // number of spans of kind CLIENT
 		all      int
 	}{
 		"above": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
-			return OneSpan(base, otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))
+			return &http.Client{Transport: otelhttp.NewTransport(&retrip.Transport{Base: base},
+				otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))}
 		}, 1, 1},
 		"below": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
-			return SpanPerAttempt(base, otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))
+			return &http.Client{Transport: &retrip.Transport{Base: otelhttp.NewTransport(base,
+				otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))}}
 		}, 3, 3},
 		"both": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
-			return Both(base, retripotel.Config{TracerProvider: p, Propagator: propagation.TraceContext{}})
+			return Traced(base, retripotel.Config{TracerProvider: p, Propagator: propagation.TraceContext{}})
 		}, 3, 4},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,9 +4,7 @@
 package cookbook
 
 import (
-	"context"
 	"net/http"
-	"os"
 
 	"github.com/retrip/retrip"
 )
@@ -38,20 +36,4 @@ func (s Signed) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return s.Base.RoundTrip(signed)
-}
-
-// Upload uploads a file. For a retry, retrip rereads the file from its start
-// and keeps nothing in memory. Without a length, net/http would send chunks,
-// which S3 refuses.
-func Upload(ctx context.Context, client *http.Client, url string, file *os.File) (*http.Response, error) {
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, file)
-	if err != nil {
-		return nil, err
-	}
-	req.ContentLength = info.Size()
-	return client.Do(req)
 }

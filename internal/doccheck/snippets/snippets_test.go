@@ -89,8 +89,9 @@ func snippetFile(snippet string) (string, error) {
 		return snippet, nil
 	}
 	var imports strings.Builder
+	code := regexp.MustCompile(`(?m)(^|\s)//.*$`).ReplaceAllString(snippet, "")
 	for name, path := range snippetImports {
-		if regexp.MustCompile(`(^|[^\w.])` + name + `\.[A-Z]`).MatchString(snippet) {
+		if regexp.MustCompile(`(^|[^\w.])` + name + `\.[A-Z]`).MatchString(code) {
 			fmt.Fprintf(&imports, "import %q\n", path)
 		}
 	}
@@ -99,11 +100,14 @@ func snippetFile(snippet string) (string, error) {
 	if _, err := parser.ParseFile(file, "", header+snippet, 0); err == nil {
 		return header + snippet, nil
 	}
-	open := header + "func _() {\n" + snippet
-	if strings.Contains(snippet, ".Validate()") {
+	open, end := header+"func _() {\n"+snippet, "}\n"
+	switch {
+	case strings.Contains(snippet, ".Validate()"):
 		open = header + "import \"testing\"\n" + runnable + snippet
+	case strings.Contains(code, "return err"):
+		open, end = header+"func _() error {\n"+snippet, "return nil\n}\n"
 	}
-	parsed, err := parser.ParseFile(file, "", open+"}\n", 0)
+	parsed, err := parser.ParseFile(file, "", open+end, 0)
 	if err != nil {
 		return "", err
 	}
@@ -118,5 +122,5 @@ func snippetFile(snippet string) (string, error) {
 			}
 		}
 	}
-	return open + used.String() + "}\n", nil
+	return open + used.String() + end, nil
 }
