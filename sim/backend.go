@@ -27,6 +27,10 @@ type Backend struct {
 	// TailShare of the requests take TailTimes as long.
 	TailShare, TailTimes float64
 
+	// Latency is the time from the end of a worker's work to the answer. It takes no
+	// worker.
+	Latency Latency
+
 	// Queue is how many requests may wait for a worker. The backend refuses
 	// further requests at once, with a 503.
 	Queue int
@@ -86,16 +90,34 @@ type Backend struct {
 	BrokenSilent bool
 
 	// Instances is how many servers share the name, each with its own workers
-	// and queue. Each attempt goes to a random instance. If 0, 1. Of the
+	// and queue. Each attempt goes to a random instance, or to the one with fewer
+	// requests of two random instances if ShorterOfTwo is set. If 0, 1. Of the
 	// instances, Slow take SlowBy times as long, and Dead fail every attempt at
 	// once.
-	Instances  int
+	Instances    int
+	ShorterOfTwo bool
+
 	Slow, Dead int
 	SlowBy     float64
 
 	// Silent makes the failures of FailureRate and of dead instances time out:
 	// the client gets no answer. Without a timeout it waits until the horizon.
 	Silent bool
+}
+
+// Latency is a distribution of times that don't depend on load: lognormal times with a
+// Median, and the logarithm's standard deviation Spread. A StallShare of them are longer
+// by a second lognormal time.
+type Latency struct {
+	Median      time.Duration // 0: no latency
+	Spread      float64
+	StallShare  float64
+	StallMedian time.Duration
+	StallSpread float64
+
+	// StallSticks makes all attempts of a request stall, such as those for a large
+	// answer. Otherwise each attempt draws anew, as behind servers that pause.
+	StallSticks bool
 }
 
 // QueueOrder is the order in which workers take requests from the queue of a
@@ -124,6 +146,11 @@ func (c *checker) backend(b *Backend) {
 	c.count("Backend.Workers", b.Workers, 0, maxClients)
 	c.duration("Backend.Service", b.Service, time.Nanosecond, maxHorizon)
 	c.number("Backend.Spread", b.Spread, 0, 1)
+	c.duration("Backend.Latency.Median", b.Latency.Median, 0, maxHorizon)
+	c.number("Backend.Latency.Spread", b.Latency.Spread, 0, 10)
+	c.number("Backend.Latency.StallShare", b.Latency.StallShare, 0, 1)
+	c.duration("Backend.Latency.StallMedian", b.Latency.StallMedian, 0, maxHorizon)
+	c.number("Backend.Latency.StallSpread", b.Latency.StallSpread, 0, 10)
 	c.want(b.Spread == 0 || !b.Fixed, "Backend.Spread", b.Spread, "0, since Fixed is true")
 	c.number("Backend.TailShare", b.TailShare, 0, 1)
 	c.number("Backend.TailTimes", b.TailTimes, 0, 1_000_000)

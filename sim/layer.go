@@ -9,6 +9,7 @@ import (
 	"github.com/retrip/retrip"
 
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/lend"
 )
@@ -21,8 +22,10 @@ type layer struct {
 	draw     func(*source, retrip.Policy, int) time.Duration
 	timeout  time.Duration
 	limit    limiter
-	asks     bool  // a breaker or gate decides about first attempts
-	gated    bool  // by a gate
+	asks     bool // a breaker or gate decides about first attempts
+	gated    bool // by a gate
+	hedging  Hedging
+	hedges   bool
 	detached bool  // continues after its caller has gone
 	shared   bool  // any replica serves any caller
 	first    int32 // index of its first host
@@ -40,7 +43,7 @@ type layer struct {
 func (r *run) build() error {
 	all := append([]Service{{Policy: &r.Policy, Timeout: r.Fleet.Timeout}}, r.Fleet.Services...)
 	r.layers = make([]layer, len(all))
-	asks := false
+	asks, hedges := false, false
 	var hosts int
 	size := r.Fleet.Clients
 	for i, service := range all {
@@ -73,6 +76,10 @@ func (r *run) build() error {
 		l.asks = asksFirst(l.policy)
 		l.gated = l.policy.Gate.Enabled == retrip.On
 		asks = asks || l.asks
+		if l.policy.MaxAttempts > 1 {
+			l.hedging, l.hedges = policy.Hedging, policy.Hedging.Share > 0 || policy.Hedging.After > 0
+		}
+		hedges = hedges || l.hedges
 		l.first, l.size = int32(hosts), int32(size)
 		hosts += size
 		if len(all) > 1 {
@@ -83,6 +90,9 @@ func (r *run) build() error {
 	r.hosts = make([]host.Record, hosts)
 	if asks {
 		r.out = make([]int32, hosts)
+	}
+	if hedges {
+		r.hedges = make([]hedge.Host, hosts)
 	}
 	return nil
 }

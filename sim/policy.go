@@ -25,9 +25,25 @@ type Policy struct {
 	// are idempotent, and all answers are statuses.
 	Retry retrip.Policy
 
+	// Hedging changes how the policy hedges, for comparison.
+	Hedging Hedging
+
 	limit   func(clients int) limiter // another system's rule, in place of a budget
 	account bool                      // the fleet's account, besides the budget
 	draw    func(*source, retrip.Policy, int) time.Duration
+}
+
+// Hedging is a way to hedge requests.
+type Hedging struct {
+	// Share is the largest share of hedges.
+	Share float64
+
+	// After, if not 0, is a fixed delay after which every first attempt gets a hedge,
+	// without any limit.
+	After time.Duration
+
+	// Blind makes hedges that don't win cost no more than others.
+	Blind bool
 }
 
 // rules returns the rules of p, and its Retry with every unset field filled in.

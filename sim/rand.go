@@ -28,6 +28,7 @@ const (
 	streamTails
 	streamAccount
 	streamRefusals
+	streamLatencies
 )
 
 func newSource(seed, stream uint64) *source {
@@ -80,6 +81,19 @@ func (s *source) happens(c chance) bool {
 		return true
 	}
 	return s.Uint64() < uint64(c)
+}
+
+// exp returns e^x to about ten digits, by the series of the rest that is left of a
+// power of two.
+func exp(x float64) float64 {
+	n := math.Round(x / math.Ln2)
+	x -= float64(n * math.Ln2)
+	sum, term := 1.0, 1.0
+	for i := 1; i <= 11; i++ {
+		term = float64(term * x / float64(i))
+		sum += term
+	}
+	return math.Ldexp(sum, int(n))
 }
 
 // ln returns the natural logarithm of a positive, normal x to about ten digits,

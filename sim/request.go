@@ -28,6 +28,9 @@ type request struct {
 
 	timedOut bool // the last attempt; the next one needs a new connection
 	broken   bool // the request goes to a broken route
+	stalls   bool // all attempts of the request stall
+
+	race race
 }
 
 const (
@@ -35,25 +38,31 @@ const (
 	orphan = -2 // its parent has stopped waiting
 )
 
+// take returns the index of a request that nothing uses.
+func (r *run) take() (i int32) {
+	n := len(r.free)
+	if n == 0 {
+		r.requests = append(r.requests, request{})
+		return int32(len(r.requests) - 1)
+	}
+	i = r.free[n-1]
+	r.free = r.free[:n-1]
+	r.requests[i] = request{gen: r.requests[i].gen}
+	return i
+}
+
 // begin starts a request of the nth caller at a layer.
 func (r *run) begin(n, level, parent int32) {
-	var i int32
-	if n := len(r.free); n > 0 {
-		i = r.free[n-1]
-		r.free = r.free[:n-1]
-		gen := r.requests[i].gen
-		r.requests[i] = request{gen: gen}
-	} else {
-		i = int32(len(r.requests))
-		r.requests = append(r.requests, request{})
-	}
+	i := r.take()
 	l := &r.layers[level]
 	q := &r.requests[i]
 	q.arrived, q.host, q.layer, q.parent, q.child = r.now, r.member(l, n), level, parent, none
 	if parent >= 0 {
 		r.requests[parent].child = i
 	}
+	q.race.other = none
 	q.broken = r.faults.happens(r.broken)
+	q.stalls = r.Backend.Latency.StallSticks && r.latencies.happens(r.stall)
 	if d := l.policy.Deadline; d > 0 {
 		q.call.Deadline = max(1, time.Duration(r.now)+d)
 	}
@@ -143,10 +152,16 @@ func (r *run) wakeOthers(host int32, any bool) {
 	}
 }
 
-// send starts an attempt.
+// send starts an attempt that is no hedge.
 func (r *run) send(i int32) {
 	q := &r.requests[i]
 	q.call.Attempts++
+	r.attempt(i)
+}
+
+// attempt makes an attempt.
+func (r *run) attempt(i int32) {
+	q := &r.requests[i]
 	q.gen += generationStep
 	q.began = r.now
 	l := &r.layers[q.layer]
@@ -163,6 +178,9 @@ func (r *run) send(i int32) {
 		} else {
 			r.queue.push(at, i, q.gen|happensTimeout)
 		}
+	}
+	if l.hedges && q.call.Attempts == 1 {
+		r.watch(i, limit)
 	}
 	if l.seconds != nil {
 		l.seconds[r.seconds.index(r.now)]++
@@ -185,7 +203,11 @@ func (r *run) send(i int32) {
 		r.result.TriggerAttempts++
 	}
 	r.result.Attempts++
-	if q.call.Attempts > 1 {
+	switch {
+	case q.race.hedge:
+		p.Hedges++
+		r.result.Hedges++
+	case q.call.Attempts > 1:
 		p.Retries++
 		r.result.Retries++
 	}
@@ -200,9 +222,16 @@ func (r *run) send(i int32) {
 func (r *run) ended(i int32, o decide.Outcome) {
 	q := &r.requests[i]
 	q.gen += generationStep
-	now, host := time.Duration(r.now), q.host
+	now := time.Duration(r.now)
 	l := &r.layers[q.layer]
 	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
+	if l.hedges && q.call.Attempts <= 2 {
+		if i = r.raced(i, &o); i == none {
+			return // the other attempt may still succeed
+		}
+		q = &r.requests[i]
+	}
+	host := q.host
 	q.timedOut, q.decided = o.Timeout, r.now
 	before := q.call
 	draw := r.draws.Uint64()
@@ -261,6 +290,9 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 	if l.asks {
 		r.forget(q.host)
 	}
+	if q.race.other != none {
+		r.drop(i)
+	}
 	parent := q.parent
 	r.free = append(r.free, i)
 	if parent == orphan {
@@ -289,5 +321,7 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 	if r.Trigger.during(q.arrived) {
 		r.seconds.troubled++
 	}
-	r.latency.add(time.Duration(r.now - q.arrived))
+	if q.arrived >= int64(r.WarmUp) {
+		r.latency.add(time.Duration(r.now - q.arrived))
+	}
 }

@@ -29,6 +29,8 @@ type Result struct {
 	Succeeded int64 // requests that ended in success
 	Attempts  int64 // attempts sent to the backend
 	Retries   int64 // attempts that are retries; first attempts of inner layers don't count
+	Hedges    int64 // attempts that are hedges
+	HedgesWon int64 // hedges that their requests were answered by
 	GaveUp    []ReasonCount
 
 	// DeadRequests is how many requests ended that couldn't succeed: those of
@@ -66,9 +68,9 @@ type Result struct {
 	// order. It is nil if there are no services.
 	Layers []LayerResult
 
-	// P50 and P99 are percentiles of the time from a request's arrival to its
-	// success, accurate to a sixteenth.
-	P50, P99 time.Duration
+	// P50, P99 and P999 are percentiles of the time from a request's arrival to its
+	// success, accurate to a hundredth.
+	P50, P99, P999 time.Duration
 
 	Bin    time.Duration
 	Series []Point
@@ -102,6 +104,7 @@ type Point struct {
 	Good     int32 // requests of this interval that were eventually answered
 	Attempts int32 // made
 	Retries  int32 // attempts that are retries
+	Hedges   int32 // attempts that are hedges
 	Served   int32 // answers of the backend other than 503
 }
 
@@ -150,15 +153,17 @@ func countReason(counts []ReasonCount, reason retrip.Reason) []ReasonCount {
 	return append(counts, ReasonCount{reason, 1})
 }
 
-// latencies counts durations in bins an eighth of a power of two wide.
-type latencies [64 * 8]int64
+// latencies counts durations in bins a 64th of a power of two wide.
+type latencies [64 * latencyParts]int64
+
+const latencyParts = 64
 
 func (l *latencies) add(d time.Duration) { l[latencyBin(d)]++ }
 
 func latencyBin(d time.Duration) int {
-	n := uint64(max(d, 8))
-	e := bits.Len64(n) - 4
-	return e*8 + int(n>>e) - 8
+	n := uint64(max(d, latencyParts))
+	e := bits.Len64(n) - bits.Len64(latencyParts)
+	return e*latencyParts + int(n>>e) - latencyParts
 }
 
 // percentile returns the middle of the bin that contains the given percentile
@@ -174,8 +179,8 @@ func (l *latencies) percentile(share float64) time.Duration {
 	rank := int64(share * float64(total))
 	for i, n := range l {
 		if seen += n; n > 0 && seen > rank {
-			e := i / 8
-			return time.Duration(uint64(i%8+8)<<e + 1<<e/2)
+			e := i / latencyParts
+			return time.Duration(uint64(i%latencyParts+latencyParts)<<e + 1<<e/2)
 		}
 	}
 	return 0
@@ -187,7 +192,7 @@ func (r *Result) finish(s *Scenario, l *latencies, seconds *seconds) {
 	if r.Requests > 0 {
 		r.Amplification = float64(r.Attempts) / float64(r.Requests)
 	}
-	r.P50, r.P99 = l.percentile(0.5), l.percentile(0.99)
+	r.P50, r.P99, r.P999 = l.percentile(0.5), l.percentile(0.99), l.percentile(0.999)
 	perSecond := float64(time.Second) / float64(r.Bin)
 	complete := int(r.Until / r.Bin)
 	r.Series = r.Series[:min(len(r.Series), complete)]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/host"
 )
 
@@ -23,8 +24,9 @@ const (
 	happensGood     // a good answer reaches the client
 	happensBad      // a 503 reaches the client
 	happensRefused  // a 503 with the backend's hints reaches the client
-	happensMask     = 7
-	generationStep  = 8
+	happensLate     // a first attempt is still out at its delay
+	happensMask     = 15
+	generationStep  = 16
 	cancelCheckEach = 1 << 16 // events
 )
 
@@ -49,7 +51,10 @@ type run struct {
 	instances *source
 	tails     *source
 	tail      chance
-	missing   int // answers still needed to fill the cache
+	latencies *source
+	stall     chance
+	hedges    []hedge.Host // of the hosts of layers that hedge; nil if none does
+	missing   int          // answers still needed to fill the cache
 
 	failure chance
 	broken  chance
@@ -96,6 +101,8 @@ func newRun(s *Scenario) (*run, error) {
 		instances: newSource(s.Seed, streamInstances),
 		tails:     newSource(s.Seed, streamTails),
 		tail:      newChance(s.Backend.TailShare),
+		latencies: newSource(s.Seed, streamLatencies),
+		stall:     newChance(s.Backend.Latency.StallShare),
 		failure:   newChance(s.Backend.FailureRate),
 		broken:    newChance(s.Backend.BrokenShare),
 		trouble:   newChance(s.Trigger.FailureRate),
@@ -190,6 +197,8 @@ func (r *run) happen(e event) {
 		return
 	}
 	switch e.what & happensMask {
+	case happensLate:
+		r.late(e.who)
 	case happensTimeout:
 		r.abandon(e.who)
 		r.ended(e.who, decide.Outcome{Timeout: true})

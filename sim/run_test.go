@@ -320,7 +320,7 @@ func TestLatencyBins(t *testing.T) {
 	for _, d := range []time.Duration{0, 1, 8, 1000, time.Millisecond, 123456789, time.Hour, math.MaxInt64} {
 		l = latencies{}
 		l.add(d)
-		assert.InEpsilon(t, float64(max(d, 8)), float64(l.percentile(0.5)), 0.0625)
+		assert.InEpsilon(t, float64(max(d, latencyParts)), float64(l.percentile(0.5)), 1.0/128)
 	}
 }
 

@@ -32,6 +32,10 @@ type Scenario struct {
 	// Bin is the width of the intervals of [Result.Series]. If 0, one second.
 	Bin time.Duration
 
+	// WarmUp is the time before the first arrival that counts for the times to a
+	// success in [Result].
+	WarmUp time.Duration
+
 	// Seed chooses the random numbers.
 	Seed uint64
 }
@@ -125,6 +129,9 @@ type Trigger struct {
 	// Slowdown, if not 0, multiplies the time that the backend works on a
 	// request.
 	Slowdown float64
+
+	// Latency, if not 0, multiplies the times of [Backend.Latency].
+	Latency float64
 
 	// Surge, if not 0, multiplies the rate of arrivals.
 	Surge float64

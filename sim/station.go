@@ -59,7 +59,7 @@ func (r *run) reach(i int32, gen uint32) {
 	b := &r.Backend
 	j := job{at: r.now, who: i, gen: gen}
 	if len(r.stations) > 1 {
-		j.station = int32(r.instances.below(uint64(len(r.stations))))
+		j.station = r.balance()
 	}
 	s := &r.stations[j.station]
 	if s.dead {
@@ -82,6 +82,19 @@ func (r *run) reach(i int32, gen uint32) {
 	default:
 		r.refuse(s, j)
 	}
+}
+
+// balance chooses an instance.
+func (r *run) balance() int32 {
+	n := uint64(len(r.stations))
+	one := int32(r.instances.below(n))
+	if r.Backend.ShorterOfTwo {
+		load := func(i int32) int { return r.stations[i].busy + r.stations[i].waiting.n }
+		if other := int32(r.instances.below(n)); load(other) < load(one) {
+			return other
+		}
+	}
+	return one
 }
 
 // fault answers with 503, or not at all.
@@ -157,6 +170,12 @@ func (r *run) served(worker int32) {
 	if r.Backend.Workers > 0 {
 		r.serveNext(s)
 	}
+	if r.Backend.Latency.Median > 0 {
+		if r.requests[j.who].gen == j.gen {
+			r.queue.push(r.now+r.latencyOf(j.who, s), j.who, j.gen|happensGood)
+		}
+		return
+	}
 	if r.Network.Delay == 0 && r.Trigger.Delay == 0 {
 		// The answer can be delivered directly, since there is no delay and
 		// send isn't on the call stack.
@@ -166,6 +185,25 @@ func (r *run) served(worker int32) {
 		return
 	}
 	r.answer(j.who, j.gen|happensGood)
+}
+
+// latencyOf draws the latency of an answer of s.
+func (r *run) latencyOf(i int32, s *station) int64 {
+	l := &r.Backend.Latency
+	lognormal := func(median time.Duration, spread float64) float64 {
+		return float64(median) * exp(float64(spread*r.latencies.normal()))
+	}
+	took := lognormal(l.Median, l.Spread)
+	if l.StallSticks && r.requests[i].stalls || !l.StallSticks && r.latencies.happens(r.stall) {
+		took += lognormal(l.StallMedian, l.StallSpread)
+	}
+	if r.Trigger.Latency > 0 && r.troubled() {
+		took *= r.Trigger.Latency
+	}
+	if s.slow > 0 {
+		took *= s.slow
+	}
+	return int64(took) + int64(r.Network.Delay)
 }
 
 // serveNext starts a worker on the next request in the queue, if there is one.

@@ -13,7 +13,8 @@
 //
 // A share of the successes pays for the hedges, up to two ahead. What a hedge costs
 // never comes back, whether or not it wins: where a queue makes requests late, hedges
-// win and make the queue longer. While hedges rarely win, the share is a tenth.
+// win and make the queue longer. While fewer than a fifth of the last hedges have won,
+// the share is a tenth.
 //
 // The rule follows "The Tail at Scale" (Dean and Barroso, 2013). Its steps are those of
 // a stochastic approximation of a quantile (Robbins and Monro, 1951).
@@ -55,7 +56,8 @@ const (
 	maxGap    = 10 * time.Second // longer gaps count as this: after a silence, a busy host is soon busy again
 
 	memory    = 50  // number of hedges whose results count
-	minWins   = 10  // of these
+	fewest    = 20  // results without which nothing follows from them
+	winShare  = 0.2 // share of hedges that should win
 	lostShare = 0.1 // of Rule.Share, while fewer win
 	whole     = 1e6 // hedges are paid for in millionths
 )
@@ -107,7 +109,7 @@ func (h *Host) Begin(now, limit time.Duration) (delay time.Duration) {
 		if h.gap == 0 {
 			h.gap = gap
 		}
-		h.gap += gapWeight * (gap - h.gap)
+		h.gap += float64(gapWeight * (gap - h.gap)) // the conversion keeps compilers from fusing
 		now = max(now, h.last)
 	}
 	h.last, h.begun = now, true
@@ -219,7 +221,9 @@ func (h *Host) inTime(r Rule) {
 // step moves the logarithm of the delay by a multiple of the length of a step.
 func (h *Host) step(by float64) {
 	length := max(minStep, firstStep/float64(1+h.steps))
-	h.delay = min(max(minDelay, h.delay*math.Exp(length*by)), maxDelay)
+	x := float64(length * by)
+	// This is e^x to a ten-thousandth, and unlike math.Exp the same on all machines.
+	h.delay = min(max(minDelay, h.delay*(2+x)/(2-x)), maxDelay)
 	if h.steps < firstStep/minStep {
 		h.steps++
 	}
@@ -228,7 +232,7 @@ func (h *Host) step(by float64) {
 // earn pays for hedges.
 func (h *Host) earn(r Rule) {
 	share := r.Share
-	if h.known == memory && bits.OnesCount64(h.wins) < minWins {
+	if h.known >= fewest && float64(bits.OnesCount64(h.wins)) < winShare*float64(h.known) {
 		share *= lostShare
 	}
 	h.saved = min(h.saved+uint32(share*whole+0.5), MostSaved*whole)

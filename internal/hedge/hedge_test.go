@@ -158,8 +158,8 @@ func TestHost_Silence(t *testing.T) {
 	assert.Less(t, h.gap, float64(time.Second))
 }
 
-// While fewer than a fifth of the last 50 hedges win, a hedge costs 200 successes. When
-// the hedges win again, it costs 20.
+// While fewer than a fifth of the last 50 hedges, or of at least 20 of them, have won, a
+// hedge costs 200 successes. When the hedges win again, it costs 20.
 func TestHost_Losing(t *testing.T) {
 	h, _ := ready(t)
 	price := func() (n int) {
@@ -170,16 +170,25 @@ func TestHost_Losing(t *testing.T) {
 		}
 		return n
 	}
-	for i := range 50 {
+	for i := range 20 {
 		assert.Equal(t, 20, price(), i)
 		h.Hedged(false)
 	}
 	assert.Equal(t, 200, price())
+	for range 4 { // 4 of 24
+		h.Hedged(true)
+		assert.Equal(t, 200, price())
+	}
+	h.Hedged(true) // 5 of 25
+	assert.Equal(t, 20, price())
+	for range 50 {
+		h.Hedged(false)
+	}
 	for range 9 {
 		h.Hedged(true)
 		assert.Equal(t, 200, price())
 	}
-	h.Hedged(true)
+	h.Hedged(true) // 10 of the last 50
 	assert.Equal(t, 20, price())
 	for range 40 {
 		h.Hedged(false)
