@@ -68,9 +68,11 @@ type Result struct {
 	// order. It is nil if there are no services.
 	Layers []LayerResult
 
-	// P50, P99 and P999 are percentiles of the time from a request's arrival to its
+	// P50 and P99 are percentiles of the time from a request's arrival to its
 	// success, accurate to a hundredth.
-	P50, P99, P999 time.Duration
+	P50, P99 time.Duration
+
+	times *latencies
 
 	Bin    time.Duration
 	Series []Point
@@ -97,6 +99,10 @@ func (r *Result) AliveRate() float64 {
 	}
 	return float64(r.Succeeded) / float64(r.Requests-r.DeadRequests)
 }
+
+// Percentile returns the time that a share of the successful requests took at most, from
+// 0 to 1. It is as accurate as P99.
+func (r *Result) Percentile(share float64) time.Duration { return r.times.percentile(share) }
 
 // Point holds the counts of one interval of [Result.Series].
 type Point struct {
@@ -192,7 +198,7 @@ func (r *Result) finish(s *Scenario, l *latencies, seconds *seconds) {
 	if r.Requests > 0 {
 		r.Amplification = float64(r.Attempts) / float64(r.Requests)
 	}
-	r.P50, r.P99, r.P999 = l.percentile(0.5), l.percentile(0.99), l.percentile(0.999)
+	r.P50, r.P99, r.times = l.percentile(0.5), l.percentile(0.99), l
 	perSecond := float64(time.Second) / float64(r.Bin)
 	complete := int(r.Until / r.Bin)
 	r.Series = r.Series[:min(len(r.Series), complete)]

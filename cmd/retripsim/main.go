@@ -59,6 +59,7 @@ var commands = []command{
 	{"budget", "the cases for which retrip's budget was designed, with other budgets beside it", budget},
 	{"hysteresis", "goodput by load, rising and falling from an overload", hysteresis},
 	{"measured", "what lab/cmd/fleet measured with real processes, as a table and a picture", drawn},
+	{"hedge", "hedged requests: what they save and cost, and where they don't help", hedges},
 	{"shed", "the limit that shed.Handler finds, beside the best fixed limit", shedding},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }

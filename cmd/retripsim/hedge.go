@@ -1,0 +1,342 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip/sim"
+)
+
+// hedgeCase is a row of a table of hedges.
+type hedgeCase struct {
+	name     string
+	scenario sim.Scenario
+}
+
+// hedgeTables are the tables of hedges, by name: their cases for a fleet of so many
+// clients, and their columns.
+var hedgeTables = map[string]struct {
+	cases   func(clients int) []hedgeCase
+	columns []hedgeColumn
+}{
+	"tails":    {hedgeTails, []hedgeColumn{hedgeP99, hedgeP999, hedgeExtra, hedgeWon}},
+	"load":     {hedgeLoads, []hedgeColumn{hedgeSuccess, hedgeP99, hedgeExtra, hedgeWon}},
+	"recovery": {hedgeRecoveries, []hedgeColumn{hedgeRecovery, hedgeExtra}},
+	"failures": {hedgeFailures, []hedgeColumn{hedgeSuccess, hedgeP99, hedgeExtra}},
+	"drift":    {hedgeDrift, hedgeWindows},
+}
+
+// tailed is a fleet before a backend without a limit of its capacity, of which the
+// answers take 20 ms, and one in a hundred some 300 ms longer.
+func tailed(clients int) sim.Scenario {
+	s := sim.Overload()
+	s.Trigger, s.Fleet.Clients, s.Fleet.Timeout = sim.Trigger{}, clients, 2*time.Second
+	s.Backend = sim.Backend{Service: 1, Fixed: true, Latency: sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4,
+		StallShare: 0.01, StallMedian: 300 * time.Millisecond, StallSpread: 0.5}}
+	s.WarmUp, s.Horizon = 150*time.Second, 300*time.Second
+	return s
+}
+
+func hedgeTails(clients int) []hedgeCase {
+	var list []hedgeCase
+	add := func(name string, change func(*sim.Scenario)) {
+		s := tailed(clients)
+		change(&s)
+		list = append(list, hedgeCase{name, s})
+	}
+	add("1 % of the answers stall", func(*sim.Scenario) {})
+	add("5 % of the answers stall", func(s *sim.Scenario) { s.Backend.Latency.StallShare = 0.05 })
+	add("one of ten backends takes ten times as long", func(s *sim.Scenario) {
+		s.Backend.Instances, s.Backend.Slow, s.Backend.SlowBy = 10, 1, 10
+	})
+	add("all answers take three times as long from the 100th second on", func(s *sim.Scenario) {
+		s.Trigger = sim.Trigger{At: 100 * time.Second, For: s.Horizon - 100*time.Second, Latency: 3}
+	})
+	add("1 % of the requests stall, whoever answers", func(s *sim.Scenario) { s.Backend.Latency.StallSticks = true })
+	add("no stalls", func(s *sim.Scenario) { s.Backend.Latency.StallShare = 0 })
+	return list
+}
+
+func hedgeLoads(clients int) []hedgeCase {
+	var list []hedgeCase
+	for _, balance := range []struct {
+		name    string
+		shorter bool
+		loads   []float64
+	}{{"random choice", false, []float64{0.7, 0.8, 0.85, 0.9}}, {"the shorter of two queues", true, []float64{0.8, 0.85, 0.9}}} {
+		for _, load := range balance.loads {
+			s := tenBackends(clients).LoadOf(load)
+			s.Backend.Latency = sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4}
+			s.Backend.ShorterOfTwo, s.WarmUp = balance.shorter, 150*time.Second
+			list = append(list, hedgeCase{fmt.Sprintf("ten backends, %s, %v %% load", balance.name, percent(load)), s})
+		}
+	}
+	for _, load := range []float64{0.8, 0.9, 0.95} {
+		s := stalling(clients).LoadOf(load)
+		s.WarmUp, s.Trigger = 150*time.Second, sim.Trigger{}
+		list = append(list, hedgeCase{fmt.Sprintf("ten workers, 1 %% stalls, %v %% load", percent(load)), s})
+	}
+	return list
+}
+
+// stalling is the brown-out of a backend of which 1 % of the answers stall.
+func stalling(clients int) sim.Scenario {
+	s := sim.Overload()
+	s.Fleet.Clients, s.Horizon, s.Trigger.At = clients, 300*time.Second, 60*time.Second
+	s.Backend.Latency = sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4, StallShare: 0.01, StallMedian: 200 * time.Millisecond, StallSpread: 0.3}
+	return s
+}
+
+func hedgeRecoveries(clients int) []hedgeCase {
+	var list []hedgeCase
+	for _, load := range []float64{0.7, 0.8, 0.9, 0.95} {
+		s := stalling(clients).LoadOf(load)
+		list = append(list, hedgeCase{fmt.Sprintf("a third of the capacity for 10 s, %v %% load", percent(load)), s})
+	}
+	return list
+}
+
+func hedgeFailures(clients int) []hedgeCase {
+	var list []hedgeCase
+	for _, share := range []float64{0.1, 0.2, 0.3} {
+		s := tailed(clients)
+		s.Backend.FailureRate = share
+		list = append(list, hedgeCase{fmt.Sprintf("%v %% of the attempts fail, 1 %% stall", percent(share)), s})
+	}
+	return list
+}
+
+func hedgeDrift(clients int) []hedgeCase {
+	s := tailed(clients)
+	s.WarmUp, s.Trigger = 0, sim.Trigger{At: 100 * time.Second, For: 10 * time.Second, Latency: 10}
+	return []hedgeCase{{"ten times as long from the 100th to the 110th second", s}}
+}
+
+// hedgeColumn is a figure of a case for each way to hedge.
+type hedgeColumn struct {
+	name   string
+	of     func(*sim.Scenario, *sim.Result) float64
+	format string
+	worst  bool // the lowest of the runs, not the median
+	always bool // also without hedges
+}
+
+var (
+	hedgeP99 = hedgeColumn{name: "p99 ms", format: "%.0f", always: true,
+		of: func(_ *sim.Scenario, r *sim.Result) float64 { return r.P99.Seconds() * 1000 }}
+	hedgeP999 = hedgeColumn{name: "p99.9 ms", format: "%.0f", always: true,
+		of: func(_ *sim.Scenario, r *sim.Result) float64 { return r.Percentile(0.999).Seconds() * 1000 }}
+	hedgeExtra = hedgeColumn{name: "hedges", format: "%.1f %%",
+		of: func(s *sim.Scenario, r *sim.Result) float64 {
+			return 100 * hedgesBetween(r, s.WarmUp, s.Horizon) / requestsBetween(r, s.WarmUp, s.Horizon)
+		}}
+	hedgeWon = hedgeColumn{name: "won", format: "%.0f %%",
+		of: func(_ *sim.Scenario, r *sim.Result) float64 {
+			return 100 * float64(r.HedgesWon) / float64(max(1, r.Hedges))
+		}}
+	hedgeSuccess = hedgeColumn{name: "success", format: "%.2f %%", worst: true, always: true,
+		of: func(_ *sim.Scenario, r *sim.Result) float64 { return 100 * r.SuccessRate() }}
+	hedgeRecovery = hedgeColumn{name: "recovery s", format: "%.0f", always: true,
+		of: func(_ *sim.Scenario, r *sim.Result) float64 { return recoverySeconds(r) }}
+	hedgeWindows = []hedgeColumn{hedgesIn("before", 60, 100), hedgesIn("during", 100, 110), hedgesIn("0–20 s after", 110, 130),
+		hedgesIn("20–50 s after", 130, 160), hedgesIn("50–190 s after", 160, 300)}
+)
+
+// hedgesIn is the hedges per second from one second of the run to another.
+func hedgesIn(name string, from, to int) hedgeColumn {
+	return hedgeColumn{name: name, format: "%.1f/s", of: func(_ *sim.Scenario, r *sim.Result) float64 {
+		return hedgesBetween(r, time.Duration(from)*time.Second, time.Duration(to)*time.Second) / float64(to-from)
+	}}
+}
+
+func hedgesBetween(r *sim.Result, from, to time.Duration) float64 {
+	return sumBetween(r, from, to, func(p sim.Point) int32 { return p.Hedges })
+}
+
+func requestsBetween(r *sim.Result, from, to time.Duration) float64 {
+	return max(1, sumBetween(r, from, to, func(p sim.Point) int32 { return p.Requests }))
+}
+
+func sumBetween(r *sim.Result, from, to time.Duration, of func(sim.Point) int32) (sum float64) {
+	for i, p := range r.Series {
+		if at := time.Duration(i) * r.Bin; at >= from && at < to {
+			sum += float64(of(p))
+		}
+	}
+	return sum
+}
+
+// hedgeWay is a way to hedge.
+type hedgeWay struct {
+	name    string
+	hedging sim.Hedging
+}
+
+// hedgeCell is a case with one way to hedge.
+type hedgeCell struct {
+	Case    string
+	Clients int
+	Hedging string
+	Values  map[string]float64 // by column; the median of the runs, or the lowest success
+}
+
+// hedges compares ways to hedge.
+func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
+	seed, share, fixed := uint64(1), 0.05, time.Duration(0)
+	clients := []int{10, 100}
+	names := []string{"tails", "load", "recovery", "failures", "drift"}
+	table := names[0]
+	f.StringVar(&table, "table", table, "what to compare: "+strings.Join(names, ", "))
+	f.Var(ints(&clients), "clients", "sizes of the fleet, which sends 700 requests per second in most cases: `numbers`")
+	f.Float64Var(&share, f.field("hedge", "Policy.Hedging.Share"), share, "Policy.Hedge")
+	f.DurationVar(&fixed, f.field("fixed", "Policy.Hedging.After"), fixed, "also hedge every request after this delay, without a limit; 0: don't")
+	blind := f.Bool("blind", false, "also hedge as often as ever while hedges don't win")
+	only := f.String("only", "", "run only the cases whose names contain `text`")
+	f.Uint64Var(&seed, "seed", seed, "seed of the random numbers")
+	f.repeats(3)
+	return func(ctx context.Context, progress func(float64)) (*report, error) {
+		what, ok := hedgeTables[table]
+		if !ok {
+			return nil, fmt.Errorf("-table is %q: it must be one of %s", table, strings.Join(names, ", "))
+		}
+		ways := []hedgeWay{{"no hedges", sim.Hedging{}}, {fmt.Sprintf("Hedge: %v", share), sim.Hedging{Share: share}}}
+		if *blind {
+			ways = append(ways, hedgeWay{"also if they don't win", sim.Hedging{Share: share, Blind: true}})
+		}
+		if fixed > 0 {
+			ways = append(ways, hedgeWay{fmt.Sprintf("after %v, no limit", fixed), sim.Hedging{After: fixed}})
+		}
+		var cases []hedgeCase
+		var all []sim.Scenario
+		for _, n := range clients {
+			for _, c := range what.cases(n) {
+				if !strings.Contains(c.name, *only) {
+					continue
+				}
+				cases = append(cases, c)
+				for _, w := range ways {
+					s := c.scenario
+					s.Seed, s.Policy.Name, s.Policy.Hedging = seed, w.name, w.hedging
+					all = append(all, s.Seeds(f.runs)...)
+				}
+			}
+		}
+		if len(cases) == 0 {
+			return nil, fmt.Errorf("-only is %q: no case contains it", *only)
+		}
+		results, err := sim.RunAll(ctx, all, progress)
+		if err != nil {
+			return nil, err
+		}
+		r := &report{title: "hedges: " + table, table: [][]string{{"case", "clients"}},
+			notes: []string{fmt.Sprintf("the medians of %d runs, but of success the lowest", f.runs)}}
+		for _, c := range what.columns {
+			for i, w := range ways {
+				if i > 0 || c.always {
+					r.table[0] = append(r.table[0], c.name+", "+w.name)
+				}
+			}
+		}
+		var cells []hedgeCell
+		groups := make([][][]*sim.Result, len(cases))
+		for i := range cases {
+			c := &cases[i]
+			row := []string{c.name, strconv.Itoa(c.scenario.Fleet.Clients)}
+			for j := range ways {
+				groups[i] = append(groups[i], results[(i*len(ways)+j)*f.runs:][:f.runs])
+				cells = append(cells, hedgeCell{c.name, c.scenario.Fleet.Clients, ways[j].name, map[string]float64{}})
+			}
+			for _, column := range what.columns {
+				for j, group := range groups[i] {
+					x := column.in(&c.scenario, group)
+					cells[i*len(ways)+j].Values[column.name] = x
+					if j > 0 || column.always {
+						row = append(row, column.text(x))
+					}
+				}
+			}
+			r.table = append(r.table, row)
+		}
+		r.json = cells
+		r.csv = func(w io.Writer) error { return hedgeCSV(w, what.columns, cells) }
+		r.draw = func(t *theme) (*figure, error) { return hedgeFigure(t, table, cases[0].scenario, groups[0]) }
+		return r, nil
+	}
+}
+
+// in returns the figure of a group of runs.
+func (c *hedgeColumn) in(s *sim.Scenario, group []*sim.Result) float64 {
+	var values []float64
+	for _, r := range group {
+		values = append(values, c.of(s, r))
+	}
+	slices.Sort(values)
+	if c.worst {
+		return values[0]
+	}
+	return values[len(values)/2]
+}
+
+func (c *hedgeColumn) text(x float64) string {
+	if x >= neverSeconds {
+		return "never"
+	}
+	return fmt.Sprintf(c.format, x)
+}
+
+func hedgeCSV(w io.Writer, columns []hedgeColumn, cells []hedgeCell) error {
+	out := csv.NewWriter(w)
+	head := []string{"case", "clients", "hedging"}
+	for _, c := range columns {
+		head = append(head, c.name)
+	}
+	out.Write(head)
+	for _, c := range cells {
+		row := []string{c.Case, strconv.Itoa(c.Clients), c.Hedging}
+		for _, column := range columns {
+			row = append(row, number(c.Values[column.name]))
+		}
+		out.Write(row)
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// hedgeFigure draws the first case of a table: attempts over time if there is trouble,
+// and otherwise how many requests take longer than some time.
+func hedgeFigure(t *theme, table string, s sim.Scenario, groups [][]*sim.Result) (*figure, error) {
+	switch table {
+	case "recovery":
+		return seriesFigure(t, s, groups, "Attempts", func(p sim.Point) int32 { return p.Attempts })
+	case "drift":
+		return seriesFigure(t, s, groups[1:], "Hedges", func(p sim.Point) int32 { return p.Hedges })
+	}
+	const of, most = 10_000, 200
+	var lines []line
+	var notes []string
+	for _, group := range groups {
+		l := line{name: group[0].Policy}
+		for n := most; n > 0; n-- {
+			at := mid(group, func(r *sim.Result) float64 { return r.Percentile(1-float64(n)/of).Seconds() * 1000 })
+			l.add(at, float64(n))
+		}
+		lines = append(lines, l)
+		notes = append(notes, fmt.Sprintf("one in a thousand takes longer than %.0f ms", mid(group, func(r *sim.Result) float64 { return r.Percentile(0.999).Seconds() * 1000 })))
+	}
+	p999 := func(i int) float64 {
+		return mid(groups[i], func(r *sim.Result) float64 { return r.Percentile(0.999).Seconds() * 1000 })
+	}
+	f := &figure{theme: t, unit: fmt.Sprintf("Requests of %s that take longer, by milliseconds", count(of)),
+		title: fmt.Sprintf("For %.1f %% more requests, the slowest request in a thousand takes %.0f ms instead of %.0f ms", hedgeExtra.in(&s, groups[1]), p999(1), p999(0)),
+		about: fmt.Sprintf("%s clients send %s requests/s in all. Answers take 20 ms at the median; 1 %% of them stall.", count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate))}
+	return f, f.multiples(multiples{lines: lines, notes: notes, to: lines[0].x[len(lines[0].x)-10]})
+}
