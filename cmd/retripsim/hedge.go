@@ -82,16 +82,16 @@ func hedgeLoads(clients int) []hedgeCase {
 	}
 	for _, load := range []float64{0.8, 0.9, 0.95} {
 		s := stalling(clients).LoadOf(load)
-		s.WarmUp, s.Trigger = 150*time.Second, sim.Trigger{}
+		s.WarmUp, s.Horizon, s.Trigger = 150*time.Second, 300*time.Second, sim.Trigger{}
 		list = append(list, hedgeCase{fmt.Sprintf("ten workers, 1 %% stalls, %v %% load", percent(load)), s})
 	}
 	return list
 }
 
-// stalling is the brown-out of a backend of which 1 % of the answers stall.
+// stalling is the brownout of a backend of which 1 % of the answers stall.
 func stalling(clients int) sim.Scenario {
 	s := sim.Overload()
-	s.Fleet.Clients, s.Horizon, s.Trigger.At = clients, 300*time.Second, 60*time.Second
+	s.Fleet.Clients, s.Horizon, s.Trigger.At = clients, 190*time.Second, 60*time.Second
 	s.Backend.Latency = sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4, StallShare: 0.01, StallMedian: 200 * time.Millisecond, StallSpread: 0.3}
 	return s
 }
@@ -213,7 +213,7 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 			ways = append(ways, hedgeWay{"also if they don't win", sim.Hedging{Share: share, Blind: true}})
 		}
 		if fixed > 0 {
-			ways = append(ways, hedgeWay{fmt.Sprintf("after %v, no limit", fixed), sim.Hedging{After: fixed}})
+			ways = append(ways, hedgeWay{fmt.Sprintf("a fixed delay of %v", fixed), sim.Hedging{After: fixed}})
 		}
 		var cases []hedgeCase
 		var all []sim.Scenario
@@ -238,7 +238,7 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, err
 		}
 		r := &report{title: "hedges: " + table, table: [][]string{{"case", "clients"}},
-			notes: []string{fmt.Sprintf("the medians of %d runs, but of success the lowest", f.runs)}}
+			notes: []string{fmt.Sprintf("the medians of %d runs, but of success the lowest; retrip's default policy, but for hedges", f.runs)}}
 		for _, c := range what.columns {
 			for i, w := range ways {
 				if i > 0 || c.always {
@@ -268,7 +268,15 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r.json = cells
 		r.csv = func(w io.Writer) error { return hedgeCSV(w, what.columns, cells) }
-		r.draw = func(t *theme) (*figure, error) { return hedgeFigure(t, table, cases[0].scenario, groups[0]) }
+		r.draw = func(t *theme) (*figure, error) {
+			switch table {
+			case "tails":
+				return hedgeTailFigure(t, cases[0].scenario, groups[0])
+			case "recovery":
+				return seriesFigure(t, cases[0].scenario, groups[0], "Attempts", func(p sim.Point) int32 { return p.Attempts })
+			}
+			return nil, fmt.Errorf("-table %s has no picture", table)
+		}
 		return r, nil
 	}
 }
@@ -311,32 +319,21 @@ func hedgeCSV(w io.Writer, columns []hedgeColumn, cells []hedgeCell) error {
 	return out.Error()
 }
 
-// hedgeFigure draws the first case of a table: attempts over time if there is trouble,
-// and otherwise how many requests take longer than some time.
-func hedgeFigure(t *theme, table string, s sim.Scenario, groups [][]*sim.Result) (*figure, error) {
-	switch table {
-	case "recovery":
-		return seriesFigure(t, s, groups, "Attempts", func(p sim.Point) int32 { return p.Attempts })
-	case "drift":
-		return seriesFigure(t, s, groups[1:], "Hedges", func(p sim.Point) int32 { return p.Hedges })
-	}
+// hedgeTailFigure draws how many requests take longer than some time.
+func hedgeTailFigure(t *theme, s sim.Scenario, groups [][]*sim.Result) (*figure, error) {
 	const of, most = 10_000, 200
 	var lines []line
 	var notes []string
 	for _, group := range groups {
 		l := line{name: group[0].Policy}
 		for n := most; n > 0; n-- {
-			at := mid(group, func(r *sim.Result) float64 { return r.Percentile(1-float64(n)/of).Seconds() * 1000 })
-			l.add(at, float64(n))
+			l.add(mid(group, func(r *sim.Result) float64 { return r.Percentile(1-float64(n)/of).Seconds() * 1000 }), float64(n))
 		}
-		lines = append(lines, l)
-		notes = append(notes, fmt.Sprintf("one in a thousand takes longer than %.0f ms", mid(group, func(r *sim.Result) float64 { return r.Percentile(0.999).Seconds() * 1000 })))
-	}
-	p999 := func(i int) float64 {
-		return mid(groups[i], func(r *sim.Result) float64 { return r.Percentile(0.999).Seconds() * 1000 })
+		lines, notes = append(lines, l), append(notes, fmt.Sprintf("one in a thousand takes longer than %.0f ms", hedgeP999.in(&s, group)))
 	}
 	f := &figure{theme: t, unit: fmt.Sprintf("Requests of %s that take longer, by milliseconds", count(of)),
-		title: fmt.Sprintf("For %.1f %% more requests, the slowest request in a thousand takes %.0f ms instead of %.0f ms", hedgeExtra.in(&s, groups[1]), p999(1), p999(0)),
+		title: fmt.Sprintf("For %.1f %% more requests, the slowest request in a thousand takes %.0f ms instead of %.0f ms",
+			hedgeExtra.in(&s, groups[1]), hedgeP999.in(&s, groups[1]), hedgeP999.in(&s, groups[0])),
 		about: fmt.Sprintf("%s clients send %s requests/s in all. Answers take 20 ms at the median; 1 %% of them stall.", count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate))}
 	return f, f.multiples(multiples{lines: lines, notes: notes, to: lines[0].x[len(lines[0].x)-10]})
 }

@@ -54,6 +54,7 @@ var quick = map[string][]string{
 	"price":      {"-runs", "1", "-policy", "no-budget"},
 	"check":      {"-lengths", "1s", "-loads", "0.7", "-price=false"},
 	"gate":       {"-only", "one pause"},
+	"hedge":      {"-only", "1 % of the answers", "-clients", "10", "-runs", "1"},
 	"shed":       {"-workers", "3"},
 	"measured":   {"-in", measuredFile},
 }
@@ -67,7 +68,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.NotContains(t, out, "partial", c.name)
 		// These commands have tables with few numbers, or draw a chart
 		// themselves.
-		chart := !slices.Contains([]string{"map", "triggers", "queues", "sizes", "budget", "limit", "gate", "check", "shed", "accounts", "price"}, c.name)
+		chart := !slices.Contains([]string{"map", "triggers", "queues", "sizes", "budget", "limit", "gate", "check", "hedge", "shed", "accounts", "price"}, c.name)
 		assert.Equal(t, chart, strings.Contains(out, "; all from 0 to "), "%s: %s", c.name, out)
 	}
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
