@@ -9,6 +9,8 @@ GO ?= go
 FUZZTIME ?= 10s
 COVERMIN ?= 95
 SOAKTIME ?= 10m
+WORLDS ?= 100000
+SEED ?= 1
 # An example that hangs must not hang the build; not every system has timeout(1).
 TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 
@@ -21,7 +23,7 @@ OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|peers)/\.\.\
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak worlds downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +95,15 @@ mutate: ## break the packages IN, or the whole library (an hour), in small ways,
 
 soak: ## run load with faults for SOAKTIME (10m); fails if resources grow or a request is lost
 	$(GO) run ./lab/cmd/soak -duration $(SOAKTIME)
+
+worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all promises at once, on all processors
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	$(GO) test -c -o "$$dir/world" ./lab/world; \
+	n=$$(nproc); each=$$((($(WORLDS) + n - 1) / n)); pids=(); \
+	for i in $$(seq 0 $$((n - 1))); do \
+		"$$dir/world" -test.run 'TestWorlds$$' -test.timeout 2h -test.v -worlds $$each -seed $$(($(SEED) + i * each)) & pids+=($$!); \
+	done; \
+	for pid in "$${pids[@]}"; do wait "$$pid"; done
 
 downloads: ## fetch 100 bodies of 1 GiB through a proxy that cuts them every 10 MiB; each must arrive whole (half an hour)
 	$(GO) run ./lab/cmd/downloads

@@ -10,12 +10,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hostkey"
@@ -249,7 +249,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	next := decide.Decision{Retry: true, Reason: r.retry}
 	for next.Reason = cmp.Or(next.Reason, decide.Error); ; {
 		now := d.s.now()
-		wait, ok := q.Wait(rule, now, d.limit(), rand.Uint64())
+		wait, ok := q.Wait(rule, now, d.limit(), chance.Draw())
 		if !ok || p.sleep(time.NewTimer(wait), nil) != nil {
 			return stop()
 		}

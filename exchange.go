@@ -4,11 +4,11 @@
 package retrip
 
 import (
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
@@ -218,7 +218,7 @@ func (x *exchange) decide() error {
 	faulty := x.faulty()
 	o.Replay = x.payload.hold() && !faulty
 	x.call.Forbidden = failed && x.forbiddenByHand()
-	*d = x.rules().Next(record, &x.call, *o, now, rand.Uint64())
+	*d = x.rules().Next(record, &x.call, *o, now, chance.Draw())
 	// The fleet may still forbid the retry, and the upload must then go on.
 	x.payload.release(d.Retry && !x.asksFleet())
 	wakeOthers(record, d.Wakes)

@@ -6,13 +6,13 @@ package retrip
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fleet"
 	"github.com/retrip/retrip/internal/hostkey"
@@ -72,7 +72,7 @@ func (t *Transport) payFleet(r *rules, u *url.URL) {
 
 // deposit pays nothing in most calls. The others pay for them too.
 func (t *Transport) deposit(r *rules, u *url.URL) {
-	if tokens := account.Deposit(r.fleet, rand.Uint64()); tokens > 0 {
+	if tokens := account.Deposit(r.fleet, chance.Draw()); tokens > 0 {
 		t.Fleet.accounts.Add(hostkey.Of(u), r.fleet, tokens)
 	}
 }
@@ -161,7 +161,7 @@ func (x *exchange) askFleet() ending {
 		return ending{}
 	}
 	d := &x.decision
-	x.asking = asking{x.s.now(), rand.Uint64()}
+	x.asking = asking{x.s.now(), chance.Draw()}
 	forbids, gone := x.forbidden(hostkey.Of(x.req.URL))
 	switch {
 	case gone != nil:

@@ -6,7 +6,6 @@ package retrip
 import (
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/retrip/retrip/internal/alarm"
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hedge"
@@ -161,7 +161,7 @@ func (c *race) forbids() (reason int, forbidden bool) {
 		return holds[hold], true
 	}
 	if c.t.Fleet != nil && c.r.fleet != 0 {
-		forbidden, _ = c.t.Fleet.accounts.Forbids(key, c.r.fleet, rand.Uint64())
+		forbidden, _ = c.t.Fleet.accounts.Forbids(key, c.r.fleet, chance.Draw())
 	}
 	return meter.SkipFleet, forbidden
 }

@@ -6,11 +6,11 @@ package retrip
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
@@ -69,7 +69,7 @@ func (p *place) othersRules() *decide.Rules { return p.r.ForOthers() }
 
 // ask asks the host whether the attempt may be made now.
 func (p *place) ask(now time.Duration) decide.Decision {
-	h, draw := &p.host.Record, rand.Uint64()
+	h, draw := &p.host.Record, chance.Draw()
 	var d decide.Decision
 	if p.call.Attempts == 0 {
 		d = p.rules().First(h, &p.call, now, draw)

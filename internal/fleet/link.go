@@ -7,12 +7,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/hostkey"
 )
 
@@ -108,7 +108,7 @@ func (f *Accounts) fail(v *view, err error, why failure, now time.Duration) {
 	case f.link.fails(v.host, why, now):
 		f.lose(err, now)
 	default:
-		v.link.Lose(now, rand.Uint64())
+		v.link.Lose(now, chance.Draw())
 		f.news.refused(v.host.String(), err)
 	}
 }
@@ -117,7 +117,7 @@ func (f *Accounts) fail(v *view, err error, why failure, now time.Duration) {
 // The caller must hold f.mu.
 func (f *Accounts) lose(err error, now time.Duration) {
 	if f.link.Up(now) {
-		f.link.Lose(now, rand.Uint64())
+		f.link.Lose(now, chance.Draw())
 		f.link.answered, f.link.failed = 0, f.link.failed[:0]
 		f.news.away(err)
 	}

@@ -1,0 +1,468 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/shed"
+)
+
+// site is a running server.
+type site struct {
+	w      *world
+	number int
+	plan   Site
+	front  *memhttp.Listener // pairs of connections towards clients
+
+	mu       sync.Mutex
+	back     *memhttp.Listener
+	http     *http.Server
+	serving  sync.WaitGroup // servers and handlers
+	conns    int
+	relays   []*relay
+	arrivals map[int]int // by round trip
+}
+
+func (s *site) host() string { return fmt.Sprintf("s%d.test", s.number) }
+
+func (s *site) scheme() string {
+	if s.plan.TLS {
+		return "https"
+	}
+	return "http"
+}
+
+// start starts the server, for the first time or again.
+func (s *site) start() {
+	var p http.Protocols
+	switch {
+	case s.plan.TLS:
+		p.SetHTTP1(!s.w.plan.H2C)
+		p.SetHTTP2(s.w.plan.H2C || !s.plan.H1)
+	case s.w.plan.H2C:
+		p.SetUnencryptedHTTP2(true)
+	default:
+		p.SetHTTP1(true)
+	}
+	h := http.Handler(http.HandlerFunc(s.serve))
+	if s.plan.Shed > 0 {
+		h = &shed.Handler{Handler: h, Limit: s.plan.Shed}
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.serving.Add(1)
+		defer s.serving.Done()
+		h.ServeHTTP(w, r)
+	})
+	server := &http.Server{Handler: handler, Protocols: &p, ErrorLog: log.New(io.Discard, "", 0), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: s.plan.Streams}}
+	l := memhttp.Listen()
+	s.mu.Lock()
+	s.http, s.back = server, l
+	s.mu.Unlock()
+	s.serving.Go(func() {
+		if s.plan.TLS {
+			server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{identity().cert}, MinVersion: tls.VersionTLS13, CurvePreferences: []tls.CurveID{tls.X25519}}
+			_ = server.ServeTLS(l, "", "")
+		} else {
+			_ = server.Serve(l)
+		}
+	})
+}
+
+// in reports whether the site is in an outage of that kind.
+func (s *site) in(kind OutageKind) bool {
+	o := s.outage()
+	return o != nil && o.Kind == kind
+}
+
+// outage returns the outage that the site is in, or nil.
+func (s *site) outage() *Outage {
+	if s.w.calm.Load() {
+		return nil
+	}
+	now := s.w.now()
+	for i := range s.plan.Outages {
+		if o := &s.plan.Outages[i]; now >= o.From && now < o.From+o.For {
+			return o
+		}
+	}
+	return nil
+}
+
+// begin does what happens at the beginning of an outage.
+func (s *site) begin(o Outage) {
+	s.w.log("outage s%d: %v for %v", s.number, o.Kind, o.For)
+	s.mu.Lock()
+	server := s.http
+	relays := s.relays
+	s.mu.Unlock()
+	switch o.Kind {
+	case Refusing:
+		for _, r := range relays {
+			r.reset()
+		}
+	case Silent:
+		for _, r := range relays {
+			r.freeze()
+		}
+	case Crash:
+		_ = server.Close()
+		s.start()
+	case Restart:
+		s.start()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = server.Shutdown(ctx)
+		_ = server.Close()
+	}
+}
+
+// stop ends the server and all connections.
+func (s *site) stop() {
+	s.mu.Lock()
+	server, relays := s.http, s.relays
+	s.mu.Unlock()
+	_ = server.Close()
+	for _, r := range relays {
+		r.reset()
+	}
+	s.serving.Wait()
+}
+
+// arrival is an entry of the ledger: what a server knows of one request.
+type arrival struct {
+	at        time.Duration
+	site      int
+	number    int // of the round trip, from 1
+	method    string
+	retry     string // World-Retry
+	key       string // Idempotency-Key
+	ranged    string // Range
+	whole     bool   // its body has arrived whole
+	wrong     bool   // its body differs from what was sent
+	got       int    // bytes of its body
+	step      Step
+	outage    *Outage
+	processed bool
+	status    int           // of the response; 0 for none
+	sent      time.Duration // instant of the response's header
+	word      time.Duration // the wait that it names
+	version   int
+}
+
+// version returns the version of the file of r at its arrival n, and its length.
+func version(script []Step, n int) (version, length int) {
+	if len(script) > 0 {
+		length = script[0].Length
+	}
+	for i := 1; i < n && i < len(script); i++ {
+		if script[i].Bump {
+			version, length = version+1, script[i].Length
+		}
+	}
+	return version, length
+}
+
+// noise is the source of all bodies.
+var noise = sync.OnceValue(func() []byte {
+	b := make([]byte, 2<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+})
+
+// content returns the bytes that what stands for.
+func content(length int, what ...any) []byte {
+	at := int(hashOf(what...) % (1 << 20))
+	return noise()[at : at+length]
+}
+
+// file returns a version of the file that round trip r may fetch.
+func (r *roundTrip) file(version, length int) []byte { return content(length, "file", r.id, version) }
+
+func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
+	id, _ := strconv.Atoi(req.Header.Get("World-Id"))
+	r := s.w.trip(id)
+	if r == nil {
+		http.Error(rw, "nobody made this request", http.StatusBadRequest)
+		return
+	}
+	a := r.arrive(s, req)
+	if s.plan.TLS != (req.TLS != nil) {
+		s.w.breaks("P4", "%v arrived over the wrong protocol", r)
+	}
+	h := rw.Header()
+	h.Set("World-Arrival", strconv.Itoa(a.number))
+	step := a.step
+	if a.outage != nil {
+		status := http.StatusServiceUnavailable
+		if a.outage.Kind == Throttling {
+			status = http.StatusTooManyRequests
+		}
+		if a.outage.Word >= 0 {
+			h.Set("Retry-After", strconv.Itoa(a.outage.Word))
+			a.word = time.Duration(a.outage.Word) * time.Second
+		}
+		r.answers(a, status)
+		rw.WriteHeader(status)
+		return
+	}
+	if step.Kind == CutBefore {
+		panic(http.ErrAbortHandler)
+	}
+	if !step.Early {
+		r.receive(a, req)
+	}
+	r.process(a)
+	if step.Kind == CutAfter {
+		panic(http.ErrAbortHandler)
+	}
+	if step.Kind == Hangs {
+		_ = pause(req.Context(), time.Hour)
+		panic(http.ErrAbortHandler)
+	}
+	if step.Kind == Hints {
+		h.Set("Link", "</style.css>; rel=preload")
+		rw.WriteHeader(http.StatusEarlyHints)
+		h.Del("Link")
+	}
+	if step.Delay > 0 && pause(req.Context(), step.Delay) != nil {
+		panic(http.ErrAbortHandler)
+	}
+	s.respond(rw, req, r, a)
+}
+
+// respond writes the response to arrival a.
+func (s *site) respond(rw http.ResponseWriter, req *http.Request, r *roundTrip, a *arrival) {
+	step, h := a.step, rw.Header()
+	status := step.Status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	a.word = step.say(h, time.Now())
+	if step.Forbid {
+		h.Set("X-Should-Retry", "false")
+	}
+	if step.Final {
+		h.Set("World-Final", "1")
+	}
+	if step.Close {
+		h.Set("Connection", "close")
+	}
+	if step.Kind == Redirects {
+		to := s.w.sites[(s.number+1)%len(s.w.sites)]
+		h.Set("Location", to.scheme()+"://"+to.host()+"/redirected?token="+hush+"-query")
+		r.answers(a, http.StatusTemporaryRedirect)
+		rw.WriteHeader(http.StatusTemporaryRedirect)
+		return
+	}
+	length := step.Length
+	body := content(length, "answer", r.id, a.number)
+	if status == http.StatusOK && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
+		a.version, length = version(r.script, a.number)
+		body = r.file(a.version, length)
+		h.Set("World-Version", strconv.Itoa(a.version))
+		status, body = step.part(h, req, r.tag(a.version), body)
+	}
+	if status == http.StatusNotModified {
+		body = nil
+	}
+	h.Set("World-Status", strconv.Itoa(status))
+	if !step.Plain && status != http.StatusNotModified {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	h.Set("Content-Type", "application/octet-stream")
+	r.answers(a, status)
+	rw.WriteHeader(status)
+	if req.Method == http.MethodHead {
+		return
+	}
+	flush := http.NewResponseController(rw).Flush
+	if step.Stall > 0 && len(body) > 1 {
+		_, _ = rw.Write(body[:len(body)/2])
+		_ = flush()
+		body = body[len(body)/2:]
+		if pause(req.Context(), step.Stall) != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	if step.Cut > 0 && step.Cut <= len(body) {
+		_, _ = rw.Write(body[:step.Cut-1])
+		_ = flush()
+		// The bytes should arrive, and then the end.
+		_ = pause(req.Context(), 4*s.plan.Latency)
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = rw.Write(body)
+}
+
+// tag returns the ETag of a version of the file.
+func (r *roundTrip) tag(version int) string {
+	return fmt.Sprintf("%q", fmt.Sprintf("%d-%d", r.id, version))
+}
+
+// part sets the validators of a file, and cuts the part that req asks for out of it.
+func (s Step) part(h http.Header, req *http.Request, tag string, file []byte) (int, []byte) {
+	changed := time.Now().Add(-24 * time.Hour).Truncate(24 * time.Hour).UTC().Format(http.TimeFormat)
+	switch s.Ranges {
+	case NoValidator:
+	case NoTag:
+		h.Set("Last-Modified", changed)
+	case WeakTag:
+		h.Set("ETag", "W/"+tag)
+	default:
+		h.Set("ETag", tag)
+	}
+	var first, last int
+	if n, _ := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-%d", &first, &last); n != 2 || first >= len(file) || last < first || s.Ranges == IgnoresRange {
+		return http.StatusOK, file
+	}
+	last = min(last, len(file)-1)
+	if v := req.Header.Get("If-Range"); v != "" && v != tag && v != changed && s.Ranges != ignoreIfRange {
+		return http.StatusOK, file
+	}
+	from, to := first, last
+	switch s.Ranges {
+	case WrongRange:
+		from, to = max(0, first-1), max(0, last-1)
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", first+1, last+1, len(file)+1))
+		return http.StatusPartialContent, file[from : to+1]
+	case ShortRange:
+		to = first + (last-first)/2
+	case EarlyRange:
+		from = max(0, first-10)
+	}
+	h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to, len(file)))
+	return http.StatusPartialContent, file[from : to+1]
+}
+
+// say sets the header fields that ask for a wait. It returns the wait that any client
+// must obey, without a dialect.
+func (s Step) say(h http.Header, now time.Time) time.Duration {
+	wait := time.Duration(s.Wait) * time.Second
+	if s.Wait > 40 && s.Word != Seconds {
+		wait = 40 * time.Second
+	}
+	seconds := strconv.Itoa(s.Wait)
+	date := func(date, after time.Time, format string) time.Duration {
+		h.Set("Date", date.UTC().Format(http.TimeFormat))
+		h.Set("Retry-After", after.UTC().Format(format))
+		return after.Truncate(time.Second).Sub(date.Truncate(time.Second))
+	}
+	switch s.Word {
+	case Seconds:
+		h.Set("Retry-After", seconds)
+		return wait
+	case Date:
+		return date(now, now.Add(wait), http.TimeFormat)
+	case DateSkew:
+		skewed := now.Add(-3 * time.Hour)
+		return date(skewed, skewed.Add(wait), http.TimeFormat)
+	case OldDate:
+		return date(now, now.Add(wait), "Monday, 02-Jan-06 15:04:05 GMT")
+	case Two:
+		h.Add("Retry-After", "0")
+		h.Add("Retry-After", seconds)
+		h.Add("Retry-After", "soon")
+		return time.Duration(s.Wait) * time.Second
+	case Garbage:
+		h.Set("Retry-After", []string{"-1", "1.5", "soon", "1e3", "+2"}[s.Wait%5])
+	case Millis:
+		h.Set("Retry-After-Ms", seconds+"00")
+	case RateLimit:
+		h.Set("RateLimit", `"default";r=0;t=`+seconds)
+	}
+	return 0
+}
+
+// receive reads the body of a request and compares it with what was sent.
+func (r *roundTrip) receive(a *arrival, req *http.Request) {
+	got, err := io.ReadAll(req.Body)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.got, a.whole = len(got), err == nil
+	a.wrong = !bytes.HasPrefix(r.sends, got) || a.whole && len(got) != len(r.sends)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := &arrival{
+		at: r.w.now(), site: s.number, number: len(r.arrivals) + 1, method: req.Method,
+		retry: req.Header.Get("World-Retry"), key: req.Header.Get("Idempotency-Key"), ranged: req.Header.Get("Range"),
+	}
+	if a.number <= len(r.script) {
+		a.step = r.script[a.number-1]
+	}
+	if o := s.outage(); o != nil && (o.Kind == Unavailable || o.Kind == Throttling) {
+		a.outage = o
+	}
+	r.arrivals = append(r.arrivals, a)
+	r.w.log("%v: arrival %d at s%d %s %s", r, a.number, s.number, a.retry, a.ranged)
+	return a
+}
+
+func (r *roundTrip) process(a *arrival) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.processed = true
+}
+
+func (r *roundTrip) answers(a *arrival, status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.status, a.sent = status, r.w.now()
+	r.w.log("%v: arrival %d gets %d, wait %v", r, a.number, status, a.word)
+}
+
+// identity is the certificate of all sites.
+var identity = sync.OnceValue(func() (id struct {
+	cert  tls.Certificate
+	roots *x509.CertPool
+}) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	must(err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IsCA: true, BasicConstraintsValid: true, DNSNames: []string{"*.test"},
+	}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, key.Public(), key)
+	must(err)
+	leaf, err := x509.ParseCertificate(der)
+	must(err)
+	id.cert = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	id.roots = x509.NewCertPool()
+	id.roots.AddCert(leaf)
+	return id
+})
+
+func must(err error) {
+	if err != nil {
+		panic(strings.TrimSpace(err.Error()))
+	}
+}
+
+func newSite(w *world, number int, plan Site) *site {
+	return &site{w: w, number: number, plan: plan, front: memhttp.Listen(), arrivals: map[int]int{}}
+}

@@ -1,0 +1,377 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/chance"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// world is a Plan that runs.
+type world struct {
+	plan    *Plan
+	began   time.Time
+	sites   []*site
+	clients []*client
+	metrics []*retrip.Metrics
+	fleet   *retrip.Fleet
+	logs    *logs
+	relays  sync.WaitGroup
+	ended   chan struct{} // closed when the servers end
+	over    bool
+	calm    atomic.Bool // no more faults
+
+	mu         sync.Mutex
+	trips      map[int]*roundTrip
+	order      []*roundTrip
+	uploads    []*upload
+	violations []Violation
+	lines      []line
+
+	draws struct {
+		sync.Mutex
+		at time.Time
+		n  int
+	}
+	asked atomic.Int32 // operations of the fleet's store
+}
+
+// Violation says which promise broke, and when.
+type Violation struct {
+	At      time.Duration
+	Promise string
+	Text    string
+}
+
+func (v Violation) String() string { return fmt.Sprintf("%v: %s: %s", v.At, v.Promise, v.Text) }
+
+// line is a line of the story.
+type line struct {
+	at   time.Duration
+	text string
+}
+
+func (w *world) now() time.Duration { return time.Since(w.began) }
+
+func (w *world) log(format string, args ...any) {
+	l := line{w.now(), fmt.Sprintf(format, args...)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, l)
+}
+
+// breaks notes that a promise is broken.
+func (w *world) breaks(promise, format string, args ...any) {
+	v := Violation{w.now(), promise, fmt.Sprintf(format, args...)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violations = append(w.violations, v)
+}
+
+func (w *world) trip(id int) *roundTrip {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trips[id]
+}
+
+func (w *world) keep(r *roundTrip) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trips[r.id] = r
+	w.order = append(w.order, r)
+}
+
+// opened notes a request body that somebody must close.
+func (w *world) opened(u *upload) *upload {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.uploads = append(w.uploads, u)
+	return u
+}
+
+// logs collects what the Loggers write.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// A stream yields random numbers for one thing, which don't depend on what happens to
+// other things.
+type stream struct{ state uint64 }
+
+func hashOf(what ...any) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, what...)
+	return h.Sum64()
+}
+
+func (w *world) chance(key uint64) *stream { return &stream{key ^ uint64(w.plan.Salt)<<32} }
+
+func (s *stream) next() uint64 {
+	s.state += 0x9e3779b97f4a7c15
+	z := s.state
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// tiny returns a short time, which keeps instants apart.
+func (s *stream) tiny() time.Duration { return time.Duration(1 + s.next()%100_003) }
+
+// draw is the source of the library's random numbers: they follow from the instant.
+func (w *world) draw() uint64 {
+	now := time.Now()
+	w.draws.Lock()
+	defer w.draws.Unlock()
+	if !now.Equal(w.draws.at) {
+		w.draws.at, w.draws.n = now, 0
+	}
+	w.draws.n++
+	s := stream{uint64(now.Sub(w.began)) ^ uint64(w.plan.Salt)<<32 ^ uint64(w.draws.n)<<56}
+	return s.next()
+}
+
+// Outcome is what is known after the end of a world.
+type Outcome struct {
+	Violations []Violation
+	lines      []line
+}
+
+// Run runs the world of plan.
+func Run(t *testing.T, plan *Plan) (o Outcome) {
+	var w *world
+	defer func() {
+		chance.Source = nil
+		if p := recover(); p != nil {
+			if !strings.Contains(fmt.Sprint(p), "deadlock") {
+				panic(p)
+			}
+			// Something waits for ever, or has outlived the world.
+			w.violations = append(w.violations, Violation{0, "P13", fmt.Sprint(p)})
+			o = w.outcome()
+		}
+	}()
+	// Virtual time stands still while a goroutine waits for a mutex, or runs for ever.
+	stuck := time.AfterFunc(20*time.Second, func() {
+		buf := make([]byte, 1<<20)
+		fmt.Fprintf(os.Stderr, "a world doesn't end: %+v\n%s\n", *plan, buf[:runtime.Stack(buf, true)])
+		os.Exit(3)
+	})
+	defer stuck.Stop()
+	synctest.Test(t, func(t *testing.T) {
+		w = newWorld(plan)
+		chance.Source = w.draw
+		w.run(t)
+	})
+	return w.outcome()
+}
+
+func newWorld(plan *Plan) *world {
+	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}}
+	for range 3 {
+		w.metrics = append(w.metrics, retrip.NewMetrics())
+	}
+	if len(plan.Store) > 0 {
+		w.fleet = retrip.NewFleet(w.store())
+	} else {
+		w.fleet = retrip.NewFleet(nil)
+	}
+	for i, s := range plan.Sites {
+		w.sites = append(w.sites, newSite(w, i, s))
+	}
+	for i := range plan.Transports {
+		w.clients = append(w.clients, w.newClient(i, &plan.Transports[i]))
+	}
+	return w
+}
+
+// store is the store of the fleet: an account in memory that answers by the plan.
+func (w *world) store() func(ctx context.Context, host string, tokens, size float64) (float64, error) {
+	var mu sync.Mutex
+	missing := map[string]float64{}
+	return func(ctx context.Context, host string, tokens, size float64) (float64, error) {
+		n := int(w.asked.Add(1)) - 1
+		a := w.plan.Store[n%len(w.plan.Store)]
+		x := w.chance(hashOf("store", n))
+		switch err := pause(ctx, a.After+x.tiny()); {
+		case err != nil:
+			return 0, err
+		case a.Hangs:
+			<-ctx.Done()
+			return 0, ctx.Err()
+		case a.Panic:
+			panic("the store panics")
+		case a.Fails:
+			return 0, errors.New("the store fails")
+		case a.Lies:
+			return -size, nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		missing[host] = min(size, max(0, missing[host]-tokens))
+		return size - missing[host], nil
+	}
+}
+
+// run runs the world to its end, and checks what can be seen only then.
+func (w *world) run(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var events, callers sync.WaitGroup
+	for _, s := range w.sites {
+		s.start()
+		for _, o := range s.plan.Outages {
+			events.Go(func() {
+				if pause(ctx, o.From) == nil {
+					s.begin(o)
+				}
+			})
+		}
+	}
+	for _, o := range w.plan.Operations {
+		events.Go(func() {
+			if pause(ctx, o.At) == nil {
+				w.operate(t, o)
+			}
+		})
+	}
+	for i := range w.plan.Callers {
+		callers.Go(func() { w.caller(i, &w.plan.Callers[i]) })
+	}
+	callers.Wait()
+	cancel()
+	events.Wait()
+	// What the callers have left behind comes to its end.
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	w.check()
+	w.checkQuiet(t)
+	w.log("26 hours pass")
+	w.calm.Store(true)
+	for _, s := range w.sites {
+		for _, r := range s.relays {
+			if r.isFrozen() {
+				r.reset()
+			}
+		}
+	}
+	time.Sleep(26 * time.Hour)
+	w.checkCalm(t)
+	w.end()
+}
+
+// end ends everything.
+func (w *world) end() {
+	for _, c := range w.clients {
+		c.retrip.CloseIdleConnections()
+	}
+	_ = w.fleet.Close()
+	w.setOver()
+	close(w.ended)
+	for _, s := range w.sites {
+		s.stop()
+	}
+	w.relays.Wait()
+	for _, s := range w.sites {
+		_ = s.front.Close()
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	for _, s := range w.sites {
+		if n := s.front.Open(); n > 0 {
+			w.breaks("P13", "%d connections to s%d are open after the end", n, s.number)
+		}
+	}
+	for _, u := range w.uploads {
+		if u.closed.Load() == 0 {
+			w.breaks("P2", "a request body was never closed")
+		}
+	}
+}
+
+func (w *world) setOver() {
+	for _, s := range w.sites {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+	}
+	w.over = true
+}
+
+// operate does what an operator does.
+func (w *world) operate(t *testing.T, o Operation) {
+	c := w.clients[o.Transport]
+	w.log("operation t%d: %v", c.number, o.Kind)
+	switch o.Kind {
+	case Looks:
+		for _, s := range c.retrip.HostStates() {
+			w.plausible(c, s)
+		}
+	case Gathers:
+		play.Gather(t, c.retrip.Metrics)
+	case SwapsPolicies:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		n := len(c.swaps)
+		if n > len(c.plan.Next) {
+			return
+		}
+		next := c.plan.Next[n-1]
+		if err := c.retrip.SetPolicies(w.policyOf(next.Default), w.hostsOf(next.Hosts)); err != nil {
+			w.breaks("world", "an invalid policy: %v", err)
+			return
+		}
+		c.swaps = append(c.swaps, swap{w.now(), next})
+	case ClosesIdle:
+		c.http.CloseIdleConnections()
+	case ClosesFleet:
+		_ = w.fleet.Close()
+	}
+}
+
+func (w *world) outcome() Outcome {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Outcome{Violations: w.violations, lines: w.lines}
+}
+
+// Story returns all that happened, in its order.
+func (o Outcome) Story() []string {
+	story := make([]string, len(o.lines))
+	for i, l := range o.lines {
+		story[i] = fmt.Sprintf("%v %s", l.at, l.text)
+	}
+	return story
+}
+
+// Log returns the story in an order that doesn't depend on the scheduler: what happens
+// at one instant is sorted.
+func (o Outcome) Log() string {
+	lines := slices.Clone(o.lines)
+	slices.SortFunc(lines, func(a, b line) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.text, b.text))
+	})
+	return strings.Join(Outcome{lines: lines}.Story(), "\n")
+}
