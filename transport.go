@@ -299,12 +299,12 @@ func (c controls) Forget(ctx context.Context, subject control.Subject, who strin
 func (t *Transport) reorder(change func(*control.Orders) (*control.Orders, error)) error {
 	t.start()
 	t.settling.Lock()
-	defer t.settling.Unlock()
 	next := *t.settings.Load()
 	current, ended := next.orders.Current(next.now())
 	var err error
 	next.orders, err = change(current)
 	t.settings.Store(&next)
+	t.settling.Unlock()
 	for _, order := range ended {
 		t.logOrder(context.Background(), slog.LevelInfo, "over", order)
 	}

@@ -507,6 +507,31 @@ func TestControl_Fleet(t *testing.T) {
 	})
 }
 
+// A Logger may use the Transport whose records it gets.
+func TestControl_Logger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(retrip.Policy{})
+		var records atomic.Int64
+		s.tr.Logger = slog.New(slog.NewTextHandler(writer(func(text []byte) {
+			if strings.Contains(string(text), "by hand") {
+				records.Add(1)
+				assert.NoError(t, s.tr.SetPolicies(retrip.Policy{}, nil))
+				s.tr.HostStates()
+			}
+		}), nil))
+		ok(t, s.control, "action", "stop", "for", "1m")
+		ok(t, s.control, "action", "hold", "host", "a.example:80", "for", "1m")
+		time.Sleep(time.Hour)
+		code, _, _ := s.get(t, "a.example")
+		assert.Equal(t, 200, code)
+		assert.EqualValues(t, 4, records.Load())
+	})
+}
+
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
+
 // Commands, requests, policies and looks at once: nothing is lost, and in the end nothing is
 // forbidden.
 func TestControl_Concurrently(t *testing.T) {

@@ -61,7 +61,7 @@ func newTour() *tour {
 	t.fleet = retrip.NewFleet(func(context.Context, string, float64, float64) (float64, error) { return 0, nil })
 	tour := &retrip.Transport{Base: t.base, Fleet: t.fleet, Hosts: map[string]retrip.Policy{}, Policy: retrip.Policy{FleetBudget: retrip.Off, Backoff: retrip.Backoff{Base: retrip.Off}}}
 	crowded := &retrip.Transport{Base: instantly{}, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
-	t.transports = map[string]*retrip.Transport{"tour": tour, "crowd": crowded}
+	t.transports = map[string]*retrip.Transport{"tour": tour, "tour among 4096 hosts in trouble": crowded}
 	for _, o := range outages {
 		tour.Hosts[o.host] = o.policy
 	}
@@ -88,7 +88,7 @@ func (t *tour) run(ctx context.Context, say func(what, state string, after time.
 	for _, o := range outages {
 		name := "tour"
 		if strings.HasSuffix(o.host, crowd[1:]) {
-			name = "crowd"
+			name = "tour among 4096 hosts in trouble"
 			for i := range 12_000 {
 				if err := t.send(ctx, name, http.MethodGet, fmt.Sprint(i)+crowd[1:]); err != nil {
 					return err
