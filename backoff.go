@@ -23,16 +23,13 @@ type Backoff struct {
 	// Base is the ceiling of the first wait. Off retries at once, unless the
 	// server asks for a wait or ThrottleBase applies. The default is 100 ms.
 	Base time.Duration `json:"base"`
-
 	// Cap is the highest ceiling. Cap can't be Off. The default is 10 s.
 	Cap time.Duration `json:"cap"`
-
 	// ThrottleBase replaces Base, if Base is shorter, after a 429 that names no
 	// wait, either with a Retry-After above 0 or in a dialect; Cap still
 	// applies. A [Gate] uses its own pace instead, and the pause of a host
 	// takes precedence. The default is 1 s.
 	ThrottleBase time.Duration `json:"throttle_base"`
-
 	// Jitter says how a wait is drawn. The default is FullJitter.
 	Jitter Jitter `json:"jitter"`
 }

@@ -21,10 +21,8 @@ import (
 // is ReasonBreakerOpen. After OpenFor, the breaker lets two attempts through as
 // probes, spread out in time. If fewer than Ratio of the probes fail, the
 // breaker closes, and otherwise it opens again: with the default Ratio, one
-// success closes the breaker. If requests come less often than every 1.5 times
-// OpenFor (7.5 s by default), each is a probe, and the breaker only saves the
-// retries. For such a host, set OpenFor to several times the interval between
-// requests.
+// success closes the breaker. OpenFor should be several times the interval
+// between requests.
 //
 // The zero Breaker is off. A Breaker with any field set is on; fields that are
 // 0 inherit, as in [Policy]. Only Ratio can be Off. docs/policy.md has the
@@ -33,14 +31,11 @@ type Breaker struct {
 	// Ratio is the share of failures that opens the breaker, 0.01 to 1. Off
 	// switches the breaker off. The default is 0.8.
 	Ratio float64 `json:"ratio"`
-
 	// Window is how far back results count. The default is 10 s.
 	Window time.Duration `json:"window"`
-
 	// MinVolume is the number of results that Window must hold for Ratio to
 	// count or, if Window holds fewer, of failures in a row. The default is 20.
 	MinVolume int `json:"min_volume"`
-
 	// OpenFor is how long the breaker stays open on average; each time is drawn
 	// uniformly from 0.5 to 1.5 times OpenFor. The default is 5 s.
 	OpenFor time.Duration `json:"open_for"`

@@ -5,17 +5,11 @@ package retrip
 
 // Budget limits the retries to one host, so that retries don't keep an outage
 // going (P14 in docs/promises.md). A Budget starts full. A success without a
-// retry adds a fifth of a token. Of a request's retries, only the first costs
-// half a token, and nothing if it succeeds: if its response is one that the
-// policy doesn't retry. If too few tokens are left, or too many retries have
-// failed in a row (see Size), the Transport doesn't retry, and the caller gets
-// the response or error in hand at once.
-//
-// While one of the last ten outcomes is a timeout, every failed retry costs 0.7
-// tokens and counts, and a success that took more than 0.7 of
-// Policy.AttemptTimeout is slow: a slow retry doesn't get its tokens back, and a
-// slow first attempt takes two tokens from a budget that isn't full. A retry
-// after a timeout must leave a fifth of the tokens.
+// retry adds a fifth of a token. Of a request's failed retries, the first costs
+// half a token, or each 0.7 tokens while attempts time out. If too few tokens are
+// left, or too many retries have failed in a row (see Size), the Transport
+// doesn't retry, and the caller gets the response or error in hand at once.
+// docs/policy.md has the rule.
 //
 // First attempts are never refused, so the budget of a host that has recovered
 // refills. Time alone refills it only after an hour without a failure. A caller
@@ -28,7 +22,6 @@ type Budget struct {
 	// succeeds. A larger Size outlasts longer outages, and prolongs an overload
 	// of a fleet. The default is 5.
 	Size float64 `json:"size"`
-
 	// Shared is the number of tokens, 1 to 1 000 000, in a second budget for
 	// all hosts of the policy together, for example for the many names of one
 	// backend. A retry needs tokens of both. A policy in Transport.Hosts that

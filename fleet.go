@@ -25,13 +25,12 @@ import (
 // should make one Fleet with [NewFleet] and set it as Transport.Fleet in all
 // its Transports. A Fleet is safe for concurrent use.
 //
-// A retry costs one token, which comes back if it succeeds. A Transport pays only
-// once until one of its requests to the host succeeds. A success without a retry
-// pays 0.2 tokens. If the level of an account is below a quarter of its size, the account
-// lets retries through with a probability of level/(size/4). A retry waits for the
-// level for at most 50 ms, as part of its wait; first attempts never ask. If
-// the store fails, for one host or for all, the process doesn't use it there for
-// 5 to 15 s, and the budget decides alone. docs/fleet.md has the rule and its figures.
+// A retry that fails costs one token, and a success without a retry pays 0.2. If
+// the level of an account is below a quarter of its size, the account lets retries
+// through with a probability of level/(size/4). A retry waits for the level for at
+// most 50 ms, as part of its wait; first attempts never ask. If the store fails,
+// for one host or for all, the process doesn't use it there for 5 to 15 s, and the
+// budget decides alone. docs/fleet.md has the rule and its figures.
 type Fleet struct{ accounts fleet.Accounts }
 
 // NewFleet returns a Fleet with its accounts in a store that all processes of the
@@ -47,8 +46,7 @@ type Fleet struct{ accounts fleet.Accounts }
 // account, so a store should keep the number of missing tokens, not the level.
 //
 // The Fleet calls add from up to 64 goroutines. add should return when ctx ends.
-// No request waits for add for more than 50 ms. After an error, a panic or an
-// impossible level, the local budget decides alone.
+// After an error, a panic or an impossible level, the budget decides alone.
 func NewFleet(add func(ctx context.Context, host string, tokens, size float64) (level float64, err error)) *Fleet {
 	f := &Fleet{}
 	f.accounts.Open(add)

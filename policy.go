@@ -55,13 +55,10 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 //
 // # Attempts and waits
 //
-// The Budget bounds retries after timeouts: to two, if its Size is 5.
-// MaxAttempts can't be Off.
-//
-// If a server asks for a wait longer than MaxWait, the Transport gives up at
-// once and returns the response in hand; at a [Gate], every request that would
-// have to wait that long gives up. MaxWait can't be Off: 1 ns refuses every
-// wait, and 24 h accepts nearly any.
+// MaxAttempts and MaxWait can't be Off. The Budget bounds retries after timeouts:
+// to two, if its Size is 5. If a server asks for a wait longer than MaxWait, the
+// Transport gives up at once and returns the response in hand; at a [Gate], every
+// request that would have to wait that long gives up.
 //
 // AttemptTimeout and Deadline bound the time up to the response headers, and
 // never cut off a body. AttemptTimeout should be at least 1.5 times as long as
@@ -74,11 +71,10 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // If a first attempt takes longer than nearly all others at its host, Hedge sends
 // a second one beside it, if possible over another connection. The first good
 // answer wins, and the other attempt is canceled. Both may run Classify at the
-// same time. The share 0.05, for example, allows one hedge per 20 requests. Only
-// a GET, HEAD, OPTIONS or QUERY without a body, or with GetBody, gets a hedge.
-// HedgeWrites is only for hosts at which two copies of a write may run at the
-// same time, which no method or key promises. A Base must return when the
-// context of the request ends. P21 in docs/promises.md has the rest.
+// same time. A share of 0.05 allows one hedge per 20 requests. Only a GET, HEAD,
+// OPTIONS or QUERY without a body, or with GetBody, gets a hedge. HedgeWrites is
+// only for hosts at which two copies of a write may run at once, which no method
+// or key promises. P21 in docs/promises.md has the rest.
 //
 // # What is retried
 //
@@ -99,19 +95,15 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // # What may be repeated
 //
 // Unprocessed is for statuses by which the hosts say that they have not
-// processed the request, as most APIs do with 429.
-//
-// Idempotent replaces the judgement by method and key, and runs once per
-// request, before the first attempt. Even so, the Transport repeats a request
-// that the server provably did not process, and net/http may repeat a GET, HEAD,
-// OPTIONS, TRACE or a request with a key after a dead pooled connection.
-//
-// IdempotencyKey should be on only for hosts that document the header. The key
-// is the same on all attempts.
+// processed the request, as most APIs do with 429. Idempotent replaces the judgement by method and key, and runs once per
+// request. Even so, the Transport repeats a request that the server provably did
+// not process, and net/http may repeat a GET, HEAD, OPTIONS, TRACE or a request
+// with a key after a dead pooled connection. IdempotencyKey should be on only for
+// hosts that document the header.
 //
 // net/http makes transparent retries: it repeats some requests by itself, even
-// POSTs, and endlessly with some HTTP/2 servers. An attempt that exceeds MaxSends fails like any other, so there
-// may be MaxSends times MaxAttempts sends in all.
+// POSTs, and endlessly with some HTTP/2 servers. An attempt that exceeds MaxSends
+// fails like any other, so there may be MaxSends times MaxAttempts sends in all.
 //
 // # Response bodies
 //
@@ -119,21 +111,16 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // other. If no retry follows, the caller gets the response, whose body yields
 // the bytes read and then its own error. A longer body streams after these
 // bytes. AttemptTimeout, Deadline and BodyIdleTimeout apply until the bytes have
-// arrived. The Transport reads nothing ahead of event streams and the like
-// (docs/downloads.md has the list), but holds back any other slow stream until
-// the bytes have arrived.
-//
-// Time between Reads doesn't count for BodyIdleTimeout. At most half a second
-// after it, the body fails with a timeout error, or Resume continues it.
-// BodyIdleTimeout needs a Base whose bodies end with the request's context, as
-// net/http's do.
+// arrived. WholeBody holds back slow streams, but not event streams and the like.
+// At most half a second after BodyIdleTimeout, the body fails with a timeout
+// error, or Resume continues it. BodyIdleTimeout needs a Base whose bodies end
+// with the request's context, as net/http's do.
 //
 // Resume uses Range and If-Range (RFC 9110 §14, §13.1.5), and the reader notices
 // nothing. The response must have a Content-Length, no Content-Encoding, and a
 // strong ETag or an old enough Last-Modified. The Transport never joins bytes of
 // different representations. Each continuation is a retry; where MaxAttempts or
-// a budget allows none, the body waits for its turn at the host.
-// docs/downloads.md has all rules.
+// a budget allows none, the body waits its turn. docs/downloads.md has all rules.
 //
 // # Protection of the hosts
 //

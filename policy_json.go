@@ -78,7 +78,6 @@ func (p places) report(whole policyjson.Place, err error) error {
 //
 //	{
 //	  "max_attempts": 3,
-//	  "backoff": {"base": "50ms", "cap": "2s", "jitter": "full"},
 //	  "hosts": {
 //	    "*.example.com": {"attempt_timeout": "150ms"},
 //	    "legacy.example.com": {"attempt_timeout": "off"}

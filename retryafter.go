@@ -18,8 +18,7 @@ import (
 // date (RFC 9110 §10.2.3, §5.6.7). ParseRetryAfter measures a date against the
 // Date of the response, or against now if there is none. A date in the past
 // yields 0, and a value too large for a duration yields the longest duration.
-// ParseRetryAfter ignores values that are signed, fractional or otherwise
-// malformed. Among several lines, the longest wait wins.
+// Malformed values are ignored. Among several lines, the longest wait wins.
 func ParseRetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	return dialect.RetryAfter(h, now)
 }

@@ -23,8 +23,9 @@ import (
 // argument.
 //
 // The hooks of one request run in this order: Attempt for the first attempt;
-// Hedge, if there was one; Retry and Attempt for each retry; at most one GiveUp; and Done. If a request
-// ends in the wait before a retry, the Attempt of that retry doesn't run.
+// Hedge, if there was one; Retry and Attempt for each retry; at most one GiveUp;
+// and Done. If a request ends in the wait before a retry, the Attempt of that
+// retry doesn't run.
 type Trace struct {
 	Attempt func(Event) // runs before each attempt
 	Retry   func(Event) // runs after the decision to retry, before the wait

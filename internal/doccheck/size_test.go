@@ -6,6 +6,7 @@ package doccheck
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +23,8 @@ const (
 	mostTestFiles = 60
 	mostPageLines = 70 // of docs/architecture.md
 	mostReadme    = 90 // lines of README.md
+	mostComment   = 40 // lines of the package comment
+	mostGoDoc     = 800
 )
 
 // TestSize checks the size of the root package and of the page about it.
@@ -41,6 +44,14 @@ func TestSize(t *testing.T) {
 	readme, err := os.ReadFile(root + "/README.md")
 	require.NoError(t, err)
 	assert.LessOrEqual(t, strings.Count(string(readme), "\n"), mostReadme, "lines of README.md")
+	comment, err := os.ReadFile(root + "/doc.go")
+	require.NoError(t, err)
+	assert.LessOrEqual(t, strings.Count(string(comment), "\n// ")+strings.Count(string(comment), "\n//\n")-1, mostComment, "lines of the package comment")
+	command := exec.Command("go", "doc", "-all", ".")
+	command.Dir = root
+	doc, err := command.Output()
+	require.NoError(t, err)
+	assert.LessOrEqual(t, strings.Count(string(doc), "\n"), mostGoDoc, "lines of go doc -all")
 }
 
 // checkSize reports what is too much of the Go files of the root package, of
