@@ -143,6 +143,7 @@ func TestAllocations_Counted(t *testing.T) {
 	timeouts := Policy{Deadline: time.Hour, AttemptTimeout: time.Minute}
 	now := Policy{Backoff: Backoff{Base: Off}, Budget: Unlimited}
 	both := Policy{Deadline: time.Hour, AttemptTimeout: time.Minute, Backoff: now.Backoff, Budget: now.Budget}
+	hedge, hedged := Policy{Hedge: 0.05}, Policy{Deadline: time.Hour, AttemptTimeout: time.Minute, Hedge: 0.05}
 	success, failures := []int{200}, []int{503, 503, 200}
 	deep, drained := deepContext(t), bodyOfNetHTTP(t)
 	for _, tt := range []struct {
@@ -158,6 +159,10 @@ func TestAllocations_Counted(t *testing.T) {
 		{"GET with timeouts", timeouts, context.Background(), "GET", "", success, foreignBody{}, 1},
 		{"GET with timeouts, deep context", timeouts, deep, "GET", "", success, foreignBody{}, 1},
 		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, foreignBody{}, 1},
+		{"GET without a hedge", hedge, context.Background(), "GET", "", success, foreignBody{}, 2},
+		{"GET without a hedge, with timeouts", hedged, deep, "GET", "", success, foreignBody{}, 2},
+		{"QUERY without a hedge", hedged, context.Background(), "QUERY", "x", success, foreignBody{}, 4},
+		{"POST that gets none", hedge, context.Background(), "POST", "x", success, foreignBody{}, 0},
 		{"503, 503, 200", now, context.Background(), "GET", "", failures, drained, 1},
 		{"503, 503, 200, in memory", now, context.Background(), "GET", "", failures, inMemory, 1},
 		{"503, 503, 200, cancellable", now, deep, "GET", "", failures, drained, 1},

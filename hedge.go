@@ -31,11 +31,12 @@ import (
 // request, a context and a judgement of its own. endRace makes one outcome of the two,
 // so the rest of an exchange knows nothing of races.
 type race struct {
-	place    // of the request
-	t        *Transport
-	key      string
-	incoming int
-	kind     replay.Kind
+	clock // of the request
+	t     *Transport
+	r     *rules
+	req   *http.Request
+	key   string
+	kind  replay.Kind
 
 	first *attempt.Attempt
 	known *hedge.Host
@@ -47,7 +48,6 @@ type race struct {
 	won    bool             // the hedge does
 	late   bool             // the first attempt was still out at its delay
 	ended  chan struct{}    // closed when the hedge has ended; nil if there was none
-	sent   bool             // there is a hedge
 	second *attempt.Attempt // of the hedge; nil until it begins
 	hedge  *exchange        // the hedge, if it has ended and the first attempt hadn't won
 	broke  any              // what the hedge has panicked with
@@ -71,8 +71,7 @@ func (x *exchange) race() {
 	if !x.hedges() {
 		return
 	}
-	c := &race{t: x.t, key: x.key, incoming: x.incoming, kind: x.payload.kind, first: x.last.attempt}
-	c.clock, c.r, c.req, c.keyed, c.call = x.clock, x.r, x.req, x.keyed, decide.Call{Gate: x.call.Gate, Deadline: x.call.Deadline}
+	c := &race{clock: x.clock, t: x.t, r: x.r, req: x.req, key: x.key, kind: x.payload.kind, first: x.last.attempt}
 	c.known = x.t.hedges.Host(hostkey.Of(x.req.URL), x.last.began)
 	if c.delay = c.known.Begin(x.last.began, x.most()); c.delay > 0 {
 		if c.kind != replay.None {
@@ -88,17 +87,23 @@ func (x *exchange) race() {
 // before the body of the first attempt has been sent, and the first attempt gets no
 // other body after that.
 func (c *race) watchBody() {
-	if c.r.policy.WholeBody <= 0 || c.kind < replay.Gotten {
-		c.first.WatchSent()
+	watch := c.first.Watched
+	if c.r.policy.WholeBody > 0 && c.kind >= replay.Gotten {
+		watch = func(b io.ReadCloser) io.ReadCloser { return b } // it is watched already
 	}
 	get := c.first.Req.GetBody
+	c.first.Req.Body = watch(c.first.Req.Body)
 	c.first.Req.GetBody = func() (io.ReadCloser, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.sent {
+		if c.ended != nil {
 			return nil, errHedged
 		}
-		return get()
+		b, err := get()
+		if err != nil || b == nil {
+			return b, err
+		}
+		return watch(b), nil
 	}
 }
 
@@ -108,83 +113,71 @@ var errHedged = errors.New("retrip: the request body belongs to the hedge of thi
 func (c *race) Ring(*alarm.Alarm) {
 	var h *exchange
 	defer func() { c.end(h, recover()) }()
-	if !c.allowed() {
-		return
-	}
 	if h = c.begin(); h != nil {
-		h.use(h.beside(c.first), c.enter(h))
+		h.use(h.beside(c), c.enter(h))
 		h.classify()
 		h.ended = true
 	}
 }
 
-// allowed decides whether there is a hedge.
-func (c *race) allowed() bool {
-	reason, forbidden := c.forbids()
+// begin returns the exchange of the hedge, or nil if there is none. RoundTrip doesn't
+// return meanwhile. Afterwards the caller may reuse its request, which therefore shares
+// nothing with that of the hedge.
+func (c *race) begin() *exchange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return false
-	}
-	if !c.first.BodySent() {
-		reason, forbidden = meter.SkipBody, true
+		return nil
 	}
 	c.late = true
+	reason, forbidden := c.forbids()
 	switch c.known.Late(c.r.hedge, !forbidden) {
-	case hedge.None:
-		c.sent, c.ended = true, make(chan struct{})
-		return true
 	case hedge.Spent:
-		reason = meter.SkipSpent
+		reason, forbidden = meter.SkipSpent, true
 	case hedge.LowRate:
-		reason = meter.SkipLowRate
+		reason, forbidden = meter.SkipLowRate, true
 	}
-	c.r.metrics.SkipHedge(reason)
-	return false
+	h := &exchange{key: c.key, idempotent: true}
+	h.init(c.t, c.s, c.r, c.req, c.kind, nil)
+	h.clock, h.call.Attempts, h.last.began, h.payload.given = c.clock, 2, c.s.now(), nil
+	if !forbidden && h.payload.renew() != nil {
+		c.known.Hedged(false)
+		reason, forbidden = meter.SkipBody, true
+	}
+	if forbidden {
+		c.r.metrics.SkipHedge(reason)
+		return nil
+	}
+	h.req = c.req.Clone(c.req.Context())
+	c.ended = make(chan struct{})
+	return h
 }
 
 // holds maps what forbids hedges to a host to the reason for metrics.
 var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.SkipPaused, decide.OfGate: meter.SkipGate, decide.OfBreaker: meter.SkipBreaker}
 
-// forbids reports whether the state of the host forbids a hedge, and why.
+// forbids reports whether anything but the rule forbids a hedge, and what.
 func (c *race) forbids() (reason int, forbidden bool) {
+	p := place{r: c.r, req: c.req}
 	key, now := hostkey.Of(c.req.URL), c.s.now()
+	if !c.first.BodySent() {
+		return meter.SkipBody, true
+	}
 	if orders := c.t.settings.Load().orders; orders != nil && c.t.forbids(orders, c.req.URL, c.r.name, true, now) {
 		return meter.SkipByHand, true
 	}
 	record := new(host.Record)
-	if c.host = c.t.hosts.Look(key, now); c.host != nil {
-		record = &c.host.Record
-		c.nameGate()
+	if p.host = c.t.hosts.Look(key, now); p.host != nil {
+		record = &p.host.Record
+		p.nameGate()
 	}
-	if hold := c.rules().HoldsHedge(record, c.call.Gate, now); hold != decide.NoHold {
+	if hold := p.rules().HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {
 		return holds[hold], true
 	}
 	if c.t.Fleet != nil && c.r.fleet != 0 {
 		forbidden, _ = c.t.Fleet.accounts.Forbids(key, c.r.fleet, chance.Draw())
 	}
 	return meter.SkipFleet, forbidden
-}
-
-// begin returns the exchange of the hedge, or nil if there is no request body for it.
-// Its request shares nothing with the caller's, who may reuse that one when the first
-// attempt has won.
-func (c *race) begin() *exchange {
-	h := &exchange{t: c.t, key: c.key, incoming: c.incoming, idempotent: true}
-	h.clock, h.r, h.req = c.clock, c.r, c.req.Clone(c.req.Context())
-	h.payload = payload{req: h.req, kind: c.kind}
-	if err := h.payload.renew(); err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if !c.over {
-			c.sent = false
-			c.known.Hedged(false)
-			c.r.metrics.SkipHedge(meter.SkipBody)
-		}
-		return nil
-	}
-	h.call.Attempts, h.call.Deadline, h.last.began = 2, c.call.Deadline, c.s.now()
-	return h
 }
 
 // enter returns the request of h, which the first attempt can end from now on.
@@ -200,16 +193,16 @@ func (c *race) enter(h *exchange) *http.Request {
 	return req
 }
 
-// beside returns the RoundTripper for an attempt beside first. Over HTTP/2, the base
-// would use the same connection, which may be why first is late. Over HTTP/1, the base
+// beside returns the RoundTripper for the hedge of c. Over HTTP/2, the base would use the
+// connection of the first attempt, which may be why that is late. Over HTTP/1, the base
 // uses another connection by itself.
-func (x *exchange) beside(first *attempt.Attempt) http.RoundTripper {
+func (x *exchange) beside(c *race) http.RoundTripper {
 	base, ok := x.s.base.(*http.Transport)
-	if !ok || !first.SpokeHTTP2() {
+	if !ok || !c.first.SpokeHTTP2() {
 		return x.s.base
 	}
 	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, lostLately
-	if t := x.t.spares.Beside(x.s.epoch, base, x.spareKey(), x.patience()); t != nil {
+	if t := x.t.spares.Beside(x.s.epoch, base, x.spareKey(), x.patience(), c.delay); t != nil {
 		return t
 	}
 	return x.s.base
@@ -246,10 +239,10 @@ func (c *race) end(h *exchange, broke any) {
 func (x *exchange) drop() {
 	// Nobody would recover a panic of a body that is closed here.
 	defer func() { _ = recover() }()
-	x.last.attempt.Abandon()
 	if !x.ended && x.payload.given != nil {
 		defer x.payload.given.Close()
 	}
+	x.last.attempt.Abandon()
 	if x.last.held {
 		body.Dismiss(x.release())
 	}
@@ -280,17 +273,21 @@ func (x *exchange) endRace(panics bool) {
 	x.last.outcome.Canceled = x.last.outcome.Canceled || panics
 	good := x.good()
 	c.mu.Lock()
-	failed := c.sent && !c.over && !good && !x.last.outcome.Canceled
+	failed := c.ended != nil && !c.over && !good && !x.last.outcome.Canceled
 	if failed {
 		c.mu.Unlock()
 		x.last.outcome.Canceled = x.sleep(nil, c.ended) != nil
 		c.mu.Lock()
 	}
 	c.over = true
-	won, sent, second, h := c.won, c.sent || c.broke != nil, c.second, c.hedge
+	won, sent, second, h := c.won, c.ended != nil, c.second, c.hedge
 	c.mu.Unlock()
 	x.last.race = nil
-	if !sent {
+	switch {
+	case sent:
+	case c.broke != nil && !panics:
+		panic(c.broke)
+	default:
 		x.learnDelay(c, good)
 		return
 	}

@@ -6,8 +6,10 @@ package retrip_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,8 @@ import (
 
 	"github.com/retrip/retrip"
 
+	"github.com/retrip/retrip/internal/control"
+	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -46,7 +50,11 @@ type hedgeBase struct {
 	ended  []time.Time
 	causes []error
 	open   atomic.Int32
+	warm   int // attempts that seen lacks
 }
+
+// legsKey is the key under which a context has legs of its own.
+type legsKey struct{}
 
 // usual is how long an answer takes as a rule.
 const usual = 20 * time.Millisecond
@@ -54,8 +62,12 @@ const usual = 20 * time.Millisecond
 func (b *hedgeBase) RoundTrip(req *http.Request) (*http.Response, error) {
 	b.mu.Lock()
 	l := leg{after: usual, status: 200}
-	if len(b.legs) > 0 {
-		l, b.legs = b.legs[0], b.legs[1:]
+	legs, ok := req.Context().Value(legsKey{}).(*[]leg)
+	if !ok {
+		legs = &b.legs
+	}
+	if len(*legs) > 0 {
+		l, *legs = (*legs)[0], (*legs)[1:]
 	}
 	n := len(b.seen)
 	b.seen, b.began, b.ended, b.causes = append(b.seen, req), append(b.began, time.Now()), append(b.ended, time.Time{}), append(b.causes, nil)
@@ -93,6 +105,32 @@ func (b *hedgeBase) RoundTrip(req *http.Request) (*http.Response, error) {
 		Body: &openBody{Reader: strings.NewReader(l.body), ctx: req.Context(), open: &b.open}}, nil
 }
 
+// running returns the number of attempts that go on.
+func (b *hedgeBase) running() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, end := range b.ended {
+		if end.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// made returns the number of attempts since the warm-up, and during it.
+func (b *hedgeBase) made() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.seen) + b.warm
+}
+
+// script makes legs the next attempts.
+func (b *hedgeBase) script(legs ...leg) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.legs = legs
+}
+
 // openBody is a body that counts as open until it is closed, and that ends with its
 // request, as those of net/http do.
 type openBody struct {
@@ -122,6 +160,7 @@ func hedging(t *testing.T, p retrip.Policy) (*retrip.Transport, *hedgeBase) {
 	p.Hedge = 0.2
 	tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
 	warm(t, tr)
+	base.warm = len(base.seen)
 	base.seen, base.began, base.ended, base.causes = nil, nil, nil, nil
 	return tr, base
 }
@@ -210,4 +249,397 @@ func TestHedge_Winner(t *testing.T) {
 	}
 }
 
-var _ = testenv.Race
+// Two failures are one: for the budget, for the backoff and for the caller, who gets a
+// response rather than an error. Whatever a server said about retries holds, whichever
+// attempt it was said to.
+//
+//retrip:promise P21 P3 P9
+func TestHedge_BothFail(t *testing.T) {
+	one, two := errors.New("one"), errors.New("two")
+	later := http.Header{"Retry-After": {"7"}}
+	for name, tt := range map[string]struct {
+		legs   []leg
+		status int           // that RoundTrip returns if these were all attempts; 0: an error
+		errs   []error       // in its error
+		wait   time.Duration // before a retry
+		reason retrip.Reason // of the retry
+		forbid bool
+	}{
+		"503 and 502":            {legs: []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, status: 502}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
+		"the first at last":      {legs: []leg{{after: 4 * usual, status: 503}, {status: 502}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
+		"503 and an error":       {legs: []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, err: two}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
+		"an error and 503":       {legs: []leg{{after: 2 * usual, err: one}, {after: 2 * usual, status: 503}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
+		"errors":                 {legs: []leg{{after: 2 * usual, err: one}, {after: 2 * usual, err: two}}, errs: []error{one, two}, wait: time.Second, reason: retrip.ReasonError},
+		"the second error first": {legs: []leg{{after: 4 * usual, err: one}, {err: two}}, errs: []error{one, two}, wait: time.Second, reason: retrip.ReasonError},
+		"the first says when":    {legs: []leg{{after: 2 * usual, status: 503, header: later}, {after: 2 * usual, err: two}}, status: 503, wait: 7 * time.Second, reason: retrip.ReasonServerError},
+		"the second says when":   {legs: []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, status: 429, header: later}}, status: 503, wait: 7 * time.Second, reason: retrip.ReasonServerError},
+		"the second forbids":     {legs: []leg{{after: 2 * usual, status: 503}, {status: 500, header: http.Header{"X-Should-Retry": {"false"}}}}, status: 503, forbid: true},
+	} {
+		for _, attempts := range []int{2, 4} {
+			t.Run(fmt.Sprintf("%s, %d attempts", name, attempts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					policy := retrip.Policy{MaxAttempts: attempts, RetryHeader: "Retry-Attempt", Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}
+					tr, base := hedging(t, policy)
+					var events []retrip.Event
+					note := func(e retrip.Event) { events = append(events, e) }
+					req := get(retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: note, Hedge: note, Retry: note, GiveUp: note, Done: note}))
+					base.legs = tt.legs
+					resp, err := tr.RoundTrip(req)
+					m := play.Gather(t, tr.Metrics)["default"]
+					checkIdentities(t, "default", m)
+					assert.EqualValues(t, 1, m["hedges_total failed"])
+					var numbers []string
+					for _, r := range base.seen {
+						numbers = append(numbers, r.Header.Get("Retry-Attempt"))
+					}
+					if attempts == 2 || tt.forbid {
+						assert.Equal(t, []string{"", "2"}, numbers)
+						assert.EqualValues(t, 1, m["requests_total gave_up"])
+						assert.Len(t, events, 4, "Attempt, Hedge, GiveUp, Done")
+						assert.EqualValues(t, "failed", events[1].Reason)
+						if tt.status == 0 {
+							require.Error(t, err)
+							var e *retrip.Error
+							require.ErrorAs(t, err, &e)
+							assert.Equal(t, 2, e.Attempts)
+							for _, want := range tt.errs {
+								assert.ErrorIs(t, err, want)
+							}
+							return
+						}
+						require.NoError(t, err)
+						assert.Equal(t, tt.status, resp.StatusCode)
+						assert.EqualValues(t, 1, base.open.Load(), "only the caller's response is open")
+						require.NoError(t, resp.Body.Close())
+						return
+					}
+					require.NoError(t, err)
+					assert.Equal(t, 200, resp.StatusCode)
+					assert.EqualValues(t, 1, base.open.Load())
+					require.NoError(t, resp.Body.Close())
+					assert.Equal(t, []string{"", "2", "3"}, numbers, "the hedge is the second attempt")
+					assert.Equal(t, tt.reason, events[2].Reason)
+					assert.GreaterOrEqual(t, events[2].Wait, tt.wait, "as after one failure")
+					assert.Less(t, events[2].Wait, 2*tt.wait)
+					assert.EqualValues(t, 1, m["requests_total recovered"])
+					assert.EqualValues(t, 1, m["retries_total"])
+					state, err := tr.HostState("example.com:80")
+					require.NoError(t, err)
+					assert.EqualValues(t, 5, state.Tokens, "the retry succeeded")
+				})
+			})
+		}
+	}
+}
+
+// Only a request that changes nothing gets a hedge, unless the policy says otherwise,
+// and only its first attempt. Its body must be one that two attempts can read.
+//
+//retrip:promise P21
+func TestHedge_Who(t *testing.T) {
+	reader := func() io.Reader { return struct{ io.Reader }{strings.NewReader("body")} }
+	with := func(p retrip.Policy) func(*http.Request) *http.Request {
+		return func(r *http.Request) *http.Request { return r.WithContext(retrip.WithPolicy(r.Context(), p)) }
+	}
+	header := func(name string) func(*http.Request) *http.Request {
+		return func(r *http.Request) *http.Request { r.Header.Set(name, "x"); return r }
+	}
+	writes := retrip.Policy{HedgeWrites: retrip.On}
+	for _, tt := range []struct {
+		method string
+		body   io.Reader
+		change func(*http.Request) *http.Request
+		policy retrip.Policy
+		want   bool
+	}{
+		{method: "GET", want: true}, {method: "HEAD", want: true}, {method: "OPTIONS", want: true}, {method: "QUERY", want: true}, {method: "", want: true},
+		{method: "QUERY", body: strings.NewReader("body"), want: true},
+		{method: "QUERY", body: reader()},
+		{method: "GET", body: strings.NewReader("body"), want: true},
+		{method: "GET", change: header("Upgrade")},
+		{method: "GET", policy: retrip.Policy{MaxAttempts: 1}},
+		{method: "GET", change: with(retrip.Policy{MaxAttempts: 1})},
+		{method: "GET", change: with(retrip.Policy{Hedge: retrip.Off})},
+		{method: "GET", policy: retrip.Policy{Idempotent: func(*http.Request) bool { return false }}},
+		{method: "POST"}, {method: "POST", body: strings.NewReader("body")}, {method: "PATCH"}, {method: "TRACE"},
+		{method: "PUT", body: strings.NewReader("body")}, {method: "DELETE"},
+		{method: "POST", change: header("Idempotency-Key")},
+		{method: "POST", policy: retrip.Policy{IdempotencyKey: retrip.On}},
+		{method: "POST", policy: retrip.Policy{Idempotent: func(*http.Request) bool { return true }}},
+		{method: "POST", policy: retrip.Policy{IdempotentMethods: []string{"POST"}}},
+		{method: "PUT", body: strings.NewReader("body"), policy: writes, want: true},
+		{method: "PUT", body: reader(), policy: writes},
+		{method: "DELETE", policy: writes, want: true},
+		{method: "DELETE", change: with(writes), want: true},
+		{method: "POST", policy: writes}, {method: "PATCH", policy: writes},
+		{method: "POST", change: header("Idempotency-Key"), policy: writes, want: true},
+		{method: "POST", policy: retrip.Policy{HedgeWrites: retrip.On, IdempotencyKey: retrip.On}, want: true},
+		{method: "POST", policy: retrip.Policy{HedgeWrites: retrip.On, IdempotentMethods: []string{"POST"}}, want: true},
+	} {
+		t.Run(fmt.Sprint(tt.method, " ", tt.body != nil), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr := &retrip.Transport{Base: &hedgeBase{}, Policy: retrip.Policy{Hedge: 0.2}, Metrics: retrip.NewMetrics()}
+				warm(t, tr)
+				base := tr.Base.(*hedgeBase)
+				base.seen = nil
+				base.legs = []leg{{after: 10 * usual, status: 200}, {after: usual, status: 200}}
+				p := tt.policy
+				if p.Hedge == 0 {
+					p.Hedge = 0.2
+				}
+				require.NoError(t, tr.SetPolicies(p, nil))
+				req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://example.com/", tt.body)
+				require.NoError(t, err)
+				if tt.change != nil {
+					req = tt.change(req)
+				}
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				if !tt.want {
+					assert.Len(t, base.seen, 1)
+					return
+				}
+				require.Len(t, base.seen, 2)
+				for _, name := range []string{"Idempotency-Key"} {
+					assert.Equal(t, base.seen[0].Header[name], base.seen[1].Header[name], "both attempts have one key")
+				}
+				assert.Equal(t, base.seen[0].ContentLength, base.seen[1].ContentLength)
+			})
+		})
+	}
+}
+
+// A retry gets no hedge, however late it is.
+func TestHedge_FirstAttemptsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
+		base.legs = []leg{{status: 503}, {after: 20 * usual, status: 200}, {status: 200}}
+		resp, err := tr.RoundTrip(get(t.Context()))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, base.seen, 2)
+	})
+}
+
+// Whatever the state of the host forbids is a skip with its reason, and sends nothing.
+//
+//retrip:promise P21
+func TestHedge_Skips(t *testing.T) {
+	fail := func(n int, status int, header http.Header) func(*testing.T, *retrip.Transport, *hedgeBase) {
+		return func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
+			for range n {
+				base.legs = append(base.legs, leg{status: status, header: header})
+			}
+			for i := 0; i < n && len(base.legs) > 0; i++ {
+				resp, err := tr.RoundTrip(get(t.Context()))
+				if err == nil {
+					require.NoError(t, resp.Body.Close())
+				}
+			}
+			base.legs = nil
+		}
+	}
+	now := retrip.Backoff{Base: retrip.Off, ThrottleBase: retrip.Off}
+	for name, tt := range map[string]struct {
+		policy  retrip.Policy
+		prepare func(*testing.T, *retrip.Transport, *hedgeBase)
+	}{
+		"tokens": {retrip.Policy{Backoff: now, MaxAttempts: 2, Budget: retrip.Budget{Size: 1}}, fail(2, 503, nil)},
+		"paused": {retrip.Policy{MaxAttempts: 2, MaxWait: time.Second}, fail(1, 503, http.Header{"Retry-After": {"3"}})},
+		"gate": {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Unlimited}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
+			fail(1, 429, http.Header{"Retry-After": {"1"}})(t, tr, base)
+		}},
+		"low_rate": {retrip.Policy{}, func(*testing.T, *retrip.Transport, *hedgeBase) { time.Sleep(time.Minute) }},
+		"spent": {retrip.Policy{}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
+			for range 2 {
+				base.legs = []leg{{after: never}, {status: 200}}
+				resp, err := tr.RoundTrip(get(t.Context()))
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+			}
+		}},
+		"breaker": {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 2, OpenFor: time.Second}, Budget: retrip.Unlimited, Backoff: now}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
+			fail(4, 503, nil)(t, tr, base)
+			time.Sleep(1500 * time.Millisecond)
+		}},
+		"by_hand": {retrip.Policy{}, func(t *testing.T, tr *retrip.Transport, _ *hedgeBase) {
+			require.NoError(t, lend.Control(tr).Give(t.Context(), control.Subject{Policy: "default"}, "ann", time.Minute))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr, base := hedging(t, tt.policy)
+				tt.prepare(t, tr, base)
+				before := play.Gather(t, tr.Metrics)["default"]
+				base.seen = nil
+				base.legs = []leg{{after: 20 * usual, status: 200}, {status: 200}}
+				resp, err := tr.RoundTrip(get(t.Context()))
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Len(t, base.seen, 1)
+				after := play.Gather(t, tr.Metrics)["default"]
+				assert.EqualValues(t, 1, after["hedges_skipped_total "+name]-before["hedges_skipped_total "+name], "%v", after)
+				checkIdentities(t, "default", after)
+			})
+		})
+	}
+}
+
+// The caller may go at any instant: then RoundTrip returns at once, with its error or with
+// a response that came before, and both attempts end.
+//
+//retrip:promise P21 P10 P13
+func TestHedge_Cancellation(t *testing.T) {
+	for name, legs := range map[string][]leg{
+		"the second wins":    {{after: never}, {after: 2 * usual, status: 200}},
+		"the first wins":     {{after: 3 * usual, status: 200}, {after: never}},
+		"the first fails":    {{after: 2 * usual, status: 503}, {after: 2 * usual, status: 200}},
+		"the first errs":     {{after: 2 * usual, err: errors.New("reset")}, {after: 2 * usual, status: 200}},
+		"the second fails":   {{after: 3 * usual, status: 200}, {after: usual, status: 503}},
+		"both fail":          {{after: 2 * usual, status: 503}, {after: 2 * usual, status: 503}, {after: usual, status: 200}},
+		"both hang":          {{after: never}, {after: never}},
+		"both at one moment": {{after: 2 * usual, status: 200}, {after: usual, status: 200}},
+	} {
+		for at := time.Duration(0); at <= 5*usual; at += usual / 4 {
+			for _, cause := range []error{nil, errors.New("cause")} {
+				synctest.Test(t, func(t *testing.T) {
+					tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: usual, Jitter: retrip.NoJitter}})
+					ctx, cancel := context.WithCancelCause(t.Context())
+					base.legs = legs
+					began := time.Now()
+					time.AfterFunc(at, func() { cancel(cause) })
+					if at == 0 {
+						cancel(cause)
+					}
+					resp, err := tr.RoundTrip(get(ctx))
+					took := time.Since(began)
+					assert.LessOrEqual(t, took, max(at, 5*usual), name)
+					if err != nil {
+						assert.Equal(t, at, took, "%s: it ends with the caller", name)
+						if at > 0 || cause == nil {
+							assert.ErrorIs(t, err, context.Canceled, name)
+						}
+						if cause != nil {
+							assert.ErrorIs(t, err, cause, name)
+						}
+					} else {
+						assert.NoError(t, resp.Body.Close())
+					}
+					cancel(nil)
+					synctest.Wait()
+					assert.Zero(t, base.open.Load(), "%s, %v: a body is open", name, at)
+					assert.Zero(t, base.running(), "%s, %v: an attempt goes on", name, at)
+					checkIdentities(t, "default", play.Gather(t, tr.Metrics)["default"])
+				})
+			}
+		}
+	}
+}
+
+// A panic of either attempt, of its judgement or of a hook is a panic of RoundTrip, and
+// leaves nothing behind. A panic after the other attempt has won is lost with its attempt.
+//
+//retrip:promise P21 P5
+func TestHedge_Panics(t *testing.T) {
+	boom := errors.New("boom")
+	judge := func(status int) func(*http.Request, *http.Response, error) retrip.Verdict {
+		return func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+			if resp != nil && resp.StatusCode == status {
+				panic(boom)
+			}
+			return retrip.ByRule
+		}
+	}
+	for name, tt := range map[string]struct {
+		legs     []leg
+		classify func(*http.Request, *http.Response, error) retrip.Verdict
+		trace    *retrip.Trace
+		want     any
+	}{
+		"first":                  {legs: []leg{{after: 2 * usual, panics: boom}, {after: never}}, want: boom},
+		"second":                 {legs: []leg{{after: never}, {after: usual, panics: boom}}, want: boom},
+		"both":                   {legs: []leg{{after: 2 * usual, panics: boom}, {after: usual, panics: boom}}, want: boom},
+		"first, second answers":  {legs: []leg{{after: 4 * usual, panics: boom, deaf: true}, {after: usual, status: 200}}, want: boom},
+		"first, second failed":   {legs: []leg{{after: 4 * usual, panics: boom}, {after: usual, status: 503}}, want: boom},
+		"second, first failed":   {legs: []leg{{after: 2 * usual, status: 503}, {after: 3 * usual, panics: boom}}, want: boom},
+		"second, too late":       {legs: []leg{{after: 2 * usual, status: 200}, {after: 3 * usual, panics: boom, deaf: true}}},
+		"judgement of the first": {legs: []leg{{after: 2 * usual, status: 201}, {after: never}}, classify: judge(201), want: boom},
+		"of the second":          {legs: []leg{{after: never}, {after: usual, status: 201}}, classify: judge(201), want: boom},
+		"hook":                   {legs: []leg{{after: never}, {after: usual, status: 200}}, trace: &retrip.Trace{Hedge: func(retrip.Event) { panic(boom) }}, want: boom},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr, base := hedging(t, retrip.Policy{Classify: tt.classify})
+				base.legs = tt.legs
+				func() {
+					defer func() { assert.Equal(t, tt.want, recover()) }()
+					resp, err := tr.RoundTrip(get(retrip.WithTrace(t.Context(), tt.trace)))
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+				}()
+				time.Sleep(10 * usual)
+				assert.Zero(t, base.open.Load())
+				assert.Zero(t, base.running(), "an attempt goes on")
+				m := play.Gather(t, tr.Metrics)["default"]
+				checkIdentities(t, "default", m)
+				assert.EqualValues(t, 1, m["hedges_total"])
+				// The Transport still works.
+				warm(t, tr)
+			})
+		})
+	}
+}
+
+// A goroutine of a base may end within an attempt.
+func TestHedge_Goexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr, base := hedging(t, retrip.Policy{})
+		tr2 := &retrip.Transport{Policy: tr.Policy, Metrics: retrip.NewMetrics(), Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Header.Get("Retry-Attempt") == "2" {
+				runtime.Goexit()
+			}
+			return base.RoundTrip(req)
+		})}
+		tr2.Policy.RetryHeader = "Retry-Attempt"
+		warm(t, tr2)
+		base.legs = []leg{{after: 3 * usual, status: 200}}
+		resp, err := tr2.RoundTrip(get(t.Context()))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.EqualValues(t, 1, play.Gather(t, tr2.Metrics)["default"]["hedges_total failed"])
+	})
+}
+
+// The request of a hedge shares nothing with the caller's: the caller may reuse that one
+// when RoundTrip has returned and the body is closed, even if the base still looks at the
+// hedge.
+func TestHedge_RequestIsReused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr, base := hedging(t, retrip.Policy{})
+		slow := &retrip.Transport{Policy: tr.Policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := base.RoundTrip(req)
+			for range 100 {
+				_, _ = req.Header.Get("X"), req.URL.String()
+			}
+			return resp, err
+		})}
+		warm(t, slow)
+		req := get(t.Context())
+		for i := range 200 {
+			after := usual + time.Duration(i%3-1)
+			base.script(leg{after: after, status: 200}, leg{after: time.Duration(i % 5), status: 200, deaf: true})
+			resp, err := slow.RoundTrip(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			base.script()
+			req.Header.Set("X", fmt.Sprint(i))
+			req.URL.Path = fmt.Sprint("/", i)
+			for range 3 {
+				resp, err := slow.RoundTrip(req)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+			}
+		}
+	})
+}

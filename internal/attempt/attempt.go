@@ -97,9 +97,10 @@ func (a *Attempt) NeverSent() bool {
 
 // WatchSent makes BodySent report on the body of a's request, and on those that
 // the base gets from GetBody. It must be the last change to the body.
-func (a *Attempt) WatchSent() {
-	a.wrapBodies(func(b io.ReadCloser) io.ReadCloser { return a.watchEnd(b) })
-}
+func (a *Attempt) WatchSent() { a.wrapBodies(a.Watched) }
+
+// Watched returns b, a body of a's request, as one on which BodySent reports too.
+func (a *Attempt) Watched(b io.ReadCloser) io.ReadCloser { return a.watchEnd(b) }
 
 // wrapBodies replaces the body of a's request, and those that the base gets from
 // GetBody.

@@ -198,3 +198,6 @@ var testCert = sync.OnceValue(func() tls.Certificate {
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 })
+
+// HTTP2 reports whether s speaks HTTP/2.
+func (s *Server) HTTP2() bool { return s.proto == HTTP2 || s.proto == H2C }

@@ -69,11 +69,6 @@ const (
 	mostScouts = 8
 )
 
-// mostSilent is the number of requests in a row after whose silence an attempt beside
-// another one no longer uses a connection. Most of these requests had no time to be
-// answered, because the other attempt was, so one or two tell nothing.
-const mostSilent = 3
-
 // Pool is a second pool of connections to one host. It is safe for concurrent
 // use.
 type Pool struct {
@@ -82,7 +77,7 @@ type Pool struct {
 	epoch    time.Time // instants are durations since then
 	made     time.Duration
 	answered atomic.Int64 // instant of the last response
-	silent   atomic.Int32 // requests since then that got a connection, and no response
+	silent   atomic.Bool  // since then, a request got a connection and then no response for longer than nearly all
 
 	mu      sync.Mutex
 	waiting map[*wait]struct{} // requests without a connection
@@ -186,12 +181,17 @@ func (l *Pools) Get(epoch time.Time, base *http.Transport, key Key, since, patie
 }
 
 // Beside returns the base's spare of key for an attempt beside one that the base is
-// making. It makes a new spare if there is none, or if the last requests that got a
-// connection of it had no answer. It returns nil if the base allows no spare.
-func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, patience time.Duration) *Turn {
-	return l.get(epoch, base, key, time.Since(epoch), patience, func(e *entry, now time.Duration) (use, pool bool) {
-		return true, e.pool != nil && e.pool.silent.Load() < mostSilent
+// making. Nearly all responses take less than the time most. Beside makes a new spare if
+// there is none, or if the last request over it has waited longer than that in vain. It
+// returns nil if the base allows no spare.
+func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, patience, most time.Duration) *Turn {
+	t := l.get(epoch, base, key, time.Since(epoch), patience, func(e *entry, now time.Duration) (use, pool bool) {
+		return true, e.pool != nil && !e.pool.silent.Load()
 	})
+	if t != nil {
+		t.most = most
+	}
+	return t
 }
 
 // get does the work of Get and Beside. fit reports whether a spare should be used, and

@@ -26,7 +26,8 @@ type Turn struct {
 	key      Key
 	since    time.Duration
 	patience time.Duration
-	left     bool // the base makes the attempt
+	most     time.Duration // that nearly all responses take; 0 if it doesn't matter
+	left     bool          // the base makes the attempt
 }
 
 // AtBase reports whether the attempt was left to the base.
@@ -73,6 +74,7 @@ type wait struct {
 	scouts bool               // the request gave up because of its patience
 	had    bool               // the request got a connection
 	late   bool               // but had given up
+	since  time.Duration      // instant at which it got the connection
 }
 
 // lateError ends an attempt that got its connection just as it gave up.
@@ -111,10 +113,12 @@ func (w *wait) roundTrip(req *http.Request) (resp *http.Response, err error) {
 		}
 		return nil, lateError{}
 	case err != nil:
-		p.silent.Add(1)
+		if w.waited(w.turn.most) {
+			p.silent.Store(true)
+		}
 		return nil, err
 	}
-	p.silent.Store(0)
+	p.silent.Store(false)
 	p.answered.Store(int64(time.Since(p.epoch)))
 	if resp.Request == own {
 		resp.Request = req
@@ -208,13 +212,21 @@ func (p *Pool) got(w *wait, conn net.Conn) {
 		w.late = true
 	}
 	delete(p.waiting, w)
-	w.had, p.had = true, true
+	w.had, p.had, w.since = true, true, time.Since(p.epoch)
 	if p.http2 && w.turn.base.MaxConnsPerHost <= 0 && speaksHTTP1(conn) {
 		p.http1 = true
 		for other := range p.waiting {
 			p.dismiss(other)
 		}
 	}
+}
+
+// waited reports whether w got a connection longer than the time most ago. It returns
+// false if most is 0.
+func (w *wait) waited(most time.Duration) bool {
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
+	return most > 0 && w.had && time.Since(w.pool.epoch)-w.since > most
 }
 
 // speaksHTTP1 reports whether conn speaks HTTP/1, as far as TLS tells.

@@ -1,0 +1,424 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+var protocols = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C}
+
+// eachProtocol runs f in a bubble for each protocol, with a server, and a Transport that
+// has learned how long answers take and has saved up two hedges.
+func eachProtocol(t *testing.T, p retrip.Policy, h http.HandlerFunc, f func(t *testing.T, s *memhttp.Server, tr *retrip.Transport)) {
+	for _, proto := range protocols {
+		t.Run(proto.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memhttp.NewServer(t, proto, h)
+				base := s.Transport()
+				p.Hedge = 0.2
+				tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
+				for range 20 {
+					assert.Equal(t, "ok", fetch(t, tr, s.URL))
+				}
+				f(t, s, tr)
+				tr.CloseIdleConnections()
+			})
+		})
+	}
+}
+
+// fetch returns the body at a URL.
+func fetch(t *testing.T, rt http.RoundTripper, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	require.NoError(t, err)
+	resp, err := rt.RoundTrip(req)
+	require.NoError(t, err)
+	data, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return string(data)
+}
+
+// A request over a connection that has frozen is answered over another one. Over HTTP/2,
+// all requests to a host share the frozen one.
+//
+//retrip:promise P21
+func TestHedge_Frozen(t *testing.T) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(usual)
+		_, _ = io.WriteString(w, "ok")
+	}
+	eachProtocol(t, retrip.Policy{}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
+		dials := s.Listener.Dials()
+		s.Listener.Freeze()
+		for range 2 {
+			began := time.Now()
+			assert.Equal(t, "ok", fetch(t, tr, s.URL))
+			assert.Less(t, time.Since(began), 2*usual+50*time.Millisecond, "the delay and the second attempt")
+		}
+		m := play.Gather(t, tr.Metrics)["default"]
+		assert.EqualValues(t, 1, s.Listener.Dials()-dials)
+		if s.HTTP2() {
+			assert.EqualValues(t, 2, m["hedges_total won"])
+		}
+		assert.Zero(t, m["retries_total"])
+		checkIdentities(t, "default", m)
+	})
+}
+
+// Hedges share the spare connection: 50 of them make one, over HTTP/2.
+func TestHedge_Connections(t *testing.T) {
+	var late atomic.Int32
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(usual)
+		if late.Add(1)%20 == 0 {
+			time.Sleep(8 * usual)
+		}
+		_, _ = io.WriteString(w, "ok")
+	}
+	eachProtocol(t, retrip.Policy{}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
+		dials := s.Listener.Dials()
+		for range 1000 {
+			fetch(t, tr, s.URL)
+		}
+		m := play.Gather(t, tr.Metrics)["default"]
+		more := s.Listener.Dials() - dials
+		assert.Greater(t, m["hedges_total won"], 20.0)
+		if s.HTTP2() {
+			assert.LessOrEqual(t, more, 1, "HTTP/2 needs one more connection")
+		} else {
+			assert.LessOrEqual(t, float64(more), m["hedges_total"]+2, "over HTTP/1, the loser's connection is lost")
+		}
+	})
+}
+
+// The winner's body lives while the loser's attempt dies, however slowly it is read.
+//
+//retrip:promise P21
+func TestHedge_SlowReader(t *testing.T) {
+	var n atomic.Int32
+	size := 1 << 20
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/large" {
+			time.Sleep(usual)
+			_, _ = io.WriteString(w, "ok")
+			return
+		}
+		if n.Add(1)%2 == 1 {
+			time.Sleep(5 * usual)
+		}
+		for range size >> 10 {
+			if _, err := w.Write(make([]byte, 1<<10)); err != nil {
+				return
+			}
+		}
+	}
+	for _, policy := range []retrip.Policy{{}, {WholeBody: 4 << 10}, {AttemptTimeout: 10 * usual}, {BodyIdleTimeout: time.Minute}, {Resume: time.Minute}, {MaxSends: 1}, {Deadline: time.Second},
+		{WholeBody: 4 << 20, AttemptTimeout: time.Second, BodyIdleTimeout: time.Second, Resume: time.Minute, MaxSends: 3}} {
+		n.Store(0)
+		eachProtocol(t, policy, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
+			req, err := http.NewRequestWithContext(t.Context(), "GET", s.URL+"/large", nil)
+			require.NoError(t, err)
+			began := time.Now()
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			assert.Less(t, time.Since(began), 3*usual)
+			assert.Same(t, req, resp.Request)
+			read, buf := 0, make([]byte, 32<<10)
+			for err == nil {
+				var k int
+				k, err = resp.Body.Read(buf)
+				read += k
+				time.Sleep(100 * time.Millisecond)
+			}
+			assert.Equal(t, io.EOF, err)
+			assert.Equal(t, size, read)
+			assert.NoError(t, resp.Body.Close())
+			assert.EqualValues(t, 1, play.Gather(t, tr.Metrics)["default"]["hedges_total won"])
+		})
+	}
+}
+
+// The body of a hedge's response is continued like any other.
+//
+//retrip:promise P20
+func TestHedge_Resumed(t *testing.T) {
+	file := strings.Repeat("0123456789", 10_000)
+	var n atomic.Int32
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/file" {
+			time.Sleep(usual)
+			_, _ = io.WriteString(w, "ok")
+			return
+		}
+		w.Header().Set("Etag", `"a"`)
+		switch n.Add(1) {
+		case 1:
+			time.Sleep(time.Minute)
+		case 2:
+			w.Header().Set("Content-Length", strconv.Itoa(len(file)))
+			_, _ = io.WriteString(w, file[:len(file)/2])
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Second)
+			panic(http.ErrAbortHandler)
+		}
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(file))
+	}
+	eachProtocol(t, retrip.Policy{Resume: time.Minute}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
+		n.Store(0)
+		assert.Equal(t, file, fetch(t, tr, s.URL+"/file"))
+		m := play.Gather(t, tr.Metrics)["default"]
+		assert.EqualValues(t, 1, m["hedges_total won"])
+		assert.EqualValues(t, 1, m["body_resumes_total continued"])
+		checkIdentities(t, "default", m)
+	})
+}
+
+// GetBody may return bodies that share a file. So the hedge asks for a body only when the
+// first attempt has sent its own, and net/http then gets no other for the first attempt.
+//
+//retrip:promise P21 P7
+func TestHedge_SharedBody(t *testing.T) {
+	for name, tt := range map[string]struct {
+		upload time.Duration // how long the first attempt takes to read its body
+		fails  bool          // GetBody fails
+		want   int           // attempts
+	}{
+		"sent":       {upload: usual / 2, want: 2},
+		"being sent": {upload: 2 * usual, want: 1},
+		"none":       {upload: usual / 2, fails: true, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var attempts, got int
+				var mu sync.Mutex
+				shared := strings.NewReader("shared")
+				base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+					if req.Body == nil {
+						time.Sleep(usual)
+						return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, nil
+					}
+					mu.Lock()
+					attempts++
+					first := attempts == 1
+					mu.Unlock()
+					var sent []byte
+					for buf := make([]byte, 1); ; {
+						n, err := req.Body.Read(buf)
+						if sent = append(sent, buf[:n]...); err != nil {
+							break
+						}
+						if first {
+							time.Sleep(tt.upload / 6)
+						}
+					}
+					_ = req.Body.Close()
+					assert.Equal(t, "shared", string(sent))
+					if first {
+						time.Sleep(3 * usual)
+						_, err := req.GetBody()
+						assert.Equal(t, tt.want > 1, err != nil, "only one attempt has a body")
+						assert.NotEqual(t, tt.want > 1, req.Context().Err() == nil)
+					}
+					return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, req.Context().Err()
+				})
+				tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2}, Metrics: retrip.NewMetrics()}
+				warm(t, tr)
+				req, err := http.NewRequestWithContext(t.Context(), "QUERY", "http://example.com/", struct{ io.Reader }{shared})
+				require.NoError(t, err)
+				req.ContentLength = 6
+				req.GetBody = func() (io.ReadCloser, error) {
+					if got++; tt.fails && got == 1 {
+						return nil, errors.New("gone")
+					}
+					shared.Reset("shared")
+					return io.NopCloser(struct{ io.Reader }{shared}), nil
+				}
+				_, err = tr.RoundTrip(req)
+				require.NoError(t, err)
+				assert.Equal(t, tt.want, attempts)
+				m := play.Gather(t, tr.Metrics)["default"]
+				checkIdentities(t, "default", m)
+				assert.EqualValues(t, 2-tt.want, m["hedges_skipped_total body"])
+			})
+		})
+	}
+}
+
+// Ten thousand hedges, in random lives of requests under random policies, leave no
+// attempt, goroutine, timer or open body, lose no count, and never cut a body that the
+// caller reads.
+//
+//retrip:promise P21 P13
+func TestHedge_LeavesNothing(t *testing.T) {
+	hedges, seed := 10_000, rand.Uint64()
+	switch {
+	case testenv.Race:
+		hedges = 500
+	case testing.Short():
+		hedges = 1500
+	}
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for sent := 0; sent < hedges; {
+		synctest.Test(t, func(t *testing.T) {
+			policy := retrip.Policy{MaxAttempts: 2 + random.IntN(3), Backoff: retrip.Backoff{Base: retrip.Off, ThrottleBase: retrip.Off}, AttemptTimeout: time.Duration(5+random.IntN(10)) * usual}
+			if random.IntN(3) == 0 {
+				policy.WholeBody = 1 << 10
+			}
+			if random.IntN(3) == 0 {
+				policy.Breaker.Ratio = 0.9
+			}
+			if random.IntN(3) == 0 {
+				policy.Gate.Enabled = retrip.On
+			}
+			if random.IntN(3) == 0 {
+				policy.BodyIdleTimeout = time.Minute
+			}
+			if random.IntN(3) == 0 {
+				policy.Resume = time.Minute
+			}
+			if random.IntN(3) == 0 {
+				policy.Budget = retrip.Unlimited
+			}
+			tr, base := hedging(t, policy)
+			var wg sync.WaitGroup
+			for range 4 {
+				lives := rand.New(rand.NewPCG(random.Uint64(), 0))
+				wg.Go(func() {
+					for range 300 {
+						live(t, lives, tr, base)
+					}
+				})
+			}
+			wg.Wait()
+			time.Sleep(20 * usual)
+			synctest.Wait()
+			assert.Zero(t, base.open.Load(), "bodies are open")
+			assert.Zero(t, base.running(), "attempts go on")
+			m := play.Gather(t, tr.Metrics)["default"]
+			checkIdentities(t, "default", m)
+			assert.EqualValues(t, base.made(), m["attempts_total"], "each attempt is a use of the base")
+			assert.LessOrEqual(t, m["hedges_total"], 2+0.2*m["requests_total answered"])
+			sent += int(m["hedges_total"])
+		})
+	}
+}
+
+// live makes one request of a random life.
+func live(t *testing.T, random *rand.Rand, tr *retrip.Transport, base *hedgeBase) {
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), legsKey{}, randomLegs(random)))
+	defer cancel()
+	if random.IntN(10) == 0 {
+		defer time.AfterFunc(time.Duration(random.Int64N(int64(6*usual))), cancel).Stop()
+	}
+	var body io.Reader
+	if random.IntN(4) == 0 {
+		body = strings.NewReader("body")
+	}
+	req, err := http.NewRequestWithContext(ctx, "QUERY", "http://example.com/", body)
+	assert.NoError(t, err)
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		return
+	}
+	time.Sleep(time.Duration(random.Int64N(int64(usual))))
+	data, err := io.ReadAll(resp.Body)
+	if ctx.Err() == nil {
+		assert.NoError(t, err)
+		assert.Equal(t, "whole", string(data))
+	}
+	assert.NoError(t, resp.Body.Close())
+}
+
+// randomLegs returns what becomes of the attempts of a request: mostly the usual, and now
+// and then something else.
+func randomLegs(random *rand.Rand) *[]leg {
+	legs := make([]leg, 6)
+	for i := range legs {
+		l := leg{after: time.Duration(random.Int64N(int64(usual))), status: 200, body: "whole"}
+		switch random.IntN(40) {
+		case 0:
+			l.status = 503
+		case 1:
+			l.err = errors.New("reset")
+		case 2:
+			l.after = never
+		case 3, 4:
+			l.after = 3 * usual
+		case 5:
+			l.after, l.status = 2*usual, 503
+		case 6:
+			l.after, l.status = usual, 429
+		case 7:
+			l.after, l.deaf = 4*usual, true
+		}
+		legs[i] = l
+	}
+	return &legs
+}
+
+// A host that fails independently of its load answers as many requests with hedges as
+// without, and faster.
+//
+//retrip:promise P21
+func TestHedge_IndependentFailures(t *testing.T) {
+	const requests = 3000
+	for _, p := range []float64{0.1, 0.2, 0.3} {
+		var good [2]int
+		for i, share := range []float64{retrip.Off, 0.05} {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(uint64(100*p), 1))
+				base := &hedgeBase{}
+				tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: share, AttemptTimeout: 50 * usual}, Metrics: retrip.NewMetrics()}
+				for range requests {
+					legs := make([]leg, 5)
+					for j := range legs {
+						legs[j] = leg{after: usual/2 + time.Duration(random.Int64N(int64(usual))), status: 200}
+						if random.Float64() < p {
+							legs[j].status = 503
+						}
+						if random.IntN(100) == 0 {
+							legs[j].after *= 20
+						}
+					}
+					base.script(legs...)
+					resp, err := tr.RoundTrip(get(t.Context()))
+					if err == nil {
+						if resp.StatusCode == 200 {
+							good[i]++
+						}
+						assert.NoError(t, resp.Body.Close())
+					}
+				}
+				hedges := play.Gather(t, tr.Metrics)["default"]["hedges_total"]
+				t.Logf("%v %% fail: %d of %d requests succeed with %v hedges", 100*p, good[i], requests, hedges)
+				assert.Equal(t, share > 0, hedges > 20)
+			})
+		}
+		assert.GreaterOrEqual(t, float64(good[1]), float64(good[0])-0.01*requests)
+	}
+}

@@ -1,0 +1,71 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spare_test
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/spare"
+)
+
+// Attempts beside others share one connection, until one of them has waited in vain for
+// longer than nearly all take. An attempt that was only slower than the other one says
+// nothing. Over HTTP/1, the pool stays too; net/http itself closes the connection.
+func TestPools_Beside(t *testing.T) {
+	const most = 100 * time.Millisecond
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.H2C} {
+		t.Run(proto.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { time.Sleep(time.Millisecond) }))
+				var pools spare.Pools
+				defer pools.Close()
+				epoch, base := time.Now(), s.Transport()
+				u, err := url.Parse(s.URL)
+				require.NoError(t, err)
+				key := spare.Key{Key: hostkey.Of(u), Scheme: "http", HTTP2: proto == memhttp.H2C}
+				get := func(limit time.Duration) error {
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					defer cancel()
+					req, err := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
+					require.NoError(t, err)
+					resp, err := pools.Beside(epoch, base, key, time.Second, most).RoundTrip(req)
+					if err == nil {
+						err = resp.Body.Close()
+					}
+					return err
+				}
+				for range 5 {
+					assert.NoError(t, get(time.Second))
+				}
+				assert.Equal(t, 1, s.Listener.Dials())
+				s.Listener.Freeze()
+				assert.Error(t, get(most/2))
+				again := 1
+				if proto == memhttp.HTTP1 {
+					again = 2
+					assert.NoError(t, get(most/2))
+					s.Listener.Freeze()
+				} else {
+					assert.Error(t, get(most/2))
+				}
+				assert.Equal(t, again, s.Listener.Dials(), "that was too short to tell")
+				assert.Error(t, get(2*most))
+				for range 5 {
+					assert.NoError(t, get(time.Second))
+				}
+				assert.Equal(t, again+1, s.Listener.Dials())
+			})
+		})
+	}
+}
