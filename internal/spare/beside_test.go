@@ -19,7 +19,7 @@ import (
 	"github.com/retrip/retrip/internal/spare"
 )
 
-// Attempts beside others share one connection, until one of them has waited in vain for
+// Attempts beside others share one connection, until one of them has got no response for
 // longer than nearly all take. An attempt that was only slower than the other one says
 // nothing. Over HTTP/1, the pool stays too; net/http itself closes the connection.
 func TestPools_Beside(t *testing.T) {

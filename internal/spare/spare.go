@@ -182,7 +182,7 @@ func (l *Pools) Get(epoch time.Time, base *http.Transport, key Key, since, patie
 
 // Beside returns the base's spare of key for an attempt beside one that the base is
 // making. Nearly all responses take less than the time most. Beside makes a new spare if
-// there is none, or if the last request over it has waited longer than that in vain. It
+// there is none, or if the last request over it has waited longer than that. It
 // returns nil if the base allows no spare.
 func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, patience, most time.Duration) *Turn {
 	t := l.get(epoch, base, key, time.Since(epoch), patience, func(e *entry, now time.Duration) (use, pool bool) {
