@@ -11,7 +11,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +23,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/shed"
 )
 
 // hush begins all secrets: no log may show it.
@@ -27,6 +32,8 @@ const hush = "hush"
 var (
 	errOwn   = errors.New("the caller's own body fails")
 	errCause = errors.New("the caller's cause")
+
+	errPanicked = errors.New("RoundTrip panicked")
 )
 
 // client is a Transport and what is on and below it.
@@ -41,6 +48,9 @@ type client struct {
 	mu    sync.Mutex
 	swaps []swap // of policies, in order
 	hosts []hostEvent
+
+	orders []order
+	forgot bool // a host
 }
 
 type swap struct {
@@ -66,6 +76,9 @@ func (w *world) newClient(number int, plan *Transport) *client {
 		TLSClientConfig: &tls.Config{RootCAs: identity().roots, CurvePreferences: []tls.CurveID{tls.X25519}, ClientSessionCache: tls.NewLRUClientSessionCache(8)},
 	}
 	c.retrip = &retrip.Transport{Base: c.base, Policy: w.policyOf(plan.Default), Hosts: w.hostsOf(plan.Hosts), Metrics: w.metrics[plan.Metrics], Trace: c.hooks()}
+	if plan.Verifies {
+		c.base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
+	}
 	if plan.Wrapped {
 		c.retrip.Base = &wrapper{c}
 	}
@@ -134,6 +147,26 @@ type event struct {
 	host retrip.HostState // at a give-up
 }
 
+// aPanic is what hooks panic with.
+const aPanic = "a hook panics"
+
+// hooks returns hooks of which one panics.
+func (p Panic) hooks() *retrip.Trace {
+	t := new(retrip.Trace)
+	hook := func(retrip.Event) { panic(aPanic) }
+	switch p {
+	case AtAttempt:
+		t.Attempt = hook
+	case AtRetry:
+		t.Retry = hook
+	case AtGiveUp:
+		t.GiveUp = hook
+	case AtDone:
+		t.Done = hook
+	}
+	return t
+}
+
 // hooks returns the hooks of c.
 func (c *client) hooks() *retrip.Trace {
 	note := func(hook string) func(retrip.Event) {
@@ -150,11 +183,16 @@ func (c *client) hooks() *retrip.Trace {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.events = append(r.events, n)
+			if r.end != 0 && e.Request.Context().Err() != nil {
+				// The caller has gone while it read. Which of the errors of that instant
+				// net/http returns is left to chance.
+				return
+			}
 			c.w.log("%v: %s %d %d %q wait %v err %v", r, hook, e.Attempt, e.StatusCode, e.Reason, e.Wait, kindOf(e.Err))
 		}
 	}
 	return &retrip.Trace{
-		Attempt: note("Attempt"), Retry: note("Retry"), GiveUp: note("GiveUp"), Done: note("Done"), Resume: note("Resume"),
+		Attempt: note("Attempt"), Retry: note("Retry"), GiveUp: note("GiveUp"), Hedge: note("Hedge"), Done: note("Done"), Resume: note("Resume"),
 		Host: func(s retrip.HostState) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -195,6 +233,7 @@ type roundTrip struct {
 	mu       sync.Mutex
 	begin    time.Duration
 	end      time.Duration // 0: it hasn't ended
+	panicked bool
 	dead     error         // why its context had ended before
 	cause    error         // why it has ended, if it has by the end of RoundTrip
 	over     time.Duration // end of its context; 0: it didn't end before RoundTrip
@@ -232,11 +271,11 @@ type callOf struct {
 	last atomic.Pointer[roundTrip]
 }
 
-func (o *outer) RoundTrip(req *http.Request) (*http.Response, error) {
+func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	c, w := o.c, o.c.w
 	of := req.Context().Value(callKey{}).(*callOf)
 	hop := int(of.hops.Add(1)) - 1
-	r := &roundTrip{w: w, id: of.id*10 + hop, client: c, call: of.call, hop: hop, begin: w.now(), host: req.URL.Hostname()}
+	r := &roundTrip{w: w, id: of.id*10 + hop, client: c, call: of.call, hop: hop, begin: w.now(), host: strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), "."))}
 	of.last.Store(r)
 	if hop == 0 {
 		r.script = of.call.Script
@@ -278,7 +317,19 @@ func (o *outer) RoundTrip(req *http.Request) (*http.Response, error) {
 	before := mine.Clone(context.Background())
 	get := mine.GetBody
 	w.log("%v: t%d %s %s", r, c.number, mine.Method, r.host)
-	resp, err := c.retrip.RoundTrip(mine)
+	defer func() {
+		// P5: a panic reaches the caller.
+		if p := recover(); p != nil {
+			if p != aPanic {
+				panic(p)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.panicked, r.end = true, w.now()
+			resp, err = nil, errPanicked
+		}
+	}()
+	resp, err = c.retrip.RoundTrip(mine)
 	r.mu.Lock()
 	r.end, r.resp, r.err, r.cause = w.now(), resp, err, context.Cause(req.Context())
 	r.mu.Unlock()
@@ -337,7 +388,15 @@ func (b *wrapper) CloseIdleConnections() { b.c.base.CloseIdleConnections() }
 // upload is a request body that counts its Closes.
 type upload struct {
 	io.Reader
+	id     int  // of the call
+	copied bool // it comes from GetBody
+	read   atomic.Bool
 	closed atomic.Int32
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	u.read.Store(true)
+	return u.Reader.Read(p)
 }
 
 func (u *upload) Close() error {
@@ -357,7 +416,8 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // request makes the request of a call.
 func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	s := w.sites[c.Site]
-	url := s.scheme() + "://" + hush + "-user:" + hush + "-password@" + s.host() + "/" + strconv.Itoa(id) + "?token=" + hush + "-query"
+	host := []string{s.host(), strings.ToUpper(s.host()), s.host() + ".", s.host() + ":" + s.port()}[c.Spells]
+	url := s.scheme() + "://" + hush + "-user:" + hush + "-password@" + host + "/" + strconv.Itoa(id) + "?token=" + hush + "-query"
 	payload := content(c.Size, "upload", id)
 	var body io.Reader
 	switch c.Body {
@@ -367,9 +427,9 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	case Section:
 		body = io.NewSectionReader(bytes.NewReader(payload), 0, int64(len(payload)))
 	case FailsRead:
-		body = &upload{Reader: failing(payload)}
+		body = &upload{id: id, Reader: failing(payload)}
 	default:
-		body = &upload{Reader: bytes.NewReader(payload)}
+		body = &upload{id: id, Reader: bytes.NewReader(payload)}
 	}
 	req, err := http.NewRequestWithContext(ctx, c.Method, url, body)
 	must(err)
@@ -378,7 +438,9 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	}
 	switch c.Body {
 	case OwnGet:
-		req.GetBody = func() (io.ReadCloser, error) { return w.opened(&upload{Reader: bytes.NewReader(payload)}), nil }
+		req.GetBody = func() (io.ReadCloser, error) {
+			return w.opened(&upload{id: id, copied: true, Reader: bytes.NewReader(payload)}), nil
+		}
 	case FailsGet:
 		req.GetBody = func() (io.ReadCloser, error) { return nil, errOwn }
 	case TooShort:
@@ -428,6 +490,17 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	if plan.Hooks {
 		ctx = retrip.WithTrace(ctx, &retrip.Trace{Done: func(retrip.Event) {}})
 	}
+	if plan.Panics != NoPanic {
+		ctx = retrip.WithTrace(ctx, plan.Panics.hooks())
+	}
+	if plan.Hints != NoHints {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			if plan.Hints == RefusesHints {
+				return errCause
+			}
+			return nil
+		}})
+	}
 	// Nobody waits for ever.
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
@@ -461,9 +534,27 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	if legacy != nil {
 		req.Cancel = legacy //lint:ignore SA1019 net/http obeys it
 	}
+	if plan.Behalf {
+		onBehalf(req, func(ctx context.Context) { w.do(c, of, req.WithContext(ctx)) })
+	} else {
+		w.do(c, of, req)
+	}
+}
+
+// onBehalf calls do with the context of a request that came in as a retry.
+func onBehalf(req *http.Request, do func(context.Context)) {
+	in, err := http.NewRequestWithContext(req.Context(), http.MethodGet, "http://server.test/", nil)
+	must(err)
+	in.Header.Set("Retry-Attempt", "2")
+	h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { do(r.Context()) })}
+	h.ServeHTTP(httptest.NewRecorder(), in)
+}
+
+// do sends req and reads the response.
+func (w *world) do(c *client, of *callOf, req *http.Request) {
 	var resp *http.Response
 	var err error
-	if plan.Direct {
+	if of.call.Direct {
 		resp, err = c.http.Transport.RoundTrip(req)
 	} else {
 		resp, err = c.http.Do(req)
@@ -474,6 +565,8 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	}
 	if err == nil {
 		r.read(resp)
+	} else if e, ok := errors.AsType[net.Error](err); ok {
+		e.Timeout()
 	}
 }
 
@@ -515,8 +608,9 @@ func readError(err error) string {
 }
 
 func hostport(r *http.Request) string {
+	port := ":80"
 	if r.URL.Scheme == "https" {
-		return r.URL.Hostname() + ":443"
+		port = ":443"
 	}
-	return r.URL.Hostname() + ":80"
+	return r.URL.Hostname() + port
 }

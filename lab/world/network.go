@@ -248,6 +248,7 @@ func (w *world) siteOf(addr string) *site {
 	if err != nil {
 		return nil
 	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(host, "s"), ".test"))
 	if err != nil || n < 0 || n >= len(w.sites) {
 		return nil

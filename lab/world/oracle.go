@@ -42,6 +42,10 @@ func (r *roundTrip) effective() Policy {
 	if r.call.Policy != nil {
 		layers = slices.Insert(layers, 0, *r.call.Policy)
 	}
+	if r.call.Behalf {
+		// What the caller has set is for other work than what came in.
+		layers = slices.Insert(layers, 0, Policy{Policy: retrip.Policy{MaxAttempts: 1}})
+	}
 	p := layers[0]
 	for _, under := range layers[1:] {
 		inherit(reflect.ValueOf(&p).Elem(), reflect.ValueOf(under))
@@ -87,6 +91,11 @@ func retryable(p Policy, status int, h http.Header) bool {
 			return false
 		}
 	}
+	if status >= 400 && h.Get("X-Should-Retry") == "true" && slices.ContainsFunc(p.Dialects, func(name string) bool {
+		return slices.Contains([]string{"should-retry", "anthropic", "openai", "stripe"}, name)
+	}) {
+		return true
+	}
 	switch {
 	case slices.Contains(p.Unprocessed, status), slices.Contains(p.RetryOn, status):
 		return true
@@ -105,6 +114,7 @@ func (w *world) check() {
 		r.mu.Unlock()
 	}
 	w.checkPauses()
+	w.checkOrders()
 	if text := w.logs.buf.String(); strings.Contains(text, hush) {
 		at := strings.Index(text, hush)
 		w.breaks("P19", "a log record has a secret: %s", text[max(0, at-200):min(len(text), at+40)])
@@ -116,7 +126,8 @@ type checker struct {
 	w        *world
 	r        *roundTrip
 	p        Policy
-	attempts int     // of the RoundTrip
+	attempts int // of the RoundTrip
+	hedged   bool
 	own      []event // of the RoundTrip, until Done
 	rest     []event // of the continuations of its body
 }
@@ -126,6 +137,18 @@ func (c *checker) breaks(promise, format string, args ...any) {
 }
 
 func (c *checker) check() {
+	if c.r.panicked {
+		if c.r.call.Panics == NoPanic {
+			c.breaks("P5", "RoundTrip panicked")
+		}
+		for _, e := range c.r.events {
+			if e.hook == "Attempt" || e.hook == "Hedge" {
+				c.attempts++
+			}
+		}
+		c.ledger()
+		return
+	}
 	c.order()
 	c.times()
 	c.decisions()
@@ -148,8 +171,13 @@ func (c *checker) order() {
 		case "Attempt":
 			c.attempts++
 			ok = e.Attempt == c.attempts && (before == "" && c.attempts == 1 || before == "Retry" && c.attempts > 1)
+		case "Hedge":
+			c.attempts++
+			c.hedged = true
+			ok = before == "Attempt" && c.attempts == 2 && e.Attempt == 2
+			c.hedge(e)
 		case "Retry":
-			ok = before == "Attempt" && e.Attempt == c.attempts && e.Reason != ""
+			ok = (before == "Attempt" || before == "Hedge") && e.Attempt == c.attempts && e.Reason != ""
 		case "GiveUp":
 			gaveUp++
 			ok = gaveUp == 1 && e.Reason != ""
@@ -169,6 +197,27 @@ func (c *checker) order() {
 		before = e.hook
 	}
 	c.breaks("P19", "Done never ran")
+}
+
+// hedge checks that the request may have a hedge.
+func (c *checker) hedge(e event) {
+	p := c.p
+	switch c.r.call.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, "QUERY":
+	default:
+		if p.HedgeWrites != retrip.On || !c.r.repeatable(p) {
+			c.breaks("P21", "a hedge of a %s", c.r.call.Method)
+		}
+	}
+	if p.Hedge <= 0 || p.MaxAttempts < 2 {
+		c.breaks("P21", "a hedge, with Hedge %v and MaxAttempts %d", p.Hedge, p.MaxAttempts)
+	}
+	if b := c.r.call.Body; b != NoBody && b != Bytes && b != OwnGet {
+		c.breaks("P21", "a hedge with a body that has no GetBody")
+	}
+	if e.Reason != "won" && e.Reason != "lost" && e.Reason != "failed" {
+		c.breaks("P19", "a hedge with the reason %q", e.Reason)
+	}
 }
 
 // deadline returns the earliest deadline of the request, or 0.
@@ -237,6 +286,9 @@ func (c *checker) times() {
 
 // wait checks the wait before a retry that began at the instant at.
 func (c *checker) wait(retry event, at, late time.Duration) {
+	if c.r.client.forgot {
+		return // what the host asked for is forgotten too
+	}
 	waited := at - retry.at
 	if word := c.word(retry); word > waited && !(c.r.client.plan.Fleet && word-waited < 100*time.Millisecond) {
 		c.breaks("P9", "attempt %d began %v after a response that asks for %v", retry.Attempt+1, waited, word)
@@ -267,7 +319,7 @@ func (c *checker) decisions() {
 			if e.Err == nil && retryable(c.p, e.StatusCode, e.Header) {
 				c.breaks("P19", "%d ends the request without a reason", e.StatusCode)
 			}
-			if e.Err != nil && !c.ownFault() && !c.hopeless(e.Err) {
+			if e.Err != nil && !c.ownFault() && c.r.call.Hints != RefusesHints {
 				c.breaks("P19", "an error ends the request without a reason: %v", e.Err)
 			}
 		}
@@ -278,8 +330,6 @@ func (c *checker) decisions() {
 func (c *checker) ownFault() bool {
 	return c.r.call.Body == FailsRead || c.r.call.Body == FailsGet || c.r.call.Body == TooShort
 }
-
-func (c *checker) hopeless(err error) bool { return false }
 
 func (c *checker) retry(e event) {
 	want := retrip.ReasonError
@@ -340,7 +390,14 @@ func (c *checker) giveUp(e event) {
 			}
 		}
 	case retrip.ReasonWaitTooLong:
-		if word := c.word(e); word <= p.MaxWait && len(p.Dialects) == 0 && p.Gate.Enabled != retrip.On {
+		word := c.word(e)
+		if c.hedged {
+			// What either server said holds.
+			for _, a := range r.arrivals {
+				word = max(word, a.word)
+			}
+		}
+		if word <= p.MaxWait && len(p.Dialects) == 0 && p.Gate.Enabled != retrip.On {
 			no("the server asked for %v, MaxWait is %v", word, p.MaxWait)
 		}
 	case retrip.ReasonHostPaused:
@@ -372,12 +429,16 @@ func (c *checker) giveUp(e event) {
 		if !r.client.plan.Fleet || p.FleetBudget == retrip.Off {
 			no("it takes no part in a fleet")
 		}
+	case retrip.ReasonByHand:
+		if len(r.client.orders) == 0 {
+			no("nobody has forbidden anything")
+		}
 	case retrip.ReasonHiddenSends:
 		if e.Sends <= 1 {
 			no("net/http has sent it %d times", e.Sends)
 		}
 	case retrip.ReasonRetryForbidden:
-		if e.Header.Get("X-Should-Retry") != "false" {
+		if e.Header.Get("X-Should-Retry") != "false" && !c.hedged {
 			no("the server didn't forbid it")
 		}
 	default:
@@ -391,7 +452,7 @@ func (c *checker) tooLate(e event, no func(string, ...any)) {
 	switch {
 	case deadline == 0:
 		no("there is no deadline")
-	case e.Attempt == 0 || c.p.Gate.Enabled == retrip.On || c.w.paused(c.r.client, c.r.host) || len(c.p.Dialects) > 0:
+	case c.hedged || e.Attempt == 0 || c.p.Gate.Enabled == retrip.On || c.w.paused(c.r.client, c.r.host) || len(c.p.Dialects) > 0:
 	case e.Err == nil || deadline > e.at:
 		var began time.Duration
 		for _, a := range c.own {
@@ -570,12 +631,19 @@ func (w *world) paused(c *client, host string) bool {
 func (w *world) checkPauses() {
 	for _, r := range w.order {
 		p := r.effective()
-		for _, e := range r.events {
+		for i, e := range r.events {
+			// A give-up at the end of a wait tells of the response before it.
+			if e.hook == "GiveUp" && (i == 0 || r.events[i-1].hook != "Attempt" && r.events[i-1].hook != "Hedge") {
+				continue
+			}
 			if e.hook != "Retry" && e.hook != "GiveUp" || e.StatusCode != http.StatusServiceUnavailable || e.Err != nil || e.Reason == retrip.ReasonCanceled || !retryable(p, e.StatusCode, e.Header) {
 				continue
 			}
 			n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
 			if n < 1 || n > len(r.arrivals) {
+				continue
+			}
+			if r.client.forgot {
 				continue
 			}
 			until := e.at + min(r.arrivals[n-1].word, p.MaxWait)
@@ -588,6 +656,19 @@ func (w *world) checkPauses() {
 					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (v.Attempt > 1 || p.Gate.Enabled == retrip.On && q.Gate.Enabled == retrip.On && !p.Keyed) {
 						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
 					}
+				}
+			}
+		}
+	}
+}
+
+// checkOrders checks that nobody does what is forbidden by hand.
+func (w *world) checkOrders() {
+	for _, r := range w.order {
+		for _, o := range r.client.orders {
+			for _, e := range r.events {
+				if e.hook == "Attempt" && e.at > o.from && e.at < o.until && (o.host == r.host || o.host == "" && e.Attempt > 1) {
+					w.breaks("P19", "%v: attempt %d at %v, forbidden by hand from %v to %v", r, e.Attempt, e.at, o.from, o.until)
 				}
 			}
 		}
@@ -660,7 +741,7 @@ func (w *world) identities(policy string, s play.Sums) {
 		text string
 		a, b float64
 	}{
-		{"attempts = requests - unattempted + retries", s["attempts_total"], s["requests_total"] - s["unattempted_requests_total"] + s["retries_total"]},
+		{"attempts = requests - unattempted + retries + hedges", s["attempts_total"], s["requests_total"] - s["unattempted_requests_total"] + s["retries_total"] + s["hedges_total"]},
 		{"give-ups = requests that gave up or were canceled", s["give_ups_total"], s["requests_total gave_up"] + s["requests_total canceled"]},
 		{"canceled give-ups = canceled requests", s["give_ups_total canceled"], s["requests_total canceled"]},
 		{"retries = waits", s["retries_total"], s["wait_seconds"]},

@@ -33,6 +33,8 @@ type Site struct {
 	Conns   []ConnFault   // of its first connections
 	Outages []Outage
 	Shed    int // limit of its shed.Handler; 0: it has none
+	Limit   int // requests per second, beyond which it answers with 429; 0: none
+	Word    int // Retry-After of these, in seconds; negative: none
 }
 
 // ConnFault is what the network does to one connection.
@@ -85,10 +87,11 @@ type Transport struct {
 	Hosts    map[string]Policy // by pattern
 	Next     []Policies        // for SetPolicies
 	Fleet    bool
-	Metrics  int // number of the Metrics; transports may share one
-	Timed    bool
+	Metrics  int  // number of the Metrics; transports may share one
+	Timed    bool // Metrics.Durations
 	Logger   bool
 	Wrapped  bool // the base isn't an *http.Transport
+	Verifies bool // the caller's own VerifyConnection accepts the server
 	MaxConns int
 	Client   time.Duration // http.Client.Timeout
 }
@@ -149,6 +152,10 @@ type Call struct {
 	Size   int // of the body
 	Policy *Policy
 	Hooks  bool // WithTrace
+	Panics Panic
+	Hints  Hints // what the Got1xxResponse of an httptrace does
+	Spells int   // how the host is spelled
+	Behalf bool  // made on behalf of an incoming retry
 
 	Deadline time.Duration // of the context; 0: none
 	Cancel   time.Duration // after which it is canceled; 0: never
@@ -161,6 +168,30 @@ type Call struct {
 	Script []Step        // of the server, by arrival; then it answers at once
 	Range  bool          // the call asks for a part
 }
+
+// Panic is a hook that panics.
+type Panic uint8
+
+// The hooks that panic.
+const (
+	NoPanic Panic = iota
+	AtAttempt
+	AtRetry
+	AtGiveUp
+	AtDone
+	panicKinds
+)
+
+// Hints is what a Got1xxResponse does.
+type Hints uint8
+
+// What a Got1xxResponse does.
+const (
+	NoHints Hints = iota
+	AcceptsHints
+	RefusesHints
+	hintKinds
+)
 
 // BodyKind is a kind of request body.
 type BodyKind uint8
@@ -214,12 +245,13 @@ type StepKind uint8
 
 // The kinds of steps.
 const (
-	Answers   StepKind = iota
-	Hangs              // no response until the client goes
-	CutBefore          // the connection ends before the request is processed
-	CutAfter           // and after that
-	Redirects          // with 307
-	Hints              // 103 before the response
+	Answers    StepKind = iota
+	Hangs               // no response until the client goes
+	CutBefore           // the connection ends before the request is processed
+	CutAfter            // and after that
+	Redirects           // with 307
+	SendsHints          // 103 before the response
+	Upgrades            // with 101, over HTTP/1
 	stepKinds
 )
 
@@ -237,6 +269,8 @@ const (
 	Garbage        // nothing that counts
 	Millis         // Retry-After-Ms, which counts if the policy knows the dialect
 	RateLimit      // RateLimit fields, likewise
+	Reset          // X-RateLimit-Reset and the like, likewise
+	Services       // the fields of several services, likewise
 	words
 )
 
@@ -262,6 +296,9 @@ type Operation struct {
 	At        time.Duration
 	Transport int
 	Kind      OperationKind
+	Site      int
+	For       time.Duration
+	Whole     bool // forbids all requests to the site, not the retries of the Transport
 }
 
 // OperationKind is a kind of Operation.
@@ -273,7 +310,11 @@ const (
 	Gathers
 	SwapsPolicies
 	ClosesIdle
+	Reloads // the policies through JSON, as SetPolicies gets them
 	ClosesFleet
+	Forbids // by hand
+	Undoes  // what is forbidden by hand
+	Forgets // a host
 	operationKinds
 )
 
@@ -291,7 +332,7 @@ var patterns = []string{"s0.test", "*.test", "s1.test", "s2.test"}
 
 // planOf returns the world that t stands for.
 func planOf(t *tape) Plan {
-	d := draws{t}
+	d := draws{tape: t, theme: theme(t.n(int(themes) + 2))}
 	p := Plan{Salt: uint32(t.upTo(1 << 32)), H2C: d.odds(25)}
 	p.Sites = append(p.Sites, d.site())
 	d.list(2, 40, func() { p.Sites = append(p.Sites, d.site()) })
@@ -306,7 +347,7 @@ func planOf(t *tape) Plan {
 	})
 	d.list(6, 80, func() { p.Callers = append(p.Callers, d.caller(&p)) })
 	d.list(6, 50, func() {
-		p.Operations = append(p.Operations, Operation{At: d.instant(8 * time.Second), Transport: d.n(len(p.Transports)), Kind: OperationKind(d.n(int(operationKinds)))})
+		p.Operations = append(p.Operations, Operation{At: d.instant(8 * time.Second), Transport: d.n(len(p.Transports)), Kind: OperationKind(d.n(int(operationKinds))), Site: d.n(len(p.Sites)), For: d.log(8 * time.Second), Whole: d.odds(50)})
 	})
 	d.maybe(60, func() {
 		d.list(12, 90, func() { p.Store = append(p.Store, d.answer()) })
@@ -315,7 +356,23 @@ func planOf(t *tape) Plan {
 }
 
 // draws draws the parts of a Plan. The first of several choices is the dullest.
-type draws struct{ *tape }
+type draws struct {
+	*tape
+	theme theme
+}
+
+// theme says of what a world has more than others.
+type theme uint8
+
+const (
+	anything  theme = iota
+	downloads       // that break
+	hedging         // many quick requests, of which some are late
+	limits          // many requests to sites that limit their rate
+	panics          // of hooks
+	peeks           // by Classify, at bodies that come slowly
+	themes
+)
 
 func (d draws) site() Site {
 	s := Site{
@@ -335,11 +392,29 @@ func (d draws) site() Site {
 	if d.odds(15) {
 		s.Shed = 1 + d.n(3)
 	}
+	if d.theme == limits || d.odds(4) {
+		s.Limit, s.Word = 1+d.n(8), d.n(3)-1
+	}
 	return s
 }
 
 func (d draws) transport() Transport {
-	tr := Transport{Default: d.policy(60), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20)}
+	tr := Transport{Default: d.policy(60), Verifies: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20)}
+	switch d.theme {
+	case downloads:
+		tr.Default.Resume, tr.Default.MaxAttempts = time.Minute, 1+d.n(4)
+		tr.Default.Classify = NoClassify
+	case hedging:
+		tr.Default.Hedge = 0.05 + float64(d.n(16))/100
+		tr.Default.Budget, tr.Default.Breaker.Ratio, tr.Default.Gate.Enabled = retrip.Budget{}, retrip.Off, retrip.Off
+		if d.odds(30) {
+			tr.Default.HedgeWrites = retrip.On
+		}
+	case limits:
+		tr.Default.Gate.Enabled = retrip.On
+	case peeks:
+		tr.Default.Classify = PeeksAtStart
+	}
 	tr.Hosts = d.hosts()
 	d.list(3, 35, func() { tr.Next = append(tr.Next, Policies{d.policy(60), d.hosts()}) })
 	if d.odds(15) {
@@ -386,7 +461,7 @@ func (d draws) policy(percent int) Policy {
 	maybe(func() { p.IdempotentMethods = pick(d.tape, []string{}, []string{"POST"}, []string{"REPORT"}) })
 	maybe(func() { p.IdempotencyKey = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
 	maybe(func() {
-		p.Dialects = pick(d.tape, []string{}, []string{"retry-after-ms"}, []string{"ratelimit"}, []string{"should-retry"})
+		p.Dialects = pick(d.tape, []string{}, []string{"retry-after-ms"}, []string{"ratelimit"}, []string{"should-retry"}, []string{"anthropic", "azure"}, []string{"openai", "github"}, []string{"shopify", "discord", "stripe"}, []string{"x-ratelimit-reset", "x-ms-retry-after-ms", "x-amz-retry-after"})
 	})
 	maybe(func() { p.RetryHeader = pick(d.tape, "off", "World-Retry") })
 	maybe(func() {
@@ -397,6 +472,8 @@ func (d draws) policy(percent int) Policy {
 		p.Breaker = pick(d.tape, retrip.Breaker{Ratio: retrip.Off}, retrip.Breaker{Ratio: 0.5, MinVolume: 1 + d.n(6), OpenFor: d.log(4 * time.Second), Window: d.log(20 * time.Second)})
 	})
 	maybe(func() { p.Gate.Enabled = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
+	maybe(func() { p.Hedge = pick(d.tape, retrip.Off, 0.01+float64(d.n(19))/100) })
+	maybe(func() { p.HedgeWrites = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
 	maybe(func() { p.Keyed = true })
 	maybe(func() { p.Classify = Classify(d.n(int(classifies))) })
 	maybe(func() { p.Idempotent = Idempotent(d.n(int(idempotents))) })
@@ -411,11 +488,17 @@ func (d draws) caller(p *Plan) Caller {
 	c := Caller{Start: d.log(4 * time.Second), Transport: d.n(len(p.Transports))}
 	site := d.n(len(p.Sites))
 	most := 4
-	if d.odds(5) {
+	more := 85
+	if d.theme == hedging || d.theme == limits {
+		most, more = 40, 97
+	} else if d.odds(5) {
 		most = 16
 	}
-	d.list(most, 85, func() {
+	d.list(most, more, func() {
 		call := d.call()
+		if d.theme == hedging || d.theme == limits {
+			call.Gap /= 16
+		}
 		call.Site = site
 		if d.odds(20) {
 			call.Site = d.n(len(p.Sites))
@@ -433,6 +516,21 @@ func (d draws) call() Call {
 		Gap:    d.log(2 * time.Second),
 		Method: pick(d.tape, http.MethodGet, http.MethodGet, http.MethodGet, http.MethodPost, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, "QUERY", "REPORT", http.MethodOptions),
 		Key:    d.odds(8), Safe: d.odds(30), Hooks: d.odds(10), Direct: d.odds(30),
+	}
+	switch {
+	case d.theme == downloads && d.odds(80):
+		c.Method = http.MethodGet
+	case d.theme == hedging && d.odds(80):
+		c.Method = pick(d.tape, http.MethodGet, http.MethodPut)
+	case d.theme == panics && d.odds(50):
+		c.Panics = Panic(d.n(int(panicKinds)))
+	}
+	if d.odds(10) {
+		c.Hints = Hints(d.n(int(hintKinds)))
+	}
+	c.Behalf = d.odds(5)
+	if d.odds(10) {
+		c.Spells = d.n(4)
 	}
 	if hasBody := []string{http.MethodPost, http.MethodPut, "QUERY", "REPORT"}; slices.Contains(hasBody, c.Method) {
 		c.Body, c.Size = BodyKind(d.n(int(bodyKinds))), 1+d.n(3000)
@@ -465,13 +563,33 @@ func (d draws) call() Call {
 		c.Read, c.Pace = Reading(d.n(int(readings))), d.log(300*time.Millisecond)
 	}
 	c.Range = c.Method == http.MethodGet && d.odds(8)
+	if (d.theme == hedging || d.theme == limits) && d.odds(80) {
+		if d.odds(15) {
+			c.Script = append(c.Script, Step{Delay: d.log(time.Second), Length: 10})
+		}
+		c.Body, c.Deadline, c.Cancel, c.Policy = c.Body%3, 0, 0, nil
+		return c
+	}
 	d.list(6, 75, func() { c.Script = append(c.Script, d.step()) })
 	return c
 }
 
 func (d draws) step() Step {
+	if d.theme == downloads && d.odds(70) {
+		s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Ranges: RangeKind(d.n(3 * int(rangeKinds)))}
+		if s.Ranges >= rangeKinds {
+			s.Ranges = RightRange
+		}
+		if d.odds(70) {
+			s.Cut = 1 + d.n(s.Length)
+		}
+		if d.odds(20) {
+			s.Stall = d.log(8 * time.Second)
+		}
+		return s
+	}
 	s := Step{
-		Kind:   pick(d.tape, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Hangs, CutBefore, CutAfter, Redirects, Hints),
+		Kind:   pick(d.tape, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Hangs, CutBefore, CutAfter, Redirects, SendsHints, Upgrades),
 		Status: pick(d.tape, 0, 503, 503, 429, 429, 500, 502, 504, 404, 409, 418, 201, 304, 400),
 		Length: d.n(600),
 	}
@@ -480,6 +598,9 @@ func (d draws) step() Step {
 	}
 	if d.odds(45) {
 		s.Word, s.Wait = Word(d.n(int(words))), pick(d.tape, 0, 1, 1, 2, 3, 5, 11, 31, 100000)
+	}
+	if d.theme == peeks && d.odds(60) {
+		return Step{Length: 1 + d.n(300), Plain: d.odds(60), Stall: d.log(time.Second), Delay: d.log(time.Second)}
 	}
 	s.Forbid, s.Final, s.Early, s.Plain, s.Close = d.odds(4), d.odds(5), d.odds(8), d.odds(15), d.odds(5)
 	if d.odds(20) {

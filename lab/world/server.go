@@ -33,13 +33,14 @@ type site struct {
 	plan   Site
 	front  *memhttp.Listener // pairs of connections towards clients
 
-	mu       sync.Mutex
-	back     *memhttp.Listener
-	http     *http.Server
-	serving  sync.WaitGroup // servers and handlers
-	conns    int
-	relays   []*relay
-	arrivals map[int]int // by round trip
+	mu      sync.Mutex
+	back    *memhttp.Listener
+	http    *http.Server
+	serving sync.WaitGroup // servers and handlers
+	conns   int
+	relays  []*relay
+	window  time.Duration // in which taken requests have arrived
+	taken   int
 }
 
 func (s *site) host() string { return fmt.Sprintf("s%d.test", s.number) }
@@ -49,6 +50,13 @@ func (s *site) scheme() string {
 		return "https"
 	}
 	return "http"
+}
+
+func (s *site) port() string {
+	if s.plan.TLS {
+		return "443"
+	}
+	return "80"
 }
 
 // start starts the server, for the first time or again.
@@ -116,8 +124,10 @@ func (s *site) begin(o Outage) {
 	s.mu.Unlock()
 	switch o.Kind {
 	case Refusing:
+		x := s.w.chance(hashOf("refusing", s.number))
 		for _, r := range relays {
 			r.reset()
+			time.Sleep(x.tiny())
 		}
 	case Silent:
 		for _, r := range relays {
@@ -130,7 +140,9 @@ func (s *site) begin(o Outage) {
 		s.start()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = server.Shutdown(ctx)
+		// Shutdown returns after a random time.
+		s.serving.Go(func() { _ = server.Shutdown(ctx) })
+		time.Sleep(5 * time.Second)
 		_ = server.Close()
 	}
 }
@@ -238,7 +250,7 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 		_ = pause(req.Context(), time.Hour)
 		panic(http.ErrAbortHandler)
 	}
-	if step.Kind == Hints {
+	if step.Kind == SendsHints {
 		h.Set("Link", "</style.css>; rel=preload")
 		rw.WriteHeader(http.StatusEarlyHints)
 		h.Del("Link")
@@ -246,7 +258,23 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 	if step.Delay > 0 && pause(req.Context(), step.Delay) != nil {
 		panic(http.ErrAbortHandler)
 	}
+	if step.Kind == Upgrades && req.ProtoMajor == 1 && r.sends == nil {
+		r.answers(a, http.StatusSwitchingProtocols)
+		upgrade(rw, a.number)
+		return
+	}
 	s.respond(rw, req, r, a)
+}
+
+// upgrade switches to a protocol in which the server says one word.
+func upgrade(rw http.ResponseWriter, arrival int) {
+	conn, buf, err := http.NewResponseController(rw).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	defer conn.Close()
+	_, _ = fmt.Fprintf(buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: world\r\nWorld-Arrival: %d\r\n\r\nhello", arrival)
+	_ = buf.Flush()
 }
 
 // respond writes the response to arrival a.
@@ -386,6 +414,18 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		h.Set("Retry-After", []string{"-1", "1.5", "soon", "1e3", "+2"}[s.Wait%5])
 	case Millis:
 		h.Set("Retry-After-Ms", seconds+"00")
+	case Reset:
+		h.Set("X-RateLimit-Remaining", "0")
+		h.Set("X-RateLimit-Reset", seconds)
+		h.Set("X-RateLimit-Reset-After", seconds+".25")
+		h.Set("X-Ms-Retry-After-Ms", seconds+"00")
+		h.Set("X-Amz-Retry-After", seconds+"00")
+	case Services:
+		h.Set("X-Ratelimit-Remaining-Requests", "0")
+		h.Set("X-Ratelimit-Reset-Requests", seconds+"s")
+		h.Set("Anthropic-Ratelimit-Requests-Remaining", "0")
+		h.Set("Anthropic-Ratelimit-Requests-Reset", now.Add(wait).UTC().Format(time.RFC3339))
+		h.Set("X-Should-Retry", []string{"true", "TRUE", "maybe"}[s.Wait%3])
 	case RateLimit:
 		h.Set("RateLimit", `"default";r=0;t=`+seconds)
 	}
@@ -414,12 +454,30 @@ func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
 	if a.number <= len(r.script) {
 		a.step = r.script[a.number-1]
 	}
+	if s.limited() {
+		a.outage = &Outage{Kind: Throttling, Word: s.plan.Word}
+	}
 	if o := s.outage(); o != nil && (o.Kind == Unavailable || o.Kind == Throttling) {
 		a.outage = o
 	}
 	r.arrivals = append(r.arrivals, a)
 	r.w.log("%v: arrival %d at s%d %s %s", r, a.number, s.number, a.retry, a.ranged)
 	return a
+}
+
+// limited counts a request towards the limit of the site, and reports whether it is
+// beyond it.
+func (s *site) limited() bool {
+	if s.plan.Limit == 0 || s.w.calm.Load() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if window := s.w.now() / time.Second; window != s.window {
+		s.window, s.taken = window, 0
+	}
+	s.taken++
+	return s.taken > s.plan.Limit
 }
 
 func (r *roundTrip) process(a *arrival) {
@@ -464,5 +522,5 @@ func must(err error) {
 }
 
 func newSite(w *world, number int, plan Site) *site {
-	return &site{w: w, number: number, plan: plan, front: memhttp.Listen(), arrivals: map[int]int{}}
+	return &site{w: w, number: number, plan: plan, front: memhttp.Listen()}
 }

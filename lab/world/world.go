@@ -7,11 +7,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"hash/fnv"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -20,8 +23,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/chance"
+	"github.com/retrip/retrip/internal/control"
+	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/play"
 )
 
@@ -155,6 +163,8 @@ func (w *world) draw() uint64 {
 	return s.next()
 }
 
+var loose = flag.Bool("loose", false, "run each world on all processors: what happens at one instant then happens in another order each time")
+
 // Outcome is what is known after the end of a world.
 type Outcome struct {
 	Violations []Violation
@@ -162,8 +172,16 @@ type Outcome struct {
 }
 
 // Run runs the world of plan.
+//
+// Run must have the process for itself: it uses one processor and doesn't collect
+// garbage, so that goroutines that can run at one instant run in the same order each
+// time.
 func Run(t *testing.T, plan *Plan) (o Outcome) {
 	var w *world
+	if !*loose {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer func() {
 		chance.Source = nil
 		if p := recover(); p != nil {
@@ -192,8 +210,15 @@ func Run(t *testing.T, plan *Plan) (o Outcome) {
 
 func newWorld(plan *Plan) *world {
 	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}}
-	for range 3 {
-		w.metrics = append(w.metrics, retrip.NewMetrics())
+	for i := range 3 {
+		m := retrip.NewMetrics()
+		m.Exemplar = func(context.Context) prometheus.Labels { return prometheus.Labels{"trace_id": "0af7651916cd43dd"} }
+		for _, tr := range plan.Transports {
+			if tr.Metrics == i && tr.Timed {
+				m.Durations = []string{"s0.test"}
+			}
+		}
+		w.metrics = append(w.metrics, m)
 	}
 	if len(plan.Store) > 0 {
 		w.fleet = retrip.NewFleet(w.store())
@@ -306,8 +331,9 @@ func (w *world) end() {
 		}
 	}
 	for _, u := range w.uploads {
-		if u.closed.Load() == 0 {
-			w.breaks("P2", "a request body was never closed")
+		// net/http's HTTP/2 drops copies that it has not begun to read.
+		if u.closed.Load() == 0 && !(u.copied && !u.read.Load()) {
+			w.breaks("P2", "a body of call %d was never closed", u.id)
 		}
 	}
 }
@@ -328,10 +354,18 @@ func (w *world) operate(t *testing.T, o Operation) {
 	case Looks:
 		for _, s := range c.retrip.HostStates() {
 			w.plausible(c, s)
+			if text, err := json.Marshal(s); err != nil || s.String() == "" {
+				w.breaks("P15", "a state as JSON: %s, %v", text, err)
+			}
+			if p, err := c.retrip.PolicyFor(s.Host); err != nil && s.Host != "others" {
+				w.breaks("P15", "the policy of %s: %v, %v", s.Host, p, err)
+			}
 		}
+		c.retrip.UnmatchedPatterns()
+		_ = c.retrip.Validate() // some policies are unwise
 	case Gathers:
 		play.Gather(t, c.retrip.Metrics)
-	case SwapsPolicies:
+	case SwapsPolicies, Reloads:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		n := len(c.swaps)
@@ -339,7 +373,11 @@ func (w *world) operate(t *testing.T, o Operation) {
 			return
 		}
 		next := c.plan.Next[n-1]
-		if err := c.retrip.SetPolicies(w.policyOf(next.Default), w.hostsOf(next.Hosts)); err != nil {
+		policy, hosts := w.policyOf(next.Default), w.hostsOf(next.Hosts)
+		if o.Kind == Reloads {
+			w.reloads(next)
+		}
+		if err := c.retrip.SetPolicies(policy, hosts); err != nil {
 			w.breaks("world", "an invalid policy: %v", err)
 			return
 		}
@@ -348,6 +386,78 @@ func (w *world) operate(t *testing.T, o Operation) {
 		c.http.CloseIdleConnections()
 	case ClosesFleet:
 		_ = w.fleet.Close()
+	case Forbids, Undoes, Forgets:
+		c.control(o)
+	}
+}
+
+// order is what an operator has forbidden.
+type order struct {
+	from, until time.Duration
+	host        string // empty: all retries
+}
+
+// control forbids by hand, and allows and forgets.
+func (c *client) control(o Operation) {
+	controls, s := lend.Control(c.retrip), c.w.sites[o.Site]
+	key, err := hostkey.Parse(s.host() + ":" + s.port())
+	must(err)
+	var subject control.Subject
+	host := ""
+	if o.Whole || o.Kind == Forgets {
+		subject.Host, host = key, s.host()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.w.now()
+	end := func() {
+		for i := range c.orders {
+			if c.orders[i].host == host && c.orders[i].until > now {
+				c.orders[i].until = now
+			}
+		}
+	}
+	switch o.Kind {
+	case Forbids:
+		if controls.Give(context.Background(), subject, "an operator", o.For) == nil {
+			end()
+			c.orders = append(c.orders, order{now, now + o.For, host})
+		}
+	case Undoes:
+		if controls.Undo(context.Background(), subject, "an operator") == nil {
+			end()
+		}
+	case Forgets:
+		if controls.Forget(context.Background(), subject, "an operator") == nil {
+			c.forgot = true
+		}
+	}
+	controls.Orders()
+}
+
+// reloads checks that policies survive JSON, but for their functions.
+func (w *world) reloads(p Policies) {
+	policy, hosts := p.Default.Policy, map[string]retrip.Policy{}
+	for pattern, p := range p.Hosts {
+		hosts[pattern] = p.Policy
+	}
+	file := func(policy retrip.Policy, hosts map[string]retrip.Policy) []byte {
+		text, err := json.Marshal(policy)
+		must(err)
+		var all map[string]json.RawMessage
+		must(json.Unmarshal(text, &all))
+		all["hosts"], err = json.Marshal(hosts)
+		must(err)
+		text, err = json.Marshal(all)
+		must(err)
+		return text
+	}
+	text := file(policy, hosts)
+	policy, hosts, err := retrip.LoadPolicies(bytes.NewReader(text))
+	if err != nil {
+		w.breaks("policies", "policies don't survive JSON: %v: %s", err, text)
+	} else if again := file(policy, hosts); !bytes.Equal(text, again) {
+		w.breaks("policies", "policies change in JSON: %s, %s", text, again)
 	}
 }
 

@@ -14,10 +14,11 @@ import (
 )
 
 var (
-	seed   = flag.Uint64("seed", 1, "seed of the first world")
-	worlds = flag.Int("worlds", 500, "how many worlds TestWorlds runs")
-	story  = flag.Bool("story", false, "print the whole story of a world that breaks a promise, or of the world -seed if -worlds is 1")
-	shrunk = flag.Int("shrink", 3000, "how many worlds may be tried to find a simpler one that breaks the same promise")
+	seed    = flag.Uint64("seed", 1, "seed of the first world")
+	worlds  = flag.Int("worlds", 500, "how many worlds TestWorlds runs")
+	story   = flag.Bool("story", false, "print the whole story of a world that breaks a promise, or of the world -seed if -worlds is 1")
+	replays = flag.Int("replays", 20, "how many worlds TestRun_Replays runs")
+	shrunk  = flag.Int("shrink", 3000, "how many worlds may be tried to find a simpler one that breaks the same promise")
 )
 
 // TestWorlds runs -worlds worlds from -seed on, until one breaks a promise.
