@@ -23,7 +23,7 @@ OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|peers)/\.\.\
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak worlds downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak worlds worlds-cover downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,10 @@ worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all p
 		"$$dir/world" -test.run 'TestWorlds$$' -test.timeout 2h -test.v -worlds $$each -seed $$(($(SEED) + i * each)) & pids+=($$!); \
 	done; \
 	for pid in "$${pids[@]}"; do wait "$$pid"; done
+
+worlds-cover: ## statement coverage of the root package and the packages that it imports by 10 000 random worlds alone
+	$(GO) test -run 'TestWorlds$$' -coverprofile=worlds.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) ./lab/world -args -worlds 10000
+	@$(GO) tool cover -func=worlds.out | tail -1
 
 downloads: ## fetch 100 bodies of 1 GiB through a proxy that cuts them every 10 MiB; each must arrive whole (half an hour)
 	$(GO) run ./lab/cmd/downloads

@@ -183,7 +183,8 @@ func (c *client) hooks() *retrip.Trace {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.events = append(r.events, n)
-			if r.end != 0 && e.Request.Context().Err() != nil {
+			ctx := e.Request.Context()
+			if deadline, ok := ctx.Deadline(); r.end != 0 && (ctx.Err() != nil || ok && !time.Now().Before(deadline)) {
 				// The caller has gone while it read. Which of the errors of that instant
 				// net/http returns is left to chance.
 				return

@@ -15,13 +15,15 @@ import (
 
 var (
 	seed    = flag.Uint64("seed", 1, "seed of the first world")
-	worlds  = flag.Int("worlds", 500, "how many worlds TestWorlds runs")
+	worlds  = flag.Int("worlds", 300, "how many worlds TestWorlds runs")
 	story   = flag.Bool("story", false, "print the whole story of a world that breaks a promise, or of the world -seed if -worlds is 1")
 	replays = flag.Int("replays", 20, "how many worlds TestRun_Replays runs")
 	shrunk  = flag.Int("shrink", 3000, "how many worlds may be tried to find a simpler one that breaks the same promise")
 )
 
 // TestWorlds runs -worlds worlds from -seed on, until one breaks a promise.
+//
+//retrip:promise P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 P14 P15 P17 P18 P19 P20 P21
 func TestWorlds(t *testing.T) {
 	debug.SetGCPercent(400)
 	began := time.Now()
