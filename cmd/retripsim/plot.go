@@ -88,13 +88,17 @@ func text(c color.Color, size vg.Length, bold bool) draw.TextStyle {
 	return style
 }
 
-// wrap breaks s at spaces into lines no wider than width.
+// wrap breaks s at spaces into lines no wider than width, but not before a
+// percent sign.
 func wrap(s string, style draw.TextStyle, width vg.Length) []string {
 	var lines []string
 	row := ""
 	for word := range strings.SplitSeq(s, " ") {
 		longer := strings.TrimPrefix(row+" "+word, " ")
 		if row != "" && roomy(style, longer) > width {
+			if at := strings.LastIndexByte(row, ' '); at > 0 && word == "%" {
+				row, word = row[:at], row[at+1:]+" %"
+			}
 			lines = append(lines, row)
 			longer = word
 		}

@@ -177,10 +177,14 @@ func TestPictures(t *testing.T) {
 			assert.True(t, strings.HasPrefix(p.title, p.texts[0].text), "the title is the first text: %s", args)
 			for i, a := range p.texts {
 				assert.True(t, a.left >= 0 && a.right <= p.width && a.low >= 0 && a.low+a.height <= p.height, "%s: %q is inside", args, a.text)
+				assert.False(t, strings.HasPrefix(a.text, "%"), "%s: a line begins with %q", args, a.text)
 				for _, b := range p.texts[i+1:] {
 					over := min(a.right, b.right) > max(a.left, b.left) && min(a.low+a.height, b.low+b.height) > max(a.low, b.low)
 					assert.False(t, over, "%s: %q over %q", args, a.text, b.text)
 				}
+			}
+			for _, name := range []string{"start", "middle", "end"} { // of titles, and of labels below and beside an axis
+				assert.True(t, slices.ContainsFunc(p.texts, func(b box) bool { return b.anchor == name }), "%s: a text is aligned by its %s", args, name)
 			}
 			for c := range p.colors {
 				if strings.Contains("map triggers queues", strings.Fields(args)[0]) && (c == hex(inkOn(rgb(0xffffff))) || c == hex(inkOn(rgb(0)))) {

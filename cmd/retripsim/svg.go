@@ -59,12 +59,26 @@ func (c *svgCanvas) FillString(face font.Face, pt vg.Point, s string) {
 type aligner struct{ ptext.Plain }
 
 func (h aligner) Draw(c vg.Canvas, s string, style ptext.Style, pt vg.Point) {
-	if outer, ok := c.(*draw.Canvas); ok {
-		if svg, ok := outer.Canvas.(*svgCanvas); ok {
-			svg.align = style.XAlign
-		}
+	if svg := innermost(c); svg != nil {
+		svg.align = style.XAlign
 	}
 	h.Plain.Draw(c, s, style, pt)
+}
+
+// innermost returns the svgCanvas of which c is a part, or nil.
+func innermost(c vg.Canvas) *svgCanvas {
+	for {
+		switch outer := c.(type) {
+		case *draw.Canvas:
+			c = outer.Canvas
+		case draw.Canvas:
+			c = outer.Canvas
+		case *svgCanvas:
+			return outer
+		default:
+			return nil
+		}
+	}
 }
 
 var (
