@@ -39,6 +39,7 @@ type race struct {
 	kind  replay.Kind
 
 	first *attempt.Attempt
+	began time.Duration // instant at which first began
 	known *hedge.Host
 	delay time.Duration // 0: the first attempt is never late
 	alarm *alarm.Alarm  // nil without a delay
@@ -71,7 +72,7 @@ func (x *exchange) race() {
 	if !x.hedges() {
 		return
 	}
-	c := &race{clock: x.clock, t: x.t, r: x.r, req: x.req, key: x.key, kind: x.payload.kind, first: x.last.attempt}
+	c := &race{clock: x.clock, t: x.t, r: x.r, req: x.req, key: x.key, kind: x.payload.kind, first: x.last.attempt, began: x.last.began}
 	c.known = x.t.hedges.Host(hostkey.Of(x.req.URL), x.last.began)
 	if c.delay = c.known.Begin(x.last.began, x.most()); c.delay > 0 {
 		if c.kind != replay.None {
@@ -202,7 +203,7 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 		return x.s.base
 	}
 	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, lostLately
-	if t := x.t.spares.Beside(x.s.epoch, base, x.spareKey(), x.patience(), c.delay); t != nil {
+	if t := x.t.spares.Beside(x.s.epoch, base, x.spareKey(), c.began, x.patience(), c.delay); t != nil {
 		return t
 	}
 	return x.s.base

@@ -211,7 +211,10 @@ var expected = map[string]func(a *answers) vector{
 	"panel: Requests held at gates: A": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return a.total("held", p) * a.rate })
 	},
-	"panel: Waits at gates: A": func(*answers) vector { return vector{"policy=queue.test": heldFor.Seconds()} },
+	"panel: Waits at gates: A":                func(*answers) vector { return vector{"policy=queue.test": heldFor.Seconds()} },
+	"panel: Hedges by result: A":              func(*answers) vector { return vector{} },
+	"panel: Late requests without a hedge: A": func(*answers) vector { return vector{} },
+	"panel: Delay of hedges: A":               func(*answers) vector { return vector{} },
 	"panel: Retries asked of the fleet account: A": func(a *answers) vector {
 		// A retry after a 429 at a gate asks nobody.
 		asked := a.total("retries", "") - a.total("retries", "queue.test")

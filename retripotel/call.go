@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -26,15 +27,16 @@ const (
 	attemptsKey    = attribute.Key("retrip.attempts")
 	waitSecondsKey = attribute.Key("retrip.wait_seconds")
 	waitSourceKey  = attribute.Key("retrip.wait_source")
+	hedgeResultKey = attribute.Key("retrip.hedge_result")
 )
 
-// call is one RoundTrip. Its hooks and attempts run one after another, so it
-// needs no lock.
+// call is one RoundTrip. Its hooks run one after another. Attempts may run beside
+// each other, and read only sent.
 type call struct {
 	span    trace.Span
 	metrics *instruments
 
-	sent    int // attempts so far, including those before a redirect
+	sent    atomic.Int64 // attempts so far, including those before a redirect; a hedge counts when it has ended
 	last    retrip.Event
 	counted int // the last attempt whose transparent retries were counted
 }
@@ -47,14 +49,18 @@ func sentBefore(req *http.Request) int {
 		return 0
 	}
 	if c, ok := req.Response.Request.Context().Value(callKey{}).(*call); ok {
-		return c.sent
+		return int(c.sent.Load())
 	}
 	return 0
 }
 
 func (c *call) trace() *retrip.Trace {
 	return &retrip.Trace{
-		Attempt: c.own(func(retrip.Event) { c.sent++ }),
+		Attempt: c.own(func(retrip.Event) { c.sent.Add(1) }),
+		Hedge: c.own(func(e retrip.Event) {
+			c.sent.Add(1)
+			c.span.AddEvent("hedge", trace.WithAttributes(hedgeResultKey.String(string(e.Reason)), waitSecondsKey.Float64(e.Wait.Seconds())))
+		}),
 		Retry: c.own(func(e retrip.Event) {
 			source := "backoff"
 			if e.FromServer {
@@ -132,8 +138,8 @@ type resends struct{ base http.RoundTripper }
 
 func (r resends) RoundTrip(req *http.Request) (*http.Response, error) {
 	span := trace.SpanFromContext(req.Context())
-	if c, ok := req.Context().Value(callKey{}).(*call); ok && c.sent > 1 {
-		span.SetAttributes(semconv.HTTPRequestResendCount(c.sent - 1))
+	if c, ok := req.Context().Value(callKey{}).(*call); ok && c.sent.Load() > 1 {
+		span.SetAttributes(semconv.HTTPRequestResendCount(int(c.sent.Load()) - 1))
 	}
 	returned := false
 	defer func() {

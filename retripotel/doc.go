@@ -20,7 +20,9 @@
 // lasts until the response headers arrive. Its name is the method followed by
 // "with retries". It has an event "retry" for each retry, written when the wait
 // begins, with retrip.reason, retrip.wait_seconds and retrip.wait_source
-// ("backoff" or "server"), and an event "give up" with retrip.reason. The
+// ("backoff" or "server"), an event "hedge" when a hedge has ended, with
+// retrip.hedge_result ("won", "lost" or "failed") and the delay before the hedge as
+// retrip.wait_seconds, and an event "give up" with retrip.reason. The
 // reasons are those of [retrip.Reason]. The conventions advise against a span
 // of kind CLIENT around the attempts, because it would look like a request that
 // was sent.

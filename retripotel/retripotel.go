@@ -82,7 +82,8 @@ func New(t *retrip.Transport, c Config) *Transport {
 // copy of req with the context of the span.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	began := time.Now()
-	c := &call{metrics: t.metrics, sent: sentBefore(req)}
+	c := &call{metrics: t.metrics}
+	c.sent.Store(int64(sentBefore(req)))
 	ctx, span := t.tracer.Start(req.Context(), spanName(req),
 		trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(requestAttributes(req)...))
 	returned := false

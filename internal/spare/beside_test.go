@@ -19,7 +19,7 @@ import (
 	"github.com/retrip/retrip/internal/spare"
 )
 
-// Attempts beside others share one connection, until one of them has got no response for
+// Attempts beside others share one connection, until one of them has waited without a response for
 // longer than nearly all take. An attempt that was only slower than the other one says
 // nothing. Over HTTP/1, the pool stays too; net/http itself closes the connection.
 func TestPools_Beside(t *testing.T) {
@@ -34,12 +34,13 @@ func TestPools_Beside(t *testing.T) {
 				u, err := url.Parse(s.URL)
 				require.NoError(t, err)
 				key := spare.Key{Key: hostkey.Of(u), Scheme: "http", HTTP2: proto == memhttp.H2C}
+				since := time.Duration(-1)
 				get := func(limit time.Duration) error {
 					ctx, cancel := context.WithTimeout(t.Context(), limit)
 					defer cancel()
 					req, err := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
 					require.NoError(t, err)
-					resp, err := pools.Beside(epoch, base, key, time.Second, most).RoundTrip(req)
+					resp, err := pools.Beside(epoch, base, key, since, time.Second, most).RoundTrip(req)
 					if err == nil {
 						err = resp.Body.Close()
 					}
@@ -65,6 +66,21 @@ func TestPools_Beside(t *testing.T) {
 					assert.NoError(t, get(time.Second))
 				}
 				assert.Equal(t, again+1, s.Listener.Dials())
+				time.Sleep(time.Second)
+				since = time.Since(epoch)
+				for range 5 {
+					assert.NoError(t, get(time.Second))
+				}
+				assert.Equal(t, again+2, s.Listener.Dials(), "the first had no proof that anything works")
+				time.Sleep(time.Second)
+				since = time.Since(epoch)
+				pools.Answered(epoch, key)
+				time.Sleep(time.Second)
+				assert.NoError(t, get(time.Second))
+				pools.Answered(epoch, key)
+				since = time.Since(epoch) - 1
+				assert.NoError(t, get(time.Second))
+				assert.Equal(t, again+3, s.Listener.Dials(), "a response from the base proves it too")
 			})
 		})
 	}

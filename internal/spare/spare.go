@@ -180,13 +180,15 @@ func (l *Pools) Get(epoch time.Time, base *http.Transport, key Key, since, patie
 	})
 }
 
-// Beside returns the base's spare of key for an attempt beside one that the base is
-// making. Nearly all responses take less than the time most. Beside makes a new spare if
-// there is none, or if the last request over it has waited longer than that. It
-// returns nil if the base allows no spare.
-func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, patience, most time.Duration) *Turn {
-	t := l.get(epoch, base, key, time.Since(epoch), patience, func(e *entry, now time.Duration) (use, pool bool) {
-		return true, e.pool != nil && !e.pool.silent.Load()
+// Beside returns the base's spare of key for an attempt beside one that the base has been
+// making since the instant since. If no connection to the host has delivered a response
+// meanwhile, all of them may have frozen at once, and Beside makes a new spare. It also
+// does so if the last request over the spare has waited for longer than the time
+// most, which nearly no response takes. It returns nil if the base allows no spare.
+func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, since, patience, most time.Duration) *Turn {
+	t := l.get(epoch, base, key, time.Since(epoch), patience, func(e *entry, _ time.Duration) (use, pool bool) {
+		p := e.pool
+		return true, p != nil && !p.silent.Load() && (e.answered > since || p.made > since || time.Duration(p.answered.Load()) > since)
 	})
 	if t != nil {
 		t.most = most

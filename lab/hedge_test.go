@@ -1,0 +1,104 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// ask gets the answer at url.
+func ask(t *testing.T, rt http.RoundTripper, method, url, body string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	resp, err := rt.RoundTrip(req)
+	require.NoError(t, err)
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return string(answer)
+}
+
+// A request over a frozen connection is answered over another one, after the delay and
+// one more exchange, without a timeout.
+//
+//retrip:promise P21
+func TestHedge_FrozenConnection(t *testing.T) {
+	for _, p := range Protos {
+		t.Run(string(p), func(t *testing.T) {
+			t.Parallel()
+			server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				time.Sleep(2 * time.Millisecond)
+				_, _ = io.WriteString(w, "answer")
+			}))
+			t.Cleanup(server.Close)
+			box := newIcebox(t, server.Listener.Addr().String())
+			var last retrip.Event
+			tr := &retrip.Transport{Base: Base(p, server), Policy: retrip.Policy{Hedge: 0.2, AttemptTimeout: 5 * time.Second}, Trace: &retrip.Trace{Hedge: func(e retrip.Event) { last = e }}}
+			t.Cleanup(tr.CloseIdleConnections)
+			url := p.Scheme() + "://" + box.addr
+			for range 10 { // on a busy machine, the hedges may be spent, or late themselves
+				for range 100 {
+					assert.Equal(t, "answer", ask(t, tr, "GET", url, ""))
+				}
+				box.freeze()
+				last = retrip.Event{}
+				assert.Equal(t, "answer", ask(t, tr, "GET", url, ""))
+				t.Logf("%q: %v after a delay of %v", last.Reason, last.Elapsed-last.Wait, last.Wait)
+				if last.Reason == "won" && last.Elapsed-last.Wait < 50*time.Millisecond {
+					return
+				}
+			}
+			t.Error("no request was answered in time")
+		})
+	}
+}
+
+// With HTTP/3 as the base, a hedge is a second stream of the same connection.
+//
+//retrip:promise P21
+func TestHedge_HTTP3(t *testing.T) {
+	var late, posts atomic.Int64
+	url, base := serve3(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.Method == http.MethodPost {
+			posts.Add(1)
+		}
+		if r.URL.Path == "/late" && late.Add(1)%2 == 1 {
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(time.Second):
+			}
+		}
+		_, _ = io.WriteString(w, "answer to "+string(body))
+	}))
+	var results []string
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2}, Trace: &retrip.Trace{Hedge: func(e retrip.Event) { results = append(results, string(e.Reason)) }}}
+	for range 100 {
+		assert.Equal(t, "answer to ", ask(t, tr, "GET", url, ""))
+	}
+	results = nil
+	began := time.Now()
+	assert.Equal(t, "answer to body", ask(t, tr, "QUERY", url+"/late", "body"))
+	t.Logf("%v after %v", results, time.Since(began))
+	assert.Equal(t, []string{"won"}, results)
+	for range 4 {
+		assert.Equal(t, "answer to body", ask(t, tr, "POST", url+"/late", "body"))
+	}
+	assert.EqualValues(t, 4, posts.Load(), "a POST has no copy")
+}
