@@ -585,6 +585,15 @@ func (r *roundTrip) read(resp *http.Response) {
 		timer := time.AfterFunc(r.call.Pace, func() { _ = resp.Body.Close() })
 		defer timer.Stop()
 	}
+	defer func() {
+		// The hooks of a continuation run within Read.
+		if p := recover(); p != nil {
+			if p != aPanic {
+				panic(p)
+			}
+			_ = resp.Body.Close()
+		}
+	}()
 	buf := make([]byte, 8<<10)
 	for len(got) < most && err == nil {
 		var n int

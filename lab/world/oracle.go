@@ -682,6 +682,40 @@ func (w *world) plausible(c *client, s retrip.HostState) {
 	}
 }
 
+// solvent checks that the budget of a host misses no more than its retries have cost:
+// a retry that was not made gives its tokens back.
+func (w *world) solvent(c *client, s retrip.HostState) {
+	if len(c.swaps) > 1 || s.Host == "others" {
+		return
+	}
+	var here, everywhere float64
+	for _, r := range w.order {
+		if r.client != c {
+			continue
+		}
+		cost := 0.0
+		if r.effective().AttemptTimeout > 0 {
+			cost = 2 // of a slow success
+		}
+		for _, e := range r.events {
+			if e.hook == "Hedge" || e.hook == "Attempt" && (e.Attempt > 1 || e.at > r.end) {
+				cost += 0.7
+			}
+		}
+		everywhere += cost
+		if strings.HasPrefix(s.Host, r.host) {
+			here += cost
+		}
+	}
+	const tiny = 1e-4
+	if missing := s.Size - s.Tokens; missing > here+tiny {
+		w.breaks("P10", "t%d: %s misses %.2f tokens, its retries have cost %.2f at most", c.number, s.Host, missing, here)
+	}
+	if missing := s.SharedSize - s.SharedTokens; missing > everywhere+tiny {
+		w.breaks("P10", "t%d: the shared budget misses %.2f tokens, all retries have cost %.2f at most", c.number, missing, everywhere)
+	}
+}
+
 // checkQuiet checks what must hold once no request is in flight.
 func (w *world) checkQuiet(t *testing.T) {
 	swapped := false
@@ -689,6 +723,7 @@ func (w *world) checkQuiet(t *testing.T) {
 		swapped = swapped || len(c.swaps) > 1
 		for _, s := range c.retrip.HostStates() {
 			w.plausible(c, s)
+			w.solvent(c, s)
 			if s.Waiting != 0 {
 				w.breaks("P23", "t%d: %d requests wait at the gate of %s, and none is in flight", c.number, s.Waiting, s.Host)
 			}
