@@ -787,6 +787,33 @@ func (w *world) identities(policy string, s play.Sums) {
 	}
 }
 
+// last makes a request that should get a response at once.
+func (w *world) last(c *client, s *site, id int) (*http.Response, error) {
+	of := &callOf{id: id + c.number*10 + s.number, call: &Call{Method: http.MethodGet, Site: s.number}}
+	ctx := context.WithValue(context.Background(), callKey{}, of)
+	ctx = retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: 1, Deadline: time.Hour, AttemptTimeout: time.Hour})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.scheme()+"://"+s.host()+"/last", nil)
+	must(err)
+	return c.http.Transport.RoundTrip(req)
+}
+
+// checkProbes checks that a breaker lets a request through once the time is over for
+// which it is open: no probe is missing.
+func (w *world) checkProbes() {
+	for _, c := range w.clients {
+		for _, s := range w.sites {
+			resp, err := w.last(c, s, 80_000)
+			if e, ok := errors.AsType[*retrip.Error](err); ok && e.Reason == retrip.ReasonBreakerOpen {
+				w.breaks("P5", "t%d: the breaker of s%d refuses a request, a minute after the last one", c.number, s.number)
+			}
+			if resp != nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}
+	}
+}
+
 // checkCalm checks that a day after the last trouble, nothing of it is left.
 func (w *world) checkCalm(t *testing.T) {
 	for _, c := range w.clients {
@@ -794,14 +821,8 @@ func (w *world) checkCalm(t *testing.T) {
 			w.breaks("P15", "t%d: %s still has a state after 26 hours: %v", c.number, s.Host, s)
 		}
 		for _, s := range w.sites {
-			url := s.scheme() + "://" + s.host() + "/last"
-			of := &callOf{id: 90_000 + c.number*10 + s.number, call: &Call{Method: http.MethodGet, Site: s.number}}
-			ctx := context.WithValue(context.Background(), callKey{}, of)
-			ctx = retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: 1, Deadline: time.Hour, AttemptTimeout: time.Hour})
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-			must(err)
 			began := w.now()
-			resp, err := c.http.Transport.RoundTrip(req)
+			resp, err := w.last(c, s, 90_000)
 			if err != nil {
 				w.breaks("P14", "t%d: the last request to s%d fails: %v", c.number, s.number, err)
 				continue

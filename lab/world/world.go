@@ -294,7 +294,6 @@ func (w *world) run(t *testing.T) {
 	synctest.Wait()
 	w.check()
 	w.checkQuiet(t)
-	w.log("26 hours pass")
 	w.calm.Store(true)
 	for _, s := range w.sites {
 		for _, r := range s.relays {
@@ -303,6 +302,8 @@ func (w *world) run(t *testing.T) {
 			}
 		}
 	}
+	w.checkProbes()
+	w.log("26 hours pass")
 	time.Sleep(26 * time.Hour)
 	w.checkCalm(t)
 	w.end()
