@@ -239,10 +239,15 @@ func (g *gate) leave(c *Ticket) {
 	if c.number != 0 {
 		g.queue.remove(c.number)
 	}
-	if c.Out && c.epoch == g.epoch && g.probe == probeAway {
+	if g.probes(c) {
 		g.probe = probeDue
 	}
 	c.Out, c.Held = false, false
+}
+
+// probes reports whether c is the probe: the newest, if more than one has no result.
+func (g *gate) probes(c *Ticket) bool {
+	return c.Out && c.epoch == g.epoch && g.probe == probeAway && c.sent == g.probed
 }
 
 // accept records that the server accepted c.
@@ -276,7 +281,7 @@ func (g *gate) accept(c *Ticket, now time.Duration) {
 // the server named no wait. It reports whether all calls must wait longer, so
 // that some may miss their deadlines.
 func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uint64) bool {
-	current := c.Out && c.epoch == g.epoch
+	current, probe := c.Out && c.epoch == g.epoch, g.probes(c)
 	c.Out = false
 	c.refused += min(1, math.MaxUint8-c.refused)
 	word = min(word, PauseMost)
@@ -286,7 +291,7 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 	news := current && g.fresh || word == 0 && g.pace.free && g.pace.good > 0
 	turned := g.pace.judge(news, max(word, g.pause), now)
 	if c.Alone = word == 0 && g.pace.free; c.Alone {
-		if current && g.probe == probeAway {
+		if probe {
 			g.probe = probeDue
 		}
 		return false
