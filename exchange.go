@@ -240,6 +240,21 @@ func (x *exchange) decide() error {
 	return nil
 }
 
+// overhear makes the host heed what a server has said in o, the outcome of an attempt that
+// doesn't count. Nothing else says of it what the outcome of an attempt says of a host.
+func (x *exchange) overhear(o *decide.Outcome) {
+	if !x.r.Refused(*o) {
+		return
+	}
+	if x.host == nil {
+		x.pin(true)
+	}
+	x.nameGate()
+	change, wakes := x.rules().Overhear(&x.host.Record, &x.call, *o, x.s.now(), chance.Draw())
+	wakeOthers(&x.host.Record, wakes)
+	x.changed(change)
+}
+
 // goOn records the decision to make another attempt.
 func (x *exchange) goOn() {
 	if x.last.torn != nil {
@@ -266,4 +281,17 @@ func (x *exchange) awake(gone error) ending {
 		return x.payRetry()
 	}
 	return end
+}
+
+// drop releases what the hedge x holds.
+func (x *exchange) drop() {
+	// Nobody would recover a panic of a body that is closed here.
+	defer func() { _ = recover() }()
+	if !x.ended && x.payload.given != nil {
+		defer x.payload.given.Close()
+	}
+	x.last.attempt.Abandon()
+	if x.last.held {
+		body.Dismiss(x.release())
+	}
 }

@@ -116,7 +116,9 @@ func (c *race) Ring(*alarm.Alarm) {
 	defer func() { c.end(h, recover()) }()
 	if h = c.begin(); h != nil {
 		h.use(h.beside(c), c.enter(h))
-		h.classify()
+		if !c.decided() {
+			h.classify()
+		}
 		h.ended = true
 	}
 }
@@ -141,6 +143,9 @@ func (c *race) begin() *exchange {
 	h := &exchange{key: c.key, idempotent: true}
 	h.init(c.t, c.s, c.r, c.req, c.kind, nil)
 	h.clock, h.call.Attempts, h.last.began, h.payload.given = c.clock, 2, c.s.now(), nil
+	if h.deadline != 0 {
+		h.call.Deadline = h.deadline
+	}
 	if !forbidden && h.payload.renew() != nil {
 		c.known.Hedged(false)
 		reason, forbidden = meter.SkipBody, true
@@ -236,32 +241,17 @@ func (c *race) end(h *exchange, broke any) {
 	}
 }
 
-// drop releases what the hedge x holds.
-func (x *exchange) drop() {
-	// Nobody would recover a panic of a body that is closed here.
-	defer func() { _ = recover() }()
-	if !x.ended && x.payload.given != nil {
-		defer x.payload.given.Close()
-	}
-	x.last.attempt.Abandon()
-	if x.last.held {
-		body.Dismiss(x.release())
-	}
-}
-
-// good reports whether the outcome of the attempt is an answer that no other attempt
-// should replace.
-func (x *exchange) good() bool {
-	o := &x.last.outcome
-	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !x.r.Retryable(*o)
-}
-
 // decided reports whether the hedge has decided the race.
 func (c *race) decided() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over
 }
+
+// hedgePatience is how many times the delay, which nearly no answer takes, a failed first
+// attempt waits for its hedge. The hedge may hang, or wait for the connection that the
+// response of the first attempt still holds.
+const hedgePatience = 16
 
 // endRace makes one outcome of the first attempt and of the hedge, if there is one: that
 // of the first good answer. A failure waits for the other attempt. panics says that the
@@ -277,7 +267,7 @@ func (x *exchange) endRace(panics bool) {
 	failed := c.ended != nil && !c.over && !good && !x.last.outcome.Canceled
 	if failed {
 		c.mu.Unlock()
-		x.last.outcome.Canceled = x.sleep(nil, c.ended) != nil
+		x.last.outcome.Canceled = x.sleep(time.NewTimer(hedgePatience*c.delay), c.ended) != nil
 		c.mu.Lock()
 	}
 	c.over = true
@@ -293,22 +283,23 @@ func (x *exchange) endRace(panics bool) {
 		return
 	}
 	x.call.Attempts, x.call.Hedged = 2, true
-	first, result, loser := x.last.attempt, meter.HedgeFailed, meter.Error
+	first, result, loser, other := x.last.attempt, meter.HedgeFailed, meter.Error, x.last.outcome
 	switch {
 	case panics && h != nil:
 		h.drop()
 		result, loser = meter.HedgeLost, meter.Superseded
 	case won:
 		if result, loser = meter.HedgeWon, meter.Superseded; failed {
-			loser = resultOf(&x.last.outcome, decide.None)
+			loser = resultOf(&other, decide.None)
 		}
 		x.follow(h)
 		second = first
 	case c.broke != nil:
 	case h != nil:
-		if loser = x.mergeFailure(h, good); x.last.attempt != first {
+		if other = x.mergeFailure(h, good); x.last.attempt != first {
 			second = first
 		}
+		loser = resultOf(&other, decide.None)
 	default:
 		if result, loser = meter.HedgeLost, meter.Superseded; !good && !panics {
 			loser = meter.Canceled
@@ -325,11 +316,13 @@ func (x *exchange) endRace(panics bool) {
 	}
 	switch {
 	case panics:
+		return
 	case c.broke != nil:
 		panic(c.broke)
 	case x.watch().anybody():
 		x.tellHedge(result, c.delay)
 	}
+	x.overhear(&other)
 }
 
 // follow makes the outcome of the hedge h that of x, and drops that of the first attempt.
@@ -348,20 +341,20 @@ func (x *exchange) follow(h *exchange) {
 }
 
 // mergeFailure makes the failure of the hedge h part of the outcome of x, unless the
-// first attempt was good. It returns the result of the attempt that doesn't go on.
+// first attempt was good. It returns the outcome of the attempt that doesn't go on.
 // Both failures are one to all rules. A response in hand comes before an error, and
 // whatever a server has said about retries holds.
-func (x *exchange) mergeFailure(h *exchange, good bool) (loser int) {
+func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 	if !h.ended {
 		// Its goroutine has ended within the base.
 		h.drop()
 		h.last = last{attempt: h.last.attempt, err: fault.ErrNothing}
 	}
-	other := h.last.outcome
+	other = h.last.outcome
 	switch {
 	case good:
 		h.drop()
-		return resultOf(&other, decide.None)
+		return other
 	case x.last.resp == nil && h.last.resp != nil:
 		other = x.last.outcome
 		x.met = append(x.met, x.last.err)
@@ -378,7 +371,7 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (loser int) {
 	o.Forbidden = o.Forbidden || other.Forbidden
 	o.Timeout = o.Timeout || other.Timeout
 	o.Canceled = o.Canceled || other.Canceled
-	return resultOf(&other, decide.None)
+	return other
 }
 
 // learnDelay tells the rule how the first attempt ended, of which there was no hedge.

@@ -113,6 +113,13 @@ func (x *exchange) classify() {
 	}
 }
 
+// good reports whether the outcome of the attempt is an answer that no other attempt
+// should replace.
+func (x *exchange) good() bool {
+	o := &x.last.outcome
+	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !x.r.Retryable(*o)
+}
+
 // readWhole reads the body of the response ahead, within the attempt, up to
 // Policy.WholeBody. It skips a response that is retried anyway, one whose body
 // the server produces over time, and one that continues a body, because the

@@ -325,17 +325,7 @@ func (r *Rules) learn(h *host.Record, c *Call, o Outcome, failed bool, now time.
 	if failed {
 		h.Debt.Fail(r.Budget, c.budgeted, c.charged, o.Timeout)
 		c.charged = c.charged || c.budgeted
-		if o.RetryAfter > 0 && r.pauses(o.Received()) {
-			word := min(o.RetryAfter, r.MaxWait)
-			if r.Gate {
-				// MaxWait would let new requests through before the time
-				// that the server asked for.
-				word = min(o.RetryAfter, gate.PauseMost)
-			}
-			if h.PauseUntil(span.Add(now, word)) {
-				change |= host.Paused
-			}
-		}
+		change |= r.pause(h, o, now)
 	} else {
 		first := c.Attempts == 1
 		switch pays := h.Debt.Succeed(r.Budget, c.paid, first, r.slow(o)); {
@@ -367,6 +357,23 @@ func (r *Rules) learn(h *host.Record, c *Call, o Outcome, failed bool, now time.
 	}
 	c.pass.Probe = false
 	return change, wakes
+}
+
+// pause pauses h if the server has asked for that in o, which has failed.
+func (r *Rules) pause(h *host.Record, o Outcome, now time.Duration) (change host.Change) {
+	if o.RetryAfter <= 0 || !r.pauses(o.Received()) {
+		return 0
+	}
+	word := min(o.RetryAfter, r.MaxWait)
+	if r.Gate {
+		// MaxWait would let new requests through before the time that the server
+		// asked for.
+		word = min(o.RetryAfter, gate.PauseMost)
+	}
+	if h.PauseUntil(span.Add(now, word)) {
+		change = host.Paused
+	}
+	return change
 }
 
 // spent keeps what the last attempt took: it isn't given back.

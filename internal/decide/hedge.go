@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/host"
 )
 
@@ -37,4 +38,26 @@ func (r *Rules) HoldsHedge(h *host.Record, gate string, now time.Duration) Hold 
 		return OfGate
 	}
 	return NoHold
+}
+
+// Refused reports whether o is a refusal that holds back requests other than its own.
+// Without a gate, that is a 503 with a Retry-After.
+func (r *Rules) Refused(o Outcome) bool {
+	return r.refused(o) && (r.Gate || r.pauses(o.Received())) && r.Retryable(o)
+}
+
+// Overhear records what [Rules.Refused] has found in o, the outcome of an attempt of c that
+// doesn't count: another one beside it does. It reports whether any call waiting at the
+// gate must be woken.
+func (r *Rules) Overhear(h *host.Record, c *Call, o Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
+	change = r.pause(h, o, now)
+	if !r.Gate {
+		return change, false
+	}
+	var ticket gate.Ticket // no gate has released the attempt
+	told, wakes := h.RefusedAt(&ticket, c.Gate, o.RetryAfter, now, draw)
+	if told {
+		change |= host.Paused
+	}
+	return change, wakes
 }

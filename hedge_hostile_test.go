@@ -1,0 +1,218 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// What a server says to the attempt that doesn't count holds for the host, as it would
+// without a hedge.
+//
+//retrip:promise P9 P21
+func TestHedge_Overheard(t *testing.T) {
+	word := http.Header{"Retry-After": {"7"}}
+	reset := errors.New("reset")
+	good := leg{after: 2 * usual, status: 200}
+	bad := leg{after: 2 * usual, status: 500}
+	for name, tt := range map[string]struct {
+		legs  func(refused leg) []leg
+		final bool // Classify says that nothing is retried
+	}{
+		"the hedge, first is good": {legs: func(r leg) []leg { return []leg{{after: 4 * usual, status: 200}, r} }},
+		"the first, hedge is good": {legs: func(r leg) []leg { return []leg{r, good} }},
+		"the hedge, first fails":   {legs: func(r leg) []leg { return []leg{bad, r} }},
+		"the first, hedge fails":   {legs: func(r leg) []leg { return []leg{r, bad} }},
+		"the hedge, first breaks":  {legs: func(r leg) []leg { return []leg{{after: 2 * usual, err: reset}, r} }},
+		"the first, hedge breaks":  {legs: func(r leg) []leg { return []leg{r, {after: 2 * usual, err: reset}} }},
+		"final":                    {legs: func(r leg) []leg { return []leg{r, good} }, final: true},
+	} {
+		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+			for _, status := range []int{503, 429, 500} {
+				t.Run(fmt.Sprintf("%s, gate %v, %d", name, gate, status), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						policy := retrip.Policy{MaxAttempts: 2, Gate: retrip.Gate{Enabled: gate}}
+						if tt.final {
+							policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
+						}
+						tr, base := hedging(t, policy)
+						base.legs = tt.legs(leg{after: 2 * usual, status: status, header: word})
+						resp, err := tr.RoundTrip(get(t.Context()))
+						require.NoError(t, err)
+						require.NoError(t, resp.Body.Close())
+						assert.Len(t, base.seen, 2)
+						paused := play.Gather(t, tr.Metrics)["default"]["pauses_total"]
+						if status == 500 || status == 429 && gate == retrip.Off || tt.final {
+							assert.Zero(t, paused, "the answer is about its own request")
+							return
+						}
+						state, err := tr.HostState("example.com:80")
+						require.NoError(t, err)
+						assert.EqualValues(t, 1, paused)
+						assert.InDelta(t, 7, state.PausedFor.Seconds(), 0.2)
+						base.script(leg{status: 503}, leg{status: 200})
+						began := time.Now()
+						resp, err = tr.RoundTrip(get(t.Context()))
+						if err == nil {
+							require.NoError(t, resp.Body.Close())
+						}
+						assert.Greater(t, time.Since(began), 6500*time.Millisecond, "the retry, or the request, waits")
+					})
+				})
+			}
+		}
+	}
+}
+
+// conns is a base with one connection, which a response holds until its body is closed.
+type conns struct {
+	http.RoundTripper
+	free chan struct{}
+}
+
+func (c conns) RoundTrip(req *http.Request) (*http.Response, error) {
+	select {
+	case c.free <- struct{}{}:
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+	resp, err := c.RoundTripper.RoundTrip(req)
+	if err != nil {
+		<-c.free
+		return nil, err
+	}
+	resp.Body = &connBody{ReadCloser: resp.Body, free: c.free}
+	return resp, nil
+}
+
+type connBody struct {
+	io.ReadCloser
+	free   chan struct{}
+	closed atomic.Bool
+}
+
+func (b *connBody) Close() error {
+	if !b.closed.Swap(true) {
+		<-b.free
+	}
+	return b.ReadCloser.Close()
+}
+
+// A failed first attempt doesn't wait for ever for its hedge, which may hang, or may want
+// the very connection that the failure holds. The request is retried.
+//
+//retrip:promise P21
+func TestHedge_FailureWaits(t *testing.T) {
+	now := retrip.Backoff{Base: retrip.Off}
+	check := func(t *testing.T, tr *retrip.Transport, url string) {
+		for i := range 3 {
+			began := time.Now()
+			assert.Equal(t, "ok", fetch(t, tr, url))
+			assert.Less(t, time.Since(began), 40*usual)
+			m := play.Gather(t, tr.Metrics)["default"]
+			checkIdentities(t, "default", m)
+			assert.EqualValues(t, 1+i, m["requests_total recovered"])
+			for range 10 {
+				fetch(t, tr, strings.TrimSuffix(url, "late"))
+			}
+		}
+		tr.CloseIdleConnections()
+	}
+	t.Run("hangs", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			tr, base := hedging(t, retrip.Policy{Backoff: now})
+			for _, first := range []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, err: errors.New("reset")}} {
+				base.script(first, leg{after: never, status: 200}, leg{after: usual, status: 200})
+				began := time.Now()
+				resp, err := tr.RoundTrip(get(t.Context()))
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.Less(t, time.Since(began), 40*usual)
+				synctest.Wait()
+				assert.Zero(t, base.open.Load())
+				assert.Zero(t, base.running())
+			}
+			checkIdentities(t, "default", play.Gather(t, tr.Metrics)["default"])
+		})
+	})
+	for _, own := range []bool{false, true} {
+		t.Run(fmt.Sprint("one connection, limited by Base ", own), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n atomic.Int32
+				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(usual)
+					if r.URL.Path == "/late" && n.Add(1)%2 == 1 {
+						time.Sleep(usual)
+						w.WriteHeader(503)
+						_, _ = io.WriteString(w, strings.Repeat("x", 100<<10))
+						return
+					}
+					_, _ = io.WriteString(w, "ok")
+				}))
+				base := s.Transport()
+				tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2, Backoff: now}, Metrics: retrip.NewMetrics()}
+				if own {
+					tr.Base = conns{base, make(chan struct{}, 1)}
+				} else {
+					base.MaxConnsPerHost = 1
+				}
+				for range 20 {
+					fetch(t, tr, s.URL+"/")
+				}
+				check(t, tr, s.URL+"/late")
+			})
+		})
+	}
+}
+
+// Nobody is asked to judge an attempt that has lost: Classify doesn't run after RoundTrip
+// has returned.
+//
+//retrip:promise P21
+func TestHedge_LoserIsNotJudged(t *testing.T) {
+	for name, loser := range map[string]leg{
+		"canceled": {after: never, status: 200},
+		"answers":  {after: 5 * usual, status: 200, deaf: true},
+		"fails":    {after: 5 * usual, err: errors.New("reset"), deaf: true},
+	} {
+		for _, legs := range [][]leg{{{after: 3 * usual, status: 200}, loser}, {loser, {after: usual, status: 200}}} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var judged atomic.Int32
+					tr, base := hedging(t, retrip.Policy{Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
+						judged.Add(1)
+						assert.NoError(t, err)
+						return retrip.ByRule
+					}})
+					base.legs = legs
+					judged.Store(0)
+					resp, err := tr.RoundTrip(get(t.Context()))
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					before := judged.Load()
+					time.Sleep(10 * usual)
+					assert.Equal(t, before, judged.Load())
+					assert.Zero(t, base.open.Load())
+				})
+			})
+		}
+	}
+}
