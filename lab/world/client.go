@@ -302,7 +302,8 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	}
 	mine := req.Clone(req.Context())
 	mine.Header.Set("World-Id", strconv.Itoa(r.id))
-	if canceled := mine.Cancel; canceled != nil { //lint:ignore SA1019 net/http obeys it
+	//lint:ignore SA1019 net/http obeys it
+	if canceled := mine.Cancel; canceled != nil {
 		done := make(chan struct{})
 		defer close(done)
 		go func() {
