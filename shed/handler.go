@@ -64,7 +64,7 @@ type Handler struct {
 
 	// Limit is how many requests are served at a time. If 0, the Handler finds
 	// it, from the time that requests take: slightly more than what keeps the
-	// server busy. It begins with 20 and learns only while requests wait. Above
+	// server busy. It begins with 6 and learns only while requests wait. Above
 	// what keeps the server busy, requests wait inside the server, where
 	// QueueTime doesn't bound the wait. What keeps it busy is its capacity in
 	// requests per second times the seconds that one request takes. Off means no
@@ -127,7 +127,7 @@ const (
 // While requests take less than this share of QueueTime, or than leastCalm, it
 // doesn't matter whether they wait inside the server too.
 const (
-	calmShare = 4
+	calmShare = 10
 	leastCalm = time.Millisecond
 )
 

@@ -193,7 +193,7 @@ func (q *queue) hand(now time.Duration) *slot {
 	q.newest = s
 	q.running++
 	if q.rule != nil {
-		s.tag = q.rule.Begin(q.running)
+		s.tag = q.rule.Begin(now, q.running, q.waiting)
 	}
 	return s
 }

@@ -43,6 +43,9 @@ type Shedding struct {
 	// From and Until bound the time that is measured.
 	From, Until time.Duration
 
+	// Runs is how many runs with other random numbers count together; 0 means 1.
+	Runs int
+
 	// Seed chooses the random numbers.
 	Seed uint64
 }
@@ -61,7 +64,7 @@ func (t Times) String() string { return [...]string{"constant", "exponential", "
 
 // SheddingResult is the outcome of a [Shedding].
 type SheddingResult struct {
-	Goodput   float64       // served requests as a share of the capacity
+	Goodput   float64       // share of the workers' time in which they serve requests
 	P99       time.Duration // of the times from the arrival of a first attempt to its answer
 	MeanLimit float64
 }
@@ -76,6 +79,7 @@ func (m Shedding) Validate() error {
 	c.number("Load", m.Load, 0.001, 1000)
 	c.number("Retries", m.Retries, 0, 1)
 	c.count("Limit", m.Limit, 0, 1_000_000)
+	c.count("Runs", m.Runs, 0, 10_000)
 	c.duration("At", m.At, 0, time.Hour)
 	c.number("WorkersBy", m.WorkersBy, 0, 1000)
 	c.number("ServiceBy", m.ServiceBy, 0, 1000)
@@ -115,6 +119,9 @@ type shedding struct {
 	outer, inner             fifo
 	now                      int64
 	workers, busy, running   int
+	outside                  int   // requests that wait
+	counted                  int64 // the time up to which used is known
+	used                     float64
 	mean, rate               float64 // of the service, in nanoseconds; of the requests, per second
 	took                     []int64 // by first attempts
 	served                   int
@@ -146,9 +153,32 @@ func (m Shedding) Run(ctx context.Context) (*SheddingResult, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
+	var r SheddingResult
+	var all []int64
+	runs := max(1, m.Runs)
+	for i := range runs {
+		one := m
+		one.Seed = m.Seed*1_000_003 + uint64(i)
+		goodput, limits, took, err := one.run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.Goodput += goodput / float64(runs)
+		r.MeanLimit += limits / float64(runs)
+		all = append(all, took...)
+	}
+	if len(all) > 0 {
+		slices.Sort(all)
+		r.P99 = time.Duration(all[len(all)*99/100])
+	}
+	return &r, nil
+}
+
+// run returns the outcome of one run, with the times that first attempts took.
+func (m Shedding) run(ctx context.Context) (goodput, limits float64, took []int64, err error) {
 	s := &shedding{
 		Shedding: &m,
-		rule:     limit.New(time.Duration(sheddingPatience / 4)),
+		rule:     limit.New(time.Duration(sheddingPatience / 10)),
 		arrivals: newSource(m.Seed, streamArrivals),
 		service:  newSource(m.Seed, streamService),
 		draws:    newSource(m.Seed, streamDraws),
@@ -164,7 +194,7 @@ func (m Shedding) Run(ctx context.Context) (*SheddingResult, error) {
 	changed := m.At == 0
 	for events := 0; ; events++ {
 		if events%cancelCheckEach == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
+			return 0, 0, nil, ctx.Err()
 		}
 		e, _ := s.queue.pop()
 		if e.at >= int64(m.Until) {
@@ -176,17 +206,23 @@ func (m Shedding) Run(ctx context.Context) (*SheddingResult, error) {
 		}
 		s.happens(e)
 	}
-	r := &SheddingResult{Goodput: float64(s.served) * s.mean / 1e9 / float64(s.workers) / (m.Until - m.From).Seconds(), MeanLimit: s.limits / float64(max(1, s.served))}
-	if len(s.took) > 0 {
-		slices.Sort(s.took)
-		r.P99 = time.Duration(s.took[len(s.took)*99/100])
-	}
-	return r, nil
+	s.now = int64(m.Until)
+	s.count()
+	return s.used / float64(s.workers) / float64(m.Until-m.From), s.limits / float64(max(1, s.served)), s.took, nil
 }
 
 func (s *shedding) adapt() { s.rate = s.Load * float64(s.workers) / s.mean * 1e9 }
 
+// count adds up the time in which workers were busy.
+func (s *shedding) count() {
+	if from := max(s.counted, int64(s.From)); s.now > from {
+		s.used += float64(min(s.busy, s.workers)) * float64(s.now-from)
+	}
+	s.counted = s.now
+}
+
 func (s *shedding) change() {
+	s.count()
 	if s.WorkersBy > 0 {
 		s.workers = max(1, int(math.Round(float64(s.workers)*s.WorkersBy)))
 	}
@@ -210,10 +246,12 @@ func (s *shedding) happens(e event) {
 		s.queue.push(s.now+int64(s.arrivals.exponential(1e9/s.rate)), 0, sheddingArrives)
 		s.arrives()
 	case sheddingExpires:
-		if j := &s.jobs[i]; j.gen == e.what/sheddingKinds {
+		if j := &s.jobs[i]; j.waits && j.gen == e.what/sheddingKinds {
 			j.waits = false
+			s.outside--
 		}
 	case sheddingEnds:
+		s.count()
 		s.busy--
 		s.running--
 		s.ends(i)
@@ -261,6 +299,7 @@ func (s *shedding) arrives() {
 		return
 	}
 	j.waits = true
+	s.outside++
 	s.outer.push(i)
 	patience := sheddingPatience
 	if retry {
@@ -272,10 +311,13 @@ func (s *shedding) arrives() {
 // enters lets a request in.
 func (s *shedding) enters(i int32) {
 	j := &s.jobs[i]
+	if j.waits {
+		s.outside--
+	}
 	j.waits, j.began = false, s.now
 	s.running++
 	if s.Limit == 0 {
-		j.tag = s.rule.Begin(s.running)
+		j.tag = s.rule.Begin(time.Duration(s.now), s.running, s.outside)
 	}
 	s.inner.push(i)
 	s.work()
@@ -289,6 +331,7 @@ func (s *shedding) work() {
 			return
 		}
 		s.inner.shift()
+		s.count()
 		s.busy++
 		took := s.mean
 		switch {

@@ -8,6 +8,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -60,10 +61,14 @@ func shedding(f *flags) func(context.Context, func(float64)) (*report, error) {
 			if m.WorkersBy != 1 || m.ServiceBy != 1 {
 				m.At, m.From = m.From, 2*m.From
 			}
-			m.Until = m.From + min(max(4000*m.Service/time.Duration(m.Workers), 5*time.Second), time.Minute)
-			if m.Workers >= 500 || m.Service < 10*time.Millisecond {
-				m.Until = m.From + 3*time.Second
+			// Slow servers need several runs for enough requests.
+			rate := max(1, math.Round(float64(m.Workers)*m.WorkersBy)) / (m.Service.Seconds() * m.ServiceBy)
+			span := min(max(4000/rate, 5), 60)
+			if rate*m.Load > 5000 {
+				span = 3
 			}
+			m.Until = m.From + time.Duration(span*float64(time.Second))
+			m.Runs = int(min(max(3000/(rate*span), 1), 10))
 			cell := sheddingCell{Workers: m.Workers, Service: m.Service, Times: m.Times.String()}
 			best, fixed, err := m.Best(ctx)
 			if err != nil {

@@ -4,95 +4,187 @@
 package limit
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const ms = time.Millisecond
 
-// serve makes n requests, all of which take what took says of the number in
-// progress, while there are always enough of them.
-func serve(r *Rule, n int, took func(running int) time.Duration) {
-	var tags []uint32
+// server has always more requests than it can serve. Its workers serve one
+// request each, in the order in which they began, or share the work on all.
+type server struct {
+	rule    *Rule
+	workers int
+	shared  bool
+	service func() time.Duration
+	now     float64
+	jobs    []job // in the order in which they began
+}
+
+type job struct {
+	tag         uint32
+	begun, left float64
+}
+
+// serve ends n requests.
+func (s *server) serve(n int) {
 	for range n {
-		for len(tags) < r.Limit() {
-			tags = append(tags, r.Begin(len(tags)+1))
+		for len(s.jobs) < s.rule.Limit() {
+			tag := s.rule.Begin(time.Duration(s.now), len(s.jobs)+1, 1000)
+			s.jobs = append(s.jobs, job{tag, s.now, float64(max(1, s.service()))})
 		}
-		tag := tags[0]
-		tags = tags[1:]
-		if tag != 0 {
-			r.End(tag, took(len(tags)+1))
+		active := len(s.jobs)
+		if !s.shared {
+			active = min(active, s.workers)
+		}
+		first := 0
+		for i := range s.jobs[:active] {
+			if s.jobs[i].left < s.jobs[first].left {
+				first = i
+			}
+		}
+		speed := min(1, float64(s.workers)/float64(active))
+		done := s.jobs[first]
+		for i := range s.jobs[:active] {
+			s.jobs[i].left -= done.left
+		}
+		s.now += done.left / speed
+		s.jobs = append(s.jobs[:first], s.jobs[first+1:]...)
+		if done.tag != 0 {
+			s.rule.End(done.tag, time.Duration(s.now-done.begun))
 		}
 	}
 }
 
-// busy returns the times of a server with workers that take service each.
-func busy(workers int, service time.Duration) func(int) time.Duration {
-	return func(running int) time.Duration {
-		return service * time.Duration(max(running, workers)) / time.Duration(workers)
-	}
+func constant(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+
+func exponential(d time.Duration) func() time.Duration {
+	random := rand.New(rand.NewPCG(1, 2))
+	return func() time.Duration { return time.Duration(random.ExpFloat64() * float64(d)) }
 }
 
-// The limit finds servers of all sizes, and follows a change of one.
+// limits returns the mean of the limit over the next n requests.
+func (s *server) limits(n int) (mean float64) {
+	for range n {
+		s.serve(1)
+		mean += float64(s.rule.high) / float64(n)
+	}
+	return mean
+}
+
+// The limit finds servers of all sizes, whatever the times and the order in
+// which they serve, and follows a change of one.
 func TestRule_FindsTheKnee(t *testing.T) {
-	for _, workers := range []int{3, 10, 100, 500} {
-		r := New(25 * ms)
-		for _, change := range []float64{1, 10, 1, 0.3, 1} {
-			now := max(2, int(float64(workers)*change))
-			serve(&r, 400*now+40_000, busy(now, 100*ms))
-			assert.InDelta(t, 1.3, r.limit/float64(now), 0.5, "%d × %g", workers, change)
-			serve(&r, 40_000, busy(now, 1000*ms))
-			assert.InDelta(t, 1.3, r.limit/float64(now), 0.5, "%d × %g, slower", workers, change)
+	for _, workers := range []int{1, 3, 10, 60} {
+		for _, shared := range []bool{false, true} {
+			for name, service := range map[string]func() time.Duration{"constant": constant(100 * ms), "exponential": exponential(100 * ms)} {
+				t.Run(fmt.Sprint(workers, shared, name), func(t *testing.T) {
+					r := New(0)
+					s := &server{rule: &r, service: service, shared: shared}
+					changes, most := []float64{1, 5, 0.3, 1}, 2.
+					if shared {
+						changes, most = []float64{1, 5}, 2.5 // it falls more slowly
+					}
+					for _, change := range changes {
+						s.workers = max(1, int(float64(workers)*change))
+						s.serve(100*s.workers + 6000)
+						got, n := s.limits(4000), float64(s.workers)
+						assert.GreaterOrEqual(t, got, 0.85*n, "× %g", change)
+						assert.LessOrEqual(t, got, most*n+6, "× %g", change)
+					}
+				})
+			}
 		}
 	}
+}
+
+// If requests take longer, but as many workers serve them, the limit stays.
+func TestRule_SlowerRequests(t *testing.T) {
+	r := New(0)
+	s := &server{rule: &r, workers: 20, service: constant(10 * ms)}
+	s.serve(4000)
+	s.service = constant(100 * ms)
+	s.serve(400)
+	assert.InDelta(t, 25, s.limits(2000), 8)
+}
+
+// If most workers have gone, requests mustn't wait until all that are too many
+// have been worked off several times.
+func TestRule_FewerWorkers(t *testing.T) {
+	r := New(0)
+	s := &server{rule: &r, workers: 100, service: constant(100 * ms)}
+	s.serve(10_000)
+	s.workers = 10
+	changed := s.now
+	for s.rule.high > 30 {
+		s.serve(1)
+	}
+	assert.Less(t, time.Duration(s.now-changed), 4*time.Second)
 }
 
 // As long as requests are quick, it doesn't matter that they wait.
 func TestRule_Calm(t *testing.T) {
 	r := New(25 * ms)
-	serve(&r, 40_000, busy(2, ms))
-	took := busy(2, ms)(int(r.limit))
-	assert.Greater(t, took, 20*ms)
-	assert.Less(t, took, 40*ms)
+	s := &server{rule: &r, workers: 2, service: constant(ms)}
+	s.serve(10_000)
+	assert.InDelta(t, 50, s.limits(5000), 15)
 }
 
 // Requests that aren't limited say nothing.
 func TestRule_Idle(t *testing.T) {
 	r := New(25 * ms)
 	for range 1000 {
-		assert.Zero(t, r.Begin(r.Limit()-1))
+		assert.Zero(t, r.Begin(0, r.Limit()/2, 0))
 	}
 	assert.Equal(t, start, r.Limit())
 }
 
-// A request that hangs, or says nothing, doesn't end the search.
+// Requests that hang, or say nothing, don't end the search.
 func TestRule_Hangs(t *testing.T) {
-	r := New(25 * ms)
-	for range 10 {
-		for r.Begin(r.Limit()) == 0 {
-		}
+	r := New(0)
+	s := &server{rule: &r, workers: 20, service: constant(100 * ms)}
+	for range 200 {
+		r.Begin(0, r.Limit(), 1)
 	}
-	serve(&r, 40_000, busy(100, 100*ms))
-	assert.InDelta(t, 1.3, r.limit/100, 0.5)
-	for range 10 {
-		tag := r.Begin(r.Limit())
-		for ; tag == 0; tag = r.Begin(r.Limit()) {
-		}
+	s.serve(4000)
+	assert.InDelta(t, 25, s.limits(2000), 8)
+	for range 10 * most {
+		tag := r.Begin(time.Duration(s.now), r.Limit(), 1)
 		r.Drop(tag)
 		r.Drop(tag + 1)
 	}
-	serve(&r, 40_000, busy(100, 100*ms))
-	assert.InDelta(t, 1.3, r.limit/100, 0.5)
+	s.serve(4000)
+	assert.InDelta(t, 25, s.limits(2000), 8)
 }
 
 // The limit stays within its bounds whatever the times.
 func TestRule_Bounds(t *testing.T) {
-	for _, took := range []time.Duration{0, 1, time.Hour, 1 << 62} {
-		r := New(0)
-		serve(&r, 10_000, func(running int) time.Duration { return took * time.Duration(running%3) })
-		assert.GreaterOrEqual(t, r.Limit(), 1)
-		assert.LessOrEqual(t, r.Limit(), largest)
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, longest := range []time.Duration{1, time.Hour, 1 << 62} {
+		for _, calm := range []time.Duration{0, 10 * ms, time.Hour} {
+			r := New(calm)
+			var now time.Duration
+			var tags []uint32
+			for range 20_000 {
+				if len(tags) == 0 || random.IntN(2) == 0 {
+					now += time.Duration(random.Int64N(int64(time.Second)))
+					tags = append(tags, r.Begin(now, random.IntN(2*r.Limit()+1), random.IntN(10)))
+				} else if tag := tags[0]; random.IntN(10) == 0 {
+					tags = tags[1:]
+					r.Drop(tag)
+				} else {
+					tags = tags[1:]
+					r.End(tag, time.Duration(random.Int64N(int64(longest))))
+				}
+				require.Positive(t, r.Limit())
+				require.LessOrEqual(t, r.Limit(), largest)
+				require.Less(t, r.low, r.high)
+			}
+		}
 	}
 }
