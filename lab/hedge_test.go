@@ -42,7 +42,7 @@ func TestHedge_FrozenConnection(t *testing.T) {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
 			server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				time.Sleep(2 * time.Millisecond)
+				<-time.After(2 * time.Millisecond)
 				_, _ = io.WriteString(w, "answer")
 			}))
 			t.Cleanup(server.Close)
