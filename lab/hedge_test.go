@@ -89,14 +89,19 @@ func TestHedge_HTTP3(t *testing.T) {
 	}))
 	var results []string
 	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2}, Trace: &retrip.Trace{Hedge: func(e retrip.Event) { results = append(results, string(e.Reason)) }}}
-	for range 100 {
-		assert.Equal(t, "answer to ", ask(t, tr, "GET", url, ""))
+	for range 10 { // on a busy machine, the hedges may be spent
+		for range 100 {
+			assert.Equal(t, "answer to ", ask(t, tr, "GET", url, ""))
+		}
+		results = nil
+		late.Store(0)
+		assert.Equal(t, "answer to body", ask(t, tr, "QUERY", url+"/late", "body"))
+		if len(results) > 0 {
+			break
+		}
 	}
-	results = nil
-	began := time.Now()
-	assert.Equal(t, "answer to body", ask(t, tr, "QUERY", url+"/late", "body"))
-	t.Logf("%v after %v", results, time.Since(began))
 	assert.Equal(t, []string{"won"}, results)
+	late.Store(0)
 	for range 4 {
 		assert.Equal(t, "answer to body", ask(t, tr, "POST", url+"/late", "body"))
 	}
