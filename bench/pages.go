@@ -95,8 +95,8 @@ func (r *Results) summary() string {
 		}
 		return "–"
 	}
-	return fmt.Sprintf(`A GET that succeeds at once costs %s allocations more than bare net/http, and with metrics and timeouts %s; some libraries
-cost less, which [Performance](docs/performance-tables.md) shows in bold. %s.
+	return fmt.Sprintf(`Beyond bare net/http, a GET that succeeds at once costs %s allocations; with metrics and timeouts, %s.
+[Performance](docs/performance-tables.md) shows in bold which libraries cost less. %s.
 `, value("GET", "retrip"), value("GET", "retrip-timeouts"), r.made())
 }
 

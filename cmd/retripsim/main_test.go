@@ -399,6 +399,7 @@ func TestCheck(t *testing.T) {
 		{"", "retrip recovers as fast as without retries", 0},
 		{"-clients 1 -rate 5", "retrip recovers as fast as without retries", 0},
 		{"-clients 7 -rate 30", "retrip recovers as fast as without retries", 0},
+		{"-clients 400 -rate 2000", "after 1s in which work takes 3.3 × as long, retrip takes 9s to recover; without retries it takes 3s", exitFailed}, // README.md
 		{"-clients 10000", "in time is up to about 1018 clients", exitFailed},
 		{"-policy no-budget -lengths 1s -loads 0.7", "no fleet size recovers in time", exitFailed},
 		{"-policy no-budget -clients 1 -rate 10 -lengths 1s -loads 0.7", "1 clients with 10 requests/s each", exitFailed},
