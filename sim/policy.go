@@ -22,10 +22,11 @@ type Policy struct {
 
 	// Retry is the policy, as a program would set it in Transport.Policy. The
 	// simulator doesn't call Classify and Idempotent: all simulated requests
-	// are idempotent, and all answers are statuses.
+	// are idempotent, and all answers are statuses. Hedge has no effect:
+	// Hedging replaces it.
 	Retry retrip.Policy
 
-	// Hedging changes how the policy hedges, for comparison.
+	// Hedging is how the policy hedges requests. If zero, it doesn't.
 	Hedging Hedging
 
 	limit   func(clients int) limiter // another system's rule, in place of a budget
