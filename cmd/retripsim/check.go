@@ -138,6 +138,9 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			if p.Retry.AttemptTimeout <= 0 {
 				r.notes = append(r.notes, fmt.Sprintf("%s sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", p.Name, s.Fleet.Timeout))
 			}
+			if p.Retry.Hedge > 0 {
+				r.notes = append(r.notes, p.Name+" sets Hedge, which check leaves out: retripsim hedge shows what hedges save and cost")
+			}
 			if *costs && p.Retry.MaxAttempts != 1 {
 				if one.Price, err = priceOf(ctx, p, perClient, s.Seed); err != nil && ctx.Err() == nil {
 					return nil, err

@@ -392,6 +392,8 @@ func TestHelp(t *testing.T) {
 // check says whether a policy is safe, in its table, a sentence, JSON and its exit
 // status, whatever the size of the fleet.
 func TestCheck(t *testing.T) {
+	hedged := filepath.Join(t.TempDir(), "hedged.json")
+	require.NoError(t, os.WriteFile(hedged, []byte(`{"hedge": 0.05}`), 0o600))
 	for _, c := range []struct {
 		args, says string
 		code       int
@@ -404,6 +406,7 @@ func TestCheck(t *testing.T) {
 		{"-policy no-budget -lengths 1s -loads 0.7", "no fleet size recovers in time", exitFailed},
 		{"-policy no-budget -clients 1 -rate 10 -lengths 1s -loads 0.7", "1 clients with 10 requests/s each", exitFailed},
 		{"-breaker-ratio 0.5 -breaker-open-for 60s -lengths 1s -loads 0.7", "without its breaker it recovers in time", exitFailed},
+		{"-policy " + hedged, "hedged sets Hedge, which check leaves out", 0},
 		{"-queue 100ms -policy no-budget", "any policy recovers here: a full queue of 100ms", 0},
 		{"-timeout 250ms", "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0},
 	} {
