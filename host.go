@@ -36,7 +36,7 @@ type HostState struct {
 	LastGiveUp    Reason        // reason of the last give-up; empty if there was none
 	Failed        int           // requests that failed in the last five minutes, for any reason
 	Canceled      int           // requests that their callers canceled in the last five minutes
-	FailingFor    time.Duration // time since the first of the failed requests between which never passed five minutes
+	FailingFor    time.Duration // how long requests have failed, with never five minutes between two failures
 	Held          bool          // the host is in trouble: its budget, pause, breaker or gate may hold back requests
 }
 

@@ -28,7 +28,7 @@ import (
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
-// retry is safe, useful and bearable for the server. The zero value is ready to
+// retry is safe and useful, and the server can bear it. The zero value is ready to
 // use. Fields must not be changed after the first call of a method other than
 // Validate; [Transport.SetPolicies] changes policies at run time. All methods
 // are safe for concurrent use. A Transport must not be copied.
@@ -67,11 +67,11 @@ type Transport struct {
 	// Metrics receives the counts. If nil, Transport counts nothing.
 	Metrics *Metrics
 
-	// Logger receives records of retries at level Debug; of requests that retries
-	// saved, that failed or were given up, and of broken bodies at Info, for each
-	// host and reason the first and then one a minute, which counts the others;
-	// and of the trouble of a host at Warn, and at Info when it ends (see
-	// docs/runbook.md). URLs lack userinfo and query. If nil, it logs nothing.
+	// Logger receives a record of each retry at level Debug. At Info, it receives
+	// requests that a retry saved, that failed or that were given up, and broken
+	// bodies: for each host and reason the first, then one a minute, which counts
+	// the others. At Warn, it receives the trouble of a host, and at Info its end
+	// (docs/runbook.md). URLs lack userinfo and query. If nil, nothing is logged.
 	Logger *slog.Logger
 
 	// Trace holds hooks that run at the stages of every request. If nil, only
