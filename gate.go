@@ -6,9 +6,9 @@ package retrip
 import "net/http"
 
 // Gate makes all requests to a host that has refused one wait in one queue, first
-// come, first served. The gate closes for as long as the server asks, by a
-// 429 or by a 503 with Retry-After; then a single request goes as a probe. If more
-// than an eighth of the requests are refused, or the pauses are long, the others
+// come, first served. The gate closes for the time that the server names, with a
+// 429 or with a 503 that has Retry-After; then a single request goes as a probe. If
+// more than an eighth of the requests are refused, or the pauses are long, the others
 // follow at a pace that the gate learns, while the pace helps. Until then, a 429 that
 // names no time holds back only its own request. A request fails at once if it would
 // miss its deadline or if the server asks for a wait longer than Policy.MaxWait. A
