@@ -301,8 +301,13 @@ func (x *exchange) endRace(panics bool) {
 		}
 		loser = resultOf(&other, decide.None)
 	default:
-		if result, loser = meter.HedgeLost, meter.Superseded; !good && !panics {
-			loser = meter.Canceled
+		switch {
+		case failed && !x.last.outcome.Canceled:
+			loser = meter.Timeout
+		case good || panics:
+			result, loser = meter.HedgeLost, meter.Superseded
+		default:
+			result, loser = meter.HedgeLost, meter.Canceled
 		}
 		if second != nil {
 			second.Cut()

@@ -150,7 +150,10 @@ func TestHedge_FailureWaits(t *testing.T) {
 				assert.Zero(t, base.open.Load())
 				assert.Zero(t, base.running())
 			}
-			checkIdentities(t, "default", play.Gather(t, tr.Metrics)["default"])
+			m := play.Gather(t, tr.Metrics)["default"]
+			checkIdentities(t, "default", m)
+			assert.EqualValues(t, 2, m["hedges_total failed"])
+			assert.EqualValues(t, 2, m["attempts_total timeout"])
 		})
 	})
 	for _, own := range []bool{false, true} {
