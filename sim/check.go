@@ -89,7 +89,6 @@ func (s Scenario) rules() (*decide.Rules, retrip.Policy, error) {
 	c.number("Fleet.Dead", s.Fleet.Dead, 0, 1)
 	c.want(s.Fleet.Dead == 0 || len(s.Fleet.Services) == 0, "Fleet.Dead", s.Fleet.Dead, "0 where there are services")
 	c.want(s.Backend.BrokenShare == 0 || len(s.Fleet.Services) == 0, "Backend.BrokenShare", s.Backend.BrokenShare, "0 where there are services")
-	c.number("Policy.Hedging.Share", s.Policy.Hedging.Share, 0, 1)
 	c.duration("Policy.Hedging.After", s.Policy.Hedging.After, 0, maxHorizon)
 	c.number("Store.Size", s.Store.Size, 0, 1_000_000)
 	c.count("Store.Shards", s.Store.Shards, 0, 1000)

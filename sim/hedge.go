@@ -19,8 +19,6 @@ type race struct {
 	failed bool  // the first attempt has failed, and the hedge is still out
 }
 
-func (l *layer) rule() hedge.Rule { return hedge.Rule{Share: l.hedging.Share} }
-
 // watch begins the time until the first attempt of a request is late, if it may have a
 // hedge.
 func (r *run) watch(i int32, limit time.Duration) {
@@ -39,15 +37,10 @@ func (r *run) late(i int32) {
 	q := &r.requests[i]
 	l := &r.layers[q.layer]
 	q.race.late = true
-	if l.hedging.After > 0 || r.hedges[q.host].Late(l.rule(), !r.holdsHedge(l, q.host)) == hedge.None {
+	hold := l.rules.HoldsHedge(&r.hosts[q.host], q.call.Gate, time.Duration(r.now))
+	if l.hedging.After > 0 || r.hedges[q.host].Late(l.hedge, hold == decide.NoHold) == hedge.None {
 		r.hedge(i)
 	}
-}
-
-// holdsHedge reports whether the host is in trouble that forbids hedges.
-func (r *run) holdsHedge(l *layer, host int32) bool {
-	s := l.rules.State(&r.hosts[host], time.Duration(r.now))
-	return s.Size > 0 && s.Tokens <= s.Size/2 || s.PausedFor > 0 || s.Breaker != 0
 }
 
 // hedge makes a second attempt beside the first one of a request.
@@ -55,6 +48,7 @@ func (r *run) hedge(i int32) {
 	h := r.take()
 	q, copy := &r.requests[i], &r.requests[h]
 	q.call.Attempts++
+	q.call.Hedged = true
 	gen := copy.gen
 	*copy = *q
 	copy.gen, copy.parent, copy.child = gen, none, none
@@ -99,7 +93,7 @@ func (r *run) raced(i int32, o *decide.Outcome) int32 {
 		r.drop(i)
 	case q.call.Attempts > 1: // the hedge has failed, or this is a retry
 	case !failed:
-		host.Answered(l.rule(), o.Took, q.race.late)
+		host.Answered(l.hedge, o.Took, q.race.late)
 	case o.Timeout:
 		host.TimedOut(o.Took)
 	}

@@ -12,13 +12,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
 var (
-	noHedges  = Hedging{}
-	hedged    = Hedging{Share: 0.05}
-	unlimited = Hedging{After: 48 * time.Millisecond}
+	noHedges  = Policy{}
+	hedged    = Policy{Retry: retrip.Policy{Hedge: 0.05}}
+	unlimited = Policy{Retry: retrip.Policy{Hedge: 0.05}, Hedging: Hedging{After: 48 * time.Millisecond}}
+	blind     = Policy{Retry: retrip.Policy{Hedge: 0.05}, Hedging: Hedging{Blind: true}}
 )
 
 // stalls is a fleet of so many clients before a backend of which 1 % of the answers take
@@ -43,9 +45,10 @@ func queued(clients int, load float64) Scenario {
 }
 
 // fresh returns the results of some seeds: fresh ones that no table uses.
-func fresh(t *testing.T, s Scenario, h Hedging) []*Result {
+func fresh(t *testing.T, s Scenario, p Policy) []*Result {
 	t.Helper()
-	s.Seed, s.Policy.Hedging = 4711, h
+	p.Retry.Backoff = s.Policy.Retry.Backoff
+	s.Seed, s.Policy = 4711, p
 	list, err := RunAll(t.Context(), s.Seeds(testenv.Size(2, 10)), nil)
 	require.NoError(t, err)
 	return list
@@ -116,9 +119,8 @@ func TestHedge_LosersStop(t *testing.T) {
 	testenv.OneGoroutine(t)
 	s := stalls(10)
 	s.Backend.Latency.StallShare = 0
-	with, blind := fresh(t, s, hedged), fresh(t, s, Hedging{Share: 0.05, Blind: true})
-	assert.Less(t, middle(with, extra), 0.8)
-	assert.Greater(t, middle(blind, extra), 1.7)
+	assert.Less(t, middle(fresh(t, s, hedged), extra), 0.8)
+	assert.Greater(t, middle(fresh(t, s, blind), extra), 1.7)
 }
 
 // After ten seconds at a third of the capacity, a backend recovers as soon as without
@@ -139,8 +141,14 @@ func TestHedge_Recovery(t *testing.T) {
 			}
 			return r.Recovery.Seconds()
 		}
-		without, with := middle(fresh(t, s, noHedges), seconds), middle(fresh(t, s, hedged), seconds)
-		assert.LessOrEqual(t, with, without+1, "%d clients", clients)
+		with := fresh(t, s, hedged)
+		assert.LessOrEqual(t, middle(with, seconds), middle(fresh(t, s, noHedges), seconds)+1, "%d clients", clients)
+		for _, r := range with {
+			begin := int(s.Trigger.At / r.Bin)
+			for second, p := range r.Series[begin+1 : begin+10] {
+				assert.LessOrEqual(t, p.Hedges, int32(2), "hedges in second %d of the brownout, %d clients", second+2, clients)
+			}
+		}
 		assert.EqualValues(t, 1000, middle(fresh(t, s, unlimited), seconds), "a fixed delay without a limit")
 	}
 }
@@ -183,7 +191,7 @@ func TestHedge_LeavesNothing(t *testing.T) {
 			s := stalls(10)
 			s.Arrivals.Count, s.Horizon, s.WarmUp, s.Seed = 3000, time.Minute, 0, seed
 			s.Fleet.Timeout, s.Backend.FailureRate, s.Backend.Silent = 300*time.Millisecond, 0.05, true
-			s.Policy.Hedging = hedged
+			s.Policy = hedged
 			s = s.Layered(layers)
 			s.Fleet.Timeout = 200 * time.Millisecond
 			r, err := newRun(&s)

@@ -22,10 +22,10 @@ type layer struct {
 	draw     func(*source, retrip.Policy, int) time.Duration
 	timeout  time.Duration
 	limit    limiter
-	asks     bool // a breaker or gate decides about first attempts
-	gated    bool // by a gate
+	asks     bool       // a breaker or gate decides about first attempts
+	gated    bool       // by a gate
+	hedge    hedge.Rule // no hedges if its Share is 0
 	hedging  Hedging
-	hedges   bool
 	detached bool  // continues after its caller has gone
 	shared   bool  // any replica serves any caller
 	first    int32 // index of its first host
@@ -77,9 +77,9 @@ func (r *run) build() error {
 		l.gated = l.policy.Gate.Enabled == retrip.On
 		asks = asks || l.asks
 		if l.policy.MaxAttempts > 1 {
-			l.hedging, l.hedges = policy.Hedging, policy.Hedging.Share > 0 || policy.Hedging.After > 0
+			l.hedge.Share, l.hedging = max(0, l.policy.Hedge), policy.Hedging
 		}
-		hedges = hedges || l.hedges
+		hedges = hedges || l.hedge.Share > 0
 		l.first, l.size = int32(hosts), int32(size)
 		hosts += size
 		if len(all) > 1 {

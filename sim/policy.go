@@ -22,11 +22,10 @@ type Policy struct {
 
 	// Retry is the policy, as a program would set it in Transport.Policy. The
 	// simulator doesn't call Classify and Idempotent: all simulated requests
-	// are idempotent, and all answers are statuses. Hedge has no effect:
-	// Hedging replaces it.
+	// are idempotent, and all answers are statuses.
 	Retry retrip.Policy
 
-	// Hedging is how the policy hedges requests. If zero, it doesn't.
+	// Hedging changes how a policy with Hedge hedges, for comparison.
 	Hedging Hedging
 
 	limit   func(clients int) limiter // another system's rule, in place of a budget
@@ -34,11 +33,8 @@ type Policy struct {
 	draw    func(*source, retrip.Policy, int) time.Duration
 }
 
-// Hedging is a way to hedge requests.
+// Hedging is a way to hedge requests other than Transport's.
 type Hedging struct {
-	// Share is the largest share of hedges.
-	Share float64
-
 	// After, if not 0, is a fixed delay after which every first attempt gets a hedge,
 	// without any limit.
 	After time.Duration

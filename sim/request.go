@@ -179,7 +179,7 @@ func (r *run) attempt(i int32) {
 			r.queue.push(at, i, q.gen|happensTimeout)
 		}
 	}
-	if l.hedges && q.call.Attempts == 1 {
+	if l.hedge.Share > 0 && q.call.Attempts == 1 {
 		r.watch(i, limit)
 	}
 	if l.seconds != nil {
@@ -225,7 +225,7 @@ func (r *run) ended(i int32, o decide.Outcome) {
 	now := time.Duration(r.now)
 	l := &r.layers[q.layer]
 	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
-	if l.hedges && q.call.Attempts <= 2 {
+	if l.hedge.Share > 0 && q.call.Attempts <= 2 {
 		if i = r.raced(i, &o); i == none {
 			return // the other attempt may still succeed
 		}

@@ -24,6 +24,7 @@ type checked struct {
 	Sentence string        `json:"sentence"`
 	Cases    []checkedCase `json:"cases"`
 	Price    []priced      `json:"price,omitempty"`
+	Hedges   *hedgeCost    `json:"hedges,omitempty"`
 }
 
 // checkedCase is a case with times in seconds. A time that was not seen to end is null.
@@ -148,6 +149,12 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			}
 			if one.Price != nil {
 				r.notes = append(r.notes, priceSentence(one.Price, perClient))
+			}
+			if p.Retry.Hedge > 0 && p.Retry.MaxAttempts != 1 {
+				if one.Hedges, err = hedgesOf(ctx, s, slices.Max(loads)); err != nil && ctx.Err() == nil {
+					return nil, err
+				}
+				r.notes = append(r.notes, one.Hedges.sentence(p, perClient))
 			}
 			all = append(all, one)
 			r.json, r.failed = all, r.failed || bad != nil

@@ -308,6 +308,7 @@ var policyFlags = strings.NewReplacer(
 	"retrip: Policy.Backoff.Cap", "-backoff-cap",
 	"retrip: Policy.Backoff.ThrottleBase", "-throttle-base",
 	"retrip: Policy.Budget.Size", "-budget-size",
+	"retrip: Policy.Hedge", "-hedge",
 	"retrip: Policy.Breaker.Ratio", "-breaker-ratio",
 	"retrip: Policy.Breaker.Window", "-breaker-window",
 	"retrip: Policy.Breaker.MinVolume", "-breaker-min-volume",

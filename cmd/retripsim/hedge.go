@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/sim"
 )
 
@@ -178,7 +179,15 @@ func sumBetween(r *sim.Result, from, to time.Duration, of func(sim.Point) int32)
 // hedgeWay is a way to hedge.
 type hedgeWay struct {
 	name    string
+	share   float64
 	hedging sim.Hedging
+}
+
+func hedgeNames(ways []hedgeWay) (names []string) {
+	for _, w := range ways {
+		names = append(names, w.name)
+	}
+	return names
 }
 
 // hedgeCell is a case with one way to hedge.
@@ -197,7 +206,7 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 	table := names[0]
 	f.StringVar(&table, "table", table, "what to compare: "+strings.Join(names, ", "))
 	f.Var(ints(&clients), "clients", "sizes of the fleet, which sends 700 requests per second in most cases: `numbers`")
-	f.Float64Var(&share, f.field("hedge", "Policy.Hedging.Share"), share, "Policy.Hedge")
+	f.Float64Var(&share, "hedge", share, "Policy.Hedge")
 	f.DurationVar(&fixed, f.field("fixed", "Policy.Hedging.After"), fixed, "also hedge every request after this delay, without a limit; 0: don't")
 	blind := f.Bool("blind", false, "also hedge as often as ever while hedges don't win")
 	only := f.String("only", "", "run only the cases whose names contain `text`")
@@ -208,12 +217,15 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 		if !ok {
 			return nil, fmt.Errorf("-table is %q: it must be one of %s", table, strings.Join(names, ", "))
 		}
-		ways := []hedgeWay{{"no hedges", sim.Hedging{}}, {fmt.Sprintf("Hedge: %v", share), sim.Hedging{Share: share}}}
+		ways := []hedgeWay{{name: "no hedges"}, {name: fmt.Sprintf("Hedge: %v", share), share: share}}
 		if *blind {
-			ways = append(ways, hedgeWay{"also if they don't win", sim.Hedging{Share: share, Blind: true}})
+			ways = append(ways, hedgeWay{"also if they don't win", share, sim.Hedging{Blind: true}})
 		}
 		if fixed > 0 {
-			ways = append(ways, hedgeWay{fmt.Sprintf("a fixed delay of %v", fixed), sim.Hedging{After: fixed}})
+			ways = append(ways, hedgeWay{"a fixed delay of " + seconds(fixed), share, sim.Hedging{After: fixed}})
+		}
+		if err := f.checked(retrip.Policy{Hedge: share}); err != nil {
+			return nil, err
 		}
 		var cases []hedgeCase
 		var all []sim.Scenario
@@ -225,7 +237,7 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 				cases = append(cases, c)
 				for _, w := range ways {
 					s := c.scenario
-					s.Seed, s.Policy.Name, s.Policy.Hedging = seed, w.name, w.hedging
+					s.Seed, s.Policy.Name, s.Policy.Retry.Hedge, s.Policy.Hedging = seed, w.name, w.share, w.hedging
 					all = append(all, s.Seeds(f.runs)...)
 				}
 			}
@@ -238,13 +250,9 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 			return nil, err
 		}
 		r := &report{title: "hedges: " + table, table: [][]string{{"case", "clients"}},
-			notes: []string{fmt.Sprintf("the medians of %d runs, but of success the lowest; retrip's default policy, but for hedges", f.runs)}}
+			notes: []string{fmt.Sprintf("%s; the medians of %d runs, but of success the lowest; retrip's default policy, but for hedges", strings.Join(hedgeNames(ways), " / "), f.runs)}}
 		for _, c := range what.columns {
-			for i, w := range ways {
-				if i > 0 || c.always {
-					r.table[0] = append(r.table[0], c.name+", "+w.name)
-				}
-			}
+			r.table[0] = append(r.table[0], c.name)
 		}
 		var cells []hedgeCell
 		groups := make([][][]*sim.Result, len(cases))
@@ -256,13 +264,15 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 				cells = append(cells, hedgeCell{c.name, c.scenario.Fleet.Clients, ways[j].name, map[string]float64{}})
 			}
 			for _, column := range what.columns {
+				var texts []string
 				for j, group := range groups[i] {
 					x := column.in(&c.scenario, group)
 					cells[i*len(ways)+j].Values[column.name] = x
 					if j > 0 || column.always {
-						row = append(row, column.text(x))
+						texts = append(texts, column.text(x))
 					}
 				}
+				row = append(row, strings.Join(texts, " / "))
 			}
 			r.table = append(r.table, row)
 		}
@@ -295,8 +305,11 @@ func (c *hedgeColumn) in(s *sim.Scenario, group []*sim.Result) float64 {
 }
 
 func (c *hedgeColumn) text(x float64) string {
-	if x >= neverSeconds {
+	switch {
+	case x >= neverSeconds:
 		return "never"
+	case x == 0 && strings.HasSuffix(c.name, " ms"): // nothing succeeded
+		return "–"
 	}
 	return fmt.Sprintf(c.format, x)
 }
@@ -337,3 +350,42 @@ func hedgeTailFigure(t *theme, s sim.Scenario, groups [][]*sim.Result) (*figure,
 		about: fmt.Sprintf("%s clients send %s requests/s in all. Answers take 20 ms at the median; 1 %% of them stall.", count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate))}
 	return f, f.multiples(multiples{lines: lines, notes: notes, to: lines[0].x[len(lines[0].x)-10]})
 }
+
+// hedgeCost is what hedges cost where nothing but the queue makes requests late.
+type hedgeCost struct {
+	Load    float64 `json:"load"`
+	Share   float64 `json:"hedges_per_request"`
+	P99     float64 `json:"p99_seconds"`
+	Without float64 `json:"p99_seconds_without_hedges"`
+}
+
+// hedgesOf measures the hedges of the policy of s at a steady load.
+func hedgesOf(ctx context.Context, s sim.Scenario, load float64) (*hedgeCost, error) {
+	const runs = 3
+	s = s.LoadOf(load)
+	s.Trigger, s.WarmUp, s.Horizon = sim.Trigger{}, 30*time.Second, time.Minute
+	without := s
+	without.Policy.Retry.Hedge = 0
+	results, err := sim.RunAll(ctx, append(s.Seeds(runs), without.Seeds(runs)...), nil)
+	if err != nil {
+		return nil, err
+	}
+	p99 := func(r *sim.Result) float64 { return r.P99.Seconds() }
+	return &hedgeCost{load, hedgeExtra.in(&s, results[:runs]) / 100, mid(results[:runs], p99), mid(results[runs:], p99)}, nil
+}
+
+func (c *hedgeCost) sentence(p sim.Policy, perClient float64) string {
+	switch {
+	case c == nil:
+		return "interrupted before the hedges of " + p.Name
+	case perClient < hedgeRate:
+		return fmt.Sprintf("%s has no hedges here: each client sends %.3g requests/s to the host, fewer than %d", p.Name, perClient, hedgeRate)
+	default:
+		return fmt.Sprintf("%s sends hedges for %.1f %% of the requests at %v %% load, where only the queue makes requests late: the 99th percentile is %.0f ms, without hedges %.0f ms (retripsim hedge: stalls, slow servers)",
+			p.Name, 100*c.Share, percent(c.Load), 1000*c.P99, 1000*c.Without)
+	}
+}
+
+// hedgeRate is the number of requests per second and host below which a client doesn't
+// hedge.
+const hedgeRate = 2

@@ -409,6 +409,8 @@ func TestCheck(t *testing.T) {
 		{"-policy " + hedged, "hedged sets Hedge, which check leaves out", 0},
 		{"-queue 100ms -policy no-budget", "any policy recovers here: a full queue of 100ms", 0},
 		{"-timeout 250ms", "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0},
+		{"-policy testdata/hedge.json -clients 10 -lengths 1s", "where only the queue makes requests late: the 99th percentile is ", 0},
+		{"-policy testdata/hedge.json -clients 700 -rate 350 -lengths 1s -loads 0.5", "hedge has no hedges here: each client sends 0.5 requests/s to the host, fewer than 2", 0},
 	} {
 		code, out, errs := call(t, append([]string{"check", "-price=false"}, strings.Fields(c.args)...)...)
 		assert.Equal(t, c.code, code, c.args)
