@@ -142,3 +142,30 @@ func (c *counter) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.bodies = append(c.bodies, int(n))
 	return c.stub.RoundTrip(req)
 }
+
+// The page about hedges shows the saved results, and every library.
+func TestPages_ShowHedging(t *testing.T) {
+	r, err := LoadHedging("..")
+	require.NoError(t, err)
+	require.Len(t, r.Hedgers, len(Hedgers))
+	for i, h := range Hedgers {
+		assert.Equal(t, h.Name, r.Hedgers[i].Name)
+	}
+	text, err := os.ReadFile(filepath.Join("..", HedgingPage))
+	require.NoError(t, err)
+	want, err := replaceSection(text, r.Section())
+	require.NoError(t, err)
+	assert.Equal(t, string(want), string(text), "go run ./cmd/hedges -render")
+}
+
+// What is measured of a library works, and bare net/http neither hedges nor survives a
+// frozen connection.
+func TestHedging_Measures(t *testing.T) {
+	var bare, own HedgerResult
+	require.NoError(t, bare.behave(Hedgers[0], 2))
+	require.NoError(t, bare.tail(Hedgers[0], 200))
+	assert.Equal(t, []any{2, 0, 0.0, 0.0}, []any{bare.Good, bare.Posts, bare.Frozen, bare.Extra})
+	require.NoError(t, own.behave(Hedgers[2], 2))
+	assert.Equal(t, []any{2, 0}, []any{own.Good, own.Posts})
+	assert.Positive(t, own.Frozen, "the hedge uses another connection")
+}

@@ -44,6 +44,8 @@ var pages = map[string]page{
 	"docs/downloads-tables.md":    {purpose: "look up figures", words: 600, tables: true},
 	"docs/fleet.md":               {purpose: "limit the retries of all processes together", words: 950},
 	"docs/fleet-tables.md":        {purpose: "look up figures", words: 700, tables: true},
+	"docs/hedging.md":             {purpose: "decide on hedges", words: 300},
+	"docs/hedging-tables.md":      {purpose: "look up the rule and figures", words: 600, tables: true},
 	"docs/metrics.md":             {purpose: "understand a metric", words: 1050},
 	"docs/migrating.md":           {purpose: "replace another library", words: 1000},
 	"docs/not-built.md":           {purpose: "avoid what was tried", words: 850},

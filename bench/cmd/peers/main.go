@@ -27,7 +27,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -142,7 +141,7 @@ func measure(r *bench.Results) error {
 	if err := flag.Set("test.benchtime", benchtime.String()); err != nil {
 		return err
 	}
-	r.Machine, r.Procs = machine(), runtime.GOMAXPROCS(0)
+	r.Machine, r.Procs = bench.Machine(), runtime.GOMAXPROCS(0)
 	r.Go, r.Date, r.Rounds = runtime.Version(), time.Now().UTC().Format(time.DateOnly), *rounds
 	r.Versions = versions()
 	r.Uploads, r.Waiting, r.Connections = map[string][]bench.Upload{}, map[string]bench.Waiting{}, map[string][]int{}
@@ -278,15 +277,4 @@ func versions() map[string]string {
 		}
 	}
 	return v
-}
-
-// machine returns the model of the processor, if the system reports it.
-func machine() string {
-	data, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(data)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOOS + "/" + runtime.GOARCH
 }
