@@ -51,6 +51,10 @@ type client struct {
 
 	orders []order
 	forgot bool // a host
+
+	strangers int                // requests to hosts that don't exist
+	strange   map[string]float64 // why they were given up
+	cost      float64            // of their retries
 }
 
 type swap struct {
@@ -171,11 +175,12 @@ func (p Panic) hooks() *retrip.Trace {
 func (c *client) hooks() *retrip.Trace {
 	note := func(hook string) func(retrip.Event) {
 		return func(e retrip.Event) {
-			id, _ := strconv.Atoi(e.Request.Header.Get("World-Id"))
-			r := c.w.trip(id)
-			if r == nil {
+			id, err := strconv.Atoi(e.Request.Header.Get("World-Id"))
+			if err != nil {
+				c.estrange(hook, e)
 				return
 			}
+			r := c.w.trip(id)
 			n := event{at: c.w.now(), hook: hook, Event: e}
 			if hook == "GiveUp" {
 				n.host, _ = c.retrip.HostState(hostport(e.Request))
@@ -200,6 +205,21 @@ func (c *client) hooks() *retrip.Trace {
 			c.hosts = append(c.hosts, hostEvent{c.w.now(), s})
 			c.w.log("t%d: host %s breaker %v paused %v tokens %.2f", c.number, s.Host, s.Breaker, s.PausedFor, s.Tokens)
 		},
+	}
+}
+
+// estrange notes what happens to a request to a stranger.
+func (c *client) estrange(hook string, e retrip.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case hook == "GiveUp":
+		if c.strange == nil {
+			c.strange = map[string]float64{}
+		}
+		c.strange[string(e.Reason)]++
+	case hook == "Attempt" && e.Attempt > 1 || hook == "Hedge":
+		c.cost += 0.7
 	}
 }
 

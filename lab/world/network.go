@@ -26,7 +26,11 @@ import (
 // dial connects a client with a site of the world.
 func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	s := w.siteOf(addr)
+	refused := &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	if s == nil {
+		if strings.HasPrefix(strings.ToLower(addr), "refuses") {
+			return nil, refused
+		}
 		return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "no such host", Name: addr, IsNotFound: true}}
 	}
 	s.mu.Lock()
@@ -44,7 +48,6 @@ func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error
 	if err := pause(ctx, 2*s.plan.Latency+fault.Dial+x.tiny()); err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
-	refused := &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	if fault.Fails && !w.calm.Load() || s.in(Refusing) {
 		w.log("dial s%d conn %d: refused", s.number, number)
 		return nil, refused

@@ -299,6 +299,7 @@ type Operation struct {
 	Site      int
 	For       time.Duration
 	Whole     bool // forbids all requests to the site, not the retries of the Transport
+	Names     int  // of hosts that don't exist
 }
 
 // OperationKind is a kind of Operation.
@@ -315,6 +316,8 @@ const (
 	Forbids // by hand
 	Undoes  // what is forbidden by hand
 	Forgets // a host
+	Meets   // many hosts that don't exist
+	Mistakes
 	operationKinds
 )
 
@@ -347,7 +350,7 @@ func planOf(t *tape) Plan {
 	})
 	d.list(6, 80, func() { p.Callers = append(p.Callers, d.caller(&p)) })
 	d.list(6, 50, func() {
-		p.Operations = append(p.Operations, Operation{At: d.instant(8 * time.Second), Transport: d.n(len(p.Transports)), Kind: OperationKind(d.n(int(operationKinds))), Site: d.n(len(p.Sites)), For: d.log(8 * time.Second), Whole: d.odds(50)})
+		p.Operations = append(p.Operations, Operation{At: d.instant(8 * time.Second), Transport: d.n(len(p.Transports)), Kind: OperationKind(d.n(int(operationKinds))), Site: d.n(len(p.Sites)), For: d.log(8 * time.Second), Whole: d.odds(50), Names: d.names()})
 	})
 	d.maybe(60, func() {
 		d.list(12, 90, func() { p.Store = append(p.Store, d.answer()) })
@@ -620,6 +623,14 @@ func (d draws) step() Step {
 		s.Ranges = RangeKind(d.n(int(rangeKinds)))
 	}
 	return s
+}
+
+// names returns a number of hosts, seldom more than may have a state.
+func (d draws) names() int {
+	if d.odds(3) {
+		return 4500
+	}
+	return 1 + d.n(40)
 }
 
 func (d draws) answer() Answer {

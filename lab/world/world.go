@@ -363,6 +363,9 @@ func (w *world) operate(t *testing.T, o Operation) {
 			}
 		}
 		c.retrip.UnmatchedPatterns()
+		if _, _, err := c.retrip.Policies(); err != nil {
+			w.breaks("P15", "the policies of t%d: %v", c.number, err)
+		}
 		_ = c.retrip.Validate() // some policies are unwise
 	case Gathers:
 		play.Gather(t, c.retrip.Metrics)
@@ -389,6 +392,12 @@ func (w *world) operate(t *testing.T, o Operation) {
 		_ = w.fleet.Close()
 	case Forbids, Undoes, Forgets:
 		c.control(o)
+	case Meets:
+		c.meet(o.Names, hashOf("strangers", o.At))
+	case Mistakes:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.mistakes(c.swaps[len(c.swaps)-1].policies, w.chance(hashOf("mistakes", o.At)))
 	}
 }
 
@@ -438,28 +447,35 @@ func (c *client) control(o Operation) {
 
 // reloads checks that policies survive JSON, but for their functions.
 func (w *world) reloads(p Policies) {
-	policy, hosts := p.Default.Policy, map[string]retrip.Policy{}
-	for pattern, p := range p.Hosts {
-		hosts[pattern] = p.Policy
-	}
-	file := func(policy retrip.Policy, hosts map[string]retrip.Policy) []byte {
-		text, err := json.Marshal(policy)
-		must(err)
-		var all map[string]json.RawMessage
-		must(json.Unmarshal(text, &all))
-		all["hosts"], err = json.Marshal(hosts)
-		must(err)
-		text, err = json.Marshal(all)
-		must(err)
-		return text
-	}
-	text := file(policy, hosts)
+	text := w.file(p.Default.Policy, p.policies())
 	policy, hosts, err := retrip.LoadPolicies(bytes.NewReader(text))
 	if err != nil {
 		w.breaks("policies", "policies don't survive JSON: %v: %s", err, text)
-	} else if again := file(policy, hosts); !bytes.Equal(text, again) {
+	} else if again := w.file(policy, hosts); !bytes.Equal(text, again) {
 		w.breaks("policies", "policies change in JSON: %s, %s", text, again)
 	}
+}
+
+// file returns policies as a file has them.
+func (w *world) file(policy retrip.Policy, hosts map[string]retrip.Policy) []byte {
+	text, err := json.Marshal(policy)
+	must(err)
+	var all map[string]json.RawMessage
+	must(json.Unmarshal(text, &all))
+	all["hosts"], err = json.Marshal(hosts)
+	must(err)
+	text, err = json.Marshal(all)
+	must(err)
+	return text
+}
+
+// policies returns the policies of hosts, without the functions of the world.
+func (p Policies) policies() map[string]retrip.Policy {
+	hosts := map[string]retrip.Policy{}
+	for pattern, p := range p.Hosts {
+		hosts[pattern] = p.Policy
+	}
+	return hosts
 }
 
 func (w *world) outcome() Outcome {
