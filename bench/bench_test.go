@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Benchmark is for looking at a single case. It runs the peers one after
@@ -161,6 +163,7 @@ func TestPages_ShowHedging(t *testing.T) {
 // What is measured of a library works, and bare net/http neither hedges nor survives a
 // frozen connection.
 func TestHedging_Measures(t *testing.T) {
+	testenv.Slow(t)
 	var bare, own HedgerResult
 	require.NoError(t, bare.behave(Hedgers[0], 2))
 	require.NoError(t, bare.tail(Hedgers[0], 200))

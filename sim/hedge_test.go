@@ -5,6 +5,7 @@ package sim
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -110,6 +113,26 @@ func TestHedge_Share(t *testing.T) {
 			assert.LessOrEqual(t, float64(r.Hedges), 0.05*float64(r.Requests), name)
 			assert.Positive(t, r.Hedges, name)
 		}
+	}
+}
+
+// Only answers to first attempts teach the delay and pay for hedges.
+func TestHedge_FirstAttempts(t *testing.T) {
+	for seed := range uint64(10) {
+		s := stalls(1)
+		s.Arrivals.Count, s.Horizon, s.WarmUp, s.Seed = 36, time.Minute, 0, seed
+		s.Backend.FailureRate, s.Policy = 0.5, hedged
+		r, err := newRun(&s)
+		require.NoError(t, err)
+		first := 0
+		r.traceNext = func(_ int32, before decide.Call, o decide.Outcome, _ time.Duration, _ uint64, _ decide.Decision) {
+			if before.Attempts == 1 && o.Status == http.StatusOK {
+				first++
+			}
+		}
+		_, err = r.run(t.Context(), nil)
+		require.NoError(t, err)
+		assert.Equal(t, first >= hedge.Warmup, r.hedges[0].Delay() > 0, "%d answers to first attempts", first)
 	}
 }
 

@@ -5,6 +5,7 @@ package hedge
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -52,6 +53,15 @@ func TestTable(t *testing.T) {
 	assert.Equal(t, 400, table.size())
 }
 
+// Keys with the same hash are two hosts.
+func TestTable_SameHash(t *testing.T) {
+	var table Table
+	h := table.Host(keyOf(1), 0)
+	hash := max(1, keyOf(1).Hash())
+	assert.Same(t, h, table.set(hash).find(hash, keyOf(1)))
+	assert.Nil(t, table.set(hash).find(hash, keyOf(2)))
+}
+
 // The table is bounded in hosts and in memory, also by what the caller's keys keep.
 func TestTable_Bound(t *testing.T) {
 	testenv.OneGoroutine(t)
@@ -63,6 +73,7 @@ func TestTable_Bound(t *testing.T) {
 	}
 	assert.Equal(t, sets*perSet, table.size())
 	assert.LessOrEqual(t, testenv.Heap()-before, int64(1<<20))
+	runtime.KeepAlive(&table)
 }
 
 // The host of a set that has not been used for longest makes room, and comes back
@@ -71,7 +82,7 @@ func TestTable_LeastUsedGoes(t *testing.T) {
 	var table Table
 	hosts := map[int]*Host{}
 	var keys []int
-	for i := 0; len(keys) < perSet+1; i++ {
+	for i := 0; len(keys) < perSet+2; i++ {
 		if max(1, keyOf(i).Hash())%sets == 0 {
 			keys = append(keys, i)
 		}
@@ -82,7 +93,7 @@ func TestTable_LeastUsedGoes(t *testing.T) {
 		hosts[i].saved = MostSaved * whole
 	}
 	hosts[keys[0]].Begin(time.Hour, 0)
-	table.Host(keyOf(keys[perSet]), time.Hour)
+	newest := table.Host(keyOf(keys[perSet]), time.Hour)
 	for _, i := range keys[:perSet] {
 		if i != keys[1] {
 			assert.Same(t, hosts[i], table.Host(keyOf(i), time.Hour))
@@ -90,6 +101,8 @@ func TestTable_LeastUsedGoes(t *testing.T) {
 	}
 	again := table.Host(keyOf(keys[1]), time.Hour)
 	assert.NotSame(t, hosts[keys[1]], again)
+	table.Host(keyOf(keys[perSet+1]), time.Hour)
+	assert.Same(t, newest, table.Host(keyOf(keys[perSet]), time.Hour), "a host before its first request is not the next to go")
 	assert.Zero(t, again.saved)
 	assert.Zero(t, hosts[keys[1]].Begin(time.Hour, 0), "an evicted host still works")
 }
