@@ -288,7 +288,7 @@ func TestLayers(t *testing.T) {
 // A herd that jitter spreads out makes attempts during the outage.
 func TestHerdAttemptsInTheOutage(t *testing.T) {
 	_, out, _ := call(t, "storm", "-crowd", "herd")
-	assert.Contains(t, out, "in the outage")
+	assert.Contains(t, out, "during the outage")
 	assert.Regexp(t, `(?m)^no-jitter .* 3\.00 +2\.00 `, out)
 	assert.Regexp(t, `(?m)^full .* 3\.88 +2\.88 `, out)
 }
