@@ -83,6 +83,9 @@ func (w *world) newClient(number int, plan *Transport) *client {
 	if plan.Verifies {
 		c.base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
 	}
+	if plan.DialTLS {
+		c.base.DialTLSContext = c.dialTLS
+	}
 	if plan.Wrapped {
 		c.retrip.Base = &wrapper{c}
 	}
@@ -255,6 +258,8 @@ type roundTrip struct {
 	begin    time.Duration
 	end      time.Duration // 0: it hasn't ended
 	panicked bool
+	hostile  bool          // the base was hostile
+	uses     int           // of a hostile base
 	dead     error         // why its context had ended before
 	cause    error         // why it has ended, if it has by the end of RoundTrip
 	over     time.Duration // end of its context; 0: it didn't end before RoundTrip
@@ -401,6 +406,9 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if text := fmt.Sprintf("%v %+v", req.Context(), req.Context()); strings.Contains(text, hush) {
 		b.c.w.breaks("P4", "the context of an attempt prints a secret: %s", text)
+	}
+	if resp, err, done := b.hostile(req); done {
+		return resp, err
 	}
 	return b.c.base.RoundTrip(req)
 }

@@ -138,7 +138,7 @@ func (c *checker) breaks(promise, format string, args ...any) {
 
 func (c *checker) check() {
 	if c.r.panicked {
-		if c.r.call.Panics == NoPanic {
+		if c.r.call.Panics == NoPanic && !c.r.hostile {
 			c.breaks("P5", "RoundTrip panicked")
 		}
 		for _, e := range c.r.events {
@@ -319,7 +319,7 @@ func (c *checker) decisions() {
 			if e.Err == nil && retryable(c.p, e.StatusCode, e.Header) {
 				c.breaks("P19", "%d ends the request without a reason", e.StatusCode)
 			}
-			if e.Err != nil && !c.ownFault() && c.r.call.Hints != RefusesHints {
+			if e.Err != nil && !c.ownFault() && !c.r.hostile && c.r.call.Hints != RefusesHints {
 				c.breaks("P19", "an error ends the request without a reason: %v", e.Err)
 			}
 		}

@@ -91,6 +91,8 @@ type Transport struct {
 	Timed    bool // Metrics.Durations
 	Logger   bool
 	Wrapped  bool // the base isn't an *http.Transport
+	Hostile  bool // the wrapped base returns what nobody expects
+	DialTLS  bool // the base has a DialTLSContext
 	Verifies bool // the caller's own VerifyConnection accepts the server
 	MaxConns int
 	Client   time.Duration // http.Client.Timeout
@@ -325,10 +327,23 @@ const (
 type Answer struct {
 	After time.Duration
 	Fails bool
-	Lies  bool // an impossible level
+	Lies  Lie
 	Hangs bool // until its context ends
 	Panic bool
 }
+
+// Lie is an impossible level of an account.
+type Lie uint8
+
+// The lies.
+const (
+	Truth Lie = iota
+	Negative
+	TooMuch
+	NotANumber
+	Infinite
+	lies
+)
 
 // patterns are the hosts that policies may name. Site n is s<n>.test.
 var patterns = []string{"s0.test", "*.test", "s1.test", "s2.test"}
@@ -402,7 +417,7 @@ func (d draws) site() Site {
 }
 
 func (d draws) transport() Transport {
-	tr := Transport{Default: d.policy(60), Verifies: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20)}
+	tr := Transport{Default: d.policy(60), Verifies: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20), Hostile: d.odds(25), DialTLS: d.odds(10)}
 	switch d.theme {
 	case downloads:
 		tr.Default.Resume, tr.Default.MaxAttempts = time.Minute, 1+d.n(4)
@@ -628,7 +643,7 @@ func (d draws) step() Step {
 // names returns a number of hosts, seldom more than may have a state.
 func (d draws) names() int {
 	if d.odds(3) {
-		return 4500
+		return 6000
 	}
 	return 1 + d.n(40)
 }
@@ -639,7 +654,7 @@ func (d draws) answer() Answer {
 	case 8:
 		a.Fails = true
 	case 9:
-		a.Lies = true
+		a.Lies = 1 + Lie(d.n(int(lies)-1))
 	case 10:
 		a.Hangs = true
 	case 11:

@@ -58,7 +58,7 @@ func (c *client) meet(strangers int, salt uint64) {
 			n := int((salt + uint64(i)) % 50_000)
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			defer cancel()
-			p := retrip.Policy{MaxAttempts: 1 + i%2, AttemptTimeout: 10 * time.Second}
+			p := retrip.Policy{MaxAttempts: 1 + min(1, i%4), AttemptTimeout: 10 * time.Second}
 			host := stranger(n, i%8 != 0)
 			req, err := http.NewRequestWithContext(retrip.WithPolicy(ctx, p), http.MethodGet, "http://"+host+"/", nil)
 			must(err)

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -252,8 +253,8 @@ func (w *world) store() func(ctx context.Context, host string, tokens, size floa
 			panic("the store panics")
 		case a.Fails:
 			return 0, errors.New("the store fails")
-		case a.Lies:
-			return -size, nil
+		case a.Lies != Truth:
+			return []float64{Negative: -size, TooMuch: 3 * size, NotANumber: math.NaN(), Infinite: math.Inf(1)}[a.Lies], nil
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -1,0 +1,125 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// streamError is as that of HTTP/2.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+}
+
+func (e streamError) Error() string { return fmt.Sprint("stream error ", e.StreamID) }
+
+// nilError is an error of which some forget that a nil pointer in an interface isn't nil.
+type nilError struct{}
+
+func (*nilError) Error() string { return "nil" }
+
+// odd are errors that a Base may return without having sent anything.
+var odd = []error{
+	errors.New("something else"),
+	io.ErrUnexpectedEOF,
+	fmt.Errorf("wrapped: %w", syscall.ECONNRESET),
+	os.ErrDeadlineExceeded,
+	(*nilError)(nil),
+	errors.Join(errors.New("one"), (*nilError)(nil)),
+	errors.Join(&net.DNSError{Err: "one", Name: "a.test"}, streamError{1, 7}),
+	&net.DNSError{Err: "server misbehaving", Name: "a.test", IsTemporary: true},
+	&net.DNSError{Err: "no such host", Name: "a.test", IsNotFound: true},
+	&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ENETUNREACH)},
+	&net.OpError{Op: "proxyconnect", Net: "tcp", Err: errors.New("no")},
+	&net.OpError{Op: "remote error", Net: "tcp", Err: tls.AlertError(40)},
+	&net.OpError{Op: "read", Net: "tcp", Err: io.EOF},
+	&tls.CertificateVerificationError{Err: errors.New("expired")},
+	tls.RecordHeaderError{Msg: "not TLS"},
+	tls.AlertError(80),
+	streamError{3, 7},
+	streamError{3, 2},
+	http.ErrSchemeMismatch,
+	http.ErrNotSupported,
+	&net.AddrError{Err: "missing port in address", Addr: "a"},
+	errors.New("http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written; define Request.GetBody to avoid this error"),
+	errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
+	errors.New("invalid Host header"),
+	errors.New("Proxy Authentication Required"),
+	errors.New("net/http: HTTP/1.x transport connection broken: x"),
+}
+
+// hostile answers some attempts as no good Base does, without sending them. It reports
+// whether it has.
+func (b *wrapper) hostile(req *http.Request) (*http.Response, error, bool) {
+	w := b.c.w
+	id, err := strconv.Atoi(req.Header.Get("World-Id"))
+	if err != nil || !b.c.plan.Hostile || w.calm.Load() {
+		return nil, nil, false
+	}
+	r := w.trip(id)
+	if r == nil {
+		return nil, nil, false
+	}
+	r.mu.Lock()
+	r.uses++
+	x := w.chance(hashOf("hostile", id, r.uses))
+	spared := x.next()%100 < 60 || id >= 800_000
+	r.hostile = r.hostile || !spared
+	r.mu.Unlock()
+	if spared {
+		return nil, nil, false
+	}
+	if err := pause(req.Context(), x.tiny()); err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err, true
+	}
+	if req.Body != nil {
+		_ = req.Body.Close()
+	}
+	kind := x.next() % 16
+	w.log("%v: the base is hostile, %d", r, kind)
+	switch kind {
+	case 0, 1:
+		return nil, nil, true
+	case 2:
+		panic(aPanic)
+	case 3:
+		return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader("x"))}, odd[0], true
+	}
+	return nil, odd[x.next()%uint64(len(odd))], true
+}
+
+// dialTLS is a DialTLSContext.
+func (c *client) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
+	raw, err := c.w.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	config := c.base.TLSClientConfig.Clone()
+	config.ServerName, _, _ = net.SplitHostPort(strings.ToLower(addr))
+	config.ServerName = strings.TrimSuffix(config.ServerName, ".")
+	config.NextProtos = []string{"h2"}
+	if !c.w.plan.H2C {
+		config.NextProtos = append(config.NextProtos, "http/1.1")
+	}
+	conn := tls.Client(raw, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return conn, nil
+}
