@@ -389,6 +389,7 @@ const (
 	limits          // many requests to sites that limit their rate
 	panics          // of hooks
 	peeks           // by Classify, at bodies that come slowly
+	breakers        // that open soon, and callers who go
 	themes
 )
 
@@ -432,6 +433,8 @@ func (d draws) transport() Transport {
 		tr.Default.Gate.Enabled = retrip.On
 	case peeks:
 		tr.Default.Classify = PeeksAtStart
+	case breakers:
+		tr.Default.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second + d.log(8*time.Second)}
 	}
 	tr.Hosts = d.hosts()
 	d.list(3, 35, func() { tr.Next = append(tr.Next, Policies{d.policy(60), d.hosts()}) })
@@ -586,6 +589,14 @@ func (d draws) call() Call {
 			c.Script = append(c.Script, Step{Delay: d.log(time.Second), Length: 10})
 		}
 		c.Body, c.Deadline, c.Cancel, c.Policy = c.Body%3, 0, 0, nil
+		return c
+	}
+	if d.theme == breakers && d.odds(80) {
+		c.Gap, c.Policy = d.log(2*time.Second), nil
+		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 500, 0), Delay: d.log(time.Second)})
+		if d.odds(50) {
+			c.Cancel = d.log(time.Second)
+		}
 		return c
 	}
 	d.list(6, 75, func() { c.Script = append(c.Script, d.step()) })
