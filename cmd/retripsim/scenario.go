@@ -258,8 +258,7 @@ func shareText(group []*sim.Result, percent func(*sim.Result) float64) string {
 	return fmt.Sprintf("%.1f %%", mid(group, percent))
 }
 
-// percentile formats the median of a percentile with as many digits as the bins of
-// a result have: they are up to an eighth wide.
+// percentile formats the median of a percentile to two digits.
 func percentile(group []*sim.Result, of func(*sim.Result) time.Duration) string {
 	d := time.Duration(mid(group, func(r *sim.Result) float64 { return float64(of(r)) }))
 	if d <= 0 {
