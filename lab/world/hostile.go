@@ -56,7 +56,7 @@ var odd = []error{
 	errors.New("http2: Transport: cannot retry err [http2: Transport received Server's graceful shutdown GOAWAY] after Request.Body was written; define Request.GetBody to avoid this error"),
 	errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
 	errors.New("invalid Host header"),
-	errors.New("Proxy Authentication Required"),
+	errors.New(http.StatusText(http.StatusProxyAuthRequired)),
 	errors.New("net/http: HTTP/1.x transport connection broken: x"),
 }
 
