@@ -23,7 +23,7 @@ OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|peers)/\.\.\
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak worlds worlds-cover downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak worlds worlds-cover defects downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all p
 		"$$dir/world" -test.run 'TestWorlds$$' -test.timeout 2h -test.v -worlds $$each -seed $$(($(SEED) + i * each)) & pids+=($$!); \
 	done; \
 	for pid in "$${pids[@]}"; do wait "$$pid"; done
+
+defects: ## put each defect of lab/world/defects into the library, and count the random worlds (at most WORLDS, 5000) that find it (an hour)
+	$(GO) run ./lab/world/defects -worlds $(if $(filter file,$(origin WORLDS)),5000,$(WORLDS))
 
 worlds-cover: ## statement coverage of the root package and the packages that it imports by 10 000 random worlds alone; it must be 90 %
 	$(GO) test -run 'TestWorlds$$' -coverprofile=worlds.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) ./lab/world -args -worlds 10000

@@ -80,6 +80,9 @@ func (w *world) newClient(number int, plan *Transport) *client {
 		TLSClientConfig: &tls.Config{RootCAs: identity().roots, CurvePreferences: []tls.CurveID{tls.X25519}, ClientSessionCache: tls.NewLRUClientSessionCache(8)},
 	}
 	c.retrip = &retrip.Transport{Base: c.base, Policy: w.policyOf(plan.Default), Hosts: w.hostsOf(plan.Hosts), Metrics: w.metrics[plan.Metrics], Trace: c.hooks()}
+	if plan.Bare {
+		c.retrip.Trace = nil
+	}
 	if plan.Verifies {
 		c.base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
 	}
@@ -151,7 +154,7 @@ type event struct {
 	at   time.Duration
 	hook string
 	retrip.Event
-	host retrip.HostState // at a give-up
+	host retrip.HostState // at an attempt, a retry or a give-up
 }
 
 // aPanic is what hooks panic with.
@@ -185,7 +188,7 @@ func (c *client) hooks() *retrip.Trace {
 			}
 			r := c.w.trip(id)
 			n := event{at: c.w.now(), hook: hook, Event: e}
-			if hook == "GiveUp" {
+			if hook == "GiveUp" || hook == "Attempt" || hook == "Retry" {
 				n.host, _ = c.retrip.HostState(hostport(e.Request))
 			}
 			r.mu.Lock()
@@ -280,6 +283,8 @@ type reading struct {
 	err    error // after got; nil if it stopped reading
 	done   bool
 	closed time.Duration
+
+	longest time.Duration // of one Read
 }
 
 func (r *roundTrip) String() string { return "r" + strconv.Itoa(r.id) }
@@ -624,9 +629,12 @@ func (r *roundTrip) read(resp *http.Response) {
 		}
 	}()
 	buf := make([]byte, 8<<10)
+	var longest time.Duration
 	for len(got) < most && err == nil {
 		var n int
+		began := r.w.now()
 		n, err = resp.Body.Read(buf[:min(len(buf), most-len(got))])
+		longest = max(longest, r.w.now()-began)
 		got = append(got, buf[:n]...)
 		if r.call.Pace > 0 && len(got) < 64<<10 && r.call.Read != ClosesLater {
 			time.Sleep(r.call.Pace)
@@ -635,7 +643,7 @@ func (r *roundTrip) read(resp *http.Response) {
 	_ = resp.Body.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reading = reading{got: got, err: err, done: true, closed: r.w.now()}
+	r.reading = reading{got: got, err: err, done: true, closed: r.w.now(), longest: longest}
 	r.w.log("%v: has read %d, %s", r, len(got), readError(err))
 }
 

@@ -116,6 +116,7 @@ func (w *world) check() {
 	}
 	w.checkPauses()
 	w.checkOrders()
+	w.charges()
 	if text := w.logs.buf.String(); strings.Contains(text, hush) {
 		at := strings.Index(text, hush)
 		w.breaks("P19", "a log record has a secret: %s", text[max(0, at-200):min(len(text), at+40)])
@@ -138,6 +139,10 @@ func (c *checker) breaks(promise, format string, args ...any) {
 }
 
 func (c *checker) check() {
+	if c.r.client.plan.Bare {
+		c.bare()
+		return
+	}
 	if c.r.panicked {
 		if c.r.call.Panics == NoPanic && !c.r.hostile {
 			c.breaks("P5", "RoundTrip panicked")
@@ -156,6 +161,8 @@ func (c *checker) check() {
 	c.result()
 	c.ledger()
 	c.body()
+	c.idle()
+	c.guards()
 }
 
 // order checks that the hooks ran in their order.
@@ -588,7 +595,7 @@ func (c *checker) ledger() {
 	}
 	// Sends over dead connections of a pool of HTTP/1 don't count, and the one beyond the
 	// bound may arrive.
-	if most := c.attempts * (p.MaxSends + 1); p.MaxSends > 0 && c.w.plan.H2C && len(c.rest) == 0 && len(r.arrivals) > most {
+	if most := c.attempts * (p.MaxSends + 1); p.MaxSends > 0 && c.attempts > 0 && c.w.plan.H2C && len(c.rest) == 0 && len(r.arrivals) > most {
 		c.breaks("P18", "%d arrivals of %d attempts, MaxSends is %d", len(r.arrivals), c.attempts, p.MaxSends)
 	}
 }
@@ -619,6 +626,7 @@ func (c *checker) body() {
 	if r.call.Method == http.MethodHead || r.resp.StatusCode == http.StatusNotModified {
 		want = nil
 	}
+	c.breaksOff(r.arrivals[n-1])
 	got := r.reading
 	if !bytes.HasPrefix(want, got.got) {
 		at := 0
@@ -721,7 +729,7 @@ func (w *world) plausible(c *client, s retrip.HostState) {
 // solvent checks that the budget of a host misses no more than its retries have cost:
 // a retry that was not made gives its tokens back.
 func (w *world) solvent(c *client, s retrip.HostState) {
-	if len(c.swaps) > 1 || s.Host == "others" {
+	if len(c.swaps) > 1 || s.Host == "others" || c.plan.Bare {
 		return
 	}
 	here, everywhere := 0.0, c.cost
@@ -766,7 +774,7 @@ func (w *world) checkQuiet(t *testing.T) {
 		}
 	}
 	for i, m := range w.metrics {
-		made, gaveUp := 0, map[string]float64{}
+		made, gaveUp, bare := 0, map[string]float64{}, false
 		for _, c := range w.clients {
 			if c.plan.Metrics == i {
 				made += c.strangers
@@ -780,6 +788,7 @@ func (w *world) checkQuiet(t *testing.T) {
 				continue
 			}
 			made++
+			bare = bare || r.client.plan.Bare
 			for _, e := range r.events {
 				if e.hook == "GiveUp" {
 					gaveUp[string(e.Reason)]++
@@ -800,7 +809,7 @@ func (w *world) checkQuiet(t *testing.T) {
 				}
 			}
 		}
-		if swapped {
+		if swapped || bare {
 			continue // series may have gone with their policies
 		}
 		if requests != float64(made) {

@@ -90,6 +90,7 @@ type Transport struct {
 	Metrics  int  // number of the Metrics; transports may share one
 	Timed    bool // Metrics.Durations
 	Logger   bool
+	Bare     bool // it has no hooks, so that first attempts are plain
 	Wrapped  bool // the base isn't an *http.Transport
 	Hostile  bool // the wrapped base returns what nobody expects
 	DialTLS  bool // the base has a DialTLSContext
@@ -444,6 +445,7 @@ func (d draws) transport() Transport {
 	if d.odds(20) {
 		tr.Client = d.log(8 * time.Second)
 	}
+	tr.Bare = d.odds(8)
 	return tr
 }
 

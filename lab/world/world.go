@@ -60,7 +60,8 @@ type world struct {
 		at time.Time
 		n  int
 	}
-	asked atomic.Int32 // operations of the fleet's store
+	asked   atomic.Int32       // operations of the fleet's store
+	charged map[string]float64 // by host: the tokens of these
 }
 
 // Violation says which promise broke, and when.
@@ -210,7 +211,7 @@ func Run(t *testing.T, plan *Plan) (o Outcome) {
 }
 
 func newWorld(plan *Plan) *world {
-	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}}
+	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}, charged: map[string]float64{}}
 	for i := range 3 {
 		m := retrip.NewMetrics()
 		m.Exemplar = func(context.Context) prometheus.Labels { return prometheus.Labels{"trace_id": "0af7651916cd43dd"} }
@@ -241,6 +242,9 @@ func (w *world) store() func(ctx context.Context, host string, tokens, size floa
 	missing := map[string]float64{}
 	return func(ctx context.Context, host string, tokens, size float64) (float64, error) {
 		n := int(w.asked.Add(1)) - 1
+		mu.Lock()
+		w.charged[host] += tokens
+		mu.Unlock()
 		a := w.plan.Store[n%len(w.plan.Store)]
 		x := w.chance(hashOf("store", n))
 		switch err := pause(ctx, a.After+x.tiny()); {

@@ -1,0 +1,137 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// undisturbed reports whether nothing in the plan of the world disturbs what r's caller
+// and its servers do: no fault, no outage, nobody who goes.
+func (r *roundTrip) undisturbed() bool {
+	caller := &r.w.plan.Callers[r.id/1000]
+	if r.call.Deadline > 0 || r.call.Cancel > 0 || caller.Shared > 0 || r.client.plan.Client > 0 || r.call.Panics != NoPanic {
+		return false
+	}
+	for _, s := range r.w.plan.Sites {
+		if len(s.Conns) > 0 || len(s.Outages) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// breaksOff checks that the body of a response to arrival a doesn't break by itself.
+func (c *checker) breaksOff(a *arrival) {
+	r, step := c.r, &a.step
+	if err := r.reading.err; err == nil || err == io.EOF || r.call.Read == ClosesLater || !r.undisturbed() {
+		return
+	}
+	if step.Cut > 0 || step.Kind != Answers || step.Early && r.call.Body != NoBody || step.Stall > 0 && c.p.BodyIdleTimeout > 0 || c.p.Resume > 0 || c.p.WholeBody > 0 && (c.p.AttemptTimeout > 0 || c.p.Deadline > 0) {
+		return
+	}
+	c.breaks("P1", "the body breaks after %d bytes, and nothing disturbs it: %v", len(r.reading.got), r.reading.err)
+}
+
+// idle checks that no Read waits longer than the policy says.
+func (c *checker) idle() {
+	p := c.p
+	if p.BodyIdleTimeout > 0 && p.Resume <= 0 && c.r.reading.longest > p.BodyIdleTimeout+time.Second/2+slack {
+		c.breaks("P20", "a Read has waited for %v, BodyIdleTimeout is %v", c.r.reading.longest, p.BodyIdleTimeout)
+	}
+	if p.Resume <= 0 {
+		return
+	}
+	var since time.Duration
+	for _, e := range c.rest {
+		switch {
+		case e.hook == "Resume":
+			since = 0
+		case since == 0:
+			since = e.at
+		case e.hook == "Attempt" && e.at > since+p.Resume+slack:
+			c.breaks("P20", "a request for the rest at %v, the body broke before %v, Resume is %v", e.at, since, p.Resume)
+		}
+	}
+}
+
+// guards checks what budget and breaker of the host say at an attempt or a retry.
+func (c *checker) guards() {
+	p, s := c.p, c.r.client
+	if len(s.swaps) > 1 || s.forgot || s.plan.Fleet {
+		return
+	}
+	breaks := p.Breaker.Ratio != retrip.Off && (p.Breaker.Ratio != 0 || p.Breaker.MinVolume != 0 || p.Breaker.OpenFor != 0)
+	for _, e := range c.own {
+		h := e.host
+		if h.Host == "" {
+			continue
+		}
+		if e.hook == "Attempt" && breaks && h.Breaker == retrip.BreakerOpen && h.OpenFor > 0 {
+			c.breaks("P14", "attempt %d at %v, and the breaker is open for %v", e.Attempt, e.at, h.OpenFor)
+		}
+		if e.hook != "Retry" || p.Budget.Size == retrip.Off || h.Size == 0 || p.Gate.Enabled == retrip.On || c.hedged {
+			continue
+		}
+		if e.Attempt == 1 && h.Tokens > h.Size-0.49 {
+			c.breaks("P14", "a retry that costs nothing: %.2f of %v tokens are left", h.Tokens, h.Size)
+		}
+		if row := max(2, math.Ceil(0.6*h.Size)); float64(h.FailedRetries) >= row {
+			c.breaks("P14", "a retry after %d in a row have failed, with a budget of %v", h.FailedRetries, h.Size)
+		}
+	}
+}
+
+// charges checks that no account of the fleet was charged for more than the retries.
+func (w *world) charges() {
+	retries := map[string]float64{}
+	for _, r := range w.order {
+		if r.client.plan.Fleet && r.client.plan.Bare {
+			return
+		}
+		for i, e := range r.events {
+			if r.client.plan.Fleet && (e.hook == "Hedge" || e.hook == "Attempt" && (e.Attempt > 1 || i > 0)) {
+				retries[r.host]++
+			}
+		}
+	}
+	for host, tokens := range w.charged {
+		name, _, _ := strings.Cut(host, ":")
+		if tokens < -retries[name]-1e-6 {
+			w.breaks("P22", "the account of %s was charged %.1f tokens for %v retries", host, -tokens, retries[name])
+		}
+	}
+}
+
+// bare checks a round trip of a client without hooks.
+func (c *checker) bare() {
+	r := c.r
+	if r.end == 0 {
+		c.breaks("P13", "RoundTrip hasn't returned")
+		return
+	}
+	if gone := c.gone(); gone > 0 && r.end > gone+slack && r.end > r.begin+slack {
+		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", r.end, gone)
+	}
+	for _, s := range c.w.plan.Sites {
+		// In a plain attempt, net/http may have sent the request before a dial failed.
+		for _, f := range s.Conns {
+			if f.Fails {
+				return
+			}
+		}
+		for _, o := range s.Outages {
+			if o.Kind == Refusing || o.Kind == Restart || o.Kind == Crash {
+				return
+			}
+		}
+	}
+	c.ledger()
+	c.body()
+}
