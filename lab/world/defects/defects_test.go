@@ -56,7 +56,7 @@ func TestTry(t *testing.T) {
 	testenv.OneGoroutine(t) // the worlds that are built have no race detector
 	abs, err := filepath.Abs(root)
 	require.NoError(t, err)
-	sample := map[string]string{"versions-mixed": "P20", "free-retries": "P14", "deaf-wait": "P10"}
+	sample := map[string]string{"free-retries": "P14", "deaf-wait": "P10", "half-the-word": "P9"}
 	for _, d := range defects(t) {
 		want, ok := sample[d.name]
 		if !ok {
