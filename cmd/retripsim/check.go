@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -58,11 +59,11 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 	s := sim.Overload()
 	loads := []float64{0.7, 0.9}
 	lengths := []time.Duration{time.Second, 10 * time.Second, time.Minute}
-	full := time.Second
+	var full time.Duration
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "processes with a Transport, each with a budget of its own")
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second of all clients to this host, at the first of the loads")
 	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
-	f.DurationVar(&full, "queue", full, "how long a full queue takes to work off")
+	f.DurationVar(&full, "queue", full, "how long a full queue takes to work off; if 0, three times as long as an attempt may take, and at least 1s")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
 	f.Var(floats(&loads), f.field("loads", "Loads"), "`shares` of the backend's capacity that arrive")
 	f.Var(durations(&lengths), f.field("lengths", "Troubles.For"), "lengths of the brownouts: `durations`")
@@ -74,8 +75,8 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.first = strings.Fields("policy host clients rate service queue json o")
 	f.excludes("attempt-timeout", "timeout")
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
-		if !(full > 0 && full <= time.Minute) {
-			return nil, fmt.Errorf("-queue is %v: it must be more than 0 and at most 1m", full)
+		if !(full >= 0 && full <= time.Minute) {
+			return nil, fmt.Errorf("-queue is %v: it must be 0 to 1m", full)
 		}
 		if !(loads[0] > 0 && loads[0] < 1) {
 			return nil, fmt.Errorf("-loads is %v: it must be less than 1", loads[0])
@@ -90,7 +91,6 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 		s.Fleet.Clients *= times
 		s.Backend.Workers = int(math.Ceil(capacity * s.Backend.Service.Seconds()))
 		s.Backend.Service = time.Duration(float64(s.Backend.Workers) / capacity * float64(time.Second))
-		s.Backend.Queue = max(1, int(capacity*full.Seconds()))
 		s.Trigger.For = 0
 		policies, err := f.load(s.Policy.Retry)
 		if err != nil {
@@ -102,12 +102,16 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 		}
 		r := &report{
 			title: title,
+			notes: slices.Clone(f.remarks),
 			table: [][]string{{"policy", "load", "brownout", "recovers after", "without retries", "answered until 20 s after", "without retries", ""}},
 		}
 		var all []checked
 		r.json = all
 		for i, p := range policies {
 			s.Policy = p
+			// A queue that is worked off while clients still wait is no test.
+			queue := cmp.Or(full, min(time.Minute, max(time.Second, 3*cmp.Or(max(0, p.Retry.AttemptTimeout), s.Fleet.Timeout))))
+			s.Backend.Queue = max(1, int(capacity*queue.Seconds()))
 			cases, err := c.Cases(ctx, s, func(done float64) { progress((float64(i) + done) / float64(len(policies))) })
 			var bad *sim.RecoveryError
 			var idle *sim.ParameterError // a case in which no policy could fail
@@ -138,9 +142,6 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 			r.notes = append(r.notes, one.Sentence)
 			if p.Retry.AttemptTimeout <= 0 {
 				r.notes = append(r.notes, fmt.Sprintf("%s sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", p.Name, s.Fleet.Timeout))
-			}
-			if p.Retry.Hedge > 0 {
-				r.notes = append(r.notes, p.Name+" sets Hedge, which check leaves out: retripsim hedge shows what hedges save and cost")
 			}
 			if *costs && p.Retry.MaxAttempts != 1 {
 				if one.Price, err = priceOf(ctx, p, perClient, s.Seed); err != nil && ctx.Err() == nil {

@@ -35,6 +35,7 @@ type flags struct {
 	policies   string
 	host       string
 	chosen     []sim.Policy // the resolved policies, with override applied
+	remarks    []string     // about the policies of files
 	runs       int
 	override   retrip.Policy
 	jitter     string
@@ -203,7 +204,7 @@ func (f *flags) inFlags(err error) error {
 // load resolves the chosen policies, with presets based on base, and stores
 // them.
 func (f *flags) load(base retrip.Policy) ([]sim.Policy, error) {
-	f.chosen = nil
+	f.chosen, f.remarks = nil, nil
 	for name := range strings.SplitSeq(f.policies, ",") {
 		p, err := f.one(strings.TrimSpace(name), base)
 		if err != nil {
@@ -237,14 +238,23 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 	if err != nil {
 		return sim.Policy{}, fmt.Errorf("-policy: %s: %s", name, oneLine(err))
 	}
+	if f.host == "" && len(hosts) > 0 {
+		f.remarks = append(f.remarks, fmt.Sprintf("this is the policy for all hosts; %s has %d more, each of which -host names", name, len(hosts)))
+	}
 	if f.host != "" {
 		host := f.host
 		if _, _, err := net.SplitHostPort(host); err != nil {
 			host = net.JoinHostPort(host, "443")
 		}
-		if policy, err = (&retrip.Transport{Policy: policy, Hosts: hosts}).PolicyFor(host); err != nil {
+		t := &retrip.Transport{Policy: policy, Hosts: hosts}
+		if policy, err = t.PolicyFor(host); err != nil {
 			return sim.Policy{}, fmt.Errorf("-host: %w", err)
 		}
+		state, err := t.HostState(host)
+		if err != nil {
+			return sim.Policy{}, fmt.Errorf("-host: %w", err)
+		}
+		f.remarks = append(f.remarks, fmt.Sprintf("%s follows the policy %s of %s", f.host, state.Policy, name))
 	}
 	if err := f.change(&policy); err != nil {
 		return sim.Policy{}, err

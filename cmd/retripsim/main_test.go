@@ -392,8 +392,10 @@ func TestHelp(t *testing.T) {
 // check says whether a policy is safe, in its table, a sentence, JSON and its exit
 // status, whatever the size of the fleet.
 func TestCheck(t *testing.T) {
-	hedged := filepath.Join(t.TempDir(), "hedged.json")
-	require.NoError(t, os.WriteFile(hedged, []byte(`{"hedge": 0.05}`), 0o600))
+	slow := filepath.Join(t.TempDir(), "slow.json")
+	require.NoError(t, os.WriteFile(slow, []byte(`{"attempt_timeout": "2s"}`), 0o600))
+	hosts := filepath.Join(t.TempDir(), "hosts.json")
+	require.NoError(t, os.WriteFile(hosts, []byte(`{"hosts": {"*.example.com": {"max_attempts": 2}}}`), 0o600))
 	for _, c := range []struct {
 		args, says string
 		code       int
@@ -406,7 +408,10 @@ func TestCheck(t *testing.T) {
 		{"-policy no-budget -lengths 1s -loads 0.7", "no fleet size recovers in time", exitFailed},
 		{"-policy no-budget -clients 1 -rate 10 -lengths 1s -loads 0.7", "1 clients with 10 requests/s each", exitFailed},
 		{"-breaker-ratio 0.5 -breaker-open-for 60s -lengths 1s -loads 0.7", "without its breaker it recovers in time", exitFailed},
-		{"-policy " + hedged, "hedged sets Hedge, which check leaves out", 0},
+		{"-policy " + slow, "slow recovers as fast as without retries", 0}, // attempts of 2 s, so clients wait longer than a queue of 1 s
+		{"-policy " + hosts + " -lengths 1s -loads 0.7", "this is the policy for all hosts; " + hosts + " has 1 more", 0},
+		{"-policy " + hosts + " -lengths 1s -loads 0.7 -host api.example.com", "api.example.com follows the policy *.example.com of " + hosts, 0},
+		{"-policy " + hosts + " -lengths 1s -loads 0.7 -host api.exmaple.com", "api.exmaple.com follows the policy default of " + hosts, 0},
 		{"-queue 100ms -policy no-budget", "any policy recovers here: a full queue of 100ms", 0},
 		{"-timeout 250ms", "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0},
 		{"-policy testdata/hedge.json -clients 10 -lengths 1s", "where only the queue makes requests late: the 99th percentile is ", 0},
@@ -427,7 +432,7 @@ func TestCheck(t *testing.T) {
 		assert.NotEmpty(t, all.Results[0].Cases, c.args)
 	}
 	for args, says := range map[string]string{
-		"-queue 0s":    "-queue is 0s: it must be more than 0 and at most 1m",
+		"-queue -1s":   "-queue is -1s: it must be 0 to 1m",
 		"-loads 1.5":   "-loads is 1.5: it must be less than 1",
 		"-clients 0":   "-clients is 0",
 		"-lengths 1ms": "-lengths is 1ms",
