@@ -45,7 +45,7 @@ type download struct {
 	http2    bool          // the response came over HTTP/2
 	whole    resume.Representation
 	refusal  Reason        // why the body can't be continued; empty if it can
-	attempts int           // attempts since the last byte, and before it those of the request
+	attempts int           // attempts since the last byte, or, without one, those of the request
 	last     int64         // offset at which the last continuation began; -1 if there was none
 	since    int           // attempts before the first continuation at that offset
 	broke    time.Duration // instant at which the body broke at that offset

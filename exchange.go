@@ -241,7 +241,7 @@ func (x *exchange) decide() error {
 }
 
 // overhear makes the host heed what a server has said in o, the outcome of an attempt that
-// doesn't count. Nothing else says of it what the outcome of an attempt says of a host.
+// doesn't count. Nothing else in o counts for the host.
 func (x *exchange) overhear(o *decide.Outcome) {
 	if !x.r.Refused(*o) {
 		return

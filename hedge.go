@@ -124,8 +124,8 @@ func (c *race) Ring(*alarm.Alarm) {
 }
 
 // begin returns the exchange of the hedge, or nil if there is none. RoundTrip doesn't
-// return meanwhile. Afterwards the caller may reuse its request, which therefore shares
-// nothing with that of the hedge.
+// return meanwhile. Once it has, the caller may reuse its request, so the hedge's shares
+// nothing with it.
 func (c *race) begin() *exchange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,8 +214,8 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 	return x.s.base
 }
 
-// end ends the hedge h, unless it is nil. What the hedge has panicked with, if anything,
-// panics in the goroutine of RoundTrip.
+// end ends the hedge h, unless it is nil. A panic of the hedge
+// continues in the goroutine of RoundTrip.
 func (c *race) end(h *exchange, broke any) {
 	c.mu.Lock()
 	lost := c.over
@@ -248,8 +248,8 @@ func (c *race) decided() bool {
 	return c.over
 }
 
-// hedgePatience is how many times the delay, which nearly no answer takes, a failed first
-// attempt waits for its hedge. The hedge may hang, or wait for the connection that the
+// hedgePatience is for how many delays a failed first attempt waits for its hedge. Nearly
+// no answer takes one. The hedge may hang, or wait for the connection that the
 // response of the first attempt still holds.
 const hedgePatience = 16
 
@@ -347,7 +347,7 @@ func (x *exchange) follow(h *exchange) {
 
 // mergeFailure makes the failure of the hedge h part of the outcome of x, unless the
 // first attempt was good. It returns the outcome of the attempt that doesn't go on.
-// Both failures are one to all rules. A response in hand comes before an error, and
+// All rules count both failures as one. A response in hand comes before an error, and
 // whatever a server has said about retries holds.
 func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 	if !h.ended {
@@ -379,7 +379,7 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 	return other
 }
 
-// learnDelay tells the rule how the first attempt ended, of which there was no hedge.
+// learnDelay tells the rule how a first attempt without a hedge ended.
 func (x *exchange) learnDelay(c *race, good bool) {
 	var took time.Duration
 	if c.delay == 0 || !good {

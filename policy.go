@@ -82,7 +82,7 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // single headers ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after",
 // "ratelimit", "x-ratelimit-reset", "should-retry") or everything that a
 // service sends ("anthropic", "azure", "discord", "github", "openai",
-// "shopify", "stripe"). The first dialect that says something wins. All rules
+// "shopify", "stripe"). A dialect of exact waits comes before Retry-After, others after it. All rules
 // for Retry-After apply to a wait from a dialect. A dialect that says whether to
 // retry overrides RetryOn and FailOn, but not Classify. Any host may forbid a
 // retry with "X-Should-Retry: false", without a dialect.

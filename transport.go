@@ -294,8 +294,7 @@ func (c controls) Forget(ctx context.Context, subject control.Subject, who strin
 	return nil
 }
 
-// reorder replaces t's orders by what change makes of those that hold, and logs those that
-// have ended.
+// reorder applies change to the orders of t that hold, and logs those that have ended.
 func (t *Transport) reorder(change func(*control.Orders) (*control.Orders, error)) error {
 	t.start()
 	t.settling.Lock()

@@ -273,7 +273,7 @@ func (x *exchange) release() *http.Response {
 	return resp
 }
 
-// forget keeps of resp, which is discarded, what x.seen keeps.
+// forget drops resp, but for what x.seen keeps of it.
 func (x *exchange) forget(resp *http.Response) {
 	x.seen = seen{resp.StatusCode, resp.Header}
 	x.last.resp, x.last.held, x.last.discarded = nil, false, true

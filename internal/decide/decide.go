@@ -169,11 +169,12 @@ func (r *Rules) through(h *host.Record, c *Call, d Decision, now time.Duration, 
 
 // Next decides after an attempt that ended in o at the instant now. It checks,
 // in this order: the caller has gone; the outcome is accepted or hopeless; the
-// server forbids a retry; attempts are used up; a repetition isn't safe; the
-// body can't be replayed; a person forbids it; the wait is too long; the host is
-// paused; the deadline; the breaker; the budget. Next also records what o says
-// about the host. If it decides to retry, it takes the tokens for the retry, so
-// the caller must make the attempt or call [Rules.Return].
+// server forbids a retry; net/http has sent the request too often; attempts are
+// used up; a repetition isn't safe; the body can't be replayed; a person forbids
+// it; the wait is too long; the host is paused; the deadline; the breaker; the
+// budget. Next also records what o says about the host. If it decides to retry, it
+// takes the tokens for the retry, so the caller must make the attempt or call
+// [Rules.Return].
 func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
 	c.Attempts = max(c.Attempts, 1)
 	if o.Canceled {

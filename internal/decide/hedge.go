@@ -46,7 +46,7 @@ func (r *Rules) Refused(o Outcome) bool {
 	return r.refused(o) && (r.Gate || r.pauses(o.Received())) && r.Retryable(o)
 }
 
-// Overhear records what [Rules.Refused] has found in o, the outcome of an attempt of c that
+// Overhear records the refusal o (see [Rules.Refused]), the outcome of an attempt of c that
 // doesn't count: another one beside it does. It reports whether any call waiting at the
 // gate must be woken.
 func (r *Rules) Overhear(h *host.Record, c *Call, o Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {

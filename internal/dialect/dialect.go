@@ -21,7 +21,7 @@ import (
 // retry and whether to.
 type Dialect struct {
 	// Instead reads a wait that is more exact than Retry-After and overrides
-	// it; Besides reads a wait that counts only without a Retry-After. Each
+	// it; Besides reads a wait that counts only without a valid Retry-After. Each
 	// gets the header and the instant of its receipt.
 	Instead, Besides func(h http.Header, now time.Time) (time.Duration, bool)
 
@@ -45,7 +45,7 @@ const (
 )
 
 // ByName maps the names for Policy.Dialects to dialects. A policy may list
-// several; of several waits, the first in the order of the list counts.
+// several; of several waits of one kind, the first in the order of the list counts.
 var ByName = map[string]Dialect{
 	"retry-after-ms":      {Instead: milliseconds("Retry-After-Ms")},
 	"x-ms-retry-after-ms": {Instead: milliseconds("X-Ms-Retry-After-Ms")},

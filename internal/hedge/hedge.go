@@ -7,8 +7,8 @@
 // of the caller's choice.
 //
 // A request is late if it is still out at the delay of its host, a high percentile of
-// the times to an answer. The delay follows that percentile in steps: being out at the
-// delay is the observation, so a hedge that wins hides nothing from the estimate, and
+// the times to an answer. The delay follows that percentile in steps: it learns only whether
+// a request is late, so a hedge that wins hides nothing from the estimate, and
 // the share of late requests stays the same whatever the latencies do.
 //
 // A share of the successes pays for the hedges, up to two ahead. What a hedge costs
