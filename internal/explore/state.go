@@ -55,8 +55,8 @@ func (w *writer) write(v reflect.Value) {
 		w.number(uint64(v.Len()))
 		w.out = append(w.out, v.String()...)
 	case reflect.Struct:
-		for i := range v.NumField() {
-			w.write(v.Field(i))
+		for _, field := range v.Fields() {
+			w.write(field)
 		}
 	case reflect.Slice, reflect.Array:
 		w.number(uint64(v.Len()))

@@ -45,7 +45,7 @@ var title = regexp.MustCompile(`^(P\d+)(\*?) ([a-z0-9-]+): (.+)$`)
 
 // parse reads a list of defects, which are separated by empty lines.
 func parse(list string) (all []defect, err error) {
-	for _, text := range strings.Split(list, "\n\n") {
+	for text := range strings.SplitSeq(list, "\n\n") {
 		lines := strings.Split(strings.Trim(text, "\n"), "\n")
 		if strings.HasPrefix(lines[0], "#") {
 			continue
