@@ -339,11 +339,17 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 		go func() {
 			select {
 			case <-canceled:
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				r.legacy = w.now()
 			case <-done:
+				// Both may have happened.
+				select {
+				case <-canceled:
+				default:
+					return
+				}
 			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.legacy = w.now()
 		}()
 	}
 	before := mine.Clone(context.Background())
@@ -409,6 +415,11 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 			b.c.w.breaks("P4", "the base sees %s, which isn't sent", name)
 		}
 	}
+	if id, _ := strconv.Atoi(req.Header.Get("World-Id")); req.GetBody != nil {
+		if r := b.c.w.trip(id); r != nil && r.call.Body == Stream && !r.repeatable(r.effective()) {
+			b.c.w.breaks("P6", "%v: net/http may repeat a stream that must not be repeated", r)
+		}
+	}
 	if text := fmt.Sprintf("%v %+v", req.Context(), req.Context()); strings.Contains(text, hush) {
 		b.c.w.breaks("P4", "the context of an attempt prints a secret: %s", text)
 	}
@@ -423,14 +434,19 @@ func (b *wrapper) CloseIdleConnections() { b.c.base.CloseIdleConnections() }
 // upload is a request body that counts its Closes.
 type upload struct {
 	io.Reader
-	id     int  // of the call
-	copied bool // it comes from GetBody
+	id     int           // of the call
+	copied bool          // it comes from GetBody
+	drip   time.Duration // of each Read
 	read   atomic.Bool
 	closed atomic.Int32
 }
 
 func (u *upload) Read(p []byte) (int, error) {
 	u.read.Store(true)
+	if u.drip > 0 {
+		time.Sleep(u.drip)
+		p = p[:min(len(p), 500)]
+	}
 	return u.Reader.Read(p)
 }
 
@@ -464,7 +480,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	case FailsRead:
 		body = &upload{id: id, Reader: failing(payload)}
 	default:
-		body = &upload{id: id, Reader: bytes.NewReader(payload)}
+		body = &upload{id: id, drip: c.Drip, Reader: bytes.NewReader(payload)}
 	}
 	req, err := http.NewRequestWithContext(ctx, c.Method, url, body)
 	must(err)
@@ -474,7 +490,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	switch c.Body {
 	case OwnGet:
 		req.GetBody = func() (io.ReadCloser, error) {
-			return w.opened(&upload{id: id, copied: true, Reader: bytes.NewReader(payload)}), nil
+			return w.opened(&upload{id: id, copied: true, drip: c.Drip, Reader: bytes.NewReader(payload)}), nil
 		}
 	case FailsGet:
 		req.GetBody = func() (io.ReadCloser, error) { return nil, errOwn }
@@ -547,7 +563,7 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 		defer cancel()
 	}
 	var legacy chan struct{}
-	if plan.Cancel > 0 {
+	if plan.Cancel != 0 {
 		var stop func()
 		if plan.Legacy {
 			legacy = make(chan struct{})
@@ -562,8 +578,12 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 			stop = func() { cancel(cause) }
 			defer cancel(nil)
 		}
-		timer := time.AfterFunc(plan.Cancel, stop)
-		defer timer.Stop()
+		if plan.Cancel < 0 {
+			stop()
+		} else {
+			timer := time.AfterFunc(plan.Cancel, stop)
+			defer timer.Stop()
+		}
 	}
 	req := plan.request(ctx, w, id)
 	if legacy != nil {

@@ -260,7 +260,7 @@ func (c *checker) word(e event) time.Duration {
 // times checks that nothing happens too early or too late.
 func (c *checker) times() {
 	deadline, gone := c.deadline(), c.gone()
-	late := slack
+	late := slack + c.r.call.Drip
 	if c.r.client.plan.Fleet {
 		late += 100 * time.Millisecond
 	}
@@ -284,10 +284,10 @@ func (c *checker) times() {
 			}
 		}
 	}
-	if gone > 0 && c.r.end > gone+slack && c.r.end > c.r.begin+slack {
+	if gone > 0 && c.r.end > gone+slack+c.r.call.Drip && c.r.end > c.r.begin+slack+c.r.call.Drip {
 		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", c.r.end, gone)
 	}
-	if c.p.Deadline > 0 && c.r.end > c.r.begin+c.p.Deadline+slack {
+	if c.p.Deadline > 0 && c.r.end > c.r.begin+c.p.Deadline+slack+c.r.call.Drip {
 		c.breaks("P11", "RoundTrip took %v, Deadline is %v", c.r.end-c.r.begin, c.p.Deadline)
 	}
 }
@@ -363,6 +363,14 @@ func (c *checker) retry(e event) {
 	if errors.Is(e.Err, errOwn) {
 		c.breaks("P7", "a retry after the caller's own body has failed")
 	}
+	if c.r.call.Hints == RefusesHints && errors.Is(e.Err, errCause) {
+		c.breaks("P8", "a retry after the caller's own code has refused an interim response")
+	}
+	if n := len(c.r.arrivals); n > 0 && c.r.call.Body == Stream && c.attempts == len(c.r.arrivals) {
+		if got := int64(c.r.arrivals[e.Attempt-1].got); got > max(0, c.p.MaxReplayBody) {
+			c.breaks("P7", "a retry after the server has got %d bytes of a stream, MaxReplayBody is %d", got, c.p.MaxReplayBody)
+		}
+	}
 	if e.Attempt >= c.p.MaxAttempts {
 		c.breaks("P10", "retry %d, MaxAttempts is %d", e.Attempt, c.p.MaxAttempts)
 	}
@@ -389,6 +397,9 @@ func (c *checker) giveUp(e event) {
 			no("it may be repeated")
 		}
 	case retrip.ReasonBodyNotReplayable:
+		if r.call.Body == FailsRead && errors.Is(e.Err, errOwn) {
+			no("the failure of the caller's own body is none that a retry may help")
+		}
 		switch r.call.Body {
 		case NoBody, Bytes, Section, OwnGet:
 			no("its body can be replayed")
@@ -778,6 +789,7 @@ func (w *world) checkQuiet(t *testing.T) {
 		for _, c := range w.clients {
 			if c.plan.Metrics == i {
 				made += c.strangers
+				bare = bare || c.plan.Bare
 				for reason, n := range c.strange {
 					gaveUp[reason] += n
 				}
@@ -788,7 +800,6 @@ func (w *world) checkQuiet(t *testing.T) {
 				continue
 			}
 			made++
-			bare = bare || r.client.plan.Bare
 			for _, e := range r.events {
 				if e.hook == "GiveUp" {
 					gaveUp[string(e.Reason)]++

@@ -152,7 +152,8 @@ type Call struct {
 	Key    bool // Idempotency-Key
 	Safe   bool // World-Safe
 	Body   BodyKind
-	Size   int // of the body
+	Size   int           // of the body
+	Drip   time.Duration // of each Read of the body
 	Policy *Policy
 	Hooks  bool // WithTrace
 	Panics Panic
@@ -161,7 +162,7 @@ type Call struct {
 	Behalf bool  // made on behalf of an incoming retry
 
 	Deadline time.Duration // of the context; 0: none
-	Cancel   time.Duration // after which it is canceled; 0: never
+	Cancel   time.Duration // after which it is canceled; 0: never; negative: before it begins
 	Cause    bool          // the cancellation has a cause
 	Legacy   bool          // it is canceled by Request.Cancel
 	Direct   bool          // RoundTrip without an http.Client
@@ -559,6 +560,8 @@ func (d draws) call() Call {
 		c.Body, c.Size = BodyKind(d.n(int(bodyKinds))), 1+d.n(3000)
 		if d.odds(10) {
 			c.Size = d.n(200 << 10)
+		} else if d.odds(10) {
+			c.Drip = d.log(100 * time.Millisecond)
 		}
 	}
 	if d.odds(12) {
@@ -581,9 +584,15 @@ func (d draws) call() Call {
 	}
 	if d.odds(15) {
 		c.Cancel, c.Cause, c.Legacy = d.log(5*time.Second), d.odds(40), d.odds(20)
+		if d.odds(10) {
+			c.Cancel = -1
+		}
 	}
 	if d.odds(25) {
 		c.Read, c.Pace = Reading(d.n(int(readings))), d.log(300*time.Millisecond)
+	}
+	if c.Read == ClosesLater {
+		c.Drip = 0 // net/http's Close waits for a mutex until the request body is sent
 	}
 	c.Range = c.Method == http.MethodGet && d.odds(8)
 	if (d.theme == hedging || d.theme == limits) && d.odds(80) {
@@ -607,7 +616,7 @@ func (d draws) call() Call {
 
 func (d draws) step() Step {
 	if d.theme == downloads && d.odds(70) {
-		s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Ranges: RangeKind(d.n(3 * int(rangeKinds)))}
+		s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Bump: d.odds(10), Ranges: RangeKind(d.n(3 * int(rangeKinds)))}
 		if s.Ranges >= rangeKinds {
 			s.Ranges = RightRange
 		}

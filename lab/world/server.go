@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -406,9 +407,11 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 	case OldDate:
 		return date(now, now.Add(wait), "Monday, 02-Jan-06 15:04:05 GMT")
 	case Two:
-		h.Add("Retry-After", "0")
-		h.Add("Retry-After", seconds)
-		h.Add("Retry-After", "soon")
+		lines := []string{"0", seconds, "soon"}
+		if s.Wait%2 == 1 {
+			slices.Reverse(lines)
+		}
+		h["Retry-After"] = lines
 		return time.Duration(s.Wait) * time.Second
 	case Garbage:
 		h.Set("Retry-After", []string{"-1", "1.5", "soon", "1e3", "+2"}[s.Wait%5])

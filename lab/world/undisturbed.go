@@ -17,7 +17,7 @@ import (
 // and its servers do: no fault, no outage, nobody who goes.
 func (r *roundTrip) undisturbed() bool {
 	caller := &r.w.plan.Callers[r.id/1000]
-	if r.call.Deadline > 0 || r.call.Cancel > 0 || caller.Shared > 0 || r.client.plan.Client > 0 || r.call.Panics != NoPanic {
+	if r.call.Deadline > 0 || r.call.Cancel != 0 || caller.Shared > 0 || r.client.plan.Client > 0 || r.call.Panics != NoPanic {
 		return false
 	}
 	for _, s := range r.w.plan.Sites {
@@ -118,7 +118,7 @@ func (c *checker) bare() {
 		c.breaks("P13", "RoundTrip hasn't returned")
 		return
 	}
-	if gone := c.gone(); gone > 0 && r.end > gone+slack && r.end > r.begin+slack {
+	if gone, late := c.gone(), slack+r.call.Drip; gone > 0 && r.end > max(gone, r.begin)+late {
 		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", r.end, gone)
 	}
 	for _, s := range c.w.plan.Sites {
