@@ -240,8 +240,12 @@ func retries(rt http.RoundTripper, depth int) bool {
 	if depth > 8 {
 		return false
 	}
-	if _, ok := rt.(*Transport); ok {
+	switch rt.(type) {
+	case *Transport:
 		return true
+	case *http.Transport:
+		// It wraps nothing, and its first use may be changing its fields.
+		return false
 	}
 	if w, ok := rt.(interface{ Unwrap() http.RoundTripper }); ok && retries(w.Unwrap(), depth+1) {
 		return true

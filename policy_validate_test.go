@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -334,4 +335,21 @@ func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
 		inherited := retrip.Transport{Policy: p, Hosts: map[string]retrip.Policy{"api.openai.com": {Dialects: p.Dialects}}}
 		assert.NoError(t, inherited.Validate(), name)
 	}
+}
+
+// Validate doesn't race with the first use of a transport of net/http, which changes
+// some of its fields.
+func TestValidate_BesideRequests(t *testing.T) {
+	transport := &retrip.Transport{Base: &http.Transport{}, Policy: retrip.Policy{MaxAttempts: 1}}
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			req, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:0", nil)
+			assert.NoError(t, err)
+			_, err = transport.RoundTrip(req) //nolint:bodyclose // there is no response
+			assert.Error(t, err)
+		})
+		group.Go(func() { assert.NoError(t, transport.Validate()) })
+	}
+	group.Wait()
 }
