@@ -23,7 +23,7 @@ import (
 //retrip:promise P10 P14
 func TestBreaker_EveryState(t *testing.T) {
 	testenv.OneGoroutine(t)
-	steps := testenv.Size(4, 6)
+	steps := testenv.Depth(4, 6)
 	for _, tt := range []struct {
 		name string
 		rule Rule

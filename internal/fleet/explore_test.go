@@ -32,11 +32,11 @@ func TestAccounts_EveryState(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		other      int // host of the third caller
-		steps, all int // of each caller, and the same if RETRIP_TABLES is set
+		steps, all int // of each caller, and the same if RETRIP_EXPLORE is set
 		ends       []string
 	}{{"one account", 0, 2, 3, []string{answers, breaks}}, {"two accounts", 1, 1, 2, []string{answers, breaks, lies}}} {
 		t.Run(tt.name, func(t *testing.T) {
-			steps := testenv.Size(tt.steps, tt.all)
+			steps := testenv.Depth(tt.steps, tt.all)
 			synctest.Test(t, func(t *testing.T) {
 				n := explore.All(t, func() *office { return newOffice(steps, tt.other, tt.ends) })
 				t.Logf("%d states of 3 callers with %d steps each", n, steps)

@@ -33,7 +33,7 @@ func TestGate_EveryState(t *testing.T) {
 		rules bool // the pace is known
 		ends  []string
 		set   func(*[3]guest)
-		steps int // of each caller, and then the same if RETRIP_TABLES is set
+		steps int // of each caller, and then the same if RETRIP_EXPLORE is set
 		all   int
 	}{
 		{"a free pace", false, []string{accepts, worded, leaves}, func(*[3]guest) {}, 3, 3},
@@ -49,7 +49,7 @@ func TestGate_EveryState(t *testing.T) {
 		{"keys", false, []string{accepts, worded, down}, func(all *[3]guest) { all[2].request.Key = "b" }, 2, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			steps := testenv.Size(tt.steps, tt.all)
+			steps := testenv.Depth(tt.steps, tt.all)
 			n := explore.All(t, func() *house { return open(steps, tt.rules, tt.ends, tt.set) })
 			t.Logf("%d states of 3 callers with %d steps each", n, steps)
 		})
