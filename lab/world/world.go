@@ -5,9 +5,7 @@ package world
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,7 +14,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,10 +25,6 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/chance"
-	"github.com/retrip/retrip/internal/control"
-	"github.com/retrip/retrip/internal/hostkey"
-	"github.com/retrip/retrip/internal/lend"
-	"github.com/retrip/retrip/internal/play"
 )
 
 // world is a Plan that runs.
@@ -62,21 +55,6 @@ type world struct {
 	}
 	asked   atomic.Int32       // operations of the fleet's store
 	charged map[string]float64 // by host: the tokens of these
-}
-
-// Violation says which promise broke, and when.
-type Violation struct {
-	At      time.Duration
-	Promise string
-	Text    string
-}
-
-func (v Violation) String() string { return fmt.Sprintf("%v: %s: %s", v.At, v.Promise, v.Text) }
-
-// line is a line of the story.
-type line struct {
-	at   time.Duration
-	text string
 }
 
 func (w *world) now() time.Duration { return time.Since(w.began) }
@@ -166,12 +144,6 @@ func (w *world) draw() uint64 {
 }
 
 var loose = flag.Bool("loose", false, "run each world on all processors: what happens at one instant then happens in another order each time")
-
-// Outcome is what is known after the end of a world.
-type Outcome struct {
-	Violations []Violation
-	lines      []line
-}
 
 // Run runs the world of plan.
 //
@@ -350,160 +322,4 @@ func (w *world) setOver() {
 		defer s.mu.Unlock()
 	}
 	w.over = true
-}
-
-// operate does what an operator does.
-func (w *world) operate(t *testing.T, o Operation) {
-	c := w.clients[o.Transport]
-	w.log("operation t%d: %v", c.number, o.Kind)
-	switch o.Kind {
-	case Looks:
-		for _, s := range c.retrip.HostStates() {
-			w.plausible(c, s)
-			if text, err := json.Marshal(s); err != nil || s.String() == "" {
-				w.breaks("P15", "a state as JSON: %s, %v", text, err)
-			}
-			if p, err := c.retrip.PolicyFor(s.Host); err != nil && s.Host != "others" {
-				w.breaks("P15", "the policy of %s: %v, %v", s.Host, p, err)
-			}
-		}
-		c.retrip.UnmatchedPatterns()
-		if _, _, err := c.retrip.Policies(); err != nil {
-			w.breaks("P15", "the policies of t%d: %v", c.number, err)
-		}
-		_ = c.retrip.Validate() // some policies are unwise
-	case Gathers:
-		play.Gather(t, c.retrip.Metrics)
-	case SwapsPolicies, Reloads:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		n := len(c.swaps)
-		if n > len(c.plan.Next) {
-			return
-		}
-		next := c.plan.Next[n-1]
-		policy, hosts := w.policyOf(next.Default), w.hostsOf(next.Hosts)
-		if o.Kind == Reloads {
-			w.reloads(next)
-		}
-		if err := c.retrip.SetPolicies(policy, hosts); err != nil {
-			w.breaks("world", "an invalid policy: %v", err)
-			return
-		}
-		c.swaps = append(c.swaps, swap{w.now(), next})
-	case ClosesIdle:
-		c.http.CloseIdleConnections()
-	case ClosesFleet:
-		_ = w.fleet.Close()
-	case Forbids, Undoes, Forgets:
-		c.control(o)
-	case Meets:
-		c.meet(o.Names, hashOf("strangers", o.At))
-	case Mistakes:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.mistakes(c.swaps[len(c.swaps)-1].policies, w.chance(hashOf("mistakes", o.At)))
-	}
-}
-
-// order is what an operator has forbidden.
-type order struct {
-	from, until time.Duration
-	host        string // empty: all retries
-}
-
-// control forbids by hand, and allows and forgets.
-func (c *client) control(o Operation) {
-	controls, s := lend.Control(c.retrip), c.w.sites[o.Site]
-	key, err := hostkey.Parse(s.host() + ":" + s.port())
-	must(err)
-	var subject control.Subject
-	host := ""
-	if o.Whole || o.Kind == Forgets {
-		subject.Host, host = key, s.host()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.w.now()
-	end := func() {
-		for i := range c.orders {
-			if c.orders[i].host == host && c.orders[i].until > now {
-				c.orders[i].until = now
-			}
-		}
-	}
-	switch o.Kind {
-	case Forbids:
-		if controls.Give(context.Background(), subject, "an operator", o.For) == nil {
-			end()
-			c.orders = append(c.orders, order{now, now + o.For, host})
-		}
-	case Undoes:
-		if controls.Undo(context.Background(), subject, "an operator") == nil {
-			end()
-		}
-	case Forgets:
-		if controls.Forget(context.Background(), subject, "an operator") == nil {
-			c.forgot = true
-		}
-	}
-	controls.Orders()
-}
-
-// reloads checks that policies survive JSON, but for their functions.
-func (w *world) reloads(p Policies) {
-	text := w.file(p.Default.Policy, p.policies())
-	policy, hosts, err := retrip.LoadPolicies(bytes.NewReader(text))
-	if err != nil {
-		w.breaks("policies", "policies don't survive JSON: %v: %s", err, text)
-	} else if again := w.file(policy, hosts); !bytes.Equal(text, again) {
-		w.breaks("policies", "policies change in JSON: %s, %s", text, again)
-	}
-}
-
-// file returns policies as a file has them.
-func (w *world) file(policy retrip.Policy, hosts map[string]retrip.Policy) []byte {
-	text, err := json.Marshal(policy)
-	must(err)
-	var all map[string]json.RawMessage
-	must(json.Unmarshal(text, &all))
-	all["hosts"], err = json.Marshal(hosts)
-	must(err)
-	text, err = json.Marshal(all)
-	must(err)
-	return text
-}
-
-// policies returns the policies of hosts, without the functions of the world.
-func (p Policies) policies() map[string]retrip.Policy {
-	hosts := map[string]retrip.Policy{}
-	for pattern, p := range p.Hosts {
-		hosts[pattern] = p.Policy
-	}
-	return hosts
-}
-
-func (w *world) outcome() Outcome {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return Outcome{Violations: w.violations, lines: w.lines}
-}
-
-// Story returns all that happened, in its order.
-func (o Outcome) Story() []string {
-	story := make([]string, len(o.lines))
-	for i, l := range o.lines {
-		story[i] = fmt.Sprintf("%v %s", l.at, l.text)
-	}
-	return story
-}
-
-// Log returns the story in an order that doesn't depend on the scheduler: what happens
-// at one instant is sorted.
-func (o Outcome) Log() string {
-	lines := slices.Clone(o.lines)
-	slices.SortFunc(lines, func(a, b line) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.text, b.text))
-	})
-	return strings.Join(Outcome{lines: lines}.Story(), "\n")
 }

@@ -1,0 +1,203 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// checkOrders checks that nobody does what is forbidden by hand.
+func (w *world) checkOrders() {
+	for _, r := range w.order {
+		for _, o := range r.client.orders {
+			for _, e := range r.events {
+				if e.hook == "Attempt" && e.at > o.from && e.at < o.until && (o.host == r.host || o.host == "" && e.Attempt > 1) {
+					w.breaks("P19", "%v: attempt %d at %v, forbidden by hand from %v to %v", r, e.Attempt, e.at, o.from, o.until)
+				}
+			}
+		}
+	}
+}
+
+// plausible checks the state of a host.
+func (w *world) plausible(c *client, s retrip.HostState) {
+	if s.Tokens < -1e-6 || s.Size > 0 && s.Tokens > s.Size+1e-6 || s.SharedTokens < -1e-6 || s.SharedSize > 0 && s.SharedTokens > s.SharedSize+1e-6 || s.PausedFor < 0 || s.Waiting < 0 || s.FailedRetries < 0 {
+		w.breaks("P15", "t%d: the state of %s is impossible: %+v", c.number, s.Host, s)
+	}
+}
+
+// solvent checks that the budget of a host misses no more than its retries have cost:
+// a retry that was not made gives its tokens back.
+func (w *world) solvent(c *client, s retrip.HostState) {
+	if len(c.swaps) > 1 || s.Host == "others" || c.plan.Bare {
+		return
+	}
+	here, everywhere := 0.0, c.cost
+	for _, r := range w.order {
+		if r.client != c {
+			continue
+		}
+		cost := 0.0
+		if r.effective().AttemptTimeout > 0 {
+			cost = 2 // of a slow success
+		}
+		for _, e := range r.events {
+			if e.hook == "Hedge" || e.hook == "Attempt" && (e.Attempt > 1 || e.at > r.end) {
+				cost += 0.7
+			}
+		}
+		everywhere += cost
+		if strings.HasPrefix(s.Host, r.host) {
+			here += cost
+		}
+	}
+	const tiny = 1e-4
+	if missing := s.Size - s.Tokens; strings.HasPrefix(s.Host, "s") && missing > here+tiny {
+		w.breaks("P10", "t%d: %s misses %.2f tokens, its retries have cost %.2f at most", c.number, s.Host, missing, here)
+	}
+	if missing := s.SharedSize - s.SharedTokens; missing > everywhere+tiny {
+		w.breaks("P10", "t%d: the shared budget misses %.2f tokens, all retries have cost %.2f at most", c.number, missing, everywhere)
+	}
+}
+
+// checkQuiet checks what must hold once no request is in flight.
+func (w *world) checkQuiet(t *testing.T) {
+	swapped := false
+	for _, c := range w.clients {
+		swapped = swapped || len(c.swaps) > 1
+		for _, s := range c.retrip.HostStates() {
+			w.plausible(c, s)
+			w.solvent(c, s)
+			if s.Waiting != 0 {
+				w.breaks("P23", "t%d: %d requests wait at the gate of %s, and none is in flight", c.number, s.Waiting, s.Host)
+			}
+		}
+	}
+	for i, m := range w.metrics {
+		made, gaveUp, bare := 0, map[string]float64{}, false
+		for _, c := range w.clients {
+			if c.plan.Metrics == i {
+				made += c.strangers
+				bare = bare || c.plan.Bare
+				for reason, n := range c.strange {
+					gaveUp[reason] += n
+				}
+			}
+		}
+		for _, r := range w.order {
+			if r.client.plan.Metrics != i {
+				continue
+			}
+			made++
+			for _, e := range r.events {
+				if e.hook == "GiveUp" {
+					gaveUp[string(e.Reason)]++
+				}
+				if e.hook == "Done" {
+					break
+				}
+			}
+		}
+		var requests float64
+		counted := map[string]float64{}
+		for policy, s := range play.Gather(t, m) {
+			w.identities(policy, s)
+			requests += s["requests_total"]
+			for name, n := range s {
+				if reason, ok := strings.CutPrefix(name, "give_ups_total "); ok {
+					counted[reason] += n
+				}
+			}
+		}
+		if swapped || bare {
+			continue // series may have gone with their policies
+		}
+		if requests != float64(made) {
+			w.breaks("P19", "%d requests, the metrics say %v", made, requests)
+		}
+		for reason, n := range counted {
+			if gaveUp[reason] != n {
+				w.breaks("P19", "%v give-ups for %s, the metrics say %v", gaveUp[reason], reason, n)
+			}
+		}
+	}
+}
+
+// identities checks the identities of docs/metrics.md.
+func (w *world) identities(policy string, s play.Sums) {
+	for _, x := range []struct {
+		text string
+		a, b float64
+	}{
+		{"attempts = requests - unattempted + retries + hedges", s["attempts_total"], s["requests_total"] - s["unattempted_requests_total"] + s["retries_total"] + s["hedges_total"]},
+		{"give-ups = requests that gave up or were canceled", s["give_ups_total"], s["requests_total gave_up"] + s["requests_total canceled"]},
+		{"canceled give-ups = canceled requests", s["give_ups_total canceled"], s["requests_total canceled"]},
+		{"retries = waits", s["retries_total"], s["wait_seconds"]},
+	} {
+		if x.a != x.b {
+			w.breaks("P19", "the metrics of %s don't add up: %s: %v, %v", policy, x.text, x.a, x.b)
+		}
+	}
+}
+
+// last makes a request that should get a response at once.
+func (w *world) last(c *client, s *site, id int) (*http.Response, error) {
+	of := &callOf{id: id + c.number*10 + s.number, call: &Call{Method: http.MethodGet, Site: s.number}}
+	ctx := context.WithValue(context.Background(), callKey{}, of)
+	ctx = retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: 1, Deadline: time.Hour, AttemptTimeout: time.Hour})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.scheme()+"://"+s.host()+"/last", nil)
+	must(err)
+	return c.http.Transport.RoundTrip(req)
+}
+
+// checkProbes checks that a breaker lets a request through once the time is over for
+// which it is open: no probe is missing.
+func (w *world) checkProbes() {
+	for _, c := range w.clients {
+		for _, s := range w.sites {
+			resp, err := w.last(c, s, 80_000)
+			if e, ok := errors.AsType[*retrip.Error](err); ok && e.Reason == retrip.ReasonBreakerOpen {
+				w.breaks("P5", "t%d: the breaker of s%d refuses a request, a minute after the last one", c.number, s.number)
+			}
+			if resp != nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}
+	}
+}
+
+// checkCalm checks that a day after the last trouble, nothing of it is left.
+func (w *world) checkCalm(t *testing.T) {
+	for _, c := range w.clients {
+		for _, s := range c.retrip.HostStates() {
+			w.breaks("P15", "t%d: %s still has a state after 26 hours: %v", c.number, s.Host, s)
+		}
+		for _, s := range w.sites {
+			began := w.now()
+			resp, err := w.last(c, s, 90_000)
+			if err != nil {
+				w.breaks("P14", "t%d: the last request to s%d fails: %v", c.number, s.number, err)
+				continue
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			if took := w.now() - began; resp.StatusCode != http.StatusOK || took > 20*s.plan.Latency+time.Second {
+				w.breaks("P14", "t%d: the last request to s%d gets %d after %v", c.number, s.number, resp.StatusCode, took)
+			}
+		}
+	}
+	synctest.Wait()
+	_ = t
+}

@@ -1,0 +1,275 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/shed"
+)
+
+// upload is a request body that counts its Closes.
+type upload struct {
+	io.Reader
+	id     int           // of the call
+	copied bool          // it comes from GetBody
+	drip   time.Duration // of each Read
+	read   atomic.Bool
+	closed atomic.Int32
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	u.read.Store(true)
+	if u.drip > 0 {
+		time.Sleep(u.drip)
+		p = p[:min(len(p), 500)]
+	}
+	return u.Reader.Read(p)
+}
+
+func (u *upload) Close() error {
+	u.closed.Add(1)
+	return nil
+}
+
+// failing fails halfway.
+func failing(content []byte) io.Reader {
+	return io.MultiReader(bytes.NewReader(content[:len(content)/2]), readerFunc(func([]byte) (int, error) { return 0, errOwn }))
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// request makes the request of a call.
+func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
+	s := w.sites[c.Site]
+	host := []string{s.host(), strings.ToUpper(s.host()), s.host() + ".", s.host() + ":" + s.port()}[c.Spells]
+	url := s.scheme() + "://" + hush + "-user:" + hush + "-password@" + host + "/" + strconv.Itoa(id) + "?token=" + hush + "-query"
+	payload := content(c.Size, "upload", id)
+	var body io.Reader
+	switch c.Body {
+	case NoBody:
+	case Bytes:
+		body = bytes.NewReader(payload)
+	case Section:
+		body = io.NewSectionReader(bytes.NewReader(payload), 0, int64(len(payload)))
+	case FailsRead:
+		body = &upload{id: id, Reader: failing(payload)}
+	default:
+		body = &upload{id: id, drip: c.Drip, Reader: bytes.NewReader(payload)}
+	}
+	req, err := http.NewRequestWithContext(ctx, c.Method, url, body)
+	must(err)
+	if c.Body == Section || c.Size%2 == 0 && c.Body != NoBody {
+		req.ContentLength = int64(len(payload))
+	}
+	switch c.Body {
+	case OwnGet:
+		req.GetBody = func() (io.ReadCloser, error) {
+			return w.opened(&upload{id: id, copied: true, drip: c.Drip, Reader: bytes.NewReader(payload)}), nil
+		}
+	case FailsGet:
+		req.GetBody = func() (io.ReadCloser, error) { return nil, errOwn }
+	case TooShort:
+		req.ContentLength = int64(len(payload)) + 7
+	}
+	if u, ok := body.(*upload); ok {
+		w.opened(u)
+	}
+	req.Header.Set("X-Hush", hush+"-header")
+	req.Header.Set("World-Tenant", strconv.Itoa(id%2))
+	if c.Key {
+		req.Header.Set("Idempotency-Key", fmt.Sprintf("%q", fmt.Sprint("key-", id)))
+	}
+	if c.Safe {
+		req.Header.Set("World-Safe", "1")
+	}
+	if c.Range {
+		req.Header.Set("Range", "bytes=3-400")
+	}
+	return req
+}
+
+// run makes the calls of caller number n.
+func (w *world) caller(n int, plan *Caller) {
+	time.Sleep(plan.Start)
+	shared := context.Background()
+	if plan.Shared > 0 {
+		var cancel context.CancelFunc
+		shared, cancel = context.WithCancel(shared)
+		defer cancel()
+		timer := time.AfterFunc(plan.Shared, cancel)
+		defer timer.Stop()
+	}
+	for i := range plan.Calls {
+		time.Sleep(plan.Calls[i].Gap)
+		w.call(shared, n*100+i, w.clients[plan.Transport], &plan.Calls[i])
+	}
+}
+
+// call makes one call and reads the response.
+func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
+	of := &callOf{id: id, call: plan}
+	ctx = context.WithValue(ctx, callKey{}, of)
+	if plan.Policy != nil {
+		ctx = retrip.WithPolicy(ctx, w.policyOf(*plan.Policy))
+	}
+	if plan.Hooks {
+		ctx = retrip.WithTrace(ctx, &retrip.Trace{Done: func(retrip.Event) {}})
+	}
+	if plan.Panics != NoPanic {
+		ctx = retrip.WithTrace(ctx, plan.Panics.hooks())
+	}
+	if plan.Hints != NoHints {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			if plan.Hints == RefusesHints {
+				return errCause
+			}
+			return nil
+		}})
+	}
+	// Nobody waits for ever.
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	patience := time.AfterFunc(10*time.Minute, leave)
+	defer patience.Stop()
+	if plan.Deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, plan.Deadline)
+		defer cancel()
+	}
+	var legacy chan struct{}
+	if plan.Cancel != 0 {
+		var stop func()
+		if plan.Legacy {
+			legacy = make(chan struct{})
+			stop = func() { close(legacy) }
+		} else {
+			var cancel context.CancelCauseFunc
+			ctx, cancel = context.WithCancelCause(ctx)
+			cause := error(nil)
+			if plan.Cause {
+				cause = errCause
+			}
+			stop = func() { cancel(cause) }
+			defer cancel(nil)
+		}
+		if plan.Cancel < 0 {
+			stop()
+		} else {
+			timer := time.AfterFunc(plan.Cancel, stop)
+			defer timer.Stop()
+		}
+	}
+	req := plan.request(ctx, w, id)
+	if legacy != nil {
+		req.Cancel = legacy //lint:ignore SA1019 net/http obeys it
+	}
+	if plan.Behalf {
+		onBehalf(req, func(ctx context.Context) { w.do(c, of, req.WithContext(ctx)) })
+	} else {
+		w.do(c, of, req)
+	}
+}
+
+// onBehalf calls do with the context of a request that came in as a retry.
+func onBehalf(req *http.Request, do func(context.Context)) {
+	in, err := http.NewRequestWithContext(req.Context(), http.MethodGet, "http://server.test/", nil)
+	must(err)
+	in.Header.Set("Retry-Attempt", "2")
+	h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { do(r.Context()) })}
+	h.ServeHTTP(httptest.NewRecorder(), in)
+}
+
+// do sends req and reads the response.
+func (w *world) do(c *client, of *callOf, req *http.Request) {
+	var resp *http.Response
+	var err error
+	if of.call.Direct {
+		resp, err = c.http.Transport.RoundTrip(req)
+	} else {
+		resp, err = c.http.Do(req)
+	}
+	r := of.last.Load()
+	if r == nil {
+		return // http.Client refused it
+	}
+	if err == nil {
+		r.read(resp)
+	} else if e, ok := errors.AsType[net.Error](err); ok {
+		e.Timeout()
+	}
+}
+
+// read reads the response as the plan says.
+func (r *roundTrip) read(resp *http.Response) {
+	var got []byte
+	var err error
+	most := 1 << 62
+	switch r.call.Read {
+	case ReadsPart:
+		most = r.call.Size/2 + 1
+	case ClosesAtOnce:
+		most = 0
+	case ClosesLater:
+		timer := time.AfterFunc(r.call.Pace, func() { _ = resp.Body.Close() })
+		defer timer.Stop()
+	}
+	defer func() {
+		// The hooks of a continuation run within Read.
+		if p := recover(); p != nil {
+			if p != aPanic {
+				panic(p)
+			}
+			_ = resp.Body.Close()
+		}
+	}()
+	buf := make([]byte, 8<<10)
+	var longest time.Duration
+	for len(got) < most && err == nil {
+		var n int
+		began := r.w.now()
+		n, err = resp.Body.Read(buf[:min(len(buf), most-len(got))])
+		longest = max(longest, r.w.now()-began)
+		got = append(got, buf[:n]...)
+		if r.call.Pace > 0 && len(got) < 64<<10 && r.call.Read != ClosesLater {
+			time.Sleep(r.call.Pace)
+		}
+	}
+	_ = resp.Body.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reading = reading{got: got, err: err, done: true, closed: r.w.now(), longest: longest}
+	r.w.log("%v: has read %d, %s", r, len(got), readError(err))
+}
+
+func readError(err error) string {
+	if err == io.EOF {
+		return "EOF"
+	}
+	return kindOf(err)
+}
+
+func hostport(r *http.Request) string {
+	port := ":80"
+	if r.URL.Scheme == "https" {
+		port = ":443"
+	}
+	return r.URL.Hostname() + port
+}

@@ -1,0 +1,336 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// planOf returns the world that t stands for.
+func planOf(t *tape) Plan {
+	d := draws{tape: t, theme: theme(t.n(int(themes) + 2))}
+	p := Plan{Salt: uint32(t.upTo(1 << 32)), H2C: d.odds(25)}
+	p.Sites = append(p.Sites, d.site())
+	d.list(2, 40, func() { p.Sites = append(p.Sites, d.site()) })
+	p.Transports = append(p.Transports, d.transport())
+	apart := d.odds(30)
+	d.list(2, 25, func() {
+		tr := d.transport()
+		if apart {
+			tr.Metrics = len(p.Transports)
+		}
+		p.Transports = append(p.Transports, tr)
+	})
+	d.list(6, 80, func() { p.Callers = append(p.Callers, d.caller(&p)) })
+	d.list(6, 50, func() {
+		p.Operations = append(p.Operations, Operation{At: d.instant(8 * time.Second), Transport: d.n(len(p.Transports)), Kind: OperationKind(d.n(int(operationKinds))), Site: d.n(len(p.Sites)), For: d.log(8 * time.Second), Whole: d.odds(50), Names: d.names()})
+	})
+	d.maybe(60, func() {
+		d.list(12, 90, func() { p.Store = append(p.Store, d.answer()) })
+	})
+	return p
+}
+
+// draws draws the parts of a Plan. The first of several choices is the dullest.
+type draws struct {
+	*tape
+	theme theme
+}
+
+// theme says of what a world has more than others.
+type theme uint8
+
+func (d draws) site() Site {
+	s := Site{
+		TLS: d.odds(20), H1: d.odds(40), Streams: pick(d.tape, 0, 0, 0, 1, 3),
+		Latency: time.Microsecond + d.log(20*time.Millisecond),
+	}
+	d.list(6, 40, func() {
+		c := ConnFault{Dial: d.log(2 * time.Second), Fails: d.odds(20)}
+		if d.odds(60) {
+			c.Kind, c.Down, c.After, c.Slow = FaultKind(d.n(int(faultKinds))), d.odds(50), d.n(3000)>>d.n(8), d.log(10*time.Second)
+		}
+		s.Conns = append(s.Conns, c)
+	})
+	d.list(3, 35, func() {
+		s.Outages = append(s.Outages, Outage{From: d.instant(6 * time.Second), For: d.log(8 * time.Second), Kind: OutageKind(d.n(int(outageKinds))), Word: d.n(4) - 1})
+	})
+	if d.odds(15) {
+		s.Shed = 1 + d.n(3)
+	}
+	if d.theme == limits || d.odds(4) {
+		s.Limit, s.Word = 1+d.n(8), d.n(3)-1
+	}
+	return s
+}
+
+func (d draws) transport() Transport {
+	tr := Transport{Default: d.policy(60), Verifies: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20), Hostile: d.odds(25), DialTLS: d.odds(10)}
+	switch d.theme {
+	case downloads:
+		tr.Default.Resume, tr.Default.MaxAttempts = time.Minute, 1+d.n(4)
+		tr.Default.Classify = NoClassify
+	case hedging:
+		tr.Default.Hedge = 0.05 + float64(d.n(16))/100
+		tr.Default.Budget, tr.Default.Breaker.Ratio, tr.Default.Gate.Enabled = retrip.Budget{}, retrip.Off, retrip.Off
+		if d.odds(30) {
+			tr.Default.HedgeWrites = retrip.On
+		}
+	case limits:
+		tr.Default.Gate.Enabled = retrip.On
+	case peeks:
+		tr.Default.Classify = PeeksAtStart
+	case breakers:
+		tr.Default.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second + d.log(8*time.Second)}
+	}
+	tr.Hosts = d.hosts()
+	d.list(3, 35, func() { tr.Next = append(tr.Next, Policies{d.policy(60), d.hosts()}) })
+	if d.odds(15) {
+		tr.MaxConns = 1 + d.n(2)
+	}
+	if d.odds(20) {
+		tr.Client = d.log(8 * time.Second)
+	}
+	tr.Bare = d.odds(8)
+	return tr
+}
+
+func (d draws) hosts() map[string]Policy {
+	var hosts map[string]Policy
+	d.list(3, 35, func() {
+		if hosts == nil {
+			hosts = map[string]Policy{}
+		}
+		hosts[pick(d.tape, patterns...)] = d.policy(20)
+	})
+	return hosts
+}
+
+// policy returns a valid policy, in which each part is set with a likelihood of
+// percent/2.
+func (d draws) policy(percent int) Policy {
+	var p Policy
+	maybe := func(set func()) { d.maybe(percent/2, set) }
+	maybe(func() { p.MaxAttempts = 1 + d.n(6) })
+	maybe(func() { p.Backoff.Base = pick(d.tape, retrip.Off, time.Millisecond, d.log(time.Second)) })
+	maybe(func() { p.Backoff.Cap = time.Second + d.log(20*time.Second) })
+	maybe(func() { p.Backoff.ThrottleBase = pick(d.tape, retrip.Off, d.log(3*time.Second)) })
+	maybe(func() { p.Backoff.Jitter = retrip.Jitter(1 + d.n(4)) })
+	maybe(func() { p.Deadline = d.log(10 * time.Second) })
+	maybe(func() { p.AttemptTimeout = 30*time.Millisecond + d.log(3*time.Second) })
+	maybe(func() { p.MaxWait = pick(d.tape, time.Nanosecond, d.log(10*time.Second), time.Minute, 24*time.Hour) })
+	maybe(func() { p.WholeBody = pick(d.tape, retrip.Off, int64(1+d.n(5000)), 64<<10) })
+	maybe(func() { p.BodyIdleTimeout = 50*time.Millisecond + d.log(5*time.Second) })
+	maybe(func() { p.Resume = pick(d.tape, time.Minute, 20*time.Millisecond+d.log(20*time.Second)) })
+	maybe(func() { p.MaxReplayBody = pick(d.tape, retrip.Off, int64(1+d.n(2000))) })
+	maybe(func() { p.MaxSends = 1 + d.n(4) })
+	maybe(func() { p.RetryOn = pick(d.tape, []int{}, []int{404, 409}, []int{418}) })
+	maybe(func() { p.FailOn = pick(d.tape, []int{}, []int{500}, []int{502, 504}) })
+	maybe(func() { p.Unprocessed = pick(d.tape, []int{}, []int{429}, []int{429, 503}, []int{409}) })
+	maybe(func() { p.IdempotentMethods = pick(d.tape, []string{}, []string{"POST"}, []string{"REPORT"}) })
+	maybe(func() { p.IdempotencyKey = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
+	maybe(func() {
+		p.Dialects = pick(d.tape, []string{}, []string{"retry-after-ms"}, []string{"ratelimit"}, []string{"should-retry"}, []string{"anthropic", "azure"}, []string{"openai", "github"}, []string{"shopify", "discord", "stripe"}, []string{"x-ratelimit-reset", "x-ms-retry-after-ms", "x-amz-retry-after"})
+	})
+	maybe(func() { p.RetryHeader = pick(d.tape, "off", "World-Retry") })
+	maybe(func() {
+		p.Budget = pick(d.tape, retrip.Budget{Size: float64(1 + d.n(40))}, retrip.Unlimited, retrip.Budget{Size: 10, Shared: float64(1 + d.n(20))}, retrip.Budget{Size: 1})
+	})
+	maybe(func() { p.FleetBudget = pick(d.tape, retrip.Off, float64(1+d.n(100))) })
+	maybe(func() {
+		p.Breaker = pick(d.tape, retrip.Breaker{Ratio: retrip.Off}, retrip.Breaker{Ratio: 0.5, MinVolume: 1 + d.n(6), OpenFor: d.log(4 * time.Second), Window: d.log(20 * time.Second)})
+	})
+	maybe(func() { p.Gate.Enabled = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
+	maybe(func() { p.Hedge = pick(d.tape, retrip.Off, 0.01+float64(d.n(19))/100) })
+	maybe(func() { p.HedgeWrites = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
+	maybe(func() { p.Keyed = true })
+	maybe(func() { p.Classify = Classify(d.n(int(classifies))) })
+	maybe(func() { p.Idempotent = Idempotent(d.n(int(idempotents))) })
+	if d.odds(4) {
+		// A long budget and no wait: many attempts.
+		p.Budget, p.MaxAttempts = retrip.Unlimited, 8
+	}
+	return p
+}
+
+func (d draws) caller(p *Plan) Caller {
+	c := Caller{Start: d.log(4 * time.Second), Transport: d.n(len(p.Transports))}
+	site := d.n(len(p.Sites))
+	most := 4
+	more := 85
+	if d.theme == hedging || d.theme == limits {
+		most, more = 40, 97
+	} else if d.odds(5) {
+		most = 16
+	}
+	d.list(most, more, func() {
+		call := d.call()
+		if d.theme == hedging || d.theme == limits {
+			call.Gap /= 16
+		}
+		call.Site = site
+		if d.odds(20) {
+			call.Site = d.n(len(p.Sites))
+		}
+		c.Calls = append(c.Calls, call)
+	})
+	if d.odds(8) {
+		c.Shared = d.log(12 * time.Second)
+	}
+	return c
+}
+
+func (d draws) call() Call {
+	c := Call{
+		Gap:    d.log(2 * time.Second),
+		Method: pick(d.tape, http.MethodGet, http.MethodGet, http.MethodGet, http.MethodPost, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, "QUERY", "REPORT", http.MethodOptions),
+		Key:    d.odds(8), Safe: d.odds(30), Hooks: d.odds(10), Direct: d.odds(30),
+	}
+	switch {
+	case d.theme == downloads && d.odds(80):
+		c.Method = http.MethodGet
+	case d.theme == hedging && d.odds(80):
+		c.Method = pick(d.tape, http.MethodGet, http.MethodPut)
+	case d.theme == panics && d.odds(50):
+		c.Panics = Panic(d.n(int(panicKinds)))
+	}
+	if d.odds(10) {
+		c.Hints = Hints(d.n(int(hintKinds)))
+	}
+	c.Behalf = d.odds(5)
+	if d.odds(10) {
+		c.Spells = d.n(4)
+	}
+	if hasBody := []string{http.MethodPost, http.MethodPut, "QUERY", "REPORT"}; slices.Contains(hasBody, c.Method) {
+		c.Body, c.Size = BodyKind(d.n(int(bodyKinds))), 1+d.n(3000)
+		if d.odds(10) {
+			c.Size = d.n(200 << 10)
+		} else if d.odds(10) {
+			c.Drip = d.log(100 * time.Millisecond)
+		}
+	}
+	if d.odds(12) {
+		p := d.policy(15)
+		// The account, breaker and gate belong to the host.
+		p.Budget, p.Breaker, p.Gate, p.Keyed, p.FleetBudget = retrip.Budget{}, retrip.Breaker{}, retrip.Gate{}, false, 0
+		if d.odds(40) {
+			p.Gate.Enabled = retrip.Off
+		}
+		if d.odds(40) {
+			p.Breaker.Ratio = retrip.Off
+		}
+		if d.odds(40) {
+			p.Budget = retrip.Unlimited
+		}
+		c.Policy = &p
+	}
+	if d.odds(25) {
+		c.Deadline = d.log(10 * time.Second)
+	}
+	if d.odds(15) {
+		c.Cancel, c.Cause, c.Legacy = d.log(5*time.Second), d.odds(40), d.odds(20)
+		if d.odds(10) {
+			c.Cancel = -1
+		}
+	}
+	if d.odds(25) {
+		c.Read, c.Pace = Reading(d.n(int(readings))), d.log(300*time.Millisecond)
+	}
+	if c.Read == ClosesLater {
+		c.Drip = 0 // net/http's Close waits for a mutex until the request body is sent
+	}
+	c.Range = c.Method == http.MethodGet && d.odds(8)
+	if (d.theme == hedging || d.theme == limits) && d.odds(80) {
+		if d.odds(15) {
+			c.Script = append(c.Script, Step{Delay: d.log(time.Second), Length: 10})
+		}
+		c.Body, c.Deadline, c.Cancel, c.Policy = c.Body%3, 0, 0, nil
+		return c
+	}
+	if d.theme == breakers && d.odds(80) {
+		c.Gap, c.Policy = d.log(2*time.Second), nil
+		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 500, 0), Delay: d.log(time.Second)})
+		if d.odds(50) {
+			c.Cancel = d.log(time.Second)
+		}
+		return c
+	}
+	d.list(6, 75, func() { c.Script = append(c.Script, d.step()) })
+	return c
+}
+
+func (d draws) step() Step {
+	if d.theme == downloads && d.odds(70) {
+		s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Bump: d.odds(10), Ranges: RangeKind(d.n(3 * int(rangeKinds)))}
+		if s.Ranges >= rangeKinds {
+			s.Ranges = RightRange
+		}
+		if d.odds(70) {
+			s.Cut = 1 + d.n(s.Length)
+		}
+		if d.odds(20) {
+			s.Stall = d.log(8 * time.Second)
+		}
+		return s
+	}
+	s := Step{
+		Kind:   pick(d.tape, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Hangs, CutBefore, CutAfter, Redirects, SendsHints, Upgrades),
+		Status: pick(d.tape, 0, 503, 503, 429, 429, 500, 502, 504, 404, 409, 418, 201, 304, 400),
+		Length: d.n(600),
+	}
+	if d.odds(30) {
+		s.Delay = d.log(3 * time.Second)
+	}
+	if d.odds(45) {
+		s.Word, s.Wait = Word(d.n(int(words))), pick(d.tape, 0, 1, 1, 2, 3, 5, 11, 31, 100000)
+	}
+	if d.theme == peeks && d.odds(60) {
+		return Step{Length: 1 + d.n(300), Plain: d.odds(60), Stall: d.log(time.Second), Delay: d.log(time.Second)}
+	}
+	s.Forbid, s.Final, s.Early, s.Plain, s.Close = d.odds(4), d.odds(5), d.odds(8), d.odds(15), d.odds(5)
+	if d.odds(20) {
+		s.Length = d.n(20 << 10)
+	}
+	if d.odds(3) {
+		s.Length = d.n(600 << 10)
+	}
+	if d.odds(20) {
+		s.Cut = 1 + d.n(s.Length+1)
+	}
+	if d.odds(12) {
+		s.Stall = d.log(8 * time.Second)
+	}
+	s.Bump = d.odds(10)
+	if d.odds(25) {
+		s.Ranges = RangeKind(d.n(int(rangeKinds)))
+	}
+	return s
+}
+
+// names returns a number of hosts, seldom more than may have a state.
+func (d draws) names() int {
+	if d.odds(3) {
+		return 6000
+	}
+	return 1 + d.n(40)
+}
+
+func (d draws) answer() Answer {
+	a := Answer{After: d.log(time.Second)}
+	switch d.n(12) {
+	case 8:
+		a.Fails = true
+	case 9:
+		a.Lies = 1 + Lie(d.n(int(lies)-1))
+	case 10:
+		a.Hangs = true
+	case 11:
+		a.Panic = d.odds(50)
+	}
+	return a
+}

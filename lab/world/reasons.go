@@ -1,0 +1,227 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// decisions checks that each retry was right, and each reason not to retry is true.
+func (c *checker) decisions() {
+	for _, e := range c.own {
+		switch e.hook {
+		case "Retry":
+			c.retry(e)
+		case "GiveUp":
+			c.giveUp(e)
+		case "Done":
+			if e.Reason != "" || e.Attempt == 0 {
+				continue
+			}
+			if e.Err == nil && retryable(c.p, e.StatusCode, e.Header) {
+				c.breaks("P19", "%d ends the request without a reason", e.StatusCode)
+			}
+			if e.Err != nil && !c.ownFault() && !c.r.hostile && c.r.call.Hints != RefusesHints {
+				c.breaks("P19", "an error ends the request without a reason: %v", e.Err)
+			}
+		}
+	}
+}
+
+// ownFault reports whether the caller's body may be at fault.
+func (c *checker) ownFault() bool {
+	return c.r.call.Body == FailsRead || c.r.call.Body == FailsGet || c.r.call.Body == TooShort
+}
+
+func (c *checker) retry(e event) {
+	want := retrip.ReasonError
+	switch {
+	case e.Err == nil && e.StatusCode == http.StatusTooManyRequests:
+		want = retrip.ReasonThrottled
+	case e.Err == nil && e.StatusCode >= 500:
+		want = retrip.ReasonServerError
+	case e.Err == nil:
+		want = retrip.ReasonStatus
+	case e.Reason == retrip.ReasonTimeout || e.Reason == retrip.ReasonHiddenSends:
+		want = e.Reason
+	}
+	if e.Reason != want {
+		c.breaks("P19", "a retry after %d, %v has the reason %q", e.StatusCode, e.Err, e.Reason)
+	}
+	if e.Err == nil && !retryable(c.p, e.StatusCode, e.Header) {
+		c.breaks("P8", "a retry after %d", e.StatusCode)
+	}
+	if e.StatusCode != 0 && e.Header.Get("X-Should-Retry") == "false" && c.p.Classify != RetriesTeas {
+		c.breaks("P8", "a retry after X-Should-Retry: false")
+	}
+	if errors.Is(e.Err, errOwn) {
+		c.breaks("P7", "a retry after the caller's own body has failed")
+	}
+	if c.r.call.Hints == RefusesHints && errors.Is(e.Err, errCause) {
+		c.breaks("P8", "a retry after the caller's own code has refused an interim response")
+	}
+	if n := len(c.r.arrivals); n > 0 && c.r.call.Body == Stream && c.attempts == len(c.r.arrivals) {
+		if got := int64(c.r.arrivals[e.Attempt-1].got); got > max(0, c.p.MaxReplayBody) {
+			c.breaks("P7", "a retry after the server has got %d bytes of a stream, MaxReplayBody is %d", got, c.p.MaxReplayBody)
+		}
+	}
+	if e.Attempt >= c.p.MaxAttempts {
+		c.breaks("P10", "retry %d, MaxAttempts is %d", e.Attempt, c.p.MaxAttempts)
+	}
+	if word := c.word(e); word > c.p.MaxWait {
+		c.breaks("P9", "a retry after a response that asks for %v, MaxWait is %v", word, c.p.MaxWait)
+	}
+}
+
+// giveUp checks that the reason of a give-up is true.
+func (c *checker) giveUp(e event) {
+	r, p := c.r, c.p
+	swapped := len(r.client.swaps) > 1
+	no := func(format string, args ...any) {
+		c.breaks("P19", "gave up for %s after attempt %d: %s", e.Reason, e.Attempt, fmt.Sprintf(format, args...))
+	}
+	low := func(tokens, size float64) bool { return size > 0 && tokens < 0.7+0.2*size+0.01 }
+	switch e.Reason {
+	case retrip.ReasonMaxAttempts:
+		if e.Attempt != p.MaxAttempts {
+			no("MaxAttempts is %d", p.MaxAttempts)
+		}
+	case retrip.ReasonNotIdempotent:
+		if r.repeatable(p) {
+			no("it may be repeated")
+		}
+	case retrip.ReasonBodyNotReplayable:
+		if r.call.Body == FailsRead && errors.Is(e.Err, errOwn) {
+			no("the failure of the caller's own body is none that a retry may help")
+		}
+		switch r.call.Body {
+		case NoBody, Bytes, Section, OwnGet:
+			no("its body can be replayed")
+		case Stream:
+			if int64(r.call.Size) <= p.MaxReplayBody {
+				no("its body of %d bytes can be replayed, MaxReplayBody is %d", r.call.Size, p.MaxReplayBody)
+			}
+		}
+	case retrip.ReasonWaitTooLong:
+		word := c.word(e)
+		if c.hedged {
+			// What either server said holds.
+			for _, a := range r.arrivals {
+				word = max(word, a.word)
+			}
+		}
+		if word <= p.MaxWait && len(p.Dialects) == 0 && p.Gate.Enabled != retrip.On {
+			no("the server asked for %v, MaxWait is %v", word, p.MaxWait)
+		}
+	case retrip.ReasonHostPaused:
+		if !c.w.paused(r.client, r.host) && p.Gate.Enabled != retrip.On && len(p.Dialects) == 0 {
+			no("the host has never asked for a pause")
+		}
+	case retrip.ReasonDeadline:
+		c.tooLate(e, no)
+	case retrip.ReasonCanceled:
+		if gone := c.gone(); gone == 0 || gone > e.at {
+			no("the caller hasn't gone")
+		}
+	case retrip.ReasonBreakerOpen:
+		if (p.Breaker.Ratio == 0 && p.Breaker.MinVolume == 0 && p.Breaker.OpenFor == 0 || p.Breaker.Ratio == retrip.Off) || e.host.Breaker == retrip.BreakerClosed && !swapped {
+			no("the breaker is %v", e.host.Breaker)
+		}
+		c.opened(e, no)
+	case retrip.ReasonBudgetExhausted:
+		if p.Budget.Size == retrip.Off && (p.Budget.Shared == retrip.Off || p.Budget.Shared == 0) {
+			no("the budget is unlimited")
+		}
+		if s := e.host; !swapped && !low(s.Tokens, s.Size) && !low(s.SharedTokens, s.SharedSize) {
+			no("%.2f of %v tokens are left", s.Tokens, s.Size)
+		}
+	case retrip.ReasonRetriesFailing:
+		if s := e.host; !swapped && float64(s.FailedRetries) < 0.4*s.Size-1 {
+			no("%d retries have failed, of %v", s.FailedRetries, s.Size)
+		}
+	case retrip.ReasonFleetBudget:
+		if !r.client.plan.Fleet || p.FleetBudget == retrip.Off {
+			no("it takes no part in a fleet")
+		}
+	case retrip.ReasonByHand:
+		if len(r.client.orders) == 0 {
+			no("nobody has forbidden anything")
+		}
+	case retrip.ReasonHiddenSends:
+		if e.Sends <= 1 {
+			no("net/http has sent it %d times", e.Sends)
+		}
+	case retrip.ReasonRetryForbidden:
+		if e.Header.Get("X-Should-Retry") != "false" && !c.hedged {
+			no("the server didn't forbid it")
+		}
+	default:
+		no("no such reason")
+	}
+}
+
+// opened checks that a breaker had something to open for, and that a half-open one waits
+// for a probe.
+func (c *checker) opened(e event, no func(string, ...any)) {
+	if len(c.r.client.swaps) > 1 {
+		return
+	}
+	failed, busy, last := false, false, time.Duration(0)
+	for _, r := range c.w.order {
+		if r.client != c.r.client || r.host != c.r.host || r.begin > e.at {
+			continue
+		}
+		made, fine := false, false
+		for _, v := range r.events {
+			made = made || v.hook == "Attempt"
+			if v.at <= e.at && v.Reason != retrip.ReasonBreakerOpen {
+				last = max(last, v.at)
+			}
+			fine = v.hook == "Done" && v.Attempt == 1 && v.Reason == "" && v.Err == nil && v.StatusCode < 400
+		}
+		fine = fine && r.reading.done && (r.reading.err == nil || r.reading.err == io.EOF)
+		failed = failed || made && !fine
+		if r != c.r {
+			busy = busy || r.end == 0 || r.end >= e.at || r.resp != nil && (!r.reading.done || r.reading.closed >= e.at)
+		}
+	}
+	if !failed {
+		no("the host has never failed")
+	}
+	openFor := cmp.Or(c.p.Breaker.OpenFor, 5*time.Second)
+	if e.host.Breaker == retrip.BreakerHalfOpen && !busy && e.at-last > openFor/2+slack {
+		no("no probe is out, and the last one began %v ago at the latest, OpenFor is %v", e.at-last, openFor)
+	}
+}
+
+// tooLate checks a give-up for the deadline.
+func (c *checker) tooLate(e event, no func(string, ...any)) {
+	deadline := c.deadline()
+	switch {
+	case deadline == 0:
+		no("there is no deadline")
+	case c.hedged || e.Attempt == 0 || c.p.Gate.Enabled == retrip.On || c.w.paused(c.r.client, c.r.host) || len(c.p.Dialects) > 0:
+	case e.Err == nil || deadline > e.at:
+		var began time.Duration
+		for _, a := range c.own {
+			if a.hook == "Attempt" {
+				began = a.at
+			}
+		}
+		least, b := c.word(e), c.p.Backoff
+		if least == 0 && b.Jitter != retrip.FullJitter {
+			least = max(b.Base, b.ThrottleBase) << min(e.Attempt, 10)
+		}
+		if need := least + e.at - began + slack; deadline-e.at > need {
+			no("%v are left, and %v suffice", deadline-e.at, need)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/retrip/retrip"
+)
+
+// result checks what RoundTrip has returned.
+func (c *checker) result() {
+	r := c.r
+	if len(c.own) == 0 {
+		return
+	}
+	done := c.own[len(c.own)-1]
+	if r.resp != nil {
+		if n, _ := strconv.Atoi(r.resp.Header.Get("World-Arrival")); n >= 1 && n <= len(r.arrivals) && r.arrivals[n-1].status != r.resp.StatusCode {
+			c.breaks("P1", "status %d, the server sent %d", r.resp.StatusCode, r.arrivals[n-1].status)
+		}
+		if done.StatusCode != r.resp.StatusCode {
+			c.breaks("P19", "status %d, the hook Done got %d", r.resp.StatusCode, done.StatusCode)
+		}
+		return
+	}
+	var e *retrip.Error
+	is := errors.As(r.err, &e)
+	switch {
+	case r.dead != nil:
+		if r.err != r.dead || c.attempts > 0 {
+			c.breaks("P3", "the context had ended, and the error after %d attempts is %v", c.attempts, r.err)
+		}
+	case c.attempts > 1 && !is:
+		c.breaks("P3", "the error after %d attempts is %v", c.attempts, r.err)
+	}
+	if is {
+		if e.Attempts != c.attempts {
+			c.breaks("P3", "Error.Attempts is %d, %d were made", e.Attempts, c.attempts)
+		}
+		if e.Reason != done.Reason {
+			c.breaks("P19", "Error.Reason is %q, Done had %q", e.Reason, done.Reason)
+		}
+		if strings.Contains(e.Error(), hush) {
+			c.breaks("P17", "the error shows a secret: %v", e)
+		}
+		status := 0
+		for _, v := range c.own {
+			if v.hook == "Retry" && v.StatusCode != 0 {
+				status = v.StatusCode
+			}
+		}
+		if status != 0 && e.StatusCode == 0 {
+			c.breaks("P17", "Error.StatusCode is 0, after a %d", status)
+		}
+	}
+	for _, v := range c.own {
+		if v.hook == "Retry" && v.Err != nil && !errors.Is(r.err, v.Err) {
+			c.breaks("P17", "the error hides that of attempt %d, %v: %v", v.Attempt, v.Err, r.err)
+		}
+	}
+	if r.dead == nil && r.legacy == 0 && done.Reason == retrip.ReasonCanceled && c.attempts > 0 && !errors.Is(r.err, r.cause) {
+		c.breaks("P17", "the error hides the cause %v: %v", r.cause, r.err)
+	}
+}
+
+// ledger checks what the servers got.
+func (c *checker) ledger() {
+	r, p := c.r, c.p
+	repeatable := r.repeatable(p)
+	// net/http may repeat these by itself.
+	itself := slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, r.call.Method) || r.call.Key
+	for i, a := range r.arrivals {
+		if a.wrong {
+			c.breaks("P7", "arrival %d had a wrong body: %d bytes of %d, whole: %v", a.number, a.got, len(r.sends), a.whole)
+		}
+		if i == 0 || repeatable || itself {
+			continue
+		}
+		if last := r.arrivals[i-1]; !slices.Contains(p.Unprocessed, last.status) {
+			c.breaks("P6", "arrival %d of what mustn't be repeated, after %d", a.number, last.status)
+		}
+	}
+	if len(r.arrivals) > 0 {
+		for _, a := range r.arrivals {
+			if a.key != r.arrivals[0].key {
+				c.breaks("P6", "arrival %d has another Idempotency-Key: %s, %s", a.number, r.arrivals[0].key, a.key)
+			}
+		}
+	}
+	// Sends over dead connections of a pool of HTTP/1 don't count, and the one beyond the
+	// bound may arrive.
+	if most := c.attempts * (p.MaxSends + 1); p.MaxSends > 0 && c.attempts > 0 && c.w.plan.H2C && len(c.rest) == 0 && len(r.arrivals) > most {
+		c.breaks("P18", "%d arrivals of %d attempts, MaxSends is %d", len(r.arrivals), c.attempts, p.MaxSends)
+	}
+}
+
+// body checks what the caller has read.
+func (c *checker) body() {
+	r := c.r
+	if r.resp == nil || !r.reading.done {
+		return
+	}
+	h := r.resp.Header
+	n, _ := strconv.Atoi(h.Get("World-Arrival"))
+	if n < 1 || n > len(r.arrivals) || h.Get("World-Status") == "" {
+		return
+	}
+	want := content(r.arrivals[n-1].step.Length, "answer", r.id, n)
+	if v := h.Get("World-Version"); v != "" {
+		version, _ := strconv.Atoi(v)
+		_, length := version2(r.script, version)
+		want = r.file(version, length)
+		var first, last int
+		if k, _ := fmt.Sscanf(h.Get("Content-Range"), "bytes %d-%d/", &first, &last); k == 2 && r.arrivals[n-1].step.Ranges != WrongRange {
+			want = want[min(first, len(want)):min(last+1, len(want))]
+		} else if k == 2 {
+			return
+		}
+	}
+	if r.call.Method == http.MethodHead || r.resp.StatusCode == http.StatusNotModified {
+		want = nil
+	}
+	c.breaksOff(r.arrivals[n-1])
+	got := r.reading
+	if !bytes.HasPrefix(want, got.got) {
+		at := 0
+		for at < len(want) && at < len(got.got) && want[at] == got.got[at] {
+			at++
+		}
+		c.breaks("P20", "the body differs from byte %d on: %d bytes of %d", at, len(got.got), len(want))
+	} else if got.err == io.EOF && len(got.got) != len(want) {
+		c.breaks("P20", "the body ends silently after %d bytes of %d", len(got.got), len(want))
+	}
+}
+
+// version2 returns the length of a version of the file.
+func version2(script []Step, version int) (int, int) {
+	v, length := 0, 0
+	if len(script) > 0 {
+		length = script[0].Length
+	}
+	for i := 1; i < len(script) && v < version; i++ {
+		if script[i].Bump {
+			v, length = v+1, script[i].Length
+		}
+	}
+	return v, length
+}

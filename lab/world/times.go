@@ -1,0 +1,149 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// deadline returns the earliest deadline of the request, or 0.
+func (c *checker) deadline() time.Duration {
+	d := c.r.deadline
+	if c.p.Deadline > 0 {
+		if own := c.r.begin + c.p.Deadline; d == 0 || own < d {
+			d = own
+		}
+	}
+	return d
+}
+
+// gone returns when the caller went, or 0.
+func (c *checker) gone() time.Duration {
+	gone := c.r.over
+	if l := c.r.legacy; l != 0 && (gone == 0 || l < gone) {
+		gone = l
+	}
+	return gone
+}
+
+// word returns the wait that the response of an event names, by the ledger.
+func (c *checker) word(e event) time.Duration {
+	n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
+	if n < 1 || n > len(c.r.arrivals) {
+		return 0
+	}
+	return c.r.arrivals[n-1].word
+}
+
+// times checks that nothing happens too early or too late.
+func (c *checker) times() {
+	deadline, gone := c.deadline(), c.gone()
+	late := slack + c.r.call.Drip
+	if c.r.client.plan.Fleet {
+		late += 100 * time.Millisecond
+	}
+	var began time.Duration
+	for i, e := range c.own {
+		switch e.hook {
+		case "Attempt":
+			began = e.at
+			if deadline > 0 && e.at > deadline {
+				c.breaks("P10", "attempt %d began at %v, after the deadline at %v", e.Attempt, e.at, deadline)
+			}
+			if gone > 0 && e.at > gone {
+				c.breaks("P10", "attempt %d began at %v, and the caller had gone at %v", e.Attempt, e.at, gone)
+			}
+			if i > 0 && c.own[i-1].hook == "Retry" {
+				c.wait(c.own[i-1], e.at, late)
+			}
+		case "Retry", "GiveUp", "Done":
+			if began > 0 && c.p.AttemptTimeout > 0 && i > 0 && c.own[i-1].hook == "Attempt" && e.at-began > c.p.AttemptTimeout+late {
+				c.breaks("P11", "attempt %d took %v, AttemptTimeout is %v", e.Attempt, e.at-began, c.p.AttemptTimeout)
+			}
+		}
+	}
+	if gone > 0 && c.r.end > gone+slack+c.r.call.Drip && c.r.end > c.r.begin+slack+c.r.call.Drip {
+		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", c.r.end, gone)
+	}
+	if c.p.Deadline > 0 && c.r.end > c.r.begin+c.p.Deadline+slack+c.r.call.Drip {
+		c.breaks("P11", "RoundTrip took %v, Deadline is %v", c.r.end-c.r.begin, c.p.Deadline)
+	}
+}
+
+// wait checks the wait before a retry that began at the instant at.
+func (c *checker) wait(retry event, at, late time.Duration) {
+	if c.r.client.forgot {
+		return // what the host asked for is forgotten too
+	}
+	waited := at - retry.at
+	if word := c.word(retry); word > waited && !(c.r.client.plan.Fleet && word-waited < 100*time.Millisecond) {
+		c.breaks("P9", "attempt %d began %v after a response that asks for %v", retry.Attempt+1, waited, word)
+	}
+	if waited < retry.Wait-late && c.p.Gate.Enabled != retrip.On {
+		c.breaks("P10", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
+	}
+	if c.p.Gate.Enabled != retrip.On && !c.w.paused(c.r.client, c.r.host) && waited > max(retry.Wait, 50*time.Millisecond)+late {
+		c.breaks("P12", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
+	}
+	if deadline := c.deadline(); deadline > 0 && retry.at+retry.Wait > deadline {
+		c.breaks("P10", "a wait of %v at %v, the deadline is %v", retry.Wait, retry.at, deadline)
+	}
+}
+
+// paused reports whether a host has ever asked a client for a pause.
+func (w *world) paused(c *client, host string) bool {
+	for _, r := range w.order {
+		if r.client != c || r.host != host {
+			continue
+		}
+		for _, a := range r.arrivals {
+			if a.word > 0 && a.status >= 400 {
+				return true
+			}
+		}
+		if len(r.effective().Dialects) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// checkPauses checks that nobody disturbs a host that has asked all to wait.
+func (w *world) checkPauses() {
+	for _, r := range w.order {
+		p := r.effective()
+		for i, e := range r.events {
+			// A give-up at the end of a wait tells of the response before it.
+			if e.hook == "GiveUp" && (i == 0 || r.events[i-1].hook != "Attempt" && r.events[i-1].hook != "Hedge") {
+				continue
+			}
+			if e.hook != "Retry" && e.hook != "GiveUp" || e.StatusCode != http.StatusServiceUnavailable || e.Err != nil || e.Reason == retrip.ReasonCanceled || !retryable(p, e.StatusCode, e.Header) {
+				continue
+			}
+			n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
+			if n < 1 || n > len(r.arrivals) {
+				continue
+			}
+			if r.client.forgot {
+				continue
+			}
+			until := e.at + min(r.arrivals[n-1].word, p.MaxWait)
+			for _, other := range w.order {
+				if other.client != r.client || other.host != r.host {
+					continue
+				}
+				q := other.effective()
+				for _, v := range other.events {
+					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (v.Attempt > 1 || p.Gate.Enabled == retrip.On && q.Gate.Enabled == retrip.On && !p.Keyed) {
+						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
+					}
+				}
+			}
+		}
+	}
+}
