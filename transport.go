@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -270,10 +269,12 @@ func (c controls) Give(ctx context.Context, subject control.Subject, who string,
 }
 
 func (c controls) Undo(ctx context.Context, subject control.Subject, who string) error {
-	order := control.Order{Subject: subject, Who: who}
-	err := cmp.Or(control.CheckWho(who), c.t.reorder(func(o *control.Orders) (*control.Orders, error) { return o.Without(subject) }))
+	if err := control.CheckWho(who); err != nil {
+		return err
+	}
+	err := c.t.reorder(func(o *control.Orders) (*control.Orders, error) { return o.Without(subject) })
 	if err == nil {
-		c.t.logOrder(ctx, slog.LevelWarn, "allow", order)
+		c.t.logOrder(ctx, slog.LevelWarn, "allow", control.Order{Subject: subject, Who: who})
 	}
 	return err
 }

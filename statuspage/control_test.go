@@ -27,6 +27,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/control"
+	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -358,6 +360,19 @@ func TestControl_Refuses(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, code)
 	assert.Contains(t, results[0].Error, "100 orders hold")
 	ok(t, h, "action", "hold", "host", "h1:80", "for", "2m")
+}
+
+// Without a name for the log, nothing is done, whoever asks.
+func TestControl_WithoutName(t *testing.T) {
+	tr := &retrip.Transport{}
+	c, all := lend.Control(tr), control.Subject{}
+	require.NoError(t, c.Give(t.Context(), all, "ann", time.Minute))
+	require.Error(t, c.Give(t.Context(), all, "", time.Hour))
+	require.Error(t, c.Undo(t.Context(), all, ""))
+	orders, now := c.Orders()
+	require.Len(t, orders, 1)
+	assert.LessOrEqual(t, orders[0].Until-now, time.Minute)
+	assert.NoError(t, c.Undo(t.Context(), all, "bob"))
 }
 
 // Pages of other sites can't use the browser of somebody who may use Control, GET changes
