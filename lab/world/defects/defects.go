@@ -72,31 +72,51 @@ func parse(list string) (all []defect, err error) {
 	return all, nil
 }
 
-// apply returns the source of d's file with the defect.
-func (d *defect) apply(root string) (string, error) {
-	source, err := os.ReadFile(filepath.Join(root, d.file))
-	if err != nil {
-		return "", err
-	}
-	if n := strings.Count(string(source), d.old); n != 1 {
+// apply returns source, the text of d's file, with the defect.
+func (d *defect) apply(source string) (string, error) {
+	if n := strings.Count(source, d.old); n != 1 {
 		return "", fmt.Errorf("%s: %s has the lines %d times, not once", d.name, d.file, n)
 	}
-	return strings.Replace(string(source), d.old, d.new, 1), nil
+	return strings.Replace(source, d.old, d.new, 1), nil
 }
 
-// overlay writes what the go command needs to see d's file with the defect, into dir,
+// sources are files with defects, by name.
+type sources map[string]string
+
+// add puts d into the files.
+func (s sources) add(root string, d *defect) error {
+	source, changed := s[d.file]
+	if !changed {
+		text, err := os.ReadFile(filepath.Join(root, d.file))
+		if err != nil {
+			return err
+		}
+		source = string(text)
+	}
+	source, err := d.apply(source)
+	if err == nil {
+		s[d.file] = source
+	}
+	return err
+}
+
+// overlay writes what the go command needs to see the files with their defects, into dir,
 // and returns its name.
-func (d *defect) overlay(root, dir string) (string, error) {
-	source, err := d.apply(root)
+func (s sources) overlay(root, dir string) (string, error) {
+	replace := map[string]string{}
+	for file, source := range s {
+		changed := filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
+		replace[filepath.Join(root, file)] = changed
+		if err := os.WriteFile(changed, []byte(source), 0o600); err != nil {
+			return "", err
+		}
+	}
+	data, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
-	data, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, d.file): changed}})
-	if err != nil {
-		return "", err
-	}
-	return overlay, errors.Join(os.WriteFile(changed, []byte(source), 0o600), os.WriteFile(overlay, data, 0o600))
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, data, 0o600)
 }
 
 // found is how the worlds found a defect.
@@ -116,7 +136,11 @@ func (d *defect) try(root string, n int) (f found, err error) {
 		return f, err
 	}
 	defer os.RemoveAll(dir)
-	overlay, err := d.overlay(root, dir)
+	files := sources{}
+	if err := files.add(root, d); err != nil {
+		return f, err
+	}
+	overlay, err := files.overlay(root, dir)
 	if err != nil {
 		return f, err
 	}
