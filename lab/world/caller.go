@@ -228,7 +228,7 @@ func (r *roundTrip) read(resp *http.Response) {
 	case ClosesAtOnce:
 		most = 0
 	case ClosesLater:
-		timer := time.AfterFunc(r.call.Pace, func() { _ = resp.Body.Close() })
+		timer := time.AfterFunc(r.call.Pace, func() { r.close(resp) })
 		defer timer.Stop()
 	}
 	defer func() {
@@ -237,7 +237,7 @@ func (r *roundTrip) read(resp *http.Response) {
 			if p != aPanic {
 				panic(p)
 			}
-			_ = resp.Body.Close()
+			r.close(resp)
 		}
 	}()
 	buf := make([]byte, 8<<10)
@@ -252,11 +252,20 @@ func (r *roundTrip) read(resp *http.Response) {
 			time.Sleep(r.call.Pace)
 		}
 	}
-	_ = resp.Body.Close()
+	r.close(resp)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reading = reading{got: got, err: err, done: true, closed: r.w.now(), longest: longest}
 	r.w.log("%v: has read %d, %s", r, len(got), readError(err))
+}
+
+func (r *roundTrip) close(resp *http.Response) {
+	r.mu.Lock()
+	if r.closing == 0 {
+		r.closing = max(1, r.w.now())
+	}
+	r.mu.Unlock()
+	_ = resp.Body.Close()
 }
 
 func readError(err error) string {

@@ -72,6 +72,7 @@ func (c *checker) check() {
 	c.body()
 	c.idle()
 	c.guards()
+	c.left()
 }
 
 // order checks that the hooks ran in their order.

@@ -38,6 +38,7 @@ type arrival struct {
 	processed bool
 	status    int           // of the response; 0 for none
 	sent      time.Duration // instant of the response's header
+	left      time.Duration // when the server was done with it; 0: it isn't
 	word      time.Duration // the wait that it names
 	version   int
 }
@@ -79,6 +80,7 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 		return
 	}
 	a := r.arrive(s, req)
+	defer r.leave(a)
 	if s.plan.TLS != (req.TLS != nil) {
 		s.w.breaks("P4", "%v arrived over the wrong protocol", r)
 	}
@@ -327,6 +329,12 @@ func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
 	r.arrivals = append(r.arrivals, a)
 	r.w.log("%v: arrival %d at s%d %s %s", r, a.number, s.number, a.retry, a.ranged)
 	return a
+}
+
+func (r *roundTrip) leave(a *arrival) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.left = r.w.now()
 }
 
 func (r *roundTrip) process(a *arrival) {

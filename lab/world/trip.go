@@ -41,6 +41,7 @@ type roundTrip struct {
 	arrivals []*arrival
 	resp     *http.Response
 	err      error
+	closing  time.Duration // the first Close of the response's body; 0: none
 	reading  reading
 	bodies   []*upload
 }

@@ -283,6 +283,7 @@ func (w *world) run(t *testing.T) {
 	w.log("26 hours pass")
 	time.Sleep(26 * time.Hour)
 	w.checkCalm(t)
+	w.checkConnections()
 	w.end()
 }
 
