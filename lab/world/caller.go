@@ -252,6 +252,7 @@ func (r *roundTrip) read(resp *http.Response) {
 			time.Sleep(r.call.Pace)
 		}
 	}
+	time.Sleep(r.call.Linger)
 	r.close(resp)
 	r.mu.Lock()
 	defer r.mu.Unlock()

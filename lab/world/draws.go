@@ -50,6 +50,9 @@ func (d draws) site() Site {
 		TLS: d.odds(20), H1: d.odds(40), Streams: pick(d.tape, 0, 0, 0, 1, 3),
 		Latency: time.Microsecond + d.log(20*time.Millisecond),
 	}
+	if d.theme == uploads && d.odds(60) {
+		return s
+	}
 	d.list(6, 40, func() {
 		c := ConnFault{Dial: d.log(2 * time.Second), Fails: d.odds(20)}
 		if d.odds(60) {
@@ -85,6 +88,8 @@ func (d draws) transport() Transport {
 		tr.Default.Gate.Enabled = retrip.On
 	case peeks:
 		tr.Default.Classify = PeeksAtStart
+	case uploads:
+		tr.Wrapped, tr.Handles = d.odds(70), d.odds(70)
 	case breakers:
 		tr.Default.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second + d.log(8*time.Second)}
 	}
@@ -165,7 +170,7 @@ func (d draws) caller(p *Plan) Caller {
 	more := 85
 	if d.theme == hedging || d.theme == limits {
 		most, more = 40, 97
-	} else if d.odds(5) {
+	} else if d.theme == uploads || d.odds(5) {
 		most = 16
 	}
 	d.list(most, more, func() {
@@ -198,6 +203,8 @@ func (d draws) call() Call {
 		c.Method = pick(d.tape, http.MethodGet, http.MethodPut)
 	case d.theme == panics && d.odds(50):
 		c.Panics = Panic(d.n(int(panicKinds)))
+	case d.theme == uploads:
+		c.Method = pick(d.tape, http.MethodPut, http.MethodPost, http.MethodHead)
 	}
 	if d.odds(10) {
 		c.Hints = Hints(d.n(int(hintKinds)))
@@ -206,12 +213,18 @@ func (d draws) call() Call {
 	if d.odds(10) {
 		c.Spells = d.n(4)
 	}
-	if hasBody := []string{http.MethodPost, http.MethodPut, "QUERY", "REPORT"}; slices.Contains(hasBody, c.Method) {
+	if hasBody := []string{http.MethodPost, http.MethodPut, "QUERY", "REPORT"}; slices.Contains(hasBody, c.Method) || d.theme == uploads {
 		c.Body, c.Size = BodyKind(d.n(int(bodyKinds))), 1+d.n(3000)
 		if d.odds(10) {
 			c.Size = d.n(200 << 10)
 		} else if d.odds(10) {
 			c.Drip = d.log(100 * time.Millisecond)
+		}
+		if d.theme == uploads {
+			c.Body, c.Size = pick(d.tape, c.Body, Stream, Stream, Section), 1+d.n(6000)
+			if d.odds(80) {
+				c.Drip = d.log(100*time.Millisecond) + time.Millisecond
+			}
 		}
 	}
 	if d.odds(12) {
@@ -245,6 +258,12 @@ func (d draws) call() Call {
 		c.Drip = 0 // net/http's Close waits for a mutex until the request body is sent
 	}
 	c.Range = c.Method == http.MethodGet && d.odds(8)
+	if (d.theme == uploads || d.odds(4)) && c.Read != ClosesLater {
+		c.Linger = d.log(8 * time.Second)
+	}
+	if d.theme == uploads && d.odds(60) {
+		c.Deadline, c.Cancel = 0, 0
+	}
 	if (d.theme == hedging || d.theme == limits) && d.odds(80) {
 		if d.odds(15) {
 			c.Script = append(c.Script, Step{Delay: d.log(time.Second), Length: 10})
@@ -277,6 +296,10 @@ func (d draws) step() Step {
 			s.Stall = d.log(8 * time.Second)
 		}
 		return s
+	}
+	if d.theme == uploads && d.odds(60) {
+		// net/http's HTTP/2 stops sending after other responses than these.
+		return Step{Duplex: true, Status: pick(d.tape, 0, http.StatusCreated), Length: d.n(600)}
 	}
 	s := Step{
 		Kind:   pick(d.tape, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Hangs, CutBefore, CutAfter, Redirects, SendsHints, Upgrades),

@@ -71,6 +71,7 @@ func (c *checker) check() {
 	c.ledger()
 	c.body()
 	c.idle()
+	c.uploaded()
 	c.guards()
 	c.left()
 }

@@ -91,6 +91,7 @@ type Transport struct {
 	Bare     bool // it has no hooks, so that first attempts are plain
 	Wrapped  bool // the base isn't an *http.Transport
 	Hostile  bool // the wrapped base returns what nobody expects
+	Handles  bool // the wrapped base does more with bodies than send them
 	DialTLS  bool // the base has a DialTLSContext
 	Verifies bool // the caller's own VerifyConnection accepts the server
 	MaxConns int
@@ -167,6 +168,7 @@ type Call struct {
 
 	Read   Reading
 	Pace   time.Duration // between reads
+	Linger time.Duration // between the last Read and Close
 	Script []Step        // of the server, by arrival; then it answers at once
 	Range  bool          // the call asks for a part
 }
@@ -233,6 +235,7 @@ type Step struct {
 	Forbid bool          // X-Should-Retry: false
 	Final  bool          // World-Final
 	Early  bool          // responds without reading the request's body
+	Duplex bool          // responds before it reads the request's body
 	Length int           // of the response's body
 	Plain  bool          // no Content-Length
 	Cut    int           // the body breaks after so many bytes; 0: it doesn't
@@ -356,5 +359,6 @@ const (
 	panics          // of hooks
 	peeks           // by Classify, at bodies that come slowly
 	breakers        // that open soon, and callers who go
+	uploads         // to servers that respond early, by a base that handles bodies
 	themes
 )

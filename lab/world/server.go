@@ -103,7 +103,7 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 	if step.Kind == CutBefore {
 		panic(http.ErrAbortHandler)
 	}
-	if !step.Early {
+	if !step.Early && !step.Duplex {
 		r.receive(a, req)
 	}
 	r.process(a)
@@ -182,11 +182,19 @@ func (s *site) respond(rw http.ResponseWriter, req *http.Request, r *roundTrip, 
 	}
 	h.Set("Content-Type", "application/octet-stream")
 	r.answers(a, status)
+	control := http.NewResponseController(rw)
+	if step.Duplex {
+		_ = control.EnableFullDuplex()
+	}
 	rw.WriteHeader(status)
+	flush := control.Flush
+	if step.Duplex {
+		_ = flush()
+		r.receive(a, req)
+	}
 	if req.Method == http.MethodHead {
 		return
 	}
-	flush := http.NewResponseController(rw).Flush
 	if step.Stall > 0 && len(body) > 1 {
 		_, _ = rw.Write(body[:len(body)/2])
 		_ = flush()

@@ -6,6 +6,7 @@ package world
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -44,6 +45,9 @@ type roundTrip struct {
 	closing  time.Duration // the first Close of the response's body; 0: none
 	reading  reading
 	bodies   []*upload
+	readers  []io.ReadCloser // the bodies that a base has got
+	ahead    bool            // a base has responded before it had the body
+	whole    bool            // and then has got it whole
 }
 
 // reading is what a caller has read of a response.
@@ -184,15 +188,18 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 			b.c.w.breaks("P4", "the base sees %s, which isn't sent", name)
 		}
 	}
-	if id, _ := strconv.Atoi(req.Header.Get("World-Id")); req.GetBody != nil {
-		if r := b.c.w.trip(id); r != nil && r.call.Body == Stream && !r.repeatable(r.effective()) {
-			b.c.w.breaks("P6", "%v: net/http may repeat a stream that must not be repeated", r)
-		}
+	id, _ := strconv.Atoi(req.Header.Get("World-Id"))
+	r := b.c.w.trip(id)
+	if req.GetBody != nil && r != nil && (r.call.Body == Stream || r.call.Body == Section) && !r.repeatable(r.effective()) {
+		b.c.w.breaks("P6", "%v: net/http may repeat a stream that must not be repeated", r)
 	}
 	if text := fmt.Sprintf("%v %+v", req.Context(), req.Context()); strings.Contains(text, hush) {
 		b.c.w.breaks("P4", "the context of an attempt prints a secret: %s", text)
 	}
 	if resp, err, done := b.hostile(req); done {
+		return resp, err
+	}
+	if resp, err := b.handle(r, req); resp != nil || err != nil {
 		return resp, err
 	}
 	return b.c.base.RoundTrip(req)

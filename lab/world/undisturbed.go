@@ -34,7 +34,7 @@ func (c *checker) breaksOff(a *arrival) {
 	if err := r.reading.err; err == nil || err == io.EOF || r.call.Read == ClosesLater || !r.undisturbed() {
 		return
 	}
-	if step.Cut > 0 || step.Kind != Answers || step.Early && r.call.Body != NoBody || step.Stall > 0 && c.p.BodyIdleTimeout > 0 || c.p.Resume > 0 || c.p.WholeBody > 0 && (c.p.AttemptTimeout > 0 || c.p.Deadline > 0) {
+	if step.Cut > 0 || step.Kind != Answers || step.Early && r.call.Body != NoBody || step.Duplex && c.ownFault() || (step.Stall > 0 || step.Duplex) && c.p.BodyIdleTimeout > 0 || c.p.Resume > 0 || c.p.WholeBody > 0 && (c.p.AttemptTimeout > 0 || c.p.Deadline > 0) {
 		return
 	}
 	c.breaks("P1", "the body breaks after %d bytes, and nothing disturbs it: %v", len(r.reading.got), r.reading.err)
@@ -118,7 +118,7 @@ func (c *checker) bare() {
 		c.breaks("P13", "RoundTrip hasn't returned")
 		return
 	}
-	if gone, late := c.gone(), slack+r.call.Drip; gone > 0 && r.end > max(gone, r.begin)+late {
+	if gone, late := c.gone(), r.call.late(); gone > 0 && r.end > max(gone, r.begin)+late {
 		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", r.end, gone)
 	}
 	for _, s := range c.w.plan.Sites {

@@ -1,0 +1,107 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// handle does with the body of req, which the base is about to send, what a good Base may
+// do: it reads a copy first, to sign what it sends, or it finds that a connection is dead,
+// as net/http does. It returns an error if the request can't be sent, and a response if the
+// server responds before it is.
+func (b *wrapper) handle(r *roundTrip, req *http.Request) (*http.Response, error) {
+	if r == nil || !b.c.plan.Handles || req.Body == nil || b.c.w.calm.Load() {
+		return nil, nil
+	}
+	once := r.call.Body == Stream || r.call.Body == Section
+	r.mu.Lock()
+	before := r.readers
+	r.readers = append(r.readers, req.Body)
+	r.mu.Unlock()
+	for _, old := range before {
+		if n, err := old.Read(make([]byte, 10)); once && (n > 0 || err == nil) {
+			b.c.w.breaks("P7", "%v: the reader of an attempt that is over yields %d bytes, %v", r, n, err)
+		}
+	}
+	x := b.c.w.chance(hashOf("handle", r.id, len(before)))
+	switch kind := x.next() % 5; {
+	case kind == 0 && req.GetBody != nil && req.ContentLength > 0 && (once || r.call.Body == Bytes):
+		return nil, b.sign(r, req)
+	case kind == 1 && once:
+		// net/http's HTTP/2 closes a body whose connection can't be used, and sends it
+		// over another.
+		return nil, req.Body.Close()
+	case kind == 2 && once && req.GetBody != nil:
+		// It takes a copy to send, and then there is no connection.
+		_ = req.Body.Close()
+		if _, err := req.GetBody(); err != nil {
+			return nil, err
+		}
+		return nil, io.ErrUnexpectedEOF
+	case kind == 3 && once:
+		return b.ahead(r, req), nil
+	}
+	return nil, nil
+}
+
+// sign reads a copy of the body of req.
+func (b *wrapper) sign(r *roundTrip, req *http.Request) error {
+	body, err := req.GetBody()
+	var got []byte
+	if err == nil {
+		got, err = io.ReadAll(body)
+		_ = body.Close()
+	}
+	if err != nil {
+		_ = req.Body.Close()
+		return err
+	}
+	if !bytes.Equal(got, r.sends) {
+		b.c.w.breaks("P7", "%v: GetBody yields %d bytes, which are not the body of %d bytes", r, len(got), len(r.sends))
+	}
+	return nil
+}
+
+// ahead responds as a server of HTTP/2 may, before it has got the body of req. Its response
+// ends at once, and the body still goes on.
+func (b *wrapper) ahead(r *roundTrip, req *http.Request) *http.Response {
+	r.mu.Lock()
+	r.ahead = true
+	r.mu.Unlock()
+	b.c.w.relays.Go(func() {
+		var got []byte
+		var err error
+		for buf := make([]byte, 500); err == nil && req.Context().Err() == nil; {
+			var n int
+			n, err = req.Body.Read(buf)
+			got = append(got, buf[:n]...)
+		}
+		_ = req.Body.Close()
+		if !bytes.HasPrefix(r.sends, got) {
+			b.c.w.breaks("P7", "%v: the base gets %d bytes that are not the body", r, len(got))
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.whole = err == io.EOF
+	})
+	return &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader("ahead")), ContentLength: -1, Request: req,
+	}
+}
+
+// uploaded checks that the end of a response doesn't end the request's body, if the caller
+// leaves it the time.
+func (c *checker) uploaded() {
+	r := c.r
+	need := time.Duration(r.call.Size/500+2)*r.call.Drip + slack
+	if r.ahead && !r.whole && c.attempts == 1 && r.reading.err == io.EOF && r.call.Linger > need && r.undisturbed() {
+		c.breaks("P4", "the end of the response ends the request's body")
+	}
+}
