@@ -16,6 +16,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -117,9 +118,16 @@ func (w *world) caller(n int, plan *Caller) {
 		timer := time.AfterFunc(plan.Shared, cancel)
 		defer timer.Stop()
 	}
+	var burst sync.WaitGroup
+	defer burst.Wait()
 	for i := range plan.Calls {
 		time.Sleep(plan.Calls[i].Gap)
-		w.call(shared, n*100+i, w.clients[plan.Transport], &plan.Calls[i])
+		call := func() { w.call(shared, n*100+i, w.clients[plan.Transport], &plan.Calls[i]) }
+		if plan.Burst {
+			burst.Go(call)
+		} else {
+			call()
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // planOf returns the world that t stands for.
 func planOf(t *tape) Plan {
 	d := draws{tape: t, theme: theme(t.n(int(themes) + 2))}
-	p := Plan{Salt: uint32(t.upTo(1 << 32)), H2C: d.odds(25)}
+	p := Plan{Salt: uint32(t.upTo(1 << 32)), H2C: d.odds(25) || d.theme == departures}
 	p.Sites = append(p.Sites, d.site())
 	d.list(2, 40, func() { p.Sites = append(p.Sites, d.site()) })
 	p.Transports = append(p.Transports, d.transport())
@@ -42,9 +42,6 @@ type draws struct {
 	theme theme
 }
 
-// theme says of what a world has more than others.
-type theme uint8
-
 func (d draws) site() Site {
 	s := Site{
 		TLS: d.odds(20), H1: d.odds(40), Streams: pick(d.tape, 0, 0, 0, 1, 3),
@@ -69,30 +66,13 @@ func (d draws) site() Site {
 	if d.theme == limits || d.odds(4) {
 		s.Limit, s.Word = 1+d.n(8), d.n(3)-1
 	}
-	return s
+	s.Unsized = d.odds(20)
+	return d.ofTheme(s)
 }
 
 func (d draws) transport() Transport {
 	tr := Transport{Default: d.policy(60), Verifies: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20), Hostile: d.odds(25), DialTLS: d.odds(10)}
-	switch d.theme {
-	case downloads:
-		tr.Default.Resume, tr.Default.MaxAttempts = time.Minute, 1+d.n(4)
-		tr.Default.Classify = NoClassify
-	case hedging:
-		tr.Default.Hedge = 0.05 + float64(d.n(16))/100
-		tr.Default.Budget, tr.Default.Breaker.Ratio, tr.Default.Gate.Enabled = retrip.Budget{}, retrip.Off, retrip.Off
-		if d.odds(30) {
-			tr.Default.HedgeWrites = retrip.On
-		}
-	case limits:
-		tr.Default.Gate.Enabled = retrip.On
-	case peeks:
-		tr.Default.Classify = PeeksAtStart
-	case uploads:
-		tr.Wrapped, tr.Handles = d.odds(70), d.odds(70)
-	case breakers:
-		tr.Default.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1, OpenFor: time.Second + d.log(8*time.Second)}
-	}
+	d.themed(&tr)
 	tr.Hosts = d.hosts()
 	d.list(3, 35, func() { tr.Next = append(tr.Next, Policies{d.policy(60), d.hosts()}) })
 	if d.odds(15) {
@@ -168,15 +148,16 @@ func (d draws) caller(p *Plan) Caller {
 	site := d.n(len(p.Sites))
 	most := 4
 	more := 85
-	if d.theme == hedging || d.theme == limits {
+	if d.busy() {
 		most, more = 40, 97
 	} else if d.theme == uploads || d.odds(5) {
 		most = 16
 	}
+	c.Burst = d.odds(12)
 	d.list(most, more, func() {
 		call := d.call()
-		if d.theme == hedging || d.theme == limits {
-			call.Gap /= 16
+		if d.busy() {
+			call = d.busyCall(call, len(c.Calls))
 		}
 		call.Site = site
 		if d.odds(20) {
@@ -199,8 +180,6 @@ func (d draws) call() Call {
 	switch {
 	case d.theme == downloads && d.odds(80):
 		c.Method = http.MethodGet
-	case d.theme == hedging && d.odds(80):
-		c.Method = pick(d.tape, http.MethodGet, http.MethodPut)
 	case d.theme == panics && d.odds(50):
 		c.Panics = Panic(d.n(int(panicKinds)))
 	case d.theme == uploads:
@@ -264,20 +243,11 @@ func (d draws) call() Call {
 	if d.theme == uploads && d.odds(60) {
 		c.Deadline, c.Cancel = 0, 0
 	}
-	if (d.theme == hedging || d.theme == limits) && d.odds(80) {
-		if d.odds(15) {
-			c.Script = append(c.Script, Step{Delay: d.log(time.Second), Length: 10})
-		}
-		c.Body, c.Deadline, c.Cancel, c.Policy = c.Body%3, 0, 0, nil
+	if d.busy() {
 		return c
 	}
 	if d.theme == breakers && d.odds(80) {
-		c.Gap, c.Policy = d.log(2*time.Second), nil
-		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 500, 0), Delay: d.log(time.Second)})
-		if d.odds(50) {
-			c.Cancel = d.log(time.Second)
-		}
-		return c
+		return d.breaking(c)
 	}
 	d.list(6, 75, func() { c.Script = append(c.Script, d.step()) })
 	return c
@@ -285,17 +255,7 @@ func (d draws) call() Call {
 
 func (d draws) step() Step {
 	if d.theme == downloads && d.odds(70) {
-		s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Bump: d.odds(10), Ranges: RangeKind(d.n(3 * int(rangeKinds)))}
-		if s.Ranges >= rangeKinds {
-			s.Ranges = RightRange
-		}
-		if d.odds(70) {
-			s.Cut = 1 + d.n(s.Length)
-		}
-		if d.odds(20) {
-			s.Stall = d.log(8 * time.Second)
-		}
-		return s
+		return d.download()
 	}
 	if d.theme == uploads && d.odds(60) {
 		// net/http's HTTP/2 stops sending after other responses than these.
@@ -320,7 +280,7 @@ func (d draws) step() Step {
 		s.Length = d.n(20 << 10)
 	}
 	if d.odds(3) {
-		s.Length = d.n(600 << 10)
+		s.Length, s.Plain = d.n(600<<10), s.Plain || d.odds(50)
 	}
 	if d.odds(20) {
 		s.Cut = 1 + d.n(s.Length+1)

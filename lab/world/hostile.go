@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -97,6 +98,8 @@ func (b *wrapper) hostile(req *http.Request) (*http.Response, error, bool) {
 		return nil, nil, true
 	case 2:
 		panic(aPanic)
+	case 4:
+		return nil, &url.Error{Op: "Get", URL: req.URL.String(), Err: odd[0]}, true
 	case 3:
 		return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader("x"))}, odd[0], true
 	}

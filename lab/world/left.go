@@ -4,6 +4,7 @@
 package world
 
 import (
+	"net/http"
 	"time"
 )
 
@@ -17,7 +18,7 @@ func (c *checker) left() {
 			return
 		}
 		over = max(over, r.closing)
-		if r.reading.done && c.p.Resume > 0 && r.reading.closed > r.closing+slack+r.call.Pace {
+		if r.reading.done && c.p.Resume > 0 && r.call.Method == http.MethodGet && r.reading.closed > r.closing+slack+r.call.Pace {
 			c.breaks("P20", "a Read returned at %v, and Close was called at %v", r.reading.closed, r.closing)
 		}
 	}

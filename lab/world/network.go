@@ -76,6 +76,10 @@ func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error
 		r.frozen = true
 	}
 	w.log("dial s%d conn %d: connected", s.number, number)
+	if fault.Kind == Departs && w.plan.H2C && !s.plan.TLS {
+		w.relays.Go(func() { r.depart(x) })
+		return client, nil
+	}
 	x2 := w.chance(hashOf("down", s.number, number))
 	w.relays.Go(func() { r.carry(r.near, r.far, false, x) })
 	w.relays.Go(func() { r.carry(r.far, r.near, true, x2) })
@@ -106,7 +110,7 @@ func (r *relay) carry(src, dst *memhttp.Conn, down bool, x *stream) {
 	r.w.relays.Go(func() { in.fill(src) })
 	defer in.drop()
 	left := -1
-	if r.fault.Kind != Sound && r.fault.Down == down {
+	if r.fault.Kind != Sound && r.fault.Kind != Departs && r.fault.Down == down {
 		left = r.fault.After
 	}
 	for {

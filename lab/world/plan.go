@@ -30,9 +30,10 @@ type Site struct {
 	Latency time.Duration // one way
 	Conns   []ConnFault   // of its first connections
 	Outages []Outage
-	Shed    int // limit of its shed.Handler; 0: it has none
-	Limit   int // requests per second, beyond which it answers with 429; 0: none
-	Word    int // Retry-After of these, in seconds; negative: none
+	Shed    int  // limit of its shed.Handler; 0: it has none
+	Limit   int  // requests per second, beyond which it answers with 429; 0: none
+	Word    int  // Retry-After of these, in seconds; negative: none
+	Unsized bool // it doesn't say how long a file is of which it sends a part
 }
 
 // ConnFault is what the network does to one connection.
@@ -55,6 +56,7 @@ const (
 	HalfClose           // the direction ends
 	Freezes             // nothing gets through in either direction
 	Stalls              // the direction waits for ConnFault.Slow, once
+	Departs             // as a server of HTTP/2 without TLS, it goes away at the first request
 	faultKinds
 )
 
@@ -135,12 +137,13 @@ const (
 	idempotents
 )
 
-// Caller makes calls, one after the other.
+// Caller makes calls.
 type Caller struct {
 	Start     time.Duration
 	Transport int
 	Calls     []Call
 	Shared    time.Duration // end of a context that its calls share; 0: none
+	Burst     bool          // it doesn't wait for a call before it makes the next one
 }
 
 // Call is one request to a client.
@@ -287,11 +290,12 @@ const (
 	RightRange    RangeKind = iota
 	IgnoresRange            // 200 with everything
 	WrongRange              // a 206 with another Content-Range
-	WeakTag                 // the ETag is weak
+	WeakTag                 // the ETag is weak, and the same for all versions
 	NoTag                   // no ETag, but Last-Modified
 	NoValidator             // neither
 	ShortRange              // a 206 with only half of what was asked
 	EarlyRange              // a 206 that begins earlier
+	PartAs200               // a part as a 200
 	ignoreIfRange           // a 206 of the current version, whatever If-Range says
 	rangeKinds
 )
@@ -350,15 +354,3 @@ const (
 
 // patterns are the hosts that policies may name. Site n is s<n>.test.
 var patterns = []string{"s0.test", "*.test", "s1.test", "s2.test"}
-
-const (
-	anything  theme = iota
-	downloads       // that break
-	hedging         // many quick requests, of which some are late
-	limits          // many requests to sites that limit their rate
-	panics          // of hooks
-	peeks           // by Classify, at bodies that come slowly
-	breakers        // that open soon, and callers who go
-	uploads         // to servers that respond early, by a base that handles bodies
-	themes
-)

@@ -31,7 +31,7 @@ func (r *roundTrip) undisturbed() bool {
 // breaksOff checks that the body of a response to arrival a doesn't break by itself.
 func (c *checker) breaksOff(a *arrival) {
 	r, step := c.r, &a.step
-	if err := r.reading.err; err == nil || err == io.EOF || r.call.Read == ClosesLater || !r.undisturbed() {
+	if err := r.reading.err; err == nil || err == io.EOF || r.call.Read == ClosesLater || c.gone() != 0 || !r.undisturbed() {
 		return
 	}
 	if step.Cut > 0 || step.Kind != Answers || step.Early && r.call.Body != NoBody || step.Duplex && c.ownFault() || (step.Stall > 0 || step.Duplex) && c.p.BodyIdleTimeout > 0 || c.p.Resume > 0 || c.p.WholeBody > 0 && (c.p.AttemptTimeout > 0 || c.p.Deadline > 0) {

@@ -1,0 +1,134 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// theme says of what a world has more than others.
+type theme uint8
+
+const (
+	anything   theme = iota
+	downloads        // that break
+	hedging          // many quick requests, of which some are late
+	limits           // many requests to sites that limit their rate
+	panics           // of hooks
+	peeks            // by Classify, at bodies that come slowly
+	breakers         // that open soon, and callers who go
+	uploads          // to servers that respond early, by a base that handles bodies
+	departures       // of HTTP/2 servers, one after another
+	themes
+)
+
+// busy reports whether callers make many calls.
+func (d draws) busy() bool { return d.theme == hedging || d.theme == limits }
+
+// ofTheme returns s with what the theme says of sites.
+func (d draws) ofTheme(s Site) Site {
+	switch d.theme {
+	case hedging:
+		if d.odds(70) {
+			s.Conns, s.Outages, s.Shed, s.Limit, s.Streams = nil, nil, 0, 0, 0
+		}
+	case departures:
+		if d.odds(80) {
+			s.TLS = false
+		}
+		d.list(8, 85, func() { s.Conns = append(s.Conns, ConnFault{Kind: Departs}) })
+	}
+	return s
+}
+
+// themed makes the default policy of tr that of the theme.
+func (d draws) themed(tr *Transport) {
+	p := &tr.Default
+	switch d.theme {
+	case downloads:
+		p.Resume, p.MaxAttempts = time.Minute, 1+d.n(4)
+		p.Classify = NoClassify
+	case hedging:
+		p.Hedge = 0.05 + float64(d.n(16))/100
+		p.Budget, p.Breaker.Ratio, p.Gate.Enabled = retrip.Budget{}, retrip.Off, retrip.Off
+		if d.odds(30) {
+			p.HedgeWrites = retrip.On
+		}
+	case limits:
+		p.Gate.Enabled = retrip.On
+	case peeks:
+		p.Classify = PeeksAtStart
+	case uploads:
+		tr.Wrapped, tr.Handles = d.odds(70), d.odds(70)
+	case breakers:
+		p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1 + d.n(2), OpenFor: time.Second + d.log(8*time.Second)}
+	case departures:
+		p.MaxSends = 1 + d.n(3)
+	}
+}
+
+// busyCall returns call number n of a caller that makes many.
+func (d draws) busyCall(c Call, n int) Call {
+	c.Gap /= 16
+	if d.theme == hedging && d.odds(80) {
+		c.Method = pick(d.tape, http.MethodGet, http.MethodGet, http.MethodPut, "QUERY")
+		if c.Body = NoBody; c.Method != http.MethodGet {
+			c.Body, c.Size = pick(d.tape, NoBody, Bytes, OwnGet, OwnGet, Stream), 1+d.n(3000)
+			if c.Body == OwnGet && d.odds(30) {
+				c.Drip = d.log(200 * time.Millisecond)
+			}
+		}
+	}
+	if !d.odds(80) {
+		d.list(6, 75, func() { c.Script = append(c.Script, d.step()) })
+		return c
+	}
+	late := 15
+	if d.theme == hedging && n < 8 {
+		late = 2 // the usual time of an answer must be known before any hedge
+	}
+	for range 2 {
+		if !d.odds(late) {
+			break
+		}
+		c.Script = append(c.Script, Step{Delay: d.log(2 * time.Second), Length: 10})
+		late = 50 // the hedge is late, too
+	}
+	c.Deadline, c.Cancel, c.Policy = 0, 0, nil
+	if d.theme == limits {
+		c.Body %= 3
+	}
+	return c
+}
+
+// breaking returns a call that fails, is slow or whose caller goes.
+func (d draws) breaking(c Call) Call {
+	c.Gap, c.Policy = d.log(2*time.Second), nil
+	c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 500, 0), Delay: d.log(time.Second)})
+	if d.odds(50) {
+		c.Cancel = d.log(time.Second)
+	}
+	return c
+}
+
+// download returns a response with a long body, which mostly breaks.
+func (d draws) download() Step {
+	s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Bump: d.odds(10), Ranges: RangeKind(d.n(3 * int(rangeKinds)))}
+	if s.Ranges >= rangeKinds {
+		s.Ranges = RightRange
+	}
+	if s.Ranges == ignoreIfRange && d.odds(50) {
+		s.Bump = true
+	}
+	if d.odds(70) {
+		s.Cut = 1 + d.n(s.Length)
+	}
+	if d.odds(20) {
+		s.Stall = d.log(8 * time.Second)
+	}
+	return s
+}
