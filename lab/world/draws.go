@@ -66,7 +66,7 @@ func (d draws) site() Site {
 	if d.theme == limits || d.odds(4) {
 		s.Limit, s.Word = 1+d.n(8), d.n(3)-1
 	}
-	s.Unsized = d.odds(20)
+	s.Unsized = d.odds(30)
 	return d.ofTheme(s)
 }
 
@@ -249,7 +249,7 @@ func (d draws) call() Call {
 	if d.theme == breakers && d.odds(80) {
 		return d.breaking(c)
 	}
-	d.list(6, 75, func() { c.Script = append(c.Script, d.step()) })
+	c.Script = d.script()
 	return c
 }
 

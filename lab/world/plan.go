@@ -295,6 +295,7 @@ const (
 	NoValidator             // neither
 	ShortRange              // a 206 with only half of what was asked
 	EarlyRange              // a 206 that begins earlier
+	LateRange               // a 206 that begins later
 	PartAs200               // a part as a 200
 	ignoreIfRange           // a 206 of the current version, whatever If-Range says
 	rangeKinds

@@ -259,6 +259,8 @@ func (s Step) part(h http.Header, req *http.Request, tag string, file []byte, un
 		to = first + (last-first)/2
 	case EarlyRange:
 		from = max(0, first-10)
+	case LateRange:
+		from = min(first+10, last)
 	}
 	h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%s", from, to, size))
 	if s.Ranges == PartAs200 {

@@ -84,7 +84,7 @@ func (d draws) busyCall(c Call, n int) Call {
 		}
 	}
 	if !d.odds(80) {
-		d.list(6, 75, func() { c.Script = append(c.Script, d.step()) })
+		c.Script = d.script()
 		return c
 	}
 	late := 15
@@ -115,14 +115,27 @@ func (d draws) breaking(c Call) Call {
 	return c
 }
 
+// script returns what a server does with the arrivals of a call.
+func (d draws) script() (script []Step) {
+	same := d.theme == downloads && d.odds(40) // a server that is always odd in the same way
+	d.list(6, 75, func() {
+		s := d.step()
+		if same && len(script) > 0 {
+			s.Length, s.Bump = script[0].Length, s.Bump || d.odds(30)
+			if s.Ranges = script[0].Ranges; s.Ranges == PartAs200 {
+				s.Ranges, s.Bump = RightRange, false
+			}
+		}
+		script = append(script, s)
+	})
+	return script
+}
+
 // download returns a response with a long body, which mostly breaks.
 func (d draws) download() Step {
-	s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Bump: d.odds(10), Ranges: RangeKind(d.n(3 * int(rangeKinds)))}
+	s := Step{Length: 100 + d.n(30<<10), Plain: d.odds(4), Bump: d.odds(10), Ranges: RangeKind(d.n(2 * int(rangeKinds)))}
 	if s.Ranges >= rangeKinds {
 		s.Ranges = RightRange
-	}
-	if s.Ranges == ignoreIfRange && d.odds(50) {
-		s.Bump = true
 	}
 	if d.odds(70) {
 		s.Cut = 1 + d.n(s.Length)
