@@ -17,7 +17,13 @@ import (
 var jsonRule = policyjson.Rule{
 	Words:   map[string][]string{"Backoff.Jitter": jitterNames[1:]},
 	Instead: instead(),
-	Check:   checkValue,
+	Example: map[string]string{
+		"Backoff": `{"base": "off"}`,
+		"Budget":  `{"size": "off"}`,
+		"Breaker": `{"ratio": "off"}`,
+		"Gate":    `{"enabled": true}`,
+	},
+	Check: checkValue,
 }
 
 // jsonWords writes what a value should be as JSON has it.

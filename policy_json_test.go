@@ -6,6 +6,7 @@ package retrip
 import (
 	"encoding/json"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,30 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 		if assert.Error(t, err, input) {
 			assert.Contains(t, err.Error(), want, input)
 			assert.Contains(t, err.Error(), "retrip: ", input)
+		}
+	}
+}
+
+// Where a value can't be the whole of an object or a list, the error shows one that works,
+// first of all to whoever wants to switch it off.
+func TestLoadPolicies_ShowsAnObjectOrAListThatWorks(t *testing.T) {
+	examples := map[string]string{"backoff": `{"base": "off"}`, "budget": `{"size": "off"}`, "breaker": `{"ratio": "off"}`, "gate": `{"enabled": true}`}
+	for field := range reflect.TypeFor[Policy]().Fields() {
+		name, want, wrong := field.Tag.Get("json"), "", []string{`"off"`, "true", "false", "0", "null"}
+		switch field.Type.Kind() {
+		case reflect.Struct:
+			want, wrong = "an object, such as "+examples[name], append(wrong, "[]")
+			_, _, err := LoadPolicies(strings.NewReader(`{"` + name + `": ` + examples[name] + `}`))
+			assert.NoError(t, err, name)
+		case reflect.Slice:
+			want, wrong = "a list, or [] for none", append(wrong, "{}")
+		default:
+			continue
+		}
+		for _, value := range wrong {
+			_, _, err := LoadPolicies(strings.NewReader("{\"hosts\": {\"a\": {\n\"" + name + "\": " + value + "}}}"))
+			shown := strings.NewReplacer("[]", "a list", "{}", "an object").Replace(value)
+			assert.EqualError(t, err, "retrip: line 2: hosts.a."+name+": it is "+shown+": it must be "+want)
 		}
 	}
 }

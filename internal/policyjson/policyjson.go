@@ -32,6 +32,7 @@ const off = -1
 type Rule struct {
 	Words   map[string][]string // names of the values 1, 2, … of a uint8
 	Instead map[string]string   // for a number that can't be off: what to do instead
+	Example map[string]string   // JSON of a struct, for whoever writes something else
 
 	// Check returns what a field, or the element of a list, should be, or "" if it
 	// may be v. If nil, it may be anything of its type.
@@ -71,8 +72,13 @@ func (l *Loader) Document(member func(name string) error) error {
 // Object reads an object. It calls member with the name of each member, to read
 // the value.
 func (l *Loader) Object(member func(name string) error) error {
+	return l.object("an object", member)
+}
+
+// object is Object for an object that an error describes as want.
+func (l *Loader) object(want string, member func(name string) error) error {
 	seen := map[string]bool{}
-	return l.each('{', func(token json.Token) error {
+	return l.each('{', want, func(token json.Token) error {
 		name, _ := token.(string) // anything else is a syntax error
 		l.path = append(l.path, name)
 		if seen[name] {
@@ -110,7 +116,11 @@ func (l *Loader) member(v reflect.Value, prefix, name string) error {
 
 func (l *Loader) value(v reflect.Value, path string) error {
 	if v.Kind() == reflect.Struct {
-		return l.Object(func(name string) error { return l.member(v, path+".", name) })
+		want := "an object"
+		if example := l.rule.Example[path]; example != "" {
+			want += ", such as " + example
+		}
+		return l.object(want, func(name string) error { return l.member(v, path+".", name) })
 	}
 	if v.Kind() == reflect.Slice {
 		return l.list(v, path)
@@ -138,7 +148,7 @@ const mostMistakes = 20
 func (l *Loader) list(v reflect.Value, path string) error {
 	v.Set(reflect.MakeSlice(v.Type(), 0, 0)) // not nil, which is unset
 	var errs []error
-	err := l.each('[', func(token json.Token) error {
+	err := l.each('[', "a list, or [] for none", func(token json.Token) error {
 		element := reflect.New(v.Type().Elem()).Elem()
 		want := setElement(element, token)
 		if want == "" {
@@ -277,14 +287,14 @@ func whole(token json.Token, bits int) (n int64, ok bool) {
 }
 
 // each reads an object or a list, whichever begins with open, and calls f with
-// each name or element.
-func (l *Loader) each(open json.Delim, f func(json.Token) error) error {
+// each name or element. An error about anything else says that it must be want.
+func (l *Loader) each(open json.Delim, want string, f func(json.Token) error) error {
 	token, err := l.token()
 	if err != nil {
 		return err
 	}
 	if token != open {
-		return l.Errorf("it is %s: it must be %s", shown(token), shown(open))
+		return l.Errorf("it is %s: it must be %s", shown(token), want)
 	}
 	for {
 		token, err := l.token()

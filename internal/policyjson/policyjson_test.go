@@ -155,8 +155,8 @@ func TestLoader_NamesLineMemberAndValue(t *testing.T) {
 		`{"waits": {"shape": 1}}`:     `line 1: waits.shape: it is 1: it must be one of ["round" "flat"]`,
 
 		// Lists and objects.
-		`{"status": 408}`:             "line 1: status: it is 408: it must be a list",
-		`{"status": {}}`:              "line 1: status: it is an object: it must be a list",
+		`{"status": 408}`:             "line 1: status: it is 408: it must be a list, or [] for none",
+		`{"status": {}}`:              "line 1: status: it is an object: it must be a list, or [] for none",
 		"{\"status\": [1,\n\"408\"]}": `line 2: status: it contains "408": it must be a whole number`,
 		`{"status": [[]]}`:            "line 1: status: it contains a list: it must be a whole number",
 		"{\"methods\": [\n\"\",\n1]}": "line 3: methods: it contains 1: it must be a list of strings",
