@@ -159,6 +159,13 @@ var expected = map[string]func(a *answers) vector{
 		}
 		return a.alerting(v, 0.05, "give_ups")
 	},
+	"alert: RetripHedgesWasted": func(a *answers) vector {
+		v := a.byPolicy(func(p string) float64 { return a.total("hedges", p, "won") / a.total("hedges", p) })
+		maps.DeleteFunc(v, func(key string, won float64) bool {
+			return !(won < 0.2) || a.total("hedges", strings.TrimPrefix(key, "policy=")) < 20
+		})
+		return v
+	},
 	"alert: RetripServersAskToWait": func(a *answers) vector {
 		return a.alerting(a.byPolicy(func(p string) float64 {
 			return float64(len(a.waits[waitKey{p, "server"}])) * a.waitRate / (a.total("requests", p) * a.rate)
@@ -212,9 +219,10 @@ var expected = map[string]func(a *answers) vector{
 		return a.byPolicy(func(p string) float64 { return a.total("held", p) * a.rate })
 	},
 	"panel: Waits at gates: A":                func(*answers) vector { return vector{"policy=queue.test": heldFor.Seconds()} },
-	"panel: Hedges by result: A":              func(*answers) vector { return vector{} },
+	"panel: Hedges by result: A":              func(a *answers) vector { return a.byLabel("hedges", "result") },
 	"panel: Late requests without a hedge: A": func(*answers) vector { return vector{} },
-	"panel: Delay of hedges: A":               func(*answers) vector { return vector{} },
+	// That the delay is known is enough: it is that of the machine.
+	"panel: Delay of hedges: A": func(*answers) vector { return vector{"policy=*.hedged.test": 1} },
 	"panel: Retries asked of the fleet account: A": func(a *answers) vector {
 		// A retry after a 429 at a gate asks nobody.
 		asked := a.total("retries", "") - a.total("retries", "queue.test")

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +34,7 @@ type tally map[string]float64
 // has the same outcome, except for the tokens they use up together.
 type scene struct {
 	host   string // also the pattern of its policy, unless that is the default
+	hosts  int    // of the pattern, one after another; 0 means one
 	policy *retrip.Policy
 	n      int
 	method string
@@ -79,6 +81,42 @@ func failOnce(err error) func(int) error {
 		return nil
 	}
 }
+
+// beaten answers each late request only after its hedge has arrived, and the hedge never. At
+// the last host it is the other way round. The delay of a host is known after its first requests.
+func beaten() func(i, n int, w http.ResponseWriter, r *http.Request) {
+	var mu sync.Mutex
+	hedges := map[string]chan struct{}{}
+	return func(i, n int, _ http.ResponseWriter, r *http.Request) {
+		if i%hedged < hedged-2 {
+			return
+		}
+		key := r.Host + r.URL.Path
+		mu.Lock()
+		if hedges[key] == nil {
+			hedges[key] = make(chan struct{})
+		}
+		hedge := hedges[key]
+		mu.Unlock()
+		wins := i/hedged == hedging-1
+		if n == 2 {
+			close(hedge)
+		}
+		if wins == (n == 2) {
+			<-hedge
+		} else {
+			<-r.Context().Done()
+		}
+		if n == 1 {
+			mu.Lock()
+			delete(hedges, key)
+			mu.Unlock()
+		}
+	}
+}
+
+// The last two requests to each of the hosts get a hedge: as many as are saved up.
+const hedging, hedged = 10, 22
 
 func scenes() []scene {
 	canceled, cancel := context.WithCancel(context.Background())
@@ -158,6 +196,10 @@ func scenes() []scene {
 			},
 			each:  tally{"requests answered": 1, "attempts 2xx": 1},
 			whole: tally{"sends": 20},
+		}, {
+			host: "*.hedged.test", hosts: hedging, policy: &retrip.Policy{Hedge: 0.2}, n: hedging * hedged, serve: beaten(),
+			each:  tally{"requests answered": 1, "attempts 2xx": 1},
+			whole: tally{"attempts superseded": 20, "hedges lost": 18, "hedges won": 2},
 		}, {
 			// A minimum volume of ten failures opens the breaker.
 			host: "broken.test", n: 40, serve: status(500),
@@ -246,9 +288,15 @@ func (p *program) retry(e retrip.Event) {
 	p.waits[key] = append(p.waits[key], e.Wait.Seconds())
 }
 
+// at returns the host of request i.
+func (s *scene) at(i int) string {
+	return strings.Replace(s.host, "*", strconv.Itoa(i*max(1, s.hosts)/s.n), 1)
+}
+
 func (p *program) scene(host string) *scene {
+	_, domain, _ := strings.Cut(host, ".")
 	for i := range p.scenes {
-		if p.scenes[i].host == host {
+		if s := p.scenes[i].host; s == host || s == "*."+domain {
 			return &p.scenes[i]
 		}
 	}
@@ -307,7 +355,7 @@ func (p *program) run(t *testing.T) {
 				if s.body != nil {
 					body = s.body()
 				}
-				req, err := http.NewRequestWithContext(ctx, s.method, fmt.Sprintf("http://%s/%d", s.host, i), body)
+				req, err := http.NewRequestWithContext(ctx, s.method, fmt.Sprintf("http://%s/%d", s.at(i), i), body)
 				if !assert.NoError(t, err) {
 					return
 				}
