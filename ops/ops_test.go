@@ -71,6 +71,7 @@ func TestQueries_TellWhatTheProgramDid(t *testing.T) {
 			for _, q := range queries {
 				compare(t, q, expected[q.name](a), s.query(t, q.expr, at), kind == "native")
 			}
+			checkPages(t, s, at)
 			checkVariables(t, s, map[string][]string{"job": {"program"}, "policy": slices.Collect(maps.Keys(a.known))})
 			checkRules(t, s, a)
 		})
@@ -141,6 +142,33 @@ func bucket(wait float64, native bool) (least, most float64) {
 		least = bound
 	}
 	return least, most
+}
+
+// checkPages runs the queries of pages for operators, for policies to which they apply.
+func checkPages(t *testing.T, s *server, at time.Time) {
+	t.Helper()
+	for page, want := range map[string][]vector{
+		"../docs/runbook.md": {{"policy=down.test": runs}, nil},
+		"../docs/hedging.md": {{"policy=*.hedged.test": 0.1}},
+	} {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		block := regexp.MustCompile("(?s)```promql\n(.*?)\n```").FindSubmatch(text)
+		require.NotNil(t, block, page)
+		exprs := strings.Split(string(block[1]), "\n")
+		require.Len(t, exprs, len(want), page)
+		for i, expr := range exprs {
+			got := s.query(t, strings.NewReplacer(`job="shop"`, `job="program"`, `policy="default"`, `policy="down.test"`).Replace(expr), at)
+			if want[i] == nil {
+				assert.NotZero(t, got["outcome=gave_up"], expr)
+				continue
+			}
+			assert.Len(t, got, len(want[i]), expr)
+			for labels, value := range want[i] {
+				assert.InDelta(t, value, got[labels], 1e-9, expr)
+			}
+		}
+	}
 }
 
 // checkVariables checks the choices that the dashboard offers.

@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -146,6 +148,7 @@ func TestControl_Hold(t *testing.T) {
 		assert.Equal(t, 1.0, s.count(t, "retrip_give_ups_total", "by_hand"))
 		state := must(s.tr.HostState("a.example:80"))
 		assert.Equal(t, []any{1, retrip.ReasonByHand}, []any{state.Failed, state.LastGiveUp}, "it isn't green")
+		assert.False(t, state.Held, "which says what rules do, not people")
 		assert.Contains(t, s.log.String(), `level=WARN msg="retrip: by hand" action=forbid what="requests to a.example:80" for=10m0s who=ann`)
 		assert.Contains(t, s.log.String(), "reason=by_hand")
 		for _, text := range []string{get(t, s.page, "/").Body.String(), get(t, s.control, "/").Body.String()} {
@@ -600,5 +603,29 @@ func TestControl_Concurrently(t *testing.T) {
 			assert.Zero(t, state.Waiting)
 		}
 		assert.NotContains(t, get(t, s.page, "/").Body.String(), "by hand")
+	})
+}
+
+// The commands of the runbook do what they say.
+func TestControl_Runbook(t *testing.T) {
+	text, err := os.ReadFile("../docs/runbook.md")
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(retrip.Policy{})
+		var actions []string
+		for _, command := range regexp.MustCompile(`(?m)^curl .*$`).FindAllString(string(text), -1) {
+			var pairs []string
+			for _, field := range regexp.MustCompile(`-d (\w+)=(\S+)`).FindAllStringSubmatch(command, -1) {
+				pairs = append(pairs, field[1:]...)
+				if field[1] == "action" {
+					actions = append(actions, field[2])
+				}
+			}
+			code, results := post(t, s.control, pairs...)
+			assert.Equal(t, http.StatusOK, code, "%s: %v", command, results)
+			_, attempts, _ := s.get(t, "api.example.com:443")
+			assert.Equal(t, pairs[3] == "undo", attempts == 1, command)
+		}
+		assert.Equal(t, []string{"hold", "stop", "forget", "undo"}, actions)
 	})
 }

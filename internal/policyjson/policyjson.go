@@ -32,7 +32,7 @@ const off = -1
 type Rule struct {
 	Words   map[string][]string // names of the values 1, 2, … of a uint8
 	Instead map[string]string   // for a number that can't be off: what to do instead
-	Example map[string]string   // JSON of a struct, for whoever writes something else
+	Example map[string]string   // JSON of a struct, for errors about anything else
 
 	// Check returns what a field, or the element of a list, should be, or "" if it
 	// may be v. If nil, it may be anything of its type.
