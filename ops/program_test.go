@@ -211,8 +211,7 @@ func scenes() []scene {
 	}
 }
 
-// heldFor is the pause at the gate of a scene. It is in the middle of a bucket,
-// so that a slow machine doesn't change the bucket.
+// heldFor is the pause at the gate of a scene, in the middle of a bucket.
 const heldFor = 60 * time.Millisecond
 
 // program is a program with retrip that records what it has done.
