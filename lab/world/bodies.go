@@ -8,8 +8,48 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 )
+
+// download is the body of a response, as a base gives it.
+type download struct {
+	io.ReadCloser
+	id     int // of the round trip
+	closed atomic.Bool
+}
+
+func (d *download) Close() error {
+	d.closed.Store(true)
+	return d.ReadCloser.Close()
+}
+
+// lend notes the body of resp, which somebody must close.
+func (w *world) lend(r *roundTrip, resp *http.Response) {
+	if _, writes := resp.Body.(io.Writer); writes || r == nil || resp.Body == nil || resp.Body == http.NoBody {
+		return
+	}
+	d := &download{ReadCloser: resp.Body, id: r.id}
+	resp.Body = d
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.downloads = append(w.downloads, d)
+}
+
+// checkBodies checks that each body has been closed.
+func (w *world) checkBodies() {
+	for _, u := range w.uploads {
+		// net/http's HTTP/2 drops copies that it has not begun to read.
+		if u.closed.Load() == 0 && !(u.copied && !u.read.Load()) {
+			w.breaks("P2", "a body of call %d was never closed", u.id)
+		}
+	}
+	for _, d := range w.downloads {
+		if !d.closed.Load() {
+			w.breaks("P5", "r%d: the body of a response was never closed", d.id)
+		}
+	}
+}
 
 // handle does with the body of req, which the base is about to send, what a good Base may
 // do: it reads a copy first, to sign what it sends, or it finds that a connection is dead,

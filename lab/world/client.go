@@ -94,28 +94,35 @@ func (w *world) newClient(number int, plan *Transport) *client {
 func (w *world) policyOf(p Policy) retrip.Policy {
 	q := p.Policy
 	if p.Keyed {
-		q.Gate.Key = func(r *http.Request) string { return r.Header.Get("World-Tenant") }
+		q.Gate.Key = func(r *http.Request) string { AtKey.panics(r); return r.Header.Get("World-Tenant") }
 	}
 	switch p.Classify {
 	case RetriesTeas:
-		q.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict { return teas(resp, true) }
+		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, true) })
 	case FinalTeas:
-		q.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict { return teas(resp, false) }
+		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, false) })
 	case PeeksAtStart:
-		q.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		q.Classify = classify(func(resp *http.Response) retrip.Verdict {
 			if resp != nil && resp.StatusCode == http.StatusOK {
 				_, _ = retrip.Peek(resp, 100)
 			}
 			return retrip.ByRule
-		}
+		})
 	}
 	switch p.Idempotent {
 	case NeverIdempotent:
-		q.Idempotent = func(*http.Request) bool { return false }
+		q.Idempotent = func(r *http.Request) bool { AtIdempotent.panics(r); return false }
 	case ByHeader:
-		q.Idempotent = func(r *http.Request) bool { return r.Header.Get("World-Safe") != "" }
+		q.Idempotent = func(r *http.Request) bool { AtIdempotent.panics(r); return r.Header.Get("World-Safe") != "" }
 	}
 	return q
+}
+
+func classify(f func(*http.Response) retrip.Verdict) func(*http.Request, *http.Response, error) retrip.Verdict {
+	return func(r *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		AtClassify.panics(r)
+		return f(resp)
+	}
 }
 
 func teas(resp *http.Response, retry bool) retrip.Verdict {

@@ -6,6 +6,7 @@ package world
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -18,6 +19,13 @@ type event struct {
 	hook string
 	retrip.Event
 	host retrip.HostState // at an attempt, a retry or a give-up
+}
+
+// panics panics if it is p that panics in the call of req.
+func (p Panic) panics(req *http.Request) {
+	if of, ok := req.Context().Value(callKey{}).(*callOf); ok && of.call.Panics == p {
+		panic(aPanic)
+	}
 }
 
 // hooks returns hooks of which one panics.

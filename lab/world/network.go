@@ -24,7 +24,7 @@ import (
 // that what it finds doesn't depend on the scheduler.
 
 // dial connects a client with a site of the world.
-func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (w *world) dial(ctx context.Context, network, addr string) (_ net.Conn, err error) {
 	s := w.siteOf(addr)
 	refused := &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	if s == nil {
@@ -37,6 +37,11 @@ func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error
 	number := s.conns
 	s.conns++
 	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refused = s.refused || err != nil
+	}()
 	var fault ConnFault
 	if number < len(s.plan.Conns) {
 		fault = s.plan.Conns[number]

@@ -176,16 +176,19 @@ type Call struct {
 	Range  bool          // the call asks for a part
 }
 
-// Panic is a hook that panics.
+// Panic is a hook, or a function of the policy, that panics.
 type Panic uint8
 
-// The hooks that panic.
+// What panics.
 const (
 	NoPanic Panic = iota
 	AtAttempt
 	AtRetry
 	AtGiveUp
 	AtDone
+	AtClassify
+	AtIdempotent
+	AtKey
 	panicKinds
 )
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -67,6 +68,11 @@ func (c *checker) retry(e event) {
 	}
 	if c.r.call.Hints == RefusesHints && errors.Is(e.Err, errCause) {
 		c.breaks("P8", "a retry after the caller's own code has refused an interim response")
+	}
+	for _, a := range c.r.arrivals {
+		if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && a.processed && a.at < e.at && !slices.Contains(c.p.Unprocessed, a.status) {
+			c.breaks("P6", "a retry after %v of what mustn't be repeated, and the server has processed arrival %d", e.Err, a.number)
+		}
 	}
 	if n := len(c.r.arrivals); n > 0 && c.r.call.Body == Stream && c.attempts == len(c.r.arrivals) {
 		if got := int64(c.r.arrivals[e.Attempt-1].got); got > max(0, c.p.MaxReplayBody) {

@@ -30,6 +30,7 @@ type site struct {
 	http    *http.Server
 	serving sync.WaitGroup // servers and handlers
 	conns   int
+	refused bool // a connection
 	relays  []*relay
 	window  time.Duration // in which taken requests have arrived
 	taken   int

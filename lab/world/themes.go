@@ -62,6 +62,9 @@ func (d draws) themed(tr *Transport) {
 		p.Gate.Enabled = retrip.On
 	case peeks:
 		p.Classify = PeeksAtStart
+	case panics:
+		tr.Wrapped = d.odds(60)
+		p.Classify = Classify(d.n(int(classifies)))
 	case uploads:
 		tr.Wrapped, tr.Handles = d.odds(70), d.odds(70)
 	case breakers:

@@ -126,7 +126,11 @@ func (w *world) checkPauses() {
 			if e.hook == "GiveUp" && (i == 0 || r.events[i-1].hook != "Attempt" && r.events[i-1].hook != "Hedge") {
 				continue
 			}
-			if e.hook != "Retry" && e.hook != "GiveUp" || e.StatusCode != http.StatusServiceUnavailable || e.Err != nil || e.Reason == retrip.ReasonCanceled || !retryable(p, e.StatusCode, e.Header) {
+			gate := p.Gate.Enabled == retrip.On && !p.Keyed
+			if e.StatusCode != http.StatusServiceUnavailable && !(gate && e.StatusCode == http.StatusTooManyRequests) {
+				continue
+			}
+			if e.hook != "Retry" && e.hook != "GiveUp" || e.Err != nil || e.Reason == retrip.ReasonCanceled || !retryable(p, e.StatusCode, e.Header) {
 				continue
 			}
 			n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
@@ -142,8 +146,9 @@ func (w *world) checkPauses() {
 					continue
 				}
 				q := other.effective()
+				held := gate && q.Gate.Enabled == retrip.On && !q.Keyed
 				for _, v := range other.events {
-					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (v.Attempt > 1 || p.Gate.Enabled == retrip.On && q.Gate.Enabled == retrip.On && !p.Keyed) {
+					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable) {
 						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
 					}
 				}

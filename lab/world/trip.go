@@ -202,7 +202,11 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if resp, err := b.handle(r, req); resp != nil || err != nil {
 		return resp, err
 	}
-	return b.c.base.RoundTrip(req)
+	resp, err := b.c.base.RoundTrip(req)
+	if err == nil {
+		b.c.w.lend(r, resp)
+	}
+	return resp, err
 }
 
 func (b *wrapper) CloseIdleConnections() { b.c.base.CloseIdleConnections() }

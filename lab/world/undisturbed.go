@@ -121,18 +121,8 @@ func (c *checker) bare() {
 	if gone, late := c.gone(), r.call.late(); gone > 0 && r.end > max(gone, r.begin)+late {
 		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", r.end, gone)
 	}
-	for _, s := range c.w.plan.Sites {
-		// In a plain attempt, net/http may have sent the request before a dial failed.
-		for _, f := range s.Conns {
-			if f.Fails {
-				return
-			}
-		}
-		for _, o := range s.Outages {
-			if o.Kind == Refusing || o.Kind == Restart || o.Kind == Crash {
-				return
-			}
-		}
+	if s := c.w.siteOf(r.host + ":80"); s.refused {
+		return // in a plain attempt, net/http may have sent the request before a dial failed
 	}
 	c.ledger()
 	c.body()

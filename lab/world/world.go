@@ -45,6 +45,7 @@ type world struct {
 	trips      map[int]*roundTrip
 	order      []*roundTrip
 	uploads    []*upload
+	downloads  []*download
 	violations []Violation
 	lines      []line
 
@@ -309,12 +310,7 @@ func (w *world) end() {
 			w.breaks("P13", "%d connections to s%d are open after the end", n, s.number)
 		}
 	}
-	for _, u := range w.uploads {
-		// net/http's HTTP/2 drops copies that it has not begun to read.
-		if u.closed.Load() == 0 && !(u.copied && !u.read.Load()) {
-			w.breaks("P2", "a body of call %d was never closed", u.id)
-		}
-	}
+	w.checkBodies()
 }
 
 func (w *world) setOver() {
