@@ -131,6 +131,9 @@ func (w *world) caller(n int, plan *Caller) {
 	}
 }
 
+// patience is after how long a caller goes who has no deadline.
+const patience = 10 * time.Minute
+
 // call makes one call and reads the response.
 func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	of := &callOf{id: id, call: plan}
@@ -155,8 +158,8 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	// Nobody waits for ever.
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
-	patience := time.AfterFunc(10*time.Minute, leave)
-	defer patience.Stop()
+	timer := time.AfterFunc(patience, leave)
+	defer timer.Stop()
 	if plan.Deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, plan.Deadline)

@@ -81,7 +81,7 @@ func (d draws) transport() Transport {
 	if d.odds(20) {
 		tr.Client = d.log(8 * time.Second)
 	}
-	tr.Bare = d.odds(8)
+	tr.Bare = tr.Bare || d.odds(8)
 	return tr
 }
 
@@ -150,14 +150,18 @@ func (d draws) caller(p *Plan) Caller {
 	more := 85
 	if d.busy() {
 		most, more = 40, 97
-	} else if d.theme == uploads || d.odds(5) {
-		most = 16
+	} else if d.theme == uploads || d.theme == resets || d.odds(5) {
+		most, more = 16, 92
 	}
 	c.Burst = d.odds(12)
 	d.list(most, more, func() {
 		call := d.call()
 		if d.busy() {
 			call = d.busyCall(call, len(c.Calls))
+		}
+		if call.Read == ClosesLater {
+			// net/http's Close waits for a mutex until the request body is sent.
+			call.Drip, call.Linger = 0, 0
 		}
 		call.Site = site
 		if d.odds(20) {
@@ -184,6 +188,8 @@ func (d draws) call() Call {
 		c.Panics = Panic(d.n(int(panicKinds)))
 	case d.theme == uploads:
 		c.Method = pick(d.tape, http.MethodPut, http.MethodPost, http.MethodHead)
+	case d.theme == resets && d.odds(80):
+		c.Method = pick(d.tape, http.MethodPost, http.MethodGet)
 	}
 	if d.odds(10) {
 		c.Hints = Hints(d.n(int(hintKinds)))
@@ -199,7 +205,10 @@ func (d draws) call() Call {
 		} else if d.odds(10) {
 			c.Drip = d.log(100 * time.Millisecond)
 		}
-		if d.theme == uploads {
+		switch {
+		case d.theme == resets:
+			c.Body = pick(d.tape, c.Body, Bytes)
+		case d.theme == uploads:
 			c.Body, c.Size = pick(d.tape, c.Body, Stream, Stream, Section), 1+d.n(6000)
 			if d.odds(80) {
 				c.Drip = d.log(100*time.Millisecond) + time.Millisecond
@@ -233,11 +242,8 @@ func (d draws) call() Call {
 	if d.odds(25) {
 		c.Read, c.Pace = Reading(d.n(int(readings))), d.log(300*time.Millisecond)
 	}
-	if c.Read == ClosesLater {
-		c.Drip = 0 // net/http's Close waits for a mutex until the request body is sent
-	}
 	c.Range = c.Method == http.MethodGet && d.odds(8)
-	if (d.theme == uploads || d.odds(4)) && c.Read != ClosesLater {
+	if d.theme == uploads || d.odds(4) {
 		c.Linger = d.log(8 * time.Second)
 	}
 	if d.theme == uploads && d.odds(60) {
@@ -246,8 +252,17 @@ func (d draws) call() Call {
 	if d.busy() {
 		return c
 	}
-	if d.theme == breakers && d.odds(80) {
+	switch {
+	case d.theme == breakers && d.odds(80):
 		return d.breaking(c)
+	case d.theme == pauses && d.odds(80):
+		return d.pausing(c)
+	case d.theme == resets && d.odds(80):
+		c.Gap, c.Deadline, c.Cancel = c.Gap/16, 0, 0
+		if d.odds(50) {
+			c.Script = append(c.Script, Step{Kind: CutAfter})
+		}
+		return c
 	}
 	c.Script = d.script()
 	return c

@@ -18,11 +18,13 @@ const (
 	downloads        // that break
 	hedging          // many quick requests, of which some are late
 	limits           // many requests to sites that limit their rate
-	panics           // of hooks
+	panics           // of hooks, and functions of policies
 	peeks            // by Classify, at bodies that come slowly
 	breakers         // that open soon, and callers who go
 	uploads          // to servers that respond early, by a base that handles bodies
 	departures       // of HTTP/2 servers, one after another
+	pauses           // many requests at once to hosts that ask for pauses of different lengths
+	resets           // of connections, after which nothing may be repeated
 	themes
 )
 
@@ -35,6 +37,19 @@ func (d draws) ofTheme(s Site) Site {
 	case hedging:
 		if d.odds(70) {
 			s.Conns, s.Outages, s.Shed, s.Limit, s.Streams = nil, nil, 0, 0, 0
+		}
+	case resets:
+		s.Outages = nil
+		if d.odds(50) {
+			d.list(8, 90, func() { s.Conns = append(s.Conns, ConnFault{Fails: d.odds(50)}) })
+			break
+		}
+		d.list(8, 90, func() {
+			s.Conns = append(s.Conns, ConnFault{Kind: Resets, Down: d.odds(70), After: d.n(6000) >> d.n(6)})
+		})
+	case pauses:
+		if d.odds(70) {
+			s.Conns, s.Outages = nil, nil
 		}
 	case departures:
 		if d.odds(80) {
@@ -62,6 +77,13 @@ func (d draws) themed(tr *Transport) {
 		p.Gate.Enabled = retrip.On
 	case peeks:
 		p.Classify = PeeksAtStart
+	case pauses:
+		p.Budget, p.Breaker.Ratio, p.Deadline, p.AttemptTimeout = retrip.Unlimited, retrip.Off, 0, 0
+		p.MaxAttempts, p.MaxWait, p.Keyed = 3+d.n(3), time.Minute, false
+		p.Gate.Enabled = pick[retrip.Switch](d.tape, retrip.Off, retrip.Off, retrip.On)
+	case resets:
+		tr.Default, tr.Bare = d.policy(6), d.odds(50)
+		tr.Default.Idempotent = pick(d.tape, NoIdempotent, NeverIdempotent)
 	case panics:
 		tr.Wrapped = d.odds(60)
 		p.Classify = Classify(d.n(int(classifies)))
@@ -105,6 +127,15 @@ func (d draws) busyCall(c Call, n int) Call {
 	if d.theme == limits {
 		c.Body %= 3
 	}
+	return c
+}
+
+// pausing returns a call that a host may ask to wait.
+func (d draws) pausing(c Call) Call {
+	c.Gap, c.Policy, c.Deadline, c.Cancel = c.Gap/16, nil, 0, 0
+	d.list(3, 60, func() {
+		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 503, 429), Word: pick(d.tape, Silence, Seconds, Date), Wait: 1 + d.n(6), Delay: d.log(time.Second)})
+	})
 	return c
 }
 
