@@ -227,7 +227,7 @@ func checkRules(t *testing.T, s *server, a *answers) {
 			}
 		}
 		return assert.ObjectsAreEqual(want, got)
-	}, 15*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 	assert.Equal(t, want, got)
 }
 
