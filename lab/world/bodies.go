@@ -65,7 +65,10 @@ func (b *wrapper) handle(r *roundTrip, req *http.Request) (*http.Response, error
 	r.readers = append(r.readers, req.Body)
 	r.mu.Unlock()
 	for _, old := range before {
-		if n, err := old.Read(make([]byte, 10)); once && (n > 0 || err == nil) {
+		if !once {
+			break
+		}
+		if n, err := old.Read(make([]byte, 10)); n > 0 || err == nil {
 			b.c.w.breaks("P7", "%v: the reader of an attempt that is over yields %d bytes, %v", r, n, err)
 		}
 	}

@@ -4,9 +4,14 @@
 package world
 
 import (
+	"context"
+	"errors"
+	"math"
+	"net"
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -90,4 +95,73 @@ func retryable(p Policy, status int, h http.Header) bool {
 		return false
 	}
 	return status >= 500 || status == http.StatusTooManyRequests
+}
+
+// mayProve reports whether err can be a proof that no server has processed the request.
+func mayProve(err error) bool {
+	switch e := err.(type) {
+	case *net.OpError:
+		return e.Op == "dial" || e.Op == "proxyconnect"
+	case *net.DNSError:
+		return true
+	case streamError:
+		return e.Code == 7 // REFUSED_STREAM
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !mayProve(err) })
+	case interface{ Unwrap() error }:
+		return mayProve(e.Unwrap())
+	case nil:
+		return false
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true // if the attempt had no connection
+	}
+	text := err.Error()
+	return strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "GOAWAY") || strings.Contains(text, "cannot rewind")
+}
+
+// saidTo returns the wait that the response of a names at least, for a client that knows
+// the dialects of p.
+func (a *arrival) saidTo(p Policy) time.Duration {
+	wait := time.Duration(a.step.Wait)
+	var said map[string]time.Duration
+	switch a.step.Word {
+	case Millis:
+		said = map[string]time.Duration{"retry-after-ms": wait * time.Second / 10, "azure": wait * time.Second / 10, "openai": wait * time.Second / 10}
+	case RateLimit:
+		said = map[string]time.Duration{"ratelimit": wait * time.Second}
+	case Reset:
+		said = map[string]time.Duration{
+			"x-ratelimit-reset": wait * time.Second, "github": wait * time.Second, "discord": wait * time.Second,
+			"x-ms-retry-after-ms": wait * time.Second / 10, "azure": wait * time.Second / 10, "x-amz-retry-after": wait * time.Second / 10,
+		}
+	case Services:
+		said = map[string]time.Duration{"openai": wait * time.Second, "anthropic": min(wait*time.Second, 40*time.Second) - time.Second}
+	}
+	least := time.Duration(-1)
+	for _, name := range p.Dialects {
+		if w, ok := said[name]; ok && a.outage == nil && a.status >= 400 && (least < 0 || w < least) {
+			least = w
+		}
+	}
+	return max(a.word, least)
+}
+
+// window returns the shortest and longest wait before retry n, after a response or an error
+// that names none.
+func (p Policy) window(n, status int) (lo, hi time.Duration) {
+	b := p.Backoff
+	if status == http.StatusTooManyRequests {
+		b.Base = min(b.Cap, max(b.Base, b.ThrottleBase))
+	}
+	ceiling := time.Duration(min(float64(b.Cap), max(0, float64(b.Base))*math.Pow(2, float64(n-1))))
+	switch b.Jitter {
+	case retrip.NoJitter:
+		return ceiling, ceiling
+	case retrip.EqualJitter:
+		return ceiling / 2, ceiling
+	case retrip.DecorrelatedJitter:
+		return 0, b.Cap
+	}
+	return 0, ceiling
 }

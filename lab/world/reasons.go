@@ -69,6 +69,9 @@ func (c *checker) retry(e event) {
 	if c.r.call.Hints == RefusesHints && errors.Is(e.Err, errCause) {
 		c.breaks("P8", "a retry after the caller's own code has refused an interim response")
 	}
+	if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && !mayProve(e.Err) {
+		c.breaks("P6", "a retry of what mustn't be repeated, and its error proves nothing: %v", e.Err)
+	}
 	for _, a := range c.r.arrivals {
 		if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && a.processed && a.at < e.at && !slices.Contains(c.p.Unprocessed, a.status) {
 			c.breaks("P6", "a retry after %v of what mustn't be repeated, and the server has processed arrival %d", e.Err, a.number)

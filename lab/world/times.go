@@ -37,7 +37,7 @@ func (c *checker) word(e event) time.Duration {
 	if n < 1 || n > len(c.r.arrivals) {
 		return 0
 	}
-	return c.r.arrivals[n-1].word
+	return c.r.arrivals[n-1].saidTo(c.p)
 }
 
 // late returns how late RoundTrip may return: it waits for a Read of the request's body, and
@@ -66,6 +66,9 @@ func (c *checker) times() {
 				c.wait(c.own[i-1], e.at, late)
 			}
 		case "Retry", "GiveUp", "Done":
+			if e.hook == "Retry" {
+				c.backoff(e, began)
+			}
 			if began > 0 && c.p.AttemptTimeout > 0 && i > 0 && c.own[i-1].hook == "Attempt" && e.at-began > c.p.AttemptTimeout+late {
 				c.breaks("P11", "attempt %d took %v, AttemptTimeout is %v", e.Attempt, e.at-began, c.p.AttemptTimeout)
 			}
@@ -96,6 +99,24 @@ func (c *checker) wait(retry event, at, late time.Duration) {
 	}
 	if deadline := c.deadline(); deadline > 0 && retry.at+retry.Wait > deadline {
 		c.breaks("P10", "a wait of %v at %v, the deadline is %v", retry.Wait, retry.at, deadline)
+	}
+}
+
+// backoff checks a wait, before a retry after an attempt that began at the instant began,
+// for which nobody but the policy has a wish.
+func (c *checker) backoff(retry event, began time.Duration) {
+	deadline := c.deadline()
+	if c.p.Gate.Enabled == retrip.On || c.hedged || c.w.paused(c.r.client, c.r.host) {
+		return
+	}
+	if c.r.client.plan.Fleet {
+		return // what it takes to ask the store is part of the wait
+	}
+	if took := retry.at - began; deadline > 0 && retry.at+retry.Wait+took > deadline+slack {
+		c.breaks("P10", "a wait of %v at %v, after an attempt that took %v, and the deadline is %v", retry.Wait, retry.at, took, deadline)
+	}
+	if lo, hi := c.p.window(retry.Attempt, retry.StatusCode); retry.Wait < lo || retry.Wait > hi {
+		c.breaks("P10", "a wait of %v before retry %d, the backoff is %v to %v", retry.Wait, retry.Attempt, lo, hi)
 	}
 }
 
