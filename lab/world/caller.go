@@ -147,6 +147,9 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	if plan.Panics != NoPanic {
 		ctx = retrip.WithTrace(ctx, plan.Panics.hooks())
 	}
+	if plan.Traced {
+		ctx = of.trace(ctx)
+	}
 	if plan.Hints != NoHints {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
 			if plan.Hints == RefusesHints {
@@ -230,6 +233,9 @@ func (w *world) do(c *client, of *callOf, req *http.Request) {
 
 // read reads the response as the plan says.
 func (r *roundTrip) read(resp *http.Response) {
+	if r.upgraded(resp) {
+		return
+	}
 	var got []byte
 	var err error
 	most := 1 << 62

@@ -191,6 +191,7 @@ func (d draws) call() Call {
 	case d.theme == resets && d.odds(80):
 		c.Method = pick(d.tape, http.MethodPost, http.MethodGet)
 	}
+	c.Traced = d.odds(10)
 	if d.odds(10) {
 		c.Hints = Hints(d.n(int(hintKinds)))
 	}
@@ -302,6 +303,9 @@ func (d draws) step() Step {
 	}
 	if d.odds(12) {
 		s.Stall = d.log(8 * time.Second)
+	}
+	if d.odds(15) {
+		s.Ends = Ending(d.n(int(endings)))
 	}
 	s.Bump = d.odds(10)
 	if d.odds(25) {

@@ -6,6 +6,7 @@ package world
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -92,6 +93,10 @@ func (c *client) estrange(hook string, e retrip.Event) {
 			c.strange = map[string]float64{}
 		}
 		c.strange[string(e.Reason)]++
+	case hook == "Retry":
+		if dns, ok := errors.AsType[*net.DNSError](e.Err); ok && dns.IsNotFound {
+			c.w.breaks("P8", "a retry after %v", e.Err)
+		}
 	case hook == "Attempt" && e.Attempt > 1 || hook == "Hedge":
 		c.cost += 0.7
 	}

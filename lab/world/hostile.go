@@ -39,6 +39,7 @@ var odd = []error{
 	os.ErrDeadlineExceeded,
 	(*nilError)(nil),
 	errors.Join(errors.New("one"), (*nilError)(nil)),
+	errors.Join(&net.DNSError{Err: "one", Name: "a.test"}, io.ErrUnexpectedEOF),
 	errors.Join(&net.DNSError{Err: "one", Name: "a.test"}, streamError{1, 7}),
 	&net.DNSError{Err: "server misbehaving", Name: "a.test", IsTemporary: true},
 	&net.DNSError{Err: "no such host", Name: "a.test", IsNotFound: true},
@@ -101,7 +102,9 @@ func (b *wrapper) hostile(req *http.Request) (*http.Response, error, bool) {
 	case 4:
 		return nil, &url.Error{Op: "Get", URL: req.URL.String(), Err: odd[0]}, true
 	case 3:
-		return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader("x"))}, odd[0], true
+		resp := &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader("x"))}
+		w.lend(r, resp)
+		return resp, odd[0], true
 	}
 	return nil, odd[x.next()%uint64(len(odd))], true
 }

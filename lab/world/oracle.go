@@ -72,6 +72,7 @@ func (c *checker) check() {
 	c.body()
 	c.idle()
 	c.uploaded()
+	c.transparent()
 	c.guards()
 	c.left()
 }

@@ -159,6 +159,7 @@ type Call struct {
 	Policy *Policy
 	Hooks  bool // WithTrace
 	Panics Panic
+	Traced bool  // an httptrace counts
 	Hints  Hints // what the Got1xxResponse of an httptrace does
 	Spells int   // how the host is spelled
 	Behalf bool  // made on behalf of an incoming retry
@@ -244,12 +245,24 @@ type Step struct {
 	Duplex bool          // responds before it reads the request's body
 	Length int           // of the response's body
 	Plain  bool          // no Content-Length
+	Ends   Ending        // what follows the body
 	Cut    int           // the body breaks after so many bytes; 0: it doesn't
 	Stall  time.Duration // pause in the middle of the body
 	Bump   bool          // the file has changed
 	Ranges RangeKind
 	Close  bool // Connection: close
 }
+
+// Ending is what follows the body of a response.
+type Ending uint8
+
+// What may follow a body.
+const (
+	NoTrailer Ending = iota
+	Announced        // a trailer that the header names
+	Surprise         // a trailer that it doesn't
+	endings
+)
 
 // StepKind is a kind of Step.
 type StepKind uint8

@@ -130,7 +130,7 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 	s.respond(rw, req, r, a)
 }
 
-// upgrade switches to a protocol in which the server says one word.
+// upgrade switches to a protocol in which the server says hello, and repeats four bytes.
 func upgrade(rw http.ResponseWriter, arrival int) {
 	conn, buf, err := http.NewResponseController(rw).Hijack()
 	if err != nil {
@@ -139,6 +139,10 @@ func upgrade(rw http.ResponseWriter, arrival int) {
 	defer conn.Close()
 	_, _ = fmt.Fprintf(buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: world\r\nWorld-Arrival: %d\r\n\r\nhello", arrival)
 	_ = buf.Flush()
+	var word [4]byte
+	if _, err := io.ReadFull(buf, word[:]); err == nil {
+		_, _ = conn.Write(word[:])
+	}
 }
 
 // respond writes the response to arrival a.
@@ -177,7 +181,10 @@ func (s *site) respond(rw http.ResponseWriter, req *http.Request, r *roundTrip, 
 		body = nil
 	}
 	h.Set("World-Status", strconv.Itoa(status))
-	if !step.Plain && status != http.StatusNotModified {
+	switch {
+	case step.Ends == Announced:
+		h.Set("Trailer", "World-End")
+	case step.Ends == NoTrailer && !step.Plain && status != http.StatusNotModified:
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	h.Set("Content-Type", "application/octet-stream")
@@ -211,6 +218,14 @@ func (s *site) respond(rw http.ResponseWriter, req *http.Request, r *roundTrip, 
 		panic(http.ErrAbortHandler)
 	}
 	_, _ = rw.Write(body)
+	switch {
+	case status == http.StatusNotModified:
+	case step.Ends == Announced:
+		h.Set("World-End", strconv.Itoa(a.number))
+	case step.Ends == Surprise:
+		_ = flush() // lest net/http sends a Content-Length, and no trailer
+		h.Set(http.TrailerPrefix+"World-End", strconv.Itoa(a.number))
+	}
 }
 
 // tag returns the ETag of a version of the file, without a W/.

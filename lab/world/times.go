@@ -106,7 +106,7 @@ func (c *checker) wait(retry event, at, late time.Duration) {
 // for which nobody but the policy has a wish.
 func (c *checker) backoff(retry event, began time.Duration) {
 	deadline := c.deadline()
-	if c.p.Gate.Enabled == retrip.On || c.hedged || c.w.paused(c.r.client, c.r.host) {
+	if c.p.Gate.Enabled == retrip.On || c.hedged || c.word(retry) > 0 || c.w.paused(c.r.client, c.r.host) {
 		return
 	}
 	if c.r.client.plan.Fleet {

@@ -20,6 +20,7 @@ type roundTrip struct {
 	w      *world
 	id     int
 	client *client
+	of     *callOf
 	call   *Call
 	hop    int // redirects before it
 	script []Step
@@ -72,14 +73,17 @@ type callOf struct {
 	id   int
 	call *Call
 	hops atomic.Int32
-	last atomic.Pointer[roundTrip]
+
+	mu     sync.Mutex
+	traced traced
+	last   atomic.Pointer[roundTrip]
 }
 
 func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	c, w := o.c, o.c.w
 	of := req.Context().Value(callKey{}).(*callOf)
 	hop := int(of.hops.Add(1)) - 1
-	r := &roundTrip{w: w, id: of.id*10 + hop, client: c, call: of.call, hop: hop, begin: w.now(), host: strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), "."))}
+	r := &roundTrip{w: w, id: of.id*10 + hop, client: c, of: of, call: of.call, hop: hop, begin: w.now(), host: strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), "."))}
 	of.last.Store(r)
 	if hop == 0 {
 		r.script = of.call.Script
@@ -155,6 +159,9 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	status := 0
 	if resp != nil {
 		status = resp.StatusCode
+		if _, ok := resp.Body.(io.ReadWriteCloser); status == http.StatusSwitchingProtocols && !ok {
+			w.breaks("P1", "%v: the body of a 101 is a %T", r, resp.Body)
+		}
 		// net/http's HTTP/2 may set a copy of its own.
 		if q := resp.Request; q != mine && (q == nil || q.Header.Get("World-Id") != strconv.Itoa(r.id) || mine.Body == nil) {
 			w.breaks("P1", "%v: Response.Request is another request", r)

@@ -1,0 +1,126 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// traced counts what an httptrace sees of a call.
+type traced struct{ conns, firstBytes, hints int }
+
+// trace returns ctx with a trace that counts for the call.
+func (of *callOf) trace(ctx context.Context) context.Context {
+	count := func(n *int) {
+		of.mu.Lock()
+		defer of.mu.Unlock()
+		*n++
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { count(&of.traced.conns) },
+		GotFirstResponseByte: func() { count(&of.traced.firstBytes) },
+	})
+}
+
+// transparent checks that retrip gives what net/http gives.
+func (c *checker) transparent() {
+	r := c.r
+	if r.resp == nil {
+		c.single()
+		return
+	}
+	n, _ := strconv.Atoi(r.resp.Header.Get("World-Arrival"))
+	if n < 1 || n > len(r.arrivals) {
+		return
+	}
+	a := r.arrivals[n-1]
+	if v := r.resp.Header.Get("Content-Length"); v != "" && v != strconv.FormatInt(r.resp.ContentLength, 10) {
+		c.breaks("P1", "ContentLength is %d, and the server sent %s", r.resp.ContentLength, v)
+	}
+	if sent := a.step.Ends != NoTrailer && a.status != http.StatusNotModified && r.call.Method != http.MethodHead && a.outage == nil && r.resp.Header.Get("World-Status") != ""; sent && r.reading.err == io.EOF && len(c.rest) == 0 && c.p.Classify != PeeksAtStart {
+		if got := r.resp.Trailer.Get("World-End"); got != strconv.Itoa(n) {
+			c.breaks("P1", "the trailer has %q, and the server sent %d", got, n)
+		}
+	}
+	if t := r.call.Traced; t && r.hop == 0 && (r.of.traced.conns < len(r.arrivals) || r.of.traced.firstBytes == 0) {
+		c.breaks("P4", "an httptrace has seen %d connections and %d first bytes, %d requests arrived", r.of.traced.conns, r.of.traced.firstBytes, len(r.arrivals))
+	}
+	if c.p.RetryHeader == "World-Retry" && !c.hedged && len(c.rest) == 0 {
+		number := c.attempts
+		if r.call.Behalf {
+			number++
+		}
+		want := strconv.Itoa(number)
+		if number == 1 {
+			want = ""
+		}
+		if a.retry != want {
+			c.breaks("P4", "RetryHeader is %q in attempt %d", a.retry, c.attempts)
+		}
+	}
+}
+
+// single checks that the error of a single attempt is that of the base.
+func (c *checker) single() {
+	if c.attempts != 1 || len(c.own) == 0 {
+		return
+	}
+	for _, e := range c.own {
+		if e.hook == "Retry" {
+			return // it ended in a wait
+		}
+	}
+	switch reason := c.own[len(c.own)-1].Reason; reason {
+	case "", retrip.ReasonMaxAttempts, retrip.ReasonNotIdempotent:
+		if _, is := errors.AsType[*retrip.Error](c.r.err); is {
+			c.breaks("P3", "the error of a single attempt is %v", c.r.err)
+		}
+	}
+}
+
+// converse speaks the other protocol after a 101: the server says hello, and repeats what
+// it gets.
+func (r *roundTrip) converse(body io.ReadWriteCloser) {
+	got := make([]byte, 9)
+	_, err := io.ReadFull(body, got[:5])
+	if err == nil {
+		_, err = body.Write([]byte("ping"))
+	}
+	if err == nil {
+		_, err = io.ReadFull(body, got[5:])
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil && string(got) != "helloping":
+		r.w.breaks("P1", "%v: after 101, the server says %q", r, got)
+	case err != nil && r.undisturbed():
+		r.w.breaks("P1", "%v: after 101, the connection breaks: %v", r, err)
+	}
+}
+
+// upgraded reads and writes the body of a 101. It reports whether resp is one.
+func (r *roundTrip) upgraded(resp *http.Response) bool {
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		return false
+	}
+	// http.Client with a Timeout hides how to write.
+	if body, ok := resp.Body.(io.ReadWriteCloser); ok && r.call.Read == ReadsAll {
+		time.Sleep(r.call.Pace)
+		r.converse(body)
+	}
+	r.close(resp)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reading = reading{err: io.EOF, done: true, closed: r.w.now()}
+	return true
+}
