@@ -4,7 +4,6 @@
 package world
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	crand "crypto/rand"
@@ -15,33 +14,10 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 )
-
-// arrival is an entry of the ledger: what a server knows of one request.
-type arrival struct {
-	at        time.Duration
-	site      int
-	number    int // of the round trip, from 1
-	method    string
-	retry     string // World-Retry
-	key       string // Idempotency-Key
-	ranged    string // Range
-	whole     bool   // its body has arrived whole
-	wrong     bool   // its body differs from what was sent
-	got       int    // bytes of its body
-	step      Step
-	outage    *Outage
-	processed bool
-	status    int           // of the response; 0 for none
-	sent      time.Duration // instant of the response's header
-	left      time.Duration // when the server was done with it; 0: it isn't
-	word      time.Duration // the wait that it names
-	version   int
-}
 
 // version returns the version of the file of r at its arrival n, and its length.
 func version(script []Step, n int) (version, length int) {
@@ -282,111 +258,6 @@ func (s Step) part(h http.Header, req *http.Request, tag string, file []byte, un
 		return http.StatusOK, file[from : to+1]
 	}
 	return http.StatusPartialContent, file[from : to+1]
-}
-
-// say sets the header fields that ask for a wait. It returns the wait that any client
-// must obey, without a dialect.
-func (s Step) say(h http.Header, now time.Time) time.Duration {
-	wait := time.Duration(s.Wait) * time.Second
-	if s.Wait > 40 && s.Word != Seconds {
-		wait = 40 * time.Second
-	}
-	seconds := strconv.Itoa(s.Wait)
-	date := func(date, after time.Time, format string) time.Duration {
-		h.Set("Date", date.UTC().Format(http.TimeFormat))
-		h.Set("Retry-After", after.UTC().Format(format))
-		return after.Truncate(time.Second).Sub(date.Truncate(time.Second))
-	}
-	switch s.Word {
-	case Seconds:
-		h.Set("Retry-After", seconds)
-		return wait
-	case Date:
-		return date(now, now.Add(wait), http.TimeFormat)
-	case DateSkew:
-		skewed := now.Add(-3 * time.Hour)
-		return date(skewed, skewed.Add(wait), http.TimeFormat)
-	case OldDate:
-		return date(now, now.Add(wait), "Monday, 02-Jan-06 15:04:05 GMT")
-	case Two:
-		lines := []string{"0", seconds, "soon"}
-		if s.Wait%2 == 1 {
-			slices.Reverse(lines)
-		}
-		h["Retry-After"] = lines
-		return time.Duration(s.Wait) * time.Second
-	case Garbage:
-		h.Set("Retry-After", []string{"-1", "1.5", "soon", "1e3", "+2"}[s.Wait%5])
-	case Millis:
-		h.Set("Retry-After-Ms", seconds+"00")
-	case Reset:
-		h.Set("X-RateLimit-Remaining", "0")
-		h.Set("X-RateLimit-Reset", seconds)
-		h.Set("X-RateLimit-Reset-After", seconds+".25")
-		h.Set("X-Ms-Retry-After-Ms", seconds+"00")
-		h.Set("X-Amz-Retry-After", seconds+"00")
-	case Services:
-		h.Set("X-Ratelimit-Remaining-Requests", "0")
-		h.Set("X-Ratelimit-Reset-Requests", seconds+"s")
-		h.Set("Anthropic-Ratelimit-Requests-Remaining", "0")
-		h.Set("Anthropic-Ratelimit-Requests-Reset", now.Add(wait).UTC().Format(time.RFC3339))
-		h.Set("X-Should-Retry", []string{"true", "TRUE", "maybe"}[s.Wait%3])
-	case RateLimit:
-		h.Set("RateLimit", `"default";r=0;t=`+seconds)
-	}
-	return 0
-}
-
-// receive reads the body of a request and compares it with what was sent.
-func (r *roundTrip) receive(a *arrival, req *http.Request) {
-	got, err := io.ReadAll(req.Body)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.got, a.whole = len(got), err == nil
-	a.wrong = !bytes.HasPrefix(r.sends, got) || a.whole && len(got) != len(r.sends)
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a := &arrival{
-		at: r.w.now(), site: s.number, number: len(r.arrivals) + 1, method: req.Method,
-		retry: req.Header.Get("World-Retry"), key: req.Header.Get("Idempotency-Key"), ranged: req.Header.Get("Range"),
-	}
-	if a.number <= len(r.script) {
-		a.step = r.script[a.number-1]
-	}
-	if s.limited() {
-		a.outage = &Outage{Kind: Throttling, Word: s.plan.Word}
-	}
-	if o := s.outage(); o != nil && (o.Kind == Unavailable || o.Kind == Throttling) {
-		a.outage = o
-	}
-	r.arrivals = append(r.arrivals, a)
-	r.w.log("%v: arrival %d at s%d %s %s", r, a.number, s.number, a.retry, a.ranged)
-	return a
-}
-
-func (r *roundTrip) leave(a *arrival) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.left = r.w.now()
-}
-
-func (r *roundTrip) process(a *arrival) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.processed = true
-}
-
-func (r *roundTrip) answers(a *arrival, status int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.status, a.sent = status, r.w.now()
-	r.w.log("%v: arrival %d gets %d, wait %v", r, a.number, status, a.word)
 }
 
 // identity is the certificate of all sites.

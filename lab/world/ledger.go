@@ -1,0 +1,85 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"time"
+)
+
+// arrival is an entry of the ledger: what a server knows of one request.
+type arrival struct {
+	at        time.Duration
+	site      int
+	number    int // of the round trip, from 1
+	method    string
+	retry     string // World-Retry
+	key       string // Idempotency-Key
+	ranged    string // Range
+	whole     bool   // its body has arrived whole
+	wrong     bool   // its body differs from what was sent
+	got       int    // bytes of its body
+	step      Step
+	outage    *Outage
+	processed bool
+	status    int           // of the response; 0 for none
+	sent      time.Duration // instant of the response's header
+	left      time.Duration // when the server was done with it; 0: it isn't
+	word      time.Duration // the wait that it names
+	version   int
+}
+
+// receive reads the body of a request and compares it with what was sent.
+func (r *roundTrip) receive(a *arrival, req *http.Request) {
+	got, err := io.ReadAll(req.Body)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.got, a.whole = len(got), err == nil
+	a.wrong = !bytes.HasPrefix(r.sends, got) || a.whole && len(got) != len(r.sends)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := &arrival{
+		at: r.w.now(), site: s.number, number: len(r.arrivals) + 1, method: req.Method,
+		retry: req.Header.Get("World-Retry"), key: req.Header.Get("Idempotency-Key"), ranged: req.Header.Get("Range"),
+	}
+	if a.number <= len(r.script) {
+		a.step = r.script[a.number-1]
+	}
+	if s.limited() {
+		a.outage = &Outage{Kind: Throttling, Word: s.plan.Word}
+	}
+	if o := s.outage(); o != nil && (o.Kind == Unavailable || o.Kind == Throttling) {
+		a.outage = o
+	}
+	r.arrivals = append(r.arrivals, a)
+	r.w.log("%v: arrival %d at s%d %s %s", r, a.number, s.number, a.retry, a.ranged)
+	return a
+}
+
+func (r *roundTrip) leave(a *arrival) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.left = r.w.now()
+}
+
+func (r *roundTrip) process(a *arrival) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.processed = true
+}
+
+func (r *roundTrip) answers(a *arrival, status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.status, a.sent = status, r.w.now()
+	r.w.log("%v: arrival %d gets %d, wait %v", r, a.number, status, a.word)
+}

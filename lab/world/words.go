@@ -1,0 +1,64 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// say sets the header fields that ask for a wait. It returns the wait that any client
+// must obey, without a dialect.
+func (s Step) say(h http.Header, now time.Time) time.Duration {
+	wait := time.Duration(s.Wait) * time.Second
+	if s.Wait > 40 && s.Word != Seconds {
+		wait = 40 * time.Second
+	}
+	seconds := strconv.Itoa(s.Wait)
+	date := func(date, after time.Time, format string) time.Duration {
+		h.Set("Date", date.UTC().Format(http.TimeFormat))
+		h.Set("Retry-After", after.UTC().Format(format))
+		return after.Truncate(time.Second).Sub(date.Truncate(time.Second))
+	}
+	switch s.Word {
+	case Seconds:
+		h.Set("Retry-After", seconds)
+		return wait
+	case Date:
+		return date(now, now.Add(wait), http.TimeFormat)
+	case DateSkew:
+		skewed := now.Add(-3 * time.Hour)
+		return date(skewed, skewed.Add(wait), http.TimeFormat)
+	case OldDate:
+		return date(now, now.Add(wait), "Monday, 02-Jan-06 15:04:05 GMT")
+	case Two:
+		lines := []string{"0", seconds, "soon"}
+		if s.Wait%2 == 1 {
+			slices.Reverse(lines)
+		}
+		h["Retry-After"] = lines
+		return time.Duration(s.Wait) * time.Second
+	case Garbage:
+		h.Set("Retry-After", []string{"-1", "1.5", "soon", "1e3", "+2"}[s.Wait%5])
+	case Millis:
+		h.Set("Retry-After-Ms", seconds+"00")
+	case Reset:
+		h.Set("X-RateLimit-Remaining", "0")
+		h.Set("X-RateLimit-Reset", seconds)
+		h.Set("X-RateLimit-Reset-After", seconds+".25")
+		h.Set("X-Ms-Retry-After-Ms", seconds+"00")
+		h.Set("X-Amz-Retry-After", seconds+"00")
+	case Services:
+		h.Set("X-Ratelimit-Remaining-Requests", "0")
+		h.Set("X-Ratelimit-Reset-Requests", seconds+"s")
+		h.Set("Anthropic-Ratelimit-Requests-Remaining", "0")
+		h.Set("Anthropic-Ratelimit-Requests-Reset", now.Add(wait).UTC().Format(time.RFC3339))
+		h.Set("X-Should-Retry", []string{"true", "TRUE", "maybe"}[s.Wait%3])
+	case RateLimit:
+		h.Set("RateLimit", `"default";r=0;t=`+seconds)
+	}
+	return 0
+}
