@@ -125,7 +125,8 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 func TestLoadPolicies_ShowsAnObjectOrAListThatWorks(t *testing.T) {
 	examples := map[string]string{"backoff": `{"base": "off"}`, "budget": `{"size": "off"}`, "breaker": `{"ratio": "off"}`, "gate": `{"enabled": true}`}
 	for field := range reflect.TypeFor[Policy]().Fields() {
-		name, want, wrong := field.Tag.Get("json"), "", []string{`"off"`, "true", "false", "0", "null"}
+		var want string
+		name, wrong := field.Tag.Get("json"), []string{`"off"`, "true", "false", "0", "null"}
 		switch field.Type.Kind() {
 		case reflect.Struct:
 			want, wrong = "an object, such as "+examples[name], append(wrong, "[]")
