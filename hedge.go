@@ -21,7 +21,7 @@ import (
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/replay"
-	"github.com/retrip/retrip/internal/syntax"
+	"github.com/retrip/retrip/internal/spare"
 )
 
 // race is a first attempt that gets a hedge if it is late: a second attempt beside it.
@@ -39,6 +39,7 @@ type race struct {
 	kind  replay.Kind
 
 	first *attempt.Attempt
+	at    *spare.Turn   // of the first attempt; nil if it is at the base
 	began time.Duration // instant at which first began
 	known *hedge.Host
 	delay time.Duration // 0: the first attempt is never late
@@ -50,29 +51,19 @@ type race struct {
 	late   bool             // the first attempt was still out at its delay
 	ended  chan struct{}    // closed when the hedge has ended; nil if there was none
 	second *attempt.Attempt // of the hedge; nil until it begins
+	turn   *spare.Turn      // of the hedge; nil if it is at the base
 	hedge  *exchange        // the hedge, if it has ended and the first attempt hadn't won
 	broke  any              // what the hedge has panicked with
 }
 
-// hedges reports whether the next attempt may get a hedge. A hedge may be processed at
-// the same time as the first attempt, which no retry ever is.
-func (x *exchange) hedges() bool {
-	if x.r.hedge.Share == 0 || x.call.Attempts != 1 || x.continues || x.incoming > 1 || !x.idempotent || x.payload.kind == replay.Once || x.req.Header["Upgrade"] != nil {
-		return false
-	}
-	switch syntax.Method(x.req) {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, "QUERY":
-		return true
-	}
-	return x.r.policy.HedgeWrites == On
-}
-
-// race begins a race for the attempt that is about to be made, if it may get a hedge.
-func (x *exchange) race() {
+// race begins a race for the attempt that is about to be made with base, if it may get a
+// hedge.
+func (x *exchange) race(base http.RoundTripper) {
 	if !x.hedges() {
 		return
 	}
 	c := &race{clock: x.clock, t: x.t, r: x.r, req: x.req, key: x.key, kind: x.payload.kind, first: x.last.attempt, began: x.last.began}
+	c.at, _ = base.(*spare.Turn)
 	c.known = x.t.hedges.Host(hostkey.Of(x.req.URL), x.last.began)
 	if c.delay = c.known.Begin(x.last.began, x.most()); c.delay > 0 {
 		if c.kind != replay.None {
@@ -208,10 +199,19 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 		return x.s.base
 	}
 	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, lostLately
-	if t := x.t.spares.Beside(x.s.epoch, base, x.spareKey(), c.began, x.patience(), c.delay); t != nil {
-		return t
+	c.turn = x.t.spares.Beside(x.s.epoch, base, x.spareKey(), c.at, c.began, x.patience(), c.delay)
+	if c.turn != nil {
+		return c.turn
 	}
 	return x.s.base
+}
+
+// shun makes later first attempts avoid the base if the hedge, which has won, was for the
+// spare while the first attempt was out at the base.
+func (c *race) shun() {
+	if c.turn != nil && (c.at == nil || c.at.AtBase()) {
+		c.t.spares.Shun(c.s.epoch, spare.Key{Key: hostkey.Of(c.req.URL), Scheme: c.req.URL.Scheme, HTTP2: true}, c.began)
+	}
 }
 
 // end ends the hedge h, unless it is nil. A panic of the hedge
@@ -291,6 +291,8 @@ func (x *exchange) endRace(panics bool) {
 	case won:
 		if result, loser = meter.HedgeWon, meter.Superseded; failed {
 			loser = resultOf(&other, decide.None)
+		} else {
+			c.shun()
 		}
 		x.follow(h)
 		second = first

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
@@ -24,6 +25,19 @@ func (r *rules) idempotent(req *http.Request) bool {
 		return true
 	}
 	return hasKey(req.Header) || slices.Contains(r.policy.IdempotentMethods, syntax.Method(req))
+}
+
+// hedges reports whether the next attempt may get a hedge. A hedge may be processed at
+// the same time as the first attempt, which no retry ever is.
+func (x *exchange) hedges() bool {
+	if x.r.hedge.Share == 0 || x.call.Attempts != 1 || x.continues || x.incoming > 1 || !x.idempotent || x.payload.kind == replay.Once || x.req.Header["Upgrade"] != nil {
+		return false
+	}
+	switch syntax.Method(x.req) {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, "QUERY":
+		return true
+	}
+	return x.r.policy.HedgeWrites == On
 }
 
 // hasKey reports whether h marks a request as idempotent. By net/http's rule, the

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/backoff"
 	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/budget"
@@ -166,4 +167,24 @@ func (p Policy) clone() Policy {
 	p.IdempotentMethods = slices.Clone(p.IdempotentMethods)
 	p.Dialects = slices.Clone(p.Dialects)
 	return p
+}
+
+// begin returns an attempt that has a request of its own.
+func (r *rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
+	if !idempotent {
+		watch |= attempt.WatchSend
+	}
+	return attempt.Begin(req, r.maxSends, watch)
+}
+
+// limit bounds a by AttemptTimeout and, if left isn't 0, by a deadline which ends
+// after left with the error late. clock is as in [alarm.Set].
+func (r *rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration, late error) {
+	limit, tooLate := r.policy.AttemptTimeout, error(errAttemptTimeout)
+	if left > 0 && (limit <= 0 || left < limit) {
+		limit, tooLate = left, late
+	}
+	if limit > 0 {
+		a.Limit(clock, limit, tooLate)
+	}
 }

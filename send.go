@@ -31,6 +31,9 @@ func (x *exchange) send() {
 	if x.timed() {
 		x.last.began = x.beginning()
 	}
+	if x.r.hedge.Share != 0 && x.call.Attempts == 1 {
+		x.shun()
+	}
 	if !x.derives() {
 		x.sending()
 		base := x.base()
@@ -40,7 +43,7 @@ func (x *exchange) send() {
 	}
 	base, req := x.base(), x.derive()
 	x.sending()
-	x.race()
+	x.race(base)
 	x.use(base, req)
 }
 
@@ -109,7 +112,7 @@ func (x *exchange) derives() bool {
 	if x.r.derives || x.hedges() || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.watch().hooked() || x.s.watch&attempt.WatchHandshake != 0 {
 		return true
 	}
-	if x.call.Attempts > 1 && (x.payload.kind == replay.Memory || x.doubt.on) || x.r.retryHeader != "" && x.number() > 1 {
+	if x.doubt.on || x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.retryHeader != "" && x.number() > 1 {
 		return true
 	}
 	return attempt.ChecksInterim(x.req.Context())
@@ -137,32 +140,12 @@ func (x *exchange) derive() *http.Request {
 	return req
 }
 
-// begin returns an attempt that has a request of its own.
-func (r *rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
-	if !idempotent {
-		watch |= attempt.WatchSend
-	}
-	return attempt.Begin(req, r.maxSends, watch)
-}
-
 // late returns the error of an attempt that ends with x.deadline.
 func (x *exchange) late() error {
 	if x.continues {
 		return errNoProgress
 	}
 	return errDeadline
-}
-
-// limit bounds a by AttemptTimeout and, if left isn't 0, by a deadline which ends
-// after left with the error late. clock is as in [alarm.Set].
-func (r *rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration, late error) {
-	limit, tooLate := r.policy.AttemptTimeout, error(errAttemptTimeout)
-	if left > 0 && (limit <= 0 || left < limit) {
-		limit, tooLate = left, late
-	}
-	if limit > 0 {
-		a.Limit(clock, limit, tooLate)
-	}
 }
 
 // lostLately is how long a lost connection is assumed to have been dead
@@ -235,6 +218,18 @@ func (x *exchange) doubts() {
 // awaitingHeaders ends the texts of net/http's errors for
 // ResponseHeaderTimeout.
 const awaitingHeaders = "timeout awaiting response headers"
+
+// shun makes a first attempt avoid the pool of the base if a hedge has shown that its
+// HTTP/2 connection hangs.
+func (x *exchange) shun() {
+	if !x.t.spares.Some() {
+		return
+	}
+	key := spare.Key{Key: hostkey.Of(x.req.URL), Scheme: x.req.URL.Scheme, HTTP2: true}
+	if since, ok := x.t.spares.Shuns(x.s.epoch, key, x.hedges()); ok {
+		x.doubt = doubt{on: true, http2: true, since: since, patience: lostLately}
+	}
+}
 
 // base returns the RoundTripper for the next attempt.
 func (x *exchange) base() http.RoundTripper {

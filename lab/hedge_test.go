@@ -68,6 +68,55 @@ func TestHedge_FrozenConnection(t *testing.T) {
 	}
 }
 
+// A connection that stays frozen costs the first request a delay, and later ones nothing,
+// without any timeout.
+//
+//retrip:promise P21
+func TestHedge_LastingFreeze(t *testing.T) {
+	for _, p := range Protos {
+		t.Run(string(p), func(t *testing.T) {
+			t.Parallel()
+			server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				<-time.After(2 * time.Millisecond)
+				_, _ = io.WriteString(w, "answer")
+			}))
+			t.Cleanup(server.Close)
+			// On a busy machine, the hedges may be spent when the connection freezes.
+			froze := func() (won bool) {
+				box := newIcebox(t, server.Listener.Addr().String())
+				tr := &retrip.Transport{Base: Base(p, server), Policy: retrip.Policy{Hedge: 0.2}, Trace: &retrip.Trace{Hedge: func(e retrip.Event) { won = e.Reason == "won" }}}
+				defer tr.CloseIdleConnections()
+				url := p.Scheme() + "://" + box.addr
+				for range 100 {
+					assert.Equal(t, "answer", ask(t, tr, "GET", url, ""))
+				}
+				box.freeze()
+				won = false
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+				require.NoError(t, err)
+				resp, err := tr.RoundTrip(req)
+				if err != nil {
+					return false
+				}
+				require.NoError(t, resp.Body.Close())
+				first := won
+				for i := range 100 {
+					assert.Equal(t, "answer", ask(t, tr, []string{"GET", "POST"}[i%2], url, ""))
+				}
+				return first
+			}
+			for range 10 {
+				if froze() {
+					return
+				}
+			}
+			t.Error("no request got its answer from a hedge")
+		})
+	}
+}
+
 // With HTTP/3 as the base, a hedge is a second stream of the same connection.
 //
 //retrip:promise P21

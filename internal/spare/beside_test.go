@@ -40,7 +40,7 @@ func TestPools_Beside(t *testing.T) {
 					defer cancel()
 					req, err := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
 					require.NoError(t, err)
-					resp, err := pools.Beside(epoch, base, key, since, time.Second, most).RoundTrip(req)
+					resp, err := pools.Beside(epoch, base, key, nil, since, time.Second, most).RoundTrip(req)
 					if err == nil {
 						err = resp.Body.Close()
 					}
@@ -84,4 +84,73 @@ func TestPools_Beside(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Only an attempt that may get a hedge tries a shunned base, and only one at a time. Any
+// response from the base ends the shunning.
+func TestPools_Shun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memhttp.NewServer(t, memhttp.H2C, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		var pools spare.Pools
+		defer pools.Close()
+		epoch, base := time.Now(), s.Transport()
+		u, err := url.Parse(s.URL)
+		require.NoError(t, err)
+		key := spare.Key{Key: hostkey.Of(u), Scheme: "http", HTTP2: true}
+		get := func(turn *spare.Turn) {
+			t.Helper()
+			require.NotNil(t, turn)
+			req, err := http.NewRequestWithContext(t.Context(), "GET", s.URL, nil)
+			require.NoError(t, err)
+			resp, err := turn.RoundTrip(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		beside := func(other *spare.Turn, since time.Duration) *spare.Turn {
+			return pools.Beside(epoch, base, key, other, since, time.Second, time.Minute)
+		}
+		shuns := func(hedged bool) bool {
+			_, ok := pools.Shuns(epoch, key, hedged)
+			return ok
+		}
+		time.Sleep(time.Second)
+		pools.Shun(epoch, key, 0)
+		assert.False(t, shuns(false), "there is no spare")
+		assert.False(t, pools.Some())
+
+		get(beside(nil, time.Second))
+		pools.Answered(epoch, key)
+		pools.Shun(epoch, key, time.Second-1)
+		assert.False(t, shuns(false), "the base has delivered a response since")
+		pools.Shun(epoch, key, time.Second)
+		for range 5 {
+			time.Sleep(20 * time.Second)
+			get(pools.Get(epoch, base, key, time.Second, time.Second)) // which keeps the spare
+		}
+		time.Sleep(20*time.Second - 1)
+		since, ok := pools.Shuns(epoch, key, true)
+		assert.True(t, ok)
+		assert.Equal(t, time.Second, since)
+		time.Sleep(1)
+		assert.True(t, shuns(false))
+		assert.False(t, shuns(true))
+		assert.True(t, shuns(true), "one is enough")
+
+		// A hedge beside an attempt at the spare never shares the connection.
+		first := pools.Get(epoch, base, key, since, time.Second)
+		get(first)
+		now := time.Since(epoch)
+		dials := s.Listener.Dials()
+		assert.Nil(t, beside(first, now-1), "the spare works: try the base")
+		time.Sleep(time.Second)
+		next := beside(first, now)
+		get(next)
+		assert.Equal(t, dials+1, s.Listener.Dials(), "nobody knows that anything works")
+		get(beside(first, now+1))
+		assert.Equal(t, dials+1, s.Listener.Dials(), "the spare is another one by now")
+		assert.True(t, shuns(true))
+		pools.Answered(epoch, key)
+		assert.False(t, shuns(true))
+		assert.Nil(t, beside(next, now), "the base works")
+	})
 }

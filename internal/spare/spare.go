@@ -43,6 +43,12 @@ import (
 // the spare, and then goes to the base; see Turn. The dial goes on, for the next
 // retry. If the HTTP/2 connection of the base has delivered a response meanwhile,
 // no spare is needed at all.
+//
+// A hedge that wins over a spare while the HTTP/2 connection of the base delivers nothing
+// is the same evidence, and reaches further: where attempts have no timeout, every later
+// request would wait on that connection. So first attempts shun the base, until it has
+// delivered a response. That response is due to a hedge beside an attempt at the spare,
+// or to the first attempt that tries the base again after a while.
 
 const (
 	// most bounds the spares of a Transport. Beyond it, the least recently
@@ -61,6 +67,10 @@ const (
 	// waits is how many times as long as an attempt waits for it a spare may
 	// take to connect, at least: four attempts that wait a third of their time.
 	waits = 12
+
+	// shunning is how long first attempts shun the base before one of them tries it.
+	// By then, http.DefaultTransport has closed a connection that nothing uses.
+	shunning = 2 * time.Minute
 
 	// mostScouts bounds the requests to a host over HTTP/2 that are at the base
 	// because the spare had no connection in time. If their connection is
@@ -114,6 +124,9 @@ type entry struct {
 	answered time.Duration // instant of the base's last response over HTTP/2; 0 if none is known
 	used     time.Duration // instant of the last doubt or retry
 	scouts   int           // requests at the base that had no connection of the spare in time
+	shunned  bool          // first attempts go to the spare and not to the base
+	since    time.Duration // if shunned, the instant since which the base owes a response
+	retry    time.Duration // if shunned, the instant at which a first attempt may try the base
 }
 
 // Key includes the protocol, because spares for different protocols
@@ -146,10 +159,37 @@ func (l *Pools) Answered(epoch time.Time, key Key) {
 	if e == nil {
 		return
 	}
-	e.answered = time.Since(epoch)
+	e.answered, e.shunned = time.Since(epoch), false
 	if e.pool != nil {
 		e.pool.dismissAll()
 	}
+}
+
+// Shun makes first attempts avoid the base: over the spare, a hedge has won against an
+// attempt that the base has been making since the instant since. It does nothing if the
+// base has delivered a response meanwhile.
+func (l *Pools) Shun(epoch time.Time, key Key, since time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.list[key]; e != nil && e.answered <= since {
+		e.shunned, e.since, e.retry = true, since, time.Since(epoch)+shunning
+	}
+}
+
+// Shuns reports whether a first attempt must avoid the base, and the instant for Get. Now
+// and then it returns false for an attempt that may get a hedge, which then tries the base.
+func (l *Pools) Shuns(epoch time.Time, key Key, hedged bool) (since time.Duration, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.list[key]
+	if e == nil || !e.shunned {
+		return 0, false
+	}
+	if now := time.Since(epoch); hedged && now >= e.retry {
+		e.retry = now + shunning
+		return 0, false
+	}
+	return e.since, true
 }
 
 // scout reports whether a request whose doubt dates from since may go to the base
@@ -184,11 +224,17 @@ func (l *Pools) Get(epoch time.Time, base *http.Transport, key Key, since, patie
 // making since the instant since. If no connection to the host has delivered a response
 // meanwhile, all of them may have frozen at once, and Beside makes a new spare. It also
 // does so if the last request over the spare has waited for longer than the time
-// most, which nearly no response takes. It returns nil if the base allows no spare.
-func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, since, patience, most time.Duration) *Turn {
+// most, which nearly no response takes. If the other attempt, which other isn't nil for,
+// is at the spare itself, the new attempt is for the base unless neither has delivered a
+// response. Beside returns nil for the base, and if the base allows no spare.
+func (l *Pools) Beside(epoch time.Time, base *http.Transport, key Key, other *Turn, since, patience, most time.Duration) *Turn {
 	t := l.get(epoch, base, key, time.Since(epoch), patience, func(e *entry, _ time.Duration) (use, pool bool) {
 		p := e.pool
-		return true, p != nil && !p.silent.Load() && (e.answered > since || p.made > since || time.Duration(p.answered.Load()) > since)
+		alive := e.answered > since || p != nil && time.Duration(p.answered.Load()) > since
+		if p != nil && other != nil && !other.left && other.pool == p {
+			return !alive, false
+		}
+		return true, p != nil && !p.silent.Load() && (alive || p.made > since)
 	})
 	if t != nil {
 		t.most = most
