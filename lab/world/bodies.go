@@ -93,6 +93,21 @@ func (b *wrapper) handle(r *roundTrip, req *http.Request) (*http.Response, error
 	return nil, nil
 }
 
+// untouched checks that nobody reads the body of a request before the first attempt.
+func (b *wrapper) untouched(r *roundTrip) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.begun || r.hop > 0 {
+		return
+	}
+	r.begun = true
+	for _, u := range r.bodies {
+		if u.read.Load() {
+			b.c.w.breaks("P7", "%v: the body is read before the base reads it", r)
+		}
+	}
+}
+
 // sign reads a copy of the body of req.
 func (b *wrapper) sign(r *roundTrip, req *http.Request) error {
 	body, err := req.GetBody()

@@ -96,7 +96,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	req.Header.Set("X-Hush", hush+"-header")
 	req.Header.Set("World-Tenant", strconv.Itoa(id%2))
 	if c.Key {
-		req.Header.Set("Idempotency-Key", fmt.Sprintf("%q", fmt.Sprint("key-", id)))
+		req.Header.Set("Idempotency-Key", c.keyOf(id))
 	}
 	if c.Safe {
 		req.Header.Set("World-Safe", "1")
@@ -106,6 +106,9 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	}
 	return req
 }
+
+// keyOf returns the Idempotency-Key of the caller of call id.
+func (c *Call) keyOf(id int) string { return fmt.Sprintf("%q", fmt.Sprint("key-", id)) }
 
 // run makes the calls of caller number n.
 func (w *world) caller(n int, plan *Caller) {

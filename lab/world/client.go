@@ -21,6 +21,8 @@ var (
 	errOwn   = errors.New("the caller's own body fails")
 	errCause = errors.New("the caller's cause")
 
+	errRefuses = errors.New("the caller refuses the server")
+
 	errPanicked = errors.New("RoundTrip panicked")
 )
 
@@ -72,7 +74,12 @@ func (w *world) newClient(number int, plan *Transport) *client {
 		c.retrip.Trace = nil
 	}
 	if plan.Verifies {
-		c.base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
+		c.base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error {
+			if plan.Refuses && !w.calm.Load() {
+				return errRefuses
+			}
+			return nil
+		}
 	}
 	if plan.DialTLS {
 		c.base.DialTLSContext = c.dialTLS

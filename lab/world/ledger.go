@@ -16,12 +16,13 @@ type arrival struct {
 	site      int
 	number    int // of the round trip, from 1
 	method    string
-	retry     string // World-Retry
-	key       string // Idempotency-Key
-	ranged    string // Range
-	whole     bool   // its body has arrived whole
-	wrong     bool   // its body differs from what was sent
-	got       int    // bytes of its body
+	retry     string   // World-Retry
+	key       string   // Idempotency-Key
+	ranged    string   // Range
+	strange   []string // other header fields
+	whole     bool     // its body has arrived whole
+	wrong     bool     // its body differs from what was sent
+	got       int      // bytes of its body
 	step      Step
 	outage    *Outage
 	processed bool
@@ -49,7 +50,7 @@ func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
 	defer r.mu.Unlock()
 	a := &arrival{
 		at: r.w.now(), site: s.number, number: len(r.arrivals) + 1, method: req.Method,
-		retry: req.Header.Get("World-Retry"), key: req.Header.Get("Idempotency-Key"), ranged: req.Header.Get("Range"),
+		retry: req.Header.Get("World-Retry"), key: req.Header.Get("Idempotency-Key"), ranged: req.Header.Get("Range"), strange: strange(req.Header),
 	}
 	if a.number <= len(r.script) {
 		a.step = r.script[a.number-1]

@@ -5,6 +5,7 @@ package world
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"math"
 	"net"
@@ -118,6 +119,19 @@ func mayProve(err error) bool {
 	}
 	text := err.Error()
 	return strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "GOAWAY") || strings.Contains(text, "cannot rewind")
+}
+
+// hopeless reports whether no attempt can fix err.
+func (c *checker) hopeless(err error) bool {
+	switch e := err.(type) {
+	case *tls.CertificateVerificationError, *net.AddrError:
+		return true
+	case *net.DNSError:
+		return e.IsNotFound
+	case interface{ Unwrap() error }:
+		return c.hopeless(e.Unwrap())
+	}
+	return err == http.ErrSchemeMismatch || err == http.ErrNotSupported || err == errRefuses && !c.r.client.plan.DialTLS && !c.r.client.plan.Wrapped
 }
 
 // saidTo returns the wait that the response of a names at least, for a client that knows

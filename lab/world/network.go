@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http/httptrace"
 	"os"
 	"strconv"
 	"strings"
@@ -81,6 +82,7 @@ func (w *world) dial(ctx context.Context, network, addr string) (_ net.Conn, err
 		r.frozen = true
 	}
 	w.log("dial s%d conn %d: connected", s.number, number)
+	reportDial(ctx, network, addr)
 	if fault.Kind == Departs && w.plan.H2C && !s.plan.TLS {
 		w.relays.Go(func() { r.depart(x) })
 		return client, nil
@@ -89,6 +91,21 @@ func (w *world) dial(ctx context.Context, network, addr string) (_ net.Conn, err
 	w.relays.Go(func() { r.carry(r.near, r.far, false, x) })
 	w.relays.Go(func() { r.carry(r.far, r.near, true, x2) })
 	return client, nil
+}
+
+// reportDial tells an httptrace of a connection, as package net does.
+func reportDial(ctx context.Context, network, addr string) {
+	host, port, _ := net.SplitHostPort(addr)
+	trace := httptrace.ContextClientTrace(ctx)
+	if trace == nil {
+		return
+	}
+	if trace.DNSStart != nil {
+		trace.DNSStart(httptrace.DNSStartInfo{Host: host})
+	}
+	if trace.ConnectDone != nil {
+		trace.ConnectDone(network, net.JoinHostPort("192.0.2.1", port), nil)
+	}
 }
 
 // relay carries the bytes of one connection.

@@ -73,6 +73,7 @@ func (c *checker) check() {
 	c.idle()
 	c.uploaded()
 	c.transparent()
+	c.headers()
 	c.guards()
 	c.left()
 }

@@ -96,6 +96,7 @@ type Transport struct {
 	Handles  bool // the wrapped base does more with bodies than send them
 	DialTLS  bool // the base has a DialTLSContext
 	Verifies bool // the caller's own VerifyConnection accepts the server
+	Refuses  bool // or refuses it
 	MaxConns int
 	Client   time.Duration // http.Client.Timeout
 }

@@ -30,7 +30,7 @@ func (c *checker) decisions() {
 			if e.Err == nil && retryable(c.p, e.StatusCode, e.Header) {
 				c.breaks("P19", "%d ends the request without a reason", e.StatusCode)
 			}
-			if e.Err != nil && !c.ownFault() && !c.r.hostile && c.r.call.Hints != RefusesHints {
+			if e.Err != nil && !c.ownFault() && !c.hopeless(e.Err) && !errors.Is(e.Err, errRefuses) && !c.r.hostile && c.r.call.Hints != RefusesHints {
 				c.breaks("P19", "an error ends the request without a reason: %v", e.Err)
 			}
 		}
@@ -71,6 +71,9 @@ func (c *checker) retry(e event) {
 	}
 	if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && !mayProve(e.Err) {
 		c.breaks("P6", "a retry of what mustn't be repeated, and its error proves nothing: %v", e.Err)
+	}
+	if e.Err != nil && c.hopeless(e.Err) {
+		c.breaks("P8", "a retry after what no attempt can fix: %v", e.Err)
 	}
 	for _, a := range c.r.arrivals {
 		if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && a.processed && a.at < e.at && !slices.Contains(c.p.Unprocessed, a.status) {

@@ -32,6 +32,9 @@ func (c *checker) result() {
 		}
 		return
 	}
+	if done.Err == nil && done.StatusCode != 0 && !c.waited() {
+		c.breaks("P3", "a response with status %d became the error %v", done.StatusCode, r.err)
+	}
 	var e *retrip.Error
 	is := errors.As(r.err, &e)
 	switch {
@@ -70,6 +73,17 @@ func (c *checker) result() {
 	if r.dead == nil && r.legacy == 0 && done.Reason == retrip.ReasonCanceled && c.attempts > 0 && !errors.Is(r.err, r.cause) {
 		c.breaks("P17", "the error hides the cause %v: %v", r.cause, r.err)
 	}
+}
+
+// waited reports whether the round trip ended in a wait.
+func (c *checker) waited() bool {
+	last := ""
+	for _, e := range c.own {
+		if e.hook != "GiveUp" && e.hook != "Done" {
+			last = e.hook
+		}
+	}
+	return last == "Retry"
 }
 
 // ledger checks what the servers got.

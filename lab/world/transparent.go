@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strconv"
 	"time"
 
@@ -69,15 +70,47 @@ func (c *checker) transparent() {
 	}
 }
 
+// headers checks what the servers got besides the caller's header fields.
+func (c *checker) headers() {
+	r, p := c.r, c.p
+	p.IdempotencyKey = retrip.Off
+	generated := c.p.IdempotencyKey == retrip.On && !r.call.Key && !r.repeatable(p)
+	for _, a := range r.arrivals {
+		if len(a.strange) > 0 {
+			c.breaks("P4", "arrival %d has the header fields %q", a.number, a.strange)
+		}
+		switch own := r.call.keyOf(r.of.id); {
+		case r.call.Key && a.key != own:
+			c.breaks("P4", "arrival %d has the Idempotency-Key %s, the caller's is %s", a.number, a.key, own)
+		case !r.call.Key && (a.key != "") != generated:
+			c.breaks("P6", "arrival %d has the Idempotency-Key %q, and one is to be generated: %v", a.number, a.key, generated)
+		}
+	}
+}
+
+// usual are the header fields that the world and net/http send.
+var usual = []string{
+	"Accept-Encoding", "Authorization", "Connection", "Content-Length", "Idempotency-Key", "If-Range", "Range", "Referer", "Retry-Attempt", "User-Agent",
+	"World-Id", "World-Retry", "World-Safe", "World-Tenant", "X-Hush",
+}
+
+// strange returns the names of other header fields in h.
+func strange(h http.Header) (names []string) {
+	for name := range h {
+		if !slices.Contains(usual, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // single checks that the error of a single attempt is that of the base.
 func (c *checker) single() {
 	if c.attempts != 1 || len(c.own) == 0 {
 		return
 	}
-	for _, e := range c.own {
-		if e.hook == "Retry" {
-			return // it ended in a wait
-		}
+	if c.waited() {
+		return
 	}
 	switch reason := c.own[len(c.own)-1].Reason; reason {
 	case "", retrip.ReasonMaxAttempts, retrip.ReasonNotIdempotent:

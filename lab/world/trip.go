@@ -47,6 +47,7 @@ type roundTrip struct {
 	reading  reading
 	bodies   []*upload
 	readers  []io.ReadCloser // the bodies that a base has got
+	begun    bool            // the base has been asked
 	ahead    bool            // a base has responded before it had the body
 	whole    bool            // and then has got it whole
 }
@@ -202,6 +203,9 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if text := fmt.Sprintf("%v %+v", req.Context(), req.Context()); strings.Contains(text, hush) {
 		b.c.w.breaks("P4", "the context of an attempt prints a secret: %s", text)
+	}
+	if r != nil {
+		b.untouched(r)
 	}
 	if resp, err, done := b.hostile(req); done {
 		return resp, err
