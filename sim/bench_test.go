@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/retrip/retrip"
 )
 
 // bench implements the backend of a Scenario as a RoundTripper in a synctest
@@ -26,6 +28,17 @@ type bench struct {
 	stations []benchStation
 	missing  int
 	work     sync.WaitGroup
+
+	fleets []*retrip.Fleet // one for each client with an account
+	lacks  float64         // tokens of that account
+}
+
+// add is the store of the fleet's account.
+func (b *bench) add(_ context.Context, _ string, tokens, size float64) (level float64, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lacks = min(size, max(0, b.lacks-tokens))
+	return size - b.lacks, nil
 }
 
 // benchStation is an instance: how many work, and who waits.
@@ -77,7 +90,11 @@ func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
 			<-req.Context().Done()
 			return nil, req.Context().Err()
 		}
-		return answer(req, http.StatusServiceUnavailable), nil
+		resp := answer(req, http.StatusServiceUnavailable)
+		if d := b.s.Trigger.RetryAfter; d > 0 && troubled {
+			resp.Header.Set("Retry-After", strconv.Itoa(int(d.Seconds())))
+		}
+		return resp, nil
 	}
 	j := &benchJob{ctx: req.Context(), came: time.Now(), turn: make(chan bool, 1)}
 	retry := req.Header.Get(attemptHeader) != ""

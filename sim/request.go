@@ -91,31 +91,19 @@ func (r *run) wake(i int32) {
 		r.finish(i, false, l.refusal)
 		return
 	}
-	if q.call.Attempts > 0 && l.limit != nil {
-		waited := time.Duration(r.now - q.decided)
-		if !l.limit.send(q.host-l.first, time.Duration(r.now), waited, &q.paid) {
-			r.wakeOthers(q.host, l.rules.Return(&r.hosts[q.host], &q.call))
-			r.finish(i, false, l.refusal)
-			return
-		}
-	}
-	if q.call.Attempts == 0 {
-		r.ask(i, true)
-		return
-	}
-	r.ask(i, false)
+	r.ask(i, q.call.Attempts == 0)
 }
 
 // ask asks the host whether the attempt may start now, and acts on the answer.
 func (r *run) ask(i int32, first bool) {
 	q := &r.requests[i]
-	rules, host, now, draw := r.layers[q.layer].rules, q.host, time.Duration(r.now), r.draws.Uint64()
+	l, host, now, draw := &r.layers[q.layer], q.host, time.Duration(r.now), r.draws.Uint64()
 	before := q.call
 	var d decide.Decision
 	if first {
-		d = rules.First(&r.hosts[host], &q.call, now, draw)
+		d = l.rules.First(&r.hosts[host], &q.call, now, draw)
 	} else {
-		d = rules.Wake(&r.hosts[host], &q.call, now, draw)
+		d = l.rules.Wake(&r.hosts[host], &q.call, now, draw)
 	}
 	if r.traceAsk != nil {
 		r.traceAsk(host, first, before, now, draw, d)
@@ -125,6 +113,9 @@ func (r *run) ask(i int32, first bool) {
 		r.finish(i, false, retrip.Reason(d.Reason.String()))
 	case d.Wait > 0:
 		r.sleep(i, d.Wait)
+	case !first && l.limit != nil && !l.limit.send(host-l.first, now, now-time.Duration(q.decided), &q.paid):
+		d.Wakes = l.rules.Return(&r.hosts[host], &q.call) || d.Wakes
+		r.finish(i, false, l.refusal)
 	default:
 		r.send(i)
 	}

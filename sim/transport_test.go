@@ -54,7 +54,12 @@ func (b *bench) layers() []*http.Client {
 				}
 				base = s
 			}
-			list[k] = &http.Client{Transport: &retrip.Transport{Base: base, Policy: p}}
+			tr := &retrip.Transport{Base: base, Policy: p}
+			if i == 0 && b.s.Policy.account {
+				tr.Fleet, tr.Policy.FleetBudget = retrip.NewFleet(b.add), b.s.Store.Size
+				b.fleets = append(b.fleets, tr.Fleet)
+			}
+			list[k] = &http.Client{Transport: tr}
 		}
 		next = list
 	}
@@ -137,6 +142,9 @@ func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 		}
 		wg.Wait()
 		b.work.Wait()
+		for _, f := range b.fleets {
+			assert.NoError(t, f.Close())
+		}
 		attempts = b.attempts
 	})
 	return succeeded, attempts
@@ -206,6 +214,12 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	detached := layers
 	detached.Fleet.Services = slices.Clone(layers.Fleet.Services)
 	detached.Fleet.Services[0].Detached, detached.Fleet.Services[1].Detached = true, true
+	account := withAccount(t, overload)
+	account.Fleet.Clients, account.Fleet.Timeout, account.Store.Size = 200, time.Second, 50
+	pauses := withAccount(t, faults)
+	pauses.Backend.FailureRate, pauses.Store.Size = 0, 50
+	pauses.Trigger = Trigger{For: 25 * time.Second, FailureRate: 0.2, RetryAfter: 2 * time.Second}
+	pauses.Horizon = 40 * time.Second
 	server := func(change func(*Backend)) Scenario {
 		s := overload
 		s.Policy.Retry.Budget = retrip.Budget{Size: 20}
@@ -229,6 +243,7 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 		"spread": server(func(b *Backend) {
 			b.Workers, b.Service, b.Spread, b.FailureRate, b.Silent = 0, 210*time.Millisecond, 0.2, 0.2, true
 		}),
+		"account": account, "account and pauses": pauses,
 		"overload": overload, "no budget": unbounded, "faults": faults,
 		"layers": layers, "detached layers": detached} {
 		t.Run(name, func(t *testing.T) {
