@@ -48,6 +48,11 @@ const (
 	pay      = 0.2         // tokens per success without a retry
 	maxBatch = 100         // maximum number of successes that one deposit pays for
 
+	// The number of tokens in an account that pays and charges in steady state
+	// wanders by the size of its deposits. This share keeps it from wandering
+	// below the level that forbids retries.
+	batchShare = 1.0 / 7 // successes that one deposit pays for, as a share of the size
+
 	offLeast = 5 * time.Second
 	offMost  = 15 * time.Second
 )
@@ -56,7 +61,7 @@ const (
 // of the given size. It is mostly 0: one success in a batch pays for all of
 // them.
 func Deposit(size float64, draw uint64) float64 {
-	batch := max(1, min(maxBatch, size/2))
+	batch := max(1, min(maxBatch, size*batchShare))
 	if share(draw) >= 1/batch {
 		return 0
 	}

@@ -30,11 +30,11 @@ func TestForbids(t *testing.T) {
 }
 
 func TestDeposit(t *testing.T) {
-	assert.Equal(t, 20.0, Deposit(500, 0))
-	assert.Zero(t, Deposit(500, at(0.0101)))
+	assert.Equal(t, 20.0, Deposit(700, 0))
+	assert.Zero(t, Deposit(700, at(0.0101)))
 	assert.Equal(t, 20.0, Deposit(1e6, at(0.0099)), "at most a hundred at once")
-	assert.Equal(t, 5.0, Deposit(50, at(0.039)), "a tenth of the size at most")
-	assert.Zero(t, Deposit(50, at(0.041)))
+	assert.Equal(t, 2.0, Deposit(70, at(0.099)), "a 35th of the size at most")
+	assert.Zero(t, Deposit(70, at(0.101)))
 	assert.Equal(t, 0.2, Deposit(1, math.MaxUint64), "of a tiny one every success")
 	for _, size := range []float64{1, 7, 50, 500, 5000} {
 		r, sum := rand.New(rand.NewPCG(1, 2)), 0.0
