@@ -39,11 +39,11 @@ type exchange struct {
 	told       tally
 	how        host.Failure // of the last attempt that failed; 0: none
 	idempotent bool
-	atFleet    bool // the next attempt is a retry that the fleet's account has let through
-	charged    bool // the attempt under way is a retry that the account was charged for
-	continues  bool // x continues the body of a response that was returned
-	turn       bool // x is the turn of a body that waits: one attempt, to which the host's budget doesn't apply
-	ended      bool // run has returned; false if a base, a body or a hook panicked
+	atFleet    bool  // the next attempt is a retry that the fleet's account has let through
+	held       uint8 // tokens that the account was charged for the retry under way
+	continues  bool  // x continues the body of a response that was returned
+	turn       bool  // x is the turn of a body that waits: one attempt, to which the host's budget doesn't apply
+	ended      bool  // run has returned; false if a base, a body or a hook panicked
 }
 
 // seen is what an error or hook may have to show of a discarded response. The

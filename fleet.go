@@ -81,9 +81,9 @@ func (x *exchange) tellFleet() {
 	if x.t.Fleet == nil {
 		return
 	}
-	charged := x.charged
-	x.charged = false
-	if failed := x.r.Retryable(*o) || o.Canceled; failed || o.Status == 0 && !o.Hopeless {
+	failed := x.r.Retryable(*o) || o.Canceled || o.Status == 0 && !o.Hopeless
+	charged := x.payBack(!failed)
+	if failed {
 		// As with the budget, a retry counts no matter who ended it.
 		return
 	}
@@ -92,12 +92,20 @@ func (x *exchange) tellFleet() {
 		// have charged it.
 		x.host.Charge.Succeeded()
 	}
-	switch {
-	case charged:
-		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, account.Cost)
-	case o.Status != 0 && x.call.Attempts == 1 && !x.continues:
+	if !charged && o.Status != 0 && x.call.Attempts == 1 && !x.continues {
 		x.t.payFleet(x.r, x.req.URL)
 	}
+}
+
+// payBack gives back what the account holds for the retry that has ended, and
+// reports whether the account was charged for it.
+func (x *exchange) payBack(succeeded bool) (charged bool) {
+	held := x.held
+	x.held = 0
+	if tokens := account.Back(held, succeeded); tokens > 0 {
+		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, tokens)
+	}
+	return held > 0
 }
 
 // asking is what a retry keeps of its question to the account, to ask again
@@ -112,8 +120,9 @@ type asking struct {
 func (x *exchange) payRetry() ending {
 	x.atFleet = false
 	f, size, host := &x.t.Fleet.accounts, x.r.fleet, hostkey.Of(x.req.URL)
-	if x.s.now()-x.asking.at > account.LongWait {
-		forbids, gone := x.forbidden(host)
+	waited := x.s.now() - x.asking.at
+	if waited > account.LongWait {
+		forbids, gone := x.forbidden(host, f.AskAgain)
 		switch {
 		case gone != nil:
 			return x.leave(gone)
@@ -124,17 +133,17 @@ func (x *exchange) payRetry() ending {
 		}
 	}
 	if x.host.Charge.Sent() {
-		x.charged = true
-		f.Add(host, size, -account.Cost)
+		x.held = account.Held(waited)
+		f.Add(host, size, -float64(x.held))
 	}
 	return ending{}
 }
 
-// forbidden asks the account about a retry. If the caller goes meanwhile, it
-// returns why.
-func (x *exchange) forbidden(host hostkey.Key) (forbids bool, gone error) {
+// forbidden asks the account about a retry, by a method of Accounts. If the caller
+// goes meanwhile, it returns why.
+func (x *exchange) forbidden(host hostkey.Key, ask func(hostkey.Key, float64) <-chan struct{}) (forbids bool, gone error) {
 	f, size := &x.t.Fleet.accounts, x.r.fleet
-	if answer := f.Ask(host, size); answer != nil {
+	if answer := ask(host, size); answer != nil {
 		if gone := x.awaitFleet(host, answer); gone != nil {
 			return false, gone
 		}
@@ -160,7 +169,7 @@ func (x *exchange) askFleet() ending {
 	}
 	d := &x.decision
 	x.asking = asking{x.s.now(), chance.Draw()}
-	forbids, gone := x.forbidden(hostkey.Of(x.req.URL))
+	forbids, gone := x.forbidden(hostkey.Of(x.req.URL), x.t.Fleet.accounts.Ask)
 	switch {
 	case gone != nil:
 		// Waiting for the answer is part of the wait, so end as in a wait.

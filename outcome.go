@@ -339,6 +339,7 @@ func (x *exchange) cleanUp() {
 	defer func() { x.payload.end(x.last.err != nil, !x.ended, x.call.Attempts) }()
 	// Release first what other requests depend on: closing a body may panic.
 	if !x.ended {
+		x.payBack(false)
 		x.countRest()
 	}
 	if x.host != nil {

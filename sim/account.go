@@ -98,15 +98,16 @@ func (a *accounts) add(client int32, now time.Duration, tokens float64) {
 }
 
 func (a *accounts) result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32) {
-	retry := *paid&charged != 0
-	*paid &^= charged
+	held := uint8(*paid & heldMask)
+	*paid &^= heldMask
+	if tokens := account.Back(held, succeeded(o)); tokens > 0 {
+		a.add(client, now, tokens)
+	}
 	if !succeeded(o) {
 		return
 	}
 	a.charges[client].Succeeded()
-	if retry {
-		a.add(client, now, account.Cost)
-	} else if attempts == 1 {
+	if held == 0 && attempts == 1 {
 		if tokens := account.Deposit(a.size, a.draws.Uint64()); tokens > 0 {
 			a.add(client, now, tokens)
 		}
@@ -115,28 +116,29 @@ func (a *accounts) result(client int32, now time.Duration, o *decide.Outcome, at
 
 func (a *accounts) retry(client int32, now time.Duration, _ *decide.Outcome, paid *int32) bool {
 	draw := a.draws.Uint64()
-	*paid = int32(draw>>33) &^ charged
-	return a.allows(client, now, draw)
+	*paid = int32(draw>>33) &^ heldMask
+	return a.allows(client, now, draw, a.views[client].Stale(a.size, now))
 }
 
 // A request keeps the draw of its retry, for a second look, and in the lowest
-// bit whether the retry was charged.
-const charged = 1
+// bits the tokens that the account holds for the retry under way.
+const heldMask = 3
 
 func (a *accounts) send(client int32, now, waited time.Duration, paid *int32) bool {
-	if waited > account.LongWait && !a.allows(client, now, uint64(*paid)<<33) {
+	if waited > account.LongWait && !a.allows(client, now, uint64(*paid)<<33, a.views[client].StaleAgain(a.size, now)) {
 		return false
 	}
 	if a.charges[client].Sent() {
-		*paid |= charged
-		a.add(client, now, -account.Cost)
+		held := account.Held(waited)
+		*paid |= int32(held)
+		a.add(client, now, -float64(held))
 	}
 	return true
 }
 
-func (a *accounts) allows(client int32, now time.Duration, draw uint64) bool {
+func (a *accounts) allows(client int32, now time.Duration, draw uint64, stale bool) bool {
 	link, view := &a.links[client], &a.views[client]
-	if link.Up(now) && view.Stale(a.size, now) {
+	if link.Up(now) && stale {
 		a.add(client, now, 0)
 	}
 	// The client decides when the answer has arrived.

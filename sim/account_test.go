@@ -234,18 +234,54 @@ func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
 	}
 }
 
-// A server may ask all clients to wait for 10 s. Their retries then come back
-// together, and the account holds back those that are too many.
+// A server may ask all clients to wait. Their retries then come back together, and
+// the account holds back those that are too many.
 //
 //retrip:promise P22
 func TestAccount_RetryAfter(t *testing.T) {
-	for _, clients := range []int{3000, 10_000} {
-		s := Overload()
-		s.Fleet.Clients, s.Horizon = clients, 100*time.Second
-		s.Trigger.Slowdown, s.Trigger.FailureRate, s.Trigger.RetryAfter = 0, 1, 10*time.Second
-		alone := ran(t, s).SuccessRate()
-		got := ran(t, withAccount(t, s)).SuccessRate()
-		assert.GreaterOrEqual(t, got, 0.88, "%d clients", clients)
-		assert.Less(t, alone, 0.85, "%d clients, the budgets alone", clients)
+	fleets, waits, timeouts, seeds := []int{300, 3000, 10_000}, []int{10}, []time.Duration{300 * time.Millisecond}, 3
+	if os.Getenv("RETRIP_TABLES") != "" {
+		fleets, waits, seeds = append(fleets, 1000, 30_000), []int{2, 5, 10, 20, 30}, 5
+		timeouts = append(timeouts, time.Second, 2*time.Second)
+	}
+	for _, clients := range fleets {
+		for _, wait := range waits {
+			for _, timeout := range timeouts {
+				s := Overload()
+				s.Fleet.Clients, s.Fleet.Timeout, s.Horizon, s.Seed = clients, timeout, 100*time.Second, 11
+				s.Trigger.Slowdown, s.Trigger.FailureRate, s.Trigger.RetryAfter = 0, 1, time.Duration(wait)*time.Second
+				var alone, got float64
+				for _, one := range s.Seeds(seeds) {
+					alone += ran(t, one).SuccessRate() / float64(seeds)
+					got += ran(t, withAccount(t, one)).SuccessRate() / float64(seeds)
+				}
+				assert.GreaterOrEqual(t, got, 0.88, "%d clients, %d s, timeout %v", clients, wait, timeout)
+				if wait == 10 && timeout < time.Second {
+					assert.Less(t, alone, 0.86, "%d clients, the budgets alone", clients)
+				}
+			}
+		}
+	}
+}
+
+// A share of all responses asks for a wait, whatever the load. The account costs
+// nothing while most retries succeed.
+//
+//retrip:promise P22
+func TestAccount_SuccessAfterPauses(t *testing.T) {
+	waits, shares := []int{2}, []float64{0.3}
+	if os.Getenv("RETRIP_TABLES") != "" {
+		waits, shares = []int{2, 5, 10, 20}, []float64{0.1, 0.15, 0.2, 0.25, 0.3}
+	}
+	for _, clients := range []int{100, 1000, 10_000} {
+		for _, wait := range waits {
+			for _, share := range shares {
+				s := Faults(0)
+				s.Fleet.Clients = clients
+				s.Trigger = Trigger{For: s.Horizon, FailureRate: share, RetryAfter: time.Duration(wait) * time.Second}
+				local := ran(t, s).SuccessRate()
+				assert.InDelta(t, local, ran(t, withAccount(t, s)).SuccessRate(), 0.003, "%d clients, p = %v, %d s", clients, share, wait)
+			}
+		}
 	}
 }

@@ -9,11 +9,12 @@
 //
 // A retry costs the account a token when it is sent, and gives it back when it
 // succeeds. So the account also holds the retries under way, and a host that
-// answers ever later is noticed before it answers too late. Each process pays
-// only once until something succeeds there again. A success without a retry pays
-// a fifth of a token. Below a quarter of its size, the account forbids retries, and
-// the lower its level, the more of them. It never allows what the local budget
-// refuses.
+// answers ever later is noticed before it answers too late. A retry that has
+// waited long holds two, because those that a server sent away come back
+// together. Each process pays only once until something succeeds there again. A
+// success without a retry pays a fifth of a token. Below a quarter of its size, the
+// account forbids retries, and the lower its level, the more of them. It never
+// allows what the local budget refuses.
 package account
 
 import (
@@ -37,21 +38,26 @@ const (
 	// not be asked again.
 	LongWait = time.Second
 
+	// longHeld is how many tokens a retry holds after a longer wait.
+	longHeld = 2
+
 	// Age is how old a level may be to count as known.
 	Age = 5 * time.Second
 
 	// Cost is what a retry costs.
 	Cost = 1
 
-	fresh    = time.Second // a level of this age must be asked for again
-	low      = 0.25        // share of the size below which retries are forbidden
-	pay      = 0.2         // tokens per success without a retry
-	maxBatch = 100         // maximum number of successes that one deposit pays for
+	fresh = time.Second            // a level of this age must be asked for again
+	again = 100 * time.Millisecond // the same after a long wait
+	low   = 0.25                   // share of the size below which retries are forbidden
+	pay   = 0.2                    // tokens per success without a retry
 
-	// The number of tokens in an account that pays and charges in steady state
-	// wanders by the size of its deposits. This share keeps it from wandering
-	// below the level that forbids retries.
-	batchShare = 1.0 / 7 // successes that one deposit pays for, as a share of the size
+	// The number of successes that a deposit pays for: these bounds save operations
+	// of the store, and between them it is a share of the size. Where charges come
+	// close to the payments, large deposits make the level wander below the one that
+	// forbids retries.
+	fewest, most = 5, 100
+	batchShare   = 1.0 / 7
 
 	offLeast = 5 * time.Second
 	offMost  = 15 * time.Second
@@ -61,11 +67,27 @@ const (
 // of the given size. It is mostly 0: one success in a batch pays for all of
 // them.
 func Deposit(size float64, draw uint64) float64 {
-	batch := max(1, min(maxBatch, size*batchShare))
+	batch := max(1, min(fewest, size/2), min(most, size*batchShare))
 	if share(draw) >= 1/batch {
 		return 0
 	}
 	return pay * batch
+}
+
+// Held returns the number of tokens that a retry takes when it is sent after a wait.
+func Held(waited time.Duration) uint8 {
+	if waited > LongWait {
+		return longHeld
+	}
+	return Cost
+}
+
+// Back returns how many of its tokens a retry gives back when it has ended.
+func Back(held uint8, succeeded bool) float64 {
+	if held > 0 && !succeeded {
+		held -= Cost
+	}
+	return float64(held)
 }
 
 // Forbids reports whether an account of the given size forbids a retry at the
@@ -102,8 +124,14 @@ func (v *View) Hear(level, size float64, now time.Duration) bool {
 // Stale reports whether the process should ask for the level of an account of
 // the given size. An account that was empty for a smaller size may lack more
 // than that size.
-func (v *View) Stale(size float64, now time.Duration) bool {
-	return !v.heard || now-v.at > fresh || v.lacks >= v.of && size > v.of
+func (v *View) Stale(size float64, now time.Duration) bool { return v.older(fresh, size, now) }
+
+// StaleAgain is Stale for a retry that has waited for longer than LongWait: others
+// may have ended their waits at the same instant.
+func (v *View) StaleAgain(size float64, now time.Duration) bool { return v.older(again, size, now) }
+
+func (v *View) older(age time.Duration, size float64, now time.Duration) bool {
+	return !v.heard || now-v.at > age || v.lacks >= v.of && size > v.of
 }
 
 // Level returns the level of an account of the given size, if it is known.

@@ -35,8 +35,10 @@ func TestDeposit(t *testing.T) {
 	assert.Equal(t, 20.0, Deposit(1e6, at(0.0099)), "at most a hundred at once")
 	assert.Equal(t, 2.0, Deposit(70, at(0.099)), "a 35th of the size at most")
 	assert.Zero(t, Deposit(70, at(0.101)))
+	assert.Equal(t, 1.0, Deposit(10, at(0.199)), "five at once, for the store's sake")
+	assert.Zero(t, Deposit(10, at(0.201)))
 	assert.Equal(t, 0.2, Deposit(1, math.MaxUint64), "of a tiny one every success")
-	for _, size := range []float64{1, 7, 50, 500, 5000} {
+	for _, size := range []float64{1, 7, 20, 50, 500, 5000} {
 		r, sum := rand.New(rand.NewPCG(1, 2)), 0.0
 		const n = 1_000_000
 		for range n {
@@ -56,6 +58,8 @@ func TestView(t *testing.T) {
 	assert.True(t, v.Hear(3, 500, 10*s))
 	assert.False(t, v.Stale(500, 11*s))
 	assert.True(t, v.Stale(500, 11*s+1))
+	assert.False(t, v.StaleAgain(500, 10*s+s/10))
+	assert.True(t, v.StaleAgain(500, 10*s+s/10+1))
 	level, known := v.Level(500, 15*s)
 	assert.Equal(t, 3.0, level)
 	assert.True(t, known)
@@ -104,6 +108,20 @@ func TestCharge(t *testing.T) {
 	c.Succeeded()
 	assert.True(t, c.Sent(), "until something succeeds")
 	assert.False(t, c.Sent())
+}
+
+func TestHeld(t *testing.T) {
+	for _, test := range []struct {
+		waited            time.Duration
+		held              uint8
+		succeeded, failed float64
+	}{{0, 1, 1, 0}, {time.Second, 1, 1, 0}, {time.Second + 1, 2, 2, 1}, {math.MaxInt64, 2, 2, 1}} {
+		assert.Equal(t, test.held, Held(test.waited), "%v", test.waited)
+		assert.Equal(t, test.succeeded, Back(test.held, true), "%v", test.waited)
+		assert.Equal(t, test.failed, Back(test.held, false), "%v", test.waited)
+	}
+	assert.Zero(t, Back(0, true), "not charged")
+	assert.Zero(t, Back(0, false), "not charged")
 }
 
 func TestLink(t *testing.T) {

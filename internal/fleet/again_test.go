@@ -5,10 +5,12 @@ package fleet_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -175,7 +177,8 @@ func TestFleet_SecondLookHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// A retry costs a token while it is under way, and for good if it fails.
+// A retry costs a token while it is under way, and for good if it fails. While one is
+// under way that has waited for more than a second, it costs two.
 //
 //retrip:promise P22
 func TestFleet_ChargesWhatItSends(t *testing.T) {
@@ -192,39 +195,80 @@ func TestFleet_ChargesWhatItSends(t *testing.T) {
 			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
 		}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var spent atomic.Int64
-				fleet := opened(t, storeFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
-					return size - float64(spent.Add(-int64(tokens))), nil
-				}))
-				attempts := 0
-				tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}},
-					Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-						if attempts++; attempts == 1 {
-							return answer(r, 503), nil
+		for _, wait := range []time.Duration{time.Second, 1001 * time.Millisecond, 5 * time.Second} {
+			t.Run(fmt.Sprint(name, wait), func(t *testing.T) {
+				underWay := int64(1)
+				if wait > time.Second {
+					underWay = 2
+				}
+				synctest.Test(t, func(t *testing.T) {
+					var spent atomic.Int64
+					fleet := opened(t, storeFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
+						return size - float64(spent.Add(-int64(tokens))), nil
+					}))
+					attempts := 0
+					tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: wait, Jitter: retrip.NoJitter}},
+						Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+							if attempts++; attempts == 1 {
+								return answer(r, 503), nil
+							}
+							time.Sleep(time.Second)
+							return test.ends(r)
+						})}
+					go func() {
+						defer func() { _ = recover() }()
+						req, _ := http.NewRequest(http.MethodGet, "http://a.example/", nil)
+						resp, err := tr.RoundTrip(req)
+						if err == nil {
+							resp.Body.Close()
 						}
-						time.Sleep(time.Second)
-						return test.ends(r)
-					})}
-				go func() {
-					defer func() { _ = recover() }()
-					req, _ := http.NewRequest(http.MethodGet, "http://a.example/", nil)
-					resp, err := tr.RoundTrip(req)
-					if err == nil {
-						resp.Body.Close()
-					}
-				}()
-				time.Sleep(500 * time.Millisecond)
-				synctest.Wait()
-				assert.EqualValues(t, 0, spent.Load(), "it waits")
-				time.Sleep(time.Second)
-				synctest.Wait()
-				assert.EqualValues(t, 1, spent.Load(), "it is under way")
-				time.Sleep(time.Second)
-				synctest.Wait()
-				assert.EqualValues(t, test.spent, spent.Load())
+					}()
+					time.Sleep(wait - 1)
+					synctest.Wait()
+					assert.EqualValues(t, 0, spent.Load(), "it waits")
+					time.Sleep(time.Second)
+					synctest.Wait()
+					assert.Equal(t, underWay, spent.Load(), "it is under way")
+					time.Sleep(time.Second)
+					synctest.Wait()
+					assert.Equal(t, test.spent, spent.Load())
+				})
 			})
-		})
+		}
 	}
+}
+
+// Many requests of a process end a long wait together. They ask the account once in
+// 100 ms.
+//
+//retrip:promise P22
+func TestFleet_ManyLookAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asks atomic.Int64
+		fleet := opened(t, storeFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
+			if tokens == 0 {
+				asks.Add(1)
+			}
+			time.Sleep(2 * time.Millisecond)
+			return size, nil
+		}))
+		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Budget{Size: 1e6}, Backoff: retrip.Backoff{Base: 3 * time.Second, Jitter: retrip.NoJitter}}, Base: alwaysAnswers(503)}
+		var work sync.WaitGroup
+		for range 1000 {
+			time.Sleep(time.Millisecond)
+			work.Go(func() {
+				req, _ := http.NewRequest(http.MethodGet, "http://a.example/", nil)
+				resp, err := tr.RoundTrip(req)
+				if assert.NoError(t, err) {
+					resp.Body.Close()
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.LessOrEqual(t, asks.Load(), int64(2), "before the waits")
+		asks.Store(0)
+		work.Wait()
+		assert.InDelta(t, 10, asks.Load(), 1, "after the waits, for a second")
+	})
 }

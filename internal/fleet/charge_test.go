@@ -107,7 +107,7 @@ func TestFleet_FirstAttemptsNeverAsk(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 		}
 		require.NoError(t, fleet.Close())
-		assert.InDelta(t, n/100, operations, 70, "five standard deviations")
+		assert.InDelta(t, n/25, operations, 140, "five standard deviations")
 		assert.InDelta(t, 0.2*n, paid, 0.07*n)
 	})
 }

@@ -133,6 +133,15 @@ func (f *Accounts) known(host hostkey.Key, now time.Duration) *view {
 // channel that is closed when the answer has arrived, or nil if there is
 // nothing to wait for.
 func (f *Accounts) Ask(host hostkey.Key, size float64) <-chan struct{} {
+	return f.ask(host, size, (*account.View).Stale)
+}
+
+// AskAgain is Ask for a retry after a wait of more than [account.LongWait].
+func (f *Accounts) AskAgain(host hostkey.Key, size float64) <-chan struct{} {
+	return f.ask(host, size, (*account.View).StaleAgain)
+}
+
+func (f *Accounts) ask(host hostkey.Key, size float64, stale func(*account.View, float64, time.Duration) bool) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
@@ -141,7 +150,7 @@ func (f *Accounts) Ask(host hostkey.Key, size float64) <-chan struct{} {
 		return nil
 	}
 	v.asked = now
-	if !v.Stale(size, now) || v.busy && now-v.since >= account.OpTimeout {
+	if !stale(&v.View, size, now) || v.busy && now-v.since >= account.OpTimeout {
 		// Another request has already waited as long as one may.
 		return nil
 	}
