@@ -5,6 +5,7 @@ package world
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,12 @@ type upload struct {
 	id     int           // of the call
 	copied bool          // it comes from GetBody
 	drip   time.Duration // of each Read
+	w      *world
+	at     time.Duration // when it was opened
 	read   atomic.Bool
 	closed atomic.Int32
+	left   int64        // bytes up to the announced length; negative if it is unknown
+	ended  atomic.Int64 // when these were read, or of its first Close
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -40,10 +45,17 @@ func (u *upload) Read(p []byte) (int, error) {
 		time.Sleep(u.drip)
 		p = p[:min(len(p), 500)]
 	}
-	return u.Reader.Read(p)
+	n, err := u.Reader.Read(p)
+	if u.left -= int64(n); err != nil || u.left == 0 {
+		u.end()
+	}
+	return n, err
 }
 
+func (u *upload) end() { u.ended.CompareAndSwap(0, int64(u.w.now()+1)) }
+
 func (u *upload) Close() error {
+	u.end()
 	u.closed.Add(1)
 	return nil
 }
@@ -91,6 +103,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 		req.ContentLength = int64(len(payload)) + 7
 	}
 	if u, ok := body.(*upload); ok {
+		u.left = cmp.Or(req.ContentLength, -1)
 		w.opened(u)
 	}
 	req.Header.Set("X-Hush", hush+"-header")

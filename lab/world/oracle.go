@@ -5,11 +5,8 @@ package world
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
-
-	"github.com/retrip/retrip"
 )
 
 // slack is how late something may be that happens at once.
@@ -25,6 +22,8 @@ func (w *world) check() {
 	}
 	w.checkPauses()
 	w.checkOrders()
+	w.checkOpens()
+	w.checkGates()
 	w.charges()
 	if text := w.logs.buf.String(); strings.Contains(text, hush) {
 		at := strings.Index(text, hush)
@@ -76,6 +75,7 @@ func (c *checker) check() {
 	c.headers()
 	c.guards()
 	c.left()
+	c.fleet()
 }
 
 // order checks that the hooks ran in their order.
@@ -118,25 +118,4 @@ func (c *checker) order() {
 		before = e.hook
 	}
 	c.breaks("P19", "Done never ran")
-}
-
-// hedge checks that the request may have a hedge.
-func (c *checker) hedge(e event) {
-	p := c.p
-	switch c.r.call.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, "QUERY":
-	default:
-		if p.HedgeWrites != retrip.On || !c.r.repeatable(p) {
-			c.breaks("P21", "a hedge of a %s", c.r.call.Method)
-		}
-	}
-	if p.Hedge <= 0 || p.MaxAttempts < 2 {
-		c.breaks("P21", "a hedge, with Hedge %v and MaxAttempts %d", p.Hedge, p.MaxAttempts)
-	}
-	if b := c.r.call.Body; b != NoBody && b != Bytes && b != OwnGet {
-		c.breaks("P21", "a hedge with a body that has no GetBody")
-	}
-	if e.Reason != "won" && e.Reason != "lost" && e.Reason != "failed" {
-		c.breaks("P19", "a hedge with the reason %q", e.Reason)
-	}
 }

@@ -4,10 +4,8 @@
 package world
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -177,40 +175,6 @@ func (c *checker) giveUp(e event) {
 		}
 	default:
 		no("no such reason")
-	}
-}
-
-// opened checks that a breaker had something to open for, and that a half-open one waits
-// for a probe.
-func (c *checker) opened(e event, no func(string, ...any)) {
-	if len(c.r.client.swaps) > 1 {
-		return
-	}
-	failed, busy, last := false, false, time.Duration(0)
-	for _, r := range c.w.order {
-		if r.client != c.r.client || r.host != c.r.host || r.begin > e.at {
-			continue
-		}
-		made, fine := false, false
-		for _, v := range r.events {
-			made = made || v.hook == "Attempt"
-			if v.at <= e.at && v.Reason != retrip.ReasonBreakerOpen {
-				last = max(last, v.at)
-			}
-			fine = v.hook == "Done" && v.Attempt == 1 && v.Reason == "" && v.Err == nil && v.StatusCode < 400
-		}
-		fine = fine && r.reading.done && (r.reading.err == nil || r.reading.err == io.EOF)
-		failed = failed || made && !fine
-		if r != c.r {
-			busy = busy || r.end == 0 || r.end >= e.at || r.resp != nil && (!r.reading.done || r.reading.closed >= e.at)
-		}
-	}
-	if !failed {
-		no("the host has never failed")
-	}
-	openFor := cmp.Or(c.p.Breaker.OpenFor, 5*time.Second)
-	if e.host.Breaker == retrip.BreakerHalfOpen && !busy && e.at-last > openFor/2+slack {
-		no("no probe is out, and the last one began %v ago at the latest, OpenFor is %v", e.at-last, openFor)
 	}
 }
 

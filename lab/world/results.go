@@ -61,6 +61,9 @@ func (c *checker) result() {
 				status = v.StatusCode
 			}
 		}
+		if status == 0 {
+			status = c.lost()
+		}
 		if status != 0 && e.StatusCode == 0 {
 			c.breaks("P17", "Error.StatusCode is 0, after a %d", status)
 		}
@@ -84,6 +87,23 @@ func (c *checker) waited() bool {
 		}
 	}
 	return last == "Retry"
+}
+
+// lost returns the status of a response of which only the body came too late, or 0.
+func (c *checker) lost() int {
+	if len(c.r.arrivals) != c.attempts || c.hedged || c.r.hostile || c.r.call.Drip > 0 || !c.r.undisturbed() {
+		return 0
+	}
+	for i, e := range c.own {
+		if i == 0 || c.own[i-1].hook != "Attempt" || e.Err == nil || e.Attempt > len(c.r.arrivals) {
+			continue
+		}
+		a := c.r.arrivals[e.Attempt-1]
+		if a.status >= 200 && a.step.Kind == Answers && !a.step.Early && e.at > a.sent+4*c.w.sites[a.site].plan.Latency+slack {
+			return a.status
+		}
+	}
+	return 0
 }
 
 // ledger checks what the servers got.

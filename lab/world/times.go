@@ -31,13 +31,21 @@ func (c *checker) gone() time.Duration {
 	return gone
 }
 
-// word returns the wait that the response of an event names, by the ledger.
-func (c *checker) word(e event) time.Duration {
+// arrivalOf returns what the ledger knows of the request whose response e tells of, or nil.
+func (c *checker) arrivalOf(e event) *arrival {
 	n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
 	if n < 1 || n > len(c.r.arrivals) {
-		return 0
+		return nil
 	}
-	return c.r.arrivals[n-1].saidTo(c.p)
+	return c.r.arrivals[n-1]
+}
+
+// word returns the wait that the response of an event names, by the ledger.
+func (c *checker) word(e event) time.Duration {
+	if a := c.arrivalOf(e); a != nil {
+		return a.saidTo(c.p)
+	}
+	return 0
 }
 
 // late returns how late RoundTrip may return: it waits for a Read of the request's body, and
@@ -49,7 +57,7 @@ func (c *checker) times() {
 	deadline, gone := c.deadline(), c.gone()
 	late := c.r.call.late()
 	if c.r.client.plan.Fleet {
-		late += 100 * time.Millisecond
+		late += storeMost
 	}
 	var began time.Duration
 	for i, e := range c.own {

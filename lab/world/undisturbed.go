@@ -6,8 +6,6 @@ package world
 import (
 	"io"
 	"math"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -68,13 +66,12 @@ func (c *checker) guards() {
 	if len(s.swaps) > 1 || s.forgot || s.plan.Fleet {
 		return
 	}
-	breaks := p.Breaker.Ratio != retrip.Off && (p.Breaker.Ratio != 0 || p.Breaker.MinVolume != 0 || p.Breaker.OpenFor != 0)
 	for _, e := range c.own {
 		h := e.host
 		if h.Host == "" {
 			continue
 		}
-		if e.hook == "Attempt" && breaks && h.Breaker == retrip.BreakerOpen && h.OpenFor > 0 {
+		if e.hook == "Attempt" && p.breaks() && h.Breaker == retrip.BreakerOpen && h.OpenFor > 0 {
 			c.breaks("P14", "attempt %d at %v, and the breaker is open for %v", e.Attempt, e.at, h.OpenFor)
 		}
 		if e.hook != "Retry" || p.Budget.Size == retrip.Off || h.Size == 0 || p.Gate.Enabled == retrip.On || c.hedged {
@@ -85,28 +82,6 @@ func (c *checker) guards() {
 		}
 		if row := max(2, math.Ceil(0.6*h.Size)); float64(h.FailedRetries) >= row {
 			c.breaks("P14", "a retry after %d in a row have failed, with a budget of %v", h.FailedRetries, h.Size)
-		}
-	}
-}
-
-// charges checks that no account of the fleet was charged for more than the retries.
-func (w *world) charges() {
-	retries := map[string]float64{}
-	for _, r := range w.order {
-		if r.client.plan.Fleet && r.client.plan.Bare {
-			return
-		}
-		for i, e := range r.events {
-			if r.client.plan.Fleet && (e.hook == "Hedge" || e.hook == "Attempt" && (e.Attempt > 1 || i > 0)) {
-				retries[r.host]++
-			}
-		}
-	}
-	for host, tokens := range w.charged {
-		name, _, _ := strings.Cut(host, ":")
-		ours := slices.ContainsFunc(w.sites, func(s *site) bool { return s.host() == name })
-		if ours && tokens < -retries[name]-1e-6 {
-			w.breaks("P22", "the account of %s was charged %.1f tokens for %v retries", host, -tokens, retries[name])
 		}
 	}
 }

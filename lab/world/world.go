@@ -6,11 +6,9 @@ package world
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
-	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -56,6 +54,7 @@ type world struct {
 	}
 	asked   atomic.Int32       // operations of the fleet's store
 	charged map[string]float64 // by host: the tokens of these
+	levels  map[string][]told  // by host
 }
 
 func (w *world) now() time.Duration { return time.Since(w.began) }
@@ -90,6 +89,7 @@ func (w *world) keep(r *roundTrip) {
 
 // opened notes a request body that somebody must close.
 func (w *world) opened(u *upload) *upload {
+	u.w, u.at = w, w.now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.uploads = append(w.uploads, u)
@@ -184,7 +184,7 @@ func Run(t *testing.T, plan *Plan) (o Outcome) {
 }
 
 func newWorld(plan *Plan) *world {
-	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}, charged: map[string]float64{}}
+	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}, charged: map[string]float64{}, levels: map[string][]told{}}
 	for i := range 3 {
 		m := retrip.NewMetrics()
 		m.Exemplar = func(context.Context) prometheus.Labels { return prometheus.Labels{"trace_id": "0af7651916cd43dd"} }
@@ -207,37 +207,6 @@ func newWorld(plan *Plan) *world {
 		w.clients = append(w.clients, w.newClient(i, &plan.Transports[i]))
 	}
 	return w
-}
-
-// store is the store of the fleet: an account in memory that answers by the plan.
-func (w *world) store() func(ctx context.Context, host string, tokens, size float64) (float64, error) {
-	var mu sync.Mutex
-	missing := map[string]float64{}
-	return func(ctx context.Context, host string, tokens, size float64) (float64, error) {
-		n := int(w.asked.Add(1)) - 1
-		mu.Lock()
-		w.charged[host] += tokens
-		mu.Unlock()
-		a := w.plan.Store[n%len(w.plan.Store)]
-		x := w.chance(hashOf("store", n))
-		switch err := pause(ctx, a.After+x.tiny()); {
-		case err != nil:
-			return 0, err
-		case a.Hangs:
-			<-ctx.Done()
-			return 0, ctx.Err()
-		case a.Panic:
-			panic("the store panics")
-		case a.Fails:
-			return 0, errors.New("the store fails")
-		case a.Lies != Truth:
-			return []float64{Negative: -size, TooMuch: 3 * size, NotANumber: math.NaN(), Infinite: math.Inf(1)}[a.Lies], nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		missing[host] = min(size, max(0, missing[host]-tokens))
-		return size - missing[host], nil
-	}
 }
 
 // run runs the world to its end, and checks what can be seen only then.
@@ -282,7 +251,9 @@ func (w *world) run(t *testing.T) {
 	}
 	w.checkProbes()
 	w.log("26 hours pass")
-	time.Sleep(26 * time.Hour)
+	time.Sleep(45 * time.Minute)
+	w.checkRest()
+	time.Sleep(25*time.Hour + 15*time.Minute)
 	w.checkCalm(t)
 	w.checkConnections()
 	w.end()

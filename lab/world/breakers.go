@@ -1,0 +1,146 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// breaks reports whether p has a breaker.
+func (p Policy) breaks() bool {
+	return p.Breaker.Ratio != retrip.Off && (p.Breaker.Ratio != 0 || p.Breaker.MinVolume != 0 || p.Breaker.OpenFor != 0 || p.Breaker.Window != 0)
+}
+
+// opened checks that a breaker had something to open for, and that a half-open one waits
+// for a probe.
+func (c *checker) opened(e event, no func(string, ...any)) {
+	if len(c.r.client.swaps) > 1 {
+		return
+	}
+	failed, busy, last := false, false, time.Duration(0)
+	for _, r := range c.w.order {
+		if r.client != c.r.client || r.host != c.r.host || r.begin > e.at {
+			continue
+		}
+		made, fine := false, false
+		for _, v := range r.events {
+			made = made || v.hook == "Attempt"
+			if v.at <= e.at && v.Reason != retrip.ReasonBreakerOpen {
+				last = max(last, v.at)
+			}
+			fine = v.hook == "Done" && v.Attempt == 1 && v.Reason == "" && v.Err == nil && v.StatusCode < 400
+		}
+		fine = fine && r.reading.done && (r.reading.err == nil || r.reading.err == io.EOF)
+		failed = failed || made && !fine
+		if r != c.r {
+			busy = busy || r.end == 0 || r.end >= e.at || r.resp != nil && (!r.reading.done || r.reading.closed >= e.at)
+		}
+	}
+	if !failed {
+		no("the host has never failed")
+	}
+	openFor := cmp.Or(c.p.Breaker.OpenFor, 5*time.Second)
+	if e.host.Breaker == retrip.BreakerHalfOpen && !busy && e.at-last > openFor/2+slack {
+		no("no probe is out, and the last one began %v ago at the latest, OpenFor is %v", e.at-last, openFor)
+	}
+}
+
+// checkOpens checks that the breaker of a host of which everything has failed opens when
+// it must.
+func (w *world) checkOpens() {
+	for _, c := range w.clients {
+		if len(c.swaps) > 1 || c.forgot || c.plan.Bare {
+			continue
+		}
+		for _, s := range w.sites {
+			c.opens(s.host())
+		}
+	}
+}
+
+// opens checks that the breaker of host opens.
+func (c *client) opens(host string) {
+	type event struct {
+		r *roundTrip
+		i int
+	}
+	var events []event
+	for _, r := range c.w.order {
+		if r.client == c && r.host == host {
+			for i := range r.events {
+				events = append(events, event{r, i})
+			}
+		}
+	}
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.r.events[a.i].at, b.r.events[b.i].at) })
+	failures := 0
+	for _, v := range events {
+		r, e, p := v.r, v.r.events[v.i], v.r.effective()
+		if e.hook == "Attempt" && e.host.Breaker == retrip.BreakerClosed {
+			continue
+		}
+		judged := v.i > 0 && r.events[v.i-1].hook == "Attempt" && (e.hook == "Retry" || e.hook == "GiveUp")
+		if e.hook == "Done" && e.Reason != "" || judged && (e.Err != nil || e.Reason == retrip.ReasonCanceled || e.Reason == retrip.ReasonDeadline) {
+			continue // it may not count
+		}
+		if !judged || !p.breaks() || !retryable(p, e.StatusCode, e.Header) || r.panicked || r.hostile || e.host.Host == "" {
+			return
+		}
+		least := cmp.Or(p.Breaker.MinVolume, 20)
+		if failures++; e.host.Breaker != retrip.BreakerClosed {
+			return
+		}
+		if failures >= least {
+			c.w.breaks("P14", "%v: the breaker of %s is closed at %v, after %d failures and no success; MinVolume is %d", r, host, e.at, failures, least)
+			return
+		}
+	}
+}
+
+// checkProbes checks that a breaker lets a request through once the time is over for
+// which it is open, as no probe is missing, and that it closes after two successes.
+func (w *world) checkProbes() {
+	for _, c := range w.clients {
+		for _, s := range w.sites {
+			resp, err := w.last(c, s, 80_000)
+			if e, ok := errors.AsType[*retrip.Error](err); ok && e.Reason == retrip.ReasonBreakerOpen {
+				w.breaks("P5", "t%d: the breaker of s%d refuses a request, a minute after the last one", c.number, s.number)
+			}
+			good := 0
+			for n := 1; n < 6; n++ {
+				if good++; !drop(resp) {
+					good = 0
+				}
+				h, err := c.retrip.HostState(s.host() + ":" + s.port())
+				must(err)
+				if h.Breaker == retrip.BreakerClosed {
+					break
+				}
+				if good >= 2 {
+					w.breaks("P14", "t%d: the breaker of s%d is %v after %d good responses", c.number, s.number, h.Breaker, good)
+					break
+				}
+				time.Sleep(15 * time.Second)
+				resp, _ = w.last(c, s, 80_000+100*n)
+			}
+		}
+	}
+}
+
+// drop reads a response to its end and reports whether it is good.
+func drop(resp *http.Response) bool {
+	if resp == nil {
+		return false
+	}
+	_, err := io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return err == nil && resp.StatusCode == http.StatusOK
+}

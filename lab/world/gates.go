@@ -1,0 +1,137 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// queuing is a request as its gate sees it.
+type queuing struct {
+	r     *roundTrip
+	came  time.Duration
+	left  time.Duration // its first attempt, or its end
+	sent  bool
+	spans []span2 // in which it waited, after a refusal that named a wait
+}
+
+type span2 struct{ from, to time.Duration }
+
+const (
+	overtakers = 16          // most later requests that pass a request
+	hangs      = time.Second // after which a second probe may join one that has no result
+)
+
+// checkGates checks the queues of all gates.
+func (w *world) checkGates() {
+	for _, c := range w.clients {
+		if len(c.swaps) > 1 || c.forgot || c.plan.Bare {
+			continue
+		}
+		for _, s := range w.sites {
+			for tenant := range 2 {
+				c.gate(s.host(), tenant)
+			}
+		}
+	}
+}
+
+// gate checks the queue of the requests to a host on behalf of a tenant. Each of them has
+// a gate of its own if the policy says so.
+func (c *client) gate(host string, tenant int) {
+	var all []queuing
+	var refused []time.Duration
+	named := time.Duration(0)
+	for _, r := range c.w.order {
+		if r.client != c || r.host != host {
+			continue
+		}
+		p := r.effective()
+		mine := !p.Keyed || r.id/10%2 == tenant
+		for _, a := range r.arrivals {
+			if a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests && mine {
+				refused = append(refused, a.sent)
+			}
+			named = max(named, a.word)
+		}
+		if len(p.Dialects) > 0 {
+			named = 24 * time.Hour
+		}
+		if mine && p.Gate.Enabled == retrip.On && !r.panicked && r.end > 0 {
+			all = append(all, r.queuing())
+		}
+	}
+	for _, q := range all {
+		first := slices.IndexFunc(refused, func(at time.Duration) bool { return at < q.left })
+		if q.left > q.came+slack && q.sent && first < 0 && named < 24*time.Hour && !c.pausedBefore(host, q.left) {
+			c.w.breaks("P23", "%v: waits at the gate of %s from %v to %v, and the host has refused nothing", q.r, host, q.came, q.left)
+		}
+		if q.left > q.came+9*time.Minute && !q.sent && named <= 31*time.Second {
+			c.w.breaks("P23", "%v: waits at the gate of %s for %v, and nothing comes of it", q.r, host, q.left-q.came)
+		}
+		c.overtaken(q, all, refused, host)
+	}
+}
+
+// pausedBefore reports whether anything but a 429 or 503 may have closed a gate of host.
+func (c *client) pausedBefore(host string, at time.Duration) bool {
+	return slices.ContainsFunc(c.w.order, func(r *roundTrip) bool {
+		return r.client == c && r.host == host && (r.hostile || r.panicked || slices.ContainsFunc(r.arrivals, func(a *arrival) bool { return a.word > 0 && a.sent < at }))
+	})
+}
+
+// overtaken checks that nobody passes q but as a probe: one goes after each refusal, and
+// when one hangs.
+func (c *client) overtaken(q queuing, all []queuing, refused []time.Duration, host string) {
+	passed := 0
+	for _, s := range q.spans {
+		here := 0
+		for _, other := range all {
+			if other.sent && other.came > q.came && other.left > s.from+slack && other.left < s.to && other.left > other.came+slack {
+				here++
+			}
+		}
+		passed += here
+		probes := 1 + int((s.to-s.from)/hangs)
+		for _, at := range refused {
+			if at > s.from-slack && at < s.to {
+				probes++
+			}
+		}
+		if here > probes {
+			c.w.breaks("P23", "%v: %d later requests pass it at the gate of %s from %v to %v, and at most %d of them are probes", q.r, here, host, s.from, s.to, probes)
+		}
+	}
+	if passed > overtakers {
+		c.w.breaks("P23", "%v: %d later requests pass it at the gate of %s", q.r, passed, host)
+	}
+}
+
+// refused reports whether e is a refusal that names a wait.
+func (e event) refused() bool {
+	return e.hook == "Retry" && e.Err == nil && (e.StatusCode == http.StatusTooManyRequests || e.StatusCode == http.StatusServiceUnavailable) && cmp.Or(e.Header.Get("Retry-After"), "0") != "0"
+}
+
+// queuing returns r as its gate sees it.
+func (r *roundTrip) queuing() queuing {
+	q := queuing{r: r, came: r.begin, left: r.end}
+	for i, e := range r.events {
+		if e.hook != "Attempt" || e.at > r.end {
+			continue
+		}
+		switch {
+		case !q.sent:
+			q.left, q.sent = e.at, true
+			q.spans = append(q.spans, span2{r.begin, e.at})
+		case i > 0 && r.events[i-1].refused():
+			q.spans = append(q.spans, span2{r.events[i-1].at, e.at})
+		}
+	}
+	return q
+}
