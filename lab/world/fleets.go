@@ -19,6 +19,7 @@ import (
 const (
 	storeMost = 50 * time.Millisecond // a retry waits for the store
 	levelAge  = 5 * time.Second       // a level counts as known
+	longWait  = time.Second           // a retry that waits longer takes two tokens
 )
 
 // told is what the store has truthfully said of an account.
@@ -69,6 +70,9 @@ func (w *world) charges() {
 		for i, e := range r.events {
 			if r.client.plan.Fleet && (e.hook == "Hedge" || e.hook == "Attempt" && (e.Attempt > 1 || i > 0)) {
 				retries[r.host]++
+				if i > 0 && e.at-r.events[i-1].at > longWait-slack {
+					retries[r.host]++ // many end such waits together
+				}
 			}
 		}
 	}
@@ -76,7 +80,7 @@ func (w *world) charges() {
 		name, _, _ := strings.Cut(host, ":")
 		ours := slices.ContainsFunc(w.sites, func(s *site) bool { return s.host() == name })
 		if ours && tokens < -retries[name]-1e-6 {
-			w.breaks("P22", "the account of %s was charged %.1f tokens for %v retries", host, -tokens, retries[name])
+			w.breaks("P22", "the account of %s was charged %.1f tokens, retries took %v", host, -tokens, retries[name])
 		}
 	}
 }
