@@ -196,8 +196,10 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 			b.c.w.breaks("P4", "the base sees %s, which isn't sent", name)
 		}
 	}
-	id, _ := strconv.Atoi(req.Header.Get("World-Id"))
-	r := b.c.w.trip(id)
+	var r *roundTrip // nil if a stranger gets req
+	if id, err := strconv.Atoi(req.Header.Get("World-Id")); err == nil {
+		r = b.c.w.trip(id)
+	}
 	if req.GetBody != nil && r != nil && (r.call.Body == Stream || r.call.Body == Section) && !r.repeatable(r.effective()) {
 		b.c.w.breaks("P6", "%v: net/http may repeat a stream that must not be repeated", r)
 	}
