@@ -290,6 +290,7 @@ const (
 	Date           // as an IMF-fixdate, with a Date
 	DateSkew       // whose clock is wrong, and so is Date
 	OldDate        // in the format of RFC 850
+	OlderDate      // in the format of asctime
 	Two            // two lines, of which the longest counts
 	Garbage        // nothing that counts
 	Millis         // Retry-After-Ms, which counts if the policy knows the dialect

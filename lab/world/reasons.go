@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/fault"
 )
 
 // decisions checks that each retry was right, and each reason not to retry is true.
@@ -70,6 +71,9 @@ func (c *checker) retry(e event) {
 	if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && !mayProve(e.Err) {
 		c.breaks("P6", "a retry of what mustn't be repeated, and its error proves nothing: %v", e.Err)
 	}
+	if errors.Is(e.Err, fault.ErrNothing) {
+		c.breaks("P5", "a retry after neither a response nor an error")
+	}
 	if e.Err != nil && c.hopeless(e.Err) {
 		c.breaks("P8", "a retry after what no attempt can fix: %v", e.Err)
 	}
@@ -105,7 +109,7 @@ func (c *checker) giveUp(e event) {
 			no("MaxAttempts is %d", p.MaxAttempts)
 		}
 	case retrip.ReasonNotIdempotent:
-		if r.repeatable(p) {
+		if r.repeatable(p) || e.Err == nil && slices.Contains(p.Unprocessed, e.StatusCode) {
 			no("it may be repeated")
 		}
 	case retrip.ReasonBodyNotReplayable:

@@ -76,6 +76,7 @@ func (c *checker) times() {
 		case "Retry", "GiveUp", "Done":
 			if e.hook == "Retry" {
 				c.backoff(e, began)
+				c.spread(e)
 			}
 			if began > 0 && c.p.AttemptTimeout > 0 && i > 0 && c.own[i-1].hook == "Attempt" && e.at-began > c.p.AttemptTimeout+late {
 				c.breaks("P11", "attempt %d took %v, AttemptTimeout is %v", e.Attempt, e.at-began, c.p.AttemptTimeout)
@@ -107,6 +108,32 @@ func (c *checker) wait(retry event, at, late time.Duration) {
 	}
 	if deadline := c.deadline(); deadline > 0 && retry.at+retry.Wait > deadline {
 		c.breaks("P10", "a wait of %v at %v, the deadline is %v", retry.Wait, retry.at, deadline)
+	}
+}
+
+// spread checks the wait before a retry after a response that asks for one: it is a little
+// longer, and no other has the same length.
+func (c *checker) spread(retry event) {
+	word := c.word(retry)
+	if word <= 0 || c.p.Gate.Enabled == retrip.On || c.r.client.plan.Fleet || c.hedged {
+		return
+	}
+	if word == retry.Wait && c.deadline() == 0 {
+		c.breaks("P9", "a wait of exactly %v", word)
+	}
+	longest := word
+	if len(c.p.Dialects) > 0 {
+		longest = max(longest, time.Minute)
+	}
+	for _, r := range c.w.order {
+		for _, a := range r.arrivals {
+			if r.client == c.r.client && r.host == c.r.host && a.sent <= retry.at {
+				longest = max(longest, a.word)
+			}
+		}
+	}
+	if most := longest + max(longest/2, c.p.Backoff.Cap); retry.Wait > most {
+		c.breaks("P9", "a wait of %v, and no server has asked for more than %v", retry.Wait, longest)
 	}
 }
 

@@ -34,6 +34,8 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		return date(skewed, skewed.Add(wait), http.TimeFormat)
 	case OldDate:
 		return date(now, now.Add(wait), "Monday, 02-Jan-06 15:04:05 GMT")
+	case OlderDate:
+		return date(now, now.Add(wait), time.ANSIC)
 	case Two:
 		lines := []string{"0", seconds, "soon"}
 		if s.Wait%2 == 1 {
