@@ -38,13 +38,29 @@ func retry(accounts *Accounts, host int) (known bool) {
 //
 //retrip:promise P22
 func TestAccounts_ManyHostsAtOnce(t *testing.T) {
-	for _, hosts := range []int{50, 1000} {
-		for _, took := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 40 * time.Millisecond} {
+	steady := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+	for _, test := range []struct {
+		name  string
+		hosts []int
+		took  func() time.Duration
+	}{
+		{"1ms", []int{50, 1000}, steady(time.Millisecond)},
+		{"10ms", []int{50, 1000}, steady(10 * time.Millisecond)},
+		{"40ms", []int{50, 1000, 3000}, steady(40 * time.Millisecond)},
+		{"up to 90ms", []int{50, 1000}, func() time.Duration { return rand.N(90 * time.Millisecond) }},
+		{"one in ten late", []int{50, 1000}, func() time.Duration {
+			if rand.IntN(10) == 0 {
+				return 200 * time.Millisecond
+			}
+			return 5 * time.Millisecond
+		}},
+	} {
+		for _, hosts := range test.hosts {
 			for _, every := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
-				t.Run(fmt.Sprint(hosts, took, every), func(t *testing.T) {
+				t.Run(fmt.Sprint(hosts, test.name, every), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						accounts := opened(t, StoreFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
-							time.Sleep(took)
+							time.Sleep(test.took())
 							return size, nil
 						}))
 						late := make(chan checks, hosts)
