@@ -13,11 +13,9 @@ import (
 	"github.com/retrip/retrip/internal/alarm"
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
-	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hedge"
-	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/replay"
@@ -150,33 +148,6 @@ func (c *race) begin() *exchange {
 	return h
 }
 
-// holds maps what forbids hedges to a host to the reason for metrics.
-var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.SkipPaused, decide.OfGate: meter.SkipGate, decide.OfBreaker: meter.SkipBreaker}
-
-// forbids reports whether anything but the rule forbids a hedge, and what.
-func (c *race) forbids() (reason int, forbidden bool) {
-	p := place{r: c.r, req: c.req}
-	key, now := hostkey.Of(c.req.URL), c.s.now()
-	if !c.first.BodySent() {
-		return meter.SkipBody, true
-	}
-	if orders := c.t.settings.Load().orders; orders != nil && c.t.forbids(orders, c.req.URL, c.r.name, true, now) {
-		return meter.SkipByHand, true
-	}
-	record := new(host.Record)
-	if p.host = c.t.hosts.Look(key, now); p.host != nil {
-		record = &p.host.Record
-		p.nameGate()
-	}
-	if hold := p.rules().HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {
-		return holds[hold], true
-	}
-	if c.t.Fleet != nil && c.r.fleet != 0 {
-		forbidden, _ = c.t.Fleet.accounts.Forbids(key, c.r.fleet, chance.Draw())
-	}
-	return meter.SkipFleet, forbidden
-}
-
 // enter returns the request of h, which the first attempt can end from now on.
 func (c *race) enter(h *exchange) *http.Request {
 	req := h.derive()
@@ -210,8 +181,22 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 // spare while the first attempt was out at the base.
 func (c *race) shun() {
 	if c.turn != nil && (c.at == nil || c.at.AtBase()) {
-		c.t.spares.Shun(c.s.epoch, spare.Key{Key: hostkey.Of(c.req.URL), Scheme: c.req.URL.Scheme, HTTP2: true}, c.began)
+		c.t.spares.Shun(c.s.epoch, c.spareKey(), c.began, true)
 	}
+}
+
+// hung makes later first attempts avoid the connection of the first attempt, whose caller
+// has waited for longer than nearly any answer takes. The connection may have delivered
+// responses in the first half of that time, and frozen after them.
+func (c *race) hung() {
+	_, ok := c.s.base.(*http.Transport)
+	if now := c.s.now(); ok && c.delay > 0 && now-c.began >= hedgePatience*c.delay && c.first.SpokeHTTP2() {
+		c.t.spares.Shun(c.s.epoch, c.spareKey(), now-(now-c.began)/2, false)
+	}
+}
+
+func (c *race) spareKey() spare.Key {
+	return spare.Key{Key: hostkey.Of(c.req.URL), Scheme: c.req.URL.Scheme, HTTP2: true}
 }
 
 // end ends the hedge h, unless it is nil. A panic of the hedge
@@ -263,6 +248,9 @@ func (x *exchange) endRace(panics bool) {
 	}
 	x.last.outcome.Canceled = x.last.outcome.Canceled || panics
 	good := x.good()
+	if x.last.resp == nil && (x.last.outcome.Canceled || x.last.outcome.Timeout) && !panics {
+		c.hung()
+	}
 	c.mu.Lock()
 	failed := c.ended != nil && !c.over && !good && !x.last.outcome.Canceled
 	if failed {

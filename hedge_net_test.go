@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -105,7 +106,8 @@ func TestHedge_Frozen(t *testing.T) {
 }
 
 // Where many requests are under way when a connection freezes, those without a hedge wait
-// for as long as their callers, and all later ones are answered.
+// for as long as their callers, and all later ones are answered. Later freezes find the spare
+// in use, and the base frozen.
 func TestHedge_FrozenUnderLoad(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(usual)
@@ -117,31 +119,98 @@ func TestHedge_FrozenUnderLoad(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		var hung atomic.Int32
+		var freezes []time.Time
 		for client := range 20 {
 			wg.Go(func() {
 				time.Sleep(time.Duration(client) * time.Millisecond)
-				before := false
-				for range 200 {
+				var waited []time.Time
+				for range 1000 {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 					req, err := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
 					assert.NoError(t, err)
+					began := time.Now()
 					if resp, err := tr.RoundTrip(req); err != nil {
-						assert.False(t, before, "client %d: %v", client, err)
-						before = true
 						hung.Add(1)
+						waited = append(waited, began)
 					} else {
 						assert.NoError(t, resp.Body.Close())
 					}
 					cancel()
 					time.Sleep(20 * time.Millisecond)
 				}
+				for _, at := range waited {
+					assert.True(t, slices.ContainsFunc(freezes, func(freeze time.Time) bool {
+						return at.After(freeze.Add(-usual)) && at.Before(freeze.Add(2*usual))
+					}), "client %d waits at %v", client, at.Sub(freezes[0]))
+				}
 			})
 		}
-		time.Sleep(2 * time.Second)
-		s.Listener.Freeze()
+		for range 4 {
+			time.Sleep(13 * time.Second)
+			freezes = append(freezes, time.Now())
+			s.Listener.Freeze()
+		}
 		wg.Wait()
 		t.Logf("%d requests hung", hung.Load())
 	})
+}
+
+// Where there is no hedge, two callers that give up are evidence of a frozen connection,
+// and none while others get responses over it.
+func TestHedge_HungUntilTheCallerLeft(t *testing.T) {
+	for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
+		t.Run(proto.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(usual)
+					if r.URL.Path == "/slow" {
+						time.Sleep(time.Minute)
+					}
+					_, _ = io.WriteString(w, r.RemoteAddr)
+				}))
+				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Hedge: 0.001}}
+				defer tr.CloseIdleConnections()
+				leave := func(path string, after time.Duration) error {
+					ctx, cancel := context.WithTimeout(t.Context(), after)
+					defer cancel()
+					req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
+					require.NoError(t, err)
+					resp, err := tr.RoundTrip(req)
+					if err == nil {
+						require.NoError(t, resp.Body.Close())
+					}
+					return err
+				}
+				var base string
+				for range 20 {
+					base = fetch(t, tr, s.URL)
+				}
+				var others sync.WaitGroup
+				for range 5 {
+					others.Go(func() {
+						for range 100 {
+							assert.Equal(t, base, fetch(t, tr, s.URL))
+						}
+					})
+				}
+				for range 4 {
+					assert.Error(t, leave("/slow", time.Second))
+				}
+				others.Wait()
+				assert.Error(t, leave("/slow", 10*usual))
+				assert.Error(t, leave("/slow", 10*usual))
+				assert.Equal(t, base, fetch(t, tr, s.URL), "some answers take so long")
+
+				time.Sleep(time.Minute) // until nothing is known of the base
+				s.Listener.Freeze()
+				assert.Error(t, leave("/", 5*time.Second))
+				assert.Error(t, leave("/", 5*time.Second))
+				for range 100 {
+					assert.NoError(t, leave("/", 2*usual))
+				}
+			})
+		})
+	}
 }
 
 // A base that works again, or that was only slow, gets its requests back: from a hedge beside

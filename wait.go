@@ -15,6 +15,7 @@ import (
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/span"
 )
 
@@ -334,4 +335,31 @@ func (x *exchange) leave(gone error) ending {
 func (x *exchange) forbiddenByHand() bool {
 	orders := x.t.settings.Load().orders
 	return orders != nil && x.t.forbids(orders, x.req.URL, x.r.name, x.call.Attempts > 0, x.s.now())
+}
+
+// holds maps what forbids hedges to a host to the reason for metrics.
+var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.SkipPaused, decide.OfGate: meter.SkipGate, decide.OfBreaker: meter.SkipBreaker}
+
+// forbids reports whether anything but the rule forbids a hedge, and what.
+func (c *race) forbids() (reason int, forbidden bool) {
+	p := place{r: c.r, req: c.req}
+	key, now := hostkey.Of(c.req.URL), c.s.now()
+	if !c.first.BodySent() {
+		return meter.SkipBody, true
+	}
+	if orders := c.t.settings.Load().orders; orders != nil && c.t.forbids(orders, c.req.URL, c.r.name, true, now) {
+		return meter.SkipByHand, true
+	}
+	record := new(host.Record)
+	if p.host = c.t.hosts.Look(key, now); p.host != nil {
+		record = &p.host.Record
+		p.nameGate()
+	}
+	if hold := p.rules().HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {
+		return holds[hold], true
+	}
+	if c.t.Fleet != nil && c.r.fleet != 0 {
+		forbidden, _ = c.t.Fleet.accounts.Forbids(key, c.r.fleet, chance.Draw())
+	}
+	return meter.SkipFleet, forbidden
 }

@@ -114,15 +114,11 @@ func TestPools_Shun(t *testing.T) {
 			return ok
 		}
 		time.Sleep(time.Second)
-		pools.Shun(epoch, key, 0)
-		assert.False(t, shuns(false), "there is no spare")
-		assert.False(t, pools.Some())
-
 		get(beside(nil, time.Second))
 		pools.Answered(epoch, key)
-		pools.Shun(epoch, key, time.Second-1)
+		pools.Shun(epoch, key, time.Second-1, true)
 		assert.False(t, shuns(false), "the base has delivered a response since")
-		pools.Shun(epoch, key, time.Second)
+		pools.Shun(epoch, key, time.Second, true)
 		for range 5 {
 			time.Sleep(20 * time.Second)
 			get(pools.Get(epoch, base, key, time.Second, time.Second)) // which keeps the spare
@@ -152,5 +148,34 @@ func TestPools_Shun(t *testing.T) {
 		pools.Answered(epoch, key)
 		assert.False(t, shuns(true))
 		assert.Nil(t, beside(next, now), "the base works")
+	})
+}
+
+// Without a hedge that won, a base is shunned only if it is known not to have delivered
+// a response.
+func TestPools_ShunWithoutAWin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pools spare.Pools
+		defer pools.Close()
+		epoch := time.Now()
+		key := spare.Key{Key: hostkey.Key{Host: "example.com", Port: "443"}, Scheme: "https", HTTP2: true}
+		shun := func(since time.Duration) bool {
+			pools.Shun(epoch, key, since, false)
+			_, ok := pools.Shuns(epoch, key, false)
+			return ok
+		}
+		time.Sleep(time.Second)
+		assert.False(t, shun(time.Second-1), "it may have")
+		assert.True(t, pools.Some(), "but from now on, that is known")
+		time.Sleep(time.Second)
+		assert.False(t, shun(time.Second-1))
+		pools.Answered(epoch, key)
+		assert.False(t, shun(2*time.Second-1))
+		assert.True(t, shun(2*time.Second))
+		time.Sleep(30*time.Second - 1)
+		assert.True(t, pools.Some())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		assert.False(t, pools.Some())
 	})
 }

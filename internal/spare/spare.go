@@ -45,10 +45,11 @@ import (
 // no spare is needed at all.
 //
 // A hedge that wins over a spare while the HTTP/2 connection of the base delivers nothing
-// is the same evidence, and reaches further: where attempts have no timeout, every later
-// request would wait on that connection. So first attempts shun the base, until it has
-// delivered a response. That response is due to a hedge beside an attempt at the spare,
-// or to the first attempt that tries the base again after a while.
+// is the same evidence, and so is a caller that gives up after many times the delay of a
+// hedge. It reaches further: where attempts have no timeout, every later request would wait
+// on that connection. So first attempts shun the base, until it has delivered a response.
+// That response is due to a hedge beside an attempt at the spare, or to the first attempt
+// that tries the base again after a while.
 
 const (
 	// most bounds the spares of a Transport. Beyond it, the least recently
@@ -124,6 +125,7 @@ type entry struct {
 	answered time.Duration // instant of the base's last response over HTTP/2; 0 if none is known
 	used     time.Duration // instant of the last doubt or retry
 	scouts   int           // requests at the base that had no connection of the spare in time
+	made     time.Duration // instant since which answered is known
 	shunned  bool          // first attempts go to the spare and not to the base
 	since    time.Duration // if shunned, the instant since which the base owes a response
 	retry    time.Duration // if shunned, the instant at which a first attempt may try the base
@@ -165,15 +167,20 @@ func (l *Pools) Answered(epoch time.Time, key Key) {
 	}
 }
 
-// Shun makes first attempts avoid the base: over the spare, a hedge has won against an
-// attempt that the base has been making since the instant since. It does nothing if the
-// base has delivered a response meanwhile.
-func (l *Pools) Shun(epoch time.Time, key Key, since time.Duration) {
+// Shun makes first attempts avoid a connection that should have delivered a response since
+// the instant since: a hedge has won over another one, or no attempt takes so long. It does
+// nothing if the base has delivered a response meanwhile, or may have done so without a
+// hedge that won.
+func (l *Pools) Shun(epoch time.Time, key Key, since time.Duration, won bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e := l.list[key]; e != nil && e.answered <= since {
-		e.shunned, e.since, e.retry = true, since, time.Since(epoch)+shunning
+	e, gone := l.entry(epoch, key)
+	now := time.Since(epoch)
+	e.used = now
+	if e.answered <= since && (won || e.made <= since) {
+		e.shunned, e.since, e.retry = true, since, now+shunning
 	}
+	l.mu.Unlock()
+	closeIdle(gone)
 }
 
 // Shuns reports whether a first attempt must avoid the base, and the instant for Get. Now
@@ -285,7 +292,7 @@ func (l *Pools) entry(epoch time.Time, key Key) (e *entry, gone *Pool) {
 	}
 	// The strings of key are parts of a URL, which may be long.
 	key.Key, key.Scheme = key.Key.Clone(), strings.Clone(key.Scheme)
-	e = new(entry)
+	e = &entry{made: time.Since(epoch)}
 	l.list[key] = e
 	l.some.Store(true)
 	if !l.sweeping {
