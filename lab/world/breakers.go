@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -68,21 +67,8 @@ func (w *world) checkOpens() {
 
 // opens checks that the breaker of host opens.
 func (c *client) opens(host string) {
-	type event struct {
-		r *roundTrip
-		i int
-	}
-	var events []event
-	for _, r := range c.w.order {
-		if r.client == c && r.host == host {
-			for i := range r.events {
-				events = append(events, event{r, i})
-			}
-		}
-	}
-	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.r.events[a.i].at, b.r.events[b.i].at) })
 	failures := 0
-	for _, v := range events {
+	for _, v := range c.eventsOf(host) {
 		r, e, p := v.r, v.r.events[v.i], v.r.effective()
 		if e.hook == "Attempt" && e.host.Breaker == retrip.BreakerClosed {
 			continue

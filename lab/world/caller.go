@@ -216,6 +216,7 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	} else {
 		w.do(c, of, req)
 	}
+	time.Sleep(plan.Stays)
 }
 
 // onBehalf calls do with the context of a request that came in as a retry.

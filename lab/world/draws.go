@@ -247,6 +247,9 @@ func (d draws) call() Call {
 	if d.theme == uploads || d.odds(4) {
 		c.Linger = d.log(8 * time.Second)
 	}
+	if d.odds(15) {
+		c.Stays = d.log(4 * time.Second)
+	}
 	if d.theme == uploads && d.odds(60) {
 		c.Deadline, c.Cancel = 0, 0
 	}
@@ -289,7 +292,7 @@ func (d draws) step() Step {
 		s.Word, s.Wait = Word(d.n(int(words))), pick(d.tape, 0, 1, 1, 2, 3, 5, 11, 31, 100000)
 	}
 	if d.theme == peeks && d.odds(60) {
-		return Step{Length: 1 + d.n(300), Plain: d.odds(60), Stall: d.log(time.Second), Delay: d.log(time.Second)}
+		return Step{Length: 1 + d.n(300), Plain: d.odds(60), Stall: pick(d.tape, d.log(time.Second), 400*time.Millisecond), Delay: d.log(time.Second)}
 	}
 	s.Forbid, s.Final, s.Early, s.Plain, s.Close = d.odds(4), d.odds(5), d.odds(8), d.odds(15), d.odds(5)
 	if d.odds(20) {

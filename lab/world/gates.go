@@ -69,7 +69,7 @@ func (c *client) gate(host string, tenant int) {
 	}
 	for _, q := range all {
 		first := slices.IndexFunc(refused, func(at time.Duration) bool { return at < q.left })
-		if q.left > q.came+slack && q.sent && first < 0 && named < 24*time.Hour && !c.pausedBefore(host, q.left) {
+		if q.left > q.came+slack && q.sent && first < 0 && named < 24*time.Hour && !c.pausedBefore(host, q.left, tenant) {
 			c.w.breaks("P23", "%v: waits at the gate of %s from %v to %v, and the host has refused nothing", q.r, host, q.came, q.left)
 		}
 		if q.left > q.came+9*time.Minute && !q.sent && named <= 31*time.Second {
@@ -80,9 +80,11 @@ func (c *client) gate(host string, tenant int) {
 }
 
 // pausedBefore reports whether anything but a 429 or 503 may have closed a gate of host.
-func (c *client) pausedBefore(host string, at time.Duration) bool {
+func (c *client) pausedBefore(host string, at time.Duration, tenant int) bool {
 	return slices.ContainsFunc(c.w.order, func(r *roundTrip) bool {
-		return r.client == c && r.host == host && (r.hostile || r.panicked || slices.ContainsFunc(r.arrivals, func(a *arrival) bool { return a.word > 0 && a.sent < at }))
+		return r.client == c && r.host == host && (r.hostile || r.panicked || slices.ContainsFunc(r.arrivals, func(a *arrival) bool {
+			return a.sent < at && a.word > 0 && (a.status != http.StatusTooManyRequests || !r.effective().Keyed || r.id/10%2 == tenant)
+		}))
 	})
 }
 

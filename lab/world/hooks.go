@@ -4,10 +4,12 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,6 +29,25 @@ func (p Panic) panics(req *http.Request) {
 	if of, ok := req.Context().Value(callKey{}).(*callOf); ok && of.call.Panics == p {
 		panic(aPanic)
 	}
+}
+
+// place is where an event is.
+type place struct {
+	r *roundTrip
+	i int // in its events
+}
+
+// eventsOf returns the events of all requests to host, in their order.
+func (c *client) eventsOf(host string) (events []place) {
+	for _, r := range c.w.order {
+		if r.client == c && r.host == host {
+			for i := range r.events {
+				events = append(events, place{r, i})
+			}
+		}
+	}
+	slices.SortStableFunc(events, func(a, b place) int { return cmp.Compare(a.r.events[a.i].at, b.r.events[b.i].at) })
+	return events
 }
 
 // hooks returns hooks of which one panics.

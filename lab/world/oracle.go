@@ -23,6 +23,7 @@ func (w *world) check() {
 	w.checkPauses()
 	w.checkOrders()
 	w.checkOpens()
+	w.checkDebts()
 	w.checkGates()
 	w.charges()
 	if text := w.logs.buf.String(); strings.Contains(text, hush) {

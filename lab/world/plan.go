@@ -174,6 +174,7 @@ type Call struct {
 	Read   Reading
 	Pace   time.Duration // between reads
 	Linger time.Duration // between the last Read and Close
+	Stays  time.Duration // between Close and the end of the context
 	Script []Step        // of the server, by arrival; then it answers at once
 	Range  bool          // the call asks for a part
 }

@@ -77,6 +77,9 @@ func (d draws) themed(tr *Transport) {
 		p.Gate.Enabled = retrip.On
 	case peeks:
 		p.Classify = PeeksAtStart
+		if d.odds(50) {
+			p.AttemptTimeout = 30*time.Millisecond + d.log(300*time.Millisecond)
+		}
 	case pauses:
 		p.Budget, p.Breaker.Ratio, p.Deadline, p.AttemptTimeout = retrip.Unlimited, retrip.Off, 0, 0
 		p.MaxAttempts, p.MaxWait, p.Keyed = 3+d.n(3), time.Minute, false

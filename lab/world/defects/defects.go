@@ -33,7 +33,8 @@ var list string
 // defect is a small change that breaks a promise.
 type defect struct {
 	promise  string
-	had      bool // the project has had it, or one like it
+	had      bool   // the project has had it, or one like it
+	hidden   string // why the worlds can't find it; empty if they can
 	name     string
 	effect   string
 	file     string
@@ -42,6 +43,9 @@ type defect struct {
 
 // title is the first line of a defect in the list.
 var title = regexp.MustCompile(`^(P\d+)(\*?) ([a-z0-9-]+): (.+)$`)
+
+// hidden begins a second line, which says why the worlds can't find the defect.
+const hidden = "? "
 
 // parse reads a list of defects, which are separated by empty lines.
 func parse(list string) (all []defect, err error) {
@@ -54,7 +58,11 @@ func parse(list string) (all []defect, err error) {
 		if m == nil || len(lines) < 3 {
 			return nil, fmt.Errorf("want a title, a file and a change: %q", text)
 		}
-		d := defect{promise: m[1], had: m[2] != "", name: m[3], effect: m[4], file: lines[1]}
+		d := defect{promise: m[1], had: m[2] != "", name: m[3], effect: m[4]}
+		if why, ok := strings.CutPrefix(lines[1], hidden); ok && len(lines) > 3 {
+			d.hidden, lines = why, lines[1:]
+		}
+		d.file = lines[1]
 		var gone, come []string
 		for _, line := range lines[2:] {
 			switch line[0] {
@@ -249,6 +257,8 @@ func run(worlds int, only string) error {
 		if f.after > 0 {
 			seen++
 			after = strconv.Itoa(f.after)
+		} else {
+			f.how = d.hidden
 		}
 		fmt.Printf("| %s %s | %s | %s | %s | %s |\n", d.promise, d.name, had, after, f.promise, short(f.how))
 		log.Printf("%s after %v", d.name, time.Since(began).Round(time.Second))

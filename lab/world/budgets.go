@@ -1,0 +1,48 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"math"
+
+	"github.com/retrip/retrip"
+)
+
+// checkDebts checks that no retry takes tokens that aren't there.
+func (w *world) checkDebts() {
+	for _, c := range w.clients {
+		if len(c.swaps) > 1 || c.forgot || c.plan.Bare || c.plan.Fleet {
+			continue
+		}
+		for _, s := range w.sites {
+			c.debts(s.host())
+		}
+	}
+}
+
+// debts checks the retries to host: the first one of a request costs half a token.
+func (c *client) debts(host string) {
+	const cost, most, pays = 0.5, 0.7, 0.2
+	before := math.Inf(1) // no more tokens than these were there
+	for _, v := range c.eventsOf(host) {
+		r, e := v.r, v.r.events[v.i]
+		p := r.effective()
+		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || e.hook == "Hedge" || e.hook == "Resume" {
+			return
+		}
+		if e.hook == "Retry" && e.Attempt == 1 && p.Budget.Size != retrip.Off && before < cost-1e-6 {
+			c.w.breaks("P14", "%v: a retry at %v, when no more than %.2f tokens of %s were left", r, e.at, before, host)
+		}
+		switch {
+		case e.hook == "Done" && e.Attempt == 1 && e.Reason == "":
+			before += pays
+		case e.hook == "Done" || e.hook == "GiveUp":
+			before += most // of a retry that was not made, or has succeeded
+		case e.host.Host == "" || e.host.Size == 0:
+			before = math.Inf(1)
+		default:
+			before = e.host.Tokens
+		}
+	}
+}
