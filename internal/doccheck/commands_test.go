@@ -6,6 +6,7 @@ package doccheck
 import (
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -104,4 +105,61 @@ func TestREADME_CommandsSeesWhatIsWrong(t *testing.T) {
 		}
 		assert.Equal(t, []string{tt.want}, checkCommands(files))
 	}
+}
+
+// TestPages_Benchmarks checks that each benchmark in a command of a page is in the
+// package that the command names.
+func TestPages_Benchmarks(t *testing.T) {
+	for _, problem := range missingBenchmarks(readRepository(t)) {
+		t.Error(problem)
+	}
+}
+
+var (
+	benchCommand = regexp.MustCompile("go test [^\n`]*-bench '?([^' /\n`]+)[^\n`]*")
+	benchFunc    = regexp.MustCompile(`(?m)^func (Benchmark\w+)\(`)
+)
+
+// missingBenchmarks returns the commands that would run no benchmark.
+func missingBenchmarks(files map[string]string) (problems []string) {
+	for page, text := range files {
+		if path.Ext(page) != ".md" {
+			continue
+		}
+		for _, command := range benchCommand.FindAllStringSubmatch(text, -1) {
+			dir, found := ".", false
+			for word := range strings.FieldsSeq(command[0]) {
+				if strings.HasPrefix(word, ".") {
+					dir = path.Clean(word)
+				}
+			}
+			named := regexp.MustCompile(command[1])
+			for file, source := range files {
+				if path.Dir(file) == dir && strings.HasSuffix(file, "_test.go") {
+					for _, f := range benchFunc.FindAllStringSubmatch(source, -1) {
+						found = found || named.MatchString(f[1])
+					}
+				}
+			}
+			if !found {
+				problems = append(problems, page+": no benchmark for "+command[0])
+			}
+		}
+	}
+	return problems
+}
+
+func TestPages_BenchmarksSeesWhatIsWrong(t *testing.T) {
+	files := map[string]string{
+		"docs/a.md":      "Run (`go test -run '^$' -bench Bodies .`):\n\n    go test ./b -bench 'Send$' -benchtime 1x\n",
+		"a_test.go":      "func BenchmarkBodies(b *testing.B) {",
+		"b/b_test.go":    "func BenchmarkSend(b *testing.B) {",
+		"lab/c_test.go":  "func BenchmarkSend(b *testing.B) {",
+		"b/helper_go.go": "func BenchmarkBodies(b *testing.B) {",
+	}
+	assert.Empty(t, missingBenchmarks(files))
+	files["b/b_test.go"] = "func BenchmarkSender(b *testing.B) {"
+	assert.Equal(t, []string{"docs/a.md: no benchmark for go test ./b -bench 'Send$' -benchtime 1x"}, missingBenchmarks(files))
+	delete(files, "a_test.go")
+	assert.Len(t, missingBenchmarks(files), 2)
 }

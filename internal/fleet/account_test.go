@@ -206,7 +206,7 @@ func TestFleet_ConcurrentUse(t *testing.T) {
 }
 
 // With a Fleet, a request that succeeds at once costs one random number more,
-// and one request in a hundred also hands over an operation.
+// and one request in 25 also hands over an operation.
 func BenchmarkFleet_Success(b *testing.B) {
 	run := func(fleet *retrip.Fleet) func(*testing.B) {
 		return func(b *testing.B) {
