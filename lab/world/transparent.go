@@ -17,7 +17,7 @@ import (
 )
 
 // traced counts what an httptrace sees of a call.
-type traced struct{ conns, firstBytes, hints int }
+type traced struct{ conns, firstBytes int }
 
 // trace returns ctx with a trace that counts for the call.
 func (of *callOf) trace(ctx context.Context) context.Context {
