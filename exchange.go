@@ -168,6 +168,9 @@ func (x *exchange) judge() ending {
 		x.endRace(false)
 	}
 	err := x.decide()
+	if x.last.outcome.Canceled {
+		x.heedGone()
+	}
 	if !x.answered() {
 		x.count(&x.last.outcome, x.decision.Reason)
 	}
@@ -253,6 +256,14 @@ func (x *exchange) overhear(o *decide.Outcome) {
 	change, wakes := x.rules().Overhear(&x.host.Record, &x.call, *o, x.s.now(), chance.Draw())
 	wakeOthers(&x.host.Record, wakes)
 	x.changed(change)
+}
+
+// heedGone makes the host heed a response whose caller has gone: what the server said
+// holds for others.
+func (x *exchange) heedGone() {
+	o := x.last.outcome
+	o.Canceled = false
+	x.overhear(&o)
 }
 
 // goOn records the decision to make another attempt.

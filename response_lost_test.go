@@ -212,3 +212,27 @@ func TestLostResponse_NilPointer(t *testing.T) {
 		})
 	}
 }
+
+// What a server says to a caller that has gone holds for others.
+//
+//retrip:promise P9
+func TestResponse_HeardByOthers(t *testing.T) {
+	for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+		for status, pauses := range map[int]bool{503: true, 429: gate == retrip.On, 500: false} {
+			play.Bubble(t, fmt.Sprint("gate ", gate, " ", status), func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				tr := &retrip.Transport{Policy: retrip.Policy{Gate: retrip.Gate{Enabled: gate}}, Base: play.Base(func(r *http.Request) (*http.Response, error) {
+					cancel()
+					return play.Reply(status, "Retry-After: 7")(r)
+				})}
+				resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
+				require.NoError(t, err)
+				play.Finish(t, resp)
+				state, err := tr.HostState("example.com:80")
+				require.NoError(t, err)
+				assert.Equal(t, pauses, state.PausedFor > 6*time.Second, "%v", state)
+				assert.Zero(t, state.Waiting)
+			})
+		}
+	}
+}

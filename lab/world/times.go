@@ -186,7 +186,7 @@ func (w *world) checkPauses() {
 			if e.StatusCode != http.StatusServiceUnavailable && !(gate && e.StatusCode == http.StatusTooManyRequests) {
 				continue
 			}
-			if e.hook != "Retry" && e.hook != "GiveUp" || e.Err != nil || e.Reason == retrip.ReasonCanceled || !retryable(p, e.StatusCode, e.Header) {
+			if e.hook != "Retry" && e.hook != "GiveUp" || e.Err != nil || !retryable(p, e.StatusCode, e.Header) {
 				continue
 			}
 			n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
