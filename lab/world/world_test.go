@@ -23,7 +23,7 @@ var (
 
 // TestWorlds runs -worlds worlds from -seed on, until one breaks a promise.
 //
-//retrip:promise P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 P14 P15 P17 P18 P19 P20 P21
+//retrip:promise P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 P14 P15 P17 P18 P19 P20 P21 P22 P23
 func TestWorlds(t *testing.T) {
 	debug.SetGCPercent(400)
 	began := time.Now()
