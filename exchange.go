@@ -284,6 +284,10 @@ func (x *exchange) goOn() {
 // awake ends the wait before a retry. If gone isn't nil, the caller has gone
 // meanwhile.
 func (x *exchange) awake(gone error) ending {
+	if gone == nil && x.deadline != 0 && x.now() >= x.deadline {
+		// The discarded body or a busy machine has held up the request.
+		gone = x.late()
+	}
 	if gone != nil {
 		return x.leave(gone)
 	}

@@ -262,7 +262,8 @@ func (x *exchange) discard(wait time.Duration) {
 	}
 	most := min(max(wait, body.DrainLeast), body.DrainTime)
 	if x.call.Deadline != 0 && most > wait {
-		most = min(most, max(wait, x.call.Deadline-x.now()))
+		// The attempt gets half of what is left.
+		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
 	}
 	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.start(), most)
 }
