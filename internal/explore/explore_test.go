@@ -45,12 +45,49 @@ func (c *counters) Check() error {
 
 func TestAll(t *testing.T) {
 	assert.Equal(t, 100, All(t, count(10, [2]int{-1, -1})))
+	assert.Equal(t, "state 9: bad\n  1. 0\n  2. 1\n  3. 1\n", failure(t, count(10, [2]int{1, 2})), "the shortest way, and the first of these")
+}
+
+// forgetful counts, and may do something else once, of which it doesn't tell.
+type forgetful struct {
+	n    int
+	done bool
+}
+
+func (f *forgetful) Moves() (all []int) {
+	if !f.done {
+		all = append(all, 0)
+	}
+	if f.n < checked {
+		all = append(all, 1)
+	}
+	return all
+}
+
+func (f *forgetful) Do(i int) {
+	if f.n += i; i == 0 {
+		f.done = true
+	}
+}
+
+func (f *forgetful) State() []any { return []any{f.n} }
+
+func (f *forgetful) Check() error { return nil }
+
+// A state that hides what has an effect is found.
+func TestAll_Hidden(t *testing.T) {
+	assert.Contains(t, failure(t, func() *forgetful { return new(forgetful) }), "one state, but not the same to follow:\n  1. ")
+}
+
+// failure returns how All fails.
+func failure[S System[int]](t *testing.T, start func() S) string {
+	t.Helper()
 	failed := &failing{TB: t}
 	func() {
 		defer func() { assert.NotNil(t, recover()) }()
-		All(failed, count(10, [2]int{1, 2}))
+		All(failed, start)
 	}()
-	assert.Equal(t, "state 9: bad\n  1. 0\n  2. 1\n  3. 1\n", failed.text, "the shortest way, and the first of these")
+	return failed.text
 }
 
 // failing is a test that ends with a panic when it fails.

@@ -15,7 +15,7 @@ import (
 // sum returns a hash of values and of all that they point to. Addresses don't count,
 // only which pointers are equal.
 func sum(values []any) [sha256.Size]byte {
-	w := writer{seen: map[target]uint64{}}
+	w := writer{out: make([]byte, 0, 1024), seen: map[target]uint64{}}
 	for _, v := range values {
 		w.write(reflect.ValueOf(v))
 	}
@@ -55,8 +55,9 @@ func (w *writer) write(v reflect.Value) {
 		w.number(uint64(v.Len()))
 		w.out = append(w.out, v.String()...)
 	case reflect.Struct:
-		for _, field := range v.Fields() {
-			w.write(field)
+		n := v.NumField() // Fields allocates
+		for i := range n {
+			w.write(v.Field(i))
 		}
 	case reflect.Slice, reflect.Array:
 		w.number(uint64(v.Len()))

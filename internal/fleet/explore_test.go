@@ -34,7 +34,7 @@ func TestAccounts_EveryState(t *testing.T) {
 		other      int // host of the third caller
 		steps, all int // of each caller, and the same if RETRIP_EXPLORE is set
 		ends       []string
-	}{{"one account", 0, 2, 3, []string{answers, breaks}}, {"two accounts", 1, 1, 2, []string{answers, breaks, lies}}} {
+	}{{"one account", 0, 2, 4, []string{answers, breaks}}, {"two accounts", 1, 1, 2, []string{answers, breaks, lies}}} {
 		t.Run(tt.name, func(t *testing.T) {
 			steps := testenv.Depth(tt.steps, tt.all)
 			synctest.Test(t, func(t *testing.T) {
@@ -55,12 +55,12 @@ const (
 
 // office is what a process knows of two accounts, their store, and its callers.
 type office struct {
-	accounts Accounts
+	accounts Accounts // their operations are the test's: no goroutine runs
 	callers  [3]client
 	charges  [2]account.Charge // by host
 	lacks    [2]float64        // by host: the store's
 	ends     []string          // how operations of the store may end
-	open     []*operation      // that the store has not ended
+	open     []operation       // that the store has not ended
 	down     [3]account.Link   // as last seen: of the store, and of each account
 	back     [3]time.Duration  // when these are used again
 	heard    [2]time.Duration  // by host: when the store last answered
@@ -69,6 +69,8 @@ type office struct {
 	unpaid       [2]int     // charges since the last success
 	wrong        error
 }
+
+var hosts = [2]hostkey.Key{key(0), key(1)}
 
 type client struct {
 	left  int
@@ -90,10 +92,10 @@ const (
 
 // operation is one of the store.
 type operation struct {
-	host   int
-	tokens float64
-	began  time.Duration
-	end    chan string
+	view         *view
+	host         int
+	tokens, size float64
+	began        time.Duration
 }
 
 // event is what may happen next.
@@ -107,7 +109,7 @@ func (e event) String() string {
 	switch e.what {
 	case passes:
 		return fmt.Sprint(e.wait, " pass")
-	case retries, pays, succeeds, fails:
+	case retries, pays, succeeds, fails, goesOn:
 		return fmt.Sprintf("%c %s", 'A'+e.who, e.what)
 	}
 	return fmt.Sprintf("the store %s", e.what)
@@ -118,57 +120,72 @@ const (
 	pays     = "succeeds without a retry"
 	succeeds = "succeeds"
 	fails    = "fails"
+	goesOn   = "goes on"
 	passes   = "time passes"
 
 	answers = "answers"
 	breaks  = "loses the connection after the operation"
 	lies    = "lies"
+	hangs   = "hangs"
 )
 
 func newOffice(steps, other int, ends []string) *office {
 	o := &office{ends: ends, callers: [3]client{{left: steps}, {left: steps}, {left: steps, host: other}}}
 	o.lacks = [2]float64{3, 3} // one token left: level 1, the lowest that forbids nothing
-	o.accounts.Open(o.add)
+	f := &o.accounts
+	f.add = func(context.Context, string, float64, float64) (float64, error) { panic("the test is the store") }
+	f.epoch, f.views, f.ready, f.running = time.Now().Add(-time.Hour), map[hostkey.Key]*view{}, make(chan *view, 2), map[*view]struct{}{}
 	return o
 }
 
-// add is the store. Only one goroutine of the bubble runs at a time before Wait returns
-// here, but for other operations.
-func (o *office) add(ctx context.Context, host string, tokens, size float64) (float64, error) {
-	op := &operation{host: int(host[0] - '0'), tokens: tokens, began: o.accounts.now(), end: make(chan string)}
-	o.accounts.mu.Lock()
-	o.done[op.host] += tokens
-	o.open = append(o.open, op)
-	slices.SortFunc(o.open, func(a, b *operation) int { return cmp.Compare(a.host, b.host) })
-	o.accounts.mu.Unlock()
-	how := ""
-	select {
-	case how = <-op.end:
-	case <-ctx.Done():
+// begin hands the operations that are due to the store.
+func (o *office) begin() {
+	f := &o.accounts
+	for len(f.ready) > 0 {
+		v := <-f.ready
+		host, tokens, size, begun := f.start(v)
+		if !begun {
+			continue
+		}
+		op := operation{v, int(host[0] - '0'), tokens, size, f.now()}
+		o.done[op.host] += tokens
+		o.open = append(o.open, op)
 	}
-	o.accounts.mu.Lock()
-	defer o.accounts.mu.Unlock()
-	o.open = slices.DeleteFunc(o.open, func(other *operation) bool { return other == op })
-	lacks := &o.lacks[op.host]
+	slices.SortFunc(o.open, func(a, b operation) int { return cmp.Compare(a.host, b.host) })
+}
+
+// end ends an operation.
+func (o *office) end(i int, how string) {
+	op := o.open[i]
+	o.open = slices.Delete(o.open, i, i+1)
+	lacks, level, err := &o.lacks[op.host], 0.0, error(nil)
 	if how == answers || how == breaks {
-		*lacks = min(size, max(0, *lacks-tokens))
+		*lacks = min(op.size, max(0, *lacks-op.tokens))
 	}
 	switch how {
 	case answers:
-		o.heard[op.host] = o.accounts.now()
-		return size - *lacks, nil
+		o.heard[op.host], level = o.accounts.now(), op.size-*lacks
 	case breaks:
-		return 0, io.ErrUnexpectedEOF
+		err = io.ErrUnexpectedEOF
 	case lies:
-		return math.NaN(), nil
-	default:
-		return 0, ctx.Err()
+		level = math.NaN()
+	case hangs:
+		err = context.DeadlineExceeded
 	}
+	o.accounts.finish(op.view, level, op.size, err, kindOf(err))
 }
 
 func (o *office) Moves() (all []event) {
 	if o.wrong != nil {
 		return nil
+	}
+	for i := range o.callers {
+		if o.due(&o.callers[i]) {
+			all = append(all, event{what: goesOn, who: i}) // at once, but in any order
+		}
+	}
+	if len(all) > 0 {
+		return all
 	}
 	active := len(o.open) > 0
 	for i, c := range o.callers {
@@ -183,30 +200,35 @@ func (o *office) Moves() (all []event) {
 			all = append(all, event{what: succeeds, who: i}, event{what: fails, who: i})
 		}
 	}
-	for i := range o.open {
+	late := false
+	for i, op := range o.open {
 		for _, what := range o.ends {
 			all = append(all, event{what: what, who: i})
 		}
-	}
-	if active {
-		for _, wait := range o.next() {
-			all = append(all, event{what: passes, wait: wait})
+		if o.accounts.now() >= op.began+patience {
+			late = true
+			all = append(all, event{what: hangs, who: i})
 		}
+	}
+	if active && !late {
+		all = append(all, event{what: passes, wait: o.next()})
 	}
 	return all
 }
 
-// next returns how long to wait until something has changed. So the instants differ
-// little between stories, and there are fewer states.
-func (o *office) next() []time.Duration {
-	switch {
-	case slices.ContainsFunc(o.callers[:], func(c client) bool { return c.does == waits }):
-		return []time.Duration{account.OpTimeout + 1} // no answer in time
-	case len(o.open) > 0:
-		return []time.Duration{patience} // the operations end
-	default:
-		return []time.Duration{account.Age + 1} // levels are old, and stores are used again
+// next returns how long to wait until something has changed. So that there are few
+// instants, all are whole seconds or just too late for an answer after them.
+func (o *office) next() time.Duration {
+	wait := account.Age
+	if slices.ContainsFunc(o.callers[:], func(c client) bool { return c.does == waits }) {
+		if wait = account.OpTimeout + 1; o.accounts.now()%time.Second != 0 {
+			wait = time.Second - wait
+		}
 	}
+	for _, op := range o.open {
+		wait = min(wait, op.began+patience-o.accounts.now()) // the operation ends
+	}
+	return wait
 }
 
 func (o *office) fail(format string, args ...any) {
@@ -218,40 +240,26 @@ func (o *office) fail(format string, args ...any) {
 func (o *office) Do(e event) {
 	switch e.what {
 	case passes:
-		o.pass(e.wait)
+		o.accounts.epoch = o.accounts.epoch.Add(-e.wait)
+	case goesOn:
+		o.goesOn(&o.callers[e.who])
 	case retries, pays, succeeds, fails:
 		o.acts(&o.callers[e.who], e.what)
 	default:
-		host := o.open[e.who].host
-		o.open[e.who].end <- e.what
-		synctest.Wait()
-		if _, known := o.accounts.Level(key(host), officeSize); known && e.what != answers {
+		op := o.open[e.who]
+		late := o.accounts.now()-op.began > account.OpTimeout
+		o.end(e.who, e.what)
+		if _, known := o.accounts.Level(hosts[op.host], officeSize); known && e.what != answers && !(late && e.what == lies) {
 			o.fail("a level is known after the store %s", e.what)
 		}
 	}
-	o.settle()
-}
-
-// pass lets time pass, and stops where an operation ends: a link may be lost there.
-func (o *office) pass(d time.Duration) {
-	for end := o.accounts.now() + d; ; {
-		now, at := o.accounts.now(), end
-		for _, op := range o.open {
-			if ends := op.began + patience; ends > now {
-				at = min(at, ends)
-			}
-		}
-		time.Sleep(at - now)
-		o.settle()
-		if at == end {
-			return
-		}
-	}
+	o.begin()
+	o.even()
 }
 
 // acts does as a Transport would.
 func (o *office) acts(c *client, what string) {
-	host, f := key(c.host), &o.accounts
+	host, f := hosts[c.host], &o.accounts
 	c.left--
 	switch what {
 	case retries:
@@ -282,16 +290,16 @@ func (o *office) succeeds(c *client) {
 func (o *office) adds(c *client, tokens float64) {
 	f := &o.accounts
 	f.mu.Lock()
-	if now := f.now(); f.up(now) && (f.views[key(c.host)] == nil || f.views[key(c.host)].link.Up(now)) {
+	if now := f.now(); f.up(now) && (f.views[hosts[c.host]] == nil || f.views[hosts[c.host]].link.Up(now)) {
 		o.wanted[c.host] += tokens
 	}
 	f.mu.Unlock()
-	f.Add(key(c.host), officeSize, tokens)
+	f.Add(hosts[c.host], officeSize, tokens)
 }
 
 // decide asks for the account's permission, as fleet.go does, and makes the retry.
 func (o *office) decide(c *client) {
-	host, f := key(c.host), &o.accounts
+	host, f := hosts[c.host], &o.accounts
 	never, known := f.Forbids(host, officeSize, 0)
 	often, also := f.Forbids(host, officeSize, math.MaxUint64)
 	level, knows := f.Level(host, officeSize)
@@ -324,32 +332,26 @@ func (o *office) decide(c *client) {
 	}
 }
 
-// settle lets those go on who have an answer or no time left to wait for one.
-func (o *office) settle() {
-	for {
-		synctest.Wait()
-		o.even()
-		i := slices.IndexFunc(o.callers[:], func(c client) bool {
-			if c.does != waits {
-				return false
-			}
-			select {
-			case <-c.answer:
-				return true
-			default:
-				return o.accounts.now() >= c.until
-			}
-		})
-		if i < 0 {
-			return
-		}
-		c := &o.callers[i]
-		if o.accounts.now() >= c.until {
-			o.accounts.Overdue(key(c.host), c.answer)
-			o.even()
-		}
-		o.decide(c)
+// due reports whether c has an answer, or no time left to wait for one.
+func (o *office) due(c *client) bool {
+	if c.does != waits {
+		return false
 	}
+	select {
+	case <-c.answer:
+		return true
+	default:
+		return o.accounts.now() >= c.until
+	}
+}
+
+// goesOn ends the wait of c.
+func (o *office) goesOn(c *client) {
+	if o.accounts.now() >= c.until {
+		o.accounts.Overdue(hosts[c.host], c.answer)
+		o.even()
+	}
+	o.decide(c)
 }
 
 // even makes what was lost just now come back at a known time, and forgets the tokens
@@ -361,7 +363,7 @@ func (o *office) even() {
 	now := f.now()
 	links := []*account.Link{&f.link.Link, new(account.Link), new(account.Link)}
 	for host := range 2 {
-		if v := f.views[key(host)]; v != nil {
+		if v := f.views[hosts[host]]; v != nil {
 			links[1+host] = &v.link
 		}
 	}
@@ -381,7 +383,7 @@ func (o *office) even() {
 			continue
 		}
 		o.wanted[host] = o.done[host]
-		if v := f.views[key(host)]; v != nil {
+		if v := f.views[hosts[host]]; v != nil {
 			o.wanted[host] += v.owed
 		}
 	}
@@ -395,7 +397,7 @@ func (o *office) Check() error {
 	now := f.now()
 	for host := range 2 {
 		owed, busy := 0.0, false
-		if v := f.views[key(host)]; v != nil {
+		if v := f.views[hosts[host]]; v != nil {
 			owed, busy = v.owed, v.busy
 		}
 		n := 0
@@ -420,21 +422,26 @@ func (o *office) Check() error {
 
 // recovers checks that the accounts decide again once the store is well.
 func (o *office) recovers() error {
-	for len(o.open) > 0 {
-		o.Do(event{what: passes, wait: o.next()[0]})
+	for {
+		all := o.Moves()
+		i := slices.IndexFunc(all, func(e event) bool { return e.what == passes || e.what == hangs || e.what == goesOn })
+		if len(o.open) == 0 && (i < 0 || all[i].what == passes) {
+			break
+		}
+		o.Do(all[i])
 	}
 	for range 2 {
 		o.Do(event{what: passes, wait: officeOff})
 	}
 	for host := range 2 {
-		if o.accounts.Ask(key(host), officeSize) == nil {
+		if o.accounts.Ask(hosts[host], officeSize) == nil {
 			return errors.New("nobody asks a store that is well")
 		}
-		synctest.Wait()
+		o.begin()
 		for len(o.open) > 0 {
 			o.Do(event{what: answers})
 		}
-		level, known := o.accounts.Level(key(host), officeSize)
+		level, known := o.accounts.Level(hosts[host], officeSize)
 		if !known || level != officeSize-o.lacks[host] {
 			return fmt.Errorf("the level is %v, known: %v; the store lacks %v", level, known, o.lacks[host])
 		}
@@ -442,20 +449,15 @@ func (o *office) recovers() error {
 	return o.wrong
 }
 
-func (o *office) Close() {
-	if err := o.accounts.Close(); err != nil {
-		panic(err)
-	}
-	synctest.Wait()
-}
-
-// State tells times from now, and leaves out which of the callers of a host is which.
+// State tells times from now, and leaves out which of the callers of a host is which, and
+// what those have that can do nothing more.
 func (o *office) State() []any {
 	f, now := &o.accounts, o.accounts.now()
 	since := func(at, least time.Duration) time.Duration { return max(at-now, least) }
 	failed := slices.SortedFunc(slices.Values(f.link.failed), func(a, b hostkey.Key) int { return cmp.Compare(a.Host, b.Host) })
-	all := []any{failed, o.lacks, o.unpaid, o.charges[0].Made(), o.charges[1].Made(), o.wanted[0] - o.done[0], o.wanted[1] - o.done[1]}
-	if f.link.works(now) {
+	all := []any{o.wrong != nil, now % time.Second, failed, o.lacks, o.unpaid, o.charges[0].Made(), o.charges[1].Made(), o.wanted[0] - o.done[0], o.wanted[1] - o.done[1]}
+	works := f.link.works(now)
+	if all = append(all, works, f.link.slow != 0); works {
 		all = append(all, f.link.by, since(f.link.answered, -witness))
 	}
 	if f.link.slow != 0 {
@@ -464,8 +466,8 @@ func (o *office) State() []any {
 	for _, at := range o.back {
 		all = append(all, since(at, 0))
 	}
-	for host := range 2 {
-		v := f.views[key(host)]
+	for host := range hosts {
+		v := f.views[hosts[host]]
 		if v == nil {
 			all = append(all, false)
 			continue
@@ -485,9 +487,17 @@ func (o *office) State() []any {
 	callers := o.callers
 	for i := range callers {
 		c := &callers[i]
-		if c.until = since(c.until, 0); c.does != waits {
+		switch {
+		case c.does != waits && c.left == 0:
+			*c = client{host: c.host}
+		case c.does != waits:
 			c.until = 0
+		case o.due(c) && now < c.until:
+			c.until = -1
+		default:
+			c.until = since(c.until, 0)
 		}
+		c.answer = nil
 	}
 	slices.SortFunc(callers[:], func(a, b client) int {
 		paid := map[bool]int{true: 1}

@@ -280,24 +280,35 @@ func (f *Accounts) dispatch() {
 
 // operate runs the operation of v. The store may end its goroutine.
 func (f *Accounts) operate(v *view) {
+	host, tokens, size, begun := f.start(v)
+	if !begun {
+		return
+	}
+	level, err, why := 0.0, errGone, refused
+	defer func() { f.finish(v, level, size, err, why) }()
+	level, why, err = f.call(host, tokens, size)
+}
+
+// start begins the operation of v, and reports whether the store must be called.
+func (f *Accounts) start(v *view) (host string, tokens, size float64, begun bool) {
 	f.mu.Lock()
-	host, size, tokens := v.host.String(), v.size, v.owed
+	defer f.mu.Unlock()
+	host, tokens, size = v.host.String(), v.owed, v.size
 	v.owed, v.sent = 0, f.now()
 	if !f.up(v.sent) {
 		f.end(v, 0, size, errSlow, refused)
-		f.mu.Unlock()
-		return
+		return host, tokens, size, false
 	}
 	f.running[v] = struct{}{}
-	f.mu.Unlock()
-	level, err, why := 0.0, errGone, refused
-	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.running, v)
-		f.end(v, level, size, err, why)
-	}()
-	level, why, err = f.call(host, tokens, size)
+	return host, tokens, size, true
+}
+
+// finish records what the store returned.
+func (f *Accounts) finish(v *view, level, size float64, err error, why failure) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.running, v)
+	f.end(v, level, size, err, why)
 }
 
 // call calls the store, which may panic. The errors of the store, and the value

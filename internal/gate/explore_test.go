@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -33,23 +32,22 @@ func TestGate_EveryState(t *testing.T) {
 		rules bool // the pace is known
 		ends  []string
 		set   func(*[3]guest)
-		steps int // of each caller, and then the same if RETRIP_EXPLORE is set
-		all   int
+		steps int // of each caller; 4 if RETRIP_EXPLORE is set
 	}{
-		{"a free pace", false, []string{accepts, worded, leaves}, func(*[3]guest) {}, 3, 3},
-		{"every response", false, []string{accepts, fails, bare, worded, down}, func(*[3]guest) {}, 2, 3},
-		{"refusals that name a wait", false, []string{accepts, worded}, func(*[3]guest) {}, 2, 4},
-		{"a pace that rules", true, []string{accepts, bare, worded}, func(*[3]guest) {}, 2, 3},
-		{"a caller refused twice", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], 0) }, 2, 2},
-		{"a caller passed often", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], maxPassed) }, 2, 2},
+		{"a free pace", false, []string{accepts, worded, leaves}, func(*[3]guest) {}, 3},
+		{"every response", false, []string{accepts, fails, bare, worded, down}, func(*[3]guest) {}, 3},
+		{"refusals that name a wait", false, []string{accepts, worded}, func(*[3]guest) {}, 3},
+		{"a pace that rules", true, []string{accepts, bare, worded}, func(*[3]guest) {}, 3},
+		{"a caller refused twice", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], 0) }, 2},
+		{"a caller passed often", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], maxPassed) }, 2},
 		{"callers in a hurry", false, []string{accepts, worded}, func(all *[3]guest) {
 			all[0].request.Patience = time.Second / 2
 			all[1].request.Deadline = 2 * time.Second
-		}, 2, 3},
-		{"keys", false, []string{accepts, worded, down}, func(all *[3]guest) { all[2].request.Key = "b" }, 2, 3},
+		}, 2},
+		{"keys", false, []string{accepts, worded, down}, func(all *[3]guest) { all[2].request.Key = "b" }, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			steps := testenv.Depth(tt.steps, tt.all)
+			steps := testenv.Depth(tt.steps, 4)
 			n := explore.All(t, func() *house { return open(steps, tt.rules, tt.ends, tt.set) })
 			t.Logf("%d states of 3 callers with %d steps each", n, steps)
 		})
@@ -64,7 +62,6 @@ type house struct {
 	told   map[string]time.Duration // by key: end of the wait that the server asked for
 	last   map[string]time.Duration // by key: when its gate last released a request
 	guests [3]guest
-	same   bool     // the guests differ in nothing
 	ends   []string // how their attempts may end
 	over   bool
 	wrong  error
@@ -81,6 +78,9 @@ type guest struct {
 	ticket  Ticket
 	request Request
 }
+
+// due reports whether c must ask again now.
+func (c *guest) due(now time.Duration) bool { return c.does == waits && (c.called || c.timer <= now) }
 
 type doing uint8
 
@@ -130,9 +130,7 @@ func open(steps int, rules bool, ends []string, set func(*[3]guest)) *house {
 	for i := range h.guests {
 		h.guests[i] = guest{left: steps, timer: span.Forever, request: Request{Patience: time.Minute}}
 	}
-	before := h.guests
 	set(&h.guests)
-	h.same = before == h.guests
 	for i := range h.guests {
 		h.guests[i].request.Who = i
 	}
@@ -151,15 +149,15 @@ func (h *house) Moves() (all []event) {
 	if h.over || h.wrong != nil {
 		return nil
 	}
-	due, active := false, false
+	due := slices.ContainsFunc(h.guests[:], func(c guest) bool { return c.due(h.now) })
+	active := false
 	for i := range h.guests {
 		c := &h.guests[i]
-		if c.does == idles && h.same && i > 0 && slices.ContainsFunc(h.guests[:i], func(o guest) bool { o.request.Who = i; return o == *c }) {
+		if c.does == idles && slices.ContainsFunc(h.guests[:i], func(o guest) bool { o.request.Who = i; return o == *c }) {
 			continue // callers that have never come are the same
 		}
 		active = active || c.does != idles || c.left > 0
-		if c.does == waits && (c.called || c.timer <= h.now) {
-			due = true
+		if c.due(h.now) {
 			all = append(all, event{what: asks, who: i})
 		}
 		if c.left == 0 {
@@ -204,7 +202,7 @@ func (h *house) next() time.Duration {
 		if c.does == waits {
 			all = append(all, c.timer)
 		}
-		if c.request.Deadline != 0 {
+		if c.request.Deadline != 0 && h.lives(&c) {
 			all = append(all, c.request.Deadline, c.request.Deadline+1)
 		}
 	}
@@ -234,8 +232,8 @@ func (h *house) Do(e event) {
 		h.ask(c)
 	case hurries:
 		h.now += e.wait
-		h.over = true
 		h.ask(c)
+		h.wrong, h.over = h.Check(), true
 	case leaves:
 		if c.ticket.Held || c.ticket.Out {
 			h.wake(h.gates.Leave(&c.ticket, h.paused))
@@ -499,102 +497,4 @@ func (h *house) drain() error {
 		return errors.New("something is left of a gate without callers")
 	}
 	return h.wrong
-}
-
-// State tells times from now, and leaves out what has no effect within so few steps:
-// which caller is which, how many there were before, instants that are over, and the
-// intervals in which a pace is judged.
-func (h *house) State() []any {
-	type shown struct {
-		number, epoch int64
-		who           int
-		guest         guest
-	}
-	since := func(at, least time.Duration) time.Duration {
-		if at == span.Forever {
-			return at
-		}
-		return max(at-h.now, least)
-	}
-	var guests []shown
-	for i, c := range h.guests {
-		s := shown{who: i, guest: c}
-		t, q := &s.guest.ticket, &s.guest.request
-		if g := t.gate; g != nil {
-			s.number, s.epoch = -1, int64(g.epoch-t.epoch)
-			if t.number != 0 {
-				s.number = g.queue.last - t.number
-			}
-		}
-		t.gate, t.number, t.epoch, t.Alone = nil, 0, 0, false
-		if t.sent = max(t.sent-h.now, -patience-1); !t.Out {
-			t.sent, t.gap, t.limited, s.epoch = 0, 0, false, 0
-		}
-		if q.Who = nil; q.Deadline == 0 {
-			q.Took = 0
-		} else {
-			q.Deadline = since(q.Deadline, -1)
-		}
-		if s.guest.sent = max(c.sent-h.now, -patience-1); c.does != sends {
-			s.guest.sent = 0
-		}
-		s.guest.timer = since(c.timer, -1)
-		guests = append(guests, s)
-	}
-	if h.same {
-		slices.SortFunc(guests, func(a, b shown) int {
-			x, y := &a.guest, &b.guest
-			return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(x.left, y.left), cmp.Compare(x.does, y.does), cmp.Compare(x.ticket.refused, y.ticket.refused),
-				cmp.Compare(a.epoch, b.epoch), cmp.Compare(x.ticket.sent, y.ticket.sent), cmp.Compare(x.ticket.gap, y.ticket.gap))
-		})
-	}
-	var place [3]int // of the guests in this order
-	for i := range guests {
-		place[guests[i].who], guests[i].who = i, 0
-	}
-	all := []any{h.over, guests, since(h.paused, -1)}
-	for _, key := range append([]string{""}, slices.Sorted(maps.Keys(h.gates.keyed))...) {
-		g := h.gates.own
-		if key != "" {
-			g = *h.gates.keyed[key]
-		}
-		h.relate(&g, &place)
-		all = append(all, g, since(h.told[key], -1), since(h.last[key], -10*time.Second))
-	}
-	return all
-}
-
-// relate does for a gate what State says.
-func (h *house) relate(g *gate, place *[3]int) {
-	if g.shut {
-		for _, at := range []*time.Duration{&g.closed, &g.told, &g.next, &g.left, &g.probed, &g.news, &g.askAt} {
-			*at -= h.now
-		}
-	}
-	p := &g.pace
-	p.from, p.until, p.good, p.bad, g.busy = 0, 0, min(p.good, 1), 0, 0
-	if p.free {
-		g.accepted, g.news = 0, 0
-	}
-	if g.told, g.left = max(g.told, -1), max(g.left, g.closed); g.probe != probeAway {
-		g.probed = 0
-	}
-	if !g.queue.has(g.asker) {
-		g.asker, g.askAt = 0, 0
-	}
-	q := &g.queue
-	q.list, q.first = slices.Clone(q.list[q.first:]), 0
-	for i := range q.list {
-		w := &q.list[i]
-		if w.number -= q.last; w.who != nil {
-			w.who = place[w.who.(int)]
-		}
-		if w.until < span.Forever {
-			w.until -= h.now
-		}
-	}
-	if g.asker != 0 {
-		g.asker -= q.last + 1
-	}
-	q.last, g.epoch = 0, min(g.epoch, 1)
 }

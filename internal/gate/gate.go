@@ -312,7 +312,7 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 		}
 		g.closed = until
 		g.next = span.Add(g.next, shift)
-		return shift > time.Second
+		return shift > time.Second || word > g.queue.patience
 	}
 	pause := word
 	if word == 0 {

@@ -56,3 +56,30 @@ func TestGate_OverdueProbeEnds(t *testing.T) {
 		})
 	}
 }
+
+// A request that was sent before a pause makes it longer. Those that don't wait so long
+// give up at once, also if it is only a little longer.
+//
+//retrip:promise P9 P23
+func TestGate_PauseALittleLonger(t *testing.T) {
+	s := Table{Made: new(atomic.Int64)}
+	var sent [3]Ticket
+	for i := range sent {
+		require.False(t, s.Admit(&sent[i], &Request{Patience: time.Minute}, 0, 0, 0).Waits)
+	}
+	s.Refuse(&sent[0], "", time.Second, 0, 0, 0)
+	now := time.Second * 3 / 4
+	waits := func(who string, patience time.Duration) {
+		require.True(t, s.Admit(new(Ticket), &Request{Who: who, Patience: patience}, now, 0, 0).Waits)
+	}
+	waits("patient", time.Minute)
+	waits("hasty", time.Second/2)
+	waits("hastier", time.Second/4)
+	_, wakes := s.Refuse(&sent[1], "", time.Second/4+1, now, 0, 0)
+	assert.True(t, wakes)
+	assert.Equal(t, []any{"hastier", nil}, []any{s.NextWoken(), s.NextWoken()})
+	_, wakes = s.Refuse(&sent[2], "", time.Second, now, 0, 0)
+	assert.True(t, wakes)
+	assert.Equal(t, []any{"hasty", nil}, []any{s.NextWoken(), s.NextWoken()})
+	s.Look(now, func(waiting int, _ time.Duration) { assert.Equal(t, 1, waiting) })
+}

@@ -5,6 +5,7 @@ package gate
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -17,6 +18,8 @@ type queue struct {
 	first int      // index of the oldest waiter
 	gone  int      // number of waiters that have left from the middle of list
 	last  int64    // the newest number given
+
+	patience time.Duration // of the least patient waiter, or less
 }
 
 // waiter is what the gate needs to know about a waiting request.
@@ -51,6 +54,10 @@ func (q *queue) ahead(n int64) int {
 }
 
 func (q *queue) insert(w waiter) {
+	if q.len() == 0 {
+		q.patience = w.patience
+	}
+	q.patience = min(q.patience, w.patience)
 	i, found := q.search(w.number)
 	switch {
 	case found:
@@ -102,8 +109,10 @@ func (q *queue) compact() {
 func (q *queue) keep(f func(w *waiter, ahead int) bool) {
 	q.compact()
 	kept := 0
+	q.patience = math.MaxInt64
 	for i := range q.list {
 		if w := q.list[i]; f(&w, kept) {
+			q.patience = min(q.patience, w.patience)
 			q.list[kept] = w
 			kept++
 		}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -28,7 +29,7 @@ func TestQueue_Model(t *testing.T) {
 		switch k := random.IntN(10); {
 		case k < 4 && len(model) < 300:
 			last++
-			w := waiter{number: last, refused: uint8(random.IntN(3))}
+			w := waiter{number: last, refused: uint8(random.IntN(3)), patience: time.Duration(random.IntN(100))}
 			q.insert(w)
 			model = append(model, w)
 		case k < 5 && len(away) > 0:
@@ -88,6 +89,9 @@ func TestQueue_Model(t *testing.T) {
 		if len(model) == 0 {
 			require.Nil(t, q.front(false))
 			continue
+		}
+		if slices.ContainsFunc(model, func(w waiter) bool { return w.patience < q.patience }) {
+			t.Fatal("one is less patient")
 		}
 		if q.front(false).number != model[0].number || q.ahead(model[0].number) != 0 || q.ahead(last+1) != len(model) {
 			t.Fatal("the queue is in another order")
