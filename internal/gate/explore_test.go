@@ -28,26 +28,26 @@ func TestGate_EveryState(t *testing.T) {
 	testenv.Slow(t)
 	refused := func(c *guest, passed uint8) { c.ticket.refused, c.ticket.passed = probeRefusals, passed }
 	for _, tt := range []struct {
-		name  string
-		rules bool // the pace is known
-		ends  []string
-		set   func(*[3]guest)
-		steps int // of each caller; 4 if RETRIP_EXPLORE is set
+		name       string
+		rules      bool // the pace is known
+		ends       []string
+		set        func(*[3]guest)
+		steps, all int // of each caller, and the same if RETRIP_EXPLORE is set
 	}{
-		{"a free pace", false, []string{accepts, worded, leaves}, func(*[3]guest) {}, 3},
-		{"every response", false, []string{accepts, fails, bare, worded, down}, func(*[3]guest) {}, 3},
-		{"refusals that name a wait", false, []string{accepts, worded}, func(*[3]guest) {}, 3},
-		{"a pace that rules", true, []string{accepts, bare, worded}, func(*[3]guest) {}, 3},
-		{"a caller refused twice", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], 0) }, 2},
-		{"a caller passed often", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], maxPassed) }, 2},
+		{"a free pace", false, []string{accepts, worded, leaves}, func(*[3]guest) {}, 3, 4},
+		{"every response", false, []string{accepts, fails, bare, worded, down}, func(*[3]guest) {}, 3, 4},
+		{"refusals that name a wait", false, []string{accepts, worded}, func(*[3]guest) {}, 3, 4},
+		{"a pace that rules", true, []string{accepts, bare, worded}, func(*[3]guest) {}, 3, 4},
+		{"a caller refused twice", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], 0) }, 2, 4},
+		{"a caller passed often", true, []string{accepts, worded}, func(all *[3]guest) { refused(&all[0], maxPassed) }, 2, 4},
 		{"callers in a hurry", false, []string{accepts, worded}, func(all *[3]guest) {
 			all[0].request.Patience = time.Second / 2
 			all[1].request.Deadline = 2 * time.Second
-		}, 2},
-		{"keys", false, []string{accepts, worded, down}, func(all *[3]guest) { all[2].request.Key = "b" }, 3},
+		}, 3, 4},
+		{"keys", false, []string{accepts, worded, down}, func(all *[3]guest) { all[2].request.Key = "b" }, 3, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			steps := testenv.Depth(tt.steps, 4)
+			steps := testenv.Depth(tt.steps, tt.all)
 			n := explore.All(t, func() *house { return open(steps, tt.rules, tt.ends, tt.set) })
 			t.Logf("%d states of 3 callers with %d steps each", n, steps)
 		})
