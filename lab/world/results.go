@@ -94,12 +94,16 @@ func (c *checker) lost() int {
 	if len(c.r.arrivals) != c.attempts || c.hedged || c.r.hostile || c.r.call.Drip > 0 || !c.r.undisturbed() {
 		return 0
 	}
+	late := slack
+	if c.r.client.plan.Fleet {
+		late += storeMost
+	}
 	for i, e := range c.own {
 		if i == 0 || c.own[i-1].hook != "Attempt" || e.Err == nil || e.Attempt > len(c.r.arrivals) {
 			continue
 		}
 		a := c.r.arrivals[e.Attempt-1]
-		if a.status >= 200 && a.step.Kind == Answers && !a.step.Early && e.at > a.sent+4*c.w.sites[a.site].plan.Latency+slack {
+		if a.status >= 200 && a.step.Kind == Answers && !a.step.Early && e.at > a.sent+4*c.w.sites[a.site].plan.Latency+late {
 			return a.status
 		}
 	}
