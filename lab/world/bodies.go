@@ -5,6 +5,8 @@ package world
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -113,7 +115,7 @@ func (b *wrapper) sign(r *roundTrip, req *http.Request) error {
 	body, err := req.GetBody()
 	var got []byte
 	if err == nil {
-		got, err = io.ReadAll(body)
+		got, err = readAll(req, body)
 		_ = body.Close()
 	}
 	if err != nil {
@@ -126,6 +128,25 @@ func (b *wrapper) sign(r *roundTrip, req *http.Request) error {
 	return nil
 }
 
+// readAll reads all of body, unless req is canceled before.
+func readAll(req *http.Request, body io.Reader) (got []byte, err error) {
+	for buf := make([]byte, 500); err == nil; {
+		var n int
+		n, err = body.Read(buf)
+		got = append(got, buf[:n]...)
+		select {
+		case <-req.Cancel: //lint:ignore SA1019 http.Client uses it
+			err = cmp.Or(err, context.Canceled)
+		default:
+			err = cmp.Or(err, req.Context().Err())
+		}
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return got, err
+}
+
 // ahead responds as a server of HTTP/2 may, before it has got the body of req. Its response
 // ends at once, and the body still goes on.
 func (b *wrapper) ahead(r *roundTrip, req *http.Request) *http.Response {
@@ -133,20 +154,14 @@ func (b *wrapper) ahead(r *roundTrip, req *http.Request) *http.Response {
 	r.ahead = true
 	r.mu.Unlock()
 	b.c.w.relays.Go(func() {
-		var got []byte
-		var err error
-		for buf := make([]byte, 500); err == nil && req.Context().Err() == nil; {
-			var n int
-			n, err = req.Body.Read(buf)
-			got = append(got, buf[:n]...)
-		}
+		got, err := readAll(req, req.Body)
 		_ = req.Body.Close()
 		if !bytes.HasPrefix(r.sends, got) {
 			b.c.w.breaks("P7", "%v: the base gets %d bytes that are not the body", r, len(got))
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.whole = err == io.EOF
+		r.whole = err == nil
 	})
 	return &http.Response{
 		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{},

@@ -79,6 +79,7 @@ var snippetImports = map[string]string{
 	"http": "net/http", "httptest": "net/http/httptest", "httputil": "net/http/httputil", "os": "os", "rand": "math/rand/v2", "slog": "log/slog",
 	"strconv": "strconv", "strings": "strings", "syscall": "syscall", "testing": "testing", "synctest": "testing/synctest", "time": "time", "url": "net/url",
 	"prometheus": "github.com/prometheus/client_golang/prometheus",
+	"promhttp":   "github.com/prometheus/client_golang/prometheus/promhttp",
 	"retrip":     "github.com/retrip/retrip", "shed": "github.com/retrip/retrip/shed", "sim": "github.com/retrip/retrip/sim", "statuspage": "github.com/retrip/retrip/statuspage",
 }
 
