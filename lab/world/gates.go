@@ -18,7 +18,7 @@ type queuing struct {
 	came  time.Duration
 	left  time.Duration // its first attempt, or its end
 	sent  bool
-	spans []span2 // in which it waited, after a refusal that named a wait
+	spans []span2 // in which it waited, at first and after each refusal
 }
 
 type span2 struct{ from, to time.Duration }
@@ -93,9 +93,12 @@ func (c *client) pausedBefore(host string, at time.Duration, tenant int) bool {
 func (c *client) overtaken(q queuing, all []queuing, refused []time.Duration, host string) {
 	passed := 0
 	for _, s := range q.spans {
-		here := 0
+		here, since := 0, q.came // instant from which it has had its place
+		if q.left <= q.came+slack {
+			since = s.from
+		}
 		for _, other := range all {
-			if other.sent && other.came > q.came && other.left > s.from+slack && other.left < s.to && other.left > other.came+slack {
+			if other.sent && other.came > since && other.left > s.from+slack && other.left < s.to && other.left > other.came+slack {
 				here++
 			}
 		}
@@ -132,7 +135,9 @@ func (r *roundTrip) queuing() queuing {
 			q.left, q.sent = e.at, true
 			q.spans = append(q.spans, span2{r.begin, e.at})
 		case i > 0 && r.events[i-1].refused():
-			q.spans = append(q.spans, span2{r.events[i-1].at, e.at})
+			// Up to half of what the server named is the request's own random wait.
+			from, wait := r.events[i-1].at, r.events[i-1].Wait
+			q.spans = append(q.spans, span2{from, min(e.at, from+wait/3*2)}, span2{from + wait, e.at})
 		}
 	}
 	return q
