@@ -88,6 +88,16 @@ func (c *client) pausedBefore(host string, at time.Duration, tenant int) bool {
 	})
 }
 
+// accepted reports whether the server has accepted the first attempt of q. Other outcomes
+// call for another probe.
+func (q *queuing) accepted() bool {
+	if !q.sent || q.r.hostile || q.r.err != nil || len(q.r.arrivals) == 0 {
+		return false
+	}
+	status := q.r.arrivals[0].status
+	return status != 0 && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable
+}
+
 // overtaken checks that nobody passes q but as a probe: one goes after each refusal, and
 // when one hangs.
 func (c *client) overtaken(q queuing, all []queuing, refused []time.Duration, host string) {
@@ -98,7 +108,7 @@ func (c *client) overtaken(q queuing, all []queuing, refused []time.Duration, ho
 			since = s.from
 		}
 		for _, other := range all {
-			if other.sent && other.came > since && other.left > s.from+slack && other.left < s.to && other.left > other.came+slack {
+			if other.accepted() && other.came > since && other.left > s.from+slack && other.left < s.to && other.left > other.came+slack {
 				here++
 			}
 		}
