@@ -30,7 +30,7 @@ func (c *client) debts(host string) {
 	for _, v := range c.eventsOf(host) {
 		r, e := v.r, v.r.events[v.i]
 		p := r.effective()
-		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || e.hook == "Hedge" || e.hook == "Resume" {
+		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || p.Resume > 0 || e.hook == "Hedge" {
 			return
 		}
 		if e.hook == "Retry" && e.Attempt == 1 && p.Budget.Size != retrip.Off && e.at > at && before < cost-1e-6 {
