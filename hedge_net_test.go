@@ -197,10 +197,6 @@ func TestHedge_HungUntilTheCallerLeft(t *testing.T) {
 					assert.Error(t, leave("/slow", time.Second))
 				}
 				others.Wait()
-				assert.Error(t, leave("/slow", 10*usual))
-				assert.Error(t, leave("/slow", 10*usual))
-				assert.Equal(t, base, fetch(t, tr, s.URL), "some answers take so long")
-
 				time.Sleep(time.Minute) // until nothing is known of the base
 				s.Listener.Freeze()
 				assert.Error(t, leave("/", 5*time.Second))
