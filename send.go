@@ -225,7 +225,8 @@ func (x *exchange) shun() {
 	if !x.t.spares.Some() {
 		return
 	}
-	key := spare.Key{Key: hostkey.Of(x.req.URL), Scheme: x.req.URL.Scheme, HTTP2: true}
+	key := x.spareKey()
+	key.HTTP2 = true
 	if since, ok := x.t.spares.Shuns(x.s.epoch, key, x.hedges()); ok {
 		x.doubt = doubt{on: true, http2: true, since: since, patience: lostLately}
 	}

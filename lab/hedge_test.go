@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,6 +34,16 @@ func ask(t *testing.T, rt http.RoundTripper, method, url, body string) string {
 	return string(answer)
 }
 
+// answering returns a server that answers after 2 ms.
+func answering(t *testing.T, p Proto) *httptest.Server {
+	server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		<-time.After(2 * time.Millisecond)
+		_, _ = io.WriteString(w, "answer")
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
 // A request over a frozen connection is answered over another one, after the delay and
 // one more exchange, without a timeout.
 //
@@ -41,11 +52,7 @@ func TestHedge_FrozenConnection(t *testing.T) {
 	for _, p := range Protos {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
-			server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				<-time.After(2 * time.Millisecond)
-				_, _ = io.WriteString(w, "answer")
-			}))
-			t.Cleanup(server.Close)
+			server := answering(t, p)
 			box := newIcebox(t, server.Listener.Addr().String())
 			var last retrip.Event
 			tr := &retrip.Transport{Base: Base(p, server), Policy: retrip.Policy{Hedge: 0.2, AttemptTimeout: 5 * time.Second}, Trace: &retrip.Trace{Hedge: func(e retrip.Event) { last = e }}}
@@ -76,11 +83,7 @@ func TestHedge_LastingFreeze(t *testing.T) {
 	for _, p := range Protos {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
-			server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				<-time.After(2 * time.Millisecond)
-				_, _ = io.WriteString(w, "answer")
-			}))
-			t.Cleanup(server.Close)
+			server := answering(t, p)
 			// On a busy machine, the hedges may be spent when the connection freezes.
 			froze := func() (won bool) {
 				box := newIcebox(t, server.Listener.Addr().String())
