@@ -293,8 +293,9 @@ func (x *exchange) awake(gone error) ending {
 	}
 	end := x.wake()
 	if x.atFleet && end.how == goesOn {
-		return x.payRetry()
+		x.payRetry()
 	}
+	x.atFleet = false
 	return end
 }
 

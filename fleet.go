@@ -111,32 +111,37 @@ func (x *exchange) payBack(succeeded bool) (charged bool) {
 // asking is what a retry keeps of its question to the account, to ask again
 // after a long wait.
 type asking struct {
-	at   time.Duration // instant at which the account has allowed it
-	draw uint64        // decides again, so that asking twice forbids no more retries
+	at    time.Duration // instant at which the account has allowed it
+	again time.Duration // the last such instant
+	draw  uint64        // decides again, so that asking twice forbids no more retries
 }
 
-// payRetry charges the account for the retry that is about to be made. The
-// account may be empty since it allowed the retry, if that was long ago.
-func (x *exchange) payRetry() ending {
-	x.atFleet = false
-	f, size, host := &x.t.Fleet.accounts, x.r.fleet, hostkey.Of(x.req.URL)
-	waited := x.s.now() - x.asking.at
-	if waited > account.LongWait {
-		forbids, gone := x.forbidden(host, f.AskAgain)
-		switch {
-		case gone != nil:
-			return x.leave(gone)
-		case forbids:
-			x.giveBack(&x.host.Record)
-			x.decision = decide.Decision{Reason: decide.FleetBudget}
-			return ending{how: endHeldBack}
-		}
+// askAgain asks the account again if it allowed the retry long ago. It comes
+// before the host is asked: the answer takes time, in which the host may forbid
+// what it has allowed.
+func (x *exchange) askAgain() ending {
+	if !x.atFleet || x.s.now()-x.asking.again <= account.LongWait {
+		return ending{}
 	}
-	if x.host.Charge.Sent() {
-		x.held = account.Held(waited)
-		f.Add(host, size, -float64(x.held))
+	forbids, gone := x.forbidden(hostkey.Of(x.req.URL), x.t.Fleet.accounts.AskAgain)
+	switch {
+	case gone != nil:
+		return x.leave(gone)
+	case forbids:
+		x.giveBack(&x.host.Record)
+		x.decision = decide.Decision{Reason: decide.FleetBudget}
+		return ending{how: endHeldBack}
 	}
+	x.asking.again = x.s.now()
 	return ending{}
+}
+
+// payRetry charges the account for the retry that is about to be made.
+func (x *exchange) payRetry() {
+	if x.host.Charge.Sent() {
+		x.held = account.Held(x.s.now() - x.asking.at)
+		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, -float64(x.held))
+	}
 }
 
 // forbidden asks the account about a retry, by a method of Accounts. If the caller
@@ -168,7 +173,8 @@ func (x *exchange) askFleet() ending {
 		return ending{}
 	}
 	d := &x.decision
-	x.asking = asking{x.s.now(), chance.Draw()}
+	now := x.s.now()
+	x.asking = asking{now, now, chance.Draw()}
 	forbids, gone := x.forbidden(hostkey.Of(x.req.URL), x.t.Fleet.accounts.Ask)
 	switch {
 	case gone != nil:

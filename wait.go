@@ -284,6 +284,9 @@ func (x *exchange) forget(resp *http.Response) {
 // wake asks the host for permission to make the attempt, waiting as often and
 // as long as the host requires.
 func (x *exchange) wake() ending {
+	if end := x.askAgain(); end.how != goesOn {
+		return end
+	}
 	if x.host.Undemanding() && !x.forbiddenByHand() {
 		return ending{}
 	}
@@ -319,6 +322,9 @@ func (x *exchange) queue() (since time.Duration, end ending) {
 		}
 		if gone := x.sleep(timer, x.woken); gone != nil {
 			return since, x.leave(gone)
+		}
+		if end := x.askAgain(); end.how != goesOn {
+			return since, end
 		}
 	}
 }

@@ -238,6 +238,62 @@ func TestFleet_ChargesWhatItSends(t *testing.T) {
 	}
 }
 
+// What the server says while a retry asks the account again holds for that retry.
+//
+//retrip:promise P9
+func TestFleet_SecondLookHeedsTheServer(t *testing.T) {
+	const answers = 40 * time.Millisecond
+	for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+		for later := time.Duration(0); later < answers; later += 13 * time.Millisecond {
+			t.Run(fmt.Sprint(gate, later), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					began := time.Now()
+					again := make(chan struct{})
+					fleet := opened(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
+						if time.Since(began) > 3*time.Second && time.Since(began) < 5*time.Second {
+							close(again)
+						}
+						time.Sleep(answers)
+						return size, nil
+					}))
+					var said time.Time
+					attempts := 0
+					tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Gate: retrip.Gate{Enabled: gate}},
+						Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+							attempts++
+							resp := answer(r, 503)
+							switch attempts {
+							case 1:
+								<-again
+								time.Sleep(later)
+								said = time.Now()
+								resp.Header.Set("Retry-After", "7")
+							case 2:
+								resp.Header.Set("Retry-After", "3")
+							default:
+								assert.GreaterOrEqual(t, time.Since(said), 7*time.Second)
+								resp = answer(r, 200)
+							}
+							return resp, nil
+						})}
+					get := func() {
+						resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, "http://a.example/", nil))
+						if assert.NoError(t, err) {
+							assert.Equal(t, 200, resp.StatusCode)
+						}
+					}
+					var other sync.WaitGroup
+					other.Go(get)
+					synctest.Wait()
+					get()
+					other.Wait()
+					assert.Equal(t, 4, attempts)
+				})
+			})
+		}
+	}
+}
+
 // Many requests of a process end a long wait together. They ask the account once in
 // 100 ms.
 //
