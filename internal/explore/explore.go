@@ -5,7 +5,6 @@
 package explore
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +13,7 @@ import (
 )
 
 // System is a system together with all that acts on it. It must be deterministic.
-type System[Move any] interface {
+type System[Move comparable] interface {
 	// Moves returns all that may happen next; nothing at an end.
 	Moves() []Move
 
@@ -31,9 +30,14 @@ type System[Move any] interface {
 }
 
 // node is a state, as the last move that leads to it.
-type node[Move any] struct {
-	from int // index of the state before it
-	move Move
+type node struct{ from, move uint32 } // indexes of the state before it, and of the move
+
+// tree is the states found, and the shortest way to each.
+type tree[Move comparable] struct {
+	nodes []node
+	seen  map[[16]byte]uint32 // indexes of nodes by the start of their sum
+	moves []Move
+	index map[Move]uint32 // of moves
 }
 
 // All visits every state that the system reaches from its start, each once, and returns
@@ -44,72 +48,78 @@ type node[Move any] struct {
 //
 // Where two ways lead to one state, it also looks, now and then, whether they go on to
 // the same states: State may leave out only what has no effect.
-func All[Move any, S System[Move]](t testing.TB, start func() S) (states int) {
+func All[Move comparable, S System[Move]](t testing.TB, start func() S) (states int) {
 	t.Helper()
-	s := start()
-	nodes, seen, met := []node[Move]{{from: -1}}, map[[sha256.Size]byte]int{sum(s.State()): 0}, 0
-	next := [][]Move{s.Moves()} // of nodes[at:]
-	for at := 0; at < len(nodes); at++ {
-		way := moves(nodes, at)
-		for _, move := range next[at] {
-			s := after(start, way, move)
+	all := &tree[Move]{seen: map[[16]byte]uint32{}, index: map[Move]uint32{}}
+	first := start()
+	all.add(sum(first.State()), 0, *new(Move))
+	met := 0
+	for at := 0; at < len(all.nodes); at++ {
+		way := all.way(at)
+		s := after(start, way)
+		for i, move := range s.Moves() {
+			if i > 0 {
+				s = after(start, way)
+			}
+			s.Do(move)
 			key := sum(s.State())
-			if known, again := seen[key]; !again {
-				seen[key] = len(nodes)
-				nodes, next = append(nodes, node[Move]{at, move}), append(next, s.Moves())
+			if known, again := all.seen[key]; !again {
+				all.add(key, at, move)
 				if err := s.Check(); err != nil {
-					t.Fatalf("state %d: %v\n%s", len(nodes), err, story(append(way, move)))
+					t.Fatalf("state %d: %v\n%s", len(all.nodes), err, story(append(way, move)))
 				}
 			} else if met++; met%checked == 0 {
-				one, other := moves(nodes, known), append(slices.Clip(way), move)
+				one, other := all.way(int(known)), append(slices.Clip(way), move)
 				if !maps.Equal(successors(start, one), successors(start, other)) {
 					t.Fatalf("one state, but not the same to follow:\n%s  or\n%s", story(one), story(other))
 				}
 			}
 		}
-		next[at] = nil
 	}
-	return len(nodes)
+	return len(all.nodes)
+}
+
+// add adds the state with a key, to which a move leads from another.
+func (t *tree[Move]) add(key [16]byte, from int, move Move) {
+	i, known := t.index[move]
+	if !known {
+		i = uint32(len(t.moves))
+		t.moves, t.index[move] = append(t.moves, move), i
+	}
+	t.seen[key] = uint32(len(t.nodes))
+	t.nodes = append(t.nodes, node{uint32(from), i})
+}
+
+// way returns the moves that lead to a state.
+func (t *tree[Move]) way(at int) (way []Move) {
+	for ; at > 0; at = int(t.nodes[at].from) {
+		way = append(way, t.moves[t.nodes[at].move])
+	}
+	slices.Reverse(way)
+	return way
 }
 
 // checked is how many meetings of two ways there are for one that All looks at.
 const checked = 500
 
 // after returns a new system after some moves.
-func after[Move any, S System[Move]](start func() S, way []Move, more ...Move) S {
+func after[Move comparable, S System[Move]](start func() S, way []Move) S {
 	s := start()
 	for _, m := range way {
-		s.Do(m)
-	}
-	for _, m := range more {
 		s.Do(m)
 	}
 	return s
 }
 
 // successors returns the states that may follow some moves.
-func successors[Move any, S System[Move]](start func() S, way []Move) map[[sha256.Size]byte]bool {
-	s := after(start, way)
-	all := map[[sha256.Size]byte]bool{}
-	for _, m := range s.Moves() {
-		s := after(start, way, m)
+func successors[Move comparable, S System[Move]](start func() S, way []Move) map[[16]byte]bool {
+	all := map[[16]byte]bool{}
+	for _, m := range after(start, way).Moves() {
+		s := after(start, way)
+		s.Do(m)
 		all[sum(s.State())] = true
 	}
 	return all
-}
-
-// moves returns the moves that lead to a node.
-func moves[Move any](nodes []node[Move], at int) (way []Move) {
-	n := 0
-	for i := at; nodes[i].from >= 0; i = nodes[i].from {
-		n++
-	}
-	way = make([]Move, n)
-	for i := at; nodes[i].from >= 0; i = nodes[i].from {
-		n--
-		way[n] = nodes[i].move
-	}
-	return way
 }
 
 func story[Move any](way []Move) string {

@@ -116,7 +116,7 @@ func TestSum(t *testing.T) {
 		return a
 	}
 	assert.Equal(t, sum([]any{ring("b")}), sum([]any{ring("b")}))
-	seen := map[[32]byte]int{}
+	seen := map[[16]byte]int{}
 	for i, v := range []any{
 		nil, 0, "", "0", node{}, node{any: 1}, node{any: true}, node{done: make(chan int)}, &node{}, ring("b"), ring("c"), ring("b").next,
 		[]int{1}, []int{1, 0}, []any{[]int{1}, 0}, node{sub: map[string]float64{"a": 1, "b": 2}}, node{sub: map[string]float64{"a": 2, "b": 1}},

@@ -32,13 +32,13 @@ func (h *house) State() []any {
 	for i := range guests {
 		place[guests[i].who], guests[i].who = i, 0
 	}
-	all := []any{h.wrong != nil, guests, h.until(h.paused, -1)}
+	all := []any{h.wrong != nil, guests, h.until(h.paused, 0)}
 	for _, key := range append([]string{""}, slices.Sorted(maps.Keys(h.gates.keyed))...) {
 		g := &h.gates.own
 		if key != "" {
 			g = h.gates.keyed[key]
 		}
-		all = append(all, h.until(h.told[key], -1), h.recent(key, g), h.relate(key, g, &place))
+		all = append(all, h.until(h.told[key], 0), h.recent(key, g), h.relate(key, g, &place))
 	}
 	return all
 }
@@ -63,10 +63,10 @@ type shown struct {
 	flags                   flags
 }
 
-type flags struct{ out, current, probe, known, held, called, limited bool }
+type flags struct{ out, current, probe, known, held, due, limited bool }
 
 func (f flags) order() (n int) {
-	for i, set := range []bool{f.out, f.current, f.probe, f.known, f.held, f.called, f.limited} {
+	for i, set := range []bool{f.out, f.current, f.probe, f.known, f.held, f.due, f.limited} {
 		if set {
 			n |= 1 << i
 		}
@@ -105,7 +105,7 @@ func (h *house) show(i int) shown {
 	}
 	switch c.does {
 	case waits:
-		if f.called = c.called; !c.called {
+		if f.due = c.due(h.now); !f.due {
 			s.timer = h.until(c.timer, 0)
 		}
 	case sends:
@@ -167,6 +167,13 @@ func (h *house) rank(g *gate, number int64) int {
 	return n
 }
 
+// waitsFor reports whether the guest with a number at g waits for its time to ask.
+func (h *house) waitsFor(g *gate, number int64) bool {
+	return g.queue.has(number) && slices.ContainsFunc(h.guests[:], func(c guest) bool {
+		return c.does == waits && c.ticket.gate == g && c.ticket.number == number && !c.due(h.now)
+	})
+}
+
 // recent returns when the gate of key last released a request, if that was since its
 // last pause and less than a gap ago.
 func (h *house) recent(key string, g *gate) time.Duration {
@@ -220,7 +227,7 @@ func (h *house) relate(key string, g *gate, place *[3]int) gate {
 		n.accepted, n.news, p.unit = 0, 0, 0
 	}
 	q := &n.queue
-	if q.has(n.asker) {
+	if h.waitsFor(g, n.asker) {
 		n.asker = int64(h.rank(g, n.asker))
 	} else {
 		n.asker, n.askAt = 0, 0
