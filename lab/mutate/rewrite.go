@@ -209,6 +209,7 @@ func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) {
 	hidden := false
 	name := types.TypeString(value.Type, func(p *types.Package) string {
 		if p == r.Types {
+			hidden = hidden || r.shadowed(e, value.Type)
 			return ""
 		}
 		hidden = hidden || !slices.ContainsFunc(r.file.Imports, func(s *ast.ImportSpec) bool {
@@ -219,6 +220,20 @@ func (r *rewriter) constant(e ast.Expr, value types.TypeAndValue) {
 	if !hidden {
 		r.around(e, fmt.Sprintf("mutantPick[%s](%d, ", name, r.new(e, r.raw(e)+" -> "+other)), ", "+other+")")
 	}
+}
+
+// shadowed reports whether the name of a type of this package means something else at e.
+func (r *rewriter) shadowed(e ast.Expr, t types.Type) bool {
+	named, ok := t.(*types.Named)
+	if !ok {
+		return false
+	}
+	scope := r.Types.Scope().Innermost(e.Pos())
+	if scope == nil {
+		return false
+	}
+	_, found := scope.LookupParent(named.Obj().Name(), e.Pos())
+	return found != named.Obj()
 }
 
 var swapped = map[token.Token]token.Token{
