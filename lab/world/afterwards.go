@@ -5,7 +5,10 @@ package world
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,51 +86,120 @@ func (w *world) checkQuiet(t *testing.T) {
 		}
 	}
 	for i, m := range w.metrics {
-		made, gaveUp, bare := 0, map[string]float64{}, false
-		for _, c := range w.clients {
-			if c.plan.Metrics == i {
-				made += c.strangers
-				bare = bare || c.plan.Bare
-				for reason, n := range c.strange {
-					gaveUp[reason] += n
-				}
+		w.counted(t, i, m, swapped)
+	}
+}
+
+// tally is what the hooks have told of the requests that one Metrics counts.
+type tally struct {
+	counts  map[string]float64 // by metric and label
+	strange bool               // there is more than the hooks tell
+	beside  bool               // there are attempts whose result no hook tells
+}
+
+// told returns what the hooks have told of the requests that Metrics number i counts.
+func (w *world) told(i int) tally {
+	all := tally{counts: map[string]float64{}}
+	for _, c := range w.clients {
+		if c.plan.Metrics == i {
+			all.counts["requests_total"] += float64(c.strangers)
+			all.strange = all.strange || c.strangers > 0
+			for reason, n := range c.strange {
+				all.counts["give_ups_total "+reason] += n
 			}
 		}
-		for _, r := range w.order {
-			if r.client.plan.Metrics != i {
+	}
+	for _, r := range w.order {
+		if r.client.plan.Metrics != i {
+			continue
+		}
+		all.counts["requests_total"]++
+		all.strange = all.strange || r.panicked || r.call.Panics != NoPanic
+		done, retry, out := false, "", false
+		for _, e := range r.events {
+			if out && e.hook != "Hedge" {
+				all.counts["attempts_total "+resultOf(e)]++
+				all.counts["hidden_sends_total"] += float64(max(0, e.Sends-1))
+			}
+			out = e.hook == "Attempt"
+			switch e.hook {
+			case "Attempt", "Hedge":
+				all.counts["attempts_total"]++
+				all.beside = all.beside || e.hook == "Hedge" || done
+				if e.hook == "Attempt" && retry != "" {
+					all.counts["retries_total "+retry]++
+				}
+			case "GiveUp":
+				if !done {
+					all.counts["give_ups_total "+string(e.Reason)]++
+				}
+			case "Done":
+				done = true
+			case "Resume":
+				all.counts["body_resumes_total "+string(e.Reason)]++
+			}
+			if retry = ""; e.hook == "Retry" {
+				retry = string(e.Reason)
+			}
+		}
+	}
+	return all
+}
+
+// resultOf returns the result of the attempt that e tells of, if it got a response.
+func resultOf(e event) string {
+	switch {
+	case e.StatusCode == 0 || e.Err != nil:
+		return "none"
+	case e.StatusCode == http.StatusTooManyRequests:
+		return "429"
+	case e.StatusCode < 100 || e.StatusCode >= 600:
+		return "other"
+	}
+	return fmt.Sprintf("%dxx", e.StatusCode/100)
+}
+
+// counted checks that m, Metrics number i, has counted what the hooks have told, and that
+// its figures add up.
+func (w *world) counted(t *testing.T, i int, m *retrip.Metrics, swapped bool) {
+	counted := map[string]float64{}
+	for policy, s := range play.Gather(t, m) {
+		w.identities(policy, s)
+		for name, n := range s {
+			counted[name] += n
+		}
+	}
+	if swapped || slices.ContainsFunc(w.clients, func(c *client) bool { return c.plan.Metrics == i && c.plan.Bare }) {
+		return // series may have gone with their policies
+	}
+	told := w.told(i)
+	for name := range told.counts {
+		counted[name] += 0
+	}
+	for _, name := range slices.Sorted(maps.Keys(counted)) {
+		want := told.counts[name]
+		switch metric, word, labelled := strings.Cut(name, " "); metric {
+		case "requests_total":
+			if labelled {
 				continue
 			}
-			made++
-			for _, e := range r.events {
-				if e.hook == "GiveUp" {
-					gaveUp[string(e.Reason)]++
-				}
-				if e.hook == "Done" {
-					break
-				}
+		case "attempts_total":
+			if told.strange || labelled && (told.beside || word == "none" || slices.Contains([]string{"", "error", "timeout", "canceled"}, word)) {
+				continue
 			}
-		}
-		var requests float64
-		counted := map[string]float64{}
-		for policy, s := range play.Gather(t, m) {
-			w.identities(policy, s)
-			requests += s["requests_total"]
-			for name, n := range s {
-				if reason, ok := strings.CutPrefix(name, "give_ups_total "); ok {
-					counted[reason] += n
-				}
+		case "hidden_sends_total":
+			if labelled || told.strange || told.beside {
+				continue
 			}
-		}
-		if swapped || bare {
-			continue // series may have gone with their policies
-		}
-		if requests != float64(made) {
-			w.breaks("P19", "%d requests, the metrics say %v", made, requests)
-		}
-		for reason, n := range counted {
-			if gaveUp[reason] != n {
-				w.breaks("P19", "%v give-ups for %s, the metrics say %v", gaveUp[reason], reason, n)
+		case "retries_total", "body_resumes_total", "give_ups_total":
+			if word == "" || metric != "give_ups_total" && told.strange {
+				continue
 			}
+		default:
+			continue
+		}
+		if counted[name] != want {
+			w.breaks("P19", "the hooks tell of %v %s, the metrics of %v", want, name, counted[name])
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -45,12 +46,22 @@ func (w *world) checkBodies() {
 		if u.closed.Load() == 0 && !(u.copied && !u.read.Load()) {
 			w.breaks("P2", "a body of call %d was never closed", u.id)
 		}
+		if n := u.closed.Load(); n > 1 && u.once && w.retried(u.id*10) {
+			w.breaks("P2", "a body of call %d was closed %d times", u.id, n)
+		}
 	}
 	for _, d := range w.downloads {
 		if !d.closed.Load() {
 			w.breaks("P5", "r%d: the body of a response was never closed", d.id)
 		}
 	}
+}
+
+// retried reports whether round trip id has had a retry, and so a body that only retrip
+// closes.
+func (w *world) retried(id int) bool {
+	r := w.trips[id]
+	return r != nil && slices.ContainsFunc(r.events, func(e event) bool { return e.hook == "Attempt" && e.Attempt > 1 && e.at <= r.end })
 }
 
 // handle does with the body of req, which the base is about to send, what a good Base may

@@ -30,6 +30,7 @@ type upload struct {
 	io.Reader
 	id     int           // of the call
 	copied bool          // it comes from GetBody
+	once   bool          // it is a stream, which only retrip closes
 	drip   time.Duration // of each Read
 	w      *world
 	at     time.Duration // when it was opened
@@ -85,7 +86,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	case FailsRead:
 		body = &upload{id: id, Reader: failing(payload)}
 	default:
-		body = &upload{id: id, drip: c.Drip, Reader: bytes.NewReader(payload)}
+		body = &upload{id: id, drip: c.Drip, once: c.Body == Stream && c.Panics == NoPanic, Reader: bytes.NewReader(payload)}
 	}
 	req, err := http.NewRequestWithContext(ctx, c.Method, url, body)
 	must(err)
@@ -153,6 +154,7 @@ const patience = 10 * time.Minute
 // call makes one call and reads the response.
 func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	of := &callOf{id: id, call: plan}
+	w.called(of)
 	ctx = context.WithValue(ctx, callKey{}, of)
 	if plan.Policy != nil {
 		ctx = retrip.WithPolicy(ctx, w.policyOf(*plan.Policy))

@@ -196,7 +196,10 @@ func (w *world) checkPauses() {
 			if r.client.forgot {
 				continue
 			}
-			until := e.at + min(r.arrivals[n-1].word, p.MaxWait)
+			from, until := e.at, e.at+min(r.arrivals[n-1].word, p.MaxWait)
+			if r.client.plan.Fleet {
+				from += storeMost // what has asked the store before the pause still goes
+			}
 			for _, other := range w.order {
 				if other.client != r.client || other.host != r.host {
 					continue
@@ -204,7 +207,7 @@ func (w *world) checkPauses() {
 				q := other.effective()
 				held := gate && q.Gate.Enabled == retrip.On && !q.Keyed
 				for _, v := range other.events {
-					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable) {
+					if v.hook == "Attempt" && v.at > from && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable) {
 						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
 					}
 				}

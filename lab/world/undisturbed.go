@@ -6,6 +6,9 @@ package world
 import (
 	"io"
 	"math"
+	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -48,7 +51,13 @@ func (c *checker) idle() {
 		return
 	}
 	var since time.Duration
-	for _, e := range c.rest {
+	last := retrip.Reason("")
+	for i, e := range c.rest {
+		if e.hook == "Resume" {
+			if last = e.Reason; i == 0 && !c.obstructs(string(last)) {
+				c.breaks("P20", "the body isn't continued for %s, which isn't true", last)
+			}
+		}
 		switch {
 		case e.hook == "Resume":
 			since = 0
@@ -58,6 +67,38 @@ func (c *checker) idle() {
 			c.breaks("P20", "a request for the rest at %v, the body broke before %v, Resume is %v", e.at, since, p.Resume)
 		}
 	}
+	// Each body that breaks under its reader is told of.
+	if err := c.r.reading.err; err != nil && err != io.EOF && c.r.call.Read != ClosesLater && p.WholeBody <= 0 && p.Classify != PeeksAtStart && (last == "" || last == "continued") {
+		c.breaks("P20", "the body breaks after %d bytes with %v, and nobody is told why it isn't continued: %q", len(c.r.reading.got), err, last)
+	}
+}
+
+// obstructs reports whether the response may have an obstacle to a continuation, for
+// which none was asked for.
+func (c *checker) obstructs(obstacle string) bool {
+	r := c.r
+	n, _ := strconv.Atoi(r.resp.Header.Get("World-Arrival"))
+	if n < 1 || n > len(r.arrivals) || r.hostile {
+		return true
+	}
+	step, status := r.arrivals[n-1].step, r.resp.StatusCode
+	switch obstacle {
+	case "method":
+		return r.call.Method != http.MethodGet || r.sends != nil
+	case "status":
+		return status != http.StatusOK
+	case "trailers":
+		return step.Ends != NoTrailer
+	case "unknown_length":
+		return r.resp.ContentLength < 0
+	case "no_validator":
+		return slices.Contains([]RangeKind{WeakTag, NoTag, NoValidator}, step.Ranges) || r.resp.Header.Get("World-Version") == ""
+	case "content_range":
+		return status == http.StatusPartialContent || step.Ranges == PartAs200
+	case "encoded", "multipart", "no_ranges", "changed":
+		return false
+	}
+	return true
 }
 
 // guards checks what budget and breaker of the host say at an attempt or a retry.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -40,6 +41,7 @@ type world struct {
 	calm    atomic.Bool // no more faults
 
 	mu         sync.Mutex
+	calls      []weak.Pointer[callOf]
 	trips      map[int]*roundTrip
 	order      []*roundTrip
 	uploads    []*upload
@@ -282,6 +284,7 @@ func (w *world) end() {
 		}
 	}
 	w.checkBodies()
+	w.checkHeld()
 }
 
 func (w *world) setOver() {
