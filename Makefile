@@ -8,7 +8,6 @@ SHELL := bash
 GO ?= go
 FUZZTIME ?= 10s
 COVERMIN ?= 95
-SOAKTIME ?= 10m
 WORLDS ?= 100000
 SEED ?= 1
 # An example that hangs must not hang the build; not every system has timeout(1).
@@ -23,7 +22,7 @@ OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|peers)/\.\.\
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate soak worlds worlds-cover defects downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate worlds worlds-cover defects downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,9 +91,6 @@ tables: ## test every row, seed and step of the long tests; `make test` tests on
 
 mutate: ## break the packages IN, or the whole library (an hour), in small ways, and list the breaks that no test detects
 	$(GO) run ./lab/mutate $(or $(IN),$(LIBRARY))
-
-soak: ## run load with faults for SOAKTIME (10m); fails if resources grow or a request is lost
-	$(GO) run ./lab/cmd/soak -duration $(SOAKTIME)
 
 worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all promises at once, on all processors
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \

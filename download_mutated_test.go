@@ -20,8 +20,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// TestResume_Mutants does the same through a Transport: each response to a
-// request for the rest has one field changed.
+// TestResume_Mutants changes one field of each response to a request for the rest. The
+// changes are finer than what the worlds' servers do.
 func TestResume_Mutants(t *testing.T) {
 	runs := 10_000
 	if testing.Short() || testenv.Race {

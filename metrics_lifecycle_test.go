@@ -26,6 +26,21 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+var gather = play.Gather
+
+type sums = play.Sums
+
+// checkIdentities checks the identities of docs/metrics.md for a policy without
+// requests in flight.
+func checkIdentities(t *testing.T, policy string, s sums) {
+	t.Helper()
+	assert.Equal(t, s["requests_total"]-s["unattempted_requests_total"]+s["retries_total"]+s["hedges_total"], s["attempts_total"], "%s: attempts = requests - unattempted + retries + hedges", policy)
+	assert.Equal(t, s["requests_total gave_up"]+s["requests_total canceled"], s["give_ups_total"], "%s: give-ups = requests that gave up or were canceled", policy)
+	assert.Equal(t, s["requests_total canceled"], s["give_ups_total canceled"], policy)
+	assert.Equal(t, s["retries_total"], s["wait_seconds"], "%s: each retry has one wait", policy)
+	assert.LessOrEqual(t, s["requests_total recovered"], s["retries_total"], policy)
+}
+
 // policiesOf returns the policies that have series in m.
 func policiesOf(t *testing.T, m *retrip.Metrics) []string {
 	t.Helper()
@@ -250,4 +265,40 @@ func TestMetrics_CallerEndsAttempt(t *testing.T) {
 			assert.Equal(t, tt.want, counted(t, m))
 		})
 	}
+}
+
+// A Host hook that panics when a give-up has filled the budget doesn't hide that
+// give-up.
+func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := retrip.NewMetrics()
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Metrics: m, Policy: retrip.Policy{
+			Budget:  retrip.Budget{Size: 1},
+			Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter},
+		}}
+		full := false
+		tr.Trace = &retrip.Trace{Host: func(s retrip.HostState) {
+			if s.Tokens == s.Size {
+				full = true
+				panic("boom")
+			}
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 { // each waits with half a token
+			go func() {
+				defer func() { _ = recover() }()
+				_, _ = tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
+			}()
+		}
+		synctest.Wait()
+		resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil)) // notices that the budget is empty
+		assert.NoError(t, err)
+		play.Finish(t, resp)
+		cancel()
+		synctest.Wait()
+		assert.True(t, full)
+		s := gather(t, m)["default"]
+		checkIdentities(t, "default", s)
+		assert.EqualValues(t, 2, s["give_ups_total canceled"])
+	})
 }

@@ -318,6 +318,42 @@ func TestTransport_MemoryOfAnUpload(t *testing.T) {
 	assert.Less(t, int64(most)-int64(before.HeapAlloc), int64(8<<20))
 }
 
+// A Transport keeps nothing of requests that have ended, however many there are.
+//
+//retrip:promise P13 P15
+func TestTransport_KeepsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		tr := &retrip.Transport{
+			Metrics: retrip.NewMetrics(),
+			Policy:  retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Breaker: retrip.Breaker{Ratio: 0.5}, AttemptTimeout: time.Second, Hedge: 0.1},
+			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+				made++
+				status := []int{200, 200, 503, 200, 429, 200, 0}[made%7]
+				if status == 0 {
+					return nil, io.ErrUnexpectedEOF
+				}
+				return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+			}),
+		}
+		requests := func(n int) {
+			for i := range n {
+				if resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, fmt.Sprintf("http://h%d.test/", i%20), nil)); err == nil {
+					assert.NoError(t, resp.Body.Close())
+				}
+			}
+			time.Sleep(24 * time.Hour)
+		}
+		requests(1000)
+		before := testenv.Heap()
+		const more = 20_000
+		requests(more)
+		assert.Less(t, testenv.Heap()-before, int64(8*more))
+		assert.Greater(t, made, more)
+		runtime.KeepAlive(tr)
+	})
+}
+
 // The default base over loopback, outside a bubble.
 func TestTransport_Loopback(t *testing.T) {
 	var seen atomic.Int32

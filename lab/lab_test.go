@@ -49,7 +49,7 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 		go func() { made <- proxy.Run(ctx) }()
 		url := p.Scheme() + "://" + proxy.Addr() + "/"
 		load = &Load{
-			Client: &http.Client{Transport: wrap(base)}, URL: func(int) string { return url },
+			Client: &http.Client{Transport: wrap(base)}, URL: url,
 			Seed: seed, Callers: 16, Files: t.TempDir(),
 		}
 		// It also ends the spares, which keep contexts until they have been
@@ -79,7 +79,8 @@ func trial(t *testing.T, p Proto, most int, wrap func(*http.Transport) http.Roun
 
 // No fault of the network or the server makes the server execute a POST without
 // a key twice, corrupts a body, sends an answer to the wrong caller, or leaks a
-// resource. Most requests that would fail over a bare transport succeed.
+// resource. Most requests that would fail over a bare transport succeed. On real
+// time, timers and goroutines are used again, which the worlds can't see.
 //
 //retrip:promise P6 P7 P13
 func TestFaults(t *testing.T) {
@@ -119,7 +120,7 @@ func TestLedger_SeesDuplicates(t *testing.T) {
 	reckless := stubborn
 	reckless.Idempotent = func(*http.Request) bool { return true }
 	load := &Load{
-		Client: &http.Client{Transport: &retrip.Transport{Base: base, Policy: reckless}}, URL: func(int) string { return server.URL },
+		Client: &http.Client{Transport: &retrip.Transport{Base: base, Policy: reckless}}, URL: server.URL,
 		Seed: seed, Callers: 8, Files: t.TempDir(),
 	}
 	r, err := load.Run(t.Context(), 1000)

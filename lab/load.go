@@ -27,7 +27,7 @@ import (
 // requests; their outcomes depend on the network and the scheduler.
 type Load struct {
 	Client  *http.Client
-	URL     func(id int) string // URL of request id
+	URL     string
 	Seed    uint64
 	Callers int
 	Files   string // a directory for bodies in files
@@ -37,7 +37,7 @@ type Load struct {
 	holders atomic.Int64 // requests whose context is still referenced
 
 	mu     sync.Mutex
-	notes  []note // by number; the only field that grows with the requests
+	notes  []note // by number
 	report Report
 }
 
@@ -154,20 +154,6 @@ func (l *Load) begin(most int) (id int, ok bool) {
 	return len(l.notes) - 1, true
 }
 
-// Unanswered returns how many callers are waiting for an outcome.
-func (l *Load) Unanswered() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.notes) - l.report.Requests
-}
-
-// Notes returns how many bytes are kept for [Load.Audit].
-func (l *Load) Notes() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return cap(l.notes)
-}
-
 // Held waits up to the given time and returns how many requests still have a
 // referenced context, held by a timer, a goroutine or a table.
 func (l *Load) Held(wait time.Duration) int {
@@ -247,7 +233,7 @@ func (l *Load) one(id int) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, methodOf(k), l.URL(id), body.reader)
+	req, err := http.NewRequestWithContext(ctx, methodOf(k), l.URL, body.reader)
 	if err != nil {
 		return err
 	}
