@@ -45,6 +45,7 @@ func TestGate_EveryState(t *testing.T) {
 			all[1].request.Deadline = 2 * time.Second
 		}, 3, 4},
 		{"keys", false, []string{accepts, worded, down}, func(all *[3]guest) { all[2].request.Key = "b" }, 3, 4},
+		{"a key of two callers", false, []string{accepts, worded, down}, func(all *[3]guest) { all[1].request.Key, all[2].request.Key = "b", "b" }, 3, 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			steps := testenv.Depth(tt.steps, tt.all)
