@@ -363,8 +363,12 @@ func (s *shedding) ends(i int32) {
 
 // Best returns the fixed limit that m should have, and its result: of the
 // limits from Workers to six times Workers with which the server does at least
-// 99 % of what it does with the best one, the one with the lowest P99.
+// 99 % of what it does with the best one, the one with the lowest P99. It is
+// chosen with other random numbers than the result has, so that it isn't the
+// one that suits those of Seed by chance.
 func (m Shedding) Best(ctx context.Context) (best int, result *SheddingResult, err error) {
+	seed := m.Seed
+	m.Seed = ^seed
 	workers := float64(m.Workers)
 	if m.WorkersBy > 0 {
 		workers *= m.WorkersBy
@@ -389,5 +393,7 @@ func (m Shedding) Best(ctx context.Context) (best int, result *SheddingResult, e
 			best, result = limits[i], r
 		}
 	}
-	return best, result, nil
+	m.Seed, m.Limit = seed, best
+	result, err = m.Run(ctx)
+	return best, result, err
 }
