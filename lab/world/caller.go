@@ -42,7 +42,7 @@ type upload struct {
 
 func (u *upload) Read(p []byte) (int, error) {
 	u.read.Store(true)
-	if u.drip > 0 {
+	if u.drip > 0 && u.left != 0 {
 		time.Sleep(u.drip)
 		p = p[:min(len(p), 500)]
 	}

@@ -163,6 +163,11 @@ func (d draws) caller(p *Plan) Caller {
 			// net/http's Close waits for a mutex until the request body is sent.
 			call.Drip, call.Linger = 0, 0
 		}
+		if slices.ContainsFunc(p.Sites, func(s Site) bool { return s.Shed > 0 }) {
+			// net/http's server, too: a response waits for a Read of the request's body,
+			// and a shed.Handler reads ahead.
+			call.Drip = 0
+		}
 		call.Site = site
 		if d.odds(20) {
 			call.Site = d.n(len(p.Sites))
@@ -261,6 +266,10 @@ func (d draws) call() Call {
 		return d.breaking(c)
 	case d.theme == pauses && d.odds(80):
 		return d.pausing(c)
+	case d.theme == discards && d.odds(80):
+		return d.discarding(c)
+	case d.theme == peeks && d.odds(30):
+		return d.peeking(c)
 	case d.theme == resets && d.odds(80):
 		c.Gap, c.Deadline, c.Cancel = c.Gap/16, 0, 0
 		if d.odds(50) {

@@ -63,7 +63,13 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 	h := rw.Header()
 	h.Set("World-Arrival", strconv.Itoa(a.number))
 	step := a.step
+	// The Close of a response that is discarded waits for net/http's mutex while it waits for
+	// the request's body, and virtual time for both.
+	drips := r.call.Drip > 0 && !step.Duplex
 	if a.outage != nil {
+		if drips {
+			r.receive(a, req)
+		}
 		status := http.StatusServiceUnavailable
 		if a.outage.Kind == Throttling {
 			status = http.StatusTooManyRequests
@@ -79,7 +85,7 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 	if step.Kind == CutBefore {
 		panic(http.ErrAbortHandler)
 	}
-	if !step.Early && !step.Duplex {
+	if !step.Early && !step.Duplex || drips {
 		r.receive(a, req)
 	}
 	r.process(a)

@@ -25,6 +25,7 @@ const (
 	departures       // of HTTP/2 servers, one after another
 	pauses           // many requests at once to hosts that ask for pauses of different lengths
 	resets           // of connections, after which nothing may be repeated
+	discards         // of bodies that come slowly, and callers who go meanwhile
 	themes
 )
 
@@ -47,7 +48,7 @@ func (d draws) ofTheme(s Site) Site {
 		d.list(8, 90, func() {
 			s.Conns = append(s.Conns, ConnFault{Kind: Resets, Down: d.odds(70), After: d.n(6000) >> d.n(6)})
 		})
-	case pauses:
+	case pauses, peeks, discards:
 		if d.odds(70) {
 			s.Conns, s.Outages = nil, nil
 		}
@@ -73,6 +74,10 @@ func (d draws) themed(tr *Transport) {
 		if d.odds(30) {
 			p.HedgeWrites = retrip.On
 		}
+		if d.odds(20) {
+			// A response may come while the other one is judged.
+			p.Classify, tr.Wrapped = PeeksAtStart, true
+		}
 	case limits:
 		p.Gate.Enabled = retrip.On
 	case peeks:
@@ -84,6 +89,13 @@ func (d draws) themed(tr *Transport) {
 		p.Budget, p.Breaker.Ratio, p.Deadline, p.AttemptTimeout = retrip.Unlimited, retrip.Off, 0, 0
 		p.MaxAttempts, p.MaxWait, p.Keyed = 3+d.n(3), time.Minute, false
 		p.Gate.Enabled = pick[retrip.Switch](d.tape, retrip.Off, retrip.Off, retrip.On)
+		if d.odds(30) {
+			// Pauses that are renewed soon last longer than a request may wait.
+			p.MaxWait, p.Backoff.Cap = time.Second+d.log(4*time.Second), time.Second
+		}
+	case discards:
+		p.Budget, p.Breaker.Ratio, p.Gate.Enabled, p.AttemptTimeout, p.Deadline = retrip.Unlimited, retrip.Off, retrip.Off, 0, 0
+		p.Backoff.Base, tr.Wrapped = 100*time.Millisecond+d.log(800*time.Millisecond), d.odds(50)
 	case resets:
 		tr.Default, tr.Bare = d.policy(6), d.odds(50)
 		tr.Default.Idempotent = pick(d.tape, NoIdempotent, NeverIdempotent)
@@ -123,7 +135,11 @@ func (d draws) busyCall(c Call, n int) Call {
 		if !d.odds(late) {
 			break
 		}
-		c.Script = append(c.Script, Step{Delay: d.log(2 * time.Second), Length: 10})
+		s := Step{Delay: d.log(2 * time.Second), Length: 10}
+		if len(c.Script) > 0 && c.Drip == 0 && d.odds(40) {
+			s.Stall = d.log(2 * time.Second)
+		}
+		c.Script = append(c.Script, s)
 		late = 50 // the hedge is late, too
 	}
 	c.Deadline, c.Cancel, c.Policy = 0, 0, nil
@@ -139,6 +155,31 @@ func (d draws) pausing(c Call) Call {
 	d.list(3, 60, func() {
 		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 503, 429), Word: pick(d.tape, Silence, Seconds, Date), Wait: 1 + d.n(6), Delay: d.log(time.Second)})
 	})
+	if d.odds(15) {
+		c.Policy = &Policy{Policy: retrip.Policy{MaxWait: 1 + d.log(3*time.Second)}} // less than others wait
+	}
+	return c
+}
+
+// discarding returns a call whose caller may go while a body that comes slowly is
+// discarded.
+func (d draws) discarding(c Call) Call {
+	c.Gap, c.Policy, c.Deadline, c.Cancel, c.Drip = c.Gap/16, nil, 0, 0, 0
+	d.list(3, 80, func() {
+		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 500, 429), Length: 2 + d.n(3000), Plain: d.odds(40), Stall: time.Millisecond + d.log(time.Second)})
+	})
+	if d.odds(70) {
+		c.Cancel, c.Cause, c.Legacy = time.Millisecond+d.log(300*time.Millisecond), d.odds(40), d.odds(30)
+	}
+	return c
+}
+
+// peeking returns a call all of whose responses may come too slowly for who peeks at them.
+func (d draws) peeking(c Call) Call {
+	c.Method, c.Body, c.Drip, c.Policy, c.Deadline, c.Cancel = http.MethodGet, NoBody, 0, nil, 0, 0
+	for range 1 + d.n(5) {
+		c.Script = append(c.Script, Step{Length: 2 + d.n(300), Stall: 350*time.Millisecond + d.log(time.Second)})
+	}
 	return c
 }
 

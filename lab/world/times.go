@@ -83,7 +83,12 @@ func (c *checker) times() {
 			}
 		}
 	}
-	if gone > 0 && c.r.end > max(gone, c.r.begin)+c.r.call.late() {
+	atOnce := c.r.call.late()
+	if c.waited() {
+		// Nothing of Base's is left but a body that is discarded.
+		atOnce = time.Millisecond + 2*c.r.call.Drip
+	}
+	if gone > 0 && c.r.end > max(gone, c.r.begin)+atOnce {
 		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", c.r.end, gone)
 	}
 	if c.p.Deadline > 0 && c.r.end > c.r.begin+c.p.Deadline+c.r.call.late() {
@@ -105,6 +110,11 @@ func (c *checker) wait(retry event, at, late time.Duration) {
 	}
 	if c.p.Gate.Enabled != retrip.On && !c.w.paused(c.r.client, c.r.host) && waited > max(retry.Wait, 50*time.Millisecond)+late {
 		c.breaks("P12", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
+	}
+	// Neither a server's own wait nor a pause of the host is longer than MaxWait, but for the
+	// random time that is added.
+	if most := c.p.MaxWait + max(c.p.MaxWait/2, c.p.Backoff.Cap); c.p.Gate.Enabled != retrip.On && waited > max(most, 50*time.Millisecond)+late {
+		c.breaks("P9", "attempt %d began after %v, MaxWait is %v", retry.Attempt+1, waited, c.p.MaxWait)
 	}
 	if deadline := c.deadline(); deadline > 0 && retry.at+retry.Wait > deadline {
 		c.breaks("P10", "a wait of %v at %v, the deadline is %v", retry.Wait, retry.at, deadline)
@@ -182,7 +192,7 @@ func (w *world) checkPauses() {
 			if e.hook == "GiveUp" && (i == 0 || r.events[i-1].hook != "Attempt" && r.events[i-1].hook != "Hedge") {
 				continue
 			}
-			gate := p.Gate.Enabled == retrip.On && !p.Keyed
+			gate := p.Gate.Enabled == retrip.On
 			if e.StatusCode != http.StatusServiceUnavailable && !(gate && e.StatusCode == http.StatusTooManyRequests) {
 				continue
 			}
@@ -205,8 +215,12 @@ func (w *world) checkPauses() {
 					continue
 				}
 				q := other.effective()
-				held := gate && q.Gate.Enabled == retrip.On && !q.Keyed
+				// A gate of a key is held by the refusals of that key.
+				held := gate && q.Gate.Enabled == retrip.On && p.Keyed == q.Keyed && (!p.Keyed || r.id/10%2 == other.id/10%2)
 				for _, v := range other.events {
+					if left := until - v.at; v.hook == "Retry" && v.at > from && left > q.MaxWait+slack && q.Gate.Enabled != retrip.On && e.StatusCode == http.StatusServiceUnavailable {
+						w.breaks("P9", "%v: waits at %v for a pause that lasts %v more, MaxWait is %v", other, v.at, left, q.MaxWait)
+					}
 					if v.hook == "Attempt" && v.at > from && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable) {
 						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
 					}
