@@ -101,7 +101,7 @@ worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all p
 	done; \
 	for pid in "$${pids[@]}"; do wait "$$pid"; done
 
-defects: ## put each defect of lab/world/defects into the library, and count the random worlds (at most WORLDS, 5000) that find it (an hour)
+defects: ## put each defect of lab/world/defects into the library, and count the random worlds (at most WORLDS, 5000) that find it (half an hour)
 	$(GO) run ./lab/world/defects -worlds $(if $(filter file,$(origin WORLDS)),5000,$(WORLDS))
 
 worlds-cover: ## statement coverage of the root package and the packages that it imports by 10 000 random worlds alone; it must be 90 %

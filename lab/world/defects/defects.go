@@ -4,7 +4,7 @@
 // Command defects shows what the random worlds find: it builds them with one defect of
 // list.txt at a time in the library, and runs them until a promise breaks.
 //
-//	go run ./lab/world/defects -worlds 5000            # all, in an hour
+//	go run ./lab/world/defects -worlds 5000            # all, in half an hour
 //	go run ./lab/world/defects -run 'P9 ' -worlds 300  # those that break P9
 //
 // The go command overlays the file with the defect, so the repository stays unchanged.
