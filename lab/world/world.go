@@ -171,7 +171,7 @@ func Run(t *testing.T, plan *Plan) (o Outcome) {
 		}
 	}()
 	// Virtual time stands still while a goroutine waits for a mutex, or runs for ever.
-	stuck := time.AfterFunc(20*time.Second, func() {
+	stuck := time.AfterFunc(time.Minute, func() {
 		buf := make([]byte, 1<<20)
 		fmt.Fprintf(os.Stderr, "a world doesn't end: %+v\n%s\n", *plan, buf[:runtime.Stack(buf, true)])
 		os.Exit(3)
