@@ -23,7 +23,7 @@ import (
 //retrip:promise P10 P14
 func TestBreaker_EveryState(t *testing.T) {
 	testenv.OneGoroutine(t)
-	steps := testenv.Depth(4, 6)
+	const steps = 4
 	for _, tt := range []struct {
 		name string
 		rule Rule
