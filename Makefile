@@ -99,7 +99,7 @@ worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all p
 	for i in $$(seq 0 $$((n - 1))); do \
 		"$$dir/world" -test.run 'TestWorlds$$' -test.timeout 2h -test.v -worlds $$each -seed $$(($(SEED) + i * each)) & pids+=($$!); \
 	done; \
-	for pid in "$${pids[@]}"; do wait "$$pid"; done
+	failed=0; for pid in "$${pids[@]}"; do wait "$$pid" || failed=1; done; exit $$failed
 
 defects: ## put each defect of lab/world/defects into the library, and count the random worlds (at most WORLDS, 5000) that find it (half an hour)
 	$(GO) run ./lab/world/defects -worlds $(if $(filter file,$(origin WORLDS)),5000,$(WORLDS))

@@ -20,8 +20,13 @@ func TestShedding(t *testing.T) {
 		for _, service := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond} {
 			for times := sim.ConstantTimes; times <= sim.BimodalTimes; times++ {
 				m := sim.Shedding{Workers: workers, Service: service, Times: times, Load: 2, Retries: 0.3, From: 10 * time.Second, Until: 15 * time.Second}
-				_, best, err := m.Best(t.Context())
+				limit, best, err := m.Best(t.Context())
 				require.NoError(t, err)
+				fixed := m
+				fixed.Limit = limit
+				result, err := fixed.Run(t.Context())
+				require.NoError(t, err)
+				assert.Equal(t, result, best)
 				got, err := m.Run(t.Context())
 				require.NoError(t, err)
 				assert.GreaterOrEqual(t, got.Goodput, 0.9*best.Goodput, "%+v", m)

@@ -44,6 +44,7 @@ type freshWorld struct {
 	base      *http.Transport
 	transport *retrip.Transport
 	attempts  atomic.Int64
+	unsent    atomic.Int64 // of these, those that got no connection, and so were retried
 }
 
 // eachFresh runs f in a bubble for each protocol, with a handler that answers
@@ -68,7 +69,14 @@ func newFreshWorld(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *fresh
 	policy.Budget = retrip.Unlimited // otherwise there would be no retry after two timeouts in a row
 	w.transport = &retrip.Transport{
 		Base: w.base, Policy: policy,
-		Trace: &retrip.Trace{Attempt: func(retrip.Event) { w.attempts.Add(1) }},
+		Trace: &retrip.Trace{
+			Attempt: func(retrip.Event) { w.attempts.Add(1) },
+			Retry: func(e retrip.Event) {
+				if e.Err != nil && strings.Contains(e.Err.Error(), "awaiting a connection") {
+					w.unsent.Add(1)
+				}
+			},
+		},
 	}
 	return w
 }

@@ -206,9 +206,9 @@ func (w *world) checkPauses() {
 			if r.client.forgot {
 				continue
 			}
-			from, until := e.at, e.at+min(r.arrivals[n-1].word, p.MaxWait)
+			until, decided := e.at+min(r.arrivals[n-1].word, p.MaxWait), e.at
 			if r.client.plan.Fleet {
-				from += storeMost // what has asked the store before the pause still goes
+				decided += storeMost // a wait is announced once the store has answered
 			}
 			for _, other := range w.order {
 				if other.client != r.client || other.host != r.host {
@@ -218,10 +218,10 @@ func (w *world) checkPauses() {
 				// A gate of a key is held by the refusals of that key.
 				held := gate && q.Gate.Enabled == retrip.On && p.Keyed == q.Keyed && (!p.Keyed || r.id/10%2 == other.id/10%2)
 				for _, v := range other.events {
-					if left := until - v.at; v.hook == "Retry" && v.at > from && left > q.MaxWait+slack && q.Gate.Enabled != retrip.On && e.StatusCode == http.StatusServiceUnavailable {
+					if left := until - v.at; v.hook == "Retry" && v.at > decided && left > q.MaxWait+slack && q.Gate.Enabled != retrip.On && e.StatusCode == http.StatusServiceUnavailable {
 						w.breaks("P9", "%v: waits at %v for a pause that lasts %v more, MaxWait is %v", other, v.at, left, q.MaxWait)
 					}
-					if v.hook == "Attempt" && v.at > from && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable) {
+					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable) {
 						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
 					}
 				}
