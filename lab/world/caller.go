@@ -96,7 +96,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	switch c.Body {
 	case OwnGet:
 		req.GetBody = func() (io.ReadCloser, error) {
-			return w.opened(&upload{id: id, copied: true, drip: c.Drip, Reader: bytes.NewReader(payload)}), nil
+			return w.opened(&upload{id: id, copied: true, drip: c.Drip, left: cmp.Or(req.ContentLength, -1), Reader: bytes.NewReader(payload)}), nil
 		}
 	case FailsGet:
 		req.GetBody = func() (io.ReadCloser, error) { return nil, errOwn }

@@ -12,6 +12,10 @@ import (
 // slack is how late something may be that happens at once.
 const slack = 10 * time.Millisecond
 
+// clientGrace is how long RoundTrip may wait, when a deadline has passed, to learn whether it
+// was the Timeout of an http.Client.
+const clientGrace = 5 * time.Millisecond
+
 // check checks each round trip, once all callers have their results.
 func (w *world) check() {
 	for _, r := range w.order {

@@ -99,6 +99,10 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 	if step.Kind == SendsHints {
 		h.Set("Link", "</style.css>; rel=preload")
 		rw.WriteHeader(http.StatusEarlyHints)
+		// If the stream ends meanwhile, net/http's HTTP/2 may still read h, without a lock.
+		if pause(req.Context(), 1) != nil {
+			panic(http.ErrAbortHandler)
+		}
 		h.Del("Link")
 	}
 	if step.Delay > 0 && pause(req.Context(), step.Delay) != nil {

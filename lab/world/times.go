@@ -87,6 +87,9 @@ func (c *checker) times() {
 	if c.waited() {
 		// Nothing of Base's is left but a body that is discarded.
 		atOnce = time.Millisecond + 2*c.r.call.Drip
+		if c.r.client.plan.Client > 0 && !c.r.call.Direct {
+			atOnce += clientGrace
+		}
 	}
 	if gone > 0 && c.r.end > max(gone, c.r.begin)+atOnce {
 		c.breaks("P10", "RoundTrip returned at %v, and the caller had gone at %v", c.r.end, gone)
