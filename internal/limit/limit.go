@@ -14,9 +14,9 @@ import (
 )
 
 // Rule is a limit that follows the server. While there are enough requests, it
-// measures how long they take. From that, it infers how likely each number of
-// workers is, together with the time that requests take if they needn't wait;
-// the limit is a little above that number. Now and then, and whenever the
+// measures how long they take, and sees in which order they end. From that, it
+// infers how likely each number of workers is, together with the time that
+// requests take if they needn't wait; the limit is a little above that number. Now and then, and whenever the
 // server may as well be much smaller, it measures at a lower level. It learns
 // nothing, and doesn't change, while fewer requests are in progress than it
 // allows.
@@ -24,7 +24,9 @@ import (
 // It has no side effects, and is not safe for concurrent use.
 type Rule struct {
 	calm      float64 // requests that take less than this many nanoseconds may be more
-	workers   belief
+	workers   belief  // by the times of requests
+	likely    belief  // by their order, too
+	order     order
 	high, low int
 	isLow     bool
 	rising    bool // the limit doubles
@@ -39,6 +41,8 @@ type Rule struct {
 
 	variance average // of the times over the square of their mean
 	whole    average // the mean of all times over that of the quickest
+	scatter  average // variance, of requests that may wait
+	alone    float64 // how many requests variance and whole have learned of that didn't wait
 	waiting  average // requests outside
 }
 
@@ -53,12 +57,12 @@ const (
 	safe   = 0.8  // how likely the limit is enough for all workers
 	margin = 0.05 // more than that, to see whether requests wait
 	uneven = 0.5  // more than that if the times differ much
-	stock  = 2    // requests inside that keep workers busy while few wait outside
+	stock  = 2    // requests that wait inside while few wait outside, or if times differ much and the order proves nothing
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
 	below = 0.8             // the lower level, of the number that workers exceed
 	pause = 2 * time.Second // the least between two measurements at the lower level
-	often = 40              // times as long as one takes, the same
+	often = 60              // times as long as one takes, the same
 
 	fewest, most = 8, 75                          // requests of a cohort
 	shortest     = float64(20 * time.Millisecond) // that a cohort takes, if requests are quick: to judge it takes time
@@ -66,9 +70,12 @@ const (
 	slowAfter    = time.Second
 	quickest     = 0.8 // of a cohort decide: the last ones take long
 	patience     = 100 // times as many later requests show that some of a cohort hang
-	alone        = 1.2 // times the workers: so many requests hardly wait
+	nearly       = 1.2 // times the workers: so many requests hardly wait
 	memory       = 300 // requests that averages remember
-	first        = 10  // requests that count as much as what is assumed of averages
+	recent       = 50  // the same of averages that follow the limit
+	first        = 5   // requests that count as much as what is assumed of averages
+	mostLess     = 4   // times less may their variance be because they wait
+	enough       = 4   // requests that didn't wait count as much as those that did
 
 	changes                 = 0.1 // per second, of the workers and of the time that requests take
 	leastChange, mostChange = 0.001, 0.04
@@ -109,7 +116,7 @@ func (a *average) add(x, n, most float64) {
 
 // New returns a Rule for a server on which nobody minds if requests take calm.
 func New(calm time.Duration) Rule {
-	r := Rule{calm: float64(calm), workers: anything(), high: start, rising: true, variance: average{1, first}, whole: average{1.3, first}}
+	r := Rule{calm: float64(calm), workers: anything(), likely: anything(), high: start, rising: true, variance: average{1, first}, whole: average{1.3, first}}
 	for i := range r.cohorts {
 		r.cohorts[i].took = make([]float64, 0, most)
 	}
@@ -128,41 +135,59 @@ func (r *Rule) Limit() int {
 // Begin says that a request has begun at the time now, as the last of running,
 // while others are waiting. It returns a tag for End or Drop, which needn't be
 // called if it is 0.
-func (r *Rule) Begin(now time.Duration, running, waiting int) uint32 {
+func (r *Rule) Begin(now time.Duration, running, waiting int) (tag uint32) {
 	r.now = now
 	r.waiting.add(float64(waiting), 1, 30)
 	level := r.Limit()
 	if r.rising && running <= level/2 || !r.rising && running < level-level/8 {
 		return 0
 	}
+	tag = r.order.begin()%64 | numbered
+	if r.joins(running) {
+		tag |= r.id << idShift
+	}
+	return tag
+}
+
+// A tag has the number of a request in the lowest bits, then one that is always
+// set, and the id of its cohort, or 0, in the highest bits.
+const (
+	numbered = 64
+	idShift  = 7
+	mostIDs  = 1 << (32 - idShift)
+)
+
+// joins reports whether a request that begins belongs to the cohort.
+func (r *Rule) joins(running int) bool {
 	c := r.cohort(r.id)
 	if c.seen == 0 {
-		c.from = now
+		c.from = r.now
 	}
 	c.seen++
 	switch {
 	case r.slows(c):
-		return 0
+		return false
 	case c.begun == c.want:
 		if c.seen > (patience+c.stride)*c.want {
 			r.measure(false)
 		}
-		return 0
+		return false
 	case (c.seen-1)%c.stride != 0:
-		return 0
+		return false
 	}
 	c.begun++
 	c.running += float64(running)
-	if c.begun >= slowFew && now-c.from > slowAfter {
+	if c.begun >= slowFew && r.now-c.from > slowAfter {
 		c.want = c.begun
 	}
-	return c.id
+	return true
 }
 
 // Drop takes a request out of its cohort.
 func (r *Rule) Drop(tag uint32) {
-	c := r.cohort(tag)
-	if c.id != tag || c.judged {
+	r.order.leave(tag)
+	c := r.cohortOf(tag)
+	if c == nil || c.judged {
 		return
 	}
 	c.running -= c.level()
@@ -175,10 +200,12 @@ func (r *Rule) Drop(tag uint32) {
 
 // End says how long a request took. The limit may change.
 func (r *Rule) End(tag uint32, took time.Duration) {
-	c := r.cohort(tag)
-	if c.id != tag {
+	r.order.end(tag, r.isLow)
+	c := r.cohortOf(tag)
+	if c == nil {
 		return
 	}
+	id := c.id
 	c.took = append(c.took, float64(max(1, took)))
 	if c.begun < c.want {
 		return
@@ -190,24 +217,33 @@ func (r *Rule) End(tag uint32, took time.Duration) {
 		c.judged = true
 		r.judge(c)
 	}
-	if c.id == tag && len(c.took) == c.want && c.want > 1 && c.level() < alone*r.workers.quantile(0.5) {
-		r.compare(c.took)
+	if c.id == id && len(c.took) == c.want && c.want > 2 {
+		r.compare(c)
 	}
 }
 
 func (r *Rule) cohort(id uint32) *cohort { return &r.cohorts[id%4] }
 
+// cohortOf returns the cohort that a tag names, or nil if it has gone.
+func (r *Rule) cohortOf(tag uint32) *cohort {
+	id := tag >> idShift
+	if c := r.cohort(id); id > 0 && c.id == id {
+		return c
+	}
+	return nil
+}
+
 // measure begins a cohort.
 func (r *Rule) measure(low bool) {
 	if r.isLow = low; low {
-		few := r.workers.quantile(0.1)
-		level := below * few
+		least := r.likely.quantile(0.1)
+		level := below * least
 		if r.unsure() {
-			level = math.Sqrt(few * float64(r.high))
+			level = math.Sqrt(least * float64(r.high))
 		}
 		r.low = max(1, min(r.high-1, int(math.Round(level))))
 	}
-	if r.id++; r.id == 0 {
+	if r.id++; r.id == mostIDs {
 		r.id = 2
 	}
 	c := r.cohort(r.id)
@@ -230,7 +266,7 @@ func (r *Rule) slows(c *cohort) bool {
 		return false
 	}
 	is := summary{float64(r.high), float64(r.high) * elapsed / seen, seen} // by Little's law
-	r.workers.learn(is, r.variance.mean, r.whole.mean, shaken)
+	r.learn(is, shaken)
 	for i := range r.cohorts {
 		r.cohorts[i].judged = true // before and after the change
 	}
@@ -239,16 +275,24 @@ func (r *Rule) slows(c *cohort) bool {
 	return true
 }
 
+// learn is told of a cohort, and how likely the server has changed since the
+// last one.
+func (r *Rule) learn(is summary, changed float64) {
+	r.workers.learn(is, r.variance.mean, r.whole.mean, changed)
+	r.likely = r.workers
+	r.order.weigh(&r.likely, r.scatter.mean, r.high)
+}
+
 // judge moves the limit by what the cohort tells that has just ended.
 func (r *Rule) judge(c *cohort) {
 	is := summary{c.level(), mean(quick(c.took, c.want)), float64(c.want)}
 	changed := min(max(changes*(r.now-r.judged).Seconds(), leastChange), mostChange)
 	r.judged = r.now
-	r.workers.learn(is, r.variance.mean, r.whole.mean, changed)
+	r.learn(is, changed)
 	if !c.isLow {
 		r.at, r.rate = is, is.level/is.mean/r.whole.mean
 	}
-	r.move(c, is)
+	r.move(is)
 	if c.isLow {
 		r.next = r.now + max(pause, often*(r.now-c.from))
 	}
@@ -258,35 +302,56 @@ func (r *Rule) judge(c *cohort) {
 }
 
 // move chooses the limit.
-func (r *Rule) move(c *cohort, is summary) {
+func (r *Rule) move(is summary) {
 	deviation := min(1, math.Sqrt(r.variance.mean))
-	want := r.workers.quantile(safe)*(1+margin+uneven*deviation) + max(1, stock*deviation, stock-r.waiting.mean)
-	if is.mean > long && r.unsure() && r.workers.quantile(0.5) < float64(r.high) {
+	wait := max(0, stock-r.waiting.mean)
+	if !r.order.proves(r.high) || r.waiting.mean < stock {
+		wait = max(wait, stock*deviation)
+	}
+	want := r.likely.quantile(safe)*(1+margin+uneven*deviation) + wait
+	if is.mean > long && r.unsure() && r.likely.quantile(0.5) < float64(r.high) {
 		want = min(want, float64(r.high))
 	}
 	r.rising = want > 1.5*float64(r.high)
-	if !c.isLow && is.mean < r.calm {
-		want = max(want, is.level*r.calm/is.mean)
+	if r.at.n > 0 {
+		want = max(want, r.at.level*r.calm/r.at.mean)
 	}
 	want = min(want, 2*float64(r.high))
 	r.high = min(max(smallest, int(math.Round(want))), largest)
+	r.low = min(r.low, r.high-1)
 }
 
 // unsure reports whether the server may be much smaller than the limit, or not.
 func (r *Rule) unsure() bool {
-	few := r.workers.quantile(0.1)
-	return apart*few < float64(r.high) && apart*few < r.workers.quantile(0.9)
+	least := r.likely.quantile(0.1)
+	return apart*least < float64(r.high) && apart*least < r.likely.quantile(0.9)
 }
 
-// compare learns how much the times of requests that hardly wait differ.
-func (r *Rule) compare(took []float64) {
-	n, m := float64(len(took)), mean(took)
-	squares := 0.0
-	for _, t := range took {
-		squares += (t - m) * (t - m)
+// compare learns how much the times of requests differ. Those of requests that
+// hardly wait tell it best. A request of few that wait for others takes as long
+// as several together, which differ less.
+func (r *Rule) compare(c *cohort) {
+	n, m := float64(len(c.took)), mean(c.took)
+	variance := 0.0
+	for _, t := range c.took {
+		variance += (t - m) * (t - m) / ((n - 1) * m * m)
 	}
-	r.whole.add(m/mean(quick(took, len(took))), n, memory)
-	r.variance.add(squares/(n-1)/(m*m), n, memory)
+	whole := m / mean(quick(c.took, len(c.took)))
+	r.scatter.add(variance, n, recent)
+	workers := r.likely.quantile(0.5)
+	switch longer := c.level() / workers; {
+	case longer < nearly:
+		r.alone += n
+	case c.level() <= few:
+		n *= enough / (enough + r.alone)
+		less := min(mostLess, longer*longer/(1+(longer-1)/workers))
+		variance *= less
+		whole = 1 + (whole-1)*math.Sqrt(less)
+	default:
+		return
+	}
+	r.whole.add(whole, n, memory)
+	r.variance.add(variance, n, memory)
 }
 
 // quick returns the quickest of n times, of which it is given most.

@@ -6,6 +6,7 @@ package limit
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -63,8 +64,8 @@ func (s *server) serve(n int) {
 
 func constant(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
-func exponential(d time.Duration) func() time.Duration {
-	random := rand.New(rand.NewPCG(1, 2))
+func exponential(d time.Duration, seed uint64) func() time.Duration {
+	random := rand.New(rand.NewPCG(seed, 2))
 	return func() time.Duration { return time.Duration(random.ExpFloat64() * float64(d)) }
 }
 
@@ -82,26 +83,41 @@ func (s *server) limits(n int) (mean float64) {
 func TestRule_FindsTheKnee(t *testing.T) {
 	for _, workers := range []int{1, 3, 10, 60} {
 		for _, shared := range []bool{false, true} {
-			for name, service := range map[string]func() time.Duration{"constant": constant(100 * ms), "exponential": exponential(100 * ms)} {
+			for name, service := range map[string]func(seed uint64) func() time.Duration{
+				"constant":    func(uint64) func() time.Duration { return constant(100 * ms) },
+				"exponential": func(seed uint64) func() time.Duration { return exponential(100*ms, seed) },
+			} {
 				t.Run(fmt.Sprint(workers, shared, name), func(t *testing.T) {
-					r := New(0)
-					s := &server{rule: &r, service: service, shared: shared}
 					changes, most := []float64{1, 5, 0.3, 1}, 2.
 					if shared {
-						changes, most = []float64{1, 5}, 3.5 // few waits tell less there
+						changes, most = []float64{1, 5}, 4.5 // few waits tell less there, and the order misleads
 					}
-					for _, change := range changes {
-						s.workers = max(1, int(float64(workers)*change))
-						s.serve(100*s.workers + 6000)
-						got, n := s.limits(4000), float64(s.workers)
-						assert.GreaterOrEqual(t, got, 0.85*n, "× %g", change)
-						assert.LessOrEqual(t, got, most*n+6, "× %g", change)
+					runs := 8
+					if name == "constant" {
+						runs = 1
+					}
+					var got [4]float64
+					for seed := range uint64(runs) {
+						r := New(0)
+						s := &server{rule: &r, service: service(seed), shared: shared}
+						for i, change := range changes {
+							s.workers = size(workers, change)
+							s.serve(100*s.workers + 6000)
+							got[i] += s.limits(4000) / float64(runs)
+						}
+					}
+					for i, change := range changes {
+						n := float64(size(workers, change))
+						assert.GreaterOrEqual(t, got[i], 0.85*n, "× %g", change)
+						assert.LessOrEqual(t, got[i], most*n+6, "× %g", change)
 					}
 				})
 			}
 		}
 	}
 }
+
+func size(workers int, change float64) int { return max(1, int(float64(workers)*change)) }
 
 // If requests take longer, but as many workers serve them, the limit stays.
 func TestRule_SlowerRequests(t *testing.T) {
@@ -114,17 +130,66 @@ func TestRule_SlowerRequests(t *testing.T) {
 }
 
 // If most workers have gone, requests mustn't wait until all that are too many
-// have been worked off several times.
+// have been worked off several times, whatever the rule was doing at that instant.
 func TestRule_FewerWorkers(t *testing.T) {
-	r := New(0)
-	s := &server{rule: &r, workers: 100, service: constant(100 * ms)}
-	s.serve(10_000)
-	s.workers = 10
-	changed := s.now
-	for s.rule.high > 30 {
-		s.serve(1)
+	var took []time.Duration
+	for i := range 60 {
+		r := New(0)
+		s := &server{rule: &r, workers: 100, service: constant(100 * ms)}
+		s.serve(10_000 + 33*i)
+		s.workers = 10
+		changed := s.now
+		for s.rule.high > 30 {
+			s.serve(1)
+		}
+		took = append(took, time.Duration(s.now-changed))
 	}
-	assert.Less(t, time.Duration(s.now-changed), 5*time.Second)
+	slices.Sort(took)
+	assert.Less(t, took[30], 5*time.Second)
+	assert.Less(t, took[59], 10*time.Second)
+}
+
+// The order in which requests of different lengths end tells how many workers
+// a small server has, without a lower level; of constant times, it tells nothing.
+func TestOrder(t *testing.T) {
+	for _, workers := range []int{1, 2, 4, 8} {
+		r := New(0)
+		s := &server{rule: &r, workers: workers, service: exponential(100*ms, 1)}
+		s.serve(3000)
+		require.InDelta(t, workers, r.order.reach, 1.5)
+		b := anything()
+		b.normalize()
+		r.order.weigh(&b, 1, 2*workers+1)
+		assert.Greater(t, b.quantile(0.8)*1.4, float64(workers))
+		assert.Less(t, b.quantile(0.5), float64(workers)+0.5)
+	}
+	var o order
+	for range 100 {
+		first, second := o.begin(), o.begin()
+		o.end(first, false)
+		o.end(second, false)
+	}
+	require.Equal(t, 1., o.reach)
+	b, before := anything(), anything()
+	o.weigh(&b, 0, 10)
+	assert.InDelta(t, before.quantile(0.5), b.quantile(0.5), 1e-6)
+}
+
+// A request's rank is its place among those inside, however they end.
+func TestOrder_Ranks(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	var o order
+	var inside []uint32 // the oldest first
+	for range 100_000 {
+		if len(inside) == 0 || len(inside) < 20 && random.IntN(2) == 0 {
+			inside = append(inside, o.begin()%64)
+			continue
+		}
+		i := random.IntN(min(len(inside), 3)) // else one may have begun 64 requests ago
+		require.Equal(t, i+1, o.leave(inside[i]))
+		require.Zero(t, o.leave(inside[i]), "twice")
+		inside = slices.Delete(inside, i, i+1)
+	}
 }
 
 // As long as requests are quick, it doesn't matter that they wait.
@@ -156,7 +221,7 @@ func TestRule_Hangs(t *testing.T) {
 	for range 10 * most {
 		tag := r.Begin(time.Duration(s.now), r.Limit(), 1)
 		r.Drop(tag)
-		r.Drop(tag + 1)
+		r.Drop(tag + 1<<idShift) // of no cohort
 	}
 	s.serve(4000)
 	assert.InDelta(t, 25, s.limits(2000), 8)
