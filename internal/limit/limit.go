@@ -58,6 +58,7 @@ const (
 	margin = 0.05 // more than that, to see whether requests wait
 	uneven = 0.5  // more than that if the times differ much
 	stock  = 2    // requests that wait inside while few wait outside, or if times differ much and the order proves nothing
+	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
 	below = 0.8             // the lower level, of the number that workers exceed
@@ -317,6 +318,9 @@ func (r *Rule) move(is summary) {
 		want = max(want, r.at.level*r.calm/r.at.mean)
 	}
 	want = min(want, 2*float64(r.high))
+	if want > grown*float64(r.high) {
+		r.order.grow()
+	}
 	r.high = min(max(smallest, int(math.Round(want))), largest)
 	r.low = min(r.low, r.high-1)
 }

@@ -13,10 +13,10 @@ const (
 	// takes long to see.
 	few = 32
 
-	forgets  = 0.03 // of the highest rank, with each request that ends
-	rounding = 0.1  // of a rank that is forgotten in part
+	block    = 20   // requests that end: the highest rank is that of the last one or two blocks
+	rounding = 0.1  // of the numbers of workers
 	telling  = 20   // how much a rank tells, as an exponent, if times vary as those of an exponential distribution
-	unlikely = 0.02 // of numbers of workers that contradict the order: a server may share its work among all requests
+	unlikely = 0.01 // of numbers of workers that contradict the order: a server may share its work among all requests
 )
 
 // order is the order in which requests end. A server that takes them as they
@@ -25,9 +25,10 @@ const (
 // number of workers, without a measurement at another level. If times are
 // constant, the oldest always ends first and the order tells nothing.
 type order struct {
-	inside uint64 // bit i is set while the request that began i requests before the last is in progress
-	begun  uint32
-	reach  float64 // the highest rank of a request that ended, the oldest being 1; it fades
+	inside          uint64 // bit i is set while the request that began i requests before the last is in progress
+	begun           uint32
+	ended           int // requests, since the limit has grown
+	highest, before int // the highest ranks of requests that ended in this block and in the one before, the oldest being 1
 }
 
 // begin returns the number of a request that begins; end wants it modulo 64.
@@ -51,31 +52,45 @@ func (o *order) leave(number uint32) int {
 // end says that a request has ended. At a lower level than before, ranks that
 // are lower than before tell nothing.
 func (o *order) end(number uint32, isLow bool) {
-	if rank := float64(o.leave(number)); rank > o.reach || rank > 0 && !isLow {
-		o.reach = max(rank, o.reach*(1-forgets))
+	rank := o.leave(number)
+	o.highest = max(o.highest, rank)
+	if rank == 0 || isLow {
+		return
+	}
+	if o.ended++; o.ended%block == 0 {
+		o.before, o.highest = o.highest, 0
 	}
 }
 
+// reach returns the highest rank of late.
+func (o *order) reach() int { return max(o.highest, o.before) }
+
+// grow says that the limit is much larger than before. The ranks of requests
+// that began before tell nothing of it.
+func (o *order) grow() { o.ended, o.highest, o.before = 0, 0, 0 }
+
+// tells reports whether enough requests have ended since the limit has grown.
+func (o *order) tells(limit int) bool { return limit <= few && o.ended >= max(block, limit) }
+
 // proves reports whether the order shows that the server is smaller than the
 // limit and works on the oldest requests.
-func (o *order) proves(limit int) bool {
-	return limit <= few && o.reach > 0 && o.reach <= float64(limit-1)
-}
+func (o *order) proves(limit int) bool { return o.tells(limit) && o.reach() < limit }
 
 // weigh makes the numbers of workers less likely that the order contradicts.
 // Scatter is the variance of the times over the square of their mean. While the
 // youngest end as early as others, more workers are possible, and so are fewer
 // that share the work.
 func (o *order) weigh(b *belief, scatter float64, limit int) {
-	if limit > few || o.reach == 0 {
+	if !o.tells(limit) {
 		return
 	}
-	exponent := telling * min(1, scatter)
-	proves := o.proves(limit)
+	exponent := telling * min(scatter, 1/scatter)
+	reach, proves := float64(o.reach()), o.proves(limit)
 	for i := range b {
-		if more := sizes[i] / (o.reach + rounding); more > 1 {
+		// With more workers than the limit, no rank is higher either.
+		if more := min(sizes[i], float64(limit)) / (reach + rounding); more > 1 {
 			b[i].p *= max(unlikely, math.Pow(more, -exponent))
-		} else if less := sizes[i] * ratio / o.reach; less < 1 && proves {
+		} else if less := sizes[i] * ratio / reach; less < 1 && proves {
 			b[i].p *= max(unlikely, math.Pow(less, exponent))
 		}
 	}
