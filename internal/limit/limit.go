@@ -143,7 +143,7 @@ func (r *Rule) Begin(now time.Duration, running, waiting int) (tag uint32) {
 	if r.rising && running <= level/2 || !r.rising && running < level-level/8 {
 		return 0
 	}
-	tag = r.order.begin()%64 | numbered
+	tag = uint32(r.order.begin()) | isTag
 	if r.joins(running) {
 		tag |= r.id << idShift
 	}
@@ -153,9 +153,9 @@ func (r *Rule) Begin(now time.Duration, running, waiting int) (tag uint32) {
 // A tag has the number of a request in the lowest bits, then one that is always
 // set, and the id of its cohort, or 0, in the highest bits.
 const (
-	numbered = 64
-	idShift  = 7
-	mostIDs  = 1 << (32 - idShift)
+	isTag   = 1 << 16
+	idShift = 17
+	mostIDs = 1 << (32 - idShift)
 )
 
 // joins reports whether a request that begins belongs to the cohort.
@@ -186,7 +186,7 @@ func (r *Rule) joins(running int) bool {
 
 // Drop takes a request out of its cohort.
 func (r *Rule) Drop(tag uint32) {
-	r.order.leave(tag)
+	r.order.leave(uint16(tag))
 	c := r.cohortOf(tag)
 	if c == nil || c.judged {
 		return
@@ -201,7 +201,7 @@ func (r *Rule) Drop(tag uint32) {
 
 // End says how long a request took. The limit may change.
 func (r *Rule) End(tag uint32, took time.Duration) {
-	r.order.end(tag, r.isLow)
+	r.order.end(uint16(tag), r.isLow)
 	c := r.cohortOf(tag)
 	if c == nil {
 		return

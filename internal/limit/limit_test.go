@@ -194,20 +194,48 @@ func TestOrder(t *testing.T) {
 	assert.InDelta(t, before.quantile(0.5), b.quantile(0.5), 1e-6)
 }
 
-// A request's rank is its place among those inside, however they end.
+// A request's rank is its place among those inside, however they end, and also
+// if a few of them take very long.
 func TestOrder_Ranks(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var o order
-	var inside []uint32 // the oldest first
-	for range 100_000 {
-		if len(inside) == 0 || len(inside) < 20 && random.IntN(2) == 0 {
-			inside = append(inside, o.begin()%64)
+	var inside []int // the oldest first
+	for begun, ended := 0, 0; ended < 200_000; {
+		if len(inside) < 3 || len(inside) < 20 && random.IntN(2) == 0 {
+			begun++
+			require.Equal(t, uint16(begun), o.begin())
+			inside = append(inside, begun)
 			continue
 		}
-		i := random.IntN(min(len(inside), 3)) // else one may have begun 64 requests ago
-		require.Equal(t, i+1, o.leave(inside[i]))
-		require.Zero(t, o.leave(inside[i]), "twice")
+		i := random.IntN(len(inside))
+		if i < 2 && random.IntN(100) > 0 {
+			continue
+		}
+		rank := i + 1
+		if begun-inside[i] >= 64 {
+			rank = 0
+		}
+		require.Equal(t, rank, o.leave(uint16(inside[i])))
 		inside = slices.Delete(inside, i, i+1)
+		ended++
+	}
+}
+
+// Requests that take very long occupy workers, and don't hide them.
+func TestRule_LongRequests(t *testing.T) {
+	for _, workers := range []int{2, 4, 10} {
+		r := New(0)
+		random := rand.New(rand.NewPCG(1, 2))
+		s := &server{rule: &r, workers: workers, service: func() time.Duration {
+			if random.IntN(100) == 0 {
+				return 10 * time.Second
+			}
+			return 50*ms + time.Duration(random.Int64N(int64(100*ms)))
+		}}
+		s.serve(20_000)
+		got, n := s.limits(10_000), float64(workers)
+		assert.GreaterOrEqual(t, got, n)
+		assert.LessOrEqual(t, got, 3*n+6)
 	}
 }
 
@@ -258,7 +286,9 @@ func TestRule_Bounds(t *testing.T) {
 				if len(tags) == 0 || random.IntN(2) == 0 {
 					now += time.Duration(random.Int64N(int64(time.Second)))
 					tags = append(tags, r.Begin(now, random.IntN(2*r.Limit()+1), random.IntN(10)))
-				} else if tag := tags[0]; random.IntN(10) == 0 {
+				} else if tag := tags[0]; tag == 0 {
+					tags = tags[1:]
+				} else if random.IntN(10) == 0 {
 					tags = tags[1:]
 					r.Drop(tag)
 				} else {

@@ -25,33 +25,37 @@ const (
 // number of workers, without a measurement at another level. If times are
 // constant, the oldest always ends first and the order tells nothing.
 type order struct {
+	begun           uint16 // requests
 	inside          uint64 // bit i is set while the request that began i requests before the last is in progress
-	begun           uint32
-	ended           int // requests, since the limit has grown
-	highest, before int // the highest ranks of requests that ended in this block and in the one before, the oldest being 1
+	all             int    // requests in progress; those that aren't among the bits are older
+	ended           int    // since the limit has grown
+	highest, before int    // the highest ranks of requests that ended in this block and in the one before, the oldest being 1
 }
 
-// begin returns the number of a request that begins; end wants it modulo 64.
-func (o *order) begin() uint32 {
+// begin returns the number of a request that begins.
+func (o *order) begin() uint16 {
 	o.begun++
 	o.inside = o.inside<<1 | 1
+	o.all++
 	return o.begun
 }
 
 // leave takes a request out that has ended or is gone, and returns its rank, or
 // 0 if it began too long ago.
-func (o *order) leave(number uint32) int {
-	ago := (o.begun - number) % 64
-	if o.inside>>ago&1 == 0 {
-		return 0
+func (o *order) leave(number uint16) int {
+	rank := 0
+	if ago := o.begun - number; ago < 64 {
+		older := o.all - bits.OnesCount64(o.inside)
+		rank = older + bits.OnesCount64(o.inside>>ago)
+		o.inside &^= 1 << ago
 	}
-	o.inside &^= 1 << ago
-	return bits.OnesCount64(o.inside>>ago) + 1
+	o.all--
+	return rank
 }
 
 // end says that a request has ended. At a lower level than before, ranks that
 // are lower than before tell nothing.
-func (o *order) end(number uint32, isLow bool) {
+func (o *order) end(number uint16, isLow bool) {
 	rank := o.leave(number)
 	o.highest = max(o.highest, rank)
 	if rank == 0 || isLow {
