@@ -63,10 +63,10 @@ type Handler struct {
 	Handler http.Handler
 
 	// Limit is how many requests are served at a time. If 0, the Handler finds
-	// it, from the time that requests take: slightly more than what keeps the
-	// server busy. It begins with 6 and learns only while requests wait. Above
-	// what keeps the server busy, requests wait inside the server, where
-	// QueueTime doesn't bound the wait. What keeps it busy is its capacity in
+	// it, from the time that requests take and the order in which they end:
+	// slightly more than what keeps the server busy. It begins with 6 and learns
+	// only while requests wait. Above what keeps the server busy, requests wait
+	// inside the server, where QueueTime doesn't bound the wait. What keeps it busy is its capacity in
 	// requests per second times the seconds that one request takes. Off means no
 	// limit: no request waits, and only requests without time left are refused.
 	Limit int
