@@ -76,8 +76,8 @@ func (o *order) grow() { o.ended, o.highest, o.before = 0, 0, 0 }
 // tells reports whether enough requests have ended since the limit has grown.
 func (o *order) tells(limit int) bool { return limit <= few && o.ended >= max(block, limit) }
 
-// proves reports whether the order shows that the server is smaller than the
-// limit and works on the oldest requests.
+// proves reports whether no request ended as the youngest: the server is smaller
+// than the limit and works on the oldest requests, or times don't vary.
 func (o *order) proves(limit int) bool { return o.tells(limit) && o.reach() < limit }
 
 // weigh makes the numbers of workers less likely that the order contradicts.
