@@ -29,6 +29,7 @@ type Rule struct {
 	order     order
 	high, low int
 	isLow     bool
+	isDeep    bool // the last lower level was much lower
 	rising    bool // the limit doubles
 
 	id      uint32
@@ -62,6 +63,7 @@ const (
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
 	below = 0.8             // the lower level, of the number that workers exceed
+	deep  = 0.6             // of that, every other time, if the limit is large
 	pause = 2 * time.Second // the least between two measurements at the lower level
 	often = 60              // times as long as one takes, the same
 
@@ -241,6 +243,11 @@ func (r *Rule) measure(low bool) {
 		level := below * least
 		if r.unsure() {
 			level = math.Sqrt(least * float64(r.high))
+		}
+		// A server may look like a larger one if two levels are both more than
+		// it has workers. Where the order doesn't show that, a much lower one does.
+		if r.isDeep = !r.isDeep && r.high > few; r.isDeep {
+			level *= deep
 		}
 		r.low = max(1, min(r.high-1, int(math.Round(level))))
 	}
