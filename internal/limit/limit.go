@@ -16,10 +16,10 @@ import (
 // Rule is a limit that follows the server. While there are enough requests, it
 // measures how long they take, and sees in which order they end. From that, it
 // infers how likely each number of workers is, together with the time that
-// requests take if they needn't wait; the limit is a little above that number. Now and then, and whenever the
-// server may as well be much smaller, it measures at a lower level. It learns
-// nothing, and doesn't change, while fewer requests are in progress than it
-// allows.
+// requests take if they needn't wait; the limit is a little above that number.
+// Now and then, and whenever the server may as well be much smaller, it measures
+// at a lower level. It learns nothing, and doesn't change, while fewer requests
+// are in progress than it allows.
 //
 // It has no side effects, and is not safe for concurrent use.
 type Rule struct {
