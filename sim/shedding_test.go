@@ -56,6 +56,40 @@ func TestShedding_FewWorkers(t *testing.T) {
 	}
 }
 
+// The best limit is chosen with other random numbers than it is measured with.
+// With those of its own seed, another one is the best by chance.
+func TestShedding_BestIsFresh(t *testing.T) {
+	m := sim.Shedding{Workers: 10, Service: 100 * time.Millisecond, Times: sim.ExponentialTimes, Load: 2, Retries: 0.3, Until: 2 * time.Second}
+	choose := func(seed uint64) (best int) {
+		m := m
+		m.Seed = seed
+		var results []*sim.SheddingResult
+		most, limits := 0.0, []int{10, 11, 12, 13, 15, 20, 30, 40, 60}
+		for _, m.Limit = range limits {
+			r, err := m.Run(t.Context())
+			require.NoError(t, err)
+			results, most = append(results, r), max(most, r.Goodput)
+		}
+		lowest := time.Hour
+		for i, r := range results {
+			if r.Goodput >= 0.99*most && r.P99 < lowest {
+				best, lowest = limits[i], r.P99
+			}
+		}
+		return best
+	}
+	differ := 0
+	for m.Seed = range 20 {
+		best, _, err := m.Best(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, choose(^m.Seed), best)
+		if choose(m.Seed) != best {
+			differ++
+		}
+	}
+	assert.Greater(t, differ, 3)
+}
+
 func TestShedding_Validates(t *testing.T) {
 	_, err := sim.Shedding{}.Run(t.Context())
 	var wrong *sim.ParameterError
