@@ -44,8 +44,8 @@ all-modules: ## test every module of the workspace, and our own code with the ra
 	@# Only tests of the root module count allocations or skip themselves with the race
 	@# detector, so that the other modules of our own need no second run without it.
 	$(GO) test ./... ./cmd/retripsim/... $(filter-out $(OWN),$(MODULES))
-	@# All goroutines of retripsim are those of sim, and the race detector makes its pictures take minutes. doccheck and limit have no goroutines.
-	$(GO) test -race -shuffle=on $$($(GO) list $(filter-out %/cmd/retripsim/...,$(OWN)) | grep -vE '/(internal/(doccheck|limit)|sim)$$')
+	@# All goroutines of retripsim are those of sim, and the race detector makes its pictures take minutes. doccheck has no goroutines.
+	$(GO) test -race -shuffle=on $$($(GO) list $(filter-out %/cmd/retripsim/...,$(OWN)) | grep -vE '/(internal/doccheck|sim)$$')
 	@# A run of the simulator has one goroutine. These tests make several runs at once, or drive the Transport.
 	$(GO) test -race -short -shuffle=on -run 'Transports|Parallel|RunAll|Rate.*(Seeds|Interrupted)' ./sim
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 const ms = time.Millisecond
@@ -81,6 +83,7 @@ func (s *server) limits(n int) (mean float64) {
 // The limit finds servers of all sizes, whatever the times and the order in
 // which they serve, and follows a change of one.
 func TestRule_FindsTheKnee(t *testing.T) {
+	testenv.OneGoroutine(t)
 	for _, workers := range []int{1, 3, 10, 60} {
 		for _, shared := range []bool{false, true} {
 			for name, service := range map[string]func(seed uint64) func() time.Duration{
@@ -132,6 +135,7 @@ func TestRule_SlowerRequests(t *testing.T) {
 // If most workers have gone, requests mustn't wait until all that are too many
 // have been worked off several times, whatever the rule was doing at that instant.
 func TestRule_FewerWorkers(t *testing.T) {
+	testenv.OneGoroutine(t)
 	for _, workers := range []int{60, 100, 150, 200} {
 		for _, spread := range []float64{0, 0.05, 0.3} {
 			random := rand.New(rand.NewPCG(1, 2))
@@ -159,6 +163,7 @@ func TestRule_FewerWorkers(t *testing.T) {
 // A large server has what it needs after some rounds of its requests, although
 // the order of those that have ended says nothing of workers that had none.
 func TestRule_Grows(t *testing.T) {
+	testenv.OneGoroutine(t)
 	for _, workers := range []int{20, 500} {
 		var took []time.Duration
 		for seed := range uint64(60) {
