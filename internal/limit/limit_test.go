@@ -251,6 +251,38 @@ func TestRule_LongRequests(t *testing.T) {
 	}
 }
 
+// Requests whose clients leave while they wait inside end out of order. They
+// hide how small the server is only in part.
+func TestRule_ClientsLeave(t *testing.T) {
+	testenv.OneGoroutine(t)
+	for _, workers := range []int{1, 2, 4, 8} {
+		for share, most := range map[float64]float64{0.05: 2, 0.2: 3, 0.5: 4} {
+			mean := 0.0
+			for seed := range uint64(4) {
+				random := rand.New(rand.NewPCG(seed, 5))
+				r := New(0)
+				s := &server{rule: &r, workers: workers, service: exponential(100*ms, seed)}
+				for i := range 12_000 {
+					s.serve(1)
+					if inside := len(s.jobs) - workers; inside > 0 && random.Float64() < share {
+						leaves := workers + random.IntN(inside)
+						if job := s.jobs[leaves]; job.tag != 0 {
+							r.End(job.tag, time.Duration(s.now-job.begun))
+						}
+						s.jobs = slices.Delete(s.jobs, leaves, leaves+1)
+					}
+					if i >= 4000 {
+						mean += float64(r.high) / 8000 / 4
+					}
+				}
+			}
+			n := float64(workers)
+			assert.GreaterOrEqual(t, mean, n, "%g", share)
+			assert.LessOrEqual(t, mean, most*n+6, "%d, %g", workers, share)
+		}
+	}
+}
+
 // As long as requests are quick, it doesn't matter that they wait.
 func TestRule_Calm(t *testing.T) {
 	r := New(25 * ms)
