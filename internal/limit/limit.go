@@ -29,8 +29,9 @@ type Rule struct {
 	order     order
 	high, low int
 	isLow     bool
-	isDeep    bool // the last lower level was much lower
-	rising    bool // the limit doubles
+	isDeep    bool    // the last lower level was much lower
+	spent     float64 // nanoseconds at lower levels of late, fewer if times hardly differ
+	rising    bool    // the limit doubles
 
 	id      uint32
 	cohorts [4]cohort // the last ones, by id
@@ -58,7 +59,8 @@ const (
 	safe   = 0.8  // how likely the limit is enough for all workers
 	margin = 0.05 // more than that, to see whether requests wait
 	uneven = 0.5  // more than that if the times differ much
-	stock  = 2    // requests that wait inside while few wait outside, or if times differ much and the order proves nothing
+	extra  = 0.6  // requests more than workers at least, so that more workers show
+	stock  = 3.5  // requests that wait, inside or outside, if the times differ much
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
@@ -66,6 +68,8 @@ const (
 	deep  = 0.6             // of that, every other time, if the limit is large
 	pause = 2 * time.Second // the least between two measurements at the lower level
 	often = 60              // times as long as one takes, the same
+	burst = 4               // times as long as requests take may they last in a row, if the server may be much smaller
+	share = 0.03            // of the time may they last after that
 
 	fewest, most = 8, 75                          // requests of a cohort
 	shortest     = float64(20 * time.Millisecond) // that a cohort takes, if requests are quick: to judge it takes time
@@ -81,7 +85,7 @@ const (
 	enough       = 4   // requests that didn't wait count as much as those that did
 
 	changes                 = 0.1 // per second, of the workers and of the time that requests take
-	leastChange, mostChange = 0.001, 0.04
+	leastChange, mostChange = 0.001, 0.08
 	shaken                  = 0.3 // how likely a change is if requests begin slowly
 	slower                  = 3.5 // times as slow is slowly
 	missed                  = 10  // requests that should have begun meanwhile
@@ -288,13 +292,14 @@ func (r *Rule) slows(c *cohort) bool {
 func (r *Rule) learn(is summary, changed float64) {
 	r.workers.learn(is, r.variance.mean, r.whole.mean, changed)
 	r.likely = r.workers
-	r.order.weigh(&r.likely, r.scatter.mean, r.high)
+	r.order.weigh(&r.likely, r.variance.mean, r.scatter.mean, r.high)
 }
 
 // judge moves the limit by what the cohort tells that has just ended.
 func (r *Rule) judge(c *cohort) {
 	is := summary{c.level(), mean(quick(c.took, c.want)), float64(c.want)}
 	changed := min(max(changes*(r.now-r.judged).Seconds(), leastChange), mostChange)
+	r.spent = max(0, r.spent-share*float64(r.now-r.judged))
 	r.judged = r.now
 	r.learn(is, changed)
 	if !c.isLow {
@@ -302,21 +307,21 @@ func (r *Rule) judge(c *cohort) {
 	}
 	r.move(is)
 	if c.isLow {
-		r.next = r.now + max(pause, often*(r.now-c.from))
+		lasted := r.now - c.from
+		r.spent += float64(lasted) * min(1, r.variance.mean)
+		r.next = r.now + max(pause, often*lasted)
 	}
 	if c.id == r.id {
-		r.measure(!c.isLow && !r.rising && (r.unsure() || r.now > r.next))
+		now := r.now > r.next || r.unsure() && r.spent <= burst*r.at.mean
+		r.measure(now && !c.isLow && !r.rising)
 	}
 }
 
 // move chooses the limit.
 func (r *Rule) move(is summary) {
 	deviation := min(1, math.Sqrt(r.variance.mean))
-	wait := max(0, stock-r.waiting.mean)
-	if !r.order.proves(r.high) || r.waiting.mean < stock {
-		wait = max(wait, stock*deviation)
-	}
-	want := r.likely.quantile(safe)*(1+margin+uneven*deviation) + wait
+	want := r.likely.quantile(safe)*(1+margin+uneven*deviation) + max(0, stock*deviation-r.waiting.mean)
+	want = max(want, r.likely.quantile(0.5)+extra)
 	if is.mean > long && r.unsure() && r.likely.quantile(0.5) < float64(r.high) {
 		want = min(want, float64(r.high))
 	}

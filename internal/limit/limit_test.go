@@ -190,7 +190,7 @@ func TestOrder(t *testing.T) {
 		require.Equal(t, workers, r.order.reach())
 		b := anything()
 		b.normalize()
-		r.order.weigh(&b, 1, 2*workers+1)
+		r.order.weigh(&b, 1, 1, 2*workers+1)
 		assert.Greater(t, b.quantile(0.8)*1.4, float64(workers))
 		assert.Less(t, b.quantile(0.5), float64(workers)+0.5)
 	}
@@ -202,7 +202,7 @@ func TestOrder(t *testing.T) {
 	}
 	require.Equal(t, 1, o.reach())
 	b, before := anything(), anything()
-	o.weigh(&b, 0, 10)
+	o.weigh(&b, 1, 0, 10)
 	assert.InDelta(t, before.quantile(0.5), b.quantile(0.5), 1e-6)
 }
 

@@ -17,6 +17,7 @@ const (
 	rounding = 0.1  // of the numbers of workers
 	telling  = 20   // how much a rank tells, as an exponent, if times vary as those of an exponential distribution
 	unlikely = 0.01 // of numbers of workers that contradict the order: a server may share its work among all requests
+	partial  = 4    // how much more likely they are if some times are much longer than others, as an exponent: those keep workers busy, and the ranks of others low
 )
 
 // order is the order in which requests end. A server that takes them as they
@@ -76,26 +77,23 @@ func (o *order) grow() { o.ended, o.highest, o.before = 0, 0, 0 }
 // tells reports whether enough requests have ended since the limit has grown.
 func (o *order) tells(limit int) bool { return limit <= few && o.ended >= max(block, limit) }
 
-// proves reports whether no request ended as the youngest: the server is smaller
-// than the limit and works on the oldest requests, or times don't vary.
-func (o *order) proves(limit int) bool { return o.tells(limit) && o.reach() < limit }
-
 // weigh makes the numbers of workers less likely that the order contradicts.
-// Scatter is the variance of the times over the square of their mean. While the
-// youngest end as early as others, more workers are possible, and so are fewer
-// that share the work.
-func (o *order) weigh(b *belief, scatter float64, limit int) {
+// Variance is that of a request's time over the square of the mean, and scatter
+// that of the time with the wait. While the youngest end as early as others,
+// more workers are possible, and so are fewer that share the work.
+func (o *order) weigh(b *belief, variance, scatter float64, limit int) {
 	if !o.tells(limit) {
 		return
 	}
 	exponent := telling * min(scatter, 1/scatter)
-	reach, proves := float64(o.reach()), o.proves(limit)
+	floor := min(1, unlikely*math.Pow(max(1, variance), partial))
+	reach := float64(o.reach())
 	for i := range b {
 		// With more workers than the limit, no rank is higher either.
 		if more := min(sizes[i], float64(limit)) / (reach + rounding); more > 1 {
-			b[i].p *= max(unlikely, math.Pow(more, -exponent))
-		} else if less := sizes[i] * ratio / reach; less < 1 && proves {
-			b[i].p *= max(unlikely, math.Pow(less, exponent))
+			b[i].p *= max(floor, math.Pow(more, -exponent))
+		} else if less := sizes[i] * ratio / reach; less < 1 && o.reach() < limit {
+			b[i].p *= max(floor, math.Pow(less, exponent))
 		}
 	}
 	b.normalize()
