@@ -4,6 +4,7 @@
 package shed_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -76,4 +77,92 @@ func TestAdaptive_Overload(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Clients that leave don't make the server look large, although their requests
+// never take longer than they wait, whether the server drops those or not: a
+// limit that lets so many in that all of them leave serves nobody.
+func TestAdaptive_ClientsLeave(t *testing.T) {
+	t.Parallel()
+	for _, times := range []string{"constant", "exponential"} {
+		for _, drops := range []bool{true, false} {
+			for _, workers := range []int{2, 10, 40} {
+				for _, patience := range []time.Duration{250 * ms, 500 * ms} {
+					t.Run(fmt.Sprint(times, drops, workers, patience), func(t *testing.T) {
+						t.Parallel()
+						synctest.Test(t, func(t *testing.T) {
+							served := func(limit int) int {
+								r := rushed{times: times, drops: drops, workers: workers, patience: patience}
+								return r.served(t, &shed.Handler{Limit: limit})
+							}
+							best, found := served(workers), served(0)
+							t.Log(best, found)
+							assert.GreaterOrEqual(t, float64(found), 0.7*float64(best))
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// rushed is a server of some workers, which need 100 ms per request, and clients
+// that wait no longer than patience, at four times its capacity.
+type rushed struct {
+	times    string
+	drops    bool // a request whose client has left, instead of a worker's time
+	workers  int
+	patience time.Duration
+
+	mu     sync.Mutex
+	random *rand.Rand
+}
+
+func (r *rushed) exponential(mean time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Duration(r.random.ExpFloat64() * float64(mean))
+}
+
+// served returns how many requests were served from the 10th second on, while
+// their clients waited.
+func (r *rushed) served(t *testing.T, h *shed.Handler) (n int) {
+	r.random = rand.New(rand.NewPCG(1, 2))
+	pool := make(chan struct{}, r.workers)
+	h.Handler = http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		var left <-chan struct{}
+		if r.drops {
+			left = req.Context().Done()
+		}
+		select {
+		case pool <- struct{}{}:
+		case <-left:
+			return
+		}
+		took := 100 * ms
+		if r.times == "exponential" {
+			took = r.exponential(took)
+		}
+		time.Sleep(took)
+		<-pool
+	})
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for until := time.Duration(testenv.Size(40, 80)) * time.Second; time.Since(begin) < until; {
+		time.Sleep(r.exponential(100 * ms / time.Duration(4*r.workers)))
+		counts := time.Since(begin) > 10*time.Second
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), r.patience)
+			defer cancel()
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+			if counts && w.Code == http.StatusOK && ctx.Err() == nil {
+				r.mu.Lock()
+				n++
+				r.mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return n
 }

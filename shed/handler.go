@@ -273,7 +273,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		long = &stream{ResponseWriter: w, state: s, slot: slot, tunnel: r.Method == http.MethodConnect}
 		w = long
 	}
-	defer s.leave(slot, long)
+	defer s.leave(r.Context(), slot, long)
 	if r != arrived {
 		defer handBack(arrived, r)
 	}
@@ -346,6 +346,7 @@ func (s *state) enter(w http.ResponseWriter, r *http.Request, attempt int, left 
 		}
 	case why != "":
 		// The slot was granted as the wait ended, and isn't needed any more.
+		s.releaseStream(slot, now)
 		s.finish(slot, now)
 		slot = nil
 	}
@@ -357,10 +358,13 @@ func (s *state) enter(w http.ResponseWriter, r *http.Request, attempt int, left 
 	return slot, early, why
 }
 
-// leave returns a slot to the queue and detaches long from it.
-func (s *state) leave(slot *slot, long *stream) {
+// leave returns the slot of a request with ctx to the queue and detaches long
+// from it.
+func (s *state) leave(ctx context.Context, slot *slot, long *stream) {
+	gone := ctx.Err() != nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	slot.gone = gone
 	if long != nil {
 		long.slot = nil
 	}

@@ -42,6 +42,7 @@ type queue struct {
 type slot struct {
 	since        time.Duration
 	held         bool   // counts towards the limit
+	gone         bool   // the client has left
 	tag          uint32 // of the rule
 	older, newer *slot
 }
@@ -135,7 +136,7 @@ func (q *queue) release(s *slot, now time.Duration) {
 	s.older, s.newer = nil, nil
 	q.running--
 	if s.tag != 0 {
-		q.rule.End(s.tag, now-s.since)
+		q.rule.End(s.tag, now-s.since, s.gone)
 		q.limit = q.rule.Limit()
 	}
 	for q.first != nil && q.running < q.limit {

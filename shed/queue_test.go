@@ -180,7 +180,7 @@ func TestEnter_GrantedToOneWhoGoes(t *testing.T) {
 			}()
 			synctest.Wait()
 			cancel()
-			s.leave(held, nil)
+			s.leave(t.Context(), held, nil)
 			<-done
 			require.Zero(t, s.running)
 		}

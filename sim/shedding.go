@@ -356,7 +356,7 @@ func (s *shedding) ends(i int32) {
 		}
 	}
 	if j.tag != 0 {
-		s.rule.End(j.tag, time.Duration(s.now-j.began))
+		s.rule.End(j.tag, time.Duration(s.now-j.began), false)
 	}
 	s.free = append(s.free, i)
 }

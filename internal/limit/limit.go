@@ -46,6 +46,7 @@ type Rule struct {
 	scatter  average // variance, of requests that may wait
 	alone    float64 // how many requests variance and whole have learned of that didn't wait
 	waiting  average // requests outside
+	left     average // the share of requests that end early
 }
 
 const (
@@ -61,6 +62,7 @@ const (
 	uneven = 0.5  // more than that if the times differ much
 	extra  = 0.6  // requests more than workers at least, so that more workers show
 	stock  = 3.5  // requests that wait, inside or outside, if the times differ much
+	hurry  = 5    // times the share of clients that leave is the part of margin, uneven and stock that is left out
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
@@ -105,6 +107,7 @@ type cohort struct {
 	from                time.Duration
 	running             float64 // sum, when they began
 	took                []float64
+	early               int // ended early
 }
 
 func (c *cohort) level() float64 { return c.running / float64(c.begun) }
@@ -205,15 +208,24 @@ func (r *Rule) Drop(tag uint32) {
 	}
 }
 
-// End says how long a request took. The limit may change.
-func (r *Rule) End(tag uint32, took time.Duration) {
-	r.order.end(uint16(tag), r.isLow)
+// End says how long a request took, and whether it ended early, because its
+// client has left: then it isn't known whether a worker had begun it. The limit
+// may change.
+func (r *Rule) End(tag uint32, took time.Duration, early bool) {
+	if early {
+		r.order.leave(uint16(tag))
+	} else {
+		r.order.end(uint16(tag), r.isLow)
+	}
 	c := r.cohortOf(tag)
 	if c == nil {
 		return
 	}
 	id := c.id
 	c.took = append(c.took, float64(max(1, took)))
+	if early {
+		c.early++
+	}
 	if c.begun < c.want {
 		return
 	}
@@ -297,14 +309,19 @@ func (r *Rule) learn(is summary, changed float64) {
 
 // judge moves the limit by what the cohort tells that has just ended.
 func (r *Rule) judge(c *cohort) {
-	is := summary{c.level(), mean(quick(c.took, c.want)), float64(c.want)}
+	// If clients leave, requests may take no longer at a higher level, but fewer
+	// are completed. The time per completion tells, as in Little's law.
+	n, took := float64(len(c.took)), mean(quick(c.took, c.want))
+	completed := max(0.5, n-float64(c.early)) / n
+	is := summary{c.level(), took / completed, float64(c.want) * completed}
 	changed := min(max(changes*(r.now-r.judged).Seconds(), leastChange), mostChange)
 	r.spent = max(0, r.spent-share*float64(r.now-r.judged))
 	r.judged = r.now
 	r.learn(is, changed)
 	if !c.isLow {
-		r.at, r.rate = is, is.level/is.mean/r.whole.mean
+		r.at, r.rate = is, is.level/took/r.whole.mean
 	}
+	r.left.add(1-completed, n, recent)
 	r.move(is)
 	if c.isLow {
 		lasted := r.now - c.from
@@ -320,7 +337,8 @@ func (r *Rule) judge(c *cohort) {
 // move chooses the limit.
 func (r *Rule) move(is summary) {
 	deviation := min(1, math.Sqrt(r.variance.mean))
-	want := r.likely.quantile(safe)*(1+margin+uneven*deviation) + max(0, stock*deviation-r.waiting.mean)
+	patience := max(0, 1-hurry*r.left.mean)
+	want := r.likely.quantile(safe)*(1+patience*(margin+uneven*deviation)) + max(0, patience*stock*deviation-r.waiting.mean)
 	want = max(want, r.likely.quantile(0.5)+extra)
 	if is.mean > long && r.unsure() && r.likely.quantile(0.5) < float64(r.high) {
 		want = min(want, float64(r.high))
