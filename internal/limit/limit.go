@@ -33,6 +33,9 @@ type Rule struct {
 	spent     float64 // nanoseconds at lower levels of late, fewer if times hardly differ
 	rising    bool    // the limit doubles
 
+	busy  int           // requests that began at the limit without a break
+	since time.Duration // when the first of them did
+
 	id      uint32
 	cohorts [4]cohort // the last ones, by id
 	at      summary   // of the last cohort at the limit
@@ -150,6 +153,7 @@ func (r *Rule) Begin(now time.Duration, running, waiting int) (tag uint32) {
 	r.waiting.add(float64(waiting), 1, 30)
 	level := r.Limit()
 	if r.rising && running <= level/2 || !r.rising && running < level-level/8 {
+		r.busy = 0
 		return 0
 	}
 	tag = uint32(r.order.begin()) | isTag
@@ -174,6 +178,10 @@ func (r *Rule) joins(running int) bool {
 		c.from = r.now
 	}
 	c.seen++
+	if r.busy == 0 {
+		r.since = r.now
+	}
+	r.busy++
 	switch {
 	case r.slows(c):
 		return false
@@ -272,6 +280,7 @@ func (r *Rule) measure(low bool) {
 	}
 	c := r.cohort(r.id)
 	level := r.Limit()
+	r.busy = 0
 	*c = cohort{id: r.id, isLow: low, want: min(max(level, fewest), most), took: c.took[:0]}
 	if r.rising {
 		level /= 2
@@ -284,7 +293,7 @@ func (r *Rule) measure(low bool) {
 // there are fewer workers, or whether requests take longer: the time does that
 // requests take if there are few of them.
 func (r *Rule) slows(c *cohort) bool {
-	elapsed, seen := float64(r.now-c.from), float64(c.seen)
+	elapsed, seen := float64(r.now-r.since), float64(r.busy)
 	expected := r.rate * elapsed
 	if c.isLow || r.at.n == 0 || expected < missed*(1+2*r.variance.mean) || elapsed < 1.5*r.at.mean || seen > expected/slower {
 		return false
