@@ -34,6 +34,7 @@ type queue struct {
 	spares         int
 
 	waiting     int
+	missed      int     // requests that were refused since one was admitted
 	first, last *waiter // in order of arrival
 }
 
@@ -72,10 +73,12 @@ func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*sl
 	if isRetry {
 		most, why = q.retryPatience, retry
 		if q.first != nil && now-q.first.since >= most {
+			q.missed++
 			return nil, nil, 0, retry
 		}
 	}
 	if most <= 0 {
+		q.missed++
 		return nil, nil, 0, why
 	}
 	w := &waiter{since: now, ready: make(chan struct{}, 1), before: q.last}
@@ -91,6 +94,11 @@ func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*sl
 
 // giveUp removes from the queue a request that was not granted a slot.
 func (q *queue) giveUp(w *waiter) {
+	q.remove(w)
+	q.missed++
+}
+
+func (q *queue) remove(w *waiter) {
 	if w.before == nil {
 		q.first = w.after
 	} else {
@@ -141,7 +149,7 @@ func (q *queue) release(s *slot, now time.Duration) {
 	}
 	for q.first != nil && q.running < q.limit {
 		w := q.first
-		q.giveUp(w)
+		q.remove(w)
 		w.slot = q.hand(now)
 		w.ready <- struct{}{}
 	}
@@ -194,7 +202,8 @@ func (q *queue) hand(now time.Duration) *slot {
 	q.newest = s
 	q.running++
 	if q.rule != nil {
-		s.tag = q.rule.Begin(now, q.running, q.waiting)
+		s.tag = q.rule.Begin(now, q.running, q.waiting, q.missed)
+		q.missed = 0
 	}
 	return s
 }

@@ -120,6 +120,7 @@ type shedding struct {
 	now                      int64
 	workers, busy, running   int
 	outside                  int   // requests that wait
+	refused                  int   // requests since the last one entered
 	counted                  int64 // the time up to which used is known
 	used                     float64
 	mean, rate               float64 // of the service, in nanoseconds; of the requests, per second
@@ -249,6 +250,7 @@ func (s *shedding) happens(e event) {
 		if j := &s.jobs[i]; j.waits && j.gen == e.what/sheddingKinds {
 			j.waits = false
 			s.outside--
+			s.refused++
 		}
 	case sheddingEnds:
 		s.count()
@@ -283,6 +285,7 @@ func (s *shedding) arrives() {
 	retry := s.Retries > 0 && s.draws.unit() <= s.Retries
 	oldest, waits := s.waiting()
 	if retry && waits && s.now-s.jobs[oldest].arrived >= sheddingRetryPatience {
+		s.refused++
 		return
 	}
 	i := int32(len(s.jobs))
@@ -317,8 +320,9 @@ func (s *shedding) enters(i int32) {
 	j.waits, j.began = false, s.now
 	s.running++
 	if s.Limit == 0 {
-		j.tag = s.rule.Begin(time.Duration(s.now), s.running, s.outside)
+		j.tag = s.rule.Begin(time.Duration(s.now), s.running, s.outside, s.refused)
 	}
+	s.refused = 0
 	s.inner.push(i)
 	s.work()
 }

@@ -49,6 +49,7 @@ type Rule struct {
 	scatter  average // variance, of requests that may wait
 	alone    float64 // how many requests variance and whole have learned of that didn't wait
 	waiting  average // requests outside
+	pressed  average // the share of requests that began while others were waiting, or after others were refused
 	left     average // the share of requests that end early
 }
 
@@ -69,12 +70,13 @@ const (
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
-	below = 0.8             // the lower level, of the number that workers exceed
-	deep  = 0.6             // of that, every other time, if the limit is large
-	pause = 2 * time.Second // the least between two measurements at the lower level
-	often = 60              // times as long as one takes, the same
-	burst = 4               // times as long as requests take may they last in a row, if the server may be much smaller
-	share = 0.03            // of the time may they last after that
+	below  = 0.8             // the lower level, of the number that workers exceed
+	deep   = 0.6             // of that, every other time, if the limit is large
+	pause  = 2 * time.Second // the least between two measurements at the lower level
+	often  = 60              // times as long as one takes, the same
+	burst  = 4               // times as long as requests take may they last in a row, if the server may be much smaller
+	share  = 0.03            // of the time may they last after that
+	demand = 0.5             // of the requests that begin do so while others wait or are refused: with less, no lower level is measured
 
 	fewest, most = 8, 75                          // requests of a cohort
 	shortest     = float64(20 * time.Millisecond) // that a cohort takes, if requests are quick: to judge it takes time
@@ -146,11 +148,12 @@ func (r *Rule) Limit() int {
 }
 
 // Begin says that a request has begun at the time now, as the last of running,
-// while others are waiting. It returns a tag for End or Drop, which needn't be
-// called if it is 0.
-func (r *Rule) Begin(now time.Duration, running, waiting int) (tag uint32) {
+// while others are waiting, and after others were refused. It returns a tag for
+// End or Drop, which needn't be called if it is 0.
+func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint32) {
 	r.now = now
 	r.waiting.add(float64(waiting), 1, 30)
+	r.pressed.add(float64(min(1, waiting+refused)), 1, 30)
 	level := r.Limit()
 	if r.rising && running <= level/2 || !r.rising && running < level-level/8 {
 		r.busy = 0
@@ -339,7 +342,7 @@ func (r *Rule) judge(c *cohort) {
 	}
 	if c.id == r.id {
 		now := r.now > r.next || r.unsure() && r.spent <= burst*r.at.mean
-		r.measure(now && !c.isLow && !r.rising)
+		r.measure(now && !c.isLow && !r.rising && r.pressed.mean > demand)
 	}
 }
 

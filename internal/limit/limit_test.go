@@ -38,7 +38,7 @@ type job struct {
 func (s *server) serve(n int) {
 	for range n {
 		for len(s.jobs) < s.rule.Limit() {
-			tag := s.rule.Begin(time.Duration(s.now), len(s.jobs)+1, 1000)
+			tag := s.rule.Begin(time.Duration(s.now), len(s.jobs)+1, 1000, 0)
 			s.jobs = append(s.jobs, job{tag, s.now, float64(max(1, s.service()))})
 		}
 		active := len(s.jobs)
@@ -295,7 +295,7 @@ func TestRule_Calm(t *testing.T) {
 func TestRule_Idle(t *testing.T) {
 	r := New(25 * ms)
 	for range 1000 {
-		assert.Zero(t, r.Begin(0, r.Limit()/2, 0))
+		assert.Zero(t, r.Begin(0, r.Limit()/2, 0, 0))
 	}
 	assert.Equal(t, start, r.Limit())
 }
@@ -305,12 +305,12 @@ func TestRule_Hangs(t *testing.T) {
 	r := New(0)
 	s := &server{rule: &r, workers: 20, service: constant(100 * ms)}
 	for range 200 {
-		r.Begin(0, r.Limit(), 1)
+		r.Begin(0, r.Limit(), 1, 0)
 	}
 	s.serve(4000)
 	assert.InDelta(t, 25, s.limits(2000), 8)
 	for range 10 * most {
-		tag := r.Begin(time.Duration(s.now), r.Limit(), 1)
+		tag := r.Begin(time.Duration(s.now), r.Limit(), 1, 0)
 		r.Drop(tag)
 		r.Drop(tag + 1<<idShift) // of no cohort
 	}
@@ -329,7 +329,7 @@ func TestRule_Bounds(t *testing.T) {
 			for range 20_000 {
 				if len(tags) == 0 || random.IntN(2) == 0 {
 					now += time.Duration(random.Int64N(int64(time.Second)))
-					tags = append(tags, r.Begin(now, random.IntN(2*r.Limit()+1), random.IntN(10)))
+					tags = append(tags, r.Begin(now, random.IntN(2*r.Limit()+1), random.IntN(10), random.IntN(2)))
 				} else if tag := tags[0]; tag == 0 {
 					tags = tags[1:]
 				} else if random.IntN(10) == 0 {
