@@ -56,6 +56,38 @@ func TestShedding_FewWorkers(t *testing.T) {
 	}
 }
 
+// Below the capacity of the server, the search costs hardly any requests: that
+// few begin isn't a server that has become slow, and no lower level is measured.
+func TestShedding_BelowCapacity(t *testing.T) {
+	for _, workers := range []int{10, 50} {
+		for _, service := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond} {
+			for times := sim.ConstantTimes; times <= sim.BimodalTimes; times++ {
+				for _, load := range []float64{0.5, 0.8} {
+					m := sim.Shedding{Workers: workers, Service: service, Times: times, Load: load, From: 10 * time.Second, Until: 20 * time.Second, Runs: 3}
+					got, err := m.Run(t.Context())
+					require.NoError(t, err)
+					m.Limit = 6 * workers
+					fixed, err := m.Run(t.Context())
+					require.NoError(t, err)
+					assert.GreaterOrEqual(t, got.Goodput, 0.97*fixed.Goodput, "%+v", m)
+				}
+			}
+		}
+	}
+}
+
+// A limit that equals the number of workers doesn't hide that there are more.
+func TestShedding_Grows(t *testing.T) {
+	for workers := 1; workers <= 6; workers++ {
+		m := sim.Shedding{Workers: workers, Service: 70 * time.Millisecond, Load: 2, At: 15 * time.Second, From: 25 * time.Second, Until: 30 * time.Second, WorkersBy: 10}
+		for m.Seed = range 10 {
+			got, err := m.Run(t.Context())
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, got.Goodput, 0.8, "%+v", m)
+		}
+	}
+}
+
 // The best limit is chosen with other random numbers than it is measured with.
 // With those of its own seed, another one is the best by chance.
 func TestShedding_BestIsFresh(t *testing.T) {

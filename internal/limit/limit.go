@@ -65,7 +65,7 @@ const (
 	margin = 0.05 // more than that, to see whether requests wait
 	uneven = 0.5  // more than that if the times differ much
 	extra  = 0.6  // requests more than workers at least, so that more workers show
-	stock  = 3.5  // requests that wait, inside or outside, if the times differ much
+	stock  = 3.5  // requests that wait, inside or outside, if the times differ much; twice as many if few are refused
 	hurry  = 5    // times the share of clients that leave is the part of margin, uneven and stock that is left out
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
@@ -350,7 +350,7 @@ func (r *Rule) judge(c *cohort) {
 func (r *Rule) move(is summary) {
 	deviation := min(1, math.Sqrt(r.variance.mean))
 	patience := max(0, 1-hurry*r.left.mean)
-	want := r.likely.quantile(safe)*(1+patience*(margin+uneven*deviation)) + max(0, patience*stock*deviation-r.waiting.mean)
+	want := r.likely.quantile(safe)*(1+patience*(margin+uneven*deviation)) + max(0, patience*stock*(2-r.pressed.mean)*deviation-r.waiting.mean)
 	want = max(want, r.likely.quantile(0.5)+extra)
 	if is.mean > long && r.unsure() && r.likely.quantile(0.5) < float64(r.high) {
 		want = min(want, float64(r.high))

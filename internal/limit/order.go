@@ -16,8 +16,9 @@ const (
 	block    = 20   // requests that end: the highest rank is that of the last one or two blocks
 	rounding = 0.1  // of the numbers of workers
 	telling  = 20   // how much a rank tells, as an exponent, if times vary as those of an exponential distribution
-	unlikely = 0.01 // of numbers of workers that contradict the order: a server may share its work among all requests
-	partial  = 4    // how much more likely they are if some times are much longer than others, as an exponent: those keep workers busy, and the ranks of others low
+	unlikely = 0.01 // of numbers of workers that contradict the order
+	partial  = 4    // how much more likely they are if a few times are much longer than others, as an exponent: those keep workers busy, and the ranks of others low
+	sharing  = 0.2  // of fewer workers than requests in progress, all of which may end next: they would share the work
 )
 
 // order is the order in which requests end. A server that takes them as they
@@ -80,20 +81,24 @@ func (o *order) tells(limit int) bool { return limit <= few && o.ended >= max(bl
 // weigh makes the numbers of workers less likely that the order contradicts.
 // Variance is that of a request's time over the square of the mean, and scatter
 // that of the time with the wait. While the youngest end as early as others,
-// more workers are possible, and so are fewer that share the work.
+// more workers are possible, and fewer only if they share the work.
 func (o *order) weigh(b *belief, variance, scatter float64, limit int) {
 	if !o.tells(limit) {
 		return
 	}
 	exponent := telling * min(scatter, 1/scatter)
 	floor := min(1, unlikely*math.Pow(max(1, variance), partial))
+	fewer := floor
+	if o.reach() >= limit {
+		fewer = max(floor, sharing)
+	}
 	reach := float64(o.reach())
 	for i := range b {
 		// With more workers than the limit, no rank is higher either.
 		if more := min(sizes[i], float64(limit)) / (reach + rounding); more > 1 {
 			b[i].p *= max(floor, math.Pow(more, -exponent))
-		} else if less := sizes[i] * ratio / reach; less < 1 && o.reach() < limit {
-			b[i].p *= max(floor, math.Pow(less, exponent))
+		} else if less := sizes[i] * ratio / reach; less < 1 {
+			b[i].p *= max(fewer, math.Pow(less, exponent))
 		}
 	}
 	b.normalize()
