@@ -70,13 +70,14 @@ const (
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
-	below  = 0.8             // the lower level, of the number that workers exceed
-	deep   = 0.6             // of that, every other time, if the limit is large
-	pause  = 2 * time.Second // the least between two measurements at the lower level
-	often  = 60              // times as long as one takes, the same
-	burst  = 4               // times as long as requests take may they last in a row, if the server may be much smaller
-	share  = 0.03            // of the time may they last after that
-	demand = 0.5             // of the requests that begin do so while others wait or are refused: with less, no lower level is measured
+	below    = 0.8             // the lower level, of the number that workers exceed
+	deep     = 0.6             // of that, every other time, if the limit is large
+	pause    = 2 * time.Second // the least between two measurements at the lower level
+	often    = 60              // times as long as one takes, the same
+	burst    = 4               // times as long as requests take may they last in a row, if the server may be much smaller
+	share    = 0.03            // of the time may they last after that
+	demand   = 0.5             // of the requests that begin do so while others wait or are refused: with less, no lower level is measured
+	bounding = 0.02            // of them: with less, the limit bounds nothing, and doesn't rise
 
 	fewest, most = 8, 75                          // requests of a cohort
 	shortest     = float64(20 * time.Millisecond) // that a cohort takes, if requests are quick: to judge it takes time
@@ -352,7 +353,7 @@ func (r *Rule) move(is summary) {
 	patience := max(0, 1-hurry*r.left.mean)
 	want := r.likely.quantile(safe)*(1+patience*(margin+uneven*deviation)) + max(0, patience*stock*(2-r.pressed.mean)*deviation-r.waiting.mean)
 	want = max(want, r.likely.quantile(0.5)+extra)
-	if is.mean > long && r.unsure() && r.likely.quantile(0.5) < float64(r.high) {
+	if r.pressed.mean < bounding || is.mean > long && r.unsure() && r.likely.quantile(0.5) < float64(r.high) {
 		want = min(want, float64(r.high))
 	}
 	r.rising = want > 1.5*float64(r.high)
