@@ -17,9 +17,9 @@ import (
 // measures how long they take, and sees in which order they end. From that, it
 // infers how likely each number of workers is, together with the time that
 // requests take if they needn't wait; the limit is a little above that number.
-// Now and then, and whenever the server may as well be much smaller, it measures
-// at a lower level. It learns nothing, and doesn't change, while fewer requests
-// are in progress than it allows.
+// Now and then, and more often while the server may as well be much smaller, it
+// measures at a lower level, if more requests come than it lets in. It learns
+// nothing, and doesn't change, while fewer are in progress than it allows.
 //
 // It has no side effects, and is not safe for concurrent use.
 type Rule struct {
