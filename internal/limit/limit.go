@@ -33,7 +33,7 @@ type Rule struct {
 	spent     float64 // nanoseconds at lower levels of late, fewer if times hardly differ
 	rising    bool    // the limit doubles
 
-	busy  int           // requests that began at the limit without a break
+	busy  int           // requests that began at the limit, all while others waited or were refused
 	since time.Duration // when the first of them did
 
 	id      uint32
@@ -156,8 +156,11 @@ func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint
 	r.waiting.add(float64(waiting), 1, 30)
 	r.pressed.add(float64(min(1, waiting+refused)), 1, 30)
 	level := r.Limit()
-	if r.rising && running <= level/2 || !r.rising && running < level-level/8 {
+	isFew := r.rising && running <= level/2 || !r.rising && running < level-level/8
+	if isFew || waiting+refused == 0 {
 		r.busy = 0
+	}
+	if isFew {
 		return 0
 	}
 	tag = uint32(r.order.begin()) | isTag

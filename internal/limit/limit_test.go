@@ -22,6 +22,7 @@ const ms = time.Millisecond
 // request each, in the order in which they began, or share the work on all.
 type server struct {
 	rule    *Rule
+	idle    bool // no request waits
 	workers int
 	shared  bool
 	service func() time.Duration
@@ -38,7 +39,11 @@ type job struct {
 func (s *server) serve(n int) {
 	for range n {
 		for len(s.jobs) < s.rule.Limit() {
-			tag := s.rule.Begin(time.Duration(s.now), len(s.jobs)+1, 1000, 0)
+			waiting := 1000
+			if s.idle {
+				waiting = 0
+			}
+			tag := s.rule.Begin(time.Duration(s.now), len(s.jobs)+1, waiting, 0)
 			s.jobs = append(s.jobs, job{tag, s.now, float64(max(1, s.service()))})
 		}
 		active := len(s.jobs)
@@ -298,6 +303,23 @@ func TestRule_Idle(t *testing.T) {
 		assert.Zero(t, r.Begin(0, r.Limit()/2, 0, 0))
 	}
 	assert.Equal(t, start, r.Limit())
+}
+
+// As long as no request waits or is refused, the search takes no place from one,
+// and a limit that bounds nothing doesn't rise.
+func TestRule_NobodyWaits(t *testing.T) {
+	for _, workers := range []int{2, 60} {
+		r := New(0)
+		s := &server{rule: &r, workers: workers, service: exponential(100*ms, 1), idle: true}
+		for range 5000 {
+			s.serve(1)
+			require.False(t, r.isLow)
+			require.LessOrEqual(t, r.high, start)
+		}
+		s.idle = false
+		s.serve(5000)
+		assert.GreaterOrEqual(t, s.limits(2000), float64(workers))
+	}
 }
 
 // Requests that hang, or say nothing, don't end the search.
