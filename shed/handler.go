@@ -361,7 +361,7 @@ func (s *state) enter(w http.ResponseWriter, r *http.Request, attempt int, left 
 // leave returns the slot of a request with ctx to the queue and detaches long
 // from it.
 func (s *state) leave(ctx context.Context, slot *slot, long *stream) {
-	gone := ctx.Err() != nil
+	gone := s.rule != nil && ctx.Err() != nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot.gone = gone

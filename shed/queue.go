@@ -43,7 +43,7 @@ type queue struct {
 type slot struct {
 	since        time.Duration
 	held         bool   // counts towards the limit
-	gone         bool   // the client has left
+	gone         bool   // the client has left; known only if there is a rule
 	tag          uint32 // of the rule
 	older, newer *slot
 }

@@ -66,7 +66,7 @@ const (
 	uneven = 0.5  // more than that if the times differ much
 	extra  = 0.6  // requests more than workers at least, so that more workers show
 	stock  = 3.5  // requests that wait, inside or outside, if the times differ much; twice as many if few are refused
-	hurry  = 5    // times the share of clients that leave is the part of margin, uneven and stock that is left out
+	hurry  = 5    // times the share of clients that leave: margin, uneven and stock are smaller by this part
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
@@ -74,10 +74,10 @@ const (
 	deep     = 0.6             // of that, every other time, if the limit is large
 	pause    = 2 * time.Second // the least between two measurements at the lower level
 	often    = 60              // times as long as one takes, the same
-	burst    = 4               // times as long as requests take may they last in a row, if the server may be much smaller
-	share    = 0.03            // of the time may they last after that
-	demand   = 0.5             // of the requests that begin do so while others wait or are refused: with less, no lower level is measured
-	bounding = 0.02            // of them: with less, the limit bounds nothing, and doesn't rise
+	burst    = 4               // how long they may last at once, in times of a request, while the server may be much smaller
+	share    = 0.03            // of the time, how long they may last then
+	demand   = 0.5             // of the requests must begin while others wait or are refused, or no lower level is measured
+	bounding = 0.02            // the same, or the limit bounds nothing and doesn't rise
 
 	fewest, most = 8, 75                          // requests of a cohort
 	shortest     = float64(20 * time.Millisecond) // that a cohort takes, if requests are quick: to judge it takes time
