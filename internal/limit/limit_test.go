@@ -256,6 +256,34 @@ func TestRule_LongRequests(t *testing.T) {
 	}
 }
 
+// The rank of a request whose client has left tells nothing.
+func TestRule_EndsEarly(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		r := New(0)
+		var youngest uint32
+		for i := range start {
+			youngest = r.Begin(0, i+1, 1, 0)
+		}
+		r.End(youngest, ms, early)
+		assert.Equal(t, early, r.order.reach() == 0)
+	}
+}
+
+// While all may end next, fewer workers are less likely, but not out of the question.
+func TestOrder_Sharing(t *testing.T) {
+	var o order
+	for range 100 {
+		first, second := o.begin(), o.begin()
+		o.end(second, false)
+		o.end(first, false)
+	}
+	require.Equal(t, 2, o.reach())
+	b, before := anything(), anything()
+	o.weigh(&b, 1, 1, 2)
+	assert.Less(t, b[0].p, 0.5*before[0].p)
+	assert.Greater(t, b[0].p, 0.1*before[0].p)
+}
+
 // Requests whose clients leave while they wait inside end early, and out of
 // order. They don't hide how small the server is.
 func TestRule_ClientsLeave(t *testing.T) {
