@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +80,28 @@ func TestAdaptive_Overload(t *testing.T) {
 	}
 }
 
+// A new process lets in what comes at first, up to 32, although it knows nothing.
+func TestAdaptive_Starts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &shed.Handler{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second) })}
+		var served atomic.Int32
+		var wg sync.WaitGroup
+		for range 40 {
+			time.Sleep(5 * ms)
+			wg.Go(func() {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				if w.Code == http.StatusOK {
+					served.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, 32, served.Load())
+	})
+}
+
 // Clients that leave don't make the server look large, although their requests
 // never take longer than they wait, whether the server drops those or not: a
 // limit that lets so many in that all of them leave serves nobody.
@@ -106,6 +129,25 @@ func TestAdaptive_ClientsLeave(t *testing.T) {
 	}
 }
 
+// Many clients that leave early on don't take the server from those that wait.
+func TestAdaptive_ClientsReset(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{ms, 10 * ms, 60 * ms} {
+		t.Run(after.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				served := func(limit int) int {
+					r := rushed{times: "constant", drops: true, workers: 2, patience: time.Second, resets: 9, after: after}
+					return r.served(t, &shed.Handler{Limit: limit})
+				}
+				best, found := served(3), served(0)
+				t.Log(best, found)
+				assert.GreaterOrEqual(t, float64(found), 0.9*float64(best))
+			})
+		})
+	}
+}
+
 // rushed is a server of some workers, which need 100 ms per request, and clients
 // that wait no longer than patience, at four times its capacity.
 type rushed struct {
@@ -113,6 +155,8 @@ type rushed struct {
 	drops    bool // a request whose client has left, instead of a worker's time
 	workers  int
 	patience time.Duration
+	resets   int // clients per patient one that wait no longer than after
+	after    time.Duration
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -149,10 +193,13 @@ func (r *rushed) served(t *testing.T, h *shed.Handler) (n int) {
 	var wg sync.WaitGroup
 	begin := time.Now()
 	for until := time.Duration(testenv.Size(40, 80)) * time.Second; time.Since(begin) < until; {
-		time.Sleep(r.exponential(100 * ms / time.Duration(4*r.workers)))
-		counts := time.Since(begin) > 10*time.Second
+		time.Sleep(r.exponential(100 * ms / time.Duration(4*r.workers*(1+r.resets))))
+		counts, patience := time.Since(begin) > 10*time.Second, r.patience
+		if r.random.IntN(1+r.resets) > 0 {
+			counts, patience = false, r.after
+		}
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), r.patience)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))

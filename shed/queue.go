@@ -203,6 +203,7 @@ func (q *queue) hand(now time.Duration) *slot {
 	q.running++
 	if q.rule != nil {
 		s.tag = q.rule.Begin(now, q.running, q.waiting, q.missed)
+		q.limit = q.rule.Limit()
 		q.missed = 0
 	}
 	return s

@@ -63,7 +63,7 @@ func TestShedding_BelowCapacity(t *testing.T) {
 		for _, service := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond} {
 			for times := sim.ConstantTimes; times <= sim.BimodalTimes; times++ {
 				for _, load := range []float64{0.5, 0.8} {
-					m := sim.Shedding{Workers: workers, Service: service, Times: times, Load: load, From: 10 * time.Second, Until: 20 * time.Second, Runs: 3}
+					m := sim.Shedding{Workers: workers, Service: service, Times: times, Load: load, From: 10 * time.Second, Until: 20 * time.Second, Runs: 8}
 					got, err := m.Run(t.Context())
 					require.NoError(t, err)
 					m.Limit = 6 * workers
@@ -72,6 +72,23 @@ func TestShedding_BelowCapacity(t *testing.T) {
 					assert.GreaterOrEqual(t, got.Goodput, 0.97*fixed.Goodput, "%+v", m)
 				}
 			}
+		}
+	}
+}
+
+// A new process that is large enough serves most of what comes from the start,
+// also if requests are slow.
+func TestShedding_Starts(t *testing.T) {
+	for _, service := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond} {
+		for times := sim.ConstantTimes; times <= sim.BimodalTimes; times++ {
+			m := sim.Shedding{Workers: 160, Service: service, Times: times, Load: 0.8, Until: 5 * time.Second, Runs: 10}
+			got, err := m.Run(t.Context())
+			require.NoError(t, err)
+			m.Limit = 10 * m.Workers
+			fixed, err := m.Run(t.Context())
+			require.NoError(t, err)
+			t.Log(service, times, got.Goodput/fixed.Goodput)
+			assert.GreaterOrEqual(t, got.Goodput, 0.6*fixed.Goodput, "%+v", m)
 		}
 	}
 }

@@ -29,9 +29,10 @@ type Rule struct {
 	order     order
 	high, low int
 	isLow     bool
-	isDeep    bool    // the last lower level was much lower
-	spent     float64 // nanoseconds at lower levels of late, fewer if times hardly differ
-	rising    bool    // the limit doubles
+	isDeep    bool          // the last lower level was much lower
+	spent     float64       // nanoseconds at lower levels of late, fewer if times hardly differ
+	rising    bool          // the limit doubles
+	opened    time.Duration // when the limit was first reached
 
 	busy  int           // requests that began at the limit, all while others waited or were refused
 	since time.Duration // when the first of them did
@@ -51,13 +52,17 @@ type Rule struct {
 	waiting  average // requests outside
 	pressed  average // the share of requests that began while others were waiting, or after others were refused
 	left     average // the share of requests that end early
+	usual    average // the time of requests that don't
 }
 
 const (
-	// start is the limit before anything is known. It doubles as fast as
-	// requests end, so a large server soon has what it needs; a small one needs
-	// long to work off what is too much.
-	start    = 6
+	// start is the limit until it is reached. Then every request up to widest
+	// is let in for the time of opening, unless enough have ended before: a new
+	// process that is large enough refuses few, and one that isn't has no more
+	// to work off than what comes in that time.
+	start    = 4
+	opening  = 250 * time.Millisecond
+	widest   = 32
 	smallest = 2
 	largest  = 1 << 20
 
@@ -67,6 +72,7 @@ const (
 	extra  = 0.6  // requests more than workers at least, so that more workers show
 	stock  = 3.5  // requests that wait, inside or outside, if the times differ much; twice as many if few are refused
 	hurry  = 5    // times the share of clients that leave: margin, uneven and stock are smaller by this part
+	double = 2.2  // times the level of the cohort that is judged, at most: its mean is a little below the limit
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
@@ -80,17 +86,19 @@ const (
 	bounding = 0.02            // the same, or the limit bounds nothing and doesn't rise
 
 	fewest, most = 8, 75                          // requests of a cohort
+	further      = 3                              // times the level of a cohort, before anything is known: the next one begins
 	shortest     = float64(20 * time.Millisecond) // that a cohort takes, if requests are quick: to judge it takes time
 	slowFew      = 5                              // the same if they need longer than a second
 	slowAfter    = time.Second
-	quickest     = 0.8 // of a cohort decide: the last ones take long
-	patience     = 100 // times as many later requests show that some of a cohort hang
-	nearly       = 1.2 // times the workers: so many requests hardly wait
-	memory       = 300 // requests that averages remember
-	recent       = 50  // the same of averages that follow the limit
-	first        = 5   // requests that count as much as what is assumed of averages
-	mostLess     = 4   // times less may their variance be because they wait
-	enough       = 4   // requests that didn't wait count as much as those that did
+	soon         = 0.25 // of the usual time: a request that ends early before tells nothing
+	quickest     = 0.8  // of a cohort decide: the last ones take long
+	patience     = 100  // times as many later requests show that some of a cohort hang
+	nearly       = 1.2  // times the workers: so many requests hardly wait
+	memory       = 300  // requests that averages remember
+	recent       = 50   // the same of averages that follow the limit
+	first        = 5    // requests that count as much as what is assumed of averages
+	mostLess     = 4    // times less may their variance be because they wait
+	enough       = 4    // requests that didn't wait count as much as those that did
 
 	changes                 = 0.1 // per second, of the workers and of the time that requests take
 	leastChange, mostChange = 0.001, 0.08
@@ -109,11 +117,12 @@ type cohort struct {
 	isLow               bool
 	judged              bool
 	want, begun, stride int
-	seen                int // requests that began during and after the cohort
+	seen, ended         int // requests that began and ended during and after the cohort
 	from                time.Duration
 	running             float64 // sum, when they began
 	took                []float64
-	early               int // ended early
+	early               int     // ended early
+	lost                float64 // the sum of the times of those
 }
 
 func (c *cohort) level() float64 { return c.running / float64(c.begun) }
@@ -132,7 +141,7 @@ func (a *average) add(x, n, most float64) {
 
 // New returns a Rule for a server on which nobody minds if requests take calm.
 func New(calm time.Duration) Rule {
-	r := Rule{calm: float64(calm), workers: anything(), likely: anything(), high: start, rising: true, variance: average{1, first}, whole: average{1.3, first}}
+	r := Rule{calm: float64(calm), workers: anything(), likely: anything(), high: start, rising: true, variance: average{1, first}, whole: average{1.3, first}, usual: average{mean: float64(slowAfter) / soon}}
 	for i := range r.cohorts {
 		r.cohorts[i].took = make([]float64, 0, most)
 	}
@@ -155,6 +164,14 @@ func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint
 	r.now = now
 	r.waiting.add(float64(waiting), 1, 30)
 	r.pressed.add(float64(min(1, waiting+refused)), 1, 30)
+	if r.judged == 0 && running >= r.high && running < widest {
+		if r.opened == 0 {
+			r.opened = now
+		}
+		if now-r.opened < opening {
+			r.high = running + 1
+		}
+	}
 	level := r.Limit()
 	isFew := r.rising && running <= level/2 || !r.rising && running < level-level/8
 	if isFew || waiting+refused == 0 {
@@ -192,8 +209,11 @@ func (r *Rule) joins(running int) bool {
 	switch {
 	case r.slows(c):
 		return false
+	case c.begun == c.want && r.judged == 0 && float64(running) > further*c.level() && r.id < uint32(len(r.cohorts)):
+		r.measure(false)
+		return r.joins(running)
 	case c.begun == c.want:
-		if c.seen > (patience+c.stride)*c.want {
+		if c.ended > (patience+c.stride)*c.want {
 			r.measure(false)
 		}
 		return false
@@ -217,9 +237,8 @@ func (r *Rule) Drop(tag uint32) {
 	}
 	c.running -= c.level()
 	c.begun--
-	c.want--
-	if c.want == 0 {
-		r.measure(false)
+	if c.id != r.id {
+		c.want-- // or else the next request takes the place
 	}
 }
 
@@ -227,31 +246,40 @@ func (r *Rule) Drop(tag uint32) {
 // client has left: then it isn't known whether a worker had begun it. The limit
 // may change.
 func (r *Rule) End(tag uint32, took time.Duration, early bool) {
+	nanos := float64(max(1, took))
+	if early && nanos < soon*r.usual.mean {
+		r.Drop(tag)
+		return
+	}
 	if early {
 		r.order.leave(uint16(tag))
 	} else {
 		r.order.end(uint16(tag), r.isLow)
+		r.usual.add(nanos, 1, recent)
+		r.cohort(r.id).ended++
 	}
 	c := r.cohortOf(tag)
 	if c == nil {
 		return
 	}
-	id := c.id
-	c.took = append(c.took, float64(max(1, took)))
 	if early {
 		c.early++
+		c.lost += nanos
+	} else {
+		c.took = append(c.took, nanos)
 	}
 	if c.begun < c.want {
 		return
 	}
 	// Of those that were in progress together, the quickest end first. If few
 	// were, the last ones to end may be quick too.
-	late := int((1 - quickest) * min(float64(c.want), c.level()))
-	if !c.judged && len(c.took) >= c.want-late {
+	id, completed := c.id, c.want-c.early
+	late := int((1 - quickest) * min(float64(completed), c.level()))
+	if !c.judged && len(c.took) >= completed-late {
 		c.judged = true
 		r.judge(c)
 	}
-	if c.id == id && len(c.took) == c.want && c.want > 2 {
+	if c.id == id && len(c.took) == completed && completed > 2 {
 		r.compare(c)
 	}
 }
@@ -274,6 +302,9 @@ func (r *Rule) measure(low bool) {
 		level := below * least
 		if r.unsure() {
 			level = math.Sqrt(least * float64(r.high))
+			if r.order.reach() >= r.high {
+				level = min(level, below*r.likely.quantile(0.5))
+			}
 		}
 		// A server may look like a larger one if two levels are both more than
 		// it has workers. Where the order doesn't show that, a much lower one does.
@@ -292,7 +323,7 @@ func (r *Rule) measure(low bool) {
 	if r.rising {
 		level /= 2
 	}
-	c.stride = max(1, level/c.want, int(r.rate*shortest/float64(c.want)))
+	c.stride = max(1, (level+c.want-1)/c.want, int(r.rate*shortest/float64(c.want)))
 }
 
 // slows looks whether requests begin much more slowly than before, so that
@@ -327,9 +358,10 @@ func (r *Rule) learn(is summary, changed float64) {
 func (r *Rule) judge(c *cohort) {
 	// If clients leave, requests may take no longer at a higher level, but fewer
 	// are completed. The time per completion tells, as in Little's law.
-	n, took := float64(len(c.took)), mean(quick(c.took, c.want))
-	completed := max(0.5, n-float64(c.early)) / n
-	is := summary{c.level(), took / completed, float64(c.want) * completed}
+	completed := float64(c.want - c.early)
+	n := max(0.5, completed)
+	took := mean(quick(c.took, c.want-c.early)) + c.lost/n
+	is := summary{c.level(), took, n}
 	changed := min(max(changes*(r.now-r.judged).Seconds(), leastChange), mostChange)
 	r.spent = max(0, r.spent-share*float64(r.now-r.judged))
 	r.judged = r.now
@@ -337,12 +369,16 @@ func (r *Rule) judge(c *cohort) {
 	if !c.isLow {
 		r.at, r.rate = is, is.level/took/r.whole.mean
 	}
-	r.left.add(1-completed, n, recent)
+	r.left.add(float64(c.early)/float64(c.want), float64(c.want), recent)
+	before := float64(r.high)
 	r.move(is)
 	if c.isLow {
 		lasted := r.now - c.from
 		r.spent += float64(lasted) * min(1, r.variance.mean)
-		r.next = r.now + max(pause, often*lasted)
+		r.next = r.now + pause
+		if before < grown*float64(r.high) {
+			r.next = r.now + max(pause, often*lasted)
+		}
 	}
 	if c.id == r.id {
 		now := r.now > r.next || r.unsure() && r.spent <= burst*r.at.mean
@@ -363,7 +399,7 @@ func (r *Rule) move(is summary) {
 	if r.at.n > 0 {
 		want = max(want, r.at.level*r.calm/r.at.mean)
 	}
-	want = min(want, 2*float64(r.high))
+	want = min(want, max(float64(r.high), double*is.level))
 	if want > grown*float64(r.high) {
 		r.order.grow()
 	}
