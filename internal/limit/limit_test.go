@@ -326,14 +326,22 @@ func TestRule_ClientsReset(t *testing.T) {
 				random := rand.New(rand.NewPCG(1, 5))
 				r := New(10 * ms)
 				s := &server{rule: &r, workers: workers, service: exponential(100*ms, 1)}
+				// A request has ended, another takes its place, and that is reset.
+				reset := func() {
+					if tag := r.Begin(time.Duration(s.now), r.Limit(), 1000, 0); tag != 0 {
+						r.End(tag, ms/10, true)
+					}
+				}
 				mean := 0.0
 				for i := range 12_000 {
-					for i >= from && random.Float64() < share {
-						// A request has ended, another takes its place, and that is reset.
-						begun := s.now
-						if tag := r.Begin(time.Duration(begun), min(len(s.jobs)+1, r.Limit()), 1000, 0); tag != 0 {
-							r.End(tag, ms/10, true)
+					if i == from { // before any other ends
+						for range 10_000 {
+							reset()
 						}
+						require.LessOrEqual(t, r.high, max(widest, 3*workers), "%d from %d", workers, from)
+					}
+					for i >= from && random.Float64() < share {
+						reset()
 					}
 					s.serve(1)
 					if i >= 6000 {
