@@ -52,7 +52,7 @@ type Rule struct {
 	waiting  average // requests outside
 	pressed  average // the share of requests that began while others were waiting, or after others were refused
 	left     average // the share of requests that end early
-	usual    average // the time of requests that don't
+	usual    average // the nanoseconds that the others take
 }
 
 const (
@@ -210,7 +210,7 @@ func (r *Rule) joins(running int) bool {
 	case r.slows(c):
 		return false
 	case c.begun == c.want && r.judged == 0 && float64(running) > further*c.level() && r.id < uint32(len(r.cohorts)):
-		r.measure(false)
+		r.measure(false) // while the earlier cohorts are in progress
 		return r.joins(running)
 	case c.begun == c.want:
 		if c.ended > (patience+c.stride)*c.want {
@@ -243,8 +243,8 @@ func (r *Rule) Drop(tag uint32) {
 }
 
 // End says how long a request took, and whether it ended early, because its
-// client has left: then it isn't known whether a worker had begun it. The limit
-// may change.
+// client has left: then it isn't known whether a worker had begun it. One that
+// ends much earlier than usual tells nothing. The limit may change.
 func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 	nanos := float64(max(1, took))
 	if early && nanos < soon*r.usual.mean {
@@ -302,6 +302,8 @@ func (r *Rule) measure(low bool) {
 		level := below * least
 		if r.unsure() {
 			level = math.Sqrt(least * float64(r.high))
+			// If all may end next, the server may share its work. Only a level
+			// below what it may be tells it from a larger one.
 			if r.order.reach() >= r.high {
 				level = min(level, below*r.likely.quantile(0.5))
 			}
@@ -375,7 +377,7 @@ func (r *Rule) judge(c *cohort) {
 	if c.isLow {
 		lasted := r.now - c.from
 		r.spent += float64(lasted) * min(1, r.variance.mean)
-		r.next = r.now + pause
+		r.next = r.now + pause // a surprise is looked at again
 		if before < grown*float64(r.high) {
 			r.next = r.now + max(pause, often*lasted)
 		}
