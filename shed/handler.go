@@ -65,11 +65,11 @@ type Handler struct {
 	// Limit is how many requests are served at a time. If 0, the Handler finds
 	// it, from the time that requests take and the order in which they end:
 	// slightly more than what keeps the server busy. When requests first come, it
-	// lets in up to 32; then it learns, and only while requests wait. Above what keeps the server busy, requests wait
-	// inside the server, where QueueTime doesn't bound the wait. What keeps it
-	// busy is its capacity in requests per second times the seconds that one
-	// request takes. Off means no limit: no request waits, and only requests
-	// without time left are refused.
+	// lets in up to 32; then it learns, and only while requests wait. Above what
+	// keeps the server busy, requests wait inside the server, where QueueTime
+	// doesn't bound the wait. What keeps it busy is its capacity in requests per
+	// second times the seconds that one request takes. Off means no limit: no
+	// request waits, and only requests without time left are refused.
 	Limit int
 
 	// QueueTime is how long a request may wait for its turn before it is

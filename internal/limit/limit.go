@@ -20,6 +20,7 @@ import (
 // Now and then, and more often while the server may as well be much smaller, it
 // measures at a lower level, if more requests come than it lets in. It learns
 // nothing, and doesn't change, while fewer are in progress than it allows.
+// Before it has learned anything, it lets in what comes for a moment.
 //
 // It has no side effects, and is not safe for concurrent use.
 type Rule struct {
@@ -31,8 +32,8 @@ type Rule struct {
 	isLow     bool
 	isDeep    bool          // the last lower level was much lower
 	spent     float64       // nanoseconds at lower levels of late, fewer if times hardly differ
-	rising    bool          // the limit doubles
-	opened    time.Duration // when the limit was first reached
+	rising    bool          // the limit grows as fast as it may
+	opened    time.Duration // when the limit was reached, while nothing is known
 
 	busy  int           // requests that began at the limit, all while others waited or were refused
 	since time.Duration // when the first of them did
@@ -53,6 +54,8 @@ type Rule struct {
 	pressed  average // the share of requests that began while others were waiting, or after others were refused
 	left     average // the share of requests that end early
 	usual    average // the nanoseconds that the others take
+
+	earlySince, lastEarly time.Duration // when requests began to end early, and none otherwise; when one last did
 }
 
 const (
@@ -92,7 +95,7 @@ const (
 	slowAfter    = time.Second
 	soon         = 0.25 // of the usual time: a request that ends early before tells nothing
 	quickest     = 0.8  // of a cohort decide: the last ones take long
-	patience     = 100  // times as many later requests show that some of a cohort hang
+	patience     = 100  // times as many completed requests show that some of a cohort hang
 	nearly       = 1.2  // times the workers: so many requests hardly wait
 	memory       = 300  // requests that averages remember
 	recent       = 50   // the same of averages that follow the limit
@@ -117,7 +120,7 @@ type cohort struct {
 	isLow               bool
 	judged              bool
 	want, begun, stride int
-	seen, ended         int // requests that began and ended during and after the cohort
+	seen, ended         int // requests that began, and that were completed, during and after the cohort
 	from                time.Duration
 	running             float64 // sum, when they began
 	took                []float64
@@ -141,7 +144,7 @@ func (a *average) add(x, n, most float64) {
 
 // New returns a Rule for a server on which nobody minds if requests take calm.
 func New(calm time.Duration) Rule {
-	r := Rule{calm: float64(calm), workers: anything(), likely: anything(), high: start, rising: true, variance: average{1, first}, whole: average{1.3, first}, usual: average{mean: float64(slowAfter) / soon}}
+	r := Rule{calm: float64(calm), workers: anything(), likely: anything(), high: start, rising: true, variance: average{1, first}, whole: average{1.3, first}, usual: average{mean: float64(slowAfter) / soon}} // requests may take a second
 	for i := range r.cohorts {
 		r.cohorts[i].took = make([]float64, 0, most)
 	}
@@ -164,13 +167,8 @@ func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint
 	r.now = now
 	r.waiting.add(float64(waiting), 1, 30)
 	r.pressed.add(float64(min(1, waiting+refused)), 1, 30)
-	if r.judged == 0 && running >= r.high && running < widest {
-		if r.opened == 0 {
-			r.opened = now
-		}
-		if now-r.opened < opening {
-			r.high = running + 1
-		}
+	if r.judged == 0 {
+		r.open(running)
 	}
 	level := r.Limit()
 	isFew := r.rising && running <= level/2 || !r.rising && running < level-level/8
@@ -185,6 +183,22 @@ func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint
 		tag |= r.id << idShift
 	}
 	return tag
+}
+
+// open lets in requests while nothing is known.
+func (r *Rule) open(running int) {
+	if running <= start/2 {
+		r.opened = 0 // so few don't tell how many will come
+	}
+	if running < r.high || running >= widest {
+		return
+	}
+	if r.opened == 0 {
+		r.opened = r.now
+	}
+	if r.now-r.opened < opening {
+		r.high = running + 1
+	}
 }
 
 // A tag has the number of a request in the lowest bits, then one that is always
@@ -217,6 +231,9 @@ func (r *Rule) joins(running int) bool {
 			r.measure(false)
 		}
 		return false
+	case c.isLow && c.seen > patience*c.stride*c.want:
+		r.measure(false) // nearly all of them are dropped
+		return false
 	case (c.seen-1)%c.stride != 0:
 		return false
 	}
@@ -244,16 +261,21 @@ func (r *Rule) Drop(tag uint32) {
 
 // End says how long a request took, and whether it ended early, because its
 // client has left: then it isn't known whether a worker had begun it. One that
-// ends much earlier than usual tells nothing. The limit may change.
+// ends much earlier than usual tells nothing, unless all do. The limit may change.
 func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 	nanos := float64(max(1, took))
-	if early && nanos < soon*r.usual.mean {
-		r.Drop(tag)
-		return
-	}
 	if early {
+		if r.now-r.lastEarly > slowAfter {
+			r.earlySince = r.now
+		}
+		r.lastEarly = r.now
+		if nanos < soon*r.usual.mean && float64(r.now-r.earlySince) < r.usual.mean+float64(slowAfter) {
+			r.Drop(tag)
+			return
+		}
 		r.order.leave(uint16(tag))
 	} else {
+		r.earlySince = r.now
 		r.order.end(uint16(tag), r.isLow)
 		r.usual.add(nanos, 1, recent)
 		r.cohort(r.id).ended++
@@ -359,10 +381,13 @@ func (r *Rule) learn(is summary, changed float64) {
 // judge moves the limit by what the cohort tells that has just ended.
 func (r *Rule) judge(c *cohort) {
 	// If clients leave, requests may take no longer at a higher level, but fewer
-	// are completed. The time per completion tells, as in Little's law.
-	completed := float64(c.want - c.early)
-	n := max(0.5, completed)
-	took := mean(quick(c.took, c.want-c.early)) + c.lost/n
+	// are completed. The time per completion tells, by Little's law.
+	n, took := float64(c.want-c.early), 0.0
+	if n > 0 {
+		took = mean(quick(c.took, c.want-c.early)) + c.lost/n
+	} else {
+		n, took = 0.5, c.level()*float64(max(1, r.now-r.earlySince))
+	}
 	is := summary{c.level(), took, n}
 	changed := min(max(changes*(r.now-r.judged).Seconds(), leastChange), mostChange)
 	r.spent = max(0, r.spent-share*float64(r.now-r.judged))
@@ -377,7 +402,7 @@ func (r *Rule) judge(c *cohort) {
 	if c.isLow {
 		lasted := r.now - c.from
 		r.spent += float64(lasted) * min(1, r.variance.mean)
-		r.next = r.now + pause // a surprise is looked at again
+		r.next = r.now + pause // a much lower limit is looked at again
 		if before < grown*float64(r.high) {
 			r.next = r.now + max(pause, often*lasted)
 		}

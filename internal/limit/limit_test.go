@@ -356,6 +356,60 @@ func TestRule_ClientsReset(t *testing.T) {
 	}
 }
 
+// If so many are let in that all clients leave before the server has done what
+// they want, fewer are let in, although nothing has ever been completed.
+func TestRule_AllLeave(t *testing.T) {
+	for _, patience := range []time.Duration{250 * ms, 500 * ms, 900 * ms} {
+		r := New(10 * ms)
+		completed := 0
+		for now := time.Duration(0); now < time.Minute; {
+			var tags []uint32
+			for len(tags) < r.Limit() {
+				tags = append(tags, r.Begin(now, len(tags)+1, 100, 1))
+			}
+			took := time.Duration(len(tags)) * 100 * ms // they share a worker
+			now += min(took, patience)
+			for _, tag := range tags {
+				if tag != 0 {
+					r.End(tag, min(took, patience), took > patience)
+				}
+			}
+			if took <= patience && now > 30*time.Second {
+				completed += len(tags)
+			}
+		}
+		assert.Greater(t, completed, 250, "%v", patience)
+	}
+}
+
+// If nothing but streams and resets comes, a lower level ends, although nothing
+// is learned.
+func TestRule_OnlyDropped(t *testing.T) {
+	r := New(0)
+	s := &server{rule: &r, workers: 20, service: exponential(100*ms, 1)}
+	for s.serve(4000); !r.isLow; {
+		s.serve(1)
+	}
+	for i := range 10_000 {
+		r.Drop(r.Begin(time.Duration(s.now)+time.Duration(i)*ms, r.Limit(), 100, 3))
+	}
+	assert.False(t, r.isLow)
+}
+
+// A few requests at once, and nothing after them, don't keep a burst out.
+func TestRule_OpensAgain(t *testing.T) {
+	r := New(0)
+	for i := range start + 1 {
+		r.Begin(time.Second, i+1, 0, 0)
+	}
+	inside := 0
+	for inside < r.Limit() {
+		inside++
+		r.Begin(time.Hour, inside, 0, 0)
+	}
+	assert.Equal(t, widest, inside)
+}
+
 // As long as requests are quick, it doesn't matter that they wait.
 func TestRule_Calm(t *testing.T) {
 	r := New(25 * ms)
