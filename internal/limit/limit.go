@@ -382,11 +382,10 @@ func (r *Rule) learn(is summary, changed float64) {
 func (r *Rule) judge(c *cohort) {
 	// If clients leave, requests may take no longer at a higher level, but fewer
 	// are completed. The time per completion tells, by Little's law.
-	n, took := float64(c.want-c.early), 0.0
-	if n > 0 {
-		took = mean(quick(c.took, c.want-c.early)) + c.lost/n
-	} else {
-		n, took = 0.5, c.level()*float64(max(1, r.now-r.earlySince))
+	n, took := 0.5, c.level()*float64(max(1, r.now-r.earlySince))
+	if completed := c.want - c.early; completed > 0 {
+		n = float64(completed)
+		took = mean(quick(c.took, completed)) + c.lost/n
 	}
 	is := summary{c.level(), took, n}
 	changed := min(max(changes*(r.now-r.judged).Seconds(), leastChange), mostChange)
