@@ -192,10 +192,11 @@ func (r *rushed) served(t *testing.T, h *shed.Handler) (n int) {
 	})
 	var wg sync.WaitGroup
 	begin := time.Now()
-	for until := time.Duration(testenv.Size(40, 80)) * time.Second; time.Since(begin) < until; {
+	until := time.Duration(testenv.Size(40, 80)) * time.Second
+	for i := 0; time.Since(begin) < until; i++ {
 		time.Sleep(r.exponential(100 * ms / time.Duration(4*r.workers*(1+r.resets))))
 		counts, patience := time.Since(begin) > 10*time.Second, r.patience
-		if r.random.IntN(1+r.resets) > 0 {
+		if i%(1+r.resets) > 0 {
 			counts, patience = false, r.after
 		}
 		wg.Go(func() {
