@@ -120,7 +120,7 @@ func TestAdaptive_ClientsLeave(t *testing.T) {
 							}
 							best, found := served(workers), served(0)
 							t.Log(best, found)
-							assert.GreaterOrEqual(t, float64(found), 0.6*float64(best))
+							assert.GreaterOrEqual(t, float64(found), 0.7*float64(best))
 						})
 					})
 				}

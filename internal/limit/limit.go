@@ -296,7 +296,7 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 	// Of those that were in progress together, the quickest end first. If few
 	// were, the last ones to end may be quick too.
 	id, completed := c.id, c.want-c.early
-	late := int((1 - quickest) * min(float64(completed), c.level()))
+	late := int((1 - quickest) * min(float64(c.want), c.level()))
 	if !c.judged && len(c.took) >= completed-late {
 		c.judged = true
 		r.judge(c)
