@@ -164,6 +164,7 @@ func (r *Rule) Limit() int {
 // while others are waiting, and after others were refused. It returns a tag for
 // End or Drop, which needn't be called if it is 0.
 func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint32) {
+	together := now == r.now
 	r.now = now
 	r.waiting.add(float64(waiting), 1, 30)
 	r.pressed.add(float64(min(1, waiting+refused)), 1, 30)
@@ -178,7 +179,7 @@ func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint
 	if isFew {
 		return 0
 	}
-	tag = uint32(r.order.begin()) | isTag
+	tag = uint32(r.order.begin(together)) | isTag
 	if r.joins(running) {
 		tag |= r.id << idShift
 	}

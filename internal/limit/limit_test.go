@@ -201,7 +201,7 @@ func TestOrder(t *testing.T) {
 	}
 	var o order
 	for range 100 {
-		first, second := o.begin(), o.begin()
+		first, second := o.begin(false), o.begin(false)
 		o.end(first, false)
 		o.end(second, false)
 	}
@@ -220,7 +220,7 @@ func TestOrder_Ranks(t *testing.T) {
 	for begun, ended := 0, 0; ended < 200_000; {
 		if len(inside) < 3 || len(inside) < 20 && random.IntN(2) == 0 {
 			begun++
-			require.Equal(t, uint16(begun), o.begin())
+			require.Equal(t, uint16(begun), o.begin(false))
 			inside = append(inside, begun)
 			continue
 		}
@@ -269,11 +269,23 @@ func TestRule_EndsEarly(t *testing.T) {
 	}
 }
 
+// Of requests that are let in together, any may be served first.
+func TestOrder_Together(t *testing.T) {
+	var o order
+	o.begin(false)
+	first, second, third := o.begin(false), o.begin(true), o.begin(true)
+	later := o.begin(false)
+	assert.Equal(t, 2, o.leave(third))
+	assert.Equal(t, 2, o.leave(first))
+	assert.Equal(t, 2, o.leave(second))
+	assert.Equal(t, 2, o.leave(later))
+}
+
 // While all may end next, fewer workers are less likely, but not out of the question.
 func TestOrder_Sharing(t *testing.T) {
 	var o order
 	for range 100 {
-		first, second := o.begin(), o.begin()
+		first, second := o.begin(false), o.begin(false)
 		o.end(second, false)
 		o.end(first, false)
 	}

@@ -29,26 +29,34 @@ const (
 type order struct {
 	begun           uint16 // requests
 	inside          uint64 // bit i is set while the request that began i requests before the last is in progress
+	together        uint64 // the same for those that began at the same time as the one before
 	all             int    // requests in progress; those that aren't among the bits are older
 	ended           int    // since the limit has grown
 	highest, before int    // the highest ranks of requests that ended in this block and in the one before, the oldest being 1
 }
 
-// begin returns the number of a request that begins.
-func (o *order) begin() uint16 {
+// begin returns the number of a request that begins, at the same time as the
+// one before or not.
+func (o *order) begin(together bool) uint16 {
 	o.begun++
 	o.inside = o.inside<<1 | 1
+	o.together <<= 1
+	if together {
+		o.together |= 1
+	}
 	o.all++
 	return o.begun
 }
 
 // leave takes a request out that has ended or is gone, and returns its rank, or
-// 0 if it began too long ago.
+// 0 if it began too long ago. Of those that began at the same time, any may be
+// the oldest.
 func (o *order) leave(number uint16) int {
 	rank := 0
 	if ago := o.begun - number; ago < 64 {
 		older := o.all - bits.OnesCount64(o.inside)
-		rank = older + bits.OnesCount64(o.inside>>ago)
+		first := ago + uint16(bits.TrailingZeros64(^(o.together >> ago)))
+		rank = older + bits.OnesCount64(o.inside>>first>>1) + 1
 		o.inside &^= 1 << ago
 	}
 	o.all--
