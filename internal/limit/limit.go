@@ -9,7 +9,6 @@ package limit
 
 import (
 	"math"
-	"slices"
 	"time"
 )
 
@@ -70,12 +69,14 @@ const (
 	largest  = 1 << 20
 
 	safe   = 0.8  // how likely the limit is enough for all workers
+	sparse = 0.65 // the same if clients leave: to let too many in costs more then
 	margin = 0.05 // more than that, to see whether requests wait
 	uneven = 0.5  // more than that if the times differ much
 	extra  = 0.6  // requests more than workers at least, so that more workers show
 	stock  = 3.5  // requests that wait, inside or outside, if the times differ much; twice as many if few are refused
 	hurry  = 5    // times the share of clients that leave: margin, uneven and stock are smaller by this part
 	double = 2.2  // times the level of the cohort that is judged, at most: its mean is a little below the limit
+	slight = 1.2  // the same if clients leave
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
@@ -85,7 +86,7 @@ const (
 	often    = 60              // times as long as one takes, the same
 	burst    = 4               // how long they may last at once, in times of a request, while the server may be much smaller
 	share    = 0.03            // of the time, how long they may last then
-	demand   = 0.5             // of the requests must begin while others wait or are refused, or no lower level is measured
+	demand   = 0.5             // of the requests must begin while others wait or are refused, or end early, or no lower level is measured
 	bounding = 0.02            // the same, or the limit bounds nothing and doesn't rise
 
 	fewest, most = 8, 75                          // requests of a cohort
@@ -94,7 +95,6 @@ const (
 	slowFew      = 5                              // the same if they need longer than a second
 	slowAfter    = time.Second
 	soon         = 0.25 // of the usual time: a request that ends early before tells nothing
-	quickest     = 0.8  // of a cohort decide: the last ones take long
 	patience     = 100  // times as many completed requests show that some of a cohort hang
 	nearly       = 1.2  // times the workers: so many requests hardly wait
 	memory       = 300  // requests that averages remember
@@ -113,26 +113,6 @@ const (
 	// the server may be much smaller: they would take as long again.
 	long = float64(300 * time.Millisecond)
 )
-
-// cohort is a number of requests that began at the same level.
-type cohort struct {
-	id                  uint32
-	isLow               bool
-	judged              bool
-	want, begun, stride int
-	seen, ended         int // requests that began, and that were completed, during and after the cohort
-	from                time.Duration
-	running             float64 // sum, when they began
-	took                []float64
-	early               int     // ended early
-	lost                float64 // the sum of the times of those
-}
-
-func (c *cohort) level() float64 { return c.running / float64(c.begun) }
-
-// summary is what is known of a cohort that has ended: the mean time of the
-// quickest of n requests.
-type summary struct{ level, mean, n float64 }
 
 // average is a mean that forgets.
 type average struct{ mean, n float64 }
@@ -228,7 +208,7 @@ func (r *Rule) joins(running int) bool {
 		r.measure(false) // while the earlier cohorts are in progress
 		return r.joins(running)
 	case c.begun == c.want:
-		if c.ended > (patience+c.stride)*c.want {
+		if c.completed > (patience+c.stride)*c.want {
 			r.measure(false)
 		}
 		return false
@@ -279,7 +259,7 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 		r.earlySince = r.now
 		r.order.end(uint16(tag), r.isLow)
 		r.usual.add(nanos, 1, recent)
-		r.cohort(r.id).ended++
+		r.cohort(r.id).completed++
 	}
 	c := r.cohortOf(tag)
 	if c == nil {
@@ -294,18 +274,23 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 	if c.begun < c.want {
 		return
 	}
-	// Of those that were in progress together, the quickest end first. If few
-	// were, the last ones to end may be quick too.
-	id, completed := c.id, c.want-c.early
-	late := int((1 - quickest) * min(float64(c.want), c.level()))
-	if !c.judged && len(c.took) >= completed-late {
-		c.judged = true
-		r.judge(c)
+	id := c.id
+	if !c.judged && c.decided() {
+		switch {
+		case len(c.took) > 0 || float64(r.none(c)) > r.usual.mean+float64(slowAfter):
+			c.judged = true
+			r.judge(c)
+		case c.id == r.id:
+			c.want++ // until one is completed
+		}
 	}
-	if c.id == id && len(c.took) == completed && completed > 2 {
+	if c.id == id && c.ended() == c.want {
 		r.compare(c)
 	}
 }
+
+// none returns for how long, since the cohort began, no request has been completed.
+func (r *Rule) none(c *cohort) time.Duration { return r.now - max(r.earlySince, c.from) }
 
 func (r *Rule) cohort(id uint32) *cohort { return &r.cohorts[id%4] }
 
@@ -381,44 +366,40 @@ func (r *Rule) learn(is summary, changed float64) {
 
 // judge moves the limit by what the cohort tells that has just ended.
 func (r *Rule) judge(c *cohort) {
-	// If clients leave, requests may take no longer at a higher level, but fewer
-	// are completed. The time per completion tells, by Little's law.
-	n, took := 0.5, c.level()*float64(max(1, r.now-r.earlySince))
-	if completed := c.want - c.early; completed > 0 {
-		n = float64(completed)
-		took = mean(quick(c.took, completed)) + c.lost/n
-	}
-	is := summary{c.level(), took, n}
+	is := c.summary(r.none(c))
 	changed := min(max(changes*(r.now-r.judged).Seconds(), leastChange), mostChange)
 	r.spent = max(0, r.spent-share*float64(r.now-r.judged))
 	r.judged = r.now
 	r.learn(is, changed)
 	if !c.isLow {
-		r.at, r.rate = is, is.level/took/r.whole.mean
+		r.at, r.rate = is, is.level/is.mean/r.whole.mean
 	}
-	r.left.add(float64(c.early)/float64(c.want), float64(c.want), recent)
+	r.left.add(c.left(), float64(c.want), recent)
 	before := float64(r.high)
 	r.move(is)
+	if len(c.took) == 0 {
+		r.high, r.rising = max(smallest, int(c.level()/2)), false
+	}
 	if c.isLow {
 		lasted := r.now - c.from
 		r.spent += float64(lasted) * min(1, r.variance.mean)
 		r.next = r.now + pause // a much lower limit is looked at again
-		if before < grown*float64(r.high) {
+		if before < max(grown*float64(r.high), float64(r.high)+2) {
 			r.next = r.now + max(pause, often*lasted)
 		}
 	}
 	if c.id == r.id {
 		now := r.now > r.next || r.unsure() && r.spent <= burst*r.at.mean
-		r.measure(now && !c.isLow && !r.rising && r.pressed.mean > demand)
+		r.measure(now && !c.isLow && !r.rising && max(r.pressed.mean, r.left.mean) > demand)
 	}
 }
 
 // move chooses the limit.
 func (r *Rule) move(is summary) {
 	deviation := min(1, math.Sqrt(r.variance.mean))
-	patience := max(0, 1-hurry*r.left.mean)
-	want := r.likely.quantile(safe)*(1+patience*(margin+uneven*deviation)) + max(0, patience*stock*(2-r.pressed.mean)*deviation-r.waiting.mean)
-	want = max(want, r.likely.quantile(0.5)+extra)
+	patient := max(0, 1-hurry*r.left.mean)
+	want := r.likely.quantile(sparse+patient*(safe-sparse))*(1+patient*(margin+uneven*deviation)) + max(0, patient*stock*(2-r.pressed.mean)*deviation-r.waiting.mean)
+	want = max(want, r.likely.quantile(0.5)+patient*extra)
 	if r.pressed.mean < bounding || is.mean > long && r.unsure() && r.likely.quantile(0.5) < float64(r.high) {
 		want = min(want, float64(r.high))
 	}
@@ -426,7 +407,7 @@ func (r *Rule) move(is summary) {
 	if r.at.n > 0 {
 		want = max(want, r.at.level*r.calm/r.at.mean)
 	}
-	want = min(want, max(float64(r.high), double*is.level))
+	want = min(want, max(float64(r.high), is.level+1, is.level*(slight+patient*(double-slight))))
 	if want > grown*float64(r.high) {
 		r.order.grow()
 	}
@@ -444,12 +425,16 @@ func (r *Rule) unsure() bool {
 // hardly wait tell it best. A request of few that wait for others takes as long
 // as several together, which differ less.
 func (r *Rule) compare(c *cohort) {
-	n, m := float64(len(c.took)), mean(c.took)
+	if len(c.took) <= max(2, c.early) {
+		return
+	}
+	times := c.times(min(1, r.variance.mean))
+	n, m := float64(len(times)), mean(times)
 	variance := 0.0
-	for _, t := range c.took {
+	for _, t := range times {
 		variance += (t - m) * (t - m) / ((n - 1) * m * m)
 	}
-	whole := m / mean(quick(c.took, len(c.took)))
+	whole := m / mean(quick(times, len(times)))
 	r.scatter.add(variance, n, recent)
 	workers := r.likely.quantile(0.5)
 	switch longer := c.level() / workers; {
@@ -465,17 +450,4 @@ func (r *Rule) compare(c *cohort) {
 	}
 	r.whole.add(whole, n, memory)
 	r.variance.add(variance, n, memory)
-}
-
-// quick returns the quickest of n times, of which it is given most.
-func quick(times []float64, n int) []float64 {
-	slices.Sort(times)
-	return times[:min(len(times), int(math.Ceil(quickest*float64(n))))]
-}
-
-func mean(times []float64) (m float64) {
-	for _, t := range times {
-		m += t / float64(len(times))
-	}
-	return m
 }

@@ -394,6 +394,27 @@ func TestRule_AllLeave(t *testing.T) {
 	}
 }
 
+// If all requests of a cohort leave while others are completed, the cohort goes
+// on: the server doesn't look quick.
+func TestRule_CohortLeaves(t *testing.T) {
+	for _, workers := range []int{4, 10} {
+		for seed := range uint64(6) {
+			r := New(0)
+			s := &server{rule: &r, workers: workers, service: exponential(100*ms, seed)}
+			s.serve(2000)
+			for range 4000 {
+				i := slices.IndexFunc(s.jobs, func(j job) bool { return j.tag>>idShift > 0 && s.now-j.begun > float64(50*ms) })
+				if i >= 0 {
+					r.End(s.jobs[i].tag, time.Duration(s.now-s.jobs[i].begun), true)
+					s.jobs = slices.Delete(s.jobs, i, i+1)
+				}
+				s.serve(1)
+				require.LessOrEqual(t, r.high, 3*workers)
+			}
+		}
+	}
+}
+
 // If nothing but streams and resets comes, a lower level ends, although nothing
 // is learned.
 func TestRule_OnlyDropped(t *testing.T) {
