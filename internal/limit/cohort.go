@@ -68,7 +68,7 @@ func (c *cohort) times(differ float64) []float64 {
 	if c.early == 0 {
 		return c.took
 	}
-	longer := c.lost/float64(c.early) + differ*(mean(c.took)+c.lost/float64(len(c.took)))
+	longer := c.lost/float64(c.early) + differ*mean(c.took)
 	times := c.took
 	for range c.early {
 		times = append(times, longer)

@@ -86,7 +86,7 @@ const (
 	often    = 60              // times as long as one takes, the same
 	burst    = 4               // how long they may last at once, in times of a request, while the server may be much smaller
 	share    = 0.03            // of the time, how long they may last then
-	demand   = 0.5             // of the requests must begin while others wait or are refused, or end early, or no lower level is measured
+	demand   = 0.5             // of the requests must begin while others wait or are refused, or no lower level is measured
 	bounding = 0.02            // the same, or the limit bounds nothing and doesn't rise
 
 	fewest, most = 8, 75                          // requests of a cohort
@@ -384,13 +384,13 @@ func (r *Rule) judge(c *cohort) {
 		lasted := r.now - c.from
 		r.spent += float64(lasted) * min(1, r.variance.mean)
 		r.next = r.now + pause // a much lower limit is looked at again
-		if before < max(grown*float64(r.high), float64(r.high)+2) {
+		if before < grown*float64(r.high) {
 			r.next = r.now + max(pause, often*lasted)
 		}
 	}
 	if c.id == r.id {
 		now := r.now > r.next || r.unsure() && r.spent <= burst*r.at.mean
-		r.measure(now && !c.isLow && !r.rising && max(r.pressed.mean, r.left.mean) > demand)
+		r.measure(now && !c.isLow && !r.rising && r.pressed.mean > demand)
 	}
 }
 
@@ -425,7 +425,7 @@ func (r *Rule) unsure() bool {
 // hardly wait tell it best. A request of few that wait for others takes as long
 // as several together, which differ less.
 func (r *Rule) compare(c *cohort) {
-	if len(c.took) <= max(2, c.early) {
+	if len(c.took) <= 2 {
 		return
 	}
 	times := c.times(min(1, r.variance.mean))

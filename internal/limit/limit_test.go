@@ -394,6 +394,116 @@ func TestRule_AllLeave(t *testing.T) {
 	}
 }
 
+// crowd is a server that drops requests whose clients have left before a worker
+// has begun them, or works for them too. Clients come at load times its capacity,
+// wait outside for 100 ms, and leave after patience.
+type crowd struct {
+	rule           *Rule // nil: the limit is the number of workers
+	workers        int
+	service        func() time.Duration
+	drops          bool
+	load           float64
+	patience       time.Duration
+	inside, beside []client
+}
+
+type client struct {
+	tag                        uint32
+	queued, leaves, began, end float64 // end is 0 until a worker has begun the request
+}
+
+func (c *crowd) limit() int {
+	if c.rule == nil {
+		return c.workers
+	}
+	return c.rule.Limit()
+}
+
+// serve returns how many requests are completed between two times while their
+// clients wait.
+func (c *crowd) serve(t *testing.T, seed uint64, from, until time.Duration) (n int) {
+	testenv.OneGoroutine(t)
+	random := rand.New(rand.NewPCG(seed, 3))
+	now, refused := 0.0, 0
+	gap := func() float64 { return random.ExpFloat64() * float64(100*ms) / float64(c.workers) / c.load }
+	for next := gap(); now < float64(until); {
+		// What happens next: a client comes, or gives up in the queue, or leaves, or
+		// a request ends.
+		now = next
+		first := -1
+		for i, x := range c.inside {
+			at := x.end
+			if at == 0 && c.drops {
+				at = x.leaves
+			}
+			if at > 0 && at < now {
+				now, first = at, i
+			}
+		}
+		switch {
+		case len(c.beside) > 0 && c.beside[0].queued <= now:
+			now, first = c.beside[0].queued, -1
+			c.beside = c.beside[1:]
+			refused++
+		case first >= 0:
+			x := c.inside[first]
+			c.inside = slices.Delete(c.inside, first, first+1)
+			early := now >= x.leaves
+			if !early && now > float64(from) {
+				n++
+			}
+			if x.tag != 0 {
+				c.rule.End(x.tag, time.Duration(now-x.began), early)
+			}
+		default:
+			c.beside = append(c.beside, client{queued: now + float64(100*ms), leaves: now + float64(c.patience)})
+			next = now + gap()
+		}
+		for len(c.beside) > 0 && len(c.inside) < c.limit() {
+			x := c.beside[0]
+			c.beside = c.beside[1:]
+			x.began = now
+			if c.rule != nil {
+				x.tag = c.rule.Begin(time.Duration(now), len(c.inside)+1, len(c.beside), refused)
+				refused = 0
+			}
+			c.inside = append(c.inside, x)
+		}
+		for i := range min(c.workers, len(c.inside)) {
+			if x := &c.inside[i]; x.end == 0 {
+				x.end = now + float64(max(1, c.service()))
+			}
+		}
+	}
+	return n
+}
+
+func TestRule_Crowd(t *testing.T) {
+	for _, drops := range []bool{true, false} {
+		for _, workers := range []int{2, 4, 10} {
+			for _, load := range []float64{4, 10} {
+				for _, name := range []string{"constant", "exponential"} {
+					best, found, least := 0, 0, 1.0
+					for seed := range uint64(8) {
+						serve := func(rule *Rule) int {
+							service := constant(100 * ms)
+							if name == "exponential" {
+								service = exponential(100*ms, seed)
+							}
+							c := crowd{rule: rule, workers: workers, service: service, drops: drops, load: load, patience: 250 * ms}
+							return c.serve(t, seed, 10*time.Second, 40*time.Second)
+						}
+						r := New(10 * ms)
+						most, n := serve(nil), serve(&r)
+						best, found, least = best+most, found+n, min(least, float64(n)/float64(most))
+					}
+					println(drops, workers, load, name, 1000*found/best, int(1000*least))
+				}
+			}
+		}
+	}
+}
+
 // If all requests of a cohort leave while others are completed, the cohort goes
 // on: the server doesn't look quick.
 func TestRule_CohortLeaves(t *testing.T) {
