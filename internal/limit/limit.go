@@ -384,7 +384,7 @@ func (r *Rule) judge(c *cohort) {
 		lasted := r.now - c.from
 		r.spent += float64(lasted) * min(1, r.variance.mean)
 		r.next = r.now + pause // a much lower limit is looked at again
-		if before < grown*float64(r.high) {
+		if before < max(grown*float64(r.high), float64(r.high)+2) {
 			r.next = r.now + max(pause, often*lasted)
 		}
 	}
