@@ -509,6 +509,39 @@ func TestRule_Crowd(t *testing.T) {
 	}
 }
 
+// While nothing is completed at all, the limit is halved once in a second or so, and
+// is soon what it was when the server goes on.
+func TestRule_Stalls(t *testing.T) {
+	testenv.OneGoroutine(t)
+	const workers = 24
+	for seed := range uint64(6) {
+		r := New(10 * ms)
+		s := &server{rule: &r, workers: workers, service: exponential(100*ms, seed)}
+		before := s.limits(4000)
+		for end := s.now + float64(2500*ms); s.now < end; {
+			for _, j := range s.jobs {
+				if j.tag != 0 {
+					r.End(j.tag, time.Duration(s.now-j.begun), true)
+				}
+			}
+			s.jobs = nil
+			for len(s.jobs) < r.Limit() {
+				s.jobs = append(s.jobs, job{r.Begin(time.Duration(s.now), len(s.jobs)+1, 1000, 1), s.now, float64(100 * ms)})
+			}
+			s.now += float64(200 * ms)
+		}
+		assert.LessOrEqual(t, float64(r.high), 0.6*before)
+		assert.GreaterOrEqual(t, float64(r.high), 0.15*before)
+		s.serve(10 * workers)
+		assert.GreaterOrEqual(t, r.high, workers)
+	}
+}
+
+func TestCohort_Times(t *testing.T) {
+	c := cohort{took: []float64{1, 3}, early: 2, lost: 10}
+	assert.Equal(t, []float64{1, 3, 6, 6}, c.times(0.5))
+}
+
 // If all requests of a cohort leave while others are completed, the cohort goes
 // on: the server doesn't look quick.
 func TestRule_CohortLeaves(t *testing.T) {
