@@ -442,7 +442,7 @@ func (c *crowd) serve(t *testing.T, seed uint64, from, until time.Duration) (n i
 		}
 		switch {
 		case len(c.beside) > 0 && c.beside[0].queued <= now:
-			now, first = c.beside[0].queued, -1
+			now = c.beside[0].queued
 			c.beside = c.beside[1:]
 			refused++
 		case first >= 0:
