@@ -74,9 +74,8 @@ const (
 	uneven = 0.5  // more than that if the times differ much
 	extra  = 0.6  // requests more than workers at least, so that more workers show
 	stock  = 3.5  // requests that wait, inside or outside, if the times differ much; twice as many if few are refused
-	hurry  = 5    // times the share of clients that leave: margin, uneven and stock are smaller by this part
+	hurry  = 5    // times the share of clients that leave: margin, uneven, extra and stock are smaller by this part
 	double = 2.2  // times the level of the cohort that is judged, at most: its mean is a little below the limit
-	slight = 1.2  // the same if clients leave
 	grown  = 1.25 // times as much as before: the order in which requests end must be seen anew
 	apart  = 2    // times as many as it may be: the limit, and what it may be as well
 
@@ -377,9 +376,6 @@ func (r *Rule) judge(c *cohort) {
 	r.left.add(c.left(), float64(c.want), recent)
 	before := float64(r.high)
 	r.move(is)
-	if len(c.took) == 0 {
-		r.high, r.rising = max(smallest, int(c.level()/2)), false
-	}
 	if c.isLow {
 		lasted := r.now - c.from
 		r.spent += float64(lasted) * min(1, r.variance.mean)
@@ -407,7 +403,7 @@ func (r *Rule) move(is summary) {
 	if r.at.n > 0 {
 		want = max(want, r.at.level*r.calm/r.at.mean)
 	}
-	want = min(want, max(float64(r.high), is.level+1, is.level*(slight+patient*(double-slight))))
+	want = min(want, max(float64(r.high), double*is.level))
 	if want > grown*float64(r.high) {
 		r.order.grow()
 	}
