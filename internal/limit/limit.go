@@ -54,6 +54,7 @@ type Rule struct {
 	left     average // the share of requests that end early
 	usual    average // the nanoseconds that the others take
 
+	completed             time.Duration // when a request last was
 	earlySince, lastEarly time.Duration // when requests began to end early, and none otherwise; when one last did
 }
 
@@ -255,7 +256,7 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 		}
 		r.order.leave(uint16(tag))
 	} else {
-		r.earlySince = r.now
+		r.completed, r.earlySince = r.now, r.now
 		r.order.end(uint16(tag), r.isLow)
 		r.usual.add(nanos, 1, recent)
 		r.cohort(r.id).completed++
@@ -289,7 +290,7 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 }
 
 // none returns for how long, since the cohort began, no request has been completed.
-func (r *Rule) none(c *cohort) time.Duration { return r.now - max(r.earlySince, c.from) }
+func (r *Rule) none(c *cohort) time.Duration { return r.now - max(r.completed, c.from) }
 
 func (r *Rule) cohort(id uint32) *cohort { return &r.cohorts[id%4] }
 

@@ -371,7 +371,7 @@ func TestRule_ClientsReset(t *testing.T) {
 // If so many are let in that all clients leave before the server has done what
 // they want, fewer are let in, although nothing has ever been completed.
 func TestRule_AllLeave(t *testing.T) {
-	for _, patience := range []time.Duration{250 * ms, 500 * ms, 900 * ms} {
+	for _, patience := range []time.Duration{250 * ms, 500 * ms, 900 * ms, 3 * time.Second} {
 		r := New(10 * ms)
 		completed := 0
 		for now := time.Duration(0); now < time.Minute; {
