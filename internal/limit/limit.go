@@ -54,7 +54,7 @@ type Rule struct {
 	left     average // the share of requests that end early
 	usual    average // the nanoseconds that the others take
 
-	completed             time.Duration // when a request last was
+	completed             time.Duration // when a request last was, by now
 	earlySince, lastEarly time.Duration // when requests began to end early, and none otherwise; when one last did
 }
 
@@ -144,7 +144,6 @@ func (r *Rule) Limit() int {
 // while others are waiting, and after others were refused. It returns a tag for
 // End or Drop, which needn't be called if it is 0.
 func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint32) {
-	together := now == r.now
 	r.now = now
 	r.waiting.add(float64(waiting), 1, 30)
 	r.pressed.add(float64(min(1, waiting+refused)), 1, 30)
@@ -159,7 +158,7 @@ func (r *Rule) Begin(now time.Duration, running, waiting, refused int) (tag uint
 	if isFew {
 		return 0
 	}
-	tag = uint32(r.order.begin(together)) | isTag
+	tag = uint32(r.order.begin(now)) | isTag
 	if r.joins(running) {
 		tag |= r.id << idShift
 	}

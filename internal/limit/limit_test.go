@@ -200,8 +200,8 @@ func TestOrder(t *testing.T) {
 		assert.Less(t, b.quantile(0.5), float64(workers)+0.5)
 	}
 	var o order
-	for range 100 {
-		first, second := o.begin(false), o.begin(false)
+	for i := range time.Duration(100) {
+		first, second := o.begin(2*i+1), o.begin(2*i+2)
 		o.end(first, false)
 		o.end(second, false)
 	}
@@ -220,7 +220,7 @@ func TestOrder_Ranks(t *testing.T) {
 	for begun, ended := 0, 0; ended < 200_000; {
 		if len(inside) < 3 || len(inside) < 20 && random.IntN(2) == 0 {
 			begun++
-			require.Equal(t, uint16(begun), o.begin(false))
+			require.Equal(t, uint16(begun), o.begin(time.Duration(begun)))
 			inside = append(inside, begun)
 			continue
 		}
@@ -272,9 +272,9 @@ func TestRule_EndsEarly(t *testing.T) {
 // Of requests that are let in together, any may be served first.
 func TestOrder_Together(t *testing.T) {
 	var o order
-	o.begin(false)
-	first, second, third := o.begin(false), o.begin(true), o.begin(true)
-	later := o.begin(false)
+	o.begin(1)
+	first, second, third := o.begin(2), o.begin(2), o.begin(2)
+	later := o.begin(3)
 	assert.Equal(t, 2, o.leave(third))
 	assert.Equal(t, 2, o.leave(first))
 	assert.Equal(t, 2, o.leave(second))
@@ -284,8 +284,8 @@ func TestOrder_Together(t *testing.T) {
 // While all may end next, fewer workers are less likely, but not out of the question.
 func TestOrder_Sharing(t *testing.T) {
 	var o order
-	for range 100 {
-		first, second := o.begin(false), o.begin(false)
+	for i := range time.Duration(100) {
+		first, second := o.begin(2*i+1), o.begin(2*i+2)
 		o.end(second, false)
 		o.end(first, false)
 	}
@@ -514,25 +514,35 @@ func TestCohort_Times(t *testing.T) {
 	assert.Equal(t, []float64{1, 3, 6, 6}, c.times(0.5))
 }
 
-// If all requests of a cohort leave while others are completed, the cohort goes
-// on: the server doesn't look quick.
+// If all requests of a cohort leave while others are completed, it goes on until
+// one of it is completed, too.
 func TestRule_CohortLeaves(t *testing.T) {
-	for _, workers := range []int{4, 10} {
-		for seed := range uint64(6) {
-			r := New(0)
-			s := &server{rule: &r, workers: workers, service: exponential(100*ms, seed)}
-			s.serve(2000)
-			for range 4000 {
-				i := slices.IndexFunc(s.jobs, func(j job) bool { return j.tag>>idShift > 0 && s.now-j.begun > float64(50*ms) })
-				if i >= 0 {
-					r.End(s.jobs[i].tag, time.Duration(s.now-s.jobs[i].begun), true)
-					s.jobs = slices.Delete(s.jobs, i, i+1)
-				}
-				s.serve(1)
-				require.LessOrEqual(t, r.high, 3*workers+2)
-			}
+	r := New(0)
+	s := &server{rule: &r, workers: 10, service: exponential(100*ms, 1)}
+	for s.serve(2000); r.cohort(r.id).seen > 0; {
+		s.serve(1)
+	}
+	c, limit, judged := r.cohort(r.id), r.Limit(), r.judged
+	want, now := c.want, time.Duration(s.now)
+	for range 5 {
+		var tags []uint32
+		for c.begun < c.want {
+			now += ms
+			tags = append(tags, r.Begin(now, limit, 1000, 0))
+		}
+		r.End(r.Begin(now, limit, 1000, 0), 100*ms, false)
+		for _, tag := range tags {
+			r.End(tag, 100*ms, true)
 		}
 	}
+	assert.Equal(t, judged, r.judged)
+	assert.Greater(t, c.want, want)
+	last := uint32(0)
+	for c.begun < c.want {
+		last = r.Begin(now, limit, 1000, 0)
+	}
+	r.End(last, 100*ms, false)
+	assert.Greater(t, r.judged, judged)
 }
 
 // If nothing but streams and resets comes, a lower level ends, although nothing

@@ -6,6 +6,7 @@ package limit
 import (
 	"math"
 	"math/bits"
+	"time"
 )
 
 const (
@@ -27,23 +28,24 @@ const (
 // number of workers, without a measurement at another level. If times are
 // constant, the oldest always ends first and the order tells nothing.
 type order struct {
-	begun           uint16 // requests
-	inside          uint64 // bit i is set while the request that began i requests before the last is in progress
-	together        uint64 // the same for those that began at the same time as the one before
-	all             int    // requests in progress; those that aren't among the bits are older
-	ended           int    // since the limit has grown
-	highest, before int    // the highest ranks of requests that ended in this block and in the one before, the oldest being 1
+	begun           uint16        // requests
+	inside          uint64        // bit i is set while the request that began i requests before the last is in progress
+	together        uint64        // the same for those that began at the same time as the one before
+	last            time.Duration // when the last one began
+	all             int           // requests in progress; those that aren't among the bits are older
+	ended           int           // since the limit has grown
+	highest, before int           // the highest ranks of requests that ended in this block and in the one before, the oldest being 1
 }
 
-// begin returns the number of a request that begins, at the same time as the
-// one before or not.
-func (o *order) begin(together bool) uint16 {
+// begin returns the number of a request that begins.
+func (o *order) begin(now time.Duration) uint16 {
 	o.begun++
 	o.inside = o.inside<<1 | 1
 	o.together <<= 1
-	if together {
+	if now == o.last {
 		o.together |= 1
 	}
+	o.last = now
 	o.all++
 	return o.begun
 }
