@@ -45,8 +45,8 @@ func (c *cohort) decided() bool {
 // left returns the share that ended early.
 func (c *cohort) left() float64 { return float64(c.early) / float64(c.ended()) }
 
-// summary returns what the cohort tells. None is for how long no request has been
-// completed, of other cohorts neither.
+// summary returns what the cohort tells. None is for how long no request at all
+// has been completed.
 //
 // If clients leave, requests may take no longer at a higher level, but fewer are
 // completed. The time per completion tells that, by Little's law. But where the
@@ -57,7 +57,7 @@ func (c *cohort) summary(none time.Duration) summary {
 		waited, each := c.lost/float64(c.early), c.level()*float64(none)
 		return summary{c.level(), math.Sqrt(waited * each), 0.5}
 	}
-	// As many will be completed as if those in progress leave as often.
+	// Of those still in progress, as many may leave as of the others.
 	n := float64(c.want) * (1 - c.left())
 	atMost := (c.want*len(c.took) + c.ended() - 1) / c.ended()
 	each := mean(quick(c.took, atMost)) + c.lost/float64(len(c.took))

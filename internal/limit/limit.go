@@ -54,7 +54,7 @@ type Rule struct {
 	left     average // the share of requests that end early
 	usual    average // the nanoseconds that the others take
 
-	completed             time.Duration // when a request last was, by now
+	completed             time.Duration // when a request last was
 	earlySince, lastEarly time.Duration // when requests began to end early, and none otherwise; when one last did
 }
 
@@ -70,7 +70,7 @@ const (
 	largest  = 1 << 20
 
 	safe   = 0.8  // how likely the limit is enough for all workers
-	sparse = 0.65 // the same if clients leave: to let too many in costs more then
+	sparse = 0.65 // the same if 1/hurry of the clients leave, or more: to let too many in costs more then
 	margin = 0.05 // more than that, to see whether requests wait
 	uneven = 0.5  // more than that if the times differ much
 	extra  = 0.6  // requests more than workers at least, so that more workers show
@@ -288,7 +288,8 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 	}
 }
 
-// none returns for how long, since the cohort began, no request has been completed.
+// none returns for how long no request at all has been completed, at most since
+// the cohort began.
 func (r *Rule) none(c *cohort) time.Duration { return r.now - max(r.completed, c.from) }
 
 func (r *Rule) cohort(id uint32) *cohort { return &r.cohorts[id%4] }

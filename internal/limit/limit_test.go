@@ -398,18 +398,18 @@ func TestRule_AllLeave(t *testing.T) {
 // has begun them, or works for them too. Clients come at load times its capacity,
 // wait outside for 100 ms, and leave after patience.
 type crowd struct {
-	rule           *Rule // nil: the limit is the number of workers
-	workers        int
-	service        func() time.Duration
-	drops          bool
-	load           float64
-	patience       time.Duration
-	inside, beside []client
+	rule          *Rule // nil: the limit is the number of workers
+	workers       int
+	service       func() time.Duration
+	drops         bool
+	load          float64
+	patience      time.Duration
+	inside, queue []client
 }
 
 type client struct {
-	tag                        uint32
-	queued, leaves, began, end float64 // end is 0 until a worker has begun the request
+	tag                         uint32
+	refused, leaves, began, end float64 // refused: if it is still in the queue then; end is 0 until a worker has begun the request
 }
 
 func (c *crowd) limit() int {
@@ -441,9 +441,9 @@ func (c *crowd) serve(t *testing.T, seed uint64, from, until time.Duration) (n i
 			}
 		}
 		switch {
-		case len(c.beside) > 0 && c.beside[0].queued <= now:
-			now = c.beside[0].queued
-			c.beside = c.beside[1:]
+		case len(c.queue) > 0 && c.queue[0].refused <= now:
+			now = c.queue[0].refused
+			c.queue = c.queue[1:]
 			refused++
 		case first >= 0:
 			x := c.inside[first]
@@ -456,15 +456,15 @@ func (c *crowd) serve(t *testing.T, seed uint64, from, until time.Duration) (n i
 				c.rule.End(x.tag, time.Duration(now-x.began), early)
 			}
 		default:
-			c.beside = append(c.beside, client{queued: now + float64(100*ms), leaves: now + float64(c.patience)})
+			c.queue = append(c.queue, client{refused: now + float64(100*ms), leaves: now + float64(c.patience)})
 			next = now + gap()
 		}
-		for len(c.beside) > 0 && len(c.inside) < c.limit() {
-			x := c.beside[0]
-			c.beside = c.beside[1:]
+		for len(c.queue) > 0 && len(c.inside) < c.limit() {
+			x := c.queue[0]
+			c.queue = c.queue[1:]
 			x.began = now
 			if c.rule != nil {
-				x.tag = c.rule.Begin(time.Duration(now), len(c.inside)+1, len(c.beside), refused)
+				x.tag = c.rule.Begin(time.Duration(now), len(c.inside)+1, len(c.queue), refused)
 				refused = 0
 			}
 			c.inside = append(c.inside, x)
@@ -509,6 +509,7 @@ func TestRule_Crowd(t *testing.T) {
 	}
 }
 
+// Requests that ended early count by what is expected of them.
 func TestCohort_Times(t *testing.T) {
 	c := cohort{took: []float64{1, 3}, early: 2, lost: 10}
 	assert.Equal(t, []float64{1, 3, 6, 6}, c.times(0.5))
