@@ -102,6 +102,69 @@ func TestAdaptive_Starts(t *testing.T) {
 	})
 }
 
+// While nothing is known, a process isn't judged by few requests that take long.
+func TestAdaptive_StartsSlowly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &shed.Handler{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Second) })}
+		var wg sync.WaitGroup
+		for range 30 {
+			time.Sleep(300 * ms)
+			wg.Go(func() {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				assert.Equal(t, http.StatusOK, w.Code)
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A small server that shares its work isn't flooded although, at first, all
+// requests take longer than HoldTime, whatever the limit.
+func TestAdaptive_LongRequests(t *testing.T) {
+	t.Parallel()
+	for _, server := range []struct {
+		workers int
+		service time.Duration
+		load    float64
+	}{{2, time.Second, 50}, {2, 4 * time.Second, 10}, {2, 20 * time.Second, 50}, {10, 4 * time.Second, 50}} {
+		t.Run(fmt.Sprint(server), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var inside, most, served atomic.Int64
+				begin := time.Now()
+				from, until := 20*server.service, 100*server.service
+				const parts = 20
+				h := &shed.Handler{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					if now := inside.Add(1); now > most.Load() {
+						most.Store(now)
+					}
+					for range parts {
+						part := float64(server.service) / parts
+						time.Sleep(time.Duration(part * max(1, float64(inside.Load())/float64(server.workers))))
+					}
+					inside.Add(-1)
+					if now := time.Since(begin); now > from && now < until {
+						served.Add(1)
+					}
+				})}
+				random := rand.New(rand.NewPCG(1, 2))
+				var wg sync.WaitGroup
+				for time.Since(begin) < until {
+					time.Sleep(time.Duration(random.ExpFloat64() * float64(server.service) / float64(server.workers) / server.load))
+					wg.Go(func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) })
+				}
+				wg.Wait()
+				goodput := float64(served.Load()) / float64(server.workers) / float64((until-from)/server.service)
+				t.Log(goodput, most.Load())
+				assert.GreaterOrEqual(t, goodput, 0.7)
+				assert.LessOrEqual(t, most.Load(), int64(100))
+			})
+		})
+	}
+}
+
 // Clients that leave don't make the server look large, although their requests
 // never take longer than they wait, whether the server drops those or not: a
 // limit that lets so many in that all of them leave serves nobody.

@@ -43,6 +43,7 @@ type queue struct {
 type slot struct {
 	since        time.Duration
 	held         bool   // counts towards the limit
+	overdue      bool   // was held for too long
 	gone         bool   // the client has left; known only if there is a rule
 	tag          uint32 // of the rule
 	older, newer *slot
@@ -115,6 +116,9 @@ func (q *queue) remove(w *waiter) {
 // finish returns a slot for good.
 func (q *queue) finish(s *slot, now time.Duration) {
 	q.release(s, now)
+	if s.overdue && s.tag != 0 {
+		q.rule.EndOverdue(now - s.since)
+	}
 	// A slot that was released long ago may be one of many: keep no more than
 	// can be in use at a time.
 	if q.spares < q.limit {
@@ -144,7 +148,11 @@ func (q *queue) release(s *slot, now time.Duration) {
 	s.older, s.newer = nil, nil
 	q.running--
 	if s.tag != 0 {
-		q.rule.End(s.tag, now-s.since, s.gone)
+		if s.overdue {
+			q.rule.Overdue(s.tag, s.since, now)
+		} else {
+			q.rule.End(s.tag, now-s.since, s.gone)
+		}
 		q.limit = q.rule.Limit()
 	}
 	for q.first != nil && q.running < q.limit {
@@ -168,20 +176,29 @@ func (q *queue) releaseStream(s *slot, now time.Duration) {
 // needsTime reports whether finish and release need to know the time.
 func (q *queue) needsTime(s *slot) bool { return q.first != nil || s.tag != 0 }
 
-// releaseOverdue releases all slots that have been held longer than HoldTime.
+// most returns how long a slot may be held.
+func (q *queue) most() time.Duration {
+	if q.rule == nil {
+		return q.hold
+	}
+	return max(q.hold, q.rule.Long())
+}
+
+// releaseOverdue releases all slots that have been held for too long.
 func (q *queue) releaseOverdue(now time.Duration) {
-	for s := q.oldest; s != nil && now-s.since >= q.hold; s = q.oldest {
+	for s := q.oldest; s != nil && now-s.since >= q.most(); s = q.oldest {
+		s.overdue = true
 		q.release(s, now)
 	}
 }
 
-// due returns when the oldest slot will have been held for HoldTime, or the
+// due returns when the oldest slot will have been held for too long, or the
 // longest duration if that never happens.
 func (q *queue) due() time.Duration {
-	if q.oldest == nil || q.hold > math.MaxInt64-q.oldest.since {
+	if q.oldest == nil || q.most() > math.MaxInt64-q.oldest.since {
 		return math.MaxInt64
 	}
-	return q.oldest.since + q.hold
+	return q.oldest.since + q.most()
 }
 
 // hand returns a slot that is held from now on.

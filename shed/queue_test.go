@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/limit"
 )
 
 const (
@@ -80,6 +82,33 @@ func TestQueue_Hold(t *testing.T) {
 	assert.Nil(t, later.slot)
 	q.finish(young, time.Second)
 	assert.NotNil(t, later.slot)
+}
+
+// If requests usually take longer than HoldTime, they keep their places; one that
+// takes much longer still loses it.
+func TestQueue_HoldFollowsTheRule(t *testing.T) {
+	rule := limit.New(10 * ms)
+	q := queue{limit: rule.Limit(), rule: &rule, patience: 100 * ms, hold: time.Second}
+	serve := func(from, to time.Duration) {
+		s, _, _, _ := q.arrive(from, false, forever)
+		require.NotNil(t, s)
+		q.finish(s, to)
+	}
+	for range 3 {
+		q.arrive(0, false, forever) // they hang
+	}
+	for i := range time.Duration(5) {
+		serve(3*i*time.Second, 3*(i+1)*time.Second)
+	}
+	long, _, _, _ := q.arrive(20*time.Second, false, forever)
+	q.releaseOverdue(34 * time.Second)
+	assert.Equal(t, 1, q.running)
+	assert.True(t, long.held)
+	assert.Equal(t, 35*time.Second, q.due())
+	q.releaseOverdue(35 * time.Second)
+	assert.False(t, long.held)
+	q.finish(long, 400*time.Second)
+	assert.Greater(t, rule.Long(), 15*time.Second, "its time counts")
 }
 
 // modelled is a naive implementation of the queue: plain lists, and no reuse of

@@ -33,6 +33,7 @@ type Rule struct {
 	spent     float64       // nanoseconds at lower levels of late, fewer if times hardly differ
 	rising    bool          // the limit grows as fast as it may
 	opened    time.Duration // when the limit was reached, while nothing is known
+	raised    time.Duration // when the limit last was, while nothing is known
 
 	busy  int           // requests that began at the limit, all while others waited or were refused
 	since time.Duration // when the first of them did
@@ -53,6 +54,9 @@ type Rule struct {
 	pressed  average // the share of requests that began while others were waiting, or after others were refused
 	left     average // the share of requests that end early
 	usual    average // the nanoseconds that the others take
+	typical  average // the logarithm of that, also of those that were overdue
+
+	hanging time.Duration // how long one was in progress, if none has been completed since
 
 	completed             time.Duration // when a request last was
 	earlySince, lastEarly time.Duration // when requests began to end early, and none otherwise; when one last did
@@ -62,7 +66,9 @@ const (
 	// start is the limit until it is reached. Then every request up to widest
 	// is let in for the time of opening, unless enough have ended before: a new
 	// process that is large enough refuses few, and one that isn't has no more
-	// to work off than what comes in that time.
+	// to work off than what comes in that time. After it, until one has been
+	// completed, one request is let in per opening, so that a process isn't
+	// judged by four if each takes many seconds.
 	start    = 4
 	opening  = 250 * time.Millisecond
 	widest   = 32
@@ -96,6 +102,7 @@ const (
 	slowAfter    = time.Second
 	soon         = 0.25 // of the usual time: a request that ends early before tells nothing
 	patience     = 100  // times as many completed requests show that some of a cohort hang
+	muchLonger   = 5    // times the geometric mean: a request that takes longer may hang
 	nearly       = 1.2  // times the workers: so many requests hardly wait
 	memory       = 300  // requests that averages remember
 	recent       = 50   // the same of averages that follow the limit
@@ -176,8 +183,9 @@ func (r *Rule) open(running int) {
 	if r.opened == 0 {
 		r.opened = r.now
 	}
-	if r.now-r.opened < opening {
+	if r.now-r.opened < opening || r.completed == 0 && r.now-r.raised >= opening {
 		r.high = running + 1
+		r.raised = r.now
 	}
 }
 
@@ -255,9 +263,9 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 		}
 		r.order.leave(uint16(tag))
 	} else {
-		r.completed, r.earlySince = r.now, r.now
 		r.order.end(uint16(tag), r.isLow)
 		r.usual.add(nanos, 1, recent)
+		r.complete(took)
 		r.cohort(r.id).completed++
 	}
 	c := r.cohortOf(tag)
@@ -286,6 +294,35 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 	if c.id == id && c.ended() == c.want {
 		r.compare(c)
 	}
+}
+
+// Overdue says that a request that began at the time since is still in progress
+// at the time now, longer than Long: it may hang, and another may take its place.
+// But if none has been completed since then, the server may have too many, and
+// the others have more time.
+func (r *Rule) Overdue(tag uint32, since, now time.Duration) {
+	r.Drop(tag)
+	if r.completed < since {
+		r.hanging = max(r.hanging, now-since)
+	}
+}
+
+// EndOverdue says how long a request took that was overdue.
+func (r *Rule) EndOverdue(took time.Duration) { r.complete(took) }
+
+// complete is told of every request that is completed.
+func (r *Rule) complete(took time.Duration) {
+	r.typical.add(math.Log(float64(max(1, took))), 1, recent)
+	r.completed, r.earlySince, r.hanging = r.now, r.now, 0
+}
+
+// Long returns how long a request takes that takes much longer than others, or
+// 0 while that isn't known.
+func (r *Rule) Long() time.Duration {
+	if r.typical.n == 0 {
+		return muchLonger * r.hanging
+	}
+	return muchLonger * max(r.hanging, time.Duration(math.Exp(r.typical.mean)))
 }
 
 // none returns for how long no request at all has been completed, at most since

@@ -654,3 +654,26 @@ func TestRule_Bounds(t *testing.T) {
 		}
 	}
 }
+
+// A request is overdue if it takes much longer than others, and if none is
+// completed, later and later.
+func TestRule_Overdue(t *testing.T) {
+	r := New(10 * time.Millisecond)
+	assert.Zero(t, r.Long())
+	var tags []uint32
+	for i := range 8 {
+		tags = append(tags, r.Begin(time.Second, i+1, 0, 0))
+	}
+	r.Overdue(tags[7], time.Second, 11*time.Second)
+	assert.Equal(t, 50*time.Second, r.Long())
+	r.Overdue(tags[6], time.Second, 51*time.Second)
+	assert.Equal(t, 250*time.Second, r.Long())
+	r.EndOverdue(100 * time.Second)
+	assert.InDelta(t, 500, r.Long().Seconds(), 1e-6, "of one that has ended")
+	r.End(tags[5], time.Second, false)
+	assert.InDelta(t, 50, r.Long().Seconds(), 1e-6, "five times the geometric mean of 1 and 100 s")
+	r.Begin(60*time.Second, 8, 0, 0)
+	r.End(tags[4], 10*time.Second, false)
+	r.Overdue(tags[3], time.Second, time.Hour)
+	assert.InDelta(t, 50, r.Long().Seconds(), 1e-6, "others were completed meanwhile")
+}
