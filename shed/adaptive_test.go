@@ -108,8 +108,8 @@ func TestAdaptive_StartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &shed.Handler{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Second) })}
 		var wg sync.WaitGroup
-		for range 30 {
-			time.Sleep(300 * ms)
+		for range 15 {
+			time.Sleep(time.Second)
 			wg.Go(func() {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))

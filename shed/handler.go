@@ -90,9 +90,9 @@ type Handler struct {
 	// Handler doesn't recognize as a stream, or a client that sends or reads
 	// slowly, thus blocks others for at most HoldTime. If 0, it is 10 s. With
 	// Off, every request counts until it ends; then set the timeouts of
-	// http.Server. If the Handler finds the limit, HoldTime is longer where
-	// requests usually take long: five times their geometric mean, or five times
-	// as long as one was held while none was completed.
+	// http.Server. If the Handler finds the limit, requests that usually take
+	// long count for longer, up to ten times HoldTime: five times their geometric
+	// mean, or five times as long as one was held while none was completed.
 	//
 	// Upgrades, CONNECT and responses of type text/event-stream stop counting
 	// as soon as they begin.

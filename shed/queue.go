@@ -176,12 +176,17 @@ func (q *queue) releaseStream(s *slot, now time.Duration) {
 // needsTime reports whether finish and release need to know the time.
 func (q *queue) needsTime(s *slot) bool { return q.first != nil || s.tag != 0 }
 
+// mostHolds times HoldTime is how long a slot may be held at most, so that slow
+// clients can't make themselves the usual ones and block others for as long as
+// they like.
+const mostHolds = 10
+
 // most returns how long a slot may be held.
 func (q *queue) most() time.Duration {
-	if q.rule == nil {
+	if q.rule == nil || q.hold > math.MaxInt64/mostHolds {
 		return q.hold
 	}
-	return max(q.hold, q.rule.Long())
+	return min(max(q.hold, q.rule.Long()), mostHolds*q.hold)
 }
 
 // releaseOverdue releases all slots that have been held for too long.

@@ -88,7 +88,7 @@ func TestQueue_Hold(t *testing.T) {
 // takes much longer still loses it.
 func TestQueue_HoldFollowsTheRule(t *testing.T) {
 	rule := limit.New(10 * ms)
-	q := queue{limit: rule.Limit(), rule: &rule, patience: 100 * ms, hold: time.Second}
+	q := queue{limit: rule.Limit(), rule: &rule, patience: 100 * ms, hold: 2 * time.Second}
 	serve := func(from, to time.Duration) {
 		s, _, _, _ := q.arrive(from, false, forever)
 		require.NotNil(t, s)
@@ -109,6 +109,15 @@ func TestQueue_HoldFollowsTheRule(t *testing.T) {
 	assert.False(t, long.held)
 	q.finish(long, 400*time.Second)
 	assert.Greater(t, rule.Long(), 15*time.Second, "its time counts")
+
+	for i := range time.Duration(10) {
+		slow, _, _, _ := q.arrive(1000*(i+1)*time.Second, false, forever)
+		q.releaseOverdue(slow.since + 20*time.Second - 1)
+		assert.True(t, slow.held)
+		q.releaseOverdue(slow.since + 20*time.Second)
+		assert.False(t, slow.held, "at most ten times HoldTime")
+		q.finish(slow, slow.since+999*time.Second)
+	}
 }
 
 // modelled is a naive implementation of the queue: plain lists, and no reuse of

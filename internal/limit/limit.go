@@ -66,9 +66,9 @@ const (
 	// start is the limit until it is reached. Then every request up to widest
 	// is let in for the time of opening, unless enough have ended before: a new
 	// process that is large enough refuses few, and one that isn't has no more
-	// to work off than what comes in that time. After it, until one has been
-	// completed, one request is let in per opening, so that a process isn't
-	// judged by four if each takes many seconds.
+	// to work off than what comes in that time. After it, one more is let in per
+	// slowAfter until one has been completed: a process whose requests take many
+	// seconds isn't judged by four.
 	start    = 4
 	opening  = 250 * time.Millisecond
 	widest   = 32
@@ -183,7 +183,7 @@ func (r *Rule) open(running int) {
 	if r.opened == 0 {
 		r.opened = r.now
 	}
-	if r.now-r.opened < opening || r.completed == 0 && r.now-r.raised >= opening {
+	if r.now-r.opened < opening || r.completed == 0 && r.now-r.raised >= slowAfter {
 		r.high = running + 1
 		r.raised = r.now
 	}
