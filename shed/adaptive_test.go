@@ -165,6 +165,40 @@ func TestAdaptive_LongRequests(t *testing.T) {
 	}
 }
 
+// If all requests hang for good, one more is let in after HoldTime, and another
+// after twice that. As soon as one is completed, all are.
+func TestAdaptive_HangForGood(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin, hang := time.Now(), make(chan struct{})
+		h := &shed.Handler{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			if now := time.Since(begin); now > 20*time.Second && now < 35*time.Second {
+				<-hang
+			}
+			time.Sleep(10 * ms)
+		})}
+		var refused [7]atomic.Int32
+		var wg sync.WaitGroup
+		for range 7000 {
+			time.Sleep(10 * ms)
+			interval := min(6, int(time.Since(begin)/(10*time.Second)))
+			wg.Go(func() {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				if w.Code != http.StatusOK {
+					refused[interval].Add(1)
+				}
+			})
+		}
+		assert.Zero(t, refused[0].Load()+refused[1].Load())
+		assert.Positive(t, refused[2].Load())
+		assert.Positive(t, refused[3].Load())
+		assert.Zero(t, refused[4].Load()+refused[5].Load()+refused[6].Load(), "20 s after they began to hang")
+		close(hang)
+		wg.Wait()
+	})
+}
+
 // Clients that leave don't make the server look large, although their requests
 // never take longer than they wait, whether the server drops those or not: a
 // limit that lets so many in that all of them leave serves nobody.

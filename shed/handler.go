@@ -92,7 +92,7 @@ type Handler struct {
 	// Off, every request counts until it ends; then set the timeouts of
 	// http.Server. If the Handler finds the limit, requests that usually take
 	// long count for longer, up to ten times HoldTime: five times their geometric
-	// mean, or five times as long as one was held while none was completed.
+	// mean, or twice as long as one was held while none was completed.
 	//
 	// Upgrades, CONNECT and responses of type text/event-stream stop counting
 	// as soon as they begin.

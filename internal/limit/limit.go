@@ -297,9 +297,9 @@ func (r *Rule) End(tag uint32, took time.Duration, early bool) {
 }
 
 // Overdue says that a request that began at the time since is still in progress
-// at the time now, longer than Long: it may hang, and another may take its place.
-// But if none has been completed since then, the server may have too many, and
-// the others have more time.
+// at the time now, longer than Long: it may hang, and another takes its place. But
+// if none has been completed since then, the server may have too many. Then the
+// others have more time, until the new one is completed.
 func (r *Rule) Overdue(tag uint32, since, now time.Duration) {
 	r.Drop(tag)
 	if r.completed < since {
@@ -316,13 +316,15 @@ func (r *Rule) complete(took time.Duration) {
 	r.completed, r.earlySince, r.hanging = r.now, r.now, 0
 }
 
-// Long returns how long a request takes that takes much longer than others, or
-// 0 while that isn't known.
+// Long returns after how long a request may hang: one takes much longer than
+// others, or twice as long as one did while none was completed. It is 0 while
+// nothing is known.
 func (r *Rule) Long() time.Duration {
-	if r.typical.n == 0 {
-		return muchLonger * r.hanging
+	long := 2 * r.hanging
+	if r.typical.n > 0 {
+		long = max(long, muchLonger*time.Duration(math.Exp(r.typical.mean)))
 	}
-	return muchLonger * max(r.hanging, time.Duration(math.Exp(r.typical.mean)))
+	return long
 }
 
 // none returns for how long no request at all has been completed, at most since

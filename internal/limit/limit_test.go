@@ -665,9 +665,9 @@ func TestRule_Overdue(t *testing.T) {
 		tags = append(tags, r.Begin(time.Second, i+1, 0, 0))
 	}
 	r.Overdue(tags[7], time.Second, 11*time.Second)
-	assert.Equal(t, 50*time.Second, r.Long())
-	r.Overdue(tags[6], time.Second, 51*time.Second)
-	assert.Equal(t, 250*time.Second, r.Long())
+	assert.Equal(t, 20*time.Second, r.Long())
+	r.Overdue(tags[6], time.Second, 21*time.Second)
+	assert.Equal(t, 40*time.Second, r.Long())
 	r.EndOverdue(100 * time.Second)
 	assert.InDelta(t, 500, r.Long().Seconds(), 1e-6, "of one that has ended")
 	r.End(tags[5], time.Second, false)
