@@ -116,7 +116,7 @@ func (q *queue) remove(w *waiter) {
 // finish returns a slot for good.
 func (q *queue) finish(s *slot, now time.Duration) {
 	q.release(s, now)
-	if s.overdue && s.tag != 0 {
+	if s.overdue && s.tag != 0 && !s.gone {
 		q.rule.EndOverdue(now - s.since)
 	}
 	// A slot that was released long ago may be one of many: keep no more than

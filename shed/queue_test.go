@@ -110,6 +110,16 @@ func TestQueue_HoldFollowsTheRule(t *testing.T) {
 	q.finish(long, 400*time.Second)
 	assert.Greater(t, rule.Long(), 15*time.Second, "its time counts")
 
+	for range 3 {
+		q.arrive(500*time.Second, false, forever)
+	}
+	left, _, _, _ := q.arrive(500*time.Second, false, forever)
+	q.releaseOverdue(600 * time.Second)
+	before := rule.Long()
+	left.gone = true
+	q.finish(left, 900*time.Second)
+	assert.Equal(t, before, rule.Long(), "it wasn't completed")
+
 	for i := range time.Duration(10) {
 		slow, _, _, _ := q.arrive(1000*(i+1)*time.Second, false, forever)
 		q.releaseOverdue(slow.since + 20*time.Second - 1)
