@@ -89,6 +89,7 @@ func TestMetrics_GaugesStay(t *testing.T) {
 		assert.Contains(t, s, "paused_hosts")
 		assert.Zero(t, s["paused_hosts"])
 		assert.NotContains(t, s, "breaker_open_hosts")
+		runtime.KeepAlive(tr)
 	})
 }
 
