@@ -168,8 +168,8 @@ func (q *queue) release(s *slot, now time.Duration) {
 func (q *queue) releaseStream(s *slot, now time.Duration) {
 	if s.held && s.tag != 0 {
 		q.rule.Drop(s.tag)
-		s.tag = 0
 	}
+	s.tag = 0 // also if it was overdue before the stream began
 	q.release(s, now)
 }
 
@@ -200,10 +200,11 @@ func (q *queue) releaseOverdue(now time.Duration) {
 // due returns when the oldest slot will have been held for too long, or the
 // longest duration if that never happens.
 func (q *queue) due() time.Duration {
-	if q.oldest == nil || q.most() > math.MaxInt64-q.oldest.since {
+	most := q.most()
+	if q.oldest == nil || most > math.MaxInt64-q.oldest.since {
 		return math.MaxInt64
 	}
-	return q.oldest.since + q.most()
+	return q.oldest.since + most
 }
 
 // hand returns a slot that is held from now on.

@@ -114,11 +114,15 @@ func TestQueue_HoldFollowsTheRule(t *testing.T) {
 		q.arrive(500*time.Second, false, forever)
 	}
 	left, _, _, _ := q.arrive(500*time.Second, false, forever)
+	stream, _, _, _ := q.arrive(500*time.Second, false, forever)
 	q.releaseOverdue(600 * time.Second)
 	before := rule.Long()
 	left.gone = true
 	q.finish(left, 900*time.Second)
 	assert.Equal(t, before, rule.Long(), "it wasn't completed")
+	q.releaseStream(stream, 900*time.Second)
+	q.finish(stream, 90_000*time.Second)
+	assert.Equal(t, before, rule.Long(), "a stream tells nothing")
 
 	for i := range time.Duration(10) {
 		slow, _, _, _ := q.arrive(1000*(i+1)*time.Second, false, forever)
