@@ -21,7 +21,7 @@ import (
 	"github.com/retrip/retrip/shed"
 )
 
-var table = flag.Bool("table", false, "with -v, print the table of docs/shed-tables.md: some minutes")
+var table = flag.Bool("table", false, "with -v, print the table of docs/shed.md: some minutes")
 
 // server is a row of the table.
 type server struct {
@@ -63,7 +63,7 @@ func brownout(t *testing.T, h *shed.Handler, clients int, change func(*storm.Loa
 	return result, load
 }
 
-// The table of docs/shed-tables.md: seconds to recovery (-1 if there was none in 24 s)
+// The table of docs/shed.md: seconds to recovery (-1 if there was none in 24 s)
 // and the goodput during the trigger, by server and fleet, with the default
 // budget and with none.
 func TestTable(t *testing.T) {

@@ -5,7 +5,7 @@
 // simulated fleet of clients runs the decision code of [retrip.Transport]
 // ([host.Record]) on virtual time, against a simulated backend.
 //
-// There are five models:
+// There are four models:
 //
 //   - [Scenario] is assembled from parts: a fleet, arrivals, a backend, a
 //     network, a trigger and a policy. [Overload] returns the most important
@@ -15,8 +15,6 @@
 //   - [Contention] has optimistic writers of one row. It shows the effect of
 //     jitter.
 //   - [Stadium] has 25 million video players that lose their CDN for 100 ms.
-//   - [Shedding] has a server behind a shed.Handler. It shows what the limit of
-//     the Handler does.
 //   - [RateLimit] has a server that limits the rate of requests, and worker
 //     pools that run at that limit. It shows the effect of a gate.
 //     [RateLimits] returns the cases that measure the gate.

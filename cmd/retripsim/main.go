@@ -60,7 +60,6 @@ var commands = []command{
 	{"hysteresis", "goodput by load, rising and falling from an overload", hysteresis},
 	{"measured", "what lab/cmd/fleet measured with real processes, as a table and a picture", drawn},
 	{"hedge", "hedged requests: what they save and cost, and where they don't help", hedges},
-	{"shed", "the limit that shed.Handler finds, beside the best fixed limit", shedding},
 	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }
 

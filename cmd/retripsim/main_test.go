@@ -55,7 +55,6 @@ var quick = map[string][]string{
 	"check":      {"-lengths", "1s", "-loads", "0.7", "-price=false"},
 	"gate":       {"-only", "one pause"},
 	"hedge":      {"-only", "1 % of the answers", "-clients", "10", "-runs", "1"},
-	"shed":       {"-workers", "3"},
 	"measured":   {"-in", measuredFile},
 }
 
@@ -68,7 +67,7 @@ func TestEveryCommandPrintsATable(t *testing.T) {
 		assert.NotContains(t, out, "partial", c.name)
 		// These commands have tables with few numbers, or draw a chart
 		// themselves.
-		chart := !slices.Contains([]string{"map", "triggers", "queues", "sizes", "budget", "limit", "gate", "check", "hedge", "shed", "accounts", "price"}, c.name)
+		chart := !slices.Contains([]string{"map", "triggers", "queues", "sizes", "budget", "limit", "gate", "check", "hedge", "accounts", "price"}, c.name)
 		assert.Equal(t, chart, strings.Contains(out, "; all from 0 to "), "%s: %s", c.name, out)
 	}
 	_, out, _ := call(t, "faults", "-horizon", "5s", "-rates", "0.1,0.3", "-policy", "no-retries,retrip")
@@ -83,7 +82,7 @@ func TestEveryCommandWritesFiles(t *testing.T) {
 		for _, ext := range outputs {
 			name := filepath.Join(dir, c.name+ext)
 			code, _, errs := call(t, append([]string{c.name, "-o", name}, quick[c.name]...)...)
-			if slices.Contains([]string{"sizes", "budget", "limit", "gate", "shed", "accounts", "price"}, c.name) && (ext == ".svg" || ext == ".png") {
+			if slices.Contains([]string{"sizes", "budget", "limit", "gate", "accounts", "price"}, c.name) && (ext == ".svg" || ext == ".png") {
 				assert.Equal(t, exitUsage, code)
 				assert.Contains(t, errs, "no picture")
 				assert.NoFileExists(t, name)

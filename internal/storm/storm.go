@@ -100,7 +100,7 @@ type Load struct {
 	End                 time.Duration // no requests after this time
 }
 
-// Brownout returns the load of the tables in docs/shed-tables.md: 700 requests per
+// Brownout returns the load of the table in docs/shed.md: 700 requests per
 // second to a server with a capacity of 1000, which drops to 303 for ten
 // seconds.
 func Brownout(clients int) (*Server, Load) {
