@@ -22,7 +22,7 @@ OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|peers)/\.\.\
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables mutate worlds worlds-cover defects downloads fleet fleet-save examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,9 +89,6 @@ tables: ## test every row, seed and step of the long tests; `make test` tests on
 	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./internal/... ./shed ./sim
 	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
 
-mutate: ## break the packages IN, or the whole library (an hour), in small ways, and list the breaks that no test detects
-	$(GO) run ./lab/mutate $(or $(IN),$(LIBRARY))
-
 worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all promises at once, on all processors
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	$(GO) test -c -o "$$dir/world" ./lab/world; \
@@ -107,17 +104,6 @@ defects: ## put each defect of lab/world/defects into the library, and count the
 worlds-cover: ## statement coverage of the root package and the packages that it imports by 10 000 random worlds alone; it must be 90 %
 	$(GO) test -run 'TestWorlds$$' -coverprofile=worlds.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) ./lab/world -args -worlds 10000
 	@$(GO) tool cover -func=worlds.out | tail -1 | tee /dev/stderr | awk '{ exit $$3 + 0 < 90 }'
-
-downloads: ## fetch 100 bodies of 1 GiB through a proxy that cuts them every 10 MiB; each must arrive whole (half an hour)
-	$(GO) run ./lab/cmd/downloads
-
-fleet: ## 64 processes with 10 000 clients in one outage, before a real redis-server, with and without the account of the fleet: 3 minutes
-	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-	$(GO) build -C lab -o "$$dir/fleet" ./cmd/fleet; "$$dir/fleet" $(if $(FLEET_OUT),-o $(FLEET_OUT))
-
-fleet-save: ## fleet, and keep what was measured in docs, with its picture and table
-	$(MAKE) fleet FLEET_OUT=docs/fleet.json
-	$(MAKE) figures IN=measured
 
 examples: ## run the examples of the root module; each must exit 0
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \

@@ -12,8 +12,7 @@ import (
 )
 
 // Bodies that are cut repeatedly arrive whole, with hardly more bytes on the
-// wire than in the body. "make downloads" runs this with 1 GiB, a hundred
-// times.
+// wire than in the body.
 //
 //retrip:promise P20
 func TestDownloads(t *testing.T) {

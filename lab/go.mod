@@ -14,14 +14,9 @@ require (
 	github.com/rs/zerolog v1.28.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/net v0.59.0
-	golang.org/x/tools v0.51.0
 )
 
-require (
-	go.uber.org/atomic v1.12.0 // indirect
-	golang.org/x/mod v0.41.0 // indirect
-	golang.org/x/sync v0.23.0 // indirect
-)
+require go.uber.org/atomic v1.12.0 // indirect
 
 require (
 	github.com/aws/smithy-go v1.28.8 // indirect

@@ -37,12 +37,3 @@ func Size(usual, all int) int {
 	}
 	return usual
 }
-
-// Depth returns deep if RETRIP_EXPLORE is set, and usual otherwise: a step more of an
-// exploration takes many times as long.
-func Depth(usual, deep int) int {
-	if os.Getenv("RETRIP_EXPLORE") != "" {
-		return deep
-	}
-	return usual
-}

@@ -40,7 +40,6 @@ type show struct {
 	*server
 	backend  *backend
 	replicas []*replica
-	tour     *tour
 	began    time.Time
 
 	mu  sync.Mutex
@@ -63,9 +62,8 @@ func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	s := &show{backend: newBackend(), tour: newTour(), began: time.Now(), out: out}
+	s := &show{backend: newBackend(), began: time.Now(), out: out}
 	defer s.backend.Close()
-	defer s.tour.close()
 	// The output of one of five identical replicas is enough.
 	var targets []string
 	for i := range replicas {
@@ -143,7 +141,6 @@ func (s *show) tellAlerts(ctx context.Context) {
 
 // walk runs through the outages.
 func (s *show) walk(ctx context.Context) error {
-	var failed error
 	acts := []struct {
 		at time.Duration // since the start
 		do func()
@@ -182,21 +179,13 @@ func (s *show) walk(ctx context.Context) error {
 			s.backend.paymentsDown.Store(false)
 			s.say("%s is back. Page and tickets end after half a minute without failures.", payments)
 		}},
-		{115 * time.Second, func() {
-			s.say("Now hosts fail from which retrip holds nothing back. Each is on the status page at once: %s", s.tour.page.URL)
-			failed = s.tour.run(ctx, func(what, state string, after time.Duration) {
-				s.say("    %s, after %.1f s: %s", what, after.Seconds(), state)
-			})
-		}},
 		{2 * time.Minute, func() {}},
 	}
 	for _, act := range acts {
 		if !sleep(ctx, time.Until(s.began.Add(act.at))) {
 			return ctx.Err()
 		}
-		if act.do(); failed != nil {
-			return failed
-		}
+		act.do()
 	}
 	return nil
 }
