@@ -61,7 +61,7 @@ func TestCompatibility_Words(t *testing.T) {
 	assert.Equal(t, []string{
 		"retrip_attempts_total counter result=[1xx 2xx 3xx 429 4xx 5xx canceled error other superseded timeout]",
 		"retrip_body_resumed_bytes_total counter",
-		"retrip_body_resumes_total counter result=[body_not_replayable breaker_open budget_exhausted by_hand canceled changed content_range continued deadline " +
+		"retrip_body_resumes_total counter result=[body_not_replayable breaker_open budget_exhausted canceled changed content_range continued deadline " +
 			"encoded error fleet_budget hidden_sends host_paused max_attempts method multipart no_progress no_ranges no_validator not_idempotent retries_failing retry_forbidden status " +
 			"too_much trailers unknown_length wait_too_long]",
 		"retrip_body_stalls_total counter",
@@ -72,10 +72,10 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_fleet_checks_total counter result=[allowed forbidden unknown]",
 		"retrip_gate_wait_seconds histogram",
 		"retrip_gate_waiting_requests gauge",
-		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted by_hand canceled deadline fleet_budget hidden_sends host_paused " +
+		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline fleet_budget hidden_sends host_paused " +
 			"max_attempts not_idempotent retries_failing retry_forbidden wait_too_long]",
 		"retrip_hedge_delay_seconds gauge",
-		"retrip_hedges_skipped_total counter reason=[body breaker by_hand fleet gate low_rate paused spent tokens]",
+		"retrip_hedges_skipped_total counter reason=[body breaker fleet gate low_rate paused spent tokens]",
 		"retrip_hedges_total counter result=[failed lost won]",
 		"retrip_hidden_sends_total counter",
 		"retrip_hosts_in_trouble gauge",

@@ -40,7 +40,6 @@ const (
 	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host has too few tokens
 	ReasonRetriesFailing    Reason = "retries_failing"     // too many retries to the host have failed in a row; see Budget
 	ReasonFleetBudget       Reason = "fleet_budget"        // too many retries of all processes together failed
-	ReasonByHand            Reason = "by_hand"             // a person forbids it for a time; see package statuspage
 	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself exceeded Policy.MaxSends in the last attempt; also a reason for a retry
 	ReasonCanceled          Reason = "canceled"            // the caller canceled the request
 )
@@ -49,13 +48,13 @@ const (
 func wordOf(r decide.Reason) Reason { return Reason(r.String()) }
 
 // Error is the error that RoundTrip returns after several attempts, during a
-// wait, or when a breaker, gate or person refused the first attempt. If the only
+// wait, or when a breaker or gate refused the first attempt. If the only
 // attempt fails, RoundTrip returns Base's error, with the limit of the policy
 // that ended the attempt, if one did, or an Error if Base's error hides why the
 // caller canceled. If the context has ended before the first attempt, RoundTrip
 // returns the cause of the context.
 type Error struct {
-	Attempts int    // number of attempts made; 0 if a breaker, gate or person refused the first
+	Attempts int    // number of attempts made; 0 if a breaker or gate refused the first
 	Reason   Reason // why no further attempt followed; empty if a retry can't fix the last error
 
 	// StatusCode and Header are those of the last response, or zero if there

@@ -220,7 +220,6 @@ func (x *exchange) decide() error {
 	x.nameGate()
 	faulty := x.faulty()
 	o.Replay = x.payload.hold() && !faulty
-	x.call.Forbidden = failed && x.forbiddenByHand()
 	*d = x.rules().Next(record, &x.call, *o, now, chance.Draw())
 	// The fleet may still forbid the retry, and the upload must then go on.
 	x.payload.release(d.Retry && !x.asksFleet())

@@ -22,8 +22,6 @@ import (
 
 	"github.com/retrip/retrip"
 
-	"github.com/retrip/retrip/internal/control"
-	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -462,9 +460,6 @@ func TestHedge_Skips(t *testing.T) {
 		"breaker": {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 2, OpenFor: time.Second}, Budget: retrip.Unlimited, Backoff: now}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
 			fail(4, 503, nil)(t, tr, base)
 			time.Sleep(1500 * time.Millisecond)
-		}},
-		"by_hand": {retrip.Policy{}, func(t *testing.T, tr *retrip.Transport, _ *hedgeBase) {
-			require.NoError(t, lend.Control(tr).Give(t.Context(), control.Subject{Policy: "default"}, "ann", time.Minute))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

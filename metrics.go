@@ -377,7 +377,7 @@ const (
 var (
 	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
-		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonRetriesFailing, ReasonFleetBudget, ReasonByHand, ReasonHiddenSends, ReasonCanceled}
+		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonRetriesFailing, ReasonFleetBudget, ReasonHiddenSends, ReasonCanceled}
 
 	// The results for a response body that has broken: continued, or the reason
 	// why not.

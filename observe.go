@@ -132,7 +132,7 @@ func (x *exchange) record(end int, reason decide.Reason, how host.Failure) {
 	switch {
 	case end == meter.Answered || end == meter.Recovered:
 		return
-	case x.call.Attempts == 0 && x.host == nil && reason != decide.ByHand || x.req.URL == nil || x.req.URL.Host == "":
+	case x.call.Attempts == 0 && x.host == nil || x.req.URL == nil || x.req.URL.Host == "":
 		// The caller had gone before the first attempt, or there is no host.
 		return
 	case how != 0:

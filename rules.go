@@ -43,7 +43,6 @@ type rules struct {
 }
 
 func init() {
-	lend.Control = func(transport any) lend.Controls { return controls{transport.(*Transport)} }
 	lend.Compile = func(policy any) (*decide.Rules, any, error) {
 		p := policy.(Policy)
 		if err := p.check("Policy"); err != nil {

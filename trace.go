@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/retrip/retrip/internal/control"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/redact"
@@ -252,18 +251,6 @@ func (w watcher) logRest(ctx context.Context, now time.Duration) {
 		}
 		w.logHost(ctx, slog.LevelInfo, host.PauseOver, &state)
 	})
-}
-
-// logOrder logs what a person has done by hand, or that what the person forbade is over.
-func (t *Transport) logOrder(ctx context.Context, level slog.Level, action string, o control.Order) {
-	if t.Logger == nil {
-		return
-	}
-	t.Logger.LogAttrs(ctx, level, "retrip: by hand",
-		slog.String("action", action),
-		slog.String("what", o.String()),
-		slog.Duration("for", o.Until-o.Given),
-		slog.String("who", o.Who))
 }
 
 // host runs the hook for a change of a host, and logs the change.

@@ -5,10 +5,8 @@ package retrip
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +15,8 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
-	"github.com/retrip/retrip/internal/control"
 	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/host"
-	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
 	"github.com/retrip/retrip/internal/turns"
@@ -90,10 +86,9 @@ type Transport struct {
 // settings is what the fields of a Transport amount to. It is immutable.
 type settings struct {
 	*matcher
-	base   http.RoundTripper
-	orders *control.Orders // what people forbid by hand; nil: nothing
-	epoch  time.Time       // instants are durations since then
-	err    error           // why the policies are invalid; nil if they are valid
+	base  http.RoundTripper
+	epoch time.Time // instants are durations since then
+	err   error     // why the policies are invalid; nil if they are valid
 
 	counted *holder // for Metrics; nil if nothing is counted
 
@@ -235,90 +230,6 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	t.settings.Store(&next)
 	t.Metrics.swap(next.counted, counted)
 	return nil
-}
-
-// controls are what lend.Controls says, for t.
-type controls struct{ t *Transport }
-
-func (c controls) Orders() ([]control.Order, time.Duration) {
-	s := c.t.start()
-	return s.orders.List(s.now()), s.now()
-}
-
-func (c controls) Give(ctx context.Context, subject control.Subject, who string, d time.Duration) error {
-	s := c.t.start()
-	if s.err != nil {
-		return s.err
-	}
-	order, err := control.Give(subject, who, d, s.now())
-	if err != nil {
-		return err
-	}
-	if p := subject.Policy; p != "" && s.matched[p] == nil {
-		return fmt.Errorf("policy is %q: there is no such pattern", p)
-	}
-	err = c.t.reorder(func(o *control.Orders) (*control.Orders, error) { return o.With(order) })
-	if err != nil {
-		return err
-	}
-	if e := c.t.hosts.Look(subject.Host, s.now()); e != nil && !e.Others {
-		wakeOthers(&e.Record, e.WakeAll())
-	}
-	c.t.logOrder(ctx, slog.LevelWarn, "forbid", order)
-	return nil
-}
-
-func (c controls) Undo(ctx context.Context, subject control.Subject, who string) error {
-	if err := control.CheckWho(who); err != nil {
-		return err
-	}
-	err := c.t.reorder(func(o *control.Orders) (*control.Orders, error) { return o.Without(subject) })
-	if err == nil {
-		c.t.logOrder(ctx, slog.LevelWarn, "allow", control.Order{Subject: subject, Who: who})
-	}
-	return err
-}
-
-func (c controls) Forget(ctx context.Context, subject control.Subject, who string) error {
-	if err := control.CheckWho(who); err != nil {
-		return err
-	}
-	known := c.t.failures.Forget(subject.Host)
-	e, wakes := c.t.hosts.Forget(subject.Host)
-	if e != nil {
-		wakeOthers(&e.Record, wakes)
-	}
-	if !known && e == nil {
-		return fmt.Errorf("host is %q: nothing is known of it", subject.Host.String())
-	}
-	c.t.logOrder(ctx, slog.LevelWarn, "forget", control.Order{Subject: subject, Who: who})
-	return nil
-}
-
-// reorder applies change to the orders of t that hold, and logs those that have ended.
-func (t *Transport) reorder(change func(*control.Orders) (*control.Orders, error)) error {
-	t.start()
-	t.settling.Lock()
-	next := *t.settings.Load()
-	current, ended := next.orders.Current(next.now())
-	var err error
-	next.orders, err = change(current)
-	t.settings.Store(&next)
-	t.settling.Unlock()
-	for _, order := range ended {
-		t.logOrder(context.Background(), slog.LevelInfo, "over", order)
-	}
-	return err
-}
-
-// forbids reports whether orders forbid an attempt. It drops those that have ended.
-//
-//go:noinline
-func (t *Transport) forbids(orders *control.Orders, u *url.URL, policy string, retry bool, now time.Duration) bool {
-	if orders.Lapsed(now) {
-		_ = t.reorder(func(o *control.Orders) (*control.Orders, error) { return o, nil })
-	}
-	return orders.Forbid(hostkey.Of(u), policy, retry, now)
 }
 
 // CloseIdleConnections closes the idle connections of Base, if Base has a

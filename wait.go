@@ -196,11 +196,6 @@ func (x *exchange) admit() ending {
 		x.decision = decide.Decision{Reason: reasonGone(gone)}
 		return ending{endAbsent, gone}
 	}
-	if x.s.orders != nil && x.forbiddenByHand() {
-		x.host = x.table.Pin(hostkey.Of(x.req.URL), x.now()) // for its state to tell
-		x.decision = decide.Decision{Reason: decide.ByHand}
-		return ending{how: endHeldBack}
-	}
 	if x.r.Breaker == nil && !x.r.Gate || x.table.Calm(&host.Lookup{URL: x.req.URL}) {
 		return ending{}
 	}
@@ -217,7 +212,7 @@ func (x *exchange) bodyWaits() bool {
 		return false
 	}
 	switch x.decision.Reason {
-	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen, decide.ByHand:
+	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen:
 		return true
 	case decide.HostPaused:
 		return x.host.PausedFor(x.s.now()) <= x.r.MaxWait
@@ -287,7 +282,7 @@ func (x *exchange) wake() ending {
 	if end := x.askAgain(); end.how != goesOn {
 		return end
 	}
-	if x.host.Undemanding() && !x.forbiddenByHand() {
+	if x.host.Undemanding() {
 		return ending{}
 	}
 	x.mayQueue()
@@ -303,7 +298,6 @@ func (x *exchange) wake() ending {
 func (x *exchange) queue() (since time.Duration, end ending) {
 	for {
 		now := x.s.now()
-		x.call.Forbidden = x.forbiddenByHand()
 		d := x.ask(now)
 		x.changed(d.Change)
 		if !d.Retry {
@@ -337,13 +331,6 @@ func (x *exchange) leave(gone error) ending {
 	return ending{endHeldBack, gone}
 }
 
-// forbiddenByHand reports whether a person forbids the next attempt. A request that waits
-// obeys orders that are younger than it, too.
-func (x *exchange) forbiddenByHand() bool {
-	orders := x.t.settings.Load().orders
-	return orders != nil && x.t.forbids(orders, x.req.URL, x.r.name, x.call.Attempts > 0, x.s.now())
-}
-
 // holds maps what forbids hedges to a host to the reason for metrics.
 var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.SkipPaused, decide.OfGate: meter.SkipGate, decide.OfBreaker: meter.SkipBreaker}
 
@@ -353,9 +340,6 @@ func (c *race) forbids() (reason int, forbidden bool) {
 	key, now := hostkey.Of(c.req.URL), c.s.now()
 	if !c.first.BodySent() {
 		return meter.SkipBody, true
-	}
-	if orders := c.t.settings.Load().orders; orders != nil && c.t.forbids(orders, c.req.URL, c.r.name, true, now) {
-		return meter.SkipByHand, true
 	}
 	record := new(host.Record)
 	if p.host = c.t.hosts.Look(key, now); p.host != nil {

@@ -11,10 +11,8 @@
 // Importing the package registers nothing. The page is read-only and shows no
 // URL, header value or body. But it names the hosts that a program calls, and
 // shows how healthy they are. Serve it where you serve net/http/pprof: on a port
-// of its own or behind authentication, never to the public. [Control] is a handler
-// apart from it, by which people hold hosts back or stop retries. In the JSON of both,
-// by_hand lists what people have forbidden; held says of a host that rules of retrip
-// hold back requests or retries.
+// of its own or behind authentication, never to the public. In the JSON, held says
+// of a host that rules of retrip may hold back requests or retries.
 //
 // The page has a package of its own because html/template adds about 2 MB to a
 // program.

@@ -21,9 +21,6 @@ import (
 //go:embed page.html
 var pageSource string
 
-//go:embed control.html
-var controlSource string
-
 //go:embed page.css
 var style string
 
@@ -34,13 +31,7 @@ var contentSecurityPolicy = func() string {
 		"'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 }()
 
-var page, controlPage = made(pageSource), made(controlSource)
-
-func made(source string) *template.Template {
-	return template.Must(template.New("page").Funcs(functions).Parse(source))
-}
-
-var functions = template.FuncMap{
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style": func() template.CSS { return template.CSS(style) },
 	"tokens": func(s retrip.HostState) string {
 		if s.Size == 0 {
@@ -51,7 +42,12 @@ var functions = template.FuncMap{
 	"exhausted": exhausted,
 	"inARow":    inARow,
 	"open":      func(s retrip.HostState) bool { return s.Breaker != "closed" },
-	"short":     short,
+	"short": func(d time.Duration) string {
+		if d >= 10*time.Second {
+			return d.Round(time.Second).String()
+		}
+		return d.Round(100 * time.Millisecond).String()
+	},
 	// What the status and the error add to the reason.
 	"failure": func(s retrip.HostState) string {
 		var words []string
@@ -73,12 +69,4 @@ var functions = template.FuncMap{
 		}
 		return many
 	},
-}
-
-// short prints a duration for people.
-func short(d time.Duration) string {
-	if d >= 10*time.Second {
-		return d.Round(time.Second).String()
-	}
-	return d.Round(100 * time.Millisecond).String()
-}
+}).Parse(pageSource))

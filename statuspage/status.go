@@ -44,8 +44,7 @@ type transportStatus struct {
 	Paused    int                `json:"hosts_paused"`
 	Waiting   int                `json:"waiting_at_gates"`
 	Listed    int                `json:"hosts_listed"`
-	ByHand    []orderStatus      `json:"by_hand,omitempty"` // what Control forbids
-	Hosts     []retrip.HostState `json:"hosts"`             // of any of these kinds, the worst first, at most maxHosts
+	Hosts     []retrip.HostState `json:"hosts"` // of any of these kinds, the worst first, at most maxHosts
 
 	Policies []policyStatus `json:"policies"` // the default first, at most maxPolicies
 	Patterns int            `json:"patterns"`
@@ -108,7 +107,6 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 		s.Error = redacted(err.Error())
 		return s
 	}
-	s.ByHand = ordersOf(t)
 	s.Hosts = t.HostStates()
 	s.Listed = len(s.Hosts)
 	for _, h := range s.Hosts {

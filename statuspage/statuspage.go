@@ -6,7 +6,6 @@ package statuspage
 import (
 	"bytes"
 	"encoding/json"
-	"html/template"
 	"net/http"
 	"strings"
 
@@ -23,8 +22,14 @@ import (
 // concurrent use.
 func Handler(transports map[string]*retrip.Transport) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Cache-Control", "no-store")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Vary", "Accept")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			refuse(w, "GET, HEAD", "the status page is read-only")
+			header.Set("Allow", "GET, HEAD")
+			http.Error(w, "the status page is read-only", http.StatusMethodNotAllowed)
 			return
 		}
 		s := look(transports, r.URL.Query().Get("host"))
@@ -32,42 +37,26 @@ func Handler(transports map[string]*retrip.Transport) http.Handler {
 		if s.Asked != nil && s.Asked.Error != "" {
 			code = http.StatusBadRequest
 		}
-		respond(w, r, code, page, s)
+		var b bytes.Buffer
+		if wantsJSON(r) {
+			header.Set("Content-Type", "application/json")
+			enc := json.NewEncoder(&b)
+			enc.SetIndent("", "  ")
+			if err := enc.Encode(s); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		} else {
+			header.Set("Content-Type", "text/html; charset=utf-8")
+			header.Set("Content-Security-Policy", contentSecurityPolicy)
+			if err := page.Execute(&b, s); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+		w.WriteHeader(code)
+		_, _ = w.Write(b.Bytes()) // the client may have gone
 	})
-}
-
-// refuse answers a request with a method that isn't allowed.
-func refuse(w http.ResponseWriter, allow, why string) {
-	w.Header().Set("Allow", allow)
-	http.Error(w, why, http.StatusMethodNotAllowed)
-}
-
-// respond answers r with content, as JSON or on a page.
-func respond(w http.ResponseWriter, r *http.Request, code int, page *template.Template, content any) {
-	header := w.Header()
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
-	// With no-referrer, browsers would send the forms of Control with "Origin: null".
-	header.Set("Referrer-Policy", "same-origin")
-	header.Set("Vary", "Accept")
-	var b bytes.Buffer
-	var err error
-	if wantsJSON(r) {
-		header.Set("Content-Type", "application/json")
-		enc := json.NewEncoder(&b)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(content)
-	} else {
-		header.Set("Content-Type", "text/html; charset=utf-8")
-		header.Set("Content-Security-Policy", contentSecurityPolicy)
-		err = page.Execute(&b, content)
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes()) // the client may have gone
 }
 
 // wantsJSON reports whether r asks for JSON rather than for the page.

@@ -183,9 +183,6 @@ func (p *Rule) reached(failed, results int) bool {
 	return float64(failed)/float64(results) >= p.Ratio
 }
 
-// Forget closes b, as if nothing had failed. Results of attempts made before are stale.
-func (b *Breaker) Forget() { *b = Breaker{period: b.period + 1} }
-
 func (b *Breaker) enter(state State) {
 	b.state = state
 	b.period++

@@ -251,30 +251,3 @@ func TestBreaker_RetryAsProbe(t *testing.T) {
 	assert.Equal(t, breaker.Closed, r.State(&h, d.Wait).Breaker)
 	assert.Equal(t, 5.0, r.State(&h, d.Wait).Tokens)
 }
-
-// The result of a probe that was in flight when the breaker was told to forget says
-// nothing about its next probes.
-func TestBreaker_ForgetsProbes(t *testing.T) {
-	rule := &breaker.Rule{Ratio: 1, Window: time.Minute, MinVolume: 1, OpenFor: time.Second, Probes: 1}
-	var b breaker.Breaker
-	trip := func(now time.Duration) {
-		var p breaker.Pass
-		allowed, _ := b.Admit(rule, &p, now, 0)
-		require.True(t, allowed)
-		require.Equal(t, breaker.Opened, b.Record(rule, &p, true, now, 0))
-	}
-	trip(0)
-	var old, probe breaker.Pass
-	allowed, change := b.Admit(rule, &old, time.Minute, 0)
-	require.True(t, allowed && change == breaker.Probing)
-	b.Forget()
-	assert.True(t, b.Healed(time.Minute))
-	trip(2 * time.Minute)
-	allowed, _ = b.Admit(rule, &probe, 3*time.Minute, 0)
-	require.True(t, allowed)
-	assert.Equal(t, breaker.Same, b.Record(rule, &old, false, 3*time.Minute, 0))
-	b.ReturnProbe(&old)
-	allowed, _ = b.Admit(rule, new(breaker.Pass), 3*time.Minute+time.Millisecond, 0)
-	assert.False(t, allowed, "the place of the probe is taken")
-	assert.Equal(t, breaker.Shut, b.Record(rule, &probe, false, 3*time.Minute, 0))
-}

@@ -35,10 +35,6 @@ type Call struct {
 	// empty, the call waits at the host's own gate.
 	Gate string
 
-	// Forbidden says that somebody forbids the next attempt by hand, whatever the
-	// rules say.
-	Forbidden bool
-
 	// Waiter identifies the caller: [host.Record.Woken] returns it when the call
 	// must ask again. Nothing looks inside. If nil, nothing wakes the call, which
 	// must then ask from time to time.
@@ -124,14 +120,10 @@ type Decision struct {
 }
 
 // First decides before the first attempt: whether to make it, to wait first, or
-// to fail at once. Only a person, a breaker or a gate ever holds back a first
-// attempt.
+// to fail at once. Only a breaker or a gate ever holds back a first attempt.
 func (r *Rules) First(h *host.Record, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
-	switch {
-	case c.Forbidden:
-		d = Decision{Reason: ByHand}
-	case r.Gate:
+	if r.Gate {
 		d = r.throughGate(h, c, now, draw)
 	}
 	return r.through(h, c, d, now, draw)
@@ -170,9 +162,8 @@ func (r *Rules) through(h *host.Record, c *Call, d Decision, now time.Duration, 
 // Next decides after an attempt that ended in o at the instant now. It checks,
 // in this order: the caller has gone; the outcome is accepted or hopeless; the
 // server forbids a retry; net/http has sent the request too often; attempts are
-// used up; a repetition isn't safe; the body can't be replayed; a person forbids
-// it; the wait is too long; the host is paused; the deadline; the breaker; the
-// budget. Next also records what o says about the host. If it decides to retry, it
+// used up; a repetition isn't safe; the body can't be replayed; the wait is too
+// long; the host is paused; the deadline; the breaker; the budget. Next also records what o says about the host. If it decides to retry, it
 // takes the tokens for the retry, so the caller must make the attempt or call
 // [Rules.Return].
 func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw uint64) Decision {
@@ -205,8 +196,6 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 		return giveUp(NotIdempotent)
 	case !o.Replay:
 		return giveUp(BodyNotReplayable)
-	case c.Forbidden:
-		return giveUp(ByHand)
 	case o.RetryAfter > r.MaxWait:
 		return giveUp(WaitTooLong)
 	}
@@ -267,9 +256,7 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 // to stop, there is nothing left to return with [Rules.Return].
 func (r *Rules) Wake(h *host.Record, c *Call, now time.Duration, draw uint64) Decision {
 	d := Decision{Retry: true}
-	if c.Forbidden {
-		d = Decision{Reason: ByHand}
-	} else if r.Gate {
+	if r.Gate {
 		d = r.throughGate(h, c, now, draw)
 	} else if paused := h.PausedFor(now); paused > 0 {
 		lo, hi := r.Backoff.ServerWindow(paused, c.step(), c.Wait)

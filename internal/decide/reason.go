@@ -29,7 +29,6 @@ const (
 	BudgetExhausted
 	RetriesFailing
 	FleetBudget
-	ByHand
 	HiddenSends
 	Canceled
 
@@ -40,7 +39,7 @@ var words = [Reasons]string{
 	ServerError: "server_error", Throttled: "throttled", Status: "status", Timeout: "timeout", Error: "error",
 	MaxAttempts: "max_attempts", NotIdempotent: "not_idempotent", BodyNotReplayable: "body_not_replayable", RetryForbidden: "retry_forbidden",
 	WaitTooLong: "wait_too_long", HostPaused: "host_paused", Deadline: "deadline", BreakerOpen: "breaker_open",
-	BudgetExhausted: "budget_exhausted", RetriesFailing: "retries_failing", FleetBudget: "fleet_budget", ByHand: "by_hand", HiddenSends: "hidden_sends", Canceled: "canceled",
+	BudgetExhausted: "budget_exhausted", RetriesFailing: "retries_failing", FleetBudget: "fleet_budget", HiddenSends: "hidden_sends", Canceled: "canceled",
 }
 
 // String returns the word for r, which is empty for None.

@@ -20,7 +20,7 @@ func TestReason_Words(t *testing.T) {
 		decide.MaxAttempts: retrip.ReasonMaxAttempts, decide.NotIdempotent: retrip.ReasonNotIdempotent, decide.BodyNotReplayable: retrip.ReasonBodyNotReplayable,
 		decide.RetryForbidden: retrip.ReasonRetryForbidden, decide.WaitTooLong: retrip.ReasonWaitTooLong, decide.HostPaused: retrip.ReasonHostPaused,
 		decide.Deadline: retrip.ReasonDeadline, decide.BreakerOpen: retrip.ReasonBreakerOpen, decide.BudgetExhausted: retrip.ReasonBudgetExhausted, decide.RetriesFailing: retrip.ReasonRetriesFailing,
-		decide.FleetBudget: retrip.ReasonFleetBudget, decide.ByHand: retrip.ReasonByHand, decide.HiddenSends: retrip.ReasonHiddenSends, decide.Canceled: retrip.ReasonCanceled,
+		decide.FleetBudget: retrip.ReasonFleetBudget, decide.HiddenSends: retrip.ReasonHiddenSends, decide.Canceled: retrip.ReasonCanceled,
 	}
 	for r := range decide.Reasons {
 		assert.EqualValues(t, want[r], r.String())

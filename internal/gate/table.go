@@ -86,32 +86,6 @@ func (s *Table) Clear() {
 	}
 }
 
-// WakeAll lets all calls that wait ask again, and reports whether any must be woken.
-func (s *Table) WakeAll() (wakes bool) {
-	s.any(func(g *gate) bool {
-		g.queue.keep(func(w *waiter, _ int) bool {
-			if w.who != nil {
-				s.woken = append(s.woken, w.who)
-			}
-			return true
-		})
-		return false
-	})
-	return len(s.woken) > 0
-}
-
-// Forget opens all gates, as if the host had refused nothing. It reports whether any
-// call must be woken: all that wait may go.
-func (s *Table) Forget() (wakes bool) {
-	wakes = s.WakeAll()
-	s.any(func(g *gate) bool {
-		// As for an idle gate, numbers aren't given again. The next sweep drops it.
-		*g = gate{queue: queue{last: g.queue.last}}
-		return false
-	})
-	return wakes
-}
-
 func (s *Table) drop(key string, g *gate) {
 	g.dropped = true
 	delete(s.keyed, key)

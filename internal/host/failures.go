@@ -146,16 +146,6 @@ func (s *failing) evict(now time.Duration) {
 	}
 }
 
-// Forget forgets the host of key, and reports whether anything was known of it.
-func (f *Failures) Forget(key hostkey.Key) bool {
-	s := f.stripe(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, known := s.hosts[key]
-	delete(s.hosts, key)
-	return known
-}
-
 // Look returns what is known of the host of key, and false if nothing is. Like All, it
 // changes nothing.
 func (f *Failures) Look(key hostkey.Key, now time.Duration) (Failing, bool) {

@@ -74,33 +74,6 @@ func (g *guards) clear() {
 	g.gates.Clear()
 }
 
-// Forget forgets all that is known of s. Requests that wait at its gates may go: it
-// reports whether any must be woken.
-func (s *Record) Forget() (wakes bool) {
-	s.Debt.Clear()
-	s.paused.Store(0)
-	g := s.guards.Load()
-	if g == nil {
-		return false
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.breaker.Forget()
-	return g.gates.Forget()
-}
-
-// WakeAll lets all requests that wait at the gates of s ask again. It reports whether any
-// must be woken.
-func (s *Record) WakeAll() (wakes bool) {
-	g := s.guards.Load()
-	if g == nil {
-		return false
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.gates.WakeAll()
-}
-
 // Troubles is what an operator wants to know of the guards of a host.
 type Troubles struct {
 	Breaker breaker.State

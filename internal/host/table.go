@@ -313,27 +313,6 @@ func (t *Table) forget(s *stripe, e *Entry, now time.Duration) bool {
 	return false
 }
 
-// Forget forgets all that is known of the host of key, and returns its entry, or nil if
-// there is none. If wakes is true, requests that wait at its gates must be woken.
-func (t *Table) Forget(key hostkey.Key) (e *Entry, wakes bool) {
-	s := t.stripe(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e = s.hosts[key]; e == nil {
-		return nil, false
-	}
-	wakes = e.Record.Forget()
-	e.Failed.Store(0)
-	e.GaveUp.Store(0)
-	e.Charge.Succeeded()
-	e.News.emptied.Store(false)
-	e.News.opened.Store(false)
-	if e.pins.Load() == 0 {
-		t.drop(s, e)
-	}
-	return e, wakes
-}
-
 // FailsAt records that the host of e fails at the instant now. If its last failure
 // is more than an hour ago, the host has its tokens back.
 func (e *Entry) FailsAt(now time.Duration) {

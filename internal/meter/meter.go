@@ -68,7 +68,7 @@ const (
 )
 
 // HedgeSkips are the reasons why a late request got no hedge, as label values.
-var HedgeSkips = [...]string{"spent", "low_rate", "body", "tokens", "paused", "gate", "breaker", "fleet", "by_hand"}
+var HedgeSkips = [...]string{"spent", "low_rate", "body", "tokens", "paused", "gate", "breaker", "fleet"}
 
 const (
 	SkipSpent = iota
@@ -79,7 +79,6 @@ const (
 	SkipGate
 	SkipBreaker
 	SkipFleet
-	SkipByHand
 )
 
 // gauges is the number of gauges that each scrape computes from the hosts in trouble.

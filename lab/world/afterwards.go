@@ -18,19 +18,6 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
-// checkOrders checks that nobody does what is forbidden by hand.
-func (w *world) checkOrders() {
-	for _, r := range w.order {
-		for _, o := range r.client.orders {
-			for _, e := range r.events {
-				if e.hook == "Attempt" && e.at > o.from && e.at < o.until && (o.host == r.host || o.host == "" && e.Attempt > 1) {
-					w.breaks("P19", "%v: attempt %d at %v, forbidden by hand from %v to %v", r, e.Attempt, e.at, o.from, o.until)
-				}
-			}
-		}
-	}
-}
-
 // plausible checks the state of a host.
 func (w *world) plausible(c *client, s retrip.HostState) {
 	if s.Tokens < -1e-6 || s.Size > 0 && s.Tokens > s.Size+1e-6 || s.SharedTokens < -1e-6 || s.SharedSize > 0 && s.SharedTokens > s.SharedSize+1e-6 || s.PausedFor < 0 || s.Waiting < 0 || s.FailedRetries < 0 {

@@ -39,8 +39,7 @@ type client struct {
 	swaps []swap // of policies, in order
 	hosts []hostEvent
 
-	orders []order
-	forgot bool // a host
+	forgot bool // hosts may have lost their place
 
 	strangers int                // requests to hosts that don't exist
 	strange   map[string]float64 // why they were given up

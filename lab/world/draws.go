@@ -28,7 +28,7 @@ func planOf(t *tape) Plan {
 	})
 	d.list(6, 80, func() { p.Callers = append(p.Callers, d.caller(&p)) })
 	d.list(6, 50, func() {
-		p.Operations = append(p.Operations, Operation{At: d.instant(8 * time.Second), Transport: d.n(len(p.Transports)), Kind: OperationKind(d.n(int(operationKinds))), Site: d.n(len(p.Sites)), For: d.log(8 * time.Second), Whole: d.odds(50), Names: d.names()})
+		p.Operations = append(p.Operations, Operation{At: d.instant(8 * time.Second), Transport: d.n(len(p.Transports)), Kind: OperationKind(d.n(int(operationKinds))), Names: d.names()})
 	})
 	d.maybe(60, func() {
 		d.list(12, 90, func() { p.Store = append(p.Store, d.answer()) })

@@ -5,15 +5,10 @@ package world
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"testing"
-	"time"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/control"
-	"github.com/retrip/retrip/internal/hostkey"
-	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/play"
 )
 
@@ -60,8 +55,6 @@ func (w *world) operate(t *testing.T, o Operation) {
 		c.http.CloseIdleConnections()
 	case ClosesFleet:
 		_ = w.fleet.Close()
-	case Forbids, Undoes, Forgets:
-		c.control(o)
 	case Meets:
 		c.meet(o.Names, hashOf("strangers", o.At))
 	case Mistakes:
@@ -69,50 +62,6 @@ func (w *world) operate(t *testing.T, o Operation) {
 		defer c.mu.Unlock()
 		c.mistakes(c.swaps[len(c.swaps)-1].policies, w.chance(hashOf("mistakes", o.At)))
 	}
-}
-
-// order is what an operator has forbidden.
-type order struct {
-	from, until time.Duration
-	host        string // empty: all retries
-}
-
-// control forbids by hand, and allows and forgets.
-func (c *client) control(o Operation) {
-	controls, s := lend.Control(c.retrip), c.w.sites[o.Site]
-	key, err := hostkey.Parse(s.host() + ":" + s.port())
-	must(err)
-	var subject control.Subject
-	host := ""
-	if o.Whole || o.Kind == Forgets {
-		subject.Host, host = key, s.host()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.w.now()
-	end := func() {
-		for i := range c.orders {
-			if c.orders[i].host == host && c.orders[i].until > now {
-				c.orders[i].until = now
-			}
-		}
-	}
-	switch o.Kind {
-	case Forbids:
-		if controls.Give(context.Background(), subject, "an operator", o.For) == nil {
-			end()
-			c.orders = append(c.orders, order{now, now + o.For, host})
-		}
-	case Undoes:
-		if controls.Undo(context.Background(), subject, "an operator") == nil {
-			end()
-		}
-	case Forgets:
-		if controls.Forget(context.Background(), subject, "an operator") == nil {
-			c.forgot = true
-		}
-	}
-	controls.Orders()
 }
 
 // reloads checks that policies survive JSON, but for their functions.

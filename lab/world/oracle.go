@@ -25,7 +25,6 @@ func (w *world) check() {
 		r.mu.Unlock()
 	}
 	w.checkPauses()
-	w.checkOrders()
 	w.checkOpens()
 	w.checkDebts()
 	w.checkGates()

@@ -325,10 +325,7 @@ type Operation struct {
 	At        time.Duration
 	Transport int
 	Kind      OperationKind
-	Site      int
-	For       time.Duration
-	Whole     bool // forbids all requests to the site, not the retries of the Transport
-	Names     int  // of hosts that don't exist
+	Names     int // of hosts that don't exist
 }
 
 // OperationKind is a kind of Operation.
@@ -342,10 +339,7 @@ const (
 	ClosesIdle
 	Reloads // the policies through JSON, as SetPolicies gets them
 	ClosesFleet
-	Forbids // by hand
-	Undoes  // what is forbidden by hand
-	Forgets // a host
-	Meets   // many hosts that don't exist
+	Meets // many hosts that don't exist
 	Mistakes
 	operationKinds
 )

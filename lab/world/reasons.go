@@ -165,10 +165,6 @@ func (c *checker) giveUp(e event) {
 		if !r.client.plan.Fleet || p.FleetBudget == retrip.Off {
 			no("it takes no part in a fleet")
 		}
-	case retrip.ReasonByHand:
-		if len(r.client.orders) == 0 {
-			no("nobody has forbidden anything")
-		}
 	case retrip.ReasonHiddenSends:
 		if e.Sends <= 1 {
 			no("net/http has sent it %d times", e.Sends)

@@ -49,7 +49,7 @@ func stranger(n int, known bool) string {
 func (c *client) meet(strangers int, salt uint64) {
 	w := c.w
 	c.mu.Lock()
-	c.forgot = true // hosts may lose their place
+	c.forgot = true
 	c.strangers += strangers
 	c.mu.Unlock()
 	var requests sync.WaitGroup

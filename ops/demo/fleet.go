@@ -85,9 +85,7 @@ func newReplica(b *backend, log io.Writer) (*replica, error) {
 	transport.HostStates() // creates the outcome series, at zero, before the first request
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	shop := map[string]*retrip.Transport{"shop": transport}
-	mux.Handle("/debug/retrip", statuspage.Handler(shop))
-	mux.Handle("/debug/retrip/control", statuspage.Control(shop)) // behind authentication, in production
+	mux.Handle("/debug/retrip", statuspage.Handler(map[string]*retrip.Transport{"shop": transport}))
 	return &replica{transport, base, httptest.NewServer(mux)}, nil
 }
 

@@ -152,7 +152,6 @@ func (s *show) walk(ctx context.Context) error {
 			s.say("Retries per request: %s", s.graph(`sum by (policy) (rate(retrip_retries_total[5s])) / sum by (policy) (rate(retrip_requests_total[5s]))`))
 			s.say("Alerts:              %s", s.page("alerts"))
 			s.say("Status of replica 1: %s/debug/retrip", s.replicas[0].metrics.URL)
-			s.say("Control by hand:     %s/debug/retrip/control: hold a host or stop retries there whenever you like", s.replicas[0].metrics.URL)
 			s.say("For half a minute all is well: retries hide the failures (outcome recovered).")
 		}},
 		{30 * time.Second, func() {
