@@ -8,7 +8,6 @@ require (
 	github.com/PuerkitoBio/rehttp v1.4.0
 	github.com/cristalhq/hedgedhttp v0.9.1
 	github.com/failsafe-go/failsafe-go v0.9.8
-	github.com/go-chi/chi/v5 v5.5.0
 	github.com/gojek/heimdall/v7 v7.0.3
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/prometheus/client_golang v1.25.0

@@ -38,7 +38,7 @@ func (s *trickle) Read(p []byte) (int, error) {
 
 // refuser is a server that refuses everything.
 func refuser(t *testing.T, proto Proto) (http.RoundTripper, string) {
-	s := Serve(proto, &shed.Handler{DeadlineHeader: "Timeout-Ms"})
+	s := Serve(proto, &shed.Handler{Limit: 1, DeadlineHeader: "Timeout-Ms"})
 	t.Cleanup(s.Close)
 	base := Base(proto, s)
 	base.ExpectContinueTimeout = time.Second

@@ -37,8 +37,8 @@ func TestAllocations(t *testing.T) {
 	}
 	w := idle{http.Header{}}
 	for name, h := range map[string]*shed.Handler{
-		"zero":            {Handler: w},
-		"deadline header": {Handler: w, DeadlineHeader: "X-Timeout-Ms"},
+		"usual":           {Handler: w, Limit: 64},
+		"deadline header": {Handler: w, Limit: 64, DeadlineHeader: "X-Timeout-Ms"},
 		"no limit":        {Handler: w, Limit: -1},
 		"one":             {Handler: w, Limit: 1},
 	} {
@@ -49,7 +49,7 @@ func TestAllocations(t *testing.T) {
 
 func BenchmarkHandler(b *testing.B) {
 	w := idle{http.Header{}}
-	for name, h := range map[string]http.Handler{"bare": w, "shed": &shed.Handler{Handler: w}} {
+	for name, h := range map[string]http.Handler{"bare": w, "shed": &shed.Handler{Handler: w, Limit: 64}} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			r := calm()
@@ -69,7 +69,7 @@ func BenchmarkHandler(b *testing.B) {
 	// The cost of refusing a request.
 	b.Run("refusal", func(b *testing.B) {
 		b.ReportAllocs()
-		h := &shed.Handler{Handler: w, DeadlineHeader: "X-Timeout-Ms"}
+		h := &shed.Handler{Handler: w, Limit: 64, DeadlineHeader: "X-Timeout-Ms"}
 		r := calm()
 		r.Header.Set("X-Timeout-Ms", "0")
 		for b.Loop() {

@@ -25,7 +25,6 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/incoming"
-	"github.com/retrip/retrip/internal/limit"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
@@ -53,23 +52,25 @@ import (
 // tell several Handlers of one program apart, register each with its own label,
 // using prometheus.WrapRegistererWith.
 //
-// The zero value serves http.DefaultServeMux and is ready for use. Fields must
-// not be changed after the first request. A Handler is safe for concurrent use
-// and must not be copied. A request that is served at once allocates nothing,
+// Limit must be set; the zero value of every other field is a default. Fields
+// must not be changed after the first request. A Handler is safe for concurrent
+// use and must not be copied. A request that is served at once allocates nothing,
 // unless it is a retry, has a deadline or asks for a stream.
 type Handler struct {
 	// Handler serves the requests that are admitted. If nil, it is
 	// http.DefaultServeMux.
 	Handler http.Handler
 
-	// Limit is how many requests are served at a time. If 0, the Handler finds
-	// it, from the time that requests take and the order in which they end:
-	// slightly more than what keeps the server busy. When requests first come, it
-	// lets in up to 32; then it learns, and only while requests wait. Above what
-	// keeps the server busy, requests wait inside the server, where QueueTime
-	// doesn't bound the wait. What keeps it busy is its capacity in requests per
-	// second times the seconds that one request takes. Off means no limit: no
-	// request waits, and only requests without time left are refused.
+	// Limit is how many requests are served at a time. It must be set to what
+	// keeps the server busy: the requests per second that it can do, times the
+	// seconds that one request takes while the server keeps up, and a little more. Below that, the server
+	// does less than it can; above it, requests wait inside the server, where
+	// QueueTime doesn't bound the wait. Off means no limit: no request waits, and
+	// only requests without time left are refused. With 0, every request gets a
+	// 500 that says how to choose Limit.
+	//
+	// All requests share the Limit, so a route that becomes slow takes the places
+	// of the others. Wrap such a route in a Handler of its own.
 	Limit int
 
 	// QueueTime is how long a request may wait for its turn before it is
@@ -90,9 +91,7 @@ type Handler struct {
 	// Handler doesn't recognize as a stream, or a client that sends or reads
 	// slowly, thus blocks others for at most HoldTime. If 0, it is 10 s. With
 	// Off, every request counts until it ends; then set the timeouts of
-	// http.Server. If the Handler finds the limit, requests that usually take
-	// long count for longer, up to ten times HoldTime: five times their geometric
-	// mean, or twice as long as one was held while none was completed.
+	// http.Server.
 	//
 	// Upgrades, CONNECT and responses of type text/event-stream stop counting
 	// as soon as they begin.
@@ -127,23 +126,24 @@ const (
 	defaultRetryHeader = "Retry-Attempt"
 )
 
-// While requests take less than this share of QueueTime, or than leastCalm, it
-// doesn't matter whether they wait inside the server too.
-const (
-	calmShare = 10
-	leastCalm = time.Millisecond
-)
+// howToSetLimit is what Validate wants of Limit. The query is the largest number
+// of requests in progress, on average over a minute: their rate times their time.
+const howToSetLimit = "set to the requests per second that the server can do times the seconds that one takes while it keeps up, and a little more" +
+	" (at 200/s and 0.05 s: 12; with a histogram in Prometheus, it is at least the peak of a week without an overload:" +
+	" max(max_over_time(sum by (instance) (rate(http_request_duration_seconds_sum[1m]))[7d:1m])))," +
+	" or to Off for no limit"
 
-// Validate returns an error that describes every invalid field of h, or nil. A
-// Handler with an invalid field answers every request with a 500 and that
-// error. Validate is safe for concurrent use.
+// Validate returns an error that describes every invalid field of h, or nil; of
+// Limit, it says how to choose it. A Handler with an invalid field answers every
+// request with a 500 and that error, also health checks, so that a deploy of it
+// doesn't get far. Validate is safe for concurrent use.
 func (h *Handler) Validate() error {
 	var errs []error
 	bad := func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("shed: Handler.%s is %v: it must be %s", field, value, want))
 	}
-	if h.Limit < retrip.Off {
-		bad("Limit", h.Limit, "positive, 0 for the default or Off")
+	if h.Limit == 0 || h.Limit < retrip.Off {
+		bad("Limit", h.Limit, howToSetLimit)
 	}
 	if h.QueueTime < retrip.Off {
 		bad("QueueTime", h.QueueTime, "positive, 0 for the default or Off")
@@ -202,11 +202,7 @@ func (h *Handler) make() {
 	s.retryHeader = http.CanonicalHeaderKey(orDefault(h.RetryHeader, defaultRetryHeader))
 	s.deadlineHeader = http.CanonicalHeaderKey(h.DeadlineHeader)
 	s.patience = max(0, orDefault(h.QueueTime, defaultQueueTime))
-	switch s.limit = h.Limit; {
-	case s.limit == 0:
-		rule := limit.New(max(leastCalm, s.patience/calmShare))
-		s.rule, s.limit = &rule, rule.Limit()
-	case s.limit < 0:
+	if s.limit = h.Limit; s.limit < 0 {
 		s.limit = math.MaxInt
 	}
 	switch share := orDefault(h.RetryShare, defaultRetryShare); {
@@ -275,7 +271,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		long = &stream{ResponseWriter: w, state: s, slot: slot, tunnel: r.Method == http.MethodConnect}
 		w = long
 	}
-	defer s.leave(r.Context(), slot, long)
+	defer s.leave(slot, long)
 	if r != arrived {
 		defer handBack(arrived, r)
 	}
@@ -342,13 +338,12 @@ func (s *state) enter(w http.ResponseWriter, r *http.Request, attempt int, left 
 	slot = waiter.slot
 	switch {
 	case slot == nil:
-		s.giveUp(waiter)
+		s.remove(waiter)
 		if why == "" {
 			why = atEnd
 		}
 	case why != "":
 		// The slot was granted as the wait ended, and isn't needed any more.
-		s.releaseStream(slot, now)
 		s.finish(slot, now)
 		slot = nil
 	}
@@ -360,23 +355,20 @@ func (s *state) enter(w http.ResponseWriter, r *http.Request, attempt int, left 
 	return slot, early, why
 }
 
-// leave returns the slot of a request with ctx to the queue and detaches long
-// from it.
-func (s *state) leave(ctx context.Context, slot *slot, long *stream) {
-	gone := s.rule != nil && ctx.Err() != nil
+// leave returns slot to the queue and detaches long from it.
+func (s *state) leave(slot *slot, long *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slot.gone = gone
 	if long != nil {
 		long.slot = nil
 	}
-	s.finish(slot, s.nowIfNeeded(slot))
+	s.finish(slot, s.nowIfNeeded())
 }
 
-// nowIfNeeded returns the current time if the return of slot needs it, and 0
-// otherwise.
-func (s *state) nowIfNeeded(slot *slot) time.Duration {
-	if !s.needsTime(slot) {
+// nowIfNeeded returns the current time if a request waits, which a free place
+// goes to, and 0 otherwise.
+func (s *state) nowIfNeeded() time.Duration {
+	if s.first == nil {
 		return 0
 	}
 	return s.now()

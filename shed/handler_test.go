@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -168,7 +169,7 @@ func TestHandler_RefusalKeepsTheConnection(t *testing.T) {
 	}{{0, 1}, {1000, 1}, {200 << 10, 1}, {8 << 20, 3}} {
 		t.Run(fmt.Sprint(tt.body), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := &shed.Handler{Handler: http.HandlerFunc(sleeper), DeadlineHeader: "Timeout-Ms"}
+				h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, DeadlineHeader: "Timeout-Ms"}
 				s := memhttp.NewServer(t, memhttp.HTTP1, h)
 				rt := s.Transport()
 				for range 3 {
@@ -324,12 +325,13 @@ func TestHandler_Exempt(t *testing.T) {
 	})
 }
 
-func TestHandler_Zero(t *testing.T) {
+func TestHandler_Defaults(t *testing.T) {
 	w := httptest.NewRecorder()
-	new(shed.Handler).ServeHTTP(w, httptest.NewRequest("GET", "/no/such/path", nil))
+	h := &shed.Handler{Limit: 7}
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/no/such/path", nil))
 	assert.Equal(t, 404, w.Code, "of http.DefaultServeMux")
-	assert.NoError(t, new(shed.Handler).Validate())
-	assert.Positive(t, counted(t, new(shed.Handler))["limit"])
+	assert.NoError(t, h.Validate())
+	assert.Equal(t, 7.0, counted(t, h)["limit"])
 	assert.True(t, math.IsInf(counted(t, &shed.Handler{Limit: retrip.Off})["limit"], 1))
 }
 
@@ -338,23 +340,26 @@ func TestHandler_Validate(t *testing.T) {
 		handler *shed.Handler
 		want    string
 	}{
-		{&shed.Handler{Limit: -2}, "shed: Handler.Limit is -2: it must be positive, 0 for the default or Off"},
-		{&shed.Handler{QueueTime: -time.Second}, "shed: Handler.QueueTime is -1s: it must be positive, 0 for the default or Off"},
-		{&shed.Handler{HoldTime: -2}, "shed: Handler.HoldTime is -2ns: it must be positive, 0 for the default or Off"},
-		{&shed.Handler{RetryShare: 1.5}, "shed: Handler.RetryShare is 1.5: it must be above 0 and at most 1, 0 for the default or Off"},
-		{&shed.Handler{RetryShare: -0.5}, "shed: Handler.RetryShare is -0.5: it must be above 0 and at most 1, 0 for the default or Off"},
-		{&shed.Handler{RetryShare: math.NaN()}, "shed: Handler.RetryShare is NaN: it must be above 0 and at most 1, 0 for the default or Off"},
-		{&shed.Handler{RetryHeader: "a b"}, `shed: Handler.RetryHeader is "a b": it must be the name of a header`},
-		{&shed.Handler{RetryHeader: "Host"}, `shed: Handler.RetryHeader is "Host": it must be the name of a header without another meaning`},
-		{&shed.Handler{DeadlineHeader: "Ümlaut"}, `shed: Handler.DeadlineHeader is "Ümlaut": it must be the name of a header`},
+		{&shed.Handler{}, "shed: Handler.Limit is 0: it must be set to the requests per second that the server can do times the seconds that one takes while it keeps up, and a little more"},
+		{&shed.Handler{Limit: -2}, "shed: Handler.Limit is -2: it must be set to the requests per second"},
+		{&shed.Handler{Limit: 1, QueueTime: -time.Second}, "shed: Handler.QueueTime is -1s: it must be positive, 0 for the default or Off"},
+		{&shed.Handler{Limit: 1, HoldTime: -2}, "shed: Handler.HoldTime is -2ns: it must be positive, 0 for the default or Off"},
+		{&shed.Handler{Limit: 1, RetryShare: 1.5}, "shed: Handler.RetryShare is 1.5: it must be above 0 and at most 1, 0 for the default or Off"},
+		{&shed.Handler{Limit: 1, RetryShare: -0.5}, "shed: Handler.RetryShare is -0.5: it must be above 0 and at most 1, 0 for the default or Off"},
+		{&shed.Handler{Limit: 1, RetryShare: math.NaN()}, "shed: Handler.RetryShare is NaN: it must be above 0 and at most 1, 0 for the default or Off"},
+		{&shed.Handler{Limit: 1, RetryHeader: "a b"}, `shed: Handler.RetryHeader is "a b": it must be the name of a header`},
+		{&shed.Handler{Limit: 1, RetryHeader: "Host"}, `shed: Handler.RetryHeader is "Host": it must be the name of a header without another meaning`},
+		{&shed.Handler{Limit: 1, DeadlineHeader: "Ümlaut"}, `shed: Handler.DeadlineHeader is "Ümlaut": it must be the name of a header`},
 		{&shed.Handler{Limit: -2, QueueTime: -2}, "shed: Handler.QueueTime is -2ns"},
 	} {
 		tt.handler.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })
 		assert.ErrorContains(t, tt.handler.Validate(), tt.want)
-		w := httptest.NewRecorder()
-		tt.handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		assert.Equal(t, 500, w.Code)
-		assert.Contains(t, w.Body.String(), tt.want)
+		for _, path := range []string{"/", "/healthz"} {
+			w := httptest.NewRecorder()
+			tt.handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			assert.Equal(t, 500, w.Code)
+			assert.Equal(t, tt.handler.Validate().Error()+"\n", w.Body.String())
+		}
 	}
 	for _, h := range []*shed.Handler{
 		{Limit: retrip.Off, QueueTime: retrip.Off, RetryShare: retrip.Off, HoldTime: retrip.Off},
@@ -366,6 +371,47 @@ func TestHandler_Validate(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		assert.Equal(t, 200, w.Code)
 	}
+}
+
+// The query of the error is that of the docs, which ops tests.
+func TestHandler_ValidateSaysHowToMeasure(t *testing.T) {
+	docs, err := os.ReadFile("../docs/shed.md")
+	require.NoError(t, err)
+	match := regexp.MustCompile("(?s)```promql\n(max\\(.*?)\n```").FindSubmatch(docs)
+	require.NotNil(t, match)
+	assert.ErrorContains(t, new(shed.Handler).Validate(), string(match[1]))
+}
+
+// A route that becomes slow takes the places of the others, unless it has a
+// Handler of its own.
+func TestHandler_SlowRoute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		work := http.HandlerFunc(sleeper)
+		routes := http.NewServeMux()
+		routes.Handle("/", &shed.Handler{Handler: work, Limit: 4})
+		routes.Handle("/9s", &shed.Handler{Handler: work, Limit: 2})
+		for _, tt := range []struct {
+			server http.Handler
+			fast   int
+		}{{&shed.Handler{Handler: work, Limit: 4}, 503}, {routes, 204}} {
+			get := func(path string) answered {
+				w := httptest.NewRecorder()
+				tt.server.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+				return answered{status: w.Code}
+			}
+			var slow []<-chan answered
+			for range 6 {
+				slow = append(slow, meanwhile(func() answered { return get("/9s") }))
+			}
+			for range 8 {
+				assert.Equal(t, tt.fast, get("/10ms").status)
+			}
+			for _, c := range slow {
+				<-c
+			}
+		}
+	})
 }
 
 // layers returns the URL of a chain of n servers whose last one always fails,
@@ -388,7 +434,7 @@ func layers(t *testing.T, proto memhttp.Proto, n int, sheds bool) (http.RoundTri
 			w.WriteHeader(a.status)
 		})
 		if sheds {
-			h = &shed.Handler{Handler: h}
+			h = &shed.Handler{Handler: h, Limit: 64}
 		}
 		next = memhttp.NewServer(t, proto, h)
 	}
@@ -423,7 +469,7 @@ func TestHandler_MarksRetriesOnly(t *testing.T) {
 			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 		})
 		rt := &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Attempt", MaxAttempts: 2}}
-		h := &shed.Handler{RetryHeader: "x-envoy-attempt-count", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		h := &shed.Handler{Limit: 1, RetryHeader: "x-envoy-attempt-count", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			do(r.Context(), rt, "GET", "http://example.com", nil)
 		})}
 		for _, attempt := range []string{"", "1", "2", "999999", "-1", "99999999999999999999"} {
@@ -566,7 +612,7 @@ func TestHandler_BackgroundWork(t *testing.T) {
 		}
 		own, inherited := []string{"", "2"}, []string{"3"}
 		var kept context.Context
-		h := &shed.Handler{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			assert.Equal(t, inherited, call(r.Context()))
 			assert.Equal(t, inherited, call(retrip.WithPolicy(r.Context(), retrip.Policy{AttemptTimeout: time.Second})))
 			assert.Equal(t, inherited, call(retrip.WithTrace(r.Context(), nil)))

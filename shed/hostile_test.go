@@ -213,7 +213,7 @@ func TestHostile_NothingOfACopyIsLost(t *testing.T) {
 		}
 	})
 	for _, exempt := range []bool{false, true} {
-		h := &shed.Handler{Handler: mux, DeadlineHeader: "Timeout-Ms", Exempt: func(*http.Request) bool { return exempt }}
+		h := &shed.Handler{Handler: mux, Limit: 1, DeadlineHeader: "Timeout-Ms", Exempt: func(*http.Request) bool { return exempt }}
 		synctest.Test(t, func(t *testing.T) {
 			var pattern string
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

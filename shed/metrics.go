@@ -53,7 +53,7 @@ var (
 	queueDesc    = prometheus.NewDesc("retrip_shed_queue_seconds", "Time in the queue of requests that were then served.", nil, nil)
 	runningDesc  = prometheus.NewDesc("retrip_shed_running_requests", "Requests being served that count towards the limit.", nil, nil)
 	waitingDesc  = prometheus.NewDesc("retrip_shed_waiting_requests", "Requests in the queue.", nil, nil)
-	limitDesc    = prometheus.NewDesc("retrip_shed_limit", "Requests that may be served at a time, which changes if the Handler finds it; +Inf is no limit.", nil, nil)
+	limitDesc    = prometheus.NewDesc("retrip_shed_limit", "Requests that may be served at a time; +Inf is no limit.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector]. It is safe for concurrent use.

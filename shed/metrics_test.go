@@ -21,7 +21,7 @@ import (
 // Metric names and label values that dashboards use and docs/shed.md lists.
 func TestMetrics_Names(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(new(shed.Handler)))
+	require.NoError(t, registry.Register(&shed.Handler{Limit: 1}))
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	docs, err := os.ReadFile("../docs/shed.md")
@@ -53,7 +53,7 @@ func TestMetrics_Names(t *testing.T) {
 func TestMetrics_TwoHandlers(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	idle := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	one, two := &shed.Handler{Handler: idle}, &shed.Handler{Handler: idle}
+	one, two := &shed.Handler{Handler: idle, Limit: 1}, &shed.Handler{Handler: idle, Limit: 1}
 	prometheus.WrapRegistererWith(prometheus.Labels{"handler": "one"}, registry).MustRegister(one)
 	prometheus.WrapRegistererWith(prometheus.Labels{"handler": "two"}, registry).MustRegister(two)
 	two.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))

@@ -6,8 +6,6 @@ package shed
 import (
 	"math"
 	"time"
-
-	"github.com/retrip/retrip/internal/limit"
 )
 
 // reason is why a request was refused, as a label value of the metrics.
@@ -25,7 +23,6 @@ const (
 // and never blocks. It is not safe for concurrent use.
 type queue struct {
 	limit                         int
-	rule                          *limit.Rule // of limit; nil if it is fixed
 	patience, retryPatience, hold time.Duration
 
 	running        int   // slots in use
@@ -34,7 +31,6 @@ type queue struct {
 	spares         int
 
 	waiting     int
-	missed      int     // requests that were refused since one was admitted
 	first, last *waiter // in order of arrival
 }
 
@@ -42,10 +38,7 @@ type queue struct {
 // and must finish it.
 type slot struct {
 	since        time.Duration
-	held         bool   // counts towards the limit
-	overdue      bool   // was held for too long
-	gone         bool   // the client has left; known only if there is a rule
-	tag          uint32 // of the rule
+	held         bool // counts towards the limit
 	older, newer *slot
 }
 
@@ -74,12 +67,10 @@ func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*sl
 	if isRetry {
 		most, why = q.retryPatience, retry
 		if q.first != nil && now-q.first.since >= most {
-			q.missed++
 			return nil, nil, 0, retry
 		}
 	}
 	if most <= 0 {
-		q.missed++
 		return nil, nil, 0, why
 	}
 	w := &waiter{since: now, ready: make(chan struct{}, 1), before: q.last}
@@ -93,12 +84,7 @@ func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*sl
 	return nil, w, min(most, left), ""
 }
 
-// giveUp removes from the queue a request that was not granted a slot.
-func (q *queue) giveUp(w *waiter) {
-	q.remove(w)
-	q.missed++
-}
-
+// remove takes out of the queue a request that was granted a slot or gives up.
 func (q *queue) remove(w *waiter) {
 	if w.before == nil {
 		q.first = w.after
@@ -116,9 +102,6 @@ func (q *queue) remove(w *waiter) {
 // finish returns a slot for good.
 func (q *queue) finish(s *slot, now time.Duration) {
 	q.release(s, now)
-	if s.overdue && s.tag != 0 && !s.gone {
-		q.rule.EndOverdue(now - s.since)
-	}
 	// A slot that was released long ago may be one of many: keep no more than
 	// can be in use at a time.
 	if q.spares < q.limit {
@@ -147,52 +130,16 @@ func (q *queue) release(s *slot, now time.Duration) {
 	}
 	s.older, s.newer = nil, nil
 	q.running--
-	if s.tag != 0 {
-		if s.overdue {
-			q.rule.Overdue(s.tag, s.since, now)
-		} else {
-			q.rule.End(s.tag, now-s.since, s.gone)
-		}
-		q.limit = q.rule.Limit()
-	}
-	for q.first != nil && q.running < q.limit {
-		w := q.first
+	if w := q.first; w != nil {
 		q.remove(w)
 		w.slot = q.hand(now)
 		w.ready <- struct{}{}
 	}
 }
 
-// releaseStream is release for a request whose end says nothing about the
-// server.
-func (q *queue) releaseStream(s *slot, now time.Duration) {
-	if s.held && s.tag != 0 {
-		q.rule.Drop(s.tag)
-	}
-	s.tag = 0 // also if it was overdue before the stream began
-	q.release(s, now)
-}
-
-// needsTime reports whether finish and release need to know the time.
-func (q *queue) needsTime(s *slot) bool { return q.first != nil || s.tag != 0 }
-
-// mostHolds times HoldTime is how long a slot may be held at most, so that slow
-// clients can't make themselves the usual ones and block others for as long as
-// they like.
-const mostHolds = 10
-
-// most returns how long a slot may be held.
-func (q *queue) most() time.Duration {
-	if q.rule == nil || q.hold > math.MaxInt64/mostHolds {
-		return q.hold
-	}
-	return min(max(q.hold, q.rule.Long()), mostHolds*q.hold)
-}
-
 // releaseOverdue releases all slots that have been held for too long.
 func (q *queue) releaseOverdue(now time.Duration) {
-	for s := q.oldest; s != nil && now-s.since >= q.most(); s = q.oldest {
-		s.overdue = true
+	for s := q.oldest; s != nil && now-s.since >= q.hold; s = q.oldest {
 		q.release(s, now)
 	}
 }
@@ -200,11 +147,10 @@ func (q *queue) releaseOverdue(now time.Duration) {
 // due returns when the oldest slot will have been held for too long, or the
 // longest duration if that never happens.
 func (q *queue) due() time.Duration {
-	most := q.most()
-	if q.oldest == nil || most > math.MaxInt64-q.oldest.since {
+	if q.oldest == nil || q.hold > math.MaxInt64-q.oldest.since {
 		return math.MaxInt64
 	}
-	return q.oldest.since + most
+	return q.oldest.since + q.hold
 }
 
 // hand returns a slot that is held from now on.
@@ -224,10 +170,5 @@ func (q *queue) hand(now time.Duration) *slot {
 	}
 	q.newest = s
 	q.running++
-	if q.rule != nil {
-		s.tag = q.rule.Begin(now, q.running, q.waiting, q.missed)
-		q.limit = q.rule.Limit()
-		q.missed = 0
-	}
 	return s
 }

@@ -15,8 +15,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/retrip/retrip/internal/limit"
 )
 
 const (
@@ -43,7 +41,7 @@ func TestQueue_RetriesAreRefusedFirst(t *testing.T) {
 	q.finish(served, 30*ms)
 	require.NotNil(t, first.slot, "in the order of arrival")
 	assert.Nil(t, second.slot)
-	q.giveUp(second)
+	q.remove(second)
 	q.finish(first.slot, 40*ms)
 	require.NotNil(t, third.slot)
 	assert.Equal(t, 40*ms, third.slot.since)
@@ -82,56 +80,6 @@ func TestQueue_Hold(t *testing.T) {
 	assert.Nil(t, later.slot)
 	q.finish(young, time.Second)
 	assert.NotNil(t, later.slot)
-}
-
-// If requests usually take longer than HoldTime, they keep their places; one that
-// takes much longer still loses it.
-func TestQueue_HoldFollowsTheRule(t *testing.T) {
-	rule := limit.New(10 * ms)
-	q := queue{limit: rule.Limit(), rule: &rule, patience: 100 * ms, hold: 2 * time.Second}
-	serve := func(from, to time.Duration) {
-		s, _, _, _ := q.arrive(from, false, forever)
-		require.NotNil(t, s)
-		q.finish(s, to)
-	}
-	for range 3 {
-		q.arrive(0, false, forever) // they hang
-	}
-	for i := range time.Duration(5) {
-		serve(3*i*time.Second, 3*(i+1)*time.Second)
-	}
-	long, _, _, _ := q.arrive(20*time.Second, false, forever)
-	q.releaseOverdue(34 * time.Second)
-	assert.Equal(t, 1, q.running)
-	assert.True(t, long.held)
-	assert.Equal(t, 35*time.Second, q.due())
-	q.releaseOverdue(35 * time.Second)
-	assert.False(t, long.held)
-	q.finish(long, 400*time.Second)
-	assert.Greater(t, rule.Long(), 15*time.Second, "its time counts")
-
-	for range 3 {
-		q.arrive(500*time.Second, false, forever)
-	}
-	left, _, _, _ := q.arrive(500*time.Second, false, forever)
-	stream, _, _, _ := q.arrive(500*time.Second, false, forever)
-	q.releaseOverdue(600 * time.Second)
-	before := rule.Long()
-	left.gone = true
-	q.finish(left, 900*time.Second)
-	assert.Equal(t, before, rule.Long(), "it wasn't completed")
-	q.releaseStream(stream, 900*time.Second)
-	q.finish(stream, 90_000*time.Second)
-	assert.Equal(t, before, rule.Long(), "a stream tells nothing")
-
-	for i := range time.Duration(10) {
-		slow, _, _, _ := q.arrive(1000*(i+1)*time.Second, false, forever)
-		q.releaseOverdue(slow.since + 20*time.Second - 1)
-		assert.True(t, slow.held)
-		q.releaseOverdue(slow.since + 20*time.Second)
-		assert.False(t, slow.held, "at most ten times HoldTime")
-		q.finish(slow, slow.since+999*time.Second)
-	}
 }
 
 // modelled is a naive implementation of the queue: plain lists, and no reuse of
@@ -202,7 +150,7 @@ func TestQueue_Model(t *testing.T) {
 				settle()
 			case len(m.waiters) > 0:
 				i := random.IntN(len(m.waiters))
-				q.giveUp(m.waiters[i])
+				q.remove(m.waiters[i])
 				m.waiters = slices.Delete(m.waiters, i, i+1)
 			}
 			require.Equal(t, len(m.held), q.running, "seed %d", seed)
@@ -232,7 +180,7 @@ func TestEnter_GrantedToOneWhoGoes(t *testing.T) {
 			}()
 			synctest.Wait()
 			cancel()
-			s.leave(t.Context(), held, nil)
+			s.leave(held, nil)
 			<-done
 			require.Zero(t, s.running)
 		}

@@ -44,7 +44,7 @@ func (s *slowly) Read(p []byte) (int, error) {
 func TestRefusal_DoesNotWaitForAnUpload(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), DeadlineHeader: "Timeout-Ms"}
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, DeadlineHeader: "Timeout-Ms"}
 		s := memhttp.NewServer(t, proto, h)
 		rt := s.Transport()
 		rt.ExpectContinueTimeout = time.Second
@@ -138,7 +138,7 @@ func TestRefusal_SurvivesTheUpload(t *testing.T) {
 func TestRefusal_BehindAnotherWriter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), DeadlineHeader: "Timeout-Ms"}
+		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, DeadlineHeader: "Timeout-Ms"}
 		s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			h.ServeHTTP(struct{ http.ResponseWriter }{w}, r)
 		}))
@@ -155,7 +155,7 @@ func TestRefusal_BehindAnotherWriter(t *testing.T) {
 func TestRefusal_BoundsUploads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := memhttp.NewServer(t, memhttp.HTTP1, &shed.Handler{DeadlineHeader: "Timeout-Ms"})
+		s := memhttp.NewServer(t, memhttp.HTTP1, &shed.Handler{Limit: 1, DeadlineHeader: "Timeout-Ms"})
 		dial := func() net.Conn {
 			conn, err := s.Listener.Dial(t.Context(), "tcp", s.Listener.Addr().String())
 			require.NoError(t, err)

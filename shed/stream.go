@@ -28,7 +28,7 @@ func (w *stream) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.slot != nil {
-		s.releaseStream(w.slot, s.nowIfNeeded(w.slot))
+		s.release(w.slot, s.nowIfNeeded())
 	}
 }
 

@@ -52,6 +52,7 @@ func (t TimeLeft) RoundTrip(req *http.Request) (*http.Response, error) {
 func BelowMesh(service http.Handler) http.Handler {
 	return &shed.Handler{
 		Handler:        service,
+		Limit:          64, // requests per second × seconds per request, and a little more
 		RetryHeader:    "X-Envoy-Attempt-Count",
 		DeadlineHeader: "X-Envoy-Expected-Rq-Timeout-Ms",
 	}
