@@ -16,13 +16,13 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # The modules with mainly our own code. The others consist mostly of SDKs and
 # peers, and building them more than once takes too long.
 MODULES = $(shell $(GO) list -m -f '{{.Dir}}/...')
-OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|peers)/\.\.\.$$')
+OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|bench)/\.\.\.$$')
 
 # The root package and the packages of this repository that it imports. Helpers
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api sdks stores figures picture promises bench bench-guard bench-save
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api sdks stores figures picture promises bench bench-guard bench-save weight
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,16 +151,23 @@ promises: ## list the tests of docs/promises.md in docs/promises-tests.md
 	$(GO) test -count=1 -run '^TestPromises$$' ./internal/doccheck -args -update
 
 bench: ## measure what retries cost with retrip and its peers (minutes)
-	$(GO) -C bench run ./cmd/peers
+	$(GO) -C bench run .
 
 bench-diff: ## compare the cost of successful requests with the last version tag
 	.ci/bench
 
 bench-guard: ## fail if requests have got much slower, compared with other libraries in the same run (on a quiet machine)
-	$(GO) -C bench run ./cmd/peers -guard -rounds 5
+	$(GO) -C bench run . -guard -rounds 5
 
-bench-save: ## run bench, and save the results to bench/results, README.md and docs
-	$(GO) -C bench run ./cmd/peers -save
+bench-save: ## run bench, and save the results to bench/results, README.md and docs/performance.md
+	$(GO) -C bench run . -save
+
+weight: ## the size of a small program with net/http alone, with a metric of client_golang, and with retrip
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	for p in nethttp prometheus retrip; do \
+		GOWORK=off $(GO) -C bench build -trimpath -ldflags='-s -w' -o "$$dir/$$p" ./weight/$$p; \
+		printf '%-10s %8d bytes %3d packages\n' $$p "$$(wc -c <"$$dir/$$p")" "$$(GOWORK=off $(GO) -C bench list -deps ./weight/$$p | wc -l)"; \
+	done
 
 .PHONY: rename install-check rename-check
 

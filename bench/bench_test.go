@@ -1,10 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package main
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"os"
@@ -13,32 +12,30 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Benchmark is for looking at a single case. It runs the peers one after
 // another, so the difference between two peers includes whatever else the
 // machine does meanwhile.
 func Benchmark(b *testing.B) {
-	for _, c := range Cases {
-		for _, p := range Peers {
-			if c.Able(p) {
-				b.Run(c.Name+"/peer="+p.Name, func(b *testing.B) { c.Run(b, p) })
+	for _, c := range cases {
+		for _, p := range peers {
+			if c.able(p) {
+				b.Run(c.name+"/peer="+p.name, func(b *testing.B) { c.run(b, p) })
 			}
 		}
 	}
 }
 
 func TestPeers_AllDoWhatIsMeasured(t *testing.T) {
-	for _, p := range Peers {
-		t.Run(p.Name, func(t *testing.T) {
-			s := &counter{stub: stub{fail: 2}}
-			c := newCall(context.Background(), http.MethodPut, target, 1<<10, false)
-			resp, err := p.Client(s, None).Do(c.next())
+	for _, p := range peers {
+		t.Run(p.name, func(t *testing.T) {
+			s := &counter{stub: newStub(2)}
+			c := newCall(http.MethodPut, target, 1<<10)
+			resp, err := p.client(s, true).Do(c.next())
 			require.NoError(t, err)
 			resp.Body.Close()
-			if !p.Retries() {
+			if p.once {
 				assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 				return
 			}
@@ -51,37 +48,37 @@ func TestPeers_AllDoWhatIsMeasured(t *testing.T) {
 // TestPages_ShowTheResults checks that the pages show the saved results: nobody
 // edits them by hand.
 func TestPages_ShowTheResults(t *testing.T) {
-	r, err := Load("results/results.json")
+	r, err := load(saved)
 	require.NoError(t, err)
 	for page, section := range r.pages() {
 		text, err := os.ReadFile(filepath.Join("..", page))
 		require.NoError(t, err)
 		want, err := replaceSection(text, section)
 		require.NoError(t, err, page)
-		assert.Equal(t, string(want), string(text), "%s: go run ./cmd/peers -render", page)
+		assert.Equal(t, string(want), string(text), "%s: go run . -render", page)
 	}
 }
 
 // TestPages_ShowWhoIsAhead checks that every peer that beats retrip in a column
 // stands out in the tables.
 func TestPages_ShowWhoIsAhead(t *testing.T) {
-	run := func(name, peer string, ns float64) Run { return Run{Case: name, Peer: peer, Ns: ns} }
-	r := &Results{Runs: []Run{
+	run := func(name, peer string, ns float64) timing { return timing{Case: name, Peer: peer, Ns: ns} }
+	r := &results{Runs: []timing{
 		run("Transport/GET/serial", "bare", 100), run("Transport/GET/serial", "retrip-metrics", 114.2), run("Transport/GET/serial", "rehttp", 114.1),
-		run("Transport/GET-deep/serial", "bare", 100), run("Transport/GET-deep/serial", "retrip-metrics", 150), run("Transport/GET-deep/serial", "httpretry", 149),
+		run("Client/retry-GET", "loop", 100), run("Client/retry-GET", "retrip-metrics", 150), run("Client/retry-GET", "httpretry", 149),
 		run("Transport/POST/serial", "bare", 100), run("Transport/POST/serial", "retrip-metrics", 114), run("Transport/POST/serial", "rehttp", 114),
 	}}
-	assert.Contains(t, r.figures(), "| **+14.1 ns, +0** |")
-	assert.NotContains(t, r.figures(), "**+14.0 ns")
-	assert.Contains(t, r.figures(), "| **+49.0 ns, +0** |")
+	assert.Contains(t, r.table(), "| **+14.1 ns, +0** |")
+	assert.NotContains(t, r.table(), "**+14.0 ns")
+	assert.Contains(t, r.table(), "| **149 ns, 0** |")
 }
 
 func TestMeasureLoopback(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
-		ratios, err := MeasureLoopback(http2, 2)
+		ratios, err := measureLoopback(http2, 2)
 		require.NoError(t, err)
-		for _, p := range Peers[1:] {
-			assert.Len(t, ratios[p.Name], 2, p.Name)
+		for _, p := range peers[1:] {
+			assert.Len(t, ratios[p.name], 2, p.name)
 		}
 	}
 }
@@ -91,7 +88,7 @@ func TestLoopback_IsMedianAndMargin(t *testing.T) {
 	for i := range 401 {
 		ratios = append(ratios, 2-float64(i)/1000)
 	}
-	r := &Results{Loopback: map[string]map[string][]float64{"HTTP/2": {"loop": ratios}}}
+	r := &results{Loopback: map[string]map[string][]float64{"HTTP/2": {"loop": ratios}}}
 	longer, margin, ok := r.loopback("HTTP/2", "loop")
 	assert.True(t, ok)
 	assert.InDelta(t, 0.8, longer, 1e-9)
@@ -102,8 +99,8 @@ func TestLoopback_IsMedianAndMargin(t *testing.T) {
 
 // TestGuards checks that a guard notices what is out of bounds or missing.
 func TestGuards(t *testing.T) {
-	r := &Results{Loopback: map[string]map[string][]float64{}}
-	add := func(name, peer string, ns float64) { r.Runs = append(r.Runs, Run{Case: name, Peer: peer, Ns: ns}) }
+	r := &results{Loopback: map[string]map[string][]float64{}}
+	add := func(name, peer string, ns float64) { r.Runs = append(r.Runs, timing{Case: name, Peer: peer, Ns: ns}) }
 	set := func(timeouts, retry, loopback float64) {
 		r.Runs = nil
 		add("Transport/GET/serial", "bare", 100)
@@ -118,21 +115,21 @@ func TestGuards(t *testing.T) {
 		}
 	}
 	set(700, 1500, 0.08)
-	assert.True(t, r.WriteGuards(io.Discard))
+	assert.True(t, r.writeGuards(io.Discard))
 	set(1300, 1500, 0.08)
-	assert.False(t, r.WriteGuards(io.Discard))
+	assert.False(t, r.writeGuards(io.Discard))
 	set(700, 3500, 0.08)
-	assert.False(t, r.WriteGuards(io.Discard))
+	assert.False(t, r.writeGuards(io.Discard))
 	set(700, 1500, 0.3)
-	assert.False(t, r.WriteGuards(io.Discard))
+	assert.False(t, r.writeGuards(io.Discard))
 	set(700, 1500, 0.08)
 	delete(r.Loopback, "HTTP/2")
-	assert.False(t, r.WriteGuards(io.Discard), "not measured")
+	assert.False(t, r.writeGuards(io.Discard), "not measured")
 }
 
 // counter records how many bytes each request body held.
 type counter struct {
-	stub
+	*stub
 	bodies []int
 }
 
@@ -143,32 +140,4 @@ func (c *counter) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.bodies = append(c.bodies, int(n))
 	return c.stub.RoundTrip(req)
-}
-
-// The page about hedges shows the saved results, and every library.
-func TestPages_ShowHedging(t *testing.T) {
-	r, err := LoadHedging("..")
-	require.NoError(t, err)
-	require.Len(t, r.Hedgers, len(Hedgers))
-	for i, h := range Hedgers {
-		assert.Equal(t, h.Name, r.Hedgers[i].Name)
-	}
-	text, err := os.ReadFile(filepath.Join("..", HedgingPage))
-	require.NoError(t, err)
-	want, err := replaceSection(text, r.Section())
-	require.NoError(t, err)
-	assert.Equal(t, string(want), string(text), "go run ./cmd/hedges -render")
-}
-
-// What is measured of a library works, and bare net/http neither hedges nor survives a
-// frozen connection.
-func TestHedging_Measures(t *testing.T) {
-	testenv.Slow(t)
-	var bare, own HedgerResult
-	require.NoError(t, bare.behave(Hedgers[0], 2))
-	require.NoError(t, bare.tail(Hedgers[0], 200))
-	assert.Equal(t, []any{2, 0, 0.0, 0.0}, []any{bare.Good, bare.Posts, bare.Frozen, bare.Extra})
-	require.NoError(t, own.behave(Hedgers[2], 2))
-	assert.Equal(t, []any{2, 0}, []any{own.Good, own.Posts})
-	assert.Positive(t, own.Frozen, "the hedge uses another connection")
 }

@@ -1,190 +1,148 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package main
 
 import (
-	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
-
-	"github.com/retrip/retrip"
+	"time"
 )
 
-// Case is an operation that is timed for every peer.
-type Case struct {
-	// Name is the name of the benchmark. A case whose name begins with
-	// Transport is measured at the RoundTripper, if the peer is one. All other
-	// cases are measured at Client.Do.
-	Name string
-
-	Serial string // for a parallel case, the serial case it scales up from
-
-	bench func(*testing.B, Peer)
-	able  func(Peer) bool
-}
-
-// Able reports whether the case can be measured with p.
-func (c Case) Able(p Peer) bool { return c.able == nil || c.able(p) }
-
-// Run measures p.
-func (c Case) Run(b *testing.B, p Peer) {
-	b.ReportAllocs()
-	c.bench(b, p)
-}
-
-func isTransport(p Peer) bool { return p.Transport != nil }
-
-// Cases lists all cases.
-var Cases = cases()
-
-func cases() []Case {
-	var list []Case
-	add := func(name string, able func(Peer) bool, bench func(*testing.B, Peer)) {
-		list = append(list, Case{Name: name, bench: bench, able: able})
-	}
-	pair := func(name string, able func(Peer) bool, bench func(parallel bool) func(*testing.B, Peer)) {
-		add(name+"/serial", able, bench(false))
-		add(name+"/parallel", able, bench(true))
-		list[len(list)-1].Serial = name + "/serial"
-	}
-	get := func(ctx context.Context) *call { return newCall(ctx, http.MethodGet, target, 0, false) }
-	post := func(ctx context.Context) *call { return newCall(ctx, http.MethodPost, target, 1<<10, false) }
-	put := func(ctx context.Context) *call { return newCall(ctx, http.MethodPut, target, 1<<20, true) }
-	flat := context.Background()
-
-	pair("Transport/GET", isTransport, func(parallel bool) func(*testing.B, Peer) {
-		return overStub(transport, get, flat, parallel)
-	})
-	pair("Transport/GET-deep", isTransport, func(parallel bool) func(*testing.B, Peer) {
-		return overStub(transport, get, deep(), parallel)
-	})
-	pair("Transport/POST", isTransport, func(parallel bool) func(*testing.B, Peer) {
-		return overStub(transport, post, flat, parallel)
-	})
-	add("Transport/hosts", isTransport, manyHosts)
-	add("Transport/retry-GET", func(p Peer) bool { return isTransport(p) && p.Retries() }, retryPath(transport, get))
-	pair("Client/GET", nil, func(parallel bool) func(*testing.B, Peer) {
-		return overStub(Peer.Client, get, flat, parallel)
-	})
-	pair("Client/GET-deep", nil, func(parallel bool) func(*testing.B, Peer) {
-		return overStub(Peer.Client, get, deep(), parallel)
-	})
-	pair("Client/POST", nil, func(parallel bool) func(*testing.B, Peer) {
-		return overStub(Peer.Client, post, flat, parallel)
-	})
-	pair("Client/PUT-1MiB", nil, func(parallel bool) func(*testing.B, Peer) {
-		return overStub(Peer.Client, put, flat, parallel)
-	})
-	add("Client/retry-GET", Peer.Retries, retryPath(Peer.Client, get))
-	add("Client/retry-PUT", Peer.Retries, retryPath(Peer.Client, func(ctx context.Context) *call {
-		return newCall(ctx, http.MethodPut, target, 1<<10, false)
-	}))
-	add("Loopback/HTTP1/parallel", nil, loopback(false))
-	add("Loopback/HTTP2/parallel", nil, loopback(true))
-	return list
+// benchCase is an operation that is timed for every peer, over a stub. A case
+// whose name begins with Transport is measured at the RoundTripper, if the peer
+// is one, and the others at Client.Do.
+type benchCase struct {
+	name  string
+	fails int // how many 503 come before the 200
+	call  func() *call
 }
 
 const target = "http://api.example.com/v1/things"
 
-// doer returns the level at which a peer is measured.
-type doer func(p Peer, base http.RoundTripper, wait Wait) Doer
+var cases = []benchCase{
+	{"Transport/GET/serial", 0, get},
+	{"Transport/POST/serial", 0, post},
+	{"Client/GET/serial", 0, get},
+	{"Client/POST/serial", 0, post},
+	{"Client/retry-GET", 2, get},
+}
 
-func transport(p Peer, base http.RoundTripper, wait Wait) Doer {
-	return tripper{p.Transport(base, wait)}
+func get() *call  { return newCall(http.MethodGet, target, 0) }
+func post() *call { return newCall(http.MethodPost, target, 1<<10) }
+
+func (c benchCase) atTransport() bool { return strings.HasPrefix(c.name, "Transport/") }
+
+// able reports whether the case can be measured with p.
+func (c benchCase) able(p peer) bool {
+	return (!c.atTransport() || p.transport != nil) && (c.fails == 0 || !p.once)
+}
+
+// run measures p. Retries don't wait.
+func (c benchCase) run(b *testing.B, p peer) {
+	b.ReportAllocs()
+	var d doer
+	base, instant := newStub(c.fails), c.fails > 0
+	if c.atTransport() {
+		d = tripper{p.transport(base, instant)}
+	} else {
+		d = p.client(base, instant)
+	}
+	call := c.call()
+	for b.Loop() {
+		resp, err := d.Do(call.next())
+		if err != nil || resp.StatusCode != http.StatusOK {
+			b.Fatal(resp, err)
+		}
+		resp.Body.Close()
+	}
 }
 
 type tripper struct{ http.RoundTripper }
 
 func (t tripper) Do(req *http.Request) (*http.Response, error) { return t.RoundTrip(req) }
 
-func overStub(level doer, newCall func(context.Context) *call, ctx context.Context, parallel bool) func(*testing.B, Peer) {
-	return func(b *testing.B, p Peer) {
-		d := level(p, &stub{}, Usual)
-		if !parallel {
-			c := newCall(ctx)
-			for b.Loop() {
-				do(b, d, c.next())
-			}
-			return
-		}
-		b.RunParallel(func(pb *testing.PB) {
-			c := newCall(ctx)
-			for pb.Next() {
-				do(b, d, c.next())
-			}
-		})
-	}
-}
+// turns is how many requests of each peer a block of pairs has.
+const turns = 200
 
-func do(b *testing.B, d Doer, req *http.Request) {
-	resp, err := d.Do(req)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		b.Fatal(resp, err)
-	}
-	resp.Body.Close()
-}
-
-// retryPath measures 503, 503, 200, without waits.
-func retryPath(level doer, newCall func(context.Context) *call) func(*testing.B, Peer) {
-	return func(b *testing.B, p Peer) {
-		d := level(p, &stub{fail: 2, known: newKnown()}, None)
-		c := newCall(context.Background())
-		for b.Loop() {
-			do(b, d, c.next())
+// measureLoopback returns, for each peer and each block, the median time of a
+// request over a loopback socket, divided by the median with bare net/http in the
+// same block. The peers take turns over the same connection. Other load on the
+// machine affects all alike, so this shows differences far smaller than those
+// between two runs of a loop.
+func measureLoopback(http2 bool, blocks int) (map[string][]float64, error) {
+	server, base := newLoopback(http2)
+	defer server.Close()
+	defer base.CloseIdleConnections()
+	call := newCall(http.MethodGet, server.URL, 0)
+	doers := make([]doer, len(peers))
+	for i, p := range peers {
+		doers[i] = p.client(base, false)
+		if _, err := fetch(doers[i], call, http2); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-}
-
-// manyHosts cycles through 10 000 hosts. 100 of them fail, which matters to
-// peers that keep state per host.
-func manyHosts(b *testing.B, p Peer) {
-	const hosts, troubled = 10_000, 100
-	s := &stub{}
-	rt := p.Transport(s, None)
-	if t, ok := rt.(*retrip.Transport); ok {
-		t.Policy.Budget = retrip.Budget{} // without a budget there would be no state to keep
-	}
-	calls := make([]*call, hosts)
-	for i := range calls {
-		calls[i] = newCall(context.Background(), http.MethodGet, fmt.Sprintf("http://host-%d.example.com/", i), 0, false)
-	}
-	for i := 0; i < hosts; i += hosts / troubled {
-		s.fail, s.n = 1000, 0
-		if resp, err := rt.RoundTrip(calls[i].next()); err == nil {
-			resp.Body.Close()
-		}
-	}
-	s.fail = 0
-	i, d := 0, Doer(tripper{rt})
-	for b.Loop() {
-		do(b, d, calls[i%hosts].next())
-		i++
-	}
-}
-
-// loopback makes requests on all cores; MeasureLoopback makes one at a time.
-func loopback(http2 bool) func(*testing.B, Peer) {
-	return func(b *testing.B, p Peer) {
-		server, base := newLoopback(http2)
-		defer server.Close()
-		defer base.CloseIdleConnections()
-		d := p.Client(base, Usual)
-		newCall := func() *call { return newCall(context.Background(), http.MethodGet, server.URL, 0, false) }
-		if _, err := fetch(d, newCall(), http2); err != nil {
-			b.Fatal(err)
-		}
-		b.ResetTimer()
-		b.SetParallelism(4)
-		b.RunParallel(func(pb *testing.PB) {
-			c := newCall()
-			for pb.Next() {
-				if _, err := fetch(d, c, http2); err != nil {
-					b.Error(err)
-					return
+	ratios := map[string][]float64{}
+	for range blocks {
+		times := make([][]time.Duration, len(peers))
+		for range turns {
+			for _, i := range rand.Perm(len(peers)) {
+				d, err := fetch(doers[i], call, http2)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", peers[i].name, err)
 				}
+				times[i] = append(times[i], d)
 			}
-		})
+		}
+		bare := float64(median(times[0]))
+		for i, p := range peers[1:] {
+			ratios[p.name] = append(ratios[p.name], float64(median(times[i+1]))/bare)
+		}
 	}
+	return ratios, nil
+}
+
+// fetch makes a request and returns how long it took until its body was closed,
+// which is when some peers release what they hold.
+func fetch(d doer, c *call, http2 bool) (time.Duration, error) {
+	req := c.next()
+	begin := time.Now()
+	resp, err := d.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	took := time.Since(begin)
+	if err != nil {
+		return 0, err
+	}
+	if resp.StatusCode != http.StatusOK || http2 != (resp.ProtoMajor == 2) {
+		return 0, fmt.Errorf("%s over %s", resp.Status, resp.Proto)
+	}
+	return took, nil
+}
+
+// newLoopback returns a server on a loopback socket and a base transport for
+// it.
+func newLoopback(http2 bool) (*httptest.Server, *http.Transport) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, content)
+	}))
+	base := &http.Transport{MaxIdleConnsPerHost: 16}
+	if !http2 {
+		server.Start()
+		return server, base
+	}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	base.ForceAttemptHTTP2 = true
+	base.TLSClientConfig = &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+	return server, base
 }

@@ -1,13 +1,14 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,41 +22,21 @@ const (
 )
 
 var titles = map[string]string{
-	"bare":            "bare net/http",
 	"bare-timeout":    "bare net/http, WithTimeout",
 	"loop":            "20 lines by hand",
 	"retrip-metrics":  "retrip, metrics",
 	"retrip-timeouts": "retrip, metrics, timeouts",
 }
 
-func title(peer string) string {
-	if t := titles[peer]; t != "" {
-		return t
-	}
-	return peer
-}
-
-// Load returns the results that were saved at path.
-func Load(path string) (*Results, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	r := &Results{}
-	return r, json.Unmarshal(data, r)
-}
-
-// UpdatePages rewrites the generated sections of the pages in the repository at
-// root.
-func (r *Results) UpdatePages(root string) error {
+// updatePages rewrites the generated sections of the pages.
+func (r *results) updatePages() error {
 	for page, section := range r.pages() {
-		path := filepath.Join(root, filepath.FromSlash(page))
+		path := filepath.Join("..", filepath.FromSlash(page))
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		text, err = replaceSection(text, section)
-		if err != nil {
+		if text, err = replaceSection(text, section); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		if err := os.WriteFile(path, text, 0o644); err != nil {
@@ -66,8 +47,8 @@ func (r *Results) UpdatePages(root string) error {
 }
 
 // pages returns the generated sections by file.
-func (r *Results) pages() map[string]string {
-	return map[string]string{"README.md": r.summary(), "docs/performance-tables.md": r.figures()}
+func (r *results) pages() map[string]string {
+	return map[string]string{"README.md": r.cost(), "docs/performance.md": r.table()}
 }
 
 func replaceSection(text []byte, section string) ([]byte, error) {
@@ -79,62 +60,92 @@ func replaceSection(text []byte, section string) ([]byte, error) {
 	return slices.Concat(before, []byte(sectionBegin+"\n"+section+sectionEnd), after), nil
 }
 
-func (r *Results) made() string {
+func (r *results) made() string {
 	return fmt.Sprintf("Medians of %d rounds on %s, %d cores, %s, %s", r.Rounds, r.Machine, r.Procs, r.Go, r.Date)
 }
 
-// summary is the section of the README: the cost of a success.
-func (r *Results) summary() string {
-	value := func(head, peer string) string {
-		for _, g := range r.groups() {
-			for _, c := range g.columns {
-				if v, ok := c.value(peer); ok && c.head == head {
-					return c.text(v, peer)
-				}
-			}
-		}
-		return "–"
-	}
+// cost is the section of the README: the cost of a success.
+func (r *results) cost() string {
 	return fmt.Sprintf(`Beyond bare net/http, a GET that succeeds at once costs %s allocations; with metrics and timeouts, %s.
-[Performance](docs/performance-tables.md) shows in bold which libraries cost less. %s.
-`, value("GET", "retrip"), value("GET", "retrip-timeouts"), r.made())
+[Performance](docs/performance.md#beside-other-libraries) shows in bold which libraries cost less. %s.
+`, r.added("retrip", "Transport/GET/serial").text, r.added("retrip-timeouts", "Transport/GET/serial").text, r.made())
 }
 
-// figures is the section of docs/performance-tables.md: everything.
-func (r *Results) figures() string {
+// cell is a cell of the table. Lower values are better; those of peers without a
+// value are infinite.
+type cell struct {
+	value float64
+	text  string
+}
+
+var none = cell{math.Inf(1), "–"}
+
+// added returns what the peer adds to the first of the cases that it has.
+func (r *results) added(peer string, names ...string) cell {
+	for _, name := range names {
+		if s, ok := r.summary(name, peer); ok {
+			return cell{s.over, fmt.Sprintf("%s, %+d", duration("%+.*f", s.over), s.more)}
+		}
+	}
+	return none
+}
+
+// table is the section of docs/performance.md.
+func (r *results) table() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s. **Bold**: ahead of retrip with metrics, by however little.\n\n![added time of a request, and heap growth of an upload](performance.png)\n", r.made())
-	for _, g := range r.groups() {
-		fmt.Fprintf(&out, "\n%s\n\n", g.about)
-		writeTable(&out, g.columns)
+	fmt.Fprintf(&out, `%s. **Bold**: ahead of retrip with metrics, by however little.
+
+*GET* and *POST* succeed at once over a stub: the time and the allocations that each peer adds to bare net/http in the same
+round, at RoundTrip if the peer has one, and otherwise at `+"`Client.Do`"+`. *503, 503, 200* is a whole GET with two retries and
+no waits. *HTTP/1.1* and *HTTP/2* are what a GET over a loopback socket takes longer.
+
+| | GET | POST 1 KiB | 503, 503, 200 | HTTP/1.1 | HTTP/2 |
+|---|---:|---:|---:|---:|---:|
+`, r.made())
+	own := r.row("retrip-metrics")
+	for _, p := range peers[1:] {
+		var cells []string
+		for i, c := range r.row(p.name) {
+			if c.value < own[i].value && !strings.HasPrefix(p.name, "retrip") {
+				c.text = "**" + c.text + "**"
+			}
+			cells = append(cells, c.text)
+		}
+		fmt.Fprintf(&out, "| %s | %s |\n", cmp.Or(titles[p.name], p.name), strings.Join(cells, " | "))
 	}
 	return out.String()
 }
 
-func writeTable(out *strings.Builder, columns []column) {
-	out.WriteString("| ")
-	for _, c := range columns {
-		out.WriteString("| " + c.head + " ")
+func (r *results) row(peer string) []cell {
+	row := []cell{
+		r.added(peer, "Transport/GET/serial", "Client/GET/serial"),
+		r.added(peer, "Transport/POST/serial", "Client/POST/serial"),
+		none, none, none,
 	}
-	out.WriteString("|\n|---" + strings.Repeat("|---:", len(columns)) + "|\n")
-	for _, p := range Peers {
-		cells := make([]string, len(columns))
-		measured := false
-		for i, c := range columns {
-			v, ok := c.value(p.Name)
-			switch {
-			case !ok:
-				cells[i] = "–"
-				continue
-			case slices.Contains(c.ahead(), title(p.Name)):
-				cells[i] = "**" + c.text(v, p.Name) + "**"
-			default:
-				cells[i] = c.text(v, p.Name)
-			}
-			measured = true
-		}
-		if measured {
-			fmt.Fprintf(out, "| %s | %s |\n", title(p.Name), strings.Join(cells, " | "))
+	if s, ok := r.summary("Client/retry-GET", peer); ok {
+		row[2] = cell{s.ns, fmt.Sprintf("%s, %d", duration("%.*f", s.ns), s.allocs)}
+	}
+	for i, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		if longer, margin, ok := r.loopback(protocol, peer); ok {
+			row[3+i] = cell{longer, fmt.Sprintf("%+.1f ± %.1f %%", 100*longer, 100*margin)}
 		}
 	}
+	return row
+}
+
+// duration formats nanoseconds with the given number format, in the unit that
+// keeps the number short.
+func duration(format string, ns float64) string {
+	unit := "ns"
+	if math.Abs(ns) >= 1000 {
+		ns, unit = ns/1000, "µs"
+	}
+	digits := 0
+	if math.Abs(ns) < 100 {
+		digits = 1
+	}
+	if math.Abs(ns) < 10 && unit != "ns" {
+		digits = 2
+	}
+	return fmt.Sprintf(format, digits, ns) + " " + unit
 }

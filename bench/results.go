@@ -1,57 +1,58 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math"
-	"runtime"
+	"os"
 	"slices"
-	"strings"
 	"text/tabwriter"
-	"time"
 )
 
-// Run is one timing of one peer.
-type Run struct {
+// timing is one timing of one peer.
+type timing struct {
 	Case, Peer    string
 	Round, N      int
 	Ns            float64 // per operation
 	Allocs, Bytes int64   // per operation
 }
 
-// Results holds all measurements. All except the timings are keyed by peer.
-type Results struct {
+// results holds all measurements.
+type results struct {
 	Machine, Go, Date string
 	Procs, Rounds     int
 	Versions          map[string]string // of the peers' modules
-
-	Runs        []Run
-	Uploads     map[string][]Upload
-	Waiting     map[string]Waiting
-	Connections map[string][]int // in the order of ErrorBodies
-
-	Loopback map[string]map[string][]float64 // by protocol and peer, from MeasureLoopback
+	Runs              []timing
+	Loopback          map[string]map[string][]float64 // by protocol and peer, from measureLoopback
 }
 
-// Summary summarizes the rounds of one peer in one case.
-type Summary struct {
-	Ns     float64 // median
-	Over   float64 // median difference from the reference in the same round
-	Ratio  float64 // median ratio to the reference in the same round
-	Scale  float64 // median of serial time over parallel time in the same round
-	Allocs int64   // median
-	Bytes  int64   // median
-	More   int64   // allocations beyond those of the reference
+// load returns the results that were saved at path.
+func load(path string) (*results, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &results{}
+	return r, json.Unmarshal(data, r)
+}
+
+// summary summarizes the rounds of one peer in one case. All are medians.
+type summary struct {
+	ns            float64
+	over, ratio   float64 // difference from the reference in the same round, and ratio
+	allocs, bytes int64
+	more          int64 // allocations beyond those of the reference
 }
 
 // reference returns the peer that the others are compared with in a case: bare
 // net/http, if it can do the same.
-func (r *Results) reference(name string) string {
+func (r *results) reference(name string) string {
 	for _, run := range r.Runs {
 		if run.Case == name {
 			return run.Peer
@@ -60,24 +61,24 @@ func (r *Results) reference(name string) string {
 	return ""
 }
 
-func (r *Results) rounds(name, peer string) []Run {
-	var list []Run
+func (r *results) rounds(name, peer string) []timing {
+	var list []timing
 	for _, run := range r.Runs {
 		if run.Case == name && run.Peer == peer {
 			list = append(list, run)
 		}
 	}
-	slices.SortFunc(list, func(a, b Run) int { return cmp.Compare(a.Round, b.Round) })
+	slices.SortFunc(list, func(a, b timing) int { return cmp.Compare(a.Round, b.Round) })
 	return list
 }
 
-// Summary summarizes the runs; ok is false if there are none.
-func (r *Results) Summary(c Case, peer string) (s Summary, ok bool) {
-	own, reference, serial := r.rounds(c.Name, peer), r.rounds(c.Name, r.reference(c.Name)), r.rounds(c.Serial, peer)
+// summary summarizes the runs; ok is false if there are none.
+func (r *results) summary(name, peer string) (s summary, ok bool) {
+	own, reference := r.rounds(name, peer), r.rounds(name, r.reference(name))
 	if len(own) == 0 {
 		return s, false
 	}
-	var ns, over, ratio, scale []float64
+	var ns, over, ratio []float64
 	var allocs, bytes, more []int64
 	for i, run := range own {
 		ns = append(ns, run.Ns)
@@ -86,15 +87,8 @@ func (r *Results) Summary(c Case, peer string) (s Summary, ok bool) {
 		allocs = append(allocs, run.Allocs)
 		bytes = append(bytes, run.Bytes)
 		more = append(more, run.Allocs-reference[i].Allocs)
-		if c.Serial != "" {
-			scale = append(scale, serial[i].Ns/run.Ns)
-		}
 	}
-	s = Summary{Ns: median(ns), Over: median(over), Ratio: median(ratio), Allocs: median(allocs), Bytes: median(bytes), More: median(more)}
-	if scale != nil {
-		s.Scale = median(scale)
-	}
-	return s, true
+	return summary{median(ns), median(over), median(ratio), median(allocs), median(bytes), median(more)}, true
 }
 
 // median returns the median of list, or the upper of the two middle elements.
@@ -106,7 +100,7 @@ func median[T cmp.Ordered](list []T) T {
 // loopback returns how much longer a request over a loopback socket takes than
 // with bare net/http, as a fraction, and half the width of the 95 % confidence
 // interval of the median.
-func (r *Results) loopback(protocol, peer string) (longer, margin float64, ok bool) {
+func (r *results) loopback(protocol, peer string) (longer, margin float64, ok bool) {
 	ratios := slices.Sorted(slices.Values(r.Loopback[protocol][peer]))
 	n := len(ratios)
 	if n == 0 {
@@ -119,102 +113,96 @@ func (r *Results) loopback(protocol, peer string) (longer, margin float64, ok bo
 	return ratios[n/2] - 1, (high - low) / 2, true
 }
 
-// upload returns the medians.
-func (r *Results) upload(peer string) (Upload, bool) {
-	list := r.Uploads[peer]
-	if len(list) == 0 {
-		return Upload{}, false
-	}
-	var heap []int64
-	var first []time.Duration
-	for _, u := range list {
-		heap = append(heap, u.Heap)
-		first = append(first, u.FirstByte)
-	}
-	return Upload{Heap: median(heap), FirstByte: median(first)}, true
-}
-
-// WriteText writes all tables.
-func (r *Results) WriteText(out io.Writer) {
+// writeText writes all tables.
+func (r *results) writeText(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(out, "%s, %d cores, %s, %s, medians of %d rounds\n", r.Machine, r.Procs, r.Go, r.Date, r.Rounds)
-	for _, c := range Cases {
-		reference := r.reference(c.Name)
+	fmt.Fprintln(out, r.made())
+	for _, c := range cases {
+		reference := r.reference(c.name)
 		if reference == "" {
 			continue
 		}
-		fmt.Fprintf(out, "\n%s\n", c.Name)
-		fmt.Fprintf(w, "\tns/op\tover %s\tratio\tB/op\tallocs/op\tover %s\tscaling\t\n", reference, reference)
-		for _, p := range Peers {
-			s, ok := r.Summary(c, p.Name)
-			if !ok {
-				continue
+		fmt.Fprintf(out, "\n%s\n", c.name)
+		fmt.Fprintf(w, "\tns/op\tover %s\tratio\tB/op\tallocs/op\tover %s\t\n", reference, reference)
+		for _, p := range peers {
+			if s, ok := r.summary(c.name, p.name); ok {
+				fmt.Fprintf(w, "%s\t%.1f\t%+.1f\t%.3f\t%d\t%d\t%+d\t\n", p.name, s.ns, s.over, s.ratio, s.bytes, s.allocs, s.more)
 			}
-			scale := ""
-			if s.Scale > 0 {
-				scale = fmt.Sprintf("%.2f", s.Scale)
-			}
-			fmt.Fprintf(w, "%s\t%.1f\t%+.1f\t%.3f\t%d\t%d\t%+d\t%s\t\n", p.Name, s.Ns, s.Over, s.Ratio, s.Bytes, s.Allocs, s.More, scale)
 		}
 		w.Flush()
 	}
 	for _, protocol := range slices.Sorted(maps.Keys(r.Loopback)) {
-		fmt.Fprintf(out, "\n%s on a loopback socket, request by request in turn, over %s\n", protocol, Peers[0].Name)
-		for _, p := range Peers[1:] {
-			if longer, margin, ok := r.loopback(protocol, p.Name); ok {
-				fmt.Fprintf(w, "%s\t%+.2f %%\t± %.2f %%\t\n", p.Name, 100*longer, 100*margin)
-			}
-		}
-		w.Flush()
-	}
-	if len(r.Uploads) > 0 {
-		fmt.Fprintf(out, "\n64 MiB streamed PUT\n")
-		fmt.Fprintf(w, "\theap growth, KiB\tfirst byte after, µs\t\n")
-		for _, p := range Peers {
-			if u, ok := r.upload(p.Name); ok {
-				fmt.Fprintf(w, "%s\t%d\t%d\t\n", p.Name, u.Heap>>10, u.FirstByte.Microseconds())
-			}
-		}
-		w.Flush()
-	}
-	if len(r.Waiting) > 0 {
-		fmt.Fprintf(out, "\n%d requests waiting, bytes for each\n", Waiters)
-		fmt.Fprintf(w, "\theap\tstack\tgoroutines\tover %s\t\n", Peers[0].Name)
-		for _, p := range Peers {
-			if m, ok := r.Waiting[p.Name]; ok {
-				fmt.Fprintf(w, "%s\t%d\t%d\t%.2f\t%+d\t\n", p.Name, m.Heap, m.Stack, m.Goroutines, r.waiting(p.Name))
-			}
-		}
-		w.Flush()
-	}
-	if len(r.Connections) > 0 {
-		fmt.Fprintf(out, "\nconnections opened by %d requests that each meet one 503\n", Fetches)
-		for _, size := range ErrorBodies {
-			fmt.Fprintf(w, "\t%d KiB", size>>10)
-		}
-		fmt.Fprintf(w, "\t\n")
-		for _, p := range Peers {
-			if list, ok := r.Connections[p.Name]; ok {
-				fmt.Fprintf(w, "%s\t%s\t\n", p.Name, strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", "\t"), "[]"))
+		fmt.Fprintf(out, "\n%s on a loopback socket, request by request in turn, over %s\n", protocol, peers[0].name)
+		for _, p := range peers[1:] {
+			if longer, margin, ok := r.loopback(protocol, p.name); ok {
+				fmt.Fprintf(w, "%s\t%+.2f %%\t± %.2f %%\t\n", p.name, 100*longer, 100*margin)
 			}
 		}
 		w.Flush()
 	}
 }
 
-// waiting returns the bytes that a waiting request holds beyond those of a
-// request that waits for its response in bare net/http, which are its
-// goroutine.
-func (r *Results) waiting(peer string) int64 {
-	m, bare := r.Waiting[peer], r.Waiting[Peers[0].Name]
-	return m.Heap + m.Stack - bare.Heap - bare.Stack
+// A guard is a bound on a ratio of times that were measured in one run. The
+// bounds are about twice what a quiet machine measures, so that only a real loss
+// exceeds them there. On a busy machine, timers and the garbage collector take
+// more than their share. Allocations have exact tests of their own.
+type guard struct {
+	what  string
+	most  float64
+	ratio func(*results) (float64, bool)
 }
 
-// WriteBenchstat writes the timings in the format of go test.
-func (r *Results) WriteBenchstat(out io.Writer) {
-	fmt.Fprintf(out, "goos: %s\ngoarch: %s\npkg: github.com/retrip/retrip/bench\ncpu: %s\n", runtime.GOOS, runtime.GOARCH, r.Machine)
-	for _, run := range r.Runs {
-		fmt.Fprintf(out, "Benchmark/%s/peer=%s-%d\t%d\t%.1f ns/op\t%d B/op\t%d allocs/op\n",
-			run.Case, run.Peer, r.Procs, run.N, run.Ns, run.Bytes, run.Allocs)
+var guards = []guard{
+	{"a GET, over bare net/http", 5, ratioIn("Transport/GET/serial", "retrip")},
+	{"timeouts of a GET, over context.WithTimeout", 1.2, func(r *results) (float64, bool) {
+		own, ok := r.summary("Transport/GET/serial", "retrip-timeouts")
+		bare, _ := r.summary("Transport/GET/serial", "bare-timeout")
+		return own.over / bare.over, ok
+	}},
+	{"503, 503, 200, over the loop", 3, ratioIn("Client/retry-GET", "retrip")},
+	{"the same with metrics and timeouts", 5.5, ratioIn("Client/retry-GET", "retrip-timeouts")},
+	{"timeouts over HTTP/1.1, over context.WithTimeout", 4, surplus("HTTP/1.1")},
+	{"timeouts over HTTP/2, over context.WithTimeout", 4, surplus("HTTP/2")},
+}
+
+// guardedRuns is a regular expression for what the guards need to be measured.
+const guardedRuns = "^(Transport/GET/serial|Client/retry-GET|pairs)$"
+
+// ratioIn returns the ratio of the peer's times to those of the reference of the
+// case.
+func ratioIn(name, peer string) func(*results) (float64, bool) {
+	return func(r *results) (float64, bool) {
+		s, ok := r.summary(name, peer)
+		return s.ratio, ok
 	}
+}
+
+// surplus returns what retrip's timeouts add to a request over a loopback
+// socket, over what context.WithTimeout adds.
+func surplus(protocol string) func(*results) (float64, bool) {
+	return func(r *results) (float64, bool) {
+		own, _, ok := r.loopback(protocol, "retrip-timeouts")
+		bare, _, _ := r.loopback(protocol, "bare-timeout")
+		return own / bare, ok
+	}
+}
+
+// writeGuards writes the guarded ratios, and reports whether all were measured
+// and are within their bounds.
+func (r *results) writeGuards(out io.Writer) bool {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	within := true
+	for _, g := range guards {
+		ratio, ok := g.ratio(r)
+		verdict := ""
+		switch {
+		case !ok:
+			verdict, within = "not measured", false
+		case !(ratio <= g.most): // NaN is out of bounds
+			verdict, within = "too much", false
+		}
+		fmt.Fprintf(w, "%s\t%.2f\tat most %.1f\t%s\n", g.what, ratio, g.most, verdict)
+	}
+	return within
 }

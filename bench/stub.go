@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package main
 
 import (
 	"bytes"
@@ -9,93 +9,57 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 )
 
-// stub is an in-memory base. It reads and closes the request body, as a base
-// must. It allocates nothing, so that all garbage is the peer's; it reuses a
-// response after its body has been closed.
+const content = "sixteen bytes ok"
+
+// stub is an in-memory base for one request at a time. It reads and closes the
+// request body, as a base must. It allocates nothing, so that all garbage is the
+// peer's; each answer is the same Response again.
 type stub struct {
-	fail int // number of 503 answers before each 200
-	n    int // answers before the next 200; serial use only
+	fails  int // number of 503 answers before each 200
+	n      int // of them since the last 200
+	answer http.Response
 
-	only  answer // the answer, if known is set
-	known *known // if not nil, the body of each answer; serial use only
+	// The body of each answer is of a type that retrip recognizes as it recognizes
+	// net/http's own: Close ends a Read of it. Discarding one of an unknown type
+	// costs more.
+	reader *strings.Reader
+	body   io.ReadCloser
 }
 
-// known is a body of a type that retrip recognizes as it recognizes net/http's
-// own: Close ends a Read of it. A real base gives such bodies, and discarding
-// one of an unknown type costs more.
-type known struct {
-	*strings.Reader
-	body io.ReadCloser
-}
-
-func newKnown() *known {
-	r := strings.NewReader("sixteen bytes ok")
-	return &known{r, io.NopCloser(r)}
-}
-
-type answer struct {
-	http.Response
-	rest int
-	open bool
-}
-
-func (a *answer) Read(p []byte) (int, error) {
-	if a.rest == 0 {
-		return 0, io.EOF
-	}
-	n := min(len(p), a.rest)
-	a.rest -= n
-	return n, nil
-}
-
-func (a *answer) Close() error {
-	if a.open {
-		a.open = false
-		answers.Put(a)
-	}
-	return nil
+func newStub(fails int) *stub {
+	r := strings.NewReader(content)
+	return &stub{fails: fails, reader: r, body: io.NopCloser(r)}
 }
 
 var (
-	answers = sync.Pool{New: func() any { return new(answer) }}
-	header  = http.Header{"Content-Type": {"text/plain"}}
-	buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+	header = http.Header{"Content-Type": {"text/plain"}}
+	sink   [32 << 10]byte
 )
 
 func (s *stub) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
-		buffer := buffers.Get().(*[32 << 10]byte)
 		for {
-			if _, err := req.Body.Read(buffer[:]); err != nil {
+			if _, err := req.Body.Read(sink[:]); err != nil {
 				break
 			}
 		}
-		buffers.Put(buffer)
 		req.Body.Close()
 	}
-	a := &s.only
-	if s.known == nil {
-		a = answers.Get().(*answer)
+	status := http.StatusOK
+	if s.n < s.fails {
+		status = http.StatusServiceUnavailable
+		s.n++
+	} else {
+		s.n = 0
 	}
-	a.Response = http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-	a.rest, a.open = 16, true
-	if s.fail > 0 {
-		if s.n < s.fail {
-			a.StatusCode = http.StatusServiceUnavailable
-			s.n++
-		} else {
-			s.n = 0
-		}
+	s.reader.Reset(content)
+	s.answer = http.Response{
+		StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header, ContentLength: int64(len(content)), Request: req, Body: s.body,
 	}
-	a.Header, a.ContentLength, a.Request, a.Body = header, 16, req, a
-	if s.known != nil {
-		s.known.Reset("sixteen bytes ok")
-		a.Body = s.known.body
-	}
-	return &a.Response, nil
+	return &s.answer, nil
 }
 
 // call is a request that is made repeatedly. Some peers modify the request they
@@ -106,26 +70,21 @@ type call struct {
 	payload    []byte
 }
 
-// newCall returns a call with a body of the given size, which either has
-// GetBody or is a stream.
-func newCall(ctx context.Context, method, url string, size int, stream bool) *call {
+// newCall returns a call with a body of the given size, which has GetBody.
+func newCall(method, url string, size int) *call {
 	c := &call{}
 	var body io.Reader
 	if size > 0 {
 		c.payload = make([]byte, size)
 		c.reader = bytes.NewReader(c.payload)
 		body = c.reader
-		if stream {
-			body = struct{ io.Reader }{c.reader}
-		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	req, err := http.NewRequestWithContext(context.Background(), method, url, body)
 	if err != nil {
 		panic(err)
 	}
-	req.ContentLength = int64(size)
 	c.fresh = req
-	c.req = req.WithContext(ctx)
+	c.req = req.WithContext(context.Background())
 	return c
 }
 
@@ -135,17 +94,4 @@ func (c *call) next() *http.Request {
 	}
 	*c.req = *c.fresh
 	return c.req
-}
-
-var cancellable, _ = context.WithCancel(context.Background())
-
-// deep returns a context like that of a server's handler: cancelable and ten
-// levels deep.
-func deep() context.Context {
-	type key int
-	ctx := cancellable
-	for i := range 9 {
-		ctx = context.WithValue(ctx, key(i), i)
-	}
-	return ctx
 }

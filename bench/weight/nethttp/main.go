@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Nethttp is the reference of cmd/weight: a request with net/http alone.
+// Nethttp is the reference of make weight: a request with net/http alone.
 package main
 
 import (

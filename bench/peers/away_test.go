@@ -109,7 +109,7 @@ func (s *leaving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 //
 //retrip:promise P20
 func TestAway(t *testing.T) {
-	page, err := os.ReadFile("../docs/downloads-tables.md")
+	page, err := os.ReadFile("../../docs/downloads-tables.md")
 	require.NoError(t, err)
 	clients := maps.Clone(fetchers)
 	delete(clients, "curl -C - in a loop")

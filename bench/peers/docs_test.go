@@ -31,15 +31,15 @@ func TestMigrating_ClaimsAreTested(t *testing.T) {
 	}
 	tests := names("behaviour_test.go", `(?m)^func (Test\w+)\(`)
 	require.NotEmpty(t, tests)
-	assert.Equal(t, tests, names("../docs/migrating.md", "`(Test\\w+)`"))
+	assert.Equal(t, tests, names("../../docs/migrating.md", "`(Test\\w+)`"))
 }
 
 // TestMigrating_Versions checks that docs/migrating.md names the versions that
 // the tests run.
 func TestMigrating_Versions(t *testing.T) {
-	page, err := os.ReadFile("../docs/migrating.md")
+	page, err := os.ReadFile("../../docs/migrating.md")
 	require.NoError(t, err)
-	mod, err := os.ReadFile("go.mod")
+	mod, err := os.ReadFile("../go.mod")
 	require.NoError(t, err)
 	text := strings.Join(strings.Fields(string(page)), " ")
 	for _, name := range libraries[:len(libraries)-1] {
@@ -52,7 +52,7 @@ func TestMigrating_Versions(t *testing.T) {
 // TestCompared_RowsAreTested checks that each row of docs/compared.md links to
 // an existing test.
 func TestCompared_RowsAreTested(t *testing.T) {
-	page, err := os.ReadFile("../docs/compared.md")
+	page, err := os.ReadFile("../../docs/compared.md")
 	require.NoError(t, err)
 	row := regexp.MustCompile(`(?m)^\| [^\n]* \|$`)
 	link := regexp.MustCompile("\\[`((?:Test|Example)\\w+)`\\]\\(([\\w./]+)\\) \\|$")
@@ -66,7 +66,7 @@ func TestCompared_RowsAreTested(t *testing.T) {
 		if !assert.NotNil(t, found, "no test: %s", r) {
 			continue
 		}
-		file, err := os.ReadFile(filepath.Join("../docs", found[2]))
+		file, err := os.ReadFile(filepath.Join("../../docs", found[2]))
 		require.NoError(t, err)
 		assert.Contains(t, string(file), "\nfunc "+found[1]+"(")
 	}
@@ -113,7 +113,7 @@ var libraries = []string{goRetryable, reHTTP, failsafeGo, heimdallLib, httpRetry
 // migrating returns the cells of the row that names the test, by library.
 func migrating(t *testing.T) map[string]string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/migrating.md")
+	page, err := os.ReadFile("../../docs/migrating.md")
 	require.NoError(t, err)
 	require.Contains(t, string(page), "\n| | "+strings.Join(libraries, " | ")+" | test |\n")
 	row := regexp.MustCompile(`(?m)^\| ([^\n]*) \| ` + "`" + t.Name() + "`" + ` \|$`).FindStringSubmatch(string(page))
@@ -131,7 +131,7 @@ func migrating(t *testing.T) map[string]string {
 // links to the test.
 func compared(t *testing.T, claims map[string]int) {
 	t.Helper()
-	page, err := os.ReadFile("../docs/compared.md")
+	page, err := os.ReadFile("../../docs/compared.md")
 	require.NoError(t, err)
 	row := regexp.MustCompile(`(?m)^\| ([^\n]*) \| ([^\n]*) \| \[` + "`" + t.Name() + "`").FindStringSubmatch(string(page))
 	require.NotNil(t, row, "docs/compared.md has no row for the test")
