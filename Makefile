@@ -22,7 +22,7 @@ OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|bench)/\.\.\
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api sdks stores figures picture promises bench bench-guard bench-save weight
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api sdks stores figures bench bench-guard bench-save weight
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,13 +142,6 @@ stores: ## fetch large objects from an object store and an image registry (minut
 
 figures: ## update pictures and tables of the docs from the commands beside them, all or those that contain IN (minutes)
 	$(GO) -C cmd/retripsim test -count=1 -run '^TestFigures$$' -timeout 60m . -args -figures=update -in='$(IN)'
-
-picture: ## draw the packages of docs/architecture.md with what they import, with graphviz
-	.ci/tools dot
-	$(GO) test -count=1 -run '^TestPicture$$' ./internal/doccheck -args -draw
-
-promises: ## list the tests of docs/promises.md in docs/promises-tests.md
-	$(GO) test -count=1 -run '^TestPromises$$' ./internal/doccheck -args -update
 
 bench: ## measure what retries cost with retrip and its peers (minutes)
 	$(GO) -C bench run .

@@ -159,8 +159,7 @@ func TestResume_RestartedServer(t *testing.T) {
 
 // What decides whether and how nginx and http.ServeContent let a body be
 // continued: the ETag, Accept-Ranges, and the status for a closed range with the
-// right If-Range, with a wrong one, and for an open range. docs/downloads-tables.md has
-// these facts.
+// right If-Range, with a wrong one, and for an open range.
 //
 //retrip:promise P20
 func TestResume_ServerFacts(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The map of docs/retry-storms-tables.md: length of the trigger × requests per second
+// The map of docs/retry-storms.md: length of the trigger × requests per second
 // and client × load. Cells at both ends of each are simulated here; all of them
 // by `make figures`.
 //
@@ -23,7 +23,7 @@ func TestOverloadMap(t *testing.T) {
 	if brief {
 		t.Skip("the map has medians of 3 runs")
 	}
-	data, err := os.ReadFile("../docs/retry-storms-tables.md")
+	data, err := os.ReadFile("../docs/retry-storms.md")
 	require.NoError(t, err)
 	rows := regexp.MustCompile(`(?m)^\| retrip \| (\d+) % \| ([0-9.]+) \| (\d+) s \((\d+) s\) \| (\d+) s \((\d+) s\) \|`).FindAllStringSubmatch(string(data), -1)
 	require.Len(t, rows, 10)

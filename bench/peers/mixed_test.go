@@ -249,13 +249,13 @@ const fileSize = 256 << 10
 // TestMixed breaks a download in the middle, changes the file, and looks at what
 // the client says it has got: with ETags and with dates only, from a server that
 // understands If-Range and from one that doesn't. The cells of the table in
-// docs/downloads-tables.md are the numbers of files that were mixed from two versions and
+// docs/downloads.md are the numbers of files that were mixed from two versions and
 // reported as good. A client whose program is missing is left out, and one of
 // another version than in the table isn't compared with it.
 //
 //retrip:promise P20
 func TestMixed(t *testing.T) {
-	page, err := os.ReadFile("../../docs/downloads-tables.md")
+	page, err := os.ReadFile("../../docs/downloads.md")
 	require.NoError(t, err)
 	for name, fetch := range fetchers {
 		t.Run(name, func(t *testing.T) {
@@ -314,7 +314,7 @@ func TestMixed(t *testing.T) {
 			assert.Equal(t, 4, continued, "files that stay arrive whole")
 			t.Log(strings.Join(cells, " | "))
 			row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(name) + ` ?([\d.]*)[^|]*\| (.*) \|$`).FindSubmatch(page)
-			require.NotNil(t, row, "docs/downloads-tables.md has no row")
+			require.NotNil(t, row, "docs/downloads.md has no row")
 			if command, ok := versions[name]; ok {
 				out, err := exec.Command(command[0], command[1:]...).Output()
 				require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,20 +17,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestREADME_Commands checks that the quick start of the README names the two
-// commands that try retrip on a machine that has nothing but Go, and that
-// .ci/run runs them.
+// TestREADME_Commands checks that the quick start names the two commands that try
+// retrip on a machine that has nothing but Go, and that CI runs them.
 func TestREADME_Commands(t *testing.T) {
-	files := map[string]string{}
-	for _, name := range []string{"README.md", ".ci/run", "Makefile"} {
-		source, err := os.ReadFile(filepath.Join(root, name))
-		require.NoError(t, err)
-		files[name] = string(source)
+	files := readRepository(t)
+	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
+		assert.Contains(t, sectionOf(files["README.md"], "Quick start"), "`"+command+"`")
 	}
-	for _, problem := range checkCommands(files) {
-		t.Error(problem)
+	ci, err := os.ReadFile(filepath.Join(root, ".ci/run"))
+	require.NoError(t, err)
+	for target, command := range map[string]string{"examples": `for main in examples/*/main.go; do \`, "test": "$(GO) test ./..."} {
+		assert.Contains(t, string(ci), "\nmake "+target+"\n")
+		_, recipe, _ := strings.Cut(files["Makefile"], "\n"+target+": ")
+		recipe, _, _ = strings.Cut(recipe, "\n\n")
+		assert.Contains(t, recipe+"\n", "\t"+command+"\n")
 	}
-	assert.True(t, exists(filepath.Join(root, "examples/quickstart/main.go")))
 }
 
 // TestREADME_Output compares the output of the quick start, without its times,
@@ -47,119 +49,98 @@ func TestREADME_Output(t *testing.T) {
 	_, quoted, _ := strings.Cut(sectionOf(string(readme), "Quick start"), "```text\n")
 	quoted, _, _ = strings.Cut(quoted, "```")
 	assert.Greater(t, strings.Count(quoted, "\n"), 5)
-	timeless := func(text string) string { return durations.ReplaceAllString(text, "…") }
+	timeless := func(text string) string {
+		return regexp.MustCompile(` *[0-9.]+m?s\b`).ReplaceAllString(text, "…")
+	}
 	assert.Contains(t, timeless(string(out)), timeless(quoted))
 }
 
-var durations = regexp.MustCompile(` *[0-9.]+m?s\b`)
-
-// checkCommands reports which command is missing where.
-func checkCommands(files map[string]string) (problems []string) {
-	start := sectionOf(files["README.md"], "Quick start")
-	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
-		if !strings.Contains(start, "`"+command+"`") && !strings.Contains(start, "\n    "+command+"\n") {
-			problems = append(problems, "the quick start of README.md lacks "+command)
-		}
-	}
-	for _, step := range []struct{ target, command string }{
-		{"examples", `for main in examples/*/main.go; do \`},
-		{"test", "$(GO) test ./..."},
-	} {
-		if !strings.Contains(files[".ci/run"], "\nmake "+step.target+"\n") {
-			problems = append(problems, ".ci/run lacks make "+step.target)
-		}
-		_, recipe, _ := strings.Cut(files["Makefile"], "\n"+step.target+": ")
-		if recipe, _, _ = strings.Cut(recipe, "\n\n"); !strings.Contains(recipe+"\n", "\t"+step.command+"\n") {
-			problems = append(problems, "make "+step.target+" in Makefile lacks "+step.command)
-		}
-	}
-	return problems
-}
-
-// TestREADME_CommandsSeesWhatIsWrong removes each command once.
-func TestREADME_CommandsSeesWhatIsWrong(t *testing.T) {
-	good := map[string]string{
-		"README.md": "# R\n\n## Quick start\n\nUse `go test ./...`:\n\n    go run ./examples/quickstart\n\n## More\n\nNothing.\n",
-		".ci/run":   "step 1\nmake test\n\nstep 2\nmake examples\n",
-		"Makefile":  "all: test\n\ntest: ## test\n\t$(GO) test ./...\n\nexamples: ## run\n\tfor main in examples/*/main.go; do \\\n\t\tgo run\n",
-	}
-	assert.Empty(t, checkCommands(good))
-	for _, tt := range []struct{ file, old, new, want string }{
-		{"README.md", "`go test ./...`", "`go vet ./...`", "the quick start of README.md lacks go test ./..."},
-		{"README.md", "`go test ./...`", "go test ./...", "the quick start of README.md lacks go test ./..."},
-		{"README.md", "go run ./examples/quickstart", "go run ./examples/quick", "the quick start of README.md lacks go run ./examples/quickstart"},
-		{"README.md", "`go test ./...`:\n\n    go run ./examples/quickstart\n\n## More\n", "`go test ./...`:\n\n## More\n\n    go run ./examples/quickstart\n",
-			"the quick start of README.md lacks go run ./examples/quickstart"},
-		{".ci/run", "make test", "make race", ".ci/run lacks make test"},
-		{".ci/run", "make examples", "true", ".ci/run lacks make examples"},
-		{"Makefile", "test ./...", "test -short ./...", "make test in Makefile lacks $(GO) test ./..."},
-		{"Makefile", "examples/*/main.go", "examples/[a-p]*/main.go", `make examples in Makefile lacks for main in examples/*/main.go; do \`},
-	} {
-		files := map[string]string{}
-		for name, source := range good {
-			if name == tt.file {
-				require.Equal(t, 1, strings.Count(source, tt.old), tt.old)
-				source = strings.Replace(source, tt.old, tt.new, 1)
-			}
-			files[name] = source
-		}
-		assert.Equal(t, []string{tt.want}, checkCommands(files))
-	}
-}
-
-// TestPages_Benchmarks checks that each benchmark in a command of a page is in the
-// package that the command names.
-func TestPages_Benchmarks(t *testing.T) {
-	for _, problem := range missingBenchmarks(readRepository(t)) {
-		t.Error(problem)
-	}
+// TestPages_Commands checks that the commands on the pages, which back their
+// figures, run something.
+func TestPages_Commands(t *testing.T) {
+	files := readRepository(t)
+	assert.Empty(t, checkCommands(files, exists))
 }
 
 var (
-	benchCommand = regexp.MustCompile("go test [^\n`]*-bench '?([^' /\n`]+)[^\n`]*")
-	benchFunc    = regexp.MustCompile(`(?m)^func (Benchmark\w+)\(`)
+	commandText = regexp.MustCompile("(?m)`((?:go (?:-C \\w+ )?(?:run|test)|make) [^`]+)`|^    ((?:go (?:-C \\w+ )?(?:run|test)|make) [^#\n]+)")
+	testFlag    = regexp.MustCompile(`-(?:run|bench) (?:'([^']+)'|(\S+))`)
+	testFunc    = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w*)\(`)
 )
 
-// missingBenchmarks returns the commands that would run no benchmark.
-func missingBenchmarks(files map[string]string) (problems []string) {
-	for page, text := range files {
-		if path.Ext(page) != ".md" {
-			continue
-		}
-		for _, command := range benchCommand.FindAllStringSubmatch(text, -1) {
-			dir, found := ".", false
-			for word := range strings.FieldsSeq(command[0]) {
-				if strings.HasPrefix(word, ".") {
-					dir = path.Clean(word)
+// checkCommands reports commands of pages that name a directory, a test or a
+// target that doesn't exist.
+func checkCommands(files map[string]string, exists func(string) bool) (problems []string) {
+	for page, text := range pagesOf(files) {
+		for _, m := range commandText.FindAllStringSubmatch(text, -1) {
+			command := strings.Join(strings.Fields(m[1]+m[2]), " ")
+			words := strings.Fields(command)
+			if words[0] == "make" {
+				if len(words) > 1 && !strings.Contains("\n"+files["Makefile"], "\n"+words[1]+":") {
+					problems = append(problems, page+": no target for "+command)
 				}
+				continue
 			}
-			named := regexp.MustCompile(command[1])
-			for file, source := range files {
-				if path.Dir(file) == dir && strings.HasSuffix(file, "_test.go") {
-					for _, f := range benchFunc.FindAllStringSubmatch(source, -1) {
-						found = found || named.MatchString(f[1])
+			module := "."
+			if words[1] == "-C" {
+				module, words = words[2], slices.Delete(slices.Clone(words), 1, 3)
+			}
+			dir := module
+			for _, word := range words[2:] {
+				if word == "." || strings.HasPrefix(word, "./") {
+					dir = path.Join(module, strings.TrimSuffix(word, "..."))
+					if !exists(dir) {
+						problems = append(problems, page+": no directory for "+command)
+					}
+					if words[1] == "run" {
+						break
 					}
 				}
 			}
-			if !found {
-				problems = append(problems, page+": no benchmark for "+command[0])
+			if words[1] != "test" {
+				continue
+			}
+			below := strings.Contains(command, "/...")
+			for _, flag := range testFlag.FindAllStringSubmatch(command, -1) {
+				pattern := regexp.MustCompile(strings.Split(flag[1]+flag[2], "/")[0])
+				found := pattern.String() == "^$"
+				for file, source := range files {
+					if strings.HasSuffix(file, "_test.go") && (below || path.Dir(file) == dir) {
+						for _, f := range testFunc.FindAllStringSubmatch(source, -1) {
+							found = found || pattern.MatchString(f[1])
+						}
+					}
+				}
+				if !found {
+					problems = append(problems, page+": no test for "+command)
+				}
 			}
 		}
 	}
+	slices.Sort(problems)
 	return problems
 }
 
-func TestPages_BenchmarksSeesWhatIsWrong(t *testing.T) {
+func TestPages_CommandsSeesWhatIsWrong(t *testing.T) {
 	files := map[string]string{
-		"docs/a.md":      "Run (`go test -run '^$' -bench Bodies .`):\n\n    go test ./b -bench 'Send$' -benchtime 1x\n",
-		"a_test.go":      "func BenchmarkBodies(b *testing.B) {",
-		"b/b_test.go":    "func BenchmarkSend(b *testing.B) {",
-		"lab/c_test.go":  "func BenchmarkSend(b *testing.B) {",
-		"b/helper_go.go": "func BenchmarkBodies(b *testing.B) {",
+		"Makefile":      "all: test\n\ntest: ## test\n",
+		"docs/a.md":     "Run (`go test -run '^$' -bench Bodies .`, `make test`):\n\n    go test ./b -bench 'Send$' -benchtime 1x # long\n    go -C lab test -run 'TestX|TestY' .\n    go run ./b -policy x.json\n",
+		"a_test.go":     "func BenchmarkBodies(b *testing.B) {",
+		"b/b_test.go":   "func BenchmarkSend(b *testing.B) {",
+		"lab/c_test.go": "func TestY(t *testing.T) {",
 	}
-	assert.Empty(t, missingBenchmarks(files))
-	files["b/b_test.go"] = "func BenchmarkSender(b *testing.B) {"
-	assert.Equal(t, []string{"docs/a.md: no benchmark for go test ./b -bench 'Send$' -benchtime 1x"}, missingBenchmarks(files))
-	delete(files, "a_test.go")
-	assert.Len(t, missingBenchmarks(files), 2)
+	there := func(name string) bool { return slices.Contains([]string{".", "b", "lab"}, name) }
+	assert.Empty(t, checkCommands(files, there))
+	for _, tt := range []struct{ file, new, want string }{
+		{"b/b_test.go", "func BenchmarkSender(b *testing.B) {", "docs/a.md: no test for go test ./b -bench 'Send$' -benchtime 1x"},
+		{"a_test.go", "", "docs/a.md: no test for go test -run '^$' -bench Bodies ."},
+		{"lab/c_test.go", "func TestZ(t *testing.T) {", "docs/a.md: no test for go -C lab test -run 'TestX|TestY' ."},
+		{"Makefile", "all: test\n", "docs/a.md: no target for make test"},
+		{"docs/a.md", "`go run ./c`", "docs/a.md: no directory for go run ./c"},
+	} {
+		old := files[tt.file]
+		files[tt.file] = tt.new
+		assert.Equal(t, []string{tt.want}, checkCommands(files, there))
+		files[tt.file] = old
+	}
 }

@@ -5,7 +5,6 @@ package doccheck
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -19,10 +18,11 @@ var (
 	pageLink    = regexp.MustCompile(`(?:\]\(|\b(?:src|srcset|href)=")([^)"\s]+)`)
 	pageHeading = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	codeBlock   = regexp.MustCompile("(?ms)^```.*?^```|^(?:    |\t)[^\n]*$")
+	fileSpan    = regexp.MustCompile("`([\\w./-]+/[\\w.-]+\\.(?:go|md|yml|json))`")
 )
 
-// checkLinks reports links in Markdown pages to files for which exists returns
-// false, and to headings that the page doesn't have.
+// checkLinks reports links in pages to files for which exists returns false, and
+// to headings that the page doesn't have.
 func checkLinks(pages map[string]string, exists func(name string) bool) []string {
 	var problems []string
 	prose := map[string]string{}
@@ -30,6 +30,11 @@ func checkLinks(pages map[string]string, exists func(name string) bool) []string
 		prose[name] = codeBlock.ReplaceAllString(text, "")
 	}
 	for name, text := range prose {
+		for _, m := range fileSpan.FindAllStringSubmatch(text, -1) {
+			if !exists(m[1]) && !exists(path.Join("internal", m[1])) {
+				problems = append(problems, fmt.Sprintf("%s: %s doesn't exist", name, m[0]))
+			}
+		}
 		for _, m := range pageLink.FindAllStringSubmatch(text, -1) {
 			if strings.Contains(m[1], ":") {
 				continue // a link to another site
@@ -56,27 +61,26 @@ func checkLinks(pages map[string]string, exists func(name string) bool) []string
 	return problems
 }
 
-// TestLinks checks every link between the pages of the repository.
-func TestLinks(t *testing.T) {
-	pages := readRepository(t)
-	for name := range pages {
-		if path.Ext(name) != ".md" {
-			delete(pages, name)
-		}
-	}
-	assert.Empty(t, checkLinks(pages, func(name string) bool {
-		_, err := os.Stat(path.Join(root, name))
-		return err == nil
-	}))
+// anchorOf returns the anchor that GitHub generates for a heading.
+func anchorOf(heading string) string {
+	heading = strings.ReplaceAll(strings.ToLower(heading), " ", "-")
+	return regexp.MustCompile(`[^a-z0-9_-]`).ReplaceAllString(heading, "")
 }
 
-func TestLinks_Check(t *testing.T) {
+// TestLinks checks every link between the pages of the repository, and the files
+// that they name.
+func TestLinks(t *testing.T) {
+	assert.Empty(t, checkLinks(pagesOf(readRepository(t)), exists))
+}
+
+func TestLinks_SeesWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
 		name, page string
 		problems   []string
 	}{
-		{"good links", "[a](b.md#the-end) [b](#here) [c](b.md) [d](https://example.com/#x)\n# Here", nil},
+		{"good links", "[a](b.md#the-end) [b](#here) [c](b.md) [d](https://example.com/#x) `docs/b.md`\n# Here", nil},
 		{"no such page", "[a](c.md)", []string{"docs/a.md: c.md doesn't exist"}},
+		{"no such file", "`docs/c.md`", []string{"docs/a.md: `docs/c.md` doesn't exist"}},
 		{"no such picture", `<img src="c.svg">`, []string{"docs/a.md: c.svg doesn't exist"}},
 		{"no such heading there", "[a](b.md#the-beginning)", []string{"docs/a.md: docs/b.md has no heading #the-beginning"}},
 		{"no such heading here", "[a](#here)", []string{"docs/a.md: docs/a.md has no heading #here"}},

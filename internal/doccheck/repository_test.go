@@ -2,27 +2,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doccheck compares what the repository says about itself with what it
-// is. Its tests read every file. They have a package of their own, so that a
-// change of a page doesn't make the go command repeat other tests.
+// is: links, commands, snippets, the table of packages, the tests of promises.
+// Its tests have a package of their own, so that a change of a page doesn't make
+// the go command repeat other tests.
 package doccheck
 
 import (
+	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	// The go command repeats the tests when one of these packages changes.
+	_ "github.com/retrip/retrip/shed"
+	_ "github.com/retrip/retrip/statuspage"
 )
 
 // root is the directory of the repository.
 const root = "../.."
 
-// readRepository returns the Go, Markdown and YAML files of all modules, by
-// path.
+// readRepository returns the Go and Markdown files and the Makefile of all
+// modules, by path.
 func readRepository(t *testing.T) map[string]string {
-	if _, err := os.Stat(root + "/lab/go.mod"); err != nil {
+	if !exists("lab/go.mod") {
 		t.Skip("the nested modules are not here")
 	}
 	files := map[string]string{}
@@ -37,8 +45,7 @@ func readRepository(t *testing.T) map[string]string {
 			}
 			return nil
 		}
-		// This file contains the phrases that it searches for.
-		if base == "promises_test.go" || !slices.Contains([]string{".go", ".md", ".yml"}, filepath.Ext(base)) {
+		if base != "Makefile" && !slices.Contains([]string{".go", ".md"}, filepath.Ext(base)) {
 			return nil
 		}
 		source, err := os.ReadFile(name)
@@ -50,4 +57,29 @@ func readRepository(t *testing.T) map[string]string {
 		return err
 	}))
 	return files
+}
+
+// pagesOf returns the Markdown files of files.
+func pagesOf(files map[string]string) map[string]string {
+	pages := map[string]string{}
+	for name, text := range files {
+		if path.Ext(name) == ".md" {
+			pages[name] = text
+		}
+	}
+	return pages
+}
+
+// exists reports whether the repository has a file or directory of this name.
+func exists(name string) bool {
+	_, err := os.Stat(filepath.Join(root, name))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// sectionOf returns the text below a heading, up to the next heading of its
+// level.
+func sectionOf(page, heading string) string {
+	_, text, _ := strings.Cut(page, "\n## "+heading+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	return text
 }

@@ -118,7 +118,7 @@ func TestStores(t *testing.T) {
 
 // Facts that decide whether a body can be continued: the ETag, Accept-Ranges,
 // and the status for a closed range with the right If-Range and with a wrong
-// one, and for an open range. docs/downloads-tables.md lists them.
+// one, and for an open range.
 func TestStores_Facts(t *testing.T) {
 	object := content(1 << 20)
 	sum := fmt.Sprintf(`"%x"`, md5.Sum(object))
