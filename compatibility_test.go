@@ -22,7 +22,7 @@ import (
 )
 
 // TestCompatibility_Words lists the names on which alerts, dashboards and
-// policies depend: see docs/compatibility.md. A line may be added. Before v1, a
+// policies depend: see docs/promises.md. A line may be added. Before v1, a
 // line may also change, with a line in the changelog.
 //
 //retrip:promise P19
