@@ -233,7 +233,7 @@ func (x *exchange) decide() error {
 		x.told.fromServer = d.Wait > 0 && (o.RetryAfter > 0 || x.host.PausedFor(now) > 0)
 		// Call GetBody now, while the response in hand can still be returned
 		// if it fails.
-		if err := x.payload.renew(); err != nil {
+		if err := x.payload.renew(x.last.unsent()); err != nil {
 			x.giveBack(record)
 			*d = decide.Decision{Reason: decide.BodyNotReplayable}
 			return err

@@ -135,7 +135,7 @@ func (c *race) begin() *exchange {
 	if h.deadline != 0 {
 		h.call.Deadline = h.deadline
 	}
-	if !forbidden && h.payload.renew() != nil {
+	if !forbidden && h.payload.renew(false) != nil {
 		c.known.Hedged(false)
 		reason, forbidden = meter.SkipBody, true
 	}

@@ -213,6 +213,20 @@ func (l *last) neverProcessed() bool {
 	return fault.NeverProcessed(l.err, a.Processable(), a.Sent(), innerError)
 }
 
+// unsent reports whether the error of the attempt proves that nothing was sent: there
+// was no connection to send over.
+func (l *last) unsent() bool {
+	a := l.attempt
+	switch {
+	case l.err == nil:
+		return false
+	case a != nil && fault.Wraps(l.err, errAttemptTimeout):
+		return a.NeverSent()
+	default:
+		return (a == nil || a.Sends() == 0) && fault.Unsent(l.err, innerError)
+	}
+}
+
 // refusedByCaller reports whether the caller's own code has refused the server,
 // or an interim response.
 func (l *last) refusedByCaller() bool {

@@ -292,6 +292,7 @@ type payload struct {
 	once  *replay.Body  // replays a one-shot body; nil for other kinds
 	given io.Closer     // the body of the last attempt, if GetBody made it
 	next  io.ReadCloser // the body of the next attempt, if GetBody made it
+	begun bool          // an attempt may have read the caller's body, or still read it
 }
 
 // open makes a one-shot body replayable, keeping up to limit bytes if it is a
@@ -314,10 +315,17 @@ func (p *payload) release(again bool) {
 	}
 }
 
-// renew calls GetBody for the body of the next attempt.
-func (p *payload) renew() error {
+// renew calls GetBody for the body of the next attempt. If nothing of a body in memory
+// has been sent so far, the next attempt gets the caller's own again: a caller whose
+// buffer has been sent expects to find it empty.
+func (p *payload) renew(unsent bool) error {
 	if p.kind != replay.Memory && p.kind != replay.Gotten {
 		return nil
+	}
+	if p.begun = p.begun || !unsent; !p.begun && p.kind == replay.Memory {
+		if unread, _ := body.InMemory(p.req.Body); unread > 0 && unread == p.req.ContentLength {
+			return nil
+		}
 	}
 	next, err := p.req.GetBody()
 	if err == nil && next == nil {

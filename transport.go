@@ -105,7 +105,8 @@ func (s *settings) instant(t time.Time) time.Duration { return t.Sub(s.epoch) }
 // that response and a nil error; for its errors, see [Error]. If t's policies,
 // or a policy from [WithPolicy], are invalid, the error names each field and
 // value, and nothing is sent. RoundTrip always closes the request body, but may
-// do so after it has returned. It implements [http.RoundTripper].
+// do so after it has returned. It leaves a file or [io.SectionReader] where the
+// last attempt has read to. It implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := t.settings.Load()
 	if s == nil {

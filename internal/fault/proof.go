@@ -40,6 +40,10 @@ func NeverProcessed(err error, sends int, sent bool, read Reader) bool {
 	}
 }
 
+// Unsent reports whether err proves that nothing was sent: there was no connection to
+// send over.
+func Unsent(err error, read Reader) bool { return prove(err, read) == unsent }
+
 // prove returns what err proves. An error that joins others proves only what
 // each of the others proves.
 func prove(err error, read Reader) proof {

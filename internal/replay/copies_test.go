@@ -35,7 +35,7 @@ func openCounted(t *testing.T, content []byte, section bool) (*Body, *counted) {
 		req.Body = io.NopCloser(io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content))))
 	}
 	r := Open(req, 50)
-	require.Equal(t, section, r.section)
+	require.Equal(t, section, r.part != nil)
 	req.Body = body
 	return r, body
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// reader is the body of one attempt. Its fields from begun on are guarded by
+// reader is the body of one attempt. Its fields from read on are guarded by
 // replay.mu.
 type reader struct {
 	replay  *Body
 	section *io.SectionReader
-	read    int64 // bytes read of the section
 	pos     int   // position in the kept part of a stream
+	read    int64 // bytes read of the section
 	begun   bool
 	copied  bool    // came from GetBody
 	over    bool    // superseded
@@ -119,21 +119,29 @@ func (b *reader) readStream(p []byte) (n int, err error) {
 }
 
 func (b *reader) readSection(p []byte) (int, error) {
-	b.replay.mu.Lock()
+	r := b.replay
+	r.mu.Lock()
 	alive := b.begin()
-	b.replay.mu.Unlock()
+	r.mu.Unlock()
 	if !alive {
 		return 0, errSuperseded
 	}
 	n, err := b.section.Read(p)
-	b.read += int64(n)
-	if err != nil {
-		b.replay.mu.Lock()
-		b.whole = true
-		b.replay.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b.dead() {
+		return 0, errSuperseded
 	}
-	if body.AtFault(b.replay.req.ContentLength, b.read, err) {
-		b.replay.fault.Store(true)
+	b.read += int64(n)
+	if n > 0 {
+		r.pos = b.read
+	}
+	b.whole = b.whole || err != nil
+	if body.AtFault(r.req.ContentLength, b.read, err) {
+		r.fault.Store(true)
+	}
+	if r.sealed {
+		r.place()
 	}
 	return n, err
 }

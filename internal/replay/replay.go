@@ -22,14 +22,13 @@ import (
 type Body struct {
 	req *http.Request
 
-	// section is set for a file, or a section of one, which is read by offset
-	// from the position of the caller's reader. Any other body is a stream,
-	// which is kept while it is read.
-	section bool
-	at      io.ReaderAt
-	off, n  int64
+	// part is set for a file, or a section of one, which is read by offset, off
+	// being the position of the caller's reader. Any other body is a stream, which
+	// is kept while it is read.
+	part   seekable
+	off, n int64
 
-	mu      sync.Mutex // never held while the caller's body is read or closed
+	mu      sync.Mutex // never held while the caller's body is read or closed; a file may be sought
 	current *reader
 	first   reader        // the first reader needs no allocation of its own
 	sealed  bool          // no further attempt follows
@@ -37,6 +36,11 @@ type Body struct {
 	closed  bool          // the caller's body is closed, or about to be
 	reading bool          // a reader is reading the caller's body
 	change  chan struct{} // closed when reading or a reader ends; nil if nobody waits for that
+
+	// What reads by offset leaves the caller's reader where it is, which net/http
+	// doesn't. So place moves it.
+	pos    int64 // bytes that the last attempt has read of part
+	placed int64 // the caller's reader is at off + placed
 
 	// The fields below are for streams.
 	limit    int64 // bytes to keep
@@ -62,38 +66,55 @@ var errNotKept = errors.New("retrip: the request body can't be sent again: more 
 // up to limit bytes.
 func Open(req *http.Request, limit int64) *Body {
 	r := &Body{req: req, limit: limit}
-	if r.at, r.off, r.n, r.section = section(req.Body); !r.section && req.ContentLength <= limit {
+	if r.part, r.off, r.n = section(req.Body); r.part == nil && req.ContentLength <= limit {
 		r.kept.expect(req.ContentLength)
 	}
 	return r
 }
 
-// section returns the part of b that can be read by offset: the rest of a
-// regular file or of an io.SectionReader, including one inside an io.NopCloser,
-// in which http.NewRequest puts it.
-func section(b io.ReadCloser) (at io.ReaderAt, off, n int64, ok bool) {
+// seekable is a reader that can also be read by offset.
+type seekable interface {
+	io.ReaderAt
+	io.Seeker
+}
+
+// section returns the reader in b, its position and the number of bytes after it, if b
+// is a regular file or an io.SectionReader, including one inside an io.NopCloser, in
+// which http.NewRequest puts it. Otherwise it returns nil.
+func section(b io.ReadCloser) (part seekable, off, n int64) {
 	switch reader := body.Unwrap(b).(type) {
 	case *os.File:
-		info, err := reader.Stat()
-		if err != nil || !info.Mode().IsRegular() {
-			return nil, 0, 0, false
+		if info, err := reader.Stat(); err != nil || !info.Mode().IsRegular() {
+			return nil, 0, 0
 		}
-		off, err = reader.Seek(0, io.SeekCurrent)
 		// To the end of the file at that time, as a read would.
-		return reader, off, math.MaxInt64 - off, err == nil
+		part, n = reader, math.MaxInt64
 	case *io.SectionReader:
-		outer, base, size := reader.Outer()
-		pos, err := reader.Seek(0, io.SeekCurrent)
-		return outer, base + pos, max(0, size-pos), err == nil
+		part, n = reader, reader.Size()
+	default:
+		return nil, 0, 0
 	}
-	return nil, 0, 0, false
+	off, err := part.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return nil, 0, 0
+	}
+	return part, off, max(0, n-off)
+}
+
+// place moves the caller's reader to where the last attempt has read to. If it can't be
+// moved, it is closed. The caller holds r's lock.
+func (r *Body) place() {
+	if r.part != nil && r.placed != r.pos {
+		r.placed = r.pos
+		_, _ = r.part.Seek(r.off+r.pos, io.SeekStart)
+	}
 }
 
 // Always reports whether the body can be replayed whenever net/http needs it,
 // unless the body itself fails. Otherwise GetBody would fail, and net/http
 // would return that error instead of the cause.
 func (r *Body) Always() bool {
-	return r.section || 0 < r.req.ContentLength && r.req.ContentLength < r.limit
+	return r.part != nil || 0 < r.req.ContentLength && r.req.ContentLength < r.limit
 }
 
 // GetBody is the GetBody of a derived request. Like net/http, a base calls it
@@ -124,6 +145,7 @@ func (r *Body) GetBody() (io.ReadCloser, error) {
 func (r *Body) Reader() io.ReadCloser {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.pos = 0
 	return r.newReader()
 }
 
@@ -142,8 +164,8 @@ func (r *Body) newReader() *reader {
 // open makes b the current reader. The caller holds r's lock.
 func (r *Body) open(b *reader) *reader {
 	b.replay = r
-	if r.section {
-		b.section = io.NewSectionReader(r.at, r.off, r.n)
+	if r.part != nil {
+		b.section = io.NewSectionReader(r.part, r.off, r.n)
 	}
 	r.current = b
 	return b
@@ -152,7 +174,7 @@ func (r *Body) open(b *reader) *reader {
 // Hold reports whether the body can be replayed, and keeps r locked until the
 // caller has decided about another attempt and calls Release.
 func (r *Body) Hold() (replayable bool) {
-	if r.section {
+	if r.part != nil {
 		return true
 	}
 	r.mu.Lock()
@@ -162,7 +184,7 @@ func (r *Body) Hold() (replayable bool) {
 // Release ends Hold. If again is true, the answer of Hold stays true until the
 // next attempt.
 func (r *Body) Release(again bool) {
-	if r.section {
+	if r.part != nil {
 		return
 	}
 	if again {
@@ -183,9 +205,10 @@ func (r *Body) supersede() {
 	}
 }
 
-// Seal declares that no further attempt follows. The caller's body is closed as
-// soon as the last attempt has closed its readers, except for copies that it
-// has dropped. failed says that the last attempt has failed. If abandon is true,
+// Seal declares that no further attempt follows. It moves the caller's reader to
+// where the last attempt has read to; later reads of the base move it on. The
+// caller's body is closed as soon as the last attempt has closed its readers,
+// except for copies that it has dropped. failed says that the last attempt has failed. If abandon is true,
 // no attempt will close a reader.
 //
 // If Seal reports true, the base may still be about to read a reader that it has
@@ -203,6 +226,7 @@ func (r *Body) Seal(failed, abandon bool) (passed bool) {
 		}
 		passed = passed || b.passed()
 	}
+	r.place()
 	done, reading := r.done(), r.reading
 	r.mu.Unlock()
 	switch {

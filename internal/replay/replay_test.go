@@ -188,3 +188,42 @@ func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 		assert.ErrorIs(t, err, errNotKept)
 	}
 }
+
+// slowAt is read when it is told to.
+type slowAt chan struct{}
+
+func (s slowAt) ReadAt(p []byte, _ int64) (int, error) {
+	if len(p) > 5 {
+		<-s
+	}
+	return len(p), nil
+}
+
+// A read that an attempt's end overtakes moves nothing, and yields nothing.
+//
+//retrip:promise P7
+func TestReplay_OvertakenRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := make(slowAt)
+		s := io.NewSectionReader(slow, 0, 100)
+		r := Open(put(t, s), 0)
+		old := r.Reader()
+		go func() {
+			n, err := old.Read(make([]byte, 10))
+			assert.Zero(t, n)
+			assert.ErrorIs(t, err, errSuperseded)
+		}()
+		synctest.Wait()
+		next := r.Reader()
+		_, err := io.ReadFull(next, make([]byte, 3))
+		require.NoError(t, err)
+		r.Seal(false, false)
+		close(slow)
+		synctest.Wait()
+		_, err = io.ReadFull(next, make([]byte, 4))
+		require.NoError(t, err)
+		at, err := s.Seek(0, io.SeekCurrent)
+		require.NoError(t, err)
+		assert.EqualValues(t, 7, at)
+	})
+}

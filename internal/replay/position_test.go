@@ -1,0 +1,486 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package replay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// content is what kept bodies hold: more than Policy.MaxReplayBody, and than net/http
+// reads at once.
+var content = play.Pattern(200_000)
+
+// kept is a request body that its caller keeps.
+type kept struct {
+	name string
+
+	// What an attempt leaves of the body depends on its kind. A reader that can be
+	// sought is where the last attempt has read to. A stream can't go back. A body with
+	// GetBody is read by one attempt, and the later ones get copies, as in net/http.
+	stream, copied bool
+
+	// open returns the body and a function that returns how much of it has been read.
+	open func(t testing.TB) (body io.Reader, read func() int)
+}
+
+// tempFile returns a file that contains content after a few bytes that have been read.
+func tempFile(t testing.TB) *os.File {
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	_, err = f.Write(append([]byte("read"), content...))
+	require.NoError(t, err)
+	_, err = f.Seek(4, io.SeekStart)
+	require.NoError(t, err)
+	return f
+}
+
+// position returns a function that returns how much has been read of s, from where it is
+// now.
+func position(t testing.TB, s io.Seeker) func() int {
+	at := func() int {
+		n, err := s.Seek(0, io.SeekCurrent)
+		assert.NoError(t, err)
+		return int(n)
+	}
+	began := at()
+	return func() int { return at() - began }
+}
+
+func lessOf(r interface{ Len() int }) func() int {
+	began := r.Len()
+	return func() int { return began - r.Len() }
+}
+
+var allKept = []kept{
+	{name: "file without its Close", open: func(t testing.TB) (io.Reader, func() int) {
+		f := tempFile(t)
+		return io.NopCloser(f), position(t, f)
+	}},
+	{name: "section", open: func(t testing.TB) (io.Reader, func() int) {
+		s := io.NewSectionReader(strings.NewReader("--"+string(content)+"--"), 2, int64(len(content)))
+		return s, position(t, s)
+	}},
+	{name: "section of a file, partly read", open: func(t testing.TB) (io.Reader, func() int) {
+		s := io.NewSectionReader(tempFile(t), 1, int64(len(content)+3))
+		_, err := s.Seek(3, io.SeekStart)
+		require.NoError(t, err)
+		return io.NopCloser(s), position(t, s)
+	}},
+	{name: "buffer", copied: true, open: func(testing.TB) (io.Reader, func() int) {
+		b := bytes.NewBuffer(bytes.Clone(content))
+		return b, lessOf(b)
+	}},
+	{name: "bytes", copied: true, open: func(testing.TB) (io.Reader, func() int) {
+		r := bytes.NewReader(content)
+		return r, lessOf(r)
+	}},
+	{name: "string", copied: true, open: func(testing.TB) (io.Reader, func() int) {
+		r := strings.NewReader(string(content))
+		return r, lessOf(r)
+	}},
+	{name: "bytes without GetBody", stream: true, open: func(testing.TB) (io.Reader, func() int) {
+		r := bytes.NewReader(content)
+		return io.NopCloser(r), lessOf(r)
+	}},
+	{name: "stream", stream: true, open: func(testing.TB) (io.Reader, func() int) {
+		r := bytes.NewReader(content)
+		return play.OnlyReader{Reader: r}, lessOf(r)
+	}},
+	{name: "section with a Close of its own", stream: true, open: func(testing.TB) (io.Reader, func() int) {
+		s := io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
+		return struct {
+			io.Reader
+			io.Closer
+		}{s, io.NopCloser(nil)}, func() int { n, _ := s.Seek(0, io.SeekCurrent); return int(n) }
+	}},
+}
+
+// use is how one attempt uses a body, and what comes of it.
+type use struct {
+	read   int // bytes; -1 means all, and the end
+	status int // 0: an error
+	err    error
+	panics bool
+	cancel bool // the caller goes
+}
+
+func (u use) String() string { return fmt.Sprintf("%d bytes, then %d %v", u.read, u.status, u.err) }
+
+// base plays uses. It closes each body.
+type base struct {
+	t      *testing.T
+	uses   []use
+	cancel context.CancelFunc
+	sent   []int // what each attempt has read
+}
+
+func (b *base) RoundTrip(req *http.Request) (*http.Response, error) {
+	defer req.Body.Close()
+	u := b.uses[min(len(b.sent), len(b.uses)-1)]
+	var got []byte
+	var err error
+	if u.read < 0 {
+		got, err = io.ReadAll(req.Body)
+	} else {
+		got = make([]byte, u.read)
+		_, err = io.ReadFull(req.Body, got)
+	}
+	assert.NoError(b.t, err)
+	assert.True(b.t, bytes.Equal(content[:len(got)], got), "%d bytes", len(got))
+	b.sent = append(b.sent, len(got))
+	switch {
+	case u.panics:
+		panic("base")
+	case u.cancel:
+		b.cancel()
+		return nil, context.Canceled
+	case u.err != nil:
+		return nil, u.err
+	}
+	return &http.Response{StatusCode: u.status, Body: http.NoBody, Header: http.Header{}, Request: req}, nil
+}
+
+// do makes a request with the body k through retrip, or with the uses' last alone. It
+// returns what each attempt has read, and how much of the body has been read in the end.
+func (k kept) do(t *testing.T, method string, uses []use, bare bool) (sent []int, read int) {
+	body, at := k.open(t)
+	req := play.Request(t, method, body)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req = req.WithContext(ctx)
+	req.ContentLength = int64(len(content))
+	b := &base{t: t, uses: uses, cancel: cancel}
+	var rt http.RoundTripper = b
+	if !bare {
+		rt = &retrip.Transport{Base: b, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = 1 << 20 })}
+	}
+	func() {
+		defer func() { _ = recover() }()
+		if resp, err := rt.RoundTrip(req); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	return b.sent, at()
+}
+
+// RoundTrip leaves the caller's reader where net/http would have left it, had it made
+// the last attempt alone.
+//
+//retrip:promise P7
+func TestPosition_Attempts(t *testing.T) {
+	busy, half, early := use{read: -1, status: 503}, use{read: 1000, status: 503}, use{status: 503}
+	lost, refused := use{read: 5000, err: resetError}, use{err: dialError}
+	ok, tooLarge, some := use{read: -1, status: 200}, use{status: 413}, use{read: 70_000, status: 200}
+	for _, k := range allKept {
+		for _, uses := range [][]use{
+			{ok}, {some}, {tooLarge}, {busy, ok}, {half, ok}, {early, ok}, {busy, busy, half, some},
+			{busy}, {half}, {early}, {busy, tooLarge}, {half, busy, early, tooLarge},
+			{lost}, {lost, ok}, {refused}, {refused, ok}, {refused, refused, some}, {refused, lost, ok}, {busy, refused},
+			{{read: -1, err: errors.New("unknown")}}, {{read: 1000, panics: true}}, {busy, {read: 1000, panics: true}},
+			{{read: 2000, cancel: true}}, {busy, {read: 2000, cancel: true}}, {{cancel: true}},
+		} {
+			for _, method := range []string{"PUT", "POST"} {
+				play.Bubble(t, fmt.Sprint(k.name, "/", method, "/", uses), func(t *testing.T) {
+					sent, read := k.do(t, method, uses, false)
+					made := len(sent)
+					last := uses[min(made, len(uses))-1]
+					_, want := k.do(t, method, []use{last}, true)
+					switch {
+					case k.stream:
+						for _, n := range sent {
+							want = max(want, n)
+						}
+					case k.copied:
+						for i := made - 1; i >= 0; i-- {
+							if u := uses[min(i, len(uses)-1)]; u != refused {
+								want = sent[i]
+							}
+						}
+					}
+					assert.Equal(t, want, read, "after %v", sent)
+				})
+			}
+		}
+	}
+}
+
+// serve answers a request in one of the ways of a server.
+func serve(w http.ResponseWriter, r *http.Request, way string, leave func()) {
+	if !strings.HasSuffix(way, "unread") {
+		n, err := io.Copy(io.Discard, r.Body)
+		if err != nil || n != int64(len(content)) {
+			panic(fmt.Sprint("body of ", n, " bytes: ", err))
+		}
+	}
+	switch way, _, _ = strings.Cut(way, ","); way {
+	case "ok":
+	case "busy":
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case "too large":
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+	case "moved":
+		if r.URL.Path != "/moved" {
+			http.Redirect(w, r, "/moved", http.StatusTemporaryRedirect)
+		}
+	case "lost":
+		panic(http.ErrAbortHandler)
+	case "cancel":
+		leave()
+	}
+}
+
+// atServer sends the body k to a server that answers requests in the given ways. It
+// returns how much of the body has been read when the client has its answer.
+func (k kept) atServer(t *testing.T, method string, ways []string, start func(http.HandlerFunc) (url string, base *http.Transport), bare bool) (read int, result string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	gone := make(chan struct{})
+	defer close(gone)
+	leave := func() { cancel(); <-gone }
+	var mu sync.Mutex
+	seen := 0
+	url, base := start(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		way := ways[min(seen, len(ways)-1)]
+		seen++
+		mu.Unlock()
+		serve(w, r, way, leave)
+	})
+	base.ExpectContinueTimeout = time.Hour
+	body, at := k.open(t)
+	req := play.MustRequest(t, method, url, body).WithContext(ctx)
+	if method == "PUT" {
+		req.ContentLength = int64(len(content))
+	}
+	if strings.HasSuffix(ways[len(ways)-1], "unread") {
+		// Only then is it certain that net/http doesn't read the body.
+		req.Header.Set("Expect", "100-continue")
+	}
+	client := http.Client{Transport: base}
+	if !bare {
+		p := retrip.Policy{MaxReplayBody: 1 << 20, Backoff: retrip.Backoff{Base: retrip.Off}, MaxAttempts: 2}
+		client.Transport = &retrip.Transport{Base: base, Policy: p}
+	}
+	resp, err := client.Do(req)
+	read = at()
+	if err != nil {
+		return read, "an error"
+	}
+	play.Finish(t, resp)
+	assert.Equal(t, read, at(), "nothing moves later")
+	return read, resp.Status
+}
+
+// net/http leaves each body where retrip leaves it.
+//
+//retrip:promise P7
+func TestPosition_AsNetHTTP(t *testing.T) {
+	for _, k := range allKept {
+		for _, ways := range [][]string{
+			{"ok"}, {"busy"}, {"busy", "ok"}, {"too large"}, {"too large, unread"}, {"busy", "too large, unread"},
+			{"lost"}, {"lost", "ok"}, {"cancel"}, {"cancel, unread"}, {"busy", "cancel"}, {"moved"},
+		} {
+			for _, method := range []string{"PUT", "POST"} {
+				compare := func(t *testing.T, start func(http.HandlerFunc) (string, *http.Transport)) {
+					got, result := k.atServer(t, method, ways, start, false)
+					made := 1
+					if method == "PUT" || k.copied && ways[0] == "moved" {
+						made = len(ways)
+					}
+					want, bareResult := k.atServer(t, method, ways[made-1:made], start, true)
+					assert.Equal(t, bareResult, result)
+					if made > 1 && (k.stream || k.copied) {
+						want = len(content) // the first attempt has read it all
+					}
+					assert.Equal(t, want, got)
+				}
+				name := fmt.Sprint(k.name, "/", method, "/", ways)
+				for _, proto := range play.Protos {
+					play.Bubble(t, fmt.Sprint(name, "/", proto), func(t *testing.T) {
+						compare(t, func(h http.HandlerFunc) (string, *http.Transport) {
+							s := memhttp.NewServer(t, proto, h)
+							return s.URL, s.Transport()
+						})
+					})
+				}
+				t.Run(name+"/loopback", func(t *testing.T) {
+					compare(t, func(h http.HandlerFunc) (string, *http.Transport) {
+						s := httptest.NewServer(h)
+						t.Cleanup(s.Close)
+						return s.URL, s.Client().Transport.(*http.Transport)
+					})
+				})
+			}
+		}
+	}
+}
+
+// A program that ships what is new in a file, through the handle with which it appends.
+//
+//retrip:promise P7
+func TestPosition_ShipsWhatIsNew(t *testing.T) {
+	base := play.Base(play.Reply(200), play.Reply(503), play.Reply(200))
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	defer log.Close()
+	for _, line := range []string{"one", "two", "three"} {
+		_, err := log.WriteString(line)
+		require.NoError(t, err)
+		_, err = log.Seek(-int64(len(line)), io.SeekCurrent)
+		require.NoError(t, err)
+		resp, err := tr.RoundTrip(play.Request(t, "PUT", io.NopCloser(log)))
+		require.NoError(t, err)
+		play.Finish(t, resp)
+	}
+	assert.Equal(t, []string{"one", "two", "two", "three"}, base.Sent)
+	all, err := os.ReadFile(log.Name())
+	require.NoError(t, err)
+	assert.Equal(t, "onetwothree", string(all))
+}
+
+// Requests may read one file at once, each a section of its own.
+//
+//retrip:promise P7
+func TestPosition_SectionsOfOneFile(t *testing.T) {
+	file := tempFile(t)
+	seen := sync.Map{}
+	tr := &retrip.Transport{
+		Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			got, err := io.ReadAll(req.Body)
+			assert.NoError(t, err)
+			assert.NoError(t, req.Body.Close())
+			if _, again := seen.LoadOrStore(req.URL.Path, true); !again {
+				return &http.Response{StatusCode: 503, Body: http.NoBody}, nil
+			}
+			assert.True(t, bytes.HasPrefix(content, got))
+			assert.EqualValues(t, req.ContentLength, len(got))
+			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+		}),
+		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited},
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			size := int64(20_000 * (i + 1))
+			s := io.NewSectionReader(file, 4, size)
+			req := play.MustRequest(t, "PUT", fmt.Sprint("http://example.com/", i), s)
+			req.ContentLength = size
+			_, err := tr.RoundTrip(req)
+			assert.NoError(t, err)
+			at, err := s.Seek(0, io.SeekCurrent)
+			assert.NoError(t, err)
+			assert.Equal(t, size, at)
+		})
+	}
+	all.Wait()
+	assert.Zero(t, position(t, file)())
+	at, err := file.Seek(0, io.SeekCurrent)
+	require.NoError(t, err)
+	assert.EqualValues(t, 4, at)
+}
+
+// What a base reads in an attempt that is over moves nothing. What it reads after
+// RoundTrip has returned moves the position on, until it closes the body.
+//
+//retrip:promise P7
+func TestPosition_LateReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bodies []io.ReadCloser
+		take := func(n int) {
+			b := bodies[len(bodies)-1]
+			_, err := io.ReadFull(b, make([]byte, n))
+			assert.NoError(t, err)
+		}
+		tr := &retrip.Transport{
+			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+				bodies = append(bodies, req.Body)
+				if len(bodies) == 1 {
+					take(5000)
+					<-req.Context().Done()
+					return nil, req.Context().Err()
+				}
+				_, err := bodies[0].Read(make([]byte, 10))
+				assert.Error(t, err)
+				take(100)
+				return &http.Response{StatusCode: 200, Body: play.NewReply(strings.NewReader("x")), Request: req}, nil
+			}),
+			Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }),
+		}
+		f := tempFile(t)
+		read := position(t, f)
+		resp, err := tr.RoundTrip(play.Request(t, "PUT", io.NopCloser(f)))
+		require.NoError(t, err)
+		assert.Equal(t, 100, read())
+		take(50)
+		assert.Equal(t, 150, read())
+		require.NoError(t, bodies[1].Close())
+		_, err = f.Seek(4, io.SeekStart)
+		require.NoError(t, err)
+		for _, b := range bodies {
+			_, err = b.Read(make([]byte, 10))
+			assert.Error(t, err)
+		}
+		play.Finish(t, resp)
+		assert.Zero(t, read(), "the position is the caller's again")
+	})
+}
+
+// A base that signs what it sends reads a copy, too. A body that is closed meanwhile
+// surfaces no error.
+//
+//retrip:promise P7
+func TestPosition_Copies(t *testing.T) {
+	f := tempFile(t)
+	read := position(t, f)
+	tr := &retrip.Transport{
+		Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			copied, err := req.GetBody()
+			require.NoError(t, err)
+			signed, err := io.ReadAll(copied)
+			require.NoError(t, err)
+			require.NoError(t, copied.Close())
+			sent, err := io.ReadAll(req.Body)
+			require.NoError(t, err)
+			require.NoError(t, req.Body.Close())
+			assert.True(t, bytes.Equal(signed, sent))
+			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+		}),
+	}
+	_, err := tr.RoundTrip(play.Request(t, "PUT", io.NopCloser(f)))
+	require.NoError(t, err)
+	assert.Equal(t, len(content), read())
+
+	f = tempFile(t)
+	tr.Base = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		_, err := io.ReadFull(req.Body, make([]byte, 10))
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+	})
+	_, err = tr.RoundTrip(play.Request(t, "PUT", io.NopCloser(f)))
+	require.NoError(t, err)
+}
