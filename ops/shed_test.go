@@ -5,11 +5,13 @@ package ops
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -125,16 +127,45 @@ func TestShedDashboard_TellsWhatTheServerDid(t *testing.T) {
 		}
 	}
 	assert.Empty(t, want, "panels that don't exist")
-	docs, err := os.ReadFile("../docs/shed.md")
-	require.NoError(t, err)
-	alert := regexp.MustCompile("(?s)```promql\n(sum .*?)\n```").FindSubmatch(docs)
-	require.NotNil(t, alert)
-	assert.InDelta(t, 13.0/50, s.query(t, strings.ReplaceAll(string(alert[1]), "sum by (job)", "sum"), at)[""], 1e-9)
+	alert := strings.ReplaceAll(shedQuery(t, "sum"), "sum by (job)", "sum")
+	assert.InDelta(t, 13.0/50, s.query(t, alert, at)[""], 1e-9)
 	for _, variable := range readShedDashboard(t).Templating.List {
 		if variable.Definition != "" {
 			assert.Equal(t, "label_values(retrip_shed_requests_total, job)", variable.Definition)
 		}
 	}
+}
+
+// shedQuery returns the query of docs/shed.md that begins with a word.
+func shedQuery(t *testing.T, word string) string {
+	t.Helper()
+	docs, err := os.ReadFile("../docs/shed.md")
+	require.NoError(t, err)
+	match := regexp.MustCompile("(?s)```promql\n(" + word + "\\b.*?)\n```").FindSubmatch(docs)
+	require.NotNil(t, match)
+	return string(match[1])
+}
+
+// The query that tells how to set Limit returns the requests per second times
+// the seconds that one takes, of the busiest instance in its busiest minute of a
+// week, over all routes.
+func TestShedLimit_Query(t *testing.T) {
+	promtool := find(t, "promtool")
+	test := fmt.Sprintf(`
+evaluation_interval: 1m
+tests:
+  - interval: 15s
+    input_series:
+      - {series: 'http_request_duration_seconds_sum{instance="a", handler="/"}', values: '0+30x100 3030+150x20 6030+30x100'}
+      - {series: 'http_request_duration_seconds_sum{instance="a", handler="/reports"}', values: '0+15x240'}
+      - {series: 'http_request_duration_seconds_sum{instance="b", handler="/"}', values: '0+75x240'}
+    promql_expr_test:
+      - {expr: '%s', eval_time: 1h, exp_samples: [{labels: '{}', value: 11}]}
+`, shedQuery(t, "max"))
+	file := filepath.Join(t.TempDir(), "limit.yml")
+	require.NoError(t, os.WriteFile(file, []byte(test), 0o600))
+	out, err := exec.Command(promtool, "test", "rules", file).CombinedOutput()
+	assert.NoError(t, err, "%s", out)
 }
 
 func TestShedMetrics_ArePleasantToPromtool(t *testing.T) {
