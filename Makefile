@@ -16,13 +16,13 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # The modules with mainly our own code. The others consist mostly of SDKs and
 # peers, and building them more than once takes too long.
 MODULES = $(shell $(GO) list -m -f '{{.Dir}}/...')
-OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/[^/]+|bench)/\.\.\.$$')
+OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/cookbook|bench)/\.\.\.$$')
 
 # The root package and the packages of this repository that it imports. Helpers
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api sdks stores figures bench bench-guard bench-save weight
+.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api heavy figures bench bench-guard bench-save weight
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,9 +55,9 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 	@# The module of the tools stays out of the workspace, because it has versions of its own.
 	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C tools tool -n staticcheck); "$$tool" work
 	$(GO) fix -diff work
-	@# make sdks and make stores tidy the heavy modules. For golangci-lint, tidy would
+	@# make heavy tidies its module. For golangci-lint, tidy would
 	@# have to fetch the tests of a hundred modules.
-	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/sdks/heavy/*' -not -path './lab/stores/*' -not -path './tools/golangci/*' | sort); do \
+	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/cookbook/heavy/*' -not -path './tools/golangci/*' | sort); do \
 		echo "go mod tidy -diff  # $${mod%/go.mod}"; \
 		GOWORK=off $(GO) -C "$${mod%/go.mod}" mod tidy -diff || exit 1; \
 	done
@@ -109,7 +109,7 @@ examples: ## run the examples of the root module; each must exit 0
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	for main in examples/*/main.go; do \
 		ex=$${main%/main.go}; \
-		[ -f "$$main" ] && [ ! -f "$$ex/go.mod" ] || continue; \
+		[ -f "$$main" ] || continue; \
 		echo "$$ex"; \
 		$(GO) build -o "$$dir/example" "./$$ex" || exit 1; \
 		$(TIMEOUT) "$$dir/example" </dev/null >"$$dir/out" 2>&1 || \
@@ -130,15 +130,10 @@ cross: ## vet our own code for Windows and macOS, and the root module for 32 bit
 api: ## compare the exported API with that of the last version tag
 	.ci/api
 
-sdks: ## test the examples whose SDKs take minutes to build
-	GOWORK=off $(GO) -C examples/sdks/heavy mod tidy -diff
-	GOWORK=off $(GO) -C examples/sdks/heavy vet ./...
-	GOWORK=off $(GO) -C examples/sdks/heavy test ./...
-
-stores: ## fetch large objects from an object store and an image registry (minutes to build)
-	GOWORK=off $(GO) -C lab/stores mod tidy -diff
-	GOWORK=off $(GO) -C lab/stores vet ./...
-	GOWORK=off $(GO) -C lab/stores test ./...
+heavy: ## test the examples whose SDKs take minutes to build, and fetch large objects from an object store and an image registry
+	GOWORK=off $(GO) -C examples/cookbook/heavy mod tidy -diff
+	GOWORK=off $(GO) -C examples/cookbook/heavy vet ./...
+	GOWORK=off $(GO) -C examples/cookbook/heavy test ./...
 
 figures: ## update pictures and tables of the docs from the commands beside them, all or those that contain IN (minutes)
 	$(GO) -C cmd/retripsim test -count=1 -run '^TestFigures$$' -timeout 60m . -args -figures=update -in='$(IN)'

@@ -4,8 +4,7 @@
 // Download fetches a large file over a line that breaks every few MiB, with
 // Policy.Resume, and prints the SHA-256 of what it received. With -url it
 // fetches that file. Otherwise it fetches a file from its own loopback server,
-// whose connections break. On a terminal it shows a progress bar, elsewhere a
-// line for each break.
+// whose connections break.
 package main
 
 import (
@@ -20,9 +19,6 @@ import (
 	"os/signal"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
-
 	"github.com/retrip/retrip"
 )
 
@@ -34,7 +30,7 @@ type result struct {
 }
 
 // download fetches url and writes its progress to out.
-func download(ctx context.Context, url string, out io.Writer, terminal bool) (result, error) {
+func download(ctx context.Context, url string, out io.Writer) (result, error) {
 	var r result
 	transport := &retrip.Transport{
 		Policy: retrip.Policy{
@@ -47,9 +43,7 @@ func download(ctx context.Context, url string, out io.Writer, terminal bool) (re
 			if e.Reason == "continued" {
 				r.continued++
 			}
-			if !terminal {
-				fmt.Fprintf(out, "broke at byte %d: %v: %s\n", e.Offset, e.Err, e.Reason)
-			}
+			fmt.Fprintf(out, "broke at byte %d: %v: %s\n", e.Offset, e.Err, e.Reason)
 		}},
 	}
 	defer transport.CloseIdleConnections()
@@ -67,16 +61,8 @@ func download(ctx context.Context, url string, out io.Writer, terminal bool) (re
 	if resp.StatusCode != http.StatusOK {
 		return r, fmt.Errorf("%s: %s", url, resp.Status)
 	}
-	bar := io.Discard
-	if terminal {
-		// Both use -1 for an unknown length.
-		b := progressbar.NewOptions64(resp.ContentLength, progressbar.OptionSetWriter(out), progressbar.OptionShowBytes(true),
-			progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50*time.Millisecond), progressbar.OptionOnCompletion(func() { fmt.Fprintln(out) }))
-		defer b.Close()
-		bar = b
-	}
 	sum := sha256.New()
-	r.size, err = io.Copy(io.MultiWriter(sum, bar), resp.Body)
+	r.size, err = io.Copy(sum, resp.Body)
 	r.sum = fmt.Sprintf("%x", sum.Sum(nil))
 	return r, err
 }
@@ -96,7 +82,7 @@ func main() {
 		defer s.Close()
 		*url, want = s.url, s.sum
 	}
-	r, err := download(ctx, *url, os.Stderr, term.IsTerminal(int(os.Stderr.Fd())))
+	r, err := download(ctx, *url, os.Stderr)
 	if err != nil {
 		log.Fatalf("after %d bytes: %v", r.size, err)
 	}

@@ -5,8 +5,7 @@
 // requests per second. With a gate, the server refuses a few hundred requests;
 // without one, tens of thousands. The program compares a policy with a gate, one
 // without a gate, and one without a gate or a budget, over real sockets and in
-// real time. The server allows bursts of ten (golang.org/x/time/rate) and
-// answers other requests with 429 and Retry-After. The program then shows two
+// real time. The server allows bursts of ten and answers other requests with 429 and Retry-After. The program then shows two
 // keys with separate limits, with one gate for both and with a gate for each.
 package main
 
@@ -20,8 +19,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"github.com/retrip/retrip"
 )
@@ -43,7 +40,7 @@ func main() {
 	var wg sync.WaitGroup
 	for i, p := range policies {
 		wg.Go(func() {
-			results[i] = run(map[string]*rate.Limiter{"": rate.NewLimiter(10, 10)}, p.policy, workers, lasts)
+			results[i] = run(map[string]*bucket{"": {perSecond: 10, tokens: 10, size: 10}}, p.policy, workers, lasts)
 		})
 	}
 	wg.Wait()
@@ -60,7 +57,7 @@ func main() {
 		name   string
 		policy retrip.Policy
 	}{{"one gate", retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}, {"a gate for each", retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On, Key: keyed}}}} {
-		r := run(map[string]*rate.Limiter{"poor": rate.NewLimiter(1, 1), "rich": rate.NewLimiter(20, 20)}, p.policy, 40, lasts)
+		r := run(map[string]*bucket{"poor": {perSecond: 1, tokens: 1, size: 1}, "rich": {perSecond: 20, tokens: 20, size: 20}}, p.policy, 40, lasts)
 		fmt.Printf("%-26s %18d %18d\n", p.name, r.succeeded["poor"], r.succeeded["rich"])
 	}
 	fmt.Println("So requests with limits of their own need a gate each (Gate.Key): at one gate, the rich key waits for the poor one.")
@@ -72,16 +69,16 @@ type result struct {
 }
 
 // run starts workers that cycle through the keys and make one request after
-// another to a server with a limiter per key.
-func run(limiters map[string]*rate.Limiter, policy retrip.Policy, workers int, lasts time.Duration) result {
-	server := &limited{limiters: limiters}
+// another to a server with a bucket per key.
+func run(buckets map[string]*bucket, policy retrip.Policy, workers int, lasts time.Duration) result {
+	server := &limited{buckets: buckets}
 	s := httptest.NewServer(server)
 	defer s.Close()
 	client := &http.Client{Transport: &retrip.Transport{Policy: policy}}
 	defer client.CloseIdleConnections()
 
 	var keys []string
-	for key := range limiters {
+	for key := range buckets {
 		keys = append(keys, key)
 	}
 	var mu sync.Mutex
@@ -127,19 +124,40 @@ func get(client *http.Client, url, key string) bool {
 
 // limited is a server with a limit for each key.
 type limited struct {
-	limiters map[string]*rate.Limiter
-	refused  atomic.Int32
+	buckets map[string]*bucket
+	refused atomic.Int32
 }
 
 func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	limiter := l.limiters[r.Header.Get("Authorization")]
-	if limiter.Allow() {
+	wait := l.buckets[r.Header.Get("Authorization")].take(time.Now())
+	if wait == 0 {
 		return
 	}
 	l.refused.Add(1)
-	reservation := limiter.Reserve()
-	wait := math.Ceil(max(1, reservation.Delay().Seconds()))
-	reservation.Cancel()
-	w.Header().Set("Retry-After", strconv.Itoa(int(wait)))
+	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(1, wait.Seconds())))))
 	w.WriteHeader(http.StatusTooManyRequests)
+}
+
+// bucket is a token bucket.
+type bucket struct {
+	perSecond, size float64
+
+	mu     sync.Mutex // guards what follows
+	tokens float64
+	last   time.Time
+}
+
+// take takes a token, or returns how long it takes until there is one.
+func (b *bucket) take(now time.Time) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.last.IsZero() {
+		b.tokens = min(b.size, b.tokens+b.perSecond*now.Sub(b.last).Seconds())
+	}
+	b.last = now
+	if b.tokens < 1 {
+		return time.Duration((1 - b.tokens) / b.perSecond * float64(time.Second))
+	}
+	b.tokens--
+	return 0
 }

@@ -8,7 +8,7 @@
 // program makes a call through each SDK to a server that is busy at first. The
 // tests run each client against a server that throttles like the service.
 //
-// The SDKs that take minutes to build are in the module heavy, which make sdks
+// The SDKs that take minutes to build are in the module heavy, which make heavy
 // tests: AWS, Google Cloud, Azure, OpenAI, Anthropic, Kubernetes, Elasticsearch
 // and MinIO.
 //
