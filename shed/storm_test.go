@@ -23,36 +23,16 @@ import (
 
 var table = flag.Bool("table", false, "with -v, print the table of docs/shed.md: some minutes")
 
-// server is a row of the table.
-type server struct {
-	name    string
-	handler *shed.Handler // nil means no Handler
-}
-
-func servers() []server {
-	return []server{
-		{"none: a queue of 1000 in the server", nil},
-		{"QueueTime 1 s, retries from 500 ms on", &shed.Handler{QueueTime: time.Second, RetryShare: 0.5}},
-		{"QueueTime 1 s, retries from 200 ms on", &shed.Handler{QueueTime: time.Second, RetryShare: 0.2}},
-		{"QueueTime 1 s, retries as first attempts", &shed.Handler{QueueTime: time.Second, RetryShare: 1}},
-		{"QueueTime 200 ms, retries as first attempts", &shed.Handler{QueueTime: 200 * time.Millisecond, RetryShare: 1}},
-		{"QueueTime 200 ms, retries from 40 ms on", &shed.Handler{QueueTime: 200 * time.Millisecond}},
-		{"default: 100 ms, retries from 20 ms on", &shed.Handler{}},
-	}
-}
-
-// brownout runs a load against a server with a brownout, in a bubble.
-func brownout(t *testing.T, h *shed.Handler, clients int, change func(*storm.Load)) (result *storm.Result, load storm.Load) {
+// brownout runs a load against a server with a brownout, with or without a
+// Handler, in a bubble.
+func brownout(t *testing.T, sheds bool, clients int, change func(*storm.Load)) (result *storm.Result, load storm.Load) {
 	synctest.Test(t, func(t *testing.T) {
 		var server *storm.Server
 		server, load = storm.Brownout(clients)
-		if change != nil {
-			change(&load)
-		}
+		change(&load)
 		handler := http.Handler(server)
-		if h != nil {
-			limited := &shed.Handler{Handler: server, Limit: server.Workers, QueueTime: h.QueueTime, RetryShare: h.RetryShare}
-			handler = limited
+		if sheds {
+			handler = &shed.Handler{Handler: server, Limit: server.Workers}
 		}
 		s := memhttp.NewServer(t, memhttp.HTTP1, handler)
 		base := s.Transport()
@@ -64,19 +44,19 @@ func brownout(t *testing.T, h *shed.Handler, clients int, change func(*storm.Loa
 }
 
 // The table of docs/shed.md: seconds to recovery (-1 if there was none in 24 s)
-// and the goodput during the trigger, by server and fleet, with the default
-// budget and with none.
+// and the goodput during the trigger, without and with a Handler, by fleet, with
+// the default budget and with none.
 func TestTable(t *testing.T) {
 	if !*table {
 		t.Skip("with -table")
 	}
-	for _, s := range servers() {
+	for _, sheds := range []bool{false, true} {
 		var line strings.Builder
-		line.WriteString(fmt.Sprintf("%-46s", s.name))
+		fmt.Fprintf(&line, "shed.Handler: %-5v", sheds)
 		for _, budget := range []retrip.Budget{{}, retrip.Unlimited} {
 			for _, clients := range []int{1000, 10_000, 100_000} {
-				result, load := brownout(t, s.handler, clients, func(l *storm.Load) { l.Policy.Budget = budget })
-				line.WriteString(fmt.Sprintf(" | %3d (%2.0f %%)", result.Recovery(load), 100*result.Goodput(3, 13)))
+				result, load := brownout(t, sheds, clients, func(l *storm.Load) { l.Policy.Budget = budget })
+				fmt.Fprintf(&line, " | %3d (%2.0f %%)", result.Recovery(load), 100*result.Goodput(3, 13))
 			}
 		}
 		t.Log(line.String())
@@ -94,9 +74,9 @@ func TestHandler_EndsAStorm(t *testing.T) {
 	short := func(l *storm.Load) {
 		l.Trigger, l.TriggerEnd, l.End = time.Second, 7*time.Second, 14*time.Second
 	}
-	result, load := brownout(t, nil, clients, short)
+	result, load := brownout(t, false, clients, short)
 	assert.Equal(t, storm.Never, result.Recovery(load), "without: goodput %v", result.Good)
-	result, load = brownout(t, &shed.Handler{}, clients, short)
+	result, load = brownout(t, true, clients, short)
 	assert.LessOrEqual(t, result.Recovery(load), 1, "with: goodput %v", result.Good)
 	assert.GreaterOrEqual(t, result.Recovery(load), 0)
 }

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package storm exposes a real server to a fleet of real clients and a
-// brownout, on virtual time in a testing/synctest bubble or in real time, and
-// reports when the server has recovered.
+// brownout, on virtual time in a testing/synctest bubble, and reports when the
+// server has recovered.
 package storm
 
 import (
@@ -21,30 +21,18 @@ import (
 // Server works like a server with a bounded pool of workers: it finishes every
 // request it has begun, whether or not the client still waits. A shed.Handler
 // is meant to stand in front of it.
-//
-// When a request will be done is known when it arrives. So its capacity is
-// exact also on a busy machine, where a sleep ends late.
 type Server struct {
 	Workers int
 	Service time.Duration // mean of the exponentially distributed service time
 	Queue   int           // requests that may wait; others get a 503
 
-	load   Load
-	began  time.Time
-	served atomic.Int64
+	load  Load
+	began time.Time
 
 	mu     sync.Mutex
 	free   []time.Duration // when each worker is
 	starts []time.Duration // of requests that haven't begun, in order
 }
-
-// Begin has s suffer the trigger of l, which begins at the time given. It must
-// be called before the first request.
-func (s *Server) Begin(l Load, at time.Time) { s.load, s.began = l, at }
-
-// Served returns how many requests have been served, including those of clients
-// that had gone.
-func (s *Server) Served() int64 { return s.served.Load() }
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
@@ -54,7 +42,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	time.Sleep(time.Until(s.began.Add(done)))
-	s.served.Add(1)
 	w.WriteHeader(http.StatusOK)
 }
 
@@ -115,8 +102,6 @@ func Brownout(clients int) (*Server, Load) {
 // Result is the outcome of a load.
 type Result struct {
 	Arrived, Good []int64 // requests, and those answered with 200, by the second of their arrival
-	Attempts      int64
-	Refused       int64 // answers with X-Should-Retry: false
 }
 
 // Never is the result of Recovery if the server hasn't recovered during the
@@ -148,37 +133,15 @@ func (r *Result) Goodput(from, to int) float64 {
 	return float64(good) / float64(arrived)
 }
 
-// Add adds the requests of other clients in the same load.
-func (r *Result) Add(other *Result) {
-	sum := func(to, from []int64) []int64 {
-		to = append(to, make([]int64, max(0, len(from)-len(to)))...)
-		for i, n := range from {
-			to[i] += n
-		}
-		return to
-	}
-	r.Arrived, r.Good = sum(r.Arrived, other.Arrived), sum(r.Good, other.Good)
-	r.Attempts += other.Attempts
-	r.Refused += other.Refused
-}
-
-// Run sends the requests of l to url through base. It returns when all requests
-// have ended, or when ctx ends.
+// Run sends the requests of l to url, which server serves, through base. It
+// returns when all requests have ended, or when ctx ends. It must be called once
+// for a server.
 func (l Load) Run(ctx context.Context, server *Server, base http.RoundTripper, url string) *Result {
 	began := time.Now()
-	server.Begin(l, began)
-	return l.Send(ctx, began, base, url, func(base http.RoundTripper) *retrip.Transport {
-		return &retrip.Transport{Base: base, Policy: l.Policy}
-	})
-}
-
-// Send is Run without the server. The load begins at the time given, and each
-// client is made by the function given, on a base that counts its attempts.
-func (l Load) Send(ctx context.Context, began time.Time, base http.RoundTripper, url string, client func(http.RoundTripper) *retrip.Transport) *Result {
+	server.load, server.began = l, began
 	fleet := make([]*retrip.Transport, l.Clients)
-	counting := &counter{base: base}
 	for i := range fleet {
-		fleet[i] = client(counting)
+		fleet[i] = &retrip.Transport{Base: base, Policy: l.Policy}
 	}
 	seconds := int(l.End / time.Second)
 	arrived, good := make([]int64, seconds), make([]atomic.Int64, seconds)
@@ -189,10 +152,7 @@ func (l Load) Send(ctx context.Context, began time.Time, base http.RoundTripper,
 		if next >= l.End {
 			break
 		}
-		// In real time a sleep may end late; the next one makes up for it.
-		if wait := next - time.Since(began); wait > 0 {
-			time.Sleep(wait)
-		}
+		time.Sleep(next - time.Since(began))
 		second := int(next / time.Second)
 		arrived[second]++
 		client := fleet[rand.IntN(l.Clients)]
@@ -212,24 +172,9 @@ func (l Load) Send(ctx context.Context, began time.Time, base http.RoundTripper,
 		})
 	}
 	wg.Wait()
-	result := &Result{Arrived: arrived, Attempts: counting.attempts.Load(), Refused: counting.refused.Load()}
+	result := &Result{Arrived: arrived}
 	for i := range good {
 		result.Good = append(result.Good, good[i].Load())
 	}
 	return result
-}
-
-// counter counts attempts and their answers.
-type counter struct {
-	base              http.RoundTripper
-	attempts, refused atomic.Int64
-}
-
-func (c *counter) RoundTrip(req *http.Request) (*http.Response, error) {
-	c.attempts.Add(1)
-	resp, err := c.base.RoundTrip(req)
-	if err == nil && resp.Header.Get("X-Should-Retry") == "false" {
-		c.refused.Add(1)
-	}
-	return resp, err
 }
