@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -110,7 +109,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 			errs = append(errs, fmt.Errorf("retrip: %s: another pattern names the same host, spelled differently", path))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := joinFirst(errs); err != nil {
 		return nil, err
 	}
 	// Policies are kept only if all are valid.

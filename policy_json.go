@@ -137,7 +137,7 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 			errs = append(errs, ofHosts[pattern].report(begins[pattern], err))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := joinFirst(errs); err != nil {
 		return Policy{}, nil, err
 	}
 	return policy, hosts, nil

@@ -78,7 +78,7 @@ func (p Policy) check(path string) error {
 	p.eachMistake(func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("retrip: %s.%s is %v: %s", path, field, value, want))
 	})
-	return errors.Join(errs...)
+	return joinFirst(errs)
 }
 
 // eachMistake calls bad for each value of p that is wrong, with what it should be.
@@ -190,15 +190,33 @@ func (p Policy) checkTogether() error {
 		return &conflict{"Backoff.Base", "Backoff.Cap", p.Backoff.Base, p.Backoff.Cap, "%[1]s is %[2]v: it must not be more than %[3]s, which is %[4]v"}
 	}
 	const twice = "%[1]s is %[2]v: %[3]s lists this status too"
+	retried, unprocessed := setOf(p.RetryOn), setOf(p.Unprocessed)
 	for _, status := range p.FailOn {
-		if slices.Contains(p.RetryOn, status) {
+		if retried[status] {
 			return &conflict{"FailOn", "RetryOn", status, status, twice}
 		}
-		if slices.Contains(p.Unprocessed, status) {
+		if unprocessed[status] {
 			return &conflict{"FailOn", "Unprocessed", status, status, twice}
 		}
 	}
 	return nil
+}
+
+func setOf(list []int) map[int]bool {
+	set := make(map[int]bool, min(len(list), 200))
+	for _, status := range list {
+		set[status] = true
+	}
+	return set
+}
+
+// joinFirst joins the first of many errors, and says how many there are besides.
+func joinFirst(errs []error) error {
+	const most = 20
+	if n := len(errs) - most; n > 0 {
+		errs = append(slices.Clip(errs[:most]), fmt.Errorf("retrip: and %d more", n))
+	}
+	return errors.Join(errs...)
 }
 
 // checkFit reports whether the attempts and waits of a valid policy can't fit

@@ -200,21 +200,30 @@ type limit struct {
 	r, t, w time.Duration // the remaining quota, read as seconds; the time until the reset; the window
 }
 
+// These bound a RateLimit or RateLimit-Policy field.
+const (
+	mostLimits     = 100
+	mostLimitBytes = 8 << 10
+)
+
 // rateLimitFields reads the structured fields RateLimit, for the exhausted
 // limits, and RateLimit-Policy, for the window of a limit that doesn't say when
 // it resets. It ignores malformed fields, as the draft requires.
 func rateLimitFields(h http.Header, _ time.Time) (longest time.Duration, found bool) {
-	windows := parseLimits(h.Values("RateLimit-Policy"))
+	windows := map[string]time.Duration{} // the longest of each name
+	for _, p := range parseLimits(h.Values("RateLimit-Policy")) {
+		if longest, there := windows[p.name]; !there || p.w > longest {
+			windows[p.name] = p.w
+		}
+	}
 	for _, l := range parseLimits(h.Values("RateLimit")) {
 		if l.r != 0 {
 			continue
 		}
 		wait := l.t
 		if wait < 0 {
-			for _, p := range windows {
-				if p.name == l.name {
-					wait = max(wait, p.w)
-				}
+			if window, there := windows[l.name]; there {
+				wait = window
 			}
 		}
 		longest, found = max(longest, wait), found || wait >= 0
@@ -224,10 +233,21 @@ func rateLimitFields(h http.Header, _ time.Time) (longest time.Duration, found b
 
 // parseLimits parses a structured field (RFC 9651) that is a list of strings or
 // tokens with parameters. The parameters of a limit must be integers; others
-// are skipped. It returns nil if anything in the field is malformed.
+// are skipped. It returns nil if anything in the field is malformed, or if the field is
+// larger than any server needs.
 func parseLimits(lines []string) []limit {
+	size := 0
+	for _, line := range lines {
+		if size += len(line) + 1; size > mostLimitBytes {
+			return nil
+		}
+	}
+	items := splitUnquoted(strings.Join(lines, ","), ',')
+	if len(items) > mostLimits {
+		return nil
+	}
 	var limits []limit
-	for _, item := range splitUnquoted(strings.Join(lines, ","), ',') {
+	for _, item := range items {
 		parts := splitUnquoted(item, ';')
 		l := limit{name: strings.Trim(parts[0], " \t")}
 		if isString(l.name) {
@@ -299,8 +319,19 @@ func isString(s string) bool {
 // serverNow returns the server's clock at the instant now, so that an instant
 // that the server names can be compared even if the clocks differ.
 func serverNow(h http.Header, now time.Time) time.Time {
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+	if date, ok := parseDate(h.Get("Date")); ok {
 		return date
 	}
 	return now
+}
+
+// parseDate parses any HTTP date. It doesn't look at a longer text: package time copies
+// what it can't parse, and there may be many instants to compare with one Date.
+func parseDate(s string) (time.Time, bool) {
+	const longest = 64
+	if len(s) > longest {
+		return time.Time{}, false
+	}
+	at, err := http.ParseTime(s)
+	return at, err == nil
 }

@@ -28,8 +28,8 @@ func parseRetryAfter(value string, h http.Header, now time.Time) (time.Duration,
 	if value[0] >= '0' && value[0] <= '9' {
 		return parseSeconds(value)
 	}
-	at, err := http.ParseTime(value)
-	if err != nil {
+	at, ok := parseDate(value)
+	if !ok {
 		return 0, false
 	}
 	return max(0, at.Sub(serverNow(h, now))), true

@@ -1,0 +1,141 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dialect
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// cost returns how long f takes, at best: a busy machine delays some of the calls.
+func cost(f func()) time.Duration {
+	best := time.Duration(math.MaxInt64)
+	for range 7 {
+		began := time.Now()
+		f()
+		best = min(best, time.Since(began))
+	}
+	return best
+}
+
+// repeated are headers that are made of n equal parts.
+var repeated = map[string]func(n int) http.Header{
+	"limits": func(n int) http.Header { return both(strings.Repeat("a;r=0,", n) + "a;r=0") },
+	"lines of limits": func(n int) http.Header {
+		return http.Header{"Ratelimit": lines("a;r=0", n), "Ratelimit-Policy": lines("a;w=1", n)}
+	},
+	"parameters":        func(n int) http.Header { return both("a" + strings.Repeat(";r=0", n)) },
+	"strings":           func(n int) http.Header { return both(strings.Repeat(`"\\";r=0,`, n)) },
+	"open string":       func(n int) http.Header { return both(strings.Repeat(`"`, 2*n+1)) },
+	"digits":            func(n int) http.Header { return every(strings.Repeat("9", n)) },
+	"fraction":          func(n int) http.Header { return every("1." + strings.Repeat("0", n) + "1") },
+	"durations":         func(n int) http.Header { return every(strings.Repeat("1ns", n)) },
+	"instant, and more": func(n int) http.Header { return every("2026-01-01T00:00:00." + strings.Repeat("1", n) + "Z") },
+	"spaces":            func(n int) http.Header { return every(strings.Repeat(" ", n) + "x" + strings.Repeat(" ", n)) },
+	"many Retry-After":  func(n int) http.Header { return http.Header{"Retry-After": lines("1", n)} },
+	"dates and a Date":  dates,
+	"dates, overlong": func(n int) http.Header {
+		h := dates(n)
+		h["Retry-After"] = lines(date+strings.Repeat(" ", 100), n)
+		return h
+	},
+	"many lines, Date": func(n int) http.Header { return http.Header{"Date": lines(date, n), "Retry-After": {date}} },
+}
+
+const date = "Sun, 06 Nov 1994 08:49:37 GMT"
+
+func dates(n int) http.Header {
+	return http.Header{"Retry-After": lines(date, n), "Date": {date + strings.Repeat("x", 20*n)}}
+}
+
+func both(s string) http.Header { return http.Header{"Ratelimit": {s}, "Ratelimit-Policy": {s}} }
+
+func lines(s string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = s
+	}
+	return all
+}
+
+// every returns a header in which each field that a dialect reads has the value s.
+func every(s string) http.Header {
+	h := http.Header{}
+	for _, name := range []string{"Retry-After", "Retry-After-Ms", "X-Ms-Retry-After-Ms", "X-Amz-Retry-After", "Ratelimit", "Ratelimit-Policy",
+		"X-Ratelimit-Reset", "X-Ratelimit-Reset-After", "X-Ratelimit-Reset-Requests", "X-Ratelimit-Reset-Tokens", "X-Should-Retry", "Stripe-Should-Retry", "Date",
+		"Anthropic-Ratelimit-Requests-Reset", "Anthropic-Ratelimit-Tokens-Reset"} {
+		h[name] = []string{s}
+	}
+	for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Remaining-Tokens",
+		"Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Tokens-Remaining"} {
+		h[name] = []string{"0"}
+	}
+	return h
+}
+
+// A header of twice the size costs less than three times the time: no server can keep a
+// goroutine busy.
+//
+//retrip:promise P12
+func TestDialects_Growth(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	read := func(h http.Header) {
+		_, _ = RetryAfter(h, now)
+		for _, d := range ByName {
+			if d.Instead != nil {
+				_, _ = d.Instead(h, now)
+			}
+			if d.Besides != nil {
+				_, _ = d.Besides(h, now)
+			}
+			if d.Verdict != nil {
+				_ = d.Verdict(http.StatusForbidden, h)
+			}
+		}
+	}
+	for name, header := range repeated {
+		t.Run(name, func(t *testing.T) {
+			once, twice := header(30_000), header(60_000)
+			var a, b time.Duration
+			for range 3 { // a busy machine may need another try
+				a, b = cost(func() { read(once) }), cost(func() { read(twice) })
+				if b < 3*a+time.Millisecond {
+					return
+				}
+			}
+			assert.Fail(t, fmt.Sprintf("%v for a header, %v for one of twice the size", a, b))
+		})
+	}
+}
+
+// A field larger than any server needs is malformed.
+//
+//retrip:promise P9
+func TestRateLimit_Bounds(t *testing.T) {
+	read := func(field string) (time.Duration, bool) {
+		return rateLimitFields(http.Header{"Ratelimit": {field}}, time.Time{})
+	}
+	for _, tt := range []struct {
+		field string
+		ok    bool
+	}{
+		{strings.Repeat("a;r=0;t=5,", mostLimits-1) + "a;r=0;t=5", true},
+		{strings.Repeat("a;r=0;t=5,", mostLimits) + "a;r=0;t=5", false},
+		{"a;r=0;t=5;x=" + strings.Repeat("1", mostLimitBytes-13), true},
+		{"a;r=0;t=5;x=" + strings.Repeat("1", mostLimitBytes-12), false},
+	} {
+		wait, ok := read(tt.field)
+		require.Equal(t, tt.ok, ok, "%d bytes", len(tt.field))
+		if ok {
+			assert.Equal(t, 5*time.Second, wait)
+		}
+	}
+}
