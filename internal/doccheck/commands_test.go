@@ -26,12 +26,9 @@ func TestREADME_Commands(t *testing.T) {
 	}
 	ci, err := os.ReadFile(filepath.Join(root, ".ci/run"))
 	require.NoError(t, err)
-	for target, command := range map[string]string{"examples": `for main in examples/*/main.go; do \`, "test": "$(GO) test ./..."} {
-		assert.Contains(t, string(ci), "\nmake "+target+"\n")
-		_, recipe, _ := strings.Cut(files["Makefile"], "\n"+target+": ")
-		recipe, _, _ = strings.Cut(recipe, "\n\n")
-		assert.Contains(t, recipe+"\n", "\t"+command+"\n")
-	}
+	assert.Regexp(t, `(?s)\nmake test\n.*\nmake examples\n|\nmake examples\n.*\nmake test\n`, string(ci))
+	assert.Regexp(t, `\ntest: [^\n]*\n\t\$\(GO\) test \./\.\.\.\n`, files["Makefile"])
+	assert.Regexp(t, `\nexamples: [^\n]*\n(\t.*\n)*\tfor main in examples/\*/main\.go; do \\\n`, files["Makefile"])
 }
 
 // TestREADME_Output compares the output of the quick start, without its times,
@@ -49,14 +46,12 @@ func TestREADME_Output(t *testing.T) {
 	_, quoted, _ := strings.Cut(sectionOf(string(readme), "Quick start"), "```text\n")
 	quoted, _, _ = strings.Cut(quoted, "```")
 	assert.Greater(t, strings.Count(quoted, "\n"), 5)
-	timeless := func(text string) string {
-		return regexp.MustCompile(` *[0-9.]+m?s\b`).ReplaceAllString(text, "…")
-	}
+	times := regexp.MustCompile(` *[0-9.]+m?s\b`)
+	timeless := func(text string) string { return times.ReplaceAllString(text, "…") }
 	assert.Contains(t, timeless(string(out)), timeless(quoted))
 }
 
-// TestPages_Commands checks that the commands on the pages, which back their
-// figures, run something.
+// TestPages_Commands checks the commands that back the figures.
 func TestPages_Commands(t *testing.T) {
 	files := readRepository(t)
 	delete(files, "CHANGELOG.md") // it names what is gone

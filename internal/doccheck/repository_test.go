@@ -10,6 +10,7 @@ package doccheck
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -61,12 +62,8 @@ func readRepository(t *testing.T) map[string]string {
 
 // pagesOf returns the Markdown files of files.
 func pagesOf(files map[string]string) map[string]string {
-	pages := map[string]string{}
-	for name, text := range files {
-		if path.Ext(name) == ".md" {
-			pages[name] = text
-		}
-	}
+	pages := maps.Clone(files)
+	maps.DeleteFunc(pages, func(name, _ string) bool { return path.Ext(name) != ".md" })
 	return pages
 }
 

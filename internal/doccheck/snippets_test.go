@@ -27,7 +27,6 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// TestSnippets_Policies checks the policies in the docs.
 func TestSnippets_Policies(t *testing.T) {
 	policies := 0
 	for name, text := range pagesOf(readRepository(t)) {
