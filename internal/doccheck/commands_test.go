@@ -71,10 +71,10 @@ func checkCommands(files map[string]string, exists func(string) bool) (problems 
 		for _, m := range commandText.FindAllStringSubmatch(text, -1) {
 			command := strings.Join(strings.Fields(m[1]+m[2]), " ")
 			words := strings.Fields(command)
+			if words[0] == "make" && len(words) > 1 && !strings.Contains("\n"+files["Makefile"], "\n"+words[1]+":") {
+				problems = append(problems, page+": no target for "+command)
+			}
 			if words[0] == "make" {
-				if len(words) > 1 && !strings.Contains("\n"+files["Makefile"], "\n"+words[1]+":") {
-					problems = append(problems, page+": no target for "+command)
-				}
 				continue
 			}
 			module := "."
@@ -88,20 +88,16 @@ func checkCommands(files map[string]string, exists func(string) bool) (problems 
 					if !exists(dir) {
 						problems = append(problems, page+": no directory for "+command)
 					}
-					if words[1] == "run" {
-						break
-					}
 				}
 			}
 			if words[1] != "test" {
 				continue
 			}
-			below := strings.Contains(command, "/...")
 			for _, flag := range testFlag.FindAllStringSubmatch(command, -1) {
 				pattern := regexp.MustCompile(strings.Split(flag[1]+flag[2], "/")[0])
 				found := pattern.String() == "^$"
 				for file, source := range files {
-					if strings.HasSuffix(file, "_test.go") && (below || path.Dir(file) == dir) {
+					if strings.HasSuffix(file, "_test.go") && (path.Dir(file) == dir || strings.Contains(command, "/...")) {
 						for _, f := range testFunc.FindAllStringSubmatch(source, -1) {
 							found = found || pattern.MatchString(f[1])
 						}

@@ -4,9 +4,9 @@
 package doccheck
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -56,22 +56,15 @@ func goList(t *testing.T, found func(listed), args ...string) {
 	cmd.Dir, cmd.Stderr = root, os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err)
-	for in := json.NewDecoder(strings.NewReader(string(out))); ; {
+	for in := json.NewDecoder(strings.NewReader(string(out))); in.More(); {
 		var p listed
-		if err := in.Decode(&p); err == io.EOF {
-			return
-		} else {
-			require.NoError(t, err)
-		}
+		require.NoError(t, in.Decode(&p))
 		found(p)
 	}
 }
 
 func nameOf(path string) string {
-	if path == module {
-		return rootName
-	}
-	return strings.TrimPrefix(path, module+"/")
+	return cmp.Or(strings.TrimPrefix(strings.TrimPrefix(path, module), "/"), rootName)
 }
 
 func ours(paths []string) (names []string) {

@@ -103,11 +103,9 @@ func TestPromises_SeesWhatIsWrong(t *testing.T) {
 		{"a mark at something else", "a_test.go", "TestA", "helper", []string{"a_test.go marks something that isn't a test: func helper(t *testing.T) {}", "P1 has no test"}},
 		{"a percentile", "docs/promises.md", "Text.", "P99 is no promise.", nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			files := maps.Clone(good)
-			require.Equal(t, 1, strings.Count(files[tt.file], tt.old))
-			files[tt.file] = strings.Replace(files[tt.file], tt.old, tt.new, 1)
-			assert.Equal(t, tt.want, checkPromises(files, 3))
-		})
+		files := maps.Clone(good)
+		require.Equal(t, 1, strings.Count(files[tt.file], tt.old), tt.name)
+		files[tt.file] = strings.Replace(files[tt.file], tt.old, tt.new, 1)
+		assert.Equal(t, tt.want, checkPromises(files, 3), tt.name)
 	}
 }

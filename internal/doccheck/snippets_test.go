@@ -11,13 +11,11 @@ import (
 	"go/token"
 	"go/types"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -48,7 +46,7 @@ func TestSnippets_Compile(t *testing.T) {
 		t.Skip("lists and loads packages")
 	}
 	exports := map[string]string{}
-	goList(t, func(p listed) { exports[p.ImportPath] = p.Export }, append([]string{"-export", "-deps"}, slices.Collect(maps.Values(snippetImports))...)...)
+	goList(t, func(p listed) { exports[p.ImportPath] = p.Export }, append([]string{"-export", "-deps"}, snippetImports...)...)
 	files := token.NewFileSet()
 	compiled := importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	var validating []string
@@ -57,12 +55,10 @@ func TestSnippets_Compile(t *testing.T) {
 			if m[1] != "" {
 				continue // the code of another module, whose tests compare it
 			}
-			source, err := snippetFile(m[2], len(validating))
-			require.NoError(t, err, "%s, block %d", name, i)
+			source := snippetFile(m[2], len(validating))
 			file, err := parser.ParseFile(files, "", source, parser.SkipObjectResolution)
-			require.NoError(t, err)
-			config := types.Config{Importer: compiled}
-			_, err = config.Check("snippet", files, []*ast.File{file}, nil)
+			require.NoError(t, err, "%s, block %d", name, i)
+			_, err = (&types.Config{Importer: compiled}).Check("snippet", files, []*ast.File{file}, nil)
 			assert.NoError(t, err, "%s, block %d:\n%s", name, i, source)
 			if strings.Contains(source, runnable) {
 				validating = append(validating, source)
@@ -83,58 +79,32 @@ func TestSnippets_Compile(t *testing.T) {
 // runnable begins a function from a snippet that can be run.
 const runnable = "func TestSnippet"
 
-var snippetImports = map[string]string{
-	"prometheus": "github.com/prometheus/client_golang/prometheus", "promhttp": "github.com/prometheus/client_golang/prometheus/promhttp",
-	"retrip": module, "shed": module + "/shed", "sim": module + "/sim", "statuspage": module + "/statuspage",
-}
-
-func init() {
-	for _, name := range []string{
-		"context", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "net", "net/http", "net/http/httptest", "net/http/httputil", "net/url", "os",
-		"strconv", "strings", "syscall", "testing", "testing/synctest", "time",
-	} {
-		snippetImports[path.Base(name)] = name
-	}
-}
+// snippetImports are the packages that snippets may use.
+var snippetImports = strings.Fields("context encoding/json errors fmt io log log/slog net net/http net/http/httptest net/http/httputil net/url os strconv " +
+	"strings syscall testing testing/synctest time github.com/prometheus/client_golang/prometheus github.com/prometheus/client_golang/prometheus/promhttp " +
+	module + " " + module + "/shed " + module + "/statuspage")
 
 // snippetFile turns the snippet of a number into a file. A snippet holds
 // declarations, or statements in which variables may be unused.
-func snippetFile(snippet string, number int) (string, error) {
-	if strings.HasPrefix(snippet, "package ") {
-		return snippet, nil
-	}
+func snippetFile(snippet string, number int) string {
 	var imports strings.Builder
 	code := regexp.MustCompile(`(?m)(^|\s)//.*$`).ReplaceAllString(snippet, "")
-	for name, path := range snippetImports {
-		if regexp.MustCompile(`(^|[^\w.])` + name + `\.[A-Z]`).MatchString(code) {
-			fmt.Fprintf(&imports, "import %q\n", path)
+	for _, name := range snippetImports {
+		if regexp.MustCompile(`(^|[^\w.])` + path.Base(name) + `\.[A-Z]`).MatchString(code) {
+			fmt.Fprintf(&imports, "import %q\n", name)
 		}
 	}
 	header := "package snippet\n\n" + imports.String() + "\n"
 	if _, err := parser.ParseFile(token.NewFileSet(), "", header+snippet, 0); err == nil {
-		return header + snippet, nil
+		return header + snippet
 	}
 	open, end := header+"func _() {\n"+snippet, "}\n"
-	switch {
-	case strings.Contains(snippet, ".Validate()"):
+	if strings.Contains(snippet, ".Validate()") {
 		open = fmt.Sprintf("%simport \"testing\"\n%s%d(*testing.T) {\n%s", header, runnable, number, snippet)
-	case strings.Contains(code, "return err"):
-		open, end = header+"func _() error {\n"+snippet, "return nil\n}\n"
-	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), "", open+end, 0)
-	if err != nil {
-		return "", err
 	}
 	var used strings.Builder
-	body := parsed.Decls[len(parsed.Decls)-1].(*ast.FuncDecl).Body
-	for _, statement := range body.List {
-		if assign, ok := statement.(*ast.AssignStmt); ok && assign.Tok == token.DEFINE {
-			for _, left := range assign.Lhs {
-				if name := left.(*ast.Ident).Name; name != "_" {
-					fmt.Fprintf(&used, "_ = %s\n", name)
-				}
-			}
-		}
+	for _, m := range regexp.MustCompile(`(?m)^([\w, ]+) := `).FindAllStringSubmatch(snippet, -1) {
+		fmt.Fprintf(&used, "%s = %s\n", regexp.MustCompile(`\w+`).ReplaceAllString(m[1], "_"), m[1])
 	}
-	return open + used.String() + end, nil
+	return open + used.String() + end
 }
