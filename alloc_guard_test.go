@@ -161,7 +161,7 @@ func TestAllocations_Counted(t *testing.T) {
 		{"POST with timeouts", timeouts, context.Background(), "POST", "x", success, foreignBody{}, 1},
 		{"GET without a hedge", hedge, context.Background(), "GET", "", success, foreignBody{}, 2},
 		{"GET without a hedge, with timeouts", hedged, deep, "GET", "", success, foreignBody{}, 2},
-		{"QUERY without a hedge", hedged, context.Background(), "QUERY", "x", success, foreignBody{}, 4},
+		{"QUERY that gets none, with timeouts", hedged, context.Background(), "QUERY", "x", success, foreignBody{}, 1},
 		{"POST that gets none", hedge, context.Background(), "POST", "x", success, foreignBody{}, 0},
 		{"503, 503, 200", now, context.Background(), "GET", "", failures, drained, 1},
 		{"503, 503, 200, in memory", now, context.Background(), "GET", "", failures, inMemory, 1},

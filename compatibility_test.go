@@ -75,7 +75,7 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_give_ups_total counter reason=[body_not_replayable breaker_open budget_exhausted canceled deadline fleet_budget hidden_sends host_paused " +
 			"max_attempts not_idempotent retries_failing retry_forbidden wait_too_long]",
 		"retrip_hedge_delay_seconds gauge",
-		"retrip_hedges_skipped_total counter reason=[body breaker fleet gate low_rate paused spent tokens]",
+		"retrip_hedges_skipped_total counter reason=[breaker fleet gate low_rate paused spent tokens]",
 		"retrip_hedges_total counter result=[failed lost won]",
 		"retrip_hidden_sends_total counter",
 		"retrip_hosts_in_trouble gauge",

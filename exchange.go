@@ -302,9 +302,6 @@ func (x *exchange) awake(gone error) ending {
 func (x *exchange) drop() {
 	// Nobody would recover a panic of a body that is closed here.
 	defer func() { _ = recover() }()
-	if !x.ended && x.payload.given != nil {
-		defer x.payload.given.Close()
-	}
 	x.last.attempt.Abandon()
 	if x.last.held {
 		body.Dismiss(x.release())

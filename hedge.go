@@ -4,8 +4,6 @@
 package retrip
 
 import (
-	"errors"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -33,8 +31,6 @@ type race struct {
 	t     *Transport
 	r     *rules
 	req   *http.Request
-	key   string
-	kind  replay.Kind
 
 	first *attempt.Attempt
 	at    *spare.Turn   // of the first attempt; nil if it is at the base
@@ -60,44 +56,14 @@ func (x *exchange) race(base http.RoundTripper) {
 	if !x.hedges() {
 		return
 	}
-	c := &race{clock: x.clock, t: x.t, r: x.r, req: x.req, key: x.key, kind: x.payload.kind, first: x.last.attempt, began: x.last.began}
+	c := &race{clock: x.clock, t: x.t, r: x.r, req: x.req, first: x.last.attempt, began: x.last.began}
 	c.at, _ = base.(*spare.Turn)
 	c.known = x.t.hedges.Host(hostkey.Of(x.req.URL), x.last.began)
 	if c.delay = c.known.Begin(x.last.began, x.most()); c.delay > 0 {
-		if c.kind != replay.None {
-			c.watchBody()
-		}
 		c.alarm = alarm.Set(x.start(), c.delay, c)
 	}
 	x.last.race = c
 }
-
-// watchBody makes sure that no attempt gets a request body while the other one reads
-// its own: bodies from GetBody may share a file, for example. So there is no hedge
-// before the body of the first attempt has been sent, and the first attempt gets no
-// other body after that.
-func (c *race) watchBody() {
-	watch := c.first.Watched
-	if c.r.policy.WholeBody > 0 && c.kind >= replay.Gotten {
-		watch = func(b io.ReadCloser) io.ReadCloser { return b } // it is watched already
-	}
-	get := c.first.Req.GetBody
-	c.first.Req.Body = watch(c.first.Req.Body)
-	c.first.Req.GetBody = func() (io.ReadCloser, error) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.ended != nil {
-			return nil, errHedged
-		}
-		b, err := get()
-		if err != nil || b == nil {
-			return b, err
-		}
-		return watch(b), nil
-	}
-}
-
-var errHedged = errors.New("retrip: the request body belongs to the hedge of this attempt")
 
 // Ring implements [alarm.Ringer]: the first attempt is late.
 func (c *race) Ring(*alarm.Alarm) {
@@ -129,19 +95,15 @@ func (c *race) begin() *exchange {
 	case hedge.LowRate:
 		reason, forbidden = meter.SkipLowRate, true
 	}
-	h := &exchange{key: c.key, idempotent: true}
-	h.init(c.t, c.s, c.r, c.req, c.kind, nil)
-	h.clock, h.call.Attempts, h.last.began, h.payload.given = c.clock, 2, c.s.now(), nil
-	if h.deadline != 0 {
-		h.call.Deadline = h.deadline
-	}
-	if !forbidden && h.payload.renew(false) != nil {
-		c.known.Hedged(false)
-		reason, forbidden = meter.SkipBody, true
-	}
 	if forbidden {
 		c.r.metrics.SkipHedge(reason)
 		return nil
+	}
+	h := &exchange{idempotent: true}
+	h.init(c.t, c.s, c.r, c.req, replay.None, nil)
+	h.clock, h.call.Attempts, h.last.began = c.clock, 2, c.s.now()
+	if h.deadline != 0 {
+		h.call.Deadline = h.deadline
 	}
 	h.req = c.req.Clone(c.req.Context())
 	c.ended = make(chan struct{})

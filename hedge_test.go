@@ -330,8 +330,8 @@ func TestHedge_BothFail(t *testing.T) {
 	}
 }
 
-// Only a request that changes nothing gets a hedge, unless the policy says otherwise,
-// and only its first attempt. Its body must be one that two attempts can read.
+// Only a GET, HEAD or OPTIONS without a body gets a hedge, and only its first attempt: no
+// key promises that two copies may run at once.
 //
 //retrip:promise P21
 func TestHedge_Who(t *testing.T) {
@@ -342,7 +342,6 @@ func TestHedge_Who(t *testing.T) {
 	header := func(name string) func(*http.Request) *http.Request {
 		return func(r *http.Request) *http.Request { r.Header.Set(name, "x"); return r }
 	}
-	writes := retrip.Policy{HedgeWrites: retrip.On}
 	for _, tt := range []struct {
 		method string
 		body   io.Reader
@@ -350,29 +349,23 @@ func TestHedge_Who(t *testing.T) {
 		policy retrip.Policy
 		want   bool
 	}{
-		{method: "GET", want: true}, {method: "HEAD", want: true}, {method: "OPTIONS", want: true}, {method: "QUERY", want: true}, {method: "", want: true},
-		{method: "QUERY", body: strings.NewReader("body"), want: true},
-		{method: "QUERY", body: reader()},
-		{method: "GET", body: strings.NewReader("body"), want: true},
+		{method: "GET", want: true}, {method: "HEAD", want: true}, {method: "OPTIONS", want: true}, {method: "", want: true},
+		{method: "GET", body: http.NoBody, want: true},
+		{method: "GET", body: strings.NewReader("body")}, {method: "OPTIONS", body: reader()},
+		{method: "GET", change: header("Idempotency-Key"), want: true},
 		{method: "GET", change: header("Upgrade")},
 		{method: "GET", policy: retrip.Policy{MaxAttempts: 1}},
 		{method: "GET", change: with(retrip.Policy{MaxAttempts: 1})},
 		{method: "GET", change: with(retrip.Policy{Hedge: retrip.Off})},
 		{method: "GET", policy: retrip.Policy{Idempotent: func(*http.Request) bool { return false }}},
+		{method: "GET", policy: retrip.Policy{Idempotent: func(*http.Request) bool { return false }, IdempotencyKey: retrip.On}},
+		{method: "QUERY"}, {method: "QUERY", body: strings.NewReader("body")},
 		{method: "POST"}, {method: "POST", body: strings.NewReader("body")}, {method: "PATCH"}, {method: "TRACE"},
 		{method: "PUT", body: strings.NewReader("body")}, {method: "DELETE"},
 		{method: "POST", change: header("Idempotency-Key")},
 		{method: "POST", policy: retrip.Policy{IdempotencyKey: retrip.On}},
 		{method: "POST", policy: retrip.Policy{Idempotent: func(*http.Request) bool { return true }}},
 		{method: "POST", policy: retrip.Policy{IdempotentMethods: []string{"POST"}}},
-		{method: "PUT", body: strings.NewReader("body"), policy: writes, want: true},
-		{method: "PUT", body: reader(), policy: writes},
-		{method: "DELETE", policy: writes, want: true},
-		{method: "DELETE", change: with(writes), want: true},
-		{method: "POST", policy: writes}, {method: "PATCH", policy: writes},
-		{method: "POST", change: header("Idempotency-Key"), policy: writes, want: true},
-		{method: "POST", policy: retrip.Policy{HedgeWrites: retrip.On, IdempotencyKey: retrip.On}, want: true},
-		{method: "POST", policy: retrip.Policy{HedgeWrites: retrip.On, IdempotentMethods: []string{"POST"}}, want: true},
 	} {
 		t.Run(fmt.Sprint(tt.method, " ", tt.body != nil), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -399,10 +392,7 @@ func TestHedge_Who(t *testing.T) {
 					return
 				}
 				require.Len(t, base.seen, 2)
-				for _, name := range []string{"Idempotency-Key"} {
-					assert.Equal(t, base.seen[0].Header[name], base.seen[1].Header[name], "both attempts have one key")
-				}
-				assert.Equal(t, base.seen[0].ContentLength, base.seen[1].ContentLength)
+				assert.Equal(t, base.seen[0].Header, base.seen[1].Header)
 			})
 		})
 	}

@@ -71,10 +71,9 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // If a first attempt takes longer than nearly all others at its host, Hedge sends
 // a second one beside it, if possible over another connection. The first good
 // answer wins, and the other attempt is canceled. Both may run Classify at the
-// same time. A share of 0.05 allows one hedge per 20 requests. Only a GET, HEAD,
-// OPTIONS or QUERY without a body, or with GetBody, gets a hedge. HedgeWrites is
-// only for hosts at which two copies of a write may run at once, which no method
-// or key promises. P21 in docs/promises.md has the rest.
+// same time. A share of 0.05 allows one hedge per 20 requests. Only a GET, HEAD or
+// OPTIONS without a body gets a hedge: no method or key promises that two copies of
+// a write may run at once. P21 in docs/promises.md has the rest.
 //
 // # What is retried
 //
@@ -148,8 +147,6 @@ type Policy struct {
 
 	// Hedge is the largest share of hedges, 0.001 to 0.2: second attempts beside late first ones.
 	Hedge float64 `json:"hedge"`
-	// HedgeWrites extends Hedge to PUT, DELETE and everything else that may be repeated.
-	HedgeWrites Switch `json:"hedge_writes"`
 
 	// RetryOn lists statuses, 400 to 599, to retry besides 5xx and 429.
 	RetryOn []int `json:"retry_on"`

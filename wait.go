@@ -338,9 +338,6 @@ var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.Sk
 func (c *race) forbids() (reason int, forbidden bool) {
 	p := place{r: c.r, req: c.req}
 	key, now := hostkey.Of(c.req.URL), c.s.now()
-	if !c.first.BodySent() {
-		return meter.SkipBody, true
-	}
 	record := new(host.Record)
 	if p.host = c.t.hosts.Look(key, now); p.host != nil {
 		record = &p.host.Record

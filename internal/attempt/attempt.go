@@ -97,10 +97,7 @@ func (a *Attempt) NeverSent() bool {
 
 // WatchSent makes BodySent report on the body of a's request, and on those that
 // the base gets from GetBody. It must be the last change to the body.
-func (a *Attempt) WatchSent() { a.wrapBodies(a.Watched) }
-
-// Watched returns b, a body of a's request, as one on which BodySent reports too.
-func (a *Attempt) Watched(b io.ReadCloser) io.ReadCloser { return a.watchEnd(b) }
+func (a *Attempt) WatchSent() { a.wrapBodies(a.watchEnd) }
 
 // wrapBodies replaces the body of a's request, and those that the base gets from
 // GetBody.
@@ -159,7 +156,7 @@ func (a *Attempt) over() bool {
 	return a.cause != nil || a.parent.Err() != nil
 }
 
-func (a *Attempt) watchEnd(b io.ReadCloser) *body.Ending {
+func (a *Attempt) watchEnd(b io.ReadCloser) io.ReadCloser {
 	for {
 		before := a.upload.Load()
 		if watched := body.WatchEnd(b, a.Req.ContentLength, before); a.upload.CompareAndSwap(before, watched) {

@@ -68,12 +68,11 @@ const (
 )
 
 // HedgeSkips are the reasons why a late request got no hedge, as label values.
-var HedgeSkips = [...]string{"spent", "low_rate", "body", "tokens", "paused", "gate", "breaker", "fleet"}
+var HedgeSkips = [...]string{"spent", "low_rate", "tokens", "paused", "gate", "breaker", "fleet"}
 
 const (
 	SkipSpent = iota
 	SkipLowRate
-	SkipBody
 	SkipTokens
 	SkipPaused
 	SkipGate

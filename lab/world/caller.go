@@ -32,12 +32,9 @@ type upload struct {
 	copied bool          // it comes from GetBody
 	once   bool          // it is a stream, which only retrip closes
 	drip   time.Duration // of each Read
-	w      *world
-	at     time.Duration // when it was opened
 	read   atomic.Bool
 	closed atomic.Int32
-	left   int64        // bytes up to the announced length; negative if it is unknown
-	ended  atomic.Int64 // when these were read, or of its first Close
+	left   int64 // bytes up to the announced length; negative if it is unknown
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -47,16 +44,11 @@ func (u *upload) Read(p []byte) (int, error) {
 		p = p[:min(len(p), 500)]
 	}
 	n, err := u.Reader.Read(p)
-	if u.left -= int64(n); err != nil || u.left == 0 {
-		u.end()
-	}
+	u.left -= int64(n)
 	return n, err
 }
 
-func (u *upload) end() { u.ended.CompareAndSwap(0, int64(u.w.now()+1)) }
-
 func (u *upload) Close() error {
-	u.end()
 	u.closed.Add(1)
 	return nil
 }

@@ -132,7 +132,6 @@ func (d draws) policy(percent int) Policy {
 	})
 	maybe(func() { p.Gate.Enabled = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
 	maybe(func() { p.Hedge = pick(d.tape, retrip.Off, 0.01+float64(d.n(19))/100) })
-	maybe(func() { p.HedgeWrites = pick[retrip.Switch](d.tape, retrip.Off, retrip.On) })
 	maybe(func() { p.Keyed = true })
 	maybe(func() { p.Classify = Classify(d.n(int(classifies))) })
 	maybe(func() { p.Idempotent = Idempotent(d.n(int(idempotents))) })

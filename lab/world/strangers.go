@@ -117,7 +117,6 @@ var mistakes = []func(*retrip.Policy){
 	func(p *retrip.Policy) { p.FleetBudget = -7 },
 	func(p *retrip.Policy) { p.Hedge = 7 },
 	func(p *retrip.Policy) { p.Hedge = math.NaN() },
-	func(p *retrip.Policy) { p.HedgeWrites = 7 },
 	func(p *retrip.Policy) { p.Gate.Enabled = 7 },
 	func(p *retrip.Policy) { p.Resume = -5 },
 	func(p *retrip.Policy) { p.Unprocessed = []int{200} },
@@ -185,7 +184,7 @@ func (w *world) misspell(p Policies, x *stream) {
 	fields := reflect.TypeFor[retrip.Policy]()
 	name := fields.Field(int(x.next() % uint64(fields.NumField()))).Name
 	key := strings.ToLower(name)
-	for _, known := range []string{"maxAttempts", "maxWait", "attemptTimeout", "wholeBody", "bodyIdleTimeout", "maxReplayBody", "maxSends", "retryOn", "failOn", "idempotentMethods", "idempotencyKey", "retryHeader", "fleetBudget", "hedgeWrites"} {
+	for _, known := range []string{"maxAttempts", "maxWait", "attemptTimeout", "wholeBody", "bodyIdleTimeout", "maxReplayBody", "maxSends", "retryOn", "failOn", "idempotentMethods", "idempotencyKey", "retryHeader", "fleetBudget"} {
 		if strings.EqualFold(known, name) {
 			key = known
 		}

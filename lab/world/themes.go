@@ -71,9 +71,6 @@ func (d draws) themed(tr *Transport) {
 	case hedging:
 		p.Hedge = 0.05 + float64(d.n(16))/100
 		p.Budget, p.Breaker.Ratio, p.Gate.Enabled = retrip.Budget{}, retrip.Off, retrip.Off
-		if d.odds(30) {
-			p.HedgeWrites = retrip.On
-		}
 		if d.odds(20) {
 			// A response may come while the other one is judged.
 			p.Classify, tr.Wrapped = PeeksAtStart, true
@@ -115,12 +112,9 @@ func (d draws) themed(tr *Transport) {
 func (d draws) busyCall(c Call, n int) Call {
 	c.Gap /= 16
 	if d.theme == hedging && d.odds(80) {
-		c.Method = pick(d.tape, http.MethodGet, http.MethodGet, http.MethodPut, "QUERY")
+		c.Method = pick(d.tape, http.MethodGet, http.MethodGet, http.MethodGet, http.MethodHead, http.MethodPut, "QUERY")
 		if c.Body = NoBody; c.Method != http.MethodGet {
-			c.Body, c.Size = pick(d.tape, NoBody, Bytes, OwnGet, OwnGet, Stream), 1+d.n(3000)
-			if c.Body == OwnGet && d.odds(30) {
-				c.Drip = d.log(200 * time.Millisecond)
-			}
+			c.Body, c.Size = pick(d.tape, NoBody, Bytes, OwnGet, Stream), 1+d.n(3000)
 		}
 	}
 	if !d.odds(80) {

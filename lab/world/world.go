@@ -91,7 +91,6 @@ func (w *world) keep(r *roundTrip) {
 
 // opened notes a request body that somebody must close.
 func (w *world) opened(u *upload) *upload {
-	u.w, u.at = w, w.now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.uploads = append(w.uploads, u)
