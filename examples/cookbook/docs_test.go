@@ -119,6 +119,6 @@ func TestCookbook_TestsExist(t *testing.T) {
 	}
 	require.NotEmpty(t, recipes)
 	for _, name := range recipes {
-		assert.Contains(t, string(text), "\nfunc "+name+"(")
+		assert.Regexp(t, "(?m)^func "+name+`\(|\[`+"`"+name+"`"+`\]\(`, string(text))
 	}
 }
