@@ -119,13 +119,13 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 // If a body that must be whole stalls, its connection is suspect, as after a
 // timeout.
 func TestWholeBody_StallIsDoubt(t *testing.T) {
-	x := &exchange{t: &Transport{}, place: place{clock: clock{s: &settings{base: &http.Transport{}, epoch: time.Now()}}, r: &rules{}}, last: last{err: tornError{errBodyIdle}}}
+	x := &exchange{t: &Transport{}, place: place{clock: clock{s: &settings{base: &http.Transport{}, epoch: time.Now()}}, r: &rules{policy: Policy{BodyIdleTimeout: time.Second}}}}
 	x.req = must(http.NewRequest(http.MethodGet, "http://a.example/", nil))
-	x.doubts()
-	assert.True(t, x.doubt.on)
-	x = &exchange{t: x.t, place: x.place, last: last{err: errBodyIdle}, continues: true}
+	x.doubts(tornError{errBodyIdle})
+	assert.EqualValues(t, 1, x.doubt.bad)
+	x = &exchange{t: x.t, place: x.place, continues: true}
 	x.doubt.http2 = true
-	x.doubts()
+	x.doubts(errBodyIdle)
 	assert.True(t, x.doubt.on && x.doubt.http2)
 }
 

@@ -167,6 +167,9 @@ func (x *exchange) judge() ending {
 	if x.last.race != nil {
 		x.endRace(false)
 	}
+	if failed := x.last.failure(); failed != nil {
+		x.doubts(failed)
+	}
 	err := x.decide()
 	if x.last.outcome.Canceled {
 		x.heedGone()
@@ -274,7 +277,6 @@ func (x *exchange) goOn() {
 	}
 	if x.last.err != nil {
 		x.met = append(x.met, x.last.err)
-		x.doubts()
 	}
 	x.announce()
 	x.last = x.last.kept()

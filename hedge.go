@@ -131,34 +131,30 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 	if !ok || !c.first.SpokeHTTP2() {
 		return x.s.base
 	}
-	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, lostLately
-	c.turn = x.t.spares.Beside(x.s.epoch, base, x.spareKey(), c.at, c.began, x.patience(), c.delay)
+	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, ready
+	c.turn = x.t.spares.Beside(base, hostkey.Of(x.req.URL), c.at, c.s.epoch.Add(c.began), x.patience(), c.delay)
 	if c.turn != nil {
 		return c.turn
 	}
 	return x.s.base
 }
 
-// shun makes later first attempts avoid the base if the hedge, which has won, was for the
-// spare while the first attempt was out at the base.
-func (c *race) shun() {
-	if c.turn != nil && (c.at == nil || c.at.AtBase()) {
-		c.t.spares.Shun(c.s.epoch, c.spareKey(), c.began, true)
+// shun makes later requests avoid the base if the hedge, which has won, was at the spare
+// while the first attempt was out at the base.
+func (c *race) shun(x *exchange) {
+	if c.turn != nil && c.at.AtBase() {
+		c.t.spares.Doubt(hostkey.Of(x.req.URL), c.s.epoch.Add(c.began), false)
 	}
 }
 
-// hung makes later first attempts avoid the connection of the first attempt, whose caller
+// hung makes later requests avoid the connection of the first attempt, whose caller
 // has waited for longer than nearly any answer takes. The connection may have delivered
 // responses in the first half of that time, and frozen after them.
-func (c *race) hung() {
+func (c *race) hung(x *exchange) {
 	_, ok := c.s.base.(*http.Transport)
-	if now := c.s.now(); ok && c.delay > 0 && now-c.began >= hedgePatience*c.delay && c.first.SpokeHTTP2() {
-		c.t.spares.Shun(c.s.epoch, c.spareKey(), now-(now-c.began)/2, false)
+	if took := c.s.now() - c.began; ok && c.delay > 0 && took >= hedgePatience*c.delay && c.first.SpokeHTTP2() {
+		c.t.spares.Doubt(hostkey.Of(x.req.URL), time.Now().Add(-took/2), !c.at.AtBase())
 	}
-}
-
-func (c *race) spareKey() spare.Key {
-	return spare.Key{Key: hostkey.Of(c.req.URL), Scheme: c.req.URL.Scheme, HTTP2: true}
 }
 
 // end ends the hedge h, unless it is nil. A panic of the hedge
@@ -211,7 +207,7 @@ func (x *exchange) endRace(panics bool) {
 	x.last.outcome.Canceled = x.last.outcome.Canceled || panics
 	good := x.good()
 	if x.last.resp == nil && (x.last.outcome.Canceled || x.last.outcome.Timeout) && !panics {
-		c.hung()
+		c.hung(x)
 	}
 	c.mu.Lock()
 	failed := c.ended != nil && !c.over && !good && !x.last.outcome.Canceled
@@ -242,7 +238,7 @@ func (x *exchange) endRace(panics bool) {
 		if result, loser = meter.HedgeWon, meter.Superseded; failed {
 			loser = resultOf(&other, decide.None)
 		} else {
-			c.shun()
+			c.shun(x)
 		}
 		x.follow(h)
 		second = first
@@ -315,7 +311,7 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 	case x.last.resp == nil && h.last.resp != nil:
 		other = x.last.outcome
 		x.met = append(x.met, x.last.err)
-		x.doubts()
+		x.doubts(x.last.err)
 		x.follow(h)
 	default:
 		if err := h.last.failure(); err != nil {

@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -31,7 +30,7 @@ func (x *exchange) send() {
 	if x.timed() {
 		x.last.began = x.beginning()
 	}
-	if x.r.hedge.Share != 0 && x.call.Attempts == 1 {
+	if x.t.spares.Some() && !x.doubt.on {
 		x.shun()
 	}
 	if !x.derives() {
@@ -148,70 +147,58 @@ func (x *exchange) late() error {
 	return errDeadline
 }
 
-// lostLately is how long a lost connection is assumed to have been dead
-// before its attempt failed, at most. It is also how long the next attempt may
-// wait for a new one.
-const lostLately = time.Second
+// ready is how long an attempt may wait for another connection, at most, unless a timeout
+// says how long an attempt may take.
+const ready = time.Second
 
 // doubt is what a request knows about bad connections to its host.
 type doubt struct {
-	on       bool          // the next attempt avoids the pool of the base
+	on       bool          // the next attempt uses another connection than the base would
 	http2    bool          // the connection of the last attempt spoke HTTP/2
-	atBase   bool          // the last attempt was for a spare that had no connection, and used the base
-	lost     int32         // attempts whose connection was lost
-	since    time.Duration // an instant by which that attempt should have been answered
-	patience time.Duration // how long an attempt waits for a connection of a spare
+	atSpare  bool          // it was not the base's
+	bad      int32         // attempts whose HTTP/1 connection was lost or timed out
+	since    time.Duration // over HTTP/2, an instant by which that attempt should have been answered
+	patience time.Duration // how long an attempt waits for another connection
 }
 
-// doubts records what the error of the last attempt says about its connection.
-// From then on the request may avoid the pool of the base.
-func (x *exchange) doubts() {
+// doubts records what err, with which the last attempt has failed, says about its connection.
+func (x *exchange) doubts(err error) {
 	base, ok := x.s.base.(*http.Transport)
-	if !ok || x.doubt.atBase && !x.doubt.http2 {
-		// The attempt says nothing about the spare that it did without. Over
-		// HTTP/2 it says that no earlier response speaks for the base.
+	if !ok {
 		return
 	}
-	var limit, patience time.Duration
-	a := x.last.attempt
-	had := a != nil && a.HadConn()
+	var limit time.Duration
 	switch {
-	case errors.Is(x.last.err, errBodyIdle):
+	case errors.Is(err, errBodyIdle):
 		limit = x.r.policy.BodyIdleTimeout
-	case errors.Is(x.last.err, errAttemptTimeout):
+	case errors.Is(err, errAttemptTimeout):
 		limit = x.r.policy.AttemptTimeout
-	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(x.last.err.Error(), awaitingHeaders):
+	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(err.Error(), awaitingHeaders):
 		limit = base.ResponseHeaderTimeout
-	case fault.Lost(x.last.err):
-		if x.doubt.lost++; x.doubt.lost < 2 || had && a.SpokeHTTP2() {
-			return
-		}
-		limit, patience = lostLately, lostLately
-	default:
+	case !fault.Lost(err):
 		// A dial that failed, for instance.
 		return
 	}
-	// Leave the base the time in which it usually answers.
-	x.doubt.patience = cmp.Or(patience, limit/3)
-	if a != nil && !had && patience == 0 {
+	switch a := x.last.attempt; {
+	case a != nil && a.HadConn():
+		x.doubt.http2 = a.SpokeHTTP2()
+	case a != nil && limit > 0:
 		// An attempt without a connection waited for a dial or for its turn.
 		// That says nothing about any connection.
 		return
+	case a == nil && !x.continues:
+		x.doubt.http2 = strings.HasPrefix(err.Error(), "http2: ")
 	}
 	switch {
-	case x.continues && a == nil:
-		// x.doubt.http2 is already set, from the body that broke.
-	case a == nil:
-		x.doubt.http2 = strings.HasPrefix(x.last.err.Error(), "http2: ")
-	case had:
-		x.doubt.http2 = a.SpokeHTTP2()
-	}
-	// Ignore responses from the first half of the attempt: the connection may
-	// have frozen after them. The second half lets requests that time out at
-	// different moments share a spare.
-	x.doubt.on, x.doubt.since = true, x.s.now()-limit/2
-	if x.doubt.http2 {
-		x.t.spares.Doubt(x.s.epoch, x.spareKey())
+	case !x.doubt.http2:
+		x.doubt.bad++
+		x.doubt.on, x.doubt.patience = x.doubt.bad > 1, ready
+	case limit > 0:
+		// Ignore responses from the first half of the attempt: the connection may
+		// have frozen after them. The second half lets requests that time out at
+		// different moments share a spare.
+		x.doubt.on, x.doubt.since, x.doubt.patience = true, x.s.now()-limit/2, limit/3
+		x.t.spares.Doubt(hostkey.Of(x.req.URL), x.s.epoch.Add(x.doubt.since), x.doubt.atSpare)
 	}
 }
 
@@ -219,16 +206,11 @@ func (x *exchange) doubts() {
 // ResponseHeaderTimeout.
 const awaitingHeaders = "timeout awaiting response headers"
 
-// shun makes a first attempt avoid the pool of the base if a hedge has shown that its
-// HTTP/2 connection hangs.
+// shun makes the attempt avoid the HTTP/2 connection of the base if that is known to be
+// frozen.
 func (x *exchange) shun() {
-	if !x.t.spares.Some() {
-		return
-	}
-	key := x.spareKey()
-	key.HTTP2 = true
-	if since, ok := x.t.spares.Shuns(x.s.epoch, key, x.hedges()); ok {
-		x.doubt = doubt{on: true, http2: true, since: since, patience: lostLately}
+	if since, ok := x.t.spares.Shuns(hostkey.Of(x.req.URL)); ok {
+		x.doubt.on, x.doubt.http2, x.doubt.since, x.doubt.patience = true, true, since.Sub(x.s.epoch), ready
 	}
 }
 
@@ -237,34 +219,35 @@ func (x *exchange) base() http.RoundTripper {
 	if !x.doubt.on {
 		return x.s.base
 	}
-	return x.spare()
+	return x.another()
 }
 
-// spare returns the spare of the request's host, or the base if it needs none
-// or there can't be one. It must not be inlined, to keep the stack frames of
+// another returns a RoundTripper with another connection than that of the base, or the base
+// if it needs none or there can't be one. It must not be inlined, to keep the stack frames of
 // other attempts small.
 //
 //go:noinline
-func (x *exchange) spare() http.RoundTripper {
+func (x *exchange) another() http.RoundTripper {
+	var turn *spare.Turn
 	base := x.s.base.(*http.Transport)
-	if t := x.t.spares.Get(x.s.epoch, base, x.spareKey(), x.doubt.since, x.patience()); t != nil {
-		return t
+	if x.doubt.http2 {
+		turn = x.t.spares.Get(base, hostkey.Of(x.req.URL), x.s.epoch.Add(x.doubt.since), x.patience())
+	} else {
+		turn = x.t.spares.Once(base, x.patience())
 	}
-	return x.s.base
+	if turn == nil {
+		return base
+	}
+	return turn
 }
 
-// patience returns how long the attempt waits for a connection of a spare: it leaves the
-// base time to answer.
+// patience returns how long the attempt waits for another connection: it leaves the base
+// time to answer.
 func (x *exchange) patience() time.Duration {
 	if most := x.most(); most > 0 {
 		return min(x.doubt.patience, most/3)
 	}
 	return x.doubt.patience
-}
-
-// spareKey returns the key of the spare for the request's host.
-func (x *exchange) spareKey() spare.Key {
-	return spare.Key{Key: hostkey.Of(x.req.URL), Scheme: x.req.URL.Scheme, HTTP2: x.doubt.http2}
 }
 
 // learn records what the last use of base says about connections.
@@ -276,12 +259,10 @@ func (x *exchange) learn(base http.RoundTripper) {
 
 //go:noinline
 func (x *exchange) learnMore(base http.RoundTripper) {
-	turn, ok := base.(*spare.Turn)
-	x.doubt.atBase = ok && turn.AtBase()
-	if (!ok || x.doubt.atBase) && x.last.resp != nil && x.last.resp.ProtoMajor == 2 {
-		key := x.spareKey()
-		key.HTTP2 = true
-		x.t.spares.Answered(x.s.epoch, key)
+	turn, _ := base.(*spare.Turn)
+	x.doubt.atSpare = !turn.AtBase()
+	if !x.doubt.atSpare && x.last.resp != nil && x.last.resp.ProtoMajor == 2 {
+		x.t.spares.Answered(hostkey.Of(x.req.URL))
 	}
 }
 

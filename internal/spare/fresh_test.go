@@ -139,8 +139,8 @@ func TestFresh_FrozenBeforeTheFirstRequest(t *testing.T) {
 	})
 }
 
-// All connections of a pool died at once. A request needn't try them one by
-// one.
+// All connections of a pool died at once. A request doesn't try them one by one: after
+// two, it gets a new one.
 //
 //retrip:promise P11
 func TestFresh_WholePoolFrozen(t *testing.T) {
@@ -150,7 +150,7 @@ func TestFresh_WholePoolFrozen(t *testing.T) {
 		most               int // MaxConnsPerHost
 		attempts, newConns int
 	}{
-		{"no limit", 0, 2, 1},
+		{"no limit", 0, 3, 1},
 		// The caller's limit applies, so net/http goes through its pool.
 		{"limit", 8, 4, 0},
 	} {
@@ -199,6 +199,71 @@ func TestFresh_SpareFrozenToo(t *testing.T) {
 				// net/http has closed the frozen connection.
 				_, err := w.get(w.base)
 				require.NoError(w.t, err)
+			}
+		}
+	})
+}
+
+// Once the base is known to be frozen, later requests begin with the spare, whatever their
+// method, until the base delivers a response.
+//
+//retrip:promise P11
+func TestFresh_LaterRequests(t *testing.T) {
+	t.Parallel()
+	for _, proto := range bothHTTP2 {
+		t.Run(proto.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				conns := map[any]int{}
+				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) { conns[memhttp.RequestConn(r)]++ })
+				w.warm()
+				for n := range 3 {
+					w.server.Listener.Freeze()
+					attempts, err := w.get(w.transport)
+					require.NoError(t, err)
+					assert.Equal(t, 2, attempts)
+					began := time.Now()
+					for i := range 20 {
+						req, err := http.NewRequest([]string{"GET", "POST"}[i%2], w.server.URL, nil)
+						require.NoError(t, err)
+						resp, err := w.transport.RoundTrip(req)
+						require.NoError(t, err)
+						require.NoError(t, resp.Body.Close())
+						time.Sleep(20 * time.Second)
+					}
+					assert.Equal(t, 400*time.Second, time.Since(began), "none waits")
+					assert.Equal(t, 2+n, len(conns))
+				}
+				// The base has closed its connection, and a request gets to it.
+				w.base.CloseIdleConnections()
+				time.Sleep(time.Second)
+				_, err := w.get(w.base)
+				require.NoError(t, err)
+				time.Sleep(time.Minute)
+				attempts, err := w.get(w.transport)
+				require.NoError(t, err)
+				assert.Equal(t, 1, attempts)
+				assert.Equal(t, 5, len(conns), "the connection of the base")
+			})
+		})
+	}
+}
+
+// A POST isn't retried, but two that time out in a row are enough for the third.
+//
+//retrip:promise P11
+func TestFresh_LaterRequestsWithoutRetry(t *testing.T) {
+	t.Parallel()
+	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+		w.warm()
+		w.server.Listener.Freeze()
+		for n := range 5 {
+			req, err := http.NewRequest(http.MethodPost, w.server.URL, nil)
+			require.NoError(w.t, err)
+			resp, err := w.transport.RoundTrip(req)
+			assert.Equal(w.t, n < 2, err != nil)
+			if err == nil {
+				require.NoError(w.t, resp.Body.Close())
 			}
 		}
 	})

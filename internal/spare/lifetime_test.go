@@ -5,6 +5,7 @@ package spare_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"runtime"
@@ -42,6 +43,54 @@ func TestFresh_CloseIdleConnections(t *testing.T) {
 	})
 }
 
+// CloseIdleConnections reaches the connections that were in use at an earlier call, even of a
+// spare that has been replaced meanwhile.
+//
+//retrip:promise P13
+func TestFresh_CloseIdleConnectionsAgain(t *testing.T) {
+	t.Parallel()
+	for _, replaced := range []bool{false, true} {
+		for _, proto := range bothHTTP2 {
+			t.Run(fmt.Sprintf("%v replaced %v", proto, replaced), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					release := make(chan struct{})
+					w := newFreshWorld(t, proto, func(rw http.ResponseWriter, r *http.Request) {
+						if r.URL.Path == "/hang" {
+							<-r.Context().Done()
+						}
+						if r.URL.Path == "/long" {
+							_ = http.NewResponseController(rw).Flush()
+							<-release
+						}
+					})
+					w.warm()
+					w.server.Listener.Freeze()
+					resp, err := (&http.Client{Transport: w.transport}).Get(w.server.URL + "/long")
+					require.NoError(t, err)
+					if replaced {
+						_, err = (&http.Client{Transport: w.transport}).Get(w.server.URL + "/hang")
+						require.Error(t, err)
+					}
+					w.transport.CloseIdleConnections()
+					time.Sleep(10 * time.Minute)
+					runtime.GC()
+					assert.NotZero(t, w.server.Listener.Open())
+					close(release)
+					_, err = io.Copy(io.Discard, resp.Body)
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					synctest.Wait()
+					assert.NotZero(t, w.server.Listener.Open())
+					w.transport.CloseIdleConnections()
+					time.Sleep(time.Second) // TLS closes with a delay
+					assert.Zero(t, w.server.Listener.Open())
+				})
+			})
+		}
+	}
+}
+
 // An unused spare keeps no connection open, whatever the base does with its
 // own.
 func TestFresh_IdleSpareEnds(t *testing.T) {
@@ -49,7 +98,7 @@ func TestFresh_IdleSpareEnds(t *testing.T) {
 	for name, idle := range map[string]time.Duration{"base keeps them": 0, "base keeps them longer": time.Hour, "base keeps them less": 5 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachFresh(t, allProtos, func(w *freshWorld) {
+			eachFresh(t, bothHTTP2, func(w *freshWorld) {
 				w.base.IdleConnTimeout = idle
 				w.warm()
 				w.server.Listener.Freeze()

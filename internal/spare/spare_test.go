@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,23 +33,23 @@ func used(base *http.Transport) *http.Transport {
 func TestRegistered(t *testing.T) {
 	t.Parallel()
 	other := testenv.RoundTripper(nil)
-	for _, scheme := range []string{"http", "https"} {
-		assert.False(t, registered(&http.Transport{}, scheme))
-		assert.False(t, registered(used(&http.Transport{}), scheme))
-		assert.False(t, registered(used(cleanhttp.DefaultPooledTransport()), scheme))
-		assert.False(t, registered(http.DefaultTransport.(*http.Transport), scheme))
+	assert.False(t, registered(&http.Transport{}))
+	assert.False(t, registered(used(&http.Transport{})))
+	assert.False(t, registered(used(cleanhttp.DefaultPooledTransport())))
+	assert.False(t, registered(http.DefaultTransport.(*http.Transport)))
 
-		base := &http.Transport{}
-		base.RegisterProtocol("file", other)
-		assert.False(t, registered(used(base), scheme))
+	base := &http.Transport{}
+	base.RegisterProtocol("file", other)
+	assert.False(t, registered(used(base)))
+	for _, scheme := range []string{"http", "https"} {
 		base = &http.Transport{Protocols: new(http.Protocols)}
 		base.Protocols.SetHTTP1(true)
 		base.RegisterProtocol(scheme, other)
-		assert.True(t, registered(used(base), scheme))
+		assert.True(t, registered(used(base)))
 	}
 }
 
-func TestNewPool(t *testing.T) {
+func TestPool(t *testing.T) {
 	t.Parallel()
 	foreign := map[string]func(string, *tls.Conn) http.RoundTripper{"h2": nil}
 	for _, tt := range []struct {
@@ -68,10 +69,11 @@ func TestNewPool(t *testing.T) {
 			t.Parallel()
 			base := used(tt.base)
 			for http2, want := range map[bool]bool{false: tt.http1, true: tt.http2} {
-				pool := newPool(base, "https", http2)
+				pool := new(Pools).pool(base, http2)
 				assert.Equal(t, want, pool != nil)
 				if pool != nil {
 					assert.Equal(t, idle, pool.IdleConnTimeout)
+					assert.NotEqual(t, http2, pool.DisableKeepAlives)
 				}
 			}
 		})
@@ -80,7 +82,7 @@ func TestNewPool(t *testing.T) {
 
 // net/http's own Clone of a transport in use offers HTTP/2 to servers and then
 // can't speak it: https://go.dev/issue/39302.
-func TestNewPool_SpeaksHTTP2AsTheBaseDoes(t *testing.T) {
+func TestPool_SpeaksHTTP2AsTheBaseDoes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		base *http.Transport
@@ -95,7 +97,7 @@ func TestNewPool_SpeaksHTTP2AsTheBaseDoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			base := used(tt.base)
-			pool := used(newPool(base, "https", true))
+			pool := used(new(Pools).pool(base, true).Transport)
 			assert.Equal(t, tt.want, base.TLSNextProto["h2"] != nil)
 			assert.Equal(t, tt.want, pool.TLSNextProto["h2"] != nil)
 			if tt.want {
@@ -105,30 +107,21 @@ func TestNewPool_SpeaksHTTP2AsTheBaseDoes(t *testing.T) {
 	}
 }
 
-func TestSpares_AreBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var list Pools
-		epoch, base := time.Now(), cleanhttp.DefaultPooledTransport()
-		key := func(n int) Key { return Key{hostkey.Key{Host: strconv.Itoa(n), Port: "443"}, "https", true} }
-		get := func(n int) *Pool {
-			turn := list.Get(epoch, base, key(n), -1, time.Second)
-			require.NotNil(t, turn)
-			return turn.pool
-		}
-		first := get(0)
-		for n := range 10 * most {
-			time.Sleep(time.Millisecond)
-			get(n)
-			assert.Same(t, first, get(0), "a spare in use stays")
-		}
-		assert.Len(t, list.list, most)
-		assert.NotContains(t, list.list, key(1))
-		assert.Contains(t, list.list, key(10*most-1))
+// hostNumber returns the key of a host.
+func hostNumber(n int) hostkey.Key { return hostkey.Key{Host: strconv.Itoa(n), Port: "443"} }
 
-		list.Close()
-		assert.Empty(t, list.list)
-	})
+func TestSpares_AreBounded(t *testing.T) {
+	var list Pools
+	defer list.Close()
+	base := cleanhttp.DefaultPooledTransport()
+	for n := range 10 * most {
+		require.NotNil(t, list.Get(base, hostNumber(n), time.Now(), time.Second))
+	}
+	assert.Len(t, list.hosts, most)
+	assert.Contains(t, list.hosts, hostNumber(10*most-1))
+	runtime.GC()
+	list.Get(base, hostNumber(10*most), time.Now(), time.Second)
+	assert.Less(t, len(list.made), 2*most, "spares that are gone")
 }
 
 //retrip:promise P13
@@ -136,14 +129,14 @@ func TestSpares_UnusedOnesGo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var list Pools
-		epoch, base := time.Now(), cleanhttp.DefaultPooledTransport()
-		key := func(n int) Key { return Key{hostkey.Key{Host: strconv.Itoa(n), Port: "443"}, "https", true} }
-		get := func(n int) *Pool { return list.Get(epoch, base, key(n), -1, time.Second).pool }
+		base := cleanhttp.DefaultPooledTransport()
+		get := func(n int) *pool { return list.Get(base, hostNumber(n), time.Now(), time.Second).pool }
 		kept := func() (n int) {
 			synctest.Wait()
 			list.mu.Lock()
 			defer list.mu.Unlock()
-			return len(list.list)
+			assert.Equal(t, len(list.hosts) > 0, list.Some())
+			return len(list.hosts)
 		}
 		for n := range 10 {
 			get(n)
@@ -181,15 +174,15 @@ func TestSpares_KeepNoURLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hosts, query = 50, 1 << 20
 		var list Pools
-		epoch, base := time.Now(), cleanhttp.DefaultPooledTransport()
+		base := cleanhttp.DefaultPooledTransport()
 		before := testenv.Heap()
 		for i := range hosts {
 			u, err := url.Parse("https://" + strconv.Itoa(i) + ".example:8080/?" + strings.Repeat("x", query))
 			require.NoError(t, err)
-			require.NotNil(t, list.Get(epoch, base, Key{hostkey.Of(u), u.Scheme, true}, -1, time.Second))
+			require.NotNil(t, list.Get(base, hostkey.Of(u), time.Now(), time.Second))
 		}
 		assert.Less(t, testenv.Heap()-before, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
-		assert.Len(t, list.list, hosts)
+		assert.Len(t, list.hosts, hosts)
 		list.Close()
 	})
 }
@@ -198,43 +191,31 @@ func TestSpare_Fresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var list Pools
-		epoch, base := time.Now(), cleanhttp.DefaultPooledTransport()
-		key := Key{hostkey.Key{Host: "example.com", Port: "443"}, "https", true}
-		get := func(since time.Duration) *Pool { return list.Get(epoch, base, key, since, time.Second).pool }
+		base, key := cleanhttp.DefaultPooledTransport(), hostNumber(1)
+		at := func(d time.Duration) time.Time { return time.Now().Add(d) }
+		get := func(since time.Time) *pool { return list.Get(base, key, since, time.Second).pool }
 		time.Sleep(time.Second)
-		p := get(0)
-		assert.Same(t, p, get(999*time.Millisecond), "made after the attempt began")
+		p := get(at(0))
+		time.Sleep(20 * time.Second)
+		assert.Same(t, p, get(at(0)), "still connecting")
+		p.connected = time.Now()
+		assert.Same(t, p, get(at(-1)), "connected after the attempt began")
+		time.Sleep(10 * time.Second)
+		p.answered = time.Now()
+		assert.Same(t, p, get(at(-1)), "answered after the attempt began")
 		time.Sleep(time.Second)
-		assert.Same(t, p, get(1500*time.Millisecond), "still connecting")
-		p.had = true
-		p.answered.Store(int64(time.Since(epoch)))
-		assert.Same(t, p, get(1500*time.Millisecond), "answered after the attempt began")
-		p.http2 = false
-		assert.False(t, p.fresh(time.Since(epoch), 1500*time.Millisecond, 0), "another connection may have answered")
-		p.http2 = true
-		time.Sleep(time.Second)
-		next := get(2 * time.Second)
+		next := get(at(-time.Second))
 		assert.NotSame(t, p, next, "neither")
-		assert.Same(t, next, get(2*time.Second))
-		assert.Len(t, list.list, 1)
-
-		time.Sleep(12*time.Second - time.Millisecond)
-		assert.Same(t, next, get(14*time.Second), "connecting for four attempts of 3 s")
-		time.Sleep(time.Millisecond)
-		p = get(14 * time.Second)
-		assert.NotSame(t, next, p, "its dial hangs")
-		assert.True(t, p.fresh(time.Since(epoch)+4*time.Second-1, 20*time.Second, time.Millisecond))
-		assert.False(t, p.fresh(time.Since(epoch)+4*time.Second, 20*time.Second, time.Millisecond), "however short the attempts")
+		assert.Len(t, list.hosts, 1)
 
 		// The base has answered.
-		turn := func(since time.Duration) *Turn { return list.Get(epoch, base, key, since, time.Second) }
-		list.Answered(epoch, key)
-		assert.Nil(t, turn(time.Since(epoch)-1))
-		assert.NotNil(t, turn(time.Since(epoch)))
+		list.Answered(key)
+		assert.Nil(t, list.Get(base, key, at(-1), time.Second))
+		assert.NotNil(t, list.Get(base, key, at(0), time.Second))
 		assert.True(t, list.Some())
 		list.Close()
 		assert.False(t, list.Some())
-		list.Answered(epoch, key)
-		assert.Empty(t, list.list, "of no interest")
+		list.Answered(key)
+		assert.Empty(t, list.hosts, "of no interest")
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -41,8 +42,8 @@ func turnOver(rt testenv.RoundTripper) *Turn {
 		return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Request: r}, nil
 	})
 	return &Turn{
-		pools: new(Pools), entry: new(entry), base: base, patience: time.Second,
-		pool: &Pool{pool: stubbed(rt), epoch: time.Now(), http2: true},
+		pools: new(Pools), host: new(host), base: base, patience: time.Second,
+		pool: &pool{Transport: stubbed(rt)}, works: context.Background(),
 	}
 }
 
@@ -75,12 +76,11 @@ func TestTurn_Late(t *testing.T) {
 			assert.False(t, turn.AtBase())
 			assert.Equal(t, 1, body.closed)
 			assert.Equal(t, answers, answer.closed == 1)
-			assert.Zero(t, turn.entry.scouts)
 		})
 	}
 }
 
-// The body of a request that ends while it waits is closed.
+// The body of a request that ends while it waits is closed, and nothing is dialled.
 //
 //retrip:promise P2
 func TestTurn_Gone(t *testing.T) {
@@ -91,6 +91,10 @@ func TestTurn_Gone(t *testing.T) {
 			_ = r.Body.Close() // as net/http does
 			return nil, r.Context().Err()
 		})
+		turn.base = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			t.Error("a dial")
+			return nil, errors.New("no network")
+		}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		body := &closeNoter{Reader: strings.NewReader("body")}
@@ -99,7 +103,6 @@ func TestTurn_Gone(t *testing.T) {
 		_, err = turn.RoundTrip(req)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 1, body.closed)
-		assert.False(t, turn.AtBase())
 	})
 }
 
@@ -149,24 +152,4 @@ func TestTurn_CallersCancel(t *testing.T) {
 		assert.Error(t, err)
 		assert.Equal(t, time.Hour, time.Since(began))
 	})
-}
-
-// Only a few requests at a time try a base that may be frozen, until it answers.
-//
-//retrip:promise P11
-func TestTurn_Scouts(t *testing.T) {
-	t.Parallel()
-	var l Pools
-	e := new(entry)
-	for range mostScouts {
-		assert.True(t, l.scout(e, true, time.Second))
-	}
-	assert.False(t, l.scout(e, true, time.Second))
-	assert.True(t, l.scout(e, false, time.Second), "HTTP/1")
-	l.home(e)
-	l.home(e)
-	assert.True(t, l.scout(e, true, time.Second))
-	e.answered = 2 * time.Second
-	assert.True(t, l.scout(e, true, time.Second))
-	assert.False(t, l.scout(e, true, 2*time.Second))
 }
