@@ -41,9 +41,9 @@ type Transport struct {
 	// then has a pool of its own, so a program should make one and keep it.
 	// Anything that each attempt needs afresh, such as a signature, belongs in
 	// Base, and protocols must be registered with it before the first request.
-	// If Base is nil or an [*http.Transport], a retry after a timeout uses
-	// another connection, from a clone of Base with its own pool, that is ready
-	// within a third of the attempt.
+	// If Base is nil or an [*http.Transport], a retry after a timeout over HTTP/2
+	// uses another connection, from a clone of Base, that is ready within a third
+	// of the attempt, and so do later requests if Base delivers nothing meanwhile.
 	Base http.RoundTripper
 
 	// Policy applies to every host. The zero Policy is a sound default.
@@ -234,7 +234,8 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 }
 
 // CloseIdleConnections closes the idle connections of Base, if Base has a
-// method of that name, and those left by retries after a timeout. Transport
+// method of that name, and those beside Base that retries and hedges have left,
+// including those that were in use at an earlier call. Transport
 // never closes connections of Base by itself.
 func (t *Transport) CloseIdleConnections() {
 	t.spares.Close()
