@@ -160,6 +160,11 @@ func TestFresh_FrozenConnection(t *testing.T) {
 					assert.Equal(t, tt.conns > 0, err == nil)
 					assert.Equal(t, tt.attempts, attempts)
 					assert.Equal(t, tt.conns, box.conns.Load()-conns)
+					if tt.conns > 0 {
+						attempts = 0
+						assert.NoError(t, get())
+						assert.Equal(t, 1, attempts, "the next request begins with the new connection")
+					}
 				}
 			})
 		}
