@@ -23,7 +23,6 @@ type Download struct {
 	Cuts       int64
 	Continued  int // how often another response continued the body
 	SHA256     [sha256.Size]byte
-	Took       time.Duration
 	Header     http.Header // of the response that began the body
 }
 
@@ -139,7 +138,6 @@ func Fetch(ctx context.Context, upstream, path string, every int64, http2 bool) 
 	}
 	defer transport.CloseIdleConnections()
 
-	began := time.Now()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+proxy.Addr()+path, nil)
 	if err != nil {
 		return d, err
@@ -155,7 +153,7 @@ func Fetch(ctx context.Context, upstream, path string, every int64, http2 bool) 
 	d.Header = resp.Header
 	hash := sha256.New()
 	d.Size, err = io.Copy(hash, resp.Body)
-	d.Sent, d.Cuts, d.Took, d.SHA256 = proxy.Sent(), proxy.Made(), time.Since(began), [sha256.Size]byte(hash.Sum(nil))
+	d.Sent, d.Cuts, d.SHA256 = proxy.Sent(), proxy.Made(), [sha256.Size]byte(hash.Sum(nil))
 	if err != nil {
 		return d, fmt.Errorf("after %d bytes: %w", d.Size, err)
 	}

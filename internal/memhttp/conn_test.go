@@ -4,13 +4,9 @@
 package memhttp
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"io"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -47,25 +43,6 @@ func assertOpError(t *testing.T, err error, op string, want error) {
 	assert.ErrorIs(t, err, want)
 }
 
-func TestConn_BuffersBothDirections(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		up, down := bytes.Repeat([]byte("u"), bufferSize), bytes.Repeat([]byte("d"), bufferSize)
-		_, err := client.Write(up) // nobody reads
-		require.NoError(t, err)
-		_, err = server.Write(down)
-		require.NoError(t, err)
-
-		got := make([]byte, bufferSize)
-		_, err = io.ReadFull(server, got)
-		require.NoError(t, err)
-		assert.Equal(t, up, got)
-		_, err = io.ReadFull(client, got)
-		require.NoError(t, err)
-		assert.Equal(t, down, got)
-	})
-}
-
 func TestConn_FullBufferMakesTheWriterWait(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, client, server *Conn) {
@@ -78,91 +55,6 @@ func TestConn_FullBufferMakesTheWriterWait(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 8<<20, n)
 		assert.Equal(t, time.Hour, time.Since(start))
-	})
-}
-
-func TestConn_WritesDoNotInterleave(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		const size = 3 * bufferSize
-		var wg sync.WaitGroup
-		for _, b := range []byte("abc") {
-			wg.Go(func() {
-				_, err := client.Write(bytes.Repeat([]byte{b}, size))
-				assert.NoError(t, err)
-			})
-		}
-		for range 3 {
-			got := make([]byte, size)
-			_, err := io.ReadFull(server, got)
-			require.NoError(t, err)
-			assert.Equal(t, size, bytes.Count(got, got[:1]))
-		}
-		wg.Wait()
-	})
-}
-
-func TestConn_Close(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		_, err := client.Write([]byte("last words"))
-		require.NoError(t, err)
-		require.NoError(t, client.Close())
-
-		got, err := io.ReadAll(server)
-		require.NoError(t, err)
-		assert.Equal(t, "last words", string(got))
-		_, err = server.Write([]byte("into the void"))
-		require.NoError(t, err)
-		_, err = server.Write([]byte("x"))
-		assertOpError(t, err, "write", syscall.EPIPE)
-
-		_, err = client.Read(make([]byte, 1))
-		assertOpError(t, err, "read", net.ErrClosed)
-		_, err = client.Write([]byte("x"))
-		assertOpError(t, err, "write", net.ErrClosed)
-		assertOpError(t, client.Close(), "close", net.ErrClosed)
-		assertOpError(t, client.CloseWrite(), "close", net.ErrClosed)
-		assertOpError(t, client.SetDeadline(time.Now()), "set", net.ErrClosed)
-		assertOpError(t, client.SetWriteDeadline(time.Now()), "set", net.ErrClosed)
-	})
-}
-
-func TestConn_CloseWrite(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		require.NoError(t, client.CloseWrite())
-		_, err := server.Read(make([]byte, 1))
-		assert.Equal(t, io.EOF, err)
-		_, err = client.Write([]byte("x"))
-		assertOpError(t, err, "write", syscall.EPIPE)
-
-		_, err = server.Write([]byte("answer"))
-		require.NoError(t, err)
-		require.NoError(t, server.Close())
-		got, err := io.ReadAll(client)
-		require.NoError(t, err)
-		assert.Equal(t, "answer", string(got))
-	})
-}
-
-func TestConn_Reset(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		_, err := server.Write([]byte("half an ans"))
-		require.NoError(t, err)
-		server.Reset()
-		server.Reset()
-
-		got, err := io.ReadAll(client)
-		assert.Equal(t, "half an ans", string(got))
-		assertOpError(t, err, "read", syscall.ECONNRESET)
-		_, err = client.Read(make([]byte, 1))
-		assert.Equal(t, io.EOF, err)
-		_, err = client.Write([]byte("x"))
-		assertOpError(t, err, "write", syscall.EPIPE)
-		_, err = server.Read(make([]byte, 1))
-		assertOpError(t, err, "read", net.ErrClosed)
 	})
 }
 
@@ -245,40 +137,6 @@ func TestListener_Freeze(t *testing.T) {
 	})
 }
 
-// A waiting call returns when either end goes away.
-func TestConn_EndsWaits(t *testing.T) {
-	t.Parallel()
-	read := func(c *Conn) error { _, err := c.Read(make([]byte, 1)); return err }
-	write := func(c *Conn) error { _, err := c.Write(make([]byte, 2*bufferSize)); return err }
-	tests := []struct {
-		name string
-		wait func(*Conn) error
-		end  func(client, server *Conn)
-		want error
-	}{
-		{"read, own close", read, func(c, _ *Conn) { _ = c.Close() }, net.ErrClosed},
-		{"read, peer's close", read, func(_, s *Conn) { _ = s.Close() }, io.EOF},
-		{"read, peer's reset", read, func(_, s *Conn) { s.Reset() }, syscall.ECONNRESET},
-		{"read, deadline", read, func(c, _ *Conn) { _ = c.SetReadDeadline(time.Unix(1, 0)) }, os.ErrDeadlineExceeded},
-		{"write, own close", write, func(c, _ *Conn) { _ = c.Close() }, net.ErrClosed},
-		{"write, peer's close", write, func(_, s *Conn) { _ = s.Close() }, syscall.ECONNRESET},
-		{"write, peer's reset", write, func(_, s *Conn) { s.Reset() }, syscall.ECONNRESET},
-		{"write, deadline", write, func(c, _ *Conn) { _ = c.SetWriteDeadline(time.Unix(1, 0)) }, os.ErrDeadlineExceeded},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, client, server *Conn) {
-				done := make(chan error)
-				go func() { done <- tt.wait(client) }()
-				synctest.Wait()
-				tt.end(client, server)
-				assert.ErrorIs(t, <-done, tt.want)
-			})
-		})
-	}
-}
-
 func TestConn_Deadlines(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, client, server *Conn) {
@@ -315,15 +173,6 @@ func TestConn_Deadlines(t *testing.T) {
 	})
 }
 
-func TestConn_Addrs(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		assert.Equal(t, client.RemoteAddr(), server.LocalAddr())
-		assert.Equal(t, client.LocalAddr(), server.RemoteAddr())
-		assert.NotEqual(t, client.LocalAddr(), client.RemoteAddr())
-	})
-}
-
 func TestListener_Refuses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,37 +199,6 @@ func TestListener_Refuses(t *testing.T) {
 		_, err = l.Dial(t.Context(), "tcp", "example.com:80")
 		assertOpError(t, err, "dial", syscall.ECONNREFUSED)
 	})
-}
-
-func TestListener_CloseEndsAccept(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := Listen()
-		done := make(chan error)
-		go func() {
-			_, err := l.Accept()
-			done <- err
-		}()
-		synctest.Wait()
-		require.NoError(t, l.Close())
-		assert.ErrorIs(t, <-done, net.ErrClosed)
-	})
-}
-
-func TestListener_DialHeedsItsContext(t *testing.T) {
-	t.Parallel()
-	l := Listen()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := l.Dial(ctx, "tcp", "example.com:80")
-	assertOpError(t, err, "dial", context.Canceled)
-
-	ctx, cancel = context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
-	defer cancel()
-	_, err = l.Dial(ctx, "tcp", "example.com:80")
-	var nerr net.Error
-	require.True(t, errors.As(err, &nerr))
-	assert.True(t, nerr.Timeout())
 }
 
 func TestListen_AddressesDiffer(t *testing.T) {

@@ -4,7 +4,6 @@
 package memhttp
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -114,22 +113,6 @@ func TestServer_AnswersAnUploadEarly(t *testing.T) {
 	})
 }
 
-func TestServer_TakesAWholeUpload(t *testing.T) {
-	t.Parallel()
-	eachProto(t, func(t *testing.T, proto Proto) {
-		s := NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			n, err := io.Copy(io.Discard, r.Body)
-			assert.NoError(t, err)
-			assert.EqualValues(t, 8<<20, n)
-		}))
-		c := &http.Client{Transport: s.Transport()}
-		resp, err := c.Post(s.URL, "application/octet-stream", zeros(8<<20))
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		assert.Equal(t, http.StatusOK, resp.StatusCode)
-	})
-}
-
 func TestServer_RefusedDial(t *testing.T) {
 	t.Parallel()
 	eachProto(t, func(t *testing.T, proto Proto) {
@@ -192,62 +175,6 @@ func TestServer_ClosesUnderAHangingHandler(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, 1, s.Listener.Open())
 	})
-}
-
-func TestServer_ClientGivesUp(t *testing.T) {
-	t.Parallel()
-	eachProto(t, func(t *testing.T, proto Proto) {
-		gone := make(chan struct{})
-		s := NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-			close(gone)
-		}))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
-		require.NoError(t, err)
-		start := time.Now()
-		_, err = (&http.Client{Transport: s.Transport()}).Do(req)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		<-gone
-		assert.Equal(t, time.Minute, time.Since(start))
-	})
-}
-
-func TestServer_Upgrade(t *testing.T) {
-	t.Parallel()
-	for _, proto := range []Proto{HTTP1, HTTPS} {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					conn, rw, err := http.NewResponseController(w).Hijack()
-					if !assert.NoError(t, err) {
-						return
-					}
-					defer func() { assert.NoError(t, conn.Close()) }()
-					_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-					line, err := rw.ReadString('\n')
-					assert.NoError(t, err)
-					_, _ = io.WriteString(conn, line)
-				}))
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
-				require.NoError(t, err)
-				req.Header.Set("Connection", "Upgrade")
-				req.Header.Set("Upgrade", "echo")
-				resp, err := s.Transport().RoundTrip(req)
-				require.NoError(t, err)
-				rwc, ok := resp.Body.(io.ReadWriteCloser)
-				require.True(t, ok)
-				_, err = io.WriteString(rwc, "ping\n")
-				require.NoError(t, err)
-				got, err := io.ReadAll(rwc)
-				require.NoError(t, err)
-				assert.Equal(t, "ping\n", string(got))
-				_ = rwc.Close() // over TLS, nobody reads the close notification
-			})
-		})
-	}
 }
 
 // failing stands in for the test that a Server belongs to.
