@@ -141,7 +141,7 @@ func TestAllocations_Counted(t *testing.T) {
 		t.Skip("the race detector allocates too")
 	}
 	timeouts := Policy{Deadline: time.Hour, AttemptTimeout: time.Minute}
-	now := Policy{Backoff: Backoff{Base: Off}, Budget: Unlimited}
+	now := Policy{Backoff: Backoff{Base: Off}, Budget: Off}
 	both := Policy{Deadline: time.Hour, AttemptTimeout: time.Minute, Backoff: now.Backoff, Budget: now.Budget}
 	hedge, hedged := Policy{Hedge: 0.05}, Policy{Deadline: time.Hour, AttemptTimeout: time.Minute, Hedge: 0.05}
 	success, failures := []int{200}, []int{503, 503, 200}
@@ -289,7 +289,7 @@ func TestWaiting_Small(t *testing.T) {
 		return &http.Response{StatusCode: 503, Body: io.NopCloser(strings.NewReader("later")), Request: req}, nil
 	})
 	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}, "bodies": {Resume: 24 * time.Hour, BodyIdleTimeout: time.Hour}} {
-		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Unlimited
+		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Off
 		stack, heap := sizeOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: NewMetrics()})
 		assert.Less(t, stack, bareStack+2048, name)
 		assert.Less(t, heap, bareHeap+800, "%s: no attempt is kept", name)

@@ -83,7 +83,6 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_pauses_total counter",
 		"retrip_requests_total counter outcome=[answered canceled failed gave_up recovered]",
 		"retrip_retries_total counter reason=[error hidden_sends server_error status throttled timeout]",
-		"retrip_shared_budget_tokens_missing gauge",
 		"retrip_unattempted_requests_total counter",
 		"retrip_wait_seconds histogram source=[backoff server]",
 	}, got)

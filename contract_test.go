@@ -38,7 +38,7 @@ func (e contractEnv) transport(base http.RoundTripper) *retrip.Transport {
 	if !e.full {
 		tr := &retrip.Transport{Base: base}
 		if e.unlimited {
-			tr.Policy.Budget = retrip.Unlimited
+			tr.Policy.Budget = retrip.Off
 		}
 		return tr
 	}
@@ -48,7 +48,7 @@ func (e contractEnv) transport(base http.RoundTripper) *retrip.Transport {
 		Policy: retrip.Policy{
 			MaxAttempts: 4, Backoff: retrip.Backoff{Base: 50 * time.Millisecond, Cap: time.Second, Jitter: retrip.EqualJitter},
 			Deadline: 10 * time.Minute, AttemptTimeout: time.Minute, MaxWait: 20 * time.Second, MaxReplayBody: 1 << 20, MaxSends: 20,
-			Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1000},
+			Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1000},
 			Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule },
 		},
 		Hosts:   map[string]retrip.Policy{"127.0.0.1": {Backoff: retrip.Backoff{Jitter: retrip.FullJitter}}, "*.example.com": {RetryOn: []int{408}}},

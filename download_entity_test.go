@@ -177,7 +177,7 @@ func TestResume_EntityChanges(t *testing.T) {
 				}
 				return s.RoundTrip(req)
 			})
-			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Unlimited, MaxAttempts: 8}})
+			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Off, MaxAttempts: 8}})
 			first := entities[0]
 			if changes == 0 {
 				first = entities[1]
@@ -234,7 +234,7 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 		{reason: resume.RefusedContentRange, lie: set("Content-Range", "bytes 11-999/1000"), text: at10 + "content_range, in a response with status 206"},
 		{reason: resume.RefusedChanged, lie: set("ETag", `"b"`), text: at10 + "changed, in a response with status 206"},
 
-		{reason: resume.RefusedProgress, policy: Policy{MaxAttempts: 9, Budget: Unlimited}, at: often, text: "unexpected EOF; retrip: the response body can't be continued at byte 0: no_progress, 50s after the last byte"},
+		{reason: resume.RefusedProgress, policy: Policy{MaxAttempts: 9, Budget: Off}, at: often, text: "unexpected EOF; retrip: the response body can't be continued at byte 0: no_progress, 50s after the last byte"},
 		{reason: resume.RefusedError, fails: errors.New("x509: certificate has expired"), policy: Policy{Classify: finalError},
 			text: "retrip: gave up after 2 attempts: x509: certificate has expired; before that: unexpected EOF; retrip: the response body can't be continued at byte 10: error"},
 		{reason: ReasonMaxAttempts, policy: Policy{MaxAttempts: 1}, text: at10 + "max_attempts"},

@@ -68,7 +68,7 @@ func TestResume_ObeysItsHost(t *testing.T) {
 					}
 					return s.RoundTrip(req)
 				})
-				c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = time.Minute, Unlimited, 10
+				c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = time.Minute, Off, 10
 				m := NewMetrics()
 				tr := &Transport{Base: base, Metrics: m, Policy: c.policy}
 				ctx, cancel := context.WithCancel(t.Context())

@@ -43,7 +43,7 @@ func TestResume_Mutants(t *testing.T) {
 					m.Mutate(resp.Header)
 				}
 			}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, Budget: Unlimited, MaxAttempts: 8}})
+			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, Budget: Off, MaxAttempts: 8}})
 			if err == nil {
 				whole++
 				require.True(t, bytes.Equal(data, got), "%d", i)
@@ -104,7 +104,7 @@ func TestResume_TrueRanges(t *testing.T) {
 				first := random.IntN(size)
 				header = []string{"Range", fmt.Sprintf("bytes=%d-%d", first, first+random.IntN(size-first))}
 			}
-			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Unlimited, MaxAttempts: 8}}, header...)
+			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Off, MaxAttempts: 8}}, header...)
 			require.True(t, bytes.HasPrefix(data[begins:], got), "run %d: another byte than that of its offset", i)
 			if err == nil {
 				whole++

@@ -37,7 +37,7 @@ func resumes(m *Metrics, result Reason) int {
 //
 //retrip:promise P20
 func TestResume_SetPolicies(t *testing.T) {
-	off, on := Policy{MaxAttempts: 1}, Policy{Resume: time.Minute, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: Unlimited}
+	off, on := Policy{MaxAttempts: 1}, Policy{Resume: time.Minute, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: Off}
 	for _, c := range []struct {
 		before, after Policy
 		whole         bool
@@ -202,7 +202,7 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			}}
 			m := NewMetrics()
 			began := time.Now()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: Unlimited}})
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: Off}})
 			if every < time.Second {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -276,7 +276,7 @@ func TestResume_Bases(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{etag: `"a"`, data: data, lie: c.lie}
 				m := NewMetrics()
-				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: Unlimited, MaxAttempts: 10}})
+				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: Off, MaxAttempts: 10}})
 				if c.want == "" {
 					require.NoError(t, err)
 					assert.True(t, bytes.Equal(data, got))

@@ -70,7 +70,7 @@ func TestBodyIdle_SilentContinuation(t *testing.T) {
 				play.Bubble(t, fmt.Sprintf("%s/AttemptTimeout %s/%d", proto, attemptTimeout, silent), func(t *testing.T) {
 					s := stallingServer(t, proto, silent, wholeRest)
 					tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
-						Resume: time.Minute, BodyIdleTimeout: time.Second, AttemptTimeout: attemptTimeout, Budget: retrip.Unlimited,
+						Resume: time.Minute, BodyIdleTimeout: time.Second, AttemptTimeout: attemptTimeout, Budget: retrip.Off,
 						Backoff: retrip.Backoff{Base: time.Nanosecond, Cap: time.Nanosecond},
 					}}
 					defer tr.CloseIdleConnections()

@@ -363,7 +363,7 @@ func TestResume_KeepsItsBound(t *testing.T) {
 }
 
 // Bodies that wait get on with whatever else holds requests back: a gate that their host
-// closes, a breaker, a shared budget, and requests of other hosts that take the places of
+// closes, a breaker, a small budget, and requests of other hosts that take the places of
 // their host's state.
 //
 //retrip:promise P20
@@ -404,7 +404,7 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 				policy.Breaker = Breaker{Ratio: .5}
 			}
 			if coin() {
-				policy.Budget.Shared = 5
+				policy.Budget = 1
 			}
 			if coin() {
 				policy.AttemptTimeout = time.Second

@@ -197,7 +197,7 @@ func (x *exchange) decide() error {
 	if x.host == nil {
 		x.last.decided = x.pin(failed)
 	}
-	if x.host == nil && !o.Canceled && !x.r.Pool.Owes() {
+	if x.host == nil && !o.Canceled {
 		// There is nothing to retry, and a success doesn't change the state of
 		// a host without trouble.
 		return nil

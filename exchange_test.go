@@ -221,7 +221,7 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 		var n notes
 		base := play.Base(play.Reply(503, "X: first"), play.Reply(503, "X: second"))
 		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: play.With(func(p *retrip.Policy) {
-			p.Budget = retrip.Budget{Size: 5}
+			p.Budget = 5
 			p.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}
 		})}
 		time.AfterFunc(500*time.Millisecond, func() {
@@ -268,7 +268,7 @@ func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503, "X: y"), play.Reply(429, "Retry-After: 20"))
 		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
-			p.Budget = retrip.Budget{Size: 5}
+			p.Budget = 5
 			p.Gate.Enabled = retrip.On
 		})}
 		time.AfterFunc(500*time.Millisecond, func() {

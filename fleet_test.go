@@ -94,10 +94,10 @@ func TestFleet_RecoversFromOverload(t *testing.T) {
 	for _, clients := range []int{100, 1000} {
 		t.Run(fmt.Sprintf("%d clients", clients), func(t *testing.T) {
 			t.Parallel()
-			defaults := overload(t, clients, Budget{})
+			defaults := overload(t, clients, 0)
 			assert.LessOrEqual(t, defaults.recovered, 5, "seconds from the end of the trigger, goodput %v", defaults.goodput)
 
-			unlimited := overload(t, clients, Unlimited)
+			unlimited := overload(t, clients, Off)
 			assert.Equal(t, never, unlimited.recovered, "a fleet without budgets doesn't recover: goodput %v", unlimited.goodput)
 			assert.Less(t, slices.Max(unlimited.goodput[15:]), 0.5*offered)
 		})
@@ -114,7 +114,7 @@ type overloadResult struct {
 	recovered int       // seconds from the end of the trigger to 95 % goodput, or never
 }
 
-func overload(t *testing.T, clients int, budget Budget) (result overloadResult) {
+func overload(t *testing.T, clients int, budget float64) (result overloadResult) {
 	const trigger, triggerEnd, end = 3, 13, 30 // seconds
 	synctest.Test(t, func(t *testing.T) {
 		server := newModelServer(time.Now(), trigger*time.Second, triggerEnd*time.Second)
@@ -268,7 +268,7 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 	assert.LessOrEqual(t, again, int32(45), "refusals beyond the 190 in flight before the first")
 	without, _ := run(t, Policy{MaxAttempts: 10})
 	assert.Less(t, without, int32(50), "the five tokens are soon spent")
-	unlimited, refused := run(t, Policy{MaxAttempts: 10, Budget: Unlimited})
+	unlimited, refused := run(t, Policy{MaxAttempts: 10, Budget: Off})
 	t.Logf("gate: %d of %d, %d further refusals; defaults: %d; no gate, no budget: %d, %d further refusals", gated, callers, again, without, unlimited, refused)
 	assert.Greater(t, refused, 10*again)
 }
@@ -283,7 +283,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 		var mu sync.Mutex
 		var retries []time.Duration
 		first := true
-		tr := &Transport{Policy: Policy{Budget: Unlimited}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		tr := &Transport{Policy: Policy{Budget: Off}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if since := time.Since(start); since > time.Second {

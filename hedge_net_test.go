@@ -421,7 +421,7 @@ func TestHedge_LeavesNothing(t *testing.T) {
 				policy.Resume = time.Minute
 			}
 			if random.IntN(3) == 0 {
-				policy.Budget = retrip.Unlimited
+				policy.Budget = retrip.Off
 			}
 			tr, base := hedging(t, policy)
 			var wg sync.WaitGroup

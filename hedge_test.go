@@ -433,9 +433,9 @@ func TestHedge_Skips(t *testing.T) {
 		policy  retrip.Policy
 		prepare func(*testing.T, *retrip.Transport, *hedgeBase)
 	}{
-		"tokens": {retrip.Policy{Backoff: now, MaxAttempts: 2, Budget: retrip.Budget{Size: 1}}, fail(2, 503, nil)},
+		"tokens": {retrip.Policy{Backoff: now, MaxAttempts: 2, Budget: 1}, fail(2, 503, nil)},
 		"paused": {retrip.Policy{MaxAttempts: 2, MaxWait: time.Second}, fail(1, 503, http.Header{"Retry-After": {"3"}})},
-		"gate": {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Unlimited}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
+		"gate": {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
 			fail(1, 429, http.Header{"Retry-After": {"1"}})(t, tr, base)
 		}},
 		"low_rate": {retrip.Policy{}, func(*testing.T, *retrip.Transport, *hedgeBase) { time.Sleep(time.Minute) }},
@@ -447,7 +447,7 @@ func TestHedge_Skips(t *testing.T) {
 				require.NoError(t, resp.Body.Close())
 			}
 		}},
-		"breaker": {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 2, OpenFor: time.Second}, Budget: retrip.Unlimited, Backoff: now}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
+		"breaker": {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 2, OpenFor: time.Second}, Budget: retrip.Off, Backoff: now}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
 			fail(4, 503, nil)(t, tr, base)
 			time.Sleep(1500 * time.Millisecond)
 		}},

@@ -20,8 +20,6 @@ type HostState struct {
 	Policy        string        // the pattern in Transport.Hosts that the host follows, or "default"
 	Tokens        float64       // tokens left in the host's budget
 	Size          float64       // size of the host's budget; 0 means unlimited
-	SharedTokens  float64       // tokens left in the budget that the hosts of the policy share; see Budget.Shared
-	SharedSize    float64       // size of that budget; 0 if there is none
 	FailedRetries int           // retries that failed in a row, as Budget counts them; if too many, there are no retries until a request succeeds
 	FleetTokens   float64       // tokens left in the fleet's account, as last heard
 	FleetSize     float64       // size of that account; 0 if there is none or its level is unknown
@@ -44,7 +42,7 @@ type HostState struct {
 // belongs to an entry of the table is zero.
 func (r *rules) state(h *host.Record, now time.Duration) HostState {
 	s := r.State(h, now)
-	return HostState{Tokens: s.Tokens, Size: s.Size, SharedTokens: s.SharedTokens, SharedSize: s.SharedSize, FailedRetries: s.FailedRetries,
+	return HostState{Tokens: s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries,
 		PausedFor: s.PausedFor, Breaker: breakerStates[s.Breaker], OpenFor: s.OpenFor, Waiting: s.Waiting}
 }
 
@@ -57,9 +55,6 @@ func (s HostState) String() string {
 		b.WriteString("unlimited tokens")
 	} else {
 		fmt.Fprintf(&b, "%s of %s tokens", budget.Text(s.Tokens), budget.Text(s.Size))
-	}
-	if s.SharedSize > 0 {
-		fmt.Fprintf(&b, ", %s of %s shared tokens", budget.Text(s.SharedTokens), budget.Text(s.SharedSize))
 	}
 	switch {
 	case s.FailedRetries == 1:
@@ -117,8 +112,6 @@ type hostStateJSON struct {
 	Policy        string       `json:"policy"`
 	Tokens        *float64     `json:"tokens,omitempty"` // nil: unlimited
 	Size          any          `json:"size"`
-	SharedTokens  *float64     `json:"shared_tokens,omitempty"`
-	SharedSize    float64      `json:"shared_size,omitempty"`
 	FailedRetries int          `json:"failed_retries,omitempty"`
 	PausedFor     string       `json:"paused_for"`
 	Breaker       BreakerState `json:"breaker"`
@@ -144,9 +137,6 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 		LastFailure: s.LastFailure, LastStatus: s.LastStatus, LastError: s.LastError, LastGiveUp: s.LastGiveUp}
 	if s.Size == 0 {
 		wire.Tokens, wire.Size = nil, "off"
-	}
-	if s.SharedSize > 0 {
-		wire.SharedTokens, wire.SharedSize = &s.SharedTokens, s.SharedSize
 	}
 	if s.FleetSize > 0 {
 		wire.FleetTokens, wire.FleetSize = &s.FleetTokens, s.FleetSize

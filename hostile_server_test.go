@@ -136,7 +136,7 @@ func (s *hostileServer) measure() {
 
 // hostilePolicy has no waits, so all the time that passes is the server's.
 var hostilePolicy = retrip.Policy{
-	Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Second, Budget: retrip.Unlimited,
+	Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Second, Budget: retrip.Off,
 }
 
 const ok200 = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

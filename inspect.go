@@ -72,21 +72,6 @@ func (t *Transport) HostStates() []HostState {
 	return states
 }
 
-// sharedMissing returns the tokens missing from the budgets that hosts share,
-// by the name of the policy that sets each.
-func (t *Transport) sharedMissing() map[string]float64 {
-	s := t.start()
-	if s.err != nil {
-		return nil
-	}
-	missing := make(map[string]float64, len(s.pools))
-	for policy, pool := range s.pools {
-		left, size := pool.Tokens(s.now())
-		missing[policy] = size - left
-	}
-	return missing
-}
-
 // state is that of s, with what is known of the fleet's account and of the requests
 // that failed. e is nil if the host is in no trouble.
 func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.Duration) HostState {

@@ -74,7 +74,7 @@ func TestHostState(t *testing.T) {
 			Policy: retrip.Policy{MaxAttempts: 2},
 			Hosts: map[string]retrip.Policy{
 				"*.Example.com":   {Breaker: retrip.Breaker{Ratio: 1, Window: time.Minute, MinVolume: 2, OpenFor: time.Minute}},
-				"free.example":    {Budget: retrip.Unlimited},
+				"free.example":    {Budget: retrip.Off},
 				"healthy.example": {},
 			},
 		}
@@ -207,7 +207,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 		require.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
 		req := play.Request(t, "GET", nil)
-		ctx := retrip.WithPolicy(req.Context(), retrip.Policy{MaxAttempts: 1, Budget: retrip.Unlimited})
+		ctx := retrip.WithPolicy(req.Context(), retrip.Policy{MaxAttempts: 1, Budget: retrip.Off})
 		resp, err := tr.RoundTrip(req.WithContext(ctx))
 		require.NoError(t, err)
 		play.Finish(t, resp)
@@ -215,7 +215,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
-		require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.com:80": {Budget: retrip.Budget{Size: 7}}}))
+		require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.com:80": {Budget: 7}}))
 		want.Policy, want.Tokens, want.Size = "*.com:80", 6.5, 7
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())

@@ -105,7 +105,6 @@ func (m *Metrics) make() {
 		gaugePaused:   desc("paused_hosts", "Hosts to which requests are held back, at the request of the host or by a gate."),
 		gaugeFailing:  desc("failing_hosts", "Hosts at which a request failed in the last five minutes, for whatever reason."),
 		gaugeHedge:    desc("hedge_delay_seconds", "Delay after which a request gets a hedge, the longest of all hosts."),
-		gaugeShared:   desc("shared_budget_tokens_missing", "Tokens missing from the budgets that the hosts of a policy share, by the policy that sets them."),
 	}
 	m.policies = map[string]*meter.Policy{}
 }
@@ -252,9 +251,6 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 		}
 		return sums[policy]
 	}
-	for policy, shared := range t.sharedMissing() {
-		of(policy)[gaugeShared] += shared
-	}
 	t.hedgeDelays(func(policy string, delay time.Duration) {
 		of(policy)[gaugeHedge] = max(of(policy)[gaugeHedge], delay.Seconds())
 	})
@@ -369,7 +365,6 @@ const (
 	gaugeTroubled
 	gaugeWaiting
 	gaugePaused
-	gaugeShared
 	gaugeFailing
 	gaugeHedge
 )

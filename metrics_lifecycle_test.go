@@ -274,7 +274,7 @@ func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Metrics: m, Policy: retrip.Policy{
-			Budget:  retrip.Budget{Size: 1},
+			Budget:  1,
 			Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter},
 		}}
 		full := false

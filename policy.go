@@ -39,10 +39,6 @@ func (s Switch) String() string {
 	}
 }
 
-// Unlimited is a [Budget] that never refuses a retry: nothing then keeps the
-// retries of a fleet from prolonging an outage.
-var Unlimited = Budget{Size: Off, Shared: Off}
-
 // Policy says how to retry requests to a set of hosts. It is a plain value: a
 // program can print, compare, store (as JSON) and reuse it.
 //
@@ -56,7 +52,7 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // # Attempts and waits
 //
 // MaxAttempts and MaxWait can't be Off. The Budget bounds retries after timeouts:
-// to two, if its Size is 5. If a server asks for a wait longer than MaxWait, the
+// to two, if it is 5. If a server asks for a wait longer than MaxWait, the
 // Transport gives up at once and returns the response in hand; at a [Gate], every
 // request that would have to wait that long gives up.
 //
@@ -64,7 +60,7 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 // never cut off a body. AttemptTimeout should be at least 1.5 times as long as
 // a new connection and the usual response take together: over TLS, three round
 // trips and the server's own time. While attempts time out, successes that take
-// longer than 0.7 of AttemptTimeout cost tokens of the [Budget].
+// longer than 0.7 of AttemptTimeout cost tokens of the Budget.
 //
 // # Hedges
 //
@@ -123,10 +119,23 @@ var Unlimited = Budget{Size: Off, Shared: Off}
 //
 // # Protection of the hosts
 //
+// Budget, 1 to 1 000 000 tokens, keeps retries from prolonging an outage: it limits
+// those that a Transport makes to one host. A budget starts full. A success without
+// a retry adds a fifth of a token. Of a request's failed retries, the first costs
+// half a token, or each 0.7 tokens while attempts time out. Too few tokens, or too
+// many failed retries in a row, allow no retry, and the caller gets the response or
+// error in hand at once. Too many are 0.6 times Budget, or 0.4 times Budget if the
+// attempt timed out, until an attempt succeeds. A larger Budget outlasts longer
+// outages, and prolongs an overload of a fleet. First attempts are never refused, so
+// the budget of a host that has recovered refills; time alone refills it only after
+// an hour without a failure. A caller that calls again at once in a loop needs a
+// [Gate]. docs/policy.md has the rule, and P14 in docs/promises.md what it does to a
+// fleet.
+//
 // FleetBudget, 1 to 1 000 000 tokens, should be about the number of requests
 // that all processes together send to the host in a quarter of a second, and the
 // same in every process. It has no effect without Transport.Fleet or if Budget
-// is [Unlimited].
+// is Off.
 //
 // RetryHeader names a header without another meaning, such as "Retry-Attempt",
 // so that an overloaded server can shed retries first. First attempts carry it
@@ -178,8 +187,8 @@ type Policy struct {
 	// Resume is how long to continue the broken body of a GET without a new byte, such as a minute.
 	Resume time.Duration `json:"resume"`
 
-	// Budget limits the retries to one host.
-	Budget Budget `json:"budget"`
+	// Budget is the number of tokens that limit the retries to one host. The default is 5.
+	Budget float64 `json:"budget"`
 	// FleetBudget is the size of the account that limits the retries of a [Fleet] to one host. The default is 175.
 	FleetBudget float64 `json:"fleet_budget"`
 	// Breaker stops attempts to a host that is down.
@@ -221,8 +230,7 @@ const noRetryHeader = "off"
 // WithPolicy returns a context whose requests follow p. Fields that p leaves
 // unset inherit from the policy of an enclosing WithPolicy, and then from the
 // policy of the host. Budgets, breakers and gates belong to the host, so p may
-// only switch them off, with [Unlimited], Breaker{Ratio: Off} and Gate{Enabled:
-// Off}. RoundTrip returns an error if p is invalid. The context is safe for
+// only switch them off. RoundTrip returns an error if p is invalid. The context is safe for
 // concurrent use. The slices in p must not be changed after the call.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
 	next := &override{policy: &p, from: incoming.Of(ctx), limits: p.MaxAttempts != 0}

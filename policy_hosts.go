@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 )
@@ -26,9 +25,8 @@ type matcher struct {
 
 	policy  Policy // policy and hosts are what compile was given
 	hosts   map[string]Policy
-	matched map[string]*atomic.Bool   // by pattern in lower case: whether a request has followed the pattern
-	rules   []*rules                  // the rules of all policies
-	pools   map[string]*budget.Shared // by the name of the policy that sets each
+	matched map[string]*atomic.Bool // by pattern in lower case: whether a request has followed the pattern
+	rules   []*rules                // the rules of all policies
 }
 
 // defaultName names the policy of hosts without a policy of their own.
@@ -68,19 +66,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 		errs = append(errs, err)
 		return nil
 	}
-	m.pools = map[string]*budget.Shared{}
-	pool := func(r *rules, own, inherited Budget) {
-		switch shared := own.Shared; {
-		case r == nil || shared == Off:
-		case shared > 0:
-			r.Pool = &budget.Shared{Size: budget.Micro(shared)}
-			m.pools[r.name] = r.Pool
-		case inherited.Shared > 0:
-			r.Pool = m.fallback.Pool
-		}
-	}
 	m.fallback = resolve("Policy", defaultName, policy, defaults)
-	pool(m.fallback, policy.Budget, Budget{})
 	base := policy.over(defaults)
 	for _, pattern := range sortedKeys(hosts) {
 		path := hostPath(pattern)
@@ -100,7 +86,6 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 		if r == nil {
 			continue
 		}
-		pool(r, hosts[pattern].Budget, policy.Budget)
 		set := m.exact
 		if rest, ok := strings.CutPrefix(name, "*"); ok {
 			set, name = m.suffix, rest
@@ -132,24 +117,8 @@ func (m *matcher) sizeOf(e *host.Entry) int64 {
 	return m.find(&url.URL{Host: e.Key.String()}).Budget.Size
 }
 
-// share makes the rules that follow the shared budget from follow the shared
-// budget to.
-func (m *matcher) share(name string, from, to *budget.Shared) {
-	m.pools[name] = to
-	for _, r := range m.rules {
-		if r.Pool == from {
-			r.Pool = to
-		}
-	}
-}
-
 // carry takes over the state that requests have left in old.
 func (m *matcher) carry(old *matcher) {
-	for name, pool := range m.pools {
-		if was := old.pools[name]; was != nil {
-			m.share(name, pool, was.Resized(pool.Size))
-		}
-	}
 	for pattern, matched := range m.matched {
 		if was := old.matched[pattern]; was != nil {
 			matched.Store(was.Load())

@@ -19,7 +19,7 @@ var jsonRule = policyjson.Rule{
 	Instead: instead(),
 	Example: map[string]string{
 		"Backoff": `{"base": "off"}`,
-		"Budget":  `{"size": "off"}`,
+		"Budget":  `"budget": 5`,
 		"Breaker": `{"ratio": "off"}`,
 		"Gate":    `{"enabled": true}`,
 	},
@@ -80,7 +80,7 @@ func (p places) report(whole policyjson.Place, err error) error {
 // all hosts, and a member "hosts" with an object of policies by pattern, as in
 // Transport.Hosts. The JSON of a single Policy is valid input. If anything is
 // wrong, LoadPolicies returns no policies, and the error names line, field and
-// value. docs/policies.schema.json describes the format. For example:
+// value. For example:
 //
 //	{
 //	  "max_attempts": 3,

@@ -6,7 +6,10 @@ package retrip
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,14 +23,14 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 		"zero": {},
 		"off": {
 			Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
-			Backoff: Backoff{Base: Off, ThrottleBase: Off}, Budget: Budget{Size: Off, Shared: Off}, Breaker: Breaker{Ratio: Off},
+			Backoff: Backoff{Base: Off, ThrottleBase: Off}, Budget: Off, Breaker: Breaker{Ratio: Off},
 			IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
 		},
 		"full": {
 			MaxAttempts: 5, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 90 * time.Second, ThrottleBase: 2 * time.Second, Jitter: DecorrelatedJitter},
 			Deadline: 2 * time.Second, AttemptTimeout: 150 * time.Millisecond, MaxWait: time.Minute, MaxReplayBody: 1 << 20, MaxSends: 3,
 			RetryOn: []int{408}, FailOn: []int{501, 505}, Unprocessed: []int{429}, IdempotentMethods: []string{"SEARCH"},
-			IdempotencyKey: On, Budget: Budget{Size: 10, Shared: 100},
+			IdempotencyKey: On, Budget: 10,
 			Breaker: Breaker{Ratio: 0.5, Window: 20 * time.Second, MinVolume: 50, OpenFor: time.Second}, Gate: Gate{Enabled: On}, RetryHeader: "Retry-Attempt",
 		},
 		"empty lists replace": {RetryOn: []int{}, IdempotentMethods: []string{}},
@@ -61,14 +64,14 @@ func TestLoadPolicies(t *testing.T) {
 		"backoff": {"base": "50ms", "cap": "2s", "jitter": "equal"},
 		"hosts": {
 			"*.example.com": {"attempt_timeout": "150ms", "retry_on": [408, 425]},
-			"legacy.example.com:8080": {"attempt_timeout": "off", "budget": {"size": "off"}}
+			"legacy.example.com:8080": {"attempt_timeout": "off", "budget": "off"}
 		}
 	}`))
 	require.NoError(t, err)
 	assert.Equal(t, Policy{MaxAttempts: 3, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 2 * time.Second, Jitter: EqualJitter}}, policy)
 	assert.Equal(t, map[string]Policy{
 		"*.example.com":           {AttemptTimeout: 150 * time.Millisecond, RetryOn: []int{408, 425}},
-		"legacy.example.com:8080": {AttemptTimeout: Off, Budget: Budget{Size: Off}},
+		"legacy.example.com:8080": {AttemptTimeout: Off, Budget: Off},
 	}, hosts)
 }
 
@@ -98,9 +101,10 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 		`{"backoff": {"base": "1m"}}`:                                                 "line 1: backoff.base: it is 1m0s: it must not be more than backoff.cap, which is 10s",
 		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}":     "line 4: hosts.b.backoff.cap: backoff.base is 100ms: it must not be more than backoff.cap, which is 1ms",
 		"{\"fail_on\": [500],\n\"hosts\": {\n\"A\": {\"retry_on\": [500]}}}":          "line 3: hosts.A.retry_on: fail_on is 500: retry_on lists this status too",
-		`{"budget": {"size": 0.5}}`:                                                   `line 1: budget.size: it is 0.5: it must be 1 to 1e+06, 0 to inherit or "off"`,
+		`{"budget": 0.5}`:                                                             `line 1: budget: it is 0.5: it must be 1 to 1e+06, 0 to inherit or "off"`,
+		"{\"hosts\": {\"a\": {\n\"budget\": {\"size\": 5}}}}":                         `line 2: hosts.a.budget: it is an object: it must be a positive number, or "off", such as "budget": 5`,
 		`{"retry_header": "A B"}`:                                                     `line 1: retry_header: it is "A B": it must be the name of a header, or "off"`,
-		"{\"budget\": {\n\"size\": 2,\n\"shared\": 0.5,\n\"x\": 1}}":                  `line 3: budget.shared: it is 0.5: it must be 1 to 1e+06, 0 to inherit or "off"`,
+		"{\"breaker\": {\n\"min_volume\": 2,\n\"ratio\": 5,\n\"x\": 1}}":              `line 3: breaker.ratio: it is 5: it must be 0.01 to 1, 0 to inherit or "off"`,
 		"{\"hosts\": {\"a\": {\n\"breaker\": {\n\"ratio\":\n2}}}}":                    `line 4: hosts.a.breaker.ratio: it is 2: it must be 0.01 to 1, 0 to inherit or "off"`,
 		"{\"fail_on\": [\n500,\n1,\n501,\n2\n]}":                                      "line 3: fail_on: it contains 1: a status must be 400 to 599\nretrip: line 5: fail_on: it contains 2: a status",
 		"{\"idempotent_methods\": [\n\"A\",\n\"B C\"\n],\n\"retry_on\": []}":          `line 3: idempotent_methods: it contains "B C": it must be an HTTP method`,
@@ -123,7 +127,7 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 // Where a value can't be the whole of an object or a list, the error shows one that works,
 // first of all to whoever wants to switch it off.
 func TestLoadPolicies_ShowsAnObjectOrAListThatWorks(t *testing.T) {
-	examples := map[string]string{"backoff": `{"base": "off"}`, "budget": `{"size": "off"}`, "breaker": `{"ratio": "off"}`, "gate": `{"enabled": true}`}
+	examples := map[string]string{"backoff": `{"base": "off"}`, "breaker": `{"ratio": "off"}`, "gate": `{"enabled": true}`}
 	for field := range reflect.TypeFor[Policy]().Fields() {
 		var want string
 		name, wrong := field.Tag.Get("json"), []string{`"off"`, "true", "false", "0", "null"}
@@ -145,13 +149,32 @@ func TestLoadPolicies_ShowsAnObjectOrAListThatWorks(t *testing.T) {
 	}
 }
 
+// The policies in the docs are valid.
+func TestLoadPolicies_ExamplesOfTheDocs(t *testing.T) {
+	files, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	examples := 0
+	for _, file := range append(files, "README.md") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, match := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+			examples++
+			policy, hosts, err := LoadPolicies(strings.NewReader(match[1]))
+			if assert.NoError(t, err, "%s", file) {
+				assert.NoError(t, (&Transport{Policy: policy, Hosts: hosts}).Validate(), "%s", file)
+			}
+		}
+	}
+	assert.NotZero(t, examples)
+}
+
 // An error stays short and on its lines, whatever the input holds.
 func TestLoadPolicies_ShortErrors(t *testing.T) {
 	long := strings.Repeat("x", 1<<18)
 	many := strings.Repeat("1, ", 1<<16) + "1"
 	for _, input := range []string{
 		`{"` + long + `": 1}`, `{"` + long + `": 1, "` + long + `": 1}`, `{"retry_header": "` + long + ` "}`, `{"deadline": "` + long + `"}`, `{"retry_on": ["` + long + `"]}`,
-		`{"max_attempts": ` + strings.Repeat("9", 1<<18) + `}`, `{"budget": {"size": ` + strings.Repeat("9", 1<<18) + `}}`, `{"budget": {"` + long + `": 1}}`,
+		`{"max_attempts": ` + strings.Repeat("9", 1<<18) + `}`, `{"budget": ` + strings.Repeat("9", 1<<18) + `}`, `{"breaker": {"` + long + `": 1}}`,
 		`{"idempotent_methods": ["` + long + ` "]}`, `{"dialects": ["` + long + `"]}`, `{"backoff": {"jitter": "` + long + `"}}`, `{"gate": "` + long + `"}`,
 		`{"hosts": {"` + long + `/": {}}}`, `{"hosts": {".` + long + `": {}}}`, `{"hosts": {"a:` + long + `": {}}}`, `{"hosts": {"[` + long + `]": {}}}`, `{"hosts": {"*` + long + `": {}}}`,
 		`{"hosts": {"` + long + `": {"` + long + `": 1}}}`, `{"hosts": {"` + long + `": {"backoff": {"base": "1h"}}}}`, `{"hosts": "` + long + `"}`, `"` + long + `"`, `{"a\nb\u0000": 1}`,
@@ -177,7 +200,7 @@ func TestPolicy_UnmarshalMistakeLeavesUnchanged(t *testing.T) {
 
 func FuzzLoadPolicies(f *testing.F) {
 	f.Add(`{"max_attempts":3,"backoff":{"base":"50ms","jitter":"full"},"hosts":{"*.example.com":{"retry_on":[408]}}}`)
-	f.Add(`{"budget":{"size":"off"}}`)
+	f.Add(`{"budget":"off"}`)
 	f.Fuzz(func(t *testing.T, input string) {
 		policy, hosts, err := LoadPolicies(strings.NewReader(input))
 		if err != nil {

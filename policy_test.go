@@ -96,15 +96,15 @@ func TestPolicy_InheritsEveryField(t *testing.T) {
 // any other.
 func TestPolicy_Replaces(t *testing.T) {
 	base := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"},
-		Deadline: time.Second, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}}
+		Deadline: time.Second, Budget: 7, Breaker: Breaker{Ratio: 0.5}}
 	p := Policy{RetryOn: []int{}, FailOn: []int{}, Unprocessed: []int{}, IdempotentMethods: []string{},
-		Deadline: Off, Budget: Unlimited, Breaker: Breaker{Ratio: Off}}.over(base)
+		Deadline: Off, Budget: Off, Breaker: Breaker{Ratio: Off}}.over(base)
 	assert.Empty(t, p.RetryOn)
 	assert.Empty(t, p.FailOn)
 	assert.Empty(t, p.Unprocessed)
 	assert.Empty(t, p.IdempotentMethods)
 	assert.EqualValues(t, Off, p.Deadline)
-	assert.EqualValues(t, Off, p.Budget.Size)
+	assert.EqualValues(t, Off, p.Budget)
 	assert.EqualValues(t, Off, p.Breaker.Ratio)
 }
 
@@ -115,7 +115,7 @@ func TestPolicy_Defaults(t *testing.T) {
 		Backoff:       Backoff{Base: 100 * time.Millisecond, Cap: 10 * time.Second, ThrottleBase: time.Second, Jitter: FullJitter},
 		MaxWait:       30 * time.Second,
 		MaxReplayBody: 64 << 10,
-		Budget:        Budget{Size: 5},
+		Budget:        5,
 		FleetBudget:   175,
 	}, r.policy)
 
@@ -153,11 +153,11 @@ func TestTransport_PoliciesAreCopies(t *testing.T) {
 func TestPolicy_OffForOneHost(t *testing.T) {
 	on := Policy{
 		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
-		Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: Gate{Enabled: On}, RetryHeader: "retry-attempt",
+		Budget: 7, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: Gate{Enabled: On}, RetryHeader: "retry-attempt",
 	}
 	off := Policy{
 		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
-		Budget: Unlimited, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
+		Budget: Off, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
 	}
 	m, err := compile(on, map[string]Policy{"off.example": off})
 	require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestWithPolicy_Nests(t *testing.T) {
 }
 
 func TestWithPolicy_Resolves(t *testing.T) {
-	host := resolved(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: Budget{Size: 7}, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
+	host := resolved(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: 7, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
 	host.name = "host.example"
 
 	r, err := host.override(Policy{MaxAttempts: 2})
@@ -218,7 +218,7 @@ func TestWithPolicy_Resolves(t *testing.T) {
 	assert.True(t, r.Breaker != nil && r.policy.Gate.Enabled == On)
 	assert.Equal(t, "host.example", r.name)
 
-	r, err = host.override(Policy{Budget: Unlimited, Breaker: Breaker{Ratio: Off}, Gate: Gate{Enabled: On}})
+	r, err = host.override(Policy{Budget: Off, Breaker: Breaker{Ratio: Off}, Gate: Gate{Enabled: On}})
 	require.NoError(t, err)
 	assert.Zero(t, r.Budget.Size)
 	assert.Nil(t, r.Breaker)
@@ -229,9 +229,8 @@ func TestWithPolicy_Resolves(t *testing.T) {
 func TestWithPolicy_Refuses(t *testing.T) {
 	host := resolved(t, Policy{Unprocessed: []int{429}})
 	for want, p := range map[string]Policy{
-		"WithPolicy.MaxAttempts is Off":  {MaxAttempts: Off},
-		"WithPolicy.Budget is {Size:10":  {Budget: Budget{Size: 10}},
-		"WithPolicy.Budget is {Size:0 S": {Budget: Budget{Shared: Off}},
+		"WithPolicy.MaxAttempts is Off": {MaxAttempts: Off},
+		"WithPolicy.Budget is 10: its state belongs to the host, so WithPolicy accepts only Off": {Budget: 10},
 		"WithPolicy.Breaker is {Ratio:0": {Breaker: Breaker{Ratio: 0.5}},
 		"WithPolicy.Breaker is {Ratio:":  {Breaker: Breaker{MinVolume: 1}},
 		"WithPolicy.Gate.Enabled is on":  {Gate: Gate{Enabled: On}},
@@ -246,7 +245,7 @@ func TestWithPolicy_Refuses(t *testing.T) {
 	r, err := gated.override(Policy{Gate: Gate{Enabled: Off}})
 	require.NoError(t, err)
 	assert.False(t, r.Gate)
-	_, err = host.override(Policy{MaxAttempts: -1, Budget: Budget{Size: 10}, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
+	_, err = host.override(Policy{MaxAttempts: -1, Budget: 10, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
 	for _, want := range []string{"MaxAttempts", "Budget", "Breaker", "Gate"} {
 		assert.ErrorContains(t, err, "retrip: WithPolicy."+want, "all at once")
 	}

@@ -159,8 +159,7 @@ func (p Policy) eachMistake(bad func(field string, value any, want string)) {
 	case syntax.HasMeaning(p.RetryHeader):
 		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header without another meaning, or "off"`)
 	}
-	number("Budget.Size", p.Budget.Size, 1, maxBudget)
-	number("Budget.Shared", p.Budget.Shared, 1, maxBudget)
+	number("Budget", p.Budget, 1, maxBudget)
 	number("FleetBudget", p.FleetBudget, 1, maxBudget)
 	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
 	duration("Breaker.Window", p.Breaker.Window)
@@ -295,7 +294,9 @@ const (
 	defaultMaxWait       = 30 * time.Second
 	defaultMaxReplayBody = 64 << 10
 	defaultMaxSends      = 10
-	defaultBudgetSize    = 5
+	defaultBudget        = 5
+
+	maxBudget = 1_000_000
 )
 
 // over returns p with its unset fields taken from base.
@@ -321,8 +322,7 @@ func (p Policy) over(base Policy) Policy {
 	inherit(&p.IdempotencyKey, base.IdempotencyKey)
 	inheritSlice(&p.Dialects, base.Dialects)
 	inherit(&p.RetryHeader, base.RetryHeader)
-	inherit(&p.Budget.Size, base.Budget.Size)
-	inherit(&p.Budget.Shared, base.Budget.Shared)
+	inherit(&p.Budget, base.Budget)
 	inherit(&p.FleetBudget, base.FleetBudget)
 	inherit(&p.Breaker.Ratio, base.Breaker.Ratio)
 	inherit(&p.Breaker.Window, base.Breaker.Window)
@@ -361,6 +361,6 @@ var defaults = Policy{
 	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, ThrottleBase: defaultThrottleBase, Jitter: FullJitter},
 	MaxWait:       defaultMaxWait,
 	MaxReplayBody: defaultMaxReplayBody,
-	Budget:        Budget{Size: defaultBudgetSize},
+	Budget:        defaultBudget,
 	FleetBudget:   account.DefaultSize,
 }

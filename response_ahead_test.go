@@ -66,7 +66,7 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 				for _, length := range []int64{0, int64(len(document))} {
 					b := &bodies{status: 200, length: length, answers: []func(context.Context) io.ReadCloser{broken(document[:n], failure), broken(document, io.EOF)}}
 					m := NewMetrics()
-					tr := &Transport{Base: b, Metrics: m, Policy: Policy{WholeBody: 64 << 10, Budget: Unlimited}}
+					tr := &Transport{Base: b, Metrics: m, Policy: Policy{WholeBody: 64 << 10, Budget: Off}}
 					got, err := fetch(t, tr)
 					require.NoError(t, err)
 					require.Equal(t, document, string(got))

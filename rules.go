@@ -77,11 +77,8 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 	for _, status := range p.FailOn {
 		r.Retry.Remove(status)
 	}
-	r.Budget.Credit = budget.Credit // also into a shared budget that is the only one
-	if p.Budget.Size != Off {
-		r.Budget.Size = budget.Micro(p.Budget.Size)
-	}
-	if p.Budget.Size != Off || p.Budget.Shared > 0 {
+	if p.Budget != Off {
+		r.Budget = budget.Rule{Size: budget.Micro(p.Budget), Credit: budget.Credit}
 		// Without a budget, a process whose own network is dead would spend what
 		// everyone has.
 		r.fleet = max(0, p.FleetBudget)
@@ -133,8 +130,8 @@ func (r *rules) override(p Policy) (*rules, error) {
 	if b, off := p.Breaker, (Breaker{Ratio: Off}); b != (Breaker{}) && b != off {
 		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so WithPolicy accepts only Breaker{Ratio: Off}", b))
 	}
-	if b := p.Budget; b != (Budget{}) && b != Unlimited && b != (Budget{Size: Off}) {
-		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %+v: its state belongs to the host, so WithPolicy accepts only Unlimited", b))
+	if p.Budget != 0 && p.Budget != Off {
+		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %v: its state belongs to the host, so WithPolicy accepts only Off", p.Budget))
 	}
 	if p.FleetBudget != 0 && p.FleetBudget != Off {
 		errs = append(errs, fmt.Errorf("retrip: WithPolicy.FleetBudget is %v: its state belongs to the host, so WithPolicy accepts only Off", p.FleetBudget))
@@ -148,11 +145,6 @@ func (r *rules) override(p Policy) (*rules, error) {
 	own, err := p.resolve(r.policy)
 	if err != nil {
 		return nil, fmt.Errorf("retrip: WithPolicy.%w", err)
-	}
-	if p.Budget.Size != Off {
-		own.Pool = r.Pool
-	} else {
-		own.fleet = 0
 	}
 	own.name, own.metrics = r.name, r.metrics
 	return own, nil

@@ -296,7 +296,7 @@ func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 		var log bytes.Buffer
 		tr := &retrip.Transport{
 			Base:   testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, os.ErrDeadlineExceeded }),
-			Policy: play.With(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1}; p.MaxAttempts = 2 }),
+			Policy: play.With(func(p *retrip.Policy) { p.Budget = 1; p.MaxAttempts = 2 }),
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -174,7 +174,7 @@ func TestTransport_Cancel(t *testing.T) {
 func TestTransport_CancelReturnsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503))
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1} })}
+		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = 1 })}
 		for range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second/2, cancel)

@@ -68,7 +68,7 @@ func TestTransport_Panics(t *testing.T) {
 				base := play.Base(tt.steps...)
 				base.Keep = strings.HasPrefix(tt.name, "base") // panics before it closes the body
 				tr := &retrip.Transport{Base: base, Policy: play.Steady}
-				tr.Policy.Budget = retrip.Budget{Size: 1}
+				tr.Policy.Budget = 1
 				tt.set(tr)
 				body := play.NewSend("x")
 				var made []*play.SendBody

@@ -47,7 +47,7 @@ func TestTransport_Schedule(t *testing.T) {
 		{"errors for ever", play.Steady, []play.Step{play.Err(reset)}, "[0s 1s 2s 3s]", 0},
 		{"a status added", play.With(func(p *retrip.Policy) { p.RetryOn = []int{404} }), []play.Step{play.Reply(404), play.Reply(200)}, "[0s 1s]", 200},
 		{"a status taken away", play.With(func(p *retrip.Policy) { p.FailOn = []int{501} }), []play.Step{play.Reply(501)}, "[0s]", 501},
-		{"exponential", retrip.Policy{MaxAttempts: 6, Backoff: retrip.Backoff{Base: time.Second, Cap: 5 * time.Second, Jitter: retrip.NoJitter}, Budget: retrip.Unlimited},
+		{"exponential", retrip.Policy{MaxAttempts: 6, Backoff: retrip.Backoff{Base: time.Second, Cap: 5 * time.Second, Jitter: retrip.NoJitter}, Budget: retrip.Off},
 			[]play.Step{play.Reply(500)}, "[0s 1s 3s 7s 12s 17s]", 500},
 		{"no backoff", play.With(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off }), []play.Step{play.Reply(500)}, "[0s 0s 0s 0s]", 500},
 		{"Retry-After in the past", play.Steady, []play.Step{play.Reply(503, "Retry-After: Fri, 31 Dec 1999 00:00:00 GMT"), play.Reply(200)}, "[0s 1s]", 200},
@@ -140,7 +140,7 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 			}
 			return play.Reply(200)(r)
 		})
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Unlimited}, Trace: &retrip.Trace{Retry: func(e retrip.Event) {
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Off}, Trace: &retrip.Trace{Retry: func(e retrip.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			assert.GreaterOrEqual(t, e.Wait, 10*time.Second)
@@ -246,7 +246,7 @@ func TestTransport_WithPolicy(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		assert.Equal(t, 2, count(retrip.WithTrace(two, &retrip.Trace{})))
 		for _, bad := range []retrip.Policy{
-			{MaxAttempts: -7}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: retrip.Budget{Size: 3}}, {Gate: retrip.Gate{Enabled: retrip.On}},
+			{MaxAttempts: -7}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: 3}, {Gate: retrip.Gate{Enabled: retrip.On}},
 			{Backoff: retrip.Backoff{Base: time.Hour}}, {FailOn: []int{500}, RetryOn: []int{500}},
 		} {
 			body := play.NewSend("x")

@@ -77,7 +77,7 @@ func newRetrip(metrics, timeouts bool) func(http.RoundTripper, bool) http.RoundT
 		}
 		if instant {
 			t.Policy.Backoff.Base = retrip.Off
-			t.Policy.Budget = retrip.Unlimited // failures in a row would exhaust it
+			t.Policy.Budget = retrip.Off // failures in a row would exhaust it
 		}
 		return t
 	}

@@ -125,7 +125,7 @@ func TestFresh_FrozenConnection(t *testing.T) {
 				transport := &retrip.Transport{
 					Base: tt.wrap(base),
 					Policy: retrip.Policy{
-						AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited,
+						AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off,
 					},
 					Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }},
 				}
@@ -185,7 +185,7 @@ func TestFresh_ForeignHTTP2(t *testing.T) {
 	attempts := 0
 	transport := &retrip.Transport{
 		Base:   base,
-		Policy: retrip.Policy{AttemptTimeout: 200 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited},
+		Policy: retrip.Policy{AttemptTimeout: 200 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off},
 		Trace:  &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }},
 	}
 	client := &http.Client{Transport: transport}

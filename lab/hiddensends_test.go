@@ -185,7 +185,7 @@ func TestStackedRetriers(t *testing.T) {
 				arrivals++
 				return nil, errors.New("down")
 			})
-			policy := retrip.Policy{MaxAttempts: 3, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited}
+			policy := retrip.Policy{MaxAttempts: 3, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off}
 			outer := &retrip.Transport{Base: stack(&retrip.Transport{Base: down, Policy: policy}), Policy: policy}
 			require.ErrorContains(t, outer.Validate(), "their attempts multiply")
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)

@@ -23,7 +23,7 @@ var stubborn = retrip.Policy{
 	MaxAttempts:    8,
 	Backoff:        retrip.Backoff{Base: 10 * time.Millisecond, Cap: 300 * time.Millisecond},
 	AttemptTimeout: time.Minute,
-	Budget:         retrip.Unlimited,
+	Budget:         retrip.Off,
 }
 
 // trial runs a load through a wrapped base against a ledger behind faults, and

@@ -63,7 +63,7 @@ func TestRefusedUploads_AreClosed(t *testing.T) {
 			t.Run(server+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				url := newFrameServer(t, request).URL
-				transport := &retrip.Transport{Base: base(t), Policy: retrip.Policy{AttemptTimeout: 300 * time.Millisecond, Budget: retrip.Unlimited}}
+				transport := &retrip.Transport{Base: base(t), Policy: retrip.Policy{AttemptTimeout: 300 * time.Millisecond, Budget: retrip.Off}}
 				var wg sync.WaitGroup
 				var open atomic.Int32
 				for i := range 20 {

@@ -39,7 +39,7 @@ func TestFresh_SlowToConnect(t *testing.T) {
 					return nil, ctx.Err()
 				}
 			}
-			transport := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: 800 * time.Millisecond, Budget: retrip.Unlimited}}
+			transport := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: 800 * time.Millisecond, Budget: retrip.Off}}
 			client := &http.Client{Transport: transport}
 			t.Cleanup(client.CloseIdleConnections)
 			resp, err := (&http.Client{Transport: base}).Get(server.URL)

@@ -193,7 +193,7 @@ func TestNew_ContextsOfResponses(t *testing.T) {
 	w := newWorld(t, script(200))
 	client := &http.Client{Transport: retripotel.New(&retrip.Transport{
 		Base:   firstFails{w.Transport()},
-		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}, Budget: retrip.Unlimited, RetryHeader: "Retry-Attempt"},
+		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}, Budget: retrip.Off, RetryHeader: "Retry-Attempt"},
 	}, w.config)}
 	first := do(t, client, http.MethodGet, w.URL, "")
 	const pages = 20

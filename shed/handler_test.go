@@ -419,7 +419,7 @@ func TestHandler_SlowRoute(t *testing.T) {
 // reached the last server.
 func layers(t *testing.T, proto memhttp.Proto, n int, sheds bool) (http.RoundTripper, string, *atomic.Int64) {
 	var calls atomic.Int64
-	policy := retrip.Policy{RetryHeader: "Retry-Attempt", Budget: retrip.Unlimited, Backoff: retrip.Backoff{Cap: 100 * ms}}
+	policy := retrip.Policy{RetryHeader: "Retry-Attempt", Budget: retrip.Off, Backoff: retrip.Backoff{Cap: 100 * ms}}
 	next := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		calls.Add(1)
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -604,7 +604,7 @@ func TestHandler_BackgroundWork(t *testing.T) {
 			got = append(got, strings.Join(r.Header["Retry-Attempt"], "+"))
 			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 		})
-		rt := &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Retry-Attempt", MaxAttempts: 2, Budget: retrip.Unlimited}}
+		rt := &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Retry-Attempt", MaxAttempts: 2, Budget: retrip.Off}}
 		call := func(ctx context.Context) []string {
 			got = nil
 			do(ctx, rt, "GET", "http://example.com", nil)

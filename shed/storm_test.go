@@ -53,7 +53,7 @@ func TestTable(t *testing.T) {
 	for _, sheds := range []bool{false, true} {
 		var line strings.Builder
 		fmt.Fprintf(&line, "shed.Handler: %-5v", sheds)
-		for _, budget := range []retrip.Budget{{}, retrip.Unlimited} {
+		for _, budget := range []float64{0, retrip.Off} {
 			for _, clients := range []int{1000, 10_000, 100_000} {
 				result, load := brownout(t, sheds, clients, func(l *storm.Load) { l.Policy.Budget = budget })
 				fmt.Fprintf(&line, " | %3d (%2.0f %%)", result.Recovery(load), 100*result.Goodput(3, 13))

@@ -62,7 +62,7 @@ func ArticleContention() Contention {
 
 func contender(b retrip.Backoff, name string) Policy {
 	b.Cap = 2 * time.Second
-	return Policy{Name: name, Retry: retrip.Policy{MaxAttempts: math.MaxInt32, Backoff: b, Budget: retrip.Unlimited}}
+	return Policy{Name: name, Retry: retrip.Policy{MaxAttempts: math.MaxInt32, Backoff: b, Budget: retrip.Off}}
 }
 
 // Contenders returns the policies that the article of [Contention] compares, in

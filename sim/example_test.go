@@ -35,7 +35,7 @@ func ExampleCheckRecovery() {
 	fmt.Println(sim.CheckRecovery(context.Background(), scenario))
 
 	// Someone has removed the budget because it got in the way.
-	scenario.Policy.Retry.Budget = retrip.Unlimited
+	scenario.Policy.Retry.Budget = retrip.Off
 	fmt.Println(sim.CheckRecovery(context.Background(), scenario))
 	// Output:
 	// <nil>

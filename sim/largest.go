@@ -40,7 +40,7 @@ type Quantity int
 const (
 	OfClients     Quantity = iota // Fleet.Clients, 1 to 100 000
 	OfLoad                        // Arrivals.Rate, as a share of the backend's capacity: 0.05 to 0.99
-	OfBudgetSize                  // Budget.Size, 1 to 10 000
+	OfBudgetSize                  // Policy.Budget, 1 to 10 000
 	OfMaxAttempts                 // MaxAttempts, 1 to 100
 )
 
@@ -77,7 +77,7 @@ func (s Scenario) with(q Quantity, value float64) Scenario {
 	case OfLoad:
 		return s.LoadOf(value)
 	case OfBudgetSize:
-		s.Policy.Retry.Budget.Size = value
+		s.Policy.Retry.Budget = value
 	case OfMaxAttempts:
 		s.Policy.Retry.MaxAttempts = int(value)
 	default:
@@ -105,7 +105,7 @@ func Largest(ctx context.Context, s Scenario, q Quantity, progress func(done flo
 		return Limit{}, &ParameterError{"Backend.Workers", s.Backend.Workers, "positive, for a load to mean anything"}
 	}
 	if s.Policy.limit != nil && q == OfBudgetSize {
-		return Limit{}, fmt.Errorf("sim: %s has no Budget.Size", s.Policy.name())
+		return Limit{}, fmt.Errorf("sim: %s has no Budget", s.Policy.name())
 	}
 	return search(ctx, s, q, least, most, progress)
 }
@@ -177,7 +177,7 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	if p.MaxAttempts < 2 {
 		return 0, nil
 	}
-	if p.Budget.Size == retrip.Off || s.Policy.limit != nil {
+	if p.Budget == retrip.Off || s.Policy.limit != nil {
 		return Never, nil
 	}
 	var record host.Record

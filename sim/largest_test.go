@@ -42,7 +42,7 @@ func TestLargest(t *testing.T) {
 	assert.ErrorAs(t, passes(), new(*RecoveryError))
 	s.Fleet.Clients = 1000
 
-	s.Policy.Retry.Budget = retrip.Unlimited
+	s.Policy.Retry.Budget = retrip.Off
 	assert.Equal(t, Limit{Quantity: OfMaxAttempts, Value: 1}, largest(s, OfMaxAttempts))
 	assert.Equal(t, Limit{Quantity: OfClients}, largest(s, OfClients))
 
@@ -53,7 +53,7 @@ func TestLargest(t *testing.T) {
 
 func TestLargestRefuses(t *testing.T) {
 	_, err := Largest(t.Context(), as(t, Overload(), "finagle"), OfBudgetSize, nil)
-	assert.ErrorContains(t, err, "finagle has no Budget.Size")
+	assert.ErrorContains(t, err, "finagle has no Budget")
 	_, err = Largest(t.Context(), Faults(0.1), OfLoad, nil)
 	assert.ErrorContains(t, err, "Backend.Workers")
 	_, err = Largest(t.Context(), Faults(0.1), OfClients, nil)
@@ -72,7 +72,7 @@ func TestPurseTime(t *testing.T) {
 	// 7 retries at 3 a request, one request in 14.3 s.
 	assert.InDelta(t, 33.3, d.Seconds(), 0.1)
 	small := of(Overload(), 10_000)
-	small.Policy.Retry.Budget.Size = 1
+	small.Policy.Retry.Budget = 1
 	d, err = small.PurseTime()
 	require.NoError(t, err)
 	assert.InDelta(t, 19.0, d.Seconds(), 0.1, "four retries")

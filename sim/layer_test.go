@@ -51,7 +51,7 @@ func TestLayersPeak(t *testing.T) {
 // processes.
 func TestServices(t *testing.T) {
 	s := Faults(1)
-	s.Policy.Retry.Budget = retrip.Unlimited
+	s.Policy.Retry.Budget = retrip.Off
 	s.Arrivals.Count = 10_000
 	s.Fleet.Services = []Service{
 		{Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 1}}, Replicas: 3},

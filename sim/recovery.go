@@ -423,7 +423,7 @@ func (c RecoveryCheck) challenge(ctx context.Context, s Scenario, places []place
 			return err
 		}
 		p.Policy = Policy{Retry: retrip.Policy{AttemptTimeout: p.Policy.Retry.AttemptTimeout, Deadline: p.Policy.Retry.Deadline,
-			MaxWait: p.Policy.Retry.MaxWait, Budget: retrip.Unlimited, Backoff: retrip.Backoff{Cap: time.Second}}}
+			MaxWait: p.Policy.Retry.MaxWait, Budget: retrip.Off, Backoff: retrip.Backoff{Cap: time.Second}}}
 		seen, err := c.with(ctx, p, without)
 		if err != nil || !seen.ok {
 			return err

@@ -99,7 +99,7 @@ func TestCheckRecovery_LargeBudget(t *testing.T) {
 		check.Troubles = []Trouble{}
 	}
 	assert.NoError(t, check.Run(t.Context(), s))
-	s.Policy.Retry.Budget.Size = 10_000
+	s.Policy.Retry.Budget = 10_000
 	var e *RecoveryError
 	assert.ErrorAs(t, check.Run(t.Context(), s), &e)
 }

@@ -251,8 +251,8 @@ func TestScenarioRefusesParameters(t *testing.T) {
 		assert.EqualError(t, s.Validate(), err.Error())
 	}
 	s := Overload()
-	s.Policy.Retry.Budget.Size = -3
-	assert.ErrorContains(t, s.Validate(), "Policy.Budget.Size is -3")
+	s.Policy.Retry.Budget = -3
+	assert.ErrorContains(t, s.Validate(), "Policy.Budget is -3")
 	_, err := Preset("netflix", retrip.Policy{})
 	assert.ErrorContains(t, err, "finagle")
 	assert.NotEmpty(t, DescribePreset("finagle"))

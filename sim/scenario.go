@@ -221,7 +221,7 @@ func Storm(crowd Crowd) Scenario {
 		Policy: Policy{Retry: retrip.Policy{
 			MaxAttempts: 6,
 			Backoff:     retrip.Backoff{Base: 100 * time.Millisecond},
-			Budget:      retrip.Unlimited,
+			Budget:      retrip.Off,
 		}},
 		Fleet:    Fleet{Clients: 1000},
 		Arrivals: Arrivals{Rate: 500, Regular: true, Count: 1000},

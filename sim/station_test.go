@@ -72,7 +72,7 @@ func TestInstances(t *testing.T) {
 func TestConnect(t *testing.T) {
 	s := Faults(0)
 	s.Arrivals = Arrivals{Rate: 10, Count: 1, Regular: true}
-	s.Policy.Retry = retrip.Policy{MaxAttempts: 4, Budget: retrip.Unlimited}
+	s.Policy.Retry = retrip.Policy{MaxAttempts: 4, Budget: retrip.Off}
 	s.Backend.Service, s.Backend.Fixed = 200*time.Millisecond, true
 	s.Fleet.Timeout = 300 * time.Millisecond
 	s.Backend.Connect = 150 * time.Millisecond

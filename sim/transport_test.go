@@ -155,9 +155,9 @@ func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 //
 //retrip:promise P14
 func TestTransportsAgreeExactly(t *testing.T) {
-	behind := []Service{{}, {Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 3, Budget: retrip.Budget{Size: 20},
+	behind := []Service{{}, {Policy: &Policy{Retry: retrip.Policy{MaxAttempts: 3, Budget: 20,
 		Backoff: retrip.Backoff{Base: 31 * time.Millisecond, Jitter: retrip.NoJitter}}}}}
-	for i, budget := range []retrip.Budget{{}, {Size: 2}, retrip.Unlimited, retrip.Unlimited} {
+	for i, budget := range []float64{0, 2, retrip.Off, retrip.Off} {
 		s := Storm(Continuing)
 		if i == 3 {
 			s.Fleet.Services = behind
@@ -200,7 +200,7 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	overload.Trigger.At, overload.Trigger.For = 8*time.Second, 4*time.Second
 	overload.Horizon = 25 * time.Second
 	unbounded := overload
-	unbounded.Policy.Retry.Budget = retrip.Unlimited
+	unbounded.Policy.Retry.Budget = retrip.Off
 	faults := Faults(0.25)
 	faults.Fleet.Clients = 30
 	faults.Arrivals.Rate = 200
@@ -222,7 +222,7 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	pauses.Horizon = 40 * time.Second
 	server := func(change func(*Backend)) Scenario {
 		s := overload
-		s.Policy.Retry.Budget = retrip.Budget{Size: 20}
+		s.Policy.Retry.Budget = 20
 		change(&s.Backend)
 		return s
 	}

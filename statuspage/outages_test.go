@@ -34,9 +34,9 @@ var outages = []struct {
 }{
 	{name: "POST", method: "POST", status: 503, giveUp: "not_idempotent"},
 	{name: "one attempt", policy: retrip.Policy{MaxAttempts: 1}, status: 503, giveUp: "max_attempts"},
-	{name: "unlimited", policy: retrip.Policy{Budget: retrip.Unlimited}, status: 503, giveUp: "max_attempts"},
+	{name: "unlimited", policy: retrip.Policy{Budget: retrip.Off}, status: 503, giveUp: "max_attempts"},
 	{name: "refused dials", policy: retrip.Policy{MaxAttempts: 1}, base: refused, kind: "connection_refused", giveUp: "max_attempts"},
-	{name: "refused by the fleet", policy: retrip.Policy{Budget: retrip.Budget{Size: 1000}}, fleet: true, status: 503, giveUp: "fleet_budget"},
+	{name: "refused by the fleet", policy: retrip.Policy{Budget: 1000}, fleet: true, status: 503, giveUp: "fleet_budget"},
 	{name: "throttled", policy: retrip.Policy{MaxAttempts: 1}, base: answer(429), status: 429, giveUp: "max_attempts"},
 	{name: "no such host", base: failWith(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), kind: "no_such_host"},
 	{name: "too long a wait", base: askToWait, status: 503, giveUp: "wait_too_long"},

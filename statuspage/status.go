@@ -184,7 +184,7 @@ func inARow(s retrip.HostState) bool {
 // exhausted reports whether the budgets of s allow no further retry.
 func exhausted(s retrip.HostState) bool {
 	const cost = float64(budget.RetryCost) / budget.Token // of a request's first retry, at least
-	return s.Size > 0 && s.Tokens < cost || inARow(s) || s.SharedSize > 0 && s.SharedTokens < cost
+	return s.Size > 0 && s.Tokens < cost || inARow(s)
 }
 
 // inWords returns p as JSON, and the names of its fields that are Go functions.

@@ -116,7 +116,7 @@ func (f *flags) choice(policies string) {
 	f.DurationVar(&p.Backoff.Base, "backoff-base", 0, "ceiling of the first wait, overriding the policy")
 	f.DurationVar(&p.Backoff.Cap, "backoff-cap", 0, "highest ceiling of a wait, overriding the policy")
 	f.StringVar(&f.jitter, "jitter", "", "jitter of the waits: full, equal, decorrelated or none, overriding the policy")
-	f.Float64Var(&p.Budget.Size, "budget-size", 0, "tokens of the budget, overriding the policy; -1 for no budget")
+	f.Float64Var(&p.Budget, "budget-size", 0, "tokens of the budget, overriding the policy; -1 for no budget")
 	f.DurationVar(&p.MaxWait, "max-wait", 0, "longest wait that a server may ask for, overriding the policy")
 	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
 		on, err := strconv.ParseBool(text)
@@ -277,7 +277,7 @@ func (f *flags) change(p *retrip.Policy) error {
 		case "throttle-base":
 			p.Backoff.ThrottleBase = o.Backoff.ThrottleBase
 		case "budget-size":
-			p.Budget.Size = o.Budget.Size
+			p.Budget = o.Budget
 		case "attempt-timeout":
 			p.AttemptTimeout = o.AttemptTimeout
 		case "deadline":
@@ -317,7 +317,7 @@ var policyFlags = strings.NewReplacer(
 	"retrip: Policy.Backoff.Base", "-backoff-base",
 	"retrip: Policy.Backoff.Cap", "-backoff-cap",
 	"retrip: Policy.Backoff.ThrottleBase", "-throttle-base",
-	"retrip: Policy.Budget.Size", "-budget-size",
+	"retrip: Policy.Budget", "-budget-size",
 	"retrip: Policy.Hedge", "-hedge",
 	"retrip: Policy.Breaker.Ratio", "-breaker-ratio",
 	"retrip: Policy.Breaker.Window", "-breaker-window",

@@ -81,7 +81,7 @@ var remedies = []remedy{
 		return nil
 	}, false},
 	{fmt.Sprintf("Size %d", moreTokens), func(s *sim.Scenario) error {
-		s.Policy.Retry.Budget.Size = moreTokens
+		s.Policy.Retry.Budget = moreTokens
 		return nil
 	}, true},
 }
@@ -166,7 +166,7 @@ func price(f *flags) func(context.Context, func(float64)) (*report, error) {
 		r := &report{
 			title: "where retries or their budget cost most, and what helps",
 			table: [][]string{{"policy", "case"}},
-			notes: []string{fmt.Sprintf("the median of %d runs, or the range where the outcome depends on the seed; as it is: each client with its own budget; shed: refuse retries while the queue is a fifth full, as package shed does; Size: Budget.Size", f.runs)},
+			notes: []string{fmt.Sprintf("the median of %d runs, or the range where the outcome depends on the seed; as it is: each client with its own budget; shed: refuse retries while the queue is a fifth full, as package shed does; Size: Budget", f.runs)},
 		}
 		for _, x := range remedies {
 			r.table[0] = append(r.table[0], x.name)

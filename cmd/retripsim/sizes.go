@@ -19,7 +19,7 @@ func sizes(f *flags) func(context.Context, func(float64)) (*report, error) {
 	clients := []int{1, 10, 100, 1000, 3000, 10_000}
 	lengths := []time.Duration{time.Second, 10 * time.Second}
 	f.scenario(&s)
-	f.Var(floats(&tokens), f.field("sizes", "Budget.Size"), "`numbers` of tokens of the budget")
+	f.Var(floats(&tokens), f.field("sizes", "Budget"), "`numbers` of tokens of the budget")
 	f.Var(ints(&clients), f.field("fleets", "Fleet.Clients"), "`numbers` of clients of the fleet")
 	f.Var(durations(&lengths), f.field("lengths", "Trigger.For"), "lengths of the trigger: `durations`")
 	f.repeats(5)
@@ -34,7 +34,7 @@ func sizes(f *flags) func(context.Context, func(float64)) (*report, error) {
 		g.rows = []axis{durationsAxis("trigger", lengths, func(s *sim.Scenario, d time.Duration) { s.Trigger.For = d })}
 		for _, size := range tokens {
 			p := sim.Policy{Name: fmt.Sprintf("retrip, Size %v", size), Retry: s.Policy.Retry}
-			p.Retry.Budget.Size = size
+			p.Retry.Budget = size
 			g.policies = append(g.policies, p)
 		}
 		cells, err := g.run(ctx, s, progress)

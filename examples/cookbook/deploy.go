@@ -24,7 +24,7 @@ func Deploy(base http.RoundTripper, rate float64) *http.Client {
 			Deadline:    15 * time.Second,
 			// The default budget of 5 stops retries after a few failures. This one
 			// covers the requests of the restart.
-			Budget: retrip.Budget{Size: 20 + 2*away*rate},
+			Budget: 20 + 2*away*rate,
 		},
 	}}
 }

@@ -235,7 +235,7 @@ func TestBelowMesh_AttemptsDoNotMultiply(t *testing.T) {
 			store := &http.Client{Transport: &retrip.Transport{Base: roundTripper(func(req *http.Request) (*http.Response, error) {
 				calls++
 				return respond(req, 503)
-			}), Policy: retrip.Policy{Budget: retrip.Unlimited}}}
+			}), Policy: retrip.Policy{Budget: retrip.Off}}}
 			service := wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "http://store.internal/", nil)
 				assert.NoError(t, err)

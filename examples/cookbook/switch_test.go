@@ -22,7 +22,7 @@ func TestRetrySwitch(t *testing.T) {
 		tr := &retrip.Transport{Base: roundTripper(func(req *http.Request) (*http.Response, error) {
 			calls++
 			return respond(req, 503)
-		}), Policy: retrip.Policy{Budget: retrip.Unlimited}, Hosts: map[string]retrip.Policy{"store.internal": {MaxAttempts: 3, Hedge: 0.05}}}
+		}), Policy: retrip.Policy{Budget: retrip.Off}, Hosts: map[string]retrip.Policy{"store.internal": {MaxAttempts: 3, Hedge: 0.05}}}
 		h := RetrySwitch(tr)
 		turn := func(method, to, site string) int {
 			req := httptest.NewRequest(method, "/retries/"+to, nil)

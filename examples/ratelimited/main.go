@@ -32,7 +32,7 @@ func main() {
 	}{
 		{"with a gate", retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}},
 		{"without a gate", retrip.Policy{}},
-		{"without a gate or a budget", retrip.Policy{Budget: retrip.Unlimited}},
+		{"without a gate or a budget", retrip.Policy{Budget: retrip.Off}},
 	}
 	fmt.Printf("%d workers for %v at a server that allows 10 requests a second; this takes a minute and a half.\n\n", workers, lasts)
 	fmt.Printf("%-26s %14s %9s %10s %19s\n", "", "refused by 429", "given up", "succeeded", "of what is allowed")

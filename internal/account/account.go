@@ -152,9 +152,6 @@ type Charge struct{ made atomic.Bool }
 // Sent records a retry, and reports whether it must be charged.
 func (c *Charge) Sent() bool { return !c.made.Swap(true) }
 
-// Made reports whether the account was charged and nothing has succeeded since.
-func (c *Charge) Made() bool { return c.made.Load() }
-
 // Succeeded records that an attempt has succeeded.
 func (c *Charge) Succeeded() {
 	if c.made.Load() {

@@ -221,7 +221,7 @@ func behavesLikeModel(t *testing.T, watched bool, fresh func(*decide.Rules, *bre
 	states, rows, forgotten := map[breaker.State]int{}, 0, 0
 	for seed := range uint64(runs) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Budget: retrip.Unlimited, Breaker: retrip.Breaker{
+		r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Budget: retrip.Off, Breaker: retrip.Breaker{
 			Ratio:     float64(1+random.IntN(100)) / 100,
 			Window:    []time.Duration{time.Nanosecond, time.Second, 10 * time.Second}[random.IntN(3)],
 			MinVolume: 1 + random.IntN(8),

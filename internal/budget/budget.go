@@ -202,14 +202,14 @@ func (d *Debt) Fail(r Rule, retry, again, timeout bool) {
 }
 
 // Succeed records a success: that of a first attempt if first is true, or else of a
-// retry, which took paid. It reports whether the success pays back.
-func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) (pays bool) {
+// retry, which took paid.
+func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) {
 	if r.Size == 0 || d.word.Load() == 0 {
-		return true
+		return
 	}
 	d.change(func(o Owed) (Owed, bool) {
 		o.Row = 0
-		pays = !slow || o.Recent == 0
+		pays := !slow || o.Recent == 0
 		o.Recent = after(o.Recent, false)
 		switch {
 		case !pays && first:
@@ -223,5 +223,4 @@ func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) (pays bool) {
 		o.Missing = max(0, o.Missing)
 		return o, true
 	})
-	return pays
 }

@@ -82,75 +82,75 @@ func TestBudget(t *testing.T) {
 	)
 	tests := []struct {
 		name   string
-		budget retrip.Budget
+		budget float64
 		steps  []step
 	}{
-		{"a retry that works costs nothing", retrip.Budget{}, []step{
+		{"a retry that works costs nothing", 0, []step{
 			{"503 ok", 5, 0, none}, {"503 404", 5, 0, none}, {"error ok", 5, 0, none}, {"timeout ok", 5, 0, none},
 		}},
-		{"a request's first failed retry costs a half, and its further ones nothing", retrip.Budget{}, []step{
+		{"a request's first failed retry costs a half, and its further ones nothing", 0, []step{
 			{"503 503 ok", 4.5, 0, none}, {"503 error error ok", 4, 0, none}, {"503 503 503 503", 3.5, 1, most},
 		}},
-		{"while attempts time out each costs 0.7", retrip.Budget{}, []step{
+		{"while attempts time out each costs 0.7", 0, []step{
 			{"timeout 503 ok", 4.3, 0, none}, {"503 503 503 ok", 2.9, 0, none}, {"timeout timeout ok", 2.2, 0, none},
 		}},
-		{"a timeout is forgotten after ten outcomes", retrip.Budget{Size: 100}, []step{
+		{"a timeout is forgotten after ten outcomes", 100, []step{
 			{"503 503 ok", 99.5, 0, none}, {"503 503 ok", 99, 0, none}, {"503 503 ok", 98.5, 0, none}, {"503 503 ok", 98, 0, none}, {"503 503 ok", 97.5, 0, none},
 			{"timeout timeout ok", 96.8, 0, none}, // the first outcome
 			{"ok", 97, 0, none}, {"ok", 97.2, 0, none}, {"ok", 97.4, 0, none}, {"ok", 97.6, 0, none}, {"ok", 97.8, 0, none},
 			{"ok", 98, 0, none}, {"ok", 98.2, 0, none}, {"503 503 ok", 97.5, 0, none}, {"503 503 ok", 97, 0, none},
 		}},
-		{"a plain success pays back a fifth", retrip.Budget{}, []step{
+		{"a plain success pays back a fifth", 0, []step{
 			{"503 503 ok", 4.5, 0, none}, {"ok", 4.7, 0, none}, {"ok", 4.9, 0, none}, {"ok", 5, 0, none}, {"ok", 5, 0, none},
 		}},
-		{"a 404 comes from a healthy host", retrip.Budget{}, []step{
+		{"a 404 comes from a healthy host", 0, []step{
 			{"503 503 ok", 4.5, 0, none}, {"404", 4.7, 0, none},
 		}},
-		{"a success of a retry is not a plain one", retrip.Budget{}, []step{
+		{"a success of a retry is not a plain one", 0, []step{
 			{"503 503 ok", 4.5, 0, none}, {"503 ok", 4.5, 0, none},
 		}},
-		{"empty", retrip.Budget{Size: 1}, []step{
+		{"empty", 1, []step{
 			{"503 503 503 503", .5, 1, most}, {"503 503", 0, 2, failing}, {"ok", .2, 0, none},
 			{"503", .2, 0, exhausted}, {"ok", .4, 0, none}, {"timeout", .4, 0, exhausted}, {"ok", .6, 0, none}, {"timeout", .6, 0, exhausted},
 		}},
-		{"after three failed retries in a row, of three requests, none", retrip.Budget{}, []step{
+		{"after three failed retries in a row, of three requests, none", 0, []step{
 			{"503 503 503 503", 4.5, 1, most}, {"503 503 503 503", 4, 2, most}, {"503 503", 3.5, 3, failing}, {"error", 3.5, 3, failing},
 			{"404", 3.7, 0, none}, {"503 ok", 3.7, 0, none},
 		}},
-		{"after two, none after a timeout", retrip.Budget{}, []step{
+		{"after two, none after a timeout", 0, []step{
 			{"timeout timeout timeout", 3.6, 2, failing}, {"timeout", 3.6, 2, failing}, {"503 503", 2.9, 3, failing},
 			{"slow", .9, 0, none}, {"timeout", .9, 0, exhausted}, {"503 ok", .9, 0, none},
 		}},
-		{"a retry after a timeout leaves a fifth", retrip.Budget{}, []step{
+		{"a retry after a timeout leaves a fifth", 0, []step{
 			{"timeout timeout ok", 4.3, 0, none}, {"timeout timeout ok", 3.6, 0, none}, {"timeout timeout ok", 2.9, 0, none}, {"timeout timeout ok", 2.2, 0, none},
 			{"timeout timeout", 1.5, 1, exhausted}, {"503 503 503", .1, 3, failing},
 		}},
-		{"a larger size allows more in a row", retrip.Budget{Size: 10}, []step{
+		{"a larger size allows more in a row", 10, []step{
 			{"timeout timeout timeout timeout", 7.9, 3, most}, {"timeout timeout", 7.2, 4, failing}, {"503 503 503", 5.8, 6, failing},
 		}},
-		{"first attempts aren't in the row", retrip.Budget{}, []step{
+		{"first attempts aren't in the row", 0, []step{
 			{"503 503 503 503", 4.5, 1, most}, {"POST503", 4.5, 1, post}, {"POSTout", 4.5, 1, post}, {"503 503 503", 3.1, 3, failing},
 		}},
-		{"a success of anything ends the row", retrip.Budget{}, []step{
+		{"a success of anything ends the row", 0, []step{
 			{"503 503 503 503", 4.5, 1, most}, {"503 ok", 4.5, 0, none},
 			{"503 503 503 503", 4, 1, most}, {"final", 4.2, 0, none},
 			{"503 503 503 503", 3.7, 1, most}, {"slow404", 3.9, 0, none},
 		}},
-		{"what says nothing about the host changes nothing", retrip.Budget{}, []step{
+		{"what says nothing about the host changes nothing", 0, []step{
 			{"503 503 503 503", 4.5, 1, most}, {"gone", 4.5, 1, decide.Canceled}, {"nohost", 4.5, 1, none},
 			{"503 gone", 4, 1, decide.Canceled},
 		}},
-		{"while attempts time out a slow success takes two", retrip.Budget{}, []step{
+		{"while attempts time out a slow success takes two", 0, []step{
 			{"timeout timeout ok", 4.3, 0, none}, {"slow", 2.3, 0, none}, {"slow404", .3, 0, none}, {"slow", 0, 0, none},
 			{"ok", .2, 0, none}, {"ok", .4, 0, none}, {"slow", 0, 0, none},
 		}},
-		{"and that of a retry gets nothing back", retrip.Budget{}, []step{
+		{"and that of a retry gets nothing back", 0, []step{
 			{"timeout slow", 4.3, 0, none}, {"503 ok", 4.3, 0, none}, {"timeout timeout slow", 2.9, 0, none},
 		}},
-		{"a host in no trouble may be slow", retrip.Budget{}, []step{
+		{"a host in no trouble may be slow", 0, []step{
 			{"slow", 5, 0, none}, {"POSTout", 5, 0, post}, {"slow", 5, 0, none}, {"503 slow", 5, 0, none},
 		}},
-		{"unlimited", retrip.Unlimited, []step{
+		{"unlimited", retrip.Off, []step{
 			{"503 503 503 503", 0, 0, most}, {"timeout timeout timeout timeout", 0, 0, most},
 			{"timeout timeout timeout timeout", 0, 0, most}, {"slow", 0, 0, none},
 		}},
@@ -182,7 +182,7 @@ func TestBudget_SlowWithoutTimeout(t *testing.T) {
 func TestBudget_State(t *testing.T) {
 	var h host.Record
 	assert.Equal(t, 5.0, play.Rules(t, retrip.Policy{}).State(&h, 0).Size)
-	assert.Zero(t, play.Rules(t, retrip.Policy{Budget: retrip.Unlimited}).State(&h, 0).Size)
+	assert.Zero(t, play.Rules(t, retrip.Policy{Budget: retrip.Off}).State(&h, 0).Size)
 }
 
 // Tokens don't come back with time.
@@ -250,18 +250,18 @@ func TestBudget_NoCreditForNothing(t *testing.T) {
 // has spent.
 func TestBudget_OfTwoPolicies(t *testing.T) {
 	var h host.Record
-	large, small := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 100}}), play.Rules(t, retrip.Policy{})
+	large, small := play.Rules(t, retrip.Policy{Budget: 100}), play.Rules(t, retrip.Policy{})
 	for range 10 {
 		require.True(t, play.Fail(&h, large, 0).Retry)
 	}
 	assert.Zero(t, small.State(&h, 0).Tokens)
 	assert.Equal(t, decide.BudgetExhausted, play.Fail(&h, small, 0).Reason)
 	assert.Equal(t, 95.0, large.State(&h, 0).Tokens)
-	unlimited := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited})
+	unlimited := play.Rules(t, retrip.Policy{Budget: retrip.Off})
 	assert.True(t, play.Fail(&h, unlimited, 0).Retry)
 	assert.Equal(t, 95.0, large.State(&h, 0).Tokens, "a retry that cost nothing leaves no token missing")
 	perform(t, &h, unlimited, "503 404")
-	perform(t, &h, play.Rules(t, retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.Gate{Enabled: retrip.On}}), "503 ok")
+	perform(t, &h, play.Rules(t, retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}), "503 ok")
 	assert.Equal(t, 95.0, large.State(&h, 0).Tokens, "it doesn't come back either")
 }
 
@@ -269,7 +269,7 @@ func TestBudget_OfTwoPolicies(t *testing.T) {
 func TestBudget_Contention(t *testing.T) {
 	const goroutines, each, size = 64, 500, 1000
 	var h host.Record
-	r := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: size}})
+	r := play.Rules(t, retrip.Policy{Budget: size})
 	run := func(f func()) {
 		var wg sync.WaitGroup
 		for range goroutines {

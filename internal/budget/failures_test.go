@@ -22,26 +22,26 @@ func TestBudget_IndependentFailures(t *testing.T) {
 	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	tests := []struct {
-		budget retrip.Budget
+		budget float64
 		p      float64
 		want   float64 // % of requests that succeed
 		within float64
 		most   float64 // attempts per request
 	}{
-		{retrip.Budget{}, .01, 100.00, .5, 1.011},
-		{retrip.Budget{}, .05, 100.00, .5, 1.06},
-		{retrip.Budget{}, .10, 99.99, .5, 1.12},
-		{retrip.Budget{}, .20, 99.83, .1, 1.26},
-		{retrip.Budget{}, .30, 99.16, .2, 1.43},
-		{retrip.Budget{}, .45, 94.3, 1, 1.75},
-		{retrip.Budget{}, .60, 62, 2, 1.6},
-		{retrip.Budget{}, 1, 0, 0, 1.01},
-		{retrip.Unlimited, .10, 99.99, .5, 1.12},
-		{retrip.Unlimited, .30, 99.20, .5, 1.43},
-		{retrip.Unlimited, 1, 0, 0, 4},
+		{0, .01, 100.00, .5, 1.011},
+		{0, .05, 100.00, .5, 1.06},
+		{0, .10, 99.99, .5, 1.12},
+		{0, .20, 99.83, .1, 1.26},
+		{0, .30, 99.16, .2, 1.43},
+		{0, .45, 94.3, 1, 1.75},
+		{0, .60, 62, 2, 1.6},
+		{0, 1, 0, 0, 1.01},
+		{retrip.Off, .10, 99.99, .5, 1.12},
+		{retrip.Off, .30, 99.20, .5, 1.43},
+		{retrip.Off, 1, 0, 0, 4},
 	}
 	for _, tt := range tests {
-		t.Run(fmt.Sprintf("size %v/%v%%", tt.budget.Size, 100*tt.p), func(t *testing.T) {
+		t.Run(fmt.Sprintf("size %v/%v%%", tt.budget, 100*tt.p), func(t *testing.T) {
 			success, attempts := play.IndependentFailures(play.Rules(t, retrip.Policy{Budget: tt.budget}), tt.p, 7)
 			t.Logf("%.2f %% succeed at %.3f attempts", success, attempts)
 			assert.InDelta(t, tt.want, success, tt.within)

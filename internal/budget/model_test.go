@@ -25,10 +25,6 @@ type model struct {
 	missing int
 	row     int // failed retries in a row
 	recent  int // outcomes until the last timeout is forgotten
-
-	sharedSize, shared int           // size of the shared budget, and what it misses
-	sharedFailed       time.Duration // instant of the last failure
-	sharedRecent       int
 }
 
 // modelPolicy is a policy as the model sees it.
@@ -38,25 +34,22 @@ type modelPolicy struct {
 	limit        time.Duration // AttemptTimeout
 	attempts     int
 	gate         bool
-	pooled       bool
 }
 
 // modelRequest is a request in flight.
 type modelRequest struct {
-	call       decide.Call
-	policy     *modelPolicy
-	attempts   int
-	paid       int // tokens for the last attempt
-	paidShared int
-	budgeted   bool // the last attempt is a retry that the budgets allowed
-	charged    bool // such a retry has failed
-	waiting    bool
+	call     decide.Call
+	policy   *modelPolicy
+	attempts int
+	paid     int  // tokens for the last attempt
+	budgeted bool // the last attempt is a retry that the budget allowed
+	charged  bool // such a retry has failed
+	waiting  bool
 }
 
 // settle forgets everything about a full budget.
 func (m *model) settle() {
 	m.missing = max(0, m.missing)
-	m.shared = max(0, m.shared)
 	if m.missing == 0 {
 		m.row, m.recent = 0, 0
 	}
@@ -73,12 +66,11 @@ func (m *model) giveBack(q *modelRequest) {
 	if q.paid > 0 {
 		m.missing -= q.paid
 	}
-	m.shared -= q.paidShared
 	q.spent()
 	m.settle()
 }
 
-func (q *modelRequest) spent() { q.paid, q.paidShared, q.budgeted = 0, 0, false }
+func (q *modelRequest) spent() { q.paid, q.budgeted = 0, false }
 
 func (m *model) success(q *modelRequest, took time.Duration) {
 	p := q.policy
@@ -95,14 +87,6 @@ func (m *model) success(q *modelRequest, took time.Duration) {
 		default:
 			m.missing -= q.paid
 		}
-	}
-	if p.pooled && !slow && m.shared > 0 {
-		if first {
-			m.shared -= p.credit
-		} else {
-			m.shared -= q.paidShared
-		}
-		m.sharedRecent = max(0, m.sharedRecent-1)
 	}
 	q.spent()
 	m.settle()
@@ -134,9 +118,8 @@ func modelPrice(q *modelRequest, recent int) int {
 }
 
 // spend pays for a retry, if the budget allows it, or says why it doesn't.
-func (m *model) spend(q *modelRequest, timeout bool, now time.Duration) decide.Reason {
-	before, size := *m, q.policy.size
-	if size > 0 {
+func (m *model) spend(q *modelRequest, timeout bool) decide.Reason {
+	if size := q.policy.size; size > 0 {
 		most, left, recent := max(2, (6*size+9999)/10_000), 0, m.recent
 		if timeout {
 			most, left, recent = (4*size+9999)/10_000, size/5, 10
@@ -151,25 +134,6 @@ func (m *model) spend(q *modelRequest, timeout bool, now time.Duration) decide.R
 		m.missing += cost
 		m.recent = recent
 		q.paid = cost
-	}
-	if q.policy.pooled {
-		if now-m.sharedFailed > time.Hour {
-			m.shared, m.sharedRecent = 0, 0
-		}
-		m.sharedFailed = now
-		left := 0
-		if m.sharedRecent = max(0, m.sharedRecent-1); timeout {
-			left, m.sharedRecent = m.sharedSize/5, 10
-		}
-		cost := modelPrice(q, m.sharedRecent)
-		if m.shared+cost+left > m.sharedSize {
-			m.missing = before.missing
-			m.settle()
-			q.paid = 0
-			return decide.BudgetExhausted
-		}
-		m.shared += cost
-		q.paidShared = cost
 	}
 	q.budgeted = true
 	return 0
@@ -213,8 +177,8 @@ func TestBudget_Model(t *testing.T) {
 //
 //retrip:promise P14
 func TestBudget_Shrunk(t *testing.T) {
-	large := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 200}})
-	small := play.Rules(t, retrip.Policy{Budget: retrip.Budget{Size: 5}})
+	large := play.Rules(t, retrip.Policy{Budget: 200})
+	small := play.Rules(t, retrip.Policy{Budget: 5})
 	fails := decide.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}
 	var h host.Record
 	for range 400 {

@@ -4,7 +4,9 @@
 package budget_test
 
 import (
+	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,18 +18,49 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
+// upOrDown is a Base whose hosts are all up or all down.
+type upOrDown struct {
+	down     atomic.Bool
+	attempts atomic.Int64
+}
+
+func (b *upOrDown) RoundTrip(r *http.Request) (*http.Response, error) {
+	b.attempts.Add(1)
+	status := http.StatusOK
+	if b.down.Load() {
+		status = http.StatusServiceUnavailable
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+}
+
+// get makes a request to a host and returns the number of attempts.
+func (b *upOrDown) get(t *testing.T, tr *retrip.Transport, host string) int64 {
+	before := b.attempts.Load()
+	get(t, tr, "https://"+host+"/")
+	return b.attempts.Load() - before
+}
+
+// get makes a request, and doesn't read the response.
+func get(t *testing.T, tr *retrip.Transport, url string) {
+	t.Helper()
+	resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, url, nil).WithContext(t.Context()))
+	if assert.NoError(t, err) {
+		require.NoError(t, resp.Body.Close())
+	}
+}
+
 // A budget that shrinks misses at most its new size. An unlimited one misses
 // nothing.
 func TestSetPolicies_Budget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := &tenants{}
+		base := &upOrDown{}
 		base.down.Store(true)
-		sized := func(b retrip.Budget) retrip.Policy {
+		sized := func(b float64) retrip.Policy {
 			return retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: b}
 		}
 		const host = "host.example"
 		owe := func() *retrip.Transport {
-			tr := &retrip.Transport{Base: base, Policy: sized(retrip.Budget{Size: 200})}
+			tr := &retrip.Transport{Base: base, Policy: sized(200)}
 			for range 661 {
 				base.down.Store(true)
 				base.get(t, tr, host)
@@ -40,7 +73,7 @@ func TestSetPolicies_Budget(t *testing.T) {
 			return tr
 		}
 		tr := owe()
-		require.NoError(t, tr.SetPolicies(sized(retrip.Budget{}), nil))
+		require.NoError(t, tr.SetPolicies(sized(0), nil))
 		base.down.Store(false)
 		successes := 0
 		for base.down.Store(true); base.get(t, tr, host) == 1; base.down.Store(true) {
@@ -54,7 +87,7 @@ func TestSetPolicies_Budget(t *testing.T) {
 
 		tr = owe()
 		require.Len(t, tr.HostStates(), 1)
-		require.NoError(t, tr.SetPolicies(sized(retrip.Unlimited), nil))
+		require.NoError(t, tr.SetPolicies(sized(retrip.Off), nil))
 		assert.Empty(t, play.Held(tr))
 	})
 }
@@ -64,14 +97,14 @@ func TestSetPolicies_Budget(t *testing.T) {
 func TestSetPolicies_BudgetOfRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503))
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: retrip.Budget{Size: 200}, MaxAttempts: 4,
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: 200, MaxAttempts: 4,
 			Backoff: retrip.Backoff{Base: time.Second, Cap: time.Second, Jitter: retrip.NoJitter}}}
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() { get(t, tr, "http://example.com/") })
 		}
 		time.Sleep(1500 * time.Millisecond)
-		require.NoError(t, tr.SetPolicies(retrip.Policy{Budget: retrip.Unlimited}, nil))
+		require.NoError(t, tr.SetPolicies(retrip.Policy{Budget: retrip.Off}, nil))
 		wg.Wait()
 		assert.Empty(t, play.Held(tr))
 		assert.Greater(t, base.Attempts(), 40, "there are retries after the change")

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
@@ -26,7 +25,6 @@ type walk struct {
 	random  *rand.Rand
 	host    *host.Record
 	model   model
-	pool    *budget.Shared
 	policy  *modelPolicy // for requests to come
 	out     []*modelRequest
 	now     time.Duration
@@ -45,26 +43,18 @@ func (s *walk) swap() {
 		limit:    pick(s.random, 0, time.Second, time.Second),
 		attempts: pick(s.random, 1, 2, 4, 4, 4, 10),
 		gate:     s.random.IntN(6) == 0,
-		pooled:   s.random.IntN(3) == 0,
 	}
-	policy := retrip.Policy{MaxAttempts: p.attempts, AttemptTimeout: p.limit, Gate: retrip.Gate{Enabled: retrip.Off}, Budget: retrip.Budget{Size: retrip.Off}}
+	policy := retrip.Policy{MaxAttempts: p.attempts, AttemptTimeout: p.limit, Gate: retrip.Gate{Enabled: retrip.Off}, Budget: retrip.Off}
 	if p.gate {
 		policy.Gate.Enabled = retrip.On
 	}
 	if p.size > 0 {
-		policy.Budget.Size = float64(p.size) / 1000
+		policy.Budget = float64(p.size) / 1000
 	} else {
 		p.credit = 0
 	}
 	p.rules = play.Rules(s.t, policy)
 	p.rules.Budget.Credit = int64(p.credit) * 1000
-	if p.pooled {
-		size := pick(s.random, 1000, 5000, 50_000)
-		s.pool = s.pool.Resized(int64(size) * 1000)
-		p.rules.Pool = s.pool
-		s.model.sharedSize = size
-		s.model.shared = min(s.model.shared, size)
-	}
 	s.policy = p
 	s.host.Debt.Fit(p.rules.Budget.Size)
 	s.model.fit(p.size)
@@ -169,7 +159,7 @@ func (s *walk) attempt(i int) (did string) {
 	case q.policy.gate && !d.Retry && d.Reason != decide.BudgetExhausted && d.Reason != decide.RetriesFailing:
 		want = d.Reason // a rule of the gate
 	case !free:
-		want = s.model.spend(q, o.Timeout, s.now)
+		want = s.model.spend(q, o.Timeout)
 	}
 	if want != decide.None {
 		require.False(s.t, d.Retry, "run %d: %v expected", s.seed, want)
@@ -228,17 +218,8 @@ func (s *walk) step() (did string) {
 // check compares the host with the model, and checks the invariants.
 func (s *walk) check(step int, did string) {
 	owed, m := s.host.Debt.Load(), &s.model
-	same := owed == owedOf(m)
-	if s.pool != nil {
-		left, size := s.pool.Tokens(s.now)
-		shared := m.shared
-		if s.now-m.sharedFailed > time.Hour {
-			shared = 0
-		}
-		same = same && budget.Micro(left) == int64(m.sharedSize-shared)*1000 && budget.Micro(size) == int64(m.sharedSize)*1000
-	}
-	if !same {
-		s.t.Fatalf("run %d, step %d: %s: %+v and %+v of the pool, the model says %+v", s.seed, step, did, owed, s.pool, *m)
+	if owed != owedOf(m) {
+		s.t.Fatalf("run %d, step %d: %s: %+v, the model says %+v", s.seed, step, did, owed, *m)
 	}
 	most := s.policy.rules.Budget.Size
 	for _, q := range s.out {

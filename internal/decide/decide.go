@@ -46,14 +46,13 @@ type Call struct {
 	took  time.Duration // duration of the last attempt
 	paid  int32         // micro-tokens that the last attempt, a retry, took from the host's budget
 
-	paidShared int32       // micro-tokens that it took from the shared budget
-	ticket     gate.Ticket // of the host's gates
+	ticket gate.Ticket // of the host's gates
 
 	// Hedged says that one of the attempts was a hedge: it and the attempt beside it
 	// count as two attempts, but as one step of the backoff.
 	Hedged bool
 
-	budgeted bool // the last attempt is a retry that the budgets allowed
+	budgeted bool // the last attempt is a retry that the budget allowed
 	charged  bool // such a retry has failed
 }
 
@@ -240,7 +239,7 @@ func (r *Rules) Next(h *host.Record, c *Call, o Outcome, now time.Duration, draw
 	// A 429 costs nothing at a gate: the gate has already slowed down all
 	// further requests, including this one.
 	if priced := refused && o.Received() == http.StatusTooManyRequests; !priced {
-		if refusal := r.spend(h, c, o.Timeout, now); refusal != 0 {
+		if refusal := r.spend(h, c, o.Timeout); refusal != 0 {
 			return giveUp(budgetReasons[refusal])
 		}
 	}
@@ -283,10 +282,6 @@ func (r *Rules) Return(h *host.Record, c *Call) (wakes bool) {
 		h.Debt.GiveBack(c.paid)
 		c.paid = 0
 	}
-	if c.paidShared > 0 {
-		r.Pool.GiveBack(c.paidShared)
-		c.paidShared = 0
-	}
 	c.budgeted = false
 	if c.pass.Probe {
 		h.ReturnProbe(&c.pass)
@@ -315,14 +310,7 @@ func (r *Rules) learn(h *host.Record, c *Call, o Outcome, failed bool, now time.
 		c.charged = c.charged || c.budgeted
 		change |= r.pause(h, o, now)
 	} else {
-		first := c.Attempts == 1
-		switch pays := h.Debt.Succeed(r.Budget, c.paid, first, r.slow(o)); {
-		case !pays:
-		case first:
-			r.Pool.Succeed(r.Budget.Credit)
-		default:
-			r.Pool.Succeed(int64(c.paidShared))
-		}
+		h.Debt.Succeed(r.Budget, c.paid, c.Attempts == 1, r.slow(o))
 	}
 	c.spent()
 	if r.Gate {
@@ -365,7 +353,7 @@ func (r *Rules) pause(h *host.Record, o Outcome, now time.Duration) (change host
 }
 
 // spent keeps what the last attempt took: it isn't given back.
-func (c *Call) spent() { c.paid, c.paidShared, c.budgeted = 0, 0, false }
+func (c *Call) spent() { c.paid, c.budgeted = 0, false }
 
 // TimeLeft returns how long a wait that begins now may last and still leave
 // time before the deadline for an attempt as long as the last one.
@@ -394,19 +382,14 @@ func (o Outcome) Why() Reason {
 	}
 }
 
-// spend takes the tokens for a retry of c after a failure from the budget of h
-// and from the shared budget, or says why one of them refuses.
-func (r *Rules) spend(h *host.Record, c *Call, timeout bool, now time.Duration) budget.Refusal {
+// spend takes the tokens for a retry of c after a failure from the budget of h, or
+// says why the budget refuses.
+func (r *Rules) spend(h *host.Record, c *Call, timeout bool) budget.Refusal {
 	paid, refusal := h.Debt.Spend(r.Budget, c.charged, timeout)
 	if refusal != 0 {
 		return refusal
 	}
-	shared, ok := r.Pool.Spend(c.charged, timeout, now)
-	if !ok {
-		h.Debt.GiveBack(paid)
-		return budget.Exhausted
-	}
-	c.paid, c.paidShared, c.budgeted = paid, shared, true
+	c.paid, c.budgeted = paid, true
 	return 0
 }
 

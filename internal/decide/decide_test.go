@@ -138,7 +138,7 @@ func TestNext_Order(t *testing.T) {
 		call    decide.Call
 		outcome decide.Outcome
 	}
-	opener := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}, Budget: retrip.Unlimited})
+	opener := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}, Budget: retrip.Off})
 	order := []struct {
 		name   string
 		reason decide.Reason
@@ -227,7 +227,7 @@ func TestNext_HostPaused(t *testing.T) {
 func TestNext_Pauses(t *testing.T) {
 	const s = time.Second
 	var h host.Record
-	r := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited})
+	r := play.Rules(t, retrip.Policy{Budget: retrip.Off})
 	steps := []struct {
 		now    time.Duration
 		status int
@@ -308,7 +308,7 @@ func TestDecide_AllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkNext(b *testing.B) {
-	r := play.Rules(b, retrip.Policy{Budget: retrip.Unlimited})
+	r := play.Rules(b, retrip.Policy{Budget: retrip.Off})
 	var h host.Record
 	b.ReportAllocs()
 	for b.Loop() {

@@ -23,7 +23,7 @@ import (
 // the epoch, before it and around it.
 func TestHost_EpochDoesNotMatter(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
-		"pause":          {Budget: retrip.Unlimited},
+		"pause":          {Budget: retrip.Off},
 		"breaker":        {Breaker: retrip.Breaker{MinVolume: 3}},
 		"gate":           {Gate: retrip.Gate{Enabled: retrip.On}},
 		"gate, breaker":  {Gate: retrip.Gate{Enabled: retrip.On}, Breaker: retrip.Breaker{MinVolume: 3}},
@@ -87,7 +87,7 @@ func story(r *decide.Rules, seed uint64, from time.Duration) []string {
 }
 
 func TestHost_PauseBeforeTheEpoch(t *testing.T) {
-	r := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited})
+	r := play.Rules(t, retrip.Policy{Budget: retrip.Off})
 	var h host.Record
 	require.Zero(t, h.PausedFor(-time.Hour), "a healthy host isn't paused until the epoch")
 	o := play.Repeatable(http.StatusServiceUnavailable)

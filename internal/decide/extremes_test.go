@@ -27,7 +27,7 @@ func TestRules_Extremes(t *testing.T) {
 	for seed := range uint64(200_000) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		length := func() time.Duration { return pick(r, lengths...) }
-		p := retrip.Policy{MaxAttempts: []int{2, 5, math.MaxInt}[r.IntN(3)], MaxWait: length(), Budget: retrip.Unlimited}
+		p := retrip.Policy{MaxAttempts: []int{2, 5, math.MaxInt}[r.IntN(3)], MaxWait: length(), Budget: retrip.Off}
 		p.Backoff = retrip.Backoff{Base: 1, Cap: length(), ThrottleBase: length(), Jitter: retrip.Jitter(1 + r.IntN(4))}
 		if r.IntN(2) == 0 {
 			p.Gate.Enabled = retrip.On

@@ -16,7 +16,7 @@ type Hold uint8
 
 const (
 	NoHold    Hold = iota
-	OfTokens       // half of the tokens are missing, from the budget of the host or from the shared one
+	OfTokens       // half of the tokens are missing
 	OfPause        // the host has asked for a pause
 	OfGate         // the gate of the request has learned of a refusal, and still applies it
 	OfBreaker      // the breaker isn't closed
@@ -26,9 +26,8 @@ const (
 // A hedge is no retry, so it takes no tokens. But a host whose retries fail can't bear
 // hedges, and a host that limits the rate of its requests counts them.
 func (r *Rules) HoldsHedge(h *host.Record, gate string, now time.Duration) Hold {
-	missing := func(tokens, size float64) bool { return tokens <= size/2 }
 	switch s := r.State(h, now); {
-	case s.Size > 0 && missing(s.Tokens, s.Size), s.SharedSize > 0 && missing(s.SharedTokens, s.SharedSize):
+	case s.Size > 0 && s.Tokens <= s.Size/2:
 		return OfTokens
 	case h.PausedFor(now) > 0:
 		return OfPause

@@ -22,9 +22,8 @@ type Rules struct {
 	Retry       Statuses // to retry
 	Unprocessed Statuses // by which the server says that it hasn't processed the request
 	Budget      budget.Rule
-	Pool        *budget.Shared // budget that its hosts share; nil: none
-	Slow        time.Duration  // a success that takes longer is slow for the budget; 0: none is
-	Breaker     *breaker.Rule  // nil: off
+	Slow        time.Duration // a success that takes longer is slow for the budget; 0: none is
+	Breaker     *breaker.Rule // nil: off
 	Gate        bool
 	others      bool // see ForOthers
 }

@@ -14,13 +14,12 @@ import (
 // State is what a host holds back at one instant, and why. retrip.HostState
 // describes the fields.
 type State struct {
-	Tokens, Size             float64
-	SharedTokens, SharedSize float64
-	FailedRetries            int
-	PausedFor                time.Duration
-	Breaker                  breaker.State
-	OpenFor                  time.Duration
-	Waiting                  int
+	Tokens, Size  float64
+	FailedRetries int
+	PausedFor     time.Duration
+	Breaker       breaker.State
+	OpenFor       time.Duration
+	Waiting       int
 }
 
 // State describes h under r at the instant now.
@@ -31,9 +30,6 @@ func (r *Rules) State(h *host.Record, now time.Duration) State {
 		s.Tokens = max(0, float64(r.Budget.Size-owed.Missing)/budget.Token)
 		s.FailedRetries = int(owed.Row)
 		s.Size = float64(r.Budget.Size) / budget.Token
-	}
-	if r.Pool != nil {
-		s.SharedTokens, s.SharedSize = r.Pool.Tokens(now)
 	}
 	t := h.Troubles(now)
 	// A breaker that has been switched off holds nothing back.

@@ -21,7 +21,7 @@ import (
 func TestHostState_Healthy(t *testing.T) {
 	var h host.Record
 	assert.Equal(t, decide.State{Tokens: 5, Size: 5, Breaker: breaker.Closed}, play.Rules(t, retrip.Policy{}).State(&h, 0))
-	assert.Equal(t, decide.State{Breaker: breaker.Closed}, play.Rules(t, retrip.Policy{Budget: retrip.Unlimited}).State(&h, 0))
+	assert.Equal(t, decide.State{Breaker: breaker.Closed}, play.Rules(t, retrip.Policy{Budget: retrip.Off}).State(&h, 0))
 }
 
 func TestHostState_InTrouble(t *testing.T) {
@@ -57,7 +57,7 @@ func TestHost_Concurrently(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{
 		MaxAttempts: 3,
 		MaxWait:     time.Microsecond,
-		Budget:      retrip.Budget{Size: 1000},
+		Budget:      1000,
 		Gate:        retrip.Gate{Enabled: retrip.On},
 		Breaker:     retrip.Breaker{Ratio: 0.9, Window: time.Millisecond, MinVolume: 5, OpenFor: time.Millisecond},
 	})

@@ -107,7 +107,7 @@ func TestWake_Fresh(t *testing.T) {
 //retrip:promise P9
 func TestPause_SpreadsWaiters(t *testing.T) {
 	var h host.Record
-	r := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited})
+	r := play.Rules(t, retrip.Policy{Budget: retrip.Off})
 	play.Pause(t, &h, 10*time.Second, 0)
 	random := rand.New(rand.NewPCG(1, 2))
 	waits := map[time.Duration]bool{}

@@ -144,7 +144,7 @@ func TestProof_EveryBranch(t *testing.T) {
 		err, proof := build(3)
 		base := play.Base(play.Err(err), play.Reply(200))
 		base.Keep = true
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited}}
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off}}
 		resp, got := tr.RoundTrip(play.Request(t, "POST", nil))
 		if !proof {
 			require.Equal(t, 1, base.Attempts(), "%v", err)

@@ -110,7 +110,7 @@ func TestFleet_LooksAgainAfterALongWait(t *testing.T) {
 // more retries than looking once.
 func TestFleet_SecondLookForbidsNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Fleet: opened(t, fixedStore(62.5)), Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Budget{Size: 1e6}, FleetBudget: 500}}
+		tr := &retrip.Transport{Fleet: opened(t, fixedStore(62.5)), Policy: retrip.Policy{MaxAttempts: 2, Budget: 1e6, FleetBudget: 500}}
 		var retries atomic.Int64
 		tr.Base = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			resp := answer(r, 502)
@@ -308,7 +308,7 @@ func TestFleet_ManyLookAgain(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 			return size, nil
 		}))
-		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Budget: retrip.Budget{Size: 1e6}, Backoff: retrip.Backoff{Base: 3 * time.Second, Jitter: retrip.NoJitter}}, Base: alwaysAnswers(503)}
+		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Budget: 1e6, Backoff: retrip.Backoff{Base: 3 * time.Second, Jitter: retrip.NoJitter}}, Base: alwaysAnswers(503)}
 		var work sync.WaitGroup
 		for range 1000 {
 			time.Sleep(time.Millisecond)

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -27,7 +26,7 @@ func TestFleet_OwnNetworkIsDead(t *testing.T) {
 			spent -= tokens
 			return size, nil
 		}))
-		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Budget: retrip.Budget{Size: 1e6}, FleetBudget: 10},
+		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Budget: 1e6, FleetBudget: 10},
 			Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") })}
 		for range 100 {
 			_, err := get(t, tr, "http://a.example/")
@@ -36,54 +35,6 @@ func TestFleet_OwnNetworkIsDead(t *testing.T) {
 		}
 		require.NoError(t, fleet.Close())
 		assert.Equal(t, 1.0, spent, "it costs the others one token, whatever its own budget")
-	})
-}
-
-// A shared budget may be the only budget of a policy. Its hosts miss no tokens
-// of their own, but a process whose network is dead still costs the others one
-// token for each host.
-//
-//retrip:promise P22
-func TestFleet_OwnNetworkIsDeadWithSharedBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var spent float64
-		fleet := opened(t, storeFunc(func(_ context.Context, _ string, tokens, size float64) (float64, error) {
-			spent -= min(0, tokens)
-			return size, nil
-		}))
-		dead := true
-		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Budget: retrip.Budget{Size: retrip.Off, Shared: 1e6}},
-			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				if !dead {
-					return answer(r, 200), nil
-				}
-				return nil, errors.New("no route to host")
-			})}
-		for range 2 {
-			spent, dead = 0, true
-			for range 100 {
-				_, err := get(t, tr, "http://a.example/")
-				require.Error(t, err)
-				time.Sleep(time.Second)
-			}
-			assert.Equal(t, 1.0, spent)
-			// Then something succeeds, and the next trouble costs a token again.
-			dead = false
-			_, err := get(t, tr, "http://a.example/")
-			require.NoError(t, err)
-			assert.Empty(t, play.Held(tr), "the host has recovered")
-		}
-
-		// The account may be switched off before that success.
-		dead = true
-		_, err := get(t, tr, "http://a.example/")
-		require.Error(t, err)
-		assert.Len(t, tr.HostStates(), 1)
-		require.NoError(t, tr.SetPolicies(retrip.Policy{Budget: retrip.Budget{Size: retrip.Off, Shared: 1e6}, FleetBudget: retrip.Off}, nil))
-		dead = false
-		_, err = get(t, tr, "http://a.example/")
-		require.NoError(t, err)
-		assert.Empty(t, play.Held(tr), "the host has recovered")
 	})
 }
 

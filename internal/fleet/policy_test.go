@@ -28,7 +28,7 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 		tr := &retrip.Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Hosts: map[string]retrip.Policy{
 			"off.example":       {FleetBudget: retrip.Off},
 			"small.example":     {FleetBudget: 50},
-			"unlimited.example": {Budget: retrip.Unlimited},
+			"unlimited.example": {Budget: retrip.Off},
 			"once.example":      {MaxAttempts: 1},
 		}}
 		for _, host := range []string{"off", "small", "unlimited", "once", "plain"} {
@@ -52,30 +52,27 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 	})
 }
 
-// A request that switches its budget off takes no part in the account either,
-// whatever the policy of the host says about shared budgets.
+// A request that switches its budget off takes no part in the account either.
 //
 //retrip:promise P22
 func TestFleet_WithPolicyWithoutBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, b := range map[string]retrip.Budget{"Unlimited": retrip.Unlimited, "Size: retrip.Off": {Size: retrip.Off}} {
-			operations := 0
-			fleet := opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-				operations++
-				return 0, nil
-			}))
-			attempts := 0
-			tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Budget: retrip.Budget{Shared: 5}}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				attempts++
-				return answer(r, 503), nil
-			})}
-			req, err := http.NewRequestWithContext(retrip.WithPolicy(t.Context(), retrip.Policy{Budget: b}), http.MethodGet, "http://a.example/", nil)
-			require.NoError(t, err)
-			_, err = tr.RoundTrip(req)
-			require.NoError(t, err)
-			assert.Equal(t, 4, attempts, name)
-			assert.Zero(t, operations, name)
-		}
+		operations := 0
+		fleet := opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
+			operations++
+			return 0, nil
+		}))
+		attempts := 0
+		tr := &retrip.Transport{Fleet: fleet, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			attempts++
+			return answer(r, 503), nil
+		})}
+		req, err := http.NewRequestWithContext(retrip.WithPolicy(t.Context(), retrip.Policy{Budget: retrip.Off}), http.MethodGet, "http://a.example/", nil)
+		require.NoError(t, err)
+		_, err = tr.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, 4, attempts)
+		assert.Zero(t, operations)
 	})
 }
 

@@ -276,7 +276,7 @@ func TestGate_WithEmptyBudget(t *testing.T) {
 // An attempt that the breaker refuses was none, so the probe is due again.
 func TestGate_AndBreaker(t *testing.T) {
 	var h host.Record
-	r := play.Rules(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2, OpenFor: time.Minute}})
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2, OpenFor: time.Minute}})
 	throttle(&h, r, time.Second, 0)
 	calls := line(t, &h, r, 2, 0)
 	for range 5 {

@@ -30,7 +30,7 @@ import (
 func TestHostTable_Evicts(t *testing.T) {
 	var table host.Table
 	r := play.Rules(t, retrip.Policy{})
-	free := play.Rules(t, retrip.Policy{Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1}})
+	free := play.Rules(t, retrip.Policy{Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1}})
 	places := []int{30, 40, 41, 50, 60} // of hosts that miss no tokens
 	keys := sameStripe(host.PerStripe + len(places) + 1)
 	now := time.Duration(0)

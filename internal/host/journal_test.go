@@ -154,7 +154,7 @@ func TestLog_OfAGateAtALimit(t *testing.T) {
 //retrip:promise P19
 func TestLog_OfPauses(t *testing.T) {
 	for _, every := range []time.Duration{time.Second / 10, 3 * time.Second, time.Minute, 50 * time.Minute} {
-		for name, budget := range map[string]retrip.Budget{"budget": {}, "no budget": retrip.Unlimited} {
+		for name, budget := range map[string]float64{"budget": 0, "no budget": retrip.Off} {
 			t.Run(fmt.Sprint(name, " ", every), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newBook()
@@ -207,7 +207,7 @@ func TestLog_OfAnOutage(t *testing.T) {
 		base   func(*http.Request) (*http.Response, error)
 	}{
 		"503":       {retrip.Policy{}, func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil }},
-		"no budget": {retrip.Policy{Budget: retrip.Unlimited, MaxAttempts: 2}, func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil }},
+		"no budget": {retrip.Policy{Budget: retrip.Off, MaxAttempts: 2}, func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil }},
 		"error":     {retrip.Policy{MaxAttempts: 1}, func(*http.Request) (*http.Response, error) { return nil, errors.New("reset") }},
 		"pauses": {retrip.Policy{MaxAttempts: 2}, func(req *http.Request) (*http.Response, error) {
 			return responds(req, 503, http.Header{"Retry-After": {"99"}}), nil

@@ -100,7 +100,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 	testenv.OneGoroutine(t)
 	for name, p := range map[string]retrip.Policy{
 		"budget":  {},
-		"breaker": {Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 3, Window: time.Minute, OpenFor: time.Minute}, Budget: retrip.Unlimited},
+		"breaker": {Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 3, Window: time.Minute, OpenFor: time.Minute}, Budget: retrip.Off},
 		"gate":    {Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: 48 * time.Hour},
 		"all":     {Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour, Breaker: retrip.Breaker{MinVolume: 3}},
 	} {
@@ -165,7 +165,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 //retrip:promise P15
 func TestGates_OfAbandonedHosts(t *testing.T) {
 	var table host.Table
-	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Unlimited, MaxWait: time.Hour})
+	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off, MaxWait: time.Hour})
 	host1, host2 := hostkey.Key{Host: "one.example", Port: "443"}, hostkey.Key{Host: "two.example", Port: "443"}
 	refuse := func(key hostkey.Key, tenant int, word, now time.Duration) {
 		e := table.PinNew(key, now)
@@ -225,7 +225,7 @@ func TestGates_CountedOnce(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u := &user{rules: play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Unlimited})}
+			u := &user{rules: play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off})}
 			keys := sameStripe(host.PerStripe + 1)
 			o := refusal
 			o.RetryAfter = time.Second

@@ -68,13 +68,6 @@ type Entry struct {
 	News   News
 }
 
-// Healed is that of its record, but false from a charge to the fleet's account until
-// something succeeds. Without Budget.Size, the host misses no tokens, so its
-// entry would go at once, and each request would charge the account.
-func (e *Entry) Healed(now time.Duration) bool {
-	return !e.Charge.Made() && e.Record.Healed(now)
-}
-
 func (t *Table) stripe(key hostkey.Key) *stripe { return t.stripeAt(key.Hash()) }
 
 func (t *Table) stripeAt(hash uint64) *stripe { return &t.stripes[hash%stripes] }
@@ -409,5 +402,5 @@ func (t *Table) All(now time.Duration) (list, others []*Entry) {
 
 // troubled reports whether a request to the host of e would find e.
 func (e *Entry) troubled(now time.Duration) bool {
-	return e.pins.Load() > 0 || !e.over(now) && (e.Charge.Made() || !e.healed(now, (*gate.Table).Rests))
+	return e.pins.Load() > 0 || !e.over(now) && !e.healed(now, (*gate.Table).Rests)
 }

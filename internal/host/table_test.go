@@ -102,12 +102,12 @@ func TestHostTable_Keeps(t *testing.T) {
 		outcome decide.Outcome
 		until   time.Duration
 	}{
-		{"pause", retrip.Policy{Budget: retrip.Unlimited}, paused, 10 * time.Second},
-		{"failure that its breaker counts", retrip.Policy{Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1}}, refusal, host.Idle + 1},
-		{"gate", retrip.Policy{Budget: retrip.Unlimited, Gate: retrip.Gate{Enabled: retrip.On}}, throttled, 90*time.Second + 1},
-		{"nothing", retrip.Policy{Budget: retrip.Unlimited}, refusal, 0},
+		{"pause", retrip.Policy{Budget: retrip.Off}, paused, 10 * time.Second},
+		{"failure that its breaker counts", retrip.Policy{Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1}}, refusal, host.Idle + 1},
+		{"gate", retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}, throttled, 90*time.Second + 1},
+		{"nothing", retrip.Policy{Budget: retrip.Off}, refusal, 0},
 		{"tokens", retrip.Policy{}, refusal, host.Idle + 1},
-		{"open breaker", retrip.Policy{Budget: retrip.Unlimited, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, host.Idle + 2<<20},
+		{"open breaker", retrip.Policy{Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, host.Idle + 2<<20},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,8 +11,8 @@ import "github.com/retrip/retrip/internal/decide"
 var Compile func(policy any) (rules *decide.Rules, resolved any, err error)
 
 // Rules returns the rules that a retrip.Policy amounts to in Transport.Policy, and the
-// policy with every unset field filled in. The rules have no shared budget, which
-// belongs to a Transport. The error names every field that is wrong and its value.
+// policy with every unset field filled in. The error
+// names every field that is wrong and its value.
 func Rules[Policy any](p Policy) (rules *decide.Rules, resolved Policy, err error) {
 	rules, all, err := Compile(p)
 	if err != nil {

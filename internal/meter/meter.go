@@ -81,7 +81,7 @@ const (
 )
 
 // gauges is the number of gauges that each scrape computes from the hosts in trouble.
-const Gauges = 8
+const Gauges = 7
 
 const (
 	WaitHelp     = "Planned waits before the retries that were sent, by source: the backoff or the server."

@@ -194,7 +194,7 @@ func Request(t testing.TB, method string, body io.Reader) *http.Request {
 // Steady waits one second before every retry, and never runs out of tokens.
 var Steady = retrip.Policy{
 	Backoff: retrip.Backoff{Base: time.Second, Cap: time.Second, Jitter: retrip.NoJitter},
-	Budget:  retrip.Unlimited,
+	Budget:  retrip.Off,
 }
 
 // With returns steady after change.

@@ -32,7 +32,7 @@ const off = -1
 type Rule struct {
 	Words   map[string][]string // names of the values 1, 2, … of a uint8
 	Instead map[string]string   // for a number that can't be off: what to do instead
-	Example map[string]string   // JSON of a struct, for errors about anything else
+	Example map[string]string   // JSON of a struct, for errors about anything else, or of another field, for errors about an object
 
 	// Check returns what a field, or the element of a list, should be, or "" if it
 	// may be v. If nil, it may be anything of its type.
@@ -134,6 +134,9 @@ func (l *Loader) value(v reflect.Value, path string) error {
 		want = l.check(path, v)
 	}
 	if want != "" {
+		if example := l.rule.Example[path]; example != "" && token == json.Delim('{') {
+			want += ", such as " + example
+		}
 		return l.Errorf("it is %s: %s", shown(token), want)
 	}
 	l.tell(path)

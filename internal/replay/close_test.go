@@ -111,7 +111,7 @@ func (c closeFunc) Close() error {
 func TestReplay_ClosedOnce(t *testing.T) {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	fine := retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited}
+	fine := retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off}
 	for _, tt := range []struct {
 		name   string
 		method string

@@ -380,7 +380,7 @@ func TestPosition_SectionsOfOneFile(t *testing.T) {
 			assert.EqualValues(t, req.ContentLength, len(got))
 			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 		}),
-		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Unlimited},
+		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off},
 	}
 	var all sync.WaitGroup
 	for i := range 8 {

@@ -342,7 +342,7 @@ func TestReplay_Errors(t *testing.T) {
 		req := play.Request(t, "PUT", strings.NewReader("x"))
 		req.GetBody = func() (io.ReadCloser, error) { return nil, broken }
 		var reasons []retrip.Reason
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = retrip.Budget{Size: 1} }),
+		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = 1 }),
 			Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reasons = append(reasons, e.Reason) }}}
 		for range 3 {
 			resp, err := tr.RoundTrip(req)

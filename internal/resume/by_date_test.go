@@ -140,7 +140,7 @@ func TestByDate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &dated{data: data, bodies: c.bodies}
 				var told []string
-				tr := &retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Unlimited},
+				tr := &retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off},
 					Trace: &retrip.Trace{Resume: func(e retrip.Event) { told = append(told, fmt.Sprint(e.Reason, " ", e.Offset)) }}}
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
 				require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestByDate_EveryBreak(t *testing.T) {
 					}
 					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
 					require.NoError(t, err)
-					resp, err := (&retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, MaxAttempts: most, Budget: retrip.Unlimited}}).RoundTrip(req)
+					resp, err := (&retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, MaxAttempts: most, Budget: retrip.Off}}).RoundTrip(req)
 					require.NoError(t, err)
 					got, err := io.ReadAll(resp.Body)
 					require.NoError(t, resp.Body.Close())
@@ -216,7 +216,7 @@ func TestByDate_ManyBreaks(t *testing.T) {
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
 		require.NoError(t, err)
-		resp, err := (&retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, MaxAttempts: 10, Budget: retrip.Unlimited}}).RoundTrip(req)
+		resp, err := (&retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, MaxAttempts: 10, Budget: retrip.Off}}).RoundTrip(req)
 		require.NoError(t, err)
 		got, err := io.ReadAll(resp.Body)
 		require.NoError(t, resp.Body.Close())

@@ -152,7 +152,7 @@ func live(t *testing.T, random *rand.Rand, way string, etag bool) (l life) {
 			each.change(random, at, fileClock, grain, way)
 		}
 	}
-	tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: time.Minute, Budget: retrip.Unlimited, MaxAttempts: 8},
+	tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: time.Minute, Budget: retrip.Off, MaxAttempts: 8},
 		Trace: &retrip.Trace{Resume: func(e retrip.Event) {
 			l.broke = true
 			l.continued = l.continued || e.Reason == "continued"

@@ -66,7 +66,7 @@ func newFreshWorld(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *fresh
 	w.base = w.server.Transport()
 	w.base.MaxIdleConnsPerHost = 16
 	policy := hasty
-	policy.Budget = retrip.Unlimited // otherwise there would be no retry after two timeouts in a row
+	policy.Budget = retrip.Off // otherwise there would be no retry after two timeouts in a row
 	w.transport = &retrip.Transport{
 		Base: w.base, Policy: policy,
 		Trace: &retrip.Trace{

@@ -50,7 +50,7 @@ func TestFresh_SlowHost(t *testing.T) {
 							time.Sleep(10 * time.Second)
 						}
 					})
-					w.transport.Policy.Budget = retrip.Unlimited
+					w.transport.Policy.Budget = retrip.Off
 					w.warm()
 					slow.Store(tt.slow)
 					bare := w.server.Listener.Dials()
@@ -124,7 +124,7 @@ func TestFresh_TwoSparesAnAttempt(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-				w.transport.Policy.Budget = retrip.Unlimited
+				w.transport.Policy.Budget = retrip.Off
 				var wg sync.WaitGroup
 				r := rand.New(rand.NewPCG(1, 2))
 				const seconds = 20
@@ -243,7 +243,7 @@ func TestFresh_Stress(t *testing.T) {
 					time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 					_, _ = io.WriteString(rw, "answer")
 				})
-				w.transport.Policy.Budget = retrip.Unlimited
+				w.transport.Policy.Budget = retrip.Off
 				stop := make(chan struct{})
 				var freezes, failed atomic.Int64
 				var wg, callers sync.WaitGroup

@@ -38,7 +38,7 @@ type slowWorld struct {
 	requests int
 	workers  int
 	attempts int
-	budget   retrip.Budget
+	budget   float64
 	freezes  bool          // before each request, all connections freeze
 	whole    time.Duration // http.Client.Timeout
 }
@@ -160,7 +160,7 @@ func TestSlow_LateAnswer(t *testing.T) {
 		} {
 			for i := range 4 {
 				s, attempts := tt.slowWorld, 2+i/2*2
-				s.proto, s.workers, s.attempts, s.budget = proto, 1, attempts, retrip.Unlimited
+				s.proto, s.workers, s.attempts, s.budget = proto, 1, attempts, retrip.Off
 				s.whole = time.Duration(i%2) * time.Hour
 				t.Run(s.String(), func(t *testing.T) {
 					t.Parallel()
@@ -191,7 +191,7 @@ func TestSlow_Frozen(t *testing.T) {
 		for i, dial := range []time.Duration{0, 100, 200, 390, 600, 800, 0, 100, 200, 390, 600, 800} {
 			s := slowWorld{
 				proto: proto, dial: dial * time.Millisecond, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, late: 1 << 30,
-				requests: 20, workers: 1, attempts: 4, budget: retrip.Unlimited, freezes: true, whole: time.Duration(i/6) * time.Hour,
+				requests: 20, workers: 1, attempts: 4, budget: retrip.Off, freezes: true, whole: time.Duration(i/6) * time.Hour,
 			}
 			t.Run(s.String(), func(t *testing.T) {
 				t.Parallel()
@@ -271,7 +271,7 @@ func randomWorld(r *rand.Rand) slowWorld {
 		s.refuses = true
 	}
 	if r.IntN(2) == 0 {
-		s.budget = retrip.Unlimited
+		s.budget = retrip.Off
 	}
 	s.whole = time.Duration(r.IntN(2)) * time.Hour
 	return s
@@ -309,7 +309,7 @@ func TestSlow_NoWorseThanWithout(t *testing.T) {
 					}
 					return a.failed + 1, dials + b.attempts - s.requests + b.failed + 2
 				}
-				covered := s.covered() && s.budget == retrip.Unlimited
+				covered := s.covered() && s.budget == retrip.Off
 				failed, dials := most(a, b)
 				if b.dials <= dials && (!covered || b.failed <= failed) {
 					return

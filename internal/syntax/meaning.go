@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Meaningful are the names, in lower case and sorted, of the header fields of requests
+// meaningful are the names, in lower case and sorted, of the header fields of requests
 // that mean something to net/http, to connections, to servers or to what is between
 // them. Some of them net/http never sends from the map of a request.
-var Meaningful = []string{
+var meaningful = []string{
 	"accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "cache-control",
 	"connection", "content-digest", "content-disposition", "content-encoding", "content-language",
 	"content-length", "content-location", "content-range", "content-type", "cookie", "date", "expect",
@@ -22,8 +22,8 @@ var Meaningful = []string{
 	"x-forwarded-proto", "x-idempotency-key",
 }
 
-// HasMeaning reports whether name is one of [Meaningful], in any case.
+// HasMeaning reports whether name is one of [meaningful], in any case.
 func HasMeaning(name string) bool {
-	_, found := slices.BinarySearch(Meaningful, strings.ToLower(name))
+	_, found := slices.BinarySearch(meaningful, strings.ToLower(name))
 	return found
 }

@@ -20,7 +20,7 @@ import (
 
 // plausible checks the state of a host.
 func (w *world) plausible(c *client, s retrip.HostState) {
-	if s.Tokens < -1e-6 || s.Size > 0 && s.Tokens > s.Size+1e-6 || s.SharedTokens < -1e-6 || s.SharedSize > 0 && s.SharedTokens > s.SharedSize+1e-6 || s.PausedFor < 0 || s.Waiting < 0 || s.FailedRetries < 0 {
+	if s.Tokens < -1e-6 || s.Size > 0 && s.Tokens > s.Size+1e-6 || s.PausedFor < 0 || s.Waiting < 0 || s.FailedRetries < 0 {
 		w.breaks("P15", "t%d: the state of %s is impossible: %+v", c.number, s.Host, s)
 	}
 }
@@ -31,9 +31,9 @@ func (w *world) solvent(c *client, s retrip.HostState) {
 	if len(c.swaps) > 1 || s.Host == "others" || c.plan.Bare {
 		return
 	}
-	here, everywhere := 0.0, c.cost
+	here := 0.0
 	for _, r := range w.order {
-		if r.client != c {
+		if r.client != c || !strings.HasPrefix(s.Host, r.host) {
 			continue
 		}
 		cost := 0.0
@@ -45,17 +45,11 @@ func (w *world) solvent(c *client, s retrip.HostState) {
 				cost += 0.7
 			}
 		}
-		everywhere += cost
-		if strings.HasPrefix(s.Host, r.host) {
-			here += cost
-		}
+		here += cost
 	}
 	const tiny = 1e-4
 	if missing := s.Size - s.Tokens; strings.HasPrefix(s.Host, "s") && missing > here+tiny {
 		w.breaks("P10", "t%d: %s misses %.2f tokens, its retries have cost %.2f at most", c.number, s.Host, missing, here)
-	}
-	if missing := s.SharedSize - s.SharedTokens; missing > everywhere+tiny {
-		w.breaks("P10", "t%d: the shared budget misses %.2f tokens, all retries have cost %.2f at most", c.number, missing, everywhere)
 	}
 }
 
@@ -223,7 +217,7 @@ func (w *world) last(c *client, s *site, id int) (*http.Response, error) {
 func (w *world) checkRest() {
 	for _, c := range w.clients {
 		for _, s := range c.retrip.HostStates() {
-			if s.Held && s.Tokens == s.Size && s.SharedTokens == s.SharedSize && s.PausedFor == 0 && s.Breaker == retrip.BreakerClosed && w.rests(c, s) {
+			if s.Held && s.Tokens == s.Size && s.PausedFor == 0 && s.Breaker == retrip.BreakerClosed && w.rests(c, s) {
 				w.breaks("P15", "t%d: %s is held, and nothing but its gate may hold it: %v", c.number, s.Host, s)
 			}
 		}

@@ -33,7 +33,7 @@ func (c *client) debts(host string) {
 		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || p.Resume > 0 || e.hook == "Hedge" {
 			return
 		}
-		if e.hook == "Retry" && e.Attempt == 1 && p.Budget.Size != retrip.Off && e.at > at && before < cost-1e-6 {
+		if e.hook == "Retry" && e.Attempt == 1 && p.Budget != retrip.Off && e.at > at && before < cost-1e-6 {
 			c.w.breaks("P14", "%v: a retry at %v, when no more than %.2f tokens of %s were left", r, e.at, before, host)
 		}
 		at = e.at

@@ -43,7 +43,6 @@ type client struct {
 
 	strangers int                // requests to hosts that don't exist
 	strange   map[string]float64 // why they were given up
-	cost      float64            // of their retries
 }
 
 type swap struct {

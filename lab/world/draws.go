@@ -124,7 +124,7 @@ func (d draws) policy(percent int) Policy {
 	})
 	maybe(func() { p.RetryHeader = pick(d.tape, "off", "World-Retry") })
 	maybe(func() {
-		p.Budget = pick(d.tape, retrip.Budget{Size: float64(1 + d.n(40))}, retrip.Unlimited, retrip.Budget{Size: 10, Shared: float64(1 + d.n(20))}, retrip.Budget{Size: 1})
+		p.Budget = pick(d.tape, float64(1+d.n(40)), retrip.Off, 10, 1)
 	})
 	maybe(func() { p.FleetBudget = pick(d.tape, retrip.Off, float64(1+d.n(100))) })
 	maybe(func() {
@@ -137,7 +137,7 @@ func (d draws) policy(percent int) Policy {
 	maybe(func() { p.Idempotent = Idempotent(d.n(int(idempotents))) })
 	if d.odds(4) {
 		// A long budget and no wait: many attempts.
-		p.Budget, p.MaxAttempts = retrip.Unlimited, 8
+		p.Budget, p.MaxAttempts = retrip.Off, 8
 	}
 	return p
 }
@@ -223,7 +223,7 @@ func (d draws) call() Call {
 	if d.odds(12) {
 		p := d.policy(15)
 		// The account, breaker and gate belong to the host.
-		p.Budget, p.Breaker, p.Gate, p.Keyed, p.FleetBudget = retrip.Budget{}, retrip.Breaker{}, retrip.Gate{}, false, 0
+		p.Budget, p.Breaker, p.Gate, p.Keyed, p.FleetBudget = 0, retrip.Breaker{}, retrip.Gate{}, false, 0
 		if d.odds(40) {
 			p.Gate.Enabled = retrip.Off
 		}
@@ -231,7 +231,7 @@ func (d draws) call() Call {
 			p.Breaker.Ratio = retrip.Off
 		}
 		if d.odds(40) {
-			p.Budget = retrip.Unlimited
+			p.Budget = retrip.Off
 		}
 		c.Policy = &p
 	}

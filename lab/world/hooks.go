@@ -118,8 +118,6 @@ func (c *client) estrange(hook string, e retrip.Event) {
 		if dns, ok := errors.AsType[*net.DNSError](e.Err); ok && dns.IsNotFound {
 			c.w.breaks("P8", "a retry after %v", e.Err)
 		}
-	case hook == "Attempt" && e.Attempt > 1 || hook == "Hedge":
-		c.cost += 0.7
 	}
 }
 

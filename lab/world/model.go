@@ -22,7 +22,7 @@ import (
 func (r *roundTrip) effective() Policy {
 	layers := []Policy{r.policies.Default, {Policy: retrip.Policy{
 		MaxAttempts: 4, Backoff: retrip.Backoff{Base: 100 * time.Millisecond, Cap: 10 * time.Second, ThrottleBase: time.Second, Jitter: retrip.FullJitter},
-		MaxWait: 30 * time.Second, MaxReplayBody: 64 << 10, Budget: retrip.Budget{Size: 5}, FleetBudget: 175,
+		MaxWait: 30 * time.Second, MaxReplayBody: 64 << 10, Budget: 5, FleetBudget: 175,
 	}}}
 	for _, pattern := range []string{"*.test", r.host} {
 		if p, ok := r.policies.Hosts[pattern]; ok {

@@ -151,10 +151,10 @@ func (c *checker) giveUp(e event) {
 		}
 		c.opened(e, no)
 	case retrip.ReasonBudgetExhausted:
-		if p.Budget.Size == retrip.Off && (p.Budget.Shared == retrip.Off || p.Budget.Shared == 0) {
+		if p.Budget == retrip.Off {
 			no("the budget is unlimited")
 		}
-		if s := e.host; !swapped && !low(s.Tokens, s.Size) && !low(s.SharedTokens, s.SharedSize) {
+		if s := e.host; !swapped && !low(s.Tokens, s.Size) {
 			no("%.2f of %v tokens are left", s.Tokens, s.Size)
 		}
 	case retrip.ReasonRetriesFailing:

@@ -70,7 +70,7 @@ func (d draws) themed(tr *Transport) {
 		p.Classify = NoClassify
 	case hedging:
 		p.Hedge = 0.05 + float64(d.n(16))/100
-		p.Budget, p.Breaker.Ratio, p.Gate.Enabled = retrip.Budget{}, retrip.Off, retrip.Off
+		p.Budget, p.Breaker.Ratio, p.Gate.Enabled = 0, retrip.Off, retrip.Off
 		if d.odds(20) {
 			// A response may come while the other one is judged.
 			p.Classify, tr.Wrapped = PeeksAtStart, true
@@ -83,7 +83,7 @@ func (d draws) themed(tr *Transport) {
 			p.AttemptTimeout = 30*time.Millisecond + d.log(300*time.Millisecond)
 		}
 	case pauses:
-		p.Budget, p.Breaker.Ratio, p.Deadline, p.AttemptTimeout = retrip.Unlimited, retrip.Off, 0, 0
+		p.Budget, p.Breaker.Ratio, p.Deadline, p.AttemptTimeout = retrip.Off, retrip.Off, 0, 0
 		p.MaxAttempts, p.MaxWait, p.Keyed = 3+d.n(3), time.Minute, false
 		p.Gate.Enabled = pick[retrip.Switch](d.tape, retrip.Off, retrip.Off, retrip.On)
 		if d.odds(30) {
@@ -91,7 +91,7 @@ func (d draws) themed(tr *Transport) {
 			p.MaxWait, p.Backoff.Cap = time.Second+d.log(4*time.Second), time.Second
 		}
 	case discards:
-		p.Budget, p.Breaker.Ratio, p.Gate.Enabled, p.AttemptTimeout, p.Deadline = retrip.Unlimited, retrip.Off, retrip.Off, 0, 0
+		p.Budget, p.Breaker.Ratio, p.Gate.Enabled, p.AttemptTimeout, p.Deadline = retrip.Off, retrip.Off, retrip.Off, 0, 0
 		p.Backoff.Base, tr.Wrapped = 100*time.Millisecond+d.log(800*time.Millisecond), d.odds(50)
 	case resets:
 		tr.Default, tr.Bare = d.policy(6), d.odds(50)
