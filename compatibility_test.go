@@ -131,18 +131,18 @@ func countEverything(m *Metrics) {
 }
 
 func TestREADME_NamesEveryField(t *testing.T) {
-	readme, policy, metrics := mustRead(t, "README.md"), mustRead(t, "docs/policy.md"), mustRead(t, "docs/metrics.md")
+	readme, policy, metrics, runbook := mustRead(t, "README.md"), mustRead(t, "docs/policy.md"), mustRead(t, "docs/metrics.md"), mustRead(t, "docs/runbook.md")
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Policy]()) {
 		assert.Contains(t, policy, "| `"+f.Name+"` |", "the table of defaults")
 	}
 	for _, reason := range giveUpReasons {
-		assert.Contains(t, policy, "`"+string(reason)+"`")
+		assert.Contains(t, runbook, "| `"+string(reason)+"` |")
 	}
 	for _, reason := range retryReasons {
 		assert.Contains(t, metrics, "`"+string(reason)+"`")
 	}
 	names := metricNames(t, NewMetrics())
-	for _, name := range regexp.MustCompile(`retrip_[a-z_]+`).FindAllString(readme+policy, -1) {
+	for _, name := range regexp.MustCompile(`retrip_[a-z_]+`).FindAllString(readme+policy+runbook, -1) {
 		assert.Contains(t, names, name)
 	}
 }
