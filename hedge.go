@@ -157,8 +157,8 @@ func (c *race) hung(x *exchange) {
 	}
 }
 
-// end ends the hedge h, unless it is nil. A panic of the hedge
-// continues in the goroutine of RoundTrip.
+// end ends the hedge h, unless it is nil. A panic of the hedge continues in the goroutine
+// of RoundTrip.
 func (c *race) end(h *exchange, broke any) {
 	c.mu.Lock()
 	lost := c.over

@@ -35,7 +35,7 @@ type HostState struct {
 	Failed        int           // requests that failed in the last five minutes, for any reason
 	Canceled      int           // requests that their callers canceled in the last five minutes
 	FailingFor    time.Duration // how long requests have failed, with never five minutes between two failures
-	Held          bool          // the host is in trouble: its budget, pause, breaker or gate, but no person, may hold back requests
+	Held          bool          // the host is in trouble: its budget, pause, breaker or gate may hold back requests
 }
 
 // state describes h under the rules r at the instant now. In the result, what
