@@ -6,16 +6,14 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/retrip/retrip/sim"
+	"github.com/retrip/retrip/internal/sim"
 )
 
 // checked is the result of check for one policy.
@@ -54,8 +52,8 @@ func newCheckedCase(c sim.RecoveryCase) checkedCase {
 // statistics of seconds. A smaller fleet stands for a part of a larger one.
 const leastWorkers = 10
 
-// check runs sim.CheckRecovery for a backend of which the caller knows little.
-func check(f *flags) func(context.Context, func(float64)) (*report, error) {
+// check runs a sim.RecoveryCheck for a backend of which the caller knows little.
+func check(f *flags) work {
 	s := sim.Overload()
 	loads := []float64{0.7, 0.9}
 	lengths := []time.Duration{time.Second, 10 * time.Second, time.Minute}
@@ -66,14 +64,12 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 	f.DurationVar(&full, "queue", full, "how long a full queue takes to work off; if 0, three times as long as an attempt may take, and at least 1s")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
 	f.Var(floats(&loads), f.field("loads", "Loads"), "`shares` of the backend's capacity that arrive")
-	f.Var(durations(&lengths), f.field("lengths", "Troubles.For"), "lengths of the brownouts: `durations`")
+	f.Var(durations(&lengths), f.field("lengths", "Brownouts"), "lengths of the brownouts: `durations`")
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
 	costs := f.Bool("price", true, "also measure what the policy costs where no overload ends: some seconds")
-	f.BoolVar(&f.json, "json", false, "print the result as JSON")
 	f.timeouts()
 	f.choice("retrip")
-	f.first = strings.Fields("policy host clients rate service queue json o")
-	f.excludes("attempt-timeout", "timeout")
+	f.first = strings.Fields("policy host clients rate service queue json")
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		if !(full >= 0 && full <= time.Minute) {
 			return nil, fmt.Errorf("-queue is %v: it must be 0 to 1m", full)
@@ -96,10 +92,7 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := sim.RecoveryCheck{Loads: loads[1:]}
-		for _, d := range lengths {
-			c.Troubles = append(c.Troubles, sim.Trouble{Kind: sim.BrownOut, For: d})
-		}
+		c := sim.RecoveryCheck{Loads: loads[1:], Brownouts: lengths}
 		r := &report{
 			title: title,
 			notes: slices.Clone(f.remarks),
@@ -163,23 +156,8 @@ func check(f *flags) func(context.Context, func(float64)) (*report, error) {
 				return r, err
 			}
 		}
-		r.csv = func(w io.Writer) error { return checkCSV(w, all) }
-		r.draw = func(t *theme) (*figure, error) { return f.checkFigure(ctx, t, s, policies, loads, lengths) }
 		return r, nil
 	}
-}
-
-// priceOf measures what a policy costs clients that send perClient requests per
-// second each, and what happens without retries: two results per case.
-func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) ([]priced, error) {
-	cases := []priceCase{steadyLoad(clientsOf(900, perClient)), threeRefuse(clientsOf(700, perClient)), shortOutage(clientsOf(700, perClient))}
-	return pricesOf(ctx, p, cases, remedies[:2], priceRuns, seed, func(float64) {})
-}
-
-func priceSentence(found []priced, perClient float64) string {
-	return fmt.Sprintf("what %s costs clients with %.3g requests/s each: at a steady 90 %% load on ten backends chosen at random %s of the requests succeed, without retries %s; "+
-		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s (retripsim price: what helps)",
-		found[0].Policy, perClient, found[1].text(), found[0].text(), found[3].text(), found[2].text(), blip, found[5].text())
 }
 
 func caseRow(policy string, c sim.RecoveryCase) []string {
@@ -200,46 +178,4 @@ func after(d time.Duration) string {
 		return "more than 60 s"
 	}
 	return fmt.Sprintf("%.0f s", d.Seconds())
-}
-
-func checkCSV(w io.Writer, all []checked) error {
-	out := csv.NewWriter(w)
-	out.Write(strings.Split("policy,load,brownout_s,recovery_s,without_s,answered,answered_without,ok", ","))
-	text := func(seconds *float64) string {
-		if seconds == nil {
-			return "never"
-		}
-		return number(*seconds)
-	}
-	for _, one := range all {
-		for _, c := range one.Cases {
-			out.Write([]string{one.Policy, number(c.Load), number(c.Brownout), text(c.Recovery), text(c.Without),
-				number(c.Answered), number(c.AnsweredWithout), fmt.Sprint(c.OK)})
-		}
-	}
-	out.Flush()
-	return out.Error()
-}
-
-// checkFigure draws the attempts of the policies, and without retries, at the highest
-// load in the brownout of medium length.
-func (f *flags) checkFigure(ctx context.Context, t *theme, s sim.Scenario, policies []sim.Policy, loads []float64, lengths []time.Duration) (*figure, error) {
-	lengths = slices.Sorted(slices.Values(lengths))
-	s = s.LoadOf(slices.Max(loads))
-	s.Trigger = sim.Trigger{At: 10 * time.Second, For: lengths[len(lengths)/2], Slowdown: 3.3}
-	s.Horizon = s.Trigger.At + s.Trigger.For + time.Minute
-	none, err := sim.Preset("no-retries", s.Policy.Retry)
-	if err != nil {
-		return nil, err
-	}
-	var groups [][]*sim.Result
-	for _, p := range append([]sim.Policy{none}, policies...) {
-		s.Policy = p
-		results, err := sim.RunAll(ctx, s.Seeds(3), nil)
-		if err != nil {
-			return nil, err
-		}
-		groups = append(groups, results)
-	}
-	return seriesFigure(t, s, groups, "Requests answered", func(p sim.Point) int32 { return p.Good })
 }

@@ -5,16 +5,15 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/sim"
+
+	"github.com/retrip/retrip/internal/sim"
 )
 
 // hedgeCase is a row of a table of hedges.
@@ -75,7 +74,7 @@ func hedgeLoads(clients int) []hedgeCase {
 		loads   []float64
 	}{{"random choice", false, []float64{0.7, 0.8, 0.85, 0.9}}, {"the shorter of two queues", true, []float64{0.8, 0.85, 0.9}}} {
 		for _, load := range balance.loads {
-			s := tenBackends(clients).LoadOf(load)
+			s := sim.TenBackends(clients).LoadOf(load)
 			s.Backend.Latency = sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4}
 			s.Backend.ShorterOfTwo, s.WarmUp = balance.shorter, 150*time.Second
 			list = append(list, hedgeCase{fmt.Sprintf("ten backends, %s, %v %% load", balance.name, percent(load)), s})
@@ -199,7 +198,7 @@ type hedgeCell struct {
 }
 
 // hedges compares ways to hedge.
-func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
+func hedges(f *flags) work {
 	seed, share, fixed := uint64(1), 0.05, time.Duration(0)
 	clients := []int{10, 100}
 	names := []string{"tails", "load", "recovery", "failures", "drift"}
@@ -277,16 +276,6 @@ func hedges(f *flags) func(context.Context, func(float64)) (*report, error) {
 			r.table = append(r.table, row)
 		}
 		r.json = cells
-		r.csv = func(w io.Writer) error { return hedgeCSV(w, what.columns, cells) }
-		r.draw = func(t *theme) (*figure, error) {
-			switch table {
-			case "tails":
-				return hedgeTailFigure(t, cases[0].scenario, groups[0])
-			case "recovery":
-				return seriesFigure(t, cases[0].scenario, groups[0], "Attempts", func(p sim.Point) int32 { return p.Attempts })
-			}
-			return nil, fmt.Errorf("-table %s has no picture", table)
-		}
 		return r, nil
 	}
 }
@@ -313,79 +302,3 @@ func (c *hedgeColumn) text(x float64) string {
 	}
 	return fmt.Sprintf(c.format, x)
 }
-
-func hedgeCSV(w io.Writer, columns []hedgeColumn, cells []hedgeCell) error {
-	out := csv.NewWriter(w)
-	head := []string{"case", "clients", "hedging"}
-	for _, c := range columns {
-		head = append(head, c.name)
-	}
-	out.Write(head)
-	for _, c := range cells {
-		row := []string{c.Case, strconv.Itoa(c.Clients), c.Hedging}
-		for _, column := range columns {
-			row = append(row, number(c.Values[column.name]))
-		}
-		out.Write(row)
-	}
-	out.Flush()
-	return out.Error()
-}
-
-// hedgeTailFigure draws how many requests take longer than some time.
-func hedgeTailFigure(t *theme, s sim.Scenario, groups [][]*sim.Result) (*figure, error) {
-	const of, most = 10_000, 200
-	var lines []line
-	var notes []string
-	for _, group := range groups {
-		l := line{name: group[0].Policy}
-		for n := most; n > 0; n-- {
-			l.add(mid(group, func(r *sim.Result) float64 { return r.Percentile(1-float64(n)/of).Seconds() * 1000 }), float64(n))
-		}
-		lines, notes = append(lines, l), append(notes, fmt.Sprintf("one in a thousand takes longer than %.0f ms", hedgeP999.in(&s, group)))
-	}
-	f := &figure{theme: t, unit: fmt.Sprintf("Requests of %s that take longer, by milliseconds", count(of)),
-		title: fmt.Sprintf("For %.1f %% more requests, the slowest request in a thousand takes %.0f ms instead of %.0f ms",
-			hedgeExtra.in(&s, groups[1]), hedgeP999.in(&s, groups[1]), hedgeP999.in(&s, groups[0])),
-		about: fmt.Sprintf("%s clients send %s requests/s in all. Answers take 20 ms at the median; 1 %% of them stall.", count(int64(s.Fleet.Clients)), tickText(s.Arrivals.Rate))}
-	return f, f.multiples(multiples{lines: lines, notes: notes, to: lines[0].x[len(lines[0].x)-10]})
-}
-
-// hedgeCost is what hedges cost where nothing but the queue makes requests late.
-type hedgeCost struct {
-	Load    float64 `json:"load"`
-	Share   float64 `json:"hedges_per_request"`
-	P99     float64 `json:"p99_seconds"`
-	Without float64 `json:"p99_seconds_without_hedges"`
-}
-
-// hedgesOf measures the hedges of the policy of s at a steady load.
-func hedgesOf(ctx context.Context, s sim.Scenario, load float64) (*hedgeCost, error) {
-	const runs = 3
-	s = s.LoadOf(load)
-	s.Trigger, s.WarmUp, s.Horizon = sim.Trigger{}, 30*time.Second, time.Minute
-	without := s
-	without.Policy.Retry.Hedge = 0
-	results, err := sim.RunAll(ctx, append(s.Seeds(runs), without.Seeds(runs)...), nil)
-	if err != nil {
-		return nil, err
-	}
-	p99 := func(r *sim.Result) float64 { return r.P99.Seconds() }
-	return &hedgeCost{load, hedgeExtra.in(&s, results[:runs]) / 100, mid(results[:runs], p99), mid(results[runs:], p99)}, nil
-}
-
-func (c *hedgeCost) sentence(p sim.Policy, perClient float64) string {
-	switch {
-	case c == nil:
-		return "interrupted before the hedges of " + p.Name
-	case perClient < hedgeRate:
-		return fmt.Sprintf("%s has no hedges here: each client sends %.3g requests/s to the host, fewer than %d", p.Name, perClient, hedgeRate)
-	default:
-		return fmt.Sprintf("%s sends hedges for %.1f %% of the requests at %v %% load, where only the queue makes requests late: the 99th percentile is %.0f ms, without hedges %.0f ms (retripsim hedge: stalls, slow servers)",
-			p.Name, 100*c.Share, percent(c.Load), 1000*c.P99, 1000*c.Without)
-	}
-}
-
-// hedgeRate is the number of requests per second and host below which a client doesn't
-// hedge.
-const hedgeRate = 2

@@ -3,7 +3,7 @@
 
 // Retripsim shows what a retry policy does to a backend before you ship it.
 //
-//	retripsim overload -policy policy.json -clients 400
+//	retripsim check -policy policies.json -clients 400 -rate 2000
 //
 // Run it without arguments to list its commands.
 package main
@@ -14,7 +14,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -22,9 +21,7 @@ import (
 	"syscall"
 	"text/tabwriter"
 
-	"golang.org/x/term"
-
-	"github.com/retrip/retrip/sim"
+	"github.com/retrip/retrip/internal/sim"
 )
 
 const (
@@ -33,40 +30,29 @@ const (
 	exitInterrupted = 130 // the exit status that shells report after SIGINT; SIGTERM gets the same
 )
 
+// work makes the report of a command. It calls progress with the share that is
+// complete. If ctx ends, it returns a partial report, or nil, and the error.
+type work func(ctx context.Context, progress func(float64)) (*report, error)
+
 // command is one subcommand.
 type command struct {
 	name, about string
-	// setup declares the flags. It returns the function that makes the report
-	// once the flags are parsed.
-	setup func(f *flags) func(ctx context.Context, progress func(float64)) (*report, error)
+	// setup declares the flags. It returns the work to do once they are parsed.
+	setup func(f *flags) work
 }
 
 var commands = []command{
 	{"check", "is this policy safe for my fleet? exit status 1 if it isn't", check},
 	{"overload", "a brownout of 10 s under a steady load: does the backend recover?", overload},
 	{"storm", "an outage of 200 ms, and the crowd that returns after it", storm},
-	{"faults", "failures independent of load: the benefit of retries", faults},
 	{"contention", "optimistic writers of one row: the effect of jitter", contention},
 	{"stadium", "25 million players who lose their CDN for 100 ms", stadium},
-	{"gate", "rate limits: how much of them pools of workers use", gate},
-	{"compare", "the policies of many systems in the overload model, in one picture", compare},
-	{"map", "fleet size × load: where a policy recovers from overload, where never", heatMap},
-	{"triggers", "length of the brownout × requests per second and client: seconds to recover", triggers},
-	{"queues", "load × queue or timeout: where retries recover, where never", queues},
-	{"accounts", "the size of the fleet's account: what it costs after overloads, and in partial failures", accounts},
-	{"price", "where retries or their budget cost most, and what helps: the fleet's account, shed, Size", price},
-	{"sizes", "what the size of the budget costs fleets of several sizes", sizes},
-	{"budget", "the cases for which retrip's budget was designed, with other budgets beside it", budget},
-	{"hysteresis", "goodput by load, rising and falling from an overload", hysteresis},
-	{"measured", "what lab/cmd/fleet measured with real processes, as a table and a picture", drawn},
 	{"hedge", "hedged requests: what they save and cost, and where they don't help", hedges},
-	{"limit", "the largest fleet, load, budget and attempts that still recover", limit},
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	tty := term.IsTerminal(int(os.Stderr.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr, tty)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr, terminal(os.Stdout) && terminal(os.Stderr))
 	stop()
 	os.Exit(code)
 }
@@ -88,7 +74,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 		return code
 	}
 	f := newFlags(c.name)
-	work := c.setup(f)
+	do := c.setup(f)
 	switch err := f.parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		f.help(stdout, c.about)
@@ -96,56 +82,31 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool)
 	case err != nil:
 		return fail(exitUsage, err)
 	}
-	file, err := openOutput(f.out)
-	if err != nil {
-		return fail(exitFailed, err)
-	}
-	bar := newBar(stderr, tty)
-	report, err := work(ctx, bar.set)
-	bar.close()
+	shown := newProgress(stderr, tty)
+	report, err := do(ctx, shown.set)
+	shown.clear()
 	interrupted := errors.Is(err, context.Canceled)
-	if err != nil && !(interrupted && report != nil) {
-		file.discard()
-		if interrupted {
-			return fail(exitInterrupted, errors.New("interrupted before the first result"))
-		}
+	switch {
+	case interrupted && report == nil:
+		return fail(exitInterrupted, errors.New("interrupted before the first result"))
+	case err != nil && !interrupted:
 		return fail(exitUsage, f.inFlags(err))
 	}
 	report.partial = interrupted
 	if f.json {
-		err = report.encode(stdout, ".json", f.dark)
-		if err != nil {
-			return fail(exitFailed, err)
-		}
+		err = report.encode(stdout)
 	} else {
-		report.print(stdout, width(stdout))
+		err = report.print(stdout)
 	}
-	if f.out != "" {
-		if err := file.write(report, f.dark); err != nil {
-			return fail(exitFailed, err)
-		}
-		if !f.json {
-			fmt.Fprintf(stdout, "\nwritten: %s\n", f.out)
-		}
-	}
-	if interrupted {
+	switch {
+	case err != nil:
+		return fail(exitFailed, err)
+	case interrupted:
 		return exitInterrupted
-	}
-	if report.failed {
+	case report.failed:
 		return exitFailed
 	}
 	return 0
-}
-
-// width returns the number of columns of the terminal w, or a generous number
-// if w is no terminal.
-func width(w io.Writer) int {
-	if file, ok := w.(*os.File); ok {
-		if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
-			return columns
-		}
-	}
-	return math.MaxInt
 }
 
 func names() string {

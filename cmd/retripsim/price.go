@@ -4,96 +4,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/csv"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/sim"
+	"github.com/retrip/retrip/internal/sim"
 )
 
-// priceCase is a case in which retries, or a budget, cost much.
-type priceCase struct {
-	name     string
-	scenario sim.Scenario
-	measure  budgetMeasure
-}
-
-// priceRuns is how many seeds the price takes. In some cases, backends collapse with
-// one seed and not with another.
-const priceRuns = 15
-
-// steadyLoad is a fleet before ten backends chosen at random, at 90 % load.
-func steadyLoad(clients int) priceCase {
-	s := tenBackends(clients).LoadOf(0.9)
-	s.Horizon = 150 * time.Second
-	return priceCase{fmt.Sprintf("90 %% load on ten backends, %d clients: success", clients), s, succeeds}
-}
-
-// threeRefuse is a fleet before ten backends of which three refuse everything.
-func threeRefuse(clients int) priceCase {
-	s := tenBackends(clients)
-	s.Backend.Dead, s.Horizon = 3, 150*time.Second
-	return priceCase{fmt.Sprintf("70 %% load on ten backends, 3 of them refuse, %d clients: success", clients), s.LoadOf(0.7), succeeds}
-}
-
-// shortOutage is a total outage of 200 ms for clients that send 700 requests per
-// second in all.
-func shortOutage(clients int) priceCase {
-	s := sim.Overload()
-	s.Fleet.Clients, s.Trigger, s.Horizon = clients, sim.Trigger{At: 10 * time.Second, For: blip, FailureRate: 1}, 30*time.Second
-	return priceCase{fmt.Sprintf("outage of %v, %.4g requests/s per client: requests saved", blip, s.Arrivals.Rate/float64(clients)), s, saved}
-}
-
-// clientsOf returns the size of a fleet whose clients send perClient requests per
-// second each, and rate in all.
-func clientsOf(rate, perClient float64) int {
-	return min(100_000, max(1, int(rate/perClient+0.5)))
-}
-
-// remedy is a change that may lower the price.
-type remedy struct {
-	name   string
-	change func(*sim.Scenario) error // of a scenario with the policy in question
-	budget bool                      // only for a policy with a budget
-}
-
-// accountSize is the default of Policy.FleetBudget.
-const accountSize = 175
-
-// moreTokens is a budget that outlasts a short outage.
-const moreTokens = 200
-
-var remedies = []remedy{
-	{"without retries", func(s *sim.Scenario) error { return preset(s, "no-retries") }, false},
-	{"as it is", func(*sim.Scenario) error { return nil }, false},
-	{"with the fleet's account", func(s *sim.Scenario) error {
-		s.Store.Size = cmp.Or(max(0, s.Policy.Retry.FleetBudget), accountSize)
-		return preset(s, "account")
-	}, true},
-	{"servers shed retries", func(s *sim.Scenario) error {
-		s.Backend.ShedRetries, s.Backend.NoRetry = max(1, s.Backend.Queue/5), true
-		return nil
-	}, false},
-	{fmt.Sprintf("Size %d", moreTokens), func(s *sim.Scenario) error {
-		s.Policy.Retry.Budget = moreTokens
-		return nil
-	}, true},
-}
-
-// preset replaces the policy of s by a preset with the same settings.
-func preset(s *sim.Scenario, name string) error {
-	p, err := sim.Preset(name, s.Policy.Retry)
-	s.Policy = p
-	return err
-}
-
-// priced is the result of a case with one remedy, in per cent.
+// priced is the result of a case with or without retries, in per cent.
 type priced struct {
 	Policy string  `json:"policy"`
 	Case   string  `json:"case"`
@@ -103,13 +22,62 @@ type priced struct {
 	Most   float64 `json:"most"`
 }
 
-func newPriced(policy string, c priceCase, remedy string, group []*sim.Result) priced {
-	values := make([]float64, len(group))
-	for i, r := range group {
-		values[i] = c.measure.of(r)
+// priceRuns is how many seeds the price takes. In some cases, backends collapse with
+// one seed and not with another.
+const priceRuns = 15
+
+// blip is the length of a short outage.
+const blip = 200 * time.Millisecond
+
+// priceOf measures what a policy costs clients that send perClient requests per
+// second each, and what happens without retries: in three cases in which retries,
+// or a budget, cost much, two results each.
+func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) ([]priced, error) {
+	clients := func(rate float64) int { return min(100_000, max(1, int(rate/perClient+0.5))) }
+	steady := sim.TenBackends(clients(900)).LoadOf(0.9)
+	refuse := sim.TenBackends(clients(700)).LoadOf(0.7)
+	refuse.Backend.Dead = 3
+	steady.Horizon, refuse.Horizon = 150*time.Second, 150*time.Second
+	outage := sim.Overload()
+	outage.Fleet.Clients, outage.Trigger, outage.Horizon = clients(700), sim.Trigger{At: 10 * time.Second, For: blip, FailureRate: 1}, 30*time.Second
+	success := func(r *sim.Result) float64 { return 100 * r.SuccessRate() }
+	saved := func(r *sim.Result) float64 { return 100 * r.Goodput * blip.Seconds() / float64(r.TriggerRequests) }
+	cases := []struct {
+		name string
+		s    sim.Scenario
+		of   func(*sim.Result) float64
+	}{
+		{fmt.Sprintf("90 %% load on ten backends, %d clients: success", steady.Fleet.Clients), steady, success},
+		{fmt.Sprintf("70 %% load on ten backends, 3 of them refuse, %d clients: success", refuse.Fleet.Clients), refuse, success},
+		{fmt.Sprintf("outage of %v, %.4g requests/s per client: requests saved", blip, outage.Arrivals.Rate/float64(outage.Fleet.Clients)), outage, saved},
 	}
-	slices.Sort(values)
-	return priced{Policy: policy, Case: c.name, Remedy: remedy, Least: values[0], Median: values[len(values)/2], Most: values[len(values)-1]}
+	none, err := sim.Preset("no-retries", p.Retry)
+	if err != nil {
+		return nil, err
+	}
+	var all []sim.Scenario
+	for _, c := range cases {
+		for _, policy := range []sim.Policy{none, p} {
+			c.s.Policy, c.s.Seed = policy, seed
+			all = append(all, c.s.Seeds(priceRuns)...)
+		}
+	}
+	results, err := sim.RunAll(ctx, all, nil)
+	if err != nil {
+		return nil, err
+	}
+	var found []priced
+	for group := range slices.Chunk(results, priceRuns) {
+		c := cases[len(found)/2]
+		values := make([]float64, len(group))
+		for i, r := range group {
+			values[i] = c.of(r)
+		}
+		slices.Sort(values)
+		remedy := [...]string{"without retries", "as it is"}[len(found)%2]
+		found = append(found, priced{p.Name, c.name, remedy, values[0], values[len(values)/2], values[len(values)-1]})
+	}
+	return found, nil
 }
 
 // text is the median, or the range if the outcome depends on the seed.
@@ -120,89 +88,47 @@ func (p *priced) text() string {
 	return fmt.Sprintf("%.1f %%", p.Median)
 }
 
-// pricesOf measures a policy in each case with each remedy, in this order; without
-// a remedy that the policy can't have.
-func pricesOf(ctx context.Context, p sim.Policy, cases []priceCase, list []remedy, runs int, seed uint64, progress func(float64)) ([]priced, error) {
-	var all []sim.Scenario
-	var found []priced
-	for _, c := range cases {
-		for _, r := range list {
-			if r.budget && !p.HasBudget() {
-				continue
-			}
-			s := c.scenario
-			s.Policy, s.Seed = p, seed
-			if err := r.change(&s); err != nil {
-				return nil, err
-			}
-			all = append(all, s.Seeds(runs)...)
-			found = append(found, priced{Case: c.name, Remedy: r.name})
-		}
-	}
-	results, err := sim.RunAll(ctx, all, progress)
+func priceSentence(found []priced, perClient float64) string {
+	return fmt.Sprintf("what %s costs clients with %.3g requests/s each: at a steady 90 %% load on ten backends chosen at random %s of the requests succeed, without retries %s; "+
+		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s (retripsim price: what helps)",
+		found[0].Policy, perClient, found[1].text(), found[0].text(), found[3].text(), found[2].text(), blip, found[5].text())
+}
+
+// hedgeCost is what hedges cost where nothing but the queue makes requests late.
+type hedgeCost struct {
+	Load    float64 `json:"load"`
+	Share   float64 `json:"hedges_per_request"`
+	P99     float64 `json:"p99_seconds"`
+	Without float64 `json:"p99_seconds_without_hedges"`
+}
+
+// hedgesOf measures the hedges of the policy of s at a steady load.
+func hedgesOf(ctx context.Context, s sim.Scenario, load float64) (*hedgeCost, error) {
+	const runs = 3
+	s = s.LoadOf(load)
+	s.Trigger, s.WarmUp, s.Horizon = sim.Trigger{}, 30*time.Second, time.Minute
+	without := s
+	without.Policy.Retry.Hedge = 0
+	results, err := sim.RunAll(ctx, append(s.Seeds(runs), without.Seeds(runs)...), nil)
 	if err != nil {
 		return nil, err
 	}
-	for i := range found {
-		k := slices.IndexFunc(cases, func(c priceCase) bool { return c.name == found[i].Case })
-		found[i] = newPriced(p.Name, cases[k], found[i].Remedy, results[i*runs:(i+1)*runs])
-	}
-	return found, nil
+	p99 := func(r *sim.Result) float64 { return r.P99.Seconds() }
+	return &hedgeCost{load, hedgeExtra.in(&s, results[:runs]) / 100, mid(results[:runs], p99), mid(results[runs:], p99)}, nil
 }
 
-// price shows the cases in which retries or a budget cost most, and what helps.
-func price(f *flags) func(context.Context, func(float64)) (*report, error) {
-	seed := uint64(1)
-	f.Uint64Var(&seed, "seed", seed, "seed of the random numbers")
-	f.choice("retrip")
-	f.repeats(priceRuns)
-	f.noPicture = true
-	return func(ctx context.Context, progress func(float64)) (*report, error) {
-		policies, err := f.load(retrip.Policy{})
-		if err != nil {
-			return nil, err
-		}
-		cases := []priceCase{steadyLoad(3000), steadyLoad(10_000), threeRefuse(10_000), shortOutage(1)}
-		r := &report{
-			title: "where retries or their budget cost most, and what helps",
-			table: [][]string{{"policy", "case"}},
-			notes: []string{fmt.Sprintf("the median of %d runs, or the range where the outcome depends on the seed; as it is: each client with its own budget; shed: refuse retries while the queue is a fifth full, as package shed does; Size: Budget", f.runs)},
-		}
-		for _, x := range remedies {
-			r.table[0] = append(r.table[0], x.name)
-		}
-		var all []priced
-		for i, p := range policies {
-			found, err := pricesOf(ctx, p, cases, remedies, f.runs, seed, func(done float64) { progress((float64(i) + done) / float64(len(policies))) })
-			if err != nil {
-				if len(all) == 0 {
-					return nil, err
-				}
-				return r, err
-			}
-			all = append(all, found...)
-			r.json = all
-			for _, c := range cases {
-				row := []string{p.Name, c.name}
-				for _, x := range remedies {
-					text := "–"
-					if k := slices.IndexFunc(found, func(f priced) bool { return f.Case == c.name && f.Remedy == x.name }); k >= 0 {
-						text = found[k].text()
-					}
-					row = append(row, text)
-				}
-				r.table = append(r.table, row)
-			}
-		}
-		r.csv = func(w io.Writer) error {
-			out := csv.NewWriter(w)
-			out.Write(strings.Split("policy,case,remedy,least,median,most", ","))
-			for _, p := range all {
-				out.Write([]string{p.Policy, p.Case, p.Remedy, number(p.Least), number(p.Median), number(p.Most)})
-			}
-			out.Flush()
-			return out.Error()
-		}
-		return r, nil
+func (c *hedgeCost) sentence(p sim.Policy, perClient float64) string {
+	switch {
+	case c == nil:
+		return "interrupted before the hedges of " + p.Name
+	case perClient < hedgeRate:
+		return fmt.Sprintf("%s has no hedges here: each client sends %.3g requests/s to the host, fewer than %d", p.Name, perClient, hedgeRate)
+	default:
+		return fmt.Sprintf("%s sends hedges for %.1f %% of the requests at %v %% load, where only the queue makes requests late: the 99th percentile is %.0f ms, without hedges %.0f ms (retripsim hedge: stalls, slow servers)",
+			p.Name, 100*c.Share, percent(c.Load), 1000*c.P99, 1000*c.Without)
 	}
 }
+
+// hedgeRate is the number of requests per second and host below which a client doesn't
+// hedge.
+const hedgeRate = 2

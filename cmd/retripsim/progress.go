@@ -4,41 +4,42 @@
 package main
 
 import (
+	"fmt"
 	"io"
+	"os"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
 )
 
-// bar is a progress bar. It appears on terminals only, and only after one
-// second.
-type bar struct {
-	w     io.Writer
-	tty   bool
-	began time.Time
-	bar   *progressbar.ProgressBar
+// progress says on a terminal how much of a run is complete, from its first
+// second on, and at most every tenth of a second.
+type progress struct {
+	w    io.Writer
+	tty  bool
+	next time.Time // when to say it again
+	said bool
 }
 
-const barSteps = 1000
-
-func newBar(w io.Writer, tty bool) *bar { return &bar{w: w, tty: tty, began: time.Now()} }
-
-// set moves the bar. Calls must not overlap.
-func (b *bar) set(done float64) {
-	if !b.tty || time.Since(b.began) < time.Second {
-		return
-	}
-	if b.bar == nil {
-		b.bar = progressbar.NewOptions(barSteps, progressbar.OptionSetWriter(b.w), progressbar.OptionSetWidth(40),
-			progressbar.OptionSetDescription("simulating"), progressbar.OptionClearOnFinish(),
-			progressbar.OptionThrottle(50*time.Millisecond))
-	}
-	// A failure to draw the bar must not stop the command.
-	_ = b.bar.Set(int(done * barSteps))
+func newProgress(w io.Writer, tty bool) *progress {
+	return &progress{w: w, tty: tty, next: time.Now().Add(time.Second)}
 }
 
-func (b *bar) close() {
-	if b.bar != nil {
-		_ = b.bar.Clear()
+// set takes the share that is complete. Calls must not overlap.
+func (p *progress) set(done float64) {
+	if now := time.Now(); p.tty && !now.Before(p.next) {
+		p.next, p.said = now.Add(100*time.Millisecond), true
+		fmt.Fprintf(p.w, "\rsimulating %3.0f %%", 100*done)
 	}
+}
+
+// clear leaves an empty line.
+func (p *progress) clear() {
+	if p.said {
+		fmt.Fprintf(p.w, "\r%16s\r", "")
+	}
+}
+
+// terminal reports whether file is a terminal, or another device for characters.
+func terminal(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -12,29 +12,29 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The bar appears after a second, on a terminal, and erases itself at the end.
-func TestBar(t *testing.T) {
+// Progress is shown after a second, on a terminal, and erased at the end.
+func TestProgress(t *testing.T) {
 	for _, tty := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer
-			b := newBar(&out, tty)
-			b.set(0.1)
+			p := newProgress(&out, tty)
+			p.set(0.1)
 			time.Sleep(999 * time.Millisecond)
-			b.set(0.2)
+			p.set(0.2)
 			assert.Empty(t, out.String(), "within a second")
 			time.Sleep(time.Millisecond)
-			b.set(0.3)
-			time.Sleep(time.Second)
-			b.set(0.4)
+			p.set(0.3)
+			p.set(0.31)
+			time.Sleep(100 * time.Millisecond)
+			p.set(0.4)
 			if !tty {
-				b.close()
+				p.clear()
 				assert.Empty(t, out.String(), "no terminal")
 				return
 			}
-			assert.Contains(t, out.String(), "simulating")
-			assert.Contains(t, out.String(), "40%")
-			b.close()
-			assert.Regexp(t, `\r *\r$`, out.String(), "an empty line stays")
+			assert.Equal(t, "\rsimulating  30 %\rsimulating  40 %", out.String())
+			p.clear()
+			assert.Regexp(t, `\r {16}\r$`, out.String())
 		})
 	}
 }

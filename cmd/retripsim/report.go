@@ -4,6 +4,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -15,92 +16,41 @@ type report struct {
 	title   string
 	table   [][]string // the first row is the header
 	notes   []string
-	lines   []line // chart for the terminal; may be nil
-	unit    string // of the lines
-	over    string // the x axis of the lines; if empty, seconds
-	partial bool
+	json    any
+	partial bool // the command was interrupted
 	failed  bool // a policy did not pass
-
-	json any
-	csv  func(io.Writer) error
-	draw func(*theme) (*figure, error) // nil if there is no picture
 }
 
-// print writes the report for a terminal of the given width.
-func (r *report) print(w io.Writer, columns int) {
-	say := func(s string) {
-		for _, row := range fold(s, columns) {
-			fmt.Fprintln(w, row)
-		}
-	}
-	say(r.title)
-	fmt.Fprintln(w)
-	r.printTable(w, columns)
-	for i, row := range r.chart(columns) {
-		if i == 0 {
-			fmt.Fprintln(w)
-		}
-		fmt.Fprintln(w, row)
-	}
-	for _, note := range r.notes {
-		fmt.Fprintln(w)
-		say(note)
-	}
-	if r.partial {
-		fmt.Fprint(w, "\ninterrupted: these results are partial\n")
-	}
+// encode writes the report as JSON.
+func (r *report) encode(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", " ")
+	return e.Encode(map[string]any{"title": r.title, "partial": r.partial, "results": r.json})
 }
 
-// printTable writes the table. If the terminal is too narrow, it writes each
-// row as a block.
-func (r *report) printTable(w io.Writer, columns int) {
+// print writes the report for people.
+func (r *report) print(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString(r.title + "\n\n")
 	widths := make([]int, len(r.table[0]))
-	all := -2
-	for i := range widths {
-		for _, row := range r.table {
-			if i < len(row) {
-				widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
-			}
+	for _, row := range r.table {
+		for i, text := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
 		}
-		all += widths[i] + 2
-	}
-	if all > columns && columns < 80 {
-		for _, row := range r.table[1:] {
-			fmt.Fprintln(w, row[0])
-			for i, text := range row[1:] {
-				if text != "" {
-					fmt.Fprintf(w, "  %s  %s\n", r.table[0][i+1], text)
-				}
-			}
-		}
-		return
 	}
 	for _, row := range r.table {
-		var b strings.Builder
-		for i, text := range row {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
-			if i == 0 {
-				b.WriteString(text + pad)
-			} else {
-				b.WriteString("  " + pad + text)
-			}
+		line := row[0] + strings.Repeat(" ", widths[0]-utf8.RuneCountInString(row[0]))
+		for i, text := range row[1:] {
+			line += "  " + strings.Repeat(" ", widths[i+1]-utf8.RuneCountInString(text)) + text
 		}
-		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
-}
-
-// writeMarkdown writes the table as Markdown.
-func (r *report) writeMarkdown(w io.Writer) error {
-	var b strings.Builder
-	for i, row := range r.table {
-		for len(row) < len(r.table[0]) {
-			row = append(row, "")
-		}
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
-		if i == 0 {
-			b.WriteString("|" + strings.Repeat("---|", len(row)) + "\n")
-		}
+	for _, note := range r.notes {
+		b.WriteString("\n" + note + "\n")
 	}
-	_, err := io.WriteString(w, b.String())
+	if r.partial {
+		b.WriteString("\ninterrupted: these results are partial\n")
+	}
+	_, err := fmt.Fprint(w, b.String())
 	return err
 }

@@ -1,0 +1,195 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/decide"
+)
+
+// Store describes the store of the fleet's account, which clients with the
+// preset "account" ask before a retry. The zero Store answers at once.
+type Store struct {
+	// Size is the size of the account. If 0, it is 175, the default of Policy.FleetBudget.
+	Size float64
+
+	// Shards is the number of accounts into which the fleet's account is split,
+	// up to 1000. Each serves an equal share of the clients. If 0, there is
+	// one.
+	Shards int
+
+	// Delay is the round-trip time of an operation. From 50 ms on, clients stop
+	// using the store for a while.
+	Delay time.Duration
+
+	// Lag is the age of the level in an answer.
+	Lag time.Duration
+
+	// DownAt is the time at which the store stops answering, and DownFor is how
+	// long it stays down. If DownFor is 0, it always answers.
+	DownAt, DownFor time.Duration
+}
+
+// accounts is the limiter that asks the fleet's account in addition to the
+// budget of each client. It follows the rule of Transport, with each client as
+// a process.
+type accounts struct {
+	always
+	size    float64
+	stores  []store
+	views   []account.View
+	links   []account.Link
+	charges []account.Charge
+	answers []time.Duration // when the last answer arrives
+	draws   *source
+
+	operations int64
+	second     int64 // the current second
+	inSecond   int64
+	peak       int64
+}
+
+func newAccounts(s *Store, clients int, seed uint64) *accounts {
+	a := &accounts{
+		size:    cmp.Or(s.Size, account.DefaultSize),
+		stores:  make([]store, max(1, s.Shards)),
+		views:   make([]account.View, clients),
+		links:   make([]account.Link, clients),
+		answers: make([]time.Duration, clients),
+		draws:   newSource(seed, streamAccount),
+		charges: make([]account.Charge, clients),
+	}
+	for i := range a.stores {
+		shard := newStore(a.size)
+		shard.delay, shard.lag = s.Delay, s.Lag
+		shard.down = [2]time.Duration{s.DownAt, s.DownAt + s.DownFor}
+		a.stores[i] = *shard
+	}
+	return a
+}
+
+// add runs an operation of a client, unless the client doesn't use the store at
+// the moment.
+func (a *accounts) add(client int32, now time.Duration, tokens float64) {
+	link := &a.links[client]
+	if !link.Up(now) {
+		return
+	}
+	a.operations++
+	if second := int64(now / time.Second); second != a.second {
+		a.second, a.inSecond = second, 0
+	}
+	a.inSecond++
+	a.peak = max(a.peak, a.inSecond)
+	level, answered, ok := a.stores[int(client)%len(a.stores)].add(now, tokens)
+	if !ok || answered-now > account.OpTimeout {
+		a.answers[client] = now + account.OpTimeout
+		link.Lose(now+account.OpTimeout, a.draws.Uint64())
+		return
+	}
+	a.answers[client] = answered
+	a.views[client].Hear(level, a.size, answered)
+}
+
+func (a *accounts) result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32) {
+	held := uint8(*paid & heldMask)
+	*paid &^= heldMask
+	if tokens := account.Back(held, succeeded(o)); tokens > 0 {
+		a.add(client, now, tokens)
+	}
+	if !succeeded(o) {
+		return
+	}
+	a.charges[client].Succeeded()
+	if held == 0 && attempts == 1 {
+		if tokens := account.Deposit(a.size, a.draws.Uint64()); tokens > 0 {
+			a.add(client, now, tokens)
+		}
+	}
+}
+
+func (a *accounts) retry(client int32, now time.Duration, _ *decide.Outcome, paid *int32) bool {
+	draw := a.draws.Uint64()
+	*paid = int32(draw>>33) &^ heldMask
+	return a.allows(client, now, draw, a.views[client].Stale(a.size, now))
+}
+
+// A request keeps the draw of its retry, for a second look, and in the lowest
+// bits the tokens that the account holds for the retry under way.
+const heldMask = 3
+
+func (a *accounts) send(client int32, now, waited time.Duration, paid *int32) bool {
+	if waited > account.LongWait && !a.allows(client, now, uint64(*paid)<<33, a.views[client].StaleAgain(a.size, now)) {
+		return false
+	}
+	if a.charges[client].Sent() {
+		held := account.Held(waited)
+		*paid |= int32(held)
+		a.add(client, now, -float64(held))
+	}
+	return true
+}
+
+func (a *accounts) allows(client int32, now time.Duration, draw uint64, stale bool) bool {
+	link, view := &a.links[client], &a.views[client]
+	if link.Up(now) && stale {
+		a.add(client, now, 0)
+	}
+	// The client decides when the answer has arrived.
+	then := max(now, a.answers[client])
+	level, known := view.Level(a.size, then)
+	return !link.Up(then) || !known || !account.Forbids(level, a.size, draw)
+}
+
+func (a *accounts) delay(client int32, now time.Duration) time.Duration {
+	return max(0, a.answers[client]-now)
+}
+
+// store is a number shared by the processes of a fleet, like a counter in
+// Redis: it is a round trip away, it answers from a replica that lags behind,
+// and it is sometimes unavailable. It serves to simulate rules that use a
+// shared account.
+type store struct {
+	delay time.Duration    // round-trip time of an operation
+	lag   time.Duration    // age of the level that an answer reports
+	down  [2]time.Duration // from the first to the second, it doesn't answer
+	size  float64          // the maximum level; the minimum is 0
+
+	level   float64
+	history []levelAt // past levels, kept for lag
+}
+
+type levelAt struct {
+	at    time.Duration
+	level float64
+}
+
+func newStore(size float64) *store { return &store{size: size, level: size} }
+
+// add changes the level by a number, and returns the level in the answer and
+// the time when the answer arrives. If the store is down when the operation
+// reaches it, the level stays the same and there is no answer. Callers must
+// issue operations in order of time.
+func (s *store) add(now time.Duration, by float64) (level float64, answered time.Duration, ok bool) {
+	reached := now + s.delay/2
+	if reached >= s.down[0] && reached < s.down[1] {
+		return 0, 0, false
+	}
+	if s.lag == 0 {
+		s.level = min(s.size, max(0, s.level+by))
+		return s.level, now + s.delay, true
+	}
+	if len(s.history) == 0 {
+		s.history = append(s.history, levelAt{-1 << 62, s.level})
+	}
+	s.level = min(s.size, max(0, s.level+by))
+	s.history = append(s.history, levelAt{reached, s.level})
+	for len(s.history) > 1 && s.history[1].at <= reached-s.lag {
+		s.history = s.history[1:]
+	}
+	return s.history[0].level, now + s.delay, true
+}

@@ -1,0 +1,229 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/hedge"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+var (
+	noHedges  = Policy{}
+	hedged    = Policy{Retry: retrip.Policy{Hedge: 0.05}}
+	unlimited = Policy{Retry: retrip.Policy{Hedge: 0.05}, Hedging: Hedging{After: 48 * time.Millisecond}}
+	blind     = Policy{Retry: retrip.Policy{Hedge: 0.05}, Hedging: Hedging{Blind: true}}
+)
+
+// stalls is a fleet of so many clients before a backend of which 1 % of the answers take
+// some 300 ms longer.
+func stalls(clients int) Scenario {
+	s := Overload()
+	s.Trigger, s.Fleet.Clients, s.Fleet.Timeout = Trigger{}, clients, 2*time.Second
+	s.Backend = Backend{Service: 1, Fixed: true, Latency: Latency{Median: 20 * time.Millisecond, Spread: 0.4,
+		StallShare: 0.01, StallMedian: 300 * time.Millisecond, StallSpread: 0.5}}
+	s.WarmUp, s.Horizon = 60*time.Second, 130*time.Second
+	return s
+}
+
+// queued is a fleet before ten backends of one worker, without stalls.
+func queued(clients int, load float64) Scenario {
+	s := Overload()
+	s.Trigger, s.Horizon, s.WarmUp = Trigger{}, 130*time.Second, 60*time.Second
+	s.Backend.Instances, s.Backend.Workers, s.Backend.Queue = 10, 1, 100
+	s.Backend.Latency = Latency{Median: 20 * time.Millisecond, Spread: 0.4}
+	s.Fleet.Timeout, s.Fleet.Clients = 500*time.Millisecond, clients
+	return s.LoadOf(load)
+}
+
+// fresh returns the results of some seeds: fresh ones that no table uses.
+func fresh(t *testing.T, s Scenario, p Policy) []*Result {
+	t.Helper()
+	p.Retry.Backoff = s.Policy.Retry.Backoff
+	s.Seed, s.Policy = 4711, p
+	list, err := RunAll(t.Context(), s.Seeds(testenv.Size(2, 10)), nil)
+	require.NoError(t, err)
+	return list
+}
+
+func middle(list []*Result, of func(*Result) float64) float64 {
+	var all []float64
+	for _, r := range list {
+		all = append(all, of(r))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func p99(r *Result) float64   { return r.P99.Seconds() * 1000 }
+func p999(r *Result) float64  { return r.Percentile(0.999).Seconds() * 1000 }
+func extra(r *Result) float64 { return 100 * float64(r.Hedges) / float64(r.Requests) }
+
+func lowest(list []*Result) float64 {
+	return slices.MinFunc(list, func(a, b *Result) int { return int(a.Succeeded - a.Requests - b.Succeeded + b.Requests) }).SuccessRate()
+}
+
+// With 1 % of stalls, one request in a thousand takes 106 ms instead of 585 ms, and the
+// 99th percentile is 64 ms, for 2 % more requests. Clients with too few requests per
+// second don't hedge.
+func TestHedge_Stalls(t *testing.T) {
+	testenv.OneGoroutine(t)
+	for _, clients := range []int{10, 100, 1000} {
+		without, with := fresh(t, stalls(clients), noHedges), fresh(t, stalls(clients), hedged)
+		assert.InDelta(t, 600, middle(without, p999), 60)
+		if clients == 1000 {
+			assert.Equal(t, middle(without, p999), middle(with, p999))
+			assert.Zero(t, middle(with, extra))
+			continue
+		}
+		assert.InDelta(t, 64, middle(with, p99), 2)
+		assert.Less(t, middle(with, p999), map[int]float64{10: 115, 100: 250}[clients])
+		assert.InDelta(t, 1.9, middle(with, extra), 0.15)
+	}
+}
+
+// Whatever the latencies do, hedges stay below their share.
+func TestHedge_Share(t *testing.T) {
+	testenv.OneGoroutine(t)
+	for name, change := range map[string]func(*Scenario){
+		"5 % stall":   func(s *Scenario) { s.Backend.Latency.StallShare = 0.05 },
+		"50 % stall":  func(s *Scenario) { s.Backend.Latency.StallShare = 0.5 },
+		"slow server": func(s *Scenario) { s.Backend.Instances, s.Backend.Slow, s.Backend.SlowBy = 10, 1, 10 },
+		"ten times as long": func(s *Scenario) {
+			s.Trigger = Trigger{At: 60 * time.Second, For: 70 * time.Second, Latency: 10}
+		},
+		"ever longer": func(s *Scenario) {
+			s.Trigger = Trigger{At: 10 * time.Second, For: 110 * time.Second, Latency: 50}
+		},
+	} {
+		s := stalls(10)
+		change(&s)
+		for _, r := range fresh(t, s, hedged) {
+			assert.LessOrEqual(t, float64(r.Hedges), 0.05*float64(r.Requests), name)
+			assert.Positive(t, r.Hedges, name)
+		}
+	}
+}
+
+// Only answers to first attempts teach the delay and pay for hedges.
+func TestHedge_FirstAttempts(t *testing.T) {
+	for seed := range uint64(10) {
+		s := stalls(1)
+		s.Arrivals.Count, s.Horizon, s.WarmUp, s.Seed = 36, time.Minute, 0, seed
+		s.Backend.FailureRate, s.Policy = 0.5, hedged
+		r, err := newRun(&s)
+		require.NoError(t, err)
+		first := 0
+		r.traceNext = func(_ int32, before decide.Call, o decide.Outcome, _ time.Duration, _ uint64, _ decide.Decision) {
+			if before.Attempts == 1 && o.Status == http.StatusOK {
+				first++
+			}
+		}
+		_, err = r.run(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, first >= hedge.Warmup, r.hedges[0].Delay() > 0, "%d answers to first attempts", first)
+	}
+}
+
+// While the stalls are those of requests and not of answers, or there are none, hedges
+// rarely win and become rare.
+func TestHedge_LosersStop(t *testing.T) {
+	testenv.OneGoroutine(t)
+	s := stalls(10)
+	s.Backend.Latency.StallShare = 0
+	assert.Less(t, middle(fresh(t, s, hedged), extra), 0.8)
+	assert.Greater(t, middle(fresh(t, s, blind), extra), 1.7)
+}
+
+// After ten seconds at a third of the capacity, a backend recovers as soon as without
+// hedges. From the second second on, fewer than 1 % of the requests are hedged.
+func TestHedge_Recovery(t *testing.T) {
+	testenv.OneGoroutine(t)
+	fleets := []int{100}
+	if testenv.Tables() {
+		fleets = []int{10, 100, 1000}
+	}
+	for _, clients := range fleets {
+		s := Overload().LoadOf(0.8)
+		s.Fleet.Clients = clients
+		s.Backend.Latency = Latency{Median: 20 * time.Millisecond, Spread: 0.4, StallShare: 0.01, StallMedian: 200 * time.Millisecond, StallSpread: 0.3}
+		seconds := func(r *Result) float64 {
+			if r.Recovery == Never {
+				return 1000
+			}
+			return r.Recovery.Seconds()
+		}
+		with := fresh(t, s, hedged)
+		assert.LessOrEqual(t, middle(with, seconds), middle(fresh(t, s, noHedges), seconds)+1, "%d clients", clients)
+		for _, r := range with {
+			begin := int(s.Trigger.At / r.Bin)
+			for second, p := range r.Series[begin+1 : begin+10] {
+				assert.Less(t, float64(p.Hedges), 0.01*s.Arrivals.Rate*r.Bin.Seconds(), "hedges in second %d of the brownout, %d clients", second+2, clients)
+			}
+		}
+		assert.EqualValues(t, 1000, middle(fresh(t, s, unlimited), seconds), "a fixed delay without a limit")
+	}
+}
+
+// At loads that aren't too high, everything succeeds with hedges too.
+func TestHedge_Load(t *testing.T) {
+	testenv.OneGoroutine(t)
+	fleets := []int{100}
+	if testenv.Tables() {
+		fleets = []int{10, 100, 1000}
+	}
+	for _, clients := range fleets {
+		for _, load := range []float64{0.7, 0.8} {
+			for _, shorter := range []bool{false, true} {
+				s := queued(clients, load)
+				s.Backend.ShorterOfTwo = shorter
+				assert.GreaterOrEqual(t, lowest(fresh(t, s, hedged)), 0.9999, "%d clients, load %v, shorter %v", clients, load, shorter)
+			}
+		}
+		assert.Less(t, lowest(fresh(t, queued(clients, 0.7), unlimited)), 0.1, "a fixed delay without a limit")
+	}
+}
+
+// Hedges don't cost success when attempts fail whatever the load.
+func TestHedge_Failures(t *testing.T) {
+	testenv.OneGoroutine(t)
+	for _, share := range []float64{0.1, 0.3} {
+		s := stalls(100)
+		s.Backend.FailureRate = share
+		without, with := fresh(t, s, noHedges), fresh(t, s, hedged)
+		assert.GreaterOrEqual(t, middle(with, (*Result).SuccessRate), middle(without, (*Result).SuccessRate)-0.001, share)
+	}
+}
+
+// A hedge leaves nothing behind, and counts neither as a request nor as a retry.
+func TestHedge_LeavesNothing(t *testing.T) {
+	for seed := range uint64(5) {
+		s := stalls(10)
+		s.Arrivals.Count, s.Horizon, s.WarmUp, s.Seed = 3000, time.Minute, 0, seed
+		s.Fleet.Timeout, s.Backend.FailureRate, s.Backend.Silent = 300*time.Millisecond, 0.05, true
+		s.Policy = hedged
+		r, err := newRun(&s)
+		require.NoError(t, err)
+		result, err := r.run(t.Context())
+		require.NoError(t, err)
+		name := fmt.Sprintf("seed %d", seed)
+		assert.Len(t, r.free, len(r.requests), name)
+		slices.Sort(r.free)
+		assert.Len(t, slices.Compact(r.free), len(r.requests), name)
+		assert.EqualValues(t, 3000, result.Requests, name)
+		assert.Positive(t, result.Hedges, name)
+		assert.Positive(t, result.HedgesWon, name)
+		assert.Equal(t, result.Attempts, result.Requests+result.Retries+result.Hedges, name)
+	}
+}

@@ -1,0 +1,197 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/lend"
+)
+
+// Policy is the policy of the clients of a simulated fleet. The zero Policy is
+// retrip's default.
+type Policy struct {
+	// Name labels the policy in results. If empty, "retrip".
+	Name string
+
+	// Retry is the policy, as a program would set it in Transport.Policy. The
+	// simulator doesn't call Classify and Idempotent: all simulated requests
+	// are idempotent, and all answers are statuses.
+	Retry retrip.Policy
+
+	// Hedging changes how a policy with Hedge hedges, for comparison.
+	Hedging Hedging
+
+	limit   func(clients int) limiter // another system's rule, in place of a budget
+	account bool                      // the fleet's account, besides the budget
+	draw    func(*source, retrip.Policy, int) time.Duration
+}
+
+// Hedging is a way to hedge requests other than Transport's.
+type Hedging struct {
+	// After, if not 0, is a fixed delay after which every first attempt gets a hedge,
+	// without any limit.
+	After time.Duration
+
+	// Blind makes hedges that don't win cost no more than others.
+	Blind bool
+}
+
+// rules returns the rules of p, and its Retry with every unset field filled in.
+func (p Policy) rules() (*decide.Rules, retrip.Policy, error) { return lend.Rules(p.Retry) }
+
+func (p Policy) name() string {
+	if p.Name == "" {
+		return "retrip"
+	}
+	return p.Name
+}
+
+// limiter is a rule that limits retries besides the budget, or in place of it. One
+// limiter serves all clients of a fleet and keeps state for each of them. A paid
+// is the amount that a request has taken for its current attempt.
+type limiter interface {
+	// first records that a request makes its first attempt.
+	first(client int32, now time.Duration)
+	// result records how an attempt ended.
+	result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32)
+	// retry reports whether another attempt may follow a failed one.
+	retry(client int32, now time.Duration, o *decide.Outcome, paid *int32) bool
+	// delay returns how long it takes to find that out, as part of the wait.
+	delay(client int32, now time.Duration) time.Duration
+	// send records a retry that has waited for so long, and reports whether it
+	// is still allowed.
+	send(client int32, now, waited time.Duration, paid *int32) bool
+}
+
+type preset struct {
+	name, about string
+	make        func(base retrip.Policy) Policy
+}
+
+func limited(limit func(int) limiter, attempts int) func(retrip.Policy) Policy {
+	return func(base retrip.Policy) Policy {
+		base.Budget, base.Breaker = retrip.Unlimited, retrip.Breaker{Ratio: retrip.Off}
+		if attempts > 0 {
+			base.MaxAttempts = attempts
+		}
+		return Policy{Retry: base, limit: limit}
+	}
+}
+
+func changed(change func(*retrip.Policy)) func(retrip.Policy) Policy {
+	return func(base retrip.Policy) Policy {
+		change(&base)
+		return Policy{Retry: base}
+	}
+}
+
+var presets = []preset{
+	{"retrip", "the base policy as it is", changed(func(*retrip.Policy) {})},
+	{"account", "the base policy, and the fleet's account, which may forbid retries", func(base retrip.Policy) Policy {
+		return Policy{Retry: base, account: true}
+	}},
+	{"no-retries", "one attempt", changed(func(p *retrip.Policy) { p.MaxAttempts = 1 })},
+	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Unlimited })},
+	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newPlainBudget, 0)},
+	{"finagle", "Finagle and Linkerd: 20 % of the requests of 10 s, and 10/s besides", limited(newFinagle, 0)},
+	{"envoy", "Envoy max_retries: 3 retries at a time", limited(newEnvoy, 0)},
+	{"grpc", "gRPC retryThrottling: 10 tokens, 0.1 back per success, retries above half", limited(newGRPC, 0)},
+	{"aws-standard", "AWS SDKs, standard mode: 500 tokens, 5 a retry, 10 after a timeout; 3 attempts", limited(newAWSStandard, 3)},
+	{"no-jitter", "no budget, no jitter", jittered(retrip.NoJitter)},
+	{"equal", "no budget, equal jitter", jittered(retrip.EqualJitter)},
+	{"full", "no budget, full jitter", jittered(retrip.FullJitter)},
+	{"decorrelated", "no budget, decorrelated jitter", jittered(retrip.DecorrelatedJitter)},
+	{"gaussian", "no budget, waits of a normal distribution: mean and deviation half the window, negative ones 0", gaussian},
+}
+
+// asksFirst reports whether p decides about first attempts, and about retries
+// after their wait, even at a host that hasn't asked for a pause.
+func asksFirst(p retrip.Policy) bool { return p.Breaker.Ratio > 0 || p.Gate.Enabled == retrip.On }
+
+func jittered(j retrip.Jitter) func(retrip.Policy) Policy {
+	return changed(func(p *retrip.Policy) { p.Budget, p.Backoff.Jitter = retrip.Unlimited, j })
+}
+
+// gaussian returns base with waits drawn from a normal distribution.
+func gaussian(base retrip.Policy) Policy {
+	base.Budget, base.Backoff.Jitter = retrip.Unlimited, retrip.NoJitter
+	return Policy{Retry: base, draw: func(s *source, p retrip.Policy, retry int) time.Duration {
+		ceiling := p.Backoff.Cap
+		if shift := uint(retry - 1); shift < 32 && p.Backoff.Base<<shift>>shift == p.Backoff.Base {
+			ceiling = min(ceiling, p.Backoff.Base<<shift)
+		}
+		half := float64(ceiling) / 2
+		return time.Duration(max(0, float64(s.normal()*half)+half))
+	}}
+}
+
+// Preset returns the policy of another system by name; see [PresetNames].
+// Whatever that system doesn't define, such as backoff, timeouts or the number
+// of attempts, comes from base. If the name is unknown, the error lists all
+// names.
+func Preset(name string, base retrip.Policy) (Policy, error) {
+	for _, p := range presets {
+		if p.name == name {
+			policy := p.make(base)
+			policy.Name = name
+			return policy, nil
+		}
+	}
+	return Policy{}, fmt.Errorf("sim: no preset %q: it must be one of %s", name, strings.Join(PresetNames(), ", "))
+}
+
+// PresetNames returns the names that [Preset] accepts.
+func PresetNames() []string {
+	names := make([]string, len(presets))
+	for i, p := range presets {
+		names[i] = p.name
+	}
+	return names
+}
+
+// DescribePreset returns a one-line description of the named preset, or "" if
+// there is none.
+func DescribePreset(name string) string {
+	for _, p := range presets {
+		if p.name == name {
+			return p.about
+		}
+	}
+	return ""
+}
+
+// PurseTime returns how long a client keeps retrying while every attempt fails
+// at once. The budget stops the client after a fixed number of retries, which
+// belong to a few of its own requests, and in a fleet each client sends one
+// request per Clients/Rate. PurseTime returns 0 for a policy without retries, and
+// Never for one without a budget or with the rule of another system.
+func (s Scenario) PurseTime() (time.Duration, error) {
+	rules, p, err := s.rules()
+	if err != nil || p.MaxAttempts < 2 {
+		return 0, err
+	}
+	if p.Budget.Size == retrip.Off || s.Policy.limit != nil {
+		return Never, nil
+	}
+	var record host.Record
+	retries := 0
+	for before := -1; before < retries; {
+		before = retries
+		call := decide.Call{Attempts: 1}
+		for rules.Next(&record, &call, decide.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}, 0, 0).Retry {
+			call.Attempts++
+			retries++
+		}
+	}
+	requests := float64(retries) / float64(p.MaxAttempts-1)
+	return time.Duration(requests * float64(s.Fleet.Clients) / s.Arrivals.Rate * float64(time.Second)), nil
+}

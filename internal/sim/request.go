@@ -1,0 +1,265 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+)
+
+// request is one RoundTrip in progress.
+type request struct {
+	call    decide.Call
+	arrived int64
+	began   int64  // start of the last attempt
+	decided int64  // end of the attempt that the wait follows
+	host    int32  // of its client
+	gen     uint32 // of the current attempt; events tagged with another generation are stale
+	paid    int32  // amount taken from a limiter
+	broken  bool   // the request goes to a broken route
+	stalls  bool   // all attempts of the request stall
+
+	race race
+}
+
+const none = -1
+
+// take returns the index of a request that nothing uses.
+func (r *run) take() (i int32) {
+	n := len(r.free)
+	if n == 0 {
+		r.requests = append(r.requests, request{})
+		return int32(len(r.requests) - 1)
+	}
+	i = r.free[n-1]
+	r.free = r.free[:n-1]
+	r.requests[i] = request{gen: r.requests[i].gen}
+	return i
+}
+
+// begin starts a request of a client.
+func (r *run) begin(client int32) {
+	i := r.take()
+	q := &r.requests[i]
+	q.arrived, q.host, q.race.other = r.now, client, none
+	q.broken = r.faults.happens(r.broken)
+	q.stalls = r.Backend.Latency.StallSticks && r.latencies.happens(r.stall)
+	if d := r.policy.Deadline; d > 0 {
+		q.call.Deadline = max(1, time.Duration(r.now)+d)
+	}
+	if r.rules.Gate {
+		q.call.Waiter = i
+	}
+	if r.limit != nil {
+		r.limit.first(client, time.Duration(r.now))
+	}
+	if r.asks {
+		r.out[client]++
+		r.ask(i, true)
+		return
+	}
+	r.send(i)
+}
+
+// ask asks the host whether the attempt may start now, and acts on the answer.
+func (r *run) ask(i int32, first bool) {
+	q := &r.requests[i]
+	host, now, draw := q.host, time.Duration(r.now), r.draws.Uint64()
+	before := q.call
+	var d decide.Decision
+	if first {
+		d = r.rules.First(&r.hosts[host], &q.call, now, draw)
+	} else {
+		d = r.rules.Wake(&r.hosts[host], &q.call, now, draw)
+	}
+	if r.traceAsk != nil {
+		r.traceAsk(host, first, before, now, draw, d)
+	}
+	switch {
+	case !d.Retry:
+		r.finish(i, false, retrip.Reason(d.Reason.String()))
+	case d.Wait > 0:
+		r.sleep(i, d.Wait)
+	case !first && r.limit != nil && !r.limit.send(host, now, now-time.Duration(q.decided), &q.paid):
+		d.Wakes = r.rules.Return(&r.hosts[host], &q.call) || d.Wakes
+		r.finish(i, false, r.refusal)
+	default:
+		r.send(i)
+	}
+	r.wakeOthers(host, d.Wakes)
+}
+
+// sleep makes a request wait. It replaces any earlier wait.
+func (r *run) sleep(i int32, wait time.Duration) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	if wait < r.Horizon {
+		r.queue.push(r.now+int64(wait), i, q.gen|happensWake)
+	}
+}
+
+// wakeOthers wakes waiting requests of the host that must ask it again, if
+// there are any.
+func (r *run) wakeOthers(host int32, any bool) {
+	for any {
+		i, ok := r.hosts[host].Woken().(int32)
+		if !ok {
+			return
+		}
+		r.sleep(i, 0)
+	}
+}
+
+// send starts an attempt that is no hedge.
+func (r *run) send(i int32) {
+	q := &r.requests[i]
+	q.call.Attempts++
+	r.attempt(i)
+}
+
+// attempt makes an attempt.
+func (r *run) attempt(i int32) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	q.began = r.now
+	limit := r.timeout
+	if q.call.Deadline != 0 {
+		if left := max(1, q.call.Deadline-time.Duration(r.now)); limit == 0 || left < limit {
+			limit = left
+		}
+	}
+	if limit > 0 {
+		if at := r.now + int64(limit); limit == r.timeout {
+			r.timeouts.add(r.queue.stamp(at, i, q.gen|happensTimeout))
+		} else {
+			r.queue.push(at, i, q.gen|happensTimeout)
+		}
+	}
+	if r.hedges != nil && q.call.Attempts == 1 {
+		r.watch(i, limit)
+	}
+	if r.traceAttempt != nil {
+		r.traceAttempt(time.Duration(r.now))
+	}
+	if r.dead(q.host) {
+		r.answer(i, q.gen|happensBad)
+		return
+	}
+	p := r.point()
+	p.Attempts++
+	r.seconds.at(r.now).attempts++
+	if r.troubled() {
+		r.result.TriggerAttempts++
+	}
+	r.result.Attempts++
+	switch {
+	case q.race.hedge:
+		p.Hedges++
+		r.result.Hedges++
+	case q.call.Attempts > 1:
+		p.Retries++
+		r.result.Retries++
+	}
+	r.reach(i, q.gen)
+}
+
+// ended processes the outcome of an attempt.
+func (r *run) ended(i int32, o decide.Outcome) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	now := time.Duration(r.now)
+	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
+	if r.hedges != nil && q.call.Attempts <= 2 {
+		if i = r.raced(i, &o); i == none {
+			return // the other attempt may still succeed
+		}
+		q = &r.requests[i]
+	}
+	host := q.host
+	q.decided = r.now
+	before := q.call
+	draw := r.draws.Uint64()
+	if r.limit != nil {
+		r.limit.result(host, now, &o, q.call.Attempts, &q.paid)
+	}
+	d := r.rules.Next(&r.hosts[host], &q.call, o, now, draw)
+	if r.traceNext != nil {
+		r.traceNext(host, before, o, now, draw, d)
+	}
+	r.wakeOthers(host, d.Wakes)
+	if !d.Retry {
+		r.finish(i, o.Status == http.StatusOK, retrip.Reason(d.Reason.String()))
+		return
+	}
+	if r.limit != nil && !r.limit.retry(host, now, &o, &q.paid) {
+		r.wakeOthers(host, r.rules.Return(&r.hosts[host], &q.call))
+		r.finish(i, false, r.refusal)
+		return
+	}
+	if draw := r.Policy.draw; draw != nil {
+		d.Wait = draw(r.draws, r.policy, q.call.Attempts)
+	}
+	if r.limit != nil {
+		d.Wait = max(d.Wait, r.limit.delay(host, now))
+	}
+	r.result.wait(d.Wait)
+	if d.AtGate {
+		d.Wait = 0
+	}
+	r.sleep(i, d.Wait)
+}
+
+// forget resets a host when Transport would: when it has healed and has no
+// request in progress. A breaker's window then counts from the next failure on,
+// so its failure ratio is biased high.
+func (r *run) forget(at int32) {
+	r.out[at]--
+	if r.out[at] == 0 && r.hosts[at].Healed(time.Duration(r.now)) {
+		r.hosts[at] = host.Record{}
+		if r.traceForget != nil {
+			r.traceForget(at)
+		}
+	}
+}
+
+// finish ends a request.
+func (r *run) finish(i int32, good bool, reason retrip.Reason) {
+	q := &r.requests[i]
+	q.gen += generationStep
+	if r.asks {
+		r.forget(q.host)
+	}
+	if q.race.other != none {
+		r.drop(i)
+	}
+	r.free = append(r.free, i)
+	r.result.Requests++
+	if r.dead(q.host) || q.broken {
+		r.result.DeadRequests++
+	}
+	if !good {
+		r.result.gaveUp(reason)
+		return
+	}
+	r.result.Succeeded++
+	r.result.Series[q.arrived/int64(r.result.Bin)].Good++
+	r.seconds.at(q.arrived).good++
+	if r.Trigger.during(q.arrived) {
+		r.seconds.troubled++
+	}
+	if q.arrived >= int64(r.WarmUp) {
+		r.latency.add(time.Duration(r.now - q.arrived))
+	}
+}
+
+// dead reports whether the network of a client is dead. The dead are spread over
+// the fleet, with as many in every part of it.
+func (r *run) dead(client int32) bool {
+	return r.deadEach > 0 && uint64(client+1)*r.deadEach>>32 != uint64(client)*r.deadEach>>32
+}

@@ -1,0 +1,324 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// The same seed gives the same bytes on any machine: if these sums change, the
+// results have changed.
+func TestSameBytesEverywhere(t *testing.T) {
+	unequal := of(Overload(), 200)
+	unequal.Fleet.Unequal = true
+	for _, c := range []struct {
+		name string
+		s    Scenario
+		want string
+	}{
+		{"overload", Overload(), "e5aea86962d55b53"},
+		{"finagle", as(t, Overload(), "finagle"), "500d9854917bcec3"},
+		{"unequal", unequal, "4d408d5784d27116"},
+		{"gaussian", as(t, Storm(Herd), "gaussian"), "dda64108dd1185fb"},
+		{"faults", Faults(0.3), "873eb2b67c34ffe6"},
+	} {
+		r, err := c.s.Run(t.Context())
+		require.NoError(t, err)
+		b, err := json.Marshal(r)
+		require.NoError(t, err)
+		h := fnv.New64a()
+		h.Write(b)
+		assert.Equal(t, c.want, fmt.Sprintf("%016x", h.Sum64()), c.name)
+	}
+}
+
+// The width of Bin doesn't affect the counts.
+func TestBinChangesNothing(t *testing.T) {
+	s := of(Overload(), 300)
+	s.Trigger.At, s.Trigger.For = 30300*time.Millisecond, time.Second
+	want, err := s.Run(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, want.Recovery)
+	for _, bin := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 999 * time.Millisecond, 7 * time.Second, time.Minute} {
+		s.Bin = bin
+		got, err := s.Run(t.Context())
+		require.NoError(t, err)
+		got.Bin, got.Series, got.Peak, got.PeakServed = want.Bin, want.Series, want.Peak, want.PeakServed
+		assert.Equal(t, want, got, "bins of %v", bin)
+	}
+}
+
+// The figures for the trigger match the series over the same seconds.
+func TestTriggerCounts(t *testing.T) {
+	s := of(Overload(), 100)
+	r, err := s.Run(t.Context())
+	require.NoError(t, err)
+	var requests, good, attempts int64
+	for _, p := range r.Series[30:40] {
+		requests, good, attempts = requests+int64(p.Requests), good+int64(p.Good), attempts+int64(p.Attempts)
+	}
+	assert.Equal(t, requests, r.TriggerRequests)
+	assert.Equal(t, attempts, r.TriggerAttempts)
+	assert.InDelta(t, float64(good)/10, r.Goodput, 1e-9)
+	assert.Equal(t, r.Peak, r.PeakSecond)
+	assert.Less(t, good, requests)
+}
+
+func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
+	list := Overload().Seeds(4)
+	together, err := RunAll(t.Context(), list, nil)
+	require.NoError(t, err)
+	for i, s := range list {
+		alone, err := s.Run(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, alone, together[i])
+	}
+	assert.NotEqual(t, together[0].Attempts, together[1].Attempts)
+}
+
+// An invalid scenario is an error before any of them has run.
+func TestRunAllRefusesParameters(t *testing.T) {
+	list := []Scenario{Overload(), Overload(), Overload()}
+	list[2].Fleet.Clients = 0
+	results, err := RunAll(t.Context(), list, func(float64) { t.Error("a run has ended") })
+	var p *ParameterError
+	require.ErrorAs(t, err, &p)
+	assert.Equal(t, "Fleet.Clients", p.Field)
+	assert.Equal(t, make([]*Result, 3), results)
+}
+
+// RunAll returns the first error, not the cancellations that follow from it.
+func TestParallelErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wrong := errors.New("wrong")
+		// The second scenario fails while the first is in progress.
+		err := parallel(t.Context(), 2, nil, func(ctx context.Context, i int) error {
+			if i == 0 && runtime.GOMAXPROCS(0) > 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return wrong
+		})
+		assert.Equal(t, wrong, err)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	err := parallel(ctx, 2, nil, func(ctx context.Context, _ int) error { cancel(); return ctx.Err() })
+	assert.Equal(t, context.Canceled, err)
+}
+
+func TestRunInterrupted(t *testing.T) {
+	s := as(t, Overload(), "no-budget")
+	ctx, cancel := context.WithCancel(t.Context())
+	run, err := newRun(&s)
+	require.NoError(t, err)
+	run.traceAttempt = func(now time.Duration) {
+		if now > 36*time.Second {
+			cancel()
+		}
+	}
+	r, err := run.run(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.True(t, r.Partial)
+	assert.Greater(t, r.Until, 30*time.Second)
+	assert.Less(t, r.Until, 100*time.Second)
+	assert.Len(t, r.Series, int(r.Until/r.Bin))
+	assert.Positive(t, r.Requests)
+}
+
+// Every request ends, exactly once.
+func TestNothingIsLost(t *testing.T) {
+	requests := 50_000
+	if brief {
+		requests = 25_000
+	}
+	for _, preset := range PresetNames() {
+		s := as(t, Overload(), preset)
+		s.Arrivals.Count = requests
+		s.Horizon = 200 * time.Second
+		run, err := newRun(&s)
+		require.NoError(t, err)
+		r, err := run.run(t.Context())
+		require.NoError(t, err)
+		assert.EqualValues(t, requests, r.Requests, preset)
+		gaveUp, arrived, waits := int64(0), 0, int64(0)
+		for _, g := range r.GaveUp {
+			gaveUp += g.Count
+		}
+		for _, p := range r.Series {
+			arrived += int(p.Requests)
+		}
+		for _, n := range r.Waits {
+			waits += n
+		}
+		assert.EqualValues(t, requests, r.Succeeded+gaveUp, preset)
+		assert.Equal(t, requests, arrived, preset)
+		assert.GreaterOrEqual(t, waits, r.Retries, preset)
+		assert.Len(t, run.free, len(run.requests), preset)
+		assert.Zero(t, run.stations[0].busy, preset)
+		assert.Len(t, run.idle, len(run.working), preset)
+		if e, ok := run.limit.(*envoy); ok {
+			assert.Equal(t, make([]int32, len(e.retries)), e.retries, "retries in flight")
+		}
+	}
+}
+
+func TestStorm(t *testing.T) {
+	peak := func(crowd Crowd, preset string) float64 {
+		r, err := as(t, Storm(crowd), preset).Run(t.Context())
+		require.NoError(t, err)
+		return r.PeakServed
+	}
+	assert.Equal(t, 500.0, peak(Continuing, "no-retries"))
+	// A herd that nothing spreads out stays one.
+	assert.Equal(t, 20_000.0, peak(Herd, "no-jitter"))
+	assert.Less(t, peak(Herd, "full"), 10_000.0)
+	assert.Zero(t, peak(Herd, "no-retries"))
+}
+
+func TestPolicyDeadline(t *testing.T) {
+	s := Faults(0)
+	s.Backend.Service, s.Backend.Fixed = time.Second, true
+	s.Policy.Retry.Deadline = 250 * time.Millisecond
+	s.Policy.Retry.AttemptTimeout = retrip.Off
+	r, err := s.Run(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, r.Succeeded)
+	assert.Equal(t, []ReasonCount{{retrip.ReasonDeadline, r.Requests}}, r.GaveUp)
+}
+
+func TestScenarioRefusesParameters(t *testing.T) {
+	for field, change := range map[string]func(*Scenario){
+		"Fleet.Clients":       func(s *Scenario) { s.Fleet.Clients = 0 },
+		"Fleet.Timeout":       func(s *Scenario) { s.Fleet.Timeout = -1 },
+		"Arrivals.Rate":       func(s *Scenario) { s.Arrivals.Rate = math.NaN() },
+		"Arrivals.Count":      func(s *Scenario) { s.Arrivals.AtOnce = true },
+		"Backend.Workers":     func(s *Scenario) { s.Backend.Workers = -1 },
+		"Backend.Service":     func(s *Scenario) { s.Backend.Service = 0 },
+		"Backend.Queue":       func(s *Scenario) { s.Backend.Queue = -1 },
+		"Backend.Spread":      func(s *Scenario) { s.Backend.Spread, s.Backend.Fixed = 0.1, true },
+		"Backend.FailureRate": func(s *Scenario) { s.Backend.FailureRate = 1.5 },
+		"Trigger.At":          func(s *Scenario) { s.Trigger.At = s.Horizon },
+		"Trigger.For":         func(s *Scenario) { s.Trigger.For = -1 },
+		"Trigger.Slowdown":    func(s *Scenario) { s.Trigger.Slowdown = -1 },
+		"Trigger.Surge":       func(s *Scenario) { s.Trigger.Surge = math.Inf(1) },
+		"Trigger.Delay":       func(s *Scenario) { s.Trigger.Delay = -1 },
+		"Trigger.FailureRate": func(s *Scenario) { s.Trigger.FailureRate = -0.1 },
+		"Trigger.RetryAfter":  func(s *Scenario) { s.Trigger.RetryAfter = -1 },
+		"Horizon":             func(s *Scenario) { s.Horizon = 0 },
+		"Bin":                 func(s *Scenario) { s.Bin = 1 },
+	} {
+		s := Overload()
+		change(&s)
+		_, err := s.Run(t.Context())
+		var p *ParameterError
+		require.ErrorAs(t, err, &p, field)
+		assert.Equal(t, field, p.Field)
+		assert.EqualError(t, s.Validate(), err.Error())
+	}
+	s := Overload()
+	s.Policy.Retry.Budget = -3
+	assert.ErrorContains(t, s.Validate(), "Policy.Budget is -3")
+	_, err := Preset("netflix", retrip.Policy{})
+	assert.ErrorContains(t, err, "finagle")
+	assert.NotEmpty(t, DescribePreset("finagle"))
+	assert.Empty(t, DescribePreset("netflix"))
+}
+
+// The queue returns events by time, and events of the same time in the order
+// of scheduling.
+func TestQueue(t *testing.T) {
+	q := &queue{}
+	draws := newSource(1, 1)
+	type item struct {
+		at  int64
+		who int32
+	}
+	var want, got []item
+	var now int64
+	for i := range int32(200_000) {
+		if draws.below(2) == 0 {
+			if e, ok := q.pop(); ok {
+				got = append(got, item{e.at, e.who})
+				now = e.at
+			}
+			continue
+		}
+		// Near, far and very far events, and many at the same time.
+		at := now + int64(draws.below(1<<draws.below(24)))&^7
+		q.push(at, i, 0)
+		want = append(want, item{at, i})
+	}
+	for e, ok := q.pop(); ok; e, ok = q.pop() {
+		got = append(got, item{e.at, e.who})
+	}
+	slices.SortStableFunc(want, func(a, b item) int { return int(a.at - b.at) })
+	require.Equal(t, want, got)
+}
+
+func TestDistributions(t *testing.T) {
+	for _, x := range []float64{1e-16, 0.001, 0.5, 0.7, 1, 1.5, 2, 1e9} {
+		assert.InDelta(t, math.Log(x), ln(x), 1e-9*max(1, math.Abs(math.Log(x))))
+	}
+	s := newSource(1, 1)
+	const n = 200_000
+	var mean, square, exponential float64
+	small := 0
+	for range n {
+		x := s.normal()
+		mean += x / n
+		square += x * x / n
+		exponential += s.exponential(1e6).Seconds() * 1000 / n
+		if s.happens(newChance(0.1)) {
+			small++
+		}
+	}
+	assert.InDelta(t, 0, mean, 0.01)
+	assert.InDelta(t, 1, square, 0.015)
+	assert.InDelta(t, 1, exponential, 0.01)
+	assert.InDelta(t, 0.1*n, small, 600)
+	assert.True(t, s.happens(newChance(1)))
+	assert.False(t, s.happens(newChance(0)))
+}
+
+func TestLatencyBins(t *testing.T) {
+	var l latencies
+	for _, d := range []time.Duration{0, 1, 8, 1000, time.Millisecond, 123456789, time.Hour, math.MaxInt64} {
+		l = latencies{}
+		l.add(d)
+		assert.InEpsilon(t, float64(max(d, latencyParts)), float64(l.percentile(0.5)), 1.0/128)
+	}
+}
+
+func BenchmarkOverload(b *testing.B) {
+	for _, preset := range []string{"retrip", "no-budget", "finagle"} {
+		b.Run(preset, func(b *testing.B) {
+			s := Overload()
+			s.Policy, _ = Preset(preset, s.Policy.Retry)
+			var attempts int64
+			for b.Loop() {
+				r, err := s.Run(b.Context())
+				if err != nil {
+					b.Fatal(err)
+				}
+				attempts += r.Attempts
+			}
+			b.ReportMetric(float64(attempts)/b.Elapsed().Seconds(), "attempts/s")
+		})
+	}
+}

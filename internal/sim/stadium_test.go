@@ -1,0 +1,183 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+)
+
+// small is CupFinal with a hundredth of its players and capacity.
+func small() Stadium {
+	m := CupFinal()
+	m.Players /= 100
+	m.Capacity /= 100
+	return m
+}
+
+func TestStadium(t *testing.T) {
+	m := small()
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.EqualValues(t, 5*m.Players, r.Fetches)
+	assert.LessOrEqual(t, r.Retries, r.Failed+r.Refused)
+	assert.Greater(t, r.PeakLoad, m.Capacity)
+	assert.Positive(t, r.Refused)
+	assert.Positive(t, r.PeakWaiting)
+	var fetches, retries, failed, refused int64
+	for _, p := range r.Series {
+		fetches += int64(p.Fetches)
+		retries += int64(p.Retries)
+		failed += int64(p.Failed)
+		refused += int64(p.Refused)
+	}
+	assert.Equal(t, []int64{r.Fetches, r.Retries, r.Failed, r.Refused}, []int64{fetches, retries, failed, refused})
+
+	again, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, r, again)
+}
+
+// Every failure is followed by a retry or a lost segment.
+func TestStadiumAddsUp(t *testing.T) {
+	m := small()
+	m.Capacity = 1e9 // takes everything
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Zero(t, r.Refused)
+	// One attempt failed per retry and per segment lost.
+	assert.Equal(t, r.Failed, r.Retries+r.Lost)
+
+	m = small()
+	m.Policy.Retry.MaxAttempts = 1
+	r, err = m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Zero(t, r.Retries)
+	assert.Zero(t, r.PeakWaiting)
+	// Requests sent within the blip, or within one flight before it.
+	assert.InEpsilon(t, float64(m.Players)*0.15/4, float64(r.Failed), 0.02)
+	assert.Equal(t, r.Failed+r.Refused, r.Lost)
+}
+
+// No refused player returns before the time the server asked for.
+func TestStadiumHeedsRetryAfter(t *testing.T) {
+	m := small()
+	m.For = 0 // no blip: an origin that is too small
+	m.Capacity = 50_000
+	m.RetryAfter = 3 * time.Second
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Zero(t, r.Failed)
+	for i, p := range r.Series {
+		if time.Duration(i+1)*r.Bin <= 3*time.Second {
+			assert.Zero(t, p.Retries)
+		}
+	}
+	assert.Positive(t, r.Retries)
+	assert.LessOrEqual(t, r.Retries, int64(m.Players), "one retry in 30 s")
+}
+
+// Players retry later after a 429 without Retry-After than after such a 503,
+// because of ThrottleBase.
+func TestStadiumThrottles(t *testing.T) {
+	// soon returns the number of retries in the first second.
+	soon := func(refusal int, throttleBase time.Duration) int64 {
+		m := small()
+		m.At, m.For = 0, 0
+		m.Capacity = 50_000
+		m.RetryAfter = 0
+		m.Refusal = refusal
+		m.Horizon = time.Second
+		m.Policy.Retry.Backoff.ThrottleBase = throttleBase
+		r, err := m.Run(t.Context(), nil)
+		require.NoError(t, err)
+		return r.Retries
+	}
+	unavailable := soon(503, 0)
+	assert.Positive(t, unavailable)
+	assert.Equal(t, unavailable, soon(0, 0), "503 is the default")
+	assert.Equal(t, unavailable, soon(429, retrip.Off), "a base of 100 ms for both")
+	assert.Less(t, soon(429, 0), unavailable*2/3)
+	assert.Less(t, soon(429, 4*time.Second), soon(429, 0)/2)
+}
+
+// With a breaker that opens at once, players that met the blip fail fast from
+// then on.
+func TestStadiumBreaker(t *testing.T) {
+	m := small()
+	m.Capacity = 1e9
+	m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}}
+	r, err := m.Run(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Positive(t, r.Failed)
+	// Of five segments, the second one meets the blip.
+	assert.Equal(t, 5*int64(m.Players)-3*r.Failed, r.Fetches)
+	assert.Equal(t, 4*r.Failed, r.Lost)
+}
+
+// With a gate, a refused player requests no segment before the time the server
+// asked for.
+func TestStadiumGate(t *testing.T) {
+	run := func(gate retrip.Switch) *StadiumResult {
+		m := small()
+		m.For = 0
+		m.Capacity = 50_000
+		m.RetryAfter = 10 * time.Second
+		m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: gate}}
+		r, err := m.Run(t.Context(), nil)
+		require.NoError(t, err)
+		return r
+	}
+	without, with := run(retrip.Off), run(retrip.On)
+	assert.EqualValues(t, 5*small().Players, without.Fetches)
+	assert.Zero(t, without.PeakWaiting)
+	assert.Less(t, with.Fetches, without.Fetches*9/10)
+	assert.Positive(t, with.PeakWaiting)
+	assert.Zero(t, with.Retries)
+}
+
+func TestStadiumInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	m := CupFinal()
+	m.Players /= 5
+	r, err := m.Run(ctx, func(done float64) {
+		assert.Less(t, done, 1.0)
+		cancel()
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.True(t, r.Partial)
+	assert.Less(t, r.Until, m.Horizon)
+	assert.Positive(t, r.Fetches)
+}
+
+func TestStadiumRefusesParameters(t *testing.T) {
+	for field, change := range map[string]func(*Stadium){
+		"Players":    func(m *Stadium) { m.Players = 0 },
+		"Interval":   func(m *Stadium) { m.Interval = 0 },
+		"Flight":     func(m *Stadium) { m.Flight = -1 },
+		"At":         func(m *Stadium) { m.At = m.Horizon },
+		"For":        func(m *Stadium) { m.For = -1 },
+		"Capacity":   func(m *Stadium) { m.Capacity = 0 },
+		"Burst":      func(m *Stadium) { m.Burst = -1 },
+		"RetryAfter": func(m *Stadium) { m.RetryAfter = -1 },
+		"Refusal":    func(m *Stadium) { m.Refusal = 500 },
+		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
+		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
+		"Bin":        func(m *Stadium) { m.Bin = 1 },
+		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("finagle", m.Policy.Retry) },
+	} {
+		m := small()
+		change(&m)
+		_, err := m.Run(t.Context(), nil)
+		var p *ParameterError
+		require.ErrorAs(t, err, &p, field)
+		assert.Equal(t, field, p.Field)
+	}
+}

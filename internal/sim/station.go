@@ -1,0 +1,218 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip/internal/decide"
+)
+
+// job is one attempt as the backend sees it.
+type job struct {
+	who     int32
+	gen     uint32
+	station int32
+}
+
+// station is one instance of the backend.
+type station struct {
+	busy    int
+	waiting jobs
+	slow    float64 // factor on all work; 0 means no change
+	dead    bool
+}
+
+func newStations(b *Backend) []station {
+	list := make([]station, max(1, b.Instances))
+	for i := range list {
+		list[i].waiting.list = make([]job, 16)
+		switch {
+		case i < b.Slow:
+			list[i].slow = b.SlowBy
+		case i < b.Slow+b.Dead:
+			list[i].dead = true
+		}
+	}
+	return list
+}
+
+// reach handles an attempt that reaches the backend.
+func (r *run) reach(i int32, gen uint32) {
+	if r.requests[i].broken {
+		if !r.Backend.BrokenSilent {
+			r.answer(i, gen|happensBad)
+		}
+		return
+	}
+	if r.faults.happens(r.failure) || r.trouble != 0 && r.troubled() && r.faults.happens(r.trouble) {
+		r.fault(i, gen)
+		return
+	}
+	b := &r.Backend
+	j := job{who: i, gen: gen}
+	if len(r.stations) > 1 {
+		j.station = r.balance()
+	}
+	s := &r.stations[j.station]
+	if s.dead {
+		r.fault(i, gen)
+		return
+	}
+	switch {
+	case b.Workers == 0 || s.busy < b.Workers:
+		r.work(s, j)
+	case s.waiting.n < b.Queue:
+		s.waiting.push(j)
+	default:
+		r.answer(i, gen|happensRefused)
+	}
+}
+
+// balance chooses an instance.
+func (r *run) balance() int32 {
+	n := uint64(len(r.stations))
+	one := int32(r.instances.below(n))
+	if r.Backend.ShorterOfTwo {
+		load := func(i int32) int { return r.stations[i].busy + r.stations[i].waiting.n }
+		if other := int32(r.instances.below(n)); load(other) < load(one) {
+			return other
+		}
+	}
+	return one
+}
+
+// fault answers with 503, or not at all.
+func (r *run) fault(i int32, gen uint32) {
+	if !r.Backend.Silent {
+		r.answer(i, gen|happensBad)
+	}
+}
+
+// work starts a worker on j.
+func (r *run) work(s *station, j job) {
+	s.busy++
+	b := &r.Backend
+	mean := float64(b.Service)
+	if r.Trigger.Slowdown > 0 && r.troubled() {
+		mean *= r.Trigger.Slowdown
+	}
+	if s.slow > 0 {
+		mean *= s.slow
+	}
+	took := int64(mean)
+	switch {
+	case b.Spread > 0:
+		took = int64(max(0, mean+float64(mean*b.Spread)*r.service.normal()))
+	case !b.Fixed:
+		took = int64(r.service.exponential(mean))
+	}
+	var worker int32
+	if n := len(r.idle); n > 0 {
+		worker = r.idle[n-1]
+		r.idle = r.idle[:n-1]
+		r.working[worker] = j
+	} else {
+		worker = int32(len(r.working))
+		r.working = append(r.working, j)
+	}
+	r.queue.push(r.now+took, worker, happensServed)
+}
+
+// served handles a worker that has finished, whether or not the client still
+// waits.
+func (r *run) served(worker int32) {
+	j := r.working[worker]
+	r.idle = append(r.idle, worker)
+	s := &r.stations[j.station]
+	s.busy--
+	r.point().Served++
+	if r.Backend.Workers > 0 {
+		r.serveNext(s)
+	}
+	if r.Backend.Latency.Median > 0 {
+		if r.requests[j.who].gen == j.gen {
+			r.queue.push(r.now+r.latencyOf(j.who, s), j.who, j.gen|happensGood)
+		}
+		return
+	}
+	if r.Trigger.Delay == 0 {
+		// The answer can be delivered directly, since there is no delay and
+		// send isn't on the call stack.
+		if r.requests[j.who].gen == j.gen {
+			r.ended(j.who, decide.Outcome{Status: http.StatusOK})
+		}
+		return
+	}
+	r.answer(j.who, j.gen|happensGood)
+}
+
+// latencyOf draws the latency of an answer of s.
+func (r *run) latencyOf(i int32, s *station) int64 {
+	l := &r.Backend.Latency
+	lognormal := func(median time.Duration, spread float64) float64 {
+		return float64(median) * exp(float64(spread*r.latencies.normal()))
+	}
+	took := lognormal(l.Median, l.Spread)
+	if l.StallSticks && r.requests[i].stalls || !l.StallSticks && r.latencies.happens(r.stall) {
+		took += lognormal(l.StallMedian, l.StallSpread)
+	}
+	if r.Trigger.Latency > 0 && r.troubled() {
+		took *= r.Trigger.Latency
+	}
+	if s.slow > 0 {
+		took *= s.slow
+	}
+	return int64(took)
+}
+
+// serveNext starts a worker on the next request in the queue, if there is one.
+func (r *run) serveNext(s *station) {
+	for s.waiting.n > 0 {
+		j := s.waiting.shift()
+		if !r.Backend.DropAbandoned || r.requests[j.who].gen == j.gen {
+			r.work(s, j)
+			return
+		}
+	}
+}
+
+// answer sends an answer to the client.
+func (r *run) answer(i int32, what uint32) {
+	delay := time.Duration(0)
+	if r.troubled() {
+		delay = r.Trigger.Delay
+	}
+	// The answer is an event of its own even without a delay: delivered
+	// directly within send, it would recurse without end under a policy that
+	// retries at once.
+	r.queue.push(r.now+int64(delay), i, what)
+}
+
+// jobs is a queue of jobs, a ring.
+type jobs struct {
+	list  []job
+	first int
+	n     int
+}
+
+func (q *jobs) push(j job) {
+	if q.n == len(q.list) {
+		grown := make([]job, 2*len(q.list))
+		n := copy(grown, q.list[q.first:])
+		copy(grown[n:], q.list[:q.first])
+		q.list, q.first = grown, 0
+	}
+	q.list[(q.first+q.n)&(len(q.list)-1)] = j
+	q.n++
+}
+
+// shift removes and returns the first job. The queue must not be empty.
+func (q *jobs) shift() job {
+	j := q.list[q.first]
+	q.first = (q.first + 1) & (len(q.list) - 1)
+	q.n--
+	return j
+}
