@@ -43,11 +43,11 @@ race: ## test the root module with the race detector, in random order
 all-modules: ## test every module of the workspace, and our own code with the race detector too
 	@# Only tests of the root module count allocations or skip themselves with the race
 	@# detector, so that the other modules of our own need no second run without it.
-	$(GO) test ./... ./cmd/retripsim/... $(filter-out $(OWN),$(MODULES))
-	@# All goroutines of retripsim are those of sim, and the race detector makes its pictures take minutes. doccheck has no goroutines.
-	$(GO) test -race -shuffle=on $$($(GO) list $(filter-out %/cmd/retripsim/...,$(OWN)) | grep -vE '/(internal/doccheck|sim)$$')
+	$(GO) test ./... $(filter-out $(OWN),$(MODULES))
+	@# All goroutines of retripsim are those of sim, and doccheck has none.
+	$(GO) test -race -shuffle=on $$($(GO) list $(OWN) | grep -vE '/(internal/doccheck|internal/sim|cmd/retripsim)$$')
 	@# A run of the simulator has one goroutine. These tests make several runs at once, or drive the Transport.
-	$(GO) test -race -short -shuffle=on -run 'Transports|Parallel|RunAll|Rate.*(Seeds|Interrupted)' ./sim
+	$(GO) test -race -short -shuffle=on -run 'Transports|Parallel|RunAll' ./internal/sim
 
 lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sleeps in tests
 	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
@@ -86,8 +86,7 @@ fuzz: ## run each fuzz target of the root package and internal/ for FUZZTIME (10
 	done
 
 tables: ## test every row, seed and step of the long tests; `make test` tests only the most important (minutes)
-	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./internal/... ./shed ./sim
-	RETRIP_TABLES=1 $(GO) test -timeout 30m -run TestBudget ./cmd/retripsim
+	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./internal/... ./shed ./cmd/retripsim
 
 worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all promises at once, on all processors
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
@@ -135,8 +134,8 @@ heavy: ## test the examples whose SDKs take minutes to build, and fetch large ob
 	GOWORK=off $(GO) -C examples/cookbook/heavy vet ./...
 	GOWORK=off $(GO) -C examples/cookbook/heavy test ./...
 
-figures: ## update pictures and tables of the docs from the commands beside them, all or those that contain IN (minutes)
-	$(GO) -C cmd/retripsim test -count=1 -run '^TestFigures$$' -timeout 60m . -args -figures=update -in='$(IN)'
+figures: ## draw the pictures of docs/img that show figures (a minute)
+	$(GO) -C lab/figures run .
 
 bench: ## measure what retries cost with retrip and its peers (minutes)
 	$(GO) -C bench run .

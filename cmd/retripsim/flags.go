@@ -55,7 +55,7 @@ func (f *flags) choice(policies string) {
 	override(f, "backoff-base", "ceiling of the first wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Base })
 	override(f, "backoff-cap", "highest ceiling of a wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Cap })
 	override(f, "jitter", "jitter of the waits: full, equal, decorrelated or none, overriding the policy", parseJitter, func(p *retrip.Policy) *retrip.Jitter { return &p.Backoff.Jitter })
-	override(f, "budget-size", "tokens of the budget, overriding the policy; -1 for no budget", parseFloat, func(p *retrip.Policy) *float64 { return &p.Budget.Size })
+	override(f, "budget-size", "tokens of the budget, overriding the policy; -1 for no budget", parseFloat, func(p *retrip.Policy) *float64 { return &p.Budget })
 	override(f, "max-wait", "longest wait that a server may ask for, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.MaxWait })
 	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
 		on, err := strconv.ParseBool(text)
@@ -228,7 +228,7 @@ var policyFlags = strings.NewReplacer(
 	"retrip: Policy.Backoff.Base", "-backoff-base",
 	"retrip: Policy.Backoff.Cap", "-backoff-cap",
 	"retrip: Policy.Backoff.ThrottleBase", "-throttle-base",
-	"retrip: Policy.Budget.Size", "-budget-size",
+	"retrip: Policy.Budget", "-budget-size",
 	"retrip: Policy.Hedge", "-hedge",
 	"retrip: Policy.Breaker.Ratio", "-breaker-ratio",
 	"retrip: Policy.Breaker.Window", "-breaker-window",

@@ -35,21 +35,10 @@ var hedgeTables = map[string]struct {
 	"drift":    {hedgeDrift, hedgeWindows},
 }
 
-// tailed is a fleet before a backend without a limit of its capacity, of which the
-// answers take 20 ms, and one in a hundred some 300 ms longer.
-func tailed(clients int) sim.Scenario {
-	s := sim.Overload()
-	s.Trigger, s.Fleet.Clients, s.Fleet.Timeout = sim.Trigger{}, clients, 2*time.Second
-	s.Backend = sim.Backend{Service: 1, Fixed: true, Latency: sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4,
-		StallShare: 0.01, StallMedian: 300 * time.Millisecond, StallSpread: 0.5}}
-	s.WarmUp, s.Horizon = 150*time.Second, 300*time.Second
-	return s
-}
-
 func hedgeTails(clients int) []hedgeCase {
 	var list []hedgeCase
 	add := func(name string, change func(*sim.Scenario)) {
-		s := tailed(clients)
+		s := sim.Stalls(clients)
 		change(&s)
 		list = append(list, hedgeCase{name, s})
 	}
@@ -108,7 +97,7 @@ func hedgeRecoveries(clients int) []hedgeCase {
 func hedgeFailures(clients int) []hedgeCase {
 	var list []hedgeCase
 	for _, share := range []float64{0.1, 0.2, 0.3} {
-		s := tailed(clients)
+		s := sim.Stalls(clients)
 		s.Backend.FailureRate = share
 		list = append(list, hedgeCase{fmt.Sprintf("%v %% of the attempts fail, 1 %% stall", percent(share)), s})
 	}
@@ -116,7 +105,7 @@ func hedgeFailures(clients int) []hedgeCase {
 }
 
 func hedgeDrift(clients int) []hedgeCase {
-	s := tailed(clients)
+	s := sim.Stalls(clients)
 	s.WarmUp, s.Trigger = 0, sim.Trigger{At: 100 * time.Second, For: 10 * time.Second, Latency: 10}
 	return []hedgeCase{{"ten times as long from the 100th to the 110th second", s}}
 }

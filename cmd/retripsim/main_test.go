@@ -129,7 +129,7 @@ func TestJSON(t *testing.T) {
 
 func TestPolicyFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 4, "attempt_timeout": "300ms", "budget": {"size": "off"}}`), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 4, "attempt_timeout": "300ms", "budget": "off"}`), 0o600))
 	code, out, errs := call(t, "overload -runs 1 -policy retrip,"+file)
 	require.Zero(t, code, errs)
 	assert.Regexp(t, `(?m)^mine +never`, out)
@@ -151,7 +151,7 @@ func TestOverrides(t *testing.T) {
 	require.NoError(t, err)
 	p := list[0].Retry
 	assert.Equal(t, []any{7, time.Second, 2 * time.Second, "equal", 9.0, 3 * time.Second, "on", 4 * time.Second, 8, 5 * time.Second, 0.6, 6 * time.Second, 7 * time.Second, 8 * time.Second},
-		[]any{p.MaxAttempts, p.Backoff.Base, p.Backoff.Cap, p.Backoff.Jitter.String(), p.Budget.Size, p.MaxWait, p.Gate.Enabled.String(), p.Breaker.Window, p.Breaker.MinVolume,
+		[]any{p.MaxAttempts, p.Backoff.Base, p.Backoff.Cap, p.Backoff.Jitter.String(), p.Budget, p.MaxWait, p.Gate.Enabled.String(), p.Breaker.Window, p.Breaker.MinVolume,
 			p.Breaker.OpenFor, p.Breaker.Ratio, p.AttemptTimeout, p.Deadline, p.Backoff.ThrottleBase})
 }
 
@@ -178,7 +178,7 @@ func TestStadiumFlags(t *testing.T) {
 // The note on slow recoveries uses the policies that run, with flags applied.
 func TestLawOfThePolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 3, "budget": {"size": 70}}`), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 3, "budget": 70}`), 0o600))
 	for _, c := range []struct{ args, want string }{
 		{"-budget-size 50 -max-attempts 2", "retrip: when everything fails, the budget of a client stops its retries in about 4.29s"},
 		{"-policy " + file, "mine: when everything fails, the budget of a client stops its retries in about 5.93s"},
@@ -332,6 +332,6 @@ func TestCheckInAWorkflow(t *testing.T) {
 	policies, err := os.ReadFile(dir + "policies.json")
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "policies.json")
-	require.NoError(t, os.WriteFile(file, bytes.Replace(policies, []byte(`"deadline": "1s"`), []byte(`"deadline": "1s", "budget": {"size": "off"}`), 1), 0o600))
+	require.NoError(t, os.WriteFile(file, bytes.Replace(policies, []byte(`"deadline": "1s"`), []byte(`"deadline": "1s", "budget": "off"`), 1), 0o600))
 	assert.Equal(t, exitFailed, run(file))
 }

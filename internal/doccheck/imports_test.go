@@ -83,15 +83,16 @@ var (
 
 // checkImports reports where the table of a section and the code differ. A
 // package of internal/ must import only packages with a row below its own, so
-// that there are layers. Only a package for tests may import the root package,
-// and only tests a package for tests.
+// that there are layers. Only a package for tests or for commands may import the
+// root package, only tests a package for tests, and only commands one for commands.
 func checkImports(section string, code map[string]pkg) (problems []string) {
 	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	rows := tableRow.FindAllStringSubmatch(section, -1)
-	at, helps := map[string]int{}, map[string]bool{}
+	at, helps, commands := map[string]int{}, map[string]bool{}, map[string]bool{}
 	for i, row := range rows {
 		row[1] = internal + row[1]
 		at[row[1]], helps[row[1]] = i, strings.HasPrefix(row[2], "for tests: ")
+		commands[row[1]] = strings.HasPrefix(row[2], "for commands: ")
 	}
 	for i, row := range rows {
 		name, imports := row[1], []string(nil)
@@ -117,11 +118,11 @@ func checkImports(section string, code map[string]pkg) (problems []string) {
 			if !ok {
 				report("%s has no row", name)
 			}
-			if slices.Contains(p.imports, rootName) && !helps[name] {
-				report("%s imports %s, which only tests and packages for tests may", name, rootName)
+			if slices.Contains(p.imports, rootName) && !helps[name] && !commands[name] {
+				report("%s imports %s, which only tests and packages for tests or commands may", name, rootName)
 			}
 			for _, test := range p.testImports {
-				if test == rootName || slices.Contains(code[test].imports, rootName) {
+				if !commands[name] && (test == rootName || slices.Contains(code[test].imports, rootName)) {
 					report("tests in %s import %s, which only tests in a package of their own (_test) may", name, test)
 				}
 			}
@@ -130,6 +131,9 @@ func checkImports(section string, code map[string]pkg) (problems []string) {
 			if helps[used] && !helps[name] {
 				report("%s imports %s, which is for tests", name, used)
 			}
+			if commands[used] && !strings.HasPrefix(name, "cmd/") {
+				report("%s imports %s, which is for commands", name, used)
+			}
 		}
 	}
 	return problems
@@ -137,7 +141,7 @@ func checkImports(section string, code map[string]pkg) (problems []string) {
 
 // TestImports_SeesWhatIsWrong breaks each rule once.
 func TestImports_SeesWhatIsWrong(t *testing.T) {
-	const table = "| `play` | for tests: scripts | `retrip` `clock` |\n| `host` | hosts | `gate` `span` |\n| `gate` | queues | `span` |\n" +
+	const table = "| `play` | for tests: scripts | `retrip` `clock` |\n| `sim` | for commands: models | `retrip` |\n| `host` | hosts | `gate` `span` |\n| `gate` | queues | `span` |\n" +
 		"| `span` | durations | – |\n| `clock` | for tests: time | – |\n"
 	for _, tt := range []struct {
 		name, old, new string
@@ -153,11 +157,13 @@ func TestImports_SeesWhatIsWrong(t *testing.T) {
 		{"two rows", "| `clock` | for", "| `clock` | for tests: x | – |\n| `clock` | for", nil,
 			[]string{"internal/clock has a row, but there is no such package, or it has two rows"}},
 		{"an import of the root", "queues | `span` |", "queues | `span` `retrip` |", map[string]pkg{"internal/gate": {imports: []string{"internal/span", "retrip"}}},
-			[]string{"internal/gate imports retrip, which only tests and packages for tests may"}},
+			[]string{"internal/gate imports retrip, which only tests and packages for tests or commands may"}},
 		{"a test in the package imports what imports the root", "", "", map[string]pkg{"internal/span": {testImports: []string{"internal/play"}}},
 			[]string{"tests in internal/span import internal/play, which only tests in a package of their own (_test) may"}},
 		{"code that imports a package for tests", "", "", map[string]pkg{"shed": {imports: []string{"internal/play"}}},
 			[]string{"shed imports internal/play, which is for tests"}},
+		{"code that imports a package for commands", "", "", map[string]pkg{"shed": {imports: []string{"internal/sim"}}},
+			[]string{"shed imports internal/sim, which is for commands"}},
 		{"an import upward", "durations | – |", "durations | `gate` |", map[string]pkg{"internal/span": {imports: []string{"internal/gate"}}},
 			[]string{"internal/span imports internal/gate, which has no row below"}},
 		{"a row that can't be read", "| `clock` | for tests: time | – |", "| `clock` | for tests: time |", nil,
@@ -168,6 +174,8 @@ func TestImports_SeesWhatIsWrong(t *testing.T) {
 				"retrip":            {imports: []string{"internal/host", "internal/span"}, testImports: []string{"internal/clock"}},
 				"shed":              {imports: []string{"retrip"}, testImports: []string{"internal/play"}},
 				"internal/play":     {imports: []string{"retrip", "internal/clock"}},
+				"internal/sim":      {imports: []string{"retrip"}, testImports: []string{"retrip"}},
+				"cmd/retripsim":     {imports: []string{"internal/sim"}},
 				"internal/host":     {imports: []string{"internal/gate", "internal/span"}},
 				"internal/gate":     {imports: []string{"internal/span"}, testImports: []string{"internal/clock"}},
 				"internal/span":     {},

@@ -110,13 +110,13 @@ func budgetCells() []budgetCell {
 	alone.Backend.Silent = true
 	for _, c := range []struct{ size, want float64 }{{5, 3}, {10, 5}, {22.5, 10}} {
 		add(made, c.want, alone, "MaxAttempts 10, Size %v, a lone request times out: attempts", c.size)
-		tuned(func(p *retrip.Policy) { p.MaxAttempts, p.Budget.Size = 10, c.size })
+		tuned(func(p *retrip.Policy) { p.MaxAttempts, p.Budget = 10, c.size })
 	}
 	for _, c := range []struct{ size, want float64 }{{5, 0}, {50, 5}, {200, 90}, {500, 90}} {
 		s := Overload()
 		s.Fleet.Clients, s.Trigger, s.Horizon = 1, Trigger{At: 10 * time.Second, For: blip, FailureRate: 1}, 30*time.Second
 		add(saved, c.want, s, "outage of %v, Size %v, one client: requests saved", blip, c.size)
-		tuned(func(p *retrip.Policy) { p.Budget.Size = c.size })
+		tuned(func(p *retrip.Policy) { p.Budget = c.size })
 	}
 	return cells
 }

@@ -26,13 +26,9 @@ var (
 	blind     = Policy{Retry: retrip.Policy{Hedge: 0.05}, Hedging: Hedging{Blind: true}}
 )
 
-// stalls is a fleet of so many clients before a backend of which 1 % of the answers take
-// some 300 ms longer.
+// stalls is Stalls in less time.
 func stalls(clients int) Scenario {
-	s := Overload()
-	s.Trigger, s.Fleet.Clients, s.Fleet.Timeout = Trigger{}, clients, 2*time.Second
-	s.Backend = Backend{Service: 1, Fixed: true, Latency: Latency{Median: 20 * time.Millisecond, Spread: 0.4,
-		StallShare: 0.01, StallMedian: 300 * time.Millisecond, StallSpread: 0.5}}
+	s := Stalls(clients)
 	s.WarmUp, s.Horizon = 60*time.Second, 130*time.Second
 	return s
 }

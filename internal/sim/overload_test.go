@@ -300,7 +300,7 @@ func TestPurseTime(t *testing.T) {
 	// 7 retries at 3 a request, one request in 14.3 s.
 	assert.InDelta(t, 33.3, d.Seconds(), 0.1)
 	small := of(Overload(), 10_000)
-	small.Policy.Retry.Budget.Size = 1
+	small.Policy.Retry.Budget = 1
 	d, err = small.PurseTime()
 	require.NoError(t, err)
 	assert.InDelta(t, 19.0, d.Seconds(), 0.1, "four retries")

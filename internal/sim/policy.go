@@ -79,7 +79,7 @@ type preset struct {
 
 func limited(limit func(int) limiter, attempts int) func(retrip.Policy) Policy {
 	return func(base retrip.Policy) Policy {
-		base.Budget, base.Breaker = retrip.Unlimited, retrip.Breaker{Ratio: retrip.Off}
+		base.Budget, base.Breaker = retrip.Off, retrip.Breaker{Ratio: retrip.Off}
 		if attempts > 0 {
 			base.MaxAttempts = attempts
 		}
@@ -100,7 +100,7 @@ var presets = []preset{
 		return Policy{Retry: base, account: true}
 	}},
 	{"no-retries", "one attempt", changed(func(p *retrip.Policy) { p.MaxAttempts = 1 })},
-	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Unlimited })},
+	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Off })},
 	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newPlainBudget, 0)},
 	{"finagle", "Finagle and Linkerd: 20 % of the requests of 10 s, and 10/s besides", limited(newFinagle, 0)},
 	{"envoy", "Envoy max_retries: 3 retries at a time", limited(newEnvoy, 0)},
@@ -118,12 +118,12 @@ var presets = []preset{
 func asksFirst(p retrip.Policy) bool { return p.Breaker.Ratio > 0 || p.Gate.Enabled == retrip.On }
 
 func jittered(j retrip.Jitter) func(retrip.Policy) Policy {
-	return changed(func(p *retrip.Policy) { p.Budget, p.Backoff.Jitter = retrip.Unlimited, j })
+	return changed(func(p *retrip.Policy) { p.Budget, p.Backoff.Jitter = retrip.Off, j })
 }
 
 // gaussian returns base with waits drawn from a normal distribution.
 func gaussian(base retrip.Policy) Policy {
-	base.Budget, base.Backoff.Jitter = retrip.Unlimited, retrip.NoJitter
+	base.Budget, base.Backoff.Jitter = retrip.Off, retrip.NoJitter
 	return Policy{Retry: base, draw: func(s *source, p retrip.Policy, retry int) time.Duration {
 		ceiling := p.Backoff.Cap
 		if shift := uint(retry - 1); shift < 32 && p.Backoff.Base<<shift>>shift == p.Backoff.Base {
@@ -179,7 +179,7 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	if err != nil || p.MaxAttempts < 2 {
 		return 0, err
 	}
-	if p.Budget.Size == retrip.Off || s.Policy.limit != nil {
+	if p.Budget == retrip.Off || s.Policy.limit != nil {
 		return Never, nil
 	}
 	var record host.Record

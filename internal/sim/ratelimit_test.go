@@ -123,6 +123,7 @@ func TestRateLimits(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			r := c.Model.run(t)
+			t.Logf("%.1f %% of the limit, %.1f %% refused, the longest wait %v, × fair %.2f", 100*r.Used, 100*r.Refusals, r.Worst, float64(r.Worst)/float64(r.Fair))
 			assert.GreaterOrEqual(t, 100*r.Used, must.used)
 			if must.refusals > 0 {
 				assert.LessOrEqual(t, 100*r.Refusals, must.refusals)

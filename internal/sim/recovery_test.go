@@ -88,7 +88,7 @@ func TestCheckRecovery_Storms(t *testing.T) {
 	two := as(t, Overload(), "no-budget").LoadOf(0.8)
 	two.Policy.Retry.MaxAttempts = 2
 	large := of(Overload(), 10)
-	large.Policy.Retry.Budget.Size = 10_000
+	large.Policy.Retry.Budget = 10_000
 	for name, s := range map[string]Scenario{
 		"6 % fail": faulty, "slow backoff": slow, "two attempts": two, "a large budget": large, "short triggers": of(Overload().LoadOf(0.8), 1000),
 	} {

@@ -210,3 +210,14 @@ func TenBackends(clients int) Scenario {
 	s.Fleet.Timeout, s.Fleet.Clients = 500*time.Millisecond, clients
 	return s
 }
+
+// Stalls returns a fleet before a backend without a limit of its capacity, of which
+// the answers take 20 ms, and one in a hundred some 300 ms longer.
+func Stalls(clients int) Scenario {
+	s := Overload()
+	s.Trigger, s.Fleet.Clients, s.Fleet.Timeout = Trigger{}, clients, 2*time.Second
+	s.Backend = Backend{Service: 1, Fixed: true, Latency: Latency{Median: 20 * time.Millisecond, Spread: 0.4,
+		StallShare: 0.01, StallMedian: 300 * time.Millisecond, StallSpread: 0.5}}
+	s.WarmUp, s.Horizon = 150*time.Second, 300*time.Second
+	return s
+}

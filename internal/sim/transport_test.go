@@ -92,7 +92,7 @@ func fleet(t *testing.T, s Scenario) (succeeded int, attempts []time.Duration) {
 //
 //retrip:promise P14
 func TestTransportsAgreeExactly(t *testing.T) {
-	for _, budget := range []retrip.Budget{{}, {Size: 2}, retrip.Unlimited} {
+	for _, budget := range []float64{0, 2, retrip.Off} {
 		s := Storm(Continuing)
 		s.Fleet.Clients = 20
 		s.Policy.Retry = retrip.Policy{MaxAttempts: 6, Budget: budget,
@@ -132,7 +132,7 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	overload.Trigger.At, overload.Trigger.For = 8*time.Second, 4*time.Second
 	overload.Horizon = 25 * time.Second
 	unbounded := overload
-	unbounded.Policy.Retry.Budget = retrip.Unlimited
+	unbounded.Policy.Retry.Budget = retrip.Off
 	faults := Faults(0.25)
 	faults.Fleet.Clients = 30
 	faults.Arrivals.Rate = 200
@@ -145,7 +145,7 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	pauses.Horizon = 40 * time.Second
 	server := func(change func(*Backend)) Scenario {
 		s := overload
-		s.Policy.Retry.Budget = retrip.Budget{Size: 20}
+		s.Policy.Retry.Budget = 20
 		change(&s.Backend)
 		return s
 	}
@@ -218,15 +218,16 @@ func work(d time.Duration) { time.Sleep(d) }
 
 // Layers that retry multiply their attempts. In an outage of 10 s, three layers
 // without budgets send up to 64 attempts per request. With the default budget, each
-// client of each layer makes its few retries once.
+// client of each layer makes its few retries once: 4 attempts per request if each
+// client sends 0.7 requests per second.
 //
 //retrip:promise P14
 func TestLayers(t *testing.T) {
 	for _, c := range []struct {
-		budget      retrip.Budget
+		budget      float64
 		least, most float64
-	}{{retrip.Unlimited, 64, 64}, {retrip.Budget{}, 3, 5}} {
-		const clients, requests = 20, 1400 // in 10 s, 7 per second and client
+	}{{retrip.Off, 64, 64}, {0, 3.5, 4.5}} {
+		const clients, requests = 100, 700 // in 10 s, 0.7 per second and client
 		var sent atomic.Int64
 		synctest.Test(t, func(t *testing.T) {
 			var wg sync.WaitGroup
