@@ -159,23 +159,6 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	return s.policy.clone(), hosts, nil
 }
 
-// UnmatchedPatterns returns the patterns in force that no request has matched
-// yet, sorted. Such a pattern may be misspelled, or hidden by a more specific
-// one. SetPolicies forgets nothing about the patterns that it keeps.
-func (t *Transport) UnmatchedPatterns() []string {
-	s := t.start()
-	if s.err != nil {
-		return nil
-	}
-	var never []string
-	for _, pattern := range slices.Sorted(maps.Keys(s.hosts)) {
-		if !s.matched[hostkey.Lower(pattern)].Load() {
-			never = append(never, pattern)
-		}
-	}
-	return never
-}
-
 // hedgeDelays calls f with the delay of each host, and its policy if that has hedges.
 func (t *Transport) hedgeDelays(f func(policy string, delay time.Duration)) {
 	s := t.start()

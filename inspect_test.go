@@ -129,7 +129,6 @@ func TestHostState_OfWrongPolicy(t *testing.T) {
 	_, _, err = tr.Policies()
 	assert.ErrorContains(t, err, "MaxAttempts is Off")
 	assert.Empty(t, tr.HostStates())
-	assert.Empty(t, tr.UnmatchedPatterns())
 }
 
 func TestPolicyFor(t *testing.T) {
@@ -338,16 +337,7 @@ func TestTransport_Policies(t *testing.T) {
 	assert.Equal(t, []int{404}, again.RetryOn, "a copy")
 	assert.Len(t, hosts, 3)
 
-	assert.Equal(t, []string{"*.Example.com", "api.example.com", "exmaple.com"}, tr.UnmatchedPatterns())
-	getFrom(t, tr, "https://www.example.com/")
-	assert.Equal(t, []string{"api.example.com", "exmaple.com"}, tr.UnmatchedPatterns())
-	_, err = tr.HostState("api.example.com:443")
-	require.NoError(t, err)
-	getFrom(t, tr, "https://other.example/")
-	assert.Equal(t, []string{"api.example.com", "exmaple.com"}, tr.UnmatchedPatterns(), "asking for the state is not a request")
-
 	require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.example.com": {MaxWait: 1}, "new.example": {}}))
-	assert.Equal(t, []string{"new.example"}, tr.UnmatchedPatterns(), "patterns that stay keep their matches")
 	_, hosts, _ = tr.Policies()
 	assert.Len(t, hosts, 2)
 }

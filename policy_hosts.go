@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
@@ -23,10 +22,9 @@ type matcher struct {
 	exact    map[string]portRules // by host
 	suffix   map[string]portRules // by what follows the "*", with its dot
 
-	policy  Policy // policy and hosts are what compile was given
-	hosts   map[string]Policy
-	matched map[string]*atomic.Bool // by pattern in lower case: whether a request has followed the pattern
-	rules   []*rules                // the rules of all policies
+	policy Policy // policy and hosts are what compile was given
+	hosts  map[string]Policy
+	rules  []*rules // the rules of all policies
 }
 
 // defaultName names the policy of hosts without a policy of their own.
@@ -49,7 +47,7 @@ func (p portRules) find(port string) *rules {
 // value and pattern in them.
 func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	m := &matcher{exact: map[string]portRules{}, suffix: map[string]portRules{},
-		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts)), matched: make(map[string]*atomic.Bool, len(hosts))}
+		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts))}
 	var errs []error
 	var all []*rules
 	resolve := func(path, name string, p, base Policy) *rules {
@@ -101,10 +99,6 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	for pattern, p := range hosts {
 		m.hosts[pattern] = p.clone()
 	}
-	for _, r := range all {
-		r.matched = new(atomic.Bool)
-		m.matched[r.name] = r.matched
-	}
 	m.rules = all
 	return m, nil
 }
@@ -115,15 +109,6 @@ func (m *matcher) sizeOf(e *host.Entry) int64 {
 		return m.fallback.Budget.Size
 	}
 	return m.find(&url.URL{Host: e.Key.String()}).Budget.Size
-}
-
-// carry takes over the state that requests have left in old.
-func (m *matcher) carry(old *matcher) {
-	for pattern, matched := range m.matched {
-		if was := old.matched[pattern]; was != nil {
-			matched.Store(was.Load())
-		}
-	}
 }
 
 // add puts r into set and reports whether its place was free.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
@@ -38,7 +37,6 @@ type rules struct {
 	derives     bool          // every attempt needs a request and context of its own
 	retryHeader string        // in canonical form; empty: none
 	name        string        // the pattern in Transport.Hosts, or "default"
-	matched     *atomic.Bool  // whether a request has followed the rules; nil: not tracked
 	metrics     *meter.Policy // nil counts nothing
 }
 

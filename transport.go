@@ -121,9 +121,6 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	o := overrideOf(req.Context())
 	r := s.find(req.URL)
-	if !r.matched.Load() {
-		r.matched.Store(true)
-	}
 	if o != nil && o.policy != nil {
 		var err error
 		if r, err = o.apply(req.Context(), r); err != nil {
@@ -223,9 +220,6 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	t.settling.Lock()
 	defer t.settling.Unlock()
 	next := *t.settings.Load()
-	if next.err == nil {
-		m.carry(next.matcher)
-	}
 	next.matcher, next.err = m, nil
 	t.hosts.Refit(m.sizeOf)
 	t.settings.Store(&next)

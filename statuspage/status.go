@@ -51,10 +51,9 @@ type transportStatus struct {
 }
 
 type policyStatus struct {
-	Pattern   string          `json:"pattern"` // or "default"
-	Unmatched bool            `json:"unmatched,omitempty"`
-	Policy    json.RawMessage `json:"policy"`         // the default with inherited values filled in; of a host, the fields that it sets
-	Code      []string        `json:"code,omitempty"` // fields that are Go functions
+	Pattern string          `json:"pattern"`        // or "default"
+	Policy  json.RawMessage `json:"policy"`         // the default with inherited values filled in; of a host, the fields that it sets
+	Code    []string        `json:"code,omitempty"` // fields that are Go functions
 }
 
 // asked describes the one host that the request asked for.
@@ -141,14 +140,12 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 	}
 	data, code := inWords(policy)
 	s.Policies = append(s.Policies, policyStatus{Pattern: "default", Policy: data, Code: code})
-	never := t.UnmatchedPatterns()
 	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
 		if len(s.Policies) == maxPolicies {
 			break
 		}
 		data, code := inWords(hosts[pattern])
-		_, unmatched := slices.BinarySearch(never, pattern)
-		s.Policies = append(s.Policies, policyStatus{Pattern: shortened(pattern), Unmatched: unmatched, Policy: data, Code: code})
+		s.Policies = append(s.Policies, policyStatus{Pattern: shortened(pattern), Policy: data, Code: code})
 	}
 	return s
 }

@@ -27,7 +27,6 @@ func (w *world) operate(t *testing.T, o Operation) {
 				w.breaks("P15", "the policy of %s: %v, %v", s.Host, p, err)
 			}
 		}
-		c.retrip.UnmatchedPatterns()
 		if _, _, err := c.retrip.Policies(); err != nil {
 			w.breaks("P15", "the policies of t%d: %v", c.number, err)
 		}
