@@ -14,24 +14,11 @@ import (
 // Store describes the store of the fleet's account, which clients with the
 // preset "account" ask before a retry. The zero Store answers at once.
 type Store struct {
-	// Size is the size of the account. If 0, it is 175, the default of Policy.FleetBudget.
-	Size float64
-
-	// Shards is the number of accounts into which the fleet's account is split,
-	// up to 1000. Each serves an equal share of the clients. If 0, there is
-	// one.
-	Shards int
-
-	// Delay is the round-trip time of an operation. From 50 ms on, clients stop
-	// using the store for a while.
-	Delay time.Duration
-
-	// Lag is the age of the level in an answer.
-	Lag time.Duration
-
-	// DownAt is the time at which the store stops answering, and DownFor is how
-	// long it stays down. If DownFor is 0, it always answers.
-	DownAt, DownFor time.Duration
+	Size            float64       // of the account. If 0, 175, the default of Policy.FleetBudget
+	Shards          int           // accounts into which it is split, which serve equal shares of the clients. If 0, one
+	Delay           time.Duration // round-trip time of an operation. From 50 ms on, clients stop using the store for a while
+	Lag             time.Duration // the age of the level in an answer
+	DownAt, DownFor time.Duration // when the store stops answering, and for how long
 }
 
 // accounts is the limiter that asks the fleet's account in addition to the

@@ -82,8 +82,12 @@ func TestAccount_Recovery(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_Success(t *testing.T) {
-	for _, clients := range []int{100, 10_000} {
-		for _, share := range []float64{0.1, 0.2, 0.3} {
+	fleets, shares := []int{10_000}, []float64{0.3}
+	if !brief {
+		fleets, shares = []int{100, 10_000}, []float64{0.1, 0.2, 0.3}
+	}
+	for _, clients := range fleets {
+		for _, share := range shares {
 			s := Faults(share)
 			s.Fleet.Clients = clients
 			local := ran(t, s).SuccessRate()
@@ -97,9 +101,9 @@ func TestAccount_Success(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_SuccessNearItsLimit(t *testing.T) {
-	fleets, seeds := []int{1000, 10_000}, 1
+	fleets, seeds := []int{10_000}, 1
 	if os.Getenv("RETRIP_TABLES") != "" {
-		fleets, seeds = append(fleets, 100_000), 5
+		fleets, seeds = []int{1000, 10_000, 100_000}, 5
 	}
 	for _, clients := range fleets {
 		for _, silent := range []bool{false, true} {
@@ -141,6 +145,9 @@ func TestAccount_Store(t *testing.T) {
 		{Store{Size: 500}, true},
 		{Store{DownFor: 150 * time.Second}, false},
 	} {
+		if brief && test.store.Delay == ms {
+			continue
+		}
 		t.Run(fmt.Sprintf("%+v", test.store), func(t *testing.T) {
 			s := withAccount(t, Overload())
 			s.Fleet.Clients, s.Horizon, s.Store = 10_000, 150*time.Second, test.store
@@ -212,9 +219,9 @@ func TestAccount_Shards(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
-	lengths, fleets, slowdowns, seeds := []time.Duration{time.Second, 3 * time.Second}, []int{1000}, []float64{1 / 0.303, 100}, 1
+	lengths, fleets, slowdowns, seeds := []time.Duration{time.Second}, []int{1000}, []float64{1 / 0.303, 100}, 1
 	if os.Getenv("RETRIP_TABLES") != "" {
-		lengths, fleets, slowdowns, seeds = append(lengths, 10*time.Second), []int{100, 1000, 10_000, 100_000}, append(slowdowns, 10), 5
+		lengths, fleets, slowdowns, seeds = append(lengths, 3*time.Second, 10*time.Second), []int{100, 1000, 10_000, 100_000}, append(slowdowns, 10), 5
 	}
 	for _, timeout := range []time.Duration{300 * time.Millisecond, time.Second, 2 * time.Second} {
 		for _, length := range lengths {
@@ -239,9 +246,9 @@ func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_RetryAfter(t *testing.T) {
-	fleets, waits, timeouts, seeds := []int{300, 3000, 10_000}, []int{10}, []time.Duration{300 * time.Millisecond}, 3
+	fleets, waits, timeouts, seeds := []int{3000}, []int{10}, []time.Duration{300 * time.Millisecond}, 1
 	if os.Getenv("RETRIP_TABLES") != "" {
-		fleets, waits = append(fleets, 1000, 30_000), []int{2, 5, 10, 20, 30}
+		fleets, waits, seeds = []int{300, 1000, 3000, 10_000, 30_000}, []int{2, 5, 10, 20, 30}, 3
 		timeouts = append(timeouts, 2*time.Second)
 	}
 	for _, clients := range fleets {
@@ -269,11 +276,11 @@ func TestAccount_RetryAfter(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_SuccessAfterPauses(t *testing.T) {
-	waits, shares := []int{2}, []float64{0.3}
+	fleets, waits, shares := []int{10_000}, []int{2}, []float64{0.3}
 	if os.Getenv("RETRIP_TABLES") != "" {
-		waits, shares = []int{2, 5, 10, 20}, []float64{0.1, 0.15, 0.2, 0.25, 0.3}
+		fleets, waits, shares = []int{100, 1000, 10_000}, []int{2, 5, 10, 20}, []float64{0.1, 0.15, 0.2, 0.25, 0.3}
 	}
-	for _, clients := range []int{100, 1000, 10_000} {
+	for _, clients := range fleets {
 		for _, wait := range waits {
 			for _, share := range shares {
 				s := Faults(0)

@@ -8,39 +8,21 @@ import "time"
 // Backend describes the servers that answer. With its optional fields at zero,
 // it is one instance that serves requests in order of arrival.
 type Backend struct {
-	// Workers is how many requests an instance works on at a time. If 0, the
-	// number is unlimited.
-	Workers int
-
-	// Service is the mean time that a worker spends on a request, exponentially
-	// distributed.
-	Service time.Duration
-
-	// Fixed makes every request take exactly Service.
-	Fixed bool
-
-	// Spread, if not 0, makes the time normally distributed instead, with this
-	// standard deviation as a share of Service.
-	Spread float64
-
-	// Latency is the time from the end of a worker's work to the answer. It takes no
-	// worker.
-	Latency Latency
-
-	// Queue is how many requests may wait for a worker. The backend refuses
-	// further requests at once, with a 503.
-	Queue int
+	Workers int           // how many requests an instance works on at a time; 0 means any number
+	Service time.Duration // mean time that a worker spends on a request, exponentially distributed
+	Fixed   bool          // every request takes exactly Service
+	Spread  float64       // if not 0, the time is normally distributed, with this standard deviation as a share of Service
+	Latency Latency       // from the end of the work to the answer. It takes no worker
+	Queue   int           // how many requests may wait for a worker; more are refused at once, with a 503
 
 	// DropAbandoned removes a request from the queue when its client has
 	// stopped waiting. Otherwise a worker still does the work.
 	DropAbandoned bool
 
 	// FailureRate is the share of requests that the backend answers with 503
-	// regardless of load, 0 to 1.
-	FailureRate float64
-
-	// BrokenShare of the requests go to a broken route: all their attempts fail
-	// with 503, or without an answer if BrokenSilent is set.
+	// regardless of load, 0 to 1. BrokenShare of the requests go to a broken route:
+	// all their attempts fail with 503, or without an answer if BrokenSilent is set.
+	FailureRate  float64
 	BrokenShare  float64
 	BrokenSilent bool
 
@@ -86,13 +68,8 @@ func (b *Backend) capacity() float64 {
 func (c *checker) backend(b *Backend) {
 	c.count("Backend.Workers", b.Workers, 0, maxClients)
 	c.duration("Backend.Service", b.Service, time.Nanosecond, maxHorizon)
-	c.number("Backend.Spread", b.Spread, 0, 1)
-	c.want(b.Spread == 0 || !b.Fixed, "Backend.Spread", b.Spread, "0, since Fixed is true")
 	c.count("Backend.Queue", b.Queue, 0, 100*maxClients)
 	c.number("Backend.FailureRate", b.FailureRate, 0, 1)
-	c.number("Backend.BrokenShare", b.BrokenShare, 0, 1)
 	c.count("Backend.Instances", b.Instances, 0, 10_000)
-	c.count("Backend.Slow", b.Slow, 0, max(1, b.Instances))
 	c.count("Backend.Dead", b.Dead, 0, max(1, b.Instances)-b.Slow)
-	c.want(b.Slow == 0 || b.SlowBy > 0, "Backend.SlowBy", b.SlowBy, "positive, since some are slow")
 }

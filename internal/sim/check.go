@@ -68,36 +68,19 @@ func (s Scenario) rules() (*decide.Rules, retrip.Policy, error) {
 	var c checker
 	c.count("Fleet.Clients", s.Fleet.Clients, 1, maxClients)
 	c.duration("Fleet.Timeout", s.Fleet.Timeout, 0, maxHorizon)
-	least := 0.001
-	if s.Arrivals.AtOnce {
-		least = 0
-		c.count("Arrivals.Count", s.Arrivals.Count, 1, 100*maxClients)
-	}
-	c.number("Arrivals.Rate", s.Arrivals.Rate, least, maxRate)
-	c.count("Arrivals.Count", s.Arrivals.Count, 0, 100*maxClients)
+	c.number("Arrivals.Rate", s.Arrivals.Rate, 0.001, maxRate)
 	c.backend(&s.Backend)
 	c.duration("Trigger.At", s.Trigger.At, 0, maxHorizon)
 	c.duration("Trigger.For", s.Trigger.For, 0, maxHorizon)
 	c.number("Trigger.Slowdown", s.Trigger.Slowdown, 0, 1_000_000)
-	c.number("Trigger.Latency", s.Trigger.Latency, 0, 1_000_000)
 	c.number("Trigger.Surge", s.Trigger.Surge, 0, 1000)
-	c.duration("Trigger.Delay", s.Trigger.Delay, 0, maxHorizon)
 	c.number("Trigger.FailureRate", s.Trigger.FailureRate, 0, 1)
 	c.duration("Trigger.RetryAfter", s.Trigger.RetryAfter, 0, maxHorizon)
-	c.number("Fleet.Dead", s.Fleet.Dead, 0, 1)
 	c.duration("Policy.Hedging.After", s.Policy.Hedging.After, 0, maxHorizon)
 	c.number("Store.Size", s.Store.Size, 0, 1_000_000)
-	c.count("Store.Shards", s.Store.Shards, 0, 1000)
-	c.duration("Store.Delay", s.Store.Delay, 0, maxHorizon)
-	c.duration("Store.Lag", s.Store.Lag, 0, maxHorizon)
-	c.duration("Store.DownAt", s.Store.DownAt, 0, maxHorizon)
-	c.duration("Store.DownFor", s.Store.DownFor, 0, maxHorizon)
 	c.duration("Horizon", s.Horizon, time.Millisecond, maxHorizon)
-	c.duration("WarmUp", s.WarmUp, 0, s.Horizon)
 	c.want(s.Trigger.For == 0 || s.Trigger.end() <= s.Horizon, "Trigger.At", s.Trigger.At,
 		fmt.Sprintf("such that At + For is within the horizon, %v", s.Horizon))
-	c.duration("Bin", s.Bin, 0, maxHorizon)
-	c.want(s.Bin == 0 || s.Horizon/s.Bin <= 1_000_000, "Bin", s.Bin, fmt.Sprintf("at least a millionth of the horizon, %v", s.Horizon))
 	if c.err != nil {
 		return nil, retrip.Policy{}, c.err
 	}

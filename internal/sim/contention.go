@@ -23,28 +23,21 @@ import (
 // Blog, 2015.
 type Contention struct {
 	// Policy is the policy of the clients, without the rules of other systems. Its
-	// budget and number of attempts
-	// apply, although the article's model bounds neither. AttemptTimeout and
-	// Deadline have no effect: clients wait for every answer.
+	// budget and number of attempts apply, although the article's model bounds
+	// neither. AttemptTimeout and Deadline have no effect: clients wait for every
+	// answer.
 	Policy Policy
 
-	// Clients is how many clients start at t = 0, 1 to 100 000.
-	Clients int
+	Clients int // 1 to 100 000, which start at t = 0
 
 	// Delay and Deviation are the mean and the standard deviation of the
 	// one-way network delay. The delay is the absolute value of a normally
 	// distributed draw.
 	Delay, Deviation time.Duration
 
-	// Trials is how often the simulation is repeated, 1 to 1 000 000.
-	Trials int
-
-	// Bin is the width of the intervals of [ContentionResult.Series]. If 0,
-	// 20 ms.
-	Bin time.Duration
-
-	// Seed chooses the random numbers.
-	Seed uint64
+	Trials int           // how often the simulation is repeated, 1 to 1 000 000
+	Bin    time.Duration // the width of the intervals of [ContentionResult.Series]. If 0, 20 ms
+	Seed   uint64        // chooses the random numbers
 }
 
 // ArticleContention returns the article's scenario: 100 clients, a one-way
@@ -88,11 +81,9 @@ type ContentionResult struct {
 	Partial bool // the run was interrupted
 	Trials  int  // completed
 
-	Calls      float64 // writes, successful or not
-	CallsError float64 // its standard error
-	Time       time.Duration
-	TimeError  time.Duration // the standard error of Time
-	GaveUp     float64       // clients that never wrote
+	Calls  float64 // writes, successful or not
+	Time   time.Duration
+	GaveUp float64 // clients that never wrote
 
 	// Series counts the calls of the first trial in intervals of Bin.
 	Bin    time.Duration
@@ -108,7 +99,6 @@ func (m Contention) Validate() error {
 	c.duration("Deviation", m.Deviation, 0, time.Hour)
 	c.want(m.Delay > 0 || m.Deviation > 0, "Delay", m.Delay, "positive, or Deviation must be")
 	c.count("Trials", m.Trials, 1, 1_000_000)
-	c.duration("Bin", m.Bin, 0, time.Hour)
 	c.ours(m.Policy)
 	if c.err != nil {
 		return c.err
@@ -162,20 +152,7 @@ func (m Contention) sum(trials []contentionTrial, partial bool) *ContentionResul
 	}
 	n := float64(r.Trials)
 	r.Calls, r.GaveUp = float64(calls)/n, float64(gaveUp)/n
-	meanTime := float64(times) / n
-	r.Time = time.Duration(meanTime)
-	if r.Trials > 1 {
-		var squaredCalls, squaredTime float64
-		for _, t := range trials {
-			if t.done {
-				c, d := float64(t.calls)-r.Calls, float64(t.time)-meanTime
-				squaredCalls += float64(c * c)
-				squaredTime += float64(d * d)
-			}
-		}
-		r.CallsError = math.Sqrt(squaredCalls / (n - 1) / n)
-		r.TimeError = time.Duration(math.Sqrt(squaredTime / (n - 1) / n))
-	}
+	r.Time = time.Duration(float64(times) / n)
 	for _, at := range trials[0].at {
 		bin := int(at / int64(r.Bin))
 		for len(r.Series) <= bin {

@@ -166,7 +166,6 @@ func TestContentionRefusesParameters(t *testing.T) {
 		"Delay":     func(m *Contention) { m.Delay = -1 },
 		"Deviation": func(m *Contention) { m.Deviation = -1 },
 		"Trials":    func(m *Contention) { m.Trials = 0 },
-		"Bin":       func(m *Contention) { m.Bin = -time.Second },
 	} {
 		m := ArticleContention()
 		change(&m)

@@ -48,7 +48,7 @@ func fresh(t *testing.T, s Scenario, p Policy) []*Result {
 	t.Helper()
 	p.Retry.Backoff = s.Policy.Retry.Backoff
 	s.Seed, s.Policy = 4711, p
-	list, err := RunAll(t.Context(), s.Seeds(testenv.Size(2, 10)), nil)
+	list, err := RunAll(t.Context(), s.Seeds(testenv.Size(1, 10)), nil)
 	require.NoError(t, err)
 	return list
 }

@@ -84,16 +84,16 @@ func (q *queue) pop() (event, bool) {
 	return e, true
 }
 
-// events is a list of events that are added in order of time, a ring.
-type events struct {
-	list []event
+// ring is a list to which is added at one end, and from which is taken at the other.
+type ring[T any] struct {
+	list []T // of a length that is a power of two
 	head int
 	n    int
 }
 
-func (l *events) add(e event) {
+func (l *ring[T]) add(e T) {
 	if l.n == len(l.list) {
-		grown := make([]event, max(1024, 2*l.n))
+		grown := make([]T, max(16, 2*l.n))
 		n := copy(grown, l.list[l.head:])
 		copy(grown[n:], l.list[:l.head])
 		l.list, l.head = grown, 0
@@ -102,9 +102,11 @@ func (l *events) add(e event) {
 	l.n++
 }
 
-func (l *events) first() *event { return &l.list[l.head] }
+// first returns the first element, which must exist.
+func (l *ring[T]) first() *T { return &l.list[l.head] }
 
-func (l *events) shift() event {
+// shift removes and returns the first element, which must exist.
+func (l *ring[T]) shift() T {
 	e := l.list[l.head]
 	l.head = (l.head + 1) & (len(l.list) - 1)
 	l.n--

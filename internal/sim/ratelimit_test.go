@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func rateLimitCase(t testing.TB, name string) RateLimit {
@@ -173,7 +175,7 @@ func TestRateLimits_Seeds(t *testing.T) {
 			t.Parallel()
 			seeds := uint64(24)
 			if brief {
-				seeds = 3
+				seeds = 2
 			}
 			for seed := range seeds {
 				m.Seed = seed + 1
@@ -187,10 +189,11 @@ func TestRateLimits_Seeds(t *testing.T) {
 	t.Run("rise", func(t *testing.T) {
 		m := rateLimitCase(t, "10/s rises to 100/s: 30 to 60 s after")
 		used := 0.0
-		for seed := range uint64(6) {
+		seeds := uint64(testenv.Size(3, 6))
+		for seed := range seeds {
 			m.Seed = seed + 1
 			r := m.run(t)
-			used += r.Used / 6
+			used += r.Used / float64(seeds)
 		}
 		t.Logf("%.1f %%", 100*used)
 		assert.GreaterOrEqual(t, used, .88)

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // besides returns how many requests succeed, after the warm-up, with a gate, without
@@ -83,7 +85,7 @@ func TestRefusals(t *testing.T) {
 func TestRefusals_AnyServer(t *testing.T) {
 	n := 60
 	if brief {
-		n = 12
+		n = 8
 	}
 	for seed := range uint64(n) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -126,7 +128,7 @@ func TestRefusals_AnyServer(t *testing.T) {
 // asks for, and a second, until its pace rules nobody else.
 func TestRefusals_Alone(t *testing.T) {
 	for _, word := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
-		for seed := range uint64(4) {
+		for seed := range uint64(testenv.Size(1, 4)) {
 			r := RateLimit{
 				Policy:    Policy{Retry: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour}},
 				Limit:     ServerLimit{Kind: Unlimited, Every: 2, Word: Word{Kind: ConstantWord, Length: word}},

@@ -24,25 +24,18 @@ type Result struct {
 	Partial bool          // the run was interrupted
 	Until   time.Duration // simulated time; the horizon, unless Partial
 
-	Requests  int64 // that ended
-	Succeeded int64 // requests that ended in success
-	Attempts  int64 // attempts sent to the backend
-	Retries   int64 // attempts that are retries
-	Hedges    int64 // attempts that are hedges
-	HedgesWon int64 // hedges that their requests were answered by
-	GaveUp    []ReasonCount
+	Requests      int64 // that ended
+	Succeeded     int64 // requests that ended in success
+	Attempts      int64 // attempts sent to the backend
+	Retries       int64 // attempts that are retries
+	Hedges        int64 // attempts that are hedges
+	HedgesWon     int64 // hedges that their requests were answered by
+	GaveUp        []ReasonCount
+	DeadRequests  int64   // that couldn't succeed: of [Fleet.Dead] clients, and to a broken route
+	Amplification float64 // attempts per request
 
-	// DeadRequests is how many requests ended that couldn't succeed: those of
-	// [Fleet.Dead] clients, and those to a broken route.
-	DeadRequests int64
-
-	// StoreOperations is how many operations [Scenario.Store] was asked for, and
-	// StorePeak the most in one second.
-	StoreOperations int64
-	StorePeak       float64
-
-	// Amplification is attempts per request.
-	Amplification float64
+	StoreOperations int64   // for which [Scenario.Store] was asked
+	StorePeak       float64 // the most of them in one second
 
 	// Recovery is the time from the end of the trigger until the backend has
 	// recovered, or [Never]. It has recovered in the first second in which 95 %
@@ -63,11 +56,8 @@ type Result struct {
 	TriggerRequests, TriggerAttempts int64
 	Goodput                          float64
 
-	// P50 and P99 are percentiles of the time from a request's arrival to its
-	// success, accurate to a hundredth.
-	P50, P99 time.Duration
-
-	times *latencies
+	P50, P99 time.Duration // from a request's arrival to its success, accurate to a hundredth
+	times    *latencies
 
 	Bin    time.Duration
 	Series []Point

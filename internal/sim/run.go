@@ -47,7 +47,7 @@ type run struct {
 	out   []int32       // requests in progress by client, kept if asks
 
 	queue    *queue
-	timeouts events // of attempts that only AttemptTimeout bounds
+	timeouts ring[event] // of attempts that only AttemptTimeout bounds
 	requests []request
 	free     []int32
 	shares   []uint64 // of unequal clients: the upper ends of their ranges of draws

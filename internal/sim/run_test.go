@@ -207,21 +207,17 @@ func TestScenarioRefusesParameters(t *testing.T) {
 		"Fleet.Clients":       func(s *Scenario) { s.Fleet.Clients = 0 },
 		"Fleet.Timeout":       func(s *Scenario) { s.Fleet.Timeout = -1 },
 		"Arrivals.Rate":       func(s *Scenario) { s.Arrivals.Rate = math.NaN() },
-		"Arrivals.Count":      func(s *Scenario) { s.Arrivals.AtOnce = true },
 		"Backend.Workers":     func(s *Scenario) { s.Backend.Workers = -1 },
 		"Backend.Service":     func(s *Scenario) { s.Backend.Service = 0 },
 		"Backend.Queue":       func(s *Scenario) { s.Backend.Queue = -1 },
-		"Backend.Spread":      func(s *Scenario) { s.Backend.Spread, s.Backend.Fixed = 0.1, true },
 		"Backend.FailureRate": func(s *Scenario) { s.Backend.FailureRate = 1.5 },
 		"Trigger.At":          func(s *Scenario) { s.Trigger.At = s.Horizon },
 		"Trigger.For":         func(s *Scenario) { s.Trigger.For = -1 },
 		"Trigger.Slowdown":    func(s *Scenario) { s.Trigger.Slowdown = -1 },
 		"Trigger.Surge":       func(s *Scenario) { s.Trigger.Surge = math.Inf(1) },
-		"Trigger.Delay":       func(s *Scenario) { s.Trigger.Delay = -1 },
 		"Trigger.FailureRate": func(s *Scenario) { s.Trigger.FailureRate = -0.1 },
 		"Trigger.RetryAfter":  func(s *Scenario) { s.Trigger.RetryAfter = -1 },
 		"Horizon":             func(s *Scenario) { s.Horizon = 0 },
-		"Bin":                 func(s *Scenario) { s.Bin = 1 },
 	} {
 		s := Overload()
 		change(&s)

@@ -20,18 +20,10 @@ type Scenario struct {
 	Trigger  Trigger
 	Store    Store // holds the fleet's account for clients of the preset "account"
 
-	// Horizon is the simulated time at which the run ends, at most 24 h.
-	Horizon time.Duration
-
-	// Bin is the width of the intervals of [Result.Series]. If 0, one second.
-	Bin time.Duration
-
-	// WarmUp is the time before the first arrival that counts for the times to a
-	// success in [Result].
-	WarmUp time.Duration
-
-	// Seed chooses the random numbers.
-	Seed uint64
+	Horizon time.Duration // the simulated time at which the run ends, at most 24 h
+	Bin     time.Duration // the width of the intervals of [Result.Series]. If 0, one second
+	WarmUp  time.Duration // before the first arrival that counts for the times to a success
+	Seed    uint64        // chooses the random numbers
 }
 
 // Fleet describes the senders of requests.
@@ -53,49 +45,25 @@ type Fleet struct {
 	Timeout time.Duration
 }
 
-// Arrivals describes the requests before any retry.
+// Arrivals describes the requests before any retry: a Poisson process of requests
+// from random clients.
 type Arrivals struct {
-	// Rate is how many requests arrive per second, up to 10 000 000. Each comes
-	// from a random client.
-	Rate float64
-
-	// Regular spaces arrivals evenly and cycles through the clients; otherwise
-	// arrivals form a Poisson process.
-	Regular bool
-
-	// AtOnce makes all Count requests arrive at time zero, whatever the Rate.
-	AtOnce bool
-
-	// Count limits the number of arrivals. If 0, they continue to the horizon.
-	Count int
+	Rate    float64 // requests per second, up to 10 000 000
+	Regular bool    // arrivals are evenly spaced, and the clients take turns
+	AtOnce  bool    // all Count requests arrive at time zero, whatever the Rate
+	Count   int     // the number of arrivals. If 0, they continue to the horizon
 }
 
-// Trigger is a temporary disturbance. Its fields can be combined.
+// Trigger is a temporary disturbance. Its fields can be combined; those that are 0
+// change nothing.
 type Trigger struct {
-	// The trigger starts at At and lasts for For. If For is 0, there is no
-	// trigger.
-	At, For time.Duration
-
-	// Slowdown, if not 0, multiplies the time that the backend works on a
-	// request.
-	Slowdown float64
-
-	// Latency, if not 0, multiplies the times of [Backend.Latency].
-	Latency float64
-
-	// Surge, if not 0, multiplies the rate of arrivals.
-	Surge float64
-
-	// Delay holds back every answer for that long. The backend finishes its
-	// work on time.
-	Delay time.Duration
-
-	// FailureRate is the share of requests that the backend answers with 503 at
-	// once, 0 to 1.
-	FailureRate float64
-
-	// RetryAfter is the Retry-After of these answers, 0 for none.
-	RetryAfter time.Duration
+	At, For     time.Duration // when it starts, and for how long. If For is 0, there is no trigger
+	Slowdown    float64       // multiplies the time that the backend works on a request
+	Latency     float64       // multiplies the times of [Backend.Latency]
+	Surge       float64       // multiplies the rate of arrivals
+	Delay       time.Duration // holds back every answer; the backend finishes its work on time
+	FailureRate float64       // the share of requests that the backend answers with 503 at once, 0 to 1
+	RetryAfter  time.Duration // of these answers, 0 for none
 }
 
 func (t *Trigger) end() time.Duration { return t.At + t.For }

@@ -170,7 +170,6 @@ func TestStadiumRefusesParameters(t *testing.T) {
 		"Refusal":    func(m *Stadium) { m.Refusal = 500 },
 		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
 		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
-		"Bin":        func(m *Stadium) { m.Bin = 1 },
 		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("finagle", m.Policy.Retry) },
 	} {
 		m := small()

@@ -20,7 +20,7 @@ type job struct {
 // station is one instance of the backend.
 type station struct {
 	busy    int
-	waiting jobs
+	waiting ring[job]
 	slow    float64 // factor on all work; 0 means no change
 	dead    bool
 }
@@ -28,7 +28,6 @@ type station struct {
 func newStations(b *Backend) []station {
 	list := make([]station, max(1, b.Instances))
 	for i := range list {
-		list[i].waiting.list = make([]job, 16)
 		switch {
 		case i < b.Slow:
 			list[i].slow = b.SlowBy
@@ -65,7 +64,7 @@ func (r *run) reach(i int32, gen uint32) {
 	case b.Workers == 0 || s.busy < b.Workers:
 		r.work(s, j)
 	case s.waiting.n < b.Queue:
-		s.waiting.push(j)
+		s.waiting.add(j)
 	default:
 		r.answer(i, gen|happensRefused)
 	}
@@ -189,30 +188,4 @@ func (r *run) answer(i int32, what uint32) {
 	// directly within send, it would recurse without end under a policy that
 	// retries at once.
 	r.queue.push(r.now+int64(delay), i, what)
-}
-
-// jobs is a queue of jobs, a ring.
-type jobs struct {
-	list  []job
-	first int
-	n     int
-}
-
-func (q *jobs) push(j job) {
-	if q.n == len(q.list) {
-		grown := make([]job, 2*len(q.list))
-		n := copy(grown, q.list[q.first:])
-		copy(grown[n:], q.list[:q.first])
-		q.list, q.first = grown, 0
-	}
-	q.list[(q.first+q.n)&(len(q.list)-1)] = j
-	q.n++
-}
-
-// shift removes and returns the first job. The queue must not be empty.
-func (q *jobs) shift() job {
-	j := q.list[q.first]
-	q.first = (q.first + 1) & (len(q.list) - 1)
-	q.n--
-	return j
 }

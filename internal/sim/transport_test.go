@@ -166,7 +166,7 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 				if slices.Contains([]string{"drops", "instances", "silent", "spread"}, name) {
 					t.Skip("a property of the server alone: make tables")
 				}
-				real = 2
+				real, simulated = 2, 8
 			}
 			var ok, attempts [2]sample
 			for seed := range uint64(real) {
