@@ -21,6 +21,7 @@ type matcher struct {
 	fallback *rules
 	exact    map[string]portRules // by host
 	suffix   map[string]portRules // by what follows the "*", with its dot
+	lengths  []int                // of the keys of suffix, the longest first
 
 	policy Policy // policy and hosts are what compile was given
 	hosts  map[string]Policy
@@ -100,6 +101,12 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 		m.hosts[pattern] = p.clone()
 	}
 	m.rules = all
+	for suffix := range m.suffix {
+		m.lengths = append(m.lengths, len(suffix))
+	}
+	slices.Sort(m.lengths)
+	m.lengths = slices.Compact(m.lengths)
+	slices.Reverse(m.lengths)
 	return m, nil
 }
 
@@ -141,11 +148,10 @@ func (m *matcher) find(u *url.URL) *rules {
 	if r := m.exact[host].find(port); r != nil {
 		return r
 	}
-	if len(m.suffix) == 0 {
-		return m.fallback
-	}
-	for i := range len(host) {
-		if host[i] != '.' {
+	// The length of host is the server's choice, after a redirect.
+	for _, n := range m.lengths {
+		i := len(host) - n
+		if i < 0 || host[i] != '.' {
 			continue
 		}
 		if r := m.suffix[host[i:]].find(port); r != nil {

@@ -45,7 +45,7 @@ func checkValue(path string, v reflect.Value) (want string) {
 	for name := range strings.SplitSeq(path, ".") {
 		field = field.FieldByName(name)
 	}
-	if field.Kind() == reflect.Slice {
+	if field.Kind() == reflect.Slice && v.Kind() != reflect.Slice {
 		v = reflect.Append(field, v)
 	}
 	field.Set(v)
@@ -134,7 +134,10 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	var errs []error
 	for _, pattern := range sortedKeys(hosts) {
 		if _, err := hosts[pattern].resolve(base); err != nil {
-			errs = append(errs, ofHosts[pattern].report(begins[pattern], err))
+			if len(errs) < mostErrors { // to find the line takes time
+				err = ofHosts[pattern].report(begins[pattern], err)
+			}
+			errs = append(errs, err)
 		}
 	}
 	if err := joinFirst(errs); err != nil {

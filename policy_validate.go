@@ -46,7 +46,7 @@ func (t *Transport) Validate() error {
 	if retries(t.Base, 0) {
 		errs = append(errs, errors.New("retrip: Base is, or wraps, another retrip.Transport: their attempts multiply; keep only one of them"))
 	}
-	return errors.Join(errs...)
+	return joinFirst(errs)
 }
 
 // checkDurations checks the names in Metrics.Durations.
@@ -71,6 +71,10 @@ var insteadOfOff = map[string]string{
 	"Breaker.MinVolume": "set Ratio to Off for no breaker",
 	"Breaker.OpenFor":   "set Ratio to Off for no breaker",
 }
+
+// mostElements is how many elements a list in a policy may have: there are no more
+// statuses of errors.
+const mostElements = 200
 
 // check returns what is wrong with the values of p, each named by its path.
 func (p Policy) check(path string) error {
@@ -114,7 +118,17 @@ func (p Policy) eachMistake(bad func(field string, value any, want string)) {
 			bad(field, s, "it must be On, 0 to inherit or Off")
 		}
 	}
+	// Each policy of a host may inherit each list, and requests look into it.
+	short := func(field string, n int) bool {
+		if n > mostElements {
+			bad(field, fmt.Sprintf("a list of %d", n), fmt.Sprintf("it may have at most %d elements", mostElements))
+		}
+		return n <= mostElements
+	}
 	statuses := func(field string, list []int) {
+		if !short(field, len(list)) {
+			return
+		}
 		for _, status := range list {
 			if status < 400 || status > 599 {
 				bad(field, status, "a status must be 400 to 599")
@@ -142,11 +156,17 @@ func (p Policy) eachMistake(bad func(field string, value any, want string)) {
 	statuses("FailOn", p.FailOn)
 	statuses("Unprocessed", p.Unprocessed)
 	for _, method := range p.IdempotentMethods {
+		if !short("IdempotentMethods", len(p.IdempotentMethods)) {
+			break
+		}
 		if !syntax.IsToken(method) {
 			bad("IdempotentMethods", fmt.Sprintf("%q", method), "it must be an HTTP method")
 		}
 	}
 	for _, name := range p.Dialects {
+		if !short("Dialects", len(p.Dialects)) {
+			break
+		}
 		if _, ok := dialect.ByName[name]; !ok {
 			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("it must be one of %q", dialect.Names()))
 		}
@@ -208,11 +228,15 @@ func setOf(list []int) map[int]bool {
 	return set
 }
 
-// joinFirst joins the first of many errors, and says how many there are besides.
+// mostErrors is how many mistakes an error names.
+const mostErrors = 20
+
+// joinFirst joins the first of many errors, of which some may be nil, and says how many
+// there are besides.
 func joinFirst(errs []error) error {
-	const most = 20
-	if n := len(errs) - most; n > 0 {
-		errs = append(slices.Clip(errs[:most]), fmt.Errorf("retrip: and %d more", n))
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if n := len(errs) - mostErrors; n > 0 {
+		errs = append(slices.Clip(errs[:mostErrors]), fmt.Errorf("retrip: and %d more", n))
 	}
 	return errors.Join(errs...)
 }

@@ -4,8 +4,6 @@
 package dialect
 
 import (
-	"fmt"
-	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,18 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-)
 
-// cost returns how long f takes, at best: a busy machine delays some of the calls.
-func cost(f func()) time.Duration {
-	best := time.Duration(math.MaxInt64)
-	for range 7 {
-		began := time.Now()
-		f()
-		best = min(best, time.Since(began))
-	}
-	return best
-}
+	"github.com/retrip/retrip/internal/testenv"
+)
 
 // repeated are headers that are made of n equal parts.
 var repeated = map[string]func(n int) http.Header{
@@ -102,17 +91,7 @@ func TestDialects_Growth(t *testing.T) {
 		}
 	}
 	for name, header := range repeated {
-		t.Run(name, func(t *testing.T) {
-			once, twice := header(30_000), header(60_000)
-			var a, b time.Duration
-			for range 3 { // a busy machine may need another try
-				a, b = cost(func() { read(once) }), cost(func() { read(twice) })
-				if b < 3*a+time.Millisecond {
-					return
-				}
-			}
-			assert.Fail(t, fmt.Sprintf("%v for a header, %v for one of twice the size", a, b))
-		})
+		t.Run(name, func(t *testing.T) { testenv.Growth(t, 30_000, header, read) })
 	}
 }
 

@@ -35,7 +35,7 @@ type Rule struct {
 	Example map[string]string   // JSON of a struct, for errors about anything else, or of another field, for errors about an object
 
 	// Check returns what a field, or the element of a list, should be, or "" if it
-	// may be v. If nil, it may be anything of its type.
+	// may be v. A list is checked after its elements. If nil, it may be anything of its type.
 	Check func(path string, v reflect.Value) (want string)
 }
 
@@ -170,6 +170,9 @@ func (l *Loader) list(v reflect.Value, path string) error {
 	})
 	if err != nil {
 		return err
+	}
+	if want := l.check(path, v); want != "" && len(errs) == 0 {
+		return l.Errorf("it is a list of %d: %s", v.Len(), want)
 	}
 	return errors.Join(errs...)
 }
