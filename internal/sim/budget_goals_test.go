@@ -130,7 +130,7 @@ func (c *budgetCell) under(t *testing.T, p Policy, seeds int) float64 {
 	s := c.scenario
 	s.Policy = p
 	if brief {
-		s.Horizon = min(s.Horizon, 60*time.Second)
+		s.Horizon = min(s.Horizon, 120*time.Second)
 	}
 	if c.tune != nil && p.limit == nil {
 		c.tune(&s.Policy.Retry)
