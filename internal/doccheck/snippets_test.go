@@ -40,7 +40,7 @@ func TestSnippets_Policies(t *testing.T) {
 }
 
 // TestSnippets_Compile type-checks the Go blocks of the pages. It runs the blocks
-// that validate a Transport, which proves that their policies are valid.
+// that validate a Transport, and their err must be nil.
 func TestSnippets_Compile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("lists and loads packages")
@@ -100,7 +100,7 @@ func snippetFile(snippet string, number int) string {
 	}
 	open, end := header+"func _() {\n"+snippet, "}\n"
 	if strings.Contains(snippet, ".Validate()") {
-		open = fmt.Sprintf("%simport \"testing\"\n%s%d(*testing.T) {\n%s", header, runnable, number, snippet)
+		open, end = fmt.Sprintf("%simport \"testing\"\n%s%d(*testing.T) {\n%s", header, runnable, number, snippet), "if err != nil {\npanic(err)\n}\n}\n"
 	}
 	var used strings.Builder
 	for _, m := range regexp.MustCompile(`(?m)^([\w, ]+) := `).FindAllStringSubmatch(snippet, -1) {
