@@ -87,11 +87,11 @@ func TestBadInput(t *testing.T) {
 		{"contention -clients 0", "-clients is 0: it must be 1 to 100000"},
 		{"contention -trials -1", "-trials is -1"},
 		{"contention -attempt-timeout 1s", "attempt-timeout"},
-		{"contention -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
+		{"contention -policy envoy", "-policy is envoy: it must be a retrip.Policy"},
 		{"stadium -max-wait -2s", "-max-wait is -2s: it must be positive"},
 		{"stadium -throttle-base -2s", "-throttle-base is -2s: it must be positive"},
 		{"stadium -refusal 500", "-refusal is 500: it must be 503 or 429"},
-		{"stadium -policy finagle", "-policy is finagle: it must be a retrip.Policy"},
+		{"stadium -policy envoy", "-policy is envoy: it must be a retrip.Policy"},
 		{"hedge -table none", `-table is "none": it must be one of tails, load, recovery, failures, drift`},
 		{"hedge -only nothing", `-only is "nothing": no case contains it`},
 		{"hedge -hedge 7", "-hedge is 7: it must be"},
@@ -182,7 +182,7 @@ func TestLawOfThePolicy(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-budget-size 50 -max-attempts 2", "retrip: when everything fails, the budget of a client stops its retries in about 4.29s"},
 		{"-policy " + file, "mine: when everything fails, the budget of a client stops its retries in about 5.93s"},
-		{"-policy no-retries,finagle,no-budget", ""},
+		{"-policy no-retries,envoy,no-budget", ""},
 	} {
 		code, out, errs := call(t, "overload -runs 1 -horizon 41s "+c.args)
 		require.Zero(t, code, errs)
@@ -234,7 +234,7 @@ func TestHelp(t *testing.T) {
 			assert.Equal(t, 1, strings.Count(help, line+" ")+strings.Count(help, line+"\n"), "%s:%s", c.name, line)
 		}
 	}
-	assert.Contains(t, out, "finagle")
+	assert.Contains(t, out, "envoy")
 }
 
 // A percentile has as many digits as the bins of a result can tell apart.

@@ -63,7 +63,6 @@ func TestOverloadReference(t *testing.T) {
 	}{
 		{"no-retries", []float64{3, 3, 3, 3, 3}},
 		{"no-budget", []float64{never, never, never, never, never}},
-		{"finagle", []float64{5, never, never}},
 		{"envoy", []float64{3.5, never, never}},
 		{"aws-standard", []float64{3, 3, 51}},
 		{"plain-budget", []float64{3, 3, 3, 10, 43}},

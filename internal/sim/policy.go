@@ -59,8 +59,6 @@ func (p Policy) name() string {
 // limiter serves all clients of a fleet and keeps state for each of them. A paid
 // is the amount that a request has taken for its current attempt.
 type limiter interface {
-	// first records that a request makes its first attempt.
-	first(client int32, now time.Duration)
 	// result records how an attempt ended.
 	result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32)
 	// retry reports whether another attempt may follow a failed one.
@@ -102,9 +100,7 @@ var presets = []preset{
 	{"no-retries", "one attempt", changed(func(p *retrip.Policy) { p.MaxAttempts = 1 })},
 	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Off })},
 	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newPlainBudget, 0)},
-	{"finagle", "Finagle and Linkerd: 20 % of the requests of 10 s, and 10/s besides", limited(newFinagle, 0)},
 	{"envoy", "Envoy max_retries: 3 retries at a time", limited(newEnvoy, 0)},
-	{"grpc", "gRPC retryThrottling: 10 tokens, 0.1 back per success, retries above half", limited(newGRPC, 0)},
 	{"aws-standard", "AWS SDKs, standard mode: 500 tokens, 5 a retry, 10 after a timeout; 3 attempts", limited(newAWSStandard, 3)},
 	{"no-jitter", "no budget, no jitter", jittered(retrip.NoJitter)},
 	{"equal", "no budget, equal jitter", jittered(retrip.EqualJitter)},

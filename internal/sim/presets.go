@@ -13,7 +13,6 @@ import (
 // always is a limiter that allows everything. Other limiters embed it.
 type always struct{}
 
-func (always) first(int32, time.Duration)                                {}
 func (always) result(int32, time.Duration, *decide.Outcome, int, *int32) {}
 func (always) retry(int32, time.Duration, *decide.Outcome, *int32) bool  { return true }
 func (always) delay(int32, time.Duration) time.Duration                  { return 0 }
@@ -29,63 +28,6 @@ func fill(n int, value int32) []int32 {
 		s[i] = value
 	}
 	return s
-}
-
-// slots counts events in a sliding window of ten seconds.
-type slots struct {
-	now   int64
-	count [10]int32
-}
-
-func (s *slots) advance(now time.Duration) {
-	slot := int64(now / time.Second)
-	if slot-s.now >= int64(len(s.count)) {
-		s.count, s.now = [10]int32{}, slot
-	}
-	for s.now < slot {
-		s.now++
-		s.count[s.now%int64(len(s.count))] = 0
-	}
-}
-
-func (s *slots) add(n int32) { s.count[s.now%int64(len(s.count))] += n }
-
-func (s *slots) sum() (sum int32) {
-	for _, n := range s.count {
-		sum += n
-	}
-	return sum
-}
-
-// finagle is com.twitter.finagle.service.RetryBudget with its defaults: a token
-// bucket whose deposits expire after 10 s, 20 % of requests, plus 10 retries
-// per second.
-type finagle struct {
-	always
-	balance []slots
-}
-
-const (
-	finagleCost    = 5 // of a retry, in deposits of one request: 1/20 %
-	finagleReserve = 10 * 10 * finagleCost
-)
-
-func newFinagle(clients int) limiter { return &finagle{balance: make([]slots, clients)} }
-
-func (f *finagle) first(client int32, now time.Duration) {
-	b := &f.balance[client]
-	b.advance(now)
-	b.add(1)
-}
-
-func (f *finagle) retry(client int32, now time.Duration, _ *decide.Outcome, _ *int32) bool {
-	b := &f.balance[client]
-	b.advance(now)
-	if b.sum()+finagleReserve < finagleCost {
-		return false
-	}
-	b.add(-finagleCost)
-	return true
 }
 
 // envoy is the circuit breaker max_retries, 3 by default: the cluster's retries
@@ -109,30 +51,6 @@ func (e *envoy) retry(client int32, _ time.Duration, _ *decide.Outcome, paid *in
 	e.retries[client]++
 	*paid = 1
 	return true
-}
-
-// grpc is retryThrottling of gRPC's service config (gRFC A6) with maxTokens 10
-// and tokenRatio 0.1, in thousandths.
-type grpc struct {
-	always
-	tokens []int32
-}
-
-const grpcMax, grpcRatio = 10_000, 100
-
-func newGRPC(clients int) limiter { return &grpc{tokens: fill(clients, grpcMax)} }
-
-func (g *grpc) result(client int32, _ time.Duration, o *decide.Outcome, _ int, _ *int32) {
-	t := &g.tokens[client]
-	if succeeded(o) {
-		*t = min(*t+grpcRatio, grpcMax)
-	} else {
-		*t = max(*t-1000, 0)
-	}
-}
-
-func (g *grpc) retry(client int32, _ time.Duration, _ *decide.Outcome, _ *int32) bool {
-	return g.tokens[client] > grpcMax/2
 }
 
 // quota is the retry quota of the AWS SDKs: a retry withdraws its cost and gets

@@ -31,17 +31,17 @@ func TestCheckRecovery(t *testing.T) {
 	s := of(Overload(), 100)
 	require.NoError(t, recovers(t, s))
 
-	err := recovers(t, as(t, s, "finagle"))
+	err := recovers(t, as(t, s, "envoy"))
 	var e *RecoveryError
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, 100, e.Clients)
 	assert.InDelta(t, 7, e.PerClient, 1e-9)
 	assert.Equal(t, Never, e.Recovery)
-	assert.InDelta(t, 1.9, e.Steady, 0.2)
+	assert.InDelta(t, 1.5, e.Steady, 0.2)
 	assert.Greater(t, e.Recovers, 10)
 	assert.Less(t, e.Recovers, 100)
 	assert.Regexp(t, `^sim: 100 clients with 7 requests/s each, at 70 % load: after 10s in which work takes 3\.3 × as long, `+
-		`finagle has still not recovered after 1m0s, and sends 1\.9 × capacity; without retries it takes 3s; `+
+		`envoy has still not recovered after 1m0s, and sends 1\.5 × capacity; without retries it takes 3s; `+
 		`in time is up to about \d\d clients \(\d\d requests/s each\)$`, err.Error())
 	if brief {
 		return

@@ -56,9 +56,6 @@ func (r *run) begin(client int32) {
 	if r.rules.Gate {
 		q.call.Waiter = i
 	}
-	if r.limit != nil {
-		r.limit.first(client, time.Duration(r.now))
-	}
 	if r.asks {
 		r.out[client]++
 		r.ask(i, true)

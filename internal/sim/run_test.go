@@ -33,7 +33,7 @@ func TestSameBytesEverywhere(t *testing.T) {
 		want string
 	}{
 		{"overload", Overload(), "989969b2587e8ea8"},
-		{"finagle", as(t, Overload(), "finagle"), "34d14dd1396cfbe5"},
+		{"envoy", as(t, Overload(), "envoy"), "6f637f6a4d62debe"},
 		{"unequal", unequal, "d2e829cf02f08d60"},
 		{"gaussian", as(t, Storm(Herd), "gaussian"), "d225c232596a449d"},
 		{"faults", Faults(0.3), "fb96d715e5c0db39"},
@@ -231,8 +231,8 @@ func TestScenarioRefusesParameters(t *testing.T) {
 	s.Policy.Retry.Budget = -3
 	assert.ErrorContains(t, s.Validate(), "Policy.Budget is -3")
 	_, err := Preset("netflix", retrip.Policy{})
-	assert.ErrorContains(t, err, "finagle")
-	assert.NotEmpty(t, DescribePreset("finagle"))
+	assert.ErrorContains(t, err, "envoy")
+	assert.NotEmpty(t, DescribePreset("envoy"))
 	assert.Empty(t, DescribePreset("netflix"))
 }
 
@@ -302,7 +302,7 @@ func TestLatencyBins(t *testing.T) {
 }
 
 func BenchmarkOverload(b *testing.B) {
-	for _, preset := range []string{"retrip", "no-budget", "finagle"} {
+	for _, preset := range []string{"retrip", "no-budget", "envoy"} {
 		b.Run(preset, func(b *testing.B) {
 			s := Overload()
 			s.Policy, _ = Preset(preset, s.Policy.Retry)

@@ -170,7 +170,7 @@ func TestStadiumRefusesParameters(t *testing.T) {
 		"Refusal":    func(m *Stadium) { m.Refusal = 500 },
 		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
 		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
-		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("finagle", m.Policy.Retry) },
+		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("envoy", m.Policy.Retry) },
 	} {
 		m := small()
 		change(&m)
