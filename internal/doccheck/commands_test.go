@@ -59,23 +59,19 @@ func TestPages_Commands(t *testing.T) {
 }
 
 var (
-	commandText = regexp.MustCompile("(?m)`((?:go (?:-C \\w+ )?(?:run|test)|make) [^`]+)`|^    ((?:go (?:-C \\w+ )?(?:run|test)|make) [^#\n]+)")
+	commandText = regexp.MustCompile("(?m)`((?:go (?:-C \\w+ )?(?:run|test)|make) [^`]+)`|^    ((?:go (?:-C \\w+ )?(?:run|test)|make) +[^ #\n][^#\n]*)")
 	testFlag    = regexp.MustCompile(`-(?:run|bench) (?:'([^']+)'|(\S+))`)
 	testFunc    = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w*)\(`)
 )
 
-// checkCommands reports commands of pages that name a directory, a test or a
-// target that doesn't exist.
+// checkCommands reports commands whose directory, test or target doesn't exist.
 func checkCommands(files map[string]string, exists func(string) bool) (problems []string) {
 	for page, text := range pagesOf(files) {
 		for _, m := range commandText.FindAllStringSubmatch(text, -1) {
 			command := strings.Join(strings.Fields(m[1]+m[2]), " ")
 			words := strings.Fields(command)
-			if words[0] == "make" && len(words) > 1 && !strings.Contains("\n"+files["Makefile"], "\n"+words[1]+":") {
+			if words[0] == "make" && !strings.Contains("\n"+files["Makefile"], "\n"+words[1]+":") {
 				problems = append(problems, page+": no target for "+command)
-			}
-			if words[0] == "make" {
-				continue
 			}
 			module := "."
 			if words[1] == "-C" {

@@ -38,7 +38,7 @@ type pkg struct {
 func TestImports(t *testing.T) {
 	code := map[string]pkg{}
 	goList(t, func(p listed) {
-		code[nameOf(p.ImportPath)] = pkg{ours(p.Imports), ours(p.TestImports), len(p.GoFiles) == 0}
+		code[ours([]string{p.ImportPath})[0]] = pkg{ours(p.Imports), ours(p.TestImports), len(p.GoFiles) == 0}
 		assert.NotContains(t, p.Imports, "unsafe", p.ImportPath)
 	}, "./...")
 	assert.Empty(t, checkImports(sectionOf(readRepository(t)["docs/architecture.md"], "The packages"), code))
@@ -63,14 +63,11 @@ func goList(t *testing.T, found func(listed), args ...string) {
 	}
 }
 
-func nameOf(path string) string {
-	return cmp.Or(strings.TrimPrefix(strings.TrimPrefix(path, module), "/"), rootName)
-}
-
+// ours returns the names of the paths that are packages of the root module.
 func ours(paths []string) (names []string) {
 	for _, path := range paths {
 		if path == module || strings.HasPrefix(path, module+"/") {
-			names = append(names, nameOf(path))
+			names = append(names, cmp.Or(strings.TrimPrefix(strings.TrimPrefix(path, module), "/"), rootName))
 		}
 	}
 	return names

@@ -76,8 +76,7 @@ func exists(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// sectionOf returns the text below a heading, up to the next heading of its
-// level.
+// sectionOf returns the text below a heading of the second level.
 func sectionOf(page, heading string) string {
 	_, text, _ := strings.Cut(page, "\n## "+heading+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")

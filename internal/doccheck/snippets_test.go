@@ -49,29 +49,27 @@ func TestSnippets_Compile(t *testing.T) {
 	goList(t, func(p listed) { exports[p.ImportPath] = p.Export }, append([]string{"-export", "-deps"}, snippetImports...)...)
 	files := token.NewFileSet()
 	compiled := importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	var validating []string
+	dir, err := os.MkdirTemp(".", "_snippets-") //nolint:usetesting // the snippets must be in this module
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	running := 0
 	for name, text := range pagesOf(readRepository(t)) {
 		for i, m := range regexp.MustCompile("(?s)(<!-- \\S+\\.go: .*? -->\n)?```go\n(.*?)```").FindAllStringSubmatch(text, -1) {
 			if m[1] != "" {
 				continue // the code of another module, whose tests compare it
 			}
-			source := snippetFile(m[2], len(validating))
+			source := snippetFile(m[2], running)
 			file, err := parser.ParseFile(files, "", source, parser.SkipObjectResolution)
 			require.NoError(t, err, "%s, block %d", name, i)
 			_, err = (&types.Config{Importer: compiled}).Check("snippet", files, []*ast.File{file}, nil)
 			assert.NoError(t, err, "%s, block %d:\n%s", name, i, source)
 			if strings.Contains(source, runnable) {
-				validating = append(validating, source)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d_test.go", running)), []byte(source), 0o600))
+				running++
 			}
 		}
 	}
-	require.NotEmpty(t, validating)
-	dir, err := os.MkdirTemp(".", "_snippets-") //nolint:usetesting // the snippets must be in this module
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	for i, source := range validating {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d_test.go", i)), []byte(source), 0o600))
-	}
+	require.NotZero(t, running)
 	out, err := exec.Command("go", "test", "-vet=off", "./"+dir).CombinedOutput()
 	assert.NoError(t, err, "%s", out)
 }
