@@ -364,14 +364,12 @@ func (x *exchange) requireProgress() {
 	}
 }
 
-// Peek returns the first n bytes of the body of resp without consuming them, or
-// fewer if the body ends or breaks earlier. Without a Content-Length, Peek waits
-// at most 100 ms after the first bytes. Peek is meant for Policy.Classify, and
-// ends with AttemptTimeout there: some services report an error inside a 200. If
-// the body broke before n bytes, Peek returns its error, as a later Read does;
-// [io.EOF] is not an error. The bytes must not be changed, and are valid until
-// the body is read. Peek returns none if n is not positive, resp has no body, or
-// resp is a 101. Nobody else may use resp meanwhile.
+// Peek returns the first n bytes of the body of resp without consuming them, for
+// Policy.Classify: some services report an error inside a 200. There are fewer if the
+// body ends or, without a Content-Length, sends nothing for 100 ms, and none if n isn't
+// positive, resp has no body, or resp is a 101. If the body broke, Peek returns its
+// error, as a later Read does. The bytes must not be changed, and are valid until the
+// body is read. Nobody else may use resp meanwhile.
 func Peek(resp *http.Response, n int) ([]byte, error) {
 	if n <= 0 || !hasBody(resp) {
 		return nil, nil

@@ -14,19 +14,15 @@ import (
 // results, of which at least Ratio are failures: outcomes that the policy calls
 // retryable. If Window holds fewer results, the breaker opens after MinVolume
 // failures in a row; a success, or an hour without a failure, restarts that
-// count. Cancellations by the caller, and failures of the caller's own request
-// body, don't count.
+// count. Cancellations by the caller, and failures of its request body, don't count.
 //
-// While the breaker is open, requests fail at once with an [Error] whose Reason
-// is ReasonBreakerOpen. After OpenFor, the breaker lets two attempts through as
-// probes, spread out in time. If fewer than Ratio of the probes fail, the
-// breaker closes, and otherwise it opens again: with the default Ratio, one
-// success closes the breaker. OpenFor should be several times the interval
-// between requests.
+// While the breaker is open, requests fail at once with [ReasonBreakerOpen]. After
+// OpenFor, the breaker lets two attempts through as probes. If fewer than Ratio of
+// them fail, it closes, and otherwise it opens again. OpenFor should be several times
+// the interval between requests. A low Ratio turns a partial outage into a full one.
 //
 // The zero Breaker is off. A Breaker with any field set is on; fields that are
-// 0 inherit, as in [Policy]. Only Ratio can be Off. docs/policy.md has the
-// details. A low Ratio turns a partial outage into a full one.
+// 0 inherit, as in [Policy]. Only Ratio can be Off.
 type Breaker struct {
 	// Ratio is the share of failures that opens the breaker, 0.01 to 1. Off
 	// switches the breaker off. The default is 0.8.
@@ -36,8 +32,8 @@ type Breaker struct {
 	// MinVolume is the number of results that Window must hold for Ratio to
 	// count or, if Window holds fewer, of failures in a row. The default is 20.
 	MinVolume int `json:"min_volume"`
-	// OpenFor is how long the breaker stays open on average; each time is drawn
-	// uniformly from 0.5 to 1.5 times OpenFor. The default is 5 s.
+	// OpenFor is how long the breaker stays open: 0.5 to 1.5 times that, at random.
+	// The default is 5 s.
 	OpenFor time.Duration `json:"open_for"`
 }
 

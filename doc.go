@@ -31,9 +31,9 @@
 //
 // # Fleets
 //
-// The [Budget] of a host stops retries that keep failing, so that a fleet
-// doesn't prolong an overload. [Breaker], [Gate] and [Fleet] do more. Package
-// sim simulates what a fleet with a given policy does to a server. In a
+// The budget of a host stops retries that keep failing, so that a fleet
+// doesn't prolong an overload. [Breaker], [Gate] and [Fleet] do more. The command
+// retripsim tells what a fleet with a given policy does to a server. In a
 // testing/synctest bubble, waits are exact and take no time.
 //
 // docs/promises.md, in the repository, states each promise with its limits.

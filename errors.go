@@ -48,11 +48,10 @@ const (
 func wordOf(r decide.Reason) Reason { return Reason(r.String()) }
 
 // Error is the error that RoundTrip returns after several attempts, during a
-// wait, or when a breaker or gate refused the first attempt. If the only
-// attempt fails, RoundTrip returns Base's error, with the limit of the policy
-// that ended the attempt, if one did, or an Error if Base's error hides why the
-// caller canceled. If the context has ended before the first attempt, RoundTrip
-// returns the cause of the context.
+// wait, when a breaker or gate refused the first attempt, or if Base's error hides why
+// the caller canceled. If the only attempt fails, RoundTrip returns Base's error, with
+// the limit of the policy that ended it, if one did. If the context has ended before
+// the first attempt, RoundTrip returns its cause.
 type Error struct {
 	Attempts int    // number of attempts made; 0 if a breaker or gate refused the first
 	Reason   Reason // why no further attempt followed; empty if a retry can't fix the last error

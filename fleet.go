@@ -25,12 +25,11 @@ import (
 // should make one Fleet with [NewFleet] and set it as Transport.Fleet in all
 // its Transports. A Fleet is safe for concurrent use.
 //
-// A retry that fails costs one token, and a success without a retry pays 0.2. If
-// the level of an account is below a quarter of its size, the account lets retries
-// through with a probability of level/(size/4). A retry waits for the level for at
-// most 50 ms, as part of its wait; first attempts never ask. If the store fails,
-// for one host or for all, the process doesn't use it there for 5 to 15 s, and the
-// budget decides alone. docs/fleet.md has the rule and its figures.
+// A retry that fails costs one token, and a success without a retry pays 0.2. Below
+// a quarter of its size, an account lets retries through with a probability of
+// level/(size/4). A retry waits for the level for at most 50 ms, as part of its wait;
+// first attempts never ask. If the store fails, the budget decides alone for 5 to
+// 15 s. docs/fleet.md has the rule and its figures.
 type Fleet struct{ accounts fleet.Accounts }
 
 // NewFleet returns a Fleet with its accounts in a store that all processes of the
@@ -53,10 +52,9 @@ func NewFleet(add func(ctx context.Context, host string, tokens, size float64) (
 	return f
 }
 
-// Close closes f: from then on, the budget of each process decides alone. Close
-// cancels the operations in progress and returns an error if one hasn't
-// returned after a second. Close doesn't close the store. Calling Close twice,
-// or while requests are in flight, is harmless.
+// Close closes f but not the store: from then on, the budget of each process decides
+// alone. Close cancels the operations in progress and returns an error if one hasn't
+// returned after a second. It is safe to call twice, and during requests.
 func (f *Fleet) Close() error { return f.accounts.Close() }
 
 // This file connects an exchange with the fleet's account.

@@ -20,13 +20,10 @@ type Gate struct {
 	Enabled Switch `json:"enabled"`
 
 	// Key names the gate at which a request waits, for servers that limit each
-	// tenant or API key instead of the whole host: a refusal of one name holds
-	// back no other. An empty name means the host's own gate. Up to 4096
-	// refused names have gates at a time; further names share the gate of their
-	// host. Names stay in memory and appear in no metric, log record or
-	// HostState. By default, every host has one gate.
-	//
-	// Key must always return the same name for the same request, must be safe
-	// for concurrent use and must not read the request's body.
+	// tenant or API key: a refusal of one name holds back no other. An empty name,
+	// or a nil Key, means the host's own gate, which names share that are refused
+	// while 4096 others have gates. Names appear in no metric, log record or
+	// HostState. Key must return the same name for the same request, be safe for
+	// concurrent use, and not read the request's body.
 	Key func(*http.Request) string `json:"-"`
 }

@@ -51,16 +51,14 @@ func (s Switch) String() string {
 //
 // # Attempts and waits
 //
-// MaxAttempts and MaxWait can't be Off. The Budget bounds retries after timeouts:
-// to two, if it is 5. If a server asks for a wait longer than MaxWait, the
-// Transport gives up at once and returns the response in hand; at a [Gate], every
-// request that would have to wait that long gives up.
+// MaxAttempts and MaxWait can't be Off. If a server asks for a wait longer than
+// MaxWait, the Transport gives up at once and returns the response in hand; at a
+// [Gate], every request that would have to wait that long gives up.
 //
-// AttemptTimeout and Deadline bound the time up to the response headers, and
-// never cut off a body. AttemptTimeout should be at least 1.5 times as long as
-// a new connection and the usual response take together: over TLS, three round
-// trips and the server's own time. While attempts time out, successes that take
-// longer than 0.7 of AttemptTimeout cost tokens of the Budget.
+// AttemptTimeout and Deadline never cut off a body. AttemptTimeout should be at
+// least 1.5 times as long as a new connection and the usual response take together.
+// While attempts time out, successes that take longer than 0.7 of AttemptTimeout cost
+// tokens of the Budget.
 //
 // # Hedges
 //
@@ -68,19 +66,17 @@ func (s Switch) String() string {
 // a second one beside it, if possible over another connection. The first good
 // answer wins, and the other attempt is canceled. Both may run Classify at the
 // same time. A share of 0.05 allows one hedge per 20 requests. Only a GET, HEAD or
-// OPTIONS without a body gets a hedge: no method or key promises that two copies of
-// a write may run at once. P21 in docs/promises.md has the rest.
+// OPTIONS without a body gets a hedge. P21 in docs/promises.md has the rest.
 //
 // # What is retried
 //
-// Dialects are ways in which services talk about retries besides Retry-After:
-// single headers ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after",
-// "ratelimit", "x-ratelimit-reset", "should-retry") or everything that a
-// service sends ("anthropic", "azure", "discord", "github", "openai",
-// "shopify", "stripe"). A dialect of exact waits comes before Retry-After, others after it. All rules
-// for Retry-After apply to a wait from a dialect. A dialect that says whether to
-// retry overrides RetryOn and FailOn, but not Classify. Any host may forbid a
-// retry with "X-Should-Retry: false", without a dialect.
+// Dialects are single headers ("retry-after-ms", "x-ms-retry-after-ms",
+// "x-amz-retry-after", "ratelimit", "x-ratelimit-reset", "should-retry") or all that
+// a service says about retries ("anthropic", "azure", "discord", "github", "openai",
+// "shopify", "stripe"). A dialect of exact waits comes before Retry-After, others
+// after it; the rules for Retry-After apply. A dialect that says whether to retry
+// overrides RetryOn and FailOn, but not Classify. Without a dialect, any host may
+// forbid a retry with "X-Should-Retry: false".
 //
 // Classify comes before all other rules, except for an error after the caller
 // has gone. With Resume, Classify also judges the break of a body, as an error,
@@ -90,7 +86,7 @@ func (s Switch) String() string {
 // # What may be repeated
 //
 // Unprocessed is for statuses by which the hosts say that they have not
-// processed the request, as most APIs do with 429. Idempotent replaces the judgement by method and key, and runs once per
+// processed the request, as most APIs do with 429. Idempotent runs once per
 // request. Even so, the Transport repeats a request that the server provably did
 // not process, and net/http may repeat a GET, HEAD, OPTIONS, TRACE or a request
 // with a key after a dead pooled connection. IdempotencyKey should be on only for
@@ -104,33 +100,27 @@ func (s Switch) String() string {
 //
 // If a body breaks within the first WholeBody bytes, the attempt fails like any
 // other. If no retry follows, the caller gets the response, whose body yields
-// the bytes read and then its own error. A longer body streams after these
-// bytes. AttemptTimeout, Deadline and BodyIdleTimeout apply until the bytes have
+// the bytes read and then its own error. The timeouts apply until the bytes have
 // arrived. WholeBody holds back slow streams, but not event streams and the like.
 // At most half a second after BodyIdleTimeout, the body fails with a timeout
 // error, or Resume continues it. BodyIdleTimeout needs a Base whose bodies end
 // with the request's context, as net/http's do.
 //
-// Resume uses Range and If-Range (RFC 9110 §14, §13.1.5), and the reader notices
-// nothing. The response must have a Content-Length, no Content-Encoding, and a
-// strong ETag or an old enough Last-Modified. The Transport never joins bytes of
-// different representations. Each continuation is a retry; where MaxAttempts or
-// a budget allows none, the body waits its turn. docs/downloads.md has all rules.
+// Resume uses Range and If-Range (RFC 9110 §14, §13.1.5). The response must have a
+// Content-Length, no Content-Encoding, and a strong ETag or an old enough
+// Last-Modified. Each continuation is a retry; where MaxAttempts or a budget allows
+// none, the body waits its turn. docs/downloads.md has all rules.
 //
 // # Protection of the hosts
 //
-// Budget, 1 to 1 000 000 tokens, keeps retries from prolonging an outage: it limits
-// those that a Transport makes to one host. A budget starts full. A success without
-// a retry adds a fifth of a token. Of a request's failed retries, the first costs
-// half a token, or each 0.7 tokens while attempts time out. Too few tokens, or too
-// many failed retries in a row, allow no retry, and the caller gets the response or
-// error in hand at once. Too many are 0.6 times Budget, or 0.4 times Budget if the
-// attempt timed out, until an attempt succeeds. A larger Budget outlasts longer
-// outages, and prolongs an overload of a fleet. First attempts are never refused, so
-// the budget of a host that has recovered refills; time alone refills it only after
-// an hour without a failure. A caller that calls again at once in a loop needs a
-// [Gate]. docs/policy.md has the rule, and P14 in docs/promises.md what it does to a
-// fleet.
+// Budget, 1 to 1 000 000 tokens, keeps retries from prolonging an outage. It starts
+// full. A success without a retry adds a fifth of a token. Of a request's failed
+// retries, the first costs half a token, or each 0.7 tokens while attempts time out.
+// If too few tokens are left, or 0.6 times Budget retries have failed in a row (0.4
+// times, if the attempt timed out), the caller gets the response or error in hand at
+// once. First attempts are never refused, so successes refill the budget; time alone
+// does so only after an hour without a failure. A larger Budget outlasts longer
+// outages, and prolongs an overload of a fleet (P14 in docs/promises.md).
 //
 // FleetBudget, 1 to 1 000 000 tokens, should be about the number of requests
 // that all processes together send to the host in a quarter of a second, and the
@@ -139,9 +129,8 @@ func (s Switch) String() string {
 //
 // RetryHeader names a header without another meaning, such as "Retry-Attempt",
 // so that an overloaded server can shed retries first. First attempts carry it
-// only if the request is made on behalf of an incoming retry, with the context
-// that a [github.com/retrip/retrip/shed.Handler] passes on; the count then
-// continues from the incoming number.
+// only on behalf of an incoming retry, with the context of a
+// [github.com/retrip/retrip/shed.Handler]; the count then continues from there.
 type Policy struct {
 	// MaxAttempts bounds the attempts, including the first; 1 means no retries. The default is 4.
 	MaxAttempts int `json:"max_attempts"`
@@ -211,17 +200,6 @@ const (
 	// process the request, so the Transport may repeat it whatever its method.
 	Unprocessed
 )
-
-var verdictNames = [...]string{"by_rule", "retryable", "final", "unprocessed"}
-
-// String returns the name of v: "by_rule", "retryable", "final" or
-// "unprocessed".
-func (v Verdict) String() string {
-	if int(v) < len(verdictNames) {
-		return verdictNames[v]
-	}
-	return fmt.Sprintf("Verdict(%d)", uint8(v))
-}
 
 // noRetryHeader stands for Off in Policy.RetryHeader. Like header names, it
 // matches in any case.

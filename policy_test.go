@@ -251,14 +251,6 @@ func TestWithPolicy_Refuses(t *testing.T) {
 	}
 }
 
-func TestVerdict_String(t *testing.T) {
-	var words []string
-	for v := range Unprocessed + 2 {
-		words = append(words, v.String())
-	}
-	assert.Equal(t, []string{"by_rule", "retryable", "final", "unprocessed", "Verdict(4)"}, words)
-}
-
 // If a number can't be Off, the error says what to set instead.
 func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 	var p Policy

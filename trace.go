@@ -36,16 +36,14 @@ type Trace struct {
 	// can't. The hooks of the requests for the rest run before Resume.
 	Resume func(Event)
 
-	// Hedge runs after a hedge, for which Attempt doesn't run. Reason is "won" if
-	// the hedge brought the answer, "lost" if it didn't, and "failed" if it
-	// failed. Wait is the delay after which it was sent.
+	// Hedge runs after a hedge, for which Attempt doesn't run. Reason is "won" (the
+	// hedge brought the answer), "lost" or "failed". Wait is the delay after which it
+	// was sent.
 	Hedge func(Event)
 
 	// Host runs when the state of a host changes: a pause begins or grows; a
-	// breaker opens, begins to probe or closes; a budget runs out, so that a
-	// request gets no retry, or is full again. A budget that has run out is
-	// reported again only after it has been full. Only the Host hook of
-	// Transport.Trace runs, not that of [WithTrace].
+	// breaker opens, begins to probe or closes; a budget runs out, or is full again.
+	// Only the Host hook of Transport.Trace runs, not that of [WithTrace].
 	Host func(HostState)
 }
 
