@@ -119,7 +119,7 @@ func TestLoadPolicies_Growth(t *testing.T) {
 		"a long host":             func(n int) string { return `{"hosts": {"*` + strings.Repeat(".a", n) + `": {}}}` },
 		"hosts with wrong fields": func(n int) string { return `{"hosts": {` + numbered(n, `"h%d": {"retry_on": [1]}`) + `}}` },
 		"hosts that collide": func(n int) string {
-			return `{"hosts": {` + numbered(n, "\n"+`"h%d": {"retry_on": [404], "fail_on": [404]}`) + `}}`
+			return `{"hosts": {` + numbered(n, strings.Repeat("\n", 1000)+`"h%d": {"retry_on": [404], "fail_on": [404]}`) + `}}`
 		},
 		"hosts with lists": func(n int) string {
 			return `{"hosts": {` + numbered(n, `"h%d": {"retry_on": [404], "dialects": ["azure"], "idempotent_methods": ["POST"]}`) + `}}`

@@ -131,6 +131,8 @@ func (s Switch) String() string {
 // so that an overloaded server can shed retries first. First attempts carry it
 // only on behalf of an incoming retry, with the context of a
 // [github.com/retrip/retrip/shed.Handler]; the count then continues from there.
+//
+// Each list may have at most 200 elements.
 type Policy struct {
 	// MaxAttempts bounds the attempts, including the first; 1 means no retries. The default is 4.
 	MaxAttempts int `json:"max_attempts"`
