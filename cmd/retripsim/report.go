@@ -39,11 +39,12 @@ func (r *report) print(w io.Writer) error {
 		}
 	}
 	for _, row := range r.table {
-		line := row[0] + strings.Repeat(" ", widths[0]-utf8.RuneCountInString(row[0]))
+		var line strings.Builder
+		line.WriteString(row[0] + strings.Repeat(" ", widths[0]-utf8.RuneCountInString(row[0])))
 		for i, text := range row[1:] {
-			line += "  " + strings.Repeat(" ", widths[i+1]-utf8.RuneCountInString(text)) + text
+			line.WriteString("  " + strings.Repeat(" ", widths[i+1]-utf8.RuneCountInString(text)) + text)
 		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 	for _, note := range r.notes {
 		b.WriteString("\n" + note + "\n")

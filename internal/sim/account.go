@@ -25,7 +25,6 @@ type Store struct {
 // budget of each client. It follows the rule of Transport, with each client as
 // a process.
 type accounts struct {
-	always
 	size    float64
 	stores  []store
 	views   []account.View

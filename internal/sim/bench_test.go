@@ -55,8 +55,6 @@ func newBench(s Scenario) *bench {
 		stations: make([]benchStation, max(1, s.Backend.Instances))}
 }
 
-const attemptHeader = "Retry-Attempt"
-
 func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
 	be := &b.s.Backend
 	b.mu.Lock()
