@@ -47,7 +47,7 @@ func (e contractEnv) transport(base http.RoundTripper) *retrip.Transport {
 		Base: base,
 		Policy: retrip.Policy{
 			MaxAttempts: 4, Backoff: retrip.Backoff{Base: 50 * time.Millisecond, Cap: time.Second, Jitter: retrip.EqualJitter},
-			Deadline: 10 * time.Minute, AttemptTimeout: time.Minute, MaxWait: 20 * time.Second, MaxReplayBody: 1 << 20, MaxSends: 20,
+			Deadline: 10 * time.Minute, AttemptTimeout: time.Minute, MaxWait: 20 * time.Second, MaxReplayBody: 1 << 20,
 			Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1000},
 			Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule },
 		},

@@ -40,7 +40,7 @@ const (
 	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host has too few tokens
 	ReasonRetriesFailing    Reason = "retries_failing"     // too many retries to the host have failed in a row; see Budget
 	ReasonFleetBudget       Reason = "fleet_budget"        // too many retries of all processes together failed
-	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself exceeded Policy.MaxSends in the last attempt; also a reason for a retry
+	ReasonHiddenSends       Reason = "hidden_sends"        // net/http itself sent the request more than 10 times in the last attempt; also a reason for a retry
 	ReasonCanceled          Reason = "canceled"            // the caller canceled the request
 )
 

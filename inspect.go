@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
@@ -123,10 +122,8 @@ func (s *settings) state(e *host.Entry, key hostkey.Key, now time.Duration) Host
 }
 
 // PolicyFor returns the policy in force for a host, given as for HostState,
-// with every inherited field and every default filled in. MaxSends is 0 only if
-// its bound depends on whether an attempt is derived (see [Transport]).
-// PolicyFor knows the callbacks of Base, which make all attempts derived, from
-// the first RoundTrip on. The error is as for HostState.
+// with every inherited field and every default filled in. The error is as for
+// HostState.
 func (t *Transport) PolicyFor(host string) (Policy, error) {
 	key, err := hostkey.Parse(host)
 	if err != nil {
@@ -136,12 +133,7 @@ func (t *Transport) PolicyFor(host string) (Policy, error) {
 	if s.err != nil {
 		return Policy{}, s.err
 	}
-	r := s.find(&url.URL{Host: key.String()})
-	p := r.policy.clone()
-	if p.MaxSends == 0 && (r.derives || t.Trace != nil || s.watch&attempt.WatchHandshake != 0) {
-		p.MaxSends = defaultMaxSends
-	}
-	return p, nil
+	return s.find(&url.URL{Host: key.String()}).policy.clone(), nil
 }
 
 // Policies returns the policies in force as they were set, by the fields Policy

@@ -5,7 +5,6 @@ package retrip_test
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -160,40 +158,6 @@ func TestHostState_TrailingDot(t *testing.T) {
 	}
 	assert.Len(t, tr.HostStates(), 1)
 	assert.Equal(t, 2, play.Must(tr.PolicyFor("api.example.com.:443")).MaxAttempts)
-}
-
-// MaxSends has a value only if the bound is the same for every attempt.
-func TestPolicyFor_MaxSends(t *testing.T) {
-	tr := &retrip.Transport{Hosts: map[string]retrip.Policy{
-		"timeout.example":  {AttemptTimeout: time.Second},
-		"deadline.example": {Deadline: time.Second},
-		"off.example":      {Deadline: time.Second, MaxSends: retrip.Off},
-		"set.example":      {MaxSends: 3},
-		"both.example":     {AttemptTimeout: time.Second, MaxSends: 3},
-	}}
-	for host, want := range map[string]int{
-		"timeout.example": 10, "deadline.example": 10, "off.example": retrip.Off, "set.example": 3, "both.example": 3,
-		"any.example": 0, // depends on the request
-	} {
-		assert.Equal(t, want, play.Must(tr.PolicyFor(host+":443")).MaxSends, host)
-	}
-	traced := &retrip.Transport{Trace: &retrip.Trace{}}
-	assert.Equal(t, 10, play.Must(traced.PolicyFor("any.example:443")).MaxSends, "every attempt has a hook")
-	for _, base := range []*http.Transport{
-		{TLSClientConfig: &tls.Config{VerifyConnection: func(tls.ConnectionState) error { return nil }}},
-		{DialTLSContext: new(tls.Dialer).DialContext},
-	} {
-		verifying := &retrip.Transport{Base: base}
-		_, err := verifying.RoundTrip(&http.Request{})
-		assert.Error(t, err)
-		assert.Equal(t, 10, play.Must(verifying.PolicyFor("any.example:443")).MaxSends, "every attempt may fail to verify")
-	}
-
-	// Rules keep the policy as it was set: in another policy, a filled-in
-	// MaxSends would be a setting.
-	_, p, err := lend.Rules(retrip.Policy{Deadline: time.Second})
-	assert.NoError(t, err)
-	assert.Zero(t, p.MaxSends)
 }
 
 // HostState describes a host under its current policy, whatever the last

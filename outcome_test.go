@@ -24,7 +24,7 @@ import (
 // already discarded. Whatever is added to last is part of this test at once.
 func TestExchange_AttemptsShareNothing(t *testing.T) {
 	earlier := last{
-		attempt: attempt.Begin(&http.Request{}, 1, 0), began: 1, decided: 2, sends: 3, resp: &http.Response{}, err: errors.New("earlier"),
+		attempt: attempt.Begin(&http.Request{}, 0), began: 1, decided: 2, sends: 3, resp: &http.Response{}, err: errors.New("earlier"),
 		race: &race{}, torn: &body.Prefixed{}, outcome: decide.Outcome{Status: 503}, held: true, discarded: true, whole: true,
 	}
 	fields := reflect.ValueOf(earlier)

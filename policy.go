@@ -93,8 +93,10 @@ func (s Switch) String() string {
 // hosts that document the header.
 //
 // net/http makes transparent retries: it repeats some requests by itself, even
-// POSTs, and endlessly with some HTTP/2 servers. An attempt that exceeds MaxSends
-// fails like any other, so there may be MaxSends times MaxAttempts sends in all.
+// POSTs, and endlessly with some HTTP/2 servers. After ten sends, a derived attempt
+// (see [Transport]), such as one with a timeout, fails like any other, so there may
+// be 10 times MaxAttempts sends in all. Other attempts have no bound: for servers
+// that you don't trust, set AttemptTimeout.
 //
 // # Response bodies
 //
@@ -167,9 +169,6 @@ type Policy struct {
 	IdempotencyKey Switch `json:"idempotency_key"`
 	// MaxReplayBody is the number of bytes kept of a stream without GetBody. The default is 64 KiB.
 	MaxReplayBody int64 `json:"max_replay_body"`
-	// MaxSends bounds how often net/http sends a request within one attempt. The default is 10
-	// for derived attempts (see [Transport]), such as those with a timeout, and no bound for others.
-	MaxSends int `json:"max_sends"`
 
 	// WholeBody is the number of bytes of a response body to read before RoundTrip returns.
 	WholeBody int64 `json:"whole_body"`

@@ -22,13 +22,13 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 	for name, p := range map[string]Policy{
 		"zero": {},
 		"off": {
-			Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
+			Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off,
 			Backoff: Backoff{Base: Off, ThrottleBase: Off}, Budget: Off, Breaker: Breaker{Ratio: Off},
 			IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
 		},
 		"full": {
 			MaxAttempts: 5, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 90 * time.Second, ThrottleBase: 2 * time.Second, Jitter: DecorrelatedJitter},
-			Deadline: 2 * time.Second, AttemptTimeout: 150 * time.Millisecond, MaxWait: time.Minute, MaxReplayBody: 1 << 20, MaxSends: 3,
+			Deadline: 2 * time.Second, AttemptTimeout: 150 * time.Millisecond, MaxWait: time.Minute, MaxReplayBody: 1 << 20,
 			RetryOn: []int{408}, FailOn: []int{501, 505}, Unprocessed: []int{429}, IdempotentMethods: []string{"SEARCH"},
 			IdempotencyKey: On, Budget: 10,
 			Breaker: Breaker{Ratio: 0.5, Window: 20 * time.Second, MinVolume: 50, OpenFor: time.Second}, Gate: Gate{Enabled: On}, RetryHeader: "Retry-Attempt",
@@ -89,7 +89,7 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 		`{"max_attempts": "off"}`:                                                     `line 1: max_attempts: it is "off": use 1 for no retries`,
 		`{"max_attempts": -1}`:                                                        `line 1: max_attempts: it is -1: use 1 for no retries`,
 		`{"max_attempts": -2}`:                                                        `max_attempts: it is -2: it must be positive, 0 to inherit`,
-		`{"max_sends": -2}`:                                                           `max_sends: it is -2: it must be positive, 0 to inherit, or "off"`,
+		`{"max_replay_body": -2}`:                                                     `max_replay_body: it is -2: it must be positive, 0 to inherit, or "off"`,
 		`{"max_wait": "off"}`:                                                         `max_wait: it is "off": use 1ns to refuse every wait`,
 		`{"max_wait": "-1ns"}`:                                                        `max_wait: it is "-1ns": it must be a duration such as "100ms"`,
 		`{"backoff": {"cap": "off"}}`:                                                 `backoff.cap: it is "off": use a long duration, such as 24h`,

@@ -152,11 +152,11 @@ func TestTransport_PoliciesAreCopies(t *testing.T) {
 
 func TestPolicy_OffForOneHost(t *testing.T) {
 	on := Policy{
-		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1, MaxSends: 3,
+		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1,
 		Budget: 7, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: Gate{Enabled: On}, RetryHeader: "retry-attempt",
 	}
 	off := Policy{
-		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off, MaxSends: Off,
+		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off,
 		Budget: Off, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
 	}
 	m, err := compile(on, map[string]Policy{"off.example": off})
@@ -186,10 +186,10 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 //
 //retrip:promise P16
 func TestRules_Derive(t *testing.T) {
-	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {MaxSends: 1}} {
+	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {BodyIdleTimeout: 1}} {
 		assert.True(t, resolved(t, p).derives, "%+v", p)
 	}
-	for _, p := range []Policy{{}, {AttemptTimeout: Off}, {Deadline: Off}, {MaxSends: Off}} {
+	for _, p := range []Policy{{}, {AttemptTimeout: Off}, {Deadline: Off}, {BodyIdleTimeout: Off}} {
 		assert.False(t, resolved(t, p).derives, "%+v", p)
 	}
 }

@@ -150,7 +150,6 @@ func (p Policy) eachMistake(bad func(field string, value any, want string)) {
 	duration("BodyIdleTimeout", p.BodyIdleTimeout)
 	duration("Resume", p.Resume)
 	count("MaxReplayBody", p.MaxReplayBody)
-	count("MaxSends", int64(p.MaxSends))
 	number("Hedge", p.Hedge, 0.001, 0.2)
 	statuses("RetryOn", p.RetryOn)
 	statuses("FailOn", p.FailOn)
@@ -317,7 +316,6 @@ const (
 	defaultThrottleBase  = time.Second
 	defaultMaxWait       = 30 * time.Second
 	defaultMaxReplayBody = 64 << 10
-	defaultMaxSends      = 10
 	defaultBudget        = 5
 
 	maxBudget = 1_000_000
@@ -337,7 +335,6 @@ func (p Policy) over(base Policy) Policy {
 	inherit(&p.BodyIdleTimeout, base.BodyIdleTimeout)
 	inherit(&p.Resume, base.Resume)
 	inherit(&p.MaxReplayBody, base.MaxReplayBody)
-	inherit(&p.MaxSends, base.MaxSends)
 	inherit(&p.Hedge, base.Hedge)
 	inheritSlice(&p.RetryOn, base.RetryOn)
 	inheritSlice(&p.FailOn, base.FailOn)
@@ -378,8 +375,7 @@ func inheritSlice[T any](field *[]T, base []T) {
 	}
 }
 
-// defaults is what Transport.Policy inherits from. MaxSends stays 0, because
-// its default depends on the attempt.
+// defaults is what Transport.Policy inherits from.
 var defaults = Policy{
 	MaxAttempts:   defaultMaxAttempts,
 	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, ThrottleBase: defaultThrottleBase, Jitter: FullJitter},

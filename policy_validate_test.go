@@ -30,16 +30,16 @@ func TestValidate_Accepts(t *testing.T) {
 	const forever = span.Forever
 	for name, p := range map[string]retrip.Policy{
 		"zero": {},
-		"everything off": {Backoff: retrip.Backoff{Base: off, ThrottleBase: off}, Deadline: off, AttemptTimeout: off, MaxReplayBody: off, MaxSends: off,
+		"everything off": {Backoff: retrip.Backoff{Base: off, ThrottleBase: off}, Deadline: off, AttemptTimeout: off, MaxReplayBody: off,
 			Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: off}, IdempotencyKey: off, Gate: retrip.Gate{Enabled: off}, RetryHeader: "Off"},
 		"a cap below the default ThrottleBase":  {Backoff: retrip.Backoff{Cap: 500 * time.Millisecond}},
 		"a base above the default ThrottleBase": {Backoff: retrip.Backoff{Base: 5 * time.Second}},
 		"a ThrottleBase above the cap":          {Backoff: retrip.Backoff{ThrottleBase: time.Minute}},
 		"lowest": {MaxAttempts: 1, Backoff: retrip.Backoff{Base: 1, Cap: 1, ThrottleBase: 1, Jitter: retrip.FullJitter}, Deadline: 10, AttemptTimeout: 1, MaxWait: 1,
-			MaxReplayBody: 1, MaxSends: 1, RetryOn: []int{400}, FailOn: []int{500}, Budget: 1,
+			MaxReplayBody: 1, RetryOn: []int{400}, FailOn: []int{500}, Budget: 1,
 			Breaker: retrip.Breaker{Ratio: 0.01, Window: 1, MinVolume: 1, OpenFor: 1}},
 		"highest": {MaxAttempts: math.MaxInt, Backoff: retrip.Backoff{Base: forever, Cap: forever, ThrottleBase: forever, Jitter: retrip.NoJitter}, Deadline: forever,
-			MaxWait: forever, MaxReplayBody: math.MaxInt64, MaxSends: math.MaxInt, RetryOn: []int{599}, IdempotentMethods: []string{"PATCH", "x!"},
+			MaxWait: forever, MaxReplayBody: math.MaxInt64, RetryOn: []int{599}, IdempotentMethods: []string{"PATCH", "x!"},
 			Budget: 1e6, Breaker: retrip.Breaker{Ratio: 1, Window: forever, MinVolume: math.MaxInt, OpenFor: forever}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,6 @@ func TestValidate_Refuses(t *testing.T) {
 		{retrip.Policy{MaxWait: -2}, "MaxWait is -2ns"},
 		{retrip.Policy{MaxWait: retrip.Off}, "MaxWait is Off: use 1ns to refuse every wait, or a long duration, such as 24h, to accept any"},
 		{retrip.Policy{MaxReplayBody: -2}, "MaxReplayBody is -2: it must be positive, 0 to inherit or Off"},
-		{retrip.Policy{MaxSends: -2}, "MaxSends is -2"},
 		{retrip.Policy{RetryOn: []int{404, 399}}, "RetryOn is 399: a status must be 400 to 599"},
 		{retrip.Policy{FailOn: []int{600}}, "FailOn is 600"},
 		{retrip.Policy{Unprocessed: []int{-1}}, "Unprocessed is -1"},

@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,8 +31,7 @@ type rules struct {
 	timed       bool    // the duration of attempts matters
 	fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
 	dialects    []dialect.Dialect
-	hedge       hedge.Rule // no hedges if its Share is 0
-	maxSends    int
+	hedge       hedge.Rule    // no hedges if its Share is 0
 	derives     bool          // every attempt needs a request and context of its own
 	retryHeader string        // in canonical form; empty: none
 	name        string        // the pattern in Transport.Hosts, or "default"
@@ -97,8 +95,7 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 	if p.Hedge > 0 && p.MaxAttempts > 1 {
 		r.hedge.Share, r.timed = p.Hedge, true
 	}
-	r.maxSends = cmp.Or(p.MaxSends, defaultMaxSends)
-	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.MaxSends > 0 || p.BodyIdleTimeout > 0
+	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.BodyIdleTimeout > 0
 	return r, p.checkTogether()
 }
 
@@ -163,7 +160,7 @@ func (r *rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *
 	if !idempotent {
 		watch |= attempt.WatchSend
 	}
-	return attempt.Begin(req, r.maxSends, watch)
+	return attempt.Begin(req, watch)
 }
 
 // limit bounds a by AttemptTimeout and, if left isn't 0, by a deadline which ends

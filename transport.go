@@ -30,11 +30,10 @@ import (
 //
 // In the first attempt, Base gets the caller's own request, unless the attempt
 // is derived: Base then gets a shallow copy of the request with a context of
-// its own. An attempt is derived if it has a timeout, MaxSends, a hook, a
-// generated header or a body that http.NewRequest didn't make from a buffer,
-// byte slice or string, if it may get a hedge, if the httptrace of its context
-// has a Got1xxResponse, or if Base has a DialTLSContext or its TLSClientConfig a
-// check of servers.
+// its own. An attempt is derived if it has a timeout, a hook, a generated header
+// or a body that http.NewRequest didn't make from a buffer, byte slice or string,
+// if it may get a hedge, if the httptrace of its context has a Got1xxResponse, or
+// if Base has a DialTLSContext or its TLSClientConfig a check of servers.
 type Transport struct {
 	// Base makes each attempt. If nil, Transport uses go-cleanhttp's pooled
 	// transport, with HTTP/2 pings that detect dead connections. Each Transport

@@ -189,7 +189,7 @@ func scenes() []scene {
 		}, {
 			// net/http repeats every second request on its own, after its
 			// connection dies.
-			host: "stale.test", policy: &retrip.Policy{MaxSends: 5}, n: 40,
+			host: "stale.test", policy: &retrip.Policy{AttemptTimeout: time.Minute}, n: 40,
 			serve: func(i, n int, w http.ResponseWriter, _ *http.Request) {
 				if i%2 == 1 && n == 1 {
 					panic(http.ErrAbortHandler)

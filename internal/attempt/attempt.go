@@ -8,6 +8,7 @@ package attempt
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -28,12 +29,11 @@ import (
 // never recycled, because a base may keep the request or the context for as
 // long as it likes.
 type Attempt struct {
-	Req      http.Request // the request that the base gets
-	parent   context.Context
-	alarm    *alarm.Alarm   // nil if there is no limit, or once it is stopped
-	body     body.Releasing // if the response needs one
-	tooLate  error          // nil if there is no limit
-	maxSends int            // 0 means no limit
+	Req     http.Request // the request that the base gets
+	parent  context.Context
+	alarm   *alarm.Alarm   // nil if there is no limit, or once it is stopped
+	body    body.Releasing // if the response needs one
+	tooLate error          // nil if there is no limit
 
 	mu    sync.Mutex      // guards cause and the creation of ctx
 	ctx   context.Context // child of parent; nil until made is set
@@ -63,8 +63,8 @@ const (
 )
 
 // Begin returns an attempt at req.
-func Begin(req *http.Request, maxSends int, watch Watch) *Attempt {
-	a := &Attempt{parent: req.Context(), maxSends: max(0, maxSends), watch: watch}
+func Begin(req *http.Request, watch Watch) *Attempt {
+	a := &Attempt{parent: req.Context(), watch: watch}
 	a.adopt(req)
 	return a
 }
@@ -84,8 +84,8 @@ func (a *Attempt) Limit(clock time.Time, limit time.Duration, tooLate error) {
 func (a *Attempt) adopt(req *http.Request) { a.Req = *req.WithContext(a) }
 
 // ErrHiddenSends ends an attempt in which the base sent the request more often
-// than MaxSends allows.
-var ErrHiddenSends = errors.New("retrip: net/http by itself sent the request more often than Policy.MaxSends within an attempt")
+// than maxSends.
+var ErrHiddenSends = fmt.Errorf("retrip: net/http by itself sent the request more than %d times within an attempt", maxSends)
 
 // NeverSent reports whether the attempt asked for a connection and got none,
 // which proves that nothing was sent. If the first hook was never called, there
@@ -317,7 +317,7 @@ func (a *Attempt) Use(base http.RoundTripper, netHTTP bool, req *http.Request) (
 // if the last send was provably not processed: no other send may have been
 // processed.
 func (a *Attempt) MayUseAgain() bool {
-	return a.sent && a.Processable() == 1 && a.Err() == nil && (a.maxSends == 0 || int(a.refused) < a.maxSends)
+	return a.sent && a.Processable() == 1 && a.Err() == nil && a.refused < maxSends
 }
 
 // Sends returns how many connections the base got, each for one send.

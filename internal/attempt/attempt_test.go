@@ -33,7 +33,7 @@ func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
 		require.NoError(t, err)
-		a := Begin(req, 0, 0)
+		a := Begin(req, 0)
 		a.Limit(time.Now(), time.Second, errLate)
 		a.alarm.Stop()
 		a.alarm = alarm.Set(time.Now(), 0, silent{})
@@ -58,11 +58,11 @@ type closeNoter struct {
 
 func (c *closeNoter) Close() error { c.closed = true; return nil }
 
-func begin(t *testing.T, ctx context.Context, limit time.Duration, maxSends int, watch Watch) *Attempt {
+func begin(t *testing.T, ctx context.Context, limit time.Duration, watch Watch) *Attempt {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com", nil)
 	require.NoError(t, err)
-	a := Begin(req, maxSends, watch)
+	a := Begin(req, watch)
 	if limit > 0 {
 		a.Limit(time.Now(), limit, errLate)
 	}
@@ -94,13 +94,13 @@ func TestAttempt_AskedLate(t *testing.T) {
 		"too late":      {context.Background(), func(a *Attempt) { a.Ring(nil) }, errLate},
 		"first counts":  {context.Background(), func(a *Attempt) { a.Ring(nil); a.Cut() }, errLate},
 		"parent":        {ended(errParent), func(*Attempt) {}, errParent},
-		"sends":         {context.Background(), func(a *Attempt) { tracedSends(a, 2) }, ErrHiddenSends},
-		"one send":      {context.Background(), func(a *Attempt) { tracedSends(a, 1) }, nil},
+		"sends":         {context.Background(), func(a *Attempt) { tracedSends(a, maxSends+1) }, ErrHiddenSends},
+		"no more sends": {context.Background(), func(a *Attempt) { tracedSends(a, maxSends) }, nil},
 		"whole answer":  {t.Context(), func(a *Attempt) { answer(t, a) }, context.Canceled},
 		"answer, alive": {context.Background(), func(a *Attempt) { answer(t, a) }, nil},
 	} {
 		for _, early := range []bool{false, true} {
-			a := begin(t, tt.parent, time.Hour, 1, 0)
+			a := begin(t, tt.parent, time.Hour, 0)
 			var done <-chan struct{}
 			if early {
 				done = a.Done()
@@ -129,7 +129,7 @@ func TestAttempt_AskedLate(t *testing.T) {
 func TestAttempt_ParentEndsLater(t *testing.T) {
 	type key struct{}
 	parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
-	a := begin(t, parent, 0, 0, 0)
+	a := begin(t, parent, 0, 0)
 	a.Cut()
 	cancel(errors.New("later"))
 	assert.Equal(t, context.Canceled, context.Cause(a))
@@ -153,7 +153,7 @@ func answer(t *testing.T, a *Attempt) {
 // context and one set of hooks, and the end is not lost.
 func TestAttempt_AskedAtOnce(t *testing.T) {
 	for range 200 {
-		a := begin(t, t.Context(), time.Hour, 0, WatchSend)
+		a := begin(t, t.Context(), time.Hour, WatchSend)
 		var wg sync.WaitGroup
 		for i := range 6 {
 			wg.Go(func() {
@@ -183,12 +183,12 @@ func TestAttempt_SendsAfterTheWholeResponse(t *testing.T) {
 		func(a *Attempt, resp *http.Response) { a.Finish(resp) },
 		func(a *Attempt, resp *http.Response) { _, _ = a.End(resp, nil) },
 	} {
-		a := begin(t, t.Context(), time.Hour, 1, 0)
+		a := begin(t, t.Context(), time.Hour, 0)
 		a.Req.Body = io.NopCloser(strings.NewReader("upload"))
 		tracedSends(a, 1)
 		resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: io.NopCloser(strings.NewReader("text"))}
 		end(a, resp)
-		tracedSends(a, 5)
+		tracedSends(a, maxSends)
 		assert.NoError(t, a.Err())
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, context.Canceled, context.Cause(a))
@@ -198,9 +198,9 @@ func TestAttempt_SendsAfterTheWholeResponse(t *testing.T) {
 // A base may panic after the attempt has ended, when its alarm already serves
 // another attempt.
 func TestAttempt_AlarmIsGivenBackOnce(t *testing.T) {
-	a := begin(t, t.Context(), time.Hour, 0, 0)
+	a := begin(t, t.Context(), time.Hour, 0)
 	answer(t, a)
-	others := begin(t, t.Context(), time.Hour, 0, 0)
+	others := begin(t, t.Context(), time.Hour, 0)
 	a.Abandon()
 	assert.True(t, others.InTime())
 }
@@ -230,7 +230,7 @@ func TestAttempt_HandshakeErrorOfADialFunction(t *testing.T) {
 		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got, again, get + "example.com:443"}, false},
 		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got, again, get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443"}, true},
 	} {
-		a := begin(t, t.Context(), 0, 0, WatchHandshake|WatchDialTLS)
+		a := begin(t, t.Context(), 0, WatchHandshake|WatchDialTLS)
 		a.Req.URL.Scheme = "https"
 		refusal, events := errors.New("refused"), tt.events
 		for more := true; more; {

@@ -62,7 +62,7 @@ func (h *hooks) gotConn(info httptrace.GotConnInfo) {
 	h.interim.Store(false)
 	a := h.attempt
 	n := h.bounded.count(info.Conn, info.Reused, a.watch&ExpectHTTP2 != 0)
-	if a.maxSends > 0 && n > a.maxSends && a.fate.CompareAndSwap(undecided, exceeded) {
+	if n > maxSends && a.fate.CompareAndSwap(undecided, exceeded) {
 		a.cancel(ErrHiddenSends)
 	}
 }

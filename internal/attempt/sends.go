@@ -10,7 +10,10 @@ import (
 	"sync"
 )
 
-// boundedSends counts the sends of an attempt that Policy.MaxSends bounds.
+// maxSends bounds how often the base may send a request within one attempt.
+const maxSends = 10
+
+// boundedSends counts the sends of an attempt towards maxSends.
 //
 // Over HTTP/1, net/http resends a request only when a connection from its pool
 // turns out to be dead, and the size of the pool bounds that. So a send over a

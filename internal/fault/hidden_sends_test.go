@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,27 +26,25 @@ import (
 )
 
 // The server has closed all pooled connections, and the client notices when it
-// uses them. That doesn't count towards MaxSends, because the pool bounds it.
+// uses them. Such sends don't count, because the pool bounds them.
 //
 //retrip:promise P18
-func TestMaxSends_StalePool(t *testing.T) {
+func TestHiddenSends_StalePool(t *testing.T) {
 	const pooled = 25
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
-		for _, maxSends := range []int{0, 1, 5} {
-			for _, timeout := range []time.Duration{0, time.Hour} {
-				play.Bubble(t, fmt.Sprintf("%s/MaxSends %d/timeout %v", proto, maxSends, timeout), func(t *testing.T) {
-					s, base, stale := play.StalePool(t, proto, pooled)
-					stale.Store(pooled)
-					var done retrip.Event
-					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
-					tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxSends, p.AttemptTimeout = maxSends, timeout })}
-					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-					require.NoError(t, err)
-					play.Finish(t, resp)
-					assert.Equal(t, 1, done.Attempt)
-					assert.Equal(t, pooled+1, done.Sends)
-				})
-			}
+		for _, timeout := range []time.Duration{0, time.Hour} {
+			play.Bubble(t, fmt.Sprintf("%s/timeout %v", proto, timeout), func(t *testing.T) {
+				s, base, stale := play.StalePool(t, proto, pooled)
+				stale.Store(pooled)
+				var done retrip.Event
+				ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+				tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
+				resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+				require.NoError(t, err)
+				play.Finish(t, resp)
+				assert.Equal(t, 1, done.Attempt)
+				assert.Equal(t, pooled+1, done.Sends)
+			})
 		}
 	}
 }
@@ -63,32 +62,32 @@ type incomparable struct {
 	_ []int
 }
 
-// What a base reports about its connections, and how many sends that makes. The
-// last send of each row exceeds the bound.
+// What a base reports about its connections, and how many sends that makes: new
+// connections use up what is left of ten.
 //
 //retrip:promise P18
-func TestMaxSends_Counts(t *testing.T) {
+func TestHiddenSends_Counts(t *testing.T) {
 	a, b, c := connOf(), connOf(), connOf()
 	fresh := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c} }
 	reused := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c, Reused: true} }
 	for _, tt := range []struct {
 		name  string
-		bound int
+		count int
 		sends []httptrace.GotConnInfo
 	}{
-		{"fresh ones", 2, []httptrace.GotConnInfo{fresh(a), fresh(b), fresh(c)}},
-		{"one, fresh", 1, []httptrace.GotConnInfo{fresh(a), fresh(b)}},
-		{"fresh ones after stale ones", 1, []httptrace.GotConnInfo{reused(a), reused(b), fresh(c), fresh(c)}},
-		{"the same one again, as over HTTP/2", 2, []httptrace.GotConnInfo{reused(a), reused(a), reused(a)}},
-		{"the same ones by turns", 3, []httptrace.GotConnInfo{reused(a), reused(b), reused(a), reused(b)}},
-		{"a fresh one, again and again", 2, []httptrace.GotConnInfo{fresh(a), reused(a), reused(a)}},
-		{"none named", 2, []httptrace.GotConnInfo{reused(nil), reused(nil), reused(nil)}},
-		{"ones that can't be compared", 2, []httptrace.GotConnInfo{reused(incomparable{Conn: a}), reused(incomparable{Conn: b}), reused(incomparable{Conn: c})}},
+		{"fresh ones", 3, []httptrace.GotConnInfo{fresh(a), fresh(b), fresh(c)}},
+		{"one, fresh", 1, []httptrace.GotConnInfo{fresh(a)}},
+		{"fresh ones after stale ones", 2, []httptrace.GotConnInfo{reused(a), reused(b), fresh(c), fresh(c)}},
+		{"the same one again, as over HTTP/2", 3, []httptrace.GotConnInfo{reused(a), reused(a), reused(a)}},
+		{"the same ones by turns", 4, []httptrace.GotConnInfo{reused(a), reused(b), reused(a), reused(b)}},
+		{"a fresh one, again and again", 3, []httptrace.GotConnInfo{fresh(a), reused(a), reused(a)}},
+		{"none named", 3, []httptrace.GotConnInfo{reused(nil), reused(nil), reused(nil)}},
+		{"ones that can't be compared", 3, []httptrace.GotConnInfo{reused(incomparable{Conn: a}), reused(incomparable{Conn: b}), reused(incomparable{Conn: c})}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := 0
 			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				for _, info := range tt.sends {
+				for _, info := range append(tt.sends, slices.Repeat([]httptrace.GotConnInfo{fresh(c)}, 10)...) {
 					httptrace.ContextClientTrace(r.Context()).GotConn(info)
 					if r.Context().Err() != nil {
 						return nil, r.Context().Err()
@@ -97,24 +96,25 @@ func TestMaxSends_Counts(t *testing.T) {
 				}
 				return nil, io.EOF
 			})
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxSends: tt.bound, MaxAttempts: 1}}
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Hour, MaxAttempts: 1}}
 			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			assert.ErrorContains(t, err, "MaxSends")
-			assert.Equal(t, len(tt.sends)-1, sent)
+			assert.ErrorContains(t, err, "more than 10 times")
+			assert.Equal(t, len(tt.sends)+10-tt.count, sent)
 		})
 	}
 }
 
 // Reaching the bound costs an attempt, a wait and a token, like any other
-// failure. The whole request may be sent n × MaxAttempts times.
+// failure. The whole request may be sent 10 × MaxAttempts times.
 //
 //retrip:promise P18
-func TestMaxSends_IsAFailedAttempt(t *testing.T) {
+func TestHiddenSends_AreAFailedAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		method   string
+		timeout  time.Duration
 		attempts int
-	}{{"GET", 4}, {"POST", 1}} {
-		play.Bubble(t, tt.method, func(t *testing.T) {
+	}{{"GET", 0, 4}, {"GET", time.Hour, 4}, {"POST", 0, 1}, {"POST", time.Hour, 1}} {
+		play.Bubble(t, fmt.Sprint(tt.method, ", timeout ", tt.timeout), func(t *testing.T) {
 			var seen atomic.Int32
 			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) {
 				seen.Add(1)
@@ -122,16 +122,19 @@ func TestMaxSends_IsAFailedAttempt(t *testing.T) {
 				w.Close()
 			})
 			metrics := retrip.NewMetrics()
-			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{MaxSends: 3, Backoff: play.Steady.Backoff}}
+			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{AttemptTimeout: tt.timeout, Backoff: play.Steady.Backoff}}
 			var done retrip.Event
 			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
 			start := time.Now()
 			_, err := tr.RoundTrip(play.MustRequest(t, tt.method, "http://example.com/", strings.NewReader("x")).WithContext(ctx))
-			assert.ErrorContains(t, err, "MaxSends")
+			assert.ErrorContains(t, err, "more than 10 times")
+			assert.NotErrorIs(t, err, context.Canceled)
 			assert.Equal(t, retrip.ReasonHiddenSends, done.Reason)
 			assert.Equal(t, tt.attempts, done.Attempt)
-			assert.LessOrEqual(t, seen.Load(), int32(3*tt.attempts))
+			assert.Equal(t, 10+1, done.Sends)
+			assert.LessOrEqual(t, seen.Load(), int32(10*tt.attempts))
 			assert.Equal(t, time.Duration(tt.attempts-1)*time.Second, time.Since(start))
+			assert.Equal(t, time.Since(start), done.Elapsed)
 			assert.Equal(t, 5-min(0.5, float64(tt.attempts-1)), play.Must(tr.HostState("example.com:80")).Tokens)
 			if retries := "retries_total{default,hidden_sends} 3"; tt.attempts > 1 {
 				assert.Contains(t, play.Counted(t, metrics), retries)
@@ -140,42 +143,26 @@ func TestMaxSends_IsAFailedAttempt(t *testing.T) {
 	}
 }
 
-// MaxSends bounds what net/http sends within one attempt (P18).
+// After REFUSED_STREAM, net/http waits 1, 2, 4, … s between its own sends, within
+// one attempt. A timeout ends that.
 //
 //retrip:promise P18
-func TestHiddenSends(t *testing.T) {
-	for _, tt := range []struct {
-		maxSends int
-		timeout  time.Duration
-		want     int
-	}{
-		{0, time.Hour, 10},
-		{3, time.Hour, 3},
-		{3, 0, 3},
-	} {
-		play.Bubble(t, fmt.Sprint("MaxSends ", tt.maxSends, ", timeout ", tt.timeout), func(t *testing.T) {
+func TestHiddenSends_RefusedStream(t *testing.T) {
+	for method, attempts := range map[string]int{"GET": 3, "POST": 1} {
+		play.Bubble(t, method, func(t *testing.T) {
 			var seen atomic.Int32
-			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) {
+			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
 				seen.Add(1)
-				w.GoAway(0, 0)
-				w.Close()
+				w.Reset(stream, 7)
 			})
 			metrics := retrip.NewMetrics()
-			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: play.With(func(p *retrip.Policy) {
-				p.MaxSends, p.AttemptTimeout = tt.maxSends, tt.timeout
-			})}
-			var last retrip.Event
-			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { last = e }})
-			_, err := tr.RoundTrip(play.MustRequest(t, "GET", "http://example.com/", nil).WithContext(ctx))
-			require.Error(t, err)
-			assert.ErrorContains(t, err, "MaxSends")
-			assert.Equal(t, retrip.ReasonHiddenSends, last.Reason)
-			// Reaching the bound is a failed attempt like any other.
-			assert.Equal(t, 4, last.Attempt)
-			assert.Equal(t, 3*time.Second, last.Elapsed)
-			assert.LessOrEqual(t, seen.Load(), int32(4*tt.want))
-			assert.Equal(t, tt.want+1, last.Sends)
-			assert.NotErrorIs(t, err, context.Canceled)
+			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{AttemptTimeout: 2 * time.Second, Backoff: retrip.Backoff{Base: retrip.Off}}}
+			start := time.Now()
+			_, err := tr.RoundTrip(play.MustRequest(t, method, "http://example.com/", strings.NewReader("x")))
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, time.Duration(attempts)*2*time.Second, time.Since(start))
+			assert.EqualValues(t, 3*attempts, seen.Load(), "after 0, 0 and 1 s")
+			assert.Contains(t, play.Counted(t, metrics), fmt.Sprintf("hidden_sends_total{default} %d", 2*attempts))
 		})
 	}
 }

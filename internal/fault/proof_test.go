@@ -80,7 +80,7 @@ func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
 							assert.EqualValues(t, 1, ours)
 						}
 					case timeout > 0:
-						assert.LessOrEqual(t, ours, min(bare, 10), "bounded by MaxSends")
+						assert.LessOrEqual(t, ours, min(bare, 10), "bounded by the attempt")
 					case code == refusedStream:
 						assert.LessOrEqual(t, ours, 4*bare)
 					default:

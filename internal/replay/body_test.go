@@ -237,7 +237,6 @@ func TestBody_FailsWithOneAttempt(t *testing.T) {
 	for name, set := range map[string]func(*retrip.Transport){
 		"alone":        func(*retrip.Transport) {},
 		"a Trace":      func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{} },
-		"MaxSends":     func(tr *retrip.Transport) { tr.Policy.MaxSends = 3 },
 		"a breaker":    func(tr *retrip.Transport) { tr.Policy.Breaker.Ratio = 0.5 },
 		"a timeout":    func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour },
 		"two attempts": func(tr *retrip.Transport) { tr.Policy.MaxAttempts = 2 },

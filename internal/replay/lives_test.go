@@ -185,9 +185,6 @@ func TestReplay_Lives(t *testing.T) {
 				if draw(4) {
 					p.Deadline = time.Duration(random.IntN(20)) * time.Second
 				}
-				if draw(4) {
-					p.MaxSends = 1 + random.IntN(4)
-				}
 				p.MaxAttempts = 1 + random.IntN(3)
 				if draw(3) {
 					p.WholeBody = 100

@@ -113,7 +113,6 @@ func (d draws) policy(percent int) Policy {
 	maybe(func() { p.BodyIdleTimeout = 50*time.Millisecond + d.log(5*time.Second) })
 	maybe(func() { p.Resume = pick(d.tape, time.Minute, 20*time.Millisecond+d.log(20*time.Second)) })
 	maybe(func() { p.MaxReplayBody = pick(d.tape, retrip.Off, int64(1+d.n(2000))) })
-	maybe(func() { p.MaxSends = 1 + d.n(4) })
 	maybe(func() { p.RetryOn = pick(d.tape, []int{}, []int{404, 409}, []int{418}) })
 	maybe(func() { p.FailOn = pick(d.tape, []int{}, []int{500}, []int{502, 504}) })
 	maybe(func() { p.Unprocessed = pick(d.tape, []int{}, []int{429}, []int{429, 503}, []int{409}) })

@@ -98,7 +98,6 @@ var mistakes = []func(*retrip.Policy){
 	func(p *retrip.Policy) { p.Deadline = -5 },
 	func(p *retrip.Policy) { p.AttemptTimeout = -5 },
 	func(p *retrip.Policy) { p.MaxWait = -5 },
-	func(p *retrip.Policy) { p.MaxSends = -7 },
 	func(p *retrip.Policy) { p.WholeBody = -7 },
 	func(p *retrip.Policy) { p.BodyIdleTimeout = -5 },
 	func(p *retrip.Policy) { p.RetryOn = []int{42} },
@@ -184,7 +183,7 @@ func (w *world) misspell(p Policies, x *stream) {
 	fields := reflect.TypeFor[retrip.Policy]()
 	name := fields.Field(int(x.next() % uint64(fields.NumField()))).Name
 	key := strings.ToLower(name)
-	for _, known := range []string{"maxAttempts", "maxWait", "attemptTimeout", "wholeBody", "bodyIdleTimeout", "maxReplayBody", "maxSends", "retryOn", "failOn", "idempotentMethods", "idempotencyKey", "retryHeader", "fleetBudget"} {
+	for _, known := range []string{"maxAttempts", "maxWait", "attemptTimeout", "wholeBody", "bodyIdleTimeout", "maxReplayBody", "retryOn", "failOn", "idempotentMethods", "idempotencyKey", "retryHeader", "fleetBudget"} {
 		if strings.EqualFold(known, name) {
 			key = known
 		}

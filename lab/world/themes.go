@@ -56,7 +56,7 @@ func (d draws) ofTheme(s Site) Site {
 		if d.odds(80) {
 			s.TLS = false
 		}
-		d.list(8, 85, func() { s.Conns = append(s.Conns, ConnFault{Kind: Departs}) })
+		d.list(24, 95, func() { s.Conns = append(s.Conns, ConnFault{Kind: Departs}) })
 	}
 	return s
 }
@@ -103,8 +103,6 @@ func (d draws) themed(tr *Transport) {
 		tr.Wrapped, tr.Handles = d.odds(70), d.odds(70)
 	case breakers:
 		p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1 + d.n(2), OpenFor: time.Second + d.log(8*time.Second)}
-	case departures:
-		p.MaxSends = 1 + d.n(3)
 	}
 }
 
