@@ -32,7 +32,7 @@ func TestHeaders_Growth(t *testing.T) {
 					}
 					return all
 				}
-				testenv.Growth(t, 20_000, input, func(all []http.Header) {
+				testenv.Growth(t, 5_000, input, func(all []http.Header) {
 					for _, h := range all {
 						_ = endless(h)
 						_ = r.verdict(http.StatusServiceUnavailable, h)
@@ -57,7 +57,7 @@ func TestMatch_Growth(t *testing.T) {
 	require.NoError(t, err)
 	for _, tail := range []string{"example.com", "example.org", "example.net"} {
 		input := func(n int) *url.URL { return &url.URL{Scheme: "https", Host: strings.Repeat("a.", n) + tail} }
-		testenv.Growth(t, 50_000, input, func(u *url.URL) { m.find(u) })
+		testenv.Growth(t, 20_000, input, func(u *url.URL) { m.find(u) })
 	}
 }
 
@@ -141,7 +141,7 @@ func TestLoadPolicies_Growth(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testenv.Growth(t, 3000, input, func(input string) {
+			testenv.Growth(t, 1000, input, func(input string) {
 				policy, hosts, err := LoadPolicies(strings.NewReader(input))
 				if err != nil {
 					assert.Less(t, len(err.Error()), 20_000)

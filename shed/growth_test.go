@@ -33,7 +33,7 @@ func TestHandler_Growth(t *testing.T) {
 					}
 					return all
 				}
-				testenv.Growth(t, 20_000, input, func(all []*http.Request) {
+				testenv.Growth(t, 5_000, input, func(all []*http.Request) {
 					for _, r := range all {
 						h.ServeHTTP(&blank{header: http.Header{}}, r)
 					}

@@ -40,7 +40,7 @@ func TestHandler_Growth(t *testing.T) {
 	} {
 		for _, part := range parts {
 			t.Run(name+"/"+part, func(t *testing.T) {
-				testenv.Growth(t, 5000, func(n int) *http.Request { return input(testenv.LongValues(n, part)[0]) }, func(r *http.Request) {
+				testenv.Growth(t, 1000, func(n int) *http.Request { return input(testenv.LongValues(n, part)[0]) }, func(r *http.Request) {
 					h.ServeHTTP(httptest.NewRecorder(), r)
 				})
 			})

@@ -91,7 +91,7 @@ func TestDialects_Growth(t *testing.T) {
 		}
 	}
 	for name, header := range repeated {
-		t.Run(name, func(t *testing.T) { testenv.Growth(t, 30_000, header, read) })
+		t.Run(name, func(t *testing.T) { testenv.Growth(t, 5_000, header, read) })
 	}
 }
 

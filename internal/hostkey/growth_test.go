@@ -24,7 +24,7 @@ func TestParse_Growth(t *testing.T) {
 					"[" + long + "]", "[" + long + "]:80", "[::1%" + long + "]:80", "[::" + long + "]", "//" + long,
 				}
 			}
-			testenv.Growth(t, 20_000, input, func(all []string) {
+			testenv.Growth(t, 5_000, input, func(all []string) {
 				for _, text := range all {
 					_, _ = Parse(text)
 					_, _, _ = ParsePattern(text)

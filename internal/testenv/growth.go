@@ -10,26 +10,29 @@ import (
 	"time"
 )
 
-// Growth fails t unless f costs less than three times as much for an input of
-// twice the size: what others send must not keep a goroutine busy. input makes an
-// input of n parts. n must be so large that comparing each part with each would
-// take far longer than the slack.
+// Growth fails t unless each doubling of the input of f costs less than three times as
+// much: what others send must not keep a goroutine busy. input makes an input of n parts.
+// Growth compares inputs of n/2 and 4n parts, because over three doublings a busy machine
+// and garbage collection weigh less. n must be so large that comparing each part with each
+// would take far longer than the slack.
 func Growth[T any](t testing.TB, n int, input func(n int) T, f func(T)) {
 	t.Helper()
-	const slack = 5 * time.Millisecond
-	once, twice := input(n), input(2*n)
+	if Race {
+		t.Skip("the race detector changes what things cost")
+	}
+	const bound, slack = 3 * 3 * 3, 5 * time.Millisecond
+	small, large := input(n/2), input(4*n)
 	a, b := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
-	// A busy machine delays some of the calls, and collects garbage in others.
 	for i := range 40 {
-		a, b = min(a, cost(f, once)), min(b, cost(f, twice))
-		if i >= 2 && b < 3*a+slack {
+		a, b = min(a, cost(f, small)), min(b, cost(f, large))
+		if b < bound*a+slack {
 			return
 		}
-		if i >= 2 && a+b > time.Second {
+		if i >= 4 && b > time.Second {
 			break
 		}
 	}
-	t.Errorf("%v for an input of %d parts, %v for one of twice the size", a, n, b)
+	t.Errorf("%v for an input of %d parts, %v for one of %d parts", a, n/2, b, 4*n)
 }
 
 func cost[T any](f func(T), input T) time.Duration {
