@@ -5,11 +5,8 @@ package retrip
 
 import (
 	"encoding/json"
-	"fmt"
-	"strings"
 	"time"
 
-	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/host"
 )
 
@@ -44,66 +41,6 @@ func (r *rules) state(h *host.Record, now time.Duration) HostState {
 	s := r.State(h, now)
 	return HostState{Tokens: s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries,
 		PausedFor: s.PausedFor, Breaker: breakerStates[s.Breaker], OpenFor: s.OpenFor, Waiting: s.Waiting}
-}
-
-// String describes s on one line, such as "api.example.com:443 (policy
-// default): 2 of 5 tokens, 3 requests failed, last failure timeout 2s ago".
-func (s HostState) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s (policy %s): ", s.Host, s.Policy)
-	if s.Size == 0 {
-		b.WriteString("unlimited tokens")
-	} else {
-		fmt.Fprintf(&b, "%s of %s tokens", budget.Text(s.Tokens), budget.Text(s.Size))
-	}
-	switch {
-	case s.FailedRetries == 1:
-		b.WriteString(", 1 failed retry")
-	case s.FailedRetries > 1:
-		fmt.Fprintf(&b, ", %d failed retries in a row", s.FailedRetries)
-	}
-	if s.FleetSize > 0 {
-		fmt.Fprintf(&b, ", %s of %s of the fleet's", budget.Text(s.FleetTokens), budget.Text(s.FleetSize))
-	}
-	if s.PausedFor > 0 {
-		fmt.Fprintf(&b, ", paused for %v", s.PausedFor.Round(time.Millisecond))
-	}
-	switch {
-	case s.OpenFor > 0:
-		fmt.Fprintf(&b, ", breaker %s, next probe in %v", s.Breaker, s.OpenFor.Round(time.Millisecond))
-	case s.Breaker != BreakerClosed:
-		fmt.Fprintf(&b, ", breaker %s", s.Breaker)
-	}
-	if s.Waiting > 0 {
-		fmt.Fprintf(&b, ", %d waiting at the gate", s.Waiting)
-	}
-	if s.Failed > 0 {
-		fmt.Fprintf(&b, ", %s failed in 5 minutes, the first %v ago", requests(s.Failed), s.FailingFor.Round(time.Millisecond))
-	}
-	if s.Canceled > 0 {
-		fmt.Fprintf(&b, ", %s canceled", requests(s.Canceled))
-	}
-	if s.LastFailure != "" {
-		fmt.Fprintf(&b, ", last failure %s ", s.LastFailure)
-		if s.LastStatus > 0 {
-			fmt.Fprintf(&b, "%d ", s.LastStatus)
-		}
-		if s.LastError != "" && s.LastError != string(s.LastFailure) {
-			fmt.Fprintf(&b, "%s ", s.LastError)
-		}
-		fmt.Fprintf(&b, "%v ago", s.FailedAgo.Round(time.Millisecond))
-	}
-	if s.LastGiveUp != "" {
-		fmt.Fprintf(&b, ", last give-up %s", s.LastGiveUp)
-	}
-	return b.String()
-}
-
-func requests(n int) string {
-	if n == 1 {
-		return "1 request"
-	}
-	return fmt.Sprint(n, " requests")
 }
 
 // hostStateJSON is the JSON form of a HostState.

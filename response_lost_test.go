@@ -230,7 +230,7 @@ func TestResponse_HeardByOthers(t *testing.T) {
 				play.Finish(t, resp)
 				state, err := tr.HostState("example.com:80")
 				require.NoError(t, err)
-				assert.Equal(t, pauses, state.PausedFor > 6*time.Second, "%v", state)
+				assert.Equal(t, pauses, state.PausedFor > 6*time.Second, "%+v", state)
 				assert.Zero(t, state.Waiting)
 			})
 		}

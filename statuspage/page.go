@@ -39,6 +39,12 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		}
 		return fmt.Sprintf("%s of %s", budget.Text(s.Tokens), budget.Text(s.Size))
 	},
+	"fleet": func(s retrip.HostState) string {
+		if s.FleetSize == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%s of %s of the fleet's", budget.Text(s.FleetTokens), budget.Text(s.FleetSize))
+	},
 	"exhausted": exhausted,
 	"inARow":    inARow,
 	"open":      func(s retrip.HostState) bool { return s.Breaker != "closed" },

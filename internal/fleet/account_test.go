@@ -65,7 +65,6 @@ func TestFleet_HostState(t *testing.T) {
 		state := play.Must(tr.HostState("a.example:80"))
 		assert.Equal(t, 123.0, state.FleetTokens)
 		assert.Equal(t, 175.0, state.FleetSize)
-		assert.Contains(t, state.String(), "123 of 175 of the fleet's")
 		data := play.Must(state.MarshalJSON())
 		assert.Contains(t, string(data), `"fleet_tokens":123,"fleet_size":175`)
 		time.Sleep(account.Age + 1)

@@ -162,7 +162,7 @@ func (s *show) walk(ctx context.Context) error {
 		{50 * time.Second, func() {
 			s.say("The hosts that fail or are in trouble, as the status page of replica 1 shows them:")
 			for _, state := range s.replicas[0].transport.HostStates() {
-				s.say("    %s", state)
+				s.say("    %s: %d requests failed, last with %s; %.1f of %.0f tokens left", state.Host, state.Failed, state.LastFailure, state.Tokens, state.Size)
 			}
 		}},
 		{60 * time.Second, func() {
