@@ -5,8 +5,6 @@ package sim
 
 import (
 	"fmt"
-	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func withAccount(t *testing.T, s Scenario) Scenario {
@@ -24,27 +23,12 @@ func withAccount(t *testing.T, s Scenario) Scenario {
 	return s
 }
 
-func ran(t *testing.T, s Scenario) *Result {
-	t.Helper()
-	r, err := s.Run(t.Context())
-	require.NoError(t, err)
-	return r
-}
-
 // recoveryOf returns the recovery of s, as the median over the given number of
 // seeds. It returns an hour if s never recovers.
 func recoveryOf(t *testing.T, s Scenario, seeds int) time.Duration {
 	t.Helper()
-	var list []time.Duration
-	for _, one := range s.Seeds(seeds) {
-		d := ran(t, one).Recovery
-		if d == Never {
-			d = time.Hour
-		}
-		list = append(list, d)
-	}
-	slices.Sort(list)
-	return list[len(list)/2]
+	d := middle(ranAll(t, s.Seeds(seeds)), recoverySeconds)
+	return time.Duration(min(3600, d) * float64(time.Second))
 }
 
 // A fleet with an account recovers as fast as without retries, whatever its
@@ -53,15 +37,12 @@ func recoveryOf(t *testing.T, s Scenario, seeds int) time.Duration {
 //
 //retrip:promise P22
 func TestAccount_Recovery(t *testing.T) {
-	fleets, loads, seeds := []int{100, 10_000}, []float64{0.7, 0.9}, 1
-	if os.Getenv("RETRIP_TABLES") != "" {
-		fleets, loads, seeds = []int{100, 300, 1000, 3000, 10_000, 100_000, 1_000_000}, []float64{0.7, 0.8, 0.9, 0.95}, 5
-	}
-	for _, load := range loads {
+	seeds := testenv.Size(1, 5)
+	for _, load := range rows([]float64{0.7, 0.9}, []float64{0.7, 0.8, 0.9, 0.95}) {
 		plain := Overload().LoadOf(load)
 		plain.Policy.Retry.MaxAttempts = 1
 		without := recoveryOf(t, plain, seeds)
-		for _, clients := range fleets {
+		for _, clients := range rows([]int{100, 10_000}, []int{100, 300, 1000, 3000, 10_000, 100_000, 1_000_000}) {
 			s := withAccount(t, Overload()).LoadOf(load)
 			s.Fleet.Clients = clients
 			got := recoveryOf(t, s, seeds)
@@ -82,12 +63,8 @@ func TestAccount_Recovery(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_Success(t *testing.T) {
-	fleets, shares := []int{10_000}, []float64{0.3}
-	if !brief {
-		fleets, shares = []int{100, 10_000}, []float64{0.1, 0.2, 0.3}
-	}
-	for _, clients := range fleets {
-		for _, share := range shares {
+	for _, clients := range rows([]int{10_000}, []int{100, 10_000}) {
+		for _, share := range rows([]float64{0.3}, []float64{0.1, 0.2, 0.3}) {
 			s := Faults(share)
 			s.Fleet.Clients = clients
 			local := ran(t, s).SuccessRate()
@@ -101,15 +78,11 @@ func TestAccount_Success(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_SuccessNearItsLimit(t *testing.T) {
-	fleets, seeds := []int{10_000}, 1
-	if os.Getenv("RETRIP_TABLES") != "" {
-		fleets, seeds = []int{1000, 10_000, 100_000}, 5
-	}
-	for _, clients := range fleets {
+	for _, clients := range rows([]int{10_000}, []int{1000, 10_000, 100_000}) {
 		for _, silent := range []bool{false, true} {
 			s := Faults(0.34)
 			s.Fleet.Clients, s.Backend.Silent, s.Seed = clients, silent, 7
-			for _, one := range s.Seeds(seeds) {
+			for _, one := range s.Seeds(testenv.Size(1, 5)) {
 				local := ran(t, one).SuccessRate()
 				assert.InDelta(t, local, ran(t, withAccount(t, one)).SuccessRate(), 0.003, "%d clients, silent: %v, seed %d", clients, silent, one.Seed)
 			}
@@ -200,7 +173,7 @@ func TestAccount_Operations(t *testing.T) {
 // requests per second is as good as one, and no shard has more to do than the
 // account of 10 000 clients.
 func TestAccount_Shards(t *testing.T) {
-	if os.Getenv("RETRIP_TABLES") == "" {
+	if !testenv.Tables() {
 		t.Skip("a row of the tables: make tables")
 	}
 	for _, shards := range []int{1, 100} {
@@ -219,20 +192,17 @@ func TestAccount_Shards(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
-	lengths, fleets, slowdowns, seeds := []time.Duration{time.Second}, []int{1000}, []float64{1 / 0.303, 100}, 1
-	if os.Getenv("RETRIP_TABLES") != "" {
-		lengths, fleets, slowdowns, seeds = append(lengths, 3*time.Second, 10*time.Second), []int{100, 1000, 10_000, 100_000}, append(slowdowns, 10), 5
-	}
+	seeds := testenv.Size(1, 5)
 	for _, timeout := range []time.Duration{300 * time.Millisecond, time.Second, 2 * time.Second} {
-		for _, length := range lengths {
-			for _, slowdown := range slowdowns {
+		for _, length := range rows([]time.Duration{time.Second}, []time.Duration{time.Second, 3 * time.Second, 10 * time.Second}) {
+			for _, slowdown := range rows([]float64{1 / 0.303, 100}, []float64{1 / 0.303, 100, 10}) {
 				plain := Overload()
 				plain.Fleet.Timeout, plain.Trigger.For, plain.Trigger.Slowdown = timeout, length, slowdown
 				plain.Backend.Queue, plain.Horizon, plain.Seed = 10_000, 90*time.Second, 42
 				with := withAccount(t, plain)
 				plain.Policy.Retry.MaxAttempts = 1
 				without := recoveryOf(t, plain, seeds)
-				for _, clients := range fleets {
+				for _, clients := range rows([]int{1000}, []int{100, 1000, 10_000, 100_000}) {
 					with.Fleet.Clients = clients
 					assert.LessOrEqual(t, recoveryOf(t, with, seeds), without+2*time.Second, "timeout %v, %v of a slowdown of %v, %d clients", timeout, length, slowdown, clients)
 				}
@@ -246,14 +216,11 @@ func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_RetryAfter(t *testing.T) {
-	fleets, waits, timeouts, seeds := []int{3000}, []int{10}, []time.Duration{300 * time.Millisecond}, 1
-	if os.Getenv("RETRIP_TABLES") != "" {
-		fleets, waits, seeds = []int{300, 1000, 3000, 10_000, 30_000}, []int{2, 5, 10, 20, 30}, 3
-		timeouts = append(timeouts, 2*time.Second)
-	}
-	for _, clients := range fleets {
-		for _, wait := range waits {
-			for _, timeout := range timeouts {
+	const ms = time.Millisecond
+	seeds := testenv.Size(1, 3)
+	for _, clients := range rows([]int{3000}, []int{300, 1000, 3000, 10_000, 30_000}) {
+		for _, wait := range rows([]int{10}, []int{2, 5, 10, 20, 30}) {
+			for _, timeout := range rows([]time.Duration{300 * ms}, []time.Duration{300 * ms, 2000 * ms}) {
 				s := Overload()
 				s.Fleet.Clients, s.Fleet.Timeout, s.Horizon, s.Seed = clients, timeout, 100*time.Second, 11
 				s.Trigger.Slowdown, s.Trigger.FailureRate, s.Trigger.RetryAfter = 0, 1, time.Duration(wait)*time.Second
@@ -276,13 +243,9 @@ func TestAccount_RetryAfter(t *testing.T) {
 //
 //retrip:promise P22
 func TestAccount_SuccessAfterPauses(t *testing.T) {
-	fleets, waits, shares := []int{10_000}, []int{2}, []float64{0.3}
-	if os.Getenv("RETRIP_TABLES") != "" {
-		fleets, waits, shares = []int{100, 1000, 10_000}, []int{2, 5, 10, 20}, []float64{0.1, 0.15, 0.2, 0.25, 0.3}
-	}
-	for _, clients := range fleets {
-		for _, wait := range waits {
-			for _, share := range shares {
+	for _, clients := range rows([]int{10_000}, []int{100, 1000, 10_000}) {
+		for _, wait := range rows([]int{2}, []int{2, 5, 10, 20}) {
+			for _, share := range rows([]float64{0.3}, []float64{0.1, 0.15, 0.2, 0.25, 0.3}) {
 				s := Faults(0)
 				s.Fleet.Clients = clients
 				s.Trigger = Trigger{For: s.Horizon, FailureRate: share, RetryAfter: time.Duration(wait) * time.Second}

@@ -3,10 +3,51 @@
 
 package sim
 
-import "os"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
+)
 
 // brief selects the most telling rows of long tables. The full tables take
 // minutes; `make tables` runs them, as CI does, without the race detector,
 // which makes them about ten times as slow and finds nothing in runs of one
 // goroutine each.
-var brief = underRace || os.Getenv("RETRIP_TABLES") == ""
+var brief = testenv.Race || !testenv.Tables()
+
+// rows returns all rows of a table, or some if the run is brief.
+func rows[T any](some, all []T) []T {
+	if brief {
+		return some
+	}
+	return all
+}
+
+func ran(t *testing.T, s Scenario) *Result {
+	t.Helper()
+	r, err := s.Run(t.Context())
+	require.NoError(t, err)
+	return r
+}
+
+func ranAll(t *testing.T, scenarios []Scenario) []*Result {
+	t.Helper()
+	results, err := RunAll(t.Context(), scenarios, nil)
+	require.NoError(t, err)
+	return results
+}
+
+// refuses tries models with one wrong parameter each, by the name of its field.
+func refuses[M any](t *testing.T, model func() M, run func(M) error, changes map[string]func(*M)) {
+	t.Helper()
+	for field, change := range changes {
+		m := model()
+		change(&m)
+		var p *ParameterError
+		require.ErrorAs(t, run(m), &p, field)
+		assert.Equal(t, field, p.Field)
+	}
+}

@@ -5,7 +5,6 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // budgetCell is one line of the table of cases for which retrip's budget was
@@ -135,24 +135,13 @@ func (c *budgetCell) under(t *testing.T, p Policy, seeds int) float64 {
 	if c.tune != nil && p.limit == nil {
 		c.tune(&s.Policy.Retry)
 	}
-	results, err := RunAll(t.Context(), s.Seeds(seeds), nil)
-	require.NoError(t, err)
-	var values []float64
-	for _, r := range results {
-		values = append(values, c.measure.of(r))
-	}
-	slices.Sort(values)
-	return values[len(values)/2]
+	return middle(ranAll(t, s.Seeds(seeds)), c.measure.of)
 }
 
 // The default reaches the goals of its design.
 //
 //retrip:promise P14
 func TestBudgetReachesItsGoals(t *testing.T) {
-	seeds := 1
-	if !brief {
-		seeds = 5
-	}
 	cells := budgetCells()
 	require.Len(t, cells, 37)
 	for i := range cells {
@@ -160,7 +149,7 @@ func TestBudgetReachesItsGoals(t *testing.T) {
 		if brief && c.scenario.Fleet.Clients > 100 {
 			continue
 		}
-		got := c.under(t, c.scenario.Policy, seeds)
+		got := c.under(t, c.scenario.Policy, testenv.Size(1, 5))
 		assert.True(t, c.meets(got), "%s: %v, for %v", c.name, got, c.goal)
 	}
 }

@@ -65,45 +65,6 @@ func TestContentionReference(t *testing.T) {
 	}
 }
 
-func TestContentionOrder(t *testing.T) {
-	run := func(clients, trials int) (calls, times [5]float64) {
-		for i, p := range Contenders() {
-			m := ArticleContention()
-			m.Policy, m.Clients, m.Trials = p, clients, trials
-			r, err := m.Run(t.Context(), nil)
-			require.NoError(t, err)
-			calls[i], times[i] = r.Calls, r.Time.Seconds()
-		}
-		return calls, times
-	}
-	// Ten clients make as many calls without jitter as without backoff.
-	calls, times := run(10, 500)
-	assert.InEpsilon(t, calls[0], calls[1], 0.02)
-	assert.Equal(t, []int{2, 3, 4}, descending(calls)[2:])
-	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
-	calls, times = run(50, 60)
-	assert.Equal(t, []int{0, 1, 4, 2, 3}, descending(calls))
-	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
-	calls, times = run(100, 60)
-	assert.Equal(t, []int{0, 1, 4, 2, 3}, descending(calls))
-	assert.Equal(t, []int{1, 2, 3, 4, 0}, descending(times))
-	assert.Less(t, calls[fullJitter], calls[0]/2, "full jitter more than halves the calls")
-	if !brief {
-		calls, _ = run(200, 60)
-		assert.Equal(t, []int{0, 1, 4, 3, 2}, descending(calls))
-	}
-}
-
-func descending(x [5]float64) []int {
-	order := []int{0, 1, 2, 3, 4}
-	for i := range order {
-		for j := i; j > 0 && x[order[j]] > x[order[j-1]]; j-- {
-			order[j], order[j-1] = order[j-1], order[j]
-		}
-	}
-	return order
-}
-
 // A policy that limits attempts leaves clients that never wrote.
 func TestContentionGivesUp(t *testing.T) {
 	m := ArticleContention()
@@ -130,20 +91,6 @@ func TestContentionBreaker(t *testing.T) {
 	assert.Greater(t, r.GaveUp, 20.0)
 }
 
-func TestContentionIsDeterministic(t *testing.T) {
-	m := ArticleContention()
-	m.Trials = 20
-	first, err := m.Run(t.Context(), nil)
-	require.NoError(t, err)
-	second, err := m.Run(t.Context(), nil)
-	require.NoError(t, err)
-	assert.Equal(t, first, second)
-	m.Seed++
-	other, err := m.Run(t.Context(), nil)
-	require.NoError(t, err)
-	assert.NotEqual(t, first.Calls, other.Calls)
-}
-
 func TestContentionInterrupted(t *testing.T) {
 	m := ArticleContention()
 	m.Trials = 1000
@@ -161,21 +108,17 @@ func TestContentionInterrupted(t *testing.T) {
 }
 
 func TestContentionRefusesParameters(t *testing.T) {
-	for field, change := range map[string]func(*Contention){
+	run := func(m Contention) error {
+		_, err := m.Run(t.Context(), nil)
+		return err
+	}
+	refuses(t, ArticleContention, run, map[string]func(*Contention){
 		"Clients":   func(m *Contention) { m.Clients = 0 },
 		"Delay":     func(m *Contention) { m.Delay = -1 },
 		"Deviation": func(m *Contention) { m.Deviation = -1 },
 		"Trials":    func(m *Contention) { m.Trials = 0 },
-	} {
-		m := ArticleContention()
-		change(&m)
-		_, err := m.Run(t.Context(), nil)
-		var p *ParameterError
-		require.ErrorAs(t, err, &p)
-		assert.Equal(t, field, p.Field)
-	}
+	})
 	m := ArticleContention()
 	m.Policy.Retry.MaxAttempts = -7
-	_, err := m.Run(t.Context(), nil)
-	assert.ErrorContains(t, err, "Policy.MaxAttempts is -7")
+	assert.ErrorContains(t, run(m), "Policy.MaxAttempts is -7")
 }

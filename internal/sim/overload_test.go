@@ -13,6 +13,7 @@ import (
 
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // as returns s with a preset on top of its policy.
@@ -33,21 +34,24 @@ func of(s Scenario, clients int) Scenario {
 // longest time.
 func median(t *testing.T, s Scenario) float64 {
 	t.Helper()
-	seeds := 3
-	if brief {
-		seeds = 1
+	return middle(ranAll(t, s.Seeds(testenv.Size(1, 3))), recoverySeconds)
+}
+
+func recoverySeconds(r *Result) float64 {
+	if r.Recovery == Never {
+		return never
 	}
-	results, err := RunAll(t.Context(), s.Seeds(seeds), nil)
-	require.NoError(t, err)
-	times := make([]float64, len(results))
-	for i, r := range results {
-		times[i] = r.Recovery.Seconds()
-		if r.Recovery == Never {
-			times[i] = never
-		}
+	return r.Recovery.Seconds()
+}
+
+// middle returns the median of a figure.
+func middle(list []*Result, of func(*Result) float64) float64 {
+	var all []float64
+	for _, r := range list {
+		all = append(all, of(r))
 	}
-	slices.Sort(times)
-	return times[len(times)/2]
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 const never = 1e9
@@ -181,18 +185,13 @@ func TestPartialOutage(t *testing.T) {
 		"retrip":       {691, 694},
 	} {
 		for i, clients := range []int{100, 1000} {
-			var sum float64
 			if brief && i > 0 {
 				continue
 			}
-			seeds := 5
-			if brief {
-				seeds = 2
-			}
+			var sum float64
+			seeds := testenv.Size(2, 5)
 			for _, s := range of(as(t, s, preset), clients).Seeds(seeds) {
-				r, err := s.Run(t.Context())
-				require.NoError(t, err)
-				sum += r.Goodput
+				sum += ran(t, s).Goodput
 			}
 			assert.InEpsilon(t, want[i], sum/float64(seeds), 0.04, "%s with %d clients", preset, clients)
 		}
@@ -218,19 +217,16 @@ func TestFaultsReference(t *testing.T) {
 		if brief && row.p != 0.3 {
 			continue
 		}
-		r, err := as(t, Faults(row.p), "no-budget").Run(t.Context())
-		require.NoError(t, err)
+		r := ran(t, as(t, Faults(row.p), "no-budget"))
 		assert.InDelta(t, row.without, 100*r.SuccessRate(), 0.5, "p = %v without a budget", row.p)
 		assert.InDelta(t, row.attempts, r.Amplification, 0.02, "p = %v without a budget", row.p)
-		r, err = Faults(row.p).Run(t.Context())
-		require.NoError(t, err)
+		r = ran(t, Faults(row.p))
 		within := 0.5
 		if row.p > 0.3 {
 			within = 1.5
 		}
 		assert.InDelta(t, row.success, 100*r.SuccessRate(), within, "p = %v", row.p)
-		plain, err := as(t, Faults(row.p), "plain-budget").Run(t.Context())
-		require.NoError(t, err)
+		plain := ran(t, as(t, Faults(row.p), "plain-budget"))
 		assert.InDelta(t, row.plain, 100*plain.SuccessRate(), within, "p = %v with a plain budget", row.p)
 		if row.p == 1 {
 			assert.Less(t, r.Amplification, 1.01)
@@ -282,11 +278,7 @@ func TestInstances(t *testing.T) {
 	s.Trigger = Trigger{}
 	s.Backend.Instances, s.Backend.Workers, s.Backend.Queue = 10, 1, 100
 	s.Policy.Retry.AttemptTimeout = 500 * time.Millisecond
-	success := func(s Scenario) float64 {
-		r, err := s.Run(t.Context())
-		require.NoError(t, err)
-		return r.SuccessRate()
-	}
+	success := func(s Scenario) float64 { return ran(t, s).SuccessRate() }
 	assert.InDelta(t, 0.99, success(as(t, s, "no-retries")), 0.01)
 	assert.Less(t, success(as(t, s, "no-budget")), 0.3)
 	s.Backend.Dead, s.Policy.Retry.AttemptTimeout = 3, 0
@@ -298,19 +290,19 @@ func TestInstances(t *testing.T) {
 
 //retrip:promise P14
 func TestPurseTime(t *testing.T) {
-	d, err := of(Overload(), 10_000).PurseTime()
-	require.NoError(t, err)
-	// 7 retries at 3 a request, one request in 14.3 s.
-	assert.InDelta(t, 33.3, d.Seconds(), 0.1)
 	small := of(Overload(), 10_000)
 	small.Policy.Retry.Budget = 1
-	d, err = small.PurseTime()
-	require.NoError(t, err)
-	assert.InDelta(t, 19.0, d.Seconds(), 0.1, "four retries")
-	d, err = as(t, Overload(), "no-budget").PurseTime()
-	require.NoError(t, err)
-	assert.Equal(t, Never, d)
-	d, err = as(t, Overload(), "no-retries").PurseTime()
-	require.NoError(t, err)
-	assert.Zero(t, d)
+	for _, c := range []struct {
+		s    Scenario
+		want time.Duration
+	}{
+		{of(Overload(), 10_000), 33333 * time.Millisecond}, // 7 retries at 3 a request, one request in 14.3 s
+		{small, 19048 * time.Millisecond},                  // four retries
+		{as(t, Overload(), "no-budget"), Never},
+		{as(t, Overload(), "no-retries"), 0},
+	} {
+		d, err := c.s.PurseTime()
+		require.NoError(t, err)
+		assert.InDelta(t, c.want, d, float64(time.Millisecond), c.s.Policy.Name)
+	}
 }

@@ -25,65 +25,34 @@ import (
 // requests that arrive independently. The result says how much of the limit the
 // processes use, how many refusals that costs, and how long a request waits.
 type RateLimit struct {
-	// Policy is the policy of the processes; each process has its own host.
-	// RateLimit doesn't support the rules of other systems, and AttemptTimeout
-	// has no effect.
+	// Policy is the policy of the processes; each has its own host. The rules of other
+	// systems aren't supported, and AttemptTimeout has no effect.
 	Policy Policy
 
-	// Limit describes the server's limit.
-	Limit ServerLimit
-
-	// Tenants gives each key its own limit: a token bucket that refills at that
-	// many requests per second and holds as many, at least 1. Workers cycle
-	// through the keys. If nil, there is one key, limited by Limit.
-	Tenants []float64
+	Limit         ServerLimit
+	Tenants       []float64 // the limits of keys through which workers cycle, each a token bucket of as many per second, instead of Limit
+	GatePerTenant bool      // each key has its own gate, as by Policy.Gate.Key
 
 	// Obeys makes each process keep to every Retry-After for all of its requests,
 	// and otherwise send: a client to compare with, for a policy without a gate.
 	Obeys bool
 
-	// GatePerTenant gives each key its own gate, as Policy.Gate.Key does.
-	GatePerTenant bool
+	Processes int           // that share the limit
+	Stagger   time.Duration // within which they start one after another
+	Workers   int           // of each process, which make one request after another
+	Rate      float64       // requests per second that arrive at each process besides, and wait for no worker
+	Burst     int           // such requests that arrive at once, at BurstAt
+	BurstAt   time.Duration
+	Deadline  time.Duration // of each request. If 0, none
 
-	// Processes is how many processes share the limit, 1 to 1000. They start
-	// one after another within Stagger.
-	Processes int
-	Stagger   time.Duration
+	DelayLow, DelayHigh time.Duration // bounds of the one-way network delay
 
-	// Workers is how many workers each process has, 0 to 100 000. Each worker
-	// makes one request after another.
-	Workers int
+	Service     time.Duration // on an accepted request, which also counts towards a Concurrency limit
+	Exponential bool          // Service is the mean of an exponential distribution
+	Failures    float64       // share of accepted requests that are answered with 500, and count against the limit
 
-	// Rate is how many requests per second arrive at each process in addition
-	// to those of the workers. They don't wait for a free worker. Burst is how
-	// many such requests arrive at once, at the time BurstAt.
-	Rate    float64
-	Burst   int
-	BurstAt time.Duration
-
-	// Deadline is the deadline of each request. If 0, there is none.
-	Deadline time.Duration
-
-	// DelayLow and DelayHigh bound the one-way network delay, which is
-	// uniformly distributed between them.
-	DelayLow, DelayHigh time.Duration
-
-	// Service is how long the server works on a request that it accepts, which
-	// also counts towards a Concurrency limit. With Exponential, Service is the
-	// mean of an exponential distribution.
-	Service     time.Duration
-	Exponential bool
-
-	// Failures is the share of accepted requests that the server answers with
-	// 500. They count against the limit all the same.
-	Failures float64
-
-	// WarmUp is the time at which counting starts. Horizon is the simulated
-	// time at which the run ends, at most 24 h.
-	WarmUp, Horizon time.Duration
-
-	// Seed chooses the random numbers.
-	Seed uint64
+	WarmUp, Horizon time.Duration // when counting starts, and the run ends
+	Seed            uint64
 }
 
 // RateLimitResult is the outcome of a [RateLimit]. "After the warm-up" means:
@@ -94,7 +63,7 @@ type RateLimitResult struct {
 	GaveUp            []ReasonCount
 
 	Used     float64 // accepted requests as a share of what the limit allows, after the warm-up
-	Refusals float64 // refusals per accepted request, after the warm-up
+	Refusals float64 // per accepted request, after the warm-up
 
 	// Worst is the longest time from arrival to success, among requests that
 	// succeeded after the warm-up. Fair is what Worst would be if the workers
@@ -255,7 +224,7 @@ func (r *limitRun) happen(e event) {
 	case kind == limitReach:
 		r.reach(e.who)
 	case kind == limitServed:
-		r.servers[q.tenant].leave()
+		leave(r.servers[q.tenant])
 		r.push(e.who, r.way(), limitAnswered)
 	case kind == limitAnswered:
 		r.answered(e.who)

@@ -10,23 +10,11 @@ import (
 
 // ServerLimit describes how a server limits the rate of requests.
 type ServerLimit struct {
-	Kind LimitKind
-
-	// Rate is the refill rate of a TokenBucket, per second.
-	Rate float64
-
-	// Count is the size of a TokenBucket, the number of requests accepted per
-	// window, or the number of requests that a Concurrency limit allows at a
-	// time.
-	Count int
-
-	// Window is the length of a window. Phase is the time at which one begins;
-	// it applies to fixed windows only.
-	Window, Phase time.Duration
-
-	// Until is when an Outage ends: before it the server refuses everything,
-	// afterwards nothing.
-	Until time.Duration
+	Kind          LimitKind
+	Rate          float64       // at which a TokenBucket refills, per second
+	Count         int           // the size of a TokenBucket, or the requests accepted per window, or at a time
+	Window, Phase time.Duration // the length of a window, and when a fixed one begins
+	Until         time.Duration // before which an Outage refuses everything
 
 	// From and To bound a period in which a TokenBucket refills at Meanwhile
 	// per second instead of Rate.
@@ -40,9 +28,7 @@ type ServerLimit struct {
 	Random float64
 	Every  int
 
-	// Word is the Retry-After of a refusal. The correct wait after one by Random
-	// or Every is none.
-	Word Word
+	Word Word // the Retry-After of a refusal. The correct wait after one by Random or Every is none
 }
 
 // LimitKind is a kind of rate limit.
@@ -57,42 +43,40 @@ const (
 	Unlimited
 )
 
-// Word describes how a server computes the Retry-After of a refusal.
-type Word struct {
-	Kind WordKind
-
-	// Length is the fixed value of a ConstantWord.
-	Length time.Duration
-}
-
-// WordKind is how a server chooses its Retry-After.
-type WordKind int
+// Word is how a server computes the Retry-After of a refusal: a constant time, or one of
+// the following.
+type Word time.Duration
 
 const (
-	RoundedWord  WordKind = iota // the correct wait, rounded up to seconds, at least one
-	ExactWord                    // the correct wait
-	ConstantWord                 // always Length
-	NoWord                       // no Retry-After
+	RoundedWord Word = -iota // the correct wait, rounded up to seconds, at least one
+	ExactWord                // the correct wait
+	NoWord                   // no Retry-After
 )
 
 func (w Word) of(exact time.Duration) time.Duration {
-	switch w.Kind {
+	switch w {
+	case RoundedWord:
+		return max(time.Second, (exact + time.Second - 1).Truncate(time.Second))
 	case ExactWord:
 		return max(1, exact)
-	case ConstantWord:
-		return w.Length
 	case NoWord:
 		return 0
 	}
-	return max(time.Second, (exact + time.Second - 1).Truncate(time.Second))
+	return time.Duration(w)
 }
 
 // limitServer decides about an attempt when it arrives. When it refuses one, it
 // returns the time until it would accept the next.
 type limitServer interface {
 	arrive(now time.Duration) (ok bool, exact time.Duration)
-	leave()
 	allows(from, to time.Duration) float64
+}
+
+// leave ends a request that a server has accepted.
+func leave(s limitServer) {
+	if c, ok := s.(*concurrent); ok {
+		c.busy--
+	}
 }
 
 func (m *RateLimit) servers() []limitServer {
@@ -147,8 +131,6 @@ func (b *bucket) arrive(now time.Duration) (bool, time.Duration) {
 	return false, time.Duration((1 - b.tokens) / rate * float64(time.Second))
 }
 
-func (b *bucket) leave() {}
-
 type fixedWindow struct {
 	ServerLimit
 	window time.Duration
@@ -166,8 +148,6 @@ func (f *fixedWindow) arrive(now time.Duration) (bool, time.Duration) {
 	}
 	return false, f.Window - since%f.Window
 }
-
-func (f *fixedWindow) leave() {}
 
 func (f *fixedWindow) allows(from, to time.Duration) float64 {
 	return float64(f.Count) * (to - from).Seconds() / f.Window.Seconds()
@@ -188,8 +168,6 @@ func (s *slidingWindow) arrive(now time.Duration) (bool, time.Duration) {
 	return false, s.log[0] + s.Window - now
 }
 
-func (s *slidingWindow) leave() {}
-
 func (s *slidingWindow) allows(from, to time.Duration) float64 {
 	return float64(s.Count) * (to - from).Seconds() / s.Window.Seconds()
 }
@@ -208,8 +186,6 @@ func (s *concurrent) arrive(time.Duration) (bool, time.Duration) {
 	return false, s.service / time.Duration(s.Count)
 }
 
-func (s *concurrent) leave() { s.busy-- }
-
 func (s *concurrent) allows(from, to time.Duration) float64 {
 	return float64(s.Count) * (to - from).Seconds() / s.service.Seconds()
 }
@@ -220,7 +196,5 @@ type outage time.Duration
 func (o outage) arrive(now time.Duration) (bool, time.Duration) {
 	return now >= time.Duration(o), time.Duration(o) - now
 }
-
-func (o outage) leave() {}
 
 func (o outage) allows(_, _ time.Duration) float64 { return 0 }

@@ -48,7 +48,7 @@ func (b *limitBench) RoundTrip(req *http.Request) (*http.Response, error) {
 	if ok {
 		time.Sleep(b.m.Service)
 		b.mu.Lock()
-		b.servers[tenant].leave()
+		leave(b.servers[tenant])
 		b.mu.Unlock()
 	} else {
 		resp.StatusCode = http.StatusTooManyRequests

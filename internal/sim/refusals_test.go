@@ -66,7 +66,7 @@ func TestRefusals(t *testing.T) {
 				m.Seed = seed
 				gate, none, obeying, r := besides(t, m)
 				assert.GreaterOrEqual(t, gate, obeying*least)
-				if m.Limit.Kind == Unlimited && m.Limit.Word.Kind == NoWord {
+				if m.Limit.Kind == Unlimited && m.Limit.Word == NoWord {
 					assert.GreaterOrEqual(t, gate, .8*none)
 				}
 				if m.Processes > 1 {
@@ -102,9 +102,9 @@ func TestRefusals_AnyServer(t *testing.T) {
 				rate := math.Exp(random.Float64()*6 - 1) // per second, 0.4 to 150
 				m.Limit = ServerLimit{Rate: rate, Count: 1 + random.IntN(2+int(rate))}
 			}
-			m.Limit.Word = []Word{{Kind: NoWord}, {}, {Kind: ConstantWord, Length: time.Duration(random.Int64N(5e9)) + 1}}[random.IntN(3)]
+			m.Limit.Word = []Word{NoWord, RoundedWord, Word(random.Int64N(5e9)) + 1}[random.IntN(3)]
 			if kind == 3 {
-				m.Limit = ServerLimit{Rate: 2 + 50*random.Float64(), Random: random.Float64() / 10, Word: Word{Kind: NoWord}}
+				m.Limit = ServerLimit{Rate: 2 + 50*random.Float64(), Random: random.Float64() / 10, Word: NoWord}
 				m.Limit.Count = 1 + int(m.Limit.Rate)
 			}
 			m.Workers = 1 + random.IntN(50)
@@ -116,7 +116,7 @@ func TestRefusals_AnyServer(t *testing.T) {
 				return
 			}
 			assert.GreaterOrEqual(t, gate, obeying/2, "%+v", m)
-			if m.Limit.Kind == Unlimited && m.Limit.Word.Kind == NoWord {
+			if m.Limit.Kind == Unlimited && m.Limit.Word == NoWord {
 				assert.GreaterOrEqual(t, gate, .8*none, "%+v", m)
 			}
 			t.Logf("%.0f %% of obeying, %.0f %% of no gate, %.1f %% refused", 100*gate/obeying, 100*gate/none, 100*r.Refusals)
@@ -131,7 +131,7 @@ func TestRefusals_Alone(t *testing.T) {
 		for seed := range uint64(testenv.Size(1, 4)) {
 			r := RateLimit{
 				Policy:    Policy{Retry: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour}},
-				Limit:     ServerLimit{Kind: Unlimited, Every: 2, Word: Word{Kind: ConstantWord, Length: word}},
+				Limit:     ServerLimit{Kind: Unlimited, Every: 2, Word: Word(word)},
 				Processes: 1,
 				Rate:      1 / (100 * word).Seconds(),
 				DelayLow:  10 * time.Millisecond,

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The same seed gives the same bytes on any machine: if these sums change, the
@@ -38,9 +39,7 @@ func TestSameBytesEverywhere(t *testing.T) {
 		{"gaussian", as(t, Storm(Herd), "gaussian"), "d225c232596a449d"},
 		{"faults", Faults(0.3), "fb96d715e5c0db39"},
 	} {
-		r, err := c.s.Run(t.Context())
-		require.NoError(t, err)
-		b, err := json.Marshal(r)
+		b, err := json.Marshal(ran(t, c.s))
 		require.NoError(t, err)
 		h := fnv.New64a()
 		h.Write(b)
@@ -52,13 +51,11 @@ func TestSameBytesEverywhere(t *testing.T) {
 func TestBinChangesNothing(t *testing.T) {
 	s := of(Overload(), 300)
 	s.Trigger.At, s.Trigger.For = 30300*time.Millisecond, time.Second
-	want, err := s.Run(t.Context())
-	require.NoError(t, err)
+	want := ran(t, s)
 	require.Positive(t, want.Recovery)
 	for _, bin := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 999 * time.Millisecond, 7 * time.Second, time.Minute} {
 		s.Bin = bin
-		got, err := s.Run(t.Context())
-		require.NoError(t, err)
+		got := ran(t, s)
 		got.Bin, got.Series, got.Peak, got.PeakServed = want.Bin, want.Series, want.Peak, want.PeakServed
 		assert.Equal(t, want, got, "bins of %v", bin)
 	}
@@ -67,8 +64,7 @@ func TestBinChangesNothing(t *testing.T) {
 // The figures for the trigger match the series over the same seconds.
 func TestTriggerCounts(t *testing.T) {
 	s := of(Overload(), 100)
-	r, err := s.Run(t.Context())
-	require.NoError(t, err)
+	r := ran(t, s)
 	var requests, good, attempts int64
 	for _, p := range r.Series[30:40] {
 		requests, good, attempts = requests+int64(p.Requests), good+int64(p.Good), attempts+int64(p.Attempts)
@@ -82,12 +78,9 @@ func TestTriggerCounts(t *testing.T) {
 
 func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
 	list := Overload().Seeds(4)
-	together, err := RunAll(t.Context(), list, nil)
-	require.NoError(t, err)
+	together := ranAll(t, list)
 	for i, s := range list {
-		alone, err := s.Run(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, alone, together[i])
+		assert.Equal(t, ran(t, s), together[i])
 	}
 	assert.NotEqual(t, together[0].Attempts, together[1].Attempts)
 }
@@ -143,10 +136,7 @@ func TestRunInterrupted(t *testing.T) {
 
 // Every request ends, exactly once.
 func TestNothingIsLost(t *testing.T) {
-	requests := 50_000
-	if brief {
-		requests = 25_000
-	}
+	requests := testenv.Size(25_000, 50_000)
 	for _, preset := range PresetNames() {
 		s := as(t, Overload(), preset)
 		s.Arrivals.Count = requests
@@ -180,9 +170,7 @@ func TestNothingIsLost(t *testing.T) {
 
 func TestStorm(t *testing.T) {
 	peak := func(crowd Crowd, preset string) float64 {
-		r, err := as(t, Storm(crowd), preset).Run(t.Context())
-		require.NoError(t, err)
-		return r.PeakServed
+		return ran(t, as(t, Storm(crowd), preset)).PeakServed
 	}
 	assert.Equal(t, 500.0, peak(Continuing, "no-retries"))
 	// A herd that nothing spreads out stays one.
@@ -196,14 +184,13 @@ func TestPolicyDeadline(t *testing.T) {
 	s.Backend.Service, s.Backend.Fixed = time.Second, true
 	s.Policy.Retry.Deadline = 250 * time.Millisecond
 	s.Policy.Retry.AttemptTimeout = retrip.Off
-	r, err := s.Run(t.Context())
-	require.NoError(t, err)
+	r := ran(t, s)
 	assert.Zero(t, r.Succeeded)
 	assert.Equal(t, []ReasonCount{{retrip.ReasonDeadline, r.Requests}}, r.GaveUp)
 }
 
 func TestScenarioRefusesParameters(t *testing.T) {
-	for field, change := range map[string]func(*Scenario){
+	refuses(t, Overload, Scenario.Validate, map[string]func(*Scenario){
 		"Fleet.Clients":       func(s *Scenario) { s.Fleet.Clients = 0 },
 		"Fleet.Timeout":       func(s *Scenario) { s.Fleet.Timeout = -1 },
 		"Arrivals.Rate":       func(s *Scenario) { s.Arrivals.Rate = math.NaN() },
@@ -218,19 +205,12 @@ func TestScenarioRefusesParameters(t *testing.T) {
 		"Trigger.FailureRate": func(s *Scenario) { s.Trigger.FailureRate = -0.1 },
 		"Trigger.RetryAfter":  func(s *Scenario) { s.Trigger.RetryAfter = -1 },
 		"Horizon":             func(s *Scenario) { s.Horizon = 0 },
-	} {
-		s := Overload()
-		change(&s)
-		_, err := s.Run(t.Context())
-		var p *ParameterError
-		require.ErrorAs(t, err, &p, field)
-		assert.Equal(t, field, p.Field)
-		assert.EqualError(t, s.Validate(), err.Error())
-	}
+	})
 	s := Overload()
 	s.Policy.Retry.Budget = -3
-	assert.ErrorContains(t, s.Validate(), "Policy.Budget is -3")
-	_, err := Preset("netflix", retrip.Policy{})
+	_, err := s.Run(t.Context())
+	assert.ErrorContains(t, err, "Policy.Budget is -3")
+	_, err = Preset("netflix", retrip.Policy{})
 	assert.ErrorContains(t, err, "envoy")
 	assert.NotEmpty(t, DescribePreset("envoy"))
 	assert.Empty(t, DescribePreset("netflix"))

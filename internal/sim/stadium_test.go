@@ -22,10 +22,16 @@ func small() Stadium {
 	return m
 }
 
-func TestStadium(t *testing.T) {
-	m := small()
+func play(t *testing.T, m Stadium) *StadiumResult {
+	t.Helper()
 	r, err := m.Run(t.Context(), nil)
 	require.NoError(t, err)
+	return r
+}
+
+func TestStadium(t *testing.T) {
+	m := small()
+	r := play(t, m)
 	assert.EqualValues(t, 5*m.Players, r.Fetches)
 	assert.LessOrEqual(t, r.Retries, r.Failed+r.Refused)
 	assert.Greater(t, r.PeakLoad, m.Capacity)
@@ -39,26 +45,20 @@ func TestStadium(t *testing.T) {
 		refused += int64(p.Refused)
 	}
 	assert.Equal(t, []int64{r.Fetches, r.Retries, r.Failed, r.Refused}, []int64{fetches, retries, failed, refused})
-
-	again, err := m.Run(t.Context(), nil)
-	require.NoError(t, err)
-	assert.Equal(t, r, again)
 }
 
 // Every failure is followed by a retry or a lost segment.
 func TestStadiumAddsUp(t *testing.T) {
 	m := small()
 	m.Capacity = 1e9 // takes everything
-	r, err := m.Run(t.Context(), nil)
-	require.NoError(t, err)
+	r := play(t, m)
 	assert.Zero(t, r.Refused)
 	// One attempt failed per retry and per segment lost.
 	assert.Equal(t, r.Failed, r.Retries+r.Lost)
 
 	m = small()
 	m.Policy.Retry.MaxAttempts = 1
-	r, err = m.Run(t.Context(), nil)
-	require.NoError(t, err)
+	r = play(t, m)
 	assert.Zero(t, r.Retries)
 	assert.Zero(t, r.PeakWaiting)
 	// Requests sent within the blip, or within one flight before it.
@@ -72,8 +72,7 @@ func TestStadiumHeedsRetryAfter(t *testing.T) {
 	m.For = 0 // no blip: an origin that is too small
 	m.Capacity = 50_000
 	m.RetryAfter = 3 * time.Second
-	r, err := m.Run(t.Context(), nil)
-	require.NoError(t, err)
+	r := play(t, m)
 	assert.Zero(t, r.Failed)
 	for i, p := range r.Series {
 		if time.Duration(i+1)*r.Bin <= 3*time.Second {
@@ -96,9 +95,7 @@ func TestStadiumThrottles(t *testing.T) {
 		m.Refusal = refusal
 		m.Horizon = time.Second
 		m.Policy.Retry.Backoff.ThrottleBase = throttleBase
-		r, err := m.Run(t.Context(), nil)
-		require.NoError(t, err)
-		return r.Retries
+		return play(t, m).Retries
 	}
 	unavailable := soon(503, 0)
 	assert.Positive(t, unavailable)
@@ -114,8 +111,7 @@ func TestStadiumBreaker(t *testing.T) {
 	m := small()
 	m.Capacity = 1e9
 	m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}}
-	r, err := m.Run(t.Context(), nil)
-	require.NoError(t, err)
+	r := play(t, m)
 	assert.Positive(t, r.Failed)
 	// Of five segments, the second one meets the blip.
 	assert.Equal(t, 5*int64(m.Players)-3*r.Failed, r.Fetches)
@@ -131,9 +127,7 @@ func TestStadiumGate(t *testing.T) {
 		m.Capacity = 50_000
 		m.RetryAfter = 10 * time.Second
 		m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: gate}}
-		r, err := m.Run(t.Context(), nil)
-		require.NoError(t, err)
-		return r
+		return play(t, m)
 	}
 	without, with := run(retrip.Off), run(retrip.On)
 	assert.EqualValues(t, 5*small().Players, without.Fetches)
@@ -158,7 +152,11 @@ func TestStadiumInterrupted(t *testing.T) {
 }
 
 func TestStadiumRefusesParameters(t *testing.T) {
-	for field, change := range map[string]func(*Stadium){
+	run := func(m Stadium) error {
+		_, err := m.Run(t.Context(), nil)
+		return err
+	}
+	refuses(t, small, run, map[string]func(*Stadium){
 		"Players":    func(m *Stadium) { m.Players = 0 },
 		"Interval":   func(m *Stadium) { m.Interval = 0 },
 		"Flight":     func(m *Stadium) { m.Flight = -1 },
@@ -171,12 +169,5 @@ func TestStadiumRefusesParameters(t *testing.T) {
 		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
 		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
 		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("envoy", m.Policy.Retry) },
-	} {
-		m := small()
-		change(&m)
-		_, err := m.Run(t.Context(), nil)
-		var p *ParameterError
-		require.ErrorAs(t, err, &p, field)
-		assert.Equal(t, field, p.Field)
-	}
+	})
 }

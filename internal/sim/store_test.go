@@ -13,31 +13,29 @@ import (
 func TestStore(t *testing.T) {
 	const ms = time.Millisecond
 	s := newStore(10)
-	s.delay = 4 * ms
-	level, at, ok := s.add(100*ms, -3)
-	assert.Equal(t, 7.0, level)
-	assert.Equal(t, 104*ms, at)
-	assert.True(t, ok)
-	level, _, _ = s.add(101*ms, -100)
-	assert.Zero(t, level, "it never falls below 0")
-	level, _, _ = s.add(102*ms, 100)
-	assert.Equal(t, 10.0, level, "it never exceeds its size")
-}
-
-func TestStore_Outage(t *testing.T) {
-	const ms = time.Millisecond
-	s := newStore(10)
-	s.delay = 4 * ms
-	s.down = [2]time.Duration{100 * ms, 200 * ms}
-	_, _, ok := s.add(97*ms, -1)
-	assert.True(t, ok)
-	_, _, ok = s.add(98*ms, -1)
-	assert.False(t, ok, "it gets there in the outage")
-	_, _, ok = s.add(197*ms, -1)
-	assert.False(t, ok)
-	level, _, ok := s.add(198*ms, 0)
-	assert.True(t, ok)
-	assert.Equal(t, 9.0, level, "a lost operation has no effect")
+	s.delay, s.down = 4*ms, [2]time.Duration{200 * ms, 300 * ms}
+	for _, step := range []struct {
+		at      time.Duration
+		by      float64
+		level   float64
+		ok      bool
+		comment string
+	}{
+		{100 * ms, -3, 7, true, ""},
+		{101 * ms, -100, 0, true, "it never falls below 0"},
+		{102 * ms, 100, 10, true, "it never exceeds its size"},
+		{197 * ms, -1, 9, true, "it gets there before the outage"},
+		{198 * ms, -1, 0, false, "it gets there in the outage"},
+		{297 * ms, -1, 0, false, ""},
+		{298 * ms, 0, 9, true, "a lost operation has no effect"},
+	} {
+		level, at, ok := s.add(step.at, step.by)
+		assert.Equal(t, step.ok, ok, step)
+		assert.Equal(t, step.level, level, step)
+		if ok {
+			assert.Equal(t, step.at+4*ms, at, step)
+		}
+	}
 }
 
 func TestStore_Lag(t *testing.T) {

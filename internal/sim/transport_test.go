@@ -182,9 +182,7 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 				attempts[0].add(float64(cut))
 			}
 			s.Seed = 1
-			results, err := RunAll(t.Context(), s.Seeds(simulated), nil)
-			require.NoError(t, err)
-			for _, r := range results {
+			for _, r := range ranAll(t, s.Seeds(simulated)) {
 				ok[1].add(float64(r.Succeeded))
 				attempts[1].add(float64(r.Attempts))
 			}
