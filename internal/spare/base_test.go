@@ -10,13 +10,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -50,71 +46,18 @@ func TestFresh_OnlyTheBase(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newFreshWorld(t, tt.proto, func(http.ResponseWriter, *http.Request) {})
+			bubble(t, tt.proto, func(w *freshWorld) {
 				tt.set(w)
-				attempts, err := w.get(w.transport)
-				require.NoError(t, err)
-				require.Equal(t, 1, attempts)
+				w.succeeds(1)
 				dials := w.server.Listener.Dials()
 				w.server.Listener.Freeze()
-				attempts, err = w.get(w.transport)
-				require.Error(t, err)
-				assert.Equal(t, 4, attempts)
-				assert.Equal(t, dials, w.server.Listener.Dials())
+				attempts, err := w.get(w.transport)
+				require.Error(w.t, err)
+				assert.Equal(w.t, 4, attempts)
+				assert.Equal(w.t, dials, w.server.Listener.Dials())
 			})
 		})
 	}
-}
-
-// A RoundTripper registered for another scheme doesn't prevent spares for
-// https.
-func TestFresh_OtherSchemeRegistered(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
-		w.base.RegisterProtocol("file", http.NewFileTransport(http.Dir(".")))
-		w.warm()
-		w.server.Listener.Freeze()
-		attempts, err := w.get(w.transport)
-		require.NoError(w.t, err)
-		assert.Equal(w.t, 2, attempts)
-	})
-}
-
-// Without kept connections, no connection is suspect.
-func TestFresh_DisableKeepAlives(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
-		w.base.DisableKeepAlives = true
-		var once sync.Once
-		ctx := httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-			once.Do(w.server.Listener.Freeze)
-		}})
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL, nil)
-		require.NoError(w.t, err)
-		resp, err := w.transport.RoundTrip(req)
-		require.NoError(w.t, err)
-		require.NoError(w.t, resp.Body.Close())
-		assert.EqualValues(w.t, 2, w.attempts.Load())
-		assert.Equal(w.t, 2, w.server.Listener.Dials())
-	})
-}
-
-// Over HTTP/2, a spare may exceed the limit of connections by one.
-//
-//retrip:promise P11
-func TestFresh_MaxConnsPerHost(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, bothHTTP2, func(w *freshWorld) {
-		w.base.MaxConnsPerHost = 1
-		w.warm()
-		w.server.Listener.Freeze()
-		attempts, err := w.get(w.transport)
-		require.NoError(w.t, err)
-		assert.Equal(w.t, 2, attempts)
-		assert.Equal(w.t, 2, w.server.Listener.Open())
-	})
 }
 
 // A timeout before there was a connection says nothing about the existing
@@ -122,69 +65,33 @@ func TestFresh_MaxConnsPerHost(t *testing.T) {
 func TestFresh_NoConnectionNoDoubt(t *testing.T) {
 	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
-		dial := w.base.DialContext
 		var dials atomic.Int64
-		w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		w.beforeDial(func(context.Context) error {
 			if dials.Add(1) == 1 {
 				time.Sleep(1500 * time.Millisecond)
 			}
-			return dial(ctx, network, addr)
-		}
-		attempts, err := w.get(w.transport)
-		require.NoError(w.t, err)
-		assert.Equal(w.t, 2, attempts)
+			return nil
+		})
+		w.succeeds(2)
 		time.Sleep(time.Second)
-		attempts, err = w.get(w.base)
+		_, err := w.get(w.base)
 		require.NoError(w.t, err)
-		assert.Zero(w.t, attempts)
 		assert.EqualValues(w.t, 2, dials.Load(), "both belong to the base")
 	})
 }
 
-// The spare uses the proxy and the TLS sessions of the base.
-func TestFresh_KeepsProxyAndSessions(t *testing.T) {
-	t.Parallel()
-	t.Run("proxy", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			var proxied atomic.Int64
-			w := newFreshWorld(t, memhttp.HTTP1, func(_ http.ResponseWriter, r *http.Request) {
-				if r.URL.Host == "origin.example.com" {
-					proxied.Add(1)
-				}
-			})
-			proxy, err := url.Parse(w.server.URL)
-			require.NoError(t, err)
-			w.base.Proxy = http.ProxyURL(proxy)
-			client := &http.Client{Transport: w.transport}
-			for range 2 {
-				resp, err := client.Get("http://origin.example.com/")
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				synctest.Wait()
-				w.server.Listener.Freeze()
-			}
-			assert.EqualValues(t, 3, w.attempts.Load())
-			assert.EqualValues(t, 2, proxied.Load())
-		})
+// The spare uses the TLS sessions of the base.
+func TestFresh_KeepsSessions(t *testing.T) {
+	bubble(t, memhttp.HTTP2, func(w *freshWorld) {
+		resumed := false
+		w.handle = func(_ http.ResponseWriter, r *http.Request) { resumed = r.TLS.DidResume }
+		w.base.TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+		w.warm()
+		require.False(w.t, resumed)
+		w.server.Listener.Freeze()
+		w.succeeds(2)
+		assert.True(w.t, resumed)
 	})
-	for _, proto := range []memhttp.Proto{memhttp.HTTPS, memhttp.HTTP2} {
-		t.Run("sessions "+proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				resumed := false
-				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) { resumed = r.TLS.DidResume })
-				w.base.TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
-				w.warm()
-				require.False(t, resumed)
-				w.server.Listener.Freeze()
-				attempts, err := w.get(w.transport)
-				require.NoError(t, err)
-				assert.Equal(t, 2, attempts)
-				assert.True(t, resumed)
-			})
-		})
-	}
 }
 
 // A pool may hold more dead connections than a request has attempts. The third

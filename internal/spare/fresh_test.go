@@ -4,7 +4,10 @@
 package spare_test
 
 import (
+	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -41,28 +44,33 @@ var (
 type freshWorld struct {
 	t         *testing.T
 	server    *memhttp.Server
+	handle    http.HandlerFunc // nil: answers at once
 	base      *http.Transport
 	transport *retrip.Transport
 	attempts  atomic.Int64
 	unsent    atomic.Int64 // of these, those that got no connection, and so were retried
 }
 
-// eachFresh runs f in a bubble for each protocol, with a handler that answers
-// at once.
+// eachFresh runs f in a bubble for each protocol.
 func eachFresh(t *testing.T, protos []memhttp.Proto, f func(w *freshWorld)) {
 	t.Helper()
 	for _, proto := range protos {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				f(newFreshWorld(t, proto, func(http.ResponseWriter, *http.Request) {}))
-			})
-		})
+		t.Run(proto.String(), func(t *testing.T) { bubble(t, proto, f) })
 	}
 }
 
-func newFreshWorld(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *freshWorld {
-	w := &freshWorld{t: t, server: memhttp.NewServer(t, proto, h)}
+func bubble(t *testing.T, proto memhttp.Proto, f func(w *freshWorld)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { f(newFreshWorld(t, proto)) })
+}
+
+func newFreshWorld(t *testing.T, proto memhttp.Proto) *freshWorld {
+	w := &freshWorld{t: t}
+	w.server = memhttp.NewServer(t, proto, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if w.handle != nil {
+			w.handle(rw, r)
+		}
+	}))
 	w.base = w.server.Transport()
 	w.base.MaxIdleConnsPerHost = 16
 	policy := hasty
@@ -81,19 +89,48 @@ func newFreshWorld(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *fresh
 	return w
 }
 
-// get makes a request and returns the number of attempts.
-func (w *freshWorld) get(rt http.RoundTripper) (attempts int, err error) {
-	w.t.Helper()
-	req, err := http.NewRequest(http.MethodGet, w.server.URL, nil)
+// send makes a request and reads its response.
+func (w *freshWorld) send(ctx context.Context, rt http.RoundTripper, method, path string) error {
+	req, err := http.NewRequestWithContext(ctx, method, w.server.URL+path, nil)
 	require.NoError(w.t, err)
-	before := w.attempts.Load()
 	resp, err := rt.RoundTrip(req)
 	if err == nil {
 		assert.Same(w.t, req, resp.Request)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		_ = resp.Body.Close()
 	}
+	return err
+}
+
+// get makes a request and returns the number of attempts.
+func (w *freshWorld) get(rt http.RoundTripper) (attempts int, err error) {
+	w.t.Helper()
+	before := w.attempts.Load()
+	err = w.send(w.t.Context(), rt, http.MethodGet, "")
 	return int(w.attempts.Load() - before), err
+}
+
+// succeeds makes a request, which takes that many attempts.
+func (w *freshWorld) succeeds(attempts int) {
+	w.t.Helper()
+	n, err := w.get(w.transport)
+	require.NoError(w.t, err)
+	assert.Equal(w.t, attempts, n)
+}
+
+// parallel makes n requests at once and returns the number of failures.
+func (w *freshWorld) parallel(rt http.RoundTripper, n int) (failed int64) {
+	var wg sync.WaitGroup
+	var errs atomic.Int64
+	for range n {
+		wg.Go(func() {
+			if _, err := w.get(rt); err != nil {
+				errs.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return errs.Load()
 }
 
 // warm leaves a connection in the pool of the base.
@@ -105,38 +142,103 @@ func (w *freshWorld) warm() {
 	require.Equal(w.t, 1, w.server.Listener.Open())
 }
 
-//retrip:promise P11
-func TestFresh_FrozenAfterARequest(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
-		w.warm()
-		require.Equal(w.t, 1, w.server.Listener.Dials())
-		w.server.Listener.Freeze()
-		began := time.Now()
-		attempts, err := w.get(w.transport)
-		require.NoError(w.t, err)
-		assert.Equal(w.t, 2, attempts)
-		assert.Equal(w.t, 1100*time.Millisecond, time.Since(began))
-		assert.Equal(w.t, 2, w.server.Listener.Dials())
-	})
+// beforeDial has f run before each dial of the base, which fails if f does.
+func (w *freshWorld) beforeDial(f func(ctx context.Context) error) {
+	dial := w.base.DialContext
+	w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if err := f(ctx); err != nil {
+			return nil, err
+		}
+		return dial(ctx, network, addr)
+	}
 }
 
+// await waits for d, or for the end of ctx.
+func await(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// ends waits until r's client has gone.
+func ends(r *http.Request) { <-r.Context().Done() }
+
+// frozenAtOnce is a context in which the first n connections freeze as a request gets them.
+func (w *freshWorld) frozenAtOnce(n int64) context.Context {
+	var conns atomic.Int64
+	return httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+		if conns.Add(1) <= n {
+			w.server.Listener.Freeze()
+		}
+	}})
+}
+
+// Earlier responses from a spare don't prove that it still works. One that is replaced keeps
+// no connection open.
+//
 //retrip:promise P11
-func TestFresh_FrozenBeforeTheFirstRequest(t *testing.T) {
+func TestFresh_FrozenAgain(t *testing.T) {
 	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
-		var once sync.Once
-		ctx := httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-			once.Do(w.server.Listener.Freeze)
-		}})
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL, nil)
-		require.NoError(w.t, err)
-		resp, err := w.transport.RoundTrip(req)
-		require.NoError(w.t, err)
-		require.NoError(w.t, resp.Body.Close())
-		assert.EqualValues(w.t, 2, w.attempts.Load())
-		assert.Equal(w.t, 2, w.server.Listener.Dials())
-	})
+	for name, set := range map[string]func(w *freshWorld){
+		"AttemptTimeout": func(*freshWorld) {},
+		"ResponseHeaderTimeout of a plain attempt": func(w *freshWorld) {
+			w.transport.Trace, w.transport.Policy.AttemptTimeout = nil, 0
+			w.base.ResponseHeaderTimeout = time.Second
+		},
+		"another scheme is registered": func(w *freshWorld) {
+			w.base.RegisterProtocol("file", http.NewFileTransport(http.Dir(".")))
+		},
+		// The spare may exceed it by one over HTTP/2.
+		"MaxConnsPerHost": func(w *freshWorld) { w.base.MaxConnsPerHost = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachFresh(t, allProtos, func(w *freshWorld) {
+				set(w)
+				w.warm()
+				for n := range 3 {
+					w.server.Listener.Freeze()
+					began := time.Now()
+					_, err := w.get(w.transport)
+					require.NoError(w.t, err)
+					assert.Equal(w.t, 1100*time.Millisecond, time.Since(began), "two attempts")
+					assert.Equal(w.t, n+2, w.server.Listener.Dials())
+					if w.base.Protocols.HTTP1() {
+						// net/http has closed the frozen connection.
+						_, err := w.get(w.base)
+						require.NoError(w.t, err)
+					}
+				}
+				time.Sleep(10 * time.Second) // TLS closes a frozen connection with a delay
+				if !w.base.Protocols.HTTP1() {
+					assert.Equal(w.t, 2, w.server.Listener.Open(), "those of the base and of the last spare")
+				}
+			})
+		})
+	}
+}
+
+// Connections that freeze under the first requests that use them.
+//
+//retrip:promise P11
+func TestFresh_FrozenAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		for _, unkept := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d connections/not kept %v", n, unkept), func(t *testing.T) {
+				t.Parallel()
+				eachFresh(t, allProtos, func(w *freshWorld) {
+					w.base.DisableKeepAlives = unkept
+					require.NoError(w.t, w.send(w.frozenAtOnce(int64(n)), w.transport, "GET", ""))
+					assert.EqualValues(w.t, n+1, w.attempts.Load())
+					assert.Equal(w.t, n+1, w.server.Listener.Dials())
+				})
+			})
+		}
+	}
 }
 
 // All connections of a pool died at once. A request doesn't try them one by one: after
@@ -156,52 +258,21 @@ func TestFresh_WholePoolFrozen(t *testing.T) {
 	} {
 		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
 			t.Run(tt.name+" "+proto.String(), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					w := newFreshWorld(t, proto, func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) })
+				bubble(t, proto, func(w *freshWorld) {
+					w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) }
 					w.base.MaxConnsPerHost = tt.most
-					var wg sync.WaitGroup
-					for range 8 {
-						wg.Go(func() {
-							_, err := w.get(w.base)
-							assert.NoError(t, err)
-						})
-					}
-					wg.Wait()
+					require.Zero(w.t, w.parallel(w.base, 8))
 					synctest.Wait()
-					require.Equal(t, 8, w.server.Listener.Open())
+					require.Equal(w.t, 8, w.server.Listener.Open())
 					w.server.Listener.Freeze()
 					attempts, err := w.get(w.transport)
-					assert.Equal(t, tt.newConns > 0, err == nil)
-					assert.Equal(t, tt.attempts, attempts)
-					assert.Equal(t, 8+tt.newConns, w.server.Listener.Dials())
+					assert.Equal(w.t, tt.newConns > 0, err == nil)
+					assert.Equal(w.t, tt.attempts, attempts)
+					assert.Equal(w.t, 8+tt.newConns, w.server.Listener.Dials())
 				})
 			})
 		}
 	}
-}
-
-// Earlier responses from a spare don't prove that it still works.
-//
-//retrip:promise P11
-func TestFresh_SpareFrozenToo(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
-		w.warm()
-		for range 3 {
-			w.server.Listener.Freeze()
-			dials := w.server.Listener.Dials()
-			attempts, err := w.get(w.transport)
-			require.NoError(w.t, err)
-			assert.Equal(w.t, 2, attempts)
-			assert.Equal(w.t, dials+1, w.server.Listener.Dials())
-			if w.base.Protocols.HTTP1() {
-				// net/http has closed the frozen connection.
-				_, err := w.get(w.base)
-				require.NoError(w.t, err)
-			}
-		}
-	})
 }
 
 // Once the base is known to be frozen, later requests begin with the spare, whatever their
@@ -210,43 +281,30 @@ func TestFresh_SpareFrozenToo(t *testing.T) {
 //retrip:promise P11
 func TestFresh_LaterRequests(t *testing.T) {
 	t.Parallel()
-	for _, proto := range bothHTTP2 {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				conns := map[any]int{}
-				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) { conns[memhttp.RequestConn(r)]++ })
-				w.warm()
-				for n := range 3 {
-					w.server.Listener.Freeze()
-					attempts, err := w.get(w.transport)
-					require.NoError(t, err)
-					assert.Equal(t, 2, attempts)
-					began := time.Now()
-					for i := range 20 {
-						req, err := http.NewRequest([]string{"GET", "POST"}[i%2], w.server.URL, nil)
-						require.NoError(t, err)
-						resp, err := w.transport.RoundTrip(req)
-						require.NoError(t, err)
-						require.NoError(t, resp.Body.Close())
-						time.Sleep(20 * time.Second)
-					}
-					assert.Equal(t, 400*time.Second, time.Since(began), "none waits")
-					assert.Equal(t, 2+n, len(conns))
-				}
-				// The base has closed its connection, and a request gets to it.
-				w.base.CloseIdleConnections()
-				time.Sleep(time.Second)
-				_, err := w.get(w.base)
-				require.NoError(t, err)
-				time.Sleep(time.Minute)
-				attempts, err := w.get(w.transport)
-				require.NoError(t, err)
-				assert.Equal(t, 1, attempts)
-				assert.Equal(t, 5, len(conns), "the connection of the base")
-			})
-		})
-	}
+	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+		conns := map[any]int{}
+		w.handle = func(_ http.ResponseWriter, r *http.Request) { conns[memhttp.RequestConn(r)]++ }
+		w.warm()
+		for n := range 3 {
+			w.server.Listener.Freeze()
+			w.succeeds(2)
+			began := time.Now()
+			for i := range 20 {
+				require.NoError(w.t, w.send(w.t.Context(), w.transport, []string{"GET", "POST"}[i%2], ""))
+				time.Sleep(20 * time.Second)
+			}
+			assert.Equal(w.t, 400*time.Second, time.Since(began), "none waits")
+			assert.Equal(w.t, 2+n, len(conns))
+		}
+		// The base has closed its connection, and a request gets to it.
+		w.base.CloseIdleConnections()
+		time.Sleep(time.Second)
+		_, err := w.get(w.base)
+		require.NoError(w.t, err)
+		time.Sleep(time.Minute)
+		w.succeeds(1)
+		assert.Equal(w.t, 5, len(conns), "the connection of the base")
+	})
 }
 
 // A POST isn't retried, but two that time out in a row are enough for the third. If the
@@ -259,13 +317,8 @@ func TestFresh_LaterRequestsWithoutRetry(t *testing.T) {
 		w.warm()
 		w.server.Listener.Freeze()
 		for n := range 10 {
-			req, err := http.NewRequest(http.MethodPost, w.server.URL, nil)
-			require.NoError(w.t, err)
-			resp, err := w.transport.RoundTrip(req)
+			err := w.send(w.t.Context(), w.transport, http.MethodPost, "")
 			assert.Equal(w.t, n < 2 || n == 5, err != nil)
-			if err == nil {
-				require.NoError(w.t, resp.Body.Close())
-			}
 			if n == 4 {
 				w.server.Listener.Freeze()
 			}
@@ -301,123 +354,31 @@ func TestFresh_SpareFrozenMeanwhile(t *testing.T) {
 	})
 }
 
-// If the connection freezes under the retry too, the next retry gets another
-// one.
-func TestFresh_FreezesAgain(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
-		w.warm()
-		gets := 0
-		ctx := httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-			if gets++; gets <= 3 {
-				w.server.Listener.Freeze()
-			}
-		}})
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL, nil)
-		require.NoError(w.t, err)
-		resp, err := w.transport.RoundTrip(req)
-		require.NoError(w.t, err)
-		require.NoError(w.t, resp.Body.Close())
-		assert.EqualValues(w.t, 4, w.attempts.Load())
-		assert.Equal(w.t, 4, w.server.Listener.Dials())
-	})
-}
-
 // A retry after a response from the spare uses the spare again: the pool of the
 // base is still suspect.
 func TestFresh_StaysAfterAFailure(t *testing.T) {
 	t.Parallel()
-	for _, proto := range allProtos {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				answers := 0
-				w := newFreshWorld(t, proto, func(rw http.ResponseWriter, r *http.Request) {
-					switch answers++; answers {
-					case 2:
-						rw.WriteHeader(http.StatusServiceUnavailable)
-					case 3:
-						memhttp.RequestConn(r).Reset()
-						panic(http.ErrAbortHandler)
-					}
-				})
-				w.warm()
-				w.server.Listener.Freeze()
-				began := time.Now()
-				attempts, err := w.get(w.transport)
-				require.NoError(t, err)
-				want, took := 4, 1700*time.Millisecond
-				if w.base.Protocols.HTTP1() {
-					// net/http resends after the reset, within the attempt.
-					want, took = 3, 1300*time.Millisecond
-				}
-				assert.Equal(t, want, attempts)
-				assert.Equal(t, took, time.Since(began))
-				assert.Equal(t, 3, w.server.Listener.Dials())
-			})
-		})
-	}
-}
-
-// ResponseHeaderTimeout counts as a timeout too, even for a plain attempt.
-func TestFresh_ResponseHeaderTimeout(t *testing.T) {
-	t.Parallel()
 	eachFresh(t, allProtos, func(w *freshWorld) {
-		w.transport.Trace = nil
-		w.transport.Policy.AttemptTimeout = 0
-		w.base.ResponseHeaderTimeout = time.Second
-		w.warm()
-		for n := range 2 {
-			w.server.Listener.Freeze()
-			began := time.Now()
-			_, err := w.get(w.transport)
-			require.NoError(w.t, err)
-			if n == 0 || !w.base.Protocols.HTTP1() {
-				assert.Equal(w.t, 1100*time.Millisecond, time.Since(began))
-				assert.Equal(w.t, n+2, w.server.Listener.Dials())
+		answers := 0
+		w.handle = func(rw http.ResponseWriter, r *http.Request) {
+			switch answers++; answers {
+			case 2:
+				rw.WriteHeader(http.StatusServiceUnavailable)
+			case 3:
+				memhttp.RequestConn(r).Reset()
+				panic(http.ErrAbortHandler)
 			}
 		}
+		w.warm()
+		w.server.Listener.Freeze()
+		began := time.Now()
+		if w.base.Protocols.HTTP1() {
+			w.succeeds(3) // net/http resends after the reset, within the attempt
+			assert.Equal(w.t, 1300*time.Millisecond, time.Since(began))
+		} else {
+			w.succeeds(4)
+			assert.Equal(w.t, 1700*time.Millisecond, time.Since(began))
+		}
+		assert.Equal(w.t, 3, w.server.Listener.Dials())
 	})
-}
-
-// parallel makes n requests at once and returns the number of failures.
-func (w *freshWorld) parallel(n int) (failed int64) {
-	var wg sync.WaitGroup
-	var errs atomic.Int64
-	for range n {
-		wg.Go(func() {
-			if _, err := w.get(w.transport); err != nil {
-				errs.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	return errs.Load()
-}
-
-// The new connection gets the whole request body.
-func TestFresh_Upload(t *testing.T) {
-	t.Parallel()
-	for _, proto := range allProtos {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var got []int
-				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
-					body, _ := io.ReadAll(r.Body)
-					got = append(got, len(body))
-				})
-				w.transport.Policy.MaxReplayBody = 1 << 20
-				w.warm()
-				w.server.Listener.Freeze()
-				req, err := http.NewRequest(http.MethodPut, w.server.URL, io.LimitReader(strings.NewReader(strings.Repeat("x", 1<<20)), 300<<10))
-				require.NoError(t, err)
-				resp, err := w.transport.RoundTrip(req)
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				assert.EqualValues(t, 2, w.attempts.Load())
-				assert.Equal(t, []int{0, 300 << 10}, got)
-			})
-		})
-	}
 }

@@ -23,9 +23,9 @@ import (
 // turncoat is a host whose connections speak HTTP/2 first and HTTP/1 later, as
 // behind a load balancer with backends that differ.
 func turncoat(t *testing.T, ownTLS bool, slow time.Duration) (w *freshWorld, turn func()) {
-	h := func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Millisecond) }
-	w = newFreshWorld(t, memhttp.HTTP2, h)
-	old := newFreshWorld(t, memhttp.HTTPS, h)
+	w, old := newFreshWorld(t, memhttp.HTTP2), newFreshWorld(t, memhttp.HTTPS)
+	w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Millisecond) }
+	old.handle = w.handle
 	var turned atomic.Bool
 	dial := w.base.DialContext
 	w.base.Protocols.SetHTTP1(true)
@@ -67,7 +67,7 @@ func TestSpare_SpeaksHTTP1(t *testing.T) {
 						w, turn := turncoat(t, own, slow)
 						w.warm()
 						turn()
-						failed := w.parallel(n)
+						failed := w.parallel(w.transport, n)
 						assert.Less(t, failed, int64(n))
 						if n <= 2 {
 							assert.Zero(t, failed)
@@ -102,7 +102,7 @@ func TestSpare_SpeaksHTTP1WithinTheLimit(t *testing.T) {
 		}
 		w.warm()
 		turn()
-		assert.Less(t, w.parallel(20), int64(17), "the one connection serves what it can")
+		assert.Less(t, w.parallel(w.transport, 20), int64(17), "the one connection serves what it can")
 		// The frozen connection, the spare's, and one that is being replaced: net/http
 		// dials the next before it closes the last.
 		assert.LessOrEqual(t, open.most.Load(), int64(3))

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -65,7 +64,8 @@ func (s slowWorld) run(t *testing.T, spares bool) (o outcome) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		arrived := map[string]uint64{}
-		w := newFreshWorld(t, s.proto, func(_ http.ResponseWriter, r *http.Request) {
+		w := newFreshWorld(t, s.proto)
+		w.handle = func(_ http.ResponseWriter, r *http.Request) {
 			mu.Lock()
 			arrived[r.URL.Path]++
 			n := arrived[r.URL.Path]
@@ -74,30 +74,23 @@ func (s slowWorld) run(t *testing.T, spares bool) (o outcome) {
 			switch {
 			case i == 0:
 			case s.late == 0 && n == 1, s.late > 0 && rand.New(rand.NewPCG(i, n)).IntN(s.late) == 0:
-				<-r.Context().Done()
+				ends(r)
 			default:
 				time.Sleep(s.trip)
 			}
-		})
-		var dials atomic.Int64
-		dial := w.base.DialContext
-		w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			wait := s.dial
-			if dials.Add(1) > 1 {
-				if s.refuses {
-					return nil, errors.New("connection refused")
-				}
-				if s.dial < 0 {
-					wait = time.Hour
-				}
-			}
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(wait):
-			}
-			return dial(ctx, network, addr)
 		}
+		var dials atomic.Int64
+		w.beforeDial(func(ctx context.Context) error {
+			switch first := dials.Add(1) == 1; {
+			case !first && s.refuses:
+				return errors.New("connection refused")
+			case s.dial >= 0:
+				return await(ctx, s.dial)
+			case !first:
+				return await(ctx, time.Hour)
+			}
+			return nil
+		})
 		w.transport.Policy = retrip.Policy{
 			AttemptTimeout: s.timeout, MaxAttempts: s.attempts, Budget: s.budget,
 			Backoff: retrip.Backoff{Base: 50 * time.Millisecond, Jitter: retrip.NoJitter},
@@ -219,41 +212,27 @@ func TestSlow_Frozen(t *testing.T) {
 //retrip:promise P11
 func TestSlow_OneDial(t *testing.T) {
 	t.Parallel()
-	for _, proto := range bothHTTP2 {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				oneDial(newFreshWorld(t, proto, func(http.ResponseWriter, *http.Request) { time.Sleep(90 * time.Millisecond) }))
+	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+		w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(90 * time.Millisecond) }
+		w.warm()
+		var dials atomic.Int64
+		w.beforeDial(func(context.Context) error {
+			dials.Add(1)
+			time.Sleep(1900 * time.Millisecond)
+			return nil
+		})
+		w.server.Listener.Freeze()
+		var requests sync.WaitGroup
+		for range 50 {
+			time.Sleep(20 * time.Millisecond)
+			requests.Go(func() {
+				_, err := w.get(w.transport)
+				assert.NoError(w.t, err)
 			})
-		})
-	}
-}
-
-func oneDial(w *freshWorld) {
-	w.warm()
-	var dials, now, most atomic.Int64
-	dial := w.base.DialContext
-	w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		dials.Add(1)
-		if n := now.Add(1); n > most.Load() {
-			most.Store(n)
 		}
-		defer now.Add(-1)
-		time.Sleep(1900 * time.Millisecond)
-		return dial(ctx, network, addr)
-	}
-	w.server.Listener.Freeze()
-	var requests sync.WaitGroup
-	for range 50 {
-		time.Sleep(20 * time.Millisecond)
-		requests.Go(func() {
-			_, err := w.get(w.transport)
-			assert.NoError(w.t, err)
-		})
-	}
-	requests.Wait()
-	assert.EqualValues(w.t, 1, most.Load())
-	assert.EqualValues(w.t, 1, dials.Load())
+		requests.Wait()
+		assert.EqualValues(w.t, 1, dials.Load())
+	})
 }
 
 // randomWorld returns a world in which ordinary answers arrive in time.
@@ -339,37 +318,34 @@ func TestSlow_NoWorseThanWithout(t *testing.T) {
 //retrip:promise P11
 func TestSlow_HangingDial(t *testing.T) {
 	t.Parallel()
-	for _, proto := range bothHTTP2 {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var dials atomic.Int64
-				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
-					if r.Header.Get("Retry") == "" {
-						<-r.Context().Done()
-					}
-				})
-				w.transport.Policy.RetryHeader = "Retry"
-				dial := w.base.DialContext
-				w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-					if dials.Add(1) > 1 {
-						time.Sleep(time.Hour)
-						return nil, errors.New("connection timed out")
-					}
-					return dial(ctx, network, addr)
-				}
-				const seconds = 60
-				for range seconds {
-					began := time.Now()
-					attempts, err := w.get(w.transport)
-					require.NoError(t, err)
-					assert.Equal(t, 2, attempts)
-					assert.LessOrEqual(t, time.Since(began), 1100*time.Millisecond+334*time.Millisecond)
-				}
-				assert.LessOrEqual(t, dials.Load()-1, int64(2*seconds/4), "one in 4 s")
-				time.Sleep(2 * time.Hour)
-			})
+	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+		w.lateFirst()
+		w.warm()
+		var dials atomic.Int64
+		w.beforeDial(func(context.Context) error {
+			dials.Add(1)
+			time.Sleep(time.Hour)
+			return errors.New("connection timed out")
 		})
+		const seconds = 60
+		for range seconds {
+			began := time.Now()
+			require.NoError(w.t, w.send(w.t.Context(), w.transport, "GET", "/late"))
+			assert.LessOrEqual(w.t, time.Since(began), 1100*time.Millisecond+334*time.Millisecond)
+		}
+		assert.EqualValues(w.t, 2*seconds, w.attempts.Load())
+		assert.LessOrEqual(w.t, dials.Load(), int64(2*seconds/4), "one in 4 s")
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+// lateFirst has the first attempt of each request to /late time out.
+func (w *freshWorld) lateFirst() {
+	w.transport.Policy.RetryHeader = "Retry"
+	w.handle = func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/late" && r.Header.Get("Retry") == "" {
+			ends(r)
+		}
 	}
 }
 
@@ -380,57 +356,46 @@ func TestSlow_HangingDial(t *testing.T) {
 //retrip:promise P11
 func TestSlow_BaseAnswers(t *testing.T) {
 	t.Parallel()
-	bounds := map[string]func(*http.Client, *http.Request){
+	for name, bound := range map[string]func(*http.Client, *http.Request){
 		"nothing":        func(*http.Client, *http.Request) {},
 		"Client.Timeout": func(c *http.Client, _ *http.Request) { c.Timeout = time.Hour },
 		"Request.Cancel": func(_ *http.Client, r *http.Request) {
 			r.Cancel = make(chan struct{}) //lint:ignore SA1019 it must be obeyed
 		},
-	}
-	test := func(name string, proto memhttp.Proto, dial, others time.Duration) {
-		t.Run(fmt.Sprintf("%s/%v/dial %v/others after %v", name, proto, dial, others), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
-					if r.URL.Path == "/late" && r.Header.Get("Retry") == "" {
-						<-r.Context().Done()
-					}
+	} {
+		for _, dial := range []time.Duration{300 * time.Millisecond, time.Hour} {
+			for _, others := range []time.Duration{1050 * time.Millisecond, 1200 * time.Millisecond} { // the retry begins after 1.1 s
+				t.Run(fmt.Sprintf("%s/dial %v/others after %v", name, dial, others), func(t *testing.T) {
+					t.Parallel()
+					eachFresh(t, bothHTTP2, func(w *freshWorld) {
+						w.lateFirst()
+						w.warm()
+						dials := 0
+						w.beforeDial(func(context.Context) error {
+							dials++
+							time.Sleep(dial)
+							return nil
+						})
+						time.AfterFunc(others, func() {
+							_, err := w.get(w.transport)
+							assert.NoError(w.t, err)
+						})
+						began := time.Now()
+						client := &http.Client{Transport: w.transport}
+						req, err := http.NewRequest(http.MethodGet, w.server.URL+"/late", nil)
+						require.NoError(w.t, err)
+						bound(client, req)
+						resp, err := client.Do(req)
+						require.NoError(w.t, err)
+						require.NoError(w.t, resp.Body.Close())
+						assert.Equal(w.t, max(others, 1100*time.Millisecond), time.Since(began))
+						if others < 1100*time.Millisecond {
+							assert.Zero(w.t, dials)
+						}
+						time.Sleep(2 * time.Hour) // the dial ends, and the spare goes by itself
+						w.base.CloseIdleConnections()
+					})
 				})
-				w.transport.Policy.RetryHeader = "Retry"
-				w.warm()
-				dials := 0
-				slow := w.base.DialContext
-				w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-					dials++
-					time.Sleep(dial)
-					return slow(ctx, network, addr)
-				}
-				time.AfterFunc(others, func() {
-					_, err := w.get(w.transport)
-					assert.NoError(t, err)
-				})
-				began := time.Now()
-				client := &http.Client{Transport: w.transport}
-				req, err := http.NewRequest(http.MethodGet, w.server.URL+"/late", nil)
-				require.NoError(t, err)
-				bounds[name](client, req)
-				resp, err := client.Do(req)
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				assert.Equal(t, max(others, 1100*time.Millisecond), time.Since(began))
-				if others < 1100*time.Millisecond {
-					assert.Zero(t, dials)
-				}
-				time.Sleep(2 * time.Hour) // the dial ends, and the spare goes by itself
-				w.base.CloseIdleConnections()
-			})
-		})
-	}
-	for name := range bounds {
-		for _, proto := range bothHTTP2 {
-			for _, dial := range []time.Duration{300 * time.Millisecond, time.Hour} {
-				test(name, proto, dial, 1050*time.Millisecond) // before the retry
-				test(name, proto, dial, 1200*time.Millisecond)
 			}
 		}
 	}
@@ -442,44 +407,35 @@ func TestSlow_BaseAnswers(t *testing.T) {
 //retrip:promise P11
 func TestSlow_BaseAnswersAndFreezes(t *testing.T) {
 	t.Parallel()
-	for _, proto := range bothHTTP2 {
-		for _, dial := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond} {
-			// The retry begins after 1.1 s, and waits until 1.433 s.
-			for _, answer := range []time.Duration{700 * time.Millisecond, 1050 * time.Millisecond, 1110 * time.Millisecond, 1200 * time.Millisecond, 1500 * time.Millisecond} {
-				if answer == 1050*time.Millisecond && dial > 333*time.Millisecond {
-					continue // the base has the second attempt, and the dial begins with the third
-				}
-				t.Run(fmt.Sprintf("%v/dial %v/base answers after %v", proto, dial, answer), func(t *testing.T) {
-					t.Parallel()
-					synctest.Test(t, func(t *testing.T) {
-						w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
-							if r.URL.Path == "/late" && r.Header.Get("Retry") == "" {
-								<-r.Context().Done()
-							}
-							if r.URL.Path == "/late" {
-								time.Sleep(20 * time.Millisecond)
-							}
-						})
-						w.transport.Policy.RetryHeader, w.transport.Policy.MaxAttempts = "Retry", 3
-						w.warm()
-						slow := w.base.DialContext
-						w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-							time.Sleep(dial)
-							return slow(ctx, network, addr)
-						}
-						time.AfterFunc(answer, func() {
-							_, err := w.get(w.transport)
-							assert.NoError(t, err)
-							w.server.Listener.Freeze()
-						})
-						resp, err := (&http.Client{Transport: w.transport}).Get(w.server.URL + "/late")
-						require.NoError(t, err)
-						require.NoError(t, resp.Body.Close())
-						time.Sleep(time.Minute) // the spare goes by itself
-						w.base.CloseIdleConnections()
-					})
-				})
+	for _, dial := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond} {
+		// The retry begins after 1.1 s, and waits until 1.433 s.
+		for _, answer := range []time.Duration{700 * time.Millisecond, 1050 * time.Millisecond, 1110 * time.Millisecond, 1200 * time.Millisecond, 1500 * time.Millisecond} {
+			if answer == 1050*time.Millisecond && dial > 333*time.Millisecond {
+				continue // the base has the second attempt, and the dial begins with the third
 			}
+			t.Run(fmt.Sprintf("dial %v/base answers after %v", dial, answer), func(t *testing.T) {
+				t.Parallel()
+				eachFresh(t, bothHTTP2, func(w *freshWorld) {
+					w.lateFirst()
+					late := w.handle
+					w.handle = func(rw http.ResponseWriter, r *http.Request) {
+						if late(rw, r); r.URL.Path == "/late" {
+							time.Sleep(20 * time.Millisecond)
+						}
+					}
+					w.transport.Policy.MaxAttempts = 3
+					w.warm()
+					w.beforeDial(func(context.Context) error { time.Sleep(dial); return nil })
+					time.AfterFunc(answer, func() {
+						_, err := w.get(w.transport)
+						assert.NoError(w.t, err)
+						w.server.Listener.Freeze()
+					})
+					require.NoError(w.t, w.send(w.t.Context(), w.transport, "GET", "/late"))
+					time.Sleep(time.Minute) // the spare goes by itself
+					w.base.CloseIdleConnections()
+				})
+			})
 		}
 	}
 }
@@ -490,65 +446,57 @@ func TestSlow_BaseAnswersAndFreezes(t *testing.T) {
 //retrip:promise P2
 func TestSlow_Upload(t *testing.T) {
 	t.Parallel()
-	for _, proto := range bothHTTP2 {
-		for _, dial := range []time.Duration{0, 100 * time.Millisecond, time.Second / 3, 600 * time.Millisecond, -1, time.Hour} {
-			for _, gone := range []time.Duration{time.Hour, 1200 * time.Millisecond} {
-				t.Run(fmt.Sprintf("%v dial %v/gone after %v", proto, dial, gone), func(t *testing.T) {
-					t.Parallel()
-					synctest.Test(t, func(t *testing.T) {
-						var mu sync.Mutex
-						var sizes []int
-						w := newFreshWorld(t, proto, func(_ http.ResponseWriter, r *http.Request) {
-							body, _ := io.ReadAll(r.Body)
-							if r.Method != http.MethodPut {
-								return
-							}
-							mu.Lock()
-							sizes = append(sizes, len(body))
-							n := len(sizes)
-							mu.Unlock()
-							if n == 1 {
-								<-r.Context().Done()
-							}
-						})
-						w.warm()
-						plain := w.base.DialContext
-						w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-							if dial < 0 {
-								return nil, errors.New("connection refused")
-							}
-							select {
-							case <-ctx.Done():
-								return nil, ctx.Err()
-							case <-time.After(dial):
-							}
-							return plain(ctx, network, addr)
+	for _, dial := range []time.Duration{0, 100 * time.Millisecond, time.Second / 3, 600 * time.Millisecond, -1, time.Hour} {
+		for _, gone := range []time.Duration{time.Hour, 1200 * time.Millisecond} {
+			t.Run(fmt.Sprintf("dial %v/gone after %v", dial, gone), func(t *testing.T) {
+				t.Parallel()
+				eachFresh(t, bothHTTP2, func(w *freshWorld) {
+					var mu sync.Mutex
+					var sizes []int
+					w.handle = func(_ http.ResponseWriter, r *http.Request) {
+						if r.Method != http.MethodPut {
+							return
 						}
-						var opened, closed atomic.Int64
-						get := func() (io.ReadCloser, error) {
-							opened.Add(1)
-							return &countedCloser{strings.NewReader(strings.Repeat("x", 300<<10)), &closed}, nil
+						body, _ := io.ReadAll(r.Body)
+						mu.Lock()
+						sizes = append(sizes, len(body))
+						n := len(sizes)
+						mu.Unlock()
+						if n == 1 {
+							ends(r)
 						}
-						ctx, cancel := context.WithTimeout(t.Context(), gone)
-						defer cancel()
-						body, _ := get()
-						req, err := http.NewRequestWithContext(ctx, http.MethodPut, w.server.URL, body)
-						require.NoError(t, err)
-						req.ContentLength, req.GetBody = 300<<10, get
-						resp, err := w.transport.RoundTrip(req)
-						if gone == time.Hour || err == nil {
-							require.NoError(t, err)
-							require.NoError(t, resp.Body.Close())
-							assert.Equal(t, 300<<10, sizes[len(sizes)-1])
-							assert.EqualValues(t, len(sizes), w.attempts.Load()-w.unsent.Load())
-						} else {
-							assert.ErrorIs(t, err, context.DeadlineExceeded)
+					}
+					w.warm()
+					w.beforeDial(func(ctx context.Context) error {
+						if dial < 0 {
+							return errors.New("connection refused")
 						}
-						time.Sleep(2 * time.Hour)
-						assert.Equal(t, opened.Load(), closed.Load(), "bodies closed")
+						return await(ctx, dial)
 					})
+					var opened, closed atomic.Int64
+					get := func() (io.ReadCloser, error) {
+						opened.Add(1)
+						return &countedCloser{strings.NewReader(strings.Repeat("x", 300<<10)), &closed}, nil
+					}
+					ctx, cancel := context.WithTimeout(w.t.Context(), gone)
+					defer cancel()
+					body, _ := get()
+					req, err := http.NewRequestWithContext(ctx, http.MethodPut, w.server.URL, body)
+					require.NoError(w.t, err)
+					req.ContentLength, req.GetBody = 300<<10, get
+					resp, err := w.transport.RoundTrip(req)
+					if gone == time.Hour || err == nil {
+						require.NoError(w.t, err)
+						require.NoError(w.t, resp.Body.Close())
+						assert.Equal(w.t, 300<<10, sizes[len(sizes)-1])
+						assert.EqualValues(w.t, len(sizes), w.attempts.Load()-w.unsent.Load())
+					} else {
+						assert.ErrorIs(w.t, err, context.DeadlineExceeded)
+					}
+					time.Sleep(2 * time.Hour)
+					assert.Equal(w.t, opened.Load(), closed.Load(), "bodies closed")
 				})
-			}
+			})
 		}
 	}
 }
