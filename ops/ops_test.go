@@ -234,12 +234,16 @@ func checkRules(t *testing.T, s *server, a *answers) {
 // TestAlerts lets promtool check the rules and run their unit tests.
 func TestAlerts(t *testing.T) {
 	promtool := find(t, "promtool")
-	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
-		out, err := exec.Command(promtool, args...).CombinedOutput()
+	out, err := exec.Command(promtool, "check", "rules", "alerts.yml").CombinedOutput()
+	assert.NoError(t, err, "%s", out)
+	var tests []byte
+	for _, file := range []string{"alerts_test.yml", "alerts_days_test.yml"} {
+		out, err := exec.Command(promtool, "test", "rules", file).CombinedOutput()
 		assert.NoError(t, err, "%s", out)
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		tests = append(tests, text...)
 	}
-	tests, err := os.ReadFile("alerts_test.yml")
-	require.NoError(t, err)
 	for _, rule := range alertRules(t) {
 		assert.Regexp(t, `alertname: `+rule.Alert+`\n +exp_alerts:`, string(tests), "no test in which it fires")
 		assert.Regexp(t, `alertname: `+rule.Alert+`\}`, string(tests), "no test in which it doesn't")
