@@ -27,32 +27,20 @@ const (
 // bytes, rotating through the kinds of cuts. For HTTP/2, which must be without
 // TLS, it works on frames.
 type Cuts struct {
+	conns
 	upstream string
 	every    int64
 	ways     []Cut
 	http2    bool
-	listener net.Listener
 	cuts     atomic.Int64 // made so far
 	sent     atomic.Int64 // bytes sent to clients
-	wg       sync.WaitGroup
-
-	mu    sync.Mutex
-	conns map[net.Conn]bool // nil once closed
 }
 
 // NewCuts starts a proxy to upstream on a free loopback port.
 func NewCuts(upstream string, every int64, http2 bool, ways ...Cut) (*Cuts, error) {
-	l, err := listen()
-	if err != nil {
-		return nil, err
-	}
-	c := &Cuts{upstream: upstream, every: every, ways: ways, http2: http2, listener: l, conns: map[net.Conn]bool{}}
-	c.wg.Go(c.accept)
-	return c, nil
+	c := &Cuts{upstream: upstream, every: every, ways: ways, http2: http2}
+	return c, c.serve(func(client net.Conn) { c.relay(client.(*net.TCPConn)) })
 }
-
-// Addr returns the proxy's address.
-func (c *Cuts) Addr() string { return c.listener.Addr().String() }
 
 // Made returns how many cuts the proxy has made.
 func (c *Cuts) Made() int64 { return c.cuts.Load() }
@@ -60,61 +48,12 @@ func (c *Cuts) Made() int64 { return c.cuts.Load() }
 // Sent returns how many bytes the proxy has sent to clients.
 func (c *Cuts) Sent() int64 { return c.sent.Load() }
 
-// Close stops the proxy and waits until all its goroutines have ended.
-func (c *Cuts) Close() {
-	c.listener.Close()
-	c.mu.Lock()
-	for conn := range c.conns {
-		conn.Close()
-	}
-	c.conns = nil
-	c.mu.Unlock()
-	c.wg.Wait()
-}
-
-// keep registers conn and reports whether the proxy is still running.
-func (c *Cuts) keep(conn net.Conn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conns == nil {
-		conn.Close()
-		return false
-	}
-	c.conns[conn] = true
-	return true
-}
-
-func (c *Cuts) forget(conn net.Conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.conns, conn)
-}
-
-func (c *Cuts) accept() {
-	for {
-		client, err := c.listener.Accept()
-		if err != nil {
-			return
-		}
-		c.wg.Go(func() { c.serve(client.(*net.TCPConn)) })
-	}
-}
-
-func (c *Cuts) serve(client *net.TCPConn) {
-	defer client.Close()
-	if !c.keep(client) {
+func (c *Cuts) relay(client *net.TCPConn) {
+	server, ok := c.dial(c.upstream)
+	if !ok {
 		return
 	}
-	defer c.forget(client)
-	server, err := net.Dial("tcp", c.upstream)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	if !c.keep(server) {
-		return
-	}
-	defer c.forget(server)
+	defer c.drop(server)
 	// A reset loses the data in flight, so keep it small.
 	_ = client.SetWriteBuffer(32 << 10)
 	p := &cutConn{cuts: c, client: client, server: server}
@@ -123,6 +62,7 @@ func (c *Cuts) serve(client *net.TCPConn) {
 		_ = client.CloseRead()
 		_ = server.(*net.TCPConn).CloseWrite()
 	})
+	var err error
 	if c.http2 {
 		err = p.frames()
 	} else {

@@ -58,29 +58,6 @@ func block32(i int64) (block [32]byte) {
 	return block
 }
 
-// RunDownload fetches a body of the given size as [Fetch] does. It returns an
-// error if the received bytes differ from the sent ones.
-func RunDownload(ctx context.Context, size, every int64, http2 bool) (Download, error) {
-	server := ServeCleartext(http2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("ETag", `"1"`)
-		w.Header().Set("Content-Type", "application/octet-stream")
-		http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(file{size}, 0, size))
-	}))
-	defer server.Close()
-	d, err := Fetch(ctx, server.Listener.Addr().String(), "/file", every, http2)
-	if err != nil {
-		return d, err
-	}
-	want := sha256.New()
-	if _, err := io.Copy(want, io.NewSectionReader(file{size}, 0, size)); err != nil {
-		return d, err
-	}
-	if d.Size != size || d.SHA256 != [sha256.Size]byte(want.Sum(nil)) {
-		return d, fmt.Errorf("%d bytes, and not those that were sent", d.Size)
-	}
-	return d, nil
-}
-
 // ServeCleartext starts a server that speaks either HTTP/1.1 or HTTP/2, without
 // TLS.
 func ServeCleartext(http2 bool, handler http.Handler) *httptest.Server {

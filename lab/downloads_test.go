@@ -4,8 +4,12 @@
 package lab
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"io"
+	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,10 +24,22 @@ func TestDownloads(t *testing.T) {
 	if testing.Short() {
 		size = 32 << 20
 	}
+	body := func() *io.SectionReader { return io.NewSectionReader(file{size}, 0, size) }
+	want := sha256.New()
+	_, err := io.Copy(want, body())
+	require.NoError(t, err)
 	for i, http2 := range []bool{false, true, true} {
 		t.Run(fmt.Sprintf("%d HTTP2=%t", i, http2), func(t *testing.T) {
-			d, err := RunDownload(t.Context(), size, 10<<20, http2)
+			server := ServeCleartext(http2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("ETag", `"1"`)
+				w.Header().Set("Content-Type", "application/octet-stream")
+				http.ServeContent(w, r, "", time.Time{}, body())
+			}))
+			defer server.Close()
+			d, err := Fetch(t.Context(), server.Listener.Addr().String(), "/file", 10<<20, http2)
 			require.NoError(t, err)
+			assert.Equal(t, size, d.Size)
+			assert.Equal(t, want.Sum(nil), d.SHA256[:])
 			assert.GreaterOrEqual(t, d.Cuts, size/(10<<20)-1)
 			assert.LessOrEqual(t, d.Overhead(), 1.01)
 			assert.InDelta(t, d.Cuts, d.Continued, 1, "a cut after the last byte doesn't break the body")

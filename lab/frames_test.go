@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -20,61 +19,24 @@ import (
 // frameServer speaks HTTP/2 without TLS, frame by frame, so that it can violate
 // the protocol in ways that no library allows.
 type frameServer struct {
+	conns
 	URL      string
-	listener net.Listener
-	conns    atomic.Int64
 	requests atomic.Int64 // HEADERS frames
 	bytes    atomic.Int64 // written
-	wg       sync.WaitGroup
-
-	mu     sync.Mutex
-	open   map[net.Conn]bool
-	closed bool
 }
 
 // newFrameServer starts a server that calls request for each request, with its
 // number, and closes the connection when request returns false.
 func newFrameServer(t *testing.T, request func(f *frameConn, stream uint32, number int64) bool) *frameServer {
 	t.Helper()
-	l, err := listen()
-	require.NoError(t, err)
-	s := &frameServer{URL: "http://" + l.Addr().String(), listener: l, open: map[net.Conn]bool{}}
-	s.wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.open[c] = true
-			if s.closed {
-				c.Close()
-			}
-			s.mu.Unlock()
-			s.conns.Add(1)
-			s.wg.Go(func() {
-				s.serve(c, request)
-				c.Close()
-				s.mu.Lock()
-				delete(s.open, c)
-				s.mu.Unlock()
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		s.mu.Lock()
-		s.closed = true
-		for c := range s.open {
-			c.Close()
-		}
-		s.mu.Unlock()
-		s.wg.Wait()
-	})
+	s := &frameServer{}
+	require.NoError(t, s.serve(func(c net.Conn) { s.frames(c, request) }))
+	t.Cleanup(s.Close)
+	s.URL = "http://" + s.Addr()
 	return s
 }
 
-func (s *frameServer) serve(c net.Conn, request func(*frameConn, uint32, int64) bool) {
+func (s *frameServer) frames(c net.Conn, request func(*frameConn, uint32, int64) bool) {
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(c, preface); err != nil {
 		return

@@ -23,58 +23,33 @@ import (
 // that has forgotten them: both ends keep their connection, and no data gets
 // through.
 type icebox struct {
-	addr  string
-	conns atomic.Int64
-
-	mu   sync.Mutex
-	ice  *atomic.Bool // for the connections that are open now
-	open []net.Conn
+	conns
+	ice atomic.Pointer[atomic.Bool] // for the connections that are made now
 }
 
 func newIcebox(t *testing.T, upstream string) *icebox {
 	t.Helper()
-	l, err := listen()
-	require.NoError(t, err)
-	b := &icebox{addr: l.Addr().String(), ice: new(atomic.Bool)}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", upstream)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			b.conns.Add(1)
-			b.mu.Lock()
-			ice := b.ice
-			b.open = append(b.open, client, server)
-			b.mu.Unlock()
-			wg.Go(func() { forward(server, client, ice) })
-			wg.Go(func() { forward(client, server, ice) })
+	b := &icebox{}
+	b.ice.Store(new(atomic.Bool))
+	require.NoError(t, b.serve(func(client net.Conn) {
+		server, ok := b.dial(upstream)
+		if !ok {
+			return
 		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		b.mu.Lock()
-		for _, c := range b.open {
-			c.Close()
-		}
-		b.mu.Unlock()
-		wg.Wait()
-	})
+		defer b.drop(server)
+		ice := b.ice.Load()
+		var back sync.WaitGroup
+		back.Go(func() { forward(client, server, ice) })
+		forward(server, client, ice)
+		back.Wait()
+	}))
+	t.Cleanup(b.Close)
 	return b
 }
 
 // freeze freezes all open connections.
 func (b *icebox) freeze() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ice.Store(true)
-	b.ice = new(atomic.Bool)
+	b.ice.Swap(new(atomic.Bool)).Store(true)
 }
 
 // forward copies what src sends, including its end, until ice is set.
@@ -133,7 +108,7 @@ func TestFresh_FrozenConnection(t *testing.T) {
 				t.Cleanup(base.CloseIdleConnections)
 				t.Cleanup(client.CloseIdleConnections)
 				get := func() error {
-					resp, err := client.Get(p.Scheme() + "://" + box.addr + "/")
+					resp, err := client.Get(p.Scheme() + "://" + box.Addr() + "/")
 					if err != nil {
 						return err
 					}
@@ -143,14 +118,14 @@ func TestFresh_FrozenConnection(t *testing.T) {
 					return err
 				}
 				require.NoError(t, get())
-				require.EqualValues(t, 1, box.conns.Load())
+				require.EqualValues(t, 1, box.accepted.Load())
 				for range 2 {
 					box.freeze()
 					attempts = 0
-					conns := box.conns.Load()
+					conns := box.accepted.Load()
 					began := time.Now()
 					err := get()
-					t.Logf("%v in %v, %d attempts, %d new connections", err, time.Since(began), attempts, box.conns.Load()-conns)
+					t.Logf("%v in %v, %d attempts, %d new connections", err, time.Since(began), attempts, box.accepted.Load()-conns)
 					if p == HTTP1 {
 						// net/http closes a connection whose request has timed
 						// out, and this pool had only one.
@@ -159,7 +134,7 @@ func TestFresh_FrozenConnection(t *testing.T) {
 					}
 					assert.Equal(t, tt.conns > 0, err == nil)
 					assert.Equal(t, tt.attempts, attempts)
-					assert.Equal(t, tt.conns, box.conns.Load()-conns)
+					assert.Equal(t, tt.conns, box.accepted.Load()-conns)
 					if tt.conns > 0 {
 						attempts = 0
 						assert.NoError(t, get())
@@ -190,14 +165,14 @@ func TestFresh_ForeignHTTP2(t *testing.T) {
 	}
 	client := &http.Client{Transport: transport}
 	t.Cleanup(client.CloseIdleConnections)
-	resp, err := client.Get("https://" + box.addr)
+	resp, err := client.Get("https://" + box.Addr())
 	require.NoError(t, err)
 	resp.Body.Close()
 	require.Equal(t, 2, resp.ProtoMajor)
 	require.Equal(t, 1, attempts)
 	box.freeze()
-	_, err = client.Get("https://" + box.addr)
+	_, err = client.Get("https://" + box.Addr())
 	require.Error(t, err)
 	assert.Equal(t, 1+4, attempts)
-	assert.EqualValues(t, 1, box.conns.Load())
+	assert.EqualValues(t, 1, box.accepted.Load())
 }

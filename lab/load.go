@@ -8,14 +8,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,60 +55,40 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{"GET", "DELETE", "PUT bytes", "PUT stream", "PUT large stream", "PUT file", "POST with key", "POST bytes", "POST stream"}
-
 // repeatable reports whether a request of this kind may be sent again after any
 // outcome.
 func (k kind) repeatable() bool { return k < postBytes && k != putLarge }
 
-// Tally counts the outcomes of requests.
-type Tally struct {
-	Requests  int
-	Succeeded int // a 200 with the complete, correct body
-	Refused   int // an answer with another status
-	Cut       int // a 200 whose body ended early
-	Failed    int // an error instead of an answer
-}
-
 // Report is the result of a [Load].
 type Report struct {
-	Tally
-	Kinds    [kinds]Tally
-	Mixed    int // answers of another request, or with another body
-	Unclosed int // request bodies left open
-	Elapsed  time.Duration
+	Requests, Succeeded [kinds]int // by kind; a success is a 200 with the complete, correct body
+	Mixed               int        // answers of another request, or with another body
+	Unclosed            int        // request bodies left open
+}
+
+func (r *Report) total() (n int) {
+	for _, requests := range r.Requests {
+		n += requests
+	}
+	return n
 }
 
 // Rate returns the share of requests that succeeded: of the repeatable kinds if
 // repeatable is true, of all kinds otherwise.
 func (r *Report) Rate(repeatable bool) float64 {
-	if !repeatable {
-		return float64(r.Succeeded) / float64(r.Requests)
-	}
-	var sum Tally
-	for k, t := range r.Kinds {
-		if kind(k).repeatable() {
-			sum.Requests += t.Requests
-			sum.Succeeded += t.Succeeded
+	requests, succeeded := 0, 0
+	for k := range kinds {
+		if !repeatable || k.repeatable() {
+			requests += r.Requests[k]
+			succeeded += r.Succeeded[k]
 		}
 	}
-	return float64(sum.Succeeded) / float64(sum.Requests)
-}
-
-func (r *Report) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d requests in %v, %.2f %% succeeded (%.2f %% of those that may be repeated); %d mixed up, %d bodies left open",
-		r.Requests, r.Elapsed.Round(time.Millisecond), 100*r.Rate(false), 100*r.Rate(true), r.Mixed, r.Unclosed)
-	for k, t := range r.Kinds {
-		fmt.Fprintf(&b, "\n  %-17s %5d requests %5d succeeded %4d refused %4d cut %4d failed", kindNames[k], t.Requests, t.Succeeded, t.Refused, t.Cut, t.Failed)
-	}
-	return b.String()
+	return float64(succeeded) / float64(requests)
 }
 
 // Run makes requests until ctx ends or the given number has been started, and
 // waits for their outcomes.
 func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
-	began := time.Now()
 	var wg sync.WaitGroup
 	errs := make(chan error, l.Callers)
 	for range l.Callers {
@@ -134,7 +112,6 @@ func (l *Load) Run(ctx context.Context, most int) (*Report, error) {
 	default:
 	}
 	r := l.report
-	r.Elapsed = time.Since(began)
 	// A request whose answer was given up may still be in progress, and its
 	// body is closed only when the last attempt's write loop notices.
 	within(30*time.Second, func() bool { return l.closed.Load() >= l.bodies.Load() })
@@ -259,44 +236,29 @@ func (l *Load) one(id int) error {
 
 // tell records what the caller of request id was told.
 func (l *Load) tell(k kind, id, want int, resp *http.Response, err error) {
-	t := Tally{Requests: 1}
-	mixed := 0
 	n := answered
 	if !k.repeatable() || k == postKeyed {
 		n |= onlyOnce
 	}
-	switch {
-	case err != nil:
-		t.Failed = 1
-	default:
+	mixed, succeeded := 0, 0
+	if err == nil {
 		if resp.StatusCode/100 == 2 {
 			n |= promised
 		}
 		got, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if resp.Header.Get(idField) != strconv.Itoa(id) {
-			mixed = 1
-		}
+		whole := resp.StatusCode == http.StatusOK && err == nil
 		switch {
-		case resp.StatusCode != http.StatusOK:
-			t.Refused = 1
-		case err != nil:
-			t.Cut = 1
-		case !bytes.Equal(got, noise()[:want]):
+		case resp.Header.Get(idField) != strconv.Itoa(id), whole && !bytes.Equal(got, noise()[:want]):
 			mixed = 1
-		default:
-			t.Succeeded = 1
+		case whole:
+			succeeded = 1
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, sum := range []*Tally{&l.report.Tally, &l.report.Kinds[k]} {
-		sum.Requests += t.Requests
-		sum.Succeeded += t.Succeeded
-		sum.Refused += t.Refused
-		sum.Cut += t.Cut
-		sum.Failed += t.Failed
-	}
+	l.report.Requests[k]++
+	l.report.Succeeded[k] += succeeded
 	l.report.Mixed += mixed
 	l.notes[id] = n
 }

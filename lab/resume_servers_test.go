@@ -4,7 +4,6 @@
 package lab
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"io"
 	"net/http"
@@ -50,21 +49,28 @@ backend files
 	server one $UPSTREAM
 `
 
+// fileNginx starts an nginx that serves a file of the given size over HTTP/1.1 and
+// over HTTP/2.
+func fileNginx(t *testing.T, config string, size int64) (nginx *daemon, addr, addr2 string, content []byte) {
+	t.Helper()
+	addr, err := FreeAddr()
+	require.NoError(t, err)
+	addr2, err = FreeAddr()
+	require.NoError(t, err)
+	nginx = startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(config), addr, "-c", "$DIR/config", "-p", "$DIR/")
+	content, err = io.ReadAll(io.NewSectionReader(file{size}, 0, size))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(nginx.dir, "image.tar"), content, 0o644))
+	return nginx, addr, addr2, content
+}
+
 // Files served by nginx arrive whole although the connection is cut: directly,
 // over HTTP/2, and behind HAProxy, which passes on the cuts in its own way.
 //
 //retrip:promise P20
 func TestResume_RealServers(t *testing.T) {
 	const size, every = 24 << 20, 3 << 20
-	addr, err := FreeAddr()
-	require.NoError(t, err)
-	addr2, err := FreeAddr()
-	require.NoError(t, err)
-	nginx := startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(filesConfig), addr, "-c", "$DIR/config", "-p", "$DIR/")
-	content, err := io.ReadAll(io.NewSectionReader(file{size}, 0, size))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(nginx.dir, "image.tar"), content, 0o644))
-
+	_, addr, addr2, content := fileNginx(t, filesConfig, size)
 	for _, c := range []struct {
 		name    string
 		http2   bool
@@ -90,9 +96,7 @@ func TestResume_RealServers(t *testing.T) {
 				startDaemon(t, "haproxy", strings.NewReplacer("$ADDR", relay, "$UPSTREAM", server).Replace(relayConfig), relay, "-db", "-f", "$DIR/config")
 				server = relay
 			}
-			base := &http.Transport{Protocols: new(http.Protocols)}
-			base.Protocols.SetHTTP1(!c.http2)
-			base.Protocols.SetUnencryptedHTTP2(c.http2)
+			base := &http.Transport{Protocols: cleartext(c.http2)}
 			defer base.CloseIdleConnections()
 			metrics := retrip.NewMetrics()
 			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
@@ -116,16 +120,9 @@ func TestResume_RealServers(t *testing.T) {
 //retrip:promise P20
 func TestResume_RestartedServer(t *testing.T) {
 	const size, downloads = 4 << 20, 20
-	addr, err := FreeAddr()
-	require.NoError(t, err)
-	addr2, err := FreeAddr()
-	require.NoError(t, err)
 	// The rate keeps the downloads going until nginx is stopped.
 	config := strings.Replace(filesConfig, "root $DIR; }", "root $DIR; limit_rate 4m; }", 1)
-	nginx := startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(config), addr, "-c", "$DIR/config", "-p", "$DIR/")
-	content, err := io.ReadAll(io.NewSectionReader(file{size}, 0, size))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(nginx.dir, "image.tar"), content, 0o644))
+	nginx, addr, _, content := fileNginx(t, config, size)
 	cuts, err := NewCuts(addr, 1<<20, false, CutRST)
 	require.NoError(t, err)
 	defer cuts.Close()
@@ -155,51 +152,4 @@ func TestResume_RestartedServer(t *testing.T) {
 	nginx.start(addr)
 	group.Wait()
 	assert.GreaterOrEqual(t, series(t, metrics, "retrip_body_resumes_total", "result", "continued"), float64(downloads))
-}
-
-// What decides whether and how nginx and http.ServeContent let a body be
-// continued: the ETag, Accept-Ranges, and the status for a closed range with the
-// right If-Range, with a wrong one, and for an open range.
-//
-//retrip:promise P20
-func TestResume_ServerFacts(t *testing.T) {
-	addr, err := FreeAddr()
-	require.NoError(t, err)
-	addr2, err := FreeAddr()
-	require.NoError(t, err)
-	nginx := startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(filesConfig), addr, "-c", "$DIR/config", "-p", "$DIR/")
-	content := []byte(strings.Repeat("x", 1000))
-	name := filepath.Join(nginx.dir, "image.tar")
-	require.NoError(t, os.WriteFile(name, content, 0o644))
-	require.NoError(t, os.Chtimes(name, time.Unix(0x65000000, 0), time.Unix(0x65000000, 0)))
-	handler := ServeCleartext(false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.ServeContent(w, r, "", time.Unix(0x65000000, 0), bytes.NewReader(content))
-	}))
-	defer handler.Close()
-	get := func(url string, header ...string) *http.Response {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-		require.NoError(t, err)
-		for i := 0; i < len(header); i += 2 {
-			req.Header.Set(header[i], header[i+1])
-		}
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, resp.Body)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		return resp
-	}
-	for url, etag := range map[string]string{
-		"http://" + addr + "/image.tar": `"65000000-3e8"`,
-		handler.URL:                     "",
-	} {
-		h := get(url).Header
-		assert.Equal(t, etag, h.Get("ETag"))
-		assert.Equal(t, "bytes", h.Get("Accept-Ranges"))
-		assert.Equal(t, 200, get(url, "Range", "bytes=10-999", "If-Range", `"other"`).StatusCode)
-		assert.Equal(t, 206, get(url, "Range", "bytes=10-").StatusCode)
-		if etag != "" {
-			assert.Equal(t, 206, get(url, "Range", "bytes=10-999", "If-Range", etag).StatusCode)
-		}
-	}
 }
