@@ -147,6 +147,11 @@ type baseFunc func(*http.Request) (*http.Response, error)
 
 func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// down is a host that always answers 503.
+var down = baseFunc(func(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 503, Body: http.NoBody, Request: r}, nil
+})
+
 // Real Transports use a store that works, is killed, is stopped and is started
 // again. No request waits for it for more than 50 ms.
 //
@@ -156,14 +161,11 @@ func TestFleet(t *testing.T) {
 	store := dial(t, srv.address, Options{})
 	fleet := retrip.NewFleet(store.Add)
 	defer fleet.Close()
-	base := baseFunc(func(r *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 503, Body: http.NoBody, Request: r}, nil
-	})
 	var mu sync.Mutex
 	reasons := map[retrip.Reason]int{}
 	request := func(host string) {
 		t.Helper()
-		tr := &retrip.Transport{Base: base, Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, FleetBudget: 10, Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}},
+		tr := &retrip.Transport{Base: down, Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, FleetBudget: 10, Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}},
 			Trace: &retrip.Trace{Done: func(e retrip.Event) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -179,6 +181,7 @@ func TestFleet(t *testing.T) {
 	for range 60 {
 		request("down.example")
 	}
+	assert.Positive(t, reasons[retrip.ReasonFleetBudget], "the account is empty, and decides")
 	stop(t, srv)
 	clear(reasons)
 	for i := range 100 {

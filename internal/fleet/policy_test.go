@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 //retrip:promise P22
@@ -37,42 +36,19 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 		}
 		assert.Equal(t, map[string]float64{"small.example:80": 50, "plain.example:80": 175}, asked)
 		clear(asked)
-		ctx := retrip.WithPolicy(t.Context(), retrip.Policy{FleetBudget: retrip.Off})
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://other.example/", nil)
-		require.NoError(t, err)
-		_, err = tr.RoundTrip(req)
-		require.NoError(t, err)
-		assert.Empty(t, asked)
+		for _, p := range []retrip.Policy{{FleetBudget: retrip.Off}, {Budget: retrip.Off}} {
+			req, err := http.NewRequestWithContext(retrip.WithPolicy(t.Context(), p), http.MethodGet, "http://other.example/", nil)
+			require.NoError(t, err)
+			_, err = tr.RoundTrip(req)
+			require.NoError(t, err)
+			assert.Empty(t, asked)
+		}
 
 		// The policies change while the Transport is in use.
 		require.NoError(t, tr.SetPolicies(retrip.Policy{FleetBudget: retrip.Off}, nil))
-		_, err = get(t, tr, "http://plain2.example/")
+		_, err := get(t, tr, "http://plain2.example/")
 		require.NoError(t, err)
 		assert.Empty(t, asked)
-	})
-}
-
-// A request that switches its budget off takes no part in the account either.
-//
-//retrip:promise P22
-func TestFleet_WithPolicyWithoutBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		operations := 0
-		fleet := opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-			operations++
-			return 0, nil
-		}))
-		attempts := 0
-		tr := &retrip.Transport{Fleet: fleet, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			attempts++
-			return answer(r, 503), nil
-		})}
-		req, err := http.NewRequestWithContext(retrip.WithPolicy(t.Context(), retrip.Policy{Budget: retrip.Off}), http.MethodGet, "http://a.example/", nil)
-		require.NoError(t, err)
-		_, err = tr.RoundTrip(req)
-		require.NoError(t, err)
-		assert.Equal(t, 4, attempts)
-		assert.Zero(t, operations)
 	})
 }
 

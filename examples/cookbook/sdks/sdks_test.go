@@ -14,8 +14,6 @@ import (
 	"time"
 
 	vault "github.com/hashicorp/vault/api"
-	"github.com/prometheus/common/model"
-	"github.com/slack-go/slack"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v83"
@@ -127,19 +125,6 @@ func TestStripe_HeedsTheServersWord(t *testing.T) {
 	}
 }
 
-func TestSlack_SendsAMessageAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, once(http.StatusTooManyRequests, `{"ok": false, "error": "ratelimited"}`, "Retry-After", "15"),
-			`{"ok": true, "channel": "C1", "ts": "1.2"}`)
-		client := Slack(s.Transport(), s.URL+"/", "xoxb-test")
-		channel, _, err := client.PostMessageContext(t.Context(), "C1", slack.MsgOptionText("hello", false))
-		require.NoError(t, err)
-		assert.Equal(t, "C1", channel)
-		require.Len(t, s.at, 2)
-		assert.GreaterOrEqual(t, s.at[1], 15*time.Second)
-	})
-}
-
 // vaultAt returns a client like Vault, for a server in memory.
 func vaultAt(t *testing.T, s *service, change func(*vault.Config)) *vault.Client {
 	t.Helper()
@@ -179,21 +164,6 @@ func TestVault_RetriesOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestPrometheus_RepeatsQueries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, once(http.StatusServiceUnavailable, `{"status": "error", "errorType": "unavailable", "error": "starting"}`),
-			`{"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1, "42"]}]}}`)
-		client, err := Prometheus(s.Transport(), s.URL)
-		require.NoError(t, err)
-		value, _, _, err := client.Query(t.Context(), "up", time.Time{})
-		require.NoError(t, err)
-		vector, ok := value.(model.Vector)
-		require.True(t, ok && len(vector) == 1, strings.TrimSpace(value.String()))
-		assert.Equal(t, model.SampleValue(42), vector[0].Value)
-		assert.Len(t, s.at, 2)
-	})
 }
 
 // TestRun checks the program: each call succeeds at the second attempt, and
