@@ -165,9 +165,7 @@ func TestAttempt_CauseOfTheResponse(t *testing.T) {
 						})}
 					}
 					req := play.MustRequest(t, "GET", "http://example.com/", nil)
-					resp, err := tr.RoundTrip(req.WithContext(end(t, t.Context())))
-					require.NoError(t, err)
-					play.Finish(t, resp)
+					resp, _ := play.Do(t, tr, req.WithContext(end(t, t.Context())))
 					ctx := resp.Request.Context()
 					child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 2))
 					defer cancel()
@@ -371,9 +369,7 @@ func TestAttempt_InterimResponseAccepted(t *testing.T) {
 				Got1xxResponse: func(int, textproto.MIMEHeader) error { asked++; return nil },
 			})
 			tr := &retrip.Transport{Base: s.Transport()}
-			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			resp, _ := play.Do(t, tr, play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 			assert.Equal(t, 200, resp.StatusCode)
 			assert.EqualValues(t, 3, requests.Load())
 			assert.GreaterOrEqual(t, asked, 2)

@@ -102,9 +102,7 @@ func TestDrain_HostileBodies(t *testing.T) {
 				base := play.Base(answer, answer, play.Reply(200))
 				tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off })}
 				start := time.Now()
-				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-				require.NoError(t, err)
-				play.Finish(t, resp)
+				play.Do(t, tr, play.Request(t, "GET", nil))
 				assert.LessOrEqual(t, time.Since(start), tells[0].took)
 				synctest.Wait()
 				close(end)
@@ -157,9 +155,7 @@ func TestDrain_DismissedBodies(t *testing.T) {
 			}, play.Reply(200))
 			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout, p.Backoff.Base = time.Second, retrip.Off })}
 			start := time.Now()
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, tr, play.Request(t, "GET", nil))
 			assert.LessOrEqual(t, time.Since(start), 1050*time.Millisecond)
 			close(end)
 			synctest.Wait()

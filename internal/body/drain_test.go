@@ -169,9 +169,7 @@ func TestDrain_Bounds(t *testing.T) {
 				body := play.NewReply(io.LimitReader(play.Zeros{}, tt.size))
 				return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: tt.length, Body: body}, nil
 			}, play.Reply(200))
-			resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "GET", nil))
 			assert.Equal(t, tt.ended, base.Bodies[0].Ended.Load())
 			assert.Positive(t, base.Bodies[0].Closed.Load())
 			assert.Equal(t, time.Second, base.At[1])
@@ -210,9 +208,7 @@ func TestDrain_Canceled(t *testing.T) {
 	play.Bubble(t, "Request.Cancel not used", func(t *testing.T) {
 		req := play.Request(t, "GET", nil)
 		req.Cancel = make(chan struct{}) //lint:ignore SA1019 it must be obeyed
-		resp, err := (&retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Policy: play.Steady}).RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, &retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Policy: play.Steady}, req)
 	})
 	play.Bubble(t, "deadline", func(t *testing.T) {
 		p := play.With(func(p *retrip.Policy) { p.Backoff.Base, p.Deadline = time.Millisecond, 20*time.Millisecond })
@@ -287,9 +283,7 @@ func TestDrain_ReadResponse(t *testing.T) {
 				}))), r)
 		}, play.Reply(200))
 		start := time.Now()
-		resp, err := (&retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off })}).RoundTrip(play.MustRequest(t, "GET", "http://example.com/", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off })}, play.MustRequest(t, "GET", "http://example.com/", nil))
 		assert.LessOrEqual(t, time.Since(start), 100*time.Millisecond)
 		time.Sleep(time.Hour) // its Close goes on in a goroutine of its own
 	})

@@ -148,21 +148,6 @@ func TestJoined_Model(t *testing.T) {
 	})
 }
 
-// If a server breaks every body, the source ends the loop.
-func TestJoined_SourceEnds(t *testing.T) {
-	asked := 0
-	b := newPiece(bytes.NewReader(nil))
-	j := join(t, b, sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
-		if asked++; asked == 10 {
-			return Part{}, err
-		}
-		return Part{Body: newPiece(bytes.NewReader(nil)), Until: 5}, nil
-	}), 0, 5)
-	_, err := io.ReadAll(j)
-	assert.Equal(t, io.ErrUnexpectedEOF, err)
-	assert.Equal(t, 10, asked)
-}
-
 // The reader never gets bytes beyond the end of a part.
 func TestJoined_PartTooLong(t *testing.T) {
 	first := newPiece(bytes.NewReader([]byte("abc")))
@@ -172,19 +157,6 @@ func TestJoined_PartTooLong(t *testing.T) {
 	got, err := io.ReadAll(j)
 	require.NoError(t, err)
 	assert.Equal(t, "abcdef", string(got))
-}
-
-// An error after the last byte doesn't matter.
-func TestJoined_ErrorBehindTheEnd(t *testing.T) {
-	first := newPiece(bytes.NewReader([]byte("abc")))
-	first.err = errReset
-	j := join(t, first, sourceFunc(func(context.Context, int64, error) (Part, error) {
-		t.Error("asked")
-		return Part{}, errRefused
-	}), 0, 3)
-	got, err := io.ReadAll(j)
-	require.NoError(t, err)
-	assert.Equal(t, "abc", string(got))
 }
 
 func TestJoined_CloseWhileContinuing(t *testing.T) {
@@ -209,22 +181,6 @@ func TestJoined_CloseWhileContinuing(t *testing.T) {
 	})
 }
 
-// If the reader closes the body while the next part arrives, that part is
-// disposed of.
-func TestJoined_CloseAsPartComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		next := newPiece(bytes.NewReader([]byte("abc")))
-		var j *Joined
-		j = join(t, newPiece(bytes.NewReader(nil)), sourceFunc(func(context.Context, int64, error) (Part, error) {
-			assert.NoError(t, j.Close())
-			return Part{Body: next, Until: 3}, nil
-		}), 0, 3)
-		_, err := io.ReadAll(j)
-		assert.Equal(t, http.ErrBodyReadAfterClose, err)
-		assert.EqualValues(t, 1, next.closed.Load())
-	})
-}
-
 // A Read that panics leaves no goroutine behind.
 func TestJoined_Panics(t *testing.T) {
 	j := join(t, newPiece(bytes.NewReader(nil)), sourceFunc(func(context.Context, int64, error) (Part, error) { panic("x") }), 0, 3)
@@ -232,26 +188,6 @@ func TestJoined_Panics(t *testing.T) {
 	_, err := j.Read(make([]byte, 1))
 	assert.Equal(t, io.ErrUnexpectedEOF, err)
 	assert.NoError(t, j.Close())
-}
-
-// A stalled body is continued, and the next part is watched too.
-func TestJoined_StallContinued(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newPiece(bytes.NewReader([]byte("ab")))
-		b.hangs = true
-		j := join(t, watch(b, time.Second, b), sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
-			assert.Equal(t, errStalled, err)
-			b := newPiece(bytes.NewReader([]byte("abcdef")[at : at+2]))
-			b.hangs = true
-			return Part{Body: watch(b, time.Second, b), Until: 6}, nil
-		}), 0, 6)
-		began := time.Now()
-		got, err := io.ReadAll(j)
-		require.NoError(t, err)
-		assert.Equal(t, "abcdef", string(got))
-		assert.LessOrEqual(t, time.Since(began), 3*time.Second)
-		require.NoError(t, j.Close())
-	})
 }
 
 // Close may come at any moment; the race detector checks.
@@ -309,24 +245,6 @@ func TestJoined_SkipBreaks(t *testing.T) {
 type readFunc func([]byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
-
-// A body that ends while something reads it ahead is continued after the bytes
-// read ahead.
-func TestJoined_EndsWhileReadAhead(t *testing.T) {
-	for _, broken := range []error{errReset, nil} {
-		first := newPiece(bytes.NewReader([]byte("abc")))
-		first.err = broken
-		ahead := Ahead(first, 100, 6)
-		assert.Equal(t, "abc", string(ahead.Bytes(100)))
-		j := join(t, ahead, sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
-			assert.EqualValues(t, 3, at)
-			return Part{Body: newPiece(bytes.NewReader([]byte("def"))), Until: 6}, nil
-		}), 0, 6)
-		got, err := io.ReadAll(j)
-		require.NoError(t, err)
-		assert.Equal(t, "abcdef", string(got))
-	}
-}
 
 // TestJoined_Repeated compares what a part repeats with the last bytes that the
 // reader got, however the reader and the part deliver them.

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
@@ -39,9 +38,7 @@ func TestHiddenSends_StalePool(t *testing.T) {
 				var done retrip.Event
 				ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
 				tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
-				resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-				require.NoError(t, err)
-				play.Finish(t, resp)
+				play.Do(t, tr, play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
 				assert.Equal(t, 1, done.Attempt)
 				assert.Equal(t, pooled+1, done.Sends)
 			})
@@ -191,9 +188,7 @@ func TestStaleConnection(t *testing.T) {
 				}))
 				tr := &retrip.Transport{Base: s.Transport(), Policy: play.Steady}
 				for range 2 {
-					resp, err := tr.RoundTrip(play.MustRequest(t, method, s.URL, body()))
-					require.NoError(t, err)
-					play.Finish(t, resp)
+					resp, _ := play.Do(t, tr, play.MustRequest(t, method, s.URL, body()))
 					assert.Equal(t, 200, resp.StatusCode)
 					dead.Store(true)
 				}

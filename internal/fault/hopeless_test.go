@@ -41,9 +41,7 @@ func TestHopeless_RegisteredScheme(t *testing.T) {
 				base.RegisterProtocol("http+unix", alternate)
 				req := play.MustRequest(t, "GET", "http+unix://socket/path", nil)
 				change(req)
-				resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
-				require.NoError(t, err)
-				play.Finish(t, resp)
+				play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
 				assert.Equal(t, 3, alternate.Attempts())
 			})
 		}
@@ -79,9 +77,7 @@ func TestHopeless_SkipAltProtocol(t *testing.T) {
 				skip.Keep = true
 				base := s.Transport()
 				base.RegisterProtocol("http", &retrip.Transport{Base: skip, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = attemptTimeout })})
-				resp, err := base.RoundTrip(play.MustRequest(t, "PUT", s.URL, body()))
-				require.NoError(t, err)
-				text := play.Finish(t, resp)
+				_, text := play.Do(t, base, play.MustRequest(t, "PUT", s.URL, body()))
 				if body() != nil {
 					assert.Equal(t, "payload", text)
 				}
@@ -177,9 +173,7 @@ func TestHopeless_ErrorOfATunnel(t *testing.T) {
 			if verify {
 				base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
 			}
-			resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "GET", s.URL, nil))
 		})
 	}
 }
@@ -311,9 +305,7 @@ func TestHopeless(t *testing.T) {
 	} {
 		play.Bubble(t, "DNS heals: "+err.Err, func(t *testing.T) {
 			base := play.Base(play.Err(err), play.Reply(200))
-			resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "POST", bytes.NewReader(nil)))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "POST", bytes.NewReader(nil)))
 			assert.Equal(t, 2, base.Attempts())
 		})
 	}
@@ -323,9 +315,7 @@ func TestHopeless(t *testing.T) {
 		req := play.Request(t, "GET", strings.NewReader("x"))
 		req.Header["AZaz09!#$%&'*+-.^_`|~"] = []string{"", "\t !~\x80\xff"}
 		req.Trailer = http.Header{"X": {"a b"}}
-		resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
 		assert.Equal(t, 2, base.Attempts())
 	})
 }

@@ -159,9 +159,7 @@ func TestNeverProcessed_Reset(t *testing.T) {
 			assert.NotErrorIs(t, err, context.Canceled)
 
 			seen.Store(0)
-			resp, err := tr.RoundTrip(play.MustRequest(t, "PUT", s.URL, strings.NewReader("again")))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, tr, play.MustRequest(t, "PUT", s.URL, strings.NewReader("again")))
 			assert.EqualValues(t, 2, seen.Load())
 		}
 	})

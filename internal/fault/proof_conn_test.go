@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
@@ -154,9 +153,7 @@ func TestProof_GracefulShutdown(t *testing.T) {
 			var done retrip.Event
 			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
 			start := time.Now()
-			resp, err := tr.RoundTrip(play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("payload"))).WithContext(ctx))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, tr, play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("payload"))).WithContext(ctx))
 			assert.Zero(t, time.Since(start))
 			assert.Equal(t, 1, done.Attempt)
 			assert.Equal(t, 6, done.Sends)

@@ -276,9 +276,7 @@ func TestProof_WrappedTimeout(t *testing.T) {
 				}
 				return resp, err
 			})}
-			resp, err := tr.RoundTrip(play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, tr, play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			base.CloseIdleConnections()

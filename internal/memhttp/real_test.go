@@ -165,9 +165,9 @@ func worldInMemory(t *testing.T) *world {
 	}
 }
 
-var scenes = map[string]func(w *world){
-	"addresses": func(w *world) {
-		c, s := w.connect()
+// scenes begin with both ends of a new connection.
+var scenes = map[string]func(w *world, c, s end){
+	"addresses": func(w *world, c, s end) {
 		for range 2 {
 			w.tell("types", reflect.TypeOf(c.LocalAddr()), reflect.TypeOf(s.RemoteAddr()), c.LocalAddr().Network())
 			w.tell("the same", c.LocalAddr().String() == s.RemoteAddr().String(), s.LocalAddr().String() == c.RemoteAddr().String(), s.LocalAddr().String() == w.listener.Addr().String())
@@ -176,8 +176,7 @@ var scenes = map[string]func(w *world){
 			_, _ = c.Close(), s.Close()
 		}
 	},
-	"a stream has no borders": func(w *world) {
-		c, s := w.connect()
+	"a stream has no borders": func(w *world, c, s end) {
 		w.write(c, "one")
 		w.write(c, "two")
 		w.read(s, 2)
@@ -185,15 +184,13 @@ var scenes = map[string]func(w *world){
 		n, err := io.ReadFull(s, p)
 		w.tell("read full", n, string(p), err)
 	},
-	"close": func(w *world) {
-		c, s := w.connect()
+	"close": func(w *world, c, s end) {
 		w.write(c, "last words")
 		w.tell("close", c.Close())
 		w.readAll(s)
 		w.read(s, 1)
 	},
-	"close with something unread": func(w *world) {
-		c, s := w.connect()
+	"close with something unread": func(w *world, c, s end) {
 		w.write(c, "request")
 		w.write(s, "answer")
 		w.read(s, 1)
@@ -202,8 +199,7 @@ var scenes = map[string]func(w *world){
 		w.read(c, 1)
 		w.write(c, "x")
 	},
-	"write to a closed peer": func(w *world) {
-		c, s := w.connect()
+	"write to a closed peer": func(w *world, c, s end) {
 		w.tell("close", s.Close())
 		w.read(c, 1)
 		w.write(c, "into the void")
@@ -211,32 +207,27 @@ var scenes = map[string]func(w *world){
 		w.write(c, "x")
 		w.read(c, 1)
 	},
-	"much to a closed peer": func(w *world) {
-		c, s := w.connect()
+	"much to a closed peer": func(w *world, c, s end) {
 		w.tell("close", s.Close())
 		w.tell("some", w.flood(c) > 0)
 		w.read(c, 1)
 	},
-	"the peer closes after a last message": func(w *world) {
-		c, s := w.connect()
+	"the peer closes after a last message": func(w *world, c, s end) {
 		w.write(s, "408")
 		w.tell("close", s.Close())
 		w.write(c, "request")
 		w.writeUntilError(c)
 		w.readAll(c)
 	},
-	"own close": func(w *world) {
-		c, _ := w.connect()
+	"own close": func(w *world, c, _ end) {
 		w.tell("close", c.Close())
 		w.afterOwnEnd(c)
 	},
-	"own reset": func(w *world) {
-		c, _ := w.connect()
+	"own reset": func(w *world, c, _ end) {
 		w.reset(c)
 		w.afterOwnEnd(c)
 	},
-	"reset, read first": func(w *world) {
-		c, s := w.connect()
+	"reset, read first": func(w *world, c, s end) {
 		w.reset(s)
 		w.read(c, 1)
 		w.read(c, 1)
@@ -245,31 +236,27 @@ var scenes = map[string]func(w *world){
 		w.tell("deadline", c.SetDeadline(time.Now()))
 		w.tell("close", c.Close())
 	},
-	"reset, write first": func(w *world) {
-		c, s := w.connect()
+	"reset, write first": func(w *world, c, s end) {
 		w.reset(s)
 		w.writeUntilError(c)
 		w.write(c, "x")
 		w.read(c, 1)
 	},
-	"reset after some data": func(w *world) {
-		c, s := w.connect()
+	"reset after some data": func(w *world, c, s end) {
 		w.write(s, "half an ans")
 		w.read(c, 4)
 		w.reset(s)
 		w.readAll(c)
 		w.read(c, 1)
 	},
-	"reset of a half closed connection": func(w *world) {
-		c, s := w.connect()
+	"reset of a half closed connection": func(w *world, c, s end) {
 		w.tell("close write", c.CloseWrite())
 		w.read(s, 1)
 		w.reset(s)
 		w.read(c, 1)
 		w.read(c, 1)
 	},
-	"half close": func(w *world) {
-		c, s := w.connect()
+	"half close": func(w *world, c, s end) {
 		w.write(c, "question")
 		w.tell("close write", c.CloseWrite())
 		w.readAll(s)
@@ -279,14 +266,12 @@ var scenes = map[string]func(w *world){
 		w.tell("close", s.Close())
 		w.readAll(c)
 	},
-	"half close twice": func(w *world) {
-		c, _ := w.connect()
+	"half close twice": func(w *world, c, _ end) {
 		w.tell("close write", c.CloseWrite())
 		w.tell("close write", c.CloseWrite())
 		w.write(c, "")
 	},
-	"half close by both": func(w *world) {
-		c, s := w.connect()
+	"half close by both": func(w *world, c, s end) {
 		w.tell("close write", c.CloseWrite())
 		w.read(s, 1)
 		w.tell("close write", s.CloseWrite())
@@ -294,8 +279,7 @@ var scenes = map[string]func(w *world){
 		w.write(c, "x")
 		w.tell("close", c.Close())
 	},
-	"nothing": func(w *world) {
-		c, s := w.connect()
+	"nothing": func(w *world, c, s end) {
 		w.read(c, 0)
 		w.write(c, "")
 		w.write(s, "text")
@@ -309,15 +293,13 @@ var scenes = map[string]func(w *world){
 		w.read(c, 1)
 		w.read(c, 0)
 	},
-	"nothing after a reset": func(w *world) {
-		c, s := w.connect()
+	"nothing after a reset": func(w *world, c, s end) {
 		w.reset(s)
 		w.read(c, 1)
 		w.read(c, 0)
 		w.write(c, "")
 	},
-	"a deadline that has passed": func(w *world) {
-		c, s := w.connect()
+	"a deadline that has passed": func(w *world, c, s end) {
 		w.write(s, "text")
 		w.tell("deadline", c.SetDeadline(time.Unix(1, 0)))
 		w.read(c, 4)
@@ -327,8 +309,7 @@ var scenes = map[string]func(w *world){
 		w.read(c, 4)
 		w.write(c, "x")
 	},
-	"a read deadline": func(w *world) {
-		c, s := w.connect()
+	"a read deadline": func(w *world, c, s end) {
 		w.tell("deadline", c.SetReadDeadline(time.Now().Add(time.Millisecond)))
 		w.read(c, 1)
 		w.write(c, "x")
@@ -337,16 +318,14 @@ var scenes = map[string]func(w *world){
 		w.tell("deadline", c.SetReadDeadline(time.Now().Add(time.Hour)))
 		w.read(c, 4)
 	},
-	"a write deadline": func(w *world) {
-		c, s := w.connect()
+	"a write deadline": func(w *world, c, s end) {
 		w.tell("deadline", c.SetWriteDeadline(time.Now().Add(time.Millisecond)))
 		w.flood(c)
 		w.write(c, "x")
 		w.write(s, "text")
 		w.read(c, 4)
 	},
-	"a deadline and the end": func(w *world) {
-		c, s := w.connect()
+	"a deadline and the end": func(w *world, c, s end) {
 		w.tell("close", s.Close())
 		w.read(c, 1)
 		w.tell("deadline", c.SetReadDeadline(time.Unix(1, 0)))
@@ -354,64 +333,52 @@ var scenes = map[string]func(w *world){
 		w.tell("deadline", c.SetReadDeadline(time.Time{}))
 		w.read(c, 1)
 	},
-	"a deadline and a reset": func(w *world) {
-		c, s := w.connect()
+	"a deadline and a reset": func(w *world, c, s end) {
 		w.tell("deadline", c.SetReadDeadline(time.Unix(1, 0)))
 		w.reset(s)
 		w.read(c, 1)
 		w.tell("deadline", c.SetReadDeadline(time.Time{}))
 		w.read(c, 1)
 	},
-	"a deadline during a read": func(w *world) {
-		c, _ := w.connect()
+	"a deadline during a read": func(w *world, c, _ end) {
 		w.while(func(w *world) { w.read(c, 1) }, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
 	},
-	"a deadline during a write": func(w *world) {
-		c, _ := w.connect()
+	"a deadline during a write": func(w *world, c, _ end) {
 		w.while(func(w *world) { w.flood(c) }, func() { _ = c.SetWriteDeadline(time.Unix(1, 0)) })
 	},
-	"own close during a read": func(w *world) {
-		c, _ := w.connect()
+	"own close during a read": func(w *world, c, _ end) {
 		w.while(func(w *world) { w.read(c, 1) }, func() { c.Close() })
 	},
-	"own close during a write": func(w *world) {
-		c, _ := w.connect()
+	"own close during a write": func(w *world, c, _ end) {
 		w.while(func(w *world) { w.flood(c) }, func() { c.Close() })
 	},
-	"own half close during a read": func(w *world) {
-		c, s := w.connect()
+	"own half close during a read": func(w *world, c, s end) {
 		w.while(func(w *world) { w.read(c, 4) }, func() { _ = c.CloseWrite(); w.read(s, 1); w.write(s, "text") })
 	},
-	"the peer's close during a read": func(w *world) {
-		c, s := w.connect()
+	"the peer's close during a read": func(w *world, c, s end) {
 		w.while(func(w *world) { w.read(c, 1) }, func() { s.Close() })
 	},
-	"the peer's reset during a read": func(w *world) {
-		c, s := w.connect()
+	"the peer's reset during a read": func(w *world, c, s end) {
 		w.while(func(w *world) { w.read(c, 1) }, func() { w.reset(s) })
 	},
-	"the peer's close during a write": func(w *world) {
-		c, s := w.connect()
+	"the peer's close during a write": func(w *world, c, s end) {
 		w.while(func(w *world) { w.tell("some", w.flood(c) > 0) }, func() { w.read(s, 1); s.Close() })
 		w.write(c, "x")
 		w.read(c, 1)
 	},
-	"the peer's reset during a write": func(w *world) {
-		c, s := w.connect()
+	"the peer's reset during a write": func(w *world, c, s end) {
 		w.while(func(w *world) { w.tell("some", w.flood(c) > 0) }, func() { w.read(s, 1); w.reset(s) })
 		w.write(c, "x")
 		w.read(c, 1)
 	},
-	"the peer's half close during a write": func(w *world) {
-		c, s := w.connect()
+	"the peer's half close during a write": func(w *world, c, s end) {
 		w.while(func(w *world) { n, err := c.Write(flood[:1<<20]); w.tell("write", n, err); c.Close() }, func() {
 			_ = s.CloseWrite()
 			n, err := io.Copy(io.Discard, s)
 			w.tell("copy", n, err)
 		})
 	},
-	"two readers": func(w *world) {
-		c, s := w.connect()
+	"two readers": func(w *world, c, s end) {
 		var sum atomic.Int64
 		var readers sync.WaitGroup
 		for range 2 {
@@ -427,8 +394,7 @@ var scenes = map[string]func(w *world){
 		readers.Wait()
 		w.tell("sum", sum.Load())
 	},
-	"two writers": func(w *world) {
-		c, s := w.connect()
+	"two writers": func(w *world, c, s end) {
 		const size = 1 << 20
 		for _, b := range []byte("ab") {
 			go func() {
@@ -442,35 +408,31 @@ var scenes = map[string]func(w *world){
 			w.tell("one at a time", bytes.Count(p, p[:1]) == size, err)
 		}
 	},
-	"dial, refused": func(w *world) {
-		_, _ = w.connect()
+	"dial, refused": func(w *world, _, _ end) {
 		w.tell("close", w.listener.Close())
 		c, err := w.dial(w.Context())
 		w.tell("dial", c == nil, err)
 	},
-	"dial, canceled": func(w *world) {
-		_, _ = w.connect()
+	"dial, canceled": func(w *world, _, _ end) {
 		ctx, cancel := context.WithCancelCause(w.Context())
 		cancel(errors.New("a cause"))
 		c, err := w.dial(ctx)
 		w.tell("dial", c == nil, err)
 	},
-	"dial, too late": func(w *world) {
-		_, _ = w.connect()
+	"dial, too late": func(w *world, _, _ end) {
 		ctx, cancel := context.WithDeadline(w.Context(), time.Unix(1, 0))
 		defer cancel()
 		c, err := w.dial(ctx)
 		w.tell("dial", c == nil, err)
 	},
-	"dial, canceled and refused": func(w *world) {
-		_, _ = w.connect()
+	"dial, canceled and refused": func(w *world, _, _ end) {
 		w.tell("close", w.listener.Close())
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
 		c, err := w.dial(ctx)
 		w.tell("dial", c == nil, err)
 	},
-	"the end of a dial's context": func(w *world) {
+	"the end of a dial's context": func(w *world, _, _ end) {
 		ctx, cancel := context.WithCancel(w.Context())
 		c, err := w.dial(ctx)
 		require.NoError(w, err)
@@ -482,7 +444,7 @@ var scenes = map[string]func(w *world){
 		w.write(s, "text")
 		w.read(c, 4)
 	},
-	"the queue": func(w *world) {
+	"the queue": func(w *world, _, _ end) {
 		var dialed []net.Conn
 		for _, text := range []string{"one", "two"} {
 			c, err := w.dial(w.Context())
@@ -498,8 +460,7 @@ var scenes = map[string]func(w *world){
 			w.read(s, 3)
 		}
 	},
-	"the queue when the listener closes": func(w *world) {
-		_, _ = w.connect()
+	"the queue when the listener closes": func(w *world, _, _ end) {
 		c, err := w.dial(w.Context())
 		require.NoError(w, err)
 		defer c.Close()
@@ -507,7 +468,7 @@ var scenes = map[string]func(w *world){
 		n, err := c.Read(make([]byte, 1))
 		w.tell("read", n, errors.Is(err, syscall.ECONNRESET))
 	},
-	"an end before the accept": func(w *world) {
+	"an end before the accept": func(w *world, _, _ end) {
 		c, err := w.dial(w.Context())
 		require.NoError(w, err)
 		w.write(c, "text")
@@ -517,19 +478,16 @@ var scenes = map[string]func(w *world){
 		defer s.Close()
 		w.readAll(s)
 	},
-	"the listener's end": func(w *world) {
-		_, _ = w.connect()
+	"the listener's end": func(w *world, _, _ end) {
 		w.tell("close", w.listener.Close())
 		w.tell("close", w.listener.Close())
 		c, err := w.listener.Accept()
 		w.tell("accept", c == nil, err, w.listener.Addr().Network(), w.names.Replace(w.listener.Addr().String()))
 	},
-	"the listener's end during an accept": func(w *world) {
-		_, _ = w.connect()
+	"the listener's end during an accept": func(w *world, _, _ end) {
 		w.while(func(w *world) { c, err := w.listener.Accept(); w.tell("accept", c == nil, err) }, func() { w.listener.Close() })
 	},
-	"connections outlive the listener": func(w *world) {
-		c, s := w.connect()
+	"connections outlive the listener": func(w *world, c, s end) {
 		w.tell("close", w.listener.Close())
 		w.write(s, "text")
 		w.read(c, 4)
@@ -561,8 +519,8 @@ func TestConn_AsPackageNet(t *testing.T) {
 			t.Parallel()
 			see := func(w *world) []string {
 				defer w.listener.Close()
-				w.names = strings.NewReplacer(w.listener.Addr().String(), "server")
-				play(w)
+				c, s := w.connect()
+				play(w, c, s)
 				return w.lines
 			}
 			real, memory := see(worldOfNet(t)), see(worldInMemory(t))

@@ -36,16 +36,6 @@ func (p Proto) major() int {
 	return 1
 }
 
-// zeros is a stream whose length net/http doesn't know.
-func zeros(n int64) io.Reader { return io.LimitReader(zeroReader{}, n) }
-
-type zeroReader struct{}
-
-func (zeroReader) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
-}
-
 func TestServer_Echo(t *testing.T) {
 	t.Parallel()
 	eachProto(t, func(t *testing.T, proto Proto) {
@@ -70,58 +60,6 @@ func TestServer_Echo(t *testing.T) {
 		assert.Equal(t, 2*time.Hour, time.Since(start))
 		assert.Equal(t, 2, s.Listener.Dials())
 		assert.Equal(t, 2, s.Listener.Open())
-	})
-}
-
-func TestServer_KeepsConnections(t *testing.T) {
-	t.Parallel()
-	eachProto(t, func(t *testing.T, proto Proto) {
-		s := NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-		tr := s.Transport()
-		c := &http.Client{Transport: tr}
-		for range 10 {
-			resp, err := c.Get(s.URL)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
-		}
-		assert.Equal(t, 1, s.Listener.Dials())
-		tr.CloseIdleConnections()
-		synctest.Wait()
-		assert.Zero(t, s.Listener.Open())
-	})
-}
-
-// The response arrives while the request body is still being written.
-func TestServer_AnswersAnUploadEarly(t *testing.T) {
-	t.Parallel()
-	eachProto(t, func(t *testing.T, proto Proto) {
-		s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "busy", http.StatusServiceUnavailable)
-		}))
-		c := &http.Client{Transport: s.Transport()}
-		for range 3 {
-			start := time.Now()
-			resp, err := c.Post(s.URL, "application/octet-stream", zeros(8<<20))
-			require.NoError(t, err)
-			assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-			body, err := io.ReadAll(resp.Body)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
-			assert.Equal(t, "busy\n", string(body))
-			assert.Zero(t, time.Since(start))
-		}
-	})
-}
-
-func TestServer_RefusedDial(t *testing.T) {
-	t.Parallel()
-	eachProto(t, func(t *testing.T, proto Proto) {
-		s := NewServer(t, proto, http.NotFoundHandler())
-		s.Listener.Refuse(true)
-		c := &http.Client{Transport: s.Transport()}
-		_, err := c.Get(s.URL)
-		assertOpError(t, err, "dial", syscall.ECONNREFUSED)
-		assert.Zero(t, s.Listener.Dials())
 	})
 }
 
@@ -155,28 +93,6 @@ func TestRequestConn_Reset(t *testing.T) {
 	})
 }
 
-func TestRequestConn_ForeignServer(t *testing.T) {
-	t.Parallel()
-	assert.Nil(t, RequestConn(httptest.NewRequest(http.MethodGet, "/", nil)))
-}
-
-// A running request doesn't outlive the test.
-func TestServer_ClosesUnderAHangingHandler(t *testing.T) {
-	t.Parallel()
-	eachProto(t, func(t *testing.T, proto Proto) {
-		s := NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-			time.Sleep(time.Hour)
-		}))
-		go func() {
-			_, err := (&http.Client{Transport: s.Transport()}).Get(s.URL)
-			assert.Error(t, err)
-		}()
-		synctest.Wait()
-		assert.Equal(t, 1, s.Listener.Open())
-	})
-}
-
 // failing stands in for the test that a Server belongs to.
 type failing struct {
 	testing.TB
@@ -203,28 +119,6 @@ func TestServer_ReportsABodyLeftOpen(t *testing.T) {
 	})
 }
 
-func TestListener_ServesHTTPTest(t *testing.T) {
-	t.Parallel()
-	for _, useTLS := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			l := Listen()
-			s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(
-				func(http.ResponseWriter, *http.Request) { time.Sleep(time.Hour) })}}
-			if useTLS {
-				s.StartTLS()
-			} else {
-				s.Start()
-			}
-			t.Cleanup(s.Close)
-			s.Client().Transport.(*http.Transport).DialContext = l.Dial
-			resp, err := s.Client().Get(s.URL)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
-			assert.Equal(t, http.StatusOK, resp.StatusCode)
-		})
-	}
-}
-
 // Outside a bubble the cleanup must not cost a test real time.
 func TestServer_OutsideABubble(t *testing.T) {
 	t.Parallel()
@@ -239,8 +133,7 @@ func TestServer_OutsideABubble(t *testing.T) {
 	assert.Less(t, time.Since(start), 5*time.Second)
 }
 
-func TestProto_String(t *testing.T) {
+func TestRequestConn_ForeignServer(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "HTTP2", HTTP2.String())
-	assert.Equal(t, "Proto(9)", Proto(9).String())
+	assert.Nil(t, RequestConn(httptest.NewRequest(http.MethodGet, "/", nil)))
 }

@@ -229,6 +229,14 @@ func Finish(t testing.TB, resp *http.Response) string {
 	return string(body)
 }
 
+// Do makes a request that must succeed, and reads the body of its response.
+func Do(t testing.TB, rt http.RoundTripper, req *http.Request) (*http.Response, string) {
+	t.Helper()
+	resp, err := rt.RoundTrip(req)
+	require.NoError(t, err)
+	return resp, Finish(t, resp)
+}
+
 func AsError(t testing.TB, err error) *retrip.Error {
 	t.Helper()
 	var e *retrip.Error

@@ -198,9 +198,7 @@ func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 			if name == "section" {
 				req.Body = io.NopCloser(body())
 			}
-			resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
 			if name == "stream" {
 				assert.EqualValues(t, 1, sent.Closed.Load())
 			}
@@ -217,9 +215,7 @@ func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 			return play.Reply(200)(r)
 		})
 		base.Keep = true
-		resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "PUT", sent))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "PUT", sent))
 		synctest.Wait()
 		assert.EqualValues(t, 1, sent.Closed.Load())
 	})
@@ -232,9 +228,7 @@ func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 			return play.Reply(200)(r)
 		})
 		base.Keep = true
-		resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "PUT", sent))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "PUT", sent))
 		n, err := last.Read(make([]byte, 1))
 		assert.Zero(t, n)
 		assert.Error(t, err)

@@ -68,9 +68,8 @@ func TestReplay_EarlyAnswer(t *testing.T) {
 				tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = 32 << 20 })}
 				req := play.MustRequest(t, "PUT", s.URL, tt.body(t))
 				req.ContentLength = int64(len(payload))
-				resp, err := tr.RoundTrip(req)
-				require.NoError(t, err)
-				assert.Equal(t, fmt.Sprintf("%x", want), play.Finish(t, resp))
+				_, got := play.Do(t, tr, req)
+				assert.Equal(t, fmt.Sprintf("%x", want), got)
 				assert.EqualValues(t, 3, seen.Load())
 			})
 		}
@@ -163,9 +162,7 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 			body.give <- "three"
 			close(body.give)
 		}()
-		resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "PUT", body))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "PUT", body))
 		wg.Wait()
 		assert.ErrorContains(t, oldErr, "is over")
 		assert.EqualValues(t, 1, body.closed.Load())
@@ -239,37 +236,6 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 		wg.Wait()
 		assert.EqualValues(t, 1, body.closed.Load())
 	})
-}
-
-// The reader of an attempt that has ended can't affect what later readers get.
-//
-//retrip:promise P7
-func TestReplay_OldReaderIsDead(t *testing.T) {
-	for _, body := range []io.Reader{play.Stream([]byte("abcdef")), io.NewSectionReader(strings.NewReader("abcdef"), 0, 6)} {
-		play.Bubble(t, fmt.Sprintf("%T", body), func(t *testing.T) {
-			var old io.ReadCloser
-			base := play.Base(func(r *http.Request) (*http.Response, error) {
-				old = r.Body
-				_, _ = old.Read(make([]byte, 2))
-				return play.Reply(503)(r)
-			}, func(r *http.Request) (*http.Response, error) {
-				n, err := old.Read(make([]byte, 2))
-				assert.Zero(t, n)
-				assert.Error(t, err)
-				assert.NotErrorIs(t, err, io.EOF)
-				assert.NoError(t, old.Close())
-				b, err := io.ReadAll(r.Body)
-				assert.NoError(t, err)
-				assert.Equal(t, "abcdef", string(b))
-				return play.Reply(200)(r)
-			})
-			base.Keep = true
-			resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "PUT", body))
-			require.NoError(t, err)
-			play.Finish(t, resp)
-			require.Equal(t, 2, base.Attempts())
-		})
-	}
 }
 
 // The response arrives while the base waits for a byte beyond the part that is
@@ -363,50 +329,12 @@ func TestReplay_SigningBase(t *testing.T) {
 					body := &play.SendBody{Reader: open(t)}
 					req := play.MustRequest(t, method, s.URL, body)
 					req.ContentLength = 7
-					resp, err := transport.RoundTrip(req)
-					require.NoError(t, err)
-					play.Finish(t, resp)
+					play.Do(t, transport, req)
 					assert.EqualValues(t, 3, seen.Load())
 					synctest.Wait()
 					assert.EqualValues(t, 1, body.Closed.Load())
 				})
 			}
 		}
-	}
-}
-
-// If a base calls GetBody before it has closed the body, it gets a copy, and the
-// body goes on.
-//
-//retrip:promise P7
-func TestReplay_GetBodyIsACopy(t *testing.T) {
-	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-		old := req.Body
-		_, err := io.ReadFull(old, make([]byte, 2))
-		require.NoError(t, err)
-		again, err := req.GetBody()
-		require.NoError(t, err)
-		next := make([]byte, 1)
-		_, err = io.ReadFull(old, next)
-		require.NoError(t, err)
-		assert.Equal(t, "x", string(next))
-		got, err := io.ReadAll(again)
-		require.NoError(t, err)
-		assert.Equal(t, "text", string(got))
-		got, err = io.ReadAll(old)
-		require.NoError(t, err)
-		assert.Equal(t, "t", string(got))
-		old.Close()
-		again.Close()
-		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
-	})
-	transport := &retrip.Transport{Base: base}
-	for _, body := range []io.Reader{io.MultiReader(strings.NewReader("text")), io.NewSectionReader(strings.NewReader("text"), 0, 4)} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://example.com/", body)
-		require.NoError(t, err)
-		req.ContentLength = 4
-		resp, err := transport.RoundTrip(req)
-		require.NoError(t, err)
-		resp.Body.Close()
 	}
 }

@@ -24,34 +24,6 @@ func put(t *testing.T, body io.Reader) *http.Request {
 	return req
 }
 
-// A superseded attempt that still reads gets an error, never zero bytes without
-// one: its write loop must end, not spin.
-//
-//retrip:promise P7
-func TestReplay_LateReaders(t *testing.T) {
-	stream := func() io.Reader { return io.MultiReader(strings.NewReader("some text")) }
-	for name, body := range map[string]io.Reader{
-		"stream":  stream(),
-		"section": io.NewSectionReader(strings.NewReader("some text"), 0, 9),
-	} {
-		r := Open(put(t, body), 100)
-		late := r.Reader()
-		_, err := io.ReadFull(late, make([]byte, 4))
-		require.NoError(t, err, name)
-		next := r.Reader()
-		n, err := late.Read(make([]byte, 4))
-		assert.Zero(t, n, name)
-		assert.ErrorIs(t, err, errSuperseded, name)
-		text, err := io.ReadAll(next)
-		require.NoError(t, err, name)
-		assert.Equal(t, "some text", string(text), name)
-		require.NoError(t, next.Close())
-		n, err = next.Read(make([]byte, 4))
-		assert.Zero(t, n, name)
-		assert.ErrorIs(t, err, errSuperseded, name)
-	}
-}
-
 // Closing a reader wakes it if it waits for its turn.
 //
 //retrip:promise P13

@@ -51,9 +51,7 @@ func TestReplay_FirstByte(t *testing.T) {
 			_ = pw.Close()
 		}()
 		tr := &retrip.Transport{Base: s.Transport(), Policy: play.Steady}
-		resp, err := tr.RoundTrip(play.MustRequest(t, "PUT", s.URL, pr))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, tr, play.MustRequest(t, "PUT", s.URL, pr))
 	})
 }
 
@@ -72,9 +70,7 @@ func TestReplay_NeverReadsAhead(t *testing.T) {
 		return play.Reply(200)(r)
 	})
 	base.Keep = true
-	resp, err := (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", body))
-	require.NoError(t, err)
-	play.Finish(t, resp)
+	play.Do(t, &retrip.Transport{Base: base}, play.Request(t, "PUT", body))
 	assert.Equal(t, 1, body.closed)
 }
 
@@ -117,9 +113,7 @@ func TestReplay_Bound(t *testing.T) {
 			base := play.Base(play.Reply(503), play.Reply(200))
 			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = tt.bound })}
 			body := &countingBody{data: payload}
-			resp, err := tr.RoundTrip(play.Request(t, "PUT", body))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			resp, _ := play.Do(t, tr, play.Request(t, "PUT", body))
 			assert.Equal(t, tt.attempts, base.Attempts())
 			for i, sent := range base.Sent {
 				assert.True(t, sent == string(payload), "attempt %d got %d bytes", i+1, len(sent))
@@ -149,59 +143,9 @@ func TestReplay_Untouched(t *testing.T) {
 		tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = retrip.Off }),
 			Trace: &retrip.Trace{Attempt: func(e retrip.Event) { attempts = e.Attempt }}}
 		// A refused dial proves that even a POST was not processed.
-		resp, err := tr.RoundTrip(play.MustRequest(t, "POST", s.URL, play.Stream(payload)))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, tr, play.MustRequest(t, "POST", s.URL, play.Stream(payload)))
 		assert.Equal(t, 3, attempts)
 	})
-}
-
-//retrip:promise P7
-func TestReplay_Sections(t *testing.T) {
-	payload := play.Pattern(300 << 10)
-	file := filepath.Join(t.TempDir(), "body")
-	require.NoError(t, os.WriteFile(file, append([]byte("skipped"), payload...), 0o600))
-	open := func(t *testing.T) *os.File {
-		f, err := os.Open(file)
-		require.NoError(t, err)
-		_, err = f.Seek(7, io.SeekStart)
-		require.NoError(t, err)
-		return f
-	}
-	for _, tt := range []struct {
-		name string
-		body func(t *testing.T) io.Reader
-	}{
-		{"file", func(t *testing.T) io.Reader { return open(t) }},
-		{"file without its Close", func(t *testing.T) io.Reader { f := open(t); t.Cleanup(func() { f.Close() }); return io.NopCloser(f) }},
-		{"section", func(t *testing.T) io.Reader {
-			return io.NewSectionReader(strings.NewReader("--"+string(payload)+"--"), 2, int64(len(payload)))
-		}},
-		{"section, partly read", func(t *testing.T) io.Reader {
-			s := io.NewSectionReader(strings.NewReader("--"+string(payload)+"--"), 0, int64(len(payload)+2))
-			_, err := s.Seek(2, io.SeekStart)
-			require.NoError(t, err)
-			return s
-		}},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			base := play.Base(play.Reply(503), play.Reply(503), play.Reply(200))
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = retrip.Off })}
-			req := play.Request(t, "PUT", tt.body(t))
-			req.ContentLength = int64(len(payload))
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			play.Finish(t, resp)
-			require.Equal(t, 3, base.Attempts())
-			for i, sent := range base.Sent {
-				assert.True(t, sent == string(payload), "attempt %d got %d bytes", i+1, len(sent))
-				assert.EqualValues(t, len(payload), base.Reqs[i].ContentLength)
-			}
-			if f, ok := req.Body.(*os.File); ok {
-				assert.ErrorIs(t, f.Close(), os.ErrClosed)
-			}
-		})
-	}
 }
 
 // A file with a wrong size, and something that is a file only by type.
@@ -215,9 +159,7 @@ func TestReplay_OddFiles(t *testing.T) {
 		}
 		base := play.Base(play.Reply(503), play.Reply(200))
 		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-		resp, err := tr.RoundTrip(play.Request(t, "PUT", f))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, tr, play.Request(t, "PUT", f))
 		require.Len(t, base.Sent, 2)
 		for _, sent := range base.Sent {
 			assert.Contains(t, sent, "Name:")
@@ -231,9 +173,7 @@ func TestReplay_OddFiles(t *testing.T) {
 		require.NoError(t, w.Close())
 		base := play.Base(play.Reply(503), play.Reply(200))
 		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-		resp, err := tr.RoundTrip(play.Request(t, "PUT", r))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Do(t, tr, play.Request(t, "PUT", r))
 		assert.Equal(t, []string{"through a pipe", "through a pipe"}, base.Sent)
 		assert.ErrorIs(t, r.Close(), os.ErrClosed)
 	})
@@ -289,9 +229,7 @@ func TestReplay_GetBodyOfDerived(t *testing.T) {
 			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = tt.kept })}
 			req := play.Request(t, tt.method, tt.body())
 			req.ContentLength = tt.length
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Do(t, tr, req)
 		})
 	}
 }
@@ -301,29 +239,6 @@ func TestReplay_GetBodyOfDerived(t *testing.T) {
 //retrip:promise P7 P17
 func TestReplay_Errors(t *testing.T) {
 	broken := errors.New("broken")
-	for _, kept := range []string{"", "some bytes"} {
-		play.Bubble(t, "Read fails after "+kept, func(t *testing.T) {
-			base := play.Base(play.Reply(200))
-			body := &slowBody{give: make(chan string, 1), fail: broken}
-			if kept != "" {
-				body.give <- kept
-			}
-			close(body.give)
-			_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "PUT", body))
-			assert.Same(t, broken, err)
-			assert.Equal(t, 1, base.Attempts())
-			assert.EqualValues(t, 1, body.closed.Load())
-		})
-	}
-	play.Bubble(t, "Read fails, which tells nothing about the host", func(t *testing.T) {
-		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2}}}
-		for range 3 {
-			_, err := tr.RoundTrip(play.Request(t, "PUT", io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))))
-			assert.Same(t, broken, err)
-		}
-		assert.Empty(t, play.Held(tr))
-		assert.Contains(t, play.Counted(t, tr.Metrics), "requests_total{default,failed} 3")
-	})
 	play.Bubble(t, "Read fails, and Classify says to retry all the same", func(t *testing.T) {
 		base := play.Base(play.Reply(200))
 		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
@@ -353,15 +268,6 @@ func TestReplay_Errors(t *testing.T) {
 		// Its token was returned each time.
 		assert.Equal(t, []retrip.Reason{"body_not_replayable", "body_not_replayable", "body_not_replayable"}, reasons)
 		assert.Empty(t, play.Held(tr))
-	})
-	play.Bubble(t, "GetBody fails after an error", func(t *testing.T) {
-		reset := errors.New("reset")
-		req := play.Request(t, "PUT", strings.NewReader("x"))
-		req.GetBody = func() (io.ReadCloser, error) { return nil, broken }
-		_, err := (&retrip.Transport{Base: play.Base(play.Err(reset)), Policy: play.Steady}).RoundTrip(req)
-		assert.ErrorIs(t, err, reset)
-		assert.ErrorIs(t, err, broken)
-		assert.Equal(t, retrip.ReasonBodyNotReplayable, play.AsError(t, err).Reason)
 	})
 	play.Bubble(t, "a body had from GetBody for an attempt that is never made is closed", func(t *testing.T) {
 		var made []*play.SendBody
@@ -400,9 +306,7 @@ func TestReplay_ContentLength(t *testing.T) {
 		for _, body := range []io.Reader{bytes.NewReader(payload), play.Stream(payload)} {
 			req := play.MustRequest(t, "PUT", s.URL, body)
 			req.ContentLength = int64(len(payload))
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			resp, _ := play.Do(t, tr, req)
 			assert.Equal(t, 200, resp.StatusCode)
 		}
 		assert.EqualValues(t, 6, seen.Load())
