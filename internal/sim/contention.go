@@ -90,9 +90,8 @@ type ContentionResult struct {
 	Series []int64
 }
 
-// Validate reports the first parameter that is out of bounds, as a
-// *[ParameterError], or an invalid policy. Run validates too.
-func (m Contention) Validate() error {
+// valid returns the rules of a model of which no parameter is out of bounds.
+func (m Contention) valid() (*decide.Rules, retrip.Policy, error) {
 	var c checker
 	c.count("Clients", m.Clients, 1, 100_000)
 	c.duration("Delay", m.Delay, 0, time.Hour)
@@ -101,10 +100,9 @@ func (m Contention) Validate() error {
 	c.count("Trials", m.Trials, 1, 1_000_000)
 	c.ours(m.Policy)
 	if c.err != nil {
-		return c.err
+		return nil, retrip.Policy{}, c.err
 	}
-	_, _, err := m.Policy.rules()
-	return err
+	return m.Policy.rules()
 }
 
 // contentionTrial is the result of one trial.
@@ -120,10 +118,7 @@ type contentionTrial struct {
 // When ctx ends, Run returns the result of the completed trials, marked as
 // partial, and the context's error.
 func (m Contention) Run(ctx context.Context, progress func(done float64)) (*ContentionResult, error) {
-	if err := m.Validate(); err != nil {
-		return nil, err
-	}
-	rules, policy, err := m.Policy.rules()
+	rules, policy, err := m.valid()
 	if err != nil {
 		return nil, err
 	}

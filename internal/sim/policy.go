@@ -6,6 +6,7 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,6 +93,7 @@ func changed(change func(*retrip.Policy)) func(retrip.Policy) Policy {
 	}
 }
 
+// The quotas count in fifths of a retry.
 var presets = []preset{
 	{"retrip", "the base policy as it is", changed(func(*retrip.Policy) {})},
 	{"account", "the base policy, and the fleet's account, which may forbid retries", func(base retrip.Policy) Policy {
@@ -99,9 +101,9 @@ var presets = []preset{
 	}},
 	{"no-retries", "one attempt", changed(func(p *retrip.Policy) { p.MaxAttempts = 1 })},
 	{"no-budget", "retries without a budget", changed(func(p *retrip.Policy) { p.Budget = retrip.Off })},
-	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newPlainBudget, 0)},
+	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newQuota(25, 5, 5), 0)},
 	{"envoy", "Envoy max_retries: 3 retries at a time", limited(newEnvoy, 0)},
-	{"aws-standard", "AWS SDKs, standard mode: 500 tokens, 5 a retry, 10 after a timeout; 3 attempts", limited(newAWSStandard, 3)},
+	{"aws-standard", "AWS SDKs, standard mode: 500 tokens, 5 a retry, 10 after a timeout; 3 attempts", limited(newQuota(500, 5, 10), 3)},
 	{"no-jitter", "no budget, no jitter", jittered(retrip.NoJitter)},
 	{"equal", "no budget, equal jitter", jittered(retrip.EqualJitter)},
 	{"full", "no budget, full jitter", jittered(retrip.FullJitter)},
@@ -190,4 +192,77 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	}
 	requests := float64(retries) / float64(p.MaxAttempts-1)
 	return time.Duration(requests * float64(s.Fleet.Clients) / s.Arrivals.Rate * float64(time.Second)), nil
+}
+
+// always is a limiter that allows everything. Other limiters embed it.
+type always struct{}
+
+func (always) result(int32, time.Duration, *decide.Outcome, int, *int32) {}
+func (always) retry(int32, time.Duration, *decide.Outcome, *int32) bool  { return true }
+func (always) delay(int32, time.Duration) time.Duration                  { return 0 }
+func (always) send(int32, time.Duration, time.Duration, *int32) bool     { return true }
+
+func succeeded(o *decide.Outcome) bool {
+	return o.Status != 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
+}
+
+// envoy is the circuit breaker max_retries, 3 by default: the cluster's retries
+// that are waiting or in flight.
+type envoy struct {
+	always
+	retries []int32
+}
+
+func newEnvoy(clients int) limiter { return &envoy{retries: make([]int32, clients)} }
+
+func (e *envoy) result(client int32, _ time.Duration, _ *decide.Outcome, _ int, paid *int32) {
+	e.retries[client] -= *paid
+	*paid = 0
+}
+
+func (e *envoy) retry(client int32, _ time.Duration, _ *decide.Outcome, paid *int32) bool {
+	if e.retries[client] >= 3 {
+		return false
+	}
+	e.retries[client]++
+	*paid = 1
+	return true
+}
+
+// quota is the retry quota of the AWS SDKs: a retry withdraws its cost and gets
+// it back if it succeeds; a success without a retry deposits 1.
+type quota struct {
+	always
+	tokens              []int32
+	most, cost, timeout int32
+}
+
+func newQuota(most, cost, timeout int32) func(clients int) limiter {
+	return func(clients int) limiter {
+		return &quota{tokens: slices.Repeat([]int32{most}, clients), most: most, cost: cost, timeout: timeout}
+	}
+}
+
+func (q *quota) result(client int32, _ time.Duration, o *decide.Outcome, attempts int, paid *int32) {
+	if succeeded(o) {
+		back := *paid
+		if attempts == 1 {
+			back = 1
+		}
+		q.tokens[client] = min(q.tokens[client]+back, q.most)
+	}
+	*paid = 0
+}
+
+func (q *quota) retry(client int32, _ time.Duration, o *decide.Outcome, paid *int32) bool {
+	cost := q.cost
+	if o.Timeout {
+		cost = q.timeout
+	}
+	if q.tokens[client] < cost {
+		return false
+	}
+	q.tokens[client] -= cost
+	*paid = cost
+	return true
 }

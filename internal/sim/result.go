@@ -70,19 +70,13 @@ type Result struct {
 
 // SuccessRate returns the share of requests that succeeded.
 func (r *Result) SuccessRate() float64 {
-	if r.Requests == 0 {
-		return 0
-	}
-	return float64(r.Succeeded) / float64(r.Requests)
+	return float64(r.Succeeded) / float64(max(1, r.Requests))
 }
 
 // AliveRate returns the share of requests that succeeded, of those that could: see
 // DeadRequests.
 func (r *Result) AliveRate() float64 {
-	if r.Requests == r.DeadRequests {
-		return 0
-	}
-	return float64(r.Succeeded) / float64(r.Requests-r.DeadRequests)
+	return float64(r.Succeeded) / float64(max(1, r.Requests-r.DeadRequests))
 }
 
 // Percentile returns the time that a share of the successful requests took at most, from
@@ -196,7 +190,7 @@ func (r *Result) finish(s *Scenario, l *latencies, seconds *seconds) {
 	}
 	if s.Trigger.For > 0 {
 		r.Goodput = float64(seconds.troubled) / min(s.Trigger.For, max(1, r.Until-s.Trigger.At)).Seconds()
-		r.Recovery = seconds.recovery(s.Trigger.end(), whole)
+		r.Recovery = recoveredTo(0.95, whole[min(len(whole), int(seconds.index(int64(s.Trigger.end())))):])
 	}
 }
 
@@ -224,12 +218,6 @@ func (s *seconds) at(now int64) *second { return &s.list[s.index(now)] }
 // first one.
 func (s *seconds) whole(until time.Duration) []second {
 	return s.list[:min(len(s.list), int((until+s.shift)/time.Second))]
-}
-
-// recovery returns the time from end to the first second that meets the
-// threshold and is followed by seconds that meet it.
-func (s *seconds) recovery(end time.Duration, whole []second) time.Duration {
-	return recoveredTo(0.95, whole[min(len(whole), int(s.index(int64(end)))):])
 }
 
 // recoveredTo returns the time until the first second in which the given share

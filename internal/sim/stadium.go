@@ -99,9 +99,8 @@ type StadiumPoint struct {
 	Fetches, Retries, Failed, Refused int32
 }
 
-// Validate reports the first parameter that is out of bounds, as a
-// *[ParameterError], or an invalid policy. Run validates too.
-func (m Stadium) Validate() error {
+// valid returns the rules of a model of which no parameter is out of bounds.
+func (m Stadium) valid() (*decide.Rules, retrip.Policy, error) {
 	var c checker
 	c.count("Players", m.Players, 1, 100_000_000)
 	c.duration("Interval", m.Interval, time.Millisecond, time.Hour)
@@ -117,10 +116,9 @@ func (m Stadium) Validate() error {
 	c.want(m.At+m.For <= m.Horizon, "At", m.At, "such that At + For is within the horizon, "+m.Horizon.String())
 	c.ours(m.Policy)
 	if c.err != nil {
-		return c.err
+		return nil, retrip.Policy{}, c.err
 	}
-	_, _, err := m.Policy.rules()
-	return err
+	return m.Policy.rules()
 }
 
 // player is the state of a player that has had a failure. Other players need no
@@ -162,10 +160,7 @@ type segment struct {
 // share of the simulated time that is complete. Cancellation and errors are as
 // in [Scenario.Run].
 func (m Stadium) Run(ctx context.Context, progress func(done float64)) (*StadiumResult, error) {
-	if err := m.Validate(); err != nil {
-		return nil, err
-	}
-	rules, policy, err := m.Policy.rules()
+	rules, policy, err := m.valid()
 	if err != nil {
 		return nil, err
 	}
