@@ -178,8 +178,7 @@ func TestAllocations_Counted(t *testing.T) {
 			if tt.body != "" {
 				body = strings.NewReader(tt.body)
 			}
-			req, err := http.NewRequestWithContext(tt.ctx, tt.method, "http://example.com/", body)
-			require.NoError(t, err)
+			req := must(http.NewRequestWithContext(tt.ctx, tt.method, "http://example.com/", body))
 			req.Header["Idempotency-Key"] = []string{"k"}
 			allocs := testing.AllocsPerRun(200, func() {
 				resp, err := transport.RoundTrip(req)
@@ -246,11 +245,7 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 	base := &allocBase{statuses: []int{503}, body: foreignBody{}}
 	transport := &Transport{Base: base, Policy: Policy{Backoff: Backoff{Base: Off}}}
 	get := func(host string) {
-		req, err := http.NewRequest("GET", "http://"+host, nil)
-		require.NoError(t, err)
-		resp, err := transport.RoundTrip(req)
-		require.NoError(t, err)
-		resp.Body.Close()
+		drop(t, transport, must(http.NewRequest("GET", "http://"+host, nil)))
 	}
 	const troubled = 128 // two for each stripe of the table, on average
 	for i := range troubled {
@@ -258,8 +253,7 @@ func TestAllocations_ManyInTrouble(t *testing.T) {
 	}
 	require.Len(t, transport.HostStates(), troubled)
 	base.statuses = []int{200}
-	req, err := http.NewRequest("GET", "http://example.com/", nil)
-	require.NoError(t, err)
+	req := must(http.NewRequest("GET", "http://example.com/", nil))
 	assert.Zero(t, testing.AllocsPerRun(200, func() {
 		resp, err := transport.RoundTrip(req)
 		if err != nil {
@@ -383,12 +377,9 @@ func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, 1))
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: func(host string) { asked = append(asked, host) }})
-	req, err := http.NewRequestWithContext(ctx, "POST", "http://example.com/", nil)
-	require.NoError(t, err)
+	req := must(http.NewRequestWithContext(ctx, "POST", "http://example.com/", nil))
 	before := runtime.NumGoroutine()
-	resp, err := transport.RoundTrip(req)
-	require.NoError(t, err)
-	resp.Body.Close()
+	drop(t, transport, req)
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 	assert.Equal(t, []string{"example.com:80"}, asked)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
@@ -32,9 +31,7 @@ func TestTransport_ThrottleBase(t *testing.T) {
 		play.Bubble(t, tt.name, func(t *testing.T) {
 			base := play.Base(tt.steps...)
 			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: schedule, Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}, Dialects: []string{"retry-after-ms"}}}
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 			for i := range base.At {
 				// The wait is up to 1 s longer than Retry-After.
 				base.At[i] = base.At[i].Truncate(time.Second)

@@ -111,9 +111,7 @@ func TestCaller_ContextThatNeverEnds(t *testing.T) {
 	for setUp, transport := range callerTransports {
 		play.Bubble(t, setUp, func(t *testing.T) {
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
-			resp, err := transport(s.Transport()).RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(errOnly{t.Context()}))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, transport(s.Transport()), play.MustRequest(t, "GET", s.URL, nil).WithContext(errOnly{t.Context()})))
 		})
 	}
 }

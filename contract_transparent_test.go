@@ -4,8 +4,6 @@
 package retrip_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -41,10 +39,8 @@ var contractTransparent = []contractRow{
 			given = resp
 			return resp, err
 		})
-		req, err := http.NewRequest("GET", s.URL, nil)
-		require.NoError(t, err)
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
+		req := play.Must(http.NewRequest("GET", s.URL, nil))
+		resp := do(t, tr, req)
 		assert.Same(t, given, resp)
 		assert.Same(t, req, resp.Request)
 		assert.Equal(t, http.StatusTeapot, resp.StatusCode)
@@ -55,12 +51,10 @@ var contractTransparent = []contractRow{
 		h, seen := play.Flaky(2, 503, play.Echo)
 		s, tr := e.serve(t, h)
 		body := play.NewSend("payload")
-		req, err := http.NewRequestWithContext(t.Context(), "PUT", s.URL, body)
-		require.NoError(t, err)
+		req := play.Must(http.NewRequestWithContext(t.Context(), "PUT", s.URL, body))
 		req.Header.Set("X-A", "b")
 		before, header := *req, req.Header.Clone()
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
+		resp := do(t, tr, req)
 		assert.Equal(t, "payload", play.Finish(t, resp))
 		synctest.Wait()
 		assert.EqualValues(t, 3, seen.Load())
@@ -104,15 +98,6 @@ var contractTransparent = []contractRow{
 			assert.ErrorIs(t, err, g)
 		}
 	}},
-	{"P3 a caller that is gone before the first attempt", func(t *testing.T, e contractEnv) {
-		s, tr := e.serve(t, func(http.ResponseWriter, *http.Request) {})
-		left := errors.New("the user left")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(left)
-		_, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-		assert.Same(t, left, err)
-		assert.Zero(t, s.Listener.Dials())
-	}},
 	{"P4 1xx and httptrace", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Link", "</a.css>")
@@ -125,11 +110,7 @@ var contractTransparent = []contractRow{
 			GotConn:              func(httptrace.GotConnInfo) { conns++ },
 			GotFirstResponseByte: func() { bytes++ },
 		})
-		req, err := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
-		require.NoError(t, err)
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Must(http.NewRequestWithContext(ctx, "GET", s.URL, nil))))
 		assert.Equal(t, []int{1, 1, 1}, []int{hints, conns, bytes})
 	}},
 	{"P4 redirects, cookies and replays stay http.Client's", func(t *testing.T, e contractEnv) {
@@ -183,9 +164,7 @@ var contractTransparent = []contractRow{
 		})
 		req := play.MustRequest(t, "PUT", s.URL, strings.NewReader("payload"))
 		req.Header.Set("X-A", "b")
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, req))
 		assert.EqualValues(t, 3, seen.Load())
 	}},
 	{"P5 nothing from the base, and a panic of it", func(t *testing.T, e contractEnv) {
@@ -197,9 +176,7 @@ var contractTransparent = []contractRow{
 		body = play.NewSend("x")
 		assert.PanicsWithValue(t, "base", func() { _, _ = tr.RoundTrip(play.Request(t, "PUT", body)) })
 		assert.Positive(t, body.Closed.Load())
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 	}},
 	{"P5 a base that clones, and panics", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, play.Echo)
@@ -213,8 +190,7 @@ var contractTransparent = []contractRow{
 		for call := range 3 {
 			body := play.NewSend("payload")
 			send := func() {
-				resp, err := tr.RoundTrip(play.MustRequest(t, "PUT", s.URL, body))
-				require.NoError(t, err)
+				resp := do(t, tr, play.MustRequest(t, "PUT", s.URL, body))
 				assert.Equal(t, "payload", play.Finish(t, resp))
 				assert.NoError(t, resp.Request.Context().Err())
 			}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -53,8 +52,7 @@ func TestAllocations_Bodies(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector allocates too")
 	}
-	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
-	require.NoError(t, err)
+	req := must(http.NewRequest(http.MethodGet, "http://example.com/", nil))
 	buffer := make([]byte, 1000)
 	count := func(p Policy) float64 {
 		tr := &Transport{Base: &zerosBase{size: 3000}, Policy: p, Metrics: NewMetrics()}

@@ -119,27 +119,25 @@ func TestResume_LyingServers(t *testing.T) {
 		{name: "416 that says that all is there", lie: all(status(416), cr("bytes */%d", cut), content(nil))},
 		{name: "203", lie: all(status(203), content(other[cut:]))},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				at := cut
-				if c.at > 0 {
-					at = c.at
+		bubble(t, c.name, func(t *testing.T) {
+			at := cut
+			if c.at > 0 {
+				at = c.at
+			}
+			s := &store{etag: `"a"`, data: data, at: once(at, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
+				if i == 1 {
+					c.lie(resp)
 				}
-				s := &store{etag: `"a"`, data: data, at: once(at, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
-					if i == 1 {
-						c.lie(resp)
-					}
-				}}
-				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
-				if c.good {
-					require.NoError(t, err)
-					require.True(t, bytes.Equal(data, got))
-					return
-				}
-				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				require.True(t, bytes.Equal(data[:at], got), "%d bytes", len(got))
-				require.LessOrEqual(t, len(s.asks), 2)
-			})
+			}}
+			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
+			if c.good {
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(data, got))
+				return
+			}
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			require.True(t, bytes.Equal(data[:at], got), "%d bytes", len(got))
+			require.LessOrEqual(t, len(s.asks), 2)
 		})
 	}
 }
@@ -219,11 +217,13 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 		{reason: resume.RefusedMethod, method: http.MethodPost, text: at10 + "method"},
 		{reason: resume.RefusedStatus, first: status(203), text: at10 + "status"},
 		{reason: resume.RefusedEncoded, first: set("Content-Encoding", "gzip"), text: at10 + "encoded"},
+		{reason: resume.RefusedEncoded, first: func(r *http.Response) { r.Uncompressed = true }, text: at10 + "encoded"},
 		{reason: resume.RefusedMultipart, first: set("Content-Type", "multipart/mixed"), text: at10 + "multipart"},
 		{reason: resume.RefusedTrailers, first: func(r *http.Response) { r.Trailer = http.Header{"X": nil} }, text: at10 + "trailers"},
 		{reason: resume.RefusedLength, first: func(r *http.Response) { r.ContentLength = -1 }, text: at10 + "unknown_length"},
 		{reason: resume.RefusedRanges, first: set("Accept-Ranges", "none"), text: at10 + "no_ranges"},
 		{reason: resume.RefusedValidator, first: set("ETag", `W/"a"`), text: at10 + "no_validator"},
+		{reason: resume.RefusedValidator, first: func(r *http.Response) { r.Header.Del("ETag") }, text: at10 + "no_validator"},
 		{reason: resume.RefusedContentRange, first: set("Content-Range", "bytes 0-999/2000"), text: at10 + "content_range"},
 
 		{reason: resume.RefusedStatus, lie: status(404), text: at10 + "status, in a response with status 404"},
@@ -239,43 +239,46 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 			text: "retrip: gave up after 2 attempts: x509: certificate has expired; before that: unexpected EOF; retrip: the response body can't be continued at byte 10: error"},
 		{reason: ReasonMaxAttempts, policy: Policy{MaxAttempts: 1}, text: at10 + "max_attempts"},
 		{reason: ReasonNotIdempotent, policy: Policy{Idempotent: func(*http.Request) bool { return false }}, text: at10 + "not_idempotent"},
+		{reason: ReasonNotIdempotent, policy: Policy{Idempotent: func(*http.Request) bool { return false }, IdempotencyKey: On}, text: at10 + "not_idempotent"},
 		{reason: ReasonWaitTooLong, lie: func(r *http.Response) { r.StatusCode = 503; r.Header.Set("Retry-After", "86400") }, text: at10 + "wait_too_long, in a response with status 503"},
 	} {
-		t.Run(c.text, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: c.at, lie: func(i int, resp *http.Response) {
-					switch {
-					case i == 0 && c.first != nil:
-						c.first(resp)
-					case i > 0 && c.lie != nil:
-						c.lie(resp)
-					}
-				}}
-				if s.at == nil {
-					s.at = once(10, io.ErrUnexpectedEOF)
+		bubble(t, c.text, func(t *testing.T) {
+			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: c.at, lie: func(i int, resp *http.Response) {
+				switch {
+				case i == 0 && c.first != nil:
+					c.first(resp)
+				case i > 0 && c.lie != nil:
+					c.lie(resp)
 				}
-				base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-					if c.fails != nil && len(s.asks) > 0 {
-						return nil, c.fails
-					}
-					return s.RoundTrip(req)
-				})
-				var log bytes.Buffer
-				var told []Reason
-				m := NewMetrics()
-				c.policy.Resume = time.Minute
-				tr := &Transport{Base: base, Metrics: m, Policy: c.policy, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-					Trace: &Trace{Resume: func(e Event) { told = append(told, e.Reason) }}}
-				resp, err := tr.RoundTrip(must(http.NewRequest(cmp.Or(c.method, http.MethodGet), "http://a.example/", nil)))
-				require.NoError(t, err)
-				_, err = io.ReadAll(resp.Body)
-				require.NoError(t, resp.Body.Close())
-				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				assert.Equal(t, c.text, waited.ReplaceAllString(err.Error(), ", 50s after"))
-				assert.Equal(t, c.reason, told[len(told)-1])
-				assert.Equal(t, 1, resumes(m, c.reason))
-				assert.Contains(t, log.String(), "reason="+string(c.reason)+" ")
+			}}
+			if s.at == nil {
+				s.at = once(10, io.ErrUnexpectedEOF)
+			}
+			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				if c.fails != nil && len(s.asks) > 0 {
+					return nil, c.fails
+				}
+				return s.RoundTrip(req)
 			})
+			var log bytes.Buffer
+			var told []Reason
+			m := NewMetrics()
+			c.policy.Resume = time.Minute
+			tr := &Transport{Base: base, Metrics: m, Policy: c.policy, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Trace: &Trace{Resume: func(e Event) { told = append(told, e.Reason) }}}
+			resp := do(t, tr, must(http.NewRequest(cmp.Or(c.method, http.MethodGet), "http://a.example/", nil)))
+			got, err := io.ReadAll(resp.Body)
+			require.NoError(t, resp.Body.Close())
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			assert.True(t, bytes.HasPrefix(s.data, got))
+			if c.lie == nil && c.at == nil {
+				assert.Len(t, got, 10)
+				assert.Len(t, s.asks, 1)
+			}
+			assert.Equal(t, c.text, waited.ReplaceAllString(err.Error(), ", 50s after"))
+			assert.Equal(t, c.reason, told[len(told)-1])
+			assert.Equal(t, 1, resumes(m, c.reason))
+			assert.Contains(t, log.String(), "reason="+string(c.reason)+" ")
 		})
 	}
 }

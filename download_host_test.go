@@ -51,55 +51,52 @@ func TestResume_ObeysItsHost(t *testing.T) {
 		{name: "a breaker that closes", policy: Policy{Breaker: Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: 7 * time.Second}}, status: 503, failures: 4, reason: resumeContinued, took: 7 * time.Second},
 		{name: "no time left", status: 503, after: "7", failures: 1, deadline: 5 * time.Second, reason: ReasonDeadline, most: time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-				s.lie = func(i int, resp *http.Response) {
-					if 1 <= i && i <= c.failures {
-						resp.StatusCode, resp.Body, resp.Header = c.status, http.NoBody, http.Header{}
-						if c.after != "" {
-							resp.Header.Set("Retry-After", c.after)
-						}
+		bubble(t, c.name, func(t *testing.T) {
+			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
+			s.lie = func(i int, resp *http.Response) {
+				if 1 <= i && i <= c.failures {
+					resp.StatusCode, resp.Body, resp.Header = c.status, http.NoBody, http.Header{}
+					if c.after != "" {
+						resp.Header.Set("Retry-After", c.after)
 					}
 				}
-				base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-					if req.URL.Path == "/other" {
-						return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {c.paused}}, Body: http.NoBody}, nil
-					}
-					return s.RoundTrip(req)
-				})
-				c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = time.Minute, Off, 10
-				m := NewMetrics()
-				tr := &Transport{Base: base, Metrics: m, Policy: c.policy}
-				ctx, cancel := context.WithCancel(t.Context())
-				if c.deadline > 0 {
-					ctx, cancel = context.WithTimeout(ctx, c.deadline)
+			}
+			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path == "/other" {
+					return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {c.paused}}, Body: http.NoBody}, nil
 				}
-				defer cancel()
-				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-				require.NoError(t, err)
-				defer resp.Body.Close()
-				if c.paused != "" {
-					ctx := WithPolicy(t.Context(), Policy{MaxAttempts: 1, MaxWait: time.Minute})
-					other, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/other", nil)))
-					require.NoError(t, err)
-					require.NoError(t, other.Body.Close())
-				}
-				began := time.Now()
-				got, err := io.ReadAll(resp.Body)
-				took := time.Since(began)
-				assert.Equal(t, 1, resumes(m, c.reason))
-				assert.GreaterOrEqual(t, took, c.took)
-				if c.most > 0 {
-					assert.LessOrEqual(t, took, c.most)
-				}
-				if c.reason == resumeContinued {
-					require.NoError(t, err)
-					assert.True(t, bytes.Equal(s.data, got))
-				} else {
-					assert.ErrorIs(t, err, syscall.ECONNRESET)
-				}
+				return s.RoundTrip(req)
 			})
+			c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = time.Minute, Off, 10
+			m := NewMetrics()
+			tr := &Transport{Base: base, Metrics: m, Policy: c.policy}
+			ctx, cancel := context.WithCancel(t.Context())
+			if c.deadline > 0 {
+				ctx, cancel = context.WithTimeout(ctx, c.deadline)
+			}
+			defer cancel()
+			resp := do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			defer resp.Body.Close()
+			if c.paused != "" {
+				ctx := WithPolicy(t.Context(), Policy{MaxAttempts: 1, MaxWait: time.Minute})
+				other, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/other", nil)))
+				require.NoError(t, err)
+				require.NoError(t, other.Body.Close())
+			}
+			began := time.Now()
+			got, err := io.ReadAll(resp.Body)
+			took := time.Since(began)
+			assert.Equal(t, 1, resumes(m, c.reason))
+			assert.GreaterOrEqual(t, took, c.took)
+			if c.most > 0 {
+				assert.LessOrEqual(t, took, c.most)
+			}
+			if c.reason == resumeContinued {
+				require.NoError(t, err)
+				assert.True(t, bytes.Equal(s.data, got))
+			} else {
+				assert.ErrorIs(t, err, syscall.ECONNRESET)
+			}
 		})
 	}
 }
@@ -162,8 +159,7 @@ func TestWholeBody_EndsWithItsConnection(t *testing.T) {
 func TestResume_NoGoroutine(t *testing.T) {
 	tr := &Transport{Base: &zerosBase{size: 1 << 20}, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Minute}}
 	before := runtime.NumGoroutine()
-	resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-	require.NoError(t, err)
+	resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 	for range 100 {
 		_, err := resp.Body.Read(make([]byte, 100))
 		require.NoError(t, err)

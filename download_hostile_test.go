@@ -54,32 +54,30 @@ func TestResume_RestStalls(t *testing.T) {
 		"skip of a block, Peek":  {lie: block, policy: Policy{Classify: peek}},
 		"skip of all, only once": {lie: whole, broken: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &store{etag: `"a"`, data: data, lie: c.lie, at: func(i int) (int, error) {
-					switch i {
-					case 0:
-						return 200_000, io.ErrUnexpectedEOF
-					case 1:
-						return 50, nil
-					}
-					return -1, nil
-				}}
-				m := NewMetrics()
-				p := c.policy
-				p.Resume, p.BodyIdleTimeout, p.Backoff = time.Minute, time.Second, Backoff{Base: 1, Cap: 1}
-				began := time.Now()
-				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
-				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Millisecond)
-				assert.EqualValues(t, 1, m.policies["default"].Stalls.Load())
-				assert.Len(t, s.asks, 3)
-				if c.broken {
-					assert.ErrorIs(t, err, errBodyIdle, "how it broke last")
-					return
+		bubble(t, name, func(t *testing.T) {
+			s := &store{etag: `"a"`, data: data, lie: c.lie, at: func(i int) (int, error) {
+				switch i {
+				case 0:
+					return 200_000, io.ErrUnexpectedEOF
+				case 1:
+					return 50, nil
 				}
-				require.NoError(t, err)
-				assert.True(t, bytes.Equal(data, got))
-			})
+				return -1, nil
+			}}
+			m := NewMetrics()
+			p := c.policy
+			p.Resume, p.BodyIdleTimeout, p.Backoff = time.Minute, time.Second, Backoff{Base: 1, Cap: 1}
+			began := time.Now()
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
+			assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Millisecond)
+			assert.EqualValues(t, 1, m.policies["default"].Stalls.Load())
+			assert.Len(t, s.asks, 3)
+			if c.broken {
+				assert.ErrorIs(t, err, errBodyIdle, "how it broke last")
+				return
+			}
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(data, got))
 		})
 	}
 }
@@ -103,8 +101,7 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 			for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, nil} {
 				s := &store{etag: `"a"`, data: data, at: once(500, broken)}
 				tr := &Transport{Base: s, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: peek}}
-				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-				require.NoError(t, err)
+				resp := do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				got, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -143,8 +140,7 @@ func TestResume_SameResponse(t *testing.T) {
 					Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
 				p.Resume = time.Minute
 				tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: p}
-				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-				require.NoError(t, err)
+				resp = do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				got, err := io.ReadAll(resp.Body)
 				assert.ErrorIs(t, err, syscall.ECONNRESET)
 				assert.Equal(t, "abc", string(got))
@@ -272,8 +268,7 @@ func TestResume_ReadAfterClose(t *testing.T) {
 				return resp, err
 			})
 			tr := &Transport{Base: base, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 5}}
-			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-			require.NoError(t, err)
+			resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			_, _ = io.CopyN(io.Discard, resp.Body, c.read)
 			for range 3 {
 				require.NoError(t, resp.Body.Close(), name)

@@ -48,8 +48,7 @@ func TestResume_SetPolicies(t *testing.T) {
 				return 200, []error{syscall.ECONNRESET, nil}[i%2] // every other one stalls
 			}}
 			tr := &Transport{Base: s, Hosts: map[string]Policy{"a.example": c.before}, Metrics: NewMetrics()}
-			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-			require.NoError(t, err)
+			resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			got := make([]byte, 300)
 			n, err := io.ReadFull(resp.Body, got)
 			require.Equal(t, c.whole, err == nil)
@@ -69,24 +68,6 @@ func TestResume_SetPolicies(t *testing.T) {
 			assert.Equal(t, syscall.ECONNRESET, err, "the next request has the new policy")
 		})
 	}
-}
-
-// The policy's rules for repeating a request apply to continuations.
-func TestResume_NotIdempotentByPolicy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, p := range map[string]Policy{
-			"Idempotent":          {Idempotent: func(*http.Request) bool { return false }},
-			"with generated keys": {Idempotent: func(*http.Request) bool { return false }, IdempotencyKey: On},
-		} {
-			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-			m := NewMetrics()
-			p.Resume = time.Minute
-			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
-			assert.ErrorIs(t, err, syscall.ECONNRESET, name)
-			assert.Len(t, s.asks, 1, name)
-			assert.Equal(t, 1, resumes(m, ReasonNotIdempotent), name)
-		}
-	})
 }
 
 // Classify also judges the response to the request for the rest.
@@ -136,8 +117,7 @@ func TestResume_Told(t *testing.T) {
 			s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
 			tr := &Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: Policy{Resume: time.Minute}}
 			ctx := WithTrace(t.Context(), record(&asked))
-			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-			require.NoError(t, err)
+			resp := do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 			_, _ = io.Copy(io.Discard, resp.Body)
 			require.NoError(t, resp.Body.Close())
 			want, spared := "continued 500 2 ", 500
@@ -272,20 +252,18 @@ func TestResume_Bases(t *testing.T) {
 			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
 		}, want: resume.RefusedValidator, got: 300},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &store{etag: `"a"`, data: data, lie: c.lie}
-				m := NewMetrics()
-				got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: Off, MaxAttempts: 10}})
-				if c.want == "" {
-					require.NoError(t, err)
-					assert.True(t, bytes.Equal(data, got))
-					return
-				}
-				require.Error(t, err)
-				assert.True(t, bytes.Equal(data[:c.got], got))
-				assert.Equal(t, 1, resumes(m, c.want))
-			})
+		bubble(t, name, func(t *testing.T) {
+			s := &store{etag: `"a"`, data: data, lie: c.lie}
+			m := NewMetrics()
+			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: Off, MaxAttempts: 10}})
+			if c.want == "" {
+				require.NoError(t, err)
+				assert.True(t, bytes.Equal(data, got))
+				return
+			}
+			require.Error(t, err)
+			assert.True(t, bytes.Equal(data[:c.got], got))
+			assert.Equal(t, 1, resumes(m, c.want))
 		})
 	}
 }
@@ -316,8 +294,7 @@ func TestResume_HugeLengths(t *testing.T) {
 					req.Header.Set("Range", fmt.Sprintf("bytes=%d-", first))
 				}
 				m := NewMetrics()
-				resp, err := (&Transport{Base: base, Metrics: m, Policy: Policy{Resume: time.Minute}}).RoundTrip(req)
-				require.NoError(t, err)
+				resp := do(t, &Transport{Base: base, Metrics: m, Policy: Policy{Resume: time.Minute}}, req)
 				n, err := io.CopyN(io.Discard, resp.Body, 250)
 				require.NoError(t, resp.Body.Close())
 				if total == math.MaxInt64 {
@@ -364,8 +341,7 @@ func TestWholeBody_ExpectContinue(t *testing.T) {
 			base.ExpectContinueTimeout = time.Minute
 			req := must(http.NewRequest(http.MethodPut, server.URL, io.MultiReader(strings.NewReader("upload"))))
 			req.Header.Set("Expect", "100-continue")
-			resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(req)
-			require.NoError(t, err)
+			resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000}}, req)
 			got, err := io.ReadAll(resp.Body)
 			require.NoError(t, resp.Body.Close())
 			if err != nil {

@@ -86,47 +86,45 @@ func (w *cutWriter) Write(p []byte) (int, error) {
 //retrip:promise P20
 func TestResume_BelowReverseProxy(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
-		t.Run(proto.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				upstream := newCutServer(300_000, 2)
-				upstream.change = func(h http.Header) {
-					if proto == memhttp.HTTP1 {
-						h.Set("Connection", "X-Hop")
-						h.Set("X-Hop", "upstream")
-					}
+		bubble(t, proto.String(), func(t *testing.T) {
+			upstream := newCutServer(300_000, 2)
+			upstream.change = func(h http.Header) {
+				if proto == memhttp.HTTP1 {
+					h.Set("Connection", "X-Hop")
+					h.Set("X-Hop", "upstream")
 				}
-				back := memhttp.NewServer(t, proto, upstream)
-				proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
-				proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
-				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: 24 * time.Hour, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
-				front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
+			}
+			back := memhttp.NewServer(t, proto, upstream)
+			proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+			proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
+			proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: 24 * time.Hour, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
+			front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 
-				req := must(http.NewRequest(http.MethodGet, front.URL, nil))
-				req.Header.Set("Connection", "X-Mine")
-				req.Header.Set("X-Mine", "client")
-				began := time.Now()
-				resp, err := front.Transport().RoundTrip(req)
-				require.NoError(t, err)
-				defer resp.Body.Close()
-				assert.EqualValues(t, 300_000, resp.ContentLength)
-				assert.Equal(t, `"a"`, resp.Header.Get("ETag"))
-				assert.Empty(t, resp.Header.Get("X-Hop"))
-				first := make([]byte, 75_000)
-				_, err = io.ReadFull(resp.Body, first)
-				require.NoError(t, err)
-				assert.Less(t, time.Since(began), time.Minute, "held back until the rest arrived")
-				rest, err := io.ReadAll(resp.Body)
-				require.NoError(t, err)
-				assert.True(t, bytes.Equal(upstream.data, slices.Concat(first, rest)))
-				assert.GreaterOrEqual(t, time.Since(began), 2*time.Minute)
-				asked := upstream.requests()
-				require.Len(t, asked, 3)
-				assert.Equal(t, "bytes=75000-299999", asked[1].Header.Get("Range"))
-				assert.Equal(t, "bytes=150000-299999", asked[2].Header.Get("Range"))
-				for _, r := range asked {
-					assert.Empty(t, r.Header.Get("X-Mine"))
-				}
-			})
+			req := must(http.NewRequest(http.MethodGet, front.URL, nil))
+			req.Header.Set("Connection", "X-Mine")
+			req.Header.Set("X-Mine", "client")
+			began := time.Now()
+			resp, err := front.Transport().RoundTrip(req)
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			assert.EqualValues(t, 300_000, resp.ContentLength)
+			assert.Equal(t, `"a"`, resp.Header.Get("ETag"))
+			assert.Empty(t, resp.Header.Get("X-Hop"))
+			first := make([]byte, 75_000)
+			_, err = io.ReadFull(resp.Body, first)
+			require.NoError(t, err)
+			assert.Less(t, time.Since(began), time.Minute, "held back until the rest arrived")
+			rest, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(upstream.data, slices.Concat(first, rest)))
+			assert.GreaterOrEqual(t, time.Since(began), 2*time.Minute)
+			asked := upstream.requests()
+			require.Len(t, asked, 3)
+			assert.Equal(t, "bytes=75000-299999", asked[1].Header.Get("Range"))
+			assert.Equal(t, "bytes=150000-299999", asked[2].Header.Get("Range"))
+			for _, r := range asked {
+				assert.Empty(t, r.Header.Get("X-Mine"))
+			}
 		})
 	}
 }
@@ -138,23 +136,20 @@ func TestResume_BelowReverseProxy_Broken(t *testing.T) {
 		"no validator": func(h http.Header) { h.Del("ETag") },
 		"trailers":     func(h http.Header) { h.Set("Trailer", "X-Sum") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				upstream := newCutServer(300_000, 1)
-				upstream.change = change
-				back := memhttp.NewServer(t, memhttp.HTTP2, upstream)
-				proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
-				proxy.ErrorLog = log.New(io.Discard, "", 0)
-				proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: time.Minute}}
-				front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
-				resp, err := front.Transport().RoundTrip(must(http.NewRequest(http.MethodGet, front.URL, nil)))
-				require.NoError(t, err)
-				defer resp.Body.Close()
-				got, err := io.ReadAll(resp.Body)
-				assert.Error(t, err)
-				assert.True(t, bytes.HasPrefix(upstream.data, got) && len(got) < len(upstream.data))
-				assert.Len(t, upstream.requests(), 1)
-			})
+		bubble(t, name, func(t *testing.T) {
+			upstream := newCutServer(300_000, 1)
+			upstream.change = change
+			back := memhttp.NewServer(t, memhttp.HTTP2, upstream)
+			proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+			proxy.ErrorLog = log.New(io.Discard, "", 0)
+			proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: time.Minute}}
+			front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
+			resp := do(t, front.Transport(), must(http.NewRequest(http.MethodGet, front.URL, nil)))
+			defer resp.Body.Close()
+			got, err := io.ReadAll(resp.Body)
+			assert.Error(t, err)
+			assert.True(t, bytes.HasPrefix(upstream.data, got) && len(got) < len(upstream.data))
+			assert.Len(t, upstream.requests(), 1)
 		})
 	}
 }
@@ -269,11 +264,13 @@ func TestResume_CallersRanges(t *testing.T) {
 		for _, c := range []struct {
 			asked       string
 			first, last int
+			ifRange     bool
 			broken      bool
 		}{
 			{asked: "bytes=100000-", first: 100_000, last: 299_999},
 			{asked: "bytes=-200000", first: 100_000, last: 299_999},
 			{asked: "bytes=100000-299998", first: 100_000, last: 299_998},
+			{asked: "bytes=100000-299998", first: 100_000, last: 299_998, ifRange: true},
 			{asked: "bytes=100000-99999999", first: 100_000, last: 299_999},
 			{asked: "bytes= 100000-199999 ", first: 100_000, last: 199_999},
 			{asked: "bytes=0-150000,100-", first: 0, last: 299_999},
@@ -285,8 +282,10 @@ func TestResume_CallersRanges(t *testing.T) {
 			server := memhttp.NewServer(t, memhttp.HTTP1, s)
 			req := must(http.NewRequest(http.MethodGet, server.URL, nil))
 			req.Header.Set("Range", c.asked)
-			resp, err := (&Transport{Base: server.Transport(), Policy: Policy{Resume: time.Minute}}).RoundTrip(req)
-			require.NoError(t, err)
+			if c.ifRange {
+				req.Header.Set("If-Range", `"a"`)
+			}
+			resp := do(t, &Transport{Base: server.Transport(), Policy: Policy{Resume: time.Minute}}, req)
 			got, err := io.ReadAll(resp.Body)
 			require.NoError(t, resp.Body.Close())
 			asked := s.requests()

@@ -74,8 +74,7 @@ func TestBodyIdle_SilentContinuation(t *testing.T) {
 						Backoff: retrip.Backoff{Base: time.Nanosecond, Cap: time.Nanosecond},
 					}}
 					defer tr.CloseIdleConnections()
-					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-					require.NoError(t, err)
+					resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
 					defer resp.Body.Close()
 					began := time.Now()
 					got, err := io.ReadAll(resp.Body)
@@ -109,8 +108,7 @@ func TestBodyIdle_SlowContinuation(t *testing.T) {
 				s := stallingServer(t, proto, 0, slow)
 				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: classify}}
 				defer tr.CloseIdleConnections()
-				resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-				require.NoError(t, err)
+				resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
 				got, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				assert.Equal(t, "0123456789", string(got))
@@ -171,8 +169,7 @@ func TestResume_KnowsHTTP2(t *testing.T) {
 			base.MaxConnsPerHost = 1
 			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
 			defer tr.CloseIdleConnections()
-			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-			require.NoError(t, err)
+			resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
 			defer resp.Body.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()

@@ -110,13 +110,11 @@ func once(n int, err error) func(int) (int, error) {
 
 // fetch reads the whole body of a GET.
 func fetch(t *testing.T, tr *Transport, headers ...string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/file", nil)
-	require.NoError(t, err)
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/file", nil))
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := tr.RoundTrip(req)
-	require.NoError(t, err)
+	resp := do(t, tr, req)
 	defer resp.Body.Close()
 	return io.ReadAll(resp.Body)
 }
@@ -143,31 +141,6 @@ func TestResume(t *testing.T) {
 			assert.Equal(t, http.Header{"Range": {"bytes=100000-307199"}, "If-Range": {`"a"`}, "Accept-Encoding": {"br"}, "X": {"y"}}, s.asks[1].Header)
 			assert.Equal(t, http.Header{"Accept-Encoding": {"br"}, "X": {"y"}}, s.asks[0].Header, "the caller's")
 		}
-	})
-}
-
-// If the caller asked for a part, the continuation stays within that part.
-func TestResume_CallersRange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		data := randomBytes(1000, 1)
-		s := &store{etag: `"a"`, data: data, at: once(100, io.ErrUnexpectedEOF)}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}}, "Range", "bytes=300-899", "If-Range", `"a"`)
-		require.NoError(t, err)
-		assert.True(t, bytes.Equal(data[300:900], got))
-		require.Len(t, s.asks, 2)
-		assert.Equal(t, "bytes=400-899", s.asks[1].Header.Get("Range"))
-	})
-}
-
-// An error after the last byte doesn't matter.
-func TestResume_BreaksBehindTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		data := randomBytes(1000, 1)
-		s := &store{etag: `"a"`, data: data, at: once(1000, syscall.ECONNRESET)}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
-		require.NoError(t, err)
-		assert.True(t, bytes.Equal(data, got))
-		assert.Len(t, s.asks, 1)
 	})
 }
 
@@ -206,54 +179,19 @@ func TestBodyIdle(t *testing.T) {
 		data := randomBytes(5000, 1)
 		s := &store{etag: `"a"`, data: data, at: func(int) (int, error) { return 3000, nil }}
 		tr := &Transport{Base: s, Policy: Policy{BodyIdleTimeout: time.Second}}
-		resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
+		resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		for range 30 {
 			time.Sleep(10 * time.Second)
 			_, err := io.ReadFull(resp.Body, make([]byte, 100))
 			require.NoError(t, err)
 		}
 		began := time.Now()
-		_, err = resp.Body.Read(make([]byte, 1))
+		_, err := resp.Body.Read(make([]byte, 1))
 		require.Error(t, err)
 		assert.True(t, fault.Timeout(err))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
 		require.NoError(t, resp.Body.Close())
-	})
-}
-
-// The reason why a body isn't continued is reported, and the body ends with its
-// own error and that reason.
-//
-//retrip:promise P20
-func TestResume_NotEligible(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for want, lie := range map[Reason]func(*http.Response){
-			resume.RefusedValidator: func(r *http.Response) { r.Header.Del("ETag") },
-			resume.RefusedLength:    func(r *http.Response) { r.ContentLength = -1 },
-			resume.RefusedEncoded:   func(r *http.Response) { r.Uncompressed = true },
-			resume.RefusedMultipart: func(r *http.Response) { r.Header.Set("Content-Type", "multipart/mixed") },
-			resume.RefusedTrailers:  func(r *http.Response) { r.Trailer = http.Header{"X": nil} },
-			resume.RefusedRanges:    func(r *http.Response) { r.Header.Set("Accept-Ranges", "none") },
-			resume.RefusedStatus:    func(r *http.Response) { r.StatusCode = 404 },
-
-			resume.RefusedContentRange: func(r *http.Response) { r.Header.Set("Content-Range", "bytes 0-999/2000") },
-		} {
-			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET), lie: func(_ int, r *http.Response) { lie(r) }}
-			m := NewMetrics()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute}})
-			assert.ErrorIs(t, err, syscall.ECONNRESET, want)
-			assert.EqualError(t, err, "connection reset by peer; retrip: the response body can't be continued at byte 500: "+string(want), want)
-			assert.Len(t, got, 500, want)
-			assert.Len(t, s.asks, 1, want)
-			assert.EqualValues(t, 1, m.policies["default"].Resumes[slices.Index(resumeResults, want)].Load(), want)
-		}
-		// A body that ends properly is never reported.
-		s := &store{data: randomBytes(1000, 1), lie: func(_ int, r *http.Response) { r.ContentLength = -1 }}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
-		require.NoError(t, err)
-		assert.Len(t, got, 1000)
 	})
 }
 
@@ -298,26 +236,24 @@ func TestResume_IsRetry(t *testing.T) {
 		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
 		{name: "Policy.Deadline is none of a body's", policy: Policy{Deadline: time.Second}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
-				m := NewMetrics()
-				c.policy.Resume = cmp.Or(c.policy.Resume, time.Minute)
-				began := time.Now()
-				tr := &Transport{Base: s, Metrics: m, Policy: c.policy}
-				owe(tr, c.failed)
-				got, err := fetch(t, tr)
-				assert.True(t, bytes.HasPrefix(data, got))
-				if c.reason == resumeContinued {
-					require.NoError(t, err)
-					assert.Len(t, got, len(data))
-				} else {
-					require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				}
-				assert.Len(t, s.asks, c.asks)
-				assert.GreaterOrEqual(t, time.Since(began), c.took)
-				assert.NotZero(t, m.policies["default"].Resumes[slices.Index(resumeResults, c.reason)].Load(), "%v", c.reason)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
+			m := NewMetrics()
+			c.policy.Resume = cmp.Or(c.policy.Resume, time.Minute)
+			began := time.Now()
+			tr := &Transport{Base: s, Metrics: m, Policy: c.policy}
+			owe(tr, c.failed)
+			got, err := fetch(t, tr)
+			assert.True(t, bytes.HasPrefix(data, got))
+			if c.reason == resumeContinued {
+				require.NoError(t, err)
+				assert.Len(t, got, len(data))
+			} else {
+				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			}
+			assert.Len(t, s.asks, c.asks)
+			assert.GreaterOrEqual(t, time.Since(began), c.took)
+			assert.NotZero(t, m.policies["default"].Resumes[slices.Index(resumeResults, c.reason)].Load(), "%v", c.reason)
 		})
 	}
 }
@@ -341,8 +277,7 @@ func TestResume_Close(t *testing.T) {
 			if hang {
 				tr.Policy.Backoff = Backoff{Base: 1, Cap: 1}
 			}
-			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-			require.NoError(t, err)
+			resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			began := time.Now()
 			time.AfterFunc(time.Minute, func() {
 				closing := time.Now()

@@ -136,20 +136,18 @@ func TestResume_HostAway(t *testing.T) {
 		{"60 s", 50, time.Minute, 22 * time.Second, 90},
 		{"200 at once", 200, 0, 8 * time.Second, 210},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOutage(10_000)
-				// A body that waits hasn't been given up.
-				tr := &Transport{Base: o, Policy: Policy{Resume: 2 * time.Minute}, Trace: &Trace{GiveUp: func(e Event) { t.Error(e.Reason) }}}
-				began := time.Now()
-				o.leaves(time.Second, c.down)
-				assert.Equal(t, c.bodies, o.read(t, tr, c.bodies))
-				took := time.Since(began) - time.Second - c.down
-				t.Logf("%d bodies, away %v: whole %v after the return, %d requests, %d at once", c.bodies, c.down, took, o.asks, o.most)
-				assert.LessOrEqual(t, took, c.after)
-				assert.LessOrEqual(t, o.asks, c.asks)
-				assert.Zero(t, tr.turns.Len())
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			o := newOutage(10_000)
+			// A body that waits hasn't been given up.
+			tr := &Transport{Base: o, Policy: Policy{Resume: 2 * time.Minute}, Trace: &Trace{GiveUp: func(e Event) { t.Error(e.Reason) }}}
+			began := time.Now()
+			o.leaves(time.Second, c.down)
+			assert.Equal(t, c.bodies, o.read(t, tr, c.bodies))
+			took := time.Since(began) - time.Second - c.down
+			t.Logf("%d bodies, away %v: whole %v after the return, %d requests, %d at once", c.bodies, c.down, took, o.asks, o.most)
+			assert.LessOrEqual(t, took, c.after)
+			assert.LessOrEqual(t, o.asks, c.asks)
+			assert.Zero(t, tr.turns.Len())
 		})
 	}
 }
@@ -219,52 +217,50 @@ func TestResume_SilentTurn(t *testing.T) {
 //retrip:promise P20
 func TestResume_LeavesTurns(t *testing.T) {
 	for _, how := range []string{"context", "close", "client", "hook"} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOutage(1000)
-				tr := &Transport{Base: o, Policy: Policy{Resume: time.Hour, Backoff: Backoff{Cap: 24 * time.Hour}}}
-				o.leaves(time.Second, -1)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				client := &http.Client{Transport: tr}
-				if how == "client" {
-					client.Timeout = 10 * time.Minute
-				}
-				if how == "hook" {
-					ctx = WithTrace(ctx, &Trace{Retry: func(e Event) {
-						if e.Attempt >= 3 {
-							panic("a hook")
-						}
-					}})
-				}
-				var wg sync.WaitGroup
-				for range 5 {
-					resp, err := client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-					require.NoError(t, err)
-					if how == "close" {
-						time.AfterFunc(10*time.Minute, func() { assert.NoError(t, resp.Body.Close()) })
+		bubble(t, how, func(t *testing.T) {
+			o := newOutage(1000)
+			tr := &Transport{Base: o, Policy: Policy{Resume: time.Hour, Backoff: Backoff{Cap: 24 * time.Hour}}}
+			o.leaves(time.Second, -1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			client := &http.Client{Transport: tr}
+			if how == "client" {
+				client.Timeout = 10 * time.Minute
+			}
+			if how == "hook" {
+				ctx = WithTrace(ctx, &Trace{Retry: func(e Event) {
+					if e.Attempt >= 3 {
+						panic("a hook")
 					}
-					wg.Go(func() {
-						defer func() { assert.Equal(t, how == "hook", recover() != nil) }()
-						_, err := io.ReadAll(resp.Body)
-						assert.Error(t, err)
-						assert.NoError(t, resp.Body.Close())
-					})
+				}})
+			}
+			var wg sync.WaitGroup
+			for range 5 {
+				resp, err := client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				require.NoError(t, err)
+				if how == "close" {
+					time.AfterFunc(10*time.Minute, func() { assert.NoError(t, resp.Body.Close()) })
 				}
-				time.Sleep(5 * time.Minute)
-				assert.Equal(t, 1, tr.turns.Len())
-				time.Sleep(5*time.Minute - time.Millisecond)
-				if how == "context" {
-					cancel()
-				}
-				if how != "hook" {
-					time.Sleep(100 * time.Millisecond)
-					synctest.Wait()
-					assert.Zero(t, tr.turns.Len())
-				}
-				wg.Wait()
+				wg.Go(func() {
+					defer func() { assert.Equal(t, how == "hook", recover() != nil) }()
+					_, err := io.ReadAll(resp.Body)
+					assert.Error(t, err)
+					assert.NoError(t, resp.Body.Close())
+				})
+			}
+			time.Sleep(5 * time.Minute)
+			assert.Equal(t, 1, tr.turns.Len())
+			time.Sleep(5*time.Minute - time.Millisecond)
+			if how == "context" {
+				cancel()
+			}
+			if how != "hook" {
+				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
 				assert.Zero(t, tr.turns.Len())
-			})
+			}
+			wg.Wait()
+			assert.Zero(t, tr.turns.Len())
 		})
 	}
 }
@@ -412,10 +408,7 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 			tr := &Transport{Base: base, Policy: policy}
 			crowd := time.AfterFunc(time.Second+down/2, func() {
 				for i := range 5000 { // more hosts than have places
-					resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodPost, fmt.Sprintf("http://h%d.example/", i), nil)))
-					if err == nil {
-						_ = resp.Body.Close()
-					}
+					try(tr, must(http.NewRequest(http.MethodPost, fmt.Sprintf("http://h%d.example/", i), nil)))
 				}
 			})
 			if coin() {

@@ -29,9 +29,7 @@ func gatedHost(t *testing.T, n *notes, steps ...play.Step) (*retrip.Transport, *
 	t.Helper()
 	base := play.Base(append([]play.Step{play.Reply(429, "Retry-After: 8")}, steps...)...)
 	tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
-	resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
-	require.NoError(t, err)
-	play.Finish(t, resp)
+	play.Finish(t, do(t, tr, play.Request(t, "POST", nil)))
 	require.Equal(t, 8*time.Second, play.Must(tr.HostState("example.com:80")).PausedFor)
 	n.lines = nil
 	return tr, base
@@ -43,9 +41,7 @@ func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
 		var n notes
 		tr, base := gatedHost(t, &n, play.Reply(200))
 		body := play.NewSend("x")
-		resp, err := tr.RoundTrip(play.Request(t, "PUT", body))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "PUT", body)))
 		assert.GreaterOrEqual(t, base.At[1], 8*time.Second)
 		assert.LessOrEqual(t, base.At[1], 9*time.Second)
 		assert.Equal(t, "x", base.Sent[0])
@@ -102,8 +98,7 @@ func TestExchange_GateCanceled(t *testing.T) {
 			assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,canceled} 1")
 
 			// The gate and the host's entry are as before.
-			resp, err = tr.RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
+			resp = do(t, tr, play.Request(t, "GET", nil))
 			play.Finish(t, resp)
 			time.Sleep(5 * time.Minute)
 			assert.Empty(t, tr.HostStates())
@@ -225,10 +220,7 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 			p.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}
 		})}
 		time.AfterFunc(500*time.Millisecond, func() {
-			resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
-			if assert.NoError(t, err) {
-				play.Finish(t, resp)
-			}
+			drop(t, tr, play.Request(t, "POST", nil))
 		})
 		body := play.NewSend("x")
 		req := play.Request(t, "PUT", body)
@@ -272,10 +264,7 @@ func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
 			p.Gate.Enabled = retrip.On
 		})}
 		time.AfterFunc(500*time.Millisecond, func() {
-			resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
-			if assert.NoError(t, err) {
-				play.Finish(t, resp)
-			}
+			drop(t, tr, play.Request(t, "POST", nil))
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Second, cancel)
@@ -322,9 +311,7 @@ func TestExchange_HealthyHostAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8")), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
 		get := func(host string) {
-			resp, err := tr.RoundTrip(play.MustRequest(t, "POST", "http://"+host+"/", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, play.MustRequest(t, "POST", "http://"+host+"/", nil)))
 		}
 		for i := range 1000 {
 			get(fmt.Sprintf("h%d.example.com", i))

@@ -29,8 +29,7 @@ func answer(r *http.Request, status int, lines ...string) *http.Response {
 
 func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	require.NoError(t, err)
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))
 	resp, err := rt.RoundTrip(req)
 	if resp != nil {
 		resp.Body.Close()

@@ -153,9 +153,7 @@ func TestLoadPolicies_Growth(t *testing.T) {
 				}
 				req, err := http.NewRequest(http.MethodPost, "http://h1.example", nil)
 				require.NoError(t, err)
-				if resp, err := tr.RoundTrip(req); err == nil {
-					resp.Body.Close()
-				}
+				try(tr, req)
 			})
 		})
 	}

@@ -46,35 +46,32 @@ func TestHedge_Overheard(t *testing.T) {
 	} {
 		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
 			for _, status := range []int{503, 429, 500} {
-				t.Run(fmt.Sprintf("%s, gate %v, %d", name, gate, status), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						policy := retrip.Policy{MaxAttempts: 2, Gate: retrip.Gate{Enabled: gate}}
-						if tt.final {
-							policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
-						}
-						tr, base := hedging(t, policy)
-						base.legs = tt.legs(leg{after: 2 * usual, status: status, header: word})
-						resp, err := tr.RoundTrip(get(t.Context()))
-						require.NoError(t, err)
+				bubble(t, fmt.Sprintf("%s, gate %v, %d", name, gate, status), func(t *testing.T) {
+					policy := retrip.Policy{MaxAttempts: 2, Gate: retrip.Gate{Enabled: gate}}
+					if tt.final {
+						policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
+					}
+					tr, base := hedging(t, policy)
+					base.legs = tt.legs(leg{after: 2 * usual, status: status, header: word})
+					resp := do(t, tr, get(t.Context()))
+					require.NoError(t, resp.Body.Close())
+					assert.Len(t, base.seen, 2)
+					paused := play.Gather(t, tr.Metrics)["default"]["pauses_total"]
+					if status == 500 || status == 429 && gate == retrip.Off || tt.final {
+						assert.Zero(t, paused, "the answer is about its own request")
+						return
+					}
+					state, err := tr.HostState("example.com:80")
+					require.NoError(t, err)
+					assert.EqualValues(t, 1, paused)
+					assert.InDelta(t, 7, state.PausedFor.Seconds(), 0.2)
+					base.script(leg{status: 503}, leg{status: 200})
+					began := time.Now()
+					resp, err = tr.RoundTrip(get(t.Context()))
+					if err == nil {
 						require.NoError(t, resp.Body.Close())
-						assert.Len(t, base.seen, 2)
-						paused := play.Gather(t, tr.Metrics)["default"]["pauses_total"]
-						if status == 500 || status == 429 && gate == retrip.Off || tt.final {
-							assert.Zero(t, paused, "the answer is about its own request")
-							return
-						}
-						state, err := tr.HostState("example.com:80")
-						require.NoError(t, err)
-						assert.EqualValues(t, 1, paused)
-						assert.InDelta(t, 7, state.PausedFor.Seconds(), 0.2)
-						base.script(leg{status: 503}, leg{status: 200})
-						began := time.Now()
-						resp, err = tr.RoundTrip(get(t.Context()))
-						if err == nil {
-							require.NoError(t, resp.Body.Close())
-						}
-						assert.Greater(t, time.Since(began), 6500*time.Millisecond, "the retry, or the request, waits")
-					})
+					}
+					assert.Greater(t, time.Since(began), 6500*time.Millisecond, "the retry, or the request, waits")
 				})
 			}
 		}
@@ -135,53 +132,48 @@ func TestHedge_FailureWaits(t *testing.T) {
 		}
 		tr.CloseIdleConnections()
 	}
-	t.Run("hangs", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			tr, base := hedging(t, retrip.Policy{Backoff: now})
-			for _, first := range []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, err: errors.New("reset")}} {
-				base.script(first, leg{after: never, status: 200}, leg{after: usual, status: 200})
-				began := time.Now()
-				resp, err := tr.RoundTrip(get(t.Context()))
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				assert.Equal(t, 200, resp.StatusCode)
-				assert.Less(t, time.Since(began), 40*usual)
-				synctest.Wait()
-				assert.Zero(t, base.open.Load())
-				assert.Zero(t, base.running())
-			}
-			m := play.Gather(t, tr.Metrics)["default"]
-			checkIdentities(t, "default", m)
-			assert.EqualValues(t, 2, m["hedges_total failed"])
-			assert.EqualValues(t, 2, m["attempts_total timeout"])
-		})
+	bubble(t, "hangs", func(t *testing.T) {
+		tr, base := hedging(t, retrip.Policy{Backoff: now})
+		for _, first := range []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, err: errors.New("reset")}} {
+			base.script(first, leg{after: never, status: 200}, leg{after: usual, status: 200})
+			began := time.Now()
+			resp := do(t, tr, get(t.Context()))
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, 200, resp.StatusCode)
+			assert.Less(t, time.Since(began), 40*usual)
+			synctest.Wait()
+			assert.Zero(t, base.open.Load())
+			assert.Zero(t, base.running())
+		}
+		m := play.Gather(t, tr.Metrics)["default"]
+		checkIdentities(t, "default", m)
+		assert.EqualValues(t, 2, m["hedges_total failed"])
+		assert.EqualValues(t, 2, m["attempts_total timeout"])
 	})
 	for _, own := range []bool{false, true} {
-		t.Run(fmt.Sprint("one connection, limited by Base ", own), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var n atomic.Int32
-				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bubble(t, fmt.Sprint("one connection, limited by Base ", own), func(t *testing.T) {
+			var n atomic.Int32
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(usual)
+				if r.URL.Path == "/late" && n.Add(1)%2 == 1 {
 					time.Sleep(usual)
-					if r.URL.Path == "/late" && n.Add(1)%2 == 1 {
-						time.Sleep(usual)
-						w.WriteHeader(503)
-						_, _ = io.WriteString(w, strings.Repeat("x", 100<<10))
-						return
-					}
-					_, _ = io.WriteString(w, "ok")
-				}))
-				base := s.Transport()
-				tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2, Backoff: now}, Metrics: retrip.NewMetrics()}
-				if own {
-					tr.Base = conns{base, make(chan struct{}, 1)}
-				} else {
-					base.MaxConnsPerHost = 1
+					w.WriteHeader(503)
+					_, _ = io.WriteString(w, strings.Repeat("x", 100<<10))
+					return
 				}
-				for range 20 {
-					fetch(t, tr, s.URL+"/")
-				}
-				check(t, tr, s.URL+"/late")
-			})
+				_, _ = io.WriteString(w, "ok")
+			}))
+			base := s.Transport()
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2, Backoff: now}, Metrics: retrip.NewMetrics()}
+			if own {
+				tr.Base = conns{base, make(chan struct{}, 1)}
+			} else {
+				base.MaxConnsPerHost = 1
+			}
+			for range 20 {
+				fetch(t, tr, s.URL+"/")
+			}
+			check(t, tr, s.URL+"/late")
 		})
 	}
 }
@@ -197,24 +189,20 @@ func TestHedge_LoserIsNotJudged(t *testing.T) {
 		"fails":    {after: 5 * usual, err: errors.New("reset"), deaf: true},
 	} {
 		for _, legs := range [][]leg{{{after: 3 * usual, status: 200}, loser}, {loser, {after: usual, status: 200}}} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var judged atomic.Int32
-					tr, base := hedging(t, retrip.Policy{Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
-						judged.Add(1)
-						assert.NoError(t, err)
-						return retrip.ByRule
-					}})
-					base.legs = legs
-					judged.Store(0)
-					resp, err := tr.RoundTrip(get(t.Context()))
-					require.NoError(t, err)
-					require.NoError(t, resp.Body.Close())
-					before := judged.Load()
-					time.Sleep(10 * usual)
-					assert.Equal(t, before, judged.Load())
-					assert.Zero(t, base.open.Load())
-				})
+			bubble(t, name, func(t *testing.T) {
+				var judged atomic.Int32
+				tr, base := hedging(t, retrip.Policy{Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
+					judged.Add(1)
+					assert.NoError(t, err)
+					return retrip.ByRule
+				}})
+				base.legs = legs
+				judged.Store(0)
+				drop(t, tr, get(t.Context()))
+				before := judged.Load()
+				time.Sleep(10 * usual)
+				assert.Equal(t, before, judged.Load())
+				assert.Zero(t, base.open.Load())
 			})
 		}
 	}

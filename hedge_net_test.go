@@ -34,19 +34,17 @@ var protocols = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, mem
 // has learned how long answers take and has saved up two hedges.
 func eachProtocol(t *testing.T, p retrip.Policy, h http.HandlerFunc, f func(t *testing.T, s *memhttp.Server, tr *retrip.Transport)) {
 	for _, proto := range protocols {
-		t.Run(proto.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := memhttp.NewServer(t, proto, h)
-				base := s.Transport()
-				base.MaxIdleConnsPerHost = 16
-				p.Hedge = 0.2
-				tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
-				for range 20 {
-					assert.Equal(t, "ok", fetch(t, tr, s.URL))
-				}
-				f(t, s, tr)
-				tr.CloseIdleConnections()
-			})
+		bubble(t, proto.String(), func(t *testing.T) {
+			s := memhttp.NewServer(t, proto, h)
+			base := s.Transport()
+			base.MaxIdleConnsPerHost = 16
+			p.Hedge = 0.2
+			tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
+			for range 20 {
+				assert.Equal(t, "ok", fetch(t, tr, s.URL))
+			}
+			f(t, s, tr)
+			tr.CloseIdleConnections()
 		})
 	}
 }
@@ -54,10 +52,7 @@ func eachProtocol(t *testing.T, p retrip.Policy, h http.HandlerFunc, f func(t *t
 // fetch returns the body at a URL.
 func fetch(t *testing.T, rt http.RoundTripper, url string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
-	require.NoError(t, err)
-	resp, err := rt.RoundTrip(req)
-	require.NoError(t, err)
+	resp := do(t, rt, play.Must(http.NewRequestWithContext(t.Context(), "GET", url, nil)))
 	data, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
@@ -80,11 +75,7 @@ func TestHedge_Frozen(t *testing.T) {
 			for i := range 100 {
 				began := time.Now()
 				if i%3 == 2 {
-					req, err := http.NewRequestWithContext(t.Context(), "POST", s.URL, strings.NewReader("body"))
-					require.NoError(t, err)
-					resp, err := tr.RoundTrip(req)
-					require.NoError(t, err)
-					require.NoError(t, resp.Body.Close())
+					drop(t, tr, play.Must(http.NewRequestWithContext(t.Context(), "POST", s.URL, strings.NewReader("body"))))
 				} else {
 					assert.Equal(t, "ok", fetch(t, tr, s.URL))
 				}
@@ -159,52 +150,49 @@ func TestHedge_FrozenUnderLoad(t *testing.T) {
 // and none while others get responses over it.
 func TestHedge_HungUntilTheCallerLeft(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
-		t.Run(proto.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					time.Sleep(usual)
-					if r.URL.Path == "/slow" {
-						time.Sleep(time.Minute)
+		bubble(t, proto.String(), func(t *testing.T) {
+			s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(usual)
+				if r.URL.Path == "/slow" {
+					time.Sleep(time.Minute)
+				}
+				_, _ = io.WriteString(w, r.RemoteAddr)
+			}))
+			tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Hedge: 0.001}}
+			defer tr.CloseIdleConnections()
+			leave := func(path string, after time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), after)
+				defer cancel()
+				req := play.Must(http.NewRequestWithContext(ctx, "GET", s.URL+path, nil))
+				resp, err := tr.RoundTrip(req)
+				if err == nil {
+					require.NoError(t, resp.Body.Close())
+				}
+				return err
+			}
+			var base string
+			for range 20 {
+				base = fetch(t, tr, s.URL)
+			}
+			var others sync.WaitGroup
+			for range 5 {
+				others.Go(func() {
+					for range 100 {
+						assert.Equal(t, base, fetch(t, tr, s.URL))
 					}
-					_, _ = io.WriteString(w, r.RemoteAddr)
-				}))
-				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Hedge: 0.001}}
-				defer tr.CloseIdleConnections()
-				leave := func(path string, after time.Duration) error {
-					ctx, cancel := context.WithTimeout(t.Context(), after)
-					defer cancel()
-					req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
-					require.NoError(t, err)
-					resp, err := tr.RoundTrip(req)
-					if err == nil {
-						require.NoError(t, resp.Body.Close())
-					}
-					return err
-				}
-				var base string
-				for range 20 {
-					base = fetch(t, tr, s.URL)
-				}
-				var others sync.WaitGroup
-				for range 5 {
-					others.Go(func() {
-						for range 100 {
-							assert.Equal(t, base, fetch(t, tr, s.URL))
-						}
-					})
-				}
-				for range 4 {
-					assert.Error(t, leave("/slow", time.Second))
-				}
-				others.Wait()
-				time.Sleep(time.Minute) // until nothing is known of the base
-				s.Listener.Freeze()
-				assert.Error(t, leave("/", 5*time.Second))
-				assert.Error(t, leave("/", 5*time.Second))
-				for range 100 {
-					assert.NoError(t, leave("/", 2*usual))
-				}
-			})
+				})
+			}
+			for range 4 {
+				assert.Error(t, leave("/slow", time.Second))
+			}
+			others.Wait()
+			time.Sleep(time.Minute) // until nothing is known of the base
+			s.Listener.Freeze()
+			assert.Error(t, leave("/", 5*time.Second))
+			assert.Error(t, leave("/", 5*time.Second))
+			for range 100 {
+				assert.NoError(t, leave("/", 2*usual))
+			}
 		})
 	}
 }
@@ -214,53 +202,51 @@ func TestHedge_HungUntilTheCallerLeft(t *testing.T) {
 func TestHedge_ShunnedBaseReturns(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
 		for _, way := range []string{"pause", "hedge"} {
-			t.Run(proto.String()+" "+way, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var stall sync.Map
-					var all atomic.Int32
-					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						if _, ok := stall.LoadAndDelete(r.RemoteAddr); ok {
-							time.Sleep(time.Minute)
-						}
-						if time.Sleep(usual / 10); all.Add(1) <= 20 {
-							time.Sleep(usual) // later answers are never late
-						}
-						_, _ = io.WriteString(w, r.RemoteAddr)
-					}))
-					tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Hedge: 0.2}}
-					defer tr.CloseIdleConnections()
-					at := func(times int) (conn string) {
-						for range times {
-							conn = fetch(t, tr, s.URL)
-						}
-						return conn
+			bubble(t, proto.String()+" "+way, func(t *testing.T) {
+				var stall sync.Map
+				var all atomic.Int32
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if _, ok := stall.LoadAndDelete(r.RemoteAddr); ok {
+						time.Sleep(time.Minute)
 					}
-					base := at(20)
-					stall.Store(base, true)
-					spare := at(1)
-					assert.NotEqual(t, base, spare, "the hedge")
-					assert.Equal(t, spare, at(20), "and later requests")
-					if way == "hedge" {
-						// Another request proves that the spare works.
-						stall.Store(spare, true)
-						var wg sync.WaitGroup
-						wg.Go(func() { at(1) })
-						time.Sleep(usual / 20)
-						wg.Go(func() { at(1) })
-						wg.Wait()
-						assert.Equal(t, base, at(1))
-						return
+					if time.Sleep(usual / 10); all.Add(1) <= 20 {
+						time.Sleep(usual) // later answers are never late
 					}
-					for range 15 {
-						time.Sleep(10 * time.Second)
-						assert.Equal(t, spare, at(20))
-						stall.Store(spare, true)
-						spare = at(1)
-						assert.NotEqual(t, base, spare, "that says nothing about the base")
+					_, _ = io.WriteString(w, r.RemoteAddr)
+				}))
+				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Hedge: 0.2}}
+				defer tr.CloseIdleConnections()
+				at := func(times int) (conn string) {
+					for range times {
+						conn = fetch(t, tr, s.URL)
 					}
-					time.Sleep(30 * time.Second)
-					assert.Equal(t, base, at(20))
-				})
+					return conn
+				}
+				base := at(20)
+				stall.Store(base, true)
+				spare := at(1)
+				assert.NotEqual(t, base, spare, "the hedge")
+				assert.Equal(t, spare, at(20), "and later requests")
+				if way == "hedge" {
+					// Another request proves that the spare works.
+					stall.Store(spare, true)
+					var wg sync.WaitGroup
+					wg.Go(func() { at(1) })
+					time.Sleep(usual / 20)
+					wg.Go(func() { at(1) })
+					wg.Wait()
+					assert.Equal(t, base, at(1))
+					return
+				}
+				for range 15 {
+					time.Sleep(10 * time.Second)
+					assert.Equal(t, spare, at(20))
+					stall.Store(spare, true)
+					spare = at(1)
+					assert.NotEqual(t, base, spare, "that says nothing about the base")
+				}
+				time.Sleep(30 * time.Second)
+				assert.Equal(t, base, at(20))
 			})
 		}
 	}
@@ -330,8 +316,7 @@ func TestHedge_SlowReader(t *testing.T) {
 		{WholeBody: 4 << 20, AttemptTimeout: time.Second, BodyIdleTimeout: time.Second, Resume: time.Minute}} {
 		n.Store(0)
 		eachProtocol(t, policy, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
-			req, err := http.NewRequestWithContext(t.Context(), "GET", s.URL+"/large", nil)
-			require.NoError(t, err)
+			req := play.Must(http.NewRequestWithContext(t.Context(), "GET", s.URL+"/large", nil))
 			began := time.Now()
 			resp, err := tr.RoundTrip(req)
 			require.NoError(t, err)

@@ -166,9 +166,7 @@ func hedging(t *testing.T, p retrip.Policy) (*retrip.Transport, *hedgeBase) {
 func warm(t *testing.T, tr *retrip.Transport) {
 	t.Helper()
 	for range 20 {
-		resp, err := tr.RoundTrip(get(t.Context()))
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
+		drop(t, tr, get(t.Context()))
 	}
 }
 
@@ -210,39 +208,37 @@ func TestHedge_Winner(t *testing.T) {
 		"the first before its delay":  {[]leg{{after: usual / 2, status: 200}}, 200, usual / 2, "none"},
 		"the first fails before that": {[]leg{{after: usual / 2, status: 503}, {after: 0, status: 200}}, 200, usual / 2, "none"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
-				base.legs = tt.legs
-				began := time.Now()
-				req := get(t.Context())
-				resp, err := tr.RoundTrip(req)
-				require.NoError(t, err)
-				took := time.Since(began)
-				assert.Equal(t, tt.status, resp.StatusCode)
-				// The delay moves while nothing happens.
-				assert.InDelta(t, tt.took.Seconds(), took.Seconds(), (usual / 3).Seconds())
-				assert.Same(t, req, resp.Request)
-				_, err = io.ReadAll(resp.Body)
-				assert.NoError(t, err, "the winner's body lives")
-				assert.NoError(t, resp.Body.Close())
-				returned := began.Add(took)
-				synctest.Wait()
-				for i, l := range tt.legs {
-					if i < len(base.ended) && !l.deaf {
-						assert.LessOrEqual(t, base.ended[i].Sub(returned), time.Duration(0), "attempt %d has ended", i)
-					}
+		bubble(t, name, func(t *testing.T) {
+			tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
+			base.legs = tt.legs
+			began := time.Now()
+			req := get(t.Context())
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			took := time.Since(began)
+			assert.Equal(t, tt.status, resp.StatusCode)
+			// The delay moves while nothing happens.
+			assert.InDelta(t, tt.took.Seconds(), took.Seconds(), (usual / 3).Seconds())
+			assert.Same(t, req, resp.Request)
+			_, err = io.ReadAll(resp.Body)
+			assert.NoError(t, err, "the winner's body lives")
+			assert.NoError(t, resp.Body.Close())
+			returned := began.Add(took)
+			synctest.Wait()
+			for i, l := range tt.legs {
+				if i < len(base.ended) && !l.deaf {
+					assert.LessOrEqual(t, base.ended[i].Sub(returned), time.Duration(0), "attempt %d has ended", i)
 				}
-				time.Sleep(10 * usual)
-				assert.Zero(t, base.open.Load())
-				m := play.Gather(t, tr.Metrics)["default"]
-				if tt.result == "none" {
-					assert.Zero(t, m["hedges_total"])
-				} else if tt.result != "" {
-					assert.EqualValues(t, 1, m["hedges_total "+tt.result])
-					assert.EqualValues(t, 1, m["hedges_total"])
-				}
-			})
+			}
+			time.Sleep(10 * usual)
+			assert.Zero(t, base.open.Load())
+			m := play.Gather(t, tr.Metrics)["default"]
+			if tt.result == "none" {
+				assert.Zero(t, m["hedges_total"])
+			} else if tt.result != "" {
+				assert.EqualValues(t, 1, m["hedges_total "+tt.result])
+				assert.EqualValues(t, 1, m["hedges_total"])
+			}
 		})
 	}
 }
@@ -274,57 +270,55 @@ func TestHedge_BothFail(t *testing.T) {
 		"the second forbids":     {legs: []leg{{after: 2 * usual, status: 503}, {status: 500, header: http.Header{"X-Should-Retry": {"false"}}}}, status: 503, forbid: true},
 	} {
 		for _, attempts := range []int{2, 4} {
-			t.Run(fmt.Sprintf("%s, %d attempts", name, attempts), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					policy := retrip.Policy{MaxAttempts: attempts, RetryHeader: "Retry-Attempt", Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}
-					tr, base := hedging(t, policy)
-					var events []retrip.Event
-					note := func(e retrip.Event) { events = append(events, e) }
-					req := get(retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: note, Hedge: note, Retry: note, GiveUp: note, Done: note}))
-					base.legs = tt.legs
-					resp, err := tr.RoundTrip(req)
-					m := play.Gather(t, tr.Metrics)["default"]
-					checkIdentities(t, "default", m)
-					assert.EqualValues(t, 1, m["hedges_total failed"])
-					var numbers []string
-					for _, r := range base.seen {
-						numbers = append(numbers, r.Header.Get("Retry-Attempt"))
-					}
-					if attempts == 2 || tt.forbid {
-						assert.Equal(t, []string{"", "2"}, numbers)
-						assert.EqualValues(t, 1, m["requests_total gave_up"])
-						assert.Len(t, events, 4, "Attempt, Hedge, GiveUp, Done")
-						assert.EqualValues(t, "failed", events[1].Reason)
-						if tt.status == 0 {
-							require.Error(t, err)
-							var e *retrip.Error
-							require.ErrorAs(t, err, &e)
-							assert.Equal(t, 2, e.Attempts)
-							for _, want := range tt.errs {
-								assert.ErrorIs(t, err, want)
-							}
-							return
+			bubble(t, fmt.Sprintf("%s, %d attempts", name, attempts), func(t *testing.T) {
+				policy := retrip.Policy{MaxAttempts: attempts, RetryHeader: "Retry-Attempt", Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}
+				tr, base := hedging(t, policy)
+				var events []retrip.Event
+				note := func(e retrip.Event) { events = append(events, e) }
+				req := get(retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: note, Hedge: note, Retry: note, GiveUp: note, Done: note}))
+				base.legs = tt.legs
+				resp, err := tr.RoundTrip(req)
+				m := play.Gather(t, tr.Metrics)["default"]
+				checkIdentities(t, "default", m)
+				assert.EqualValues(t, 1, m["hedges_total failed"])
+				var numbers []string
+				for _, r := range base.seen {
+					numbers = append(numbers, r.Header.Get("Retry-Attempt"))
+				}
+				if attempts == 2 || tt.forbid {
+					assert.Equal(t, []string{"", "2"}, numbers)
+					assert.EqualValues(t, 1, m["requests_total gave_up"])
+					assert.Len(t, events, 4, "Attempt, Hedge, GiveUp, Done")
+					assert.EqualValues(t, "failed", events[1].Reason)
+					if tt.status == 0 {
+						require.Error(t, err)
+						var e *retrip.Error
+						require.ErrorAs(t, err, &e)
+						assert.Equal(t, 2, e.Attempts)
+						for _, want := range tt.errs {
+							assert.ErrorIs(t, err, want)
 						}
-						require.NoError(t, err)
-						assert.Equal(t, tt.status, resp.StatusCode)
-						assert.EqualValues(t, 1, base.open.Load(), "only the caller's response is open")
-						require.NoError(t, resp.Body.Close())
 						return
 					}
 					require.NoError(t, err)
-					assert.Equal(t, 200, resp.StatusCode)
-					assert.EqualValues(t, 1, base.open.Load())
+					assert.Equal(t, tt.status, resp.StatusCode)
+					assert.EqualValues(t, 1, base.open.Load(), "only the caller's response is open")
 					require.NoError(t, resp.Body.Close())
-					assert.Equal(t, []string{"", "2", "3"}, numbers, "the hedge is the second attempt")
-					assert.Equal(t, tt.reason, events[2].Reason)
-					assert.GreaterOrEqual(t, events[2].Wait, tt.wait, "as after one failure")
-					assert.Less(t, events[2].Wait, 2*tt.wait)
-					assert.EqualValues(t, 1, m["requests_total recovered"])
-					assert.EqualValues(t, 1, m["retries_total"])
-					state, err := tr.HostState("example.com:80")
-					require.NoError(t, err)
-					assert.EqualValues(t, 5, state.Tokens, "the retry succeeded")
-				})
+					return
+				}
+				require.NoError(t, err)
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.EqualValues(t, 1, base.open.Load())
+				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, []string{"", "2", "3"}, numbers, "the hedge is the second attempt")
+				assert.Equal(t, tt.reason, events[2].Reason)
+				assert.GreaterOrEqual(t, events[2].Wait, tt.wait, "as after one failure")
+				assert.Less(t, events[2].Wait, 2*tt.wait)
+				assert.EqualValues(t, 1, m["requests_total recovered"])
+				assert.EqualValues(t, 1, m["retries_total"])
+				state, err := tr.HostState("example.com:80")
+				require.NoError(t, err)
+				assert.EqualValues(t, 5, state.Tokens, "the retry succeeded")
 			})
 		}
 	}
@@ -367,33 +361,28 @@ func TestHedge_Who(t *testing.T) {
 		{method: "POST", policy: retrip.Policy{Idempotent: func(*http.Request) bool { return true }}},
 		{method: "POST", policy: retrip.Policy{IdempotentMethods: []string{"POST"}}},
 	} {
-		t.Run(fmt.Sprint(tt.method, " ", tt.body != nil), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tr := &retrip.Transport{Base: &hedgeBase{}, Policy: retrip.Policy{Hedge: 0.2}, Metrics: retrip.NewMetrics()}
-				warm(t, tr)
-				base := tr.Base.(*hedgeBase)
-				base.seen = nil
-				base.legs = []leg{{after: 10 * usual, status: 200}, {after: usual, status: 200}}
-				p := tt.policy
-				if p.Hedge == 0 {
-					p.Hedge = 0.2
-				}
-				require.NoError(t, tr.SetPolicies(p, nil))
-				req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://example.com/", tt.body)
-				require.NoError(t, err)
-				if tt.change != nil {
-					req = tt.change(req)
-				}
-				resp, err := tr.RoundTrip(req)
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				if !tt.want {
-					assert.Len(t, base.seen, 1)
-					return
-				}
-				require.Len(t, base.seen, 2)
-				assert.Equal(t, base.seen[0].Header, base.seen[1].Header)
-			})
+		bubble(t, fmt.Sprint(tt.method, " ", tt.body != nil), func(t *testing.T) {
+			tr := &retrip.Transport{Base: &hedgeBase{}, Policy: retrip.Policy{Hedge: 0.2}, Metrics: retrip.NewMetrics()}
+			warm(t, tr)
+			base := tr.Base.(*hedgeBase)
+			base.seen = nil
+			base.legs = []leg{{after: 10 * usual, status: 200}, {after: usual, status: 200}}
+			p := tt.policy
+			if p.Hedge == 0 {
+				p.Hedge = 0.2
+			}
+			require.NoError(t, tr.SetPolicies(p, nil))
+			req := play.Must(http.NewRequestWithContext(t.Context(), tt.method, "http://example.com/", tt.body))
+			if tt.change != nil {
+				req = tt.change(req)
+			}
+			drop(t, tr, req)
+			if !tt.want {
+				assert.Len(t, base.seen, 1)
+				return
+			}
+			require.Len(t, base.seen, 2)
+			assert.Equal(t, base.seen[0].Header, base.seen[1].Header)
 		})
 	}
 }
@@ -403,9 +392,7 @@ func TestHedge_FirstAttemptsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
 		base.legs = []leg{{status: 503}, {after: 20 * usual, status: 200}, {status: 200}}
-		resp, err := tr.RoundTrip(get(t.Context()))
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
+		drop(t, tr, get(t.Context()))
 		assert.Len(t, base.seen, 2)
 	})
 }
@@ -420,10 +407,7 @@ func TestHedge_Skips(t *testing.T) {
 				base.legs = append(base.legs, leg{status: status, header: header})
 			}
 			for i := 0; i < n && len(base.legs) > 0; i++ {
-				resp, err := tr.RoundTrip(get(t.Context()))
-				if err == nil {
-					require.NoError(t, resp.Body.Close())
-				}
+				try(tr, get(t.Context()))
 			}
 			base.legs = nil
 		}
@@ -442,9 +426,7 @@ func TestHedge_Skips(t *testing.T) {
 		"spent": {retrip.Policy{}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
 			for range 2 {
 				base.legs = []leg{{after: never}, {status: 200}}
-				resp, err := tr.RoundTrip(get(t.Context()))
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
+				drop(t, tr, get(t.Context()))
 			}
 		}},
 		"breaker": {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 2, OpenFor: time.Second}, Budget: retrip.Off, Backoff: now}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
@@ -452,21 +434,17 @@ func TestHedge_Skips(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond)
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tr, base := hedging(t, tt.policy)
-				tt.prepare(t, tr, base)
-				before := play.Gather(t, tr.Metrics)["default"]
-				base.seen = nil
-				base.legs = []leg{{after: 20 * usual, status: 200}, {status: 200}}
-				resp, err := tr.RoundTrip(get(t.Context()))
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				assert.Len(t, base.seen, 1)
-				after := play.Gather(t, tr.Metrics)["default"]
-				assert.EqualValues(t, 1, after["hedges_skipped_total "+name]-before["hedges_skipped_total "+name], "%v", after)
-				checkIdentities(t, "default", after)
-			})
+		bubble(t, name, func(t *testing.T) {
+			tr, base := hedging(t, tt.policy)
+			tt.prepare(t, tr, base)
+			before := play.Gather(t, tr.Metrics)["default"]
+			base.seen = nil
+			base.legs = []leg{{after: 20 * usual, status: 200}, {status: 200}}
+			drop(t, tr, get(t.Context()))
+			assert.Len(t, base.seen, 1)
+			after := play.Gather(t, tr.Metrics)["default"]
+			assert.EqualValues(t, 1, after["hedges_skipped_total "+name]-before["hedges_skipped_total "+name], "%v", after)
+			checkIdentities(t, "default", after)
 		})
 	}
 }
@@ -553,25 +531,21 @@ func TestHedge_Panics(t *testing.T) {
 		"of the second":          {legs: []leg{{after: never}, {after: usual, status: 201}}, classify: judge(201), want: boom},
 		"hook":                   {legs: []leg{{after: never}, {after: usual, status: 200}}, trace: &retrip.Trace{Hedge: func(retrip.Event) { panic(boom) }}, want: boom},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tr, base := hedging(t, retrip.Policy{Classify: tt.classify})
-				base.legs = tt.legs
-				func() {
-					defer func() { assert.Equal(t, tt.want, recover()) }()
-					resp, err := tr.RoundTrip(get(retrip.WithTrace(t.Context(), tt.trace)))
-					require.NoError(t, err)
-					require.NoError(t, resp.Body.Close())
-				}()
-				time.Sleep(10 * usual)
-				assert.Zero(t, base.open.Load())
-				assert.Zero(t, base.running(), "an attempt goes on")
-				m := play.Gather(t, tr.Metrics)["default"]
-				checkIdentities(t, "default", m)
-				assert.EqualValues(t, 1, m["hedges_total"])
-				// The Transport still works.
-				warm(t, tr)
-			})
+		bubble(t, name, func(t *testing.T) {
+			tr, base := hedging(t, retrip.Policy{Classify: tt.classify})
+			base.legs = tt.legs
+			func() {
+				defer func() { assert.Equal(t, tt.want, recover()) }()
+				drop(t, tr, get(retrip.WithTrace(t.Context(), tt.trace)))
+			}()
+			time.Sleep(10 * usual)
+			assert.Zero(t, base.open.Load())
+			assert.Zero(t, base.running(), "an attempt goes on")
+			m := play.Gather(t, tr.Metrics)["default"]
+			checkIdentities(t, "default", m)
+			assert.EqualValues(t, 1, m["hedges_total"])
+			// The Transport still works.
+			warm(t, tr)
 		})
 	}
 }
@@ -589,9 +563,7 @@ func TestHedge_Goexit(t *testing.T) {
 		tr2.Policy.RetryHeader = "Retry-Attempt"
 		warm(t, tr2)
 		base.legs = []leg{{after: 3 * usual, status: 200}}
-		resp, err := tr2.RoundTrip(get(t.Context()))
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
+		drop(t, tr2, get(t.Context()))
 		assert.EqualValues(t, 1, play.Gather(t, tr2.Metrics)["default"]["hedges_total failed"])
 	})
 }
@@ -614,16 +586,12 @@ func TestHedge_RequestIsReused(t *testing.T) {
 		for i := range 200 {
 			after := usual + time.Duration(i%3-1)
 			base.script(leg{after: after, status: 200}, leg{after: time.Duration(i % 5), status: 200, deaf: true})
-			resp, err := slow.RoundTrip(req)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
+			drop(t, slow, req)
 			base.script()
 			req.Header.Set("X", fmt.Sprint(i))
 			req.URL.Path = fmt.Sprint("/", i)
 			for range 3 {
-				resp, err := slow.RoundTrip(req)
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
+				drop(t, slow, req)
 			}
 		}
 	})

@@ -16,6 +16,13 @@ func TestMain(m *testing.M) { testenv.RareGC(m) }
 
 type roundTripperFunc = testenv.RoundTripper
 
+var (
+	bubble = testenv.Bubble
+	do     = testenv.Do
+	drop   = testenv.Drop
+	try    = testenv.Try
+)
+
 func mustRead(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)

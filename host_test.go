@@ -44,11 +44,7 @@ func TestHostTable_OverflowRefills(t *testing.T) {
 			return &http.Response{StatusCode: status, Body: http.NoBody}, nil
 		})}
 		get := func(key hostkey.Key) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+key.Host, nil)
-			require.NoError(t, err)
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
+			drop(t, tr, must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+key.Host, nil)))
 		}
 		dead, alive, others := withoutPlace(tr)
 		get(dead)

@@ -135,43 +135,40 @@ func TestHostile(t *testing.T) {
 			c.send(strings.Repeat("\x00\xff\r\n", kib))
 		}, 0, 0, 20 * kib, 0, 4},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newHostileServer(t, tt.serve)
-				transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
-				var before runtime.MemStats
-				runtime.GC()
-				runtime.ReadMemStats(&before)
-				// The more earlier tests have left, the more garbage would be let grow.
-				defer debug.SetGCPercent(debug.SetGCPercent(min(100, 1+100*(4<<20)/int(before.HeapAlloc))))
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+		bubble(t, tt.name, func(t *testing.T) {
+			s := newHostileServer(t, tt.serve)
+			transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
+			var before runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			// The more earlier tests have left, the more garbage would be let grow.
+			defer debug.SetGCPercent(debug.SetGCPercent(min(100, 1+100*(4<<20)/int(before.HeapAlloc))))
+			req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil))
+			began := time.Now()
+			resp, err := transport.RoundTrip(req)
+			took := time.Since(began)
+			s.measure()
+			read := s.read.Load()
+			synctest.Wait()
+			switch {
+			case tt.status == -1: // either outcome is possible
+			case tt.status == 0:
+				require.Error(t, err)
+			default:
 				require.NoError(t, err)
-				began := time.Now()
-				resp, err := transport.RoundTrip(req)
-				took := time.Since(began)
-				s.measure()
-				read := s.read.Load()
-				synctest.Wait()
-				switch {
-				case tt.status == -1: // either outcome is possible
-				case tt.status == 0:
-					require.Error(t, err)
-				default:
-					require.NoError(t, err)
-					assert.Equal(t, tt.status, resp.StatusCode)
-				}
-				if resp != nil {
-					resp.Body.Close()
-				}
-				synctest.Wait()
-				assert.LessOrEqual(t, took, tt.time)
-				assert.LessOrEqual(t, s.written.Load(), tt.sent)
-				assert.LessOrEqual(t, read, tt.read)
-				assert.LessOrEqual(t, s.conns.Load(), tt.conns)
-				peak := max(s.peak.Load(), before.HeapAlloc) - before.HeapAlloc
-				assert.Less(t, peak, uint64(16<<20))
-				t.Logf("%v, %d bytes sent, %d read of bodies, %d connections, at most %d KiB of heap", took, s.written.Load(), read, s.conns.Load(), peak>>10)
-			})
+				assert.Equal(t, tt.status, resp.StatusCode)
+			}
+			if resp != nil {
+				resp.Body.Close()
+			}
+			synctest.Wait()
+			assert.LessOrEqual(t, took, tt.time)
+			assert.LessOrEqual(t, s.written.Load(), tt.sent)
+			assert.LessOrEqual(t, read, tt.read)
+			assert.LessOrEqual(t, s.conns.Load(), tt.conns)
+			peak := max(s.peak.Load(), before.HeapAlloc) - before.HeapAlloc
+			assert.Less(t, peak, uint64(16<<20))
+			t.Logf("%v, %d bytes sent, %d read of bodies, %d connections, at most %d KiB of heap", took, s.written.Load(), read, s.conns.Load(), peak>>10)
 		})
 	}
 }
@@ -206,9 +203,10 @@ func TestHostile_RetryAfter(t *testing.T) {
 		{"Retry-After:", 0, 2},
 		{"Retry-After: 1, 2", 0, 2},
 		{"Retry-After: 1\r\nRetry-After: 3", 3 * time.Second, 2},
-		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT", 4 * time.Second, 2}, // a bubble's clock starts there
-		{"Retry-After: Saturday, 01-Jan-00 00:00:05 GMT", 4 * time.Second, 2},
-		{"Retry-After: Sat Jan  1 00:00:05 2000", 4 * time.Second, 2},
+		{"Retry-After: 9", 9 * time.Second, 2},
+		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT", 5 * time.Second, 2}, // a bubble's clock starts there
+		{"Retry-After: Saturday, 01-Jan-00 00:00:05 GMT", 5 * time.Second, 2},
+		{"Retry-After: Sat Jan  1 00:00:05 2000", 5 * time.Second, 2},
 		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT\r\nDate: Sat, 01 Jan 2000 00:00:03 GMT", 2 * time.Second, 2},
 		{"Retry-After: Fri, 31 Dec 1999 23:59:59 GMT", 0, 2},
 		{"Retry-After: Mon, 01 Jan 0001 00:00:00 GMT", 0, 2},
@@ -216,35 +214,29 @@ func TestHostile_RetryAfter(t *testing.T) {
 		{"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT\r\nDate: Mon, 01 Jan 0001 00:00:00 GMT", 0, 1},
 		{"Retry-After: Thu, 32 Foo 2000 99:99:99 GMT", 0, 2},
 	} {
-		for _, status := range []int{429, 503} {
+		for _, status := range []int{429, 500, 503} {
 			name := tt.field[:min(len(tt.field), 80)]
-			t.Run(fmt.Sprintf("%d %s", status, name), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var calls atomic.Int64
-					s := newHostileServer(t, func(c *hostileConn) {
-						for _, ok := c.request(); ok; _, ok = c.request() {
-							if calls.Add(1) == 1 {
-								c.send(fmt.Sprintf("HTTP/1.1 %d No\r\nContent-Length: 0\r\n%s\r\n\r\n", status, tt.field))
-							} else {
-								c.send(ok200)
-							}
+			bubble(t, fmt.Sprintf("%d %s", status, name), func(t *testing.T) {
+				var calls atomic.Int64
+				s := newHostileServer(t, func(c *hostileConn) {
+					for _, ok := c.request(); ok; _, ok = c.request() {
+						if calls.Add(1) == 1 {
+							c.send(fmt.Sprintf("HTTP/1.1 %d No\r\nContent-Length: 0\r\n%s\r\n\r\n", status, tt.field))
+						} else {
+							c.send(ok200)
 						}
-					})
-					transport := &retrip.Transport{Base: s, Policy: retrip.Policy{MaxWait: maxWait}}
-					began := time.Now()
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
-					require.NoError(t, err)
-					resp, err := transport.RoundTrip(req)
-					require.NoError(t, err)
-					resp.Body.Close()
-					took := time.Since(began)
-					assert.Equal(t, tt.calls, calls.Load())
-					assert.GreaterOrEqual(t, took, tt.least)
-					assert.LessOrEqual(t, took, maxWait+maxWait/2)
-					if tt.calls == 1 {
-						assert.Zero(t, took)
 					}
 				})
+				transport := &retrip.Transport{Base: s, Policy: retrip.Policy{MaxWait: maxWait}}
+				began := time.Now()
+				drop(t, transport, play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)))
+				took := time.Since(began)
+				assert.Equal(t, tt.calls, calls.Load())
+				assert.GreaterOrEqual(t, took, tt.least)
+				assert.LessOrEqual(t, took, max(tt.least*3/2, time.Second))
+				if tt.calls == 1 {
+					assert.Zero(t, took)
+				}
 			})
 		}
 	}
@@ -263,8 +255,7 @@ func TestHostile_HalfClosed(t *testing.T) {
 		})
 		transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
 		for range 20 {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, strings.NewReader("body"))
-			require.NoError(t, err)
+			req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, strings.NewReader("body")))
 			resp, err := transport.RoundTrip(req)
 			require.NoError(t, err)
 			_, err = io.ReadAll(resp.Body)
@@ -290,35 +281,29 @@ func TestHostile_ResetInRetriedUpload(t *testing.T) {
 			if name == "stream" && size > 64<<10 {
 				continue // longer than the part that is kept
 			}
-			t.Run(fmt.Sprint(name, " ", size), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var got []byte
-					s := newHostileServer(t, func(c *hostileConn) {
-						switch c.n {
-						case 1:
-							// The response comes, but the server doesn't read
-							// the body.
-							_, _ = http.ReadRequest(c.r)
-							c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-						case 2, 3:
-							_, _ = io.CopyN(io.Discard, c.r, c.n*10<<10)
-							c.Reset()
-						default:
-							if body, ok := c.request(); ok {
-								got = body
-								c.send(ok200)
-							}
+			bubble(t, fmt.Sprint(name, " ", size), func(t *testing.T) {
+				var got []byte
+				s := newHostileServer(t, func(c *hostileConn) {
+					switch c.n {
+					case 1:
+						// The response comes, but the server doesn't read
+						// the body.
+						_, _ = http.ReadRequest(c.r)
+						c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+					case 2, 3:
+						_, _ = io.CopyN(io.Discard, c.r, c.n*10<<10)
+						c.Reset()
+					default:
+						if body, ok := c.request(); ok {
+							got = body
+							c.send(ok200)
 						}
-					})
-					transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, body())
-					require.NoError(t, err)
-					resp, err := transport.RoundTrip(req)
-					require.NoError(t, err)
-					resp.Body.Close()
-					assert.Equal(t, int64(4), s.conns.Load())
-					assert.True(t, bytes.Equal(content, got), "%d bytes arrived", len(got))
+					}
 				})
+				transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
+				drop(t, transport, play.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, body())))
+				assert.Equal(t, int64(4), s.conns.Load())
+				assert.True(t, bytes.Equal(content, got), "%d bytes arrived", len(got))
 			})
 		}
 	}
@@ -341,54 +326,50 @@ func TestHostile_RedirectToPausedHost(t *testing.T) {
 		{"gate, and time to wait", true, time.Minute, true, 5 * time.Second},
 		{"gate, and none", true, 2 * time.Second, false, 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var paused atomic.Bool
-				target := newHostileServer(t, func(c *hostileConn) {
-					for _, ok := c.request(); ok; _, ok = c.request() {
-						if paused.CompareAndSwap(false, true) {
-							c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n")
-						} else {
-							c.send(ok200)
-						}
+		bubble(t, tt.name, func(t *testing.T) {
+			var paused atomic.Bool
+			target := newHostileServer(t, func(c *hostileConn) {
+				for _, ok := c.request(); ok; _, ok = c.request() {
+					if paused.CompareAndSwap(false, true) {
+						c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n")
+					} else {
+						c.send(ok200)
 					}
-				})
-				lure := newHostileServer(t, func(c *hostileConn) {
-					for _, ok := c.request(); ok; _, ok = c.request() {
-						c.send("HTTP/1.1 307 There\r\nContent-Length: 0\r\nLocation: " + target.URL + "\r\n\r\n")
-					}
-				})
-				both := hostileRoute{lure.URL: lure, target.URL: target}
-				transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}}}
-				client := &http.Client{Transport: transport}
-				never := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})
-				req, err := http.NewRequestWithContext(never, http.MethodGet, target.URL, nil)
-				require.NoError(t, err)
-				resp, err := client.Do(req)
+				}
+			})
+			lure := newHostileServer(t, func(c *hostileConn) {
+				for _, ok := c.request(); ok; _, ok = c.request() {
+					c.send("HTTP/1.1 307 There\r\nContent-Length: 0\r\nLocation: " + target.URL + "\r\n\r\n")
+				}
+			})
+			both := hostileRoute{lure.URL: lure, target.URL: target}
+			transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}}}
+			client := &http.Client{Transport: transport}
+			never := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})
+			req := play.Must(http.NewRequestWithContext(never, http.MethodGet, target.URL, nil))
+			resp, err := client.Do(req)
+			require.NoError(t, err)
+			resp.Body.Close()
+			require.Equal(t, 503, resp.StatusCode)
+
+			ctx, cancel := context.WithTimeout(t.Context(), tt.most)
+			defer cancel()
+			began := time.Now()
+			req = play.Must(http.NewRequestWithContext(ctx, http.MethodPost, lure.URL, strings.NewReader("body")))
+			resp, err = client.Do(req)
+			took := time.Since(began)
+			if tt.arrive {
 				require.NoError(t, err)
 				resp.Body.Close()
-				require.Equal(t, 503, resp.StatusCode)
-
-				ctx, cancel := context.WithTimeout(t.Context(), tt.most)
-				defer cancel()
-				began := time.Now()
-				req, err = http.NewRequestWithContext(ctx, http.MethodPost, lure.URL, strings.NewReader("body"))
-				require.NoError(t, err)
-				resp, err = client.Do(req)
-				took := time.Since(began)
-				if tt.arrive {
-					require.NoError(t, err)
-					resp.Body.Close()
-					assert.Equal(t, 200, resp.StatusCode)
-				} else {
-					var e *retrip.Error
-					require.ErrorAs(t, err, &e)
-					assert.Equal(t, retrip.ReasonHostPaused, e.Reason)
-					assert.Zero(t, took)
-				}
-				assert.GreaterOrEqual(t, took, tt.least)
-				assert.Less(t, took, 10*time.Second)
-			})
+				assert.Equal(t, 200, resp.StatusCode)
+			} else {
+				var e *retrip.Error
+				require.ErrorAs(t, err, &e)
+				assert.Equal(t, retrip.ReasonHostPaused, e.Reason)
+				assert.Zero(t, took)
+			}
+			assert.GreaterOrEqual(t, took, tt.least)
+			assert.Less(t, took, 10*time.Second)
 		})
 	}
 }

@@ -82,9 +82,7 @@ func TestIdempotencyKey(t *testing.T) {
 			base.Reqs, base.Header = nil, nil
 			req := play.Request(t, "POST", strings.NewReader("x"))
 			header := req.Header
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, req))
 			require.Equal(t, 3, base.Attempts())
 			key := base.Header[0].Get("Idempotency-Key")
 			assert.Regexp(t, `^"[A-Z2-7]{26,}"$`, key)
@@ -101,9 +99,7 @@ func TestIdempotencyKey(t *testing.T) {
 		base := play.Base(play.Reply(200))
 		req := play.Request(t, "POST", nil)
 		req.Header = nil
-		resp, err := (&retrip.Transport{Base: base, Policy: play.With(keyed)}).RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: play.With(keyed)}, req))
 		assert.NotEmpty(t, base.Header[0].Get("Idempotency-Key"))
 		assert.Nil(t, req.Header)
 	})
@@ -111,9 +107,7 @@ func TestIdempotencyKey(t *testing.T) {
 		base := play.Base(play.Reply(503), play.Reply(200))
 		req := play.Request(t, "POST", nil)
 		req.Header.Set("Idempotency-Key", "mine")
-		resp, err := (&retrip.Transport{Base: base, Policy: play.With(keyed)}).RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: play.With(keyed)}, req))
 		for _, h := range base.Header {
 			assert.Equal(t, []string{"mine"}, h["Idempotency-Key"])
 		}
@@ -126,18 +120,14 @@ func TestIdempotencyKey(t *testing.T) {
 			req.Header.Set(name, "mine")
 			tr := &retrip.Transport{Base: base, Policy: play.With(keyed)}
 			tr.Policy.Idempotent = func(*http.Request) bool { return false }
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, req))
 			require.Equal(t, 1, base.Attempts())
 			assert.Equal(t, http.Header{name: {"mine"}}, base.Header[0])
 		})
 	}
 	play.Bubble(t, "none where none is needed", func(t *testing.T) {
 		base := play.Base(play.Reply(503), play.Reply(200))
-		resp, err := (&retrip.Transport{Base: base, Policy: play.With(keyed)}).RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: play.With(keyed)}, play.Request(t, "GET", nil)))
 		assert.NotContains(t, base.Header[0], "Idempotency-Key")
 		assert.NotContains(t, base.Header[1], "Idempotency-Key")
 	})
@@ -170,8 +160,7 @@ func TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither(t *testing.T) {
 				resp, err := client.Get(server.URL) // leaves a connection in the pool
 				require.NoError(t, err)
 				require.NoError(t, resp.Body.Close())
-				req, err := http.NewRequest(http.MethodPost, server.URL, io.MultiReader(strings.NewReader("pay")))
-				require.NoError(t, err)
+				req := play.Must(http.NewRequest(http.MethodPost, server.URL, io.MultiReader(strings.NewReader("pay"))))
 				req.Header.Set("Idempotency-Key", "foreign")
 				if resp, err := client.Do(req); err == nil {
 					resp.Body.Close()
@@ -214,9 +203,7 @@ func TestHeaders_OneLineOnTheWire(t *testing.T) {
 				})}
 				req := play.MustRequest(t, "POST", server.URL, strings.NewReader("x"))
 				req.Header = http.Header{tt.field: tt.values}
-				resp, err := tr.RoundTrip(req)
-				require.NoError(t, err)
-				play.Finish(t, resp)
+				play.Finish(t, do(t, tr, req))
 				require.Len(t, seen, len(tt.want), "repeated, by its key")
 				for i, want := range tt.want {
 					if want == "*" {

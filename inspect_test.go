@@ -22,11 +22,8 @@ import (
 
 func getFrom(t *testing.T, tr *retrip.Transport, url string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	require.NoError(t, err)
-	if resp, err := tr.RoundTrip(req); err == nil {
-		require.NoError(t, resp.Body.Close())
-	}
+	req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))
+	try(tr, req)
 }
 
 // A request that its caller cancels doesn't say that the host fails. But people see that
@@ -49,11 +46,8 @@ func TestHostStates_Canceled(t *testing.T) {
 			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
 			assert.Equal(t, []retrip.HostState{{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", Canceled: 1}}, tr.HostStates())
 		}}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
-		require.NoError(t, err)
-		if resp, err := tr.RoundTrip(req); err == nil {
-			require.NoError(t, resp.Body.Close())
-		}
+		req := play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil))
+		try(tr, req)
 		assert.True(t, told)
 	}
 }
@@ -145,8 +139,7 @@ func TestHostState_TrailingDot(t *testing.T) {
 	for i, host := range []string{"api.example.com.", "api.example.com", "API.example.com.:80"} {
 		req := play.MustRequest(t, http.MethodGet, "http://example.com/", nil)
 		req.URL.Host = host
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
+		resp := do(t, tr, req)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, host, resp.Request.URL.Host, "the request is unchanged")
 		for _, asked := range []string{"api.example.com:80", "api.example.com.:80"} {
@@ -171,9 +164,7 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 
 		req := play.Request(t, "GET", nil)
 		ctx := retrip.WithPolicy(req.Context(), retrip.Policy{MaxAttempts: 1, Budget: retrip.Off})
-		resp, err := tr.RoundTrip(req.WithContext(ctx))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, req.WithContext(ctx)))
 		want.Failed = 2
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
@@ -309,9 +300,7 @@ func TestHostState_LastFailure(t *testing.T) {
 		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}},
 			Base: play.Base(play.Reply(503), play.Reply(502), play.Err(http.ErrSchemeMismatch), play.Reply(500))}
 		get := func() retrip.HostState {
-			if resp, err := tr.RoundTrip(play.Request(t, "GET", nil)); err == nil {
-				play.Finish(t, resp)
-			}
+			try(tr, play.Request(t, "GET", nil))
 			return play.Must(tr.HostState("example.com:80"))
 		}
 		s := get()

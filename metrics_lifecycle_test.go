@@ -80,9 +80,7 @@ func TestMetrics_GaugesStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503, "Retry-After: 5"), play.Reply(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		assert.Equal(t, 1.0, gather(t, m)["default"]["paused_hosts"])
 		time.Sleep(time.Minute)
 		s := gather(t, m)["default"]
@@ -118,10 +116,7 @@ func TestMetrics_PatternsGo(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			resp, err := one.RoundTrip(play.MustRequest(t, "GET", "http://a.test/", nil))
-			if assert.NoError(t, err) {
-				play.Finish(t, resp)
-			}
+			drop(t, one, play.MustRequest(t, "GET", "http://a.test/", nil))
 		}()
 		time.Sleep(1500 * time.Millisecond)
 		require.NoError(t, one.SetPolicies(retrip.Policy{}, hosts("d.test")))
@@ -153,9 +148,7 @@ func TestMetrics_PatternsOfGarbage(t *testing.T) {
 	func() {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Hosts: map[string]retrip.Policy{"example.com": {}}}
 		transport = weak.Make(tr)
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		assert.Equal(t, []string{"default", "example.com"}, policiesOf(t, m))
 		runtime.KeepAlive(tr)
 	}()
@@ -226,9 +219,7 @@ func TestMetrics_Exemplar(t *testing.T) {
 		}}
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
 		req := play.Request(t, "GET", nil)
-		resp, err := tr.RoundTrip(req.WithContext(context.WithValue(req.Context(), spanKey{}, labels)))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, req.WithContext(context.WithValue(req.Context(), spanKey{}, labels))))
 		return m
 	}
 	assert.Equal(t, map[string]string{"retrip_give_ups_total": "4bf92f35", "retrip_wait_seconds": "4bf92f35"},

@@ -34,9 +34,7 @@ func TestMetrics_Counts(t *testing.T) {
 		run := func(host, method string, p retrip.Policy, ctx context.Context, steps ...play.Step) {
 			tr := &retrip.Transport{Base: play.Base(steps...), Metrics: m, Policy: p, Hosts: map[string]retrip.Policy{"*.Example.com": {MaxAttempts: 2}}}
 			req := play.MustRequest(t, method, "http://"+host+"/secret-path?q=1", nil).WithContext(ctx)
-			if resp, err := tr.RoundTrip(req); err == nil {
-				play.Finish(t, resp)
-			}
+			try(tr, req)
 			time.Sleep(time.Minute) // longer than any pause
 		}
 		reset := errors.New("reset by a peer with a long story")
@@ -121,9 +119,7 @@ func TestMetrics_Bounded(t *testing.T) {
 				for _, path := range []string{"/", "/e"} {
 					req := play.MustRequest(t, "GET", fmt.Sprintf("http://%s%d%s%s", hosts, i, map[bool]string{true: ".example.com", false: ".org"}[i%2 == 0], path), nil)
 					req.Method = fmt.Sprint("METHOD", i)
-					if resp, err := tr.RoundTrip(req); err == nil {
-						play.Finish(t, resp)
-					}
+					try(tr, req)
 				}
 			}
 		}
@@ -150,10 +146,7 @@ func TestMetrics_Shared(t *testing.T) {
 		for range 2 {
 			wg.Go(func() {
 				for range 500 {
-					resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-					if assert.NoError(t, err) {
-						play.Finish(t, resp)
-					}
+					drop(t, tr, play.Request(t, "GET", nil))
 				}
 			})
 		}
@@ -200,9 +193,7 @@ func TestMetrics_Hosts(t *testing.T) {
 	func() {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
 		runtime.AddCleanup(tr, func(c chan struct{}) { close(c) }, collected)
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 	}()
 	for range 100 {
 		runtime.GC()
@@ -222,9 +213,7 @@ func TestMetrics_Hosts(t *testing.T) {
 func TestMetrics_Zero(t *testing.T) {
 	play := func(m *retrip.Metrics) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Metrics: m, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-		resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, http.MethodGet, nil)))
 	}
 	want := retrip.NewMetrics()
 	play(want)
@@ -247,10 +236,7 @@ func TestMetrics_ZeroConcurrently(t *testing.T) {
 		wg.Go(func() {
 			tr := &retrip.Transport{Base: answering(200), Metrics: &m}
 			for range 10 {
-				resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil))
-				if assert.NoError(t, err) {
-					assert.NoError(t, resp.Body.Close())
-				}
+				drop(t, tr, play.Request(t, http.MethodGet, nil))
 			}
 		})
 		wg.Go(func() {

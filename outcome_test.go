@@ -49,8 +49,7 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 func TestExchange_AttemptsBeginAnew(t *testing.T) {
 	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, errors.New("fails") })}
 	s := tr.start()
-	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
-	require.NoError(t, err)
+	req := must(http.NewRequest(http.MethodGet, "http://example.com/", nil))
 	r := resolved(t, Policy{Deadline: time.Hour})
 	var x exchange
 	x.init(tr, s, r, req, replay.None, nil)

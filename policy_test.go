@@ -279,8 +279,7 @@ func TestWithPolicy_RefusedByRoundTrip(t *testing.T) {
 		sent++
 		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 	})}
-	req, err := http.NewRequestWithContext(WithPolicy(t.Context(), Policy{MaxWait: -5}), http.MethodGet, "http://example.com", nil)
-	require.NoError(t, err)
+	req := must(http.NewRequestWithContext(WithPolicy(t.Context(), Policy{MaxWait: -5}), http.MethodGet, "http://example.com", nil))
 	resp, err := tr.RoundTrip(req) //nolint:bodyclose // there is no response
 	assert.Nil(t, resp)
 	assert.ErrorContains(t, err, "WithPolicy.MaxWait is -5ns")

