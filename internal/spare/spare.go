@@ -287,9 +287,13 @@ func (t *Turn) RoundTrip(req *http.Request) (*http.Response, error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(req.Context())
 	var state atomic.Int32
+	// A stopped timer may stay in the runtime's heap, and must not keep the request there.
+	var late atomic.Pointer[context.CancelCauseFunc]
+	late.Store(&cancel)
+	defer late.Store(nil)
 	leave := func() {
-		if state.CompareAndSwap(0, left) {
-			cancel(errLate)
+		if c := late.Load(); c != nil && state.CompareAndSwap(0, left) {
+			(*c)(errLate)
 		}
 	}
 	defer time.AfterFunc(t.patience, leave).Stop()
