@@ -119,8 +119,10 @@ func TestSpares_AreBounded(t *testing.T) {
 		for n := range 10 * most {
 			require.NotNil(t, list.Get(base, hostNumber(n), time.Now(), time.Second))
 		}
+		list.mu.Lock()
 		assert.Len(t, list.hosts, most)
 		assert.Contains(t, list.hosts, hostNumber(10*most-1))
+		list.mu.Unlock()
 		time.Sleep(idle + 1) // until then, the runtime may keep stopped timers, and what they hold
 		synctest.Wait()
 		runtime.GC()
