@@ -4,8 +4,9 @@
 package testenv
 
 import (
-	"bytes"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -19,15 +20,13 @@ type failures struct {
 func (f *failures) Errorf(string, ...any) { f.failed = true }
 
 func TestGrowth(t *testing.T) {
-	input := func(n int) []byte { return make([]byte, n) }
-	linear := &failures{TB: t}
-	Growth(linear, 100_000, input, func(b []byte) { bytes.IndexByte(b, 1) })
-	assert.False(t, linear.failed)
-	quadratic := &failures{TB: t}
-	Growth(quadratic, 10_000, input, func(b []byte) {
-		for i := range b {
-			bytes.IndexByte(b[i:], 1)
-		}
+	synctest.Test(t, func(t *testing.T) {
+		parts := func(n int) time.Duration { return time.Duration(n) }
+		linear := &failures{TB: t}
+		Growth(linear, 1000, parts, func(n time.Duration) { time.Sleep(n * time.Millisecond) })
+		assert.False(t, linear.failed)
+		quadratic := &failures{TB: t}
+		Growth(quadratic, 1000, parts, func(n time.Duration) { time.Sleep(n * n * time.Microsecond) })
+		assert.True(t, quadratic.failed)
 	})
-	assert.True(t, quadratic.failed)
 }
