@@ -45,6 +45,10 @@ type Script struct {
 
 func Base(steps ...Step) *Script { return &Script{Steps: steps} }
 
+// Keep returns a Base that leaves reading and closing the request body to its steps. The
+// RoundTrip of another Base may be such a step.
+func Keep(steps ...Step) *Script { return &Script{Steps: steps, Keep: true} }
+
 func (s *Script) RoundTrip(req *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	if s.began.IsZero() {
@@ -197,6 +201,9 @@ var Steady = retrip.Policy{
 	Budget:  retrip.Off,
 }
 
+// AtOnce is a policy whose retries don't wait.
+var AtOnce = retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}
+
 // With returns steady after change.
 func With(change func(*retrip.Policy)) retrip.Policy {
 	p := Steady
@@ -223,10 +230,17 @@ func Finish(t testing.TB, resp *http.Response) string {
 	if resp.Body == nil {
 		return ""
 	}
-	body, err := io.ReadAll(resp.Body)
-	assert.NoError(t, err)
+	body := ReadAll(t, resp.Body)
 	assert.NoError(t, resp.Body.Close())
-	return string(body)
+	return body
+}
+
+// ReadAll returns what r yields up to its end.
+func ReadAll(t testing.TB, r io.Reader) string {
+	t.Helper()
+	all, err := io.ReadAll(r)
+	assert.NoError(t, err)
+	return string(all)
 }
 
 // Do makes a request that must succeed, and reads the body of its response.

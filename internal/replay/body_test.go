@@ -4,7 +4,7 @@
 package replay_test
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +26,6 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 var (
@@ -34,87 +33,84 @@ var (
 	resetError = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 )
 
-// faultyBodies are requests whose own body is at fault.
-var faultyBodies = map[string]func(t testing.TB, req *http.Request){
-	"stream fails":              func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(play.BrokenAt("payload", 3)) },
-	"stream fails at once":      func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(play.BrokenAt("payload", 0)) },
-	"stream fails like a dial":  func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(iotest.ErrReader(dialError)) },
-	"stream fails like a reset": func(_ testing.TB, r *http.Request) { r.Body = io.NopCloser(iotest.ErrReader(resetError)) },
-	"stream, shorter": func(_ testing.TB, r *http.Request) {
-		r.Body, r.ContentLength = io.NopCloser(play.Stream([]byte("payload"))), 8
-	},
-	"stream, longer": func(_ testing.TB, r *http.Request) {
-		r.Body, r.ContentLength = io.NopCloser(play.Stream([]byte("payload"))), 6
-	},
-	"section fails": func(_ testing.TB, r *http.Request) {
-		r.Body, r.ContentLength = io.NopCloser(io.NewSectionReader(play.Unreadable{N: 3}, 0, 7)), 7
-	},
-	"section, shorter": func(_ testing.TB, r *http.Request) {
-		r.Body, r.ContentLength = io.NopCloser(io.NewSectionReader(strings.NewReader("payload"), 0, 7)), 8
-	},
-	"section, longer": func(_ testing.TB, r *http.Request) {
-		r.Body, r.ContentLength = io.NopCloser(io.NewSectionReader(strings.NewReader("payload"), 0, 7)), 6
-	},
-	"file that isn't one to read": func(t testing.TB, r *http.Request) {
-		f, err := os.OpenFile(filepath.Join(t.TempDir(), "f"), os.O_CREATE|os.O_WRONLY, 0o600)
-		require.NoError(t, err)
-		_, err = f.WriteString("payload")
-		require.NoError(t, err)
-		_, err = f.Seek(0, io.SeekStart)
-		require.NoError(t, err)
-		r.Body, r.ContentLength = f, 7
-	},
-	"file, shorter": func(t testing.TB, r *http.Request) {
-		name := filepath.Join(t.TempDir(), "f")
-		require.NoError(t, os.WriteFile(name, []byte("payload"), 0o600))
-		f, err := os.Open(name)
-		require.NoError(t, err)
-		r.Body, r.ContentLength = f, 8
-	},
-	"GetBody whose bodies fail": func(_ testing.TB, r *http.Request) {
-		get := func() (io.ReadCloser, error) { return io.NopCloser(play.BrokenAt("payload", 3)), nil }
-		r.Body, _ = get()
-		r.GetBody, r.ContentLength = get, 7
-	},
-	"GetBody whose bodies are shorter": func(_ testing.TB, r *http.Request) {
-		get := func() (io.ReadCloser, error) { return io.NopCloser(play.Stream([]byte("payload"))), nil }
-		r.Body, _ = get()
-		r.GetBody, r.ContentLength = get, 8
-	},
-	"buffer, shorter": func(_ testing.TB, r *http.Request) { setBytes(r, "payload"); r.ContentLength = 8 },
-	"buffer, longer":  func(_ testing.TB, r *http.Request) { setBytes(r, "payload"); r.ContentLength = 6 },
+// faultyBody is a request body that is at fault.
+type faultyBody struct {
+	name   string
+	length int64 // announced
+	again  bool  // there is a GetBody
+	open   func(t testing.TB) io.Reader
 }
 
-func setBytes(r *http.Request, s string) {
-	get := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(s)), nil }
-	r.Body, _ = get()
-	r.GetBody, r.ContentLength = get, int64(len(s))
+var faultyBodies = []faultyBody{
+	{"stream fails", 0, false, func(testing.TB) io.Reader { return play.BrokenAt("payload", 3) }},
+	{"stream fails at once", 0, false, func(testing.TB) io.Reader { return play.BrokenAt("payload", 0) }},
+	{"stream fails like a dial", 0, false, func(testing.TB) io.Reader { return iotest.ErrReader(dialError) }},
+	{"stream fails like a reset", 0, false, func(testing.TB) io.Reader { return iotest.ErrReader(resetError) }},
+	{"stream, shorter", 8, false, func(testing.TB) io.Reader { return play.Stream([]byte("payload")) }},
+	{"stream, longer", 6, false, func(testing.TB) io.Reader { return play.Stream([]byte("payload")) }},
+	{"section fails", 7, false, func(testing.TB) io.Reader { return io.NewSectionReader(play.Unreadable{N: 3}, 0, 7) }},
+	{"section, shorter", 8, false, func(testing.TB) io.Reader { return io.NewSectionReader(strings.NewReader("payload"), 0, 7) }},
+	{"section, longer", 6, false, func(testing.TB) io.Reader { return io.NewSectionReader(strings.NewReader("payload"), 0, 7) }},
+	{"file that isn't one to read", 7, false, func(t testing.TB) io.Reader { return payloadFile(t, os.O_WRONLY) }},
+	{"file, shorter", 8, false, func(t testing.TB) io.Reader { return payloadFile(t, os.O_RDONLY) }},
+	{"GetBody whose bodies fail", 7, true, func(testing.TB) io.Reader { return play.BrokenAt("payload", 3) }},
+	{"GetBody whose bodies are shorter", 8, true, func(testing.TB) io.Reader { return play.Stream([]byte("payload")) }},
+	{"buffer, shorter", 8, true, func(testing.TB) io.Reader { return strings.NewReader("payload") }},
+	{"buffer, longer", 6, true, func(testing.TB) io.Reader { return strings.NewReader("payload") }},
 }
 
-// A failure of the caller's own body is the caller's: retrip doesn't retry it,
-// takes no token, and holds nothing against the host, whatever the kind of
-// body.
+func payloadFile(t testing.TB, flag int) *os.File {
+	name := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(name, []byte("payload"), 0o600))
+	return play.Must(os.OpenFile(name, flag, 0))
+}
+
+// request returns a PUT of b. Files must be created outside a bubble.
+func (b faultyBody) request(t testing.TB) *http.Request {
+	get := func() (io.ReadCloser, error) {
+		r := b.open(t)
+		if f, ok := r.(*os.File); ok {
+			return f, nil
+		}
+		return io.NopCloser(r), nil
+	}
+	req := play.MustRequest(t, "PUT", "http://example.com/", nil)
+	req.Body, _ = get()
+	req.ContentLength = b.length
+	if b.again {
+		req.GetBody = get
+	}
+	return req
+}
+
+// A failure of the caller's own body is the caller's: retrip doesn't retry it, takes no
+// token, holds nothing against the host, and has not given up, whatever the kind of body.
 //
 //retrip:promise P7
 func TestBody_AtFault(t *testing.T) {
-	for name, fault := range faultyBodies {
-		for _, proto := range play.Protos {
-			for _, timeout := range []time.Duration{0, time.Hour} {
-				for _, attempts := range []int{1, 4} {
-					t.Run(fmt.Sprintf("%s/%s/timeout %v/attempts %d", name, proto, timeout, attempts), func(t *testing.T) {
-						// Files must be created outside the bubble.
-						req, err := http.NewRequest("PUT", "http://example.com/", nil)
-						require.NoError(t, err)
-						fault(t, req)
-						synctest.Test(t, func(t *testing.T) { bodyAtFault(t, req, proto, timeout, attempts) })
+	breaker := retrip.Breaker{Ratio: 1, MinVolume: 1}
+	for name, tr := range map[string]*retrip.Transport{
+		"alone":                  {Policy: retrip.Policy{MaxAttempts: 1}},
+		"a Trace":                {Policy: retrip.Policy{MaxAttempts: 1}, Trace: &retrip.Trace{}},
+		"one attempt":            {Policy: retrip.Policy{MaxAttempts: 1, Breaker: breaker}},
+		"one attempt, timeout":   {Policy: retrip.Policy{MaxAttempts: 1, Breaker: breaker, AttemptTimeout: time.Hour}},
+		"four attempts":          {Policy: retrip.Policy{Breaker: breaker}},
+		"four attempts, timeout": {Policy: retrip.Policy{Breaker: breaker, AttemptTimeout: time.Hour}},
+	} {
+		for _, body := range faultyBodies {
+			for _, proto := range play.Protos {
+				t.Run(fmt.Sprintf("%s/%s/%s", body.name, proto, name), func(t *testing.T) {
+					req := body.request(t)
+					synctest.Test(t, func(t *testing.T) {
+						bodyAtFault(t, req, proto, &retrip.Transport{Policy: tr.Policy, Trace: tr.Trace})
 					})
-				}
+				})
 			}
 		}
 	}
 }
 
-func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout time.Duration, attempts int) {
+func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, tr *retrip.Transport) {
 	var seen atomic.Int32
 	s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err == nil {
@@ -122,26 +118,41 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout t
 		}
 		panic(http.ErrAbortHandler)
 	}))
-	used := 0
 	inner := s.Transport()
-	tr := &retrip.Transport{
-		Policy: retrip.Policy{AttemptTimeout: timeout, MaxAttempts: attempts, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1}},
-		Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			used++
-			return inner.RoundTrip(r)
-		}),
-	}
 	defer inner.CloseIdleConnections()
+	base := play.Keep(inner.RoundTrip)
+	tr.Base, tr.Metrics = base, retrip.NewMetrics()
 	req.URL = play.MustRequest(t, "GET", s.URL, nil).URL
 	start := time.Now()
 	_, err := tr.RoundTrip(req.WithContext(t.Context()))
 	require.Error(t, err)
 	assert.NotErrorAs(t, err, new(*retrip.Error), "the base's own error")
-	assert.Equal(t, 1, used)
+	assert.Equal(t, 1, base.Attempts())
 	assert.LessOrEqual(t, seen.Load(), int32(1), "a longer body arrives up to its declared length")
 	assert.Zero(t, time.Since(start))
 	assert.Empty(t, play.Held(tr), "there is no failure of the host")
+	metrics := play.Gather(t, tr.Metrics)["default"]
+	assert.EqualValues(t, 1, metrics["requests_total failed"], "%v", metrics)
+	assert.Zero(t, metrics["give_ups_total max_attempts"])
 	synctest.Wait()
+}
+
+// If the body is at fault but there is a response, retrip sends nothing again
+// and returns the response.
+//
+//retrip:promise P7
+func TestBody_AtFaultWithAResponse(t *testing.T) {
+	for _, body := range faultyBodies {
+		t.Run(body.name, func(t *testing.T) {
+			base := play.Keep(func(r *http.Request) (*http.Response, error) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				_ = r.Body.Close()
+				return play.Reply(503)(r)
+			})
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, body.request(t))
+			assert.Equal(t, 1, base.Attempts())
+		})
+	}
 }
 
 // A body that fails after its Close is not at fault, because the Close ends its
@@ -151,7 +162,7 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, timeout t
 func TestBody_FailsOnceClosed(t *testing.T) {
 	play.Bubble(t, "pipe", func(t *testing.T) {
 		pipe, _ := io.Pipe()
-		base := play.Base(func(r *http.Request) (*http.Response, error) {
+		base := play.Keep(func(r *http.Request) (*http.Response, error) {
 			read := make(chan error)
 			go func() {
 				_, err := r.Body.Read(make([]byte, 1))
@@ -162,34 +173,11 @@ func TestBody_FailsOnceClosed(t *testing.T) {
 			assert.Error(t, <-read)
 			return nil, io.ErrUnexpectedEOF
 		}, play.Reply(200))
-		base.Keep = true
 		req := play.Request(t, "PUT", pipe)
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("again")), nil }
+		req.GetBody = again("again")
 		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
 		assert.Equal(t, 2, base.Attempts())
 	})
-}
-
-// If the body is at fault but there is a response, retrip sends nothing again
-// and returns the response.
-//
-//retrip:promise P7
-func TestBody_AtFaultWithAResponse(t *testing.T) {
-	for name, fault := range faultyBodies {
-		t.Run(name, func(t *testing.T) {
-			req, err := http.NewRequest("PUT", "http://example.com/", nil)
-			require.NoError(t, err)
-			fault(t, req)
-			base := play.Base(func(r *http.Request) (*http.Response, error) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				_ = r.Body.Close()
-				return play.Reply(503)(r)
-			})
-			base.Keep = true
-			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
-			assert.Equal(t, 1, base.Attempts())
-		})
-	}
 }
 
 // The error of GetBody is the last one, so it comes first in the text. It
@@ -198,54 +186,101 @@ func TestBody_AtFaultWithAResponse(t *testing.T) {
 //retrip:promise P7 P17
 func TestBody_GetBodyFails(t *testing.T) {
 	lost := errors.New("the connection was lost")
-	base := play.Base(play.Err(lost))
-	req := play.Request(t, "PUT", bytes.NewReader([]byte("payload")))
+	req := play.Request(t, "PUT", strings.NewReader("payload"))
 	req.GetBody = func() (io.ReadCloser, error) { return nil, play.ErrDisk }
-	tr := &retrip.Transport{Base: base, Policy: play.Steady}
-	_, err := tr.RoundTrip(req)
-	e := play.AsError(t, err)
-	assert.Equal(t, retrip.ReasonBodyNotReplayable, e.Reason)
+	_, err := (&retrip.Transport{Base: play.Base(play.Err(lost)), Policy: play.Steady}).RoundTrip(req)
+	assert.Equal(t, retrip.ReasonBodyNotReplayable, play.AsError(t, err).Reason)
 	assert.ErrorIs(t, err, lost)
 	assert.ErrorIs(t, err, play.ErrDisk)
 	assert.EqualError(t, err, "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: the connection was lost")
 }
 
-// If GetBody returns no body, the retry must not continue to read the body that
-// the first attempt has used up.
+// If GetBody fails after a response, that is the result, and the retry's token returns. If
+// it yields nothing, the retry must not continue to read what the first attempt has used up.
 //
 //retrip:promise P7
-func TestTransport_GetBodyYieldsNothing(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		base := play.Base(play.Reply(503), play.Reply(200))
-		req := play.Request(t, http.MethodPut, strings.NewReader("text"))
-		req.GetBody = func() (io.ReadCloser, error) { return nil, nil }
-		resp, err := (&retrip.Transport{Base: base}).RoundTrip(req)
-		require.NoError(t, err)
-		assert.Equal(t, 503, resp.StatusCode)
-		assert.Equal(t, 1, base.Attempts())
-		play.Finish(t, resp)
-	})
-}
-
-// A body that fails is the caller's failure and no give-up, with and without
-// retries, hooks and bounds.
-func TestBody_FailsWithOneAttempt(t *testing.T) {
-	for name, set := range map[string]func(*retrip.Transport){
-		"alone":        func(*retrip.Transport) {},
-		"a Trace":      func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{} },
-		"a breaker":    func(tr *retrip.Transport) { tr.Policy.Breaker.Ratio = 0.5 },
-		"a timeout":    func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour },
-		"two attempts": func(tr *retrip.Transport) { tr.Policy.MaxAttempts = 2 },
-	} {
+func TestBody_GetBodyFailsAfterAResponse(t *testing.T) {
+	for name, failure := range map[string]error{"fails": play.ErrDisk, "yields nothing": nil} {
 		play.Bubble(t, name, func(t *testing.T) {
-			m := retrip.NewMetrics()
-			tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
-			set(tr)
-			_, err := tr.RoundTrip(play.Request(t, http.MethodPut, iotest.ErrReader(errors.New("the file is gone"))))
-			assert.ErrorContains(t, err, "the file is gone")
-			s := play.Gather(t, m)["default"]
-			assert.EqualValues(t, 1, s["requests_total failed"], "%v", s)
-			assert.Zero(t, s["give_ups_total max_attempts"])
+			base := play.Base(play.Reply(503))
+			req := play.Request(t, "PUT", strings.NewReader("x"))
+			req.GetBody = func() (io.ReadCloser, error) { return nil, failure }
+			var reasons []retrip.Reason
+			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = 1 }),
+				Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reasons = append(reasons, e.Reason) }}}
+			for range 3 {
+				resp, text := play.Do(t, tr, req)
+				assert.Equal(t, 503, resp.StatusCode)
+				assert.Equal(t, "ok", text)
+			}
+			assert.Equal(t, []retrip.Reason{"body_not_replayable", "body_not_replayable", "body_not_replayable"}, reasons)
+			assert.Empty(t, play.Held(tr))
+			assert.Equal(t, 3, base.Attempts())
 		})
 	}
 }
+
+// net/http's HTTP/1 reads a body to its end, even if the body is longer than
+// announced, and waits for that end, which may never come. The request ends on
+// time nevertheless, if each Read returns.
+//
+//retrip:promise P11
+func TestBody_EndsWithTheAttempt(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	for name, set := range map[string]func(p *retrip.Policy){
+		"AttemptTimeout": func(p *retrip.Policy) { p.AttemptTimeout, p.MaxAttempts = limit, 1 },
+		"Deadline":       func(p *retrip.Policy) { p.Deadline = limit },
+		"one attempt":    func(p *retrip.Policy) { p.Deadline, p.MaxAttempts = limit, 1 },
+		"context":        func(*retrip.Policy) {},
+	} {
+		for kind, length := range map[string]int64{"longer": 6, "slow": 1 << 20, "chunked": -1, "section": 6, "GetBody": 6} {
+			for _, proto := range play.Protos {
+				play.Bubble(t, fmt.Sprintf("%s/%s/%s", name, kind, proto), func(t *testing.T) {
+					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+						_, _ = io.Copy(io.Discard, r.Body)
+						select {
+						case <-r.Context().Done():
+						case <-time.After(time.Hour):
+						}
+					}))
+					base := s.Transport()
+					defer base.CloseIdleConnections()
+					began := time.Now()
+					get := func() (io.ReadCloser, error) { return io.NopCloser(drip{began}), nil }
+					req := play.MustRequest(t, "PUT", s.URL, nil)
+					req.Body, _ = get()
+					req.ContentLength = length
+					switch kind {
+					case "section":
+						req.Body = io.NopCloser(io.NewSectionReader(drip{began}, 0, 1<<40))
+					case "GetBody":
+						req.GetBody = get
+					}
+					ctx := t.Context()
+					if name == "context" {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithTimeout(ctx, limit)
+						defer cancel()
+					}
+					_, err := (&retrip.Transport{Base: base, Policy: play.With(set)}).RoundTrip(req.WithContext(ctx))
+					require.Error(t, err)
+					assert.LessOrEqual(t, time.Since(began), limit+10*time.Millisecond, "%v", err)
+					time.Sleep(2 * time.Minute)
+				})
+			}
+		}
+	}
+}
+
+// drip yields a byte every 10 ms for a minute.
+type drip struct{ began time.Time }
+
+func (d drip) Read(p []byte) (int, error) {
+	time.Sleep(10 * time.Millisecond)
+	if time.Since(d.began) > time.Minute {
+		return 0, io.EOF
+	}
+	return copy(p[:1], "x"), nil
+}
+
+func (d drip) ReadAt(p []byte, _ int64) (int, error) { return d.Read(p) }

@@ -12,8 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 func TestKept_EqualsSlice(t *testing.T) {
@@ -81,16 +79,4 @@ func TestReplay_ChunksStress(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-// After a panic, the number of bytes read is unknown.
-func TestReplay_PanickingBodyIsNotReplayed(t *testing.T) {
-	r := Open(put(t, testenv.Reader(func([]byte) (int, error) { panic("no") })), 100)
-	b := r.Reader()
-	assert.Panics(t, func() { _, _ = b.Read(make([]byte, 1)) })
-	assert.False(t, r.Hold())
-	r.Release(false)
-	_, err := b.Read(make([]byte, 1))
-	assert.Equal(t, errPanicked, err)
-	assert.True(t, r.AtFault())
 }

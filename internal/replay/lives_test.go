@@ -138,21 +138,18 @@ func TestReplay_Lives(t *testing.T) {
 		draw := func(n int) bool { return random.IntN(n) == 0 }
 		size := []int{0, 1, 6000, 30_000}[random.IntN(4)]
 		stream := &living{r: strings.NewReader(strings.Repeat("x", size)), random: roll(seed, 27)}
-		var body io.ReadCloser = stream
 		var file *os.File
 		if draw(3) {
 			name := filepath.Join(dir, "upload")
 			require.NoError(t, os.WriteFile(name, make([]byte, size), 0o600))
-			f, err := os.Open(name)
-			require.NoError(t, err)
-			file, body = f, f
+			file = play.Must(os.Open(name))
 		}
-		req := play.MustRequest(t, []string{"PUT", "PUT", "POST"}[random.IntN(3)], "http://example.com/", nil)
-		req.Body = body
-		if draw(4) {
+		req := play.MustRequest(t, []string{"PUT", "PUT", "POST"}[random.IntN(3)], "http://example.com/", stream)
+		if file != nil {
+			req.Body = file
+		}
+		if req.ContentLength = int64(size); draw(4) {
 			req.ContentLength = -1
-		} else {
-			req.ContentLength = int64(size)
 		}
 		if draw(4) {
 			req.ContentLength += int64(random.IntN(3) - 1)
@@ -164,7 +161,7 @@ func TestReplay_Lives(t *testing.T) {
 			req.Header.Set("Expect", "100-continue")
 		}
 		if draw(8) {
-			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(strings.Repeat("x", size))), nil }
+			req.GetBody = again(strings.Repeat("x", size))
 		}
 		synctest.Test(t, func(t *testing.T) {
 			var base *http.Transport

@@ -69,10 +69,23 @@ func position(t testing.TB, s io.Seeker) func() int {
 	return func() int { return at() - began }
 }
 
-func lessOf(r interface{ Len() int }) func() int {
-	began := r.Len()
-	return func() int { return began - r.Len() }
+// lenReader is a reader that knows how much is left.
+type lenReader interface {
+	io.Reader
+	Len() int
 }
+
+// wrapped opens what wrap makes of a reader of content.
+func wrapped(reader func() lenReader, wrap func(io.Reader) io.Reader) func(testing.TB) (io.Reader, func() int) {
+	return func(testing.TB) (io.Reader, func() int) {
+		r := reader()
+		return wrap(r), func() int { return len(content) - r.Len() }
+	}
+}
+
+func bytesReader() lenReader { return bytes.NewReader(content) }
+
+func asItIs(r io.Reader) io.Reader { return r }
 
 var allKept = []kept{
 	{name: "file without its Close", open: func(t testing.TB) (io.Reader, func() int) {
@@ -89,33 +102,15 @@ var allKept = []kept{
 		require.NoError(t, err)
 		return io.NopCloser(s), position(t, s)
 	}},
-	{name: "buffer", copied: true, open: func(testing.TB) (io.Reader, func() int) {
-		b := bytes.NewBuffer(bytes.Clone(content))
-		return b, lessOf(b)
-	}},
-	{name: "bytes", copied: true, open: func(testing.TB) (io.Reader, func() int) {
-		r := bytes.NewReader(content)
-		return r, lessOf(r)
-	}},
-	{name: "string", copied: true, open: func(testing.TB) (io.Reader, func() int) {
-		r := strings.NewReader(string(content))
-		return r, lessOf(r)
-	}},
-	{name: "bytes without GetBody", stream: true, open: func(testing.TB) (io.Reader, func() int) {
-		r := bytes.NewReader(content)
-		return io.NopCloser(r), lessOf(r)
-	}},
-	{name: "stream", stream: true, open: func(testing.TB) (io.Reader, func() int) {
-		r := bytes.NewReader(content)
-		return play.OnlyReader{Reader: r}, lessOf(r)
-	}},
-	{name: "section with a Close of its own", stream: true, open: func(testing.TB) (io.Reader, func() int) {
+	{name: "section with a Close of its own", stream: true, open: func(t testing.TB) (io.Reader, func() int) {
 		s := io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
-		return struct {
-			io.Reader
-			io.Closer
-		}{s, io.NopCloser(nil)}, func() int { n, _ := s.Seek(0, io.SeekCurrent); return int(n) }
+		return &play.SendBody{Reader: s}, position(t, s)
 	}},
+	{name: "buffer", copied: true, open: wrapped(func() lenReader { return bytes.NewBuffer(bytes.Clone(content)) }, asItIs)},
+	{name: "bytes", copied: true, open: wrapped(bytesReader, asItIs)},
+	{name: "string", copied: true, open: wrapped(func() lenReader { return strings.NewReader(string(content)) }, asItIs)},
+	{name: "bytes without GetBody", stream: true, open: wrapped(bytesReader, func(r io.Reader) io.Reader { return io.NopCloser(r) })},
+	{name: "stream", stream: true, open: wrapped(bytesReader, func(r io.Reader) io.Reader { return play.OnlyReader{Reader: r} })},
 }
 
 // use is how one attempt uses a body, and what comes of it.
@@ -129,54 +124,46 @@ type use struct {
 
 func (u use) String() string { return fmt.Sprintf("%d bytes, then %d %v", u.read, u.status, u.err) }
 
-// base plays uses. It closes each body.
-type base struct {
-	t      *testing.T
-	uses   []use
-	cancel context.CancelFunc
-	sent   []int // what each attempt has read
-}
-
-func (b *base) RoundTrip(req *http.Request) (*http.Response, error) {
-	defer req.Body.Close()
-	u := b.uses[min(len(b.sent), len(b.uses)-1)]
-	var got []byte
-	var err error
-	if u.read < 0 {
-		got, err = io.ReadAll(req.Body)
-	} else {
-		got = make([]byte, u.read)
-		_, err = io.ReadFull(req.Body, got)
+// step returns an attempt that uses its body so, and closes it.
+func (u use) step(t *testing.T, leave func(), sent *[]int) play.Step {
+	return func(req *http.Request) (*http.Response, error) {
+		defer req.Body.Close()
+		r := io.LimitReader(req.Body, int64(u.read))
+		if u.read < 0 {
+			r = req.Body
+		}
+		got := play.ReadAll(t, r)
+		assert.True(t, strings.HasPrefix(string(content), got) && (u.read < 0 || len(got) == u.read), "%d bytes", len(got))
+		assert.EqualValues(t, len(content), req.ContentLength)
+		*sent = append(*sent, len(got))
+		switch {
+		case u.panics:
+			panic("base")
+		case u.cancel:
+			leave()
+			return nil, context.Canceled
+		case u.err != nil:
+			return nil, u.err
+		}
+		return play.Reply(u.status)(req)
 	}
-	assert.NoError(b.t, err)
-	assert.True(b.t, bytes.Equal(content[:len(got)], got), "%d bytes", len(got))
-	assert.EqualValues(b.t, len(content), req.ContentLength)
-	b.sent = append(b.sent, len(got))
-	switch {
-	case u.panics:
-		panic("base")
-	case u.cancel:
-		b.cancel()
-		return nil, context.Canceled
-	case u.err != nil:
-		return nil, u.err
-	}
-	return &http.Response{StatusCode: u.status, Body: http.NoBody, Header: http.Header{}, Request: req}, nil
 }
 
 // do makes a request with the body k through retrip, or with the uses' last alone. It
 // returns what each attempt has read, and how much of the body has been read in the end.
 func (k kept) do(t *testing.T, method string, uses []use, bare bool) (sent []int, read int) {
 	body, at := k.open(t)
-	req := play.Request(t, method, body)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	req = req.WithContext(ctx)
+	req := play.Request(t, method, body).WithContext(ctx)
 	req.ContentLength = int64(len(content))
-	b := &base{t: t, uses: uses, cancel: cancel}
-	var rt http.RoundTripper = b
+	base := play.Keep()
+	for _, u := range uses {
+		base.Steps = append(base.Steps, u.step(t, cancel, &sent))
+	}
+	var rt http.RoundTripper = base
 	if !bare {
-		rt = &retrip.Transport{Base: b, Policy: play.With(func(p *retrip.Policy) {
+		rt = &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
 			if p.MaxReplayBody = 1 << 20; !k.stream {
 				p.MaxReplayBody = retrip.Off // what can be sought, and what GetBody returns, isn't kept
 			}
@@ -184,11 +171,9 @@ func (k kept) do(t *testing.T, method string, uses []use, bare bool) (sent []int
 	}
 	func() {
 		defer func() { _ = recover() }()
-		if resp, err := rt.RoundTrip(req); err == nil {
-			resp.Body.Close()
-		}
+		_ = testenv.Try(rt, req)
 	}()
-	return b.sent, at()
+	return sent, at()
 }
 
 // RoundTrip leaves the caller's reader where net/http would have left it, had it made
@@ -286,7 +271,8 @@ func (k kept) atServer(t *testing.T, method string, ways []string, start func(ht
 	}
 	client := http.Client{Transport: base}
 	if !bare {
-		p := retrip.Policy{MaxReplayBody: 1 << 20, Backoff: retrip.Backoff{Base: retrip.Off}, MaxAttempts: 2}
+		p := play.AtOnce
+		p.MaxReplayBody, p.MaxAttempts = 1<<20, 2
 		client.Transport = &retrip.Transport{Base: base, Policy: p}
 	}
 	resp, err := client.Do(req)
@@ -348,40 +334,33 @@ func TestPosition_AsNetHTTP(t *testing.T) {
 //retrip:promise P7
 func TestPosition_SectionsOfOneFile(t *testing.T) {
 	file := tempFile(t)
+	untouched := position(t, file)
 	seen := sync.Map{}
-	tr := &retrip.Transport{
-		Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			got, err := io.ReadAll(req.Body)
-			assert.NoError(t, err)
-			assert.NoError(t, req.Body.Close())
-			if _, again := seen.LoadOrStore(req.URL.Path, true); !again {
-				return &http.Response{StatusCode: 503, Body: http.NoBody}, nil
-			}
-			assert.True(t, bytes.HasPrefix(content, got))
-			assert.EqualValues(t, req.ContentLength, len(got))
-			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
-		}),
-		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off},
-	}
+	tr := &retrip.Transport{Policy: play.AtOnce, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		got := play.ReadAll(t, req.Body)
+		assert.NoError(t, req.Body.Close())
+		if _, again := seen.LoadOrStore(req.URL.Path, true); !again {
+			return play.Reply(503)(req)
+		}
+		assert.True(t, strings.HasPrefix(string(content), got))
+		assert.EqualValues(t, req.ContentLength, len(got))
+		return play.Reply(200)(req)
+	})}
+	tr.Policy.Budget = retrip.Off
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			size := int64(20_000 * (i + 1))
-			s := io.NewSectionReader(file, 4, size)
+			size := 20_000 * (i + 1)
+			s := io.NewSectionReader(file, 4, int64(size))
+			read := position(t, s)
 			req := play.MustRequest(t, "PUT", fmt.Sprint("http://example.com/", i), s)
-			req.ContentLength = size
-			_, err := tr.RoundTrip(req)
-			assert.NoError(t, err)
-			at, err := s.Seek(0, io.SeekCurrent)
-			assert.NoError(t, err)
-			assert.Equal(t, size, at)
+			req.ContentLength = int64(size)
+			testenv.Drop(t, tr, req)
+			assert.Equal(t, size, read())
 		})
 	}
 	all.Wait()
-	assert.Zero(t, position(t, file)())
-	at, err := file.Seek(0, io.SeekCurrent)
-	require.NoError(t, err)
-	assert.EqualValues(t, 4, at)
+	assert.Zero(t, untouched())
 }
 
 // What a base reads in an attempt that is over moves nothing. What it reads after
@@ -390,40 +369,32 @@ func TestPosition_SectionsOfOneFile(t *testing.T) {
 //retrip:promise P7
 func TestPosition_LateReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var bodies []io.ReadCloser
+		var base *play.Script
 		take := func(n int) {
-			b := bodies[len(bodies)-1]
-			_, err := io.ReadFull(b, make([]byte, n))
+			_, err := io.ReadFull(base.Reqs[base.Attempts()-1].Body, make([]byte, n))
 			assert.NoError(t, err)
 		}
-		tr := &retrip.Transport{
-			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				bodies = append(bodies, req.Body)
-				if len(bodies) == 1 {
-					take(5000)
-					<-req.Context().Done()
-					return nil, req.Context().Err()
-				}
-				_, err := bodies[0].Read(make([]byte, 10))
-				assert.Error(t, err)
-				take(100)
-				return &http.Response{StatusCode: 200, Body: play.NewReply(strings.NewReader("x")), Request: req}, nil
-			}),
-			Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }),
-		}
+		base = play.Keep(func(req *http.Request) (*http.Response, error) {
+			take(5000)
+			return play.Hang(req)
+		}, func(req *http.Request) (*http.Response, error) {
+			yieldsNothing(t, base.Reqs[0].Body)
+			take(100)
+			return play.Reply(200)(req)
+		})
 		f := tempFile(t)
 		read := position(t, f)
+		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
 		resp, err := tr.RoundTrip(play.Request(t, "PUT", io.NopCloser(f)))
 		require.NoError(t, err)
 		assert.Equal(t, 100, read())
 		take(50)
 		assert.Equal(t, 150, read())
-		require.NoError(t, bodies[1].Close())
+		require.NoError(t, base.Reqs[1].Body.Close())
 		_, err = f.Seek(4, io.SeekStart)
 		require.NoError(t, err)
-		for _, b := range bodies {
-			_, err = b.Read(make([]byte, 10))
-			assert.Error(t, err)
+		for _, req := range base.Reqs {
+			yieldsNothing(t, req.Body)
 		}
 		play.Finish(t, resp)
 		assert.Zero(t, read(), "the position is the caller's again")
@@ -437,31 +408,23 @@ func TestPosition_LateReads(t *testing.T) {
 func TestPosition_Copies(t *testing.T) {
 	f := tempFile(t)
 	read := position(t, f)
-	tr := &retrip.Transport{
-		Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			copied, err := req.GetBody()
-			require.NoError(t, err)
-			signed, err := io.ReadAll(copied)
-			require.NoError(t, err)
-			require.NoError(t, copied.Close())
-			sent, err := io.ReadAll(req.Body)
-			require.NoError(t, err)
-			require.NoError(t, req.Body.Close())
-			assert.True(t, bytes.Equal(signed, sent))
-			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
-		}),
-	}
-	_, err := tr.RoundTrip(play.Request(t, "PUT", io.NopCloser(f)))
-	require.NoError(t, err)
+	signs := play.Keep(func(req *http.Request) (*http.Response, error) {
+		copied := play.Must(req.GetBody())
+		signed := play.ReadAll(t, copied)
+		require.NoError(t, copied.Close())
+		assert.True(t, signed == play.ReadAll(t, req.Body))
+		require.NoError(t, req.Body.Close())
+		return play.Reply(200)(req)
+	})
+	play.Do(t, &retrip.Transport{Base: signs}, play.Request(t, "PUT", io.NopCloser(f)))
 	assert.Equal(t, len(content), read())
 
 	f = tempFile(t)
-	tr.Base = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+	closes := play.Keep(func(req *http.Request) (*http.Response, error) {
 		_, err := io.ReadFull(req.Body, make([]byte, 10))
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
-		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+		return play.Reply(200)(req)
 	})
-	_, err = tr.RoundTrip(play.Request(t, "PUT", io.NopCloser(f)))
-	require.NoError(t, err)
+	play.Do(t, &retrip.Transport{Base: closes}, play.Request(t, "PUT", io.NopCloser(f)))
 }

@@ -6,6 +6,7 @@ package replay_test
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptrace"
 	"strings"
 	"sync"
@@ -19,18 +20,36 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 const refusedStream = 7
 
-// closes is a request body that counts its Closes. It is a stream, or a section
-// if section is set.
-type closes struct {
-	io.Reader
-	closed atomic.Int32
+// upload is a request body that counts its Closes, or a section, which does not.
+type upload struct {
+	*play.SendBody
+	section bool
 }
 
-func (b *closes) Close() error { b.closed.Add(1); return nil }
+// uploaded is what an upload contains.
+var uploaded = string(content[:6000])
+
+func newUpload(t *testing.T, method string, section bool) (*http.Request, upload) {
+	u := upload{play.NewSend(uploaded), section}
+	req := play.MustRequest(t, method, "http://example.com/", u)
+	if section {
+		req.Body = io.NopCloser(io.NewSectionReader(strings.NewReader(uploaded), 0, 6000))
+	}
+	req.ContentLength = 6000
+	return req, u
+}
+
+// isClosed fails t unless the body has been closed once.
+func (u upload) isClosed(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	assert.True(t, u.section || u.Closed.Load() == 1)
+}
 
 // net/http's HTTP/2 takes a copy of the body from GetBody before it waits for
 // another send, and drops that copy if the wait ends with the context, or if
@@ -65,17 +84,12 @@ func TestReplay_CopyIsDropped(t *testing.T) {
 			for _, wholeBody := range []int64{0, 1000} {
 				play.Bubble(t, fmt.Sprint(name, " ", timeout, wholeBody), func(t *testing.T) {
 					base, _ := play.H2Server(t, answer)
-					payload := strings.Repeat("x", 6000)
-					req := play.MustRequest(t, "PUT", "http://example.com/", nil)
-					body := &closes{Reader: play.Stream([]byte(payload))}
-					req.Body, req.ContentLength = body, 6000
+					req, body := newUpload(t, "PUT", false)
 					tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout, p.WholeBody = timeout, wholeBody })}
-					resp, err := tr.RoundTrip(req)
-					if err == nil {
+					if resp, err := tr.RoundTrip(req); err == nil {
 						play.Finish(t, resp)
 					}
-					synctest.Wait()
-					assert.EqualValues(t, 1, body.closed.Load(), "%v", err)
+					body.isClosed(t)
 				})
 			}
 		}
@@ -87,8 +101,8 @@ func TestReplay_CopyIsDropped(t *testing.T) {
 //
 //retrip:promise P20
 func TestReplay_WholeBodyAfterADroppedCopy(t *testing.T) {
-	for name, getBody := range map[string]bool{"stream": false, "GetBody": true} {
-		play.Bubble(t, name, func(t *testing.T) {
+	for _, getBody := range []bool{false, true} {
+		play.Bubble(t, fmt.Sprint("GetBody ", getBody), func(t *testing.T) {
 			base, _ := play.H2Server(t, func(w *play.H2Writer, conn int, stream uint32) {
 				switch {
 				case conn == 1:
@@ -100,15 +114,13 @@ func TestReplay_WholeBodyAfterADroppedCopy(t *testing.T) {
 					w.OK(stream)
 				}
 			})
-			req := play.MustRequest(t, "PUT", "http://example.com/", play.Stream(make([]byte, 6000)))
-			req.ContentLength = 6000
+			req, _ := newUpload(t, "PUT", false)
 			if getBody {
-				req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(play.Stream(make([]byte, 6000))), nil }
+				req.GetBody = again(uploaded)
 			}
 			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.WholeBody = 1000 })}
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			assert.Empty(t, play.Finish(t, resp))
+			_, text := play.Do(t, tr, req)
+			assert.Empty(t, text)
 		})
 	}
 }
@@ -132,20 +144,14 @@ func TestReplay_LatestCopyIsStillSent(t *testing.T) {
 				}
 			})
 			base.ExpectContinueTimeout = time.Second
-			body := &closes{Reader: play.Stream(make([]byte, 6000))}
-			req := play.MustRequest(t, "PUT", "http://example.com/", body)
-			if section {
-				req.Body = io.NopCloser(io.NewSectionReader(strings.NewReader(strings.Repeat("x", 6000)), 0, 6000))
-			}
-			req.ContentLength = 6000
+			req, body := newUpload(t, "PUT", section)
 			req.Header.Set("Expect", "100-continue")
 			resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
 			require.NoError(t, err)
 			assert.Zero(t, got.Load())
 			assert.Equal(t, "early", play.Finish(t, resp))
 			assert.EqualValues(t, 6000, got.Load())
-			synctest.Wait()
-			assert.True(t, section || body.closed.Load() == 1)
+			body.isClosed(t)
 		})
 	}
 }
@@ -181,20 +187,11 @@ func TestReplay_MovedBodyIsStillSent(t *testing.T) {
 				tr := &retrip.Transport{Base: base, Policy: play.Steady}
 				var others sync.WaitGroup
 				for range 2 {
-					others.Go(func() {
-						resp, err := tr.RoundTrip(play.MustRequest(t, "GET", "http://example.com/", nil))
-						if assert.NoError(t, err) {
-							play.Finish(t, resp)
-						}
-					})
+					others.Go(func() { testenv.Drop(t, tr, play.MustRequest(t, "GET", "http://example.com/", nil)) })
 					time.Sleep(100 * time.Millisecond)
 				}
 				time.Sleep(2 * time.Second)
-				body := &closes{Reader: play.Stream(make([]byte, 6000))}
-				req := play.MustRequest(t, "POST", "http://example.com/", body)
-				if section {
-					req.Body = io.NopCloser(io.NewSectionReader(strings.NewReader(strings.Repeat("x", 6000)), 0, 6000))
-				}
+				req, body := newUpload(t, "POST", section)
 				req.ContentLength = -1
 				req.Header.Set("Expect", "100-continue")
 				conns := 0
@@ -207,7 +204,7 @@ func TestReplay_MovedBodyIsStillSent(t *testing.T) {
 				resp, err := tr.RoundTrip(req.WithContext(ctx))
 				require.NoError(t, err)
 				assert.Zero(t, got.Load())
-				assert.Zero(t, body.closed.Load())
+				assert.Zero(t, body.Closed.Load())
 				if wholly {
 					assert.Equal(t, "early", play.Finish(t, resp))
 					assert.EqualValues(t, 6000, got.Load())
@@ -216,9 +213,61 @@ func TestReplay_MovedBodyIsStillSent(t *testing.T) {
 				assert.EqualValues(t, 1, requests.Load())
 				assert.Equal(t, 2, conns)
 				others.Wait()
-				synctest.Wait()
-				assert.True(t, section || body.closed.Load() == 1)
+				body.isClosed(t)
 			})
 		}
+	}
+}
+
+// net/http's HTTP/2 closes a body whose connection turned out to be unusable,
+// and passes the same body to another connection.
+//
+//retrip:promise P7
+func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
+	moved := func(t *testing.T, r *http.Request) {
+		assert.NoError(t, r.Body.Close())
+		assert.True(t, uploaded == play.ReadAll(t, r.Body))
+	}
+	for _, section := range []bool{false, true} {
+		play.Bubble(t, fmt.Sprint("section ", section), func(t *testing.T) {
+			var old io.ReadCloser
+			base := play.Keep(func(r *http.Request) (*http.Response, error) {
+				moved(t, r)
+				assert.NoError(t, r.Body.Close())
+				yieldsNothing(t, r.Body) // closed after the end was read
+				return play.Reply(503)(r)
+			}, func(r *http.Request) (*http.Response, error) {
+				old = r.Body // neither read nor closed
+				return play.Reply(503)(r)
+			}, func(r *http.Request) (*http.Response, error) {
+				yieldsNothing(t, old) // superseded
+				assert.True(t, uploaded == play.ReadAll(t, r.Body))
+				assert.NoError(t, r.Body.Close())
+				return play.Reply(200)(r)
+			})
+			req, body := newUpload(t, "PUT", section)
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
+			body.isClosed(t)
+		})
+		play.Bubble(t, fmt.Sprint("and not closed again, section ", section), func(t *testing.T) {
+			// net/http closes a body once, whatever happens to it then.
+			base := play.Keep(func(r *http.Request) (*http.Response, error) {
+				moved(t, r)
+				return play.Reply(200)(r)
+			})
+			req, body := newUpload(t, "PUT", section)
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
+			body.isClosed(t)
+		})
+		play.Bubble(t, fmt.Sprint("when nobody will send it any more, section ", section), func(t *testing.T) {
+			base := play.Keep(func(r *http.Request) (*http.Response, error) {
+				assert.NoError(t, r.Body.Close())
+				return play.Reply(200)(r)
+			})
+			req, body := newUpload(t, "PUT", section)
+			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
+			yieldsNothing(t, base.Reqs[0].Body)
+			body.isClosed(t)
+		})
 	}
 }

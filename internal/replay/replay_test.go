@@ -4,10 +4,14 @@
 package replay
 
 import (
+	"bytes"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -24,6 +28,34 @@ func put(t *testing.T, body io.Reader) *http.Request {
 	return req
 }
 
+// stream returns a body that can be read only once.
+func stream(content string) io.Reader { return io.MultiReader(strings.NewReader(content)) }
+
+// take reads n bytes.
+func take(t *testing.T, r io.Reader, n int) string {
+	t.Helper()
+	got := make([]byte, n)
+	_, err := io.ReadFull(r, got)
+	require.NoError(t, err)
+	return string(got)
+}
+
+// yieldsNothing fails t unless a Read of r returns no bytes and the error want.
+func yieldsNothing(t *testing.T, r io.Reader, want error) {
+	t.Helper()
+	n, err := r.Read(make([]byte, 5))
+	assert.Zero(t, n)
+	assert.Equal(t, want, err)
+}
+
+// copyOf returns a reader from GetBody.
+func copyOf(t *testing.T, r *Body) io.ReadCloser {
+	t.Helper()
+	b, err := r.GetBody()
+	require.NoError(t, err)
+	return b
+}
+
 // Closing a reader wakes it if it waits for its turn.
 //
 //retrip:promise P13
@@ -32,27 +64,18 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 		pr, pw := io.Pipe()
 		r := Open(put(t, pr), 100)
 		old := r.Reader()
-		late := make(chan struct{})
-		go func() { // holds the turn, and no data arrives
-			defer close(late)
-			n, err := old.Read(make([]byte, 1))
-			assert.Zero(t, n)
-			assert.ErrorIs(t, err, errSuperseded)
-		}()
+		go yieldsNothing(t, old, errSuperseded) // holds the turn, and no data arrives
 		synctest.Wait()
-		next := r.Reader()
-		read := make(chan error)
+		next, woken := r.Reader(), make(chan struct{})
 		go func() {
-			n, err := next.Read(make([]byte, 1))
-			assert.Zero(t, n)
-			read <- err
+			defer close(woken)
+			yieldsNothing(t, next, errSuperseded)
 		}()
 		synctest.Wait()
 		require.NoError(t, next.Close())
-		assert.ErrorIs(t, <-read, errSuperseded)
+		<-woken
 		_, err := pw.Write([]byte("x"))
 		require.NoError(t, err)
-		<-late
 	})
 }
 
@@ -71,15 +94,9 @@ func TestReplay_EndIsReadOnce(t *testing.T) {
 			n, err := b.Read(nil)
 			assert.Zero(t, n)
 			require.NoError(t, err, "nothing was requested")
-			got := make([]byte, 4)
-			_, err = io.ReadFull(b, got)
-			require.NoError(t, err)
-			assert.Equal(t, "text", string(got))
-			for range 2 {
-				n, err := b.Read(got)
-				assert.Zero(t, n)
-				assert.Equal(t, end, err)
-			}
+			assert.Equal(t, "text", take(t, b, 4))
+			yieldsNothing(t, b, end)
+			yieldsNothing(t, b, end)
 		}
 		assert.Equal(t, 1, reads)
 	}
@@ -94,9 +111,7 @@ func TestReplay_SectionAtItsEnd(t *testing.T) {
 		section := io.NewSectionReader(strings.NewReader("some text"), 0, 4)
 		_, err := section.Seek(pos, io.SeekStart)
 		require.NoError(t, err)
-		text, err := io.ReadAll(Open(put(t, section), 100).Reader())
-		require.NoError(t, err)
-		assert.Empty(t, text)
+		yieldsNothing(t, Open(put(t, section), 100).Reader(), io.EOF)
 	}
 }
 
@@ -111,12 +126,7 @@ func TestReplay_Device(t *testing.T) {
 	}
 	defer f.Close()
 	r := Open(put(t, f), 100)
-	var first, second [16]byte
-	_, err = io.ReadFull(r.Reader(), first[:])
-	require.NoError(t, err)
-	_, err = io.ReadFull(r.Reader(), second[:])
-	require.NoError(t, err)
-	assert.Equal(t, first, second)
+	assert.Equal(t, take(t, r.Reader(), 16), take(t, r.Reader(), 16))
 }
 
 // Once no attempt follows, the kept bytes are released as soon as the last
@@ -126,12 +136,10 @@ func TestReplay_Device(t *testing.T) {
 func TestReplay_KeepsNothingForNobody(t *testing.T) {
 	r := Open(put(t, io.MultiReader(strings.NewReader("some text"), strings.NewReader("more"))), 100)
 	b := r.Reader()
-	_, err := io.ReadFull(b, make([]byte, 9))
-	require.NoError(t, err)
+	take(t, b, 9)
 	require.Equal(t, 9, r.kept.len)
 	r.Seal(false, false)
-	_, err = io.ReadFull(b, make([]byte, 4))
-	require.NoError(t, err)
+	take(t, b, 4)
 	assert.Zero(t, r.kept)
 }
 
@@ -141,22 +149,20 @@ func TestReplay_KeepsNothingForNobody(t *testing.T) {
 //retrip:promise P13
 func TestReplay_KeepsNothingForTheResponse(t *testing.T) {
 	for _, closedFirst := range []bool{true, false} {
-		r := Open(put(t, io.MultiReader(strings.NewReader("some text"))), 100)
+		r := Open(put(t, stream("some text")), 100)
 		b := r.Reader()
-		_, err := io.ReadAll(b)
-		require.NoError(t, err)
-		require.Equal(t, 9, r.kept.len)
-		if closedFirst {
-			require.NoError(t, b.Close())
-			require.Equal(t, 9, r.kept.len, "for another attempt")
-		}
-		r.Seal(false, false)
+		take(t, b, 9)
+		yieldsNothing(t, b, io.EOF)
+		steps := []func(){func() { require.NoError(t, b.Close()) }, func() { r.Seal(false, false) }}
 		if !closedFirst {
-			require.Equal(t, 9, r.kept.len, "for net/http")
-			require.NoError(t, b.Close())
+			slices.Reverse(steps)
+		}
+		for _, step := range steps {
+			require.Equal(t, 9, r.kept.len, "for another attempt, or for net/http")
+			step()
 		}
 		assert.Zero(t, r.kept, closedFirst)
-		_, err = r.GetBody()
+		_, err := r.GetBody()
 		assert.ErrorIs(t, err, errNotKept)
 	}
 }
@@ -183,19 +189,191 @@ func TestReplay_OvertakenRead(t *testing.T) {
 		go func() {
 			n, err := old.Read(make([]byte, 10))
 			assert.Zero(t, n)
-			assert.ErrorIs(t, err, errSuperseded)
+			assert.Equal(t, errSuperseded, err)
 		}()
 		synctest.Wait()
 		next := r.Reader()
-		_, err := io.ReadFull(next, make([]byte, 3))
-		require.NoError(t, err)
+		take(t, next, 3)
 		r.Seal(false, false)
 		close(slow)
 		synctest.Wait()
-		_, err = io.ReadFull(next, make([]byte, 4))
-		require.NoError(t, err)
+		take(t, next, 4)
 		at, err := s.Seek(0, io.SeekCurrent)
 		require.NoError(t, err)
 		assert.EqualValues(t, 7, at)
 	})
+}
+
+// After a panic, the number of bytes read is unknown.
+func TestReplay_PanickingBodyIsNotReplayed(t *testing.T) {
+	r := Open(put(t, testenv.Reader(func([]byte) (int, error) { panic("no") })), 100)
+	b := r.Reader()
+	assert.Panics(t, func() { _, _ = b.Read(make([]byte, 1)) })
+	assert.False(t, r.Hold())
+	r.Release(false)
+	yieldsNothing(t, b, errPanicked)
+	assert.True(t, r.AtFault())
+}
+
+// counted is a body that counts its Closes.
+type counted struct {
+	io.Reader
+	closed atomic.Int32
+}
+
+func (b *counted) Close() error { b.closed.Add(1); return nil }
+
+// openCounted opens content of the announced length, as a section or as a stream. The
+// caller's body is closed through the body that it also returns.
+func openCounted(t *testing.T, content []byte, length int, section bool) (*Body, *counted) {
+	body := &counted{Reader: bytes.NewReader(content)}
+	req := put(t, body)
+	req.ContentLength = int64(length)
+	if section {
+		req.Body = io.NopCloser(io.NewSectionReader(bytes.NewReader(content), 0, int64(length)))
+	}
+	r := Open(req, 50)
+	require.Equal(t, section, r.part != nil)
+	req.Body = body
+	return r, body
+}
+
+// readerModel is what a reader should be.
+type readerModel struct {
+	io.ReadCloser
+	read                 int
+	begun, closed, again bool
+	ended, copied        bool
+}
+
+// unfinished reports whether the base still needs one of live. After its last
+// use, it doesn't need those that it has dropped.
+func unfinished(live []*readerModel, sealed, failed bool) bool {
+	return slices.ContainsFunc(live, func(m *readerModel) bool {
+		dropped := sealed && m.copied && !m.begun && (failed || m != live[len(live)-1])
+		passed := m.closed && sealed && m.again && !m.ended
+		return (!m.closed || passed) && !dropped && !(m.ended && len(live) > 1)
+	})
+}
+
+// Bases read, copy and close bodies in any order, and attempts follow each
+// other. Each reader of the attempt under way yields the whole body, each other
+// one nothing, and the caller's body is closed once, when no attempt follows and
+// nobody can need it any more.
+//
+//retrip:promise P2 P7
+func TestReplay_CopiesModel(t *testing.T) {
+	for seed := range uint64(testenv.Size(5_000, 200_000)) {
+		draws := rand.New(rand.NewPCG(seed, 3))
+		content := make([]byte, draws.IntN(40))
+		for i := range content {
+			content[i] = byte(draws.Uint32())
+		}
+		r, body := openCounted(t, content, len(content), draws.IntN(2) == 0)
+		if !r.Always() {
+			continue // there is no GetBody
+		}
+		live, dead := []*readerModel{{ReadCloser: r.Reader()}}, []*readerModel(nil)
+		sealed, failed := false, draws.IntN(2) == 0
+		for range 30 {
+			switch m := live[draws.IntN(len(live))]; draws.IntN(8) {
+			case 0, 1, 2:
+				p := make([]byte, 1+draws.IntN(20))
+				n, err := m.Read(p)
+				m.begun = true
+				if m.closed && !m.again {
+					require.Zero(t, n, "seed %d", seed)
+					require.Equal(t, errSuperseded, err, "seed %d", seed)
+					break
+				}
+				require.Equal(t, content[m.read:m.read+n], p[:n], "seed %d", seed)
+				m.read += n
+				if err != nil {
+					m.ended = true
+					require.Equal(t, io.EOF, err, "seed %d", seed)
+					require.Equal(t, len(content), m.read, "seed %d", seed)
+				}
+			case 3:
+				if sealed {
+					break
+				}
+				open := unfinished(live, false, false)
+				b := copyOf(t, r)
+				if !open {
+					dead, live = append(dead, live...), nil
+				}
+				live = append(live, &readerModel{ReadCloser: b, copied: true})
+			case 4, 5:
+				require.NoError(t, m.Close(), "seed %d", seed)
+				m.again = !m.begun && !sealed
+				m.closed = true
+			case 6:
+				if sealed || draws.IntN(2) == 0 {
+					break
+				}
+				require.True(t, r.Hold(), "seed %d", seed)
+				r.Release(true)
+				dead, live = append(dead, live...), []*readerModel{{ReadCloser: r.Reader()}}
+			case 7:
+				if draws.IntN(4) == 0 && !sealed {
+					sealed = true
+					passed := false
+					for i, m := range live {
+						m.again = m.again && !failed && (m.begun || !m.copied && i == len(live)-1)
+						passed = passed || m.again && !m.ended
+					}
+					require.Equal(t, passed, r.Seal(failed, false), "seed %d", seed)
+				}
+			}
+			for _, m := range dead {
+				n, err := m.Read(make([]byte, 5))
+				require.Zero(t, n, "seed %d", seed)
+				require.Equal(t, errSuperseded, err, "seed %d", seed)
+			}
+			if body.closed.Load() > 0 {
+				require.True(t, sealed && !unfinished(live, sealed, failed), "seed %d", seed)
+				break
+			}
+		}
+		if !sealed {
+			r.Seal(failed, false)
+		}
+		for _, m := range live {
+			if m.begun || !m.copied || !failed && m == live[len(live)-1] {
+				require.NoError(t, m.Close(), "seed %d", seed)
+			}
+		}
+		assert.EqualValues(t, 1, body.closed.Load(), "seed %d", seed)
+	}
+}
+
+// If a body turns out to be longer than announced, and too long to be kept, a
+// copy never continues where another reader has left off.
+//
+//retrip:promise P7
+func TestReplay_CopyOfALongerBody(t *testing.T) {
+	for _, first := range []int{0, 1} {
+		r, _ := openCounted(t, make([]byte, 100), 10, false)
+		readers := []io.ReadCloser{r.Reader(), copyOf(t, r)}
+		take(t, readers[first], 60)
+		yieldsNothing(t, readers[1-first], errNotKept)
+		_, err := r.GetBody()
+		assert.ErrorIs(t, err, errNotKept)
+	}
+}
+
+// If a body ends early, its copies need no Close either.
+func TestReplay_CopyOfAShorterBody(t *testing.T) {
+	r, body := openCounted(t, make([]byte, 5), 10, false)
+	main := r.Reader()
+	for range 2 {
+		again := copyOf(t, r)
+		take(t, again, 5)
+		yieldsNothing(t, again, io.EOF)
+	}
+	assert.True(t, r.AtFault())
+	r.Seal(false, false)
+	assert.Zero(t, body.closed.Load())
+	require.NoError(t, main.Close())
+	assert.EqualValues(t, 1, body.closed.Load())
 }

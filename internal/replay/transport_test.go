@@ -6,7 +6,9 @@ package replay_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -28,6 +31,25 @@ import (
 
 func TestMain(m *testing.M) { testenv.RareGC(m) }
 
+// kinds returns bodies of each kind that hold payload.
+func kinds(t *testing.T, payload []byte) map[string]func() io.Reader {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "upload")
+	require.NoError(t, os.WriteFile(file, payload, 0o600))
+	around := bytes.NewReader(append(append([]byte("--"), payload...), "--"...))
+	return map[string]func() io.Reader{
+		"GetBody": func() io.Reader { return bytes.NewReader(payload) },
+		"section": func() io.Reader { return io.NewSectionReader(around, 2, int64(len(payload))) },
+		"stream":  func() io.Reader { return play.Stream(payload) },
+		"file":    func() io.Reader { return play.Must(os.Open(file)) },
+	}
+}
+
+// again returns a GetBody for payload.
+func again(payload string) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(payload)), nil }
+}
+
 // The first byte isn't delayed, and nothing is read ahead of the server.
 //
 //retrip:promise P7
@@ -39,9 +61,7 @@ func TestReplay_FirstByte(t *testing.T) {
 			_, err := io.ReadFull(r.Body, b)
 			assert.NoError(t, err)
 			saw <- b[0]
-			rest, err := io.ReadAll(r.Body)
-			assert.NoError(t, err)
-			assert.Equal(t, "last", string(rest))
+			assert.Equal(t, "last", play.ReadAll(t, r.Body))
 		}))
 		pr, pw := io.Pipe()
 		go func() {
@@ -50,8 +70,7 @@ func TestReplay_FirstByte(t *testing.T) {
 			_, _ = io.WriteString(pw, "last")
 			_ = pw.Close()
 		}()
-		tr := &retrip.Transport{Base: s.Transport(), Policy: play.Steady}
-		play.Do(t, tr, play.MustRequest(t, "PUT", s.URL, pr))
+		play.Do(t, &retrip.Transport{Base: s.Transport(), Policy: play.Steady}, play.MustRequest(t, "PUT", s.URL, pr))
 	})
 }
 
@@ -59,36 +78,20 @@ func TestReplay_FirstByte(t *testing.T) {
 //
 //retrip:promise P7
 func TestReplay_NeverReadsAhead(t *testing.T) {
-	body := &countingBody{data: play.Pattern(10_000)}
-	base := play.Base(func(r *http.Request) (*http.Response, error) {
-		for want := 100; want <= 1000; want += 100 {
+	data := bytes.NewReader(play.Pattern(10_000))
+	body := &play.SendBody{Reader: data}
+	base := play.Keep(func(r *http.Request) (*http.Response, error) {
+		for left := 9900; left >= 9000; left -= 100 {
 			_, err := io.ReadFull(r.Body, make([]byte, 100))
 			assert.NoError(t, err)
-			assert.Equal(t, want, body.pos)
+			assert.Equal(t, left, data.Len())
 		}
 		_ = r.Body.Close()
 		return play.Reply(200)(r)
 	})
-	base.Keep = true
 	play.Do(t, &retrip.Transport{Base: base}, play.Request(t, "PUT", body))
-	assert.Equal(t, 1, body.closed)
+	assert.EqualValues(t, 1, body.Closed.Load())
 }
-
-type countingBody struct {
-	data        []byte
-	pos, closed int
-}
-
-func (b *countingBody) Read(p []byte) (int, error) {
-	if b.pos == len(b.data) {
-		return 0, io.EOF
-	}
-	n := copy(p, b.data[b.pos:])
-	b.pos += n
-	return n, nil
-}
-
-func (b *countingBody) Close() error { b.closed++; return nil }
 
 //retrip:promise P7
 func TestReplay_Bound(t *testing.T) {
@@ -109,19 +112,17 @@ func TestReplay_Bound(t *testing.T) {
 		{"large", 3 << 20, 4 << 20, 2},
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {
-			payload := play.Pattern(tt.size)
+			payload := string(play.Pattern(tt.size))
 			base := play.Base(play.Reply(503), play.Reply(200))
 			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = tt.bound })}
-			body := &countingBody{data: payload}
+			body := play.NewSend(payload)
 			resp, _ := play.Do(t, tr, play.Request(t, "PUT", body))
 			assert.Equal(t, tt.attempts, base.Attempts())
+			assert.Equal(t, tt.attempts == 1, resp.StatusCode == 503)
 			for i, sent := range base.Sent {
-				assert.True(t, sent == string(payload), "attempt %d got %d bytes", i+1, len(sent))
+				assert.True(t, sent == payload, "attempt %d got %d bytes", i+1, len(sent))
 			}
-			assert.Equal(t, 1, body.closed)
-			if tt.attempts == 1 {
-				assert.Equal(t, 503, resp.StatusCode)
-			}
+			assert.EqualValues(t, 1, body.Closed.Load())
 		})
 	}
 }
@@ -132,19 +133,16 @@ func TestReplay_Bound(t *testing.T) {
 func TestReplay_Untouched(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		payload := play.Pattern(1 << 20)
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			got, err := io.ReadAll(r.Body)
-			assert.NoError(t, err)
-			assert.True(t, bytes.Equal(payload, got))
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			assert.True(t, string(payload) == play.ReadAll(t, r.Body))
 		}))
 		s.Listener.Refuse(true)
 		time.AfterFunc(1500*time.Millisecond, func() { s.Listener.Refuse(false) })
-		attempts := 0
-		tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = retrip.Off }),
-			Trace: &retrip.Trace{Attempt: func(e retrip.Event) { attempts = e.Attempt }}}
+		base := play.Keep(s.Transport().RoundTrip)
+		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = retrip.Off })}
 		// A refused dial proves that even a POST was not processed.
 		play.Do(t, tr, play.MustRequest(t, "POST", s.URL, play.Stream(payload)))
-		assert.Equal(t, 3, attempts)
+		assert.Equal(t, 3, base.Attempts())
 	})
 }
 
@@ -152,14 +150,19 @@ func TestReplay_Untouched(t *testing.T) {
 //
 //retrip:promise P7
 func TestReplay_OddFiles(t *testing.T) {
+	send := func(t *testing.T, f *os.File) (base *play.Script, err error) {
+		base = play.Base(play.Reply(503), play.Reply(200))
+		_, err = (&retrip.Transport{Base: base, Policy: play.AtOnce}).RoundTrip(play.Request(t, "PUT", f))
+		assert.ErrorIs(t, f.Close(), os.ErrClosed)
+		return base, err
+	}
 	t.Run("size of zero", func(t *testing.T) {
 		f, err := os.Open("/proc/self/status")
 		if err != nil {
 			t.Skip("no /proc here")
 		}
-		base := play.Base(play.Reply(503), play.Reply(200))
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-		play.Do(t, tr, play.Request(t, "PUT", f))
+		base, err := send(t, f)
+		require.NoError(t, err)
 		require.Len(t, base.Sent, 2)
 		for _, sent := range base.Sent {
 			assert.Contains(t, sent, "Name:")
@@ -171,18 +174,15 @@ func TestReplay_OddFiles(t *testing.T) {
 		_, err = w.WriteString("through a pipe")
 		require.NoError(t, err)
 		require.NoError(t, w.Close())
-		base := play.Base(play.Reply(503), play.Reply(200))
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
-		play.Do(t, tr, play.Request(t, "PUT", r))
+		base, err := send(t, r)
+		require.NoError(t, err)
 		assert.Equal(t, []string{"through a pipe", "through a pipe"}, base.Sent)
-		assert.ErrorIs(t, r.Close(), os.ErrClosed)
 	})
 	t.Run("closed already", func(t *testing.T) {
 		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
-		base := play.Base(play.Reply(200))
-		_, err = (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", f))
+		base, err := send(t, f)
 		assert.ErrorIs(t, err, os.ErrClosed)
 		assert.Equal(t, 1, base.Attempts())
 	})
@@ -193,87 +193,64 @@ func TestReplay_OddFiles(t *testing.T) {
 //
 //retrip:promise P7
 func TestReplay_GetBodyOfDerived(t *testing.T) {
-	file := func() io.Reader { return io.NewSectionReader(strings.NewReader("abcd"), 0, 4) }
-	text := func() io.Reader { return play.Stream([]byte("abcd")) }
+	bodies := kinds(t, []byte("abcd"))
 	for _, tt := range []struct {
-		name, method string
-		body         func() io.Reader
-		length       int64
-		kept         int64
-		want         bool
+		name, method, kind string
+		length, kept       int64
+		want               bool
 	}{
-		{"section", "PUT", file, 0, 0, true},
-		{"section, POST", "POST", file, 4, 0, false},
-		{"stream that fits", "PUT", text, 4, 5, true},
-		{"stream that fits, POST", "POST", text, 4, 5, false},
-		{"stream that might not be kept to its end", "PUT", text, 4, 4, false},
-		{"stream of an unknown length", "PUT", text, 0, 0, false},
-		{"stream of an unknown length, -1", "PUT", text, -1, 0, false},
-		{"stream that isn't kept", "PUT", text, 4, retrip.Off, false},
+		{"section", "PUT", "section", 0, 0, true},
+		{"section, POST", "POST", "section", 4, 0, false},
+		{"stream that fits", "PUT", "stream", 4, 5, true},
+		{"stream that fits, POST", "POST", "stream", 4, 5, false},
+		{"stream that might not be kept to its end", "PUT", "stream", 4, 4, false},
+		{"stream of an unknown length", "PUT", "stream", 0, 0, false},
+		{"stream of an unknown length, -1", "PUT", "stream", -1, 0, false},
+		{"stream that isn't kept", "PUT", "stream", 4, retrip.Off, false},
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {
-			base := play.Base(func(r *http.Request) (*http.Response, error) {
-				b, err := io.ReadAll(r.Body)
-				require.NoError(t, err)
-				assert.Equal(t, "abcd", string(b))
+			base := play.Keep(func(r *http.Request) (*http.Response, error) {
+				assert.Equal(t, "abcd", play.ReadAll(t, r.Body))
 				if assert.Equal(t, tt.want, r.GetBody != nil) && tt.want {
-					again, err := r.GetBody()
-					require.NoError(t, err)
-					b, err = io.ReadAll(again)
-					require.NoError(t, err)
-					assert.Equal(t, "abcd", string(b))
+					assert.Equal(t, "abcd", play.ReadAll(t, play.Must(r.GetBody())))
 				}
 				return play.Reply(200)(r)
 			})
-			base.Keep = true
 			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = tt.kept })}
-			req := play.Request(t, tt.method, tt.body())
+			req := play.Request(t, tt.method, bodies[tt.kind]())
 			req.ContentLength = tt.length
 			play.Do(t, tr, req)
 		})
 	}
 }
 
-// Errors while a body is prepared or read.
+// If Classify wants a retry after the body has failed, the kept part is still not the
+// whole body.
 //
-//retrip:promise P7 P17
-func TestReplay_Errors(t *testing.T) {
+//retrip:promise P7
+func TestReplay_ClassifyOfABrokenBody(t *testing.T) {
 	broken := errors.New("broken")
-	play.Bubble(t, "Read fails, and Classify says to retry all the same", func(t *testing.T) {
-		base := play.Base(play.Reply(200))
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
-			if err != nil {
-				return retrip.Retryable
-			}
-			return retrip.ByRule
-		}}}
-		body := &play.SendBody{Reader: io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))}
-		_, err := tr.RoundTrip(play.Request(t, "PUT", body))
-		assert.Same(t, broken, err, "the kept part is not the whole body")
-		assert.EqualValues(t, 1, body.Closed.Load())
-	})
-	play.Bubble(t, "GetBody fails after a response", func(t *testing.T) {
-		base := play.Base(play.Reply(503))
-		req := play.Request(t, "PUT", strings.NewReader("x"))
-		req.GetBody = func() (io.ReadCloser, error) { return nil, broken }
-		var reasons []retrip.Reason
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = 1 }),
-			Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reasons = append(reasons, e.Reason) }}}
-		for range 3 {
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			assert.Equal(t, 503, resp.StatusCode)
-			assert.Equal(t, "ok", play.Finish(t, resp))
-		}
-		// Its token was returned each time.
-		assert.Equal(t, []retrip.Reason{"body_not_replayable", "body_not_replayable", "body_not_replayable"}, reasons)
-		assert.Empty(t, play.Held(tr))
-	})
-	play.Bubble(t, "a body had from GetBody for an attempt that is never made is closed", func(t *testing.T) {
+	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Policy: retrip.Policy{
+		Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable },
+	}}
+	body := &play.SendBody{Reader: io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))}
+	_, err := tr.RoundTrip(play.Request(t, "PUT", body))
+	assert.Same(t, broken, err)
+	assert.EqualValues(t, 1, body.Closed.Load())
+}
+
+// A body had from GetBody for an attempt that is never made is closed.
+//
+//retrip:promise P7
+func TestReplay_BodyForNoAttempt(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
 		var made []*play.SendBody
 		req := play.Request(t, "PUT", strings.NewReader("x"))
-		req.GetBody = func() (io.ReadCloser, error) { made = append(made, play.NewSend("x")); return made[len(made)-1], nil }
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		req.GetBody = func() (io.ReadCloser, error) {
+			made = append(made, play.NewSend("x"))
+			return made[len(made)-1], nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second/2, cancel)
 		_, err := (&retrip.Transport{Base: play.Base(play.Reply(503)), Policy: play.Steady}).RoundTrip(req.WithContext(ctx))
 		require.Error(t, err)
@@ -287,14 +264,13 @@ func TestReplay_Errors(t *testing.T) {
 //
 //retrip:promise P7 P11
 func TestReplay_ContentLength(t *testing.T) {
+	payload := play.Pattern(50 << 10)
+	bodies := kinds(t, payload)
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		payload := play.Pattern(50 << 10)
 		var seen atomic.Int32
 		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			assert.EqualValues(t, len(payload), r.ContentLength)
-			got, err := io.ReadAll(r.Body)
-			assert.NoError(t, err)
-			assert.True(t, bytes.Equal(payload, got))
+			assert.True(t, string(payload) == play.ReadAll(t, r.Body))
 			switch seen.Add(1) % 3 {
 			case 1:
 				<-r.Context().Done()
@@ -303,12 +279,154 @@ func TestReplay_ContentLength(t *testing.T) {
 			}
 		}))
 		tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
-		for _, body := range []io.Reader{bytes.NewReader(payload), play.Stream(payload)} {
-			req := play.MustRequest(t, "PUT", s.URL, body)
+		for _, kind := range []string{"GetBody", "stream"} {
+			req := play.MustRequest(t, "PUT", s.URL, bodies[kind]())
 			req.ContentLength = int64(len(payload))
 			resp, _ := play.Do(t, tr, req)
 			assert.Equal(t, 200, resp.StatusCode)
 		}
 		assert.EqualValues(t, 6, seen.Load())
 	})
+}
+
+// A base that signs requests may read the body from GetBody first and send the
+// body after that. It also may read the body and send another.
+//
+//retrip:promise P4
+func TestReplay_SigningBase(t *testing.T) {
+	for kind, open := range kinds(t, []byte("payload")) {
+		for _, closes := range []bool{false, true} {
+			for _, method := range []string{"PUT", "POST"} {
+				play.Bubble(t, fmt.Sprint(kind, " closes ", closes, " ", method), func(t *testing.T) {
+					var seen atomic.Int32
+					s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						got := play.ReadAll(t, r.Body)
+						assert.Equal(t, "payload", got)
+						assert.Equal(t, signature(got), r.Header.Get("Signature"))
+						if seen.Add(1) < 3 {
+							w.WriteHeader(http.StatusTooManyRequests)
+						}
+					}))
+					inner := s.Transport()
+					signer := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+						r = r.Clone(r.Context())
+						var content string
+						if r.GetBody != nil {
+							b := play.Must(r.GetBody())
+							content = play.ReadAll(t, b)
+							if closes {
+								b.Close()
+							}
+						} else {
+							content = play.ReadAll(t, r.Body)
+							r.Body.Close()
+							r.Body = io.NopCloser(strings.NewReader(content))
+						}
+						r.Header.Set("Signature", signature(content))
+						return inner.RoundTrip(r)
+					})
+					transport := &retrip.Transport{Base: signer, Policy: play.With(func(p *retrip.Policy) { p.Unprocessed = []int{429} })}
+					body, counted := open(), play.NewSend("payload")
+					if kind == "stream" {
+						body = counted
+					}
+					req := play.MustRequest(t, method, s.URL, body)
+					req.ContentLength = 7
+					play.Do(t, transport, req)
+					assert.EqualValues(t, 3, seen.Load())
+					synctest.Wait()
+					assert.Equal(t, kind == "stream", counted.Closed.Load() == 1)
+				})
+			}
+		}
+	}
+}
+
+func signature(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
+
+// The caller's body is closed when the last attempt closes its reader, which
+// may be after RoundTrip has returned. An earlier attempt doesn't close it.
+//
+//retrip:promise P2
+func TestReplay_ClosedWithTheLastReader(t *testing.T) {
+	base := play.Keep(play.Reply(503), play.Reply(200))
+	body := play.NewSend("text")
+	play.Do(t, &retrip.Transport{Base: base, Policy: play.AtOnce}, play.Request(t, "PUT", body))
+	require.Len(t, base.Reqs, 2)
+	base.Reqs[0].Body.Close()
+	assert.Zero(t, body.Closed.Load())
+	for range 3 {
+		base.Reqs[1].Body.Close()
+		assert.EqualValues(t, 1, body.Closed.Load())
+	}
+}
+
+// A base that panics no longer uses its reader, closed or not.
+//
+//retrip:promise P5
+func TestReplay_ClosedAfterAPanicOfTheBase(t *testing.T) {
+	base := play.Keep(func(*http.Request) (*http.Response, error) { panic("base") })
+	body := play.NewSend("text")
+	assert.PanicsWithValue(t, "base", func() { _, _ = (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", body)) })
+	assert.EqualValues(t, 1, body.Closed.Load())
+	yieldsNothing(t, base.Reqs[0].Body)
+}
+
+// yieldsNothing fails t unless a Read of r fails without a byte.
+func yieldsNothing(t *testing.T, r io.Reader) {
+	t.Helper()
+	n, err := r.Read(make([]byte, 1))
+	assert.Zero(t, n)
+	assert.Error(t, err)
+}
+
+// The caller's body is closed once, whatever happens.
+//
+//retrip:promise P2
+func TestReplay_ClosedOnce(t *testing.T) {
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	invalid := retrip.Policy{MaxAttempts: -3}
+	wrong := retrip.WithPolicy(context.Background(), invalid)
+	for _, tt := range []struct {
+		name   string
+		method string
+		policy retrip.Policy
+		ctx    context.Context
+		steps  []play.Step
+	}{
+		{"success", "PUT", play.AtOnce, nil, []play.Step{play.Reply(200)}},
+		{"recovered", "PUT", play.AtOnce, nil, []play.Step{play.Reply(503), play.Reply(200)}},
+		{"used up", "PUT", play.AtOnce, nil, []play.Step{play.Reply(503)}},
+		{"one attempt", "PUT", retrip.Policy{MaxAttempts: 1}, nil, []play.Step{play.Reply(503)}},
+		{"errors", "PUT", play.AtOnce, nil, []play.Step{play.Err(errors.New("reset"))}},
+		{"not idempotent", "POST", play.AtOnce, nil, []play.Step{play.Reply(503)}},
+		{"context done", "PUT", play.AtOnce, canceled, []play.Step{play.Reply(200)}},
+		{"policy invalid", "PUT", invalid, nil, []play.Step{play.Reply(200)}},
+		{"policy of the context invalid", "PUT", play.AtOnce, wrong, []play.Step{play.Reply(200)}},
+		{"nothing from the base", "PUT", play.AtOnce, nil, []play.Step{play.Err(nil)}},
+		{"with a key of ours", "POST", play.With(func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }), nil, []play.Step{play.Reply(503), play.Reply(200)}},
+	} {
+		for _, getBody := range []bool{false, true} {
+			play.Bubble(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {
+				body := play.NewSend("payload")
+				req := play.Request(t, tt.method, body)
+				if tt.ctx != nil {
+					req = req.WithContext(tt.ctx)
+				}
+				if getBody {
+					req.GetBody = again("payload")
+				}
+				base := play.Base(tt.steps...)
+				if resp, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(req); err == nil {
+					play.Finish(t, resp)
+				}
+				assert.EqualValues(t, 1, body.Closed.Load())
+				for _, sent := range base.Sent {
+					assert.Equal(t, "payload", sent)
+				}
+				assert.Equal(t, len(base.Bodies), base.ClosedBodies())
+			})
+		}
+	}
 }
