@@ -20,6 +20,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // piece is a part of a body that arrives after a pause.
@@ -65,27 +66,46 @@ func textOf(parts []piece) (text string) {
 	return text
 }
 
-// eachWay runs f with a server of the pieces and a base, over every protocol, and
+// client makes requests to a server of pieces.
+type client struct {
+	*testing.T
+	seen *atomic.Int32
+	url  string
+	base *http.Transport
+}
+
+// get makes a request with a policy that begins with play.Steady.
+func (c client) get(change func(*retrip.Policy)) *http.Response {
+	c.Helper()
+	return testenv.Do(c, &retrip.Transport{Base: c.base, Policy: play.With(change)}, play.MustRequest(c, "GET", c.url, nil))
+}
+
+// eachWay runs f with a client of a server of the pieces, over every protocol, and
 // also compressed if no length is announced.
-func eachWay(t *testing.T, name, kind string, length int, parts []piece, f func(t *testing.T, s *memhttp.Server, base *http.Transport, seen *atomic.Int32)) {
+func eachWay(t *testing.T, name, kind string, length int, parts []piece, f func(c client)) {
 	for _, proto := range play.Protos {
 		for _, plain := range []bool{true, false} {
 			if !plain && length >= 0 {
 				continue
 			}
 			play.Bubble(t, fmt.Sprintf("%s/%s/plain %v", name, proto, plain), func(t *testing.T) {
-				var seen atomic.Int32
-				serve := pieces(kind, length, parts)
-				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					seen.Add(1)
-					serve(w, r)
-				}))
+				serve, seen := play.Flaky(0, 0, pieces(kind, length, parts))
+				s := memhttp.NewServer(t, proto, serve)
 				base := s.Transport()
 				base.DisableCompression = plain
 				defer base.CloseIdleConnections()
-				f(t, s, base, &seen)
+				f(client{t, seen, s.URL, base})
 			})
 		}
+	}
+}
+
+// peek returns a Classify that passes the first 512 bytes to look.
+func peek(look func(start string)) func(*http.Request, *http.Response, error) retrip.Verdict {
+	return func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		start, _ := retrip.Peek(resp, 512)
+		look(string(start))
+		return retrip.ByRule
 	}
 }
 
@@ -107,14 +127,12 @@ func TestWholeBody_WaitsForItsBytesOnly(t *testing.T) {
 		"fewer":              {-1, []piece{{0, short}}},
 		"in halves":          {-1, []piece{{0, full[:limit/2]}, {200 * time.Millisecond, full[limit/2:]}, {time.Hour, "rest"}}},
 	} {
-		eachWay(t, name, "application/json", tt.length, tt.parts, func(t *testing.T, s *memhttp.Server, base *http.Transport, seen *atomic.Int32) {
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.WholeBody, p.AttemptTimeout = limit, time.Second })}
+		eachWay(t, name, "application/json", tt.length, tt.parts, func(c client) {
 			began := time.Now()
-			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-			require.NoError(t, err)
-			assert.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
-			assert.Equal(t, textOf(tt.parts), play.Finish(t, resp))
-			assert.EqualValues(t, 1, seen.Load())
+			resp := c.get(func(p *retrip.Policy) { p.WholeBody, p.AttemptTimeout = limit, time.Second })
+			assert.LessOrEqual(c, time.Since(began), 200*time.Millisecond)
+			assert.Equal(c, textOf(tt.parts), play.Finish(c, resp))
+			assert.EqualValues(c, 1, c.seen.Load())
 		})
 	}
 }
@@ -158,24 +176,22 @@ func TestPeek_Arrives(t *testing.T) {
 			if setting == "all" && tt.kind != "text/event-stream" {
 				continue // WholeBody reads it first
 			}
-			eachWay(t, name+"/"+setting, tt.kind, tt.length, tt.parts, func(t *testing.T, s *memhttp.Server, base *http.Transport, seen *atomic.Int32) {
+			eachWay(t, name+"/"+setting, tt.kind, tt.length, tt.parts, func(c client) {
 				began := time.Now()
-				tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
+				resp := c.get(func(p *retrip.Policy) {
 					set(p)
 					p.Classify = func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
-						require.NoError(t, err)
+						require.NoError(c, err)
 						start, err := retrip.Peek(resp, 512)
-						assert.NoError(t, err)
-						assert.Equal(t, tt.want, string(start))
-						assert.Equal(t, tt.at, time.Since(began))
+						assert.NoError(c, err)
+						assert.Equal(c, tt.want, string(start))
+						assert.Equal(c, tt.at, time.Since(began))
 						return retrip.ByRule
 					}
-				})}
-				resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-				require.NoError(t, err)
-				assert.Equal(t, tt.at, time.Since(began))
-				assert.Equal(t, textOf(tt.parts), play.Finish(t, resp))
-				assert.EqualValues(t, 1, seen.Load())
+				})
+				assert.Equal(c, tt.at, time.Since(began))
+				assert.Equal(c, textOf(tt.parts), play.Finish(c, resp))
+				assert.EqualValues(c, 1, c.seen.Load())
 			})
 		}
 	}
@@ -187,24 +203,22 @@ func TestPeek_Arrives(t *testing.T) {
 //retrip:promise P11 P20
 func TestPeek_RetriesTheFirstEvent(t *testing.T) {
 	parts := []piece{{0, "event: error\ndata: {\"type\":\"overloaded_error\"}\n\n"}, {time.Hour, "later"}}
-	eachWay(t, "event", "text/event-stream", -1, parts, func(t *testing.T, s *memhttp.Server, base *http.Transport, seen *atomic.Int32) {
+	eachWay(t, "event", "text/event-stream", -1, parts, func(c client) {
 		began := time.Now()
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
+		resp := c.get(func(p *retrip.Policy) {
 			p.AttemptTimeout, p.MaxAttempts = 30*time.Second, 2
 			p.Classify = func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
-				if err == nil && seen.Load() == 1 {
+				if err == nil && c.seen.Load() == 1 {
 					if start, _ := retrip.Peek(resp, 512); strings.Contains(string(start), "overloaded_error") {
 						return retrip.Retryable
 					}
 				}
 				return retrip.ByRule
 			}
-		})}
-		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, seen.Load())
-		assert.Less(t, time.Since(began), 2*time.Second)
-		require.NoError(t, resp.Body.Close())
+		})
+		assert.EqualValues(c, 2, c.seen.Load())
+		assert.Less(c, time.Since(began), 2*time.Second)
+		require.NoError(c, resp.Body.Close())
 	})
 }
 
@@ -223,30 +237,20 @@ func TestPeek_IdleReader(t *testing.T) {
 		"late, and waits": {30 * time.Second, 10 * time.Second, true},
 		"soon enough":     {10500 * time.Millisecond, 10 * time.Second, false},
 	} {
-		eachWay(t, name, "text/event-stream", -1, []piece{{0, "first"}, {tt.pause, "second"}}, func(t *testing.T, s *memhttp.Server, base *http.Transport, _ *atomic.Int32) {
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
-				p.BodyIdleTimeout = time.Second
-				p.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
-					if resp != nil {
-						_, _ = retrip.Peek(resp, 512)
-					}
-					return retrip.ByRule
-				}
-			})}
-			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-			require.NoError(t, err)
+		eachWay(t, name, "text/event-stream", -1, []piece{{0, "first"}, {tt.pause, "second"}}, func(c client) {
+			resp := c.get(func(p *retrip.Policy) { p.BodyIdleTimeout, p.Classify = time.Second, peek(func(string) {}) })
 			defer resp.Body.Close()
 			play.LetPass(tt.late)
 			began := time.Now()
 			got, err := io.ReadAll(resp.Body)
 			if tt.stall {
-				assert.ErrorContains(t, err, "BodyIdleTimeout")
-				assert.Equal(t, "first", string(got))
-				assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
+				assert.ErrorContains(c, err, "BodyIdleTimeout")
+				assert.Equal(c, "first", string(got))
+				assert.LessOrEqual(c, time.Since(began), 1500*time.Millisecond)
 				return
 			}
-			assert.NoError(t, err)
-			assert.Equal(t, "firstsecond", string(got))
+			assert.NoError(c, err)
+			assert.Equal(c, "firstsecond", string(got))
 		})
 	}
 }
@@ -276,18 +280,12 @@ func TestPeek_Trailers(t *testing.T) {
 						w.Header().Set("Sum", "42")
 						w.Header().Set(http.TrailerPrefix+"Sum", "42")
 					}))
-					base := s.Transport()
-					defer base.CloseIdleConnections()
-					tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
+					c := client{t, nil, s.URL, s.Transport()}
+					defer c.base.CloseIdleConnections()
+					resp := c.get(func(p *retrip.Policy) {
 						set(p)
-						p.Classify = func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
-							start, _ := retrip.Peek(resp, 512)
-							assert.Equal(t, "first", string(start))
-							return retrip.ByRule
-						}
-					})}
-					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-					require.NoError(t, err)
+						p.Classify = peek(func(start string) { assert.Equal(t, "first", start) })
+					})
 					for name := range resp.Trailer {
 						assert.True(t, announced, name)
 					}

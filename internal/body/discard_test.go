@@ -4,32 +4,16 @@
 package body
 
 import (
+	"bytes"
 	"context"
-	"errors"
-	"io"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 )
-
-// stuck is a body whose Read blocks until it is closed.
-type stuck struct {
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (b *stuck) Read([]byte) (int, error) {
-	<-b.closed
-	return 0, errors.New("closed")
-}
-
-func (b *stuck) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return nil
-}
 
 // A drain ends when its time is up or the caller goes. In its first millisecond
 // it doesn't check for the caller.
@@ -47,15 +31,12 @@ func TestDrainHere_Ends(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, end := context.WithTimeout(t.Context(), tt.goes)
 				defer end()
-				var cancel chan struct{}
+				var cancel <-chan struct{}
 				if legacy {
-					cancel = make(chan struct{})
-					gone := ctx.Done()
-					ctx = t.Context()
-					go func() { <-gone; close(cancel) }()
+					ctx, cancel = t.Context(), ctx.Done()
 				}
 				began := time.Now()
-				drainHere(ctx, cancel, &stuck{closed: make(chan struct{})}, time.Now(), tt.most)
+				drainHere(ctx, cancel, hanging(0), time.Now(), tt.most)
 				assert.Equal(t, tt.want, time.Since(began), "%v, by Request.Cancel: %v", tt, legacy)
 			})
 		}
@@ -72,39 +53,13 @@ func TestDrainHere_Stress(t *testing.T) {
 				if (i+j)%2 == 0 {
 					most = time.Duration(j%20) * time.Microsecond
 				}
-				b := &counted{left: 50}
+				data := bytes.NewReader(make([]byte, 50))
+				b := newPiece(iotest.OneByteReader(data))
 				drainHere(t.Context(), nil, b, time.Now(), most)
-				b.mu.Lock()
-				if most == time.Second {
-					assert.Zero(t, b.left, "closed before its end")
-				}
-				assert.LessOrEqual(t, b.closes, 1)
-				b.mu.Unlock()
+				assert.True(t, most < time.Second || data.Len() == 0, "closed before its end")
+				assert.LessOrEqual(t, b.closed.Load(), int32(1))
 			}
 		})
 	}
 	wg.Wait()
-}
-
-// counted is a body that takes a given number of Reads.
-type counted struct {
-	mu           sync.Mutex
-	left, closes int
-}
-
-func (b *counted) Read([]byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.left == 0 || b.closes > 0 {
-		return 0, io.EOF
-	}
-	b.left--
-	return 1, nil
-}
-
-func (b *counted) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closes++
-	return nil
 }

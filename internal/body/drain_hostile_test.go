@@ -18,31 +18,31 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // ownBody is a body of a type that retrip doesn't know. It records how it was
 // closed.
 type ownBody struct {
-	read    func(p []byte) (int, error)
-	onClose func()
+	play.SendBody
+	hangs   <-chan struct{} // Close waits for its end; nil if it doesn't wait
 	reading atomic.Int32
-	closed  atomic.Int32
 	amid    atomic.Bool // closed during a Read
 }
 
 func (b *ownBody) Read(p []byte) (int, error) {
 	b.reading.Add(1)
 	defer b.reading.Add(-1)
-	return b.read(p)
+	return b.Reader.Read(p)
 }
 
 func (b *ownBody) Close() error {
-	b.closed.Add(1)
 	b.amid.Store(b.reading.Load() > 0)
-	if b.onClose != nil {
-		b.onClose()
+	err := b.SendBody.Close()
+	if b.hangs != nil {
+		<-b.hangs
 	}
-	return nil
+	return err
 }
 
 // No discarded body can hold up RoundTrip. Each is closed once, and during a
@@ -50,78 +50,66 @@ func (b *ownBody) Close() error {
 //
 //retrip:promise P12
 func TestDrain_HostileBodies(t *testing.T) {
-	type tell struct {
-		body *ownBody
-		amid bool          // it must be closed during a Read
-		took time.Duration // maximum duration for two such bodies, with waits of 0
+	type read = func(p []byte, end <-chan struct{}) (int, error)
+	after := func(d time.Duration, n int, err error) read {
+		return func([]byte, <-chan struct{}) (int, error) { time.Sleep(d); return n, err }
 	}
-	slow := func(d time.Duration) func([]byte) (int, error) {
-		return func([]byte) (int, error) { time.Sleep(d); return 0, io.EOF }
-	}
-	for name, makes := range map[string]func(end chan struct{}) tell{
-		"Close doesn't end Read": func(end chan struct{}) tell {
-			return tell{&ownBody{read: func([]byte) (int, error) { <-end; return 0, io.EOF }}, true, 100 * time.Millisecond}
-		},
-		"nothing for ever": func(chan struct{}) tell {
-			return tell{&ownBody{read: func([]byte) (int, error) { return 0, nil }}, false, 0}
-		},
-		"nothing, slowly, for ever": func(chan struct{}) tell {
-			return tell{&ownBody{read: func([]byte) (int, error) { time.Sleep(30 * time.Millisecond); return 0, nil }}, true, 100 * time.Millisecond}
-		},
-		"less than nothing": func(chan struct{}) tell {
-			return tell{&ownBody{read: func([]byte) (int, error) { return -1, nil }}, false, 0}
-		},
-		"in time": func(chan struct{}) tell {
-			return tell{&ownBody{read: slow(49 * time.Millisecond)}, false, 98 * time.Millisecond}
-		},
-		"too late": func(chan struct{}) tell {
-			return tell{&ownBody{read: slow(51 * time.Millisecond)}, true, 100 * time.Millisecond}
-		},
-		"Close doesn't return": func(end chan struct{}) tell {
-			return tell{&ownBody{read: slow(0), onClose: func() { <-end }}, false, 200 * time.Millisecond}
-		},
-		"neither returns": func(end chan struct{}) tell {
-			return tell{&ownBody{read: func([]byte) (int, error) { <-end; return 0, io.EOF }, onClose: func() { <-end }}, true, 200 * time.Millisecond}
-		},
-		"panics when nobody listens any more": func(end chan struct{}) tell {
-			return tell{&ownBody{read: func([]byte) (int, error) { <-end; panic("too late") }}, true, 100 * time.Millisecond}
-		},
-		"longer than is drained": func(end chan struct{}) tell {
-			return tell{&ownBody{read: func(p []byte) (int, error) { return len(p), nil }}, false, 0}
-		},
+	atEnd := func(_ []byte, end <-chan struct{}) (int, error) { <-end; return 0, io.EOF }
+	for _, tt := range []struct {
+		name  string
+		read  read
+		hangs bool          // Close doesn't return
+		amid  bool          // it must be closed during a Read
+		took  time.Duration // maximum duration for two such bodies, with waits of 0
+	}{
+		{"Close doesn't end Read", atEnd, false, true, 100 * time.Millisecond},
+		{"nothing for ever", after(0, 0, nil), false, false, 0},
+		{"nothing, slowly, for ever", after(30*time.Millisecond, 0, nil), false, true, 100 * time.Millisecond},
+		{"less than nothing", after(0, -1, nil), false, false, 0},
+		{"in time", after(49*time.Millisecond, 0, io.EOF), false, false, 98 * time.Millisecond},
+		{"too late", after(51*time.Millisecond, 0, io.EOF), false, true, 100 * time.Millisecond},
+		{"Close doesn't return", after(0, 0, io.EOF), true, false, 200 * time.Millisecond},
+		{"neither returns", atEnd, true, true, 200 * time.Millisecond},
+		{"panics when nobody listens any more", func(_ []byte, end <-chan struct{}) (int, error) { <-end; panic("too late") }, false, true, 100 * time.Millisecond},
+		{"longer than is drained", func(p []byte, _ <-chan struct{}) (int, error) { return len(p), nil }, false, false, 0},
 	} {
-		for _, length := range []int64{-1, 10, 1 << 40} {
-			play.Bubble(t, fmt.Sprintf("%s/length %d", name, length), func(t *testing.T) {
-				end := make(chan struct{})
-				var tells []tell
-				answer := func(r *http.Request) (*http.Response, error) {
-					tell := makes(end)
-					tells = append(tells, tell)
-					return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: length, Body: tell.body, Request: r}, nil
+		// answer returns a step that answers 503 with such bodies, and adds them to all.
+		answer := func(length int64, end <-chan struct{}, all *[]*ownBody, lines ...string) play.Step {
+			return func(r *http.Request) (*http.Response, error) {
+				b := &ownBody{SendBody: play.SendBody{Reader: testenv.Reader(func(p []byte) (int, error) { return tt.read(p, end) })}}
+				if tt.hangs {
+					b.hangs = end
 				}
-				base := play.Base(answer, answer, play.Reply(200))
-				tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base = retrip.Off })}
+				*all = append(*all, b)
+				resp, err := play.Reply(503, lines...)(r)
+				resp.Body, resp.ContentLength = b, length
+				return resp, err
+			}
+		}
+		for _, length := range []int64{-1, 10, 1 << 40} {
+			play.Bubble(t, fmt.Sprintf("%s/length %d", tt.name, length), func(t *testing.T) {
+				end := make(chan struct{})
+				var all []*ownBody
+				hostile := answer(length, end, &all)
+				tr := &retrip.Transport{Base: play.Base(hostile, hostile, play.Reply(200)), Policy: play.AtOnce}
 				start := time.Now()
 				play.Do(t, tr, play.Request(t, "GET", nil))
-				assert.LessOrEqual(t, time.Since(start), tells[0].took)
+				assert.LessOrEqual(t, time.Since(start), tt.took)
 				synctest.Wait()
 				close(end)
 				synctest.Wait()
 				time.Sleep(time.Second)
-				require.Len(t, tells, 2)
-				for _, tell := range tells {
-					assert.EqualValues(t, 1, tell.body.closed.Load())
-					assert.Equal(t, tell.amid && length != 1<<40, tell.body.amid.Load())
+				require.Len(t, all, 2)
+				for _, b := range all {
+					assert.EqualValues(t, 1, b.Closed.Load())
+					assert.Equal(t, tt.amid && length != 1<<40, b.amid.Load())
 				}
 			})
 		}
-		play.Bubble(t, name+"/caller gone", func(t *testing.T) {
+		play.Bubble(t, tt.name+"/caller gone", func(t *testing.T) {
 			end := make(chan struct{})
-			var body *ownBody
-			base := play.Base(func(r *http.Request) (*http.Response, error) {
-				body = makes(end).body
-				return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {"1"}}, ContentLength: -1, Body: body, Request: r}, nil
-			})
+			var all []*ownBody
+			base := play.Base(answer(-1, end, &all, "Retry-After: 1"))
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(10*time.Millisecond, cancel)
 			start := time.Now()
@@ -130,7 +118,8 @@ func TestDrain_HostileBodies(t *testing.T) {
 			assert.Equal(t, 10*time.Millisecond, time.Since(start))
 			close(end)
 			time.Sleep(time.Second)
-			assert.EqualValues(t, 1, body.closed.Load())
+			require.Len(t, all, 1)
+			assert.EqualValues(t, 1, all[0].Closed.Load())
 		})
 	}
 }
@@ -140,26 +129,26 @@ func TestDrain_HostileBodies(t *testing.T) {
 //
 //retrip:promise P12
 func TestDrain_DismissedBodies(t *testing.T) {
-	for name, answer := range map[string]func(*http.Request, *http.Response) (*http.Response, error){
-		"with an error": func(_ *http.Request, resp *http.Response) (*http.Response, error) { return resp, io.ErrUnexpectedEOF },
-		"too late": func(r *http.Request, resp *http.Response) (*http.Response, error) {
+	for name, end := range map[string]func(*http.Request) error{
+		"with an error": func(*http.Request) error { return io.ErrUnexpectedEOF },
+		"too late": func(r *http.Request) error {
 			<-r.Context().Done()
-			return resp, nil
+			return nil
 		},
 	} {
 		play.Bubble(t, name, func(t *testing.T) {
-			end := make(chan struct{})
-			body := &ownBody{onClose: func() { <-end }}
+			hangs := make(chan struct{})
+			body := &ownBody{hangs: hangs}
 			base := play.Base(func(r *http.Request) (*http.Response, error) {
-				return answer(r, &http.Response{StatusCode: 200, Body: body, Request: r})
+				return &http.Response{StatusCode: 200, Body: body}, end(r)
 			}, play.Reply(200))
 			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout, p.Backoff.Base = time.Second, retrip.Off })}
 			start := time.Now()
 			play.Do(t, tr, play.Request(t, "GET", nil))
 			assert.LessOrEqual(t, time.Since(start), 1050*time.Millisecond)
-			close(end)
+			close(hangs)
 			synctest.Wait()
-			assert.EqualValues(t, 1, body.closed.Load())
+			assert.EqualValues(t, 1, body.Closed.Load())
 		})
 	}
 }

@@ -4,13 +4,9 @@
 package body
 
 import (
-	"bytes"
-	"context"
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,21 +17,11 @@ import (
 	"github.com/retrip/retrip/internal/alarm"
 )
 
-func watch(b io.ReadCloser, limit time.Duration, cut Cutter) *Watched {
-	return Watch(b, limit, errStalled, cut, &stalls{})
-}
-
-// stalls counts stalls.
-type stalls struct{ n atomic.Int32 }
-
-func (s *stalls) Stalled() { s.n.Add(1) }
-
 func TestWatched_Stalls(t *testing.T) {
 	for _, limit := range []time.Duration{time.Nanosecond, 10 * time.Millisecond, 400 * time.Millisecond, time.Second, 1300 * time.Millisecond, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			for i := range 40 {
-				b := newPiece(bytes.NewReader(make([]byte, 5*i)))
-				b.hangs = true
+				b := hanging(5 * i)
 				w := watch(b, limit, b)
 				for range i {
 					time.Sleep(37 * limit / 100)
@@ -58,25 +44,6 @@ func TestWatched_Stalls(t *testing.T) {
 	}
 }
 
-// slow returns a byte after each of the waits.
-type slow struct {
-	*piece
-	waits []time.Duration
-}
-
-func (b *slow) Read(p []byte) (int, error) {
-	if len(b.waits) == 0 {
-		return 0, io.EOF
-	}
-	select {
-	case <-time.After(b.waits[0]):
-	case <-b.cut:
-		return 0, context.Canceled
-	}
-	b.waits = b.waits[1:]
-	return copy(p, "x"), nil
-}
-
 // A body that makes progress, however slowly, never stalls. Neither does a body
 // whose reader is slow.
 func TestWatched_NoStall(t *testing.T) {
@@ -84,20 +51,21 @@ func TestWatched_NoStall(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 2))
-			b := &slow{piece: newPiece(nil)}
+			b, left := newPiece(nil), 100
+			w := watch(reads{b, func([]byte) (int, error) {
+				if left--; left < 0 {
+					return 0, io.EOF
+				}
+				return 1, b.wait(time.Duration(random.Int64N(int64(limit - 1))))
+			}}, limit, b)
 			for range 100 {
-				b.waits = append(b.waits, time.Duration(random.Int64N(int64(limit-1))))
-			}
-			w := watch(b, limit, b)
-			for range b.waits {
 				if random.IntN(3) == 0 {
 					time.Sleep(time.Duration(random.Int64N(int64(10 * limit))))
 				}
-				n, err := w.Read(make([]byte, 1))
+				_, err := readOne(w)
 				require.NoError(t, err)
-				require.Equal(t, 1, n)
 			}
-			_, err := w.Read(make([]byte, 1))
+			_, err := readOne(w)
 			require.Equal(t, io.EOF, err)
 			assert.Nil(t, w.alarm, "left behind")
 		})
@@ -108,26 +76,15 @@ func TestWatched_NoStall(t *testing.T) {
 func TestWatched_EmptyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newPiece(nil)
-		w := watch(emptyReads{b}, time.Second, b)
+		w := watch(reads{b, func([]byte) (int, error) { return 0, b.wait(10 * time.Millisecond) }}, time.Second, b)
 		began := time.Now()
 		var err error
 		for err == nil {
-			_, err = w.Read(make([]byte, 1))
+			_, err = readOne(w)
 		}
 		assert.Equal(t, errStalled, err)
 		assert.LessOrEqual(t, time.Since(began), 3*time.Second)
 	})
-}
-
-type emptyReads struct{ *piece }
-
-func (b emptyReads) Read([]byte) (int, error) {
-	select {
-	case <-time.After(10 * time.Millisecond):
-		return 0, nil
-	case <-b.cut:
-		return 0, context.Canceled
-	}
 }
 
 // A body that ends just as it is cut has ended. After an error, the next Read is
@@ -136,10 +93,7 @@ func (b emptyReads) Read([]byte) (int, error) {
 func TestWatched_Ends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, n := newPiece(nil), 0
-		w := watch(struct {
-			io.Reader
-			io.Closer
-		}{readFunc(func([]byte) (int, error) {
+		w := watch(reads{b, func([]byte) (int, error) {
 			switch n++; n {
 			case 1:
 				return 0, errReset
@@ -149,22 +103,21 @@ func TestWatched_Ends(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			return 0, errReset
-		}), b}, time.Second, b)
-		_, err := w.Read(make([]byte, 1))
-		assert.Equal(t, errReset, err)
+		}}, time.Second, b)
+		read := func(want error, stalled int32) {
+			t.Helper()
+			_, err := readOne(w)
+			assert.Equal(t, want, err)
+			assert.Equal(t, stalled, w.stalls.(*stalls).n.Load())
+		}
+		read(errReset, 0)
 		w.Ring(&alarm.Alarm{})
-		assert.Zero(t, w.stalls.(*stalls).n.Load())
-		_, err = w.Read(make([]byte, 1))
-		assert.Equal(t, io.EOF, err)
-		_, err = w.Read(make([]byte, 1))
-		assert.Equal(t, errStalled, err)
-		assert.EqualValues(t, 1, w.stalls.(*stalls).n.Load())
+		read(io.EOF, 1)
+		read(errStalled, 1)
 
 		w = watch(w.ReadCloser, time.Second, b)
 		require.NoError(t, w.Close())
-		_, err = w.Read(make([]byte, 1))
-		assert.Equal(t, errReset, err)
-		assert.Zero(t, w.stalls.(*stalls).n.Load())
+		read(errReset, 0)
 	})
 }
 
@@ -172,49 +125,28 @@ func TestWatched_Ends(t *testing.T) {
 // read beyond its buffer.
 func TestWatched_WrongCount(t *testing.T) {
 	for _, wrong := range []int{-1, 11, 1 << 20} {
-		b := newPiece(nil)
-		w := watch(wrongCount{b, wrong}, time.Second, b)
-		n, err := w.Read(make([]byte, 10))
-		assert.Zero(t, n)
-		assert.Equal(t, errNegative, err)
-		require.NoError(t, w.Close())
-
-		var j Joined
-		j.Join(t.Context(), &Watched{ReadCloser: wrongCount{b, wrong}, limit: time.Second}, nil, 0, 100)
-		n, err = j.Read(make([]byte, 10))
-		assert.Zero(t, n)
-		assert.Equal(t, errNegative, err, "it isn't continued")
-		require.NoError(t, j.Close())
+		b := reads{newPiece(nil), func([]byte) (int, error) { return wrong, nil }}
+		for name, r := range map[string]io.ReadCloser{
+			"watched":               watch(b, time.Second, b),
+			"joined, not continued": join(t, &Watched{ReadCloser: b, limit: time.Second}, nil, 0, 100),
+		} {
+			n, err := r.Read(make([]byte, 10))
+			assert.Zero(t, n, name)
+			assert.Equal(t, errNegative, err, name)
+			require.NoError(t, r.Close())
+		}
 	}
 }
-
-type wrongCount struct {
-	*piece
-	n int
-}
-
-func (b wrongCount) Read([]byte) (int, error) { return b.n, nil }
 
 // After Close, a body that had stalled says that it is closed, as others do.
 func TestWatched_ClosedAfterAStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newPiece(strings.NewReader(""))
-		b.hangs = true
-		w := watch(closable{b}, time.Second, b)
-		_, err := w.Read(make([]byte, 1))
+		b := hanging(0)
+		w := watch(b, time.Second, b)
+		_, err := readOne(w)
 		require.Equal(t, errStalled, err)
 		require.NoError(t, w.Close())
-		_, err = w.Read(make([]byte, 1))
+		_, err = readOne(w)
 		assert.Equal(t, http.ErrBodyReadAfterClose, err)
 	})
-}
-
-// closable fails after Close as the bodies of net/http do.
-type closable struct{ *piece }
-
-func (b closable) Read(p []byte) (int, error) {
-	if b.closed.Load() > 0 {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	return b.piece.Read(p)
 }

@@ -10,8 +10,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -19,64 +17,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
-
-var (
-	errReset   = errors.New("connection reset")
-	errStalled = errors.New("stalled")
-	errRefused = errors.New("refused")
-)
-
-// piece is a body that breaks: with an error, or when Cut ends a Read that
-// waits.
-type piece struct {
-	r      io.Reader
-	err    error // at the end of r; io.EOF if nil
-	hangs  bool  // at the end of r, until Cut
-	once   sync.Once
-	cut    chan struct{}
-	closed atomic.Int32 // number of calls of Close
-}
-
-func newPiece(r io.Reader) *piece { return &piece{r: r, cut: make(chan struct{})} }
-
-func (b *piece) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	if err == io.EOF {
-		switch {
-		case b.hangs:
-			<-b.cut
-			err = context.Canceled
-		case b.err != nil:
-			err = b.err
-		}
-		if n > 0 && b.hangs {
-			err = nil
-		}
-	}
-	return n, err
-}
-
-func (b *piece) Close() error {
-	b.closed.Add(1)
-	b.Cut()
-	return nil
-}
-
-func (b *piece) Cut() { b.once.Do(func() { close(b.cut) }) }
-
-// sourceFunc turns a function into a Source.
-type sourceFunc func(ctx context.Context, at int64, err error) (Part, error)
-
-func (f sourceFunc) Continue(ctx context.Context, at int64, err error) (Part, error) {
-	return f(ctx, at, err)
-}
-
-func join(t *testing.T, b io.ReadCloser, source Source, at, end int64) *Joined {
-	j := &Joined{}
-	j.Join(t.Context(), b, source, at, end)
-	return j
-}
 
 // TestJoined_Model reads a representation through parts of every shape, broken
 // in every kind of place, and compares the bytes with those of the
@@ -85,10 +28,7 @@ func TestJoined_Model(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for seed := range uint64(500) {
 			random := rand.New(rand.NewPCG(seed, 1))
-			whole := make([]byte, random.IntN(2000))
-			for i := range whole {
-				whole[i] = byte(random.Uint32())
-			}
+			whole := randomBytes(random, random.IntN(2000))
 			end := int64(len(whole))
 			var pieces []*piece
 			cut := func(data []byte) *piece {
@@ -150,9 +90,8 @@ func TestJoined_Model(t *testing.T) {
 
 // The reader never gets bytes beyond the end of a part.
 func TestJoined_PartTooLong(t *testing.T) {
-	first := newPiece(bytes.NewReader([]byte("abc")))
-	j := join(t, first, sourceFunc(func(_ context.Context, at int64, _ error) (Part, error) {
-		return Part{Body: newPiece(bytes.NewReader([]byte("--def?"))), Skip: 2, Until: 6}, nil
+	j := join(t, pieceOf("abc"), sourceFunc(func(context.Context, int64, error) (Part, error) {
+		return Part{Body: pieceOf("--def?"), Skip: 2, Until: 6}, nil
 	}), 0, 6)
 	got, err := io.ReadAll(j)
 	require.NoError(t, err)
@@ -161,7 +100,7 @@ func TestJoined_PartTooLong(t *testing.T) {
 
 func TestJoined_CloseWhileContinuing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := newPiece(bytes.NewReader([]byte("abc")))
+		first := pieceOf("abc")
 		j := join(t, first, sourceFunc(func(ctx context.Context, _ int64, err error) (Part, error) {
 			<-ctx.Done()
 			return Part{}, errors.Join(err, ctx.Err())
@@ -175,7 +114,7 @@ func TestJoined_CloseWhileContinuing(t *testing.T) {
 		assert.Equal(t, "abc", string(got))
 		assert.Equal(t, http.ErrBodyReadAfterClose, err)
 		assert.Equal(t, time.Second, time.Since(began))
-		_, err = j.Read(make([]byte, 1))
+		_, err = readOne(j)
 		assert.Equal(t, http.ErrBodyReadAfterClose, err)
 		assert.EqualValues(t, 1, first.closed.Load())
 	})
@@ -183,9 +122,9 @@ func TestJoined_CloseWhileContinuing(t *testing.T) {
 
 // A Read that panics leaves no goroutine behind.
 func TestJoined_Panics(t *testing.T) {
-	j := join(t, newPiece(bytes.NewReader(nil)), sourceFunc(func(context.Context, int64, error) (Part, error) { panic("x") }), 0, 3)
-	assert.Panics(t, func() { _, _ = j.Read(make([]byte, 1)) })
-	_, err := j.Read(make([]byte, 1))
+	j := join(t, pieceOf(""), sourceFunc(func(context.Context, int64, error) (Part, error) { panic("x") }), 0, 3)
+	assert.Panics(t, func() { _, _ = readOne(j) })
+	_, err := readOne(j)
 	assert.Equal(t, io.ErrUnexpectedEOF, err)
 	assert.NoError(t, j.Close())
 }
@@ -194,11 +133,9 @@ func TestJoined_Panics(t *testing.T) {
 func TestJoined_CloseAnywhere(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 3))
-		b := newPiece(bytes.NewReader(make([]byte, 100)))
-		b.hangs = true
+		b := hanging(100)
 		j := join(t, watch(b, time.Millisecond, b), sourceFunc(func(ctx context.Context, at int64, err error) (Part, error) {
-			b := newPiece(bytes.NewReader(make([]byte, 10)))
-			b.hangs = true
+			b := hanging(10)
 			return Part{Body: watch(b, time.Millisecond, b), Until: 1 << 40}, ctx.Err()
 		}), 0, 1<<40)
 		done := make(chan struct{})
@@ -222,12 +159,12 @@ func TestJoined_SkipBreaks(t *testing.T) {
 	}{
 		"reset":    {r: bytes.NewReader([]byte("ab")), err: errReset, want: errReset},
 		"end":      {r: bytes.NewReader([]byte("ab")), want: io.ErrUnexpectedEOF},
-		"nothing":  {r: readFunc(func([]byte) (int, error) { return 0, nil }), want: io.ErrNoProgress},
-		"negative": {r: readFunc(func([]byte) (int, error) { return -1, nil }), want: errNegative},
-		"too much": {r: readFunc(func(p []byte) (int, error) { return len(p) + 1, nil }), want: errNegative},
+		"nothing":  {r: testenv.Reader(func([]byte) (int, error) { return 0, nil }), want: io.ErrNoProgress},
+		"negative": {r: testenv.Reader(func([]byte) (int, error) { return -1, nil }), want: errNegative},
+		"too much": {r: testenv.Reader(func(p []byte) (int, error) { return len(p) + 1, nil }), want: errNegative},
 	} {
 		var met []error
-		j := join(t, newPiece(bytes.NewReader([]byte("abc"))), sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
+		j := join(t, pieceOf("abc"), sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
 			if met = append(met, err); len(met) > 1 {
 				return Part{}, err
 			}
@@ -242,10 +179,6 @@ func TestJoined_SkipBreaks(t *testing.T) {
 	}
 }
 
-type readFunc func([]byte) (int, error)
-
-func (f readFunc) Read(p []byte) (int, error) { return f(p) }
-
 // TestJoined_Repeated compares what a part repeats with the last bytes that the
 // reader got, however the reader and the part deliver them.
 //
@@ -253,10 +186,7 @@ func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 func TestJoined_Repeated(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 11))
 	for i := range 3000 {
-		truth := make([]byte, 2+random.IntN(300))
-		for i := range truth {
-			truth[i] = byte(random.Uint32())
-		}
+		truth := randomBytes(random, 2+random.IntN(300))
 		j := join(t, newPiece(bytes.NewReader(truth)), nil, 0, 1<<40)
 		keep := 1 + random.IntN(100)
 		j.Keep(keep)
@@ -304,7 +234,7 @@ func TestJoined_Repeated(t *testing.T) {
 //
 //retrip:promise P20
 func TestJoined_RepeatedWrongly(t *testing.T) {
-	j := join(t, newPiece(bytes.NewReader([]byte("abc"))), nil, 0, 10)
+	j := join(t, pieceOf("abc"), nil, 0, 10)
 	j.Keep(5)
 	_, err := io.ReadFull(j, make([]byte, 3))
 	require.NoError(t, err)
@@ -313,7 +243,7 @@ func TestJoined_RepeatedWrongly(t *testing.T) {
 		assert.NoError(t, err)
 		assert.False(t, same)
 	}
-	for want, f := range map[error]readFunc{
+	for want, f := range map[error]testenv.Reader{
 		errNegative:      func([]byte) (int, error) { return -1, nil },
 		io.ErrNoProgress: func([]byte) (int, error) { return 0, nil },
 		errReset:         func(p []byte) (int, error) { return copy(p, "a"), errReset },
@@ -321,6 +251,6 @@ func TestJoined_RepeatedWrongly(t *testing.T) {
 		_, err := j.Repeated(f, 3, 3)
 		assert.Equal(t, want, err)
 	}
-	_, err = j.Repeated(readFunc(func(p []byte) (int, error) { return len(p) + 1, nil }), 3, 3)
+	_, err = j.Repeated(testenv.Reader(func(p []byte) (int, error) { return len(p) + 1, nil }), 3, 3)
 	assert.Equal(t, errNegative, err)
 }

@@ -90,10 +90,7 @@ func TestLives(t *testing.T) {
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 4))
-			truth := make([]byte, random.IntN(3000))
-			for i := range truth {
-				truth[i] = byte(random.Uint32())
-			}
+			truth := randomBytes(random, random.IntN(3000))
 			first := int64(random.IntN(100))
 			end := first + int64(len(truth))
 			const idle = time.Second
@@ -162,8 +159,7 @@ func TestLives(t *testing.T) {
 				until := at + 1 + random.Int64N(end-at)
 				return Part{Body: stack(ctx, truth[at-skip-first:until-first]), Skip: skip, Until: until}, nil
 			})
-			j := &Joined{}
-			j.Join(t.Context(), stack(t.Context(), truth), source, first, end)
+			j := join(t, stack(t.Context(), truth), source, first, end)
 			safely := func(f func() error) (err error) {
 				defer func() {
 					if v := recover(); v != nil {

@@ -30,10 +30,7 @@ func TestPrefixed_Model(t *testing.T) {
 	for seed := range uint64(testenv.Size(300, 20_000)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 10))
-			content := make([]byte, random.IntN(40_000))
-			for i := range content {
-				content[i] = byte(random.Uint32())
-			}
+			content := randomBytes(random, random.IntN(40_000))
 			var r io.Reader = bytes.NewReader(content)
 			if random.IntN(2) == 0 {
 				r = iotest.DataErrReader(r)
@@ -122,12 +119,12 @@ func TestAhead_Memory(t *testing.T) {
 	}
 }
 
-// silent is a body that yields one byte and then none until it ends.
+// silent is a body that yields one byte and then none until it ends. If it is deaf, its
+// Close waits for a Read, as that of http.ReadResponse.
 type silent struct {
-	begun bool
-	end   chan error
-	boom  bool
-	once  sync.Once
+	begun, deaf, panics bool
+	end                 chan error
+	once                sync.Once
 }
 
 func (b *silent) Read(p []byte) (int, error) {
@@ -136,69 +133,64 @@ func (b *silent) Read(p []byte) (int, error) {
 		return copy(p[:1], "x"), nil
 	}
 	err := <-b.end
-	if b.boom {
+	if b.panics {
 		panic(err)
 	}
 	return 0, err
 }
 
 func (b *silent) Close() error {
+	if b.deaf {
+		return <-b.end
+	}
 	b.once.Do(func() { b.end <- http.ErrBodyReadAfterClose })
 	return nil
 }
 
-// deaf is a body whose Close waits for a Read, as that of http.ReadResponse.
-type deaf struct{ silent }
-
-func (b *deaf) Close() error { return <-b.end }
-
-// Close ends a Read that is still in progress, and the goroutine that waits for
-// it. If it can't, it returns all the same.
-//
-//retrip:promise P13
-func TestAheadSoon_Close(t *testing.T) {
-	for name, own := range map[string]bool{"ends Read": true, "waits for Read": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				end := make(chan error, 1)
-				var source io.ReadCloser = &silent{end: end}
-				if !own {
-					source = &deaf{silent{end: end}}
-				}
-				b := AheadSoon(&http.Response{Body: source, ContentLength: -1}, 10, time.Second)
-				assert.Equal(t, "x", string(b.Bytes(10)))
-				read := make(chan error)
-				go func() {
-					_, err := io.ReadAll(b)
-					read <- err
-				}()
-				synctest.Wait()
-				began := time.Now()
-				require.NoError(t, b.Close())
-				assert.LessOrEqual(t, time.Since(began), DrainLeast)
-				if !own {
-					end <- http.ErrBodyReadAfterClose
-					end <- http.ErrBodyReadAfterClose
-				}
-				assert.Equal(t, http.ErrBodyReadAfterClose, <-read)
-			})
-		})
+// listen ends a Read and a Close of a deaf body.
+func (b *silent) listen() {
+	if b.deaf {
+		b.end <- http.ErrBodyReadAfterClose
+		b.end <- http.ErrBodyReadAfterClose
 	}
 }
 
-// After Close, nobody waits for a Read.
+// soon reads ahead for a second.
+func soon(b io.ReadCloser) *Prefixed {
+	return AheadSoon(&http.Response{Body: b, ContentLength: -1}, 10, time.Second)
+}
+
+// Close ends a Read that is still in progress, and the goroutine that waits for
+// it. If it can't, it returns all the same. After Close, nobody waits for a Read.
 //
 //retrip:promise P13
-func TestAheadSoon_ReadAfterClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		end := make(chan error, 1)
-		b := AheadSoon(&http.Response{Body: &deaf{silent{end: end}}, ContentLength: -1}, 10, time.Second)
-		require.NoError(t, b.Close())
-		_, err := b.Read(make([]byte, 1))
-		assert.Equal(t, http.ErrBodyReadAfterClose, err)
-		end <- http.ErrBodyReadAfterClose
-		end <- http.ErrBodyReadAfterClose
-	})
+func TestAheadSoon_Close(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		testenv.Bubble(t, fmt.Sprint("deaf ", deaf), func(t *testing.T) {
+			source := &silent{end: make(chan error, 1), deaf: deaf}
+			b := soon(source)
+			assert.Equal(t, "x", string(b.Bytes(10)))
+			read := make(chan error)
+			go func() {
+				_, err := io.ReadAll(b)
+				read <- err
+			}()
+			synctest.Wait()
+			began := time.Now()
+			require.NoError(t, b.Close())
+			assert.LessOrEqual(t, time.Since(began), DrainLeast)
+			source.listen()
+			assert.Equal(t, http.ErrBodyReadAfterClose, <-read)
+		})
+		testenv.Bubble(t, fmt.Sprint("read later, deaf ", deaf), func(t *testing.T) {
+			source := &silent{end: make(chan error, 1), deaf: deaf}
+			b := soon(source)
+			require.NoError(t, b.Close())
+			_, err := readOne(b)
+			assert.Equal(t, http.ErrBodyReadAfterClose, err)
+			source.listen()
+		})
+	}
 }
 
 // A panic of a body reaches whoever reads it, and not the process.
@@ -208,17 +200,17 @@ func TestAheadSoon_Panic(t *testing.T) {
 	boom := errors.New("boom")
 	for _, later := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			source := &silent{end: make(chan error, 1), boom: true}
+			source := &silent{end: make(chan error, 1), panics: true}
 			if !later {
 				source.end <- boom
-				assert.PanicsWithValue(t, boom, func() { AheadSoon(&http.Response{Body: source, ContentLength: -1}, 10, time.Second) })
+				assert.PanicsWithValue(t, boom, func() { soon(source) })
 				return
 			}
-			b := AheadSoon(&http.Response{Body: source, ContentLength: -1}, 10, time.Second)
-			_, err := b.Read(make([]byte, 1))
+			b := soon(source)
+			_, err := readOne(b)
 			require.NoError(t, err)
 			source.end <- boom
-			assert.PanicsWithValue(t, boom, func() { _, _ = b.Read(make([]byte, 1)) })
+			assert.PanicsWithValue(t, boom, func() { _, _ = readOne(b) })
 		})
 	}
 }
