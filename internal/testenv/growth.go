@@ -5,6 +5,8 @@ package testenv
 
 import (
 	"math"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +15,12 @@ import (
 // Growth fails t unless each doubling of the input of f costs less than three times as
 // much: what others send must not keep a goroutine busy. input makes an input of n parts.
 // Growth compares inputs of n/2 and 4n parts, because over three doublings a busy machine
-// and garbage collection weigh less. n must be so large that comparing each part with each
-// would take far longer than the slack.
+// weighs less; it counts the time of the processor, without garbage collection. n must be
+// so large that comparing each part with each would take far longer than the slack.
 func Growth[T any](t testing.TB, n int, input func(n int) T, f func(T)) {
 	t.Helper()
-	if Race {
-		t.Skip("the race detector changes what things cost")
+	if Race || testing.CoverMode() != "" {
+		t.Skip("the race detector and the counters of coverage change what things cost")
 	}
 	const bound, slack = 3 * 3 * 3, 5 * time.Millisecond
 	small, large := input(n/2), input(4*n)
@@ -35,10 +37,17 @@ func Growth[T any](t testing.TB, n int, input func(n int) T, f func(T)) {
 	t.Errorf("%v for an input of %d parts, %v for one of %d parts", a, n/2, b, 4*n)
 }
 
+// clock returns how long the calling thread has run.
+var clock = threadTime
+
 func cost[T any](f func(T), input T) time.Duration {
-	began := time.Now()
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	began := clock()
 	f(input)
-	return time.Since(began)
+	return clock() - began
 }
 
 // LongValues returns the values that a header field made of n times part may have: on

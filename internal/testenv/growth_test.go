@@ -21,6 +21,9 @@ func (f *failures) Errorf(string, ...any) { f.failed = true }
 
 func TestGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		defer func(real func() time.Duration) { clock = real }(clock)
+		began := time.Now()
+		clock = func() time.Duration { return time.Since(began) }
 		parts := func(n int) time.Duration { return time.Duration(n) }
 		linear := &failures{TB: t}
 		Growth(linear, 1000, parts, func(n time.Duration) { time.Sleep(n * time.Millisecond) })
