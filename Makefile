@@ -16,7 +16,7 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 # The modules with mainly our own code. The others consist mostly of SDKs and
 # peers, and building them more than once takes too long.
 MODULES = $(shell $(GO) list -m -f '{{.Dir}}/...')
-OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/cookbook|bench)/\.\.\.$$')
+OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/cookbook|lab/bench)/\.\.\.$$')
 
 # The root package and the packages of this repository that it imports. Helpers
 # of tests aren't among them.
@@ -53,15 +53,15 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 	@echo 'gofmt -l .'; out=$$(gofmt -l .); [ -z "$$out" ] || { echo "$$out"; exit 1; }
 	$(GO) vet work
 	@# The module of the tools stays out of the workspace, because it has versions of its own.
-	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C tools tool -n staticcheck); "$$tool" work
+	@echo 'staticcheck work'; tool=$$(GOWORK=off $(GO) -C lab/tools tool -n staticcheck); "$$tool" work
 	$(GO) fix -diff work
 	@# make heavy tidies its module. For golangci-lint, tidy would
 	@# have to fetch the tests of a hundred modules.
-	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/cookbook/heavy/*' -not -path './tools/golangci/*' | sort); do \
+	@for mod in $$(find . -name go.mod -not -path '*/testdata/*' -not -path './examples/cookbook/heavy/*' -not -path './lab/tools/golangci/*' | sort); do \
 		echo "go mod tidy -diff  # $${mod%/go.mod}"; \
 		GOWORK=off $(GO) -C "$${mod%/go.mod}" mod tidy -diff || exit 1; \
 	done
-	@echo 'misspell'; tool=$$(GOWORK=off $(GO) -C tools tool -n misspell); \
+	@echo 'misspell'; tool=$$(GOWORK=off $(GO) -C lab/tools tool -n misspell); \
 		git ls-files '*.go' '*.md' '*.yml' Makefile .ci | xargs "$$tool" -error
 	@echo 'time.Sleep only in tests on virtual time'; \
 	files=$$(find . -name '*_test.go' -exec grep -lF 'time.Sleep(' {} +) || true; \
@@ -69,8 +69,8 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 	[ -z "$$real" ] || { echo "$$real"; echo 'sleeps in real time: use a testing/synctest bubble'; exit 1; }
 
 golangci: ## golangci-lint by .golangci.yml on the modules that programs import, built on first use (minutes)
-	@tool=$$(GOWORK=off $(GO) -C tools/golangci tool -n golangci-lint); \
-	for mod in . fleetredis retripotel; do \
+	@tool=$$(GOWORK=off $(GO) -C lab/tools/golangci tool -n golangci-lint); \
+	for mod in . contrib/fleetredis contrib/retripotel; do \
 		echo "golangci-lint  # $$mod"; (cd "$$mod" && "$$tool" run ./...) || exit 1; \
 	done
 
@@ -118,8 +118,8 @@ examples: ## run the examples of the root module; each must exit 0
 demo: ## show two outages in a real Prometheus; takes two minutes, and then waits for Ctrl-C
 	.ci/tools prometheus
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-	$(GO) build -C ops -o "$$dir/demo" ./demo; \
-	PATH="$$PATH:/usr/sbin" "$$dir/demo" -alerts ops/alerts.yml -stay
+	$(GO) build -C lab/ops -o "$$dir/demo" ./demo; \
+	PATH="$$PATH:/usr/sbin" "$$dir/demo" -alerts lab/ops/alerts.yml -stay
 
 cross: ## vet our own code for Windows and macOS, and the root module for 32 bits
 	GOOS=windows $(GO) vet $(OWN)
@@ -138,22 +138,22 @@ figures: ## draw the pictures of docs/img that show figures (a minute)
 	$(GO) -C lab/figures run .
 
 bench: ## measure what retries cost with retrip and its peers (minutes)
-	$(GO) -C bench run .
+	$(GO) -C lab/bench run .
 
 bench-diff: ## compare the cost of successful requests with the last version tag
 	.ci/bench
 
 bench-guard: ## fail if requests have got much slower, compared with other libraries in the same run (on a quiet machine)
-	$(GO) -C bench run . -guard -rounds 5
+	$(GO) -C lab/bench run . -guard -rounds 5
 
-bench-save: ## run bench, and save the results to bench/results, README.md and docs/performance.md
-	$(GO) -C bench run . -save
+bench-save: ## run bench, and save the results to lab/bench/results, README.md and docs/performance.md
+	$(GO) -C lab/bench run . -save
 
 weight: ## the size of a small program with net/http alone, with a metric of client_golang, and with retrip
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	for p in nethttp prometheus retrip; do \
-		GOWORK=off $(GO) -C bench build -trimpath -ldflags='-s -w' -o "$$dir/$$p" ./weight/$$p; \
-		printf '%-10s %8d bytes %3d packages\n' $$p "$$(wc -c <"$$dir/$$p")" "$$(GOWORK=off $(GO) -C bench list -deps ./weight/$$p | wc -l)"; \
+		GOWORK=off $(GO) -C lab/bench build -trimpath -ldflags='-s -w' -o "$$dir/$$p" ./weight/$$p; \
+		printf '%-10s %8d bytes %3d packages\n' $$p "$$(wc -c <"$$dir/$$p")" "$$(GOWORK=off $(GO) -C lab/bench list -deps ./weight/$$p | wc -l)"; \
 	done
 
 .PHONY: rename install-check rename-check

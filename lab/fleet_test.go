@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/fleetredis"
+	"github.com/retrip/retrip/contrib/fleetredis"
 )
 
 func init() { redis.SetLogger(silent{}) }

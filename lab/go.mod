@@ -32,7 +32,7 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
-	github.com/retrip/retrip/fleetredis v0.0.0
+	github.com/retrip/retrip/contrib/fleetredis v0.0.0
 	github.com/rs/xid v1.4.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
@@ -44,4 +44,4 @@ require (
 
 replace github.com/retrip/retrip => ../
 
-replace github.com/retrip/retrip/fleetredis => ../fleetredis
+replace github.com/retrip/retrip/contrib/fleetredis => ../contrib/fleetredis

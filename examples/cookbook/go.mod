@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	connectrpc.com/connect v1.21.1
 	github.com/retrip/retrip v0.0.0-00010101000000-000000000000
-	github.com/retrip/retrip/retripotel v0.0.0-00010101000000-000000000000
+	github.com/retrip/retrip/contrib/retripotel v0.0.0-00010101000000-000000000000
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0
 	go.opentelemetry.io/otel v1.47.0
@@ -66,5 +66,5 @@ require (
 
 replace (
 	github.com/retrip/retrip => ../..
-	github.com/retrip/retrip/retripotel => ../../retripotel
+	github.com/retrip/retrip/contrib/retripotel => ../../contrib/retripotel
 )

@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/retripotel"
+	"github.com/retrip/retrip/contrib/retripotel"
 )
 
 // Traced returns a client that makes a span for each attempt, with its number,

@@ -24,8 +24,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/contrib/retripotel"
 	"github.com/retrip/retrip/internal/memhttp"
-	"github.com/retrip/retrip/retripotel"
 )
 
 // tokens is a source of tokens that expire when they say.

@@ -59,7 +59,7 @@ func TestPages_Commands(t *testing.T) {
 }
 
 var (
-	commandText = regexp.MustCompile("(?m)`((?:go (?:-C \\w+ )?(?:run|test)|make) [^`]+)`|^    ((?:go (?:-C \\w+ )?(?:run|test)|make) +[^ #\n][^#\n]*)")
+	commandText = regexp.MustCompile("(?m)`((?:go (?:-C [\\w/]+ )?(?:run|test)|make) [^`]+)`|^    ((?:go (?:-C [\\w/]+ )?(?:run|test)|make) +[^ #\n][^#\n]*)")
 	testFlag    = regexp.MustCompile(`-(?:run|bench) (?:'([^']+)'|(\S+))`)
 	testFunc    = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w*)\(`)
 )

@@ -44,7 +44,7 @@ func readRepository(t *testing.T) map[string]string {
 		}
 		base := entry.Name()
 		if entry.IsDir() {
-			if name != root && (base[0] == '.' || base[0] == '_' || base == "testdata") {
+			if name != root && (base[0] == '.' && base != ".github" || base[0] == '_' || base == "testdata") {
 				return fs.SkipDir
 			}
 			return nil

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Figures draws the pictures of docs/img that show figures: from the simulator, from
-// fleet.json, which 64 real processes measured, and from bench/results.
+// fleet.json, which 64 real processes measured, and from lab/bench/results.
 //
 //	go -C lab/figures run .
 package main
@@ -229,7 +229,7 @@ func performance() *figure {
 		}
 		Loopback map[string]map[string][]float64
 	}
-	read("../../bench/results/results.json", &r)
+	read("../bench/results/results.json", &r)
 	peers := []string{"retrip", "retrip-metrics", "retrip-timeouts", "bare-timeout", "rehttp", "httpretry", "failsafe-go", "go-retryablehttp", "heimdall"}
 	median := func(list []float64) float64 {
 		slices.Sort(list)

@@ -4,7 +4,7 @@ go 1.26.0
 
 replace (
 	github.com/retrip/retrip => ../../..
-	github.com/retrip/retrip/fleetredis => ../../../fleetredis
+	github.com/retrip/retrip/contrib/fleetredis => ../../../contrib/fleetredis
 	github.com/retrip/retrip/lab => ../../../lab
 )
 

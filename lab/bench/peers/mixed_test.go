@@ -255,7 +255,7 @@ const fileSize = 256 << 10
 //
 //retrip:promise P20
 func TestMixed(t *testing.T) {
-	page, err := os.ReadFile("../../docs/downloads.md")
+	page, err := os.ReadFile("../../../docs/downloads.md")
 	require.NoError(t, err)
 	for name, fetch := range fetchers {
 		t.Run(name, func(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 // The queries of docs/platform-engineers.md read the numbers of a fleet off a real
 // Prometheus. Days become minutes, and the fleet is one process with its server.
 func TestOwnNumbers(t *testing.T) {
-	docs, err := os.ReadFile("../docs/platform-engineers.md")
+	docs, err := os.ReadFile("../../docs/platform-engineers.md")
 	require.NoError(t, err)
 	block := regexp.MustCompile("(?s)```promql\n(.*?)```").FindSubmatch(docs)
 	require.NotNil(t, block)

@@ -51,7 +51,7 @@ func TestPages_ShowTheResults(t *testing.T) {
 	r, err := load(saved)
 	require.NoError(t, err)
 	for page, section := range r.pages() {
-		text, err := os.ReadFile(filepath.Join("..", page))
+		text, err := os.ReadFile(filepath.Join("../..", page))
 		require.NoError(t, err)
 		want, err := replaceSection(text, section)
 		require.NoError(t, err, page)

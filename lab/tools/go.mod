@@ -1,4 +1,4 @@
-module github.com/retrip/retrip/tools
+module github.com/retrip/retrip/lab/tools
 
 go 1.26.0
 

@@ -1,8 +1,8 @@
-module github.com/retrip/retrip/bench
+module github.com/retrip/retrip/lab/bench
 
 go 1.26.0
 
-replace github.com/retrip/retrip => ..
+replace github.com/retrip/retrip => ../..
 
 require (
 	github.com/PuerkitoBio/rehttp v1.4.0

@@ -1,4 +1,4 @@
-module github.com/retrip/retrip/tools/golangci
+module github.com/retrip/retrip/lab/tools/golangci
 
 go 1.26.0
 

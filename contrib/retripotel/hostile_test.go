@@ -23,7 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/retripotel"
+	"github.com/retrip/retrip/contrib/retripotel"
 )
 
 // unended counts the spans that have begun and not ended.

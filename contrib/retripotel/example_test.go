@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/retripotel"
+	"github.com/retrip/retrip/contrib/retripotel"
 )
 
 // A trace shows the request, its attempts and the reasons for its retries.

@@ -150,8 +150,8 @@ func bucket(wait float64, native bool) (least, most float64) {
 func checkPages(t *testing.T, s *server, at time.Time) {
 	t.Helper()
 	for page, want := range map[string][]vector{
-		"../docs/runbook.md": {{"policy=down.test": runs}, nil},
-		"../docs/hedging.md": {{"policy=*.hedged.test": 0.1}},
+		"../../docs/runbook.md": {{"policy=down.test": runs}, nil},
+		"../../docs/hedging.md": {{"policy=*.hedged.test": 0.1}},
 	} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
@@ -271,7 +271,7 @@ func TestMetrics_ArePleasantToPromtool(t *testing.T) {
 // TestRunbook_HasASectionForEachAlert checks the links from alerts to the
 // runbook.
 func TestRunbook_HasASectionForEachAlert(t *testing.T) {
-	runbook, err := os.ReadFile("../docs/runbook.md")
+	runbook, err := os.ReadFile("../../docs/runbook.md")
 	require.NoError(t, err)
 	sections := regexp.MustCompile(`(?m)^## (Retrip\w+)$`).FindAllStringSubmatch(string(runbook), -1)
 	var names []string

@@ -29,8 +29,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/contrib/retripotel"
 	"github.com/retrip/retrip/internal/memhttp"
-	"github.com/retrip/retrip/retripotel"
 )
 
 // world is a server in memory, with the telemetry of its clients.

@@ -19,7 +19,7 @@ import (
 	"github.com/retrip/retrip"
 )
 
-const scope = "github.com/retrip/retrip/retripotel"
+const scope = "github.com/retrip/retrip/contrib/retripotel"
 
 // Config says where telemetry goes. The zero Config uses OpenTelemetry's
 // globals at the time when [New] is called.

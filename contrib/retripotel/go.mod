@@ -1,4 +1,4 @@
-module github.com/retrip/retrip/retripotel
+module github.com/retrip/retrip/contrib/retripotel
 
 go 1.26.0
 
@@ -33,4 +33,4 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace github.com/retrip/retrip => ..
+replace github.com/retrip/retrip => ../..

@@ -31,7 +31,7 @@ var titles = map[string]string{
 // updatePages rewrites the generated sections of the pages.
 func (r *results) updatePages() error {
 	for page, section := range r.pages() {
-		path := filepath.Join("..", filepath.FromSlash(page))
+		path := filepath.Join("../..", filepath.FromSlash(page))
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err

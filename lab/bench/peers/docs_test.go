@@ -31,13 +31,13 @@ func TestMigrating_ClaimsAreTested(t *testing.T) {
 	}
 	tests := names("behaviour_test.go", `(?m)^func (Test\w+)\(`)
 	require.NotEmpty(t, tests)
-	assert.Equal(t, tests, names("../../docs/migrating.md", "\\| `(Test\\w+)` \\|"))
+	assert.Equal(t, tests, names("../../../docs/migrating.md", "\\| `(Test\\w+)` \\|"))
 }
 
 // TestMigrating_Versions checks that docs/migrating.md names the versions that
 // the tests run.
 func TestMigrating_Versions(t *testing.T) {
-	page, err := os.ReadFile("../../docs/migrating.md")
+	page, err := os.ReadFile("../../../docs/migrating.md")
 	require.NoError(t, err)
 	mod, err := os.ReadFile("../go.mod")
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestMigrating_Versions(t *testing.T) {
 // TestCompared_RowsAreTested checks that each row of what the others don't have
 // links to an existing test.
 func TestCompared_RowsAreTested(t *testing.T) {
-	page, err := os.ReadFile("../../docs/migrating.md")
+	page, err := os.ReadFile("../../../docs/migrating.md")
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(page), "\n## What the others don't have\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -68,7 +68,7 @@ func TestCompared_RowsAreTested(t *testing.T) {
 		if !assert.NotNil(t, found, "no test: %s", r) {
 			continue
 		}
-		file, err := os.ReadFile(filepath.Join("../../docs", found[2]))
+		file, err := os.ReadFile(filepath.Join("../../../docs", found[2]))
 		require.NoError(t, err)
 		assert.Contains(t, string(file), "\nfunc "+found[1]+"(")
 	}
@@ -115,7 +115,7 @@ var libraries = []string{goRetryable, reHTTP, failsafeGo, heimdallLib, httpRetry
 // migrating returns the cells of the row that names the test, by library.
 func migrating(t *testing.T) map[string]string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/migrating.md")
+	page, err := os.ReadFile("../../../docs/migrating.md")
 	require.NoError(t, err)
 	require.Contains(t, string(page), "\n| | "+strings.Join(libraries, " | ")+" | test |\n")
 	row := regexp.MustCompile(`(?m)^\| ([^\n]*) \| ` + "`" + t.Name() + "`" + ` \|$`).FindStringSubmatch(string(page))
@@ -132,7 +132,7 @@ func migrating(t *testing.T) map[string]string {
 // compared compares the numbers of a claim with those in README.md.
 func compared(t *testing.T, claims map[string]int) {
 	t.Helper()
-	page, err := os.ReadFile("../../README.md")
+	page, err := os.ReadFile("../../../README.md")
 	require.NoError(t, err)
 	var others []int
 	for name, n := range claims {

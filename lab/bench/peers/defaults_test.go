@@ -37,7 +37,7 @@ func retriesOf(t *testing.T, client func(base http.RoundTripper) doer) (waits []
 // brackets against the behaviour of the libraries with their zero
 // configuration.
 func TestDefaults(t *testing.T) {
-	page, err := os.ReadFile("../../docs/migrating.md")
+	page, err := os.ReadFile("../../../docs/migrating.md")
 	require.NoError(t, err)
 	says := func(format string, args ...any) {
 		t.Helper()

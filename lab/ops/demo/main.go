@@ -147,7 +147,7 @@ func (s *show) walk(ctx context.Context) error {
 	}{
 		{0, func() {
 			s.say("%d replicas call %s (GET, one request in 50 fails) and %s (POST).", replicas, inventory, payments)
-			s.say("The alerts are those of ops/alerts.yml, with windows %d times shorter: an hour is a minute, five minutes are five seconds.", scale)
+			s.say("The alerts are those of lab/ops/alerts.yml, with windows %d times shorter: an hour is a minute, five minutes are five seconds.", scale)
 			s.say("Requests by outcome: %s", s.graph(`sum by (policy, outcome) (rate(retrip_requests_total[5s]))`))
 			s.say("Retries per request: %s", s.graph(`sum by (policy) (rate(retrip_retries_total[5s])) / sum by (policy) (rate(retrip_requests_total[5s]))`))
 			s.say("Alerts:              %s", s.page("alerts"))

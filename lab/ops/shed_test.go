@@ -139,7 +139,7 @@ func TestShedDashboard_TellsWhatTheServerDid(t *testing.T) {
 // shedQuery returns the query of docs/shed.md that begins with a word.
 func shedQuery(t *testing.T, word string) string {
 	t.Helper()
-	docs, err := os.ReadFile("../docs/shed.md")
+	docs, err := os.ReadFile("../../docs/shed.md")
 	require.NoError(t, err)
 	match := regexp.MustCompile("(?s)```promql\n(" + word + "\\b.*?)\n```").FindSubmatch(docs)
 	require.NotNil(t, match)
