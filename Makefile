@@ -29,10 +29,10 @@ help: ## list the targets
 
 check: lint test ## lint and test; the default target
 
-quick: ## vet and the short tests of the root package and internal/, for the inner loop
-	@out=$$(gofmt -l *.go internal); [ -z "$$out" ] || { echo "$$out"; exit 1; }
-	$(GO) vet . ./internal/...
-	$(GO) test -short . ./internal/...
+quick: ## vet and the short tests of the root package, test/ and internal/, for the inner loop
+	@out=$$(gofmt -l *.go test internal); [ -z "$$out" ] || { echo "$$out"; exit 1; }
+	$(GO) vet . ./test ./internal/...
+	$(GO) test -short . ./test ./internal/...
 
 test: ## test the root module
 	$(GO) test ./...
@@ -75,18 +75,18 @@ golangci: ## golangci-lint by .golangci.yml on the modules that programs import,
 	done
 
 cover: ## statement coverage of the root package and the packages that it imports; fails below COVERMIN (95) %
-	$(GO) test -short -coverprofile=cover.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) . ./internal/...
+	$(GO) test -short -coverprofile=cover.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) . ./test ./internal/...
 	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
 		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
 
-fuzz: ## run each fuzz target of the root package and internal/ for FUZZTIME (10s)
-	@grep -o '^func Fuzz[A-Za-z0-9_]*' *_test.go internal/*/*_test.go | while IFS=': ' read -r file _ f; do \
+fuzz: ## run each fuzz target of the root package, test/ and internal/ for FUZZTIME (10s)
+	@grep -o '^func Fuzz[A-Za-z0-9_]*' *_test.go test/*_test.go internal/*/*_test.go | while IFS=': ' read -r file _ f; do \
 		dir=./$$(dirname "$$file"); echo "$$dir $$f"; \
 		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null || exit 1; \
 	done
 
 tables: ## test every row, seed and step of the long tests; `make test` tests only the most important (minutes)
-	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./internal/... ./shed ./cmd/retripsim
+	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./test ./internal/... ./shed ./cmd/retripsim
 
 worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all promises at once, on all processors
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \

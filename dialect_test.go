@@ -273,3 +273,30 @@ func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
 		assert.Empty(t, req.Header, "the caller's request is unchanged")
 	}
 }
+
+// An answer with a header of twice the size costs less than three times the time.
+// Package dialect checks what it reads, and package resume too.
+//
+//retrip:promise P12
+func TestHeaders_Growth(t *testing.T) {
+	r := resolved(t, Policy{Dialects: []string{"openai", "ratelimit"}})
+	for _, field := range []string{"X-Should-Retry", "Content-Type", "Retry-After"} {
+		for _, part := range []string{"false", " ", "\t", " false,", "text/event-stream", ";", "application/grpc", "É", "İ", "9", "\xff"} {
+			t.Run(field+"/"+part, func(t *testing.T) {
+				input := func(n int) (all []http.Header) {
+					for _, values := range testenv.LongValues(n, part) {
+						all = append(all, http.Header{field: values})
+					}
+					return all
+				}
+				testenv.Growth(t, 5_000, input, func(all []http.Header) {
+					for _, h := range all {
+						_ = endless(h)
+						_ = r.verdict(http.StatusServiceUnavailable, h)
+						_ = r.serverWord(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
+					}
+				})
+			})
+		}
+	}
+}

@@ -14,13 +14,15 @@ import (
 
 func TestMain(m *testing.M) { testenv.RareGC(m) }
 
-type roundTripperFunc = testenv.RoundTripper
+type (
+	readerFunc       = testenv.Reader
+	roundTripperFunc = testenv.RoundTripper
+)
 
 var (
-	bubble = testenv.Bubble
-	do     = testenv.Do
-	drop   = testenv.Drop
-	try    = testenv.Try
+	do   = testenv.Do
+	drop = testenv.Drop
+	try  = testenv.Try
 )
 
 func mustRead(t *testing.T, path string) string {

@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func TestPolicy_JSONRoundTrip(t *testing.T) {
@@ -215,4 +218,99 @@ func FuzzLoadPolicies(f *testing.F) {
 		require.NoError(t, json.Unmarshal(data, &back))
 		require.Equal(t, policy, back)
 	})
+}
+
+// list is n of the given words, separated by commas.
+func list(n int, word string) string { return strings.TrimSuffix(strings.Repeat(word+",", n), ",") }
+
+// numbered is n words with different numbers, separated by commas.
+func numbered(n int, format string) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, format, i)
+	}
+	return b.String()
+}
+
+// Policies may come from a file that somebody else writes. One of twice the size costs
+// less than three times the time, valid or not, and the error names the first mistakes.
+//
+//retrip:promise P12
+func TestLoadPolicies_Growth(t *testing.T) {
+	for name, input := range map[string]func(n int) string{
+		"statuses": func(n int) string { return `{"retry_on": [` + list(n, "500") + `]}` },
+		"statuses in three lists": func(n int) string {
+			return `{"retry_on": [` + list(n, "500") + `], "unprocessed": [` + list(n, "429") + `], "fail_on": [` + list(n, "400") + `]}`
+		},
+		"statuses that collide": func(n int) string {
+			return `{"retry_on": [` + list(n, "500") + `], "fail_on": [` + list(n, "400") + `, 500]}`
+		},
+		"wrong statuses":  func(n int) string { return `{"retry_on": [` + list(n, "1") + `]}` },
+		"methods":         func(n int) string { return `{"idempotent_methods": [` + numbered(n, `"M%d"`) + `]}` },
+		"wrong methods":   func(n int) string { return `{"idempotent_methods": [` + numbered(n, `"M %d"`) + `]}` },
+		"dialects":        func(n int) string { return `{"dialects": [` + list(n, `"openai"`) + `], "idempotency_key": true}` },
+		"wrong dialects":  func(n int) string { return `{"dialects": [` + numbered(n, `"d%d"`) + `]}` },
+		"a long dialect":  func(n int) string { return `{"dialects": ["` + strings.Repeat("o", n) + `"]}` },
+		"a long name":     func(n int) string { return `{"` + strings.Repeat("a.", n) + `": 1}` },
+		"a long number":   func(n int) string { return `{"max_attempts": 1` + strings.Repeat("0", n) + `}` },
+		"a long fraction": func(n int) string { return `{"hedge": 0.` + strings.Repeat("0", n) + `1}` },
+		"a long exponent": func(n int) string { return `{"retry_on": [5e` + strings.Repeat("0", n) + `2]}` },
+		"a long duration": func(n int) string { return `{"deadline": "` + strings.Repeat("1ns", n) + `"}` },
+		"a long header":   func(n int) string { return `{"retry_header": "` + strings.Repeat("x-", n) + `"}` },
+		"escapes":         func(n int) string { return `{"retry_header": "` + strings.Repeat(`\u0061`, n) + `"}` },
+		"spaces": func(n int) string {
+			return strings.Repeat("\n", n) + `{` + strings.Repeat(" \n", n) + `}` + strings.Repeat("\n", n)
+		},
+		"lists in lists":          func(n int) string { return `{"retry_on": ` + strings.Repeat("[", n) },
+		"objects in objects":      func(n int) string { return strings.Repeat(`{"hosts":`, n) },
+		"one member many times":   func(n int) string { return `{` + list(n, `"max_attempts": 1`) + `}` },
+		"hosts":                   func(n int) string { return `{"hosts": {` + numbered(n, `"h%d.example": {}`) + `}}` },
+		"one host many times":     func(n int) string { return `{"hosts": {` + list(n, `"h.example": {}`) + `}}` },
+		"ports":                   func(n int) string { return `{"hosts": {` + numbered(n, `"h.example:1%d": {}`) + `}}` },
+		"wrong hosts":             func(n int) string { return `{"hosts": {` + numbered(n, `"h %d": {}`) + `}}` },
+		"suffixes":                func(n int) string { return `{"hosts": {` + numbered(n, `"*.h%d.example": {}`) + `}}` },
+		"a long host":             func(n int) string { return `{"hosts": {"*` + strings.Repeat(".a", n) + `": {}}}` },
+		"hosts with wrong fields": func(n int) string { return `{"hosts": {` + numbered(n, `"h%d": {"retry_on": [1]}`) + `}}` },
+		"hosts that collide": func(n int) string {
+			return `{"hosts": {` + numbered(n, strings.Repeat("\n", 1000)+`"h%d": {"retry_on": [404], "fail_on": [404]}`) + `}}`
+		},
+		"hosts with lists": func(n int) string {
+			return `{"hosts": {` + numbered(n, `"h%d": {"retry_on": [404], "dialects": ["azure"], "idempotent_methods": ["POST"]}`) + `}}`
+		},
+		"hosts and statuses": func(n int) string {
+			return `{"retry_on": [` + list(n, "404") + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
+		},
+		"hosts and other statuses": func(n int) string {
+			return `{"fail_on": [` + list(n, "404") + `], "unprocessed": [` + list(n, "429") + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
+		},
+		"hosts and methods": func(n int) string {
+			return `{"idempotent_methods": [` + numbered(n, `"M%d"`) + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
+		},
+		"hosts and dialects": func(n int) string {
+			return `{"dialects": [` + list(n, `"azure"`) + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
+		},
+		"hosts and POSTs": func(n int) string {
+			return `{"idempotent_methods": [` + numbered(n, `"M%d"`) + `, "POST"], "hosts": {` + numbered(n, `"h%d": {"dialects": ["openai"]}`) + `}}`
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testenv.Growth(t, 1000, input, func(input string) {
+				policy, hosts, err := LoadPolicies(strings.NewReader(input))
+				if err != nil {
+					assert.Less(t, len(err.Error()), 20_000)
+					return
+				}
+				tr := &Transport{Base: testenv.Status(200), Policy: policy, Hosts: hosts}
+				if err := tr.Validate(); err != nil {
+					assert.Less(t, len(err.Error()), 20_000)
+				}
+				req, err := http.NewRequest(http.MethodPost, "http://h1.example", nil)
+				require.NoError(t, err)
+				try(tr, req)
+			})
+		})
+	}
 }

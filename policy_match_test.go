@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func TestMatch(t *testing.T) {
@@ -253,4 +254,21 @@ func FuzzMatch(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A host of twice the length, such as one that a redirect names, costs less than three
+// times the time.
+//
+//retrip:promise P12
+func TestMatch_Growth(t *testing.T) {
+	hosts := map[string]Policy{"example.com": {}, "*.example.com": {}}
+	for i := range 300 {
+		hosts["*"+strings.Repeat(".a", i+1)+".example.org"] = Policy{}
+	}
+	m, err := compile(Policy{}, hosts)
+	require.NoError(t, err)
+	for _, tail := range []string{"example.com", "example.org", "example.net"} {
+		input := func(n int) *url.URL { return &url.URL{Scheme: "https", Host: strings.Repeat("a.", n) + tail} }
+		testenv.Growth(t, 20_000, input, func(u *url.URL) { m.find(u) })
+	}
 }

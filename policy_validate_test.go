@@ -109,7 +109,7 @@ func TestValidate_Refuses(t *testing.T) {
 				require.ErrorContains(t, err, "retrip: "+path+"."+tt.want)
 				assert.Equal(t, 1, strings.Count(err.Error(), "retrip: "), "once: %v", err)
 
-				tr.Base = answering(200)
+				tr.Base = testenv.Status(200)
 				req, _ := http.NewRequest(http.MethodGet, "http://example.com", nil)
 				resp, got := tr.RoundTrip(req)
 				assert.Nil(t, resp)
@@ -206,7 +206,7 @@ func TestValidate_Deadline(t *testing.T) {
 // What only Validate reports doesn't stop a request.
 func TestValidate_Advice(t *testing.T) {
 	tr := &retrip.Transport{
-		Base:   &retrip.Transport{Base: answering(200)},
+		Base:   &retrip.Transport{Base: testenv.Status(200)},
 		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second},
 	}
 	require.Error(t, tr.Validate())
@@ -224,7 +224,7 @@ func TestValidate_NestedTransport(t *testing.T) {
 	}{
 		"nil":                  {nil, false},
 		"http.Transport":       {&http.Transport{}, false},
-		"func":                 {answering(200), false},
+		"func":                 {testenv.Status(200), false},
 		"itself":               {inner, true},
 		"field":                {&viaField{Base: inner}, true},
 		"field of a value":     {viaValue{Base: inner}, true},
@@ -297,12 +297,6 @@ func wrapTimes(n int, rt http.RoundTripper, wrap func(http.RoundTripper) http.Ro
 		rt = wrap(rt)
 	}
 	return rt
-}
-
-type answering int
-
-func (status answering) RoundTrip(req *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: int(status), Body: http.NoBody, Request: req}, nil
 }
 
 // A dialect says when to retry, but doesn't make a POST repeatable.

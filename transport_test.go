@@ -26,10 +26,9 @@ import (
 )
 
 var (
-	bubble = testenv.Bubble
-	do     = testenv.Do
-	drop   = testenv.Drop
-	try    = testenv.Try
+	do   = testenv.Do
+	drop = testenv.Drop
+	try  = testenv.Try
 )
 
 // Which attempts a Transport makes, when, and with which result.

@@ -16,3 +16,11 @@ type Reader func([]byte) (int, error)
 
 // Read calls f.
 func (f Reader) Read(p []byte) (int, error) { return f(p) }
+
+// Status answers every request with itself and no body.
+type Status int
+
+// RoundTrip returns the response.
+func (s Status) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: int(s), Body: http.NoBody, Request: r}, nil
+}

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"bytes"
@@ -22,7 +22,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/resume"
 )
 
@@ -95,12 +97,12 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 				}
 			}
 			back := memhttp.NewServer(t, proto, upstream)
-			proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+			proxy := httputil.NewSingleHostReverseProxy(play.Must(url.Parse(back.URL)))
 			proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
-			proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: 24 * time.Hour, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour}}
+			proxy.Transport = &retrip.Transport{Base: back.Transport(), Policy: retrip.Policy{Resume: 24 * time.Hour, BodyIdleTimeout: time.Second, Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter}, MaxWait: time.Hour}}
 			front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 
-			req := must(http.NewRequest(http.MethodGet, front.URL, nil))
+			req := play.Must(http.NewRequest(http.MethodGet, front.URL, nil))
 			req.Header.Set("Connection", "X-Mine")
 			req.Header.Set("X-Mine", "client")
 			began := time.Now()
@@ -140,11 +142,11 @@ func TestResume_BelowReverseProxy_Broken(t *testing.T) {
 			upstream := newCutServer(300_000, 1)
 			upstream.change = change
 			back := memhttp.NewServer(t, memhttp.HTTP2, upstream)
-			proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+			proxy := httputil.NewSingleHostReverseProxy(play.Must(url.Parse(back.URL)))
 			proxy.ErrorLog = log.New(io.Discard, "", 0)
-			proxy.Transport = &Transport{Base: back.Transport(), Policy: Policy{Resume: time.Minute}}
+			proxy.Transport = &retrip.Transport{Base: back.Transport(), Policy: retrip.Policy{Resume: time.Minute}}
 			front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
-			resp := do(t, front.Transport(), must(http.NewRequest(http.MethodGet, front.URL, nil)))
+			resp := do(t, front.Transport(), play.Must(http.NewRequest(http.MethodGet, front.URL, nil)))
 			defer resp.Body.Close()
 			got, err := io.ReadAll(resp.Body)
 			assert.Error(t, err)
@@ -160,16 +162,16 @@ func TestResume_BelowReverseProxy_ClientGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newCutServer(300_000, 1)
 		back := memhttp.NewServer(t, memhttp.HTTP1, upstream)
-		proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(back.URL)))
+		proxy := httputil.NewSingleHostReverseProxy(play.Must(url.Parse(back.URL)))
 		proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
-		reasons := make(chan Reason, 10)
-		proxy.Transport = &Transport{
-			Base: back.Transport(), Trace: &Trace{Resume: func(e Event) { reasons <- e.Reason }},
-			Policy: Policy{Resume: 24 * time.Hour, Backoff: Backoff{Base: time.Minute, Cap: time.Minute, Jitter: NoJitter}, MaxWait: time.Hour},
+		reasons := make(chan retrip.Reason, 10)
+		proxy.Transport = &retrip.Transport{
+			Base: back.Transport(), Trace: &retrip.Trace{Resume: func(e retrip.Event) { reasons <- e.Reason }},
+			Policy: retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter}, MaxWait: time.Hour},
 		}
 		front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 		ctx, cancel := context.WithCancel(t.Context())
-		resp, err := front.Transport().RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, front.URL, nil)))
+		resp, err := front.Transport().RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, front.URL, nil)))
 		require.NoError(t, err)
 		defer resp.Body.Close()
 		_, err = io.ReadFull(resp.Body, make([]byte, 75_000))
@@ -177,7 +179,7 @@ func TestResume_BelowReverseProxy_ClientGoes(t *testing.T) {
 		time.Sleep(time.Second)
 		cancel()
 		synctest.Wait()
-		assert.Equal(t, ReasonCanceled, <-reasons)
+		assert.Equal(t, retrip.ReasonCanceled, <-reasons)
 		time.Sleep(time.Hour)
 		assert.Len(t, upstream.requests(), 1)
 	})
@@ -196,9 +198,9 @@ func TestResume_Redirects(t *testing.T) {
 			}
 			s.ServeHTTP(w, r)
 		}))
-		client := &http.Client{Transport: &Transport{Base: server.Transport(), Policy: Policy{Resume: time.Minute, WholeBody: 1000}}}
+		client := &http.Client{Transport: &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{Resume: time.Minute, WholeBody: 1000}}}
 		get := func() ([]byte, error) {
-			req := must(http.NewRequest(http.MethodGet, "http://a.example.com/file", nil))
+			req := play.Must(http.NewRequest(http.MethodGet, "http://a.example.com/file", nil))
 			req.Header.Set("Authorization", "secret")
 			resp, err := client.Do(req)
 			require.NoError(t, err)
@@ -241,8 +243,8 @@ func TestResume_Compression(t *testing.T) {
 			}))
 			base := server.Transport()
 			base.DisableCompression = disabled
-			m := NewMetrics()
-			got, err := fetch(t, &Transport{Base: base, Metrics: m, Policy: Policy{Resume: time.Minute}})
+			m := retrip.NewMetrics()
+			got, err := fetch(t, &retrip.Transport{Base: base, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}})
 			if disabled {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(s.data, got))
@@ -251,7 +253,7 @@ func TestResume_Compression(t *testing.T) {
 			assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 			assert.Equal(t, "hello", string(got))
 			assert.Len(t, s.requests(), 1)
-			assert.EqualValues(t, 1, m.policies["default"].Resumes[slices.Index(resumeResults, resume.RefusedEncoded)].Load())
+			assert.EqualValues(t, 1, resumes(t, m, resume.RefusedEncoded))
 		})
 	}
 }
@@ -280,12 +282,12 @@ func TestResume_CallersRanges(t *testing.T) {
 		} {
 			s := newCutServer(300_000, 1)
 			server := memhttp.NewServer(t, memhttp.HTTP1, s)
-			req := must(http.NewRequest(http.MethodGet, server.URL, nil))
+			req := play.Must(http.NewRequest(http.MethodGet, server.URL, nil))
 			req.Header.Set("Range", c.asked)
 			if c.ifRange {
 				req.Header.Set("If-Range", `"a"`)
 			}
-			resp := do(t, &Transport{Base: server.Transport(), Policy: Policy{Resume: time.Minute}}, req)
+			resp := do(t, &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{Resume: time.Minute}}, req)
 			got, err := io.ReadAll(resp.Body)
 			require.NoError(t, resp.Body.Close())
 			asked := s.requests()

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"context"
@@ -16,6 +16,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Peek reports an error only to those whom it keeps bytes from, and leaves a body
@@ -27,18 +31,18 @@ func TestPeek_Errors(t *testing.T) {
 	body := half()
 	resp := &http.Response{StatusCode: 200, Body: body, ContentLength: 6}
 	for _, n := range []int{-1, 0} {
-		got, err := Peek(resp, n)
+		got, err := retrip.Peek(resp, n)
 		require.NoError(t, err)
 		assert.Empty(t, got)
 		assert.Equal(t, body, resp.Body)
 	}
-	got, err := Peek(resp, 6)
+	got, err := retrip.Peek(resp, 6)
 	require.NoError(t, err, "all that was asked for is there")
 	assert.Equal(t, "abcdef", string(got))
-	got, err = Peek(resp, 7)
+	got, err = retrip.Peek(resp, 7)
 	assert.Equal(t, syscall.ECONNRESET, err)
 	assert.Equal(t, "abcdef", string(got))
-	got, err = Peek(resp, 3)
+	got, err = retrip.Peek(resp, 3)
 	require.NoError(t, err, "the error is behind them")
 	assert.Equal(t, "abc", string(got))
 	all, err := io.ReadAll(resp.Body)
@@ -46,7 +50,7 @@ func TestPeek_Errors(t *testing.T) {
 	assert.Equal(t, "abcdef", string(all))
 
 	resp = &http.Response{StatusCode: 200, Body: http.NoBody}
-	_, err = Peek(resp, 5)
+	_, err = retrip.Peek(resp, 5)
 	require.NoError(t, err)
 	assert.Equal(t, http.NoBody, resp.Body)
 }
@@ -54,8 +58,8 @@ func TestPeek_Errors(t *testing.T) {
 // A response without a body stays as it is, whatever bodies have to be.
 func TestWholeBody_NoBody(t *testing.T) {
 	for _, none := range []io.ReadCloser{nil, http.NoBody} {
-		base := roundTripperFunc(func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 204, Body: none}, nil })
-		resp := do(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000}}, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		base := testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 204, Body: none}, nil })
+		resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000}}, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		assert.Equal(t, none, resp.Body)
 	}
 }
@@ -64,8 +68,8 @@ func TestWholeBody_NoBody(t *testing.T) {
 func TestWholeBody_NoResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		base := roundTripperFunc(func(*http.Request) (*http.Response, error) { asked++; return nil, syscall.ECONNRESET })
-		_, err := (&Transport{Base: base, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		base := testenv.RoundTripper(func(*http.Request) (*http.Response, error) { asked++; return nil, syscall.ECONNRESET })
+		_, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000}}).RoundTrip(play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		assert.ErrorIs(t, err, syscall.ECONNRESET)
 		assert.NotContains(t, err.Error(), "response body")
 		assert.Equal(t, 4, asked)
@@ -76,7 +80,7 @@ func TestWholeBody_NoResponse(t *testing.T) {
 func TestWholeBody_RetriedAnyway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			if asked++; asked == 1 {
 				return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: broken("down", nil)(req.Context())}, nil
 			}
@@ -85,7 +89,7 @@ func TestWholeBody_RetriedAnyway(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
-		resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000, Backoff: Backoff{Base: 1, Cap: 1}}}, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, Backoff: retrip.Backoff{Base: 1, Cap: 1}}}, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		assert.Less(t, time.Since(began), time.Second)
 		got, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
@@ -99,11 +103,11 @@ func TestWholeBody_RetriedAnyway(t *testing.T) {
 func TestWholeBody_EndsTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempt context.Context
-		base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			attempt = req.Context()
 			return &http.Response{StatusCode: 200, ContentLength: -1, Body: broken(document, io.EOF)(attempt)}, nil
 		})
-		resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}, must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)))
+		resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}, play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)))
 		assert.ErrorIs(t, attempt.Err(), context.Canceled)
 		time.Sleep(time.Minute)
 		got, err := io.ReadAll(resp.Body)
@@ -118,7 +122,7 @@ func TestWholeBody_ErrorText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var met []error
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("{", syscall.ECONNRESET), broken(document, io.EOF)}}
-		_, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 10}, Trace: &Trace{Retry: func(e Event) { met = append(met, e.Err) }}})
+		_, err := fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 10}, Trace: &retrip.Trace{Retry: func(e retrip.Event) { met = append(met, e.Err) }}})
 		require.NoError(t, err)
 		require.Len(t, met, 1)
 		assert.EqualError(t, met[0], "response body: connection reset by peer")

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -85,9 +86,9 @@ func fleetAway(clients, bodies int, pause time.Duration, silent bool) (recovered
 		content.asks = nil
 		return content.RoundTrip(req)
 	})
-	transports := make([]*Transport, clients)
+	transports := make([]*retrip.Transport, clients)
 	for i := range transports {
-		transports[i] = &Transport{Base: base, Policy: Policy{AttemptTimeout: time.Second, Deadline: 10 * time.Second, Resume: 20 * time.Minute}}
+		transports[i] = &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, Deadline: 10 * time.Second, Resume: 20 * time.Minute}}
 	}
 	var all, readers sync.WaitGroup
 	var ends sync.Mutex

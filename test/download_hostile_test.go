@@ -1,14 +1,13 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"bytes"
 	"context"
 	"io"
 	"net/http"
-	"slices"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -17,6 +16,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // BodyIdleTimeout also bounds the rest of a body that stalls before its reader gets
@@ -24,9 +27,9 @@ import (
 // skipped.
 func TestResume_RestStalls(t *testing.T) {
 	data := randomBytes(300<<10, 1)
-	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
-		_, _ = Peek(resp, 100)
-		return ByRule
+	peek := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		_, _ = retrip.Peek(resp, 100)
+		return retrip.ByRule
 	}
 	whole := func(i int, resp *http.Response) {
 		if i > 0 {
@@ -41,17 +44,17 @@ func TestResume_RestStalls(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		policy Policy
+		policy retrip.Policy
 		lie    func(int, *http.Response)
 		broken bool
 	}{
 		"plain":                  {},
-		"WholeBody":              {policy: Policy{WholeBody: 64 << 10}},
-		"WholeBody of much":      {policy: Policy{WholeBody: 100 << 10}},
-		"Peek":                   {policy: Policy{Classify: peek}},
-		"WholeBody and Peek":     {policy: Policy{WholeBody: 64 << 10, Classify: peek}},
+		"WholeBody":              {policy: retrip.Policy{WholeBody: 64 << 10}},
+		"WholeBody of much":      {policy: retrip.Policy{WholeBody: 100 << 10}},
+		"Peek":                   {policy: retrip.Policy{Classify: peek}},
+		"WholeBody and Peek":     {policy: retrip.Policy{WholeBody: 64 << 10, Classify: peek}},
 		"skip of a block":        {lie: block},
-		"skip of a block, Peek":  {lie: block, policy: Policy{Classify: peek}},
+		"skip of a block, Peek":  {lie: block, policy: retrip.Policy{Classify: peek}},
 		"skip of all, only once": {lie: whole, broken: true},
 	} {
 		bubble(t, name, func(t *testing.T) {
@@ -64,16 +67,16 @@ func TestResume_RestStalls(t *testing.T) {
 				}
 				return -1, nil
 			}}
-			m := NewMetrics()
+			m := retrip.NewMetrics()
 			p := c.policy
-			p.Resume, p.BodyIdleTimeout, p.Backoff = time.Minute, time.Second, Backoff{Base: 1, Cap: 1}
+			p.Resume, p.BodyIdleTimeout, p.Backoff = time.Minute, time.Second, retrip.Backoff{Base: 1, Cap: 1}
 			began := time.Now()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: p})
+			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: p})
 			assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Millisecond)
-			assert.EqualValues(t, 1, m.policies["default"].Stalls.Load())
+			assert.EqualValues(t, 1, gather(t, m)["default"]["body_stalls_total"])
 			assert.Len(t, s.asks, 3)
 			if c.broken {
-				assert.ErrorIs(t, err, errBodyIdle, "how it broke last")
+				assert.ErrorContains(t, err, "Policy.BodyIdleTimeout", "how it broke last")
 				return
 			}
 			require.NoError(t, err)
@@ -85,23 +88,23 @@ func TestResume_RestStalls(t *testing.T) {
 // A break that Peek sees within Classify is continued like any other.
 func TestResume_PeekMeetsTheBreak(t *testing.T) {
 	data := randomBytes(1000, 1)
-	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
+	peek := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 		if resp == nil {
-			return ByRule
+			return retrip.ByRule
 		}
-		got, err := Peek(resp, 600)
+		got, err := retrip.Peek(resp, 600)
 		if resp.StatusCode == 200 {
 			assert.Equal(t, data[:500], got)
 			assert.Error(t, err)
 		}
-		return ByRule
+		return retrip.ByRule
 	}
 	synctest.Test(t, func(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
 			for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, nil} {
 				s := &store{etag: `"a"`, data: data, at: once(500, broken)}
-				tr := &Transport{Base: s, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: peek}}
-				resp := do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				tr := &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: peek}}
+				resp := do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				got, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -113,34 +116,21 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 	})
 }
 
-// If a body that must be whole stalls, its connection is suspect, as after a
-// timeout.
-func TestWholeBody_StallIsDoubt(t *testing.T) {
-	x := &exchange{t: &Transport{}, place: place{clock: clock{s: &settings{base: &http.Transport{}, epoch: time.Now()}}, r: &rules{policy: Policy{BodyIdleTimeout: time.Second}}}}
-	x.req = must(http.NewRequest(http.MethodGet, "http://a.example/", nil))
-	x.doubts(tornError{errBodyIdle})
-	assert.EqualValues(t, 1, x.doubt.bad)
-	x = &exchange{t: x.t, place: x.place, continues: true}
-	x.doubt.http2 = true
-	x.doubts(errBodyIdle)
-	assert.True(t, x.doubt.on && x.doubt.http2)
-}
-
 // If Base returns the same response twice, the body would have to continue
 // itself.
 func TestResume_SameResponse(t *testing.T) {
-	peek := func(_ *http.Request, resp *http.Response, _ error) Verdict {
-		_, _ = Peek(resp, 5)
-		return ByRule
+	peek := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		_, _ = retrip.Peek(resp, 5)
+		return retrip.ByRule
 	}
 	synctest.Test(t, func(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
-			for _, p := range []Policy{{AttemptTimeout: time.Second}, {BodyIdleTimeout: time.Second}, {BodyIdleTimeout: time.Second, Classify: peek}, {WholeBody: 2}} {
+			for _, p := range []retrip.Policy{{AttemptTimeout: time.Second}, {BodyIdleTimeout: time.Second}, {BodyIdleTimeout: time.Second, Classify: peek}, {WholeBody: 2}} {
 				resp := &http.Response{StatusCode: 200, ContentLength: 10, Header: http.Header{"Etag": {`"a"`}},
 					Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
 				p.Resume = time.Minute
-				tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: p}
-				resp = do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				tr := &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: p}
+				resp = do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				got, err := io.ReadAll(resp.Body)
 				assert.ErrorIs(t, err, syscall.ECONNRESET)
 				assert.Equal(t, "abc", string(got))
@@ -154,7 +144,7 @@ func TestResume_SameResponse(t *testing.T) {
 func TestResume_StaleLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(700, syscall.ECONNRESET), lie: func(_ int, resp *http.Response) { resp.ContentLength = 300 }}
-		got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
+		got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute}})
 		assert.ErrorIs(t, err, syscall.ECONNRESET)
 		assert.Len(t, got, 700)
 		assert.Len(t, s.asks, 1)
@@ -169,13 +159,13 @@ func TestResume_WrongCounts(t *testing.T) {
 				s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
 				s.lie = func(i int, resp *http.Response) {
 					if i == part {
-						resp.Body = io.NopCloser(readerFunc(func([]byte) (int, error) { return wrong, nil }))
+						resp.Body = io.NopCloser(testenv.Reader(func([]byte) (int, error) { return wrong, nil }))
 					}
 				}
 				if part == 0 {
 					s.at = nil
 				}
-				got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}})
+				got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}})
 				assert.Error(t, err)
 				assert.Len(t, got, 500*part)
 			}
@@ -187,21 +177,21 @@ func TestResume_WrongCounts(t *testing.T) {
 // body could have been continued. The caller gets the body's own error.
 func TestResume_CallerGoesWhileReading(t *testing.T) {
 	for _, etag := range []string{`"a"`, ""} {
-		for _, want := range []Reason{ReasonCanceled, ReasonDeadline} {
+		for _, want := range []retrip.Reason{retrip.ReasonCanceled, retrip.ReasonDeadline} {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, nil)}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				if want == ReasonCanceled {
+				if want == retrip.ReasonCanceled {
 					time.AfterFunc(time.Second/2, cancel)
 				}
-				m := NewMetrics()
-				tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute}}
-				resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				m := retrip.NewMetrics()
+				tr := &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}
+				resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				require.NoError(t, err)
 				_, err = io.ReadAll(resp.Body)
 				assert.Equal(t, ctx.Err(), err)
-				assert.EqualValues(t, 1, m.policies["default"].Resumes[slices.Index(resumeResults, want)].Load())
+				assert.EqualValues(t, 1, resumes(t, m, want))
 				assert.Len(t, s.asks, 1)
 			})
 		}
@@ -211,8 +201,8 @@ func TestResume_CallerGoesWhileReading(t *testing.T) {
 // A hook that panics during a continuation leaves no response open.
 func TestResume_HookPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		boom := func(Event) { panic("boom") }
-		for name, trace := range map[string]*Trace{"Resume": {Resume: boom}, "Retry": {Retry: boom}, "Attempt": {Attempt: func(e Event) {
+		boom := func(retrip.Event) { panic("boom") }
+		for name, trace := range map[string]*retrip.Trace{"Resume": {Resume: boom}, "Retry": {Retry: boom}, "Attempt": {Attempt: func(e retrip.Event) {
 			if e.Attempt > 1 {
 				boom(e)
 			}
@@ -220,13 +210,13 @@ func TestResume_HookPanics(t *testing.T) {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}
 			var parts []*http.Response
 			var given []*breaking
-			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				resp, err := s.RoundTrip(req)
 				parts, given = append(parts, resp), append(given, resp.Body.(*breaking))
 				return resp, err
 			})
-			tr := &Transport{Base: base, Trace: trace, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
-			resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			tr := &retrip.Transport{Base: base, Trace: trace, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
+			resp, err := tr.RoundTrip(play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			assert.PanicsWithValue(t, "boom", func() { _, _ = io.ReadAll(resp.Body) }, name)
 			for i, b := range given {
@@ -262,13 +252,13 @@ func TestResume_ReadAfterClose(t *testing.T) {
 			"out of chance": {etag: `"a"`, at: func(int) (int, error) { return 0, syscall.ECONNRESET }, read: 2000},
 		} {
 			s := &store{etag: c.etag, data: data, at: c.at}
-			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				resp, err := s.RoundTrip(req)
 				resp.Body = &closable{ReadCloser: resp.Body}
 				return resp, err
 			})
-			tr := &Transport{Base: base, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 5}}
-			resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 5}}
+			resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			_, _ = io.CopyN(io.Discard, resp.Body, c.read)
 			for range 3 {
 				require.NoError(t, resp.Body.Close(), name)
@@ -303,8 +293,8 @@ func (b *closable) Close() error {
 func TestBodyIdle_AfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(readerFunc(func(p []byte) (int, error) {
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
 				if n++; n == 1 {
 					panic("boom")
 				}
@@ -315,8 +305,8 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 				return 1, req.Context().Err()
 			}))}, nil
 		})
-		tr := &Transport{Base: base, Policy: Policy{BodyIdleTimeout: time.Second}}
-		resp, err := tr.RoundTrip(must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}
+		resp, err := tr.RoundTrip(play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		require.NoError(t, err)
 		assert.Panics(t, func() { _, _ = resp.Body.Read(make([]byte, 1)) })
 		for range 8 {
@@ -326,7 +316,7 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 		}
 		began := time.Now()
 		_, err = resp.Body.Read(make([]byte, 1))
-		assert.Equal(t, error(errBodyIdle), err)
+		assert.ErrorContains(t, err, "Policy.BodyIdleTimeout")
 		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
 		require.NoError(t, resp.Body.Close())
 	})
@@ -336,9 +326,9 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 func TestWholeBody_Tunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("hello", nil)}}
-		tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
+		tr := &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
 		began := time.Now()
-		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodConnect, "http://a.example:80/", nil)))
+		resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodConnect, "http://a.example:80/", nil)))
 		require.NoError(t, err)
 		assert.Zero(t, time.Since(began))
 		got := make([]byte, 5)

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"bytes"
@@ -19,6 +19,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // bodies is a Base whose response i has body i. The last body repeats.
@@ -65,8 +69,8 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 			for n := range len(document) {
 				for _, length := range []int64{0, int64(len(document))} {
 					b := &bodies{status: 200, length: length, answers: []func(context.Context) io.ReadCloser{broken(document[:n], failure), broken(document, io.EOF)}}
-					m := NewMetrics()
-					tr := &Transport{Base: b, Metrics: m, Policy: Policy{WholeBody: 64 << 10, Budget: Off}}
+					m := retrip.NewMetrics()
+					tr := &retrip.Transport{Base: b, Metrics: m, Policy: retrip.Policy{WholeBody: 64 << 10, Budget: retrip.Off}}
 					got, err := fetch(t, tr)
 					require.NoError(t, err)
 					require.Equal(t, document, string(got))
@@ -88,9 +92,9 @@ func TestWholeBody_NoRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n := range len(document) {
 			b := &bodies{status: 201, answers: []func(context.Context) io.ReadCloser{broken(document[:n], io.ErrUnexpectedEOF)}}
-			var ended []Event
-			tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Trace: &Trace{Done: func(e Event) { ended = append(ended, e) }}}
-			resp := do(t, tr, must(http.NewRequest(http.MethodPost, "http://a.example/", strings.NewReader("x"))))
+			var ended []retrip.Event
+			tr := &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Trace: &retrip.Trace{Done: func(e retrip.Event) { ended = append(ended, e) }}}
+			resp := do(t, tr, play.Must(http.NewRequest(http.MethodPost, "http://a.example/", strings.NewReader("x"))))
 			assert.Equal(t, 201, resp.StatusCode)
 			got, err := io.ReadAll(resp.Body)
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
@@ -99,7 +103,7 @@ func TestWholeBody_NoRetry(t *testing.T) {
 			require.Equal(t, 1, b.asked)
 			require.Equal(t, 1, b.given[0].closed)
 			require.Len(t, ended, 1)
-			require.Equal(t, ReasonNotIdempotent, ended[0].Reason)
+			require.Equal(t, retrip.ReasonNotIdempotent, ended[0].Reason)
 			require.ErrorIs(t, ended[0].Err, io.ErrUnexpectedEOF)
 			var v any
 			require.Error(t, json.NewDecoder(io.MultiReader(bytes.NewReader(got), iotest.ErrReader(err))).Decode(&v))
@@ -115,9 +119,9 @@ func TestWholeBody_Limit(t *testing.T) {
 		for _, c := range []struct {
 			limit int64
 			asked int // 2 if the attempt sees the break
-		}{{Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 1}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
+		}{{retrip.Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 1}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
 			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
-			got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: c.limit}})
+			got, err := fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: c.limit}})
 			assert.Equal(t, c.asked, b.asked, "%d", c.limit)
 			if c.asked == 2 {
 				assert.NoError(t, err)
@@ -134,7 +138,7 @@ func TestWholeBody_Limit(t *testing.T) {
 func TestWholeBody_AnnouncedLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, length: 1 << 60, answers: []func(context.Context) io.ReadCloser{broken("abc", io.ErrUnexpectedEOF)}}
-		got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1 << 62, MaxAttempts: 1}})
+		got, err := fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1 << 62, MaxAttempts: 1}})
 		assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		assert.Equal(t, "abc", string(got))
 	})
@@ -144,16 +148,16 @@ func TestWholeBody_AnnouncedLarge(t *testing.T) {
 //
 //retrip:promise P20
 func TestWholeBody_Timeout(t *testing.T) {
-	for name, p := range map[string]Policy{
+	for name, p := range map[string]retrip.Policy{
 		"AttemptTimeout":  {AttemptTimeout: time.Second},
 		"Deadline":        {Deadline: time.Second},
 		"BodyIdleTimeout": {BodyIdleTimeout: time.Second},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			p.WholeBody, p.Backoff = 1000, Backoff{Base: 1, Cap: 1}
+			p.WholeBody, p.Backoff = 1000, retrip.Backoff{Base: 1, Cap: 1}
 			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil), broken(document, io.EOF)}}
 			began := time.Now()
-			got, err := fetch(t, &Transport{Base: b, Policy: p})
+			got, err := fetch(t, &retrip.Transport{Base: b, Policy: p})
 			assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+1)
 			if name == "Deadline" {
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
@@ -171,25 +175,21 @@ func TestWholeBody_Timeout(t *testing.T) {
 func TestWholeBody_WholeAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{func(context.Context) io.ReadCloser {
-			return io.NopCloser(readerFunc(func(p []byte) (int, error) {
+			return io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
 				time.Sleep(2 * time.Second)
 				return copy(p, document), io.EOF
 			}))
 		}}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		tr := &Transport{Base: b, Policy: Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
-		resp := do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		tr := &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
+		resp := do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		got, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
 		assert.Equal(t, 1, b.asked)
 	})
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // If the caller goes during the reading ahead, it gets the part that arrived,
 // and the reason why the body ended.
@@ -198,7 +198,7 @@ func TestWholeBody_CallerGoes(t *testing.T) {
 		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil)}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		resp := do(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000}}, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		resp := do(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000}}, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		got, err := io.ReadAll(resp.Body)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, document[:10], string(got))
@@ -215,7 +215,7 @@ func TestWholeBody_Streams(t *testing.T) {
 			"application/grpc-web", "multipart/x-mixed-replace; boundary=x", "application/connect+json", "application/json-seq"} {
 			b := &bodies{status: 200, header: http.Header{"Content-Type": {kind}}, answers: []func(context.Context) io.ReadCloser{broken("data", nil)}}
 			ctx, cancel := context.WithCancel(t.Context())
-			resp, err := (&Transport{Base: b, Policy: Policy{WholeBody: 1000}}).RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			resp, err := (&retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000}}).RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err, kind)
 			got := make([]byte, 4)
 			_, err = io.ReadFull(resp.Body, got)
@@ -247,13 +247,13 @@ func TestWholeBody_WhileSending(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			r, w := io.Pipe()
-			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				b, err := body(req)
 				return &http.Response{StatusCode: 200, Body: b, ContentLength: -1}, err
 			})
-			req := must(http.NewRequest(http.MethodPut, "http://a.example/", io.NopCloser(r)))
+			req := play.Must(http.NewRequest(http.MethodPut, "http://a.example/", io.NopCloser(r)))
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(r), nil }
-			resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000}}, req)
+			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000}}, req)
 			go func() {
 				_, _ = w.Write([]byte("ping"))
 				w.Close()
@@ -270,12 +270,12 @@ func TestWholeBody_WhileSending(t *testing.T) {
 func TestWholeBody_Failures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 503, answers: []func(context.Context) io.ReadCloser{broken("down", io.ErrUnexpectedEOF)}}
-		got, err := fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000, MaxAttempts: 1}})
+		got, err := fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, MaxAttempts: 1}})
 		assert.Equal(t, io.ErrUnexpectedEOF, err)
 		assert.Equal(t, "down", string(got))
 
 		b = &bodies{status: 404, answers: []func(context.Context) io.ReadCloser{broken(document[:5], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
-		got, err = fetch(t, &Transport{Base: b, Policy: Policy{WholeBody: 1000}})
+		got, err = fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000}})
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
 	})
@@ -287,11 +287,11 @@ func TestPeek(t *testing.T) {
 			for _, body := range []io.Reader{strings.NewReader(document), iotest.OneByteReader(strings.NewReader(document)), iotest.DataErrReader(strings.NewReader(document))} {
 				resp := &http.Response{StatusCode: 200, Body: io.NopCloser(body), ContentLength: -1}
 				for range 3 {
-					got, err := Peek(resp, n)
+					got, err := retrip.Peek(resp, n)
 					require.NoError(t, err)
 					require.Equal(t, document[:max(0, min(n, len(document)))], string(got))
 				}
-				got, err := Peek(resp, 2)
+				got, err := retrip.Peek(resp, 2)
 				require.NoError(t, err)
 				require.Equal(t, document[:2], string(got))
 				all, err := io.ReadAll(resp.Body)
@@ -300,7 +300,7 @@ func TestPeek(t *testing.T) {
 			}
 		}
 		for _, resp := range []*http.Response{nil, {}, {Body: http.NoBody}, {StatusCode: 101, Body: io.NopCloser(nil)}} {
-			got, err := Peek(resp, 5)
+			got, err := retrip.Peek(resp, 5)
 			assert.NoError(t, err)
 			assert.Empty(t, got)
 		}
@@ -312,19 +312,19 @@ func TestPeek(t *testing.T) {
 //retrip:promise P20
 func TestPeek_InClassify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, p := range []Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdleTimeout: time.Second}, {Resume: time.Minute, BodyIdleTimeout: time.Second}} {
+		for _, p := range []retrip.Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdleTimeout: time.Second}, {Resume: time.Minute, BodyIdleTimeout: time.Second}} {
 			const overloaded = "event: error\ndata: {\"type\":\"overloaded_error\"}\n\n"
 			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(overloaded, io.EOF), broken(document, io.EOF)}}
-			p.Classify = func(_ *http.Request, resp *http.Response, err error) Verdict {
+			p.Classify = func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
 				if err != nil {
-					return ByRule
+					return retrip.ByRule
 				}
-				if start, _ := Peek(resp, 100); bytes.Contains(start, []byte("overloaded_error")) {
-					return Retryable
+				if start, _ := retrip.Peek(resp, 100); bytes.Contains(start, []byte("overloaded_error")) {
+					return retrip.Retryable
 				}
-				return ByRule
+				return retrip.ByRule
 			}
-			got, err := fetch(t, &Transport{Base: b, Policy: p})
+			got, err := fetch(t, &retrip.Transport{Base: b, Policy: p})
 			require.NoError(t, err)
 			assert.Equal(t, document, string(got))
 			assert.Equal(t, 2, b.asked)
@@ -341,17 +341,17 @@ func TestPeek_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bodies{status: 200, length: int64(len(document)), answers: []func(context.Context) io.ReadCloser{broken("a", nil), broken(document, io.EOF)}}
 		var asked []bool
-		p := Policy{AttemptTimeout: time.Second, Backoff: Backoff{Base: 1, Cap: 1}, Classify: func(_ *http.Request, resp *http.Response, err error) Verdict {
+		p := retrip.Policy{AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}, Classify: func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
 			asked = append(asked, err != nil)
 			if err == nil {
-				if _, err := Peek(resp, 10); err != nil {
-					return Final
+				if _, err := retrip.Peek(resp, 10); err != nil {
+					return retrip.Final
 				}
 			}
-			return ByRule
+			return retrip.ByRule
 		}}
 		began := time.Now()
-		got, err := fetch(t, &Transport{Base: b, Policy: p})
+		got, err := fetch(t, &retrip.Transport{Base: b, Policy: p})
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
 		assert.Equal(t, []bool{false, true, false}, asked)

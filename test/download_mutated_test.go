@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -43,7 +44,7 @@ func TestResume_Mutants(t *testing.T) {
 					m.Mutate(resp.Header)
 				}
 			}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, Budget: Off, MaxAttempts: 8}})
+			got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, Budget: retrip.Off, MaxAttempts: 8}})
 			if err == nil {
 				whole++
 				require.True(t, bytes.Equal(data, got), "%d", i)
@@ -75,7 +76,7 @@ func TestResume_TrueRanges(t *testing.T) {
 		whole, cut := 0, 0
 		for i := range runs {
 			begins, served := 0, 0
-			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				from, to := 0, size
 				if asked, ok := strings.CutPrefix(req.Header.Get("Range"), "bytes="); ok && random.IntN(3) > 0 {
 					_, err := fmt.Sscanf(asked, "%d-%d", &from, &to)
@@ -104,7 +105,7 @@ func TestResume_TrueRanges(t *testing.T) {
 				first := random.IntN(size)
 				header = []string{"Range", fmt.Sprintf("bytes=%d-%d", first, first+random.IntN(size-first))}
 			}
-			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Off, MaxAttempts: 8}}, header...)
+			got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, Budget: retrip.Off, MaxAttempts: 8}}, header...)
 			require.True(t, bytes.HasPrefix(data[begins:], got), "run %d: another byte than that of its offset", i)
 			if err == nil {
 				whole++

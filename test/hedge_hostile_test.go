@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 )
@@ -121,13 +120,13 @@ func TestHedge_FailureWaits(t *testing.T) {
 	check := func(t *testing.T, tr *retrip.Transport, url string) {
 		for i := range 3 {
 			began := time.Now()
-			assert.Equal(t, "ok", fetch(t, tr, url))
+			assert.Equal(t, "ok", getText(t, tr, url))
 			assert.Less(t, time.Since(began), 40*usual)
 			m := play.Gather(t, tr.Metrics)["default"]
 			checkIdentities(t, "default", m)
 			assert.EqualValues(t, 1+i, m["requests_total recovered"])
 			for range 10 {
-				fetch(t, tr, strings.TrimSuffix(url, "late"))
+				getText(t, tr, strings.TrimSuffix(url, "late"))
 			}
 		}
 		tr.CloseIdleConnections()
@@ -171,7 +170,7 @@ func TestHedge_FailureWaits(t *testing.T) {
 				base.MaxConnsPerHost = 1
 			}
 			for range 20 {
-				fetch(t, tr, s.URL+"/")
+				getText(t, tr, s.URL+"/")
 			}
 			check(t, tr, s.URL+"/late")
 		})

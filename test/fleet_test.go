@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"fmt"
@@ -17,20 +17,25 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
 // These tests show what a fleet of real Transports does to a server, in virtual
 // time.
 
+// answer returns a response to r with the given header lines.
 func answer(r *http.Request, status int, lines ...string) *http.Response {
-	return &http.Response{StatusCode: status, Header: header(lines...), Body: http.NoBody, Request: r}
+	resp, _ := play.Reply(status, lines...)(r)
+	resp.Body, resp.Request = http.NoBody, r
+	return resp
 }
 
-func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
+// getFrom returns the response to a GET, whose body it has closed.
+func getFrom(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
 	t.Helper()
-	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))
-	resp, err := rt.RoundTrip(req)
+	resp, err := rt.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)))
 	if resp != nil {
 		resp.Body.Close()
 	}
@@ -41,14 +46,14 @@ func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error)
 func TestFleet_OutageCostsOneAttemptPerRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		perHost := map[string]int{}
-		tr := &Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			perHost[r.URL.Host]++
 			return answer(r, 503), nil
 		})}
 		const requests = 600 // ten minutes at one per second
 		for range requests {
 			for _, host := range []string{"a.example.com", "b.example.com"} {
-				resp, err := get(t, tr, "http://"+host+"/")
+				resp, err := getFrom(t, tr, "http://"+host+"/")
 				require.NoError(t, err)
 				require.Equal(t, 503, resp.StatusCode)
 			}
@@ -66,7 +71,7 @@ func TestFleet_IndependentFailures(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(1, 2))
-				tr := &Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 					if random.Float64() < tt.p {
 						return answer(r, 503), nil
 					}
@@ -75,7 +80,7 @@ func TestFleet_IndependentFailures(t *testing.T) {
 				const requests = 20_000
 				var ok int
 				for range requests {
-					if resp, err := get(t, tr, "http://example.com/"); err == nil && resp.StatusCode == 200 {
+					if resp, err := getFrom(t, tr, "http://example.com/"); err == nil && resp.StatusCode == 200 {
 						ok++
 					}
 				}
@@ -96,32 +101,32 @@ func TestFleet_RecoversFromOverload(t *testing.T) {
 			defaults := overload(t, clients, 0)
 			assert.LessOrEqual(t, defaults.recovered, 5, "seconds from the end of the trigger, goodput %v", defaults.goodput)
 
-			unlimited := overload(t, clients, Off)
-			assert.Equal(t, never, unlimited.recovered, "a fleet without budgets doesn't recover: goodput %v", unlimited.goodput)
+			unlimited := overload(t, clients, retrip.Off)
+			assert.Equal(t, notRecovered, unlimited.recovered, "a fleet without budgets doesn't recover: goodput %v", unlimited.goodput)
 			assert.Less(t, slices.Max(unlimited.goodput[15:]), 0.5*offered)
 		})
 	}
 }
 
 const (
-	offered = 700.0 // requests per second
-	never   = 1 << 30
+	offered      = 700.0 // requests per second
+	notRecovered = 1 << 30
 )
 
 type overloadResult struct {
 	goodput   []float64 // successes in each second
-	recovered int       // seconds from the end of the trigger to 95 % goodput, or never
+	recovered int       // seconds from the end of the trigger to 95 % goodput, or notRecovered
 }
 
 func overload(t *testing.T, clients int, budget float64) (result overloadResult) {
 	const trigger, triggerEnd, end = 3, 13, 30 // seconds
 	synctest.Test(t, func(t *testing.T) {
 		server := newModelServer(time.Now(), trigger*time.Second, triggerEnd*time.Second)
-		fleet := make([]*Transport, clients)
+		fleet := make([]*retrip.Transport, clients)
 		for i := range fleet {
-			fleet[i] = &Transport{Base: server, Policy: Policy{
+			fleet[i] = &retrip.Transport{Base: server, Policy: retrip.Policy{
 				AttemptTimeout: 300 * time.Millisecond,
-				Backoff:        Backoff{Cap: time.Second},
+				Backoff:        retrip.Backoff{Cap: time.Second},
 				Budget:         budget,
 			}}
 		}
@@ -147,7 +152,7 @@ func overload(t *testing.T, clients int, budget float64) (result overloadResult)
 			})
 		}
 		wg.Wait()
-		result.recovered = never
+		result.recovered = notRecovered
 		for i := range good {
 			result.goodput = append(result.goodput, float64(good[i].Load()))
 		}
@@ -226,14 +231,14 @@ func (s *modelServer) RoundTrip(r *http.Request) (*http.Response, error) {
 //retrip:promise P23
 func TestFleet_GateAtARateLimit(t *testing.T) {
 	const callers = 200
-	run := func(t *testing.T, p Policy) (succeeded, refusedLater int32) {
+	run := func(t *testing.T, p retrip.Policy) (succeeded, refusedLater int32) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
 			var second time.Time
 			var allowed int
 			start := time.Now()
 			var good, later atomic.Int32
-			tr := &Transport{Policy: p, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Policy: p, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				time.Sleep(5 * time.Millisecond)
 				mu.Lock()
 				defer mu.Unlock()
@@ -252,7 +257,7 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 			var wg sync.WaitGroup
 			for range callers {
 				wg.Go(func() {
-					if resp, err := get(t, tr, "http://example.com/"); err == nil && resp.StatusCode == 200 {
+					if resp, err := getFrom(t, tr, "http://example.com/"); err == nil && resp.StatusCode == 200 {
 						good.Add(1)
 					}
 				})
@@ -262,12 +267,12 @@ func TestFleet_GateAtARateLimit(t *testing.T) {
 		})
 		return succeeded, refusedLater
 	}
-	gated, again := run(t, Policy{MaxAttempts: 10, Gate: Gate{Enabled: On}})
+	gated, again := run(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}})
 	assert.EqualValues(t, callers, gated)
 	assert.LessOrEqual(t, again, int32(45), "refusals beyond the 190 in flight before the first")
-	without, _ := run(t, Policy{MaxAttempts: 10})
+	without, _ := run(t, retrip.Policy{MaxAttempts: 10})
 	assert.Less(t, without, int32(50), "the five tokens are soon spent")
-	unlimited, refused := run(t, Policy{MaxAttempts: 10, Budget: Off})
+	unlimited, refused := run(t, retrip.Policy{MaxAttempts: 10, Budget: retrip.Off})
 	t.Logf("gate: %d of %d, %d further refusals; defaults: %d; no gate, no budget: %d, %d further refusals", gated, callers, again, without, unlimited, refused)
 	assert.Greater(t, refused, 10*again)
 }
@@ -282,7 +287,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 		var mu sync.Mutex
 		var retries []time.Duration
 		first := true
-		tr := &Transport{Policy: Policy{Budget: Off}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		tr := &retrip.Transport{Policy: retrip.Policy{Budget: retrip.Off}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if since := time.Since(start); since > time.Second {
@@ -298,7 +303,7 @@ func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				resp, err := get(t, tr, "http://example.com/")
+				resp, err := getFrom(t, tr, "http://example.com/")
 				assert.NoError(t, err)
 				assert.Equal(t, 200, resp.StatusCode)
 			})
@@ -328,17 +333,17 @@ func TestFleet_ProbesDontComeInOneBurst(t *testing.T) {
 			}
 			return answer(r, 503), nil
 		})
-		p := Policy{MaxAttempts: 1, Breaker: Breaker{Ratio: 0.5, MinVolume: 5, OpenFor: 5 * time.Second}}
+		p := retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 5, OpenFor: 5 * time.Second}}
 		var wg sync.WaitGroup
 		for range clients {
-			tr := &Transport{Base: base, Policy: p}
+			tr := &retrip.Transport{Base: base, Policy: p}
 			wg.Go(func() {
 				for range 5 { // opens all breakers at the same instant
-					get(t, tr, "http://example.com/")
+					getFrom(t, tr, "http://example.com/")
 				}
 				for time.Since(start) < 8*time.Second {
 					time.Sleep(50 * time.Millisecond)
-					get(t, tr, "http://example.com/")
+					getFrom(t, tr, "http://example.com/")
 				}
 			})
 		}

@@ -188,3 +188,18 @@ func TestResume_KnowsHTTP2(t *testing.T) {
 		})
 	}
 }
+
+// If a body that must be whole stalls, its connection is suspect, as after a timeout:
+// over HTTP/2, the retry uses another one.
+func TestWholeBody_StallIsDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := stallingServer(t, memhttp.HTTP2, 0, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Del("Content-Range")
+			_, _ = io.WriteString(w, "again")
+		})
+		tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{WholeBody: 1000, BodyIdleTimeout: time.Second}}
+		defer tr.CloseIdleConnections()
+		assert.Equal(t, "again", play.Finish(t, do(t, tr, play.MustRequest(t, "GET", s.URL, nil))))
+		assert.Equal(t, 2, s.Listener.Dials())
+	})
+}

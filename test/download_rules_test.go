@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"bytes"
@@ -23,23 +23,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/resume"
+	"github.com/retrip/retrip/internal/testenv"
 )
-
-// resumes returns how many broken bodies had the given result.
-func resumes(m *Metrics, result Reason) int {
-	return int(m.policies["default"].Resumes[slices.Index(resumeResults, result)].Load())
-}
 
 // A body follows the policy of its request, whatever SetPolicies does while it
 // is read.
 //
 //retrip:promise P20
 func TestResume_SetPolicies(t *testing.T) {
-	off, on := Policy{MaxAttempts: 1}, Policy{Resume: time.Minute, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: Off}
+	off, on := retrip.Policy{MaxAttempts: 1}, retrip.Policy{Resume: time.Minute, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: retrip.Off}
 	for _, c := range []struct {
-		before, after Policy
+		before, after retrip.Policy
 		whole         bool
 	}{{on, off, true}, {off, on, false}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -47,8 +45,8 @@ func TestResume_SetPolicies(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) {
 				return 200, []error{syscall.ECONNRESET, nil}[i%2] // every other one stalls
 			}}
-			tr := &Transport{Base: s, Hosts: map[string]Policy{"a.example": c.before}, Metrics: NewMetrics()}
-			resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			tr := &retrip.Transport{Base: s, Hosts: map[string]retrip.Policy{"a.example": c.before}, Metrics: retrip.NewMetrics()}
+			resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			got := make([]byte, 300)
 			n, err := io.ReadFull(resp.Body, got)
 			require.Equal(t, c.whole, err == nil)
@@ -73,26 +71,26 @@ func TestResume_SetPolicies(t *testing.T) {
 // Classify also judges the response to the request for the rest.
 func TestResume_Classify(t *testing.T) {
 	for _, c := range []struct {
-		verdict Verdict
+		verdict retrip.Verdict
 		asks    int
 		whole   bool
-	}{{Retryable, 3, true}, {Final, 2, true}, {ByRule, 2, true}} {
+	}{{retrip.Retryable, 3, true}, {retrip.Final, 2, true}, {retrip.ByRule, 2, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			data := randomBytes(1000, 1)
 			s := &store{etag: `"a"`, data: data, at: once(500, syscall.ECONNRESET)}
 			var seen []string
-			classify := func(req *http.Request, resp *http.Response, err error) Verdict {
+			classify := func(req *http.Request, resp *http.Response, err error) retrip.Verdict {
 				if resp == nil {
 					seen = append(seen, "error")
-					return ByRule
+					return retrip.ByRule
 				}
 				seen = append(seen, fmt.Sprint(req.Header.Get("Range"), resp.StatusCode))
 				if resp.StatusCode == 206 && len(s.asks) == 2 {
 					return c.verdict
 				}
-				return ByRule
+				return retrip.ByRule
 			}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute, Classify: classify}})
+			got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, Classify: classify}})
 			require.NoError(t, err)
 			assert.True(t, bytes.Equal(data, got))
 			assert.Len(t, s.asks, c.asks)
@@ -107,17 +105,17 @@ func TestResume_Told(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, etag := range []string{`"a"`, ""} {
 			var own, asked []string
-			record := func(to *[]string) *Trace {
-				return &Trace{Resume: func(e Event) {
+			record := func(to *[]string) *retrip.Trace {
+				return &retrip.Trace{Resume: func(e retrip.Event) {
 					*to = append(*to, fmt.Sprintf("%s %d %d %v %s %v", e.Reason, e.Offset, e.Attempt, e.Err, e.Policy, e.Request.Header))
 				}}
 			}
 			var log bytes.Buffer
-			m := NewMetrics()
+			m := retrip.NewMetrics()
 			s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-			tr := &Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: Policy{Resume: time.Minute}}
-			ctx := WithTrace(t.Context(), record(&asked))
-			resp := do(t, tr, must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			tr := &retrip.Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: retrip.Policy{Resume: time.Minute}}
+			ctx := retrip.WithTrace(t.Context(), record(&asked))
+			resp := do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 			_, _ = io.Copy(io.Discard, resp.Body)
 			require.NoError(t, resp.Body.Close())
 			want, spared := "continued 500 2 ", 500
@@ -130,7 +128,7 @@ func TestResume_Told(t *testing.T) {
 			assert.Equal(t, 1, strings.Count(log.String(), "level=INFO msg=\"retrip: response body broke\""))
 			assert.Contains(t, log.String(), "offset=500")
 			assert.Contains(t, log.String(), "error=\"connection reset by peer\"")
-			assert.EqualValues(t, spared, m.policies["default"].ResumedBytes.Load())
+			assert.EqualValues(t, spared, gather(t, m)["default"]["body_resumed_bytes_total"])
 		}
 	})
 }
@@ -144,9 +142,9 @@ func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
 				return []int{500, 200}[i], []error{syscall.ECONNRESET, nil}[i]
 			}}
 			ctx, cancel := context.WithCancelCause(t.Context())
-			m := NewMetrics()
-			tr := &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
-			resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			m := retrip.NewMetrics()
+			tr := &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
+			resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 			require.NoError(t, err)
 			_, err = io.CopyN(io.Discard, resp.Body, at)
 			require.NoError(t, err)
@@ -157,7 +155,7 @@ func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
 			assert.ErrorIs(t, err, context.Canceled)
 			assert.Zero(t, time.Since(began))
 			assert.Len(t, s.asks, 2)
-			assert.Equal(t, 1, resumes(m, ReasonCanceled))
+			assert.Equal(t, 1, resumes(t, m, retrip.ReasonCanceled))
 			require.NoError(t, resp.Body.Close())
 		}
 	})
@@ -171,7 +169,7 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			data := randomBytes(1000, 1)
 			s := &store{etag: `"a"`, data: data, lie: func(_ int, resp *http.Response) {
 				body, ctx := resp.Body, resp.Request.Context()
-				resp.Body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
+				resp.Body = io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
 					select {
 					case <-time.After(every):
 						return body.Read(p[:1])
@@ -180,9 +178,9 @@ func TestBodyIdle_Dribble(t *testing.T) {
 					}
 				}))
 			}}
-			m := NewMetrics()
+			m := retrip.NewMetrics()
 			began := time.Now()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: Off}})
+			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off}})
 			if every < time.Second {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -192,8 +190,8 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.Empty(t, got)
 			assert.LessOrEqual(t, len(s.asks), 14)
-			assert.Equal(t, 1, resumes(m, resume.RefusedProgress))
-			assert.EqualValues(t, len(s.asks), m.policies["default"].Stalls.Load())
+			assert.Equal(t, 1, resumes(t, m, resume.RefusedProgress))
+			assert.EqualValues(t, len(s.asks), gather(t, m)["default"]["body_stalls_total"])
 			assert.Less(t, time.Since(began), time.Minute+3*time.Second)
 		})
 	}
@@ -204,7 +202,7 @@ func TestResume_Bases(t *testing.T) {
 	data := randomBytes(1000, 1)
 	for name, c := range map[string]struct {
 		lie  func(i int, resp *http.Response)
-		want Reason // empty if the body arrives whole
+		want retrip.Reason // empty if the body arrives whole
 		got  int
 	}{
 		"the error comes with the last bytes": {lie: func(i int, resp *http.Response) {
@@ -219,7 +217,7 @@ func TestResume_Bases(t *testing.T) {
 		}},
 		"Reads of nothing": {lie: func(i int, resp *http.Response) {
 			n, body := 0, io.LimitReader(resp.Body, 300)
-			resp.Body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
+			resp.Body = io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
 				if n++; n%3 != 0 {
 					return 0, nil
 				}
@@ -254,8 +252,8 @@ func TestResume_Bases(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, lie: c.lie}
-			m := NewMetrics()
-			got, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: Off, MaxAttempts: 10}})
+			m := retrip.NewMetrics()
+			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: retrip.Off, MaxAttempts: 10}})
 			if c.want == "" {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -263,7 +261,7 @@ func TestResume_Bases(t *testing.T) {
 			}
 			require.Error(t, err)
 			assert.True(t, bytes.Equal(data[:c.got], got))
-			assert.Equal(t, 1, resumes(m, c.want))
+			assert.Equal(t, 1, resumes(t, m, c.want))
 		})
 	}
 }
@@ -277,7 +275,7 @@ func TestResume_HugeLengths(t *testing.T) {
 		for _, first := range []int64{0, total - 3000} {
 			synctest.Test(t, func(t *testing.T) {
 				var asks []string
-				base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 					asks = append(asks, req.Header.Get("Range"))
 					from := first + 100*int64(len(asks)-1)
 					resp := &http.Response{StatusCode: 206, ContentLength: total - from, Request: req, Header: http.Header{
@@ -289,19 +287,19 @@ func TestResume_HugeLengths(t *testing.T) {
 					resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(make([]byte, 100)), iotest.ErrReader(syscall.ECONNRESET)))
 					return resp, nil
 				})
-				req := must(http.NewRequest(http.MethodGet, "http://a.example/", nil))
+				req := play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil))
 				if first > 0 {
 					req.Header.Set("Range", fmt.Sprintf("bytes=%d-", first))
 				}
-				m := NewMetrics()
-				resp := do(t, &Transport{Base: base, Metrics: m, Policy: Policy{Resume: time.Minute}}, req)
+				m := retrip.NewMetrics()
+				resp := do(t, &retrip.Transport{Base: base, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, req)
 				n, err := io.CopyN(io.Discard, resp.Body, 250)
 				require.NoError(t, resp.Body.Close())
 				if total == math.MaxInt64 {
 					// The offset after the last byte must fit into an int64
 					// too.
 					assert.EqualValues(t, 100, n)
-					assert.Equal(t, 1, resumes(m, resume.RefusedContentRange))
+					assert.Equal(t, 1, resumes(t, m, resume.RefusedContentRange))
 					return
 				}
 				require.NoError(t, err)
@@ -339,9 +337,9 @@ func TestWholeBody_ExpectContinue(t *testing.T) {
 			}))
 			base := server.Transport()
 			base.ExpectContinueTimeout = time.Minute
-			req := must(http.NewRequest(http.MethodPut, server.URL, io.MultiReader(strings.NewReader("upload"))))
+			req := play.Must(http.NewRequest(http.MethodPut, server.URL, io.MultiReader(strings.NewReader("upload"))))
 			req.Header.Set("Expect", "100-continue")
-			resp := do(t, &Transport{Base: base, Policy: Policy{WholeBody: 1000}}, req)
+			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000}}, req)
 			got, err := io.ReadAll(resp.Body)
 			require.NoError(t, resp.Body.Close())
 			if err != nil {

@@ -26,8 +26,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-var gather = play.Gather
-
 type sums = play.Sums
 
 // checkIdentities checks the identities of docs/metrics.md for a policy without
@@ -170,7 +168,7 @@ func BenchmarkMetrics_NewTransport(b *testing.B) {
 	live := make([]*retrip.Transport, 16_000)
 	for b.Loop() {
 		for i := range live {
-			live[i] = &retrip.Transport{Base: answering(200), Metrics: m}
+			live[i] = &retrip.Transport{Base: testenv.Status(200), Metrics: m}
 			live[i].HostStates()
 		}
 	}

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"bytes"
@@ -23,7 +23,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/resume"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // TestResume_LyingServers: whatever a server answers to the request for the
@@ -129,7 +132,7 @@ func TestResume_LyingServers(t *testing.T) {
 					c.lie(resp)
 				}
 			}}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}})
+			got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute}})
 			if c.good {
 				require.NoError(t, err)
 				require.True(t, bytes.Equal(data, got))
@@ -165,7 +168,7 @@ func TestResume_EntityChanges(t *testing.T) {
 				}
 				return random.IntN(size), []error{io.ErrUnexpectedEOF, syscall.ECONNRESET}[random.IntN(2)]
 			}
-			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if len(s.asks) == changes {
 					s.etag, s.data = `"1"`, entities[1]
 				}
@@ -175,7 +178,7 @@ func TestResume_EntityChanges(t *testing.T) {
 				}
 				return s.RoundTrip(req)
 			})
-			got, err := fetch(t, &Transport{Base: base, Policy: Policy{Resume: time.Minute, Budget: Off, MaxAttempts: 8}})
+			got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, Budget: retrip.Off, MaxAttempts: 8}})
 			first := entities[0]
 			if changes == 0 {
 				first = entities[1]
@@ -205,8 +208,8 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 	often := func(int) (int, error) { return 0, io.ErrUnexpectedEOF }
 	at10 := "unexpected EOF; retrip: the response body can't be continued at byte 10: "
 	for _, c := range []struct {
-		reason Reason
-		policy Policy
+		reason retrip.Reason
+		policy retrip.Policy
 		method string
 		at     func(int) (int, error)
 		first  func(*http.Response) // changes the first response
@@ -234,13 +237,13 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 		{reason: resume.RefusedContentRange, lie: set("Content-Range", "bytes 11-999/1000"), text: at10 + "content_range, in a response with status 206"},
 		{reason: resume.RefusedChanged, lie: set("ETag", `"b"`), text: at10 + "changed, in a response with status 206"},
 
-		{reason: resume.RefusedProgress, policy: Policy{MaxAttempts: 9, Budget: Off}, at: often, text: "unexpected EOF; retrip: the response body can't be continued at byte 0: no_progress, 50s after the last byte"},
-		{reason: resume.RefusedError, fails: errors.New("x509: certificate has expired"), policy: Policy{Classify: finalError},
+		{reason: resume.RefusedProgress, policy: retrip.Policy{MaxAttempts: 9, Budget: retrip.Off}, at: often, text: "unexpected EOF; retrip: the response body can't be continued at byte 0: no_progress, 50s after the last byte"},
+		{reason: resume.RefusedError, fails: errors.New("x509: certificate has expired"), policy: retrip.Policy{Classify: finalError},
 			text: "retrip: gave up after 2 attempts: x509: certificate has expired; before that: unexpected EOF; retrip: the response body can't be continued at byte 10: error"},
-		{reason: ReasonMaxAttempts, policy: Policy{MaxAttempts: 1}, text: at10 + "max_attempts"},
-		{reason: ReasonNotIdempotent, policy: Policy{Idempotent: func(*http.Request) bool { return false }}, text: at10 + "not_idempotent"},
-		{reason: ReasonNotIdempotent, policy: Policy{Idempotent: func(*http.Request) bool { return false }, IdempotencyKey: On}, text: at10 + "not_idempotent"},
-		{reason: ReasonWaitTooLong, lie: func(r *http.Response) { r.StatusCode = 503; r.Header.Set("Retry-After", "86400") }, text: at10 + "wait_too_long, in a response with status 503"},
+		{reason: retrip.ReasonMaxAttempts, policy: retrip.Policy{MaxAttempts: 1}, text: at10 + "max_attempts"},
+		{reason: retrip.ReasonNotIdempotent, policy: retrip.Policy{Idempotent: func(*http.Request) bool { return false }}, text: at10 + "not_idempotent"},
+		{reason: retrip.ReasonNotIdempotent, policy: retrip.Policy{Idempotent: func(*http.Request) bool { return false }, IdempotencyKey: retrip.On}, text: at10 + "not_idempotent"},
+		{reason: retrip.ReasonWaitTooLong, lie: func(r *http.Response) { r.StatusCode = 503; r.Header.Set("Retry-After", "86400") }, text: at10 + "wait_too_long, in a response with status 503"},
 	} {
 		bubble(t, c.text, func(t *testing.T) {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: c.at, lie: func(i int, resp *http.Response) {
@@ -254,19 +257,19 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 			if s.at == nil {
 				s.at = once(10, io.ErrUnexpectedEOF)
 			}
-			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if c.fails != nil && len(s.asks) > 0 {
 					return nil, c.fails
 				}
 				return s.RoundTrip(req)
 			})
 			var log bytes.Buffer
-			var told []Reason
-			m := NewMetrics()
+			var told []retrip.Reason
+			m := retrip.NewMetrics()
 			c.policy.Resume = time.Minute
-			tr := &Transport{Base: base, Metrics: m, Policy: c.policy, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-				Trace: &Trace{Resume: func(e Event) { told = append(told, e.Reason) }}}
-			resp := do(t, tr, must(http.NewRequest(cmp.Or(c.method, http.MethodGet), "http://a.example/", nil)))
+			tr := &retrip.Transport{Base: base, Metrics: m, Policy: c.policy, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Trace: &retrip.Trace{Resume: func(e retrip.Event) { told = append(told, e.Reason) }}}
+			resp := do(t, tr, play.Must(http.NewRequest(cmp.Or(c.method, http.MethodGet), "http://a.example/", nil)))
 			got, err := io.ReadAll(resp.Body)
 			require.NoError(t, resp.Body.Close())
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
@@ -277,7 +280,7 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 			}
 			assert.Equal(t, c.text, waited.ReplaceAllString(err.Error(), ", 50s after"))
 			assert.Equal(t, c.reason, told[len(told)-1])
-			assert.Equal(t, 1, resumes(m, c.reason))
+			assert.Equal(t, 1, resumes(t, m, c.reason))
 			assert.Contains(t, log.String(), "reason="+string(c.reason)+" ")
 		})
 	}
@@ -287,9 +290,9 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 var waited = regexp.MustCompile(`, 5\d[.\d]*s after`)
 
 // finalError forbids a retry after an error that isn't the break of a body.
-func finalError(_ *http.Request, _ *http.Response, err error) Verdict {
+func finalError(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
 	if err != nil && err != io.ErrUnexpectedEOF {
-		return Final
+		return retrip.Final
 	}
-	return ByRule
+	return retrip.ByRule
 }

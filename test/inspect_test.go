@@ -20,12 +20,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-func getFrom(t *testing.T, tr *retrip.Transport, url string) {
-	t.Helper()
-	req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))
-	try(tr, req)
-}
-
 // A request that its caller cancels doesn't say that the host fails. But people see that
 // callers cancel.
 func TestHostStates_Canceled(t *testing.T) {
@@ -133,7 +127,7 @@ func TestPolicyFor(t *testing.T) {
 // A trailing dot of a host affects neither its state nor its policy.
 func TestHostState_TrailingDot(t *testing.T) {
 	tr := &retrip.Transport{
-		Base:  answering(503),
+		Base:  testenv.Status(503),
 		Hosts: map[string]retrip.Policy{"api.example.com": {MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}},
 	}
 	for i, host := range []string{"api.example.com.", "api.example.com", "API.example.com.:80"} {
@@ -276,7 +270,7 @@ func TestHostState_JSON(t *testing.T) {
 }
 
 func TestTransport_Policies(t *testing.T) {
-	tr := &retrip.Transport{Base: answering(200), Policy: retrip.Policy{RetryOn: []int{404}}, Hosts: map[string]retrip.Policy{
+	tr := &retrip.Transport{Base: testenv.Status(200), Policy: retrip.Policy{RetryOn: []int{404}}, Hosts: map[string]retrip.Policy{
 		"*.Example.com": {MaxAttempts: 2}, "api.example.com": {MaxAttempts: 3}, "exmaple.com": {},
 	}}
 	policy, hosts, err := tr.Policies()

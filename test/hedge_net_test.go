@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
@@ -41,7 +40,7 @@ func eachProtocol(t *testing.T, p retrip.Policy, h http.HandlerFunc, f func(t *t
 			p.Hedge = 0.2
 			tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
 			for range 20 {
-				assert.Equal(t, "ok", fetch(t, tr, s.URL))
+				assert.Equal(t, "ok", getText(t, tr, s.URL))
 			}
 			f(t, s, tr)
 			tr.CloseIdleConnections()
@@ -49,8 +48,8 @@ func eachProtocol(t *testing.T, p retrip.Policy, h http.HandlerFunc, f func(t *t
 	}
 }
 
-// fetch returns the body at a URL.
-func fetch(t *testing.T, rt http.RoundTripper, url string) string {
+// getText returns the body at a URL.
+func getText(t *testing.T, rt http.RoundTripper, url string) string {
 	t.Helper()
 	resp := do(t, rt, play.Must(http.NewRequestWithContext(t.Context(), "GET", url, nil)))
 	data, err := io.ReadAll(resp.Body)
@@ -77,7 +76,7 @@ func TestHedge_Frozen(t *testing.T) {
 				if i%3 == 2 {
 					drop(t, tr, play.Must(http.NewRequestWithContext(t.Context(), "POST", s.URL, strings.NewReader("body"))))
 				} else {
-					assert.Equal(t, "ok", fetch(t, tr, s.URL))
+					assert.Equal(t, "ok", getText(t, tr, s.URL))
 				}
 				most := usual
 				if i == 0 {
@@ -172,13 +171,13 @@ func TestHedge_HungUntilTheCallerLeft(t *testing.T) {
 			}
 			var base string
 			for range 20 {
-				base = fetch(t, tr, s.URL)
+				base = getText(t, tr, s.URL)
 			}
 			var others sync.WaitGroup
 			for range 5 {
 				others.Go(func() {
 					for range 100 {
-						assert.Equal(t, base, fetch(t, tr, s.URL))
+						assert.Equal(t, base, getText(t, tr, s.URL))
 					}
 				})
 			}
@@ -218,7 +217,7 @@ func TestHedge_ShunnedBaseReturns(t *testing.T) {
 				defer tr.CloseIdleConnections()
 				at := func(times int) (conn string) {
 					for range times {
-						conn = fetch(t, tr, s.URL)
+						conn = getText(t, tr, s.URL)
 					}
 					return conn
 				}
@@ -272,7 +271,7 @@ func TestHedge_Connections(t *testing.T) {
 				wg.Go(func() {
 					for i := range 1000 / clients {
 						time.Sleep(time.Duration(i%7) * time.Millisecond)
-						fetch(t, tr, s.URL)
+						getText(t, tr, s.URL)
 					}
 				})
 			}
@@ -364,7 +363,7 @@ func TestHedge_Resumed(t *testing.T) {
 	}
 	eachProtocol(t, retrip.Policy{Resume: time.Minute}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
 		n.Store(0)
-		assert.Equal(t, file, fetch(t, tr, s.URL+"/file"))
+		assert.Equal(t, file, getText(t, tr, s.URL+"/file"))
 		m := play.Gather(t, tr.Metrics)["default"]
 		assert.EqualValues(t, 1, m["hedges_total won"])
 		assert.EqualValues(t, 1, m["body_resumes_total continued"])

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"bytes"
@@ -13,7 +13,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -23,11 +22,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/fault"
-	"github.com/retrip/retrip/internal/hostkey"
-	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/resume"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // store is a Base that serves one entity like http.ServeContent, and breaks its
@@ -109,8 +108,8 @@ func once(n int, err error) func(int) (int, error) {
 }
 
 // fetch reads the whole body of a GET.
-func fetch(t *testing.T, tr *Transport, headers ...string) ([]byte, error) {
-	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/file", nil))
+func fetch(t *testing.T, tr *retrip.Transport, headers ...string) ([]byte, error) {
+	req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/file", nil))
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
@@ -119,12 +118,11 @@ func fetch(t *testing.T, tr *Transport, headers ...string) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
-// owe makes the host of fetch owe what n retries of other requests cost that
-// failed.
-func owe(tr *Transport, n int) {
-	host := tr.hosts.PinNew(hostkey.Key{Host: "a.example", Port: "80"}, 0)
+// owe makes n requests to the host of fetch whose retries fail.
+func owe(t *testing.T, tr *retrip.Transport, n int) {
+	ctx := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}})
 	for range n {
-		host.Debt.Spend(budget.Rule{Size: 5 * budget.Token}, false, false)
+		drop(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/busy", nil)))
 	}
 }
 
@@ -134,7 +132,7 @@ func TestResume(t *testing.T) {
 		data := randomBytes(300<<10, 1)
 		for _, broken := range []error{io.ErrUnexpectedEOF, io.EOF, syscall.ECONNRESET, errors.New("stream error")} {
 			s := &store{etag: `"a"`, data: data, at: once(100_000, broken)}
-			got, err := fetch(t, &Transport{Base: s, Policy: Policy{Resume: time.Minute}}, "Accept-Encoding", "br", "X", "y")
+			got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute}}, "Accept-Encoding", "br", "X", "y")
 			require.NoError(t, err)
 			assert.True(t, bytes.Equal(data, got))
 			require.Len(t, s.asks, 2)
@@ -151,23 +149,23 @@ func TestResume_Stall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
 		s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) { return []int{1000, 2000, -1}[i], nil }}
-		m := NewMetrics()
+		m := retrip.NewMetrics()
 		var told []string
-		trace := &Trace{Resume: func(e Event) {
+		trace := &retrip.Trace{Resume: func(e retrip.Event) {
 			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", fault.Timeout(e.Err)))
 		}}
 		began := time.Now()
-		got, err := fetch(t, &Transport{Base: s, Metrics: m, Trace: trace, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Backoff: Backoff{Base: 1, Cap: 1}}})
+		got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Trace: trace, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}}})
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))
 		assert.LessOrEqual(t, time.Since(began), 2*1500*time.Millisecond+time.Millisecond)
 		assert.Equal(t, []string{"continued 1000 true", "continued 3000 true"}, told)
-		p := m.policies["default"]
-		assert.EqualValues(t, 2, p.Stalls.Load())
-		assert.EqualValues(t, 4000, p.ResumedBytes.Load())
-		assert.EqualValues(t, 1, p.Outcomes[meter.Answered].Load()+p.Plain[2].Load(), "the request was counted when its headers arrived")
-		assert.EqualValues(t, 3, p.Results[2].Load()+p.Plain[2].Load())
-		assert.EqualValues(t, 2, p.Retries[3].Load(), "timeout")
+		p := gather(t, m)["default"]
+		assert.EqualValues(t, 2, p["body_stalls_total"])
+		assert.EqualValues(t, 4000, p["body_resumed_bytes_total"])
+		assert.EqualValues(t, 1, p["requests_total answered"], "the request was counted when its headers arrived")
+		assert.EqualValues(t, 3, p["attempts_total 2xx"])
+		assert.EqualValues(t, 2, p["retries_total timeout"])
 	})
 }
 
@@ -178,8 +176,8 @@ func TestBodyIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
 		s := &store{etag: `"a"`, data: data, at: func(int) (int, error) { return 3000, nil }}
-		tr := &Transport{Base: s, Policy: Policy{BodyIdleTimeout: time.Second}}
-		resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}
+		resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 		for range 30 {
 			time.Sleep(10 * time.Second)
 			_, err := io.ReadFull(resp.Body, make([]byte, 100))
@@ -212,40 +210,45 @@ func TestResume_IsRetry(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		policy Policy
+		policy retrip.Policy
 		at     func(i int) (int, error)
 		lie    func(i int, resp *http.Response)
-		reason Reason
-		failed int // retries of other requests before
+		reason retrip.Reason
+		failed int // requests before whose retries failed
 		asks   int
 		took   time.Duration // minimum
 	}{
-		{name: "attempts, switched off", policy: Policy{MaxAttempts: 1}, at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: ReasonMaxAttempts, asks: 1},
-		{name: "attempts anew after progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: resumeContinued, asks: 4},
-		{name: "budget", policy: Policy{MaxAttempts: 10}, failed: 10, at: once(10, io.ErrUnexpectedEOF), reason: resumeContinued, asks: 2, took: 1250 * time.Millisecond},
-		{name: "attempts", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
-		{name: "Retry-After in a turn", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 3, "17"), reason: resumeContinued, asks: 4, took: 34 * time.Second},
-		{name: "Retry-After of a 429 in a turn", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
+		{name: "attempts, switched off", policy: retrip.Policy{MaxAttempts: 1}, at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: retrip.ReasonMaxAttempts, asks: 1},
+		{name: "attempts anew after progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: continued, asks: 4},
+		{name: "budget", policy: retrip.Policy{MaxAttempts: 10, Budget: 1}, failed: 2, at: once(10, io.ErrUnexpectedEOF), reason: continued, asks: 2, took: 1250 * time.Millisecond},
+		{name: "attempts", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: continued, asks: 3, took: 7 * time.Second},
+		{name: "Retry-After in a turn", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 3, "17"), reason: continued, asks: 4, took: 34 * time.Second},
+		{name: "Retry-After of a 429 in a turn", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
 			if down(1, 3, "17")(i, resp); i == 1 || i == 2 {
 				resp.StatusCode = 429
 			}
-		}, reason: resumeContinued, asks: 4, took: 34 * time.Second},
-		{name: "Retry-After beyond Resume", policy: Policy{Resume: 10 * time.Second, MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "17"), reason: resume.RefusedProgress, asks: 2},
-		{name: "Retry-After beyond MaxWait in a turn", policy: Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
-		{name: "Retry-After", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
-		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: ReasonWaitTooLong, asks: 2},
-		{name: "Policy.Deadline is none of a body's", policy: Policy{Deadline: time.Second}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: resumeContinued, asks: 3, took: 7 * time.Second},
+		}, reason: continued, asks: 4, took: 34 * time.Second},
+		{name: "Retry-After beyond Resume", policy: retrip.Policy{Resume: 10 * time.Second, MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "17"), reason: resume.RefusedProgress, asks: 2},
+		{name: "Retry-After beyond MaxWait in a turn", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: retrip.ReasonWaitTooLong, asks: 2},
+		{name: "Retry-After", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: continued, asks: 3, took: 7 * time.Second},
+		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: retrip.ReasonWaitTooLong, asks: 2},
+		{name: "Policy.Deadline is none of a body's", policy: retrip.Policy{Deadline: time.Second}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: continued, asks: 3, took: 7 * time.Second},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
-			m := NewMetrics()
+			m := retrip.NewMetrics()
 			c.policy.Resume = cmp.Or(c.policy.Resume, time.Minute)
 			began := time.Now()
-			tr := &Transport{Base: s, Metrics: m, Policy: c.policy}
-			owe(tr, c.failed)
+			tr := &retrip.Transport{Metrics: m, Policy: c.policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path == "/busy" {
+					return testenv.Status(503).RoundTrip(req)
+				}
+				return s.RoundTrip(req)
+			})}
+			owe(t, tr, c.failed)
 			got, err := fetch(t, tr)
 			assert.True(t, bytes.HasPrefix(data, got))
-			if c.reason == resumeContinued {
+			if c.reason == continued {
 				require.NoError(t, err)
 				assert.Len(t, got, len(data))
 			} else {
@@ -253,7 +256,7 @@ func TestResume_IsRetry(t *testing.T) {
 			}
 			assert.Len(t, s.asks, c.asks)
 			assert.GreaterOrEqual(t, time.Since(began), c.took)
-			assert.NotZero(t, m.policies["default"].Resumes[slices.Index(resumeResults, c.reason)].Load(), "%v", c.reason)
+			assert.NotZero(t, resumes(t, m, c.reason), "%v", c.reason)
 		})
 	}
 }
@@ -266,18 +269,18 @@ func TestResume_Close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, hang := range []bool{false, true} {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, io.ErrUnexpectedEOF)}
-			base := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if len(s.asks) > 0 && hang {
 					<-req.Context().Done()
 					return nil, req.Context().Err()
 				}
 				return s.RoundTrip(req)
 			})
-			tr := &Transport{Base: base, Policy: Policy{Resume: 24 * time.Hour, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}}}
 			if hang {
-				tr.Policy.Backoff = Backoff{Base: 1, Cap: 1}
+				tr.Policy.Backoff = retrip.Backoff{Base: 1, Cap: 1}
 			}
-			resp := do(t, tr, must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
 			began := time.Now()
 			time.AfterFunc(time.Minute, func() {
 				closing := time.Now()
@@ -297,8 +300,8 @@ func TestResume_CallerGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
 		ctx, cancel := context.WithCancel(t.Context())
-		tr := &Transport{Base: s, Policy: Policy{Resume: 24 * time.Hour, Backoff: Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}}}
-		resp, err := tr.RoundTrip(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}}}
+		resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 		require.NoError(t, err)
 		time.AfterFunc(time.Second, cancel)
 		_, err = io.ReadAll(resp.Body)
@@ -335,14 +338,14 @@ func TestResume_SparedBytes(t *testing.T) {
 					resp.ContentLength, resp.Body = 1000-c.from, io.NopCloser(bytes.NewReader(data[c.from:]))
 				}
 			}}
-			m := NewMetrics()
+			m := retrip.NewMetrics()
 			header := []string{"Range", c.asked}
 			if c.asked == "" {
 				header = nil
 			}
-			_, err := fetch(t, &Transport{Base: s, Metrics: m, Policy: Policy{Resume: time.Minute}}, header...)
+			_, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, header...)
 			require.NoError(t, err)
-			assert.EqualValues(t, c.spared, m.policies["default"].ResumedBytes.Load(), c.name)
+			assert.EqualValues(t, c.spared, gather(t, m)["default"]["body_resumed_bytes_total"], c.name)
 		}
 	})
 }

@@ -25,8 +25,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-var counted = play.Counted
-
 //retrip:promise P19
 func TestMetrics_Counts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +232,7 @@ func TestMetrics_ZeroConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			tr := &retrip.Transport{Base: answering(200), Metrics: &m}
+			tr := &retrip.Transport{Base: testenv.Status(200), Metrics: &m}
 			for range 10 {
 				drop(t, tr, play.Request(t, http.MethodGet, nil))
 			}

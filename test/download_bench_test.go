@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"io"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -52,10 +54,10 @@ func TestAllocations_Bodies(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector allocates too")
 	}
-	req := must(http.NewRequest(http.MethodGet, "http://example.com/", nil))
+	req := play.Must(http.NewRequest(http.MethodGet, "http://example.com/", nil))
 	buffer := make([]byte, 1000)
-	count := func(p Policy) float64 {
-		tr := &Transport{Base: &zerosBase{size: 3000}, Policy: p, Metrics: NewMetrics()}
+	count := func(p retrip.Policy) float64 {
+		tr := &retrip.Transport{Base: &zerosBase{size: 3000}, Policy: p, Metrics: retrip.NewMetrics()}
 		return testing.AllocsPerRun(200, func() {
 			resp, err := tr.RoundTrip(req)
 			if err != nil {
@@ -71,13 +73,13 @@ func TestAllocations_Bodies(t *testing.T) {
 		})
 	}
 	// BodyIdleTimeout needs an attempt with a context of its own, like a timeout.
-	timeouts := count(Policy{AttemptTimeout: time.Minute})
-	assert.Zero(t, count(Policy{}))
-	assert.EqualValues(t, 1, count(Policy{Resume: time.Minute}))
-	assert.EqualValues(t, timeouts+1, count(Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute}))
-	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: time.Minute}))
+	timeouts := count(retrip.Policy{AttemptTimeout: time.Minute})
+	assert.Zero(t, count(retrip.Policy{}))
+	assert.EqualValues(t, 1, count(retrip.Policy{Resume: time.Minute}))
+	assert.EqualValues(t, timeouts+1, count(retrip.Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute}))
+	assert.EqualValues(t, timeouts+2, count(retrip.Policy{AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: time.Minute}))
 	// The buffer, and the body that returns it.
-	assert.EqualValues(t, timeouts+2, count(Policy{AttemptTimeout: time.Minute, WholeBody: 64 << 10}))
+	assert.EqualValues(t, timeouts+2, count(retrip.Policy{AttemptTimeout: time.Minute, WholeBody: 64 << 10}))
 }
 
 // BenchmarkBodies compares, in rounds of one run, what Reads cost without
@@ -86,7 +88,7 @@ func TestAllocations_Bodies(t *testing.T) {
 // the share of the time that a body of 256 MiB takes at 1 GB/s, read 32 KiB at
 // a time.
 func BenchmarkBodies(b *testing.B) {
-	policies := map[string]Policy{
+	policies := map[string]retrip.Policy{
 		"off":             {},
 		"Resume":          {Resume: time.Minute},
 		"BodyIdleTimeout": {BodyIdleTimeout: time.Minute},
@@ -113,7 +115,7 @@ func BenchmarkBodies(b *testing.B) {
 	for name, p := range policies {
 		b.Run(name, func(b *testing.B) {
 			base := &zerosBase{size: 100_000 * 512}
-			tr := &Transport{Base: base, Policy: p}
+			tr := &retrip.Transport{Base: base, Policy: p}
 			var more []float64
 			for b.Loop() {
 				bare := measure(base, 512)
@@ -135,12 +137,12 @@ func BenchmarkBodies(b *testing.B) {
 // BenchmarkBodies_Request compares a request whose body isn't watched with one
 // that uses Resume, both read at once.
 func BenchmarkBodies_Request(b *testing.B) {
-	for name, p := range map[string]*Policy{"bare": nil, "off": {}, "Resume": {Resume: time.Minute}, "AttemptTimeout": {AttemptTimeout: time.Minute},
+	for name, p := range map[string]*retrip.Policy{"bare": nil, "off": {}, "Resume": {Resume: time.Minute}, "AttemptTimeout": {AttemptTimeout: time.Minute},
 		"AttemptTimeoutBodyIdleResume": {AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: time.Minute}} {
 		b.Run(name, func(b *testing.B) {
 			var rt http.RoundTripper = &zerosBase{size: 512}
 			if p != nil {
-				rt = &Transport{Base: rt, Policy: *p}
+				rt = &retrip.Transport{Base: rt, Policy: *p}
 			}
 			req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 			if err != nil {

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package retrip_test
 
 import (
 	"context"
@@ -20,7 +20,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -101,7 +102,7 @@ func (o *outage) leaves(after, away time.Duration) {
 }
 
 // read reads n bodies at once through tr, and returns how many were whole.
-func (o *outage) read(t *testing.T, tr *Transport, n int) (whole int) {
+func (o *outage) read(t *testing.T, tr *retrip.Transport, n int) (whole int) {
 	want := sha256.Sum256(o.data)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -139,7 +140,7 @@ func TestResume_HostAway(t *testing.T) {
 		bubble(t, c.name, func(t *testing.T) {
 			o := newOutage(10_000)
 			// A body that waits hasn't been given up.
-			tr := &Transport{Base: o, Policy: Policy{Resume: 2 * time.Minute}, Trace: &Trace{GiveUp: func(e Event) { t.Error(e.Reason) }}}
+			tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: 2 * time.Minute}, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { t.Error(e.Reason) }}}
 			began := time.Now()
 			o.leaves(time.Second, c.down)
 			assert.Equal(t, c.bodies, o.read(t, tr, c.bodies))
@@ -147,7 +148,6 @@ func TestResume_HostAway(t *testing.T) {
 			t.Logf("%d bodies, away %v: whole %v after the return, %d requests, %d at once", c.bodies, c.down, took, o.asks, o.most)
 			assert.LessOrEqual(t, took, c.after)
 			assert.LessOrEqual(t, o.asks, c.asks)
-			assert.Zero(t, tr.turns.Len())
 		})
 	}
 }
@@ -177,7 +177,7 @@ func TestResume_SilentOutage(t *testing.T) {
 						return o.RoundTrip(req)
 					})
 					o.leaves(time.Second, c.down)
-					tr := &Transport{Base: base, Policy: Policy{Resume: c.resume, AttemptTimeout: time.Second}}
+					tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: c.resume, AttemptTimeout: time.Second}}
 					assert.Equal(t, bodies, o.read(t, tr, bodies), "Resume %v, away %v, silent %t, an answer takes %v", c.resume, c.down, silent, latency)
 				})
 			}
@@ -205,21 +205,22 @@ func TestResume_SilentTurn(t *testing.T) {
 			return o.RoundTrip(req)
 		})
 		o.leaves(time.Second, 10*time.Second)
-		tr := &Transport{Base: base, Policy: Policy{Resume: 2 * time.Minute}}
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: 2 * time.Minute}}
 		assert.Equal(t, bodies-silent, o.read(t, tr, bodies))
-		assert.Zero(t, tr.turns.Len())
 	})
 }
 
 // Whoever waits for a turn leaves at once, with a context that ends, a Close or the
-// timeout of an http.Client, and the next body gets the turn. Nothing of the wait stays.
+// timeout of an http.Client. Nothing of the wait stays: a body that breaks later gets its
+// turn, and as soon as at a host that nobody has asked yet.
 //
 //retrip:promise P20
 func TestResume_LeavesTurns(t *testing.T) {
 	for _, how := range []string{"context", "close", "client", "hook"} {
 		bubble(t, how, func(t *testing.T) {
+			const longest = 15 * time.Minute // Resume/4; the first turn comes after a quarter of it
 			o := newOutage(1000)
-			tr := &Transport{Base: o, Policy: Policy{Resume: time.Hour, Backoff: Backoff{Cap: 24 * time.Hour}}}
+			tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: time.Hour, Budget: 1, Backoff: retrip.Backoff{Cap: 24 * time.Hour}}}
 			o.leaves(time.Second, -1)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -228,39 +229,46 @@ func TestResume_LeavesTurns(t *testing.T) {
 				client.Timeout = 10 * time.Minute
 			}
 			if how == "hook" {
-				ctx = WithTrace(ctx, &Trace{Retry: func(e Event) {
+				ctx = retrip.WithTrace(ctx, &retrip.Trace{Retry: func(e retrip.Event) {
 					if e.Attempt >= 3 {
 						panic("a hook")
 					}
 				}})
 			}
 			var wg sync.WaitGroup
+			var left atomic.Int32
 			for range 5 {
-				resp, err := client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				resp, err := client.Do(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
 				require.NoError(t, err)
 				if how == "close" {
 					time.AfterFunc(10*time.Minute, func() { assert.NoError(t, resp.Body.Close()) })
 				}
 				wg.Go(func() {
+					defer left.Add(1)
 					defer func() { assert.Equal(t, how == "hook", recover() != nil) }()
 					_, err := io.ReadAll(resp.Body)
 					assert.Error(t, err)
 					assert.NoError(t, resp.Body.Close())
 				})
 			}
-			time.Sleep(5 * time.Minute)
-			assert.Equal(t, 1, tr.turns.Len())
-			time.Sleep(5*time.Minute - time.Millisecond)
-			if how == "context" {
-				cancel()
-			}
+			time.Sleep(10*time.Minute - 100*time.Millisecond)
 			if how != "hook" {
+				assert.Zero(t, left.Load(), "they wait")
+				time.Sleep(99 * time.Millisecond)
+				if how == "context" {
+					cancel()
+				}
 				time.Sleep(100 * time.Millisecond)
 				synctest.Wait()
-				assert.Zero(t, tr.turns.Len())
+				assert.EqualValues(t, 5, left.Load(), "they leave at once")
 			}
 			wg.Wait()
-			assert.Zero(t, tr.turns.Len())
+			o.down = false
+			began := time.Now()
+			got, err := fetch(t, tr)
+			require.NoError(t, err)
+			assert.Equal(t, o.data, got)
+			assert.LessOrEqual(t, time.Since(began), longest/4+time.Second)
 		})
 	}
 }
@@ -270,21 +278,29 @@ func TestResume_OthersComeFirst(t *testing.T) {
 	took := func(timeouts bool) (took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-			tr := &Transport{Base: s, Policy: Policy{Resume: time.Minute, Backoff: Backoff{Jitter: NoJitter}}}
-			h := tr.hosts.PinNew(hostkey.Key{Host: "a.example", Port: "80"}, 0)
-			tr.start()
-			began := time.Now()
-			fail := func() {
-				for i := range 20 {
-					h.Debt.Spend(tr.settings.Load().rules[0].Budget, false, timeouts && i == 0)
+			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path != "/other" {
+					return s.RoundTrip(req)
 				}
-				h.FailsAt(tr.settings.Load().now())
+				if timeouts {
+					<-req.Context().Done()
+					return nil, req.Context().Err()
+				}
+				return testenv.Status(503).RoundTrip(req)
+			})
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: 1, Resume: time.Minute, Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}}
+			began := time.Now()
+			others := func() {
+				ctx := retrip.WithPolicy(t.Context(), retrip.Policy{AttemptTimeout: 10 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}})
+				for range 20 {
+					go try(tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/other", nil)))
+				}
+				time.Sleep(100 * time.Millisecond)
 			}
-			fail()
+			others()
 			go func() {
 				for time.Since(began) < 8*time.Second {
-					time.Sleep(100 * time.Millisecond)
-					fail()
+					others()
 				}
 			}()
 			_, err := fetch(t, tr)
@@ -308,7 +324,7 @@ func TestResume_Flaky(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 3))
 			s := &store{etag: `"a"`, data: randomBytes(2<<20, 1)}
 			var until time.Time // the line is away
-			line := roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			line := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if wait := time.Until(until); wait > 0 {
 					time.Sleep(min(wait, 20*time.Millisecond))
 					return nil, syscall.ENETUNREACH
@@ -316,7 +332,7 @@ func TestResume_Flaky(t *testing.T) {
 				time.Sleep(600 * time.Millisecond)
 				resp, err := s.RoundTrip(req)
 				left, body := 1+random.IntN(30<<10), resp.Body
-				resp.Body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
+				resp.Body = io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
 					if left == 0 {
 						if random.IntN(4) == 0 {
 							until = time.Now().Add(time.Duration(random.Int64N(int64(50 * time.Second))))
@@ -331,7 +347,7 @@ func TestResume_Flaky(t *testing.T) {
 				return resp, err
 			})
 			began := time.Now()
-			got, err := fetch(t, &Transport{Base: line, Policy: Policy{Resume: time.Minute, BodyIdleTimeout: 10 * time.Second}})
+			got, err := fetch(t, &retrip.Transport{Base: line, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 10 * time.Second}})
 			require.NoError(t, err)
 			assert.Equal(t, sha256.Sum256(s.data), sha256.Sum256(got))
 			assert.Greater(t, time.Since(began), 10*time.Minute)
@@ -346,9 +362,9 @@ func TestResume_Flaky(t *testing.T) {
 func TestResume_KeepsItsBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutage(1000)
-		tr := &Transport{Base: o, Policy: Policy{Resume: time.Minute}}
+		tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: time.Minute}}
 		o.leaves(time.Second, -1)
-		time.AfterFunc(10*time.Second, func() { assert.NoError(t, tr.SetPolicies(Policy{Resume: Off}, nil)) })
+		time.AfterFunc(10*time.Second, func() { assert.NoError(t, tr.SetPolicies(retrip.Policy{Resume: retrip.Off}, nil)) })
 		began := time.Now()
 		_, err := fetch(t, tr)
 		require.ErrorIs(t, err, syscall.ECONNRESET)
@@ -392,12 +408,12 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 				}
 				return o.RoundTrip(req)
 			})
-			policy := Policy{Resume: 20 * time.Minute, MaxAttempts: 2 + random.IntN(9)}
+			policy := retrip.Policy{Resume: 20 * time.Minute, MaxAttempts: 2 + random.IntN(9)}
 			if coin() {
-				policy.Gate.Enabled = On
+				policy.Gate.Enabled = retrip.On
 			}
 			if coin() {
-				policy.Breaker = Breaker{Ratio: .5}
+				policy.Breaker = retrip.Breaker{Ratio: .5}
 			}
 			if coin() {
 				policy.Budget = 1
@@ -405,10 +421,10 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 			if coin() {
 				policy.AttemptTimeout = time.Second
 			}
-			tr := &Transport{Base: base, Policy: policy}
+			tr := &retrip.Transport{Base: base, Policy: policy}
 			crowd := time.AfterFunc(time.Second+down/2, func() {
 				for i := range 5000 { // more hosts than have places
-					try(tr, must(http.NewRequest(http.MethodPost, fmt.Sprintf("http://h%d.example/", i), nil)))
+					try(tr, play.Must(http.NewRequest(http.MethodPost, fmt.Sprintf("http://h%d.example/", i), nil)))
 				}
 			})
 			if coin() {
@@ -418,7 +434,6 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 			began := time.Now()
 			assert.Equal(t, bodies, o.read(t, tr, bodies), "seed %d, %+v", seed, policy)
 			assert.LessOrEqual(t, time.Since(began)-down, 10*time.Minute, "seed %d: %d bodies, latency %v, limited %t, down %v, %+v", seed, bodies, latency, limited, down, policy)
-			assert.Zero(t, tr.turns.Len())
 		})
 	}
 }
