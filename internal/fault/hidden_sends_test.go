@@ -35,10 +35,8 @@ func TestHiddenSends_StalePool(t *testing.T) {
 			play.Bubble(t, fmt.Sprintf("%s/timeout %v", proto, timeout), func(t *testing.T) {
 				s, base, stale := play.StalePool(t, proto, pooled)
 				stale.Store(pooled)
-				var done retrip.Event
-				ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
-				tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
-				play.Do(t, tr, play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+				req, done := traced(t, request(t, s.URL))
+				play.Do(t, &retrip.Transport{Base: base, Policy: timely(timeout)}, req)
 				assert.Equal(t, 1, done.Attempt)
 				assert.Equal(t, pooled+1, done.Sends)
 			})
@@ -46,14 +44,7 @@ func TestHiddenSends_StalePool(t *testing.T) {
 	}
 }
 
-// connOf returns a connection for comparisons only, which is equal to no other.
-func connOf() net.Conn {
-	client, server := net.Pipe()
-	server.Close()
-	return client
-}
-
-// Structs that contain slices can't be compared.
+// incomparable is a connection that can't be compared.
 type incomparable struct {
 	net.Conn
 	_ []int
@@ -64,7 +55,7 @@ type incomparable struct {
 //
 //retrip:promise P18
 func TestHiddenSends_Counts(t *testing.T) {
-	a, b, c := connOf(), connOf(), connOf()
+	a, b, c := new(net.TCPConn), new(net.TCPConn), new(net.TCPConn)
 	fresh := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c} }
 	reused := func(c net.Conn) httptrace.GotConnInfo { return httptrace.GotConnInfo{Conn: c, Reused: true} }
 	for _, tt := range []struct {
@@ -115,15 +106,13 @@ func TestHiddenSends_AreAFailedAttempt(t *testing.T) {
 			var seen atomic.Int32
 			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) {
 				seen.Add(1)
-				w.GoAway(0, 0)
-				w.Close()
+				goesAway(w)
 			})
 			metrics := retrip.NewMetrics()
 			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{AttemptTimeout: tt.timeout, Backoff: play.Steady.Backoff}}
-			var done retrip.Event
-			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+			req, done := traced(t, play.MustRequest(t, tt.method, "http://example.com/", strings.NewReader("x")))
 			start := time.Now()
-			_, err := tr.RoundTrip(play.MustRequest(t, tt.method, "http://example.com/", strings.NewReader("x")).WithContext(ctx))
+			_, err := tr.RoundTrip(req)
 			assert.ErrorContains(t, err, "more than 10 times")
 			assert.NotErrorIs(t, err, context.Canceled)
 			assert.Equal(t, retrip.ReasonHiddenSends, done.Reason)
@@ -170,19 +159,14 @@ func TestHiddenSends_RefusedStream(t *testing.T) {
 //retrip:promise P18
 func TestStaleConnection(t *testing.T) {
 	for _, method := range []string{"GET", "PUT", "DELETE"} {
-		for _, body := range []func() io.Reader{
-			func() io.Reader { return nil },
-			func() io.Reader { return strings.NewReader("payload") },
-			func() io.Reader { return play.Stream([]byte("payload")) },
-		} {
-			play.Bubble(t, fmt.Sprintf("%s %T", method, body()), func(t *testing.T) {
+		for kind, body := range kinds {
+			play.Bubble(t, method+" "+kind, func(t *testing.T) {
 				var dead atomic.Bool
 				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					assert.NotContains(t, r.Header, "Idempotency-Key")
 					_, _ = io.Copy(io.Discard, r.Body)
 					if dead.CompareAndSwap(true, false) {
-						c := memhttp.RequestConn(r)
-						c.Close()
+						memhttp.RequestConn(r).Close()
 						panic(http.ErrAbortHandler)
 					}
 				}))

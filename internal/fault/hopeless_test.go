@@ -4,7 +4,6 @@
 package fault_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,16 +11,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
@@ -29,33 +25,132 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+// What net/http itself refuses fails at once, whatever the base (P8).
+//
+//retrip:promise P8
+func TestHopeless(t *testing.T) {
+	http1, http2 := []memhttp.Proto{memhttp.HTTP1}, []memhttp.Proto{memhttp.HTTP2, memhttp.H2C}
+	for _, tt := range []struct {
+		name   string
+		method string // a PUT has a body
+		protos []memhttp.Proto
+		change func(*http.Request)
+	}{
+		{"scheme", "GET", http1, func(r *http.Request) { r.URL.Scheme = "rstp" }},
+		{"no scheme", "GET", http1, func(r *http.Request) { r.URL.Scheme = "" }},
+		{"no host", "GET", http1, func(r *http.Request) { r.URL.Host = "" }},
+		{"no URL", "GET", http1, func(r *http.Request) { r.URL = nil }},
+		{"header value", "GET", http1, func(r *http.Request) { r.Header["X"] = []string{"a\nb"} }},
+		{"header name", "GET", http1, func(r *http.Request) { r.Header["X y"] = []string{"v"} }},
+		{"DEL in a header value", "GET", http1, func(r *http.Request) { r.Header["X"] = []string{"a\x7f"} }},
+		{"header name beside the letters", "GET", http1, func(r *http.Request) { r.Header["X["] = []string{"v"} }},
+		{"header name beside the digits", "GET", http1, func(r *http.Request) { r.Header["X:"] = []string{"v"} }},
+		{"empty header name", "GET", http1, func(r *http.Request) { r.Header[""] = []string{"v"} }},
+		{"no header map", "GET", http1, func(r *http.Request) { r.Header = nil }},
+		{"method", "GET", http1, func(r *http.Request) { r.Method = "BAD METHOD" }},
+		{"length without body", "GET", http1, func(r *http.Request) { r.ContentLength = 1 }},
+		{"trailer", "GET", http1, func(r *http.Request) { r.Trailer = http.Header{"X": {"a\x00b"}} }},
+		{"control character in Opaque", "PUT", http1, func(r *http.Request) { r.URL.Opaque = "//example.com/a\nb" }},
+		{"control character in RawQuery", "PUT", http1, func(r *http.Request) { r.URL.RawQuery = "a\x01b" }},
+		{"unknown length without body", "PUT", http1, func(r *http.Request) { r.Body, r.ContentLength = nil, -1 }},
+		{"trailer that isn't one", "PUT", http1, func(r *http.Request) { r.Trailer = http.Header{"Content-Length": nil} }},
+		{"path over HTTP/2", "GET", http2, func(r *http.Request) { r.URL.Opaque = "no/slash" }},
+		{"header over HTTP/2", "GET", http2, func(r *http.Request) { r.Header.Set("Upgrade", "x") }},
+	} {
+		for _, proto := range tt.protos {
+			play.Bubble(t, tt.name+"/"+proto.String(), func(t *testing.T) {
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(nothing))
+				base := play.Keep(s.Transport().RoundTrip)
+				tr := &retrip.Transport{Policy: play.Steady, Base: base}
+				req := play.MustRequest(t, tt.method, s.URL, nil)
+				if tt.method == "PUT" {
+					req = play.MustRequest(t, tt.method, s.URL, play.Stream([]byte("x")))
+				}
+				req.Header.Set("Idempotency-Key", "k")
+				tt.change(req)
+				_, err := tr.RoundTrip(req)
+				assert.Error(t, err)
+				assert.NotErrorAs(t, err, new(*retrip.Error))
+				assert.Equal(t, 1, base.Attempts())
+				assert.Empty(t, play.Held(tr))
+			})
+		}
+	}
+	// Everything that a header may contain.
+	play.Bubble(t, "well-formed", func(t *testing.T) {
+		base := play.Base(play.Err(errors.New("broken")), play.Reply(200))
+		req := play.Request(t, "GET", strings.NewReader("x"))
+		req.Header["AZaz09!#$%&'*+-.^_`|~"] = []string{"", "\t !~\x80\xff"}
+		req.Trailer = http.Header{"X": {"a b"}}
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
+		assert.Equal(t, 2, base.Attempts())
+	})
+}
+
+// An error that a retry can't fix is recognized wherever it is wrapped, except
+// among the earlier errors of an inner Transport, which ended for another
+// reason.
+//
+//retrip:promise P8
+func TestHopeless_Errors(t *testing.T) {
+	untrusted := &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{untrusted, 1},
+		{&net.DNSError{Err: "no such host", IsNotFound: true}, 1},
+		{&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address"}}, 1},
+		{http.ErrSchemeMismatch, 1},
+		{http.ErrNotSupported, 1},
+		{fmt.Errorf("wrapped: %w", untrusted), 1},
+		{fmt.Errorf("%w: %w", net.ErrClosed, untrusted), 1}, // like the errors of quic-go
+		{&retrip.Error{Attempts: 2, Err: errors.Join(untrusted, io.EOF)}, 1},
+		{&retrip.Error{Attempts: 2, Reason: retrip.ReasonBudgetExhausted, Err: errors.Join(io.EOF, untrusted)}, 4},
+		// DNS heals.
+		{&net.DNSError{Err: "timeout", IsTimeout: true, IsNotFound: true}, 4},
+		{&net.DNSError{Err: "try again", IsTemporary: true, IsNotFound: true}, 4},
+		{&net.DNSError{Err: "lame referral"}, 4},
+	} {
+		play.Bubble(t, fmt.Sprintf("%T %[1]v", tt.err), func(t *testing.T) {
+			method, dns := "GET", new(net.DNSError)
+			if errors.As(tt.err, &dns) {
+				method = "POST" // nothing was sent
+			}
+			base := play.Base(play.Err(tt.err))
+			_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, method, nil))
+			assert.ErrorIs(t, err, tt.err)
+			assert.Equal(t, tt.want == 1, err == tt.err)
+			assert.Equal(t, tt.want, base.Attempts())
+		})
+	}
+}
+
 // Schemes that the base knows through RegisterProtocol are retried like http.
 //
 //retrip:promise P8
 func TestHopeless_RegisteredScheme(t *testing.T) {
-	for _, failure := range []error{io.EOF, syscall.ECONNRESET, &net.OpError{Op: "read", Err: syscall.ECONNRESET}, errors.New("a reason of its own"), timeout{}} {
-		for _, change := range []func(*http.Request){func(*http.Request) {}, func(r *http.Request) { r.URL.Host = "" }} {
+	for _, failure := range []error{
+		io.EOF, syscall.ECONNRESET, &net.OpError{Op: "read", Err: syscall.ECONNRESET}, &net.OpError{Op: "dial", Net: "unix", Err: syscall.ECONNREFUSED},
+		errors.New("a reason of its own"), timeout{},
+	} {
+		for _, host := range []string{"socket", ""} {
 			play.Bubble(t, fmt.Sprint(failure), func(t *testing.T) {
 				alternate := play.Base(play.Err(failure), play.Reply(503), play.Reply(200))
 				base := &http.Transport{}
 				base.RegisterProtocol("http+unix", alternate)
 				req := play.MustRequest(t, "GET", "http+unix://socket/path", nil)
-				change(req)
+				req.URL.Host = host
 				play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
 				assert.Equal(t, 3, alternate.Attempts())
 			})
 		}
 	}
 	play.Bubble(t, "unknown", func(t *testing.T) {
-		attempts := 0
-		base := &http.Transport{}
-		tr := &retrip.Transport{Policy: play.Steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			attempts++
-			return base.RoundTrip(r)
-		})}
-		_, err := tr.RoundTrip(play.MustRequest(t, "GET", "http+unix://socket/path", nil))
+		base := play.Keep(new(http.Transport).RoundTrip)
+		_, err := (&retrip.Transport{Policy: play.Steady, Base: base}).RoundTrip(play.MustRequest(t, "GET", "http+unix://socket/path", nil))
 		assert.ErrorContains(t, err, "unsupported protocol scheme")
-		assert.Equal(t, 1, attempts)
+		assert.Equal(t, 1, base.Attempts())
 	})
 }
 
@@ -69,16 +164,14 @@ func (timeout) Timeout() bool { return true }
 //
 //retrip:promise P4 P8
 func TestHopeless_SkipAltProtocol(t *testing.T) {
-	for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return play.Stream([]byte("payload")) }} {
+	for kind, body := range kinds {
 		for _, attemptTimeout := range []time.Duration{0, time.Hour} {
-			play.Bubble(t, fmt.Sprintf("%T timeout %v", body(), attemptTimeout), func(t *testing.T) {
+			play.Bubble(t, fmt.Sprintf("%s timeout %v", kind, attemptTimeout), func(t *testing.T) {
 				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
-				skip := play.Base(play.Err(http.ErrSkipAltProtocol))
-				skip.Keep = true
-				base := s.Transport()
-				base.RegisterProtocol("http", &retrip.Transport{Base: skip, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = attemptTimeout })})
+				skip, base := play.Keep(play.Err(http.ErrSkipAltProtocol)), s.Transport()
+				base.RegisterProtocol("http", &retrip.Transport{Base: skip, Policy: timely(attemptTimeout)})
 				_, text := play.Do(t, base, play.MustRequest(t, "PUT", s.URL, body()))
-				if body() != nil {
+				if kind != "none" {
 					assert.Equal(t, "payload", text)
 				}
 				assert.Equal(t, 1, skip.Attempts())
@@ -87,80 +180,16 @@ func TestHopeless_SkipAltProtocol(t *testing.T) {
 	}
 }
 
-// A request that net/http refuses to write fails at once, over every protocol.
-//
-//retrip:promise P8
-func TestHopeless_Unwritable(t *testing.T) {
-	for name, change := range map[string]func(*http.Request){
-		"control character in Opaque":   func(r *http.Request) { r.URL.Opaque = "//example.com/a\nb" },
-		"control character in RawQuery": func(r *http.Request) { r.URL.RawQuery = "a\x01b" },
-		"unknown length without body":   func(r *http.Request) { r.Body, r.ContentLength = nil, -1 },
-		"trailer that isn't one":        func(r *http.Request) { r.Trailer = http.Header{"Content-Length": nil} },
-	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-			attempts, inner := 0, s.Transport()
-			tr := &retrip.Transport{Policy: play.Steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				attempts++
-				return inner.RoundTrip(r)
-			})}
-			req := play.MustRequest(t, "PUT", s.URL, play.Stream([]byte("x")))
-			change(req)
-			_, err := tr.RoundTrip(req)
-			require.Error(t, err)
-			assert.NotErrorAs(t, err, new(*retrip.Error))
-			assert.Equal(t, 1, attempts)
-			assert.Empty(t, play.Held(tr))
-		})
-	}
-	for name, change := range map[string]func(*http.Request){
-		"path over HTTP/2":   func(r *http.Request) { r.URL.Opaque = "no/slash" },
-		"header over HTTP/2": func(r *http.Request) { r.Header.Set("Upgrade", "x") },
-	} {
-		for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
-			play.Bubble(t, name+"/"+proto.String(), func(t *testing.T) {
-				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-				attempts, inner := 0, s.Transport()
-				tr := &retrip.Transport{Policy: play.Steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-					attempts++
-					return inner.RoundTrip(r)
-				})}
-				req := play.MustRequest(t, "GET", s.URL, nil)
-				change(req)
-				_, err := tr.RoundTrip(req)
-				require.Error(t, err)
-				assert.Equal(t, 1, attempts)
-				synctest.Wait()
-			})
-		}
-	}
-}
-
-// A handshake that fails over another connection than one of package net may have
-// any cause.
-//
-//retrip:promise P8
-func TestHopeless_OwnVerification(t *testing.T) {
-	play.Bubble(t, "another failure of the handshake", func(t *testing.T) {
-		var dials atomic.Int32
-		base := &http.Transport{
-			DialContext:     hangsUp(&dials),
-			TLSClientConfig: &tls.Config{VerifyConnection: func(tls.ConnectionState) error { return nil }},
-		}
-		_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.MustRequest(t, "GET", "https://example.com/", nil))
-		assert.ErrorIs(t, err, io.ErrClosedPipe)
-		assert.EqualValues(t, 4, dials.Load())
-	})
-}
-
 // A tunnel returns errors of its own types. The caller's verification is not to
-// blame for them, whether or not it was called.
+// blame for them, whether or not it was called. Nor is it if a connection of another
+// package breaks in the handshake.
 //
 //retrip:promise P8
 func TestHopeless_ErrorOfATunnel(t *testing.T) {
-	for _, verify := range []bool{false, true} {
-		play.Bubble(t, fmt.Sprint(verify), func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTPS, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	verify := func(tls.ConnectionState) error { return nil }
+	for _, verifies := range []bool{false, true} {
+		play.Bubble(t, fmt.Sprint(verifies), func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTPS, http.HandlerFunc(nothing))
 			base := s.Transport()
 			var dials atomic.Int32
 			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -170,12 +199,19 @@ func TestHopeless_ErrorOfATunnel(t *testing.T) {
 				}
 				return c, err
 			}
-			if verify {
-				base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
+			if verifies {
+				base.TLSClientConfig.VerifyConnection = verify
 			}
 			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "GET", s.URL, nil))
 		})
 	}
+	play.Bubble(t, "broken", func(t *testing.T) {
+		var dials atomic.Int32
+		base := &http.Transport{DialContext: hangsUp(&dials), TLSClientConfig: &tls.Config{VerifyConnection: verify}}
+		err := testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "GET", "https://example.com/", nil))
+		assert.ErrorIs(t, err, io.ErrClosedPipe)
+		assert.EqualValues(t, 4, dials.Load())
+	})
 }
 
 // tunnel is a connection whose errors are of its own types.
@@ -187,135 +223,15 @@ func (tunnel) Read([]byte) (int, error) { return 0, errors.New("tunnel: session 
 //
 //retrip:promise P8
 func TestHopeless_ProxyWantsAPassword(t *testing.T) {
-	for _, tt := range []struct{ status, want int }{{http.StatusProxyAuthRequired, 1}, {http.StatusBadGateway, 4}} {
-		play.Bubble(t, fmt.Sprint(tt.status), func(t *testing.T) {
-			var asked atomic.Int32
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				asked.Add(1)
-				w.WriteHeader(tt.status)
-			}))
+	for status, want := range map[int]int{http.StatusProxyAuthRequired: 1, http.StatusBadGateway: 4} {
+		play.Bubble(t, fmt.Sprint(status), func(t *testing.T) {
+			handler, asked := play.Flaky(100, status, nil)
+			s := memhttp.NewServer(t, memhttp.HTTP1, handler)
 			base := s.Transport()
-			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(s.URL) }
-			_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.MustRequest(t, "GET", "https://example.com/", nil))
+			proxied(base, s.URL)
+			err := testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "GET", "https://example.com/", nil))
 			assert.Error(t, err)
-			assert.EqualValues(t, tt.want, asked.Load())
+			assert.EqualValues(t, want, asked.Load())
 		})
 	}
-}
-
-// An error that a retry can't fix is recognized wherever it is wrapped, except
-// among the earlier errors of an inner Transport, which ended for another
-// reason.
-//
-//retrip:promise P8
-func TestHopeless_Wrapped(t *testing.T) {
-	untrusted := &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
-	for _, tt := range []struct {
-		err  error
-		want int
-	}{
-		{fmt.Errorf("wrapped: %w", untrusted), 1},
-		{fmt.Errorf("%w: %w", net.ErrClosed, untrusted), 1}, // like the errors of quic-go
-		{&retrip.Error{Attempts: 2, Err: errors.Join(untrusted, io.EOF)}, 1},
-		{&retrip.Error{Attempts: 2, Reason: retrip.ReasonBudgetExhausted, Err: errors.Join(io.EOF, untrusted)}, 4},
-	} {
-		base := play.Base(play.Err(tt.err))
-		_, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}).RoundTrip(play.Request(t, "GET", nil))
-		assert.ErrorIs(t, err, tt.err)
-		assert.Equal(t, tt.want, base.Attempts(), "%v", tt.err)
-	}
-}
-
-// A base may know schemes that net/http doesn't know. A failure on the network
-// doesn't mean that the request is malformed.
-//
-//retrip:promise P8
-func TestHopeless_ForeignScheme(t *testing.T) {
-	play.Bubble(t, "unix", func(t *testing.T) {
-		attempts := 0
-		tr := &retrip.Transport{Policy: play.Steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			attempts++
-			return nil, &net.OpError{Op: "dial", Net: "unix", Err: syscall.ECONNREFUSED}
-		})}
-		req := play.MustRequest(t, "GET", "http://host/", nil)
-		req.URL.Scheme = "http+unix"
-		_, err := tr.RoundTrip(req)
-		assert.ErrorIs(t, err, syscall.ECONNREFUSED)
-		assert.Equal(t, 4, attempts)
-	})
-}
-
-// What net/http itself refuses fails at once, whatever the base (P8).
-//
-//retrip:promise P8
-func TestHopeless(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		change func(*http.Request)
-	}{
-		{"scheme", func(r *http.Request) { r.URL.Scheme = "rstp" }},
-		{"no scheme", func(r *http.Request) { r.URL.Scheme = "" }},
-		{"no host", func(r *http.Request) { r.URL.Host = "" }},
-		{"no URL", func(r *http.Request) { r.URL = nil }},
-		{"header value", func(r *http.Request) { r.Header["X"] = []string{"a\nb"} }},
-		{"header name", func(r *http.Request) { r.Header["X y"] = nil; r.Header["X y"] = []string{"v"} }},
-		{"DEL in a header value", func(r *http.Request) { r.Header["X"] = []string{"a\x7f"} }},
-		{"header name beside the letters", func(r *http.Request) { r.Header["X["] = []string{"v"} }},
-		{"header name beside the digits", func(r *http.Request) { r.Header["X:"] = []string{"v"} }},
-		{"empty header name", func(r *http.Request) { r.Header[""] = []string{"v"} }},
-		{"no header map", func(r *http.Request) { r.Header = nil }},
-		{"method", func(r *http.Request) { r.Method = "BAD METHOD" }},
-		{"length without body", func(r *http.Request) { r.ContentLength = 1 }},
-		{"trailer", func(r *http.Request) { r.Trailer = http.Header{"X": {"a\x00b"}} }},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-			attempts, inner := 0, s.Transport()
-			tr := &retrip.Transport{Policy: play.Steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				attempts++
-				return inner.RoundTrip(r)
-			})}
-			req := play.MustRequest(t, "GET", s.URL, nil)
-			req.Header.Set("Idempotency-Key", "k")
-			tt.change(req)
-			_, err := tr.RoundTrip(req)
-			assert.Error(t, err)
-			assert.NotErrorAs(t, err, new(*retrip.Error))
-			assert.Equal(t, 1, attempts)
-			assert.Empty(t, play.Held(tr))
-		})
-	}
-	for _, err := range []error{
-		&net.DNSError{Err: "no such host", IsNotFound: true},
-		&tls.CertificateVerificationError{Err: errors.New("unknown authority")},
-		&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address"}},
-		http.ErrSchemeMismatch, http.ErrNotSupported,
-	} {
-		play.Bubble(t, fmt.Sprintf("%T %[1]v", err), func(t *testing.T) {
-			base := play.Base(play.Err(err))
-			_, got := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
-			assert.Equal(t, err, got)
-			assert.Equal(t, 1, base.Attempts())
-		})
-	}
-	for _, err := range []*net.DNSError{
-		{Err: "timeout", IsTimeout: true, IsNotFound: true},
-		{Err: "try again", IsTemporary: true, IsNotFound: true},
-		{Err: "lame referral"},
-	} {
-		play.Bubble(t, "DNS heals: "+err.Err, func(t *testing.T) {
-			base := play.Base(play.Err(err), play.Reply(200))
-			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "POST", bytes.NewReader(nil)))
-			assert.Equal(t, 2, base.Attempts())
-		})
-	}
-	// Everything that a header may contain.
-	play.Bubble(t, "well-formed", func(t *testing.T) {
-		base := play.Base(play.Err(errors.New("broken")), play.Reply(200))
-		req := play.Request(t, "GET", strings.NewReader("x"))
-		req.Header["AZaz09!#$%&'*+-.^_`|~"] = []string{"", "\t !~\x80\xff"}
-		req.Trailer = http.Header{"X": {"a b"}}
-		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
-		assert.Equal(t, 2, base.Attempts())
-	})
 }

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
@@ -28,24 +28,50 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+// GetConn without GotConn is proof if the attempt observes both. A hook that
+// was never called is no proof. Nor is a dial error after GotConn.
+//
+//retrip:promise P6
+func TestProof_Hooks(t *testing.T) {
+	lost, dial := errors.New("lost"), &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	asks := func(got bool, err error) play.Step {
+		return func(r *http.Request) (*http.Response, error) {
+			if trace := httptrace.ContextClientTrace(r.Context()); trace != nil {
+				trace.GetConn("example.com:80")
+				if got {
+					trace.GotConn(httptrace.GotConnInfo{})
+				}
+			}
+			return nil, err
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		first   play.Step
+		timeout time.Duration
+		want    int
+	}{
+		{"asked for, not had", asks(false, lost), time.Minute, 1},
+		{"had", asks(true, lost), time.Minute, 1},
+		{"nobody listened", asks(false, lost), 0, 1},
+		{"a base that knows no hooks", play.Err(lost), time.Minute, 1},
+		{"had before the dial failed", asks(true, dial), time.Minute, 1},
+		{"not had before the dial failed", asks(false, dial), time.Minute, 2},
+	} {
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			base := play.Base(tt.first, play.Reply(200))
+			_ = testenv.Try(&retrip.Transport{Base: base, Policy: timely(tt.timeout)}, play.Request(t, "POST", strings.NewReader("once")))
+			assert.Equal(t, tt.want, base.Attempts())
+		})
+	}
+}
+
 // If net/http has had a connection within the attempt, a later dial error
 // proves nothing.
 //
 //retrip:promise P6
 func TestProof_SentBeforeTheDialFailed(t *testing.T) {
-	play.Bubble(t, "by the hooks", func(t *testing.T) {
-		base := play.Base(func(r *http.Request) (*http.Response, error) {
-			trace := httptrace.ContextClientTrace(r.Context())
-			trace.GetConn("example.com:80")
-			trace.GotConn(httptrace.GotConnInfo{})
-			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-		})
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Hour })}
-		_, err := tr.RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
-		assert.ErrorIs(t, err, syscall.ECONNREFUSED)
-		assert.Equal(t, 1, base.Attempts())
-	})
-	play.Bubble(t, "over HTTP/2", func(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
 		var seen atomic.Int32
 		var l *memhttp.Listener
 		var base *http.Transport
@@ -56,14 +82,161 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 			w.GoAway(stream, 0)
 			w.Close()
 		})
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Hour })}
-		attempts := 0
-		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }})
-		_, err := tr.RoundTrip(play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")).WithContext(ctx))
-		assert.Error(t, err)
-		assert.Equal(t, 1, attempts)
+		req, done := traced(t, play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
+		assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: timely(time.Hour)}, req))
+		assert.Equal(t, 1, done.Attempt)
 		assert.EqualValues(t, 1, seen.Load())
 	})
+}
+
+// A POST whose connection is reset after it was sent is not repeated; a PUT is.
+//
+//retrip:promise P6
+func TestProof_Reset(t *testing.T) {
+	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
+		var seen atomic.Int32
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if seen.Add(1) == 1 {
+				memhttp.RequestConn(r).Reset()
+				panic(http.ErrAbortHandler)
+			}
+		}))
+		for _, timeout := range []time.Duration{0, time.Minute} {
+			seen.Store(0)
+			tr := &retrip.Transport{Base: s.Transport(), Policy: timely(timeout)}
+			_, err := tr.RoundTrip(play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
+			assert.Error(t, err)
+			assert.EqualValues(t, 1, seen.Load())
+			assert.NotErrorIs(t, err, context.Canceled)
+
+			seen.Store(0)
+			play.Do(t, tr, play.MustRequest(t, "PUT", s.URL, strings.NewReader("again")))
+			assert.EqualValues(t, 2, seen.Load())
+		}
+	})
+}
+
+// Which HTTP/2 errors prove that a POST was not processed, and which don't.
+//
+//retrip:promise P6
+func TestProof_HTTP2(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		answer func(w *play.H2Writer, stream uint32) // for the first request
+		again  bool
+	}{
+		{"REFUSED_STREAM", func(w *play.H2Writer, s uint32) { w.Reset(s, 7) }, true},
+		{"GOAWAY below the stream", func(w *play.H2Writer, _ uint32) { w.GoAway(0, 0) }, true},
+		// net/http's error for this has only a text.
+		{"GOAWAY with an error at the first stream", func(w *play.H2Writer, _ uint32) { w.GoAway(0, 0xb); w.Close() }, false},
+		{"INTERNAL_ERROR", func(w *play.H2Writer, s uint32) { w.Reset(s, 2) }, false},
+		{"CANCEL", func(w *play.H2Writer, s uint32) { w.Reset(s, 8) }, false},
+		{"GOAWAY that takes the stream in", func(w *play.H2Writer, s uint32) { w.GoAway(s, 0); w.Close() }, false},
+	} {
+		for kind, body := range kinds {
+			play.Bubble(t, tt.name+"/body "+kind, func(t *testing.T) {
+				var seen atomic.Int32
+				base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
+					if seen.Add(1) == 1 {
+						tt.answer(w, stream)
+						return
+					}
+					w.OK(stream)
+				})
+				err := testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "POST", "http://example.com/", body()))
+				assert.Equal(t, tt.again, err == nil, "%v", err)
+				assert.Equal(t, tt.again, seen.Load() == 2)
+				assert.LessOrEqual(t, seen.Load(), int32(2))
+			})
+		}
+	}
+}
+
+// A server reads a whole request and resets its stream, with every error code.
+// A request that isn't idempotent reaches the server as often as without
+// retrip, unless the code says that it was not processed.
+//
+//retrip:promise P6
+func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
+	const most = 50 // number of sends that the server resets
+	const refusedStream = 7
+	for code := range uint32(0xe) {
+		for kind, body := range kinds {
+			for _, timeout := range []time.Duration{0, 24 * time.Hour} {
+				play.Bubble(t, fmt.Sprintf("code %#x/body %s/timeout %v", code, kind, timeout), func(t *testing.T) {
+					arrivals := func(wrap func(http.RoundTripper) http.RoundTripper) int32 {
+						var seen atomic.Int32
+						base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
+							if seen.Add(1) > most {
+								w.OK(stream)
+								return
+							}
+							w.Reset(stream, code)
+						})
+						req := play.MustRequest(t, "POST", "http://example.com/", body())
+						if kind != "none" {
+							req.ContentLength = 7
+						}
+						_ = testenv.Try(wrap(base), req)
+						return seen.Load()
+					}
+					bare := arrivals(func(base http.RoundTripper) http.RoundTripper { return base })
+					ours := arrivals(func(base http.RoundTripper) http.RoundTripper {
+						return &retrip.Transport{Base: base, Policy: timely(timeout)}
+					})
+					switch {
+					case kind == "stream" || kind == "section":
+						require.EqualValues(t, 1, bare, "net/http can't send it again")
+						if code == refusedStream {
+							assert.EqualValues(t, 4, ours)
+						} else {
+							assert.EqualValues(t, 1, ours)
+						}
+					case timeout > 0:
+						assert.LessOrEqual(t, ours, min(bare, 10), "bounded by the attempt")
+					case code == refusedStream:
+						assert.LessOrEqual(t, ours, 4*bare)
+					default:
+						assert.Equal(t, bare, ours)
+					}
+				})
+			}
+		}
+	}
+}
+
+// net/http can send http.NoBody again without a GetBody, and does so after a
+// PROTOCOL_ERROR, which proves nothing. A later send that was refused doesn't
+// prove that the first one was.
+//
+//retrip:promise P6
+func TestProof_ResentWithoutBody(t *testing.T) {
+	for _, deadline := range []time.Duration{0, time.Hour} {
+		play.Bubble(t, fmt.Sprint("deadline ", deadline), func(t *testing.T) {
+			const protocolError, refusedStream = 1, 7
+			var seen atomic.Int32
+			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
+				if seen.Add(1) == 1 {
+					w.Reset(stream, protocolError)
+					return
+				}
+				w.Reset(stream, refusedStream)
+			})
+			req := play.MustRequest(t, "POST", "http://example.com/", nil)
+			req.Body = http.NoBody
+			attempts := 0
+			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Deadline = deadline })}
+			if deadline == 0 {
+				tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}
+			}
+			_, err := tr.RoundTrip(req)
+			require.Error(t, err)
+			assert.NotErrorAs(t, err, new(*retrip.Error), "one attempt")
+			assert.LessOrEqual(t, attempts, 1)
+			assert.Greater(t, seen.Load(), int32(2))
+		})
+	}
 }
 
 // The same errors count as proof with and without a timeout.
@@ -71,17 +244,10 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 //retrip:promise P6
 func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Hour} {
-		send := func(t *testing.T, base http.RoundTripper, url string) int {
-			attempts := 0
-			tr := &retrip.Transport{Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout }), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				attempts++
-				return base.RoundTrip(r)
-			})}
-			resp, err := tr.RoundTrip(play.MustRequest(t, "POST", url, strings.NewReader("once")))
-			if err == nil {
-				play.Finish(t, resp)
-			}
-			return attempts
+		send := func(t *testing.T, base *http.Transport, url string) int {
+			counted := play.Keep(base.RoundTrip)
+			_ = testenv.Try(&retrip.Transport{Policy: timely(timeout), Base: counted}, play.MustRequest(t, "POST", url, strings.NewReader("once")))
+			return counted.Attempts()
 		}
 		play.Bubble(t, fmt.Sprint("TLS handshake that fails, timeout ", timeout), func(t *testing.T) {
 			var dials atomic.Int32
@@ -90,11 +256,10 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 			assert.EqualValues(t, 1, dials.Load())
 		})
 		play.Bubble(t, fmt.Sprint("CONNECT that is refused, timeout ", timeout), func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(http.StatusBadGateway)
-			}))
+			refuse, _ := play.Flaky(100, http.StatusBadGateway, nil)
+			s := memhttp.NewServer(t, memhttp.HTTP1, refuse)
 			base := s.Transport()
-			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(s.URL) }
+			proxied(base, s.URL)
 			assert.Equal(t, 1, send(t, base, "https://example.com/"))
 		})
 		play.Bubble(t, fmt.Sprint("dial that fails, timeout ", timeout), func(t *testing.T) {
@@ -111,8 +276,7 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 			time.Sleep(10 * time.Second) // net/http continues a dial without its request
 			return nil, errors.New("the dialer's own words")
 		}}
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
-		_, err := tr.RoundTrip(play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
+		_, err := (&retrip.Transport{Base: base, Policy: timely(time.Second)}).RoundTrip(play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.EqualValues(t, 4, dials.Load())
 		time.Sleep(time.Minute)
@@ -125,11 +289,41 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
 		}))
-		tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
-		_, err := tr.RoundTrip(play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
+		_, err := (&retrip.Transport{Base: s.Transport(), Policy: timely(time.Second)}).RoundTrip(play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.EqualValues(t, 1, seen.Load())
 	})
+}
+
+// A base may wrap the error of retrip's own timeout.
+//
+//retrip:promise P6
+func TestProof_WrappedTimeout(t *testing.T) {
+	for name, format := range map[string]string{"as it is": "", "wrapped": "calling: %w"} {
+		play.Bubble(t, name, func(t *testing.T) {
+			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
+			base := s.Transport()
+			var dials atomic.Int32
+			dial := base.DialContext
+			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials.Add(1) == 1 {
+					time.Sleep(time.Minute)
+				}
+				return dial(ctx, network, addr)
+			}
+			tr := &retrip.Transport{Policy: timely(time.Second), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				resp, err := base.RoundTrip(r)
+				if err != nil && format != "" {
+					err = fmt.Errorf(format, err)
+				}
+				return resp, err
+			})}
+			play.Do(t, tr, play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			base.CloseIdleConnections()
+		})
+	}
 }
 
 // A GOAWAY that leaves a stream unprocessed ends a connection, but is no sign
@@ -138,65 +332,51 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 //
 //retrip:promise P6 P17
 func TestProof_GracefulShutdown(t *testing.T) {
-	for _, method := range []string{"POST", "PUT"} {
-		play.Bubble(t, method, func(t *testing.T) {
-			var seen atomic.Int32
+	for method, attempts := range map[string]int32{"POST": 1, "PUT": 4} {
+		// send sends a stream to a server that goes away so often.
+		send := func(t *testing.T, times int32, policy retrip.Policy) (tr *retrip.Transport, done *retrip.Event, seen *atomic.Int32, err error) {
+			seen = new(atomic.Int32)
 			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-				if seen.Add(1) <= 5 {
-					w.GoAway(0, 0)
-					w.Close()
+				if seen.Add(1) <= times {
+					goesAway(w)
 					return
 				}
 				w.OK(stream)
 			})
-			tr := &retrip.Transport{Base: base}
-			var done retrip.Event
-			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
+			req, done := traced(t, play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("payload"))))
+			tr = &retrip.Transport{Base: base, Policy: policy}
+			return tr, done, seen, testenv.Try(tr, req)
+		}
+		play.Bubble(t, method, func(t *testing.T) {
 			start := time.Now()
-			play.Do(t, tr, play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("payload"))).WithContext(ctx))
+			tr, done, _, err := send(t, 5, retrip.Policy{})
+			require.NoError(t, err)
 			assert.Zero(t, time.Since(start))
 			assert.Equal(t, 1, done.Attempt)
 			assert.Equal(t, 6, done.Sends)
 			assert.Empty(t, tr.HostStates())
 		})
 		play.Bubble(t, method+" for ever", func(t *testing.T) {
-			var seen atomic.Int32
-			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) {
-				seen.Add(1)
-				w.GoAway(0, 0)
-				w.Close()
-			})
-			_, err := (&retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Hour })}).
-				RoundTrip(play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("payload"))))
+			_, _, seen, err := send(t, 1000, timely(time.Hour))
 			assert.ErrorContains(t, err, "more than 10 times")
-			if method == "POST" {
-				assert.LessOrEqual(t, seen.Load(), int32(10))
-			} else {
-				assert.LessOrEqual(t, seen.Load(), int32(4*10))
-			}
+			assert.LessOrEqual(t, seen.Load(), 10*attempts)
 		})
 		play.Bubble(t, method+" of more than is kept", func(t *testing.T) {
-			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) {
-				w.GoAway(0, 0)
-				w.Close()
-			})
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = 5 })}
-			var done retrip.Event
-			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { done = e }})
-			_, err := tr.RoundTrip(play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("payload"))).WithContext(ctx))
+			_, done, _, err := send(t, 1000, play.With(func(p *retrip.Policy) { p.MaxReplayBody = 5 }))
 			assert.ErrorContains(t, err, "GOAWAY", "the cause, not an error of retrip's own")
 			assert.Equal(t, retrip.ReasonBodyNotReplayable, done.Reason)
 		})
-	}
-}
-
-// hangsUp returns a dialer whose servers close each connection at once.
-func hangsUp(dials *atomic.Int32) func(context.Context, string, string) (net.Conn, error) {
-	return func(context.Context, string, string) (net.Conn, error) {
-		dials.Add(1)
-		client, server := net.Pipe()
-		server.Close()
-		return client, nil
+		// If the connections of a base can't be observed, the base is used once per attempt.
+		play.Bubble(t, method+" unseen", func(t *testing.T) {
+			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) { goesAway(w) })
+			detached := play.Keep(func(r *http.Request) (*http.Response, error) {
+				return base.RoundTrip(r.WithContext(context.Background()))
+			})
+			tr := &retrip.Transport{Base: detached, Policy: timely(time.Second)}
+			_, err := tr.RoundTrip(play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("x"))))
+			assert.ErrorContains(t, err, "GOAWAY")
+			assert.EqualValues(t, attempts, detached.Attempts())
+		})
 	}
 }
 
@@ -205,13 +385,10 @@ func hangsUp(dials *atomic.Int32) func(context.Context, string, string) (net.Con
 //
 //retrip:promise P6
 func TestProof_TextsOfAProxy(t *testing.T) {
-	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
-	for name, text := range map[string]string{
-		"GOAWAY":         begin + "http2: Transport received Server's graceful shutdown GOAWAY" + end,
-		"REFUSED_STREAM": begin + "stream error: stream ID 1; REFUSED_STREAM; received from peer" + end,
-	} {
+	for _, cause := range []string{goAwayText, refusedText} {
 		for method, want := range map[string]int32{"POST": 1, "PUT": 4} {
-			play.Bubble(t, name+"/"+method, func(t *testing.T) {
+			play.Bubble(t, cause+"/"+method, func(t *testing.T) {
+				text := retryBegin + cause + retryEnd
 				l := memhttp.Listen()
 				defer l.Close()
 				var asked atomic.Int32
@@ -230,33 +407,13 @@ func TestProof_TextsOfAProxy(t *testing.T) {
 						}()
 					}
 				}()
-				base := &http.Transport{DialContext: l.Dial, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy:1"})}
+				base := &http.Transport{DialContext: l.Dial}
+				proxied(base, "http://proxy:1")
 				defer base.CloseIdleConnections()
 				_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.MustRequest(t, method, "https://example.com/", play.Stream([]byte("x"))))
 				assert.ErrorContains(t, err, text)
 				assert.Equal(t, want, asked.Load())
 			})
 		}
-	}
-}
-
-// If the connections of a base can't be observed, the base is used once per
-// attempt.
-//
-//retrip:promise P6
-func TestProof_GracefulShutdownUnseen(t *testing.T) {
-	for _, method := range []string{"POST", "PUT"} {
-		play.Bubble(t, method, func(t *testing.T) {
-			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) { w.GoAway(0, 0); w.Close() })
-			used := 0
-			detached := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				used++
-				return base.RoundTrip(r.WithContext(context.Background()))
-			})
-			tr := &retrip.Transport{Base: detached, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
-			_, err := tr.RoundTrip(play.MustRequest(t, method, "http://example.com/", play.Stream([]byte("x"))))
-			assert.ErrorContains(t, err, "GOAWAY")
-			assert.Equal(t, map[string]int{"POST": 1, "PUT": 4}[method], used)
-		})
 	}
 }

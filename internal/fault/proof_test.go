@@ -15,107 +15,84 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A server reads a whole request and resets its stream, with every error code.
-// A request that isn't idempotent reaches the server as often as without
-// retrip, unless the code says that it was not processed.
-//
-//retrip:promise P6
-func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
-	const most = 50 // number of sends that the server resets
-	bodies := map[string]func() io.Reader{
-		"none":    func() io.Reader { return nil },
-		"GetBody": func() io.Reader { return strings.NewReader("payload") },
-		"stream":  func() io.Reader { return play.Stream([]byte("payload")) },
-		"section": func() io.Reader { return io.NewSectionReader(strings.NewReader("payload"), 0, 7) },
-	}
-	const refusedStream = 7
-	for code := range uint32(0xe) {
-		for kind, body := range bodies {
-			for _, timeout := range []time.Duration{0, 24 * time.Hour} {
-				play.Bubble(t, fmt.Sprintf("code %#x/body %s/timeout %v", code, kind, timeout), func(t *testing.T) {
-					arrivals := func(wrap func(http.RoundTripper) http.RoundTripper) int32 {
-						var seen atomic.Int32
-						base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-							if seen.Add(1) > most {
-								w.OK(stream)
-								return
-							}
-							w.Reset(stream, code)
-						})
-						req := play.MustRequest(t, "POST", "http://example.com/", body())
-						if body() != nil {
-							req.ContentLength = 7
-						}
-						resp, err := wrap(base).RoundTrip(req)
-						if err == nil {
-							play.Finish(t, resp)
-						}
-						return seen.Load()
-					}
-					bare := arrivals(func(base http.RoundTripper) http.RoundTripper { return base })
-					ours := arrivals(func(base http.RoundTripper) http.RoundTripper {
-						return &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
-					})
-					switch {
-					case kind == "stream" || kind == "section":
-						require.EqualValues(t, 1, bare, "net/http can't send it again")
-						if code == refusedStream {
-							assert.EqualValues(t, 4, ours)
-						} else {
-							assert.EqualValues(t, 1, ours)
-						}
-					case timeout > 0:
-						assert.LessOrEqual(t, ours, min(bare, 10), "bounded by the attempt")
-					case code == refusedStream:
-						assert.LessOrEqual(t, ours, 4*bare)
-					default:
-						assert.Equal(t, bare, ours)
-					}
-				})
-			}
-		}
-	}
-}
+// How net/http's HTTP/2 says that it would have sent a stream again.
+const (
+	retryBegin  = "http2: Transport: cannot retry err ["
+	retryEnd    = "] after Request.Body was written; define Request.GetBody to avoid this error"
+	refusedText = "stream error: stream ID 5; REFUSED_STREAM; received from peer"
+	goAwayText  = "http2: Transport received Server's graceful shutdown GOAWAY"
+)
 
-// An error that joins others proves only what each of them proves, whatever
-// their order and depth.
+type (
+	lookalike         struct{ StreamID, Code uint32 }
+	textStreamError   string
+	signedStreamError struct {
+		StreamID int
+		Code     uint32
+	}
+	wordyStreamError struct {
+		StreamID uint32
+		Code     string
+	}
+	wrapped struct{ error }
+)
+
+func (lookalike) Error() string         { return "no stream error" }
+func (textStreamError) Error() string   { return "no stream error" }
+func (signedStreamError) Error() string { return "no stream error" }
+func (wordyStreamError) Error() string  { return "no stream error" }
+
+func (w wrapped) Unwrap() error { return w.error }
+
+// Which errors prove that a POST was not processed, and which don't (P6). An error that
+// joins others proves only what each of them proves, whatever their order and depth.
 //
 //retrip:promise P6
 func TestProof_EveryBranch(t *testing.T) {
+	op := func(op string, err error) error { return &net.OpError{Op: op, Net: "tcp", Err: err} }
+	dial := op("dial", syscall.ECONNREFUSED)
+	usedUp := func(status int, errs ...error) error {
+		return &retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, StatusCode: status, Err: errors.Join(errs...)}
+	}
 	proofs := []error{
-		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
-		&net.OpError{Op: "proxyconnect", Err: io.EOF},
-		&net.OpError{Op: "socks connect", Err: io.EOF},
+		dial,
+		op("dial", context.DeadlineExceeded),
+		op("proxyconnect", io.EOF),
+		op("socks connect", io.EOF),
+		wrapped{dial},
 		&net.DNSError{Err: "server misbehaving", IsTemporary: true},
+		&net.DNSError{Err: "timeout", Name: "example.com", IsTimeout: true},
 		play.StreamError{StreamID: 1, Code: 7},
 		&retrip.Error{Reason: retrip.ReasonBreakerOpen},
-		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, Err: errors.Join(&net.OpError{Op: "dial"}, &net.OpError{Op: "dial"})},
+		usedUp(0, dial, dial),
 	}
 	others := []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, context.DeadlineExceeded,
-		&net.OpError{Op: "read", Err: syscall.ECONNRESET},
-		&net.OpError{Op: "read", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}},
+		op("read", syscall.ECONNRESET),
+		op("read", dial),
+		op("write", syscall.EPIPE),
+		op("remote error", errors.New("tls: handshake failure")),
+		op("dial", &net.DNSError{Err: "no such host", IsNotFound: true}), // can't be fixed
 		play.StreamError{StreamID: 1, Code: 1},
-		errors.New("http2: Transport: cannot retry err [stream error: stream ID 5; REFUSED_STREAM; received from peer] after Request.Body was written; define Request.GetBody to avoid this error"),
-		errors.New("http2: Transport received Server's graceful shutdown GOAWAY"),
-		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, Err: errors.Join(&net.OpError{Op: "dial"}, io.EOF)},
-		&retrip.Error{Attempts: 2, Reason: retrip.ReasonMaxAttempts, StatusCode: 503, Err: errors.Join(&net.OpError{Op: "dial"})},
-		errors.Join(), // nil
+		play.StreamError{StreamID: 1, Code: 2},
+		play.StreamError{StreamID: 1, Code: 8},
+		play.StreamError{StreamID: 1, Code: 11},
+		lookalike{1, 7}, textStreamError("refused"), signedStreamError{1, 7}, wordyStreamError{1, "7"},
+		errors.New("dial tcp: connection refused"),
+		errors.New(retryBegin + refusedText + retryEnd), errors.New(goAwayText), // without a connection
+		usedUp(0, dial, io.EOF),
+		usedUp(503, dial),
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	// build returns a random error, and whether all of its leaves are proof.
@@ -126,7 +103,7 @@ func TestProof_EveryBranch(t *testing.T) {
 			if random.IntN(2) == 0 {
 				return proofs[random.IntN(len(proofs))], true
 			}
-			return others[random.IntN(len(others)-1)], false
+			return others[random.IntN(len(others))], false
 		case kind == 3:
 			err, ok := build(depth - 1)
 			return fmt.Errorf("wrapped: %w", err), ok
@@ -140,11 +117,15 @@ func TestProof_EveryBranch(t *testing.T) {
 		}
 	}
 	repeats := 0
-	for range 5000 {
+	for i := range 5000 {
 		err, proof := build(3)
+		if i < len(others) {
+			err, proof = others[i], false
+		} else if i -= len(others); i < len(proofs) {
+			err, proof = proofs[i], true
+		}
 		base := play.Base(play.Err(err), play.Reply(200))
-		base.Keep = true
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, Budget: retrip.Off}}
+		tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
 		resp, got := tr.RoundTrip(play.Request(t, "POST", nil))
 		if !proof {
 			require.Equal(t, 1, base.Attempts(), "%v", err)
@@ -164,50 +145,41 @@ func TestProof_EveryBranch(t *testing.T) {
 //
 //retrip:promise P6
 func TestProof_Texts(t *testing.T) {
-	const begin, end = "http2: Transport: cannot retry err [", "] after Request.Body was written; define Request.GetBody to avoid this error"
-	const refused, goAway = "stream error: stream ID 5; REFUSED_STREAM; received from peer", "http2: Transport received Server's graceful shutdown GOAWAY"
-	for _, tt := range []struct {
-		text string
-		want int
-	}{
-		{begin + refused + end, 2},
-		{begin + goAway + end, 2},
-		{"net/http: cannot rewind body after connection loss", 2},
-		{"net/http: cannot rewind body after connection loss.", 1},
-		{begin + "stream error: stream ID 5; PROTOCOL_ERROR; received from peer" + end, 1},
-		{begin + "stream error: stream ID 5; REFUSED_STREAM" + end, 1},
-		{begin + "stream error: stream ID x; REFUSED_STREAM; received from peer" + end, 1},
-		{begin + "stream error: stream ID ; REFUSED_STREAM; received from peer" + end, 1},
-		{begin + refused + end + ".", 1},
-		{" " + begin + goAway + end, 1},
-		{begin + goAway, 1},
-		{goAway, 1},
-		{refused, 1},
+	for text, want := range map[string]int{
+		retryBegin + refusedText + retryEnd:                                                     2,
+		retryBegin + goAwayText + retryEnd:                                                      2,
+		"net/http: cannot rewind body after connection loss":                                    2,
+		"net/http: cannot rewind body after connection loss.":                                   1,
+		retryBegin + "stream error: stream ID 5; PROTOCOL_ERROR; received from peer" + retryEnd: 1,
+		retryBegin + "stream error: stream ID 5; REFUSED_STREAM" + retryEnd:                     1,
+		retryBegin + "stream error: stream ID x; REFUSED_STREAM; received from peer" + retryEnd: 1,
+		retryBegin + "stream error: stream ID ; REFUSED_STREAM; received from peer" + retryEnd:  1,
+		retryBegin + refusedText + retryEnd + ".":                                               1,
+		" " + retryBegin + goAwayText + retryEnd:                                                1,
+		retryBegin + goAwayText:                                                                 1,
+		goAwayText:                                                                              1,
+		refusedText:                                                                             1,
 	} {
-		for name, connected := range map[string]bool{"sent": true, "not sent": false} {
-			for kind, err := range map[string]error{"plain": errors.New(tt.text), "wrapped": fmt.Errorf("wrapped: %w", errors.New(tt.text)), "of another type": textError(tt.text)} {
-				play.Bubble(t, fmt.Sprintf("%s/%s/%s", tt.text, name, kind), func(t *testing.T) {
-					used := 0
-					base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-						used++
-						_, _ = io.Copy(io.Discard, r.Body)
-						_ = r.Body.Close()
-						if connected {
-							httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+		for _, connected := range []bool{true, false} {
+			for kind, err := range map[string]error{"plain": errors.New(text), "wrapped": fmt.Errorf("wrapped: %w", errors.New(text)), "of another type": textError(text)} {
+				play.Bubble(t, fmt.Sprintf("%s/%v/%s", text, connected, kind), func(t *testing.T) {
+					connects := func(step play.Step) play.Step {
+						return func(r *http.Request) (*http.Response, error) {
+							if connected {
+								httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+							}
+							return step(r)
 						}
-						if used > 1 {
-							return play.Reply(200)(r)
-						}
-						return nil, err
-					})
+					}
+					base := play.Base(connects(play.Err(err)), connects(play.Reply(200)))
 					resp, _ := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "POST", play.Stream([]byte("payload"))))
 					if resp != nil {
 						play.Finish(t, resp)
 					}
 					if !connected || kind == "of another type" {
-						assert.Equal(t, 1, used)
+						assert.Equal(t, 1, base.Attempts())
 					} else {
-						assert.Equal(t, tt.want, used)
+						assert.Equal(t, want, base.Attempts())
 					}
 				})
 			}
@@ -238,10 +210,9 @@ func TestProof_TransportInsideATransport(t *testing.T) {
 		for _, timeout := range []time.Duration{0, time.Hour} {
 			play.Bubble(t, fmt.Sprint(tt.name, " timeout ", timeout), func(t *testing.T) {
 				base := play.Base(tt.steps...)
-				inner := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
-					p.MaxAttempts, p.IdempotentMethods, p.AttemptTimeout = 3, []string{"POST"}, timeout
-				})}
-				outer := &retrip.Transport{Base: inner, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
+				inner := &retrip.Transport{Base: base, Policy: timely(timeout)}
+				inner.Policy.MaxAttempts, inner.Policy.IdempotentMethods = 3, []string{"POST"}
+				outer := &retrip.Transport{Base: inner, Policy: timely(timeout)}
 				_, err := outer.RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
 				assert.Error(t, err)
 				assert.Equal(t, tt.want, base.Attempts())
@@ -250,62 +221,26 @@ func TestProof_TransportInsideATransport(t *testing.T) {
 	}
 }
 
-// A base may wrap the error of retrip's own timeout.
-//
-//retrip:promise P6
-func TestProof_WrappedTimeout(t *testing.T) {
-	for name, wrap := range map[string]func(error) error{
-		"as it is": func(err error) error { return err },
-		"wrapped":  func(err error) error { return fmt.Errorf("calling: %w", err) },
-	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
-			base := s.Transport()
-			var dials atomic.Int32
-			dial := base.DialContext
-			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				if dials.Add(1) == 1 {
-					time.Sleep(time.Minute)
-				}
-				return dial(ctx, network, addr)
-			}
-			tr := &retrip.Transport{Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				resp, err := base.RoundTrip(r)
-				if err != nil {
-					err = wrap(err)
-				}
-				return resp, err
-			})}
-			play.Do(t, tr, play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
-			time.Sleep(2 * time.Minute)
-			synctest.Wait()
-			base.CloseIdleConnections()
-		})
-	}
-}
-
 // A nil pointer as an error is an error, wrapped or not, and proves nothing.
 //
 //retrip:promise P6
 func TestProof_NilPointers(t *testing.T) {
-	pointers := []error{(*net.OpError)(nil), (*net.DNSError)(nil), (*url.Error)(nil), (*retrip.Error)(nil), (*ownError)(nil)}
-	var all []error
-	for _, err := range pointers {
-		all = append(all, err, fmt.Errorf("%T: %w", err, err), errors.Join(io.EOF, err), &net.OpError{Op: "dial", Err: err})
-	}
-	for i, err := range all {
-		for method, want := range map[string]int{"GET": 4, "POST": 1} {
-			play.Bubble(t, fmt.Sprintf("%d/%T/%s", i, err, method), func(t *testing.T) {
-				base := play.Base(play.Err(err))
-				_, got := (&retrip.Transport{Base: base, Policy: play.Steady, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}).RoundTrip(play.Request(t, method, nil))
-				assert.Equal(t, want, base.Attempts())
-				if method == "POST" {
-					assert.Equal(t, err, got)
-				} else {
-					assert.Contains(t, got.Error(), "nil")
-					assert.False(t, play.AsError(t, got).Timeout())
-				}
-			})
+	for _, pointer := range []error{(*net.OpError)(nil), (*net.DNSError)(nil), (*url.Error)(nil), (*retrip.Error)(nil), (*ownError)(nil)} {
+		for i, err := range []error{pointer, fmt.Errorf("%T: %w", pointer, pointer), errors.Join(io.EOF, pointer), &net.OpError{Op: "dial", Err: pointer}} {
+			for method, want := range map[string]int{"GET": 4, "POST": 1} {
+				play.Bubble(t, fmt.Sprintf("%T/%d/%s", pointer, i, method), func(t *testing.T) {
+					base := play.Base(play.Err(err))
+					tr := &retrip.Transport{Base: base, Policy: play.Steady, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+					_, got := tr.RoundTrip(play.Request(t, method, nil))
+					assert.Equal(t, want, base.Attempts())
+					if method == "POST" {
+						assert.Equal(t, err, got)
+					} else {
+						assert.Contains(t, got.Error(), "nil")
+						assert.False(t, play.AsError(t, got).Timeout())
+					}
+				})
+			}
 		}
 	}
 }
@@ -315,7 +250,7 @@ func TestProof_NilPointersOfTheCaller(t *testing.T) {
 	pointer := error((*net.OpError)(nil))
 	req := play.Request(t, "PUT", play.NewSend("x"))
 	req.GetBody = func() (io.ReadCloser, error) { return nil, pointer }
-	_, err := (&retrip.Transport{Base: play.Base(play.Err(io.EOF)), Policy: retrip.Policy{MaxAttempts: 2}}).RoundTrip(req)
+	_, err := (&retrip.Transport{Base: play.Base(play.Err(io.EOF)), Policy: play.AtOnce}).RoundTrip(req)
 	assert.ErrorContains(t, err, "nil *net.OpError")
 
 	for _, timeout := range []time.Duration{0, time.Hour} {
@@ -324,7 +259,7 @@ func TestProof_NilPointersOfTheCaller(t *testing.T) {
 			cancel(pointer)
 			return nil, context.Canceled
 		})
-		_, err = (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: timeout}}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+		_, err = (&retrip.Transport{Base: base, Policy: timely(timeout)}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 		assert.ErrorContains(t, err, "canceled")
 	}
 }

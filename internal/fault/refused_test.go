@@ -4,6 +4,7 @@
 package fault_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The tests in this file run over real TCP, because only package net calls its
@@ -47,6 +49,12 @@ func realServer(t *testing.T, http2 bool, h http.HandlerFunc) (*httptest.Server,
 	return s, config
 }
 
+// splice copies between two connections until one ends.
+func splice(a, b net.Conn, fromA io.Reader) {
+	go func() { _, _ = io.Copy(a, b); a.Close() }()
+	_, _ = io.Copy(b, fromA)
+}
+
 // connectProxy answers CONNECT by connecting the client with addr.
 func connectProxy(addr string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -62,13 +70,61 @@ func connectProxy(addr string) http.HandlerFunc {
 		}
 		defer client.Close()
 		_, _ = io.WriteString(client, "HTTP/1.1 200 OK\r\n\r\n")
-		go func() { _, _ = io.Copy(client, up); client.Close() }()
-		_, _ = io.Copy(up, buffered)
+		splice(client, up, buffered)
 	}
 }
 
-// atOnce is a policy whose retries don't wait.
-var atOnce = retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}
+// accept returns the address of a server that serves each connection, and closes it.
+func accept(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				serve(c)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// hangingUp returns the address of a server that closes its connections at once.
+func hangingUp(t *testing.T) string { return accept(t, func(net.Conn) {}) }
+
+// socksProxy returns the address of a SOCKS5 proxy that connects every client
+// with addr.
+func socksProxy(t *testing.T, addr string) string {
+	return accept(t, func(c net.Conn) {
+		ask := make([]byte, 3) // version, one method, no password
+		if _, err := io.ReadFull(c, ask); err != nil {
+			return
+		}
+		_, _ = c.Write([]byte{5, 0})
+		ask = make([]byte, 10) // version, CONNECT, an IPv4 address and a port
+		if _, err := io.ReadFull(c, ask); err != nil {
+			return
+		}
+		up, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		defer up.Close()
+		_, _ = c.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0})
+		splice(c, up, c)
+	})
+}
+
+// proxied makes base use the proxy at url.
+func proxied(base *http.Transport, proxy string) {
+	base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy) }
+}
 
 // dialers are the ways in which a program may make connections with package net.
 var dialers = map[string]func(base *http.Transport){
@@ -86,30 +142,34 @@ var dialers = map[string]func(base *http.Transport){
 		base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
 	},
 	"DialTLSContext": func(base *http.Transport) {
-		config := base.TLSClientConfig
+		without := withoutHandshake(base.TLSClientConfig)
 		base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			plain, err := new(net.Dialer).DialContext(ctx, network, addr)
+			c, err := without(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
-			c := tls.Client(plain, config)
-			if err := c.HandshakeContext(ctx); err != nil {
-				plain.Close()
+			if err := c.(*tls.Conn).HandshakeContext(ctx); err != nil {
+				c.Close()
 				return nil, err
 			}
 			return c, nil
 		}
 	},
 	"DialTLSContext without a handshake": func(base *http.Transport) {
-		config := base.TLSClientConfig
-		base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			plain, err := new(net.Dialer).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return tls.Client(plain, config), nil
-		}
+		base.DialTLSContext = withoutHandshake(base.TLSClientConfig)
 	},
+}
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+func withoutHandshake(config *tls.Config) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		plain, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return tls.Client(plain, config), nil
+	}
 }
 
 // ways are the ways to a server, each with how many handshakes it takes until the
@@ -122,9 +182,6 @@ var ways = []struct {
 // take makes base reach s by a way, and returns the URL.
 func take(t *testing.T, way string, s *httptest.Server, base *http.Transport) string {
 	t.Helper()
-	through := func(u string) {
-		base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(u) }
-	}
 	connect := connectProxy(s.Listener.Addr().String())
 	switch way {
 	case "a name":
@@ -132,12 +189,12 @@ func take(t *testing.T, way string, s *httptest.Server, base *http.Transport) st
 	case "an HTTP proxy":
 		p := httptest.NewServer(connect)
 		t.Cleanup(p.Close)
-		through(p.URL)
+		proxied(base, p.URL)
 	case "an HTTPS proxy", "a refused HTTPS proxy":
 		p, _ := realServer(t, false, connect)
-		through(p.URL)
+		proxied(base, p.URL)
 	case "a SOCKS proxy":
-		through("socks5://" + socksProxy(t, s.Listener.Addr().String()))
+		proxied(base, "socks5://"+socksProxy(t, s.Listener.Addr().String()))
 	}
 	return s.URL
 }
@@ -153,7 +210,7 @@ func TestRefused_OverTCP(t *testing.T) {
 				for check, set := range checks {
 					t.Run(fmt.Sprintf("%s/by %s/HTTP2 %v/%s", dialer, way.name, http2, check), func(t *testing.T) {
 						t.Parallel()
-						s, config := realServer(t, http2, func(http.ResponseWriter, *http.Request) {})
+						s, config := realServer(t, http2, nothing)
 						pinned, asked := errors.New("not the pinned certificate"), atomic.Int32{}
 						set(config, func() error {
 							if asked.Add(1) < way.want {
@@ -165,7 +222,7 @@ func TestRefused_OverTCP(t *testing.T) {
 						t.Cleanup(base.CloseIdleConnections)
 						dials(base)
 						target := take(t, way.name, s, base)
-						tr := &retrip.Transport{Base: base, Policy: atOnce}
+						tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
 						_, err := tr.RoundTrip(request(t, target))
 						assert.ErrorIs(t, err, pinned)
 						assert.Equal(t, way.want, asked.Load())
@@ -200,14 +257,13 @@ func TestRefused_AnyError(t *testing.T) {
 			for _, timeout := range []time.Duration{0, time.Hour} {
 				t.Run(fmt.Sprintf("%T/%s/timeout %v", refusal, dialer, timeout), func(t *testing.T) {
 					t.Parallel()
-					s, config := realServer(t, false, func(http.ResponseWriter, *http.Request) {})
+					s, config := realServer(t, false, nothing)
 					asked := 0
 					config.VerifyConnection = func(tls.ConnectionState) error { asked++; return refusal }
 					base := &http.Transport{TLSClientConfig: config}
 					dials(base)
-					policy := atOnce
-					policy.AttemptTimeout = timeout
-					tr := &retrip.Transport{Base: base, Policy: policy}
+					tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
+					tr.Policy.AttemptTimeout = timeout
 					_, err := tr.RoundTrip(request(t, s.URL))
 					assert.EqualError(t, err, refusal.Error())
 					assert.Equal(t, 1, asked)
@@ -234,63 +290,60 @@ func (e dynamicError) Error() string { return fmt.Sprint(e.held) }
 //retrip:promise P8
 func TestRefused_NoRefusal(t *testing.T) {
 	dial := new(net.Dialer).DialContext
-	for name, set := range map[string]func(t *testing.T, base *http.Transport, addr string){
-		"the server hangs up": func(t *testing.T, base *http.Transport, _ string) {
+	// failing connects with addr, or with what is asked for, and fails.
+	failing := func(addr string, failure error) dialFunc {
+		return func(ctx context.Context, network, asked string) (net.Conn, error) {
+			c, err := dial(ctx, network, cmp.Or(addr, asked))
+			if err != nil {
+				return nil, err
+			}
+			c.Close()
+			return nil, failure
+		}
+	}
+	badGateway := func(t *testing.T, base *http.Transport) {
+		p, _ := realServer(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+		proxied(base, p.URL)
+	}
+	for name, set := range map[string]func(t *testing.T, base *http.Transport){
+		"the server hangs up": func(t *testing.T, base *http.Transport) {
 			base.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return dial(ctx, network, hangingUp(t))
 			}
 		},
-		"the server hangs up, DialTLSContext": func(t *testing.T, base *http.Transport, _ string) {
+		"the server hangs up, DialTLSContext": func(t *testing.T, base *http.Transport) {
 			config := base.TLSClientConfig
 			base.DialTLSContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return (&tls.Dialer{Config: config}).DialContext(ctx, network, hangingUp(t))
 			}
 		},
-		"the server hangs up, tls.Dialer": func(t *testing.T, base *http.Transport, addr string) {
-			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse("https://" + hangingUp(t)) }
+		"the server hangs up, tls.Dialer": func(t *testing.T, base *http.Transport) {
+			proxied(base, "https://"+hangingUp(t))
 			base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
 		},
-		"the dial function's own proxy": func(_ *testing.T, base *http.Transport, addr string) {
-			base.DialTLSContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-				c, err := dial(ctx, network, addr)
-				if err != nil {
-					return nil, err
-				}
-				c.Close()
-				return nil, errors.New("the proxy is busy")
-			}
+		"the dial function's own proxy": func(t *testing.T, base *http.Transport) {
+			base.DialTLSContext = failing(hangingUp(t), errors.New("the proxy is busy"))
 		},
-		"the dial function's own timeout": func(_ *testing.T, base *http.Transport, _ string) {
-			base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				c, err := dial(ctx, network, addr)
-				if err != nil {
-					return nil, err
-				}
-				c.Close()
-				return nil, fmt.Errorf("handshake: %w", slowHandshake{})
-			}
+		"the dial function's own timeout": func(_ *testing.T, base *http.Transport) {
+			base.DialTLSContext = failing("", fmt.Errorf("handshake: %w", slowHandshake{}))
 		},
-		"the dial function's own limit": func(_ *testing.T, base *http.Transport, _ string) {
+		"the dial function's own limit": func(_ *testing.T, base *http.Transport) {
 			base.DialTLSContext = func(context.Context, string, string) (net.Conn, error) {
 				return nil, errors.New("too many connections")
 			}
 		},
-		"a tunnel": func(_ *testing.T, base *http.Transport, _ string) {
+		"a tunnel": func(_ *testing.T, base *http.Transport) {
 			base.DialContext = func(_ context.Context, network, addr string) (net.Conn, error) {
 				c, err := net.Dial(network, addr)
 				return tunnel{c}, err
 			}
 		},
-		"CONNECT fails": func(t *testing.T, base *http.Transport, _ string) {
-			p, _ := realServer(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
-			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(p.URL) }
+		"CONNECT fails": func(t *testing.T, base *http.Transport) {
+			badGateway(t, base)
 			base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
 		},
-		"CONNECT fails, net/http's handshake": func(t *testing.T, base *http.Transport, _ string) {
-			p, _ := realServer(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
-			base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(p.URL) }
-		},
-		"the answer isn't HTTP": func(t *testing.T, base *http.Transport, _ string) {
+		"CONNECT fails, net/http's handshake": badGateway,
+		"the answer isn't HTTP": func(_ *testing.T, base *http.Transport) {
 			base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				c, err := dial(ctx, network, addr)
 				return gibberish{c}, err
@@ -299,23 +352,18 @@ func TestRefused_NoRefusal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, config := realServer(t, false, func(http.ResponseWriter, *http.Request) {})
-			elsewhere, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			t.Cleanup(func() { elsewhere.Close() })
+			s, config := realServer(t, false, nothing)
 			config.VerifyConnection = func(tls.ConnectionState) error { return nil }
 			base := &http.Transport{TLSClientConfig: config}
-			set(t, base, elsewhere.Addr().String())
-			tr := &retrip.Transport{Base: base, Policy: atOnce}
-			attempts := 0
-			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }})
-			_, err = tr.RoundTrip(request(t, s.URL).WithContext(ctx))
-			assert.Error(t, err)
+			set(t, base)
+			tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
+			req, done := traced(t, request(t, s.URL))
+			assert.Error(t, testenv.Try(tr, req))
 			want := 4
 			if name == "the dial function's own timeout" {
 				want = 3 // the budget allows two retries after timeouts
 			}
-			assert.Equal(t, want, attempts)
+			assert.Equal(t, want, done.Attempt)
 			assert.NotEmpty(t, tr.HostStates())
 		})
 	}
@@ -333,21 +381,6 @@ type gibberish struct{ net.Conn }
 func (gibberish) Write(p []byte) (int, error) { return len(p), nil }
 func (gibberish) Read(p []byte) (int, error)  { return copy(p, "SSH-2.0-x\r\n\r\n"), nil }
 
-// hangingUp returns the address of a server that closes its one connection at
-// once.
-func hangingUp(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		if c, err := l.Accept(); err == nil {
-			c.Close()
-		}
-	}()
-	return l.Addr().String()
-}
-
 // The hooks of the caller run as often as without retrip, whether or not retrip
 // watches the handshakes.
 //
@@ -358,7 +391,7 @@ func TestRefused_CallersHooks(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", dialer, verify), func(t *testing.T) {
 				t.Parallel()
 				count := func(wrap func(http.RoundTripper) http.RoundTripper) map[string]int {
-					s, config := realServer(t, false, func(http.ResponseWriter, *http.Request) {})
+					s, config := realServer(t, false, nothing)
 					if verify {
 						config.VerifyConnection = func(tls.ConnectionState) error { return nil }
 					}
@@ -373,7 +406,7 @@ func TestRefused_CallersHooks(t *testing.T) {
 					return seen()
 				}
 				bare := count(func(base http.RoundTripper) http.RoundTripper { return base })
-				for _, policy := range []retrip.Policy{atOnce, {AttemptTimeout: time.Hour}} {
+				for _, policy := range []retrip.Policy{play.AtOnce, {AttemptTimeout: time.Hour}} {
 					assert.Equal(t, bare, count(func(base http.RoundTripper) http.RoundTripper {
 						return &retrip.Transport{Base: base, Policy: policy}
 					}))
@@ -408,50 +441,4 @@ func hooksThatCount() (seen func() map[string]int, trace *httptrace.ClientTrace)
 		TLSHandshakeDone:  func(tls.ConnectionState, error) { count("TLSHandshakeDone") },
 		WroteHeaders:      func() { count("WroteHeaders") },
 	}
-}
-
-// socksProxy returns the address of a SOCKS5 proxy that connects every client
-// with addr.
-func socksProxy(t *testing.T, addr string) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	serve := func(c net.Conn) {
-		defer c.Close()
-		ask := make([]byte, 3) // version, one method, no password
-		if _, err := io.ReadFull(c, ask); err != nil {
-			return
-		}
-		_, _ = c.Write([]byte{5, 0})
-		ask = make([]byte, 10) // version, CONNECT, an IPv4 address and a port
-		if _, err := io.ReadFull(c, ask); err != nil {
-			return
-		}
-		up, err := net.Dial("tcp", addr)
-		if err != nil {
-			return
-		}
-		defer up.Close()
-		_, _ = c.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0})
-		go func() { _, _ = io.Copy(c, up); c.Close() }()
-		_, _ = io.Copy(up, c)
-	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serve(c)
-		}
-	}()
-	return l.Addr().String()
-}
-
-func request(t *testing.T, url string) *http.Request {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
-	require.NoError(t, err)
-	return req
 }
