@@ -14,9 +14,9 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -32,14 +32,41 @@ type world struct {
 	dial     func(context.Context) (net.Conn, error)
 	reset    func(net.Conn)
 
-	lines []string // what the caller sees
-	names *strings.Replacer
+	client, server end      // of the newest connection
+	lines          []string // what the caller sees
+	names          *strings.Replacer
 }
 
 // end is what both worlds have of a connection.
 type end interface {
 	net.Conn
 	CloseWrite() error
+}
+
+func worldOfNet(t *testing.T) *world {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return &world{
+		T: t, listener: l,
+		dial: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+		},
+		reset: func(c net.Conn) {
+			require.NoError(t, c.(*net.TCPConn).SetLinger(0))
+			require.NoError(t, c.Close())
+		},
+	}
+}
+
+func worldInMemory(t *testing.T) *world {
+	l := Listen()
+	return &world{
+		T: t, listener: l,
+		dial: func(ctx context.Context) (net.Conn, error) {
+			return l.Dial(ctx, "tcp", l.Addr().String())
+		},
+		reset: func(c net.Conn) { c.(*Conn).Reset() },
+	}
 }
 
 func (w *world) tell(what string, results ...any) {
@@ -78,433 +105,178 @@ func (w *world) describe(err error) string {
 	return strings.Join(is, ", ")
 }
 
-// connect returns both ends of a new connection.
-func (w *world) connect() (client, server end) {
-	w.Helper()
-	c, err := w.dial(w.Context())
-	require.NoError(w, err)
-	s, err := w.listener.Accept()
-	require.NoError(w, err)
-	w.Cleanup(func() { _, _ = c.Close(), s.Close() })
-	w.names = strings.NewReplacer(c.LocalAddr().String(), "client", s.LocalAddr().String(), "server")
-	return c.(end), s.(end)
-}
-
-func (w *world) read(c net.Conn, size int) {
-	p := make([]byte, size)
-	n, err := c.Read(p)
-	w.tell("read", n, string(p[:n]), err)
-}
-
-// readAll reads to the end, however the bytes arrive.
-func (w *world) readAll(c net.Conn) {
-	got, err := io.ReadAll(c)
-	w.tell("read all", string(got), err)
-}
-
-func (w *world) write(c net.Conn, text string) {
-	n, err := c.Write([]byte(text))
-	w.tell("write", n, err)
-}
-
-// writeUntilError writes until the news of the peer's end has arrived.
-func (w *world) writeUntilError(c net.Conn) {
-	for {
-		if n, err := c.Write([]byte("x")); err != nil {
-			w.tell("write at last", n, err)
-			return
+// play plays a scene. An & joins steps that run at the same time; what the first of
+// them tells comes last.
+func (w *world) play(scene string) []string {
+	for step := range strings.SplitSeq(scene, "; ") {
+		first, others, both := strings.Cut(step, " & ")
+		if !both {
+			w.do(step)
+			continue
 		}
+		its, done := *w, make(chan struct{})
+		its.lines = nil
+		go func() { defer close(done); its.do(first) }()
 		runtime.Gosched()
+		for step := range strings.SplitSeq(others, " & ") {
+			w.do(step)
+		}
+		<-done
+		w.lines = append(w.lines, its.lines...)
+	}
+	return w.lines
+}
+
+// do does a step: that of the client (c) or the server (s), or of the listener.
+func (w *world) do(step string) {
+	what, arg, _ := strings.Cut(step, " ")
+	switch what {
+	case "c":
+		w.at(w.client, arg)
+	case "s":
+		w.at(w.server, arg)
+	case "dial":
+		ctx, cancel := w.Context(), context.CancelFunc(func() {})
+		switch arg {
+		case "canceled":
+			ctx, cancel = context.WithCancel(ctx)
+			cancel()
+		case "late":
+			ctx, cancel = context.WithDeadline(ctx, time.Unix(1, 0))
+		case "once": // the context ends after the dial
+			ctx, cancel = context.WithCancel(ctx)
+		}
+		c, err := w.dial(ctx)
+		cancel()
+		if w.tell(step, c == nil, err); err == nil {
+			w.Cleanup(func() { c.Close() })
+			w.client = c.(end)
+			w.names = strings.NewReplacer(c.LocalAddr().String(), "client", w.listener.Addr().String(), "server")
+		}
+	case "accept":
+		s, err := w.listener.Accept()
+		if w.tell(step, s == nil, err); err == nil {
+			w.Cleanup(func() { s.Close() })
+			w.server = s.(end)
+		}
+	case "stop":
+		w.tell(step, w.listener.Close())
+	case "addresses":
+		here, there, server := w.client.LocalAddr(), w.client.RemoteAddr(), w.listener.Addr()
+		w.tell("types", reflect.TypeOf(here), reflect.TypeOf(there), reflect.TypeOf(server), here.Network(), server.Network())
+		w.tell("the same", here.String() == w.server.RemoteAddr().String(), there.String() == w.server.LocalAddr().String(), there.String() == server.String())
+		w.tell("host", here.(*net.TCPAddr).IP, here.(*net.TCPAddr).Zone)
+	default:
+		w.Fatalf("no step %q", step)
 	}
 }
 
 // flood is more than both ends of a connection buffer.
 var flood = make([]byte, 64<<20)
 
-// flood writes until an error ends the write.
-func (w *world) flood(c net.Conn) (n int) {
-	n, err := c.Write(flood)
-	w.tell("flood", n < len(flood), err)
-	return n
-}
-
-// while runs f while the other function is under way, or will be. What f tells
-// comes last.
-func (w *world) while(f func(*world), other func()) {
-	done, its := make(chan struct{}), &world{T: w.T, listener: w.listener, reset: w.reset, names: w.names}
-	go func() { defer close(done); f(its) }()
-	runtime.Gosched()
-	other()
-	<-done
-	w.lines = append(w.lines, its.lines...)
-}
-
-func worldOfNet(t *testing.T) *world {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	return &world{
-		T: t, listener: l,
-		dial: func(ctx context.Context) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
-		},
-		reset: func(c net.Conn) {
-			require.NoError(t, c.(*net.TCPConn).SetLinger(0))
-			require.NoError(t, c.Close())
-		},
+// at does what one end of a connection does.
+func (w *world) at(c end, step string) {
+	what, arg, _ := strings.Cut(step, " ")
+	switch what {
+	case "read":
+		size, err := strconv.Atoi(arg)
+		require.NoError(w, err)
+		p := make([]byte, size)
+		n, err := c.Read(p)
+		w.tell(what, n, string(p[:n]), err)
+	case "readAll": // however the bytes arrive
+		got, err := io.ReadAll(c)
+		w.tell(what, len(got), string(got[:min(20, len(got))]), err)
+	case "write":
+		n, err := c.Write([]byte(arg))
+		w.tell(what, n, err)
+	case "writeUntilError": // until the news of the peer's end has arrived
+		n, err := c.Write([]byte("x"))
+		for ; err == nil; n, err = c.Write([]byte("x")) {
+			runtime.Gosched()
+		}
+		w.tell(what, n, err)
+	case "flood":
+		n, err := c.Write(flood)
+		w.tell(what, n > 0, n < len(flood), err)
+	case "writeMuch":
+		n, err := c.Write(flood[:1<<20])
+		w.tell(what, n, err, c.Close())
+	case "close":
+		w.tell(what, c.Close())
+	case "closeWrite":
+		w.tell(what, c.CloseWrite())
+	case "reset":
+		w.reset(c)
+	case "deadline":
+		w.tell(what, c.SetDeadline(deadlines[arg]()))
+	case "readDeadline":
+		w.tell(what, c.SetReadDeadline(deadlines[arg]()))
+	case "writeDeadline":
+		w.tell(what, c.SetWriteDeadline(deadlines[arg]()))
+	default:
+		w.Fatalf("no step %q", step)
 	}
 }
 
-func worldInMemory(t *testing.T) *world {
-	l := Listen()
-	return &world{
-		T: t, listener: l,
-		dial: func(ctx context.Context) (net.Conn, error) {
-			return l.Dial(ctx, "tcp", l.Addr().String())
-		},
-		reset: func(c net.Conn) { c.(*Conn).Reset() },
-	}
+var deadlines = map[string]func() time.Time{
+	"past":  func() time.Time { return time.Unix(1, 0) },
+	"soon":  func() time.Time { return time.Now().Add(time.Millisecond) },
+	"later": func() time.Time { return time.Now().Add(time.Hour) },
+	"none":  func() time.Time { return time.Time{} },
 }
+
+// afterOwnEnd is everything that can be done to a connection that this end has closed.
+const afterOwnEnd = "c read 1; c read 0; c write x; c write; c close; c closeWrite; c deadline past; c readDeadline none; c writeDeadline none"
 
 // scenes begin with both ends of a new connection.
-var scenes = map[string]func(w *world, c, s end){
-	"addresses": func(w *world, c, s end) {
-		for range 2 {
-			w.tell("types", reflect.TypeOf(c.LocalAddr()), reflect.TypeOf(s.RemoteAddr()), c.LocalAddr().Network())
-			w.tell("the same", c.LocalAddr().String() == s.RemoteAddr().String(), s.LocalAddr().String() == c.RemoteAddr().String(), s.LocalAddr().String() == w.listener.Addr().String())
-			host, _, err := net.SplitHostPort(c.LocalAddr().String())
-			w.tell("host", host, err, c.LocalAddr().(*net.TCPAddr).Zone)
-			_, _ = c.Close(), s.Close()
-		}
-	},
-	"a stream has no borders": func(w *world, c, s end) {
-		w.write(c, "one")
-		w.write(c, "two")
-		w.read(s, 2)
-		p := make([]byte, 4)
-		n, err := io.ReadFull(s, p)
-		w.tell("read full", n, string(p), err)
-	},
-	"close": func(w *world, c, s end) {
-		w.write(c, "last words")
-		w.tell("close", c.Close())
-		w.readAll(s)
-		w.read(s, 1)
-	},
-	"close with something unread": func(w *world, c, s end) {
-		w.write(c, "request")
-		w.write(s, "answer")
-		w.read(s, 1)
-		w.tell("close", s.Close())
-		w.readAll(c)
-		w.read(c, 1)
-		w.write(c, "x")
-	},
-	"write to a closed peer": func(w *world, c, s end) {
-		w.tell("close", s.Close())
-		w.read(c, 1)
-		w.write(c, "into the void")
-		w.writeUntilError(c)
-		w.write(c, "x")
-		w.read(c, 1)
-	},
-	"much to a closed peer": func(w *world, c, s end) {
-		w.tell("close", s.Close())
-		w.tell("some", w.flood(c) > 0)
-		w.read(c, 1)
-	},
-	"the peer closes after a last message": func(w *world, c, s end) {
-		w.write(s, "408")
-		w.tell("close", s.Close())
-		w.write(c, "request")
-		w.writeUntilError(c)
-		w.readAll(c)
-	},
-	"own close": func(w *world, c, _ end) {
-		w.tell("close", c.Close())
-		w.afterOwnEnd(c)
-	},
-	"own reset": func(w *world, c, _ end) {
-		w.reset(c)
-		w.afterOwnEnd(c)
-	},
-	"reset, read first": func(w *world, c, s end) {
-		w.reset(s)
-		w.read(c, 1)
-		w.read(c, 1)
-		w.write(c, "x")
-		w.tell("close write", c.CloseWrite())
-		w.tell("deadline", c.SetDeadline(time.Now()))
-		w.tell("close", c.Close())
-	},
-	"reset, write first": func(w *world, c, s end) {
-		w.reset(s)
-		w.writeUntilError(c)
-		w.write(c, "x")
-		w.read(c, 1)
-	},
-	"reset after some data": func(w *world, c, s end) {
-		w.write(s, "half an ans")
-		w.read(c, 4)
-		w.reset(s)
-		w.readAll(c)
-		w.read(c, 1)
-	},
-	"reset of a half closed connection": func(w *world, c, s end) {
-		w.tell("close write", c.CloseWrite())
-		w.read(s, 1)
-		w.reset(s)
-		w.read(c, 1)
-		w.read(c, 1)
-	},
-	"half close": func(w *world, c, s end) {
-		w.write(c, "question")
-		w.tell("close write", c.CloseWrite())
-		w.readAll(s)
-		w.read(s, 1)
-		w.write(c, "x")
-		w.write(s, "answer")
-		w.tell("close", s.Close())
-		w.readAll(c)
-	},
-	"half close twice": func(w *world, c, _ end) {
-		w.tell("close write", c.CloseWrite())
-		w.tell("close write", c.CloseWrite())
-		w.write(c, "")
-	},
-	"half close by both": func(w *world, c, s end) {
-		w.tell("close write", c.CloseWrite())
-		w.read(s, 1)
-		w.tell("close write", s.CloseWrite())
-		w.read(c, 1)
-		w.write(c, "x")
-		w.tell("close", c.Close())
-	},
-	"nothing": func(w *world, c, s end) {
-		w.read(c, 0)
-		w.write(c, "")
-		w.write(s, "text")
-		w.read(c, 0)
-		w.read(c, 4)
-		w.tell("deadline", c.SetDeadline(time.Unix(1, 0)))
-		w.read(c, 0)
-		w.write(c, "")
-		w.tell("deadline", c.SetDeadline(time.Time{}))
-		w.tell("close", s.Close())
-		w.read(c, 1)
-		w.read(c, 0)
-	},
-	"nothing after a reset": func(w *world, c, s end) {
-		w.reset(s)
-		w.read(c, 1)
-		w.read(c, 0)
-		w.write(c, "")
-	},
-	"a deadline that has passed": func(w *world, c, s end) {
-		w.write(s, "text")
-		w.tell("deadline", c.SetDeadline(time.Unix(1, 0)))
-		w.read(c, 4)
-		w.write(c, "x")
-		w.read(c, 4)
-		w.tell("deadline", c.SetDeadline(time.Time{}))
-		w.read(c, 4)
-		w.write(c, "x")
-	},
-	"a read deadline": func(w *world, c, s end) {
-		w.tell("deadline", c.SetReadDeadline(time.Now().Add(time.Millisecond)))
-		w.read(c, 1)
-		w.write(c, "x")
-		w.write(s, "text")
-		w.read(c, 1)
-		w.tell("deadline", c.SetReadDeadline(time.Now().Add(time.Hour)))
-		w.read(c, 4)
-	},
-	"a write deadline": func(w *world, c, s end) {
-		w.tell("deadline", c.SetWriteDeadline(time.Now().Add(time.Millisecond)))
-		w.flood(c)
-		w.write(c, "x")
-		w.write(s, "text")
-		w.read(c, 4)
-	},
-	"a deadline and the end": func(w *world, c, s end) {
-		w.tell("close", s.Close())
-		w.read(c, 1)
-		w.tell("deadline", c.SetReadDeadline(time.Unix(1, 0)))
-		w.read(c, 1)
-		w.tell("deadline", c.SetReadDeadline(time.Time{}))
-		w.read(c, 1)
-	},
-	"a deadline and a reset": func(w *world, c, s end) {
-		w.tell("deadline", c.SetReadDeadline(time.Unix(1, 0)))
-		w.reset(s)
-		w.read(c, 1)
-		w.tell("deadline", c.SetReadDeadline(time.Time{}))
-		w.read(c, 1)
-	},
-	"a deadline during a read": func(w *world, c, _ end) {
-		w.while(func(w *world) { w.read(c, 1) }, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
-	},
-	"a deadline during a write": func(w *world, c, _ end) {
-		w.while(func(w *world) { w.flood(c) }, func() { _ = c.SetWriteDeadline(time.Unix(1, 0)) })
-	},
-	"own close during a read": func(w *world, c, _ end) {
-		w.while(func(w *world) { w.read(c, 1) }, func() { c.Close() })
-	},
-	"own close during a write": func(w *world, c, _ end) {
-		w.while(func(w *world) { w.flood(c) }, func() { c.Close() })
-	},
-	"own half close during a read": func(w *world, c, s end) {
-		w.while(func(w *world) { w.read(c, 4) }, func() { _ = c.CloseWrite(); w.read(s, 1); w.write(s, "text") })
-	},
-	"the peer's close during a read": func(w *world, c, s end) {
-		w.while(func(w *world) { w.read(c, 1) }, func() { s.Close() })
-	},
-	"the peer's reset during a read": func(w *world, c, s end) {
-		w.while(func(w *world) { w.read(c, 1) }, func() { w.reset(s) })
-	},
-	"the peer's close during a write": func(w *world, c, s end) {
-		w.while(func(w *world) { w.tell("some", w.flood(c) > 0) }, func() { w.read(s, 1); s.Close() })
-		w.write(c, "x")
-		w.read(c, 1)
-	},
-	"the peer's reset during a write": func(w *world, c, s end) {
-		w.while(func(w *world) { w.tell("some", w.flood(c) > 0) }, func() { w.read(s, 1); w.reset(s) })
-		w.write(c, "x")
-		w.read(c, 1)
-	},
-	"the peer's half close during a write": func(w *world, c, s end) {
-		w.while(func(w *world) { n, err := c.Write(flood[:1<<20]); w.tell("write", n, err); c.Close() }, func() {
-			_ = s.CloseWrite()
-			n, err := io.Copy(io.Discard, s)
-			w.tell("copy", n, err)
-		})
-	},
-	"two readers": func(w *world, c, s end) {
-		var sum atomic.Int64
-		var readers sync.WaitGroup
-		for range 2 {
-			readers.Go(func() {
-				n, err := io.Copy(io.Discard, c)
-				sum.Add(n)
-				assert.NoError(w, err)
-			})
-		}
-		n, err := s.Write(make([]byte, 1<<20))
-		w.tell("write", n, err)
-		w.tell("close", s.Close())
-		readers.Wait()
-		w.tell("sum", sum.Load())
-	},
-	"two writers": func(w *world, c, s end) {
-		const size = 1 << 20
-		for _, b := range []byte("ab") {
-			go func() {
-				_, err := c.Write(bytes.Repeat([]byte{b}, size))
-				assert.NoError(w, err)
-			}()
-		}
-		for range 2 {
-			p := make([]byte, size)
-			_, err := io.ReadFull(s, p)
-			w.tell("one at a time", bytes.Count(p, p[:1]) == size, err)
-		}
-	},
-	"dial, refused": func(w *world, _, _ end) {
-		w.tell("close", w.listener.Close())
-		c, err := w.dial(w.Context())
-		w.tell("dial", c == nil, err)
-	},
-	"dial, canceled": func(w *world, _, _ end) {
-		ctx, cancel := context.WithCancelCause(w.Context())
-		cancel(errors.New("a cause"))
-		c, err := w.dial(ctx)
-		w.tell("dial", c == nil, err)
-	},
-	"dial, too late": func(w *world, _, _ end) {
-		ctx, cancel := context.WithDeadline(w.Context(), time.Unix(1, 0))
-		defer cancel()
-		c, err := w.dial(ctx)
-		w.tell("dial", c == nil, err)
-	},
-	"dial, canceled and refused": func(w *world, _, _ end) {
-		w.tell("close", w.listener.Close())
-		ctx, cancel := context.WithCancel(w.Context())
-		cancel()
-		c, err := w.dial(ctx)
-		w.tell("dial", c == nil, err)
-	},
-	"the end of a dial's context": func(w *world, _, _ end) {
-		ctx, cancel := context.WithCancel(w.Context())
-		c, err := w.dial(ctx)
-		require.NoError(w, err)
-		defer c.Close()
-		cancel()
-		s, err := w.listener.Accept()
-		require.NoError(w, err)
-		defer s.Close()
-		w.write(s, "text")
-		w.read(c, 4)
-	},
-	"the queue": func(w *world, _, _ end) {
-		var dialed []net.Conn
-		for _, text := range []string{"one", "two"} {
-			c, err := w.dial(w.Context())
-			require.NoError(w, err)
-			defer c.Close()
-			w.write(c, text)
-			dialed = append(dialed, c)
-		}
-		for range dialed {
-			s, err := w.listener.Accept()
-			require.NoError(w, err)
-			defer s.Close()
-			w.read(s, 3)
-		}
-	},
-	"the queue when the listener closes": func(w *world, _, _ end) {
-		c, err := w.dial(w.Context())
-		require.NoError(w, err)
-		defer c.Close()
-		w.tell("close", w.listener.Close())
-		n, err := c.Read(make([]byte, 1))
-		w.tell("read", n, errors.Is(err, syscall.ECONNRESET))
-	},
-	"an end before the accept": func(w *world, _, _ end) {
-		c, err := w.dial(w.Context())
-		require.NoError(w, err)
-		w.write(c, "text")
-		w.tell("close", c.Close())
-		s, err := w.listener.Accept()
-		require.NoError(w, err)
-		defer s.Close()
-		w.readAll(s)
-	},
-	"the listener's end": func(w *world, _, _ end) {
-		w.tell("close", w.listener.Close())
-		w.tell("close", w.listener.Close())
-		c, err := w.listener.Accept()
-		w.tell("accept", c == nil, err, w.listener.Addr().Network(), w.names.Replace(w.listener.Addr().String()))
-	},
-	"the listener's end during an accept": func(w *world, _, _ end) {
-		w.while(func(w *world) { c, err := w.listener.Accept(); w.tell("accept", c == nil, err) }, func() { w.listener.Close() })
-	},
-	"connections outlive the listener": func(w *world, c, s end) {
-		w.tell("close", w.listener.Close())
-		w.write(s, "text")
-		w.read(c, 4)
-	},
-}
+var scenes = map[string]string{
+	"addresses":                            "addresses; c close; s close; addresses",
+	"a stream has no borders":              "c write one; c write two; s read 2; s read 1; s read 3",
+	"close":                                "c write last words; c close; s readAll; s read 1",
+	"close with something unread":          "c write request; s write answer; s read 1; s close; c readAll; c read 1; c write x",
+	"write to a closed peer":               "s close; c read 1; c write into the void; c writeUntilError; c write x; c read 1",
+	"much to a closed peer":                "s close; c flood; c read 1",
+	"the peer closes after a last message": "s write 408; s close; c write request; c writeUntilError; c readAll",
+	"own close":                            "c close; " + afterOwnEnd,
+	"own reset":                            "c reset; " + afterOwnEnd,
+	"reset, read first":                    "s reset; c read 1; c read 1; c write x; c closeWrite; c deadline past; c close",
+	"reset, write first":                   "s reset; c writeUntilError; c write x; c read 1",
+	"reset after some data":                "s write half an ans; c read 4; s reset; c readAll; c read 1",
+	"reset of a half closed connection":    "c closeWrite; s read 1; s reset; c read 1; c read 1",
+	"half close":                           "c write question; c closeWrite; s readAll; s read 1; c write x; s write answer; s close; c readAll",
+	"half close twice":                     "c closeWrite; c closeWrite; c write",
+	"half close by both":                   "c closeWrite; s read 1; s closeWrite; c read 1; c write x; c close",
+	"nothing":                              "c read 0; c write; s write text; c read 0; c read 4; s close; c read 1; c read 0",
+	"nothing after a deadline":             "c deadline past; c read 0; c write",
+	"nothing after a reset":                "s reset; c read 1; c read 0; c write",
+	"a deadline that has passed":           "s write text; c deadline past; c read 4; c write x; c read 4; c deadline none; c read 4; c write x",
+	"a read deadline":                      "c readDeadline soon; c read 1; c write x; s write text; c read 1; c readDeadline later; c read 4",
+	"a write deadline":                     "c writeDeadline soon; c flood; c write x; s write text; c read 4",
+	"a deadline and the end":               "s close; c read 1; c readDeadline past; c read 1; c readDeadline none; c read 1",
+	"a deadline and a reset":               "c readDeadline past; s reset; c read 1; c readDeadline none; c read 1",
+	"a deadline during a read":             "c read 1 & c readDeadline past",
+	"a deadline during a write":            "c flood & c writeDeadline past",
+	"own close during a read":              "c read 1 & c close",
+	"own close during a write":             "c flood & c close",
+	"own half close during a read":         "c read 4 & c closeWrite & s read 1 & s write text",
+	"the peer's close during a read":       "c read 1 & s close",
+	"the peer's reset during a read":       "c read 1 & s reset",
+	"the peer's close during a write":      "c flood & s read 1 & s close; c write x; c read 1",
+	"the peer's reset during a write":      "c flood & s read 1 & s reset; c write x; c read 1",
+	"the peer's half close during a write": "c writeMuch & s closeWrite & s readAll",
 
-// afterOwnEnd calls everything on a connection that this end has closed.
-func (w *world) afterOwnEnd(c end) {
-	w.read(c, 1)
-	w.read(c, 0)
-	w.write(c, "x")
-	w.write(c, "")
-	w.tell("close", c.Close())
-	w.tell("close write", c.CloseWrite())
-	w.tell("deadline", c.SetDeadline(time.Now()))
-	w.tell("read deadline", c.SetReadDeadline(time.Time{}))
-	w.tell("write deadline", c.SetWriteDeadline(time.Time{}))
+	"dial, refused":                       "stop; dial",
+	"dial, canceled":                      "dial canceled",
+	"dial, too late":                      "dial late",
+	"dial, canceled and refused":          "stop; dial canceled",
+	"the end of a dial's context":         "dial once; accept; s write text; c read 4",
+	"the queue":                           "dial; c write one; dial; c write two; accept; s read 3; accept; s read 3",
+	"the queue when the listener closes":  "dial; stop; c read 1",
+	"an end before the accept":            "dial; c write text; c close; accept; s readAll",
+	"the listener's end":                  "stop; stop; accept",
+	"the listener's end during an accept": "accept & stop",
+	"connections outlive the listener":    "stop; s write text; c read 4",
 }
 
 // A connection in memory does what one of package net does. What a test sees here
@@ -514,29 +286,56 @@ func TestConn_AsPackageNet(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems have other errors")
 	}
-	for name, play := range scenes {
+	for name, scene := range scenes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			see := func(w *world) []string {
+			see := func(w *world) string {
 				defer w.listener.Close()
-				c, s := w.connect()
-				play(w, c, s)
-				return w.lines
+				return strings.Join(w.play("dial; accept; "+scene), "\n")
 			}
-			real, memory := see(worldOfNet(t)), see(worldInMemory(t))
-			assert.Equal(t, strings.Join(real, "\n"), strings.Join(memory, "\n"))
+			assert.Equal(t, see(worldOfNet(t)), see(worldInMemory(t)))
 		})
+	}
+}
+
+// Of two Writes at a time, one waits for the other; two Reads share what arrives.
+func TestConn_Concurrent(t *testing.T) {
+	t.Parallel()
+	for _, w := range []*world{worldOfNet(t), worldInMemory(t)} {
+		defer w.listener.Close()
+		w.play("dial; accept")
+		const size = 1 << 20
+		var wg sync.WaitGroup
+		for _, b := range []byte("ab") {
+			wg.Go(func() {
+				_, err := w.client.Write(bytes.Repeat([]byte{b}, size))
+				assert.NoError(t, err)
+			})
+		}
+		for range 2 {
+			p := make([]byte, size)
+			_, err := io.ReadFull(w.server, p)
+			assert.NoError(t, err)
+			assert.Equal(t, size, bytes.Count(p, p[:1]))
+		}
+		sums := make(chan int64)
+		for range 2 {
+			go func() {
+				n, err := io.Copy(io.Discard, w.client)
+				assert.NoError(t, err)
+				sums <- n
+			}()
+		}
+		w.play("s writeMuch")
+		assert.EqualValues(t, size, <-sums+<-sums)
+		wg.Wait()
 	}
 }
 
 // The differences that the documentation of Conn and Listener.Dial lists.
 func TestConn_UnlikePackageNet(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		world *world
-		real  bool
-	}{{worldOfNet(t), true}, {worldInMemory(t), false}} {
-		w := tt.world
+	for _, w := range []*world{worldOfNet(t), worldInMemory(t)} {
 		defer w.listener.Close()
 		var hooks []string
 		c, err := w.dial(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
@@ -545,24 +344,23 @@ func TestConn_UnlikePackageNet(t *testing.T) {
 		}))
 		require.NoError(t, err)
 		defer c.Close()
-		if tt.real {
-			assert.Equal(t, []string{"start", "done"}, hooks)
-		} else {
-			assert.Empty(t, hooks)
-		}
 		_, readerFrom := c.(io.ReaderFrom)
 		_, writerTo := c.(io.WriterTo)
 		_, raw := c.(syscall.Conn)
-		assert.Equal(t, []bool{tt.real, tt.real, tt.real}, []bool{readerFrom, writerTo, raw})
-
-		if !tt.real {
-			n, err := c.Write(flood[:bufferSize])
-			assert.NoError(t, err)
-			assert.Equal(t, bufferSize, n)
-			require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Millisecond)))
-			n, err = c.Write(flood[:1])
-			assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-			assert.Zero(t, n)
+		methods := []bool{readerFrom, writerTo, raw}
+		if _, memory := c.(*Conn); !memory {
+			assert.Equal(t, []string{"start", "done"}, hooks)
+			assert.Equal(t, []bool{true, true, true}, methods)
+			continue
 		}
+		assert.Empty(t, hooks)
+		assert.Equal(t, []bool{false, false, false}, methods)
+		n, err := c.Write(flood[:bufferSize])
+		assert.NoError(t, err)
+		assert.Equal(t, bufferSize, n)
+		require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Millisecond)))
+		n, err = c.Write(flood[:1])
+		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		assert.Zero(t, n)
 	}
 }

@@ -65,6 +65,7 @@ func TestServer_Echo(t *testing.T) {
 
 func TestRequestConn_Reset(t *testing.T) {
 	t.Parallel()
+	assert.Nil(t, RequestConn(httptest.NewRequest(http.MethodGet, "/", nil)), "of another server")
 	eachProto(t, func(t *testing.T, proto Proto) {
 		s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/half" {
@@ -117,23 +118,4 @@ func TestServer_ReportsABodyLeftOpen(t *testing.T) {
 		assert.True(t, f.failed)
 		require.NoError(t, resp.Body.Close())
 	})
-}
-
-// Outside a bubble the cleanup must not cost a test real time.
-func TestServer_OutsideABubble(t *testing.T) {
-	t.Parallel()
-	var start time.Time
-	t.Run("server", func(t *testing.T) {
-		s := NewServer(t, HTTP2, http.NotFoundHandler())
-		resp, err := (&http.Client{Transport: s.Transport()}).Get(s.URL)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		start = time.Now()
-	})
-	assert.Less(t, time.Since(start), 5*time.Second)
-}
-
-func TestRequestConn_ForeignServer(t *testing.T) {
-	t.Parallel()
-	assert.Nil(t, RequestConn(httptest.NewRequest(http.MethodGet, "/", nil)))
 }
