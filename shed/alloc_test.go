@@ -25,9 +25,7 @@ func (idle) WriteHeader(int)                              {}
 // calm returns a typical client request.
 func calm() *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/path", nil)
-	r.Header.Set("Accept", "application/json")
-	r.Header.Set("User-Agent", "client/1.0")
-	r.Header.Set("Authorization", "Bearer abc")
+	setHeader(r, []string{"Accept: application/json", "User-Agent: client/1.0", "Authorization: Bearer abc"})
 	return r
 }
 

@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +19,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -30,112 +28,17 @@ import (
 	"github.com/retrip/retrip/shed"
 )
 
-const ms = time.Millisecond
-
-var protos = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C}
-
-// TestMain makes garbage collections rare. The tests produce much garbage on a
-// small heap, which would be collected again and again.
-func TestMain(m *testing.M) {
-	debug.SetGCPercent(400)
-	os.Exit(m.Run())
-}
-
-// each runs f in a bubble, once per protocol.
-func each(t *testing.T, f func(t *testing.T, proto memhttp.Proto)) {
-	for _, proto := range protos {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { f(t, proto) })
-		})
-	}
-}
-
-// sleeper serves for as long as the path says, such as /50ms.
-func sleeper(w http.ResponseWriter, r *http.Request) {
-	d, err := time.ParseDuration(strings.TrimPrefix(r.URL.Path, "/"))
-	if err != nil {
-		panic(err)
-	}
-	time.Sleep(d)
-	w.WriteHeader(http.StatusNoContent)
-}
-
-// answered is a client's answer and the time it arrived.
-type answered struct {
-	status int
-	header http.Header
-	body   string
-	took   time.Duration
-	err    error
-}
-
-// do makes a request and reads the answer.
-func do(ctx context.Context, rt http.RoundTripper, method, url string, body io.Reader, header ...string) (a answered) {
-	start := time.Now()
-	defer func() { a.took = time.Since(start) }()
-	req, err := http.NewRequestWithContext(ctx, method, url, body)
-	if err != nil {
-		return answered{err: err}
-	}
-	for _, line := range header {
-		name, value, _ := strings.Cut(line, ": ")
-		req.Header.Add(name, value)
-	}
-	resp, err := rt.RoundTrip(req)
-	if err != nil {
-		return answered{err: err}
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return answered{status: resp.StatusCode, header: resp.Header, body: string(text), err: err}
-}
-
-// meanwhile runs f in the background and returns a channel for its answer.
-func meanwhile(f func() answered) <-chan answered {
-	c := make(chan answered, 1)
-	go func() { c <- f() }()
-	synctest.Wait()
-	return c
-}
-
-// counted returns the metrics of h by name and label values.
-func counted(t *testing.T, h *shed.Handler) map[string]float64 {
-	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(h))
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	values := map[string]float64{}
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var name strings.Builder
-			name.WriteString(strings.TrimPrefix(family.GetName(), "retrip_shed_"))
-			for _, label := range m.GetLabel() {
-				name.WriteString(" " + label.GetValue())
-			}
-			if v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()); v != 0 {
-				values[name.String()] = v
-			}
-		}
-	}
-	return values
-}
-
 func TestHandler_Refuses(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, QueueTime: 100 * ms}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
-		running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/1s", nil) })
-
-		queued := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/0s", nil) })
-		a := do(t.Context(), rt, "GET", s.URL+"/0s", nil, "Retry-Attempt: 2")
+		h := &shed.Handler{Handler: sleeping, Limit: 1, QueueTime: 100 * ms}
+		s := newSite(t, proto, h)
+		running, queued := s.getting("/1s"), s.getting("/0s")
+		a := s.get("/0s", "Retry-Attempt: 2")
 		require.NoError(t, a.err)
 		assert.Equal(t, 503, a.status)
 		assert.Equal(t, 20*ms, a.took, "a retry waits a fifth of the time")
-		a = do(t.Context(), rt, "GET", s.URL+"/0s", nil, "Retry-Attempt: 2")
+		a = s.get("/0s", "Retry-Attempt: 2")
 		assert.Equal(t, 503, a.status)
 		assert.Zero(t, a.took, "and is refused at once while the queue is that old")
 		assert.Equal(t, []string{"false"}, a.header["X-Should-Retry"])
@@ -148,11 +51,10 @@ func TestHandler_Refuses(t *testing.T) {
 
 		last := meanwhile(func() answered {
 			time.Sleep(850 * ms)
-			return do(t.Context(), rt, "GET", s.URL+"/0s", nil)
+			return s.get("/0s")
 		})
 		assert.Equal(t, 204, (<-running).status)
-		a = <-last
-		assert.Equal(t, 204, a.status)
+		assert.Equal(t, 204, (<-last).status)
 		assert.Equal(t, map[string]float64{
 			"requests_total 1": 3, "requests_total 2": 2, "refused_total retry": 2, "refused_total queue_time": 1, "queue_seconds": 2, "limit": 1,
 		}, counted(t, h))
@@ -163,52 +65,19 @@ func TestHandler_Refuses(t *testing.T) {
 // would cost more.
 func TestHandler_RefusalKeepsTheConnection(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		body  int
-		dials int
-	}{{0, 1}, {1000, 1}, {200 << 10, 1}, {8 << 20, 3}} {
-		t.Run(fmt.Sprint(tt.body), func(t *testing.T) {
+	for size, dials := range map[int]int{0: 1, 1000: 1, 200 << 10: 1, 8 << 20: 3} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, DeadlineHeader: "Timeout-Ms"}
-				s := memhttp.NewServer(t, memhttp.HTTP1, h)
-				rt := s.Transport()
+				s := newSite(t, memhttp.HTTP1, &shed.Handler{Handler: sleeping, Limit: 1, DeadlineHeader: "Timeout-Ms"})
 				for range 3 {
-					req, err := http.NewRequest("POST", s.URL+"/0s", strings.NewReader(strings.Repeat("x", tt.body)))
-					require.NoError(t, err)
-					req.Header.Set("Timeout-Ms", "0")
-					resp, err := rt.RoundTrip(req)
-					require.NoError(t, err)
-					assert.Equal(t, 503, resp.StatusCode)
-					_, err = io.Copy(io.Discard, resp.Body)
-					require.NoError(t, err)
-					resp.Body.Close()
+					body := strings.NewReader(strings.Repeat("x", size))
+					assert.Equal(t, 503, do(t.Context(), s.base, "POST", s.URL+"/0s", body, "Timeout-Ms: 0").status)
 					synctest.Wait()
 				}
-				assert.EqualValues(t, tt.dials, s.Listener.Dials())
+				assert.EqualValues(t, dials, s.Listener.Dials())
 			})
 		})
 	}
-}
-
-func TestHandler_ClientGoesInTheQueue(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, proto memhttp.Proto) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, QueueTime: time.Second}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
-		running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/500ms", nil) })
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := meanwhile(func() answered { return do(ctx, rt, "GET", s.URL+"/1h", nil) })
-		stays := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL+"/0s", nil) })
-		assert.Equal(t, 2.0, counted(t, h)["waiting_requests"])
-		cancel()
-		assert.ErrorIs(t, (<-gone).err, context.Canceled)
-		synctest.Wait()
-		assert.Equal(t, 1.0, counted(t, h)["waiting_requests"])
-		assert.Equal(t, 1.0, counted(t, h)["refused_total canceled"])
-		assert.Equal(t, 204, (<-running).status)
-		assert.Equal(t, 500*ms, (<-stays).took)
-	})
 }
 
 // A panic of the handler returns the slot and reaches net/http.
@@ -220,12 +89,11 @@ func TestHandler_Panics(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 		})}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
+		s := newSite(t, proto, h)
 		for _, accept := range []string{"*/*", "text/event-stream"} {
-			assert.Error(t, do(t.Context(), rt, "GET", s.URL+"/panic", nil, "Accept: "+accept).err)
+			assert.Error(t, s.get("/panic", "Accept: "+accept).err)
 			synctest.Wait()
-			assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+			assert.Equal(t, 200, s.get("").status)
 		}
 		assert.Zero(t, counted(t, h)["running_requests"])
 	})
@@ -243,46 +111,34 @@ func TestHandler_Deadline(t *testing.T) {
 			deadlines = append(deadlines, left)
 			sleeper(w, r)
 		})}
-		s := memhttp.NewServer(t, memhttp.HTTP1, h)
-		rt := s.Transport()
-		get := func(path, timeout string) answered {
-			return do(t.Context(), rt, "GET", s.URL+path, nil, "X-Timeout-Ms: "+timeout)
-		}
-		assert.Equal(t, 204, get("/0s", "1500").status)
-		assert.Equal(t, 204, get("/0s", "whenever").status)
-		for _, none := range []string{"0", "-20", "0.0000001"} {
-			a := get("/0s", none)
-			assert.Equal(t, 503, a.status, none)
+		s := newSite(t, memhttp.HTTP1, h)
+		for _, tt := range []struct {
+			timeout string
+			status  int
+		}{{"1500", 204}, {"whenever", 204}, {"0", 503}, {"-20", 503}, {"0.0000001", 503}} {
+			a := s.get("/0s", "X-Timeout-Ms: "+tt.timeout)
+			assert.Equal(t, tt.status, a.status, tt.timeout)
 			assert.Zero(t, a.took)
 		}
-		running := meanwhile(func() answered { return get("/50ms", "1000") })
-		a := get("/0s", "30")
+		running := s.getting("/50ms", "X-Timeout-Ms: 1000")
+		a := s.get("/0s", "X-Timeout-Ms: 30")
 		assert.Equal(t, 503, a.status, "no time is left in the queue")
 		assert.Equal(t, 30*ms, a.took)
-		a = get("/0s", "60")
+		a = s.get("/0s", "X-Timeout-Ms: 60")
 		assert.Equal(t, 204, a.status)
 		assert.Equal(t, 20*ms, a.took)
 		<-running
 		assert.Equal(t, []time.Duration{1500 * ms, -1, 1000 * ms, 40 * ms}, deadlines)
 		assert.Equal(t, 4.0, counted(t, h)["refused_total deadline"])
-	})
-}
 
-// A deadline that the context already has ends the wait with the same reason.
-func TestHandler_DeadlineOfTheContext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1}
-		running := meanwhile(func() answered {
-			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/1s", nil))
-			return answered{}
-		})
+		// A deadline that the context already has ends the wait with the same reason.
+		running = meanwhile(func() answered { return direct(h, "/1s") })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
 		defer cancel()
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/0s", nil))
 		assert.Equal(t, 503, w.Code)
-		assert.Equal(t, 1.0, counted(t, h)["refused_total deadline"])
+		assert.Equal(t, 5.0, counted(t, h)["refused_total deadline"])
 		<-running
 	})
 }
@@ -290,10 +146,9 @@ func TestHandler_DeadlineOfTheContext(t *testing.T) {
 func TestHandler_Exempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var end chan struct{}
 		occupied := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/hold" {
-				<-end
+				time.Sleep(time.Hour)
 			}
 		})
 		for _, tt := range []struct {
@@ -304,32 +159,22 @@ func TestHandler_Exempt(t *testing.T) {
 			{nil, []string{"/healthz", "/livez", "/readyz"}, []string{"/", "/healthz/", "/Healthz"}},
 			{func(r *http.Request) bool { return r.URL.Path == "/ping" }, []string{"/ping"}, []string{"/healthz"}},
 		} {
-			h := &shed.Handler{Handler: occupied, Limit: 1, QueueTime: retrip.Off, Exempt: tt.exempt}
-			serve := func(path string) answered {
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-				return answered{status: w.Code}
-			}
-			end = make(chan struct{})
-			running := meanwhile(func() answered { return serve("/hold") })
-			synctest.Wait() // until /hold runs
+			h := &shed.Handler{Handler: occupied, Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Exempt: tt.exempt}
+			running := meanwhile(func() answered { return direct(h, "/hold") })
 			for _, path := range tt.free {
-				assert.Equal(t, 200, serve(path).status, path)
+				assert.Equal(t, 200, direct(h, path).status, path)
 			}
 			for _, path := range tt.counts {
-				assert.Equal(t, 503, serve(path).status, path)
+				assert.Equal(t, 503, direct(h, path).status, path)
 			}
-			close(end)
 			assert.Equal(t, 200, (<-running).status)
 		}
 	})
 }
 
 func TestHandler_Defaults(t *testing.T) {
-	w := httptest.NewRecorder()
 	h := &shed.Handler{Limit: 7}
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/no/such/path", nil))
-	assert.Equal(t, 404, w.Code, "of http.DefaultServeMux")
+	assert.Equal(t, 404, direct(h, "/no/such/path").status, "of http.DefaultServeMux")
 	assert.NoError(t, h.Validate())
 	assert.Equal(t, 7.0, counted(t, h)["limit"])
 	assert.True(t, math.IsInf(counted(t, &shed.Handler{Limit: retrip.Off})["limit"], 1))
@@ -355,10 +200,9 @@ func TestHandler_Validate(t *testing.T) {
 		tt.handler.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })
 		assert.ErrorContains(t, tt.handler.Validate(), tt.want)
 		for _, path := range []string{"/", "/healthz"} {
-			w := httptest.NewRecorder()
-			tt.handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-			assert.Equal(t, 500, w.Code)
-			assert.Equal(t, tt.handler.Validate().Error()+"\n", w.Body.String())
+			a := direct(tt.handler, path)
+			assert.Equal(t, 500, a.status)
+			assert.Equal(t, tt.handler.Validate().Error()+"\n", a.body)
 		}
 	}
 	for _, h := range []*shed.Handler{
@@ -366,15 +210,11 @@ func TestHandler_Validate(t *testing.T) {
 		{Limit: math.MaxInt, QueueTime: math.MaxInt64, RetryShare: 1, HoldTime: math.MaxInt64, RetryHeader: "X-Envoy-Attempt-Count"},
 	} {
 		assert.NoError(t, h.Validate())
-		h.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		assert.Equal(t, 200, w.Code)
+		h.Handler = idle{}
+		assert.Equal(t, 200, direct(h, "/").status)
 	}
-}
 
-// The query of the error is that of the docs, which ops tests.
-func TestHandler_ValidateSaysHowToMeasure(t *testing.T) {
+	// The query of the error is that of the docs, which ops tests.
 	docs, err := os.ReadFile("../docs/shed.md")
 	require.NoError(t, err)
 	match := regexp.MustCompile("(?s)```promql\n(max\\(.*?)\n```").FindSubmatch(docs)
@@ -387,29 +227,22 @@ func TestHandler_ValidateSaysHowToMeasure(t *testing.T) {
 func TestHandler_SlowRoute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		work := http.HandlerFunc(sleeper)
 		routes := http.NewServeMux()
-		routes.Handle("/", &shed.Handler{Handler: work, Limit: 4})
-		routes.Handle("/9s", &shed.Handler{Handler: work, Limit: 2})
+		routes.Handle("/", &shed.Handler{Handler: sleeping, Limit: 4})
+		routes.Handle("/9s", &shed.Handler{Handler: sleeping, Limit: 2})
 		for _, tt := range []struct {
 			server http.Handler
 			fast   int
-		}{{&shed.Handler{Handler: work, Limit: 4}, 503}, {routes, 204}} {
-			get := func(path string) answered {
-				w := httptest.NewRecorder()
-				tt.server.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-				return answered{status: w.Code}
-			}
-			var slow []<-chan answered
+		}{{&shed.Handler{Handler: sleeping, Limit: 4}, 503}, {routes, 204}} {
+			var slow sync.WaitGroup
 			for range 6 {
-				slow = append(slow, meanwhile(func() answered { return get("/9s") }))
+				slow.Go(func() { direct(tt.server, "/9s") })
 			}
+			synctest.Wait()
 			for range 8 {
-				assert.Equal(t, tt.fast, get("/10ms").status)
+				assert.Equal(t, tt.fast, direct(tt.server, "/10ms").status)
 			}
-			for _, c := range slow {
-				<-c
-			}
+			slow.Wait()
 		}
 	})
 }
@@ -460,34 +293,63 @@ func TestHandler_Layers(t *testing.T) {
 	})
 }
 
+// outgoing makes a request of a handler's own with ctx, and returns the attempts that
+// its tries state.
+func outgoing(ctx context.Context) (attempts []string) {
+	leaf := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		attempts = append(attempts, strings.Join(r.Header["Attempt"], "+"))
+		return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+	})
+	do(ctx, &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Attempt", MaxAttempts: 2}}, "GET", "http://example.com", nil)
+	return attempts
+}
+
 // The context of a first attempt doesn't affect the handler's Transports.
 func TestHandler_MarksRetriesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
-		leaf := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			got = append(got, strings.Join(r.Header["Attempt"], "+"))
-			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
-		})
-		rt := &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Attempt", MaxAttempts: 2}}
 		h := &shed.Handler{Limit: 1, RetryHeader: "x-envoy-attempt-count", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			do(r.Context(), rt, "GET", "http://example.com", nil)
+			got = outgoing(r.Context())
 		})}
-		for _, attempt := range []string{"", "1", "2", "999999", "-1", "99999999999999999999"} {
-			got = nil
-			r := httptest.NewRequest("GET", "/", nil)
-			if attempt != "" {
-				r.Header.Set("X-Envoy-Attempt-Count", attempt)
-			}
-			h.ServeHTTP(httptest.NewRecorder(), r)
-			want := []string{"", "2"}
-			switch attempt {
-			case "2", "999999":
-				want = []string{attempt}
-			case "99999999999999999999":
-				want = []string{"1000000"}
-			}
+		own := []string{"", "2"}
+		direct(h, "/")
+		assert.Equal(t, own, got)
+		for attempt, want := range map[string][]string{"1": own, "-1": own, "2": {"2"}, "999999": {"999999"}, "99999999999999999999": {"1000000"}} {
+			direct(h, "/", "X-Envoy-Attempt-Count: "+attempt)
 			assert.Equal(t, want, got, attempt)
 		}
+	})
+}
+
+// Work that a retry has started, and that goes on without it, makes calls of
+// its own.
+func TestHandler_BackgroundWork(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		own, inherited, twice := []string{"", "2"}, []string{"3"}, []string{"3", "4"}
+		timeout, two := retrip.Policy{AttemptTimeout: time.Second}, retrip.Policy{MaxAttempts: 2}
+		var kept context.Context
+		h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			ctx := r.Context()
+			assert.Equal(t, inherited, outgoing(ctx))
+			assert.Equal(t, inherited, outgoing(retrip.WithPolicy(ctx, timeout)))
+			assert.Equal(t, inherited, outgoing(retrip.WithTrace(ctx, nil)))
+			assert.Equal(t, twice, outgoing(retrip.WithPolicy(ctx, two)))
+			assert.Equal(t, twice, outgoing(retrip.WithTrace(retrip.WithPolicy(ctx, two), nil)))
+			assert.Equal(t, twice, outgoing(retrip.WithPolicy(retrip.WithPolicy(ctx, two), timeout)))
+			assert.Equal(t, own, outgoing(context.WithoutCancel(ctx)), "it has begun")
+			var cancel context.CancelFunc
+			kept, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Hour)
+			t.Cleanup(cancel)
+			assert.Equal(t, inherited, outgoing(kept), "it may be part of the request")
+		})}
+		s := newSite(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r.WithContext(retrip.WithPolicy(r.Context(), two)))
+		}))
+		assert.Equal(t, 200, s.get("", "Retry-Attempt: 3").status)
+		assert.Equal(t, own, outgoing(kept))
+		assert.Equal(t, own, outgoing(retrip.WithPolicy(kept, timeout)))
+		assert.Equal(t, []string{"", "2", "3"}, outgoing(retrip.WithPolicy(kept, retrip.Policy{MaxAttempts: 3})))
 	})
 }
 
@@ -497,11 +359,10 @@ func TestHandler_Overload(t *testing.T) {
 	each(t, func(t *testing.T, proto memhttp.Proto) {
 		const workers, seconds = 4, 1
 		rate := testenv.Size(2000, 4000)
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: workers}
-		s := memhttp.NewServer(t, proto, h)
-		base := s.Transport()
-		base.MaxIdleConnsPerHost = 10_000
-		rt := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: 300 * ms, RetryHeader: "Retry-Attempt"}}
+		h := &shed.Handler{Handler: sleeping, Limit: workers}
+		s := newSite(t, proto, h)
+		s.base.MaxIdleConnsPerHost = 10_000
+		rt := &retrip.Transport{Base: s.base, Policy: retrip.Policy{AttemptTimeout: 300 * ms, RetryHeader: "Retry-Attempt"}}
 		var good atomic.Int64
 		var wg sync.WaitGroup
 		start := time.Now()
@@ -516,23 +377,28 @@ func TestHandler_Overload(t *testing.T) {
 		took := time.Since(start).Seconds()
 		wg.Wait()
 		assert.GreaterOrEqual(t, float64(good.Load()), 0.9*100*workers*took)
-		counts := counted(t, h)
-		assert.Zero(t, counts["running_requests"])
-		assert.Zero(t, counts["waiting_requests"])
+		assertIdle(t, h)
 	})
+}
+
+// assertIdle checks that no request is left.
+func assertIdle(t *testing.T, h *shed.Handler) {
+	t.Helper()
+	counts := counted(t, h)
+	assert.Zero(t, counts["running_requests"])
+	assert.Zero(t, counts["waiting_requests"])
 }
 
 // A request that waits is served as soon as another has run for HoldTime.
 func TestHandler_HoldTimeEndsAWait(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 2, QueueTime: 300 * ms, HoldTime: 100 * ms}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
+		h := &shed.Handler{Handler: sleeping, Limit: 2, QueueTime: 300 * ms, HoldTime: 100 * ms}
+		s := newSite(t, proto, h)
 		get := func(path string, at time.Duration, header ...string) <-chan answered {
 			return meanwhile(func() answered {
 				time.Sleep(at)
-				return do(t.Context(), rt, "GET", s.URL+path, nil, header...)
+				return s.get(path, header...)
 			})
 		}
 		hangs, ends := get("/1s", 0), get("/60ms", 10*ms) // until 100 ms and 70 ms
@@ -548,7 +414,7 @@ func TestHandler_HoldTimeEndsAWait(t *testing.T) {
 			assert.Equal(t, tt.status, a.status)
 			assert.Equal(t, tt.took, a.took)
 		}
-		assert.Zero(t, counted(t, h)["running_requests"])
+		assertIdle(t, h)
 	})
 }
 
@@ -568,70 +434,30 @@ func TestHandler_ServesNobody(t *testing.T) {
 					}
 					sleeper(w, r)
 				})}
-				s := memhttp.NewServer(t, proto, h)
-				rt := s.Transport()
+				s := newSite(t, proto, h)
 				post := func(ctx context.Context, path string) <-chan answered {
 					var body io.Reader = strings.NewReader(strings.Repeat("x", size))
 					if !known {
 						body = struct{ io.Reader }{body}
 					}
-					return meanwhile(func() answered { return do(ctx, rt, "POST", s.URL+path, body) })
+					return meanwhile(func() answered { return do(ctx, s.base, "POST", s.URL+path, body) })
 				}
 				running := post(t.Context(), "/500ms")
 				ctx, cancel := context.WithCancel(t.Context())
 				goes, stays := post(ctx, "/1h"), post(t.Context(), "/100ms")
 				time.Sleep(100 * ms)
+				assert.Equal(t, 2.0, counted(t, h)["waiting_requests"])
 				cancel()
 				assert.ErrorIs(t, (<-goes).err, context.Canceled)
+				synctest.Wait()
+				assert.Equal(t, 1.0, counted(t, h)["waiting_requests"])
+				assert.Equal(t, 1.0, counted(t, h)["refused_total canceled"])
 				assert.Equal(t, 204, (<-running).status)
 				a := <-stays
 				assert.Equal(t, 204, a.status, "%d %v", size, known)
 				assert.Equal(t, 600*ms, a.took)
 				assert.EqualValues(t, 2, served.Load())
-				assert.Equal(t, 1.0, counted(t, h)["refused_total canceled"])
 			}
 		}
-	})
-}
-
-// Work that a retry has started, and that goes on without it, makes calls of
-// its own.
-func TestHandler_BackgroundWork(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, proto memhttp.Proto) {
-		var got []string
-		leaf := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			got = append(got, strings.Join(r.Header["Retry-Attempt"], "+"))
-			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
-		})
-		rt := &retrip.Transport{Base: leaf, Policy: retrip.Policy{RetryHeader: "Retry-Attempt", MaxAttempts: 2, Budget: retrip.Off}}
-		call := func(ctx context.Context) []string {
-			got = nil
-			do(ctx, rt, "GET", "http://example.com", nil)
-			return got
-		}
-		own, inherited := []string{"", "2"}, []string{"3"}
-		var kept context.Context
-		h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			assert.Equal(t, inherited, call(r.Context()))
-			assert.Equal(t, inherited, call(retrip.WithPolicy(r.Context(), retrip.Policy{AttemptTimeout: time.Second})))
-			assert.Equal(t, inherited, call(retrip.WithTrace(r.Context(), nil)))
-			assert.Equal(t, []string{"3", "4"}, call(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2})))
-			assert.Equal(t, []string{"3", "4"}, call(retrip.WithTrace(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2}), nil)))
-			ctx := retrip.WithPolicy(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2}), retrip.Policy{AttemptTimeout: time.Second})
-			assert.Equal(t, []string{"3", "4"}, call(ctx))
-			assert.Equal(t, own, call(context.WithoutCancel(r.Context())), "it has begun")
-			var cancel context.CancelFunc
-			kept, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), time.Hour)
-			t.Cleanup(cancel)
-			assert.Equal(t, inherited, call(kept), "it may be part of the request")
-		})}
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h.ServeHTTP(w, r.WithContext(retrip.WithPolicy(r.Context(), retrip.Policy{MaxAttempts: 2})))
-		}))
-		assert.Equal(t, 200, do(t.Context(), s.Transport(), "GET", s.URL, nil, "Retry-Attempt: 3").status)
-		assert.Equal(t, own, call(kept))
-		assert.Equal(t, own, call(retrip.WithPolicy(kept, retrip.Policy{AttemptTimeout: time.Second})))
-		assert.Equal(t, []string{"", "2", "3"}, call(retrip.WithPolicy(kept, retrip.Policy{MaxAttempts: 3})))
 	})
 }

@@ -43,34 +43,32 @@ func TestHostile_SlowClientsAndHandlers(t *testing.T) {
 				<-hang
 			}
 		})}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
+		s := newSite(t, proto, h)
 		var wg sync.WaitGroup
 		pipe, feed := io.Pipe()
 		for i := range 3 * limit {
 			wg.Go(func() {
 				if i%2 == 0 {
-					do(t.Context(), rt, "POST", s.URL+"/body", io.MultiReader(strings.NewReader("x"), pipe))
+					do(t.Context(), s.base, "POST", s.URL+"/body", io.MultiReader(strings.NewReader("x"), pipe))
 				} else {
-					do(t.Context(), rt, "GET", s.URL+"/hang", nil)
+					s.get("/hang")
 				}
 			})
 		}
 		synctest.Wait()
 		assert.EqualValues(t, limit, counted(t, h)["running_requests"])
 		time.Sleep(time.Second)
-		assert.Equal(t, 503, do(t.Context(), rt, "GET", s.URL, nil).status)
+		assert.Equal(t, 503, s.get("").status)
 		time.Sleep(9 * time.Second)
 		for range 3 {
-			assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+			assert.Equal(t, 200, s.get("").status)
 		}
 		assert.Zero(t, counted(t, h)["running_requests"])
 		close(hang)
 		feed.Close()
 		wg.Wait()
 		synctest.Wait()
-		assert.Zero(t, counted(t, h)["running_requests"])
-		assert.Zero(t, counted(t, h)["waiting_requests"])
+		assertIdle(t, h)
 	})
 }
 
@@ -78,24 +76,19 @@ func TestHostile_SlowClientsAndHandlers(t *testing.T) {
 func TestHostile_Headers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Limit: 1, QueueTime: 100 * ms, DeadlineHeader: "Timeout-Ms", Handler: http.HandlerFunc(sleeper)}
-		serve := func(path string, header http.Header) answered {
-			start := time.Now()
-			w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
-			r.Header = header
-			h.ServeHTTP(w, r)
-			return answered{status: w.Code, took: time.Since(start)}
-		}
-		running := meanwhile(func() answered { return serve("/10s", nil) })
+		h := &shed.Handler{Limit: 1, QueueTime: 100 * ms, DeadlineHeader: "Timeout-Ms", Handler: sleeping}
+		running := meanwhile(func() answered { return direct(h, "/10s") })
 		for _, header := range []http.Header{
 			nil,
 			{"Retry-Attempt": {"1"}}, {"Retry-Attempt": {"-1", "0"}}, {"Retry-Attempt": {""}}, {"Retry-Attempt": {}},
 			{"Timeout-Ms": {"1e999"}}, {"Timeout-Ms": {}}, {"Timeout-Ms": {strings.Repeat("9", 10_000)}},
 			{"Accept": {"text/event-stream"}}, {"Upgrade": {"websocket"}}, {"Upgrade": {}},
 		} {
-			a := serve("/0s", header)
-			assert.Equal(t, 503, a.status, header)
-			assert.Equal(t, 100*ms, a.took, header)
+			start, w, r := time.Now(), httptest.NewRecorder(), httptest.NewRequest("GET", "/0s", nil)
+			r.Header = header
+			h.ServeHTTP(w, r)
+			assert.Equal(t, 503, w.Code, header)
+			assert.Equal(t, 100*ms, time.Since(start), header)
 		}
 		<-running
 	})
@@ -124,30 +117,26 @@ func TestHostile_Mixture(t *testing.T) {
 				one, two := http.NewServeMux(), http.NewServeMux()
 				one.Handle("/", outer)
 				two.Handle("/", outer)
-				servers := []*memhttp.Server{memhttp.NewServer(t, proto, one), memhttp.NewServer(t, proto, two)}
-				transports := []http.RoundTripper{servers[0].Transport(), servers[1].Transport()}
+				sites := []*site{newSite(t, proto, one), newSite(t, proto, two)}
 				var wg sync.WaitGroup
 				for range testenv.Size(300, 600) {
 					wg.Go(func() {
 						time.Sleep(rand.N(300 * ms))
-						i := rand.IntN(2)
+						s := sites[rand.IntN(2)]
 						path := "/"
 						if rand.IntN(10) == 0 {
 							path = "/panic"
 						}
 						ctx, cancel := context.WithTimeout(t.Context(), rand.N(60*ms))
 						defer cancel()
-						do(ctx, transports[i], "GET", servers[i].URL+path, nil,
+						do(ctx, s.base, "GET", s.URL+path, nil,
 							fmt.Sprint("Retry-Attempt: ", rand.IntN(4)), fmt.Sprint("Timeout-Ms: ", rand.IntN(60)))
 					})
 				}
 				wg.Wait()
 				time.Sleep(time.Second)
-				for _, h := range []*shed.Handler{outer, inner} {
-					counts := counted(t, h)
-					assert.Zero(t, counts["running_requests"])
-					assert.Zero(t, counts["waiting_requests"])
-				}
+				assertIdle(t, outer)
+				assertIdle(t, inner)
 				if limit > 0 {
 					assert.LessOrEqual(t, most.Load(), int64(limit))
 				}
@@ -171,15 +160,13 @@ func TestHostile_Mixture(t *testing.T) {
 func TestHostile_ManyStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Limit: 10, Handler: http.HandlerFunc(sleeper)}
-		s := memhttp.NewServer(t, memhttp.H2C, h)
-		rt := s.Transport()
-		require.Equal(t, 204, do(t.Context(), rt, "GET", s.URL+"/0s", nil).status)
+		s := newSite(t, memhttp.H2C, &shed.Handler{Limit: 10, Handler: sleeping})
+		require.Equal(t, 204, s.get("/0s").status)
 		var good, refused atomic.Int64
 		var wg sync.WaitGroup
 		for range 1000 {
 			wg.Go(func() {
-				switch do(t.Context(), rt, "GET", s.URL+"/10ms", nil).status {
+				switch s.get("/10ms").status {
 				case 204:
 					good.Add(1)
 				case 503:
@@ -216,13 +203,13 @@ func TestHostile_NothingOfACopyIsLost(t *testing.T) {
 		h := &shed.Handler{Handler: mux, Limit: 1, DeadlineHeader: "Timeout-Ms", Exempt: func(*http.Request) bool { return exempt }}
 		synctest.Test(t, func(t *testing.T) {
 			var pattern string
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s := newSite(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				h.ServeHTTP(w, r)
 				pattern = r.Pattern
 			}))
 			for _, header := range []string{"None: 1", "Retry-Attempt: 2", "Timeout-Ms: 1000"} {
 				body := "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n" + strings.Repeat("x", 11<<20) + "\r\n--b--\r\n"
-				a := do(t.Context(), s.Transport(), "POST", s.URL+"/upload/x", strings.NewReader(body), "Content-Type: multipart/form-data; boundary=b", header)
+				a := do(t.Context(), s.base, "POST", s.URL+"/upload/x", strings.NewReader(body), "Content-Type: multipart/form-data; boundary=b", header)
 				assert.Equal(t, 200, a.status)
 				synctest.Wait()
 				assert.Zero(t, files(), header)

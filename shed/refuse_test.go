@@ -44,10 +44,8 @@ func (s *slowly) Read(p []byte) (int, error) {
 func TestRefusal_DoesNotWaitForAnUpload(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, DeadlineHeader: "Timeout-Ms"}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
-		rt.ExpectContinueTimeout = time.Second
+		s := newSite(t, proto, &shed.Handler{Handler: sleeping, Limit: 1, DeadlineHeader: "Timeout-Ms"})
+		s.base.ExpectContinueTimeout = time.Second
 		for _, size := range []int{1, 1 << 10, 100 << 10, 300 << 10, 3 << 20} {
 			for _, known := range []bool{true, false} {
 				for _, header := range []string{"A: b", "Expect: 100-continue"} {
@@ -57,11 +55,9 @@ func TestRefusal_DoesNotWaitForAnUpload(t *testing.T) {
 					if known {
 						req.ContentLength = int64(size)
 					}
-					name, value, _ := strings.Cut(header, ": ")
-					req.Header.Set(name, value)
-					req.Header.Set("Timeout-Ms", "0")
+					setHeader(req, []string{header, "Timeout-Ms: 0"})
 					start := time.Now()
-					resp, err := rt.RoundTrip(req)
+					resp, err := s.base.RoundTrip(req)
 					require.NoError(t, err)
 					text, err := io.ReadAll(resp.Body)
 					took := time.Since(start)
@@ -96,9 +92,8 @@ func TestRefusal_SurvivesTheUpload(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, HoldTime: time.Hour}
-				s := memhttp.NewServer(t, memhttp.HTTP1, h)
-				meanwhile(func() answered { return do(t.Context(), s.Transport(), "GET", s.URL+"/10s", nil) })
+				s := newSite(t, memhttp.HTTP1, &shed.Handler{Handler: sleeping, Limit: 1, HoldTime: time.Hour})
+				s.getting("/10s")
 				conn, err := s.Listener.Dial(t.Context(), "tcp", s.Listener.Addr().String())
 				require.NoError(t, err)
 				defer conn.Close()
@@ -138,11 +133,11 @@ func TestRefusal_SurvivesTheUpload(t *testing.T) {
 func TestRefusal_BehindAnotherWriter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Handler: http.HandlerFunc(sleeper), Limit: 1, DeadlineHeader: "Timeout-Ms"}
-		s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := &shed.Handler{Handler: sleeping, Limit: 1, DeadlineHeader: "Timeout-Ms"}
+		s := newSite(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			h.ServeHTTP(struct{ http.ResponseWriter }{w}, r)
 		}))
-		a := do(t.Context(), s.Transport(), "POST", s.URL+"/0s", &slowly{100 << 10, 10 * ms}, "Timeout-Ms: 0")
+		a := do(t.Context(), s.base, "POST", s.URL+"/0s", &slowly{100 << 10, 10 * ms}, "Timeout-Ms: 0")
 		assert.NoError(t, a.err)
 		assert.Equal(t, 503, a.status)
 		assert.Zero(t, a.took)

@@ -190,7 +190,9 @@ func TestHandler_EndsAStorm(t *testing.T) {
 	run := func(sheds bool) int {
 		return brownout(t, sheds, &storm{clients: 10_000, begin: time.Second, end: 7 * time.Second, horizon: 14 * time.Second}).recovery()
 	}
-	assert.Equal(t, -1, run(false), "without")
+	if testenv.Tables() { // 10 s of CPU
+		assert.Equal(t, -1, run(false), "without")
+	}
 	with := run(true)
 	assert.LessOrEqual(t, with, 1, "with")
 	assert.GreaterOrEqual(t, with, 0, "with")

@@ -8,7 +8,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -44,30 +43,29 @@ func TestStream_Events(t *testing.T) {
 			<-end
 			_, _ = io.WriteString(w, "data: 2\n\n")
 		})}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
+		s := newSite(t, proto, h)
 		req, err := http.NewRequest("GET", s.URL+"/events", nil)
 		require.NoError(t, err)
 		req.Header.Set("Accept", "text/event-stream")
 		early := make(chan answered, 1)
 		go func() {
 			time.Sleep(500 * ms)
-			early <- do(t.Context(), rt, "GET", s.URL, nil)
+			early <- s.get("")
 		}()
-		resp, err := rt.RoundTrip(req)
+		resp, err := s.base.RoundTrip(req)
 		require.NoError(t, err)
 		assert.Equal(t, 503, (<-early).status, "it counts until it begins")
 		line, err := bufio.NewReader(resp.Body).ReadString('\n')
 		require.NoError(t, err)
 		assert.Equal(t, "data: 1\n", line)
 		assert.Zero(t, counted(t, h)["running_requests"])
-		assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+		assert.Equal(t, 200, s.get("").status)
 		close(end)
 		_, err = io.Copy(io.Discard, resp.Body)
 		require.NoError(t, err)
 		resp.Body.Close()
 		synctest.Wait()
-		assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+		assert.Equal(t, 200, s.get("").status)
 		assert.Zero(t, counted(t, h)["running_requests"])
 	})
 }
@@ -87,11 +85,10 @@ func TestStream_NotOne(t *testing.T) {
 			_, _ = io.WriteString(w, "\n")
 			time.Sleep(time.Second)
 		})}
-		s := memhttp.NewServer(t, memhttp.HTTP1, h)
-		rt := s.Transport()
+		s := newSite(t, memhttp.HTTP1, h)
 		for _, header := range []string{"Accept: text/event-stream", "Upgrade: websocket"} {
-			running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL, nil, header) })
-			assert.Equal(t, 503, do(t.Context(), rt, "GET", s.URL, nil, header).status)
+			running := s.getting("", header)
+			assert.Equal(t, 503, s.get("", header).status)
 			a := <-running
 			assert.Equal(t, "{}\n", a.body)
 			assert.Equal(t, 200, a.status)
@@ -124,19 +121,17 @@ func TestStream_Hijack(t *testing.T) {
 					go echo()
 				}
 			})}
-			s := memhttp.NewServer(t, memhttp.HTTP1, h)
-			rt := s.Transport()
+			s := newSite(t, memhttp.HTTP1, h)
 			req, err := http.NewRequest("GET", s.URL, nil)
 			require.NoError(t, err)
-			req.Header.Set("Connection", "Upgrade")
-			req.Header.Set("Upgrade", "echo")
-			resp, err := rt.RoundTrip(req)
+			setHeader(req, []string{"Connection: Upgrade", "Upgrade: echo"})
+			resp, err := s.base.RoundTrip(req)
 			require.NoError(t, err)
 			assert.Equal(t, 101, resp.StatusCode)
 			synctest.Wait()
 			assert.Zero(t, counted(t, h)["running_requests"])
 			for range 2 {
-				assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+				assert.Equal(t, 200, s.get("").status)
 			}
 			conn := resp.Body.(io.ReadWriteCloser)
 			_, err = io.WriteString(conn, "ping\n")
@@ -166,8 +161,7 @@ func TestStream_UpgradeThroughAReverseProxy(t *testing.T) {
 		proxy := httputil.NewSingleHostReverseProxy(target)
 		proxy.Transport = behind.Transport()
 		h := &shed.Handler{Limit: 1, Handler: proxy}
-		s := memhttp.NewServer(t, memhttp.HTTP1, h)
-		a := do(t.Context(), s.Transport(), "GET", s.URL, nil, "Connection: Upgrade", "Upgrade: echo")
+		a := newSite(t, memhttp.HTTP1, h).get("", "Connection: Upgrade", "Upgrade: echo")
 		assert.Equal(t, 101, a.status)
 		assert.Equal(t, "hello", a.body)
 		synctest.Wait()
@@ -184,9 +178,8 @@ func TestStream_HijackOverHTTP2(t *testing.T) {
 			assert.ErrorIs(t, err, http.ErrNotSupported)
 			time.Sleep(time.Second)
 		})}
-		s := memhttp.NewServer(t, memhttp.HTTP2, h)
-		rt := s.Transport()
-		running := meanwhile(func() answered { return do(t.Context(), rt, "GET", s.URL, nil, "Accept: text/event-stream") })
+		s := newSite(t, memhttp.HTTP2, h)
+		running := s.getting("", "Accept: text/event-stream")
 		assert.Equal(t, 1.0, counted(t, h)["running_requests"])
 		assert.Equal(t, 200, (<-running).status)
 	})
@@ -203,17 +196,16 @@ func TestStream_Connect(t *testing.T) {
 				<-end
 			}
 		})}
-		s := memhttp.NewServer(t, proto, h)
-		rt := s.Transport()
+		s := newSite(t, proto, h)
 		// net/http's HTTP/1 client continues after a CONNECT as after an
 		// upgrade.
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan answered, 1)
-		go func() { done <- do(ctx, rt, http.MethodConnect, s.URL, nil) }()
+		go func() { done <- do(ctx, s.base, http.MethodConnect, s.URL, nil) }()
 		synctest.Wait()
 		assert.Zero(t, counted(t, h)["running_requests"])
-		assert.Equal(t, 200, do(t.Context(), rt, "GET", s.URL, nil).status)
+		assert.Equal(t, 200, s.get("").status)
 		close(end)
 		cancel()
 		<-done
@@ -235,9 +227,8 @@ func TestStream_KeptTooLong(t *testing.T) {
 		kept.WriteHeader(200)
 		assert.Equal(t, 1.0, counted(t, h)["running_requests"])
 	})
-	r := httptest.NewRequest("GET", "/", nil)
-	r.Header.Set("Accept", "text/event-stream")
-	h.ServeHTTP(httptest.NewRecorder(), r)
-	h.ServeHTTP(httptest.NewRecorder(), r)
+	for range 2 {
+		direct(h, "/", "Accept: text/event-stream")
+	}
 	assert.Zero(t, counted(t, h)["running_requests"])
 }
