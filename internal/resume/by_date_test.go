@@ -24,7 +24,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
+
+// change makes another body of the data of a response.
+type change = func(ctx context.Context, data []byte) io.Reader
 
 // dated serves a file of the year 1999, without ETag unless it has one. The bodies of its responses
 // are changed as bodies says, and must all be closed.
@@ -32,20 +37,12 @@ type dated struct {
 	data   []byte
 	etag   string
 	asked  []string
-	bodies []func(ctx context.Context, data []byte) io.Reader
+	bodies []change
 	open   atomic.Int32
 }
 
 func (d *dated) RoundTrip(req *http.Request) (*http.Response, error) {
-	rec := httptest.NewRecorder()
-	rec.Header().Set("Content-Type", "application/octet-stream")
-	if d.etag != "" {
-		rec.Header().Set("ETag", d.etag)
-	}
-	http.ServeContent(rec, req, "", time.Date(1999, 6, 1, 0, 0, 0, 0, time.UTC), bytes.NewReader(d.data))
-	resp := rec.Result()
-	resp.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-	resp.ContentLength, _ = strconv.ParseInt(resp.Header.Get("Content-Length"), 10, 64)
+	resp := serveFile(req, d.data, d.etag, time.Date(1999, 6, 1, 0, 0, 0, 0, time.UTC), time.Now())
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, err
@@ -60,6 +57,20 @@ func (d *dated) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// serveFile responds as http.FileServer does, at the time now.
+func serveFile(req *http.Request, data []byte, etag string, mtime, now time.Time) *http.Response {
+	rec := httptest.NewRecorder()
+	rec.Header().Set("Content-Type", "application/octet-stream")
+	if etag != "" {
+		rec.Header().Set("ETag", etag)
+	}
+	http.ServeContent(rec, req, "", mtime, bytes.NewReader(data))
+	resp := rec.Result()
+	resp.Header.Set("Date", now.UTC().Format(http.TimeFormat))
+	resp.ContentLength, _ = strconv.ParseInt(resp.Header.Get("Content-Length"), 10, 64)
+	return resp
+}
+
 type counted struct {
 	io.Reader
 	open *atomic.Int32
@@ -67,24 +78,36 @@ type counted struct {
 
 func (c *counted) Close() error { c.open.Add(-1); return nil }
 
-type readFunc func(p []byte) (int, error)
+// begin begins a download.
+func begin(t *testing.T, base http.RoundTripper, p retrip.Policy, told func(retrip.Event)) *http.Response {
+	t.Helper()
+	p.Resume, p.Budget = time.Minute, retrip.Off
+	return testenv.Do(t, &retrip.Transport{Base: base, Policy: p, Trace: &retrip.Trace{Resume: told}}, play.Request(t, "GET", nil))
+}
 
-func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+// download is begin for a whole file.
+func download(t *testing.T, base http.RoundTripper, p retrip.Policy, told func(retrip.Event)) ([]byte, error) {
+	t.Helper()
+	resp := begin(t, base, p, told)
+	got, err := io.ReadAll(resp.Body)
+	require.NoError(t, resp.Body.Close())
+	return got, err
+}
 
 // cut ends after n bytes.
-func cut(n int) func(context.Context, []byte) io.Reader { return cutBy(n, io.ErrUnexpectedEOF) }
+func cut(n int) change { return cutBy(n, io.ErrUnexpectedEOF) }
 
 // cutBy ends with err after n bytes.
-func cutBy(n int, err error) func(context.Context, []byte) io.Reader {
+func cutBy(n int, err error) change {
 	return func(_ context.Context, data []byte) io.Reader {
 		return io.MultiReader(bytes.NewReader(data[:n]), iotest.ErrReader(err))
 	}
 }
 
 // stall delivers n bytes and no more.
-func stall(n int) func(context.Context, []byte) io.Reader {
+func stall(n int) change {
 	return func(ctx context.Context, data []byte) io.Reader {
-		return io.MultiReader(bytes.NewReader(data[:n]), readFunc(func([]byte) (int, error) {
+		return io.MultiReader(bytes.NewReader(data[:n]), testenv.Reader(func([]byte) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}))
@@ -92,7 +115,7 @@ func stall(n int) func(context.Context, []byte) io.Reader {
 }
 
 // other delivers other bytes from the offset n on.
-func other(n int) func(context.Context, []byte) io.Reader {
+func other(n int) change {
 	return func(_ context.Context, data []byte) io.Reader {
 		data = bytes.Clone(data)
 		for i := range data[n:] {
@@ -112,7 +135,9 @@ func TestByDate(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i * i >> 3)
 	}
-	type bodies = []func(context.Context, []byte) io.Reader
+	type bodies = []change
+	twice := []string{"", "bytes=5904-19999", "bytes=5904-19999"}
+	once := twice[:2]
 	for _, c := range []struct {
 		name   string
 		bodies bodies
@@ -121,33 +146,28 @@ func TestByDate(t *testing.T) {
 		text   string // end of the error
 		told   []string
 	}{
-		{name: "breaks once", bodies: bodies{cut(10_000)}, asked: []string{"", "bytes=5904-19999"}, told: []string{"continued 10000"}},
+		{name: "breaks once", bodies: bodies{cut(10_000)}, asked: once, told: []string{"continued 10000"}},
 		{name: "before the first byte", bodies: bodies{cut(0)}, asked: []string{"", "bytes=0-19999"}, told: []string{"continued 0"}},
 		{name: "after one byte", bodies: bodies{cut(1)}, asked: []string{"", "bytes=0-19999"}, told: []string{"continued 1"}},
 		{name: "before the last byte", bodies: bodies{cut(19_999)}, asked: []string{"", "bytes=15903-19999"}, told: []string{"continued 19999"}},
-		{name: "breaks among what is repeated", bodies: bodies{cut(10_000), cut(100)}, asked: []string{"", "bytes=5904-19999", "bytes=5904-19999"}, told: []string{"continued 10000"}},
-		{name: "breaks after what is repeated", bodies: bodies{cut(10_000), cut(4096)}, asked: []string{"", "bytes=5904-19999", "bytes=5904-19999"}, told: []string{"continued 10000", "continued 10000"}},
-		{name: "stalls among what is repeated", bodies: bodies{cut(10_000), stall(100)}, asked: []string{"", "bytes=5904-19999", "bytes=5904-19999"}, told: []string{"continued 10000"}},
+		{name: "breaks among what is repeated", bodies: bodies{cut(10_000), cut(100)}, asked: twice, told: []string{"continued 10000"}},
+		{name: "breaks after what is repeated", bodies: bodies{cut(10_000), cut(4096)}, asked: twice, told: []string{"continued 10000", "continued 10000"}},
+		{name: "stalls among what is repeated", bodies: bodies{cut(10_000), stall(100)}, asked: twice, told: []string{"continued 10000"}},
 		{name: "never gets beyond what is repeated", bodies: append(bodies{cut(10_000), cut(100), cut(4095)}, slices.Repeat(bodies{cut(0)}, 40)...), got: 10_000, text: "byte 10000: no_progress, ", told: []string{"no_progress 10000"}},
-		{name: "other bytes", bodies: bodies{cut(10_000), other(0)}, asked: []string{"", "bytes=5904-19999"},
+		{name: "other bytes", bodies: bodies{cut(10_000), other(0)}, asked: once,
 			got: 10_000, text: "byte 10000: changed, in a response with status 206", told: []string{"changed 10000"}},
-		{name: "another byte, the last of those", bodies: bodies{cut(10_000), other(4095)}, asked: []string{"", "bytes=5904-19999"},
+		{name: "another byte, the last of those", bodies: bodies{cut(10_000), other(4095)}, asked: once,
 			got: 10_000, text: "byte 10000: changed, in a response with status 206", told: []string{"changed 10000"}},
-		{name: "Reads of impossible length", bodies: bodies{cut(10_000), func(context.Context, []byte) io.Reader { return readFunc(func([]byte) (int, error) { return -1, nil }) }},
-			asked: []string{"", "bytes=5904-19999"}, got: 10_000},
+		{name: "Reads of impossible length", bodies: bodies{cut(10_000), func(context.Context, []byte) io.Reader {
+			return testenv.Reader(func([]byte) (int, error) { return -1, nil })
+		}},
+			asked: once, got: 10_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &dated{data: data, bodies: c.bodies}
 				var told []string
-				tr := &retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off},
-					Trace: &retrip.Trace{Resume: func(e retrip.Event) { told = append(told, fmt.Sprint(e.Reason, " ", e.Offset)) }}}
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
-				require.NoError(t, err)
-				resp, err := tr.RoundTrip(req)
-				require.NoError(t, err)
-				got, err := io.ReadAll(resp.Body)
-				require.NoError(t, resp.Body.Close())
+				got, err := download(t, d, retrip.Policy{MaxAttempts: 10, BodyIdleTimeout: time.Second}, func(e retrip.Event) { told = append(told, fmt.Sprint(e.Reason, " ", e.Offset)) })
 				if c.asked != nil {
 					assert.Equal(t, c.asked, d.asked)
 				}
@@ -180,18 +200,12 @@ func TestByDate_EveryBreak(t *testing.T) {
 			for most, want := range map[int][]error{2: {first, second}, 3: {first, second, third}, 10: {first, second, third}} {
 				synctest.Test(t, func(t *testing.T) {
 					d := &dated{data: make([]byte, 20_000), etag: etag}
-					d.bodies = []func(context.Context, []byte) io.Reader{cutBy(10_000, first), cutBy(n, second)}
-					d.bodies = append(d.bodies, slices.Repeat([]func(context.Context, []byte) io.Reader{cutBy(n, third)}, 40)...)
+					d.bodies = append([]change{cutBy(10_000, first), cutBy(n, second)}, slices.Repeat([]change{cutBy(n, third)}, 40)...)
 					if most == 10 {
-						d.bodies = append([]func(context.Context, []byte) io.Reader{cutBy(9_999, before)}, d.bodies...)
-						d.bodies[1] = cutBy(repeated+1, first)
+						d.bodies[0] = cutBy(repeated+1, first)
+						d.bodies = append([]change{cutBy(9_999, before)}, d.bodies...)
 					}
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
-					require.NoError(t, err)
-					resp, err := (&retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, MaxAttempts: most, Budget: retrip.Off}}).RoundTrip(req)
-					require.NoError(t, err)
-					got, err := io.ReadAll(resp.Body)
-					require.NoError(t, resp.Body.Close())
+					got, err := download(t, d, retrip.Policy{MaxAttempts: most}, nil)
 					assert.Len(t, got, 10_000)
 					for _, e := range want {
 						assert.ErrorIs(t, err, e, "%s %d of %d", etag, n, most)
@@ -210,16 +224,8 @@ func TestByDate_EveryBreak(t *testing.T) {
 //retrip:promise P20
 func TestByDate_ManyBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &dated{data: make([]byte, 20_000), bodies: []func(context.Context, []byte) io.Reader{cut(10_000)}}
-		for range 7 {
-			d.bodies = append(d.bodies, cut(4097))
-		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
-		require.NoError(t, err)
-		resp, err := (&retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute, MaxAttempts: 10, Budget: retrip.Off}}).RoundTrip(req)
-		require.NoError(t, err)
-		got, err := io.ReadAll(resp.Body)
-		require.NoError(t, resp.Body.Close())
+		d := &dated{data: make([]byte, 20_000), bodies: append([]change{cut(10_000)}, slices.Repeat([]change{cut(4097)}, 7)...)}
+		got, err := download(t, d, retrip.Policy{MaxAttempts: 10}, nil)
 		require.NoError(t, err)
 		assert.Len(t, got, 20_000)
 		assert.Len(t, d.asked, 9)
@@ -234,14 +240,13 @@ func TestByDate_CloseAndPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		boom := errors.New("boom")
 		for _, panics := range []bool{false, true} {
-			d := &dated{data: make([]byte, 20_000), bodies: []func(context.Context, []byte) io.Reader{cut(10_000), stall(100)}}
+			d := &dated{data: make([]byte, 20_000), bodies: []change{cut(10_000), stall(100)}}
 			if panics {
-				d.bodies[1] = func(context.Context, []byte) io.Reader { return readFunc(func([]byte) (int, error) { panic(boom) }) }
+				d.bodies[1] = func(context.Context, []byte) io.Reader {
+					return testenv.Reader(func([]byte) (int, error) { panic(boom) })
+				}
 			}
-			req, err := http.NewRequest(http.MethodGet, "http://a.example/", nil)
-			require.NoError(t, err)
-			resp, err := (&retrip.Transport{Base: d, Policy: retrip.Policy{Resume: time.Minute}}).RoundTrip(req)
-			require.NoError(t, err)
+			resp := begin(t, d, retrip.Policy{}, nil)
 			if panics {
 				assert.PanicsWithValue(t, boom, func() { _, _ = io.ReadAll(resp.Body) })
 			} else {

@@ -9,14 +9,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/testenv"
@@ -91,35 +90,25 @@ func (o *origin) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
 		req.Header.Del("If-Range")
 	}
-	rec := httptest.NewRecorder()
-	rec.Header().Set("Content-Type", "application/octet-stream")
+	etag := ""
 	if o.etag {
-		rec.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, v.mtime.Unix(), len(v.content)))
+		etag = fmt.Sprintf(`"%x-%x"`, v.mtime.Unix(), len(v.content))
 	}
-	http.ServeContent(rec, req, "", v.mtime, bytes.NewReader(v.content))
-	resp := rec.Result()
-	resp.Header.Set("Date", time.Now().Add(b.clock).UTC().Format(http.TimeFormat))
-	resp.ContentLength, _ = strconv.ParseInt(resp.Header.Get("Content-Length"), 10, 64)
-	if o.asked++; o.asked == 1 {
-		if o.IntN(4) == 0 {
-			// It comes from a cache, which may put its own Date in.
-			age := o.IntN(1000)
-			time.Sleep(time.Duration(age) * time.Second)
-			resp.Header.Set("Age", strconv.Itoa(age+o.IntN(2)))
-			if o.IntN(2) == 0 {
-				resp.Header.Set("Date", time.Now().Add(b.clock).UTC().Format(http.TimeFormat))
-			}
+	resp := serveFile(req, v.content, etag, v.mtime, time.Now().Add(b.clock))
+	if o.asked++; o.asked == 1 && o.IntN(4) == 0 {
+		// It comes from a cache, which may put its own Date in.
+		age := o.IntN(1000)
+		time.Sleep(time.Duration(age) * time.Second)
+		resp.Header.Set("Age", strconv.Itoa(age+o.IntN(2)))
+		if o.IntN(2) == 0 {
+			resp.Header.Set("Date", time.Now().Add(b.clock).UTC().Format(http.TimeFormat))
 		}
 	}
 	if n := o.IntN(2 * (1 + int(resp.ContentLength))); o.asked <= 3 && int64(n) < resp.ContentLength {
-		resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, int64(n)), brokenReader{}))
+		resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, int64(n)), iotest.ErrReader(io.ErrUnexpectedEOF)))
 	}
 	return resp, nil
 }
-
-type brokenReader struct{}
-
-func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // life is what became of a download.
 type life struct{ old, broke, continued, whole, mixed bool }
@@ -152,18 +141,11 @@ func live(t *testing.T, random *rand.Rand, way string, etag bool) (l life) {
 			each.change(random, at, fileClock, grain, way)
 		}
 	}
-	tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: time.Minute, Budget: retrip.Off, MaxAttempts: 8},
-		Trace: &retrip.Trace{Resume: func(e retrip.Event) {
-			l.broke = true
-			l.continued = l.continued || e.Reason == "continued"
-		}}}
 	time.Sleep(time.Duration(random.IntN(5000)) * time.Millisecond)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/file", nil)
-	require.NoError(t, err)
-	resp, err := tr.RoundTrip(req)
-	require.NoError(t, err)
-	got, err := io.ReadAll(resp.Body)
-	require.NoError(t, resp.Body.Close())
+	got, err := download(t, o, retrip.Policy{MaxAttempts: 8}, func(e retrip.Event) {
+		l.broke = true
+		l.continued = l.continued || e.Reason == "continued"
+	})
 	l.whole, l.mixed = err == nil, true
 	l.old = born.Before(start.Add(-time.Hour))
 	for _, b := range o.copies {

@@ -11,9 +11,33 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/testenv"
 )
+
+// exact reports whether resp, which is said to continue r at a byte, describes exactly
+// the bytes of l, by a reading of the header fields other than the code's.
+func exact(r Representation, at int64, resp *http.Response, l Landing) bool {
+	h := resp.Header
+	for _, v := range h["Content-Encoding"] {
+		if v != "" && !strings.EqualFold(v, "identity") {
+			return false
+		}
+	}
+	switch {
+	case strings.Join(h["Etag"], "|") != `"a"`,
+		strings.HasPrefix(strings.ToLower(strings.TrimSpace(h.Get("Content-Type"))), "multipart/"),
+		l.Skip < 0, l.Until <= at, l.Until > r.Last+1:
+		return false
+	case resp.StatusCode == 200:
+		return l == Landing{Skip: at, Until: r.Last + 1, Whole: true} && resp.ContentLength == r.total
+	}
+	said := strings.ToLower(strings.Join(h["Content-Range"], "|"))
+	total, ok := strings.CutPrefix(said, fmt.Sprintf("bytes %d-%d/", at-l.Skip, l.Until-1))
+	return ok && resp.StatusCode == 206 && l.Skip <= overlapMost && l.Until-(at-l.Skip) == resp.ContentLength &&
+		(r.total < 0 || total == "*" || total == fmt.Sprint(r.total))
+}
 
 // TestAccept_Mutants changes the header fields of correct
 // responses many times, each once or more. An accepted response must
@@ -52,23 +76,11 @@ func TestAccept_Mutants(t *testing.T) {
 		}
 		l, refusal := r.Accept(resp, at)
 		if refusal != "" {
-			if changes == 0 {
-				t.Fatalf("%d: refused %s: %+v at %d: %v", i, refusal, r, at, h)
-			}
+			require.Positive(t, changes, "%d: refused %s: %+v at %d: %v", i, refusal, r, at, h)
 			continue
 		}
 		accepted++
-		said := strings.ToLower(strings.Join(h["Content-Range"], "|"))
-		want := fmt.Sprintf("bytes %d-%d/", at-l.Skip, l.Until-1)
-		rest, ok := strings.CutPrefix(said, want)
-		switch {
-		case !ok, r.total >= 0 && rest != "*" && rest != fmt.Sprint(r.total),
-			strings.Join(h["Etag"], "|") != `"a"`,
-			!allIdentity(h),
-			strings.HasPrefix(strings.ToLower(strings.TrimSpace(h.Get("Content-Type"))), "multipart/"),
-			l.Skip < 0, l.Skip > overlapMost, l.Until <= at, l.Until > r.Last+1,
-			l.Until-(at-l.Skip) != resp.ContentLength,
-			changes == 1 && (at-l.Skip != first || l.Until != last+1):
+		if !exact(r, at, resp, l) || changes == 1 && (at-l.Skip != first || l.Until != last+1) {
 			t.Fatalf("%d: accepted %+v: %+v at %d, true is %d-%d/%d: %v", i, l, r, at, first, last, total, h)
 		}
 	}
@@ -76,13 +88,27 @@ func TestAccept_Mutants(t *testing.T) {
 	assert.Less(t, accepted, runs*2/3)
 }
 
-// allIdentity reports whether a body with the header fields h has no content
-// coding.
-func allIdentity(h http.Header) bool {
-	for _, v := range h["Content-Encoding"] {
-		if v != "" && !strings.EqualFold(v, "identity") {
-			return false
+// FuzzAccept lets a server send any header fields. An accepted
+// response must be exactly what was requested.
+//
+//retrip:promise P20
+func FuzzAccept(f *testing.F) {
+	f.Add(206, "bytes 10-99/100", `"a"`, "", "", int64(90), int64(10))
+	f.Add(206, "bytes 0-99/*", `"a"`, "", "", int64(-1), int64(10))
+	f.Add(200, "", `"a"`, "", "", int64(100), int64(10))
+	f.Add(206, "bytes 10-99/100\x00", `W/"a"`, "gzip", "multipart/byteranges", int64(90), int64(99))
+	f.Add(206, "bytes 9223372036854775807-9223372036854775807/*", `"a"`, "", "", int64(1), int64(99))
+	f.Fuzz(func(t *testing.T, status int, contentRange, etag, encoding, contentType string, length, at int64) {
+		r := Representation{etag: `"a"`, Last: 99, total: 100}
+		at = min(max(at, 0), r.Last)
+		resp := &http.Response{StatusCode: status, Header: http.Header{}, ContentLength: length}
+		for name, v := range map[string]string{"Content-Range": contentRange, "Etag": etag, "Content-Encoding": encoding, "Content-Type": contentType} {
+			if v != "" {
+				resp.Header.Set(name, v)
+			}
 		}
-	}
-	return true
+		if l, refusal := r.Accept(resp, at); refusal == "" {
+			require.True(t, exact(r, at, resp, l), "%+v", l)
+		}
+	})
 }
