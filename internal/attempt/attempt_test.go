@@ -25,16 +25,24 @@ import (
 
 var errLate = errors.New("too late")
 
+func begin(t *testing.T, ctx context.Context, limit time.Duration, watch Watch) *Attempt {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com", nil)
+	require.NoError(t, err)
+	a := Begin(req, watch)
+	if limit > 0 {
+		a.Limit(time.Now(), limit, errLate)
+	}
+	return a
+}
+
 // The headers arrive after the timer has fired, but before its function has
 // run. The function would then cut the body, so the attempt counts as failed.
 //
 //retrip:promise P11
 func TestAttempt_HeadersAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://example.com", nil)
-		require.NoError(t, err)
-		a := Begin(req, 0)
-		a.Limit(time.Now(), time.Second, errLate)
+		a := begin(t, t.Context(), time.Second, 0)
 		a.alarm.Stop()
 		a.alarm = alarm.Set(time.Now(), 0, silent{})
 		time.Sleep(time.Second)
@@ -57,17 +65,6 @@ type closeNoter struct {
 }
 
 func (c *closeNoter) Close() error { c.closed = true; return nil }
-
-func begin(t *testing.T, ctx context.Context, limit time.Duration, watch Watch) *Attempt {
-	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com", nil)
-	require.NoError(t, err)
-	a := Begin(req, watch)
-	if limit > 0 {
-		a.Limit(time.Now(), limit, errLate)
-	}
-	return a
-}
 
 // An attempt must stay small, because every request with a timeout allocates
 // one.
@@ -211,60 +208,46 @@ func TestAttempt_AlarmIsGivenBackOnce(t *testing.T) {
 //
 //retrip:promise P8
 func TestAttempt_HandshakeErrorOfADialFunction(t *testing.T) {
-	const get, lookUp, connect, fail, got, again = "get ", "look up ", "connect ", "fail ", "got", "again"
-	for _, tt := range []struct {
-		events []string
-		want   bool
+	type event = func(*httptrace.ClientTrace)
+	get := func(of string) event { return func(c *httptrace.ClientTrace) { c.GetConn(of) } }
+	lookUp := func(of string) event {
+		return func(c *httptrace.ClientTrace) { c.DNSStart(httptrace.DNSStartInfo{Host: of}) }
+	}
+	connect := func(of string, err error) event {
+		return func(c *httptrace.ClientTrace) { c.ConnectDone("tcp", of, err) }
+	}
+	got := func(c *httptrace.ClientTrace) { c.GotConn(httptrace.GotConnInfo{}) }
+	server, name, direct, failed := get("example.com:443"), lookUp("example.com"), connect("192.0.2.1:443", nil), connect("192.0.2.1:443", io.EOF)
+	for i, tt := range []struct {
+		uses [][]event // of the base
+		want bool
 	}{
-		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443"}, true},
-		{[]string{get + "example.com:443", lookUp + "EXAMPLE.com", connect + "192.0.2.1:443"}, true},
-		{[]string{get + "example.com:443", lookUp + "example.com", fail + "192.0.2.1:443", connect + "192.0.2.2:443"}, true},
-		{[]string{get + "example.com:443", lookUp + "example.com", fail + "192.0.2.1:443"}, false},
-		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:3128"}, false},
-		{[]string{get + "example.com:443", lookUp + "proxy.example", connect + "192.0.2.1:443"}, false},
-		{[]string{get + "example.com:443", connect + "192.0.2.1:443"}, false},
-		{[]string{get + "proxy.example:443", lookUp + "proxy.example", connect + "192.0.2.1:443"}, false},
-		{[]string{get + "example.com:443"}, false},
-		{nil, false},
-		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got}, false},
-		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got, again, get + "example.com:443"}, false},
-		{[]string{get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443", got, again, get + "example.com:443", lookUp + "example.com", connect + "192.0.2.1:443"}, true},
+		{[][]event{{server, name, direct}}, true},
+		{[][]event{{server, lookUp("EXAMPLE.com"), direct}}, true},
+		{[][]event{{server, name, failed, connect("192.0.2.2:443", nil)}}, true},
+		{[][]event{{server, name, failed}}, false},
+		{[][]event{{server, name, connect("192.0.2.1:3128", nil)}}, false},
+		{[][]event{{server, lookUp("proxy.example"), direct}}, false},
+		{[][]event{{server, direct}}, false},
+		{[][]event{{get("proxy.example:443"), lookUp("proxy.example"), direct}}, false},
+		{[][]event{{server}}, false},
+		{[][]event{{}}, false},
+		{[][]event{{server, name, direct, got}}, false},
+		{[][]event{{server, name, direct, got}, {server}}, false},
+		{[][]event{{server, name, direct, got}, {server, name, direct}}, true},
 	} {
 		a := begin(t, t.Context(), 0, WatchHandshake|WatchDialTLS)
 		a.Req.URL.Scheme = "https"
-		refusal, events := errors.New("refused"), tt.events
-		for more := true; more; {
-			more = false
+		refusal := errors.New("refused")
+		for _, events := range tt.uses {
 			_, err := a.Use(testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				trace := httptrace.ContextClientTrace(r.Context())
-				for i, event := range events {
-					what, of, _ := strings.Cut(event, " ")
-					switch what + " " {
-					case get:
-						trace.GetConn(of)
-					case "look ":
-						trace.DNSStart(httptrace.DNSStartInfo{Host: strings.TrimPrefix(of, "up ")})
-					case connect:
-						trace.ConnectDone("tcp", of, nil)
-					case fail:
-						trace.ConnectDone("tcp", of, io.EOF)
-					case got + " ":
-						trace.GotConn(httptrace.GotConnInfo{})
-					case again + " ":
-						events, more = events[i+1:], true
-						return nil, io.EOF
-					}
+				for _, happens := range events {
+					happens(httptrace.ContextClientTrace(r.Context()))
 				}
 				return nil, refusal
 			}), true, &a.Req)
-			if !more {
-				assert.Equal(t, refusal, err)
-			}
+			assert.Equal(t, refusal, err)
 		}
-		var want error
-		if tt.want {
-			want = refusal
-		}
-		assert.Equal(t, want, a.HandshakeError(refusal), "%q", tt.events)
+		assert.Equal(t, tt.want, a.HandshakeError(refusal) == refusal, "row %d", i)
 	}
 }

@@ -32,9 +32,6 @@ import (
 //
 //retrip:promise P4
 func TestAttempt_ContextShowsNoSecrets(t *testing.T) {
-	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://user:password@example.com/?token=secret", nil)
-	require.NoError(t, err)
-	req.Header.Set("Authorization", "Bearer secret")
 	asked := false
 	tr := &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		asked = true
@@ -43,46 +40,15 @@ func TestAttempt_ContextShowsNoSecrets(t *testing.T) {
 		defer cancel()
 		for _, ctx := range []context.Context{r.Context(), child} {
 			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
-				text := fmt.Sprintf(verb, ctx)
-				assert.NotContains(t, text, "Bearer", verb)
-				assert.NotContains(t, text, "password", verb)
-				assert.NotContains(t, text, "secret", verb)
+				assert.NotRegexp(t, "Bearer|password|secret", fmt.Sprintf(verb, ctx), verb)
 			}
 		}
-		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+		return play.Reply(200)(r)
 	})}
-	_, err = tr.RoundTrip(req)
-	require.NoError(t, err)
+	req := play.MustRequest(t, "GET", "http://user:password@example.com/?token=secret", nil).WithContext(t.Context())
+	req.Header.Set("Authorization", "Bearer secret")
+	play.Do(t, tr, req)
 	assert.True(t, asked)
-}
-
-// A base may derive a request of its own from the one it gets. The response
-// then has the derived request's context, which ends when the caller's context
-// ends and not before.
-//
-//retrip:promise P1
-func TestAttempt_ContextOfTheResponse(t *testing.T) {
-	type key struct{}
-	for _, body := range []io.ReadCloser{http.NoBody, io.NopCloser(strings.NewReader("text"))} {
-		parent, cancel := context.WithCancel(t.Context())
-		tr := &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			own := r.WithContext(context.WithValue(r.Context(), key{}, "the base's own"))
-			return &http.Response{StatusCode: 200, Body: body, Request: own}, nil
-		})}
-		req, err := http.NewRequestWithContext(parent, "GET", "http://example.com/", nil)
-		require.NoError(t, err)
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
-		_, err = io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		ctx := resp.Request.Context()
-		assert.NoError(t, ctx.Err())
-		assert.Equal(t, "the base's own", ctx.Value(key{}))
-		cancel()
-		assert.ErrorIs(t, ctx.Err(), context.Canceled)
-		<-ctx.Done()
-	}
 }
 
 // The request that a base gets has only the caller's header fields, unless the
@@ -92,101 +58,98 @@ func TestAttempt_ContextOfTheResponse(t *testing.T) {
 func TestAttempt_HeaderIsTheCallers(t *testing.T) {
 	for _, method := range []string{"GET", "PUT", "DELETE", "POST"} {
 		for _, own := range []http.Header{{}, {"Idempotency-Key": {}}, {"X-Idempotency-Key": {"k"}}, {"X-A": {"b"}}} {
-			var seen []http.Header
-			tr := &retrip.Transport{
-				Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: time.Minute, IdempotentMethods: []string{"POST"}},
-				Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-					seen = append(seen, r.Header.Clone())
-					return nil, io.ErrUnexpectedEOF
-				}),
-			}
-			req, err := http.NewRequestWithContext(t.Context(), method, "http://example.com/", strings.NewReader("text"))
-			require.NoError(t, err)
+			base := play.Base(play.Err(io.ErrUnexpectedEOF))
+			tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
+			tr.Policy.AttemptTimeout, tr.Policy.IdempotentMethods = time.Minute, []string{"POST"}
+			req := play.Request(t, method, strings.NewReader("text"))
 			req.Header = own.Clone()
-			_, err = tr.RoundTrip(req)
-			require.Error(t, err)
-			require.Len(t, seen, 4)
-			for _, header := range seen {
-				assert.Equal(t, own, header)
-			}
+			require.Error(t, testenv.Try(tr, req))
+			assert.Equal(t, []http.Header{own, own, own, own}, base.Header)
 		}
 	}
 }
 
-// The context of a response is the caller's in everything but its values, and so
-// are contexts that are derived from it.
+// A base may derive a request of its own from the one it gets. The response then has the
+// derived request's context, which is the caller's in everything but its values: it ends
+// when the caller's context ends, for its reason, and not before. So do contexts that are
+// derived from it.
 //
 //retrip:promise P1
-func TestAttempt_CauseOfTheResponse(t *testing.T) {
+func TestAttempt_ContextOfTheResponse(t *testing.T) {
 	type key struct{}
-	mine := errors.New("the caller's reason")
-	for name, derive := range map[string]func(*testing.T, context.Context) context.Context{
-		"value": func(t *testing.T, ctx context.Context) context.Context { return context.WithValue(ctx, key{}, 1) },
-		"cancel": func(t *testing.T, ctx context.Context) context.Context {
+	mine, others := errors.New("the caller's reason"), errors.New("the base's reason")
+	for name, derive := range map[string]func(context.Context) (context.Context, func()){
+		"value": func(ctx context.Context) (context.Context, func()) { return ctx, func() {} },
+		"cancel": func(ctx context.Context) (context.Context, func()) {
 			ctx, cancel := context.WithCancel(ctx)
-			t.Cleanup(cancel)
-			return ctx
+			return ctx, cancel
 		},
-		"ended": func(t *testing.T, ctx context.Context) context.Context {
+		"ended": func(ctx context.Context) (context.Context, func()) {
 			ctx, cancel := context.WithCancelCause(ctx)
-			cancel(errors.New("the base's reason"))
-			return ctx
+			cancel(others)
+			return ctx, func() {}
 		},
-		"timeout": func(t *testing.T, ctx context.Context) context.Context {
-			ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the base's limit"))
-			t.Cleanup(cancel)
-			return ctx
+		"timeout": func(ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, others)
+			return ctx, cancel
 		},
-		"trace": func(t *testing.T, ctx context.Context) context.Context {
-			return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(string, string) {}})
+		"trace": func(ctx context.Context) (context.Context, func()) {
+			return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(string, string) {}}), func() {}
 		},
 	} {
 		for _, depth := range []int{1, 2} {
-			for caller, end := range map[string]func(*testing.T, context.Context) context.Context{
-				"cancel": func(t *testing.T, ctx context.Context) context.Context {
-					ctx, cancel := context.WithCancelCause(ctx)
-					time.AfterFunc(time.Second, func() { cancel(mine) })
-					return ctx
-				},
-				"timeout": func(t *testing.T, ctx context.Context) context.Context {
-					ctx, cancel := context.WithTimeoutCause(ctx, time.Second, mine)
-					t.Cleanup(cancel)
-					return ctx
-				},
-			} {
-				play.Bubble(t, fmt.Sprint(name, depth, caller), func(t *testing.T) {
-					var tr http.RoundTripper = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-						return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("text")), Request: r.WithContext(derive(t, r.Context()))}, nil
+			for _, timeout := range []bool{false, true} {
+				for _, text := range []string{"", "text"} {
+					play.Bubble(t, fmt.Sprint(name, depth, timeout, text), func(t *testing.T) {
+						var tr http.RoundTripper = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+							ctx, cancel := derive(context.WithValue(r.Context(), key{}, "the base's own"))
+							t.Cleanup(cancel)
+							body := io.NopCloser(strings.NewReader(text))
+							if text == "" {
+								body = http.NoBody
+							}
+							return &http.Response{StatusCode: 200, Body: body, Request: r.WithContext(ctx)}, nil
+						})
+						for range depth {
+							base := tr
+							tr = &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+								return base.RoundTrip(r.WithContext(context.WithValue(r.Context(), key{}, 0)))
+							})}
+						}
+						callers, end := context.WithCancelCause(t.Context())
+						defer end(nil)
+						if timeout {
+							var cancel context.CancelFunc
+							callers, cancel = context.WithTimeoutCause(t.Context(), time.Second, mine)
+							defer cancel()
+						} else {
+							time.AfterFunc(time.Second, func() { end(mine) })
+						}
+						resp, got := play.Do(t, tr, play.MustRequest(t, "GET", "http://example.com/", nil).WithContext(callers))
+						assert.Equal(t, text, got)
+						ctx := resp.Request.Context()
+						assert.Equal(t, "the base's own", ctx.Value(key{}))
+						child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 2))
+						defer cancel()
+						late, cancel := context.WithTimeoutCause(ctx, time.Hour, errors.New("later"))
+						defer cancel()
+						all := []context.Context{ctx, child, late}
+						for _, c := range all {
+							assert.NoError(t, c.Err())
+							assert.NoError(t, context.Cause(c))
+						}
+						called := make(chan error, 1)
+						context.AfterFunc(ctx, func() { called <- context.Cause(ctx) })
+						<-ctx.Done()
+						synctest.Wait()
+						for _, c := range all {
+							assert.Error(t, c.Err())
+							assert.Equal(t, mine, context.Cause(c))
+						}
+						assert.Equal(t, mine, <-called)
+						assert.NoError(t, context.Cause(context.WithoutCancel(ctx)))
 					})
-					for range depth {
-						base := tr
-						tr = &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-							return base.RoundTrip(r.WithContext(context.WithValue(r.Context(), key{}, 0)))
-						})}
-					}
-					req := play.MustRequest(t, "GET", "http://example.com/", nil)
-					resp, _ := play.Do(t, tr, req.WithContext(end(t, t.Context())))
-					ctx := resp.Request.Context()
-					child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 2))
-					defer cancel()
-					late, cancel := context.WithTimeoutCause(ctx, time.Hour, errors.New("later"))
-					defer cancel()
-					all := []context.Context{ctx, child, late}
-					for _, c := range all {
-						assert.NoError(t, c.Err())
-						assert.NoError(t, context.Cause(c))
-					}
-					called := make(chan error, 1)
-					context.AfterFunc(ctx, func() { called <- context.Cause(ctx) })
-					<-ctx.Done()
-					synctest.Wait()
-					for _, c := range all {
-						assert.Error(t, c.Err())
-						assert.Equal(t, mine, context.Cause(c))
-					}
-					assert.Equal(t, mine, <-called)
-					assert.NoError(t, context.Cause(context.WithoutCancel(ctx)))
-				})
+				}
 			}
 		}
 	}
@@ -209,7 +172,7 @@ func TestAttempt_ResponseDespiteHiddenSends(t *testing.T) {
 		{"a body that is being read", true, 5 * time.Second, ""},
 		{"a body that has been read", true, time.Minute, ""},
 	} {
-		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C} {
+		for _, proto := range play.Protos {
 			play.Bubble(t, tt.name+"/"+proto.String(), func(t *testing.T) {
 				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					play.LetPass(3 * time.Second)
@@ -275,6 +238,16 @@ func (b *heedful) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// interim returns a request whose hook takes interim responses and returns err, and how
+// often it was asked.
+func interim(t *testing.T, method, url string, err error) (req *http.Request, asked *int) {
+	asked = new(int)
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error { *asked++; return err },
+	})
+	return play.MustRequest(t, method, url, strings.NewReader("text")).WithContext(ctx), asked
+}
+
 // If the caller's own hook refuses an interim response, the host is not to blame,
 // and another attempt can't help.
 //
@@ -285,7 +258,7 @@ func TestAttempt_InterimResponseRefused(t *testing.T) {
 		for _, timeout := range []time.Duration{0, time.Hour} {
 			for _, verify := range []bool{false, true} {
 				for _, status := range []int{http.StatusEarlyHints, http.StatusProcessing} {
-					for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C} {
+					for _, proto := range play.Protos {
 						play.Bubble(t, fmt.Sprint(method, timeout, verify, status, proto), func(t *testing.T) {
 							var requests atomic.Int32
 							s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -298,14 +271,9 @@ func TestAttempt_InterimResponseRefused(t *testing.T) {
 								base.TLSClientConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
 							}
 							tr := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: timeout}}
-							asked := 0
-							ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-								Got1xxResponse: func(int, textproto.MIMEHeader) error { asked++; return refusal },
-							})
-							req := play.MustRequest(t, method, s.URL, strings.NewReader("text"))
-							_, err := tr.RoundTrip(req.WithContext(ctx))
-							assert.ErrorContains(t, err, refusal.Error())
-							assert.Equal(t, 1, asked)
+							req, asked := interim(t, method, s.URL, refusal)
+							assert.ErrorContains(t, testenv.Try(tr, req), refusal.Error())
+							assert.Equal(t, 1, *asked)
 							assert.EqualValues(t, 1, requests.Load())
 							assert.Empty(t, play.Held(tr))
 						})
@@ -329,21 +297,16 @@ func TestAttempt_InterimResponseRefusedBefore(t *testing.T) {
 			memhttp.RequestConn(r).Reset()
 			panic(http.ErrAbortHandler)
 		}))
-		inner, attempts := s.Transport(), 0
-		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			attempts++
+		inner := s.Transport()
+		base := play.Keep(func(r *http.Request) (*http.Response, error) {
 			hint := r.Clone(r.Context())
-			hint.URL.Path = "/hint"
-			_, err := inner.RoundTrip(hint)
-			assert.Error(t, err)
+			hint.URL.Path, hint.Body, hint.ContentLength = "/hint", nil, 0
+			assert.Error(t, testenv.Try(inner, hint))
 			return inner.RoundTrip(r)
-		})}
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-			Got1xxResponse: func(int, textproto.MIMEHeader) error { return errors.New("no hints, please") },
 		})
-		_, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-		assert.Error(t, err)
-		assert.Equal(t, 4, attempts)
+		req, _ := interim(t, "GET", s.URL, errors.New("no hints, please"))
+		assert.Error(t, testenv.Try(&retrip.Transport{Base: base}, req))
+		assert.Equal(t, 4, base.Attempts())
 	})
 }
 
@@ -351,28 +314,22 @@ func TestAttempt_InterimResponseRefusedBefore(t *testing.T) {
 //
 //retrip:promise P8
 func TestAttempt_InterimResponseAccepted(t *testing.T) {
-	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C} {
-		play.Bubble(t, proto.String(), func(t *testing.T) {
-			var requests atomic.Int32
-			s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.WriteHeader(http.StatusEarlyHints)
-				switch requests.Add(1) {
-				case 1:
-					memhttp.RequestConn(r).Reset()
-					panic(http.ErrAbortHandler)
-				case 2:
-					w.WriteHeader(http.StatusServiceUnavailable)
-				}
-			}))
-			asked := 0
-			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-				Got1xxResponse: func(int, textproto.MIMEHeader) error { asked++; return nil },
-			})
-			tr := &retrip.Transport{Base: s.Transport()}
-			resp, _ := play.Do(t, tr, play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-			assert.Equal(t, 200, resp.StatusCode)
-			assert.EqualValues(t, 3, requests.Load())
-			assert.GreaterOrEqual(t, asked, 2)
-		})
-	}
+	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
+		var requests atomic.Int32
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			switch requests.Add(1) {
+			case 1:
+				memhttp.RequestConn(r).Reset()
+				panic(http.ErrAbortHandler)
+			case 2:
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+		req, asked := interim(t, "GET", s.URL, nil)
+		resp, _ := play.Do(t, &retrip.Transport{Base: s.Transport()}, req)
+		assert.Equal(t, 200, resp.StatusCode)
+		assert.EqualValues(t, 3, requests.Load())
+		assert.GreaterOrEqual(t, *asked, 2)
+	})
 }
