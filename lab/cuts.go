@@ -31,14 +31,14 @@ type Cuts struct {
 	upstream string
 	every    int64
 	ways     []Cut
-	http2    bool
+	proto    Proto
 	cuts     atomic.Int64 // made so far
 	sent     atomic.Int64 // bytes sent to clients
 }
 
 // NewCuts starts a proxy to upstream on a free loopback port.
-func NewCuts(upstream string, every int64, http2 bool, ways ...Cut) (*Cuts, error) {
-	c := &Cuts{upstream: upstream, every: every, ways: ways, http2: http2}
+func NewCuts(upstream string, every int64, p Proto, ways ...Cut) (*Cuts, error) {
+	c := &Cuts{upstream: upstream, every: every, ways: ways, proto: p}
 	return c, c.serve(func(client net.Conn) { c.relay(client.(*net.TCPConn)) })
 }
 
@@ -63,7 +63,7 @@ func (c *Cuts) relay(client *net.TCPConn) {
 		_ = server.(*net.TCPConn).CloseWrite()
 	})
 	var err error
-	if c.http2 {
+	if c.proto == H2C {
 		err = p.frames()
 	} else {
 		err = p.bytes()
@@ -85,7 +85,7 @@ type cutConn struct {
 
 // requests copies the client's bytes.
 func (p *cutConn) requests() error {
-	if !p.cuts.http2 {
+	if p.cuts.proto == HTTP1 {
 		_, err := io.Copy(p.server, p.client)
 		return err
 	}

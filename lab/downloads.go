@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -58,31 +57,16 @@ func block32(i int64) (block [32]byte) {
 	return block
 }
 
-// ServeCleartext starts a server that speaks either HTTP/1.1 or HTTP/2, without
-// TLS.
-func ServeCleartext(http2 bool, handler http.Handler) *httptest.Server {
-	server := httptest.NewUnstartedServer(handler)
-	server.Config.Protocols = cleartext(http2)
-	server.Start()
-	return server
-}
-
-func cleartext(http2 bool) *http.Protocols {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(!http2)
-	protocols.SetUnencryptedHTTP2(http2)
-	return protocols
-}
-
-// Fetch gets a path of a server, whose address is upstream, through a proxy that
-// cuts after every given number of bytes: by FIN and RST in turn over HTTP/1.1,
-// and by FIN, RST, RST_STREAM and GOAWAY over HTTP/2. The status must be 200.
-func Fetch(ctx context.Context, upstream, path string, every int64, http2 bool) (Download, error) {
+// Fetch gets a path of a server without TLS, whose address is upstream, through a
+// proxy that cuts after every given number of bytes: by FIN and RST in turn over
+// HTTP/1.1, and by FIN, RST, RST_STREAM and GOAWAY over HTTP/2. The status must be
+// 200.
+func Fetch(ctx context.Context, upstream, path string, every int64, p Proto) (Download, error) {
 	ways := []Cut{CutFIN, CutRST}
-	if http2 {
+	if p == H2C {
 		ways = append(ways, CutRSTStream, CutGOAWAY)
 	}
-	proxy, err := NewCuts(upstream, every, http2, ways...)
+	proxy, err := NewCuts(upstream, every, p, ways...)
 	if err != nil {
 		return Download{}, err
 	}
@@ -90,7 +74,7 @@ func Fetch(ctx context.Context, upstream, path string, every int64, http2 bool) 
 
 	dialer := net.Dialer{}
 	base := &http.Transport{
-		Protocols: cleartext(http2),
+		Protocols: p.Protocols(),
 		// A reset loses the data in the buffers.
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -28,15 +28,15 @@ func TestDownloads(t *testing.T) {
 	want := sha256.New()
 	_, err := io.Copy(want, body())
 	require.NoError(t, err)
-	for i, http2 := range []bool{false, true, true} {
-		t.Run(fmt.Sprintf("%d HTTP2=%t", i, http2), func(t *testing.T) {
-			server := ServeCleartext(http2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	for i, p := range []Proto{HTTP1, H2C, H2C} {
+		t.Run(fmt.Sprintf("%d %s", i, p), func(t *testing.T) {
+			server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("ETag", `"1"`)
 				w.Header().Set("Content-Type", "application/octet-stream")
 				http.ServeContent(w, r, "", time.Time{}, body())
 			}))
 			defer server.Close()
-			d, err := Fetch(t.Context(), server.Listener.Addr().String(), "/file", 10<<20, http2)
+			d, err := Fetch(t.Context(), server.Listener.Addr().String(), "/file", 10<<20, p)
 			require.NoError(t, err)
 			assert.Equal(t, size, d.Size)
 			assert.Equal(t, want.Sum(nil), d.SHA256[:])

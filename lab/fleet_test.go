@@ -22,6 +22,8 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/contrib/fleetredis"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func init() { redis.SetLogger(silent{}) }
@@ -79,9 +81,7 @@ func newFleetClient(t *testing.T, store string) *fleetClient {
 	c.transport = &retrip.Transport{
 		Fleet: fleet, Logger: slog.New(slog.NewTextHandler(c, nil)),
 		Policy: retrip.Policy{MaxAttempts: 2, FleetBudget: 10, Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}},
-		Base: roundTripper(func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
-		}),
+		Base:   play.Base(play.Reply(http.StatusServiceUnavailable)),
 		Trace: &retrip.Trace{
 			Attempt: func(e retrip.Event) {
 				if e.Attempt == 1 {
@@ -106,12 +106,8 @@ func (c *fleetClient) request() (time.Duration, string) {
 	c.t.Helper()
 	c.hosts++
 	host := fmt.Sprintf("%d.example", c.hosts)
-	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, "http://"+host+"/", nil)
-	require.NoError(c.t, err)
 	began := time.Now()
-	resp, err := c.transport.RoundTrip(req)
-	require.NoError(c.t, err)
-	resp.Body.Close()
+	testenv.Drop(c.t, c.transport, play.MustRequest(c.t, http.MethodGet, "http://"+host+"/", nil))
 	return time.Since(began), host
 }
 

@@ -7,16 +7,15 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // ask gets the answer at url.
@@ -24,24 +23,8 @@ func ask(t *testing.T, rt http.RoundTripper, method, url, body string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	require.NoError(t, err)
-	resp, err := rt.RoundTrip(req)
-	require.NoError(t, err)
-	answer, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return string(answer)
-}
-
-// answering returns a server that answers after 2 ms.
-func answering(t *testing.T, p Proto) *httptest.Server {
-	server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		<-time.After(2 * time.Millisecond)
-		_, _ = io.WriteString(w, "answer")
-	}))
-	t.Cleanup(server.Close)
-	return server
+	_, answer := play.Do(t, rt, play.MustRequest(t, method, url, strings.NewReader(body)).WithContext(ctx))
+	return answer
 }
 
 // A request over a frozen connection is answered over another one, after the delay and
@@ -53,7 +36,11 @@ func TestHedge_FrozenConnection(t *testing.T) {
 	for _, p := range Protos {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
-			server := answering(t, p)
+			server := Serve(p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				<-time.After(2 * time.Millisecond)
+				_, _ = io.WriteString(w, "answer")
+			}))
+			t.Cleanup(server.Close)
 			// On a busy machine, the hedges may be spent when the connection freezes, or late
 			// themselves.
 			froze := func() bool {
@@ -69,16 +56,11 @@ func TestHedge_FrozenConnection(t *testing.T) {
 				last = retrip.Event{}
 				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 				defer cancel()
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-				require.NoError(t, err)
-				resp, err := tr.RoundTrip(req)
+				resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, url, nil).WithContext(ctx))
 				if err != nil {
 					return false
 				}
-				answer, err := io.ReadAll(resp.Body)
-				require.NoError(t, err)
-				assert.Equal(t, "answer", string(answer))
-				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, "answer", play.Finish(t, resp))
 				won := last
 				t.Logf("%q: %v after a delay of %v", won.Reason, won.Elapsed-won.Wait, won.Wait)
 				for i := range 100 {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // Two attempts at a hostile HTTP/2 server, frame by frame: they end in time,
@@ -74,10 +75,8 @@ func TestHostileHTTP2(t *testing.T) {
 			policy := retrip.Policy{MaxAttempts: 2, AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: retrip.Off}}
 			transport := &retrip.Transport{Base: h2cBase(t), Policy: policy}
 			before := Resources()
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
-			require.NoError(t, err)
 			began := time.Now()
-			resp, err := transport.RoundTrip(req)
+			resp, err := transport.RoundTrip(play.MustRequest(t, http.MethodGet, server.URL, nil))
 			took := time.Since(began)
 			if resp != nil {
 				resp.Body.Close()

@@ -21,6 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // serve3 starts an HTTP/3 server on loopback and returns its URL and a base for
@@ -84,6 +86,9 @@ func TestHTTP3(t *testing.T) {
 	const patience = 3 * time.Second
 	hang := func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 	const body = "the body, byte for byte"
+	whole := func() io.Reader { return strings.NewReader(body) }
+	large := func() io.Reader { return strings.NewReader(strings.Repeat(body, 50_000)) }
+	streamed := func() io.Reader { return stream(body) }
 	for _, tt := range []struct {
 		name     string
 		method   string
@@ -99,17 +104,17 @@ func TestHTTP3(t *testing.T) {
 		{"404", http.MethodGet, nil, answer(404), retrip.Policy{}, 1, 404, 0},
 		{"429 with Retry-After", http.MethodGet, nil, answer(429, "Retry-After", "1"), retrip.Policy{}, 2, 200, time.Second},
 		{"Retry-After behind the deadline", http.MethodGet, nil, answer(503, "Retry-After", "20"), retrip.Policy{Deadline: 10 * time.Second}, 1, 503, 0},
-		{"body with GetBody", http.MethodPut, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{}, 2, 200, 0},
-		{"streamed body", http.MethodPut, func() io.Reader { return stream(body) }, answer(503), retrip.Policy{}, 2, 200, 0},
-		{"large body, unread by the server", http.MethodPut, func() io.Reader { return strings.NewReader(strings.Repeat(body, 50_000)) }, answer(503), retrip.Policy{}, 2, 200, 0},
-		{"POST, 503", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{}, 1, 503, 0},
-		{"POST with a key, 503", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, answer(503), retrip.Policy{IdempotencyKey: retrip.On}, 2, 200, 0},
+		{"body with GetBody", http.MethodPut, whole, answer(503), retrip.Policy{}, 2, 200, 0},
+		{"streamed body", http.MethodPut, streamed, answer(503), retrip.Policy{}, 2, 200, 0},
+		{"large body, unread by the server", http.MethodPut, large, answer(503), retrip.Policy{}, 2, 200, 0},
+		{"POST, 503", http.MethodPost, whole, answer(503), retrip.Policy{}, 1, 503, 0},
+		{"POST with a key, 503", http.MethodPost, whole, answer(503), retrip.Policy{IdempotencyKey: retrip.On}, 2, 200, 0},
 		{"GET, H3_INTERNAL_ERROR", http.MethodGet, nil, kill(http3.ErrCodeInternalError), retrip.Policy{}, 2, 200, 0},
-		{"POST, H3_INTERNAL_ERROR", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, kill(http3.ErrCodeInternalError), retrip.Policy{}, 1, 0, 0},
-		{"POST, H3_REQUEST_REJECTED", http.MethodPost, func() io.Reader { return stream(body) }, kill(http3.ErrCodeRequestRejected), retrip.Policy{Classify: ClassifyHTTP3}, 2, 200, 0},
-		{"POST, H3_REQUEST_CANCELLED", http.MethodPost, func() io.Reader { return stream(body) }, kill(http3.ErrCodeRequestCanceled), retrip.Policy{Classify: ClassifyHTTP3}, 1, 0, 0},
+		{"POST, H3_INTERNAL_ERROR", http.MethodPost, whole, kill(http3.ErrCodeInternalError), retrip.Policy{}, 1, 0, 0},
+		{"POST, H3_REQUEST_REJECTED", http.MethodPost, streamed, kill(http3.ErrCodeRequestRejected), retrip.Policy{Classify: ClassifyHTTP3}, 2, 200, 0},
+		{"POST, H3_REQUEST_CANCELLED", http.MethodPost, streamed, kill(http3.ErrCodeRequestCanceled), retrip.Policy{Classify: ClassifyHTTP3}, 1, 0, 0},
 		{"GET, no answer in time", http.MethodGet, nil, hang, retrip.Policy{AttemptTimeout: patience}, 2, 200, patience},
-		{"POST, no answer in time", http.MethodPost, func() io.Reader { return strings.NewReader(body) }, hang, retrip.Policy{AttemptTimeout: patience}, 1, 0, patience},
+		{"POST, no answer in time", http.MethodPost, whole, hang, retrip.Policy{AttemptTimeout: patience}, 1, 0, patience},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -130,14 +135,10 @@ func TestHTTP3(t *testing.T) {
 			want := ""
 			var content io.Reader
 			if tt.body != nil {
-				all, err := io.ReadAll(tt.body())
-				require.NoError(t, err)
-				want, content = string(all), tt.body()
+				want, content = string(play.Must(io.ReadAll(tt.body()))), tt.body()
 			}
-			req, err := http.NewRequestWithContext(ctx, tt.method, url, content)
-			require.NoError(t, err)
 			began := time.Now()
-			resp, err := transport.RoundTrip(req)
+			resp, err := transport.RoundTrip(play.MustRequest(t, tt.method, url, content).WithContext(ctx))
 			took := time.Since(began)
 			if tt.status == 0 {
 				require.Error(t, err)
@@ -170,11 +171,7 @@ func TestHTTP3_RejectsEverything(t *testing.T) {
 		reset(w, http3.ErrCodeRequestRejected)
 	}))
 	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: ClassifyHTTP3, MaxAttempts: 3, AttemptTimeout: 10 * time.Second}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("body"))
-	require.NoError(t, err)
-	_, err = transport.RoundTrip(req)
-	var e *retrip.Error
-	require.ErrorAs(t, err, &e)
+	e := play.AsError(t, testenv.Try(transport, play.MustRequest(t, http.MethodPost, url, strings.NewReader("body"))))
 	assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
 	assert.Equal(t, 3, e.Attempts)
 	assert.LessOrEqual(t, arrivals.Load(), int64(2*3), "quic-go repeats once within each attempt")
@@ -206,9 +203,7 @@ func TestHTTP3_NobodyListens(t *testing.T) {
 				Base: base, Policy: retrip.Policy{MaxAttempts: 2, AttemptTimeout: tt.ours},
 				Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }},
 			}
-			req, err := http.NewRequestWithContext(t.Context(), tt.method, "https://"+conn.LocalAddr().String(), strings.NewReader("body"))
-			require.NoError(t, err)
-			_, err = transport.RoundTrip(req)
+			err = testenv.Try(transport, play.MustRequest(t, tt.method, "https://"+conn.LocalAddr().String(), strings.NewReader("body")))
 			var timeout interface{ Timeout() bool }
 			require.ErrorAs(t, err, &timeout)
 			assert.True(t, timeout.Timeout())
@@ -226,10 +221,6 @@ func TestHTTP3_CertificateIsHopeless(t *testing.T) {
 	base.TLSClientConfig = nil
 	attempts := 0
 	transport := &retrip.Transport{Base: base, Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	require.NoError(t, err)
-	_, err = transport.RoundTrip(req)
-	require.Error(t, err)
-	t.Logf("%T: %v", err, err)
+	require.Error(t, testenv.Try(transport, play.MustRequest(t, http.MethodGet, url, nil)))
 	assert.Equal(t, 1, attempts)
 }

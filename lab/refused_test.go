@@ -22,6 +22,8 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // upload is a body that records its Close.
@@ -79,16 +81,9 @@ func TestRefusedUploads_AreClosed(t *testing.T) {
 							body = file
 							isClosed = func() bool { _, err := file.Stat(); return err != nil }
 						}
-						req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, body)
-						if !assert.NoError(t, err) {
-							return
-						}
+						req := play.MustRequest(t, http.MethodPut, url, body)
 						req.ContentLength = size
-						resp, err := transport.RoundTrip(req)
-						if err == nil {
-							_, _ = io.Copy(io.Discard, resp.Body)
-							resp.Body.Close()
-						}
+						_ = testenv.Try(transport, req)
 						if !assert.Eventually(t, isClosed, 10*time.Second, 5*time.Millisecond) {
 							open.Add(1)
 						}

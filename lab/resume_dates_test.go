@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 const lighttpdConfig = `
@@ -32,15 +34,15 @@ mimetype.assign = ( ".tar" => "application/x-tar" )
 // Each returns its address and its directory.
 var dateServers = map[string]struct {
 	start  func(t *testing.T) (addr, dir string)
-	http2  bool
+	proto  Proto
 	etag   bool
 	ranges bool
 }{
-	"http.FileServer":         {start: func(t *testing.T) (string, string) { return fileServer(t, false) }, ranges: true},
-	"http.FileServer, HTTP/2": {start: func(t *testing.T) (string, string) { return fileServer(t, true) }, http2: true, ranges: true},
-	"lighttpd":                {start: func(t *testing.T) (string, string) { return lighttpd(t, "") }, etag: true, ranges: true},
-	"lighttpd without ETags":  {start: func(t *testing.T) (string, string) { return lighttpd(t, `static-file.etags = "disable"`) }, ranges: true},
-	"python's http.server": {start: func(t *testing.T) (string, string) {
+	"http.FileServer":         {start: func(t *testing.T) (string, string) { return fileServer(t, HTTP1) }, proto: HTTP1, ranges: true},
+	"http.FileServer, HTTP/2": {start: func(t *testing.T) (string, string) { return fileServer(t, H2C) }, proto: H2C, ranges: true},
+	"lighttpd":                {start: func(t *testing.T) (string, string) { return lighttpd(t, "") }, proto: HTTP1, etag: true, ranges: true},
+	"lighttpd without ETags":  {start: func(t *testing.T) (string, string) { return lighttpd(t, `static-file.etags = "disable"`) }, proto: HTTP1, ranges: true},
+	"python's http.server": {proto: HTTP1, start: func(t *testing.T) (string, string) {
 		addr, err := FreeAddr()
 		require.NoError(t, err)
 		d := startDaemon(t, "python3", "", addr, "-m", "http.server", "--bind", "127.0.0.1", "--directory", "$DIR", strings.TrimPrefix(addr, "127.0.0.1:"))
@@ -48,9 +50,9 @@ var dateServers = map[string]struct {
 	}},
 }
 
-func fileServer(t *testing.T, http2 bool) (addr, dir string) {
+func fileServer(t *testing.T, p Proto) (addr, dir string) {
 	dir = t.TempDir()
-	s := ServeCleartext(http2, http.FileServer(http.Dir(dir)))
+	s := Serve(p, http.FileServer(http.Dir(dir)))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String(), dir
 }
@@ -95,10 +97,10 @@ func TestResume_Dates(t *testing.T) {
 				addr, dir := server.start(t)
 				file := filepath.Join(dir, "image.tar")
 				put(t, file, old, date)
-				proxy, err := NewCuts(addr, every, server.http2, CutFIN, CutRST)
+				proxy, err := NewCuts(addr, every, server.proto, CutFIN, CutRST)
 				require.NoError(t, err)
 				defer proxy.Close()
-				base := &http.Transport{Protocols: cleartext(server.http2)}
+				base := &http.Transport{Protocols: server.proto.Protocols()}
 				defer base.CloseIdleConnections()
 				continued, why := 0, ""
 				tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, Backoff: retrip.Backoff{Base: time.Millisecond}}, Trace: &retrip.Trace{Resume: func(e retrip.Event) {
@@ -106,11 +108,9 @@ func TestResume_Dates(t *testing.T) {
 						continued++
 					}
 				}}}
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+proxy.Addr()+"/image.tar", nil)
-				require.NoError(t, err)
+				req := play.MustRequest(t, http.MethodGet, "http://"+proxy.Addr()+"/image.tar", nil)
 				req.Header.Set("Accept-Encoding", "identity")
-				resp, err := tr.RoundTrip(req)
-				require.NoError(t, err)
+				resp := testenv.Do(t, tr, req)
 				defer resp.Body.Close()
 				assert.Equal(t, server.etag, resp.Header.Get("ETag") != "")
 				assert.NotEmpty(t, resp.Header.Get("Last-Modified"))

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // If root runs the test, no other user can read its directory.
@@ -73,20 +74,20 @@ func TestResume_RealServers(t *testing.T) {
 	_, addr, addr2, content := fileNginx(t, filesConfig, size)
 	for _, c := range []struct {
 		name    string
-		http2   bool
+		proto   Proto
 		haproxy bool
 		ways    []Cut
 	}{
-		{"nginx", false, false, []Cut{CutFIN, CutRST}},
-		{"nginx, HTTP/2", true, false, []Cut{CutFIN, CutRST, CutRSTStream, CutGOAWAY}},
-		{"HAProxy before nginx", false, true, []Cut{CutFIN, CutRST}},
+		{"nginx", HTTP1, false, []Cut{CutFIN, CutRST}},
+		{"nginx, HTTP/2", H2C, false, []Cut{CutFIN, CutRST, CutRSTStream, CutGOAWAY}},
+		{"HAProxy before nginx", HTTP1, true, []Cut{CutFIN, CutRST}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			upstream := addr
-			if c.http2 {
+			if c.proto == H2C {
 				upstream = addr2
 			}
-			cuts, err := NewCuts(upstream, every, c.http2, c.ways...)
+			cuts, err := NewCuts(upstream, every, c.proto, c.ways...)
 			require.NoError(t, err)
 			defer cuts.Close()
 			server := cuts.Addr()
@@ -96,7 +97,7 @@ func TestResume_RealServers(t *testing.T) {
 				startDaemon(t, "haproxy", strings.NewReplacer("$ADDR", relay, "$UPSTREAM", server).Replace(relayConfig), relay, "-db", "-f", "$DIR/config")
 				server = relay
 			}
-			base := &http.Transport{Protocols: cleartext(c.http2)}
+			base := &http.Transport{Protocols: c.proto.Protocols()}
 			defer base.CloseIdleConnections()
 			metrics := retrip.NewMetrics()
 			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
@@ -108,7 +109,7 @@ func TestResume_RealServers(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, sha256.Sum256(content), sha256.Sum256(got))
 			assert.GreaterOrEqual(t, cuts.Made(), int64(size/every-1))
-			assert.GreaterOrEqual(t, series(t, metrics, "retrip_body_resumes_total", "result", "continued"), float64(size/every-1))
+			assert.GreaterOrEqual(t, play.Gather(t, metrics)["default"]["body_resumes_total continued"], float64(size/every-1))
 		})
 	}
 }
@@ -123,7 +124,7 @@ func TestResume_RestartedServer(t *testing.T) {
 	// The rate keeps the downloads going until nginx is stopped.
 	config := strings.Replace(filesConfig, "root $DIR; }", "root $DIR; limit_rate 4m; }", 1)
 	nginx, addr, _, content := fileNginx(t, config, size)
-	cuts, err := NewCuts(addr, 1<<20, false, CutRST)
+	cuts, err := NewCuts(addr, 1<<20, HTTP1, CutRST)
 	require.NoError(t, err)
 	defer cuts.Close()
 
@@ -151,5 +152,5 @@ func TestResume_RestartedServer(t *testing.T) {
 	<-time.After(time.Second)
 	nginx.start(addr)
 	group.Wait()
-	assert.GreaterOrEqual(t, series(t, metrics, "retrip_body_resumes_total", "result", "continued"), float64(downloads))
+	assert.GreaterOrEqual(t, play.Gather(t, metrics)["default"]["body_resumes_total continued"], float64(downloads))
 }

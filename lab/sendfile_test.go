@@ -22,6 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 const sinkEnv = "RETRIP_SINK"
@@ -77,12 +79,9 @@ func BenchmarkUploadOfAFile(b *testing.B) {
 			for b.Loop() {
 				f, err := os.Open(name)
 				require.NoError(b, err)
-				req, err := http.NewRequestWithContext(b.Context(), http.MethodPut, url, f)
-				require.NoError(b, err)
+				req := play.MustRequest(b, http.MethodPut, url, f)
 				req.ContentLength = size
-				resp, err := tt.transport.RoundTrip(req)
-				require.NoError(b, err)
-				resp.Body.Close()
+				testenv.Drop(b, tt.transport, req)
 			}
 			b.ReportMetric(float64((cpuTime(b)-before).Milliseconds())/float64(b.N), "CPU-ms/op")
 		})

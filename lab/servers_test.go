@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // daemon is a server from a Debian package that runs in its own directory for a
@@ -91,6 +92,18 @@ func (d *daemon) stop() {
 	d.cmd = nil
 }
 
+// admin sends a command to HAProxy's socket and returns the answer.
+func (d *daemon) admin(command string) string {
+	c, err := net.Dial("unix", filepath.Join(d.dir, "admin"))
+	require.NoError(d.t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, command+"\n")
+	require.NoError(d.t, err)
+	answer, err := io.ReadAll(c)
+	require.NoError(d.t, err)
+	return string(answer)
+}
+
 // pair returns httptest's certificate and key for 127.0.0.1.
 func pair(t *testing.T) (cert, key string) {
 	s := Serve(HTTP2, http.NotFoundHandler())
@@ -118,6 +131,11 @@ type outcome struct {
 	errors            sync.Map // error texts
 }
 
+func (o *outcome) fail(err error) {
+	o.failed.Add(1)
+	o.errors.Store(err.Error(), true)
+}
+
 func (o *outcome) lost() int64 { return o.other.Load() + o.failed.Load() }
 
 // stream returns a body without GetBody, which net/http alone can't send twice.
@@ -132,45 +150,31 @@ func hammer(t *testing.T, rt http.RoundTripper, method, url string, n int, body 
 	t.Helper()
 	var o outcome
 	var next atomic.Int64
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var ended atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer ended.Store(true)
 		if meanwhile != nil {
 			meanwhile()
 		}
-	}()
-	ended := func() bool {
-		select {
-		case <-done:
-			return true
-		default:
-			return false
-		}
-	}
-	var wg sync.WaitGroup
+	})
 	for range callers {
 		wg.Go(func() {
-			for next.Add(1) <= int64(n) || !ended() {
+			for next.Add(1) <= int64(n) || !ended.Load() {
 				var content io.Reader
 				if body != nil {
 					content = body()
 				}
-				req, err := http.NewRequest(method, url, content)
+				resp, err := rt.RoundTrip(play.Must(http.NewRequest(method, url, content)))
 				if err != nil {
-					panic(err)
-				}
-				resp, err := rt.RoundTrip(req)
-				if err != nil {
-					o.failed.Add(1)
-					o.errors.Store(err.Error(), true)
+					o.fail(err)
 					continue
 				}
 				_, err = io.Copy(io.Discard, resp.Body)
 				resp.Body.Close()
 				switch {
 				case err != nil:
-					o.failed.Add(1)
-					o.errors.Store(err.Error(), true)
+					o.fail(err)
 				case resp.StatusCode == http.StatusOK:
 					o.ok.Add(1)
 				default:
@@ -180,7 +184,6 @@ func hammer(t *testing.T, rt http.RoundTripper, method, url string, n int, body 
 		})
 	}
 	wg.Wait()
-	<-done
 	return &o
 }
 
@@ -307,11 +310,7 @@ func TestNginx_RefusedUpload(t *testing.T) {
 	_, addr := startNginx(t, "", "")
 	attempts := 0
 	transport := &retrip.Transport{Base: daemonBase(t, HTTP1), Policy: stubborn, Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}}
-	req, err := http.NewRequest(http.MethodPut, "http://"+addr+"/", strings.NewReader(strings.Repeat("x", 8<<20)))
-	require.NoError(t, err)
-	resp, err := transport.RoundTrip(req)
-	require.NoError(t, err)
-	resp.Body.Close()
+	resp, _ := play.Do(t, transport, play.MustRequest(t, http.MethodPut, "http://"+addr+"/", strings.NewReader(strings.Repeat("x", 8<<20))))
 	assert.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode)
 	assert.Equal(t, 1, attempts)
 }
@@ -424,22 +423,13 @@ func TestHAProxy_Restart(t *testing.T) {
 func TestHAProxy_Maintenance(t *testing.T) {
 	t.Parallel()
 	d, addr := startHAProxy(t, "100", http.HandlerFunc(fine))
-	admin := func(command string) {
-		c, err := net.Dial("unix", filepath.Join(d.dir, "admin"))
-		if !assert.NoError(t, err) {
-			return
-		}
-		defer c.Close()
-		_, _ = io.WriteString(c, command+"\n")
-		_, _ = io.ReadAll(c)
-	}
 	policy := stubborn
 	policy.MaxAttempts = 20
 	_, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/", 100, nil, func() {
 		pause(t.Context(), 50*time.Millisecond)
-		admin("disable server real/one")
+		d.admin("disable server real/one")
 		pause(t.Context(), 200*time.Millisecond)
-		admin("enable server real/one")
+		d.admin("enable server real/one")
 		pause(t.Context(), 50*time.Millisecond)
 	})
 	assert.Zero(t, wrapped.lost())

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -57,8 +59,7 @@ func TestShed_RefusesSlowUploads(t *testing.T) {
 					t.Run(fmt.Sprint(proto, size, known, expect), func(t *testing.T) {
 						var fastest time.Duration
 						for i := range 3 { // other programs may delay some of the requests
-							req, err := http.NewRequest("POST", url, &trickle{size, pause})
-							require.NoError(t, err)
+							req := play.MustRequest(t, http.MethodPost, url, &trickle{size, pause})
 							if known {
 								req.ContentLength = int64(size)
 							}
@@ -67,17 +68,15 @@ func TestShed_RefusesSlowUploads(t *testing.T) {
 							}
 							req.Header.Set("Timeout-Ms", "0")
 							start := time.Now()
-							resp, err := base.RoundTrip(req)
-							require.NoError(t, err)
+							resp := testenv.Do(t, base, req)
 							text, err := io.ReadAll(resp.Body)
-							took := time.Since(start)
 							require.NoError(t, err)
-							resp.Body.Close()
-							assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-							assert.Equal(t, "overloaded\n", string(text))
-							if i == 0 || took < fastest {
+							if took := time.Since(start); i == 0 || took < fastest {
 								fastest = took
 							}
+							resp.Body.Close() // waits for a Read of the upload
+							assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+							assert.Equal(t, "overloaded\n", string(text))
 						}
 						t.Log(fastest)
 						assert.Less(t, fastest, pause/2)

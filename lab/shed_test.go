@@ -4,11 +4,8 @@
 package lab
 
 import (
-	"io"
-	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -19,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // recipe returns the code block of docs/shed.md in the given language, with
@@ -73,14 +71,11 @@ func (c *shedClient) get(path, attempt string) *http.Response {
 	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Trace: &retrip.Trace{
 		Attempt: func(retrip.Event) { c.attempts++ },
 	}}
-	req, err := http.NewRequest(http.MethodGet, c.url+path, nil)
-	require.NoError(c.t, err)
+	req := play.MustRequest(c.t, http.MethodGet, c.url+path, nil)
 	if attempt != "" {
 		req.Header.Set("Retry-Attempt", attempt)
 	}
-	resp, err := transport.RoundTrip(req)
-	require.NoError(c.t, err)
-	resp.Body.Close()
+	resp, _ := play.Do(c.t, transport, req)
 	return resp
 }
 
@@ -177,18 +172,6 @@ http {
 	close(o.end)
 	wg.Wait()
 	c.served("/", "2")
-}
-
-// admin sends a command to HAProxy's socket and returns the answer.
-func (d *daemon) admin(command string) string {
-	c, err := net.Dial("unix", filepath.Join(d.dir, "admin"))
-	require.NoError(d.t, err)
-	defer c.Close()
-	_, err = io.WriteString(c, command+"\n")
-	require.NoError(d.t, err)
-	answer, err := io.ReadAll(c)
-	require.NoError(d.t, err)
-	return string(answer)
 }
 
 func TestShed_HAProxyRecipe(t *testing.T) {

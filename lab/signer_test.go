@@ -22,6 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 var credentials = aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "SECRET"}
@@ -115,11 +117,7 @@ func TestSigningBase(t *testing.T) {
 						transport := &retrip.Transport{Base: sigV4{base}, Policy: retrip.Policy{
 							AttemptTimeout: timeout, Backoff: retrip.Backoff{Base: retrip.Off}, RetryHeader: "Retry-Attempt",
 						}}
-						req, err := http.NewRequestWithContext(t.Context(), method, server.URL+"/path", body())
-						require.NoError(t, err)
-						resp, err := transport.RoundTrip(req)
-						require.NoError(t, err)
-						resp.Body.Close()
+						resp, _ := play.Do(t, transport, play.MustRequest(t, method, server.URL+"/path", body()))
 						if err := refused.Load(); err != nil {
 							t.Error(*err)
 						}
@@ -143,14 +141,11 @@ func TestSigningBase_ServerIsStrict(t *testing.T) {
 			result := make(chan error, 1)
 			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { result <- checkSignature(r) }))
 			defer server.Close()
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/path", nil)
-			require.NoError(t, err)
+			req := play.MustRequest(t, http.MethodGet, server.URL+"/path", nil)
 			req.Header.Set("X-Amz-Meta-A", "one")
 			require.NoError(t, sign(req, time.Now()))
 			change(req)
-			resp, err := http.DefaultClient.Do(req)
-			require.NoError(t, err)
-			resp.Body.Close()
+			testenv.Drop(t, http.DefaultTransport, req)
 			assert.Error(t, <-result)
 		})
 	}

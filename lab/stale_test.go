@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // An HTTP/1 server closes idle connections just as the next POST with a stream
@@ -43,15 +45,11 @@ func TestStaleConnections_StreamedPOSTs(t *testing.T) {
 	told := map[string]int{}
 	for i := range posts {
 		for name, client := range clients {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, stream("payload"))
-			require.NoError(t, err)
+			req := play.MustRequest(t, http.MethodPost, server.URL, stream("payload"))
 			req.ContentLength = int64(len("payload"))
 			req.Header.Set("X-Client", name)
-			resp, err := client.RoundTrip(req)
-			if err == nil {
+			if testenv.Try(client, req) == nil {
 				told[name]++
-				_, _ = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
 			}
 		}
 		// The other client's request counts towards the idle time.

@@ -29,7 +29,7 @@ import (
 // troubled returns Transports with hosts in every kind of trouble.
 func troubled(t *testing.T) map[string]*retrip.Transport {
 	t.Helper()
-	base := rtFunc(func(req *http.Request) (*http.Response, error) {
+	base := roundTripper(func(req *http.Request) (*http.Response, error) {
 		resp := &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: req}
 		switch req.URL.Host {
 		case "search-2.internal":
@@ -67,10 +67,6 @@ func troubled(t *testing.T) map[string]*retrip.Transport {
 	}
 	return map[string]*retrip.Transport{"payments": payments, "unkind names": hostile}
 }
-
-type rtFunc func(*http.Request) (*http.Response, error)
-
-func (f rtFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // contrast returns every visible text whose contrast with its background is
 // below WCAG 2.2 AA.

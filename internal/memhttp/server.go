@@ -97,7 +97,7 @@ func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
 	serve := func() error { return s.http.Serve(l) }
 	if proto.tls() {
 		s.URL = "https://" + l.Addr().String()
-		s.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{testCert()}}
+		s.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{Certificate()}}
 		serve = func() error { return s.http.ServeTLS(l, "", "") }
 	}
 	s.wg.Go(func() {
@@ -110,15 +110,12 @@ func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
 }
 
 // Transport returns a new base transport that sends requests for any host to
-// the server, with its protocol. With TLS it trusts the server's certificate,
-// which is valid for 127.0.0.1, example.com and *.example.com. The caller may
+// the server, with its protocol. With TLS it trusts [Certificate]. The caller may
 // modify the transport before its first use.
 func (s *Server) Transport() *http.Transport {
 	tr := &http.Transport{DialContext: s.Listener.Dial, Protocols: s.proto.protocols()}
 	if s.proto.tls() {
-		roots := x509.NewCertPool()
-		roots.AddCert(testCert().Leaf)
-		tr.TLSClientConfig = &tls.Config{RootCAs: roots}
+		tr.TLSClientConfig = &tls.Config{RootCAs: Roots()}
 	}
 	return tr
 }
@@ -169,9 +166,17 @@ func RequestConn(r *http.Request) *Conn {
 	return c
 }
 
-// testCert is self-signed, and valid on a bubble's clock too, which starts in
-// the year 2000.
-var testCert = sync.OnceValue(func() tls.Certificate {
+// Roots returns the certificates that clients of [Certificate] should trust.
+func Roots() *x509.CertPool {
+	roots := x509.NewCertPool()
+	roots.AddCert(Certificate().Leaf)
+	return roots
+}
+
+// Certificate returns a certificate for 127.0.0.1, example.com and the hosts below
+// example.com and test. It is self-signed, and valid on a bubble's clock too, which
+// starts in the year 2000.
+var Certificate = sync.OnceValue(func() tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -185,7 +190,7 @@ var testCert = sync.OnceValue(func() tls.Certificate {
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		IsCA:                  true,
 		BasicConstraintsValid: true,
-		DNSNames:              []string{"example.com", "*.example.com"},
+		DNSNames:              []string{"example.com", "*.example.com", "*.test"},
 		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

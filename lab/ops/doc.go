@@ -4,7 +4,6 @@
 // Package ops contains files for operators of programs with retrip: alerts.yml,
 // alert rules for Prometheus; alerts_test.yml and alerts_days_test.yml, the unit
 // tests of the alerts, for promtool; grafana-dashboard.json; and shed-dashboard.json for servers
-// with a shed.Handler. The package's only code is its tests, which check these
-// files and the runbook against a real Prometheus that scrapes a
-// program under load.
+// with a shed.Handler. Tests check these files and the runbook against a real
+// Prometheus ([Start]) that scrapes a program under load.
 package ops

@@ -4,13 +4,7 @@
 package ops
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
-	"net"
-	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -32,83 +26,29 @@ func find(t *testing.T, name string) string {
 	return path
 }
 
-// freeAddress returns an address for a Prometheus, which doesn't report the
-// port it gets for port 0. It avoids the range that systems assign to outgoing
-// sockets, because such a port may be taken before Prometheus listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	const first, ports = 28_000, 4000
-	for i := range ports {
-		address := fmt.Sprintf("127.0.0.1:%d", first+(os.Getpid()*131+i)%ports)
-		if listener, err := net.Listen("tcp", address); err == nil {
-			require.NoError(t, listener.Close())
-			return address
-		}
-	}
-	require.FailNow(t, "no free port")
-	return ""
-}
-
-// server is a running Prometheus.
-type server struct{ url string }
+// server is a Prometheus of a test.
+type server struct{ *Server }
 
 // startServer starts a Prometheus that scrapes target and evaluates alerts.yml.
 func startServer(t *testing.T, target string, flags ...string) *server {
 	t.Helper()
-	prometheus := find(t, "prometheus")
+	find(t, "prometheus")
 	alerts, err := filepath.Abs("alerts.yml")
 	require.NoError(t, err)
-	dir := t.TempDir()
-	config := filepath.Join(dir, "prometheus.yml")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
-global: {scrape_interval: 250ms, evaluation_interval: 250ms}
-rule_files: [%q]
-scrape_configs:
-  - job_name: program
-    static_configs: [{targets: [%q]}]
-`, alerts, strings.TrimPrefix(target, "http://")), 0o600))
-
-	address := freeAddress(t)
-	var log bytes.Buffer
-	cmd := exec.Command(prometheus, append([]string{
-		"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address, "--log.level=warn",
-	}, flags...)...)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	require.NoError(t, cmd.Start())
+	s, err := Start(t.Context(), t.TempDir(), alerts, "program", 250*time.Millisecond, []string{target}, flags...)
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("%s", log.String())
+		if <-s.Done; t.Failed() {
+			t.Logf("%s", s.Log.String())
 		}
 	})
-	s := &server{"http://" + address}
-	require.Eventually(t, func() bool {
-		resp, err := http.Get(s.url + "/-/ready")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	}, 30*time.Second, 50*time.Millisecond, "prometheus is not ready")
-	return s
+	return &server{s}
 }
 
 // get returns the data of an API response.
 func (s *server) get(t *testing.T, path string, params url.Values, data any) {
 	t.Helper()
-	resp, err := http.Get(s.url + "/api/v1/" + path + "?" + params.Encode())
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	var answer struct {
-		Status, Error string
-		Data          json.RawMessage
-		Warnings      []string
-	}
-	require.NoError(t, json.NewDecoder(resp.Body).Decode(&answer))
-	require.Equal(t, "success", answer.Status, "%s: %s", params, answer.Error)
-	require.Empty(t, answer.Warnings, "%s", params)
-	require.NoError(t, json.Unmarshal(answer.Data, data))
+	require.NoError(t, s.Get(t.Context(), path, params, data))
 }
 
 // vector is the result of a query: values by labels, such as "policy=a

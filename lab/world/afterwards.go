@@ -247,7 +247,7 @@ func (w *world) rests(c *client, s retrip.HostState) bool {
 }
 
 // checkCalm checks that a day after the last trouble, nothing of it is left.
-func (w *world) checkCalm(t *testing.T) {
+func (w *world) checkCalm() {
 	for _, c := range w.clients {
 		for _, s := range c.retrip.HostStates() {
 			w.breaks("P15", "t%d: %s still has a state after 26 hours: %v", c.number, s.Host, s)
@@ -266,5 +266,4 @@ func (w *world) checkCalm(t *testing.T) {
 		}
 	}
 	synctest.Wait()
-	_ = t
 }

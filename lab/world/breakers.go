@@ -25,8 +25,8 @@ func (c *checker) opened(e event, no func(string, ...any)) {
 		return
 	}
 	failed, busy, last := false, false, time.Duration(0)
-	for _, r := range c.w.order {
-		if r.client != c.r.client || r.host != c.r.host || r.begin > e.at {
+	for r := range c.r.client.tripsTo(c.r.host) {
+		if r.begin > e.at {
 			continue
 		}
 		made, fine := false, false
@@ -52,20 +52,8 @@ func (c *checker) opened(e event, no func(string, ...any)) {
 	}
 }
 
-// checkOpens checks that the breaker of a host of which everything has failed opens when
-// it must.
-func (w *world) checkOpens() {
-	for _, c := range w.clients {
-		if len(c.swaps) > 1 || c.forgot || c.plan.Bare {
-			continue
-		}
-		for _, s := range w.sites {
-			c.opens(s.host())
-		}
-	}
-}
-
-// opens checks that the breaker of host opens.
+// opens checks that the breaker of a host of which everything has failed opens when it
+// must.
 func (c *client) opens(host string) {
 	failures := 0
 	for _, v := range c.eventsOf(host) {

@@ -10,19 +10,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// checkDebts checks that no retry takes tokens that aren't there.
-func (w *world) checkDebts() {
-	for _, c := range w.clients {
-		if len(c.swaps) > 1 || c.forgot || c.plan.Bare || c.plan.Fleet {
-			continue
-		}
-		for _, s := range w.sites {
-			c.debts(s.host())
-		}
-	}
-}
-
-// debts checks the retries to host: the first one of a request costs half a token.
+// debts checks that no retry to host takes tokens that aren't there: the first one of a
+// request costs half a token.
 func (c *client) debts(host string) {
 	const cost, most, pays = 0.5, 0.7, 0.2
 	before := math.Inf(1) // no more tokens than these were there

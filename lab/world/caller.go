@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing/iotest"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -53,15 +54,6 @@ func (u *upload) Close() error {
 	return nil
 }
 
-// failing fails halfway.
-func failing(content []byte) io.Reader {
-	return io.MultiReader(bytes.NewReader(content[:len(content)/2]), readerFunc(func([]byte) (int, error) { return 0, errOwn }))
-}
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
 // request makes the request of a call.
 func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	s := w.sites[c.Site]
@@ -76,7 +68,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	case Section:
 		body = io.NewSectionReader(bytes.NewReader(payload), 0, int64(len(payload)))
 	case FailsRead:
-		body = &upload{id: id, Reader: failing(payload)}
+		body = &upload{id: id, Reader: io.MultiReader(bytes.NewReader(payload[:len(payload)/2]), iotest.ErrReader(errOwn))}
 	default:
 		body = &upload{id: id, drip: c.Drip, once: c.Body == Stream && c.Panics == NoPanic, Reader: bytes.NewReader(payload)}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
 )
 
 // hush begins all secrets: no log may show it.
@@ -65,7 +66,7 @@ func (w *world) newClient(number int, plan *Transport) *client {
 		DialContext:     w.dial,
 		Protocols:       &p,
 		MaxConnsPerHost: plan.MaxConns,
-		TLSClientConfig: &tls.Config{RootCAs: identity().roots, CurvePreferences: []tls.CurveID{tls.X25519}, ClientSessionCache: tls.NewLRUClientSessionCache(8)},
+		TLSClientConfig: &tls.Config{RootCAs: memhttp.Roots(), CurvePreferences: []tls.CurveID{tls.X25519}, ClientSessionCache: tls.NewLRUClientSessionCache(8)},
 	}
 	c.retrip = &retrip.Transport{Base: c.base, Policy: w.policyOf(plan.Default), Hosts: w.hostsOf(plan.Hosts), Metrics: w.metrics[plan.Metrics], Trace: c.hooks()}
 	if plan.Bare {

@@ -21,7 +21,7 @@ func (r *relay) depart(x *stream) {
 		in.await()
 		time.Sleep(r.site.plan.Latency + x.tiny())
 		data, err := in.take()
-		if r.isFrozen() {
+		if r.frozen.Load() {
 			<-r.w.ended
 			return
 		}

@@ -96,7 +96,7 @@ func (c *checker) fleet() {
 		if e.hook != "Retry" && e.hook != "GiveUp" {
 			continue
 		}
-		if a := c.arrivalOf(e); i > 0 && c.own[i-1].hook == "Attempt" && a != nil && e.Err == nil && c.p.WholeBody <= 0 && c.p.Classify != PeeksAtStart {
+		if a := r.arrivalOf(e.Header); i > 0 && c.own[i-1].hook == "Attempt" && a != nil && e.Err == nil && c.p.WholeBody <= 0 && c.p.Classify != PeeksAtStart {
 			s := c.w.sites[a.site]
 			if took := e.at - a.sent; len(s.plan.Conns) == 0 && len(s.plan.Outages) == 0 && took > storeMost+4*s.plan.Latency+slack {
 				c.breaks("P22", "the %s of attempt %d came %v after its response", e.hook, e.Attempt, took)

@@ -28,30 +28,13 @@ const (
 	hangs      = time.Second // after which a second probe may join one that has no result
 )
 
-// checkGates checks the queues of all gates.
-func (w *world) checkGates() {
-	for _, c := range w.clients {
-		if len(c.swaps) > 1 || c.forgot || c.plan.Bare {
-			continue
-		}
-		for _, s := range w.sites {
-			for tenant := range 2 {
-				c.gate(s.host(), tenant)
-			}
-		}
-	}
-}
-
 // gate checks the queue of the requests to a host on behalf of a tenant. Each of them has
 // a gate of its own if the policy says so.
 func (c *client) gate(host string, tenant int) {
 	var all []queuing
 	var refused []time.Duration
 	named := time.Duration(0)
-	for _, r := range c.w.order {
-		if r.client != c || r.host != host {
-			continue
-		}
+	for r := range c.tripsTo(host) {
 		p := r.effective()
 		mine := !p.Keyed || r.id/10%2 == tenant
 		for _, a := range r.arrivals {
@@ -81,11 +64,14 @@ func (c *client) gate(host string, tenant int) {
 
 // pausedBefore reports whether anything but a 429 or 503 may have closed a gate of host.
 func (c *client) pausedBefore(host string, at time.Duration, tenant int) bool {
-	return slices.ContainsFunc(c.w.order, func(r *roundTrip) bool {
-		return r.client == c && r.host == host && (r.hostile || r.panicked || slices.ContainsFunc(r.arrivals, func(a *arrival) bool {
+	for r := range c.tripsTo(host) {
+		if r.hostile || r.panicked || slices.ContainsFunc(r.arrivals, func(a *arrival) bool {
 			return a.sent < at && a.word > 0 && (a.status != http.StatusTooManyRequests || !r.effective().Keyed || r.id/10%2 == tenant)
-		}))
-	})
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // accepted reports whether the server has accepted the first attempt of q. Other outcomes

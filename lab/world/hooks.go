@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"net"
 	"net/http"
 	"slices"
@@ -37,13 +38,22 @@ type place struct {
 	i int // in its events
 }
 
+// tripsTo yields the round trips of c to host.
+func (c *client) tripsTo(host string) iter.Seq[*roundTrip] {
+	return func(yield func(*roundTrip) bool) {
+		for _, r := range c.w.order {
+			if r.client == c && r.host == host && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
 // eventsOf returns the events of all requests to host, in their order.
 func (c *client) eventsOf(host string) (events []place) {
-	for _, r := range c.w.order {
-		if r.client == c && r.host == host {
-			for i := range r.events {
-				events = append(events, place{r, i})
-			}
+	for r := range c.tripsTo(host) {
+		for i := range r.events {
+			events = append(events, place{r, i})
 		}
 	}
 	slices.SortStableFunc(events, func(a, b place) int { return cmp.Compare(a.r.events[a.i].at, b.r.events[b.i].at) })

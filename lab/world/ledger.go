@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -30,7 +31,6 @@ type arrival struct {
 	sent      time.Duration // instant of the response's header
 	left      time.Duration // when the server was done with it; 0: it isn't
 	word      time.Duration // the wait that it names
-	version   int
 }
 
 // receive reads the body of a request and compares it with what was sent.
@@ -66,21 +66,23 @@ func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
 	return a
 }
 
-func (r *roundTrip) leave(a *arrival) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.left = r.w.now()
+// arrivalOf returns the arrival whose response has the header h, or nil.
+func (r *roundTrip) arrivalOf(h http.Header) *arrival {
+	n, _ := strconv.Atoi(h.Get("World-Arrival"))
+	if n < 1 || n > len(r.arrivals) {
+		return nil
+	}
+	return r.arrivals[n-1]
 }
 
-func (r *roundTrip) process(a *arrival) {
+// note changes what the ledger knows of an arrival.
+func (r *roundTrip) note(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a.processed = true
+	change()
 }
 
 func (r *roundTrip) answers(a *arrival, status int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.status, a.sent = status, r.w.now()
+	r.note(func() { a.status, a.sent = status, r.w.now() })
 	r.w.log("%v: arrival %d gets %d, wait %v", r, a.number, status, a.word)
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -79,7 +80,7 @@ func (w *world) dial(ctx context.Context, network, addr string) (_ net.Conn, err
 	r := &relay{w: w, site: s, number: number, fault: fault, near: near.(*memhttp.Conn), far: far.(*memhttp.Conn)}
 	s.relays = append(s.relays, r)
 	if s.in(Silent) {
-		r.frozen = true
+		r.frozen.Store(true)
 	}
 	w.log("dial s%d conn %d: connected", s.number, number)
 	reportDial(ctx, network, addr)
@@ -116,9 +117,8 @@ type relay struct {
 	fault     ConnFault
 	near, far *memhttp.Conn // towards the client and the server
 
-	mu     sync.Mutex
-	frozen bool
-	done   int // directions that have ended
+	frozen atomic.Bool
+	done   atomic.Int32 // directions that have ended
 }
 
 // carry carries what src sends to dst.
@@ -139,7 +139,7 @@ func (r *relay) carry(src, dst *memhttp.Conn, down bool, x *stream) {
 		in.await()
 		time.Sleep(r.site.plan.Latency + x.tiny())
 		data, err := in.take()
-		if err == nil && left >= 0 && len(data) >= left && !r.w.calm.Load() && !r.isFrozen() {
+		if err == nil && left >= 0 && len(data) >= left && !r.w.calm.Load() && !r.frozen.Load() {
 			_, _ = dst.Write(data[:left])
 			r.w.log("fault s%d conn %d: %v", r.site.number, r.number, r.fault.Kind)
 			switch r.fault.Kind {
@@ -150,13 +150,13 @@ func (r *relay) carry(src, dst *memhttp.Conn, down bool, x *stream) {
 				_ = dst.CloseWrite()
 				return
 			case Freezes:
-				r.freeze()
+				r.frozen.Store(true)
 			case Stalls:
 				time.Sleep(r.fault.Slow)
 			}
 			data, left = data[left:], -1
 		}
-		if r.isFrozen() {
+		if r.frozen.Load() {
 			in.drop()
 			<-r.w.ended
 			r.reset()
@@ -242,18 +242,6 @@ func (in *intake) drop() {
 	in.cond.Broadcast()
 }
 
-func (r *relay) isFrozen() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.frozen
-}
-
-func (r *relay) freeze() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.frozen = true
-}
-
 func (r *relay) reset() {
 	r.near.Reset()
 	r.far.Reset()
@@ -261,11 +249,7 @@ func (r *relay) reset() {
 
 // end closes the connection once both directions have ended.
 func (r *relay) end() {
-	r.mu.Lock()
-	r.done++
-	over := r.done == 2
-	r.mu.Unlock()
-	if over {
+	if r.done.Add(1) == 2 {
 		_ = r.near.Close()
 		_ = r.far.Close()
 	}

@@ -25,13 +25,29 @@ func (w *world) check() {
 		r.mu.Unlock()
 	}
 	w.checkPauses()
-	w.checkOpens()
-	w.checkDebts()
-	w.checkGates()
+	w.checkHosts()
 	w.charges()
 	if text := w.logs.buf.String(); strings.Contains(text, hush) {
 		at := strings.Index(text, hush)
 		w.breaks("P19", "a log record has a secret: %s", text[max(0, at-200):min(len(text), at+40)])
+	}
+}
+
+// checkHosts checks what each client has done to each host.
+func (w *world) checkHosts() {
+	for _, c := range w.clients {
+		if len(c.swaps) > 1 || c.forgot || c.plan.Bare {
+			continue
+		}
+		for _, s := range w.sites {
+			c.opens(s.host())
+			if !c.plan.Fleet {
+				c.debts(s.host())
+			}
+			for tenant := range 2 {
+				c.gate(s.host(), tenant)
+			}
+		}
 	}
 }
 

@@ -136,7 +136,7 @@ func (c *checker) giveUp(e event) {
 			no("the server asked for %v, MaxWait is %v", word, p.MaxWait)
 		}
 	case retrip.ReasonHostPaused:
-		if !c.w.paused(r.client, r.host) && p.Gate.Enabled != retrip.On && len(p.Dialects) == 0 {
+		if !r.paused() && p.Gate.Enabled != retrip.On && len(p.Dialects) == 0 {
 			no("the host has never asked for a pause")
 		}
 	case retrip.ReasonDeadline:
@@ -184,7 +184,7 @@ func (c *checker) tooLate(e event, no func(string, ...any)) {
 	switch {
 	case deadline == 0:
 		no("there is no deadline")
-	case c.hedged || e.Attempt == 0 || c.p.Gate.Enabled == retrip.On || c.w.paused(c.r.client, c.r.host) || len(c.p.Dialects) > 0:
+	case c.hedged || e.Attempt == 0 || c.p.Gate.Enabled == retrip.On || c.r.paused() || len(c.p.Dialects) > 0:
 	case e.Err == nil || deadline > e.at:
 		var began time.Duration
 		for _, a := range c.own {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/retrip/retrip"
@@ -24,8 +23,8 @@ func (c *checker) result() {
 	}
 	done := c.own[len(c.own)-1]
 	if r.resp != nil {
-		if n, _ := strconv.Atoi(r.resp.Header.Get("World-Arrival")); n >= 1 && n <= len(r.arrivals) && r.arrivals[n-1].status != r.resp.StatusCode {
-			c.breaks("P1", "status %d, the server sent %d", r.resp.StatusCode, r.arrivals[n-1].status)
+		if a := r.arrivalOf(r.resp.Header); a != nil && a.status != r.resp.StatusCode {
+			c.breaks("P1", "status %d, the server sent %d", r.resp.StatusCode, a.status)
 		}
 		if done.StatusCode != r.resp.StatusCode {
 			c.breaks("P19", "status %d, the hook Done got %d", r.resp.StatusCode, done.StatusCode)
@@ -154,17 +153,15 @@ func (c *checker) body() {
 		return
 	}
 	h := r.resp.Header
-	n, _ := strconv.Atoi(h.Get("World-Arrival"))
-	if n < 1 || n > len(r.arrivals) || h.Get("World-Status") == "" {
+	a := r.arrivalOf(h)
+	if a == nil || h.Get("World-Status") == "" {
 		return
 	}
-	want := content(r.arrivals[n-1].step.Length, "answer", r.id, n)
+	want := content(a.step.Length, "answer", r.id, a.number)
 	if v := h.Get("World-Version"); v != "" {
-		version, _ := strconv.Atoi(v)
-		_, length := version2(r.script, version)
-		want = r.file(version, length)
+		want = r.file(version(r.script, a.number))
 		var first, last int
-		if k, _ := fmt.Sscanf(h.Get("Content-Range"), "bytes %d-%d/", &first, &last); k == 2 && r.arrivals[n-1].step.Ranges != WrongRange {
+		if k, _ := fmt.Sscanf(h.Get("Content-Range"), "bytes %d-%d/", &first, &last); k == 2 && a.step.Ranges != WrongRange {
 			want = want[min(first, len(want)):min(last+1, len(want))]
 		} else if k == 2 {
 			return
@@ -173,7 +170,7 @@ func (c *checker) body() {
 	if r.call.Method == http.MethodHead || r.resp.StatusCode == http.StatusNotModified {
 		want = nil
 	}
-	c.breaksOff(r.arrivals[n-1])
+	c.breaksOff(a)
 	got := r.reading
 	if !bytes.HasPrefix(want, got.got) {
 		at := 0
@@ -184,18 +181,4 @@ func (c *checker) body() {
 	} else if got.err == io.EOF && len(got.got) != len(want) {
 		c.breaks("P20", "the body ends silently after %d bytes of %d", len(got.got), len(want))
 	}
-}
-
-// version2 returns the length of a version of the file.
-func version2(script []Step, version int) (int, int) {
-	v, length := 0, 0
-	if len(script) > 0 {
-		length = script[0].Length
-	}
-	for i := 1; i < len(script) && v < version; i++ {
-		if script[i].Bump {
-			v, length = v+1, script[i].Length
-		}
-	}
-	return v, length
 }

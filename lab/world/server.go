@@ -4,14 +4,8 @@
 package world
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	crand "crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
-	"math/big"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -56,7 +50,7 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 		return
 	}
 	a := r.arrive(s, req)
-	defer r.leave(a)
+	defer r.note(func() { a.left = r.w.now() })
 	if s.plan.TLS != (req.TLS != nil) {
 		s.w.breaks("P4", "%v arrived over the wrong protocol", r)
 	}
@@ -88,7 +82,7 @@ func (s *site) serve(rw http.ResponseWriter, req *http.Request) {
 	if !step.Early && !step.Duplex || drips {
 		r.receive(a, req)
 	}
-	r.process(a)
+	r.note(func() { a.processed = true })
 	if step.Kind == CutAfter {
 		panic(http.ErrAbortHandler)
 	}
@@ -161,13 +155,12 @@ func (s *site) respond(rw http.ResponseWriter, req *http.Request, r *roundTrip, 
 		rw.WriteHeader(http.StatusTemporaryRedirect)
 		return
 	}
-	length := step.Length
-	body := content(length, "answer", r.id, a.number)
+	body := content(step.Length, "answer", r.id, a.number)
 	if status == http.StatusOK && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
-		a.version, length = version(r.script, a.number)
-		body = r.file(a.version, length)
-		h.Set("World-Version", strconv.Itoa(a.version))
-		status, body = step.part(h, req, r.tag(step, a.version), body, s.plan.Unsized)
+		number, length := version(r.script, a.number)
+		body = r.file(number, length)
+		h.Set("World-Version", strconv.Itoa(number))
+		status, body = step.part(h, req, r.tag(step, number), body, s.plan.Unsized)
 	}
 	if status == http.StatusNotModified {
 		body = nil
@@ -275,26 +268,3 @@ func (s Step) part(h http.Header, req *http.Request, tag string, file []byte, un
 	}
 	return http.StatusPartialContent, file[from : to+1]
 }
-
-// identity is the certificate of all sites.
-var identity = sync.OnceValue(func() (id struct {
-	cert  tls.Certificate
-	roots *x509.CertPool
-}) {
-
-	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	must(err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IsCA: true, BasicConstraintsValid: true, DNSNames: []string{"*.test"},
-	}
-	der, err := x509.CreateCertificate(crand.Reader, template, template, key.Public(), key)
-	must(err)
-	leaf, err := x509.ParseCertificate(der)
-	must(err)
-	id.cert = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
-	id.roots = x509.NewCertPool()
-	id.roots.AddCert(leaf)
-	return id
-})

@@ -80,7 +80,7 @@ func (s *site) start() {
 	s.mu.Unlock()
 	s.serving.Go(func() {
 		if s.plan.TLS {
-			server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{identity().cert}, MinVersion: tls.VersionTLS13, CurvePreferences: []tls.CurveID{tls.X25519}}
+			server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{memhttp.Certificate()}, MinVersion: tls.VersionTLS13, CurvePreferences: []tls.CurveID{tls.X25519}}
 			_ = server.ServeTLS(l, "", "")
 		} else {
 			_ = server.Serve(l)
@@ -124,7 +124,7 @@ func (s *site) begin(o Outage) {
 		}
 	case Silent:
 		for _, r := range relays {
-			r.freeze()
+			r.frozen.Store(true)
 		}
 	case Crash:
 		_ = server.Close()

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -174,6 +175,9 @@ var values = []string{
 	`{}`, `{"x": 1}`, `{"size": "off", "shared": 3}`, `{"ratio": 2}`, `{"base": "1s", "cap": "1ms"}`, `[[`, `"`, `nul`, `{"size": 1, "size": 2}`, `{"enabled": "on"}`, `"full"`, `"é\ud800"`,
 }
 
+// humps are where a name of Go has an underscore in JSON.
+var humps = regexp.MustCompile(`([a-z])([A-Z])`)
+
 // misspell loads policies of which a part is replaced, and checks that what is accepted
 // can be written and loaded again.
 func (w *world) misspell(p Policies, x *stream) {
@@ -182,12 +186,7 @@ func (w *world) misspell(p Policies, x *stream) {
 	must(json.Unmarshal(text, &all))
 	fields := reflect.TypeFor[retrip.Policy]()
 	name := fields.Field(int(x.next() % uint64(fields.NumField()))).Name
-	key := strings.ToLower(name)
-	for _, known := range []string{"maxAttempts", "maxWait", "attemptTimeout", "wholeBody", "bodyIdleTimeout", "maxReplayBody", "retryOn", "failOn", "idempotentMethods", "idempotencyKey", "retryHeader", "fleetBudget"} {
-		if strings.EqualFold(known, name) {
-			key = known
-		}
-	}
+	key := strings.ToLower(humps.ReplaceAllString(name, "${1}_$2"))
 	value := values[x.next()%uint64(len(values))]
 	in, b := slices.Sorted(maps.Keys(all)), new(bytes.Buffer)
 	b.WriteString("{\n")

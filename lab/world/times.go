@@ -5,7 +5,7 @@ package world
 
 import (
 	"net/http"
-	"strconv"
+	"slices"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -13,36 +13,26 @@ import (
 
 // deadline returns the earliest deadline of the request, or 0.
 func (c *checker) deadline() time.Duration {
-	d := c.r.deadline
 	if c.p.Deadline > 0 {
-		if own := c.r.begin + c.p.Deadline; d == 0 || own < d {
-			d = own
-		}
+		return earlier(c.r.deadline, c.r.begin+c.p.Deadline)
 	}
-	return d
+	return c.r.deadline
 }
 
 // gone returns when the caller went, or 0.
-func (c *checker) gone() time.Duration {
-	gone := c.r.over
-	if l := c.r.legacy; l != 0 && (gone == 0 || l < gone) {
-		gone = l
-	}
-	return gone
-}
+func (c *checker) gone() time.Duration { return earlier(c.r.over, c.r.legacy) }
 
-// arrivalOf returns what the ledger knows of the request whose response e tells of, or nil.
-func (c *checker) arrivalOf(e event) *arrival {
-	n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
-	if n < 1 || n > len(c.r.arrivals) {
-		return nil
+// earlier returns the earlier of two instants, of which 0 is none.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
 	}
-	return c.r.arrivals[n-1]
+	return a
 }
 
 // word returns the wait that the response of an event names, by the ledger.
 func (c *checker) word(e event) time.Duration {
-	if a := c.arrivalOf(e); a != nil {
+	if a := c.r.arrivalOf(e.Header); a != nil {
 		return a.saidTo(c.p)
 	}
 	return 0
@@ -111,7 +101,7 @@ func (c *checker) wait(retry event, at, late time.Duration) {
 	if waited < retry.Wait-late && c.p.Gate.Enabled != retrip.On {
 		c.breaks("P10", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
 	}
-	if c.p.Gate.Enabled != retrip.On && !c.w.paused(c.r.client, c.r.host) && waited > max(retry.Wait, 50*time.Millisecond)+late {
+	if c.p.Gate.Enabled != retrip.On && !c.r.paused() && waited > max(retry.Wait, 50*time.Millisecond)+late {
 		c.breaks("P12", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
 	}
 	// Neither a server's own wait nor a pause of the host is longer than MaxWait, but for the
@@ -138,9 +128,9 @@ func (c *checker) spread(retry event) {
 	if len(c.p.Dialects) > 0 {
 		longest = max(longest, time.Minute)
 	}
-	for _, r := range c.w.order {
+	for r := range c.r.client.tripsTo(c.r.host) {
 		for _, a := range r.arrivals {
-			if r.client == c.r.client && r.host == c.r.host && a.sent <= retry.at {
+			if a.sent <= retry.at {
 				longest = max(longest, a.word)
 			}
 		}
@@ -154,7 +144,7 @@ func (c *checker) spread(retry event) {
 // for which nobody but the policy has a wish.
 func (c *checker) backoff(retry event, began time.Duration) {
 	deadline := c.deadline()
-	if c.p.Gate.Enabled == retrip.On || c.hedged || c.word(retry) > 0 || c.w.paused(c.r.client, c.r.host) {
+	if c.p.Gate.Enabled == retrip.On || c.hedged || c.word(retry) > 0 || c.r.paused() {
 		return
 	}
 	if c.r.client.plan.Fleet {
@@ -168,18 +158,10 @@ func (c *checker) backoff(retry event, began time.Duration) {
 	}
 }
 
-// paused reports whether a host has ever asked a client for a pause.
-func (w *world) paused(c *client, host string) bool {
-	for _, r := range w.order {
-		if r.client != c || r.host != host {
-			continue
-		}
-		for _, a := range r.arrivals {
-			if a.word > 0 && a.status >= 400 {
-				return true
-			}
-		}
-		if len(r.effective().Dialects) > 0 {
+// paused reports whether the host has ever asked the client for a pause.
+func (r *roundTrip) paused() bool {
+	for r := range r.client.tripsTo(r.host) {
+		if len(r.effective().Dialects) > 0 || slices.ContainsFunc(r.arrivals, func(a *arrival) bool { return a.word > 0 && a.status >= 400 }) {
 			return true
 		}
 	}
@@ -202,21 +184,15 @@ func (w *world) checkPauses() {
 			if e.hook != "Retry" && e.hook != "GiveUp" || e.Err != nil || !retryable(p, e.StatusCode, e.Header) {
 				continue
 			}
-			n, _ := strconv.Atoi(e.Header.Get("World-Arrival"))
-			if n < 1 || n > len(r.arrivals) {
+			a := r.arrivalOf(e.Header)
+			if a == nil || r.client.forgot {
 				continue
 			}
-			if r.client.forgot {
-				continue
-			}
-			until, decided := e.at+min(r.arrivals[n-1].word, p.MaxWait), e.at
+			until, decided := e.at+min(a.word, p.MaxWait), e.at
 			if r.client.plan.Fleet {
 				decided += storeMost // a wait is announced once the store has answered
 			}
-			for _, other := range w.order {
-				if other.client != r.client || other.host != r.host {
-					continue
-				}
+			for other := range r.client.tripsTo(r.host) {
 				q := other.effective()
 				// A gate of a key is held by the refusals of that key.
 				held := gate && q.Gate.Enabled == retrip.On && p.Keyed == q.Keyed && (!p.Keyed || r.id/10%2 == other.id/10%2)

@@ -39,17 +39,16 @@ func (c *checker) transparent() {
 		c.single()
 		return
 	}
-	n, _ := strconv.Atoi(r.resp.Header.Get("World-Arrival"))
-	if n < 1 || n > len(r.arrivals) {
+	a := r.arrivalOf(r.resp.Header)
+	if a == nil {
 		return
 	}
-	a := r.arrivals[n-1]
 	if v := r.resp.Header.Get("Content-Length"); v != "" && v != strconv.FormatInt(r.resp.ContentLength, 10) {
 		c.breaks("P1", "ContentLength is %d, and the server sent %s", r.resp.ContentLength, v)
 	}
 	if sent := a.step.Ends != NoTrailer && a.status != http.StatusNotModified && r.call.Method != http.MethodHead && a.outage == nil && r.resp.Header.Get("World-Status") != ""; sent && r.reading.err == io.EOF && len(c.rest) == 0 && c.p.Classify != PeeksAtStart {
-		if got := r.resp.Trailer.Get("World-End"); got != strconv.Itoa(n) {
-			c.breaks("P1", "the trailer has %q, and the server sent %d", got, n)
+		if got := r.resp.Trailer.Get("World-End"); got != strconv.Itoa(a.number) {
+			c.breaks("P1", "the trailer has %q, and the server sent %d", got, a.number)
 		}
 	}
 	if t := r.call.Traced; t && r.hop == 0 && (r.of.traced.conns < len(r.arrivals) || r.of.traced.firstBytes == 0) {

@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -150,7 +152,7 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	r.end, r.resp, r.err, r.cause = w.now(), resp, err, context.Cause(req.Context())
 	r.mu.Unlock()
 	stop()
-	if !sameHeader(before.Header, mine.Header) || before.URL.String() != mine.URL.String() || before.Method != mine.Method || before.ContentLength != mine.ContentLength ||
+	if !maps.EqualFunc(before.Header, mine.Header, slices.Equal) || before.URL.String() != mine.URL.String() || before.Method != mine.Method || before.ContentLength != mine.ContentLength ||
 		(get == nil) != (mine.GetBody == nil) || before.Body != mine.Body || before.Host != mine.Host {
 		w.breaks("P2", "%v: RoundTrip has changed the request", r)
 	}
@@ -174,18 +176,6 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 
 // CloseIdleConnections is for http.Client.CloseIdleConnections.
 func (o *outer) CloseIdleConnections() { o.c.retrip.CloseIdleConnections() }
-
-func sameHeader(a, b http.Header) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, values := range a {
-		if strings.Join(values, "\n") != strings.Join(b[name], "\n") {
-			return false
-		}
-	}
-	return true
-}
 
 // wrapper is a Base that is no *http.Transport.
 type wrapper struct{ c *client }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -77,11 +76,11 @@ func (c *checker) idle() {
 // which none was asked for.
 func (c *checker) obstructs(obstacle string) bool {
 	r := c.r
-	n, _ := strconv.Atoi(r.resp.Header.Get("World-Arrival"))
-	if n < 1 || n > len(r.arrivals) || r.hostile {
+	a := r.arrivalOf(r.resp.Header)
+	if a == nil || r.hostile {
 		return true
 	}
-	step, status := r.arrivals[n-1].step, r.resp.StatusCode
+	step, status := a.step, r.resp.StatusCode
 	switch obstacle {
 	case "method":
 		return r.call.Method != http.MethodGet || r.sends != nil

@@ -245,7 +245,7 @@ func (w *world) run(t *testing.T) {
 	w.calm.Store(true)
 	for _, s := range w.sites {
 		for _, r := range s.relays {
-			if r.isFrozen() {
+			if r.frozen.Load() {
 				r.reset()
 			}
 		}
@@ -255,7 +255,7 @@ func (w *world) run(t *testing.T) {
 	time.Sleep(45 * time.Minute)
 	w.checkRest()
 	time.Sleep(25*time.Hour + 15*time.Minute)
-	w.checkCalm(t)
+	w.checkCalm()
 	w.checkConnections()
 	w.end()
 }

@@ -13,15 +13,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
-)
 
-// interrupts reports whether processes can be interrupted on this system.
-const interrupts = runtime.GOOS != "windows"
+	"github.com/retrip/retrip/lab/ops"
+)
 
 func main() {
 	stay := flag.Bool("stay", false, "after the walk, leave everything up until it is interrupted")
@@ -37,7 +35,7 @@ func main() {
 
 // show is a running demo.
 type show struct {
-	*server
+	server
 	backend  *backend
 	replicas []*replica
 	began    time.Time
@@ -61,6 +59,10 @@ func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	file := filepath.Join(dir, "rules.yml")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		return err
+	}
 
 	s := &show{backend: newBackend(), began: time.Now(), out: out}
 	defer s.backend.Close()
@@ -80,7 +82,7 @@ func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err erro
 		targets = append(targets, r.metrics.URL)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	if s.server, err = startPrometheus(ctx, dir, rules, targets); err != nil {
+	if s.Server, err = ops.Start(ctx, dir, file, "shop", 500*time.Millisecond, targets); err != nil {
 		cancel()
 		return err
 	}
@@ -92,17 +94,17 @@ func run(ctx context.Context, out io.Writer, alerts string, stay bool) (err erro
 	defer func() {
 		cancel()
 		wg.Wait()
-		<-s.done
+		<-s.Done
 	}()
 	s.began = time.Now()
 	if err := s.walk(ctx); err != nil || !stay {
 		return err
 	}
-	s.say("That was the demo. Prometheus keeps running at %s until Ctrl-C.", s.url)
+	s.say("That was the demo. Prometheus keeps running at %s until Ctrl-C.", s.URL)
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-s.done:
+	case <-s.Done:
 		return errors.New("prometheus ended by itself")
 	}
 }

@@ -100,11 +100,11 @@ func TestStores(t *testing.T) {
 		plain := httptest.NewServer(s.handler)
 		defer plain.Close()
 		path := s.put(t, plain.URL, object)
-		for _, http2 := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, HTTP2=%t", s.name, http2), func(t *testing.T) {
-				server := lab.ServeCleartext(http2, s.handler)
+		for _, p := range []lab.Proto{lab.HTTP1, lab.H2C} {
+			t.Run(fmt.Sprintf("%s, %s", s.name, p), func(t *testing.T) {
+				server := lab.Serve(p, s.handler)
 				defer server.Close()
-				d, err := lab.Fetch(t.Context(), server.Listener.Addr().String(), path, every, http2)
+				d, err := lab.Fetch(t.Context(), server.Listener.Addr().String(), path, every, p)
 				require.NoError(t, err)
 				assert.EqualValues(t, size, d.Size)
 				assert.Equal(t, sha256.Sum256(object), d.SHA256)
@@ -164,7 +164,7 @@ func TestStores_ObjectReplaced(t *testing.T) {
 		s.handler.ServeHTTP(w, r)
 	}))
 	defer server.Close()
-	d, err := lab.Fetch(t.Context(), server.Listener.Addr().String(), path, every, false)
+	d, err := lab.Fetch(t.Context(), server.Listener.Addr().String(), path, every, lab.HTTP1)
 	require.ErrorContains(t, err, "changed")
 	assert.Equal(t, 1, d.Continued)
 	assert.Less(t, d.Size, int64(size))
