@@ -23,13 +23,14 @@ func BenchmarkDecision(b *testing.B) {
 	}
 	b.ReportAllocs()
 	var h host.Record
-	failed := decide.Outcome{Status: 503, Idempotent: true, Replay: true}
-	good := decide.Outcome{Status: 200}
+	failed := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 503, Idempotent: true, Replay: true}}
+	due, good := decide.Event{Kind: decide.Due}, decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 200}}
 	for i := 0; b.Loop(); i++ {
-		call := decide.Call{Attempts: 1}
-		if r.Next(&h, &call, failed, 0, uint64(i)<<40).Retry {
-			call.Attempts++
-			r.Next(&h, &call, good, 0, uint64(i)<<40)
+		call, a := decide.Call{Attempts: 1}, decide.Action{}
+		for _, e := range []*decide.Event{&failed, &due, &good} {
+			if call.Step(r, &h, e, &a, 0, uint64(i)<<40); a.Do >= decide.Answer {
+				break
+			}
 		}
 	}
 }

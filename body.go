@@ -58,7 +58,7 @@ type download struct {
 // join makes the body of the response a download, if the policy says so. A body
 // that had to be whole and broke has been given up already.
 func (x *exchange) join() {
-	if x.r.policy.Resume <= 0 || x.continues || x.last.torn != nil || !hasBody(x.last.resp) {
+	if x.r.policy.Resume <= 0 || x.last.torn != nil || !hasBody(x.last.resp) {
 		return
 	}
 	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1, usual: x.usual()}
@@ -116,26 +116,26 @@ type reply struct {
 
 // ask requests the rest of the representation as the exchange of a request whose last
 // attempt has just failed, or, with a decision, as a turn.
-func (d *download) ask(ctx context.Context, at int64, broken error, turn *decide.Decision) (r reply) {
+func (d *download) ask(ctx context.Context, at int64, broken error, turn *about) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
-	x := exchange{continues: true, turn: turn != nil}
+	x := exchange{rest: d, told: tally{ended: true}}
 	x.init(d.t, d.s, d.r, req, replay.None, overrideOf(ctx))
 	x.endBy(d.limit())
 	x.last.take(nil, broken)
 	x.last.began = max(1, d.s.now())
 	x.call.Attempts, x.doubt.http2 = d.attempts, d.http2
-	if x.turn {
-		x.decision = *turn
-		// The turn is the last attempt for now.
-		x.call.Attempts = max(d.attempts, d.r.MaxAttempts-1)
+	first := decide.Ended
+	if turn != nil {
+		// The turn is the last attempt for now, and the host's budget doesn't apply to it.
+		first, x.decision, x.call.Attempts = decide.Due, *turn, max(d.attempts, d.r.MaxAttempts-1)
 	}
-	resp, err := x.run()
+	resp, err := x.run(first)
 	d.attempts = x.call.Attempts
-	o := &x.last.outcome
+	o := &x.event.Outcome
 	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, word: o.RetryAfter, took: d.s.now() - x.last.began}
-	refusal := wordOf(x.decision.Reason)
-	if x.decision.Reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
+	refusal := wordOf(x.decision.reason)
+	if x.decision.reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
 		refusal = resume.RefusedProgress
 	}
 	if err != nil {
@@ -246,14 +246,14 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	}
 	pass := sync.OnceFunc(q.Pass)
 	defer pass()
-	next := decide.Decision{Retry: true, Reason: r.retry}
-	for next.Reason = cmp.Or(next.Reason, decide.Error); ; {
+	next := about{decide.Sleep, cmp.Or(r.retry, decide.Error), 0}
+	for {
 		now := d.s.now()
 		wait, ok := q.Wait(rule, now, d.limit(), chance.Draw())
 		if !ok || p.sleep(time.NewTimer(wait), nil) != nil {
 			return stop()
 		}
-		next.Wait += wait
+		next.wait += wait
 		if h := d.t.hosts.Look(hostkey.Of(d.req.URL), d.s.now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
 			break
 		}

@@ -11,13 +11,15 @@ import (
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/span"
 )
 
-// exchange is one RoundTrip on its way through its attempts. It carries out
-// what package decide decides, and records what has to be cleaned up at the end.
-// It lives on the stack of RoundTrip, as long as nothing keeps a pointer to it.
+// exchange is one RoundTrip on its way through its attempts. It drives the machine of
+// package decide: it carries out its actions, tells it what happens, and records what
+// has to be cleaned up at the end. It lives on the stack of RoundTrip, as long as nothing
+// keeps a pointer to it.
 //
 // Its parts are its concerns. What belongs to the last attempt is in last, which
 // is reset as a whole.
@@ -28,22 +30,28 @@ type exchange struct {
 	payload  payload
 	doubt    doubt
 	last     last
-	decision decide.Decision // about the next attempt; in the end, why there is none
-	met      []error         // errors of all attempts, in order
-	seen     seen            // of the last discarded response
-	key      string          // generated Idempotency-Key; empty if there is none
-	incoming int             // number of the incoming attempt on whose behalf the request is made; 1 if none
-	asking   asking          // of the fleet's account
+	event    decide.Event  // the last
+	action   decide.Action // the last
+	decision about         // of the last attempt: its retry, or why there is none
+	cause    error         // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
+	met      []error       // errors of all attempts, in order
+	seen     seen          // of the last discarded response
+	key      string        // generated Idempotency-Key; empty if there is none
+	incoming int           // number of the incoming attempt on whose behalf the request is made; 1 if none
+	rest     *download     // whose body x continues; nil: x is a request of the caller
 
 	// Together these take little space.
 	told       tally
 	how        host.Failure // of the last attempt that failed; 0: none
 	idempotent bool
-	atFleet    bool  // the next attempt is a retry that the fleet's account has let through
-	held       uint8 // tokens that the account was charged for the retry under way
-	continues  bool  // x continues the body of a response that was returned
-	turn       bool  // x is the turn of a body that waits: one attempt, to which the host's budget doesn't apply
-	ended      bool  // run has returned; false if a base, a body or a hook panicked
+	ended      bool // run has returned; false if a base, a body or a hook panicked
+}
+
+// about is what an action says about an attempt that has ended.
+type about struct {
+	do     decide.Deed
+	reason decide.Reason
+	wait   time.Duration
 }
 
 // seen is what an error or hook may have to show of a discarded response. The
@@ -78,8 +86,7 @@ func (c *clock) now() time.Duration {
 	return c.s.now()
 }
 
-// init begins x, for a request that follows r. Only x.continues and x.turn may be set
-// before.
+// init begins x, for a request that follows r. Only x.rest may be set before.
 func (x *exchange) init(t *Transport, s *settings, r *rules, req *http.Request, kind replay.Kind, asked *override) {
 	x.t, x.s, x.r, x.req, x.table = t, s, r, req, &t.hosts
 	x.payload.req, x.payload.kind, x.payload.given = req, kind, req.Body
@@ -97,8 +104,11 @@ func (x *exchange) init(t *Transport, s *settings, r *rules, req *http.Request, 
 		// An instant of 0 would mean no deadline.
 		x.call.Deadline = max(1, x.s.instant(deadline))
 	}
-	if x.r.policy.Deadline > 0 && !x.continues {
+	if x.r.policy.Deadline > 0 && x.rest == nil {
 		x.endBy(span.Add(x.now(), x.r.policy.Deadline))
+	}
+	if t.Fleet != nil {
+		x.call.Account = r.fleet
 	}
 }
 
@@ -121,35 +131,37 @@ func (x *exchange) most() time.Duration {
 	return most
 }
 
-// run takes the request from one attempt to the next, until an outcome is final
-// or a rule forbids another attempt. If x continues a body, the attempt that
-// broke has already been made.
-func (x *exchange) run() (*http.Response, error) {
+// run takes the request from event to action. The first event is Began, or Ended if the
+// first attempt has been made, or Due if x is the turn of a body that waits.
+func (x *exchange) run(first decide.Kind) (*http.Response, error) {
 	defer x.cleanUp()
 	x.prepare()
-	end := x.admit()
-	for made := x.continues && !x.turn; end.how == goesOn; made = false {
-		if !made {
+	for what := x.enter(first); ; {
+		switch do := x.step(what); do {
+		case decide.Send:
 			x.send()
+			what = decide.Ended
+		case decide.Ask:
+			what = x.askFleet()
+		case decide.Sleep, decide.Queue:
+			// A request spends its time here, so as little as possible is on the stack.
+			if timer, ok := x.startWait(); ok {
+				what = x.pause(timer)
+			} else {
+				what = decide.NoBody
+			}
+		default:
+			return x.finish(do)
 		}
-		if end = x.judge(); end.how != goesOn {
-			break
-		}
-		// A request spends its time in sleep, so as little as possible is on the
-		// stack.
-		timer := x.startWait()
-		end = x.awake(x.sleep(timer, nil))
 	}
-	resp, err := x.finish(end)
-	x.awaitClient(err)
-	x.ended = true
-	return resp, err
 }
 
 // prepare sets up what all attempts share.
 func (x *exchange) prepare() {
-	x.idempotent = x.r.idempotent(x.req)
-	if x.continues {
+	if x.call.Attempts == 0 || x.rest != nil {
+		x.idempotent = x.r.idempotent(x.req)
+	}
+	if x.rest != nil {
 		return
 	}
 	// Keep the caller's own key: the caller may retry with the same key.
@@ -161,8 +173,83 @@ func (x *exchange) prepare() {
 	}
 }
 
-// judge decides whether there is another attempt after the last one.
-func (x *exchange) judge() ending {
+// enter returns the kind of the first event.
+func (x *exchange) enter(first decide.Kind) decide.Kind {
+	switch first {
+	case decide.Began:
+		if gone := x.gone(); gone != nil {
+			return x.leave(gone)
+		}
+	case decide.Ended:
+		if x.rest == nil {
+			x.last.take(x.last.resp, x.last.err)
+			x.learn(x.s.base)
+		}
+	case decide.Due:
+		x.call.WaitsFrom(x.pin(true))
+		x.goOn()
+	}
+	return first
+}
+
+// step tells the machine what has happened, and reports what it says. It returns what to
+// do next.
+func (x *exchange) step(what decide.Kind) decide.Deed {
+	var now time.Duration
+	switch what {
+	case decide.Began:
+		x.find()
+	case decide.Ended:
+		now = x.judge()
+	}
+	var h *host.Record
+	var draw uint64
+	if x.host != nil {
+		if h = &x.host.Record; what != decide.Ended {
+			now = x.s.now()
+			if !h.Undemanding() {
+				x.mayQueue()
+			}
+		}
+		draw = chance.Draw()
+	}
+	a := &x.action
+	x.event.Kind = what
+	x.call.Step(x.rules(), h, &x.event, a, now, draw)
+	x.settle(h)
+	if a.Reason != decide.None || a.Do >= decide.Answer {
+		x.decision = about{a.Do, a.Reason, a.Wait}
+	}
+	switch what {
+	case decide.Ended:
+		x.judged(now)
+	case decide.Heard:
+		x.r.metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
+		x.logFleet()
+	}
+	x.changed(a.Change)
+	x.timeQueue(now)
+	return a.Do
+}
+
+// settle wakes whom the last action wakes, and pays into the fleet's account.
+func (x *exchange) settle(h *host.Record) {
+	wakeOthers(h, x.action.Wakes)
+	if x.action.Pays || x.action.Tokens != 0 {
+		x.payFleet()
+	}
+}
+
+// find pins the host of a request that begins, if it may be held back there.
+func (x *exchange) find() {
+	if (x.r.Breaker != nil || x.r.Gate) && !x.table.Calm(&host.Lookup{URL: x.req.URL}) {
+		x.host = x.table.Pin(hostkey.Of(x.req.URL), x.now())
+	}
+}
+
+// judge completes the event that the last attempt has ended. It returns the instant, or 0
+// if nobody needs it: a success doesn't change the state of a host without trouble.
+func (x *exchange) judge() (now time.Duration) {
 	x.classify()
 	if x.last.race != nil {
 		x.endRace(false)
@@ -170,92 +257,65 @@ func (x *exchange) judge() ending {
 	if failed := x.last.failure(); failed != nil {
 		x.doubts(failed)
 	}
-	err := x.decide()
-	if x.last.outcome.Canceled {
-		x.heedGone()
-	}
-	if !x.answered() {
-		x.count(&x.last.outcome, x.decision.Reason)
-	}
-	x.tellFleet()
-	if !x.decision.Retry {
-		return ending{endAnswered, err}
-	}
-	end := x.askFleet()
-	if end.how == goesOn {
-		x.goOn()
-	}
-	return end
-}
-
-// decide asks the host what to do after an attempt, and sets x.decision. If
-// there is no retry because GetBody failed, it returns the error of GetBody.
-func (x *exchange) decide() error {
-	o, d := &x.last.outcome, &x.decision
-	*d = decide.Decision{}
-	failed := x.r.Retryable(*o)
+	o := &x.event.Outcome
+	failed := x.r.Retryable(o)
 	if x.host == nil {
 		x.last.decided = x.pin(failed)
 	}
 	if x.host == nil && !o.Canceled {
-		// There is nothing to retry, and a success doesn't change the state of
-		// a host without trouble.
-		return nil
+		return 0
 	}
 	if x.last.decided == 0 {
 		x.last.decided = x.now()
 	}
-	now := x.last.decided
-	var record *host.Record
-	if x.host != nil {
-		record = &x.host.Record
-		if failed {
-			x.host.FailsAt(now)
-			x.how = x.describe()
-			x.host.Failed.Store(uint32(x.how))
-		}
-	} else {
-		record = new(host.Record)
+	if x.host == nil {
+		return x.last.decided
+	}
+	if failed {
+		x.host.FailsAt(x.last.decided)
+		x.how = x.describe()
+		x.host.Failed.Store(uint32(x.how))
 	}
 	if x.timed() {
-		o.Took = now - x.last.began
+		o.Took = x.last.decided - x.last.began
 	}
 	x.nameGate()
 	faulty := x.faulty()
 	o.Replay = x.payload.hold() && !faulty
-	*d = x.rules().Next(record, &x.call, *o, now, chance.Draw())
-	// The fleet may still forbid the retry, and the upload must then go on.
-	x.payload.release(d.Retry && !x.asksFleet())
-	wakeOthers(record, d.Wakes)
-	if (d.Reason == decide.BudgetExhausted || d.Reason == decide.RetriesFailing) && x.host.RanOut() {
-		x.host.GaveUp.Store(uint32(d.Reason))
-		d.Change |= host.Emptied
-	}
-	x.changed(d.Change)
-	if d.Retry {
-		x.told.fromServer = d.Wait > 0 && (o.RetryAfter > 0 || x.host.PausedFor(now) > 0)
-		// Call GetBody now, while the response in hand can still be returned
-		// if it fails.
-		if err := x.payload.renew(x.last.unsent()); err != nil {
-			x.giveBack(record)
-			*d = decide.Decision{Reason: decide.BodyNotReplayable}
-			return err
+	return x.last.decided
+}
+
+// judged reports what has been decided about the last attempt at the instant now.
+func (x *exchange) judged(now time.Duration) {
+	o, a := &x.event.Outcome, &x.action
+	if x.host != nil {
+		// The fleet may still forbid the retry, and the upload must then go on.
+		x.payload.release(a.Do == decide.Sleep || a.Do == decide.Queue)
+		if (a.Reason == decide.BudgetExhausted || a.Reason == decide.RetriesFailing) && x.host.RanOut() {
+			x.host.GaveUp.Store(uint32(a.Reason))
+			a.Change |= host.Emptied
 		}
+		x.told.fromServer = a.Do != decide.Answer && a.Wait > 0 && (o.RetryAfter > 0 || x.host.PausedFor(now) > 0)
 	}
-	return nil
+	if o.Canceled {
+		x.heedGone()
+	}
+	if !x.answered() {
+		x.count(o, a.Reason)
+	}
 }
 
 // overhear makes the host heed what a server has said in o, the outcome of an attempt that
 // doesn't count. Nothing else in o counts for the host.
 func (x *exchange) overhear(o *decide.Outcome) {
-	if !x.r.Refused(*o) {
+	if !x.r.Refused(o) {
 		return
 	}
 	if x.host == nil {
 		x.pin(true)
 	}
 	x.nameGate()
-	change, wakes := x.rules().Overhear(&x.host.Record, &x.call, *o, x.s.now(), chance.Draw())
+	change, wakes := x.rules().Overhear(&x.host.Record, &x.call, o, x.s.now(), chance.Draw())
 	wakeOthers(&x.host.Record, wakes)
 	x.changed(change)
 }
@@ -263,7 +323,7 @@ func (x *exchange) overhear(o *decide.Outcome) {
 // heedGone makes the host heed a response whose caller has gone: what the server said
 // holds for others.
 func (x *exchange) heedGone() {
-	o := x.last.outcome
+	o := x.event.Outcome
 	o.Canceled = false
 	x.overhear(&o)
 }
@@ -279,25 +339,7 @@ func (x *exchange) goOn() {
 		x.met = append(x.met, x.last.err)
 	}
 	x.announce()
-	x.last = x.last.kept()
-}
-
-// awake ends the wait before a retry. If gone isn't nil, the caller has gone
-// meanwhile.
-func (x *exchange) awake(gone error) ending {
-	if gone == nil && x.deadline != 0 && x.now() >= x.deadline {
-		// The discarded body or a busy machine has held up the request.
-		gone = x.late()
-	}
-	if gone != nil {
-		return x.leave(gone)
-	}
-	end := x.wake()
-	if x.atFleet && end.how == goesOn {
-		x.payRetry()
-	}
-	x.atFleet = false
-	return end
+	x.last, x.event.Outcome = x.last.kept(), decide.Outcome{}
 }
 
 // drop releases what the hedge x holds.

@@ -6,8 +6,6 @@ package retrip
 import (
 	"context"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
@@ -59,148 +57,42 @@ func (f *Fleet) Close() error { return f.accounts.Close() }
 
 // This file connects an exchange with the fleet's account.
 
-// payFleet pays for a success without a retry into the account of its host.
-func (t *Transport) payFleet(r *rules, u *url.URL) {
-	if t.Fleet != nil && r.fleet != 0 {
-		t.deposit(r, u)
+// payFleet adds to the account of the host what the last action says. A success pays
+// nothing in most calls; the others pay for them too.
+//
+//go:noinline
+func (x *exchange) payFleet() {
+	tokens := x.action.Tokens
+	if x.action.Pays {
+		tokens += account.Deposit(x.call.Account, chance.Draw())
+	}
+	if tokens != 0 {
+		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.call.Account, tokens)
 	}
 }
 
-// deposit pays nothing in most calls. The others pay for them too.
-func (t *Transport) deposit(r *rules, u *url.URL) {
-	if tokens := account.Deposit(r.fleet, chance.Draw()); tokens > 0 {
-		t.Fleet.accounts.Add(hostkey.Of(u), r.fleet, tokens)
+// askFleet asks the account for its level, and returns what has happened. The outcome of
+// the last attempt is in hand, unless the account has allowed the retry before.
+func (x *exchange) askFleet() decide.Kind {
+	f, host, size, again := &x.t.Fleet.accounts, hostkey.Of(x.req.URL), x.call.Account, x.action.Again
+	ask := f.Ask
+	if again {
+		ask = f.AskAgain
 	}
-}
-
-// tellFleet tells the account how the attempt ended.
-func (x *exchange) tellFleet() {
-	o := &x.last.outcome
-	if x.t.Fleet == nil {
-		return
-	}
-	failed := x.r.Retryable(*o) || o.Canceled || o.Status == 0 && !o.Hopeless
-	charged := x.payBack(!failed)
-	if failed {
-		// As with the budget, a retry counts no matter who ended it.
-		return
-	}
-	if x.host != nil && (o.Status != 0 || charged) {
-		// Even if the policy takes no part in the account: an earlier one may
-		// have charged it.
-		x.host.Charge.Succeeded()
-	}
-	if !charged && o.Status != 0 && x.call.Attempts == 1 && !x.continues {
-		x.t.payFleet(x.r, x.req.URL)
-	}
-}
-
-// payBack gives back what the account holds for the retry that has ended, and
-// reports whether the account was charged for it.
-func (x *exchange) payBack(succeeded bool) (charged bool) {
-	held := x.held
-	x.held = 0
-	if tokens := account.Back(held, succeeded); tokens > 0 {
-		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, tokens)
-	}
-	return held > 0
-}
-
-// asking is what a retry keeps of its question to the account, to ask again
-// after a long wait.
-type asking struct {
-	at    time.Duration // instant at which the account has allowed it
-	again time.Duration // the last such instant
-	draw  uint64        // decides again, so that asking twice forbids no more retries
-}
-
-// askAgain asks the account again if it allowed the retry long ago. It comes
-// before the host is asked: the answer takes time, in which the host may forbid
-// what it has allowed.
-func (x *exchange) askAgain() ending {
-	if !x.atFleet || x.s.now()-x.asking.again <= account.LongWait {
-		return ending{}
-	}
-	forbids, gone := x.forbidden(hostkey.Of(x.req.URL), x.t.Fleet.accounts.AskAgain)
-	switch {
-	case gone != nil:
-		return x.leave(gone)
-	case forbids:
-		x.giveBack(&x.host.Record)
-		x.decision = decide.Decision{Reason: decide.FleetBudget}
-		return ending{how: endHeldBack}
-	}
-	x.asking.again = x.s.now()
-	return ending{}
-}
-
-// payRetry charges the account for the retry that is about to be made.
-func (x *exchange) payRetry() {
-	if x.host.Charge.Sent() {
-		x.held = account.Held(x.s.now() - x.asking.at)
-		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.r.fleet, -float64(x.held))
-	}
-}
-
-// forbidden asks the account about a retry, by a method of Accounts. If the caller
-// goes meanwhile, it returns why.
-func (x *exchange) forbidden(host hostkey.Key, ask func(hostkey.Key, float64) <-chan struct{}) (forbids bool, gone error) {
-	f, size := &x.t.Fleet.accounts, x.r.fleet
 	if answer := ask(host, size); answer != nil {
 		if gone := x.awaitFleet(host, answer); gone != nil {
-			return false, gone
+			// Waiting for the answer is part of the wait, so end as in a wait.
+			if !again {
+				x.goOn()
+			}
+			if x.last.held {
+				body.Dismiss(x.release())
+			}
+			return x.leave(gone)
 		}
 	}
-	forbids, known := f.Forbids(host, size, x.asking.draw)
-	x.r.metrics.AskedFleet(forbids, known)
-	x.logFleet()
-	return forbids, nil
-}
-
-// asksFleet reports whether the retry that decide has allowed needs the
-// account's permission too.
-func (x *exchange) asksFleet() bool {
-	return x.t.Fleet != nil && x.r.fleet != 0 && x.decision.Retry && !(x.decision.AtGate && x.last.outcome.Received() == http.StatusTooManyRequests)
-}
-
-// askFleet asks the account about the retry that decide has allowed, while the
-// outcome before it is in hand. It subtracts the time that this takes from the
-// wait.
-func (x *exchange) askFleet() ending {
-	if !x.asksFleet() {
-		return ending{}
-	}
-	d := &x.decision
-	now := x.s.now()
-	x.asking = asking{now, now, chance.Draw()}
-	forbids, gone := x.forbidden(hostkey.Of(x.req.URL), x.t.Fleet.accounts.Ask)
-	switch {
-	case gone != nil:
-		// Waiting for the answer is part of the wait, so end as in a wait.
-		x.goOn()
-		if x.last.held {
-			body.Dismiss(x.release())
-		}
-		return x.leave(gone)
-	case forbids:
-		return x.forgo(decide.FleetBudget)
-	case x.payload.once != nil && !x.payload.again():
-		// Meanwhile the base has read more of the body than is kept.
-		return x.forgo(decide.BodyNotReplayable)
-	}
-	x.atFleet = true
-	if d.Wait > 0 && !d.AtGate {
-		d.Wait = max(0, d.Wait-(x.s.now()-x.asking.at))
-	}
-	return ending{}
-}
-
-// forgo gives back the retry that decide has allowed. The outcome in hand is
-// final.
-func (x *exchange) forgo(reason decide.Reason) ending {
-	x.giveBack(&x.host.Record)
-	x.decision = decide.Decision{Reason: reason}
-	return ending{how: endAnswered}
+	x.event.Level, x.event.Known = f.Level(host, size)
+	return decide.Heard
 }
 
 // awaitFleet waits for the store's answer, for as long as a request may. If the

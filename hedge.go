@@ -204,16 +204,16 @@ func (x *exchange) endRace(panics bool) {
 	if c.alarm != nil {
 		c.alarm.Stop()
 	}
-	x.last.outcome.Canceled = x.last.outcome.Canceled || panics
+	x.event.Outcome.Canceled = x.event.Outcome.Canceled || panics
 	good := x.good()
-	if x.last.resp == nil && (x.last.outcome.Canceled || x.last.outcome.Timeout) && !panics {
+	if x.last.resp == nil && (x.event.Outcome.Canceled || x.event.Outcome.Timeout) && !panics {
 		c.hung(x)
 	}
 	c.mu.Lock()
-	failed := c.ended != nil && !c.over && !good && !x.last.outcome.Canceled
+	failed := c.ended != nil && !c.over && !good && !x.event.Outcome.Canceled
 	if failed {
 		c.mu.Unlock()
-		x.last.outcome.Canceled = x.sleep(time.NewTimer(hedgePatience*c.delay), c.ended) != nil
+		x.event.Outcome.Canceled = x.sleep(time.NewTimer(hedgePatience*c.delay), c.ended) != nil
 		c.mu.Lock()
 	}
 	c.over = true
@@ -229,7 +229,7 @@ func (x *exchange) endRace(panics bool) {
 		return
 	}
 	x.call.Attempts, x.call.Hedged = 2, true
-	first, result, loser, other := x.last.attempt, meter.HedgeFailed, meter.Error, x.last.outcome
+	first, result, loser, other := x.last.attempt, meter.HedgeFailed, meter.Error, x.event.Outcome
 	switch {
 	case panics && h != nil:
 		h.drop()
@@ -250,7 +250,7 @@ func (x *exchange) endRace(panics bool) {
 		loser = resultOf(&other, decide.None)
 	default:
 		switch {
-		case failed && !x.last.outcome.Canceled:
+		case failed && !x.event.Outcome.Canceled:
 			loser = meter.Timeout
 		case good || panics:
 			result, loser = meter.HedgeLost, meter.Superseded
@@ -281,6 +281,7 @@ func (x *exchange) endRace(panics bool) {
 // follow makes the outcome of the hedge h that of x, and drops that of the first attempt.
 func (x *exchange) follow(h *exchange) {
 	first := x.last
+	x.event.Outcome = h.event.Outcome
 	if x.last = h.last; x.last.discarded {
 		x.seen = h.seen
 	}
@@ -301,15 +302,15 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 	if !h.ended {
 		// Its goroutine has ended within the base.
 		h.drop()
-		h.last = last{attempt: h.last.attempt, err: fault.ErrNothing}
+		h.last, h.event = last{attempt: h.last.attempt, err: fault.ErrNothing}, decide.Event{}
 	}
-	other = h.last.outcome
+	other = h.event.Outcome
 	switch {
 	case good:
 		h.drop()
 		return other
 	case x.last.resp == nil && h.last.resp != nil:
-		other = x.last.outcome
+		other = x.event.Outcome
 		x.met = append(x.met, x.last.err)
 		x.doubts(x.last.err)
 		x.follow(h)
@@ -319,7 +320,7 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 		}
 		h.drop()
 	}
-	o := &x.last.outcome
+	o := &x.event.Outcome
 	o.RetryAfter = max(o.RetryAfter, other.RetryAfter)
 	o.Forbidden = o.Forbidden || other.Forbidden
 	o.Timeout = o.Timeout || other.Timeout
@@ -336,7 +337,7 @@ func (x *exchange) learnDelay(c *race, good bool) {
 	switch {
 	case good:
 		c.known.Answered(x.r.hedge, took, c.late)
-	case x.last.outcome.Timeout:
+	case x.event.Outcome.Timeout:
 		c.known.TimedOut(took)
 	}
 }

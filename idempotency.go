@@ -30,7 +30,7 @@ func (r *rules) idempotent(req *http.Request) bool {
 // hedges reports whether the next attempt may get a hedge. A hedge may be processed at
 // the same time as the first attempt, which no retry ever is.
 func (x *exchange) hedges() bool {
-	if x.r.hedge.Share == 0 || x.call.Attempts != 1 || x.continues || x.incoming > 1 || !x.idempotent || x.key != "" || x.payload.kind != replay.None || x.req.Header["Upgrade"] != nil {
+	if x.r.hedge.Share == 0 || x.call.Attempts != 1 || x.rest != nil || x.incoming > 1 || !x.idempotent || x.key != "" || x.payload.kind != replay.None || x.req.Header["Upgrade"] != nil {
 		return false
 	}
 	switch syntax.Method(x.req) {

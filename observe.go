@@ -23,7 +23,7 @@ import (
 type tally struct {
 	attempted bool // an attempt was made
 	pending   bool // the last attempt is not counted yet
-	ended     bool // the request is counted
+	ended     bool // the request is counted, or it isn't the caller's
 
 	fromServer bool // a server asked for the wait before the next retry
 }
@@ -36,7 +36,7 @@ func (x *exchange) tellAttempt() {
 // sending counts the next attempt if it is a retry. count counts its result.
 func (x *exchange) sending() {
 	if x.call.Attempts > 1 {
-		x.r.metrics.Retry(x.req.Context(), x.decision.Reason.String(), x.decision.Wait, x.told.fromServer)
+		x.r.metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.told.fromServer)
 	}
 	x.told.attempted, x.told.pending = true, true
 }
@@ -44,7 +44,7 @@ func (x *exchange) sending() {
 // count counts the attempt that ended in o. The reason, if not empty, says why
 // it is the last attempt.
 func (x *exchange) count(o *decide.Outcome, reason decide.Reason) {
-	if x.continues && len(x.met) == 0 {
+	if !x.told.pending {
 		// The attempt was counted when its headers arrived.
 		return
 	}
@@ -77,7 +77,7 @@ func (x *exchange) countSends() {
 // answered reports whether the first attempt has got the final response. report
 // then counts the attempt and the request at once.
 func (x *exchange) answered() bool {
-	return x.call.Attempts == 1 && x.last.outcome.Status != 0 && !x.decision.Retry && x.decision.Reason == decide.None && !x.continues
+	return x.call.Attempts == 1 && x.event.Outcome.Status != 0 && x.decision.do == decide.Answer && x.decision.reason == decide.None
 }
 
 // countRest counts what a panic has left uncounted: the attempt, by what is
@@ -90,7 +90,7 @@ func (x *exchange) countRest() {
 		}
 		x.count(&o, decide.None)
 	}
-	if !x.told.ended && !x.continues {
+	if !x.told.ended {
 		x.r.metrics.Request(meter.Failed, x.told.attempted)
 		x.took(meter.Failed)
 		if x.told.attempted {
@@ -110,7 +110,7 @@ func (x *exchange) took(end int) {
 //
 //go:noinline
 func (x *exchange) describe() host.Failure {
-	o := &x.last.outcome
+	o := &x.event.Outcome
 	why, kind := o.Why(), fault.KindOf(x.last.failure())
 	switch {
 	case x.faulty():
@@ -136,7 +136,7 @@ func (x *exchange) record(end int, reason decide.Reason, how host.Failure) {
 		// The caller had gone before the first attempt, or there is no host.
 		return
 	case how != 0:
-	case x.call.Attempts > 0 && !x.r.Retryable(x.last.outcome):
+	case x.call.Attempts > 0 && !x.r.Retryable(&x.event.Outcome):
 		how = x.describe()
 	default:
 		how = x.how
@@ -160,8 +160,8 @@ func (x *exchange) announce() {
 // tellRetry reports the decision to retry to hooks and log.
 func (x *exchange) tellRetry() {
 	d := &x.decision
-	e := x.event(d.Reason)
-	e.Wait, e.FromServer = d.Wait, x.told.fromServer
+	e := x.describeEvent(d.reason)
+	e.Wait, e.FromServer = d.wait, x.told.fromServer
 	x.watch().run(hookRetry, e)
 }
 
@@ -169,16 +169,16 @@ func (x *exchange) tellRetry() {
 //
 //go:noinline
 func (x *exchange) tellHedge(result int, delay time.Duration) {
-	e := x.event(decide.None)
+	e := x.describeEvent(decide.None)
 	e.Reason, e.Wait = Reason(meter.HedgeResults[result]), delay
 	x.watch().run(hookHedge, e)
 }
 
 // report reports how the exchange ended.
 func (x *exchange) report() {
-	reason := x.decision.Reason
-	answered := x.told.pending && !x.continues
-	if !x.continues {
+	reason := x.decision.reason
+	answered, asked := x.told.pending, !x.told.ended
+	if asked {
 		x.told.ended = true
 		if answered {
 			x.told.pending = false
@@ -189,7 +189,7 @@ func (x *exchange) report() {
 		}
 		x.took(x.ending(reason))
 	}
-	waits := x.bodyWaits()
+	waits := !asked && x.bodyWaits()
 	if !answered && !waits {
 		x.record(x.ending(reason), reason, 0)
 	}
@@ -201,7 +201,7 @@ func (x *exchange) report() {
 		if x.host != nil {
 			x.host.GaveUp.Store(uint32(reason))
 		}
-		if !x.continues {
+		if asked {
 			x.r.metrics.GiveUp(x.req.Context(), reason.String())
 		}
 	}
@@ -212,14 +212,14 @@ func (x *exchange) report() {
 	if !x.watch().anybody() {
 		return
 	}
-	e := x.event(reason)
+	e := x.describeEvent(reason)
 	if reason != decide.None {
 		if reason == decide.WaitTooLong {
 			e.maxWait = x.r.policy.MaxWait
 		}
 		x.watch().run(hookGiveUp, e)
 	}
-	if !x.continues {
+	if asked {
 		e.why = x.why(e.Err)
 		x.watch().run(hookDone, e)
 	}
@@ -254,8 +254,8 @@ func (x *exchange) ending(reason decide.Reason) int {
 	}
 }
 
-// event describes the state after the last attempt.
-func (x *exchange) event(reason decide.Reason) Event {
+// describeEvent describes the state after the last attempt.
+func (x *exchange) describeEvent(reason decide.Reason) Event {
 	e := Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Reason: wordOf(reason), Err: x.last.failure()}
 	switch {
 	case x.last.resp != nil:

@@ -17,6 +17,7 @@ import (
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/host"
 )
 
 // last is the last attempt and its outcome. The next attempt begins with a
@@ -30,10 +31,9 @@ type last struct {
 	resp      *http.Response
 	err       error
 	torn      *body.Prefixed // the body of resp, if it had to be whole and broke
-	outcome   decide.Outcome
-	held      bool // resp is in hand: neither returned nor discarded
-	discarded bool // its response has been discarded
-	whole     bool // all of the body of resp has been read
+	held      bool           // resp is in hand: neither returned nor discarded
+	discarded bool           // its response has been discarded
+	whole     bool           // all of the body of resp has been read
 }
 
 // kept returns what a wait before the next attempt still needs of l. A wait may be
@@ -55,9 +55,9 @@ func (l *last) take(resp *http.Response, err error) {
 }
 
 // classify reduces what the base returned to what a decision needs, and sets
-// x.last.outcome.
+// x.event.Outcome.
 func (x *exchange) classify() {
-	o := &x.last.outcome
+	o := &x.event.Outcome
 	o.Idempotent = x.idempotent
 	classify := x.r.policy.Classify
 	x.requireProgress()
@@ -105,7 +105,7 @@ func (x *exchange) classify() {
 			o.Verdict, o.Forbidden = decide.ByRule, true
 		}
 	}
-	if o.Status != 0 && x.r.Retryable(*o) {
+	if o.Status != 0 && x.r.Retryable(o) {
 		o.Canceled = x.gone() != nil
 		if x.r.dialects != nil || x.last.resp.Header["Retry-After"] != nil {
 			o.RetryAfter = x.r.serverWord(o.Status, x.last.resp.Header, time.Now())
@@ -116,8 +116,8 @@ func (x *exchange) classify() {
 // good reports whether the outcome of the attempt is an answer that no other attempt
 // should replace.
 func (x *exchange) good() bool {
-	o := &x.last.outcome
-	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !x.r.Retryable(*o)
+	o := &x.event.Outcome
+	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !x.r.Retryable(o)
 }
 
 // readWhole reads the body of the response ahead, within the attempt, up to
@@ -126,7 +126,7 @@ func (x *exchange) good() bool {
 // reader of that body watches and continues it.
 func (x *exchange) readWhole() {
 	limit := x.r.policy.WholeBody
-	if limit <= 0 || x.continues || x.req.Method == http.MethodConnect || !hasBody(x.last.resp) || x.r.Retry.Has(x.last.resp.StatusCode) || endless(x.last.resp.Header) || x.last.attempt != nil && !x.last.attempt.BodySent() {
+	if limit <= 0 || x.rest != nil || x.req.Method == http.MethodConnect || !hasBody(x.last.resp) || x.r.Retry.Has(x.last.resp.StatusCode) || endless(x.last.resp.Header) || x.last.attempt != nil && !x.last.attempt.BodySent() {
 		return
 	}
 	ahead := body.Ahead(x.last.resp.Body, limit, x.last.resp.ContentLength)
@@ -188,7 +188,7 @@ func (e tornError) Unwrap() error { return e.error }
 // heed records what the server said about retries in a response whose body
 // broke or that came too late. What the server said holds nevertheless.
 func (x *exchange) heed(resp *http.Response) {
-	o := &x.last.outcome
+	o := &x.event.Outcome
 	o.Lost = resp.StatusCode
 	o.Forbidden = o.Verdict == decide.ByRule && x.r.verdict(resp.StatusCode, resp.Header) == decide.Final
 	o.RetryAfter = x.r.serverWord(resp.StatusCode, resp.Header, time.Now())
@@ -240,48 +240,34 @@ func (l *last) refusedByCaller() bool {
 	return err != nil && fault.RefusedByCaller(err)
 }
 
-// ending says how an exchange ends. The reason is that of its last decision.
-// The zero ending means that the exchange continues.
-type ending struct {
-	how   endKind
-	cause error // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
-}
-
-type endKind uint8
-
-const (
-	goesOn      endKind = iota
-	endAbsent           // the caller had gone before the first attempt
-	endHeldBack         // the host refused an attempt, or the caller went during a wait
-	endAnswered         // the outcome of the last attempt is final
-)
-
-// finish ends the exchange and returns the results of RoundTrip.
-func (x *exchange) finish(end ending) (*http.Response, error) {
+// finish ends the exchange, and returns the results of RoundTrip.
+func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 	switch {
-	case end.how == endAbsent:
-		return nil, x.goneBefore(end)
-	case end.how == endHeldBack:
-		return nil, x.fail(end.cause)
-	case x.last.resp != nil:
+	case do == decide.Answer && x.last.resp != nil:
 		x.report()
 		x.last.held = false
 		x.payload.answered(x.last.resp)
-		x.join()
-		return x.last.resp, nil
+		resp = x.last.resp
+	case do == decide.Answer:
+		err = x.failed()
+	case x.call.Attempts == 0 && x.host == nil && x.cause != nil:
+		err = x.goneBefore()
 	default:
-		return nil, x.failed(end)
+		err = x.fail(x.cause)
 	}
+	x.awaitClient(err)
+	x.ended = true
+	return resp, err
 }
 
 // failed ends the exchange with the error of its last attempt.
-func (x *exchange) failed(end ending) error {
+func (x *exchange) failed() error {
 	x.met = append(x.met, x.last.err)
-	if end.cause != nil {
-		return x.fail(end.cause)
+	if x.cause != nil {
+		return x.fail(x.cause)
 	}
 	single := len(x.met) == 1 && x.call.Attempts == 1
-	if gone := x.gone(); x.last.outcome.Canceled && x.hides(gone) {
+	if gone := x.gone(); x.event.Outcome.Canceled && x.hides(gone) {
 		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.req.Context()) != x.req.Context().Err() {
 			if errors.Is(gone, x.last.err) {
 				// gone already wraps the error.
@@ -305,12 +291,12 @@ func (x *exchange) failed(end ending) error {
 
 // goneBefore ends the exchange for a caller that went before the first attempt,
 // with the error that net/http returns in that case.
-func (x *exchange) goneBefore(end ending) error {
+func (x *exchange) goneBefore() error {
 	x.last.err = context.Cause(x.req.Context())
 	switch {
 	case x.last.err != nil && x.req.Context().Done() != nil:
-	case x.decision.Reason == decide.Deadline:
-		x.last.err = end.cause
+	case x.decision.reason == decide.Deadline:
+		x.last.err = x.cause
 	default:
 		x.last.err = fault.ErrRequestCanceled
 	}
@@ -335,7 +321,7 @@ func (x *exchange) fail(err error) error {
 		x.last.err = err
 		x.met = append(x.met, err)
 	}
-	e := &Error{Attempts: x.call.Attempts, Reason: wordOf(x.decision.Reason), last: x.last.err}
+	e := &Error{Attempts: x.call.Attempts, Reason: wordOf(x.decision.reason), last: x.last.err}
 	e.StatusCode, e.Header = x.seen.status, x.seen.header
 	if n := len(x.met); n > 0 {
 		joined := make([]error, n)
@@ -353,13 +339,10 @@ func (x *exchange) cleanUp() {
 	defer func() { x.payload.end(x.last.err != nil, !x.ended, x.call.Attempts) }()
 	// Release first what other requests depend on: closing a body may panic.
 	if !x.ended {
-		x.payBack(false)
+		x.giveBack()
 		x.countRest()
 	}
 	if x.host != nil {
-		if !x.ended {
-			x.giveBack(&x.host.Record)
-		}
 		// If SetPolicies has replaced the policies meanwhile, the exchange may
 		// have spent more tokens than the new budget holds.
 		if s := x.t.settings.Load(); s != x.s && s.err == nil {
@@ -380,6 +363,17 @@ func (x *exchange) cleanUp() {
 	if !x.ended && x.last.held {
 		body.Dismiss(x.last.resp)
 	}
+}
+
+// giveBack gives back what an attempt that has panicked has taken.
+func (x *exchange) giveBack() {
+	var h *host.Record
+	if x.host != nil {
+		h = &x.host.Record
+	}
+	x.event.Kind = decide.Gone
+	x.call.Step(x.rules(), h, &x.event, &x.action, 0, 0)
+	x.settle(h)
 }
 
 // awaitClient waits until http.Client knows that its Timeout has passed. The

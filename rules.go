@@ -32,6 +32,7 @@ type rules struct {
 	fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
 	dialects    []dialect.Dialect
 	hedge       hedge.Rule    // no hedges if its Share is 0
+	plain       bool          // a first attempt may need nothing but Base
 	derives     bool          // every attempt needs a request and context of its own
 	retryHeader string        // in canonical form; empty: none
 	name        string        // the pattern in Transport.Hosts, or "default"
@@ -96,6 +97,8 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 		r.hedge.Share, r.timed = p.Hedge, true
 	}
 	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.BodyIdleTimeout > 0
+	asks := p.Classify != nil || p.Idempotent != nil || p.IdempotencyKey == On
+	r.plain = !r.derives && !asks && r.hedge.Share == 0 && p.WholeBody <= 0 && p.Resume <= 0 && r.Breaker == nil && !r.Gate
 	return r, p.checkTogether()
 }
 

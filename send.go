@@ -13,6 +13,7 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
@@ -22,8 +23,7 @@ import (
 
 // send makes an attempt.
 func (x *exchange) send() {
-	x.call.Attempts++
-	x.last = last{}
+	x.last, x.event = last{}, decide.Event{}
 	if x.watch().hooked() {
 		x.tellAttempt()
 	}
@@ -91,7 +91,7 @@ func (x *exchange) beginning() time.Duration {
 // BodyIdleTimeout, because a Read of the body that it continues waits for it.
 func (x *exchange) awaitsRest() bool {
 	p := &x.r.policy
-	return x.continues && p.BodyIdleTimeout > 0 && (p.AttemptTimeout <= 0 || p.BodyIdleTimeout < p.AttemptTimeout)
+	return x.rest != nil && p.BodyIdleTimeout > 0 && (p.AttemptTimeout <= 0 || p.BodyIdleTimeout < p.AttemptTimeout)
 }
 
 // isNetHTTP reports whether base is a transport of net/http.
@@ -141,7 +141,7 @@ func (x *exchange) derive() *http.Request {
 
 // late returns the error of an attempt that ends with x.deadline.
 func (x *exchange) late() error {
-	if x.continues {
+	if x.rest != nil {
 		return errNoProgress
 	}
 	return errDeadline
@@ -186,7 +186,7 @@ func (x *exchange) doubts(err error) {
 		// An attempt without a connection waited for a dial or for its turn.
 		// That says nothing about any connection.
 		return
-	case a == nil && !x.continues:
+	case a == nil && x.rest == nil:
 		x.doubt.http2 = strings.HasPrefix(err.Error(), "http2: ")
 	}
 	switch {

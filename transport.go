@@ -15,6 +15,7 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
@@ -128,9 +129,106 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 
+	kind := replay.KindOf(req)
+	if o != nil || !t.plain(s, r, req, kind) {
+		return t.exchange(s, r, req, kind, o)
+	}
+	f := first{t: t, s: s, r: r, req: req, kind: kind, idempotent: r.idempotent(req)}
+	resp, err := f.send()
+	if err == nil && f.clean(resp) {
+		r.metrics.Answered(resp.StatusCode)
+		return resp, nil
+	}
+	return f.goOn(resp, err)
+}
+
+// exchange takes req through its attempts.
+//
+//go:noinline
+func (t *Transport) exchange(s *settings, r *rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
 	var x exchange
-	x.init(t, s, r, req, replay.KindOf(req), o)
-	return x.run()
+	x.init(t, s, r, req, kind, o)
+	resp, err := x.run(decide.Began)
+	if resp != nil {
+		x.join()
+	}
+	return resp, err
+}
+
+// plain reports whether the first attempt needs nothing but Base.
+func (t *Transport) plain(s *settings, r *rules, req *http.Request, kind replay.Kind) bool {
+	return r.plain && !r.metrics.Timed() && t.Trace == nil && (t.Fleet == nil || r.fleet == 0) && s.watch&attempt.WatchHandshake == 0 && !t.spares.Some() &&
+		kind <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
+}
+
+// first is a plain first attempt: Base gets the caller's own request, and only if the
+// answer isn't clean, the request becomes an exchange.
+type first struct {
+	t          *Transport
+	s          *settings
+	r          *rules
+	req        *http.Request
+	kind       replay.Kind
+	idempotent bool
+	began      time.Time // if the caller has a deadline
+	returned   bool      // Base hasn't panicked
+}
+
+// send makes the attempt. It must not be inlined: its stack frame would lie under every
+// retry.
+//
+//go:noinline
+func (f *first) send() (*http.Response, error) {
+	if _, ok := f.req.Context().Deadline(); ok {
+		f.began = time.Now()
+	}
+	defer f.sent()
+	resp, err := f.s.base.RoundTrip(f.req)
+	f.returned = true
+	return resp, err
+}
+
+// sent counts the attempt and closes the body if Base has panicked.
+func (f *first) sent() {
+	if !f.returned {
+		f.fail()
+	}
+}
+
+// fail must not be inlined, to keep the stack frame of every request small.
+//
+//go:noinline
+func (f *first) fail() {
+	var x exchange
+	f.begin(&x)
+	x.cleanUp()
+}
+
+// clean reports whether nothing but the number of answers changes with resp.
+func (f *first) clean(resp *http.Response) bool {
+	t := f.t
+	return resp != nil && resp.StatusCode > 0 && resp.StatusCode < http.StatusBadRequest && t.hosts.Calm(&host.Lookup{URL: f.req.URL}) &&
+		(resp.ProtoMajor < 2 || !t.spares.Some()) && (t.Logger == nil || !t.journal.Pending())
+}
+
+// goOn takes the request on after what Base has returned.
+//
+//go:noinline
+func (f *first) goOn(resp *http.Response, err error) (*http.Response, error) {
+	var x exchange
+	f.begin(&x)
+	x.last.resp, x.last.err = resp, err
+	return x.run(decide.Ended)
+}
+
+// begin begins x, of which f is the first attempt.
+func (f *first) begin(x *exchange) {
+	x.started, x.idempotent = f.began, f.idempotent
+	x.init(f.t, f.s, f.r, f.req, f.kind, nil)
+	x.call.Attempts, x.told = 1, tally{attempted: true, pending: true}
+	if x.timed() {
+		x.last.began = x.beginning()
+	}
 }
 
 // apply returns r as overridden by o: a call on behalf of an incoming retry gets

@@ -30,6 +30,7 @@ type place struct {
 	host  *host.Entry   // pinned; nil while the host is in no trouble
 	woken chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
 	keyed bool          // call.Gate is known
+	since time.Duration // instant at which the wait at the gate began; 0: there is none
 }
 
 // pin finds the host of the request, if the attempt failed or the host is in
@@ -67,23 +68,6 @@ func (p *place) rules() *decide.Rules {
 //
 //go:noinline
 func (p *place) othersRules() *decide.Rules { return p.r.ForOthers() }
-
-// ask asks the host whether the attempt may be made now.
-func (p *place) ask(now time.Duration) decide.Decision {
-	h, draw := &p.host.Record, chance.Draw()
-	var d decide.Decision
-	if p.call.Attempts == 0 {
-		d = p.rules().First(h, &p.call, now, draw)
-	} else {
-		d = p.rules().Wake(h, &p.call, now, draw)
-	}
-	wakeOthers(h, d.Wakes)
-	return d
-}
-
-// giveBack returns to the host what a decision took for an attempt that isn't
-// made.
-func (p *place) giveBack(h *host.Record) { wakeOthers(h, p.rules().Return(h, &p.call)) }
 
 // nameGate calls Gate.Key for the request, the first time that the gate matters.
 func (p *place) nameGate() {
@@ -168,64 +152,25 @@ func (p *place) gone() error {
 	}
 }
 
-// reasonGone returns the reason for the give-up when the caller has gone
-// because of err.
-func reasonGone(err error) decide.Reason {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return decide.Deadline
-	}
-	return decide.Canceled
-}
-
 // legacyCancel returns the channel of Request.Cancel, which is deprecated. But
 // http.Client closes it for its Timeout, and net/http obeys it.
 func legacyCancel(req *http.Request) <-chan struct{} {
 	return req.Cancel //lint:ignore SA1019 see above
 }
 
-// admit asks the host whether it allows the first attempt, and waits if it
-// must.
-func (x *exchange) admit() ending {
-	if x.turn {
-		return x.takeTurn()
-	}
-	if x.continues {
-		return ending{}
-	}
-	if gone := x.gone(); gone != nil {
-		x.decision = decide.Decision{Reason: reasonGone(gone)}
-		return ending{endAbsent, gone}
-	}
-	if x.r.Breaker == nil && !x.r.Gate || x.table.Calm(&host.Lookup{URL: x.req.URL}) {
-		return ending{}
-	}
-	if x.host = x.table.Pin(hostkey.Of(x.req.URL), x.now()); x.host == nil {
-		return ending{}
-	}
-	return x.wake()
-}
-
-// bodyWaits reports whether x, which has been given up, continues a body that may wait
-// for a turn.
+// bodyWaits reports whether x, which continues a body and has been given up, may wait for
+// a turn.
 func (x *exchange) bodyWaits() bool {
-	if !x.continues || x.r.MaxAttempts <= 1 {
+	if x.r.MaxAttempts <= 1 {
 		return false
 	}
-	switch x.decision.Reason {
+	switch x.decision.reason {
 	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen:
 		return true
 	case decide.HostPaused:
 		return x.host.PausedFor(x.s.now()) <= x.r.MaxWait
 	}
 	return false
-}
-
-// takeTurn asks the host for permission to use a turn, as after a wait before a retry.
-func (x *exchange) takeTurn() ending {
-	now := x.pin(true)
-	x.call.WaitsFrom(now)
-	x.goOn()
-	return x.wake()
 }
 
 // usual returns how long the response in hand took, if the duration of an attempt
@@ -237,16 +182,82 @@ func (x *exchange) usual() time.Duration {
 	return min(x.s.now()-x.last.began, x.r.turns().Slow/3*4)
 }
 
-// startWait starts the timer of the wait before a retry, if it isn't at the gate,
-// and drains the response of the last attempt.
-func (x *exchange) startWait() (timer *time.Timer) {
-	if d := &x.decision; d.Wait > 0 && !d.AtGate {
-		timer = time.NewTimer(d.Wait)
+// startWait starts the timer of a wait. Before a retry, it also drops the outcome in
+// hand, unless the next attempt would get no body.
+func (x *exchange) startWait() (timer *time.Timer, ok bool) {
+	a := &x.action
+	if a.Reason != decide.None {
+		if !x.renew() {
+			return nil, false
+		}
+		x.goOn()
+	}
+	if a.Do == decide.Sleep && a.Wait > 0 && a.Wait < span.Forever {
+		timer = time.NewTimer(a.Wait)
 	}
 	if x.last.held {
-		x.discard(x.decision.Wait)
+		x.discard(a.Wait)
 	}
-	return timer
+	return timer, true
+}
+
+// renew gets the body of the next attempt, while the response in hand can still be
+// returned if there is none.
+func (x *exchange) renew() bool {
+	if x.event.Kind == decide.Heard && x.payload.once != nil && !x.payload.again() {
+		// While the account was asked, the base has read more of the body than is kept.
+		return false
+	}
+	x.cause = x.payload.renew(x.last.unsent())
+	return x.cause == nil
+}
+
+// pause waits, and returns what has happened.
+func (x *exchange) pause(timer *time.Timer) decide.Kind {
+	var woken <-chan struct{}
+	if x.action.AtGate {
+		woken = x.woken
+	}
+	gone := x.sleep(timer, woken)
+	if gone == nil && x.deadline != 0 && x.now() >= x.deadline {
+		// The discarded body or a busy machine has held up the request.
+		gone = x.late()
+	}
+	if gone != nil {
+		return x.leave(gone)
+	}
+	return decide.Due
+}
+
+// leave records why the caller has gone, and returns what has happened.
+func (x *exchange) leave(gone error) decide.Kind {
+	x.cause = gone
+	if reasonGone(gone) == decide.Deadline {
+		return decide.Late
+	}
+	return decide.Gone
+}
+
+// reasonGone returns the reason for the give-up when the caller has gone
+// because of err.
+func reasonGone(err error) decide.Reason {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return decide.Deadline
+	}
+	return decide.Canceled
+}
+
+// timeQueue observes how long x has waited at the gate.
+func (x *exchange) timeQueue(now time.Duration) {
+	switch a := &x.action; {
+	case a.Do == decide.Sleep && a.AtGate:
+		if x.since == 0 {
+			x.since = max(1, now)
+		}
+	case x.since != 0 && a.Do != decide.Ask:
+		x.r.metrics.WaitedAtGate(x.req.Context(), x.s.now()-x.since)
+		x.since = 0
+	}
 }
 
 // discard drains the response in hand before a wait.
@@ -274,61 +285,6 @@ func (x *exchange) release() *http.Response {
 func (x *exchange) forget(resp *http.Response) {
 	x.seen = seen{resp.StatusCode, resp.Header}
 	x.last.resp, x.last.held, x.last.discarded = nil, false, true
-}
-
-// wake asks the host for permission to make the attempt, waiting as often and
-// as long as the host requires.
-func (x *exchange) wake() ending {
-	if end := x.askAgain(); end.how != goesOn {
-		return end
-	}
-	if x.host.Undemanding() {
-		return ending{}
-	}
-	x.mayQueue()
-	since, end := x.queue()
-	if since != 0 {
-		x.r.metrics.WaitedAtGate(x.req.Context(), x.s.now()-since)
-	}
-	return end
-}
-
-// queue does the work of wake. It also returns the instant at which a wait at the
-// gate began, or 0 if there was none.
-func (x *exchange) queue() (since time.Duration, end ending) {
-	for {
-		now := x.s.now()
-		d := x.ask(now)
-		x.changed(d.Change)
-		if !d.Retry {
-			x.decision = d
-			return since, ending{how: endHeldBack}
-		}
-		if d.Wait == 0 {
-			return since, ending{}
-		}
-		if d.AtGate && since == 0 {
-			since = max(1, now)
-		}
-		var timer *time.Timer
-		if d.Wait < span.Forever {
-			timer = time.NewTimer(d.Wait)
-		}
-		if gone := x.sleep(timer, x.woken); gone != nil {
-			return since, x.leave(gone)
-		}
-		if end := x.askAgain(); end.how != goesOn {
-			return since, end
-		}
-	}
-}
-
-// leave ends a wait because the caller has gone. It gives back what the attempt
-// has taken.
-func (x *exchange) leave(gone error) ending {
-	x.giveBack(&x.host.Record)
-	x.decision = decide.Decision{Reason: reasonGone(gone)}
-	return ending{endHeldBack, gone}
 }
 
 // holds maps what forbids hedges to a host to the reason for metrics.

@@ -41,14 +41,14 @@ func (r *Rules) HoldsHedge(h *host.Record, gate string, now time.Duration) Hold 
 
 // Refused reports whether o is a refusal that holds back requests other than its own.
 // Without a gate, that is a 503 with a Retry-After.
-func (r *Rules) Refused(o Outcome) bool {
+func (r *Rules) Refused(o *Outcome) bool {
 	return r.refused(o) && (r.Gate || r.pauses(o.Received())) && r.Retryable(o)
 }
 
 // Overhear records the refusal o (see [Rules.Refused]), the outcome of an attempt of c that
 // doesn't count: another one beside it does. It reports whether any call waiting at the
 // gate must be woken.
-func (r *Rules) Overhear(h *host.Record, c *Call, o Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
+func (r *Rules) Overhear(h *host.Record, c *Call, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
 	change = r.pause(h, o, now)
 	if !r.Gate {
 		return change, false

@@ -37,7 +37,7 @@ func (r *Rules) ForOthers() *Rules {
 }
 
 // Retryable reports whether o is a failure that another attempt may fix.
-func (r *Rules) Retryable(o Outcome) bool {
+func (r *Rules) Retryable(o *Outcome) bool {
 	switch {
 	case o.Canceled || o.Hopeless || o.Verdict == Final:
 		return false
@@ -50,13 +50,13 @@ func (r *Rules) Retryable(o Outcome) bool {
 
 // repeatable reports whether a request that ended in o may be repeated without
 // unwanted effects.
-func (r *Rules) repeatable(o Outcome) bool {
+func (r *Rules) repeatable(o *Outcome) bool {
 	return o.Idempotent || o.Verdict == Unprocessed || r.Unprocessed.Has(o.Status)
 }
 
 // refused reports whether o is a refusal in the eyes of a gate. The gate then
 // holds back all further requests.
-func (r *Rules) refused(o Outcome) bool {
+func (r *Rules) refused(o *Outcome) bool {
 	return o.Received() == http.StatusTooManyRequests || o.Received() == http.StatusServiceUnavailable && o.RetryAfter > 0
 }
 
@@ -68,7 +68,7 @@ func (r *Rules) pauses(status int) bool {
 }
 
 // slow reports whether the success o took long enough to count as slow.
-func (r *Rules) slow(o Outcome) bool { return r.Slow > 0 && o.Took > r.Slow }
+func (r *Rules) slow(o *Outcome) bool { return r.Slow > 0 && o.Took > r.Slow }
 
 // LongestWaits returns the sum of the longest waits between the attempts of one
 // request, if no server asks for more, not even with a bare 429.

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/span"
@@ -22,6 +23,7 @@ import (
 // without trouble. It is safe for concurrent use and must not be copied.
 type Record struct {
 	Debt   budget.Debt            // what is missing from its budget
+	Charge account.Charge         // of the fleet's account
 	paused atomic.Int64           // instant at which the pause ends that the host asked for
 	guards atomic.Pointer[guards] // nil until a breaker or a gate needs it
 	table  *Table                 // counts the gates of keys of all its hosts; nil: this host counts its own

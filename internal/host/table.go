@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/hostkey"
 )
@@ -62,9 +61,8 @@ type Entry struct {
 	Used   atomic.Int64 // instant of the last failure
 	pins   atomic.Int32 // changes from 0 only under the stripe's lock
 
-	Failed atomic.Uint32  // the last Failure of an attempt; 0: none
-	GaveUp atomic.Uint32  // the last reason to give up, as its owner numbers them; 0: none
-	Charge account.Charge // of the fleet's account
+	Failed atomic.Uint32 // the last Failure of an attempt; 0: none
+	GaveUp atomic.Uint32 // the last reason to give up, as its owner numbers them; 0: none
 	News   News
 }
 

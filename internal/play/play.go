@@ -50,17 +50,29 @@ func Repeatable(status int) decide.Outcome {
 	return decide.Outcome{Status: status, Idempotent: true, Replay: true}
 }
 
+// End tells c that an attempt has ended in o, and returns what follows.
+func End(c *decide.Call, r *decide.Rules, h *host.Record, o decide.Outcome, now time.Duration, draw uint64) (a decide.Action) {
+	c.Step(r, h, &decide.Event{Kind: decide.Ended, Outcome: o}, &a, now, draw)
+	return a
+}
+
+// Tell tells c that something else has happened, and returns what follows.
+func Tell(c *decide.Call, r *decide.Rules, h *host.Record, what decide.Kind, now time.Duration, draw uint64) (a decide.Action) {
+	c.Step(r, h, &decide.Event{Kind: what}, &a, now, draw)
+	return a
+}
+
 // Fail makes one attempt at h that fails in a way that a retry may fix, and
-// returns the decision.
-func Fail(h *host.Record, r *decide.Rules, now time.Duration) decide.Decision {
-	return r.Next(h, &decide.Call{Attempts: 1}, Repeatable(http.StatusServiceUnavailable), now, Lowest)
+// returns what follows.
+func Fail(h *host.Record, r *decide.Rules, now time.Duration) decide.Action {
+	return End(&decide.Call{Attempts: 1}, r, h, Repeatable(http.StatusServiceUnavailable), now, Lowest)
 }
 
 // Drain spends all tokens of h.
 func Drain(t testing.TB, h *host.Record, now time.Duration) {
 	t.Helper()
 	r := Rules(t, retrip.Policy{})
-	for Fail(h, r, now).Retry {
+	for Fail(h, r, now).Do == decide.Sleep {
 	}
 	require.Equal(t, decide.BudgetExhausted, Fail(h, r, now).Reason)
 }
@@ -71,7 +83,7 @@ func Pause(t testing.TB, h *host.Record, word, now time.Duration) {
 	o := Repeatable(http.StatusServiceUnavailable)
 	o.RetryAfter = word
 	r := Rules(t, retrip.Policy{MaxAttempts: 1, MaxWait: word})
-	r.Next(h, &decide.Call{Attempts: 1}, o, now, Lowest)
+	End(&decide.Call{Attempts: 1}, r, h, o, now, Lowest)
 	require.Equal(t, word, r.State(h, now).PausedFor)
 }
 

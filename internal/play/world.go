@@ -60,31 +60,26 @@ func (w *World) Call(h *host.Record, r *decide.Rules, call *decide.Call, serve f
 	}
 	call.Waiter = func() { sleep(0) }
 	ask = func() {
-		ask := r.First
-		if call.Attempts > 0 {
-			ask = r.Wake
-		}
-		d := ask(h, call, w.Now, w.Random.Uint64())
-		WakeOthers(h, d.Wakes)
-		switch {
-		case !d.Retry:
-			done(last, d.Reason)
-		case d.Wait > 0:
-			sleep(d.Wait)
+		a := Tell(call, r, h, decide.Due, w.Now, w.Random.Uint64())
+		WakeOthers(h, a.Wakes)
+		switch a.Do {
+		case decide.Refuse:
+			done(last, a.Reason)
+		case decide.Sleep:
+			sleep(a.Wait)
 		default:
 			turn++
-			call.Attempts++
 			last = serve()
 			w.At(w.Now+last.Took, func() {
-				d := r.Next(h, call, last, w.Now, w.Random.Uint64())
-				WakeOthers(h, d.Wakes)
-				switch {
-				case !d.Retry:
-					done(last, d.Reason)
-				case d.AtGate:
+				a := End(call, r, h, last, w.Now, w.Random.Uint64())
+				WakeOthers(h, a.Wakes)
+				switch a.Do {
+				case decide.Answer:
+					done(last, a.Reason)
+				case decide.Queue:
 					sleep(0)
 				default:
-					sleep(d.Wait)
+					sleep(a.Wait)
 				}
 			})
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
-	"github.com/retrip/retrip/internal/decide"
 )
 
 // Store describes the store of the fleet's account, which clients with the
@@ -21,15 +20,13 @@ type Store struct {
 	DownAt, DownFor time.Duration // when the store stops answering, and for how long
 }
 
-// accounts is the limiter that asks the fleet's account in addition to the
-// budget of each client. It follows the rule of Transport, with each client as
-// a process.
+// accounts is the fleet's account as its clients see it, each of them a process. When a
+// client asks it, and what follows, is the machine's business.
 type accounts struct {
 	size    float64
 	stores  []store
 	views   []account.View
 	links   []account.Link
-	charges []account.Charge
 	answers []time.Duration // when the last answer arrives
 	draws   *source
 
@@ -47,7 +44,6 @@ func newAccounts(s *Store, clients int, seed uint64) *accounts {
 		links:   make([]account.Link, clients),
 		answers: make([]time.Duration, clients),
 		draws:   newSource(seed, streamAccount),
-		charges: make([]account.Charge, clients),
 	}
 	for i := range a.stores {
 		shard := newStore(a.size)
@@ -81,58 +77,19 @@ func (a *accounts) add(client int32, now time.Duration, tokens float64) {
 	a.views[client].Hear(level, a.size, answered)
 }
 
-func (a *accounts) result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32) {
-	held := uint8(*paid & heldMask)
-	*paid &^= heldMask
-	if tokens := account.Back(held, succeeded(o)); tokens > 0 {
-		a.add(client, now, tokens)
-	}
-	if !succeeded(o) {
-		return
-	}
-	a.charges[client].Succeeded()
-	if held == 0 && attempts == 1 {
-		if tokens := account.Deposit(a.size, a.draws.Uint64()); tokens > 0 {
-			a.add(client, now, tokens)
-		}
-	}
-}
-
-func (a *accounts) retry(client int32, now time.Duration, _ *decide.Outcome, paid *int32) bool {
-	draw := a.draws.Uint64()
-	*paid = int32(draw>>33) &^ heldMask
-	return a.allows(client, now, draw, a.views[client].Stale(a.size, now))
-}
-
-// A request keeps the draw of its retry, for a second look, and in the lowest
-// bits the tokens that the account holds for the retry under way.
-const heldMask = 3
-
-func (a *accounts) send(client int32, now, waited time.Duration, paid *int32) bool {
-	if waited > account.LongWait && !a.allows(client, now, uint64(*paid)<<33, a.views[client].StaleAgain(a.size, now)) {
-		return false
-	}
-	if a.charges[client].Sent() {
-		held := account.Held(waited)
-		*paid |= int32(held)
-		a.add(client, now, -float64(held))
-	}
-	return true
-}
-
-func (a *accounts) allows(client int32, now time.Duration, draw uint64, stale bool) bool {
+// ask returns the level that a client hears, and when.
+func (a *accounts) ask(client int32, now time.Duration, again bool) (then time.Duration, level float64, known bool) {
 	link, view := &a.links[client], &a.views[client]
-	if link.Up(now) && stale {
+	stale := view.Stale
+	if again {
+		stale = view.StaleAgain
+	}
+	if link.Up(now) && stale(a.size, now) {
 		a.add(client, now, 0)
 	}
-	// The client decides when the answer has arrived.
-	then := max(now, a.answers[client])
-	level, known := view.Level(a.size, then)
-	return !link.Up(then) || !known || !account.Forbids(level, a.size, draw)
-}
-
-func (a *accounts) delay(client int32, now time.Duration) time.Duration {
-	return max(0, a.answers[client]-now)
+	then = max(now, a.answers[client])
+	level, known = view.Level(a.size, then)
+	return then, level, known && link.Up(then)
 }
 
 // store is a number shared by the processes of a fleet, like a counter in

@@ -209,27 +209,24 @@ func (m *Contention) trial(ctx context.Context, rules *decide.Rules, policy retr
 			o.Status, o.Verdict = http.StatusPreconditionFailed, decide.Retryable
 		}
 		now := time.Duration(answered)
-		d := rules.Next(&hosts[i], &calls[i], o, now, draws.Uint64())
-		if !d.Retry {
-			if o.Status != http.StatusOK {
-				t.gaveUp++
-			}
-			continue
-		}
+		var a decide.Action
+		calls[i].Step(rules, &hosts[i], &decide.Event{Kind: decide.Ended, Outcome: o}, &a, now, draws.Uint64())
 		// No other client shares this host, so its state can't change during
 		// the wait.
-		due := answered + int64(d.Wait)
-		for asks && d.Retry {
-			if d = rules.Wake(&hosts[i], &calls[i], time.Duration(due), draws.Uint64()); d.Wait == 0 {
-				break
+		due := answered
+		for a.Do == decide.Sleep || a.Do == decide.Queue {
+			due += int64(a.Wait)
+			var draw uint64
+			if asks {
+				draw = draws.Uint64()
 			}
-			due += int64(d.Wait)
+			calls[i].Step(rules, &hosts[i], &decide.Event{Kind: decide.Due}, &a, time.Duration(due), draw)
 		}
-		if !d.Retry {
+		switch {
+		case a.Do == decide.Send:
+			q.push(due+hop(), i, contentionRead)
+		case o.Status != http.StatusOK:
 			t.gaveUp++
-			continue
 		}
-		calls[i].Attempts++
-		q.push(due+hop(), i, contentionRead)
 	}
 }

@@ -62,7 +62,7 @@ func (r *run) hedge(i int32) {
 func (r *run) raced(i int32, o *decide.Outcome) int32 {
 	q := &r.requests[i]
 	host := &r.hedges[q.host]
-	failed := r.rules.Retryable(*o)
+	failed := r.rules.Retryable(o)
 	switch h := q.race.other; {
 	case q.race.hedge:
 		owner := &r.requests[h]

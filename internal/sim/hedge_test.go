@@ -110,8 +110,8 @@ func TestHedge_FirstAttempts(t *testing.T) {
 		r, err := newRun(&s)
 		require.NoError(t, err)
 		first := 0
-		r.traceNext = func(_ int32, before decide.Call, o decide.Outcome, _ time.Duration, _ uint64, _ decide.Decision) {
-			if before.Attempts == 1 && o.Status == http.StatusOK {
+		r.traceStep = func(_ int32, before decide.Call, e decide.Event, _ time.Duration, _ uint64, _ decide.Action) {
+			if e.Kind == decide.Ended && before.Attempts == 1 && e.Outcome.Status == http.StatusOK {
 				first++
 			}
 		}

@@ -250,17 +250,14 @@ func TestDecisionsAreTheHosts(t *testing.T) {
 	hosts := make([]host.Record, 50)
 	decisions, retries := 0, 0
 	r.traceForget = func(client int32) { hosts[client] = host.Record{} }
-	r.traceAsk = func(client int32, first bool, call decide.Call, now time.Duration, draw uint64, d decide.Decision) {
-		ask := rules.Wake
-		if first {
-			ask = rules.First
+	r.traceStep = func(client int32, call decide.Call, e decide.Event, now time.Duration, draw uint64, a decide.Action) {
+		var got decide.Action
+		call.Step(rules, &hosts[client], &e, &got, now, draw)
+		require.Equal(t, a, got)
+		if e.Kind == decide.Ended {
+			decisions++
 		}
-		require.Equal(t, d, ask(&hosts[client], &call, now, draw))
-	}
-	r.traceNext = func(client int32, call decide.Call, o decide.Outcome, now time.Duration, draw uint64, d decide.Decision) {
-		require.Equal(t, d, rules.Next(&hosts[client], &call, o, now, draw))
-		decisions++
-		if d.Retry {
+		if a.Do == decide.Send && call.Attempts > 1 {
 			retries++
 		}
 	}

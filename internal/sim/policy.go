@@ -61,14 +61,9 @@ func (p Policy) name() string {
 // is the amount that a request has taken for its current attempt.
 type limiter interface {
 	// result records how an attempt ended.
-	result(client int32, now time.Duration, o *decide.Outcome, attempts int, paid *int32)
+	result(client int32, o *decide.Outcome, attempts int, paid *int32)
 	// retry reports whether another attempt may follow a failed one.
-	retry(client int32, now time.Duration, o *decide.Outcome, paid *int32) bool
-	// delay returns how long it takes to find that out, as part of the wait.
-	delay(client int32, now time.Duration) time.Duration
-	// send records a retry that has waited for so long, and reports whether it
-	// is still allowed.
-	send(client int32, now, waited time.Duration, paid *int32) bool
+	retry(client int32, o *decide.Outcome, paid *int32) bool
 }
 
 type preset struct {
@@ -185,7 +180,9 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	for before := -1; before < retries; {
 		before = retries
 		call := decide.Call{Attempts: 1}
-		for rules.Next(&record, &call, decide.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}, 0, 0).Retry {
+		ended := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}}
+		var a decide.Action
+		for call.Step(rules, &record, &ended, &a, 0, 0); a.Do != decide.Answer; call.Step(rules, &record, &ended, &a, 0, 0) {
 			call.Attempts++
 			retries++
 		}
@@ -194,14 +191,6 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	return time.Duration(requests * float64(s.Fleet.Clients) / s.Arrivals.Rate * float64(time.Second)), nil
 }
 
-// always is a limiter that allows everything. Other limiters embed it.
-type always struct{}
-
-func (always) result(int32, time.Duration, *decide.Outcome, int, *int32) {}
-func (always) retry(int32, time.Duration, *decide.Outcome, *int32) bool  { return true }
-func (always) delay(int32, time.Duration) time.Duration                  { return 0 }
-func (always) send(int32, time.Duration, time.Duration, *int32) bool     { return true }
-
 func succeeded(o *decide.Outcome) bool {
 	return o.Status != 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
 }
@@ -209,18 +198,17 @@ func succeeded(o *decide.Outcome) bool {
 // envoy is the circuit breaker max_retries, 3 by default: the cluster's retries
 // that are waiting or in flight.
 type envoy struct {
-	always
 	retries []int32
 }
 
 func newEnvoy(clients int) limiter { return &envoy{retries: make([]int32, clients)} }
 
-func (e *envoy) result(client int32, _ time.Duration, _ *decide.Outcome, _ int, paid *int32) {
+func (e *envoy) result(client int32, _ *decide.Outcome, _ int, paid *int32) {
 	e.retries[client] -= *paid
 	*paid = 0
 }
 
-func (e *envoy) retry(client int32, _ time.Duration, _ *decide.Outcome, paid *int32) bool {
+func (e *envoy) retry(client int32, _ *decide.Outcome, paid *int32) bool {
 	if e.retries[client] >= 3 {
 		return false
 	}
@@ -232,7 +220,6 @@ func (e *envoy) retry(client int32, _ time.Duration, _ *decide.Outcome, paid *in
 // quota is the retry quota of the AWS SDKs: a retry withdraws its cost and gets
 // it back if it succeeds; a success without a retry deposits 1.
 type quota struct {
-	always
 	tokens              []int32
 	most, cost, timeout int32
 }
@@ -243,7 +230,7 @@ func newQuota(most, cost, timeout int32) func(clients int) limiter {
 	}
 }
 
-func (q *quota) result(client int32, _ time.Duration, o *decide.Outcome, attempts int, paid *int32) {
+func (q *quota) result(client int32, o *decide.Outcome, attempts int, paid *int32) {
 	if succeeded(o) {
 		back := *paid
 		if attempts == 1 {
@@ -254,7 +241,7 @@ func (q *quota) result(client int32, _ time.Duration, o *decide.Outcome, attempt
 	*paid = 0
 }
 
-func (q *quota) retry(client int32, _ time.Duration, o *decide.Outcome, paid *int32) bool {
+func (q *quota) retry(client int32, o *decide.Outcome, paid *int32) bool {
 	cost := q.cost
 	if o.Timeout {
 		cost = q.timeout

@@ -272,25 +272,23 @@ func (r *limitRun) begin(i int32) {
 func (r *limitRun) ask(i int32) {
 	q := &r.requests[i]
 	h, draw := &r.hosts[q.process], r.draws.Uint64()
-	var d decide.Decision
-	if q.call.Attempts == 0 {
-		d = r.rules.First(h, &q.call, r.now, draw)
-	} else {
-		d = r.rules.Wake(h, &q.call, r.now, draw)
-	}
-	r.wakeOthers(h, d.Wakes)
-	if r.Obeys && d.Retry && d.Wait == 0 {
-		if d.Wait = slices.Max(r.told[q.process]) - r.now; q.call.Deadline > 0 && d.Wait > q.call.Deadline-r.now {
-			d = decide.Decision{Reason: decide.Deadline}
+	if told := slices.Max(r.told[q.process]); r.Obeys && told > r.now {
+		if q.call.Deadline > 0 && told > q.call.Deadline {
+			r.end(i, false, retrip.ReasonDeadline)
+			return
 		}
+		r.push(i, told-r.now, limitAsk)
+		return
 	}
-	switch {
-	case !d.Retry:
-		r.end(i, false, retrip.Reason(d.Reason.String()))
-	case d.Wait > 0:
-		r.push(i, d.Wait, limitAsk)
+	var a decide.Action
+	q.call.Step(r.rules, h, &decide.Event{Kind: decide.Due}, &a, r.now, draw)
+	r.wakeOthers(h, a.Wakes)
+	switch a.Do {
+	case decide.Refuse:
+		r.end(i, false, retrip.Reason(a.Reason.String()))
+	case decide.Sleep:
+		r.push(i, a.Wait, limitAsk)
 	default:
-		q.call.Attempts++
 		q.sent = r.now
 		r.result.Attempts = max(r.result.Attempts, q.call.Attempts)
 		if r.now < r.told[q.process][q.tenant] {
@@ -354,15 +352,16 @@ func (r *limitRun) answered(i int32) {
 		r.shares[q.process]++
 	}
 	h := &r.hosts[q.process]
-	d := r.rules.Next(h, &q.call, o, r.now, r.draws.Uint64())
-	r.wakeOthers(h, d.Wakes)
-	switch {
-	case !d.Retry:
-		r.end(i, o.Status == http.StatusOK, retrip.Reason(d.Reason.String()))
-	case d.AtGate:
+	var a decide.Action
+	q.call.Step(r.rules, h, &decide.Event{Kind: decide.Ended, Outcome: o}, &a, r.now, r.draws.Uint64())
+	r.wakeOthers(h, a.Wakes)
+	switch a.Do {
+	case decide.Answer:
+		r.end(i, o.Status == http.StatusOK, retrip.Reason(a.Reason.String()))
+	case decide.Queue:
 		r.push(i, 0, limitAsk)
 	default:
-		r.push(i, d.Wait, limitAsk)
+		r.push(i, a.Wait, limitAsk)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
-
+	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 )
@@ -19,7 +19,6 @@ type request struct {
 	call    decide.Call
 	arrived int64
 	began   int64  // start of the last attempt
-	decided int64  // end of the attempt that the wait follows
 	host    int32  // of its client
 	gen     uint32 // of the current attempt; events tagged with another generation are stale
 	paid    int32  // amount taken from a limiter
@@ -57,40 +56,82 @@ func (r *run) begin(client int32) {
 	if r.rules.Gate {
 		q.call.Waiter = i
 	}
+	if r.account != nil {
+		q.call.Account = r.account.size
+	}
 	if r.asks {
 		r.out[client]++
-		r.ask(i, true)
+		r.step(i, decide.Event{Kind: decide.Began})
 		return
 	}
-	r.send(i)
+	var a decide.Action
+	q.call.Step(r.rules, nil, &decide.Event{Kind: decide.Began}, &a, 0, 0)
+	r.attempt(i)
 }
 
-// ask asks the host whether the attempt may start now, and acts on the answer.
-func (r *run) ask(i int32, first bool) {
+// step tells the machine what has happened to a request, and does what it says. A client
+// asks the fleet's account, and decides at the instant of the answer.
+func (r *run) step(i int32, e decide.Event) {
 	q := &r.requests[i]
-	host, now, draw := q.host, time.Duration(r.now), r.draws.Uint64()
-	before := q.call
-	var d decide.Decision
-	if first {
-		d = r.rules.First(&r.hosts[host], &q.call, now, draw)
-	} else {
-		d = r.rules.Wake(&r.hosts[host], &q.call, now, draw)
+	now, draw := time.Duration(r.now), r.draws.Uint64()
+	a := r.decide(i, &e, now, draw)
+	for a.Do == decide.Ask {
+		if !a.Again {
+			draw = r.account.draws.Uint64()
+		}
+		e.Kind = decide.Heard
+		now, e.Level, e.Known = r.account.ask(q.host, now, a.Again)
+		a = r.decide(i, &e, now, draw)
 	}
-	if r.traceAsk != nil {
-		r.traceAsk(host, first, before, now, draw, d)
-	}
-	switch {
-	case !d.Retry:
-		r.finish(i, false, retrip.Reason(d.Reason.String()))
-	case d.Wait > 0:
-		r.sleep(i, d.Wait)
-	case !first && r.limit != nil && !r.limit.send(host, now, now-time.Duration(q.decided), &q.paid):
-		d.Wakes = r.rules.Return(&r.hosts[host], &q.call) || d.Wakes
-		r.finish(i, false, r.refusal)
+	switch a.Do {
+	case decide.Answer, decide.Refuse:
+		r.finish(i, a.Reason == decide.None && e.Outcome.Status == http.StatusOK, retrip.Reason(a.Reason.String()))
+	case decide.Send:
+		r.attempt(i)
 	default:
-		r.send(i)
+		r.pause(i, &a, &e.Outcome, now-time.Duration(r.now))
 	}
-	r.wakeOthers(host, d.Wakes)
+}
+
+// pause makes a request wait as a says, after some time has passed with a question.
+func (r *run) pause(i int32, a *decide.Action, o *decide.Outcome, passed time.Duration) {
+	q := &r.requests[i]
+	wait := passed + a.Wait
+	if a.Reason == decide.None { // the wait goes on
+		r.sleep(i, wait)
+		return
+	}
+	if r.limit != nil && !r.limit.retry(q.host, o, &q.paid) {
+		r.decide(i, &decide.Event{Kind: decide.NoBody}, time.Duration(r.now), 0)
+		r.finish(i, false, reasonLimited)
+		return
+	}
+	if draw := r.Policy.draw; draw != nil {
+		wait = draw(r.draws, r.policy, q.call.Attempts)
+	}
+	r.result.wait(wait)
+	if a.Do == decide.Queue {
+		wait = 0
+	}
+	r.sleep(i, wait)
+}
+
+// decide takes a request through one step of the machine.
+func (r *run) decide(i int32, e *decide.Event, now time.Duration, draw uint64) (a decide.Action) {
+	q := &r.requests[i]
+	before := q.call
+	q.call.Step(r.rules, &r.hosts[q.host], e, &a, now, draw)
+	if r.traceStep != nil {
+		r.traceStep(q.host, before, *e, now, draw, a)
+	}
+	if a.Pays {
+		a.Tokens += account.Deposit(r.account.size, r.account.draws.Uint64())
+	}
+	if a.Tokens != 0 {
+		r.account.add(q.host, now, a.Tokens)
+	}
+	r.wakeOthers(q.host, a.Wakes)
+	return a
 }
 
 // sleep makes a request wait. It replaces any earlier wait.
@@ -112,13 +153,6 @@ func (r *run) wakeOthers(host int32, any bool) {
 		}
 		r.sleep(i, 0)
 	}
-}
-
-// send starts an attempt that is no hedge.
-func (r *run) send(i int32) {
-	q := &r.requests[i]
-	q.call.Attempts++
-	r.attempt(i)
 }
 
 // attempt makes an attempt.
@@ -179,38 +213,10 @@ func (r *run) ended(i int32, o decide.Outcome) {
 		}
 		q = &r.requests[i]
 	}
-	host := q.host
-	q.decided = r.now
-	before := q.call
-	draw := r.draws.Uint64()
 	if r.limit != nil {
-		r.limit.result(host, now, &o, q.call.Attempts, &q.paid)
+		r.limit.result(q.host, &o, q.call.Attempts, &q.paid)
 	}
-	d := r.rules.Next(&r.hosts[host], &q.call, o, now, draw)
-	if r.traceNext != nil {
-		r.traceNext(host, before, o, now, draw, d)
-	}
-	r.wakeOthers(host, d.Wakes)
-	if !d.Retry {
-		r.finish(i, o.Status == http.StatusOK, retrip.Reason(d.Reason.String()))
-		return
-	}
-	if r.limit != nil && !r.limit.retry(host, now, &o, &q.paid) {
-		r.wakeOthers(host, r.rules.Return(&r.hosts[host], &q.call))
-		r.finish(i, false, r.refusal)
-		return
-	}
-	if draw := r.Policy.draw; draw != nil {
-		d.Wait = draw(r.draws, r.policy, q.call.Attempts)
-	}
-	if r.limit != nil {
-		d.Wait = max(d.Wait, r.limit.delay(host, now))
-	}
-	r.result.wait(d.Wait)
-	if d.AtGate {
-		d.Wait = 0
-	}
-	r.sleep(i, d.Wait)
+	r.step(i, decide.Event{Kind: decide.Ended, Outcome: o})
 }
 
 // forget resets a host when Transport would: when it has healed and has no

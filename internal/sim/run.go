@@ -43,7 +43,7 @@ type run struct {
 	timeout  time.Duration // of an attempt; 0 means none
 	asks     bool          // a breaker or gate decides about first attempts
 	limit    limiter       // nil if there is none
-	refusal  retrip.Reason // of limit
+	account  *accounts     // of the fleet; nil if the clients ask none
 	deadEach uint64        // share of dead clients, in 2^-32
 
 	hosts []host.Record // by client
@@ -74,8 +74,7 @@ type run struct {
 	// What the hosts are asked and answer, for tests.
 	traceAttempt func(now time.Duration)
 	traceForget  func(host int32)
-	traceNext    func(client int32, before decide.Call, o decide.Outcome, now time.Duration, draw uint64, d decide.Decision)
-	traceAsk     func(client int32, first bool, before decide.Call, now time.Duration, draw uint64, d decide.Decision)
+	traceStep    func(host int32, before decide.Call, e decide.Event, now time.Duration, draw uint64, a decide.Action)
 }
 
 // Run simulates s. When ctx ends, Run returns the result so far, marked as
@@ -129,9 +128,9 @@ func newRun(s *Scenario) (*run, error) {
 	}
 	switch {
 	case s.Policy.account:
-		r.limit, r.refusal = newAccounts(&s.Store, clients, s.Seed), retrip.ReasonFleetBudget
+		r.account = newAccounts(&s.Store, clients, s.Seed)
 	case s.Policy.limit != nil:
-		r.limit, r.refusal = s.Policy.limit(clients), reasonLimited
+		r.limit = s.Policy.limit(clients)
 	}
 	r.deadEach = uint64(s.Fleet.Dead * (1 << 32))
 	if s.Fleet.Unequal {
@@ -170,7 +169,7 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 	}
 	r.result.Until = time.Duration(r.now)
 	r.result.Partial = err != nil
-	if a, ok := r.limit.(*accounts); ok {
+	if a := r.account; a != nil {
 		r.result.StoreOperations, r.result.StorePeak = a.operations, float64(a.peak)
 	}
 	r.result.finish(r.Scenario, &r.latency, &r.seconds)
@@ -198,7 +197,7 @@ func (r *run) happen(e event) {
 		if kind == happensArrival {
 			r.arrive()
 		} else if r.requests[e.who].gen == gen {
-			r.ask(e.who, r.requests[e.who].call.Attempts == 0)
+			r.step(e.who, decide.Event{Kind: decide.Due})
 		}
 		return
 	} else if kind == happensServed {

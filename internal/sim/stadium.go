@@ -276,7 +276,10 @@ func (s *stadium) fetch(p uint32, call decide.Call, now int64) {
 	if o.Status == http.StatusOK && s.trouble[p] == 0 {
 		return
 	}
-	call.Attempts = 1
+	if call.Attempts == 0 {
+		var a decide.Action
+		call.Step(s.rules, nil, &decide.Event{Kind: decide.Began}, &a, 0, 0)
+	}
 	s.ended(p, &call, o, answered)
 }
 
@@ -288,21 +291,15 @@ func (s *stadium) wake(i int32, turn uint32, now int64) {
 	}
 	p := s.state(q.player)
 	first := q.call.Attempts == 0
-	var d decide.Decision
-	if first {
-		d = s.rules.First(&p.host, &q.call, time.Duration(now), s.draws.Uint64())
-	} else {
-		d = s.rules.Wake(&p.host, &q.call, time.Duration(now), s.draws.Uint64())
-	}
-	s.wakeOthers(&p.host, d.Wakes, now)
-	if d.Retry && d.Wait > 0 {
-		s.sleep(i, d.Wait, now)
+	a := s.step(&p.host, &q.call, decide.Event{Kind: decide.Due}, now)
+	if a.Do == decide.Sleep {
+		s.sleep(i, a.Wait, now)
 		return
 	}
 	s.waiting--
 	q.turn++
 	s.free = append(s.free, i)
-	if !d.Retry {
+	if a.Do != decide.Send {
 		s.result.Lost++
 		return
 	}
@@ -313,7 +310,6 @@ func (s *stadium) wake(i int32, turn uint32, now int64) {
 	p.retried = max(1, now)
 	s.result.Retries++
 	s.point(now).Retries++
-	q.call.Attempts++
 	o, answered := s.send(now)
 	call := q.call
 	s.ended(q.player, &call, o, answered)
@@ -322,23 +318,30 @@ func (s *stadium) wake(i int32, turn uint32, now int64) {
 // ended processes the outcome of an attempt.
 func (s *stadium) ended(player uint32, call *decide.Call, o decide.Outcome, now int64) {
 	p := s.state(player)
-	d := s.rules.Next(&p.host, call, o, time.Duration(now), s.draws.Uint64())
-	s.wakeOthers(&p.host, d.Wakes, now)
-	if !d.Retry {
+	a := s.step(&p.host, call, decide.Event{Kind: decide.Ended, Outcome: o}, now)
+	if a.Do == decide.Answer {
 		if o.Status != http.StatusOK {
 			s.result.Lost++
 		}
 		return
 	}
 	if p.retried > 0 && now-p.retried < int64(s.RetryEvery) {
-		s.wakeOthers(&p.host, s.rules.Return(&p.host, call), now)
+		call.Step(s.rules, &p.host, &decide.Event{Kind: decide.Gone}, &a, time.Duration(now), 0)
+		s.wakeOthers(&p.host, a.Wakes, now)
 		s.result.Lost++
 		return
 	}
-	if d.AtGate {
-		d.Wait = 0
+	if a.Do == decide.Queue {
+		a.Wait = 0
 	}
-	s.sleep(s.hold(player, *call), d.Wait, now)
+	s.sleep(s.hold(player, *call), a.Wait, now)
+}
+
+// step takes a request through one step of the machine.
+func (s *stadium) step(h *host.Record, call *decide.Call, e decide.Event, now int64) (a decide.Action) {
+	call.Step(s.rules, h, &e, &a, time.Duration(now), s.draws.Uint64())
+	s.wakeOthers(h, a.Wakes, now)
+	return a
 }
 
 // hold stores a waiting request and returns its slot.

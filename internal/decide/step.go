@@ -1,0 +1,373 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/gate"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/span"
+)
+
+// Event is what has happened to a request.
+type Event struct {
+	Kind    Kind
+	Known   bool    // of Heard: there is a level
+	Level   float64 // of Heard
+	Outcome Outcome // of Ended
+}
+
+// Kind is the kind of an Event. A request begins with Began. If its first attempt has
+// been made already, it begins with Ended, and a body's turn with Due; the caller then
+// sets Call.Attempts.
+type Kind uint8
+
+const (
+	Began  Kind = iota // nothing has been sent
+	Ended              // an attempt has ended, or an attempt and its hedge
+	NoBody             // after a Sleep or Queue that follows an attempt: the next one would get no body
+	Heard              // the fleet's account has answered, or hasn't in time
+	Due                // a wait is over, or the gate has woken the request
+	Gone               // the caller has gone
+	Late               // the request's own deadline has passed
+)
+
+// Action is what to do next, and what to report of it.
+type Action struct {
+	Do     Deed
+	AtGate bool          // of Sleep: the wait also ends when [host.Record.Woken] returns Call.Waiter
+	Again  bool          // of Ask: the account has allowed the retry before a long wait
+	Wakes  bool          // other calls must ask again now: those that [host.Record.Woken] returns
+	Pays   bool          // the account gets what a success without a retry pays
+	Reason Reason        // of a retry, with the Sleep or Queue that follows its attempt; or why there is none
+	Change host.Change   // of the host's state
+	Wait   time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue, an estimate
+	Tokens float64       // to add to the fleet's account now
+}
+
+// Deed is what to do. The events that may follow are in brackets.
+type Deed uint8
+
+const (
+	Send   Deed = iota // make an attempt, which is counted already [Ended]
+	Ask                // ask for the level of the fleet's account [Heard, Gone, Late]
+	Sleep              // wait; after an attempt, drop its outcome first [Due, Gone, Late, NoBody]
+	Queue              // drop the outcome of the attempt, and take a place at the gate at once [Due, Gone, Late, NoBody]
+	Answer             // return the outcome of the last attempt
+	Refuse             // return that there is no attempt, and no outcome in hand
+)
+
+// Step takes c from an event to the action that follows, by the rules r. h is the record
+// of its host, or nil if the host is in no trouble and the event isn't a failure. Step
+// then ignores now and draw, but for a caller who has gone.
+//
+// The event and the action are in the caller's memory: a request that waits needs little
+// stack.
+func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Duration, draw uint64) {
+	*a = Action{}
+	switch e.Kind {
+	case Began:
+		c.admit(r, h, a, now, draw)
+	case Ended:
+		c.judge(r, h, &e.Outcome, a, now, draw)
+	case Heard:
+		c.heard(r, h, e, a, now, draw)
+	case Due:
+		c.wake(r, h, a, now, draw)
+	default:
+		c.stop(r, h, e.Kind, a)
+	}
+}
+
+// retry is what a Call keeps of a retry on its way to its attempt.
+type retry struct {
+	wait   time.Duration // drawn, or estimated
+	asked  time.Duration // instant at which the account was asked
+	again  time.Duration // the last such instant
+	draw   uint64        // decides about the level, so that asking twice forbids no more retries
+	reason Reason
+	queues bool // the wait is at the gate
+	asks   bool // the account decides about the retry
+	heard  bool // it has allowed it
+}
+
+// admit decides whether the attempt may be made now: it asks the gate or, before a
+// retry, whether the host is paused, and then the breaker. Only a gate or a breaker ever
+// holds back a first attempt.
+func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	if h != nil {
+		switch {
+		case r.Gate:
+			c.atGate(r, h, a, now, draw)
+		case c.Attempts > 0:
+			c.obeyPause(r, h, a, now, draw)
+		}
+		if a.Do == Send && r.Breaker != nil {
+			var allowed bool
+			if allowed, a.Change = h.ThroughBreaker(r.Breaker, &c.pass, now, draw); !allowed {
+				a.Do, a.Reason = Refuse, BreakerOpen
+			}
+		}
+		if a.Do == Refuse && c.giveBack(h) {
+			a.Wakes = true
+		}
+	}
+	if a.Do != Send {
+		return
+	}
+	if c.retry.asks && h.Charge.Sent() {
+		c.held = account.Held(now - c.retry.asked)
+		a.Tokens = -float64(c.held)
+	}
+	c.retry = retry{}
+	c.Attempts++
+}
+
+// atGate asks the gate of c.
+func (c *Call) atGate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	q := c.gateRequest(r)
+	answer := h.ThroughGate(&c.ticket, &q, now, draw)
+	a.AtGate, a.Wakes, a.Wait = answer.Waits, answer.Wakes, answer.Wait
+	switch {
+	case answer.Refusal != 0:
+		a.Do, a.Reason = Refuse, gateReasons[answer.Refusal]
+	case answer.Wait > 0:
+		a.Do = Sleep
+	}
+}
+
+// gateRequest returns c as its gate sees it.
+func (c *Call) gateRequest(r *Rules) gate.Request {
+	return gate.Request{Key: c.Gate, Who: c.Waiter, Deadline: c.Deadline, Took: c.took, Patience: r.MaxWait}
+}
+
+// gateReasons maps a refusal of a gate to a reason.
+var gateReasons = [...]Reason{gate.TooLong: WaitTooLong, gate.Paused: HostPaused, gate.Late: Deadline}
+
+// obeyPause waits on if the host has asked for more time during the wait.
+func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	paused := h.PausedFor(now)
+	if paused == 0 {
+		return
+	}
+	lo, hi := r.Backoff.ServerWindow(paused, c.step(), c.Wait)
+	left := c.TimeLeft(now)
+	// A host that keeps renewing its pause must not hold a caller without a deadline
+	// forever.
+	if lo > left || span.Add(span.Sub(now, c.began), paused) > r.MaxWait {
+		a.Do, a.Reason = Refuse, HostPaused
+		return
+	}
+	a.Do, a.Wait = Sleep, span.Draw(lo, min(hi, left), draw)
+}
+
+// judge decides after an attempt that ended in o, and records what o says about the
+// host. It checks, in this order: the caller has gone; what forbids a retry whatever the
+// host; the gate or the pause; the deadline; the breaker; the budget. The fleet's account
+// comes last.
+func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Duration, draw uint64) {
+	a.Do = Answer
+	failed := r.Retryable(o)
+	c.settle(h, o, a, failed)
+	if o.Canceled {
+		c.endCanceled(h, a, now)
+		return
+	}
+	if h == nil {
+		return
+	}
+	paused := h.PausedFor(now)
+	c.learn(r, h, o, a, failed, now, draw)
+	if !failed {
+		return
+	}
+	if a.Reason = c.final(r, o); a.Reason != None {
+		return
+	}
+	c.took = o.Took
+	c.retry = retry{reason: o.Why()}
+	if a.Reason = c.plan(r, h, o, paused, now, draw); a.Reason != None {
+		return
+	}
+	if a.Reason = c.pay(r, h, o, now); a.Reason != None {
+		return
+	}
+	if !c.retry.queues {
+		c.Wait = c.retry.wait
+	}
+	c.began = now
+	if c.Account == 0 || c.retry.queues && o.Received() == http.StatusTooManyRequests {
+		c.goOn(a, 0)
+		return
+	}
+	c.retry.asks, c.retry.asked, c.retry.again = true, now, now
+	a.Do = Ask
+}
+
+// settle ends what the account holds for the attempt, and says in a what the account gets.
+func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
+	// As with the budget, a retry counts no matter who ended it.
+	failed = failed || o.Canceled || o.Status == 0 && !o.Hopeless
+	held := c.held
+	a.Tokens, c.held = account.Back(held, !failed), 0
+	if failed {
+		return
+	}
+	if h != nil && (o.Status != 0 || held > 0) {
+		// Even if the policy takes no part in the account: an earlier one may have
+		// charged it.
+		h.Charge.Succeeded()
+	}
+	a.Pays = c.Account > 0 && held == 0 && o.Status != 0 && c.Attempts == 1
+}
+
+// endCanceled ends an attempt whose caller has gone.
+func (c *Call) endCanceled(h *host.Record, a *Action, now time.Duration) {
+	a.Reason = Canceled
+	if c.Deadline != 0 && now >= c.Deadline {
+		a.Reason = Deadline
+	}
+	// The attempt was made, so its tokens stay spent, whoever ended it. Otherwise the
+	// callers' deadlines would make retries to an overloaded host free.
+	c.spent()
+	if h != nil {
+		a.Wakes = c.giveBack(h)
+	}
+}
+
+// final returns the reason why nothing is sent after o, whatever the host says, or None.
+func (c *Call) final(r *Rules, o *Outcome) Reason {
+	switch {
+	case o.Forbidden:
+		return RetryForbidden
+	case o.Resent && (c.Attempts >= r.MaxAttempts || !r.repeatable(o)):
+		return HiddenSends
+	case c.Attempts >= r.MaxAttempts:
+		return MaxAttempts
+	case !r.repeatable(o):
+		return NotIdempotent
+	case !o.Replay:
+		return BodyNotReplayable
+	case o.RetryAfter > r.MaxWait:
+		return WaitTooLong
+	}
+	return None
+}
+
+// plan draws the wait of the retry after o, at a host that had been paused for a while
+// before, or returns why it can't be waited for.
+func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Duration, draw uint64) Reason {
+	left, step := c.TimeLeft(now), c.step()
+	var atGate time.Duration
+	if r.Gate {
+		q := c.gateRequest(r)
+		var refusal gate.Refusal
+		if atGate, refusal = h.Outlook(&c.ticket, &q, now); refusal != 0 {
+			return gateReasons[refusal]
+		}
+	} else if paused > o.RetryAfter {
+		if lo, _ := r.Backoff.ServerWindow(paused, step, c.Wait); lo > left || paused > r.MaxWait {
+			return HostPaused
+		}
+	}
+	if c.retry.queues = r.refused(o) && r.Gate && !c.ticket.Alone; c.retry.queues {
+		c.retry.wait = atGate
+		return None
+	}
+	var lo, hi time.Duration
+	switch word := max(o.RetryAfter, paused); {
+	case word > 0:
+		lo, hi = r.Backoff.ServerWindow(word, step, c.Wait)
+	case o.Received() == http.StatusTooManyRequests:
+		lo, hi = r.Backoff.Throttled().Window(step, c.Wait)
+	default:
+		lo, hi = r.Backoff.Window(step, c.Wait)
+	}
+	if lo > left {
+		return Deadline
+	}
+	c.retry.wait = span.Draw(lo, min(hi, left), draw)
+	return None
+}
+
+// pay asks the breaker whether it will allow the retry, and takes the tokens for it from
+// the host's budget.
+func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reason {
+	if r.Breaker != nil && h.BreakerRefuses(span.Add(now, c.retry.wait)) {
+		return BreakerOpen
+	}
+	if r.Gate && o.Received() == http.StatusTooManyRequests {
+		// A 429 costs nothing at a gate: the gate has already slowed down all further
+		// requests, including this one.
+		return None
+	}
+	paid, refusal := h.Debt.Spend(r.Budget, c.charged, o.Timeout)
+	if refusal != 0 {
+		return budgetReasons[refusal]
+	}
+	c.paid, c.budgeted = paid, true
+	return None
+}
+
+// budgetReasons maps a refusal of a budget to a reason.
+var budgetReasons = [...]Reason{budget.Exhausted: BudgetExhausted, budget.Failing: RetriesFailing}
+
+// goOn makes a the wait before the retry, of which some has passed.
+func (c *Call) goOn(a *Action, passed time.Duration) {
+	a.Do, a.Reason, a.Wait = Sleep, c.retry.reason, max(0, c.retry.wait-passed)
+	if c.retry.queues {
+		a.Do, a.Wait = Queue, c.retry.wait
+	}
+}
+
+// heard decides when the account has answered.
+func (c *Call) heard(r *Rules, h *host.Record, e *Event, a *Action, now time.Duration, draw uint64) {
+	again := c.retry.heard
+	if !again {
+		c.retry.draw = draw
+	}
+	switch c.retry.heard = true; {
+	case e.Known && account.Forbids(e.Level, c.Account, c.retry.draw):
+		a.Do, a.Reason, a.Wakes = Answer, FleetBudget, c.giveBack(h)
+		if again {
+			a.Do = Refuse
+		}
+		c.retry = retry{}
+	case again:
+		c.retry.again = now
+		c.admit(r, h, a, now, draw)
+	default:
+		c.goOn(a, now-c.retry.asked)
+	}
+}
+
+// wake decides at the end of a wait. The account comes before the host: its answer takes
+// time, in which the host may forbid what it has allowed.
+func (c *Call) wake(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	if c.retry.asks && now-c.retry.again > account.LongWait {
+		a.Do, a.Again = Ask, true
+		return
+	}
+	c.admit(r, h, a, now, draw)
+}
+
+// stop gives everything back, because no attempt follows.
+func (c *Call) stop(r *Rules, h *host.Record, why Kind, a *Action) {
+	a.Do, a.Reason = Refuse, Canceled
+	switch why {
+	case NoBody:
+		a.Do, a.Reason = Answer, BodyNotReplayable
+	case Late:
+		a.Reason = Deadline
+	}
+	if h != nil {
+		a.Wakes = c.giveBack(h)
+	}
+	a.Tokens, c.held = account.Back(c.held, false), 0
+	c.retry = retry{}
+}
