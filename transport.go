@@ -130,9 +130,16 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	kind := replay.KindOf(req)
-	if o != nil || !t.plain(s, r, req, kind) {
-		return t.exchange(s, r, req, kind, o)
+	if o == nil && t.plain(s, r, req, kind) {
+		return t.first(s, r, req, kind)
 	}
+	return t.exchange(s, r, req, kind, o)
+}
+
+// first makes a plain first attempt, and goes on if that isn't enough.
+//
+//go:noinline
+func (t *Transport) first(s *settings, r *rules, req *http.Request, kind replay.Kind) (*http.Response, error) {
 	f := first{t: t, s: s, r: r, req: req, kind: kind, idempotent: r.idempotent(req)}
 	resp, err := f.send()
 	if err == nil && f.clean(resp) {

@@ -28,7 +28,7 @@ var (
 )
 
 // drawWait asks a healthy host for the wait after a failed attempt.
-func drawWait(t testing.TB, r *decide.Rules, call decide.Call, word time.Duration, draw uint64) time.Duration {
+func drawWait(t testing.TB, r play.Judge, call decide.Call, word time.Duration, draw uint64) time.Duration {
 	t.Helper()
 	o := play.Repeatable(http.StatusBadGateway)
 	o.RetryAfter = word
@@ -170,7 +170,7 @@ func TestBackoff_ThrottledDeadline(t *testing.T) {
 		r := play.Rules(t, retrip.Policy{Backoff: retrip.Backoff{Jitter: j}})
 		d := r.Next(new(host.Record), &decide.Call{Deadline: 700 * ms}, play.Repeatable(429), 0, play.Highest)
 		if lo < 700*ms {
-			assert.Equal(t, decide.Decision{Retry: true, Wait: 700 * ms, Reason: decide.Throttled}, d, "%v", j)
+			assert.Equal(t, play.Decision{Retry: true, Wait: 700 * ms, Reason: decide.Throttled}, d, "%v", j)
 		} else {
 			assert.Equal(t, decide.Deadline, d.Reason, "%v", j)
 		}
@@ -283,7 +283,7 @@ func FuzzBackoff(f *testing.F) {
 			Backoff: retrip.Backoff{Base: time.Duration(base), Cap: time.Duration(limit), ThrottleBase: time.Duration(throttle),
 				Jitter: retrip.Jitter(jitter)},
 		}
-		r, resolved, err := lend.Rules(p)
+		rules, resolved, err := lend.Rules(p)
 		if err != nil || attempts == math.MaxInt {
 			return
 		}
@@ -304,6 +304,7 @@ func FuzzBackoff(f *testing.F) {
 				t.Fatalf("wait %v is spread too far behind the server's %v", wait, asked)
 			}
 		}
+		r := play.Judge{Rules: rules}
 		plain := drawWait(t, r, call, asked, draw)
 		check(b.Base, plain)
 

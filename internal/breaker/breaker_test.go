@@ -21,33 +21,33 @@ import (
 
 // guarded returns the rules of most tests here. They allow no retries, so that
 // every attempt is a request of its own.
-func guarded(t testing.TB) *decide.Rules {
+func guarded(t testing.TB) play.Judge {
 	return probing(2, play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{
 		Ratio: 0.5, Window: 10 * time.Second, MinVolume: 4, OpenFor: 6 * time.Second,
 	}}))
 }
 
 // begin begins an attempt at h, or fails the test.
-func begin(t testing.TB, h *host.Record, r *decide.Rules, now time.Duration) *decide.Call {
+func begin(t testing.TB, h *host.Record, r play.Judge, now time.Duration) *decide.Call {
 	t.Helper()
 	var call decide.Call
-	require.Equal(t, decide.Decision{Retry: true}, plain(r.First(h, &call, now, play.Lowest)))
+	require.Equal(t, play.Decision{Retry: true}, plain(r.First(h, &call, now, play.Lowest)))
 	call.Attempts = 1
 	return &call
 }
 
 // plain returns d without the parts that only a Transport uses.
-func plain(d decide.Decision) decide.Decision {
-	return decide.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason}
+func plain(d play.Decision) play.Decision {
+	return play.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason}
 }
 
-func refused(h *host.Record, r *decide.Rules, now time.Duration) bool {
+func refused(h *host.Record, r play.Judge, now time.Duration) bool {
 	d := r.First(h, &decide.Call{}, now, play.Lowest)
 	return !d.Retry && d.Reason == decide.BreakerOpen && d.Wait == 0
 }
 
 // attempts makes attempts at h that end at once with the given statuses.
-func attempts(t testing.TB, h *host.Record, r *decide.Rules, now time.Duration, statuses ...int) {
+func attempts(t testing.TB, h *host.Record, r play.Judge, now time.Duration, statuses ...int) {
 	t.Helper()
 	for _, status := range statuses {
 		r.Next(h, begin(t, h, r, now), play.Repeatable(status), now, play.Lowest)
@@ -56,7 +56,7 @@ func attempts(t testing.TB, h *host.Record, r *decide.Rules, now time.Duration, 
 
 // opened returns a host whose breaker opened at the instant 0 and allows a
 // probe from 3 s on.
-func opened(t testing.TB, r *decide.Rules) *host.Record {
+func opened(t testing.TB, r play.Judge) *host.Record {
 	t.Helper()
 	var h host.Record
 	attempts(t, &h, r, 0, 503, 503, 503)
@@ -67,7 +67,7 @@ func opened(t testing.TB, r *decide.Rules) *host.Record {
 }
 
 // drawThatOpensFor returns a draw that keeps a breaker open for about d.
-func drawThatOpensFor(r *decide.Rules, d time.Duration) uint64 {
+func drawThatOpensFor(r play.Judge, d time.Duration) uint64 {
 	random := rand.New(rand.NewPCG(1, 1))
 	for {
 		draw := random.Uint64()
@@ -78,7 +78,7 @@ func drawThatOpensFor(r *decide.Rules, d time.Duration) uint64 {
 }
 
 // openTime returns how long a draw keeps a breaker open.
-func openTime(r *decide.Rules, draw uint64) time.Duration {
+func openTime(r play.Judge, draw uint64) time.Duration {
 	var h host.Record
 	for range r.Breaker.MinVolume {
 		r.Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(503), 0, draw)
@@ -316,7 +316,7 @@ func TestBreaker_AndRetry(t *testing.T) {
 	assert.Equal(t, decide.BreakerOpen, r.Next(&h, other, play.Repeatable(503), 0, 0).Reason)
 	assert.Equal(t, 4.5, r.State(&h, 0).Tokens, "a retry that isn't made costs nothing")
 
-	assert.Equal(t, decide.Decision{Reason: decide.BreakerOpen}, plain(r.Wake(&h, call, d.Wait, 0)))
+	assert.Equal(t, play.Decision{Reason: decide.BreakerOpen}, plain(r.Wake(&h, call, d.Wait, 0)))
 	assert.Equal(t, 5.0, r.State(&h, 0).Tokens)
 }
 

@@ -205,17 +205,17 @@ func TestBreaker_Model(t *testing.T) {
 	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	t.Run("alone", func(t *testing.T) {
-		behavesLikeModel(t, true, func(_ *decide.Rules, p *breaker.Rule) subject { return &alone{rule: p} })
+		behavesLikeModel(t, true, func(_ play.Judge, p *breaker.Rule) subject { return &alone{rule: p} })
 	})
 	// A host has no breaker before its first failure.
 	t.Run("at a host", func(t *testing.T) {
-		behavesLikeModel(t, false, func(r *decide.Rules, _ *breaker.Rule) subject { return &atHost{t: t, rules: r} })
+		behavesLikeModel(t, false, func(r play.Judge, _ *breaker.Rule) subject { return &atHost{t: t, rules: r} })
 	})
 }
 
 // behavesLikeModel compares the breakers that fresh returns with the model. watched
 // says whether successes before the first failure count.
-func behavesLikeModel(t *testing.T, watched bool, fresh func(*decide.Rules, *breaker.Rule) subject) {
+func behavesLikeModel(t *testing.T, watched bool, fresh func(play.Judge, *breaker.Rule) subject) {
 	const steps = 5000
 	runs := testenv.Size(200, 500)
 	states, rows, forgotten := map[breaker.State]int{}, 0, 0

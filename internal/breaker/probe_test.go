@@ -21,7 +21,7 @@ import (
 )
 
 // probing returns r with a breaker of n probes.
-func probing(n int, r *decide.Rules) *decide.Rules {
+func probing(n int, r play.Judge) play.Judge {
 	r.Breaker.Probes = n
 	return r
 }
@@ -101,15 +101,15 @@ func TestBreaker_Probes(t *testing.T) {
 
 // A probe without a result makes room for another.
 func TestBreaker_ProbeReturned(t *testing.T) {
-	for name, giveUp := range map[string]func(*host.Record, *decide.Rules, *decide.Call, time.Duration){
-		"Return": func(h *host.Record, r *decide.Rules, c *decide.Call, _ time.Duration) {
+	for name, giveUp := range map[string]func(*host.Record, play.Judge, *decide.Call, time.Duration){
+		"Return": func(h *host.Record, r play.Judge, c *decide.Call, _ time.Duration) {
 			r.Return(h, c)
 			r.Return(h, c)
 		},
-		"canceled": func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) {
+		"canceled": func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) {
 			r.Next(h, c, decide.Outcome{Canceled: true}, now, 0)
 		},
-		"hopeless": func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) {
+		"hopeless": func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) {
 			r.Next(h, c, decide.Outcome{Hopeless: true}, now, 0)
 		},
 	} {
@@ -223,13 +223,14 @@ func TestBreaker_RetryInTimeForTheProbe(t *testing.T) {
 	for _, early := range []time.Duration{0, 1} {
 		h := opened(t, r)
 		wait := r.State(h, 0).OpenFor - early
-		twice := *r
+		copied := *r.Rules
+		twice := play.Judge{Rules: &copied}
 		twice.MaxAttempts, twice.Backoff = 2, backoff.Rule{Base: wait, Cap: wait, Jitter: backoff.None}
 		d := twice.Next(h, &decide.Call{Attempts: 1}, play.Repeatable(500), 0, 0)
 		if early > 0 {
-			assert.Equal(t, decide.Decision{Reason: decide.BreakerOpen}, d)
+			assert.Equal(t, play.Decision{Reason: decide.BreakerOpen}, d)
 		} else {
-			assert.Equal(t, decide.Decision{Retry: true, Wait: wait, Reason: decide.ServerError}, d)
+			assert.Equal(t, play.Decision{Retry: true, Wait: wait, Reason: decide.ServerError}, d)
 		}
 	}
 }
@@ -245,7 +246,7 @@ func TestBreaker_RetryAsProbe(t *testing.T) {
 	d := r.Next(&h, call, play.Repeatable(503), 0, 0)
 	require.True(t, d.Retry)
 	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
-	require.Equal(t, decide.Decision{Retry: true}, plain(r.Wake(&h, call, d.Wait, 0)))
+	require.Equal(t, play.Decision{Retry: true}, plain(r.Wake(&h, call, d.Wait, 0)))
 	call.Attempts++
 	r.Next(&h, call, play.Repeatable(200), d.Wait, 0)
 	assert.Equal(t, breaker.Closed, r.State(&h, d.Wait).Breaker)

@@ -135,7 +135,7 @@ type aftermath struct {
 	recovery  time.Duration // average time from over until the breaker has closed
 }
 
-func (l outage) run(r *decide.Rules) aftermath {
+func (l outage) run(r play.Judge) aftermath {
 	w := play.NewWorld(l.seed)
 	requests, good, late, recovered := 0, 0, 0, 0
 	var recovery time.Duration

@@ -56,11 +56,11 @@ func (b *alone) healed(now time.Duration) bool { return b.Healed(now) }
 type atHost struct {
 	host.Record
 	t     *testing.T
-	rules *decide.Rules
+	rules play.Judge
 }
 
 // change returns the change of the breaker that a decision reports.
-func (h *atHost) change(d decide.Decision) breaker.Change {
+func (h *atHost) change(d play.Decision) breaker.Change {
 	switch d.Change {
 	case 0:
 		return breaker.Same

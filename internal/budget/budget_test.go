@@ -43,10 +43,10 @@ var outcomes = map[string]decide.Outcome{
 
 // perform makes the attempts of one request at h, which end as the words of script
 // say, and returns the last decision.
-func perform(t testing.TB, h *host.Record, r *decide.Rules, script string) decide.Decision {
+func perform(t testing.TB, h *host.Record, r play.Judge, script string) play.Decision {
 	t.Helper()
 	var call decide.Call
-	var d decide.Decision
+	var d play.Decision
 	for i, word := range strings.Fields(script) {
 		o, ok := outcomes[word]
 		require.True(t, ok, word)

@@ -29,7 +29,7 @@ type model struct {
 
 // modelPolicy is a policy as the model sees it.
 type modelPolicy struct {
-	rules        *decide.Rules
+	rules        play.Judge
 	size, credit int
 	limit        time.Duration // AttemptTimeout
 	attempts     int

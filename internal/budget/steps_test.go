@@ -76,7 +76,7 @@ func (s *walk) end(i int) {
 }
 
 // asked acts on an answer of First or Wake for the request i.
-func (s *walk) asked(i int, d decide.Decision) {
+func (s *walk) asked(i int, d play.Decision) {
 	q := s.out[i]
 	switch {
 	case !d.Retry:

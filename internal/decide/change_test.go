@@ -21,21 +21,23 @@ func TestHost_TellsBreakerChange(t *testing.T) {
 	r := &Rules{MaxAttempts: 1, Breaker: &breaker.Rule{Ratio: 0.5, Window: 10 * time.Second, MinVolume: 2, OpenFor: time.Second, Probes: 2}}
 	r.Retry.Add(http.StatusServiceUnavailable)
 	var h host.Record
+	var a Action
 	first := func(now time.Duration) (*Call, host.Change) {
 		var c Call
-		d := r.First(&h, &c, now, 0)
-		require.True(t, d.Retry)
-		return &c, d.Change
+		c.Step(r, &h, &Event{Kind: Began}, &a, now, 0)
+		require.Equal(t, Send, a.Do)
+		return &c, a.Change
 	}
 	end := func(c *Call, status int, now time.Duration) host.Change {
-		return r.Next(&h, c, Outcome{Status: status, Idempotent: true, Replay: true}, now, 0).Change
+		c.Step(r, &h, &Event{Kind: Ended, Outcome: Outcome{Status: status, Idempotent: true, Replay: true}}, &a, now, 0)
+		return a.Change
 	}
-	a, change := first(0)
+	one, change := first(0)
 	assert.Zero(t, change)
 	b, _ := first(0)
 	stale, _ := first(0)
 	outsider, _ := first(0)
-	assert.Zero(t, end(a, http.StatusServiceUnavailable, 0))
+	assert.Zero(t, end(one, http.StatusServiceUnavailable, 0))
 	assert.Equal(t, host.Opened, end(b, http.StatusServiceUnavailable, 0))
 	assert.Zero(t, end(stale, http.StatusServiceUnavailable, 0), "of an earlier state")
 

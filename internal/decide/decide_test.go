@@ -112,7 +112,7 @@ func TestNext(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := play.Rules(t, tt.policy)
-			next := func(draw uint64) decide.Decision {
+			next := func(draw uint64) play.Decision {
 				call := tt.call
 				return r.Next(new(host.Record), &call, tt.outcome, 0, draw)
 			}
@@ -180,7 +180,7 @@ func TestNext_Order(t *testing.T) {
 func TestNext_CanceledByDeadline(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{})
 	d := r.Next(new(host.Record), &decide.Call{Deadline: 5}, decide.Outcome{Canceled: true}, 5, 0)
-	assert.Equal(t, decide.Decision{Reason: decide.Deadline}, d)
+	assert.Equal(t, play.Decision{Reason: decide.Deadline}, d)
 }
 
 //retrip:promise P9
@@ -205,7 +205,7 @@ func TestNext_HostPaused(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := play.Rules(t, retrip.Policy{})
-			next := func(draw uint64) decide.Decision {
+			next := func(draw uint64) play.Decision {
 				var h host.Record
 				play.Pause(t, &h, tt.pause, 0)
 				o := play.Repeatable(502)
@@ -280,7 +280,7 @@ func TestDecide_AllocatesNothing(t *testing.T) {
 			// allocated once.
 			r.Next(&h, &decide.Call{Attempts: 1}, refused, now, draw)
 			decisions := 0
-			ask := func(call *decide.Call) decide.Decision {
+			ask := func(call *decide.Call) play.Decision {
 				if call.Attempts == 0 {
 					return r.First(&h, call, now, draw)
 				}
@@ -318,26 +318,27 @@ func BenchmarkNext(b *testing.B) {
 }
 
 // A 503 with Retry-After: 5 at attempt 3 with 2 seconds left: what happens?
-func ExampleRules_Next() {
+func ExampleCall_Step() {
 	rules, _, err := lend.Rules(retrip.Policy{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	var healthy host.Record
-	outcome := decide.Outcome{Status: 503, RetryAfter: 5 * time.Second, Idempotent: true, Replay: true}
+	ended := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 503, RetryAfter: 5 * time.Second, Idempotent: true, Replay: true}}
+	var a decide.Action
 
 	call := decide.Call{Attempts: 3, Deadline: 2 * time.Second}
-	d := rules.Next(&healthy, &call, outcome, 0, rand.Uint64())
-	fmt.Printf("2 s left: retry %t, %s\n", d.Retry, d.Reason)
+	call.Step(rules, &healthy, &ended, &a, 0, rand.Uint64())
+	fmt.Printf("2 s left: answer %t, %s\n", a.Do == decide.Answer, a.Reason)
 
 	call = decide.Call{Attempts: 3, Deadline: 6 * time.Second}
-	d = rules.Next(&healthy, &call, outcome, 0, rand.Uint64())
-	fmt.Printf("6 s left: retry %t, %s, after 5 to 6 s: %t\n", d.Retry, d.Reason, 5*time.Second <= d.Wait && d.Wait <= 6*time.Second)
+	call.Step(rules, &healthy, &ended, &a, 0, rand.Uint64())
+	fmt.Printf("6 s left: sleep %t, %s, for 5 to 6 s: %t\n", a.Do == decide.Sleep, a.Reason, 5*time.Second <= a.Wait && a.Wait <= 6*time.Second)
 
 	// Output:
-	// 2 s left: retry false, deadline
-	// 6 s left: retry true, server_error, after 5 to 6 s: true
+	// 2 s left: answer true, deadline
+	// 6 s left: sleep true, server_error, for 5 to 6 s: true
 }
 
 // A wait that fits the deadline or MaxWait to the nanosecond begins.

@@ -47,11 +47,11 @@ func TestHost_EpochDoesNotMatter(t *testing.T) {
 
 // story describes what a host decides about a series of requests that begin at
 // an instant.
-func story(r *decide.Rules, seed uint64, from time.Duration) []string {
+func story(r play.Judge, seed uint64, from time.Duration) []string {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var h host.Record
 	var told []string
-	tell := func(d decide.Decision) decide.Decision {
+	tell := func(d play.Decision) play.Decision {
 		told = append(told, fmt.Sprint(d.Retry, d.Wait, d.Reason, d.AtGate, d.Wakes))
 		for h.Woken() != nil {
 		}

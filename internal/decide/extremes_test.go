@@ -50,7 +50,7 @@ func TestRules_Extremes(t *testing.T) {
 			if r.IntN(2) == 0 {
 				call.Deadline = max(1, pick(r, now, now/2+length()/2, 1, most, most-1))
 			}
-			check := func(name string, d decide.Decision) {
+			check := func(name string, d play.Decision) {
 				switch {
 				case d.Wait < 0:
 					fail("%s waits for less than nothing", name)

@@ -43,14 +43,14 @@ func TestOverhear(t *testing.T) {
 			if gate == retrip.On {
 				want = tt.withGate
 			}
-			assert.Equal(t, want, r.Refused(o), "%+v, gate %v", tt, gate)
+			assert.Equal(t, want, r.Refused(&o), "%+v, gate %v", tt, gate)
 			if !want {
 				continue
 			}
 			var h, counted host.Record
 			r.Next(&counted, &decide.Call{Attempts: 4}, o, 0, play.Lowest)
 			call := &decide.Call{Attempts: 1}
-			change, _ := r.Overhear(&h, call, o, 0, play.Lowest)
+			change, _ := r.Overhear(&h, call, &o, 0, play.Lowest)
 			assert.Equal(t, tt.word > 0, change == host.Paused)
 			assert.Equal(t, counted.PausedFor(0), h.PausedFor(0))
 			assert.Equal(t, r.State(&host.Record{}, 0).Tokens, r.State(&h, 0).Tokens)

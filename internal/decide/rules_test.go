@@ -29,6 +29,6 @@ func TestRules_ForOthers(t *testing.T) {
 		assert.GreaterOrEqual(t, d.Wait, 10*time.Second, "it binds the request itself")
 	}
 	assert.Equal(t, decide.State{Tokens: 4, Size: 5, Breaker: breaker.Closed}, others.State(&h, 0))
-	assert.Equal(t, decide.Decision{Retry: true}, others.First(&h, &decide.Call{}, 0, 0))
+	assert.Equal(t, play.Decision{Retry: true}, others.First(&h, &decide.Call{}, 0, 0))
 	assert.True(t, r.Gate && r.Breaker != nil, "the original is unchanged")
 }

@@ -57,21 +57,21 @@ func TestWake(t *testing.T) {
 		paused   time.Duration // pause by other requests during the wait
 		now      time.Duration // instant of waking; the wait began at 0
 		deadline time.Duration
-		want     decide.Decision // with the lowest draw
+		want     play.Decision // with the lowest draw
 		hi       time.Duration
 	}{
-		{name: "go", now: s, want: decide.Decision{Retry: true}},
-		{name: "the pause is over", paused: s, now: s, want: decide.Decision{Retry: true}},
-		{name: "wait on", paused: 3 * s, now: s, want: decide.Decision{Retry: true, Wait: 2 * s}, hi: 3 * s},
-		{name: "wait on within the deadline", paused: 3 * s, now: s, deadline: 3500 * time.Millisecond, want: decide.Decision{Retry: true, Wait: 2 * s}, hi: 2500 * time.Millisecond},
-		{name: "doesn't fit the deadline", paused: 3 * s, now: s, deadline: 2 * s, want: decide.Decision{Reason: decide.HostPaused}},
-		{name: "MaxWait in all", paused: 30 * s, now: 20 * s, want: decide.Decision{Retry: true, Wait: 10 * s}, hi: 15 * s},
-		{name: "renewed for ever", paused: 30*s + 1, now: 20 * s, want: decide.Decision{Reason: decide.HostPaused}},
+		{name: "go", now: s, want: play.Decision{Retry: true}},
+		{name: "the pause is over", paused: s, now: s, want: play.Decision{Retry: true}},
+		{name: "wait on", paused: 3 * s, now: s, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 3 * s},
+		{name: "wait on within the deadline", paused: 3 * s, now: s, deadline: 3500 * time.Millisecond, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2500 * time.Millisecond},
+		{name: "doesn't fit the deadline", paused: 3 * s, now: s, deadline: 2 * s, want: play.Decision{Reason: decide.HostPaused}},
+		{name: "MaxWait in all", paused: 30 * s, now: 20 * s, want: play.Decision{Retry: true, Wait: 10 * s}, hi: 15 * s},
+		{name: "renewed for ever", paused: 30*s + 1, now: 20 * s, want: play.Decision{Reason: decide.HostPaused}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := play.Rules(t, retrip.Policy{})
-			wake := func(draw uint64) (decide.Decision, float64) {
+			wake := func(draw uint64) (play.Decision, float64) {
 				var h host.Record
 				call := decide.Call{Attempts: 1, Deadline: tt.deadline}
 				require.True(t, r.Next(&h, &call, play.Repeatable(503), 0, play.Lowest).Retry)
@@ -92,13 +92,6 @@ func TestWake(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A Call without attempts may ask at a paused host.
-func TestWake_Fresh(t *testing.T) {
-	var h host.Record
-	play.Pause(t, &h, time.Second, 0)
-	assert.Equal(t, decide.Decision{Retry: true, Wait: time.Second}, play.Rules(t, retrip.Policy{}).Wake(&h, &decide.Call{}, 0, 0))
 }
 
 // Each waiter draws its own time after the end of a pause, whoever began the
@@ -126,5 +119,5 @@ func TestFirst(t *testing.T) {
 	play.Drain(t, &h, 0)
 	play.Pause(t, &h, time.Minute, 0)
 	d := play.Rules(t, retrip.Policy{}).First(&h, &decide.Call{Deadline: time.Second}, 0, 0)
-	assert.Equal(t, decide.Decision{Retry: true}, d)
+	assert.Equal(t, play.Decision{Retry: true}, d)
 }

@@ -19,18 +19,18 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
-func gated(t testing.TB) *decide.Rules {
+func gated(t testing.TB) play.Judge {
 	return play.Rules(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}})
 }
 
 // throttle gets one request at h refused with a 429 that asks for word, or for
 // nothing if word is 0.
-func throttle(h *host.Record, r *decide.Rules, word, now time.Duration) decide.Decision {
+func throttle(h *host.Record, r play.Judge, word, now time.Duration) play.Decision {
 	return refuse(h, r, &decide.Call{Attempts: 1}, word, now)
 }
 
 // refuse ends the attempt of c with a refusal.
-func refuse(h *host.Record, r *decide.Rules, c *decide.Call, word, now time.Duration) decide.Decision {
+func refuse(h *host.Record, r play.Judge, c *decide.Call, word, now time.Duration) play.Decision {
 	o := play.Repeatable(http.StatusTooManyRequests)
 	o.RetryAfter = word
 	c.Attempts = max(c.Attempts, 1)
@@ -38,14 +38,14 @@ func refuse(h *host.Record, r *decide.Rules, c *decide.Call, word, now time.Dura
 }
 
 // accept ends the attempt of c with a 200.
-func accept(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) decide.Decision {
+func accept(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) play.Decision {
 	c.Attempts = max(c.Attempts, 1)
 	return r.Next(h, c, play.Repeatable(http.StatusOK), now, play.Lowest)
 }
 
 // alone asks for an attempt of c, which is alone at its gate, until the gate
 // allows it, and returns the instant.
-func alone(t testing.TB, h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) time.Duration {
+func alone(t testing.TB, h *host.Record, r play.Judge, c *decide.Call, now time.Duration) time.Duration {
 	t.Helper()
 	ask := r.First
 	if c.Attempts > 0 {
@@ -63,7 +63,7 @@ func alone(t testing.TB, h *host.Record, r *decide.Rules, c *decide.Call, now ti
 }
 
 // line queues n calls at h, whose Waiters are their indices.
-func line(t testing.TB, h *host.Record, r *decide.Rules, n int, now time.Duration) []*decide.Call {
+func line(t testing.TB, h *host.Record, r play.Judge, n int, now time.Duration) []*decide.Call {
 	t.Helper()
 	calls := make([]*decide.Call, n)
 	for i := range calls {
@@ -88,7 +88,7 @@ func TestGate_Open(t *testing.T) {
 	var h host.Record
 	r := gated(t)
 	for range 1000 {
-		assert.Equal(t, decide.Decision{Retry: true}, r.First(&h, &decide.Call{}, 0, 0))
+		assert.Equal(t, play.Decision{Retry: true}, r.First(&h, &decide.Call{}, 0, 0))
 	}
 	assert.Zero(t, r.State(&h, 0).Waiting)
 	assert.True(t, h.Healed(0))
@@ -285,7 +285,7 @@ func TestGate_AndBreaker(t *testing.T) {
 	woken(&h)
 	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
 	d := r.First(&h, calls[0], 2*time.Second, 0)
-	assert.Equal(t, decide.Decision{Reason: decide.BreakerOpen, Wakes: true}, withoutChange(d))
+	assert.Equal(t, play.Decision{Reason: decide.BreakerOpen, Wakes: true}, withoutChange(d))
 	assert.Equal(t, []any{1}, unique(woken(&h)))
 	d = r.First(&h, calls[1], 3*time.Second, 0)
 	assert.Equal(t, decide.BreakerOpen, d.Reason, "it needn't wait for a probe that was never sent")

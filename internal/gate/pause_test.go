@@ -44,14 +44,14 @@ func TestGate_RefusedAlone(t *testing.T) {
 	var now time.Duration
 	for i := range 200 {
 		c := new(decide.Call)
-		require.Equal(t, decide.Decision{Retry: true}, r.First(&h, c, now, play.Lowest))
+		require.Equal(t, play.Decision{Retry: true}, r.First(&h, c, now, play.Lowest))
 		if i%10 == 0 {
 			d := refuse(&h, r, c, 0, now)
 			require.True(t, d.Retry && !d.AtGate)
 			require.Zero(t, r.State(&h, now).PausedFor)
 			require.Equal(t, 5.0, r.State(&h, now).Tokens)
-			require.Equal(t, decide.Decision{Retry: true}, withoutChange(r.First(&h, new(decide.Call), now+time.Millisecond, play.Lowest)), "nobody else waits")
-			require.Equal(t, decide.Decision{Retry: true}, withoutChange(r.Wake(&h, c, now+max(d.Wait, 2*time.Millisecond), play.Lowest)))
+			require.Equal(t, play.Decision{Retry: true}, withoutChange(r.First(&h, new(decide.Call), now+time.Millisecond, play.Lowest)), "nobody else waits")
+			require.Equal(t, play.Decision{Retry: true}, withoutChange(r.Wake(&h, c, now+max(d.Wait, 2*time.Millisecond), play.Lowest)))
 		}
 		now += 100 * time.Millisecond
 		accept(&h, r, c, now)
@@ -60,13 +60,13 @@ func TestGate_RefusedAlone(t *testing.T) {
 
 // ruled returns a host whose gate has a pace that rules, because the server has
 // refused most requests without naming a wait, and the instant of the last refusal.
-func ruled(t testing.TB, r *decide.Rules) (*host.Record, time.Duration) {
+func ruled(t testing.TB, r play.Judge) (*host.Record, time.Duration) {
 	t.Helper()
 	h := new(host.Record)
 	now := time.Duration(0)
 	for i := range 33 {
 		c := new(decide.Call)
-		require.Equal(t, decide.Decision{Retry: true}, withoutChange(r.First(h, c, now, play.Lowest)), "until then, the pace is free")
+		require.Equal(t, play.Decision{Retry: true}, withoutChange(r.First(h, c, now, play.Lowest)), "until then, the pace is free")
 		now += 20 * time.Millisecond
 		if i%3 == 1 {
 			accept(h, r, c, now)
@@ -134,7 +134,7 @@ func TestGate_MindsPause(t *testing.T) {
 			}
 			play.Pause(t, &h, 5*time.Second, now)
 			d := r.First(&h, &decide.Call{Deadline: now + time.Second}, now, 0)
-			assert.Equal(t, decide.Decision{Reason: decide.HostPaused}, d)
+			assert.Equal(t, play.Decision{Reason: decide.HostPaused}, d)
 			calls := line(t, &h, r, 3, now)
 			at := alone(t, &h, r, calls[0], now)
 			assert.GreaterOrEqual(t, at, now+5*time.Second)

@@ -27,11 +27,11 @@ func TestGate_Probe(t *testing.T) {
 	calls := line(t, &h, r, 3, 0)
 	assert.Equal(t, 3, r.State(&h, 0).Waiting)
 	assert.Less(t, r.First(&h, calls[0], 0, 0).Wait, 9*time.Second)
-	assert.Equal(t, decide.Decision{Retry: true, Wait: untilWoken, AtGate: true}, r.First(&h, calls[1], 0, 0))
+	assert.Equal(t, play.Decision{Retry: true, Wait: untilWoken, AtGate: true}, r.First(&h, calls[1], 0, 0))
 
 	now := 9 * time.Second
 	d := r.First(&h, calls[0], now, 0)
-	assert.Equal(t, decide.Decision{Retry: true, Wakes: true}, d)
+	assert.Equal(t, play.Decision{Retry: true, Wakes: true}, d)
 	assert.Equal(t, []any{1}, woken(&h), "it is next, and must know when")
 	assert.Equal(t, 8*time.Second, r.First(&h, calls[1], now, 0).Wait, "as long as the pause, if the probe hangs")
 	assert.Equal(t, untilWoken, r.First(&h, calls[2], now, 0).Wait)
@@ -89,21 +89,21 @@ func TestGate_HangingProbe(t *testing.T) {
 // A probe whose outcome says nothing about the limit is followed by another at
 // once.
 func TestGate_ProbeSaysNothing(t *testing.T) {
-	for name, end := range map[string]func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) bool{
-		"500": func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) bool {
+	for name, end := range map[string]func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) bool{
+		"500": func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) bool {
 			return r.Next(h, c, play.Repeatable(500), now, 0).Wakes
 		},
-		"error": func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) bool {
+		"error": func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) bool {
 			return r.Next(h, c, play.Repeatable(0), now, 0).Wakes
 		},
-		"hopeless error": func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) bool {
+		"hopeless error": func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) bool {
 			return r.Next(h, c, decide.Outcome{Hopeless: true}, now, 0).Wakes
 		},
-		"canceled": func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) bool {
+		"canceled": func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) bool {
 			return r.Next(h, c, decide.Outcome{Canceled: true}, now, 0).Wakes
 		},
-		"returned": func(h *host.Record, r *decide.Rules, c *decide.Call, _ time.Duration) bool { return r.Return(h, c) },
-		"429 that is the answer": func(h *host.Record, r *decide.Rules, c *decide.Call, now time.Duration) bool {
+		"returned": func(h *host.Record, r play.Judge, c *decide.Call, _ time.Duration) bool { return r.Return(h, c) },
+		"429 that is the answer": func(h *host.Record, r play.Judge, c *decide.Call, now time.Duration) bool {
 			return r.Next(h, c, decide.Outcome{Status: 429, Verdict: decide.Final}, now, 0).Wakes
 		},
 	} {

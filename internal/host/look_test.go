@@ -30,11 +30,11 @@ type underWay struct {
 // user makes requests to the hosts of a table.
 type user struct {
 	table host.Table
-	rules *decide.Rules
+	rules play.Judge
 	open  []*underWay
 }
 
-func (u *user) rulesAt(e *host.Entry) *decide.Rules {
+func (u *user) rulesAt(e *host.Entry) play.Judge {
 	if e.Others {
 		return u.rules.ForOthers()
 	}
@@ -42,20 +42,20 @@ func (u *user) rulesAt(e *host.Entry) *decide.Rules {
 }
 
 // begin begins a request with a given key of a gate.
-func (u *user) begin(key hostkey.Key, gate string, now time.Duration, draw uint64) decide.Decision {
+func (u *user) begin(key hostkey.Key, gate string, now time.Duration, draw uint64) play.Decision {
 	c := &underWay{key: key, e: u.table.Pin(key, now)}
 	c.call.Gate = gate
 	u.open = append(u.open, c)
 	if c.e == nil {
-		return decide.Decision{Retry: true}
+		return play.Decision{Retry: true}
 	}
 	return u.rulesAt(c.e).First(&c.e.Record, &c.call, now, draw)
 }
 
 // end ends the attempt of a request in o, and the request if last is set.
-func (u *user) end(i int, o decide.Outcome, last bool, now time.Duration, draw uint64) decide.Decision {
+func (u *user) end(i int, o decide.Outcome, last bool, now time.Duration, draw uint64) play.Decision {
 	c := u.open[i]
-	failed := u.rules.Retryable(o)
+	failed := u.rules.Retryable(&o)
 	if c.e == nil && failed {
 		c.e = u.table.PinNew(c.key, now)
 	} else if c.e == nil {
@@ -63,7 +63,7 @@ func (u *user) end(i int, o decide.Outcome, last bool, now time.Duration, draw u
 	}
 	if c.e == nil {
 		u.open = append(u.open[:i], u.open[i+1:]...)
-		return decide.Decision{}
+		return play.Decision{}
 	}
 	if failed {
 		c.e.FailsAt(now)
@@ -126,7 +126,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 				}
 				for step := range 2000 {
 					now += []time.Duration{0, time.Millisecond, time.Second, time.Minute, 10 * time.Minute, time.Hour + 1}[min(r.IntN(6), r.IntN(6))]
-					var d [2]decide.Decision
+					var d [2]play.Decision
 					draw, pick := r.Uint64(), r.Uint64()
 					key, gate := keys[r.IntN(len(keys))], fmt.Sprint("key ", r.IntN(6))
 					o := decide.Outcome{Status: []int{503, 429, 200, 0}[r.IntN(4)], Timeout: true, Idempotent: true, Replay: true}

@@ -26,7 +26,7 @@ import (
 var refusal = decide.Outcome{Status: 503, Idempotent: true, Replay: true}
 
 // failAt makes one attempt at key fail, with everything that follows from it.
-func failAt(t *host.Table, key hostkey.Key, r *decide.Rules, o decide.Outcome, now time.Duration) *host.Entry {
+func failAt(t *host.Table, key hostkey.Key, r play.Judge, o decide.Outcome, now time.Duration) *host.Entry {
 	e := t.PinNew(key, now)
 	e.Used.Store(int64(now))
 	call := decide.Call{Attempts: 1}
@@ -35,7 +35,7 @@ func failAt(t *host.Table, key hostkey.Key, r *decide.Rules, o decide.Outcome, n
 	return e
 }
 
-func succeedAt(t *host.Table, key hostkey.Key, r *decide.Rules, now time.Duration) {
+func succeedAt(t *host.Table, key hostkey.Key, r play.Judge, now time.Duration) {
 	if e := t.Pin(key, now); e != nil {
 		r.Next(&e.Record, &decide.Call{Attempts: 1}, decide.Outcome{Status: 200}, now, 0)
 		t.Unpin(e, now)

@@ -24,7 +24,7 @@ func Took(status int, d time.Duration) decide.Outcome {
 // attempt with probability p. It returns the percentage of requests that
 // succeed and the attempts per request. Each client makes the given number of
 // requests per second, for 100 seconds.
-func IndependentFailures(r *decide.Rules, p, perSecond float64) (success, attempts float64) {
+func IndependentFailures(r Judge, p, perSecond float64) (success, attempts float64) {
 	const clients, horizon = 100, 100 * time.Second
 	w := NewWorld(1)
 	var requests, good, sent int

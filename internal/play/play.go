@@ -38,11 +38,53 @@ func MeasureHeap(t *testing.T) {
 	t.Cleanup(func() { debug.SetGCPercent(rare) })
 }
 
-func Rules(t testing.TB, p retrip.Policy) *decide.Rules {
+func Rules(t testing.TB, p retrip.Policy) Judge {
 	t.Helper()
 	r, _, err := lend.Rules(p)
 	require.NoError(t, err)
-	return r
+	return Judge{r}
+}
+
+// Judge asks the machine one question at a time, of calls whose attempts the test counts.
+type Judge struct{ *decide.Rules }
+
+// Decision is what an action says of an attempt.
+type Decision struct {
+	Retry, AtGate, Wakes bool
+	Change               host.Change
+	Wait                 time.Duration
+	Reason               decide.Reason
+}
+
+func (r Judge) step(h *host.Record, c *decide.Call, e decide.Event, now time.Duration, draw uint64) Decision {
+	var a decide.Action
+	c.Step(r.Rules, h, &e, &a, now, draw)
+	if a.Do == decide.Send {
+		c.Attempts--
+	}
+	return Decision{a.Do < decide.Answer, a.AtGate || a.Do == decide.Queue, a.Wakes, a.Change, a.Wait, a.Reason}
+}
+
+func (r Judge) ForOthers() Judge { return Judge{r.Rules.ForOthers()} }
+
+// First decides before the first attempt, and Wake at the end of a wait.
+func (r Judge) First(h *host.Record, c *decide.Call, now time.Duration, draw uint64) Decision {
+	return r.step(h, c, decide.Event{Kind: decide.Began}, now, draw)
+}
+
+func (r Judge) Wake(h *host.Record, c *decide.Call, now time.Duration, draw uint64) Decision {
+	return r.step(h, c, decide.Event{Kind: decide.Due}, now, draw)
+}
+
+// Next decides after an attempt.
+func (r Judge) Next(h *host.Record, c *decide.Call, o decide.Outcome, now time.Duration, draw uint64) Decision {
+	c.Attempts = max(c.Attempts, 1)
+	return r.step(h, c, decide.Event{Kind: decide.Ended, Outcome: o}, now, draw)
+}
+
+// Return gives back what the call has taken, because its caller has gone.
+func (r Judge) Return(h *host.Record, c *decide.Call) (wakes bool) {
+	return r.step(h, c, decide.Event{Kind: decide.Gone}, 0, 0).Wakes
 }
 
 // Repeatable returns the outcome of a request that may be repeated.
@@ -50,29 +92,17 @@ func Repeatable(status int) decide.Outcome {
 	return decide.Outcome{Status: status, Idempotent: true, Replay: true}
 }
 
-// End tells c that an attempt has ended in o, and returns what follows.
-func End(c *decide.Call, r *decide.Rules, h *host.Record, o decide.Outcome, now time.Duration, draw uint64) (a decide.Action) {
-	c.Step(r, h, &decide.Event{Kind: decide.Ended, Outcome: o}, &a, now, draw)
-	return a
-}
-
-// Tell tells c that something else has happened, and returns what follows.
-func Tell(c *decide.Call, r *decide.Rules, h *host.Record, what decide.Kind, now time.Duration, draw uint64) (a decide.Action) {
-	c.Step(r, h, &decide.Event{Kind: what}, &a, now, draw)
-	return a
-}
-
 // Fail makes one attempt at h that fails in a way that a retry may fix, and
-// returns what follows.
-func Fail(h *host.Record, r *decide.Rules, now time.Duration) decide.Action {
-	return End(&decide.Call{Attempts: 1}, r, h, Repeatable(http.StatusServiceUnavailable), now, Lowest)
+// returns the decision.
+func Fail(h *host.Record, r Judge, now time.Duration) Decision {
+	return r.Next(h, &decide.Call{Attempts: 1}, Repeatable(http.StatusServiceUnavailable), now, Lowest)
 }
 
 // Drain spends all tokens of h.
 func Drain(t testing.TB, h *host.Record, now time.Duration) {
 	t.Helper()
 	r := Rules(t, retrip.Policy{})
-	for Fail(h, r, now).Do == decide.Sleep {
+	for Fail(h, r, now).Retry {
 	}
 	require.Equal(t, decide.BudgetExhausted, Fail(h, r, now).Reason)
 }
@@ -83,7 +113,7 @@ func Pause(t testing.TB, h *host.Record, word, now time.Duration) {
 	o := Repeatable(http.StatusServiceUnavailable)
 	o.RetryAfter = word
 	r := Rules(t, retrip.Policy{MaxAttempts: 1, MaxWait: word})
-	End(&decide.Call{Attempts: 1}, r, h, o, now, Lowest)
+	r.Next(h, &decide.Call{Attempts: 1}, o, now, Lowest)
 	require.Equal(t, word, r.State(h, now).PausedFor)
 }
 

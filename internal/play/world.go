@@ -38,12 +38,12 @@ func (w *World) Run(end time.Duration) {
 // Request makes a request to h like a Transport. serve makes an attempt and
 // returns its outcome, which arrives Took later. done gets the last outcome,
 // zero if there was none, and the reason why it was the last.
-func (w *World) Request(h *host.Record, r *decide.Rules, serve func() decide.Outcome, done func(decide.Outcome, decide.Reason)) {
+func (w *World) Request(h *host.Record, r Judge, serve func() decide.Outcome, done func(decide.Outcome, decide.Reason)) {
 	w.Call(h, r, new(decide.Call), serve, done)
 }
 
 // Call is request for a call with some fields set.
-func (w *World) Call(h *host.Record, r *decide.Rules, call *decide.Call, serve func() decide.Outcome, done func(decide.Outcome, decide.Reason)) {
+func (w *World) Call(h *host.Record, r Judge, call *decide.Call, serve func() decide.Outcome, done func(decide.Outcome, decide.Reason)) {
 	var last decide.Outcome
 	var ask func()
 	turn := 0
@@ -60,26 +60,31 @@ func (w *World) Call(h *host.Record, r *decide.Rules, call *decide.Call, serve f
 	}
 	call.Waiter = func() { sleep(0) }
 	ask = func() {
-		a := Tell(call, r, h, decide.Due, w.Now, w.Random.Uint64())
-		WakeOthers(h, a.Wakes)
-		switch a.Do {
-		case decide.Refuse:
-			done(last, a.Reason)
-		case decide.Sleep:
-			sleep(a.Wait)
+		ask := r.First
+		if call.Attempts > 0 {
+			ask = r.Wake
+		}
+		d := ask(h, call, w.Now, w.Random.Uint64())
+		WakeOthers(h, d.Wakes)
+		switch {
+		case !d.Retry:
+			done(last, d.Reason)
+		case d.Wait > 0:
+			sleep(d.Wait)
 		default:
 			turn++
+			call.Attempts++
 			last = serve()
 			w.At(w.Now+last.Took, func() {
-				a := End(call, r, h, last, w.Now, w.Random.Uint64())
-				WakeOthers(h, a.Wakes)
-				switch a.Do {
-				case decide.Answer:
-					done(last, a.Reason)
-				case decide.Queue:
+				d := r.Next(h, call, last, w.Now, w.Random.Uint64())
+				WakeOthers(h, d.Wakes)
+				switch {
+				case !d.Retry:
+					done(last, d.Reason)
+				case d.AtGate:
 					sleep(0)
 				default:
-					sleep(a.Wait)
+					sleep(d.Wait)
 				}
 			})
 		}
