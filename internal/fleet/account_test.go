@@ -4,11 +4,8 @@
 package fleet_test
 
 import (
-	"context"
-	"fmt"
-	"io"
+	"errors"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +17,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/fleet"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -27,46 +25,27 @@ import (
 //retrip:promise P22
 func TestFleet_ForbidsAndGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet, attempts := opened(t, fixedStore(0)), 0
-		metrics := retrip.NewMetrics()
-		var reasons []retrip.Reason
-		tr := &retrip.Transport{Fleet: fleet, Policy: steady, Metrics: metrics, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reasons = append(reasons, e.Reason) }},
-			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				attempts++
-				resp := answer(r, 503)
-				resp.Body = io.NopCloser(strings.NewReader("in hand"))
-				return resp, nil
-			})}
+		base := play.Base(play.Reply(503))
+		tr := &retrip.Transport{Fleet: opened(t, fixedStore(0)), Policy: steady, Metrics: retrip.NewMetrics(), Base: base}
 		began := time.Now()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
-		require.NoError(t, err)
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
+		resp, body := play.Do(t, tr, requestTo(t, "a"))
 		assert.Equal(t, 503, resp.StatusCode)
-		body, err := io.ReadAll(resp.Body)
-		assert.NoError(t, err)
-		assert.Equal(t, "in hand", string(body), "the response in hand is returned, body unread")
-		assert.Equal(t, 1, attempts)
+		assert.Equal(t, "ok", body, "the response in hand is returned, body unread")
+		assert.Equal(t, 1, base.Attempts())
 		assert.Zero(t, time.Since(began), "and at once")
-		assert.Equal(t, []retrip.Reason{retrip.ReasonFleetBudget}, reasons)
-		state, err := tr.HostState("a.example:80")
-		require.NoError(t, err)
-		assert.Equal(t, state.Size, state.Tokens, "the retry's tokens are back")
-		assert.Contains(t, gathered(t, metrics), `retrip_fleet_checks_total{policy="default",result="forbidden"} 1`)
-		assert.Contains(t, gathered(t, metrics), `retrip_give_ups_total{policy="default",reason="fleet_budget"} 1`)
+		assertUntouched(t, tr)
+		assert.Subset(t, play.Counted(t, tr.Metrics), []string{"fleet_checks_total{default,forbidden} 1", "give_ups_total{default,fleet_budget} 1"})
 	})
 }
 
 func TestFleet_HostState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Fleet: opened(t, fixedStore(123)), Policy: steady, Base: alwaysAnswers(503)}
-		_, err := get(t, tr, "http://a.example/")
-		require.NoError(t, err)
+		tr := &retrip.Transport{Fleet: opened(t, fixedStore(123)), Policy: steady, Base: always(play.Reply(503))}
+		get(t, tr, "a")
 		state := play.Must(tr.HostState("a.example:80"))
 		assert.Equal(t, 123.0, state.FleetTokens)
 		assert.Equal(t, 175.0, state.FleetSize)
-		data := play.Must(state.MarshalJSON())
-		assert.Contains(t, string(data), `"fleet_tokens":123,"fleet_size":175`)
+		assert.Contains(t, string(play.Must(state.MarshalJSON())), `"fleet_tokens":123,"fleet_size":175`)
 		time.Sleep(account.Age + 1)
 		assert.Zero(t, play.Must(tr.HostState("a.example:80")).FleetSize, "an older level isn't known")
 	})
@@ -76,38 +55,29 @@ func TestFleet_HostState(t *testing.T) {
 // alone.
 func TestFleet_SharedByTransports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet := retrip.NewFleet(nil)
-		var attempts int
-		down := true
-		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		f := opened(t, nil)
+		attempts, status := 0, 503
+		base := always(func(r *http.Request) (*http.Response, error) {
 			attempts++
-			if down {
-				return answer(r, 503), nil
-			}
-			return answer(r, 200), nil
+			return play.Reply(status)(r)
 		})
 		clients := make([]*retrip.Transport, 1000)
 		for i := range clients {
-			clients[i] = &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{FleetBudget: 100}, Base: base}
-		}
-		for _, c := range clients {
-			_, err := get(t, c, "http://a.example/")
-			require.NoError(t, err)
+			clients[i] = &retrip.Transport{Fleet: f, Policy: retrip.Policy{FleetBudget: 100}, Base: base}
+			get(t, clients[i], "a")
 		}
 		// One token each: the retries after the first one aren't charged.
 		assert.Less(t, attempts, 1000+3*200, "the account is empty after some two hundred clients")
-		attempts, down = 0, false
+		attempts, status = 0, 200
 		for range 10 {
 			for _, c := range clients {
-				_, err := get(t, c, "http://a.example/")
-				require.NoError(t, err)
+				get(t, c, "a")
 			}
 		}
 		assert.Equal(t, 10_000, attempts, "no first attempt is held back")
 		state := play.Must(clients[0].HostState("a.example:80"))
 		assert.Equal(t, []float64{100, 100}, []float64{state.FleetTokens, state.FleetSize}, "successes have filled the account")
-		assert.NoError(t, fleet.Close())
-		assert.NoError(t, fleet.Close())
+		assert.NoError(t, f.Close())
 	})
 }
 
@@ -117,21 +87,15 @@ func TestFleet_SharedByTransports(t *testing.T) {
 //retrip:promise P22
 func TestFleet_LongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet, attempts := retrip.NewFleet(nil), 0
-		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			attempts++
-			return answer(r, 503), nil
-		})
+		f, base := retrip.NewFleet(nil), play.Base(play.Reply(503))
 		const clients = 200
-		minute := func() int {
-			attempts = 0
+		minute := func() (retries int) {
+			before := base.Attempts()
 			for range clients { // each is a process with a full budget
-				tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{FleetBudget: 50}, Base: base}
-				_, err := get(t, tr, "http://a.example/")
-				require.NoError(t, err)
+				get(t, &retrip.Transport{Fleet: f, Policy: retrip.Policy{FleetBudget: 50}, Base: base}, "a")
 				time.Sleep(time.Minute / clients)
 			}
-			return attempts - clients
+			return base.Attempts() - before - clients
 		}
 		assert.Greater(t, minute(), 50)
 		for range 10 {
@@ -140,89 +104,137 @@ func TestFleet_LongOutage(t *testing.T) {
 	})
 }
 
+// A 429 at a gate costs nothing, here either, even if it comes too late.
 func TestFleet_RefusalsAtAGateAreFree(t *testing.T) {
-	for _, took := range []time.Duration{0, 2 * time.Second} { // the second comes too late
+	for _, took := range []time.Duration{0, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			fleet := opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-				t.Error("a 429 at a gate costs nothing, here either")
-				return 0, nil
-			}))
-			n := 0
-			tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, AttemptTimeout: time.Second}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				if n++; n < 3 {
-					time.Sleep(took)
-					resp := answer(r, 429)
-					resp.Header.Set("Retry-After", "1")
-					return resp, nil
-				}
-				return answer(r, 200), nil
-			})}
-			resp, err := get(t, tr, "http://a.example/")
-			require.NoError(t, err)
-			assert.Equal(t, 200, resp.StatusCode)
+			var l ledger
+			refuse := func(r *http.Request) (*http.Response, error) {
+				time.Sleep(took)
+				return play.Reply(429, "Retry-After: 1")(r)
+			}
+			tr := &retrip.Transport{Fleet: opened(t, l.add), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, AttemptTimeout: time.Second},
+				Base: play.Base(refuse, refuse, play.Reply(200))}
+			assert.Equal(t, 200, get(t, tr, "a").StatusCode)
+			assert.Empty(t, l.accounts())
 		})
 	}
 }
 
 //retrip:promise P22
 func TestFleet_ConcurrentUse(t *testing.T) {
-	for name, store := range map[string]storeFunc{"memory": nil, "store": fixedStore(100), "panics": storeFunc(func(context.Context, string, float64, float64) (float64, error) { panic(1) })} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				fleet := retrip.NewFleet(store)
-				var n atomic.Int64
-				tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Metrics: retrip.NewMetrics(),
-					Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-						if n.Add(1)%2 == 0 {
-							return answer(r, 503), nil
+	for name, store := range map[string]fleet.StoreFunc{"memory": nil, "store": fixedStore(100), "panics": fleet.BrokenStores["panics"]} {
+		testenv.Bubble(t, name, func(t *testing.T) {
+			f := opened(t, store)
+			var n atomic.Int64
+			tr := &retrip.Transport{Fleet: f, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Metrics: retrip.NewMetrics(),
+				Base: always(func(r *http.Request) (*http.Response, error) { return play.Reply([]int{503, 200}[n.Add(1)%2])(r) })}
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() {
+					for j := range 300 {
+						if i == 0 && j == 150 {
+							assert.NoError(t, f.Close())
 						}
-						return answer(r, 200), nil
-					})}
-				var wg sync.WaitGroup
-				for i := range 8 {
-					wg.Go(func() {
-						for j := range 300 {
-							if i == 0 && j == 150 {
-								assert.NoError(t, fleet.Close())
-							}
-							if i == 1 && j%50 == 0 {
-								assert.NoError(t, tr.SetPolicies(retrip.Policy{FleetBudget: float64(j + 1)}, nil))
-								tr.HostStates()
-							}
-							req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://%d.example/", j%5), nil)
-							if assert.NoError(t, err) {
-								_, err = tr.RoundTrip(req)
-								assert.NoError(t, err)
-							}
+						if i == 1 && j%50 == 0 {
+							assert.NoError(t, tr.SetPolicies(retrip.Policy{FleetBudget: float64(j + 1)}, nil))
+							tr.HostStates()
 						}
-					})
-				}
-				wg.Wait()
-				assert.NoError(t, fleet.Close())
-			})
+						testenv.Drop(t, tr, requestTo(t, j%5))
+					}
+				})
+			}
+			wg.Wait()
 		})
 	}
+}
+
+//retrip:promise P22
+func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		tr := &retrip.Transport{Fleet: opened(t, l.add), Policy: steady, Base: play.Base(play.Reply(503)), Hosts: map[string]retrip.Policy{
+			"off.example":       {FleetBudget: retrip.Off},
+			"small.example":     {FleetBudget: 50},
+			"unlimited.example": {Budget: retrip.Off},
+			"once.example":      {MaxAttempts: 1},
+		}}
+		for _, host := range []string{"off", "small", "unlimited", "once", "plain"} {
+			get(t, tr, host)
+		}
+		time.Sleep(time.Second)
+		assert.Equal(t, map[string]float64{"small.example:80": 50, "plain.example:80": 175}, l.accounts())
+		for _, p := range []retrip.Policy{{FleetBudget: retrip.Off}, {Budget: retrip.Off}} {
+			testenv.Drop(t, tr, requestTo(t, "other").WithContext(retrip.WithPolicy(t.Context(), p)))
+			assert.Empty(t, l.accounts())
+		}
+
+		// The policies change while the Transport is in use.
+		require.NoError(t, tr.SetPolicies(retrip.Policy{FleetBudget: retrip.Off}, nil))
+		get(t, tr, "plain2")
+		assert.Empty(t, l.accounts())
+	})
+}
+
+// A process whose own network is dead costs the others one token, whatever its own
+// budget.
+//
+//retrip:promise P22
+func TestFleet_OwnNetworkIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		f := opened(t, l.add)
+		tr := &retrip.Transport{Fleet: f, Policy: retrip.Policy{Budget: 1e6, FleetBudget: 10}, Base: play.Base(play.Err(errors.New("no route to host")))}
+		for range 100 {
+			require.Error(t, testenv.Try(tr, requestTo(t, "a")))
+			time.Sleep(time.Second)
+		}
+		require.NoError(t, f.Close())
+		_, _, spent := l.noted()
+		assert.Equal(t, 1.0, spent)
+	})
+}
+
+//retrip:promise P22
+func TestFleet_FirstAttemptsNeverAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &ledger{took: time.Millisecond}
+		f := opened(t, l.add)
+		tr := &retrip.Transport{Fleet: f, Base: always(play.Reply(200))}
+		const n = 20_000
+		for range n {
+			began := time.Now()
+			get(t, tr, "a")
+			require.Zero(t, time.Since(began))
+			time.Sleep(2 * time.Millisecond)
+		}
+		require.NoError(t, f.Close())
+		asks, adds, spent := l.noted()
+		assert.Zero(t, asks)
+		assert.InDelta(t, n/25, adds, 140, "five standard deviations")
+		assert.InDelta(t, 0.2*n, -spent, 0.07*n)
+	})
 }
 
 // With a Fleet, a request that succeeds at once costs one random number more,
 // and one request in 25 also hands over an operation.
 func BenchmarkFleet_Success(b *testing.B) {
-	run := func(fleet *retrip.Fleet) func(*testing.B) {
-		return func(b *testing.B) {
-			req := play.MustRequest(b, http.MethodGet, "http://a.example/", nil)
-			resp := answer(req, 200) // always the same, so that the base allocates nothing
-			tr := &retrip.Transport{Fleet: fleet, Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return resp, nil })}
+	kept := retrip.NewFleet(fixedStore(500))
+	defer kept.Close()
+	for _, bb := range []struct {
+		name  string
+		fleet *retrip.Fleet
+	}{{"without", nil}, {"memory", retrip.NewFleet(nil)}, {"store", kept}} {
+		b.Run(bb.name, func(b *testing.B) {
+			req := requestTo(b, "a")
+			resp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: req} // so that the base allocates nothing
+			tr := &retrip.Transport{Fleet: bb.fleet, Base: always(func(*http.Request) (*http.Response, error) { return resp, nil })}
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := tr.RoundTrip(req); err != nil {
 					b.Fatal(err)
 				}
 			}
-		}
+		})
 	}
-	b.Run("without", run(nil))
-	b.Run("memory", run(retrip.NewFleet(nil)))
-	fleet := retrip.NewFleet(fixedStore(500))
-	defer fleet.Close()
-	b.Run("store", run(fleet))
 }

@@ -6,10 +6,8 @@ package fleet_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,6 +20,8 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/fleet"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -30,112 +30,74 @@ import (
 //
 //retrip:promise P22
 func TestFleet_StoreIsWellAgain(t *testing.T) {
-	for name, hostile := range map[string]storeFunc{
-		"panics": func(context.Context, string, float64, float64) (float64, error) { panic("store") },
-		"ends its goroutine": func(context.Context, string, float64, float64) (float64, error) {
-			runtime.Goexit()
-			return 0, nil
-		},
-		"nil pointer": func(context.Context, string, float64, float64) (float64, error) {
-			*map[int]*int{}[0] = 1
-			return 0, nil
-		},
-		"hangs":    hangingStore,
-		"negative": fixedStore(-1),
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var sick atomic.Bool
-				sick.Store(true)
-				fleet := opened(t, storeFunc(func(ctx context.Context, host string, tokens, size float64) (float64, error) {
-					if sick.Load() {
-						return hostile(ctx, host, tokens, size)
-					}
-					return 0, nil
-				}))
-				tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Base: alwaysAnswers(503)}
-				requests := func(n int) (forbidden int) {
-					for i := range n {
-						host := fmt.Sprintf("%d.example", i)
-						tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) {
-							if e.Reason == retrip.ReasonFleetBudget {
-								forbidden++
-							}
-						}}
-						began := time.Now()
-						_, err := get(t, tr, "http://"+host+"/")
-						require.NoError(t, err)
-						require.LessOrEqual(t, time.Since(began), account.OpTimeout+time.Millisecond)
-						time.Sleep(time.Second)
-					}
-					return forbidden
+	for name, hostile := range fleet.BrokenStores {
+		testenv.Bubble(t, name, func(t *testing.T) {
+			var sick atomic.Bool
+			sick.Store(true)
+			f := opened(t, func(ctx context.Context, host string, tokens, size float64) (float64, error) {
+				if sick.Load() {
+					return hostile(ctx, host, tokens, size)
 				}
-				assert.Zero(t, requests(10*4*5), "the budgets alone")
-				sick.Store(false)
-				time.Sleep(20 * time.Second)
-				assert.Equal(t, 20, requests(20), "the store is asked again")
+				return 0, nil
 			})
+			tr := &retrip.Transport{Fleet: f, Policy: twice(time.Millisecond), Base: always(play.Reply(503)), Metrics: retrip.NewMetrics()}
+			requests := func(n int) (forbidden float64) {
+				for i := range n {
+					began := time.Now()
+					get(t, tr, i)
+					require.LessOrEqual(t, time.Since(began), account.OpTimeout+time.Millisecond)
+					time.Sleep(time.Second)
+				}
+				return play.Gather(t, tr.Metrics)["default"]["give_ups_total fleet_budget"]
+			}
+			// A sick store gets more operations than may be under way at once.
+			assert.Zero(t, requests(1200), "the budgets alone")
+			sick.Store(false)
+			time.Sleep(20 * time.Second)
+			assert.Equal(t, 20.0, requests(20), "the store is asked again")
 		})
 	}
 }
 
-// An answer that arrives after Close has no effect, and nothing waits for it.
+// A store may ignore the end of its context and never return. It holds up no request, and
+// an answer after Close has no effect.
 //
 //retrip:promise P22
-func TestFleet_StoreAnswersAfterClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		fleet := retrip.NewFleet(storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-			<-release
-			return 0, nil // forbids every retry
-		}))
-		attempts := 0
-		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			attempts++
-			return answer(r, 503), nil
-		})}
-		go func() {
-			time.Sleep(10 * time.Millisecond)
-			fleet.Close()
-		}()
-		began := time.Now()
-		_, err := get(t, tr, "http://a.example/")
-		require.NoError(t, err)
-		assert.Equal(t, 4, attempts)
-		assert.LessOrEqual(t, time.Since(began), account.OpTimeout)
-		close(release)
-		time.Sleep(2 * time.Second)
-		attempts = 0
-		_, err = get(t, tr, "http://b.example/")
-		require.NoError(t, err)
-		assert.Equal(t, 4, attempts, "it forbids nothing")
-		assert.NoError(t, fleet.Close())
-	})
-}
-
-// A store may ignore the end of its context and never return.
-//
-//retrip:promise P22
-func TestFleet_StoreBlocksForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		fleet := retrip.NewFleet(storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-			<-release
-			return 0, nil
-		}))
-		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: alwaysAnswers(503)}
-		for i := range 100 {
+func TestFleet_StoreBlocks(t *testing.T) {
+	for _, requests := range []int{1, 100} { // before Close
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			f := retrip.NewFleet(func(context.Context, string, float64, float64) (float64, error) {
+				<-release
+				return 0, nil // forbids every retry
+			})
+			base := play.Base(play.Reply(503))
+			tr := &retrip.Transport{Fleet: f, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: base}
+			var closed time.Duration
+			for i := range requests {
+				if i == requests-1 {
+					time.AfterFunc(10*time.Millisecond, func() {
+						began := time.Now()
+						assert.ErrorContains(t, f.Close(), "hasn't returned")
+						closed = time.Since(began)
+					})
+				}
+				began := time.Now()
+				get(t, tr, i)
+				require.LessOrEqual(t, time.Since(began), account.OpTimeout)
+				time.Sleep(2 * time.Second)
+			}
+			synctest.Wait()
+			assert.Equal(t, time.Second, closed)
+			close(release)
+			time.Sleep(2 * time.Second)
 			began := time.Now()
-			_, err := get(t, tr, fmt.Sprintf("http://%d.example/", i))
-			require.NoError(t, err)
-			require.LessOrEqual(t, time.Since(began), account.OpTimeout)
-			time.Sleep(time.Second)
-		}
-		began := time.Now()
-		assert.ErrorContains(t, fleet.Close(), "hasn't returned")
-		assert.Equal(t, time.Second, time.Since(began))
-		close(release)
-	})
+			get(t, tr, requests-1)
+			assert.Zero(t, time.Since(began), "nothing is asked")
+			assert.Equal(t, 4*(requests+1), base.Attempts(), "and nothing forbidden")
+			assert.NoError(t, f.Close())
+		})
+	}
 }
 
 // A store may itself make requests through a Transport of the same Fleet.
@@ -143,51 +105,39 @@ func TestFleet_StoreBlocksForEver(t *testing.T) {
 //retrip:promise P22
 func TestFleet_StoreUsesItsFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Base: alwaysAnswers(503)}
-		tr.Fleet = opened(t, storeFunc(func(ctx context.Context, host string, _, size float64) (float64, error) {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://store.example/"+host, nil)
-			if err != nil {
-				return 0, err
-			}
-			resp, err := tr.RoundTrip(req)
-			if err != nil {
-				return 0, err
-			}
-			defer resp.Body.Close()
-			return size, nil
-		}))
+		tr := &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Base: always(play.Reply(503))}
+		tr.Fleet = opened(t, func(ctx context.Context, _ string, _, size float64) (float64, error) {
+			return size, testenv.Try(tr, requestTo(t, "store").WithContext(ctx))
+		})
 		for i := range 20 {
 			began := time.Now()
-			_, err := get(t, tr, fmt.Sprintf("http://%d.example/", i))
-			require.NoError(t, err)
+			get(t, tr, i)
 			assert.LessOrEqual(t, time.Since(began), 3*(account.OpTimeout+time.Millisecond))
 			time.Sleep(time.Second)
 		}
 	})
 }
 
-// A Fleet that NewFleet hasn't made, and a store that is a nil pointer.
+// A Fleet that NewFleet hasn't made, and a store that is a nil function.
 //
 //retrip:promise P22
 func TestFleet_Zero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var none storeFunc
-		for name, fleet := range map[string]*retrip.Fleet{"zero": {}, "nil store": opened(t, none)} {
+		var none fleet.StoreFunc
+		for name, f := range map[string]*retrip.Fleet{"zero": {}, "nil store": opened(t, none)} {
 			attempts, status := 0, 503
-			tr := &retrip.Transport{Fleet: fleet, Policy: steady, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			tr := &retrip.Transport{Fleet: f, Policy: steady, Base: always(func(r *http.Request) (*http.Response, error) {
 				attempts++
-				return answer(r, status), nil
+				return play.Reply(status)(r)
 			})}
-			_, err := get(t, tr, "http://a.example/")
-			require.NoError(t, err, name)
+			get(t, tr, "a")
 			assert.Equal(t, 4, attempts, name)
 			status = 200
 			for range 1000 { // of which some ten pay into the account
-				_, err := get(t, tr, "http://a.example/")
-				require.NoError(t, err, name)
+				get(t, tr, "a")
 			}
 			tr.HostStates()
-			assert.NoError(t, fleet.Close(), name)
+			assert.NoError(t, f.Close(), name)
 		}
 	})
 }
@@ -204,32 +154,22 @@ func (e *nilError) Error() string { return e.text }
 func TestFleet_StoreErrors(t *testing.T) {
 	var none *nilError
 	for name, test := range map[string]struct {
-		err  error
-		want string
+		store fleet.StoreFunc
+		want  string
 	}{
-		"long":   {errors.New(strings.Repeat("x\n\x1b[31m", 1<<20)), "x; "},
-		"cut":    {errors.New(strings.Repeat("…", 1000)), "…"},
-		"panics": {none, "panicked"},
-		"panic":  {nil, "panicked"},
+		"long":   {failingStore(errors.New(strings.Repeat("x\n\x1b[31m", 1<<20))), "x; "},
+		"cut":    {failingStore(errors.New(strings.Repeat("…", 1000))), "…"},
+		"panics": {failingStore(none), "panicked"},
+		"panic":  {func(context.Context, string, float64, float64) (float64, error) { panic(none) }, "panicked"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				fleet := opened(t, storeFunc(func(context.Context, string, float64, float64) (float64, error) {
-					if test.err == nil {
-						panic(none)
-					}
-					return 0, test.err
-				}))
-				var log strings.Builder
-				tr := &retrip.Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Logger: slog.New(slog.NewTextHandler(&log, nil))}
-				_, err := get(t, tr, "http://a.example/")
-				require.NoError(t, err)
-				assert.Contains(t, log.String(), "the fleet's store is away")
-				assert.Contains(t, log.String(), test.want)
-				assert.Less(t, log.Len(), 4*500)
-				assert.NotContains(t, log.String(), "\x1b")
-				assert.True(t, utf8.ValidString(log.String()))
-			})
+		testenv.Bubble(t, name, func(t *testing.T) {
+			var log strings.Builder
+			get(t, &retrip.Transport{Fleet: opened(t, test.store), Policy: steady, Base: always(play.Reply(503)), Logger: slog.New(slog.NewTextHandler(&log, nil))}, "a")
+			assert.Contains(t, log.String(), "the fleet's store is away")
+			assert.Contains(t, log.String(), test.want)
+			assert.Less(t, log.Len(), 4*500)
+			assert.NotContains(t, log.String(), "\x1b")
+			assert.True(t, utf8.ValidString(log.String()))
 		})
 	}
 }

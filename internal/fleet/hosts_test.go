@@ -4,7 +4,6 @@
 package fleet_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -17,52 +16,39 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A host has exactly one account, whose name is bounded and the same for all
-// spellings of the host.
+// spellings of the host. So have what the Transport knows, and its policies.
 //
 //retrip:promise P22
 func TestFleet_HostNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := map[string]bool{}
-		fleet := opened(t, storeFunc(func(_ context.Context, host string, _, size float64) (float64, error) {
-			asked[host] = true
-			return size, nil
-		}))
-		tr := &retrip.Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503)}
-		for _, u := range []string{"http://a.example/", "http://A.Example/x", "http://a.example:80/", "http://u:p@a.example/"} {
-			_, err := get(t, tr, u)
-			require.NoError(t, err)
-			time.Sleep(2 * time.Second)
-		}
-		assert.Equal(t, map[string]bool{"a.example:80": true}, asked)
-		clear(asked)
-		// The same goes for addresses, for what the Transport knows, and for its
-		// policies.
-		pattern := "[::1]"
-		tr = &retrip.Transport{Fleet: fleet, Policy: steady, Base: alwaysAnswers(503), Hosts: map[string]retrip.Policy{pattern: {}}}
-		for _, u := range []string{"http://[::1]/", "http://[0:0:0:0:0:0:0:1]/", "http://[::0001]:80/", "http://[0::1]:080/"} {
-			_, err := get(t, tr, u)
-			require.NoError(t, err)
-			time.Sleep(2 * time.Second)
-			states := tr.HostStates()
-			require.Len(t, states, 1, u)
-			assert.Equal(t, pattern, states[0].Policy, u)
-		}
-		assert.Equal(t, map[string]bool{"[::1]:80": true}, asked)
-		clear(asked)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/", nil)
-		require.NoError(t, err)
-		for _, host := range []string{strings.Repeat("x", 10_000), "a\r\nFLUSHALL\r\n", "{x}*?[", "a:b:c"} {
-			req.URL.Host = host
-			resp, err := tr.RoundTrip(req)
-			if err == nil {
-				resp.Body.Close()
+		var l ledger
+		f, base := opened(t, l.add), play.Base(play.Reply(503))
+		for pattern, spellings := range map[string][]string{
+			"a.example": {"a.example", "A.Example", "a.example:80", "u:p@a.example"},
+			"[::1]":     {"[::1]", "[0:0:0:0:0:0:0:1]", "[::0001]:80", "[0::1]:080"},
+		} {
+			tr := &retrip.Transport{Fleet: f, Policy: steady, Base: base, Hosts: map[string]retrip.Policy{pattern: {}}}
+			for _, host := range spellings {
+				testenv.Drop(t, tr, play.MustRequest(t, http.MethodGet, "http://"+host+"/x", nil))
+				time.Sleep(2 * time.Second)
+				states := tr.HostStates()
+				require.Len(t, states, 1, host)
+				assert.Equal(t, pattern, states[0].Policy, host)
 			}
+			assert.Equal(t, map[string]float64{pattern + ":80": 175}, l.accounts())
 		}
-		for host := range asked {
+		tr := &retrip.Transport{Fleet: f, Policy: steady, Base: base}
+		for _, host := range []string{strings.Repeat("x", 10_000), "a\r\nFLUSHALL\r\n", "{x}*?[", "a:b:c"} {
+			req := requestTo(t, "a")
+			req.URL.Host = host
+			_ = testenv.Try(tr, req)
+		}
+		for host := range l.accounts() {
 			assert.LessOrEqual(t, len(host), len(":65535")+255)
 		}
 	})
@@ -75,20 +61,15 @@ func TestFleet_HostNames(t *testing.T) {
 func TestFleet_KeepsNoURLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hosts, query = 100, 1 << 20
-		fleet := retrip.NewFleet(nil)
-		tr := &retrip.Transport{Fleet: fleet, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: alwaysAnswers(503)}
+		tr := &retrip.Transport{Fleet: retrip.NewFleet(nil), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: always(play.Reply(503))}
 		before := testenv.Heap()
 		for i := range hosts {
-			long := strings.Repeat("x", query)
-			u := fmt.Sprintf([]string{"http://%d.example:8080/?%s", "http://%d.example:8080/%s", "http://%d.example:8080/#%s"}[i%3], i, long)
-			if i%4 == 0 {
-				u = fmt.Sprintf("http://%s@%d.example:8080/", long, i)
-			}
-			_, err := get(t, tr, u)
-			require.NoError(t, err)
+			url := fmt.Sprintf([]string{
+				"http://%[1]d.example:8080/?%[2]s", "http://%[1]d.example:8080/%[2]s", "http://%[1]d.example:8080/#%[2]s", "http://%[2]s@%[1]d.example:8080/",
+			}[i%4], i, strings.Repeat("x", query))
+			testenv.Drop(t, tr, play.MustRequest(t, http.MethodGet, url, nil))
 		}
-		grown := testenv.Heap() - before
-		assert.Less(t, grown, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
+		assert.Less(t, testenv.Heap()-before, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
 		states := tr.HostStates()
 		assert.Len(t, states, hosts)
 		for _, state := range states {

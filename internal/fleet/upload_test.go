@@ -4,20 +4,18 @@
 package fleet_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A server may answer before it has read the request's body. If the account
@@ -26,60 +24,43 @@ import (
 //
 //retrip:promise P22
 func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
+	const pieces, size = 32, 1 << 10
 	// Over HTTP/2 net/http itself stops the upload after an early 503.
 	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
 		for _, full := range []bool{false, true} {
-			t.Run(fmt.Sprint(proto, " full ", full), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					const pieces, size = 32, 1 << 10
-					var got int64
-					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						control := http.NewResponseController(w)
-						assert.NoError(t, control.EnableFullDuplex())
-						w.WriteHeader(http.StatusServiceUnavailable)
-						assert.NoError(t, control.Flush())
-						got, _ = io.Copy(io.Discard, r.Body)
-						_, _ = io.WriteString(w, "in hand")
-					}))
-					base := s.Transport()
-					defer base.CloseIdleConnections()
-					tr := &retrip.Transport{Base: base, Policy: steady, Fleet: opened(t, fixedStore(0))}
-					want, reason := retrip.ReasonFleetBudget, retrip.Reason("")
-					tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }}
-					if full {
-						want = retrip.ReasonBodyNotReplayable
-						// The account allows the retry, but until its answer the
-						// base has read more than is kept.
-						tr.Policy.MaxReplayBody = 2 * size
-						tr.Fleet = opened(t, storeFunc(func(_ context.Context, _ string, _, size float64) (float64, error) {
-							time.Sleep(45 * time.Millisecond)
-							return size, nil
-						}))
+			testenv.Bubble(t, fmt.Sprint(proto, " full ", full), func(t *testing.T) {
+				var got int64
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					control := http.NewResponseController(w)
+					assert.NoError(t, control.EnableFullDuplex())
+					w.WriteHeader(http.StatusServiceUnavailable)
+					assert.NoError(t, control.Flush())
+					got, _ = io.Copy(io.Discard, r.Body)
+					_, _ = io.WriteString(w, "in hand")
+				}))
+				base := s.Transport()
+				defer base.CloseIdleConnections()
+				tr := &retrip.Transport{Base: base, Policy: steady, Fleet: opened(t, fixedStore(0)), Metrics: retrip.NewMetrics()}
+				want := retrip.ReasonFleetBudget
+				if full {
+					// The account allows the retry, but until its answer the
+					// base has read more than is kept.
+					want, tr.Policy.MaxReplayBody, tr.Fleet = retrip.ReasonBodyNotReplayable, 2*size, opened(t, fullStore(45*time.Millisecond))
+				}
+				sent := 0
+				body := testenv.Reader(func(p []byte) (int, error) {
+					if time.Sleep(10 * time.Millisecond); sent == pieces*size {
+						return 0, io.EOF
 					}
-					body, pipe := io.Pipe()
-					var upload sync.WaitGroup
-					upload.Go(func() {
-						for range pieces {
-							time.Sleep(10 * time.Millisecond)
-							if _, err := pipe.Write(make([]byte, size)); err != nil {
-								return
-							}
-						}
-						pipe.Close()
-					})
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, body)
-					require.NoError(t, err)
-					resp, err := tr.RoundTrip(req)
-					require.NoError(t, err)
-					assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-					assert.Equal(t, want, reason)
-					text, err := io.ReadAll(resp.Body)
-					assert.NoError(t, err)
-					assert.Equal(t, "in hand", string(text))
-					assert.NoError(t, resp.Body.Close())
-					upload.Wait()
-					assert.EqualValues(t, pieces*size, got, "bytes that the server got")
+					n := min(len(p), size-sent%size)
+					sent += n
+					return n, nil
 				})
+				resp, text := play.Do(t, tr, play.MustRequest(t, http.MethodPut, s.URL, body))
+				assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+				assert.Equal(t, "in hand", text)
+				assert.Contains(t, play.Counted(t, tr.Metrics), fmt.Sprintf("give_ups_total{default,%s} 1", want))
+				assert.EqualValues(t, pieces*size, got, "bytes that the server got")
 			})
 		}
 	}
