@@ -33,72 +33,6 @@ var callerTransports = map[string]func(http.RoundTripper) *retrip.Transport{
 	},
 }
 
-// If a context has ended before the first attempt, the caller gets its cause
-// and nothing else, as from bare net/http.
-//
-//retrip:promise P3
-func TestCaller_GoneBefore(t *testing.T) {
-	left := errors.New("the user left")
-	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
-		"canceled": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(ctx)
-			cancel()
-			return ctx, cancel
-		},
-		"canceled with a cause": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancelCause(ctx)
-			cancel(left)
-			return ctx, func() {}
-		},
-		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, -1)
-		},
-		"deadline with a cause": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeoutCause(ctx, -1, left)
-		},
-	} {
-		for setUp, transport := range callerTransports {
-			play.Bubble(t, name+"/"+setUp, func(t *testing.T) {
-				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-				ctx, cancel := end(t.Context())
-				defer cancel()
-				send := func(rt http.RoundTripper) (*play.SendBody, error) {
-					body := play.NewSend("payload")
-					_, err := rt.RoundTrip(play.MustRequest(t, "PUT", s.URL, body).WithContext(ctx))
-					return body, err
-				}
-				_, want := send(s.Transport())
-				require.True(t, want == context.Cause(ctx), "%v", want)
-				body, got := send(transport(s.Transport()))
-				assert.True(t, got == want, "%v", got)
-				assert.EqualValues(t, 1, body.Closed.Load())
-				assert.Zero(t, s.Listener.Dials())
-
-				_, err := (&http.Client{Transport: transport(s.Transport())}).Do(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-				var u *url.Error
-				require.ErrorAs(t, err, &u)
-				assert.True(t, u.Err == want, "%v", u.Err)
-			})
-		}
-	}
-}
-
-// Request.Cancel before the first attempt yields net/http's own text.
-//
-//retrip:promise P3
-func TestCaller_CancelBefore(t *testing.T) {
-	for setUp, transport := range callerTransports {
-		play.Bubble(t, setUp, func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
-			req, gone := play.MustRequest(t, "GET", s.URL, nil), make(chan struct{})
-			req.Cancel = gone //lint:ignore SA1019 it must be obeyed
-			close(gone)
-			_, err := transport(s.Transport()).RoundTrip(req)
-			assert.ErrorContains(t, err, "net/http: request canceled")
-		})
-	}
-}
-
 // errOnly is a context that has an error but never ends. net/http relies on
 // Done.
 type errOnly struct{ context.Context }
@@ -112,24 +46,6 @@ func TestCaller_ContextThatNeverEnds(t *testing.T) {
 		play.Bubble(t, setUp, func(t *testing.T) {
 			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
 			play.Finish(t, do(t, transport(s.Transport()), play.MustRequest(t, "GET", s.URL, nil).WithContext(errOnly{t.Context()})))
-		})
-	}
-}
-
-// A cause that Base returns appears only once.
-//
-//retrip:promise P3
-func TestCaller_CauseInTheFirstAttempt(t *testing.T) {
-	for setUp, transport := range callerTransports {
-		play.Bubble(t, setUp, func(t *testing.T) {
-			left := errors.New("the user left")
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
-			ctx, cancel := context.WithCancelCause(t.Context())
-			time.AfterFunc(time.Second, func() { cancel(left) })
-			_, err := transport(s.Transport()).RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-			assert.ErrorIs(t, err, left)
-			assert.ErrorIs(t, err, context.Canceled)
-			assert.Equal(t, 1, strings.Count(err.Error(), left.Error()), err.Error())
 		})
 	}
 }
@@ -173,26 +89,6 @@ func TestCaller_ClientTimeout(t *testing.T) {
 					}
 				})
 			}
-		}
-	}
-}
-
-// The caller's own deadline yields the error of the base, even beside a longer
-// Timeout of http.Client.
-//
-//retrip:promise P3
-func TestCaller_DeadlineInTheFirstAttempt(t *testing.T) {
-	for setUp, transport := range callerTransports {
-		for _, timeout := range []time.Duration{0, time.Hour} {
-			play.Bubble(t, fmt.Sprint(setUp, " client ", timeout), func(t *testing.T) {
-				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(hang))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				_, err := (&http.Client{Transport: transport(s.Transport()), Timeout: timeout}).Do(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-				var u *url.Error
-				require.ErrorAs(t, err, &u)
-				assert.True(t, u.Err == context.DeadlineExceeded, "%v", u.Err)
-			})
 		}
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -97,43 +95,6 @@ var contractTransparent = []contractRow{
 		for _, g := range given[1:] {
 			assert.ErrorIs(t, err, g)
 		}
-	}},
-	{"P4 1xx and httptrace", func(t *testing.T, e contractEnv) {
-		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Link", "</a.css>")
-			w.WriteHeader(http.StatusEarlyHints)
-			w.WriteHeader(http.StatusOK)
-		})
-		var hints, conns, bytes int
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-			Got1xxResponse:       func(int, textproto.MIMEHeader) error { hints++; return nil },
-			GotConn:              func(httptrace.GotConnInfo) { conns++ },
-			GotFirstResponseByte: func() { bytes++ },
-		})
-		play.Finish(t, do(t, tr, play.Must(http.NewRequestWithContext(ctx, "GET", s.URL, nil))))
-		assert.Equal(t, []int{1, 1, 1}, []int{hints, conns, bytes})
-	}},
-	{"P4 redirects, cookies and replays stay http.Client's", func(t *testing.T, e contractEnv) {
-		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/" {
-				http.SetCookie(w, &http.Cookie{Name: "a", Value: "1", Path: "/"})
-				http.Redirect(w, r, "/next", http.StatusTemporaryRedirect)
-				return
-			}
-			fmt.Fprintf(w, "%s %s", r.Method, r.Header.Get("Referer"))
-			play.Echo(w, r)
-		})
-		resp, err := (&http.Client{Transport: tr}).Post(s.URL+"/", "text/plain", strings.NewReader("again"))
-		require.NoError(t, err)
-		body := play.Finish(t, resp)
-		assert.True(t, strings.HasPrefix(body, "POST "), body)
-		assert.True(t, strings.HasSuffix(body, "again"), body)
-		c := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-		resp, err = c.Get(s.URL + "/")
-		require.NoError(t, err)
-		play.Finish(t, resp)
-		assert.Equal(t, http.StatusTemporaryRedirect, resp.StatusCode)
-		assert.Len(t, resp.Cookies(), 1)
 	}},
 	{"P4 CloseIdleConnections reaches the base", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(http.ResponseWriter, *http.Request) {})

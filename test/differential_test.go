@@ -48,6 +48,7 @@ type observation struct {
 	FinalURL         string
 	BodyClosed       int32 // the request's
 	Interim, Replies int   // 1xx seen, first response bytes seen
+	Conns            int   // connections got
 	Took             time.Duration
 	Served           []string // what the server saw
 }
@@ -282,6 +283,7 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 		Got1xxResponse:       func(int, textproto.MIMEHeader) error { o.Interim++; return nil },
 		GotFirstResponseByte: func() { o.Replies++ },
+		GotConn:              func(httptrace.GotConnInfo) { o.Conns++ },
 	})
 	req = req.WithContext(ctx)
 	if d.change != nil {

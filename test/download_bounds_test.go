@@ -108,7 +108,6 @@ func TestResume_Skips(t *testing.T) {
 				size, header = 2000, []string{"Range", c.ranged}
 			}
 			data := randomBytes(size, 1)
-			var given []*breaking
 			s := &store{etag: `"a"`, data: data}
 			s.lie = func(i int, resp *http.Response) {
 				p := c.parts[i]
@@ -119,15 +118,13 @@ func TestResume_Skips(t *testing.T) {
 						resp.StatusCode = 200
 					}
 				}
-				b := &breaking{r: io.LimitReader(resp.Body, int64(p.breaks)), err: io.ErrUnexpectedEOF}
-				given = append(given, b)
-				resp.Body = b
+				resp.Body = io.NopCloser(ending(t.Context(), io.LimitReader(resp.Body, int64(p.breaks)), io.ErrUnexpectedEOF))
 			}
 			m := retrip.NewMetrics()
 			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, header...)
 			require.Len(t, s.asks, 3)
-			for i, b := range given {
-				assert.Equal(t, 1, b.closed, "response %d", i)
+			for i, b := range s.given {
+				assert.EqualValues(t, 1, b.Closed.Load(), "response %d", i)
 			}
 			if c.refused == "" {
 				require.NoError(t, err)
@@ -152,9 +149,8 @@ func TestResume_ErrorHasBoth(t *testing.T) {
 			return true
 		}
 		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, Idempotent: slow}}
-		resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
-		_, err = io.ReadAll(resp.Body)
+		resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
+		_, err := io.ReadAll(resp.Body)
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, resp.Body.Close())
@@ -178,7 +174,7 @@ func TestBodyIdle_Off(t *testing.T) {
 				return body.Read(p)
 			}))
 		}}
-		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{BodyIdleTimeout: time.Second}, Hosts: map[string]retrip.Policy{"a.example": {Resume: 24 * time.Hour, BodyIdleTimeout: retrip.Off, Classify: peek}}}
+		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{BodyIdleTimeout: time.Second}, Hosts: map[string]retrip.Policy{"example.com": {Resume: 24 * time.Hour, BodyIdleTimeout: retrip.Off, Classify: peek}}}
 		got, err := fetch(t, tr)
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))

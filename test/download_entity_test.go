@@ -269,9 +269,8 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 			c.policy.Resume = time.Minute
 			tr := &retrip.Transport{Base: base, Metrics: m, Policy: c.policy, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				Trace: &retrip.Trace{Resume: func(e retrip.Event) { told = append(told, e.Reason) }}}
-			resp := do(t, tr, play.Must(http.NewRequest(cmp.Or(c.method, http.MethodGet), "http://a.example/", nil)))
-			got, err := io.ReadAll(resp.Body)
-			require.NoError(t, resp.Body.Close())
+			resp := do(t, tr, play.Must(http.NewRequest(cmp.Or(c.method, http.MethodGet), "http://example.com/", nil)))
+			got, err := readAll(t, resp)
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 			assert.True(t, bytes.HasPrefix(s.data, got))
 			if c.lie == nil && c.at == nil {

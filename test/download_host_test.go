@@ -78,11 +78,11 @@ func TestResume_ObeysItsHost(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, c.deadline)
 			}
 			defer cancel()
-			resp := do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 			defer resp.Body.Close()
 			if c.paused != "" {
 				ctx := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1, MaxWait: time.Minute})
-				other, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/other", nil)))
+				other, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/other", nil)))
 				require.NoError(t, err)
 				require.NoError(t, other.Body.Close())
 			}
@@ -162,7 +162,7 @@ func TestWholeBody_EndsWithItsConnection(t *testing.T) {
 func TestResume_NoGoroutine(t *testing.T) {
 	tr := &retrip.Transport{Base: &zerosBase{size: 1 << 20}, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Minute}}
 	before := runtime.NumGoroutine()
-	resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+	resp := do(t, tr, play.Request(t, http.MethodGet, nil))
 	for range 100 {
 		_, err := resp.Body.Read(make([]byte, 100))
 		require.NoError(t, err)

@@ -104,7 +104,7 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 			for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, nil} {
 				s := &store{etag: `"a"`, data: data, at: once(500, broken)}
 				tr := &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: peek}}
-				resp := do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 				got, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -130,7 +130,7 @@ func TestResume_SameResponse(t *testing.T) {
 					Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
 				p.Resume = time.Minute
 				tr := &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: p}
-				resp = do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				resp = do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 				got, err := io.ReadAll(resp.Body)
 				assert.ErrorIs(t, err, syscall.ECONNRESET)
 				assert.Equal(t, "abc", string(got))
@@ -187,9 +187,8 @@ func TestResume_CallerGoesWhileReading(t *testing.T) {
 				}
 				m := retrip.NewMetrics()
 				tr := &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}
-				resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-				require.NoError(t, err)
-				_, err = io.ReadAll(resp.Body)
+				resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
+				_, err := io.ReadAll(resp.Body)
 				assert.Equal(t, ctx.Err(), err)
 				assert.EqualValues(t, 1, resumes(t, m, want))
 				assert.Len(t, s.asks, 1)
@@ -208,24 +207,16 @@ func TestResume_HookPanics(t *testing.T) {
 			}
 		}}} {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}
-			var parts []*http.Response
-			var given []*breaking
-			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				resp, err := s.RoundTrip(req)
-				parts, given = append(parts, resp), append(given, resp.Body.(*breaking))
-				return resp, err
-			})
-			tr := &retrip.Transport{Base: base, Trace: trace, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
-			resp, err := tr.RoundTrip(play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
-			require.NoError(t, err)
+			tr := &retrip.Transport{Base: s, Trace: trace, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil))
 			assert.PanicsWithValue(t, "boom", func() { _, _ = io.ReadAll(resp.Body) }, name)
-			for i, b := range given {
-				assert.Equal(t, 1, b.closed, "%s: %d", name, i)
+			for i, b := range s.given {
+				assert.EqualValues(t, 1, b.Closed.Load(), "%s: %d", name, i)
 				if i > 0 {
-					assert.Error(t, parts[i].Request.Context().Err(), name)
+					assert.Error(t, s.asks[i].Context().Err(), name)
 				}
 			}
-			_, err = resp.Body.Read(make([]byte, 10))
+			_, err := resp.Body.Read(make([]byte, 10))
 			assert.ErrorIs(t, err, syscall.ECONNRESET, name)
 			require.NoError(t, resp.Body.Close())
 		}
@@ -252,13 +243,8 @@ func TestResume_ReadAfterClose(t *testing.T) {
 			"out of chance": {etag: `"a"`, at: func(int) (int, error) { return 0, syscall.ECONNRESET }, read: 2000},
 		} {
 			s := &store{etag: c.etag, data: data, at: c.at}
-			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				resp, err := s.RoundTrip(req)
-				resp.Body = &closable{ReadCloser: resp.Body}
-				return resp, err
-			})
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 5}}
-			resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			tr := &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 5}}
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil))
 			_, _ = io.CopyN(io.Discard, resp.Body, c.read)
 			for range 3 {
 				require.NoError(t, resp.Body.Close(), name)
@@ -268,25 +254,6 @@ func TestResume_ReadAfterClose(t *testing.T) {
 			}
 		}
 	})
-}
-
-// closable is a body whose Read after Close returns an error, as with
-// net/http's bodies.
-type closable struct {
-	io.ReadCloser
-	closed bool
-}
-
-func (b *closable) Read(p []byte) (int, error) {
-	if b.closed {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	return b.ReadCloser.Read(p)
-}
-
-func (b *closable) Close() error {
-	b.closed = true
-	return b.ReadCloser.Close()
 }
 
 // After a Read that panicked, the next Read is watched as usual.
@@ -306,7 +273,7 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 			}))}, nil
 		})
 		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}
-		resp, err := tr.RoundTrip(play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil))
 		require.NoError(t, err)
 		assert.Panics(t, func() { _, _ = resp.Body.Read(make([]byte, 1)) })
 		for range 8 {
@@ -318,24 +285,6 @@ func TestBodyIdle_AfterAPanic(t *testing.T) {
 		_, err = resp.Body.Read(make([]byte, 1))
 		assert.ErrorContains(t, err, "Policy.BodyIdleTimeout")
 		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
-		require.NoError(t, resp.Body.Close())
-	})
-}
-
-// A CONNECT yields a tunnel, not a body with an end.
-func TestWholeBody_Tunnel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken("hello", nil)}}
-		tr := &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
-		began := time.Now()
-		resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodConnect, "http://a.example:80/", nil)))
-		require.NoError(t, err)
-		assert.Zero(t, time.Since(began))
-		got := make([]byte, 5)
-		_, err = io.ReadFull(resp.Body, got)
-		require.NoError(t, err)
-		assert.Equal(t, "hello", string(got))
-		assert.Equal(t, 1, b.asked)
 		require.NoError(t, resp.Body.Close())
 	})
 }

@@ -96,7 +96,7 @@ func TestResume_TrueRanges(t *testing.T) {
 				}
 				resp.Body = io.NopCloser(bytes.NewReader(data[from:to]))
 				if random.IntN(2) == 0 {
-					resp.Body = &breaking{r: bytes.NewReader(data[from : from+random.IntN(to-from)]), err: io.ErrUnexpectedEOF}
+					resp.Body = io.NopCloser(ending(req.Context(), bytes.NewReader(data[from:from+random.IntN(to-from)]), io.ErrUnexpectedEOF))
 				}
 				return resp, nil
 			})

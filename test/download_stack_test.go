@@ -5,7 +5,6 @@ package retrip_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"log"
@@ -13,7 +12,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -25,7 +23,6 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/resume"
 )
 
 // cutServer serves data, and aborts the connection in the middle of its first
@@ -131,133 +128,6 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 	}
 }
 
-// A body that can't be continued also breaks for the client: the proxy doesn't
-// end it as if it were whole.
-func TestResume_BelowReverseProxy_Broken(t *testing.T) {
-	for name, change := range map[string]func(http.Header){
-		"no validator": func(h http.Header) { h.Del("ETag") },
-		"trailers":     func(h http.Header) { h.Set("Trailer", "X-Sum") },
-	} {
-		bubble(t, name, func(t *testing.T) {
-			upstream := newCutServer(300_000, 1)
-			upstream.change = change
-			back := memhttp.NewServer(t, memhttp.HTTP2, upstream)
-			proxy := httputil.NewSingleHostReverseProxy(play.Must(url.Parse(back.URL)))
-			proxy.ErrorLog = log.New(io.Discard, "", 0)
-			proxy.Transport = &retrip.Transport{Base: back.Transport(), Policy: retrip.Policy{Resume: time.Minute}}
-			front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
-			resp := do(t, front.Transport(), play.Must(http.NewRequest(http.MethodGet, front.URL, nil)))
-			defer resp.Body.Close()
-			got, err := io.ReadAll(resp.Body)
-			assert.Error(t, err)
-			assert.True(t, bytes.HasPrefix(upstream.data, got) && len(got) < len(upstream.data))
-			assert.Len(t, upstream.requests(), 1)
-		})
-	}
-}
-
-// If the client of a reverse proxy goes during a continuation, no more requests
-// reach the upstream, and nothing stays behind.
-func TestResume_BelowReverseProxy_ClientGoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		upstream := newCutServer(300_000, 1)
-		back := memhttp.NewServer(t, memhttp.HTTP1, upstream)
-		proxy := httputil.NewSingleHostReverseProxy(play.Must(url.Parse(back.URL)))
-		proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
-		reasons := make(chan retrip.Reason, 10)
-		proxy.Transport = &retrip.Transport{
-			Base: back.Transport(), Trace: &retrip.Trace{Resume: func(e retrip.Event) { reasons <- e.Reason }},
-			Policy: retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter}, MaxWait: time.Hour},
-		}
-		front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
-		ctx, cancel := context.WithCancel(t.Context())
-		resp, err := front.Transport().RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, front.URL, nil)))
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		_, err = io.ReadFull(resp.Body, make([]byte, 75_000))
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		cancel()
-		synctest.Wait()
-		assert.Equal(t, retrip.ReasonCanceled, <-reasons)
-		time.Sleep(time.Hour)
-		assert.Len(t, upstream.requests(), 1)
-	})
-}
-
-// http.Client follows redirects above the Transport. The rest is requested from
-// where the body came from, without the header fields that the client removed
-// on the way.
-func TestResume_Redirects(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newCutServer(300_000, 1)
-		server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Host == "a.example.com" {
-				http.Redirect(w, r, "http://b.example.com/real", http.StatusFound)
-				return
-			}
-			s.ServeHTTP(w, r)
-		}))
-		client := &http.Client{Transport: &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{Resume: time.Minute, WholeBody: 1000}}}
-		get := func() ([]byte, error) {
-			req := play.Must(http.NewRequest(http.MethodGet, "http://a.example.com/file", nil))
-			req.Header.Set("Authorization", "secret")
-			resp, err := client.Do(req)
-			require.NoError(t, err)
-			defer resp.Body.Close()
-			assert.Equal(t, "/real", resp.Request.URL.Path)
-			return io.ReadAll(resp.Body)
-		}
-		got, err := get()
-		require.NoError(t, err)
-		assert.True(t, bytes.Equal(s.data, got))
-		asked := s.requests()
-		require.Len(t, asked, 2)
-		assert.Equal(t, "b.example.com", asked[1].Host)
-		assert.Equal(t, "/real", asked[1].URL.Path)
-		assert.Equal(t, "bytes=75000-299999", asked[1].Header.Get("Range"))
-		assert.Empty(t, asked[1].Header.Get("Authorization"))
-	})
-}
-
-// A body that net/http has decompressed can't be continued. With
-// DisableCompression, it can.
-func TestResume_Compression(t *testing.T) {
-	for _, disabled := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			// The server compresses for clients that accept it, under the same
-			// ETag.
-			s := newCutServer(300_000, 1)
-			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
-					w.Header().Set("Content-Encoding", "gzip")
-					w.Header().Set("Content-Length", "1000000")
-					w.Header().Set("ETag", `"a"`)
-					s.asked <- r
-					// The header of gzip and a stored block, and nothing more.
-					_, _ = io.WriteString(w, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x00\x05\x00\xfa\xffhello")
-					_ = http.NewResponseController(w).Flush()
-					panic(http.ErrAbortHandler)
-				}
-				s.ServeHTTP(w, r)
-			}))
-			base := server.Transport()
-			base.DisableCompression = disabled
-			m := retrip.NewMetrics()
-			got, err := fetch(t, &retrip.Transport{Base: base, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}})
-			if disabled {
-				require.NoError(t, err)
-				assert.True(t, bytes.Equal(s.data, got))
-				return
-			}
-			assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			assert.Equal(t, "hello", string(got))
-			assert.Len(t, s.requests(), 1)
-			assert.EqualValues(t, 1, resumes(t, m, resume.RefusedEncoded))
-		})
-	}
-}
-
 // A part that the caller requested arrives whole, in whatever form it was
 // requested. Several parts break as without Resume, unless the server answers
 // with the whole file.
@@ -288,8 +158,7 @@ func TestResume_CallersRanges(t *testing.T) {
 				req.Header.Set("If-Range", `"a"`)
 			}
 			resp := do(t, &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{Resume: time.Minute}}, req)
-			got, err := io.ReadAll(resp.Body)
-			require.NoError(t, resp.Body.Close())
+			got, err := readAll(t, resp)
 			asked := s.requests()
 			if c.broken {
 				assert.ErrorIs(t, err, io.ErrUnexpectedEOF, c.asked)

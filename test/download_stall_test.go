@@ -109,10 +109,7 @@ func TestBodyIdle_SlowContinuation(t *testing.T) {
 				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: classify}}
 				defer tr.CloseIdleConnections()
 				resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
-				got, err := io.ReadAll(resp.Body)
-				require.NoError(t, err)
-				assert.Equal(t, "0123456789", string(got))
-				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, "0123456789", play.Finish(t, resp))
 				synctest.Wait()
 			})
 		}
@@ -139,9 +136,8 @@ func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
 				},
 			}}
 			defer tr.CloseIdleConnections()
-			resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-			require.NoError(t, err)
-			_, err = io.ReadAll(resp.Body)
+			resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
+			_, err := io.ReadAll(resp.Body)
 			assert.ErrorContains(t, err, "AttemptTimeout")
 			require.NoError(t, resp.Body.Close())
 			require.NotEmpty(t, peeked)

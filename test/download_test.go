@@ -32,9 +32,10 @@ import (
 // store is a Base that serves one entity like http.ServeContent, and breaks its
 // bodies.
 type store struct {
-	etag string
-	data []byte
-	asks []*http.Request
+	etag  string
+	data  []byte
+	asks  []*http.Request
+	given []*play.ReplyBody
 
 	// at returns the number of bytes after which the body of response i breaks,
 	// and the error. A negative number means never.
@@ -61,33 +62,15 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if s.at != nil {
 		if n, err := s.at(i); n >= 0 {
-			resp.Body = &breaking{r: io.LimitReader(resp.Body, int64(n)), err: err, ctx: req.Context()}
+			resp.Body = io.NopCloser(ending(req.Context(), io.LimitReader(resp.Body, int64(n)), err))
 		}
+	}
+	if resp.Body != nil && resp.Body != http.NoBody {
+		s.given = append(s.given, play.NewReply(resp.Body))
+		resp.Body = s.given[len(s.given)-1]
 	}
 	return resp, nil
 }
-
-// breaking is a body that ends with an error, or hangs if there is none.
-type breaking struct {
-	r      io.Reader
-	err    error
-	ctx    context.Context
-	closed int
-}
-
-func (b *breaking) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	if err == io.EOF {
-		if b.err == nil {
-			<-b.ctx.Done()
-			return n, b.ctx.Err()
-		}
-		err = b.err
-	}
-	return n, err
-}
-
-func (b *breaking) Close() error { b.closed++; return nil }
 
 func randomBytes(n int, seed uint64) []byte {
 	random := rand.New(rand.NewPCG(seed, 7))
@@ -107,22 +90,11 @@ func once(n int, err error) func(int) (int, error) {
 	}
 }
 
-// fetch reads the whole body of a GET.
-func fetch(t *testing.T, tr *retrip.Transport, headers ...string) ([]byte, error) {
-	req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.example/file", nil))
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	resp := do(t, tr, req)
-	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
-}
-
 // owe makes n requests to the host of fetch whose retries fail.
 func owe(t *testing.T, tr *retrip.Transport, n int) {
 	ctx := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}})
 	for range n {
-		drop(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/busy", nil)))
+		drop(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/busy", nil)))
 	}
 }
 
@@ -138,6 +110,7 @@ func TestResume(t *testing.T) {
 			require.Len(t, s.asks, 2)
 			assert.Equal(t, http.Header{"Range": {"bytes=100000-307199"}, "If-Range": {`"a"`}, "Accept-Encoding": {"br"}, "X": {"y"}}, s.asks[1].Header)
 			assert.Equal(t, http.Header{"Accept-Encoding": {"br"}, "X": {"y"}}, s.asks[0].Header, "the caller's")
+			assert.Equal(t, s.asks[0].URL, s.asks[1].URL)
 		}
 	})
 }
@@ -177,7 +150,7 @@ func TestBodyIdle(t *testing.T) {
 		data := randomBytes(5000, 1)
 		s := &store{etag: `"a"`, data: data, at: func(int) (int, error) { return 3000, nil }}
 		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}
-		resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+		resp := do(t, tr, play.Request(t, http.MethodGet, nil))
 		for range 30 {
 			time.Sleep(10 * time.Second)
 			_, err := io.ReadFull(resp.Body, make([]byte, 100))
@@ -262,12 +235,13 @@ func TestResume_IsRetry(t *testing.T) {
 }
 
 // Close returns at once and ends a continuation, during its wait and during its
-// request.
+// request. So does the caller's context; the body then has both errors.
 //
 //retrip:promise P20
 func TestResume_Close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, hang := range []bool{false, true} {
+		for i := range 4 {
+			hang, closes := i%2 == 0, i < 2
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, io.ErrUnexpectedEOF)}
 			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if len(s.asks) > 0 && hang {
@@ -280,34 +254,30 @@ func TestResume_Close(t *testing.T) {
 			if hang {
 				tr.Policy.Backoff = retrip.Backoff{Base: 1, Cap: 1}
 			}
-			resp := do(t, tr, play.Must(http.NewRequest(http.MethodGet, "http://a.example/", nil)))
+			ctx, cancel := context.WithCancel(t.Context())
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 			began := time.Now()
 			time.AfterFunc(time.Minute, func() {
 				closing := time.Now()
-				assert.NoError(t, resp.Body.Close())
+				if closes {
+					assert.NoError(t, resp.Body.Close())
+				} else {
+					cancel()
+				}
 				assert.Zero(t, time.Since(closing))
 			})
-			got, err := io.ReadAll(resp.Body)
+			got, err := readAll(t, resp)
 			assert.Len(t, got, 500)
-			assert.Equal(t, http.ErrBodyReadAfterClose, err)
+			if closes {
+				assert.Equal(t, http.ErrBodyReadAfterClose, err)
+			} else {
+				assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				assert.ErrorIs(t, err, context.Canceled)
+			}
 			assert.Equal(t, time.Minute, time.Since(began))
+			assert.Len(t, s.asks, 1)
+			cancel()
 		}
-	})
-}
-
-// The caller's context ends a continuation. The body then has both errors.
-func TestResume_CallerGoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-		ctx, cancel := context.WithCancel(t.Context())
-		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}}}
-		resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-		require.NoError(t, err)
-		time.AfterFunc(time.Second, cancel)
-		_, err = io.ReadAll(resp.Body)
-		assert.ErrorIs(t, err, syscall.ECONNRESET)
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.Len(t, s.asks, 1)
 	})
 }
 

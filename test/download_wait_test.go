@@ -238,7 +238,7 @@ func TestResume_LeavesTurns(t *testing.T) {
 			var wg sync.WaitGroup
 			var left atomic.Int32
 			for range 5 {
-				resp, err := client.Do(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
+				resp, err := client.Do(play.Request(t, http.MethodGet, nil).WithContext(ctx))
 				require.NoError(t, err)
 				if how == "close" {
 					time.AfterFunc(10*time.Minute, func() { assert.NoError(t, resp.Body.Close()) })
@@ -293,7 +293,7 @@ func TestResume_OthersComeFirst(t *testing.T) {
 			others := func() {
 				ctx := retrip.WithPolicy(t.Context(), retrip.Policy{AttemptTimeout: 10 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}})
 				for range 20 {
-					go try(tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/other", nil)))
+					go try(tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/other", nil)))
 				}
 				time.Sleep(100 * time.Millisecond)
 			}

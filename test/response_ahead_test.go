@@ -25,40 +25,19 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// bodies is a Base whose response i has body i. The last body repeats.
-type bodies struct {
-	status  int
-	header  http.Header
-	length  int64 // announced length; 0 means none
-	answers []func(ctx context.Context) io.ReadCloser
-	asked   int
-	given   []*breaking
-}
-
-func (b *bodies) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Body != nil {
-		_, _ = io.Copy(io.Discard, req.Body)
-		req.Body.Close()
-	}
-	answer := b.answers[min(b.asked, len(b.answers)-1)](req.Context())
-	b.asked++
-	if broken, ok := answer.(*breaking); ok {
-		b.given = append(b.given, broken)
-	}
-	length := b.length
-	if length == 0 {
-		length = -1
-	}
-	return &http.Response{StatusCode: b.status, Header: b.header.Clone(), ContentLength: length, Body: answer, Request: req}, nil
-}
-
-func broken(content string, err error) func(context.Context) io.ReadCloser {
-	return func(ctx context.Context) io.ReadCloser {
-		return &breaking{r: strings.NewReader(content), err: err, ctx: ctx}
-	}
-}
-
 const document = `{"id": 17, "items": ["a", "b"], "total": {"amount": "12.50", "currency": "EUR"}}`
+
+// wholeDocument answers with the document.
+var wholeDocument = sends(200, document, io.EOF)
+
+// sized changes the announced length of a step's response.
+func sized(length int, step play.Step) play.Step {
+	return func(req *http.Request) (*http.Response, error) {
+		resp, err := step(req)
+		resp.ContentLength = int64(length)
+		return resp, err
+	}
+}
 
 // A document that breaks at any byte is fetched again.
 //
@@ -67,16 +46,12 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, failure := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
 			for n := range len(document) {
-				for _, length := range []int64{0, int64(len(document))} {
-					b := &bodies{status: 200, length: length, answers: []func(context.Context) io.ReadCloser{broken(document[:n], failure), broken(document, io.EOF)}}
-					m := retrip.NewMetrics()
-					tr := &retrip.Transport{Base: b, Metrics: m, Policy: retrip.Policy{WholeBody: 64 << 10, Budget: retrip.Off}}
-					got, err := fetch(t, tr)
+				for _, length := range []int{-1, len(document)} {
+					base := play.Base(sized(length, sends(200, document[:n], failure)), sized(length, wholeDocument))
+					got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 64 << 10, Budget: retrip.Off}})
 					require.NoError(t, err)
 					require.Equal(t, document, string(got))
-					require.Equal(t, 2, b.asked)
-					require.Equal(t, 1, b.given[0].closed)
-					require.Equal(t, 1, b.given[1].closed)
+					require.Equal(t, []int32{1, 1}, closes(base))
 				}
 			}
 		}
@@ -91,17 +66,15 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 func TestWholeBody_NoRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n := range len(document) {
-			b := &bodies{status: 201, answers: []func(context.Context) io.ReadCloser{broken(document[:n], io.ErrUnexpectedEOF)}}
+			base := play.Base(sends(201, document[:n], io.ErrUnexpectedEOF))
 			var ended []retrip.Event
-			tr := &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Trace: &retrip.Trace{Done: func(e retrip.Event) { ended = append(ended, e) }}}
-			resp := do(t, tr, play.Must(http.NewRequest(http.MethodPost, "http://a.example/", strings.NewReader("x"))))
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Trace: &retrip.Trace{Done: func(e retrip.Event) { ended = append(ended, e) }}}
+			resp := do(t, tr, play.Request(t, http.MethodPost, strings.NewReader("x")))
 			assert.Equal(t, 201, resp.StatusCode)
-			got, err := io.ReadAll(resp.Body)
+			got, err := readAll(t, resp)
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 			require.Equal(t, document[:n], string(got))
-			require.NoError(t, resp.Body.Close())
-			require.Equal(t, 1, b.asked)
-			require.Equal(t, 1, b.given[0].closed)
+			require.Equal(t, []int32{1}, closes(base))
 			require.Len(t, ended, 1)
 			require.Equal(t, retrip.ReasonNotIdempotent, ended[0].Reason)
 			require.ErrorIs(t, ended[0].Err, io.ErrUnexpectedEOF)
@@ -120,9 +93,9 @@ func TestWholeBody_Limit(t *testing.T) {
 			limit int64
 			asked int // 2 if the attempt sees the break
 		}{{retrip.Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 1}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
-			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
-			got, err := fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: c.limit}})
-			assert.Equal(t, c.asked, b.asked, "%d", c.limit)
+			base := play.Base(sends(200, document[:10], io.ErrUnexpectedEOF), wholeDocument)
+			got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: c.limit}})
+			assert.Equal(t, c.asked, base.Attempts(), "%d", c.limit)
 			if c.asked == 2 {
 				assert.NoError(t, err)
 				assert.Equal(t, document, string(got))
@@ -137,36 +110,46 @@ func TestWholeBody_Limit(t *testing.T) {
 // A body with a huge announced length takes no memory before it arrives.
 func TestWholeBody_AnnouncedLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 200, length: 1 << 60, answers: []func(context.Context) io.ReadCloser{broken("abc", io.ErrUnexpectedEOF)}}
-		got, err := fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1 << 62, MaxAttempts: 1}})
+		base := play.Base(sized(1<<60, sends(200, "abc", io.ErrUnexpectedEOF)))
+		got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1 << 62, MaxAttempts: 1}})
 		assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		assert.Equal(t, "abc", string(got))
 	})
 }
 
-// AttemptTimeout runs until a short body is complete.
+// The timeouts run until a short body is complete. If the caller's time runs out, or that
+// of all attempts, the caller gets the part that arrived, and the reason why the body
+// ended.
 //
 //retrip:promise P20
 func TestWholeBody_Timeout(t *testing.T) {
-	for name, p := range map[string]retrip.Policy{
-		"AttemptTimeout":  {AttemptTimeout: time.Second},
-		"Deadline":        {Deadline: time.Second},
-		"BodyIdleTimeout": {BodyIdleTimeout: time.Second},
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		caller time.Duration
+		whole  bool
+	}{
+		"AttemptTimeout":  {retrip.Policy{AttemptTimeout: time.Second}, time.Hour, true},
+		"BodyIdleTimeout": {retrip.Policy{BodyIdleTimeout: time.Second}, time.Hour, true},
+		"Deadline":        {retrip.Policy{Deadline: time.Second}, time.Hour, false},
+		"the caller's":    {retrip.Policy{}, time.Second, false},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			p.WholeBody, p.Backoff = 1000, retrip.Backoff{Base: 1, Cap: 1}
-			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil), broken(document, io.EOF)}}
+			ctx, cancel := context.WithTimeout(t.Context(), tt.caller)
+			defer cancel()
+			tt.policy.WholeBody, tt.policy.Backoff = 1000, retrip.Backoff{Base: 1, Cap: 1}
+			base := play.Base(sends(200, document[:10], nil), wholeDocument)
 			began := time.Now()
-			got, err := fetch(t, &retrip.Transport{Base: b, Policy: p})
+			got, err := fetchIn(t, ctx, &retrip.Transport{Base: base, Policy: tt.policy})
 			assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+1)
-			if name == "Deadline" {
-				assert.ErrorIs(t, err, context.DeadlineExceeded)
-				assert.Equal(t, document[:10], string(got))
+			if tt.whole {
+				require.NoError(t, err)
+				assert.Equal(t, document, string(got))
+				assert.Equal(t, 2, base.Attempts())
 				return
 			}
-			require.NoError(t, err)
-			assert.Equal(t, document, string(got))
-			assert.Equal(t, 2, b.asked)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, document[:10], string(got))
+			assert.Equal(t, 1, base.Attempts())
 		})
 	}
 }
@@ -174,35 +157,18 @@ func TestWholeBody_Timeout(t *testing.T) {
 // If the time runs out just after the last byte, the body stays complete.
 func TestWholeBody_WholeAsTimeRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{func(context.Context) io.ReadCloser {
-			return io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
+		base := play.Base(answers(200, nil, func(context.Context) io.Reader {
+			return testenv.Reader(func(p []byte) (int, error) {
 				time.Sleep(2 * time.Second)
 				return copy(p, document), io.EOF
-			}))
-		}}}
+			})
+		}))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		tr := &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
-		resp := do(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-		got, err := io.ReadAll(resp.Body)
+		got, err := fetchIn(t, ctx, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}})
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
-		assert.Equal(t, 1, b.asked)
-	})
-}
-
-// If the caller goes during the reading ahead, it gets the part that arrived,
-// and the reason why the body ended.
-func TestWholeBody_CallerGoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(document[:10], nil)}}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		resp := do(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000}}, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-		got, err := io.ReadAll(resp.Body)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, document[:10], string(got))
-		assert.Equal(t, 1, b.asked)
+		assert.Equal(t, 1, base.Attempts())
 	})
 }
 
@@ -213,17 +179,31 @@ func TestWholeBody_Streams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, kind := range []string{"text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/jsonl", "application/grpc", "application/grpc+proto",
 			"application/grpc-web", "multipart/x-mixed-replace; boundary=x", "application/connect+json", "application/json-seq"} {
-			b := &bodies{status: 200, header: http.Header{"Content-Type": {kind}}, answers: []func(context.Context) io.ReadCloser{broken("data", nil)}}
 			ctx, cancel := context.WithCancel(t.Context())
-			resp, err := (&retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000}}).RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://a.example/", nil)))
-			require.NoError(t, err, kind)
+			tr := &retrip.Transport{Base: play.Base(sends(200, "data", nil, "Content-Type: "+kind)), Policy: retrip.Policy{WholeBody: 1000}}
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 			got := make([]byte, 4)
-			_, err = io.ReadFull(resp.Body, got)
+			_, err := io.ReadFull(resp.Body, got)
 			require.NoError(t, err, kind)
 			cancel()
 			_, err = resp.Body.Read(got)
 			assert.ErrorIs(t, err, context.Canceled, kind)
 		}
+	})
+}
+
+// A CONNECT yields a tunnel, not a body with an end.
+func TestWholeBody_Tunnel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: play.Base(sends(200, "hello", nil)), Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
+		began := time.Now()
+		resp := do(t, tr, play.Request(t, http.MethodConnect, nil))
+		assert.Zero(t, time.Since(began))
+		got := make([]byte, 5)
+		_, err := io.ReadFull(resp.Body, got)
+		require.NoError(t, err)
+		assert.Equal(t, "hello", string(got))
+		require.NoError(t, resp.Body.Close())
 	})
 }
 
@@ -251,60 +231,125 @@ func TestWholeBody_WhileSending(t *testing.T) {
 				b, err := body(req)
 				return &http.Response{StatusCode: 200, Body: b, ContentLength: -1}, err
 			})
-			req := play.Must(http.NewRequest(http.MethodPut, "http://a.example/", io.NopCloser(r)))
+			req := play.MustRequest(t, http.MethodPut, "http://example.com/", io.NopCloser(r))
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(r), nil }
 			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000}}, req)
 			go func() {
 				_, _ = w.Write([]byte("ping"))
 				w.Close()
 			}()
-			got, err := io.ReadAll(resp.Body)
-			require.NoError(t, err)
-			assert.Equal(t, "ping", string(got))
+			assert.Equal(t, "ping", play.Finish(t, resp))
 		})
 	}
 }
 
-// A response that is retried isn't read ahead. If attempts run out, it is
+// Nobody waits for the body of a response that is retried. If attempts run out, it is
 // returned unread.
 func TestWholeBody_Failures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 503, answers: []func(context.Context) io.ReadCloser{broken("down", io.ErrUnexpectedEOF)}}
-		got, err := fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000, MaxAttempts: 1}})
+		policy := retrip.Policy{WholeBody: 1000, MaxAttempts: 2, Backoff: retrip.Backoff{Base: 1, Cap: 1}}
+		began := time.Now()
+		got, err := fetch(t, &retrip.Transport{Base: play.Base(sends(503, "down", nil), sends(503, "down", io.ErrUnexpectedEOF)), Policy: policy})
+		assert.Less(t, time.Since(began), time.Second)
 		assert.Equal(t, io.ErrUnexpectedEOF, err)
 		assert.Equal(t, "down", string(got))
 
-		b = &bodies{status: 404, answers: []func(context.Context) io.ReadCloser{broken(document[:5], io.ErrUnexpectedEOF), broken(document, io.EOF)}}
-		got, err = fetch(t, &retrip.Transport{Base: b, Policy: retrip.Policy{WholeBody: 1000}})
+		got, err = fetch(t, &retrip.Transport{Base: play.Base(sends(404, document[:5], io.ErrUnexpectedEOF), sends(404, document, io.EOF)), Policy: policy})
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
 	})
 }
 
-func TestPeek(t *testing.T) {
+// A response without a body stays as it is, whatever bodies have to be. A base that fails
+// has no body to read.
+func TestWholeBody_NoBody(t *testing.T) {
+	policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000, Backoff: retrip.Backoff{Base: retrip.Off}}
+	for _, none := range []io.ReadCloser{nil, http.NoBody} {
+		base := testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 204, Body: none}, nil })
+		resp := do(t, &retrip.Transport{Base: base, Policy: policy}, play.Request(t, http.MethodGet, nil))
+		assert.Equal(t, none, resp.Body)
+	}
+	base := play.Base(play.Err(syscall.ECONNRESET))
+	_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(play.Request(t, http.MethodGet, nil))
+	assert.ErrorIs(t, err, syscall.ECONNRESET)
+	assert.NotContains(t, err.Error(), "response body")
+	assert.Equal(t, 4, base.Attempts())
+}
+
+// An attempt whose body is whole has ended: nothing holds its context or its
+// timer until the caller closes the body.
+func TestWholeBody_EndsTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, n := range []int{-1, 0, 1, 5, len(document), len(document) + 1, 1 << 30} {
-			for _, body := range []io.Reader{strings.NewReader(document), iotest.OneByteReader(strings.NewReader(document)), iotest.DataErrReader(strings.NewReader(document))} {
-				resp := &http.Response{StatusCode: 200, Body: io.NopCloser(body), ContentLength: -1}
-				for range 3 {
-					got, err := retrip.Peek(resp, n)
-					require.NoError(t, err)
-					require.Equal(t, document[:max(0, min(n, len(document)))], string(got))
-				}
-				got, err := retrip.Peek(resp, 2)
-				require.NoError(t, err)
-				require.Equal(t, document[:2], string(got))
-				all, err := io.ReadAll(resp.Body)
-				require.NoError(t, err)
-				require.Equal(t, document, string(all))
-			}
-		}
-		for _, resp := range []*http.Response{nil, {}, {Body: http.NoBody}, {StatusCode: 101, Body: io.NopCloser(nil)}} {
-			got, err := retrip.Peek(resp, 5)
-			assert.NoError(t, err)
-			assert.Empty(t, got)
-		}
+		base := play.Base(wholeDocument)
+		resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}, play.Request(t, http.MethodGet, nil))
+		assert.ErrorIs(t, base.Reqs[0].Context().Err(), context.Canceled)
+		time.Sleep(time.Minute)
+		assert.Equal(t, document, play.Finish(t, resp))
 	})
+}
+
+// The error of a body that had to be whole says that it is the body's.
+func TestWholeBody_ErrorText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var met []error
+		base := play.Base(sends(200, "{", syscall.ECONNRESET), wholeDocument)
+		_, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 10}, Trace: &retrip.Trace{Retry: func(e retrip.Event) { met = append(met, e.Err) }}})
+		require.NoError(t, err)
+		require.Len(t, met, 1)
+		assert.EqualError(t, met[0], "response body: connection reset by peer")
+		assert.ErrorIs(t, met[0], syscall.ECONNRESET)
+	})
+}
+
+func TestPeek(t *testing.T) {
+	for _, n := range []int{-1, 0, 1, 5, len(document), len(document) + 1, 1 << 30} {
+		for _, body := range []io.Reader{strings.NewReader(document), iotest.OneByteReader(strings.NewReader(document)), iotest.DataErrReader(strings.NewReader(document))} {
+			resp := &http.Response{StatusCode: 200, Body: io.NopCloser(body), ContentLength: -1}
+			for range 3 {
+				got, err := retrip.Peek(resp, n)
+				require.NoError(t, err)
+				require.Equal(t, document[:max(0, min(n, len(document)))], string(got))
+			}
+			got, err := retrip.Peek(resp, 2)
+			require.NoError(t, err)
+			require.Equal(t, document[:2], string(got))
+			require.Equal(t, document, play.Finish(t, resp))
+		}
+	}
+	empty := &http.Response{Body: http.NoBody}
+	for _, resp := range []*http.Response{nil, {}, empty, {StatusCode: 101, Body: io.NopCloser(nil)}} {
+		got, err := retrip.Peek(resp, 5)
+		assert.NoError(t, err)
+		assert.Empty(t, got)
+	}
+	assert.Equal(t, http.NoBody, empty.Body)
+}
+
+// Peek reports an error only to those whom it keeps bytes from, and leaves a body
+// alone that nobody wants to look at.
+func TestPeek_Errors(t *testing.T) {
+	body := io.NopCloser(iotest.DataErrReader(io.MultiReader(strings.NewReader("abcdef"), iotest.ErrReader(syscall.ECONNRESET))))
+	resp := &http.Response{StatusCode: 200, Body: body, ContentLength: 6}
+	for _, tt := range []struct {
+		n    int
+		want string
+		err  error
+	}{
+		{-1, "", nil}, {0, "", nil},
+		{6, "abcdef", nil}, // all that was asked for is there
+		{7, "abcdef", syscall.ECONNRESET},
+		{3, "abc", nil}, // the error is behind them
+	} {
+		got, err := retrip.Peek(resp, tt.n)
+		assert.Equal(t, tt.err, err, tt.n)
+		assert.Equal(t, tt.want, string(got))
+		if tt.n <= 0 {
+			assert.Equal(t, body, resp.Body)
+		}
+	}
+	all, err := io.ReadAll(resp.Body)
+	assert.Equal(t, syscall.ECONNRESET, err)
+	assert.Equal(t, "abcdef", string(all))
 }
 
 // Classify finds an error inside a 200, which is retried.
@@ -314,7 +359,7 @@ func TestPeek_InClassify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, p := range []retrip.Policy{{}, {AttemptTimeout: time.Second}, {WholeBody: 10}, {WholeBody: 1000}, {BodyIdleTimeout: time.Second}, {Resume: time.Minute, BodyIdleTimeout: time.Second}} {
 			const overloaded = "event: error\ndata: {\"type\":\"overloaded_error\"}\n\n"
-			b := &bodies{status: 200, answers: []func(context.Context) io.ReadCloser{broken(overloaded, io.EOF), broken(document, io.EOF)}}
+			base := play.Base(sends(200, overloaded, io.EOF), wholeDocument)
 			p.Classify = func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
 				if err != nil {
 					return retrip.ByRule
@@ -324,13 +369,10 @@ func TestPeek_InClassify(t *testing.T) {
 				}
 				return retrip.ByRule
 			}
-			got, err := fetch(t, &retrip.Transport{Base: b, Policy: p})
+			got, err := fetch(t, &retrip.Transport{Base: base, Policy: p})
 			require.NoError(t, err)
 			assert.Equal(t, document, string(got))
-			assert.Equal(t, 2, b.asked)
-			for _, given := range b.given {
-				assert.Equal(t, 1, given.closed)
-			}
+			assert.Equal(t, []int32{1, 1}, closes(base))
 		}
 	})
 }
@@ -339,7 +381,6 @@ func TestPeek_InClassify(t *testing.T) {
 // that came too late doesn't count.
 func TestPeek_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bodies{status: 200, length: int64(len(document)), answers: []func(context.Context) io.ReadCloser{broken("a", nil), broken(document, io.EOF)}}
 		var asked []bool
 		p := retrip.Policy{AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}, Classify: func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
 			asked = append(asked, err != nil)
@@ -351,7 +392,8 @@ func TestPeek_Timeout(t *testing.T) {
 			return retrip.ByRule
 		}}
 		began := time.Now()
-		got, err := fetch(t, &retrip.Transport{Base: b, Policy: p})
+		base := play.Base(sized(len(document), sends(200, "a", nil)), sized(len(document), wholeDocument))
+		got, err := fetch(t, &retrip.Transport{Base: base, Policy: p})
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
 		assert.Equal(t, []bool{false, true, false}, asked)

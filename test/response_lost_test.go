@@ -9,9 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
-	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -25,25 +23,11 @@ import (
 
 // loses answers with a response whose body breaks.
 func loses(status int, lines ...string) play.Step {
-	return answers(status, lines, func(context.Context) io.Reader {
-		return io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF))
-	})
+	return sends(status, "half", io.ErrUnexpectedEOF, lines...)
 }
 
 // stalls answers with a response whose body stalls.
-func stalls(status int, lines ...string) play.Step {
-	return answers(status, lines, func(ctx context.Context) io.Reader {
-		return testenv.Reader(func([]byte) (int, error) { <-ctx.Done(); return 0, context.Cause(ctx) })
-	})
-}
-
-func answers(status int, lines []string, body func(context.Context) io.Reader) play.Step {
-	return func(req *http.Request) (*http.Response, error) {
-		resp, err := play.Reply(status, lines...)(req)
-		resp.ContentLength, resp.Body = 10, play.NewReply(body(req.Context()))
-		return resp, err
-	}
-}
+func stalls(status int, lines ...string) play.Step { return sends(status, "", nil, lines...) }
 
 // peeks is a Classify that waits for the body.
 func peeks(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {

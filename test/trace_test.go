@@ -338,3 +338,48 @@ func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 		assert.Equal(t, []string{"WARN paused"}, hostLog(log.String()), "one pause that grows")
 	})
 }
+
+// The hook and the counters report each change of a host's state once.
+//
+//retrip:promise P19
+func TestHost_TellsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status, header := http.StatusServiceUnavailable, []string{"Retry-After: 1"}
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return answer(req, status, header...), nil })
+		var told []string
+		var log strings.Builder
+		metrics := retrip.NewMetrics()
+		transport := &retrip.Transport{
+			Base: base, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, Window: time.Minute, OpenFor: time.Second}},
+			Trace: &retrip.Trace{Host: func(s retrip.HostState) {
+				what := string(s.Breaker)
+				if s.PausedFor > 0 {
+					what += ", paused"
+				}
+				told = append(told, what)
+			}},
+		}
+		call := func() { try(transport, play.Request(t, http.MethodGet, nil)) }
+		call() // begins a pause
+		header = nil
+		time.Sleep(2 * time.Second)
+		call() // opens the breaker
+		time.Sleep(2 * time.Second)
+		status = http.StatusOK
+		call() // probes, and closes the breaker
+		call()
+		assert.Equal(t, []string{"closed, paused", "open", "half-open", "closed"}, told)
+		lines := regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+) policy=default breaker=(\S+) open_for=\S+ paused_for=(\S+)`)
+		var logged [][]string
+		for _, match := range lines.FindAllStringSubmatch(log.String(), -1) {
+			logged = append(logged, match[1:])
+		}
+		assert.Equal(t, [][]string{{"WARN", "paused", "closed", "1s"}, {"WARN", "breaker_open", "open", "0s"}, {"INFO", "breaker_closed", "closed", "0s"}}, logged)
+
+		m := gather(t, metrics)["default"]
+		for _, name := range []string{"breaker_transitions_total open", "breaker_transitions_total half-open", "breaker_transitions_total closed", "pauses_total"} {
+			assert.EqualValues(t, 1, m[name], name)
+		}
+	})
+}

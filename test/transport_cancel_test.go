@@ -139,6 +139,7 @@ func TestTransport_Cancel(t *testing.T) {
 				for _, want := range tt.is {
 					assert.ErrorIs(t, err, want)
 				}
+				assert.LessOrEqual(t, strings.Count(err.Error(), cause.Error()), 1)
 			})
 			play.Bubble(t, name+"/before", func(t *testing.T) {
 				base := play.Base(play.Reply(200))
