@@ -21,10 +21,7 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
-// timeoutOfTests is the AttemptTimeout of the policies in these tests.
-const timeoutOfTests = time.Second
-
-// outcomes maps the words of a script to outcomes.
+// outcomes maps the words of a script to outcomes, where AttemptTimeout is a second.
 var outcomes = map[string]decide.Outcome{
 	"ok":      play.Took(http.StatusOK, 700*time.Millisecond),
 	"slow":    play.Took(http.StatusOK, 701*time.Millisecond),
@@ -37,8 +34,10 @@ var outcomes = map[string]decide.Outcome{
 	"final":   {Status: http.StatusServiceUnavailable, Verdict: decide.Final},
 	"POST503": {Status: http.StatusServiceUnavailable, Replay: true},
 	"POSTout": {Timeout: true, Replay: true, Took: time.Second},
+	"resent":  {Resent: true},
 	"gone":    {Canceled: true},
 	"nohost":  {Hopeless: true},
+	"wrong":   {Verdict: decide.Final},
 }
 
 // perform makes the attempts of one request at h, which end as the words of script
@@ -59,9 +58,7 @@ func perform(t testing.TB, h *host.Record, r play.Judge, script string) play.Dec
 			}
 		}
 	}
-	if d.Retry {
-		r.Return(h, &call)
-	}
+	r.Return(h, &call) // nothing, unless there must be a retry
 	return d
 }
 
@@ -137,8 +134,11 @@ func TestBudget(t *testing.T) {
 			{"503 503 503 503", 3.7, 1, most}, {"slow404", 3.9, 0, none},
 		}},
 		{"what says nothing about the host changes nothing", 0, []step{
-			{"503 503 503 503", 4.5, 1, most}, {"gone", 4.5, 1, decide.Canceled}, {"nohost", 4.5, 1, none},
-			{"503 gone", 4, 1, decide.Canceled},
+			{"503 503 503 503", 4.5, 1, most}, {"gone", 4.5, 1, decide.Canceled}, {"nohost", 4.5, 1, none}, {"wrong", 4.5, 1, none},
+		}},
+		{"a retry's tokens are spent or back", 0, []step{
+			{"503 final", 5, 0, none}, {"503 nohost", 5, 0, none}, {"503", 5, 0, none},
+			{"503 gone", 4.5, 0, decide.Canceled}, {"503 wrong", 4, 0, none}, {"503 resent", 3.5, 1, decide.HiddenSends}, {"503 POST503", 3, 2, post},
 		}},
 		{"while attempts time out a slow success takes two", 0, []step{
 			{"timeout timeout ok", 4.3, 0, none}, {"slow", 2.3, 0, none}, {"slow404", .3, 0, none}, {"slow", 0, 0, none},
@@ -158,7 +158,7 @@ func TestBudget(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var h host.Record
-			r := play.Rules(t, retrip.Policy{Budget: tt.budget, AttemptTimeout: timeoutOfTests})
+			r := play.Rules(t, retrip.Policy{Budget: tt.budget, AttemptTimeout: time.Second})
 			for i, s := range tt.steps {
 				d := perform(t, &h, r, s.script)
 				state := r.State(&h, 0)
@@ -168,15 +168,6 @@ func TestBudget(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Without an AttemptTimeout nothing is slow, however long it takes.
-func TestBudget_SlowWithoutTimeout(t *testing.T) {
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{})
-	perform(t, &h, r, "timeout timeout ok")
-	r.Next(&h, &decide.Call{Attempts: 1}, play.Took(http.StatusOK, time.Hour), 0, 0)
-	assert.Equal(t, 4.5, r.State(&h, 0).Tokens)
 }
 
 func TestBudget_State(t *testing.T) {
@@ -191,59 +182,6 @@ func TestBudget_IgnoresTime(t *testing.T) {
 	play.Drain(t, &h, 0)
 	r := play.Rules(t, retrip.Policy{})
 	assert.Equal(t, decide.BudgetExhausted, play.Fail(&h, r, 1000*time.Hour).Reason)
-}
-
-// Whatever the outcome of an attempt, its token is either spent or back, never
-// both.
-func TestBudget_OfRetry(t *testing.T) {
-	tests := []struct {
-		name    string
-		outcome decide.Outcome
-		tokens  float64
-	}{
-		{"success", play.Repeatable(200), 5},
-		{"answer", play.Repeatable(404), 5},
-		{"Final answer", decide.Outcome{Status: 503, Verdict: decide.Final}, 5},
-		{"failure", play.Repeatable(503), 4.5}, // the next retry costs nothing
-		{"failure that isn't repeated", decide.Outcome{Status: 503, Replay: true}, 4.5},
-		{"canceled", decide.Outcome{Canceled: true}, 4.5},
-		{"transparent retries", decide.Outcome{Resent: true}, 4.5},
-		{"hopeless", decide.Outcome{Hopeless: true}, 5},
-		{"Final error", decide.Outcome{Verdict: decide.Final}, 4.5},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			var h host.Record
-			r := play.Rules(t, retrip.Policy{})
-			call := decide.Call{Attempts: 1}
-			require.True(t, r.Next(&h, &call, play.Repeatable(503), 0, 0).Retry)
-			require.Equal(t, 4.5, r.State(&h, 0).Tokens, "taken at the decision")
-			call.Attempts++
-			again := r.Next(&h, &call, tt.outcome, 0, 0).Retry
-			assert.Equal(t, tt.tokens, r.State(&h, 0).Tokens)
-			if !again {
-				r.Return(&h, &call)
-				assert.Equal(t, tt.tokens, r.State(&h, 0).Tokens, "there is nothing left to return")
-			}
-		})
-	}
-}
-
-// A first attempt that says nothing about the host pays nothing.
-func TestBudget_NoCreditForNothing(t *testing.T) {
-	for name, o := range map[string]decide.Outcome{
-		"canceled":    {Canceled: true},
-		"hopeless":    {Hopeless: true},
-		"Final error": {Verdict: decide.Final},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var h host.Record
-			play.Drain(t, &h, 0)
-			r := play.Rules(t, retrip.Policy{})
-			r.Next(&h, &decide.Call{Attempts: 1}, o, 0, 0)
-			assert.Zero(t, r.State(&h, 0).Tokens)
-		})
-	}
 }
 
 // Two policies may share a host. The smaller budget counts what the larger one
@@ -304,24 +242,6 @@ func TestBudget_Contention(t *testing.T) {
 
 	run(func() { perform(t, &h, r, "ok") })
 	assert.Equal(t, float64(size), r.State(&h, 0).Tokens, "never above Size")
-}
-
-// In an outage, a client makes exactly seven retries, one after the other: all
-// those of two requests, and one of the third.
-//
-//retrip:promise P14
-func TestBudget_Outage(t *testing.T) {
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{})
-	attempts := 0
-	for range 1000 {
-		call := decide.Call{}
-		for again := true; again; attempts++ {
-			call.Attempts++
-			again = r.Next(&h, &call, play.Repeatable(0), 0, 0).Retry
-		}
-	}
-	assert.Equal(t, 1007, attempts)
 }
 
 // A retry that fails after successes have filled the budget again leaves no trace.

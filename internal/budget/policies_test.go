@@ -6,7 +6,6 @@ package budget_test
 import (
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,77 +15,46 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
-
-// upOrDown is a Base whose hosts are all up or all down.
-type upOrDown struct {
-	down     atomic.Bool
-	attempts atomic.Int64
-}
-
-func (b *upOrDown) RoundTrip(r *http.Request) (*http.Response, error) {
-	b.attempts.Add(1)
-	status := http.StatusOK
-	if b.down.Load() {
-		status = http.StatusServiceUnavailable
-	}
-	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
-}
-
-// get makes a request to a host and returns the number of attempts.
-func (b *upOrDown) get(t *testing.T, tr *retrip.Transport, host string) int64 {
-	before := b.attempts.Load()
-	get(t, tr, "https://"+host+"/")
-	return b.attempts.Load() - before
-}
-
-// get makes a request, and doesn't read the response.
-func get(t *testing.T, tr *retrip.Transport, url string) {
-	t.Helper()
-	resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, url, nil).WithContext(t.Context()))
-	if assert.NoError(t, err) {
-		require.NoError(t, resp.Body.Close())
-	}
-}
 
 // A budget that shrinks misses at most its new size. An unlimited one misses
 // nothing.
+//
+//retrip:promise P14
 func TestSetPolicies_Budget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		base := &upOrDown{}
-		base.down.Store(true)
 		sized := func(b float64) retrip.Policy {
 			return retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: b}
 		}
-		const host = "host.example"
-		owe := func() *retrip.Transport {
-			tr := &retrip.Transport{Base: base, Policy: sized(200)}
-			for range 661 {
-				base.down.Store(true)
-				base.get(t, tr, host)
-				// A success ends the run of failed retries, and pays back less than a
-				// retry costs.
-				base.down.Store(false)
-				base.get(t, tr, host)
-			}
-			require.Less(t, play.Must(tr.HostState(host+":443")).Tokens, 2.0)
-			return tr
+		status, attempts := 0, 0
+		tr := &retrip.Transport{Policy: sized(200), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			attempts++
+			return play.Reply(status)(r)
+		})}
+		get := func(answer int) (made int) {
+			status, attempts = answer, 0
+			play.Do(t, tr, play.Request(t, http.MethodGet, nil))
+			return attempts
 		}
-		tr := owe()
+		for range 661 {
+			// A success ends the run of failed retries, and pays back less than a
+			// retry costs.
+			get(503)
+			get(200)
+		}
+		require.Less(t, play.Must(tr.HostState("example.com:80")).Tokens, 2.0)
 		require.NoError(t, tr.SetPolicies(sized(0), nil))
-		base.down.Store(false)
 		successes := 0
-		for base.down.Store(true); base.get(t, tr, host) == 1; base.down.Store(true) {
-			base.down.Store(false)
-			base.get(t, tr, host)
+		for get(503) == 1 {
+			get(200)
 			successes++
-			require.Less(t, successes, 1000)
 		}
-		t.Logf("%d successes to the first retry", successes)
-		assert.LessOrEqual(t, successes, 25)
-
-		tr = owe()
-		require.Len(t, tr.HostStates(), 1)
+		assert.Equal(t, 3, successes, "half a token is enough for a retry")
+		for range 5 {
+			get(503)
+		}
+		require.Len(t, play.Held(tr), 1)
 		require.NoError(t, tr.SetPolicies(sized(retrip.Off), nil))
 		assert.Empty(t, play.Held(tr))
 	})
@@ -97,11 +65,10 @@ func TestSetPolicies_Budget(t *testing.T) {
 func TestSetPolicies_BudgetOfRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503))
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: 200, MaxAttempts: 4,
-			Backoff: retrip.Backoff{Base: time.Second, Cap: time.Second, Jitter: retrip.NoJitter}}}
+		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = 200 })}
 		var wg sync.WaitGroup
 		for range 20 {
-			wg.Go(func() { get(t, tr, "http://example.com/") })
+			wg.Go(func() { testenv.Drop(t, tr, play.Request(t, http.MethodGet, nil)) })
 		}
 		time.Sleep(1500 * time.Millisecond)
 		require.NoError(t, tr.SetPolicies(retrip.Policy{Budget: retrip.Off}, nil))

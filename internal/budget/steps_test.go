@@ -58,9 +58,6 @@ func (s *walk) swap() {
 	s.policy = p
 	s.host.Debt.Fit(p.rules.Budget.Size)
 	s.model.fit(p.size)
-	if p.size == 0 {
-		require.Zero(s.t, s.host.Debt.Load(), "an unlimited budget leaves nothing")
-	}
 	s.counted["swaps"]++
 }
 
@@ -94,58 +91,48 @@ func (s *walk) asked(i int, d play.Decision) {
 }
 
 // attempt ends the attempt of request i in a random way.
-func (s *walk) attempt(i int) (did string) {
-	q := s.out[i]
-	draw := s.random.Uint64()
+func (s *walk) attempt(i int) {
+	q, draw := s.out[i], s.random.Uint64()
 	took := pick(s.random, 0, 700*time.Millisecond, 700*time.Millisecond+1, 999*time.Millisecond)
 	o := decide.Outcome{Idempotent: s.random.IntN(12) > 0, Replay: s.random.IntN(12) > 0, Took: took}
-	before := s.host.Debt.Load()
-	switch n := s.random.IntN(16); {
-	case n == 0:
+	nothing := s.random.IntN(16) // that it says about the host, if below 3
+	good := nothing >= 3 && s.random.Float64() >= s.bad
+	switch {
+	case nothing == 0:
 		o.Canceled, o.Timeout = true, s.random.IntN(2) == 0
-		d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
-		require.Equal(s.t, decide.Canceled, d.Reason)
-		require.Equal(s.t, before, s.host.Debt.Load(), "a canceled attempt counts for nothing")
-		q.spent()
-		s.end(i)
-		return "canceled"
-	case n == 1:
+	case nothing == 1:
 		o.Hopeless = true
-		require.Zero(s.t, q.policy.rules.Next(s.host, &q.call, o, s.now, draw).Reason)
-		s.model.giveBack(q)
-		s.end(i)
-		return "hopeless"
-	case n == 2:
+	case nothing == 2:
 		o.Verdict, o.Timeout = decide.Final, s.random.IntN(2) == 0
-		require.Zero(s.t, q.policy.rules.Next(s.host, &q.call, o, s.now, draw).Reason)
-		q.spent()
-		s.end(i)
-		return "final error"
-	}
-	if s.random.Float64() >= s.bad {
+	case good:
 		o.Status = pick(s.random, http.StatusOK, http.StatusOK, http.StatusOK, http.StatusNotFound, http.StatusServiceUnavailable)
 		if o.Status >= 500 {
 			o.Verdict = decide.Final
 		}
-		d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
-		require.False(s.t, d.Retry)
-		require.Zero(s.t, d.Reason)
-		s.model.success(q, took)
-		if q.policy.size > 0 {
-			require.Zero(s.t, s.host.Debt.Load().Row, "any success unlocks")
-		}
-		s.end(i)
-		return "success"
-	}
-	if s.random.Float64() < s.late {
+	case s.random.Float64() < s.late:
 		o.Timeout = true
-	} else {
+	default:
 		o.Status = pick(s.random, 0, http.StatusServiceUnavailable, http.StatusTooManyRequests)
 		o.Resent = o.Status == 0 && s.random.IntN(8) == 0
 	}
 	d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
+	if nothing < 3 || good {
+		switch {
+		case good:
+			s.model.success(q, took)
+		case o.Hopeless:
+			s.model.giveBack(q)
+		default:
+			q.spent()
+		}
+		require.False(s.t, d.Retry)
+		require.Equal(s.t, o.Canceled, d.Reason == decide.Canceled)
+		require.True(s.t, o.Canceled || d.Reason == decide.None)
+		s.end(i)
+		return
+	}
 	s.model.failure(q, o.Timeout)
-	var want decide.Reason
+	want := decide.None
 	free := q.policy.gate && o.Status == http.StatusTooManyRequests // the gate makes it wait instead
 	switch {
 	case o.Resent && (q.attempts >= q.policy.attempts || !o.Idempotent):
@@ -161,42 +148,39 @@ func (s *walk) attempt(i int) (did string) {
 	case !free:
 		want = s.model.spend(q, o.Timeout)
 	}
-	if want != decide.None {
-		require.False(s.t, d.Retry, "run %d: %v expected", s.seed, want)
-		require.Equal(s.t, want, d.Reason, "run %d", s.seed)
-		s.end(i)
-		s.counted[want.String()]++
-		return "gave up: " + want.String()
+	require.Equal(s.t, want == decide.None, d.Retry, "run %d: %v, the model says %v", s.seed, d.Reason, want)
+	if q.waiting = d.Retry; d.Retry {
+		s.counted["retries"]++
+		return
 	}
-	require.True(s.t, d.Retry, "run %d: %v, the model retries", s.seed, d.Reason)
-	q.waiting = true
-	s.counted["retries"]++
-	return "retry"
+	require.Equal(s.t, want, d.Reason, "run %d", s.seed)
+	s.counted[want.String()]++
+	s.end(i)
 }
 
-func (s *walk) step() (did string) {
+func (s *walk) step() {
 	s.now += time.Duration(s.random.Int64N(int64(50 * time.Millisecond)))
 	draw := s.random.Uint64()
 	switch n := s.random.IntN(1000); {
 	case n < 3:
 		s.swap()
-		return "swap"
-	case n == 3:
+		return
+	case n == 3: // an hour without a failure
 		s.host.Debt.Clear()
 		s.model.missing = 0
 		s.model.settle()
-		return "an hour without a failure"
+		return
 	case n == 4:
 		s.now += 61 * time.Minute
-		return "an hour"
+		return
 	case n < 10:
 		s.bad, s.late = pick(s.random, 0, .2, .5, .8, 1), pick(s.random, 0, .1, .5, 1)
-		return "weather"
+		return
 	case len(s.out) == 0 || n < 300 && len(s.out) < 8:
 		q := &modelRequest{policy: s.policy}
 		s.out = append(s.out, q)
 		s.asked(len(s.out)-1, q.policy.rules.First(s.host, &q.call, s.now, draw))
-		return "a request"
+		return
 	}
 	i := s.random.IntN(len(s.out))
 	q := s.out[i]
@@ -206,33 +190,20 @@ func (s *walk) step() (did string) {
 		q.policy.rules.Return(s.host, &q.call)
 		s.model.giveBack(q)
 		s.end(i)
-		return "returned"
 	case q.waiting:
 		s.asked(i, q.policy.rules.Wake(s.host, &q.call, s.now, draw))
-		return "woken"
 	default:
-		return s.attempt(i)
+		s.attempt(i)
 	}
 }
 
 // check compares the host with the model, and checks the invariants.
-func (s *walk) check(step int, did string) {
-	owed, m := s.host.Debt.Load(), &s.model
-	if owed != owedOf(m) {
-		s.t.Fatalf("run %d, step %d: %s: %+v, the model says %+v", s.seed, step, did, owed, *m)
-	}
-	most := s.policy.rules.Budget.Size
+func (s *walk) check(step int) {
+	owed, state, most := s.host.Debt.Load(), s.policy.rules.State(s.host, s.now), s.policy.rules.Budget.Size
 	for _, q := range s.out {
 		most = max(most, q.policy.rules.Budget.Size)
 	}
-	if owed.Missing < 0 || owed.Missing > most {
-		s.t.Fatalf("run %d, step %d: %s: %d micro-tokens of %d are missing", s.seed, step, did, owed.Missing, most)
-	}
-	if owed.Missing == 0 && (owed.Row > 0 || owed.Recent > 0) {
-		s.t.Fatalf("run %d, step %d: %s: %+v", s.seed, step, did, owed)
-	}
-	state := s.policy.rules.State(s.host, s.now)
-	if state.Tokens < 0 || state.Tokens > state.Size {
-		s.t.Fatalf("run %d, step %d: %s: %+v", s.seed, step, did, state)
+	if owed != owedOf(&s.model) || owed.Missing < 0 || owed.Missing > most || state.Tokens < 0 || state.Tokens > state.Size {
+		s.t.Fatalf("run %d, step %d: %+v of %d, the model says %+v, and the state %+v", s.seed, step, owed, most, s.model, state)
 	}
 }
