@@ -66,13 +66,6 @@ func (s *frameServer) frames(c net.Conn, request func(*frameConn, uint32, int64)
 // frameConn is a connection on which a test writes frames.
 type frameConn struct{ *http2.Framer }
 
-// respond answers a request with a status and no body.
-func (f *frameConn) respond(stream uint32, status string, fields ...hpack.HeaderField) error {
-	return f.WriteHeaders(http2.HeadersFrameParam{
-		StreamID: stream, EndHeaders: true, EndStream: true, BlockFragment: headerBlock(status, fields...),
-	})
-}
-
 func headerBlock(status string, fields ...hpack.HeaderField) []byte {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)

@@ -6,6 +6,7 @@ package lab
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -65,6 +66,16 @@ func reset(w http.ResponseWriter, code http3.ErrCode) {
 	stream.CancelWrite(quic.StreamErrorCode(code))
 }
 
+// classifyHTTP3 is a [retrip.Policy.Classify] for quic-go's http3.Transport. A stream
+// that was reset with H3_REQUEST_REJECTED was not processed (RFC 9114 §4.1.1), so the
+// request may be repeated whatever its method. Other errors need no classification.
+func classifyHTTP3(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
+	if e, ok := errors.AsType[*http3.Error](err); ok && e.Remote && e.ErrorCode == http3.ErrCodeRequestRejected {
+		return retrip.Unprocessed
+	}
+	return retrip.ByRule
+}
+
 // With HTTP/3 as the base, the contract is the same: which requests are
 // retried, when, and with which body. The first answer fails, the others
 // succeed.
@@ -111,8 +122,8 @@ func TestHTTP3(t *testing.T) {
 		{"POST with a key, 503", http.MethodPost, whole, answer(503), retrip.Policy{IdempotencyKey: retrip.On}, 2, 200, 0},
 		{"GET, H3_INTERNAL_ERROR", http.MethodGet, nil, kill(http3.ErrCodeInternalError), retrip.Policy{}, 2, 200, 0},
 		{"POST, H3_INTERNAL_ERROR", http.MethodPost, whole, kill(http3.ErrCodeInternalError), retrip.Policy{}, 1, 0, 0},
-		{"POST, H3_REQUEST_REJECTED", http.MethodPost, streamed, kill(http3.ErrCodeRequestRejected), retrip.Policy{Classify: ClassifyHTTP3}, 2, 200, 0},
-		{"POST, H3_REQUEST_CANCELLED", http.MethodPost, streamed, kill(http3.ErrCodeRequestCanceled), retrip.Policy{Classify: ClassifyHTTP3}, 1, 0, 0},
+		{"POST, H3_REQUEST_REJECTED", http.MethodPost, streamed, kill(http3.ErrCodeRequestRejected), retrip.Policy{Classify: classifyHTTP3}, 2, 200, 0},
+		{"POST, H3_REQUEST_CANCELLED", http.MethodPost, streamed, kill(http3.ErrCodeRequestCanceled), retrip.Policy{Classify: classifyHTTP3}, 1, 0, 0},
 		{"GET, no answer in time", http.MethodGet, nil, hang, retrip.Policy{AttemptTimeout: patience}, 2, 200, patience},
 		{"POST, no answer in time", http.MethodPost, whole, hang, retrip.Policy{AttemptTimeout: patience}, 1, 0, patience},
 	} {
@@ -170,7 +181,7 @@ func TestHTTP3_RejectsEverything(t *testing.T) {
 		arrivals.Add(1)
 		reset(w, http3.ErrCodeRequestRejected)
 	}))
-	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: ClassifyHTTP3, MaxAttempts: 3, AttemptTimeout: 10 * time.Second}}
+	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: classifyHTTP3, MaxAttempts: 3, AttemptTimeout: 10 * time.Second}}
 	e := play.AsError(t, testenv.Try(transport, play.MustRequest(t, http.MethodPost, url, strings.NewReader("body"))))
 	assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
 	assert.Equal(t, 3, e.Attempts)
@@ -223,4 +234,44 @@ func TestHTTP3_CertificateIsHopeless(t *testing.T) {
 	transport := &retrip.Transport{Base: base, Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}}
 	require.Error(t, testenv.Try(transport, play.MustRequest(t, http.MethodGet, url, nil)))
 	assert.Equal(t, 1, attempts)
+}
+
+// A hedge is a second stream of the same connection.
+//
+//retrip:promise P21
+func TestHTTP3_Hedge(t *testing.T) {
+	var late, posts atomic.Int64
+	url, base := serve3(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.Method == http.MethodPost {
+			posts.Add(1)
+		}
+		if r.URL.Path == "/late" && late.Add(1)%2 == 1 && !pause(r.Context(), time.Second) {
+			return
+		}
+		_, _ = io.WriteString(w, "answer to "+string(body))
+	}))
+	var results []string
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2}, Trace: &retrip.Trace{Hedge: func(e retrip.Event) { results = append(results, string(e.Reason)) }}}
+	ask := func(method, path, body string) {
+		_, answer := play.Do(t, tr, play.MustRequest(t, method, url+path, strings.NewReader(body)))
+		assert.Equal(t, "answer to "+body, answer)
+	}
+	for range 10 { // on a busy machine, the hedges may be spent
+		for range 100 {
+			ask(http.MethodGet, "", "")
+		}
+		results = nil
+		late.Store(0)
+		ask(http.MethodGet, "/late", "")
+		if len(results) > 0 {
+			break
+		}
+	}
+	assert.Equal(t, []string{"won"}, results)
+	late.Store(0)
+	for range 4 {
+		ask(http.MethodPost, "/late", "body")
+	}
+	assert.EqualValues(t, 4, posts.Load(), "a POST has no copy")
 }

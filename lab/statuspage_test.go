@@ -23,13 +23,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/statuspage"
 )
 
 // troubled returns Transports with hosts in every kind of trouble.
 func troubled(t *testing.T) map[string]*retrip.Transport {
 	t.Helper()
-	base := roundTripper(func(req *http.Request) (*http.Response, error) {
+	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		resp := &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: req}
 		switch req.URL.Host {
 		case "search-2.internal":

@@ -20,6 +20,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // world is a proxy and its backend.
@@ -107,7 +108,7 @@ func TestProxy_KeepsNothingOfUploads(t *testing.T) {
 		})
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		resp := w.do(http.MethodPut, io.LimitReader(zeros{}, size), size)
+		resp := w.do(http.MethodPut, io.LimitReader(play.Zeros{}, size), size)
 		runtime.ReadMemStats(&after)
 		assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 		assert.Equal(t, int64(size), got, "sent once")
@@ -115,7 +116,7 @@ func TestProxy_KeepsNothingOfUploads(t *testing.T) {
 		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(size/16), "allocated, freed or not")
 
 		got = 0
-		w.do(http.MethodPut, io.LimitReader(zeros{}, 100), 100)
+		w.do(http.MethodPut, io.LimitReader(play.Zeros{}, 100), 100)
 		assert.Equal(t, int64(100), got, "small ones neither")
 	})
 }
@@ -135,11 +136,4 @@ func TestProxy_RepeatsUploadsThatNobodyHasRead(t *testing.T) {
 		assert.Equal(t, http.StatusOK, resp.StatusCode)
 		assert.Equal(t, "pay 10 EUR", got)
 	})
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

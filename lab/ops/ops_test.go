@@ -6,10 +6,10 @@ package ops
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -177,7 +179,7 @@ func checkPages(t *testing.T, s *server, at time.Time) {
 func checkVariables(t *testing.T, s *server, want map[string][]string) {
 	t.Helper()
 	definition := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
-	for _, variable := range readDashboard(t).Templating.List {
+	for _, variable := range readDashboard(t, "grafana").Templating.List {
 		if variable.Definition == "" {
 			continue // the data source
 		}
@@ -250,22 +252,30 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestMetrics_ArePleasantToPromtool lints the metrics of a program under load.
+// TestMetrics_ArePleasantToPromtool lints the metrics of a program and of a
+// shed.Handler under load.
 func TestMetrics_ArePleasantToPromtool(t *testing.T) {
 	promtool := find(t, "promtool")
 	p := newProgram(t)
 	p.run(t)
-	resp, err := http.Get(p.metrics.URL)
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.Contains(t, string(text), `retrip_requests_total{outcome="recovered",policy="flaky.test"} 60`)
-	cmd := exec.Command(promtool, "check", "metrics")
-	cmd.Stdin = bytes.NewReader(text)
-	out, err := cmd.CombinedOutput()
-	assert.NoError(t, err)
-	assert.Empty(t, string(out))
+	h, load, end := shedLoad(t)
+	load()
+	end()
+	for line, metrics := range map[string]prometheus.Collector{
+		`retrip_requests_total{outcome="recovered",policy="flaky.test"} 60`: p.transports[0].Metrics,
+		`retrip_shed_requests_total{attempt="5+"} 5`:                        h,
+	} {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(metrics)
+		w := httptest.NewRecorder()
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		require.Contains(t, w.Body.String(), line)
+		cmd := exec.Command(promtool, "check", "metrics")
+		cmd.Stdin = w.Body
+		out, err := cmd.CombinedOutput()
+		assert.NoError(t, err)
+		assert.Empty(t, string(out))
+	}
 }
 
 // TestRunbook_HasASectionForEachAlert checks the links from alerts to the
@@ -298,26 +308,21 @@ func TestRunbook_HasASectionForEachAlert(t *testing.T) {
 
 // TestDashboard_IsInOrder checks what Grafana itself would not reject.
 func TestDashboard_IsInOrder(t *testing.T) {
-	for name, d := range map[string]dashboard{"retrip": readDashboard(t), "shed": readShedDashboard(t)} {
-		t.Run(name, func(t *testing.T) { checkOrder(t, d) })
-	}
-}
-
-func checkOrder(t *testing.T, d dashboard) {
-	t.Helper()
-	ids := map[int]bool{}
-	cells := map[string]string{}
-	for _, panel := range d.Panels {
-		assert.False(t, ids[panel.ID], "two panels with the id %d", panel.ID)
-		ids[panel.ID] = true
-		assert.LessOrEqual(t, panel.GridPos.X+panel.GridPos.W, 24, panel.Title)
-		for x := range panel.GridPos.W {
-			for y := range panel.GridPos.H {
-				cell := fmt.Sprint(panel.GridPos.X+x, panel.GridPos.Y+y)
-				assert.Empty(t, cells[cell], "%s is in the same place", panel.Title)
-				cells[cell] = panel.Title
+	for _, name := range []string{"grafana", "shed"} {
+		ids := map[int]bool{}
+		cells := map[string]string{}
+		for _, panel := range readDashboard(t, name).Panels {
+			assert.False(t, ids[panel.ID], "two panels with the id %d", panel.ID)
+			ids[panel.ID] = true
+			assert.LessOrEqual(t, panel.GridPos.X+panel.GridPos.W, 24, panel.Title)
+			for x := range panel.GridPos.W {
+				for y := range panel.GridPos.H {
+					cell := fmt.Sprint(panel.GridPos.X+x, panel.GridPos.Y+y)
+					assert.Empty(t, cells[cell], "%s is in the same place", panel.Title)
+					cells[cell] = panel.Title
+				}
 			}
+			assert.Equal(t, panel.Type == "row", len(panel.Targets) == 0, panel.Title)
 		}
-		assert.Equal(t, panel.Type == "row", len(panel.Targets) == 0, panel.Title)
 	}
 }

@@ -33,13 +33,14 @@ type tally map[string]float64
 // scene describes what happens at one host: n requests, one after another. Each
 // has the same outcome, except for the tokens they use up together.
 type scene struct {
-	host   string // also the pattern of its policy, unless that is the default
-	hosts  int    // of the pattern, one after another; 0 means one
-	policy *retrip.Policy
-	n      int
-	method string
-	body   func() io.Reader
-	ctx    context.Context
+	host    string // also the pattern of its policy
+	unnamed bool   // its policy is the default
+	hosts   int    // of the pattern, one after another; 0 means one
+	policy  retrip.Policy
+	n       int
+	method  string
+	body    func() io.Reader
+	ctx     context.Context
 
 	// serve answers request i when it is sent for the nth time. fail, if not
 	// nil, may fail it before it is sent.
@@ -119,93 +120,86 @@ func beaten() func(i, n int, w http.ResponseWriter, r *http.Request) {
 // The last two requests to each of the hosts get a hedge: as many as are saved up.
 const hedging, hedged = 10, 22
 
+// tallied returns a tally of one of each.
+func tallied(events ...string) tally {
+	t := tally{}
+	for _, event := range events {
+		t[event]++
+	}
+	return t
+}
+
+// recovered is what a request adds that succeeds at its second attempt, and gaveUp what one
+// adds that gives up after an attempt.
+func recovered(result, reason string, more ...string) tally {
+	return tallied(append(more, "requests recovered", "attempts "+result, "attempts 2xx", "retries "+reason)...)
+}
+
+func gaveUp(result, reason string) tally {
+	return tallied("requests gave_up", "attempts "+result, "give_ups "+reason)
+}
+
 func scenes() []scene {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	milliseconds := &retrip.Policy{Dialects: []string{"retry-after-ms"}}
+	milliseconds := retrip.Policy{Dialects: []string{"retry-after-ms"}}
+	gated := retrip.Policy{Dialects: milliseconds.Dialects, Gate: retrip.Gate{Enabled: retrip.On}}
+	once := func() io.Reader { return io.MultiReader(strings.NewReader("only once")) }
 	return []scene{
+		{host: "unnamed.test", unnamed: true, n: 50, serve: status(404), each: tallied("requests answered", "attempts 4xx")},
+		{host: "plain.test", n: 300, serve: status(200), each: tallied("requests answered", "attempts 2xx")},
+		{host: "flaky.test", n: 60, serve: status(503, 200), each: recovered("5xx", "server_error")},
+		{host: "rare.test", n: 6, serve: status(503, 200), each: recovered("5xx", "server_error")},
 		{
-			host: "unnamed.test", n: 50, serve: status(404),
-			each: tally{"requests answered": 1, "attempts 4xx": 1},
-		}, {
-			host: "plain.test", policy: &retrip.Policy{}, n: 300, serve: status(200),
-			each: tally{"requests answered": 1, "attempts 2xx": 1},
-		}, {
-			host: "flaky.test", policy: &retrip.Policy{}, n: 60, serve: status(503, 200),
-			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1},
-		}, {
-			host: "rare.test", policy: &retrip.Policy{}, n: 6, serve: status(503, 200),
-			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1},
-		}, {
 			// Seven retries that fail: three for the first request, three for the second, one for the third.
-			host: "down.test", policy: &retrip.Policy{MaxAttempts: 4}, n: 40, serve: status(500),
-			each: tally{"requests gave_up": 1, "attempts 5xx": 1},
+			host: "down.test", policy: retrip.Policy{MaxAttempts: 4}, n: 40, serve: status(500),
+			each: tallied("requests gave_up", "attempts 5xx"),
 			whole: tally{"attempts 5xx": 7, "retries server_error": 7, "give_ups max_attempts": 2, "give_ups retries_failing": 38,
 				"missing": 1.5, "troubled": 1},
-		}, {
-			host: "orders.test", policy: &retrip.Policy{}, n: 30, method: http.MethodPost, serve: status(503),
-			each: tally{"requests gave_up": 1, "attempts 5xx": 1, "give_ups not_idempotent": 1},
-		}, {
-			host: "uploads.test", policy: &retrip.Policy{MaxReplayBody: retrip.Off}, n: 25, method: http.MethodPut, serve: status(503),
-			body: func() io.Reader { return io.MultiReader(strings.NewReader("only once")) },
-			each: tally{"requests gave_up": 1, "attempts 5xx": 1, "give_ups body_not_replayable": 1},
-		}, {
-			host: "limited.test", policy: milliseconds, n: 40, serve: asking(429, "Retry-After-Ms", "5"),
-			each: tally{"requests recovered": 1, "attempts 429": 1, "attempts 2xx": 1, "retries throttled": 1},
-		}, {
-			host: "busy.test", policy: milliseconds, n: 25, serve: asking(503, "Retry-After-Ms", "5"),
-			each: tally{"requests recovered": 1, "attempts 5xx": 1, "attempts 2xx": 1, "retries server_error": 1, "pauses": 1},
-		}, {
+		},
+		{host: "orders.test", n: 30, method: http.MethodPost, serve: status(503), each: gaveUp("5xx", "not_idempotent")},
+		{
+			host: "uploads.test", policy: retrip.Policy{MaxReplayBody: retrip.Off}, n: 25, method: http.MethodPut, serve: status(503),
+			body: once, each: gaveUp("5xx", "body_not_replayable"),
+		},
+		{host: "limited.test", policy: milliseconds, n: 40, serve: asking(429, "Retry-After-Ms", "5"), each: recovered("429", "throttled")},
+		{host: "busy.test", policy: milliseconds, n: 25, serve: asking(503, "Retry-After-Ms", "5"), each: recovered("5xx", "server_error", "pauses")},
+		{
 			// The gate holds one request, for slightly longer than the pause.
-			host: "queue.test", n: 1, serve: asking(429, "Retry-After-Ms", fmt.Sprint(heldFor.Milliseconds())),
-			policy: &retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Dialects: []string{"retry-after-ms"}},
-			each:   tally{"requests recovered": 1, "attempts 429": 1, "attempts 2xx": 1, "retries throttled": 1, "pauses": 1, "held": 1},
-			whole:  tally{"troubled": 1},
+			host: "queue.test", policy: gated, n: 1, serve: asking(429, "Retry-After-Ms", fmt.Sprint(heldFor.Milliseconds())),
+			each: recovered("429", "throttled", "pauses", "held"), whole: tallied("troubled"),
 		}, {
 			// The wait is longer than the policy allows.
-			host: "quota.test", policy: &retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}, n: 25, serve: asking(429, "Retry-After", "3600"),
-			each:  tally{"requests gave_up": 1, "give_ups wait_too_long": 1},
-			whole: tally{"attempts 429": 1, "pauses": 1, "paused": 1, "troubled": 1},
+			host: "quota.test", policy: gated, n: 25, serve: asking(429, "Retry-After", "3600"),
+			each: tallied("requests gave_up", "give_ups wait_too_long"), whole: tallied("attempts 429", "pauses", "paused", "troubled"),
+		},
+		{host: "far.test", n: 25, serve: asking(429, "Retry-After", "3600"), each: gaveUp("429", "wait_too_long")},
+		{host: "hurry.test", policy: retrip.Policy{Deadline: 15 * time.Second}, n: 25, serve: asking(429, "Retry-After", "20"), each: gaveUp("429", "deadline")},
+		{host: "slow.test", n: 25, serve: status(200), fail: failOnce(timeout{}), each: recovered("timeout", "timeout")},
+		{
+			host: "reset.test", n: 25, serve: status(200), fail: failOnce(&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}),
+			each: recovered("error", "error"),
 		}, {
-			host: "far.test", policy: &retrip.Policy{}, n: 25, serve: asking(429, "Retry-After", "3600"),
-			each: tally{"requests gave_up": 1, "attempts 429": 1, "give_ups wait_too_long": 1},
-		}, {
-			host: "hurry.test", policy: &retrip.Policy{Deadline: 15 * time.Second}, n: 25, serve: asking(429, "Retry-After", "20"),
-			each: tally{"requests gave_up": 1, "attempts 429": 1, "give_ups deadline": 1},
-		}, {
-			host: "slow.test", policy: &retrip.Policy{}, n: 25, serve: status(200), fail: failOnce(timeout{}),
-			each: tally{"requests recovered": 1, "attempts timeout": 1, "attempts 2xx": 1, "retries timeout": 1},
-		}, {
-			host: "reset.test", policy: &retrip.Policy{}, n: 25, serve: status(200),
-			fail: failOnce(&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}),
-			each: tally{"requests recovered": 1, "attempts error": 1, "attempts 2xx": 1, "retries error": 1},
-		}, {
-			host: "nowhere.test", policy: &retrip.Policy{}, n: 25,
-			fail: failOnce(&net.DNSError{Err: "no such host", Name: "nowhere.test", IsNotFound: true}),
-			each: tally{"requests failed": 1, "attempts error": 1},
-		}, {
-			host: "quit.test", policy: &retrip.Policy{}, n: 25, ctx: canceled,
-			each: tally{"requests canceled": 1, "give_ups canceled": 1},
-		}, {
-			// net/http repeats every second request on its own, after its
-			// connection dies.
-			host: "stale.test", policy: &retrip.Policy{AttemptTimeout: time.Minute}, n: 40,
+			host: "nowhere.test", n: 25, fail: failOnce(&net.DNSError{Err: "no such host", Name: "nowhere.test", IsNotFound: true}),
+			each: tallied("requests failed", "attempts error"),
+		},
+		{host: "quit.test", n: 25, ctx: canceled, each: tallied("requests canceled", "give_ups canceled")},
+		{
+			// net/http repeats every second request on its own, after its connection dies.
+			host: "stale.test", policy: retrip.Policy{AttemptTimeout: time.Minute}, n: 40,
 			serve: func(i, n int, w http.ResponseWriter, _ *http.Request) {
 				if i%2 == 1 && n == 1 {
 					panic(http.ErrAbortHandler)
 				}
 			},
-			each:  tally{"requests answered": 1, "attempts 2xx": 1},
-			whole: tally{"sends": 20},
+			each: tallied("requests answered", "attempts 2xx"), whole: tally{"sends": 20},
 		}, {
-			host: "*.hedged.test", hosts: hedging, policy: &retrip.Policy{Hedge: 0.2, RetryHeader: "Retry-Attempt"}, n: hedging * hedged, serve: beaten(),
-			each:  tally{"requests answered": 1, "attempts 2xx": 1},
-			whole: tally{"attempts superseded": 20, "hedges lost": 18, "hedges won": 2},
+			host: "*.hedged.test", hosts: hedging, policy: retrip.Policy{Hedge: 0.2, RetryHeader: "Retry-Attempt"}, n: hedging * hedged, serve: beaten(),
+			each: tallied("requests answered", "attempts 2xx"), whole: tally{"attempts superseded": 20, "hedges lost": 18, "hedges won": 2},
 		}, {
 			// A minimum volume of ten failures opens the breaker.
-			host: "broken.test", n: 40, serve: status(500),
-			policy: &retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 10, OpenFor: time.Hour}},
-			each:   tally{"requests gave_up": 1},
+			host: "broken.test", n: 40, serve: status(500), each: tallied("requests gave_up"),
+			policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 10, OpenFor: time.Hour}},
 			whole: tally{"attempts 5xx": 10, "give_ups max_attempts": 10, "give_ups breaker_open": 30, "transitions open": 1,
 				"open": 1, "troubled": 1},
 		},
@@ -253,8 +247,8 @@ func newProgram(t *testing.T) *program {
 
 	hosts := map[string]retrip.Policy{}
 	for _, s := range p.scenes {
-		if s.policy != nil {
-			hosts[s.host] = *s.policy
+		if !s.unnamed {
+			hosts[s.host] = s.policy
 		}
 	}
 	p.transport = func() *retrip.Transport {
@@ -381,11 +375,10 @@ func (p *program) known() map[string]tally {
 		for what, n := range s.whole {
 			sum[what] += n
 		}
-		if s.policy == nil {
-			all["default"] = sum
-		} else {
-			all[s.host] = sum
+		if s.unnamed {
+			s.host = "default"
 		}
+		all[s.host] = sum
 	}
 	return all
 }

@@ -27,7 +27,7 @@ func allQueries(t *testing.T) []query {
 	for _, rule := range alertRules(t) {
 		all = append(all, query{"alert: " + rule.Alert, rule.Expr})
 	}
-	for _, panel := range readDashboard(t).Panels {
+	for _, panel := range readDashboard(t, "grafana").Panels {
 		for _, target := range panel.Targets {
 			expr := target.Expr
 			for variable, value := range map[string]string{"$__rate_interval": "5m", "$job": ".*", "$policy": ".*"} {
@@ -74,9 +74,9 @@ type dashboard struct {
 	}
 }
 
-func readDashboard(t *testing.T) dashboard {
+func readDashboard(t *testing.T, name string) dashboard {
 	t.Helper()
-	data, err := os.ReadFile("grafana-dashboard.json")
+	data, err := os.ReadFile(name + "-dashboard.json")
 	require.NoError(t, err)
 	var d dashboard
 	require.NoError(t, json.Unmarshal(data, &d))

@@ -4,7 +4,6 @@
 package ops
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -26,16 +25,6 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/shed"
 )
-
-func readShedDashboard(t *testing.T) dashboard {
-	t.Helper()
-	data, err := os.ReadFile("shed-dashboard.json")
-	require.NoError(t, err)
-	var d dashboard
-	require.NoError(t, json.Unmarshal(data, &d))
-	require.NotEmpty(t, d.Panels)
-	return d
-}
 
 // shedLoad makes h, whose Limit is 2 and which queues nothing, serve 37
 // requests and refuse 13. Two of them last until the returned function is
@@ -112,7 +101,7 @@ func TestShedDashboard_TellsWhatTheServerDid(t *testing.T) {
 		"Served and waiting: B":     {"": 0},
 		"Served and waiting: C":     {"": 2},
 	}
-	for _, panel := range readShedDashboard(t).Panels {
+	for _, panel := range readDashboard(t, "shed").Panels {
 		for _, target := range panel.Targets {
 			name := panel.Title + ": " + target.RefID
 			expr := strings.NewReplacer("$__rate_interval", "5m", "$job", ".*").Replace(target.Expr)
@@ -129,7 +118,7 @@ func TestShedDashboard_TellsWhatTheServerDid(t *testing.T) {
 	assert.Empty(t, want, "panels that don't exist")
 	alert := strings.ReplaceAll(shedQuery(t, "sum"), "sum by (job)", "sum")
 	assert.InDelta(t, 13.0/50, s.query(t, alert, at)[""], 1e-9)
-	for _, variable := range readShedDashboard(t).Templating.List {
+	for _, variable := range readDashboard(t, "shed").Templating.List {
 		if variable.Definition != "" {
 			assert.Equal(t, "label_values(retrip_shed_requests_total, job)", variable.Definition)
 		}
@@ -166,21 +155,4 @@ tests:
 	require.NoError(t, os.WriteFile(file, []byte(test), 0o600))
 	out, err := exec.Command(promtool, "test", "rules", file).CombinedOutput()
 	assert.NoError(t, err, "%s", out)
-}
-
-func TestShedMetrics_ArePleasantToPromtool(t *testing.T) {
-	promtool := find(t, "promtool")
-	h, load, end := shedLoad(t)
-	load()
-	end()
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(h)
-	w := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	require.Contains(t, w.Body.String(), `retrip_shed_requests_total{attempt="5+"} 5`)
-	cmd := exec.Command(promtool, "check", "metrics")
-	cmd.Stdin = w.Body
-	out, err := cmd.CombinedOutput()
-	assert.NoError(t, err)
-	assert.Empty(t, string(out))
 }

@@ -30,6 +30,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 //retrip:promise P6
@@ -55,39 +56,31 @@ func TestLastResponseIsReturned(t *testing.T) {
 //retrip:promise P9
 func TestRetryAfterOn503IsObeyed(t *testing.T) {
 	scene(t, map[string]bool{goRetryable: true, reHTTP: false, failsafeGo: true, heimdallLib: false, httpRetry: false, ours: true},
-		then(503, "Retry-After", "20"), func(t *testing.T, c doer, s *server) bool {
-			_, err := do(c, request(t, http.MethodGet, nil))
-			require.NoError(t, err)
-			return s.at[1] >= 20*time.Second
-		})
+		then(503, "Retry-After", "20"), waitsTwentySeconds)
 }
 
 func TestRetryAfterIsSpread(t *testing.T) {
 	scene(t, map[string]bool{goRetryable: false, failsafeGo: false, ours: true},
 		then(503, "Retry-After", "20"), func(t *testing.T, c doer, s *server) bool {
-			_, err := do(c, request(t, http.MethodGet, nil))
-			require.NoError(t, err)
+			get(t, c)
 			return s.at[1] != 20*time.Second
 		})
+}
+
+func waitsTwentySeconds(t *testing.T, c doer, s *server) bool {
+	get(t, c)
+	return s.at[1] >= 20*time.Second
 }
 
 // A bubble starts at 2000-01-01 00:00:00 UTC.
 func TestRetryAfterAsADateIsObeyed(t *testing.T) {
 	scene(t, map[string]bool{goRetryable: true, failsafeGo: false, ours: true},
-		then(503, "Retry-After", "Sat, 01 Jan 2000 00:00:20 GMT"), func(t *testing.T, c doer, s *server) bool {
-			_, err := do(c, request(t, http.MethodGet, nil))
-			require.NoError(t, err)
-			return s.at[1] >= 20*time.Second
-		})
+		then(503, "Retry-After", "Sat, 01 Jan 2000 00:00:20 GMT"), waitsTwentySeconds)
 }
 
 func TestRetryAfterAsAnObsoleteDateIsObeyed(t *testing.T) {
 	scene(t, map[string]bool{goRetryable: false, failsafeGo: false, ours: true},
-		then(503, "Retry-After", "Saturday, 01-Jan-00 00:00:20 GMT"), func(t *testing.T, c doer, s *server) bool {
-			_, err := do(c, request(t, http.MethodGet, nil))
-			require.NoError(t, err)
-			return s.at[1] >= 20*time.Second
-		})
+		then(503, "Retry-After", "Saturday, 01-Jan-00 00:00:20 GMT"), waitsTwentySeconds)
 }
 
 func TestRetryAfterOfADayIsWaitedFor(t *testing.T) {
@@ -155,11 +148,8 @@ func TestBodyOfTheRequestIsReplaced(t *testing.T) {
 func TestDiscardedBodyIsReadToItsEnd(t *testing.T) {
 	const size = 64 << 20
 	scene(t, map[string]int64{goRetryable: 4 << 10, reHTTP: size, failsafeGo: 0, heimdallLib: 0, httpRetry: 16 << 10, ours: 256<<10 + 1},
-		func() []answer {
-			return []answer{{status: 503, body: io.LimitReader(zeros{}, size)}, {status: 200}}
-		}, func(t *testing.T, c doer, s *server) int64 {
-			_, err := do(c, request(t, http.MethodGet, nil))
-			require.NoError(t, err)
+		thenBody(503, size), func(t *testing.T, c doer, s *server) int64 {
+			get(t, c)
 			return s.given[0].read
 		})
 }
@@ -168,8 +158,7 @@ func TestDiscardedBodyIsReadToItsEnd(t *testing.T) {
 func TestDiscardedBodyIsClosed(t *testing.T) {
 	scene(t, map[string]bool{goRetryable: true, reHTTP: true, failsafeGo: false, heimdallLib: true, httpRetry: true, ours: true},
 		then(503), func(t *testing.T, c doer, s *server) bool {
-			_, err := do(c, request(t, http.MethodGet, nil))
-			require.NoError(t, err)
+			get(t, c)
 			return s.given[0].closed
 		})
 }
@@ -181,11 +170,8 @@ func TestDiscardedBodyIsClosed(t *testing.T) {
 func TestSmallErrorBodyKeepsItsConnection(t *testing.T) {
 	const size = 64 << 10
 	scene(t, map[string]bool{goRetryable: false, reHTTP: true, failsafeGo: false, heimdallLib: false, httpRetry: false, ours: true},
-		func() []answer {
-			return []answer{{status: 503, body: io.LimitReader(zeros{}, size)}, {status: 200}}
-		}, func(t *testing.T, c doer, s *server) bool {
-			_, err := do(c, request(t, http.MethodGet, nil))
-			require.NoError(t, err)
+		thenBody(503, size), func(t *testing.T, c doer, s *server) bool {
+			get(t, c)
 			return s.given[0].read >= size
 		})
 }
@@ -256,8 +242,7 @@ func TestFirstWaitIsAlwaysTheSame(t *testing.T) {
 			var least, most time.Duration
 			for i := range 50 {
 				s.at, s.opened = nil, time.Now()
-				_, err := do(c, request(t, http.MethodGet, nil))
-				require.NoError(t, err)
+				get(t, c)
 				if wait := s.at[1]; i == 0 {
 					least, most = wait, wait
 				} else {
@@ -296,17 +281,6 @@ func TestCloseIdleConnectionsReachesTheBase(t *testing.T) {
 	documented(t, claims)
 }
 
-// failing is a base that returns a sequence of errors.
-type failing struct{ errs []error }
-
-func (f *failing) RoundTrip(*http.Request) (*http.Response, error) {
-	err := f.errs[0]
-	if len(f.errs) > 1 {
-		f.errs = f.errs[1:]
-	}
-	return nil, err
-}
-
 // TestErrorTellsOfTheFirstAttemptToo records whether the error mentions a
 // refused connection if later attempts were reset.
 //
@@ -317,7 +291,7 @@ func TestErrorTellsOfTheFirstAttemptToo(t *testing.T) {
 	reset := &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 	scene(t, claims, always(200), func(t *testing.T, _ doer, _ *server) bool {
 		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
-		_, err := do(clients[name](&failing{[]error{refused, reset}}), request(t, http.MethodGet, nil))
+		_, err := do(clients[name](play.Base(play.Err(refused), play.Err(reset))), request(t, http.MethodGet, nil))
 		require.Error(t, err)
 		return errors.Is(err, syscall.ECONNREFUSED)
 	})
@@ -398,11 +372,4 @@ func TestAttemptTimeoutCutsTheBody(t *testing.T) {
 			})
 		})
 	}
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

@@ -6,7 +6,6 @@ package peers
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,11 +36,10 @@ func retriesOf(t *testing.T, client func(base http.RoundTripper) doer) (waits []
 // brackets against the behaviour of the libraries with their zero
 // configuration.
 func TestDefaults(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/migrating.md")
-	require.NoError(t, err)
+	page := read(t, "../../../docs/migrating.md")
 	says := func(format string, args ...any) {
 		t.Helper()
-		assert.Contains(t, string(page), fmt.Sprintf(format, args...))
+		assert.Contains(t, page, fmt.Sprintf(format, args...))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		waits := retriesOf(t, func(base http.RoundTripper) doer {

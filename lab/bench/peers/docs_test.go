@@ -16,14 +16,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
 // TestMigrating_ClaimsAreTested checks that docs/migrating.md names every
 // behaviour test and no other test.
 func TestMigrating_ClaimsAreTested(t *testing.T) {
 	names := func(file, pattern string) []string {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
 		var names []string
-		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(read(t, file), -1) {
 			names = append(names, match[1])
 		}
 		slices.Sort(names)
@@ -37,13 +42,10 @@ func TestMigrating_ClaimsAreTested(t *testing.T) {
 // TestMigrating_Versions checks that docs/migrating.md names the versions that
 // the tests run.
 func TestMigrating_Versions(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/migrating.md")
-	require.NoError(t, err)
-	mod, err := os.ReadFile("../go.mod")
-	require.NoError(t, err)
-	text := strings.Join(strings.Fields(string(page)), " ")
+	page := read(t, "../../../docs/migrating.md")
+	text := strings.Join(strings.Fields(page), " ")
 	for _, name := range libraries[:len(libraries)-1] {
-		version := regexp.MustCompile(`(?m)/` + name + `(?:/v\d+)? v(\S+)$`).FindStringSubmatch(string(mod))
+		version := regexp.MustCompile(`(?m)/` + name + `(?:/v\d+)? v(\S+)$`).FindStringSubmatch(read(t, "../go.mod"))
 		require.NotNil(t, version, name)
 		assert.Contains(t, text, name+" "+version[1])
 	}
@@ -52,9 +54,8 @@ func TestMigrating_Versions(t *testing.T) {
 // TestCompared_RowsAreTested checks that each row of what the others don't have
 // links to an existing test.
 func TestCompared_RowsAreTested(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/migrating.md")
-	require.NoError(t, err)
-	_, section, _ := strings.Cut(string(page), "\n## What the others don't have\n")
+	page := read(t, "../../../docs/migrating.md")
+	_, section, _ := strings.Cut(page, "\n## What the others don't have\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	row := regexp.MustCompile(`(?m)^\| [^\n]* \|$`)
 	link := regexp.MustCompile("\\[`((?:Test|Example)\\w+)`\\]\\(([\\w./]+)\\) \\|$")
@@ -68,9 +69,7 @@ func TestCompared_RowsAreTested(t *testing.T) {
 		if !assert.NotNil(t, found, "no test: %s", r) {
 			continue
 		}
-		file, err := os.ReadFile(filepath.Join("../../../docs", found[2]))
-		require.NoError(t, err)
-		assert.Contains(t, string(file), "\nfunc "+found[1]+"(")
+		assert.Contains(t, read(t, filepath.Join("../../../docs", found[2])), "\nfunc "+found[1]+"(")
 	}
 	assert.NotZero(t, rows)
 }
@@ -115,10 +114,9 @@ var libraries = []string{goRetryable, reHTTP, failsafeGo, heimdallLib, httpRetry
 // migrating returns the cells of the row that names the test, by library.
 func migrating(t *testing.T) map[string]string {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/migrating.md")
-	require.NoError(t, err)
-	require.Contains(t, string(page), "\n| | "+strings.Join(libraries, " | ")+" | test |\n")
-	row := regexp.MustCompile(`(?m)^\| ([^\n]*) \| ` + "`" + t.Name() + "`" + ` \|$`).FindStringSubmatch(string(page))
+	page := read(t, "../../../docs/migrating.md")
+	require.Contains(t, page, "\n| | "+strings.Join(libraries, " | ")+" | test |\n")
+	row := regexp.MustCompile(`(?m)^\| ([^\n]*) \| ` + "`" + t.Name() + "`" + ` \|$`).FindStringSubmatch(page)
 	require.NotNil(t, row, "docs/migrating.md has no row for the test")
 	columns := strings.Split(row[1], "|")[1:]
 	require.Len(t, columns, len(libraries))
@@ -132,16 +130,15 @@ func migrating(t *testing.T) map[string]string {
 // compared compares the numbers of a claim with those in README.md.
 func compared(t *testing.T, claims map[string]int) {
 	t.Helper()
-	page, err := os.ReadFile("../../../README.md")
-	require.NoError(t, err)
+	page := read(t, "../../../README.md")
 	var others []int
 	for name, n := range claims {
 		if name != ours {
 			others = append(others, n)
 		}
 	}
-	assert.Contains(t, string(page), fmt.Sprintf(" %d to %d ", slices.Min(others), slices.Max(others)))
+	assert.Contains(t, page, fmt.Sprintf(" %d to %d ", slices.Min(others), slices.Max(others)))
 	if claims[ours] > 1 {
-		assert.Contains(t, string(page), fmt.Sprintf(" %d |", claims[ours]))
+		assert.Contains(t, page, fmt.Sprintf(" %d |", claims[ours]))
 	}
 }

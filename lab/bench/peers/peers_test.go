@@ -21,6 +21,7 @@ import (
 	"github.com/ybbus/httpretry"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // The libraries, by the names in docs/migrating.md.
@@ -173,11 +174,23 @@ func then(status int, header ...string) func() []answer {
 	return func() []answer { return append(always(status, header...)(), answer{status: 200}) }
 }
 
+// thenBody is the script of a first answer with a long body, followed by 200.
+func thenBody(status int, size int64) func() []answer {
+	return func() []answer {
+		return []answer{{status: status, body: io.LimitReader(play.Zeros{}, size)}, {status: 200}}
+	}
+}
+
 func request(t *testing.T, method string, content io.Reader) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://api.example.com/", content)
+	return play.MustRequest(t, method, "http://api.example.com/", content)
+}
+
+// get makes a GET that is answered.
+func get(t *testing.T, c doer) {
+	t.Helper()
+	_, err := do(c, request(t, http.MethodGet, nil))
 	require.NoError(t, err)
-	return req
 }
 
 // do makes a request and returns the status, or 0 for an error.
