@@ -26,6 +26,9 @@ type must struct {
 	last                  time.Duration
 }
 
+// goneRate is the rate of a limit that is gone.
+const goneRate = 1e6
+
 // newRateLimitCase returns a case of one process with a gate.
 func newRateLimitCase(name string, m must, l ServerLimit, horizon, warmUp time.Duration, change ...func(*RateLimit)) RateLimitCase {
 	c := RateLimitCase{name, m, RateLimit{
@@ -204,7 +207,7 @@ func Refusals() []RateLimitCase {
 		gap := time.Duration(float64(s) / rate)
 		to := 10*time.Minute + 20*gap
 		seen := to + max(2*time.Minute, 3*gap)
-		l := ServerLimit{Rate: 1e6, Count: 1, To: to, Meanwhile: rate}
+		l := ServerLimit{Rate: goneRate, Count: 1, To: to, Meanwhile: rate}
 		add(fmt.Sprintf("%g/s is gone: 2 min or 3 gaps later", rate), l, seen+time.Minute, seen, workers(10))
 		l.Rate = 10 * rate
 		add(fmt.Sprintf("%g/s rises to %g/s: 2 min or 3 gaps later", rate, l.Rate), l, seen+max(time.Minute, 10*gap), seen, workers(50))
@@ -217,7 +220,7 @@ func Refusals() []RateLimitCase {
 	}
 	add("0.1/s, burst 1, one in 6 s arrives, deadline 1 s", ServerLimit{Rate: .1, Count: 1}, 7200*s, 600*s, arrive(1./6, s))
 	add("0.05/s, burst 1, one in 6 s arrives, deadline 2 s", ServerLimit{Rate: .05, Count: 1}, 7200*s, 600*s, arrive(1./6, 2*s))
-	gone := ServerLimit{Rate: 1e6, Count: 1, To: 1200 * s, Meanwhile: .05}
+	gone := ServerLimit{Rate: goneRate, Count: 1, To: 1200 * s, Meanwhile: .05}
 	add("0.05/s is gone, one in 6 s arrives, deadline 2 s: 2 min later", gone, 1920*s, 1320*s, arrive(1./6, 2*s))
 	return cases
 }

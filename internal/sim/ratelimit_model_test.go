@@ -4,7 +4,6 @@
 package sim
 
 import (
-	"cmp"
 	"math"
 	"net/http"
 	"slices"
@@ -59,8 +58,7 @@ type RateLimit struct {
 // among the answers that clients received from RateLimit.WarmUp on.
 type RateLimitResult struct {
 	Accepted, Refused int64 // attempts, after the warm-up
-	Failed            int64 // requests that ended without success, in the whole run
-	GaveUp            []ReasonCount
+	GaveUp            map[retrip.Reason]int64
 
 	Used     float64 // accepted requests as a share of what the limit allows, after the warm-up
 	Refusals float64 // per accepted request, after the warm-up
@@ -70,13 +68,12 @@ type RateLimitResult struct {
 	// took turns at the whole limit; it is 0 without workers.
 	Worst, Fair time.Duration
 
-	Waited   time.Duration // the sum of all times from arrival to success
-	Last     time.Duration // the time of the last success
-	Share    float64       // of the process that got the largest share, after the warm-up
-	Least    float64       // of the process that got the smallest
-	Tenants  []int64       // accepted by key, after the warm-up
-	Attempts int           // the largest number for one request
-	Early    int64         // attempts made while the process, or its key, had been told to wait
+	Waited  time.Duration // the sum of all times from arrival to success
+	Last    time.Duration // the time of the last success
+	Share   float64       // of the process that got the largest share, after the warm-up
+	Least   float64       // of the process that got the smallest
+	Tenants []int64       // accepted by key, after the warm-up
+	Early   int64         // attempts made while the process, or its key, had been told to wait
 }
 
 // The kind of an event is in the lowest bits of its tag. The remaining bits are
@@ -107,7 +104,6 @@ type limitCall struct {
 type limitRun struct {
 	*RateLimit
 	rules    *decide.Rules
-	policy   retrip.Policy // every field resolved
 	hosts    []host.Record
 	out      []int // requests in progress, by host
 	told     [][]time.Duration
@@ -129,12 +125,11 @@ type limitRun struct {
 
 func (m RateLimit) run(t *testing.T) *RateLimitResult {
 	t.Helper()
-	rules, policy, err := m.Policy.rules()
+	rules, _, err := m.Policy.rules()
 	require.NoError(t, err)
 	r := &limitRun{
 		RateLimit: &m,
 		rules:     rules,
-		policy:    policy,
 		hosts:     make([]host.Record, m.Processes),
 		out:       make([]int, m.Processes),
 		told:      make([][]time.Duration, m.Processes),
@@ -149,7 +144,7 @@ func (m RateLimit) run(t *testing.T) *RateLimitResult {
 		failure:   newChance(m.Failures),
 		random:    newChance(m.Limit.Random),
 		shares:    make([]int64, m.Processes),
-		result:    RateLimitResult{Tenants: make([]int64, len(m.servers()))},
+		result:    RateLimitResult{GaveUp: map[retrip.Reason]int64{}, Tenants: make([]int64, len(m.servers()))},
 	}
 	r.start()
 	return r.run()
@@ -255,9 +250,6 @@ func (r *limitRun) begin(i int32) {
 	if r.Deadline > 0 {
 		q.call.Deadline = r.now + r.Deadline
 	}
-	if d := r.policy.Deadline; d > 0 && (q.call.Deadline == 0 || d < r.Deadline) {
-		q.call.Deadline = r.now + d
-	}
 	if r.rules.Gate {
 		q.call.Waiter = i
 		if r.GatePerTenant {
@@ -290,7 +282,6 @@ func (r *limitRun) ask(i int32) {
 		r.push(i, a.Wait, limitAsk)
 	default:
 		q.sent = r.now
-		r.result.Attempts = max(r.result.Attempts, q.call.Attempts)
 		if r.now < r.told[q.process][q.tenant] {
 			r.result.Early++
 		}
@@ -377,8 +368,7 @@ func (r *limitRun) end(i int32, good bool, reason retrip.Reason) {
 			r.result.Worst = max(r.result.Worst, wait)
 		}
 	} else {
-		r.result.Failed++
-		r.result.GaveUp = countReason(r.result.GaveUp, reason)
+		r.result.GaveUp[reason]++
 	}
 	// As in Transport, a host is forgotten when no request is in progress and
 	// it has no state left to keep.
@@ -398,7 +388,6 @@ func (r *limitRun) end(i int32, good bool, reason retrip.Reason) {
 
 func (r *limitRun) finish() {
 	res := &r.result
-	slices.SortFunc(res.GaveUp, func(a, b ReasonCount) int { return cmp.Compare(b.Count, a.Count) })
 	allowed, perSecond := 0.0, 0.0
 	for _, s := range r.servers {
 		allowed += s.allows(r.WarmUp, max(r.now, r.WarmUp))

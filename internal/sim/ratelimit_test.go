@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -49,10 +48,7 @@ func TestRateLimits(t *testing.T) {
 				assert.EqualValues(t, c.Model.Burst*c.Model.Processes, r.Accepted, "all of them")
 			}
 			assert.Zero(t, r.Early, "within the time that the server asked for")
-			failed := map[retrip.Reason]int64{}
-			for _, g := range r.GaveUp {
-				failed[g.Reason] = g.Count
-			}
+			failed := r.GaveUp
 			if must.used > 0 {
 				assert.LessOrEqual(t, failed[retrip.ReasonMaxAttempts], r.Accepted/25+2)
 			}
@@ -84,11 +80,7 @@ func TestRateLimits_Seeds(t *testing.T) {
 		m := rateLimitCase(t, name)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			seeds := uint64(24)
-			if brief {
-				seeds = 2
-			}
-			for seed := range seeds {
+			for seed := range uint64(testenv.Size(2, 24)) {
 				m.Seed = seed + 1
 				r := m.run(t)
 				assert.LessOrEqual(t, r.Share, must.share, "seed %d", m.Seed)
@@ -100,11 +92,10 @@ func TestRateLimits_Seeds(t *testing.T) {
 	t.Run("rise", func(t *testing.T) {
 		m := rateLimitCase(t, "10/s rises to 100/s: 30 to 60 s after")
 		used := 0.0
-		seeds := uint64(testenv.Size(3, 6))
+		seeds := testenv.Size(3, 6)
 		for seed := range seeds {
-			m.Seed = seed + 1
-			r := m.run(t)
-			used += r.Used / float64(seeds)
+			m.Seed = uint64(seed + 1)
+			used += m.run(t).Used / float64(seeds)
 		}
 		t.Logf("%.1f %%", 100*used)
 		assert.GreaterOrEqual(t, used, .88)

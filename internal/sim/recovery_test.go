@@ -56,47 +56,43 @@ func TestCheckRecovery(t *testing.T) {
 	assert.Contains(t, err.Error(), "aws-standard takes "+e.Recovery.String()+" to recover; without retries it takes ")
 }
 
-// Where retries are harmless, the check reports nothing, whatever else goes
-// wrong.
-func TestCheckRecovery_Harmless(t *testing.T) {
-	faulty := Overload()
-	faulty.Backend.FailureRate = 0.06
-	worse := Overload()
-	worse.Backend.FailureRate = 0.3
-	slow := Overload()
+// The check finds storms in a shorter trigger, in a backend that fails anyway, and in
+// long waits. Where retries are harmless, it reports nothing, whatever else goes wrong.
+func TestCheckRecovery_Storms(t *testing.T) {
+	failing := func(share float64) Scenario {
+		s := Overload()
+		s.Backend.FailureRate = share
+		return s
+	}
+	slow, two, large := Overload(), Overload().LoadOf(0.8), of(Overload(), 10)
 	slow.Policy.Retry.Backoff = retrip.Backoff{Base: 10 * time.Second, Cap: time.Minute}
-	for name, s := range map[string]Scenario{
-		"6 % fail":                  faulty,
-		"6 % fail, without retries": as(t, faulty, "no-retries"),
-		"30 % fail":                 worse,
-		"slow backoff":              slow,
+	two.Policy.Retry.MaxAttempts = 2
+	large.Policy.Retry.Budget = 10_000
+	for _, c := range []struct {
+		name    string
+		s       Scenario
+		storm   bool
+		telling bool
+	}{
+		{"6 % fail", failing(0.06), false, true},
+		{"6 % fail, without retries", as(t, failing(0.06), "no-retries"), false, false},
+		{"30 % fail", failing(0.3), false, false},
+		{"slow backoff", slow, false, false},
+		{"6 % fail, without a budget", as(t, failing(0.06), "no-budget"), true, false},
+		{"slow backoff, without a budget", as(t, slow, "no-budget"), true, false},
+		{"two attempts", as(t, two, "no-budget"), true, false},
+		{"a large budget", large, true, true},
+		{"short triggers", of(Overload().LoadOf(0.8), 1000), true, false},
 	} {
-		if brief && name != "6 % fail" {
+		if brief && !c.telling {
 			continue
 		}
-		assert.NoError(t, recovers(t, s), name)
-	}
-}
-
-// The check finds storms in a shorter trigger, in a backend that fails anyway, and in
-// long waits.
-func TestCheckRecovery_Storms(t *testing.T) {
-	faulty := as(t, Overload(), "no-budget")
-	faulty.Backend.FailureRate = 0.06
-	slow := as(t, Overload(), "no-budget")
-	slow.Policy.Retry.Backoff = retrip.Backoff{Base: 10 * time.Second, Cap: time.Minute}
-	two := as(t, Overload(), "no-budget").LoadOf(0.8)
-	two.Policy.Retry.MaxAttempts = 2
-	large := of(Overload(), 10)
-	large.Policy.Retry.Budget = 10_000
-	for name, s := range map[string]Scenario{
-		"6 % fail": faulty, "slow backoff": slow, "two attempts": two, "a large budget": large, "short triggers": of(Overload().LoadOf(0.8), 1000),
-	} {
-		if brief && name != "a large budget" {
+		if !c.storm {
+			assert.NoError(t, recovers(t, c.s), c.name)
 			continue
 		}
 		var e *RecoveryError
-		assert.ErrorAs(t, recovers(t, s, time.Second, 10*time.Second), &e, name)
+		assert.ErrorAs(t, recovers(t, c.s, time.Second, 10*time.Second), &e, c.name)
 	}
 }
 
@@ -192,24 +188,22 @@ func TestCheckRecovery_Breaker(t *testing.T) {
 	assert.Regexp(t, `requests/s each\), and with it (no fleet size|only up to \d)$`, err.Error())
 }
 
-// A recovered backend is watched until the waits before retries are over.
-func TestCheckRecovery_WatchesWaits(t *testing.T) {
+// A recovered backend is watched until the waits before retries are over. A client with
+// only a deadline waits for an attempt until then.
+func TestCheckRecovery_Waits(t *testing.T) {
 	s := Overload()
+	p := &s.Policy.Retry
 	assert.Equal(t, recoveryTail, s.tail())
-	s.Policy.Retry.Backoff = retrip.Backoff{Base: 10 * time.Second, Cap: 20 * time.Second}
+	p.Backoff = retrip.Backoff{Base: 10 * time.Second, Cap: 20 * time.Second}
 	assert.Equal(t, 50*time.Second, s.tail())
-	s.Policy.Retry.MaxAttempts = 20
+	p.MaxAttempts = 20
 	assert.Equal(t, recoveryLonger, s.tail())
-}
 
-// A client with only a deadline waits for an attempt until then.
-func TestCheckRecovery_Deadline(t *testing.T) {
-	s := Overload()
 	s.Fleet.Timeout = 0
 	assert.Zero(t, s.attemptTimeout())
-	s.Policy.Retry.Deadline = 2 * time.Second
+	p.Deadline = 2 * time.Second
 	assert.Equal(t, 2*time.Second, s.attemptTimeout())
-	s.Policy.Retry.AttemptTimeout = time.Second
+	p.AttemptTimeout = time.Second
 	assert.Equal(t, time.Second, s.attemptTimeout())
 }
 

@@ -18,16 +18,27 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// besides returns how many requests succeed, after the warm-up, with a gate, without
-// one, and with clients that only obey each Retry-After.
-func besides(t *testing.T, m RateLimit) (gate, none, obeying float64, result *RateLimitResult) {
+// besides returns what comes of m with a gate, without one, and with clients that only
+// obey each Retry-After.
+func besides(t *testing.T, m RateLimit) (gate, none, obeying *RateLimitResult) {
 	t.Helper()
-	result = m.run(t)
-	assert.Zero(t, result.Early, "within the time that the server asked for")
+	gate = m.run(t)
+	assert.Zero(t, gate.Early, "within the time that the server asked for")
 	m.Policy.Retry.Gate.Enabled = retrip.Off
-	none = float64(m.run(t).Accepted)
+	none = m.run(t)
 	m.Obeys = true
-	return float64(result.Accepted), none, float64(m.run(t).Accepted), result
+	obeying = m.run(t)
+	assert.Zero(t, obeying.Early)
+	return gate, none, obeying
+}
+
+// neverMuchWorse compares what succeeds.
+func neverMuchWorse(t *testing.T, m RateLimit, gate, none, obeying *RateLimitResult, least float64) {
+	t.Helper()
+	assert.GreaterOrEqual(t, float64(gate.Accepted), float64(obeying.Accepted)*least, "%+v", m)
+	if m.Limit.Kind == Unlimited && m.Limit.Word == NoWord {
+		assert.GreaterOrEqual(t, float64(gate.Accepted), .8*float64(none.Accepted), "%+v", m)
+	}
 }
 
 // What docs/rate-limits.md names as out of reach, and what is reached instead: the
@@ -57,23 +68,45 @@ func TestRefusals(t *testing.T) {
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			seeds := []uint64{101, 102}
-			if brief {
-				seeds = seeds[:1]
-			}
-			for _, seed := range seeds {
+			for seed := range uint64(testenv.Size(1, 2)) {
 				m := c.Model
-				m.Seed = seed
-				gate, none, obeying, r := besides(t, m)
-				assert.GreaterOrEqual(t, gate, obeying*least)
-				if m.Limit.Kind == Unlimited && m.Limit.Word == NoWord {
-					assert.GreaterOrEqual(t, gate, .8*none)
-				}
+				m.Seed = 101 + seed
+				gate, none, obeying := besides(t, m)
+				neverMuchWorse(t, m, gate, none, obeying, least)
 				if m.Processes > 1 {
-					assert.GreaterOrEqual(t, r.Least*float64(m.Processes), share)
+					assert.GreaterOrEqual(t, gate.Least*float64(m.Processes), share)
 				}
+				refusesAsItSays(t, m, none, obeying)
 			}
 		})
+	}
+}
+
+// refusesAsItSays checks the server of a case by the clients without a gate.
+func refusesAsItSays(t *testing.T, m RateLimit, none, obeying *RateLimitResult) {
+	t.Helper()
+	if m.Limit.To > 0 && m.Rate == 0 { // a limit that is gone, or has risen
+		rate := float64(none.Accepted) / (m.Horizon - m.WarmUp).Seconds()
+		assert.Greater(t, rate, 4*m.Limit.Meanwhile)
+		assert.Less(t, rate, 1.1*m.Limit.Rate)
+		if m.Limit.Rate == goneRate {
+			assert.Less(t, none.Refusals, .001)
+		}
+		return
+	}
+	if m.Limit.Kind != Unlimited || m.Limit.Every == 2 {
+		return
+	}
+	share := m.Limit.Random
+	if m.Limit.Every > 0 {
+		share = 1 / float64(m.Limit.Every)
+	}
+	for _, r := range []*RateLimitResult{none, obeying} {
+		assert.InDelta(t, share/(1-share), r.Refusals, .25*share/(1-share)+.005, "per accepted attempt")
+	}
+	if m.Limit.Word > 0 && m.Workers > 0 {
+		assert.Positive(t, none.Early)
+		assert.Less(t, obeying.Accepted, none.Accepted)
 	}
 }
 
@@ -83,11 +116,7 @@ func TestRefusals(t *testing.T) {
 //
 //retrip:promise P23
 func TestRefusals_AnyServer(t *testing.T) {
-	n := 60
-	if brief {
-		n = 8
-	}
-	for seed := range uint64(n) {
+	for seed := range uint64(testenv.Size(8, 60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 27))
@@ -111,15 +140,10 @@ func TestRefusals_AnyServer(t *testing.T) {
 			if random.IntN(2) == 0 {
 				m.Workers, m.Rate = 0, math.Exp(random.Float64()*5-2) // per second, 0.14 to 20
 			}
-			gate, none, obeying, r := besides(t, m)
-			if obeying < 20 {
-				return
+			gate, none, obeying := besides(t, m)
+			if obeying.Accepted >= 20 {
+				neverMuchWorse(t, m, gate, none, obeying, .5)
 			}
-			assert.GreaterOrEqual(t, gate, obeying/2, "%+v", m)
-			if m.Limit.Kind == Unlimited && m.Limit.Word == NoWord {
-				assert.GreaterOrEqual(t, gate, .8*none, "%+v", m)
-			}
-			t.Logf("%.0f %% of obeying, %.0f %% of no gate, %.1f %% refused", 100*gate/obeying, 100*gate/none, 100*r.Refusals)
 		})
 	}
 }
@@ -140,57 +164,6 @@ func TestRefusals_Alone(t *testing.T) {
 				Seed:      seed,
 			}.run(t)
 			assert.LessOrEqual(t, r.Waited, time.Duration(r.Accepted)*(2*word+time.Second), "on average")
-		}
-	}
-}
-
-// The servers of the cases refuse what they say they refuse, whatever the rate is, and a
-// client that obeys sends nothing within the time that a server asked for.
-func TestRefusals_Servers(t *testing.T) {
-	for _, c := range Refusals() {
-		if c.Model.Limit.Kind != Unlimited || c.Model.Limit.Every == 2 {
-			continue
-		}
-		share := c.Model.Limit.Random
-		if c.Model.Limit.Every > 0 {
-			share = 1 / float64(c.Model.Limit.Every)
-		}
-		t.Run(c.Name, func(t *testing.T) {
-			t.Parallel()
-			m := c.Model
-			m.Policy.Retry.Gate.Enabled = retrip.Off
-			none := m.run(t)
-			m.Obeys = true
-			obeys := m.run(t)
-			for _, r := range []*RateLimitResult{none, obeys} {
-				// Refusals are per accepted attempt.
-				assert.InDelta(t, share/(1-share), r.Refusals, .25*share/(1-share)+.005)
-			}
-			if strings.Contains(c.Name, "always") && m.Workers > 0 {
-				assert.Positive(t, none.Early)
-				assert.Less(t, obeys.Accepted, none.Accepted)
-			}
-			assert.Zero(t, obeys.Early)
-		})
-	}
-}
-
-// A limit that is gone refuses nothing any more, and one that has risen lets through
-// several times as much as before, and no more than it says.
-func TestRefusals_Gone(t *testing.T) {
-	for _, c := range Refusals() {
-		m := c.Model
-		if m.Limit.To == 0 || m.Rate > 0 {
-			continue
-		}
-		m.Policy.Retry.Gate.Enabled = retrip.Off
-		r := m.run(t)
-		rate := float64(r.Accepted) / (m.Horizon - m.WarmUp).Seconds()
-		assert.Greater(t, rate, 4*m.Limit.Meanwhile, c.Name)
-		if strings.Contains(c.Name, "rises") {
-			assert.Less(t, rate, 1.1*m.Limit.Rate, c.Name)
-		} else {
-			assert.Less(t, r.Refusals, .001, c.Name)
 		}
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -166,6 +168,39 @@ func TestNothingIsLost(t *testing.T) {
 			assert.Equal(t, make([]int32, len(e.retries)), e.retries, "retries in flight")
 		}
 	}
+}
+
+// The simulator makes no decisions of its own: every decision of a run is the
+// answer of a separate record that is asked the same with the same draw.
+//
+//retrip:promise P14
+func TestDecisionsAreTheHosts(t *testing.T) {
+	s := of(Overload(), 50)
+	s.Policy.Retry.Breaker.Ratio = 0.9
+	s.Policy.Retry.Deadline = 700 * time.Millisecond
+	s.Policy.Retry.AttemptTimeout = s.Fleet.Timeout
+	r, err := newRun(&s)
+	require.NoError(t, err)
+	rules, _, err := s.Policy.rules()
+	require.NoError(t, err)
+	hosts := make([]host.Record, 50)
+	decisions, retries := 0, 0
+	r.traceForget = func(client int32) { hosts[client] = host.Record{} }
+	r.traceStep = func(client int32, call decide.Call, e decide.Event, now time.Duration, draw uint64, a decide.Action) {
+		var got decide.Action
+		call.Step(rules, &hosts[client], &e, &got, now, draw)
+		require.Equal(t, a, got)
+		if e.Kind == decide.Ended {
+			decisions++
+		}
+		if a.Do == decide.Send && call.Attempts > 1 {
+			retries++
+		}
+	}
+	_, err = r.run(t.Context())
+	require.NoError(t, err)
+	assert.Greater(t, decisions, 50_000)
+	assert.Greater(t, retries, 100)
 }
 
 func TestStorm(t *testing.T) {

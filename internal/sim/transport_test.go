@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func answer(req *http.Request, status int) *http.Response {
@@ -137,9 +138,9 @@ func TestTransportsAgreeStatistically(t *testing.T) {
 	faults.Fleet.Clients = 30
 	faults.Arrivals.Rate = 200
 	faults.Horizon = 25 * time.Second
-	account := withAccount(t, overload)
+	account := as(t, overload, "account")
 	account.Fleet.Clients, account.Fleet.Timeout, account.Store.Size = 200, time.Second, 50
-	pauses := withAccount(t, faults)
+	pauses := as(t, faults, "account")
 	pauses.Backend.FailureRate, pauses.Store.Size = 0, 50
 	pauses.Trigger = Trigger{For: 25 * time.Second, FailureRate: 0.2, RetryAfter: 2 * time.Second}
 	pauses.Horizon = 40 * time.Second
@@ -230,13 +231,13 @@ func TestLayers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var wg sync.WaitGroup
 			for range clients {
-				var base http.RoundTripper = roundTripper(func(req *http.Request) (*http.Response, error) {
+				var base http.RoundTripper = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 					sent.Add(1)
 					return answer(req, http.StatusServiceUnavailable), nil
 				})
 				for range 3 {
 					inner := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: c.budget, Backoff: retrip.Backoff{Cap: time.Second}}}
-					base = roundTripper(func(req *http.Request) (*http.Response, error) {
+					base = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 						return inner.RoundTrip(req.Clone(req.Context()))
 					})
 				}
@@ -259,7 +260,3 @@ func TestLayers(t *testing.T) {
 		assert.True(t, perRequest >= c.least && perRequest <= c.most, "%.2f", perRequest)
 	}
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

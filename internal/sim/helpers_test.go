@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,6 +25,37 @@ func rows[T any](some, all []T) []T {
 		return some
 	}
 	return all
+}
+
+// as returns s with a preset on top of its policy.
+func as(t *testing.T, s Scenario, preset string) Scenario {
+	t.Helper()
+	var err error
+	s.Policy, err = Preset(preset, s.Policy.Retry)
+	require.NoError(t, err)
+	return s
+}
+
+func of(s Scenario, clients int) Scenario {
+	s.Fleet.Clients = clients
+	return s
+}
+
+// median returns the median time to recover in seconds, where never is the
+// longest time.
+func median(t *testing.T, s Scenario) float64 {
+	t.Helper()
+	return middle(ranAll(t, s.Seeds(testenv.Size(1, 5))), recoverySeconds)
+}
+
+// middle returns the median of a figure.
+func middle(list []*Result, of func(*Result) float64) float64 {
+	var all []float64
+	for _, r := range list {
+		all = append(all, of(r))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 func ran(t *testing.T, s Scenario) *Result {
