@@ -6,13 +6,10 @@ package body
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -20,73 +17,6 @@ import (
 
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// TestJoined_Model reads a representation through parts of every shape, broken
-// in every kind of place, and compares the bytes with those of the
-// representation.
-func TestJoined_Model(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for seed := range uint64(500) {
-			random := rand.New(rand.NewPCG(seed, 1))
-			whole := randomBytes(random, random.IntN(2000))
-			end := int64(len(whole))
-			var pieces []*piece
-			cut := func(data []byte) *piece {
-				n := random.IntN(len(data) + 1)
-				var r io.Reader = bytes.NewReader(data[:n])
-				switch random.IntN(4) {
-				case 0:
-					r = iotest.OneByteReader(r)
-				case 1:
-					r = iotest.DataErrReader(r)
-				case 2:
-					r = iotest.HalfReader(r)
-				}
-				b := newPiece(r)
-				if random.IntN(2) == 0 {
-					b.err = errReset
-				}
-				pieces = append(pieces, b)
-				return b
-			}
-			refuses, asked := random.IntN(3) == 0, 0
-			source := sourceFunc(func(_ context.Context, at int64, err error) (Part, error) {
-				asked++
-				assert.True(t, at < end, "asked for nothing")
-				assert.True(t, err == io.ErrUnexpectedEOF || err == errReset, "%v", err)
-				if refuses && asked > 3 {
-					return Part{}, errors.Join(err, errRefused)
-				}
-				skip := int64(random.IntN(int(at) + 1))
-				until := at + 1 + random.Int64N(end-at)
-				b := cut(whole[at-skip : until])
-				return Part{Body: b, Skip: skip, Until: until}, nil
-			})
-			j := join(t, cut(whole), source, 0, end)
-			var got bytes.Buffer
-			var err error
-			buffer := make([]byte, 1+random.IntN(600))
-			for err == nil {
-				var n int
-				n, err = j.Read(buffer[:1+random.IntN(len(buffer))])
-				got.Write(buffer[:n])
-			}
-			again, err2 := j.Read(buffer)
-			require.Zero(t, again)
-			require.Equal(t, err, err2)
-			require.NoError(t, j.Close())
-			if err == io.EOF {
-				require.True(t, bytes.Equal(whole, got.Bytes()), "seed %d", seed)
-			} else {
-				require.ErrorIs(t, err, errRefused)
-				require.True(t, bytes.HasPrefix(whole, got.Bytes()), "seed %d", seed)
-			}
-			for _, b := range pieces {
-				require.EqualValues(t, 1, b.closed.Load(), "seed %d", seed)
-			}
-		}
-	})
-}
 
 // The reader never gets bytes beyond the end of a part.
 func TestJoined_PartTooLong(t *testing.T) {
@@ -96,28 +26,6 @@ func TestJoined_PartTooLong(t *testing.T) {
 	got, err := io.ReadAll(j)
 	require.NoError(t, err)
 	assert.Equal(t, "abcdef", string(got))
-}
-
-func TestJoined_CloseWhileContinuing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		first := pieceOf("abc")
-		j := join(t, first, sourceFunc(func(ctx context.Context, _ int64, err error) (Part, error) {
-			<-ctx.Done()
-			return Part{}, errors.Join(err, ctx.Err())
-		}), 0, 6)
-		go func() {
-			time.Sleep(time.Second)
-			assert.NoError(t, j.Close())
-		}()
-		began := time.Now()
-		got, err := io.ReadAll(j)
-		assert.Equal(t, "abc", string(got))
-		assert.Equal(t, http.ErrBodyReadAfterClose, err)
-		assert.Equal(t, time.Second, time.Since(began))
-		_, err = readOne(j)
-		assert.Equal(t, http.ErrBodyReadAfterClose, err)
-		assert.EqualValues(t, 1, first.closed.Load())
-	})
 }
 
 // A Read that panics leaves no goroutine behind.
