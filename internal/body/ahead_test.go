@@ -144,6 +144,8 @@ func TestWholeBody_WaitsForItsBytesOnly(t *testing.T) {
 func TestPeek_Arrives(t *testing.T) {
 	const event, half = "event: error\ndata: overloaded\n\n", `{"error": "over`
 	const ms = time.Millisecond
+	const events, object = "text/event-stream", "application/json"
+	x := func(n int) string { return strings.Repeat("x", n) }
 	for name, tt := range map[string]struct {
 		kind   string
 		length int
@@ -151,19 +153,19 @@ func TestPeek_Arrives(t *testing.T) {
 		want   string
 		at     time.Duration
 	}{
-		"one event, then a pause":     {"text/event-stream", -1, []piece{{0, event}, {time.Hour, "later"}}, event, 100 * ms},
-		"a late event":                {"text/event-stream", -1, []piece{{300 * ms, event}, {time.Hour, "later"}}, event, 400 * ms},
-		"two events":                  {"text/event-stream", -1, []piece{{0, event}, {50 * ms, event}, {time.Hour, "later"}}, event + event, 100 * ms},
-		"events without end":          {"text/event-stream", -1, []piece{{0, "1"}, {40 * ms, "2"}, {40 * ms, "3"}, {40 * ms, "4"}, {40 * ms, "5"}}, "123", 100 * ms},
-		"many bytes":                  {"text/event-stream", -1, []piece{{0, strings.Repeat("x", 5000)}, {time.Hour, "later"}}, strings.Repeat("x", 512), 0},
-		"512 bytes in two":            {"text/event-stream", -1, []piece{{0, strings.Repeat("x", 300)}, {30 * ms, strings.Repeat("x", 300)}, {time.Hour, ""}}, strings.Repeat("x", 512), 30 * ms},
-		"halves":                      {"application/json", -1, []piece{{0, half}, {60 * ms, `loaded"}`}}, half + `loaded"}`, 60 * ms},
-		"halves far apart":            {"application/json", -1, []piece{{0, half}, {200 * ms, `loaded"}`}}, half, 100 * ms},
-		"halves far apart, announced": {"application/json", 23, []piece{{0, half}, {200 * ms, `loaded"}`}}, half + `loaded"}`, 200 * ms},
-		"at once":                     {"application/json", -1, []piece{{0, half}}, half, 0},
-		"at once, announced":          {"application/json", 15, []piece{{0, half}}, half, 0},
-		"announced and more":          {"application/json", 5015, []piece{{0, half}, {900 * ms, strings.Repeat("x", 5000)}}, half + strings.Repeat("x", 497), 900 * ms},
-		"nothing":                     {"application/json", -1, nil, "", 0},
+		"one event, then a pause":     {events, -1, []piece{{0, event}, {time.Hour, "later"}}, event, 100 * ms},
+		"a late event":                {events, -1, []piece{{300 * ms, event}, {time.Hour, "later"}}, event, 400 * ms},
+		"two events":                  {events, -1, []piece{{0, event}, {50 * ms, event}, {time.Hour, "later"}}, event + event, 100 * ms},
+		"events without end":          {events, -1, []piece{{0, "1"}, {40 * ms, "2"}, {40 * ms, "3"}, {40 * ms, "4"}, {40 * ms, "5"}}, "123", 100 * ms},
+		"many bytes":                  {events, -1, []piece{{0, x(5000)}, {time.Hour, "later"}}, x(512), 0},
+		"512 bytes in two":            {events, -1, []piece{{0, x(300)}, {30 * ms, x(300)}, {time.Hour, ""}}, x(512), 30 * ms},
+		"halves":                      {object, -1, []piece{{0, half}, {60 * ms, `loaded"}`}}, half + `loaded"}`, 60 * ms},
+		"halves far apart":            {object, -1, []piece{{0, half}, {200 * ms, `loaded"}`}}, half, 100 * ms},
+		"halves far apart, announced": {object, 23, []piece{{0, half}, {200 * ms, `loaded"}`}}, half + `loaded"}`, 200 * ms},
+		"at once":                     {object, -1, []piece{{0, half}}, half, 0},
+		"at once, announced":          {object, 15, []piece{{0, half}}, half, 0},
+		"announced and more":          {object, 5015, []piece{{0, half}, {900 * ms, x(5000)}}, half + x(497), 900 * ms},
+		"nothing":                     {object, -1, nil, "", 0},
 	} {
 		for setting, set := range map[string]func(p *retrip.Policy){
 			"nothing set":     func(*retrip.Policy) {},
@@ -173,7 +175,7 @@ func TestPeek_Arrives(t *testing.T) {
 				p.AttemptTimeout, p.BodyIdleTimeout, p.Resume, p.WholeBody = time.Second, 2*time.Hour, 24*time.Hour, 64<<10
 			},
 		} {
-			if setting == "all" && tt.kind != "text/event-stream" {
+			if setting == "all" && tt.kind != events {
 				continue // WholeBody reads it first
 			}
 			eachWay(t, name+"/"+setting, tt.kind, tt.length, tt.parts, func(c client) {

@@ -276,7 +276,8 @@ func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
 			time.Sleep(10 * time.Second) // net/http continues a dial without its request
 			return nil, errors.New("the dialer's own words")
 		}}
-		_, err := (&retrip.Transport{Base: base, Policy: timely(time.Second)}).RoundTrip(play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
+		tr := &retrip.Transport{Base: base, Policy: timely(time.Second)}
+		_, err := tr.RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.EqualValues(t, 4, dials.Load())
 		time.Sleep(time.Minute)

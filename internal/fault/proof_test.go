@@ -161,7 +161,8 @@ func TestProof_Texts(t *testing.T) {
 		refusedText:                                                                             1,
 	} {
 		for _, connected := range []bool{true, false} {
-			for kind, err := range map[string]error{"plain": errors.New(text), "wrapped": fmt.Errorf("wrapped: %w", errors.New(text)), "of another type": textError(text)} {
+			plain := errors.New(text)
+			for kind, err := range map[string]error{"plain": plain, "wrapped": fmt.Errorf("wrapped: %w", plain), "of another type": textError(text)} {
 				play.Bubble(t, fmt.Sprintf("%s/%v/%s", text, connected, kind), func(t *testing.T) {
 					connects := func(step play.Step) play.Step {
 						return func(r *http.Request) (*http.Response, error) {

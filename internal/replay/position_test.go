@@ -242,9 +242,12 @@ func serve(w http.ResponseWriter, r *http.Request, way string, leave func()) {
 	}
 }
 
+// starter starts a server, and returns its address and a base for it.
+type starter = func(http.HandlerFunc) (url string, base *http.Transport)
+
 // atServer sends the body k to a server that answers requests in the given ways. It
 // returns how much of the body has been read when the client has its answer.
-func (k kept) atServer(t *testing.T, method string, ways []string, start func(http.HandlerFunc) (url string, base *http.Transport), bare bool) (read int, result string) {
+func (k kept) atServer(t *testing.T, method string, ways []string, start starter, bare bool) (read int, result string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	gone := make(chan struct{})
@@ -295,7 +298,7 @@ func TestPosition_AsNetHTTP(t *testing.T) {
 			{"lost"}, {"lost", "ok"}, {"cancel"}, {"cancel, unread"}, {"busy", "cancel"}, {"moved"},
 		} {
 			for _, method := range []string{"PUT", "POST"} {
-				compare := func(t *testing.T, start func(http.HandlerFunc) (string, *http.Transport)) {
+				compare := func(t *testing.T, start starter) {
 					got, result := k.atServer(t, method, ways, start, false)
 					made := 1
 					if method == "PUT" || k.copied && ways[0] == "moved" {

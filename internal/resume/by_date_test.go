@@ -139,6 +139,7 @@ func TestByDate(t *testing.T) {
 	type bodies = []change
 	twice := []string{"", "bytes=5904-19999", "bytes=5904-19999"}
 	once := twice[:2]
+	impossible := testenv.Reader(func([]byte) (int, error) { return -1, nil })
 	for _, c := range []struct {
 		name   string
 		bodies bodies
@@ -154,15 +155,13 @@ func TestByDate(t *testing.T) {
 		{name: "breaks among what is repeated", bodies: bodies{cut(10_000), cut(100)}, asked: twice, told: []string{"continued 10000"}},
 		{name: "breaks after what is repeated", bodies: bodies{cut(10_000), cut(4096)}, asked: twice, told: []string{"continued 10000", "continued 10000"}},
 		{name: "stalls among what is repeated", bodies: bodies{cut(10_000), stall(100)}, asked: twice, told: []string{"continued 10000"}},
-		{name: "never gets beyond what is repeated", bodies: append(bodies{cut(10_000), cut(100), cut(4095)}, slices.Repeat(bodies{cut(0)}, 40)...), got: 10_000, text: "byte 10000: no_progress, ", told: []string{"no_progress 10000"}},
+		{name: "never gets beyond what is repeated", bodies: append(bodies{cut(10_000), cut(100), cut(4095)}, slices.Repeat(bodies{cut(0)}, 40)...),
+			got: 10_000, text: "byte 10000: no_progress, ", told: []string{"no_progress 10000"}},
 		{name: "other bytes", bodies: bodies{cut(10_000), other(0)}, asked: once,
 			got: 10_000, text: "byte 10000: changed, in a response with status 206", told: []string{"changed 10000"}},
 		{name: "another byte, the last of those", bodies: bodies{cut(10_000), other(4095)}, asked: once,
 			got: 10_000, text: "byte 10000: changed, in a response with status 206", told: []string{"changed 10000"}},
-		{name: "Reads of impossible length", bodies: bodies{cut(10_000), func(context.Context, []byte) io.Reader {
-			return testenv.Reader(func([]byte) (int, error) { return -1, nil })
-		}},
-			asked: once, got: 10_000},
+		{name: "Reads of impossible length", bodies: bodies{cut(10_000), func(context.Context, []byte) io.Reader { return impossible }}, asked: once, got: 10_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
