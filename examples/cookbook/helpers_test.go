@@ -16,6 +16,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // got is a request as the server received it.
@@ -87,26 +88,19 @@ func answer(w http.ResponseWriter, status int, body string, header ...string) {
 
 func post(t *testing.T, client *http.Client, url, body string) (*http.Response, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	require.NoError(t, err)
-	return do(t, client, req)
+	return do(t, client, play.MustRequest(t, http.MethodPost, url, strings.NewReader(body)))
 }
 
 func get(t *testing.T, client *http.Client, url string) (*http.Response, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	require.NoError(t, err)
-	return do(t, client, req)
+	return do(t, client, play.MustRequest(t, http.MethodGet, url, nil))
 }
 
 func do(t *testing.T, client *http.Client, req *http.Request) (*http.Response, string) {
 	t.Helper()
 	resp, err := client.Do(req)
 	require.NoError(t, err)
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return resp, string(body)
+	return resp, play.Finish(t, resp)
 }
 
 func TestRecipesAreValid(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/contrib/retripotel"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // tokens is a source of tokens that expire when they say.
@@ -75,31 +76,29 @@ func TestTraced_AndOtherLayers(t *testing.T) {
 			return Traced(base, retripotel.Config{TracerProvider: p, Propagator: propagation.TraceContext{}})
 		}, 3, 4},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-					if n < 3 {
-						answer(w, 503, "")
-					}
-				})
-				spans := tracetest.NewInMemoryExporter()
-				client := tt.client(a.base(), sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
-				resp, _ := get(t, client, "https://api.example.com/")
-				assert.Equal(t, 200, resp.StatusCode)
-				attempts := 0
-				parents := map[string]bool{}
-				for _, s := range spans.GetSpans() {
-					if s.SpanKind == trace.SpanKindClient {
-						attempts++
-						parents[s.SpanContext.SpanID().String()] = true
-					}
-				}
-				assert.Equal(t, tt.attempts, attempts)
-				assert.Len(t, spans.GetSpans(), tt.all)
-				for _, r := range a.requests() {
-					assert.True(t, parents[strings.Split(r.header.Get("Traceparent"), "-")[2]], "the server's span has a parent")
+		testenv.Bubble(t, name, func(t *testing.T) {
+			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if n < 3 {
+					answer(w, 503, "")
 				}
 			})
+			spans := tracetest.NewInMemoryExporter()
+			client := tt.client(a.base(), sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
+			resp, _ := get(t, client, "https://api.example.com/")
+			assert.Equal(t, 200, resp.StatusCode)
+			attempts := 0
+			parents := map[string]bool{}
+			for _, s := range spans.GetSpans() {
+				if s.SpanKind == trace.SpanKindClient {
+					attempts++
+					parents[s.SpanContext.SpanID().String()] = true
+				}
+			}
+			assert.Equal(t, tt.attempts, attempts)
+			assert.Len(t, spans.GetSpans(), tt.all)
+			for _, r := range a.requests() {
+				assert.True(t, parents[strings.Split(r.header.Get("Traceparent"), "-")[2]], "the server's span has a parent")
+			}
 		})
 	}
 }
@@ -142,26 +141,24 @@ func TestConnect_WhatIsRepeated(t *testing.T) {
 		"gRPC hides its status in the trailers": {"Read", connect.CodeUnavailable, []connect.ClientOption{connect.WithGRPC()}, 1, connect.CodeUnavailable},
 		"and gRPC-Web in the body":              {"Read", connect.CodeUnavailable, []connect.ClientOption{connect.WithGRPCWeb()}, 1, connect.CodeUnavailable},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				server, calls := newGreeter(t, func(n int) error {
-					if n == 1 {
-						return connect.NewError(tt.code, fmt.Errorf("attempt %d", n))
-					}
-					return nil
-				})
-				client := Connect(server.Transport(), "/greet.v1.Greeter/Read")
-				options := append(tt.options, connect.WithIdempotency(connect.IdempotencyNoSideEffects))
-				call := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](client, server.URL+"/greet.v1.Greeter/"+tt.procedure, options...)
-				answer, err := call.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("Ada")))
-				assert.Equal(t, tt.calls, *calls)
-				if tt.want != 0 {
-					assert.Equal(t, tt.want, connect.CodeOf(err))
-					return
+		testenv.Bubble(t, name, func(t *testing.T) {
+			server, calls := newGreeter(t, func(n int) error {
+				if n == 1 {
+					return connect.NewError(tt.code, fmt.Errorf("attempt %d", n))
 				}
-				require.NoError(t, err)
-				assert.Equal(t, "hello Ada", answer.Msg.Value)
+				return nil
 			})
+			client := Connect(server.Transport(), "/greet.v1.Greeter/Read")
+			options := append(tt.options, connect.WithIdempotency(connect.IdempotencyNoSideEffects))
+			call := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](client, server.URL+"/greet.v1.Greeter/"+tt.procedure, options...)
+			answer, err := call.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("Ada")))
+			assert.Equal(t, tt.calls, *calls)
+			if tt.want != 0 {
+				assert.Equal(t, tt.want, connect.CodeOf(err))
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "hello Ada", answer.Msg.Value)
 		})
 	}
 }

@@ -22,11 +22,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 func respond(req *http.Request, status int) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
@@ -35,7 +33,7 @@ func respond(req *http.Request, status int) (*http.Response, error) {
 // restarting is a service that refuses connections and then answers 503, for as
 // long each.
 func restarting(from time.Time, each time.Duration, attempts *atomic.Int64) http.RoundTripper {
-	return roundTripper(func(req *http.Request) (*http.Response, error) {
+	return testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		attempts.Add(1)
 		switch since := time.Since(from); {
 		case since < 0 || since >= 2*each:
@@ -123,7 +121,7 @@ func TestRoutes_TheOthersKeepTheirRetries(t *testing.T) {
 	lost := func(t *testing.T, client func(http.RoundTripper) *http.Client) (lost int) {
 		synctest.Test(t, func(t *testing.T) {
 			orders := 0
-			c := client(roundTripper(func(req *http.Request) (*http.Response, error) {
+			c := client(testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if strings.HasPrefix(req.URL.Path, "/search/") {
 					return respond(req, 500)
 				}
@@ -232,7 +230,7 @@ func (b *breaking) Write(p []byte) (int, error) {
 func TestBelowMesh_AttemptsDoNotMultiply(t *testing.T) {
 	calls := func(t *testing.T, wrap func(http.Handler) http.Handler) (calls int) {
 		synctest.Test(t, func(t *testing.T) {
-			store := &http.Client{Transport: &retrip.Transport{Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+			store := &http.Client{Transport: &retrip.Transport{Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				calls++
 				return respond(req, 503)
 			}), Policy: retrip.Policy{Budget: retrip.Off}}}
@@ -245,8 +243,7 @@ func TestBelowMesh_AttemptsDoNotMultiply(t *testing.T) {
 			}))
 			a := newAPI(t, func(_ int, w http.ResponseWriter, r *http.Request) { service.ServeHTTP(w, r) })
 			for attempt := 1; attempt <= 3; attempt++ {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://orders.internal/", nil)
-				require.NoError(t, err)
+				req := play.MustRequest(t, http.MethodGet, "http://orders.internal/", nil)
 				req.Header.Set("X-Envoy-Attempt-Count", strconv.Itoa(attempt))
 				req.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", "60000")
 				resp, _ := do(t, &http.Client{Transport: a.base()}, req)
@@ -267,8 +264,7 @@ func TestBelowMesh_PassesTheDeadlineOn(t *testing.T) {
 			assert.LessOrEqual(t, time.Until(deadline), 300*time.Millisecond)
 		}))
 		a := newAPI(t, func(_ int, w http.ResponseWriter, r *http.Request) { service.ServeHTTP(w, r) })
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://orders.internal/", nil)
-		require.NoError(t, err)
+		req := play.MustRequest(t, http.MethodGet, "http://orders.internal/", nil)
 		req.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", "300")
 		resp, _ := do(t, &http.Client{Transport: a.base()}, req)
 		assert.Equal(t, 200, resp.StatusCode)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func TestWaitsThreeSeconds(t *testing.T) {
@@ -43,7 +44,7 @@ func TestNewClient(t *testing.T) {
 			status int
 		}{{[]int{429, 429}, 200}, {[]int{503}, 503}} {
 			sent := 0
-			c := NewClient("http://api.test", roundTripper(func(r *http.Request) (*http.Response, error) {
+			c := NewClient("http://api.test", testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				status := 200
 				if sent < len(tt.refuse) {
 					status = tt.refuse[sent]

@@ -20,6 +20,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/play"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // toPresentTimes advances the clock of a bubble, which begins in the year 2000:
@@ -83,37 +87,33 @@ func TestLLMs_WhatIsRepeated(t *testing.T) {
 		"a request that is wrong":        {"api.openai.com", 400, nil, 1},
 		"a wait that is too long":        {"api.openai.com", 429, []string{"Retry-After", "3600"}, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, tt.status, "{}", tt.header...) })
-				resp, body := post(t, LLMs(a.base()), "https://"+tt.host+"/v1/messages", "{}")
-				assert.Equal(t, tt.status, resp.StatusCode)
-				assert.Equal(t, "{}", body, "the caller gets the last response")
-				assert.Len(t, a.requests(), tt.sends)
-			})
+		testenv.Bubble(t, name, func(t *testing.T) {
+			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, tt.status, "{}", tt.header...) })
+			resp, body := post(t, LLMs(a.base()), "https://"+tt.host+"/v1/messages", "{}")
+			assert.Equal(t, tt.status, resp.StatusCode)
+			assert.Equal(t, "{}", body, "the caller gets the last response")
+			assert.Len(t, a.requests(), tt.sends)
 		})
 	}
 }
 
 func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
 	for _, status := range []int{403, 429} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				toPresentTimes()
-				reset := time.Now().Add(42 * time.Minute)
-				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
-					if time.Now().Before(reset) {
-						answer(w, status, `{"message":"API rate limit exceeded for user ID 1."}`, "X-RateLimit-Limit", "5000",
-							"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
-						return
-					}
-					answer(w, 200, `{"login":"octocat"}`)
-				})
-				resp, body := get(t, GitHub(a.base()), "https://api.github.com/user")
-				assert.Equal(t, 200, resp.StatusCode)
-				assert.Contains(t, body, "octocat")
-				assert.Len(t, a.requests(), 2, "none is too early")
+		testenv.Bubble(t, strconv.Itoa(status), func(t *testing.T) {
+			toPresentTimes()
+			reset := time.Now().Add(42 * time.Minute)
+			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+				if time.Now().Before(reset) {
+					answer(w, status, `{"message":"API rate limit exceeded for user ID 1."}`, "X-RateLimit-Limit", "5000",
+						"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+					return
+				}
+				answer(w, 200, `{"login":"octocat"}`)
 			})
+			resp, body := get(t, GitHub(a.base()), "https://api.github.com/user")
+			assert.Equal(t, 200, resp.StatusCode)
+			assert.Contains(t, body, "octocat")
+			assert.Len(t, a.requests(), 2, "none is too early")
 		})
 	}
 }
@@ -127,23 +127,20 @@ func TestGitHub_ASecondaryLimitIsGivenAMinuteAndThenMore(t *testing.T) {
 		"POST":                  {http.MethodPost, nil},
 		"GET, with Retry-After": {http.MethodGet, []string{"Retry-After", "60"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				toPresentTimes()
-				a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-					if n < 5 {
-						answer(w, 429, `{"message":"You have exceeded a secondary rate limit."}`, append(tt.header, "X-RateLimit-Remaining", "4711")...)
-					}
-				})
-				req, err := http.NewRequestWithContext(t.Context(), tt.method, "https://api.github.com/repos/o/r/issues", nil)
-				require.NoError(t, err)
-				resp, _ := do(t, GitHub(a.base()), req)
-				assert.Equal(t, 200, resp.StatusCode)
-				require.Len(t, a.requests(), 5)
-				for i, least := range []time.Duration{time.Minute, time.Minute, 2 * time.Minute, 4 * time.Minute} {
-					assert.GreaterOrEqual(t, a.gap(i+1), least, "wait %d", i+1)
+		testenv.Bubble(t, name, func(t *testing.T) {
+			toPresentTimes()
+			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if n < 5 {
+					answer(w, 429, `{"message":"You have exceeded a secondary rate limit."}`, append(tt.header, "X-RateLimit-Remaining", "4711")...)
 				}
 			})
+			req := play.MustRequest(t, tt.method, "https://api.github.com/repos/o/r/issues", nil)
+			resp, _ := do(t, GitHub(a.base()), req)
+			assert.Equal(t, 200, resp.StatusCode)
+			require.Len(t, a.requests(), 5)
+			for i, least := range []time.Duration{time.Minute, time.Minute, 2 * time.Minute, 4 * time.Minute} {
+				assert.GreaterOrEqual(t, a.gap(i+1), least, "wait %d", i+1)
+			}
 		})
 	}
 }
@@ -206,17 +203,15 @@ func TestCharge_AnAttemptThatHangsIsRepeated(t *testing.T) {
 
 func TestCharge_StripesWord(t *testing.T) {
 	for word, sends := range map[string]int{"true": 4, "false": 1} {
-		t.Run(word, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
-					answer(w, 409, `{"error":{"code":"lock_timeout"}}`, "Stripe-Should-Retry", word)
-				})
-				resp, err := Charge(t.Context(), Payments(a.base()), "order-1", nil)
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				assert.Equal(t, 409, resp.StatusCode)
-				assert.Len(t, a.requests(), sends)
+		testenv.Bubble(t, word, func(t *testing.T) {
+			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+				answer(w, 409, `{"error":{"code":"lock_timeout"}}`, "Stripe-Should-Retry", word)
 			})
+			resp, err := Charge(t.Context(), Payments(a.base()), "order-1", nil)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, 409, resp.StatusCode)
+			assert.Len(t, a.requests(), sends)
 		})
 	}
 }
@@ -298,8 +293,7 @@ func TestObjectStore_SignsEachAttempt(t *testing.T) {
 func TestSigned_LeavesTheRequestAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, func(int, http.ResponseWriter, *http.Request) {})
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://bucket.s3.amazonaws.com/key", nil)
-		require.NoError(t, err)
+		req := play.MustRequest(t, http.MethodGet, "https://bucket.s3.amazonaws.com/key", nil)
 		do(t, ObjectStore(a.base(), func(req *http.Request) error {
 			req.Header.Set("X-Amz-Date", "20000101T000000Z")
 			return nil
@@ -414,10 +408,9 @@ func TestMesh_WaitsNoLongerThanItsCallersHave(t *testing.T) {
 func TestMesh_NeverTakesLongerThanItsCallersHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://orders.shop.svc.cluster.local/", nil)
-		require.NoError(t, err)
+		req := play.MustRequest(t, http.MethodGet, "http://orders.shop.svc.cluster.local/", nil)
 		start := time.Now()
-		_, err = Mesh(a.base()).Do(req)
+		_, err := Mesh(a.base()).Do(req)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.LessOrEqual(t, time.Since(start), 500*time.Millisecond)
 		assert.Len(t, a.requests(), 3)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The switch reaches hosts with a MaxAttempts of their own, and requests of other sites
@@ -19,7 +20,7 @@ import (
 func TestRetrySwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		tr := &retrip.Transport{Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+		tr := &retrip.Transport{Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			calls++
 			return respond(req, 503)
 		}), Policy: retrip.Policy{Budget: retrip.Off}, Hosts: map[string]retrip.Policy{"store.internal": {MaxAttempts: 3, Hedge: 0.05}}}

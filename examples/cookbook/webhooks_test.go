@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // stamp signs as Standard Webhooks does: with the message's id and the time.
@@ -41,13 +43,11 @@ func TestWebhooks_TwoAttemptsPerRun(t *testing.T) {
 
 func TestWebhooks_LeavesLongWaitsAndRedirectsToTheQueue(t *testing.T) {
 	for status, header := range map[int][]string{429: {"Retry-After", "60"}, 307: {"Location", "https://shop.example.com/new"}, 410: nil} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, status, "", header...) })
-				resp, _ := post(t, Webhooks(stamp{a.base()}), "https://shop.example.com/hook", "{}")
-				assert.Equal(t, status, resp.StatusCode)
-				assert.Len(t, a.requests(), 1)
-			})
+		testenv.Bubble(t, fmt.Sprint(status), func(t *testing.T) {
+			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, status, "", header...) })
+			resp, _ := post(t, Webhooks(stamp{a.base()}), "https://shop.example.com/hook", "{}")
+			assert.Equal(t, status, resp.StatusCode)
+			assert.Len(t, a.requests(), 1)
 		})
 	}
 }

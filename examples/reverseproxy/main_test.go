@@ -50,23 +50,20 @@ func (w *world) do(method string, body io.Reader, length int64) *http.Response {
 
 func TestProxy_RepeatsByMethodAlone(t *testing.T) {
 	for method, want := range map[string]int{http.MethodGet: 2, http.MethodPut: 2, http.MethodPost: 1, http.MethodPatch: 1} {
-		t.Run(method, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var keys []string
-				w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
-					keys = append(keys, r.Header.Get("Idempotency-Key"))
-					if len(keys) == 1 {
-						rw.WriteHeader(http.StatusServiceUnavailable)
-					}
-				})
-				resp := w.do(method, nil, 0)
-				assert.Len(t, keys, want)
-				assert.Equal(t, want == 2, resp.StatusCode == http.StatusOK)
-				for _, key := range keys {
-					assert.Equal(t, "foreign", key, "the backend gets the client's key")
+		play.Bubble(t, method, func(t *testing.T) {
+			var keys []string
+			w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+				keys = append(keys, r.Header.Get("Idempotency-Key"))
+				if len(keys) == 1 {
+					rw.WriteHeader(http.StatusServiceUnavailable)
 				}
 			})
+			resp := w.do(method, nil, 0)
+			assert.Len(t, keys, want)
+			assert.Equal(t, want == 2, resp.StatusCode == http.StatusOK)
+			for _, key := range keys {
+				assert.Equal(t, "foreign", key, "the backend gets the client's key")
+			}
 		})
 	}
 }
@@ -77,22 +74,19 @@ func TestProxy_RepeatsByMethodAlone(t *testing.T) {
 //retrip:promise P6
 func TestProxy_NetHTTPDoesNotRepeatEither(t *testing.T) {
 	for name, body := range map[string]string{"no body": "", "body": "pay 10 EUR"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var posts atomic.Int32
-				w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-					io.Copy(io.Discard, r.Body)
-					if r.Method == http.MethodPost && posts.Add(1) == 1 {
-						panic(http.ErrAbortHandler)
-					}
-				})
-				assert.Equal(t, http.StatusOK, w.do(http.MethodGet, nil, 0).StatusCode)
-				resp := w.do(http.MethodPost, strings.NewReader(body), int64(len(body)))
-				assert.Equal(t, http.StatusBadGateway, resp.StatusCode)
-				assert.Equal(t, int32(1), posts.Load())
-				assert.Equal(t, 1, w.backend.Listener.Dials(), "the connection was reused")
+		play.Bubble(t, name, func(t *testing.T) {
+			var posts atomic.Int32
+			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
+				io.Copy(io.Discard, r.Body)
+				if r.Method == http.MethodPost && posts.Add(1) == 1 {
+					panic(http.ErrAbortHandler)
+				}
 			})
+			assert.Equal(t, http.StatusOK, w.do(http.MethodGet, nil, 0).StatusCode)
+			resp := w.do(http.MethodPost, strings.NewReader(body), int64(len(body)))
+			assert.Equal(t, http.StatusBadGateway, resp.StatusCode)
+			assert.Equal(t, int32(1), posts.Load())
+			assert.Equal(t, 1, w.backend.Listener.Dials(), "the connection was reused")
 		})
 	}
 }

@@ -1,11 +1,10 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Sdks contains clients for well-known services that use retrip for retries and
+// Package sdks contains clients for well-known services that use retrip for retries and
 // have their own retries switched off, because attempts would multiply. Each
 // function shows two things: where the SDK takes a transport, and how to turn
 // off its retries. The policies follow the documentation of the services. The
-// program makes a call through each SDK to a server that is busy at first. The
 // tests run each client against a server that throttles like the service.
 //
 // The SDKs that take minutes to build are in the module heavy, which make heavy
@@ -18,4 +17,4 @@
 // here. If credentials are tokens, or a RoundTripper of yours adds them below
 // retrip, switch off the SDK's retries. Then one policy, one breaker and one
 // set of metrics cover all services.
-package main
+package sdks

@@ -352,24 +352,20 @@ func TestAttemptTimeoutCutsTheBody(t *testing.T) {
 			return &http.Client{Transport: &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: limit}}}
 		}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					for range 3 {
-						io.WriteString(w, "part")
-						w.(http.Flusher).Flush()
-						time.Sleep(limit)
-					}
-				}))
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
-				require.NoError(t, err)
-				resp, err := tt.client(server.Transport()).Do(req)
-				require.NoError(t, err)
-				_, err = io.ReadAll(resp.Body)
-				resp.Body.Close()
-				assert.Equal(t, tt.want, err != nil)
-			})
+		play.Bubble(t, name, func(t *testing.T) {
+			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				for range 3 {
+					io.WriteString(w, "part")
+					w.(http.Flusher).Flush()
+					time.Sleep(limit)
+				}
+			}))
+			req := play.MustRequest(t, http.MethodGet, server.URL, nil)
+			resp, err := tt.client(server.Transport()).Do(req)
+			require.NoError(t, err)
+			_, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+			assert.Equal(t, tt.want, err != nil)
 		})
 	}
 }

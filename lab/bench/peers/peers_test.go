@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/PuerkitoBio/rehttp"
@@ -147,13 +146,10 @@ func scene[T any](t *testing.T, claims map[string]T, script func() []answer, f f
 func observe[T any](t *testing.T, claims map[string]T, script func() []answer, f func(t *testing.T, c doer, s *server) T) {
 	t.Helper()
 	for name, want := range claims {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := &server{script: script(), opened: time.Now()}
-				got := f(t, clients[name](s), s)
-				assert.Equal(t, want, got)
-			})
+		play.Bubble(t, name, func(t *testing.T) {
+			s := &server{script: script(), opened: time.Now()}
+			got := f(t, clients[name](s), s)
+			assert.Equal(t, want, got)
 		})
 	}
 }
