@@ -4,12 +4,10 @@
 package retrip
 
 import (
-	"cmp"
 	"math"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
-	"github.com/retrip/retrip/internal/incoming"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -186,51 +183,6 @@ func TestDialects_Verdict(t *testing.T) {
 	}
 }
 
-// The rules for Retry-After apply to every dialect.
-//
-//retrip:promise P9
-func TestDialects_ThroughTheTransport(t *testing.T) {
-	play := func(t *testing.T, p Policy, status int, h http.Header) (attempts []time.Duration, final int) {
-		synctest.Test(t, func(t *testing.T) {
-			start := time.Now()
-			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				attempts = append(attempts, time.Since(start))
-				if len(attempts) == 1 {
-					return &http.Response{StatusCode: status, Header: h, Body: http.NoBody, Request: r}, nil
-				}
-				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
-			})
-			resp := do(t, &Transport{Base: base, Policy: p}, must(http.NewRequest(http.MethodGet, "http://example.com/", nil)))
-			final = resp.StatusCode
-		})
-		return attempts, final
-	}
-	github := Policy{Dialects: []string{"github"}}
-
-	attempts, status := play(t, github, 403, header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 20"))
-	assert.Equal(t, 200, status)
-	assert.GreaterOrEqual(t, attempts[1], 20*time.Second, "never earlier than the server said")
-
-	attempts, status = play(t, github, 403, header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 3000"))
-	assert.Equal(t, 403, status, "longer than MaxWait: the answer at once")
-	assert.Len(t, attempts, 1)
-
-	attempts, status = play(t, github, 403, header())
-	assert.Equal(t, 403, status, "an ordinary 403 is final")
-	assert.Len(t, attempts, 1)
-
-	attempts, status = play(t, Policy{Dialects: []string{"openai"}}, 503, header("X-Should-Retry: false"))
-	assert.Equal(t, 503, status, "the server says don't")
-	assert.Len(t, attempts, 1)
-
-	attempts, status = play(t, Policy{Dialects: []string{"openai"}}, 409, header("X-Should-Retry: true", "Retry-After-Ms: 700"))
-	assert.Equal(t, 200, status, "the server says do")
-	assert.GreaterOrEqual(t, attempts[1], 700*time.Millisecond)
-
-	_, status = play(t, Policy{Dialects: []string{"openai"}}, 400, header("X-Should-Retry: true"))
-	assert.Equal(t, 200, status, "whatever the error")
-}
-
 func TestDialects_UnknownName(t *testing.T) {
 	_, err := compile(Policy{Dialects: []string{"github", "gitlab"}}, nil)
 	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["anthropic" "azure"`)
@@ -240,37 +192,6 @@ func TestPolicy_DocumentsEveryDialect(t *testing.T) {
 	docs := mustRead(t, "policy.go")
 	for _, name := range dialect.Names() {
 		assert.Contains(t, docs, `"`+name+`"`)
-	}
-}
-
-// A request made on behalf of an incoming retry says so to the next server,
-// from its first attempt on.
-//
-//retrip:promise P2 P4
-func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
-	for _, tt := range []struct {
-		incoming int
-		policy   Policy
-		want     []string
-	}{
-		{1, Policy{RetryHeader: "retry-attempt"}, []string{"", "2", "3", "4"}},
-		{3, Policy{RetryHeader: "retry-attempt"}, []string{"3", "4", "5", "6"}},
-		{3, Policy{RetryHeader: "retry-attempt", MaxAttempts: 1}, []string{"3"}},
-		{3, Policy{MaxAttempts: 1}, []string{""}},
-	} {
-		var seen []string
-		base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			seen = append(seen, strings.Join(r.Header["Retry-Attempt"], "+"))
-			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
-		})
-		tt.policy.Backoff.Base = Off
-		tr := &Transport{Base: base, Policy: tt.policy}
-		ctx, _ := incoming.WithAttempt(t.Context(), tt.incoming)
-		ctx = WithPolicy(ctx, Policy{MaxAttempts: cmp.Or(tt.policy.MaxAttempts, 4)})
-		req := must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil))
-		drop(t, tr, req)
-		assert.Equal(t, tt.want, seen)
-		assert.Empty(t, req.Header, "the caller's request is unchanged")
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/play"
 )
 

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 )
@@ -82,6 +81,9 @@ func TestIdempotencyKey(t *testing.T) {
 			base.Reqs, base.Header = nil, nil
 			req := play.Request(t, "POST", strings.NewReader("x"))
 			header := req.Header
+			if len(seen) == 2 {
+				req.Header = nil
+			}
 			play.Finish(t, do(t, tr, req))
 			require.Equal(t, 3, base.Attempts())
 			key := base.Header[0].Get("Idempotency-Key")
@@ -93,15 +95,8 @@ func TestIdempotencyKey(t *testing.T) {
 			seen[key] = true
 			assert.Empty(t, header)
 			assert.Empty(t, req.Header)
+			assert.Equal(t, len(seen) == 3, req.Header == nil)
 		}
-	})
-	play.Bubble(t, "a request without a header map", func(t *testing.T) {
-		base := play.Base(play.Reply(200))
-		req := play.Request(t, "POST", nil)
-		req.Header = nil
-		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: play.With(keyed)}, req))
-		assert.NotEmpty(t, base.Header[0].Get("Idempotency-Key"))
-		assert.Nil(t, req.Header)
 	})
 	play.Bubble(t, "the caller's own stays", func(t *testing.T) {
 		base := play.Base(play.Reply(503), play.Reply(200))

@@ -4,8 +4,6 @@
 package retrip
 
 import (
-	"math"
-	"net/http"
 	"net/url"
 	"reflect"
 	"strings"
@@ -14,9 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/retrip/retrip/internal/span"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // leaves calls f for every field of a policy that isn't a struct of fields. It
@@ -98,14 +93,8 @@ func TestPolicy_Replaces(t *testing.T) {
 	base := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"},
 		Deadline: time.Second, Budget: 7, Breaker: Breaker{Ratio: 0.5}}
 	p := Policy{RetryOn: []int{}, FailOn: []int{}, Unprocessed: []int{}, IdempotentMethods: []string{},
-		Deadline: Off, Budget: Off, Breaker: Breaker{Ratio: Off}}.over(base)
-	assert.Empty(t, p.RetryOn)
-	assert.Empty(t, p.FailOn)
-	assert.Empty(t, p.Unprocessed)
-	assert.Empty(t, p.IdempotentMethods)
-	assert.EqualValues(t, Off, p.Deadline)
-	assert.EqualValues(t, Off, p.Budget)
-	assert.EqualValues(t, Off, p.Breaker.Ratio)
+		Deadline: Off, Budget: Off, Breaker: Breaker{Ratio: Off}}
+	assert.Equal(t, p, p.over(base))
 }
 
 func TestPolicy_Defaults(t *testing.T) {
@@ -130,23 +119,13 @@ func TestTransport_PoliciesAreCopies(t *testing.T) {
 	given := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}, Dialects: []string{"github"}}
 	tr := &Transport{}
 	require.NoError(t, tr.SetPolicies(given, nil))
-	spoil := func(p Policy) {
-		p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0] = 1, 1, 1, "x"
-		p.Dialects[0] = "x"
-	}
-	set, _, err := tr.Policies()
-	require.NoError(t, err)
-	for _, p := range []Policy{set, must(tr.PolicyFor("a.example:443"))} {
-		spoil(p)
-	}
-	in, _, err := tr.Policies()
-	require.NoError(t, err)
-	for _, p := range []Policy{must(tr.PolicyFor("a.example:443")), in} {
-		assert.Equal(t, []int{404}, p.RetryOn)
-		assert.Equal(t, []int{501}, p.FailOn)
-		assert.Equal(t, []int{429}, p.Unprocessed)
-		assert.Equal(t, []string{"PATCH"}, p.IdempotentMethods)
-		assert.Equal(t, []string{"github"}, p.Dialects)
+	for range 2 {
+		set, _, err := tr.Policies()
+		require.NoError(t, err)
+		for _, p := range []Policy{set, must(tr.PolicyFor("a.example:443"))} {
+			assert.Equal(t, []any{404, 501, 429, "PATCH", "github"}, []any{p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0], p.Dialects[0]})
+			p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0], p.Dialects[0] = 1, 1, 1, "x", "x"
+		}
 	}
 }
 
@@ -268,37 +247,4 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 		}
 		field.SetZero()
 	})
-}
-
-// RoundTrip reports an invalid value of WithPolicy and sends nothing.
-//
-//retrip:promise P2
-func TestWithPolicy_RefusedByRoundTrip(t *testing.T) {
-	sent := 0
-	tr := &Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) {
-		sent++
-		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
-	})}
-	req := must(http.NewRequestWithContext(WithPolicy(t.Context(), Policy{MaxWait: -5}), http.MethodGet, "http://example.com", nil))
-	resp, err := tr.RoundTrip(req) //nolint:bodyclose // there is no response
-	assert.Nil(t, resp)
-	assert.ErrorContains(t, err, "WithPolicy.MaxWait is -5ns")
-	assert.Zero(t, sent)
-}
-
-func TestMulCapped(t *testing.T) {
-	const longest = time.Duration(math.MaxInt64)
-	for _, tt := range []struct {
-		d    time.Duration
-		n    int
-		want time.Duration
-	}{
-		{0, 5, 0},
-		{3 * time.Second, 4, 12 * time.Second},
-		{longest / 2, 2, longest - 1},
-		{longest / 2, 3, longest},
-		{longest, 1, longest},
-	} {
-		assert.Equal(t, tt.want, span.Mul(tt.d, tt.n), "%d · %d", tt.d, tt.n)
-	}
 }

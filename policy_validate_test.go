@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/span"

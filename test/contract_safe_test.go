@@ -5,6 +5,7 @@ package retrip_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -131,6 +132,16 @@ var contractSafe = []contractRow{
 				assert.Equal(t, code, resp.StatusCode)
 			}
 		}
+	}},
+	{"P8 a certificate that isn't trusted", func(t *testing.T, e contractEnv) {
+		s, tr := e.serve(t, func(http.ResponseWriter, *http.Request) {})
+		if !strings.HasPrefix(s.URL, "https") {
+			t.Skip("there is none")
+		}
+		tr.Base.(*http.Transport).TLSClientConfig = nil
+		_, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
+		assert.ErrorAs(t, err, new(*tls.CertificateVerificationError))
+		assert.Equal(t, 1, s.Listener.Dials())
 	}},
 	{"P8 a scheme that the base knows", func(t *testing.T, e contractEnv) {
 		alternate := play.Base(play.Err(io.EOF), play.Reply(503), play.Reply(200))

@@ -5,6 +5,7 @@ package retrip_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -12,6 +13,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -170,5 +172,183 @@ func TestResume_CallersRanges(t *testing.T) {
 			require.Len(t, asked, 2, c.asked)
 			assert.Equal(t, fmt.Sprintf("bytes=%d-%d", c.first+75_000, c.last), asked[1].Header.Get("Range"))
 		}
+	})
+}
+
+// stallingServer sends half of its text and stalls. The next silent requests get
+// no response at all; those after them get the rest, by the function rest.
+func stallingServer(t *testing.T, proto memhttp.Proto, silent int32, rest http.HandlerFunc) *memhttp.Server {
+	var n atomic.Int32
+	return memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch i := n.Add(1); {
+		case i == 1:
+			w.Header().Set("ETag", `"a"`)
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "01234")
+			play.Flush(w)
+		case i > 1+silent:
+			w.Header().Set("ETag", `"a"`)
+			w.Header().Set("Content-Range", "bytes 5-9/10")
+			w.Header().Set("Content-Length", "5")
+			rest(w, r)
+			return
+		}
+		<-r.Context().Done()
+	}))
+}
+
+func wholeRest(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusPartialContent)
+	_, _ = io.WriteString(w, "56789")
+}
+
+// slowRest takes 900 ms for each byte.
+func slowRest(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusPartialContent)
+	play.Flush(w)
+	for c := range strings.SplitSeq("56789", "") {
+		time.Sleep(900 * time.Millisecond)
+		_, _ = io.WriteString(w, c)
+		play.Flush(w)
+	}
+}
+
+// With BodyIdleTimeout, a continuation also gets a response in time, or ends.
+//
+//retrip:promise P20
+func TestBodyIdle_SilentContinuation(t *testing.T) {
+	for _, proto := range play.Protos {
+		for _, attemptTimeout := range []time.Duration{0, time.Second / 2, time.Hour} {
+			for _, silent := range []int32{0, 2, 1000} {
+				play.Bubble(t, fmt.Sprintf("%s/AttemptTimeout %s/%d", proto, attemptTimeout, silent), func(t *testing.T) {
+					s := stallingServer(t, proto, silent, wholeRest)
+					tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
+						Resume: time.Minute, BodyIdleTimeout: time.Second, AttemptTimeout: attemptTimeout, Budget: retrip.Off,
+						Backoff: retrip.Backoff{Base: time.Nanosecond, Cap: time.Nanosecond},
+					}}
+					defer tr.CloseIdleConnections()
+					resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
+					defer resp.Body.Close()
+					began := time.Now()
+					got, err := io.ReadAll(resp.Body)
+					if silent == 1000 {
+						assert.LessOrEqual(t, time.Since(began), time.Minute+1500*time.Millisecond)
+						assert.Equal(t, "01234", string(got))
+						assert.ErrorContains(t, err, "BodyIdleTimeout")
+						return
+					}
+					assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+time.Duration(silent)*time.Second+time.Millisecond)
+					require.NoError(t, err)
+					assert.Equal(t, "0123456789", string(got))
+				})
+			}
+		}
+	}
+}
+
+// The bound on the response to a continuation doesn't cut its body, nor what
+// Classify waits for.
+//
+//retrip:promise P20
+func TestBodyIdle_SlowContinuation(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(900 * time.Millisecond)
+		slowRest(w, r)
+	}
+	for name, classify := range map[string]func(*http.Request, *http.Response, error) retrip.Verdict{"": nil, "Peek": peeks} {
+		for _, proto := range play.Protos {
+			play.Bubble(t, name+"/"+proto.String(), func(t *testing.T) {
+				s := stallingServer(t, proto, 0, slow)
+				tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Classify: classify}}
+				defer tr.CloseIdleConnections()
+				resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
+				assert.Equal(t, "0123456789", play.Finish(t, resp))
+				synctest.Wait()
+			})
+		}
+	}
+}
+
+// AttemptTimeout bounds what Classify waits for, in a continuation too.
+//
+//retrip:promise P20
+func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
+	for _, idle := range []time.Duration{time.Second, 3 * time.Second} {
+		play.Bubble(t, idle.String(), func(t *testing.T) {
+			s := stallingServer(t, memhttp.HTTP1, 0, slowRest)
+			var peeked []time.Duration
+			tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
+				Resume: time.Minute, BodyIdleTimeout: idle, AttemptTimeout: 2 * time.Second, MaxAttempts: 3,
+				Classify: func(req *http.Request, resp *http.Response, err error) retrip.Verdict {
+					if resp == nil || resp.StatusCode != http.StatusPartialContent {
+						return retrip.ByRule
+					}
+					began := time.Now()
+					defer func() { peeked = append(peeked, time.Since(began)) }()
+					return peeks(req, resp, err)
+				},
+			}}
+			defer tr.CloseIdleConnections()
+			resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
+			_, err := io.ReadAll(resp.Body)
+			assert.ErrorContains(t, err, "AttemptTimeout")
+			require.NoError(t, resp.Body.Close())
+			require.NotEmpty(t, peeked)
+			for _, d := range peeked {
+				assert.LessOrEqual(t, d, 2*time.Second)
+			}
+		})
+	}
+}
+
+// After a stall over HTTP/2, whose connection other requests share, the rest
+// comes over another connection even if the base may have only one. Over HTTP/1
+// the rest waits for its turn at the one connection.
+func TestResume_KnowsHTTP2(t *testing.T) {
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
+		play.Bubble(t, proto.String(), func(t *testing.T) {
+			s := stallingServer(t, proto, 0, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/other" {
+					<-r.Context().Done()
+					return
+				}
+				wholeRest(w, r)
+			})
+			base := s.Transport()
+			base.MaxConnsPerHost = 1
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
+			defer tr.CloseIdleConnections()
+			resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
+			defer resp.Body.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			go func() { _, _ = base.RoundTrip(play.MustRequest(t, "GET", s.URL+"/other", nil).WithContext(ctx)) }()
+			synctest.Wait()
+			require.Equal(t, 1, s.Listener.Dials())
+			got, err := io.ReadAll(resp.Body)
+			assert.Equal(t, 2, s.Listener.Dials())
+			if proto == memhttp.HTTP1 {
+				assert.Equal(t, "01234", string(got), "the other request has the connection")
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "0123456789", string(got))
+		})
+	}
+}
+
+// If a body that must be whole stalls, its connection is suspect, as after a timeout:
+// over HTTP/2, the retry uses another one.
+func TestWholeBody_StallIsDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := stallingServer(t, memhttp.HTTP2, 0, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Del("Content-Range")
+			_, _ = io.WriteString(w, "again")
+		})
+		tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{WholeBody: 1000, BodyIdleTimeout: time.Second}}
+		defer tr.CloseIdleConnections()
+		assert.Equal(t, "again", play.Finish(t, do(t, tr, play.MustRequest(t, "GET", s.URL, nil))))
+		assert.Equal(t, 2, s.Listener.Dials())
 	})
 }

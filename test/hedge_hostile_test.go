@@ -52,8 +52,7 @@ func TestHedge_Overheard(t *testing.T) {
 					}
 					tr, base := hedging(t, policy)
 					base.legs = tt.legs(leg{after: 2 * usual, status: status, header: word})
-					resp := do(t, tr, get(t.Context()))
-					require.NoError(t, resp.Body.Close())
+					drop(t, tr, get(t.Context()))
 					assert.Len(t, base.seen, 2)
 					paused := play.Gather(t, tr.Metrics)["default"]["pauses_total"]
 					if status == 500 || status == 429 && gate == retrip.Off || tt.final {
@@ -66,10 +65,7 @@ func TestHedge_Overheard(t *testing.T) {
 					assert.InDelta(t, 7, state.PausedFor.Seconds(), 0.2)
 					base.script(leg{status: 503}, leg{status: 200})
 					began := time.Now()
-					resp, err = tr.RoundTrip(get(t.Context()))
-					if err == nil {
-						require.NoError(t, resp.Body.Close())
-					}
+					try(tr, get(t.Context()))
 					assert.Greater(t, time.Since(began), 6500*time.Millisecond, "the retry, or the request, waits")
 				})
 			}
@@ -122,8 +118,7 @@ func TestHedge_FailureWaits(t *testing.T) {
 			began := time.Now()
 			assert.Equal(t, "ok", getText(t, tr, url))
 			assert.Less(t, time.Since(began), 40*usual)
-			m := play.Gather(t, tr.Metrics)["default"]
-			checkIdentities(t, "default", m)
+			m := counts(t, tr.Metrics)
 			assert.EqualValues(t, 1+i, m["requests_total recovered"])
 			for range 10 {
 				getText(t, tr, strings.TrimSuffix(url, "late"))
@@ -144,8 +139,7 @@ func TestHedge_FailureWaits(t *testing.T) {
 			assert.Zero(t, base.open.Load())
 			assert.Zero(t, base.running())
 		}
-		m := play.Gather(t, tr.Metrics)["default"]
-		checkIdentities(t, "default", m)
+		m := counts(t, tr.Metrics)
 		assert.EqualValues(t, 2, m["hedges_total failed"])
 		assert.EqualValues(t, 2, m["attempts_total timeout"])
 	})

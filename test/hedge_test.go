@@ -206,6 +206,7 @@ func TestHedge_Winner(t *testing.T) {
 		"the first at its delay":      {[]leg{{after: usual, status: 200}}, 200, usual, ""},
 		"the first before its delay":  {[]leg{{after: usual / 2, status: 200}}, 200, usual / 2, "none"},
 		"the first fails before that": {[]leg{{after: usual / 2, status: 503}, {after: 0, status: 200}}, 200, usual / 2, "none"},
+		"a retry, however late":       {[]leg{{status: 503}, {after: 20 * usual, status: 200}, {status: 200}}, 200, 20 * usual, "none"},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
@@ -277,8 +278,7 @@ func TestHedge_BothFail(t *testing.T) {
 				req := get(retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: note, Hedge: note, Retry: note, GiveUp: note, Done: note}))
 				base.legs = tt.legs
 				resp, err := tr.RoundTrip(req)
-				m := play.Gather(t, tr.Metrics)["default"]
-				checkIdentities(t, "default", m)
+				m := counts(t, tr.Metrics)
 				assert.EqualValues(t, 1, m["hedges_total failed"])
 				var numbers []string
 				for _, r := range base.seen {
@@ -386,16 +386,6 @@ func TestHedge_Who(t *testing.T) {
 	}
 }
 
-// A retry gets no hedge, however late it is.
-func TestHedge_FirstAttemptsOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
-		base.legs = []leg{{status: 503}, {after: 20 * usual, status: 200}, {status: 200}}
-		drop(t, tr, get(t.Context()))
-		assert.Len(t, base.seen, 2)
-	})
-}
-
 // Whatever the state of the host forbids is a skip with its reason, and sends nothing.
 //
 //retrip:promise P21
@@ -441,9 +431,8 @@ func TestHedge_Skips(t *testing.T) {
 			base.legs = []leg{{after: 20 * usual, status: 200}, {status: 200}}
 			drop(t, tr, get(t.Context()))
 			assert.Len(t, base.seen, 1)
-			after := play.Gather(t, tr.Metrics)["default"]
+			after := counts(t, tr.Metrics)
 			assert.EqualValues(t, 1, after["hedges_skipped_total "+name]-before["hedges_skipped_total "+name], "%v", after)
-			checkIdentities(t, "default", after)
 		})
 	}
 }
@@ -492,7 +481,7 @@ func TestHedge_Cancellation(t *testing.T) {
 					synctest.Wait()
 					assert.Zero(t, base.open.Load(), "%s, %v: a body is open", name, at)
 					assert.Zero(t, base.running(), "%s, %v: an attempt goes on", name, at)
-					checkIdentities(t, "default", play.Gather(t, tr.Metrics)["default"])
+					counts(t, tr.Metrics)
 				})
 			}
 		}
@@ -540,8 +529,7 @@ func TestHedge_Panics(t *testing.T) {
 			time.Sleep(10 * usual)
 			assert.Zero(t, base.open.Load())
 			assert.Zero(t, base.running(), "an attempt goes on")
-			m := play.Gather(t, tr.Metrics)["default"]
-			checkIdentities(t, "default", m)
+			m := counts(t, tr.Metrics)
 			assert.EqualValues(t, 1, m["hedges_total"])
 			// The Transport still works.
 			warm(t, tr)

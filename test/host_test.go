@@ -6,8 +6,11 @@ package retrip_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -55,5 +58,147 @@ func TestHostTable_OverflowRefills(t *testing.T) {
 		}
 		assert.Equal(t, 5., state(dead).Tokens, "they share it")
 		assert.False(t, state(alive).Held)
+	})
+}
+
+// A Transport opens the breaker of a host that is down, however rare the
+// requests, even if only the breaker keeps the host in the table.
+func TestTransport_BreakerAtALowRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := play.Base(play.Reply(503))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{OpenFor: time.Minute}}}
+		get := func() error {
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+			if err == nil {
+				play.Finish(t, resp)
+			}
+			return err
+		}
+		for range 20 {
+			require.EqualValues(t, "closed", play.Must(tr.HostState("example.com:80")).Breaker)
+			require.NoError(t, get())
+			time.Sleep(20 * time.Second)
+			tr.HostStates() // like a scrape: drops hosts that have healed
+		}
+		assert.EqualValues(t, "open", play.Must(tr.HostState("example.com:80")).Breaker)
+		var failure *retrip.Error
+		require.ErrorAs(t, get(), &failure)
+		assert.Equal(t, retrip.ReasonBreakerOpen, failure.Reason)
+		assert.Len(t, base.At, 20)
+	})
+}
+
+func TestTransport_ThrottleBase(t *testing.T) {
+	schedule := retrip.Backoff{Base: time.Second, Cap: 30 * time.Second, ThrottleBase: 5 * time.Second, Jitter: retrip.NoJitter}
+	for _, tt := range []struct {
+		name  string
+		gate  bool
+		steps []play.Step
+		at    string
+	}{
+		{"429 without a word", false, []play.Step{play.Reply(429), play.Reply(503), play.Reply(429), play.Reply(200)}, "[0s 5s 7s 27s]"},
+		{"Retry-After names the wait", false, []play.Step{play.Reply(429, "Retry-After: 1"), play.Reply(200)}, "[0s 1s]"},
+		{"in the dialect", false, []play.Step{play.Reply(429, "Retry-After-Ms: 1000"), play.Reply(200)}, "[0s 1s]"},
+		{"Retry-After: 0 names none", false, []play.Step{play.Reply(429, "Retry-After: 0"), play.Reply(200)}, "[0s 5s]"},
+		{"a gate", true, []play.Step{play.Reply(429), play.Reply(200)}, "[0s 5s]"},
+	} {
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			base := play.Base(tt.steps...)
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: schedule, Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}, Dialects: []string{"retry-after-ms"}}}
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+			for i := range base.At {
+				// The wait is up to 1 s longer than Retry-After.
+				base.At[i] = base.At[i].Truncate(time.Second)
+			}
+			assert.Equal(t, tt.at, fmt.Sprint(base.At))
+		})
+	}
+}
+
+func TestJitter_String(t *testing.T) {
+	var words []string
+	for j := range retrip.NoJitter + 2 {
+		words = append(words, j.String())
+	}
+	assert.Equal(t, []string{"", "full", "equal", "decorrelated", "none", "Jitter(5)"}, words)
+}
+
+// answer returns a response to r with the given header lines.
+func answer(r *http.Request, status int, lines ...string) *http.Response {
+	resp, _ := play.Reply(status, lines...)(r)
+	resp.Body, resp.Request = http.NoBody, r
+	return resp
+}
+
+// getFrom returns the response to a GET, whose body it has closed.
+func getFrom(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
+	t.Helper()
+	resp, err := rt.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)))
+	if resp != nil {
+		resp.Body.Close()
+	}
+	return resp, err
+}
+
+//retrip:promise P14
+func TestFleet_OutageCostsOneAttemptPerRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		perHost := map[string]int{}
+		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			perHost[r.URL.Host]++
+			return answer(r, 503), nil
+		})}
+		const requests = 600 // ten minutes at one per second
+		for range requests {
+			for _, host := range []string{"a.example.com", "b.example.com"} {
+				resp, err := getFrom(t, tr, "http://"+host+"/")
+				require.NoError(t, err)
+				require.Equal(t, 503, resp.StatusCode)
+			}
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, map[string]int{"a.example.com": requests + 7, "b.example.com": requests + 7}, perHost,
+			"one attempt per request, and seven retries per host in all")
+	})
+}
+
+// A Retry-After on a 503 holds back the retries of all requests to the host.
+// Afterwards they come one by one.
+//
+//retrip:promise P9
+func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var mu sync.Mutex
+		var retries []time.Duration
+		first := true
+		tr := &retrip.Transport{Policy: retrip.Policy{Budget: retrip.Off}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if since := time.Since(start); since > time.Second {
+				retries = append(retries, since)
+				return answer(r, 200), nil
+			}
+			if first {
+				first = false
+				return answer(r, 503, "Retry-After: 10"), nil
+			}
+			return answer(r, 500), nil // doesn't ask for a pause
+		})}
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				resp, err := getFrom(t, tr, "http://example.com/")
+				assert.NoError(t, err)
+				assert.Equal(t, 200, resp.StatusCode)
+			})
+			synctest.Wait() // the response with the Retry-After comes first
+		}
+		wg.Wait()
+		require.Len(t, retries, 20)
+		assert.GreaterOrEqual(t, retries[0], 10*time.Second, "never earlier than the server said")
+		assert.Len(t, slices.Compact(slices.Clone(retries)), 20, "20 requests with the same Retry-After wait for 20 different times")
+		assert.Greater(t, retries[19]-retries[0], 2*time.Second, "spread out")
+		assert.Less(t, retries[19], 15*time.Second+time.Millisecond)
 	})
 }

@@ -157,19 +157,7 @@ func TestMetrics_Shared(t *testing.T) {
 	assert.Equal(t, []string{"attempts_total{default,2xx} 4000", "requests_total{default,answered} 4000"}, counted(t, m))
 }
 
-// Invalid policies leave no series behind.
-func TestMetrics_RefusedPolicies(t *testing.T) {
-	m := retrip.NewMetrics()
-	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
-	require.Error(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"good.example": {}, "bad.example": {MaxAttempts: -1}}))
-	assert.Zero(t, testutil.CollectAndCount(m))
-	require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"good.example": {}}))
-	assert.NotZero(t, testutil.CollectAndCount(m))
-}
-
-// The gauges of hosts. Metrics doesn't keep a Transport alive.
-//
-//retrip:promise P13
+// The gauges of hosts.
 func TestMetrics_Hosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := retrip.NewMetrics()
@@ -186,24 +174,6 @@ func TestMetrics_Hosts(t *testing.T) {
 		assert.Contains(t, got, "give_ups_total{default,breaker_open}")
 		runtime.KeepAlive(tr)
 	})
-	m := retrip.NewMetrics()
-	collected := make(chan struct{})
-	func() {
-		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
-		runtime.AddCleanup(tr, func(c chan struct{}) { close(c) }, collected)
-		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-	}()
-	for range 100 {
-		runtime.GC()
-		select {
-		case <-collected:
-			assert.Contains(t, counted(t, m), "requests_total{default,answered} 1")
-			return
-		default:
-			runtime.Gosched()
-		}
-	}
-	t.Error("a Transport is kept alive by its Metrics")
 }
 
 // The zero Metrics counts like one of NewMetrics, whether it is registered

@@ -164,27 +164,6 @@ func TestTrace_Enclosing(t *testing.T) {
 	assert.Equal(t, []string{"own", "outer", "inner"}, order)
 }
 
-func TestTrace_Host(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var states []retrip.HostState
-		var log bytes.Buffer
-		tr := &retrip.Transport{
-			Base:   play.Base(play.Reply(503, "Retry-After: 5"), play.Reply(200)),
-			Hosts:  map[string]retrip.Policy{"Example.com": {Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}},
-			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		}
-		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-		require.Len(t, states, 1)
-		assert.Equal(t, "example.com:80", states[0].Host)
-		assert.Equal(t, "example.com", states[0].Policy)
-		assert.Equal(t, 5*time.Second, states[0].PausedFor)
-		assert.Equal(t, retrip.BreakerClosed, states[0].Breaker)
-		assert.Contains(t, log.String(), `level=WARN msg="retrip: host" host=example.com:80 change=paused policy=example.com breaker=closed open_for=0s paused_for=5s`)
-		assert.NotContains(t, log.String(), "retrip: retry", "below the level")
-	})
-}
-
 const secretURL = "http://user:hunter2@example.com/path?token=s3cret#frag"
 
 // The log contains no userinfo and no query of a URL.
@@ -339,45 +318,36 @@ func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 	})
 }
 
-// The hook and the counters report each change of a host's state once.
+// The hook, the log and the counters report each change of a host's state once.
 //
 //retrip:promise P19
 func TestHost_TellsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		status, header := http.StatusServiceUnavailable, []string{"Retry-After: 1"}
-		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return answer(req, status, header...), nil })
 		var told []string
-		var log strings.Builder
-		metrics := retrip.NewMetrics()
-		transport := &retrip.Transport{
-			Base: base, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, Window: time.Minute, OpenFor: time.Second}},
+		var log bytes.Buffer
+		tr := &retrip.Transport{
+			// Begins a pause, opens the breaker, and closes it.
+			Base: play.Base(play.Reply(503, "Retry-After: 1"), play.Reply(503), play.Reply(200)), Metrics: retrip.NewMetrics(), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Hosts: map[string]retrip.Policy{"Example.com": {MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, Window: time.Minute, OpenFor: time.Second}}},
 			Trace: &retrip.Trace{Host: func(s retrip.HostState) {
-				what := string(s.Breaker)
-				if s.PausedFor > 0 {
-					what += ", paused"
-				}
-				told = append(told, what)
+				told = append(told, fmt.Sprint(s.Host, " ", s.Policy, " ", s.Breaker, " ", s.PausedFor))
 			}},
 		}
-		call := func() { try(transport, play.Request(t, http.MethodGet, nil)) }
-		call() // begins a pause
-		header = nil
-		time.Sleep(2 * time.Second)
-		call() // opens the breaker
-		time.Sleep(2 * time.Second)
-		status = http.StatusOK
-		call() // probes, and closes the breaker
-		call()
-		assert.Equal(t, []string{"closed, paused", "open", "half-open", "closed"}, told)
-		lines := regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+) policy=default breaker=(\S+) open_for=\S+ paused_for=(\S+)`)
-		var logged [][]string
-		for _, match := range lines.FindAllStringSubmatch(log.String(), -1) {
-			logged = append(logged, match[1:])
+		for range 4 {
+			try(tr, play.Request(t, http.MethodGet, nil))
+			time.Sleep(2 * time.Second)
 		}
-		assert.Equal(t, [][]string{{"WARN", "paused", "closed", "1s"}, {"WARN", "breaker_open", "open", "0s"}, {"INFO", "breaker_closed", "closed", "0s"}}, logged)
-
-		m := gather(t, metrics)["default"]
+		for i, want := range []string{"closed 1s", "open 0s", "half-open 0s", "closed 0s"} {
+			assert.Equal(t, "example.com:80 example.com "+want, told[i])
+		}
+		assert.Len(t, told, 4)
+		lines := regexp.MustCompile(`level=(\S+) msg="retrip: host" host=example.com:80 change=(\S+) policy=example.com breaker=(\S+) open_for=\S+ paused_for=(\S+)`)
+		var logged []string
+		for _, match := range lines.FindAllStringSubmatch(log.String(), -1) {
+			logged = append(logged, strings.Join(match[1:], " "))
+		}
+		assert.Equal(t, []string{"WARN paused closed 1s", "WARN breaker_open open 0s", "INFO breaker_closed closed 0s"}, logged)
+		m := gather(t, tr.Metrics)["example.com"]
 		for _, name := range []string{"breaker_transitions_total open", "breaker_transitions_total half-open", "breaker_transitions_total closed", "pauses_total"} {
 			assert.EqualValues(t, 1, m[name], name)
 		}

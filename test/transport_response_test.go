@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -191,6 +193,196 @@ func TestTransport_DiscardsBeforeTheDeadline(t *testing.T) {
 				assert.Equal(t, 503, e.StatusCode)
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
 				assert.Equal(t, 5., tr.HostStates()[0].Tokens)
+			})
+		}
+	}
+}
+
+// loses answers with a response whose body breaks.
+func loses(status int, lines ...string) play.Step {
+	return sends(status, "half", io.ErrUnexpectedEOF, lines...)
+}
+
+// stalls answers with a response whose body stalls.
+func stalls(status int, lines ...string) play.Step { return sends(status, "", nil, lines...) }
+
+// peeks is a Classify that waits for the body.
+func peeks(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+	if resp != nil {
+		_, _ = retrip.Peek(resp, 512)
+	}
+	return retrip.ByRule
+}
+
+// If the body of a response breaks or comes too late, what its header says about
+// retries holds nevertheless.
+//
+//retrip:promise P9
+func TestLostResponse_RetryAfter(t *testing.T) {
+	const after = "Retry-After: 20"
+	peek := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		step   play.Step
+	}{
+		"404":          {retrip.Policy{WholeBody: 100}, loses(404, after)},
+		"202":          {retrip.Policy{WholeBody: 100}, loses(202, after)},
+		"dialect":      {retrip.Policy{WholeBody: 100, Dialects: []string{"github"}}, loses(403, after)},
+		"FailOn":       {retrip.Policy{WholeBody: 100, FailOn: []int{503}}, loses(503, after)},
+		"milliseconds": {retrip.Policy{WholeBody: 100, Dialects: []string{"openai"}}, loses(404, "Retry-After-Ms: 20000")},
+		"Peek":         {peek, stalls(503, after)},
+		"Peek at 200":  {peek, stalls(200, after)},
+		"late headers": {retrip.Policy{AttemptTimeout: time.Second}, func(req *http.Request) (*http.Response, error) {
+			time.Sleep(2 * time.Second)
+			return play.Reply(503, after)(req)
+		}},
+	} {
+		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+			play.Bubble(t, fmt.Sprint(name, " gate ", gate), func(t *testing.T) {
+				policy := tt.policy
+				policy.Gate.Enabled = gate
+				base := play.Base(tt.step, play.Reply(200))
+				var ended time.Duration
+				began := time.Now()
+				tr := &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(retrip.Event) { ended = time.Since(began) }}}
+				play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+				require.Equal(t, 2, base.Attempts())
+				assert.GreaterOrEqual(t, base.At[1], ended+20*time.Second)
+				assert.Equal(t, len(base.Bodies), base.ClosedBodies())
+			})
+		}
+	}
+}
+
+// A 503 that was lost holds back the retries of other requests too.
+//
+//retrip:promise P9
+func TestLostResponse_Pauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{
+			Base:   play.Base(stalls(503, "Retry-After: 20"), play.Reply(503)),
+			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, MaxAttempts: 1},
+		}
+		_, err := tr.RoundTrip(play.Request(t, "GET", nil))
+		require.Error(t, err)
+		states := tr.HostStates()
+		require.Len(t, states, 1)
+		assert.Equal(t, 20*time.Second, states[0].PausedFor)
+	})
+}
+
+// A lost 429 is as cheap at a gate as any other.
+func TestLostResponse_ThrottledAtTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{
+			Base:   play.Base(stalls(429, "Retry-After: 2"), play.Reply(200)),
+			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Gate: retrip.Gate{Enabled: retrip.On}},
+			Trace:  &retrip.Trace{},
+		}
+		var atRetry retrip.HostState
+		tr.Trace.Retry = func(retrip.Event) { atRetry = tr.HostStates()[0] }
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+		assert.Positive(t, atRetry.Size)
+		assert.Equal(t, atRetry.Size, atRetry.Tokens)
+	})
+}
+
+//retrip:promise P8
+func TestLostResponse_RetryForbidden(t *testing.T) {
+	const never = "X-Should-Retry: false"
+	retries := func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable }
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		step   play.Step
+		want   int // attempts
+	}{
+		"200":            {retrip.Policy{WholeBody: 100}, loses(200, never), 1},
+		"404":            {retrip.Policy{WholeBody: 100}, loses(404, never), 1},
+		"Peek":           {retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}, stalls(503, never), 1},
+		"Classify first": {retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100, Classify: retries}, loses(404, never), 4},
+	} {
+		play.Bubble(t, name, func(t *testing.T) {
+			base := play.Base(tt.step, play.Reply(200))
+			var reason retrip.Reason
+			tr := &retrip.Transport{Base: base, Policy: tt.policy, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }}}
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+			if err == nil {
+				resp.Body.Close()
+			}
+			assert.Equal(t, tt.want, base.Attempts())
+			assert.Equal(t, tt.want == 1, reason == retrip.ReasonRetryForbidden, "%q", reason)
+		})
+	}
+}
+
+// An error describes the last response even if that response was lost.
+//
+//retrip:promise P17
+func TestLostResponse_InTheError(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		step   play.Step
+	}{
+		"body": {retrip.Policy{MaxAttempts: 2, WholeBody: 100}, loses(404, "X-A: 1")},
+		"Peek": {retrip.Policy{MaxAttempts: 2, AttemptTimeout: time.Second, Classify: peeks}, stalls(404, "X-A: 1")},
+	} {
+		play.Bubble(t, name, func(t *testing.T) {
+			var retry retrip.Event
+			tr := &retrip.Transport{Base: play.Base(tt.step, play.Err(io.EOF)), Policy: tt.policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { retry = e }}}
+			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
+			e := play.AsError(t, err)
+			assert.Equal(t, 404, e.StatusCode)
+			assert.Equal(t, "1", e.Header.Get("X-A"))
+			assert.Equal(t, 404, retry.StatusCode)
+			assert.Error(t, retry.Err)
+		})
+	}
+}
+
+// A lost 429 is followed by as long a wait as any other 429.
+func TestLostResponse_Throttled(t *testing.T) {
+	waits := func(t *testing.T, first play.Step) (wait time.Duration) {
+		policy := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}
+		tr := &retrip.Transport{Base: play.Base(first, play.Reply(200)), Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { wait = e.Wait }}}
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+		return wait
+	}
+	synctest.Test(t, func(t *testing.T) {
+		assert.Equal(t, waits(t, play.Reply(429)), waits(t, stalls(429)))
+		assert.NotEqual(t, waits(t, play.Reply(503)), waits(t, stalls(429)))
+	})
+}
+
+// A body may break with an error that is a nil pointer.
+func TestLostResponse_NilPointer(t *testing.T) {
+	for name, read := range map[string]func(context.Context){"at once": func(context.Context) {}, "at the timeout": func(ctx context.Context) { <-ctx.Done() }} {
+		play.Bubble(t, name, func(t *testing.T) {
+			base := play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
+				return testenv.Reader(func([]byte) (int, error) { read(ctx); return 0, (*net.OpError)(nil) })
+			}), play.Reply(200))
+			play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100}}, play.Request(t, "GET", nil)))
+			assert.Equal(t, 2, base.Attempts())
+		})
+	}
+}
+
+// What a server says to a caller that has gone holds for others.
+//
+//retrip:promise P9
+func TestResponse_HeardByOthers(t *testing.T) {
+	for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+		for status, pauses := range map[int]bool{503: true, 429: gate == retrip.On, 500: false} {
+			play.Bubble(t, fmt.Sprint("gate ", gate, " ", status), func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				tr := &retrip.Transport{Policy: retrip.Policy{Gate: retrip.Gate{Enabled: gate}}, Base: play.Base(func(r *http.Request) (*http.Response, error) {
+					cancel()
+					return play.Reply(status, "Retry-After: 7")(r)
+				})}
+				play.Finish(t, do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx)))
+				state, err := tr.HostState("example.com:80")
+				require.NoError(t, err)
+				assert.Equal(t, pauses, state.PausedFor > 6*time.Second, "%+v", state)
+				assert.Zero(t, state.Waiting)
 			})
 		}
 	}

@@ -1,0 +1,82 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package retrip_test
+
+import (
+	"cmp"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/incoming"
+	"github.com/retrip/retrip/internal/play"
+)
+
+// The rules for Retry-After apply to every dialect.
+//
+//retrip:promise P9
+func TestDialects_ThroughTheTransport(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		dialect string
+		status  int
+		lines   []string
+		least   time.Duration // before the second attempt
+		want    int           // attempts
+	}{
+		{"never earlier than the server said", "github", 403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 20"}, 20 * time.Second, 2},
+		{"longer than MaxWait: the answer at once", "github", 403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 3000"}, 0, 1},
+		{"an ordinary 403 is final", "github", 403, nil, 0, 1},
+		{"the server says don't", "openai", 503, []string{"X-Should-Retry: false"}, 0, 1},
+		{"the server says do", "openai", 409, []string{"X-Should-Retry: true", "Retry-After-Ms: 700"}, 700 * time.Millisecond, 2},
+		{"whatever the error", "openai", 400, []string{"X-Should-Retry: true"}, 0, 2},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			base := play.Base(play.Reply(tt.status, tt.lines...), play.Reply(200))
+			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{Dialects: []string{tt.dialect}}}, play.Request(t, http.MethodGet, nil))
+			play.Finish(t, resp)
+			require.Equal(t, tt.want, base.Attempts())
+			if tt.want == 1 {
+				assert.Equal(t, tt.status, resp.StatusCode)
+			} else {
+				assert.GreaterOrEqual(t, base.At[1], tt.least)
+			}
+		})
+	}
+}
+
+// A request made on behalf of an incoming retry says so to the next server,
+// from its first attempt on.
+//
+//retrip:promise P2 P4
+func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
+	for _, tt := range []struct {
+		incoming int
+		policy   retrip.Policy
+		want     []string
+	}{
+		{1, retrip.Policy{RetryHeader: "retry-attempt"}, []string{"", "2", "3", "4"}},
+		{3, retrip.Policy{RetryHeader: "retry-attempt"}, []string{"3", "4", "5", "6"}},
+		{3, retrip.Policy{RetryHeader: "retry-attempt", MaxAttempts: 1}, []string{"3"}},
+		{3, retrip.Policy{MaxAttempts: 1}, []string{""}},
+	} {
+		base := play.Base(play.Reply(503))
+		tt.policy.Backoff.Base = retrip.Off
+		ctx, _ := incoming.WithAttempt(t.Context(), tt.incoming)
+		ctx = retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: cmp.Or(tt.policy.MaxAttempts, 4)})
+		req := play.Request(t, http.MethodGet, nil).WithContext(ctx)
+		drop(t, &retrip.Transport{Base: base, Policy: tt.policy}, req)
+		var seen []string
+		for _, header := range base.Header {
+			seen = append(seen, strings.Join(header["Retry-Attempt"], "+"))
+		}
+		assert.Equal(t, tt.want, seen)
+		assert.Empty(t, req.Header, "the caller's request is unchanged")
+	}
+}
