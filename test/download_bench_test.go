@@ -133,29 +133,3 @@ func BenchmarkBodies(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkBodies_Request compares a request whose body isn't watched with one
-// that uses Resume, both read at once.
-func BenchmarkBodies_Request(b *testing.B) {
-	for name, p := range map[string]*retrip.Policy{"bare": nil, "off": {}, "Resume": {Resume: time.Minute}, "AttemptTimeout": {AttemptTimeout: time.Minute},
-		"AttemptTimeoutBodyIdleResume": {AttemptTimeout: time.Minute, BodyIdleTimeout: time.Minute, Resume: time.Minute}} {
-		b.Run(name, func(b *testing.B) {
-			var rt http.RoundTripper = &zerosBase{size: 512}
-			if p != nil {
-				rt = &retrip.Transport{Base: rt, Policy: *p}
-			}
-			req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			buffer := make([]byte, 1000)
-			b.ReportAllocs()
-			for b.Loop() {
-				resp, _ := rt.RoundTrip(req)
-				_, _ = resp.Body.Read(buffer)
-				_, _ = resp.Body.Read(buffer)
-				resp.Body.Close()
-			}
-		})
-	}
-}

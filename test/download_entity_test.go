@@ -296,44 +296,6 @@ func finalError(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
 	return retrip.ByRule
 }
 
-// TestResume_Mutants changes one field of each response to a request for the rest. The
-// changes are finer than what the worlds' servers do.
-func TestResume_Mutants(t *testing.T) {
-	runs := 10_000
-	if testing.Short() || testenv.Race {
-		runs = 1000
-	}
-	synctest.Test(t, func(t *testing.T) {
-		m := testenv.Mutator{Rand: rand.New(rand.NewPCG(17, 206))}
-		data := randomBytes(3000, 1)
-		whole := 0
-		for i := range runs {
-			s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) {
-				if i > 0 && m.IntN(2) == 0 {
-					return -1, nil
-				}
-				return m.IntN(2000), io.ErrUnexpectedEOF
-			}}
-			s.lie = func(i int, resp *http.Response) {
-				if i > 0 {
-					m.Mutate(resp.Header)
-				}
-			}
-			got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, Budget: retrip.Off, MaxAttempts: 8}})
-			if err == nil {
-				whole++
-				require.True(t, bytes.Equal(data, got), "%d", i)
-			} else {
-				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				require.True(t, bytes.HasPrefix(data, got), "%d", i)
-			}
-		}
-		assert.Greater(t, whole, runs/50, "some changes change nothing")
-		assert.Less(t, whole, runs/2)
-		t.Log(whole, "whole")
-	})
-}
-
 // TestResume_TrueRanges: a server answers every request with any part of a file,
 // under any status. If its Content-Range says which part that is, no body is
 // spliced.

@@ -23,40 +23,25 @@ import (
 // A request that its caller cancels doesn't say that the host fails. But people see that
 // callers cancel.
 func TestHostStates_Canceled(t *testing.T) {
-	for _, answered := range []bool{false, true} {
+	for _, step := range []play.Step{play.Reply(503), play.Err(context.Canceled)} {
 		ctx, cancel := context.WithCancel(t.Context())
 		told := false
-		tr := &retrip.Transport{
-			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				cancel()
-				if answered {
-					return &http.Response{StatusCode: 503, Body: http.NoBody, Request: req}, nil
-				}
-				return nil, ctx.Err()
-			}),
-		}
+		tr := &retrip.Transport{Base: play.Base(func(req *http.Request) (*http.Response, error) { cancel(); return step(req) })}
 		tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) {
 			told = true
 			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
 			assert.Equal(t, []retrip.HostState{{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", Canceled: 1}}, tr.HostStates())
 		}}
-		req := play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil))
-		try(tr, req)
+		try(tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 		assert.True(t, told)
 	}
 }
 
 func TestHostState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		status := 503
+		base := play.Base(play.Reply(503, "Retry-After: 10"))
 		tr := &retrip.Transport{
-			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				h := http.Header{}
-				if status == 503 {
-					h.Set("Retry-After", "10")
-				}
-				return &http.Response{StatusCode: status, Header: h, Body: http.NoBody, Request: req}, nil
-			}),
+			Base:   base,
 			Policy: retrip.Policy{MaxAttempts: 2},
 			Hosts: map[string]retrip.Policy{
 				"*.Example.com":   {Breaker: retrip.Breaker{Ratio: 1, Window: time.Minute, MinVolume: 2, OpenFor: time.Minute}},
@@ -79,8 +64,8 @@ func TestHostState(t *testing.T) {
 		assert.Equal(t, retrip.BreakerOpen, s.Breaker)
 		assert.GreaterOrEqual(t, s.OpenFor, time.Second)
 
-		assert.Equal(t, retrip.BreakerClosed, play.Must(tr.HostState("plain.test:443")).Breaker)
-		assert.Equal(t, 5.0, play.Must(tr.HostState("plain.test:443")).Tokens, "another port is another host")
+		other := retrip.HostState{Host: "plain.test:443", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed"}
+		assert.Equal(t, other, play.Must(tr.HostState("plain.test:443")), "another port is another host")
 		plain := play.Must(tr.HostState("plain.test:80"))
 		assert.Equal(t, "default", plain.Policy)
 		assert.Equal(t, 4.5, plain.Tokens)
@@ -98,7 +83,7 @@ func TestHostState(t *testing.T) {
 		// Time ends pauses, successes fill the budget, and then nothing is left
 		// to report.
 		time.Sleep(2 * time.Hour)
-		status = 200
+		base.Steps = []play.Step{play.Reply(200)}
 		getFrom(t, tr, "http://plain.test/")
 		assert.Empty(t, tr.HostStates())
 		assert.Equal(t, healthy, play.Must(tr.HostState("healthy.example:443")))

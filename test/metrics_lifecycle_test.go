@@ -167,20 +167,6 @@ func TestMetrics_PatternsOfGarbage(t *testing.T) {
 	t.Error("a Transport is kept alive by its Metrics")
 }
 
-// One Metrics for very many Transports, each of which is used once.
-func BenchmarkMetrics_NewTransport(b *testing.B) {
-	m := retrip.NewMetrics()
-	live := make([]*retrip.Transport, 16_000)
-	for b.Loop() {
-		for i := range live {
-			live[i] = &retrip.Transport{Base: testenv.Status(200), Metrics: m}
-			live[i].HostStates()
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(live)), "ns/transport")
-	runtime.KeepAlive(live)
-}
-
 func TestMetrics_Panics(t *testing.T) {
 	m := retrip.NewMetrics()
 	tr := &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { panic("base") }), Metrics: m}
