@@ -27,6 +27,7 @@ type model struct {
 	inRow   int
 	millis  int    // thousandths of hedges saved up
 	results []bool // of the last hedges
+	dear    int    // answers while too few of them have won
 }
 
 func (m *model) begin(now float64) {
@@ -84,6 +85,7 @@ func (m *model) answered(took float64, late bool) {
 		}
 	}
 	if len(m.results) >= 20 && 5*won < len(m.results) {
+		m.dear++
 		m.millis += int(math.Round(1000*m.share) / 10)
 	} else {
 		m.millis += int(math.Round(1000 * m.share))
@@ -115,6 +117,7 @@ func (m *model) hedged(won bool) {
 // busy and idle times, good and bad ones.
 func TestModel(t *testing.T) {
 	testenv.OneGoroutine(t)
+	counted, dear := map[Skip]int{}, 0
 	for seed := range uint64(testenv.Size(40, 400)) {
 		draw := rand.New(rand.NewPCG(seed, 31))
 		// Shares of which tenths are whole thousandths, so that the model may count in those.
@@ -142,6 +145,7 @@ func TestModel(t *testing.T) {
 				want := m.late(allowed)
 				require.Equal(t, want, h.Late(r, allowed), "seed %d step %d", seed, step)
 				hedged = want == None
+				counted[want]++
 			}
 			switch won := draw.Float64() < wins; {
 			case hedged:
@@ -160,5 +164,11 @@ func TestModel(t *testing.T) {
 				h.Answered(r, time.Duration(took*1e9), late)
 			}
 		}
+		dear += m.dear
 	}
+	t.Logf("late requests: %v; %d answers paid little", counted, dear)
+	for skip := None; skip <= Spent; skip++ {
+		require.Greater(t, counted[skip], 100, skip)
+	}
+	require.Greater(t, dear, 1000)
 }
