@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // If a copy of the base would behave differently, or the base is of unknown
@@ -28,7 +28,6 @@ import (
 //
 //retrip:promise P11
 func TestFresh_OnlyTheBase(t *testing.T) {
-	t.Parallel()
 	for name, tt := range map[string]struct {
 		proto memhttp.Proto
 		set   func(w *freshWorld)
@@ -45,17 +44,15 @@ func TestFresh_OnlyTheBase(t *testing.T) {
 			w.base.RegisterProtocol("https", other)
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, tt.proto, func(w *freshWorld) {
-				tt.set(w)
-				w.succeeds(1)
-				dials := w.server.Listener.Dials()
-				w.server.Listener.Freeze()
-				attempts, err := w.get(w.transport)
-				require.Error(w.t, err)
-				assert.Equal(w.t, 4, attempts)
-				assert.Equal(w.t, dials, w.server.Listener.Dials())
-			})
+		eachFresh(t, name, []memhttp.Proto{tt.proto}, func(w *freshWorld) {
+			tt.set(w)
+			w.succeeds(1)
+			dials := w.server.Listener.Dials()
+			w.server.Listener.Freeze()
+			attempts, err := w.get(w.transport)
+			require.Error(w.t, err)
+			assert.Equal(w.t, 4, attempts)
+			assert.Equal(w.t, dials, w.server.Listener.Dials())
 		})
 	}
 }
@@ -63,11 +60,10 @@ func TestFresh_OnlyTheBase(t *testing.T) {
 // A timeout before there was a connection says nothing about the existing
 // connections.
 func TestFresh_NoConnectionNoDoubt(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
-		var dials atomic.Int64
-		w.beforeDial(func(context.Context) error {
-			if dials.Add(1) == 1 {
+	eachFresh(t, "", play.Protos, func(w *freshWorld) {
+		var dials *atomic.Int64
+		dials = w.beforeDial(func(context.Context) error {
+			if dials.Load() == 1 {
 				time.Sleep(1500 * time.Millisecond)
 			}
 			return nil
@@ -82,7 +78,7 @@ func TestFresh_NoConnectionNoDoubt(t *testing.T) {
 
 // The spare uses the TLS sessions of the base.
 func TestFresh_KeepsSessions(t *testing.T) {
-	bubble(t, memhttp.HTTP2, func(w *freshWorld) {
+	eachFresh(t, "", []memhttp.Proto{memhttp.HTTP2}, func(w *freshWorld) {
 		resumed := false
 		w.handle = func(_ http.ResponseWriter, r *http.Request) { resumed = r.TLS.DidResume }
 		w.base.TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
@@ -101,31 +97,31 @@ func TestFresh_KeepsSessions(t *testing.T) {
 //retrip:promise P11
 func TestFresh_StalePool(t *testing.T) {
 	for _, method := range []string{"PUT", "DELETE", "POST"} {
-		for _, body := range []func() io.Reader{func() io.Reader { return nil }, func() io.Reader { return strings.NewReader("payload") }, func() io.Reader { return play.Stream([]byte("payload")) }} {
+		for name, body := range map[string]func() io.Reader{
+			"no body": func() io.Reader { return nil }, "string": func() io.Reader { return strings.NewReader("payload") },
+			"stream": func() io.Reader { return play.Stream([]byte("payload")) },
+		} {
 			for _, timeout := range []time.Duration{0, time.Hour} {
-				play.Bubble(t, fmt.Sprintf("%s/%T/timeout %v", method, body(), timeout), func(t *testing.T) {
+				play.Bubble(t, fmt.Sprintf("%s/%s/timeout %v", method, name, timeout), func(t *testing.T) {
 					s, base, stale := play.StalePool(t, memhttp.HTTP1, 25)
 					dials := s.Listener.Dials()
 					stale.Store(25)
-					tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })}
 					attempts := 0
-					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) {
+					tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout }), Trace: &retrip.Trace{Attempt: func(retrip.Event) {
 						if attempts++; attempts == 3 {
-							// Only the connections of the pool are dead.
-							stale.Store(0)
+							stale.Store(0) // only the connections of the pool are dead
 						}
-					}})
-					resp, err := tr.RoundTrip(play.MustRequest(t, method, s.URL, body()).WithContext(ctx))
+					}}}
+					defer tr.CloseIdleConnections()
+					err := testenv.Try(tr, play.MustRequest(t, method, s.URL, body()))
 					if method == "POST" {
 						assert.Error(t, err)
 						assert.Equal(t, 1, attempts)
 						return
 					}
 					require.NoError(t, err)
-					play.Finish(t, resp)
 					assert.Equal(t, 3, attempts)
 					assert.Equal(t, 1, s.Listener.Dials()-dials, "one new connection")
-					tr.CloseIdleConnections()
 				})
 			}
 		}
@@ -150,18 +146,15 @@ func TestFresh_StalePoolSlowDial(t *testing.T) {
 	} {
 		play.Bubble(t, fmt.Sprint(tt), func(t *testing.T) {
 			s, base, stale := play.StalePool(t, memhttp.HTTP1, 25)
-			dial := base.DialContext
-			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				time.Sleep(tt.dial)
-				return dial(ctx, network, addr)
-			}
+			w := &freshWorld{t: t, server: s, base: base}
+			w.slowDials(tt.dial)
 			stale.Store(2)
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout, p.Deadline, p.MaxAttempts = tt.timeout, tt.deadline, 3 })}
 			var began time.Time
-			ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Attempt: func(retrip.Event) { began = time.Now() }})
-			resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodPut, s.URL, strings.NewReader("payload")).WithContext(ctx))
-			require.NoError(t, err)
-			play.Finish(t, resp)
+			tr := &retrip.Transport{
+				Base: base, Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout, p.Deadline, p.MaxAttempts = tt.timeout, tt.deadline, 3 }),
+				Trace: &retrip.Trace{Attempt: func(retrip.Event) { began = time.Now() }},
+			}
+			play.Do(t, tr, play.MustRequest(t, http.MethodPut, s.URL, strings.NewReader("payload")))
 			assert.Equal(t, tt.waits, time.Since(began))
 			tr.CloseIdleConnections()
 			time.Sleep(2 * time.Hour) // the dial ends

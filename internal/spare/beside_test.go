@@ -16,8 +16,38 @@ import (
 
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/spare"
+	"github.com/retrip/retrip/internal/testenv"
 )
+
+// pooled is a server, and what the pools of a Transport know of it.
+type pooled struct {
+	spare.Pools
+	t      *testing.T
+	server *memhttp.Server
+	base   *http.Transport
+	key    hostkey.Key
+}
+
+// newPooled returns pools for a server that answers after a millisecond.
+func newPooled(t *testing.T) *pooled {
+	s := memhttp.NewServer(t, memhttp.H2C, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) }))
+	u, err := url.Parse(s.URL)
+	require.NoError(t, err)
+	p := &pooled{t: t, server: s, base: s.Transport(), key: hostkey.Of(u)}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// get makes a request with the given turn.
+func (p *pooled) get(turn *spare.Turn, limit time.Duration) error {
+	p.t.Helper()
+	require.NotNil(p.t, turn)
+	ctx, cancel := context.WithTimeout(p.t.Context(), limit)
+	defer cancel()
+	return testenv.Try(turn, play.MustRequest(p.t, "GET", p.server.URL, nil).WithContext(ctx))
+}
 
 // Attempts beside others share one connection, until one of them has waited without a response for
 // longer than nearly all take. An attempt that was only slower than the other one says
@@ -25,113 +55,86 @@ import (
 func TestPools_Beside(t *testing.T) {
 	const most = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		s := memhttp.NewServer(t, memhttp.H2C, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { time.Sleep(time.Millisecond) }))
-		var pools spare.Pools
-		defer pools.Close()
-		base, key, since := s.Transport(), keyOf(t, s), time.Now().Add(-1)
+		p := newPooled(t)
+		since := time.Now().Add(-1)
 		get := func(limit time.Duration) error {
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			req, err := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
-			require.NoError(t, err)
-			resp, err := pools.Beside(base, key, nil, since, time.Second, most).RoundTrip(req)
-			if err == nil {
-				err = resp.Body.Close()
+			return p.get(p.Beside(p.base, p.key, nil, since, time.Second, most), limit)
+		}
+		dials := func(want int, why string) {
+			t.Helper()
+			for range 5 {
+				assert.NoError(t, get(time.Second))
 			}
-			return err
+			assert.Equal(t, want, p.server.Listener.Dials(), why)
 		}
-		for range 5 {
-			assert.NoError(t, get(time.Second))
-		}
-		assert.Equal(t, 1, s.Listener.Dials())
-		s.Listener.Freeze()
+		dials(1, "all share one")
+		p.server.Listener.Freeze()
 		assert.Error(t, get(most/2))
 		assert.Error(t, get(most/2))
-		assert.Equal(t, 1, s.Listener.Dials(), "that was too short to tell")
+		assert.Equal(t, 1, p.server.Listener.Dials(), "that was too short to tell")
 		assert.Error(t, get(2*most))
-		for range 5 {
-			assert.NoError(t, get(time.Second))
-		}
-		assert.Equal(t, 2, s.Listener.Dials())
+		dials(2, "it is frozen")
 		time.Sleep(time.Second)
 		since = time.Now()
-		for range 5 {
-			assert.NoError(t, get(time.Second))
-		}
-		assert.Equal(t, 3, s.Listener.Dials(), "the first had no proof that anything works")
+		dials(3, "the first had no proof that anything works")
 		time.Sleep(time.Second)
 		since = time.Now()
-		pools.Answered(key)
+		p.Answered(p.key)
 		time.Sleep(time.Second)
 		assert.NoError(t, get(time.Second))
-		pools.Answered(key)
+		p.Answered(p.key)
 		since = time.Now().Add(-1)
 		assert.NoError(t, get(time.Second))
-		assert.Equal(t, 4, s.Listener.Dials(), "a response from the base proves it too")
+		assert.Equal(t, 4, p.server.Listener.Dials(), "a response from the base proves it too")
 	})
-}
-
-// keyOf returns the key of s.
-func keyOf(t *testing.T, s *memhttp.Server) hostkey.Key {
-	u, err := url.Parse(s.URL)
-	require.NoError(t, err)
-	return hostkey.Of(u)
 }
 
 // Any response from the base ends the shunning, and nothing else does.
 func TestPools_Shun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memhttp.NewServer(t, memhttp.H2C, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-		var pools spare.Pools
-		defer pools.Close()
-		base, key, began := s.Transport(), keyOf(t, s), time.Now()
+		p, began := newPooled(t), time.Now()
 		get := func(turn *spare.Turn) {
 			t.Helper()
-			require.NotNil(t, turn)
-			req, err := http.NewRequestWithContext(t.Context(), "GET", s.URL, nil)
-			require.NoError(t, err)
-			resp, err := turn.RoundTrip(req)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
+			require.NoError(t, p.get(turn, time.Hour))
 		}
 		beside := func(other *spare.Turn, since time.Time) *spare.Turn {
-			return pools.Beside(base, key, other, since, time.Second, time.Minute)
+			return p.Beside(p.base, p.key, other, since, time.Second, time.Minute)
 		}
 		shuns := func() bool {
-			_, ok := pools.Shuns(key)
+			_, ok := p.Shuns(p.key)
 			return ok
 		}
 		time.Sleep(time.Second)
 		get(beside(nil, began))
-		pools.Answered(key)
-		pools.Doubt(key, began, false)
+		p.Answered(p.key)
+		p.Doubt(p.key, began, false)
 		assert.False(t, shuns(), "the base has delivered a response since")
-		pools.Doubt(key, time.Now(), true)
+		p.Doubt(p.key, time.Now(), true)
 		assert.False(t, shuns(), "it was the spare that hung")
 		doubted := time.Now()
-		pools.Doubt(key, doubted, false)
+		p.Doubt(p.key, doubted, false)
 		for range 5 {
 			time.Sleep(20 * time.Second)
-			get(pools.Get(base, key, doubted, time.Second)) // which keeps the spare
-			since, ok := pools.Shuns(key)
+			get(p.Get(p.base, p.key, doubted, time.Second)) // which keeps the spare
+			since, ok := p.Shuns(p.key)
 			assert.True(t, ok)
 			assert.Equal(t, doubted, since)
 		}
 
 		// A hedge beside an attempt at the spare never shares the connection.
-		first := pools.Get(base, key, doubted, time.Second)
+		first := p.Get(p.base, p.key, doubted, time.Second)
 		get(first)
 		now := time.Now()
-		dials := s.Listener.Dials()
+		dials := p.server.Listener.Dials()
 		assert.Nil(t, beside(first, now.Add(-1)), "the spare works: try the base")
 		time.Sleep(time.Second)
 		next := beside(first, now)
 		get(next)
-		assert.Equal(t, dials+1, s.Listener.Dials(), "nobody knows that anything works")
+		assert.Equal(t, dials+1, p.server.Listener.Dials(), "nobody knows that anything works")
 		get(beside(first, now.Add(1)))
-		assert.Equal(t, dials+1, s.Listener.Dials(), "the spare is another one by now")
+		assert.Equal(t, dials+1, p.server.Listener.Dials(), "the spare is another one by now")
 		assert.True(t, shuns())
-		pools.Answered(key)
+		p.Answered(p.key)
 		assert.False(t, shuns())
 		assert.Nil(t, beside(next, now), "the base works")
 	})

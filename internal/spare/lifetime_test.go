@@ -20,6 +20,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // CloseIdleConnections reaches the connections that were in use at an earlier call, even of a
@@ -27,76 +28,62 @@ import (
 //
 //retrip:promise P11 P13
 func TestFresh_CloseIdleConnections(t *testing.T) {
-	t.Parallel()
 	for _, replaced := range []bool{false, true} {
-		t.Run(fmt.Sprintf("replaced %v", replaced), func(t *testing.T) {
-			t.Parallel()
-			eachFresh(t, bothHTTP2, func(w *freshWorld) {
-				release := make(chan struct{})
-				w.handle = func(rw http.ResponseWriter, r *http.Request) {
-					if r.URL.Path == "/hang" {
-						ends(r)
-					}
-					if r.URL.Path == "/long" {
-						_, _ = io.WriteString(rw, "first ")
-						_ = http.NewResponseController(rw).Flush()
-						<-release
-						_, _ = io.WriteString(rw, "rest")
-					}
+		eachFresh(t, fmt.Sprintf("replaced %v", replaced), bothHTTP2, func(w *freshWorld) {
+			release := make(chan struct{})
+			w.handle = func(rw http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/hang" {
+					ends(r)
 				}
-				w.warm()
-				w.server.Listener.Freeze()
-				client := &http.Client{Transport: w.transport}
-				resp, err := client.Get(w.server.URL + "/long")
-				require.NoError(w.t, err)
-				if replaced {
-					require.Error(w.t, w.send(w.t.Context(), w.transport, "GET", "/hang"))
+				if r.URL.Path == "/long" {
+					_, _ = io.WriteString(rw, "first ")
+					play.Flush(rw)
+					<-release
+					_, _ = io.WriteString(rw, "rest")
 				}
-				client.CloseIdleConnections()
-				time.Sleep(10 * time.Minute)
-				runtime.GC()
-				assert.Equal(w.t, 1, w.server.Listener.Open())
-				close(release)
-				body, err := io.ReadAll(resp.Body)
-				require.NoError(w.t, err)
-				assert.Equal(w.t, "first rest", string(body))
-				require.NoError(w.t, resp.Body.Close())
-				synctest.Wait()
-				assert.Equal(w.t, 1, w.server.Listener.Open())
-				client.CloseIdleConnections()
-				time.Sleep(time.Second) // TLS closes with a delay
-				assert.Zero(w.t, w.server.Listener.Open())
-				w.succeeds(1)
-			})
+			}
+			w.warm()
+			w.server.Listener.Freeze()
+			client := &http.Client{Transport: w.transport}
+			resp, err := client.Do(w.request("GET", "/long"))
+			require.NoError(w.t, err)
+			if replaced {
+				require.Error(w.t, w.send(w.transport, w.request("GET", "/hang")))
+			}
+			client.CloseIdleConnections()
+			time.Sleep(10 * time.Minute)
+			runtime.GC()
+			assert.Equal(w.t, 1, w.server.Listener.Open())
+			close(release)
+			assert.Equal(w.t, "first rest", play.Finish(w.t, resp))
+			synctest.Wait()
+			assert.Equal(w.t, 1, w.server.Listener.Open())
+			client.CloseIdleConnections()
+			time.Sleep(time.Second) // TLS closes with a delay
+			assert.Zero(w.t, w.server.Listener.Open())
+			w.succeeds(1)
 		})
 	}
 }
 
 // An unused spare keeps no connection open, whatever the base does with its
-// own.
+// own: for 30 seconds at most, or as long as the base keeps them.
 func TestFresh_IdleSpareEnds(t *testing.T) {
-	t.Parallel()
-	for name, idle := range map[string]time.Duration{"base keeps them": 0, "base keeps them longer": time.Hour, "base keeps them less": 5 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			eachFresh(t, bothHTTP2, func(w *freshWorld) {
-				w.base.IdleConnTimeout = idle
-				w.warm()
-				w.server.Listener.Freeze()
-				w.succeeds(2)
-				w.base.CloseIdleConnections()
-				synctest.Wait()
-				require.Equal(w.t, 1, w.server.Listener.Open())
-				assert.Empty(w.t, w.transport.HostStates(), "the host is healthy")
-				most := 30 * time.Second
-				if idle > 0 {
-					most = min(most, idle)
-				}
-				time.Sleep(most - time.Millisecond)
-				assert.Equal(w.t, 1, w.server.Listener.Open())
-				time.Sleep(2 * time.Millisecond)
-				assert.Zero(w.t, w.server.Listener.Open())
-			})
+	const most = 30 * time.Second
+	for kept, want := range map[time.Duration]time.Duration{0: most, time.Hour: most, 5 * time.Second: 5 * time.Second} {
+		eachFresh(t, kept.String(), bothHTTP2, func(w *freshWorld) {
+			w.base.IdleConnTimeout = kept
+			w.warm()
+			w.server.Listener.Freeze()
+			w.succeeds(2)
+			w.base.CloseIdleConnections()
+			synctest.Wait()
+			require.Equal(w.t, 1, w.server.Listener.Open())
+			assert.Empty(w.t, w.transport.HostStates(), "the host is healthy")
+			time.Sleep(want - time.Millisecond)
+			assert.Equal(w.t, 1, w.server.Listener.Open())
+			time.Sleep(2 * time.Millisecond)
+			assert.Zero(w.t, w.server.Listener.Open())
 		})
 	}
 }
@@ -106,7 +93,6 @@ func TestFresh_IdleSpareEnds(t *testing.T) {
 //
 //retrip:promise P13
 func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
-	t.Parallel()
 	var held atomic.Int64
 	var transport *retrip.Transport
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +106,7 @@ func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
 				mark := new([64]byte)
 				held.Add(1)
 				runtime.AddCleanup(mark, func(n *atomic.Int64) { n.Add(-1) }, &held)
-				assert.NoError(t, w.send(context.WithValue(t.Context(), w, mark), w.transport, "GET", ""))
+				assert.NoError(t, w.send(w.transport, w.request("GET", "").WithContext(context.WithValue(t.Context(), w, mark))))
 			})
 		}
 		requests.Wait()
@@ -155,9 +141,8 @@ func (c *listened) AfterFunc(func()) (stop func() bool) {
 //
 //retrip:promise P13
 func TestFresh_ContextsEndWithTheBody(t *testing.T) {
-	t.Parallel()
 	for _, bare := range []bool{false, true} {
-		eachFresh(t, allProtos, func(w *freshWorld) {
+		eachFresh(t, fmt.Sprint("bare ", bare), play.Protos, func(w *freshWorld) {
 			if bare {
 				w.base.ResponseHeaderTimeout = w.transport.Policy.AttemptTimeout
 				w.transport.Policy.AttemptTimeout, w.transport.Trace = 0, nil
@@ -166,7 +151,7 @@ func TestFresh_ContextsEndWithTheBody(t *testing.T) {
 			ctx := &listened{Context: w.t.Context(), done: make(chan struct{})}
 			for range 8 {
 				w.server.Listener.Freeze()
-				require.NoError(w.t, w.send(ctx, w.transport, "GET", ""))
+				require.NoError(w.t, w.send(w.transport, w.request("GET", "").WithContext(ctx)))
 			}
 			synctest.Wait()
 			assert.Zero(w.t, ctx.waiting.Load())

@@ -19,82 +19,70 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/play"
 )
 
 // A slow host doesn't get a storm of new connections.
 //
 //retrip:promise P11
 func TestFresh_SlowHost(t *testing.T) {
-	t.Parallel()
 	const n = 200
 	for _, tt := range []struct {
-		name  string
-		slow  int64 // number of slow requests
-		conns map[bool]int
+		name         string
+		slow         int64 // number of slow requests
+		http1, http2 int   // connections for the retries
 	}{
 		// Over HTTP/2, net/http opens another connection for every 100 streams
 		// that begin before the server has sent its limit.
-		{"once", n, map[bool]int{true: 2, false: n}},
-		{"always", 1 << 40, map[bool]int{true: 3 * 2, false: 3 * n}},
+		{"once", n, n, 2},
+		{"always", 1 << 40, 3 * n, 3 * 2},
 	} {
-		for _, proto := range allProtos {
-			t.Run(tt.name+" "+proto.String(), func(t *testing.T) {
-				bubble(t, proto, func(w *freshWorld) {
-					var slow atomic.Int64
-					w.handle = func(http.ResponseWriter, *http.Request) {
-						if slow.Add(-1) >= 0 {
-							time.Sleep(10 * time.Second)
-						}
-					}
-					w.warm()
-					slow.Store(tt.slow)
-					bare := w.server.Listener.Dials()
-					first := n - bare // over HTTP/1
-					if !w.base.Protocols.HTTP1() {
-						first = 0
-					}
-					failed := w.parallel(w.transport, n)
-					if tt.slow == n {
-						assert.Zero(w.t, failed)
-					}
-					more := w.server.Listener.Dials() - bare - first
-					assert.LessOrEqual(w.t, more, tt.conns[!w.base.Protocols.HTTP1()], "for the retries of %d requests", n)
-				})
-			})
-		}
+		eachFresh(t, tt.name, play.Protos, func(w *freshWorld) {
+			var slow atomic.Int64
+			w.handle = func(http.ResponseWriter, *http.Request) {
+				if slow.Add(-1) >= 0 {
+					time.Sleep(10 * time.Second)
+				}
+			}
+			w.warm()
+			slow.Store(tt.slow)
+			most := w.server.Listener.Dials() + tt.http2
+			if w.base.Protocols.HTTP1() {
+				most = n + tt.http1
+			}
+			failed := w.parallel(w.transport, n)
+			if tt.slow == n {
+				assert.Zero(w.t, failed)
+			}
+			assert.LessOrEqual(w.t, w.server.Listener.Dials(), most, "for %d requests and their retries", n)
+		})
 	}
 }
 
 // In a steady stream with some slow requests, retries share a spare as long as
 // it answers.
 func TestFresh_SlowNowAndThen(t *testing.T) {
-	t.Parallel()
 	// How many connections a minute may need where one request in so many is slow. For HTTP/2
 	// without TLS, net/http dials again once IdleConnTimeout has passed since the last dial;
 	// one in 200 is too rare for the spare to prove itself in between.
 	for every, most := range map[int64]int{20: 2, 200: 30} {
-		t.Run(fmt.Sprint("one in ", every), func(t *testing.T) {
-			t.Parallel()
-			eachFresh(t, bothHTTP2, func(w *freshWorld) {
-				var n atomic.Int64
-				w.handle = func(_ http.ResponseWriter, r *http.Request) {
-					if r.Header.Get("Retry") == "" && n.Add(1)%every == 0 {
-						time.Sleep(10 * time.Second)
-					}
+		eachFresh(t, fmt.Sprint("one in ", every), bothHTTP2, func(w *freshWorld) {
+			var n atomic.Int64
+			w.handle = func(_ http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Retry") == "" && n.Add(1)%every == 0 {
+					time.Sleep(10 * time.Second)
 				}
-				w.transport.Policy.RetryHeader = "Retry"
-				w.warm()
-				var wg sync.WaitGroup
-				for range 100 * 60 {
-					time.Sleep(10 * time.Millisecond)
-					wg.Go(func() {
-						_, err := w.get(w.transport)
-						assert.NoError(w.t, err)
-					})
-				}
-				wg.Wait()
-				assert.LessOrEqual(w.t, w.server.Listener.Dials()-1, most)
-			})
+			}
+			w.transport.Policy.RetryHeader = "Retry"
+			w.warm()
+			var wg sync.WaitGroup
+			for range 100 * 60 {
+				time.Sleep(10 * time.Millisecond)
+				wg.Go(w.mustGet)
+			}
+			wg.Wait()
+			assert.LessOrEqual(w.t, w.server.Listener.Dials()-1, most)
 		})
 	}
 }
@@ -102,8 +90,7 @@ func TestFresh_SlowNowAndThen(t *testing.T) {
 // However many requests time out, and whenever they do, a host gets at most two
 // spares per AttemptTimeout.
 func TestFresh_TwoSparesAnAttempt(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
 		w.handle = func(_ http.ResponseWriter, r *http.Request) { ends(r) }
 		var wg sync.WaitGroup
 		r := rand.New(rand.NewPCG(1, 2))
@@ -127,7 +114,6 @@ func TestFresh_TwoSparesAnAttempt(t *testing.T) {
 //
 //retrip:promise P11
 func TestFresh_Outage(t *testing.T) {
-	t.Parallel()
 	for _, proto := range bothHTTP2 {
 		t.Run(proto.String(), func(t *testing.T) {
 			t.Parallel()
@@ -137,10 +123,9 @@ func TestFresh_Outage(t *testing.T) {
 					if !spares {
 						w.transport.Base = struct{ http.RoundTripper }{w.base}
 					}
-					var dials atomic.Int64
 					var out atomic.Bool
-					w.beforeDial(func(ctx context.Context) error {
-						if dials.Add(1); !out.Load() {
+					dials := w.beforeDial(func(ctx context.Context) error {
+						if !out.Load() {
 							return nil
 						}
 						return cmp.Or(await(ctx, 30*time.Second), errors.New("i/o timeout"))
@@ -148,7 +133,7 @@ func TestFresh_Outage(t *testing.T) {
 					w.warm()
 					w.server.Listener.Freeze()
 					out.Store(true)
-					assert.EqualValues(t, 200, w.parallel(w.transport, 200))
+					assert.Equal(t, 200, w.parallel(w.transport, 200))
 					dialled = dials.Load()
 
 					// Once the network is back, the next retry succeeds.
@@ -171,21 +156,21 @@ func TestFresh_Outage(t *testing.T) {
 // Connections freeze again and again under many requests. Each request gets its
 // response, and nothing stays behind.
 func TestFresh_Stress(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, allProtos, func(w *freshWorld) {
+	eachFresh(t, "", play.Protos, func(w *freshWorld) {
+		upTo := func(ms int) time.Duration { return time.Duration(rand.IntN(ms)) * time.Millisecond }
 		w.handle = func(rw http.ResponseWriter, _ *http.Request) {
-			time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+			time.Sleep(upTo(20))
 			_, _ = io.WriteString(rw, "answer")
 		}
 		stop := make(chan struct{})
 		var freezes atomic.Int64
-		var wg, callers sync.WaitGroup
-		wg.Go(func() {
+		var freezer, callers sync.WaitGroup
+		freezer.Go(func() {
 			for {
 				select {
 				case <-stop:
 					return
-				case <-time.After(time.Duration(rand.IntN(5000)) * time.Millisecond):
+				case <-time.After(upTo(5000)):
 					freezes.Add(1)
 					w.server.Listener.Freeze()
 				}
@@ -203,13 +188,13 @@ func TestFresh_Stress(t *testing.T) {
 						// freezes under every attempt.
 						assert.GreaterOrEqual(w.t, freezes.Load()-before, int64(3))
 					}
-					time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond)
+					time.Sleep(upTo(50))
 				}
 			})
 		}
 		callers.Wait()
 		close(stop)
-		wg.Wait()
+		freezer.Wait()
 		w.base.CloseIdleConnections()
 		time.Sleep(time.Minute)
 		w.base.CloseIdleConnections()

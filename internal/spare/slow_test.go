@@ -23,6 +23,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -42,19 +43,10 @@ type slowWorld struct {
 	whole    time.Duration // http.Client.Timeout
 }
 
-func (s slowWorld) String() string {
-	return fmt.Sprintf("%v/dial %v/refuses %v/trip %v/timeout %v/late 1 in %d/%d requests/%d workers/%d attempts/freezes %v/whole %v",
-		s.proto, s.dial, s.refuses, s.trip, s.timeout, s.late, s.requests, s.workers, s.attempts, s.freezes, s.whole)
-}
-
 // outcome is what became of the requests of a slowWorld.
 type outcome struct {
 	failed, attempts, dials int
 	took                    time.Duration // of all requests together
-}
-
-func (o outcome) String() string {
-	return fmt.Sprintf("%d failed, %d attempts, %d dials, %v", o.failed, o.attempts, o.dials, o.took)
 }
 
 // run makes the requests of s, with spares or without. Which answers are late
@@ -79,9 +71,9 @@ func (s slowWorld) run(t *testing.T, spares bool) (o outcome) {
 				time.Sleep(s.trip)
 			}
 		}
-		var dials atomic.Int64
-		w.beforeDial(func(ctx context.Context) error {
-			switch first := dials.Add(1) == 1; {
+		var dials *atomic.Int64
+		dials = w.beforeDial(func(ctx context.Context) error {
+			switch first := dials.Load() == 1; {
 			case !first && s.refuses:
 				return errors.New("connection refused")
 			case s.dial >= 0:
@@ -109,10 +101,8 @@ func (s slowWorld) run(t *testing.T, spares bool) (o outcome) {
 						w.server.Listener.Freeze()
 					}
 					began := time.Now()
-					req, err := http.NewRequest(http.MethodGet, w.server.URL+"/"+strconv.Itoa(i+1), nil)
-					assert.NoError(t, err)
 					client := http.Client{Transport: w.transport, Timeout: s.whole}
-					if resp, err := client.Do(req); err != nil {
+					if resp, err := client.Do(play.MustRequest(t, http.MethodGet, w.server.URL+"/"+strconv.Itoa(i+1), nil)); err != nil {
 						failed.Add(1)
 					} else {
 						assert.NoError(t, resp.Body.Close())
@@ -140,8 +130,7 @@ func (s slowWorld) run(t *testing.T, spares bool) (o outcome) {
 //
 //retrip:promise P11
 func TestSlow_LateAnswer(t *testing.T) {
-	t.Parallel()
-	for _, proto := range allProtos {
+	for _, proto := range play.Protos {
 		for _, tt := range []struct {
 			slowWorld
 			dials int // over HTTP/2; without spares 1
@@ -155,10 +144,10 @@ func TestSlow_LateAnswer(t *testing.T) {
 				s, attempts := tt.slowWorld, 2+i/2*2
 				s.proto, s.workers, s.attempts, s.budget = proto, 1, attempts, retrip.Off
 				s.whole = time.Duration(i%2) * time.Hour
-				t.Run(s.String(), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
 					t.Parallel()
 					without, with := s.run(t, false), s.run(t, true)
-					t.Logf("without %v; with %v", without, with)
+					t.Logf("without %+v; with %+v", without, with)
 					if attempts > 2 {
 						// Two attempts of 100 ms may be too few to connect over
 						// HTTP/1 and get an answer, with spares and without.
@@ -179,17 +168,16 @@ func TestSlow_LateAnswer(t *testing.T) {
 //
 //retrip:promise P11
 func TestSlow_Frozen(t *testing.T) {
-	t.Parallel()
 	for _, proto := range bothHTTP2 {
 		for i, dial := range []time.Duration{0, 100, 200, 390, 600, 800, 0, 100, 200, 390, 600, 800} {
 			s := slowWorld{
 				proto: proto, dial: dial * time.Millisecond, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, late: 1 << 30,
 				requests: 20, workers: 1, attempts: 4, budget: retrip.Off, freezes: true, whole: time.Duration(i/6) * time.Hour,
 			}
-			t.Run(s.String(), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
 				t.Parallel()
 				without, with := s.run(t, false), s.run(t, true)
-				t.Logf("without %v; with %v", without, with)
+				t.Logf("without %+v; with %+v", without, with)
 				assert.Equal(t, s.requests, without.failed)
 				assert.Zero(t, with.failed)
 				assert.LessOrEqual(t, with.dials, 1+s.requests)
@@ -211,24 +199,15 @@ func TestSlow_Frozen(t *testing.T) {
 //
 //retrip:promise P11
 func TestSlow_OneDial(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
 		w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(90 * time.Millisecond) }
 		w.warm()
-		var dials atomic.Int64
-		w.beforeDial(func(context.Context) error {
-			dials.Add(1)
-			time.Sleep(1900 * time.Millisecond)
-			return nil
-		})
+		dials := w.slowDials(1900 * time.Millisecond)
 		w.server.Listener.Freeze()
 		var requests sync.WaitGroup
 		for range 50 {
 			time.Sleep(20 * time.Millisecond)
-			requests.Go(func() {
-				_, err := w.get(w.transport)
-				assert.NoError(w.t, err)
-			})
+			requests.Go(w.mustGet)
 		}
 		requests.Wait()
 		assert.EqualValues(w.t, 1, dials.Load())
@@ -239,7 +218,7 @@ func TestSlow_OneDial(t *testing.T) {
 func randomWorld(r *rand.Rand) slowWorld {
 	pick := func(of ...time.Duration) time.Duration { return of[r.IntN(len(of))] * time.Millisecond }
 	s := slowWorld{
-		proto: allProtos[r.IntN(len(allProtos))], dial: pick(0, 20, 120, 300, 600, 1500), timeout: pick(100, 400, 1000),
+		proto: play.Protos[r.IntN(len(play.Protos))], dial: pick(0, 20, 120, 300, 600, 1500), timeout: pick(100, 400, 1000),
 		late: []int{5, 20, 100}[r.IntN(3)], requests: 40 + r.IntN(60), workers: []int{1, 3, 20, 100}[r.IntN(4)], attempts: 2 + r.IntN(3),
 	}
 	s.trip = s.timeout * time.Duration(r.IntN(60)) / 100
@@ -273,10 +252,10 @@ func TestSlow_NoWorseThanWithout(t *testing.T) {
 	t.Run("worlds", func(t *testing.T) {
 		for seed := range uint64(seeds) {
 			s := randomWorld(rand.New(rand.NewPCG(seed, 1)))
-			t.Run(s.String(), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
 				t.Parallel()
 				a, b := s.run(t, false), s.run(t, true)
-				t.Logf("without %v; with %v", a, b)
+				t.Logf("without %+v; with %+v", a, b)
 				without.Add(int64(a.failed))
 				with.Add(int64(b.failed))
 				most := func(a, b outcome) (failed, dials int) {
@@ -317,20 +296,17 @@ func TestSlow_NoWorseThanWithout(t *testing.T) {
 //
 //retrip:promise P11
 func TestSlow_HangingDial(t *testing.T) {
-	t.Parallel()
-	eachFresh(t, bothHTTP2, func(w *freshWorld) {
+	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
 		w.lateFirst()
 		w.warm()
-		var dials atomic.Int64
-		w.beforeDial(func(context.Context) error {
-			dials.Add(1)
+		dials := w.beforeDial(func(context.Context) error {
 			time.Sleep(time.Hour)
 			return errors.New("connection timed out")
 		})
 		const seconds = 60
 		for range seconds {
 			began := time.Now()
-			require.NoError(w.t, w.send(w.t.Context(), w.transport, "GET", "/late"))
+			require.NoError(w.t, w.send(w.transport, w.request("GET", "/late")))
 			assert.LessOrEqual(w.t, time.Since(began), 1100*time.Millisecond+334*time.Millisecond)
 		}
 		assert.EqualValues(w.t, 2*seconds, w.attempts.Load())
@@ -339,23 +315,13 @@ func TestSlow_HangingDial(t *testing.T) {
 	})
 }
 
-// lateFirst has the first attempt of each request to /late time out.
-func (w *freshWorld) lateFirst() {
-	w.transport.Policy.RetryHeader = "Retry"
-	w.handle = func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/late" && r.Header.Get("Retry") == "" {
-			ends(r)
-		}
-	}
-}
-
 // If other responses arrive over HTTP/2, the connection works, and a retry needs
 // no other: neither one that begins later, nor one that already waits, however the
 // caller bounds it.
 //
 //retrip:promise P11
 func TestSlow_BaseAnswers(t *testing.T) {
-	t.Parallel()
+	const retry = 1100 * time.Millisecond // when it begins
 	for name, bound := range map[string]func(*http.Client, *http.Request){
 		"nothing":        func(*http.Client, *http.Request) {},
 		"Client.Timeout": func(c *http.Client, _ *http.Request) { c.Timeout = time.Hour },
@@ -364,37 +330,24 @@ func TestSlow_BaseAnswers(t *testing.T) {
 		},
 	} {
 		for _, dial := range []time.Duration{300 * time.Millisecond, time.Hour} {
-			for _, others := range []time.Duration{1050 * time.Millisecond, 1200 * time.Millisecond} { // the retry begins after 1.1 s
-				t.Run(fmt.Sprintf("%s/dial %v/others after %v", name, dial, others), func(t *testing.T) {
-					t.Parallel()
-					eachFresh(t, bothHTTP2, func(w *freshWorld) {
-						w.lateFirst()
-						w.warm()
-						dials := 0
-						w.beforeDial(func(context.Context) error {
-							dials++
-							time.Sleep(dial)
-							return nil
-						})
-						time.AfterFunc(others, func() {
-							_, err := w.get(w.transport)
-							assert.NoError(w.t, err)
-						})
-						began := time.Now()
-						client := &http.Client{Transport: w.transport}
-						req, err := http.NewRequest(http.MethodGet, w.server.URL+"/late", nil)
-						require.NoError(w.t, err)
-						bound(client, req)
-						resp, err := client.Do(req)
-						require.NoError(w.t, err)
-						require.NoError(w.t, resp.Body.Close())
-						assert.Equal(w.t, max(others, 1100*time.Millisecond), time.Since(began))
-						if others < 1100*time.Millisecond {
-							assert.Zero(w.t, dials)
-						}
-						time.Sleep(2 * time.Hour) // the dial ends, and the spare goes by itself
-						w.base.CloseIdleConnections()
-					})
+			for _, others := range []time.Duration{retry - 50*time.Millisecond, retry + 100*time.Millisecond} {
+				eachFresh(t, fmt.Sprintf("%s/dial %v/others after %v", name, dial, others), bothHTTP2, func(w *freshWorld) {
+					w.lateFirst()
+					w.warm()
+					dials := w.slowDials(dial)
+					time.AfterFunc(others, w.mustGet)
+					began := time.Now()
+					client, req := &http.Client{Transport: w.transport}, play.MustRequest(w.t, http.MethodGet, w.server.URL+"/late", nil)
+					bound(client, req)
+					resp, err := client.Do(req)
+					require.NoError(w.t, err)
+					require.NoError(w.t, resp.Body.Close())
+					assert.Equal(w.t, max(others, retry), time.Since(began))
+					if others < retry {
+						assert.Zero(w.t, dials.Load())
+					}
+					time.Sleep(2 * time.Hour) // the dial ends, and the spare goes by itself
+					w.base.CloseIdleConnections()
 				})
 			}
 		}
@@ -406,111 +359,86 @@ func TestSlow_BaseAnswers(t *testing.T) {
 //
 //retrip:promise P11
 func TestSlow_BaseAnswersAndFreezes(t *testing.T) {
-	t.Parallel()
 	for _, dial := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond} {
 		// The retry begins after 1.1 s, and waits until 1.433 s.
 		for _, answer := range []time.Duration{700 * time.Millisecond, 1050 * time.Millisecond, 1110 * time.Millisecond, 1200 * time.Millisecond, 1500 * time.Millisecond} {
 			if answer == 1050*time.Millisecond && dial > 333*time.Millisecond {
 				continue // the base has the second attempt, and the dial begins with the third
 			}
-			t.Run(fmt.Sprintf("dial %v/base answers after %v", dial, answer), func(t *testing.T) {
-				t.Parallel()
-				eachFresh(t, bothHTTP2, func(w *freshWorld) {
-					w.lateFirst()
-					late := w.handle
-					w.handle = func(rw http.ResponseWriter, r *http.Request) {
-						if late(rw, r); r.URL.Path == "/late" {
-							time.Sleep(20 * time.Millisecond)
-						}
+			eachFresh(t, fmt.Sprintf("dial %v/base answers after %v", dial, answer), bothHTTP2, func(w *freshWorld) {
+				w.lateFirst()
+				late := w.handle
+				w.handle = func(rw http.ResponseWriter, r *http.Request) {
+					if late(rw, r); r.URL.Path == "/late" {
+						time.Sleep(20 * time.Millisecond)
 					}
-					w.transport.Policy.MaxAttempts = 3
-					w.warm()
-					w.beforeDial(func(context.Context) error { time.Sleep(dial); return nil })
-					time.AfterFunc(answer, func() {
-						_, err := w.get(w.transport)
-						assert.NoError(w.t, err)
-						w.server.Listener.Freeze()
-					})
-					require.NoError(w.t, w.send(w.t.Context(), w.transport, "GET", "/late"))
-					time.Sleep(time.Minute) // the spare goes by itself
-					w.base.CloseIdleConnections()
+				}
+				w.transport.Policy.MaxAttempts = 3
+				w.warm()
+				w.slowDials(dial)
+				time.AfterFunc(answer, func() {
+					w.mustGet()
+					w.server.Listener.Freeze()
 				})
+				require.NoError(w.t, w.send(w.transport, w.request("GET", "/late")))
+				time.Sleep(time.Minute) // the spare goes by itself
+				w.base.CloseIdleConnections()
 			})
 		}
 	}
 }
 
 // The base gets the whole body of a request for which the spare had no
-// connection, and the body is closed once, even if nobody needs it any more.
+// connection, and each body is closed, even if nobody needs it any more.
 //
 //retrip:promise P2
 func TestSlow_Upload(t *testing.T) {
-	t.Parallel()
+	const size = 300 << 10
 	for _, dial := range []time.Duration{0, 100 * time.Millisecond, time.Second / 3, 600 * time.Millisecond, -1, time.Hour} {
 		for _, gone := range []time.Duration{time.Hour, 1200 * time.Millisecond} {
-			t.Run(fmt.Sprintf("dial %v/gone after %v", dial, gone), func(t *testing.T) {
-				t.Parallel()
-				eachFresh(t, bothHTTP2, func(w *freshWorld) {
-					var mu sync.Mutex
-					var sizes []int
-					w.handle = func(_ http.ResponseWriter, r *http.Request) {
-						if r.Method != http.MethodPut {
-							return
-						}
-						body, _ := io.ReadAll(r.Body)
-						mu.Lock()
-						sizes = append(sizes, len(body))
-						n := len(sizes)
-						mu.Unlock()
-						if n == 1 {
-							ends(r)
-						}
+			eachFresh(t, fmt.Sprintf("dial %v/gone after %v", dial, gone), bothHTTP2, func(w *freshWorld) {
+				var mu sync.Mutex
+				var sizes []int
+				w.handle = func(_ http.ResponseWriter, r *http.Request) {
+					body, _ := io.ReadAll(r.Body)
+					mu.Lock()
+					sizes = append(sizes, len(body))
+					n := len(sizes)
+					mu.Unlock()
+					if n == 2 { // the first one of the upload
+						ends(r)
 					}
-					w.warm()
-					w.beforeDial(func(ctx context.Context) error {
-						if dial < 0 {
-							return errors.New("connection refused")
-						}
-						return await(ctx, dial)
-					})
-					var opened, closed atomic.Int64
-					get := func() (io.ReadCloser, error) {
-						opened.Add(1)
-						return &countedCloser{strings.NewReader(strings.Repeat("x", 300<<10)), &closed}, nil
+				}
+				w.warm()
+				w.beforeDial(func(ctx context.Context) error {
+					if dial < 0 {
+						return errors.New("connection refused")
 					}
-					ctx, cancel := context.WithTimeout(w.t.Context(), gone)
-					defer cancel()
-					body, _ := get()
-					req, err := http.NewRequestWithContext(ctx, http.MethodPut, w.server.URL, body)
-					require.NoError(w.t, err)
-					req.ContentLength, req.GetBody = 300<<10, get
-					resp, err := w.transport.RoundTrip(req)
-					if gone == time.Hour || err == nil {
-						require.NoError(w.t, err)
-						require.NoError(w.t, resp.Body.Close())
-						assert.Equal(w.t, 300<<10, sizes[len(sizes)-1])
-						assert.EqualValues(w.t, len(sizes), w.attempts.Load()-w.unsent.Load())
-					} else {
-						assert.ErrorIs(w.t, err, context.DeadlineExceeded)
-					}
-					time.Sleep(2 * time.Hour)
-					assert.Equal(w.t, opened.Load(), closed.Load(), "bodies closed")
+					return await(ctx, dial)
 				})
+				var bodies []*play.SendBody
+				open := func() (io.ReadCloser, error) {
+					bodies = append(bodies, play.NewSend(strings.Repeat("x", size)))
+					return bodies[len(bodies)-1], nil
+				}
+				ctx, cancel := context.WithTimeout(w.t.Context(), gone)
+				defer cancel()
+				req := w.request(http.MethodPut, "").WithContext(ctx)
+				req.Body, _ = open()
+				req.ContentLength, req.GetBody = size, open
+				err := testenv.Try(w.transport, req)
+				if gone == time.Hour || err == nil {
+					require.NoError(w.t, err)
+					assert.Equal(w.t, size, sizes[len(sizes)-1])
+					assert.EqualValues(w.t, len(sizes)-1, w.attempts.Load()-w.unsent.Load())
+				} else {
+					assert.ErrorIs(w.t, err, context.DeadlineExceeded)
+				}
+				time.Sleep(2 * time.Hour)
+				for _, b := range bodies {
+					assert.Positive(w.t, b.Closed.Load())
+				}
 			})
 		}
 	}
-}
-
-// countedCloser is a body that counts its end once.
-type countedCloser struct {
-	io.Reader
-	closed *atomic.Int64
-}
-
-func (c *countedCloser) Close() error {
-	if c.closed != nil {
-		c.closed.Add(1)
-		c.closed = nil
-	}
-	return nil
 }

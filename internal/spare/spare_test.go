@@ -49,60 +49,39 @@ func TestRegistered(t *testing.T) {
 	}
 }
 
+// There is a pool where a copy of the base would behave like it. net/http's own Clone of a
+// transport in use offers HTTP/2 to servers and then can't speak it: https://go.dev/issue/39302.
 func TestPool(t *testing.T) {
-	t.Parallel()
-	foreign := map[string]func(string, *tls.Conn) http.RoundTripper{"h2": nil}
-	for _, tt := range []struct {
-		name  string
-		base  *http.Transport
-		http1 bool // there is a pool for HTTP/1
-		http2 bool // … for HTTP/2
-	}{
-		{"zero", &http.Transport{}, true, true},
-		{"the default", cleanhttp.DefaultPooledTransport(), true, true},
-		{"HTTP/2 off", &http.Transport{TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}, true, true},
-		{"a foreign HTTP/2", &http.Transport{TLSNextProto: foreign}, false, false},
-		{"no kept connections", &http.Transport{DisableKeepAlives: true}, false, false},
-		{"a limit", &http.Transport{MaxConnsPerHost: 2}, false, true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			base := used(tt.base)
-			for http2, want := range map[bool]bool{false: tt.http1, true: tt.http2} {
-				pool := new(Pools).pool(base, http2)
-				assert.Equal(t, want, pool != nil)
-				if pool != nil {
-					assert.Equal(t, idle, pool.IdleConnTimeout)
-					assert.Equal(t, base.Proxy != nil, pool.Proxy != nil)
-					assert.NotEqual(t, http2, pool.DisableKeepAlives)
-				}
-			}
-		})
-	}
-}
-
-// net/http's own Clone of a transport in use offers HTTP/2 to servers and then
-// can't speak it: https://go.dev/issue/39302.
-func TestPool_SpeaksHTTP2AsTheBaseDoes(t *testing.T) {
-	t.Parallel()
+	type protocols = map[string]func(string, *tls.Conn) http.RoundTripper
 	for name, tt := range map[string]struct {
-		base *http.Transport
-		want bool
+		base         *http.Transport
+		http1, http2 bool // there is a pool for it
+		speaks       bool // HTTP/2, as the base does
 	}{
-		"zero":            {&http.Transport{}, true},
-		"own TLS config":  {&http.Transport{TLSClientConfig: &tls.Config{}}, false},
-		"… and forced":    {&http.Transport{TLSClientConfig: &tls.Config{}, ForceAttemptHTTP2: true}, true},
-		"switched off":    {&http.Transport{TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}, false},
-		"the default one": {cleanhttp.DefaultPooledTransport(), true},
+		"zero":                {&http.Transport{}, true, true, true},
+		"the default":         {cleanhttp.DefaultPooledTransport(), true, true, true},
+		"own TLS config":      {&http.Transport{TLSClientConfig: &tls.Config{}}, true, true, false},
+		"… and forced":        {&http.Transport{TLSClientConfig: &tls.Config{}, ForceAttemptHTTP2: true}, true, true, true},
+		"HTTP/2 off":          {&http.Transport{TLSNextProto: protocols{}}, true, true, false},
+		"a foreign HTTP/2":    {&http.Transport{TLSNextProto: protocols{"h2": nil}}, false, false, false},
+		"no kept connections": {&http.Transport{DisableKeepAlives: true}, false, false, true},
+		"a limit":             {&http.Transport{MaxConnsPerHost: 2}, false, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			base := used(tt.base)
-			pool := used(new(Pools).pool(base, true).Transport)
-			assert.Equal(t, tt.want, base.TLSNextProto["h2"] != nil)
-			assert.Equal(t, tt.want, pool.TLSNextProto["h2"] != nil)
-			if tt.want {
-				assert.Equal(t, base.TLSClientConfig.NextProtos, pool.TLSClientConfig.NextProtos)
+			assert.Equal(t, tt.speaks, base.TLSNextProto["h2"] != nil)
+			for http2, want := range map[bool]bool{false: tt.http1, true: tt.http2} {
+				pool := new(Pools).pool(base, http2)
+				require.Equal(t, want, pool != nil)
+				if pool == nil {
+					continue
+				}
+				assert.Equal(t, base.Proxy != nil, pool.Proxy != nil)
+				assert.NotEqual(t, http2, pool.DisableKeepAlives)
+				assert.Equal(t, tt.speaks, used(pool.Transport).TLSNextProto["h2"] != nil)
+				if tt.speaks {
+					assert.Equal(t, base.TLSClientConfig.NextProtos, pool.TLSClientConfig.NextProtos)
+				}
 			}
 		})
 	}

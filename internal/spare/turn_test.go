@@ -21,13 +21,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// stubbed returns a transport whose requests rt makes.
-func stubbed(rt testenv.RoundTripper) *http.Transport {
-	tr := &http.Transport{Protocols: new(http.Protocols)}
-	tr.RegisterProtocol("http", rt)
-	return tr
-}
-
 type closeNoter struct {
 	io.Reader
 	closed int
@@ -35,16 +28,27 @@ type closeNoter struct {
 
 func (c *closeNoter) Close() error { c.closed++; return nil }
 
-// turnOver returns a turn at a spare whose requests rt makes. The base answers
-// everything with 204.
-func turnOver(rt testenv.RoundTripper) *Turn {
-	base := stubbed(func(r *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Request: r}, nil
-	})
-	return &Turn{
-		pools: new(Pools), host: new(host), base: base, patience: time.Second,
-		pool: &pool{Transport: stubbed(rt)}, works: context.Background(),
-	}
+// try makes a request at a spare whose requests rt makes. The base must not dial.
+func try(t *testing.T, req *http.Request, rt testenv.RoundTripper) (*http.Response, error) {
+	own := &http.Transport{Protocols: new(http.Protocols)}
+	own.RegisterProtocol("http", rt)
+	base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		t.Error("a dial")
+		return nil, errors.New("no network")
+	}}
+	turn := &Turn{pools: new(Pools), host: new(host), base: base, patience: time.Second, pool: &pool{Transport: own}, works: context.Background()}
+	return turn.RoundTrip(req)
+}
+
+func newRequest(t *testing.T, ctx context.Context, body io.Reader) *http.Request {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://example.com", body)
+	require.NoError(t, err)
+	return req
+}
+
+// connects says that r has got a connection.
+func connects(r *http.Request) {
+	httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
 }
 
 // A request that gives up just as it gets a connection may have been sent. It
@@ -52,28 +56,22 @@ func turnOver(rt testenv.RoundTripper) *Turn {
 //
 //retrip:promise P18
 func TestTurn_Late(t *testing.T) {
-	t.Parallel()
 	for _, answers := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			answer := &closeNoter{Reader: strings.NewReader("answer")}
-			turn := turnOver(func(r *http.Request) (*http.Response, error) {
+			answer, body := &closeNoter{Reader: strings.NewReader("answer")}, &closeNoter{Reader: strings.NewReader("body")}
+			resp, err := try(t, newRequest(t, t.Context(), body), func(r *http.Request) (*http.Response, error) {
 				<-r.Context().Done()
-				httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+				connects(r)
 				_ = r.Body.Close()
 				if answers {
 					return &http.Response{StatusCode: http.StatusOK, Body: answer}, nil
 				}
 				return nil, errors.New("request canceled")
 			})
-			body := &closeNoter{Reader: strings.NewReader("body")}
-			req, err := http.NewRequest(http.MethodPut, "http://example.com", body)
-			require.NoError(t, err)
-			resp, err := turn.RoundTrip(req)
 			assert.Nil(t, resp)
 			var timeout interface{ Timeout() bool }
 			require.ErrorAs(t, err, &timeout)
 			assert.True(t, timeout.Timeout())
-			assert.False(t, turn.AtBase())
 			assert.Equal(t, 1, body.closed)
 			assert.Equal(t, answers, answer.closed == 1)
 		})
@@ -84,23 +82,15 @@ func TestTurn_Late(t *testing.T) {
 //
 //retrip:promise P2
 func TestTurn_Gone(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turn := turnOver(func(r *http.Request) (*http.Response, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		body := &closeNoter{Reader: strings.NewReader("body")}
+		_, err := try(t, newRequest(t, ctx, body), func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			_ = r.Body.Close() // as net/http does
 			return nil, r.Context().Err()
 		})
-		turn.base = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			t.Error("a dial")
-			return nil, errors.New("no network")
-		}}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		body := &closeNoter{Reader: strings.NewReader("body")}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://example.com", body)
-		require.NoError(t, err)
-		_, err = turn.RoundTrip(req)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 1, body.closed)
 	})
@@ -110,11 +100,11 @@ func TestTurn_Gone(t *testing.T) {
 //
 //retrip:promise P11
 func TestTurn_HasItsConnection(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turn := turnOver(func(r *http.Request) (*http.Response, error) {
+		req := newRequest(t, t.Context(), nil)
+		resp, err := try(t, req, func(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Second - 1)
-			httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+			connects(r)
 			select {
 			case <-r.Context().Done():
 				return nil, r.Context().Err()
@@ -122,9 +112,6 @@ func TestTurn_HasItsConnection(t *testing.T) {
 			}
 			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 		})
-		req, err := http.NewRequest(http.MethodGet, "http://example.com", nil)
-		require.NoError(t, err)
-		resp, err := turn.RoundTrip(req)
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusOK, resp.StatusCode)
 		assert.Same(t, req, resp.Request)
@@ -135,20 +122,16 @@ func TestTurn_HasItsConnection(t *testing.T) {
 //
 //retrip:promise P10
 func TestTurn_CallersCancel(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gone := make(chan struct{})
-		turn := turnOver(func(r *http.Request) (*http.Response, error) {
-			httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+		gone, began := make(chan struct{}), time.Now()
+		time.AfterFunc(time.Hour, func() { close(gone) })
+		req := newRequest(t, t.Context(), nil)
+		req.Cancel = gone //lint:ignore SA1019 it must be obeyed
+		_, err := try(t, req, func(r *http.Request) (*http.Response, error) {
+			connects(r)
 			<-r.Cancel //lint:ignore SA1019 net/http obeys it
 			return nil, errors.New("request canceled")
 		})
-		req, err := http.NewRequest(http.MethodGet, "http://example.com", nil)
-		require.NoError(t, err)
-		req.Cancel = gone //lint:ignore SA1019 it must be obeyed
-		time.AfterFunc(time.Hour, func() { close(gone) })
-		began := time.Now()
-		_, err = turn.RoundTrip(req)
 		assert.Error(t, err)
 		assert.Equal(t, time.Hour, time.Since(began))
 	})
