@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package play has what tests of several packages share: a Base that plays a script,
-// requests and bodies, the pure core on simulated time. It imports the root package, so
+// requests and bodies, stories, the pure core on simulated time. It imports the root package, so
 // only external tests (package x_test) may use it.
 package play
 
