@@ -16,6 +16,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Two attempts at a hostile HTTP/2 server, frame by frame: they end in time,
@@ -74,7 +75,7 @@ func TestHostileHTTP2(t *testing.T) {
 			server := newFrameServer(t, tt.serve)
 			policy := retrip.Policy{MaxAttempts: 2, AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: retrip.Off}}
 			transport := &retrip.Transport{Base: h2cBase(t), Policy: policy}
-			before := Resources()
+			before := testenv.Heap()
 			began := time.Now()
 			resp, err := transport.RoundTrip(play.MustRequest(t, http.MethodGet, server.URL, nil))
 			took := time.Since(began)
@@ -96,8 +97,7 @@ func TestHostileHTTP2(t *testing.T) {
 				assert.LessOrEqual(t, sent, tt.sent)
 			}
 			assert.LessOrEqual(t, server.accepted.Load(), int64(2*11))
-			after := Resources()
-			assert.Less(t, after.Heap, before.Heap+32*mib)
+			assert.Less(t, testenv.Heap(), before+32*mib)
 			t.Logf("%v, %d bytes sent, %d connections, %d requests: %v", took, sent, server.accepted.Load(), server.requests.Load(), err)
 		})
 	}

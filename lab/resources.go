@@ -12,17 +12,13 @@ import (
 
 // Usage is the resources held by a process.
 type Usage struct {
-	Goroutines  int    // without toxiproxy's, which leaves some of its own behind
-	Descriptors int    // open; 0 if the system doesn't report them
-	Heap        uint64 // live bytes after a collection
+	Goroutines  int // without toxiproxy's, which leaves some of its own behind
+	Descriptors int // open; 0 if the system doesn't report them
 }
 
 // Resources returns the resources that this process holds now.
 func Resources() Usage {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return Usage{Goroutines: len(Goroutines()), Descriptors: descriptors(), Heap: m.HeapAlloc}
+	return Usage{Goroutines: len(Goroutines()), Descriptors: descriptors()}
 }
 
 // Back waits up to d for goroutines and descriptors to return to at most u. It

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/statuspage"
 )
@@ -134,51 +135,40 @@ func TestStatusPage_InABrowser(t *testing.T) {
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 		require.NoError(t, err)
 		require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(server.URL+"/debug/retrip")))
-		title, err := chromedp.Run(ctx, chromedp.Title())
-		require.NoError(t, err)
+		title := play.Must(chromedp.Run(ctx, chromedp.Title()))
 		assert.Equal(t, "retrip: hosts and policies", title, "no name runs as code")
-		ground, err := chromedp.Run(ctx, chromedp.Evaluate[string](`getComputedStyle(document.body).backgroundColor`))
-		require.NoError(t, err)
+		ground := play.Must(chromedp.Run(ctx, chromedp.Evaluate[string](`getComputedStyle(document.body).backgroundColor`)))
 		assert.Equal(t, map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}[scheme], ground, "its style applies")
-		low, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](contrast))
-		require.NoError(t, err)
+		low := play.Must(chromedp.Run(ctx, chromedp.Evaluate[[]string](contrast)))
 		assert.Empty(t, low, "%s: too little contrast", scheme)
-		bad, err := chromedp.Run(ctx, chromedp.Evaluate[int](headers))
-		require.NoError(t, err)
+		bad := play.Must(chromedp.Run(ctx, chromedp.Evaluate[int](headers)))
 		assert.Zero(t, bad, "tables without headers")
-		wide, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > innerWidth`))
-		require.NoError(t, err)
+		wide := play.Must(chromedp.Run(ctx, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > innerWidth`)))
 		assert.False(t, wide, "it scrolls sideways")
-		text, err := chromedp.Run(ctx, chromedp.Text("main"))
-		require.NoError(t, err)
+		text := play.Must(chromedp.Run(ctx, chromedp.Text("main")))
 		for _, want := range []string{"a.search.internal:8443", "ledger.internal:443", "<script>alert(1).test", "onerror", "Classify is a Go function"} {
 			assert.Contains(t, text, want)
 		}
 		if dir := os.Getenv("SCREENSHOTS"); dir != "" {
-			png, err := chromedp.Run(ctx, chromedp.Screenshot(`section[aria-label="payments"]`))
-			require.NoError(t, err)
+			png := play.Must(chromedp.Run(ctx, chromedp.Screenshot(`section[aria-label="payments"]`)))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "statuspage-"+scheme+".png"), png, 0o644))
 		}
 	}
 
 	// A user looks up one host.
 	require.NoError(t, chromedp.Do(ctx, chromedp.SendKeys("#host", "ledger.internal:443\r"), chromedp.WaitVisible("#asked")))
-	text, err := chromedp.Run(ctx, chromedp.Text("main"))
-	require.NoError(t, err)
+	text := play.Must(chromedp.Run(ctx, chromedp.Text("main")))
 	assert.Contains(t, text, "ledger.internal:443 in payments")
 	assert.Contains(t, text, `"attempt_timeout":"2s"`)
 
 	// A narrow window doesn't scroll sideways either.
 	require.NoError(t, chromedp.Do(ctx, chromedp.EmulateViewport(360, 800), chromedp.Navigate(server.URL)))
-	wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.documentElement.scrollWidth + " of " + innerWidth`))
-	require.NoError(t, err)
+	wide := play.Must(chromedp.Run(ctx, chromedp.Evaluate[string](`document.documentElement.scrollWidth + " of " + innerWidth`)))
 	assert.Equal(t, "360 of 360", wide)
-	names, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](broken))
-	require.NoError(t, err)
+	names := play.Must(chromedp.Run(ctx, chromedp.Evaluate[[]string](broken)))
 	assert.Empty(t, names, "a line ends within a name")
 	if dir := os.Getenv("SCREENSHOTS"); dir != "" {
-		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-		require.NoError(t, err)
+		png := play.Must(chromedp.Run(ctx, chromedp.CaptureScreenshot()))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "statuspage-phone.png"), png, 0o644))
 	}
 

@@ -75,12 +75,9 @@ func main() {
 	defer stop()
 	want := ""
 	if *url == "" {
-		s, err := startServer(64<<20, 7<<20, 24<<20)
-		if err != nil {
-			log.Fatal(err)
-		}
+		s, sum := startServer(64<<20, 7<<20)
 		defer s.Close()
-		*url, want = s.url, s.sum
+		*url, want = s.URL, sum
 	}
 	r, err := download(ctx, *url, os.Stderr)
 	if err != nil {
