@@ -4,16 +4,10 @@
 package fleetredis
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	cryptorand "crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/memhttp"
 )
 
 // The rights that the package comment names are enough, and all of them are
@@ -77,46 +73,26 @@ func limited(rights []string) []string {
 
 func errOf(_ float64, err error) error { return err }
 
-// certificates writes a certificate authority, a certificate for loopback
-// signed by it, and its key to dir.
-func certificates(t *testing.T, dir string) (pair tls.Certificate, authority *x509.CertPool) {
+// certificates writes memhttp's certificate and its key to dir.
+func certificates(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+	pair := memhttp.Certificate()
+	private, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redis"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(cryptorand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "cert.pem"), cert, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "key.pem"), keyPEM, 0o600))
-	pair, err = tls.X509KeyPair(cert, keyPEM)
-	require.NoError(t, err)
-	authority = x509.NewCertPool()
-	require.True(t, authority.AppendCertsFromPEM(cert))
-	return pair, authority
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	return cert, key
 }
 
 //retrip:promise P22
 func TestStore_TLS(t *testing.T) {
-	dir := t.TempDir()
-	pair, authority := certificates(t, dir)
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	cert, key := certificates(t, t.TempDir())
+	authority, pair := memhttp.Roots(), memhttp.Certificate()
 	srv := start(t, "", "--tls-port", "0", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
 	admin := redis.NewClient(&redis.Options{Addr: srv.address})
 	defer admin.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
-	_, port, err := net.SplitHostPort(addr)
-	require.NoError(t, err)
+	addr, port := free(t)
 	require.NoError(t, admin.ConfigSet(t.Context(), "tls-port", port).Err())
 
 	add := func(config *tls.Config) (float64, error) {

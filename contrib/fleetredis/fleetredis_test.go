@@ -22,6 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // server is a redis-server that belongs to the test.
@@ -42,10 +44,7 @@ func start(t *testing.T, address string, args ...string) *server {
 		}
 	}
 	if address == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		address = l.Addr().String()
-		require.NoError(t, l.Close())
+		address, _ = free(t)
 	}
 	s := &server{address: address, path: path}
 	out := s.run(t, append([]string{"--dir", t.TempDir()}, args...)...)
@@ -58,6 +57,18 @@ func start(t *testing.T, address string, args ...string) *server {
 	}
 	t.Fatal("redis-server has ended")
 	return nil
+}
+
+// free returns a free address, and its port.
+func free(t *testing.T) (address, port string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	address = l.Addr().String()
+	_, port, err = net.SplitHostPort(address)
+	require.NoError(t, err)
+	return address, port
 }
 
 // run starts the server and doesn't wait until it answers.
@@ -143,12 +154,8 @@ func TestDial_ConnectsAhead(t *testing.T) {
 	assert.Eventually(t, func() bool { return s.client.PoolStats().IdleConns == 1 }, 10*time.Second, 10*time.Millisecond)
 }
 
-type baseFunc func(*http.Request) (*http.Response, error)
-
-func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // down is a host that always answers 503.
-var down = baseFunc(func(r *http.Request) (*http.Response, error) {
+var down = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 503, Body: http.NoBody, Request: r}, nil
 })
 
@@ -171,11 +178,7 @@ func TestFleet(t *testing.T) {
 				defer mu.Unlock()
 				reasons[e.Reason]++
 			}}}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+"/", nil)
-		require.NoError(t, err)
-		resp, err := tr.RoundTrip(req)
-		require.NoError(t, err)
-		resp.Body.Close()
+		testenv.Drop(t, tr, play.MustRequest(t, http.MethodGet, "http://"+host+"/", nil))
 	}
 	request("warm.example") // the connection is open, or will be soon
 	for range 60 {

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Any trouble of a server yields an error before the context ends. Operations
@@ -183,11 +185,7 @@ func TestStore_HostileAnswers(t *testing.T) {
 				Trace: &retrip.Trace{Done: func(e retrip.Event) { reasons[e.Reason]++ }},
 			}
 			for i := range 20 {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%d.example/", i), nil)
-				require.NoError(t, err)
-				resp, err := tr.RoundTrip(req)
-				require.NoError(t, err)
-				resp.Body.Close()
+				testenv.Drop(t, tr, play.MustRequest(t, http.MethodGet, fmt.Sprintf("http://%d.example/", i), nil))
 			}
 			assert.Equal(t, map[retrip.Reason]int{retrip.ReasonMaxAttempts: 20}, reasons, "the budgets alone")
 		})

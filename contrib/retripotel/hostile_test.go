@@ -24,6 +24,8 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/contrib/retripotel"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // unended counts the spans that have begun and not ended.
@@ -73,40 +75,38 @@ func TestNew_SpansEndOnEveryPath(t *testing.T) {
 		"canceled while a body comes": {serve: trickles, cancel: 10 * time.Second},
 		"an attempt times out":        {policy: retrip.Policy{AttemptTimeout: time.Second}, serve: hangs},
 		"a deadline":                  {policy: retrip.Policy{Deadline: 2 * time.Second}, serve: hangs},
-		"a base that panics":          {base: panicking{}, serve: script(200)},
-		"a base that answers nothing": {base: nothing{}, serve: script(200)},
+		"a base that panics":          {base: panicking, serve: script(200)},
+		"a base that answers nothing": {base: nothing, serve: script(200)},
 		"a policy that is wrong":      {policy: retrip.Policy{MaxAttempts: -2}, serve: script(200)},
 		"a breaker that is open":      {policy: retrip.Policy{Breaker: retrip.Breaker{MinVolume: 1, OpenFor: time.Hour}}, serve: script(503)},
 		"a connection that breaks":    {serve: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, tt.serve)
-				spans := &unended{spans: map[trace.SpanID]string{}}
-				w.config.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-				base := tt.base
-				if base == nil {
-					base = w.Transport()
+		testenv.Bubble(t, name, func(t *testing.T) {
+			w := newWorld(t, tt.serve)
+			spans := &unended{spans: map[trace.SpanID]string{}}
+			w.config.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+			base := tt.base
+			if base == nil {
+				base = w.Transport()
+			}
+			client := &http.Client{Transport: retripotel.New(&retrip.Transport{Base: base, Policy: tt.policy}, w.config)}
+			for range 3 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if tt.cancel > 0 {
+					time.AfterFunc(tt.cancel, cancel)
 				}
-				client := &http.Client{Transport: retripotel.New(&retrip.Transport{Base: base, Policy: tt.policy}, w.config)}
-				for range 3 {
-					ctx, cancel := context.WithCancel(t.Context())
-					if tt.cancel > 0 {
-						time.AfterFunc(tt.cancel, cancel)
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
+				require.NoError(t, err)
+				func() {
+					defer func() { _ = recover() }()
+					if resp, err := client.Do(req); err == nil {
+						_, _ = io.Copy(io.Discard, resp.Body)
+						resp.Body.Close()
 					}
-					req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
-					require.NoError(t, err)
-					func() {
-						defer func() { _ = recover() }()
-						if resp, err := client.Do(req); err == nil {
-							_, _ = io.Copy(io.Discard, resp.Body)
-							resp.Body.Close()
-						}
-					}()
-					cancel()
-				}
-				assert.Empty(t, spans.names())
-			})
+				}()
+				cancel()
+			}
+			assert.Empty(t, spans.names())
 		})
 	}
 }
@@ -119,9 +119,7 @@ func trickles(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-type nothing struct{}
-
-func (nothing) RoundTrip(*http.Request) (*http.Response, error) { return nil, nil }
+var nothing = testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, nil })
 
 // TestNew_ABodyThatIsNeverClosed: the span of the attempt stays open as long as
 // the body, and the span of the request doesn't.
@@ -130,8 +128,7 @@ func TestNew_ABodyThatIsNeverClosed(t *testing.T) {
 		w := newWorld(t, script(503, 200))
 		spans := &unended{spans: map[trace.SpanID]string{}}
 		w.config.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL, nil)
-		require.NoError(t, err)
+		req := play.MustRequest(t, http.MethodGet, w.URL, nil)
 		resp, err := w.client(retrip.Policy{}).Do(req)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"HTTP GET"}, spans.names())
@@ -144,9 +141,8 @@ func TestNew_ABodyThatIsNeverClosed(t *testing.T) {
 // error.
 func TestNew_APanicIsTold(t *testing.T) {
 	w := newWorld(t, script(200))
-	transport := retripotel.New(&retrip.Transport{Base: panicking{}}, w.config)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL, nil)
-	require.NoError(t, err)
+	transport := retripotel.New(&retrip.Transport{Base: panicking}, w.config)
+	req := play.MustRequest(t, http.MethodGet, w.URL, nil)
 	assert.PanicsWithValue(t, "base", func() { transport.RoundTrip(req) })
 	attempts, requests := w.split()
 	require.Len(t, attempts, 1)
@@ -170,8 +166,7 @@ func TestNew_AnUpgradeIsHandedOn(t *testing.T) {
 			line, _ := buffered.ReadString('\n')
 			io.WriteString(conn, line)
 		})
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL, nil)
-		require.NoError(t, err)
+		req := play.MustRequest(t, http.MethodGet, w.URL, nil)
 		req.Header.Set("Upgrade", "echo")
 		req.Header.Set("Connection", "Upgrade")
 		resp, err := w.client(retrip.Policy{}).Do(req)
@@ -200,14 +195,9 @@ func TestNew_ContextsOfResponses(t *testing.T) {
 	var all sync.WaitGroup
 	for range pages {
 		all.Go(func() {
-			req, err := http.NewRequestWithContext(first.Request.Context(), http.MethodGet, w.URL, nil)
-			if !assert.NoError(t, err) {
-				return
-			}
-			resp, err := client.Do(req)
+			resp, err := client.Do(play.MustRequest(t, http.MethodGet, w.URL, nil).WithContext(first.Request.Context()))
 			if assert.NoError(t, err) {
-				_, _ = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
+				play.Finish(t, resp)
 			}
 		})
 	}

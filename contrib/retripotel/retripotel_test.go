@@ -31,6 +31,8 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/contrib/retripotel"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // world is a server in memory, with the telemetry of its clients.
@@ -80,17 +82,9 @@ func (w *world) client(policy retrip.Policy) *http.Client {
 
 func do(t *testing.T, client *http.Client, method, url, body string) *http.Response {
 	t.Helper()
-	var content io.Reader
-	if body != "" {
-		content = strings.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(t.Context(), method, url, content)
+	resp, err := client.Do(play.MustRequest(t, method, url, strings.NewReader(body)))
 	require.NoError(t, err)
-	resp, err := client.Do(req)
-	require.NoError(t, err)
-	_, err = io.Copy(io.Discard, resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
+	play.Finish(t, resp)
 	return resp
 }
 
@@ -214,24 +208,22 @@ func TestNew_ReasonsToGiveUp(t *testing.T) {
 		"max_attempts":   {retrip.Policy{MaxAttempts: 1}, http.MethodGet, codes.Error},
 		"not_idempotent": {retrip.Policy{}, http.MethodPost, codes.Error},
 	} {
-		t.Run(reason, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, script(503))
-				do(t, w.client(tt.policy), tt.method, w.URL, "")
-				_, requests := w.split()
-				require.Len(t, requests, 1)
-				require.Len(t, requests[0].Events, 1)
-				assert.Equal(t, "give up", requests[0].Events[0].Name)
-				assert.Equal(t, reason, of(requests[0].Events[0].Attributes, "retrip.reason"))
-				assert.Equal(t, reason, of(requests[0].Attributes, "retrip.reason"))
-				assert.Equal(t, "503", of(requests[0].Attributes, "error.type"))
-				assert.Equal(t, tt.want, requests[0].Status.Code)
+		testenv.Bubble(t, reason, func(t *testing.T) {
+			w := newWorld(t, script(503))
+			do(t, w.client(tt.policy), tt.method, w.URL, "")
+			_, requests := w.split()
+			require.Len(t, requests, 1)
+			require.Len(t, requests[0].Events, 1)
+			assert.Equal(t, "give up", requests[0].Events[0].Name)
+			assert.Equal(t, reason, of(requests[0].Events[0].Attributes, "retrip.reason"))
+			assert.Equal(t, reason, of(requests[0].Attributes, "retrip.reason"))
+			assert.Equal(t, "503", of(requests[0].Attributes, "error.type"))
+			assert.Equal(t, tt.want, requests[0].Status.Code)
 
-				data := w.metrics(t)["retrip.request.duration"]
-				_, n := sum(t, data, attribute.String("retrip.reason", reason),
-					attribute.Int("http.response.status_code", 503), attribute.Bool("retrip.retried", false))
-				assert.EqualValues(t, 1, n)
-			})
+			data := w.metrics(t)["retrip.request.duration"]
+			_, n := sum(t, data, attribute.String("retrip.reason", reason),
+				attribute.Int("http.response.status_code", 503), attribute.Bool("retrip.retried", false))
+			assert.EqualValues(t, 1, n)
 		})
 	}
 }
@@ -362,22 +354,19 @@ func TestNew_TransportsAreNotKept(t *testing.T) {
 	t.Fatal("it is still there")
 }
 
-// resending is a base through which net/http seems to send every request n
-// times.
-type resending struct{ n int }
-
-func (r resending) RoundTrip(req *http.Request) (*http.Response, error) {
-	for range r.n {
+// resending is a base through which net/http seems to send every request three times.
+var resending = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+	for range 3 {
 		conn, _ := net.Pipe()
 		httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Conn: conn})
 	}
 	return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
-}
+})
 
 func TestNew_HiddenSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(200))
-		client := &http.Client{Transport: retripotel.New(&retrip.Transport{Base: resending{3}, Policy: retrip.Policy{MaxAttempts: 2}}, w.config)}
+		client := &http.Client{Transport: retripotel.New(&retrip.Transport{Base: resending, Policy: retrip.Policy{MaxAttempts: 2}}, w.config)}
 		do(t, client, http.MethodGet, w.URL, "")
 		sends, _ := sum(t, w.metrics(t)["retrip.hidden_sends"], attribute.String("retrip.policy", "default"))
 		assert.Equal(t, 4.0, sends, "two in each attempt")
@@ -388,7 +377,7 @@ func TestNew_HiddenSendsOfACanceledWaitCountOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(200))
 		policy := retrip.Policy{Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}
-		transport := retripotel.New(&retrip.Transport{Base: resending{3}, Policy: policy}, w.config)
+		transport := retripotel.New(&retrip.Transport{Base: resending, Policy: policy}, w.config)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(500*time.Millisecond, cancel)
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
@@ -400,18 +389,13 @@ func TestNew_HiddenSendsOfACanceledWaitCountOnce(t *testing.T) {
 	})
 }
 
-type failing struct{ err error }
-
-func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
-
 func TestNew_Errors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(200))
 		lost := errors.New("read https://user:secret@example.com: connection lost")
-		transport := retripotel.New(&retrip.Transport{Base: failing{lost}, Policy: retrip.Policy{MaxAttempts: 2}}, w.config)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com:8443/", nil)
-		require.NoError(t, err)
-		_, err = transport.RoundTrip(req)
+		transport := retripotel.New(&retrip.Transport{Base: play.Base(play.Err(lost)), Policy: retrip.Policy{MaxAttempts: 2}}, w.config)
+		req := play.MustRequest(t, http.MethodGet, "https://example.com:8443/", nil)
+		_, err := transport.RoundTrip(req)
 		require.ErrorIs(t, err, lost)
 		_, requests := w.split()
 		require.Len(t, requests, 1)
@@ -434,16 +418,14 @@ func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {
 	assert.NotContains(t, w.metrics(t), "retrip.request.duration")
 }
 
-type panicking struct{}
-
-func (panicking) RoundTrip(*http.Request) (*http.Response, error) { panic("base") }
+var panicking = testenv.RoundTripper(func(*http.Request) (*http.Response, error) { panic("base") })
 
 func TestNew_IsTransparent(t *testing.T) {
-	base := &closing{}
+	base := play.Base()
 	retry := &retrip.Transport{Base: base}
 	transport := retripotel.New(retry, retripotel.Config{})
 	(&http.Client{Transport: transport}).CloseIdleConnections()
-	assert.Equal(t, 1, base.closed)
+	assert.Equal(t, 1, base.Idle)
 	assert.Same(t, retry, transport.Unwrap())
 	assert.NoError(t, retry.Validate())
 
@@ -453,10 +435,3 @@ func TestNew_IsTransparent(t *testing.T) {
 	outer := &retrip.Transport{Base: transport}
 	assert.ErrorContains(t, outer.Validate(), "another retrip.Transport")
 }
-
-type closing struct {
-	http.RoundTripper
-	closed int
-}
-
-func (c *closing) CloseIdleConnections() { c.closed++ }
