@@ -39,11 +39,15 @@ func (w *World) Run(end time.Duration) {
 // returns its outcome, which arrives Took later. done gets the last outcome,
 // zero if there was none, and the reason why it was the last.
 func (w *World) Request(h *host.Record, r Judge, serve func() decide.Outcome, done func(decide.Outcome, decide.Reason)) {
-	w.Call(h, r, new(decide.Call), serve, done)
+	w.Call(h, r, new(decide.Call), func(answer func(decide.Outcome)) {
+		o := serve()
+		w.At(w.Now+o.Took, func() { answer(o) })
+	}, done)
 }
 
-// Call is request for a call with some fields set.
-func (w *World) Call(h *host.Record, r Judge, call *decide.Call, serve func() decide.Outcome, done func(decide.Outcome, decide.Reason)) {
+// Call is Request for a call with some fields set, and attempts whose outcome isn't known
+// when they begin: send makes one, and later calls answer.
+func (w *World) Call(h *host.Record, r Judge, call *decide.Call, send func(answer func(decide.Outcome)), done func(decide.Outcome, decide.Reason)) {
 	var last decide.Outcome
 	var ask func()
 	turn := 0
@@ -59,13 +63,26 @@ func (w *World) Call(h *host.Record, r Judge, call *decide.Call, serve func() de
 		}
 	}
 	call.Waiter = func() { sleep(0) }
+	answer := func(o decide.Outcome) {
+		last = o
+		d := r.Next(h, call, o, w.Now, w.Random.Uint64())
+		wakeOthers(h, d.Wakes)
+		switch {
+		case !d.Retry:
+			done(last, d.Reason)
+		case d.AtGate:
+			sleep(0)
+		default:
+			sleep(d.Wait)
+		}
+	}
 	ask = func() {
 		ask := r.First
 		if call.Attempts > 0 {
 			ask = r.Wake
 		}
 		d := ask(h, call, w.Now, w.Random.Uint64())
-		WakeOthers(h, d.Wakes)
+		wakeOthers(h, d.Wakes)
 		switch {
 		case !d.Retry:
 			done(last, d.Reason)
@@ -74,27 +91,15 @@ func (w *World) Call(h *host.Record, r Judge, call *decide.Call, serve func() de
 		default:
 			turn++
 			call.Attempts++
-			last = serve()
-			w.At(w.Now+last.Took, func() {
-				d := r.Next(h, call, last, w.Now, w.Random.Uint64())
-				WakeOthers(h, d.Wakes)
-				switch {
-				case !d.Retry:
-					done(last, d.Reason)
-				case d.AtGate:
-					sleep(0)
-				default:
-					sleep(d.Wait)
-				}
-			})
+			send(answer)
 		}
 	}
 	ask()
 }
 
-// WakeOthers calls the Waiters of calls that must ask again. In these tests,
+// wakeOthers calls the Waiters of calls that must ask again. In these tests,
 // Waiters are functions.
-func WakeOthers(h *host.Record, any bool) {
+func wakeOthers(h *host.Record, any bool) {
 	for any {
 		wake, ok := h.Woken().(func())
 		if !ok {

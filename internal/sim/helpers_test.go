@@ -13,6 +13,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
 // brief selects the most telling rows of long tables. The full tables take
 // minutes; `make tables` runs them, as CI does, without the race detector,
 // which makes them about ten times as slow and finds nothing in runs of one

@@ -26,13 +26,10 @@ type must struct {
 	last                  time.Duration
 }
 
-// goneRate is the rate of a limit that is gone.
-const goneRate = 1e6
-
 // newRateLimitCase returns a case of one process with a gate.
 func newRateLimitCase(name string, m must, l ServerLimit, horizon, warmUp time.Duration, change ...func(*RateLimit)) RateLimitCase {
 	c := RateLimitCase{name, m, RateLimit{
-		Policy:    Policy{Retry: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour}},
+		Policy:    retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour},
 		Limit:     l,
 		Processes: 1,
 		DelayLow:  10 * time.Millisecond,
@@ -105,8 +102,8 @@ func RateLimits() []RateLimitCase {
 	add("10 in each 1 s", must{used: 86, refusals: 2}, window(10, s, 370*ms, rounded), 200, 600*s, 60*s)
 	add("100 in each 1 s", must{used: 83, refusals: 2}, window(100, s, 370*ms, rounded), 200, 600*s, 60*s)
 	add("600 in each 60 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s)
-	add("600 in each 60 s, MaxWait 60 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.Retry.MaxWait = 60 * s })
-	add("600 in each 60 s, MaxWait 30 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.Retry.MaxWait = 0 })
+	add("600 in each 60 s, MaxWait 60 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.MaxWait = 60 * s })
+	add("600 in each 60 s, MaxWait 30 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.MaxWait = 0 })
 	add("600 in each 60 s, no word", must{used: 95, refusals: 2}, window(600, 60*s, 37*s, none), 200, 37*s+30*60*s, 37*s+120*s)
 	add("600 in each 60 s, always 1 s", must{used: 95, refusals: 2}, window(600, 60*s, 37*s, Word(s)), 200, 37*s+30*60*s, 37*s+120*s)
 	add("5000 in each hour, 50 workers", must{used: 90, refusals: 1}, window(5000, time.Hour, 50*time.Minute, rounded), 50, 5*time.Hour, 2*time.Hour)
@@ -207,7 +204,7 @@ func Refusals() []RateLimitCase {
 		gap := time.Duration(float64(s) / rate)
 		to := 10*time.Minute + 20*gap
 		seen := to + max(2*time.Minute, 3*gap)
-		l := ServerLimit{Rate: goneRate, Count: 1, To: to, Meanwhile: rate}
+		l := ServerLimit{Rate: 1e6, Count: 1, To: to, Meanwhile: rate}
 		add(fmt.Sprintf("%g/s is gone: 2 min or 3 gaps later", rate), l, seen+time.Minute, seen, workers(10))
 		l.Rate = 10 * rate
 		add(fmt.Sprintf("%g/s rises to %g/s: 2 min or 3 gaps later", rate, l.Rate), l, seen+max(time.Minute, 10*gap), seen, workers(50))
@@ -220,7 +217,7 @@ func Refusals() []RateLimitCase {
 	}
 	add("0.1/s, burst 1, one in 6 s arrives, deadline 1 s", ServerLimit{Rate: .1, Count: 1}, 7200*s, 600*s, arrive(1./6, s))
 	add("0.05/s, burst 1, one in 6 s arrives, deadline 2 s", ServerLimit{Rate: .05, Count: 1}, 7200*s, 600*s, arrive(1./6, 2*s))
-	gone := ServerLimit{Rate: goneRate, Count: 1, To: 1200 * s, Meanwhile: .05}
+	gone := ServerLimit{Rate: 1e6, Count: 1, To: 1200 * s, Meanwhile: .05}
 	add("0.05/s is gone, one in 6 s arrives, deadline 2 s: 2 min later", gone, 1920*s, 1320*s, arrive(1./6, 2*s))
 	return cases
 }

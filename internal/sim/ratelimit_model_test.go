@@ -11,12 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
 )
 
 // RateLimit models a server that limits the rate of requests, and one or more
@@ -24,9 +22,7 @@ import (
 // requests that arrive independently. The result says how much of the limit the
 // processes use, how many refusals that costs, and how long a request waits.
 type RateLimit struct {
-	// Policy is the policy of the processes; each has its own host. The rules of other
-	// systems aren't supported, and AttemptTimeout has no effect.
-	Policy Policy
+	Policy retrip.Policy // of the processes; each has its own host. AttemptTimeout and Deadline have no effect
 
 	Limit         ServerLimit
 	Tenants       []float64 // the limits of keys through which workers cycle, each a token bucket of as many per second, instead of Limit
@@ -76,313 +72,171 @@ type RateLimitResult struct {
 	Early   int64         // attempts made while the process, or its key, had been told to wait
 }
 
-// The kind of an event is in the lowest bits of its tag. The remaining bits are
-// the turn of the request.
-const (
-	limitArrival  = iota // of an open arrival at a process
-	limitBegin           // a worker begins
-	limitAsk             // a wait has ended, or a request was woken
-	limitReach           // an attempt reaches the server
-	limitServed          // the server has finished it
-	limitAnswered        // the answer reaches the client
-	limitKinds    = 8
-)
-
-// limitCall is one request, or a worker that makes requests one after another.
-type limitCall struct {
-	call    decide.Call
-	arrived time.Duration
-	sent    time.Duration
-	outcome decide.Outcome
-	process int32
-	tenant  int32
-	turn    uint32
-	worker  bool
-}
-
 // limitRun is a RateLimit in progress.
 type limitRun struct {
-	*RateLimit
-	rules    *decide.Rules
-	hosts    []host.Record
-	out      []int // requests in progress, by host
-	told     [][]time.Duration
-	servers  []limitServer
-	queue    *queue
-	requests []limitCall
-	free     []int32
+	RateLimit
+	*play.World
+	rules     play.Judge
+	servers   []limitServer
+	reached   int // attempts that have reached the server
+	processes []*limitProcess
+	result    RateLimitResult
+}
 
-	arrivals, service, faults, draws, network, refusals *source
-
-	failure chance
-	random  chance // that the server refuses an attempt at random
-	events  int
-	reached int // attempts that have reached the server
-	now     time.Duration
-	shares  []int64
-	result  RateLimitResult
+// limitProcess is a process, with the only host that it knows.
+type limitProcess struct {
+	*limitRun
+	host     host.Record
+	out      int             // requests in progress
+	told     []time.Duration // until when the server has asked it to wait, by key
+	accepted int64           // after the warm-up
 }
 
 func (m RateLimit) run(t *testing.T) *RateLimitResult {
 	t.Helper()
-	rules, _, err := m.Policy.rules()
-	require.NoError(t, err)
-	r := &limitRun{
-		RateLimit: &m,
-		rules:     rules,
-		hosts:     make([]host.Record, m.Processes),
-		out:       make([]int, m.Processes),
-		told:      make([][]time.Duration, m.Processes),
-		servers:   m.servers(),
-		queue:     &queue{},
-		arrivals:  newSource(m.Seed, streamArrivals),
-		service:   newSource(m.Seed, streamService),
-		faults:    newSource(m.Seed, streamFaults),
-		draws:     newSource(m.Seed, streamDraws),
-		network:   newSource(m.Seed, streamNetwork),
-		refusals:  newSource(m.Seed, streamRefusals),
-		failure:   newChance(m.Failures),
-		random:    newChance(m.Limit.Random),
-		shares:    make([]int64, m.Processes),
-		result:    RateLimitResult{GaveUp: map[retrip.Reason]int64{}, Tenants: make([]int64, len(m.servers()))},
-	}
-	r.start()
-	return r.run()
-}
-
-func (r *limitRun) start() {
-	for p := range r.hosts {
-		r.told[p] = make([]time.Duration, len(r.servers))
+	r := &limitRun{RateLimit: m, World: play.NewWorld(m.Seed), rules: play.Rules(t, m.Policy), servers: m.servers()}
+	r.result = RateLimitResult{GaveUp: map[retrip.Reason]int64{}, Tenants: make([]int64, len(r.servers))}
+	for n := range m.Processes {
+		p := &limitProcess{limitRun: r, told: make([]time.Duration, len(r.servers))}
+		r.processes = append(r.processes, p)
 		var at time.Duration
-		if p > 0 {
-			at = time.Duration(r.arrivals.below(uint64(max(r.Stagger, 50*time.Millisecond))))
+		if n > 0 {
+			at = r.below(max(r.Stagger, 50*time.Millisecond))
 		}
 		for k := range r.Workers {
-			i := r.make(int32(p), k)
-			r.requests[i].worker = true
-			r.queue.push(int64(at), i, limitBegin)
+			r.At(at, func() { p.work(k) })
 		}
 		for k := range r.Burst {
-			r.queue.push(int64(r.BurstAt), r.make(int32(p), k), limitBegin)
+			r.At(r.BurstAt, func() { p.request(k, func(bool) {}) })
 		}
 		if r.Rate > 0 {
-			r.queue.push(int64(at+r.arrivals.exponential(float64(time.Second)/r.Rate)), int32(p), limitArrival)
+			p.arrive(at, 0)
 		}
 	}
-}
-
-// make returns a new request of process p: number k among the requests made the
-// same way.
-func (r *limitRun) make(p int32, k int) int32 {
-	var i int32
-	if n := len(r.free); n > 0 {
-		i = r.free[n-1]
-		r.free = r.free[:n-1]
-	} else {
-		i = int32(len(r.requests))
-		r.requests = append(r.requests, limitCall{})
-	}
-	q := &r.requests[i]
-	q.process, q.tenant, q.worker = p, int32(k%len(r.servers)), false
-	return i
-}
-
-func (r *limitRun) run() *RateLimitResult {
-	for {
-		e, ok := r.queue.pop()
-		if !ok || e.at >= int64(r.Horizon) {
-			r.now = r.Horizon
-			break
-		}
-		r.now = time.Duration(e.at)
-		r.events++
-		r.happen(e)
-	}
+	r.Run(r.Horizon)
 	r.finish()
 	return &r.result
 }
 
-func (r *limitRun) happen(e event) {
-	kind := e.what % limitKinds
-	if kind == limitArrival {
-		r.queue.push(e.at+int64(r.arrivals.exponential(float64(time.Second)/r.Rate)), e.who, limitArrival)
-		r.begin(r.make(e.who, r.events))
-		return
-	}
-	q := &r.requests[e.who]
-	switch {
-	case kind == limitBegin:
-		r.begin(e.who)
-	case e.what/limitKinds != q.turn%(1<<29):
-	case kind == limitAsk:
-		r.ask(e.who)
-	case kind == limitReach:
-		r.reach(e.who)
-	case kind == limitServed:
-		leave(r.servers[q.tenant])
-		r.push(e.who, r.way(), limitAnswered)
-	case kind == limitAnswered:
-		r.answered(e.who)
-	}
+func (r *limitRun) below(d time.Duration) time.Duration {
+	return time.Duration(r.Random.Int64N(int64(d)))
 }
 
-// push schedules the next event of a request. Only the newest event of a
-// request counts.
-func (r *limitRun) push(i int32, after time.Duration, kind uint32) {
-	q := &r.requests[i]
-	q.turn++
-	if after < r.Horizon {
-		r.queue.push(int64(r.now+after), i, q.turn%(1<<29)*limitKinds+kind)
-	}
+func (r *limitRun) exponential(mean float64) time.Duration {
+	return time.Duration(r.Random.ExpFloat64() * mean)
 }
 
 // way returns a one-way network delay.
-func (r *limitRun) way() time.Duration {
-	if r.DelayHigh == r.DelayLow {
-		return r.DelayLow
-	}
-	return r.DelayLow + time.Duration(r.network.below(uint64(r.DelayHigh-r.DelayLow)))
-}
+func (r *limitRun) way() time.Duration { return r.DelayLow + r.below(r.DelayHigh-r.DelayLow+1) }
 
-func (r *limitRun) begin(i int32) {
-	q := &r.requests[i]
-	q.call, q.arrived, q.outcome = decide.Call{}, r.now, decide.Outcome{}
-	if r.Deadline > 0 {
-		q.call.Deadline = r.now + r.Deadline
-	}
-	if r.rules.Gate {
-		q.call.Waiter = i
-		if r.GatePerTenant {
-			q.call.Gate = strconv.Itoa(int(q.tenant))
+// work makes the requests of worker k, one after another.
+func (p *limitProcess) work(k int) {
+	p.request(k, func(good bool) {
+		next := p.Now
+		if !good {
+			next += 50 * time.Millisecond
 		}
-	}
-	r.out[q.process]++
-	r.ask(i)
+		p.At(next, func() { p.work(k) })
+	})
 }
 
-// ask asks the host whether the attempt may start now, and acts on the answer.
-func (r *limitRun) ask(i int32) {
-	q := &r.requests[i]
-	h, draw := &r.hosts[q.process], r.draws.Uint64()
-	if told := slices.Max(r.told[q.process]); r.Obeys && told > r.now {
-		if q.call.Deadline > 0 && told > q.call.Deadline {
-			r.end(i, false, retrip.ReasonDeadline)
+// arrive makes open arrival k and those after it.
+func (p *limitProcess) arrive(after time.Duration, k int) {
+	p.At(after+p.exponential(float64(time.Second)/p.Rate), func() {
+		p.arrive(p.Now, k+1)
+		p.request(k, func(bool) {})
+	})
+}
+
+// request makes number k of the requests of a kind.
+func (p *limitProcess) request(k int, done func(good bool)) {
+	key, arrived, call := k%len(p.servers), p.Now, new(decide.Call)
+	if p.Deadline > 0 {
+		call.Deadline = p.Now + p.Deadline
+	}
+	if p.GatePerTenant {
+		call.Gate = strconv.Itoa(key)
+	}
+	p.out++
+	send := func(answer func(decide.Outcome)) { p.attempt(call, key, answer) }
+	p.Call(&p.host, p.rules, call, send, func(o decide.Outcome, why decide.Reason) {
+		good, wait := o.Status == http.StatusOK, p.Now-arrived
+		if good {
+			p.result.Last = p.Now
+			p.result.Waited += wait
+			if p.Now >= p.WarmUp {
+				p.result.Worst = max(p.result.Worst, wait)
+			}
+		} else {
+			p.result.GaveUp[retrip.Reason(why.String())]++
+		}
+		// As in Transport, a host is forgotten when no request is in progress and
+		// it has no state left to keep.
+		if p.out--; p.out == 0 && p.host.Healed(p.Now) {
+			p.host = host.Record{}
+		}
+		done(good)
+	})
+}
+
+// attempt sends an attempt to the server, and its outcome back.
+func (p *limitProcess) attempt(call *decide.Call, key int, answer func(decide.Outcome)) {
+	if told := slices.Max(p.told); p.Obeys && told > p.Now {
+		if call.Deadline > 0 && told > call.Deadline {
+			answer(decide.Outcome{Status: http.StatusTooManyRequests, RetryAfter: told - p.Now})
 			return
 		}
-		r.push(i, told-r.now, limitAsk)
+		p.At(told, func() { p.attempt(call, key, answer) })
 		return
 	}
-	var a decide.Action
-	q.call.Step(r.rules, h, &decide.Event{Kind: decide.Due}, &a, r.now, draw)
-	r.wakeOthers(h, a.Wakes)
-	switch a.Do {
-	case decide.Refuse:
-		r.end(i, false, retrip.Reason(a.Reason.String()))
-	case decide.Sleep:
-		r.push(i, a.Wait, limitAsk)
-	default:
-		q.sent = r.now
-		if r.now < r.told[q.process][q.tenant] {
-			r.result.Early++
-		}
-		r.push(i, r.way(), limitReach)
+	sent, server := p.Now, p.servers[key]
+	if sent < p.told[key] {
+		p.result.Early++
 	}
-}
-
-func (r *limitRun) wakeOthers(h *host.Record, any bool) {
-	for any {
-		i, ok := h.Woken().(int32)
+	reply := func(status int, wait time.Duration) {
+		p.At(p.Now+p.way(), func() {
+			p.count(status, key, wait)
+			answer(decide.Outcome{Status: status, RetryAfter: wait, Took: p.Now - sent, Idempotent: true, Replay: true})
+		})
+	}
+	p.At(sent+p.way(), func() {
+		p.reached++
+		var ok bool
+		var exact time.Duration
+		if !(p.Limit.Every > 0 && p.reached%p.Limit.Every == 0) && p.Random.Float64() >= p.Limit.Random {
+			ok, exact = server.arrive(p.Now)
+		}
 		if !ok {
+			reply(http.StatusTooManyRequests, p.Limit.Word.of(exact))
 			return
 		}
-		r.push(i, 0, limitAsk)
-	}
+		status, service := http.StatusOK, p.Service
+		if p.Random.Float64() < p.Failures {
+			status = http.StatusInternalServerError
+		}
+		if p.Exponential {
+			service = p.exponential(float64(service))
+		}
+		p.At(p.Now+service, func() {
+			leave(server)
+			reply(status, 0)
+		})
+	})
 }
 
-// reach handles an attempt that reaches the server.
-func (r *limitRun) reach(i int32) {
-	q := &r.requests[i]
-	r.reached++
-	var ok bool
-	var exact time.Duration
-	if r.Limit.Every == 0 || r.reached%r.Limit.Every != 0 {
-		if !r.refusals.happens(r.random) {
-			ok, exact = r.servers[q.tenant].arrive(r.now)
-		}
-	}
-	q.outcome = decide.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
-	if !ok {
-		q.outcome.Status, q.outcome.RetryAfter = http.StatusTooManyRequests, r.Limit.Word.of(exact)
-		r.push(i, r.way(), limitAnswered)
-		return
-	}
-	if r.faults.happens(r.failure) {
-		q.outcome.Status = http.StatusInternalServerError
-	}
-	service := r.Service
-	if r.Exponential {
-		service = r.service.exponential(float64(service))
-	}
-	r.push(i, service, limitServed)
-}
-
-// answered handles an answer that reaches the client.
-func (r *limitRun) answered(i int32) {
-	q := &r.requests[i]
-	o := q.outcome
-	o.Took = r.now - q.sent
-	counts := r.now >= r.WarmUp
-	if o.Status == http.StatusTooManyRequests {
-		if counts {
-			r.result.Refused++
-		}
-		r.told[q.process][q.tenant] = max(r.told[q.process][q.tenant], r.now+o.RetryAfter)
-	} else if counts {
-		r.result.Accepted++
-		r.result.Tenants[q.tenant]++
-		r.shares[q.process]++
-	}
-	h := &r.hosts[q.process]
-	var a decide.Action
-	q.call.Step(r.rules, h, &decide.Event{Kind: decide.Ended, Outcome: o}, &a, r.now, r.draws.Uint64())
-	r.wakeOthers(h, a.Wakes)
-	switch a.Do {
-	case decide.Answer:
-		r.end(i, o.Status == http.StatusOK, retrip.Reason(a.Reason.String()))
-	case decide.Queue:
-		r.push(i, 0, limitAsk)
-	default:
-		r.push(i, a.Wait, limitAsk)
-	}
-}
-
-// end ends a request. Its worker, if it has one, begins the next request.
-func (r *limitRun) end(i int32, good bool, reason retrip.Reason) {
-	q := &r.requests[i]
-	q.turn++
-	if good {
-		wait := r.now - q.arrived
-		r.result.Last = r.now
-		r.result.Waited += wait
-		if r.now >= r.WarmUp {
-			r.result.Worst = max(r.result.Worst, wait)
-		}
-	} else {
-		r.result.GaveUp[reason]++
-	}
-	// As in Transport, a host is forgotten when no request is in progress and
-	// it has no state left to keep.
-	p := q.process
-	if r.out[p]--; r.out[p] == 0 && r.hosts[p].Healed(r.now) {
-		r.hosts[p] = host.Record{}
-	}
+// count counts an answer that reaches the client.
+func (p *limitProcess) count(status, key int, wait time.Duration) {
+	counts := p.Now >= p.WarmUp
 	switch {
-	case !q.worker:
-		r.free = append(r.free, i)
-	case good:
-		r.queue.push(int64(r.now), i, limitBegin)
-	default:
-		r.queue.push(int64(r.now+50*time.Millisecond), i, limitBegin)
+	case status == http.StatusTooManyRequests:
+		p.told[key] = max(p.told[key], p.Now+wait)
+		if counts {
+			p.result.Refused++
+		}
+	case counts:
+		p.result.Accepted++
+		p.result.Tenants[key]++
+		p.accepted++
 	}
 }
 
@@ -390,18 +244,18 @@ func (r *limitRun) finish() {
 	res := &r.result
 	allowed, perSecond := 0.0, 0.0
 	for _, s := range r.servers {
-		allowed += s.allows(r.WarmUp, max(r.now, r.WarmUp))
+		allowed += s.allows(r.WarmUp, r.Horizon)
 		perSecond += s.allows(0, r.Horizon) / r.Horizon.Seconds()
 	}
+	accepted := float64(max(1, res.Accepted))
 	if allowed > 0 {
 		res.Used = float64(res.Accepted) / allowed
 	}
-	res.Refusals = float64(res.Refused) / float64(max(1, res.Accepted))
 	if perSecond > 0 {
 		res.Fair = time.Duration(math.Round(float64(r.Workers*r.Processes) / perSecond * float64(time.Second)))
 	}
-	if res.Accepted > 0 {
-		res.Share = float64(slices.Max(r.shares)) / float64(res.Accepted)
-		res.Least = float64(slices.Min(r.shares)) / float64(res.Accepted)
+	res.Refusals, res.Least = float64(res.Refused)/accepted, 1
+	for _, p := range r.processes {
+		res.Share, res.Least = max(res.Share, float64(p.accepted)/accepted), min(res.Least, float64(p.accepted)/accepted)
 	}
 }

@@ -100,7 +100,7 @@ func TestRateLimit_Transports(t *testing.T) {
 			want := m.run(t)
 			synctest.Test(t, func(t *testing.T) {
 				b := &limitBench{m: m, began: time.Now(), servers: m.servers(), network: newSource(m.Seed+7, 1)}
-				policy := m.Policy.Retry
+				policy := m.Policy
 				policy.Dialects = []string{"retry-after-ms"}
 				if m.GatePerTenant {
 					policy.Gate.Key = func(r *http.Request) string { return r.Header.Get("Tenant") }

@@ -315,21 +315,3 @@ func TestLatencyBins(t *testing.T) {
 		assert.InEpsilon(t, float64(max(d, latencyParts)), float64(l.percentile(0.5)), 1.0/128)
 	}
 }
-
-func BenchmarkOverload(b *testing.B) {
-	for _, preset := range []string{"retrip", "no-budget", "envoy"} {
-		b.Run(preset, func(b *testing.B) {
-			s := Overload()
-			s.Policy, _ = Preset(preset, s.Policy.Retry)
-			var attempts int64
-			for b.Loop() {
-				r, err := s.Run(b.Context())
-				if err != nil {
-					b.Fatal(err)
-				}
-				attempts += r.Attempts
-			}
-			b.ReportMetric(float64(attempts)/b.Elapsed().Seconds(), "attempts/s")
-		})
-	}
-}

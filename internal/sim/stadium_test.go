@@ -22,7 +22,7 @@ func small() Stadium {
 	return m
 }
 
-func play(t *testing.T, m Stadium) *StadiumResult {
+func watch(t *testing.T, m Stadium) *StadiumResult {
 	t.Helper()
 	r, err := m.Run(t.Context(), nil)
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func play(t *testing.T, m Stadium) *StadiumResult {
 
 func TestStadium(t *testing.T) {
 	m := small()
-	r := play(t, m)
+	r := watch(t, m)
 	assert.EqualValues(t, 5*m.Players, r.Fetches)
 	assert.LessOrEqual(t, r.Retries, r.Failed+r.Refused)
 	assert.Greater(t, r.PeakLoad, m.Capacity)
@@ -51,14 +51,14 @@ func TestStadium(t *testing.T) {
 func TestStadiumAddsUp(t *testing.T) {
 	m := small()
 	m.Capacity = 1e9 // takes everything
-	r := play(t, m)
+	r := watch(t, m)
 	assert.Zero(t, r.Refused)
 	// One attempt failed per retry and per segment lost.
 	assert.Equal(t, r.Failed, r.Retries+r.Lost)
 
 	m = small()
 	m.Policy.Retry.MaxAttempts = 1
-	r = play(t, m)
+	r = watch(t, m)
 	assert.Zero(t, r.Retries)
 	assert.Zero(t, r.PeakWaiting)
 	// Requests sent within the blip, or within one flight before it.
@@ -72,7 +72,7 @@ func TestStadiumHeedsRetryAfter(t *testing.T) {
 	m.For = 0 // no blip: an origin that is too small
 	m.Capacity = 50_000
 	m.RetryAfter = 3 * time.Second
-	r := play(t, m)
+	r := watch(t, m)
 	assert.Zero(t, r.Failed)
 	for i, p := range r.Series {
 		if time.Duration(i+1)*r.Bin <= 3*time.Second {
@@ -95,7 +95,7 @@ func TestStadiumThrottles(t *testing.T) {
 		m.Refusal = refusal
 		m.Horizon = time.Second
 		m.Policy.Retry.Backoff.ThrottleBase = throttleBase
-		return play(t, m).Retries
+		return watch(t, m).Retries
 	}
 	unavailable := soon(503, 0)
 	assert.Positive(t, unavailable)
@@ -111,7 +111,7 @@ func TestStadiumBreaker(t *testing.T) {
 	m := small()
 	m.Capacity = 1e9
 	m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}}
-	r := play(t, m)
+	r := watch(t, m)
 	assert.Positive(t, r.Failed)
 	// Of five segments, the second one meets the blip.
 	assert.Equal(t, 5*int64(m.Players)-3*r.Failed, r.Fetches)
@@ -127,7 +127,7 @@ func TestStadiumGate(t *testing.T) {
 		m.Capacity = 50_000
 		m.RetryAfter = 10 * time.Second
 		m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: gate}}
-		return play(t, m)
+		return watch(t, m)
 	}
 	without, with := run(retrip.Off), run(retrip.On)
 	assert.EqualValues(t, 5*small().Players, without.Fetches)
