@@ -12,11 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -116,7 +116,7 @@ func TestHandler_EveryOutage(t *testing.T) {
 				assert.Equal(t, []any{"down.example:80", 100, 0, tt.status, tt.kind, 100 * time.Second, time.Second},
 					[]any{state.Host, state.Failed, state.Canceled, state.LastStatus, state.LastError, state.FailingFor, state.FailedAgo})
 				assert.Equal(t, tt.giveUp, state.LastGiveUp)
-				assert.Equal(t, state, must(tr.HostState("down.example:80")))
+				assert.Equal(t, state, play.Must(tr.HostState("down.example:80")))
 				text := html()
 				for _, want := range []string{"1 host fails", "100 requests", "down.example:80", "for 1m40s"} {
 					assert.Contains(t, text, want)
@@ -144,23 +144,7 @@ func TestHandler_EveryOutage(t *testing.T) {
 // failing returns the number of hosts that fail, by their metric.
 func failing(t *testing.T, m *retrip.Metrics) float64 {
 	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(m)
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		if f.GetName() == "retrip_failing_hosts" {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	return 0
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
+	return play.Gather(t, m)["default"]["failing_hosts"]
 }
 
 // While callers cancel every request, the page isn't green either, but doesn't say that

@@ -5,7 +5,7 @@ package play
 
 import (
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,66 +15,63 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Counted returns all series of m that are not zero, as "name{values} value".
-func Counted(t testing.TB, m *retrip.Metrics) []string {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	require.NoError(t, reg.Register(m))
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	var lines []string
-	for _, f := range families {
-		for _, s := range f.Metric {
-			var labels []string
-			for _, l := range s.Label {
-				if l.GetName() == "policy" {
-					labels = append([]string{l.GetValue()}, labels...)
-				} else {
-					labels = append(labels, l.GetValue())
-				}
-			}
-			value := s.GetCounter().GetValue() + s.GetGauge().GetValue()
-			if h := s.GetHistogram(); h != nil {
-				value = float64(h.GetSampleCount())
-			}
-			if value != 0 {
-				lines = append(lines, fmt.Sprintf("%s{%s} %g", strings.TrimPrefix(f.GetName(), "retrip_"), strings.Join(labels, ","), value))
-			}
-		}
-	}
-	sort.Strings(lines)
-	return lines
+// series is one time series of retrip's metrics.
+type series struct {
+	name, policy string
+	words        []string // the other labels
+	value        float64
 }
 
-// Sums holds the series of one policy: the sum of each metric, and each series
-// by metric and label.
-type Sums map[string]float64
-
-// Gather returns the metrics of m, by policy.
-func Gather(t testing.TB, m *retrip.Metrics) map[string]Sums {
+func gather(t testing.TB, m *retrip.Metrics) (all []series) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(m))
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	all := map[string]Sums{}
 	for _, family := range families {
-		name := strings.TrimPrefix(family.GetName(), "retrip_")
 		for _, metric := range family.Metric {
-			var policy, word string
+			s := series{name: strings.TrimPrefix(family.GetName(), "retrip_")}
 			for _, label := range metric.Label {
 				if label.GetName() == "policy" {
-					policy = label.GetValue()
+					s.policy = label.GetValue()
 				} else {
-					word = label.GetValue()
+					s.words = append(s.words, label.GetValue())
 				}
 			}
-			value := metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
-			if all[policy] == nil {
-				all[policy] = Sums{}
-			}
-			all[policy][name] += value
-			all[policy][name+" "+word] = value
+			s.value = metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// Counted returns all series of m that are not zero, as "name{values} value".
+func Counted(t testing.TB, m *retrip.Metrics) (lines []string) {
+	t.Helper()
+	for _, s := range gather(t, m) {
+		if s.value != 0 {
+			lines = append(lines, fmt.Sprintf("%s{%s} %g", s.name, strings.Join(append([]string{s.policy}, s.words...), ","), s.value))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// Sums holds the series of one policy: the sum of each metric, and each series
+// by metric and other label.
+type Sums map[string]float64
+
+// Gather returns the metrics of m, by policy.
+func Gather(t testing.TB, m *retrip.Metrics) map[string]Sums {
+	t.Helper()
+	all := map[string]Sums{}
+	for _, s := range gather(t, m) {
+		if all[s.policy] == nil {
+			all[s.policy] = Sums{}
+		}
+		all[s.policy][s.name] += s.value
+		for _, word := range s.words {
+			all[s.policy][s.name+" "+word] = s.value
 		}
 	}
 	return all

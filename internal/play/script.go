@@ -31,16 +31,15 @@ type Step func(*http.Request) (*http.Response, error)
 type Script struct {
 	Steps []Step
 
-	mu      sync.Mutex
-	began   time.Time
-	At      []time.Duration // instants of the attempts, since the first one
-	Reqs    []*http.Request
-	Sent    []string      // request bodies
-	Bodies  []*ReplyBody  // response bodies
-	ReadErr []error       // errors of reading the request bodies
-	Idle    int           // calls of CloseIdleConnections
-	Keep    bool          // doesn't read or close request bodies
-	Header  []http.Header // copies of the requests' headers
+	mu     sync.Mutex
+	began  time.Time
+	At     []time.Duration // instants of the attempts, since the first one
+	Reqs   []*http.Request
+	Sent   []string      // request bodies
+	Bodies []*ReplyBody  // response bodies
+	Idle   int           // calls of CloseIdleConnections
+	Keep   bool          // doesn't read or close request bodies
+	Header []http.Header // copies of the requests' headers
 }
 
 func Base(steps ...Step) *Script { return &Script{Steps: steps} }
@@ -63,7 +62,7 @@ func (s *Script) RoundTrip(req *http.Request) (*http.Response, error) {
 		body, err := io.ReadAll(req.Body)
 		_ = req.Body.Close()
 		s.mu.Lock()
-		s.Sent, s.ReadErr = append(s.Sent, string(body)), append(s.ReadErr, err)
+		s.Sent = append(s.Sent, string(body))
 		s.mu.Unlock()
 		if err != nil {
 			return nil, err
