@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,11 +35,10 @@ type storm struct {
 	horizon    time.Duration // no requests after this time
 
 	began   time.Time
-	mu      sync.Mutex
-	free    [stormWorkers]time.Duration // when each worker is
-	starts  []time.Duration             // of requests that haven't begun, in order
-	arrived []int64                     // requests, by the second of their arrival
-	good    []atomic.Int64              // those answered with 200
+	queue   chan struct{}  // a place for each request that waits
+	workers chan struct{}  // a place for each that is served
+	arrived []int64        // requests, by the second of their arrival
+	good    []atomic.Int64 // those answered with 200
 }
 
 const (
@@ -50,37 +48,24 @@ const (
 	stormRate    = 700
 )
 
-// ServeHTTP works like a server with a bounded pool of workers: it finishes every request
-// that it has begun, whether or not the client still waits.
+// ServeHTTP works like a server with a bounded pool of workers: it serves every request
+// that has a place in its queue, whether or not the client still waits.
 func (s *storm) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	done, ok := s.take(time.Since(s.began))
-	if !ok {
+	select {
+	case s.queue <- struct{}{}:
+	default:
 		http.Error(w, "queue full", http.StatusServiceUnavailable)
 		return
 	}
-	time.Sleep(time.Until(s.began.Add(done)))
-	w.WriteHeader(http.StatusOK)
-}
-
-// take returns when a request that arrives now will be done, or that the queue is full.
-func (s *storm) take(now time.Duration) (done time.Duration, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	begun, _ := slices.BinarySearch(s.starts, now+1)
-	if s.starts = s.starts[begun:]; len(s.starts) >= stormQueue {
-		return 0, false
-	}
-	worker := slices.Index(s.free[:], slices.Min(s.free[:]))
-	start := max(now, s.free[worker])
+	s.workers <- struct{}{}
+	<-s.queue
 	took := time.Duration(rand.ExpFloat64() * float64(stormService))
-	if start >= s.begin && start < s.end {
+	if now := time.Since(s.began); now >= s.begin && now < s.end {
 		took = took * 330 / 100
 	}
-	s.free[worker] = start + took
-	if start > now {
-		s.starts = append(s.starts, start)
-	}
-	return s.free[worker], true
+	time.Sleep(took)
+	<-s.workers
+	w.WriteHeader(http.StatusOK)
 }
 
 // recovery returns the seconds from the end of the brownout to the first of three
@@ -107,7 +92,7 @@ func (s *storm) goodput(from, to int) float64 {
 
 // run sends the requests through base until all have ended, or ctx has.
 func (s *storm) run(ctx context.Context, base http.RoundTripper, url string) {
-	s.began = time.Now()
+	s.began, s.queue, s.workers = time.Now(), make(chan struct{}, stormQueue), make(chan struct{}, stormWorkers)
 	fleet := make([]*retrip.Transport, s.clients)
 	for i := range fleet {
 		fleet[i] = &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: 300 * time.Millisecond, Budget: s.budget,
