@@ -113,104 +113,49 @@ var allKept = []kept{
 	{name: "stream", stream: true, open: wrapped(bytesReader, func(r io.Reader) io.Reader { return play.OnlyReader{Reader: r} })},
 }
 
-// use is how one attempt uses a body, and what comes of it.
-type use struct {
-	read   int // bytes; -1 means all, and the end
-	status int // 0: an error
-	err    error
-	panics bool
-	cancel bool // the caller goes
-}
-
-func (u use) String() string { return fmt.Sprintf("%d bytes, then %d %v", u.read, u.status, u.err) }
-
-// step returns an attempt that uses its body so, and closes it.
-func (u use) step(t *testing.T, leave func(), sent *[]int) play.Step {
-	return func(req *http.Request) (*http.Response, error) {
-		defer req.Body.Close()
-		r := io.LimitReader(req.Body, int64(u.read))
-		if u.read < 0 {
-			r = req.Body
-		}
-		got := play.ReadAll(t, r)
-		assert.True(t, strings.HasPrefix(string(content), got) && (u.read < 0 || len(got) == u.read), "%d bytes", len(got))
-		assert.EqualValues(t, len(content), req.ContentLength)
-		*sent = append(*sent, len(got))
-		switch {
-		case u.panics:
-			panic("base")
-		case u.cancel:
-			leave()
-			return nil, context.Canceled
-		case u.err != nil:
-			return nil, u.err
-		}
-		return play.Reply(u.status)(req)
-	}
-}
-
-// do makes a request with the body k through retrip, or with the uses' last alone. It
-// returns what each attempt has read, and how much of the body has been read in the end.
-func (k kept) do(t *testing.T, method string, uses []use, bare bool) (sent []int, read int) {
-	body, at := k.open(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	req := play.Request(t, method, body).WithContext(ctx)
-	req.ContentLength = int64(len(content))
-	base := play.Keep()
-	for _, u := range uses {
-		base.Steps = append(base.Steps, u.step(t, cancel, &sent))
-	}
-	var rt http.RoundTripper = base
-	if !bare {
-		rt = &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
-			if p.MaxReplayBody = 1 << 20; !k.stream {
-				p.MaxReplayBody = retrip.Off // what can be sought, and what GetBody returns, isn't kept
-			}
-		})}
-	}
-	func() {
-		defer func() { _ = recover() }()
-		_ = testenv.Try(rt, req)
-	}()
-	return sent, at()
-}
-
-// RoundTrip leaves the caller's reader where net/http would have left it, had it made
-// the last attempt alone.
+// RoundTrip leaves a file or section where the last attempt has read to, however that ended.
 //
 //retrip:promise P7
 func TestPosition_Attempts(t *testing.T) {
-	busy, half, early := use{read: -1, status: 503}, use{read: 1000, status: 503}, use{status: 503}
-	lost, refused := use{read: 5000, err: resetError}, use{err: dialError}
-	ok, tooLarge, some := use{read: -1, status: 200}, use{status: 413}, use{read: 70_000, status: 200}
+	type use struct {
+		read int // bytes
+		then play.Step
+	}
+	all := len(content)
+	busy, ok, lost, refused := play.Reply(503), play.Reply(200), play.Err(resetError), play.Err(dialError)
+	panics := func(*http.Request) (*http.Response, error) { panic("base") }
 	for _, k := range allKept {
-		for _, uses := range [][]use{
-			{ok}, {some}, {tooLarge}, {busy, ok}, {half, ok}, {early, ok}, {busy, busy, half, some},
-			{busy}, {half}, {early}, {busy, tooLarge}, {half, busy, early, tooLarge},
-			{lost}, {lost, ok}, {refused}, {refused, ok}, {refused, refused, some}, {refused, lost, ok}, {busy, refused},
-			{{read: -1, err: errors.New("unknown")}}, {{read: 1000, panics: true}}, {busy, {read: 1000, panics: true}},
-			{{read: 2000, cancel: true}}, {busy, {read: 2000, cancel: true}}, {{cancel: true}},
+		if k.stream || k.copied {
+			continue
+		}
+		for i, uses := range [][]use{
+			{{all, ok}}, {{70_000, ok}}, {{0, play.Reply(413)}}, {{1000, busy}}, {{0, busy}}, {{all, play.Err(errors.New("unknown"))}},
+			{{all, busy}, {all, ok}}, {{1000, busy}, {all, ok}}, {{0, busy}, {all, ok}}, {{all, busy}, {all, busy}, {1000, busy}, {70_000, ok}},
+			{{all, busy}, {0, play.Reply(413)}}, {{1000, busy}, {all, busy}, {0, busy}, {0, play.Reply(413)}}, {{5000, lost}}, {{5000, lost}, {all, ok}},
+			{{0, refused}}, {{0, refused}, {all, ok}}, {{0, refused}, {0, refused}, {70_000, ok}}, {{0, refused}, {5000, lost}, {all, ok}},
+			{{all, busy}, {0, refused}}, {{1000, panics}}, {{all, busy}, {1000, panics}},
 		} {
 			for _, method := range []string{"PUT", "POST"} {
-				play.Bubble(t, fmt.Sprint(k.name, "/", method, "/", uses), func(t *testing.T) {
-					sent, read := k.do(t, method, uses, false)
-					made := len(sent)
-					last := uses[min(made, len(uses))-1]
-					_, want := k.do(t, method, []use{last}, true)
-					switch {
-					case k.stream:
-						for _, n := range sent {
-							want = max(want, n)
-						}
-					case k.copied:
-						for i := made - 1; i >= 0; i-- {
-							if u := uses[min(i, len(uses)-1)]; u != refused {
-								want = sent[i]
-							}
-						}
+				play.Bubble(t, fmt.Sprint(k.name, "/", method, "/", i), func(t *testing.T) {
+					base := play.Keep()
+					for _, u := range uses {
+						base.Steps = append(base.Steps, func(req *http.Request) (*http.Response, error) {
+							defer req.Body.Close()
+							assert.EqualValues(t, all, req.ContentLength)
+							got := play.ReadAll(t, io.LimitReader(req.Body, int64(u.read)))
+							assert.True(t, string(content[:u.read]) == got)
+							return u.then(req)
+						})
 					}
-					assert.Equal(t, want, read, "after %v", sent)
+					body, read := k.open(t)
+					req := play.Request(t, method, body)
+					req.ContentLength = int64(all)
+					func() {
+						defer func() { _ = recover() }()
+						tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = retrip.Off })}
+						_ = testenv.Try(tr, req)
+					}()
+					assert.Equal(t, uses[min(base.Attempts(), len(uses))-1].read, read())
 				})
 			}
 		}

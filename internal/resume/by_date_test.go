@@ -167,7 +167,8 @@ func TestByDate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &dated{data: data, bodies: c.bodies}
 				var told []string
-				got, err := download(t, d, retrip.Policy{MaxAttempts: 10, BodyIdleTimeout: time.Second}, func(e retrip.Event) { told = append(told, fmt.Sprint(e.Reason, " ", e.Offset)) })
+				tell := func(e retrip.Event) { told = append(told, fmt.Sprint(e.Reason, " ", e.Offset)) }
+				got, err := download(t, d, retrip.Policy{MaxAttempts: 10, BodyIdleTimeout: time.Second}, tell)
 				if c.asked != nil {
 					assert.Equal(t, c.asked, d.asked)
 				}
