@@ -60,7 +60,7 @@ func TestOf(t *testing.T) {
 		{"no method is GET", noMethod, tagged(200), whole},
 		{"NoBody", noBody, tagged(200), whole},
 		{"200, although a range was asked for", rest, tagged(200), whole},
-		{"identity", get(), tagged(200, "Content-Encoding: identity"), whole},
+		{"identity", get(), tagged(200, "Content-Encoding: Identity"), whole},
 		{"empty", get(), fielded(200, `ETag: "a"`, "Content-Length: 0"), Representation{etag: `"a"`, Last: -1}},
 		{"206", rest, part("10"), Representation{etag: `"a"`, First: 5, Last: 9, total: 10}},
 		{"206 of unknown length", rest, part("*"), Representation{etag: `"a"`, First: 5, Last: 9, total: -1}},
@@ -204,9 +204,13 @@ func TestAccept(t *testing.T) {
 		"no_validator": {fielded(206, length, span)},
 		"encoded": {
 			part(mib, end, all, "Content-Encoding: gzip"),
+			part(mib, end, all, "Content-Encoding: identity", "Content-Encoding: gzip"),
 			fielded(200, tag, "Content-Length: 4194304", "Content-Encoding: br"),
 		},
-		"multipart": {part(mib, end, all, "Content-Type: multipart/byteranges; boundary=x")},
+		"multipart": {
+			part(mib, end, all, "Content-Type: multipart/byteranges; boundary=x"),
+			part(mib, end, all, "Content-Type: text/plain", "Content-Type:  Multipart/Mixed"),
+		},
 		"status": {
 			fielded(203, tag, "Content-Length: 4194304"), fielded(204, tag), fielded(302, tag), fielded(304, tag), fielded(412),
 			fielded(416, "Content-Range: bytes */4194304"),
