@@ -201,16 +201,24 @@ func TestTransport_WithPolicy(t *testing.T) {
 		assert.Equal(t, 2, count(inner), "inherits from the enclosing one")
 		assert.Zero(t, time.Since(start))
 		assert.Equal(t, 2, count(retrip.WithTrace(two, &retrip.Trace{})))
-		for _, bad := range []retrip.Policy{
-			{MaxAttempts: -7}, {MaxWait: -5}, {Breaker: retrip.Breaker{Ratio: .5}}, {Budget: 3}, {Gate: retrip.Gate{Enabled: retrip.On}},
-			{Backoff: retrip.Backoff{Base: time.Hour}}, {FailOn: []int{500}, RetryOn: []int{500}},
+		require.NoError(t, tr.SetPolicies(play.With(func(p *retrip.Policy) { p.Unprocessed = []int{429} }), nil))
+		for want, bad := range map[string]retrip.Policy{
+			"MaxAttempts is Off": {MaxAttempts: retrip.Off}, "MaxWait is -5ns": {MaxWait: -5}, "Backoff.Base is 1h": {Backoff: retrip.Backoff{Base: time.Hour}},
+			"Budget is 10: its state belongs to the host, so WithPolicy accepts only Off": {Budget: 10},
+			"Breaker is {Ratio:0.5": {Breaker: retrip.Breaker{Ratio: .5}}, "Breaker is {Ratio:0 ": {Breaker: retrip.Breaker{MinVolume: 1}},
+			"Gate.Enabled is on": {Gate: retrip.Gate{Enabled: retrip.On}},
+			"FailOn is 500":      {FailOn: []int{500}, RetryOn: []int{500}}, "FailOn is 429": {FailOn: []int{429}},
 		} {
 			body := play.NewSend("x")
 			before := base.Attempts()
 			_, err := tr.RoundTrip(play.Request(t, "PUT", body).WithContext(retrip.WithPolicy(ctx, bad)))
-			assert.ErrorContains(t, err, "retrip: WithPolicy.")
+			assert.ErrorContains(t, err, "retrip: WithPolicy."+want)
 			assert.EqualValues(t, 1, body.Closed.Load())
 			assert.Equal(t, before, base.Attempts())
+		}
+		_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: -1, Budget: 10, Breaker: retrip.Breaker{Ratio: 0.5}})))
+		for _, want := range []string{"MaxAttempts", "Budget", "Breaker"} {
+			assert.ErrorContains(t, err, "retrip: WithPolicy."+want, "all at once")
 		}
 	})
 }

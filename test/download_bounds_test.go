@@ -316,27 +316,6 @@ func TestWholeBody_Decoded(t *testing.T) {
 	}
 }
 
-// A body that ends with its connection has no end that could be missing: net/http
-// returns no error for half of it, and so nobody can tell.
-func TestWholeBody_EndsWithItsConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		asked := 0
-		server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			asked++
-			conn, _, err := http.NewResponseController(w).Hijack()
-			if !assert.NoError(t, err) {
-				return
-			}
-			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"+document[:20])
-			conn.Close()
-		}))
-		got, err := fetch(t, &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{WholeBody: 1000, Resume: time.Minute}})
-		require.NoError(t, err)
-		assert.Equal(t, document[:20], string(got))
-		assert.Equal(t, 1, asked)
-	})
-}
-
 // While nothing breaks, no goroutine looks after a body.
 func TestResume_NoGoroutine(t *testing.T) {
 	tr := &retrip.Transport{Base: &zerosBase{size: 1 << 20}, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Minute}}

@@ -140,28 +140,6 @@ func getFrom(t *testing.T, rt http.RoundTripper, url string) (*http.Response, er
 	return resp, err
 }
 
-//retrip:promise P14
-func TestFleet_OutageCostsOneAttemptPerRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		perHost := map[string]int{}
-		tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			perHost[r.URL.Host]++
-			return answer(r, 503), nil
-		})}
-		const requests = 600 // ten minutes at one per second
-		for range requests {
-			for _, host := range []string{"a.example.com", "b.example.com"} {
-				resp, err := getFrom(t, tr, "http://"+host+"/")
-				require.NoError(t, err)
-				require.Equal(t, 503, resp.StatusCode)
-			}
-			time.Sleep(time.Second)
-		}
-		assert.Equal(t, map[string]int{"a.example.com": requests + 7, "b.example.com": requests + 7}, perHost,
-			"one attempt per request, and seven retries per host in all")
-	})
-}
-
 // A Retry-After on a 503 holds back the retries of all requests to the host.
 // Afterwards they come one by one.
 //

@@ -201,15 +201,6 @@ func TestLogger(t *testing.T) {
 	})
 }
 
-// A handler that panics is the caller's problem. A handler that is off costs
-// nothing.
-func TestLogger_Off(t *testing.T) {
-	tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Logger: slog.New(slog.DiscardHandler)}
-	resp := do(t, tr, play.Request(t, "GET", nil))
-	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	play.Finish(t, resp)
-}
-
 // hostLog returns the records about hosts, such as "WARN retries_stopped".
 func hostLog(text string) []string {
 	var said []string

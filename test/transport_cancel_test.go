@@ -24,28 +24,6 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
-// The first attempt fails, and the deadline ends the second. The error shows
-// both.
-//
-//retrip:promise P17
-func TestTransport_ErrorThenDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reset := errors.New("connection reset")
-		base := play.Base(play.Err(reset), play.Hang)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-		assert.ErrorIs(t, err, reset)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.ErrorContains(t, err, "connection reset")
-		assert.ErrorContains(t, err, "deadline exceeded")
-		e := play.AsError(t, err)
-		assert.Equal(t, 2, e.Attempts)
-		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
-		assert.True(t, e.Timeout())
-	})
-}
-
 // The caller goes before an attempt, in an attempt, or in a wait, by every way
 // to end a request.
 //
