@@ -19,8 +19,6 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/contrib/retripotel"
@@ -28,35 +26,17 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// unended counts the spans that have begun and not ended.
-type unended struct {
-	mu    sync.Mutex
-	spans map[trace.SpanID]string
-}
-
-func (u *unended) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.spans[s.SpanContext().SpanID()] = s.Name()
-}
-
-func (u *unended) OnEnd(s sdktrace.ReadOnlySpan) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.spans, s.SpanContext().SpanID())
-}
-
-func (u *unended) Shutdown(context.Context) error   { return nil }
-func (u *unended) ForceFlush(context.Context) error { return nil }
-
-func (u *unended) names() (names []string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, name := range u.spans {
-		names = append(names, name)
+// unended returns the names of the spans that have begun and not ended.
+func (w *world) unended() (names []string) {
+	for _, s := range w.spans.Started() {
+		if s.EndTime().IsZero() {
+			names = append(names, s.Name())
+		}
 	}
 	return names
 }
+
+var panicking testenv.RoundTripper = func(*http.Request) (*http.Response, error) { panic("base") }
 
 // TestNew_SpansEndOnEveryPath ends requests in every possible way.
 func TestNew_SpansEndOnEveryPath(t *testing.T) {
@@ -66,7 +46,6 @@ func TestNew_SpansEndOnEveryPath(t *testing.T) {
 		base   http.RoundTripper // nil means the server
 		serve  http.HandlerFunc
 		cancel time.Duration // the caller cancels after this time
-		left   []string      // spans without an end
 	}{
 		"it succeeds":                 {serve: script(200)},
 		"attempts are used up":        {serve: script(503)},
@@ -76,37 +55,33 @@ func TestNew_SpansEndOnEveryPath(t *testing.T) {
 		"an attempt times out":        {policy: retrip.Policy{AttemptTimeout: time.Second}, serve: hangs},
 		"a deadline":                  {policy: retrip.Policy{Deadline: 2 * time.Second}, serve: hangs},
 		"a base that panics":          {base: panicking, serve: script(200)},
-		"a base that answers nothing": {base: nothing, serve: script(200)},
+		"a base that answers nothing": {base: testenv.RoundTripper(play.Err(nil)), serve: script(200)},
 		"a policy that is wrong":      {policy: retrip.Policy{MaxAttempts: -2}, serve: script(200)},
 		"a breaker that is open":      {policy: retrip.Policy{Breaker: retrip.Breaker{MinVolume: 1, OpenFor: time.Hour}}, serve: script(503)},
 		"a connection that breaks":    {serve: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 	} {
 		testenv.Bubble(t, name, func(t *testing.T) {
 			w := newWorld(t, tt.serve)
-			spans := &unended{spans: map[trace.SpanID]string{}}
-			w.config.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-			base := tt.base
-			if base == nil {
-				base = w.Transport()
+			client := w.client(tt.policy)
+			if tt.base != nil {
+				client = w.over(tt.base, tt.policy)
 			}
-			client := &http.Client{Transport: retripotel.New(&retrip.Transport{Base: base, Policy: tt.policy}, w.config)}
 			for range 3 {
 				ctx, cancel := context.WithCancel(t.Context())
 				if tt.cancel > 0 {
 					time.AfterFunc(tt.cancel, cancel)
 				}
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
-				require.NoError(t, err)
 				func() {
 					defer func() { _ = recover() }()
-					if resp, err := client.Do(req); err == nil {
+					if resp, err := client.Do(play.MustRequest(t, http.MethodGet, w.URL, nil).WithContext(ctx)); err == nil {
 						_, _ = io.Copy(io.Discard, resp.Body)
 						resp.Body.Close()
 					}
 				}()
 				cancel()
 			}
-			assert.Empty(t, spans.names())
+			assert.NotEmpty(t, w.spans.Started())
+			assert.Empty(t, w.unended())
 		})
 	}
 }
@@ -115,25 +90,20 @@ func hangs(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
 func trickles(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, "begins")
-	w.(http.Flusher).Flush()
+	play.Flush(w)
 	<-r.Context().Done()
 }
-
-var nothing = testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, nil })
 
 // TestNew_ABodyThatIsNeverClosed: the span of the attempt stays open as long as
 // the body, and the span of the request doesn't.
 func TestNew_ABodyThatIsNeverClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(503, 200))
-		spans := &unended{spans: map[trace.SpanID]string{}}
-		w.config.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-		req := play.MustRequest(t, http.MethodGet, w.URL, nil)
-		resp, err := w.client(retrip.Policy{}).Do(req)
+		resp, err := w.client(retrip.Policy{}).Get(w.URL)
 		require.NoError(t, err)
-		assert.Equal(t, []string{"HTTP GET"}, spans.names())
+		assert.Equal(t, []string{"HTTP GET"}, w.unended())
 		require.NoError(t, resp.Body.Close())
-		assert.Empty(t, spans.names())
+		assert.Empty(t, w.unended())
 	})
 }
 
@@ -141,9 +111,7 @@ func TestNew_ABodyThatIsNeverClosed(t *testing.T) {
 // error.
 func TestNew_APanicIsTold(t *testing.T) {
 	w := newWorld(t, script(200))
-	transport := retripotel.New(&retrip.Transport{Base: panicking}, w.config)
-	req := play.MustRequest(t, http.MethodGet, w.URL, nil)
-	assert.PanicsWithValue(t, "base", func() { transport.RoundTrip(req) })
+	assert.PanicsWithValue(t, "base", func() { w.over(panicking, retrip.Policy{}).Get(w.URL) })
 	attempts, requests := w.split()
 	require.Len(t, attempts, 1)
 	require.Len(t, requests, 1)
@@ -186,11 +154,14 @@ func TestNew_AnUpgradeIsHandedOn(t *testing.T) {
 // the next page, count once each, even if they run at once.
 func TestNew_ContextsOfResponses(t *testing.T) {
 	w := newWorld(t, script(200))
-	client := &http.Client{Transport: retripotel.New(&retrip.Transport{
-		Base:   firstFails{w.Transport()},
-		Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}, Budget: retrip.Off, RetryHeader: "Retry-Attempt"},
-	}, w.config)}
-	first := do(t, client, http.MethodGet, w.URL, "")
+	server := w.Transport()
+	client := w.over(testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		if req.Header.Get("Retry-Attempt") == "" {
+			return nil, errors.New("connection lost")
+		}
+		return server.RoundTrip(req)
+	}), retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}, Budget: retrip.Off, RetryHeader: "Retry-Attempt"})
+	first := w.do(t, client, http.MethodGet, "", nil)
 	const pages = 20
 	var all sync.WaitGroup
 	for range pages {
@@ -209,16 +180,6 @@ func TestNew_ContextsOfResponses(t *testing.T) {
 	assert.EqualValues(t, 1+pages, n, "each retry once")
 }
 
-// firstFails fails the first attempt of each request.
-type firstFails struct{ base http.RoundTripper }
-
-func (f firstFails) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Header.Get("Retry-Attempt") == "" {
-		return nil, errors.New("connection lost")
-	}
-	return f.base.RoundTrip(req)
-}
-
 // TestNew_Globals: a Config without providers uses those of OpenTelemetry.
 func TestNew_Globals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -233,7 +194,7 @@ func TestNew_Globals(t *testing.T) {
 			otel.SetTextMapPropagator(propagator)
 		}()
 		w.config = retripotel.Config{}
-		do(t, w.client(retrip.Policy{}), http.MethodGet, w.URL, "")
+		w.do(t, w.client(retrip.Policy{}), http.MethodGet, "", nil)
 		attempts, requests := w.split()
 		assert.Len(t, attempts, 2)
 		assert.Len(t, requests, 1)

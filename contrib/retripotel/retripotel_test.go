@@ -38,7 +38,7 @@ import (
 // world is a server in memory, with the telemetry of its clients.
 type world struct {
 	*memhttp.Server
-	spans  *tracetest.InMemoryExporter
+	spans  *tracetest.SpanRecorder
 	reader *sdkmetric.ManualReader
 	config retripotel.Config
 
@@ -48,7 +48,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, serve http.HandlerFunc) *world {
-	w := &world{spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
+	w := &world{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
 	w.Server = memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.mu.Lock()
@@ -58,7 +58,7 @@ func newWorld(t *testing.T, serve http.HandlerFunc) *world {
 		serve(rw, r)
 	}))
 	w.config = retripotel.Config{
-		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(w.spans)),
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)),
 		MeterProvider:  sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)),
 		Propagator:     propagation.TraceContext{},
 	}
@@ -76,13 +76,15 @@ func script(statuses ...int) http.HandlerFunc {
 	}
 }
 
-func (w *world) client(policy retrip.Policy) *http.Client {
-	return &http.Client{Transport: retripotel.New(&retrip.Transport{Base: w.Transport(), Policy: policy}, w.config)}
+func (w *world) client(policy retrip.Policy) *http.Client { return w.over(w.Transport(), policy) }
+
+func (w *world) over(base http.RoundTripper, policy retrip.Policy) *http.Client {
+	return &http.Client{Transport: retripotel.New(&retrip.Transport{Base: base, Policy: policy}, w.config)}
 }
 
-func do(t *testing.T, client *http.Client, method, url, body string) *http.Response {
+func (w *world) do(t *testing.T, client *http.Client, method, path string, body io.Reader) *http.Response {
 	t.Helper()
-	resp, err := client.Do(play.MustRequest(t, method, url, strings.NewReader(body)))
+	resp, err := client.Do(play.MustRequest(t, method, w.URL+path, body))
 	require.NoError(t, err)
 	play.Finish(t, resp)
 	return resp
@@ -91,7 +93,7 @@ func do(t *testing.T, client *http.Client, method, url, body string) *http.Respo
 // split returns the spans of attempts, in the order of their ends, and the
 // spans around them.
 func (w *world) split() (attempts, requests tracetest.SpanStubs) {
-	for _, span := range w.spans.GetSpans() {
+	for _, span := range tracetest.SpanStubsFromReadOnlySpans(w.spans.Ended()) {
 		if span.SpanKind == trace.SpanKindClient {
 			attempts = append(attempts, span)
 		} else {
@@ -143,29 +145,30 @@ func sum(t *testing.T, data metricdata.Aggregation, attributes ...attribute.KeyV
 				sum, count = sum+p.Sum, count+p.Count
 			}
 		}
+		return sum, count
 	case metricdata.Sum[float64]:
-		for _, p := range data.DataPoints {
-			if has(p.Attributes) {
-				sum += p.Value
-			}
-		}
+		return total(data.DataPoints, has), 0
 	case metricdata.Sum[int64]:
-		for _, p := range data.DataPoints {
-			if has(p.Attributes) {
-				sum += float64(p.Value)
-			}
-		}
-	default:
-		t.Fatalf("%T", data)
+		return total(data.DataPoints, has), 0
 	}
-	return sum, count
+	t.Fatalf("%T", data)
+	return 0, 0
+}
+
+func total[N int64 | float64](points []metricdata.DataPoint[N], has func(attribute.Set) bool) (sum float64) {
+	for _, p := range points {
+		if has(p.Attributes) {
+			sum += float64(p.Value)
+		}
+	}
+	return sum
 }
 
 func TestNew_ASpanForEachAttemptAndOneAroundThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(503, 502, 200))
 		client := w.client(retrip.Policy{Backoff: retrip.Backoff{Base: 2 * time.Second, Jitter: retrip.NoJitter}})
-		do(t, client, http.MethodPut, w.URL+"/secret?key=secret", "body")
+		w.do(t, client, http.MethodPut, "/secret?key=secret", strings.NewReader("body"))
 
 		attempts, requests := w.split()
 		require.Len(t, attempts, 3)
@@ -203,14 +206,13 @@ func TestNew_ReasonsToGiveUp(t *testing.T) {
 	for reason, tt := range map[string]struct {
 		policy retrip.Policy
 		method string
-		want   codes.Code
 	}{
-		"max_attempts":   {retrip.Policy{MaxAttempts: 1}, http.MethodGet, codes.Error},
-		"not_idempotent": {retrip.Policy{}, http.MethodPost, codes.Error},
+		"max_attempts":   {retrip.Policy{MaxAttempts: 1}, http.MethodGet},
+		"not_idempotent": {retrip.Policy{}, http.MethodPost},
 	} {
 		testenv.Bubble(t, reason, func(t *testing.T) {
 			w := newWorld(t, script(503))
-			do(t, w.client(tt.policy), tt.method, w.URL, "")
+			w.do(t, w.client(tt.policy), tt.method, "", nil)
 			_, requests := w.split()
 			require.Len(t, requests, 1)
 			require.Len(t, requests[0].Events, 1)
@@ -218,10 +220,9 @@ func TestNew_ReasonsToGiveUp(t *testing.T) {
 			assert.Equal(t, reason, of(requests[0].Events[0].Attributes, "retrip.reason"))
 			assert.Equal(t, reason, of(requests[0].Attributes, "retrip.reason"))
 			assert.Equal(t, "503", of(requests[0].Attributes, "error.type"))
-			assert.Equal(t, tt.want, requests[0].Status.Code)
+			assert.Equal(t, codes.Error, requests[0].Status.Code)
 
-			data := w.metrics(t)["retrip.request.duration"]
-			_, n := sum(t, data, attribute.String("retrip.reason", reason),
+			_, n := sum(t, w.metrics(t)["retrip.request.duration"], attribute.String("retrip.reason", reason),
 				attribute.Int("http.response.status_code", 503), attribute.Bool("retrip.retried", false))
 			assert.EqualValues(t, 1, n)
 		})
@@ -235,7 +236,7 @@ func TestNew_RedirectsCountAsResends(t *testing.T) {
 			w.Header().Set("Location", "/next")
 			statuses(w, r)
 		})
-		do(t, w.client(retrip.Policy{}), http.MethodGet, w.URL, "")
+		w.do(t, w.client(retrip.Policy{}), http.MethodGet, "", nil)
 		attempts, requests := w.split()
 		require.Len(t, requests, 2)
 		require.Len(t, attempts, 4)
@@ -254,9 +255,9 @@ func TestNew_Metrics(t *testing.T) {
 			}
 		})
 		client := w.client(retrip.Policy{MaxAttempts: 2})
-		do(t, client, http.MethodGet, w.URL, "")
-		do(t, client, "BREW", w.URL, "")
-		do(t, client, http.MethodGet, w.URL+"/limited", "")
+		w.do(t, client, http.MethodGet, "", nil)
+		w.do(t, client, "BREW", "", nil)
+		w.do(t, client, http.MethodGet, "/limited", nil)
 
 		metrics := w.metrics(t)
 		policy := attribute.String("retrip.policy", "default")
@@ -294,8 +295,8 @@ func TestNew_HostsAddUpAndGoBackToZero(t *testing.T) {
 		})
 		policy := retrip.Policy{MaxAttempts: 2, MaxWait: time.Nanosecond}
 		one, two := w.client(policy), w.client(policy)
-		do(t, one, http.MethodGet, w.URL+"/down", "")
-		do(t, two, http.MethodGet, w.URL+"/down", "")
+		w.do(t, one, http.MethodGet, "/down", nil)
+		w.do(t, two, http.MethodGet, "/down", nil)
 		metrics := w.metrics(t)
 		n, _ := sum(t, metrics["retrip.hosts.in_trouble"])
 		assert.Equal(t, 2.0, n)
@@ -319,7 +320,7 @@ func TestNew_BudgetAndPause(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		})
 		client := w.client(retrip.Policy{MaxAttempts: 2})
-		do(t, client, http.MethodGet, w.URL, "")
+		w.do(t, client, http.MethodGet, "", nil)
 		metrics := w.metrics(t)
 		tokens, _ := sum(t, metrics["retrip.budget.tokens_missing"], attribute.String("retrip.policy", "default"))
 		assert.Equal(t, 0.5, tokens)
@@ -338,7 +339,7 @@ func TestNew_TransportsAreNotKept(t *testing.T) {
 	gone := make(chan struct{})
 	func() {
 		transport := &retrip.Transport{Base: w.Transport(), Policy: retrip.Policy{MaxAttempts: 1}}
-		do(t, &http.Client{Transport: retripotel.New(transport, w.config)}, http.MethodGet, w.URL, "")
+		w.do(t, &http.Client{Transport: retripotel.New(transport, w.config)}, http.MethodGet, "", nil)
 		runtime.AddCleanup(transport, func(c chan struct{}) { close(c) }, gone)
 	}()
 	for range 1000 {
@@ -354,20 +355,22 @@ func TestNew_TransportsAreNotKept(t *testing.T) {
 	t.Fatal("it is still there")
 }
 
-// resending is a base through which net/http seems to send every request three times.
-var resending = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-	for range 3 {
-		conn, _ := net.Pipe()
-		httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Conn: conn})
+// resending returns a base through which net/http seems to send every request n
+// times.
+func resending(n int) testenv.RoundTripper {
+	return func(req *http.Request) (*http.Response, error) {
+		for range n {
+			conn, _ := net.Pipe()
+			httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Conn: conn})
+		}
+		return play.Reply(503)(req)
 	}
-	return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
-})
+}
 
 func TestNew_HiddenSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(200))
-		client := &http.Client{Transport: retripotel.New(&retrip.Transport{Base: resending, Policy: retrip.Policy{MaxAttempts: 2}}, w.config)}
-		do(t, client, http.MethodGet, w.URL, "")
+		w.do(t, w.over(resending(3), retrip.Policy{MaxAttempts: 2}), http.MethodGet, "", nil)
 		sends, _ := sum(t, w.metrics(t)["retrip.hidden_sends"], attribute.String("retrip.policy", "default"))
 		assert.Equal(t, 4.0, sends, "two in each attempt")
 	})
@@ -376,13 +379,9 @@ func TestNew_HiddenSends(t *testing.T) {
 func TestNew_HiddenSendsOfACanceledWaitCountOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(200))
-		policy := retrip.Policy{Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}
-		transport := retripotel.New(&retrip.Transport{Base: resending, Policy: policy}, w.config)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(500*time.Millisecond, cancel)
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
-		require.NoError(t, err)
-		_, err = transport.RoundTrip(req)
+		_, err := w.over(resending(3), play.Steady).Do(play.MustRequest(t, http.MethodGet, w.URL, nil).WithContext(ctx))
 		require.ErrorIs(t, err, context.Canceled)
 		sends, _ := sum(t, w.metrics(t)["retrip.hidden_sends"])
 		assert.Equal(t, 2.0, sends)
@@ -393,9 +392,8 @@ func TestNew_Errors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, script(200))
 		lost := errors.New("read https://user:secret@example.com: connection lost")
-		transport := retripotel.New(&retrip.Transport{Base: play.Base(play.Err(lost)), Policy: retrip.Policy{MaxAttempts: 2}}, w.config)
-		req := play.MustRequest(t, http.MethodGet, "https://example.com:8443/", nil)
-		_, err := transport.RoundTrip(req)
+		client := w.over(testenv.RoundTripper(play.Err(lost)), retrip.Policy{MaxAttempts: 2})
+		_, err := client.Do(play.MustRequest(t, http.MethodGet, "https://example.com:8443/", nil))
 		require.ErrorIs(t, err, lost)
 		_, requests := w.split()
 		require.Len(t, requests, 1)
@@ -409,8 +407,7 @@ func TestNew_Errors(t *testing.T) {
 
 func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {
 	w := newWorld(t, script(200))
-	client := w.client(retrip.Policy{MaxAttempts: -3})
-	_, err := client.Get(w.URL)
+	_, err := w.client(retrip.Policy{MaxAttempts: -3}).Get(w.URL)
 	require.ErrorContains(t, err, "MaxAttempts")
 	_, requests := w.split()
 	require.Len(t, requests, 1)
@@ -418,10 +415,8 @@ func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {
 	assert.NotContains(t, w.metrics(t), "retrip.request.duration")
 }
 
-var panicking = testenv.RoundTripper(func(*http.Request) (*http.Response, error) { panic("base") })
-
 func TestNew_IsTransparent(t *testing.T) {
-	base := play.Base()
+	base := play.Base(play.Reply(200))
 	retry := &retrip.Transport{Base: base}
 	transport := retripotel.New(retry, retripotel.Config{})
 	(&http.Client{Transport: transport}).CloseIdleConnections()

@@ -137,6 +137,12 @@ func TestPools_Shun(t *testing.T) {
 		p.Answered(p.key)
 		assert.False(t, shuns())
 		assert.Nil(t, beside(next, now), "the base works")
+
+		now, dials = time.Now(), p.server.Listener.Dials()
+		first = p.Get(p.base, p.key, now, time.Second)
+		get(beside(first, now))
+		get(first)
+		assert.Equal(t, dials+2, p.server.Listener.Dials(), "nor one that isn't there yet")
 	})
 }
 
