@@ -20,6 +20,7 @@ import (
 	"github.com/retrip/retrip/internal/backoff"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/meter"
 )
@@ -97,9 +98,9 @@ func TestCompatibility_Words(t *testing.T) {
 
 // countEverything makes every series of the policy "x" appear.
 func countEverything(m *Metrics) {
-	r := &rules{name: "x"}
+	r := &rules{Rules: exchange.Rules{Name: "x"}}
 	m.hold([]*rules{r})
-	p := r.metrics
+	p := r.Metrics
 	for i := range meter.Results {
 		p.Attempt(i)
 	}

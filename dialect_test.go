@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -140,7 +140,7 @@ func TestDialects_Wait(t *testing.T) {
 			}
 			r, err := p.resolve(defaults)
 			require.NoError(t, err)
-			assert.Equal(t, tt.want, r.serverWord(http.StatusTooManyRequests, tt.header, now))
+			assert.Equal(t, tt.want, r.Dialects.Wait(http.StatusTooManyRequests, tt.header, now))
 		})
 	}
 }
@@ -149,37 +149,37 @@ func TestDialects_Wait(t *testing.T) {
 func TestDialects_LeastWait(t *testing.T) {
 	r, err := Policy{Dialects: []string{"github"}}.resolve(defaults)
 	require.NoError(t, err)
-	assert.Equal(t, time.Minute, r.serverWord(http.StatusTooManyRequests, header(), time.Now()))
-	assert.Zero(t, r.serverWord(http.StatusServiceUnavailable, header(), time.Now()))
+	assert.Equal(t, time.Minute, r.Dialects.Wait(http.StatusTooManyRequests, header(), time.Now()))
+	assert.Zero(t, r.Dialects.Wait(http.StatusServiceUnavailable, header(), time.Now()))
 }
 
 //retrip:promise P8
 func TestDialects_Verdict(t *testing.T) {
 	for _, tt := range []struct {
-		dialect string
-		status  int
-		header  http.Header
-		want    decide.Verdict
+		name   string
+		status int
+		header http.Header
+		want   dialect.Verdict
 	}{
-		{"openai", 409, header("x-should-retry: true"), decide.Retryable},
-		{"anthropic", 529, header("x-should-retry: false"), decide.Final},
-		{"anthropic", 529, header("x-should-retry: perhaps"), decide.ByRule},
-		{"stripe", 429, header("Stripe-Should-Retry: false"), decide.Final},
-		{"github", 403, header("X-RateLimit-Remaining: 0"), decide.Retryable},
-		{"github", 403, header("Retry-After: 60"), decide.Retryable},
-		{"github", 403, header("X-RateLimit-Remaining: 10"), decide.ByRule},
-		{"github", 404, header("X-RateLimit-Remaining: 0"), decide.ByRule},
-		{"azure", 503, header("x-should-retry: false"), decide.Final},
-		{"azure", 503, header("x-should-retry: False "), decide.Final},
-		{"azure", 503, http.Header{"X-Should-Retry": {"true", "false"}}, decide.Final},
-		{"azure", 503, header("x-should-retry: true"), decide.ByRule},
-		{"azure", 503, header("x-should-retry: falsehood"), decide.ByRule},
-		{"azure", 503, header("Stripe-Should-Retry: false"), decide.ByRule},
-		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), decide.Final},
+		{"openai", 409, header("x-should-retry: true"), dialect.Retry},
+		{"anthropic", 529, header("x-should-retry: false"), dialect.Stop},
+		{"anthropic", 529, header("x-should-retry: perhaps"), dialect.Silent},
+		{"stripe", 429, header("Stripe-Should-Retry: false"), dialect.Stop},
+		{"github", 403, header("X-RateLimit-Remaining: 0"), dialect.Retry},
+		{"github", 403, header("Retry-After: 60"), dialect.Retry},
+		{"github", 403, header("X-RateLimit-Remaining: 10"), dialect.Silent},
+		{"github", 404, header("X-RateLimit-Remaining: 0"), dialect.Silent},
+		{"azure", 503, header("x-should-retry: false"), dialect.Stop},
+		{"azure", 503, header("x-should-retry: False "), dialect.Stop},
+		{"azure", 503, http.Header{"X-Should-Retry": {"true", "false"}}, dialect.Stop},
+		{"azure", 503, header("x-should-retry: true"), dialect.Silent},
+		{"azure", 503, header("x-should-retry: falsehood"), dialect.Silent},
+		{"azure", 503, header("Stripe-Should-Retry: false"), dialect.Silent},
+		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), dialect.Stop},
 	} {
-		r, err := Policy{Dialects: []string{tt.dialect}}.resolve(defaults)
+		r, err := Policy{Dialects: []string{tt.name}}.resolve(defaults)
 		require.NoError(t, err)
-		assert.Equal(t, tt.want, r.verdict(tt.status, tt.header), "%v", tt)
+		assert.Equal(t, tt.want, r.Dialects.Verdict(tt.status, tt.header), "%v", tt)
 	}
 }
 
@@ -212,9 +212,9 @@ func TestHeaders_Growth(t *testing.T) {
 				}
 				testenv.Growth(t, 5_000, input, func(all []http.Header) {
 					for _, h := range all {
-						_ = endless(h)
-						_ = r.verdict(http.StatusServiceUnavailable, h)
-						_ = r.serverWord(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
+						_ = body.Endless(h)
+						_ = r.Dialects.Verdict(http.StatusServiceUnavailable, h)
+						_ = r.Dialects.Wait(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
 					}
 				})
 			})

@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -129,21 +128,6 @@ func (e *Error) Timeout() bool {
 	}
 	return fault.Timeout(e.last)
 }
-
-// timeoutError is the error of an attempt that ran out of time.
-type timeoutError struct{ text string }
-
-func (e *timeoutError) Error() string        { return e.text }
-func (e *timeoutError) Timeout() bool        { return true }
-func (e *timeoutError) Temporary() bool      { return true }
-func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
-
-var (
-	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
-	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
-	errNoProgress     = &timeoutError{"retrip: no response within Policy.Resume"}
-	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdleTimeout"}
-)
 
 // innerError reads the error of another Transport, which may be, or be below, the
 // Base.

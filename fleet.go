@@ -5,16 +5,8 @@ package retrip
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
-	"github.com/retrip/retrip/internal/account"
-	"github.com/retrip/retrip/internal/body"
-	"github.com/retrip/retrip/internal/chance"
-	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fleet"
-	"github.com/retrip/retrip/internal/hostkey"
-	"github.com/retrip/retrip/internal/redact"
 )
 
 // Fleet limits what all processes together spend on retries, with one account
@@ -54,80 +46,3 @@ func NewFleet(add func(ctx context.Context, host string, tokens, size float64) (
 // alone. Close cancels the operations in progress and returns an error if one hasn't
 // returned after a second. It is safe to call twice, and during requests.
 func (f *Fleet) Close() error { return f.accounts.Close() }
-
-// This file connects an exchange with the fleet's account.
-
-// payFleet adds to the account of the host what the last action says. A success pays
-// nothing in most calls; the others pay for them too.
-//
-//go:noinline
-func (x *exchange) payFleet() {
-	tokens := x.action.Tokens
-	if x.action.Pays {
-		tokens += account.Deposit(x.call.Account, chance.Draw())
-	}
-	if tokens != 0 {
-		x.t.Fleet.accounts.Add(hostkey.Of(x.req.URL), x.call.Account, tokens)
-	}
-}
-
-// askFleet asks the account for its level, and returns what has happened. The outcome of
-// the last attempt is in hand, unless the account has allowed the retry before.
-func (x *exchange) askFleet() decide.Kind {
-	f, host, size, again := &x.t.Fleet.accounts, hostkey.Of(x.req.URL), x.call.Account, x.action.Again
-	ask := f.Ask
-	if again {
-		ask = f.AskAgain
-	}
-	if answer := ask(host, size); answer != nil {
-		if gone := x.awaitFleet(host, answer); gone != nil {
-			// Waiting for the answer is part of the wait, so end as in a wait.
-			if !again {
-				x.goOn()
-			}
-			if x.last.held {
-				body.Dismiss(x.release())
-			}
-			return x.leave(gone)
-		}
-	}
-	x.event.Level, x.event.Known = f.Level(host, size)
-	return decide.Heard
-}
-
-// awaitFleet waits for the store's answer, for as long as a request may. If the
-// caller goes meanwhile, it returns why.
-func (x *exchange) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error) {
-	select {
-	case <-answer:
-		return nil
-	default:
-	}
-	most, now := account.OpTimeout, x.s.now()
-	left := x.call.TimeLeft(now)
-	timer := time.NewTimer(min(most, left))
-	if gone := x.sleep(timer, answer); gone != nil {
-		return gone
-	}
-	if x.s.now()-now >= most {
-		x.t.Fleet.accounts.Overdue(host, answer)
-	}
-	return nil
-}
-
-// logFleet logs that the store is away or back, if that is news.
-func (x *exchange) logFleet() {
-	if x.t.Logger == nil {
-		return
-	}
-	host, news, away := x.t.Fleet.accounts.Tell()
-	switch {
-	case !news:
-	case host != "":
-		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away for a host, whose budget decides alone", slog.String("host", host), slog.String("error", redact.Error(away)))
-	case away != nil:
-		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
-	default:
-		x.t.Logger.LogAttrs(x.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
-	}
-}

@@ -9,14 +9,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// idempotent reports whether sending req twice has the same effect as sending
+// Idempotent reports whether sending req twice has the same effect as sending
 // it once: by its method (RFC 9110 §9.2.2), by a key, or because the policy
 // says so.
-func (r *rules) idempotent(req *http.Request) bool {
+func (r *rules) Idempotent(req *http.Request) bool {
 	if r.policy.Idempotent != nil {
 		return r.policy.Idempotent(req)
 	}
@@ -25,19 +24,6 @@ func (r *rules) idempotent(req *http.Request) bool {
 		return true
 	}
 	return hasKey(req.Header) || slices.Contains(r.policy.IdempotentMethods, syntax.Method(req))
-}
-
-// hedges reports whether the next attempt may get a hedge. A hedge may be processed at
-// the same time as the first attempt, which no retry ever is.
-func (x *exchange) hedges() bool {
-	if x.r.hedge.Share == 0 || x.call.Attempts != 1 || x.rest != nil || x.incoming > 1 || !x.idempotent || x.key != "" || x.payload.kind != replay.None || x.req.Header["Upgrade"] != nil {
-		return false
-	}
-	switch syntax.Method(x.req) {
-	case http.MethodGet, http.MethodHead, http.MethodOptions:
-		return true
-	}
-	return false
 }
 
 // hasKey reports whether h marks a request as idempotent. By net/http's rule, the
@@ -54,6 +40,15 @@ func hasKey(h http.Header) bool {
 		}
 	}
 	return false
+}
+
+// NewKey returns a key for a request with the header h, or "" if h has one: the caller may
+// retry with the same key.
+func (r *rules) NewKey(h http.Header) string {
+	if hasKey(h) {
+		return ""
+	}
+	return newKey()
 }
 
 // newKey returns a new value for the Idempotency-Key header: an sf-string

@@ -30,7 +30,7 @@ func (t *Transport) HostState(host string) (HostState, error) {
 		return HostState{}, s.err
 	}
 	now := s.now()
-	return t.state(s, t.hosts.Look(key, now), key, now), nil
+	return t.state(s, t.tables.Hosts.Look(key, now), key, now), nil
 }
 
 // HostStates returns the states, by name, of the hosts in trouble and of those
@@ -44,12 +44,12 @@ func (t *Transport) HostStates() []HostState {
 		return nil
 	}
 	now := s.now()
-	entries, others := t.hosts.All(now)
+	entries, others := t.tables.Hosts.All(now)
 	known := make(map[hostkey.Key]*host.Entry, len(entries))
 	for _, e := range entries {
 		known[e.Key] = e
 	}
-	for _, f := range t.failures.All(now) {
+	for _, f := range t.tables.Failures.All(now) {
 		if known[f.Key] == nil {
 			known[f.Key] = nil // listed, without an entry
 		}
@@ -59,7 +59,7 @@ func (t *Transport) HostStates() []HostState {
 		states = append(states, t.state(s, known[key], key, now))
 	}
 	if len(others) > 0 {
-		all := HostState{Host: host.OtherHosts, Policy: s.fallback.name, Held: true, Breaker: BreakerClosed}
+		all := HostState{Host: host.OtherHosts, Policy: s.fallback.Name, Held: true, Breaker: BreakerClosed}
 		for _, e := range others {
 			state := s.fallback.state(&e.Record, now)
 			all.Tokens += state.Tokens
@@ -80,7 +80,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	}
 	state := s.state(e, key, now)
 	state.Held = held
-	if size := s.find(&url.URL{Host: key.String()}).fleet; t.Fleet != nil && size > 0 {
+	if size := s.find(&url.URL{Host: key.String()}).Fleet; t.Fleet != nil && size > 0 {
 		if level, known := t.Fleet.accounts.Level(key, size); known {
 			state.FleetTokens, state.FleetSize = level, size
 		}
@@ -90,7 +90,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	if e.Others {
 		how, gaveUp = 0, 0
 	}
-	if f, ok := t.failures.Look(key, now); ok {
+	if f, ok := t.tables.Failures.Look(key, now); ok {
 		state.Failed, state.Canceled = f.Failed, f.Canceled
 		if f.Failed > 0 {
 			state.FailingFor = max(0, now-f.Since)
@@ -117,7 +117,7 @@ func (s *settings) state(e *host.Entry, key hostkey.Key, now time.Duration) Host
 	if e.Missing(now) == 0 {
 		state.Tokens, state.FailedRetries = state.Size, 0
 	}
-	state.Host, state.Policy = key.String(), r.name
+	state.Host, state.Policy = key.String(), r.Name
 	return state
 }
 
@@ -154,9 +154,9 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 // hedgeDelays calls f with the delay of each host, and its policy if that has hedges.
 func (t *Transport) hedgeDelays(f func(policy string, delay time.Duration)) {
 	s := t.start()
-	t.hedges.All(func(key hostkey.Key, delay time.Duration) {
-		if r := s.find(&url.URL{Host: key.String()}); r != nil && r.hedge.Share > 0 {
-			f(r.name, delay)
+	t.tables.Hedges.All(func(key hostkey.Key, delay time.Duration) {
+		if r := s.find(&url.URL{Host: key.String()}); r != nil && r.Hedge.Share > 0 {
+			f(r.Name, delay)
 		}
 	})
 }

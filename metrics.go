@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/resume"
 )
@@ -150,13 +151,13 @@ func (m *Metrics) hold(rules []*rules) []*meter.Policy {
 	defer m.mu.Unlock()
 	held := make([]*meter.Policy, len(rules))
 	for i, r := range rules {
-		p := m.policies[r.name]
+		p := m.policies[r.Name]
 		if p == nil {
-			p = meter.New(r.name, m.exemplar, &countedWords, m.hosts)
-			m.policies[r.name] = p
+			p = meter.New(r.Name, m.exemplar, &countedWords, m.hosts)
+			m.policies[r.Name] = p
 		}
 		p.Holders++
-		r.metrics, held[i] = p, p
+		r.Metrics, held[i] = p, p
 	}
 	return held
 }
@@ -376,7 +377,7 @@ var (
 
 	// The results for a response body that has broken: continued, or the reason
 	// why not.
-	resumeResults = append([]Reason{resumeContinued, resume.RefusedMethod, resume.RefusedStatus, resume.RefusedEncoded, resume.RefusedMultipart, resume.RefusedTrailers, resume.RefusedLength,
+	resumeResults = append([]Reason{exchange.Continued, resume.RefusedMethod, resume.RefusedStatus, resume.RefusedEncoded, resume.RefusedMultipart, resume.RefusedTrailers, resume.RefusedLength,
 		resume.RefusedRanges, resume.RefusedValidator, resume.RefusedContentRange, resume.RefusedChanged, resume.RefusedCost, resume.RefusedProgress, resume.RefusedError}, giveUpReasons...)
 )
 

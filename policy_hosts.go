@@ -56,7 +56,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 		if err == nil {
 			r, together := p.resolve(base)
 			if together == nil {
-				r.name = name
+				r.Name = name
 				all = append(all, r)
 				return r
 			}

@@ -95,18 +95,18 @@ func TestMatch(t *testing.T) {
 	} {
 		u, err := url.Parse(in)
 		require.NoError(t, err)
-		assert.Equal(t, want, m.find(u).name, in)
+		assert.Equal(t, want, m.find(u).Name, in)
 	}
-	assert.Equal(t, "default", m.find(nil).name)
+	assert.Equal(t, "default", m.find(nil).Name)
 }
 
 // Names are compared without IDNA conversion.
 func TestMatch_IDNA(t *testing.T) {
 	m, err := compile(Policy{}, map[string]Policy{"bücher.example": {}, "xn--bcher-kva.test": {}})
 	require.NoError(t, err)
-	assert.Equal(t, "bücher.example", m.find(&url.URL{Scheme: "https", Host: "BÜCHER.example"}).name)
-	assert.Equal(t, "default", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.example"}).name)
-	assert.Equal(t, "xn--bcher-kva.test", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.test"}).name)
+	assert.Equal(t, "bücher.example", m.find(&url.URL{Scheme: "https", Host: "BÜCHER.example"}).Name)
+	assert.Equal(t, "default", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.example"}).Name)
+	assert.Equal(t, "xn--bcher-kva.test", m.find(&url.URL{Scheme: "https", Host: "xn--bcher-kva.test"}).Name)
 }
 
 func TestMatch_WithoutHosts(t *testing.T) {
@@ -220,8 +220,8 @@ func FuzzMatch(f *testing.F) {
 		if err != nil {
 			return
 		}
-		found := m.find(at(host)).name
-		if by := m.find(at(key.String())).name; by != found {
+		found := m.find(at(host)).Name
+		if by := m.find(at(key.String())).Name; by != found {
 			t.Fatalf("%q finds %q, its key %q", host, found, by)
 		}
 		// dotted returns a name with a trailing dot, if that is another
@@ -237,7 +237,7 @@ func FuzzMatch(f *testing.F) {
 			if k := hostkey.Of(at(other)); k != key {
 				t.Fatalf("%q is %+v, %q is %+v", host, key, other, k)
 			}
-			if by := m.find(at(other)).name; by != found {
+			if by := m.find(at(other)).Name; by != found {
 				t.Fatalf("%q finds %q, %q finds %q", host, found, other, by)
 			}
 		}
@@ -246,7 +246,7 @@ func FuzzMatch(f *testing.F) {
 			if err != nil {
 				t.Fatalf("%q is a pattern, %q is none: %v", pattern, other, err)
 			}
-			if by := m2.find(at(host)).name; (by == "default") != (found == "default") {
+			if by := m2.find(at(host)).Name; (by == "default") != (found == "default") {
 				t.Fatalf("%q finds %q for %q, and %q for %q", host, found, pattern, by, other)
 			}
 			if _, err := compile(Policy{}, map[string]Policy{pattern: {}, other: {}}); err == nil {

@@ -144,16 +144,16 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 
 	r := find("example.com")
 	assert.NotNil(t, r.Breaker)
-	assert.True(t, r.derives)
+	assert.True(t, r.Derives)
 	assert.Equal(t, int64(7e6), r.Budget.Size)
-	assert.Equal(t, "Retry-Attempt", r.retryHeader)
+	assert.Equal(t, "Retry-Attempt", r.RetryHeader)
 
 	r = find("off.example")
 	assert.Equal(t, Off, int(r.policy.Gate.Enabled))
 	assert.Equal(t, Off, int(r.policy.IdempotencyKey))
-	assert.Empty(t, r.retryHeader)
+	assert.Empty(t, r.RetryHeader)
 	assert.Nil(t, r.Breaker)
-	assert.False(t, r.derives)
+	assert.False(t, r.Derives)
 	assert.Zero(t, r.Budget.Size, "unlimited")
 	_, hi := r.Backoff.Window(3, 0)
 	assert.Zero(t, hi)
@@ -166,10 +166,10 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 //retrip:promise P16
 func TestRules_Derive(t *testing.T) {
 	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {BodyIdleTimeout: 1}} {
-		assert.True(t, resolved(t, p).derives, "%+v", p)
+		assert.True(t, resolved(t, p).Derives, "%+v", p)
 	}
 	for _, p := range []Policy{{}, {AttemptTimeout: Off}, {Deadline: Off}, {BodyIdleTimeout: Off}} {
-		assert.False(t, resolved(t, p).derives, "%+v", p)
+		assert.False(t, resolved(t, p).Derives, "%+v", p)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestWithPolicy_Nests(t *testing.T) {
 
 func TestWithPolicy_Resolves(t *testing.T) {
 	host := resolved(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: 7, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
-	host.name = "host.example"
+	host.Name = "host.example"
 
 	r, err := host.override(Policy{MaxAttempts: 2})
 	require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestWithPolicy_Resolves(t *testing.T) {
 	assert.Equal(t, time.Minute, r.policy.MaxWait)
 	assert.Equal(t, int64(7e6), r.Budget.Size)
 	assert.True(t, r.Breaker != nil && r.policy.Gate.Enabled == On)
-	assert.Equal(t, "host.example", r.name)
+	assert.Equal(t, "host.example", r.Name)
 
 	r, err = host.override(Policy{Budget: Off, Breaker: Breaker{Ratio: Off}, Gate: Gate{Enabled: On}})
 	require.NoError(t, err)

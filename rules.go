@@ -11,32 +11,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/backoff"
 	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
-	"github.com/retrip/retrip/internal/hedge"
+	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/lend"
-	"github.com/retrip/retrip/internal/meter"
-	"github.com/retrip/retrip/internal/turns"
 )
 
 // rules is what a Policy amounts to for the requests that follow it. It is
 // immutable.
 type rules struct {
-	decide.Rules
-	policy      Policy  // every field resolved
-	timed       bool    // the duration of attempts matters
-	fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
-	dialects    []dialect.Dialect
-	hedge       hedge.Rule    // no hedges if its Share is 0
-	plain       bool          // a first attempt may need nothing but Base
-	derives     bool          // every attempt needs a request and context of its own
-	retryHeader string        // in canonical form; empty: none
-	name        string        // the pattern in Transport.Hosts, or "default"
-	metrics     *meter.Policy // nil counts nothing
+	exchange.Rules
+	policy Policy // every field resolved
 }
 
 func init() {
@@ -49,7 +37,7 @@ func init() {
 		if err != nil {
 			return nil, nil, fmt.Errorf("retrip: Policy.%w", err)
 		}
-		return &r.Rules, r.policy, nil
+		return &r.Rules.Rules, r.policy, nil
 	}
 }
 
@@ -58,8 +46,12 @@ func init() {
 func (p Policy) resolve(base Policy) (*rules, error) {
 	p = p.over(base)
 	p.Breaker = p.Breaker.orDefault()
-	r := &rules{policy: p, Rules: decide.Rules{MaxAttempts: p.MaxAttempts, MaxWait: p.MaxWait, Gate: p.Gate.Enabled == On,
-		Backoff: backoff.Rule{Base: p.Backoff.Base, Cap: p.Backoff.Cap, ThrottleBase: p.Backoff.ThrottleBase, Jitter: backoff.Jitter(p.Backoff.Jitter)}}}
+	r := &rules{policy: p}
+	r.MaxAttempts, r.MaxWait, r.Gate = p.MaxAttempts, p.MaxWait, p.Gate.Enabled == On
+	r.Backoff = backoff.Rule{Base: p.Backoff.Base, Cap: p.Backoff.Cap, ThrottleBase: p.Backoff.ThrottleBase, Jitter: backoff.Jitter(p.Backoff.Jitter)}
+	r.AttemptTimeout, r.Deadline, r.BodyIdleTimeout, r.Resume = p.AttemptTimeout, p.Deadline, p.BodyIdleTimeout, p.Resume
+	r.WholeBody, r.MaxReplayBody = p.WholeBody, p.MaxReplayBody
+	r.Asks, r.Classifies, r.GeneratesKeys = r, p.Classify != nil, p.IdempotencyKey == On
 	for status := http.StatusInternalServerError; status < 600; status++ {
 		r.Retry.Add(status)
 	}
@@ -78,37 +70,28 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 		r.Budget = budget.Rule{Size: budget.Micro(p.Budget), Credit: budget.Credit}
 		// Without a budget, a process whose own network is dead would spend what
 		// everyone has.
-		r.fleet = max(0, p.FleetBudget)
+		r.Fleet = max(0, p.FleetBudget)
 	}
 	for _, name := range p.Dialects {
-		r.dialects = append(r.dialects, dialect.ByName[name])
+		r.Dialects = append(r.Dialects, dialect.ByName[name])
 	}
 	if !strings.EqualFold(p.RetryHeader, noRetryHeader) {
-		r.retryHeader = http.CanonicalHeaderKey(p.RetryHeader)
+		r.RetryHeader = http.CanonicalHeaderKey(p.RetryHeader)
 	}
 	if p.Breaker.Ratio > 0 {
 		r.Breaker = &breaker.Rule{Ratio: p.Breaker.Ratio, Window: p.Breaker.Window, MinVolume: p.Breaker.MinVolume, OpenFor: p.Breaker.OpenFor, Probes: breaker.Probes}
 	}
 	if r.Budget.Size > 0 && p.AttemptTimeout > 0 {
-		r.timed = true
+		r.Timed = true
 		r.Slow = max(1, time.Duration(budget.SlowShare*float64(p.AttemptTimeout)))
 	}
 	if p.Hedge > 0 && p.MaxAttempts > 1 {
-		r.hedge.Share, r.timed = p.Hedge, true
+		r.Hedge.Share, r.Timed = p.Hedge, true
 	}
-	r.derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.BodyIdleTimeout > 0
-	asks := p.Classify != nil || p.Idempotent != nil || p.IdempotencyKey == On
-	r.plain = !r.derives && !asks && r.hedge.Share == 0 && p.WholeBody <= 0 && p.Resume <= 0 && r.Breaker == nil && !r.Gate
+	r.Derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.BodyIdleTimeout > 0
+	asks := r.Classifies || r.GeneratesKeys || p.Idempotent != nil
+	r.Plain = !r.Derives && !asks && r.Hedge.Share == 0 && p.WholeBody <= 0 && p.Resume <= 0 && r.Breaker == nil && !r.Gate
 	return r, p.checkTogether()
-}
-
-// turns returns the rule for the turns of bodies that wait.
-func (r *rules) turns() turns.Rule {
-	p := &r.policy
-	return turns.Rule{
-		Cap:  max(1, min(max(turns.CapLeast, p.Backoff.Cap), p.Resume/4)),
-		Slow: time.Duration(turns.SlowShare * float64(max(0, p.AttemptTimeout))),
-	}
 }
 
 // orDefault returns b with the defaults of its unset fields, if b is on.
@@ -144,7 +127,7 @@ func (r *rules) override(p Policy) (*rules, error) {
 	if err != nil {
 		return nil, fmt.Errorf("retrip: WithPolicy.%w", err)
 	}
-	own.name, own.metrics = r.name, r.metrics
+	own.Name, own.Metrics = r.Name, r.Metrics
 	return own, nil
 }
 
@@ -158,22 +141,17 @@ func (p Policy) clone() Policy {
 	return p
 }
 
-// begin returns an attempt that has a request of its own.
-func (r *rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
-	if !idempotent {
-		watch |= attempt.WatchSend
+// The methods below are what r asks of the program; see [exchange.Questions].
+
+// GateName returns the name of the gate at which req waits.
+func (r *rules) GateName(req *http.Request) string {
+	if r.policy.Gate.Key == nil {
+		return ""
 	}
-	return attempt.Begin(req, watch)
+	return r.policy.Gate.Key(req)
 }
 
-// limit bounds a by AttemptTimeout and, if left isn't 0, by a deadline which ends
-// after left with the error late. clock is as in [alarm.Set].
-func (r *rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration, late error) {
-	limit, tooLate := r.policy.AttemptTimeout, error(errAttemptTimeout)
-	if left > 0 && (limit <= 0 || left < limit) {
-		limit, tooLate = left, late
-	}
-	if limit > 0 {
-		a.Limit(clock, limit, tooLate)
-	}
+// Classify returns the verdict of Policy.Classify, which must not be nil.
+func (r *rules) Classify(req *http.Request, resp *http.Response, err error) decide.Verdict {
+	return decide.Verdict(r.policy.Classify(req, resp, err))
 }

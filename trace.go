@@ -5,10 +5,12 @@ package retrip
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
 
+	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/redact"
@@ -101,47 +103,26 @@ type watcher struct {
 	asked *override // of the context, for its hooks; nil if there is none
 }
 
-func (x *exchange) watch() watcher { return watcher{x.t, x.asked} }
-
-// hooked reports whether there is any hook to run.
-func (w watcher) hooked() bool {
-	return w.t.Trace != nil || w.asked != nil && len(w.asked.traces) > 0
-}
-
-type hook uint8
-
-const (
-	hookAttempt hook = iota
-	hookRetry
-	hookGiveUp
-	hookDone
-	hookResume
-	hookHedge
-)
-
-func (t *Trace) hook(h hook) func(Event) {
+func (t *Trace) hook(h exchange.Stage) func(Event) {
 	switch {
 	case t == nil:
 		return nil
-	case h == hookAttempt:
+	case h == exchange.AttemptBegins:
 		return t.Attempt
-	case h == hookRetry:
+	case h == exchange.Retries:
 		return t.Retry
-	case h == hookGiveUp:
+	case h == exchange.GivesUp:
 		return t.GiveUp
-	case h == hookResume:
+	case h == exchange.Resumes:
 		return t.Resume
-	case h == hookHedge:
+	case h == exchange.Hedged:
 		return t.Hedge
 	default:
 		return t.Done
 	}
 }
 
-// anybody reports whether there is a hook or a log.
-func (w watcher) anybody() bool { return w.t.Logger != nil || w.hooked() }
-
-func (w watcher) run(h hook, e Event) {
+func (w watcher) run(h exchange.Stage, e Event) {
 	if f := w.t.Trace.hook(h); f != nil {
 		f(e)
 	}
@@ -157,21 +138,21 @@ func (w watcher) run(h hook, e Event) {
 	}
 }
 
-func (w watcher) log(h hook, e Event) {
+func (w watcher) log(h exchange.Stage, e Event) {
 	level, message := slog.LevelDebug, "retrip: retry"
 	omitted, others := 0, false
 	switch h {
-	case hookRetry:
-	case hookHedge:
+	case exchange.Retries:
+	case exchange.Hedged:
 		message = "retrip: hedge"
-	case hookGiveUp:
+	case exchange.GivesUp:
 		level, message = slog.LevelInfo, "retrip: give up"
 		if e.Reason == ReasonBreakerOpen && e.Attempt == 0 {
 			// An open breaker refuses every request. The log already says that
 			// the breaker opened.
 			level = slog.LevelDebug
 		}
-	case hookResume:
+	case exchange.Resumes:
 		level, message = slog.LevelInfo, "retrip: response body broke"
 	default:
 		if w.t.journal.Pending() {
@@ -213,10 +194,10 @@ func (w watcher) log(h hook, e Event) {
 	if e.Err != nil {
 		attrs = append(attrs, slog.String("error", redact.Error(e.Err)))
 	}
-	if h == hookResume {
+	if h == exchange.Resumes {
 		attrs = append(attrs, slog.Int64("offset", e.Offset))
 	}
-	if h == hookRetry || h == hookHedge {
+	if h == exchange.Retries || h == exchange.Hedged {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))
 	}
 	if e.maxWait != 0 {
@@ -287,3 +268,54 @@ func (w watcher) logHost(ctx context.Context, level slog.Level, change string, s
 		slog.Int("failed_retries", s.FailedRetries),
 		slog.String("last_give_up", string(s.LastGiveUp)))
 }
+
+// owner is a Transport as its requests know it; see [exchange.Owner].
+type owner struct{ t *Transport }
+
+// Fit implements [exchange.Owner].
+func (o owner) Fit(e *host.Entry, env *exchange.Env) {
+	if s := o.t.settings.Load(); &s.Env != env && s.err == nil {
+		e.Debt.Fit(s.sizeOf(e))
+	}
+}
+
+// Error implements [exchange.Owner].
+func (owner) Error(e *exchange.Error) error {
+	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, Header: e.Header, last: e.Last}
+	if n := len(e.Errs); n > 0 {
+		joined := make([]error, n)
+		for i, err := range e.Errs {
+			joined[n-1-i] = err
+		}
+		made.Err = errors.Join(joined...)
+	}
+	return made
+}
+
+// Tell implements [exchange.Owner].
+func (o owner) Tell(asked any, stage exchange.Stage, e exchange.Event) {
+	by, _ := asked.(*override)
+	watcher{o.t, by}.run(stage, Event{Request: e.Request, Policy: e.Policy, Attempt: e.Attempt, StatusCode: e.StatusCode, Header: e.Header, Err: e.Err,
+		Reason: Reason(e.Reason), Offset: e.Offset, Wait: e.Wait, FromServer: e.FromServer, Sends: e.Sends, Elapsed: e.Elapsed, maxWait: e.MaxWait, why: Reason(e.Why)})
+}
+
+// Changed implements [exchange.Owner].
+func (o owner) Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
+	if o.t.Logger != nil || o.t.Trace != nil && o.t.Trace.Host != nil {
+		o.tellChange(req, e, change, now)
+	}
+}
+
+// tellChange must not be inlined: requests that wait would have its large stack frame.
+//
+//go:noinline
+func (o owner) tellChange(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
+	state := o.t.state(o.t.settings.Load(), e, hostkey.Of(req.URL), now)
+	if e.Others {
+		state.Host = host.OtherHosts
+	}
+	watcher{o.t, nil}.host(req.Context(), &state, change, &e.News, now)
+}
+
+// Unsaid implements [exchange.Owner].
+func (o owner) Unsaid() bool { return o.t.journal.Pending() }

@@ -15,12 +15,8 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
-	"github.com/retrip/retrip/internal/decide"
-	"github.com/retrip/retrip/internal/hedge"
+	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/host"
-	"github.com/retrip/retrip/internal/replay"
-	"github.com/retrip/retrip/internal/spare"
-	"github.com/retrip/retrip/internal/turns"
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
@@ -75,30 +71,20 @@ type Transport struct {
 
 	settling sync.Mutex // guards changes of settings
 	settings atomic.Pointer[settings]
-	hosts    host.Table
-	failures host.Failures
+	tables   exchange.Tables
 	journal  host.Journal
-	spares   spare.Pools
-	turns    turns.Table
-	hedges   hedge.Table
 }
 
 // settings is what the fields of a Transport amount to. It is immutable.
 type settings struct {
 	*matcher
-	base  http.RoundTripper
-	epoch time.Time // instants are durations since then
-	err   error     // why the policies are invalid; nil if they are valid
-
+	exchange.Env
+	err     error   // why the policies are invalid; nil if they are valid
 	counted *holder // for Metrics; nil if nothing is counted
-
-	looked bool          // watch is set
-	watch  attempt.Watch // what every attempt must observe
+	looked  bool    // Watch is set
 }
 
-func (s *settings) now() time.Duration { return time.Since(s.epoch) }
-
-func (s *settings) instant(t time.Time) time.Duration { return t.Sub(s.epoch) }
+func (s *settings) now() time.Duration { return time.Since(s.Epoch) }
 
 // RoundTrip sends req, retrying until it gets a final answer or a rule forbids
 // another attempt. If RoundTrip gives up with a response in hand, it returns
@@ -129,113 +115,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 
-	kind := replay.KindOf(req)
-	if o == nil && t.plain(s, r, req, kind) {
-		return t.first(s, r, req, kind)
+	asked := exchange.Asked{Hooked: t.Trace != nil, Incoming: 1}
+	if o != nil {
+		asked.By = o
+		asked.Hooked = asked.Hooked || len(o.traces) > 0
+		if r.RetryHeader != "" {
+			asked.Incoming = o.from.Attempt(req.Context())
+		}
 	}
-	return t.exchange(s, r, req, kind, o)
-}
-
-// first makes a plain first attempt, and goes on if that isn't enough.
-//
-//go:noinline
-func (t *Transport) first(s *settings, r *rules, req *http.Request, kind replay.Kind) (*http.Response, error) {
-	f := first{t: t, s: s, r: r, req: req, kind: kind, idempotent: r.idempotent(req)}
-	resp, err := f.send()
-	if err == nil && f.clean(resp) {
-		r.metrics.Answered(resp.StatusCode)
-		return resp, nil
-	}
-	return f.goOn(resp, err)
-}
-
-// exchange takes req through its attempts.
-//
-//go:noinline
-func (t *Transport) exchange(s *settings, r *rules, req *http.Request, kind replay.Kind, o *override) (*http.Response, error) {
-	var x exchange
-	x.init(t, s, r, req, kind, o)
-	resp, err := x.run(decide.Began)
-	if resp != nil {
-		x.join()
-	}
-	return resp, err
-}
-
-// plain reports whether the first attempt needs nothing but Base.
-func (t *Transport) plain(s *settings, r *rules, req *http.Request, kind replay.Kind) bool {
-	return r.plain && !r.metrics.Timed() && t.Trace == nil && (t.Fleet == nil || r.fleet == 0) && s.watch&attempt.WatchHandshake == 0 && !t.spares.Some() &&
-		kind <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
-}
-
-// first is a plain first attempt: Base gets the caller's own request, and only if the
-// answer isn't clean, the request becomes an exchange.
-type first struct {
-	t          *Transport
-	s          *settings
-	r          *rules
-	req        *http.Request
-	kind       replay.Kind
-	idempotent bool
-	began      time.Time // if the caller has a deadline
-	returned   bool      // Base hasn't panicked
-}
-
-// send makes the attempt. It must not be inlined: its stack frame would lie under every
-// retry.
-//
-//go:noinline
-func (f *first) send() (*http.Response, error) {
-	if _, ok := f.req.Context().Deadline(); ok {
-		f.began = time.Now()
-	}
-	defer f.sent()
-	resp, err := f.s.base.RoundTrip(f.req)
-	f.returned = true
-	return resp, err
-}
-
-// sent counts the attempt and closes the body if Base has panicked.
-func (f *first) sent() {
-	if !f.returned {
-		f.fail()
-	}
-}
-
-// fail must not be inlined, to keep the stack frame of every request small.
-//
-//go:noinline
-func (f *first) fail() {
-	var x exchange
-	f.begin(&x)
-	x.cleanUp()
-}
-
-// clean reports whether nothing but the number of answers changes with resp.
-func (f *first) clean(resp *http.Response) bool {
-	t := f.t
-	return resp != nil && resp.StatusCode > 0 && resp.StatusCode < http.StatusBadRequest && t.hosts.Calm(&host.Lookup{URL: f.req.URL}) &&
-		(resp.ProtoMajor < 2 || !t.spares.Some()) && (t.Logger == nil || !t.journal.Pending())
-}
-
-// goOn takes the request on after what Base has returned.
-//
-//go:noinline
-func (f *first) goOn(resp *http.Response, err error) (*http.Response, error) {
-	var x exchange
-	f.begin(&x)
-	x.last.resp, x.last.err = resp, err
-	return x.run(decide.Ended)
-}
-
-// begin begins x, of which f is the first attempt.
-func (f *first) begin(x *exchange) {
-	x.started, x.idempotent = f.began, f.idempotent
-	x.init(f.t, f.s, f.r, f.req, f.kind, nil)
-	x.call.Attempts, x.told = 1, tally{attempted: true, pending: true}
-	if x.timed() {
-		x.last.began = x.beginning()
-	}
+	return exchange.Do(&s.Env, &r.Rules, req, asked)
 }
 
 // apply returns r as overridden by o: a call on behalf of an incoming retry gets
@@ -258,11 +146,14 @@ func (t *Transport) start() *settings {
 	if s := t.settings.Load(); s != nil {
 		return s
 	}
-	s := &settings{base: t.Base, epoch: time.Now()}
-	if s.base == nil {
-		s.base = defaultBase()
+	s := &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Base: t.Base, Epoch: time.Now(), Logger: t.Logger}}
+	if t.Fleet != nil {
+		s.Fleet = &t.Fleet.accounts
 	}
-	_, plain := s.base.(*http.Transport)
+	if s.Base == nil {
+		s.Base = defaultBase()
+	}
+	_, plain := s.Base.(*http.Transport)
 	s.looked = !plain
 	s.matcher, s.err = compile(t.Policy, t.Hosts)
 	s.counted = t.Metrics.watch(t)
@@ -280,7 +171,7 @@ func (t *Transport) look() *settings {
 	t.settling.Lock()
 	defer t.settling.Unlock()
 	s := *t.settings.Load()
-	s.watch, s.looked = watchOf(s.base.(*http.Transport)), true
+	s.Watch, s.looked = watchOf(s.Base.(*http.Transport)), true
 	t.settings.Store(&s)
 	return &s
 }
@@ -325,7 +216,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	defer t.settling.Unlock()
 	next := *t.settings.Load()
 	next.matcher, next.err = m, nil
-	t.hosts.Refit(m.sizeOf)
+	t.tables.Hosts.Refit(m.sizeOf)
 	t.settings.Store(&next)
 	t.Metrics.swap(next.counted, counted)
 	return nil
@@ -336,8 +227,8 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 // including those that were in use at an earlier call. Transport
 // never closes connections of Base by itself.
 func (t *Transport) CloseIdleConnections() {
-	t.spares.Close()
-	if c, ok := t.start().base.(interface{ CloseIdleConnections() }); ok {
+	t.tables.Spares.Close()
+	if c, ok := t.start().Base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -314,4 +315,27 @@ func (b *Prefixed) Close() error {
 		return nil
 	}
 	return b.ReadCloser.Close()
+}
+
+// In reports whether resp has a body to read. After 101 Switching Protocols it has a
+// connection instead.
+func In(resp *http.Response) bool {
+	if resp == nil || resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
+		return false
+	}
+	_, conn := resp.Body.(io.Writer)
+	return !conn
+}
+
+// Endless reports whether a body with the header fields h is a stream that
+// lasts for as long as the server has something to send.
+func Endless(h http.Header) bool {
+	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	switch kind {
+	case "text/event-stream", "multipart/x-mixed-replace",
+		"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines", "application/json-seq", "application/stream+json":
+		return true
+	}
+	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
 }

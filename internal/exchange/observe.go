@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"cmp"
@@ -30,13 +30,13 @@ type tally struct {
 
 // tellAttempt reports the next attempt to hooks.
 func (x *exchange) tellAttempt() {
-	x.watch().run(hookAttempt, Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Elapsed: x.s.now() - x.hooked})
+	x.env.Owner.Tell(x.asked.By, AttemptBegins, Event{Request: x.req, Policy: x.r.Name, Attempt: x.call.Attempts, Elapsed: x.env.now() - x.hooked})
 }
 
 // sending counts the next attempt if it is a retry. count counts its result.
 func (x *exchange) sending() {
 	if x.call.Attempts > 1 {
-		x.r.metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.told.fromServer)
+		x.r.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.told.fromServer)
 	}
 	x.told.attempted, x.told.pending = true, true
 }
@@ -50,7 +50,7 @@ func (x *exchange) count(o *decide.Outcome, reason decide.Reason) {
 	}
 	x.countSends()
 	x.told.pending = false
-	x.r.metrics.Attempt(resultOf(o, reason))
+	x.r.Metrics.Attempt(resultOf(o, reason))
 }
 
 // resultOf returns the result of an attempt that ended in o. The reason, if not
@@ -70,7 +70,7 @@ func resultOf(o *decide.Outcome, reason decide.Reason) int {
 // countSends counts what net/http has sent by itself within the attempt.
 func (x *exchange) countSends() {
 	if x.last.attempt != nil {
-		x.r.metrics.HiddenSends(x.last.attempt.Sends() - 1)
+		x.r.Metrics.HiddenSends(x.last.attempt.Sends() - 1)
 	}
 }
 
@@ -91,7 +91,7 @@ func (x *exchange) countRest() {
 		x.count(&o, decide.None)
 	}
 	if !x.told.ended {
-		x.r.metrics.Request(meter.Failed, x.told.attempted)
+		x.r.Metrics.Request(meter.Failed, x.told.attempted)
 		x.took(meter.Failed)
 		if x.told.attempted {
 			x.record(meter.Failed, decide.None, host.FailureOf(uint8(decide.Error), uint8(fault.KindPanic), 0))
@@ -101,8 +101,8 @@ func (x *exchange) countRest() {
 
 // took observes how long a request took that has ended.
 func (x *exchange) took(end int) {
-	if x.r.metrics.Timed() {
-		x.r.metrics.Took(x.req.URL, end, x.s.now()-x.hooked, x.call.Attempts)
+	if x.r.Metrics.Timed() {
+		x.r.Metrics.Took(x.req.URL, end, x.env.now()-x.hooked, x.call.Attempts)
 	}
 }
 
@@ -142,17 +142,17 @@ func (x *exchange) record(end int, reason decide.Reason, how host.Failure) {
 		how = x.how
 	}
 	x.how = how
-	key, now := hostkey.Of(x.req.URL), x.s.now()
+	key, now := hostkey.Of(x.req.URL), x.env.now()
 	if end == meter.GaveIn {
-		x.t.failures.Cancel(key, now)
+		x.env.Failures.Cancel(key, now)
 	} else {
-		x.t.failures.Fail(key, how, uint32(reason), now)
+		x.env.Failures.Fail(key, how, uint32(reason), now)
 	}
 }
 
 // announce reports the decision to retry.
 func (x *exchange) announce() {
-	if x.watch().anybody() {
+	if x.heard() {
 		x.tellRetry()
 	}
 }
@@ -162,7 +162,7 @@ func (x *exchange) tellRetry() {
 	d := &x.decision
 	e := x.describeEvent(d.reason)
 	e.Wait, e.FromServer = d.wait, x.told.fromServer
-	x.watch().run(hookRetry, e)
+	x.env.Owner.Tell(x.asked.By, Retries, e)
 }
 
 // tellHedge reports a hedge, sent after delay, to hooks and log.
@@ -170,8 +170,8 @@ func (x *exchange) tellRetry() {
 //go:noinline
 func (x *exchange) tellHedge(result int, delay time.Duration) {
 	e := x.describeEvent(decide.None)
-	e.Reason, e.Wait = Reason(meter.HedgeResults[result]), delay
-	x.watch().run(hookHedge, e)
+	e.Reason, e.Wait = meter.HedgeResults[result], delay
+	x.env.Owner.Tell(x.asked.By, Hedged, e)
 }
 
 // report reports how the exchange ended.
@@ -183,9 +183,9 @@ func (x *exchange) report() {
 		if answered {
 			x.told.pending = false
 			x.countSends()
-			x.r.metrics.Answered(x.last.resp.StatusCode)
+			x.r.Metrics.Answered(x.last.resp.StatusCode)
 		} else {
-			x.r.metrics.Request(x.ending(reason), x.told.attempted)
+			x.r.Metrics.Request(x.ending(reason), x.told.attempted)
 		}
 		x.took(x.ending(reason))
 	}
@@ -202,41 +202,41 @@ func (x *exchange) report() {
 			x.host.GaveUp.Store(uint32(reason))
 		}
 		if asked {
-			x.r.metrics.GiveUp(x.req.Context(), reason.String())
+			x.r.Metrics.GiveUp(x.req.Context(), reason.String())
 		}
 	}
 	// A hook may panic, so count first.
 	if x.host != nil && x.host.Refilled() {
 		x.changed(host.Refilled)
 	}
-	if !x.watch().anybody() {
+	if !x.heard() {
 		return
 	}
 	e := x.describeEvent(reason)
 	if reason != decide.None {
 		if reason == decide.WaitTooLong {
-			e.maxWait = x.r.policy.MaxWait
+			e.MaxWait = x.r.MaxWait
 		}
-		x.watch().run(hookGiveUp, e)
+		x.env.Owner.Tell(x.asked.By, GivesUp, e)
 	}
 	if asked {
-		e.why = x.why(e.Err)
-		x.watch().run(hookDone, e)
+		e.Why = x.why(e.Err)
+		x.env.Owner.Tell(x.asked.By, Done, e)
 	}
 }
 
 // why says for the log why the last attempt that failed did. err is the error of the
 // request, if no retry can fix it.
-func (x *exchange) why(err error) Reason {
+func (x *exchange) why(err error) string {
 	why, kind, _ := x.how.Parts()
 	switch {
 	case err != nil && kind != 0:
-		return Reason(fault.Kind(kind).String())
+		return fault.Kind(kind).String()
 	case x.r.Gate && decide.Reason(why) == decide.Throttled:
 		// That is how a gate follows a rate limit.
 		return ""
 	}
-	return wordOf(decide.Reason(why))
+	return decide.Reason(why).String()
 }
 
 func (x *exchange) ending(reason decide.Reason) int {
@@ -256,7 +256,7 @@ func (x *exchange) ending(reason decide.Reason) int {
 
 // describeEvent describes the state after the last attempt.
 func (x *exchange) describeEvent(reason decide.Reason) Event {
-	e := Event{Request: x.req, Policy: x.r.name, Attempt: x.call.Attempts, Reason: wordOf(reason), Err: x.last.failure()}
+	e := Event{Request: x.req, Policy: x.r.Name, Attempt: x.call.Attempts, Reason: reason.String(), Err: x.last.failure()}
 	switch {
 	case x.last.resp != nil:
 		e.StatusCode, e.Header = x.last.resp.StatusCode, x.last.resp.Header
@@ -264,29 +264,19 @@ func (x *exchange) describeEvent(reason decide.Reason) Event {
 		e.StatusCode, e.Header = x.seen.status, x.seen.header
 	}
 	e.Sends = x.last.sends
-	if x.watch().hooked() {
-		e.Elapsed = x.s.now() - x.hooked
+	if x.asked.Hooked {
+		e.Elapsed = x.env.now() - x.hooked
 	}
 	return e
 }
 
 // changed reports a change of the host's state.
 func (x *exchange) changed(change host.Change) {
-	if change == 0 {
-		return
-	}
-	x.r.metrics.HostChanged(change)
-	if x.t.Logger != nil || x.t.Trace != nil && x.t.Trace.Host != nil {
-		x.tellChange(change)
+	if change != 0 {
+		x.r.Metrics.HostChanged(change)
+		x.env.Owner.Changed(x.req, x.host, change, x.env.now())
 	}
 }
 
-// tellChange reports a change of the host's state to hooks and log.
-func (x *exchange) tellChange(change host.Change) {
-	now := x.s.now()
-	state := x.t.state(x.s, x.host, hostkey.Of(x.req.URL), now)
-	if x.host.Others {
-		state.Host = host.OtherHosts
-	}
-	x.watch().host(x.req.Context(), &state, change, &x.host.News, now)
-}
+// heard reports whether there is a hook or a log.
+func (x *exchange) heard() bool { return x.asked.Hooked || x.env.Logger != nil }

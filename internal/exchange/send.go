@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"errors"
@@ -24,13 +24,13 @@ import (
 // send makes an attempt.
 func (x *exchange) send() {
 	x.last, x.event = last{}, decide.Event{}
-	if x.watch().hooked() {
+	if x.asked.Hooked {
 		x.tellAttempt()
 	}
 	if x.timed() {
 		x.last.began = x.beginning()
 	}
-	if x.t.spares.Some() && !x.doubt.on {
+	if x.env.Spares.Some() && !x.doubt.on {
 		x.shun()
 	}
 	if !x.derives() {
@@ -53,9 +53,9 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	if x.deadline != 0 {
 		left = max(1, x.deadline-x.last.began)
 	}
-	awaits := x.awaitsRest() && (left == 0 || x.r.policy.BodyIdleTimeout < left)
+	awaits := x.awaitsRest() && (left == 0 || x.r.BodyIdleTimeout < left)
 	if awaits {
-		x.last.attempt.Limit(x.start(), x.r.policy.BodyIdleTimeout, errBodyIdle)
+		x.last.attempt.Limit(x.start(), x.r.BodyIdleTimeout, errBodyIdle)
 	} else {
 		x.r.limit(x.last.attempt, x.start(), left, x.late())
 	}
@@ -82,7 +82,7 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 // that is the first reading of the clock: nothing has waited since.
 func (x *exchange) beginning() time.Duration {
 	if x.call.Attempts == 1 && x.host == nil {
-		return x.s.instant(x.start())
+		return x.env.instant(x.start())
 	}
 	return x.now()
 }
@@ -90,7 +90,7 @@ func (x *exchange) beginning() time.Duration {
 // awaitsRest reports whether the response to the next attempt must arrive within
 // BodyIdleTimeout, because a Read of the body that it continues waits for it.
 func (x *exchange) awaitsRest() bool {
-	p := &x.r.policy
+	p := x.r
 	return x.rest != nil && p.BodyIdleTimeout > 0 && (p.AttemptTimeout <= 0 || p.BodyIdleTimeout < p.AttemptTimeout)
 }
 
@@ -104,14 +104,14 @@ func isNetHTTP(base http.RoundTripper) bool {
 }
 
 // timed reports whether the duration of an attempt matters.
-func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.timed }
+func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.Timed }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
-	if x.r.derives || x.hedges() || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.watch().hooked() || x.s.watch&attempt.WatchHandshake != 0 {
+	if x.r.Derives || x.hedges() || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.asked.Hooked || x.env.Watch&attempt.WatchHandshake != 0 {
 		return true
 	}
-	if x.doubt.on || x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.retryHeader != "" && x.number() > 1 {
+	if x.doubt.on || x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.RetryHeader != "" && x.number() > 1 {
 		return true
 	}
 	return attempt.ChecksInterim(x.req.Context())
@@ -119,21 +119,21 @@ func (x *exchange) derives() bool {
 
 // number returns the number of the attempt, continuing the count of the
 // incoming request on whose behalf the request is made.
-func (x *exchange) number() int { return x.incoming - 1 + x.call.Attempts }
+func (x *exchange) number() int { return x.asked.Incoming - 1 + x.call.Attempts }
 
 // derive returns a request for the next attempt. It shares with the caller's
 // request everything that doesn't have to differ.
 func (x *exchange) derive() *http.Request {
-	x.last.attempt = x.r.begin(x.req, x.idempotent, x.s.watch)
+	x.last.attempt = x.r.begin(x.req, x.idempotent, x.env.Watch)
 	req := &x.last.attempt.Req
 	x.payload.attach(x.last.attempt, x.idempotent)
-	if x.r.policy.WholeBody > 0 && x.payload.kind >= replay.Gotten {
+	if x.r.WholeBody > 0 && x.payload.kind >= replay.Gotten {
 		x.last.attempt.WatchSent()
 	}
 	if x.key != "" {
 		req.Header = syntax.WithHeader(req.Header, "Idempotency-Key", x.key)
 	}
-	if name, n := x.r.retryHeader, x.number(); name != "" && n > 1 {
+	if name, n := x.r.RetryHeader, x.number(); name != "" && n > 1 {
 		req.Header = syntax.WithHeader(req.Header, name, strconv.Itoa(n))
 	}
 	return req
@@ -163,16 +163,16 @@ type doubt struct {
 
 // doubts records what err, with which the last attempt has failed, says about its connection.
 func (x *exchange) doubts(err error) {
-	base, ok := x.s.base.(*http.Transport)
+	base, ok := x.env.Base.(*http.Transport)
 	if !ok {
 		return
 	}
 	var limit time.Duration
 	switch {
 	case errors.Is(err, errBodyIdle):
-		limit = x.r.policy.BodyIdleTimeout
+		limit = x.r.BodyIdleTimeout
 	case errors.Is(err, errAttemptTimeout):
-		limit = x.r.policy.AttemptTimeout
+		limit = x.r.AttemptTimeout
 	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(err.Error(), awaitingHeaders):
 		limit = base.ResponseHeaderTimeout
 	case !fault.Lost(err):
@@ -197,8 +197,8 @@ func (x *exchange) doubts(err error) {
 		// Ignore responses from the first half of the attempt: the connection may
 		// have frozen after them. The second half lets requests that time out at
 		// different moments share a spare.
-		x.doubt.on, x.doubt.since, x.doubt.patience = true, x.s.now()-limit/2, limit/3
-		x.t.spares.Doubt(hostkey.Of(x.req.URL), x.s.epoch.Add(x.doubt.since), x.doubt.atSpare)
+		x.doubt.on, x.doubt.since, x.doubt.patience = true, x.env.now()-limit/2, limit/3
+		x.env.Spares.Doubt(hostkey.Of(x.req.URL), x.env.Epoch.Add(x.doubt.since), x.doubt.atSpare)
 	}
 }
 
@@ -209,15 +209,15 @@ const awaitingHeaders = "timeout awaiting response headers"
 // shun makes the attempt avoid the HTTP/2 connection of the base if that is known to be
 // frozen.
 func (x *exchange) shun() {
-	if since, ok := x.t.spares.Shuns(hostkey.Of(x.req.URL)); ok {
-		x.doubt.on, x.doubt.http2, x.doubt.since, x.doubt.patience = true, true, since.Sub(x.s.epoch), ready
+	if since, ok := x.env.Spares.Shuns(hostkey.Of(x.req.URL)); ok {
+		x.doubt.on, x.doubt.http2, x.doubt.since, x.doubt.patience = true, true, since.Sub(x.env.Epoch), ready
 	}
 }
 
 // base returns the RoundTripper for the next attempt.
 func (x *exchange) base() http.RoundTripper {
 	if !x.doubt.on {
-		return x.s.base
+		return x.env.Base
 	}
 	return x.another()
 }
@@ -229,11 +229,11 @@ func (x *exchange) base() http.RoundTripper {
 //go:noinline
 func (x *exchange) another() http.RoundTripper {
 	var turn *spare.Turn
-	base := x.s.base.(*http.Transport)
+	base := x.env.Base.(*http.Transport)
 	if x.doubt.http2 {
-		turn = x.t.spares.Get(base, hostkey.Of(x.req.URL), x.s.epoch.Add(x.doubt.since), x.patience())
+		turn = x.env.Spares.Get(base, hostkey.Of(x.req.URL), x.env.Epoch.Add(x.doubt.since), x.patience())
 	} else {
-		turn = x.t.spares.Once(base, x.patience())
+		turn = x.env.Spares.Once(base, x.patience())
 	}
 	if turn == nil {
 		return base
@@ -252,7 +252,7 @@ func (x *exchange) patience() time.Duration {
 
 // learn records what the last use of base says about connections.
 func (x *exchange) learn(base http.RoundTripper) {
-	if x.doubt.on || x.last.resp != nil && x.last.resp.ProtoMajor == 2 && x.t.spares.Some() {
+	if x.doubt.on || x.last.resp != nil && x.last.resp.ProtoMajor == 2 && x.env.Spares.Some() {
 		x.learnMore(base)
 	}
 }
@@ -262,7 +262,7 @@ func (x *exchange) learnMore(base http.RoundTripper) {
 	turn, _ := base.(*spare.Turn)
 	x.doubt.atSpare = !turn.AtBase()
 	if !x.doubt.atSpare && x.last.resp != nil && x.last.resp.ProtoMajor == 2 {
-		x.t.spares.Answered(hostkey.Of(x.req.URL))
+		x.env.Spares.Answered(hostkey.Of(x.req.URL))
 	}
 }
 

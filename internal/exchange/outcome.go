@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"cmp"
@@ -10,12 +10,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 )
@@ -59,12 +59,12 @@ func (l *last) take(resp *http.Response, err error) {
 func (x *exchange) classify() {
 	o := &x.event.Outcome
 	o.Idempotent = x.idempotent
-	classify := x.r.policy.Classify
+	classify := x.r.Asks.Classify
 	x.requireProgress()
 	x.readWhole()
 	// Classify may peek at the body, so it runs within the attempt.
-	if classify != nil && x.last.resp != nil && x.last.torn == nil {
-		o.Verdict = decide.Verdict(classify(x.req, x.last.resp, nil))
+	if x.r.Classifies && x.last.resp != nil && x.last.torn == nil {
+		o.Verdict = classify(x.req, x.last.resp, nil)
 		x.last.resp = body.Apart(x.last.resp)
 	}
 	came := x.last.resp
@@ -82,11 +82,11 @@ func (x *exchange) classify() {
 		o.Hopeless = x.faulty()
 		if x.last.torn == nil {
 			o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-			o.Hopeless = o.Hopeless || fault.Hopeless(x.req, err, innerError) || x.last.refusedByCaller()
-			o.Idempotent = o.Idempotent || x.last.neverProcessed()
+			o.Hopeless = o.Hopeless || fault.Hopeless(x.req, err, x.env.Inner) || x.last.refusedByCaller()
+			o.Idempotent = o.Idempotent || x.last.neverProcessed(x.env.Inner)
 		}
-		if classify != nil {
-			o.Verdict = decide.Verdict(classify(x.req, nil, err))
+		if x.r.Classifies {
+			o.Verdict = classify(x.req, nil, err)
 		}
 		o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
 		if came != nil {
@@ -100,15 +100,18 @@ func (x *exchange) classify() {
 		o.Status = cmp.Or(x.last.resp.StatusCode, 1)
 	}
 	if o.Status >= 400 && o.Verdict == decide.ByRule {
-		if o.Verdict = x.r.verdict(o.Status, x.last.resp.Header); o.Verdict == decide.Final {
+		switch x.r.Dialects.Verdict(o.Status, x.last.resp.Header) {
+		case dialect.Retry:
+			o.Verdict = decide.Retryable
+		case dialect.Stop:
 			// The header forbids a retry but doesn't make the response a success.
-			o.Verdict, o.Forbidden = decide.ByRule, true
+			o.Forbidden = true
 		}
 	}
 	if o.Status != 0 && x.r.Retryable(o) {
 		o.Canceled = x.gone() != nil
-		if x.r.dialects != nil || x.last.resp.Header["Retry-After"] != nil {
-			o.RetryAfter = x.r.serverWord(o.Status, x.last.resp.Header, time.Now())
+		if x.r.Dialects != nil || x.last.resp.Header["Retry-After"] != nil {
+			o.RetryAfter = x.r.Dialects.Wait(o.Status, x.last.resp.Header, time.Now())
 		}
 	}
 }
@@ -125,8 +128,8 @@ func (x *exchange) good() bool {
 // the server produces over time, and one that continues a body, because the
 // reader of that body watches and continues it.
 func (x *exchange) readWhole() {
-	limit := x.r.policy.WholeBody
-	if limit <= 0 || x.rest != nil || x.req.Method == http.MethodConnect || !hasBody(x.last.resp) || x.r.Retry.Has(x.last.resp.StatusCode) || endless(x.last.resp.Header) || x.last.attempt != nil && !x.last.attempt.BodySent() {
+	limit := x.r.WholeBody
+	if limit <= 0 || x.rest != nil || x.req.Method == http.MethodConnect || !body.In(x.last.resp) || x.r.Retry.Has(x.last.resp.StatusCode) || body.Endless(x.last.resp.Header) || x.last.attempt != nil && !x.last.attempt.BodySent() {
 		return
 	}
 	ahead := body.Ahead(x.last.resp.Body, limit, x.last.resp.ContentLength)
@@ -139,19 +142,6 @@ func (x *exchange) readWhole() {
 		ahead.SetErr(fault.Usable(err))
 		x.last.torn = ahead
 	}
-}
-
-// endless reports whether a body with the header fields h is a stream that
-// lasts for as long as the server has something to send.
-func endless(h http.Header) bool {
-	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	kind = strings.ToLower(strings.TrimSpace(kind))
-	switch kind {
-	case "text/event-stream", "multipart/x-mixed-replace",
-		"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines", "application/json-seq", "application/stream+json":
-		return true
-	}
-	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
 }
 
 // settle ends the attempt once its outcome is known.
@@ -190,8 +180,8 @@ func (e tornError) Unwrap() error { return e.error }
 func (x *exchange) heed(resp *http.Response) {
 	o := &x.event.Outcome
 	o.Lost = resp.StatusCode
-	o.Forbidden = o.Verdict == decide.ByRule && x.r.verdict(resp.StatusCode, resp.Header) == decide.Final
-	o.RetryAfter = x.r.serverWord(resp.StatusCode, resp.Header, time.Now())
+	o.Forbidden = o.Verdict == decide.ByRule && x.r.Dialects.Verdict(resp.StatusCode, resp.Header) == dialect.Stop
+	o.RetryAfter = x.r.Dialects.Wait(resp.StatusCode, resp.Header, time.Now())
 }
 
 // faulty reports whether the caller's own body caused the failure.
@@ -201,21 +191,21 @@ func (x *exchange) faulty() bool {
 
 // neverProcessed reports whether the error of the attempt proves that no server
 // has processed the request.
-func (l *last) neverProcessed() bool {
+func (l *last) neverProcessed(inner func(error) (fault.Inner, bool)) bool {
 	a := l.attempt
 	if a == nil {
 		// There is no record of what the base did before the error.
-		return fault.NeverProcessed(l.err, 0, false, innerError)
+		return fault.NeverProcessed(l.err, 0, false, inner)
 	}
 	if fault.Wraps(l.err, errAttemptTimeout) || fault.Wraps(l.err, errDeadline) {
 		return a.NeverSent()
 	}
-	return fault.NeverProcessed(l.err, a.Processable(), a.Sent(), innerError)
+	return fault.NeverProcessed(l.err, a.Processable(), a.Sent(), inner)
 }
 
 // unsent reports whether the error of the attempt proves that nothing was sent: there
 // was no connection to send over.
-func (l *last) unsent() bool {
+func (l *last) unsent(inner func(error) (fault.Inner, bool)) bool {
 	a := l.attempt
 	switch {
 	case l.err == nil:
@@ -223,7 +213,7 @@ func (l *last) unsent() bool {
 	case a != nil && fault.Wraps(l.err, errAttemptTimeout):
 		return a.NeverSent()
 	default:
-		return (a == nil || a.Sends() == 0) && fault.Unsent(l.err, innerError)
+		return (a == nil || a.Sends() == 0) && fault.Unsent(l.err, inner)
 	}
 }
 
@@ -321,17 +311,8 @@ func (x *exchange) fail(err error) error {
 		x.last.err = err
 		x.met = append(x.met, err)
 	}
-	e := &Error{Attempts: x.call.Attempts, Reason: wordOf(x.decision.reason), last: x.last.err}
-	e.StatusCode, e.Header = x.seen.status, x.seen.header
-	if n := len(x.met); n > 0 {
-		joined := make([]error, n)
-		for i, err := range x.met {
-			joined[n-1-i] = err
-		}
-		e.Err = errors.Join(joined...)
-	}
 	x.report()
-	return e
+	return x.env.Owner.Error(&Error{Attempts: x.call.Attempts, Reason: x.decision.reason, StatusCode: x.seen.status, Header: x.seen.header, Errs: x.met, Last: x.last.err})
 }
 
 // cleanUp releases everything that the exchange holds.
@@ -343,16 +324,14 @@ func (x *exchange) cleanUp() {
 		x.countRest()
 	}
 	if x.host != nil {
-		// If SetPolicies has replaced the policies meanwhile, the exchange may
-		// have spent more tokens than the new budget holds.
-		if s := x.t.settings.Load(); s != x.s && s.err == nil {
-			x.host.Debt.Fit(s.sizeOf(x.host))
-		}
+		// If the policies have been replaced meanwhile, the exchange may have spent more
+		// tokens than the new budget holds.
+		x.env.Owner.Fit(x.host, x.env)
 		now := x.last.decided
 		if now == 0 {
-			now = x.s.now()
+			now = x.env.now()
 		}
-		x.t.hosts.Unpin(x.host, now)
+		x.env.Hosts.Unpin(x.host, now)
 	}
 	if !x.ended && x.last.race != nil {
 		x.endRace(true)

@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"context"
@@ -23,8 +23,7 @@ import (
 // attempts.
 type place struct {
 	clock
-	table *host.Table
-	r     *rules
+	r     *Rules
 	req   *http.Request
 	call  decide.Call
 	host  *host.Entry   // pinned; nil while the host is in no trouble
@@ -39,7 +38,7 @@ type place struct {
 //
 //go:noinline
 func (p *place) pin(failed bool) time.Duration {
-	if !failed && p.table.Calm(&host.Lookup{URL: p.req.URL}) {
+	if !failed && p.env.Hosts.Calm(&host.Lookup{URL: p.req.URL}) {
 		return 0
 	}
 	now := p.now()
@@ -48,9 +47,9 @@ func (p *place) pin(failed bool) time.Duration {
 			// A new entry keeps the key, and with it the string of the URL.
 			key = key.Clone()
 		}
-		p.host = p.table.PinNew(key, now)
+		p.host = p.env.Hosts.PinNew(key, now)
 	} else {
-		p.host = p.table.PinGood(key, now)
+		p.host = p.env.Hosts.PinGood(key, now)
 	}
 	return now
 }
@@ -71,8 +70,8 @@ func (p *place) othersRules() *decide.Rules { return p.r.ForOthers() }
 
 // nameGate calls Gate.Key for the request, the first time that the gate matters.
 func (p *place) nameGate() {
-	if f := p.r.policy.Gate.Key; f != nil && p.r.Gate && !p.keyed {
-		p.call.Gate, p.keyed = f(p.req), true
+	if p.r.Gate && !p.keyed {
+		p.call.Gate, p.keyed = p.r.Asks.GateName(p.req), true
 	}
 }
 
@@ -168,7 +167,7 @@ func (x *exchange) bodyWaits() bool {
 	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen:
 		return true
 	case decide.HostPaused:
-		return x.host.PausedFor(x.s.now()) <= x.r.MaxWait
+		return x.host.PausedFor(x.env.now()) <= x.r.MaxWait
 	}
 	return false
 }
@@ -179,7 +178,7 @@ func (x *exchange) usual() time.Duration {
 	if !x.timed() {
 		return 0
 	}
-	return min(x.s.now()-x.last.began, x.r.turns().Slow/3*4)
+	return min(x.env.now()-x.last.began, x.r.turns().Slow/3*4)
 }
 
 // startWait starts the timer of a wait. Before a retry, it also drops the outcome in
@@ -208,7 +207,7 @@ func (x *exchange) renew() bool {
 		// While the account was asked, the base has read more of the body than is kept.
 		return false
 	}
-	x.cause = x.payload.renew(x.last.unsent())
+	x.cause = x.payload.renew(x.last.unsent(x.env.Inner))
 	return x.cause == nil
 }
 
@@ -255,7 +254,7 @@ func (x *exchange) timeQueue(now time.Duration) {
 			x.since = max(1, now)
 		}
 	case x.since != 0 && a.Do != decide.Ask:
-		x.r.metrics.WaitedAtGate(x.req.Context(), x.s.now()-x.since)
+		x.r.Metrics.WaitedAtGate(x.req.Context(), x.env.now()-x.since)
 		x.since = 0
 	}
 }
@@ -292,18 +291,18 @@ var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.Sk
 
 // forbids reports whether anything but the rule forbids a hedge, and what.
 func (c *race) forbids() (reason int, forbidden bool) {
-	p := place{r: c.r, req: c.req}
-	key, now := hostkey.Of(c.req.URL), c.s.now()
+	p := place{clock: c.clock, r: c.r, req: c.req}
+	key, now := hostkey.Of(c.req.URL), c.env.now()
 	record := new(host.Record)
-	if p.host = c.t.hosts.Look(key, now); p.host != nil {
+	if p.host = c.env.Hosts.Look(key, now); p.host != nil {
 		record = &p.host.Record
 		p.nameGate()
 	}
 	if hold := p.rules().HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {
 		return holds[hold], true
 	}
-	if c.t.Fleet != nil && c.r.fleet != 0 {
-		forbidden, _ = c.t.Fleet.accounts.Forbids(key, c.r.fleet, chance.Draw())
+	if c.env.Fleet != nil && c.r.Fleet != 0 {
+		forbidden, _ = c.env.Fleet.Forbids(key, c.r.Fleet, chance.Draw())
 	}
 	return meter.SkipFleet, forbidden
 }

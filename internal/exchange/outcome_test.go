@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/replay"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Nothing of an earlier attempt can be taken for that of the next one: its sends, an
@@ -31,12 +32,11 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 		require.False(t, fields.Field(i).IsZero(), "%s is new: set it above", fields.Type().Field(i).Name)
 	}
 	answer := &http.Response{StatusCode: 200, Body: http.NoBody}
-	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return answer, nil })}
-	s := tr.start()
+	env := &Env{Tables: &Tables{}, Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return answer, nil }), Epoch: time.Now()}
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 	require.NoError(t, err)
 	var x exchange
-	x.init(tr, s, s.fallback, req, replay.None, nil)
+	x.init(env, &Rules{}, req, replay.None, Asked{Incoming: 1})
 	x.call.Attempts, x.last = 1, earlier
 	x.send()
 	assert.Equal(t, last{resp: answer, held: true}, x.last)
@@ -46,17 +46,16 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 
 // A deadline makes the duration of each attempt matter, from its own beginning.
 func TestExchange_AttemptsBeginAnew(t *testing.T) {
-	tr := &Transport{Base: roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, errors.New("fails") })}
-	s := tr.start()
-	req := must(http.NewRequest(http.MethodGet, "http://example.com/", nil))
-	r := resolved(t, Policy{Deadline: time.Hour})
+	env := &Env{Tables: &Tables{}, Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, errors.New("fails") }), Epoch: time.Now()}
+	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
+	require.NoError(t, err)
 	var x exchange
-	x.init(tr, s, r, req, replay.None, nil)
+	x.init(env, &Rules{Deadline: time.Hour}, req, replay.None, Asked{Incoming: 1})
 	x.call.Attempts++
 	x.send()
 	first := x.last.began
-	assert.Equal(t, s.instant(x.started), first, "the first reading of the clock")
-	for s.now() == first {
+	assert.Equal(t, env.instant(x.started), first, "the first reading of the clock")
+	for env.now() == first {
 	}
 	x.call.Attempts++
 	x.send()

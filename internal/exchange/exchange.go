@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"net/http"
@@ -25,8 +25,7 @@ import (
 // is reset as a whole.
 type exchange struct {
 	place
-	t        *Transport
-	asked    *override // of the context, for its hooks; nil if there is none
+	asked    Asked
 	payload  payload
 	doubt    doubt
 	last     last
@@ -37,7 +36,6 @@ type exchange struct {
 	met      []error       // errors of all attempts, in order
 	seen     seen          // of the last discarded response
 	key      string        // generated Idempotency-Key; empty if there is none
-	incoming int           // number of the incoming attempt on whose behalf the request is made; 1 if none
 	rest     *download     // whose body x continues; nil: x is a request of the caller
 
 	// Together these take little space.
@@ -64,7 +62,7 @@ type seen struct {
 // clock is the time of an exchange. It reads the machine's clock only if the time
 // matters.
 type clock struct {
-	s        *settings     // for its epoch
+	env      *Env          // for its epoch
 	started  time.Time     // first reading; zero before
 	hooked   time.Duration // instant at which RoundTrip began, if there are hooks or histograms of durations
 	deadline time.Duration // instant at which Policy.Deadline, or Policy.Resume, ends an attempt; 0 if the context's deadline does
@@ -81,34 +79,27 @@ func (c *clock) start() time.Time {
 // now returns the current instant.
 func (c *clock) now() time.Duration {
 	if c.started.IsZero() {
-		return c.s.instant(c.start())
+		return c.env.instant(c.start())
 	}
-	return c.s.now()
+	return c.env.now()
 }
 
 // init begins x, for a request that follows r. Only x.rest may be set before.
-func (x *exchange) init(t *Transport, s *settings, r *rules, req *http.Request, kind replay.Kind, asked *override) {
-	x.t, x.s, x.r, x.req, x.table = t, s, r, req, &t.hosts
+func (x *exchange) init(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) {
+	x.env, x.r, x.req, x.asked = env, r, req, asked
 	x.payload.req, x.payload.kind, x.payload.given = req, kind, req.Body
-	x.incoming = 1
-	if asked != nil {
-		x.asked = asked
-		if x.r.retryHeader != "" {
-			x.incoming = asked.from.Attempt(req.Context())
-		}
-	}
-	if x.watch().hooked() || r.metrics.Timed() {
+	if asked.Hooked || r.Metrics.Timed() {
 		x.hooked = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
 		// An instant of 0 would mean no deadline.
-		x.call.Deadline = max(1, x.s.instant(deadline))
+		x.call.Deadline = max(1, x.env.instant(deadline))
 	}
-	if x.r.policy.Deadline > 0 && x.rest == nil {
-		x.endBy(span.Add(x.now(), x.r.policy.Deadline))
+	if x.r.Deadline > 0 && x.rest == nil {
+		x.endBy(span.Add(x.now(), x.r.Deadline))
 	}
-	if t.Fleet != nil {
-		x.call.Account = r.fleet
+	if env.Fleet != nil {
+		x.call.Account = r.Fleet
 	}
 }
 
@@ -121,9 +112,9 @@ func (x *exchange) endBy(at time.Duration) {
 
 // most returns how long the attempt may take, or 0 if nothing bounds it.
 func (x *exchange) most() time.Duration {
-	most := max(0, x.r.policy.AttemptTimeout)
+	most := max(0, x.r.AttemptTimeout)
 	if x.awaitsRest() {
-		most = x.r.policy.BodyIdleTimeout
+		most = x.r.BodyIdleTimeout
 	}
 	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (most == 0 || left < most) {
 		most = left
@@ -159,17 +150,18 @@ func (x *exchange) run(first decide.Kind) (*http.Response, error) {
 // prepare sets up what all attempts share.
 func (x *exchange) prepare() {
 	if x.call.Attempts == 0 || x.rest != nil {
-		x.idempotent = x.r.idempotent(x.req)
+		x.idempotent = x.r.Asks.Idempotent(x.req)
 	}
 	if x.rest != nil {
 		return
 	}
 	// Keep the caller's own key: the caller may retry with the same key.
-	if x.r.policy.IdempotencyKey == On && !x.idempotent && !hasKey(x.req.Header) {
-		x.key, x.idempotent = newKey(), true
+	if x.r.GeneratesKeys && !x.idempotent {
+		x.key = x.r.Asks.NewKey(x.req.Header)
+		x.idempotent = x.key != ""
 	}
-	if x.r.policy.MaxAttempts > 1 {
-		x.payload.open(max(0, x.r.policy.MaxReplayBody))
+	if x.r.MaxAttempts > 1 {
+		x.payload.open(max(0, x.r.MaxReplayBody))
 	}
 }
 
@@ -183,7 +175,7 @@ func (x *exchange) enter(first decide.Kind) decide.Kind {
 	case decide.Ended:
 		if x.rest == nil {
 			x.last.take(x.last.resp, x.last.err)
-			x.learn(x.s.base)
+			x.learn(x.env.Base)
 		}
 	case decide.Due:
 		x.call.WaitsFrom(x.pin(true))
@@ -206,7 +198,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	var draw uint64
 	if x.host != nil {
 		if h = &x.host.Record; what != decide.Ended {
-			now = x.s.now()
+			now = x.env.now()
 			if !h.Undemanding() {
 				x.mayQueue()
 			}
@@ -224,7 +216,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	case decide.Ended:
 		x.judged(now)
 	case decide.Heard:
-		x.r.metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
+		x.r.Metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
 		x.logFleet()
 	}
 	x.changed(a.Change)
@@ -242,8 +234,8 @@ func (x *exchange) settle(h *host.Record) {
 
 // find pins the host of a request that begins, if it may be held back there.
 func (x *exchange) find() {
-	if (x.r.Breaker != nil || x.r.Gate) && !x.table.Calm(&host.Lookup{URL: x.req.URL}) {
-		x.host = x.table.Pin(hostkey.Of(x.req.URL), x.now())
+	if (x.r.Breaker != nil || x.r.Gate) && !x.env.Hosts.Calm(&host.Lookup{URL: x.req.URL}) {
+		x.host = x.env.Hosts.Pin(hostkey.Of(x.req.URL), x.now())
 	}
 }
 
@@ -315,7 +307,7 @@ func (x *exchange) overhear(o *decide.Outcome) {
 		x.pin(true)
 	}
 	x.nameGate()
-	change, wakes := x.rules().Overhear(&x.host.Record, &x.call, o, x.s.now(), chance.Draw())
+	change, wakes := x.rules().Overhear(&x.host.Record, &x.call, o, x.env.now(), chance.Draw())
 	wakeOthers(&x.host.Record, wakes)
 	x.changed(change)
 }

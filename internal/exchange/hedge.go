@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"net/http"
@@ -18,6 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // race is a first attempt that gets a hedge if it is late: a second attempt beside it.
@@ -28,8 +29,7 @@ import (
 // so the rest of an exchange knows nothing of races.
 type race struct {
 	clock // of the request
-	t     *Transport
-	r     *rules
+	r     *Rules
 	req   *http.Request
 
 	first *attempt.Attempt
@@ -56,9 +56,9 @@ func (x *exchange) race(base http.RoundTripper) {
 	if !x.hedges() {
 		return
 	}
-	c := &race{clock: x.clock, t: x.t, r: x.r, req: x.req, first: x.last.attempt, began: x.last.began}
+	c := &race{clock: x.clock, r: x.r, req: x.req, first: x.last.attempt, began: x.last.began}
 	c.at, _ = base.(*spare.Turn)
-	c.known = x.t.hedges.Host(hostkey.Of(x.req.URL), x.last.began)
+	c.known = x.env.Hedges.Host(hostkey.Of(x.req.URL), x.last.began)
 	if c.delay = c.known.Begin(x.last.began, x.most()); c.delay > 0 {
 		c.alarm = alarm.Set(x.start(), c.delay, c)
 	}
@@ -89,19 +89,19 @@ func (c *race) begin() *exchange {
 	}
 	c.late = true
 	reason, forbidden := c.forbids()
-	switch c.known.Late(c.r.hedge, !forbidden) {
+	switch c.known.Late(c.r.Hedge, !forbidden) {
 	case hedge.Spent:
 		reason, forbidden = meter.SkipSpent, true
 	case hedge.LowRate:
 		reason, forbidden = meter.SkipLowRate, true
 	}
 	if forbidden {
-		c.r.metrics.SkipHedge(reason)
+		c.r.Metrics.SkipHedge(reason)
 		return nil
 	}
 	h := &exchange{idempotent: true}
-	h.init(c.t, c.s, c.r, c.req, replay.None, nil)
-	h.clock, h.call.Attempts, h.last.began = c.clock, 2, c.s.now()
+	h.init(c.env, c.r, c.req, replay.None, Asked{Incoming: 1})
+	h.clock, h.call.Attempts, h.last.began = c.clock, 2, c.env.now()
 	if h.deadline != 0 {
 		h.call.Deadline = h.deadline
 	}
@@ -127,23 +127,23 @@ func (c *race) enter(h *exchange) *http.Request {
 // connection of the first attempt, which may be why that is late. Over HTTP/1, the base
 // uses another connection by itself.
 func (x *exchange) beside(c *race) http.RoundTripper {
-	base, ok := x.s.base.(*http.Transport)
+	base, ok := x.env.Base.(*http.Transport)
 	if !ok || !c.first.SpokeHTTP2() {
-		return x.s.base
+		return x.env.Base
 	}
 	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, ready
-	c.turn = x.t.spares.Beside(base, hostkey.Of(x.req.URL), c.at, c.s.epoch.Add(c.began), x.patience(), c.delay)
+	c.turn = x.env.Spares.Beside(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.patience(), c.delay)
 	if c.turn != nil {
 		return c.turn
 	}
-	return x.s.base
+	return x.env.Base
 }
 
 // shun makes later requests avoid the base if the hedge, which has won, was at the spare
 // while the first attempt was out at the base.
 func (c *race) shun(x *exchange) {
 	if c.turn != nil && c.at.AtBase() {
-		c.t.spares.Doubt(hostkey.Of(x.req.URL), c.s.epoch.Add(c.began), false)
+		c.env.Spares.Doubt(hostkey.Of(x.req.URL), c.env.Epoch.Add(c.began), false)
 	}
 }
 
@@ -151,9 +151,9 @@ func (c *race) shun(x *exchange) {
 // has waited for longer than nearly any answer takes. The connection may have delivered
 // responses in the first half of that time, and frozen after them.
 func (c *race) hung(x *exchange) {
-	_, ok := c.s.base.(*http.Transport)
-	if took := c.s.now() - c.began; ok && c.delay > 0 && took >= hedgePatience*c.delay && c.first.SpokeHTTP2() {
-		c.t.spares.Doubt(hostkey.Of(x.req.URL), time.Now().Add(-took/2), !c.at.AtBase())
+	_, ok := c.env.Base.(*http.Transport)
+	if took := c.env.now() - c.began; ok && c.delay > 0 && took >= hedgePatience*c.delay && c.first.SpokeHTTP2() {
+		c.env.Spares.Doubt(hostkey.Of(x.req.URL), time.Now().Add(-took/2), !c.at.AtBase())
 	}
 }
 
@@ -262,17 +262,17 @@ func (x *exchange) endRace(panics bool) {
 		}
 	}
 	c.known.Hedged(won)
-	x.r.metrics.Hedge(result)
-	x.r.metrics.Attempt(loser)
+	x.r.Metrics.Hedge(result)
+	x.r.Metrics.Attempt(loser)
 	if second != nil {
-		x.r.metrics.HiddenSends(second.Sends() - 1)
+		x.r.Metrics.HiddenSends(second.Sends() - 1)
 	}
 	switch {
 	case panics:
 		return
 	case c.broke != nil:
 		panic(c.broke)
-	case x.watch().anybody():
+	case x.heard():
 		x.tellHedge(result, c.delay)
 	}
 	x.overhear(&other)
@@ -332,12 +332,25 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 func (x *exchange) learnDelay(c *race, good bool) {
 	var took time.Duration
 	if c.delay == 0 || !good {
-		took = x.s.now() - x.last.began
+		took = x.env.now() - x.last.began
 	}
 	switch {
 	case good:
-		c.known.Answered(x.r.hedge, took, c.late)
+		c.known.Answered(x.r.Hedge, took, c.late)
 	case x.event.Outcome.Timeout:
 		c.known.TimedOut(took)
 	}
+}
+
+// hedges reports whether the next attempt may get a hedge. A hedge may be processed at
+// the same time as the first attempt, which no retry ever is.
+func (x *exchange) hedges() bool {
+	if x.r.Hedge.Share == 0 || x.call.Attempts != 1 || x.rest != nil || x.asked.Incoming > 1 || !x.idempotent || x.key != "" || x.payload.kind != replay.None || x.req.Header["Upgrade"] != nil {
+		return false
+	}
+	switch syntax.Method(x.req) {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return true
+	}
+	return false
 }

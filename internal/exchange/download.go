@@ -1,14 +1,13 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package exchange
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"sync"
@@ -25,9 +24,9 @@ import (
 	"github.com/retrip/retrip/internal/turns"
 )
 
-// resumeContinued is the result for a body that was continued. If it can't be, the
-// result is a [resume.Refusal] or the Reason why the request for the rest was given up.
-const resumeContinued Reason = "continued"
+// Continued is the result for a body that was continued. If it can't be, the
+// result is a [resume.Refusal] or the reason why the request for the rest was given up.
+const Continued = "continued"
 
 // barrenMost is the number of attempts in a row that may yield no byte until the body
 // waits for turns.
@@ -38,13 +37,13 @@ const barrenMost = 3
 type download struct {
 	body.Joined
 
-	t        *Transport
-	s        *settings
-	r        *rules
+	env      *Env
+	r        *Rules
+	asked    Asked
 	req      *http.Request // the caller's
 	http2    bool          // the response came over HTTP/2
 	whole    resume.Representation
-	refusal  Reason        // why the body can't be continued; empty if it can
+	refusal  string        // why the body can't be continued; empty if it can
 	attempts int           // attempts since the last byte, or, without one, those of the request
 	last     int64         // offset at which the last continuation began; -1 if there was none
 	since    int           // attempts before the first continuation at that offset
@@ -58,13 +57,13 @@ type download struct {
 // join makes the body of the response a download, if the policy says so. A body
 // that had to be whole and broke has been given up already.
 func (x *exchange) join() {
-	if x.r.policy.Resume <= 0 || x.last.torn != nil || !hasBody(x.last.resp) {
+	if x.r.Resume <= 0 || x.last.torn != nil || !body.In(x.last.resp) {
 		return
 	}
-	d := &download{t: x.t, s: x.s, r: x.r, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1, usual: x.usual()}
+	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1, usual: x.usual()}
 	end := int64(-1)
 	whole, refusal := resume.Of(x.req, x.last.resp)
-	if d.whole, d.refusal = whole, Reason(refusal); refusal == "" {
+	if d.whole, d.refusal = whole, string(refusal); refusal == "" {
 		end = whole.Last + 1
 		d.Keep(int(whole.Repeats(math.MaxInt64)))
 	}
@@ -78,7 +77,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	switch {
 	case ctx.Err() != nil:
 		// The body broke because the caller has gone.
-		return d.end(wordOf(reasonGone(context.Cause(ctx))), at, broken, broken)
+		return d.end(reasonGone(context.Cause(ctx)).String(), at, broken, broken)
 	case d.refusal != "":
 		return d.end(d.refusal, at, broken, d.lost(d.refusal, at, broken, 0))
 	}
@@ -86,7 +85,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		if at > d.whole.First {
 			d.attempts = 1
 		}
-		d.last, d.since, d.met, d.broke, d.waited = at, d.attempts, nil, d.s.now(), false
+		d.last, d.since, d.met, d.broke, d.waited = at, d.attempts, nil, d.env.now(), false
 	}
 	r := reply{why: resume.RefusedProgress, waits: true}
 	if d.attempts-d.since < barrenMost {
@@ -104,7 +103,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 // reply is the outcome of a request for the rest of a body.
 type reply struct {
 	part    body.Part
-	why     Reason // why the part doesn't continue the body; empty if it does
+	why     string // why the part doesn't continue the body; empty if it does
 	err     error  // how the body broke, and what the request met
 	status  int    // of a response that doesn't continue the body
 	waits   bool   // the body may wait for a turn, and ask again
@@ -120,10 +119,10 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
 	x := exchange{rest: d, told: tally{ended: true}}
-	x.init(d.t, d.s, d.r, req, replay.None, overrideOf(ctx))
+	x.init(d.env, d.r, req, replay.None, d.asked)
 	x.endBy(d.limit())
 	x.last.take(nil, broken)
-	x.last.began = max(1, d.s.now())
+	x.last.began = max(1, d.env.now())
 	x.call.Attempts, x.doubt.http2 = d.attempts, d.http2
 	first := decide.Ended
 	if turn != nil {
@@ -133,8 +132,8 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 	resp, err := x.run(first)
 	d.attempts = x.call.Attempts
 	o := &x.event.Outcome
-	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, word: o.RetryAfter, took: d.s.now() - x.last.began}
-	refusal := wordOf(x.decision.reason)
+	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, word: o.RetryAfter, took: d.env.now() - x.last.began}
+	refusal := x.decision.reason.String()
 	if x.decision.reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
 		refusal = resume.RefusedProgress
 	}
@@ -175,8 +174,8 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 		r.why, r.err, r.status = refusal, broken, resp.StatusCode
 		return r
 	}
-	d.r.metrics.Resumed(string(resumeContinued), max(0, at-d.whole.First-land.Skip))
-	d.tell(resumeContinued, at, broken)
+	d.r.Metrics.Resumed(Continued, max(0, at-d.whole.First-land.Skip))
+	d.tell(Continued, at, broken)
 	taken = true
 	d.meet(broken)
 	r.part = body.Part{Body: resp.Body, Skip: skip, Until: land.Until}
@@ -185,7 +184,7 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 
 // limit returns the instant at which Policy.Resume is over.
 func (d *download) limit() time.Duration {
-	return max(1, span.Add(d.broke, d.r.policy.Resume))
+	return max(1, span.Add(d.broke, d.r.Resume))
 }
 
 // meet records how the body broke. It keeps few errors of those at one offset.
@@ -200,8 +199,8 @@ func (d *download) meet(broken error) {
 func (d *download) wait(ctx context.Context, at int64, broken error, r reply) reply {
 	key, rule := hostkey.Of(d.req.URL), d.r.turns()
 	d.waited = true
-	q := d.t.turns.Join(key)
-	defer d.t.turns.Leave(key, q)
+	q := d.env.Turns.Join(key)
+	defer d.env.Turns.Leave(key, q)
 	if r.err == nil {
 		q.Learn(rule, turns.Barren, 0)
 	}
@@ -209,11 +208,11 @@ func (d *download) wait(ctx context.Context, at int64, broken error, r reply) re
 	before := r.err
 	for r.waits {
 		if r.word > d.r.MaxWait {
-			r.why = ReasonWaitTooLong
+			r.why = decide.WaitTooLong.String()
 			break
 		}
 		if r.word > 0 {
-			q.Hold(span.Add(d.s.now(), r.word))
+			q.Hold(span.Add(d.env.now(), r.word))
 		}
 		r = d.takeTurn(ctx, at, broken, r, q, rule)
 	}
@@ -229,11 +228,11 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	stop := func() reply {
 		r.waits, r.why = false, resume.RefusedProgress
 		if gone := p.gone(); gone != nil {
-			r.why, r.err, r.status = wordOf(reasonGone(gone)), joined(cmp.Or(r.err, broken), gone), 0
+			r.why, r.err, r.status = reasonGone(gone).String(), joined(cmp.Or(r.err, broken), gone), 0
 		}
 		return r
 	}
-	over := time.NewTimer(d.limit() - d.s.now())
+	over := time.NewTimer(d.limit() - d.env.now())
 	defer over.Stop()
 	select {
 	case <-q.Turn():
@@ -248,13 +247,13 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	defer pass()
 	next := about{decide.Sleep, cmp.Or(r.retry, decide.Error), 0}
 	for {
-		now := d.s.now()
+		now := d.env.now()
 		wait, ok := q.Wait(rule, now, d.limit(), chance.Draw())
 		if !ok || p.sleep(time.NewTimer(wait), nil) != nil {
 			return stop()
 		}
 		next.wait += wait
-		if h := d.t.hosts.Look(hostkey.Of(d.req.URL), d.s.now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
+		if h := d.env.Hosts.Look(hostkey.Of(d.req.URL), d.env.now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
 			break
 		}
 	}
@@ -279,10 +278,10 @@ func (b brokenBody) Read([]byte) (int, error) { return 0, b.err }
 func (brokenBody) Close() error               { return nil }
 
 // lost returns the error of a body that can't be continued after err.
-func (d *download) lost(why Reason, at int64, err error, status int) error {
+func (d *download) lost(why string, at int64, err error, status int) error {
 	var idle time.Duration
 	if d.waited {
-		idle = d.s.now() - d.broke
+		idle = d.env.now() - d.broke
 	}
 	return &continueError{joined(d.met, err), at, why, status, idle}
 }
@@ -302,7 +301,7 @@ func joined(earlier, err error) error {
 type continueError struct {
 	error                // how the body broke, and what the requests for the rest met
 	at     int64         // offset at which it broke
-	why    Reason        // the result in metrics, hooks and the log
+	why    string        // the result in metrics, hooks and the log
 	status int           // of the response that doesn't continue the body; 0 if there was none
 	idle   time.Duration // how long the body went without a byte, if it waited for turns
 }
@@ -324,12 +323,12 @@ func (e *continueError) Timeout() bool { return fault.Timeout(e.error) }
 // land checks that resp continues the representation at the given offset. It
 // returns where the continuation begins and ends, or the reason why it is
 // refused.
-func (d *download) land(resp *http.Response, at int64) (resume.Landing, Reason) {
+func (d *download) land(resp *http.Response, at int64) (resume.Landing, string) {
 	l, refusal := d.whole.Accept(resp, at)
 	switch {
 	case refusal != "":
-		return l, Reason(refusal)
-	case !hasBody(resp) || d.Within(resp.Body):
+		return l, string(refusal)
+	case !body.In(resp) || d.Within(resp.Body):
 		// If Base returns the same response twice, the body would read itself.
 		return l, resume.RefusedContentRange
 	case l.Whole && d.skipped > 0:
@@ -344,55 +343,21 @@ func (d *download) land(resp *http.Response, at int64) (resume.Landing, Reason) 
 
 // end reports why the Transport doesn't continue the body, which has ended with
 // broken. It returns err for the reader.
-func (d *download) end(why Reason, at int64, broken, err error) (body.Part, error) {
-	d.r.metrics.Resumed(string(why), 0)
+func (d *download) end(why string, at int64, broken, err error) (body.Part, error) {
+	d.r.Metrics.Resumed(why, 0)
 	d.tell(why, at, broken)
 	return body.Part{}, err
 }
 
 // tell reports the result for a body that has ended with broken to hooks and
 // log.
-func (d *download) tell(result Reason, at int64, broken error) {
-	w := watcher{d.t, overrideOf(d.req.Context())}
-	w.run(hookResume, Event{Request: d.req, Policy: d.r.name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
+func (d *download) tell(result string, at int64, broken error) {
+	d.env.Owner.Tell(d.asked.By, Resumes, Event{Request: d.req, Policy: d.r.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
 }
 
 // requireProgress bounds the Reads of the response's body by Policy.BodyIdleTimeout.
 func (x *exchange) requireProgress() {
-	if idle := x.r.policy.BodyIdleTimeout; idle > 0 && hasBody(x.last.resp) {
-		x.last.resp.Body = body.Watch(x.last.resp.Body, idle, errBodyIdle, x.last.attempt, x.r.metrics)
+	if idle := x.r.BodyIdleTimeout; idle > 0 && body.In(x.last.resp) {
+		x.last.resp.Body = body.Watch(x.last.resp.Body, idle, errBodyIdle, x.last.attempt, x.r.Metrics)
 	}
-}
-
-// Peek returns the first n bytes of the body of resp without consuming them, for
-// Policy.Classify: some services report an error inside a 200. There are fewer if the
-// body ends or, without a Content-Length, sends nothing for 100 ms, and none if n isn't
-// positive, resp has no body, or resp is a 101. If the body broke, Peek returns its
-// error, as a later Read does. The bytes must not be changed, and are valid until the
-// body is read. Nobody else may use resp meanwhile.
-func Peek(resp *http.Response, n int) ([]byte, error) {
-	if n <= 0 || !hasBody(resp) {
-		return nil, nil
-	}
-	ahead := body.AheadSoon(resp, int64(n), peekPatience)
-	resp.Body = ahead
-	start := ahead.Bytes(n)
-	if err := ahead.Err(); err != nil && err != io.EOF && len(start) < n {
-		return start, err
-	}
-	return start, nil
-}
-
-// peekPatience is how long Peek waits for more bytes after the first ones. It is
-// longer than the way of a second packet, and hardly delays a stream.
-const peekPatience = 100 * time.Millisecond
-
-// hasBody reports whether resp has a body to read. After 101 Switching
-// Protocols it has a connection instead.
-func hasBody(resp *http.Response) bool {
-	if resp == nil || resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
-		return false
-	}
-	_, conn := resp.Body.(io.Writer)
-	return !conn
 }

@@ -1,0 +1,187 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package exchange
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/fleet"
+	"github.com/retrip/retrip/internal/hedge"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/replay"
+	"github.com/retrip/retrip/internal/spare"
+	"github.com/retrip/retrip/internal/turns"
+)
+
+// Env is what all requests of a Transport share. It is immutable.
+type Env struct {
+	*Tables
+	Owner  Owner
+	Inner  func(error) (fault.Inner, bool) // reads an error of Owner.Error of a Transport below
+	Base   http.RoundTripper
+	Epoch  time.Time       // instants are durations since then
+	Watch  attempt.Watch   // what every attempt must observe
+	Fleet  *fleet.Accounts // nil: none
+	Logger *slog.Logger    // nil: none
+}
+
+// Tables is what a Transport remembers between requests. The zero Tables is empty. It is
+// safe for concurrent use and must not be copied.
+type Tables struct {
+	Hosts    host.Table
+	Failures host.Failures
+	Spares   spare.Pools
+	Turns    turns.Table
+	Hedges   hedge.Table
+}
+
+func (s *Env) now() time.Duration { return time.Since(s.Epoch) }
+
+func (s *Env) instant(t time.Time) time.Duration { return t.Sub(s.Epoch) }
+
+// Owner is the Transport to which a request belongs.
+type Owner interface {
+	// Fit adapts what e owes to the newest policies, if they are newer than env.
+	Fit(e *host.Entry, env *Env)
+
+	// Error returns the error that the caller sees.
+	Error(*Error) error
+
+	// Tell runs the hooks for a stage of a request and writes its log record. asked is
+	// Asked.By. Changed does so for a change of a host, and Unsaid reports whether the
+	// log still has something to say.
+	Tell(asked any, stage Stage, e Event)
+	Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration)
+	Unsaid() bool
+}
+
+// Rules is what a Policy amounts to for the requests that follow it. It is immutable.
+type Rules struct {
+	decide.Rules
+	AttemptTimeout, Deadline, BodyIdleTimeout, Resume time.Duration
+	WholeBody, MaxReplayBody                          int64
+
+	Asks          Questions
+	Classifies    bool // Asks.Classify has an opinion
+	GeneratesKeys bool // requests that aren't idempotent get a key
+
+	Timed       bool    // the duration of attempts matters
+	Plain       bool    // a first attempt may need nothing but Base
+	Derives     bool    // every attempt needs a request and context of its own
+	Fleet       float64 // size of the fleet's account; 0 if the policy takes no part in it
+	Dialects    dialect.List
+	Hedge       hedge.Rule    // no hedges if its Share is 0
+	RetryHeader string        // in canonical form; empty: none
+	Name        string        // the pattern in Transport.Hosts, or "default"
+	Metrics     *meter.Policy // nil counts nothing
+}
+
+// Questions are what rules leave to the program.
+type Questions interface {
+	Idempotent(*http.Request) bool
+	NewKey(http.Header) string     // a key for a request with this header, or "" if it has one
+	GateName(*http.Request) string // the gate at which the request waits
+	Classify(*http.Request, *http.Response, error) decide.Verdict
+}
+
+// Asked is what the context of a request asks for.
+type Asked struct {
+	By       any  // whose hooks run; Owner.Tell gets it
+	Hooked   bool // there are hooks
+	Incoming int  // number of the incoming attempt on whose behalf the request is made; 1 if none
+}
+
+// Stage is a stage of a request, at which hooks run.
+type Stage uint8
+
+const (
+	AttemptBegins Stage = iota
+	Retries
+	GivesUp
+	Done
+	Resumes
+	Hedged
+)
+
+// Event describes a stage of a request; see retrip.Event.
+type Event struct {
+	Request     *http.Request
+	Policy      string
+	Attempt     int
+	StatusCode  int
+	Header      http.Header
+	Err         error
+	Reason, Why string // Why is for the log: why the last attempt that failed did
+	Offset      int64
+	Wait        time.Duration
+	FromServer  bool
+	Sends       int
+	Elapsed     time.Duration
+	MaxWait     time.Duration // the policy's MaxWait if it is the reason to give up; 0 otherwise
+}
+
+// Error is why a request failed; see retrip.Error.
+type Error struct {
+	Attempts   int
+	Reason     decide.Reason
+	StatusCode int
+	Header     http.Header
+	Errs       []error // of all attempts, in order
+	Last       error
+}
+
+// begin returns an attempt that has a request of its own.
+func (r *Rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
+	if !idempotent {
+		watch |= attempt.WatchSend
+	}
+	return attempt.Begin(req, watch)
+}
+
+// limit bounds a by AttemptTimeout and, if left isn't 0, by a deadline which ends
+// after left with the error late. clock is as in [alarm.Set].
+func (r *Rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration, late error) {
+	limit, tooLate := r.AttemptTimeout, error(errAttemptTimeout)
+	if left > 0 && (limit <= 0 || left < limit) {
+		limit, tooLate = left, late
+	}
+	if limit > 0 {
+		a.Limit(clock, limit, tooLate)
+	}
+}
+
+// turns returns the rule for the turns of bodies that wait.
+func (r *Rules) turns() turns.Rule {
+	return turns.Rule{
+		Cap:  max(1, min(max(turns.CapLeast, r.Backoff.Cap), r.Resume/4)),
+		Slow: time.Duration(turns.SlowShare * float64(max(0, r.AttemptTimeout))),
+	}
+}
+
+// Do takes req through its attempts.
+func Do(env *Env, r *Rules, req *http.Request, asked Asked) (*http.Response, error) {
+	kind := replay.KindOf(req)
+	if asked.By == nil && !asked.Hooked && plain(env, r, req, kind) {
+		return tryFirst(env, r, req, kind)
+	}
+	return full(env, r, req, kind, asked)
+}
+
+// full takes req through its attempts as an exchange.
+func full(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) (*http.Response, error) {
+	var x exchange
+	x.init(env, r, req, kind, asked)
+	resp, err := x.run(decide.Began)
+	if resp != nil {
+		x.join()
+	}
+	return resp, err
+}
