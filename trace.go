@@ -293,7 +293,7 @@ func (owner) Error(e *exchange.Error) error {
 }
 
 // Tell implements [exchange.Owner].
-func (o owner) Tell(asked any, stage exchange.Stage, e exchange.Event) {
+func (o owner) Tell(asked exchange.Asked, stage exchange.Stage, e exchange.Event) {
 	by, _ := asked.(*override)
 	watcher{o.t, by}.run(stage, Event{Request: e.Request, Policy: e.Policy, Attempt: e.Attempt, StatusCode: e.StatusCode, Header: e.Header, Err: e.Err,
 		Reason: Reason(e.Reason), Offset: e.Offset, Wait: e.Wait, FromServer: e.FromServer, Sends: e.Sends, Elapsed: e.Elapsed, maxWait: e.MaxWait, why: Reason(e.Why)})
@@ -319,3 +319,9 @@ func (o owner) tellChange(req *http.Request, e *host.Entry, change host.Change, 
 
 // Unsaid implements [exchange.Owner].
 func (o owner) Unsaid() bool { return o.t.journal.Pending() }
+
+// Hooked implements [exchange.Asked].
+func (o *override) Hooked() bool { return len(o.traces) > 0 }
+
+// Incoming implements [exchange.Asked].
+func (o *override) Incoming(ctx context.Context) int { return o.from.Attempt(ctx) }

@@ -115,15 +115,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 
-	asked := exchange.Asked{Hooked: t.Trace != nil, Incoming: 1}
-	if o != nil {
-		asked.By = o
-		asked.Hooked = asked.Hooked || len(o.traces) > 0
-		if r.RetryHeader != "" {
-			asked.Incoming = o.from.Attempt(req.Context())
-		}
+	if o == nil {
+		return exchange.Do(&s.Env, &r.Rules, req, nil)
 	}
-	return exchange.Do(&s.Env, &r.Rules, req, asked)
+	return exchange.Do(&s.Env, &r.Rules, req, o)
 }
 
 // apply returns r as overridden by o: a call on behalf of an incoming retry gets
@@ -146,7 +141,7 @@ func (t *Transport) start() *settings {
 	if s := t.settings.Load(); s != nil {
 		return s
 	}
-	s := &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Base: t.Base, Epoch: time.Now(), Logger: t.Logger}}
+	s := &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Base: t.Base, Epoch: time.Now(), Logger: t.Logger, Traced: t.Trace != nil}}
 	if t.Fleet != nil {
 		s.Fleet = &t.Fleet.accounts
 	}

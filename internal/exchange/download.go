@@ -352,7 +352,7 @@ func (d *download) end(why string, at int64, broken, err error) (body.Part, erro
 // tell reports the result for a body that has ended with broken to hooks and
 // log.
 func (d *download) tell(result string, at int64, broken error) {
-	d.env.Owner.Tell(d.asked.By, Resumes, Event{Request: d.req, Policy: d.r.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
+	d.env.Owner.Tell(d.asked, Resumes, Event{Request: d.req, Policy: d.r.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
 }
 
 // requireProgress bounds the Reads of the response's body by Policy.BodyIdleTimeout.

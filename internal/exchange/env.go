@@ -4,6 +4,7 @@
 package exchange
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"time"
@@ -16,7 +17,6 @@ import (
 	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/meter"
-	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
 	"github.com/retrip/retrip/internal/turns"
 )
@@ -31,6 +31,7 @@ type Env struct {
 	Watch  attempt.Watch   // what every attempt must observe
 	Fleet  *fleet.Accounts // nil: none
 	Logger *slog.Logger    // nil: none
+	Traced bool            // there are hooks for all requests
 }
 
 // Tables is what a Transport remembers between requests. The zero Tables is empty. It is
@@ -55,10 +56,10 @@ type Owner interface {
 	// Error returns the error that the caller sees.
 	Error(*Error) error
 
-	// Tell runs the hooks for a stage of a request and writes its log record. asked is
-	// Asked.By. Changed does so for a change of a host, and Unsaid reports whether the
-	// log still has something to say.
-	Tell(asked any, stage Stage, e Event)
+	// Tell runs the hooks for a stage of a request and writes its log record. Changed
+	// does so for a change of a host, and Unsaid reports whether the log still has
+	// something to say.
+	Tell(asked Asked, stage Stage, e Event)
 	Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration)
 	Unsaid() bool
 }
@@ -92,11 +93,13 @@ type Questions interface {
 	Classify(*http.Request, *http.Response, error) decide.Verdict
 }
 
-// Asked is what the context of a request asks for.
-type Asked struct {
-	By       any  // whose hooks run; Owner.Tell gets it
-	Hooked   bool // there are hooks
-	Incoming int  // number of the incoming attempt on whose behalf the request is made; 1 if none
+// Asked is what the context of a request asks for; nil if nothing.
+type Asked interface {
+	Hooked() bool // there are hooks
+
+	// Incoming returns the number of the incoming attempt on whose behalf the request is
+	// made, or 1.
+	Incoming(context.Context) int
 }
 
 // Stage is a stage of a request, at which hooks run.
@@ -164,24 +167,4 @@ func (r *Rules) turns() turns.Rule {
 		Cap:  max(1, min(max(turns.CapLeast, r.Backoff.Cap), r.Resume/4)),
 		Slow: time.Duration(turns.SlowShare * float64(max(0, r.AttemptTimeout))),
 	}
-}
-
-// Do takes req through its attempts.
-func Do(env *Env, r *Rules, req *http.Request, asked Asked) (*http.Response, error) {
-	kind := replay.KindOf(req)
-	if asked.By == nil && !asked.Hooked && plain(env, r, req, kind) {
-		return tryFirst(env, r, req, kind)
-	}
-	return full(env, r, req, kind, asked)
-}
-
-// full takes req through its attempts as an exchange.
-func full(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) (*http.Response, error) {
-	var x exchange
-	x.init(env, r, req, kind, asked)
-	resp, err := x.run(decide.Began)
-	if resp != nil {
-		x.join()
-	}
-	return resp, err
 }

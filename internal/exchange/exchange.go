@@ -88,7 +88,7 @@ func (c *clock) now() time.Duration {
 func (x *exchange) init(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) {
 	x.env, x.r, x.req, x.asked = env, r, req, asked
 	x.payload.req, x.payload.kind, x.payload.given = req, kind, req.Body
-	if asked.Hooked || r.Metrics.Timed() {
+	if x.isHooked() || r.Metrics.Timed() {
 		x.hooked = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
@@ -331,7 +331,8 @@ func (x *exchange) goOn() {
 		x.met = append(x.met, x.last.err)
 	}
 	x.announce()
-	x.last, x.event.Outcome = x.last.kept(), decide.Outcome{}
+	x.last = x.last.kept()
+	x.event.Outcome = decide.Outcome{}
 }
 
 // drop releases what the hedge x holds.

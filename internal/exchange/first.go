@@ -13,87 +13,99 @@ import (
 	"github.com/retrip/retrip/internal/replay"
 )
 
-// plain reports whether the first attempt needs nothing but Base.
-func plain(env *Env, r *Rules, req *http.Request, kind replay.Kind) bool {
-	return r.Plain && !r.Metrics.Timed() && (env.Fleet == nil || r.Fleet == 0) && env.Watch&attempt.WatchHandshake == 0 && !env.Spares.Some() &&
-		kind <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
-}
-
-// tryFirst makes a plain first attempt, and goes on if that isn't enough.
-func tryFirst(env *Env, r *Rules, req *http.Request, kind replay.Kind) (*http.Response, error) {
-	f := first{env: env, r: r, req: req, kind: kind, idempotent: r.Asks.Idempotent(req)}
-	resp, err := f.send()
-	if err == nil && f.clean(resp) {
-		r.Metrics.Answered(resp.StatusCode)
-		return resp, nil
+// Do takes req through its attempts. A plain first attempt goes straight to Base; the
+// exchange begins where something isn't plain.
+func Do(env *Env, r *Rules, req *http.Request, asked Asked) (*http.Response, error) {
+	var f first
+	if asked == nil && plain(env, r, req) && f.suffices(env, r, req) {
+		return f.resp, nil
 	}
-	return f.goOn(resp, err)
+	return begin(env, r, req, asked, &f)
 }
 
-// first is a plain first attempt: Base gets the caller's own request, and only if the
-// answer isn't clean, the request becomes an exchange.
+// plain reports whether the first attempt needs nothing but Base.
+func plain(env *Env, r *Rules, req *http.Request) bool {
+	return r.Plain && !env.Traced && !r.Metrics.Timed() && (env.Fleet == nil || r.Fleet == 0) && env.Watch&attempt.WatchHandshake == 0 && !env.Spares.Some() &&
+		replay.KindOf(req) <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
+}
+
+// first is a plain first attempt: Base gets the caller's own request.
 type first struct {
-	env        *Env
-	r          *Rules
-	req        *http.Request
-	kind       replay.Kind
+	made       bool
 	idempotent bool
+	resp       *http.Response
+	err        error
 	began      time.Time // if the caller has a deadline
-	returned   bool      // Base hasn't panicked
+}
+
+// suffices makes the attempt, and reports whether nothing but the number of answers
+// changes with it.
+func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
+	f.idempotent = r.Asks.Idempotent(req)
+	f.send(env, r, req)
+	resp := f.resp
+	if f.err != nil || resp == nil || resp.StatusCode <= 0 || resp.StatusCode >= http.StatusBadRequest || !env.Hosts.Calm(&host.Lookup{URL: req.URL}) ||
+		resp.ProtoMajor >= 2 && env.Spares.Some() || env.Logger != nil && env.Owner.Unsaid() {
+		return false
+	}
+	r.Metrics.Answered(resp.StatusCode)
+	return true
 }
 
 // send makes the attempt. It must not be inlined: its stack frame would lie under every
 // retry.
 //
 //go:noinline
-func (f *first) send() (*http.Response, error) {
-	if _, ok := f.req.Context().Deadline(); ok {
+func (f *first) send(env *Env, r *Rules, req *http.Request) {
+	if _, ok := req.Context().Deadline(); ok {
 		f.began = time.Now()
 	}
-	defer f.sent()
-	resp, err := f.env.Base.RoundTrip(f.req)
-	f.returned = true
-	return resp, err
+	f.made = true
+	returned := false
+	defer func() {
+		if !returned {
+			f.fail(env, r, req)
+		}
+	}()
+	f.resp, f.err = env.Base.RoundTrip(req)
+	returned = true
 }
 
-// sent counts the attempt and closes the body if Base has panicked.
-func (f *first) sent() {
-	if !f.returned {
-		f.fail()
-	}
-}
-
-// fail must not be inlined, to keep the stack frame of every request small.
+// fail counts an attempt in which Base has panicked, and closes the body. It must not be
+// inlined, to keep the stack frame of every request small.
 //
 //go:noinline
-func (f *first) fail() {
+func (f *first) fail(env *Env, r *Rules, req *http.Request) {
 	var x exchange
-	f.begin(&x)
+	x.init(env, r, req, replay.KindOf(req), nil)
+	x.resume(f)
 	x.cleanUp()
 }
 
-// clean reports whether nothing but the number of answers changes with resp.
-func (f *first) clean(resp *http.Response) bool {
-	env := f.env
-	return resp != nil && resp.StatusCode > 0 && resp.StatusCode < http.StatusBadRequest && env.Hosts.Calm(&host.Lookup{URL: f.req.URL}) &&
-		(resp.ProtoMajor < 2 || !env.Spares.Some()) && (env.Logger == nil || !env.Owner.Unsaid())
-}
-
-// goOn takes the request on after what Base has returned.
+// begin takes req through its attempts as an exchange, of which f is the first attempt if
+// it was made.
 //
 //go:noinline
-func (f *first) goOn(resp *http.Response, err error) (*http.Response, error) {
+func begin(env *Env, r *Rules, req *http.Request, asked Asked, f *first) (*http.Response, error) {
 	var x exchange
-	f.begin(&x)
-	x.last.resp, x.last.err = resp, err
-	return x.run(decide.Ended)
+	x.init(env, r, req, replay.KindOf(req), asked)
+	what := decide.Began
+	if f.made {
+		x.resume(f)
+		what = decide.Ended
+	}
+	resp, err := x.run(what)
+	if r.Resume > 0 && resp != nil {
+		x.join()
+	}
+	return resp, err
 }
 
-// begin begins x, of which f is the first attempt.
-func (f *first) begin(x *exchange) {
-	x.started, x.idempotent = f.began, f.idempotent
-	x.init(f.env, f.r, f.req, f.kind, Asked{Incoming: 1})
-	x.call.Attempts, x.told = 1, tally{attempted: true, pending: true}
+// resume makes f the first attempt of x.
+func (x *exchange) resume(f *first) {
+	x.started, x.idempotent, x.call.Attempts = f.began, f.idempotent, 1
+	x.last.resp, x.last.err = f.resp, f.err
+	x.told.attempted, x.told.pending = true, true
 	if x.timed() {
 		x.last.began = x.beginning()
 	}

@@ -70,7 +70,9 @@ func (c *race) Ring(*alarm.Alarm) {
 	var h *exchange
 	defer func() { c.end(h, recover()) }()
 	if h = c.begin(); h != nil {
-		h.use(h.beside(c), c.enter(h))
+		base, req := h.beside(c), c.enter(h)
+		h.last.awaits = h.bound()
+		h.use(base, req)
 		if !c.decided() {
 			h.classify()
 		}
@@ -100,7 +102,7 @@ func (c *race) begin() *exchange {
 		return nil
 	}
 	h := &exchange{idempotent: true}
-	h.init(c.env, c.r, c.req, replay.None, Asked{Incoming: 1})
+	h.init(c.env, c.r, c.req, replay.None, nil)
 	h.clock, h.call.Attempts, h.last.began = c.clock, 2, c.env.now()
 	if h.deadline != 0 {
 		h.call.Deadline = h.deadline
@@ -345,7 +347,7 @@ func (x *exchange) learnDelay(c *race, good bool) {
 // hedges reports whether the next attempt may get a hedge. A hedge may be processed at
 // the same time as the first attempt, which no retry ever is.
 func (x *exchange) hedges() bool {
-	if x.r.Hedge.Share == 0 || x.call.Attempts != 1 || x.rest != nil || x.asked.Incoming > 1 || !x.idempotent || x.key != "" || x.payload.kind != replay.None || x.req.Header["Upgrade"] != nil {
+	if x.r.Hedge.Share == 0 || x.call.Attempts != 1 || x.rest != nil || x.incoming() > 1 || !x.idempotent || x.key != "" || x.payload.kind != replay.None || x.req.Header["Upgrade"] != nil {
 		return false
 	}
 	switch syntax.Method(x.req) {

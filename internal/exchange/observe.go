@@ -30,7 +30,7 @@ type tally struct {
 
 // tellAttempt reports the next attempt to hooks.
 func (x *exchange) tellAttempt() {
-	x.env.Owner.Tell(x.asked.By, AttemptBegins, Event{Request: x.req, Policy: x.r.Name, Attempt: x.call.Attempts, Elapsed: x.env.now() - x.hooked})
+	x.env.Owner.Tell(x.asked, AttemptBegins, Event{Request: x.req, Policy: x.r.Name, Attempt: x.call.Attempts, Elapsed: x.env.now() - x.hooked})
 }
 
 // sending counts the next attempt if it is a retry. count counts its result.
@@ -162,7 +162,7 @@ func (x *exchange) tellRetry() {
 	d := &x.decision
 	e := x.describeEvent(d.reason)
 	e.Wait, e.FromServer = d.wait, x.told.fromServer
-	x.env.Owner.Tell(x.asked.By, Retries, e)
+	x.env.Owner.Tell(x.asked, Retries, e)
 }
 
 // tellHedge reports a hedge, sent after delay, to hooks and log.
@@ -171,7 +171,7 @@ func (x *exchange) tellRetry() {
 func (x *exchange) tellHedge(result int, delay time.Duration) {
 	e := x.describeEvent(decide.None)
 	e.Reason, e.Wait = meter.HedgeResults[result], delay
-	x.env.Owner.Tell(x.asked.By, Hedged, e)
+	x.env.Owner.Tell(x.asked, Hedged, e)
 }
 
 // report reports how the exchange ended.
@@ -217,11 +217,11 @@ func (x *exchange) report() {
 		if reason == decide.WaitTooLong {
 			e.MaxWait = x.r.MaxWait
 		}
-		x.env.Owner.Tell(x.asked.By, GivesUp, e)
+		x.env.Owner.Tell(x.asked, GivesUp, e)
 	}
 	if asked {
 		e.Why = x.why(e.Err)
-		x.env.Owner.Tell(x.asked.By, Done, e)
+		x.env.Owner.Tell(x.asked, Done, e)
 	}
 }
 
@@ -264,7 +264,7 @@ func (x *exchange) describeEvent(reason decide.Reason) Event {
 		e.StatusCode, e.Header = x.seen.status, x.seen.header
 	}
 	e.Sends = x.last.sends
-	if x.asked.Hooked {
+	if x.isHooked() {
 		e.Elapsed = x.env.now() - x.hooked
 	}
 	return e
@@ -278,5 +278,8 @@ func (x *exchange) changed(change host.Change) {
 	}
 }
 
+// isHooked reports whether there are hooks.
+func (x *exchange) isHooked() bool { return x.env.Traced || x.asked != nil && x.asked.Hooked() }
+
 // heard reports whether there is a hook or a log.
-func (x *exchange) heard() bool { return x.asked.Hooked || x.env.Logger != nil }
+func (x *exchange) heard() bool { return x.isHooked() || x.env.Logger != nil }

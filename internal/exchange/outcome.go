@@ -34,6 +34,7 @@ type last struct {
 	held      bool           // resp is in hand: neither returned nor discarded
 	discarded bool           // its response has been discarded
 	whole     bool           // all of the body of resp has been read
+	awaits    bool           // the attempt is limited as a Read of the body is that it continues
 }
 
 // kept returns what a wait before the next attempt still needs of l. A wait may be

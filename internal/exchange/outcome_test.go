@@ -25,7 +25,7 @@ import (
 func TestExchange_AttemptsShareNothing(t *testing.T) {
 	earlier := last{
 		attempt: attempt.Begin(&http.Request{}, 0), began: 1, decided: 2, sends: 3, resp: &http.Response{}, err: errors.New("earlier"),
-		race: &race{}, torn: &body.Prefixed{}, held: true, discarded: true, whole: true,
+		race: &race{}, torn: &body.Prefixed{}, held: true, discarded: true, whole: true, awaits: true,
 	}
 	fields := reflect.ValueOf(earlier)
 	for i := range fields.NumField() {
@@ -36,7 +36,7 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 	require.NoError(t, err)
 	var x exchange
-	x.init(env, &Rules{}, req, replay.None, Asked{Incoming: 1})
+	x.init(env, &Rules{}, req, replay.None, nil)
 	x.call.Attempts, x.last = 1, earlier
 	x.send()
 	assert.Equal(t, last{resp: answer, held: true}, x.last)
@@ -50,7 +50,7 @@ func TestExchange_AttemptsBeginAnew(t *testing.T) {
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 	require.NoError(t, err)
 	var x exchange
-	x.init(env, &Rules{Deadline: time.Hour}, req, replay.None, Asked{Incoming: 1})
+	x.init(env, &Rules{Deadline: time.Hour}, req, replay.None, nil)
 	x.call.Attempts++
 	x.send()
 	first := x.last.began

@@ -23,8 +23,9 @@ import (
 
 // send makes an attempt.
 func (x *exchange) send() {
-	x.last, x.event = last{}, decide.Event{}
-	if x.asked.Hooked {
+	x.last = last{}
+	x.event = decide.Event{}
+	if x.isHooked() {
 		x.tellAttempt()
 	}
 	if x.timed() {
@@ -43,22 +44,28 @@ func (x *exchange) send() {
 	base, req := x.base(), x.derive()
 	x.sending()
 	x.race(base)
+	x.last.awaits = x.bound()
 	x.use(base, req)
+}
+
+// bound limits the time of the attempt. It reports whether the limit is that of a Read
+// which waits for the rest of a body.
+func (x *exchange) bound() (awaits bool) {
+	var left time.Duration
+	if x.deadline != 0 {
+		left = max(1, x.deadline-x.last.began)
+	}
+	if awaits = x.awaitsRest() && (left == 0 || x.r.BodyIdleTimeout < left); awaits {
+		x.last.attempt.Limit(x.start(), x.r.BodyIdleTimeout, errBodyIdle)
+	} else {
+		x.r.limit(x.last.attempt, x.start(), left, x.late())
+	}
+	return awaits
 }
 
 // use makes an attempt with a request of its own.
 func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	netHTTP := isNetHTTP(base)
-	var left time.Duration
-	if x.deadline != 0 {
-		left = max(1, x.deadline-x.last.began)
-	}
-	awaits := x.awaitsRest() && (left == 0 || x.r.BodyIdleTimeout < left)
-	if awaits {
-		x.last.attempt.Limit(x.start(), x.r.BodyIdleTimeout, errBodyIdle)
-	} else {
-		x.r.limit(x.last.attempt, x.start(), left, x.late())
-	}
 	resp, err := x.last.attempt.Use(base, netHTTP, req)
 	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.again() {
 		// net/http does the same if the request has a GetBody. The connection
@@ -66,7 +73,7 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 		req = x.last.attempt.Again(x.payload.once.Reader())
 		resp, err = x.last.attempt.Use(base, netHTTP, req)
 	}
-	if awaits && x.last.attempt.InTime() {
+	if x.last.awaits && x.last.attempt.InTime() {
 		// What Classify waits for must still arrive within AttemptTimeout.
 		x.r.limit(x.last.attempt, x.start(), 0, nil)
 	}
@@ -108,7 +115,7 @@ func (x *exchange) timed() bool { return x.call.Deadline != 0 || x.r.Timed }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
-	if x.r.Derives || x.hedges() || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.asked.Hooked || x.env.Watch&attempt.WatchHandshake != 0 {
+	if x.r.Derives || x.hedges() || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.isHooked() || x.env.Watch&attempt.WatchHandshake != 0 {
 		return true
 	}
 	if x.doubt.on || x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.RetryHeader != "" && x.number() > 1 {
@@ -119,7 +126,15 @@ func (x *exchange) derives() bool {
 
 // number returns the number of the attempt, continuing the count of the
 // incoming request on whose behalf the request is made.
-func (x *exchange) number() int { return x.asked.Incoming - 1 + x.call.Attempts }
+func (x *exchange) number() int { return x.incoming() - 1 + x.call.Attempts }
+
+// incoming returns the number of the incoming attempt, if a header tells it.
+func (x *exchange) incoming() int {
+	if x.asked == nil || x.r.RetryHeader == "" {
+		return 1
+	}
+	return x.asked.Incoming(x.req.Context())
+}
 
 // derive returns a request for the next attempt. It shares with the caller's
 // request everything that doesn't have to differ.
