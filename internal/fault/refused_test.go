@@ -18,6 +18,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/url"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -420,25 +421,21 @@ func TestRefused_CallersHooks(t *testing.T) {
 func hooksThatCount() (seen func() map[string]int, trace *httptrace.ClientTrace) {
 	var mu sync.Mutex
 	counts := map[string]int{}
-	count := func(name string) {
-		mu.Lock()
-		defer mu.Unlock()
-		counts[name]++
+	trace = new(httptrace.ClientTrace)
+	for _, name := range []string{
+		"GetConn", "GotConn", "DNSStart", "DNSDone", "ConnectStart", "ConnectDone", "TLSHandshakeStart", "TLSHandshakeDone", "WroteHeaders",
+	} {
+		hook := reflect.ValueOf(trace).Elem().FieldByName(name)
+		hook.Set(reflect.MakeFunc(hook.Type(), func([]reflect.Value) []reflect.Value {
+			mu.Lock()
+			defer mu.Unlock()
+			counts[name]++
+			return nil
+		}))
 	}
-	seen = func() map[string]int {
+	return func() map[string]int {
 		mu.Lock()
 		defer mu.Unlock()
 		return maps.Clone(counts)
-	}
-	return seen, &httptrace.ClientTrace{
-		GetConn:           func(string) { count("GetConn") },
-		GotConn:           func(httptrace.GotConnInfo) { count("GotConn") },
-		DNSStart:          func(httptrace.DNSStartInfo) { count("DNSStart") },
-		DNSDone:           func(httptrace.DNSDoneInfo) { count("DNSDone") },
-		ConnectStart:      func(string, string) { count("ConnectStart") },
-		ConnectDone:       func(string, string, error) { count("ConnectDone") },
-		TLSHandshakeStart: func() { count("TLSHandshakeStart") },
-		TLSHandshakeDone:  func(tls.ConnectionState, error) { count("TLSHandshakeDone") },
-		WroteHeaders:      func() { count("WroteHeaders") },
-	}
+	}, trace
 }
