@@ -34,6 +34,7 @@ type upload struct {
 // uploaded is what an upload contains.
 var uploaded = string(content[:6000])
 
+// newUpload returns a request with such a body.
 func newUpload(t *testing.T, method string, section bool) (*http.Request, upload) {
 	u := upload{play.NewSend(uploaded), section}
 	req := play.MustRequest(t, method, "http://example.com/", u)
