@@ -69,6 +69,9 @@ func TestRefusals(t *testing.T) {
 			for seed := range uint64(testenv.Size(1, 2)) {
 				m := c.Model
 				m.Seed = 101 + seed
+				if brief && m.Limit.Kind == Unlimited && m.Workers > 0 {
+					m.Horizon = 200 * time.Second // 40 000 requests
+				}
 				gate, none, obeying := neverMuchWorse(t, m, least)
 				if m.Processes > 1 {
 					assert.GreaterOrEqual(t, gate.Least*float64(m.Processes), share)

@@ -140,7 +140,7 @@ func TestStadiumGate(t *testing.T) {
 func TestStadiumInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	m := CupFinal()
-	m.Players /= 5
+	m.Players /= 25
 	r, err := m.Run(ctx, func(done float64) {
 		assert.Less(t, done, 1.0)
 		cancel()
