@@ -1,94 +1,65 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package turns
+package turns_test
 
 import (
-	"container/heap"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/turns"
 )
-
-// turnsAt is a heap of clients by the instant of their next turn.
-type turnsAt []*waiter
-
-type waiter struct {
-	pace Pace
-	at   time.Duration
-	left int // bodies
-}
-
-func (h turnsAt) Len() int           { return len(h) }
-func (h turnsAt) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h turnsAt) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *turnsAt) Push(x any)        { *h = append(*h, x.(*waiter)) }
-func (h *turnsAt) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
 
 // fleet is what happens to a host with one queue, of which other requests use a share,
 // when bodies of many clients break because it goes away for a while. Only turns are
-// simulated: requests that the budget allows, and what a timeout does to it, are not. With hasty, every
-// turn that is answered halves the wait.
-func fleet(clients, bodies int, capacity, share float64, away time.Duration, silent, hasty bool) (recovered, done time.Duration) {
+// simulated: requests that the budget allows, and what a timeout does to it, are not.
+func fleet(clients, bodies int, capacity, share float64, away time.Duration, silent bool) (recovered, done time.Duration) {
 	const patience = time.Second // AttemptTimeout
-	random := rand.New(rand.NewPCG(1, 2))
-	rule := Rule{Cap: 10 * time.Second, Slow: time.Duration(SlowShare * float64(patience))}
-	if hasty {
-		rule.Slow = 0
-	}
-	h := turnsAt{}
-	next := func(w *waiter, now time.Duration) {
-		wait := w.pace.Wait(rule)
-		w.at = now + wait/2 + time.Duration(random.Int64N(int64(wait/2)+1))
-	}
-	for range clients {
-		w := &waiter{left: bodies}
-		next(w, 0)
-		h = append(h, w)
-	}
-	heap.Init(&h)
+	rule := turns.Rule{Cap: 10 * time.Second, Slow: time.Duration(turns.SlowShare * float64(patience))}
+	w := play.NewWorld(1)
 	var backlog float64 // requests
 	last := away
-	for len(h) > 0 && h[0].at < time.Hour {
-		w := h[0]
-		now := w.at
-		if now < away {
-			if silent {
-				w.pace.Learn(rule, TimedOut, 0)
-				now += patience
-			} else {
-				w.pace.Learn(rule, Failed, 0)
-			}
-		} else {
-			backlog = max(0, backlog-(now-last).Seconds()*capacity*(1-share))
-			last = now
-			backlog++
-			took := time.Duration(backlog / capacity * float64(time.Second))
-			if took > patience {
-				recovered = now - away
-				w.pace.Learn(rule, TimedOut, patience)
-				now += patience
-			} else {
-				w.pace.Learn(rule, Continued, took)
-				w.left--
-				now += took
-			}
+	// turn returns the result of a turn, and how long it takes.
+	turn := func() (turns.Result, time.Duration) {
+		switch {
+		case w.Now < away && silent:
+			return turns.TimedOut, patience
+		case w.Now < away:
+			return turns.Failed, 0
 		}
-		w.pace.crowded = w.pace.crowded && !hasty
-		if w.left == 0 {
-			done = now - away
-			heap.Pop(&h)
-			continue
+		backlog = max(0, backlog-(w.Now-last).Seconds()*capacity*(1-share)) + 1
+		last = w.Now
+		if took := time.Duration(backlog / capacity * float64(time.Second)); took <= patience {
+			return turns.Continued, took
 		}
-		next(w, now)
-		heap.Fix(&h, 0)
+		recovered = w.Now - away
+		return turns.TimedOut, patience
 	}
+	for range clients {
+		var pace turns.Pace
+		left := bodies
+		var next func(now time.Duration)
+		next = func(now time.Duration) {
+			wait := pace.Wait(rule)
+			w.At(now+wait/2+time.Duration(w.Random.Int64N(int64(wait/2)+1)), func() {
+				result, took := turn()
+				pace.Learn(rule, result, took)
+				if result == turns.Continued {
+					left--
+				}
+				if left > 0 {
+					next(w.Now + took)
+				} else {
+					done = w.Now + took - away
+				}
+			})
+		}
+		next(0)
+	}
+	w.Run(time.Hour)
 	return recovered, done
 }
 
@@ -105,15 +76,13 @@ func TestPace_Fleet(t *testing.T) {
 		{time.Second, false, 15 * time.Second}, {10 * time.Second, false, 15 * time.Second}, {time.Minute, false, 15 * time.Second},
 		{time.Second, true, 15 * time.Second}, {10 * time.Second, true, 40 * time.Second}, {time.Minute, true, 4 * time.Minute},
 	} {
-		recovered, done := fleet(1000, bodies, capacity, 0.7, c.away, c.silent, false)
-		_, alone := fleet(1, bodies, capacity, 0.7, c.away, c.silent, false)
+		recovered, done := fleet(1000, bodies, capacity, 0.7, c.away, c.silent)
+		_, alone := fleet(1, bodies, capacity, 0.7, c.away, c.silent)
 		t.Logf("away %v, silent %t: last timeout %v after the return, the last body is continued %v after it, of one client %v; the capacity allows %v",
 			c.away, c.silent, recovered.Round(100*time.Millisecond), done.Round(time.Second), alone.Round(time.Second), time.Duration(1000*bodies*10/3)*time.Millisecond)
 		assert.LessOrEqual(t, recovered, 3*time.Second)
 		assert.Positive(t, done)
 		assert.Less(t, done, 12*time.Minute)
 		assert.Less(t, alone, c.alone)
-		hasty, _ := fleet(1000, bodies, capacity, 0.7, c.away, c.silent, true)
-		assert.Greater(t, hasty, 3*time.Second, "without the slow end of the halving")
 	}
 }
