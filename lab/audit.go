@@ -3,8 +3,6 @@
 
 package lab
 
-import "fmt"
-
 // note is what Load keeps about a request until the ledger's executions are
 // known.
 type note uint8
@@ -56,13 +54,4 @@ func audit(notes []note, executions []uint8) Audit {
 		}
 	}
 	return a
-}
-
-// OK reports whether every caller got an outcome and the ledger agrees with all
-// of them.
-func (a Audit) OK() bool { return a == Audit{Begun: a.Begun} }
-
-func (a Audit) String() string {
-	return fmt.Sprintf("%d requests begun, %d callers without an answer, %d requests lost, %d duplicates, %d executions that nobody asked for",
-		a.Begun, a.Unanswered, a.Lost, a.Duplicates, a.Unasked)
 }

@@ -175,7 +175,10 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 		var stop func()
 		if plan.Legacy {
 			legacy = make(chan struct{})
-			stop = func() { close(legacy) }
+			stop = func() {
+				of.legacy.Store(int64(max(1, w.now())))
+				close(legacy)
+			}
 		} else {
 			var cancel context.CancelCauseFunc
 			ctx, cancel = context.WithCancelCause(ctx)

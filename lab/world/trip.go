@@ -38,7 +38,7 @@ type roundTrip struct {
 	dead     error         // why its context had ended before
 	cause    error         // why it has ended, if it has by the end of RoundTrip
 	over     time.Duration // end of its context; 0: it didn't end before RoundTrip
-	legacy   time.Duration // when Request.Cancel was closed
+	legacy   time.Duration // when Request.Cancel was closed; 0: not before RoundTrip ended
 	deadline time.Duration // of the context when it began; 0: none
 	policies Policies      // when it began
 	events   []event
@@ -77,6 +77,8 @@ type callOf struct {
 	call *Call
 	hops atomic.Int32
 
+	legacy atomic.Int64 // when Request.Cancel was closed, as a time.Duration; 0: it wasn't
+
 	mu     sync.Mutex
 	traced traced
 	last   atomic.Pointer[roundTrip]
@@ -112,26 +114,6 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	}
 	mine := req.Clone(req.Context())
 	mine.Header.Set("World-Id", strconv.Itoa(r.id))
-	//lint:ignore SA1019 net/http obeys it
-	if canceled := mine.Cancel; canceled != nil {
-		done := make(chan struct{})
-		defer close(done)
-		go func() {
-			select {
-			case <-canceled:
-			case <-done:
-				// Both may have happened.
-				select {
-				case <-canceled:
-				default:
-					return
-				}
-			}
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.legacy = w.now()
-		}()
-	}
 	before := mine.Clone(context.Background())
 	get := mine.GetBody
 	w.log("%v: t%d %s %s", r, c.number, mine.Method, r.host)
@@ -150,6 +132,9 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	resp, err = c.retrip.RoundTrip(mine)
 	r.mu.Lock()
 	r.end, r.resp, r.err, r.cause = w.now(), resp, err, context.Cause(req.Context())
+	if at := time.Duration(of.legacy.Load()); at > 0 {
+		r.legacy = max(r.begin, at)
+	}
 	r.mu.Unlock()
 	stop()
 	if !maps.EqualFunc(before.Header, mine.Header, slices.Equal) || before.URL.String() != mine.URL.String() || before.Method != mine.Method || before.ContentLength != mine.ContentLength ||
