@@ -4,10 +4,12 @@
 package sim
 
 import (
+	"context"
 	"io"
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +23,123 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/testenv"
 )
+
+// bench implements the backend of a Scenario as a RoundTripper in a synctest
+// bubble. It shares no code with the simulator: goroutines wait for places in
+// channels, and there is no event queue.
+type bench struct {
+	s       Scenario
+	began   time.Time
+	service *source
+	faults  *source
+
+	mu       sync.Mutex
+	attempts []time.Duration
+	stations []benchStation
+	work     sync.WaitGroup
+
+	fleets []*retrip.Fleet // one for each client with an account
+	lacks  float64         // tokens of that account
+}
+
+// add is the store of the fleet's account.
+func (b *bench) add(_ context.Context, _ string, tokens, size float64) (level float64, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lacks = min(size, max(0, b.lacks-tokens))
+	return size - b.lacks, nil
+}
+
+// benchStation is an instance: a place for each request that waits or is served, and for
+// each that is served.
+type benchStation struct{ inside, served chan struct{} }
+
+func newBench(s Scenario) *bench {
+	b := &bench{s: s, began: time.Now(), service: newSource(s.Seed+99, 1), faults: newSource(s.Seed+99, 2)}
+	workers := s.Backend.Workers
+	if workers == 0 {
+		workers = math.MaxInt32
+	}
+	for range max(1, s.Backend.Instances) {
+		b.stations = append(b.stations, benchStation{make(chan struct{}, workers+s.Backend.Queue), make(chan struct{}, workers)})
+	}
+	return b
+}
+
+func (b *bench) RoundTrip(req *http.Request) (*http.Response, error) {
+	be := &b.s.Backend
+	b.mu.Lock()
+	now := time.Since(b.began)
+	b.attempts = append(b.attempts, now)
+	troubled := now >= b.s.Trigger.At && now < b.s.Trigger.end()
+	rate := be.FailureRate
+	if troubled {
+		rate = max(rate, b.s.Trigger.FailureRate)
+	}
+	n := int(b.faults.below(uint64(len(b.stations))))
+	s := b.stations[n]
+	if b.faults.happens(newChance(rate)) || n >= be.Slow && n < be.Slow+be.Dead {
+		b.mu.Unlock()
+		if be.Silent {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		}
+		resp := answer(req, http.StatusServiceUnavailable)
+		if d := b.s.Trigger.RetryAfter; d > 0 && troubled {
+			resp.Header.Set("Retry-After", strconv.Itoa(int(d.Seconds())))
+		}
+		return resp, nil
+	}
+	b.mu.Unlock()
+	select {
+	case s.inside <- struct{}{}:
+	default:
+		return answer(req, http.StatusServiceUnavailable), nil
+	}
+	done := make(chan bool, 1)
+	// The worker finishes the job whether or not the client waits.
+	b.work.Go(func() {
+		s.served <- struct{}{}
+		good := !be.DropAbandoned || req.Context().Err() == nil
+		if good {
+			time.Sleep(b.takes(n))
+		}
+		<-s.served
+		<-s.inside
+		done <- good
+	})
+	select {
+	case good := <-done:
+		if !good {
+			return answer(req, http.StatusServiceUnavailable), nil
+		}
+		return answer(req, http.StatusOK), nil
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+}
+
+// takes returns how long a worker of the nth instance works.
+func (b *bench) takes(n int) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	be := &b.s.Backend
+	mean := float64(be.Service)
+	now := time.Since(b.began)
+	if b.s.Trigger.Slowdown > 0 && now >= b.s.Trigger.At && now < b.s.Trigger.end() {
+		mean *= b.s.Trigger.Slowdown
+	}
+	if n < be.Slow {
+		mean *= be.SlowBy
+	}
+	took := time.Duration(mean)
+	if be.Spread > 0 {
+		took = time.Duration(max(0, mean*(1+be.Spread*b.service.normal())))
+	} else if !be.Fixed {
+		took = b.service.exponential(mean)
+	}
+	return took
+}
 
 func answer(req *http.Request, status int) *http.Response {
 	return &http.Response{StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -211,9 +330,6 @@ func assertAgree(t *testing.T, what string, s [2]sample) {
 	assert.InDelta(t, s[1].mean(), s[0].mean(), bound+2, what)
 	assert.Less(t, bound, 0.12*s[1].mean(), "the bound is meaningful")
 }
-
-// work takes as long as d, in the time of a bubble.
-func work(d time.Duration) { time.Sleep(d) }
 
 // Layers that retry multiply their attempts. In an outage of 10 s, three layers
 // without budgets send up to 64 attempts per request. With the default budget, each
