@@ -59,8 +59,7 @@ func TestHedge_Overheard(t *testing.T) {
 						assert.Zero(t, paused, "the answer is about its own request")
 						return
 					}
-					state, err := tr.HostState("example.com:80")
-					require.NoError(t, err)
+					state := play.Must(tr.HostState("example.com:80"))
 					assert.EqualValues(t, 1, paused)
 					assert.InDelta(t, 7, state.PausedFor.Seconds(), 0.2)
 					base.script(leg{status: 503}, leg{status: 200})

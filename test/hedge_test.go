@@ -291,8 +291,7 @@ func TestHedge_BothFail(t *testing.T) {
 					assert.EqualValues(t, "failed", events[1].Reason)
 					if tt.status == 0 {
 						require.Error(t, err)
-						var e *retrip.Error
-						require.ErrorAs(t, err, &e)
+						e := play.AsError(t, err)
 						assert.Equal(t, 2, e.Attempts)
 						for _, want := range tt.errs {
 							assert.ErrorIs(t, err, want)
@@ -315,8 +314,7 @@ func TestHedge_BothFail(t *testing.T) {
 				assert.Less(t, events[2].Wait, 2*tt.wait)
 				assert.EqualValues(t, 1, m["requests_total recovered"])
 				assert.EqualValues(t, 1, m["retries_total"])
-				state, err := tr.HostState("example.com:80")
-				require.NoError(t, err)
+				state := play.Must(tr.HostState("example.com:80"))
 				assert.EqualValues(t, 5, state.Tokens, "the retry succeeded")
 			})
 		}

@@ -81,8 +81,7 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 			tr.HostStates() // like a scrape: drops hosts that have healed
 		}
 		assert.EqualValues(t, "open", play.Must(tr.HostState("example.com:80")).Breaker)
-		var failure *retrip.Error
-		require.ErrorAs(t, get(), &failure)
+		failure := play.AsError(t, get())
 		assert.Equal(t, retrip.ReasonBreakerOpen, failure.Reason)
 		assert.Len(t, base.At, 20)
 	})

@@ -24,6 +24,36 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
+// pours answers a request with head, and then with more, again and again, after a pause.
+func pours(head, more string, pause time.Duration) func(*hostileConn) {
+	return func(c *hostileConn) {
+		c.request()
+		for ok := c.send(head); ok && c.server.written.Load() < 1e9; ok = c.send(more) {
+			time.Sleep(pause)
+		}
+	}
+}
+
+// always answers each request with what text returns.
+func always(text func() string) func(*hostileConn) {
+	return func(c *hostileConn) {
+		for _, ok := c.request(); ok; _, ok = c.request() {
+			c.send(text())
+		}
+	}
+}
+
+// says answers a request with text, and waits, or not, until the client closes the
+// connection.
+func says(text string, waits bool) func(*hostileConn) {
+	return func(c *hostileConn) {
+		c.request()
+		if c.send(text); waits {
+			c.request() // there is none
+		}
+	}
+}
+
 // Four attempts at a hostile server: their duration, the bytes that the client
 // gets and reads, and the number of connections.
 //
@@ -35,7 +65,7 @@ func TestHostile(t *testing.T) {
 	// A drained body, the connection's buffer, and the bytes that net/http
 	// reads ahead.
 	const drained = 3*(256*kib+64*kib+32*kib) + 64*kib + 32*kib
-	flood := strings.Repeat("x", 4*kib)
+	flood, drip := strings.Repeat("x", 4*kib), 10*time.Millisecond
 	for _, tt := range []struct {
 		name   string
 		serve  func(*hostileConn)
@@ -45,94 +75,33 @@ func TestHostile(t *testing.T) {
 		read   int64 // bytes of bodies that the client reads
 		conns  int64
 	}{
-		{"endless error body", func(c *hostileConn) {
-			c.request()
-			for ok := c.send("HTTP/1.1 503 No\r\n\r\n"); ok; ok = c.send(flood) {
-			}
-		}, 503, 0, drained, 3 * (256*kib + 1), 4},
-		{"endless chunked error body", func(c *hostileConn) {
-			c.request()
-			for ok := c.send("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n"); ok; ok = c.send("1000\r\n" + flood + "\r\n") {
-			}
-		}, 503, 0, drained, 3 * (256*kib + 1), 4},
-		{"dripping error body", func(c *hostileConn) {
-			c.request()
-			for ok := c.send("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\n"); ok; ok = c.send("x") {
-				time.Sleep(10 * time.Millisecond)
-			}
-		}, 503, 300 * time.Millisecond, kib, 100, 4},
-		{"dripping headers", func(c *hostileConn) {
-			c.request()
-			for ok := c.send("HTTP/1.1 503 No\r\nX-Drip: "); ok; ok = c.send("x") {
-				time.Sleep(10 * time.Millisecond)
-			}
-		}, 0, 4 * time.Second, 4 * kib, 0, 4},
-		{"silence", func(c *hostileConn) {
-			c.request()
-			c.request() // there is no request: waits until the client closes the connection
-		}, 0, 4 * time.Second, 0, 0, 4},
-		{"a billion bytes of header in one line", func(c *hostileConn) {
-			c.request()
-			for ok := c.send("HTTP/1.1 503 No\r\nX-Long: "); ok && c.server.written.Load() < 1e9; ok = c.send(flood) {
-			}
-		}, 0, 0, 4 * 1200 * kib, 0, 4},
-		{"a billion bytes of header fields", func(c *hostileConn) {
-			c.request()
-			for ok := c.send("HTTP/1.1 503 No\r\n"); ok && c.server.written.Load() < 1e9; ok = c.send("X: " + flood + "\r\n") {
-			}
-		}, 0, 0, 4 * 1200 * kib, 0, 4},
-		{"a flood of 103", func(c *hostileConn) {
-			c.request()
-			for ok := true; ok && c.server.written.Load() < 1e9; ok = c.send("HTTP/1.1 103 Early Hints\r\nLink: </" + flood + ">\r\n\r\n") {
-			}
-		}, 0, 0, 4 * 1200 * kib, 0, 4},
-		{"a flood of 100", func(c *hostileConn) {
-			c.request()
-			for ok := true; ok && c.server.written.Load() < 1e9; ok = c.send("HTTP/1.1 100 Continue\r\nX: " + flood + "\r\n\r\n") {
-			}
-		}, 0, 0, 4 * 1200 * kib, 0, 4},
-		{"a gzip bomb as error body", func(c *hostileConn) {
-			c.request()
-			c.send("HTTP/1.1 503 No\r\nContent-Encoding: gzip\r\n\r\n" + bomb)
-		}, 503, 0, int64(4 * (len(bomb) + kib)), 3 * (256*kib + 1), 4},
-		{"a declared length of an exbibyte", func(c *hostileConn) {
-			c.request()
-			c.send("HTTP/1.1 503 No\r\nContent-Length: 1152921504606846976\r\n\r\nx")
-			c.request()
-		}, 503, 0, kib, 0, 4},
-		{"less body than declared", func(c *hostileConn) {
-			c.request()
-			c.send("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\nx")
-		}, 503, 0, kib, 3, 4},
-		{"more body than declared", func(c *hostileConn) {
-			c.request()
-			c.send("HTTP/1.1 503 No\r\nContent-Length: 1\r\n\r\nx" + ok200 + flood)
-			// If the retry comes before net/http has seen that bytes are left, it takes them
-			// for the response.
-		}, -1, 0, 20 * kib, 5, 4},
-		{"two lengths", func(c *hostileConn) {
-			c.request()
-			c.send("HTTP/1.1 503 No\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx")
-		}, 0, 0, kib, 0, 4},
-		{"a negative length", func(c *hostileConn) {
-			c.request()
-			c.send("HTTP/1.1 503 No\r\nContent-Length: -1\r\n\r\nxx")
-		}, 0, 0, kib, 0, 4},
-		{"a thousand cookies", func(c *hostileConn) {
-			for _, ok := c.request(); ok; _, ok = c.request() {
-				c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\n" + strings.Repeat("Set-Cookie: a=b; Path=/\r\n", 1000) + "\r\n")
-			}
-		}, 503, 0, 110 * kib, 0, 1},
+		{"endless error body", pours("HTTP/1.1 503 No\r\n\r\n", flood, 0), 503, 0, drained, 3 * (256*kib + 1), 4},
+		{"endless chunked error body", pours("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n"+flood+"\r\n", 0), 503, 0, drained, 3 * (256*kib + 1), 4},
+		{"dripping error body", pours("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\n", "x", drip), 503, 300 * time.Millisecond, kib, 100, 4},
+		{"dripping headers", pours("HTTP/1.1 503 No\r\nX-Drip: ", "x", drip), 0, 4 * time.Second, 4 * kib, 0, 4},
+		{"silence", says("", true), 0, 4 * time.Second, 0, 0, 4},
+		{"a billion bytes of header in one line", pours("HTTP/1.1 503 No\r\nX-Long: ", flood, 0), 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a billion bytes of header fields", pours("HTTP/1.1 503 No\r\n", "X: "+flood+"\r\n", 0), 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a flood of 103", pours("", "HTTP/1.1 103 Early Hints\r\nLink: </"+flood+">\r\n\r\n", 0), 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a flood of 100", pours("", "HTTP/1.1 100 Continue\r\nX: "+flood+"\r\n\r\n", 0), 0, 0, 4 * 1200 * kib, 0, 4},
+		{"a gzip bomb as error body", says("HTTP/1.1 503 No\r\nContent-Encoding: gzip\r\n\r\n"+bomb, false), 503, 0, int64(4 * (len(bomb) + kib)), 3 * (256*kib + 1), 4},
+		{"a declared length of an exbibyte", says("HTTP/1.1 503 No\r\nContent-Length: 1152921504606846976\r\n\r\nx", true), 503, 0, kib, 0, 4},
+		{"less body than declared", says("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\nx", false), 503, 0, kib, 3, 4},
+		// If the retry comes before net/http has seen that bytes are left, it takes them for
+		// the response.
+		{"more body than declared", says("HTTP/1.1 503 No\r\nContent-Length: 1\r\n\r\nx"+ok200+flood, false), -1, 0, 20 * kib, 5, 4},
+		{"two lengths", says("HTTP/1.1 503 No\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx", false), 0, 0, kib, 0, 4},
+		{"a negative length", says("HTTP/1.1 503 No\r\nContent-Length: -1\r\n\r\nxx", false), 0, 0, kib, 0, 4},
+		{"a thousand cookies", always(func() string {
+			return "HTTP/1.1 503 No\r\nContent-Length: 0\r\n" + strings.Repeat("Set-Cookie: a=b; Path=/\r\n", 1000) + "\r\n"
+		}), 503, 0, 110 * kib, 0, 1},
 		{"a response before the request, then silence", func(c *hostileConn) {
 			c.send("HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno")
 			c.request()
 			c.request()
 		}, -1, 4 * time.Second, kib, 8, 4},
 		{"hang-up at once", func(*hostileConn) {}, 0, 0, 0, 0, 4},
-		{"garbage", func(c *hostileConn) {
-			c.request()
-			c.send(strings.Repeat("\x00\xff\r\n", kib))
-		}, 0, 0, 20 * kib, 0, 4},
+		{"garbage", says(strings.Repeat("\x00\xff\r\n", kib), false), 0, 0, 20 * kib, 0, 4},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			s := newHostileServer(t, tt.serve)
@@ -217,15 +186,12 @@ func TestHostile_RetryAfter(t *testing.T) {
 			name := tt.field[:min(len(tt.field), 80)]
 			bubble(t, fmt.Sprintf("%d %s", status, name), func(t *testing.T) {
 				var calls atomic.Int64
-				s := newHostileServer(t, func(c *hostileConn) {
-					for _, ok := c.request(); ok; _, ok = c.request() {
-						if calls.Add(1) == 1 {
-							c.send(fmt.Sprintf("HTTP/1.1 %d No\r\nContent-Length: 0\r\n%s\r\n\r\n", status, tt.field))
-						} else {
-							c.send(ok200)
-						}
+				s := newHostileServer(t, always(func() string {
+					if calls.Add(1) == 1 {
+						return fmt.Sprintf("HTTP/1.1 %d No\r\nContent-Length: 0\r\n%s\r\n\r\n", status, tt.field)
 					}
-				})
+					return ok200
+				}))
 				transport := &retrip.Transport{Base: s, Policy: retrip.Policy{MaxWait: maxWait}}
 				began := time.Now()
 				drop(t, transport, play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)))
@@ -327,20 +293,15 @@ func TestHostile_RedirectToPausedHost(t *testing.T) {
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			var paused atomic.Bool
-			target := newHostileServer(t, func(c *hostileConn) {
-				for _, ok := c.request(); ok; _, ok = c.request() {
-					if paused.CompareAndSwap(false, true) {
-						c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n")
-					} else {
-						c.send(ok200)
-					}
+			target := newHostileServer(t, always(func() string {
+				if paused.CompareAndSwap(false, true) {
+					return "HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n"
 				}
-			})
-			lure := newHostileServer(t, func(c *hostileConn) {
-				for _, ok := c.request(); ok; _, ok = c.request() {
-					c.send("HTTP/1.1 307 There\r\nContent-Length: 0\r\nLocation: " + target.URL + "\r\n\r\n")
-				}
-			})
+				return ok200
+			}))
+			lure := newHostileServer(t, always(func() string {
+				return "HTTP/1.1 307 There\r\nContent-Length: 0\r\nLocation: " + target.URL + "\r\n\r\n"
+			}))
 			both := hostileRoute{lure.URL: lure, target.URL: target}
 			transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}}}
 			client := &http.Client{Transport: transport}
@@ -362,8 +323,7 @@ func TestHostile_RedirectToPausedHost(t *testing.T) {
 				resp.Body.Close()
 				assert.Equal(t, 200, resp.StatusCode)
 			} else {
-				var e *retrip.Error
-				require.ErrorAs(t, err, &e)
+				e := play.AsError(t, err)
 				assert.Equal(t, retrip.ReasonHostPaused, e.Reason)
 				assert.Zero(t, took)
 			}

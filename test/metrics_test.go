@@ -31,8 +31,7 @@ func TestMetrics_Counts(t *testing.T) {
 		m := retrip.NewMetrics()
 		run := func(host, method string, p retrip.Policy, ctx context.Context, steps ...play.Step) {
 			tr := &retrip.Transport{Base: play.Base(steps...), Metrics: m, Policy: p, Hosts: map[string]retrip.Policy{"*.Example.com": {MaxAttempts: 2}}}
-			req := play.MustRequest(t, method, "http://"+host+"/secret-path?q=1", nil).WithContext(ctx)
-			try(tr, req)
+			try(tr, play.MustRequest(t, method, "http://"+host+"/secret-path?q=1", nil).WithContext(ctx))
 			time.Sleep(time.Minute) // longer than any pause
 		}
 		reset := errors.New("reset by a peer with a long story")

@@ -122,8 +122,7 @@ func TestTrace_CallerGoesInTheWait(t *testing.T) {
 			time.AfterFunc(time.Duration(len(tt.steps))*time.Second-time.Millisecond, cancel)
 			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 			require.ErrorIs(t, err, context.Canceled)
-			var e *retrip.Error
-			require.ErrorAs(t, err, &e)
+			e := play.AsError(t, err)
 			assert.Equal(t, 503, e.StatusCode)
 			assert.Equal(t, "1", e.Header.Get("Left"))
 			require.Len(t, ends, 2)

@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,50 +27,48 @@ import (
 //retrip:promise P2 P5
 func TestTransport_Panics(t *testing.T) {
 	boom := func() { panic("boom") }
+	panics := func(*http.Request) (*http.Response, error) { boom(); return nil, nil }
+	classify := func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
+	idempotent := func(*http.Request) bool { boom(); return false }
+	hook := func(retrip.Event) { boom() }
 	for _, tt := range []struct {
-		name  string
-		set   func(*retrip.Transport)
-		steps []play.Step
+		name   string
+		policy retrip.Policy
+		trace  *retrip.Trace
+		steps  []play.Step
 	}{
-		{"base, first attempt", func(*retrip.Transport) {}, []play.Step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
-		{"base, second attempt", func(*retrip.Transport) {}, []play.Step{play.Reply(503), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
-		{"base, second attempt after an error", func(*retrip.Transport) {}, []play.Step{play.Err(io.EOF), func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
-		{"base with a timeout", func(tr *retrip.Transport) { tr.Policy.AttemptTimeout = time.Hour }, []play.Step{func(*http.Request) (*http.Response, error) { boom(); return nil, nil }}},
-		{"Classify", func(tr *retrip.Transport) {
-			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
-		}, []play.Step{play.Reply(503)}},
-		{"Classify with a timeout", func(tr *retrip.Transport) {
-			tr.Policy.AttemptTimeout = time.Hour
-			tr.Policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
-		}, []play.Step{play.Reply(200)}},
-		{"Idempotent", func(tr *retrip.Transport) { tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false } }, []play.Step{play.Reply(503)}},
-		{"Idempotent with keys", func(tr *retrip.Transport) {
-			tr.Policy.IdempotencyKey = retrip.On
-			tr.Policy.Idempotent = func(*http.Request) bool { boom(); return false }
-		}, []play.Step{play.Reply(503)}},
-		{"Trace.Attempt", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(200)}},
-		{"Trace.Attempt, second", func(tr *retrip.Transport) {
-			tr.Trace = &retrip.Trace{Attempt: func(e retrip.Event) {
-				if e.Attempt == 2 {
-					boom()
-				}
-			}}
-		}, []play.Step{play.Reply(503)}},
-		{"Trace.Retry", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Retry: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(503)}},
-		{"Trace.GiveUp", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{GiveUp: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(503)}},
-		{"Trace.Done", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Done: func(retrip.Event) { boom() }} }, []play.Step{play.Reply(200)}},
-		{"Trace.Host", func(tr *retrip.Transport) { tr.Trace = &retrip.Trace{Host: func(retrip.HostState) { boom() }} }, []play.Step{play.Reply(503, "Retry-After: 1")}},
-		{"a response body", func(*retrip.Transport) {}, []play.Step{func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 503, ContentLength: -1, Body: play.NewReply(testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil }))}, nil
+		{name: "base, first attempt", steps: []play.Step{panics}},
+		{name: "base, second attempt", steps: []play.Step{play.Reply(503), panics}},
+		{name: "base, second attempt after an error", steps: []play.Step{play.Err(io.EOF), panics}},
+		{name: "base with a timeout", policy: retrip.Policy{AttemptTimeout: time.Hour}, steps: []play.Step{panics}},
+		{name: "Classify", policy: retrip.Policy{Classify: classify}},
+		{name: "Classify with a timeout", policy: retrip.Policy{Classify: classify, AttemptTimeout: time.Hour}, steps: []play.Step{play.Reply(200)}},
+		{name: "Idempotent", policy: retrip.Policy{Idempotent: idempotent}},
+		{name: "Idempotent with keys", policy: retrip.Policy{Idempotent: idempotent, IdempotencyKey: retrip.On}},
+		{name: "Trace.Attempt", trace: &retrip.Trace{Attempt: hook}},
+		{name: "Trace.Attempt, second", trace: &retrip.Trace{Attempt: func(e retrip.Event) {
+			if e.Attempt == 2 {
+				boom()
+			}
 		}}},
+		{name: "Trace.Retry", trace: &retrip.Trace{Retry: hook}},
+		{name: "Trace.GiveUp", trace: &retrip.Trace{GiveUp: hook}},
+		{name: "Trace.Done", trace: &retrip.Trace{Done: hook}, steps: []play.Step{play.Reply(200)}},
+		{name: "Trace.Host", trace: &retrip.Trace{Host: func(retrip.HostState) { boom() }}, steps: []play.Step{play.Reply(503, "Retry-After: 1")}},
+		{name: "a response body", steps: []play.Step{answers(503, nil, func(context.Context) io.Reader {
+			return testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil })
+		})}},
 	} {
 		for _, kind := range []string{"none", "stream", "GetBody"} {
 			play.Bubble(t, tt.name+" body "+kind, func(t *testing.T) {
-				base := play.Base(tt.steps...)
+				steps, policy := tt.steps, tt.policy
+				if steps == nil {
+					steps = []play.Step{play.Reply(503)}
+				}
+				base := play.Base(steps...)
 				base.Keep = strings.HasPrefix(tt.name, "base") // panics before it closes the body
-				tr := &retrip.Transport{Base: base, Policy: play.Steady}
-				tr.Policy.Budget = 1
-				tt.set(tr)
+				policy.Backoff, policy.Budget = play.Steady.Backoff, 1
+				tr := &retrip.Transport{Base: base, Policy: policy, Trace: tt.trace}
 				body := play.NewSend("x")
 				var made []*play.SendBody
 				req := play.Request(t, "PUT", body)

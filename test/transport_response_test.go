@@ -160,26 +160,20 @@ func TestTransport_DiscardsBeforeTheDeadline(t *testing.T) {
 	} {
 		for _, ofPolicy := range []bool{true, false} {
 			bubble(t, fmt.Sprint(name, ofPolicy), func(t *testing.T) {
-				var began []time.Duration
-				start, ctx, policy := time.Now(), t.Context(), retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}
-				if policy.Deadline = deadline; !ofPolicy {
-					policy.Deadline = 0
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, deadline)
-					defer cancel()
+				policy, left := retrip.Policy{Deadline: deadline, Backoff: retrip.Backoff{Base: time.Millisecond}}, time.Hour
+				if !ofPolicy {
+					policy.Deadline, left = 0, deadline
 				}
-				base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-					began = append(began, time.Since(start))
-					if len(began) > 1 {
-						return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
-					}
-					return &http.Response{StatusCode: 503, Body: tt.body, ContentLength: -1, Request: r}, nil
-				})
+				ctx, cancel := context.WithTimeout(t.Context(), left)
+				defer cancel()
+				base := play.Base(func(*http.Request) (*http.Response, error) {
+					return &http.Response{StatusCode: 503, Body: tt.body, ContentLength: -1}, nil
+				}, play.Reply(200))
 				tr := &retrip.Transport{Base: base, Policy: policy}
 				defer time.Sleep(time.Hour) // until the bodies are done
 				resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
-				require.Len(t, began, tt.attempts)
-				for _, at := range began {
+				require.Len(t, base.At, tt.attempts)
+				for _, at := range base.At {
 					assert.Less(t, at, deadline)
 				}
 				if tt.attempts == 2 {
@@ -187,8 +181,7 @@ func TestTransport_DiscardsBeforeTheDeadline(t *testing.T) {
 					play.Finish(t, resp)
 					return
 				}
-				var e *retrip.Error
-				require.ErrorAs(t, err, &e)
+				e := play.AsError(t, err)
 				assert.Equal(t, retrip.ReasonDeadline, e.Reason)
 				assert.Equal(t, 503, e.StatusCode)
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
@@ -379,8 +372,7 @@ func TestResponse_HeardByOthers(t *testing.T) {
 					return play.Reply(status, "Retry-After: 7")(r)
 				})}
 				play.Finish(t, do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx)))
-				state, err := tr.HostState("example.com:80")
-				require.NoError(t, err)
+				state := play.Must(tr.HostState("example.com:80"))
 				assert.Equal(t, pauses, state.PausedFor > 6*time.Second, "%+v", state)
 				assert.Zero(t, state.Waiting)
 			})
