@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"os"
 	"runtime"
 	"strings"
 	"syscall"
@@ -382,4 +383,40 @@ func TestAttempt_IsAnOrdinaryContext(t *testing.T) {
 	drop(t, transport, req)
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 	assert.Equal(t, []string{"example.com:80"}, asked)
+}
+
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
+type (
+	readerFunc       = testenv.Reader
+	roundTripperFunc = testenv.RoundTripper
+)
+
+var (
+	do   = testenv.Do
+	drop = testenv.Drop
+	try  = testenv.Try
+)
+
+func mustRead(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(data)
+}
+
+// must returns v. It panics if err isn't nil.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// resolved returns the rules of p as Transport.Policy.
+func resolved(t testing.TB, p Policy) *rules {
+	t.Helper()
+	r, err := p.resolve(defaults)
+	require.NoError(t, err)
+	return r
 }

@@ -4,10 +4,17 @@
 package retrip
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
+	"net/url"
+	"slices"
 	"time"
 
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
 )
 
 // HostState describes what a Transport knows of a host: how requests to it fail,
@@ -85,4 +92,149 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 		wire.FailingFor = s.FailingFor.String()
 	}
 	return json.Marshal(wire)
+}
+
+// HostState returns what t knows about a host, given as "example.com:443" or
+// "[::1]:8080". Its spelling doesn't matter, as in Transport.Hosts. A host
+// without trouble has all its tokens, no pause and a closed breaker. The error
+// says why host isn't valid, or what is wrong with t's policies.
+func (t *Transport) HostState(host string) (HostState, error) {
+	key, err := hostkey.Parse(host)
+	if err != nil {
+		return HostState{}, err
+	}
+	s := t.start()
+	if s.err != nil {
+		return HostState{}, s.err
+	}
+	now := s.now()
+	return t.state(s, t.tables.Hosts.Look(key, now), key, now), nil
+}
+
+// HostStates returns the states, by name, of the hosts in trouble and of those
+// at which requests failed or were canceled in the last five minutes, or nil if
+// t's policies are invalid. If about 4096 hosts are in trouble at once, further
+// ones share budgets: the last entry, with the Host "others" and the policy
+// "default", adds up their tokens and has the largest FailedRetries.
+func (t *Transport) HostStates() []HostState {
+	s := t.start()
+	if s.err != nil {
+		return nil
+	}
+	now := s.now()
+	entries, others := t.tables.Hosts.All(now)
+	known := make(map[hostkey.Key]*host.Entry, len(entries))
+	for _, e := range entries {
+		known[e.Key] = e
+	}
+	for _, f := range t.tables.Failures.All(now) {
+		if known[f.Key] == nil {
+			known[f.Key] = nil // listed, without an entry
+		}
+	}
+	states := make([]HostState, 0, len(known)+1)
+	for _, key := range slices.SortedFunc(maps.Keys(known), hostkey.Key.Compare) {
+		states = append(states, t.state(s, known[key], key, now))
+	}
+	if len(others) > 0 {
+		all := HostState{Host: host.OtherHosts, Policy: s.fallback.Name, Held: true, Breaker: BreakerClosed}
+		for _, e := range others {
+			state := s.fallback.state(&e.Record, now)
+			all.Tokens += state.Tokens
+			all.Size += state.Size
+			all.FailedRetries = max(all.FailedRetries, state.FailedRetries)
+		}
+		states = append(states, all)
+	}
+	return states
+}
+
+// state is that of s, with what is known of the fleet's account and of the requests
+// that failed. e is nil if the host is in no trouble.
+func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.Duration) HostState {
+	held := e != nil
+	if !held {
+		e = &host.Entry{}
+	}
+	state := s.state(e, key, now)
+	state.Held = held
+	if size := s.find(&url.URL{Host: key.String()}).Fleet; t.Fleet != nil && size > 0 {
+		if level, known := t.Fleet.accounts.Level(key, size); known {
+			state.FleetTokens, state.FleetSize = level, size
+		}
+	}
+	how, at := host.Failure(e.Failed.Load()), time.Duration(e.Used.Load())
+	gaveUp := e.GaveUp.Load()
+	if e.Others {
+		how, gaveUp = 0, 0
+	}
+	if f, ok := t.tables.Failures.Look(key, now); ok {
+		state.Failed, state.Canceled = f.Failed, f.Canceled
+		if f.Failed > 0 {
+			state.FailingFor = max(0, now-f.Since)
+		}
+		if how == 0 || f.How != 0 && at < f.At {
+			how, at = f.How, f.At
+		}
+		gaveUp = cmp.Or(gaveUp, f.GaveUp)
+	}
+	if how != 0 {
+		why, kind, status := how.Parts()
+		state.LastFailure, state.FailedAgo = wordOf(decide.Reason(why)), max(0, now-at)
+		state.LastStatus, state.LastError = status, fault.Kind(kind).String()
+	}
+	state.LastGiveUp = wordOf(decide.Reason(gaveUp))
+	return state
+}
+
+// state describes e, the entry of the host of key, under the policy that the
+// host follows.
+func (s *settings) state(e *host.Entry, key hostkey.Key, now time.Duration) HostState {
+	r := s.find(&url.URL{Host: key.String()})
+	state := r.state(&e.Record, now)
+	if e.Missing(now) == 0 {
+		state.Tokens, state.FailedRetries = state.Size, 0
+	}
+	state.Host, state.Policy = key.String(), r.Name
+	return state
+}
+
+// PolicyFor returns the policy in force for a host, given as for HostState,
+// with every inherited field and every default filled in. The error is as for
+// HostState.
+func (t *Transport) PolicyFor(host string) (Policy, error) {
+	key, err := hostkey.Parse(host)
+	if err != nil {
+		return Policy{}, err
+	}
+	s := t.start()
+	if s.err != nil {
+		return Policy{}, s.err
+	}
+	return s.find(&url.URL{Host: key.String()}).policy.clone(), nil
+}
+
+// Policies returns the policies in force as they were set, by the fields Policy
+// and Hosts or by SetPolicies. The caller may change the result. The error says
+// what is wrong with t's policies.
+func (t *Transport) Policies() (Policy, map[string]Policy, error) {
+	s := t.start()
+	if s.err != nil {
+		return Policy{}, nil, s.err
+	}
+	hosts := make(map[string]Policy, len(s.hosts))
+	for pattern, p := range s.hosts {
+		hosts[pattern] = p.clone()
+	}
+	return s.policy.clone(), hosts, nil
+}
+
+// hedgeDelays calls f with the delay of each host, and its policy if that has hedges.
+func (t *Transport) hedgeDelays(f func(policy string, delay time.Duration)) {
+	s := t.start()
+	t.tables.Hedges.All(func(key hostkey.Key, delay time.Duration) {
+		if r := s.find(&url.URL{Host: key.String()}); r != nil && r.Hedge.Share > 0 {
+			f(r.Name, delay)
+		}
+	})
 }

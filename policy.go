@@ -6,10 +6,12 @@ package retrip
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
 
+	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/incoming"
 )
 
@@ -252,3 +254,26 @@ func overrideOf(ctx context.Context) *override {
 	o, _ := ctx.Value(overrideKey{}).(*override)
 	return o
 }
+
+// Peek returns the first n bytes of the body of resp without consuming them, for
+// Policy.Classify: some services report an error inside a 200. There are fewer if the
+// body ends or, without a Content-Length, sends nothing for 100 ms, and none if n isn't
+// positive, resp has no body, or resp is a 101. If the body broke, Peek returns its
+// error, as a later Read does. The bytes must not be changed, and are valid until the
+// body is read. Nobody else may use resp meanwhile.
+func Peek(resp *http.Response, n int) ([]byte, error) {
+	if n <= 0 || !body.In(resp) {
+		return nil, nil
+	}
+	ahead := body.AheadSoon(resp, int64(n), peekPatience)
+	resp.Body = ahead
+	start := ahead.Bytes(n)
+	if err := ahead.Err(); err != nil && err != io.EOF && len(start) < n {
+		return start, err
+	}
+	return start, nil
+}
+
+// peekPatience is how long Peek waits for more bytes after the first ones. It is
+// longer than the way of a second packet, and hardly delays a stream.
+const peekPatience = 100 * time.Millisecond

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/dialect"
 )
 
 // leaves calls f for every field of a policy that isn't a struct of fields. It
@@ -226,4 +228,16 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 		}
 		field.SetZero()
 	})
+}
+
+func TestDialects_UnknownName(t *testing.T) {
+	_, err := compile(Policy{Dialects: []string{"github", "gitlab"}}, nil)
+	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["anthropic" "azure"`)
+}
+
+func TestPolicy_DocumentsEveryDialect(t *testing.T) {
+	docs := mustRead(t, "policy.go")
+	for _, name := range dialect.Names() {
+		assert.Contains(t, docs, `"`+name+`"`)
+	}
 }

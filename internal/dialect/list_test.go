@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package retrip
+package dialect_test
 
 import (
 	"math"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/dialect"
@@ -25,6 +24,16 @@ func header(lines ...string) http.Header {
 		h.Add(name, value)
 	}
 	return h
+}
+
+// list returns the dialects of the given names, which commas separate.
+func list(names string) (l dialect.List) {
+	for name := range strings.SplitSeq(names, ",") {
+		if name != "" {
+			l = append(l, dialect.ByName[name])
+		}
+	}
+	return l
 }
 
 func TestDialects_Wait(t *testing.T) {
@@ -134,23 +143,16 @@ func TestDialects_Wait(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := Policy{}
-			if tt.dialects != "" {
-				p.Dialects = strings.Split(tt.dialects, ",")
-			}
-			r, err := p.resolve(defaults)
-			require.NoError(t, err)
-			assert.Equal(t, tt.want, r.Dialects.Wait(http.StatusTooManyRequests, tt.header, now))
+			assert.Equal(t, tt.want, list(tt.dialects).Wait(http.StatusTooManyRequests, tt.header, now))
 		})
 	}
 }
 
 // The minimum wait applies to refusals by a limit.
 func TestDialects_LeastWait(t *testing.T) {
-	r, err := Policy{Dialects: []string{"github"}}.resolve(defaults)
-	require.NoError(t, err)
-	assert.Equal(t, time.Minute, r.Dialects.Wait(http.StatusTooManyRequests, header(), time.Now()))
-	assert.Zero(t, r.Dialects.Wait(http.StatusServiceUnavailable, header(), time.Now()))
+	github := list("github")
+	assert.Equal(t, time.Minute, github.Wait(http.StatusTooManyRequests, header(), time.Now()))
+	assert.Zero(t, github.Wait(http.StatusServiceUnavailable, header(), time.Now()))
 }
 
 //retrip:promise P8
@@ -177,21 +179,7 @@ func TestDialects_Verdict(t *testing.T) {
 		{"azure", 503, header("Stripe-Should-Retry: false"), dialect.Silent},
 		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), dialect.Stop},
 	} {
-		r, err := Policy{Dialects: []string{tt.name}}.resolve(defaults)
-		require.NoError(t, err)
-		assert.Equal(t, tt.want, r.Dialects.Verdict(tt.status, tt.header), "%v", tt)
-	}
-}
-
-func TestDialects_UnknownName(t *testing.T) {
-	_, err := compile(Policy{Dialects: []string{"github", "gitlab"}}, nil)
-	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["anthropic" "azure"`)
-}
-
-func TestPolicy_DocumentsEveryDialect(t *testing.T) {
-	docs := mustRead(t, "policy.go")
-	for _, name := range dialect.Names() {
-		assert.Contains(t, docs, `"`+name+`"`)
+		assert.Equal(t, tt.want, list(tt.name).Verdict(tt.status, tt.header), "%v", tt)
 	}
 }
 
@@ -200,7 +188,7 @@ func TestPolicy_DocumentsEveryDialect(t *testing.T) {
 //
 //retrip:promise P12
 func TestHeaders_Growth(t *testing.T) {
-	r := resolved(t, Policy{Dialects: []string{"openai", "ratelimit"}})
+	some := list("openai,ratelimit")
 	for _, field := range []string{"X-Should-Retry", "Content-Type", "Retry-After"} {
 		for _, part := range []string{"false", " ", "\t", " false,", "text/event-stream", ";", "application/grpc", "É", "İ", "9", "\xff"} {
 			t.Run(field+"/"+part, func(t *testing.T) {
@@ -213,8 +201,8 @@ func TestHeaders_Growth(t *testing.T) {
 				testenv.Growth(t, 5_000, input, func(all []http.Header) {
 					for _, h := range all {
 						_ = body.Endless(h)
-						_ = r.Dialects.Verdict(http.StatusServiceUnavailable, h)
-						_ = r.Dialects.Wait(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
+						_ = some.Verdict(http.StatusServiceUnavailable, h)
+						_ = some.Wait(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
 					}
 				})
 			})
