@@ -34,7 +34,7 @@ type place struct {
 
 // pin finds the host of the request, if the attempt failed or the host is in
 // trouble. It returns the current instant, or 0 if it didn't look. It must not be
-// inlined, to keep the stack frame of decide small.
+// inlined, to keep the stack frame of judge small.
 //
 //go:noinline
 func (p *place) pin(failed bool) time.Duration {
