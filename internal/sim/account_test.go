@@ -64,7 +64,8 @@ func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
 func TestAccount_Success(t *testing.T) {
 	same := func(within float64, s Scenario, name string, args ...any) {
 		t.Helper()
-		assert.InDelta(t, ran(t, s).SuccessRate(), ran(t, as(t, s, "account")).SuccessRate(), within, "%d clients, seed %d: %s", s.Fleet.Clients, s.Seed, fmt.Sprintf(name, args...))
+		local, with := ran(t, s).SuccessRate(), ran(t, as(t, s, "account")).SuccessRate()
+		assert.InDelta(t, local, with, within, "%d clients, seed %d: %s", s.Fleet.Clients, s.Seed, fmt.Sprintf(name, args...))
 	}
 	for _, clients := range rows([]int{10_000}, []int{100, 1000, 10_000, 100_000}) {
 		for _, share := range rows([]float64{0.3}, []float64{0.1, 0.2, 0.3}) {

@@ -63,6 +63,11 @@ func RateLimits() []RateLimitCase {
 		return ServerLimit{Kind: FixedWindow, Count: n, Window: d, Phase: phase, Word: w}
 	}
 
+	const minutes = 37*s + 30*time.Minute
+	wide := func(m *RateLimit) { m.DelayLow, m.DelayHigh = 0, 200*ms }
+	deadline := func(d time.Duration) func(*RateLimit) { return func(m *RateLimit) { m.Deadline = d } }
+	maxWait := func(d time.Duration) func(*RateLimit) { return func(m *RateLimit) { m.Policy.MaxWait = d } }
+
 	add("1/s, burst 1, 1 worker", must{used: 92, refusals: 4}, tokens(1, 1, rounded), 1, 600*s, 120*s)
 	add("1/s, burst 1, 50 workers", must{used: 92, refusals: 4, worst: 1.3}, tokens(1, 1, rounded), 50, 900*s, 120*s)
 	add("0.5/s, burst 1", must{used: 92, refusals: 4, worst: 1.3}, tokens(.5, 1, rounded), 10, 1200*s, 240*s)
@@ -76,7 +81,7 @@ func RateLimits() []RateLimitCase {
 	add("10/s, burst 10, exact", must{used: 97, refusals: 3, worst: 1.3}, tokens(10, 10, exact), 200, 600*s, 60*s)
 	add("10/s, burst 10, 1 worker", must{used: 96, refusals: 3}, tokens(10, 10, rounded), 1, 600*s, 60*s)
 	add("10/s, burst 10, 10 workers", must{used: 97, refusals: 1}, tokens(10, 10, rounded), 10, 600*s, 60*s)
-	add("10/s, burst 10, net 0-200 ms", must{used: 96, refusals: 1, worst: 1.3}, tokens(10, 10, rounded), 200, 600*s, 60*s, func(m *RateLimit) { m.DelayLow, m.DelayHigh = 0, 200*ms })
+	add("10/s, burst 10, net 0-200 ms", must{used: 96, refusals: 1, worst: 1.3}, tokens(10, 10, rounded), 200, 600*s, 60*s, wide)
 	add("10/s, burst 10, 10 % fail", must{used: 97, refusals: 1, worst: 1.3}, tokens(10, 10, rounded), 200, 600*s, 60*s, func(m *RateLimit) { m.Failures = .1 })
 	add("10/s, burst 10, no word", must{used: 95, refusals: 4, worst: 1.3}, tokens(10, 10, none), 200, 600*s, 60*s)
 	add("10/s, burst 1, no word", must{used: 82, refusals: 4, worst: 1.3}, tokens(10, 1, none), 200, 600*s, 60*s)
@@ -87,7 +92,7 @@ func RateLimits() []RateLimitCase {
 	add("10/s, burst 1, always 5 s, 600 workers", must{used: 73, refusals: 1}, tokens(10, 1, Word(5*s)), 600, 900*s, 120*s)
 	add("10/s, burst 10, always 5 s, 600 workers", must{used: 92, refusals: 1, worst: 1.3}, tokens(10, 10, Word(5*s)), 600, 900*s, 120*s)
 	add("10/s, burst 10, always 60 s", must{used: 78}, tokens(10, 10, Word(60*s)), 200, 3600*s, 900*s)
-	add("10/s, burst 10, deadline 10 s", must{used: 97, refusals: 1}, tokens(10, 10, rounded), 200, 600*s, 60*s, func(m *RateLimit) { m.Deadline = 10 * s })
+	add("10/s, burst 10, deadline 10 s", must{used: 97, refusals: 1}, tokens(10, 10, rounded), 200, 600*s, 60*s, deadline(10*s))
 	add("100/s, burst 100", must{used: 97, refusals: 1, worst: 1.6}, tokens(100, 100, rounded), 200, 600*s, 60*s)
 	add("100/s, burst 1000", must{used: 97, refusals: 1, worst: 1.6}, tokens(100, 1000, rounded), 200, 600*s, 60*s)
 	add("100/s, burst 100, no word", must{used: 97, refusals: 1, worst: 1.6}, tokens(100, 100, none), 200, 600*s, 60*s)
@@ -95,36 +100,37 @@ func RateLimits() []RateLimitCase {
 	add("1000/s, burst 1000, 1000 workers", must{used: 97, refusals: 1}, tokens(1000, 1000, rounded), 1000, 200*s, 60*s)
 
 	add("1000/s, burst 10, 1000 workers", must{used: 88, refusals: 1}, tokens(1000, 10, rounded), 1000, 200*s, 60*s)
-	add("100/s, burst 10, net 0-200 ms, 2 s each on average, 1000 workers", must{used: 62, refusals: 1}, tokens(100, 10, rounded), 1000, 600*s, 60*s, func(m *RateLimit) {
-		m.DelayLow, m.DelayHigh, m.Service, m.Exponential = 0, 200*ms, 2*s, true
-	})
+	add("100/s, burst 10, net 0-200 ms, 2 s each on average, 1000 workers", must{used: 62, refusals: 1}, tokens(100, 10, rounded), 1000, 600*s, 60*s, wide,
+		func(m *RateLimit) { m.Service, m.Exponential = 2*s, true })
 
 	add("10 in each 1 s", must{used: 86, refusals: 2}, window(10, s, 370*ms, rounded), 200, 600*s, 60*s)
 	add("100 in each 1 s", must{used: 83, refusals: 2}, window(100, s, 370*ms, rounded), 200, 600*s, 60*s)
-	add("600 in each 60 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s)
-	add("600 in each 60 s, MaxWait 60 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.MaxWait = 60 * s })
-	add("600 in each 60 s, MaxWait 30 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, 37*s+30*60*s, 37*s+120*s, func(m *RateLimit) { m.Policy.MaxWait = 0 })
-	add("600 in each 60 s, no word", must{used: 95, refusals: 2}, window(600, 60*s, 37*s, none), 200, 37*s+30*60*s, 37*s+120*s)
-	add("600 in each 60 s, always 1 s", must{used: 95, refusals: 2}, window(600, 60*s, 37*s, Word(s)), 200, 37*s+30*60*s, 37*s+120*s)
+	add("600 in each 60 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, minutes, 157*s)
+	add("600 in each 60 s, MaxWait 60 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, minutes, 157*s, maxWait(60*s))
+	add("600 in each 60 s, MaxWait 30 s", must{used: 95, refusals: 1}, window(600, 60*s, 37*s, rounded), 200, minutes, 157*s, maxWait(0))
+	add("600 in each 60 s, no word", must{used: 95, refusals: 2}, window(600, 60*s, 37*s, none), 200, minutes, 157*s)
+	add("600 in each 60 s, always 1 s", must{used: 95, refusals: 2}, window(600, 60*s, 37*s, Word(s)), 200, minutes, 157*s)
 	add("5000 in each hour, 50 workers", must{used: 90, refusals: 1}, window(5000, time.Hour, 50*time.Minute, rounded), 50, 5*time.Hour, 2*time.Hour)
 	add("600 in any 60 s", must{used: 92, refusals: 4}, ServerLimit{Kind: SlidingWindow, Count: 600, Window: 60 * s}, 200, 1800*s, 120*s)
 	add("10 in any 1 s", must{used: 87, refusals: 2}, ServerLimit{Kind: SlidingWindow, Count: 10, Window: s}, 200, 600*s, 60*s)
 
-	add("10 at a time, 200 ms each", must{used: 83, refusals: 1}, ServerLimit{Kind: Concurrency, Count: 10, Word: Word(s)}, 200, 600*s, 60*s,
+	together := ServerLimit{Kind: Concurrency, Count: 10, Word: Word(s)}
+	add("10 at a time, 200 ms each", must{used: 83, refusals: 1}, together, 200, 600*s, 60*s,
 		func(m *RateLimit) { m.Service = 200 * ms })
 	average := func(m *RateLimit) { m.Service, m.Exponential = 200*ms, true }
-	add("10 at a time, 200 ms on average", must{used: 45, refusals: 1.5}, ServerLimit{Kind: Concurrency, Count: 10, Word: Word(s)}, 200, 600*s, 60*s, average)
+	add("10 at a time, 200 ms on average", must{used: 45, refusals: 1.5}, together, 200, 600*s, 60*s, average)
 	add("10 at a time, 200 ms on average, no word", must{used: 50, refusals: 3}, ServerLimit{Kind: Concurrency, Count: 10, Word: none}, 200, 600*s, 60*s, average)
-	add("10 at a time, 200 ms on average, 10 workers", must{used: 85, refusals: .1}, ServerLimit{Kind: Concurrency, Count: 10, Word: Word(s)}, 10, 600*s, 60*s, average)
+	add("10 at a time, 200 ms on average, 10 workers", must{used: 85, refusals: .1}, together, 10, 600*s, 60*s, average)
 
 	atOnce := func(n int) func(*RateLimit) { return func(m *RateLimit) { m.Burst, m.BurstAt = n, 100*ms } }
 	pause := func(d time.Duration) ServerLimit {
 		return ServerLimit{Kind: Outage, Until: 500 * ms, Word: Word(d)}
 	}
 	add("one pause of 8 s, 200 at once", must{last: 20 * time.Second}, pause(8*s), 0, 300*s, 0, atOnce(200))
-	add("one pause of 8 s, 200 at once, deadline 30 s", must{last: 20 * time.Second}, pause(8*s), 0, 300*s, 0, atOnce(200), func(m *RateLimit) { m.Deadline = 30 * s })
+	add("one pause of 8 s, 200 at once, deadline 30 s", must{last: 20 * time.Second}, pause(8*s), 0, 300*s, 0, atOnce(200), deadline(30*s))
 	add("one pause of 60 s, 200 at once", must{last: 95 * time.Second}, pause(60*s), 0, 300*s, 0, atOnce(200))
-	add("one pause of 8 s, 50 processes, 4 at once each", must{last: 20 * time.Second}, pause(8*s), 0, 300*s, 0, atOnce(4), func(m *RateLimit) { m.Processes = 50 })
+	add("one pause of 8 s, 50 processes, 4 at once each", must{last: 20 * time.Second}, pause(8*s), 0, 300*s, 0, atOnce(4),
+		func(m *RateLimit) { m.Processes = 50 })
 
 	falls := tokens(100, 10, rounded)
 	falls.From, falls.To, falls.Meanwhile = 120*s, 240*s, 10
@@ -141,7 +147,7 @@ func RateLimits() []RateLimitCase {
 		who := fmt.Sprintf("%d processes", c.n)
 		add("10/s, burst 10, "+who, must{used: 97, refusals: c.refusals[0]}, tokens(10, 10, rounded), 50, 600*s, 120*s, several)
 		add("100/s, burst 100, "+who, must{used: c.used, refusals: c.refusals[1]}, tokens(100, 100, rounded), 100, 600*s, 120*s, several)
-		add("600 in each 60 s, "+who, must{used: 97, refusals: c.refusals[2]}, window(600, 60*s, 37*s, rounded), 100, 37*s+30*60*s, 337*s, several)
+		add("600 in each 60 s, "+who, must{used: 97, refusals: c.refusals[2]}, window(600, 60*s, 37*s, rounded), 100, minutes, 337*s, several)
 		add("100/s, burst 100, "+who+", one after another", must{used: c.used, refusals: c.refusals[3]}, tokens(100, 100, rounded), 100, 600*s, 240*s, late)
 	}
 
@@ -155,7 +161,8 @@ func RateLimits() []RateLimitCase {
 
 	tenants := func(m *RateLimit) { m.Tenants = []float64{1, 100} }
 	add("keys with 1/s and 100/s, one gate", must{}, ServerLimit{}, 100, 600*s, 60*s, tenants)
-	add("keys with 1/s and 100/s, a gate each", must{used: 97, refusals: 1}, ServerLimit{}, 100, 600*s, 60*s, tenants, func(m *RateLimit) { m.GatePerTenant = true })
+	add("keys with 1/s and 100/s, a gate each", must{used: 97, refusals: 1}, ServerLimit{}, 100, 600*s, 60*s, tenants,
+		func(m *RateLimit) { m.GatePerTenant = true })
 	return cases
 }
 

@@ -128,55 +128,43 @@ func TestRateLimit_WithoutAGate(t *testing.T) {
 	assert.Greater(t, r.Refusals, 1.0, "more refusals than answers")
 }
 
-// Which of the requests at given times the servers accept, and what they
-// answer.
+// Which of the requests at given times the servers accept, and after which time they
+// would accept those that they refuse.
 func TestRateLimit_Servers(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	for _, tt := range []struct {
 		name   string
 		limit  ServerLimit
-		at     []time.Duration
-		ok     string
-		words  []time.Duration // exact ones
+		at     []time.Duration // in ms
+		wait   []time.Duration // in ms; 0 if accepted
 		allows float64         // in ten seconds
 	}{
-		{"bucket", ServerLimit{Rate: 2, Count: 2}, []time.Duration{0, 0, 0, 250 * ms, 500 * ms, 500 * ms, 10 * s, 10 * s, 10 * s}, "yynnynyyn",
-			[]time.Duration{500 * ms, 250 * ms, 500 * ms, 500 * ms}, 20},
-		{"bucket for a time slower", ServerLimit{Rate: 2, Count: 1, From: s, To: 3 * s, Meanwhile: .5}, []time.Duration{0, 500 * ms, s, 2 * s, 3 * s, 3 * s}, "yyynyn",
-			[]time.Duration{s, 500 * ms}, 17},
-		{"fixed window", ServerLimit{Kind: FixedWindow, Count: 2, Window: s, Phase: 300 * ms}, []time.Duration{0, 0, 0, 299 * ms, 300 * ms, 1200 * ms, 1299 * ms, 1300 * ms}, "yynnyyny",
-			[]time.Duration{300 * ms, 1 * ms, 1 * ms}, 20},
-		{"sliding window", ServerLimit{Kind: SlidingWindow, Count: 2, Window: s}, []time.Duration{0, 400 * ms, 900 * ms, 1000 * ms, 1000 * ms, 1400 * ms}, "yynyny",
-			[]time.Duration{100 * ms, 400 * ms}, 20},
-		{"outage", ServerLimit{Kind: Outage, Until: s}, []time.Duration{0, 999 * ms, s}, "nny", []time.Duration{s, ms}, 0},
+		{"bucket", ServerLimit{Rate: 2, Count: 2},
+			[]time.Duration{0, 0, 0, 250, 500, 500, 10_000, 10_000, 10_000}, []time.Duration{0, 0, 500, 250, 0, 500, 0, 0, 500}, 20},
+		{"bucket for a time slower", ServerLimit{Rate: 2, Count: 1, From: s, To: 3 * s, Meanwhile: .5},
+			[]time.Duration{0, 500, 1000, 2000, 3000, 3000}, []time.Duration{0, 0, 0, 1000, 0, 500}, 17},
+		{"fixed window", ServerLimit{Kind: FixedWindow, Count: 2, Window: s, Phase: 300 * ms},
+			[]time.Duration{0, 0, 0, 299, 300, 1200, 1299, 1300}, []time.Duration{0, 0, 300, 1, 0, 0, 1, 0}, 20},
+		{"sliding window", ServerLimit{Kind: SlidingWindow, Count: 2, Window: s},
+			[]time.Duration{0, 400, 900, 1000, 1000, 1400}, []time.Duration{0, 0, 100, 0, 400, 0}, 20},
+		{"outage", ServerLimit{Kind: Outage, Until: s}, []time.Duration{0, 999, 1000}, []time.Duration{1000, 1, 0}, 0},
+		{"concurrency", ServerLimit{Kind: Concurrency, Count: 2}, []time.Duration{0, 0, 0}, []time.Duration{0, 0, 500}, 20},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m := RateLimit{Limit: tt.limit}
+			m := RateLimit{Limit: tt.limit, Service: s}
 			server := m.servers()[0]
-			ok, words := "", []time.Duration(nil)
+			var waits []time.Duration
 			for _, at := range tt.at {
-				if yes, exact := server.arrive(at); yes {
-					ok += "y"
-					leave(server)
-				} else {
-					ok += "n"
-					words = append(words, exact.Round(time.Microsecond))
-				}
+				_, exact := server.arrive(at * ms)
+				waits = append(waits, exact.Round(time.Microsecond)/ms)
 			}
-			assert.Equal(t, tt.ok, ok)
-			assert.Equal(t, tt.words, words)
+			assert.Equal(t, tt.wait, waits)
 			assert.InDelta(t, tt.allows, server.allows(0, 10*s), 1e-9)
+			if tt.limit.Kind == Concurrency {
+				leave(server)
+				ok, _ := server.arrive(0)
+				assert.True(t, ok)
+			}
 		})
 	}
-	t.Run("concurrency", func(t *testing.T) {
-		m := RateLimit{Limit: ServerLimit{Kind: Concurrency, Count: 2}, Service: s}
-		server := m.servers()[0]
-		accepted := func() bool { ok, _ := server.arrive(0); return ok }
-		assert.True(t, accepted())
-		assert.True(t, accepted())
-		assert.False(t, accepted())
-		leave(server)
-		assert.True(t, accepted())
-		assert.InDelta(t, 20, server.allows(0, 10*s), 1e-9)
-	})
 }
