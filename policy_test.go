@@ -120,10 +120,12 @@ func TestPolicy_Defaults(t *testing.T) {
 func TestTransport_PoliciesAreCopies(t *testing.T) {
 	given := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"}, Dialects: []string{"github"}}
 	tr := &Transport{}
-	require.NoError(t, tr.SetPolicies(given, nil))
+	require.NoError(t, tr.SetPolicies(given, map[string]Policy{"*.Example.com": {MaxAttempts: 2}, "exmaple.com": {}}))
 	for range 2 {
-		set, _, err := tr.Policies()
+		set, hosts, err := tr.Policies()
 		require.NoError(t, err)
+		assert.Equal(t, map[string]Policy{"*.Example.com": {MaxAttempts: 2}, "exmaple.com": {}}, hosts)
+		hosts["x"] = Policy{}
 		for _, p := range []Policy{set, must(tr.PolicyFor("a.example:443"))} {
 			assert.Equal(t, []any{404, 501, 429, "PATCH", "github"}, []any{p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0], p.Dialects[0]})
 			p.RetryOn[0], p.FailOn[0], p.Unprocessed[0], p.IdempotentMethods[0], p.Dialects[0] = 1, 1, 1, "x", "x"

@@ -55,6 +55,12 @@ func fetch(t *testing.T, tr *retrip.Transport, headers ...string) ([]byte, error
 	return fetchIn(t, t.Context(), tr, headers...)
 }
 
+// getFrom makes a GET, whatever comes of it.
+func getFrom(t *testing.T, rt http.RoundTripper, url string) {
+	t.Helper()
+	try(rt, play.MustRequest(t, http.MethodGet, url, nil).WithContext(t.Context()))
+}
+
 // fetchIn is fetch in a context.
 func fetchIn(t *testing.T, ctx context.Context, tr *retrip.Transport, headers ...string) ([]byte, error) {
 	t.Helper()

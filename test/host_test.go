@@ -6,8 +6,6 @@ package retrip_test
 import (
 	"fmt"
 	"net/http"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,62 +118,4 @@ func TestJitter_String(t *testing.T) {
 		words = append(words, j.String())
 	}
 	assert.Equal(t, []string{"", "full", "equal", "decorrelated", "none", "Jitter(5)"}, words)
-}
-
-// answer returns a response to r with the given header lines.
-func answer(r *http.Request, status int, lines ...string) *http.Response {
-	resp, _ := play.Reply(status, lines...)(r)
-	resp.Body, resp.Request = http.NoBody, r
-	return resp
-}
-
-// getFrom returns the response to a GET, whose body it has closed.
-func getFrom(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
-	t.Helper()
-	resp, err := rt.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)))
-	if resp != nil {
-		resp.Body.Close()
-	}
-	return resp, err
-}
-
-// A Retry-After on a 503 holds back the retries of all requests to the host.
-// Afterwards they come one by one.
-//
-//retrip:promise P9
-func TestFleet_PauseIsHeardByTheWholeProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		var mu sync.Mutex
-		var retries []time.Duration
-		first := true
-		tr := &retrip.Transport{Policy: retrip.Policy{Budget: retrip.Off}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if since := time.Since(start); since > time.Second {
-				retries = append(retries, since)
-				return answer(r, 200), nil
-			}
-			if first {
-				first = false
-				return answer(r, 503, "Retry-After: 10"), nil
-			}
-			return answer(r, 500), nil // doesn't ask for a pause
-		})}
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				resp, err := getFrom(t, tr, "http://example.com/")
-				assert.NoError(t, err)
-				assert.Equal(t, 200, resp.StatusCode)
-			})
-			synctest.Wait() // the response with the Retry-After comes first
-		}
-		wg.Wait()
-		require.Len(t, retries, 20)
-		assert.GreaterOrEqual(t, retries[0], 10*time.Second, "never earlier than the server said")
-		assert.Len(t, slices.Compact(slices.Clone(retries)), 20, "20 requests with the same Retry-After wait for 20 different times")
-		assert.Greater(t, retries[19]-retries[0], 2*time.Second, "spread out")
-		assert.Less(t, retries[19], 15*time.Second+time.Millisecond)
-	})
 }

@@ -255,25 +255,6 @@ func TestHostState_JSON(t *testing.T) {
 	}
 }
 
-func TestTransport_Policies(t *testing.T) {
-	tr := &retrip.Transport{Base: testenv.Status(200), Policy: retrip.Policy{RetryOn: []int{404}}, Hosts: map[string]retrip.Policy{
-		"*.Example.com": {MaxAttempts: 2}, "api.example.com": {MaxAttempts: 3}, "exmaple.com": {},
-	}}
-	policy, hosts, err := tr.Policies()
-	require.NoError(t, err)
-	assert.Equal(t, tr.Policy, policy)
-	assert.Equal(t, tr.Hosts, hosts)
-	policy.RetryOn[0] = 500
-	hosts["x"] = retrip.Policy{}
-	again, hosts, _ := tr.Policies()
-	assert.Equal(t, []int{404}, again.RetryOn, "a copy")
-	assert.Len(t, hosts, 3)
-
-	require.NoError(t, tr.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"*.example.com": {MaxWait: 1}, "new.example": {}}))
-	_, hosts, _ = tr.Policies()
-	assert.Len(t, hosts, 2)
-}
-
 // The last failure is that of the last attempt, whether or not a retry could fix it.
 func TestHostState_LastFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

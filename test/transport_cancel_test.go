@@ -246,14 +246,6 @@ func TestTransport_OwnTimeouts(t *testing.T) {
 		assert.True(t, e.Timeout())
 		assert.ErrorContains(t, err, "Policy.Deadline")
 	})
-	play.Bubble(t, "room for an attempt as long as the last one", func(t *testing.T) {
-		base := play.Base(func(r *http.Request) (*http.Response, error) { time.Sleep(2 * time.Second); return play.Reply(503)(r) })
-		p := play.With(func(p *retrip.Policy) { p.Deadline = 6 * time.Second })
-		start := time.Now()
-		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: p}, play.Request(t, "GET", nil)))
-		assert.Equal(t, 2, base.Attempts())
-		assert.Equal(t, 5*time.Second, time.Since(start))
-	})
 	play.Bubble(t, "a response that comes with an error", func(t *testing.T) {
 		lost := play.NewReply(strings.NewReader("lost"))
 		base := play.Base(func(*http.Request) (*http.Response, error) {
