@@ -252,7 +252,9 @@ func TestHTTP3_Hedge(t *testing.T) {
 		_, _ = io.WriteString(w, "answer to "+string(body))
 	}))
 	var results []string
-	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2}, Trace: &retrip.Trace{Hedge: func(e retrip.Event) { results = append(results, string(e.Reason)) }}}
+	tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2}, Trace: &retrip.Trace{
+		Hedge: func(e retrip.Event) { results = append(results, string(e.Reason)) },
+	}}
 	ask := func(method, path, body string) {
 		_, answer := play.Do(t, tr, play.MustRequest(t, method, url+path, strings.NewReader(body)))
 		assert.Equal(t, "answer to "+body, answer)

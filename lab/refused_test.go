@@ -44,7 +44,7 @@ func TestRefusedUploads_AreClosed(t *testing.T) {
 			base := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
 				return server.Dial(ctx, network, addr)
 			}}
-			t.Cleanup(base.CloseIdleConnections)
+			t.Cleanup((&http.Client{Transport: base}).CloseIdleConnections)
 			transport := &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: 300 * time.Millisecond, Budget: retrip.Off}}
 			for range 20 {
 				body := play.NewSend(strings.Repeat("x", 6000))
