@@ -5,7 +5,6 @@ package meter_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -57,10 +56,7 @@ func TestDurations(t *testing.T) {
 				if url == "http://elsewhere.example/hang" {
 					time.AfterFunc(7*time.Second, cancel)
 				}
-				req := play.MustRequest(t, http.MethodGet, url, nil)
-				if resp, err := tr.RoundTrip(req.WithContext(ctx)); err == nil {
-					play.Finish(t, resp)
-				}
+				_ = testenv.Try(tr, play.MustRequest(t, http.MethodGet, url, nil).WithContext(ctx))
 			}()
 		}
 		reg := prometheus.NewPedanticRegistry()
@@ -112,15 +108,13 @@ func TestDurations(t *testing.T) {
 func TestDurations_Off(t *testing.T) {
 	m := retrip.NewMetrics()
 	tr := &retrip.Transport{Metrics: m, Base: play.Base(play.Reply(200))}
-	resp, err := tr.RoundTrip(play.MustRequest(t, http.MethodGet, "http://example.com/", nil))
-	require.NoError(t, err)
-	play.Finish(t, resp)
+	play.Do(t, tr, play.Request(t, http.MethodGet, nil))
 	assert.Zero(t, testutil.CollectAndCount(m, "retrip_request_duration_seconds", "retrip_request_attempts"))
 }
 
 func TestDurations_Wrong(t *testing.T) {
 	for _, host := range []string{"*.example.com", "https://example.com", "", "a b"} {
-		tr := &retrip.Transport{Metrics: &retrip.Metrics{Durations: []string{"example.com", host}}, Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, errors.New("x") })}
+		tr := &retrip.Transport{Metrics: &retrip.Metrics{Durations: []string{"example.com", host}}}
 		assert.ErrorContains(t, tr.Validate(), "Metrics.Durations", host)
 	}
 }

@@ -145,33 +145,3 @@ func TestPools_Shun(t *testing.T) {
 		assert.Equal(t, dials+2, p.server.Listener.Dials(), "nor one that isn't there yet")
 	})
 }
-
-// Without a response of the spare, a base is shunned only if it is known not to have
-// delivered one.
-func TestPools_ShunWithoutProof(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var pools spare.Pools
-		defer pools.Close()
-		key := hostkey.Key{Host: "example.com", Port: "443"}
-		doubt := func(since time.Time) bool {
-			pools.Doubt(key, since, false)
-			_, ok := pools.Shuns(key)
-			return ok
-		}
-		now := time.Now()
-		time.Sleep(time.Second)
-		assert.False(t, doubt(now), "it may have")
-		assert.True(t, pools.Some(), "but from now on, that is known")
-		time.Sleep(time.Second)
-		assert.False(t, doubt(now))
-		now = time.Now()
-		pools.Answered(key)
-		assert.False(t, doubt(now.Add(-1)))
-		assert.True(t, doubt(now))
-		time.Sleep(30*time.Second - 1)
-		assert.True(t, pools.Some())
-		time.Sleep(time.Nanosecond)
-		synctest.Wait()
-		assert.False(t, pools.Some())
-	})
-}

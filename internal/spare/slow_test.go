@@ -416,9 +416,9 @@ func TestSlow_Upload(t *testing.T) {
 					}
 					return await(ctx, dial)
 				})
-				var bodies []*play.SendBody
+				var bodies []*play.ReplyBody // which yield nothing once they are closed
 				open := func() (io.ReadCloser, error) {
-					bodies = append(bodies, play.NewSend(strings.Repeat("x", size)))
+					bodies = append(bodies, play.NewReply(strings.NewReader(strings.Repeat("x", size))))
 					return bodies[len(bodies)-1], nil
 				}
 				ctx, cancel := context.WithTimeout(w.t.Context(), gone)

@@ -31,7 +31,6 @@ func used(base *http.Transport) *http.Transport {
 // If this fails with a new release of Go, no retry uses another connection any
 // more: check what registered reads.
 func TestRegistered(t *testing.T) {
-	t.Parallel()
 	other := testenv.RoundTripper(nil)
 	assert.False(t, registered(&http.Transport{}))
 	assert.False(t, registered(used(&http.Transport{})))
@@ -112,7 +111,6 @@ func TestSpares_AreBounded(t *testing.T) {
 
 //retrip:promise P13
 func TestSpares_UnusedOnesGo(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var list Pools
 		base := cleanhttp.DefaultPooledTransport()
@@ -145,6 +143,7 @@ func TestSpares_UnusedOnesGo(t *testing.T) {
 		get(0)
 		time.Sleep(idle / 2)
 		list.Close()
+		assert.Zero(t, kept())
 		get(0)
 		time.Sleep(idle - time.Millisecond)
 		assert.Equal(t, 1, kept())
@@ -170,38 +169,5 @@ func TestSpares_KeepNoURLs(t *testing.T) {
 		assert.Less(t, testenv.Heap()-before, int64(hosts*query/10), "bytes kept for %d hosts", hosts)
 		assert.Len(t, list.hosts, hosts)
 		list.Close()
-	})
-}
-
-func TestSpare_Fresh(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var list Pools
-		base, key := cleanhttp.DefaultPooledTransport(), hostNumber(1)
-		at := func(d time.Duration) time.Time { return time.Now().Add(d) }
-		get := func(since time.Time) *pool { return list.Get(base, key, since, time.Second).pool }
-		time.Sleep(time.Second)
-		p := get(at(0))
-		time.Sleep(20 * time.Second)
-		assert.Same(t, p, get(at(0)), "still connecting")
-		p.connected = time.Now()
-		assert.Same(t, p, get(at(-1)), "connected after the attempt began")
-		time.Sleep(10 * time.Second)
-		p.answered = time.Now()
-		assert.Same(t, p, get(at(-1)), "answered after the attempt began")
-		time.Sleep(time.Second)
-		next := get(at(-time.Second))
-		assert.NotSame(t, p, next, "neither")
-		assert.Len(t, list.hosts, 1)
-
-		// The base has answered.
-		list.Answered(key)
-		assert.Nil(t, list.Get(base, key, at(-1), time.Second))
-		assert.NotNil(t, list.Get(base, key, at(0), time.Second))
-		assert.True(t, list.Some())
-		list.Close()
-		assert.False(t, list.Some())
-		list.Answered(key)
-		assert.Empty(t, list.hosts, "of no interest")
 	})
 }
