@@ -15,8 +15,8 @@ const (
 	Token = 1_000_000
 )
 
-// The constants of the rule come from experiments: TestBudgetReachesItsGoals in
-// internal/sim holds what they reach.
+// The constants of the rule come from experiments: TestFigures in internal/sim holds
+// what they reach.
 const (
 	RetryCost        = Token / 2      // cost of a request's retries after failures that aren't timeouts
 	timeoutRetryCost = Token * 7 / 10 // cost of each retry while attempts time out
