@@ -118,12 +118,12 @@ type reply struct {
 func (d *download) ask(ctx context.Context, at int64, broken error, turn *about) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
-	x := exchange{rest: d, told: tally{ended: true}}
+	x := exchange{journey: journey{rest: d, told: tally{ended: true}}}
 	x.init(d.env, d.r, req, replay.None, d.asked)
 	x.endBy(d.limit())
 	x.last.take(nil, broken)
 	x.last.began = max(1, d.env.now())
-	x.call.Attempts, x.doubt.http2 = d.attempts, d.http2
+	x.call.Attempts, x.conn.http2 = d.attempts, d.http2
 	first := decide.Ended
 	if turn != nil {
 		// The turn is the last attempt for now, and the host's budget doesn't apply to it.
@@ -356,8 +356,8 @@ func (d *download) tell(result string, at int64, broken error) {
 }
 
 // requireProgress bounds the Reads of the response's body by Policy.BodyIdleTimeout.
-func (x *exchange) requireProgress() {
-	if idle := x.r.BodyIdleTimeout; idle > 0 && body.In(x.last.resp) {
-		x.last.resp.Body = body.Watch(x.last.resp.Body, idle, errBodyIdle, x.last.attempt, x.r.Metrics)
+func (j *journey) requireProgress() {
+	if idle := j.r.BodyIdleTimeout; idle > 0 && body.In(j.last.resp) {
+		j.last.resp.Body = body.Watch(j.last.resp.Body, idle, errBodyIdle, j.last.attempt, j.r.Metrics)
 	}
 }

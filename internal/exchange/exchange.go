@@ -24,25 +24,30 @@ import (
 // Its parts are its concerns. What belongs to the last attempt is in last, which
 // is reset as a whole.
 type exchange struct {
+	journey
+	conn   connection
+	action decide.Action // the last
+	key    string        // generated Idempotency-Key; empty if there is none
+	ended  bool          // run has returned; false if a base, a body or a hook panicked
+}
+
+// journey is what has happened to a request so far. It reports that, and decides nothing.
+type journey struct {
 	place
 	asked    Asked
 	payload  payload
-	doubt    doubt
 	last     last
-	event    decide.Event  // the last
-	action   decide.Action // the last
-	decision about         // of the last attempt: its retry, or why there is none
-	cause    error         // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
-	met      []error       // errors of all attempts, in order
-	seen     seen          // of the last discarded response
-	key      string        // generated Idempotency-Key; empty if there is none
-	rest     *download     // whose body x continues; nil: x is a request of the caller
+	event    decide.Event // the last
+	decision about        // of the last attempt: its retry, or why there is none
+	cause    error        // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
+	met      []error      // errors of all attempts, in order
+	seen     seen         // of the last discarded response
+	rest     *download    // whose body the request continues; nil: it is the caller's own
 
 	// Together these take little space.
 	told       tally
 	how        host.Failure // of the last attempt that failed; 0: none
 	idempotent bool
-	ended      bool // run has returned; false if a base, a body or a hook panicked
 }
 
 // about is what an action says about an attempt that has ended.
@@ -233,9 +238,9 @@ func (x *exchange) settle(h *host.Record) {
 }
 
 // find pins the host of a request that begins, if it may be held back there.
-func (x *exchange) find() {
-	if (x.r.Breaker != nil || x.r.Gate) && !x.env.Hosts.Calm(&host.Lookup{URL: x.req.URL}) {
-		x.host = x.env.Hosts.Pin(hostkey.Of(x.req.URL), x.now())
+func (p *place) find() {
+	if (p.r.Breaker != nil || p.r.Gate) && !p.env.Hosts.Calm(&host.Lookup{URL: p.req.URL}) {
+		p.host = p.env.Hosts.Pin(hostkey.Of(p.req.URL), p.now())
 	}
 }
 
@@ -299,40 +304,40 @@ func (x *exchange) judged(now time.Duration) {
 
 // overhear makes the host heed what a server has said in o, the outcome of an attempt that
 // doesn't count. Nothing else in o counts for the host.
-func (x *exchange) overhear(o *decide.Outcome) {
-	if !x.r.Refused(o) {
+func (j *journey) overhear(o *decide.Outcome) {
+	if !j.r.Refused(o) {
 		return
 	}
-	if x.host == nil {
-		x.pin(true)
+	if j.host == nil {
+		j.pin(true)
 	}
-	x.nameGate()
-	change, wakes := x.rules().Overhear(&x.host.Record, &x.call, o, x.env.now(), chance.Draw())
-	wakeOthers(&x.host.Record, wakes)
-	x.changed(change)
+	j.nameGate()
+	change, wakes := j.rules().Overhear(&j.host.Record, &j.call, o, j.env.now(), chance.Draw())
+	wakeOthers(&j.host.Record, wakes)
+	j.changed(change)
 }
 
 // heedGone makes the host heed a response whose caller has gone: what the server said
 // holds for others.
-func (x *exchange) heedGone() {
-	o := x.event.Outcome
+func (j *journey) heedGone() {
+	o := j.event.Outcome
 	o.Canceled = false
-	x.overhear(&o)
+	j.overhear(&o)
 }
 
 // goOn records the decision to make another attempt.
-func (x *exchange) goOn() {
-	if x.last.torn != nil {
-		x.last.err = x.last.failure()
-		body.Dismiss(x.release())
-		x.last.torn = nil
+func (j *journey) goOn() {
+	if j.last.torn != nil {
+		j.last.err = j.last.failure()
+		body.Dismiss(j.release())
+		j.last.torn = nil
 	}
-	if x.last.err != nil {
-		x.met = append(x.met, x.last.err)
+	if j.last.err != nil {
+		j.met = append(j.met, j.last.err)
 	}
-	x.announce()
-	x.last = x.last.kept()
-	x.event.Outcome = decide.Outcome{}
+	j.announce()
+	j.last = j.last.kept()
+	j.event.Outcome = decide.Outcome{}
 }
 
 // drop releases what the hedge x holds.

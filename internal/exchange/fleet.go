@@ -55,37 +55,37 @@ func (x *exchange) askFleet() decide.Kind {
 
 // awaitFleet waits for the store's answer, for as long as a request may. If the
 // caller goes meanwhile, it returns why.
-func (x *exchange) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error) {
+func (p *place) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error) {
 	select {
 	case <-answer:
 		return nil
 	default:
 	}
-	most, now := account.OpTimeout, x.env.now()
-	left := x.call.TimeLeft(now)
+	most, now := account.OpTimeout, p.env.now()
+	left := p.call.TimeLeft(now)
 	timer := time.NewTimer(min(most, left))
-	if gone := x.sleep(timer, answer); gone != nil {
+	if gone := p.sleep(timer, answer); gone != nil {
 		return gone
 	}
-	if x.env.now()-now >= most {
-		x.env.Fleet.Overdue(host, answer)
+	if p.env.now()-now >= most {
+		p.env.Fleet.Overdue(host, answer)
 	}
 	return nil
 }
 
 // logFleet logs that the store is away or back, if that is news.
-func (x *exchange) logFleet() {
-	if x.env.Logger == nil {
+func (p *place) logFleet() {
+	if p.env.Logger == nil {
 		return
 	}
-	host, news, away := x.env.Fleet.Tell()
+	host, news, away := p.env.Fleet.Tell()
 	switch {
 	case !news:
 	case host != "":
-		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away for a host, whose budget decides alone", slog.String("host", host), slog.String("error", redact.Error(away)))
+		p.env.Logger.LogAttrs(p.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away for a host, whose budget decides alone", slog.String("host", host), slog.String("error", redact.Error(away)))
 	case away != nil:
-		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
+		p.env.Logger.LogAttrs(p.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
 	default:
-		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
+		p.env.Logger.LogAttrs(p.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
 	}
 }

@@ -101,7 +101,7 @@ func (c *race) begin() *exchange {
 		c.r.Metrics.SkipHedge(reason)
 		return nil
 	}
-	h := &exchange{idempotent: true}
+	h := &exchange{journey: journey{idempotent: true}}
 	h.init(c.env, c.r, c.req, replay.None, nil)
 	h.clock, h.call.Attempts, h.last.began = c.clock, 2, c.env.now()
 	if h.deadline != 0 {
@@ -133,8 +133,8 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 	if !ok || !c.first.SpokeHTTP2() {
 		return x.env.Base
 	}
-	x.doubt.on, x.doubt.http2, x.doubt.patience = true, true, ready
-	c.turn = x.env.Spares.Beside(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.patience(), c.delay)
+	x.conn.other, x.conn.http2, x.conn.patience = true, true, ready
+	c.turn = x.env.Spares.Beside(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.conn.wait(x.most()), c.delay)
 	if c.turn != nil {
 		return c.turn
 	}
@@ -281,14 +281,14 @@ func (x *exchange) endRace(panics bool) {
 }
 
 // follow makes the outcome of the hedge h that of x, and drops that of the first attempt.
-func (x *exchange) follow(h *exchange) {
-	first := x.last
-	x.event.Outcome = h.event.Outcome
-	if x.last = h.last; x.last.discarded {
-		x.seen = h.seen
+func (j *journey) follow(h *exchange) {
+	first := j.last
+	j.event.Outcome = h.event.Outcome
+	if j.last = h.last; j.last.discarded {
+		j.seen = h.seen
 	}
-	if x.last.resp != nil && x.last.resp.Request == h.req {
-		x.last.resp.Request = x.req
+	if j.last.resp != nil && j.last.resp.Request == h.req {
+		j.last.resp.Request = j.req
 	}
 	first.attempt.Abandon()
 	if first.held {

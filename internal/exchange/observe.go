@@ -29,28 +29,28 @@ type tally struct {
 }
 
 // tellAttempt reports the next attempt to hooks.
-func (x *exchange) tellAttempt() {
-	x.env.Owner.Tell(x.asked, AttemptBegins, Event{Request: x.req, Policy: x.r.Name, Attempt: x.call.Attempts, Elapsed: x.env.now() - x.hooked})
+func (j *journey) tellAttempt() {
+	j.env.Owner.Tell(j.asked, AttemptBegins, Event{Request: j.req, Policy: j.r.Name, Attempt: j.call.Attempts, Elapsed: j.env.now() - j.hooked})
 }
 
 // sending counts the next attempt if it is a retry. count counts its result.
-func (x *exchange) sending() {
-	if x.call.Attempts > 1 {
-		x.r.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.told.fromServer)
+func (j *journey) sending() {
+	if j.call.Attempts > 1 {
+		j.r.Metrics.Retry(j.req.Context(), j.decision.reason.String(), j.decision.wait, j.told.fromServer)
 	}
-	x.told.attempted, x.told.pending = true, true
+	j.told.attempted, j.told.pending = true, true
 }
 
 // count counts the attempt that ended in o. The reason, if not empty, says why
 // it is the last attempt.
-func (x *exchange) count(o *decide.Outcome, reason decide.Reason) {
-	if !x.told.pending {
+func (j *journey) count(o *decide.Outcome, reason decide.Reason) {
+	if !j.told.pending {
 		// The attempt was counted when its headers arrived.
 		return
 	}
-	x.countSends()
-	x.told.pending = false
-	x.r.Metrics.Attempt(resultOf(o, reason))
+	j.countSends()
+	j.told.pending = false
+	j.r.Metrics.Attempt(resultOf(o, reason))
 }
 
 // resultOf returns the result of an attempt that ended in o. The reason, if not
@@ -68,56 +68,56 @@ func resultOf(o *decide.Outcome, reason decide.Reason) int {
 }
 
 // countSends counts what net/http has sent by itself within the attempt.
-func (x *exchange) countSends() {
-	if x.last.attempt != nil {
-		x.r.Metrics.HiddenSends(x.last.attempt.Sends() - 1)
+func (j *journey) countSends() {
+	if j.last.attempt != nil {
+		j.r.Metrics.HiddenSends(j.last.attempt.Sends() - 1)
 	}
 }
 
 // answered reports whether the first attempt has got the final response. report
 // then counts the attempt and the request at once.
-func (x *exchange) answered() bool {
-	return x.call.Attempts == 1 && x.event.Outcome.Status != 0 && x.decision.do == decide.Answer && x.decision.reason == decide.None
+func (j *journey) answered() bool {
+	return j.call.Attempts == 1 && j.event.Outcome.Status != 0 && j.decision.do == decide.Answer && j.decision.reason == decide.None
 }
 
 // countRest counts what a panic has left uncounted: the attempt, by what is
 // known about it, and the request as failed.
-func (x *exchange) countRest() {
-	if x.told.pending {
+func (j *journey) countRest() {
+	if j.told.pending {
 		var o decide.Outcome
-		if x.last.held {
-			o.Status = cmp.Or(x.last.resp.StatusCode, 1)
+		if j.last.held {
+			o.Status = cmp.Or(j.last.resp.StatusCode, 1)
 		}
-		x.count(&o, decide.None)
+		j.count(&o, decide.None)
 	}
-	if !x.told.ended {
-		x.r.Metrics.Request(meter.Failed, x.told.attempted)
-		x.took(meter.Failed)
-		if x.told.attempted {
-			x.record(meter.Failed, decide.None, host.FailureOf(uint8(decide.Error), uint8(fault.KindPanic), 0))
+	if !j.told.ended {
+		j.r.Metrics.Request(meter.Failed, j.told.attempted)
+		j.took(meter.Failed)
+		if j.told.attempted {
+			j.record(meter.Failed, decide.None, host.FailureOf(uint8(decide.Error), uint8(fault.KindPanic), 0))
 		}
 	}
 }
 
 // took observes how long a request took that has ended.
-func (x *exchange) took(end int) {
-	if x.r.Metrics.Timed() {
-		x.r.Metrics.Took(x.req.URL, end, x.env.now()-x.hooked, x.call.Attempts)
+func (j *journey) took(end int) {
+	if j.r.Metrics.Timed() {
+		j.r.Metrics.Took(j.req.URL, end, j.env.now()-j.hooked, j.call.Attempts)
 	}
 }
 
 // describe describes the failure of the last attempt, for people.
 //
 //go:noinline
-func (x *exchange) describe() host.Failure {
-	o := &x.event.Outcome
-	why, kind := o.Why(), fault.KindOf(x.last.failure())
+func (j *journey) describe() host.Failure {
+	o := &j.event.Outcome
+	why, kind := o.Why(), fault.KindOf(j.last.failure())
 	switch {
-	case x.faulty():
+	case j.faulty():
 		kind = fault.KindBody
-	case o.Hopeless && x.last.refusedByCaller():
+	case o.Hopeless && j.last.refusedByCaller():
 		kind = fault.KindCaller
-	case o.Hopeless && kind == fault.KindOther && fault.Malformed(x.req, x.last.failure()):
+	case o.Hopeless && kind == fault.KindOther && fault.Malformed(j.req, j.last.failure()):
 		kind = fault.KindRequest
 	case o.Canceled && o.Status == 0:
 		// The caller's deadline has ended the attempt.
@@ -128,126 +128,126 @@ func (x *exchange) describe() host.Failure {
 
 // record remembers a request that got no answer, for people who look at its host.
 // how describes the last attempt, if the outcome of that attempt doesn't.
-func (x *exchange) record(end int, reason decide.Reason, how host.Failure) {
+func (j *journey) record(end int, reason decide.Reason, how host.Failure) {
 	switch {
 	case end == meter.Answered || end == meter.Recovered:
 		return
-	case x.call.Attempts == 0 && x.host == nil || x.req.URL == nil || x.req.URL.Host == "":
+	case j.call.Attempts == 0 && j.host == nil || j.req.URL == nil || j.req.URL.Host == "":
 		// The caller had gone before the first attempt, or there is no host.
 		return
 	case how != 0:
-	case x.call.Attempts > 0 && !x.r.Retryable(&x.event.Outcome):
-		how = x.describe()
+	case j.call.Attempts > 0 && !j.r.Retryable(&j.event.Outcome):
+		how = j.describe()
 	default:
-		how = x.how
+		how = j.how
 	}
-	x.how = how
-	key, now := hostkey.Of(x.req.URL), x.env.now()
+	j.how = how
+	key, now := hostkey.Of(j.req.URL), j.env.now()
 	if end == meter.GaveIn {
-		x.env.Failures.Cancel(key, now)
+		j.env.Failures.Cancel(key, now)
 	} else {
-		x.env.Failures.Fail(key, how, uint32(reason), now)
+		j.env.Failures.Fail(key, how, uint32(reason), now)
 	}
 }
 
 // announce reports the decision to retry.
-func (x *exchange) announce() {
-	if x.heard() {
-		x.tellRetry()
+func (j *journey) announce() {
+	if j.heard() {
+		j.tellRetry()
 	}
 }
 
 // tellRetry reports the decision to retry to hooks and log.
-func (x *exchange) tellRetry() {
-	d := &x.decision
-	e := x.describeEvent(d.reason)
-	e.Wait, e.FromServer = d.wait, x.told.fromServer
-	x.env.Owner.Tell(x.asked, Retries, e)
+func (j *journey) tellRetry() {
+	d := &j.decision
+	e := j.describeEvent(d.reason)
+	e.Wait, e.FromServer = d.wait, j.told.fromServer
+	j.env.Owner.Tell(j.asked, Retries, e)
 }
 
 // tellHedge reports a hedge, sent after delay, to hooks and log.
 //
 //go:noinline
-func (x *exchange) tellHedge(result int, delay time.Duration) {
-	e := x.describeEvent(decide.None)
+func (j *journey) tellHedge(result int, delay time.Duration) {
+	e := j.describeEvent(decide.None)
 	e.Reason, e.Wait = meter.HedgeResults[result], delay
-	x.env.Owner.Tell(x.asked, Hedged, e)
+	j.env.Owner.Tell(j.asked, Hedged, e)
 }
 
 // report reports how the exchange ended.
-func (x *exchange) report() {
-	reason := x.decision.reason
-	answered, asked := x.told.pending, !x.told.ended
+func (j *journey) report() {
+	reason := j.decision.reason
+	answered, asked := j.told.pending, !j.told.ended
 	if asked {
-		x.told.ended = true
+		j.told.ended = true
 		if answered {
-			x.told.pending = false
-			x.countSends()
-			x.r.Metrics.Answered(x.last.resp.StatusCode)
+			j.told.pending = false
+			j.countSends()
+			j.r.Metrics.Answered(j.last.resp.StatusCode)
 		} else {
-			x.r.Metrics.Request(x.ending(reason), x.told.attempted)
+			j.r.Metrics.Request(j.ending(reason), j.told.attempted)
 		}
-		x.took(x.ending(reason))
+		j.took(j.ending(reason))
 	}
-	waits := !asked && x.bodyWaits()
+	waits := !asked && j.bodyWaits()
 	if !answered && !waits {
-		x.record(x.ending(reason), reason, 0)
+		j.record(j.ending(reason), reason, 0)
 	}
 	if waits {
 		// The body hasn't been given up.
 		reason = decide.None
 	}
 	if reason != decide.None {
-		if x.host != nil {
-			x.host.GaveUp.Store(uint32(reason))
+		if j.host != nil {
+			j.host.GaveUp.Store(uint32(reason))
 		}
 		if asked {
-			x.r.Metrics.GiveUp(x.req.Context(), reason.String())
+			j.r.Metrics.GiveUp(j.req.Context(), reason.String())
 		}
 	}
 	// A hook may panic, so count first.
-	if x.host != nil && x.host.Refilled() {
-		x.changed(host.Refilled)
+	if j.host != nil && j.host.Refilled() {
+		j.changed(host.Refilled)
 	}
-	if !x.heard() {
+	if !j.heard() {
 		return
 	}
-	e := x.describeEvent(reason)
+	e := j.describeEvent(reason)
 	if reason != decide.None {
 		if reason == decide.WaitTooLong {
-			e.MaxWait = x.r.MaxWait
+			e.MaxWait = j.r.MaxWait
 		}
-		x.env.Owner.Tell(x.asked, GivesUp, e)
+		j.env.Owner.Tell(j.asked, GivesUp, e)
 	}
 	if asked {
-		e.Why = x.why(e.Err)
-		x.env.Owner.Tell(x.asked, Done, e)
+		e.Why = j.why(e.Err)
+		j.env.Owner.Tell(j.asked, Done, e)
 	}
 }
 
 // why says for the log why the last attempt that failed did. err is the error of the
 // request, if no retry can fix it.
-func (x *exchange) why(err error) string {
-	why, kind, _ := x.how.Parts()
+func (j *journey) why(err error) string {
+	why, kind, _ := j.how.Parts()
 	switch {
 	case err != nil && kind != 0:
 		return fault.Kind(kind).String()
-	case x.r.Gate && decide.Reason(why) == decide.Throttled:
+	case j.r.Gate && decide.Reason(why) == decide.Throttled:
 		// That is how a gate follows a rate limit.
 		return ""
 	}
 	return decide.Reason(why).String()
 }
 
-func (x *exchange) ending(reason decide.Reason) int {
+func (j *journey) ending(reason decide.Reason) int {
 	switch {
 	case reason == decide.Canceled:
 		return meter.GaveIn
 	case reason != decide.None:
 		return meter.GaveUp
-	case x.last.failure() != nil:
+	case j.last.failure() != nil:
 		return meter.Failed
-	case x.call.Attempts > 1 && !(x.call.Hedged && x.call.Attempts == 2):
+	case j.call.Attempts > 1 && !(j.call.Hedged && j.call.Attempts == 2):
 		return meter.Recovered
 	default:
 		return meter.Answered
@@ -255,31 +255,31 @@ func (x *exchange) ending(reason decide.Reason) int {
 }
 
 // describeEvent describes the state after the last attempt.
-func (x *exchange) describeEvent(reason decide.Reason) Event {
-	e := Event{Request: x.req, Policy: x.r.Name, Attempt: x.call.Attempts, Reason: reason.String(), Err: x.last.failure()}
+func (j *journey) describeEvent(reason decide.Reason) Event {
+	e := Event{Request: j.req, Policy: j.r.Name, Attempt: j.call.Attempts, Reason: reason.String(), Err: j.last.failure()}
 	switch {
-	case x.last.resp != nil:
-		e.StatusCode, e.Header = x.last.resp.StatusCode, x.last.resp.Header
-	case x.last.discarded:
-		e.StatusCode, e.Header = x.seen.status, x.seen.header
+	case j.last.resp != nil:
+		e.StatusCode, e.Header = j.last.resp.StatusCode, j.last.resp.Header
+	case j.last.discarded:
+		e.StatusCode, e.Header = j.seen.status, j.seen.header
 	}
-	e.Sends = x.last.sends
-	if x.isHooked() {
-		e.Elapsed = x.env.now() - x.hooked
+	e.Sends = j.last.sends
+	if j.isHooked() {
+		e.Elapsed = j.env.now() - j.hooked
 	}
 	return e
 }
 
 // changed reports a change of the host's state.
-func (x *exchange) changed(change host.Change) {
+func (j *journey) changed(change host.Change) {
 	if change != 0 {
-		x.r.Metrics.HostChanged(change)
-		x.env.Owner.Changed(x.req, x.host, change, x.env.now())
+		j.r.Metrics.HostChanged(change)
+		j.env.Owner.Changed(j.req, j.host, change, j.env.now())
 	}
 }
 
 // isHooked reports whether there are hooks.
-func (x *exchange) isHooked() bool { return x.env.Traced || x.asked != nil && x.asked.Hooked() }
+func (j *journey) isHooked() bool { return j.env.Traced || j.asked != nil && j.asked.Hooked() }
 
 // heard reports whether there is a hook or a log.
-func (x *exchange) heard() bool { return x.isHooked() || x.env.Logger != nil }
+func (j *journey) heard() bool { return j.isHooked() || j.env.Logger != nil }

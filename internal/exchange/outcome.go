@@ -57,51 +57,51 @@ func (l *last) take(resp *http.Response, err error) {
 
 // classify reduces what the base returned to what a decision needs, and sets
 // x.event.Outcome.
-func (x *exchange) classify() {
-	o := &x.event.Outcome
-	o.Idempotent = x.idempotent
-	classify := x.r.Asks.Classify
-	x.requireProgress()
-	x.readWhole()
+func (j *journey) classify() {
+	o := &j.event.Outcome
+	o.Idempotent = j.idempotent
+	classify := j.r.Asks.Classify
+	j.requireProgress()
+	j.readWhole()
 	// Classify may peek at the body, so it runs within the attempt.
-	if x.r.Classifies && x.last.resp != nil && x.last.torn == nil {
-		o.Verdict = classify(x.req, x.last.resp, nil)
-		x.last.resp = body.Apart(x.last.resp)
+	if j.r.Classifies && j.last.resp != nil && j.last.torn == nil {
+		o.Verdict = classify(j.req, j.last.resp, nil)
+		j.last.resp = body.Apart(j.last.resp)
 	}
-	came := x.last.resp
-	x.last.settle()
-	if err := x.last.failure(); err != nil {
-		if x.last.race != nil && x.last.race.decided() {
+	came := j.last.resp
+	j.last.settle()
+	if err := j.last.failure(); err != nil {
+		if j.last.race != nil && j.last.race.decided() {
 			// The error is that the hedge was faster.
 			return
 		}
-		if x.gone() != nil {
+		if j.gone() != nil {
 			o.Canceled = true
 			return
 		}
 		o.Timeout = fault.Timeout(err)
-		o.Hopeless = x.faulty()
-		if x.last.torn == nil {
+		o.Hopeless = j.faulty()
+		if j.last.torn == nil {
 			o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-			o.Hopeless = o.Hopeless || fault.Hopeless(x.req, err, x.env.Inner) || x.last.refusedByCaller()
-			o.Idempotent = o.Idempotent || x.last.neverProcessed(x.env.Inner)
+			o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || j.last.refusedByCaller()
+			o.Idempotent = o.Idempotent || j.last.neverProcessed(j.env.Inner)
 		}
-		if x.r.Classifies {
-			o.Verdict = classify(x.req, nil, err)
+		if j.r.Classifies {
+			o.Verdict = classify(j.req, nil, err)
 		}
 		o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
 		if came != nil {
-			x.heed(came)
-			if x.last.resp == nil {
-				x.forget(came)
+			j.heed(came)
+			if j.last.resp == nil {
+				j.forget(came)
 			}
 		}
 	} else {
 		// A response without a status is still a response.
-		o.Status = cmp.Or(x.last.resp.StatusCode, 1)
+		o.Status = cmp.Or(j.last.resp.StatusCode, 1)
 	}
 	if o.Status >= 400 && o.Verdict == decide.ByRule {
-		switch x.r.Dialects.Verdict(o.Status, x.last.resp.Header) {
+		switch j.r.Dialects.Verdict(o.Status, j.last.resp.Header) {
 		case dialect.Retry:
 			o.Verdict = decide.Retryable
 		case dialect.Stop:
@@ -109,39 +109,39 @@ func (x *exchange) classify() {
 			o.Forbidden = true
 		}
 	}
-	if o.Status != 0 && x.r.Retryable(o) {
-		o.Canceled = x.gone() != nil
-		if x.r.Dialects != nil || x.last.resp.Header["Retry-After"] != nil {
-			o.RetryAfter = x.r.Dialects.Wait(o.Status, x.last.resp.Header, time.Now())
+	if o.Status != 0 && j.r.Retryable(o) {
+		o.Canceled = j.gone() != nil
+		if j.r.Dialects != nil || j.last.resp.Header["Retry-After"] != nil {
+			o.RetryAfter = j.r.Dialects.Wait(o.Status, j.last.resp.Header, time.Now())
 		}
 	}
 }
 
 // good reports whether the outcome of the attempt is an answer that no other attempt
 // should replace.
-func (x *exchange) good() bool {
-	o := &x.event.Outcome
-	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !x.r.Retryable(o)
+func (j *journey) good() bool {
+	o := &j.event.Outcome
+	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !j.r.Retryable(o)
 }
 
 // readWhole reads the body of the response ahead, within the attempt, up to
 // Policy.WholeBody. It skips a response that is retried anyway, one whose body
 // the server produces over time, and one that continues a body, because the
 // reader of that body watches and continues it.
-func (x *exchange) readWhole() {
-	limit := x.r.WholeBody
-	if limit <= 0 || x.rest != nil || x.req.Method == http.MethodConnect || !body.In(x.last.resp) || x.r.Retry.Has(x.last.resp.StatusCode) || body.Endless(x.last.resp.Header) || x.last.attempt != nil && !x.last.attempt.BodySent() {
+func (j *journey) readWhole() {
+	limit := j.r.WholeBody
+	if limit <= 0 || j.rest != nil || j.req.Method == http.MethodConnect || !body.In(j.last.resp) || j.r.Retry.Has(j.last.resp.StatusCode) || body.Endless(j.last.resp.Header) || j.last.attempt != nil && !j.last.attempt.BodySent() {
 		return
 	}
-	ahead := body.Ahead(x.last.resp.Body, limit, x.last.resp.ContentLength)
-	x.last.resp.Body = ahead
+	ahead := body.Ahead(j.last.resp.Body, limit, j.last.resp.ContentLength)
+	j.last.resp.Body = ahead
 	switch err := ahead.Err(); err {
 	case nil:
 	case io.EOF:
-		x.last.whole = true
+		j.last.whole = true
 	default:
 		ahead.SetErr(fault.Usable(err))
-		x.last.torn = ahead
+		j.last.torn = ahead
 	}
 }
 
@@ -178,16 +178,16 @@ func (e tornError) Unwrap() error { return e.error }
 
 // heed records what the server said about retries in a response whose body
 // broke or that came too late. What the server said holds nevertheless.
-func (x *exchange) heed(resp *http.Response) {
-	o := &x.event.Outcome
+func (j *journey) heed(resp *http.Response) {
+	o := &j.event.Outcome
 	o.Lost = resp.StatusCode
-	o.Forbidden = o.Verdict == decide.ByRule && x.r.Dialects.Verdict(resp.StatusCode, resp.Header) == dialect.Stop
-	o.RetryAfter = x.r.Dialects.Wait(resp.StatusCode, resp.Header, time.Now())
+	o.Forbidden = o.Verdict == decide.ByRule && j.r.Dialects.Verdict(resp.StatusCode, resp.Header) == dialect.Stop
+	o.RetryAfter = j.r.Dialects.Wait(resp.StatusCode, resp.Header, time.Now())
 }
 
 // faulty reports whether the caller's own body caused the failure.
-func (x *exchange) faulty() bool {
-	return x.payload.faulty() || x.last.attempt != nil && x.last.attempt.AtFault()
+func (j *journey) faulty() bool {
+	return j.payload.faulty() || j.last.attempt != nil && j.last.attempt.AtFault()
 }
 
 // neverProcessed reports whether the error of the attempt proves that no server
@@ -252,68 +252,68 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 }
 
 // failed ends the exchange with the error of its last attempt.
-func (x *exchange) failed() error {
-	x.met = append(x.met, x.last.err)
-	if x.cause != nil {
-		return x.fail(x.cause)
+func (j *journey) failed() error {
+	j.met = append(j.met, j.last.err)
+	if j.cause != nil {
+		return j.fail(j.cause)
 	}
-	single := len(x.met) == 1 && x.call.Attempts == 1
-	if gone := x.gone(); x.event.Outcome.Canceled && x.hides(gone) {
-		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(x.req.Context()) != x.req.Context().Err() {
-			if errors.Is(gone, x.last.err) {
+	single := len(j.met) == 1 && j.call.Attempts == 1
+	if gone := j.gone(); j.event.Outcome.Canceled && j.hides(gone) {
+		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(j.req.Context()) != j.req.Context().Err() {
+			if errors.Is(gone, j.last.err) {
 				// gone already wraps the error.
-				x.met = x.met[:len(x.met)-1]
+				j.met = j.met[:len(j.met)-1]
 			}
-			return x.fail(gone)
+			return j.fail(gone)
 		}
-		if fault.Canceled(x.last.err) {
-			x.last.err = context.DeadlineExceeded
+		if fault.Canceled(j.last.err) {
+			j.last.err = context.DeadlineExceeded
 		}
 	}
 	if !single {
-		return x.fail(nil)
+		return j.fail(nil)
 	}
-	x.report()
-	if e, ok := x.last.err.(fault.NilPointer); ok {
+	j.report()
+	if e, ok := j.last.err.(fault.NilPointer); ok {
 		return e.Err
 	}
-	return x.last.err
+	return j.last.err
 }
 
 // goneBefore ends the exchange for a caller that went before the first attempt,
 // with the error that net/http returns in that case.
-func (x *exchange) goneBefore() error {
-	x.last.err = context.Cause(x.req.Context())
+func (j *journey) goneBefore() error {
+	j.last.err = context.Cause(j.req.Context())
 	switch {
-	case x.last.err != nil && x.req.Context().Done() != nil:
-	case x.decision.reason == decide.Deadline:
-		x.last.err = x.cause
+	case j.last.err != nil && j.req.Context().Done() != nil:
+	case j.decision.reason == decide.Deadline:
+		j.last.err = j.cause
 	default:
-		x.last.err = fault.ErrRequestCanceled
+		j.last.err = fault.ErrRequestCanceled
 	}
-	x.report()
-	return x.last.err
+	j.report()
+	return j.last.err
 }
 
 // hides reports whether the last error doesn't say why the caller has gone.
 // After Request.Cancel, the base's error is returned alone if it is the only
 // one.
-func (x *exchange) hides(gone error) bool {
-	if x.req.Context().Err() == nil {
-		return gone != nil && (len(x.met) > 1 || !errors.Is(gone, context.Canceled))
+func (j *journey) hides(gone error) bool {
+	if j.req.Context().Err() == nil {
+		return gone != nil && (len(j.met) > 1 || !errors.Is(gone, context.Canceled))
 	}
-	return !(errors.Is(x.last.err, x.req.Context().Err()) && errors.Is(x.last.err, context.Cause(x.req.Context())))
+	return !(errors.Is(j.last.err, j.req.Context().Err()) && errors.Is(j.last.err, context.Cause(j.req.Context())))
 }
 
 // fail ends the exchange with an *Error. If err isn't nil, it is the last error
 // in it.
-func (x *exchange) fail(err error) error {
+func (j *journey) fail(err error) error {
 	if err != nil {
-		x.last.err = err
-		x.met = append(x.met, err)
+		j.last.err = err
+		j.met = append(j.met, err)
 	}
-	x.report()
-	return x.env.Owner.Error(&Error{Attempts: x.call.Attempts, Reason: x.decision.reason, StatusCode: x.seen.status, Header: x.seen.header, Errs: x.met, Last: x.last.err})
+	j.report()
+	return j.env.Owner.Error(&Error{Attempts: j.call.Attempts, Reason: j.decision.reason, StatusCode: j.seen.status, Header: j.seen.header, Errs: j.met, Last: j.last.err})
 }
 
 // cleanUp releases everything that the exchange holds.
@@ -360,9 +360,9 @@ func (x *exchange) giveBack() {
 // client signals its Timeout with the deadline of the context and with
 // Request.Cancel, and names the Timeout in the error only if it has closed
 // Request.Cancel.
-func (x *exchange) awaitClient(err error) {
-	canceled := legacyCancel(x.req)
-	if err == nil || canceled == nil || x.req.Context().Err() != context.DeadlineExceeded {
+func (p *place) awaitClient(err error) {
+	canceled := legacyCancel(p.req)
+	if err == nil || canceled == nil || p.req.Context().Err() != context.DeadlineExceeded {
 		return
 	}
 	timer := time.NewTimer(clientGrace)

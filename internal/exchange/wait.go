@@ -159,26 +159,26 @@ func legacyCancel(req *http.Request) <-chan struct{} {
 
 // bodyWaits reports whether x, which continues a body and has been given up, may wait for
 // a turn.
-func (x *exchange) bodyWaits() bool {
-	if x.r.MaxAttempts <= 1 {
+func (j *journey) bodyWaits() bool {
+	if j.r.MaxAttempts <= 1 {
 		return false
 	}
-	switch x.decision.reason {
+	switch j.decision.reason {
 	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen:
 		return true
 	case decide.HostPaused:
-		return x.host.PausedFor(x.env.now()) <= x.r.MaxWait
+		return j.host.PausedFor(j.env.now()) <= j.r.MaxWait
 	}
 	return false
 }
 
 // usual returns how long the response in hand took, if the duration of an attempt
 // matters. It is bounded, because the host may have been overloaded.
-func (x *exchange) usual() time.Duration {
-	if !x.timed() {
+func (j *journey) usual() time.Duration {
+	if !j.timed() {
 		return 0
 	}
-	return min(x.env.now()-x.last.began, x.r.turns().Slow/3*4)
+	return min(j.env.now()-j.last.began, j.r.turns().Slow/3*4)
 }
 
 // startWait starts the timer of a wait. Before a retry, it also drops the outcome in
@@ -274,16 +274,16 @@ func (x *exchange) discard(wait time.Duration) {
 }
 
 // release returns the response in hand, which the caller must discard.
-func (x *exchange) release() *http.Response {
-	resp := x.last.resp
-	x.forget(resp)
+func (j *journey) release() *http.Response {
+	resp := j.last.resp
+	j.forget(resp)
 	return resp
 }
 
 // forget drops resp, but for what x.seen keeps of it.
-func (x *exchange) forget(resp *http.Response) {
-	x.seen = seen{resp.StatusCode, resp.Header}
-	x.last.resp, x.last.held, x.last.discarded = nil, false, true
+func (j *journey) forget(resp *http.Response) {
+	j.seen = seen{resp.StatusCode, resp.Header}
+	j.last.resp, j.last.held, j.last.discarded = nil, false, true
 }
 
 // holds maps what forbids hedges to a host to the reason for metrics.
