@@ -1,6 +1,13 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package exchange takes a request through its attempts. It drives the machine of package
+// decide: it sends, waits and reports as the machine says. It knows no retrip.Policy: Rules
+// are what a policy amounts to.
+//
+// A request has three layers, each of which knows only those before it: place, where it is
+// (its host, its clock, its waits); journey, what has happened to it, and the reports of
+// that; and exchange, which drives it.
 package exchange
 
 import (
@@ -16,13 +23,9 @@ import (
 	"github.com/retrip/retrip/internal/span"
 )
 
-// exchange is one RoundTrip on its way through its attempts. It drives the machine of
-// package decide: it carries out its actions, tells it what happens, and records what
-// has to be cleaned up at the end. It lives on the stack of RoundTrip, as long as nothing
-// keeps a pointer to it.
-//
-// Its parts are its concerns. What belongs to the last attempt is in last, which
-// is reset as a whole.
+// exchange is one RoundTrip on its way through its attempts. It tells the machine what
+// happens, carries out its actions, and records what has to be cleaned up at the end. It
+// lives on the stack of RoundTrip, as long as nothing keeps a pointer to it.
 type exchange struct {
 	journey
 	conn   connection
@@ -32,6 +35,7 @@ type exchange struct {
 }
 
 // journey is what has happened to a request so far. It reports that, and decides nothing.
+// What belongs to the last attempt is in last, which is reset as a whole.
 type journey struct {
 	place
 	asked    Asked
