@@ -72,7 +72,7 @@ func TestFleet_StoreBlocks(t *testing.T) {
 				return 0, nil // forbids every retry
 			})
 			base := play.Base(play.Reply(503))
-			tr := &retrip.Transport{Fleet: f, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: base}
+			tr := &retrip.Transport{Fleet: f, Policy: play.AtOnce, Base: base}
 			var closed time.Duration
 			for i := range requests {
 				if i == requests-1 {

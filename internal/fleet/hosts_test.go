@@ -61,7 +61,7 @@ func TestFleet_HostNames(t *testing.T) {
 func TestFleet_KeepsNoURLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hosts, query = 100, 1 << 20
-		tr := &retrip.Transport{Fleet: retrip.NewFleet(nil), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: always(play.Reply(503))}
+		tr := &retrip.Transport{Fleet: retrip.NewFleet(nil), Policy: play.AtOnce, Base: always(play.Reply(503))}
 		before := testenv.Heap()
 		for i := range hosts {
 			url := fmt.Sprintf([]string{
