@@ -27,7 +27,7 @@ const (
 	streamInstances
 	_
 	streamAccount
-	streamRefusals
+	_
 	streamLatencies
 )
 
