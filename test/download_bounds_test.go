@@ -62,7 +62,8 @@ func TestResume_Attempts(t *testing.T) {
 				}
 			}}
 			m, began := retrip.NewMetrics(), time.Now()
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, MaxAttempts: c.most, Backoff: retrip.Backoff{Jitter: retrip.EqualJitter}}})
+			policy := retrip.Policy{Resume: time.Minute, MaxAttempts: c.most, Backoff: retrip.Backoff{Jitter: retrip.EqualJitter}}
+			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
 			assert.Len(t, got, c.got)
 			assert.True(t, bytes.HasPrefix(s.data, got))
 			assert.LessOrEqual(t, len(s.asks), c.asks)

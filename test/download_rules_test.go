@@ -113,7 +113,8 @@ func TestResume_Told(t *testing.T) {
 			var log bytes.Buffer
 			m := retrip.NewMetrics()
 			s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-			tr := &retrip.Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: retrip.Policy{Resume: time.Minute}}
+			policy := retrip.Policy{Resume: time.Minute}
+			tr := &retrip.Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: policy}
 			ctx := retrip.WithTrace(t.Context(), record(&asked))
 			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 			_, _ = io.Copy(io.Discard, resp.Body)
@@ -179,7 +180,8 @@ func TestBodyIdle_Dribble(t *testing.T) {
 			}}
 			m := retrip.NewMetrics()
 			began := time.Now()
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off}})
+			policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off}
+			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
 			if every < time.Second {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))
@@ -252,7 +254,8 @@ func TestResume_Bases(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, lie: c.lie}
 			m := retrip.NewMetrics()
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: retrip.Off, MaxAttempts: 10}})
+			policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: retrip.Off, MaxAttempts: 10}
+			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
 			if c.want == "" {
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(data, got))

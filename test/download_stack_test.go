@@ -98,7 +98,9 @@ func TestResume_BelowReverseProxy(t *testing.T) {
 			back := memhttp.NewServer(t, proto, upstream)
 			proxy := httputil.NewSingleHostReverseProxy(play.Must(url.Parse(back.URL)))
 			proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
-			proxy.Transport = &retrip.Transport{Base: back.Transport(), Policy: retrip.Policy{Resume: 24 * time.Hour, BodyIdleTimeout: time.Second, Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter}, MaxWait: time.Hour}}
+			policy := retrip.Policy{Resume: 24 * time.Hour, BodyIdleTimeout: time.Second, MaxWait: time.Hour}
+			policy.Backoff = retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter}
+			proxy.Transport = &retrip.Transport{Base: back.Transport(), Policy: policy}
 			front := memhttp.NewServer(t, memhttp.HTTP1, proxy)
 
 			req := play.Must(http.NewRequest(http.MethodGet, front.URL, nil))

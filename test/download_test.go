@@ -128,7 +128,8 @@ func TestResume_Stall(t *testing.T) {
 			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", fault.Timeout(e.Err)))
 		}}
 		began := time.Now()
-		got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Trace: trace, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}}})
+		policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}}
+		got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Trace: trace, Policy: policy})
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(data, got))
 		assert.LessOrEqual(t, time.Since(began), 2*1500*time.Millisecond+time.Millisecond)
@@ -250,7 +251,8 @@ func TestResume_Close(t *testing.T) {
 				}
 				return s.RoundTrip(req)
 			})
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}}}
+			policy := retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}}
+			tr := &retrip.Transport{Base: base, Policy: policy}
 			if hang {
 				tr.Policy.Backoff = retrip.Backoff{Base: 1, Cap: 1}
 			}

@@ -33,7 +33,8 @@ type sums = play.Sums
 func counts(t *testing.T, m *retrip.Metrics) sums {
 	t.Helper()
 	s := gather(t, m)["default"]
-	assert.Equal(t, s["requests_total"]-s["unattempted_requests_total"]+s["retries_total"]+s["hedges_total"], s["attempts_total"], "attempts = requests - unattempted + retries + hedges")
+	attempts := s["requests_total"] - s["unattempted_requests_total"] + s["retries_total"] + s["hedges_total"]
+	assert.Equal(t, attempts, s["attempts_total"], "attempts = requests - unattempted + retries + hedges")
 	assert.Equal(t, s["requests_total gave_up"]+s["requests_total canceled"], s["give_ups_total"], "give-ups = requests that gave up or were canceled")
 	assert.Equal(t, s["requests_total canceled"], s["give_ups_total canceled"])
 	assert.Equal(t, s["retries_total"], s["wait_seconds"], "each retry has one wait")

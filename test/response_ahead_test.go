@@ -68,7 +68,8 @@ func TestWholeBody_NoRetry(t *testing.T) {
 		for n := range len(document) {
 			base := play.Base(sends(201, document[:n], io.ErrUnexpectedEOF))
 			var ended []retrip.Event
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Trace: &retrip.Trace{Done: func(e retrip.Event) { ended = append(ended, e) }}}
+			policy := retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}
+			tr := &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Done: func(e retrip.Event) { ended = append(ended, e) }}}
 			resp := do(t, tr, play.Request(t, http.MethodPost, strings.NewReader("x")))
 			assert.Equal(t, 201, resp.StatusCode)
 			got, err := readAll(t, resp)
@@ -293,7 +294,8 @@ func TestWholeBody_ErrorText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var met []error
 		base := play.Base(sends(200, "{", syscall.ECONNRESET), wholeDocument)
-		_, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 10}, Trace: &retrip.Trace{Retry: func(e retrip.Event) { met = append(met, e.Err) }}})
+		policy := retrip.Policy{WholeBody: 10}
+		_, err := fetch(t, &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { met = append(met, e.Err) }}})
 		require.NoError(t, err)
 		require.Len(t, met, 1)
 		assert.EqualError(t, met[0], "response body: connection reset by peer")
