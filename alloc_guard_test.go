@@ -393,7 +393,6 @@ type (
 )
 
 var (
-	do   = testenv.Do
 	drop = testenv.Drop
 	try  = testenv.Try
 )
