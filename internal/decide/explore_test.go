@@ -205,7 +205,7 @@ func (w *explorer) pays(c *traveler, e *choice, missing, gave int64) {
 		return
 	case c.Do != decide.Answer:
 		w.must(failed && o.Idempotent && c.sends < w.rules.MaxAttempts && o.RetryAfter <= w.policy.MaxWait, "a retry is allowed")
-		w.must(gave <= 0 && (c.Do == decide.Ask) == (c.Reason == decide.None), "a retry is paid for")
+		w.must(gave <= 0 && c.Reason != decide.None, "a retry is paid for, and says why")
 		gives = -gave
 	case failed || o.Canceled:
 		w.must(gave == 0 && gaveUp, "a failure keeps its tokens, and has a reason")

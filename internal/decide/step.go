@@ -44,9 +44,9 @@ type Action struct {
 	Again  bool          // of Ask: the account has allowed the retry before a long wait
 	Wakes  bool          // other calls must ask again now: those that [host.Record.Woken] returns
 	Pays   bool          // the account gets what a success without a retry pays
-	Reason Reason        // of a retry, with the Sleep or Queue that follows its attempt; or why there is none
+	Reason Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
 	Change host.Change   // of the host's state
-	Wait   time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue, an estimate
+	Wait   time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate
 	Tokens float64       // to add to the fleet's account now
 }
 
@@ -206,7 +206,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 		return
 	}
 	c.retry.asks, c.retry.asked, c.retry.again = true, now, now
-	a.Do = Ask
+	a.Do, a.Reason, a.Wait = Ask, c.retry.reason, c.retry.wait
 }
 
 // settle ends what the account holds for the attempt, and says in a what the account gets.

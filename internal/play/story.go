@@ -223,7 +223,7 @@ func Tell(a *decide.Action, most time.Duration, woken []string) string {
 		}
 	}
 	add(a.Again, "again")
-	if a.Do == decide.Sleep || a.Do == decide.Queue {
+	if a.Do == decide.Sleep || a.Do == decide.Queue || a.Do == decide.Ask && !a.Again {
 		wait := a.Wait.String()
 		if most != a.Wait {
 			wait += ".." + most.String()
