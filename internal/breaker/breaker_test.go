@@ -160,31 +160,6 @@ func TestBreaker_RatioIsExact(t *testing.T) {
 	}
 }
 
-// An outcome that says nothing about the host counts neither as a failure nor
-// as a success.
-func TestBreaker_Ignores(t *testing.T) {
-	for name, o := range map[string]decide.Outcome{
-		"canceled":    {Canceled: true},
-		"hopeless":    {Hopeless: true},
-		"Final error": {Verdict: decide.Final},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var h host.Record
-			r := guarded(t)
-			for range 100 {
-				r.Next(&h, begin(t, &h, r, 0), o, 0, play.Lowest)
-			}
-			assert.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
-			attempts(t, &h, r, 0, 503)
-			for range 100 {
-				r.Next(&h, begin(t, &h, r, 0), o, 0, play.Lowest)
-			}
-			attempts(t, &h, r, 0, 503, 503, 503)
-			assert.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
-		})
-	}
-}
-
 func TestBreaker_Off(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{"default": {MaxAttempts: 1}, "Off": {MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: retrip.Off}}} {
 		t.Run(name, func(t *testing.T) {
@@ -199,91 +174,6 @@ func TestBreaker_Off(t *testing.T) {
 	// A breaker doesn't hold back a request whose policy has none.
 	r := play.Rules(t, retrip.Policy{})
 	assert.True(t, r.First(opened(t, guarded(t)), &decide.Call{}, 0, 0).Retry)
-}
-
-func TestBreaker_OpenTime(t *testing.T) {
-	r := guarded(t)
-	random := rand.New(rand.NewPCG(2, 3))
-	var times []time.Duration
-	for range 1000 {
-		d := openTime(r, random.Uint64())
-		require.GreaterOrEqual(t, d, 3*time.Second)
-		require.LessOrEqual(t, d, 9*time.Second)
-		times = append(times, d)
-	}
-	slices.Sort(times)
-	assert.InDelta(t, 6*time.Second, times[500], float64(300*time.Millisecond), "the median is OpenFor")
-	assert.InDelta(t, 3*time.Second, times[0], float64(100*time.Millisecond))
-	assert.InDelta(t, 9*time.Second, times[999], float64(100*time.Millisecond))
-}
-
-func TestBreaker_FailsFast(t *testing.T) {
-	r := guarded(t)
-	h := opened(t, r)
-	for _, now := range []time.Duration{0, time.Second, 2999 * time.Millisecond} {
-		assert.True(t, refused(h, r, now), "at %v", now)
-		assert.Equal(t, breaker.Open, r.State(h, now).Breaker)
-	}
-	assert.False(t, refused(h, r, 3010*time.Millisecond))
-	assert.Equal(t, breaker.HalfOpen, r.State(h, 3010*time.Millisecond).Breaker)
-}
-
-func TestBreaker_Closes(t *testing.T) {
-	r := guarded(t)
-	h := opened(t, r)
-	now := 4 * time.Second
-	attempts(t, h, r, now, 200)
-	assert.Equal(t, breaker.HalfOpen, r.State(h, now).Breaker)
-	attempts(t, h, r, now, 404)
-	assert.Equal(t, breaker.Closed, r.State(h, now).Breaker)
-	assert.Zero(t, r.State(h, now).OpenFor)
-	attempts(t, h, r, now, 503, 503, 503)
-	assert.Equal(t, breaker.Closed, r.State(h, now).Breaker, "earlier results don't count")
-	attempts(t, h, r, now, 503)
-	assert.Equal(t, breaker.Open, r.State(h, now).Breaker)
-}
-
-func TestBreaker_Reopens(t *testing.T) {
-	r := guarded(t)
-	h := opened(t, r)
-	now := 4 * time.Second
-	attempts(t, h, r, now, 200, 503)
-	assert.Equal(t, breaker.Open, r.State(h, now).Breaker)
-	assert.GreaterOrEqual(t, r.State(h, now).OpenFor, 3*time.Second)
-	assert.True(t, refused(h, r, now+3*time.Second-1))
-}
-
-// The result of an attempt that began in an earlier state doesn't count.
-func TestBreaker_StaleResults(t *testing.T) {
-	r := guarded(t)
-	var h host.Record
-	var before []*decide.Call
-	for range 10 {
-		before = append(before, begin(t, &h, r, 0))
-	}
-	attempts(t, &h, r, 0, 503, 503, 503, 503)
-	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
-	until := r.State(&h, 0).OpenFor
-
-	r.Next(&h, before[0], play.Repeatable(503), until-1, 0)
-	assert.EqualValues(t, 1, r.State(&h, until-1).OpenFor, "a failure doesn't open it again")
-	r.Next(&h, before[1], play.Repeatable(200), until-1, 0)
-	assert.Equal(t, breaker.Open, r.State(&h, until-1).Breaker, "a success doesn't close it")
-
-	probe := begin(t, &h, r, until)
-	r.Next(&h, before[2], play.Repeatable(503), until, 0)
-	r.Next(&h, before[3], play.Repeatable(200), until, 0)
-	r.Next(&h, before[4], play.Repeatable(200), until, 0)
-	assert.Equal(t, breaker.HalfOpen, r.State(&h, until).Breaker, "only probes count")
-	r.Next(&h, probe, play.Repeatable(200), until, 0)
-	attempts(t, &h, r, until, 200)
-	require.Equal(t, breaker.Closed, r.State(&h, until).Breaker)
-
-	attempts(t, &h, r, until, 503, 503, 503)
-	for _, call := range before[5:] {
-		r.Next(&h, call, play.Repeatable(503), until, 0)
-	}
-	assert.Equal(t, breaker.Closed, r.State(&h, until).Breaker, "they don't count later either")
 }
 
 // The instant of the next probe has no meaning once the breaker has closed.
@@ -304,22 +194,6 @@ func TestBreaker_RetryAfterItHasClosed(t *testing.T) {
 	assert.True(t, r.Next(&h, begin(t, &h, r, now), play.Repeatable(503), now, 0).Retry)
 }
 
-// A retry doesn't wait if the breaker will refuse it anyway. Its tokens come
-// back if the breaker opens during the wait.
-func TestBreaker_AndRetry(t *testing.T) {
-	r := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}})
-	var h host.Record
-	call := begin(t, &h, r, 0)
-	d := r.Next(&h, call, play.Repeatable(503), 0, play.Highest)
-	require.True(t, d.Retry)
-	other := begin(t, &h, r, 0)
-	assert.Equal(t, decide.BreakerOpen, r.Next(&h, other, play.Repeatable(503), 0, 0).Reason)
-	assert.Equal(t, 4.5, r.State(&h, 0).Tokens, "a retry that isn't made costs nothing")
-
-	assert.Equal(t, play.Decision{Reason: decide.BreakerOpen}, plain(r.Wake(&h, call, d.Wait, 0)))
-	assert.Equal(t, 5.0, r.State(&h, 0).Tokens)
-}
-
 // Two policies with different windows may share a host.
 func TestBreaker_OfTwoPolicies(t *testing.T) {
 	long := guarded(t)
@@ -330,55 +204,4 @@ func TestBreaker_OfTwoPolicies(t *testing.T) {
 	assert.Equal(t, breaker.Closed, long.State(&h, time.Second).Breaker, "the window starts again")
 	attempts(t, &h, short, time.Second, 503)
 	assert.Equal(t, breaker.Open, long.State(&h, time.Second).Breaker)
-}
-
-// If the window holds enough results, their ratio decides, even if the last
-// ones were failures.
-func TestBreaker_RunWithinTheWindow(t *testing.T) {
-	r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 4}})
-	var h host.Record
-	attempts(t, &h, r, 0, 503, 200, 503, 503, 503, 503, 503, 503)
-	assert.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
-	attempts(t, &h, r, 10*time.Second, 503)
-	assert.Equal(t, breaker.Open, r.State(&h, 10*time.Second).Breaker, "after the success has left the window")
-}
-
-// An outcome that says nothing about the host neither extends nor ends a run of
-// failures. Neither does a result from an earlier state.
-func TestBreaker_RunIgnores(t *testing.T) {
-	r := guarded(t)
-	var h host.Record
-	const gap = 20 * time.Second
-	late := begin(t, &h, r, 0)
-	for i := range time.Duration(4) {
-		require.Equal(t, breaker.Closed, r.State(&h, i*gap).Breaker)
-		for _, o := range []decide.Outcome{{Canceled: true}, {Hopeless: true}, {Verdict: decide.Final}} {
-			r.Next(&h, begin(t, &h, r, i*gap), o, i*gap, 0)
-		}
-		attempts(t, &h, r, i*gap, 503)
-	}
-	require.Equal(t, breaker.Open, r.State(&h, 3*gap).Breaker)
-
-	// Opening and closing restart the count.
-	now := 3*gap + time.Minute
-	attempts(t, &h, r, now, 200, 200)
-	require.Equal(t, breaker.Closed, r.State(&h, now).Breaker)
-	r.Next(&h, late, play.Repeatable(503), now, 0)
-	for i := range time.Duration(3) {
-		attempts(t, &h, r, now+i*gap, 503)
-	}
-	assert.Equal(t, breaker.Closed, r.State(&h, now+2*gap).Breaker)
-}
-
-// A host stays in the table while a run of failures may go on, for at most an
-// hour.
-func TestBreaker_RunIsRemembered(t *testing.T) {
-	r := guarded(t)
-	var h host.Record
-	attempts(t, &h, r, 0, 503, 200)
-	assert.False(t, h.Healed(0), "the window holds it")
-	assert.True(t, h.Healed(10*time.Second), "a success ends it")
-	attempts(t, &h, r, time.Minute, 503)
-	assert.False(t, h.Healed(time.Minute+time.Hour))
-	assert.True(t, h.Healed(time.Minute+time.Hour+1))
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"testing"
 	"time"
 
@@ -60,6 +59,7 @@ func TestNext(t *testing.T) {
 
 		// Statuses that a policy changes.
 		{name: "RetryOn 404", policy: retrip.Policy{RetryOn: []int{404}}, outcome: play.Repeatable(404), retry: true, reason: decide.Status, hi: 100 * ms},
+		{name: "RetryOn 499", policy: retrip.Policy{RetryOn: []int{499}}, outcome: play.Repeatable(499), retry: true, reason: decide.Status, hi: 100 * ms},
 		{name: "FailOn 501", policy: retrip.Policy{FailOn: []int{501}}, outcome: play.Repeatable(501)},
 		{name: "FailOn 429", policy: retrip.Policy{FailOn: []int{429}}, outcome: play.Repeatable(429)},
 		{name: "FailOn 501 leaves 502", policy: retrip.Policy{FailOn: []int{501}}, outcome: play.Repeatable(502), retry: true, reason: decide.ServerError, hi: 100 * ms},
@@ -78,6 +78,7 @@ func TestNext(t *testing.T) {
 		// Given up.
 		{name: "canceled", outcome: decide.Outcome{Canceled: true, Idempotent: true, Replay: true}, reason: decide.Canceled},
 		{name: "canceled before the deadline", call: decide.Call{Deadline: 1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Canceled},
+		{name: "canceled by the deadline", call: decide.Call{Deadline: -1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Deadline},
 		{name: "transparent retries, attempts used up", call: decide.Call{Attempts: 4}, outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: decide.HiddenSends},
 		{name: "transparent retries, not idempotent", outcome: decide.Outcome{Resent: true, Replay: true}, reason: decide.HiddenSends},
 		{name: "transparent retries, body not replayable", outcome: decide.Outcome{Resent: true, Idempotent: true}, reason: decide.BodyNotReplayable},
@@ -176,13 +177,6 @@ func TestNext_Order(t *testing.T) {
 	}
 }
 
-// A caller's own deadline has its own reason.
-func TestNext_CanceledByDeadline(t *testing.T) {
-	r := play.Rules(t, retrip.Policy{})
-	d := r.Next(new(host.Record), &decide.Call{Deadline: 5}, decide.Outcome{Canceled: true}, 5, 0)
-	assert.Equal(t, play.Decision{Reason: decide.Deadline}, d)
-}
-
 //retrip:promise P9
 func TestNext_HostPaused(t *testing.T) {
 	const s = time.Second
@@ -200,7 +194,9 @@ func TestNext_HostPaused(t *testing.T) {
 		{name: "fits the deadline", pause: 10 * s, deadline: 12 * s, reason: decide.ServerError, lo: 10 * s, hi: 12 * s},
 		{name: "doesn't fit the deadline", pause: 10 * s, deadline: 10*s - 1, reason: decide.HostPaused},
 		{name: "own word doesn't fit either", pause: 10 * s, own: 20 * s, deadline: 5 * s, reason: decide.Deadline},
-		{name: "longer than MaxWait", pause: 31 * s, reason: decide.HostPaused},
+		{name: "fits the deadline to the nanosecond", pause: 10 * s, deadline: 10 * s, reason: decide.ServerError, lo: 10 * s, hi: 10 * s},
+		{name: "as long as MaxWait", pause: 30 * s, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
+		{name: "longer than MaxWait", pause: 30*s + 1, reason: decide.HostPaused},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -252,15 +248,6 @@ func TestNext_Pauses(t *testing.T) {
 		r.Next(&h, &decide.Call{Attempts: 1}, o, step.now, play.Lowest)
 		assert.Equal(t, step.want, r.State(&h, step.now).PausedFor, "step %d", i)
 	}
-}
-
-// A 503 whose request isn't retried still pauses the host.
-func TestNext_PausesWithoutRetry(t *testing.T) {
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{})
-	d := r.Next(&h, &decide.Call{Attempts: 1}, decide.Outcome{Status: 503, RetryAfter: time.Second}, 0, 0)
-	assert.Equal(t, decide.NotIdempotent, d.Reason)
-	assert.Equal(t, time.Second, r.State(&h, 0).PausedFor)
 }
 
 //retrip:promise P16
@@ -339,38 +326,4 @@ func ExampleCall_Step() {
 	// Output:
 	// 2 s left: answer true, deadline
 	// 6 s left: sleep true, server_error, for 5 to 6 s: true
-}
-
-// A wait that fits the deadline or MaxWait to the nanosecond begins.
-//
-//retrip:promise P10
-func TestNext_PauseThatJustFits(t *testing.T) {
-	const now, word = time.Minute, 10 * time.Second
-	for _, tt := range []struct {
-		name    string
-		policy  retrip.Policy
-		call    decide.Call
-		retries bool
-	}{
-		{"deadline", retrip.Policy{}, decide.Call{Attempts: 1, Deadline: now + word}, true},
-		{"a nanosecond before the deadline", retrip.Policy{}, decide.Call{Attempts: 1, Deadline: now + word - 1}, false},
-		{"MaxWait", retrip.Policy{MaxWait: word}, decide.Call{Attempts: 1}, true},
-		{"a nanosecond more than MaxWait", retrip.Policy{MaxWait: word - 1}, decide.Call{Attempts: 1}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var h host.Record
-			play.Pause(t, &h, word, now)
-			d := play.Rules(t, tt.policy).Next(&h, &tt.call, play.Repeatable(http.StatusInternalServerError), now, play.Lowest)
-			assert.Equal(t, tt.retries, d.Retry)
-			if !tt.retries {
-				assert.Equal(t, decide.HostPaused, d.Reason)
-			}
-		})
-	}
-}
-
-func TestNext_ReasonOf499(t *testing.T) {
-	var h host.Record
-	d := play.Rules(t, retrip.Policy{RetryOn: []int{499}}).Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(499), 0, play.Lowest)
-	assert.Equal(t, decide.Status, d.Reason)
 }

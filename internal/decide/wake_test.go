@@ -5,7 +5,6 @@ package decide_test
 
 import (
 	"math/rand/v2"
-	"net/http"
 	"testing"
 	"time"
 
@@ -13,41 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
 )
-
-// The duration of a wait counts from its beginning, not from the epoch. A pause
-// that is extended to exactly the deadline is still waited for.
-func TestWake_CountsFromTheBeginOfTheWait(t *testing.T) {
-	const now = time.Hour
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{MaxWait: 30 * time.Second})
-	call := &decide.Call{Attempts: 1, Deadline: now + 15*time.Second}
-	require.True(t, r.Next(&h, call, play.Repeatable(http.StatusServiceUnavailable), now, play.Lowest).Retry)
-	play.Pause(t, &h, 10*time.Second, now+5*time.Second)
-	d := r.Wake(&h, call, now+5*time.Second, play.Lowest)
-	assert.True(t, d.Retry)
-	assert.Equal(t, 10*time.Second, d.Wait)
-}
-
-// The breaker may refuse what the gate allows, also at the end of a wait.
-func TestWake_AsksGateAndBreaker(t *testing.T) {
-	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 2, OpenFor: time.Minute}})
-	var h host.Record
-	waiting := &decide.Call{}
-	require.True(t, r.First(&h, waiting, 0, play.Lowest).Retry)
-	require.True(t, r.Next(&h, waiting, play.Repeatable(http.StatusInternalServerError), 0, play.Lowest).Retry)
-	for range 3 {
-		call := &decide.Call{}
-		r.First(&h, call, 0, play.Lowest)
-		r.Next(&h, call, play.Repeatable(http.StatusInternalServerError), 0, play.Lowest)
-	}
-	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
-	assert.Equal(t, decide.BreakerOpen, r.Wake(&h, waiting, time.Second, play.Lowest).Reason)
-}
 
 //retrip:promise P9
 func TestWake(t *testing.T) {
@@ -64,6 +32,7 @@ func TestWake(t *testing.T) {
 		{name: "the pause is over", paused: s, now: s, want: play.Decision{Retry: true}},
 		{name: "wait on", paused: 3 * s, now: s, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 3 * s},
 		{name: "wait on within the deadline", paused: 3 * s, now: s, deadline: 3500 * time.Millisecond, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2500 * time.Millisecond},
+		{name: "wait on to the deadline", paused: 3 * s, now: s, deadline: 3 * s, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2 * s},
 		{name: "doesn't fit the deadline", paused: 3 * s, now: s, deadline: 2 * s, want: play.Decision{Reason: decide.HostPaused}},
 		{name: "MaxWait in all", paused: 30 * s, now: 20 * s, want: play.Decision{Retry: true, Wait: 10 * s}, hi: 15 * s},
 		{name: "renewed for ever", paused: 30*s + 1, now: 20 * s, want: play.Decision{Reason: decide.HostPaused}},
@@ -111,13 +80,4 @@ func TestPause_SpreadsWaiters(t *testing.T) {
 		waits[d.Wait] = true
 	}
 	assert.Len(t, waits, 1000)
-}
-
-// Only a breaker or a gate holds back a first attempt.
-func TestFirst(t *testing.T) {
-	var h host.Record
-	play.Drain(t, &h, 0)
-	play.Pause(t, &h, time.Minute, 0)
-	d := play.Rules(t, retrip.Policy{}).First(&h, &decide.Call{Deadline: time.Second}, 0, 0)
-	assert.Equal(t, play.Decision{Retry: true}, d)
 }
