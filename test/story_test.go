@@ -34,9 +34,6 @@ import (
 // show, such as a wait that goes on, shows in the instants.
 func TestTransport_Stories(t *testing.T) {
 	for name, s := range play.Stories(t, "..") {
-		if s.Not["through a Transport"] != "" {
-			continue
-		}
 		bubble(t, name, func(t *testing.T) {
 			chance.Source = s.Draw
 			defer func() { chance.Source = nil }()
@@ -100,14 +97,21 @@ func (s *stage) cast() (names []string) {
 
 // want returns what each request should do.
 func (s *stage) want() map[string][]string {
-	want, away := map[string][]string{}, false
+	want, away, asks := map[string][]string{}, false, map[string]play.Line{}
 	for _, l := range s.Lines {
 		tell := func(who, format string, args ...any) {
 			want[who] = append(want[who], tellAt(l.At, format, args...))
 		}
+		if asked, ok := asks[l.Who]; ok && l.Event.Kind == decide.Gone {
+			_, reason := asked.Deed()
+			tell(l.Who, "wait %v %s", asked.Wait(), reason)
+		}
+		delete(asks, l.Who)
 		switch do, reason := l.Deed(); do {
 		case "send":
 			tell(l.Who, "send")
+		case "ask":
+			asks[l.Who] = l
 		case "sleep", "queue":
 			// Of a retry that would get no body, no hook learns.
 			if reason != "" && !s.roles[l.Who].nobody {

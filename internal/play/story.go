@@ -34,8 +34,8 @@ import (
 // to what the highest does; the story goes on with the lowest.
 type Story struct {
 	Policy  retrip.Policy
-	Account float64           // size of the fleet's account, which requests ask if the policy names it
-	Not     map[string]string // replays of which the story is no part, and why: "in the simulator", "through a Transport"
+	Account float64 // size of the fleet's account, which requests ask if the policy names it
+	NotSim  string  // why the simulator can't replay the story; empty if it can
 	Lines   []Line
 }
 
@@ -48,6 +48,8 @@ type Line struct {
 	Then  string   // the action
 }
 
+const notSim = "# Not in the simulator: "
+
 // Stories returns all stories, by name. dir is the root of the module.
 func Stories(t testing.TB, dir string) map[string]*Story {
 	t.Helper()
@@ -57,15 +59,14 @@ func Stories(t testing.TB, dir string) map[string]*Story {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		s := &Story{Not: map[string]string{}}
+		s := &Story{}
 		for n, line := range strings.Split(string(text), "\n") {
 			switch {
 			case strings.HasPrefix(line, "{"):
 				err = s.Policy.UnmarshalJSON([]byte(line))
 				s.Account = s.Policy.FleetBudget
-			case strings.HasPrefix(line, "# Not "):
-				where, why, _ := strings.Cut(line[len("# Not "):], ": ")
-				s.Not[where] = why
+			case strings.HasPrefix(line, notSim):
+				s.NotSim = line[len(notSim):]
 			case line != "" && line[0] != '#':
 				err = s.read(line)
 			}

@@ -20,7 +20,7 @@ import (
 // backend is silent: the test ends the attempts.
 func TestStories(t *testing.T) {
 	for name, s := range story.Stories(t, "../..") {
-		if s.Not["in the simulator"] == "" {
+		if s.NotSim == "" {
 			t.Run(name, func(t *testing.T) { replay(t, s) })
 		}
 	}
