@@ -278,9 +278,6 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 // collect reports the series of p: the outcomes of its requests, and every
 // other series that has ever been above zero.
 func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[meter.Gauges]float64) {
-	outcome := func(n uint64, name string) {
-		ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), p.Name, name)
-	}
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		if n > 0 {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{p.Name}, labels...)...)
@@ -301,7 +298,7 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[me
 		if i == meter.Answered {
 			n += plain
 		}
-		outcome(n, name)
+		ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), p.Name, name)
 	}
 	counter(m.unattempted, p.Unattempted.Load())
 	for i, reason := range retryReasons {
@@ -331,6 +328,12 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[me
 	p.WaitsOfServer.Collect(ch)
 	p.GateWaits.Collect(ch)
 	p.CollectRequests(ch)
+	m.collectGauges(ch, p, sum)
+}
+
+// collectGauges reports the gauges of p that have ever been above zero. sum is nil if all
+// are zero.
+func (m *Metrics) collectGauges(ch chan<- prometheus.Metric, p *meter.Policy, sum *[meter.Gauges]float64) {
 	for i, desc := range m.gauges {
 		var v float64
 		if sum != nil {

@@ -96,18 +96,22 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	if err := joinFirst(errs); err != nil {
 		return nil, err
 	}
-	// Policies are kept only if all are valid.
+	m.rules = all
+	m.finish(hosts)
+	return m, nil
+}
+
+// finish completes m for policies of which all are valid.
+func (m *matcher) finish(hosts map[string]Policy) {
 	for pattern, p := range hosts {
 		m.hosts[pattern] = p.clone()
 	}
-	m.rules = all
 	for suffix := range m.suffix {
 		m.lengths = append(m.lengths, len(suffix))
 	}
 	slices.Sort(m.lengths)
 	m.lengths = slices.Compact(m.lengths)
 	slices.Reverse(m.lengths)
-	return m, nil
 }
 
 // sizeOf returns the size of the budget of the host that e stands for.

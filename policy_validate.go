@@ -85,92 +85,96 @@ func (p Policy) check(path string) error {
 	return joinFirst(errs)
 }
 
-// eachMistake calls bad for each value of p that is wrong, with what it should be.
-func (p Policy) eachMistake(bad func(field string, value any, want string)) {
-	negative := func(field string, n int64, value any) {
-		switch instead, ok := insteadOfOff[field]; {
-		case n == Off && ok:
-			bad(field, "Off", instead)
-		case n == Off:
-		case ok:
-			bad(field, value, "it must be positive, or 0 to inherit")
-		default:
-			bad(field, value, "it must be positive, 0 to inherit or Off")
-		}
-	}
-	duration := func(field string, d time.Duration) {
-		if d < 0 {
-			negative(field, int64(d), d)
-		}
-	}
-	count := func(field string, n int64) {
-		if n < 0 {
-			negative(field, n, n)
-		}
-	}
-	number := func(field string, f, least, most float64) {
-		if f != 0 && f != Off && !(f >= least && f <= most) { // also a NaN
-			bad(field, f, fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", least, most))
-		}
-	}
-	toggle := func(field string, s Switch) {
-		if s != 0 && s != On && s != Off {
-			bad(field, s, "it must be On, 0 to inherit or Off")
-		}
-	}
-	// Each policy of a host may inherit each list, and requests look into it.
-	short := func(field string, n int) bool {
-		if n > mostElements {
-			bad(field, fmt.Sprintf("a list of %d", n), fmt.Sprintf("it may have at most %d elements", mostElements))
-		}
-		return n <= mostElements
-	}
-	statuses := func(field string, list []int) {
-		if !short(field, len(list)) {
-			return
-		}
-		for _, status := range list {
-			if status < 400 || status > 599 {
-				bad(field, status, "a status must be 400 to 599")
-			}
-		}
-	}
+// mistakes gets each value of a policy that is wrong, with what it should be.
+type mistakes func(field string, value any, want string)
 
-	count("MaxAttempts", int64(p.MaxAttempts))
-	duration("Backoff.Base", p.Backoff.Base)
-	duration("Backoff.Cap", p.Backoff.Cap)
-	duration("Backoff.ThrottleBase", p.Backoff.ThrottleBase)
+func (bad mistakes) negative(field string, n int64, value any) {
+	switch instead, ok := insteadOfOff[field]; {
+	case n == Off && ok:
+		bad(field, "Off", instead)
+	case n == Off:
+	case ok:
+		bad(field, value, "it must be positive, or 0 to inherit")
+	default:
+		bad(field, value, "it must be positive, 0 to inherit or Off")
+	}
+}
+
+func (bad mistakes) duration(field string, d time.Duration) {
+	if d < 0 {
+		bad.negative(field, int64(d), d)
+	}
+}
+
+func (bad mistakes) count(field string, n int64) {
+	if n < 0 {
+		bad.negative(field, n, n)
+	}
+}
+
+func (bad mistakes) number(field string, f, least, most float64) {
+	if f != 0 && f != Off && !(f >= least && f <= most) { // also a NaN
+		bad(field, f, fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", least, most))
+	}
+}
+
+func (bad mistakes) toggle(field string, s Switch) {
+	if s != 0 && s != On && s != Off {
+		bad(field, s, "it must be On, 0 to inherit or Off")
+	}
+}
+
+// each calls check for each element of a list, unless there are too many: each policy of a
+// host may inherit each list, and requests look into it.
+func each[E any](bad mistakes, field string, list []E, check func(E)) {
+	if n := len(list); n > mostElements {
+		bad(field, fmt.Sprintf("a list of %d", n), fmt.Sprintf("it may have at most %d elements", mostElements))
+		return
+	}
+	for _, e := range list {
+		check(e)
+	}
+}
+
+func (bad mistakes) statuses(field string, list []int) {
+	each(bad, field, list, func(status int) {
+		if status < 400 || status > 599 {
+			bad(field, status, "a status must be 400 to 599")
+		}
+	})
+}
+
+// eachMistake tells bad what is wrong in p.
+func (p Policy) eachMistake(bad mistakes) {
+	bad.count("MaxAttempts", int64(p.MaxAttempts))
+	bad.duration("Backoff.Base", p.Backoff.Base)
+	bad.duration("Backoff.Cap", p.Backoff.Cap)
+	bad.duration("Backoff.ThrottleBase", p.Backoff.ThrottleBase)
 	if p.Backoff.Jitter > NoJitter {
 		bad("Backoff.Jitter", p.Backoff.Jitter, "it must be FullJitter, EqualJitter, DecorrelatedJitter or NoJitter")
 	}
-	duration("Deadline", p.Deadline)
-	duration("AttemptTimeout", p.AttemptTimeout)
-	duration("MaxWait", p.MaxWait)
-	count("WholeBody", p.WholeBody)
-	duration("BodyIdleTimeout", p.BodyIdleTimeout)
-	duration("Resume", p.Resume)
-	count("MaxReplayBody", p.MaxReplayBody)
-	number("Hedge", p.Hedge, 0.001, 0.2)
-	statuses("RetryOn", p.RetryOn)
-	statuses("FailOn", p.FailOn)
-	statuses("Unprocessed", p.Unprocessed)
-	for _, method := range p.IdempotentMethods {
-		if !short("IdempotentMethods", len(p.IdempotentMethods)) {
-			break
-		}
+	bad.duration("Deadline", p.Deadline)
+	bad.duration("AttemptTimeout", p.AttemptTimeout)
+	bad.duration("MaxWait", p.MaxWait)
+	bad.count("WholeBody", p.WholeBody)
+	bad.duration("BodyIdleTimeout", p.BodyIdleTimeout)
+	bad.duration("Resume", p.Resume)
+	bad.count("MaxReplayBody", p.MaxReplayBody)
+	bad.number("Hedge", p.Hedge, 0.001, 0.2)
+	bad.statuses("RetryOn", p.RetryOn)
+	bad.statuses("FailOn", p.FailOn)
+	bad.statuses("Unprocessed", p.Unprocessed)
+	each(bad, "IdempotentMethods", p.IdempotentMethods, func(method string) {
 		if !syntax.IsToken(method) {
 			bad("IdempotentMethods", fmt.Sprintf("%q", method), "it must be an HTTP method")
 		}
-	}
-	for _, name := range p.Dialects {
-		if !short("Dialects", len(p.Dialects)) {
-			break
-		}
+	})
+	each(bad, "Dialects", p.Dialects, func(name string) {
 		if _, ok := dialect.ByName[name]; !ok {
 			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("it must be one of %q", dialect.Names()))
 		}
-	}
-	toggle("IdempotencyKey", p.IdempotencyKey)
+	})
+	bad.toggle("IdempotencyKey", p.IdempotencyKey)
 	switch {
 	case p.RetryHeader == "":
 	case !syntax.IsToken(p.RetryHeader):
@@ -178,13 +182,13 @@ func (p Policy) eachMistake(bad func(field string, value any, want string)) {
 	case syntax.HasMeaning(p.RetryHeader):
 		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header without another meaning, or "off"`)
 	}
-	number("Budget", p.Budget, 1, maxBudget)
-	number("FleetBudget", p.FleetBudget, 1, maxBudget)
-	number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
-	duration("Breaker.Window", p.Breaker.Window)
-	count("Breaker.MinVolume", int64(p.Breaker.MinVolume))
-	duration("Breaker.OpenFor", p.Breaker.OpenFor)
-	toggle("Gate.Enabled", p.Gate.Enabled)
+	bad.number("Budget", p.Budget, 1, maxBudget)
+	bad.number("FleetBudget", p.FleetBudget, 1, maxBudget)
+	bad.number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
+	bad.duration("Breaker.Window", p.Breaker.Window)
+	bad.count("Breaker.MinVolume", int64(p.Breaker.MinVolume))
+	bad.duration("Breaker.OpenFor", p.Breaker.OpenFor)
+	bad.toggle("Gate.Enabled", p.Gate.Enabled)
 }
 
 // conflict says that the value of a field doesn't go together with that of another.

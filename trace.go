@@ -181,6 +181,18 @@ func (w watcher) log(h exchange.Stage, e Event) {
 			}
 		}
 	}
+	attrs := attrsOf(h, e)
+	if omitted != 0 {
+		attrs = append(attrs, slog.Int("omitted", omitted))
+		if others {
+			attrs = append(attrs, slog.String("omitted_host", host.OtherHosts))
+		}
+	}
+	w.t.Logger.LogAttrs(ctx, level, message, attrs...)
+}
+
+// attrsOf returns what the record of a stage says.
+func attrsOf(h exchange.Stage, e Event) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 8)
 	attrs = append(attrs,
 		slog.String("method", syntax.Method(e.Request)),
@@ -203,13 +215,7 @@ func (w watcher) log(h exchange.Stage, e Event) {
 	if e.maxWait != 0 {
 		attrs = append(attrs, slog.Duration("max_wait", e.maxWait))
 	}
-	if omitted != 0 {
-		attrs = append(attrs, slog.Int("omitted", omitted))
-		if others {
-			attrs = append(attrs, slog.String("omitted_host", host.OtherHosts))
-		}
-	}
-	w.t.Logger.LogAttrs(ctx, level, message, attrs...)
+	return attrs
 }
 
 // logRest logs what the records of requests have left unsaid.

@@ -141,6 +141,13 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 		r.why, r.err = cmp.Or(refusal, resume.RefusedError), joined(broken, err)
 		return r
 	}
+	d.accept(&r, resp, at, broken, refusal)
+	return r
+}
+
+// accept makes the body of resp the part from the offset at on, unless refusal says why it
+// isn't, or it turns out that it isn't. It completes r.
+func (d *download) accept(r *reply, resp *http.Response, at int64, broken error, refusal string) {
 	taken := false
 	dismiss := func() {
 		if taken {
@@ -163,7 +170,7 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 			// The reader of this part learns how it broke.
 			d.meet(broken)
 			r.part = body.Part{Body: brokenBody{err}, Until: land.Until}
-			return r
+			return
 		}
 		if skip = 0; !same {
 			refusal = resume.RefusedChanged
@@ -172,14 +179,13 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 	if refusal != "" {
 		dismiss()
 		r.why, r.err, r.status = refusal, broken, resp.StatusCode
-		return r
+		return
 	}
 	d.r.Metrics.Resumed(Continued, max(0, at-d.whole.First-land.Skip))
 	d.tell(Continued, at, broken)
 	taken = true
 	d.meet(broken)
 	r.part = body.Part{Body: resp.Body, Skip: skip, Until: land.Until}
-	return r
 }
 
 // limit returns the instant at which Policy.Resume is over.

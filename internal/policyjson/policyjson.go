@@ -250,11 +250,8 @@ func set(v reflect.Value, token json.Token, words []string, instead string) (wan
 		}
 		v.SetInt(int64(d))
 	case kind == reflect.Float64:
-		number, _ := token.(json.Number)
-		f, err := number.Float64()
-		// A number too small for a float64 would become 0, which inherits.
-		mantissa, _, _ := strings.Cut(strings.ToLower(number.String()), "e")
-		if err != nil || f < 0 || f == 0 && strings.ContainsAny(mantissa, "123456789") {
+		f, ok := positive(token)
+		if !ok {
 			return `it must be a positive number, or "off"`
 		}
 		v.SetFloat(f)
@@ -271,6 +268,15 @@ func set(v reflect.Value, token json.Token, words []string, instead string) (wan
 		v.SetInt(n)
 	}
 	return ""
+}
+
+// positive returns a token that is a number of at least 0.
+func positive(token json.Token) (f float64, ok bool) {
+	number, _ := token.(json.Number)
+	f, err := number.Float64()
+	// A number too small for a float64 would become 0, which inherits.
+	mantissa, _, _ := strings.Cut(strings.ToLower(number.String()), "e")
+	return f, err == nil && f >= 0 && (f != 0 || !strings.ContainsAny(mantissa, "123456789"))
 }
 
 // whole returns the value of a number without a fraction, however JSON spells it:
