@@ -30,9 +30,8 @@ func (c *checker) left() {
 	for _, a := range r.arrivals {
 		s := c.w.sites[a.site]
 		// A server can't see that the client has gone if a fault hides it, or as long as it
-		// hasn't read the whole request, whose body may come late to the queue of a
-		// shed.Handler.
-		if len(s.plan.Conns) > 0 || len(s.plan.Outages) > 0 || !a.whole || s.plan.Shed > 0 && r.call.Drip > 0 {
+		// hasn't read the whole request, as in the queue of a shed.Handler.
+		if len(s.plan.Conns) > 0 || len(s.plan.Outages) > 0 || !a.whole || s.plan.Shed > 0 && r.call.Body != NoBody {
 			continue
 		}
 		if late := over + 4*s.plan.Latency + slack; a.left == 0 || a.left > late {
