@@ -9,6 +9,7 @@ GO ?= go
 FUZZTIME ?= 10s
 COVERMIN ?= 95
 WORLDS ?= 100000
+LONG ?= . ./test ./internal/... ./shed ./cmd/retripsim
 SEED ?= 1
 # An example that hangs must not hang the build; not every system has timeout(1).
 TIMEOUT := $(if $(shell command -v timeout),timeout 120)
@@ -75,7 +76,7 @@ golangci: ## golangci-lint by .golangci.yml on the modules that programs import,
 	done
 
 cover: ## statement coverage of the root package and the packages that it imports; fails below COVERMIN (95) %
-	$(GO) test -short -coverprofile=cover.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) . ./test ./internal/...
+	$(GO) test -short -coverprofile=cover.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) ./test $(LIBRARY)
 	@$(GO) tool cover -func=cover.out | awk -v min=$(COVERMIN) '/^total:/ { \
 		printf "coverage: %s, at least %s%% wanted\n", $$3, min; exit $$3 + 0 < min }'
 
@@ -85,8 +86,8 @@ fuzz: ## run each fuzz target of the root package, test/ and internal/ for FUZZT
 		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null || exit 1; \
 	done
 
-tables: ## test every row, seed and step of the long tests; `make test` tests only the most important (minutes)
-	RETRIP_TABLES=1 $(GO) test -timeout 30m . ./test ./internal/... ./shed ./cmd/retripsim
+tables: ## test every row, seed and step of the long tests in LONG (all packages); `make test` tests only the most important (minutes)
+	RETRIP_TABLES=1 $(GO) test -timeout 30m $(LONG)
 
 worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all promises at once, on all processors
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
