@@ -84,17 +84,6 @@ func woken(h *host.Record) (all []any) {
 
 const untilWoken = time.Duration(math.MaxInt64)
 
-func TestGate_Open(t *testing.T) {
-	var h host.Record
-	r := gated(t)
-	for range 1000 {
-		assert.Equal(t, play.Decision{Retry: true}, r.First(&h, &decide.Call{}, 0, 0))
-	}
-	assert.Zero(t, r.State(&h, 0).Waiting)
-	assert.True(t, h.Healed(0))
-	assert.Nil(t, h.Woken())
-}
-
 // Processes that got the same Retry-After don't start at the same instant.
 func TestGate_SpreadsProcesses(t *testing.T) {
 	r := gated(t)
@@ -137,28 +126,6 @@ func TestGate_KeepsPlaces(t *testing.T) {
 	}
 	assert.IsNonDecreasing(t, order)
 	assert.Zero(t, r.State(&h, now).Waiting)
-}
-
-// When the head of the queue leaves, the next request is woken. An empty queue
-// holds back nothing.
-//
-//retrip:promise P23
-func TestGate_Leave(t *testing.T) {
-	var h host.Record
-	r := gated(t)
-	throttle(&h, r, 8*time.Second, 0)
-	calls := line(t, &h, r, 5, 0)
-	assert.False(t, r.Return(&h, calls[3]), "it was not the next request")
-	assert.False(t, r.Return(&h, calls[3]), "it may be called twice")
-	assert.Equal(t, 4, r.State(&h, 0).Waiting)
-	assert.True(t, r.Return(&h, calls[0]))
-	assert.Equal(t, []any{1}, woken(&h))
-	assert.False(t, r.Return(&h, calls[2]))
-	assert.True(t, r.Return(&h, calls[1]))
-	assert.Equal(t, []any{4}, woken(&h))
-	assert.False(t, r.Return(&h, calls[4]))
-	assert.Zero(t, r.State(&h, 0).Waiting)
-	assert.LessOrEqual(t, alone(t, &h, r, &decide.Call{}, 0), 9*time.Second)
 }
 
 // Unused time doesn't add up to a burst.
