@@ -197,7 +197,7 @@ func TestHedge_HungUntilTheCallerLeft(t *testing.T) {
 
 // A base that works again, or that was only slow, gets its requests back: from a hedge beside
 // an attempt at the spare, or after a pause.
-func TestHedge_ShunnedBaseReturns(t *testing.T) {
+func TestHedge_AvoidedBaseReturns(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
 		for _, way := range []string{"pause", "hedge"} {
 			bubble(t, proto.String()+" "+way, func(t *testing.T) {

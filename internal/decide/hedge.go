@@ -45,10 +45,10 @@ func (r *Rules) Refused(o *Outcome) bool {
 	return r.refused(o) && (r.Gate || r.pauses(o.Received())) && r.Retryable(o)
 }
 
-// Overhear records the refusal o (see [Rules.Refused]), the outcome of an attempt of c that
+// Obey records the refusal o (see [Rules.Refused]), the outcome of an attempt of c that
 // doesn't count: another one beside it does. It reports whether any call waiting at the
 // gate must be woken.
-func (r *Rules) Overhear(h *host.Record, c *Call, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
+func (r *Rules) Obey(h *host.Record, c *Call, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
 	change = r.pause(h, o, now)
 	if !r.Gate {
 		return change, false

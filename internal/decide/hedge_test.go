@@ -50,7 +50,7 @@ func TestOverhear(t *testing.T) {
 			var h, counted host.Record
 			r.Next(&counted, &decide.Call{Attempts: 4}, o, 0, play.Lowest)
 			call := &decide.Call{Attempts: 1}
-			change, _ := r.Overhear(&h, call, &o, 0, play.Lowest)
+			change, _ := r.Obey(&h, call, &o, 0, play.Lowest)
 			assert.Equal(t, tt.word > 0, change == host.Paused)
 			assert.Equal(t, counted.PausedFor(0), h.PausedFor(0))
 			assert.Equal(t, r.State(&host.Record{}, 0).Tokens, r.State(&h, 0).Tokens)

@@ -62,7 +62,7 @@ func (c *connection) avoid(env *Env, u *url.URL) {
 	if c.other || !env.Spares.Some() {
 		return
 	}
-	if since, ok := env.Spares.Shuns(hostkey.Of(u)); ok {
+	if since, ok := env.Spares.Avoids(hostkey.Of(u)); ok {
 		c.other, c.http2, c.since, c.patience = true, true, since.Sub(env.Epoch), ready
 	}
 }

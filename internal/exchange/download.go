@@ -28,9 +28,9 @@ import (
 // result is a [resume.Refusal] or the reason why the request for the rest was given up.
 const Continued = "continued"
 
-// barrenMost is the number of attempts in a row that may yield no byte until the body
+// emptyMost is the number of attempts in a row that may yield no byte until the body
 // waits for turns.
-const barrenMost = 3
+const emptyMost = 3
 
 // download is a response body that is continued when it breaks. It is a single
 // allocation.
@@ -57,7 +57,7 @@ type download struct {
 // join makes the body of the response a download, if the policy says so. A body
 // that had to be whole and broke has been given up already.
 func (x *exchange) join() {
-	if x.r.Resume <= 0 || x.last.torn != nil || !body.In(x.last.resp) {
+	if x.r.Resume <= 0 || x.last.broken != nil || !body.In(x.last.resp) {
 		return
 	}
 	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1, usual: x.usual()}
@@ -88,7 +88,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		d.last, d.since, d.met, d.broke, d.waited = at, d.attempts, nil, d.env.now(), false
 	}
 	r := reply{why: resume.RefusedProgress, waits: true}
-	if d.attempts-d.since < barrenMost {
+	if d.attempts-d.since < emptyMost {
 		r = d.ask(ctx, at, broken, nil)
 	}
 	if r.waits {
@@ -195,7 +195,7 @@ func (d *download) limit() time.Duration {
 
 // meet records how the body broke. It keeps few errors of those at one offset.
 func (d *download) meet(broken error) {
-	if d.met == nil || d.attempts-d.since <= barrenMost {
+	if d.met == nil || d.attempts-d.since <= emptyMost {
 		d.met = joined(d.met, broken)
 	}
 }
@@ -208,7 +208,7 @@ func (d *download) wait(ctx context.Context, at int64, broken error, r reply) re
 	q := d.env.Turns.Join(key)
 	defer d.env.Turns.Leave(key, q)
 	if r.err == nil {
-		q.Learn(rule, turns.Barren, 0)
+		q.Learn(rule, turns.Empty, 0)
 	}
 	// The reader learns what happened before the wait and last, however many turns failed.
 	before := r.err

@@ -299,16 +299,16 @@ func (x *exchange) judged(now time.Duration) {
 		x.told.fromServer = a.Do != decide.Answer && a.Wait > 0 && (o.RetryAfter > 0 || x.host.PausedFor(now) > 0)
 	}
 	if o.Canceled {
-		x.heedGone()
+		x.obeyGone()
 	}
 	if !x.answered() {
 		x.count(o, a.Reason)
 	}
 }
 
-// overhear makes the host heed what a server has said in o, the outcome of an attempt that
+// obey makes the host obey what a server has said in o, the outcome of an attempt that
 // doesn't count. Nothing else in o counts for the host.
-func (j *journey) overhear(o *decide.Outcome) {
+func (j *journey) obey(o *decide.Outcome) {
 	if !j.r.Refused(o) {
 		return
 	}
@@ -316,25 +316,25 @@ func (j *journey) overhear(o *decide.Outcome) {
 		j.pin(true)
 	}
 	j.nameGate()
-	change, wakes := j.rules().Overhear(&j.host.Record, &j.call, o, j.env.now(), chance.Draw())
+	change, wakes := j.rules().Obey(&j.host.Record, &j.call, o, j.env.now(), chance.Draw())
 	wakeOthers(&j.host.Record, wakes)
 	j.changed(change)
 }
 
-// heedGone makes the host heed a response whose caller has gone: what the server said
+// obeyGone makes the host obey a response whose caller has gone: what the server said
 // holds for others.
-func (j *journey) heedGone() {
+func (j *journey) obeyGone() {
 	o := j.event.Outcome
 	o.Canceled = false
-	j.overhear(&o)
+	j.obey(&o)
 }
 
 // goOn records the decision to make another attempt.
 func (j *journey) goOn() {
-	if j.last.torn != nil {
+	if j.last.broken != nil {
 		j.last.err = j.last.failure()
 		body.Dismiss(j.release())
-		j.last.torn = nil
+		j.last.broken = nil
 	}
 	if j.last.err != nil {
 		j.met = append(j.met, j.last.err)

@@ -134,16 +134,16 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 		return x.env.Base
 	}
 	x.conn.other, x.conn.http2, x.conn.patience = true, true, ready
-	c.turn = x.env.Spares.Beside(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.conn.wait(x.most()), c.delay)
+	c.turn = x.env.Spares.ForHedge(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.conn.wait(x.most()), c.delay)
 	if c.turn != nil {
 		return c.turn
 	}
 	return x.env.Base
 }
 
-// shun makes later requests avoid the base if the hedge, which has won, was at the spare
+// avoid makes later requests avoid the base if the hedge, which has won, was at the spare
 // while the first attempt was out at the base.
-func (c *race) shun(x *exchange) {
+func (c *race) avoid(x *exchange) {
 	if c.turn != nil && c.at.AtBase() {
 		c.env.Spares.Doubt(hostkey.Of(x.req.URL), c.env.Epoch.Add(c.began), false)
 	}
@@ -240,7 +240,7 @@ func (x *exchange) endRace(panics bool) {
 		if result, loser = meter.HedgeWon, meter.Superseded; failed {
 			loser = resultOf(&other, decide.None)
 		} else {
-			c.shun(x)
+			c.avoid(x)
 		}
 		x.follow(h)
 		second = first
@@ -277,7 +277,7 @@ func (x *exchange) endRace(panics bool) {
 	case x.heard():
 		x.tellHedge(result, c.delay)
 	}
-	x.overhear(&other)
+	x.obey(&other)
 }
 
 // follow makes the outcome of the hedge h that of x, and drops that of the first attempt.

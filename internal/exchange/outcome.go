@@ -30,7 +30,7 @@ type last struct {
 	sends     int              // number of sends seen
 	resp      *http.Response
 	err       error
-	torn      *body.Prefixed // the body of resp, if it had to be whole and broke
+	broken    *body.Prefixed // the body of resp, if it had to be whole and broke
 	held      bool           // resp is in hand: neither returned nor discarded
 	discarded bool           // its response has been discarded
 	whole     bool           // all of the body of resp has been read
@@ -64,7 +64,7 @@ func (j *journey) classify() {
 	j.requireProgress()
 	j.readWhole()
 	// Classify may peek at the body, so it runs within the attempt.
-	if j.r.Classifies && j.last.resp != nil && j.last.torn == nil {
+	if j.r.Classifies && j.last.resp != nil && j.last.broken == nil {
 		o.Verdict = classify(j.req, j.last.resp, nil)
 		j.last.resp = body.Apart(j.last.resp)
 	}
@@ -81,7 +81,7 @@ func (j *journey) classify() {
 		}
 		o.Timeout = fault.Timeout(err)
 		o.Hopeless = j.faulty()
-		if j.last.torn == nil {
+		if j.last.broken == nil {
 			o.Resent = errors.Is(err, attempt.ErrHiddenSends)
 			o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || j.last.refusedByCaller()
 			o.Idempotent = o.Idempotent || j.last.neverProcessed(j.env.Inner)
@@ -91,7 +91,7 @@ func (j *journey) classify() {
 		}
 		o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
 		if came != nil {
-			j.heed(came)
+			j.obeyLost(came)
 			if j.last.resp == nil {
 				j.forget(came)
 			}
@@ -141,7 +141,7 @@ func (j *journey) readWhole() {
 		j.last.whole = true
 	default:
 		ahead.SetErr(fault.Usable(err))
-		j.last.torn = ahead
+		j.last.broken = ahead
 	}
 }
 
@@ -150,9 +150,9 @@ func (l *last) settle() {
 	a := l.attempt
 	switch {
 	case a == nil:
-	case l.torn != nil:
-		_, err := a.End(nil, l.torn.Err())
-		l.torn.SetErr(err)
+	case l.broken != nil:
+		_, err := a.End(nil, l.broken.Err())
+		l.broken.SetErr(err)
 	case l.whole:
 		a.Finish(l.resp)
 	default:
@@ -164,21 +164,21 @@ func (l *last) settle() {
 // failure returns the error of the attempt, if it failed: that of the base, or
 // that of a response body that had to be whole.
 func (l *last) failure() error {
-	if l.torn != nil {
-		return tornError{l.torn.Err()}
+	if l.broken != nil {
+		return brokenError{l.broken.Err()}
 	}
 	return l.err
 }
 
-// tornError is the error of a body that broke within its attempt.
-type tornError struct{ error }
+// brokenError is the error of a body that broke within its attempt.
+type brokenError struct{ error }
 
-func (e tornError) Error() string { return fmt.Sprintf("response body: %v", e.error) }
-func (e tornError) Unwrap() error { return e.error }
+func (e brokenError) Error() string { return fmt.Sprintf("response body: %v", e.error) }
+func (e brokenError) Unwrap() error { return e.error }
 
-// heed records what the server said about retries in a response whose body
+// obeyLost records what the server said about retries in a response whose body
 // broke or that came too late. What the server said holds nevertheless.
-func (j *journey) heed(resp *http.Response) {
+func (j *journey) obeyLost(resp *http.Response) {
 	o := &j.event.Outcome
 	o.Lost = resp.StatusCode
 	o.Forbidden = o.Verdict == decide.ByRule && j.r.Dialects.Verdict(resp.StatusCode, resp.Header) == dialect.Stop

@@ -25,7 +25,7 @@ import (
 func TestExchange_AttemptsShareNothing(t *testing.T) {
 	earlier := last{
 		attempt: attempt.Begin(&http.Request{}, 0), began: 1, decided: 2, sends: 3, resp: &http.Response{}, err: errors.New("earlier"),
-		race: &race{}, torn: &body.Prefixed{}, held: true, discarded: true, whole: true, awaits: true,
+		race: &race{}, broken: &body.Prefixed{}, held: true, discarded: true, whole: true, awaits: true,
 	}
 	fields := reflect.ValueOf(earlier)
 	for i := range fields.NumField() {

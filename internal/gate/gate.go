@@ -143,8 +143,8 @@ func (g *gate) ready(paused time.Duration) time.Duration {
 	return at
 }
 
-// unfit returns why a request must not wait behind ahead others, or 0 if it may.
-func (g *gate) unfit(w *waiter, ahead int, now, paused time.Duration) Refusal {
+// mustNotWait returns why a request must not wait behind ahead others, or 0 if it may.
+func (g *gate) mustNotWait(w *waiter, ahead int, now, paused time.Duration) Refusal {
 	told := max(g.told, paused)
 	at := g.opens(paused)
 	switch {
@@ -187,7 +187,7 @@ func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 			g.queue.last++
 			c.number, w.number = g.queue.last, g.queue.last
 		}
-		if refusal := g.unfit(&w, g.queue.ahead(w.number), now, paused); refusal != 0 {
+		if refusal := g.mustNotWait(&w, g.queue.ahead(w.number), now, paused); refusal != 0 {
 			return Answer{Refusal: refusal}
 		}
 		g.queue.insert(w)
@@ -199,7 +199,7 @@ func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 			g.release(c, now)
 			return Answer{}
 		}
-		if refusal := g.unfit(&w, 0, now, paused); refusal != 0 {
+		if refusal := g.mustNotWait(&w, 0, now, paused); refusal != 0 {
 			return Answer{Refusal: refusal}
 		}
 		g.asker, g.askAt = c.number, at

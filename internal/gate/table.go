@@ -145,7 +145,7 @@ func (s *Table) settle(g *gate, paused time.Duration) bool {
 // that don't wait that long. It wakes them, so that they learn about it.
 func (s *Table) dismiss(g *gate, now, paused time.Duration) {
 	g.queue.keep(func(w *waiter, ahead int) bool {
-		if g.unfit(w, ahead, now, paused) == 0 {
+		if g.mustNotWait(w, ahead, now, paused) == 0 {
 			return true
 		}
 		if w.who != nil {
@@ -239,7 +239,7 @@ func (s *Table) Outlook(c *Ticket, q *Request, now, paused time.Duration) (time.
 	} else {
 		ahead = g.queue.len()
 	}
-	return max(0, span.Sub(g.opens(paused), now)), g.unfit(&w, ahead, now, paused)
+	return max(0, span.Sub(g.opens(paused), now)), g.mustNotWait(&w, ahead, now, paused)
 }
 
 // NextWoken returns the Who of a request that must ask again now, or nil if

@@ -52,13 +52,13 @@ func (p *pooled) get(turn *spare.Turn, limit time.Duration) error {
 // Attempts beside others share one connection, until one of them has waited without a response for
 // longer than nearly all take. An attempt that was only slower than the other one says
 // nothing.
-func TestPools_Beside(t *testing.T) {
+func TestPools_ForHedge(t *testing.T) {
 	const most = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		p := newPooled(t)
 		since := time.Now().Add(-1)
 		get := func(limit time.Duration) error {
-			return p.get(p.Beside(p.base, p.key, nil, since, time.Second, most), limit)
+			return p.get(p.ForHedge(p.base, p.key, nil, since, time.Second, most), limit)
 		}
 		dials := func(want int, why string) {
 			t.Helper()
@@ -89,8 +89,8 @@ func TestPools_Beside(t *testing.T) {
 	})
 }
 
-// Any response from the base ends the shunning, and nothing else does.
-func TestPools_Shun(t *testing.T) {
+// Any response from the base ends the avoidance, and nothing else does.
+func TestPools_Avoid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, began := newPooled(t), time.Now()
 		get := func(turn *spare.Turn) {
@@ -98,25 +98,25 @@ func TestPools_Shun(t *testing.T) {
 			require.NoError(t, p.get(turn, time.Hour))
 		}
 		beside := func(other *spare.Turn, since time.Time) *spare.Turn {
-			return p.Beside(p.base, p.key, other, since, time.Second, time.Minute)
+			return p.ForHedge(p.base, p.key, other, since, time.Second, time.Minute)
 		}
-		shuns := func() bool {
-			_, ok := p.Shuns(p.key)
+		avoids := func() bool {
+			_, ok := p.Avoids(p.key)
 			return ok
 		}
 		time.Sleep(time.Second)
 		get(beside(nil, began))
 		p.Answered(p.key)
 		p.Doubt(p.key, began, false)
-		assert.False(t, shuns(), "the base has delivered a response since")
+		assert.False(t, avoids(), "the base has delivered a response since")
 		p.Doubt(p.key, time.Now(), true)
-		assert.False(t, shuns(), "it was the spare that hung")
+		assert.False(t, avoids(), "it was the spare that hung")
 		doubted := time.Now()
 		p.Doubt(p.key, doubted, false)
 		for range 5 {
 			time.Sleep(20 * time.Second)
 			get(p.Get(p.base, p.key, doubted, time.Second)) // which keeps the spare
-			since, ok := p.Shuns(p.key)
+			since, ok := p.Avoids(p.key)
 			assert.True(t, ok)
 			assert.Equal(t, doubted, since)
 		}
@@ -133,9 +133,9 @@ func TestPools_Shun(t *testing.T) {
 		assert.Equal(t, dials+1, p.server.Listener.Dials(), "nobody knows that anything works")
 		get(beside(first, now.Add(1)))
 		assert.Equal(t, dials+1, p.server.Listener.Dials(), "the spare is another one by now")
-		assert.True(t, shuns())
+		assert.True(t, avoids())
 		p.Answered(p.key)
-		assert.False(t, shuns())
+		assert.False(t, avoids())
 		assert.Nil(t, beside(next, now), "the base works")
 
 		now, dials = time.Now(), p.server.Listener.Dials()

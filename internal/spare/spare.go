@@ -56,7 +56,7 @@ type host struct {
 	works    context.Context // ends then
 	end      context.CancelFunc
 	doubted  time.Time // since then the base owes a response; zero if it doesn't
-	shunned  bool      // no request begins with the base
+	avoided  bool      // no request begins with the base
 	pool     *pool     // the spare; nil if none has been needed
 	expiry   *time.Timer
 }
@@ -89,7 +89,7 @@ func (l *Pools) Doubt(key hostkey.Key, since time.Time, atSpare bool) {
 	}
 	h.doubted = since
 	if !h.made.After(since) || h.pool != nil && h.pool.answered.After(since) {
-		h.shunned = true
+		h.avoided = true
 	}
 }
 
@@ -100,15 +100,15 @@ func (l *Pools) Answered(key hostkey.Key) {
 	if h := l.hosts[key]; h != nil {
 		h.end()
 		h.works, h.end = context.WithCancel(context.Background())
-		h.answered, h.doubted, h.shunned = time.Now(), time.Time{}, false
+		h.answered, h.doubted, h.avoided = time.Now(), time.Time{}, false
 	}
 }
 
-// Shuns reports whether a request must not begin with the base, and the instant for Get.
-func (l *Pools) Shuns(key hostkey.Key) (since time.Time, ok bool) {
+// Avoids reports whether a request must not begin with the base, and the instant for Get.
+func (l *Pools) Avoids(key hostkey.Key) (since time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h := l.hosts[key]; h != nil && h.shunned {
+	if h := l.hosts[key]; h != nil && h.avoided {
 		return h.doubted, true
 	}
 	return time.Time{}, false
@@ -126,11 +126,11 @@ func (l *Pools) Get(base *http.Transport, key hostkey.Key, since time.Time, pati
 	return l.turn(h, base, h.pool.fresh(since), patience, 0)
 }
 
-// Beside returns a turn for a hedge of an attempt that began at the instant since, at the base
+// ForHedge returns a turn for a hedge of an attempt that began at the instant since, at the base
 // or with the turn first. If no connection has delivered a response since, all of them may have
-// frozen, and the hedge gets a new one. If first has that of the spare, and it works, Beside
+// frozen, and the hedge gets a new one. If first has that of the spare, and it works, ForHedge
 // returns nil for the base. Nearly no response takes as long as delay.
-func (l *Pools) Beside(base *http.Transport, key hostkey.Key, first *Turn, since time.Time, patience, delay time.Duration) *Turn {
+func (l *Pools) ForHedge(base *http.Transport, key hostkey.Key, first *Turn, since time.Time, patience, delay time.Duration) *Turn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.host(key)
@@ -320,7 +320,7 @@ func (t *Turn) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err == nil {
 		defer t.pools.mu.Unlock()
 		t.pool.answered, t.pool.silent = time.Now(), false
-		t.host.shunned = !t.host.doubted.IsZero()
+		t.host.avoided = !t.host.doubted.IsZero()
 		resp.Request = req
 		return resp, nil // ctx ends with that of req
 	}

@@ -44,7 +44,7 @@ const (
 	Continued Result = iota // the host sends the rest
 	Failed
 	TimedOut
-	Barren // what the host sent broke before its first byte
+	Empty // what the host sent broke before its first byte
 )
 
 // Pace says how long a host is left alone before the next turn. It is pure. The
@@ -74,7 +74,7 @@ func (p *Pace) Learn(r Rule, result Result, took time.Duration) {
 	switch {
 	case result == TimedOut:
 		p.wait = min(most, longer)
-	case result == Barren:
+	case result == Empty:
 		// The turn has counted as a success until now.
 		p.wait = max(p.wait, min(r.Cap, span.Mul(longer, 2)))
 	case result == Failed:

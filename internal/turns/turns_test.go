@@ -28,12 +28,12 @@ func TestPace(t *testing.T) {
 		wait   time.Duration
 	}
 	for name, steps := range map[string][]step{
-		"fails":            {{Failed, 0, 5 * time.Second}, {Failed, 0, 10 * time.Second}, {Failed, 0, 10 * time.Second}},
-		"answers":          {{Continued, 0, 1250 * ms}, {Continued, 300 * ms, 625 * ms}, {Continued, 0, 312500 * time.Microsecond}, {Failed, 0, 5 * time.Second}},
-		"is slow":          {{Continued, 301 * ms, 3125 * ms}, {Continued, 300 * ms, 3125 * ms}, {Continued, 150 * ms, 2343750 * time.Microsecond}, {Continued, 0, 1171875 * time.Microsecond}},
-		"times out":        {{TimedOut, 0, 5 * time.Second}, {TimedOut, 0, 10 * time.Second}, {TimedOut, 0, 20 * time.Second}, {TimedOut, 0, 40 * time.Second}, {TimedOut, 0, 60 * time.Second}, {TimedOut, 0, 60 * time.Second}, {Failed, 0, 60 * time.Second}, {Continued, 0, 52941 * ms}, {Continued, 150 * ms, 49466 * ms}},
-		"breaks at once":   {{Continued, 0, 1250 * ms}, {Barren, 0, 10 * time.Second}, {Continued, 0, 5 * time.Second}, {Barren, 0, 10 * time.Second}},
-		"barren, at first": {{Barren, 0, 10 * time.Second}},
+		"fails":           {{Failed, 0, 5 * time.Second}, {Failed, 0, 10 * time.Second}, {Failed, 0, 10 * time.Second}},
+		"answers":         {{Continued, 0, 1250 * ms}, {Continued, 300 * ms, 625 * ms}, {Continued, 0, 312500 * time.Microsecond}, {Failed, 0, 5 * time.Second}},
+		"is slow":         {{Continued, 301 * ms, 3125 * ms}, {Continued, 300 * ms, 3125 * ms}, {Continued, 150 * ms, 2343750 * time.Microsecond}, {Continued, 0, 1171875 * time.Microsecond}},
+		"times out":       {{TimedOut, 0, 5 * time.Second}, {TimedOut, 0, 10 * time.Second}, {TimedOut, 0, 20 * time.Second}, {TimedOut, 0, 40 * time.Second}, {TimedOut, 0, 60 * time.Second}, {TimedOut, 0, 60 * time.Second}, {Failed, 0, 60 * time.Second}, {Continued, 0, 52941 * ms}, {Continued, 150 * ms, 49466 * ms}},
+		"breaks at once":  {{Continued, 0, 1250 * ms}, {Empty, 0, 10 * time.Second}, {Continued, 0, 5 * time.Second}, {Empty, 0, 10 * time.Second}},
+		"empty, at first": {{Empty, 0, 10 * time.Second}},
 	} {
 		var p Pace
 		assert.Equal(t, 2500*ms, p.Wait(r), name)
