@@ -115,25 +115,16 @@ func (a *Attempt) wrapBodies(wrap func(io.ReadCloser) io.ReadCloser) {
 }
 
 // EndBodies makes the body of a's request, and those that the base gets from
-// GetBody, fail if a ends while the base is at work.
+// GetBody, fail if a ends while the base is at work. net/http's HTTP/1 reads a body to its
+// end even if it is longer than announced, and doesn't return before that. If no length was
+// announced, it notices the end of its context in time.
 func (a *Attempt) EndBodies() {
 	if a.Req.ContentLength > 0 {
-		a.wrapBodies(a.timely)
+		a.wrapBodies(func(b io.ReadCloser) io.ReadCloser { return &timely{b, a} })
 	}
 }
 
-// timely returns b as a body that fails if a ends while the base is at work.
-// net/http's HTTP/1 reads a body to its end even if it is longer than announced,
-// and doesn't return before that. If no length was announced, it notices the end
-// of its context in time.
-func (a *Attempt) timely(b io.ReadCloser) io.ReadCloser {
-	if a.Req.ContentLength <= 0 {
-		return b
-	}
-	return &timely{b, a}
-}
-
-// timely is what [Attempt.timely] returns.
+// timely is a body that fails if its attempt ends while the base is at work.
 type timely struct {
 	io.ReadCloser
 	attempt *Attempt
@@ -357,7 +348,9 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 	a.refused++
 	// The base may have kept the previous request.
 	req := a.Req
-	req.Body = a.timely(b)
+	if req.Body = b; a.Req.ContentLength > 0 {
+		req.Body = &timely{b, a}
+	}
 	if a.upload.Load() != nil {
 		req.Body = a.watchEnd(req.Body)
 	}
