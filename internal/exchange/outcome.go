@@ -56,7 +56,7 @@ func (l *last) take(resp *http.Response, err error) {
 }
 
 // classify reduces what the base returned to what a decision needs, and sets
-// x.event.Outcome.
+// event.Outcome.
 func (j *journey) classify() {
 	o := &j.event.Outcome
 	o.Idempotent = j.idempotent

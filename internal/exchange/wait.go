@@ -280,7 +280,7 @@ func (j *journey) release() *http.Response {
 	return resp
 }
 
-// forget drops resp, but for what x.seen keeps of it.
+// forget drops resp, but for what seen keeps of it.
 func (j *journey) forget(resp *http.Response) {
 	j.seen = seen{resp.StatusCode, resp.Header}
 	j.last.resp, j.last.held, j.last.discarded = nil, false, true
