@@ -169,7 +169,7 @@ func (l *Line) Tells(word string) bool { return slices.Contains(strings.Fields(l
 
 // Tokens returns what the action adds to the fleet's account.
 func (l *Line) Tokens() (n float64) {
-	for _, word := range strings.Fields(l.Then) {
+	for word := range strings.FieldsSeq(l.Then) {
 		if value, ok := strings.CutPrefix(word, "tokens="); ok {
 			n, _ = strconv.ParseFloat(value, 64)
 		}

@@ -122,6 +122,8 @@ func (c *checker) single() {
 // converse speaks the other protocol after a 101: the server says hello, and repeats what
 // it gets.
 func (r *roundTrip) converse(body io.ReadWriteCloser) {
+	// Nothing else ends it on a connection that has frozen.
+	defer time.AfterFunc(time.Minute, func() { _ = body.Close() }).Stop()
 	got := make([]byte, 9)
 	_, err := io.ReadFull(body, got[:5])
 	if err == nil {
