@@ -55,7 +55,7 @@ func (l *ledger) add(_ context.Context, host string, tokens, size float64) (floa
 	}
 	l.sizes[host] = size
 	l.mu.Unlock()
-	time.Sleep(l.took)
+	<-time.After(l.took)
 	if l.empty.Load() {
 		return 0, nil
 	}

@@ -30,7 +30,7 @@ func FullStore(took time.Duration) StoreFunc {
 
 func fullStore(took func() time.Duration) StoreFunc {
 	return func(_ context.Context, _ string, _, size float64) (float64, error) {
-		time.Sleep(took())
+		<-time.After(took())
 		return size, nil
 	}
 }
