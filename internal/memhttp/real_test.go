@@ -198,7 +198,7 @@ func (w *world) at(c end, step string) {
 		w.tell(what, n, err)
 	case "flood":
 		n, err := c.Write(flood)
-		w.tell(what, n > 0, n < len(flood), err)
+		w.tell(what, n < len(flood), err)
 	case "writeMuch":
 		n, err := c.Write(flood[:1<<20])
 		w.tell(what, n, err, c.Close())
