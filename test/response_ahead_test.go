@@ -31,10 +31,10 @@ const document = `{"id": 17, "items": ["a", "b"], "total": {"amount": "12.50", "
 var wholeDocument = sends(200, document, io.EOF)
 
 // sized changes the announced length of a step's response.
-func sized(length int, step play.Step) play.Step {
+func sized(length int64, step play.Step) play.Step {
 	return func(req *http.Request) (*http.Response, error) {
 		resp, err := step(req)
-		resp.ContentLength = int64(length)
+		resp.ContentLength = length
 		return resp, err
 	}
 }
@@ -47,7 +47,7 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 		for _, failure := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
 			for n := range len(document) {
 				for _, length := range []int{-1, len(document)} {
-					base := play.Base(sized(length, sends(200, document[:n], failure)), sized(length, wholeDocument))
+					base := play.Base(sized(int64(length), sends(200, document[:n], failure)), sized(int64(length), wholeDocument))
 					got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 64 << 10, Budget: retrip.Off}})
 					require.NoError(t, err)
 					require.Equal(t, document, string(got))
@@ -394,7 +394,7 @@ func TestPeek_Timeout(t *testing.T) {
 			return retrip.ByRule
 		}}
 		began := time.Now()
-		base := play.Base(sized(len(document), sends(200, "a", nil)), sized(len(document), wholeDocument))
+		base := play.Base(sized(int64(len(document)), sends(200, "a", nil)), sized(int64(len(document)), wholeDocument))
 		got, err := fetch(t, &retrip.Transport{Base: base, Policy: p})
 		require.NoError(t, err)
 		assert.Equal(t, document, string(got))
