@@ -16,21 +16,23 @@ import (
 // Do takes req through its attempts. A plain first attempt goes straight to Base; the
 // exchange begins where something isn't plain.
 func Do(env *Env, r *Rules, req *http.Request, asked Asked) (*http.Response, error) {
-	var f first
-	if asked == nil && plain(env, r, req) && f.suffices(env, r, req) {
+	// Base may read the body even after it has returned, so look at it before.
+	f := first{kind: replay.KindOf(req)}
+	if asked == nil && f.plain(env, r, req) && f.suffices(env, r, req) {
 		return f.resp, nil
 	}
 	return begin(env, r, req, asked, &f)
 }
 
 // plain reports whether the first attempt needs nothing but Base.
-func plain(env *Env, r *Rules, req *http.Request) bool {
+func (f *first) plain(env *Env, r *Rules, req *http.Request) bool {
 	return r.Plain && !env.Traced && !r.Metrics.Timed() && (env.Fleet == nil || r.Fleet == 0) && env.Watch&attempt.WatchHandshake == 0 && !env.Spares.Some() &&
-		replay.KindOf(req) <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
+		f.kind <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
 }
 
 // first is a plain first attempt: Base gets the caller's own request.
 type first struct {
+	kind       replay.Kind
 	made       bool
 	idempotent bool
 	resp       *http.Response
@@ -77,7 +79,7 @@ func (f *first) send(env *Env, r *Rules, req *http.Request) {
 //go:noinline
 func (f *first) fail(env *Env, r *Rules, req *http.Request) {
 	var x exchange
-	x.init(env, r, req, replay.KindOf(req), nil)
+	x.init(env, r, req, f.kind, nil)
 	x.resume(f)
 	x.cleanUp()
 }
@@ -88,7 +90,7 @@ func (f *first) fail(env *Env, r *Rules, req *http.Request) {
 //go:noinline
 func begin(env *Env, r *Rules, req *http.Request, asked Asked, f *first) (*http.Response, error) {
 	var x exchange
-	x.init(env, r, req, replay.KindOf(req), asked)
+	x.init(env, r, req, f.kind, asked)
 	what := decide.Began
 	if f.made {
 		x.resume(f)
