@@ -6,6 +6,8 @@ package play
 import (
 	"math"
 	"math/rand/v2"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/retrip/retrip/internal/decide"
@@ -17,19 +19,31 @@ import (
 type World struct {
 	Now    time.Duration
 	Random *rand.Rand
-	events events
-	made   int
+	events []event // by time; those of one instant in the order in which they were made
 }
 
+type event struct {
+	at     time.Duration
+	happen func()
+}
+
+func NewWorld(seed uint64) *World { return &World{Random: rand.New(rand.NewPCG(seed, 0))} }
+
 func (w *World) At(instant time.Duration, f func()) {
-	w.made++
-	w.events.push(event{instant, w.made, f})
+	i, _ := slices.BinarySearchFunc(w.events, instant, func(e event, instant time.Duration) int {
+		if e.at <= instant {
+			return -1
+		}
+		return 1
+	})
+	w.events = slices.Insert(w.events, i, event{instant, f})
 }
 
 // Run runs the world until the instant end or until no event is left.
 func (w *World) Run(end time.Duration) {
 	for len(w.events) > 0 && w.events[0].at <= end {
-		e := w.events.pop()
+		e := w.events[0]
+		w.events = w.events[1:]
 		w.Now = e.at
 		e.happen()
 	}
@@ -49,110 +63,86 @@ func (w *World) Request(h *host.Record, r Judge, serve func() decide.Outcome, do
 // when they begin: send makes one, and later calls answer.
 func (w *World) Call(h *host.Record, r Judge, call *decide.Call, send func(answer func(decide.Outcome)), done func(decide.Outcome, decide.Reason)) {
 	var last decide.Outcome
-	var ask func()
-	turn := 0
+	var step func(decide.Event)
+	turn := 0 // number of the wait that goes on
 	sleep := func(wait time.Duration) {
 		turn++
 		mine := turn
 		if wait < math.MaxInt64-w.Now {
 			w.At(w.Now+wait, func() {
 				if turn == mine {
-					ask()
+					step(decide.Event{Kind: decide.Due})
 				}
 			})
 		}
 	}
 	call.Waiter = func() { sleep(0) }
-	answer := func(o decide.Outcome) {
-		last = o
-		d := r.Next(h, call, o, w.Now, w.Random.Uint64())
-		wakeOthers(h, d.Wakes)
-		switch {
-		case !d.Retry:
-			done(last, d.Reason)
-		case d.AtGate:
+	step = func(e decide.Event) {
+		var a decide.Action
+		call.Step(r.Rules, h, &e, &a, w.Now, w.Random.Uint64())
+		for a.Wakes {
+			wake, ok := h.Woken().(func())
+			if !ok {
+				break
+			}
+			wake()
+		}
+		switch a.Do {
+		case decide.Send:
+			turn++
+			send(func(o decide.Outcome) {
+				last = o
+				step(decide.Event{Kind: decide.Ended, Outcome: o})
+			})
+		case decide.Sleep:
+			sleep(a.Wait)
+		case decide.Queue:
 			sleep(0)
 		default:
-			sleep(d.Wait)
+			done(last, a.Reason)
 		}
 	}
-	ask = func() {
-		ask := r.First
-		if call.Attempts > 0 {
-			ask = r.Wake
+	step(decide.Event{Kind: decide.Began})
+}
+
+// Took returns the outcome of a request that may be repeated, after an attempt as
+// long as d.
+func Took(status int, d time.Duration) decide.Outcome {
+	o := Repeatable(status)
+	o.Took = d
+	return o
+}
+
+// IndependentFailures lets 100 clients make requests to hosts that fail an
+// attempt with probability p. It returns the percentage of requests that
+// succeed and the attempts per request. Each client makes the given number of
+// requests per second, for 100 seconds.
+func IndependentFailures(r Judge, p, perSecond float64) (success, attempts float64) {
+	const clients, horizon = 100, 100 * time.Second
+	w := NewWorld(1)
+	var requests, good, sent int
+	for range clients {
+		h := new(host.Record)
+		var arrive func()
+		arrive = func() {
+			requests++
+			w.Request(h, r, func() decide.Outcome {
+				sent++
+				if w.Random.Float64() < p {
+					return Took(http.StatusServiceUnavailable, 5*time.Millisecond)
+				}
+				return Took(http.StatusOK, 5*time.Millisecond)
+			}, func(o decide.Outcome, _ decide.Reason) {
+				if o.Status == http.StatusOK {
+					good++
+				}
+			})
+			if next := w.Now + time.Duration(w.Random.ExpFloat64()/perSecond*float64(time.Second)); next < horizon {
+				w.At(next, arrive)
+			}
 		}
-		d := ask(h, call, w.Now, w.Random.Uint64())
-		wakeOthers(h, d.Wakes)
-		switch {
-		case !d.Retry:
-			done(last, d.Reason)
-		case d.Wait > 0:
-			sleep(d.Wait)
-		default:
-			turn++
-			call.Attempts++
-			send(answer)
-		}
+		w.At(time.Duration(w.Random.ExpFloat64()/perSecond*float64(time.Second)), arrive)
 	}
-	ask()
+	w.Run(math.MaxInt64)
+	return 100 * float64(good) / float64(requests), float64(sent) / float64(requests)
 }
-
-// wakeOthers calls the Waiters of calls that must ask again. In these tests,
-// Waiters are functions.
-func wakeOthers(h *host.Record, any bool) {
-	for any {
-		wake, ok := h.Woken().(func())
-		if !ok {
-			return
-		}
-		wake()
-	}
-}
-
-type event struct {
-	at     time.Duration
-	nth    int // order of events at the same instant
-	happen func()
-}
-
-func (e event) before(other event) bool {
-	return e.at < other.at || e.at == other.at && e.nth < other.nth
-}
-
-// events is a binary heap: the next event comes first. Unlike container/heap, it
-// allocates nothing for an event.
-type events []event
-
-func (q *events) push(e event) {
-	*q = append(*q, e)
-	list := *q
-	i := len(list) - 1
-	for i > 0 && e.before(list[(i-1)/2]) {
-		list[i] = list[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	list[i] = e
-}
-
-func (q *events) pop() event {
-	list := *q
-	first, last := list[0], list[len(list)-1]
-	list[len(list)-1] = event{}
-	list = list[:len(list)-1]
-	*q = list
-	for i := 0; len(list) > 0; {
-		child := 2*i + 1
-		if child+1 < len(list) && list[child+1].before(list[child]) {
-			child++
-		}
-		if child >= len(list) || last.before(list[child]) {
-			list[i] = last
-			break
-		}
-		list[i] = list[child]
-		i = child
-	}
-	return first
-}
-
-func NewWorld(seed uint64) *World { return &World{Random: rand.New(rand.NewPCG(seed, 0))} }
