@@ -6,6 +6,8 @@ package testenv
 
 import (
 	"os"
+	"runtime"
+	"runtime/debug"
 	"testing"
 )
 
@@ -36,4 +38,19 @@ func Size(usual, all int) int {
 		return all
 	}
 	return usual
+}
+
+func Heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// RareGC is the TestMain of a package whose tests produce much garbage on a small
+// heap, which would be collected again and again.
+func RareGC(m *testing.M) {
+	debug.SetGCPercent(400)
+	m.Run()
 }
