@@ -4,12 +4,14 @@
 package lab
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/net/http2"
 )
 
 // Cut is a way in which the body of a response breaks.
@@ -89,14 +91,14 @@ func (p *cutConn) requests() error {
 		_, err := io.Copy(p.server, p.client)
 		return err
 	}
-	preface := make([]byte, 24)
+	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(p.client, preface); err != nil {
 		return err
 	}
 	if _, err := p.server.Write(preface); err != nil {
 		return err
 	}
-	return eachFrame(p.client, func(_ frameHeader, frame []byte) error { return p.up(frame) })
+	return eachFrame(p.client, func(_ http2.Frame, raw []byte) error { return p.up(raw) })
 }
 
 func (p *cutConn) up(frame []byte) error {
@@ -144,76 +146,52 @@ func (p *cutConn) bytes() error {
 func (p *cutConn) frames() error {
 	left := p.cuts.every
 	dead := map[uint32]bool{}
-	return eachFrame(p.server, func(h frameHeader, frame []byte) error {
-		const data = 0
-		if dead[h.stream] {
+	return eachFrame(p.server, func(frame http2.Frame, raw []byte) error {
+		stream := frame.Header().StreamID
+		if dead[stream] {
 			return nil
 		}
-		if err := p.down(frame); err != nil || h.kind != data {
+		if err := p.down(raw); err != nil || frame.Header().Type != http2.FrameData {
 			return err
 		}
-		if left -= int64(len(frame)); left > 0 {
+		if left -= int64(len(raw)); left > 0 {
 			return nil
 		}
 		left = p.cuts.every
+		var last bytes.Buffer
+		write := http2.NewFramer(&last, nil)
 		switch p.next() {
 		case CutRST:
 			return errReset
 		case CutRSTStream:
-			dead[h.stream] = true
-			reset := h.with(3, 0, 2) // RST_STREAM, INTERNAL_ERROR
-			if err := p.up(reset); err != nil {
+			dead[stream] = true
+			_ = write.WriteRSTStream(stream, http2.ErrCodeInternal)
+			if err := p.up(last.Bytes()); err != nil {
 				return err
 			}
-			return p.down(reset)
+			return p.down(last.Bytes())
 		case CutGOAWAY:
-			goodbye := frameHeader{}.with(7, h.stream, 0)
-			if err := p.down(goodbye); err != nil {
+			_ = write.WriteGoAway(stream, http2.ErrCodeNo, nil)
+			if err := p.down(last.Bytes()); err != nil {
 				return err
 			}
-			return io.EOF
-		default:
-			return io.EOF
 		}
+		return io.EOF
 	})
 }
 
-// frameHeader is the relevant part of an HTTP/2 frame header (RFC 9113 §4.1).
-type frameHeader struct {
-	kind   byte
-	stream uint32
-}
-
-// with returns a frame on h's stream with the given numbers as payload. For
-// RST_STREAM, only the second is used.
-func (h frameHeader) with(kind byte, first, second uint32) []byte {
-	payload := binary.BigEndian.AppendUint32(nil, second)
-	if kind == 7 {
-		payload = append(binary.BigEndian.AppendUint32(nil, first), payload...)
-	}
-	frame := []byte{0, 0, byte(len(payload)), kind, 0}
-	frame = binary.BigEndian.AppendUint32(frame, h.stream)
-	return append(frame, payload...)
-}
-
-// eachFrame calls f with each frame it reads from r.
-func eachFrame(r io.Reader, f func(h frameHeader, frame []byte) error) error {
-	frame := make([]byte, 9, 32<<10)
+// eachFrame calls f with each frame that it reads from r, and its bytes.
+func eachFrame(r io.Reader, f func(frame http2.Frame, raw []byte) error) error {
+	var raw bytes.Buffer
+	framer := http2.NewFramer(nil, io.TeeReader(r, &raw))
 	for {
-		if _, err := io.ReadFull(r, frame[:9]); err != nil {
+		frame, err := framer.ReadFrame()
+		if err != nil {
 			return err
 		}
-		length := int(frame[0])<<16 | int(frame[1])<<8 | int(frame[2])
-		if cap(frame) < 9+length {
-			frame = append(make([]byte, 0, 9+length), frame[:9]...)
-		}
-		frame = frame[:9+length]
-		if _, err := io.ReadFull(r, frame[9:]); err != nil {
+		if err := f(frame, raw.Bytes()); err != nil {
 			return err
 		}
-		h := frameHeader{kind: frame[3], stream: binary.BigEndian.Uint32(frame[5:9]) & (1<<31 - 1)}
-		if err := f(h, frame); err != nil {
-			return err
-		}
+		raw.Reset()
 	}
 }
