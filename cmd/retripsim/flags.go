@@ -51,12 +51,12 @@ func newFlags(command string) *flags {
 func (f *flags) choice(policies string) {
 	f.StringVar(&f.policies, "policy", policies, "the clients' policies: `names` of presets or JSON files, separated by commas")
 	f.StringVar(&f.host, "host", "", "use the policy that the files define for this `host`, at port 443 unless it names one (default the policy for all hosts)")
-	override(f, "max-attempts", "attempts, overriding the policy", strconv.Atoi, func(p *retrip.Policy) *int { return &p.MaxAttempts })
-	override(f, "backoff-base", "ceiling of the first wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Base })
-	override(f, "backoff-cap", "highest ceiling of a wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Cap })
+	override(f, f.field("max-attempts", "Policy.MaxAttempts"), "attempts, overriding the policy", strconv.Atoi, func(p *retrip.Policy) *int { return &p.MaxAttempts })
+	override(f, f.field("backoff-base", "Policy.Backoff.Base"), "ceiling of the first wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Base })
+	override(f, f.field("backoff-cap", "Policy.Backoff.Cap"), "highest ceiling of a wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Cap })
 	override(f, "jitter", "jitter of the waits: full, equal, decorrelated or none, overriding the policy", parseJitter, func(p *retrip.Policy) *retrip.Jitter { return &p.Backoff.Jitter })
-	override(f, "budget-size", "tokens of the budget, overriding the policy; -1 for no budget", parseFloat, func(p *retrip.Policy) *float64 { return &p.Budget })
-	override(f, "max-wait", "longest wait that a server may ask for, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.MaxWait })
+	override(f, f.field("budget-size", "Policy.Budget"), "tokens of the budget, overriding the policy; -1 for no budget", parseFloat, func(p *retrip.Policy) *float64 { return &p.Budget })
+	override(f, f.field("max-wait", "Policy.MaxWait"), "longest wait that a server may ask for, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.MaxWait })
 	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
 		on, err := strconv.ParseBool(text)
 		f.overrides = append(f.overrides, func(p *retrip.Policy) {
@@ -66,24 +66,24 @@ func (f *flags) choice(policies string) {
 		})
 		return err
 	})
-	override(f, "breaker-window", "window of the breaker, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Breaker.Window })
-	override(f, "breaker-min-volume", "results in the breaker's window, overriding the policy", strconv.Atoi, func(p *retrip.Policy) *int { return &p.Breaker.MinVolume })
-	override(f, "breaker-open-for", "how long the breaker stays open, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Breaker.OpenFor })
-	override(f, "breaker-ratio", "share of failures that opens the breaker, overriding the policy", parseFloat, func(p *retrip.Policy) *float64 { return &p.Breaker.Ratio })
+	override(f, f.field("breaker-window", "Policy.Breaker.Window"), "window of the breaker, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Breaker.Window })
+	override(f, f.field("breaker-min-volume", "Policy.Breaker.MinVolume"), "results in the breaker's window, overriding the policy", strconv.Atoi, func(p *retrip.Policy) *int { return &p.Breaker.MinVolume })
+	override(f, f.field("breaker-open-for", "Policy.Breaker.OpenFor"), "how long the breaker stays open, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Breaker.OpenFor })
+	override(f, f.field("breaker-ratio", "Policy.Breaker.Ratio"), "share of failures that opens the breaker, overriding the policy", parseFloat, func(p *retrip.Policy) *float64 { return &p.Breaker.Ratio })
 }
 
 // timeouts declares the timeout flags of a policy, for models in which requests
 // can time out.
 func (f *flags) timeouts() {
-	override(f, "attempt-timeout", "timeout of an attempt, overriding the policy; -1ns for none", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.AttemptTimeout })
-	override(f, "deadline", "deadline of a request, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Deadline })
+	override(f, f.field("attempt-timeout", "Policy.AttemptTimeout"), "timeout of an attempt, overriding the policy; -1ns for none", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.AttemptTimeout })
+	override(f, f.field("deadline", "Policy.Deadline"), "deadline of a request, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Deadline })
 	f.conflicts = append(f.conflicts, [2]string{"attempt-timeout", "timeout"})
 }
 
 // throttled declares the flag of a policy that concerns 429, for models in which
 // a server answers 429.
 func (f *flags) throttled() {
-	override(f, "throttle-base", "first window of waits after a 429 without Retry-After, overriding the policy; -1ns for none",
+	override(f, f.field("throttle-base", "Policy.Backoff.ThrottleBase"), "first window of waits after a 429 without Retry-After, overriding the policy; -1ns for none",
 		time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.ThrottleBase })
 }
 
@@ -219,26 +219,13 @@ func (f *flags) change(p *retrip.Policy) {
 	}
 }
 
-// policyFlags replaces the names of policy fields by the names of their flags.
-var policyFlags = strings.NewReplacer(
-	"retrip: Policy.MaxAttempts", "-max-attempts",
-	"retrip: Policy.AttemptTimeout", "-attempt-timeout",
-	"retrip: Policy.Deadline", "-deadline",
-	"retrip: Policy.MaxWait", "-max-wait",
-	"retrip: Policy.Backoff.Base", "-backoff-base",
-	"retrip: Policy.Backoff.Cap", "-backoff-cap",
-	"retrip: Policy.Backoff.ThrottleBase", "-throttle-base",
-	"retrip: Policy.Budget", "-budget-size",
-	"retrip: Policy.Hedge", "-hedge",
-	"retrip: Policy.Breaker.Ratio", "-breaker-ratio",
-	"retrip: Policy.Breaker.Window", "-breaker-window",
-	"retrip: Policy.Breaker.MinVolume", "-breaker-min-volume",
-	"retrip: Policy.Breaker.OpenFor", "-breaker-open-for",
-)
-
 func (f *flags) checked(p retrip.Policy) error {
 	if _, _, err := lend.Rules(p); err != nil {
-		return errors.New(policyFlags.Replace(oneLine(err)))
+		text := oneLine(err)
+		for field, name := range f.names {
+			text = strings.ReplaceAll(text, "retrip: "+field+" ", "-"+name+" ")
+		}
+		return errors.New(text)
 	}
 	return nil
 }
@@ -273,14 +260,6 @@ type numbers[T int | float64 | time.Duration] struct {
 }
 
 func ints(list *[]int) *numbers[int] { return &numbers[int]{list, strconv.Atoi, "number"} }
-
-func durations(list *[]time.Duration) *numbers[time.Duration] {
-	return &numbers[time.Duration]{list, time.ParseDuration, "duration"}
-}
-
-func floats(list *[]float64) *numbers[float64] {
-	return &numbers[float64]{list, parseFloat, "number"}
-}
 
 func (n *numbers[T]) String() string {
 	if n.list == nil {

@@ -171,13 +171,6 @@ type hedgeWay struct {
 	hedging sim.Hedging
 }
 
-func hedgeNames(ways []hedgeWay) (names []string) {
-	for _, w := range ways {
-		names = append(names, w.name)
-	}
-	return names
-}
-
 // hedgeCell is a case with one way to hedge.
 type hedgeCell struct {
 	Case    string
@@ -194,7 +187,7 @@ func hedges(f *flags) work {
 	table := names[0]
 	f.StringVar(&table, "table", table, "what to compare: "+strings.Join(names, ", "))
 	f.Var(ints(&clients), "clients", "sizes of the fleet, which sends 700 requests per second in most cases: `numbers`")
-	f.Float64Var(&share, "hedge", share, "Policy.Hedge")
+	f.Float64Var(&share, f.field("hedge", "Policy.Hedge"), share, "Policy.Hedge")
 	f.DurationVar(&fixed, f.field("fixed", "Policy.Hedging.After"), fixed, "also hedge every request after this delay, without a limit; 0: don't")
 	blind := f.Bool("blind", false, "also hedge as often as ever while hedges don't win")
 	only := f.String("only", "", "run only the cases whose names contain `text`")
@@ -214,6 +207,10 @@ func hedges(f *flags) work {
 		}
 		if err := f.checked(retrip.Policy{Hedge: share}); err != nil {
 			return nil, err
+		}
+		var tried []string
+		for _, w := range ways {
+			tried = append(tried, w.name)
 		}
 		var cases []hedgeCase
 		var all []sim.Scenario
@@ -238,7 +235,7 @@ func hedges(f *flags) work {
 			return nil, err
 		}
 		r := &report{title: "hedges: " + table, table: [][]string{{"case", "clients"}},
-			notes: []string{fmt.Sprintf("%s; the medians of %d runs, but of success the lowest; retrip's default policy, but for hedges", strings.Join(hedgeNames(ways), " / "), f.runs)}}
+			notes: []string{fmt.Sprintf("%s; the medians of %d runs, but of success the lowest; retrip's default policy, but for hedges", strings.Join(tried, " / "), f.runs)}}
 		for _, c := range what.columns {
 			r.table[0] = append(r.table[0], c.name)
 		}

@@ -125,8 +125,8 @@ func usage(w io.Writer) {
 		fmt.Fprintf(t, "    %s\t%s\n", c.name, c.about)
 	}
 	fmt.Fprint(t, "\nPolicies for -policy, besides a file as retrip.LoadPolicies reads it:\n\n")
-	for _, name := range sim.PresetNames() {
-		fmt.Fprintf(t, "    %s\t%s\n", name, sim.DescribePreset(name))
+	for _, p := range sim.Presets {
+		fmt.Fprintf(t, "    %s\t%s\n", p.Name, p.About)
 	}
 	t.Flush()
 }

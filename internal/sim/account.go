@@ -5,6 +5,7 @@ package sim
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
@@ -37,21 +38,17 @@ type accounts struct {
 }
 
 func newAccounts(s *Store, clients int, seed uint64) *accounts {
-	a := &accounts{
-		size:    cmp.Or(s.Size, account.DefaultSize),
-		stores:  make([]store, max(1, s.Shards)),
+	shard := store{Store: *s}
+	shard.Size = cmp.Or(s.Size, account.DefaultSize)
+	shard.level = shard.Size
+	return &accounts{
+		size:    shard.Size,
+		stores:  slices.Repeat([]store{shard}, max(1, s.Shards)),
 		views:   make([]account.View, clients),
 		links:   make([]account.Link, clients),
 		answers: make([]time.Duration, clients),
 		draws:   newSource(seed, streamAccount),
 	}
-	for i := range a.stores {
-		shard := newStore(a.size)
-		shard.delay, shard.lag = s.Delay, s.Lag
-		shard.down = [2]time.Duration{s.DownAt, s.DownAt + s.DownFor}
-		a.stores[i] = *shard
-	}
-	return a
 }
 
 // add runs an operation of a client, unless the client doesn't use the store at
@@ -92,18 +89,12 @@ func (a *accounts) ask(client int32, now time.Duration, again bool) (then time.D
 	return then, level, known && link.Up(then)
 }
 
-// store is a number shared by the processes of a fleet, like a counter in
-// Redis: it is a round trip away, it answers from a replica that lags behind,
-// and it is sometimes unavailable. It serves to simulate rules that use a
-// shared account.
+// store is one account of a Store, like a counter in Redis: it is a round trip away, it
+// answers from a replica that lags behind, and it is sometimes unavailable.
 type store struct {
-	delay time.Duration    // round-trip time of an operation
-	lag   time.Duration    // age of the level that an answer reports
-	down  [2]time.Duration // from the first to the second, it doesn't answer
-	size  float64          // the maximum level; the minimum is 0
-
-	level   float64
-	history []levelAt // past levels, kept for lag
+	Store
+	level   float64   // from 0 to Size
+	history []levelAt // past levels, kept for Lag
 }
 
 type levelAt struct {
@@ -111,28 +102,26 @@ type levelAt struct {
 	level float64
 }
 
-func newStore(size float64) *store { return &store{size: size, level: size} }
-
 // add changes the level by a number, and returns the level in the answer and
 // the time when the answer arrives. If the store is down when the operation
 // reaches it, the level stays the same and there is no answer. Callers must
 // issue operations in order of time.
 func (s *store) add(now time.Duration, by float64) (level float64, answered time.Duration, ok bool) {
-	reached := now + s.delay/2
-	if reached >= s.down[0] && reached < s.down[1] {
+	reached := now + s.Delay/2
+	if reached >= s.DownAt && reached < s.DownAt+s.DownFor {
 		return 0, 0, false
 	}
-	if s.lag == 0 {
-		s.level = min(s.size, max(0, s.level+by))
-		return s.level, now + s.delay, true
+	if s.Lag == 0 {
+		s.level = min(s.Size, max(0, s.level+by))
+		return s.level, now + s.Delay, true
 	}
 	if len(s.history) == 0 {
 		s.history = append(s.history, levelAt{-1 << 62, s.level})
 	}
-	s.level = min(s.size, max(0, s.level+by))
+	s.level = min(s.Size, max(0, s.level+by))
 	s.history = append(s.history, levelAt{reached, s.level})
-	for len(s.history) > 1 && s.history[1].at <= reached-s.lag {
+	for len(s.history) > 1 && s.history[1].at <= reached-s.Lag {
 		s.history = s.history[1:]
 	}
-	return s.history[0].level, now + s.delay, true
+	return s.history[0].level, now + s.Delay, true
 }

@@ -66,8 +66,9 @@ type limiter interface {
 	retry(client int32, o *decide.Outcome, paid *int32) bool
 }
 
+// A preset is the policy of another system, or a variant of the base policy.
 type preset struct {
-	name, about string
+	Name, About string
 	make        func(base retrip.Policy) Policy
 }
 
@@ -88,8 +89,8 @@ func changed(change func(*retrip.Policy)) func(retrip.Policy) Policy {
 	}
 }
 
-// The quotas count in fifths of a retry.
-var presets = []preset{
+// Presets are what [Preset] knows. The quotas count in fifths of a retry.
+var Presets = []preset{
 	{"retrip", "the base policy as it is", changed(func(*retrip.Policy) {})},
 	{"account", "the base policy, and the fleet's account, which may forbid retries", func(base retrip.Policy) Policy {
 		return Policy{Retry: base, account: true}
@@ -127,13 +128,13 @@ func gaussian(base retrip.Policy) Policy {
 	}}
 }
 
-// Preset returns the policy of another system by name; see [PresetNames].
+// Preset returns the policy of another system by name; see [Presets].
 // Whatever that system doesn't define, such as backoff, timeouts or the number
 // of attempts, comes from base. If the name is unknown, the error lists all
 // names.
 func Preset(name string, base retrip.Policy) (Policy, error) {
-	for _, p := range presets {
-		if p.name == name {
+	for _, p := range Presets {
+		if p.Name == name {
 			policy := p.make(base)
 			policy.Name = name
 			return policy, nil
@@ -143,23 +144,11 @@ func Preset(name string, base retrip.Policy) (Policy, error) {
 }
 
 // PresetNames returns the names that [Preset] accepts.
-func PresetNames() []string {
-	names := make([]string, len(presets))
-	for i, p := range presets {
-		names[i] = p.name
+func PresetNames() (names []string) {
+	for _, p := range Presets {
+		names = append(names, p.Name)
 	}
 	return names
-}
-
-// DescribePreset returns a one-line description of the named preset, or "" if
-// there is none.
-func DescribePreset(name string) string {
-	for _, p := range presets {
-		if p.name == name {
-			return p.about
-		}
-	}
-	return ""
 }
 
 // PurseTime returns how long a client keeps retrying while every attempt fails

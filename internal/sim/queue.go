@@ -84,31 +84,12 @@ func (q *queue) pop() (event, bool) {
 	return e, true
 }
 
-// ring is a list to which is added at one end, and from which is taken at the other.
-type ring[T any] struct {
-	list []T // of a length that is a power of two
-	head int
-	n    int
-}
-
-func (l *ring[T]) add(e T) {
-	if l.n == len(l.list) {
-		grown := make([]T, max(16, 2*l.n))
-		n := copy(grown, l.list[l.head:])
-		copy(grown[n:], l.list[:l.head])
-		l.list, l.head = grown, 0
-	}
-	l.list[(l.head+l.n)&(len(l.list)-1)] = e
-	l.n++
-}
-
-// first returns the first element, which must exist.
-func (l *ring[T]) first() *T { return &l.list[l.head] }
+// fifo is a list to which is appended, and whose first element is taken.
+type fifo[T any] []T
 
 // shift removes and returns the first element, which must exist.
-func (l *ring[T]) shift() T {
-	e := l.list[l.head]
-	l.head = (l.head + 1) & (len(l.list) - 1)
-	l.n--
+func (l *fifo[T]) shift() T {
+	e := (*l)[0]
+	*l = (*l)[1:]
 	return e
 }

@@ -371,7 +371,8 @@ func (e *RecoveryError) Error() string {
 	if name == "" {
 		name = "this policy"
 	}
-	fmt.Fprintf(&b, "sim: %d clients with %s requests/s each, at %.0f %% load: after %s, ", e.Clients, twoDigits(e.PerClient), 100*e.Load, e.Trigger.about())
+	fmt.Fprintf(&b, "sim: %d clients with %s requests/s each, at %.0f %% load: after %v in which work takes %.1f × as long, ",
+		e.Clients, twoDigits(e.PerClient), 100*e.Load, e.Trigger.For, e.Trigger.Slowdown)
 	switch {
 	case e.Recovery == Never:
 		fmt.Fprintf(&b, "%s has still not recovered after %v, and sends %.1f × capacity", name, e.Watched, e.Steady)
@@ -413,11 +414,6 @@ func twoDigits(x float64) string {
 		return strconv.FormatFloat(x, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(x, 'g', 2, 64)
-}
-
-// about describes the brownout t in words.
-func (t Trigger) about() string {
-	return fmt.Sprintf("%v in which work takes %.1f × as long", t.For, t.Slowdown)
 }
 
 // explain returns the error for a place that doesn't recover in time.

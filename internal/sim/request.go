@@ -130,7 +130,7 @@ func (r *run) decide(i int32, e *decide.Event, now time.Duration, draw uint64) (
 	if a.Tokens != 0 {
 		r.account.add(q.host, now, a.Tokens)
 	}
-	r.wakeOthers(q.host, a.Wakes)
+	wakeOthers(&r.hosts[q.host], a.Wakes, func(i int32) { r.sleep(i, 0) })
 	return a
 }
 
@@ -143,15 +143,15 @@ func (r *run) sleep(i int32, wait time.Duration) {
 	}
 }
 
-// wakeOthers wakes waiting requests of the host that must ask it again, if
-// there are any.
-func (r *run) wakeOthers(host int32, any bool) {
+// wakeOthers wakes waiting requests of h that must ask it again, if there are
+// any.
+func wakeOthers(h *host.Record, any bool, wake func(request int32)) {
 	for any {
-		i, ok := r.hosts[host].Woken().(int32)
+		i, ok := h.Woken().(int32)
 		if !ok {
 			return
 		}
-		r.sleep(i, 0)
+		wake(i)
 	}
 }
 
@@ -168,7 +168,7 @@ func (r *run) attempt(i int32) {
 	}
 	if limit > 0 {
 		if at := r.now + int64(limit); limit == r.timeout {
-			r.timeouts.add(r.queue.stamp(at, i, q.gen|happensTimeout))
+			r.timeouts = append(r.timeouts, r.queue.stamp(at, i, q.gen|happensTimeout))
 		} else {
 			r.queue.push(at, i, q.gen|happensTimeout)
 		}

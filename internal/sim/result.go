@@ -116,17 +116,13 @@ func (r *Result) wait(d time.Duration) {
 	r.Waits[i]++
 }
 
-func (r *Result) gaveUp(reason retrip.Reason) { r.GaveUp = countReason(r.GaveUp, reason) }
-
-// countReason increments the count of a reason.
-func countReason(counts []ReasonCount, reason retrip.Reason) []ReasonCount {
-	for i := range counts {
-		if counts[i].Reason == reason {
-			counts[i].Count++
-			return counts
-		}
+func (r *Result) gaveUp(reason retrip.Reason) {
+	i := slices.IndexFunc(r.GaveUp, func(c ReasonCount) bool { return c.Reason == reason })
+	if i < 0 {
+		i = len(r.GaveUp)
+		r.GaveUp = append(r.GaveUp, ReasonCount{Reason: reason})
 	}
-	return append(counts, ReasonCount{reason, 1})
+	r.GaveUp[i].Count++
 }
 
 // latencies counts durations in bins a 64th of a power of two wide.
@@ -134,12 +130,10 @@ type latencies [64 * latencyParts]int64
 
 const latencyParts = 64
 
-func (l *latencies) add(d time.Duration) { l[latencyBin(d)]++ }
-
-func latencyBin(d time.Duration) int {
+func (l *latencies) add(d time.Duration) {
 	n := uint64(max(d, latencyParts))
 	e := bits.Len64(n) - bits.Len64(latencyParts)
-	return e*latencyParts + int(n>>e) - latencyParts
+	l[e*latencyParts+int(n>>e)-latencyParts]++
 }
 
 // percentile returns the middle of the bin that contains the given percentile

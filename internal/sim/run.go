@@ -50,7 +50,7 @@ type run struct {
 	out   []int32       // requests in progress by client, kept if asks
 
 	queue    *queue
-	timeouts ring[event] // of attempts that only AttemptTimeout bounds
+	timeouts fifo[event] // of attempts that only AttemptTimeout bounds
 	requests []request
 	free     []int32
 	shares   []uint64 // of unequal clients: the upper ends of their ranges of draws
@@ -182,7 +182,7 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 func (r *run) next() (event, bool) {
 	for {
 		e, ok := r.queue.first()
-		if r.timeouts.n == 0 || ok && e.before(r.timeouts.first()) {
+		if len(r.timeouts) == 0 || ok && e.before(&r.timeouts[0]) {
 			return r.queue.pop()
 		}
 		if t := r.timeouts.shift(); r.requests[t.who].gen == t.what&^happensMask {

@@ -327,7 +327,7 @@ func (s *stadium) ended(player uint32, call *decide.Call, o decide.Outcome, now 
 	}
 	if p.retried > 0 && now-p.retried < int64(s.RetryEvery) {
 		call.Step(s.rules, &p.host, &decide.Event{Kind: decide.Gone}, &a, time.Duration(now), 0)
-		s.wakeOthers(&p.host, a.Wakes, now)
+		wakeOthers(&p.host, a.Wakes, func(i int32) { s.sleep(i, 0, now) })
 		s.result.Lost++
 		return
 	}
@@ -340,7 +340,7 @@ func (s *stadium) ended(player uint32, call *decide.Call, o decide.Outcome, now 
 // step takes a request through one step of the machine.
 func (s *stadium) step(h *host.Record, call *decide.Call, e decide.Event, now int64) (a decide.Action) {
 	call.Step(s.rules, h, &e, &a, time.Duration(now), s.draws.Uint64())
-	s.wakeOthers(h, a.Wakes, now)
+	wakeOthers(h, a.Wakes, func(i int32) { s.sleep(i, 0, now) })
 	return a
 }
 
@@ -368,18 +368,6 @@ func (s *stadium) sleep(i int32, wait time.Duration, now int64) {
 	s.result.PeakWaiting = max(s.result.PeakWaiting, s.waiting)
 	if wait < s.Horizon {
 		s.queue.push(now+int64(wait), i, q.turn)
-	}
-}
-
-// wakeOthers wakes waiting requests of h that must ask it again, if there are
-// any.
-func (s *stadium) wakeOthers(h *host.Record, any bool, now int64) {
-	for any {
-		i, ok := h.Woken().(int32)
-		if !ok {
-			return
-		}
-		s.sleep(i, 0, now)
 	}
 }
 

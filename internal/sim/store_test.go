@@ -12,8 +12,7 @@ import (
 
 func TestStore(t *testing.T) {
 	const ms = time.Millisecond
-	s := newStore(10)
-	s.delay, s.down = 4*ms, [2]time.Duration{200 * ms, 300 * ms}
+	s := store{Store: Store{Size: 10, Delay: 4 * ms, DownAt: 200 * ms, DownFor: 100 * ms}, level: 10}
 	for _, step := range []struct {
 		at      time.Duration
 		by      float64
@@ -40,8 +39,7 @@ func TestStore(t *testing.T) {
 
 func TestStore_Lag(t *testing.T) {
 	const s1 = time.Second
-	s := newStore(10)
-	s.lag = 3 * s1
+	s := store{Store: Store{Size: 10, Lag: 3 * s1}, level: 10}
 	for _, step := range []struct {
 		at   time.Duration
 		want float64

@@ -91,9 +91,9 @@ func (s *store) answer(lines []story.Line) {
 		if l.Event.Kind != decide.Heard {
 			continue
 		}
-		s.level, s.delay = l.Event.Level, l.At-lines[0].At
-		if s.down = [2]time.Duration{}; !l.Event.Known {
-			s.down = [2]time.Duration{0, time.Hour}
+		s.level, s.Delay, s.DownFor = l.Event.Level, l.At-lines[0].At, 0
+		if !l.Event.Known {
+			s.DownFor = time.Hour
 		}
 		return
 	}
