@@ -14,6 +14,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
@@ -69,7 +70,7 @@ func (c *call) trace() *retrip.Trace {
 			attributes := []attribute.KeyValue{reasonKey.String(string(e.Reason)), waitSourceKey.String(source)}
 			c.span.AddEvent("retry", trace.WithAttributes(append(attributes, waitSecondsKey.Float64(e.Wait.Seconds()))...))
 			ctx := e.Request.Context()
-			c.metrics.retry(ctx, e, attributes)
+			c.metrics.delay.Record(ctx, e.Wait.Seconds(), metric.WithAttributes(append(attributes, policyKey.String(e.Policy))...))
 			c.hiddenSends(ctx, e)
 		}),
 		GiveUp: c.own(func(e retrip.Event) {
@@ -98,7 +99,7 @@ func (c *call) own(hook func(retrip.Event)) func(retrip.Event) {
 func (c *call) hiddenSends(ctx context.Context, e retrip.Event) {
 	if e.Sends > 1 && e.Attempt > c.counted {
 		c.counted = e.Attempt
-		c.metrics.hidden(ctx, e)
+		c.metrics.sends.Add(ctx, int64(e.Sends-1), metric.WithAttributes(policyKey.String(e.Policy)))
 	}
 }
 
@@ -129,7 +130,8 @@ func (c *call) end(ctx context.Context, req *http.Request, resp *http.Response, 
 		attributes = append(attributes, reasonKey.String(string(c.last.Reason)))
 	}
 	c.span.SetAttributes(append(attributes, attemptsKey.Int(c.last.Attempt))...)
-	c.metrics.done(ctx, elapsed, append(attributes, methodOf(req), outcome, retriedKey.Bool(c.last.Attempt > 1)))
+	attributes = append(attributes, methodOf(req), outcome, retriedKey.Bool(c.last.Attempt > 1))
+	c.metrics.duration.Record(ctx, elapsed.Seconds(), metric.WithAttributes(attributes...))
 }
 
 // resends marks the span of an attempt as a retry, and ends the span if the base

@@ -7,11 +7,9 @@ import (
 	"context"
 	"runtime"
 	"sync"
-	"time"
 	"weak"
 
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/retrip/retrip"
@@ -52,53 +50,25 @@ func newInstruments(meter metric.Meter, t *retrip.Transport) *instruments {
 	return &m
 }
 
-func (m *instruments) retry(ctx context.Context, e retrip.Event, attributes []attribute.KeyValue) {
-	m.delay.Record(ctx, e.Wait.Seconds(), metric.WithAttributes(append(attributes, policyKey.String(e.Policy))...))
-}
-
-func (m *instruments) hidden(ctx context.Context, e retrip.Event) {
-	m.sends.Add(ctx, int64(e.Sends-1), metric.WithAttributes(policyKey.String(e.Policy)))
-}
-
-func (m *instruments) done(ctx context.Context, elapsed time.Duration, attributes []attribute.KeyValue) {
-	m.duration.Record(ctx, elapsed.Seconds(), metric.WithAttributes(attributes...))
-}
-
 // observeHosts registers the gauges of t's hosts. They hold t weakly: the
 // registration doesn't keep an unused Transport alive, and ends with it.
 func observeHosts(meter metric.Meter, t *retrip.Transport) error {
-	// Observations of several Transports for the same policy add up.
-	gauge := func(name, unit, description string) (metric.Float64ObservableUpDownCounter, error) {
-		return meter.Float64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
-	}
-	troubled, err := gauge("retrip.hosts.in_trouble", "{host}", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts.")
-	if err != nil {
-		return err
-	}
-	paused, err := gauge("retrip.hosts.paused", "{host}", "Hosts to which requests are held back, at the request of the host or by a gate.")
-	if err != nil {
-		return err
-	}
-	open, err := gauge("retrip.hosts.breaker_open", "{host}", "Hosts behind an open or half-open breaker.")
-	if err != nil {
-		return err
-	}
-	missing, err := gauge("retrip.budget.tokens_missing", "{token}", "Tokens missing from the budgets of all hosts together.")
-	if err != nil {
-		return err
-	}
-	waiting, err := gauge("retrip.gate.waiting", "{request}", "Requests that wait at the gates of all hosts together.")
-	if err != nil {
-		return err
-	}
-	failing, err := gauge("retrip.hosts.failing", "{host}", "Hosts at which a request failed in the last five minutes, for whatever reason.")
-	if err != nil {
-		return err
-	}
-	gauges := []metric.Float64Observable{troubled, paused, open, missing, waiting, failing}
-	observables := make([]metric.Observable, len(gauges))
-	for i, g := range gauges {
-		observables[i] = g
+	var gauges [6]metric.Float64Observable
+	var observables []metric.Observable
+	for i, g := range [len(gauges)]struct{ name, unit, description string }{
+		{"retrip.hosts.in_trouble", "{host}", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts."},
+		{"retrip.hosts.paused", "{host}", "Hosts to which requests are held back, at the request of the host or by a gate."},
+		{"retrip.hosts.breaker_open", "{host}", "Hosts behind an open or half-open breaker."},
+		{"retrip.budget.tokens_missing", "{token}", "Tokens missing from the budgets of all hosts together."},
+		{"retrip.gate.waiting", "{request}", "Requests that wait at the gates of all hosts together."},
+		{"retrip.hosts.failing", "{host}", "Hosts at which a request failed in the last five minutes, for whatever reason."},
+	} {
+		// Observations of several Transports for the same policy add up.
+		gauge, err := meter.Float64ObservableUpDownCounter(g.name, metric.WithUnit(g.unit), metric.WithDescription(g.description))
+		if err != nil {
+			return err
+		}
+		gauges[i], observables = gauge, append(observables, gauge)
 	}
 	transport := weak.Make(t)
 	var mu sync.Mutex
@@ -110,14 +80,14 @@ func observeHosts(meter metric.Meter, t *retrip.Transport) error {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		sums := map[string]*[6]float64{}
+		sums := map[string]*[len(gauges)]float64{}
 		for policy := range seen {
-			sums[policy] = new([6]float64)
+			sums[policy] = new([len(gauges)]float64)
 		}
 		for _, h := range t.HostStates() {
 			s := sums[h.Policy]
 			if s == nil {
-				s = new([6]float64)
+				s = new([len(gauges)]float64)
 				sums[h.Policy], seen[h.Policy] = s, true
 			}
 			if h.Failed > 0 {
