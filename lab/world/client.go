@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
@@ -37,8 +36,7 @@ type client struct {
 	http   *http.Client
 
 	mu    sync.Mutex
-	swaps []swap // of policies, in order
-	hosts []hostEvent
+	swaps []Policies // in order
 
 	forgot bool // hosts may have lost their place
 
@@ -46,18 +44,8 @@ type client struct {
 	strange   map[string]float64 // why they were given up
 }
 
-type swap struct {
-	at       time.Duration
-	policies Policies
-}
-
-type hostEvent struct {
-	at    time.Duration
-	state retrip.HostState
-}
-
 func (w *world) newClient(number int, plan *Transport) *client {
-	c := &client{w: w, number: number, plan: plan, swaps: []swap{{0, Policies{plan.Default, plan.Hosts}}}}
+	c := &client{w: w, number: number, plan: plan, swaps: []Policies{plan.Policies}}
 	var p http.Protocols
 	p.SetHTTP1(!w.plan.H2C)
 	p.SetHTTP2(true)

@@ -71,7 +71,7 @@ func (d draws) site() Site {
 }
 
 func (d draws) transport() Transport {
-	tr := Transport{Default: d.policy(60), Verifies: d.odds(20), Refuses: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20), Hostile: d.odds(25), DialTLS: d.odds(10)}
+	tr := Transport{Policies: Policies{Default: d.policy(60)}, Verifies: d.odds(20), Refuses: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20), Hostile: d.odds(25), DialTLS: d.odds(10)}
 	d.themed(&tr)
 	tr.Hosts = d.hosts()
 	d.list(3, 35, func() { tr.Next = append(tr.Next, Policies{d.policy(60), d.hosts()}) })

@@ -106,9 +106,6 @@ func (c *client) hooks() *retrip.Trace {
 	return &retrip.Trace{
 		Attempt: note("Attempt"), Retry: note("Retry"), GiveUp: note("GiveUp"), Hedge: note("Hedge"), Done: note("Done"), Resume: note("Resume"),
 		Host: func(s retrip.HostState) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.hosts = append(c.hosts, hostEvent{c.w.now(), s})
 			c.w.log("t%d: host %s breaker %v paused %v tokens %.2f", c.number, s.Host, s.Breaker, s.PausedFor, s.Tokens)
 		},
 	}

@@ -15,11 +15,9 @@ import (
 type arrival struct {
 	at        time.Duration
 	site      int
-	number    int // of the round trip, from 1
-	method    string
+	number    int      // of the round trip, from 1
 	retry     string   // World-Retry
 	key       string   // Idempotency-Key
-	ranged    string   // Range
 	strange   []string // other header fields
 	whole     bool     // its body has arrived whole
 	wrong     bool     // its body differs from what was sent
@@ -49,8 +47,8 @@ func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := &arrival{
-		at: r.w.now(), site: s.number, number: len(r.arrivals) + 1, method: req.Method,
-		retry: req.Header.Get("World-Retry"), key: req.Header.Get("Idempotency-Key"), ranged: req.Header.Get("Range"), strange: strange(req.Header),
+		at: r.w.now(), site: s.number, number: len(r.arrivals) + 1,
+		retry: req.Header.Get("World-Retry"), key: req.Header.Get("Idempotency-Key"), strange: strange(req.Header),
 	}
 	if a.number <= len(r.script) {
 		a.step = r.script[a.number-1]
@@ -62,7 +60,7 @@ func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
 		a.outage = o
 	}
 	r.arrivals = append(r.arrivals, a)
-	r.w.log("%v: arrival %d at s%d %s %s", r, a.number, s.number, a.retry, a.ranged)
+	r.w.log("%v: arrival %d at s%d %s %s", r, a.number, s.number, a.retry, req.Header.Get("Range"))
 	return a
 }
 

@@ -49,7 +49,7 @@ func (w *world) operate(t *testing.T, o Operation) {
 			w.breaks("world", "an invalid policy: %v", err)
 			return
 		}
-		c.swaps = append(c.swaps, swap{w.now(), next})
+		c.swaps = append(c.swaps, next)
 	case ClosesIdle:
 		c.http.CloseIdleConnections()
 	case ClosesFleet:
@@ -59,7 +59,7 @@ func (w *world) operate(t *testing.T, o Operation) {
 	case Mistakes:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.mistakes(c.swaps[len(c.swaps)-1].policies, w.chance(hashOf("mistakes", o.At)))
+		c.mistakes(c.swaps[len(c.swaps)-1], w.chance(hashOf("mistakes", o.At)))
 	}
 }
 

@@ -83,9 +83,8 @@ const (
 
 // Transport is a client: a retrip.Transport and the http.Client on it.
 type Transport struct {
-	Default  Policy
-	Hosts    map[string]Policy // by pattern
-	Next     []Policies        // for SetPolicies
+	Policies
+	Next     []Policies // for SetPolicies
 	Fleet    bool
 	Metrics  int  // number of the Metrics; transports may share one
 	Timed    bool // Metrics.Durations
@@ -104,7 +103,7 @@ type Transport struct {
 // Policies is what SetPolicies gets.
 type Policies struct {
 	Default Policy
-	Hosts   map[string]Policy
+	Hosts   map[string]Policy // by pattern
 }
 
 // Policy is a retrip.Policy and the kinds of its functions.

@@ -172,7 +172,3 @@ func must(err error) {
 		panic(strings.TrimSpace(err.Error()))
 	}
 }
-
-func newSite(w *world, number int, plan Site) *site {
-	return &site{w: w, number: number, plan: plan, front: memhttp.Listen()}
-}

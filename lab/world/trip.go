@@ -100,7 +100,7 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 		r.deadline = max(1, d.Sub(w.began))
 	}
 	c.mu.Lock()
-	r.policies = c.swaps[len(c.swaps)-1].policies
+	r.policies = c.swaps[len(c.swaps)-1]
 	c.mu.Unlock()
 	r.dead = context.Cause(req.Context())
 	w.keep(r)

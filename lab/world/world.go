@@ -5,6 +5,7 @@ package world
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +26,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/chance"
+	"github.com/retrip/retrip/internal/memhttp"
 )
 
 // world is a Plan that runs.
@@ -202,7 +205,7 @@ func newWorld(plan *Plan) *world {
 		w.fleet = retrip.NewFleet(nil)
 	}
 	for i, s := range plan.Sites {
-		w.sites = append(w.sites, newSite(w, i, s))
+		w.sites = append(w.sites, &site{w: w, number: i, plan: s, front: memhttp.Listen()})
 	}
 	for i := range plan.Transports {
 		w.clients = append(w.clients, w.newClient(i, &plan.Transports[i]))
@@ -292,4 +295,50 @@ func (w *world) setOver() {
 		defer s.mu.Unlock()
 	}
 	w.over = true
+}
+
+// Violation says which promise broke, and when.
+type Violation struct {
+	At      time.Duration
+	Promise string
+	Text    string
+}
+
+func (v Violation) String() string { return fmt.Sprintf("%v: %s: %s", v.At, v.Promise, v.Text) }
+
+// line is a line of the story.
+type line struct {
+	at   time.Duration
+	text string
+}
+
+// Outcome is what is known after the end of a world.
+type Outcome struct {
+	Violations []Violation
+	lines      []line
+}
+
+func (w *world) outcome() Outcome {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Outcome{Violations: w.violations, lines: w.lines}
+}
+
+// Story returns all that happened, in its order.
+func (o Outcome) Story() []string {
+	story := make([]string, len(o.lines))
+	for i, l := range o.lines {
+		story[i] = fmt.Sprintf("%v %s", l.at, l.text)
+	}
+	return story
+}
+
+// Log returns the story in an order that doesn't depend on the scheduler: what happens
+// at one instant is sorted.
+func (o Outcome) Log() string {
+	lines := slices.Clone(o.lines)
+	slices.SortFunc(lines, func(a, b line) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.text, b.text))
+	})
+	return strings.Join(Outcome{lines: lines}.Story(), "\n")
 }
