@@ -40,14 +40,12 @@ type leg struct {
 // hedgeBase makes the attempts of each request as its script says. It counts the response
 // bodies that are open.
 type hedgeBase struct {
-	mu     sync.Mutex
-	legs   []leg // of the next request; empty: usual
-	seen   []*http.Request
-	began  []time.Time
-	ended  []time.Time
-	causes []error
-	open   atomic.Int32
-	warm   int // attempts that seen lacks
+	mu    sync.Mutex
+	legs  []leg // of the next request; empty: usual
+	seen  []*http.Request
+	ended []time.Time
+	open  atomic.Int32
+	warm  int // attempts that seen lacks
 }
 
 // legsKey is the key under which a context has legs of its own.
@@ -67,12 +65,12 @@ func (b *hedgeBase) RoundTrip(req *http.Request) (*http.Response, error) {
 		l, *legs = (*legs)[0], (*legs)[1:]
 	}
 	n := len(b.seen)
-	b.seen, b.began, b.ended, b.causes = append(b.seen, req), append(b.began, time.Now()), append(b.ended, time.Time{}), append(b.causes, nil)
+	b.seen, b.ended = append(b.seen, req), append(b.ended, time.Time{})
 	b.mu.Unlock()
 	defer func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.ended[n], b.causes[n] = time.Now(), context.Cause(req.Context())
+		b.ended[n] = time.Now()
 	}()
 	if req.Body != nil {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -158,7 +156,7 @@ func hedging(t *testing.T, p retrip.Policy) (*retrip.Transport, *hedgeBase) {
 	tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
 	warm(t, tr)
 	base.warm = len(base.seen)
-	base.seen, base.began, base.ended, base.causes = nil, nil, nil, nil
+	base.seen, base.ended = nil, nil
 	return tr, base
 }
 
